@@ -1,0 +1,39 @@
+#ifndef COXSWAIN_BASE_BACKOFF_H_
+#define COXSWAIN_BASE_BACKOFF_H_
+
+#include <algorithm>
+
+#include "absl/time/time.h"
+#include "base/random.h"
+
+namespace coxswain {
+
+// Exponential backoff with full jitter: the n-th delay is uniform in
+// [base, min(cap, base * 2^n)], so that peers which failed together do not
+// come back together. One thread only.
+class Backoff {
+ public:
+  Backoff(absl::Duration base, absl::Duration cap, RandomSource* random)
+      : base_(base), cap_(cap), limit_(base), random_(random) {}
+
+  // The next delay.
+  absl::Duration Next() {
+    const double unit =
+        static_cast<double>(random_->Next() >> 11) * 0x1.0p-53;
+    const absl::Duration delay = base_ + (limit_ - base_) * unit;
+    limit_ = std::min(cap_, limit_ * 2);
+    return delay;
+  }
+
+  void Reset() { limit_ = base_; }
+
+ private:
+  absl::Duration base_;
+  absl::Duration cap_;
+  absl::Duration limit_;
+  RandomSource* random_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_BASE_BACKOFF_H_

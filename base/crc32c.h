@@ -1,0 +1,16 @@
+#ifndef COXSWAIN_BASE_CRC32C_H_
+#define COXSWAIN_BASE_CRC32C_H_
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace coxswain {
+
+// CRC-32C (Castagnoli, RFC 3720 appendix B.4) of `data`. To checksum a stream
+// in pieces, pass the value of the pieces before as `seed`.
+uint32_t Crc32c(absl::string_view data, uint32_t seed = 0);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_BASE_CRC32C_H_

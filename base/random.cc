@@ -1,0 +1,47 @@
+#include "base/random.h"
+
+#include <cmath>
+#include <random>
+
+#include "base/mutex.h"
+
+namespace coxswain {
+namespace {
+
+class SystemRandom : public RandomSource {
+ public:
+  uint64_t Next() override {
+    MutexLock lock(&mutex_);
+    const uint64_t high = device_();
+    return (high << 32) | device_();
+  }
+
+ private:
+  Mutex mutex_;
+  std::random_device device_ ABSL_GUARDED_BY(mutex_);
+};
+
+constexpr double kTwoPi = 6.283185307179586476925286766559;
+
+}  // namespace
+
+RandomSource* RandomSource::System() {
+  static SystemRandom* const source = new SystemRandom;
+  return source;
+}
+
+uint64_t StableHash(absl::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  }
+  return Mix64(hash);
+}
+
+double CounterRandom::Normal(uint64_t index) const {
+  // 1 - u is in (0, 1], so the logarithm is finite.
+  const double radius = std::sqrt(-2.0 * std::log(1.0 - Uniform(2 * index)));
+  return radius * std::cos(kTwoPi * Uniform(2 * index + 1));
+}
+
+}  // namespace coxswain

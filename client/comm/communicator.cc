@@ -1,0 +1,169 @@
+#include "client/comm/communicator.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace coxswain {
+namespace {
+
+// A cache line, and what wide vector loads like.
+constexpr size_t kAlignment = 64;
+
+class HostBuffer : public BufferOwner {
+ public:
+  HostBuffer(void* data, int64_t count, DType dtype) {
+    span_.data = data;
+    span_.count = count;
+    span_.dtype = dtype;
+  }
+  ~HostBuffer() override { std::free(span_.data); }
+  Span span() const override { return span_; }
+
+ private:
+  Span span_;
+};
+
+WorkPtr Fail(absl::Status status) { return Work::Ended(std::move(status)); }
+
+absl::Status CheckSpan(const Span& span) {
+  if (span.count < 0 || (span.count > 0 && span.data == nullptr)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a span of ", span.count, " elements has no memory"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRank(absl::string_view what, int rank, int size) {
+  if (rank >= 0 && rank < size) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, " ", rank, " is not a rank of a group of ", size));
+}
+
+// `large` must be `size` slices of `small`'s size and type.
+absl::Status CheckSlices(const Span& small, const Span& large, int size) {
+  if (auto status = CheckSpan(small); !status.ok()) return status;
+  if (auto status = CheckSpan(large); !status.ok()) return status;
+  if (large.count == small.count * size && large.dtype == small.dtype) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "expected ", size, " slices of ", small.count, " x ",
+      NameOf(small.dtype), ", got ", large.count, " x ", NameOf(large.dtype)));
+}
+
+WorkPtr Lacks(const Communicator& comm, absl::string_view ability) {
+  return Fail(absl::UnimplementedError(
+      absl::StrCat("the ", comm.backend(), " back end has no ", ability)));
+}
+
+}  // namespace
+
+void Communicator::Count(int64_t bytes) {
+  sequence_.fetch_add(1);
+  payload_bytes_.fetch_add(bytes);
+}
+
+WorkPtr Communicator::AllReduce(Span span, ReduceOp op) {
+  if (auto status = CheckSpan(span); !status.ok()) return Fail(status);
+  Count(span.bytes());
+  return DoAllReduce(span, op);
+}
+
+WorkPtr Communicator::Broadcast(Span span, int root) {
+  if (auto status = CheckSpan(span); !status.ok()) return Fail(status);
+  if (auto status = CheckRank("root", root, size_); !status.ok()) {
+    return Fail(status);
+  }
+  Count(root == rank_ ? span.bytes() : 0);
+  return DoBroadcast(span, root);
+}
+
+WorkPtr Communicator::Barrier() {
+  Count(0);
+  return DoBarrier();
+}
+
+WorkPtr Communicator::AllGather(Span input, Span output) {
+  if (auto status = CheckSlices(input, output, size_); !status.ok()) {
+    return Fail(status);
+  }
+  Count(input.bytes());
+  return DoAllGather(input, output);
+}
+
+WorkPtr Communicator::ReduceScatter(Span input, Span output, ReduceOp op) {
+  if (auto status = CheckSlices(output, input, size_); !status.ok()) {
+    return Fail(status);
+  }
+  Count(input.bytes());
+  return DoReduceScatter(input, output, op);
+}
+
+WorkPtr Communicator::AllToAll(Span input, Span output) {
+  if (input.count % size_ != 0) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat(
+        input.count, " elements do not split into ", size_, " slices")));
+  }
+  const Span slice = input.Slice(0, input.count / size_);
+  if (auto status = CheckSlices(slice, output, size_); !status.ok()) {
+    return Fail(status);
+  }
+  Count(input.bytes());
+  return DoAllToAll(input, output);
+}
+
+WorkPtr Communicator::Send(Span span, int peer, uint32_t tag) {
+  if (auto status = CheckSpan(span); !status.ok()) return Fail(status);
+  if (auto status = CheckRank("peer", peer, size_); !status.ok()) {
+    return Fail(status);
+  }
+  payload_bytes_.fetch_add(span.bytes());
+  return DoSend(span, peer, tag);
+}
+
+WorkPtr Communicator::Receive(Span span, int peer, uint32_t tag) {
+  if (auto status = CheckSpan(span); !status.ok()) return Fail(status);
+  if (auto status = CheckRank("peer", peer, size_); !status.ok()) {
+    return Fail(status);
+  }
+  return DoReceive(span, peer, tag);
+}
+
+absl::StatusOr<std::unique_ptr<BufferOwner>> Communicator::AllocateBuffer(
+    int64_t count, DType dtype) {
+  if (count < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot allocate ", count, " elements"));
+  }
+  const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
+  // aligned_alloc wants a multiple of the alignment, and not zero.
+  const size_t rounded = (bytes / kAlignment + 1) * kAlignment;
+  void* data = std::aligned_alloc(kAlignment, rounded);
+  if (data == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a buffer of ", bytes, " bytes"));
+  }
+  std::memset(data, 0, rounded);
+  return std::make_unique<HostBuffer>(data, count, dtype);
+}
+
+WorkPtr Communicator::DoAllGather(Span, Span) {
+  return Lacks(*this, "all-gather");
+}
+WorkPtr Communicator::DoReduceScatter(Span, Span, ReduceOp) {
+  return Lacks(*this, "reduce-scatter");
+}
+WorkPtr Communicator::DoAllToAll(Span, Span) {
+  return Lacks(*this, "all-to-all");
+}
+WorkPtr Communicator::DoSend(Span, int, uint32_t) {
+  return Lacks(*this, "send");
+}
+WorkPtr Communicator::DoReceive(Span, int, uint32_t) {
+  return Lacks(*this, "receive");
+}
+
+}  // namespace coxswain

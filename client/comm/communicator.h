@@ -1,0 +1,150 @@
+#ifndef COXSWAIN_CLIENT_COMM_COMMUNICATOR_H_
+#define COXSWAIN_CLIENT_COMM_COMMUNICATOR_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/comm/tensor.h"
+#include "client/comm/work.h"
+
+namespace coxswain {
+
+enum class ReduceOp { kSum, kMin, kMax };
+
+// Memory that a back end handed out; freed on destruction.
+class BufferOwner {
+ public:
+  virtual ~BufferOwner() = default;
+  virtual Span span() const = 0;
+};
+
+// Moves data among the ranks of one process group. A back end is a folder
+// client/comm/<name>/ that derives from this class; all of them, the fakes
+// too, pass tests/conformance/communicator_conformance.h.
+//
+// Life-cycle: made by a CommunicatorFactory for one (group, generation); dies
+// with the generation. Every rank must start the same collectives in the same
+// order. Collectives of one communicator run in that order, one after the
+// other; those of different communicators run independently.
+//
+// Threading: collectives are started by one thread at a time (the order must
+// be defined); Abort and the counters are safe from any thread.
+//
+// Memory handed in stays valid and untouched by the caller until the Work has
+// ended. In place unless stated otherwise. A back end supports the CPU or one
+// GPU; a span elsewhere is INVALID_ARGUMENT.
+//
+// Results: all ranks receive the same bits. Sums of float16 and bfloat16 are
+// rounded to that type once per hop or better; the bits are the same anyway.
+//
+// Errors, through the Work:
+//   INVALID_ARGUMENT   counts or roots that make no sense
+//   UNIMPLEMENTED      an optional ability this back end lacks
+//   ABORTED            Abort was called; the message has its reason
+//   DEADLINE_EXCEEDED  no answer from a peer within the options' timeout
+//   UNAVAILABLE        a peer's connection broke
+// After any error but the first two the communicator is of no further use:
+// everything started later ends with ABORTED.
+class Communicator {
+ public:
+  Communicator(int rank, int size) : rank_(rank), size_(size) {}
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  virtual absl::string_view backend() const = 0;
+
+  // Sum (or minimum, maximum) over the ranks, received by all. The one
+  // collective that every back end has.
+  WorkPtr AllReduce(Span span, ReduceOp op = ReduceOp::kSum);
+  // Copies root's data to all ranks.
+  WorkPtr Broadcast(Span span, int root);
+  // Ends when all ranks have started it.
+  WorkPtr Barrier();
+
+  // The following are optional abilities: UNIMPLEMENTED where they lack.
+
+  // `output` is size() times `input`, ordered by rank.
+  WorkPtr AllGather(Span input, Span output);
+  // `input` is size() times `output`; rank r receives the sum of slices r.
+  WorkPtr ReduceScatter(Span input, Span output, ReduceOp op = ReduceOp::kSum);
+  // Both have size() slices; slice r of `input` goes to rank r.
+  WorkPtr AllToAll(Span input, Span output);
+  // A message between two ranks. Not counted as a collective: the two ends
+  // pair by (peer, tag).
+  WorkPtr Send(Span span, int peer, uint32_t tag);
+  WorkPtr Receive(Span span, int peer, uint32_t tag);
+
+  // Memory that this back end moves best (registered, shared, on its device).
+  // By default plain aligned memory.
+  virtual absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
+      int64_t count, DType dtype);
+
+  // Ends everything in flight and to come with ABORTED. Returns at once, from
+  // any thread, any number of times; the first reason stays.
+  virtual void Abort(absl::string_view reason) = 0;
+
+  // Collectives started so far; equal on all ranks that are in step.
+  int64_t sequence() const { return sequence_.load(); }
+  // Bytes that callers handed to collectives and sends of this rank: the
+  // span of an all-reduce, the input otherwise; a broadcast counts at its
+  // root, a receive and a barrier nowhere.
+  int64_t payload_bytes() const { return payload_bytes_.load(); }
+  // Bytes that this back end handed to its transport for other processes.
+  virtual int64_t wire_bytes() const = 0;
+
+ protected:
+  // The back end's part. Arguments have been checked. Ends the Work later.
+  virtual WorkPtr DoAllReduce(Span span, ReduceOp op) = 0;
+  virtual WorkPtr DoBroadcast(Span span, int root) = 0;
+  virtual WorkPtr DoBarrier() = 0;
+  virtual WorkPtr DoAllGather(Span input, Span output);
+  virtual WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op);
+  virtual WorkPtr DoAllToAll(Span input, Span output);
+  virtual WorkPtr DoSend(Span span, int peer, uint32_t tag);
+  virtual WorkPtr DoReceive(Span span, int peer, uint32_t tag);
+
+ private:
+  // Counts a collective that hands in `bytes`.
+  void Count(int64_t bytes);
+
+  const int rank_;
+  const int size_;
+  std::atomic<int64_t> sequence_{0};
+  std::atomic<int64_t> payload_bytes_{0};
+};
+
+// Where ranks of one communicator find each other. Implemented over the
+// coordinator's Store by the session, and in memory for tests. Thread-safe.
+class RendezvousStore {
+ public:
+  virtual ~RendezvousStore() = default;
+  virtual absl::Status Set(absl::string_view key, absl::string_view value) = 0;
+  // Waits until the key exists.
+  virtual absl::StatusOr<std::string> Get(absl::string_view key,
+                                          absl::Duration timeout) = 0;
+};
+
+// What a back end needs to make a communicator.
+struct CommunicatorOptions {
+  std::string id;  // GroupInfo.communicator_id: names this communicator
+  int rank = 0;    // in the group
+  int size = 1;
+  // The address that peers on other hosts reach this process at.
+  std::string address = "127.0.0.1";
+  std::shared_ptr<RendezvousStore> store;
+  // How long to wait for peers, when connecting and within a collective.
+  absl::Duration timeout = absl::Minutes(5);
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_COMMUNICATOR_H_

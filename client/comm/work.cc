@@ -1,0 +1,61 @@
+#include "client/comm/work.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace coxswain {
+
+absl::Status Work::Wait(absl::Duration timeout) {
+  MutexLock lock(&mutex_);
+  const auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return ended_;
+  };
+  if (!ended_cv_.WaitFor(&mutex_, timeout, ended)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("the operation has not ended within ",
+                     absl::FormatDuration(timeout),
+                     "; abort its communicator to give it up"));
+  }
+  return status_;
+}
+
+bool Work::Done() const {
+  MutexLock lock(&mutex_);
+  return ended_;
+}
+
+void Work::OnDone(std::function<void(const absl::Status&)> callback) {
+  absl::Status status;
+  {
+    MutexLock lock(&mutex_);
+    if (!ended_) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+    status = status_;
+  }
+  callback(status);
+}
+
+bool Work::Complete(absl::Status status) {
+  std::vector<std::function<void(const absl::Status&)>> callbacks;
+  {
+    MutexLock lock(&mutex_);
+    if (ended_) return false;
+    ended_ = true;
+    status_ = status;
+    callbacks.swap(callbacks_);
+    ended_cv_.NotifyAll();
+  }
+  for (auto& callback : callbacks) callback(status);
+  return true;
+}
+
+std::shared_ptr<Work> Work::Ended(absl::Status status) {
+  auto work = std::make_shared<Work>();
+  work->Complete(std::move(status));
+  return work;
+}
+
+}  // namespace coxswain

@@ -1,0 +1,48 @@
+#ifndef COXSWAIN_CLIENT_COMM_WORK_H_
+#define COXSWAIN_CLIENT_COMM_WORK_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+
+namespace coxswain {
+
+// The handle of an operation in flight. It ends exactly once, with a status.
+// Thread-safe; shared between who started it and who completes it.
+class Work {
+ public:
+  // Waits for the end; DEADLINE_EXCEEDED if it does not come in time (the
+  // operation goes on: abort its communicator to stop it).
+  absl::Status Wait(absl::Duration timeout);
+
+  // The result if the operation has ended. Never blocks.
+  bool Done() const;
+
+  // Calls `callback` with the result: at once if it has ended, otherwise on
+  // the thread that ends it, which it must not block. No lock is held.
+  void OnDone(std::function<void(const absl::Status&)> callback);
+
+  // For back ends: ends the operation. The first call wins; the result tells
+  // whether this one did.
+  bool Complete(absl::Status status);
+
+  static std::shared_ptr<Work> Ended(absl::Status status);
+
+ private:
+  mutable Mutex mutex_;
+  CondVar ended_cv_;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::function<void(const absl::Status&)>> callbacks_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+using WorkPtr = std::shared_ptr<Work>;
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_WORK_H_

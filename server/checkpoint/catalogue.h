@@ -1,0 +1,56 @@
+#ifndef COXSWAIN_SERVER_CHECKPOINT_CATALOGUE_H_
+#define COXSWAIN_SERVER_CHECKPOINT_CATALOGUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "server/checkpoint/manifest.h"
+#include "server/storage/file_system.h"
+
+namespace coxswain::server {
+
+// What a checkpoint's folder is called while it is not complete.
+inline constexpr absl::string_view kStagingSuffix = ".staging";
+inline constexpr absl::string_view kDeletedSuffix = ".deleted";
+
+// Whether a name is safe as that of a folder: 1 to 128 characters of
+// [A-Za-z0-9._-], and not "." or "..".
+absl::Status ValidateJobName(absl::string_view job);
+
+// The complete checkpoints in a folder, as an index in memory of what the
+// file system says. A part of CheckpointStore: thread-compatible.
+class Catalogue {
+ public:
+  // Reads <folder>/<job>/<id>/MANIFEST of all jobs, and removes the folders of
+  // incomplete and deleted checkpoints. A checkpoint that cannot be read is
+  // logged and left alone: it may be somebody's only one.
+  absl::Status Load(FileSystem* file_system, const std::string& folder);
+
+  void Add(CheckpointRecord record);
+  bool Remove(absl::string_view job, absl::string_view id);
+  // Null if there is none. Valid until the next Add or Remove.
+  const CheckpointRecord* Find(absl::string_view job,
+                               absl::string_view id) const;
+  const CheckpointRecord* FindStep(absl::string_view job, int64_t step) const;
+  // Newest first: by step, then by date.
+  std::vector<CheckpointRecord> List(absl::string_view job) const;
+  size_t CountOf(absl::string_view job) const;
+
+ private:
+  using JobMap = std::map<std::string, CheckpointRecord, std::less<>>;  // by id
+
+  void LoadJob(FileSystem* file_system, const std::string& folder,
+               const std::string& job);
+
+  std::map<std::string, JobMap, std::less<>> jobs_;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_CHECKPOINT_CATALOGUE_H_

@@ -1,0 +1,198 @@
+#ifndef COXSWAIN_SERVER_CHECKPOINT_CHECKPOINT_STORE_H_
+#define COXSWAIN_SERVER_CHECKPOINT_CHECKPOINT_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/mutex.h"
+#include "base/random.h"
+#include "server/checkpoint/catalogue.h"
+#include "server/checkpoint/manifest.h"
+#include "server/checkpoint/shard_download.h"
+#include "server/membership/fence.h"
+#include "server/storage/file_system.h"
+
+namespace coxswain::server {
+
+// What peers may make the store hold.
+struct CheckpointLimits {
+  int64_t max_shard_bytes = int64_t{64} << 30;
+  int max_shards = 1 << 16;
+  size_t max_chunk_bytes = 1 << 20;
+  size_t max_metadata_bytes = 64 << 10;  // keys and values together
+  size_t max_open_uploads = 1024;        // each holds a file descriptor
+  size_t max_open_checkpoints = 64;
+  size_t max_checkpoints_per_job = 1000;
+};
+
+class ShardUpload;
+
+// Checkpoints on disk, in two phases: shards are uploaded into a staging
+// folder and verified; Commit makes the whole visible by one rename.
+//
+// The file system is the catalogue: a checkpoint exists exactly if its folder
+// has its final name. Keeping a second list in the StateStore would be a
+// second truth, and a crash between the two would leave them different. The
+// bytes are described in docs/storage-format.md.
+//
+// Called by the Checkpoint service; the fences have been admitted by a
+// FenceGate. Thread-safe. Calls block on the disk; no lock is held while they
+// do, except that Begin calls wait for each other.
+class CheckpointStore : public GenerationObserver {
+ public:
+  // Opens or creates the store in `folder` (whose parent must exist), lists
+  // what is complete and removes what a crash left in staging. The pointers
+  // must outlive the store.
+  static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(
+      FileSystem* file_system, const std::string& folder,
+      const CheckpointLimits& limits, const Clock* clock,
+      RandomSource* random);
+  ~CheckpointStore() override;
+
+  // Opens a checkpoint of (job, step), or joins the open one; returns its id.
+  //   INVALID_ARGUMENT     bad job name, step or shard count
+  //   ALREADY_EXISTS       a complete checkpoint of this step exists
+  //   FAILED_PRECONDITION  the open one has other shards or metadata
+  //   RESOURCE_EXHAUSTED   a limit is passed
+  //   ABORTED              the generation has ended
+  absl::StatusOr<std::string> Begin(
+      const Fence& fence, int64_t step, int shards,
+      const std::map<std::string, std::string>& metadata);
+
+  // Starts the upload of one shard of `bytes` bytes with this CRC-32C.
+  // NOT_FOUND if there is no such open checkpoint in this generation.
+  absl::StatusOr<std::unique_ptr<ShardUpload>> StartUpload(
+      const Fence& fence, absl::string_view id, int shard, int64_t bytes,
+      uint32_t crc32c);
+
+  // Makes the checkpoint visible and durable; repeating it is harmless.
+  //   NOT_FOUND            no such checkpoint
+  //   FAILED_PRECONDITION  shards are missing; the message names them
+  //   UNAVAILABLE          another Commit of it is running; try again
+  absl::StatusOr<CheckpointRecord> Commit(const Fence& fence,
+                                          absl::string_view id);
+
+  // Complete checkpoints of a job, newest first.
+  std::vector<CheckpointRecord> List(absl::string_view job) const;
+
+  // Starts reading one shard of a complete checkpoint. NOT_FOUND if there is
+  // none; DATA_LOSS if the file has not the size that was committed.
+  absl::StatusOr<std::unique_ptr<ShardDownload>> StartDownload(
+      absl::string_view job, absl::string_view id, int shard) const;
+
+  // Removes a checkpoint, complete or open. NOT_FOUND if there is none.
+  absl::Status Delete(absl::string_view job, absl::string_view id);
+
+  // Discards the open checkpoints of that generation.
+  void OnGenerationEnded(absl::string_view job, Generation generation,
+                         const absl::Status& reason) override;
+
+  const CheckpointLimits& limits() const { return limits_; }
+
+ private:
+  friend class ShardUpload;
+  enum class Phase { kOpen, kCommitting, kRenamed };
+  struct OpenCheckpoint {
+    CheckpointRecord record;  // its shards are those that are complete
+    Generation generation;
+    Phase phase = Phase::kOpen;
+    bool abandoned = false;  // discard it if the running commit fails
+  };
+  using OpenMap = std::map<std::string, OpenCheckpoint, std::less<>>;
+
+  CheckpointStore(FileSystem* file_system, const std::string& folder,
+                  const CheckpointLimits& limits, const Clock* clock,
+                  RandomSource* random);
+  absl::Status ValidateBegin(
+      const Fence& fence, int64_t step, int shards,
+      const std::map<std::string, std::string>& metadata) const;
+  // The id to join, or empty when a new checkpoint may be opened.
+  absl::StatusOr<std::string> FindToJoinLocked(
+      const Fence& fence, int64_t step, int shards,
+      const std::map<std::string, std::string>& metadata) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<OpenCheckpoint*> FindOpenLocked(const Fence& fence,
+                                                 absl::string_view id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteManifestAndRename(const CheckpointRecord& record);
+  void FinishCommit(absl::string_view id, bool renamed,
+                    const absl::Status& status);
+  // Called by ShardUpload. CompleteShard returns the file it replaces.
+  absl::StatusOr<std::string> CompleteShard(absl::string_view id,
+                                            const ShardRecord& shard);
+  void EndUpload();
+
+  std::string JobFolder(absl::string_view job) const;
+  std::string StagingFolder(const CheckpointRecord& record) const;
+  void RemoveOrLog(const std::string& path) const;
+
+  FileSystem* const file_system_;
+  const std::string folder_;
+  const CheckpointLimits limits_;
+  const Clock* const clock_;
+  RandomSource* const random_;
+
+  Mutex begin_mutex_;  // taken before mutex_
+  mutable Mutex mutex_;
+  Catalogue catalogue_ ABSL_GUARDED_BY(mutex_);
+  OpenMap open_ ABSL_GUARDED_BY(mutex_);
+  size_t open_uploads_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t next_file_ ABSL_GUARDED_BY(mutex_) = 1;
+  // The last ended generation of each job: a request that passed the fence
+  // just before the end must not open a checkpoint after it.
+  std::map<std::string, Generation> ended_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The upload of one shard. Created by CheckpointStore, which must outlive it.
+// One thread at a time. After an error, or if it is destroyed before Finish,
+// the shard is discarded and a former complete upload of it still counts.
+class ShardUpload {
+ public:
+  ~ShardUpload();
+  ShardUpload(const ShardUpload&) = delete;
+  ShardUpload& operator=(const ShardUpload&) = delete;
+
+  // The next chunk. DATA_LOSS if its checksum does not match or it does not
+  // follow the chunk before; INVALID_ARGUMENT if it is too large.
+  absl::Status Append(int64_t offset, absl::string_view data, uint32_t crc32c);
+
+  // Verifies the whole, syncs the file and counts the shard as complete.
+  // DATA_LOSS if bytes are missing or the checksum of the whole differs;
+  // NOT_FOUND if the checkpoint was committed or discarded meanwhile.
+  absl::Status Finish();
+
+ private:
+  friend class CheckpointStore;
+  ShardUpload(CheckpointStore* store, std::string id, std::string folder,
+              ShardRecord expected);
+  absl::Status Open();
+  absl::Status CheckChunk(int64_t offset, absl::string_view data,
+                          uint32_t crc32c) const;
+  // Ends the upload with this error, which is kept for later calls.
+  absl::Status Fail(absl::Status status);
+  std::string Path(const std::string& file) const;
+
+  CheckpointStore* const store_;
+  const std::string id_;
+  const std::string folder_;
+  const ShardRecord expected_;
+  std::unique_ptr<WritableFile> file_;
+  int64_t received_ = 0;
+  uint32_t crc32c_ = 0;
+  absl::Status status_;
+  bool complete_ = false;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_CHECKPOINT_CHECKPOINT_STORE_H_

@@ -1,0 +1,52 @@
+#ifndef COXSWAIN_SERVER_CHECKPOINT_SHARD_DOWNLOAD_H_
+#define COXSWAIN_SERVER_CHECKPOINT_SHARD_DOWNLOAD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "server/checkpoint/manifest.h"
+#include "server/storage/file_system.h"
+
+namespace coxswain::server {
+
+// A piece of a shard.
+struct ShardChunk {
+  int64_t offset = 0;
+  std::string data;
+  uint32_t crc32c = 0;
+};
+
+// Reads one shard of a complete checkpoint from its start. One thread at a
+// time. It stays readable while the checkpoint is deleted.
+class ShardDownload {
+ public:
+  ShardDownload(std::unique_ptr<ReadableFile> file, ShardRecord shard,
+                size_t chunk_bytes)
+      : file_(std::move(file)),
+        shard_(std::move(shard)),
+        chunk_bytes_(chunk_bytes) {}
+
+  int64_t bytes() const { return shard_.bytes; }
+  uint32_t crc32c() const { return shard_.crc32c; }
+
+  // The next chunk, or nothing after the last one. DATA_LOSS, in place of the
+  // end, if what was read is not what was committed: a receiver must not use
+  // the chunks before it has seen the end.
+  absl::StatusOr<std::optional<ShardChunk>> Next();
+
+ private:
+  const std::unique_ptr<ReadableFile> file_;
+  const ShardRecord shard_;
+  const size_t chunk_bytes_;
+  int64_t offset_ = 0;
+  uint32_t crc32c_ = 0;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_CHECKPOINT_SHARD_DOWNLOAD_H_

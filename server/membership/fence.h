@@ -1,0 +1,54 @@
+#ifndef COXSWAIN_SERVER_MEMBERSHIP_FENCE_H_
+#define COXSWAIN_SERVER_MEMBERSHIP_FENCE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/ids.h"
+
+namespace coxswain::server {
+
+// What a mutating request says about the world it was made in.
+struct Fence {
+  std::string cluster_id;
+  Term term;
+  std::string job;
+  Generation generation;
+  Incarnation incarnation;
+  uint64_t request_id = 0;
+};
+
+// Who sent a request that passed the fence.
+struct Caller {
+  WorkerIdentity identity;
+  int rank = 0;
+  int world_size = 0;
+};
+
+// Decides whether a request still belongs to the present. Implemented by the
+// membership room, used by every room that changes something for a member.
+// Thread-safe.
+class FenceGate {
+ public:
+  virtual ~FenceGate() = default;
+
+  // The caller, or FAILED_PRECONDITION naming the field that is stale (with
+  // ErrorDetail.stale_fence as payload), or NOT_FOUND for an unknown job.
+  virtual absl::StatusOr<Caller> Admit(const Fence& fence) const = 0;
+};
+
+// Told when a generation has ended, so that what is scoped by it is dropped
+// and its waiters are answered. Called without any lock held.
+class GenerationObserver {
+ public:
+  virtual ~GenerationObserver() = default;
+  virtual void OnGenerationEnded(absl::string_view job, Generation generation,
+                                 const absl::Status& reason) = 0;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_MEMBERSHIP_FENCE_H_

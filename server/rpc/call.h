@@ -1,0 +1,114 @@
+#ifndef COXSWAIN_SERVER_RPC_CALL_H_
+#define COXSWAIN_SERVER_RPC_CALL_H_
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/grpc_status.h"
+#include "base/mutex.h"
+#include "grpcpp/grpcpp.h"
+
+namespace coxswain::server {
+
+// Answers a unary call at once.
+inline grpc::ServerUnaryReactor* ReplyNow(grpc::CallbackServerContext* context,
+                                          const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+template <typename Response>
+grpc::ServerUnaryReactor* ReplyNow(grpc::CallbackServerContext* context,
+                                   Response* response,
+                                   absl::StatusOr<Response> result) {
+  if (result.ok()) *response = std::move(result).value();
+  return ReplyNow(context, result.status());
+}
+
+// A unary call that is answered later, once, from any thread. gRPC owns the
+// reactor until the call is done; whoever may answer holds a shared_ptr, so a
+// late answer or a late cancellation finds a living object and is ignored.
+//
+//   auto call = DeferredCall<JoinResponse>::Start(response);
+//   uint64_t ticket = room->Join(..., [call](auto r) { call->Answer(r); });
+//   call->OnceCancelled([=] { room->Withdraw(ticket); });
+//   return call->reactor();
+//
+// Thread-safe.
+template <typename Response>
+class DeferredCall : public grpc::ServerUnaryReactor,
+                     public std::enable_shared_from_this<
+                         DeferredCall<Response>> {
+ public:
+  static std::shared_ptr<DeferredCall> Start(Response* response) {
+    std::shared_ptr<DeferredCall> call(new DeferredCall(response));
+    call->self_ = call;
+    return call;
+  }
+
+  grpc::ServerUnaryReactor* reactor() { return this; }
+
+  // The first answer is sent; later ones are ignored.
+  void Answer(absl::StatusOr<Response> result) {
+    {
+      MutexLock lock(&mutex_);
+      if (answered_) return;
+      answered_ = true;
+      on_cancel_ = nullptr;
+    }
+    if (result.ok()) *response_ = std::move(result).value();
+    this->Finish(ToGrpcStatus(result.status()));
+  }
+
+  // Runs `on_cancel` once if the client gives up before the answer, at once
+  // if it has already; then the call is answered with CANCELLED.
+  void OnceCancelled(std::function<void()> on_cancel) {
+    {
+      MutexLock lock(&mutex_);
+      if (answered_) return;
+      if (!cancelled_) {
+        on_cancel_ = std::move(on_cancel);
+        return;
+      }
+    }
+    on_cancel();
+    Answer(absl::CancelledError("the client gave up"));
+  }
+
+  void OnCancel() override {
+    // gRPC keeps this object until the reaction has returned, but Answer()
+    // lets OnDone run: hold it for the rest of the function.
+    auto self = this->shared_from_this();
+    std::function<void()> on_cancel;
+    {
+      MutexLock lock(&mutex_);
+      cancelled_ = true;
+      std::swap(on_cancel, on_cancel_);
+    }
+    if (on_cancel == nullptr) return;  // Answered, or OnceCancelled to come.
+    on_cancel();
+    Answer(absl::CancelledError("the client gave up"));
+  }
+
+  void OnDone() override {
+    // The last reference may be this one: it goes when `self` does.
+    const std::shared_ptr<DeferredCall> self = std::move(self_);
+  }
+
+ private:
+  explicit DeferredCall(Response* response) : response_(response) {}
+
+  Response* const response_;
+  std::shared_ptr<DeferredCall> self_;  // Until OnDone.
+  Mutex mutex_;
+  bool answered_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::function<void()> on_cancel_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_RPC_CALL_H_

@@ -1,0 +1,26 @@
+#ifndef COXSWAIN_SERVER_RPC_PROTO_CONVERSION_H_
+#define COXSWAIN_SERVER_RPC_PROTO_CONVERSION_H_
+
+#include "base/ids.h"
+#include "proto/types.pb.h"
+#include "server/membership/fence.h"
+#include "server/membership/member.h"
+#include "server/schedule/plan.h"
+
+namespace coxswain::server {
+
+// Between the messages of the wire and the structs of the core. Nothing is
+// judged here: the rooms validate what they are given.
+
+Fence FromProto(const v1::Fence& fence);
+WorkerIdentity FromProto(const v1::WorkerIdentity& identity);
+Manifest FromProto(const v1::Manifest& manifest);
+Plan FromProto(const v1::Plan& plan);
+
+v1::WorkerIdentity ToProto(const WorkerIdentity& identity);
+v1::Member ToProto(const Member& member);
+v1::Plan ToProto(const Plan& plan);
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_RPC_PROTO_CONVERSION_H_

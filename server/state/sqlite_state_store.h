@@ -1,0 +1,57 @@
+#ifndef COXSWAIN_SERVER_STATE_SQLITE_STATE_STORE_H_
+#define COXSWAIN_SERVER_STATE_SQLITE_STATE_STORE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "server/state/state_store.h"
+
+struct sqlite3;
+
+namespace coxswain::server {
+
+// A StateStore in one SQLite file: write-ahead log, every commit synced. The
+// file is locked while it is open, so that two coordinators never share it.
+// The only place where SQLite's errors are translated. Thread-safe.
+class SqliteStateStore : public StateStore {
+ public:
+  // The format written into a new file (PRAGMA user_version).
+  static constexpr int kFormatVersion = 1;
+
+  // Opens or creates the file. A file that is not ours, is damaged, or was
+  // written by a newer Coxswain is left as it is:
+  //   DATA_LOSS            not a SQLite file, or damaged
+  //   FAILED_PRECONDITION  of a newer format, or of another program
+  //   UNAVAILABLE          in use by another process, or cannot be opened
+  static absl::StatusOr<std::unique_ptr<SqliteStateStore>> Open(
+      const std::string& path);
+
+  ~SqliteStateStore() override;
+  SqliteStateStore(const SqliteStateStore&) = delete;
+  SqliteStateStore& operator=(const SqliteStateStore&) = delete;
+
+  absl::StatusOr<std::string> Get(absl::string_view table,
+                                  absl::string_view key) const override;
+  absl::StatusOr<std::vector<Record>> List(
+      absl::string_view table) const override;
+  absl::Status Apply(const StateBatch& batch) override;
+
+ private:
+  SqliteStateStore(std::string path, sqlite3* db)
+      : path_(std::move(path)), db_(db) {}
+
+  absl::Status ApplyLocked(const StateBatch& batch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string path_;
+  mutable Mutex mutex_;
+  sqlite3* const db_ ABSL_PT_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_STATE_SQLITE_STATE_STORE_H_

@@ -1,0 +1,128 @@
+#ifndef COXSWAIN_SERVER_STORE_STORE_H_
+#define COXSWAIN_SERVER_STORE_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/mutex.h"
+#include "server/membership/fence.h"
+#include "server/store/store_scope.h"
+
+namespace coxswain::server {
+
+// A key-value store with the semantics of a c10d store: the small values by
+// which workers find each other. Everything is scoped by (job, generation),
+// kept in memory only, and dropped when the generation ends.
+//
+// Called by the Store service, with fences that a FenceGate has admitted. A
+// waiting call is a stored callback: it runs exactly once, without a lock
+// held, on the thread whose call decided it (possibly before Get or Wait has
+// returned). Thread-safe.
+//
+// Every operation may return
+//   INVALID_ARGUMENT    an empty key, or a missing request id
+//   RESOURCE_EXHAUSTED  a limit is passed; the message names it
+//   ABORTED             the generation has ended
+class StoreRoom : public GenerationObserver {
+ public:
+  using GetDone = std::function<void(absl::StatusOr<std::string>)>;
+  using WaitDone = std::function<void(absl::Status)>;
+  using WatchDone = std::function<void(absl::StatusOr<StoreEvent>)>;
+  using CallId = uint64_t;  // names a waiting call or a watch; 0 is none
+
+  // `clock` must outlive the room.
+  StoreRoom(const StoreLimits& limits, const Clock* clock);
+  ~StoreRoom() override;
+
+  // Set, Add and CompareSet remember their last answers by request id: a
+  // repeated request gets the first answer and changes nothing. Errors change
+  // nothing and are not remembered.
+  absl::Status Set(const Fence& fence, absl::string_view key,
+                   absl::string_view value);
+
+  // The new value; a missing key counts as 0. FAILED_PRECONDITION if the value
+  // is not a decimal number or the sum does not fit 64 bits.
+  absl::StatusOr<int64_t> Add(const Fence& fence, absl::string_view key,
+                              int64_t amount);
+
+  // Sets `desired` if the value is `expected`, or if the key is missing and
+  // `expected` is empty. NOT_FOUND if missing and `expected` is not empty.
+  absl::StatusOr<CompareSetResult> CompareSet(const Fence& fence,
+                                              absl::string_view key,
+                                              absl::string_view expected,
+                                              absl::string_view desired);
+
+  // Whether the key existed.
+  absl::StatusOr<bool> DeleteKey(const Fence& fence, absl::string_view key);
+
+  // Answers with the value as soon as the key exists; NOT_FOUND at once if it
+  // does not and `timeout` is 0; DEADLINE_EXCEEDED by the first Tick at or
+  // after the deadline. Returns the name of the waiting call for Cancel, or 0
+  // if it was answered already.
+  CallId Get(const Fence& fence, absl::string_view key, absl::Duration timeout,
+             GetDone done);
+
+  // As Get, once all keys exist at the same time. Errors name missing keys.
+  CallId Wait(const Fence& fence, const std::vector<std::string>& keys,
+              absl::Duration timeout, WaitDone done);
+
+  // Answers a waiting Get or Wait with CANCELLED, if it still waits.
+  void Cancel(CallId call);
+
+  // Opens a watch of one key. A watch holds no values: whoever asks late gets
+  // the newest value only, so that a slow reader costs nothing.
+  absl::StatusOr<CallId> OpenWatch(const Fence& fence, absl::string_view key);
+
+  // Answers with the first event (the current value, if there is one), then
+  // with each change since the last answer. At most one call at a time per
+  // watch. ABORTED when the generation ends, CANCELLED by CloseWatch.
+  void NextEvent(CallId watch, WatchDone done);
+  void CloseWatch(CallId watch);
+
+  // Answers the waiting calls whose deadline has come.
+  void Tick(absl::Time now);
+
+  void OnGenerationEnded(absl::string_view job, Generation generation,
+                         const absl::Status& reason) override;
+
+  // The number of live scopes, for the status page and tests.
+  size_t scope_count() const;
+
+ private:
+  using ScopeKey = std::pair<std::string, Generation>;
+
+  // The scope of this fence, created on first use. ABORTED if it has ended.
+  absl::StatusOr<StoreScope*> FindScopeLocked(const Fence& fence)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  StoreScope* ScopeOfCallLocked(CallId call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  CallId StartWait(const Fence& fence, std::vector<std::string> keys,
+                   absl::Duration timeout, GetDone done);
+
+  const StoreLimits limits_;
+  const Clock* const clock_;
+
+  mutable Mutex mutex_;
+  CallId next_call_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<ScopeKey, std::unique_ptr<StoreScope>> scopes_
+      ABSL_GUARDED_BY(mutex_);
+  // The last ended generation of each job: a request that passed the fence
+  // just before the end must not bring a scope back. One entry per job.
+  std::map<std::string, Generation> ended_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_STORE_STORE_H_

@@ -1,0 +1,10 @@
+#include "gtest/gtest.h"
+#include "sqlite3.h"
+#include "CLI/CLI.hpp"
+#include "nlohmann/json.hpp"
+#include "spdlog/spdlog.h"
+#include "isa-l.h"
+#include "zlib.h"
+#include "yaml-cpp/yaml.h"
+#include "benchmark/benchmark.h"
+TEST(T, A) { spdlog::info("x {}", sqlite3_libversion()); unsigned char b[4]={1}; EXPECT_NE(crc32_iscsi(b,4,0), crc32(0,b,4)); EXPECT_EQ(YAML::Load("{a: 1}")["a"].as<int>(), nlohmann::json::parse("{\"a\":1}")["a"]); CLI::App a; (void)a; }
