@@ -12,8 +12,8 @@ uint32_t Crc32c(absl::string_view data, uint32_t seed) {
   uint32_t crc = ~seed;
   while (!data.empty()) {
     const absl::string_view piece = data.substr(0, kMaxPiece);
-    auto* bytes = reinterpret_cast<unsigned char*>(
-        const_cast<char*>(piece.data()));
+    auto* bytes =
+        reinterpret_cast<unsigned char*>(const_cast<char*>(piece.data()));
     crc = crc32_iscsi(bytes, static_cast<int>(piece.size()), crc);
     data.remove_prefix(piece.size());
   }

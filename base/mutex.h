@@ -77,8 +77,7 @@ class CondVar {
   // wait on a steady clock; an infinite timeout is capped at a year.
   static std::chrono::system_clock::time_point Deadline(
       absl::Duration timeout) {
-    const absl::Duration capped =
-        std::min(timeout, absl::Hours(24) * 365);
+    const absl::Duration capped = std::min(timeout, absl::Hours(24) * 365);
     return std::chrono::system_clock::now() +
            std::chrono::microseconds(absl::ToInt64Microseconds(capped));
   }

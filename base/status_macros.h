@@ -7,10 +7,10 @@
 #include "absl/status/statusor.h"
 
 // Returns from the enclosing function when `expr` is not OK.
-#define COXSWAIN_RETURN_IF_ERROR(expr)                       \
-  do {                                                       \
-    ::absl::Status coxswain_status_ = (expr);                \
-    if (!coxswain_status_.ok()) return coxswain_status_;     \
+#define COXSWAIN_RETURN_IF_ERROR(expr)                   \
+  do {                                                   \
+    ::absl::Status coxswain_status_ = (expr);            \
+    if (!coxswain_status_.ok()) return coxswain_status_; \
   } while (false)
 
 #define COXSWAIN_MACRO_CONCAT_INNER(a, b) a##b

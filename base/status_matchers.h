@@ -44,8 +44,7 @@ MATCHER_P2(StatusIs, code, message_matcher,
 
 // Assigns the value of a StatusOr, or fails the test.
 #define ASSERT_OK_AND_ASSIGN(lhs, expr) \
-  ASSERT_OK_AND_ASSIGN_INNER(           \
-      ASSERT_OK_CONCAT(assert_or_, __LINE__), lhs, expr)
+  ASSERT_OK_AND_ASSIGN_INNER(ASSERT_OK_CONCAT(assert_or_, __LINE__), lhs, expr)
 #define ASSERT_OK_CONCAT_INNER(a, b) a##b
 #define ASSERT_OK_CONCAT(a, b) ASSERT_OK_CONCAT_INNER(a, b)
 #define ASSERT_OK_AND_ASSIGN_INNER(tmp, lhs, expr) \

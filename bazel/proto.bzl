@@ -68,7 +68,7 @@ _codegen = rule(
 )
 
 def _codegen_label(label):
-    """The code generation target of a cc_proto: //proto:x -> //proto:x_codegen."""
+    """//proto:x -> //proto:x_codegen."""
     if ":" not in label:
         label += ":" + label.split("/")[-1]
     return label + "_codegen"

@@ -100,7 +100,7 @@ system_libraries = repository_rule(
             doc = "library -> the Debian package to install",
         ),
         "headers": attr.string_dict(
-            doc = "library without pkg-config file -> a header with its version",
+            doc = "library without pkg-config file -> its version header",
         ),
         "include_folders": attr.string_dict(
             doc = "library -> a folder to search besides /usr/include",

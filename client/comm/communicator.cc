@@ -38,8 +38,14 @@ absl::Status CheckSpan(const Span& span) {
 
 absl::Status CheckRank(absl::string_view what, int rank, int size) {
   if (rank >= 0 && rank < size) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      what, " ", rank, " is not a rank of a group of ", size));
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " ", rank, " is not a rank of a group of ", size));
+}
+
+absl::Status CheckPeer(int peer, int rank, int size) {
+  if (peer != rank) return CheckRank("peer", peer, size);
+  return absl::InvalidArgumentError(
+      absl::StrCat("rank ", rank, " cannot exchange messages with itself"));
 }
 
 // `large` must be `size` slices of `small`'s size and type.
@@ -50,8 +56,8 @@ absl::Status CheckSlices(const Span& small, const Span& large, int size) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "expected ", size, " slices of ", small.count, " x ",
-      NameOf(small.dtype), ", got ", large.count, " x ", NameOf(large.dtype)));
+      "expected ", size, " slices of ", small.count, " x ", NameOf(small.dtype),
+      ", got ", large.count, " x ", NameOf(large.dtype)));
 }
 
 WorkPtr Lacks(const Communicator& comm, absl::string_view ability) {
@@ -117,7 +123,7 @@ WorkPtr Communicator::AllToAll(Span input, Span output) {
 
 WorkPtr Communicator::Send(Span span, int peer, uint32_t tag) {
   if (auto status = CheckSpan(span); !status.ok()) return Fail(status);
-  if (auto status = CheckRank("peer", peer, size_); !status.ok()) {
+  if (auto status = CheckPeer(peer, rank_, size_); !status.ok()) {
     return Fail(status);
   }
   payload_bytes_.fetch_add(span.bytes());
@@ -126,7 +132,7 @@ WorkPtr Communicator::Send(Span span, int peer, uint32_t tag) {
 
 WorkPtr Communicator::Receive(Span span, int peer, uint32_t tag) {
   if (auto status = CheckSpan(span); !status.ok()) return Fail(status);
-  if (auto status = CheckRank("peer", peer, size_); !status.ok()) {
+  if (auto status = CheckPeer(peer, rank_, size_); !status.ok()) {
     return Fail(status);
   }
   return DoReceive(span, peer, tag);

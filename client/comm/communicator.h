@@ -78,8 +78,8 @@ class Communicator {
   WorkPtr ReduceScatter(Span input, Span output, ReduceOp op = ReduceOp::kSum);
   // Both have size() slices; slice r of `input` goes to rank r.
   WorkPtr AllToAll(Span input, Span output);
-  // A message between two ranks. Not counted as a collective: the two ends
-  // pair by (peer, tag).
+  // A message between two different ranks. Not counted as a collective: the two
+  // ends pair by (peer, tag).
   WorkPtr Send(Span span, int peer, uint32_t tag);
   WorkPtr Receive(Span span, int peer, uint32_t tag);
 

@@ -11,10 +11,10 @@ struct DTypeRow {
   size_t size;
 };
 constexpr DTypeRow kDTypes[] = {
-    {DType::kFloat32, "float32", 4},   {DType::kFloat64, "float64", 8},
-    {DType::kFloat16, "float16", 2},   {DType::kBFloat16, "bfloat16", 2},
-    {DType::kInt8, "int8", 1},         {DType::kInt32, "int32", 4},
-    {DType::kInt64, "int64", 8},       {DType::kUInt8, "uint8", 1},
+    {DType::kFloat32, "float32", 4}, {DType::kFloat64, "float64", 8},
+    {DType::kFloat16, "float16", 2}, {DType::kBFloat16, "bfloat16", 2},
+    {DType::kInt8, "int8", 1},       {DType::kInt32, "int32", 4},
+    {DType::kInt64, "int64", 8},     {DType::kUInt8, "uint8", 1},
 };
 
 const DTypeRow& RowOf(DType dtype) {
@@ -41,8 +41,8 @@ Span Span::Slice(int64_t offset, int64_t slice_count) const {
   COXSWAIN_CHECK(offset >= 0 && slice_count >= 0 &&
                  offset + slice_count <= count);
   Span slice = *this;
-  slice.data = static_cast<char*>(data) +
-               offset * static_cast<int64_t>(SizeOf(dtype));
+  slice.data =
+      static_cast<char*>(data) + offset * static_cast<int64_t>(SizeOf(dtype));
   slice.count = slice_count;
   return slice;
 }

@@ -10,11 +10,19 @@
 namespace coxswain {
 
 // Element types that travel. 16-bit floats are held as their bit patterns.
-enum class DType { kFloat32, kFloat64, kFloat16, kBFloat16, kInt8, kInt32,
-                   kInt64, kUInt8 };
+enum class DType {
+  kFloat32,
+  kFloat64,
+  kFloat16,
+  kBFloat16,
+  kInt8,
+  kInt32,
+  kInt64,
+  kUInt8
+};
 
-size_t SizeOf(DType dtype);              // bytes of one element
-absl::string_view NameOf(DType dtype);   // "float32", ...
+size_t SizeOf(DType dtype);             // bytes of one element
+absl::string_view NameOf(DType dtype);  // "float32", ...
 std::optional<DType> DTypeFromName(absl::string_view name);
 
 // Where memory lives. Index counts devices of a kind on this host.
@@ -34,9 +42,7 @@ struct Span {
   DType dtype = DType::kFloat32;
   Device device;
 
-  int64_t bytes() const {
-    return count * static_cast<int64_t>(SizeOf(dtype));
-  }
+  int64_t bytes() const { return count * static_cast<int64_t>(SizeOf(dtype)); }
   // The elements [offset, offset + count) of this run.
   Span Slice(int64_t offset, int64_t slice_count) const;
 };

@@ -8,14 +8,11 @@ namespace coxswain {
 
 absl::Status Work::Wait(absl::Duration timeout) {
   MutexLock lock(&mutex_);
-  const auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return ended_;
-  };
+  const auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ended_; };
   if (!ended_cv_.WaitFor(&mutex_, timeout, ended)) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("the operation has not ended within ",
-                     absl::FormatDuration(timeout),
-                     "; abort its communicator to give it up"));
+    return absl::DeadlineExceededError(absl::StrCat(
+        "the operation has not ended within ", absl::FormatDuration(timeout),
+        "; abort its communicator to give it up"));
   }
   return status_;
 }

@@ -19,6 +19,7 @@
 #include "server/checkpoint/catalogue.h"
 #include "server/checkpoint/manifest.h"
 #include "server/checkpoint/shard_download.h"
+#include "server/checkpoint/shard_upload.h"
 #include "server/membership/fence.h"
 #include "server/storage/file_system.h"
 
@@ -30,12 +31,10 @@ struct CheckpointLimits {
   int max_shards = 1 << 16;
   size_t max_chunk_bytes = 1 << 20;
   size_t max_metadata_bytes = 64 << 10;  // keys and values together
-  size_t max_open_uploads = 1024;        // each holds a file descriptor
+  size_t max_open_uploads = 512;         // each holds a file descriptor
   size_t max_open_checkpoints = 64;
   size_t max_checkpoints_per_job = 1000;
 };
-
-class ShardUpload;
 
 // Checkpoints on disk, in two phases: shards are uploaded into a staging
 // folder and verified; Commit makes the whole visible by one rename.
@@ -48,15 +47,14 @@ class ShardUpload;
 // Called by the Checkpoint service; the fences have been admitted by a
 // FenceGate. Thread-safe. Calls block on the disk; no lock is held while they
 // do, except that Begin calls wait for each other.
-class CheckpointStore : public GenerationObserver {
+class CheckpointStore : public GenerationObserver, private ShardOwner {
  public:
   // Opens or creates the store in `folder` (whose parent must exist), lists
   // what is complete and removes what a crash left in staging. The pointers
   // must outlive the store.
   static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(
       FileSystem* file_system, const std::string& folder,
-      const CheckpointLimits& limits, const Clock* clock,
-      RandomSource* random);
+      const CheckpointLimits& limits, const Clock* clock, RandomSource* random);
   ~CheckpointStore() override;
 
   // Opens a checkpoint of (job, step), or joins the open one; returns its id.
@@ -71,9 +69,11 @@ class CheckpointStore : public GenerationObserver {
 
   // Starts the upload of one shard of `bytes` bytes with this CRC-32C.
   // NOT_FOUND if there is no such open checkpoint in this generation.
-  absl::StatusOr<std::unique_ptr<ShardUpload>> StartUpload(
-      const Fence& fence, absl::string_view id, int shard, int64_t bytes,
-      uint32_t crc32c);
+  absl::StatusOr<std::unique_ptr<ShardUpload>> StartUpload(const Fence& fence,
+                                                           absl::string_view id,
+                                                           int shard,
+                                                           int64_t bytes,
+                                                           uint32_t crc32c);
 
   // Makes the checkpoint visible and durable; repeating it is harmless.
   //   NOT_FOUND            no such checkpoint
@@ -100,7 +100,6 @@ class CheckpointStore : public GenerationObserver {
   const CheckpointLimits& limits() const { return limits_; }
 
  private:
-  friend class ShardUpload;
   enum class Phase { kOpen, kCommitting, kRenamed };
   struct OpenCheckpoint {
     CheckpointRecord record;  // its shards are those that are complete
@@ -121,20 +120,28 @@ class CheckpointStore : public GenerationObserver {
       const Fence& fence, int64_t step, int shards,
       const std::map<std::string, std::string>& metadata) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The open checkpoint, if it belongs to this job and generation.
   absl::StatusOr<OpenCheckpoint*> FindOpenLocked(const Fence& fence,
                                                  absl::string_view id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckRoomLocked(absl::string_view job) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What Commit has to write and from which phase, or why it cannot.
+  absl::StatusOr<OpenCheckpoint> PrepareCommit(const Fence& fence,
+                                               absl::string_view id);
   absl::Status WriteManifestAndRename(const CheckpointRecord& record);
-  void FinishCommit(absl::string_view id, bool renamed,
+  void FinishCommit(const CheckpointRecord& record, bool renamed,
                     const absl::Status& status);
-  // Called by ShardUpload. CompleteShard returns the file it replaces.
-  absl::StatusOr<std::string> CompleteShard(absl::string_view id,
-                                            const ShardRecord& shard);
-  void EndUpload();
+  absl::Status DeleteComplete(CheckpointRecord record);
+  void RemoveFolders(const CheckpointRecord& record);
+
+  absl::StatusOr<std::string> CompleteShard(const std::string& id,
+                                            const ShardRecord& shard) override;
+  void UploadEnded() override;
 
   std::string JobFolder(absl::string_view job) const;
+  std::string FinalFolder(const CheckpointRecord& record) const;
   std::string StagingFolder(const CheckpointRecord& record) const;
-  void RemoveOrLog(const std::string& path) const;
 
   FileSystem* const file_system_;
   const std::string folder_;
@@ -151,46 +158,6 @@ class CheckpointStore : public GenerationObserver {
   // The last ended generation of each job: a request that passed the fence
   // just before the end must not open a checkpoint after it.
   std::map<std::string, Generation> ended_ ABSL_GUARDED_BY(mutex_);
-};
-
-// The upload of one shard. Created by CheckpointStore, which must outlive it.
-// One thread at a time. After an error, or if it is destroyed before Finish,
-// the shard is discarded and a former complete upload of it still counts.
-class ShardUpload {
- public:
-  ~ShardUpload();
-  ShardUpload(const ShardUpload&) = delete;
-  ShardUpload& operator=(const ShardUpload&) = delete;
-
-  // The next chunk. DATA_LOSS if its checksum does not match or it does not
-  // follow the chunk before; INVALID_ARGUMENT if it is too large.
-  absl::Status Append(int64_t offset, absl::string_view data, uint32_t crc32c);
-
-  // Verifies the whole, syncs the file and counts the shard as complete.
-  // DATA_LOSS if bytes are missing or the checksum of the whole differs;
-  // NOT_FOUND if the checkpoint was committed or discarded meanwhile.
-  absl::Status Finish();
-
- private:
-  friend class CheckpointStore;
-  ShardUpload(CheckpointStore* store, std::string id, std::string folder,
-              ShardRecord expected);
-  absl::Status Open();
-  absl::Status CheckChunk(int64_t offset, absl::string_view data,
-                          uint32_t crc32c) const;
-  // Ends the upload with this error, which is kept for later calls.
-  absl::Status Fail(absl::Status status);
-  std::string Path(const std::string& file) const;
-
-  CheckpointStore* const store_;
-  const std::string id_;
-  const std::string folder_;
-  const ShardRecord expected_;
-  std::unique_ptr<WritableFile> file_;
-  int64_t received_ = 0;
-  uint32_t crc32c_ = 0;
-  absl::Status status_;
-  bool complete_ = false;
 };
 
 }  // namespace coxswain::server

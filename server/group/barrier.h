@@ -59,14 +59,17 @@ class BarrierTable {
   size_t size() const { return barriers_.size(); }
 
  private:
-  using Key = std::pair<std::string, std::string>;       // group, tag
-  using RequestKey = std::pair<Incarnation, uint64_t>;   // and request id
+  using Key = std::pair<std::string, std::string>;      // group, tag
+  using RequestKey = std::pair<Incarnation, uint64_t>;  // and request id
   struct Waiting {
     std::vector<int> ranks;
     std::map<int, BarrierArrival> arrived;  // by rank
   };
 
   void Remember(const BarrierArrival& arrival);
+  // Answers those of one barrier whose deadline has come.
+  void ExpireOne(const Key& key, Waiting* waiting, absl::Time now,
+                 BarrierCalls* calls);
 
   std::map<Key, Waiting> barriers_;
   // Completed calls, so that a repeat whose answer was lost does not wait for

@@ -105,8 +105,18 @@ class GroupRoom : public GenerationObserver {
   absl::StatusOr<Scope*> FindScopeLocked(const Fence& fence)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckName(absl::string_view what, absl::string_view name) const;
-  absl::Status DeclareLocked(Scope* scope, const std::vector<GroupInfo>& groups)
+  // Adds all of the groups, or none.
+  absl::Status DeclareLocked(const std::vector<GroupInfo>& groups, Scope* scope)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The ranks that a barrier needs.
+  absl::StatusOr<std::vector<int>> MembersLocked(const Scope& scope,
+                                                 const Caller& caller,
+                                                 absl::string_view group) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<CallId> ArriveLocked(
+      const Fence& fence, const Caller& caller, absl::string_view group,
+      absl::string_view tag, absl::Duration timeout, const BarrierDone& done,
+      BarrierCalls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const GroupLimits limits_;
   const Clock* const clock_;

@@ -39,9 +39,9 @@ grpc::ServerUnaryReactor* ReplyNow(grpc::CallbackServerContext* context,
 //
 // Thread-safe.
 template <typename Response>
-class DeferredCall : public grpc::ServerUnaryReactor,
-                     public std::enable_shared_from_this<
-                         DeferredCall<Response>> {
+class DeferredCall
+    : public grpc::ServerUnaryReactor,
+      public std::enable_shared_from_this<DeferredCall<Response>> {
  public:
   static std::shared_ptr<DeferredCall> Start(Response* response) {
     std::shared_ptr<DeferredCall> call(new DeferredCall(response));

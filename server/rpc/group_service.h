@@ -15,14 +15,14 @@ class GroupService final : public v1::Group::CallbackService {
   GroupService(GroupRoom* room, const FenceGate* gate)
       : room_(room), gate_(gate) {}
 
-  grpc::ServerUnaryReactor* CreateGroup(grpc::CallbackServerContext* context,
-                                        const v1::CreateGroupRequest* request,
-                                        v1::CreateGroupResponse* response)
-      override;
-  grpc::ServerUnaryReactor* CreateMesh(grpc::CallbackServerContext* context,
-                                       const v1::CreateMeshRequest* request,
-                                       v1::CreateMeshResponse* response)
-      override;
+  grpc::ServerUnaryReactor* CreateGroup(
+      grpc::CallbackServerContext* context,
+      const v1::CreateGroupRequest* request,
+      v1::CreateGroupResponse* response) override;
+  grpc::ServerUnaryReactor* CreateMesh(
+      grpc::CallbackServerContext* context,
+      const v1::CreateMeshRequest* request,
+      v1::CreateMeshResponse* response) override;
   grpc::ServerUnaryReactor* Barrier(grpc::CallbackServerContext* context,
                                     const v1::BarrierRequest* request,
                                     v1::BarrierResponse* response) override;

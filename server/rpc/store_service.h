@@ -24,10 +24,10 @@ class StoreService final : public v1::Store::CallbackService {
   grpc::ServerUnaryReactor* Add(grpc::CallbackServerContext* context,
                                 const v1::AddRequest* request,
                                 v1::AddResponse* response) override;
-  grpc::ServerUnaryReactor* CompareSet(grpc::CallbackServerContext* context,
-                                       const v1::CompareSetRequest* request,
-                                       v1::CompareSetResponse* response)
-      override;
+  grpc::ServerUnaryReactor* CompareSet(
+      grpc::CallbackServerContext* context,
+      const v1::CompareSetRequest* request,
+      v1::CompareSetResponse* response) override;
   grpc::ServerUnaryReactor* Wait(grpc::CallbackServerContext* context,
                                  const v1::WaitRequest* request,
                                  v1::WaitResponse* response) override;

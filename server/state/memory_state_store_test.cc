@@ -8,10 +8,11 @@
 namespace coxswain::server {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(
-    Memory, StateStoreConformance,
-    testing::Values(StateStoreMaker{
-        "memory", [] { return std::make_unique<MemoryStateStore>(); }}));
+INSTANTIATE_TEST_SUITE_P(Memory, StateStoreConformance,
+                         testing::Values(StateStoreMaker{
+                             "memory", [] {
+                               return std::make_unique<MemoryStateStore>();
+                             }}));
 
 TEST(MemoryStateStoreTest, FailedWriteChangesNothing) {
   MemoryStateStore store;

@@ -15,9 +15,9 @@ constexpr int kApplicationId = 0x434f5853;
 
 absl::Status SqliteError(sqlite3* db, int code, absl::string_view what,
                          absl::string_view path) {
-  const std::string message = absl::StrCat(
-      "state file '", path, "': ", what, ": ",
-      db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code));
+  const std::string message =
+      absl::StrCat("state file '", path, "': ", what, ": ",
+                   db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code));
   switch (code & 0xff) {  // The rest is SQLite's extended code.
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
@@ -106,13 +106,15 @@ absl::Status Inspect(sqlite3* db, const std::string& path, bool* is_new) {
   COXSWAIN_ASSIGN_OR_RETURN(const int application,
                             ReadInt(db, path, "PRAGMA application_id"));
   COXSWAIN_ASSIGN_OR_RETURN(
-      const int tables, ReadInt(db, path, "SELECT COUNT(*) FROM sqlite_schema"));
+      const int tables,
+      ReadInt(db, path, "SELECT COUNT(*) FROM sqlite_schema"));
   *is_new = version == 0 && application == 0 && tables == 0;
   if (*is_new) return absl::OkStatus();
   if (application != kApplicationId) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "state file '", path, "' belongs to another program and was left as "
-        "it is; choose another --state-dir"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("state file '", path,
+                     "' belongs to another program and was left as "
+                     "it is; choose another --state-dir"));
   }
   if (version > SqliteStateStore::kFormatVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -143,9 +145,8 @@ absl::Status Prepare(sqlite3* db, const std::string& path) {
                 "CREATE TABLE state (room BLOB NOT NULL, key BLOB NOT NULL, "
                 "value BLOB NOT NULL, PRIMARY KEY (room, key)) "
                 "WITHOUT ROWID"));
-    COXSWAIN_RETURN_IF_ERROR(
-        Execute(db, path, absl::StrCat("PRAGMA application_id = ",
-                                       kApplicationId)));
+    COXSWAIN_RETURN_IF_ERROR(Execute(
+        db, path, absl::StrCat("PRAGMA application_id = ", kApplicationId)));
     COXSWAIN_RETURN_IF_ERROR(
         Execute(db, path,
                 absl::StrCat("PRAGMA user_version = ",
@@ -190,8 +191,8 @@ absl::StatusOr<std::string> SqliteStateStore::Get(absl::string_view table,
 absl::StatusOr<std::vector<StateStore::Record>> SqliteStateStore::List(
     absl::string_view table) const {
   MutexLock lock(&mutex_);
-  Statement select(
-      db_, path_, "SELECT key, value FROM state WHERE room = ?1 ORDER BY key");
+  Statement select(db_, path_,
+                   "SELECT key, value FROM state WHERE room = ?1 ORDER BY key");
   select.Bind(1, table);
   std::vector<Record> records;
   while (true) {
@@ -214,12 +215,11 @@ absl::Status SqliteStateStore::Apply(const StateBatch& batch) {
 
 absl::Status SqliteStateStore::ApplyLocked(const StateBatch& batch) {
   for (const StateBatch::Write& write : batch.writes()) {
-    Statement statement(
-        db_, path_,
-        write.value.has_value()
-            ? "INSERT OR REPLACE INTO state (room, key, value) "
-              "VALUES (?1, ?2, ?3)"
-            : "DELETE FROM state WHERE room = ?1 AND key = ?2");
+    Statement statement(db_, path_,
+                        write.value.has_value()
+                            ? "INSERT OR REPLACE INTO state (room, key, value) "
+                              "VALUES (?1, ?2, ?3)"
+                            : "DELETE FROM state WHERE room = ?1 AND key = ?2");
     statement.Bind(1, write.table).Bind(2, write.key);
     if (write.value.has_value()) statement.Bind(3, *write.value);
     COXSWAIN_RETURN_IF_ERROR(statement.Step().status());

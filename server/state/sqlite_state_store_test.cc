@@ -101,8 +101,8 @@ TEST(SqliteStateStoreTest, DamagedDatabaseIsRefusedAndLeftUntouched) {
   {
     ASSERT_OK_AND_ASSIGN(auto store, SqliteStateStore::Open(path));
     for (int i = 0; i < 200; ++i) {
-      ASSERT_OK(store->Put("table", absl::StrCat("key", i),
-                           std::string(100, 'x')));
+      ASSERT_OK(
+          store->Put("table", absl::StrCat("key", i), std::string(100, 'x')));
     }
   }
   std::string bytes = ReadFile(path);

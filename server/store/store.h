@@ -106,9 +106,10 @@ class StoreRoom : public GenerationObserver {
   // The scope of this fence, created on first use. ABORTED if it has ended.
   absl::StatusOr<StoreScope*> FindScopeLocked(const Fence& fence)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  StoreScope* ScopeOfCallLocked(CallId call)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  CallId StartWait(const Fence& fence, std::vector<std::string> keys,
+  absl::Status CheckKey(absl::string_view key) const;
+  absl::Status CheckWrite(const Fence& fence, absl::string_view key,
+                          absl::string_view value) const;
+  CallId StartWait(const Fence& fence, const std::vector<std::string>& keys,
                    absl::Duration timeout, GetDone done);
 
   const StoreLimits limits_;

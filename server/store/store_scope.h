@@ -6,7 +6,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -26,10 +25,10 @@ struct StoreLimits {
   size_t max_key_bytes = 1024;
   size_t max_value_bytes = 1 << 20;
   size_t max_keys = 1 << 16;
-  size_t max_bytes = 256 << 20;   // keys and values together
+  size_t max_bytes = 256 << 20;  // keys and values together
   size_t max_waiting_calls = 1 << 14;
   size_t max_watches = 1 << 12;
-  size_t max_wait_keys = 1024;    // keys of one Wait
+  size_t max_wait_keys = 1024;  // keys of one Wait
   // Answers kept for repeated requests. A retry comes within seconds, so this
   // needs to cover the requests of a few seconds only.
   size_t max_remembered = 1 << 13;
@@ -76,12 +75,15 @@ class StoreScope {
   // Answers with the value of the first key once all exist. True if it waits.
   bool Wait(uint64_t id, std::vector<std::string> keys, absl::Time deadline,
             bool answer_at_once, GetDone done, StoreCalls* calls);
-  bool Cancel(uint64_t id, StoreCalls* calls);
+  // Nothing happens if the call does not wait (any more).
+  void Cancel(uint64_t id, StoreCalls* calls);
 
   absl::Status OpenWatch(uint64_t id, absl::string_view key);
+  // The watch must exist.
   void NextEvent(uint64_t id, WatchDone done, StoreCalls* calls);
   void CloseWatch(uint64_t id, StoreCalls* calls);
-  bool HasCall(uint64_t id) const;
+
+  bool HasWatch(uint64_t id) const;
 
   void Expire(absl::Time now, StoreCalls* calls);
   // Answers everything that waits with `status`. The scope is dead after it.
@@ -111,8 +113,8 @@ class StoreScope {
   void NotifyWatches(const std::string& key, StoreCalls* calls);
   StoreEvent EventOf(const std::string& key) const;
   // Removes the waiter and appends its answer.
-  void Answer_(uint64_t id, absl::StatusOr<std::string> answer,
-               StoreCalls* calls);
+  void AnswerWaiter(uint64_t id, absl::StatusOr<std::string> answer,
+                    StoreCalls* calls);
 
   const StoreLimits limits_;
   std::map<std::string, std::string, std::less<>> values_;

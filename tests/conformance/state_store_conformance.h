@@ -42,9 +42,9 @@ TEST_P(StateStoreConformance, ReadsBackWhatWasPut) {
 
 TEST_P(StateStoreConformance, MissingKeyIsNotFound) {
   ASSERT_OK(store_->Put("table", "key", "value"));
-  EXPECT_THAT(store_->Get("table", "other"),
-              StatusIs(absl::StatusCode::kNotFound,
-                       testing::HasSubstr("other")));
+  EXPECT_THAT(
+      store_->Get("table", "other"),
+      StatusIs(absl::StatusCode::kNotFound, testing::HasSubstr("other")));
   EXPECT_THAT(store_->Get("elsewhere", "key"),
               StatusIs(absl::StatusCode::kNotFound, testing::_));
 }
@@ -63,10 +63,9 @@ TEST_P(StateStoreConformance, ListIsOneTableInKeyOrder) {
   ASSERT_OK(store_->Put("table", std::string(1, '\xff'), "3"));
   ASSERT_OK(store_->Put("table2", "c", "4"));
   ASSERT_OK_AND_ASSIGN(const auto records, store_->List("table"));
-  EXPECT_THAT(records,
-              testing::ElementsAre(
-                  testing::Pair("a", "1"), testing::Pair("b", "2"),
-                  testing::Pair(std::string(1, '\xff'), "3")));
+  EXPECT_THAT(records, testing::ElementsAre(
+                           testing::Pair("a", "1"), testing::Pair("b", "2"),
+                           testing::Pair(std::string(1, '\xff'), "3")));
   ASSERT_OK_AND_ASSIGN(const auto none, store_->List("empty"));
   EXPECT_THAT(none, testing::IsEmpty());
 }

@@ -1,0 +1,233 @@
+#include "cli/command_line.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <sstream>
+#include <utility>
+
+#include "CLI/App.hpp"
+#include "CLI/Config.hpp"
+#include "CLI/Formatter.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+
+namespace coxswain {
+namespace {
+
+constexpr char kConfigVariable[] = "COXSWAIN_CONFIG";
+
+constexpr char kRunExits[] =
+    "Exit status: 0 if all workers succeed; otherwise that of the first "
+    "worker\n"
+    "that failed, 128 + N if signal N ended it. 2 for a wrong command line, "
+    "126\n"
+    "or 127 if PROGRAM cannot be executed or found, 1 for other failures.\n\n"
+    "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are handed on to the "
+    "workers.\n"
+    "After the first three they may take --stop-grace to end; a second SIGINT\n"
+    "kills them at once.\n";
+constexpr char kOtherExits[] =
+    "Exit status: 0 success, 1 failure, 2 wrong command line.\n";
+
+bool IsSetInEnvironment(const std::string& name) {
+  const char* value = name.empty() ? nullptr : std::getenv(name.c_str());
+  return value != nullptr && *value != '\0';
+}
+
+// Leaves out of a configuration file what the environment sets: CLI11 reads
+// the file first and would prefer it. Keeps what no option is called.
+class ConfigBelowEnvironment : public CLI::ConfigTOML {
+ public:
+  explicit ConfigBelowEnvironment(const CLI::App* root) : root_(root) {}
+
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    std::vector<CLI::ConfigItem> kept;
+    for (CLI::ConfigItem& item : CLI::ConfigTOML::from_config(input)) {
+      if (item.name == "++" || item.name == "--") continue;  // section marks
+      const CLI::Option* option = Find(item);
+      if (option == nullptr) {
+        unknown_.push_back(item.fullname());
+      } else if (!IsSetInEnvironment(option->get_envname())) {
+        kept.push_back(std::move(item));
+      }
+    }
+    return kept;
+  }
+
+  const std::vector<std::string>& unknown() const { return unknown_; }
+
+ private:
+  const CLI::Option* Find(const CLI::ConfigItem& item) const {
+    for (const CLI::App* command :
+         root_->get_subcommands([](const CLI::App*) { return true; })) {
+      if (item.parents == std::vector<std::string>{command->get_name()}) {
+        return command->get_option_no_throw("--" + item.name);
+      }
+    }
+    return nullptr;
+  }
+
+  const CLI::App* const root_;
+  mutable std::vector<std::string> unknown_;
+};
+
+CLI::App* AddCommand(CLI::App* root, const std::string& name,
+                     const std::string& description, const std::string& exits) {
+  CLI::App* command = root->add_subcommand(name, description);
+  command->get_formatter()->column_width(36);
+  command->footer(absl::StrCat(
+      "\nEvery option can be given in three ways:\n"
+      "  as a flag               --option VALUE\n"
+      "  in the environment      COXSWAIN_OPTION=VALUE, as shown above\n"
+      "  in a configuration file option = \"VALUE\" under [",
+      name,
+      "] in the TOML file\n"
+      "                          that --config FILE or ",
+      kConfigVariable,
+      " names\n"
+      "A flag wins over the environment, the environment over the file.\n\n",
+      exits));
+  return command;
+}
+
+std::string CheckCombination(const CommandLine& line) {
+  if (line.command == CommandLine::Command::kStatus) {
+    return line.status.coordinator.empty()
+               ? "no coordinator: give --coordinator HOST:PORT, or set "
+                 "COXSWAIN_COORDINATOR"
+               : "";
+  }
+  if (line.command != CommandLine::Command::kRun) return "";
+  const RunOptions& run = line.run;
+  if (run.program.empty()) {
+    return "no program: write it after --, as in: coxswain run --nproc 2 -- "
+           "./train --epochs 3";
+  }
+  if (run.coordinator.empty() && run.nnodes > 1) {
+    return absl::StrCat(
+        "no coordinator for ", run.nnodes,
+        " nodes: start one with `coxswain serve` and give --coordinator "
+        "HOST:PORT, or set COXSWAIN_COORDINATOR");
+  }
+  if (!run.coordinator.empty() && run.job.empty()) {
+    return "no job: give --job NAME, or set COXSWAIN_JOB; all launchers of a "
+           "job give the same";
+  }
+  return "";
+}
+
+absl::Status UsageError(const std::string& command, absl::string_view message) {
+  const std::string name =
+      command.empty() ? "coxswain" : absl::StrCat("coxswain ", command);
+  return absl::InvalidArgumentError(absl::StrCat(
+      absl::StripSuffix(message, "\n"), "\nTry `", name, " --help`."));
+}
+
+// Everything of CLI11 happens in here: what it throws is caught by the caller.
+absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
+  CommandLine line;
+  CLI::App root("Coxswain coordinates data-parallel training.", "coxswain");
+  root.fallthrough();
+  root.require_subcommand(1);
+  root.set_config("--config", "", "read options from this TOML file")
+      ->type_name("FILE");
+  bool version = false;
+  root.add_flag("--version", version, "print the version");
+  AddOptions(AddCommand(&root, "serve", "Run the coordinator.", kOtherExits),
+             &line.serve);
+  CLI::App* run = AddCommand(
+      &root, "run",
+      "Start the workers of a job on this node, and stay until they end:\n"
+      "coxswain run [OPTIONS] -- PROGRAM [ARGUMENTS...]",
+      kRunExits);
+  AddOptions(run, &line.run);
+  AddOptions(AddCommand(&root, "status", "Show the jobs of a coordinator.",
+                        kOtherExits),
+             &line.status);
+  root.add_subcommand("version", "Print versions.");
+  root.footer(absl::StrCat(
+      "\nOptions also come from COXSWAIN_* variables and from the file of "
+      "--config (or ",
+      kConfigVariable, "):\n`coxswain COMMAND --help` says how.\n"));
+
+  const auto config = std::make_shared<ConfigBelowEnvironment>(&root);
+  root.config_formatter(config);
+
+  // What follows -- is not ours to interpret.
+  const auto dashes = std::find(args.begin(), args.end(), "--");
+  const bool dashes_given = dashes != args.end();
+  if (dashes_given) {
+    line.run.program.assign(dashes + 1, args.end());
+    args.erase(dashes, args.end());
+  }
+  const bool config_given =
+      std::any_of(args.begin(), args.end(), [](const std::string& arg) {
+        return arg == "--config" || absl::StartsWith(arg, "--config=");
+      });
+  if (!config_given && IsSetInEnvironment(kConfigVariable)) {
+    args.insert(args.begin(),
+                absl::StrCat("--config=", std::getenv(kConfigVariable)));
+  }
+  // There the command is optional; CLI11 would ask for one first.
+  if (args.size() == 1 && args[0] == "--version") args[0] = "version";
+
+  std::string command;
+  try {
+    std::reverse(args.begin(), args.end());  // as CLI11 wants them
+    root.parse(std::move(args));
+    command = root.get_subcommands().front()->get_name();
+  } catch (const CLI::ParseError& error) {
+    const auto parsed = root.get_subcommands();
+    if (!parsed.empty()) command = parsed.front()->get_name();
+    std::ostringstream out;
+    std::ostringstream err;
+    if (root.exit(error, out, err) != 0) {
+      const std::vector<std::string> rest = root.remaining();
+      if (!command.empty() || error.get_name() != "RequiredError") {
+        return UsageError(command, error.what());
+      }
+      return UsageError(
+          "", rest.empty() ? "no command"
+                           : absl::StrCat("no such command: ", rest.front()));
+    }
+    line.text = out.str();
+    return line;
+  }
+  if (!config->unknown().empty()) {
+    return UsageError(
+        command,
+        absl::StrCat("the configuration file sets what is no option: ",
+                     absl::StrJoin(config->unknown(), ", "),
+                     " (options stand under the name of their command, as in "
+                     "[run])"));
+  }
+
+  using Command = CommandLine::Command;
+  line.command = version               ? Command::kVersion
+                 : command == "serve"  ? Command::kServe
+                 : command == "run"    ? Command::kRun
+                 : command == "status" ? Command::kStatus
+                                       : Command::kVersion;
+  if (dashes_given && line.command != Command::kRun) {
+    return UsageError(command, "only `coxswain run` takes a program after --");
+  }
+  const std::string wrong = CheckCombination(line);
+  if (!wrong.empty()) return UsageError(command, wrong);
+  return line;
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> args) {
+  try {
+    return Parse(std::move(args));
+  } catch (const std::exception& error) {
+    return UsageError("", error.what());
+  }
+}
+
+}  // namespace coxswain

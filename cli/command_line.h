@@ -1,0 +1,36 @@
+#ifndef COXSWAIN_CLI_COMMAND_LINE_H_
+#define COXSWAIN_CLI_COMMAND_LINE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cli/options.h"
+
+namespace coxswain {
+
+// Exit statuses of the program. `run` returns those of the workers as well.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitCannotExecute = 126;
+inline constexpr int kExitNotFound = 127;
+
+// What the command line asks for.
+struct CommandLine {
+  enum class Command { kPrint, kServe, kRun, kStatus, kVersion };
+  Command command = Command::kPrint;
+  std::string text;  // of kPrint: the help that was asked for
+  ServeOptions serve;
+  RunOptions run;
+  StatusOptions status;
+};
+
+// Reads arguments (without the program's name), the environment, and the
+// configuration file; a flag wins over a variable, a variable over the file.
+// INVALID_ARGUMENT says what is wrong and where help is.
+absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> args);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLI_COMMAND_LINE_H_

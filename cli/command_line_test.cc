@@ -1,0 +1,200 @@
+#include "cli/command_line.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+
+namespace coxswain {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Command = CommandLine::Command;
+
+class CommandLineTest : public testing::Test {
+ protected:
+  ~CommandLineTest() override {
+    for (const std::string& name : set_) unsetenv(name.c_str());
+  }
+  void Set(const std::string& name, const std::string& value) {
+    setenv(name.c_str(), value.c_str(), 1);
+    set_.push_back(name);
+  }
+  std::string ConfigFile(const std::string& text) {
+    const std::string path = testing::TempDir() + "/coxswain.toml";
+    std::ofstream(path) << text;
+    return path;
+  }
+  static testing::Matcher<absl::StatusOr<CommandLine>> IsUsageError(
+      const std::string& text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  }
+
+ private:
+  std::vector<std::string> set_;
+};
+
+TEST_F(CommandLineTest, ServeHasSafeDefaults) {
+  ASSERT_OK_AND_ASSIGN(CommandLine line, ParseCommandLine({"serve"}));
+  EXPECT_EQ(line.command, Command::kServe);
+  EXPECT_EQ(line.serve.listen, "127.0.0.1:7077");
+  EXPECT_EQ(line.serve.state_dir, "coxswain-state");
+  EXPECT_EQ(line.serve.port_file, "");
+  EXPECT_EQ(line.serve.log_level, "info");
+}
+
+TEST_F(CommandLineTest, RunTakesTheProgramAsItIs) {
+  ASSERT_OK_AND_ASSIGN(
+      CommandLine line,
+      ParseCommandLine({"run", "--nnodes", "2", "--nproc=3", "--coordinator",
+                        "head:7077", "--job", "j", "--join-timeout", "90",
+                        "--no-prefix", "--", "./train", "--nproc", "9", "--",
+                        "[1,2]", "status"}));
+  EXPECT_EQ(line.command, Command::kRun);
+  EXPECT_EQ(line.run.nnodes, 2);
+  EXPECT_EQ(line.run.nproc, 3);
+  EXPECT_EQ(line.run.coordinator, "head:7077");
+  EXPECT_EQ(line.run.job, "j");
+  EXPECT_EQ(line.run.join_timeout, absl::Seconds(90));
+  EXPECT_FALSE(line.run.prefix);
+  EXPECT_THAT(line.run.program,
+              ElementsAre("./train", "--nproc", "9", "--", "[1,2]", "status"));
+}
+
+TEST_F(CommandLineTest, AFlagWinsOverTheEnvironmentAndThatOverTheFile) {
+  const std::string file = ConfigFile(
+      "[serve]\nlisten = \"file:1\"\nlog-level = \"error\"\n"
+      "state-dir = \"from-file\"\n");
+  ASSERT_OK_AND_ASSIGN(CommandLine line,
+                       ParseCommandLine({"serve", "--config", file}));
+  EXPECT_EQ(line.serve.listen, "file:1");
+  EXPECT_EQ(line.serve.log_level, "error");
+
+  Set("COXSWAIN_LISTEN", "env:1");
+  Set("COXSWAIN_LOG_LEVEL", "debug");
+  ASSERT_OK_AND_ASSIGN(line, ParseCommandLine({"serve", "--config", file}));
+  EXPECT_EQ(line.serve.listen, "env:1");
+  EXPECT_EQ(line.serve.log_level, "debug");
+  EXPECT_EQ(line.serve.state_dir, "from-file");
+
+  ASSERT_OK_AND_ASSIGN(line, ParseCommandLine({"serve", "--config", file,
+                                               "--listen", "flag:1"}));
+  EXPECT_EQ(line.serve.listen, "flag:1");
+  EXPECT_EQ(line.serve.log_level, "debug");
+}
+
+TEST_F(CommandLineTest, PrecedenceHoldsForNumbersDurationsAndSwitches) {
+  const std::string file = ConfigFile(
+      "[run]\nnproc = 2\nprefix = false\nexit-grace = \"1s\"\n"
+      "[status]\njson = true\ncoordinator = \"head:7077\"\n");
+  Set("COXSWAIN_CONFIG", file);
+  ASSERT_OK_AND_ASSIGN(CommandLine line,
+                       ParseCommandLine({"run", "--", "true"}));
+  EXPECT_EQ(line.run.nproc, 2);
+  EXPECT_FALSE(line.run.prefix);
+  EXPECT_EQ(line.run.exit_grace, absl::Seconds(1));
+  ASSERT_OK_AND_ASSIGN(CommandLine status, ParseCommandLine({"status"}));
+  EXPECT_TRUE(status.status.json);
+
+  Set("COXSWAIN_NPROC", "3");
+  Set("COXSWAIN_PREFIX", "true");
+  Set("COXSWAIN_EXIT_GRACE", "2s");
+  ASSERT_OK_AND_ASSIGN(line, ParseCommandLine({"run", "--", "true"}));
+  EXPECT_EQ(line.run.nproc, 3);
+  EXPECT_TRUE(line.run.prefix);
+  EXPECT_EQ(line.run.exit_grace, absl::Seconds(2));
+
+  ASSERT_OK_AND_ASSIGN(line,
+                       ParseCommandLine({"run", "--nproc", "4", "--no-prefix",
+                                         "--exit-grace", "3s", "--", "true"}));
+  EXPECT_EQ(line.run.nproc, 4);
+  EXPECT_FALSE(line.run.prefix);
+  EXPECT_EQ(line.run.exit_grace, absl::Seconds(3));
+}
+
+TEST_F(CommandLineTest, TheFileIsCheckedToo) {
+  EXPECT_THAT(ParseCommandLine({"serve", "--config", "/nonexistent.toml"}),
+              IsUsageError("/nonexistent.toml"));
+  EXPECT_THAT(ParseCommandLine({"serve", "--config",
+                                ConfigFile("[serve]\nlissten = \"a:1\"\n")}),
+              IsUsageError("serve.lissten"));
+  EXPECT_THAT(
+      ParseCommandLine({"serve", "--config", ConfigFile("listen = \"a:1\"\n")}),
+      IsUsageError("listen"));
+  EXPECT_THAT(ParseCommandLine({"serve", "--config",
+                                ConfigFile("[serve]\nlisten = \"a\"\n")}),
+              IsUsageError("has no port"));
+}
+
+TEST_F(CommandLineTest, WrongFlagsAreNamed) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{}, "no command"},
+      {{"row"}, "no such command: row"},
+      {{"serve", "--listen", "localhost"}, "has no port"},
+      {{"serve", "--listen", "localhost:70000"}, "--listen"},
+      {{"serve", "--listen"}, "--listen"},
+      {{"serve", "--lissten", "a:1"}, "--lissten"},
+      {{"serve", "--log-level", "loud"}, "must be debug, info"},
+      {{"serve", "--", "true"}, "only `coxswain run`"},
+      {{"run", "--nproc", "0", "--", "true"}, "whole number from 1"},
+      {{"run", "--nproc", "two", "--", "true"}, "--nproc"},
+      {{"run", "--nproc", "1.5", "--", "true"}, "--nproc"},
+      {{"run", "--nnodes", "-1", "--", "true"}, "--nnodes"},
+      {{"run", "--join-timeout", "soon", "--", "true"}, "is no duration"},
+      {{"run", "--stop-grace", "-1s", "--", "true"}, "must be at least 0"},
+      {{"run", "--job", "a/b", "--", "true"}, "is no job name"},
+      {{"run", "--node", "a b", "--", "true"}, "is no node name"},
+      {{"run", "--coordinator", "head:0", "--job", "j", "--", "true"},
+       "port 0"},
+      {{"run"}, "no program"},
+      {{"run", "--"}, "no program"},
+      {{"run", "true"}, "true"},
+      {{"run", "--nnodes", "2", "--", "true"}, "no coordinator for 2 nodes"},
+      {{"run", "--coordinator", "head:1", "--", "true"}, "no job"},
+      {{"status"}, "no coordinator"},
+  };
+  for (const auto& [args, expected] : cases) {
+    SCOPED_TRACE(testing::PrintToString(args));
+    EXPECT_THAT(ParseCommandLine(args),
+                AllOf(IsUsageError(expected), IsUsageError("--help`")));
+  }
+}
+
+TEST_F(CommandLineTest, WrongVariablesAreErrors) {
+  Set("COXSWAIN_NPROC", "0");
+  EXPECT_THAT(ParseCommandLine({"run", "--", "true"}), IsUsageError("--nproc"));
+}
+
+TEST_F(CommandLineTest, HelpOfEveryCommandTellsTheThreeWays) {
+  const std::map<std::string, std::string> variables = {
+      {"serve", "COXSWAIN_LISTEN"},
+      {"run", "COXSWAIN_NPROC"},
+      {"status", "COXSWAIN_COORDINATOR"}};
+  for (const auto& [command, variable] : variables) {
+    ASSERT_OK_AND_ASSIGN(CommandLine line,
+                         ParseCommandLine({command, "--help"}));
+    EXPECT_EQ(line.command, Command::kPrint);
+    EXPECT_THAT(line.text,
+                AllOf(HasSubstr(variable), HasSubstr("--config FILE"),
+                      HasSubstr("[" + command + "]"),
+                      HasSubstr("A flag wins over the environment"),
+                      HasSubstr("Exit status")));
+  }
+  ASSERT_OK_AND_ASSIGN(CommandLine line, ParseCommandLine({"--help"}));
+  EXPECT_THAT(line.text, AllOf(HasSubstr("serve"), HasSubstr("run"),
+                               HasSubstr("status"), HasSubstr("version")));
+}
+
+TEST_F(CommandLineTest, VersionIsACommandAndAFlag) {
+  for (const char* word : {"version", "--version"}) {
+    ASSERT_OK_AND_ASSIGN(CommandLine line, ParseCommandLine({word}));
+    EXPECT_EQ(line.command, Command::kVersion);
+  }
+}
+
+}  // namespace
+}  // namespace coxswain

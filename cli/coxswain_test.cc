@@ -1,0 +1,226 @@
+// Stories with the real program: coordinator, launcher and status.
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status_matchers.h"
+#include "base/version.h"
+#include "client/rpc/stub_factory.h"
+#include "nlohmann/json.hpp"
+#include "proto/rendezvous.pb.h"
+#include "tests/support/process.h"
+
+namespace coxswain {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr absl::Duration kSoon = absl::Seconds(30);
+constexpr char kCoxswain[] = "cli/coxswain";
+
+std::unique_ptr<Process> Start(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), kCoxswain);
+  auto process = Process::Start({std::move(arguments), {}});
+  EXPECT_OK(process);
+  return std::move(process).value();
+}
+
+class CoxswainTest : public testing::Test {
+ protected:
+  // A folder of this test's own, kept until all tests are done.
+  std::string Path(const std::string& name) {
+    if (folder_.empty()) {
+      folder_ = testing::TempDir() + "/coxswain_test-XXXXXX";
+      EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+    }
+    return folder_ + "/" + name;
+  }
+
+  // Starts a coordinator on a free port.
+  void Serve() {
+    server_ = Start({"serve", "--listen", "127.0.0.1:0", "--state-dir",
+                     Path("state"), "--port-file", Path("port")});
+    ASSERT_OK(server_->WaitForStdout("\n", kSoon));
+    std::string line = server_->out();
+    ASSERT_TRUE(absl::StrContains(line, "coxswain: listening on 127.0.0.1:"));
+    address_ = line.substr(line.find("127.0.0.1:"));
+    address_.pop_back();
+  }
+
+  Process::Exit Finish(Process& process) {
+    const auto exit = process.Wait(kSoon);
+    EXPECT_OK(exit);
+    return exit.ok() ? *exit : Process::Exit{-1, 0};
+  }
+
+  std::unique_ptr<Process> server_;
+  std::string address_;
+
+ private:
+  std::string folder_;
+};
+
+TEST_F(CoxswainTest, ServeTellsItsPortAndEndsOnSigterm) {
+  Serve();
+  std::ifstream file(Path("port"));
+  std::string port;
+  ASSERT_TRUE(std::getline(file, port));
+  EXPECT_EQ(address_, "127.0.0.1:" + port);
+  server_->Signal(SIGTERM);
+  EXPECT_EQ(Finish(*server_).Status(), 0);
+}
+
+TEST_F(CoxswainTest, StatusOfAnIdleCoordinator) {
+  Serve();
+  auto status = Start({"status", "--coordinator", address_, "--json"});
+  EXPECT_EQ(Finish(*status).Status(), 0) << status->err();
+  const auto json = nlohmann::json::parse(status->out(), nullptr, false);
+  ASSERT_TRUE(json.is_object()) << status->out();
+  EXPECT_TRUE(json["jobs"].empty());
+  EXPECT_NE(json["cluster_id"], "");
+
+  auto table = Start({"status", "--coordinator", address_});
+  EXPECT_EQ(Finish(*table).Status(), 0);
+  EXPECT_THAT(table->out(), HasSubstr("0 jobs"));
+
+  auto unknown = Start({"status", "--coordinator", address_, "--job", "none"});
+  EXPECT_EQ(Finish(*unknown).Status(), 1);
+  EXPECT_THAT(unknown->err(), HasSubstr("none"));
+}
+
+TEST_F(CoxswainTest, StatusWithoutACoordinatorIsAnErrorInTime) {
+  auto status =
+      Start({"status", "--coordinator", "127.0.0.1:1", "--timeout", "500ms"});
+  EXPECT_EQ(Finish(*status).Status(), 1);
+  EXPECT_THAT(status->err(), HasSubstr("127.0.0.1:1"));
+}
+
+TEST_F(CoxswainTest, TwoCoordinatorsOnOnePortAreAClearError) {
+  Serve();
+  auto second = Start(
+      {"serve", "--listen", address_, "--state-dir", Path("other-state")});
+  EXPECT_EQ(Finish(*second).Status(), 1);
+  EXPECT_THAT(second->err(), HasSubstr(address_));
+  EXPECT_EQ(second->out(), "");
+}
+
+TEST_F(CoxswainTest, TwoCoordinatorsOnOneStateAreAClearError) {
+  Serve();
+  auto second =
+      Start({"serve", "--listen", "127.0.0.1:0", "--state-dir", Path("state")});
+  EXPECT_EQ(Finish(*second).Status(), 1);
+  EXPECT_THAT(second->err(), HasSubstr(Path("state")));
+}
+
+TEST_F(CoxswainTest, ServingTheNetworkIsWarnedAbout) {
+  auto server =
+      Start({"serve", "--listen", "0.0.0.0:0", "--state-dir", Path("state")});
+  EXPECT_OK(server->WaitForStdout("listening on 0.0.0.0:", kSoon));
+  EXPECT_THAT(server->err(), HasSubstr("not_encrypted"));
+  server->Signal(SIGINT);
+  EXPECT_EQ(Finish(*server).Status(), 0);
+}
+
+TEST_F(CoxswainTest, OneNodeNeedsNoCoordinator) {
+  auto run = Start({"run", "--nproc", "2", "--node", "n", "--", "/bin/sh", "-c",
+                    "echo $COXSWAIN_COORDINATOR $COXSWAIN_JOB"});
+  EXPECT_EQ(Finish(*run).Status(), 0) << run->err();
+  EXPECT_THAT(run->out(),
+              AllOf(HasSubstr("[n/0] 127.0.0.1:"),
+                    HasSubstr("[n/1] 127.0.0.1:"), HasSubstr(" standalone\n")));
+}
+
+TEST_F(CoxswainTest, TheDeathOfAWorkerReachesTheCoordinator) {
+  Serve();
+  // A worker joins a job of two; the second never comes, and the first's
+  // process ends. Its launcher's report alone ends the wait, long before the
+  // lease or the round would.
+  auto run =
+      Start({"run", "--nproc", "1", "--nnodes", "2", "--coordinator", address_,
+             "--job", "j", "--node", "n", "--", "/bin/sh", "-c",
+             "echo launcher=$COXSWAIN_LAUNCHER_ID; "
+             "echo incarnation=$COXSWAIN_INCARNATION; echo ready; "
+             "exec sleep 1000"});
+  ASSERT_OK(run->WaitForStdout("ready", kSoon));
+  const auto number_after = [&](const std::string& label) {
+    uint64_t number = 0;
+    const std::string text =
+        run->out().substr(run->out().find(label) + label.size());
+    EXPECT_TRUE(absl::SimpleAtoi(text.substr(0, text.find('\n')), &number));
+    return number;
+  };
+  v1::JoinRequest join;
+  join.set_job("j");
+  join.mutable_identity()->set_node("n");
+  join.set_incarnation(number_after("incarnation="));
+  join.set_launcher_id(number_after("launcher="));
+  join.set_host("here");
+  join.set_address("127.0.0.1");
+  join.mutable_manifest()->set_world_size(2);
+  join.mutable_manifest()->set_hook("allreduce");
+  join.mutable_manifest()->set_accumulation_steps(1);
+  join.set_timeout_ms(absl::ToInt64Milliseconds(absl::Hours(1)));
+  CallOptions options;
+  options.timeout = kSoon;
+  options.retry = false;
+  const auto stub = ConnectCoordinator(address_);
+  absl::Status joined;
+  std::thread worker([&] { joined = stub->Join(join, options).status(); });
+
+  // Once the member is shown, its process ends.
+  bool shown = false;
+  const absl::Time deadline = Clock::Real()->Now() + kSoon;
+  while (!shown && Clock::Real()->Now() < deadline) {
+    v1::DescribeRequest request;
+    const auto description = stub->Describe(request, options);
+    ASSERT_OK(description);
+    shown = description->jobs_size() == 1 &&
+            description->jobs(0).members_size() == 1;
+  }
+  EXPECT_TRUE(shown);
+  run->Signal(SIGTERM);
+  EXPECT_EQ(Finish(*run).Status(), 128 + SIGTERM);
+  worker.join();
+  EXPECT_THAT(joined, Not(IsOk()));
+  EXPECT_NE(joined.code(), absl::StatusCode::kDeadlineExceeded) << joined;
+}
+
+TEST_F(CoxswainTest, RunReturnsTheFirstFailureAlsoWithoutItsCoordinator) {
+  auto run = Start({"run", "--nproc", "2", "--coordinator", "127.0.0.1:1",
+                    "--job", "j", "--", "/bin/sh", "-c", "exit 7"});
+  EXPECT_EQ(Finish(*run).Status(), 7);
+  EXPECT_THAT(run->err(), AllOf(HasSubstr("first failure: worker"),
+                                HasSubstr("exited with code 7")));
+}
+
+TEST_F(CoxswainTest, AProgramThatIsMissingIsStatus127) {
+  auto run = Start({"run", "--", "/nonexistent/train"});
+  EXPECT_EQ(Finish(*run).Status(), 127);
+  EXPECT_THAT(run->err(), HasSubstr("/nonexistent/train"));
+}
+
+TEST_F(CoxswainTest, WrongCommandLinesAreStatus2) {
+  auto run = Start({"run", "--nproc", "0", "--", "true"});
+  EXPECT_EQ(Finish(*run).Status(), 2);
+  EXPECT_THAT(run->err(), HasSubstr("--nproc"));
+}
+
+TEST_F(CoxswainTest, VersionNamesTheLibraries) {
+  auto version = Start({"version"});
+  EXPECT_EQ(Finish(*version).Status(), 0);
+  EXPECT_THAT(version->out(),
+              AllOf(HasSubstr(absl::StrCat("coxswain ", kVersion, "\n")),
+                    HasSubstr("gRPC "), HasSubstr("protobuf ")));
+}
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,66 @@
+#ifndef COXSWAIN_CLI_LAUNCH_CHILD_PROCESS_H_
+#define COXSWAIN_CLI_LAUNCH_CHILD_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cli/launch/unique_fd.h"
+
+namespace coxswain {
+
+// A process that this one has started, the leader of a process group of its
+// own. Its stdin is /dev/null, its stdout and stderr are pipes.
+//
+// The kernel kills it when the thread that started it ends, so that no worker
+// outlives a launcher that was killed; start children in the main thread.
+// Destroying it kills the whole group and waits for the process. One thread
+// only.
+class ChildProcess {
+ public:
+  // Searches PATH as execvp does. `environment` is all that it gets, as
+  // NAME=VALUE.
+  //   NOT_FOUND           no such program
+  //   PERMISSION_DENIED   not executable
+  //   INTERNAL or others  the system could not start a process
+  static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(
+      const std::vector<std::string>& program,
+      const std::vector<std::string>& environment);
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  // Readable once the process has ended.
+  int pidfd() const { return pidfd_.get(); }
+  // Do not block when read.
+  UniqueFd& stdout_pipe() { return stdout_; }
+  UniqueFd& stderr_pipe() { return stderr_; }
+
+  // To the whole group; nothing once it was reaped.
+  void Signal(int signal);
+
+  struct End {
+    int exit_code = 0;
+    int signal = 0;
+  };
+  // The process has ended (pidfd is readable), or is about to: kills what is
+  // left of its group, then collects it. Once.
+  End Reap();
+
+ private:
+  ChildProcess() = default;
+
+  pid_t pid_ = 0;
+  bool reaped_ = false;
+  UniqueFd pidfd_;
+  UniqueFd stdout_;
+  UniqueFd stderr_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLI_LAUNCH_CHILD_PROCESS_H_

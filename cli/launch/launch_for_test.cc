@@ -1,0 +1,35 @@
+// The launcher alone, for its tests: no coordinator, and exits are reported
+// to stderr as "reported SLOT STATUS".
+//
+//   launch_for_test NPROC EXIT_GRACE STOP_GRACE PREFIX PROGRAM [ARGUMENTS...]
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "absl/time/time.h"
+#include "cli/launch/launcher.h"
+#include "cli/signals.h"
+
+int main(int argc, char** argv) {
+  if (argc < 6) return 2;
+  coxswain::HeldSignals signals(coxswain::kLauncherSignals);
+  coxswain::LaunchOptions options;
+  options.environment.coordinator = "nowhere:1";
+  options.environment.job = "test";
+  options.environment.node = "here";
+  options.environment.nproc = std::atoi(argv[1]);
+  options.prefix = std::string(argv[4]) == "prefix";
+  options.inherited = {"PATH=/usr/bin:/bin"};
+  options.program.assign(argv + 5, argv + argc);
+  if (!absl::ParseDuration(argv[2], &options.graces.exit) ||
+      !absl::ParseDuration(argv[3], &options.graces.stop)) {
+    return 2;
+  }
+  const auto status = coxswain::Launch(
+      options, signals, [](const coxswain::WorkerExit& exit, uint64_t) {
+        std::fprintf(stderr, "reported %d %d\n", exit.slot, exit.Status());
+      });
+  if (status.ok()) return *status;
+  std::fprintf(stderr, "%s\n", status.status().ToString().c_str());
+  return 125;
+}

@@ -1,0 +1,244 @@
+#include "cli/launch/launcher.h"
+
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "cli/launch/child_process.h"
+#include "cli/launch/line_prefixer.h"
+#include "cli/launch/output_sink.h"
+#include "cli/launch/unique_fd.h"
+
+namespace coxswain {
+namespace {
+
+// How long output may still come after the last worker has ended (a process
+// that left its group may hold a pipe), and a reader may take to accept it.
+constexpr absl::Duration kDrain = absl::Seconds(2);
+
+struct Stream {
+  UniqueFd* pipe;
+  OutputSink* sink;
+  LinePrefixer prefixer;
+};
+
+struct Worker {
+  std::unique_ptr<ChildProcess> process;
+  uint64_t incarnation = 0;
+  std::vector<Stream> streams;
+};
+
+class Launcher {
+ public:
+  Launcher(const LaunchOptions& options, const ExitCallback& on_exit)
+      : options_(options),
+        on_exit_(on_exit),
+        table_(options.environment.nproc, options.graces) {}
+
+  absl::Status Start(const HeldSignals& signals);
+  int Run();
+
+ private:
+  std::string Name(int slot) const {
+    return absl::StrCat("worker ", options_.environment.node, "/", slot);
+  }
+  void Say(absl::string_view text) {
+    stderr_.Append(absl::StrCat("coxswain: ", text, "\n"));
+  }
+
+  bool Finished() const;
+  void Decide();
+  absl::Duration Patience();
+  void Poll(absl::Duration patience);
+  void Watch(int fd, short events, std::function<void()> ready);
+  void TakeSignal();
+  void SignalAll(int signal);
+  void TakeExit(int slot);
+  void Read(Stream* stream);
+  void EndStream(Stream* stream);
+  void NameFirstFailure();
+
+  const LaunchOptions& options_;
+  const ExitCallback& on_exit_;
+  ProcessTable table_;
+  absl::Time wake_at_ = absl::InfiniteFuture();
+  absl::Time drained_by_ = absl::InfiniteFuture();
+  OutputSink stdout_{STDOUT_FILENO};
+  OutputSink stderr_{STDERR_FILENO};
+  UniqueFd signals_;
+  std::vector<Worker> workers_;
+  std::vector<pollfd> watched_;
+  std::vector<std::function<void()>> ready_;
+};
+
+absl::Status Launcher::Start(const HeldSignals& signals) {
+  COXSWAIN_ASSIGN_OR_RETURN(const int fd, signals.OpenDescriptor());
+  signals_ = UniqueFd(fd);
+  for (int slot = 0; slot < options_.environment.nproc; ++slot) {
+    Worker worker;
+    worker.incarnation = options_.random->NextId();
+    COXSWAIN_ASSIGN_OR_RETURN(
+        worker.process,
+        ChildProcess::Start(options_.program,
+                            options_.environment.For(slot, worker.incarnation,
+                                                     options_.inherited)));
+    const std::string prefix =
+        options_.prefix
+            ? absl::StrCat("[", options_.environment.node, "/", slot, "] ")
+            : "";
+    ChildProcess& process = *worker.process;
+    worker.streams.push_back(
+        {&process.stdout_pipe(), &stdout_, LinePrefixer(prefix)});
+    worker.streams.push_back(
+        {&process.stderr_pipe(), &stderr_, LinePrefixer(prefix)});
+    workers_.push_back(std::move(worker));
+  }
+  return absl::OkStatus();
+}
+
+int Launcher::Run() {
+  while (!Finished()) {
+    Decide();
+    Poll(Patience());
+  }
+  // What is left when the time to drain is over.
+  for (Worker& worker : workers_) {
+    for (Stream& stream : worker.streams) {
+      if (stream.pipe->valid()) EndStream(&stream);
+    }
+  }
+  for (OutputSink* sink : {&stdout_, &stderr_}) {
+    pollfd ready = {sink->fd(), POLLOUT, 0};
+    while (!sink->empty() && poll(&ready, 1, 0) > 0) sink->Write();
+  }
+  return table_.ExitStatus();
+}
+
+bool Launcher::Finished() const {
+  if (!table_.AllEnded()) return false;
+  if (options_.clock->Now() >= drained_by_) return true;
+  for (const Worker& worker : workers_) {
+    for (const Stream& stream : worker.streams) {
+      if (stream.pipe->valid()) return false;
+    }
+  }
+  return stdout_.empty() && stderr_.empty();
+}
+
+void Launcher::Decide() {
+  const LaunchDecision decision = table_.Decide(options_.clock->Now());
+  wake_at_ = std::min(decision.next, drained_by_);
+  if (decision.signal == 0) return;
+  for (size_t slot = 0; slot < workers_.size(); ++slot) {
+    if (!table_.running(slot)) continue;
+    Say(absl::StrCat("sending SIG", sigabbrev_np(decision.signal), " to ",
+                     Name(slot), " (pid ", workers_[slot].process->pid(),
+                     "): ", decision.reason));
+  }
+  SignalAll(decision.signal);
+}
+
+absl::Duration Launcher::Patience() {
+  return std::max(absl::ZeroDuration(), wake_at_ - options_.clock->Now());
+}
+
+void Launcher::Watch(int fd, short events, std::function<void()> ready) {
+  watched_.push_back({fd, events, 0});
+  ready_.push_back(std::move(ready));
+}
+
+void Launcher::Poll(absl::Duration patience) {
+  watched_.clear();
+  ready_.clear();
+  // Output before ends: what a worker said last is read before it is buried.
+  for (OutputSink* sink : {&stdout_, &stderr_}) {
+    if (!sink->empty()) Watch(sink->fd(), POLLOUT, [sink] { sink->Write(); });
+  }
+  for (Worker& worker : workers_) {
+    for (Stream& stream : worker.streams) {
+      if (!stream.pipe->valid() || stream.sink->full()) continue;
+      Watch(stream.pipe->get(), POLLIN, [this, &stream] { Read(&stream); });
+    }
+  }
+  for (size_t slot = 0; slot < workers_.size(); ++slot) {
+    if (!table_.running(slot)) continue;
+    Watch(workers_[slot].process->pidfd(), POLLIN,
+          [this, slot] { TakeExit(slot); });
+  }
+  Watch(signals_.get(), POLLIN, [this] { TakeSignal(); });
+
+  timespec timeout = absl::ToTimespec(std::min(patience, absl::Hours(1)));
+  if (ppoll(watched_.data(), watched_.size(), &timeout, nullptr) <= 0) return;
+  for (size_t i = 0; i < watched_.size(); ++i) {
+    if (watched_[i].revents != 0) ready_[i]();
+  }
+}
+
+void Launcher::TakeSignal() {
+  signalfd_siginfo info;
+  if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
+  const int signal = static_cast<int>(info.ssi_signo);
+  if (signal != SIGUSR1 && signal != SIGUSR2) {
+    table_.StopRequested(options_.clock->Now(), signal);
+  }
+  SignalAll(signal);
+}
+
+void Launcher::SignalAll(int signal) {
+  for (size_t slot = 0; slot < workers_.size(); ++slot) {
+    if (table_.running(slot)) workers_[slot].process->Signal(signal);
+  }
+}
+
+void Launcher::TakeExit(int slot) {
+  Worker& worker = workers_[slot];
+  const ChildProcess::End end = worker.process->Reap();
+  const WorkerExit exit = {slot, worker.process->pid(), end.exit_code,
+                           end.signal};
+  const bool failed_before = table_.first_failure().has_value();
+  table_.Exited(options_.clock->Now(), exit);
+  on_exit_(exit, worker.incarnation);
+  if (!failed_before && table_.first_failure().has_value()) NameFirstFailure();
+  if (table_.AllEnded()) drained_by_ = options_.clock->Now() + kDrain;
+}
+
+void Launcher::NameFirstFailure() {
+  const WorkerExit& exit = *table_.first_failure();
+  Say(absl::StrCat("first failure: ", Name(exit.slot), " (pid ", exit.pid, ") ",
+                   exit.ToString()));
+}
+
+void Launcher::Read(Stream* stream) {
+  char data[8192];
+  const ssize_t got = read(stream->pipe->get(), data, sizeof(data));
+  if (got > 0) {
+    stream->prefixer.Append({data, static_cast<size_t>(got)},
+                            stream->sink->buffer());
+  } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+    EndStream(stream);
+  }
+}
+
+void Launcher::EndStream(Stream* stream) {
+  stream->prefixer.Finish(stream->sink->buffer());
+  stream->pipe->Close();
+}
+
+}  // namespace
+
+absl::StatusOr<int> Launch(const LaunchOptions& options,
+                           const HeldSignals& signals,
+                           const ExitCallback& on_exit) {
+  Launcher launcher(options, on_exit);
+  COXSWAIN_RETURN_IF_ERROR(launcher.Start(signals));
+  return launcher.Run();
+}
+
+}  // namespace coxswain

@@ -1,0 +1,54 @@
+#ifndef COXSWAIN_CLI_LAUNCH_LAUNCHER_H_
+#define COXSWAIN_CLI_LAUNCH_LAUNCHER_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "cli/launch/process_table.h"
+#include "cli/launch/worker_environment.h"
+#include "cli/signals.h"
+
+namespace coxswain {
+
+struct LaunchOptions {
+  std::vector<std::string> program;    // and its arguments
+  WorkerEnvironment environment;       // its nproc workers are started
+  std::vector<std::string> inherited;  // NAME=VALUE
+  bool prefix = true;                  // "[node/slot] " before each line
+  LaunchGraces graces;
+  Clock* clock = Clock::Real();
+  RandomSource* random = RandomSource::System();
+};
+
+// Told of each worker's end, at once, from the loop: must not block.
+using ExitCallback =
+    std::function<void(const WorkerExit&, uint64_t incarnation)>;
+
+// The signals that a launcher takes, and hands on to its workers.
+inline constexpr int kLauncherSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1,
+                                           SIGUSR2};
+
+// Starts the workers and stays until all have ended and their output is
+// written; returns the exit status of the first that failed, or 0. Copies
+// their output line by line to stdout and stderr, hands `signals` on to them,
+// and names the first that failed on stderr.
+//
+// SIGINT, SIGTERM and SIGHUP also ask to stop: workers that still run after
+// graces.stop, or when SIGINT comes again, are killed. After a failure the
+// others may take graces.exit to end by themselves, then get SIGTERM, then
+// after graces.stop SIGKILL. When Launch returns, no process of the workers'
+// groups is left.
+//
+// Runs in the calling thread, which must be the main one (see ChildProcess).
+// Errors are those of ChildProcess::Start; nothing runs after one.
+absl::StatusOr<int> Launch(const LaunchOptions& options,
+                           const HeldSignals& signals,
+                           const ExitCallback& on_exit);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLI_LAUNCH_LAUNCHER_H_

@@ -1,0 +1,33 @@
+#ifndef COXSWAIN_CLI_LAUNCH_WORKER_ENVIRONMENT_H_
+#define COXSWAIN_CLI_LAUNCH_WORKER_ENVIRONMENT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace coxswain {
+
+// What the workers of one launcher are told through their environment, where
+// a session reads it. Nothing depends on a rank: the coordinator gives those.
+struct WorkerEnvironment {
+  std::string coordinator;  // HOST:PORT
+  std::string job;
+  std::string node;
+  int nnodes = 1;
+  int nproc = 1;
+  uint64_t launcher_id = 0;
+  std::string backend;                                     // empty: unset
+  std::string bind_address;                                // empty: unset
+  absl::Duration join_timeout = absl::InfiniteDuration();  // infinite: unset
+
+  // `inherited` (NAME=VALUE each) with these variables set for one worker.
+  // Unset ones are left as inherited.
+  std::vector<std::string> For(int slot, uint64_t incarnation,
+                               const std::vector<std::string>& inherited) const;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLI_LAUNCH_WORKER_ENVIRONMENT_H_

@@ -1,0 +1,55 @@
+#include "cli/launch/worker_environment.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace coxswain {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::Not;
+using testing::StartsWith;
+using testing::UnorderedElementsAre;
+
+WorkerEnvironment Example() {
+  WorkerEnvironment environment;
+  environment.coordinator = "head:7077";
+  environment.job = "train";
+  environment.node = "a";
+  environment.nnodes = 3;
+  environment.nproc = 2;
+  environment.launcher_id = 18446744073709551615u;
+  return environment;
+}
+
+TEST(WorkerEnvironmentTest, AWorkerIsToldWhereItIsButNoRank) {
+  EXPECT_THAT(Example().For(1, 42, {}),
+              UnorderedElementsAre(
+                  "COXSWAIN_COORDINATOR=head:7077", "COXSWAIN_JOB=train",
+                  "COXSWAIN_NODE=a", "COXSWAIN_LOCAL_RANK=1",
+                  "COXSWAIN_LOCAL_WORLD_SIZE=2", "COXSWAIN_WORLD_SIZE=6",
+                  "COXSWAIN_LAUNCHER_ID=18446744073709551615",
+                  "COXSWAIN_INCARNATION=42"));
+}
+
+TEST(WorkerEnvironmentTest, OptionsAreSetOnlyWhenGiven) {
+  WorkerEnvironment environment = Example();
+  environment.backend = "gloo";
+  environment.bind_address = "10.0.0.1";
+  environment.join_timeout = absl::Seconds(90);
+  EXPECT_THAT(environment.For(0, 1, {}),
+              AllOf(Contains("COXSWAIN_BACKEND=gloo"),
+                    Contains("COXSWAIN_BIND_ADDRESS=10.0.0.1"),
+                    Contains("COXSWAIN_JOIN_TIMEOUT=1m30s")));
+}
+
+TEST(WorkerEnvironmentTest, InheritedVariablesStayButOursWin) {
+  EXPECT_THAT(Example().For(0, 1, {"PATH=/bin", "COXSWAIN_INCARNATION=7"}),
+              AllOf(Contains("PATH=/bin"), Contains("COXSWAIN_INCARNATION=1"),
+                    Not(Contains("COXSWAIN_INCARNATION=7")),
+                    Not(Contains(StartsWith("COXSWAIN_BACKEND")))));
+}
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,73 @@
+// The program `coxswain`: the coordinator, the launcher and the tools around
+// them. Each command is a file pair of its own.
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cli/command_line.h"
+#include "cli/run.h"
+#include "cli/serve.h"
+#include "cli/status.h"
+#include "cli/version.h"
+
+namespace coxswain {
+namespace {
+
+int Print(const std::string& text) {
+  return std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0
+             ? kExitFailure
+             : kExitOk;
+}
+
+int Fail(const absl::Status& status, int exit_status) {
+  std::fprintf(stderr, "coxswain: %s\n", std::string(status.message()).c_str());
+  return exit_status;
+}
+
+int Exit(const absl::Status& status) {
+  return status.ok() ? kExitOk : Fail(status, kExitFailure);
+}
+
+int ExitOfRun(const absl::StatusOr<int>& status) {
+  if (status.ok()) return *status;
+  if (absl::IsNotFound(status.status())) {
+    return Fail(status.status(), kExitNotFound);
+  }
+  if (absl::IsPermissionDenied(status.status())) {
+    return Fail(status.status(), kExitCannotExecute);
+  }
+  return Fail(status.status(), kExitFailure);
+}
+
+int Main(const std::vector<std::string>& args) {
+  const absl::StatusOr<CommandLine> line = ParseCommandLine(args);
+  if (!line.ok()) return Fail(line.status(), kExitUsage);
+  switch (line->command) {
+    case CommandLine::Command::kPrint:
+      return Print(line->text);
+    case CommandLine::Command::kServe:
+      return Exit(Serve(line->serve));
+    case CommandLine::Command::kRun:
+      return ExitOfRun(Run(line->run));
+    case CommandLine::Command::kStatus:
+      return Exit(ShowStatus(line->status));
+    case CommandLine::Command::kVersion:
+      return Print(VersionText());
+  }
+  return kExitFailure;
+}
+
+}  // namespace
+}  // namespace coxswain
+
+int main(int argc, char** argv) {
+  try {
+    return coxswain::Main(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const std::exception& error) {  // of a library: ours throw none
+    std::fprintf(stderr, "coxswain: unexpected: %s\n", error.what());
+    return coxswain::kExitFailure;
+  }
+}

@@ -1,0 +1,54 @@
+#ifndef COXSWAIN_CLI_OPTIONS_H_
+#define COXSWAIN_CLI_OPTIONS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace CLI {
+class App;
+}
+
+namespace coxswain {
+
+// What can be said to each command. AddOptions declares flags, environment
+// variables and checks; the structs start with the defaults.
+
+struct ServeOptions {
+  std::string listen = "127.0.0.1:7077";
+  std::string state_dir = "coxswain-state";
+  std::string port_file;  // empty: none
+  std::string log_level = "info";
+};
+
+struct RunOptions {
+  int nnodes = 1;
+  int nproc = 1;
+  std::string coordinator;  // empty: a private one
+  std::string job;
+  std::string node;          // empty: the host name
+  std::string backend;       // empty: the library's choice
+  std::string bind_address;  // empty: found by the library
+  absl::Duration join_timeout = absl::InfiniteDuration();  // the library's
+  absl::Duration exit_grace = absl::Seconds(5);
+  absl::Duration stop_grace = absl::Seconds(10);
+  bool prefix = true;
+  std::string log_level = "info";
+  std::vector<std::string> program;  // and its arguments
+};
+
+struct StatusOptions {
+  std::string coordinator;
+  std::string job;  // empty: all
+  bool json = false;
+  absl::Duration timeout = absl::Seconds(5);
+};
+
+void AddOptions(CLI::App* app, ServeOptions* options);
+void AddOptions(CLI::App* app, RunOptions* options);
+void AddOptions(CLI::App* app, StatusOptions* options);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLI_OPTIONS_H_

@@ -1,0 +1,107 @@
+#include "cli/run.h"
+
+#include <unistd.h>
+
+#include <climits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "cli/launch/exit_reporter.h"
+#include "cli/launch/launcher.h"
+#include "cli/private_coordinator.h"
+#include "cli/signals.h"
+#include "client/rpc/stub_factory.h"
+
+namespace coxswain {
+namespace {
+
+constexpr char kPrivateJob[] = "standalone";
+// How long the launcher stays, after the last worker has ended, for reports
+// that the coordinator has not answered.
+constexpr absl::Duration kReportDrain = absl::Seconds(3);
+
+absl::StatusOr<std::string> HostName() {
+  char name[HOST_NAME_MAX + 1] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') {
+    return absl::UnavailableError("this host has no name: give --node NAME");
+  }
+  return std::string(name);
+}
+
+std::vector<std::string> InheritedEnvironment() {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    variables.emplace_back(*variable);
+  }
+  return variables;
+}
+
+v1::ReportExitRequest Report(const WorkerEnvironment& environment,
+                             const WorkerExit& exit, uint64_t incarnation) {
+  v1::ReportExitRequest request;
+  request.set_job(environment.job);
+  request.set_launcher_id(environment.launcher_id);
+  request.mutable_identity()->set_node(environment.node);
+  request.mutable_identity()->set_slot(exit.slot);
+  request.set_incarnation(incarnation);
+  request.set_exit_code(exit.exit_code);
+  request.set_signal(exit.signal);
+  return request;
+}
+
+}  // namespace
+
+absl::StatusOr<int> Run(const RunOptions& options) {
+  HeldSignals signals(kLauncherSignals);
+  SetLogLevel(options.log_level);
+
+  LaunchOptions launch;
+  launch.program = options.program;
+  launch.inherited = InheritedEnvironment();
+  launch.prefix = options.prefix;
+  launch.graces = {options.exit_grace, options.stop_grace};
+  WorkerEnvironment& environment = launch.environment;
+  environment.coordinator = options.coordinator;
+  environment.job = options.job.empty() ? kPrivateJob : options.job;
+  environment.node = options.node;
+  environment.nnodes = options.nnodes;
+  environment.nproc = options.nproc;
+  environment.launcher_id = launch.random->NextId();
+  environment.backend = options.backend;
+  environment.bind_address = options.bind_address;
+  environment.join_timeout = options.join_timeout;
+  if (environment.node.empty()) {
+    COXSWAIN_ASSIGN_OR_RETURN(environment.node, HostName());
+  }
+
+  std::unique_ptr<PrivateCoordinator> coordinator;
+  if (environment.coordinator.empty()) {
+    COXSWAIN_ASSIGN_OR_RETURN(coordinator, PrivateCoordinator::Start());
+    environment.coordinator = coordinator->address();
+  }
+
+  ExitReporter reporter(ConnectCoordinator(environment.coordinator));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const int status,
+      Launch(launch, signals,
+             [&](const WorkerExit& exit, uint64_t incarnation) {
+               reporter.Report(Report(environment, exit, incarnation));
+             }));
+  if (!reporter.Drain(kReportDrain)) {
+    LogWarning("exits_not_reported",
+               {{"coordinator", environment.coordinator},
+                {"meaning",
+                 "it did not answer in time, and will notice when "
+                 "the workers' leases end"}});
+  }
+  return status;
+}
+
+}  // namespace coxswain

@@ -1,0 +1,150 @@
+#include "cli/status.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "client/rpc/stub_factory.h"
+#include "nlohmann/json.hpp"
+
+namespace coxswain {
+namespace {
+
+using Row = std::vector<std::string>;
+
+// Columns as wide as their widest cell, two spaces apart.
+std::string Align(const std::vector<Row>& rows) {
+  std::vector<int> widths(rows.front().size(), 0);
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], static_cast<int>(row[i].size()));
+    }
+  }
+  std::string out;
+  for (const Row& row : rows) {
+    std::string line = " ";
+    for (size_t i = 0; i < row.size(); ++i) {
+      absl::StrAppendFormat(&line, " %-*s", widths[i] + 1, row[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&out, line, "\n");
+  }
+  return out;
+}
+
+Row MemberRow(const v1::MemberDescription& described) {
+  const v1::Member& member = described.member();
+  return {member.rank() < 0 ? "-" : absl::StrCat(member.rank()),
+          absl::StrCat(member.identity().node(), "/", member.identity().slot()),
+          member.host(),
+          described.state(),
+          absl::StrCat(described.step()),
+          absl::FormatDuration(absl::Milliseconds(described.silent_ms())),
+          member.address()};
+}
+
+void AppendJob(const v1::JobDescription& job, std::string* out) {
+  absl::StrAppend(out, "job ", job.job(), ": ", job.state(), ", generation ",
+                  job.generation(), ", world size ", job.world_size());
+  if (job.has_plan()) {
+    absl::StrAppend(out, ", hook ", job.plan().hook(), ", accumulation ",
+                    job.plan().accumulation_steps());
+  }
+  absl::StrAppend(out, "\n");
+  if (!job.last_event().empty()) {
+    absl::StrAppend(out, "  last end: ", job.last_event(), "\n");
+  }
+  if (job.members().empty()) return;
+  std::vector<Row> rows = {
+      {"RANK", "WORKER", "HOST", "STATE", "STEP", "SILENT", "ADDRESS"}};
+  for (const v1::MemberDescription& member : job.members()) {
+    rows.push_back(MemberRow(member));
+  }
+  absl::StrAppend(out, Align(rows));
+}
+
+nlohmann::json MemberJson(const v1::MemberDescription& described) {
+  const v1::Member& member = described.member();
+  return {{"node", member.identity().node()},
+          {"slot", member.identity().slot()},
+          {"rank", member.rank()},
+          {"local_rank", member.local_rank()},
+          {"incarnation", absl::StrCat(member.incarnation())},
+          {"host", member.host()},
+          {"address", member.address()},
+          {"state", described.state()},
+          {"step", described.step()},
+          {"collective_sequence", described.collective_sequence()},
+          {"payload_bytes", described.payload_bytes()},
+          {"wire_bytes", described.wire_bytes()},
+          {"silent_ms", described.silent_ms()}};
+}
+
+nlohmann::json JobJson(const v1::JobDescription& job) {
+  nlohmann::json members = nlohmann::json::array();
+  for (const v1::MemberDescription& member : job.members()) {
+    members.push_back(MemberJson(member));
+  }
+  return {{"job", job.job()},
+          {"state", job.state()},
+          {"generation", job.generation()},
+          {"world_size", job.world_size()},
+          {"last_event", job.last_event()},
+          {"plan",
+           {{"version", job.plan().version()},
+            {"accumulation_steps", job.plan().accumulation_steps()},
+            {"hook", job.plan().hook()},
+            {"compression_start_step", job.plan().compression_start_step()}}},
+          {"members", std::move(members)}};
+}
+
+}  // namespace
+
+std::string FormatTable(const v1::DescribeResponse& description) {
+  std::string out =
+      absl::StrCat("coordinator ", description.cluster_id(), ", term ",
+                   description.term(), ", ", description.jobs_size(),
+                   description.jobs_size() == 1 ? " job\n" : " jobs\n");
+  for (const v1::JobDescription& job : description.jobs()) {
+    AppendJob(job, &out);
+  }
+  return out;
+}
+
+std::string FormatJson(const v1::DescribeResponse& description) {
+  nlohmann::json jobs = nlohmann::json::array();
+  for (const v1::JobDescription& job : description.jobs()) {
+    jobs.push_back(JobJson(job));
+  }
+  const nlohmann::json all = {{"cluster_id", description.cluster_id()},
+                              {"term", description.term()},
+                              {"jobs", std::move(jobs)}};
+  return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
+         "\n";
+}
+
+absl::Status ShowStatus(const StatusOptions& options) {
+  v1::DescribeRequest request;
+  request.set_job(options.job);
+  CallOptions call;
+  call.timeout = options.timeout;
+  const auto response =
+      ConnectCoordinator(options.coordinator)->Describe(request, call);
+  if (!response.ok()) {
+    return absl::Status(response.status().code(),
+                        absl::StrCat("the coordinator at ", options.coordinator,
+                                     " did not describe its jobs: ",
+                                     response.status().message()));
+  }
+  const std::string text =
+      options.json ? FormatJson(*response) : FormatTable(*response);
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
+    return absl::UnavailableError("cannot write to stdout");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace coxswain

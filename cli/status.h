@@ -1,0 +1,31 @@
+#ifndef COXSWAIN_CLI_STATUS_H_
+#define COXSWAIN_CLI_STATUS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "cli/options.h"
+#include "proto/rendezvous.pb.h"
+
+namespace coxswain {
+
+// `coxswain status`: asks the coordinator and prints to stdout.
+absl::Status ShowStatus(const StatusOptions& options);
+
+// The answer as a table for people, which ends with a newline.
+std::string FormatTable(const v1::DescribeResponse& description);
+
+// The same as JSON:
+//   {"cluster_id", "term", "jobs": [{"job", "state", "generation",
+//    "world_size", "last_event",
+//    "plan": {"version", "accumulation_steps", "hook",
+//             "compression_start_step"},
+//    "members": [{"node", "slot", "rank", "local_rank", "incarnation", "host",
+//                 "address", "state", "step", "collective_sequence",
+//                 "payload_bytes", "wire_bytes", "silent_ms"}]}]}
+// where incarnations are text, since JSON's numbers end at 2^53.
+std::string FormatJson(const v1::DescribeResponse& description);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLI_STATUS_H_

@@ -1,0 +1,76 @@
+#include "cli/status.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace coxswain {
+namespace {
+
+using testing::HasSubstr;
+
+v1::DescribeResponse Example() {
+  v1::DescribeResponse response;
+  response.set_cluster_id("c1");
+  response.set_term(3);
+  v1::JobDescription* job = response.add_jobs();
+  job->set_job("train");
+  job->set_state("running");
+  job->set_generation(2);
+  job->set_world_size(2);
+  job->set_last_event("rank 1 on host b was lost");
+  job->mutable_plan()->set_hook("powersgd(rank=2)");
+  job->mutable_plan()->set_accumulation_steps(4);
+  v1::MemberDescription* member = job->add_members();
+  member->set_state("attached");
+  member->set_step(1234);
+  member->set_silent_ms(1500);
+  member->mutable_member()->set_rank(1);
+  member->mutable_member()->set_host("host-b");
+  member->mutable_member()->set_address("10.0.0.2");
+  member->mutable_member()->set_incarnation(18446744073709551615u);
+  member->mutable_member()->mutable_identity()->set_node("b");
+  member->mutable_member()->mutable_identity()->set_slot(7);
+  return response;
+}
+
+TEST(StatusTest, TheTableShowsWhoIsWhere) {
+  EXPECT_EQ(FormatTable(Example()),
+            "coordinator c1, term 3, 1 job\n"
+            "job train: running, generation 2, world size 2, hook "
+            "powersgd(rank=2), accumulation 4\n"
+            "  last end: rank 1 on host b was lost\n"
+            "  RANK  WORKER  HOST    STATE     STEP  SILENT  ADDRESS\n"
+            "  1     b/7     host-b  attached  1234  1.5s    10.0.0.2\n");
+}
+
+TEST(StatusTest, NoJobsIsNotAnEmptyAnswer) {
+  v1::DescribeResponse none;
+  none.set_cluster_id("c1");
+  EXPECT_THAT(FormatTable(none), HasSubstr("0 jobs"));
+}
+
+TEST(StatusTest, JsonHasTheSameAndLosesNoDigits) {
+  const auto json = nlohmann::json::parse(FormatJson(Example()));
+  EXPECT_EQ(json["cluster_id"], "c1");
+  EXPECT_EQ(json["term"], 3);
+  const auto& job = json["jobs"][0];
+  EXPECT_EQ(job["generation"], 2);
+  EXPECT_EQ(job["last_event"], "rank 1 on host b was lost");
+  EXPECT_EQ(job["plan"]["accumulation_steps"], 4);
+  const auto& member = job["members"][0];
+  EXPECT_EQ(member["node"], "b");
+  EXPECT_EQ(member["slot"], 7);
+  EXPECT_EQ(member["step"], 1234);
+  EXPECT_EQ(member["silent_ms"], 1500);
+  EXPECT_EQ(member["incarnation"], "18446744073709551615");
+}
+
+TEST(StatusTest, JsonOfAnEmptyCoordinatorHasAnEmptyList) {
+  const auto json = nlohmann::json::parse(FormatJson({}));
+  EXPECT_TRUE(json["jobs"].is_array());
+  EXPECT_TRUE(json["jobs"].empty());
+}
+
+}  // namespace
+}  // namespace coxswain

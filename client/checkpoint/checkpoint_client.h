@@ -1,0 +1,79 @@
+#ifndef COXSWAIN_CLIENT_CHECKPOINT_CHECKPOINT_CLIENT_H_
+#define COXSWAIN_CLIENT_CHECKPOINT_CHECKPOINT_CLIENT_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/rpc/membership.h"
+
+namespace coxswain {
+
+// What the coordinator knows of a complete checkpoint.
+struct CheckpointDescription {
+  std::string id;
+  std::string job;
+  int64_t step = 0;
+  int shards = 0;
+  std::map<std::string, std::string> metadata;
+  int64_t bytes = 0;
+  absl::Time created;
+};
+
+// Checkpoints of a job, kept by the coordinator: every rank saves its shard,
+// then one of them commits, which makes the whole visible at once. Made by
+// Session; training code uses training_state.h on top.
+//
+// Thread-safe. Calls block: Save and Load at most options' transfer timeout
+// per shard, the others 30 s. A broken connection is retried within that.
+// Errors: as proto/checkpoint.proto says; DATA_LOSS if bytes do not match
+// their checksums, on the way up or down; ABORTED once the generation ended.
+class CheckpointClient {
+ public:
+  explicit CheckpointClient(std::shared_ptr<Membership> membership,
+                            absl::Duration transfer_timeout = absl::Minutes(10))
+      : membership_(std::move(membership)),
+        transfer_timeout_(transfer_timeout) {}
+
+  // Opens the checkpoint of `step` or joins the open one, and uploads shard
+  // `shard` of `shards`. All ranks pass the same shards and metadata. Returns
+  // the checkpoint's id.
+  absl::StatusOr<std::string> Save(
+      int64_t step, int shard, int shards,
+      const std::map<std::string, std::string>& metadata,
+      absl::string_view bytes);
+
+  // Called once, by one rank, after every shard has been saved.
+  absl::StatusOr<CheckpointDescription> Commit(absl::string_view id);
+
+  // Complete checkpoints of this job, newest first.
+  absl::StatusOr<std::vector<CheckpointDescription>> List();
+
+  absl::StatusOr<std::string> LoadShard(absl::string_view id, int shard);
+
+  // All shards, in order.
+  absl::StatusOr<std::vector<std::string>> LoadAll(
+      const CheckpointDescription& checkpoint);
+
+  absl::Status Delete(absl::string_view id);
+
+ private:
+  absl::Status Upload(absl::string_view id, int shard, int64_t chunk_bytes,
+                      absl::string_view bytes, absl::Duration timeout);
+  absl::StatusOr<std::string> Download(absl::string_view id, int shard,
+                                       absl::Duration timeout);
+
+  const std::shared_ptr<Membership> membership_;
+  const absl::Duration transfer_timeout_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_CHECKPOINT_CHECKPOINT_CLIENT_H_

@@ -1,0 +1,129 @@
+#include "client/checkpoint/checkpoint_client.h"
+
+#include <memory>
+#include <string>
+
+#include "base/status_matchers.h"
+#include "client/checkpoint/fake_checkpoint_service.h"
+#include "gtest/gtest.h"
+
+namespace coxswain {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class CheckpointClientTest : public ::testing::Test {
+ protected:
+  CheckpointClientTest() {
+    v1::Fence fence;
+    fence.set_job("mnist");
+    RetryPolicy policy;
+    policy.base = policy.cap = absl::Microseconds(10);
+    client_ = std::make_unique<CheckpointClient>(
+        std::make_shared<Membership>(fake_, fence, policy));
+  }
+
+  // A complete checkpoint of one shard.
+  CheckpointDescription SaveOne(const std::string& bytes) {
+    const auto id = client_->Save(5, 0, 1, {{"hook", "fp16"}}, bytes);
+    EXPECT_OK(id);
+    const auto checkpoint = client_->Commit(*id);
+    EXPECT_OK(checkpoint);
+    return *checkpoint;
+  }
+
+  std::shared_ptr<FakeCoordinatorStub> fake_ =
+      std::make_shared<FakeCoordinatorStub>();
+  FakeCheckpointService service_{fake_.get()};
+  std::unique_ptr<CheckpointClient> client_;
+};
+
+class SizesTest : public CheckpointClientTest,
+                  public ::testing::WithParamInterface<int> {};
+
+TEST_P(SizesTest, WhatWasSavedIsLoaded) {
+  std::string bytes;
+  for (int i = 0; i < GetParam(); ++i) bytes += static_cast<char>(i * 7);
+  const CheckpointDescription saved = SaveOne(bytes);
+  EXPECT_EQ(saved.step, 5);
+  EXPECT_EQ(saved.metadata.at("hook"), "fp16");
+  ASSERT_OK_AND_ASSIGN(const auto shards, client_->LoadAll(saved));
+  ASSERT_EQ(shards.size(), 1u);
+  EXPECT_EQ(shards[0], bytes);
+}
+
+// Around the chunk size of ten bytes.
+INSTANTIATE_TEST_SUITE_P(All, SizesTest,
+                         ::testing::Values(0, 1, 9, 10, 11, 99));
+
+TEST_F(CheckpointClientTest, ABrokenUploadIsRepeated) {
+  int uploads = 0;
+  service_.upload_error = [&uploads](int) -> absl::Status {
+    if (++uploads < 3) return absl::UnavailableError("connection reset");
+    return absl::OkStatus();
+  };
+  ASSERT_OK_AND_ASSIGN(const auto shard,
+                       client_->LoadShard(SaveOne("abc").id, 0));
+  EXPECT_EQ(shard, "abc");
+  EXPECT_EQ(uploads, 3);
+}
+
+TEST_F(CheckpointClientTest, AnUploadThatIsRefusedIsNot) {
+  int uploads = 0;
+  service_.upload_error = [&uploads](int) -> absl::Status {
+    ++uploads;
+    return absl::DataLossError("wrong checksum");
+  };
+  EXPECT_THAT(
+      client_->Save(5, 0, 1, {}, "abc"),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong checksum")));
+  EXPECT_EQ(uploads, 1);
+}
+
+struct Damage {
+  std::string name;
+  std::function<void(std::vector<v1::DownloadChunk>*)> spoil;
+};
+
+class DamageTest : public CheckpointClientTest,
+                   public ::testing::WithParamInterface<Damage> {};
+
+TEST_P(DamageTest, IsDataLossThatNamesTheShard) {
+  const std::string id = SaveOne("twenty bytes of data and more").id;
+  service_.spoil_download = GetParam().spoil;
+  EXPECT_THAT(client_->LoadShard(id, 0),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("shard 0"), HasSubstr(id))));
+}
+
+using Chunks = std::vector<v1::DownloadChunk>;
+INSTANTIATE_TEST_SUITE_P(
+    All, DamageTest,
+    ::testing::Values(
+        Damage{"FlippedByte",
+               [](Chunks* chunks) {
+                 (*(*chunks)[2].mutable_chunk()->mutable_data())[3] ^= 1;
+               }},
+        Damage{"FlippedByteWithItsChecksum",
+               [](Chunks* chunks) {
+                 v1::Chunk* chunk = (*chunks)[2].mutable_chunk();
+                 (*chunk->mutable_data())[3] ^= 1;
+                 chunk->set_crc32c(Crc32c(chunk->data()));
+               }},
+        Damage{"MissingChunk",
+               [](Chunks* chunks) { chunks->erase(chunks->begin() + 2); }},
+        Damage{"CutOff", [](Chunks* chunks) { chunks->pop_back(); }},
+        Damage{"RepeatedChunk",
+               [](Chunks* chunks) { chunks->push_back(chunks->back()); }},
+        Damage{"NoHeader",
+               [](Chunks* chunks) { chunks->erase(chunks->begin()); }},
+        Damage{"TwoHeaders",
+               [](Chunks* chunks) {
+                 chunks->insert(chunks->begin(), chunks->front());
+               }},
+        Damage{"Nothing", [](Chunks* chunks) { chunks->clear(); }}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace coxswain

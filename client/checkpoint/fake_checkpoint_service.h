@@ -1,0 +1,155 @@
+#ifndef COXSWAIN_CLIENT_CHECKPOINT_FAKE_CHECKPOINT_SERVICE_H_
+#define COXSWAIN_CLIENT_CHECKPOINT_FAKE_CHECKPOINT_SERVICE_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
+#include "base/mutex.h"
+#include "client/rpc/fake_coordinator_stub.h"
+
+namespace coxswain {
+
+// The Checkpoint service in memory, behind a FakeCoordinatorStub. Checks what
+// it is sent as the real one does. The hooks spoil things; set them before
+// use. Thread-safe. Outlives the stub's users.
+class FakeCheckpointService {
+ public:
+  static constexpr int kChunkBytes = 10;
+
+  explicit FakeCheckpointService(FakeCoordinatorStub* stub) {
+    stub->Answer<v1::BeginRequest, v1::BeginResponse>(
+        "Checkpoint/Begin",
+        [this](const v1::BeginRequest& request, const CallOptions&) {
+          MutexLock lock(&mutex_);
+          v1::BeginResponse response;
+          response.set_checkpoint_id(absl::StrCat("step-", request.step()));
+          response.set_chunk_bytes(kChunkBytes);
+          v1::CheckpointInfo& info = infos_[response.checkpoint_id()];
+          info.set_checkpoint_id(response.checkpoint_id());
+          info.set_step(request.step());
+          info.set_shards(request.shards());
+          *info.mutable_metadata() = request.metadata();
+          return response;
+        });
+    stub->Answer<v1::CommitRequest, v1::CommitResponse>(
+        "Checkpoint/Commit",
+        [this](const v1::CommitRequest& request,
+               const CallOptions&) -> absl::StatusOr<v1::CommitResponse> {
+          if (!commit_error.ok()) return commit_error;
+          MutexLock lock(&mutex_);
+          const std::string& id = request.checkpoint_id();
+          v1::CommitResponse response;
+          *response.mutable_checkpoint() = infos_[id];
+          if (static_cast<int>(shards_[id].size()) != infos_[id].shards()) {
+            return absl::FailedPreconditionError("shards are missing");
+          }
+          complete_.insert(complete_.begin(), id);
+          return response;
+        });
+    stub->Answer<v1::ListRequest, v1::ListResponse>(
+        "Checkpoint/List", [this](const v1::ListRequest&, const CallOptions&) {
+          MutexLock lock(&mutex_);
+          v1::ListResponse response;
+          for (const std::string& id : complete_) {
+            *response.add_checkpoints() = infos_[id];
+          }
+          return response;
+        });
+    stub->on_upload = [this]() { return std::make_unique<FakeUpload>(this); };
+    stub->on_download = [this](const v1::DownloadRequest& request) {
+      return std::make_unique<FakeDownload>(Chunks(request));
+    };
+  }
+
+  // Spoil what is downloaded, and what is uploaded and committed.
+  std::function<void(std::vector<v1::DownloadChunk>*)> spoil_download;
+  std::function<absl::Status(int shard)> upload_error;
+  absl::Status commit_error;
+
+ private:
+  class FakeUpload : public UploadStream {
+   public:
+    explicit FakeUpload(FakeCheckpointService* service) : service_(service) {}
+    bool Write(const v1::UploadRequest& request) override {
+      if (request.has_header()) {
+        header_ = request.header();
+        return true;
+      }
+      const v1::Chunk& chunk = request.chunk();
+      intact_ = intact_ && chunk.data().size() <= kChunkBytes &&
+                chunk.offset() == static_cast<int64_t>(bytes_.size()) &&
+                chunk.crc32c() == Crc32c(chunk.data());
+      bytes_ += chunk.data();
+      return intact_;
+    }
+    absl::Status Finish() override {
+      if (service_->upload_error != nullptr) {
+        const absl::Status error = service_->upload_error(header_.shard());
+        if (!error.ok()) return error;
+      }
+      if (!intact_ || header_.bytes() != static_cast<int64_t>(bytes_.size()) ||
+          header_.crc32c() != Crc32c(bytes_)) {
+        return absl::DataLossError("damaged on the way up");
+      }
+      MutexLock lock(&service_->mutex_);
+      service_->shards_[header_.checkpoint_id()][header_.shard()] = bytes_;
+      return absl::OkStatus();
+    }
+
+   private:
+    FakeCheckpointService* const service_;
+    v1::UploadHeader header_;
+    std::string bytes_;
+    bool intact_ = true;
+  };
+
+  class FakeDownload : public DownloadStream {
+   public:
+    explicit FakeDownload(std::vector<v1::DownloadChunk> chunks)
+        : chunks_(std::move(chunks)) {}
+    bool Read(v1::DownloadChunk* chunk) override {
+      if (next_ == chunks_.size()) return false;
+      *chunk = chunks_[next_++];
+      return true;
+    }
+    absl::Status Finish() override { return absl::OkStatus(); }
+
+   private:
+    const std::vector<v1::DownloadChunk> chunks_;
+    size_t next_ = 0;
+  };
+
+  std::vector<v1::DownloadChunk> Chunks(const v1::DownloadRequest& request) {
+    MutexLock lock(&mutex_);
+    const std::string& bytes =
+        shards_[request.checkpoint_id()][request.shard()];
+    std::vector<v1::DownloadChunk> chunks(1);
+    chunks[0].mutable_header()->set_bytes(static_cast<int64_t>(bytes.size()));
+    chunks[0].mutable_header()->set_crc32c(Crc32c(bytes));
+    for (size_t offset = 0; offset < bytes.size(); offset += kChunkBytes) {
+      v1::Chunk* chunk = chunks.emplace_back().mutable_chunk();
+      chunk->set_offset(static_cast<int64_t>(offset));
+      chunk->set_data(bytes.substr(offset, kChunkBytes));
+      chunk->set_crc32c(Crc32c(chunk->data()));
+    }
+    if (spoil_download != nullptr) spoil_download(&chunks);
+    return chunks;
+  }
+
+  Mutex mutex_;
+  std::map<std::string, v1::CheckpointInfo> infos_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::map<int, std::string>> shards_
+      ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> complete_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_CHECKPOINT_FAKE_CHECKPOINT_SERVICE_H_

@@ -1,0 +1,62 @@
+#ifndef COXSWAIN_CLIENT_CHECKPOINT_TRAINING_STATE_H_
+#define COXSWAIN_CLIENT_CHECKPOINT_TRAINING_STATE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/checkpoint/checkpoint_client.h"
+#include "client/comm/communicator.h"
+#include "client/reduce/hook.h"
+#include "client/reduce/hook_state.h"
+
+namespace coxswain {
+
+// What a training program needs to go on in new processes, on any number of
+// ranks: the hook's state, and named bytes of its own (parameters, optimizer
+// state, position of the sampler), opaque here.
+struct TrainingState {
+  std::string checkpoint_id;
+  int64_t step = 0;
+  std::map<std::string, std::string> metadata;
+  HookState hook;
+  std::map<std::string, std::string> blobs;
+};
+
+// Saves the state after optimizer step `step`. Collective: all ranks of
+// `communicator` call it, between steps and with nothing in flight. Every rank
+// uploads its shard of the hook's state; `blobs` are the same on all ranks,
+// and rank 0's are uploaded. Rank 0 commits once all ranks have uploaded.
+//
+// Returns OK on all ranks or on none, except when the communicator itself
+// fails in between: the rank that met an error says it, the others return
+// ABORTED. A failed save leaves earlier checkpoints as they were.
+absl::Status SaveTrainingState(
+    CheckpointClient& checkpoints, Communicator& communicator, int64_t step,
+    Hook& hook, const std::map<std::string, std::string>& blobs,
+    const std::map<std::string, std::string>& metadata = {});
+
+// Loads a checkpoint: the one named, or the newest if `id` is empty. The
+// caller hands `hook` to Hook::LoadState. Not collective: each rank downloads
+// for itself.
+//   NOT_FOUND   there is none
+//   DATA_LOSS   what is stored is not a training state; the message says why
+absl::StatusOr<TrainingState> LoadTrainingState(CheckpointClient& checkpoints,
+                                                absl::string_view id = "");
+
+// The bytes of one rank's shard, and back: the magic "CXTS0001", then, each
+// preceded by its length as 8 little-endian bytes: the hook's state; and per
+// blob, in order of name, the name and the bytes, their number first as 8
+// bytes. Parse never trusts its input: DATA_LOSS says what does not fit.
+std::string SerializeTrainingShard(
+    const HookState& hook, const std::map<std::string, std::string>& blobs);
+absl::Status ParseTrainingShard(absl::string_view bytes, HookState* hook,
+                                std::map<std::string, std::string>* blobs);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_CHECKPOINT_TRAINING_STATE_H_

@@ -1,0 +1,168 @@
+#include "client/checkpoint/training_state.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "client/checkpoint/fake_checkpoint_service.h"
+#include "client/comm/in_process/in_process_world.h"
+#include "gtest/gtest.h"
+
+namespace coxswain {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A hook whose state is one tensor per rank.
+class StatefulHook : public Hook {
+ public:
+  std::string spec() const override { return "stateful"; }
+  absl::Status Configure(const std::vector<ParameterSpec>&, int) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(const Bucket&,
+                                                    Communicator&) override {
+    return absl::UnimplementedError("not a hook for training");
+  }
+  absl::Status Commit() override { return absl::OkStatus(); }
+  void Rollback() override {}
+  int64_t step() const override { return 40; }
+  absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
+    HookState state;
+    state.spec = spec();
+    state.step = step();
+    StateTensor tensor;
+    tensor.kind = "error";
+    tensor.parameter = absl::StrCat("layer", communicator.rank());
+    tensor.shape = {1};
+    tensor.data = std::string(4, static_cast<char>(communicator.rank()));
+    state.tensors.push_back(tensor);
+    return state;
+  }
+  absl::Status LoadState(const HookState&, int, int) override {
+    return absl::OkStatus();
+  }
+};
+
+class TrainingStateTest : public ::testing::Test {
+ protected:
+  TrainingStateTest() {
+    v1::Fence fence;
+    fence.set_job("mnist");
+    client_ = std::make_unique<CheckpointClient>(
+        std::make_shared<Membership>(fake_, fence, RetryPolicy()));
+  }
+
+  // Saves on `size` ranks, each a thread; returns their results.
+  std::vector<absl::Status> Save(int size, int64_t step) {
+    const auto world = InProcessWorld::Create(size, absl::Seconds(20));
+    std::vector<std::unique_ptr<Communicator>> ranks;
+    for (int r = 0; r < size; ++r) ranks.push_back(world->MakeRank(r));
+    std::vector<absl::Status> results(size);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < size; ++r) {
+      threads.emplace_back([&, r]() {
+        StatefulHook hook;
+        results[r] = SaveTrainingState(
+            *client_, *ranks[r], step, hook,
+            {{"model", absl::StrCat("weights after ", step)}, {"empty", ""}},
+            {{"epoch", "2"}});
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+
+  std::shared_ptr<FakeCoordinatorStub> fake_ =
+      std::make_shared<FakeCoordinatorStub>();
+  FakeCheckpointService service_{fake_.get()};
+  std::unique_ptr<CheckpointClient> client_;
+};
+
+TEST_F(TrainingStateTest, ThreeRanksSaveAndAnyoneLoads) {
+  for (const absl::Status& result : Save(3, 40)) EXPECT_OK(result);
+  ASSERT_OK_AND_ASSIGN(const TrainingState state, LoadTrainingState(*client_));
+  EXPECT_EQ(state.step, 40);
+  EXPECT_EQ(state.metadata.at("world_size"), "3");
+  EXPECT_EQ(state.metadata.at("hook"), "stateful");
+  EXPECT_EQ(state.metadata.at("epoch"), "2");
+  EXPECT_EQ(state.hook.spec, "stateful");
+  EXPECT_EQ(state.hook.tensors.size(), 3u);
+  EXPECT_EQ(state.blobs.at("model"), "weights after 40");
+  EXPECT_EQ(state.blobs.at("empty"), "");
+}
+
+TEST_F(TrainingStateTest, LoadsTheNewestOrTheOneNamed) {
+  for (const int64_t step : {10, 20}) {
+    for (const absl::Status& result : Save(2, step)) EXPECT_OK(result);
+  }
+  EXPECT_EQ(LoadTrainingState(*client_)->step, 20);
+  EXPECT_EQ(LoadTrainingState(*client_, "step-10")->step, 10);
+  EXPECT_THAT(LoadTrainingState(*client_, "step-30"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("step-30")));
+}
+
+TEST_F(TrainingStateTest, WithoutACheckpointThereIsNoneToLoad) {
+  EXPECT_THAT(LoadTrainingState(*client_),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("no complete checkpoint")));
+}
+
+TEST_F(TrainingStateTest, AFailedUploadFailsOnAllRanksAndCommitsNothing) {
+  service_.upload_error = [](int shard) -> absl::Status {
+    if (shard == 1) return absl::ResourceExhaustedError("disk full");
+    return absl::OkStatus();
+  };
+  const std::vector<absl::Status> results = Save(3, 40);
+  EXPECT_THAT(results[1], StatusIs(absl::StatusCode::kResourceExhausted,
+                                   HasSubstr("disk full")));
+  for (const int r : {0, 2}) {
+    EXPECT_THAT(results[r], StatusIs(absl::StatusCode::kAborted,
+                                     HasSubstr("another rank could not save")));
+  }
+  EXPECT_FALSE(LoadTrainingState(*client_).ok());
+}
+
+TEST_F(TrainingStateTest, AFailedCommitFailsOnAllRanks) {
+  service_.commit_error = absl::FailedPreconditionError("shards are missing");
+  const std::vector<absl::Status> results = Save(2, 40);
+  EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   HasSubstr("shards are missing")));
+  EXPECT_THAT(results[1],
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("commit")));
+}
+
+TEST(TrainingShardTest, EveryCutIsDataLoss) {
+  HookState hook;
+  hook.spec = "fp16";
+  const std::string bytes =
+      SerializeTrainingShard(hook, {{"a", "one"}, {"b", "two"}});
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    HookState parsed;
+    std::map<std::string, std::string> blobs;
+    EXPECT_THAT(ParseTrainingShard(bytes.substr(0, size), &parsed, &blobs),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("")))
+        << size;
+  }
+  HookState parsed;
+  std::map<std::string, std::string> blobs;
+  EXPECT_THAT(ParseTrainingShard(bytes + "x", &parsed, &blobs),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("follow")));
+  blobs.clear();
+  EXPECT_OK(ParseTrainingShard(bytes, &parsed, &blobs));
+  EXPECT_EQ(blobs.at("b"), "two");
+}
+
+TEST(TrainingShardTest, AHugeCountOfBlobsIsDataLossAndNotAHang) {
+  std::string bytes = SerializeTrainingShard({}, {});
+  for (size_t i = bytes.size() - 8; i < bytes.size(); ++i) bytes[i] = '\xff';
+  HookState parsed;
+  std::map<std::string, std::string> blobs;
+  EXPECT_THAT(ParseTrainingShard(bytes, &parsed, &blobs),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut off")));
+}
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,146 @@
+#include "client/comm/executor.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace coxswain {
+namespace {
+
+// Whether the communicator can go on after an operation ended so.
+bool IsHarmless(const absl::Status& status) {
+  return status.ok() || absl::IsInvalidArgument(status) ||
+         absl::IsUnimplemented(status);
+}
+
+}  // namespace
+
+Executor::Executor(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+Executor::~Executor() {
+  Abort("the communicator was destroyed");
+  std::vector<std::thread> threads;
+  {
+    MutexLock lock(&mutex_);
+    for (Lane* lane : {&ordered_, &beside_}) {
+      for (auto& thread : lane->threads) threads.push_back(std::move(thread));
+    }
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+absl::Status Executor::stopped() const {
+  MutexLock lock(&mutex_);
+  return stopped_;
+}
+
+WorkPtr Executor::Nothing() { return Work::Ended(stopped()); }
+
+WorkPtr Executor::EnqueueLocked(Lane* lane, size_t max_threads,
+                                Operation operation) {
+  if (!stopped_.ok()) return Work::Ended(stopped_);
+  auto work = std::make_shared<Work>();
+  lane->tasks.push_back({std::move(operation), work});
+  if (lane->idle < lane->tasks.size() && lane->threads.size() < max_threads) {
+    lane->threads.emplace_back([this, lane] { Serve(lane); });
+  } else {
+    lane->changed.NotifyOne();
+  }
+  return work;
+}
+
+WorkPtr Executor::RunInOrder(Operation operation) {
+  MutexLock lock(&mutex_);
+  return EnqueueLocked(&ordered_, 1, std::move(operation));
+}
+
+WorkPtr Executor::RunBeside(const Operation& post, Operation wait) {
+  {
+    MutexLock lock(&mutex_);
+    if (!stopped_.ok()) return Work::Ended(stopped_);
+    if (messages_ == kMaxMessages) {
+      return Work::Ended(absl::ResourceExhaustedError(
+          absl::StrCat(kMaxMessages,
+                       " messages of this communicator wait for "
+                       "their peers; let some end first")));
+    }
+    ++messages_;
+  }
+  const auto release = [this] {
+    MutexLock lock(&mutex_);
+    --messages_;
+  };
+  if (absl::Status posted = post(); !posted.ok()) {
+    release();
+    Task task{nullptr, std::make_shared<Work>()};
+    Finish(task, std::move(posted));
+    return task.work;
+  }
+  MutexLock lock(&mutex_);
+  return EnqueueLocked(&beside_, kMaxMessages,
+                       [release, wait = std::move(wait)] {
+                         absl::Status status = wait();
+                         release();
+                         return status;
+                       });
+}
+
+void Executor::Abort(absl::string_view reason) {
+  Stop(absl::AbortedError(reason), nullptr);
+}
+
+void Executor::Stop(absl::Status why, const std::function<void()>& cause) {
+  std::vector<WorkPtr> dropped;
+  bool first = false;
+  {
+    MutexLock lock(&mutex_);
+    first = stopped_.ok();
+    if (first) {
+      stopped_ = why;
+      for (Lane* lane : {&ordered_, &beside_}) {
+        for (Task& task : lane->tasks) dropped.push_back(task.work);
+        lane->tasks.clear();
+        lane->changed.NotifyAll();
+      }
+    }
+  }
+  if (first) wake_();
+  if (cause != nullptr) cause();
+  for (const WorkPtr& work : dropped) work->Complete(why);
+}
+
+void Executor::Finish(const Task& task, absl::Status status) {
+  if (IsHarmless(status)) {
+    task.work->Complete(std::move(status));
+  } else if (absl::IsAborted(status)) {
+    const absl::Status why = stopped();
+    task.work->Complete(why.ok() ? status : why);
+  } else {
+    Stop(absl::AbortedError(
+             absl::StrCat("an earlier operation failed: ", status.message())),
+         [&] { task.work->Complete(status); });
+  }
+}
+
+void Executor::Serve(Lane* lane) {
+  for (;;) {
+    Task task;
+    {
+      MutexLock lock(&mutex_);
+      ++lane->idle;
+      lane->changed.WaitForWork(&mutex_, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return !lane->tasks.empty() || !stopped_.ok();
+      });
+      --lane->idle;
+      if (lane->tasks.empty()) return;
+      task = std::move(lane->tasks.front());
+      lane->tasks.pop_front();
+    }
+    absl::Status status = task.operation();
+    // What it holds, the caller's memory among it, is gone before its end.
+    task.operation = nullptr;
+    Finish(task, std::move(status));
+  }
+}
+
+}  // namespace coxswain

@@ -1,0 +1,87 @@
+#ifndef COXSWAIN_CLIENT_COMM_EXECUTOR_H_
+#define COXSWAIN_CLIENT_COMM_EXECUTOR_H_
+
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "client/comm/work.h"
+
+namespace coxswain {
+
+// Runs the blocking operations of one CPU communicator: collectives one after
+// the other on a thread of their own, messages beside them. Keeps the rule
+// that a communicator is of no further use after its first failure.
+//
+// An operation is a function that blocks and returns how it ended:
+//   OK, INVALID_ARGUMENT, UNIMPLEMENTED  the executor goes on
+//   ABORTED        it was woken because the executor stopped; its Work ends
+//                  with the reason of that
+//   anything else  stops the executor: all that waits and all that comes ends
+//                  with ABORTED and this reason
+//
+// Thread-safe. Must not be destroyed on one of its own threads, so not in a
+// callback of a Work.
+class Executor {
+ public:
+  using Operation = std::function<absl::Status()>;
+
+  // `wake` is called once, by whoever stops the executor and without a lock;
+  // it must make running operations return soon, and must not block.
+  explicit Executor(std::function<void()> wake);
+  // Stops, and joins the threads.
+  ~Executor();
+
+  // Runs `operation` after all earlier ones of this kind.
+  WorkPtr RunInOrder(Operation operation);
+
+  // Runs `post` at once on this thread, and if that is well `wait` on a thread
+  // that no other operation keeps busy. RESOURCE_EXHAUSTED while
+  // kMaxMessages of them wait.
+  WorkPtr RunBeside(const Operation& post, Operation wait);
+  static constexpr int kMaxMessages = 256;
+
+  // The Work of an operation that has nothing to do.
+  WorkPtr Nothing();
+
+  // Ends everything with ABORTED. The first reason stays.
+  void Abort(absl::string_view reason);
+
+ private:
+  struct Task {
+    Operation operation;
+    WorkPtr work;
+  };
+  struct Lane {
+    std::deque<Task> tasks;
+    std::vector<std::thread> threads;
+    size_t idle = 0;
+    CondVar changed;
+  };
+
+  // Appends a task and sees to it that a thread takes it, starting at most
+  // `max_threads` of them.
+  WorkPtr EnqueueLocked(Lane* lane, size_t max_threads, Operation operation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Serve(Lane* lane);
+  void Finish(const Task& task, absl::Status status);
+  // Stops with this reason unless it has already; then tells first `cause`,
+  // if any, and then all that waited.
+  void Stop(absl::Status why, const std::function<void()>& cause);
+  absl::Status stopped() const;
+
+  const std::function<void()> wake_;
+  mutable Mutex mutex_;
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
+  Lane ordered_ ABSL_GUARDED_BY(mutex_);
+  Lane beside_ ABSL_GUARDED_BY(mutex_);
+  int messages_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_EXECUTOR_H_

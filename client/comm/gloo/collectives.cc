@@ -1,0 +1,139 @@
+#include "client/comm/gloo/collectives.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include <gloo/allgather.h>
+#include <gloo/allreduce.h>
+#include <gloo/alltoall.h>
+#include <gloo/barrier.h>
+#include <gloo/broadcast.h>
+#include <gloo/types.h>
+
+#include "client/comm/reduce_ops.h"
+
+namespace coxswain {
+namespace {
+
+// Gloo's own prefixes end at 8.
+constexpr uint8_t kReduceScatterSlotPrefix = 0x40;
+constexpr uint8_t kMessageSlotPrefix = 0x41;
+
+char* Bytes(const Span& span) { return static_cast<char*>(span.data); }
+
+void Copy(const Span& from, const Span& to) {
+  if (from.data != to.data) std::memmove(to.data, from.data, from.bytes());
+}
+
+// Calls `function` with a null pointer to an unsigned integer as wide as
+// `dtype`'s elements, since gloo's options want a type of that size.
+template <typename Function>
+void WithWidth(DType dtype, const Function& function) {
+  switch (SizeOf(dtype)) {
+    case 1:
+      return function(static_cast<uint8_t*>(nullptr));
+    case 2:
+      return function(static_cast<uint16_t*>(nullptr));
+    case 4:
+      return function(static_cast<uint32_t*>(nullptr));
+    default:
+      return function(static_cast<uint64_t*>(nullptr));
+  }
+}
+
+}  // namespace
+
+void GlooAllReduce(const GlooContext& context, uint32_t tag, Span span,
+                   ReduceOp op) {
+  if (context->size == 1) return;
+  ::gloo::AllreduceOptions options(context);
+  // The other algorithm sums in an order that differs between ranks.
+  options.setAlgorithm(::gloo::AllreduceOptions::Algorithm::RING);
+  WithWidth(span.dtype, [&](auto* width) {
+    using T = std::remove_pointer_t<decltype(width)>;
+    options.setOutput<T>(static_cast<T*>(span.data),
+                         static_cast<size_t>(span.count));
+  });
+  options.setReduceFunction(
+      [dtype = span.dtype, op](void* out, const void* a, const void* b,
+                               size_t n) { Reduce(dtype, op, out, a, b, n); });
+  options.setTag(tag);
+  ::gloo::allreduce(options);
+}
+
+void GlooBroadcast(const GlooContext& context, uint32_t tag, Span span,
+                   int root) {
+  if (context->size == 1) return;
+  ::gloo::BroadcastOptions options(context);
+  options.setOutput(Bytes(span), static_cast<size_t>(span.bytes()));
+  options.setRoot(root);
+  options.setTag(tag);
+  ::gloo::broadcast(options);
+}
+
+void GlooBarrier(const GlooContext& context, uint32_t tag) {
+  if (context->size == 1) return;
+  ::gloo::BarrierOptions options(context);
+  options.setTag(tag);
+  ::gloo::barrier(options);
+}
+
+void GlooAllGather(const GlooContext& context, uint32_t tag, Span input,
+                   Span output) {
+  if (context->size == 1) return Copy(input, output);
+  ::gloo::AllgatherOptions options(context);
+  options.setInput(Bytes(input), static_cast<size_t>(input.bytes()));
+  options.setOutput(Bytes(output), static_cast<size_t>(output.bytes()));
+  options.setTag(tag);
+  ::gloo::allgather(options);
+}
+
+void GlooReduceScatter(const GlooContext& context, uint32_t tag, Span input,
+                       Span output, ReduceOp op) {
+  const int size = context->size;
+  const int rank = context->rank;
+  if (size == 1) return Copy(input, output);
+  const auto slice = [&](int index) {
+    return input.Slice(((index % size + size) % size) * output.count,
+                       output.count);
+  };
+  const int next = (rank + 1) % size;
+  const int previous = (rank + size - 1) % size;
+  const auto slot = ::gloo::Slot::build(kReduceScatterSlotPrefix, tag);
+  const auto bytes = static_cast<size_t>(output.bytes());
+
+  // The partial sum of slice s starts at rank s + 1, gains a rank's part at
+  // each step and arrives at rank s last.
+  std::vector<char> sum(bytes);
+  std::vector<char> arriving(bytes);
+  std::memcpy(sum.data(), slice(rank - 1).data, bytes);
+  for (int step = 1; step < size; ++step) {
+    auto to_next = context->createUnboundBuffer(sum.data(), bytes);
+    auto from_previous = context->createUnboundBuffer(arriving.data(), bytes);
+    from_previous->recv(previous, slot);
+    to_next->send(next, slot);
+    from_previous->waitRecv();
+    to_next->waitSend();
+    const Span own = slice(rank - 1 - step);
+    void* out = step + 1 == size ? output.data : sum.data();
+    Reduce(own.dtype, op, out, arriving.data(), own.data,
+           static_cast<size_t>(own.count));
+  }
+}
+
+void GlooAllToAll(const GlooContext& context, uint32_t tag, Span input,
+                  Span output) {
+  if (context->size == 1) return Copy(input, output);
+  ::gloo::AlltoallOptions options(context);
+  options.setInput(Bytes(input), static_cast<size_t>(input.bytes()));
+  options.setOutput(Bytes(output), static_cast<size_t>(output.bytes()));
+  options.setTag(tag);
+  ::gloo::alltoall(options);
+}
+
+uint64_t MessageSlot(uint32_t tag) {
+  return ::gloo::Slot::build(kMessageSlotPrefix, tag);
+}
+
+}  // namespace coxswain

@@ -1,0 +1,41 @@
+#ifndef COXSWAIN_CLIENT_COMM_GLOO_COLLECTIVES_H_
+#define COXSWAIN_CLIENT_COMM_GLOO_COLLECTIVES_H_
+
+#include <cstdint>
+#include <memory>
+
+#include <gloo/context.h>
+
+#include "client/comm/communicator.h"
+#include "client/comm/tensor.h"
+
+// The collectives of a connected gloo context. They block, throw what gloo
+// throws, and need a `tag` that no other running collective has. Spans are not
+// empty. The context may have one rank.
+
+namespace coxswain {
+
+using GlooContext = std::shared_ptr<::gloo::Context>;
+
+// A ring: every element is reduced on one rank and copied to the others, so
+// all have the same bits. A rank sends 2 (n - 1) / n of the span.
+void GlooAllReduce(const GlooContext& context, uint32_t tag, Span span,
+                   ReduceOp op);
+void GlooBroadcast(const GlooContext& context, uint32_t tag, Span span,
+                   int root);
+void GlooBarrier(const GlooContext& context, uint32_t tag);
+void GlooAllGather(const GlooContext& context, uint32_t tag, Span input,
+                   Span output);
+// A ring; a rank sends (n - 1) / n of the input.
+void GlooReduceScatter(const GlooContext& context, uint32_t tag, Span input,
+                       Span output, ReduceOp op);
+void GlooAllToAll(const GlooContext& context, uint32_t tag, Span input,
+                  Span output);
+
+// The slot that a message between two ranks travels in; apart from those of
+// gloo's collectives.
+uint64_t MessageSlot(uint32_t tag);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_GLOO_COLLECTIVES_H_

@@ -1,0 +1,141 @@
+#include "client/comm/gloo/gloo_communicator.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/comm/executor.h"
+#include "client/comm/gloo/collectives.h"
+#include "client/comm/gloo/gloo_status.h"
+#include "client/comm/gloo/rendezvous.h"
+#include "client/comm/gloo/transport.h"
+#include "client/comm/host_span.h"
+
+namespace coxswain {
+namespace {
+
+class GlooCommunicator : public Communicator {
+ public:
+  GlooCommunicator(const CommunicatorOptions& options, GlooContext context,
+                   std::shared_ptr<TransportControl> control)
+      : Communicator(options.rank, options.size),
+        name_(absl::StrCat("rank ", options.rank, " of communicator '",
+                           options.id, "'")),
+        context_(std::move(context)),
+        control_(control),
+        executor_([control] { control->Interrupt(); }) {}
+
+  absl::string_view backend() const override { return "gloo"; }
+  void Abort(absl::string_view reason) override { executor_.Abort(reason); }
+  int64_t wire_bytes() const override { return control_->sent_bytes(); }
+
+ protected:
+  WorkPtr DoAllReduce(Span span, ReduceOp op) override {
+    return Collective("all-reduce", span, span, [=](uint32_t tag) {
+      GlooAllReduce(context_, tag, span, op);
+    });
+  }
+  WorkPtr DoBroadcast(Span span, int root) override {
+    return Collective("broadcast", span, span, [=](uint32_t tag) {
+      GlooBroadcast(context_, tag, span, root);
+    });
+  }
+  WorkPtr DoAllGather(Span input, Span output) override {
+    return Collective("all-gather", input, output, [=](uint32_t tag) {
+      GlooAllGather(context_, tag, input, output);
+    });
+  }
+  WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
+    return Collective("reduce-scatter", input, output, [=](uint32_t tag) {
+      GlooReduceScatter(context_, tag, input, output, op);
+    });
+  }
+  WorkPtr DoAllToAll(Span input, Span output) override {
+    return Collective("all-to-all", input, output, [=](uint32_t tag) {
+      GlooAllToAll(context_, tag, input, output);
+    });
+  }
+  WorkPtr DoBarrier() override {
+    return Run("barrier", [this](uint32_t tag) { GlooBarrier(context_, tag); });
+  }
+  WorkPtr DoSend(Span span, int peer, uint32_t tag) override {
+    return Message(
+        "send", span,
+        [=](UnboundBuffer* buffer) { buffer->send(peer, MessageSlot(tag)); },
+        [](UnboundBuffer* buffer) { buffer->waitSend(); });
+  }
+  WorkPtr DoReceive(Span span, int peer, uint32_t tag) override {
+    return Message(
+        "receive", span,
+        [=](UnboundBuffer* buffer) { buffer->recv(peer, MessageSlot(tag)); },
+        [](UnboundBuffer* buffer) { buffer->waitRecv(); });
+  }
+
+ private:
+  using UnboundBuffer = ::gloo::transport::UnboundBuffer;
+
+  template <typename Function>
+  WorkPtr Collective(const char* kind, const Span& input, const Span& output,
+                     Function function) {
+    for (const Span& span : {input, output}) {
+      if (auto status = CheckOnHost(*this, span); !status.ok()) {
+        return Work::Ended(status);
+      }
+    }
+    if (input.count == 0) return executor_.Nothing();
+    return Run(kind, std::move(function));
+  }
+
+  template <typename Function>
+  WorkPtr Run(const char* kind, Function function) {
+    const uint32_t tag = next_tag_++;
+    return executor_.RunInOrder([this, kind, tag, function] {
+      return CallGloo(absl::StrCat(kind, " of ", name_),
+                      [&] { function(tag); });
+    });
+  }
+
+  // Posts a message at once, so that messages pair up in the order in which
+  // they were started, and waits for its end.
+  template <typename Post, typename Await>
+  WorkPtr Message(const char* kind, const Span& span, Post post, Await await) {
+    if (auto status = CheckOnHost(*this, span); !status.ok()) {
+      return Work::Ended(status);
+    }
+    if (span.count == 0) return executor_.Nothing();
+    const std::string where = absl::StrCat(kind, " of ", name_);
+    auto buffer = std::make_shared<std::unique_ptr<UnboundBuffer>>();
+    return executor_.RunBeside(
+        [&] {
+          return CallGloo(where, [&] {
+            *buffer = context_->createUnboundBuffer(
+                span.data, static_cast<size_t>(span.bytes()));
+            post(buffer->get());
+          });
+        },
+        [where, buffer, await] {
+          return CallGloo(where, [&] { await(buffer->get()); });
+        });
+  }
+
+  const std::string name_;
+  const GlooContext context_;
+  const std::shared_ptr<TransportControl> control_;
+  uint32_t next_tag_ = 0;
+  // Last, so that its threads end before what they use.
+  Executor executor_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(
+    const CommunicatorOptions& options) {
+  auto control = std::make_shared<TransportControl>();
+  COXSWAIN_ASSIGN_OR_RETURN(GlooContext context,
+                            ConnectFullMesh(options, control));
+  return std::make_unique<GlooCommunicator>(options, std::move(context),
+                                            std::move(control));
+}
+
+}  // namespace coxswain

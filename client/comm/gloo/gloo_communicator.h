@@ -1,0 +1,33 @@
+#ifndef COXSWAIN_CLIENT_COMM_GLOO_GLOO_COMMUNICATOR_H_
+#define COXSWAIN_CLIENT_COMM_GLOO_GLOO_COMMUNICATOR_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "client/comm/communicator.h"
+
+namespace coxswain {
+
+// The CPU back end between hosts: gloo over TCP. Has every ability.
+//
+// Connects all ranks of options.id through options.store, and blocks until
+// they are connected. All ranks must call it with the same id, size and
+// timeout; an id is used once.
+//   INVALID_ARGUMENT   options that make no sense
+//   DEADLINE_EXCEEDED  not all came in time; the message names who did not
+//   UNAVAILABLE        a connection failed
+// and whatever the store returns.
+//
+// The communicator runs collectives on one thread of its own and messages on
+// others; gloo adds one for its sockets. Destruction aborts what is in flight
+// and closes the connections, which the peers see as UNAVAILABLE: a rank that
+// leaves in peace ends with a Barrier.
+//
+// Ranks must agree on counts and types, which gloo does not compare.
+// wire_bytes() counts payload without gloo's message headers.
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(
+    const CommunicatorOptions& options);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_GLOO_GLOO_COMMUNICATOR_H_

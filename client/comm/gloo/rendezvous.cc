@@ -1,0 +1,122 @@
+#include "client/comm/gloo/rendezvous.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "client/comm/gloo/gloo_status.h"
+
+namespace coxswain {
+namespace {
+
+// Gloo's store over ours, for one communicator. Gloo's keys are ranks.
+class PrefixedStore : public ::gloo::rendezvous::Store {
+ public:
+  explicit PrefixedStore(const CommunicatorOptions& options)
+      : options_(options),
+        deadline_(std::chrono::steady_clock::now() +
+                  absl::ToChronoNanoseconds(
+                      std::min(options.timeout, absl::Hours(24)))) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    const absl::Status status = options_.store->Set(
+        Key(key), absl::string_view(data.data(), data.size()));
+    if (!status.ok()) throw StoreFailure(status);
+  }
+
+  std::vector<char> get(const std::string& key) override {
+    const auto value = options_.store->Get(Key(key), TimeLeft());
+    if (value.ok()) return {value->begin(), value->end()};
+    if (!absl::IsDeadlineExceeded(value.status())) {
+      throw StoreFailure(value.status());
+    }
+    throw StoreFailure(absl::DeadlineExceededError(absl::StrCat(
+        "not all ranks came within ", absl::FormatDuration(options_.timeout),
+        "; missing: ", absl::StrJoin(Missing(), ", "))));
+  }
+
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) get(key);
+  }
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds&) override {
+    wait(keys);
+  }
+
+ private:
+  std::string Key(absl::string_view rank) const {
+    return absl::StrCat("gloo/", options_.id, "/", rank);
+  }
+  absl::Duration TimeLeft() const {
+    return std::max(
+        absl::FromChrono(deadline_ - std::chrono::steady_clock::now()),
+        absl::ZeroDuration());
+  }
+  std::vector<std::string> Missing() const {
+    std::vector<std::string> missing;
+    for (int rank = 0; rank < options_.size; ++rank) {
+      const auto value =
+          options_.store->Get(Key(absl::StrCat(rank)), absl::ZeroDuration());
+      if (!value.ok()) missing.push_back(absl::StrCat("rank ", rank));
+    }
+    return missing;
+  }
+
+  const CommunicatorOptions& options_;
+  const std::chrono::steady_clock::time_point deadline_;
+};
+
+absl::Status CheckOptions(const CommunicatorOptions& options) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("communicator '", options.id, "': rank ", options.rank,
+                     " is not a rank of a group of ", options.size));
+  }
+  if (options.timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "communicator '", options.id, "': the timeout ",
+        absl::FormatDuration(options.timeout), " must be greater than zero"));
+  }
+  if (options.store == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("communicator '", options.id,
+                     "': the gloo back end needs a rendezvous store"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<::gloo::Context>> ConnectFullMesh(
+    const CommunicatorOptions& options,
+    std::shared_ptr<TransportControl> control) {
+  COXSWAIN_RETURN_IF_ERROR(CheckOptions(options));
+  auto context =
+      std::make_shared<::gloo::rendezvous::Context>(options.rank, options.size);
+  const std::string where =
+      absl::StrCat("connecting rank ", options.rank, " of ", options.size,
+                   " of communicator '", options.id, "' at ", options.address);
+  COXSWAIN_RETURN_IF_ERROR(CallGloo(where, [&] {
+    // Gloo counts in milliseconds and takes zero for no bound.
+    context->setTimeout(std::max(std::chrono::milliseconds(1),
+                                 absl::ToChronoMilliseconds(std::min(
+                                     options.timeout, absl::Hours(24)))));
+    ::gloo::transport::tcp::attr attributes(options.address.c_str());
+    std::shared_ptr<::gloo::transport::Device> device = WatchDevice(
+        ::gloo::transport::tcp::CreateDevice(attributes), std::move(control));
+    PrefixedStore store(options);
+    context->connectFullMesh(store, device);
+  }));
+  return context;
+}
+
+}  // namespace coxswain

@@ -1,0 +1,75 @@
+#include "client/comm/in_process/in_process_communicator.h"
+
+#include <utility>
+
+#include "client/comm/host_span.h"
+#include "client/comm/in_process/in_process_world.h"
+
+namespace coxswain {
+
+InProcessCommunicator::InProcessCommunicator(
+    int rank, int size, std::shared_ptr<InProcessWorld> world)
+    : Communicator(rank, size),
+      world_(std::move(world)),
+      executor_([world = world_, rank] { world->Leave(rank); }) {}
+
+void InProcessCommunicator::Abort(absl::string_view reason) {
+  executor_.Abort(reason);
+}
+
+WorkPtr InProcessCommunicator::Start(CollectivePart part) {
+  for (const Span& span : {part.input, part.output}) {
+    if (auto status = CheckOnHost(*this, span); !status.ok()) {
+      return Work::Ended(status);
+    }
+  }
+  if (part.kind != CollectiveKind::kBarrier && part.input.count == 0) {
+    return executor_.Nothing();
+  }
+  return executor_.RunInOrder([this, part, sequence = next_sequence_++] {
+    return world_->Meet(rank(), sequence, part);
+  });
+}
+
+WorkPtr InProcessCommunicator::Exchange(bool is_send, Span span, int peer,
+                                        uint32_t tag) {
+  if (auto status = CheckOnHost(*this, span); !status.ok()) {
+    return Work::Ended(status);
+  }
+  if (span.count == 0) return executor_.Nothing();
+  auto message = std::make_shared<std::shared_ptr<InProcessWorld::Message>>();
+  return executor_.RunBeside(
+      [&] {
+        *message = world_->Post(rank(), is_send, span, peer, tag);
+        return absl::OkStatus();
+      },
+      [this, tag, message] { return world_->Await(rank(), tag, *message); });
+}
+
+WorkPtr InProcessCommunicator::DoAllReduce(Span span, ReduceOp op) {
+  return Start({CollectiveKind::kAllReduce, span, {}, op, 0});
+}
+WorkPtr InProcessCommunicator::DoBroadcast(Span span, int root) {
+  return Start({CollectiveKind::kBroadcast, span, {}, ReduceOp::kSum, root});
+}
+WorkPtr InProcessCommunicator::DoBarrier() {
+  return Start({CollectiveKind::kBarrier, {}, {}, ReduceOp::kSum, 0});
+}
+WorkPtr InProcessCommunicator::DoAllGather(Span input, Span output) {
+  return Start({CollectiveKind::kAllGather, input, output, ReduceOp::kSum, 0});
+}
+WorkPtr InProcessCommunicator::DoReduceScatter(Span input, Span output,
+                                               ReduceOp op) {
+  return Start({CollectiveKind::kReduceScatter, input, output, op, 0});
+}
+WorkPtr InProcessCommunicator::DoAllToAll(Span input, Span output) {
+  return Start({CollectiveKind::kAllToAll, input, output, ReduceOp::kSum, 0});
+}
+WorkPtr InProcessCommunicator::DoSend(Span span, int peer, uint32_t tag) {
+  return Exchange(true, span, peer, tag);
+}
+WorkPtr InProcessCommunicator::DoReceive(Span span, int peer, uint32_t tag) {
+  return Exchange(false, span, peer, tag);
+}
+
+}  // namespace coxswain

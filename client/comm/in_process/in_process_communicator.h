@@ -1,0 +1,46 @@
+#ifndef COXSWAIN_CLIENT_COMM_IN_PROCESS_IN_PROCESS_COMMUNICATOR_H_
+#define COXSWAIN_CLIENT_COMM_IN_PROCESS_IN_PROCESS_COMMUNICATOR_H_
+
+#include <memory>
+
+#include "client/comm/communicator.h"
+#include "client/comm/executor.h"
+#include "client/comm/in_process/collective.h"
+
+namespace coxswain {
+
+class InProcessWorld;
+
+// One rank of an InProcessWorld, which makes it. See Communicator.
+class InProcessCommunicator : public Communicator {
+ public:
+  InProcessCommunicator(int rank, int size,
+                        std::shared_ptr<InProcessWorld> world);
+
+  absl::string_view backend() const override { return "in_process"; }
+  void Abort(absl::string_view reason) override;
+  int64_t wire_bytes() const override { return 0; }
+
+ protected:
+  WorkPtr DoAllReduce(Span span, ReduceOp op) override;
+  WorkPtr DoBroadcast(Span span, int root) override;
+  WorkPtr DoBarrier() override;
+  WorkPtr DoAllGather(Span input, Span output) override;
+  WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override;
+  WorkPtr DoAllToAll(Span input, Span output) override;
+  WorkPtr DoSend(Span span, int peer, uint32_t tag) override;
+  WorkPtr DoReceive(Span span, int peer, uint32_t tag) override;
+
+ private:
+  WorkPtr Start(CollectivePart part);
+  WorkPtr Exchange(bool is_send, Span span, int peer, uint32_t tag);
+
+  const std::shared_ptr<InProcessWorld> world_;
+  int64_t next_sequence_ = 0;
+  // Last, so that its threads end before what they use.
+  Executor executor_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_IN_PROCESS_IN_PROCESS_COMMUNICATOR_H_

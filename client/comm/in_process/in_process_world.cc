@@ -1,0 +1,171 @@
+#include "client/comm/in_process/in_process_world.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "client/comm/in_process/in_process_communicator.h"
+
+namespace coxswain {
+
+std::shared_ptr<InProcessWorld> InProcessWorld::Create(int size,
+                                                       absl::Duration timeout) {
+  COXSWAIN_CHECK(size >= 1);
+  return std::shared_ptr<InProcessWorld>(new InProcessWorld(size, timeout));
+}
+
+InProcessWorld::InProcessWorld(int size, absl::Duration timeout)
+    : size_(size), timeout_(timeout), gone_(static_cast<size_t>(size), false) {}
+
+std::unique_ptr<Communicator> InProcessWorld::MakeRank(int rank) {
+  COXSWAIN_CHECK(rank >= 0 && rank < size_);
+  return std::make_unique<InProcessCommunicator>(rank, size_,
+                                                 shared_from_this());
+}
+
+void InProcessWorld::Leave(int rank) {
+  MutexLock lock(&mutex_);
+  gone_[static_cast<size_t>(rank)] = true;
+  changed_.NotifyAll();
+}
+
+std::vector<int> InProcessWorld::MissingLocked(const Meeting& meeting) const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (meeting.parts[static_cast<size_t>(rank)] == nullptr) {
+      missing.push_back(rank);
+    }
+  }
+  return missing;
+}
+
+bool InProcessWorld::AnyGoneLocked(const std::vector<int>& ranks) const {
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [this](int rank) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                       return gone_[static_cast<size_t>(rank)];
+                     });
+}
+
+absl::Status InProcessWorld::AwaitMeetingLocked(int rank,
+                                                absl::string_view what,
+                                                Meeting* meeting) {
+  const auto self = static_cast<size_t>(rank);
+  changed_.WaitFor(&mutex_, timeout_, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return meeting->closed || gone_[self] ||
+           AnyGoneLocked(MissingLocked(*meeting));
+  });
+  // Once closed, the last rank touches this rank's memory: no way out, and no
+  // long wait either.
+  if (meeting->closed) {
+    changed_.WaitForWork(&mutex_, [&] { return meeting->ended; });
+    return meeting->result;
+  }
+  const std::vector<int> missing = MissingLocked(*meeting);
+  meeting->parts[self] = nullptr;
+  --meeting->arrived;
+  if (gone_[self]) return absl::AbortedError("left");
+  const std::string ranks = absl::StrJoin(missing, ", ");
+  if (AnyGoneLocked(missing)) {
+    return absl::UnavailableError(
+        absl::StrCat(what, ": of the ranks it waits for (", ranks,
+                     ") one has aborted or was destroyed"));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat(what, ": no answer within ", absl::FormatDuration(timeout_),
+                   " from ranks ", ranks));
+}
+
+absl::Status InProcessWorld::Meet(int rank, int64_t sequence,
+                                  const CollectivePart& part) {
+  std::shared_ptr<Meeting> meeting;
+  {
+    MutexLock lock(&mutex_);
+    auto& slot = meetings_[sequence];
+    if (slot == nullptr) {
+      slot = std::make_shared<Meeting>();
+      slot->parts.resize(static_cast<size_t>(size_));
+    }
+    meeting = slot;
+    meeting->parts[static_cast<size_t>(rank)] = &part;
+    if (++meeting->arrived < size_) {
+      return AwaitMeetingLocked(
+          rank,
+          absl::StrCat(NameOf(part.kind), " of rank ", rank, " of ", size_),
+          meeting.get());
+    }
+    meeting->closed = true;
+    meetings_.erase(sequence);
+    changed_.NotifyAll();
+  }
+  absl::Status result = ComputeCollective(meeting->parts);
+  MutexLock lock(&mutex_);
+  meeting->result = result;
+  meeting->ended = true;
+  changed_.NotifyAll();
+  return result;
+}
+
+std::shared_ptr<InProcessWorld::Message> InProcessWorld::Post(
+    int rank, bool is_send, Span span, int peer, uint32_t tag) {
+  auto message = std::make_shared<Message>();
+  message->span = span;
+  message->is_send = is_send;
+  message->peer = peer;
+  const Channel channel =
+      is_send ? Channel(rank, peer, tag) : Channel(peer, rank, tag);
+  MutexLock lock(&mutex_);
+  auto& halves = messages_[channel];
+  if (halves.empty() || halves.front()->is_send == is_send) {
+    halves.push_back(message);
+    return message;
+  }
+  const auto other = halves.front();
+  halves.pop_front();
+  if (halves.empty()) messages_.erase(channel);
+  if (other->span.count == span.count && other->span.dtype == span.dtype) {
+    const Span& from = is_send ? span : other->span;
+    const Span& to = is_send ? other->span : span;
+    std::memcpy(to.data, from.data, from.bytes());
+  } else {
+    message->status = other->status = absl::InvalidArgumentError(absl::StrCat(
+        "a message between ranks ", rank, " and ", peer, " with tag ", tag,
+        " has ", span.count, " x ", NameOf(span.dtype), " at the first and ",
+        other->span.count, " x ", NameOf(other->span.dtype), " at the other"));
+  }
+  message->ended = other->ended = true;
+  changed_.NotifyAll();
+  return message;
+}
+
+absl::Status InProcessWorld::Await(int rank, uint32_t tag,
+                                   const std::shared_ptr<Message>& message) {
+  const auto self = static_cast<size_t>(rank);
+  const auto peer = static_cast<size_t>(message->peer);
+  MutexLock lock(&mutex_);
+  changed_.WaitFor(&mutex_, timeout_, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return message->ended || gone_[self] || gone_[peer];
+  });
+  if (message->ended) return message->status;
+  // Nobody may touch its memory from now on.
+  const Channel channel = message->is_send ? Channel(rank, message->peer, tag)
+                                           : Channel(message->peer, rank, tag);
+  auto& halves = messages_[channel];
+  halves.erase(std::remove(halves.begin(), halves.end(), message),
+               halves.end());
+  if (halves.empty()) messages_.erase(channel);
+  if (gone_[self]) return absl::AbortedError("left");
+  const std::string what =
+      absl::StrCat(message->is_send ? "send to" : "receive from", " rank ",
+                   message->peer, " with tag ", tag);
+  if (gone_[peer]) {
+    return absl::UnavailableError(
+        absl::StrCat(what, ": that rank has aborted or was destroyed"));
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      what, ": no answer within ", absl::FormatDuration(timeout_)));
+}
+
+}  // namespace coxswain

@@ -1,0 +1,98 @@
+#ifndef COXSWAIN_CLIENT_COMM_IN_PROCESS_IN_PROCESS_WORLD_H_
+#define COXSWAIN_CLIENT_COMM_IN_PROCESS_IN_PROCESS_WORLD_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "client/comm/communicator.h"
+#include "client/comm/in_process/collective.h"
+
+namespace coxswain {
+
+// One process group whose ranks live in one process: for tests, and for
+// programs with a thread per rank. Has every ability; reduces in rank order, so
+// results do not depend on timing; nothing leaves the process.
+//
+// Ranks that start different collectives, or with different counts, all get
+// INVALID_ARGUMENT with the difference. A rank whose communicator was aborted,
+// failed or was destroyed is gone, like a broken connection: whoever waits for
+// it gets UNAVAILABLE.
+//
+// Thread-safe. The communicators keep the world alive.
+class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
+ public:
+  // `timeout` bounds the wait for the other ranks in one operation.
+  static std::shared_ptr<InProcessWorld> Create(
+      int size, absl::Duration timeout = absl::Minutes(5));
+
+  // The communicator of `rank`; to be made once for each.
+  std::unique_ptr<Communicator> MakeRank(int rank);
+
+  // The following is for the communicators.
+
+  // Meets the other ranks in their `sequence`-th collective. Blocks.
+  absl::Status Meet(int rank, int64_t sequence, const CollectivePart& part);
+
+  // A message on its way: its sender's or its receiver's half.
+  struct Message {
+    Span span;
+    bool is_send;
+    int peer;  // of the rank that posted it
+    bool ended = false;
+    absl::Status status;
+  };
+  // Posts a half, so that halves pair up in the order of these calls.
+  std::shared_ptr<Message> Post(int rank, bool is_send, Span span, int peer,
+                                uint32_t tag);
+  // Waits for the other half. Blocks.
+  absl::Status Await(int rank, uint32_t tag,
+                     const std::shared_ptr<Message>& message);
+
+  // Says that `rank` takes part no longer, and wakes who waits for it.
+  void Leave(int rank);
+
+ private:
+  struct Meeting {
+    std::vector<const CollectivePart*> parts;  // null: has not come
+    int arrived = 0;
+    bool closed = false;  // all have come; the last of them computes
+    bool ended = false;
+    absl::Status result;
+  };
+  // Sender, receiver, tag.
+  using Channel = std::tuple<int, int, uint32_t>;
+
+  InProcessWorld(int size, absl::Duration timeout);
+  // The ranks that a meeting lacks, and whether one of them is gone.
+  std::vector<int> MissingLocked(const Meeting& meeting) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AnyGoneLocked(const std::vector<int>& ranks) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits until a meeting has ended; withdraws from it if it cannot.
+  absl::Status AwaitMeetingLocked(int rank, absl::string_view what,
+                                  Meeting* meeting)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const int size_;
+  const absl::Duration timeout_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<bool> gone_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, std::shared_ptr<Meeting>> meetings_ ABSL_GUARDED_BY(mutex_);
+  // Halves without their other half; one channel holds one kind only.
+  std::map<Channel, std::deque<std::shared_ptr<Message>>> messages_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_IN_PROCESS_IN_PROCESS_WORLD_H_

@@ -1,0 +1,58 @@
+#include "client/comm/loopback/loopback_communicator.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "client/comm/host_span.h"
+
+namespace coxswain {
+
+void LoopbackCommunicator::Abort(absl::string_view reason) {
+  MutexLock lock(&mutex_);
+  if (stopped_.ok()) stopped_ = absl::AbortedError(reason);
+}
+
+WorkPtr LoopbackCommunicator::Copy(const Span& input, const Span& output) {
+  for (const Span& span : {input, output}) {
+    if (auto status = CheckOnHost(*this, span); !status.ok()) {
+      return Work::Ended(status);
+    }
+  }
+  MutexLock lock(&mutex_);
+  if (stopped_.ok() && input.count > 0) {
+    std::memmove(output.data, input.data, input.bytes());
+  }
+  return Work::Ended(stopped_);
+}
+
+WorkPtr LoopbackCommunicator::DoAllReduce(Span span, ReduceOp) {
+  return Copy(span, span);
+}
+WorkPtr LoopbackCommunicator::DoBroadcast(Span span, int) {
+  return Copy(span, span);
+}
+WorkPtr LoopbackCommunicator::DoBarrier() { return Copy({}, {}); }
+WorkPtr LoopbackCommunicator::DoAllGather(Span input, Span output) {
+  return Copy(input, output);
+}
+WorkPtr LoopbackCommunicator::DoReduceScatter(Span input, Span output,
+                                              ReduceOp) {
+  return Copy(input, output);
+}
+WorkPtr LoopbackCommunicator::DoAllToAll(Span input, Span output) {
+  return Copy(input, output);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectLoopback(
+    const CommunicatorOptions& options) {
+  if (options.size == 1 && options.rank == 0) {
+    return std::make_unique<LoopbackCommunicator>();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("communicator '", options.id,
+                   "': the loopback back end is for rank 0 of a group of 1, "
+                   "not for rank ",
+                   options.rank, " of ", options.size));
+}
+
+}  // namespace coxswain

@@ -1,0 +1,32 @@
+#ifndef COXSWAIN_CLIENT_COMM_MEMORY_STORE_H_
+#define COXSWAIN_CLIENT_COMM_MEMORY_STORE_H_
+
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "client/comm/communicator.h"
+
+namespace coxswain {
+
+// The store for ranks that live in one process. Thread-safe. A Get that finds
+// nothing in time is DEADLINE_EXCEEDED.
+class MemoryStore : public RendezvousStore {
+ public:
+  absl::Status Set(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> Get(absl::string_view key,
+                                  absl::Duration timeout) override;
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_MEMORY_STORE_H_

@@ -1,0 +1,26 @@
+#ifndef COXSWAIN_CLIENT_COMM_REGISTRY_H_
+#define COXSWAIN_CLIENT_COMM_REGISTRY_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/comm/communicator.h"
+
+namespace coxswain {
+
+// Connects through the back end of this name. "auto" is loopback for a group
+// of one, and gloo otherwise. Blocks until all ranks are there. An unknown name
+// is INVALID_ARGUMENT that lists the valid ones; otherwise the errors of the
+// back end. Thread-safe.
+absl::StatusOr<std::unique_ptr<Communicator>> Connect(
+    absl::string_view backend, const CommunicatorOptions& options);
+
+// The names that Connect knows.
+std::vector<std::string> BackendNames();
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_REGISTRY_H_

@@ -1,0 +1,46 @@
+#include "client/group/process_group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "client/comm/registry.h"
+#include "client/store/store_client.h"
+
+namespace coxswain {
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Connect(
+    Description description, int rank, const ConnectOptions& options,
+    std::shared_ptr<Membership> membership) {
+  const std::vector<int>& ranks = description.ranks;
+  const auto position = std::find(ranks.begin(), ranks.end(), rank);
+  if (position == ranks.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " is not in the group '", description.name,
+                     "' of the ranks ", absl::StrJoin(ranks, ", ")));
+  }
+  CommunicatorOptions communicator_options;
+  communicator_options.id = description.communicator_id;
+  communicator_options.rank = static_cast<int>(position - ranks.begin());
+  communicator_options.size = static_cast<int>(ranks.size());
+  communicator_options.address = options.address;
+  communicator_options.timeout = options.timeout;
+  communicator_options.store = std::make_shared<StoreRendezvous>(
+      membership, description.communicator_id);
+  auto communicator =
+      ::coxswain::Connect(options.backend, communicator_options);
+  if (!communicator.ok()) return membership->Outcome(communicator.status());
+  return std::make_shared<ProcessGroup>(std::move(description),
+                                        communicator_options.rank,
+                                        std::move(communicator).value());
+}
+
+ProcessGroup::ProcessGroup(Description description, int group_rank,
+                           std::unique_ptr<Communicator> communicator)
+    : description_(std::move(description)),
+      rank_(group_rank),
+      communicator_(std::move(communicator)) {}
+
+}  // namespace coxswain

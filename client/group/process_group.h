@@ -1,0 +1,70 @@
+#ifndef COXSWAIN_CLIENT_GROUP_PROCESS_GROUP_H_
+#define COXSWAIN_CLIENT_GROUP_PROCESS_GROUP_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/comm/communicator.h"
+#include "client/rpc/membership.h"
+
+namespace coxswain {
+
+// One dimension of a device mesh, such as {"dp", 4}.
+struct MeshAxis {
+  std::string name;
+  int size = 0;
+};
+
+// Some ranks of a generation, and the communicator that connects them. Made
+// by Session. Immutable, hence thread-safe; the communicator has its own
+// rules.
+class ProcessGroup {
+ public:
+  // How a group connects; the same for all groups of a session.
+  struct ConnectOptions {
+    std::string backend = "auto";
+    std::string address;  // where this process's data connections listen
+    absl::Duration timeout = absl::Minutes(5);
+  };
+
+  // What the coordinator says of a group.
+  struct Description {
+    std::string name;
+    std::vector<int> ranks;  // the position is the rank in the group
+    std::string communicator_id;
+  };
+
+  // Connects rank `rank` of the job with the other members through the
+  // coordinator's store. Blocks until all have come. INVALID_ARGUMENT if
+  // `rank` is not a member; otherwise errors of the back end.
+  static absl::StatusOr<std::shared_ptr<ProcessGroup>> Connect(
+      Description description, int rank, const ConnectOptions& options,
+      std::shared_ptr<Membership> membership);
+
+  ProcessGroup(Description description, int group_rank,
+               std::unique_ptr<Communicator> communicator);
+
+  const std::string& name() const { return description_.name; }
+  const std::vector<int>& ranks() const { return description_.ranks; }
+  const std::string& communicator_id() const {
+    return description_.communicator_id;
+  }
+  int rank() const { return rank_; }  // in the group
+  int size() const { return static_cast<int>(description_.ranks.size()); }
+
+  // Valid as long as the group.
+  Communicator& communicator() const { return *communicator_; }
+
+ private:
+  const Description description_;
+  const int rank_;
+  const std::unique_ptr<Communicator> communicator_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_GROUP_PROCESS_GROUP_H_

@@ -1,0 +1,50 @@
+#ifndef COXSWAIN_CLIENT_REDUCE_BUCKET_H_
+#define COXSWAIN_CLIENT_REDUCE_BUCKET_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/comm/tensor.h"
+
+namespace coxswain {
+
+// One parameter of the model, as the reducer and the hooks know it. Its index
+// in the registration order is its number on every rank.
+struct ParameterSpec {
+  std::string name;            // unique in the model
+  std::vector<int64_t> shape;  // empty for a scalar
+  DType dtype = DType::kFloat32;
+  Device device;
+
+  // Product of the shape: 1 for a scalar.
+  int64_t count() const {
+    int64_t product = 1;
+    for (const int64_t extent : shape) product *= extent;
+    return product;
+  }
+};
+
+// One parameter's gradient inside a bucket.
+struct GradientSlot {
+  int parameter = 0;   // index in registration order
+  int64_t offset = 0;  // elements from the start of the bucket
+  int64_t count = 0;
+};
+
+// A run of gradients that is exchanged at once. All ranks have the same
+// buckets, and exchange them in the order of `index`.
+struct Bucket {
+  int index = 0;
+  bool last = false;  // the last one of the step
+  Span data;          // all gradients, one after the other, no gaps
+  std::vector<GradientSlot> gradients;
+
+  Span Gradient(const GradientSlot& slot) const {
+    return data.Slice(slot.offset, slot.count);
+  }
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_REDUCE_BUCKET_H_

@@ -1,0 +1,89 @@
+#ifndef COXSWAIN_CLIENT_REDUCE_HOOK_H_
+#define COXSWAIN_CLIENT_REDUCE_HOOK_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/comm/communicator.h"
+#include "client/reduce/bucket.h"
+#include "client/reduce/hook_state.h"
+
+namespace coxswain {
+
+// One bucket's exchange in flight.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+
+  // Goes on until a collective has been started whose result is needed, and
+  // returns its handle; the caller calls again once that has ended with OK.
+  // Returns nullptr when the averaged gradient stands in the bucket. An error
+  // ends the exchange; the caller then aborts the communicator and rolls the
+  // step back. The number of calls is the same on all ranks and steps of a
+  // given mode, because the caller interleaves the exchanges of several
+  // buckets in an order that all ranks must share.
+  virtual absl::StatusOr<WorkPtr> Advance() = 0;
+};
+
+// A communication hook: turns each rank's gradients into their average over
+// the ranks. The socket that hooks/ plugs into, and the user's own hooks.
+//
+// A step is a transaction. Prepare may be called for any number of buckets,
+// in index order, each index at most once per step; it stages what the hook
+// will remember (error feedback, factors, step count). Commit makes it
+// current, Rollback forgets it: after Rollback the hook is as it was before
+// the first Prepare of the step.
+//
+// Life-cycle: Configure, then steps; Configure again when the parameters'
+// buckets, the world size or the generation change (between steps only).
+// State is kept by parameter name and shape, so it survives that.
+//
+// Threading: one thread at a time; the reducer calls it from its exchange
+// thread. Exchanges do not outlive the hook, nor the step.
+//
+// All ranks compute the same bits: no reduction whose order may vary.
+class Hook {
+ public:
+  virtual ~Hook() = default;
+
+  // The canonical spec: parsing it gives an equal hook.
+  virtual std::string spec() const = 0;
+
+  // What the model consists of, by registration index, and how many ranks
+  // average.
+  virtual absl::Status Configure(const std::vector<ParameterSpec>& parameters,
+                                 int world_size) = 0;
+
+  // Begins the exchange of one bucket, which holds this rank's gradients (the
+  // sum over its micro-batches) and stays valid until the exchange has ended.
+  virtual absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
+      const Bucket& bucket, Communicator& communicator) = 0;
+
+  // Ends the step.
+  virtual absl::Status Commit() = 0;
+  virtual void Rollback() = 0;
+
+  // Committed steps.
+  virtual int64_t step() const = 0;
+  // Whether the next step runs as the spec asks for; false while a hook waits
+  // for its start_step and averages plainly.
+  virtual bool started() const { return true; }
+
+  // This rank's shard of the state, between steps. Collective: all ranks of
+  // `communicator` call it. A hook without state returns an empty one.
+  virtual absl::StatusOr<HookState> SaveState(Communicator& communicator) = 0;
+
+  // Takes over a merged state, saved on any world size, after Configure.
+  // FAILED_PRECONDITION if it is another hook's or another model's; the
+  // message says what differs, and the hook stays as it was.
+  virtual absl::Status LoadState(const HookState& state, int rank,
+                                 int world_size) = 0;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_REDUCE_HOOK_H_

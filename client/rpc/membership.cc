@@ -1,0 +1,31 @@
+#include "client/rpc/membership.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error_detail.h"
+
+namespace coxswain {
+
+absl::Status Membership::Outcome(absl::Status status) {
+  if (status.ok()) return status;
+  const absl::Status end = ended_.status();
+  if (!end.ok()) return end;
+  if (IsStaleFence(status)) stale_.Raise(status);
+  return status;
+}
+
+bool IsStaleFence(const absl::Status& status) {
+  const auto payload = status.GetPayload(kErrorDetailUrl);
+  v1::ErrorDetail detail;
+  return payload.has_value() && detail.ParseFromString(std::string(*payload)) &&
+         detail.has_stale_fence();
+}
+
+int64_t TimeoutMillis(absl::Duration timeout) {
+  const absl::Duration year = absl::Hours(24 * 365);
+  return absl::ToInt64Milliseconds(
+      std::clamp(timeout, absl::ZeroDuration(), year));
+}
+
+}  // namespace coxswain

@@ -1,0 +1,76 @@
+#ifndef COXSWAIN_CLIENT_RPC_MEMBERSHIP_H_
+#define COXSWAIN_CLIENT_RPC_MEMBERSHIP_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/rpc/cancel_signal.h"
+#include "client/rpc/coordinator_stub.h"
+#include "client/rpc/retrying_coordinator_stub.h"
+
+namespace coxswain {
+
+// A member's right to speak in one generation: the stub, the fence that its
+// requests carry, and the signal that ends its calls. Made by Session, shared
+// by the rooms that make calls for it. Thread-safe.
+class Membership {
+ public:
+  Membership(std::shared_ptr<CoordinatorStub> stub, v1::Fence fence,
+             const RetryPolicy& policy)
+      : stub_(std::move(stub)), fence_(std::move(fence)), policy_(policy) {}
+
+  CoordinatorStub& stub() const { return *stub_; }
+  const std::string& job() const { return fence_.job(); }
+  const RetryPolicy& policy() const { return policy_; }
+
+  // The fence without, and with, a new request id.
+  const v1::Fence& fence() const { return fence_; }
+  v1::Fence NewRequest() const {
+    v1::Fence fence = fence_;
+    fence.set_request_id(policy_.random->NextId());
+    return fence;
+  }
+
+  // Raised when the generation ends for this member, with the reason.
+  CancelSignal& ended() { return ended_; }
+  // Raised when an answer has shown that the fence is stale.
+  CancelSignal& stale() { return stale_; }
+
+  // Options of a call that the end of the generation ends. A call that waits
+  // at the coordinator is given a little longer than its wait, so that the
+  // coordinator's own, better message comes first.
+  CallOptions Call(absl::Duration timeout = absl::Seconds(30)) {
+    CallOptions options;
+    options.timeout = timeout;
+    options.cancel = &ended_;
+    return options;
+  }
+  CallOptions WaitingCall(absl::Duration wait) {
+    return Call(wait + absl::Seconds(5));
+  }
+
+  // What a room returns for the outcome of a call: the reason of the end if
+  // the generation has ended meanwhile. Watches for stale fences.
+  absl::Status Outcome(absl::Status status);
+
+ private:
+  const std::shared_ptr<CoordinatorStub> stub_;
+  const v1::Fence fence_;
+  const RetryPolicy policy_;
+  CancelSignal ended_;
+  CancelSignal stale_;
+};
+
+// Whether the error's detail says that the request's fence is stale.
+bool IsStaleFence(const absl::Status& status);
+
+// The milliseconds of a request's timeout field: at least 0, at most a year.
+int64_t TimeoutMillis(absl::Duration timeout);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_RPC_MEMBERSHIP_H_

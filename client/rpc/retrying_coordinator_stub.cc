@@ -1,0 +1,79 @@
+#include "client/rpc/retrying_coordinator_stub.h"
+
+#include <string>
+#include <utility>
+
+#include "base/backoff.h"
+
+namespace coxswain {
+namespace {
+
+class RetryingCoordinatorStub : public CoordinatorStub {
+ public:
+  RetryingCoordinatorStub(std::shared_ptr<CoordinatorStub> stub,
+                          const RetryPolicy& policy)
+      : stub_(std::move(stub)), policy_(policy) {}
+
+  absl::Status Call(absl::string_view method,
+                    const google::protobuf::MessageLite& request,
+                    google::protobuf::MessageLite* response,
+                    const CallOptions& options) override {
+    if (!options.retry) return stub_->Call(method, request, response, options);
+    return CallWithRetries(policy_, options, [&](absl::Duration left) {
+      CallOptions once = options;
+      once.timeout = left;
+      return stub_->Call(method, request, response, once);
+    });
+  }
+
+  std::unique_ptr<AttachStream> Attach(
+      StreamCallbacks<v1::AttachEvent> callbacks) override {
+    return stub_->Attach(std::move(callbacks));
+  }
+  std::unique_ptr<EventStream> Watch(
+      const v1::WatchRequest& request, CancelSignal* cancel,
+      StreamCallbacks<v1::WatchEvent> callbacks) override {
+    return stub_->Watch(request, cancel, std::move(callbacks));
+  }
+  std::unique_ptr<UploadStream> Upload(const CallOptions& options) override {
+    return stub_->Upload(options);
+  }
+  std::unique_ptr<DownloadStream> Download(
+      const v1::DownloadRequest& request, const CallOptions& options) override {
+    return stub_->Download(request, options);
+  }
+  bool Connected() const override { return stub_->Connected(); }
+  std::string address() const override { return stub_->address(); }
+
+ private:
+  const std::shared_ptr<CoordinatorStub> stub_;
+  const RetryPolicy policy_;
+};
+
+}  // namespace
+
+absl::Status CallWithRetries(
+    const RetryPolicy& policy, const CallOptions& options,
+    const std::function<absl::Status(absl::Duration left)>& attempt) {
+  CancelSignal never;
+  CancelSignal* cancel = options.cancel == nullptr ? &never : options.cancel;
+  const absl::Time deadline = policy.clock->Now() + options.timeout;
+  Backoff backoff(policy.base, policy.cap, policy.random);
+  absl::Duration left = options.timeout;
+  while (true) {
+    absl::Status status = attempt(left);
+    if (!absl::IsUnavailable(status)) return status;
+    const absl::Duration pause = backoff.Next();
+    if (policy.clock->Now() + pause >= deadline) return status;
+    if (cancel->WaitFor(pause)) return cancel->status();
+    left = deadline - policy.clock->Now();
+    if (left <= absl::ZeroDuration()) return status;
+  }
+}
+
+std::shared_ptr<CoordinatorStub> MakeRetryingCoordinatorStub(
+    std::shared_ptr<CoordinatorStub> stub, const RetryPolicy& policy) {
+  return std::make_shared<RetryingCoordinatorStub>(std::move(stub), policy);
+}
+
+}  // namespace coxswain

@@ -1,0 +1,213 @@
+#include "client/session/attachment.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/backoff.h"
+#include "base/error_detail.h"
+#include "base/logging.h"
+
+namespace coxswain {
+namespace {
+
+// Whether opening the stream again may help after this end of it.
+bool IsLostConnection(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kUnimplemented:
+      return false;
+    default:
+      return true;
+  }
+}
+
+absl::Status FromAbort(const v1::Abort& abort) {
+  std::string text = abort.reason();
+  const v1::Member& member = abort.lost().member();
+  if (abort.has_lost() && !absl::StrContains(text, member.host())) {
+    absl::StrAppend(&text, " (lost: rank ", member.rank(), " on host ",
+                    member.host(), ")");
+  }
+  absl::Status status = absl::AbortedError(text);
+  if (abort.has_lost()) {
+    v1::ErrorDetail detail;
+    *detail.mutable_member_lost() = abort.lost();
+    status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
+  }
+  return status;
+}
+
+absl::Status Unreachable(const std::string& address, absl::Duration grace,
+                         const absl::Status& last) {
+  return absl::AbortedError(absl::StrCat(
+      "the coordinator at ", address, " could not be reached for ",
+      absl::FormatDuration(grace), " (last error: ", last.message(),
+      "); is `coxswain serve` still running?"));
+}
+
+}  // namespace
+
+Attachment::Attachment(std::shared_ptr<Membership> membership,
+                       const Options& options,
+                       std::function<v1::Heartbeat()> progress,
+                       std::function<void(const absl::Status&)> on_end)
+    : membership_(std::move(membership)),
+      options_(options),
+      progress_(std::move(progress)),
+      on_end_(std::move(on_end)),
+      lost_since_(membership_->policy().clock->Now()) {
+  thread_ = std::thread([this]() { Run(); });
+}
+
+absl::Status Attachment::WaitUntilAttached(absl::Duration timeout) {
+  MutexLock lock(&mutex_);
+  changed_.WaitFor(&mutex_, timeout,
+                   [this]() { return attached_ || FinishedLocked(); });
+  if (!end_.ok() || attached_) return end_;
+  return absl::DeadlineExceededError(
+      absl::StrCat("the coordinator at ", membership_->stub().address(),
+                   " did not accept the stream of this worker within ",
+                   absl::FormatDuration(timeout)));
+}
+
+void Attachment::NoteStale(const absl::Status& status) {
+  MutexLock lock(&mutex_);
+  if (stale_.ok()) stale_ = status;
+  changed_.NotifyAll();
+}
+
+void Attachment::Leaving() {
+  MutexLock lock(&mutex_);
+  leaving_ = true;
+  changed_.NotifyAll();
+}
+
+void Attachment::Stop() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Attachment::Run() {
+  const RetryPolicy& policy = membership_->policy();
+  Backoff backoff(policy.base, policy.cap, policy.random);
+  while (const std::optional<absl::Status> end = ServeOneStream()) {
+    MutexLock lock(&mutex_);
+    if (attached_) {
+      attached_ = false;
+      lost_since_ = policy.clock->Now();
+      backoff.Reset();
+      if (IsLostConnection(*end)) {
+        LogWarning("coordinator_lost",
+                   {{"job", membership_->job()},
+                    {"coordinator", membership_->stub().address()},
+                    {"error", end->message()}});
+      }
+    }
+    if (!IsLostConnection(*end)) {
+      absl::Status why = absl::AbortedError(end->message());
+      if (const auto payload = end->GetPayload(kErrorDetailUrl)) {
+        why.SetPayload(kErrorDetailUrl, *payload);
+      }
+      EndLocked(why);
+    } else if (GraceOverLocked()) {
+      EndLocked(
+          Unreachable(membership_->stub().address(), options_.grace, *end));
+    } else {
+      changed_.WaitFor(&mutex_, backoff.Next(),
+                       [this]() { return FinishedLocked(); });
+    }
+    if (FinishedLocked()) break;
+  }
+  absl::Status end;
+  {
+    MutexLock lock(&mutex_);
+    if (!stopping_ && !leaving_) end = end_;
+  }
+  if (!end.ok()) on_end_(end);
+}
+
+std::unique_ptr<AttachStream> Attachment::OpenStream() {
+  {
+    MutexLock lock(&mutex_);
+    stream_end_.reset();
+  }
+  StreamCallbacks<v1::AttachEvent> callbacks;
+  callbacks.on_event = [this](const v1::AttachEvent& event) { OnEvent(event); };
+  callbacks.on_end = [this](const absl::Status& status) {
+    MutexLock lock(&mutex_);
+    stream_end_ = status;
+    changed_.NotifyAll();
+  };
+  auto stream = membership_->stub().Attach(std::move(callbacks));
+  v1::AttachRequest request;
+  *request.mutable_hello()->mutable_fence() = membership_->fence();
+  stream->Send(request);
+  return stream;
+}
+
+std::optional<absl::Status> Attachment::ServeOneStream() {
+  const std::unique_ptr<AttachStream> stream = OpenStream();
+  bool stale = false;
+  while (true) {
+    bool attached = false;
+    {
+      MutexLock lock(&mutex_);
+      const bool woken = changed_.WaitFor(
+          &mutex_, stale ? options_.abort_margin : options_.heartbeat_interval,
+          [&]() {
+            return FinishedLocked() || stream_end_.has_value() ||
+                   stale != !stale_.ok();
+          });
+      if (FinishedLocked()) return std::nullopt;
+      if (stream_end_.has_value()) return stream_end_;
+      // The margin for a better reason has passed.
+      if (stale && !woken) return stale_;
+      stale = !stale_.ok();
+      if (!attached_ && GraceOverLocked()) {
+        return absl::UnavailableError("it does not answer");
+      }
+      attached = attached_ && !woken;
+    }
+    if (!attached) continue;
+    v1::AttachRequest request;
+    *request.mutable_heartbeat() = progress_();
+    stream->Send(request);
+  }
+}
+
+void Attachment::OnEvent(const v1::AttachEvent& event) {
+  if (event.has_member_left()) {
+    const v1::Member& member = event.member_left().member();
+    LogInfo("member_left", {{"job", membership_->job()},
+                            {"rank", member.rank()},
+                            {"host", member.host()},
+                            {"reason", event.member_left().reason()}});
+  }
+  MutexLock lock(&mutex_);
+  if (event.has_attached()) attached_ = true;
+  if (event.has_abort()) EndLocked(FromAbort(event.abort()));
+  changed_.NotifyAll();
+}
+
+bool Attachment::GraceOverLocked() const {
+  return membership_->policy().clock->Now() - lost_since_ >= options_.grace;
+}
+
+void Attachment::EndLocked(const absl::Status& why) {
+  if (end_.ok()) end_ = why;
+  changed_.NotifyAll();
+}
+
+}  // namespace coxswain

@@ -1,0 +1,92 @@
+#ifndef COXSWAIN_CLIENT_SESSION_ATTACHMENT_H_
+#define COXSWAIN_CLIENT_SESSION_ATTACHMENT_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "client/rpc/coordinator_stub.h"
+#include "client/rpc/membership.h"
+
+namespace coxswain {
+
+// Holds a member's Attach stream open: sends heartbeats, opens the stream
+// again when the connection breaks, and finds out when the generation is over.
+// A part of Session. One thread of its own does the work, so that an abort is
+// acted upon at once and never on a thread of gRPC.
+//
+//   opening --Attached--> attached --connection lost--> opening ...
+//      |                     |
+//      +--grace has passed, Abort, stale fence, stream refused--> ended
+class Attachment {
+ public:
+  struct Options {
+    absl::Duration heartbeat_interval = absl::Seconds(1);
+    // How long the stream may be gone before the generation counts as over.
+    absl::Duration grace = absl::Seconds(30);
+    // How long an Abort, which names the cause, may come after another answer
+    // has shown that the fence is stale.
+    absl::Duration abort_margin = absl::Seconds(1);
+  };
+
+  // `progress` is asked before each heartbeat; `on_end` is told once why the
+  // generation is over, unless Stop or Leaving came first. Both run on the
+  // attachment's thread, without a lock held.
+  Attachment(std::shared_ptr<Membership> membership, const Options& options,
+             std::function<v1::Heartbeat()> progress,
+             std::function<void(const absl::Status&)> on_end);
+  ~Attachment() { Stop(); }
+
+  // Waits until the coordinator has accepted the stream. The reason if the
+  // generation ended before, DEADLINE_EXCEEDED after `timeout`.
+  absl::Status WaitUntilAttached(absl::Duration timeout);
+
+  // Another answer has shown that the fence is stale.
+  void NoteStale(const absl::Status& status);
+
+  // From now on the end of the stream is expected and not reported.
+  void Leaving();
+
+  // Closes the stream and waits for the thread. Not from `on_end`.
+  void Stop();
+
+ private:
+  void Run();
+  // Opens a stream and serves it to its end, whose status it returns; nullopt
+  // when there is nothing more to do.
+  std::optional<absl::Status> ServeOneStream();
+  std::unique_ptr<AttachStream> OpenStream();
+  void OnEvent(const v1::AttachEvent& event);
+  // Whether the silence of the coordinator has outlasted the grace.
+  bool GraceOverLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool FinishedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || leaving_ || !end_.ok();
+  }
+  void EndLocked(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::shared_ptr<Membership> membership_;
+  const Options options_;
+  const std::function<v1::Heartbeat()> progress_;
+  const std::function<void(const absl::Status&)> on_end_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  bool attached_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time lost_since_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> stream_end_ ABSL_GUARDED_BY(mutex_);
+  absl::Status stale_ ABSL_GUARDED_BY(mutex_);
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);  // why the generation is over
+
+  std::thread thread_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_SESSION_ATTACHMENT_H_

@@ -1,0 +1,48 @@
+#ifndef COXSWAIN_CLIENT_SESSION_JOB_H_
+#define COXSWAIN_CLIENT_SESSION_JOB_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "client/reduce/bucket.h"
+
+namespace coxswain {
+
+// What all workers of a job must have in common. The coordinator compares it
+// when they join, so that a difference is an error there and not a hang or a
+// wrong sum later.
+struct JobManifest {
+  int world_size = 0;              // 0: as SessionOptions says
+  std::string hook = "allreduce";  // canonical spec
+  int accumulation_steps = 1;
+  std::vector<ParameterSpec> parameters;  // in registration order
+  // Further settings that change results or the order of collectives: bucket
+  // caps, seed.
+  std::map<std::string, std::string> settings;
+};
+
+// When gradients are exchanged, and how: decided by the coordinator.
+struct JobPlan {
+  int64_t version = 0;
+  int accumulation_steps = 1;
+  std::string hook;
+  int64_t compression_start_step = -1;  // -1: the hook's own start_step
+};
+
+// A worker that holds a rank.
+struct JobMember {
+  WorkerIdentity identity;
+  Incarnation incarnation;
+  int rank = 0;
+  int local_rank = 0;
+  std::string host;     // for people
+  std::string address;  // where its data connections listen
+  std::vector<std::string> topology;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_SESSION_JOB_H_

@@ -1,0 +1,20 @@
+#ifndef COXSWAIN_CLIENT_SESSION_JOIN_H_
+#define COXSWAIN_CLIENT_SESSION_JOIN_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/rpc/coordinator_stub.h"
+#include "client/session/session_options.h"
+
+namespace coxswain {
+
+// The first part of Session::Join: asks until the coordinator answers, says
+// meanwhile what it waits for, and words what went wrong. Fills in the
+// request's address, if empty, and its timeout.
+absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,
+                                         CoordinatorStub& stub,
+                                         v1::JoinRequest* request);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_SESSION_JOIN_H_

@@ -1,0 +1,468 @@
+#include "client/session/session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "client/session/attachment.h"
+#include "client/session/join.h"
+
+namespace coxswain {
+namespace {
+
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(5);
+constexpr absl::Duration kDestructorTimeout = absl::Seconds(2);
+constexpr absl::Duration kAttachTimeout = absl::Seconds(30);
+constexpr absl::string_view kWorldName = "world";
+
+std::string HostName() {
+  char name[256] = "";
+  if (gethostname(name, sizeof(name) - 1) != 0) return "localhost";
+  return name;
+}
+
+absl::Status FillDefaults(const JobManifest& manifest,
+                          SessionOptions* options) {
+  if (options->coordinator.empty() || options->job.empty()) {
+    return absl::InvalidArgumentError(
+        "SessionOptions need the coordinator's HOST:PORT and the job's name");
+  }
+  if (options->world_size > 0 && manifest.world_size > 0 &&
+      options->world_size != manifest.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the launcher starts ", options->world_size,
+                     " workers (COXSWAIN_WORLD_SIZE), the program asks for ",
+                     manifest.world_size));
+  }
+  options->world_size = std::max(options->world_size, manifest.world_size);
+  if (options->world_size < 1) {
+    return absl::InvalidArgumentError(
+        "the world size is not known: set COXSWAIN_WORLD_SIZE, "
+        "SessionOptions::world_size or JobManifest::world_size");
+  }
+  if (options->host.empty()) options->host = HostName();
+  if (options->identity.node.empty()) options->identity.node = options->host;
+  if (options->incarnation == Incarnation()) {
+    options->incarnation = Incarnation(options->random->NextId());
+  }
+  return absl::OkStatus();
+}
+
+v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
+                                const JobManifest& manifest) {
+  v1::JoinRequest request;
+  request.set_job(options.job);
+  request.mutable_identity()->set_node(options.identity.node);
+  request.mutable_identity()->set_slot(options.identity.slot);
+  request.set_incarnation(options.incarnation.value());
+  request.set_launcher_id(options.launcher_id);
+  request.set_host(options.host);
+  request.set_address(options.address);
+  request.mutable_topology()->Assign(options.topology.begin(),
+                                     options.topology.end());
+  v1::Manifest* wire = request.mutable_manifest();
+  wire->set_world_size(options.world_size);
+  wire->set_hook(manifest.hook);
+  wire->set_accumulation_steps(manifest.accumulation_steps);
+  for (const ParameterSpec& parameter : manifest.parameters) {
+    v1::ParameterInfo* info = wire->add_parameters();
+    info->set_name(parameter.name);
+    info->mutable_shape()->Assign(parameter.shape.begin(),
+                                  parameter.shape.end());
+    info->set_dtype(std::string(NameOf(parameter.dtype)));
+  }
+  wire->mutable_settings()->insert(manifest.settings.begin(),
+                                   manifest.settings.end());
+  return request;
+}
+
+v1::Fence MakeFence(const SessionOptions& options,
+                    const v1::JoinResponse& joined) {
+  v1::Fence fence;
+  fence.set_cluster_id(joined.cluster_id());
+  fence.set_term(joined.term());
+  fence.set_job(options.job);
+  fence.set_generation(joined.generation());
+  fence.set_incarnation(options.incarnation.value());
+  return fence;
+}
+
+JobMember FromProto(const v1::Member& wire) {
+  JobMember member;
+  member.identity = {wire.identity().node(), wire.identity().slot()};
+  member.incarnation = Incarnation(wire.incarnation());
+  member.rank = wire.rank();
+  member.local_rank = wire.local_rank();
+  member.host = wire.host();
+  member.address = wire.address();
+  member.topology = {wire.topology().begin(), wire.topology().end()};
+  return member;
+}
+
+std::vector<JobMember> FromProto(
+    const google::protobuf::RepeatedPtrField<v1::Member>& wires) {
+  std::vector<JobMember> members;
+  for (const v1::Member& wire : wires) members.push_back(FromProto(wire));
+  return members;
+}
+
+JobPlan FromProto(const v1::Plan& wire) {
+  return JobPlan{wire.version(), wire.accumulation_steps(), wire.hook(),
+                 wire.compression_start_step()};
+}
+
+}  // namespace
+
+// What a session consists of, and how its generation ends.
+class Session::Core {
+ public:
+  Core(SessionOptions options, std::shared_ptr<CoordinatorStub> stub,
+       const v1::JoinResponse& joined);
+  ~Core() {
+    if (attachment_ != nullptr) attachment_->Stop();
+  }
+
+  // Opens the Attach stream and waits until the coordinator has accepted it.
+  absl::Status Attach(const v1::JoinResponse& joined);
+
+  // The group of this description, connected now unless it is already.
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> Obtain(
+      const v1::GroupInfo& info);
+
+  absl::Status Leave(absl::string_view reason, bool failed,
+                     absl::Duration timeout);
+  void OnAbort(std::function<void(const absl::Status&)> callback);
+  absl::Status status() const {
+    MutexLock lock(&mutex_);
+    return status_;
+  }
+
+  const SessionOptions options;
+  const int rank;
+  const int64_t generation;
+  const JobPlan plan;
+  const std::vector<JobMember> members;
+  const std::shared_ptr<Membership> membership;
+  StoreClient store;
+  CheckpointClient checkpoints;
+  std::atomic<int64_t> step{0};
+
+ private:
+  using AbortCallback = std::function<void(const absl::Status&)>;
+
+  v1::Heartbeat Progress() const;
+  // The generation is over, and not by Leave. On the attachment's thread.
+  void OnEnd(const absl::Status& why);
+  // Ends waiting calls and, if asked to, the communicators.
+  void Close(const absl::Status& why, bool abort_communicators);
+  // Keeps a group that has just been connected.
+  absl::Status Keep(const std::shared_ptr<ProcessGroup>& group);
+
+  mutable Mutex mutex_;
+  CondVar connected_;
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;
+  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;   // communicators are
+  bool reported_ ABSL_GUARDED_BY(mutex_) = false;  // to on_abort_
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::vector<AbortCallback> on_abort_ ABSL_GUARDED_BY(mutex_);
+  // By communicator id. All of them live as long as the session.
+  std::map<std::string, std::shared_ptr<ProcessGroup>> groups_
+      ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> connecting_ ABSL_GUARDED_BY(mutex_);
+
+  // Its thread calls OnEnd and Progress.
+  std::shared_ptr<Attachment> attachment_;
+};
+
+Session::Core::Core(SessionOptions options_in,
+                    std::shared_ptr<CoordinatorStub> stub,
+                    const v1::JoinResponse& joined)
+    : options(std::move(options_in)),
+      rank(joined.rank()),
+      generation(joined.generation()),
+      plan(FromProto(joined.plan())),
+      members(FromProto(joined.members())),
+      membership(std::make_shared<Membership>(
+          std::move(stub), MakeFence(options, joined),
+          RetryPolicy{options.clock, options.random, options.retry_base,
+                      options.retry_cap})),
+      store(membership),
+      checkpoints(membership) {}
+
+absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
+  Attachment::Options attachment;
+  attachment.grace = options.reattach_grace;
+  if (joined.heartbeat_interval_ms() > 0) {
+    attachment.heartbeat_interval =
+        absl::Milliseconds(joined.heartbeat_interval_ms());
+  }
+  attachment_ = std::make_shared<Attachment>(
+      membership, attachment, [this]() { return Progress(); },
+      [this](const absl::Status& why) { OnEnd(why); });
+  // The membership lives on in watches that outlive the session.
+  membership->stale().OnRaise([attachment = std::weak_ptr(attachment_),
+                               membership = membership.get()]() {
+    if (const auto living = attachment.lock()) {
+      living->NoteStale(membership->stale().status());
+    }
+  });
+  return attachment_->WaitUntilAttached(
+      std::max(kAttachTimeout, options.reattach_grace));
+}
+
+v1::Heartbeat Session::Core::Progress() const {
+  v1::Heartbeat heartbeat;
+  heartbeat.set_step(step.load());
+  int64_t sequence = 0, payload_bytes = 0, wire_bytes = 0;
+  MutexLock lock(&mutex_);
+  for (const auto& [id, group] : groups_) {
+    sequence += group->communicator().sequence();
+    payload_bytes += group->communicator().payload_bytes();
+    wire_bytes += group->communicator().wire_bytes();
+  }
+  heartbeat.set_collective_sequence(sequence);
+  heartbeat.set_payload_bytes(payload_bytes);
+  heartbeat.set_wire_bytes(wire_bytes);
+  return heartbeat;
+}
+
+void Session::Core::OnEnd(const absl::Status& why) {
+  LogError("generation_ended", {{"job", options.job},
+                                {"rank", rank},
+                                {"generation", generation},
+                                {"reason", why.message()}});
+  Close(why, /*abort_communicators=*/true);
+  std::vector<AbortCallback> callbacks;
+  {
+    MutexLock lock(&mutex_);
+    reported_ = true;
+    callbacks.swap(on_abort_);
+  }
+  for (const AbortCallback& callback : callbacks) callback(why);
+}
+
+void Session::Core::Close(const absl::Status& why, bool abort_communicators) {
+  std::vector<std::shared_ptr<ProcessGroup>> groups;
+  {
+    MutexLock lock(&mutex_);
+    if (!status_.ok()) return;
+    status_ = why;
+    aborted_ = abort_communicators;
+    for (const auto& [id, group] : groups_) groups.push_back(group);
+  }
+  if (abort_communicators) {
+    for (const auto& group : groups) group->communicator().Abort(why.message());
+  }
+  membership->ended().Raise(why);
+}
+
+void Session::Core::OnAbort(AbortCallback callback) {
+  absl::Status ended;
+  {
+    MutexLock lock(&mutex_);
+    if (left_) return;
+    if (!reported_) {
+      on_abort_.push_back(std::move(callback));
+      return;
+    }
+    ended = status_;
+  }
+  callback(ended);
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::Core::Obtain(
+    const v1::GroupInfo& info) {
+  ProcessGroup::Description description{
+      info.name(),
+      {info.ranks().begin(), info.ranks().end()},
+      info.communicator_id()};
+  const std::string id = description.communicator_id;
+  {
+    MutexLock lock(&mutex_);
+    if (!connected_.WaitFor(&mutex_, options.collective_timeout,
+                            [&]() { return connecting_.count(id) == 0; })) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "another thread has been connecting the group '", info.name(),
+          "' for ", absl::FormatDuration(options.collective_timeout)));
+    }
+    const auto existing = groups_.find(id);
+    if (existing != groups_.end()) return existing->second;
+    connecting_.insert(id);
+  }
+  const ProcessGroup::ConnectOptions connect{options.backend, options.address,
+                                             options.collective_timeout};
+  auto group =
+      ProcessGroup::Connect(std::move(description), rank, connect, membership);
+  const absl::Status kept = group.ok() ? Keep(*group) : group.status();
+  {
+    MutexLock lock(&mutex_);
+    connecting_.erase(id);
+    connected_.NotifyAll();
+  }
+  if (!kept.ok()) return kept;
+  return group;
+}
+
+absl::Status Session::Core::Keep(const std::shared_ptr<ProcessGroup>& group) {
+  absl::Status ended;
+  {
+    MutexLock lock(&mutex_);
+    groups_.emplace(group->communicator_id(), group);
+    if (!aborted_) return status_;
+    ended = status_;
+  }
+  group->communicator().Abort(ended.message());
+  return ended;
+}
+
+absl::Status Session::Core::Leave(absl::string_view reason, bool failed,
+                                  absl::Duration timeout) {
+  {
+    MutexLock lock(&mutex_);
+    if (left_) return absl::OkStatus();
+    left_ = true;
+    on_abort_.clear();
+    // A generation that has ended has no members to leave.
+    if (!status_.ok()) return absl::OkStatus();
+  }
+  attachment_->Leaving();
+  Close(absl::CancelledError(
+            absl::StrCat("this worker has left the job: ", reason)),
+        /*abort_communicators=*/failed);
+  v1::LeaveRequest request;
+  *request.mutable_fence() = membership->NewRequest();
+  request.set_reason(std::string(reason));
+  request.set_failed(failed);
+  CallOptions call;
+  call.timeout = timeout;
+  const absl::Status left = membership->stub().Leave(request, call).status();
+  attachment_->Stop();
+  return left;
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Join(
+    SessionOptions options, const JobManifest& manifest) {
+  COXSWAIN_RETURN_IF_ERROR(FillDefaults(manifest, &options));
+  const std::shared_ptr<CoordinatorStub> stub = options.stub_factory(
+      options.coordinator, RetryPolicy{options.clock, options.random,
+                                       options.retry_base, options.retry_cap});
+  v1::JoinRequest request = MakeJoinRequest(options, manifest);
+  COXSWAIN_ASSIGN_OR_RETURN(const v1::JoinResponse joined,
+                            JoinJob(options, *stub, &request));
+  options.address = request.address();
+  auto core = std::make_unique<Core>(std::move(options), stub, joined);
+  const absl::Status attached = core->Attach(joined);
+  if (!attached.ok()) {
+    core->Leave("could not attach", /*failed=*/true, kDestructorTimeout)
+        .IgnoreError();
+    return attached;
+  }
+  LogInfo("joined", {{"job", core->options.job},
+                     {"rank", core->rank},
+                     {"world_size", core->members.size()},
+                     {"generation", core->generation},
+                     {"address", core->options.address}});
+  return std::unique_ptr<Session>(new Session(std::move(core)));
+}
+
+Session::Session(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+
+Session::~Session() {
+  core_
+      ->Leave("the process ended without leaving", /*failed=*/true,
+              kDestructorTimeout)
+      .IgnoreError();
+}
+
+int Session::rank() const { return core_->rank; }
+int Session::world_size() const {
+  return static_cast<int>(core_->members.size());
+}
+int Session::local_rank() const { return core_->options.local_rank; }
+int64_t Session::generation() const { return core_->generation; }
+const std::string& Session::job() const { return core_->options.job; }
+const JobPlan& Session::plan() const { return core_->plan; }
+const std::vector<JobMember>& Session::members() const {
+  return core_->members;
+}
+StoreClient& Session::store() { return core_->store; }
+CheckpointClient& Session::checkpoints() { return core_->checkpoints; }
+absl::Status Session::status() const { return core_->status(); }
+
+void Session::ReportProgress(int64_t optimizer_steps) {
+  core_->step.store(optimizer_steps);
+}
+
+void Session::OnAbort(std::function<void(const absl::Status&)> callback) {
+  core_->OnAbort(std::move(callback));
+}
+
+absl::Status Session::Leave(absl::string_view reason, bool failed) {
+  return core_->Leave(reason, failed, kLeaveTimeout);
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::World() {
+  std::vector<int> ranks(world_size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return CreateGroup(kWorldName, ranks);
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::CreateGroup(
+    absl::string_view name, const std::vector<int>& ranks) {
+  Membership& membership = *core_->membership;
+  v1::CreateGroupRequest request;
+  *request.mutable_fence() = membership.NewRequest();
+  request.set_name(std::string(name));
+  request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  const auto response =
+      membership.stub().CreateGroup(request, membership.Call());
+  if (!response.ok()) return membership.Outcome(response.status());
+  return core_->Obtain(response->group());
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<ProcessGroup>>> Session::CreateMesh(
+    absl::string_view name, const std::vector<MeshAxis>& axes) {
+  Membership& membership = *core_->membership;
+  v1::CreateMeshRequest request;
+  *request.mutable_fence() = membership.NewRequest();
+  request.set_name(std::string(name));
+  for (const MeshAxis& axis : axes) {
+    v1::MeshAxis* wire = request.add_axes();
+    wire->set_name(axis.name);
+    wire->set_size(axis.size);
+  }
+  const auto response =
+      membership.stub().CreateMesh(request, membership.Call());
+  if (!response.ok()) return membership.Outcome(response.status());
+  std::vector<std::shared_ptr<ProcessGroup>> groups;
+  for (const v1::GroupInfo& info : response->groups()) {
+    COXSWAIN_ASSIGN_OR_RETURN(auto group, core_->Obtain(info));
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+absl::Status Session::Barrier(absl::string_view group, absl::string_view tag,
+                              absl::Duration timeout) {
+  Membership& membership = *core_->membership;
+  v1::BarrierRequest request;
+  *request.mutable_fence() = membership.NewRequest();
+  request.set_group(std::string(group));
+  request.set_tag(std::string(tag));
+  request.set_timeout_ms(TimeoutMillis(timeout));
+  return membership.Outcome(
+      membership.stub()
+          .Barrier(request, membership.WaitingCall(timeout))
+          .status());
+}
+
+}  // namespace coxswain

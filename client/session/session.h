@@ -1,0 +1,127 @@
+#ifndef COXSWAIN_CLIENT_SESSION_SESSION_H_
+#define COXSWAIN_CLIENT_SESSION_SESSION_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/checkpoint/checkpoint_client.h"
+#include "client/group/process_group.h"
+#include "client/session/job.h"
+#include "client/session/session_options.h"
+#include "client/store/store_client.h"
+
+namespace coxswain {
+
+// A worker's membership of a job: the first thing a training program opens,
+// and the last that it closes.
+//
+//   COXSWAIN_ASSIGN_OR_RETURN(auto options, SessionOptions::FromEnvironment());
+//   COXSWAIN_ASSIGN_OR_RETURN(auto session, Session::Join(options, manifest));
+//   COXSWAIN_ASSIGN_OR_RETURN(auto world, session->World());
+//   ... train over world->communicator() ...
+//   session->Leave("done");
+//
+// Life-cycle: one generation. It ends by Leave, or when the coordinator says
+// so (a member was lost), refuses this member's fence, or cannot be reached
+// for longer than the reattach grace. Then every communicator made through
+// this session is aborted, waiting calls of the store and of barriers end,
+// and status() is ABORTED with a sentence that names the lost rank and host.
+// A program that wants to go on joins again with a new session.
+//
+// Threading: all methods are safe from any thread. Those that return a Status
+// may block, at most for the timeout given or a documented one.
+//
+// Errors of methods that ask the coordinator: those of the rpc (see proto/),
+// UNAVAILABLE if it could not be reached for 30 s, and ABORTED with the text
+// of status() once the generation has ended.
+class Session {
+ public:
+  // Joins and waits until all members have. While the coordinator cannot be
+  // reached it retries until options.join_timeout, and every 10 s it logs
+  // what it waits for.
+  //   INVALID_ARGUMENT     options or manifest make no sense
+  //   DEADLINE_EXCEEDED    the coordinator never answered, or members are
+  //                        missing; the message says which, and what to do
+  //   FAILED_PRECONDITION  the manifest differs from that of the job; the
+  //                        message lists the differences
+  //   and as Rendezvous.Join
+  static absl::StatusOr<std::unique_ptr<Session>> Join(
+      SessionOptions options, const JobManifest& manifest);
+
+  // Without Leave before it: leaves as failed, waiting 2 s at most, so that
+  // the other members do not wait for this one.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  int rank() const;
+  int world_size() const;
+  int local_rank() const;
+  int64_t generation() const;
+  const std::string& job() const;
+  const JobPlan& plan() const;
+  // By rank.
+  const std::vector<JobMember>& members() const;
+
+  // All ranks. Connected by the first call, which blocks until every rank has
+  // called, at most options.collective_timeout; later calls return the same.
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> World();
+
+  // A group of these ranks, in this order; called by each of them. The name
+  // has 1 to 128 characters of [A-Za-z0-9._:/-]. Blocks as World. A group
+  // that exists already is returned again.
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroup(
+      absl::string_view name, const std::vector<int>& ranks);
+
+  // This rank's group along each axis of a device mesh, in the order of the
+  // axes, of which the last varies fastest. Called by all ranks. Blocks as
+  // World.
+  absl::StatusOr<std::vector<std::shared_ptr<ProcessGroup>>> CreateMesh(
+      absl::string_view name, const std::vector<MeshAxis>& axes);
+
+  // Waits at the coordinator until all members of a group (empty: all ranks)
+  // have called with this tag. DEADLINE_EXCEEDED names who did not come.
+  absl::Status Barrier(absl::string_view group, absl::string_view tag,
+                       absl::Duration timeout);
+
+  // Small values shared by the members of this generation.
+  StoreClient& store();
+  // Checkpoints of this job.
+  CheckpointClient& checkpoints();
+
+  // Says how far this worker is; told to the coordinator with the heartbeats.
+  void ReportProgress(int64_t optimizer_steps);
+
+  // OK while the generation lasts; then why it ended: ABORTED, or CANCELLED
+  // after Leave.
+  absl::Status status() const;
+
+  // Calls `callback` when the generation ends other than by Leave, once, on a
+  // thread of the session (at once on this one if it has ended already). All
+  // communicators have been aborted by then. No lock is held. It must not
+  // destroy the session, nor wait for another callback.
+  void OnAbort(std::function<void(const absl::Status&)> callback);
+
+  // Ends the membership. `failed` tells the others to stop as well and aborts
+  // this session's communicators; otherwise the generation goes on without
+  // this member. Waits 5 s at most for the coordinator's answer. Once: later
+  // calls do nothing. NOT_FOUND if the coordinator had given it up already.
+  absl::Status Leave(absl::string_view reason, bool failed = false);
+
+ private:
+  class Core;
+  explicit Session(std::unique_ptr<Core> core);
+
+  const std::unique_ptr<Core> core_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_SESSION_SESSION_H_

@@ -1,0 +1,80 @@
+#ifndef COXSWAIN_CLIENT_SESSION_SESSION_OPTIONS_H_
+#define COXSWAIN_CLIENT_SESSION_SESSION_OPTIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/random.h"
+#include "client/rpc/stub_factory.h"
+
+namespace coxswain {
+
+// Who a worker is and where its coordinator is. A launcher says all of it
+// through the environment; a program may also fill it in by hand.
+struct SessionOptions {
+  // Reads, as `coxswain run` sets them:
+  //   COXSWAIN_COORDINATOR       HOST:PORT; required
+  //   COXSWAIN_JOB               the job's name; required
+  //   COXSWAIN_NODE              identity.node; default: the host name
+  //   COXSWAIN_LOCAL_RANK        identity.slot and local_rank; default 0
+  //   COXSWAIN_LOCAL_WORLD_SIZE  workers on this node; default 1
+  //   COXSWAIN_WORLD_SIZE        workers of the job; default: the manifest's
+  //   COXSWAIN_LAUNCHER_ID       a number, decimal or 0x...; default: none
+  //   COXSWAIN_INCARNATION       likewise; default: random
+  //   COXSWAIN_BACKEND           auto, gloo, loopback; default auto
+  //   COXSWAIN_BIND_ADDRESS      `address`; default: found by the route
+  //   COXSWAIN_JOIN_TIMEOUT      such as 90s or 5m, or plain seconds; default
+  //                              5m
+  // Empty counts as unset. INVALID_ARGUMENT names the variable, its value and
+  // what it should be.
+  static absl::StatusOr<SessionOptions> FromEnvironment();
+
+  // The same from any source: `get` returns the value, or nullptr.
+  static absl::StatusOr<SessionOptions> FromVariables(
+      const std::function<const char*(const char* name)>& get);
+
+  std::string coordinator;  // HOST:PORT
+  std::string job;
+  WorkerIdentity identity;
+  int local_rank = 0;
+  int local_world_size = 1;
+  int world_size = 0;        // 0: as the manifest says
+  uint64_t launcher_id = 0;  // 0: none
+  Incarnation incarnation;   // 0: random
+  std::string host;          // for people; empty: the host name
+  // Where this worker's data connections listen. Empty: the local address
+  // that packets to the coordinator leave from.
+  std::string address;
+  std::vector<std::string> topology;
+
+  absl::Duration join_timeout = absl::Minutes(5);
+  std::string backend = "auto";
+  absl::Duration collective_timeout = absl::Minutes(5);
+  // How long a lost stream to the coordinator may take to come back.
+  absl::Duration reattach_grace = absl::Seconds(30);
+
+  // For tests.
+  const Clock* clock = Clock::Real();
+  RandomSource* random = RandomSource::System();
+  StubFactory stub_factory = ConnectCoordinator;
+  absl::Duration notice_interval = absl::Seconds(10);
+  absl::Duration retry_base = absl::Milliseconds(100);
+  absl::Duration retry_cap = absl::Seconds(2);
+  // Told what is logged while Join waits, on a thread of its own.
+  std::function<void(const std::string& notice)> on_waiting;
+};
+
+// The local address that packets to HOST:PORT leave from. UNAVAILABLE if the
+// host cannot be resolved or there is no route.
+absl::StatusOr<std::string> LocalAddressTowards(absl::string_view host_port);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_SESSION_SESSION_OPTIONS_H_

@@ -1,0 +1,116 @@
+#include "client/session/session_options.h"
+
+#include <map>
+#include <string>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace coxswain {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+absl::StatusOr<SessionOptions> Read(
+    const std::map<std::string, std::string>& changes) {
+  std::map<std::string, std::string> variables = {
+      {"COXSWAIN_COORDINATOR", "head:4711"}, {"COXSWAIN_JOB", "mnist"}};
+  for (const auto& [name, value] : changes) variables[name] = value;
+  return SessionOptions::FromVariables([&variables](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+TEST(SessionOptionsTest, CoordinatorAndJobAreEnough) {
+  ASSERT_OK_AND_ASSIGN(const SessionOptions options, Read({}));
+  EXPECT_EQ(options.coordinator, "head:4711");
+  EXPECT_EQ(options.job, "mnist");
+  EXPECT_EQ(options.backend, "auto");
+  EXPECT_EQ(options.join_timeout, absl::Minutes(5));
+  EXPECT_EQ(options.local_rank, 0);
+  EXPECT_EQ(options.world_size, 0);
+}
+
+TEST(SessionOptionsTest, ReadsEveryVariable) {
+  ASSERT_OK_AND_ASSIGN(const SessionOptions options,
+                       Read({{"COXSWAIN_NODE", "host-a"},
+                             {"COXSWAIN_LOCAL_RANK", "2"},
+                             {"COXSWAIN_LOCAL_WORLD_SIZE", "4"},
+                             {"COXSWAIN_WORLD_SIZE", "8"},
+                             {"COXSWAIN_LAUNCHER_ID", "18446744073709551615"},
+                             {"COXSWAIN_INCARNATION", "0xff"},
+                             {"COXSWAIN_BACKEND", "gloo"},
+                             {"COXSWAIN_BIND_ADDRESS", "10.0.0.1"},
+                             {"COXSWAIN_JOIN_TIMEOUT", "90s"}}));
+  EXPECT_EQ(options.identity.ToString(), "host-a/2");
+  EXPECT_EQ(options.local_rank, 2);
+  EXPECT_EQ(options.local_world_size, 4);
+  EXPECT_EQ(options.world_size, 8);
+  EXPECT_EQ(options.launcher_id, ~uint64_t{0});
+  EXPECT_EQ(options.incarnation, Incarnation(255));
+  EXPECT_EQ(options.backend, "gloo");
+  EXPECT_EQ(options.address, "10.0.0.1");
+  EXPECT_EQ(options.join_timeout, absl::Seconds(90));
+}
+
+TEST(SessionOptionsTest, PlainNumbersOfTheJoinTimeoutAreSeconds) {
+  ASSERT_OK_AND_ASSIGN(const SessionOptions options,
+                       Read({{"COXSWAIN_JOIN_TIMEOUT", "20"}}));
+  EXPECT_EQ(options.join_timeout, absl::Seconds(20));
+}
+
+TEST(SessionOptionsTest, AMissingCoordinatorSaysHowToSetIt) {
+  EXPECT_THAT(Read({{"COXSWAIN_COORDINATOR", ""}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("COXSWAIN_COORDINATOR"),
+                             HasSubstr("coxswain run"))));
+}
+
+class InvalidVariableTest
+    : public ::testing::TestWithParam<std::pair<std::string, std::string>> {};
+
+TEST_P(InvalidVariableTest, IsAnErrorThatNamesItAndItsValue) {
+  const auto& [name, value] = GetParam();
+  EXPECT_THAT(Read({{name, value}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr(name), HasSubstr("'" + value + "'"))));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, InvalidVariableTest,
+    ::testing::Values(std::pair("COXSWAIN_COORDINATOR", "head"),
+                      std::pair("COXSWAIN_COORDINATOR", "head:0"),
+                      std::pair("COXSWAIN_COORDINATOR", "head:70000"),
+                      std::pair("COXSWAIN_LOCAL_RANK", "-1"),
+                      std::pair("COXSWAIN_LOCAL_RANK", "two"),
+                      std::pair("COXSWAIN_LOCAL_WORLD_SIZE", "0"),
+                      std::pair("COXSWAIN_WORLD_SIZE", "4.5"),
+                      std::pair("COXSWAIN_LAUNCHER_ID", "0"),
+                      std::pair("COXSWAIN_INCARNATION", "0xzz"),
+                      std::pair("COXSWAIN_BACKEND", "nccl2"),
+                      std::pair("COXSWAIN_JOIN_TIMEOUT", "soon"),
+                      std::pair("COXSWAIN_JOIN_TIMEOUT", "-5s")));
+
+TEST(SessionOptionsTest, ALocalRankPastTheLocalWorldIsAnError) {
+  EXPECT_THAT(
+      Read({{"COXSWAIN_LOCAL_RANK", "2"}, {"COXSWAIN_LOCAL_WORLD_SIZE", "2"}}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("COXSWAIN_LOCAL_WORLD_SIZE=2")));
+}
+
+TEST(LocalAddressTest, TowardsLoopbackIsLoopback) {
+  ASSERT_OK_AND_ASSIGN(const std::string address,
+                       LocalAddressTowards("127.0.0.1:4711"));
+  EXPECT_EQ(address, "127.0.0.1");
+}
+
+TEST(LocalAddressTest, WithoutAPortIsAnError) {
+  EXPECT_THAT(
+      LocalAddressTowards("127.0.0.1"),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("HOST:PORT")));
+}
+
+}  // namespace
+}  // namespace coxswain

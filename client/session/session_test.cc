@@ -1,0 +1,421 @@
+#include "client/session/session.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "base/error_detail.h"
+#include "base/fake_clock.h"
+#include "base/mutex.h"
+#include "base/status_matchers.h"
+#include "client/rpc/fake_coordinator_stub.h"
+#include "gtest/gtest.h"
+
+namespace coxswain {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A value that one thread waits for and another brings.
+template <typename T>
+class Mailbox {
+ public:
+  void Put(T value) {
+    MutexLock lock(&mutex_);
+    if (full_) return;
+    value_ = std::move(value);
+    full_ = true;
+    cv_.NotifyAll();
+  }
+  bool Wait() {
+    MutexLock lock(&mutex_);
+    return cv_.WaitFor(&mutex_, absl::Seconds(20), [this]() { return full_; });
+  }
+  T Take() {
+    EXPECT_TRUE(Wait());
+    MutexLock lock(&mutex_);
+    return value_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar cv_;
+  bool full_ ABSL_GUARDED_BY(mutex_) = false;
+  T value_ ABSL_GUARDED_BY(mutex_){};
+};
+
+// A session of one rank, whose coordinator is played by the test.
+class SessionTest : public ::testing::Test {
+ protected:
+  SessionTest() {
+    options_.coordinator = "127.0.0.1:4711";
+    options_.job = "mnist";
+    options_.identity = {"host-a", 0};
+    options_.world_size = 1;
+    options_.backend = "loopback";
+    options_.clock = &clock_;
+    options_.retry_base = absl::Microseconds(100);
+    options_.retry_cap = absl::Microseconds(100);
+    options_.stub_factory = [this](const std::string&, const RetryPolicy& p) {
+      return MakeRetryingCoordinatorStub(fake_, p);
+    };
+    AnswerJoin([](const v1::JoinRequest&) { return absl::OkStatus(); });
+    fake_->Answer<v1::LeaveRequest, v1::LeaveResponse>(
+        "Rendezvous/Leave",
+        [this](const v1::LeaveRequest& request, const CallOptions&) {
+          leave_.Put(request);
+          return v1::LeaveResponse();
+        });
+    fake_->Answer<v1::CreateGroupRequest, v1::CreateGroupResponse>(
+        "Group/CreateGroup",
+        [](const v1::CreateGroupRequest& request, const CallOptions&) {
+          v1::CreateGroupResponse response;
+          response.mutable_group()->set_name(request.name());
+          *response.mutable_group()->mutable_ranks() = request.ranks();
+          response.mutable_group()->set_communicator_id("1/" + request.name());
+          return response;
+        });
+    // Waits as the coordinator would, until the caller gives up.
+    fake_->Answer<v1::GetRequest, v1::GetResponse>(
+        "Store/Get",
+        [this](const v1::GetRequest&,
+               const CallOptions& call) -> absl::StatusOr<v1::GetResponse> {
+          waiting_.Put(true);
+          if (!call.cancel->WaitFor(absl::Seconds(20))) {
+            return absl::DeadlineExceededError("nobody ended the wait");
+          }
+          return call.cancel->status();
+        });
+  }
+
+  // Answers Join with rank 0 of 1 when `judge` says OK.
+  void AnswerJoin(std::function<absl::Status(const v1::JoinRequest&)> judge) {
+    fake_->Answer<v1::JoinRequest, v1::JoinResponse>(
+        "Rendezvous/Join",
+        [this, judge](const v1::JoinRequest& request,
+                      const CallOptions&) -> absl::StatusOr<v1::JoinResponse> {
+          ++joins_;
+          const absl::Status verdict = judge(request);
+          if (!verdict.ok()) return verdict;
+          v1::JoinResponse response;
+          response.set_cluster_id("cluster");
+          response.set_term(3);
+          response.set_generation(7);
+          response.set_heartbeat_interval_ms(1);
+          v1::Member* member = response.add_members();
+          *member->mutable_identity() = request.identity();
+          member->set_host(request.host());
+          response.mutable_plan()->set_hook(request.manifest().hook());
+          return response;
+        });
+  }
+
+  absl::StatusOr<std::unique_ptr<Session>> Join() {
+    return Session::Join(options_, manifest_);
+  }
+
+  static v1::AttachEvent AbortEvent() {
+    v1::AttachEvent event;
+    event.mutable_abort()->set_reason("rank 1 on host-b was lost: killed");
+    event.mutable_abort()->mutable_lost()->mutable_member()->set_rank(1);
+    event.mutable_abort()->mutable_lost()->mutable_member()->set_host("host-b");
+    return event;
+  }
+
+  FakeClock clock_;
+  std::shared_ptr<FakeCoordinatorStub> fake_ =
+      std::make_shared<FakeCoordinatorStub>();
+  SessionOptions options_;
+  JobManifest manifest_;
+  std::atomic<int> joins_{0};
+  Mailbox<v1::LeaveRequest> leave_;
+  Mailbox<bool> waiting_;
+};
+
+TEST_F(SessionTest, JoinTellsTheManifestAndLearnsThePlace) {
+  v1::JoinRequest seen;
+  AnswerJoin([&seen](const v1::JoinRequest& request) {
+    seen = request;
+    return absl::OkStatus();
+  });
+  manifest_.hook = "powersgd(rank=2)";
+  manifest_.parameters = {{"fc.weight", {10, 20}, DType::kFloat32, {}}};
+  manifest_.settings = {{"seed", "1"}};
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  EXPECT_EQ(session->rank(), 0);
+  EXPECT_EQ(session->world_size(), 1);
+  EXPECT_EQ(session->generation(), 7);
+  EXPECT_EQ(session->plan().hook, "powersgd(rank=2)");
+  EXPECT_EQ(session->members()[0].identity.ToString(), "host-a/0");
+  EXPECT_OK(session->status());
+  EXPECT_EQ(seen.address(), "127.0.0.1");
+  EXPECT_NE(seen.incarnation(), 0u);
+  EXPECT_EQ(seen.timeout_ms(), 300000);
+  EXPECT_EQ(seen.manifest().world_size(), 1);
+  EXPECT_EQ(seen.manifest().parameters(0).name(), "fc.weight");
+  EXPECT_EQ(seen.manifest().parameters(0).dtype(), "float32");
+  EXPECT_EQ(seen.manifest().parameters(0).shape(1), 20);
+  EXPECT_EQ(seen.manifest().settings().at("seed"), "1");
+}
+
+TEST_F(SessionTest, JoinWaitsForACoordinatorThatStartsLater) {
+  fake_->connected = false;
+  Mailbox<std::string> notice;
+  options_.notice_interval = absl::Milliseconds(1);
+  options_.on_waiting = [&notice](const std::string& text) {
+    notice.Put(text);
+  };
+  uint64_t incarnation = 0;
+  AnswerJoin([&](const v1::JoinRequest& request) -> absl::Status {
+    if (joins_ == 1) {
+      incarnation = request.incarnation();
+      return absl::UnavailableError("connection refused");
+    }
+    EXPECT_EQ(request.incarnation(), incarnation);
+    EXPECT_TRUE(notice.Wait());
+    fake_->connected = true;
+    return absl::OkStatus();
+  });
+  ASSERT_OK(Join());
+  EXPECT_THAT(notice.Take(),
+              AllOf(HasSubstr("the coordinator at 127.0.0.1:4711"),
+                    HasSubstr("connection refused")));
+}
+
+TEST_F(SessionTest, JoinSaysThatItWaitsForOtherMembers) {
+  Mailbox<std::string> notice;
+  options_.notice_interval = absl::Milliseconds(1);
+  options_.on_waiting = [&notice](const std::string& text) {
+    notice.Put(text);
+  };
+  AnswerJoin([&](const v1::JoinRequest&) {
+    EXPECT_TRUE(notice.Wait());
+    return absl::OkStatus();
+  });
+  ASSERT_OK(Join());
+  EXPECT_THAT(notice.Take(), AllOf(HasSubstr("other members of job 'mnist'"),
+                                   HasSubstr("1 in all")));
+}
+
+TEST_F(SessionTest, ACoordinatorThatNeverAnswersIsNamedAtTheDeadline) {
+  fake_->connected = false;
+  AnswerJoin([this](const v1::JoinRequest&) {
+    clock_.Advance(absl::Seconds(50));
+    return absl::UnavailableError("connection refused");
+  });
+  EXPECT_THAT(
+      Join(),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               AllOf(HasSubstr("could not join job 'mnist' within 5m"),
+                     HasSubstr("the coordinator at 127.0.0.1:4711 never "
+                               "answered (last error: connection refused)"),
+                     HasSubstr("`coxswain serve`"))));
+  EXPECT_EQ(joins_, 6);
+}
+
+TEST_F(SessionTest, AManifestMismatchShowsEveryDifference) {
+  AnswerJoin([](const v1::JoinRequest&) {
+    absl::Status status = absl::FailedPreconditionError("manifests differ");
+    v1::ErrorDetail detail;
+    detail.mutable_manifest_mismatch()->add_differences("fc.weight: 10 vs 12");
+    status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
+    return status;
+  });
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                               AllOf(HasSubstr("manifests differ"),
+                                     HasSubstr("fc.weight: 10 vs 12"))));
+  EXPECT_EQ(joins_, 1);
+}
+
+TEST_F(SessionTest, AWorldSizeOtherThanTheLaunchersIsAnError) {
+  manifest_.world_size = 3;
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kInvalidArgument,
+                               AllOf(HasSubstr("starts 1 workers"),
+                                     HasSubstr("asks for 3"))));
+}
+
+TEST_F(SessionTest, RequestsCarryTheFenceAndARequestId) {
+  v1::SetRequest seen;
+  fake_->Answer<v1::SetRequest, v1::SetResponse>(
+      "Store/Set", [&seen](const v1::SetRequest& request, const CallOptions&) {
+        seen = request;
+        return v1::SetResponse();
+      });
+  options_.incarnation = Incarnation(99);
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  ASSERT_OK(session->store().Set("key", "value"));
+  EXPECT_EQ(seen.fence().cluster_id(), "cluster");
+  EXPECT_EQ(seen.fence().term(), 3);
+  EXPECT_EQ(seen.fence().job(), "mnist");
+  EXPECT_EQ(seen.fence().generation(), 7);
+  EXPECT_EQ(seen.fence().incarnation(), 99u);
+  EXPECT_NE(seen.fence().request_id(), 0u);
+}
+
+TEST_F(SessionTest, HeartbeatsTellTheProgress) {
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  ASSERT_OK_AND_ASSIGN(const auto world, session->World());
+  float value = 1;
+  ASSERT_OK(world->communicator()
+                .AllReduce(Span{&value, 1, DType::kFloat32, {}})
+                ->Wait(absl::Seconds(20)));
+  session->ReportProgress(12);
+  EXPECT_TRUE(fake_->AttachmentNumber(0)->WaitForRequest(
+      [](const v1::AttachRequest& request) {
+        return request.heartbeat().step() == 12 &&
+               request.heartbeat().collective_sequence() == 1 &&
+               request.heartbeat().payload_bytes() == 4;
+      }));
+}
+
+TEST_F(SessionTest, GroupsOfOneNameAreOneGroup) {
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  ASSERT_OK_AND_ASSIGN(const auto first, session->CreateGroup("solo", {0}));
+  ASSERT_OK_AND_ASSIGN(const auto second, session->CreateGroup("solo", {0}));
+  EXPECT_EQ(first, second);
+  EXPECT_THAT(session->CreateGroup("others", {1, 2}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rank 0 is not in the group 'others'")));
+}
+
+TEST_F(SessionTest, AnAbortEndsEverythingWithItsReason) {
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  ASSERT_OK_AND_ASSIGN(const auto world, session->World());
+  Mailbox<absl::Status> told;
+  session->OnAbort([&told](const absl::Status& why) { told.Put(why); });
+  Mailbox<absl::Status> got;
+  std::thread getter([&]() {
+    got.Put(session->store().Get("never", absl::Minutes(10)).status());
+  });
+  ASSERT_TRUE(waiting_.Wait());
+  fake_->AttachmentNumber(0)->Event(AbortEvent());
+
+  const auto lost = StatusIs(absl::StatusCode::kAborted,
+                             HasSubstr("rank 1 on host-b was lost: killed"));
+  EXPECT_THAT(told.Take(), lost);
+  EXPECT_THAT(got.Take(), lost);
+  EXPECT_THAT(session->status(), lost);
+  EXPECT_THAT(world->communicator().Barrier()->Wait(absl::Seconds(20)), lost);
+  EXPECT_THAT(session->CreateGroup("late", {0}), lost);
+  Mailbox<absl::Status> late;
+  session->OnAbort([&late](const absl::Status& why) { late.Put(why); });
+  EXPECT_THAT(late.Take(), lost);
+  getter.join();
+}
+
+TEST_F(SessionTest, AnAbortWithoutAHostInItsReasonGetsOne) {
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  Mailbox<absl::Status> told;
+  session->OnAbort([&told](const absl::Status& why) { told.Put(why); });
+  v1::AttachEvent event = AbortEvent();
+  event.mutable_abort()->set_reason("a member was lost");
+  fake_->AttachmentNumber(0)->Event(event);
+  EXPECT_THAT(told.Take(), StatusIs(absl::StatusCode::kAborted,
+                                    HasSubstr("rank 1 on host host-b")));
+}
+
+TEST_F(SessionTest, ALostConnectionIsAttachedAgainAndNobodyNotices) {
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  fake_->AttachmentNumber(0)->End(absl::UnavailableError("connection reset"));
+  const auto second = fake_->AttachmentNumber(1);
+  ASSERT_NE(second, nullptr);
+  EXPECT_TRUE(second->WaitForRequest([](const v1::AttachRequest& request) {
+    return request.hello().fence().generation() == 7;
+  }));
+  EXPECT_TRUE(second->WaitForRequest([](const v1::AttachRequest& request) {
+    return request.has_heartbeat();
+  }));
+  EXPECT_OK(session->status());
+}
+
+TEST_F(SessionTest, ACoordinatorLostForTheGraceEndsTheGeneration) {
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  Mailbox<absl::Status> told;
+  session->OnAbort([&told](const absl::Status& why) { told.Put(why); });
+  fake_->OnAttach([this](FakeAttachment& stream) {
+    clock_.Advance(absl::Seconds(10));
+    stream.End(absl::UnavailableError("connection refused"));
+  });
+  fake_->AttachmentNumber(0)->End(absl::UnavailableError("connection reset"));
+  EXPECT_THAT(told.Take(),
+              StatusIs(absl::StatusCode::kAborted,
+                       AllOf(HasSubstr("127.0.0.1:4711"),
+                             HasSubstr("could not be reached for 30s"),
+                             HasSubstr("connection refused"))));
+  EXPECT_NE(fake_->AttachmentNumber(3), nullptr);
+}
+
+TEST_F(SessionTest, ARefusedStreamEndsTheGeneration) {
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  Mailbox<absl::Status> told;
+  session->OnAbort([&told](const absl::Status& why) { told.Put(why); });
+  fake_->AttachmentNumber(0)->End(
+      absl::FailedPreconditionError("replaced by a new incarnation"));
+  EXPECT_THAT(told.Take(),
+              StatusIs(absl::StatusCode::kAborted,
+                       HasSubstr("replaced by a new incarnation")));
+}
+
+TEST_F(SessionTest, AStaleFenceEndsTheGeneration) {
+  fake_->Answer<v1::SetRequest, v1::SetResponse>(
+      "Store/Set", [](const v1::SetRequest&, const CallOptions&) {
+        absl::Status status =
+            absl::FailedPreconditionError("generation 7 is over");
+        v1::ErrorDetail detail;
+        detail.mutable_stale_fence()->set_field("generation");
+        status.SetPayload(kErrorDetailUrl,
+                          absl::Cord(detail.SerializeAsString()));
+        return status;
+      });
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  Mailbox<absl::Status> told;
+  session->OnAbort([&told](const absl::Status& why) { told.Put(why); });
+  EXPECT_THAT(session->store().Set("key", "value"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("generation 7 is over")));
+  EXPECT_THAT(told.Take(), StatusIs(absl::StatusCode::kAborted,
+                                    HasSubstr("generation 7 is over")));
+}
+
+TEST_F(SessionTest, LeaveSaysWhyOnceAndKeepsTheCommunicators) {
+  ASSERT_OK_AND_ASSIGN(auto session, Join());
+  ASSERT_OK_AND_ASSIGN(const auto world, session->World());
+  ASSERT_OK(session->Leave("done"));
+  EXPECT_EQ(leave_.Take().reason(), "done");
+  EXPECT_FALSE(leave_.Take().failed());
+  EXPECT_THAT(session->status(),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("done")));
+  EXPECT_OK(world->communicator().Barrier()->Wait(absl::Seconds(20)));
+  EXPECT_OK(session->Leave("again"));
+  session.reset();
+}
+
+TEST_F(SessionTest, AFailedLeaveAbortsTheCommunicators) {
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  ASSERT_OK_AND_ASSIGN(const auto world, session->World());
+  ASSERT_OK(session->Leave("out of memory", /*failed=*/true));
+  EXPECT_TRUE(leave_.Take().failed());
+  EXPECT_THAT(world->communicator().Barrier()->Wait(absl::Seconds(20)),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("out of memory")));
+}
+
+TEST_F(SessionTest, DestroyingWithoutLeavingLeavesAsFailed) {
+  ASSERT_OK_AND_ASSIGN(auto session, Join());
+  session.reset();
+  EXPECT_TRUE(leave_.Take().failed());
+  EXPECT_THAT(leave_.Take().reason(), HasSubstr("without leaving"));
+}
+
+TEST_F(SessionTest, ASessionThatCannotAttachIsNotJoined) {
+  fake_->OnAttach([](FakeAttachment& stream) { stream.Event(AbortEvent()); });
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kAborted,
+                               HasSubstr("rank 1 on host-b was lost")));
+}
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,104 @@
+#ifndef COXSWAIN_CLIENT_STORE_STORE_CLIENT_H_
+#define COXSWAIN_CLIENT_STORE_STORE_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/comm/communicator.h"
+#include "client/rpc/membership.h"
+
+namespace coxswain {
+
+// What stands under a key after a compare-and-set.
+struct CompareSetResult {
+  std::string value;
+  bool swapped = false;
+};
+
+// A change of a watched key.
+struct StoreEvent {
+  std::string value;
+  bool deleted = false;
+};
+
+// A watch in progress; destroying it ends it, and no callback runs after that
+// (so not from within one).
+class StoreWatch {
+ public:
+  virtual ~StoreWatch() = default;
+};
+
+// The coordinator's key-value store, as one member of one generation sees it:
+// small values (1 MiB) by which workers find each other, gone when the
+// generation ends. Made by Session.
+//
+// Thread-safe. Calls block. Set, Add and CompareSet take effect once, however
+// often a broken connection makes them repeat. Errors: as proto/store.proto
+// says, UNAVAILABLE if the coordinator could not be reached for 30 s, ABORTED
+// once the generation has ended.
+class StoreClient {
+ public:
+  explicit StoreClient(std::shared_ptr<Membership> membership)
+      : membership_(std::move(membership)) {}
+
+  absl::Status Set(absl::string_view key, absl::string_view value);
+
+  // Waits until the key exists; with a timeout of 0, NOT_FOUND if it does not.
+  absl::StatusOr<std::string> Get(absl::string_view key,
+                                  absl::Duration timeout);
+
+  // Adds to a decimal counter (missing counts as 0); returns the sum.
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount);
+
+  // Sets `desired` if the value is `expected`, or if the key is missing and
+  // `expected` is empty.
+  absl::StatusOr<CompareSetResult> CompareSet(absl::string_view key,
+                                              absl::string_view expected,
+                                              absl::string_view desired);
+
+  // Waits until all keys exist.
+  absl::Status Wait(const std::vector<std::string>& keys,
+                    absl::Duration timeout);
+
+  // Whether there was such a key.
+  absl::StatusOr<bool> DeleteKey(absl::string_view key);
+
+  // Reports the current value, if any, and every later change of a key (the
+  // newest only, to a reader that is slow), then once the end: ABORTED when
+  // the generation ends, UNAVAILABLE when the connection breaks. Callbacks run
+  // one at a time on a thread of the library, without a lock, and must not
+  // block.
+  std::unique_ptr<StoreWatch> Watch(
+      absl::string_view key, std::function<void(const StoreEvent&)> on_event,
+      std::function<void(const absl::Status&)> on_end);
+
+ private:
+  const std::shared_ptr<Membership> membership_;
+};
+
+// Where the ranks of one communicator meet: the store's keys under a prefix.
+class StoreRendezvous : public RendezvousStore {
+ public:
+  StoreRendezvous(std::shared_ptr<Membership> membership, std::string prefix)
+      : store_(std::move(membership)), prefix_(std::move(prefix)) {}
+
+  absl::Status Set(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> Get(absl::string_view key,
+                                  absl::Duration timeout) override;
+
+ private:
+  StoreClient store_;
+  const std::string prefix_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_STORE_STORE_CLIENT_H_

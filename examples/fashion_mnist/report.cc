@@ -1,0 +1,93 @@
+// Shows what trainers say, for quickstart.sh:
+//   coxswain run ... -- train --events | report progress --hook H --into F
+//   report table --world 2 --json OUT F
+// `progress` reads events from standard input, draws a bar, and appends the
+// result to F; lines that are no events are passed on to standard error.
+// `table` prints the results of F.
+
+#include <unistd.h>
+
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "examples/fashion_mnist/display.h"
+#include "examples/fashion_mnist/events.h"
+
+namespace coxswain::examples {
+namespace {
+
+// The launcher prefixes lines with the worker's name.
+std::string WithoutPrefix(const std::string& line) {
+  const size_t start = line.find('{');
+  return start == std::string::npos ? line : line.substr(start);
+}
+
+int Progress(const std::string& hook, const std::string& into) {
+  ProgressDisplay display(isatty(STDOUT_FILENO) == 1);
+  display.Begin(hook);
+  bool done = false;
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    const auto event = ParseEvent(WithoutPrefix(line));
+    if (!event.ok()) {
+      std::cerr << display.End() << line << std::endl;
+    } else if (const auto* step = std::get_if<StepEvent>(&*event)) {
+      std::cout << display.Show(*step) << std::flush;
+    } else {
+      done = true;
+      std::ofstream(into, std::ios::app) << ToJsonLine(*event);
+    }
+  }
+  std::cout << display.End() << std::flush;
+  // A trainer that failed has said why on standard error.
+  return done ? 0 : 1;
+}
+
+int Table(int world_size, const std::string& json, const std::string& from) {
+  std::vector<ResultEvent> results;
+  std::ifstream file(from);
+  std::string line;
+  while (std::getline(file, line)) {
+    const auto event = ParseEvent(line);
+    if (event.ok() && std::holds_alternative<ResultEvent>(*event)) {
+      results.push_back(std::get<ResultEvent>(*event));
+    }
+  }
+  if (results.empty()) {
+    std::cerr << "report: " << from << " has no results" << std::endl;
+    return 1;
+  }
+  std::cout << ResultTable(results) << std::flush;
+  if (json.empty()) return 0;
+  std::ofstream out(json);
+  out << ResultJson(world_size, results) << std::flush;
+  if (out.good()) return 0;
+  std::cerr << "report: cannot write " << json << std::endl;
+  return 1;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Shows what the trainers of quickstart.sh say");
+  app.require_subcommand(1);
+  std::string hook, into, json, from;
+  int world_size = 0;
+  auto* progress = app.add_subcommand("progress", "draw events from stdin");
+  progress->add_option("--hook", hook, "the run's name")->required();
+  progress->add_option("--into", into, "file for the result")->required();
+  auto* table = app.add_subcommand("table", "print the results");
+  table->add_option("--world", world_size, "number of workers")->required();
+  table->add_option("--json", json, "also write them here");
+  table->add_option("results", from, "file with results")->required();
+  CLI11_PARSE(app, argc, argv);
+  if (*progress) return Progress(hook, into);
+  return Table(world_size, json, from);
+}
+
+}  // namespace
+}  // namespace coxswain::examples
+
+int main(int argc, char** argv) { return coxswain::examples::Main(argc, argv); }

@@ -1,0 +1,90 @@
+// A worker that trains a small network on Fashion-MNIST. Started by the
+// launcher, once per rank:
+//   coxswain run --nproc 2 -- train --hook 'powersgd(rank=2,start_step=20)'
+
+#include <iostream>
+#include <string>
+#include <variant>
+
+#include "CLI/CLI.hpp"
+#include "examples/fashion_mnist/display.h"
+#include "examples/fashion_mnist/events.h"
+#include "examples/fashion_mnist/trainer.h"
+#include "hooks/registry.h"
+
+namespace {
+
+using coxswain::examples::Event;
+using coxswain::examples::ProgressDisplay;
+using coxswain::examples::ResultEvent;
+using coxswain::examples::ResultTable;
+using coxswain::examples::StepEvent;
+using coxswain::examples::Trainer;
+using coxswain::examples::TrainerOptions;
+
+void AddOptions(CLI::App& app, TrainerOptions& options, bool& events,
+                bool& check) {
+  app.add_option("--hook", options.hook, "communication hook spec")
+      ->capture_default_str();
+  app.add_option("--accumulate", options.accumulation_steps,
+                 "micro-batches per optimizer step")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  app.add_option("--epochs", options.epochs, "passes over the images")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "images per micro-batch and rank")
+      ->check(CLI::Range(1, 60000))
+      ->capture_default_str();
+  app.add_option("--learning-rate", options.learning_rate, "of SGD")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "of weights, order and hook")
+      ->capture_default_str();
+  app.add_option("--data", options.data, "folder of the packaged images")
+      ->capture_default_str();
+  app.add_flag("--events", events,
+               "print progress as JSON lines, for programs (rank 0)");
+  app.add_flag("--check", check, "only check the options, then end");
+}
+
+// Prints for people.
+void PrintEvent(ProgressDisplay& display, const Event& event) {
+  if (const auto* step = std::get_if<StepEvent>(&event)) {
+    std::cout << display.Show(*step) << std::flush;
+  } else {
+    std::cout << ResultTable({std::get<ResultEvent>(event)}) << std::flush;
+  }
+}
+
+int Train(TrainerOptions options, bool events) {
+  ProgressDisplay display(/*terminal=*/false);
+  display.Begin(options.hook);
+  options.on_event = [&](const Event& event) {
+    if (!events) return PrintEvent(display, event);
+    std::cout << coxswain::examples::ToJsonLine(event) << std::flush;
+  };
+  auto trainer = Trainer::Create(options);
+  const absl::Status status =
+      trainer.ok() ? (*trainer)->Run() : trainer.status();
+  if (status.ok()) return 0;
+  std::cerr << "train: " << status.message() << std::endl;
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Trains a small network on Fashion-MNIST as one rank of a job");
+  TrainerOptions options;
+  bool events = false;
+  bool check = false;
+  AddOptions(app, options, events, check);
+  CLI11_PARSE(app, argc, argv);
+  const auto hook = coxswain::CanonicalSpec(options.hook);
+  if (!hook.ok()) {
+    std::cerr << "train: --hook: " << hook.status().message() << std::endl;
+    return 2;
+  }
+  return check ? 0 : Train(options, events);
+}

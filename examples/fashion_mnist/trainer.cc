@@ -1,0 +1,220 @@
+#include "examples/fashion_mnist/trainer.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "client/session/explain.h"
+#include "client/torch/manifest.h"
+#include "hooks/registry.h"
+
+namespace coxswain::examples {
+namespace {
+
+constexpr int64_t kTestBatch = 500;
+constexpr double kMomentum = 0.9;
+constexpr absl::Duration kEventInterval = absl::Milliseconds(200);
+
+absl::Time Now() { return Clock::Real()->Now(); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
+    const TrainerOptions& options) {
+  auto trainer = std::unique_ptr<Trainer>(new Trainer);
+  trainer->options_ = options;
+  COXSWAIN_ASSIGN_OR_RETURN(trainer->train_,
+                            ReadDataset(options.data, "train"));
+  COXSWAIN_ASSIGN_OR_RETURN(trainer->test_, ReadDataset(options.data, "t10k"));
+  COXSWAIN_RETURN_IF_ERROR(trainer->Connect());
+  return trainer;
+}
+
+absl::Status Trainer::Connect() {
+  // The ranks of one machine share its cores among themselves.
+  at::set_num_threads(1);
+  ::torch::manual_seed(options_.seed);
+  network_ = std::make_shared<Network>();
+
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string hook,
+                            CanonicalSpec(options_.hook));
+  torch::DistributedDataParallelOptions ddp_options;
+  ddp_options.accumulation_steps = options_.accumulation_steps;
+  ddp_options.gradient_as_bucket_view = true;
+  COXSWAIN_ASSIGN_OR_RETURN(JobManifest manifest,
+                            torch::DescribeJob(*network_, hook, ddp_options));
+  manifest.settings["seed"] = absl::StrCat(options_.seed);
+  manifest.settings["batch"] = absl::StrCat(options_.batch);
+  manifest.settings["epochs"] = absl::StrCat(options_.epochs);
+
+  COXSWAIN_ASSIGN_OR_RETURN(const SessionOptions session_options,
+                            SessionOptions::FromEnvironment());
+  COXSWAIN_ASSIGN_OR_RETURN(session_, Session::Join(session_options, manifest));
+  COXSWAIN_ASSIGN_OR_RETURN(world_, session_->World());
+  ddp_options.accumulation_steps = session_->plan().accumulation_steps;
+  COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> gradient_hook,
+                            MakeHook(session_->plan().hook));
+  COXSWAIN_ASSIGN_OR_RETURN(ddp_, torch::DistributedDataParallel::Create(
+                                      network_, &world_->communicator(),
+                                      std::move(gradient_hook), ddp_options));
+  optimizer_ = std::make_unique<::torch::optim::SGD>(
+      network_->parameters(),
+      ::torch::optim::SGDOptions(options_.learning_rate).momentum(kMomentum));
+
+  SamplerOptions sampler;
+  sampler.dataset_size = train_.count();
+  sampler.batch_size = options_.batch;
+  sampler.rank = session_->rank();
+  sampler.world_size = session_->world_size();
+  SamplerState start;
+  start.seed = options_.seed;
+  COXSWAIN_ASSIGN_OR_RETURN(ShardedSampler made,
+                            ShardedSampler::Create(sampler, start));
+  sampler_ = std::make_unique<ShardedSampler>(std::move(made));
+  const int64_t window = session_->plan().accumulation_steps;
+  const int64_t steps_per_epoch =
+      (sampler_->batches_left() + window - 1) / window;
+  steps_total_ = steps_per_epoch * options_.epochs;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Run() {
+  absl::Status status;
+  try {
+    status = TrainAndTest();
+  } catch (const std::exception& error) {
+    status = absl::InternalError(absl::StrCat("libtorch: ", error.what()));
+  }
+  if (status.ok()) return session_->Leave("training is done");
+  status = Explain(*session_, status);
+  // What else goes wrong while leaving is a consequence of `status`.
+  session_->Leave(status.message(), /*failed=*/true).IgnoreError();
+  return status;
+}
+
+absl::Status Trainer::TrainAndTest() {
+  const absl::Time start = Now();
+  interval_.start = start;
+  for (int epoch = 0; epoch < options_.epochs; ++epoch) {
+    COXSWAIN_RETURN_IF_ERROR(TrainEpoch());
+    sampler_->NextEpoch();
+  }
+  wall_ = Now() - start;
+  COXSWAIN_ASSIGN_OR_RETURN(const double accuracy, TestAccuracy());
+  if (session_->rank() == 0) options_.on_event(Result(accuracy));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::TrainEpoch() {
+  COXSWAIN_RETURN_IF_ERROR(
+      ddp_->accumulator().BeginEpoch(sampler_->batches_left()));
+  while (const auto indices = sampler_->NextBatch()) {
+    COXSWAIN_RETURN_IF_ERROR(TrainMicroBatch(MakeBatch(train_, *indices)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::TrainMicroBatch(const Batch& batch) {
+  const bool compressed = ddp_->hook().started();
+  const int64_t payload = world_->communicator().payload_bytes();
+  const MicroBatch micro = ddp_->Accumulate();
+  const ::torch::Tensor loss = ::torch::nn::functional::cross_entropy(
+      network_->Forward(batch.images), batch.labels);
+  COXSWAIN_RETURN_IF_ERROR(ddp_->Backward(loss / micro.window));
+  if (!micro.sync) return absl::OkStatus();
+  optimizer_->step();
+  optimizer_->zero_grad();
+  CountStep(loss.item<double>(),
+            world_->communicator().payload_bytes() - payload, compressed);
+  return absl::OkStatus();
+}
+
+void Trainer::CountStep(double loss, int64_t payload, bool compressed) {
+  ++steps_;
+  if (compressed) {
+    ++compressed_steps_;
+    compressed_payload_ += payload;
+  }
+  session_->ReportProgress(steps_);
+  interval_.steps += 1;
+  interval_.payload += payload;
+  interval_.loss += loss;
+  const absl::Time now = Now();
+  const absl::Duration elapsed = now - interval_.start;
+  if (elapsed < kEventInterval && steps_ < steps_total_) return;
+  if (session_->rank() == 0) {
+    StepEvent event;
+    event.step = steps_;
+    event.steps = steps_total_;
+    const auto steps = static_cast<double>(interval_.steps);
+    event.loss = interval_.loss / steps;
+    event.bytes_sent_per_step = static_cast<double>(interval_.payload) / steps;
+    const double images = steps * session_->plan().accumulation_steps *
+                          options_.batch * session_->world_size();
+    event.images_per_second =
+        images / std::max(absl::ToDoubleSeconds(elapsed), 1e-9);
+    options_.on_event(event);
+  }
+  interval_ = Interval();
+  interval_.start = now;
+}
+
+absl::StatusOr<double> Trainer::TestAccuracy() {
+  ::torch::NoGradGuard no_grad;
+  int64_t right = 0;
+  const int64_t stride = kTestBatch * session_->world_size();
+  for (int64_t first = session_->rank() * kTestBatch; first < test_.count();
+       first += stride) {
+    std::vector<int64_t> indices;
+    const int64_t end = std::min(first + kTestBatch, test_.count());
+    for (int64_t i = first; i < end; ++i) indices.push_back(i);
+    const Batch batch = MakeBatch(test_, indices);
+    const auto guesses = network_->Forward(batch.images).argmax(1);
+    right += guesses.eq(batch.labels).sum().item<int64_t>();
+  }
+  Span sum;
+  sum.data = &right;
+  sum.count = 1;
+  sum.dtype = DType::kInt64;
+  COXSWAIN_RETURN_IF_ERROR(
+      world_->communicator().AllReduce(sum)->Wait(absl::Minutes(5)));
+  return static_cast<double>(right) / static_cast<double>(test_.count());
+}
+
+int64_t Trainer::gradient_bytes_fp32() const {
+  int64_t bytes = 0;
+  for (const ParameterSpec& parameter : ddp_->reducer().parameters()) {
+    bytes += parameter.count() * static_cast<int64_t>(sizeof(float));
+  }
+  return bytes;
+}
+
+ResultEvent Trainer::Result(double accuracy) const {
+  ResultEvent result;
+  result.hook = ddp_->hook().spec();
+  result.world_size = session_->world_size();
+  result.steps = steps_;
+  result.compressed_steps = compressed_steps_;
+  result.test_accuracy = accuracy;
+  if (compressed_steps_ > 0) {
+    result.bytes_sent_per_step = static_cast<double>(compressed_payload_) /
+                                 static_cast<double>(compressed_steps_);
+  }
+  if (result.bytes_sent_per_step > 0) {
+    result.compression_ratio =
+        static_cast<double>(gradient_bytes_fp32()) / result.bytes_sent_per_step;
+  }
+  const auto steps = static_cast<double>(std::max<int64_t>(steps_, 1));
+  result.wire_bytes_per_step =
+      static_cast<double>(world_->communicator().wire_bytes()) / steps;
+  result.wall_seconds = absl::ToDoubleSeconds(wall_);
+  const double images = static_cast<double>(train_.count()) * options_.epochs;
+  result.images_per_second = images / std::max(result.wall_seconds, 1e-9);
+  return result;
+}
+
+}  // namespace coxswain::examples

@@ -1,0 +1,83 @@
+#ifndef COXSWAIN_EXAMPLES_FASHION_MNIST_TRAINER_H_
+#define COXSWAIN_EXAMPLES_FASHION_MNIST_TRAINER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/data/sampler.h"
+#include "client/session/session.h"
+#include "client/torch/distributed_data_parallel.h"
+#include "examples/fashion_mnist/dataset.h"
+#include "examples/fashion_mnist/events.h"
+#include "examples/fashion_mnist/model.h"
+
+namespace coxswain::examples {
+
+struct TrainerOptions {
+  std::string hook = "allreduce";
+  int accumulation_steps = 1;
+  int epochs = 2;
+  int batch = 64;  // images per micro-batch and rank
+  double learning_rate = 0.05;
+  uint64_t seed = 1;
+  std::string data = "/usr/share/datasets/fashion-mnist";
+  // Told on rank 0 only, several times a second.
+  std::function<void(const Event&)> on_event = [](const Event&) {};
+};
+
+// Trains the network on this worker's share of the images, as one rank of the
+// job that the environment names (see SessionOptions::FromEnvironment). One
+// thread only.
+class Trainer {
+ public:
+  // Reads the data, joins the job and makes the model the same on all ranks.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(
+      const TrainerOptions& options);
+
+  // Trains, tests, and leaves the job. The error of a lost peer names it.
+  absl::Status Run();
+
+ private:
+  // Since the last event.
+  struct Interval {
+    absl::Time start;
+    int64_t steps = 0;
+    int64_t payload = 0;
+    double loss = 0;
+  };
+
+  Trainer() = default;
+  absl::Status Connect();
+  absl::Status TrainAndTest();
+  absl::Status TrainEpoch();
+  absl::Status TrainMicroBatch(const Batch& batch);
+  void CountStep(double loss, int64_t payload, bool compressed);
+  absl::StatusOr<double> TestAccuracy();
+  ResultEvent Result(double accuracy) const;
+  int64_t gradient_bytes_fp32() const;
+
+  TrainerOptions options_;
+  Dataset train_;
+  Dataset test_;
+  std::shared_ptr<Network> network_;
+  std::unique_ptr<Session> session_;
+  std::shared_ptr<ProcessGroup> world_;
+  std::unique_ptr<torch::DistributedDataParallel> ddp_;
+  std::unique_ptr<::torch::optim::Optimizer> optimizer_;
+  std::unique_ptr<ShardedSampler> sampler_;
+
+  int64_t steps_total_ = 0;
+  int64_t steps_ = 0;
+  int64_t compressed_steps_ = 0;
+  int64_t compressed_payload_ = 0;
+  absl::Duration wall_;
+  Interval interval_;
+};
+
+}  // namespace coxswain::examples
+
+#endif  // COXSWAIN_EXAMPLES_FASHION_MNIST_TRAINER_H_

@@ -1,0 +1,25 @@
+#ifndef COXSWAIN_HOOKS_ALLREDUCE_H_
+#define COXSWAIN_HOOKS_ALLREDUCE_H_
+
+#include <memory>
+#include <string>
+
+#include "client/reduce/hook.h"
+
+namespace coxswain {
+
+// `allreduce`: each rank divides its gradients by the number of ranks, in
+// their own type, and the ranks sum them.
+//
+// Cost per bucket of N elements: 1 collective, N elements of the gradient's
+// type, no memory. Numerics: one rounding by the division, then the back
+// end's sum. The baseline; where the network is the limit, use another.
+std::unique_ptr<Hook> MakeAllReduceHook(std::string spec);
+
+// The exchange of that hook, for hooks that wait for their first step.
+absl::StatusOr<std::unique_ptr<Exchange>> PrepareAllReduce(
+    const Bucket& bucket, Communicator& communicator);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_HOOKS_ALLREDUCE_H_

@@ -1,0 +1,86 @@
+#include "hooks/cast.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "hooks/allreduce.h"
+#include "hooks/narrow.h"
+#include "hooks/plain_hook.h"
+#include "hooks/scratch.h"
+
+namespace coxswain {
+namespace {
+
+class CastExchange : public Exchange {
+ public:
+  CastExchange(Span data, Communicator& communicator, DType dtype,
+               CastOrder order, std::shared_ptr<uint16_t> narrow)
+      : data_(data),
+        communicator_(communicator),
+        dtype_(dtype),
+        order_(order),
+        narrow_(std::move(narrow)) {}
+
+  absl::StatusOr<WorkPtr> Advance() override {
+    if (std::exchange(started_, true)) {
+      WidenSpan(narrow_.get(), dtype_, data_);
+      return WorkPtr();
+    }
+    Narrow();
+    const Span travelling{narrow_.get(), data_.count, dtype_, data_.device};
+    WorkPtr work = communicator_.AllReduce(travelling);
+    // Keeps the memory until the back end is done with it, even if this
+    // exchange is given up before.
+    work->OnDone([keep = narrow_](const absl::Status&) {});
+    return work;
+  }
+
+ private:
+  void Narrow() {
+    const int size = communicator_.size();
+    if (order_ == CastOrder::kDivideThenCast) {
+      NarrowSpan(data_, dtype_, narrow_.get(), size);
+    } else {
+      NarrowSpan(data_, dtype_, narrow_.get());
+      DivideNarrow(narrow_.get(), data_.count, dtype_, size);
+    }
+  }
+
+  const Span data_;
+  Communicator& communicator_;
+  const DType dtype_;
+  const CastOrder order_;
+  const std::shared_ptr<uint16_t> narrow_;
+  bool started_ = false;
+};
+
+class CastHook : public PlainHook {
+ public:
+  CastHook(std::string spec, DType dtype, CastOrder order)
+      : PlainHook(std::move(spec)), dtype_(dtype), order_(order) {}
+
+  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
+      const Bucket& bucket, Communicator& communicator) override {
+    COXSWAIN_RETURN_IF_ERROR(CheckBucket(spec(), bucket));
+    if (!IsWide(bucket.data.dtype)) {
+      return PrepareAllReduce(bucket, communicator);
+    }
+    return std::make_unique<CastExchange>(
+        bucket.data, communicator, dtype_, order_,
+        scratch_.Take<uint16_t>(static_cast<size_t>(bucket.data.count)));
+  }
+
+ private:
+  const DType dtype_;
+  const CastOrder order_;
+  ScratchPool scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Hook> MakeCastHook(std::string spec, DType dtype,
+                                   CastOrder order) {
+  return std::make_unique<CastHook>(std::move(spec), dtype, order);
+}
+
+}  // namespace coxswain

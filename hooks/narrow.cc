@@ -1,0 +1,57 @@
+#include "hooks/narrow.h"
+
+#include "base/check.h"
+#include "hooks/kernels/kernels.h"
+
+namespace coxswain {
+namespace {
+
+template <typename T>
+void NarrowValues(const Span& in, DType to, uint16_t* out, int divisor) {
+  const T* values = static_cast<const T*>(in.data);
+  if (to == DType::kFloat16) {
+    DivideToFloat16(values, out, in.count, static_cast<T>(divisor));
+  } else {
+    DivideToBFloat16(values, out, in.count, static_cast<T>(divisor));
+  }
+}
+
+template <typename T>
+void WidenValues(const uint16_t* in, DType from, const Span& out) {
+  T* values = static_cast<T*>(out.data);
+  if (from == DType::kFloat16) {
+    WidenFloat16(in, values, out.count);
+  } else {
+    WidenBFloat16(in, values, out.count);
+  }
+}
+
+}  // namespace
+
+void NarrowSpan(const Span& in, DType to, uint16_t* out, int divisor) {
+  COXSWAIN_CHECK(IsWide(in.dtype) && !IsWide(to));
+  if (in.dtype == DType::kFloat32) {
+    NarrowValues<float>(in, to, out, divisor);
+  } else {
+    NarrowValues<double>(in, to, out, divisor);
+  }
+}
+
+void WidenSpan(const uint16_t* in, DType from, const Span& out) {
+  COXSWAIN_CHECK(IsWide(out.dtype) && !IsWide(from));
+  if (out.dtype == DType::kFloat32) {
+    WidenValues<float>(in, from, out);
+  } else {
+    WidenValues<double>(in, from, out);
+  }
+}
+
+void DivideNarrow(uint16_t* values, int64_t count, DType dtype, int divisor) {
+  if (dtype == DType::kFloat16) {
+    DivideFloat16(values, count, static_cast<float>(divisor));
+  } else {
+    DivideBFloat16(values, count, static_cast<float>(divisor));
+  }
+}
+
+}  // namespace coxswain

@@ -1,0 +1,54 @@
+#ifndef COXSWAIN_HOOKS_NARROW_COMMUNICATOR_H_
+#define COXSWAIN_HOOKS_NARROW_COMMUNICATOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "client/comm/communicator.h"
+#include "hooks/scratch.h"
+
+namespace coxswain {
+
+// A view of a communicator whose all-reduces of float32 and float64 travel in
+// 16 bits: the span is rounded, reduced by the communicator beneath (whose
+// payload counts the 16-bit bytes), and widened again before the Work ends.
+// Everything else passes through as it is.
+//
+// Nothing is scaled: in float16 what exceeds 65504 in a contribution or in
+// the sum becomes an infinity. The hooks of this library hand over
+// contributions that they have divided by the number of ranks, so the sums
+// are averages and fit where these fit.
+//
+// Lives as long as one exchange; the communicator and the pool outlive it.
+// Works may end after it is gone. Threading as any communicator's.
+class NarrowCommunicator : public Communicator {
+ public:
+  // `dtype` is kFloat16 or kBFloat16.
+  NarrowCommunicator(Communicator& inner, DType dtype, ScratchPool& scratch);
+
+  absl::string_view backend() const override { return inner_.backend(); }
+  absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
+      int64_t count, DType dtype) override;
+  void Abort(absl::string_view reason) override { inner_.Abort(reason); }
+  int64_t wire_bytes() const override { return inner_.wire_bytes(); }
+
+ protected:
+  WorkPtr DoAllReduce(Span span, ReduceOp op) override;
+  WorkPtr DoBroadcast(Span span, int root) override;
+  WorkPtr DoBarrier() override;
+  WorkPtr DoAllGather(Span input, Span output) override;
+  WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override;
+  WorkPtr DoAllToAll(Span input, Span output) override;
+  WorkPtr DoSend(Span span, int peer, uint32_t tag) override;
+  WorkPtr DoReceive(Span span, int peer, uint32_t tag) override;
+
+ private:
+  Communicator& inner_;
+  const DType dtype_;
+  ScratchPool& scratch_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_HOOKS_NARROW_COMMUNICATOR_H_

@@ -1,0 +1,73 @@
+#include "hooks/plain_hook.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "hooks/spec.h"
+
+namespace coxswain {
+
+absl::Status PlainHook::Configure(const std::vector<ParameterSpec>&,
+                                  int world_size) {
+  if (world_size >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a world has at least 1 rank, got ", world_size));
+}
+
+absl::Status PlainHook::Commit() {
+  ++step_;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<HookState> PlainHook::SaveState(Communicator&) {
+  HookState state;
+  state.spec = spec_;
+  state.step = step_;
+  return state;
+}
+
+absl::Status PlainHook::LoadState(const HookState& state, int, int) {
+  COXSWAIN_RETURN_IF_ERROR(CheckStateName(spec_, state));
+  step_ = state.step;
+  return absl::OkStatus();
+}
+
+absl::Status CheckBucket(absl::string_view hook, const Bucket& bucket) {
+  const Span& data = bucket.data;
+  if (data.device.kind != Device::Kind::kCpu) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hook ", hook, ": bucket ", bucket.index,
+                     " is not in the CPU's memory; the hook has no kernels for "
+                     "other devices"));
+  }
+  switch (data.dtype) {
+    case DType::kFloat32:
+    case DType::kFloat64:
+    case DType::kFloat16:
+    case DType::kBFloat16:
+      return absl::OkStatus();
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("hook ", hook, ": bucket ", bucket.index, " holds ",
+                       NameOf(data.dtype),
+                       ", but only floating-point gradients have an "
+                       "average"));
+  }
+}
+
+absl::Status CheckStateName(absl::string_view own_spec,
+                            const HookState& state) {
+  COXSWAIN_ASSIGN_OR_RETURN(const Spec own, ParseSpec(own_spec));
+  const absl::StatusOr<Spec> saved = ParseSpec(state.spec);
+  if (!saved.ok() || saved->name != own.name) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the saved hook state is of hook '", state.spec, "', this run uses '",
+        own_spec, "'; use the hook that saved it, or start without its state"));
+  }
+  if (state.step < 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the saved hook state claims ", state.step, " steps"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace coxswain

@@ -1,0 +1,44 @@
+#ifndef COXSWAIN_HOOKS_PLAIN_HOOK_H_
+#define COXSWAIN_HOOKS_PLAIN_HOOK_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/reduce/hook.h"
+
+namespace coxswain {
+
+// What the hooks that remember nothing but the number of steps have in common.
+class PlainHook : public Hook {
+ public:
+  explicit PlainHook(std::string spec) : spec_(std::move(spec)) {}
+
+  std::string spec() const override { return spec_; }
+  absl::Status Configure(const std::vector<ParameterSpec>& parameters,
+                         int world_size) override;
+  absl::Status Commit() override;
+  void Rollback() override {}
+  int64_t step() const override { return step_; }
+  absl::StatusOr<HookState> SaveState(Communicator& communicator) override;
+  // Takes the step. The state must be of a hook of the same name.
+  absl::Status LoadState(const HookState& state, int rank,
+                         int world_size) override;
+
+ private:
+  const std::string spec_;
+  int64_t step_ = 0;
+};
+
+// INVALID_ARGUMENT if a hook cannot average this bucket: gradients that are
+// not floating point, or not in the CPU's memory.
+absl::Status CheckBucket(absl::string_view hook, const Bucket& bucket);
+
+// FAILED_PRECONDITION if `state` was saved by a hook of another name.
+absl::Status CheckStateName(absl::string_view own_spec, const HookState& state);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_HOOKS_PLAIN_HOOK_H_

@@ -1,0 +1,212 @@
+#include "hooks/registry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "hooks/allreduce.h"
+#include "hooks/cast.h"
+#include "hooks/narrow_wrapper.h"
+#include "hooks/powersgd.h"
+#include "hooks/spec.h"
+
+namespace coxswain {
+namespace {
+
+// One hook: what users see of it, and how it is checked and made. `inner` is
+// null when there is none.
+struct HookRow {
+  HookDescription description;
+  absl::Status (*check)(const OptionValues& options, bool has_inner);
+  std::unique_ptr<Hook> (*make)(std::string spec, OptionValues options,
+                                std::unique_ptr<Hook> inner);
+};
+
+absl::Status Anything(const OptionValues&, bool) { return absl::OkStatus(); }
+
+constexpr char kDivideThenCast[] = "divide_then_cast";
+constexpr char kCastThenDivide[] = "cast_then_divide";
+
+OptionDescription OrderOption() {
+  return ChoiceOption("order", kDivideThenCast,
+                      {kDivideThenCast, kCastThenDivide},
+                      "whether the division by the number of ranks comes "
+                      "before the cast, or after it as in PyTorch");
+}
+
+absl::Status CheckCast(const OptionValues& options, bool has_inner) {
+  if (!has_inner || options.Choice("order") == kDivideThenCast) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "order is an option of the hook without an inner hook; the inner hook "
+      "divides by itself");
+}
+
+template <DType kDType>
+std::unique_ptr<Hook> MakeCastOrWrapper(std::string spec, OptionValues options,
+                                        std::unique_ptr<Hook> inner) {
+  if (inner != nullptr) {
+    return MakeNarrowWrapper(std::move(spec), kDType, std::move(inner));
+  }
+  return MakeCastHook(std::move(spec), kDType,
+                      options.Choice("order") == kDivideThenCast
+                          ? CastOrder::kDivideThenCast
+                          : CastOrder::kCastThenDivide);
+}
+
+// Sorted by name.
+const std::vector<HookRow>& Rows() {
+  static const auto* rows = new std::vector<HookRow>{
+      {{"allreduce",
+        {},
+        "the average of the gradients, uncompressed",
+        false,
+        {}},
+       Anything,
+       [](std::string spec, OptionValues, std::unique_ptr<Hook>) {
+         return MakeAllReduceHook(std::move(spec));
+       }},
+      {{"bf16",
+        {"bf16_compress"},
+        "gradients travel as bfloat16; bf16(h): all that hook h sends does",
+        true,
+        {OrderOption()}},
+       CheckCast,
+       MakeCastOrWrapper<DType::kBFloat16>},
+      {{"fp16",
+        {"fp16_compress"},
+        "gradients travel as float16; fp16(h): all that hook h sends does",
+        true,
+        {OrderOption()}},
+       CheckCast,
+       MakeCastOrWrapper<DType::kFloat16>},
+      {{"powersgd",
+        {"powerSGD", "power_sgd"},
+        "low-rank gradients with error feedback",
+        false,
+        PowerSgdOptions()},
+       [](const OptionValues& options, bool) {
+         return CheckPowerSgdOptions(options);
+       },
+       [](std::string spec, OptionValues options, std::unique_ptr<Hook>) {
+         return MakePowerSgdHook(std::move(spec), std::move(options));
+       }},
+  };
+  return *rows;
+}
+
+const HookRow* FindRow(const std::string& name) {
+  for (const HookRow& row : Rows()) {
+    const auto& aliases = row.description.aliases;
+    if (row.description.name == name ||
+        std::find(aliases.begin(), aliases.end(), name) != aliases.end()) {
+      return &row;
+    }
+  }
+  return nullptr;
+}
+
+std::string HookNames() {
+  return absl::StrJoin(Rows(), ", ", [](std::string* out, const HookRow& row) {
+    out->append(row.description.name);
+  });
+}
+
+// A spec that has been matched to the table.
+struct Resolved {
+  const HookRow* row = nullptr;
+  OptionValues options;
+  std::unique_ptr<Resolved> inner;
+  std::string canonical;
+};
+
+absl::Status CheckInner(absl::string_view text, const Spec& spec,
+                        const HookDescription& hook) {
+  if (spec.inner.empty()) return absl::OkStatus();
+  if (!hook.takes_inner) {
+    return SpecError(text, spec.inner[0].position,
+                     absl::StrCat(hook.name, " takes no inner hook, got '",
+                                  spec.inner[0].name,
+                                  "' (an option is written name=value)"));
+  }
+  if (spec.inner.size() == 1) return absl::OkStatus();
+  return SpecError(
+      text, spec.inner[1].position,
+      absl::StrCat(hook.name, " takes one inner hook, got '",
+                   spec.inner[0].name, "' and '", spec.inner[1].name, "'"));
+}
+
+absl::StatusOr<Resolved> Resolve(absl::string_view text, const Spec& spec) {
+  Resolved resolved;
+  resolved.row = FindRow(spec.name);
+  if (resolved.row == nullptr) {
+    return SpecError(text, spec.position,
+                     absl::StrCat("there is no hook '", spec.name,
+                                  "'; the hooks are ", HookNames()));
+  }
+  const HookDescription& hook = resolved.row->description;
+  COXSWAIN_RETURN_IF_ERROR(CheckInner(text, spec, hook));
+  COXSWAIN_ASSIGN_OR_RETURN(resolved.options,
+                            ResolveOptions(text, spec, hook.options));
+  const absl::Status sound =
+      resolved.row->check(resolved.options, !spec.inner.empty());
+  if (!sound.ok()) return SpecError(text, spec.position, sound.message());
+  std::string arguments = CanonicalOptions(resolved.options, hook.options);
+  if (!spec.inner.empty()) {
+    COXSWAIN_ASSIGN_OR_RETURN(Resolved inner, Resolve(text, spec.inner[0]));
+    absl::StrAppend(&arguments, arguments.empty() ? "" : ",", inner.canonical);
+    resolved.inner = std::make_unique<Resolved>(std::move(inner));
+  }
+  resolved.canonical = arguments.empty()
+                           ? hook.name
+                           : absl::StrCat(hook.name, "(", arguments, ")");
+  return resolved;
+}
+
+std::unique_ptr<Hook> Make(Resolved resolved) {
+  std::unique_ptr<Hook> inner;
+  if (resolved.inner != nullptr) inner = Make(std::move(*resolved.inner));
+  return resolved.row->make(std::move(resolved.canonical),
+                            std::move(resolved.options), std::move(inner));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Hook>> MakeHook(absl::string_view spec) {
+  COXSWAIN_ASSIGN_OR_RETURN(const Spec parsed, ParseSpec(spec));
+  COXSWAIN_ASSIGN_OR_RETURN(Resolved resolved, Resolve(spec, parsed));
+  return Make(std::move(resolved));
+}
+
+absl::StatusOr<std::string> CanonicalSpec(absl::string_view spec) {
+  COXSWAIN_ASSIGN_OR_RETURN(const Spec parsed, ParseSpec(spec));
+  COXSWAIN_ASSIGN_OR_RETURN(Resolved resolved, Resolve(spec, parsed));
+  return std::move(resolved.canonical);
+}
+
+const std::vector<HookDescription>& ListHooks() {
+  static const auto* hooks = [] {
+    auto* list = new std::vector<HookDescription>;
+    for (const HookRow& row : Rows()) list->push_back(row.description);
+    return list;
+  }();
+  return *hooks;
+}
+
+std::string HookHelp() {
+  std::string text;
+  for (const HookDescription& hook : ListHooks()) {
+    absl::StrAppend(&text, hook.name, ": ", hook.help, "\n");
+    for (const OptionDescription& option : hook.options) {
+      absl::StrAppend(&text, "  ", option.name, "=", option.DefaultText(), " (",
+                      option.TypeName(), ", ", option.RangeText(),
+                      "): ", option.help, "\n");
+    }
+  }
+  return text;
+}
+
+}  // namespace coxswain

@@ -1,0 +1,44 @@
+#ifndef COXSWAIN_HOOKS_REGISTRY_H_
+#define COXSWAIN_HOOKS_REGISTRY_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/reduce/hook.h"
+#include "hooks/options.h"
+
+namespace coxswain {
+
+// All hooks by name. Pure functions; safe from any thread.
+
+// Makes the hook that a spec names (grammar: hooks/spec.h), not yet
+// configured. INVALID_ARGUMENT says where in the spec what is wrong, and
+// lists what would be right.
+absl::StatusOr<std::unique_ptr<Hook>> MakeHook(absl::string_view spec);
+
+// The one way to write a spec: the hook's own name, only options that differ
+// from their defaults, in the order of the table, no spaces. Equal hooks have
+// equal canonical specs. Errors as MakeHook.
+absl::StatusOr<std::string> CanonicalSpec(absl::string_view spec);
+
+// What there is to choose from, for help texts.
+struct HookDescription {
+  std::string name;
+  std::vector<std::string> aliases;
+  std::string help;          // one line
+  bool takes_inner = false;  // may wrap another hook
+  std::vector<OptionDescription> options;
+};
+
+// Sorted by name.
+const std::vector<HookDescription>& ListHooks();
+
+// The list as text, one line per hook and per option.
+std::string HookHelp();
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_HOOKS_REGISTRY_H_

@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+set -euo pipefail
+
+usage() {
+  cat << 'END'
+usage: ./quickstart.sh [OPTION]...
+
+Trains a small convolutional network on Fashion-MNIST with several worker
+processes on this machine, once per hook, and compares the hooks: accuracy,
+bytes sent, speed. Installs what is missing with apt, builds with Bazel, and
+starts a coordinator and the workers. Needs Debian 12, root or sudo, no GPU.
+
+  --workers N     worker processes (default 2)
+  --hook SPEC     how gradients are exchanged; repeat it to compare several
+                  (default: allreduce, bf16, "powersgd(rank=2,start_step=20)")
+  --accumulate K  micro-batches per exchange (default 1)
+  --epochs E      passes over the training data
+  --batch B       samples per worker and micro-batch
+  --json FILE     also write the results to FILE
+  --help          show this
+
+An option's value may also follow an equals sign: --workers=4.
+END
+}
+
+fail() {
+  echo "quickstart.sh: $*" >&2
+  echo "Try ./quickstart.sh --help" >&2
+  exit 2
+}
+
+# Checks one option; exits with an explanation if its value cannot be right.
+# Hook specs are checked by the program, which knows them.
+check() {
+  local option="$1" value="$2"
+  case "${option}" in
+    --workers | --accumulate | --epochs | --batch)
+      [[ "${value}" =~ ^[1-9][0-9]{0,8}$ ]] ||
+        fail "${option} needs a whole number of at least 1, not '${value}'"
+      ;;
+    --hook)
+      [[ -n "${value}" ]] || fail "--hook needs a spec, such as allreduce"
+      ;;
+    --json)
+      [[ -n "${value}" && ! -d "${value}" ]] ||
+        fail "--json needs a file name, not '${value}'"
+      [[ -w "$(dirname -- "${value}")" ]] ||
+        fail "--json: cannot write to the folder of '${value}'"
+      ;;
+  esac
+}
+
+workers=2
+hooks=()
+json=""
+training=()
+while [[ $# -gt 0 ]]; do
+  option="${1%%=*}"
+  case "${option}" in
+    --help | -h)
+      usage
+      exit 0
+      ;;
+    --workers | --hook | --accumulate | --epochs | --batch | --json) ;;
+    *) fail "unknown option '$1'" ;;
+  esac
+  if [[ "$1" == *=* ]]; then
+    value="${1#*=}"
+    shift
+  else
+    [[ $# -ge 2 && "$2" != --* ]] || fail "${option} needs a value"
+    value="$2"
+    shift 2
+  fi
+  check "${option}" "${value}"
+  case "${option}" in
+    --workers) workers="${value}" ;;
+    --hook) hooks+=("${value}") ;;
+    --json) json="$(realpath -- "${value}")" ;;
+    *) training+=("${option}" "${value}") ;;
+  esac
+done
+[[ ${#hooks[@]} -gt 0 ]] ||
+  hooks=(allreduce bf16 "powersgd(rank=2,start_step=20)")
+
+cd "$(dirname "${BASH_SOURCE[0]}")"
+tools/install_deps.sh
+
+build=(
+  tools/run_bazel.sh build --show_result=0
+  "--ui_event_filters=-info,-warning,-debug"
+)
+if [[ -t 2 ]]; then
+  build+=(--ui_actions_shown=1)
+else
+  build+=(--noshow_progress)
+fi
+echo "Building (the first time takes some minutes) ..." >&2
+"${build[@]}" //cli:coxswain //examples/fashion_mnist:train \
+  //examples/fashion_mnist:report < /dev/null
+
+coxswain="bazel-bin/cli/coxswain"
+trainer="bazel-bin/examples/fashion_mnist/train"
+report="bazel-bin/examples/fashion_mnist/report"
+
+for hook in "${hooks[@]}"; do
+  # A wrong spec is an error before anything is started.
+  "${trainer}" --hook "${hook}" --check
+done
+
+scratch="$(mktemp -d)"
+coordinator=""
+clean_up() {
+  [[ -z "${coordinator}" ]] || kill "${coordinator}" 2> /dev/null || true
+  wait
+  rm -rf "${scratch}"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# The coordinator says on its first line of output that it is listening.
+mkfifo "${scratch}/ready"
+"${coxswain}" serve --listen 127.0.0.1:0 --state-dir "${scratch}/state" \
+  --port-file "${scratch}/port" --log-level warning > "${scratch}/ready" &
+coordinator=$!
+exec 3< "${scratch}/ready"
+read -r -t 30 -u 3 || {
+  echo "quickstart.sh: the coordinator did not start" >&2
+  exit 1
+}
+address="127.0.0.1:$(< "${scratch}/port")"
+echo "Coordinator at ${address}, ${workers} workers," \
+  "${#hooks[@]} hooks to compare" >&2
+
+run=0
+for hook in "${hooks[@]}"; do
+  run=$((run + 1))
+  "${coxswain}" run --nnodes 1 --nproc "${workers}" \
+    --coordinator "${address}" --job "quickstart-${run}" -- \
+    "${trainer}" --events --hook "${hook}" "${training[@]}" < /dev/null |
+    "${report}" progress --hook "${hook}" --into "${scratch}/results"
+done
+
+table=("${report}" table --world "${workers}")
+[[ -z "${json}" ]] || table+=(--json "${json}")
+"${table[@]}" "${scratch}/results"

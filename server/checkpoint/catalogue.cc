@@ -1,0 +1,164 @@
+#include "server/checkpoint/catalogue.h"
+
+#include <algorithm>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+
+namespace coxswain::server {
+namespace {
+
+constexpr size_t kMaxJobNameBytes = 128;
+// Far above what the limits on shards and metadata allow to be written.
+constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
+
+absl::StatusOr<CheckpointRecord> ReadRecord(const FileSystem& file_system,
+                                            const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/", kManifestFile);
+  COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file,
+                            file_system.Open(path));
+  COXSWAIN_ASSIGN_OR_RETURN(const int64_t size, file->Size());
+  if (size > kMaxManifestBytes) {
+    return absl::DataLossError(
+        absl::StrCat(path, " has ", size, " bytes, too many for a manifest"));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string bytes,
+                            file->Read(0, static_cast<size_t>(size)));
+  return DecodeManifest(bytes);
+}
+
+// A folder copied or renamed by hand is not served under a wrong name, and
+// file names are not taken from a manifest into the world outside its folder.
+absl::Status CheckRecord(const CheckpointRecord& record, const std::string& job,
+                         const std::string& id) {
+  if (record.job != job || record.id != id) {
+    return absl::DataLossError(
+        absl::StrCat("its manifest is that of ", record.job, "/", record.id));
+  }
+  if (static_cast<int>(record.shards.size()) != record.shard_count) {
+    return absl::DataLossError(absl::StrCat("its manifest lists ",
+                                            record.shards.size(), " of ",
+                                            record.shard_count, " shards"));
+  }
+  for (const auto& [index, shard] : record.shards) {
+    if (absl::StrContains(shard.file, "/")) {
+      return absl::DataLossError("its manifest names a file elsewhere");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateJobName(absl::string_view job) {
+  const auto allowed = [](char c) {
+    return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+  };
+  if (!job.empty() && job.size() <= kMaxJobNameBytes && job != "." &&
+      job != ".." && std::all_of(job.begin(), job.end(), allowed)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("a job name has 1 to ", kMaxJobNameBytes,
+                   " characters of [A-Za-z0-9._-] and is not \".\" or \"..\""));
+}
+
+absl::Status Catalogue::Load(FileSystem* file_system,
+                             const std::string& folder) {
+  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<std::string> jobs,
+                            file_system->List(folder));
+  for (const std::string& job : jobs) {
+    if (ValidateJobName(job).ok()) LoadJob(file_system, folder, job);
+  }
+  return absl::OkStatus();
+}
+
+void Catalogue::LoadJob(FileSystem* file_system, const std::string& folder,
+                        const std::string& job) {
+  const std::string job_folder = absl::StrCat(folder, "/", job);
+  const absl::StatusOr<std::vector<std::string>> names =
+      file_system->List(job_folder);
+  if (!names.ok()) {
+    LogWarning("checkpoints_unreadable",
+               {{"job", job}, {"error", names.status().ToString()}});
+    return;
+  }
+  for (const std::string& id : *names) {
+    const std::string path = absl::StrCat(job_folder, "/", id);
+    if (absl::EndsWith(id, kStagingSuffix) ||
+        absl::EndsWith(id, kDeletedSuffix)) {
+      const absl::Status removed = file_system->RemoveTree(path);
+      LogInfo("checkpoint_leftover_removed",
+              {{"path", path}, {"result", removed.ToString()}});
+      continue;
+    }
+    absl::StatusOr<CheckpointRecord> record = ReadRecord(*file_system, path);
+    absl::Status status = record.status();
+    if (status.ok()) status = CheckRecord(*record, job, id);
+    if (!status.ok()) {
+      LogWarning("checkpoint_unreadable",
+                 {{"path", path}, {"error", status.ToString()}});
+      continue;
+    }
+    Add(*std::move(record));
+  }
+}
+
+void Catalogue::Add(CheckpointRecord record) {
+  JobMap& job = jobs_[record.job];
+  std::string id = record.id;
+  job.insert_or_assign(std::move(id), std::move(record));
+}
+
+bool Catalogue::Remove(absl::string_view job, absl::string_view id) {
+  const auto of_job = jobs_.find(job);
+  if (of_job == jobs_.end()) return false;
+  const auto it = of_job->second.find(id);
+  if (it == of_job->second.end()) return false;
+  of_job->second.erase(it);
+  if (of_job->second.empty()) jobs_.erase(of_job);
+  return true;
+}
+
+const CheckpointRecord* Catalogue::Find(absl::string_view job,
+                                        absl::string_view id) const {
+  const auto of_job = jobs_.find(job);
+  if (of_job == jobs_.end()) return nullptr;
+  const auto it = of_job->second.find(id);
+  return it == of_job->second.end() ? nullptr : &it->second;
+}
+
+const CheckpointRecord* Catalogue::FindStep(absl::string_view job,
+                                            int64_t step) const {
+  const auto of_job = jobs_.find(job);
+  if (of_job == jobs_.end()) return nullptr;
+  for (const auto& [id, record] : of_job->second) {
+    if (record.step == step) return &record;
+  }
+  return nullptr;
+}
+
+std::vector<CheckpointRecord> Catalogue::List(absl::string_view job) const {
+  std::vector<CheckpointRecord> records;
+  const auto of_job = jobs_.find(job);
+  if (of_job == jobs_.end()) return records;
+  for (const auto& [id, record] : of_job->second) records.push_back(record);
+  std::sort(records.begin(), records.end(),
+            [](const CheckpointRecord& a, const CheckpointRecord& b) {
+              return std::tie(a.step, a.created) > std::tie(b.step, b.created);
+            });
+  return records;
+}
+
+size_t Catalogue::CountOf(absl::string_view job) const {
+  const auto of_job = jobs_.find(job);
+  return of_job == jobs_.end() ? 0 : of_job->second.size();
+}
+
+}  // namespace coxswain::server

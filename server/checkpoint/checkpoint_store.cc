@@ -1,0 +1,476 @@
+#include "server/checkpoint/checkpoint_store.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+
+namespace coxswain::server {
+namespace {
+
+// Enough to recognise what is missing, few enough for an error message.
+constexpr size_t kMaxNamedShards = 16;
+
+absl::Status NoSuchOpen(absl::string_view id) {
+  return absl::NotFoundError(absl::StrCat(
+      "no open checkpoint \"", id,
+      "\" in this generation (committed, deleted, discarded when its "
+      "generation ended, or lost in a restart of the coordinator); begin it "
+      "again"));
+}
+
+std::string NameMissing(const CheckpointRecord& record) {
+  std::vector<int> named;
+  for (int i = 0; i < record.shard_count && named.size() < kMaxNamedShards;
+       ++i) {
+    if (record.shards.count(i) == 0) named.push_back(i);
+  }
+  const size_t rest = record.shard_count - record.shards.size() - named.size();
+  return absl::StrCat(absl::StrJoin(named, ", "),
+                      rest > 0 ? absl::StrCat(" and ", rest, " more") : "");
+}
+
+}  // namespace
+
+CheckpointStore::CheckpointStore(FileSystem* file_system,
+                                 const std::string& folder,
+                                 const CheckpointLimits& limits,
+                                 const Clock* clock, RandomSource* random)
+    : file_system_(file_system),
+      folder_(folder),
+      limits_(limits),
+      clock_(clock),
+      random_(random) {}
+
+CheckpointStore::~CheckpointStore() = default;
+
+absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(
+    FileSystem* file_system, const std::string& folder,
+    const CheckpointLimits& limits, const Clock* clock, RandomSource* random) {
+  COXSWAIN_RETURN_IF_ERROR(file_system->MakeFolder(folder));
+  const size_t slash = folder.rfind('/');
+  const std::string parent = slash == std::string::npos ? "."
+                             : slash == 0               ? "/"
+                                          : folder.substr(0, slash);
+  COXSWAIN_RETURN_IF_ERROR(file_system->SyncFolder(parent));
+  std::unique_ptr<CheckpointStore> store(
+      new CheckpointStore(file_system, folder, limits, clock, random));
+  MutexLock lock(&store->mutex_);
+  COXSWAIN_RETURN_IF_ERROR(store->catalogue_.Load(file_system, folder));
+  return store;
+}
+
+std::string CheckpointStore::JobFolder(absl::string_view job) const {
+  return absl::StrCat(folder_, "/", job);
+}
+
+std::string CheckpointStore::FinalFolder(const CheckpointRecord& record) const {
+  return absl::StrCat(JobFolder(record.job), "/", record.id);
+}
+
+std::string CheckpointStore::StagingFolder(
+    const CheckpointRecord& record) const {
+  return absl::StrCat(FinalFolder(record), kStagingSuffix);
+}
+
+absl::Status CheckpointStore::ValidateBegin(
+    const Fence& fence, int64_t step, int shards,
+    const std::map<std::string, std::string>& metadata) const {
+  COXSWAIN_RETURN_IF_ERROR(ValidateJobName(fence.job));
+  if (step < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step, " is negative"));
+  }
+  if (shards < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a checkpoint of ", shards, " shards; at least 1"));
+  }
+  if (shards > limits_.max_shards) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a checkpoint of ", shards, " shards passes the limit max_shards of ",
+        limits_.max_shards));
+  }
+  size_t bytes = 0;
+  for (const auto& [key, value] : metadata) bytes += key.size() + value.size();
+  if (bytes > limits_.max_metadata_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "metadata of ", bytes, " bytes passes the limit max_metadata_bytes of ",
+        limits_.max_metadata_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> CheckpointStore::FindToJoinLocked(
+    const Fence& fence, int64_t step, int shards,
+    const std::map<std::string, std::string>& metadata) const {
+  const auto ended = ended_.find(fence.job);
+  if (ended != ended_.end() && !(ended->second < fence.generation)) {
+    return absl::AbortedError(absl::StrCat(
+        "generation ", fence.generation.value(), " has ended; join again"));
+  }
+  if (const CheckpointRecord* complete = catalogue_.FindStep(fence.job, step)) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "job \"", fence.job, "\" has a complete checkpoint of step ", step,
+        " already: ", complete->id));
+  }
+  for (const auto& [id, open] : open_) {
+    const CheckpointRecord& record = open.record;
+    if (record.job != fence.job || record.step != step ||
+        open.generation != fence.generation) {
+      continue;
+    }
+    if (record.shard_count != shards) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the open checkpoint of step ", step, " has ", record.shard_count,
+          " shards, not ", shards, "; all ranks must say the same"));
+    }
+    if (record.metadata != metadata) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the open checkpoint of step ", step,
+                       " has other metadata; all ranks must say the same"));
+    }
+    return id;
+  }
+  return std::string();
+}
+
+absl::Status CheckpointStore::CheckRoomLocked(absl::string_view job) const {
+  if (open_.size() >= limits_.max_open_checkpoints) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the limit max_open_checkpoints of ", limits_.max_open_checkpoints,
+        " is reached; commit or delete one"));
+  }
+  if (catalogue_.CountOf(job) >= limits_.max_checkpoints_per_job) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the limit max_checkpoints_per_job of ",
+                     limits_.max_checkpoints_per_job, " is reached by job \"",
+                     job, "\"; delete old checkpoints"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> CheckpointStore::Begin(
+    const Fence& fence, int64_t step, int shards,
+    const std::map<std::string, std::string>& metadata) {
+  COXSWAIN_RETURN_IF_ERROR(ValidateBegin(fence, step, shards, metadata));
+  OpenCheckpoint open;
+  open.generation = fence.generation;
+  open.record.id = absl::StrFormat("step-%012d-%016x", step, random_->NextId());
+  open.record.job = fence.job;
+  open.record.step = step;
+  open.record.shard_count = shards;
+  open.record.metadata = metadata;
+  // What cannot be written must not be accepted.
+  COXSWAIN_RETURN_IF_ERROR(EncodeManifest(open.record).status());
+
+  // Ranks come at once: only the first makes the folder, the others join.
+  MutexLock begin_lock(&begin_mutex_);
+  {
+    MutexLock lock(&mutex_);
+    COXSWAIN_ASSIGN_OR_RETURN(std::string id,
+                              FindToJoinLocked(fence, step, shards, metadata));
+    if (!id.empty()) return id;
+    COXSWAIN_RETURN_IF_ERROR(CheckRoomLocked(fence.job));
+  }
+  COXSWAIN_RETURN_IF_ERROR(file_system_->MakeFolder(JobFolder(fence.job)));
+  COXSWAIN_RETURN_IF_ERROR(file_system_->SyncFolder(folder_));
+  COXSWAIN_RETURN_IF_ERROR(
+      file_system_->MakeFolder(StagingFolder(open.record)));
+  {
+    MutexLock lock(&mutex_);
+    // The generation may have ended while the folder was made.
+    const absl::StatusOr<std::string> still =
+        FindToJoinLocked(fence, step, shards, metadata);
+    if (still.ok()) {
+      open_[open.record.id] = open;
+      return open.record.id;
+    }
+  }
+  RemoveFolders(open.record);
+  return absl::AbortedError("the generation has ended; join again");
+}
+
+absl::StatusOr<CheckpointStore::OpenCheckpoint*>
+CheckpointStore::FindOpenLocked(const Fence& fence, absl::string_view id) {
+  const auto it = open_.find(id);
+  if (it == open_.end() || it->second.record.job != fence.job ||
+      it->second.generation != fence.generation) {
+    return NoSuchOpen(id);
+  }
+  return &it->second;
+}
+
+absl::StatusOr<std::unique_ptr<ShardUpload>> CheckpointStore::StartUpload(
+    const Fence& fence, absl::string_view id, int shard, int64_t bytes,
+    uint32_t crc32c) {
+  std::unique_ptr<ShardUpload> upload;
+  {
+    MutexLock lock(&mutex_);
+    COXSWAIN_ASSIGN_OR_RETURN(OpenCheckpoint * open, FindOpenLocked(fence, id));
+    if (open->phase != Phase::kOpen) return NoSuchOpen(id);
+    if (shard < 0 || shard >= open->record.shard_count) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("checkpoint ", id, " has shards 0 to ",
+                       open->record.shard_count - 1, ", not ", shard));
+    }
+    if (bytes < 0 || bytes > limits_.max_shard_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "a shard of ", bytes, " bytes is outside 0 to the limit ",
+          "max_shard_bytes of ", limits_.max_shard_bytes));
+    }
+    if (open_uploads_ >= limits_.max_open_uploads) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the limit max_open_uploads of ",
+                       limits_.max_open_uploads, " is reached; try later"));
+    }
+    ++open_uploads_;
+    ShardRecord expected;
+    expected.shard = shard;
+    // A file of its own for each upload, so that an earlier complete one
+    // stands until this one is complete.
+    expected.file = absl::StrFormat("shard-%05d.%d", shard, next_file_++);
+    expected.bytes = bytes;
+    expected.crc32c = crc32c;
+    upload = std::make_unique<ShardUpload>(
+        file_system_, static_cast<ShardOwner*>(this), std::string(id),
+        StagingFolder(open->record), std::move(expected),
+        limits_.max_chunk_bytes);
+  }
+  COXSWAIN_RETURN_IF_ERROR(upload->Open());
+  return upload;
+}
+
+absl::StatusOr<std::string> CheckpointStore::CompleteShard(
+    const std::string& id, const ShardRecord& shard) {
+  MutexLock lock(&mutex_);
+  const auto it = open_.find(id);
+  if (it == open_.end() || it->second.phase != Phase::kOpen) {
+    return NoSuchOpen(id);
+  }
+  ShardRecord& complete = it->second.record.shards[shard.shard];
+  std::string replaced = complete.file;
+  complete = shard;
+  return replaced;
+}
+
+void CheckpointStore::UploadEnded() {
+  MutexLock lock(&mutex_);
+  --open_uploads_;
+}
+
+absl::StatusOr<CheckpointStore::OpenCheckpoint> CheckpointStore::PrepareCommit(
+    const Fence& fence, absl::string_view id) {
+  MutexLock lock(&mutex_);
+  COXSWAIN_ASSIGN_OR_RETURN(OpenCheckpoint * open, FindOpenLocked(fence, id));
+  if (open->phase == Phase::kCommitting) {
+    return absl::UnavailableError(absl::StrCat(
+        "checkpoint ", id, " is being committed by another call; try again"));
+  }
+  if (static_cast<int>(open->record.shards.size()) < open->record.shard_count) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("checkpoint ", id, " cannot be committed: of ",
+                     open->record.shard_count,
+                     " shards these are missing: ", NameMissing(open->record)));
+  }
+  if (open->phase == Phase::kOpen) {
+    open->record.created = clock_->WallTime();
+  }
+  const OpenCheckpoint prepared = *open;
+  open->phase = Phase::kCommitting;
+  return prepared;
+}
+
+// The order is the whole point: the shards' data is synced already; then the
+// manifest, the names in the folder, the new name of the folder.
+absl::Status CheckpointStore::WriteManifestAndRename(
+    const CheckpointRecord& record) {
+  const std::string staging = StagingFolder(record);
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string manifest, EncodeManifest(record));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::unique_ptr<WritableFile> file,
+      file_system_->Create(absl::StrCat(staging, "/", kManifestFile)));
+  COXSWAIN_RETURN_IF_ERROR(file->Append(manifest));
+  COXSWAIN_RETURN_IF_ERROR(file->Sync());
+  COXSWAIN_RETURN_IF_ERROR(file->Close());
+  COXSWAIN_RETURN_IF_ERROR(file_system_->SyncFolder(staging));
+  return file_system_->Rename(staging, FinalFolder(record));
+}
+
+void CheckpointStore::FinishCommit(const CheckpointRecord& record, bool renamed,
+                                   const absl::Status& status) {
+  {
+    MutexLock lock(&mutex_);
+    const auto it = open_.find(record.id);
+    if (status.ok()) {
+      catalogue_.Add(record);
+      open_.erase(it);
+      return;
+    }
+    it->second.phase = renamed ? Phase::kRenamed : Phase::kOpen;
+    if (!it->second.abandoned) return;
+    open_.erase(it);
+  }
+  RemoveFolders(record);
+}
+
+absl::StatusOr<CheckpointRecord> CheckpointStore::Commit(const Fence& fence,
+                                                         absl::string_view id) {
+  {
+    MutexLock lock(&mutex_);
+    const CheckpointRecord* complete = catalogue_.Find(fence.job, id);
+    if (complete != nullptr) return *complete;
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const OpenCheckpoint open,
+                            PrepareCommit(fence, id));
+  bool renamed = open.phase == Phase::kRenamed;
+  absl::Status status;
+  if (!renamed) {
+    status = WriteManifestAndRename(open.record);
+    renamed = status.ok();
+  }
+  if (status.ok()) {
+    status = file_system_->SyncFolder(JobFolder(open.record.job));
+  }
+  FinishCommit(open.record, renamed, status);
+  if (!status.ok()) {
+    LogError("checkpoint_commit_failed",
+             {{"checkpoint", id}, {"error", status.ToString()}});
+    return status;
+  }
+  LogInfo("checkpoint_complete", {{"job", open.record.job},
+                                  {"checkpoint", id},
+                                  {"shards", open.record.shard_count},
+                                  {"bytes", open.record.TotalBytes()}});
+  return open.record;
+}
+
+std::vector<CheckpointRecord> CheckpointStore::List(
+    absl::string_view job) const {
+  MutexLock lock(&mutex_);
+  return catalogue_.List(job);
+}
+
+absl::StatusOr<std::unique_ptr<ShardDownload>> CheckpointStore::StartDownload(
+    absl::string_view job, absl::string_view id, int shard) const {
+  std::string path;
+  ShardRecord wanted;
+  {
+    MutexLock lock(&mutex_);
+    const CheckpointRecord* record = catalogue_.Find(job, id);
+    if (record == nullptr) {
+      return absl::NotFoundError(absl::StrCat(
+          "job \"", job, "\" has no complete checkpoint \"", id, "\""));
+    }
+    const auto it = record->shards.find(shard);
+    if (it == record->shards.end()) {
+      return absl::NotFoundError(
+          absl::StrCat("checkpoint ", id, " has shards 0 to ",
+                       record->shard_count - 1, ", not ", shard));
+    }
+    wanted = it->second;
+    path = absl::StrCat(FinalFolder(*record), "/", wanted.file);
+  }
+  absl::StatusOr<std::unique_ptr<ReadableFile>> file = file_system_->Open(path);
+  if (absl::IsNotFound(file.status())) {
+    return absl::DataLossError(absl::StrCat(
+        "shard ", shard, " of checkpoint ", id,
+        " is gone from the coordinator's disk; use an older checkpoint"));
+  }
+  COXSWAIN_RETURN_IF_ERROR(file.status());
+  COXSWAIN_ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
+  if (size != wanted.bytes) {
+    return absl::DataLossError(absl::StrCat(
+        "shard ", shard, " of checkpoint ", id, " has ", size, " bytes where ",
+        wanted.bytes, " were committed; use an older checkpoint"));
+  }
+  return std::make_unique<ShardDownload>(*std::move(file), std::move(wanted),
+                                         limits_.max_chunk_bytes);
+}
+
+absl::Status CheckpointStore::DeleteComplete(CheckpointRecord record) {
+  const std::string folder = FinalFolder(record);
+  const std::string doomed = absl::StrCat(folder, kDeletedSuffix);
+  const absl::Status renamed = file_system_->Rename(folder, doomed);
+  if (!renamed.ok()) {
+    MutexLock lock(&mutex_);
+    catalogue_.Add(std::move(record));
+    return renamed;
+  }
+  COXSWAIN_RETURN_IF_ERROR(file_system_->SyncFolder(JobFolder(record.job)));
+  return file_system_->RemoveTree(doomed);
+}
+
+absl::Status CheckpointStore::Delete(absl::string_view job,
+                                     absl::string_view id) {
+  CheckpointRecord record;
+  bool complete = false;
+  {
+    MutexLock lock(&mutex_);
+    const CheckpointRecord* found = catalogue_.Find(job, id);
+    complete = found != nullptr;
+    if (complete) {
+      record = *found;
+      catalogue_.Remove(job, id);
+    } else {
+      const auto it = open_.find(id);
+      if (it == open_.end() || it->second.record.job != job) {
+        return absl::NotFoundError(
+            absl::StrCat("job \"", job, "\" has no checkpoint \"", id, "\""));
+      }
+      if (it->second.phase == Phase::kCommitting) {
+        return absl::UnavailableError(
+            absl::StrCat("checkpoint ", id, " is being committed; try again"));
+      }
+      record = it->second.record;
+      open_.erase(it);
+    }
+  }
+  LogInfo("checkpoint_deleted", {{"job", job}, {"checkpoint", id}});
+  if (complete) return DeleteComplete(std::move(record));
+  RemoveFolders(record);
+  return absl::OkStatus();
+}
+
+void CheckpointStore::RemoveFolders(const CheckpointRecord& record) {
+  absl::Status status = file_system_->RemoveTree(StagingFolder(record));
+  // There only if a commit failed after its rename.
+  status.Update(file_system_->RemoveTree(FinalFolder(record)));
+  if (!status.ok()) {
+    LogWarning("checkpoint_left_behind",
+               {{"checkpoint", record.id}, {"error", status.ToString()}});
+  }
+}
+
+void CheckpointStore::OnGenerationEnded(absl::string_view job,
+                                        Generation generation,
+                                        const absl::Status& reason) {
+  std::vector<CheckpointRecord> discarded;
+  {
+    MutexLock lock(&mutex_);
+    Generation& ended = ended_[std::string(job)];
+    ended = std::max(ended, generation);
+    for (auto it = open_.begin(); it != open_.end();) {
+      OpenCheckpoint& open = it->second;
+      if (open.record.job != job || open.generation != generation) {
+        ++it;
+      } else if (open.phase == Phase::kCommitting) {
+        open.abandoned = true;
+        ++it;
+      } else {
+        discarded.push_back(std::move(open.record));
+        it = open_.erase(it);
+      }
+    }
+  }
+  for (const CheckpointRecord& record : discarded) {
+    LogInfo("open_checkpoint_discarded", {{"job", job},
+                                          {"checkpoint", record.id},
+                                          {"reason", reason.message()}});
+    RemoveFolders(record);
+  }
+}
+
+}  // namespace coxswain::server

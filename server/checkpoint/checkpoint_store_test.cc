@@ -1,0 +1,360 @@
+#include "server/checkpoint/checkpoint_store.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
+#include "base/fake_clock.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "server/storage/fault_file_system.h"
+#include "server/storage/memory_file_system.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kFolder[] = "/checkpoints";
+
+class CheckpointStoreTest : public testing::Test {
+ protected:
+  CheckpointStoreTest() : files_(&memory_) {
+    limits_.max_chunk_bytes = 16;
+    limits_.max_shard_bytes = 1000;
+    limits_.max_shards = 8;
+    limits_.max_metadata_bytes = 100;
+    limits_.max_open_uploads = 3;
+    limits_.max_open_checkpoints = 2;
+    limits_.max_checkpoints_per_job = 3;
+    Reopen();
+  }
+
+  void Reopen() {
+    store_.reset();
+    ASSERT_OK_AND_ASSIGN(
+        store_, CheckpointStore::Open(&files_, kFolder, limits_, &clock_,
+                                      RandomSource::System()));
+  }
+  static Fence FenceOf(const std::string& job = "job", int64_t generation = 1) {
+    Fence fence;
+    fence.job = job;
+    fence.generation = Generation(generation);
+    return fence;
+  }
+  absl::StatusOr<std::unique_ptr<ShardUpload>> Start(const std::string& id,
+                                                     int shard,
+                                                     const std::string& data) {
+    return store_->StartUpload(FenceOf(), id, shard,
+                               static_cast<int64_t>(data.size()), Crc32c(data));
+  }
+  absl::Status Upload(const std::string& id, int shard,
+                      const std::string& data) {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto upload, Start(id, shard, data));
+    for (size_t offset = 0; offset < data.size(); offset += 16) {
+      const std::string chunk = data.substr(offset, 16);
+      COXSWAIN_RETURN_IF_ERROR(
+          upload->Append(static_cast<int64_t>(offset), chunk, Crc32c(chunk)));
+    }
+    return upload->Finish();
+  }
+  absl::StatusOr<std::string> Download(const std::string& id, int shard) {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto download,
+                              store_->StartDownload("job", id, shard));
+    std::string data;
+    while (true) {
+      COXSWAIN_ASSIGN_OR_RETURN(const auto chunk, download->Next());
+      if (!chunk.has_value()) break;
+      EXPECT_EQ(chunk->offset, static_cast<int64_t>(data.size()));
+      EXPECT_EQ(chunk->crc32c, Crc32c(chunk->data));
+      data += chunk->data;
+    }
+    EXPECT_EQ(download->crc32c(), Crc32c(data));
+    return data;
+  }
+  absl::StatusOr<std::string> Save(int64_t step, const std::string& data) {
+    COXSWAIN_ASSIGN_OR_RETURN(const std::string id,
+                              store_->Begin(FenceOf(), step, 1, {}));
+    COXSWAIN_RETURN_IF_ERROR(Upload(id, 0, data));
+    COXSWAIN_RETURN_IF_ERROR(store_->Commit(FenceOf(), id).status());
+    return id;
+  }
+  size_t FoldersOfJob() { return files_.List("/checkpoints/job")->size(); }
+
+  MemoryFileSystem memory_;
+  FaultFileSystem files_;
+  FakeClock clock_;
+  CheckpointLimits limits_;
+  std::unique_ptr<CheckpointStore> store_;
+};
+
+TEST_F(CheckpointStoreTest, WhatWasCommittedIsReadBackAlsoAfterARestart) {
+  const std::string data(100, 'x');
+  ASSERT_OK_AND_ASSIGN(const std::string id,
+                       store_->Begin(FenceOf(), 7, 2, {{"hook", "int8"}}));
+  ASSERT_OK(Upload(id, 1, data));
+  ASSERT_OK(Upload(id, 0, ""));
+  EXPECT_TRUE(store_->List("job").empty());
+  ASSERT_OK_AND_ASSIGN(const auto committed, store_->Commit(FenceOf(), id));
+  EXPECT_EQ(committed.TotalBytes(), 100);
+  for (int life = 0; life < 2; ++life) {
+    ASSERT_EQ(store_->List("job").size(), 1);
+    const CheckpointRecord record = store_->List("job").front();
+    EXPECT_EQ(record.id, id);
+    EXPECT_EQ(record.step, 7);
+    EXPECT_EQ(record.metadata.at("hook"), "int8");
+    EXPECT_EQ(record.created, clock_.WallTime());
+    EXPECT_EQ(Download(id, 0).value_or("unreadable"), "");
+    EXPECT_EQ(Download(id, 1).value_or("unreadable"), data);
+    EXPECT_OK(store_->Commit(FenceOf(), id));
+    Reopen();
+  }
+}
+
+TEST_F(CheckpointStoreTest, RanksThatBeginAtOnceJoinTheSameCheckpoint) {
+  std::vector<std::string> ids(8);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    threads.emplace_back([this, &ids, i] {
+      ids[i] = store_->Begin(FenceOf(), 5, 8, {}).value_or("error");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(ids, testing::Each(ids[0]));
+  EXPECT_NE(ids[0], "error");
+  EXPECT_EQ(FoldersOfJob(), 1);
+}
+
+TEST_F(CheckpointStoreTest, RanksMustBeginAlike) {
+  ASSERT_OK(store_->Begin(FenceOf(), 5, 2, {{"k", "v"}}));
+  const auto differs = [](const char* text) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(text));
+  };
+  EXPECT_THAT(store_->Begin(FenceOf(), 5, 3, {{"k", "v"}}),
+              differs("has 2 shards, not 3"));
+  EXPECT_THAT(store_->Begin(FenceOf(), 5, 2, {}), differs("metadata"));
+}
+
+TEST_F(CheckpointStoreTest, AStepIsCompletedOnce) {
+  ASSERT_OK_AND_ASSIGN(const std::string id, Save(5, "data"));
+  EXPECT_THAT(store_->Begin(FenceOf(), 5, 1, {}),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(id)));
+}
+
+TEST_F(CheckpointStoreTest, CommitNamesMissingShards) {
+  ASSERT_OK_AND_ASSIGN(const std::string id,
+                       store_->Begin(FenceOf(), 5, 4, {}));
+  ASSERT_OK(Upload(id, 2, "data"));
+  EXPECT_THAT(store_->Commit(FenceOf(), id),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("missing: 0, 1, 3")));
+  EXPECT_THAT(store_->Commit(FenceOf(), "other"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("other")));
+}
+
+TEST_F(CheckpointStoreTest, ADamagedUploadIsDiscardedAndNothingElse) {
+  ASSERT_OK_AND_ASSIGN(const std::string id,
+                       store_->Begin(FenceOf(), 5, 1, {}));
+  ASSERT_OK(Upload(id, 0, "good"));
+  const std::string staging =
+      absl::StrCat("/checkpoints/job/", id, kStagingSuffix);
+  const std::string half(16, 'h');
+  const auto loss = [](const char* text) {
+    return StatusIs(absl::StatusCode::kDataLoss, HasSubstr(text));
+  };
+  const auto start = [&] { return *Start(id, 0, half + half); };
+  {
+    const auto upload = start();
+    EXPECT_THAT(upload->Append(0, half, Crc32c(half) + 1), loss("CRC-32C"));
+    EXPECT_THAT(upload->Append(0, half, Crc32c(half)), loss("CRC-32C"));
+    EXPECT_THAT(upload->Finish(), loss("CRC-32C"));
+  }
+  EXPECT_THAT(start()->Append(16, half, Crc32c(half)), loss("offset 16"));
+  {
+    const auto upload = start();
+    ASSERT_OK(upload->Append(0, half, Crc32c(half)));
+    EXPECT_THAT(upload->Append(0, half, Crc32c(half)), loss("offset 0"));
+  }
+  {
+    const auto upload = start();
+    ASSERT_OK(upload->Append(0, half, Crc32c(half)));
+    EXPECT_THAT(upload->Finish(), loss("only 16 of the announced 32"));
+  }
+  {
+    const auto upload = start();
+    ASSERT_OK(upload->Append(0, half, Crc32c(half)));
+    ASSERT_OK(upload->Append(16, half, Crc32c(half)));
+    EXPECT_THAT(upload->Append(32, "x", Crc32c("x")), loss("more bytes"));
+  }
+  {
+    ASSERT_OK_AND_ASSIGN(const auto upload,
+                         store_->StartUpload(FenceOf(), id, 0, 16, 1));
+    ASSERT_OK(upload->Append(0, half, Crc32c(half)));
+    EXPECT_THAT(upload->Finish(), loss("00000001 was announced"));
+  }
+  { const auto abandoned = start(); }
+  EXPECT_EQ(files_.List(staging)->size(), 1);
+  ASSERT_OK(store_->Commit(FenceOf(), id));
+  EXPECT_EQ(Download(id, 0).value_or("unreadable"), "good");
+}
+
+TEST_F(CheckpointStoreTest, TheLastCompleteUploadOfAShardCounts) {
+  ASSERT_OK_AND_ASSIGN(const std::string id,
+                       store_->Begin(FenceOf(), 5, 1, {}));
+  ASSERT_OK(Upload(id, 0, "first"));
+  ASSERT_OK(Upload(id, 0, "second"));
+  ASSERT_OK_AND_ASSIGN(const auto unfinished, Start(id, 0, "third"));
+  ASSERT_OK(store_->Commit(FenceOf(), id));
+  ASSERT_OK(unfinished->Append(0, "third", Crc32c("third")));
+  EXPECT_THAT(unfinished->Finish(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(id)));
+  EXPECT_EQ(Download(id, 0).value_or("unreadable"), "second");
+}
+
+TEST_F(CheckpointStoreTest, AFlippedBitOnDiskIsDataLoss) {
+  ASSERT_OK_AND_ASSIGN(const std::string id, Save(5, std::string(40, 'x')));
+  ASSERT_OK(memory_.FlipBit(
+      absl::StrCat(kFolder, "/job/", id, "/shard-00000.1"), 20));
+  EXPECT_THAT(Download(id, 0), StatusIs(absl::StatusCode::kDataLoss,
+                                        HasSubstr("older checkpoint")));
+}
+
+TEST_F(CheckpointStoreTest, ADamagedManifestIsNotListedAndNotRemoved) {
+  ASSERT_OK_AND_ASSIGN(const std::string bad, Save(5, "x"));
+  ASSERT_OK_AND_ASSIGN(const std::string good, Save(6, "y"));
+  ASSERT_OK(
+      memory_.FlipBit(absl::StrCat(kFolder, "/job/", bad, "/MANIFEST"), 60));
+  Reopen();
+  ASSERT_EQ(store_->List("job").size(), 1);
+  EXPECT_EQ(store_->List("job").front().id, good);
+  EXPECT_EQ(FoldersOfJob(), 2);
+}
+
+TEST_F(CheckpointStoreTest, LeftoversAreRemovedWhenReopened) {
+  ASSERT_OK(Save(5, "x"));
+  ASSERT_OK_AND_ASSIGN(const std::string id,
+                       store_->Begin(FenceOf(), 6, 1, {}));
+  ASSERT_OK(Upload(id, 0, "y"));
+  EXPECT_EQ(FoldersOfJob(), 2);
+  Reopen();
+  EXPECT_EQ(FoldersOfJob(), 1);
+  EXPECT_EQ(store_->List("job").size(), 1);
+  EXPECT_THAT(Start(id, 0, "y").status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("begin it")));
+}
+
+TEST_F(CheckpointStoreTest, AFullDiskFailsTheUploadAndNotTheCheckpoint) {
+  ASSERT_OK_AND_ASSIGN(const std::string id,
+                       store_->Begin(FenceOf(), 5, 1, {}));
+  files_.FailNext("shard-00000", absl::ResourceExhaustedError("disk full"));
+  EXPECT_THAT(Upload(id, 0, "data"),
+              StatusIs(absl::StatusCode::kResourceExhausted, "disk full"));
+  ASSERT_OK(Upload(id, 0, "data"));
+  files_.FailNext("MANIFEST", absl::ResourceExhaustedError("disk full"));
+  EXPECT_THAT(store_->Commit(FenceOf(), id),
+              StatusIs(absl::StatusCode::kResourceExhausted, "disk full"));
+  EXPECT_TRUE(store_->List("job").empty());
+  ASSERT_OK(store_->Commit(FenceOf(), id));
+  EXPECT_EQ(Download(id, 0).value_or("unreadable"), "data");
+}
+
+TEST_F(CheckpointStoreTest, ACommitWhoseLastSyncFailedCanBeRepeated) {
+  ASSERT_OK_AND_ASSIGN(const std::string id,
+                       store_->Begin(FenceOf(), 5, 1, {}));
+  ASSERT_OK(Upload(id, 0, "data"));
+  // Find the last mutation of a commit: everything before it succeeds.
+  files_.CrashAfter(5);
+  EXPECT_FALSE(store_->Commit(FenceOf(), id).ok());
+  files_.Restart(UnsyncedData::kKept);
+  EXPECT_TRUE(files_.List(absl::StrCat(kFolder, "/job/", id)).ok());
+  EXPECT_TRUE(store_->List("job").empty());
+  ASSERT_OK(store_->Commit(FenceOf(), id));
+  EXPECT_EQ(Download(id, 0).value_or("unreadable"), "data");
+}
+
+TEST_F(CheckpointStoreTest, DeleteRemovesOpenAndComplete) {
+  ASSERT_OK_AND_ASSIGN(const std::string complete, Save(5, "x"));
+  ASSERT_OK_AND_ASSIGN(const std::string open,
+                       store_->Begin(FenceOf(), 6, 1, {}));
+  EXPECT_THAT(store_->Delete("other", complete),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("other")));
+  ASSERT_OK(store_->Delete("job", complete));
+  ASSERT_OK(store_->Delete("job", open));
+  EXPECT_EQ(FoldersOfJob(), 0);
+  EXPECT_FALSE(store_->Delete("job", open).ok());
+  ASSERT_OK(Save(5, "again"));
+}
+
+TEST_F(CheckpointStoreTest, TheEndOfAGenerationDiscardsWhatItHadOpen) {
+  ASSERT_OK_AND_ASSIGN(const std::string complete, Save(5, "x"));
+  ASSERT_OK_AND_ASSIGN(const std::string id,
+                       store_->Begin(FenceOf(), 6, 1, {}));
+  ASSERT_OK_AND_ASSIGN(const auto upload, Start(id, 0, "y"));
+  ASSERT_OK(upload->Append(0, "y", Crc32c("y")));
+  store_->OnGenerationEnded("job", Generation(1), absl::AbortedError("lost"));
+  EXPECT_THAT(upload->Finish(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(id)));
+  EXPECT_THAT(store_->Begin(FenceOf(), 6, 1, {}),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("ended")));
+  EXPECT_EQ(FoldersOfJob(), 1);
+  EXPECT_EQ(store_->List("job").front().id, complete);
+  EXPECT_OK(store_->Begin(FenceOf("job", 2), 6, 1, {}));
+}
+
+TEST_F(CheckpointStoreTest, JobNamesCannotLeaveTheFolder) {
+  for (const char* job : {"", ".", "..", "a/b", "../x", "a b", "a\n"}) {
+    EXPECT_THAT(
+        store_->Begin(FenceOf(job), 5, 1, {}),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("job name")))
+        << job;
+  }
+  EXPECT_FALSE(store_->Begin(FenceOf(std::string(129, 'j')), 5, 1, {}).ok());
+  EXPECT_FALSE(store_->StartDownload("job", "../secret", 0).ok());
+  EXPECT_FALSE(store_->Delete("job", "..").ok());
+}
+
+TEST_F(CheckpointStoreTest, LimitsAreNamedInTheError) {
+  const auto exhausted = [](const char* limit) {
+    return StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(limit));
+  };
+  EXPECT_THAT(store_->Begin(FenceOf(), 1, 9, {}), exhausted("max_shards"));
+  EXPECT_THAT(store_->Begin(FenceOf(), 1, 1, {{"k", std::string(100, 'v')}}),
+              exhausted("max_metadata_bytes"));
+  ASSERT_OK_AND_ASSIGN(const std::string id,
+                       store_->Begin(FenceOf(), 1, 1, {}));
+  EXPECT_THAT(store_->StartUpload(FenceOf(), id, 0, 1001, 0).status(),
+              exhausted("max_shard_bytes"));
+  EXPECT_THAT(store_->StartUpload(FenceOf(), id, 0, -1, 0).status(),
+              exhausted("max_shard_bytes"));
+  {
+    std::vector<std::unique_ptr<ShardUpload>> uploads;
+    for (int i = 0; i < 3; ++i) uploads.push_back(*Start(id, 0, "data"));
+    EXPECT_THAT(Start(id, 0, "data").status(), exhausted("max_open_uploads"));
+  }
+  const std::string large(17, 'x');
+  EXPECT_THAT((*Start(id, 0, large))->Append(0, large, Crc32c(large)),
+              exhausted("max_chunk_bytes"));
+  ASSERT_OK(store_->Begin(FenceOf(), 2, 1, {}));
+  EXPECT_THAT(store_->Begin(FenceOf(), 3, 1, {}),
+              exhausted("max_open_checkpoints"));
+  ASSERT_OK(store_->Delete("job", id));
+  for (int step = 10; step < 13; ++step) ASSERT_OK(Save(step, "x"));
+  EXPECT_THAT(store_->Begin(FenceOf(), 13, 1, {}),
+              exhausted("max_checkpoints_per_job"));
+}
+
+TEST_F(CheckpointStoreTest, ListsNewestFirst) {
+  for (const int step : {5, 100, 20}) ASSERT_OK(Save(step, "x"));
+  std::vector<int64_t> steps;
+  for (const auto& record : store_->List("job")) steps.push_back(record.step);
+  EXPECT_THAT(steps, testing::ElementsAre(100, 20, 5));
+  EXPECT_TRUE(store_->List("other").empty());
+}
+
+}  // namespace
+}  // namespace coxswain::server

@@ -1,0 +1,91 @@
+#include "server/checkpoint/manifest.h"
+
+#include <string>
+
+#include "base/status_matchers.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::HasSubstr;
+
+CheckpointRecord Example() {
+  CheckpointRecord record;
+  record.id = "step-000000000007-00000000000000ab";
+  record.job = "job";
+  record.step = 7;
+  record.shard_count = 2;
+  record.metadata = {{"hook", "powersgd(rank=2)"}, {"newline", "a\nb \"q\""}};
+  record.created = absl::FromUnixMillis(1234567890123);
+  record.shards[0] = {0, "shard-00000.1", 10, 0xdeadbeef};
+  record.shards[1] = {1, "shard-00001.2", int64_t{5} << 32, 0};
+  return record;
+}
+
+TEST(ManifestTest, DecodesWhatWasEncoded) {
+  ASSERT_OK_AND_ASSIGN(const std::string bytes, EncodeManifest(Example()));
+  ASSERT_OK_AND_ASSIGN(const CheckpointRecord record, DecodeManifest(bytes));
+  EXPECT_EQ(record.id, Example().id);
+  EXPECT_EQ(record.job, "job");
+  EXPECT_EQ(record.step, 7);
+  EXPECT_EQ(record.shard_count, 2);
+  EXPECT_EQ(record.metadata, Example().metadata);
+  EXPECT_EQ(record.created, Example().created);
+  EXPECT_EQ(record.shards.at(0).crc32c, 0xdeadbeef);
+  EXPECT_EQ(record.shards.at(1).file, "shard-00001.2");
+  EXPECT_EQ(record.TotalBytes(), (int64_t{5} << 32) + 10);
+}
+
+// The bytes on disk are a promise: this text must stay readable for ever.
+TEST(ManifestTest, ReadsVersionOne) {
+  const std::string bytes =
+      "coxswain-checkpoint 1 8fe2e16a\n"
+      R"({"created_unix_ms":1,"id":"i","job":"j","metadata":{"k":"v"},)"
+      R"("shard_count":1,"shards":[{"bytes":3,"crc32c":4,"file":"f",)"
+      R"("shard":0}],"step":2})"
+      "\n";
+  ASSERT_OK_AND_ASSIGN(const CheckpointRecord record, DecodeManifest(bytes));
+  EXPECT_EQ(record.step, 2);
+  EXPECT_EQ(record.metadata.at("k"), "v");
+  EXPECT_EQ(record.shards.at(0).bytes, 3);
+}
+
+TEST(ManifestTest, EveryFlippedBitIsNoticed) {
+  ASSERT_OK_AND_ASSIGN(const std::string bytes, EncodeManifest(Example()));
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string flipped = bytes;
+      flipped[i] = static_cast<char>(flipped[i] ^ (1 << bit));
+      // The checksum's digits may change case and still say the same.
+      const auto decoded = DecodeManifest(flipped);
+      if (decoded.ok()) {
+        EXPECT_EQ(flipped.substr(flipped.find('\n')),
+                  bytes.substr(bytes.find('\n')));
+      }
+    }
+  }
+}
+
+TEST(ManifestTest, EveryTruncationIsNoticed) {
+  ASSERT_OK_AND_ASSIGN(const std::string bytes, EncodeManifest(Example()));
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_FALSE(DecodeManifest(bytes.substr(0, size)).ok()) << size;
+  }
+}
+
+TEST(ManifestTest, ALaterVersionIsNamed) {
+  EXPECT_THAT(
+      DecodeManifest("coxswain-checkpoint 2 00000000 more\n{}"),
+      StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("version 2")));
+}
+
+TEST(ManifestTest, MetadataThatIsNotUtf8IsRefused) {
+  CheckpointRecord record = Example();
+  record.metadata["bad"] = "\xff";
+  EXPECT_THAT(
+      EncodeManifest(record),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("metadata")));
+}
+
+}  // namespace
+}  // namespace coxswain::server

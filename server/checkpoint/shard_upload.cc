@@ -1,0 +1,130 @@
+#include "server/checkpoint/shard_upload.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/crc32c.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+
+namespace coxswain::server {
+
+ShardUpload::ShardUpload(FileSystem* file_system, ShardOwner* owner,
+                         std::string id, std::string folder,
+                         ShardRecord expected, size_t max_chunk_bytes)
+    : file_system_(file_system),
+      owner_(owner),
+      id_(std::move(id)),
+      folder_(std::move(folder)),
+      expected_(std::move(expected)),
+      max_chunk_bytes_(max_chunk_bytes) {}
+
+ShardUpload::~ShardUpload() {
+  file_.reset();
+  if (!complete_ && status_.ok()) RemoveFile(expected_.file);
+  owner_->UploadEnded();
+}
+
+absl::Status ShardUpload::Open() {
+  absl::StatusOr<std::unique_ptr<WritableFile>> file =
+      file_system_->Create(absl::StrCat(folder_, "/", expected_.file));
+  if (!file.ok()) return Fail(file.status());
+  file_ = *std::move(file);
+  return absl::OkStatus();
+}
+
+void ShardUpload::RemoveFile(const std::string& file) const {
+  const absl::Status status =
+      file_system_->RemoveTree(absl::StrCat(folder_, "/", file));
+  if (!status.ok()) {
+    LogWarning("shard_file_left_behind",
+               {{"checkpoint", id_}, {"error", status.ToString()}});
+  }
+}
+
+absl::Status ShardUpload::Fail(absl::Status status) {
+  status_ = std::move(status);
+  file_.reset();
+  RemoveFile(expected_.file);
+  // A peer may try again as fast as it likes.
+  LogWarningOnce(absl::StrCat("upload_refused ", id_, " ", expected_.shard),
+                 "upload_refused",
+                 {{"checkpoint", id_},
+                  {"shard", expected_.shard},
+                  {"error", status_.ToString()}});
+  return status_;
+}
+
+absl::Status ShardUpload::CheckChunk(int64_t offset, absl::string_view data,
+                                     uint32_t crc32c) const {
+  const std::string who =
+      absl::StrCat("shard ", expected_.shard, " of checkpoint ", id_);
+  if (data.size() > max_chunk_bytes_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(who, ": a chunk of ", data.size(),
+                     " bytes passes the limit max_chunk_bytes of ",
+                     max_chunk_bytes_));
+  }
+  if (offset != received_) {
+    return absl::DataLossError(
+        absl::StrCat(who, ": a chunk at offset ", offset, " came where offset ",
+                     received_, " was next; upload the shard again"));
+  }
+  if (static_cast<int64_t>(data.size()) > expected_.bytes - received_) {
+    return absl::DataLossError(
+        absl::StrCat(who, ": more bytes came than the announced ",
+                     expected_.bytes, "; upload the shard again"));
+  }
+  const uint32_t actual = Crc32c(data);
+  if (actual != crc32c) {
+    return absl::DataLossError(absl::StrFormat(
+        "%s: the chunk at offset %d has CRC-32C %08x where %08x was "
+        "announced; upload the shard again",
+        who, offset, actual, crc32c));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardUpload::Append(int64_t offset, absl::string_view data,
+                                 uint32_t crc32c) {
+  if (!status_.ok()) return status_;
+  absl::Status status = CheckChunk(offset, data, crc32c);
+  if (status.ok()) status = file_->Append(data);
+  if (!status.ok()) return Fail(std::move(status));
+  received_ += static_cast<int64_t>(data.size());
+  crc32c_ = Crc32c(data, crc32c_);
+  return absl::OkStatus();
+}
+
+absl::Status ShardUpload::CheckWhole() const {
+  if (received_ != expected_.bytes) {
+    return absl::DataLossError(
+        absl::StrCat("shard ", expected_.shard, " of checkpoint ", id_,
+                     ": only ", received_, " of the announced ",
+                     expected_.bytes, " bytes came; upload the shard again"));
+  }
+  if (crc32c_ != expected_.crc32c) {
+    return absl::DataLossError(absl::StrFormat(
+        "shard %d of checkpoint %s has CRC-32C %08x where %08x was announced; "
+        "upload the shard again",
+        expected_.shard, id_, crc32c_, expected_.crc32c));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardUpload::Finish() {
+  if (!status_.ok() || complete_) return status_;
+  absl::Status status = CheckWhole();
+  if (status.ok()) status = file_->Sync();
+  if (status.ok()) status = file_->Close();
+  if (!status.ok()) return Fail(std::move(status));
+  const absl::StatusOr<std::string> replaced =
+      owner_->CompleteShard(id_, expected_);
+  if (!replaced.ok()) return Fail(replaced.status());
+  complete_ = true;
+  if (!replaced->empty()) RemoveFile(*replaced);
+  return absl::OkStatus();
+}
+
+}  // namespace coxswain::server

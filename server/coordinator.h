@@ -1,0 +1,76 @@
+#ifndef COXSWAIN_SERVER_COORDINATOR_H_
+#define COXSWAIN_SERVER_COORDINATOR_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "server/checkpoint/checkpoint_store.h"
+#include "server/group/groups.h"
+#include "server/options.h"
+#include "server/store/store.h"
+
+namespace coxswain::server {
+
+struct CoordinatorOptions {
+  std::string listen = "127.0.0.1:0";  // HOST:PORT; port 0: any free one
+  // Where state and checkpoints are kept. Created if missing.
+  std::string state_dir;
+  // How often deadlines are looked at: well under any of them.
+  absl::Duration tick_interval = absl::Milliseconds(50);
+
+  MembershipOptions membership;
+  PlanOptions plan;
+  RpcOptions rpc;
+  StoreLimits store;
+  GroupLimits groups;
+  CheckpointLimits checkpoints;
+
+  // Must outlive the coordinator.
+  Clock* clock = Clock::Real();
+  RandomSource* random = RandomSource::System();
+
+  // INVALID_ARGUMENT names the option that is out of range.
+  absl::Status Validate() const;
+};
+
+// The whole service as a value: the rooms, the thread that looks at their
+// deadlines, and the gRPC server in front of them. Any number may live in one
+// process, each on its own state_dir. Thread-safe.
+class Coordinator {
+ public:
+  // Returns once requests are answered.
+  //   INVALID_ARGUMENT     an option is out of range
+  //   UNAVAILABLE          the address cannot be listened on, or the state is
+  //                        in use by another coordinator
+  //   FAILED_PRECONDITION, DATA_LOSS
+  //                        the state cannot be used, and was left as it is
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Start(
+      const CoordinatorOptions& options);
+
+  // Shuts down, if that was not done yet.
+  ~Coordinator();
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  // The port that is listened on.
+  int port() const;
+
+  // Answers everyone who waits with UNAVAILABLE, then ends; calls that are
+  // still under way after `deadline` are cancelled. Safe to repeat.
+  void Shutdown(absl::Duration deadline);
+
+ private:
+  struct Parts;  // Keeps gRPC out of this header.
+  explicit Coordinator(std::unique_ptr<Parts> parts);
+
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_COORDINATOR_H_

@@ -1,0 +1,62 @@
+#ifndef COXSWAIN_SERVER_MEMBERSHIP_MEMBER_H_
+#define COXSWAIN_SERVER_MEMBERSHIP_MEMBER_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/ids.h"
+
+namespace coxswain::server {
+
+// The structs of proto/types.proto as the core sees them.
+
+struct ParameterInfo {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::string dtype;
+};
+
+// What all workers of a job must have in common.
+struct Manifest {
+  int world_size = 0;
+  std::string hook;
+  int accumulation_steps = 0;
+  std::vector<ParameterInfo> parameters;  // in registration order
+  std::map<std::string, std::string> settings;
+};
+
+// A worker that holds a rank in a generation.
+struct Member {
+  WorkerIdentity identity;
+  Incarnation incarnation;
+  int rank = 0;
+  int local_rank = 0;
+  std::string host;
+  std::string address;
+  std::vector<std::string> topology;
+
+  // "rank 2 (host-a/2, incarnation 3f..)", for people; with the host where
+  // the node is called otherwise.
+  std::string ToString() const {
+    return absl::StrCat("rank ", rank, " (", identity.ToString(),
+                        host.empty() || host == identity.node ? "" : " on ",
+                        host == identity.node ? "" : host, ", incarnation ",
+                        absl::StrFormat("%016x", incarnation.value()), ")");
+  }
+};
+
+// What a worker says of itself with each heartbeat.
+struct Progress {
+  int64_t step = 0;
+  int64_t collective_sequence = 0;
+  int64_t payload_bytes = 0;
+  int64_t wire_bytes = 0;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_MEMBERSHIP_MEMBER_H_

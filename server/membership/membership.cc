@@ -1,0 +1,462 @@
+#include "server/membership/membership.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "server/membership/membership_errors.h"
+
+namespace coxswain::server {
+namespace {
+
+constexpr char kTable[] = "cluster";
+
+// A number that a former term has left; 1 in a new store.
+absl::StatusOr<int64_t> ReadCounter(const StateStore& store,
+                                    absl::string_view key) {
+  const absl::StatusOr<std::string> text = store.Get(kTable, key);
+  if (absl::IsNotFound(text.status())) return 1;
+  COXSWAIN_RETURN_IF_ERROR(text.status());
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(*text, &value) || value < 1) {
+    return absl::DataLossError(
+        absl::StrCat("the stored ", key, " is '", *text, "', not a number"));
+  }
+  return value;
+}
+
+std::string DescribeExit(const ExitReport& report) {
+  return absl::StrCat(report.signal != 0
+                          ? absl::StrCat("killed by signal ", report.signal)
+                          : absl::StrCat("exited with code ", report.exit_code),
+                      " (reported by its launcher)");
+}
+
+absl::Status NoSuchJob(absl::string_view job) {
+  return absl::NotFoundError(absl::StrCat("no job '", job, "' is known"));
+}
+
+}  // namespace
+
+absl::string_view ToString(JobState state) {
+  switch (state) {
+    case JobState::kForming:
+      return "forming";
+    case JobState::kRunning:
+      return "running";
+    case JobState::kEnded:
+      return "ended";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<std::unique_ptr<Membership>> Membership::Open(
+    const MembershipOptions& options, const Rooms& rooms) {
+  COXSWAIN_RETURN_IF_ERROR(options.Validate());
+  std::unique_ptr<Membership> membership(new Membership(options, rooms));
+  COXSWAIN_RETURN_IF_ERROR(membership->BeginTerm());
+  return membership;
+}
+
+absl::Status Membership::BeginTerm() {
+  StateStore& store = *rooms_.store;
+  absl::StatusOr<std::string> id = store.Get(kTable, "id");
+  if (absl::IsNotFound(id.status())) {
+    id = absl::StrFormat("%016x%016x", rooms_.random->Next(),
+                         rooms_.random->Next());
+  }
+  COXSWAIN_RETURN_IF_ERROR(id.status());
+  COXSWAIN_ASSIGN_OR_RETURN(const int64_t term,
+                            ReadCounter(store, "next_term"));
+  COXSWAIN_ASSIGN_OR_RETURN(const int64_t generation,
+                            ReadCounter(store, "next_generation"));
+  COXSWAIN_RETURN_IF_ERROR(
+      store.Apply(StateBatch()
+                      .Put(kTable, "id", *id)
+                      .Put(kTable, "next_term", absl::StrCat(term + 1))));
+  MutexLock lock(&mutex_);
+  cluster_id_ = *id;
+  term_ = Term(term);
+  next_generation_ = generation;
+  return absl::OkStatus();
+}
+
+void Membership::AddObserver(GenerationObserver* observer) {
+  observers_.push_back(observer);
+}
+
+absl::StatusOr<const Membership::Job*> Membership::FindFencedJobLocked(
+    const Fence& fence) const {
+  if (shut_down_) return absl::UnavailableError("coordinator shuts down");
+  if (fence.cluster_id != cluster_id_) {
+    return StaleFenceError({"cluster_id", cluster_id_, fence.cluster_id},
+                           "this is the coordinator of another cluster");
+  }
+  if (fence.term != term_) {
+    return StaleFenceError(
+        {"term", absl::StrCat(term_.value()), absl::StrCat(fence.term.value())},
+        "the coordinator was restarted; join again");
+  }
+  const auto found = jobs_.find(fence.job);
+  if (found == jobs_.end()) return NoSuchJob(fence.job);
+  return &found->second;
+}
+
+absl::StatusOr<const Membership::MemberRecord*> Membership::AdmitLocked(
+    const Fence& fence) const {
+  COXSWAIN_ASSIGN_OR_RETURN(const Job* const job, FindFencedJobLocked(fence));
+  const bool running = job->state == JobState::kRunning;
+  if (!running || fence.generation != job->generation) {
+    return StaleFenceError(
+        {"generation", running ? absl::StrCat(job->generation.value()) : "none",
+         absl::StrCat(fence.generation.value())},
+        job->last_event.empty() ? "no such generation of this job has begun"
+                                : job->last_event);
+  }
+  const MemberRecord* gone = nullptr;
+  for (const MemberRecord& record : job->members) {
+    if (record.member.incarnation != fence.incarnation) continue;
+    if (IsLive(record.liveness.state)) return &record;
+    gone = &record;
+  }
+  return StaleFenceError(
+      {"incarnation", "none",
+       absl::StrFormat("%016x", fence.incarnation.value())},
+      gone != nullptr
+          ? absl::StrCat(gone->member.ToString(), " has left the job")
+          : absl::StrCat("no member of job '", job->name, "' is this process"));
+}
+
+absl::StatusOr<Caller> Membership::Admit(const Fence& fence) const {
+  MutexLock lock(&mutex_);
+  COXSWAIN_ASSIGN_OR_RETURN(const MemberRecord* const record,
+                            AdmitLocked(fence));
+  Caller caller;
+  caller.identity = record->member.identity;
+  caller.rank = record->member.rank;
+  caller.world_size =
+      static_cast<int>(jobs_.find(fence.job)->second.members.size());
+  return caller;
+}
+
+absl::StatusOr<uint64_t> Membership::Attach(const Fence& fence,
+                                            EventSink sink) {
+  Calls calls;
+  uint64_t attachment = 0;
+  {
+    MutexLock lock(&mutex_);
+    COXSWAIN_ASSIGN_OR_RETURN(const MemberRecord* const admitted,
+                              AdmitLocked(fence));
+    MemberRecord& record = jobs_[fence.job].members[admitted->member.rank];
+    CloseStreamLocked(
+        absl::CancelledError("a later Attach of the same worker took this "
+                             "one's place"),
+        &record, &calls);
+    record.attachment = attachment = next_handle_++;
+    record.sink = std::move(sink);
+    record.liveness.state = MemberState::kAttached;
+    record.liveness.last_sign = rooms_.clock->Now();
+    attachments_[attachment] = {fence.job, record.member.rank};
+    LogInfo("attached",
+            {{"job", fence.job}, {"member", record.member.ToString()}});
+  }
+  for (const auto& call : calls) call();
+  return attachment;
+}
+
+absl::Status Membership::Heartbeat(uint64_t attachment,
+                                   const Progress& progress) {
+  MutexLock lock(&mutex_);
+  const auto found = attachments_.find(attachment);
+  if (found == attachments_.end()) {
+    return absl::FailedPreconditionError("this worker is not attached");
+  }
+  MemberRecord& record =
+      jobs_[found->second.first].members[found->second.second];
+  record.progress = progress;
+  record.liveness.last_sign = rooms_.clock->Now();
+  return absl::OkStatus();
+}
+
+void Membership::Detach(uint64_t attachment) {
+  MutexLock lock(&mutex_);
+  const auto found = attachments_.find(attachment);
+  if (found == attachments_.end()) return;
+  MemberRecord& record =
+      jobs_[found->second.first].members[found->second.second];
+  record.attachment = 0;
+  record.sink = nullptr;
+  record.liveness.state = MemberState::kDetached;
+  record.liveness.detached_at = rooms_.clock->Now();
+  LogWarning("detached",
+             {{"job", found->second.first},
+              {"member", record.member.ToString()},
+              {"grace", absl::FormatDuration(options_.reattach_grace)}});
+  attachments_.erase(found);
+}
+
+void Membership::CloseStreamLocked(const absl::Status& status,
+                                   MemberRecord* record, Calls* calls) {
+  if (record->attachment == 0) return;
+  AttachEvent event;
+  event.kind = AttachEvent::Kind::kClosed;
+  event.status = status;
+  calls->push_back([sink = std::move(record->sink), event = std::move(event)] {
+    sink(event);
+  });
+  attachments_.erase(record->attachment);
+  record->attachment = 0;
+  record->sink = nullptr;
+}
+
+absl::Status Membership::Leave(const Fence& fence, absl::string_view reason,
+                               bool failed) {
+  Calls calls;
+  absl::Status status;
+  {
+    MutexLock lock(&mutex_);
+    status = LeaveLocked(
+        fence, Shorten(reason, static_cast<size_t>(options_.max_reason_bytes)),
+        failed, &calls);
+  }
+  for (const auto& call : calls) call();
+  return status;
+}
+
+absl::Status Membership::LeaveLocked(const Fence& fence,
+                                     absl::string_view reason, bool failed,
+                                     Calls* calls) {
+  COXSWAIN_RETURN_IF_ERROR(FindFencedJobLocked(fence).status());
+  Job* const job = &jobs_[fence.job];
+  const auto record = std::find_if(
+      job->members.begin(), job->members.end(), [&](const MemberRecord& m) {
+        return m.member.incarnation == fence.incarnation;
+      });
+  if (fence.generation != job->generation || record == job->members.end() ||
+      record->liveness.state == MemberState::kLost) {
+    return absl::NotFoundError(absl::StrCat(
+        "no such member of job '", fence.job, "' in generation ",
+        fence.generation.value(), "; it may have been given up already"));
+  }
+  if (record->liveness.state == MemberState::kLeft) return absl::OkStatus();
+  record->liveness.state = MemberState::kLeft;
+  CloseStreamLocked(absl::OkStatus(), &*record, calls);
+  if (job->state != JobState::kRunning) return absl::OkStatus();
+  if (failed) {
+    EndGenerationLocked(
+        absl::StrCat(record->member.ToString(), " failed: ", reason),
+        record->member, job, calls);
+    return absl::OkStatus();
+  }
+  LogInfo("left", {{"job", job->name},
+                   {"member", record->member.ToString()},
+                   {"reason", reason}});
+  AttachEvent event;
+  event.kind = AttachEvent::Kind::kMemberLeft;
+  event.member = record->member;
+  event.reason = std::string(reason);
+  bool all_left = true;
+  for (const MemberRecord& other : job->members) {
+    if (IsLive(other.liveness.state)) all_left = false;
+    if (other.attachment == 0) continue;
+    calls->push_back([sink = other.sink, event] { sink(event); });
+  }
+  if (all_left) {
+    EndGenerationLocked(
+        absl::StrCat("all ", job->members.size(), " members of job '",
+                     job->name, "' have left in good order"),
+        std::nullopt, job, calls);
+  }
+  return absl::OkStatus();
+}
+
+void Membership::LoseMemberLocked(absl::string_view why, MemberRecord* record,
+                                  Job* job, Calls* calls) {
+  record->liveness.state = MemberState::kLost;
+  EndGenerationLocked(
+      absl::StrCat(record->member.ToString(), " was lost: ", why),
+      record->member, job, calls);
+}
+
+void Membership::EndGenerationLocked(const std::string& reason,
+                                     const std::optional<Member>& lost,
+                                     Job* job, Calls* calls) {
+  const absl::Status status = GenerationEndedError(reason, lost);
+  job->state = JobState::kEnded;
+  job->ended_at = rooms_.clock->Now();
+  job->last_event = reason;
+  job->held.clear();
+  LogInfo("generation_ended", {{"job", job->name},
+                               {"generation", job->generation.value()},
+                               {"reason", reason}});
+  AttachEvent abort;
+  abort.kind = AttachEvent::Kind::kAbort;
+  abort.reason = reason;
+  abort.member = lost;
+  for (MemberRecord& record : job->members) {
+    if (IsLive(record.liveness.state)) {
+      job->held[record.member.identity] = record.member.rank;
+      record.liveness.state = MemberState::kDetached;
+      record.liveness.detached_at = job->ended_at;
+    }
+    if (record.attachment == 0) continue;
+    calls->push_back([sink = record.sink, abort] { sink(abort); });
+    CloseStreamLocked(status, &record, calls);
+  }
+  NotifyObserversLocked(*job, status, calls);
+}
+
+void Membership::NotifyObserversLocked(const Job& job,
+                                       const absl::Status& status,
+                                       Calls* calls) {
+  calls->push_back([observers = observers_, name = job.name,
+                    generation = job.generation, status] {
+    for (GenerationObserver* observer : observers) {
+      observer->OnGenerationEnded(name, generation, status);
+    }
+  });
+}
+
+void Membership::ReportExit(const ExitReport& report) {
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    ReportExitLocked(report, &calls);
+  }
+  for (const auto& call : calls) call();
+}
+
+void Membership::ReportExitLocked(const ExitReport& report, Calls* calls) {
+  const auto found = jobs_.find(report.job);
+  if (shut_down_ || found == jobs_.end()) return;
+  Job* const job = &found->second;
+  const auto is_reported = [&](const Member& member, uint64_t launcher_id) {
+    return member.incarnation == report.incarnation &&
+           member.identity == report.identity &&
+           (launcher_id == 0 || launcher_id == report.launcher_id);
+  };
+  if (job->state == JobState::kRunning) {
+    for (MemberRecord& record : job->members) {
+      if (!IsLive(record.liveness.state)) continue;
+      if (!is_reported(record.member, record.launcher_id)) continue;
+      LoseMemberLocked(DescribeExit(report), &record, job, calls);
+      return;
+    }
+    return;
+  }
+  if (job->state != JobState::kForming) return;
+  Member dead;
+  dead.identity = report.identity;
+  dead.incarnation = report.incarnation;
+  dead.rank = -1;
+  const auto waiter = job->waiting.find(report.identity);
+  const auto withdrawn = job->withdrawn.find(report.incarnation);
+  if (waiter != job->waiting.end() &&
+      is_reported(waiter->second.member, waiter->second.launcher_id)) {
+    dead.host = waiter->second.member.host;
+  } else if (withdrawn == job->withdrawn.end() ||
+             !(withdrawn->second == report.identity)) {
+    return;
+  }
+  GiveUpRoundLocked(
+      GenerationEndedError(
+          absl::StrCat("worker ", dead.identity.ToString(), " of job '",
+                       job->name,
+                       "' ended before all had joined: ", DescribeExit(report)),
+          dead),
+      job, calls);
+}
+
+void Membership::DecideLivenessLocked(Job* job, Calls* calls) {
+  const absl::Time now = rooms_.clock->Now();
+  for (MemberRecord& record : job->members) {
+    const LivenessVerdict verdict = DecideLiveness(
+        now, record.liveness, {options_.lease, options_.reattach_grace});
+    if (!verdict.lost) continue;
+    LoseMemberLocked(verdict.reason, &record, job, calls);
+    return;
+  }
+}
+
+void Membership::Tick() {
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    if (shut_down_) return;
+    for (auto& entry : jobs_) {
+      Job* const job = &entry.second;
+      if (job->state == JobState::kForming) DecideRoundLocked(job, &calls);
+      if (job->state == JobState::kRunning) DecideLivenessLocked(job, &calls);
+    }
+  }
+  for (const auto& call : calls) call();
+}
+
+JobDescription Membership::DescribeLocked(const Job& job) const {
+  const absl::Time now = rooms_.clock->Now();
+  JobDescription description;
+  description.job = job.name;
+  description.state = job.state;
+  description.generation = job.generation;
+  description.world_size = job.manifest.world_size;
+  description.plan = job.plan;
+  description.last_event = job.last_event;
+  if (job.state == JobState::kForming) {
+    for (const auto& entry : job.waiting) {
+      MemberDescription member;
+      member.member = entry.second.member;
+      member.member.rank = -1;
+      description.members.push_back(std::move(member));
+    }
+    return description;
+  }
+  for (const MemberRecord& record : job.members) {
+    description.members.push_back({record.member, record.liveness.state,
+                                   record.progress,
+                                   now - record.liveness.last_sign});
+  }
+  return description;
+}
+
+absl::StatusOr<std::vector<JobDescription>> Membership::Describe(
+    absl::string_view job) const {
+  MutexLock lock(&mutex_);
+  std::vector<JobDescription> descriptions;
+  if (!job.empty()) {
+    const auto found = jobs_.find(std::string(job));
+    if (found == jobs_.end()) return NoSuchJob(job);
+    descriptions.push_back(DescribeLocked(found->second));
+    return descriptions;
+  }
+  for (const auto& entry : jobs_) {
+    descriptions.push_back(DescribeLocked(entry.second));
+  }
+  return descriptions;
+}
+
+void Membership::Shutdown() {
+  const absl::Status status = absl::UnavailableError("coordinator shuts down");
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    shut_down_ = true;
+    for (auto& entry : jobs_) {
+      Job& job = entry.second;
+      for (auto& waiter : job.waiting) {
+        AnswerLocked(&waiter.second, status, &calls);
+      }
+      job.waiting.clear();
+      for (MemberRecord& record : job.members) {
+        CloseStreamLocked(status, &record, &calls);
+      }
+      if (job.state != JobState::kRunning) continue;
+      NotifyObserversLocked(job, status, &calls);
+    }
+  }
+  for (const auto& call : calls) call();
+}
+
+}  // namespace coxswain::server

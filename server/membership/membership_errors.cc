@@ -1,0 +1,91 @@
+#include "server/membership/membership_errors.h"
+
+#include <algorithm>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/error_detail.h"
+#include "proto/types.pb.h"
+
+namespace coxswain::server {
+namespace {
+
+// A detail travels in trailing metadata, which receivers bound at 8 KiB.
+constexpr size_t kMaxDetailBytes = 2048;
+
+absl::Status WithDetail(absl::Status status, const v1::ErrorDetail& detail) {
+  status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
+  return status;
+}
+
+void Fill(const Member& member, v1::Member* proto) {
+  proto->mutable_identity()->set_node(member.identity.node);
+  proto->mutable_identity()->set_slot(member.identity.slot);
+  proto->set_incarnation(member.incarnation.value());
+  proto->set_rank(member.rank);
+  proto->set_local_rank(member.local_rank);
+  proto->set_host(member.host);
+  proto->set_address(member.address);
+  for (const std::string& key : member.topology) proto->add_topology(key);
+}
+
+}  // namespace
+
+std::string Shorten(absl::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return std::string(text);
+  size_t end = max_bytes - std::min<size_t>(max_bytes, 3);
+  // Back to the first byte of a letter: the others are 10xxxxxx.
+  while (end > 0 && (text[end] & 0xc0) == 0x80) --end;
+  return absl::StrCat(text.substr(0, end), "...");
+}
+
+absl::Status StaleFenceError(const StaleField& stale,
+                             absl::string_view explanation) {
+  v1::ErrorDetail detail;
+  v1::StaleFence* fence = detail.mutable_stale_fence();
+  fence->set_field(std::string(stale.field));
+  fence->set_expected(stale.expected);
+  fence->set_actual(stale.actual);
+  return WithDetail(absl::FailedPreconditionError(absl::StrCat(
+                        "stale ", stale.field, " ", stale.actual, " (now ",
+                        stale.expected, "): ", explanation)),
+                    detail);
+}
+
+absl::Status ManifestMismatchError(
+    absl::string_view what, const std::vector<std::string>& differences) {
+  v1::ErrorDetail detail;
+  for (const std::string& line : differences) {
+    detail.mutable_manifest_mismatch()->add_differences(line);
+  }
+  return WithDetail(absl::FailedPreconditionError(absl::StrCat(
+                        what, ": ", absl::StrJoin(differences, "; "))),
+                    detail);
+}
+
+absl::Status MissingMembersError(absl::string_view message, int expected,
+                                 const std::vector<WorkerIdentity>& present) {
+  v1::ErrorDetail detail;
+  v1::MissingMembers* missing = detail.mutable_missing_members();
+  missing->set_expected(expected);
+  for (const WorkerIdentity& identity : present) {
+    if (missing->ByteSizeLong() > kMaxDetailBytes) break;
+    v1::WorkerIdentity* proto = missing->add_present();
+    proto->set_node(identity.node);
+    proto->set_slot(identity.slot);
+  }
+  return WithDetail(absl::DeadlineExceededError(message), detail);
+}
+
+absl::Status GenerationEndedError(absl::string_view reason,
+                                  const std::optional<Member>& lost) {
+  absl::Status status = absl::AbortedError(reason);
+  if (!lost.has_value()) return status;
+  v1::ErrorDetail detail;
+  Fill(*lost, detail.mutable_member_lost()->mutable_member());
+  detail.mutable_member_lost()->set_reason(std::string(reason));
+  return WithDetail(std::move(status), detail);
+}
+
+}  // namespace coxswain::server

@@ -1,0 +1,41 @@
+#ifndef COXSWAIN_SERVER_MEMBERSHIP_MEMBERSHIP_ERRORS_H_
+#define COXSWAIN_SERVER_MEMBERSHIP_MEMBERSHIP_ERRORS_H_
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "server/membership/member.h"
+
+namespace coxswain::server {
+
+// Text from a peer, cut to at most `max_bytes` with "..." at the end. UTF-8
+// stays valid, because no message could be parsed that carried a half letter.
+std::string Shorten(absl::string_view text, size_t max_bytes);
+
+// Errors of membership with their typed detail (coxswain.v1.ErrorDetail).
+
+struct StaleField {
+  absl::string_view field;  // as in v1::StaleFence
+  std::string expected;
+  std::string actual;
+};
+absl::Status StaleFenceError(const StaleField& stale,
+                             absl::string_view explanation);
+
+absl::Status ManifestMismatchError(absl::string_view what,
+                                   const std::vector<std::string>& differences);
+
+absl::Status MissingMembersError(absl::string_view message, int expected,
+                                 const std::vector<WorkerIdentity>& present);
+
+// ABORTED; with the lost member as detail, where there is one.
+absl::Status GenerationEndedError(absl::string_view reason,
+                                  const std::optional<Member>& lost);
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_MEMBERSHIP_MEMBERSHIP_ERRORS_H_

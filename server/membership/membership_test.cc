@@ -1,0 +1,675 @@
+#include "server/membership/membership.h"
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "base/error_detail.h"
+#include "base/fake_clock.h"
+#include "base/random.h"
+#include "base/status_matchers.h"
+#include "proto/types.pb.h"
+#include "server/state/memory_state_store.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+class CountingRandom : public RandomSource {
+ public:
+  uint64_t Next() override { return Mix64(count_++); }
+
+ private:
+  uint64_t count_ = 1;
+};
+
+struct Ended {
+  std::string job;
+  Generation generation;
+  absl::Status reason;
+};
+class RecordingObserver : public GenerationObserver {
+ public:
+  void OnGenerationEnded(absl::string_view job, Generation generation,
+                         const absl::Status& reason) override {
+    ended.push_back({std::string(job), generation, reason});
+  }
+  std::vector<Ended> ended;
+};
+
+// One process: what it asks to join with, and what it was told.
+struct Worker {
+  JoinRequest request;
+  uint64_t ticket = 0;
+  std::vector<absl::StatusOr<JoinResult>> answers;
+  uint64_t attachment = 0;
+  std::vector<AttachEvent> events;
+
+  const JoinResult& joined() const { return *answers.back(); }
+  Fence fence() const {
+    const JoinResult& result = joined();
+    return {result.cluster_id, result.term,         request.job,
+            result.generation, request.incarnation, 1};
+  }
+  ExitReport exit(int signal) const {
+    return {request.job,
+            request.launcher_id,
+            request.identity,
+            request.incarnation,
+            0,
+            signal};
+  }
+};
+
+v1::ErrorDetail DetailOf(const absl::Status& status) {
+  v1::ErrorDetail detail;
+  const auto payload = status.GetPayload(kErrorDetailUrl);
+  if (payload.has_value()) {
+    detail.ParseFromString(std::string(*payload));
+  }
+  return detail;
+}
+
+class MembershipTest : public testing::Test {
+ protected:
+  void SetUp() override { Restart(); }
+
+  // A new coordinator on the same state.
+  void Restart() {
+    membership_.reset();
+    ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), &store_));
+    ASSERT_OK_AND_ASSIGN(
+        membership_,
+        Membership::Open(options_, {&clock_, &random_, &store_, plans_.get()}));
+    membership_->AddObserver(&observer_);
+  }
+
+  Worker* Make(int world, int slot, const std::string& job = "job",
+               const std::string& node = "host-a") {
+    Worker& worker = workers_.emplace_back();
+    JoinRequest& request = worker.request;
+    request.job = job;
+    request.identity = {node, slot};
+    request.incarnation = Incarnation(++incarnations_);
+    request.launcher_id = 7;
+    request.host = node;
+    request.address = absl::StrCat(node, ":1234");
+    request.manifest.world_size = world;
+    request.manifest.hook = "allreduce";
+    request.manifest.accumulation_steps = 1;
+    request.manifest.parameters = {{"weight", {2, 3}, "float32"}};
+    request.timeout = absl::Seconds(30);
+    return &worker;
+  }
+  void Join(Worker* worker) {
+    worker->ticket = membership_->Join(worker->request, [worker](auto result) {
+      worker->answers.push_back(std::move(result));
+    });
+  }
+  void Attach(Worker* worker) {
+    ASSERT_OK_AND_ASSIGN(
+        worker->attachment,
+        membership_->Attach(worker->fence(), [worker](const AttachEvent& e) {
+          worker->events.push_back(e);
+        }));
+  }
+  // A running job whose workers are attached.
+  std::vector<Worker*> Run(int world, const std::string& job = "job") {
+    std::vector<Worker*> team;
+    for (int slot = 0; slot < world; ++slot) {
+      team.push_back(Make(world, slot, job));
+      Join(team.back());
+    }
+    for (Worker* worker : team) {
+      EXPECT_THAT(worker->answers, SizeIs(1));
+      EXPECT_OK(worker->answers[0]);
+      Attach(worker);
+    }
+    return team;
+  }
+  void Beat(const std::vector<Worker*>& team) {
+    for (const Worker* worker : team) {
+      EXPECT_OK(membership_->Heartbeat(worker->attachment, Progress()));
+    }
+  }
+  void Pass(absl::Duration time) {
+    clock_.Advance(time);
+    membership_->Tick();
+  }
+  JobDescription Description(const std::string& job = "job") {
+    auto jobs = membership_->Describe(job);
+    return jobs.ok() ? jobs->front() : JobDescription();
+  }
+  // What an attached worker is told when its generation ends by a loss.
+  static void ExpectAborted(const Worker& worker, const std::string& text) {
+    ASSERT_THAT(worker.events, SizeIs(2));
+    EXPECT_EQ(worker.events[0].kind, AttachEvent::Kind::kAbort);
+    EXPECT_THAT(worker.events[0].reason, HasSubstr(text));
+    EXPECT_EQ(worker.events[1].kind, AttachEvent::Kind::kClosed);
+    EXPECT_THAT(worker.events[1].status,
+                StatusIs(absl::StatusCode::kAborted, HasSubstr(text)));
+  }
+
+  MembershipOptions options_;
+  FakeClock clock_;
+  CountingRandom random_;
+  MemoryStateStore store_;
+  RecordingObserver observer_;
+  std::unique_ptr<PlanRoom> plans_;
+  std::unique_ptr<Membership> membership_;
+  std::deque<Worker> workers_;  // addresses stay
+  uint64_t incarnations_ = 0;
+};
+
+TEST_F(MembershipTest, RoundClosesWithTheLastWorker) {
+  Worker* b = Make(3, 0, "job", "host-10");
+  Worker* a = Make(3, 1, "job", "host-9");
+  Worker* c = Make(3, 0, "job", "host-9");
+  Join(b);
+  Join(a);
+  EXPECT_THAT(a->answers, IsEmpty());
+  EXPECT_EQ(Description().state, JobState::kForming);
+  Join(c);
+  for (const Worker* worker : {a, b, c}) {
+    ASSERT_THAT(worker->answers, SizeIs(1));
+    ASSERT_OK(worker->answers[0]);
+    EXPECT_EQ(worker->joined().generation, Generation(1));
+    EXPECT_EQ(worker->joined().plan.version, 1);
+    EXPECT_THAT(*worker->joined().members, SizeIs(3));
+  }
+  EXPECT_EQ(c->joined().rank, 0);
+  EXPECT_EQ(a->joined().rank, 1);
+  EXPECT_EQ(b->joined().rank, 2);
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+TEST_F(MembershipTest, JoinDeadlineNamesThePresentAndCountsTheMissing) {
+  Worker* a = Make(3, 0);
+  Worker* b = Make(3, 1);
+  Join(a);
+  Join(b);
+  Pass(absl::Seconds(29));
+  EXPECT_THAT(a->answers, IsEmpty());
+  Pass(absl::Seconds(1));
+  ASSERT_THAT(a->answers, SizeIs(1));
+  EXPECT_THAT(a->answers[0], StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                      AllOf(HasSubstr("2 of 3"),
+                                            HasSubstr("host-a/0, host-a/1"),
+                                            HasSubstr("1 missing"))));
+  const v1::ErrorDetail detail = DetailOf(a->answers[0].status());
+  EXPECT_EQ(detail.missing_members().expected(), 3);
+  EXPECT_EQ(detail.missing_members().present_size(), 2);
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  EXPECT_THAT(Description().last_event, HasSubstr("2 of 3"));
+}
+
+TEST_F(MembershipTest, EachWorkerHasItsOwnDeadline) {
+  Worker* a = Make(3, 0);
+  Worker* b = Make(3, 1);
+  Join(a);
+  Pass(absl::Seconds(20));
+  Join(b);
+  Pass(absl::Seconds(10));
+  EXPECT_THAT(a->answers, SizeIs(1));
+  EXPECT_THAT(b->answers, IsEmpty());
+  EXPECT_EQ(Description().state, JobState::kForming);
+}
+
+TEST_F(MembershipTest, AnotherModelIsRefusedWithItsDifferences) {
+  Worker* a = Make(2, 0);
+  Worker* b = Make(2, 1);
+  b->request.manifest.parameters = {{"bias", {3}, "float64"}};
+  Join(a);
+  Join(b);
+  const std::string line =
+      "parameter 0: weight float32[2,3] on host-a/0, bias float64[3] here";
+  ASSERT_THAT(b->answers, SizeIs(1));
+  EXPECT_THAT(b->answers[0],
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(line)));
+  EXPECT_THAT(
+      DetailOf(b->answers[0].status()).manifest_mismatch().differences(),
+      ElementsAre(line));
+  EXPECT_THAT(a->answers, IsEmpty());
+}
+
+TEST_F(MembershipTest, RunningJobRefusesAnotherManifest) {
+  Run(2);
+  Worker* late = Make(2, 0);  // the identity clashes too
+  late->request.launcher_id = 8;
+  late->request.manifest.hook = "bf16";
+  Join(late);
+  EXPECT_THAT(
+      late->answers.at(0),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               AllOf(HasSubstr("job 'job' already runs with another manifest"),
+                     HasSubstr("hook: allreduce on host-a/0, bf16 here"))));
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+TEST_F(MembershipTest, RunningJobThatIsFullRefusesNewcomers) {
+  Run(2);
+  Worker* late = Make(2, 5);
+  Join(late);
+  EXPECT_THAT(
+      late->answers.at(0),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr("job 'job' is running with all 2 ranks taken; choose "
+                         "another --job name or wait")));
+}
+
+TEST_F(MembershipTest, RepeatedJoinTakesThePlaceOfTheEarlier) {
+  Worker* a = Make(2, 0);
+  Join(a);
+  Join(a);
+  ASSERT_THAT(a->answers, SizeIs(1));
+  EXPECT_THAT(a->answers[0],
+              StatusIs(absl::StatusCode::kCancelled, testing::_));
+  Worker* b = Make(2, 1);
+  Join(b);
+  ASSERT_THAT(a->answers, SizeIs(2));
+  EXPECT_OK(a->answers[1]);
+  // The answer may have been lost on its way.
+  Join(a);
+  ASSERT_THAT(a->answers, SizeIs(3));
+  ASSERT_OK(a->answers[2]);
+  EXPECT_EQ(a->answers[2]->generation, Generation(1));
+}
+
+TEST_F(MembershipTest, SameLauncherReplacesItsWaitingWorker) {
+  Worker* old = Make(2, 0);
+  Worker* fresh = Make(2, 0);
+  Join(old);
+  Join(fresh);
+  EXPECT_THAT(old->answers.at(0),
+              StatusIs(absl::StatusCode::kCancelled, testing::_));
+  Join(Make(2, 1));
+  EXPECT_OK(fresh->answers.at(0));
+}
+
+TEST_F(MembershipTest, OtherLauncherWithTheSameIdentityIsToldToChooseANode) {
+  Worker* old = Make(2, 0);
+  Worker* other = Make(2, 0);
+  other->request.launcher_id = 8;
+  Join(old);
+  Join(other);
+  EXPECT_THAT(other->answers.at(0),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       AllOf(HasSubstr("host-a/0"), HasSubstr("--node"))));
+  Join(Make(2, 1));
+  ASSERT_OK(old->answers.at(0));
+  Join(other);
+  EXPECT_THAT(other->answers.at(1),
+              StatusIs(absl::StatusCode::kAlreadyExists, testing::_));
+}
+
+TEST_F(MembershipTest, NewIncarnationInARunningJobEndsTheGeneration) {
+  const auto team = Run(2);
+  Worker* fresh = Make(2, 1);
+  Join(fresh);
+  ExpectAborted(*team[0],
+                "rank 1 (host-a/1, incarnation 0000000000000002) "
+                "was lost: a new process took its place");
+  EXPECT_THAT(fresh->answers, IsEmpty());
+  Join(team[0]);
+  ASSERT_OK(fresh->answers.at(0));
+  EXPECT_EQ(fresh->joined().generation, Generation(2));
+  EXPECT_THAT(membership_->Admit(team[1]->fence()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, testing::_));
+}
+
+TEST_F(MembershipTest, DetachedWorkerIsReplacedByAnyLauncher) {
+  const auto team = Run(2);
+  membership_->Detach(team[1]->attachment);
+  Worker* fresh = Make(2, 1);
+  fresh->request.launcher_id = 99;
+  Join(fresh);
+  EXPECT_THAT(fresh->answers, IsEmpty());
+  EXPECT_EQ(Description().state, JobState::kForming);
+  ExpectAborted(*team[0], "a new process took its place");
+}
+
+TEST_F(MembershipTest, ReportedExitEndsTheGenerationAtOnce) {
+  const auto team = Run(3);
+  membership_->ReportExit(team[2]->exit(9));
+  const std::string text =
+      "rank 2 (host-a/2, incarnation 0000000000000003) was lost: killed by "
+      "signal 9 (reported by its launcher)";
+  ExpectAborted(*team[0], text);
+  ExpectAborted(*team[1], text);
+  ASSERT_TRUE(team[0]->events[0].member.has_value());
+  EXPECT_EQ(team[0]->events[0].member->rank, 2);
+  EXPECT_EQ(DetailOf(team[0]->events[1].status).member_lost().member().rank(),
+            2);
+  ASSERT_THAT(observer_.ended, SizeIs(1));
+  EXPECT_EQ(observer_.ended[0].generation, Generation(1));
+  EXPECT_THAT(observer_.ended[0].reason,
+              StatusIs(absl::StatusCode::kAborted, text));
+  EXPECT_EQ(Description().last_event, text);
+  EXPECT_EQ(Description().members[2].state, MemberState::kLost);
+  // Once is enough.
+  membership_->ReportExit(team[2]->exit(9));
+  EXPECT_THAT(observer_.ended, SizeIs(1));
+}
+
+TEST_F(MembershipTest, UnknownExitReportsAreIgnored) {
+  const auto team = Run(2);
+  ExitReport report = team[1]->exit(9);
+  report.incarnation = Incarnation(12345);
+  membership_->ReportExit(report);
+  report = team[1]->exit(9);
+  report.launcher_id = 12345;
+  membership_->ReportExit(report);
+  report = team[1]->exit(9);
+  report.job = "ghost";
+  membership_->ReportExit(report);
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+TEST_F(MembershipTest, ExitAfterLeavingIsNoLoss) {
+  const auto team = Run(2);
+  ASSERT_OK(membership_->Leave(team[1]->fence(), "done", false));
+  membership_->ReportExit(team[1]->exit(0));
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+TEST_F(MembershipTest, DeathWhileFormingGivesTheRoundUp) {
+  Worker* a = Make(3, 0);
+  Worker* b = Make(3, 1);
+  Join(a);
+  Join(b);
+  membership_->ReportExit(b->exit(11));
+  EXPECT_THAT(
+      a->answers.at(0),
+      StatusIs(absl::StatusCode::kAborted,
+               AllOf(HasSubstr("host-a/1"), HasSubstr("killed by signal 11"))));
+  EXPECT_EQ(Description().state, JobState::kEnded);
+}
+
+TEST_F(MembershipTest, DeathAfterTheConnectionBrokeGivesTheRoundUpToo) {
+  Worker* a = Make(3, 0);
+  Worker* b = Make(3, 1);
+  Join(a);
+  Join(b);
+  membership_->Withdraw(b->ticket);
+  EXPECT_THAT(a->answers, IsEmpty());
+  membership_->ReportExit(b->exit(9));
+  EXPECT_THAT(a->answers.at(0),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("host-a/1")));
+  EXPECT_THAT(b->answers, IsEmpty());
+}
+
+TEST_F(MembershipTest, WithdrawnWorkerMayComeBack) {
+  Worker* a = Make(2, 0);
+  Worker* b = Make(2, 1);
+  Join(a);
+  Join(b);
+  Worker* c = Make(2, 0, "other");
+  Join(c);
+  membership_->Withdraw(c->ticket);
+  EXPECT_EQ(Description("other").state, JobState::kEnded);
+  Join(c);
+  EXPECT_EQ(Description("other").state, JobState::kForming);
+  Join(Make(2, 1, "other"));
+  EXPECT_OK(c->answers.at(0));
+}
+
+TEST_F(MembershipTest, SilenceForALeaseIsALoss) {
+  const auto team = Run(2);
+  Pass(absl::Seconds(9));
+  Beat({team[0]});
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  Pass(absl::Seconds(1));
+  ExpectAborted(*team[0],
+                "rank 1 (host-a/1, incarnation 0000000000000002) "
+                "was lost: no sign of life for 10s");
+}
+
+TEST_F(MembershipTest, LostConnectionMayComeBackWithinTheGrace) {
+  const auto team = Run(2);
+  membership_->Detach(team[1]->attachment);
+  EXPECT_EQ(Description().members[1].state, MemberState::kDetached);
+  Pass(absl::Seconds(9));
+  Beat({team[0]});
+  Attach(team[1]);
+  Pass(absl::Seconds(9));
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  Beat(team);
+  membership_->Detach(team[1]->attachment);
+  Pass(absl::Seconds(9));
+  Beat({team[0]});
+  Pass(absl::Seconds(1));
+  ExpectAborted(*team[0], "its connection broke");
+}
+
+TEST_F(MembershipTest, SecondAttachTakesThePlaceOfTheFirst) {
+  const auto team = Run(1);
+  const uint64_t first = team[0]->attachment;
+  Attach(team[0]);
+  ASSERT_THAT(team[0]->events, SizeIs(1));
+  EXPECT_THAT(team[0]->events[0].status,
+              StatusIs(absl::StatusCode::kCancelled, testing::_));
+  membership_->Detach(first);  // news of the old connection
+  EXPECT_EQ(Description().members[0].state, MemberState::kAttached);
+}
+
+TEST_F(MembershipTest, FailedLeaveEndsTheGenerationForAll) {
+  const auto team = Run(2);
+  ASSERT_OK(membership_->Leave(team[1]->fence(), "loss is NaN", true));
+  ExpectAborted(*team[0], "failed: loss is NaN");
+  ASSERT_THAT(team[1]->events, SizeIs(1));
+  EXPECT_OK(team[1]->events[0].status);
+}
+
+TEST_F(MembershipTest, LongReasonIsCutBetweenLetters) {
+  options_.max_reason_bytes = 10;
+  Restart();
+  const auto team = Run(2);
+  // Bytes 6 and 7 are one letter.
+  ASSERT_OK(membership_->Leave(team[1]->fence(), "abcdef\u00e9 and on", true));
+  EXPECT_THAT(team[0]->events.at(0).reason, EndsWith("failed: abcdef..."));
+}
+
+TEST_F(MembershipTest, WhenAllHaveLeftTheNextJoinBeginsANewRound) {
+  const auto team = Run(2);
+  ASSERT_OK(membership_->Leave(team[0]->fence(), "done", false));
+  ASSERT_OK(membership_->Leave(team[0]->fence(), "done", false));
+  ASSERT_THAT(team[1]->events, SizeIs(1));
+  EXPECT_EQ(team[1]->events[0].kind, AttachEvent::Kind::kMemberLeft);
+  EXPECT_EQ(team[1]->events[0].member->rank, 0);
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  Pass(absl::Seconds(5));
+  ASSERT_OK(membership_->Leave(team[1]->fence(), "done", false));
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  EXPECT_THAT(Description().last_event, HasSubstr("good order"));
+  ASSERT_THAT(observer_.ended, SizeIs(1));
+
+  Worker* next = Make(1, 0);
+  next->request.manifest.hook = "bf16";
+  Join(next);
+  ASSERT_OK(next->answers.at(0));
+  EXPECT_EQ(next->joined().generation, Generation(2));
+  EXPECT_EQ(next->joined().plan.hook, "bf16");
+}
+
+TEST_F(MembershipTest, SurvivorsKeepTheirRanks) {
+  const auto team = Run(3);
+  membership_->ReportExit(team[0]->exit(9));
+  Worker* spare = Make(3, 0, "job", "host-z");
+  Join(spare);
+  Join(team[2]);
+  Join(team[1]);
+  ASSERT_OK(spare->answers.at(0));
+  EXPECT_EQ(spare->joined().rank, 0);
+  EXPECT_EQ(team[1]->joined().rank, 1);
+  EXPECT_EQ(team[2]->joined().rank, 2);
+}
+
+TEST_F(MembershipTest, AdmitTellsWhoCalls) {
+  const auto team = Run(2);
+  ASSERT_OK_AND_ASSIGN(const Caller caller,
+                       membership_->Admit(team[1]->fence()));
+  EXPECT_EQ(caller.rank, 1);
+  EXPECT_EQ(caller.world_size, 2);
+  EXPECT_EQ(caller.identity.ToString(), "host-a/1");
+}
+
+TEST_F(MembershipTest, EachStaleFieldOfAFenceIsNamed) {
+  const auto team = Run(2);
+  const std::vector<std::pair<std::string, std::function<void(Fence*)>>> cases =
+      {
+          {"cluster_id", [](Fence* f) { f->cluster_id = "other"; }},
+          {"term", [](Fence* f) { f->term = Term(77); }},
+          {"generation", [](Fence* f) { f->generation = Generation(77); }},
+          {"incarnation", [](Fence* f) { f->incarnation = Incarnation(77); }},
+      };
+  for (const auto& [field, spoil] : cases) {
+    Fence fence = team[0]->fence();
+    spoil(&fence);
+    const absl::Status status = membership_->Admit(fence).status();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 HasSubstr("stale " + field)));
+    EXPECT_EQ(DetailOf(status).stale_fence().field(), field);
+    EXPECT_NE(DetailOf(status).stale_fence().expected(),
+              DetailOf(status).stale_fence().actual());
+  }
+  Fence fence = team[0]->fence();
+  fence.job = "ghost";
+  EXPECT_THAT(membership_->Admit(fence),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("ghost")));
+}
+
+TEST_F(MembershipTest, StaleGenerationSaysWhyItEnded) {
+  const auto team = Run(2);
+  membership_->ReportExit(team[1]->exit(9));
+  EXPECT_THAT(membership_->Admit(team[0]->fence()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("killed by signal 9")));
+}
+
+TEST_F(MembershipTest, NumbersAreNotReusedAfterARestart) {
+  const auto team = Run(2);
+  const Fence old = team[0]->fence();
+  Restart();
+  EXPECT_EQ(membership_->cluster_id(), old.cluster_id);
+  EXPECT_EQ(membership_->term(), Term(2));
+  const absl::Status status = membership_->Admit(old).status();
+  EXPECT_EQ(DetailOf(status).stale_fence().field(), "term");
+  const auto again = Run(2);
+  EXPECT_EQ(again[0]->joined().generation, Generation(2));
+  EXPECT_EQ(again[0]->joined().term, Term(2));
+}
+
+TEST_F(MembershipTest, NoGenerationBeginsThatIsNotOnDisk) {
+  Worker* a = Make(2, 0);
+  Worker* b = Make(2, 1);
+  Join(a);
+  store_.FailWrites(absl::UnavailableError("disk full"));
+  Join(b);
+  EXPECT_THAT(a->answers.at(0),
+              StatusIs(absl::StatusCode::kUnavailable, "disk full"));
+  EXPECT_THAT(b->answers.at(0),
+              StatusIs(absl::StatusCode::kUnavailable, "disk full"));
+  EXPECT_EQ(Description().state, JobState::kEnded);
+}
+
+TEST_F(MembershipTest, ProgressIsDescribed) {
+  const auto team = Run(1);
+  ASSERT_OK(membership_->Heartbeat(team[0]->attachment, {5, 17, 100, 120}));
+  Pass(absl::Seconds(1));
+  const MemberDescription member = Description().members.at(0);
+  EXPECT_EQ(member.progress.step, 5);
+  EXPECT_EQ(member.progress.collective_sequence, 17);
+  EXPECT_EQ(member.progress.payload_bytes, 100);
+  EXPECT_EQ(member.progress.wire_bytes, 120);
+  EXPECT_EQ(member.silence, absl::Seconds(1));
+  EXPECT_EQ(member.state, MemberState::kAttached);
+}
+
+TEST_F(MembershipTest, DescribeListsAllJobsOrOne) {
+  Run(1, "a");
+  Run(1, "b");
+  EXPECT_THAT(*membership_->Describe(""), SizeIs(2));
+  EXPECT_THAT(*membership_->Describe("b"), SizeIs(1));
+  EXPECT_THAT(membership_->Describe("ghost"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("ghost")));
+}
+
+TEST_F(MembershipTest, MalformedJoinsAreRefused) {
+  const std::vector<std::pair<std::string, std::function<void(JoinRequest*)>>>
+      cases = {
+          {"job name", [](JoinRequest* r) { r->job = ""; }},
+          {"job name", [](JoinRequest* r) { r->job = "a b"; }},
+          {"job name", [](JoinRequest* r) { r->job.assign(129, 'x'); }},
+          {"node", [](JoinRequest* r) { r->identity.node = ""; }},
+          {"node", [](JoinRequest* r) { r->identity.node = "a\nb"; }},
+          {"node", [](JoinRequest* r) { r->identity.node.assign(256, 'x'); }},
+          {"slot", [](JoinRequest* r) { r->identity.slot = -1; }},
+          {"incarnation",
+           [](JoinRequest* r) { r->incarnation = Incarnation(0); }},
+          {"timeout", [](JoinRequest* r) { r->timeout = absl::Seconds(0); }},
+          {"address", [](JoinRequest* r) { r->address.assign(256, 'x'); }},
+          {"topology", [](JoinRequest* r) { r->topology = {"a b"}; }},
+          {"world_size", [](JoinRequest* r) { r->manifest.world_size = 0; }},
+      };
+  for (const auto& [what, spoil] : cases) {
+    Worker* worker = Make(2, 0);
+    spoil(&worker->request);
+    Join(worker);
+    EXPECT_THAT(worker->answers.at(0),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)));
+  }
+  EXPECT_THAT(*membership_->Describe(""), IsEmpty());
+}
+
+TEST_F(MembershipTest, OldestEndedJobMakesRoomAndRunningOnesDoNot) {
+  options_.max_jobs = 2;
+  Restart();
+  const auto a = Run(1, "a");
+  Run(1, "b");
+  Worker* c = Make(1, 0, "c");
+  Join(c);
+  EXPECT_THAT(c->answers.at(0), StatusIs(absl::StatusCode::kResourceExhausted,
+                                         HasSubstr("max_jobs is 2")));
+  ASSERT_OK(membership_->Leave(a[0]->fence(), "done", false));
+  Join(c);
+  EXPECT_OK(c->answers.at(1));
+  EXPECT_FALSE(membership_->Describe("a").ok());
+}
+
+TEST_F(MembershipTest, LeavingTwiceOrUnknownIsTold) {
+  const auto team = Run(2);
+  membership_->ReportExit(team[1]->exit(9));
+  EXPECT_THAT(membership_->Leave(team[1]->fence(), "late", false),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("given up")));
+  EXPECT_OK(membership_->Leave(team[0]->fence(), "aborted", false));
+}
+
+TEST_F(MembershipTest, ShutdownAnswersEverybody) {
+  const auto team = Run(1, "running");
+  Worker* waiting = Make(2, 0);
+  Join(waiting);
+  membership_->Shutdown();
+  EXPECT_THAT(waiting->answers.at(0),
+              StatusIs(absl::StatusCode::kUnavailable, testing::_));
+  EXPECT_THAT(team[0]->events.at(0).status,
+              StatusIs(absl::StatusCode::kUnavailable, testing::_));
+  EXPECT_THAT(membership_->Admit(team[0]->fence()),
+              StatusIs(absl::StatusCode::kUnavailable, testing::_));
+  ASSERT_THAT(observer_.ended, SizeIs(1));
+  EXPECT_THAT(observer_.ended[0].reason,
+              StatusIs(absl::StatusCode::kUnavailable, testing::_));
+}
+
+}  // namespace
+}  // namespace coxswain::server

@@ -1,0 +1,106 @@
+#include "server/membership/round.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/membership/liveness.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::HasSubstr;
+
+const absl::Time kStart = absl::UnixEpoch() + absl::Hours(1);
+
+RoundState Present(int count) {
+  RoundState state;
+  for (int slot = 0; slot < count; ++slot) {
+    state.present.push_back({"host-a", slot});
+  }
+  state.last_arrival = kStart;
+  state.first_deadline = kStart + absl::Seconds(30);
+  return state;
+}
+
+TEST(DecideRoundTest, ClosesWhenAllHaveJoined) {
+  const RoundVerdict verdict =
+      DecideRound(kStart, Present(3), {3, 3, absl::Seconds(5)});
+  EXPECT_EQ(verdict.decision, RoundDecision::kClose);
+  EXPECT_EQ(verdict.reason, "all 3 workers have joined");
+}
+
+TEST(DecideRoundTest, FixedSizeWaitsForEverybody) {
+  EXPECT_EQ(DecideRound(kStart + absl::Seconds(29), Present(2),
+                        {3, 3, absl::Seconds(5)})
+                .decision,
+            RoundDecision::kWait);
+}
+
+TEST(DecideRoundTest, RangeClosesAfterTheLastCall) {
+  const RoundOptions options = {2, 4, absl::Seconds(5)};
+  EXPECT_EQ(
+      DecideRound(kStart + absl::Seconds(4), Present(2), options).decision,
+      RoundDecision::kWait);
+  EXPECT_EQ(
+      DecideRound(kStart + absl::Seconds(5), Present(2), options).decision,
+      RoundDecision::kClose);
+  EXPECT_EQ(
+      DecideRound(kStart + absl::Seconds(5), Present(1), options).decision,
+      RoundDecision::kWait);
+}
+
+TEST(DecideRoundTest, ExpiryNamesWhoIsPresentAndCountsTheMissing) {
+  const RoundVerdict verdict = DecideRound(
+      kStart + absl::Seconds(30), Present(2), {3, 3, absl::Seconds(5)});
+  EXPECT_EQ(verdict.decision, RoundDecision::kExpire);
+  EXPECT_EQ(verdict.reason,
+            "2 of 3 workers have joined: host-a/0, host-a/1; 1 missing");
+}
+
+TEST(DecideRoundTest, CompleteRoundClosesEvenPastItsDeadline) {
+  EXPECT_EQ(DecideRound(kStart + absl::Seconds(31), Present(3),
+                        {3, 3, absl::Seconds(5)})
+                .decision,
+            RoundDecision::kClose);
+}
+
+TEST(NameWorkersTest, LongListsAreCut) {
+  EXPECT_EQ(NameWorkers({}), "nobody");
+  EXPECT_THAT(NameWorkers(Present(20).present),
+              HasSubstr("host-a/15 and 4 more"));
+}
+
+class DecideLivenessTest : public testing::Test {
+ protected:
+  LivenessVerdict After(absl::Duration time, MemberState state) {
+    return DecideLiveness(kStart + time, {state, kStart, kStart}, options_);
+  }
+  const LivenessOptions options_ = {absl::Seconds(10), absl::Seconds(3)};
+};
+
+TEST_F(DecideLivenessTest, SilenceIsBoundedByTheLease) {
+  EXPECT_FALSE(After(absl::Seconds(9), MemberState::kAttached).lost);
+  const auto verdict = After(absl::Seconds(10), MemberState::kAttached);
+  EXPECT_TRUE(verdict.lost);
+  EXPECT_EQ(verdict.reason, "no sign of life for 10s");
+}
+
+TEST_F(DecideLivenessTest, LostConnectionHasItsGrace) {
+  EXPECT_FALSE(After(absl::Seconds(2), MemberState::kDetached).lost);
+  const auto verdict = After(absl::Seconds(3), MemberState::kDetached);
+  EXPECT_TRUE(verdict.lost);
+  EXPECT_THAT(verdict.reason, HasSubstr("within 3s"));
+}
+
+TEST_F(DecideLivenessTest, WhoNeverAttachesIsLost) {
+  EXPECT_FALSE(After(absl::Seconds(9), MemberState::kJoined).lost);
+  EXPECT_THAT(After(absl::Seconds(10), MemberState::kJoined).reason,
+              HasSubstr("did not attach"));
+}
+
+TEST_F(DecideLivenessTest, WhoLeftIsNotLost) {
+  EXPECT_FALSE(After(absl::Hours(1), MemberState::kLeft).lost);
+  EXPECT_FALSE(After(absl::Hours(1), MemberState::kLost).lost);
+}
+
+}  // namespace
+}  // namespace coxswain::server

@@ -1,0 +1,83 @@
+#ifndef COXSWAIN_SERVER_OPTIONS_H_
+#define COXSWAIN_SERVER_OPTIONS_H_
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace coxswain::server {
+
+// Limits and timeouts of the coordinator's own rooms. Whatever a peer controls
+// has a limit; past it the answer is RESOURCE_EXHAUSTED and names the limit.
+// Validate() answers INVALID_ARGUMENT with the option that is out of range.
+
+struct MembershipOptions {
+  // How often a worker should send a heartbeat: several fit into a lease, so
+  // that one late packet costs nobody the job.
+  absl::Duration heartbeat_interval = absl::Seconds(2);
+  // Silence for this long is a loss. Five heartbeats: longer than a stall of
+  // a busy host, short enough that survivors do not sit for minutes.
+  absl::Duration lease = absl::Seconds(10);
+  // How long a worker whose connection broke may take to attach again.
+  absl::Duration reattach_grace = absl::Seconds(10);
+  // A join that asks for more is given this much.
+  absl::Duration max_join_timeout = absl::Hours(24);
+  // Rounds whose size is a range wait this long for one more worker.
+  absl::Duration last_call = absl::Seconds(5);
+
+  // Jobs known at once; the oldest ended one makes room for a new one.
+  int max_jobs = 1024;
+  // Every member costs a stream and a record in each answer to Join.
+  int max_members_per_job = 4096;
+  // Workers that gave up waiting, remembered for the report of their exit.
+  int max_withdrawn_per_job = 4096;
+
+  // Bounds of a manifest. Only the first of a round is kept.
+  int max_parameters = 100'000;
+  int max_parameter_name_bytes = 1024;
+  int max_dimensions = 16;
+  int max_settings = 256;
+  int max_setting_bytes = 4096;
+  int max_hook_bytes = 4096;
+  int max_accumulation_steps = 1'000'000;
+
+  // Bounds of what a worker says of itself.
+  int max_name_bytes = 255;  // node, host, address: as long as a DNS name
+  int max_topology_keys = 16;
+  int max_topology_key_bytes = 64;
+  // Longer reasons are cut: an error carries its reason twice, in metadata
+  // that receivers bound at 8 KiB.
+  int max_reason_bytes = 1024;
+
+  absl::Status Validate() const;
+};
+
+struct PlanOptions {
+  int max_accumulation_steps = 1'000'000;
+  int max_hook_bytes = 4096;
+  // More than MembershipOptions::max_jobs, so that a running job never has to
+  // give up its plan for another.
+  int max_plans = 2048;
+
+  absl::Status Validate() const;
+};
+
+struct RpcOptions {
+  // Holds a manifest of 100,000 parameters with long names.
+  int max_message_bytes = 32 << 20;
+  // Calls under way at once on one connection; more wait for their turn. A
+  // worker needs its Attach stream, its store calls and its uploads.
+  int max_streams_per_connection = 1024;
+  // Events waiting for one slow Attach stream; a stream that falls further
+  // behind is closed, and its worker attaches again.
+  int max_queued_events = 256;
+  // A silent connection is probed this often, and given up if the probe is
+  // not answered in time: a vanished host sends no goodbye.
+  absl::Duration keepalive_time = absl::Seconds(10);
+  absl::Duration keepalive_timeout = absl::Seconds(5);
+
+  absl::Status Validate() const;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_OPTIONS_H_

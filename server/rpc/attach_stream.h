@@ -1,0 +1,66 @@
+#ifndef COXSWAIN_SERVER_RPC_ATTACH_STREAM_H_
+#define COXSWAIN_SERVER_RPC_ATTACH_STREAM_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+
+#include "base/mutex.h"
+#include "grpcpp/grpcpp.h"
+#include "proto/rendezvous.pb.h"
+#include "server/membership/membership.h"
+#include "server/options.h"
+
+namespace coxswain::server {
+
+// One worker's Attach stream: hello and heartbeats go to the membership
+// table, its events go out through a bounded queue. gRPC owns the stream until
+// it is done; the table holds it while the worker is attached. Thread-safe.
+class AttachStream
+    : public grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent>,
+      public std::enable_shared_from_this<AttachStream> {
+ public:
+  // For gRPC, which calls OnDone() in the end.
+  static AttachStream* Start(const RpcOptions& options, Membership* membership);
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  AttachStream(const RpcOptions& options, Membership* membership)
+      : options_(options), membership_(membership) {}
+
+  // Whether to read on.
+  bool HandleRequest();
+  bool HandleHello(const v1::Hello& hello);
+  void HandleEvent(const AttachEvent& event);
+  // The client is gone or has stopped sending: the worker is detached.
+  void Disconnect(const absl::Status& status);
+  // Ends the stream once what is queued has been sent.
+  void Close(const absl::Status& status);
+  // Starts the next write, or finishes, if it is time for that.
+  void Advance();
+
+  const RpcOptions options_;
+  Membership* const membership_;
+  std::shared_ptr<AttachStream> self_;  // until OnDone
+  v1::AttachRequest request_;           // of the read under way
+  v1::AttachEvent event_;               // of the write under way
+
+  Mutex mutex_;
+  std::deque<v1::AttachEvent> queue_ ABSL_GUARDED_BY(mutex_);
+  uint64_t attachment_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Nothing is written before the answer to hello is in the queue.
+  bool greeted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_RPC_ATTACH_STREAM_H_

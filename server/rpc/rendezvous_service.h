@@ -1,0 +1,41 @@
+#ifndef COXSWAIN_SERVER_RPC_RENDEZVOUS_SERVICE_H_
+#define COXSWAIN_SERVER_RPC_RENDEZVOUS_SERVICE_H_
+
+#include "proto/rendezvous.grpc.pb.h"
+#include "server/membership/membership.h"
+#include "server/options.h"
+
+namespace coxswain::server {
+
+// proto/rendezvous.proto on top of the membership table, which must outlive
+// it. Call Membership::Shutdown() before the gRPC server's, so that nobody
+// waits on.
+class RendezvousService : public v1::Rendezvous::CallbackService {
+ public:
+  RendezvousService(const RpcOptions& options, Membership* membership)
+      : options_(options), membership_(membership) {}
+
+  grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
+                                 const v1::JoinRequest* request,
+                                 v1::JoinResponse* response) override;
+  grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent>* Attach(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* Leave(grpc::CallbackServerContext* context,
+                                  const v1::LeaveRequest* request,
+                                  v1::LeaveResponse* response) override;
+  grpc::ServerUnaryReactor* ReportExit(
+      grpc::CallbackServerContext* context,
+      const v1::ReportExitRequest* request,
+      v1::ReportExitResponse* response) override;
+  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
+                                     const v1::DescribeRequest* request,
+                                     v1::DescribeResponse* response) override;
+
+ private:
+  const RpcOptions options_;
+  Membership* const membership_;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_RPC_RENDEZVOUS_SERVICE_H_

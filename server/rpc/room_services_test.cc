@@ -1,0 +1,442 @@
+// The Store, Group and Checkpoint services over a real gRPC server on
+// loopback, with a gate that knows the callers by their incarnation.
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
+#include "base/error_detail.h"
+#include "base/fake_clock.h"
+#include "base/grpc_status.h"
+#include "base/random.h"
+#include "base/status_matchers.h"
+#include "grpcpp/grpcpp.h"
+#include "server/rpc/checkpoint_service.h"
+#include "server/rpc/group_service.h"
+#include "server/rpc/store_service.h"
+#include "server/storage/memory_file_system.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kWorld = 16;
+constexpr size_t kMaxWatches = 2;
+
+StoreLimits MakeStoreLimits() {
+  StoreLimits limits;
+  limits.max_watches = kMaxWatches;
+  return limits;
+}
+
+// Rank r has incarnation r + 1; generation 1 is the present.
+class FakeGate : public FenceGate {
+ public:
+  absl::StatusOr<Caller> Admit(const Fence& fence) const override {
+    if (fence.generation != Generation(1)) {
+      return absl::FailedPreconditionError("stale generation");
+    }
+    const int rank = static_cast<int>(fence.incarnation.value()) - 1;
+    return Caller{{"node", rank}, rank, kWorld};
+  }
+};
+
+class RoomServicesTest : public testing::Test {
+ protected:
+  RoomServicesTest()
+      : store_(MakeStoreLimits(), &clock_),
+        groups_(GroupLimits(), &clock_),
+        checkpoints_(*CheckpointStore::Open(&files_, "/checkpoints",
+                                            CheckpointLimits(), &clock_,
+                                            RandomSource::System())),
+        store_service_(&store_, &gate_),
+        group_service_(&groups_, &gate_),
+        checkpoint_service_(checkpoints_.get(), &gate_) {
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                             &port);
+    builder.RegisterService(&store_service_);
+    builder.RegisterService(&group_service_);
+    builder.RegisterService(&checkpoint_service_);
+    server_ = builder.BuildAndStart();
+    channel_ = grpc::CreateChannel(absl::StrCat("127.0.0.1:", port),
+                                   grpc::InsecureChannelCredentials());
+    store_stub_ = v1::Store::NewStub(channel_);
+    group_stub_ = v1::Group::NewStub(channel_);
+    checkpoint_stub_ = v1::Checkpoint::NewStub(channel_);
+  }
+  ~RoomServicesTest() override {
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Wait();
+  }
+
+  // Every call of a test ends within this, whatever happens.
+  struct Context : grpc::ClientContext {
+    Context() {
+      set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
+    }
+  };
+
+  void Fill(int rank, v1::Fence* fence) {
+    fence->set_job("job");
+    fence->set_generation(1);
+    fence->set_incarnation(rank + 1);
+    fence->set_request_id(++next_request_);
+  }
+  absl::Status Set(int rank, const std::string& key, const std::string& value) {
+    Context context;
+    v1::SetRequest request;
+    v1::SetResponse response;
+    Fill(rank, request.mutable_fence());
+    request.set_key(key);
+    request.set_value(value);
+    return FromGrpcStatus(store_stub_->Set(&context, request, &response));
+  }
+  absl::StatusOr<std::string> Get(int rank, const std::string& key,
+                                  int64_t timeout_ms) {
+    Context context;
+    v1::GetRequest request;
+    v1::GetResponse response;
+    Fill(rank, request.mutable_fence());
+    request.set_key(key);
+    request.set_timeout_ms(timeout_ms);
+    const grpc::Status status = store_stub_->Get(&context, request, &response);
+    if (!status.ok()) return FromGrpcStatus(status);
+    return response.value();
+  }
+  absl::StatusOr<std::string> BeginCheckpoint(int shards) {
+    Context context;
+    v1::BeginRequest request;
+    v1::BeginResponse response;
+    Fill(0, request.mutable_fence());
+    request.set_step(5);
+    request.set_shards(shards);
+    const grpc::Status status =
+        checkpoint_stub_->Begin(&context, request, &response);
+    if (!status.ok()) return FromGrpcStatus(status);
+    EXPECT_EQ(response.chunk_bytes(), 1 << 20);
+    return response.checkpoint_id();
+  }
+  // Sends `data` in chunks; the checksum of chunk `bad_chunk` is wrong.
+  absl::Status Upload(const std::string& id, int shard, const std::string& data,
+                      int bad_chunk = -1) {
+    constexpr size_t kChunk = 1 << 20;
+    Context context;
+    v1::UploadResponse response;
+    const auto writer = checkpoint_stub_->Upload(&context, &response);
+    v1::UploadRequest message;
+    Fill(shard, message.mutable_header()->mutable_fence());
+    message.mutable_header()->set_checkpoint_id(id);
+    message.mutable_header()->set_shard(shard);
+    message.mutable_header()->set_bytes(static_cast<int64_t>(data.size()));
+    message.mutable_header()->set_crc32c(Crc32c(data));
+    bool open = writer->Write(message);
+    for (size_t i = 0; open && i * kChunk < data.size(); ++i) {
+      const std::string chunk = data.substr(i * kChunk, kChunk);
+      message.mutable_chunk()->set_offset(static_cast<int64_t>(i * kChunk));
+      message.mutable_chunk()->set_data(chunk);
+      message.mutable_chunk()->set_crc32c(
+          Crc32c(chunk) + (static_cast<int>(i) == bad_chunk ? 1 : 0));
+      open = writer->Write(message);
+    }
+    writer->WritesDone();
+    return FromGrpcStatus(writer->Finish());
+  }
+  absl::StatusOr<v1::CheckpointInfo> Commit(const std::string& id) {
+    Context context;
+    v1::CommitRequest request;
+    v1::CommitResponse response;
+    Fill(0, request.mutable_fence());
+    request.set_checkpoint_id(id);
+    const grpc::Status status =
+        checkpoint_stub_->Commit(&context, request, &response);
+    if (!status.ok()) return FromGrpcStatus(status);
+    return response.checkpoint();
+  }
+  absl::StatusOr<std::string> Download(const std::string& id, int shard) {
+    Context context;
+    v1::DownloadRequest request;
+    request.set_job("job");
+    request.set_checkpoint_id(id);
+    request.set_shard(shard);
+    const auto reader = checkpoint_stub_->Download(&context, request);
+    v1::DownloadChunk message;
+    std::string data;
+    uint32_t announced = 0;
+    while (reader->Read(&message)) {
+      if (message.has_header()) announced = message.header().crc32c();
+      if (!message.has_chunk()) continue;
+      EXPECT_EQ(message.chunk().crc32c(), Crc32c(message.chunk().data()));
+      data += message.chunk().data();
+    }
+    const grpc::Status status = reader->Finish();
+    if (!status.ok()) return FromGrpcStatus(status);
+    EXPECT_EQ(announced, Crc32c(data));
+    return data;
+  }
+
+  FakeClock clock_;
+  FakeGate gate_;
+  MemoryFileSystem files_;
+  StoreRoom store_;
+  GroupRoom groups_;
+  std::unique_ptr<CheckpointStore> checkpoints_;
+  StoreService store_service_;
+  GroupService group_service_;
+  CheckpointService checkpoint_service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Store::Stub> store_stub_;
+  std::unique_ptr<v1::Group::Stub> group_stub_;
+  std::unique_ptr<v1::Checkpoint::Stub> checkpoint_stub_;
+  std::atomic<uint64_t> next_request_{0};
+};
+
+TEST_F(RoomServicesTest, SixteenClientsShareTheStore) {
+  constexpr int kAdds = 20;
+  std::atomic<int> winners{0};
+  std::vector<std::thread> clients;
+  for (int rank = 0; rank < kWorld; ++rank) {
+    clients.emplace_back([&, rank] {
+      for (int i = 0; i < kAdds; ++i) {
+        Context context;
+        v1::AddRequest request;
+        v1::AddResponse response;
+        Fill(rank, request.mutable_fence());
+        request.set_key("n");
+        request.set_amount(1);
+        EXPECT_TRUE(store_stub_->Add(&context, request, &response).ok());
+      }
+      Context context;
+      v1::CompareSetRequest request;
+      v1::CompareSetResponse response;
+      Fill(rank, request.mutable_fence());
+      request.set_key("leader");
+      request.set_desired(absl::StrCat("rank ", rank));
+      EXPECT_TRUE(store_stub_->CompareSet(&context, request, &response).ok());
+      if (response.swapped()) ++winners;
+      // The last rank's counter completes the key that all others wait for.
+      if (rank == 0) {
+        EXPECT_OK(Set(rank, "go", "now"));
+      } else {
+        EXPECT_EQ(Get(rank, "go", 60000).value_or("missing"), "now");
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(Get(0, "n", 0).value_or("missing"), absl::StrCat(kWorld * kAdds));
+  EXPECT_EQ(winners, 1);
+}
+
+TEST_F(RoomServicesTest, AStaleFenceIsRefused) {
+  Context context;
+  v1::GetRequest request;
+  v1::GetResponse response;
+  request.mutable_fence()->set_generation(9);
+  request.set_key("k");
+  EXPECT_THAT(
+      FromGrpcStatus(store_stub_->Get(&context, request, &response)),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("stale")));
+}
+
+TEST_F(RoomServicesTest, AClientThatGivesUpWithdrawsItsGet) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::milliseconds(50));
+  v1::GetRequest request;
+  v1::GetResponse response;
+  Fill(0, request.mutable_fence());
+  request.set_key("never");
+  request.set_timeout_ms(600000);
+  EXPECT_EQ(store_stub_->Get(&context, request, &response).error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(Get(0, "never", 0),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("never")));
+}
+
+TEST_F(RoomServicesTest, AWatchStreamsChangesUntilTheGenerationEnds) {
+  ASSERT_OK(Set(0, "k", "one"));
+  Context context;
+  v1::WatchRequest request;
+  Fill(1, request.mutable_fence());
+  request.set_key("k");
+  const auto reader = store_stub_->Watch(&context, request);
+  v1::WatchEvent event;
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_EQ(event.value(), "one");
+  ASSERT_OK(Set(0, "k", "two"));
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_EQ(event.value(), "two");
+  ASSERT_OK(store_.DeleteKey(
+      {"", Term(), "job", Generation(1), Incarnation(1), 0}, "k"));
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_TRUE(event.deleted());
+  store_.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
+  EXPECT_FALSE(reader->Read(&event));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::ABORTED);
+}
+
+TEST_F(RoomServicesTest, ACancelledWatchFreesItsPlace) {
+  ASSERT_OK(Set(0, "k", "value"));
+  v1::WatchRequest request;
+  Fill(1, request.mutable_fence());
+  request.set_key("k");
+  v1::WatchEvent event;
+  std::vector<std::unique_ptr<Context>> contexts;
+  for (size_t i = 0; i < kMaxWatches; ++i) {
+    contexts.push_back(std::make_unique<Context>());
+    const auto reader = store_stub_->Watch(contexts.back().get(), request);
+    ASSERT_TRUE(reader->Read(&event));
+    if (i + 1 < kMaxWatches) {
+      contexts.back()->TryCancel();
+      EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+      continue;
+    }
+    // The server hears of a cancellation a little later: try until it has.
+    grpc::Status status = grpc::Status::CANCELLED;
+    const auto deadline =
+        std::chrono::system_clock::now() + std::chrono::seconds(30);
+    int accepted = 0;
+    while (accepted < 5 && std::chrono::system_clock::now() < deadline) {
+      Context context;
+      const auto again = store_stub_->Watch(&context, request);
+      if (again->Read(&event)) ++accepted;
+      context.TryCancel();
+      status = again->Finish();
+    }
+    EXPECT_EQ(accepted, 5);
+    contexts.back()->TryCancel();
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+}
+
+TEST_F(RoomServicesTest, BarrierOpensForAllAndNamesTheMissing) {
+  const auto barrier = [&](int rank, const std::string& tag) {
+    Context context;
+    v1::BarrierRequest request;
+    v1::BarrierResponse response;
+    Fill(rank, request.mutable_fence());
+    request.set_tag(tag);
+    request.set_timeout_ms(tag == "all" ? 60000 : 0);
+    return FromGrpcStatus(group_stub_->Barrier(&context, request, &response));
+  };
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kWorld; ++rank) {
+    ranks.emplace_back([&, rank] { EXPECT_OK(barrier(rank, "all")); });
+  }
+  for (std::thread& rank : ranks) rank.join();
+
+  std::atomic<bool> done{false};
+  std::thread ticker([&] {
+    while (!done) {
+      groups_.Tick(clock_.Now());
+      std::this_thread::yield();
+    }
+  });
+  const absl::Status alone = barrier(3, "alone");
+  done = true;
+  ticker.join();
+  EXPECT_THAT(alone, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                              HasSubstr("15 of 16 ranks")));
+  const auto payload = alone.GetPayload(kErrorDetailUrl);
+  ASSERT_TRUE(payload.has_value());
+  v1::ErrorDetail detail;
+  ASSERT_TRUE(detail.ParseFromString(std::string(*payload)));
+  EXPECT_EQ(detail.missing_members().expected(), kWorld);
+  EXPECT_EQ(detail.missing_members().missing_ranks_size(), kWorld - 1);
+}
+
+TEST_F(RoomServicesTest, AMeshIsDeclaredInOneCall) {
+  Context context;
+  v1::CreateMeshRequest request;
+  v1::CreateMeshResponse response;
+  Fill(5, request.mutable_fence());
+  request.set_name("mesh");
+  for (const char* name : {"dp", "tp"}) {
+    v1::MeshAxis* axis = request.add_axes();
+    axis->set_name(name);
+    axis->set_size(4);
+  }
+  ASSERT_TRUE(group_stub_->CreateMesh(&context, request, &response).ok());
+  ASSERT_EQ(response.groups_size(), 2);
+  EXPECT_EQ(response.groups(1).communicator_id(), "job/1/mesh/tp/1");
+  EXPECT_THAT(response.groups(1).ranks(), testing::ElementsAre(4, 5, 6, 7));
+}
+
+TEST_F(RoomServicesTest, ShardsOfManyChunksSurviveTheRoundTrip) {
+  std::string data((5 << 20) + 123, '\0');
+  const CounterRandom random(1, 2);
+  for (size_t i = 0; i < data.size(); ++i) {
+    data[i] = static_cast<char>(random.Bits(i));
+  }
+  ASSERT_OK_AND_ASSIGN(const std::string id, BeginCheckpoint(2));
+  std::thread other([&] { EXPECT_OK(Upload(id, 1, "small")); });
+  EXPECT_OK(Upload(id, 0, data));
+  other.join();
+  EXPECT_THAT(Download(id, 0),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(id)));
+  ASSERT_OK_AND_ASSIGN(const v1::CheckpointInfo info, Commit(id));
+  EXPECT_EQ(info.bytes(), static_cast<int64_t>(data.size()) + 5);
+  EXPECT_OK(Commit(id));
+  EXPECT_TRUE(Download(id, 0).value_or("unreadable") == data);
+  EXPECT_EQ(Download(id, 1).value_or("unreadable"), "small");
+
+  Context context;
+  v1::ListRequest list;
+  v1::ListResponse listed;
+  list.set_job("job");
+  ASSERT_TRUE(checkpoint_stub_->List(&context, list, &listed).ok());
+  ASSERT_EQ(listed.checkpoints_size(), 1);
+  EXPECT_EQ(listed.checkpoints(0).checkpoint_id(), id);
+
+  Context delete_context;
+  v1::DeleteRequest remove;
+  v1::DeleteResponse removed;
+  remove.set_job("job");
+  remove.set_checkpoint_id(id);
+  EXPECT_TRUE(checkpoint_stub_->Delete(&delete_context, remove, &removed).ok());
+  EXPECT_FALSE(Download(id, 0).ok());
+}
+
+TEST_F(RoomServicesTest, AnUploadWithAWrongChecksumIsRefusedAndCanBeRepeated) {
+  const std::string data(3 << 20, 'x');
+  ASSERT_OK_AND_ASSIGN(const std::string id, BeginCheckpoint(1));
+  EXPECT_THAT(Upload(id, 0, data, 1),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("CRC-32C")));
+  EXPECT_THAT(Commit(id), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   HasSubstr("missing: 0")));
+  EXPECT_OK(Upload(id, 0, data));
+  EXPECT_OK(Commit(id));
+  EXPECT_TRUE(Download(id, 0).value_or("unreadable") == data);
+}
+
+TEST_F(RoomServicesTest, AnUploadWithoutHeaderIsRefused) {
+  Context context;
+  v1::UploadResponse response;
+  const auto writer = checkpoint_stub_->Upload(&context, &response);
+  v1::UploadRequest message;
+  message.mutable_chunk()->set_data("x");
+  writer->Write(message);
+  writer->WritesDone();
+  EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(RoomServicesTest, AFlippedBitOnDiskIsToldAtDownload) {
+  ASSERT_OK_AND_ASSIGN(const std::string id, BeginCheckpoint(1));
+  ASSERT_OK(Upload(id, 0, std::string(100, 'x')));
+  ASSERT_OK(Commit(id));
+  ASSERT_OK(files_.FlipBit(
+      absl::StrCat("/checkpoints/job/", id, "/shard-00000.1"), 50));
+  EXPECT_THAT(Download(id, 0),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("damaged")));
+}
+
+}  // namespace
+}  // namespace coxswain::server

@@ -1,0 +1,28 @@
+#ifndef COXSWAIN_SERVER_RPC_SCHEDULE_SERVICE_H_
+#define COXSWAIN_SERVER_RPC_SCHEDULE_SERVICE_H_
+
+#include "proto/schedule.grpc.pb.h"
+#include "server/schedule/plan_room.h"
+
+namespace coxswain::server {
+
+// proto/schedule.proto on top of the plan room, which must outlive it.
+class ScheduleService : public v1::Schedule::CallbackService {
+ public:
+  explicit ScheduleService(PlanRoom* plans) : plans_(plans) {}
+
+  grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context,
+                                    const v1::GetPlanRequest* request,
+                                    v1::GetPlanResponse* response) override;
+  grpc::ServerUnaryReactor* ProposePlan(
+      grpc::CallbackServerContext* context,
+      const v1::ProposePlanRequest* request,
+      v1::ProposePlanResponse* response) override;
+
+ private:
+  PlanRoom* const plans_;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_RPC_SCHEDULE_SERVICE_H_

@@ -1,0 +1,341 @@
+#include "server/store/store.h"
+
+#include <atomic>
+#include <limits>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/fake_clock.h"
+#include "base/status_matchers.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::HasSubstr;
+
+class StoreTest : public testing::Test {
+ protected:
+  StoreTest() : room_(MakeLimits(), &clock_) {}
+
+  static StoreLimits MakeLimits() {
+    StoreLimits limits;
+    limits.max_value_bytes = 64;
+    limits.max_keys = 8;
+    limits.max_bytes = 200;
+    limits.max_waiting_calls = 4;
+    limits.max_watches = 2;
+    limits.max_wait_keys = 3;
+    limits.max_remembered = 4;
+    return limits;
+  }
+
+  // A fence of a new request.
+  Fence NewFence(int64_t generation = 1) {
+    Fence fence;
+    fence.job = "job";
+    fence.generation = Generation(generation);
+    fence.incarnation = Incarnation(7);
+    fence.request_id = ++next_request_;
+    return fence;
+  }
+  absl::StatusOr<std::string> GetNow(const std::string& key) {
+    absl::StatusOr<std::string> result = absl::UnknownError("no answer");
+    room_.Get(NewFence(), key, absl::ZeroDuration(),
+              [&](absl::StatusOr<std::string> value) { result = value; });
+    return result;
+  }
+
+  FakeClock clock_;
+  StoreRoom room_;
+  std::atomic<uint64_t> next_request_{0};
+};
+
+TEST_F(StoreTest, GetReadsWhatWasSet) {
+  ASSERT_OK(room_.Set(NewFence(), "key", "one"));
+  ASSERT_OK(room_.Set(NewFence(), "key", "two"));
+  EXPECT_EQ(GetNow("key").value_or("missing"), "two");
+}
+
+TEST_F(StoreTest, GetWithoutTimeoutAnswersNotFoundAtOnce) {
+  EXPECT_THAT(GetNow("key"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"key\"")));
+}
+
+TEST_F(StoreTest, GetWakesWhenTheKeyIsSet) {
+  std::optional<absl::StatusOr<std::string>> answer;
+  EXPECT_NE(room_.Get(NewFence(), "key", absl::Seconds(5),
+                      [&](absl::StatusOr<std::string> v) { answer = v; }),
+            0);
+  EXPECT_FALSE(answer.has_value());
+  ASSERT_OK(room_.Set(NewFence(), "key", "value"));
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->value_or("missing"), "value");
+}
+
+TEST_F(StoreTest, WaitNamesTheKeysThatDidNotComeByTheDeadline) {
+  std::optional<absl::Status> answer;
+  room_.Wait(NewFence(), {"a", "b", "c"}, absl::Seconds(5),
+             [&](absl::Status status) { answer = status; });
+  ASSERT_OK(room_.Set(NewFence(), "b", ""));
+  clock_.Advance(absl::Milliseconds(4999));
+  room_.Tick(clock_.Now());
+  EXPECT_FALSE(answer.has_value());
+  clock_.Advance(absl::Milliseconds(1));
+  room_.Tick(clock_.Now());
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_THAT(*answer, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                HasSubstr("\"a\", \"c\"")));
+}
+
+TEST_F(StoreTest, WaitNeedsAllKeysAtTheSameTime) {
+  std::optional<absl::Status> answer;
+  room_.Wait(NewFence(), {"a", "b", "a"}, absl::Seconds(5),
+             [&](absl::Status status) { answer = status; });
+  ASSERT_OK(room_.Set(NewFence(), "a", ""));
+  ASSERT_OK(room_.DeleteKey(NewFence(), "a"));
+  ASSERT_OK(room_.Set(NewFence(), "b", ""));
+  EXPECT_FALSE(answer.has_value());
+  ASSERT_OK(room_.Set(NewFence(), "a", ""));
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_OK(*answer);
+}
+
+TEST_F(StoreTest, CancelAnswersOnceAndForgets) {
+  int answers = 0;
+  const auto call = room_.Get(NewFence(), "key", absl::Seconds(5),
+                              [&](absl::StatusOr<std::string> value) {
+                                ++answers;
+                                EXPECT_EQ(value.status().code(),
+                                          absl::StatusCode::kCancelled);
+                              });
+  room_.Cancel(call);
+  room_.Cancel(call);
+  ASSERT_OK(room_.Set(NewFence(), "key", "value"));
+  EXPECT_EQ(answers, 1);
+}
+
+TEST_F(StoreTest, AddCountsFromZeroAndBelow) {
+  EXPECT_EQ(room_.Add(NewFence(), "n", 5).value_or(-1), 5);
+  EXPECT_EQ(room_.Add(NewFence(), "n", -7).value_or(-1), -2);
+  EXPECT_EQ(GetNow("n").value_or("missing"), "-2");
+}
+
+TEST_F(StoreTest, AddRefusesOverflowAndText) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  ASSERT_OK(room_.Add(NewFence(), "n", kMax));
+  EXPECT_THAT(room_.Add(NewFence(), "n", 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("does not fit 64 bits")));
+  EXPECT_EQ(room_.Add(NewFence(), "n", 0).value_or(-1), kMax);
+  ASSERT_OK(room_.Set(NewFence(), "text", "12x"));
+  EXPECT_THAT(room_.Add(NewFence(), "text", 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("not a decimal number")));
+}
+
+TEST_F(StoreTest, CompareSetSwapsOnlyWhatWasExpected) {
+  EXPECT_THAT(room_.CompareSet(NewFence(), "k", "old", "new"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"k\"")));
+  auto result = room_.CompareSet(NewFence(), "k", "", "one");
+  ASSERT_OK(result);
+  EXPECT_TRUE(result->swapped);
+  result = room_.CompareSet(NewFence(), "k", "other", "two");
+  ASSERT_OK(result);
+  EXPECT_FALSE(result->swapped);
+  EXPECT_EQ(result->value, "one");
+  result = room_.CompareSet(NewFence(), "k", "one", "two");
+  ASSERT_OK(result);
+  EXPECT_TRUE(result->swapped);
+  EXPECT_EQ(result->value, "two");
+}
+
+TEST_F(StoreTest, ARepeatedRequestGetsTheFirstAnswerAndChangesNothing) {
+  const Fence add = NewFence();
+  EXPECT_EQ(room_.Add(add, "n", 3).value_or(-1), 3);
+  EXPECT_EQ(room_.Add(add, "n", 3).value_or(-1), 3);
+  EXPECT_EQ(GetNow("n").value_or("missing"), "3");
+
+  const Fence swap = NewFence();
+  ASSERT_OK(room_.CompareSet(swap, "k", "", "mine"));
+  ASSERT_OK(room_.Set(NewFence(), "k", "later"));
+  const auto again = room_.CompareSet(swap, "k", "", "mine");
+  ASSERT_OK(again);
+  EXPECT_TRUE(again->swapped);
+
+  const Fence set = NewFence();
+  ASSERT_OK(room_.Set(set, "s", "old"));
+  ASSERT_OK(room_.DeleteKey(NewFence(), "s"));
+  ASSERT_OK(room_.Set(set, "s", "old"));
+  EXPECT_FALSE(GetNow("s").ok());
+
+  Fence other_process = add;
+  other_process.incarnation = Incarnation(8);
+  EXPECT_EQ(room_.Add(other_process, "n", 3).value_or(-1), 6);
+}
+
+TEST_F(StoreTest, RememberedAnswersAreBounded) {
+  const Fence first = NewFence();
+  ASSERT_OK(room_.Add(first, "n", 1));
+  for (int i = 0; i < 4; ++i) ASSERT_OK(room_.Add(NewFence(), "n", 1));
+  EXPECT_EQ(room_.Add(first, "n", 1).value_or(-1), 6);
+}
+
+TEST_F(StoreTest, AChangeWithoutRequestIdIsRefused) {
+  Fence fence = NewFence();
+  fence.request_id = 0;
+  EXPECT_THAT(
+      room_.Add(fence, "n", 1),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("request_id")));
+}
+
+TEST_F(StoreTest, LimitsAreNamedInTheError) {
+  const auto exhausted = [](const char* limit) {
+    return StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(limit));
+  };
+  EXPECT_THAT(room_.Set(NewFence(), std::string(1025, 'k'), ""),
+              exhausted("max_key_bytes"));
+  EXPECT_THAT(room_.Set(NewFence(), "k", std::string(65, 'v')),
+              exhausted("max_value_bytes"));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_OK(room_.Set(NewFence(), absl::StrCat(i), std::string(64, 'v')));
+  }
+  EXPECT_THAT(room_.Set(NewFence(), "k", std::string(64, 'v')),
+              exhausted("max_bytes"));
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_OK(room_.Set(NewFence(), absl::StrCat(i), ""));
+  }
+  EXPECT_THAT(room_.Set(NewFence(), "k", ""), exhausted("max_keys"));
+  absl::Status waited;
+  room_.Wait(NewFence(), {"a", "b", "c", "d"}, absl::Seconds(1),
+             [&](absl::Status status) { waited = status; });
+  EXPECT_THAT(waited, exhausted("max_wait_keys"));
+  for (int i = 0; i < 5; ++i) {
+    room_.Wait(NewFence(), {"missing"}, absl::Seconds(1),
+               [&](absl::Status status) { waited = status; });
+  }
+  EXPECT_THAT(waited, exhausted("max_waiting_calls"));
+  ASSERT_OK(room_.OpenWatch(NewFence(), "k"));
+  ASSERT_OK(room_.OpenWatch(NewFence(), "k"));
+  EXPECT_THAT(room_.OpenWatch(NewFence(), "k"), exhausted("max_watches"));
+  // Answers what waits while its locals live.
+  room_.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
+}
+
+TEST_F(StoreTest, AWatchSeesTheValueEachChangeAndTheDeletion) {
+  ASSERT_OK(room_.Set(NewFence(), "k", "one"));
+  ASSERT_OK_AND_ASSIGN(const auto watch, room_.OpenWatch(NewFence(), "k"));
+  std::vector<std::string> seen;
+  const auto record = [&](absl::StatusOr<StoreEvent> event) {
+    seen.push_back(!event.ok()      ? std::string(event.status().message())
+                   : event->deleted ? "(deleted)"
+                                    : event->value);
+  };
+  room_.NextEvent(watch, record);
+  room_.NextEvent(watch, record);
+  EXPECT_THAT(seen, testing::ElementsAre("one"));
+  ASSERT_OK(room_.Set(NewFence(), "k", "two"));
+  room_.NextEvent(watch, record);
+  ASSERT_OK(room_.DeleteKey(NewFence(), "k"));
+  EXPECT_THAT(seen, testing::ElementsAre("one", "two", "(deleted)"));
+  room_.NextEvent(watch, record);
+  room_.CloseWatch(watch);
+  EXPECT_THAT(seen.back(), HasSubstr("closed"));
+}
+
+TEST_F(StoreTest, ASlowWatchGetsTheNewestValueOnly) {
+  ASSERT_OK_AND_ASSIGN(const auto watch, room_.OpenWatch(NewFence(), "k"));
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_OK(room_.Set(NewFence(), "k", absl::StrCat(i)));
+  }
+  std::vector<std::string> seen;
+  const auto record = [&](absl::StatusOr<StoreEvent> event) {
+    seen.push_back(event.ok() ? event->value : "error");
+  };
+  room_.NextEvent(watch, record);
+  room_.NextEvent(watch, record);
+  EXPECT_THAT(seen, testing::ElementsAre("99"));
+  room_.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
+}
+
+TEST_F(StoreTest, TheEndOfAGenerationAnswersEveryoneAndDropsItsKeys) {
+  ASSERT_OK(room_.Set(NewFence(1), "old", "x"));
+  std::optional<absl::Status> waited;
+  room_.Wait(NewFence(1), {"k"}, absl::Seconds(5),
+             [&](absl::Status status) { waited = status; });
+  ASSERT_OK_AND_ASSIGN(const auto watch, room_.OpenWatch(NewFence(1), "k"));
+  std::optional<absl::Status> watched;
+  room_.NextEvent(watch, [&](absl::StatusOr<StoreEvent> event) {
+    watched = event.status();
+  });
+  room_.OnGenerationEnded("job", Generation(1),
+                          absl::AbortedError("rank 1 is lost"));
+  const auto aborted =
+      StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1 is lost"));
+  ASSERT_TRUE(waited.has_value());
+  EXPECT_THAT(*waited, aborted);
+  ASSERT_TRUE(watched.has_value());
+  EXPECT_THAT(*watched, aborted);
+  EXPECT_EQ(room_.scope_count(), 0);
+}
+
+TEST_F(StoreTest, ALateCallBringsNoEndedScopeBack) {
+  room_.OnGenerationEnded("job", Generation(2), absl::AbortedError("over"));
+  EXPECT_THAT(room_.Set(NewFence(2), "k", "v"),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("has ended")));
+  EXPECT_EQ(room_.scope_count(), 0);
+  EXPECT_OK(room_.Set(NewFence(3), "k", "v"));
+}
+
+TEST_F(StoreTest, GenerationsDoNotSeeEachOther) {
+  ASSERT_OK(room_.Set(NewFence(2), "k", "of 2"));
+  EXPECT_FALSE(GetNow("k").ok());
+}
+
+TEST(StoreContentionTest, SixteenThreadsAddExactlySwapOnceAndAllWake) {
+  constexpr int kThreads = 16;
+  constexpr int kAdds = 500;
+  FakeClock clock;
+  std::atomic<int> woken{0};
+  std::atomic<int> winners{0};
+  StoreRoom room(StoreLimits(), &clock);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      Fence fence;
+      fence.job = "job";
+      fence.generation = Generation(1);
+      fence.incarnation = Incarnation(t + 1);
+      room.Get(fence, "ready", absl::Seconds(60),
+               [&](absl::StatusOr<std::string> value) {
+                 if (value.value_or("") == "go") ++woken;
+               });
+      for (int i = 0; i < kAdds; ++i) {
+        ++fence.request_id;
+        EXPECT_OK(room.Add(fence, "n", 1));
+        EXPECT_OK(room.Add(fence, "n", 1));  // the same request again
+      }
+      ++fence.request_id;
+      const auto swap =
+          room.CompareSet(fence, "leader", "", absl::StrCat("thread ", t));
+      if (swap.ok() && swap->swapped) ++winners;
+      ++fence.request_id;
+      if (t == 0) {
+        EXPECT_OK(room.Set(fence, "ready", "go"));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  Fence fence;
+  fence.job = "job";
+  fence.generation = Generation(1);
+  fence.request_id = 1;
+  EXPECT_EQ(room.Add(fence, "n", 0).value_or(-1), kThreads * kAdds);
+  EXPECT_EQ(winners, 1);
+  EXPECT_EQ(woken, kThreads);
+}
+
+}  // namespace
+}  // namespace coxswain::server

@@ -1,0 +1,731 @@
+#include "tests/conformance/communicator_conformance.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_matchers.h"
+#include "client/comm/float16.h"
+#include "client/comm/tensor.h"
+#include "client/comm/work.h"
+
+namespace coxswain {
+namespace {
+
+using testing::_;
+using testing::AnyOf;
+using testing::HasSubstr;
+
+using Group = std::vector<std::unique_ptr<Communicator>>;
+
+// A bound for what must end soon; far above what it takes, so that a busy
+// machine does not fail a test, and far below the back ends' own timeouts.
+constexpr absl::Duration kSoon = absl::Seconds(20);
+constexpr absl::Duration kTimeout = absl::Minutes(2);
+
+constexpr DType kDTypes[] = {DType::kFloat32,  DType::kFloat64, DType::kFloat16,
+                             DType::kBFloat16, DType::kInt8,    DType::kInt32,
+                             DType::kInt64,    DType::kUInt8};
+constexpr int64_t kCounts[] = {0, 1, 3, 1000, 100003};
+
+// Elements of one type with access by value.
+class Elements {
+ public:
+  Elements(DType dtype, int64_t count)
+      : dtype_(dtype),
+        count_(count),
+        bytes_(static_cast<size_t>(count) * SizeOf(dtype)) {}
+
+  Span span() {
+    Span span;
+    span.data = bytes_.data();
+    span.count = count_;
+    span.dtype = dtype_;
+    return span;
+  }
+  double Get(int64_t i) const;
+  void Set(int64_t i, double value);
+  const std::vector<char>& bytes() const { return bytes_; }
+
+ private:
+  template <typename T>
+  T Read(int64_t i) const {
+    T value;
+    std::memcpy(&value, bytes_.data() + i * sizeof(T), sizeof(T));
+    return value;
+  }
+  template <typename T>
+  void Write(int64_t i, T value) {
+    std::memcpy(bytes_.data() + i * sizeof(T), &value, sizeof(T));
+  }
+
+  DType dtype_;
+  int64_t count_;
+  std::vector<char> bytes_;
+};
+
+double Elements::Get(int64_t i) const {
+  switch (dtype_) {
+    case DType::kFloat32:
+      return Read<float>(i);
+    case DType::kFloat64:
+      return Read<double>(i);
+    case DType::kFloat16:
+      return FloatFromFloat16(Read<uint16_t>(i));
+    case DType::kBFloat16:
+      return FloatFromBFloat16(Read<uint16_t>(i));
+    case DType::kInt8:
+      return Read<int8_t>(i);
+    case DType::kInt32:
+      return Read<int32_t>(i);
+    case DType::kInt64:
+      return static_cast<double>(Read<int64_t>(i));
+    case DType::kUInt8:
+      return Read<uint8_t>(i);
+  }
+  return 0;
+}
+
+void Elements::Set(int64_t i, double value) {
+  switch (dtype_) {
+    case DType::kFloat32:
+      return Write(i, static_cast<float>(value));
+    case DType::kFloat64:
+      return Write(i, value);
+    case DType::kFloat16:
+      return Write(i, Float16FromFloat(static_cast<float>(value)));
+    case DType::kBFloat16:
+      return Write(i, BFloat16FromFloat(static_cast<float>(value)));
+    case DType::kInt8:
+      return Write(i, static_cast<int8_t>(value));
+    case DType::kInt32:
+      return Write(i, static_cast<int32_t>(value));
+    case DType::kInt64:
+      return Write(i, static_cast<int64_t>(value));
+    case DType::kUInt8:
+      return Write(i, static_cast<uint8_t>(value));
+  }
+}
+
+bool IsInteger(DType dtype) {
+  return dtype == DType::kInt8 || dtype == DType::kInt32 ||
+         dtype == DType::kInt64 || dtype == DType::kUInt8;
+}
+
+// The error that a sum of four values below 8 may have.
+double Tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return 1e-5;
+    case DType::kFloat64:
+      return 1e-13;
+    case DType::kFloat16:
+      return 32 * std::ldexp(1, -10);
+    case DType::kBFloat16:
+      return 32 * std::ldexp(1, -7);
+    default:
+      return 0;
+  }
+}
+
+// Element i of rank r: small, different everywhere, not exact in a float.
+double Value(DType dtype, int rank, int64_t i) {
+  if (IsInteger(dtype)) return static_cast<double>((i + 5 * rank) % 23);
+  return std::sin(static_cast<double>(i) + 0.37 * rank) * (rank + 1.1);
+}
+
+Elements Filled(DType dtype, int64_t count, int rank) {
+  Elements elements(dtype, count);
+  for (int64_t i = 0; i < count; ++i) elements.Set(i, Value(dtype, rank, i));
+  return elements;
+}
+
+std::vector<Elements> FilledForAll(DType dtype, int64_t count, int size) {
+  std::vector<Elements> all;
+  for (int rank = 0; rank < size; ++rank) {
+    all.push_back(Filled(dtype, count, rank));
+  }
+  return all;
+}
+
+double Expected(const std::vector<Elements>& inputs, ReduceOp op, int64_t i) {
+  double result = inputs[0].Get(i);
+  for (size_t rank = 1; rank < inputs.size(); ++rank) {
+    const double value = inputs[rank].Get(i);
+    if (op == ReduceOp::kSum) result += value;
+    if (op == ReduceOp::kMin) result = std::min(result, value);
+    if (op == ReduceOp::kMax) result = std::max(result, value);
+  }
+  return result;
+}
+
+// Starts an operation on every rank, in rank order, and waits for all.
+void RunAll(const Group& group,
+            const std::function<WorkPtr(Communicator*, int)>& start) {
+  std::vector<WorkPtr> works;
+  for (size_t rank = 0; rank < group.size(); ++rank) {
+    works.push_back(start(group[rank].get(), static_cast<int>(rank)));
+  }
+  for (const WorkPtr& work : works) ASSERT_OK(work->Wait(kSoon));
+}
+
+// Checks the elements of a reduction; says the first that is wrong.
+void ExpectReduced(const Elements& actual, const std::vector<Elements>& inputs,
+                   ReduceOp op, DType dtype, int64_t offset, int64_t count) {
+  const double tolerance = op == ReduceOp::kSum ? Tolerance(dtype) : 0;
+  for (int64_t i = 0; i < count; ++i) {
+    ASSERT_NEAR(actual.Get(i), Expected(inputs, op, offset + i), tolerance)
+        << NameOf(dtype) << " element " << i;
+  }
+}
+
+TEST_P(CommunicatorConformance, KnowsItsPlace) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    ASSERT_EQ(static_cast<int>(group.size()), size);
+    for (int rank = 0; rank < size; ++rank) {
+      EXPECT_EQ(group[rank]->rank(), rank);
+      EXPECT_EQ(group[rank]->size(), size);
+      EXPECT_FALSE(group[rank]->backend().empty());
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, AllReduceGivesAllRanksTheSameRightBits) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    for (DType dtype : kDTypes) {
+      for (int64_t count : kCounts) {
+        SCOPED_TRACE(
+            absl::StrCat(size, " ranks, ", count, " x ", NameOf(dtype)));
+        const auto inputs = FilledForAll(dtype, count, size);
+        auto data = inputs;
+        RunAll(group, [&](Communicator* comm, int rank) {
+          return comm->AllReduce(data[rank].span());
+        });
+        ExpectReduced(data[0], inputs, ReduceOp::kSum, dtype, 0, count);
+        for (int rank = 1; rank < size; ++rank) {
+          ASSERT_EQ(data[rank].bytes(), data[0].bytes());
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, AllReduceFindsMinimumAndMaximum) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    for (DType dtype : kDTypes) {
+      for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+        const auto inputs = FilledForAll(dtype, 1000, size);
+        auto data = inputs;
+        RunAll(group, [&](Communicator* comm, int rank) {
+          return comm->AllReduce(data[rank].span(), op);
+        });
+        for (int rank = 0; rank < size; ++rank) {
+          ExpectReduced(data[rank], inputs, op, dtype, 0, 1000);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, BroadcastCopiesTheRoot) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    for (DType dtype : kDTypes) {
+      for (int64_t count : kCounts) {
+        const int root = static_cast<int>(count) % size;
+        const auto inputs = FilledForAll(dtype, count, size);
+        auto data = inputs;
+        RunAll(group, [&](Communicator* comm, int rank) {
+          return comm->Broadcast(data[rank].span(), root);
+        });
+        for (int rank = 0; rank < size; ++rank) {
+          ASSERT_EQ(data[rank].bytes(), inputs[root].bytes());
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, AllGatherOrdersByRank) {
+  if (!GetParam().all_gather) GTEST_SKIP();
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    for (DType dtype : kDTypes) {
+      for (int64_t count : kCounts) {
+        auto inputs = FilledForAll(dtype, count, size);
+        std::vector<Elements> outputs(size, Elements(dtype, count * size));
+        RunAll(group, [&](Communicator* comm, int rank) {
+          return comm->AllGather(inputs[rank].span(), outputs[rank].span());
+        });
+        std::vector<char> expected;
+        for (const Elements& input : inputs) {
+          expected.insert(expected.end(), input.bytes().begin(),
+                          input.bytes().end());
+        }
+        for (const Elements& output : outputs) {
+          ASSERT_EQ(output.bytes(), expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, ReduceScatterGivesEachRankItsSlice) {
+  if (!GetParam().reduce_scatter) GTEST_SKIP();
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    for (DType dtype : kDTypes) {
+      for (int64_t count : kCounts) {
+        const auto inputs = FilledForAll(dtype, count * size, size);
+        auto data = inputs;
+        std::vector<Elements> outputs(size, Elements(dtype, count));
+        RunAll(group, [&](Communicator* comm, int rank) {
+          return comm->ReduceScatter(data[rank].span(), outputs[rank].span());
+        });
+        for (int rank = 0; rank < size; ++rank) {
+          ExpectReduced(outputs[rank], inputs, ReduceOp::kSum, dtype,
+                        rank * count, count);
+          EXPECT_EQ(data[rank].bytes(), inputs[rank].bytes())
+              << "the input has changed";
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, AllToAllTransposesTheSlices) {
+  if (!GetParam().all_to_all) GTEST_SKIP();
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    for (DType dtype : kDTypes) {
+      for (int64_t count : kCounts) {
+        auto inputs = FilledForAll(dtype, count * size, size);
+        std::vector<Elements> outputs(size, Elements(dtype, count * size));
+        RunAll(group, [&](Communicator* comm, int rank) {
+          return comm->AllToAll(inputs[rank].span(), outputs[rank].span());
+        });
+        const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
+        for (int to = 0; to < size; ++to) {
+          for (int from = 0; from < size; ++from) {
+            ASSERT_TRUE(
+                std::equal(outputs[to].bytes().begin() + from * bytes,
+                           outputs[to].bytes().begin() + (from + 1) * bytes,
+                           inputs[from].bytes().begin() + to * bytes));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, MessagesPairByPeerAndTag) {
+  if (!GetParam().messages) GTEST_SKIP();
+  for (int size : GetParam().sizes) {
+    if (size < 2) continue;
+    const Group group = GetParam().make_group(size, kTimeout);
+    // All ranks send two messages to all others before anyone receives, and
+    // receive them in the other order.
+    struct Exchange {
+      Elements sent;
+      Elements received;
+      int from;
+      int to;
+      uint32_t tag;
+    };
+    std::vector<Exchange> exchanges;
+    for (int from = 0; from < size; ++from) {
+      for (int to = 0; to < size; ++to) {
+        for (uint32_t tag : {7u, 8u}) {
+          if (from == to) continue;
+          exchanges.push_back(
+              {Filled(DType::kFloat32, 5000, from * 9 + to * 3 + tag),
+               Elements(DType::kFloat32, 5000), from, to, tag});
+        }
+      }
+    }
+    std::vector<WorkPtr> works;
+    for (auto& exchange : exchanges) {
+      works.push_back(group[exchange.from]->Send(exchange.sent.span(),
+                                                 exchange.to, exchange.tag));
+    }
+    std::reverse(exchanges.begin(), exchanges.end());
+    for (auto& exchange : exchanges) {
+      works.push_back(group[exchange.to]->Receive(exchange.received.span(),
+                                                  exchange.from, exchange.tag));
+    }
+    for (const WorkPtr& work : works) ASSERT_OK(work->Wait(kSoon));
+    for (const auto& exchange : exchanges) {
+      EXPECT_EQ(exchange.received.bytes(), exchange.sent.bytes());
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, MessagesOfOneTagArriveInOrder) {
+  if (!GetParam().messages || !GetParam().waits) GTEST_SKIP();
+  const Group group = GetParam().make_group(2, kTimeout);
+  constexpr int kMessages = 20;
+  auto sent = FilledForAll(DType::kInt32, 100, kMessages);
+  std::vector<Elements> received(kMessages, Elements(DType::kInt32, 100));
+  std::vector<WorkPtr> works;
+  for (int i = 0; i < kMessages; ++i) {
+    works.push_back(group[1]->Receive(received[i].span(), 0, 3));
+  }
+  for (int i = 0; i < kMessages; ++i) {
+    works.push_back(group[0]->Send(sent[i].span(), 1, 3));
+  }
+  for (const WorkPtr& work : works) ASSERT_OK(work->Wait(kSoon));
+  for (int i = 0; i < kMessages; ++i) {
+    EXPECT_EQ(received[i].bytes(), sent[i].bytes()) << "message " << i;
+  }
+}
+
+TEST_P(CommunicatorConformance, AMessageDoesNotHoldUpACollective) {
+  if (!GetParam().messages || !GetParam().waits) GTEST_SKIP();
+  const Group group = GetParam().make_group(2, kTimeout);
+  Elements out(DType::kFloat32, 10);
+  Elements in = Filled(DType::kFloat32, 10, 4);
+  const WorkPtr receive = group[0]->Receive(out.span(), 1, 0);
+  RunAll(group, [](Communicator* comm, int) { return comm->Barrier(); });
+  EXPECT_FALSE(receive->Done());
+  const WorkPtr send = group[1]->Send(in.span(), 0, 0);
+  EXPECT_OK(receive->Wait(kSoon));
+  EXPECT_OK(send->Wait(kSoon));
+  EXPECT_EQ(out.bytes(), in.bytes());
+}
+
+TEST_P(CommunicatorConformance, LackingAbilitiesAreUnimplemented) {
+  const Group group = GetParam().make_group(GetParam().sizes.back(), kTimeout);
+  Communicator& comm = *group[0];
+  Elements small(DType::kFloat32, 4);
+  Elements large(DType::kFloat32, 4 * comm.size());
+  const auto unimplemented =
+      StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(comm.backend()));
+  if (!GetParam().all_gather) {
+    EXPECT_THAT(comm.AllGather(small.span(), large.span())->Wait(kSoon),
+                unimplemented);
+  }
+  if (!GetParam().reduce_scatter) {
+    EXPECT_THAT(comm.ReduceScatter(large.span(), small.span())->Wait(kSoon),
+                unimplemented);
+  }
+  if (!GetParam().all_to_all) {
+    EXPECT_THAT(comm.AllToAll(large.span(), large.span())->Wait(kSoon),
+                unimplemented);
+  }
+  if (!GetParam().messages && comm.size() > 1) {
+    EXPECT_THAT(comm.Send(small.span(), 1, 0)->Wait(kSoon), unimplemented);
+    EXPECT_THAT(comm.Receive(small.span(), 1, 0)->Wait(kSoon), unimplemented);
+  }
+}
+
+TEST_P(CommunicatorConformance, BadArgumentsAreRefusedAndHarmless) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    Communicator& comm = *group[0];
+    Elements some(DType::kFloat32, 4);
+    Elements others(DType::kFloat64, 4 * size);
+    const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, _);
+    Span nothing;
+    nothing.count = 5;
+    Span elsewhere = some.span();
+    elsewhere.device.kind = Device::Kind::kCuda;
+    EXPECT_THAT(comm.AllReduce(nothing)->Wait(kSoon), refused);
+    EXPECT_THAT(comm.AllReduce(elsewhere)->Wait(kSoon), refused);
+    EXPECT_THAT(comm.Broadcast(some.span(), size)->Wait(kSoon), refused);
+    EXPECT_THAT(comm.Broadcast(some.span(), -1)->Wait(kSoon), refused);
+    EXPECT_THAT(comm.AllGather(some.span(), others.span())->Wait(kSoon),
+                refused);
+    EXPECT_THAT(comm.Send(some.span(), 0, 0)->Wait(kSoon), refused);
+    EXPECT_THAT(comm.Receive(some.span(), size, 0)->Wait(kSoon), refused);
+    RunAll(group, [](Communicator* each, int) { return each->Barrier(); });
+  }
+}
+
+TEST_P(CommunicatorConformance, EmptySpansEndWithoutPeers) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    Elements none(DType::kFloat32, 0);
+    // On one rank only: there is nothing to wait for.
+    EXPECT_OK(group[0]->AllReduce(none.span())->Wait(kSoon));
+    EXPECT_OK(group[0]->Broadcast(none.span(), size - 1)->Wait(kSoon));
+    if (GetParam().all_gather) {
+      EXPECT_OK(group[0]->AllGather(none.span(), none.span())->Wait(kSoon));
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, ABarrierWaitsForAll) {
+  if (!GetParam().waits) GTEST_SKIP();
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    std::vector<WorkPtr> works;
+    for (int rank = 0; rank + 1 < size; ++rank) {
+      works.push_back(group[rank]->Barrier());
+    }
+    for (const WorkPtr& work : works) EXPECT_FALSE(work->Done());
+    works.push_back(group[size - 1]->Barrier());
+    for (const WorkPtr& work : works) ASSERT_OK(work->Wait(kSoon));
+  }
+}
+
+TEST_P(CommunicatorConformance, ManyOutstandingOperationsEndInOrder) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    constexpr int kOperations = 60;
+    // Each rank's operations, in the order in which they end there.
+    std::vector<std::vector<int>> ended(size);
+    std::vector<std::vector<Elements>> data(size);
+    std::vector<WorkPtr> works;
+    for (int rank = 0; rank < size; ++rank) {
+      for (int i = 0; i < kOperations; ++i) {
+        data[rank].push_back(
+            Filled(DType::kFloat32, 1 + (i * 977) % 5000, rank + i));
+      }
+    }
+    const auto inputs = data;
+    for (int rank = 0; rank < size; ++rank) {
+      for (int i = 0; i < kOperations; ++i) {
+        Communicator& comm = *group[rank];
+        const Span span = data[rank][i].span();
+        works.push_back(i % 3 == 2 ? comm.Broadcast(span, i % size)
+                                   : comm.AllReduce(span));
+        works.back()->OnDone([&ended, rank, i](const absl::Status&) {
+          ended[rank].push_back(i);
+        });
+      }
+    }
+    for (const WorkPtr& work : works) ASSERT_OK(work->Wait(kSoon));
+    // A callback runs after waiters are woken: let the threads get past it.
+    RunAll(group, [](Communicator* comm, int) { return comm->Barrier(); });
+    for (int rank = 0; rank < size; ++rank) {
+      ASSERT_EQ(ended[rank].size(), static_cast<size_t>(kOperations));
+      EXPECT_TRUE(std::is_sorted(ended[rank].begin(), ended[rank].end()));
+      for (int i = 0; i < kOperations; ++i) {
+        ASSERT_EQ(data[rank][i].bytes(), data[0][i].bytes());
+        if (i % 3 == 2) {
+          ASSERT_EQ(data[rank][i].bytes(), inputs[i % size][i].bytes());
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, CountsSequenceAndPayload) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    Elements reduced(DType::kFloat16, 1000);  // 2000 bytes
+    std::vector<Elements> data(size, reduced);
+    std::vector<Elements> large(size, Elements(DType::kFloat16, 1000 * size));
+    RunAll(group, [&](Communicator* comm, int rank) {
+      return comm->AllReduce(data[rank].span());
+    });
+    RunAll(group, [&](Communicator* comm, int rank) {
+      return comm->Broadcast(data[rank].span(), size - 1);
+    });
+    RunAll(group, [&](Communicator* comm, int) { return comm->Barrier(); });
+    int64_t expected = 2000;
+    int64_t operations = 3;
+    if (GetParam().all_gather) {
+      RunAll(group, [&](Communicator* comm, int rank) {
+        return comm->AllGather(data[rank].span(), large[rank].span());
+      });
+      expected += 2000;
+      ++operations;
+    }
+    if (GetParam().reduce_scatter) {
+      RunAll(group, [&](Communicator* comm, int rank) {
+        return comm->ReduceScatter(large[rank].span(), data[rank].span());
+      });
+      expected += 2000 * size;
+      ++operations;
+    }
+    for (int rank = 0; rank < size; ++rank) {
+      EXPECT_EQ(group[rank]->sequence(), operations);
+      EXPECT_EQ(group[rank]->payload_bytes(),
+                expected + (rank == size - 1 ? 2000 : 0));
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, WireBytesAreThoseOfARing) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    std::vector<Elements> data(size, Elements(DType::kFloat32, 1 << 20));
+    RunAll(group, [&](Communicator* comm, int rank) {
+      return comm->AllReduce(data[rank].span());
+    });
+    for (const auto& comm : group) {
+      const double payload = static_cast<double>(comm->payload_bytes());
+      const double ring =
+          GetParam().has_wire ? payload * 2 * (size - 1) / size : 0;
+      EXPECT_NEAR(static_cast<double>(comm->wire_bytes()), ring,
+                  0.01 * payload);
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, AllocatesZeroedMemoryThatItMoves) {
+  const Group group = GetParam().make_group(GetParam().sizes.back(), kTimeout);
+  std::vector<std::unique_ptr<BufferOwner>> buffers;
+  for (const auto& comm : group) {
+    ASSERT_OK_AND_ASSIGN(auto buffer,
+                         comm->AllocateBuffer(1000, DType::kFloat32));
+    ASSERT_EQ(buffer->span().count, 1000);
+    ASSERT_EQ(static_cast<float*>(buffer->span().data)[999], 0.0f);
+    static_cast<float*>(buffer->span().data)[999] = 1.0f;
+    buffers.push_back(std::move(buffer));
+  }
+  RunAll(group, [&](Communicator* comm, int rank) {
+    return comm->AllReduce(buffers[rank]->span());
+  });
+  EXPECT_EQ(static_cast<float*>(buffers[0]->span().data)[999],
+            static_cast<float>(group.size()));
+}
+
+TEST_P(CommunicatorConformance, AbortEndsWhatWaitsAndWhatComes) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    Communicator& comm = *group[0];
+    Elements data(DType::kFloat32, 1000);
+    Elements message(DType::kFloat32, 1000);
+    const auto aborted =
+        StatusIs(absl::StatusCode::kAborted, HasSubstr("the first reason"));
+    std::vector<WorkPtr> works;
+    if (GetParam().waits && size > 1) {
+      works.push_back(comm.AllReduce(data.span()));
+      works.push_back(comm.Barrier());
+      if (GetParam().messages) {
+        works.push_back(comm.Receive(message.span(), 1, 0));
+      }
+    }
+    std::thread aborter([&] {
+      comm.Abort("the first reason");
+      comm.Abort("another reason");
+    });
+    for (const WorkPtr& work : works) EXPECT_THAT(work->Wait(kSoon), aborted);
+    aborter.join();
+    EXPECT_THAT(comm.AllReduce(data.span())->Wait(kSoon), aborted);
+    EXPECT_THAT(comm.Barrier()->Wait(kSoon), aborted);
+    if (GetParam().messages && size > 1) {
+      EXPECT_THAT(comm.Send(data.span(), 1, 0)->Wait(kSoon), aborted);
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, AbortReachesAnOperationAtAnyMoment) {
+  // Aborts while all ranks exchange at full speed; where it strikes differs
+  // from round to round.
+  const int size = GetParam().sizes.back();
+  for (int round = 0; round < 10; ++round) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    std::vector<std::vector<Elements>> data(
+        size, std::vector<Elements>(20, Elements(DType::kFloat32, 20000)));
+    std::vector<WorkPtr> works;
+    for (int i = 0; i < 20; ++i) {
+      for (int rank = 0; rank < size; ++rank) {
+        works.push_back(group[rank]->AllReduce(data[rank][i].span()));
+      }
+    }
+    works[round * size]->Wait(kSoon).IgnoreError();
+    for (const auto& comm : group) comm->Abort("enough");
+    for (const WorkPtr& work : works) {
+      const absl::Status status = work->Wait(kSoon);
+      EXPECT_TRUE(status.ok() || absl::IsAborted(status) ||
+                  absl::IsUnavailable(status))
+          << status;
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, ALostPeerIsNoticedByWhoWaitsForIt) {
+  if (!GetParam().waits) GTEST_SKIP();
+  for (int size : GetParam().sizes) {
+    if (size < 2) continue;
+    Group group = GetParam().make_group(size, kTimeout);
+    std::vector<Elements> data(size, Elements(DType::kFloat32, 1000));
+    std::vector<WorkPtr> works;
+    for (int rank = 0; rank + 1 < size; ++rank) {
+      works.push_back(group[rank]->AllReduce(data[rank].span()));
+    }
+    group.back().reset();
+    // Who waits for the lost rank notices; when its neighbours give up, so do
+    // theirs. Giving up is the owner's part: here, destruction.
+    std::set<absl::StatusCode> codes;
+    for (int rank = size - 2; rank >= 0; --rank) {
+      if (rank != 0 && rank != size - 2) continue;
+      const absl::Status status = works[rank]->Wait(kSoon);
+      EXPECT_THAT(status.code(), AnyOf(absl::StatusCode::kUnavailable,
+                                       absl::StatusCode::kDeadlineExceeded))
+          << status;
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr(absl::StrCat("rank ", rank)));
+      EXPECT_THAT(group[rank]->Barrier()->Wait(kSoon),
+                  StatusIs(absl::StatusCode::kAborted,
+                           HasSubstr("an earlier operation failed")));
+    }
+    group.clear();
+    for (const WorkPtr& work : works) {
+      EXPECT_NE(work->Wait(kSoon).code(), absl::StatusCode::kOk);
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, ASilentPeerMakesADeadline) {
+  if (!GetParam().waits) GTEST_SKIP();
+  const Group group = GetParam().make_group(2, absl::Seconds(1));
+  Elements data(DType::kFloat32, 1000);
+  EXPECT_THAT(
+      group[0]->AllReduce(data.span())->Wait(kSoon),
+      StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("all-reduce")));
+  EXPECT_THAT(group[0]->Barrier()->Wait(kSoon),
+              StatusIs(absl::StatusCode::kAborted, _));
+}
+
+TEST_P(CommunicatorConformance, DestructionEndsWhatIsInFlight) {
+  if (!GetParam().waits) GTEST_SKIP();
+  Group group = GetParam().make_group(2, kTimeout);
+  Elements data(DType::kFloat32, 1000);
+  const WorkPtr first = group[0]->AllReduce(data.span());
+  const WorkPtr second = group[0]->Barrier();
+  group[0].reset();
+  ASSERT_TRUE(first->Done());
+  ASSERT_TRUE(second->Done());
+  EXPECT_THAT(first->Wait(kSoon),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("destroyed")));
+}
+
+TEST_P(CommunicatorConformance, OverlappingGroupsDoNotDisturbEachOther) {
+  if (!GetParam().waits) GTEST_SKIP();
+  // Ranks 0, 1, 2 of the outer group; 1 and 2 are 0 and 1 of the inner one.
+  const Group outer = GetParam().make_group(3, kTimeout);
+  const Group inner = GetParam().make_group(2, kTimeout);
+  for (int round = 0; round < 10; ++round) {
+    auto outer_data = FilledForAll(DType::kFloat32, 3000, 3);
+    auto inner_data = FilledForAll(DType::kFloat32, 500, 2);
+    const auto outer_inputs = outer_data;
+    const auto inner_inputs = inner_data;
+    // Rank 1 starts the inner one first, rank 2 the outer one.
+    std::vector<WorkPtr> works;
+    works.push_back(inner[0]->AllReduce(inner_data[0].span()));
+    works.push_back(outer[1]->AllReduce(outer_data[1].span()));
+    works.push_back(outer[2]->AllReduce(outer_data[2].span()));
+    works.push_back(inner[1]->AllReduce(inner_data[1].span()));
+    works.push_back(outer[0]->AllReduce(outer_data[0].span()));
+    for (const WorkPtr& work : works) ASSERT_OK(work->Wait(kSoon));
+    ExpectReduced(outer_data[0], outer_inputs, ReduceOp::kSum, DType::kFloat32,
+                  0, 3000);
+    ExpectReduced(inner_data[0], inner_inputs, ReduceOp::kSum, DType::kFloat32,
+                  0, 500);
+  }
+}
+
+}  // namespace
+}  // namespace coxswain

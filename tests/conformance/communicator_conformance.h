@@ -1,0 +1,58 @@
+#ifndef COXSWAIN_TESTS_CONFORMANCE_COMMUNICATOR_CONFORMANCE_H_
+#define COXSWAIN_TESTS_CONFORMANCE_COMMUNICATOR_CONFORMANCE_H_
+
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/comm/communicator.h"
+#include "gtest/gtest.h"
+
+// What every back end must do, as tests. A back end's test file links
+// //tests/conformance:communicator_conformance and says
+//
+//   INSTANTIATE_TEST_SUITE_P(Gloo, CommunicatorConformance,
+//                            testing::Values(GlooCase()), CaseName);
+
+namespace coxswain {
+
+// A back end under test: how its ranks are made, and what it can do.
+struct CommunicatorCase {
+  std::string name;
+  // All ranks of a new group, connected, in this process. Called with each of
+  // `sizes`; may be called again while older groups live.
+  std::function<std::vector<std::unique_ptr<Communicator>>(
+      int size, absl::Duration timeout)>
+      make_group;
+  std::vector<int> sizes = {1, 2, 3, 4};
+
+  // The optional abilities; where one is false UNIMPLEMENTED is expected.
+  bool all_gather = true;
+  bool reduce_scatter = true;
+  bool all_to_all = true;
+  bool messages = true;
+  // Whether an operation waits for its peers, so that it can be caught
+  // waiting; not so for a group of one.
+  bool waits = true;
+  // Whether data goes through a transport that wire_bytes() counts.
+  bool has_wire = false;
+};
+
+inline void PrintTo(const CommunicatorCase& value, std::ostream* out) {
+  *out << value.name;
+}
+
+inline std::string CaseName(
+    const testing::TestParamInfo<CommunicatorCase>& info) {
+  return info.param.name;
+}
+
+class CommunicatorConformance
+    : public testing::TestWithParam<CommunicatorCase> {};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_CONFORMANCE_COMMUNICATOR_CONFORMANCE_H_

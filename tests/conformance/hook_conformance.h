@@ -1,0 +1,55 @@
+#ifndef COXSWAIN_TESTS_CONFORMANCE_HOOK_CONFORMANCE_H_
+#define COXSWAIN_TESTS_CONFORMANCE_HOOK_CONFORMANCE_H_
+
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "client/comm/tensor.h"
+#include "client/reduce/bucket.h"
+#include "gtest/gtest.h"
+
+// What every hook must do, as tests, on 1 to 4 ranks. A test file links
+// //tests/conformance:hook_conformance and says
+//
+//   INSTANTIATE_TEST_SUITE_P(Hooks, HookConformance,
+//                            testing::ValuesIn(cases), HookCaseName);
+
+namespace coxswain {
+
+// A hook under test, and what is promised of it.
+struct HookCase {
+  std::string name;
+  std::string spec;
+  DType dtype = DType::kFloat32;
+  // Relative distance of a step's result from the average, once the hook has
+  // started; negative if one step promises nothing.
+  double average_tolerance = 0;
+  // Relative distance from an uninterrupted run, after a restart on any
+  // number of ranks: in the first step, and in the ten after it.
+  double first_step_tolerance = 0;
+  double later_tolerance = 0;
+  // Committed steps after which the hook has started.
+  int64_t start_step = 0;
+  // Bytes that a rank hands to collectives for one bucket of these
+  // parameters, by the hook's formula.
+  std::function<int64_t(const std::vector<ParameterSpec>& parameters,
+                        bool started)>
+      bucket_bytes;
+};
+
+inline void PrintTo(const HookCase& value, std::ostream* out) {
+  *out << value.name << ": " << value.spec;
+}
+
+inline std::string HookCaseName(const testing::TestParamInfo<HookCase>& info) {
+  return info.param.name;
+}
+
+class HookConformance : public testing::TestWithParam<HookCase> {};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_CONFORMANCE_HOOK_CONFORMANCE_H_

@@ -1,0 +1,269 @@
+#include "tests/conformance/hook_world.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/float16.h"
+#include "base/random.h"
+#include "base/status_matchers.h"
+#include "client/comm/in_process/in_process_world.h"
+#include "gtest/gtest.h"
+#include "hooks/registry.h"
+
+namespace coxswain {
+namespace {
+
+constexpr absl::Duration kDeadline = absl::Seconds(60);
+
+void Write(double value, DType dtype, char* out) {
+  const auto put = [out](auto typed) {
+    std::memcpy(out, &typed, sizeof(typed));
+  };
+  if (dtype == DType::kFloat64) return put(value);
+  const float narrow = static_cast<float>(value);
+  if (dtype == DType::kFloat32) return put(narrow);
+  put(dtype == DType::kFloat16 ? FloatToFloat16(narrow)
+                               : FloatToBFloat16(narrow));
+}
+
+double Read(DType dtype, const char* in) {
+  const auto get = [in](auto typed) {
+    std::memcpy(&typed, in, sizeof(typed));
+    return typed;
+  };
+  if (dtype == DType::kFloat64) return get(double{});
+  if (dtype == DType::kFloat32) return double{get(float{})};
+  const uint16_t bits = get(uint16_t{});
+  return double{dtype == DType::kFloat16 ? Float16ToFloat(bits)
+                                         : BFloat16ToFloat(bits)};
+}
+
+// One rank's bucket and its memory.
+struct RankBucket {
+  Bucket bucket;
+  std::string memory;
+};
+
+RankBucket MakeBucket(const std::vector<ParameterSpec>& parameters,
+                      const HookWorld::Buckets& buckets, size_t index,
+                      const Gradients& values) {
+  RankBucket made;
+  made.bucket.index = static_cast<int>(index);
+  made.bucket.last = index + 1 == buckets.size();
+  Span& data = made.bucket.data;
+  data.dtype = parameters[0].dtype;
+  for (const int number : buckets[index]) {
+    const int64_t count = parameters[static_cast<size_t>(number)].count();
+    made.bucket.gradients.push_back({number, data.count, count});
+    data.count += count;
+  }
+  made.memory.resize(static_cast<size_t>(data.bytes()) + 1);
+  data.data = made.memory.data();
+  char* out = made.memory.data();
+  for (const int number : buckets[index]) {
+    for (const double value : values[static_cast<size_t>(number)]) {
+      Write(value, data.dtype, out);
+      out += SizeOf(data.dtype);
+    }
+  }
+  return made;
+}
+
+void ReadBucket(const Bucket& bucket, Gradients& values) {
+  for (const GradientSlot& slot : bucket.gradients) {
+    const Span span = bucket.Gradient(slot);
+    auto& out = values[static_cast<size_t>(slot.parameter)];
+    for (int64_t i = 0; i < span.count; ++i) {
+      out.push_back(
+          Read(span.dtype, static_cast<const char*>(span.Slice(i, 1).data)));
+    }
+  }
+}
+
+// Drives the exchanges of one bucket on all ranks to their end. Returns how
+// many collectives they took.
+int Drive(std::vector<std::unique_ptr<Exchange>>& exchanges) {
+  for (int collectives = 0;; ++collectives) {
+    std::vector<WorkPtr> works;
+    for (auto& exchange : exchanges) {
+      auto work = exchange->Advance();
+      EXPECT_OK(work);
+      if (!work.ok()) return collectives;
+      if (*work != nullptr) works.push_back(*std::move(work));
+    }
+    if (works.empty()) return collectives;
+    // All ranks end in the same call.
+    EXPECT_EQ(works.size(), exchanges.size());
+    for (const WorkPtr& work : works) EXPECT_OK(work->Wait(kDeadline));
+  }
+}
+
+}  // namespace
+
+std::vector<ParameterSpec> OddParameters(DType dtype) {
+  const std::vector<std::vector<int64_t>> shapes = {
+      {6, 3, 3, 3}, {6},    {},     {10, 24}, {24, 10},
+      {0, 5},       {7, 1}, {1, 9}, {12, 8},  {2, 2, 2}};
+  std::vector<ParameterSpec> parameters;
+  for (const auto& shape : shapes) {
+    ParameterSpec parameter;
+    parameter.name = absl::StrCat("p", parameters.size(), ".weight");
+    parameter.shape = shape;
+    parameter.dtype = dtype;
+    parameters.push_back(parameter);
+  }
+  return parameters;
+}
+
+Gradients NormalGradients(const std::vector<ParameterSpec>& parameters,
+                          uint64_t stream, int rank, int64_t step) {
+  Gradients gradients;
+  for (const ParameterSpec& parameter : parameters) {
+    const CounterRandom random(
+        stream, Mix64(StableHash(parameter.name) +
+                      Mix64(static_cast<uint64_t>(step * 1000 + rank))));
+    std::vector<double> values;
+    for (int64_t i = 0; i < parameter.count(); ++i) {
+      values.push_back(random.Normal(static_cast<uint64_t>(i)));
+    }
+    gradients.push_back(std::move(values));
+  }
+  return gradients;
+}
+
+void AddTo(Gradients& sum, const Gradients& a, double scale) {
+  sum.resize(a.size());
+  for (size_t p = 0; p < a.size(); ++p) {
+    sum[p].resize(a[p].size());
+    for (size_t i = 0; i < a[p].size(); ++i) sum[p][i] += scale * a[p][i];
+  }
+}
+
+double RelativeDifference(const Gradients& a, const Gradients& b) {
+  double difference = 0;
+  double norm = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (size_t p = 0; p < b.size(); ++p) {
+    EXPECT_EQ(a[p].size(), b[p].size());
+    for (size_t i = 0; i < b[p].size(); ++i) {
+      difference += (a[p][i] - b[p][i]) * (a[p][i] - b[p][i]);
+      norm += b[p][i] * b[p][i];
+    }
+  }
+  return std::sqrt(norm > 0 ? difference / norm : difference);
+}
+
+HookWorld::Buckets HookWorld::DefaultBuckets(
+    const std::vector<ParameterSpec>& parameters) {
+  Buckets buckets;
+  for (size_t i = parameters.size(); i-- > 0;) {
+    if (buckets.empty() || buckets.back().size() == 2) buckets.emplace_back();
+    buckets.back().push_back(static_cast<int>(i));
+  }
+  return buckets;
+}
+
+HookWorld::HookWorld(const std::string& spec,
+                     std::vector<ParameterSpec> parameters, int size,
+                     Buckets buckets)
+    : parameters_(std::move(parameters)) {
+  const auto world = InProcessWorld::Create(size, kDeadline);
+  for (int rank = 0; rank < size; ++rank) {
+    communicators_.push_back(world->MakeRank(rank));
+    auto hook = MakeHook(spec);
+    EXPECT_OK(hook);
+    hooks_.push_back(*std::move(hook));
+  }
+  Rebucket(buckets.empty() ? DefaultBuckets(parameters_) : std::move(buckets));
+}
+
+void HookWorld::Rebucket(Buckets buckets) {
+  buckets_ = std::move(buckets);
+  for (auto& hook : hooks_) EXPECT_OK(hook->Configure(parameters_, size()));
+}
+
+int64_t HookWorld::payload_bytes() const {
+  for (const auto& communicator : communicators_) {
+    EXPECT_EQ(communicator->payload_bytes(),
+              communicators_[0]->payload_bytes());
+  }
+  return communicators_[0]->payload_bytes();
+}
+
+Gradients HookWorld::Exchange(const std::vector<Gradients>& local) {
+  EXPECT_EQ(local.size(), hooks_.size());
+  Gradients result(parameters_.size());
+  for (size_t index = 0; index < buckets_.size(); ++index) {
+    std::vector<RankBucket> made;
+    std::vector<std::unique_ptr<coxswain::Exchange>> exchanges;
+    for (size_t rank = 0; rank < hooks_.size(); ++rank) {
+      made.push_back(MakeBucket(parameters_, buckets_, index, local[rank]));
+    }
+    for (size_t rank = 0; rank < hooks_.size(); ++rank) {
+      made[rank].bucket.data.data = made[rank].memory.data();
+      auto exchange =
+          hooks_[rank]->Prepare(made[rank].bucket, *communicators_[rank]);
+      EXPECT_OK(exchange);
+      if (!exchange.ok()) return result;
+      exchanges.push_back(*std::move(exchange));
+    }
+    Drive(exchanges);
+    for (const RankBucket& other : made) {
+      EXPECT_EQ(other.memory, made[0].memory) << "bits differ between ranks";
+    }
+    ReadBucket(made[0].bucket, result);
+  }
+  return result;
+}
+
+void HookWorld::Commit() {
+  for (auto& hook : hooks_) EXPECT_OK(hook->Commit());
+}
+
+void HookWorld::Rollback() {
+  for (auto& hook : hooks_) hook->Rollback();
+}
+
+Gradients HookWorld::Step(const std::vector<Gradients>& local) {
+  Gradients result = Exchange(local);
+  Commit();
+  return result;
+}
+
+HookState HookWorld::Save() {
+  std::vector<absl::StatusOr<HookState>> saved(
+      hooks_.size(), absl::UnknownError("did not save"));
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < hooks_.size(); ++rank) {
+    threads.emplace_back([this, rank, &saved] {
+      saved[rank] = hooks_[rank]->SaveState(*communicators_[rank]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<HookState> shards;
+  for (const auto& shard : saved) {
+    EXPECT_OK(shard);
+    if (!shard.ok()) return HookState();
+    auto parsed = ParseHookState(SerializeHookState(*shard));
+    EXPECT_OK(parsed);
+    shards.push_back(*std::move(parsed));
+  }
+  auto merged = MergeHookStates(std::move(shards));
+  EXPECT_OK(merged);
+  return merged.ok() ? *std::move(merged) : HookState();
+}
+
+absl::Status HookWorld::Load(const HookState& state) {
+  absl::Status first;
+  for (int rank = 0; rank < size(); ++rank) {
+    first.Update(hook(rank).LoadState(state, rank, size()));
+  }
+  return first;
+}
+
+}  // namespace coxswain

@@ -1,0 +1,157 @@
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "tests/scenarios/scenario.h"
+
+namespace coxswain {
+namespace {
+
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr int64_t kSavedAt = 8;
+constexpr int64_t kStepsAfter = 11;
+constexpr char kHook[] = "powersgd(rank=2,start_step=3)";
+
+// By step and parameter: the averaged gradient, as rank 0 has it.
+using Dump = std::map<std::pair<int64_t, std::string>, std::vector<double>>;
+
+Dump ReadDump(const std::string& path) {
+  Dump dump;
+  std::ifstream file(path, std::ios::binary);
+  int64_t step = 0;
+  std::string parameter;
+  size_t count = 0;
+  while (file >> step >> parameter >> count) {
+    file.get();  // the end of the line
+    std::vector<double> values(count);
+    file.read(reinterpret_cast<char*>(values.data()), count * sizeof(double));
+    EXPECT_TRUE(file) << path << " is torn";
+    dump[{step, parameter}] = std::move(values);
+  }
+  return dump;
+}
+
+double RelativeDifference(const std::vector<double>& a,
+                          const std::vector<double>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += a[i] * a[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+struct Tolerance {
+  double first_step;
+  double later_steps;
+};
+
+struct Case {
+  std::string name;
+  std::string dtype;
+  int workers_before;
+  int workers_after;
+  Tolerance tolerance;
+};
+
+class RestartTest : public testing::TestWithParam<Case> {
+ protected:
+  // Runs a job in processes of its own, to its end.
+  Dump Run(int workers, std::vector<std::string> toy_options) {
+    const std::string path = folder_.path("dump");
+    toy_options.insert(toy_options.end(),
+                       {"--hook", kHook, "--dtype", GetParam().dtype,
+                        "--replay", "--digest", "--dump", path});
+    auto launcher =
+        Start(Launcher({"--nproc", absl::StrCat(workers), "--job", "rows",
+                        "--coordinator", coordinator_.address()},
+                       toy_options));
+    const auto exit = launcher->Wait(kPatience);
+    EXPECT_OK(exit);
+    if (exit.ok()) {
+      EXPECT_EQ(exit->Status(), 0) << launcher->err();
+    }
+    const auto digests = DigestsByRank(launcher->out());
+    EXPECT_THAT(digests, SizeIs(workers));
+    for (const auto& [rank, steps] : digests) {
+      EXPECT_EQ(steps, digests.begin()->second) << "rank " << rank;
+    }
+    return ReadDump(path);
+  }
+
+  ServedCoordinator coordinator_;
+  TemporaryFolder folder_;
+};
+
+TEST_P(RestartTest, TheGradientsGoOnAsIfNothingHadHappened) {
+  const Case& test = GetParam();
+  const std::string end = absl::StrCat(kSavedAt + kStepsAfter);
+  const std::string half = absl::StrCat(kSavedAt);
+  const Dump uninterrupted = Run(test.workers_before, {"--steps", end});
+  Run(test.workers_before, {"--steps", half, "--save-at", half});
+  const Dump resumed = Run(test.workers_after, {"--steps", end, "--restore"});
+
+  ASSERT_THAT(resumed, SizeIs(4 * kStepsAfter));
+  double first = 0;
+  double later = 0;
+  for (const auto& [key, gradient] : resumed) {
+    ASSERT_EQ(uninterrupted.count(key), 1u);
+    const double difference =
+        RelativeDifference(uninterrupted.at(key), gradient);
+    double& worst = key.first == kSavedAt ? first : later;
+    worst = std::max(worst, difference);
+  }
+  std::printf("worst relative difference: first step %.2g, later steps %.2g\n",
+              first, later);
+  EXPECT_LE(first, test.tolerance.first_step);
+  EXPECT_LE(later, test.tolerance.later_steps);
+  coordinator_.Stop();
+  EXPECT_THAT(StrayProcesses(), IsEmpty());
+}
+
+// What the test above would not notice if compression never began, or if the
+// state did not matter.
+TEST_P(RestartTest, WithoutTheStateTheyDoNot) {
+  const Case& test = GetParam();
+  const std::string end = absl::StrCat(kSavedAt + 1);
+  const Dump uninterrupted = Run(test.workers_before, {"--steps", end});
+  const std::pair<int64_t, std::string> key = {kSavedAt, "layer1.weight"};
+  ASSERT_EQ(uninterrupted.count(key), 1u);
+  // A run of its own that begins at this step has neither error nor Q.
+  const std::string path = folder_.path("fresh");
+  auto launcher =
+      Start(Launcher({"--nproc", absl::StrCat(test.workers_after)},
+                     {"--hook", "powersgd(rank=2,start_step=0)", "--dtype",
+                      test.dtype, "--replay", "--first-step",
+                      absl::StrCat(kSavedAt), "--steps", end, "--dump", path}));
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kPatience));
+  ASSERT_EQ(exit.Status(), 0) << launcher->err();
+  const Dump fresh = ReadDump(path);
+  ASSERT_EQ(fresh.count(key), 1u);
+  EXPECT_GT(RelativeDifference(uninterrupted.at(key), fresh.at(key)), 0.1);
+}
+
+constexpr Tolerance kFloat32 = {1e-6, 1e-4};
+constexpr Tolerance kFloat64 = {1e-12, 1e-12};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RestartTest,
+    testing::Values(Case{"SameWorldFloat32", "float32", 4, 4, kFloat32},
+                    Case{"SameWorldFloat64", "float64", 4, 4, kFloat64},
+                    Case{"FourToTwoFloat32", "float32", 4, 2, kFloat32},
+                    Case{"FourToTwoFloat64", "float64", 4, 2, kFloat64},
+                    Case{"TwoToThreeFloat32", "float32", 2, 3, kFloat32},
+                    Case{"TwoToThreeFloat64", "float64", 2, 3, kFloat64}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,394 @@
+#!/usr/bin/env python3
+"""Checks the rules that the compiler does not.
+
+The rooms and the one way they depend, in includes and in BUILD files; who may
+include gRPC and libtorch; what is banned; and the form of files. Each rule is
+also run over small trees that break it, so a rule that finds nothing is known
+to work.
+
+Run as a test it finds the workspace behind its WORKSPACE file; it also takes
+the workspace's path as an argument.
+"""
+
+import os
+import re
+import sys
+import unittest
+
+# Room -> the rooms it may use, besides itself.
+# Composition roots use the libraries, but not each other.
+LIBRARIES = {"base", "proto", "server", "client", "hooks"}
+ROOMS = {
+    "base": set(),
+    "proto": {"base"},
+    "server": {"base", "proto"},
+    "client": {"base", "proto"},
+    "hooks": {"base", "proto", "client"},
+    "cli": LIBRARIES,
+    "examples": LIBRARIES,
+    "deploy": LIBRARIES,
+    "tests": LIBRARIES | {"cli", "examples", "deploy"},
+}
+
+# Who may include the headers that begin so (tests always may).
+RESERVED = {
+    "grpcpp/": ("server/rpc/", "client/rpc/", "base/grpc_status", "cli/"),
+    "grpc/": ("server/rpc/", "client/rpc/", "base/grpc_status", "cli/"),
+    "torch/": ("client/torch/", "examples/"),
+    "ATen/": ("client/torch/", "examples/"),
+    "c10/": ("client/torch/", "examples/"),
+}
+RESERVED_DEPS = {
+    "//third_party:torch": ("client/torch/", "examples/"),
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]')
+LABEL = re.compile(r'"(//[^"]*)"')
+MAX_COLUMNS = 80
+
+# Comments, raw strings, strings and characters.
+UNSPOKEN = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|R"\(.*?\)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""",
+    re.DOTALL,
+)
+
+
+def is_test(path):
+    name = os.path.basename(path)
+    return path.startswith("tests/") or "_test." in name
+
+
+def is_source(path):
+    return path.endswith((".h", ".cc"))
+
+
+def without_comments(text):
+    """Blanks comments and literals, and keeps the lines."""
+    return UNSPOKEN.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
+class Ban:
+    def __init__(self, name, pattern, applies, instead):
+        self.name = name
+        self.pattern = re.compile(pattern)
+        self.applies = applies
+        self.instead = instead
+
+
+def _may_be_nondeterministic(path):
+    return path.startswith("base/") or path.endswith("main.cc")
+
+
+BANS = [
+    Ban(
+        "sleep",
+        r"\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor)\b",
+        is_test,
+        "wait for a condition with a deadline, or advance a fake clock",
+    ),
+    Ban(
+        "throw",
+        r"\bthrow\b",
+        lambda path: not path.startswith("client/comm/gloo/"),
+        "errors are values: return absl::Status",
+    ),
+    Ban(
+        "wall clock",
+        r"\babsl::Now\s*\(",
+        lambda path: not _may_be_nondeterministic(path),
+        "take the clock of base/clock.h",
+    ),
+    Ban(
+        "randomness",
+        r"\bstd::(random_device|rand)\b",
+        lambda path: not _may_be_nondeterministic(path),
+        "take the source of base/random.h",
+    ),
+]
+
+
+def check_form(path, text):
+    for number, line in enumerate(text.split("\n"), 1):
+        where = "%s:%d: " % (path, number)
+        if "\t" in line:
+            yield where + "tab"
+        if len(line) > MAX_COLUMNS and not INCLUDE.match(line):
+            yield where + "%d columns, %d at most" % (len(line), MAX_COLUMNS)
+        if re.search(r"\bTODO\b", line):
+            yield where + "TODO: do it, or write an issue"
+
+
+def check_guard(path, text):
+    if not path.endswith(".h"):
+        return
+    guard = "COXSWAIN_%s_" % re.sub(r"[^A-Z0-9]", "_", path.upper())
+    match = re.search(r"^#ifndef (\S+)\n#define (\S+)$", text, re.MULTILINE)
+    if not match or set(match.groups()) != {guard}:
+        yield "%s: the include guard must be %s" % (path, guard)
+
+
+def check_bans(path, text):
+    lines = without_comments(text).split("\n")
+    for ban in BANS:
+        if not ban.applies(path):
+            continue
+        for number, line in enumerate(lines, 1):
+            if ban.pattern.search(line):
+                yield "%s:%d: %s: %s" % (path, number, ban.name, ban.instead)
+
+
+def check_room(path, target_room, where, what):
+    room = path.split("/")[0]
+    if room not in ROOMS or target_room not in ROOMS or room == target_room:
+        return
+    if room != "tests" and is_test(path) and target_room == "tests":
+        return  # A test beside the code may use what tests/ offers.
+    if target_room not in ROOMS[room]:
+        yield "%s: %s may not use %s (%s)" % (where, room, target_room, what)
+
+
+def check_includes(path, text):
+    for number, line in enumerate(text.split("\n"), 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        header = match.group(1)
+        where = "%s:%d" % (path, number)
+        yield from check_room(path, header.split("/")[0], where, header)
+        for prefix, allowed in RESERVED.items():
+            if header.startswith(prefix) and not (
+                is_test(path) or path.startswith(allowed)
+            ):
+                yield "%s: %s is only for %s" % (
+                    where,
+                    header,
+                    ", ".join(allowed),
+                )
+
+
+def targets(text):
+    """Splits a BUILD file into the texts of its rule calls."""
+    return re.split(r"^[ \[]*(?=(?:cc|sh)_[a-z]+\()", text, flags=re.MULTILINE)
+
+
+def check_build_deps(path, text):
+    folder = path[: -len("BUILD")]
+    for target in targets(text):
+        if not target.startswith(("cc_", "sh_")):
+            continue
+        rule = target.split("(")[0]
+        name = re.search(r'\bname = "([^"]*)"', target)
+        where = "%s (%s)" % (path, name.group(1) if name else rule)
+        free = rule.endswith("_test") or "testonly" in target
+        uses = re.sub(r"visibility = \[[^\]]*\]", "", target)
+        for label in LABEL.findall(uses):
+            room = re.split("[/:]", label[2:])[0]
+            if not (free and room == "tests"):
+                yield from check_room(folder, room, where, label)
+            allowed = RESERVED_DEPS.get(label)
+            if allowed and not free and not folder.startswith(
+                allowed + ("tests/",)
+            ):
+                yield "%s: %s is only for %s" % (
+                    where,
+                    label,
+                    ", ".join(allowed),
+                )
+
+
+def check_named_in_build(path, files):
+    if not path.endswith(".cc"):
+        return
+    folder, name = os.path.split(path)
+    while folder and folder + "/BUILD" not in files:
+        folder, parent = os.path.split(folder)
+        name = parent + "/" + name
+    if '"%s"' % name not in files.get(folder + "/BUILD", ""):
+        yield "%s: no target in a BUILD file names it" % path
+
+
+def check(files):
+    """Returns the findings in a tree, given as {path: text}."""
+    findings = []
+    for path, text in sorted(files.items()):
+        if path.split("/")[0] not in ROOMS:
+            continue
+        if is_source(path):
+            findings += check_form(path, text)
+            findings += check_guard(path, text)
+            findings += check_bans(path, text)
+            findings += check_includes(path, text)
+            findings += check_named_in_build(path, files)
+        elif os.path.basename(path) == "BUILD":
+            findings += check_build_deps(path, text)
+    return findings
+
+
+def read_tree(root):
+    files = {}
+    for room in ROOMS:
+        for folder, _, names in os.walk(os.path.join(root, room)):
+            for name in names:
+                if name == "BUILD" or is_source(name):
+                    full = os.path.join(folder, name)
+                    with open(full, encoding="utf-8") as file:
+                        files[os.path.relpath(full, root)] = file.read()
+    return files
+
+
+class RulesTest(unittest.TestCase):
+    """Each rule finds what breaks it and leaves alone what does not."""
+
+    def assert_finds(self, files, words):
+        findings = check(files)
+        self.assertTrue(
+            any(words in finding for finding in findings),
+            "%r was not among %r" % (words, findings),
+        )
+
+    def assert_clean(self, files):
+        self.assertEqual(check(files), [])
+
+    def source(self, path, text):
+        """A tree of one .cc file that its BUILD file names."""
+        folder, name = path.rsplit("/", 1)
+        build = 'cc_library(\n    name = "x",\n    srcs = ["%s"],\n)\n' % name
+        return {path: text, folder + "/BUILD": build}
+
+    def include(self, path, header):
+        return self.source(path, '#include "%s"\n' % header)
+
+    def deps(self, path, rule, label):
+        text = '%s(\n    name = "x",\n    deps = ["%s"],\n)\n' % (rule, label)
+        return {path: text}
+
+    def test_rooms_depend_one_way(self):
+        for path, header in [
+            ("base/x.cc", "proto/types.pb.h"),
+            ("proto/x.cc", "server/core/y.h"),
+            ("server/rpc/x.cc", "client/session.h"),
+            ("client/x.cc", "server/core/y.h"),
+            ("client/x.cc", "hooks/y.h"),
+            ("server/x.cc", "hooks/y.h"),
+            ("hooks/x.cc", "server/y.h"),
+            ("hooks/x.cc", "cli/y.h"),
+            ("examples/x.cc", "cli/y.h"),
+            ("client/x.cc", "examples/y.h"),
+            ("client/x.cc", "tests/y.h"),
+            ("client/x_test.cc", "server/y.h"),
+        ]:
+            self.assert_finds(self.include(path, header), "may not use")
+
+    def test_rooms_may_use_what_is_below(self):
+        for path, header in [
+            ("proto/x.cc", "base/y.h"),
+            ("server/x.cc", "proto/types.pb.h"),
+            ("client/x.cc", "client/comm/y.h"),
+            ("hooks/x.cc", "client/reduce/hook.h"),
+            ("cli/x.cc", "server/y.h"),
+            ("examples/x.cc", "hooks/y.h"),
+            ("tests/x.cc", "cli/y.h"),
+            ("client/x_test.cc", "tests/conformance/y.h"),
+        ]:
+            self.assert_clean(self.include(path, header))
+
+    def test_build_files_depend_one_way(self):
+        for path, rule, label in [
+            ("base/BUILD", "cc_library", "//client:x"),
+            ("server/rpc/BUILD", "cc_library", "//client/rpc"),
+            ("client/BUILD", "cc_test", "//server/core:x"),
+            ("hooks/BUILD", "cc_library", "//tests/conformance:x"),
+            ("examples/BUILD", "cc_binary", "//cli:coxswain"),
+        ]:
+            self.assert_finds(self.deps(path, rule, label), "may not use")
+        self.assert_clean(
+            self.deps("hooks/BUILD", "cc_test", "//tests/conformance:x")
+        )
+        self.assert_clean(self.deps("cli/BUILD", "cc_binary", "//server:x"))
+        listed = "[\n    cc_library(\n        deps = [\"//cli:x\"],\n    )\n]"
+        self.assert_finds({"base/BUILD": listed}, "may not use")
+
+    def test_visibility_is_no_dependency(self):
+        self.assert_clean(
+            {
+                "base/BUILD": 'cc_library(\n    name = "x",\n'
+                '    visibility = ["//server:__subpackages__"],\n)\n'
+            }
+        )
+
+    def test_grpc_and_torch_have_their_doors(self):
+        for path, header in [
+            ("server/membership/x.cc", "grpcpp/grpcpp.h"),
+            ("client/session.cc", "grpcpp/channel.h"),
+            ("base/status.cc", "grpcpp/support/status.h"),
+            ("hooks/x.cc", "torch/torch.h"),
+            ("client/reduce/x.cc", "ATen/ATen.h"),
+        ]:
+            self.assert_finds(self.include(path, header), "is only for")
+        for path, header in [
+            ("server/rpc/x.cc", "grpcpp/grpcpp.h"),
+            ("base/grpc_status.cc", "grpcpp/support/status.h"),
+            ("client/session_test.cc", "grpcpp/grpcpp.h"),
+            ("client/torch/x.cc", "torch/torch.h"),
+        ]:
+            self.assert_clean(self.include(path, header))
+        self.assert_finds(
+            self.deps("hooks/BUILD", "cc_library", "//third_party:torch"),
+            "is only for",
+        )
+
+    def test_banned_words(self):
+        for path, text, words in [
+            ("base/x_test.cc", "std::this_thread::sleep_for(d);", "sleep"),
+            ("tests/x.cc", "absl::SleepFor(d);", "sleep"),
+            ("server/x.cc", "throw 1;", "throw"),
+            ("server/x.cc", "auto now = absl::Now();", "wall clock"),
+            ("client/x.cc", "std::random_device device;", "randomness"),
+        ]:
+            self.assert_finds(self.source(path, text), words)
+        for path, text in [
+            ("server/x.cc", "// Never throw here, and no absl::Now()."),
+            ("server/x.cc", 'Log("throw", \'"\', "throw", R"(throw)");'),
+            ("client/comm/gloo/x.cc", "throw 1;"),
+            ("base/x.cc", "return absl::Now();"),
+            ("cli/main.cc", "std::random_device device;"),
+        ]:
+            self.assert_clean(self.source(path, text))
+
+    def test_form(self):
+        for text, words in [
+            ("\tint x;", "tab"),
+            ("//" + "x" * MAX_COLUMNS, "columns"),
+            ("// TODO: later", "TODO"),
+        ]:
+            self.assert_finds(self.source("base/x.cc", text), words)
+        self.assert_clean(self.source("base/x.cc", "/" * MAX_COLUMNS))
+
+    def test_guard_matches_the_path(self):
+        wrong = "#ifndef COXSWAIN_Y_H_\n#define COXSWAIN_Y_H_\n#endif\n"
+        self.assert_finds({"base/x.h": wrong}, "COXSWAIN_BASE_X_H_")
+        self.assert_finds({"base/x.h": "#pragma once\n"}, "include guard")
+        self.assert_clean({"base/x.h": wrong.replace("_Y_H_", "_BASE_X_H_")})
+
+    def test_every_source_is_built(self):
+        tree = self.source("base/x.cc", "")
+        tree["base/forgotten.cc"] = ""
+        self.assert_finds(tree, "base/forgotten.cc: no target")
+        self.assert_finds({"base/z/x.cc": ""}, "base/z/x.cc: no target")
+
+
+class TreeTest(unittest.TestCase):
+    root = os.path.dirname(os.path.realpath("WORKSPACE"))
+
+    def test_the_project_keeps_its_rules(self):
+        files = read_tree(self.root)
+        self.assertGreater(len(files), 1, "no sources under " + self.root)
+        findings = check(files)
+        if findings:
+            self.fail("\n" + "\n".join(findings))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        TreeTest.root = sys.argv.pop(1)
+    unittest.main()

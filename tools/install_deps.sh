@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that the build and the tests need and that are
+# not there yet. Says nothing and needs no rights when all of them are.
+set -euo pipefail
+
+packages=(
+  # Build tools.
+  bazel-bootstrap bazel-rules-java g++ pkg-config python3
+  # gRPC, Protocol Buffers, Abseil.
+  libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
+  protobuf-compiler-grpc
+  # Exchange, training framework and the data it trains on.
+  dataset-fashion-mnist libgloo-dev libtorch-dev zlib1g-dev
+  # State, checksums, configuration, command line, logging.
+  libcli11-dev libisal-dev libspdlog-dev libsqlite3-dev libyaml-cpp-dev
+  nlohmann-json3-dev
+  # Tests and benchmarks.
+  libbenchmark-dev libgmock-dev libgtest-dev
+)
+
+die() {
+  echo "install_deps.sh: $*" >&2
+  exit 1
+}
+
+command -v dpkg-query > /dev/null ||
+  die "this is not a Debian system; install the equivalents of: ${packages[*]}"
+
+missing=()
+for package in "${packages[@]}"; do
+  state="$(dpkg-query -W -f '${db:Status-Status}' "${package}" 2> /dev/null ||
+    true)"
+  [[ "${state}" == installed ]] || missing+=("${package}")
+done
+[[ ${#missing[@]} -gt 0 ]] || exit 0
+
+as_root=()
+if [[ "$(id -u)" -ne 0 ]]; then
+  command -v sudo > /dev/null || die "these packages are missing and neither" \
+    "root nor sudo is at hand. As root: apt-get install ${missing[*]}"
+  as_root=(sudo)
+fi
+
+log="$(mktemp)"
+trap 'rm -f "${log}"' EXIT
+
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y \
+    -o DPkg::Lock::Timeout=300 "$@" < /dev/null >> "${log}" 2>&1
+}
+
+install() {
+  apt install --no-install-recommends "${missing[@]}"
+}
+
+echo "Installing ${#missing[@]} packages: ${missing[*]}" >&2
+# Package lists are fetched only where they are absent or too old to install.
+if ! apt-cache show --no-all-versions "${missing[@]}" > /dev/null 2>&1 ||
+  ! install; then
+  apt update || true
+  if ! install; then
+    cat "${log}" >&2
+    die "apt-get could not install: ${missing[*]}"
+  fi
+fi

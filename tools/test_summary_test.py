@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""The count must never call a failure a success."""
+
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.getcwd(), "tools"))
+import test_summary  # noqa: E402 (found by the line above)
+
+PASSED_CASE = '<testcase name="A" classname="T" status="run"/>'
+FAILED_CASE = '<testcase name="B" classname="T"><failure/></testcase>'
+SKIPPED_CASE = '<testcase name="C" status="run" result="skipped"/>'
+DISABLED_CASE = '<testcase name="D" status="notrun" result="suppressed"/>'
+
+
+class SummaryTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.events = []
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def add_test(self, label, status, cases):
+        xml = self.write(
+            "%d.xml" % len(self.events),
+            "<testsuites><testsuite>%s</testsuite></testsuites>" % cases,
+        )
+        self.events.append(
+            {
+                "id": {"testResult": {"label": label}},
+                "testResult": {
+                    "status": status,
+                    "testActionOutput": [
+                        {"name": "test.xml", "uri": "file://" + xml}
+                    ],
+                },
+            }
+        )
+
+    def add_target(self, label, success):
+        self.events.append(
+            {
+                "id": {"targetCompleted": {"label": label}},
+                "completed": {"success": True} if success else {},
+            }
+        )
+
+    def summary(self, exit_code):
+        """Returns (last line, exit status)."""
+        lines = [json.dumps(event) for event in self.events]
+        path = self.write("events", "\n".join(lines))
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            status = test_summary.main(["%s:%d" % (path, exit_code)])
+        return output.getvalue().splitlines()[-1], status
+
+    def test_counts_cases(self):
+        self.add_target("//a", True)
+        self.add_test("//a", "PASSED", PASSED_CASE * 2 + DISABLED_CASE)
+        self.assertEqual(self.summary(0), ("2 passed, 0 failed", 0))
+
+    def test_skipped_cases_are_told_apart(self):
+        self.add_test("//a", "PASSED", PASSED_CASE + SKIPPED_CASE)
+        self.assertEqual(self.summary(0), ("1 passed, 0 failed, 1 skipped", 0))
+
+    def test_failed_cases_are_counted_one_by_one(self):
+        self.add_test("//a", "FAILED", PASSED_CASE + FAILED_CASE * 2)
+        self.assertEqual(self.summary(3), ("1 passed, 2 failed", 1))
+
+    def test_a_crash_that_names_no_case_is_a_failure(self):
+        self.add_test("//a", "FAILED", "")
+        self.add_test("//b", "TIMEOUT", PASSED_CASE)
+        self.assertEqual(self.summary(3), ("1 passed, 2 failed", 1))
+
+    def test_a_target_that_does_not_build_is_a_failure(self):
+        self.add_test("//a", "PASSED", PASSED_CASE)
+        self.add_target("//b", False)
+        self.assertEqual(self.summary(1), ("1 passed, 1 failed", 1))
+
+    def test_a_failed_run_that_nothing_explains_is_a_failure(self):
+        self.add_test("//a", "PASSED", PASSED_CASE)
+        self.assertEqual(self.summary(37), ("1 passed, 1 failed", 1))
+
+    def test_no_test_is_no_success(self):
+        self.assertEqual(self.summary(4), ("0 passed, 0 failed", 1))
+
+    def test_only_the_last_attempt_of_a_test_counts(self):
+        self.add_test("//a", "FAILED", FAILED_CASE)
+        self.add_test("//a", "FLAKY", PASSED_CASE)
+        self.assertEqual(self.summary(0), ("1 passed, 0 failed", 0))
+
+
+if __name__ == "__main__":
+    unittest.main()
