@@ -287,6 +287,24 @@ TEST(PowerSgdTest, OverflowOnTheWayEntersNoState) {
   EXPECT_EQ(SerializeHookState(world.Save()), before);
 }
 
+// The infinity is in a raw tensor, the state is that of a matrix in the same
+// bucket, and an earlier try of the step had already staged something.
+TEST(PowerSgdTest, CommittingAPoisonedStepKeepsTheState) {
+  const std::vector<ParameterSpec> parameters = {Parameter("w", {16, 16}),
+                                                 Parameter("b", {7})};
+  HookWorld world = Started("", parameters, 2);
+  world.Step(Local(parameters, 2, 0));
+  HookState before = world.Save();
+  auto local = Local(parameters, 2, 1);
+  world.Exchange(local);
+  world.Rollback();
+  local[1][1][3] = std::numeric_limits<double>::infinity();
+  const Gradients result = world.Step(local);
+  for (const double value : result[0]) EXPECT_TRUE(std::isnan(value));
+  ++before.step;  // it was a step all the same
+  EXPECT_EQ(SerializeHookState(world.Save()), SerializeHookState(before));
+}
+
 TEST(PowerSgdTest, NarrowWrapperHalvesThePayloadAndKeepsTheError) {
   const auto parameters = OddParameters(DType::kFloat32);
   HookWorld wide("powersgd(start_step=2)", parameters, 2);

@@ -1,6 +1,5 @@
 #include "hooks/scratch.h"
 
-#include <cstdlib>
 #include <map>
 #include <new>
 
@@ -15,14 +14,14 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kMaxIdle = 64;
 
 struct Free {
-  void operator()(void* data) const { std::free(data); }
+  void operator()(void* data) const {
+    ::operator delete(data, std::align_val_t(kAlignment));
+  }
 };
 using Block = std::unique_ptr<void, Free>;
 
 Block Allocate(size_t bytes) {
-  Block block(std::aligned_alloc(kAlignment, bytes));
-  if (block == nullptr) throw std::bad_alloc();
-  return block;
+  return Block(::operator new(bytes, std::align_val_t(kAlignment)));
 }
 
 }  // namespace

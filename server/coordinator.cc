@@ -1,6 +1,5 @@
 #include "server/coordinator.h"
 
-#include <chrono>
 #include <filesystem>
 #include <mutex>
 #include <system_error>
@@ -11,16 +10,9 @@
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
-#include "grpcpp/grpcpp.h"
-#include "grpcpp/health_check_service_interface.h"
 #include "server/listen_address.h"
 #include "server/membership/membership.h"
-#include "server/rpc/checkpoint_service.h"
-#include "server/rpc/group_service.h"
-#include "server/rpc/rendezvous_service.h"
-#include "server/rpc/schedule_service.h"
-#include "server/rpc/store_service.h"
+#include "server/rpc/grpc_server.h"
 #include "server/schedule/plan_room.h"
 #include "server/state/sqlite_state_store.h"
 #include "server/storage/posix_file_system.h"
@@ -37,31 +29,6 @@ absl::Status CreateFolder(const std::string& path) {
   if (!error) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("cannot create the state folder '",
                                              path, "': ", error.message()));
-}
-
-void ConfigureServer(const RpcOptions& options, grpc::ServerBuilder* builder) {
-  // Both are switches of the whole process and affect servers built later.
-  static std::once_flag once;
-  std::call_once(once, [] {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  });
-  builder->SetMaxReceiveMessageSize(options.max_message_bytes);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
-                              options.max_streams_per_connection);
-  // Otherwise two coordinators could share a port, each with half the workers.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder->AddChannelArgument(
-      GRPC_ARG_KEEPALIVE_TIME_MS,
-      static_cast<int>(absl::ToInt64Milliseconds(options.keepalive_time)));
-  builder->AddChannelArgument(
-      GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
-      static_cast<int>(absl::ToInt64Milliseconds(options.keepalive_timeout)));
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Workers probe us as well; without this they would be sent away for it.
-  builder->AddChannelArgument(
-      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
 }
 
 }  // namespace
@@ -102,13 +69,7 @@ struct Coordinator::Parts {
   std::unique_ptr<GroupRoom> groups;
   std::unique_ptr<CheckpointStore> checkpoints;
 
-  std::unique_ptr<RendezvousService> rendezvous_service;
-  std::unique_ptr<ScheduleService> schedule_service;
-  std::unique_ptr<StoreService> store_service;
-  std::unique_ptr<GroupService> group_service;
-  std::unique_ptr<CheckpointService> checkpoint_service;
-  std::unique_ptr<grpc::Server> server;
-  int port = 0;
+  std::unique_ptr<GrpcServer> server;
 
   std::once_flag shutdown_once;
   Mutex mutex;
@@ -141,27 +102,16 @@ absl::Status Coordinator::Parts::OpenRooms() {
 }
 
 absl::Status Coordinator::Parts::Listen() {
-  rendezvous_service =
-      std::make_unique<RendezvousService>(options.rpc, membership.get());
-  schedule_service = std::make_unique<ScheduleService>(plans.get());
-  store_service = std::make_unique<StoreService>(store.get(), membership.get());
-  group_service =
-      std::make_unique<GroupService>(groups.get(), membership.get());
-  checkpoint_service =
-      std::make_unique<CheckpointService>(checkpoints.get(), membership.get());
   COXSWAIN_ASSIGN_OR_RETURN(const ListenAddress address,
                             ParseListenAddress(options.listen));
-  grpc::ServerBuilder builder;
-  ConfigureServer(options.rpc, &builder);
-  builder.AddListeningPort(absl::StrCat(address.host, ":", address.port),
-                           grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(rendezvous_service.get());
-  builder.RegisterService(schedule_service.get());
-  builder.RegisterService(store_service.get());
-  builder.RegisterService(group_service.get());
-  builder.RegisterService(checkpoint_service.get());
-  server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) return ExplainListenFailure(address);
+  Rooms rooms;
+  rooms.membership = membership.get();
+  rooms.plans = plans.get();
+  rooms.store = store.get();
+  rooms.groups = groups.get();
+  rooms.checkpoints = checkpoints.get();
+  COXSWAIN_ASSIGN_OR_RETURN(server,
+                            GrpcServer::Start(address, options.rpc, rooms));
   return absl::OkStatus();
 }
 
@@ -200,7 +150,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(
   parts->ticks = std::thread([running] { running->RunTicks(); });
   LogInfo("coordinator_started",
           {{"listen", options.listen},
-           {"port", parts->port},
+           {"port", parts->server->port()},
            {"cluster_id", parts->membership->cluster_id()},
            {"term", parts->membership->term().value()},
            {"state_dir", options.state_dir}});
@@ -212,20 +162,15 @@ Coordinator::Coordinator(std::unique_ptr<Parts> parts)
 
 Coordinator::~Coordinator() { Shutdown(kImpliedShutdown); }
 
-int Coordinator::port() const { return parts_->port; }
+int Coordinator::port() const { return parts_->server->port(); }
 
 void Coordinator::Shutdown(absl::Duration deadline) {
   std::call_once(parts_->shutdown_once, [&] {
-    // The system clock is gRPC's own here.
-    const auto until =
-        std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline);
-    if (auto* health = parts_->server->GetHealthCheckService()) {
-      health->SetServingStatus(false);
-    }
+    parts_->server->StopServing();
     parts_->StopTicks();
     parts_->membership->Shutdown();
-    parts_->server->Shutdown(until);
-    LogInfo("coordinator_stopped", {{"port", parts_->port}});
+    parts_->server->Shutdown(deadline);
+    LogInfo("coordinator_stopped", {{"port", parts_->server->port()}});
   });
 }
 

@@ -14,8 +14,8 @@ packages=(
   # State, checksums, configuration, command line, logging.
   libcli11-dev libisal-dev libspdlog-dev libsqlite3-dev libyaml-cpp-dev
   nlohmann-json3-dev
-  # Tests and benchmarks.
-  libbenchmark-dev libgmock-dev libgtest-dev
+  # Tests and benchmarks; iproute2 for those with several network namespaces.
+  iproute2 libbenchmark-dev libgmock-dev libgtest-dev
 )
 
 die() {

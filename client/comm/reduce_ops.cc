@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "base/check.h"
-#include "client/comm/float16.h"
+#include "base/float16.h"
 
 namespace coxswain {
 namespace {
@@ -17,13 +17,13 @@ struct Plain {
 };
 struct Float16 {
   using Stored = uint16_t;
-  static float Load(uint16_t bits) { return FloatFromFloat16(bits); }
-  static uint16_t Store(float value) { return Float16FromFloat(value); }
+  static float Load(uint16_t bits) { return Float16ToFloat(bits); }
+  static uint16_t Store(float value) { return FloatToFloat16(value); }
 };
 struct BFloat16 {
   using Stored = uint16_t;
-  static float Load(uint16_t bits) { return FloatFromBFloat16(bits); }
-  static uint16_t Store(float value) { return BFloat16FromFloat(value); }
+  static float Load(uint16_t bits) { return BFloat16ToFloat(bits); }
+  static uint16_t Store(float value) { return FloatToBFloat16(value); }
 };
 
 struct Sum {

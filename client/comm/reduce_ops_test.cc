@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "client/comm/float16.h"
+#include "base/float16.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -56,24 +56,24 @@ TEST(ReduceOpsTest, Float16IsComputedInFloatAndRoundedOnce) {
   // 2052.
   EXPECT_THAT(
       Reduced<uint16_t>(DType::kFloat16, ReduceOp::kSum,
-                        {Float16FromFloat(2048), Float16FromFloat(2048)},
-                        {Float16FromFloat(1), Float16FromFloat(3)}),
-      ElementsAre(Float16FromFloat(2048), Float16FromFloat(2052)));
+                        {FloatToFloat16(2048), FloatToFloat16(2048)},
+                        {FloatToFloat16(1), FloatToFloat16(3)}),
+      ElementsAre(FloatToFloat16(2048), FloatToFloat16(2052)));
   EXPECT_THAT(Reduced<uint16_t>(DType::kFloat16, ReduceOp::kMax,
-                                {Float16FromFloat(-2)}, {Float16FromFloat(1)}),
-              ElementsAre(Float16FromFloat(1)));
+                                {FloatToFloat16(-2)}, {FloatToFloat16(1)}),
+              ElementsAre(FloatToFloat16(1)));
 }
 
 TEST(ReduceOpsTest, BFloat16IsComputedInFloatAndRoundedOnce) {
   EXPECT_THAT(
       Reduced<uint16_t>(DType::kBFloat16, ReduceOp::kSum,
-                        {BFloat16FromFloat(256), BFloat16FromFloat(256)},
-                        {BFloat16FromFloat(1), BFloat16FromFloat(3)}),
-      ElementsAre(BFloat16FromFloat(256), BFloat16FromFloat(260)));
+                        {FloatToBFloat16(256), FloatToBFloat16(256)},
+                        {FloatToBFloat16(1), FloatToBFloat16(3)}),
+      ElementsAre(FloatToBFloat16(256), FloatToBFloat16(260)));
   EXPECT_THAT(
       Reduced<uint16_t>(DType::kBFloat16, ReduceOp::kMin,
-                        {BFloat16FromFloat(-2)}, {BFloat16FromFloat(1)}),
-      ElementsAre(BFloat16FromFloat(-2)));
+                        {FloatToBFloat16(-2)}, {FloatToBFloat16(1)}),
+      ElementsAre(FloatToBFloat16(-2)));
 }
 
 TEST(ReduceOpsTest, ANanIsNotLost) {

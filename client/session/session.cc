@@ -335,9 +335,11 @@ absl::Status Session::Core::Leave(absl::string_view reason, bool failed,
     if (!status_.ok()) return absl::OkStatus();
   }
   attachment_->Leaving();
-  Close(absl::CancelledError(
-            absl::StrCat("this worker has left the job: ", reason)),
-        /*abort_communicators=*/failed);
+  const absl::Status end = absl::CancelledError(
+      absl::StrCat("this worker has left the job: ", reason));
+  // Peers of a failed worker must not wait for it. Otherwise the coordinator
+  // hears of it first, so that it does not take the stream's end for a loss.
+  if (failed) Close(end, /*abort_communicators=*/true);
   v1::LeaveRequest request;
   *request.mutable_fence() = membership->NewRequest();
   request.set_reason(std::string(reason));
@@ -345,6 +347,7 @@ absl::Status Session::Core::Leave(absl::string_view reason, bool failed,
   CallOptions call;
   call.timeout = timeout;
   const absl::Status left = membership->stub().Leave(request, call).status();
+  if (!failed) Close(end, /*abort_communicators=*/false);
   attachment_->Stop();
   return left;
 }

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
-#include "client/comm/float16.h"
+#include "base/float16.h"
 #include "client/comm/tensor.h"
 #include "client/comm/work.h"
 
@@ -76,9 +76,9 @@ double Elements::Get(int64_t i) const {
     case DType::kFloat64:
       return Read<double>(i);
     case DType::kFloat16:
-      return FloatFromFloat16(Read<uint16_t>(i));
+      return Float16ToFloat(Read<uint16_t>(i));
     case DType::kBFloat16:
-      return FloatFromBFloat16(Read<uint16_t>(i));
+      return BFloat16ToFloat(Read<uint16_t>(i));
     case DType::kInt8:
       return Read<int8_t>(i);
     case DType::kInt32:
@@ -98,9 +98,9 @@ void Elements::Set(int64_t i, double value) {
     case DType::kFloat64:
       return Write(i, value);
     case DType::kFloat16:
-      return Write(i, Float16FromFloat(static_cast<float>(value)));
+      return Write(i, FloatToFloat16(static_cast<float>(value)));
     case DType::kBFloat16:
-      return Write(i, BFloat16FromFloat(static_cast<float>(value)));
+      return Write(i, FloatToBFloat16(static_cast<float>(value)));
     case DType::kInt8:
       return Write(i, static_cast<int8_t>(value));
     case DType::kInt32:

@@ -3,12 +3,15 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status_matchers.h"
 #include "tests/scenarios/scenario.h"
 
 namespace coxswain {
 namespace {
 
+using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
@@ -32,6 +35,32 @@ TEST(LauncherKilledTest, ItsWorkersEndWithIt) {
   }
   ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kPatience));
   EXPECT_EQ(exit.signal, SIGKILL);
+  EXPECT_THAT(StrayProcesses({coordinator.process().pid()}), IsEmpty());
+  coordinator.Stop();
+}
+
+// Nobody reports the loss: all that the others see is a broken connection.
+TEST(LauncherKilledTest, TheWorkersOfOtherLaunchersEndAsWell) {
+  ServedCoordinator coordinator;
+  const auto start = [&](const std::string& node) {
+    return Start(Launcher({"--nnodes", "2", "--node", node, "--job", "rows",
+                           "--coordinator", coordinator.address()},
+                          {"--steps", "1000000000", "--report-every", "10"}));
+  };
+  auto bow = start("bow");
+  auto stroke = start("stroke");
+  ASSERT_OK(bow->WaitForStdout("rank 0 step 20\n", kPatience));
+  ASSERT_OK(stroke->WaitForStdout("rank 1 step 20\n", kPatience));
+
+  stroke->Signal(SIGKILL);
+  const absl::Time killed = Clock::Real()->Now();
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, bow->Wait(kPatience));
+  std::printf("the other one ended after %.3f s\n",
+              absl::ToDoubleSeconds(Clock::Real()->Now() - killed));
+  EXPECT_EQ(exit.Status(), 1) << bow->err();
+  EXPECT_THAT(LinesWith(bow->err(), "toy_worker: "),
+              ElementsAre(HasSubstr("with rank 1: ")));
+  ASSERT_OK(stroke->Wait(kPatience));
   EXPECT_THAT(StrayProcesses({coordinator.process().pid()}), IsEmpty());
   coordinator.Stop();
 }

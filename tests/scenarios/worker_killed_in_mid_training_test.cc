@@ -104,7 +104,7 @@ TEST(WorkerKilledInMidTrainingTest, WhoWaitsInACollectiveOnAnotherHostEnds) {
   const absl::Duration took = Now() - killed;
   EXPECT_LT(took, kSurvivorsEnd);
   RecordSeconds("other_host_ended_after", took);
-  EXPECT_EQ(survivor.Status(), 1);
+  EXPECT_EQ(survivor.Status(), 1) << waiting->err();
   EXPECT_THAT(
       LinesWith(waiting->err(), "toy_worker: "),
       testing::ElementsAre(HasSubstr(Loss(1, "stroke/0 on " + ThisHost()))));

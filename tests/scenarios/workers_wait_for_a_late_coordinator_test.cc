@@ -7,6 +7,7 @@
 namespace coxswain {
 namespace {
 
+using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
@@ -16,11 +17,11 @@ TEST(LateCoordinatorTest, WorkersSayThatTheyWaitAndThenTrain) {
   auto launcher = Start(
       Launcher({"--nproc", "2", "--job", "rows", "--coordinator", address},
                {"--steps", "5", "--digest"}));
-  // Each worker's first notice, which comes after 10 s.
+  // The first notice comes after 10 s.
+  const std::string notice = absl::StrCat("the coordinator at ", address, ": ");
   for (const char* slot : {"/0] ", "/1] "}) {
     ASSERT_OK(launcher->WaitForStderr(slot, kPatience));
   }
-  const std::string notice = absl::StrCat("the coordinator at ", address, ": ");
   ASSERT_OK(launcher->WaitForStderr(notice, kPatience));
   EXPECT_THAT(launcher->out(), Not(HasSubstr("rank")));
 
@@ -29,6 +30,9 @@ TEST(LateCoordinatorTest, WorkersSayThatTheyWaitAndThenTrain) {
   EXPECT_EQ(exit.Status(), 0) << launcher->err();
   EXPECT_THAT(launcher->out(), HasSubstr("rank 0 done\n"));
   EXPECT_THAT(launcher->out(), HasSubstr("rank 1 done\n"));
+  for (const char* slot : {"/0] ", "/1] "}) {
+    EXPECT_THAT(LinesWith(launcher->err(), notice), Contains(HasSubstr(slot)));
+  }
   coordinator.Stop();
   EXPECT_THAT(StrayProcesses(), IsEmpty());
 }

@@ -1,0 +1,56 @@
+#ifndef COXSWAIN_SERVER_RPC_GRPC_SERVER_H_
+#define COXSWAIN_SERVER_RPC_GRPC_SERVER_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/checkpoint/checkpoint_store.h"
+#include "server/group/groups.h"
+#include "server/listen_address.h"
+#include "server/membership/membership.h"
+#include "server/options.h"
+#include "server/schedule/plan_room.h"
+#include "server/store/store.h"
+
+namespace coxswain::server {
+
+// The rooms that the services stand in front of. They outlive the server.
+struct Rooms {
+  Membership* membership = nullptr;
+  PlanRoom* plans = nullptr;
+  StoreRoom* store = nullptr;
+  GroupRoom* groups = nullptr;
+  CheckpointStore* checkpoints = nullptr;
+};
+
+// All services of the wire contract, and the standard health and reflection
+// services, on one port. Owned by the coordinator. Thread-safe.
+class GrpcServer {
+ public:
+  // Listens and serves. UNAVAILABLE if the address cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
+      const ListenAddress& address, const RpcOptions& options,
+      const Rooms& rooms);
+
+  ~GrpcServer();
+  GrpcServer(const GrpcServer&) = delete;
+  GrpcServer& operator=(const GrpcServer&) = delete;
+
+  int port() const;
+
+  // Answers health checks with "not serving" from now on.
+  void StopServing();
+  // Waits for calls to end, and cancels what is left after `deadline`. Once.
+  void Shutdown(absl::Duration deadline);
+
+ private:
+  struct Parts;
+  explicit GrpcServer(std::unique_ptr<Parts> parts);
+
+  const std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_RPC_GRPC_SERVER_H_
