@@ -1,9 +1,11 @@
 #include "base/logging.h"
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "base/mutex.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -26,18 +28,37 @@ spdlog::logger& Logger() {
   return *logger;
 }
 
+bool IsControl(char c) { return absl::ascii_iscntrl(c); }
+
+bool NeedsQuotes(absl::string_view value) {
+  return value.empty() ||
+         value.find_first_of(" \"\\=") != absl::string_view::npos ||
+         std::any_of(value.begin(), value.end(), IsControl);
+}
+
+// Nothing else is escaped: a sentence with an apostrophe stays readable, and
+// so does UTF-8.
+std::string Quoted(absl::string_view value) {
+  std::string text = "\"";
+  for (const char c : value) {
+    if (c == '"' || c == '\\') {
+      text += '\\';
+      text += c;
+    } else if (IsControl(c)) {
+      text += absl::CEscape(absl::string_view(&c, 1));
+    } else {
+      text += c;
+    }
+  }
+  return text + '"';
+}
+
 std::string Line(absl::string_view event, LogFields fields) {
   std::string line(event);
   for (const LogField& field : fields) {
-    const bool quote =
-        field.value.empty() ||
-        field.value.find_first_of(" \"\n\t=") != std::string::npos;
-    absl::StrAppend(&line, " ", field.key, "=");
-    if (quote) {
-      absl::StrAppend(&line, "\"", absl::Utf8SafeCEscape(field.value), "\"");
-    } else {
-      line += field.value;
-    }
+    absl::StrAppend(
+        &line, " ", field.key, "=",
+        NeedsQuotes(field.value) ? Quoted(field.value) : field.value);
   }
   return line;
 }

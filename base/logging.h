@@ -11,7 +11,8 @@
 namespace coxswain {
 
 // One line per event on stderr: time, level, event, then key=value fields
-// (values with spaces are quoted). Thread-safe.
+// (values with spaces are quoted; in them, quotes, backslashes and control
+// characters are escaped). Thread-safe.
 //
 //   LogInfo("member_lost", {{"job", job}, {"rank", rank}, {"reason", why}});
 struct LogField {

@@ -73,12 +73,18 @@ class CondVar {
   void NotifyAll() { cv_.notify_all(); }
 
  private:
-  // The system clock, because gcc's ThreadSanitizer does not intercept the
-  // wait on a steady clock; an infinite timeout is capped at a year.
-  static std::chrono::system_clock::time_point Deadline(
-      absl::Duration timeout) {
+  // The steady clock, so that a wait does not follow when the wall clock is
+  // set. Not under gcc's ThreadSanitizer, which does not intercept that wait.
+#ifdef __SANITIZE_THREAD__
+  using WaitClock = std::chrono::system_clock;
+#else
+  using WaitClock = std::chrono::steady_clock;
+#endif
+
+  // An infinite timeout is capped at a year.
+  static WaitClock::time_point Deadline(absl::Duration timeout) {
     const absl::Duration capped = std::min(timeout, absl::Hours(24) * 365);
-    return std::chrono::system_clock::now() +
+    return WaitClock::now() +
            std::chrono::microseconds(absl::ToInt64Microseconds(capped));
   }
 

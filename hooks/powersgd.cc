@@ -222,8 +222,7 @@ absl::Status CheckPowerSgdOptions(const OptionValues& options) {
   if (!remembers || options.Int("start_step") >= 2) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "error_feedback and warm_start need start_step of at least 2, got ",
-      options.Int("start_step"),
-      "; buckets may change after the first step (or turn both off)"));
+      options.Int("start_step"), ", as in PyTorch; or turn both off"));
 }
 
 std::unique_ptr<Hook> MakePowerSgdHook(std::string spec, OptionValues options) {

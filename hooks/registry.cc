@@ -166,6 +166,37 @@ absl::StatusOr<Resolved> Resolve(absl::string_view text, const Spec& spec) {
   return resolved;
 }
 
+// Whether `name` means the option start_step of this hook.
+bool IsStartStep(const HookDescription& hook, const std::string& name) {
+  for (const OptionDescription& option : hook.options) {
+    if (option.name != "start_step") continue;
+    return name == option.name ||
+           std::find(option.aliases.begin(), option.aliases.end(), name) !=
+               option.aliases.end();
+  }
+  return false;
+}
+
+// Sets it in the outermost hook that has it; false if none does.
+bool SetStartStep(int64_t step, Spec* spec) {
+  const HookRow* row = FindRow(spec->name);
+  if (row != nullptr && IsStartStep(row->description, "start_step")) {
+    auto& options = spec->options;
+    options.erase(std::remove_if(options.begin(), options.end(),
+                                 [&](const SpecOption& option) {
+                                   return IsStartStep(row->description,
+                                                      option.name);
+                                 }),
+                  options.end());
+    options.push_back({"start_step", absl::StrCat(step), spec->position});
+    return true;
+  }
+  for (Spec& inner : spec->inner) {
+    if (SetStartStep(step, &inner)) return true;
+  }
+  return false;
+}
+
 std::unique_ptr<Hook> Make(Resolved resolved) {
   std::unique_ptr<Hook> inner;
   if (resolved.inner != nullptr) inner = Make(std::move(*resolved.inner));
@@ -183,6 +214,19 @@ absl::StatusOr<std::unique_ptr<Hook>> MakeHook(absl::string_view spec) {
 
 absl::StatusOr<std::string> CanonicalSpec(absl::string_view spec) {
   COXSWAIN_ASSIGN_OR_RETURN(const Spec parsed, ParseSpec(spec));
+  COXSWAIN_ASSIGN_OR_RETURN(Resolved resolved, Resolve(spec, parsed));
+  return std::move(resolved.canonical);
+}
+
+absl::StatusOr<std::string> WithStartStep(absl::string_view spec,
+                                          int64_t step) {
+  COXSWAIN_ASSIGN_OR_RETURN(Spec parsed, ParseSpec(spec));
+  if (!SetStartStep(step, &parsed)) {
+    COXSWAIN_RETURN_IF_ERROR(Resolve(spec, parsed).status());
+    return absl::InvalidArgumentError(absl::StrCat(
+        "compression cannot start at step ", step, ": '", spec,
+        "' has no start_step; leave the plan's compression_start_step at -1"));
+  }
   COXSWAIN_ASSIGN_OR_RETURN(Resolved resolved, Resolve(spec, parsed));
   return std::move(resolved.canonical);
 }

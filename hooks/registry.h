@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_HOOKS_REGISTRY_H_
 #define COXSWAIN_HOOKS_REGISTRY_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,11 @@ absl::StatusOr<std::unique_ptr<Hook>> MakeHook(absl::string_view spec);
 // from their defaults, in the order of the table, no spaces. Equal hooks have
 // equal canonical specs. Errors as MakeHook.
 absl::StatusOr<std::string> CanonicalSpec(absl::string_view spec);
+
+// The canonical spec with start_step set to `step` in the hook that has this
+// option, however deep it is wrapped. INVALID_ARGUMENT if none has it, or the
+// step is out of its range; otherwise as MakeHook.
+absl::StatusOr<std::string> WithStartStep(absl::string_view spec, int64_t step);
 
 // What there is to choose from, for help texts.
 struct HookDescription {

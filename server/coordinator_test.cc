@@ -346,6 +346,16 @@ TEST(CoordinatorTest, PlanCanBeReadAndProposed) {
   proposal.mutable_plan()->set_accumulation_steps(2);
   proposal.mutable_plan()->set_compression_start_step(-1);
   v1::ProposePlanResponse proposed;
+  {
+    // A request without a fence could be meant for another coordinator.
+    grpc::ClientContext context;
+    EXPECT_THAT(
+        FromGrpcStatus(stub->ProposePlan(&context, proposal, &proposed)),
+        StatusIs(absl::StatusCode::kFailedPrecondition,
+                 HasSubstr("cluster_id")));
+  }
+  proposal.mutable_fence()->set_cluster_id(team[0]->response().cluster_id());
+  proposal.mutable_fence()->set_term(team[0]->response().term());
   grpc::ClientContext context;
   ASSERT_OK(FromGrpcStatus(stub->ProposePlan(&context, proposal, &proposed)));
   EXPECT_EQ(proposed.next().version(), 2);
@@ -356,6 +366,24 @@ TEST(CoordinatorTest, PlanCanBeReadAndProposed) {
   ASSERT_OK(FromGrpcStatus(stub->GetPlan(&context2, request, &plans)));
   EXPECT_EQ(plans.current().hook(), "allreduce");
   EXPECT_EQ(plans.next().hook(), "bf16");
+}
+
+TEST(CoordinatorTest, AStreamWithoutHelloIsEnded) {
+  CoordinatorOptions options;
+  options.state_dir = NewFolder();
+  options.rpc.first_message_timeout = absl::Milliseconds(100);
+  ASSERT_OK_AND_ASSIGN(const auto coordinator, Coordinator::Start(options));
+  const auto stub = v1::Rendezvous::NewStub(
+      grpc::CreateChannel(absl::StrCat("127.0.0.1:", coordinator->port()),
+                          grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  const auto stream = stub->Attach(&context);
+  v1::AttachEvent event;
+  EXPECT_FALSE(stream->Read(&event));
+  EXPECT_THAT(
+      FromGrpcStatus(stream->Finish()),
+      StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("hello")));
 }
 
 TEST(CoordinatorTest, EndOfTheGenerationEndsWaitsInTheOtherRooms) {

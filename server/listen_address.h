@@ -2,10 +2,11 @@
 #define COXSWAIN_SERVER_LISTEN_ADDRESS_H_
 
 #include <string>
+#include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/unique_fd.h"
 
 namespace coxswain::server {
 
@@ -18,9 +19,17 @@ struct ListenAddress {
 // INVALID_ARGUMENT says what is wrong with the text.
 absl::StatusOr<ListenAddress> ParseListenAddress(absl::string_view text);
 
-// Why nobody could listen there, found by trying: gRPC itself only says that
-// it failed. UNAVAILABLE with the system's reason.
-absl::Status ExplainListenFailure(const ListenAddress& address);
+// Sockets that listen, non-blocking, all on one port.
+struct Listeners {
+  std::vector<UniqueFd> sockets;
+  int port = 0;
+};
+
+// Listens on every address of a host's name. Port 0 is any free one. A
+// wildcard, 0.0.0.0 as well as [::], means IPv6 and IPv4. The port is never
+// shared: two coordinators would each get half of the workers. UNAVAILABLE
+// with the system's reason.
+absl::StatusOr<Listeners> Listen(const ListenAddress& address);
 
 }  // namespace coxswain::server
 

@@ -69,6 +69,13 @@ absl::Status RpcOptions::Validate() const {
   COXSWAIN_RETURN_IF_ERROR(
       Positive("max_streams_per_connection", max_streams_per_connection));
   COXSWAIN_RETURN_IF_ERROR(Positive("max_queued_events", max_queued_events));
+  COXSWAIN_RETURN_IF_ERROR(
+      Positive("max_waiting_connections", max_waiting_connections));
+  COXSWAIN_RETURN_IF_ERROR(Positive("max_connections", max_connections));
+  COXSWAIN_RETURN_IF_ERROR(Positive("greeting_timeout", greeting_timeout));
+  COXSWAIN_RETURN_IF_ERROR(
+      Positive("first_message_timeout", first_message_timeout));
+  COXSWAIN_RETURN_IF_ERROR(Positive("transfer_timeout", transfer_timeout));
   COXSWAIN_RETURN_IF_ERROR(Positive("keepalive_time", keepalive_time));
   return Positive("keepalive_timeout", keepalive_timeout);
 }

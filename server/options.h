@@ -70,10 +70,23 @@ struct RpcOptions {
   // Events waiting for one slow Attach stream; a stream that falls further
   // behind is closed, and its worker attaches again.
   int max_queued_events = 256;
+  // A stream whose first message (hello, or the header of an upload) does not
+  // come in this time is ended.
+  absl::Duration first_message_timeout = absl::Seconds(10);
+  // How long one shard may take, up or down: as long as 64 GiB need at 20 MB/s.
+  absl::Duration transfer_timeout = absl::Hours(1);
   // A silent connection is probed this often, and given up if the probe is
   // not answered in time: a vanished host sends no goodbye.
   absl::Duration keepalive_time = absl::Seconds(10);
   absl::Duration keepalive_timeout = absl::Seconds(5);
+
+  // A new connection has this long to greet as HTTP/2 does.
+  absl::Duration greeting_timeout = absl::Seconds(5);
+  // Connections that have not greeted yet; one more closes the oldest.
+  int max_waiting_connections = 1024;
+  // Connections that have greeted; more are closed until others end. Room for
+  // four from each member of the largest job.
+  int max_connections = 16'384;
 
   absl::Status Validate() const;
 };

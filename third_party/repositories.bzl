@@ -24,7 +24,6 @@ def coxswain_repositories():
                 "absl_strings",
                 "absl_time",
             ],
-            "benchmark": ["benchmark"],
             "cli11": ["CLI11"],
             # protobuf is not among what grpc++ asks for.
             "grpc": ["grpc++", "protobuf"],
@@ -33,7 +32,6 @@ def coxswain_repositories():
             "json": ["nlohmann_json"],
             "spdlog": ["spdlog"],
             "sqlite": ["sqlite3"],
-            "yaml": ["yaml-cpp"],
             "zlib": ["zlib"],
         },
         linkopts = {
@@ -50,7 +48,6 @@ def coxswain_repositories():
         },
         debian = {
             "absl": "libabsl-dev",
-            "benchmark": "libbenchmark-dev",
             "cli11": "libcli11-dev",
             "gloo": "libgloo-dev",
             "grpc": "libgrpc++-dev libprotobuf-dev",
@@ -60,7 +57,6 @@ def coxswain_repositories():
             "spdlog": "libspdlog-dev",
             "sqlite": "libsqlite3-dev",
             "torch": "libtorch-dev",
-            "yaml": "libyaml-cpp-dev",
             "zlib": "zlib1g-dev",
         },
     )

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "cli/launch/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace coxswain {
 

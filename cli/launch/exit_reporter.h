@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "absl/time/time.h"
+#include "base/cancel_signal.h"
 #include "base/mutex.h"
-#include "client/rpc/cancel_signal.h"
 #include "client/rpc/coordinator_stub.h"
 #include "proto/rendezvous.pb.h"
 

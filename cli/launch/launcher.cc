@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/unique_fd.h"
 #include "cli/launch/child_process.h"
 #include "cli/launch/line_prefixer.h"
 #include "cli/launch/output_sink.h"
-#include "cli/launch/unique_fd.h"
 
 namespace coxswain {
 namespace {

@@ -5,7 +5,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "cli/launch/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace coxswain {
 

@@ -210,7 +210,7 @@ absl::StatusOr<std::vector<std::string>> CheckpointClient::LoadAll(
 
 absl::Status CheckpointClient::Delete(absl::string_view id) {
   v1::DeleteRequest request;
-  request.set_job(membership_->job());
+  *request.mutable_fence() = membership_->NewRequest();
   request.set_checkpoint_id(std::string(id));
   return membership_->Outcome(
       membership_->stub()

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/cancel_signal.h"
 #include "client/comm/tensor.h"
 #include "client/comm/work.h"
 
@@ -89,7 +90,8 @@ class Communicator {
       int64_t count, DType dtype);
 
   // Ends everything in flight and to come with ABORTED. Returns at once, from
-  // any thread, any number of times; the first reason stays.
+  // any thread, any number of times; the first reason stays. Peers that wait
+  // for this rank soon end as well, with ABORTED or UNAVAILABLE.
   virtual void Abort(absl::string_view reason) = 0;
 
   // Collectives started so far; equal on all ranks that are in step.
@@ -143,6 +145,9 @@ struct CommunicatorOptions {
   std::shared_ptr<RendezvousStore> store;
   // How long to wait for peers, when connecting and within a collective.
   absl::Duration timeout = absl::Minutes(5);
+  // Raised while connecting: gives up at once, with the signal's status. Not
+  // looked at later. May be null; outlives connecting.
+  CancelSignal* cancel = nullptr;
 };
 
 }  // namespace coxswain

@@ -27,6 +27,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Connect(
   communicator_options.size = static_cast<int>(ranks.size());
   communicator_options.address = options.address;
   communicator_options.timeout = options.timeout;
+  communicator_options.cancel = &membership->ended();
   communicator_options.store = std::make_shared<StoreRendezvous>(
       membership, description.communicator_id);
   auto communicator =

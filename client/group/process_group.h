@@ -39,8 +39,9 @@ class ProcessGroup {
   };
 
   // Connects rank `rank` of the job with the other members through the
-  // coordinator's store. Blocks until all have come. INVALID_ARGUMENT if
-  // `rank` is not a member; otherwise errors of the back end.
+  // coordinator's store. Blocks until all have come, or the generation ends.
+  // INVALID_ARGUMENT if `rank` is not a member; otherwise errors of the back
+  // end.
   static absl::StatusOr<std::shared_ptr<ProcessGroup>> Connect(
       Description description, int rank, const ConnectOptions& options,
       std::shared_ptr<Membership> membership);

@@ -419,48 +419,56 @@ absl::Status Reducer::BroadcastFromRoot(const std::vector<Span>& spans) {
     }
   }
   COXSWAIN_ASSIGN_OR_RETURN(
-      const std::unique_ptr<BufferOwner> buffer,
+      const std::shared_ptr<BufferOwner> buffer,
       communicator_->AllocateBuffer(std::min(packed_bytes, kBroadcastBytes),
                                     DType::kUInt8));
   std::vector<Span> pack;
   int64_t pack_bytes = 0;
   for (const Span& span : spans) {
     if (span.bytes() >= kBroadcastBytes) {
-      const absl::Status status =
-          communicator_->Broadcast(AsBytes(span), 0)->Wait(options_.timeout);
-      if (!status.ok()) return Fail(WithPrefix("broadcast: ", status));
+      COXSWAIN_RETURN_IF_ERROR(Broadcast(AsBytes(span), nullptr));
       continue;
     }
     if (pack_bytes + span.bytes() > kBroadcastBytes) {
-      COXSWAIN_RETURN_IF_ERROR(BroadcastPacked(pack, buffer->span()));
+      COXSWAIN_RETURN_IF_ERROR(BroadcastPacked(pack, buffer));
       pack.clear();
       pack_bytes = 0;
     }
     pack.push_back(span);
     pack_bytes += span.bytes();
   }
-  return BroadcastPacked(pack, buffer->span());
+  return BroadcastPacked(pack, buffer);
 }
 
 absl::Status Reducer::BroadcastPacked(const std::vector<Span>& spans,
-                                      Span buffer) {
-  char* const bytes = static_cast<char*>(buffer.data);
+                                      std::shared_ptr<BufferOwner> buffer) {
+  const Span packed = buffer->span();
+  char* const bytes = static_cast<char*>(packed.data);
   int64_t total = 0;
   for (const Span& span : spans) {
     CopyBytes(bytes + total, span.data, span.bytes());
     total += span.bytes();
   }
   if (total == 0) return absl::OkStatus();
-  const absl::Status status =
-      communicator_->Broadcast(buffer.Slice(0, total), 0)
-          ->Wait(options_.timeout);
-  if (!status.ok()) return Fail(WithPrefix("broadcast: ", status));
+  COXSWAIN_RETURN_IF_ERROR(Broadcast(packed.Slice(0, total), buffer));
   int64_t offset = 0;
   for (const Span& span : spans) {
     CopyBytes(span.data, bytes + offset, span.bytes());
     offset += span.bytes();
   }
   return absl::OkStatus();
+}
+
+absl::Status Reducer::Broadcast(Span span,
+                                std::shared_ptr<BufferOwner> memory) {
+  const WorkPtr work = communicator_->Broadcast(span, 0);
+  work->OnDone([memory = std::move(memory)](const absl::Status&) {});
+  const absl::Status status = work->Wait(options_.timeout);
+  if (status.ok()) return status;
+  const absl::Status failed = Fail(WithPrefix("broadcast: ", status));
+  // Aborted, it ends soon; until then it uses the caller's memory.
+  (void)work->Wait(options_.timeout);
+  return failed;
 }
 
 }  // namespace coxswain

@@ -21,7 +21,9 @@ namespace coxswain {
 
 struct ReducerOptions {
   BucketPlanOptions buckets;
-  // The longest that one collective, or Finish, may take.
+  // The longest that one collective, or Finish, may take. The communicator has
+  // a bound of its own, SessionOptions::collective_timeout: the shorter one
+  // counts, so raise both for slow exchanges.
   absl::Duration timeout = absl::Minutes(5);
   Clock* clock = Clock::Real();  // for BucketTiming
 };
@@ -50,10 +52,10 @@ struct BucketTiming {
 // called contributes zeros, and receives the average like all others.
 //
 // Errors: any error in a step (of the hook, of a collective, of the caller)
-// aborts the communicator, so that the peers do not wait, and rolls the hook
-// back. The reducer is broken from then on: everything returns the first
-// error, which names rank, step and bucket. The contents of the buckets are
-// then undefined.
+// aborts the communicator, which also ends the waiting of its peers (over gloo
+// with UNAVAILABLE, as for any broken connection), and rolls the hook back. The
+// reducer is broken from then on: everything returns the first error, which
+// names rank, step and bucket. The contents of the buckets are then undefined.
 //
 // Threading: BeginStep, Finish, Commit, Rollback, BroadcastFromRoot are for
 // one thread at a time. MarkReady is safe from any thread between BeginStep
@@ -117,7 +119,9 @@ class Reducer {
   std::vector<BucketTiming> timings() const;
 
   // Copies rank 0's data to all ranks, small spans packed together. Between
-  // steps. All ranks pass spans of the same sizes in the same order.
+  // steps. All ranks pass spans of the same sizes in the same order. An error
+  // is returned once nothing uses the spans any more, or, where the aborted
+  // communicator does not end, another options.timeout later.
   absl::Status BroadcastFromRoot(const std::vector<Span>& spans);
 
  private:
@@ -150,7 +154,11 @@ class Reducer {
   absl::Status Fail(absl::Status status);
   absl::Status InBucket(int bucket, const absl::Status& status) const;
   bool WaitForExchangeThread(absl::Duration timeout);
-  absl::Status BroadcastPacked(const std::vector<Span>& spans, Span buffer);
+  absl::Status BroadcastPacked(const std::vector<Span>& spans,
+                               std::shared_ptr<BufferOwner> buffer);
+  // Rank 0's bytes to all ranks. `memory`, if any, lives until the collective
+  // has ended, even past a timeout.
+  absl::Status Broadcast(Span span, std::shared_ptr<BufferOwner> memory);
 
   const ReducerOptions options_;
   const std::vector<ParameterSpec> parameters_;

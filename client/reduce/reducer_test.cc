@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/fake_clock.h"
 #include "base/random.h"
+#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "client/comm/gated/gated_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
@@ -439,6 +440,55 @@ TEST(ReducerTest, BroadcastsSmallAndLargeSpansFromRankZero) {
       EXPECT_TRUE(value == expected);
     }
   });
+}
+
+// Its broadcasts end when the test says so, aborted or not.
+class DeafCommunicator : public LoopbackCommunicator {
+ public:
+  absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
+      int64_t count, DType dtype) override {
+    COXSWAIN_ASSIGN_OR_RETURN(
+        auto buffer, LoopbackCommunicator::AllocateBuffer(count, dtype));
+    ++buffers;
+    return std::make_unique<CountedBuffer>(std::move(buffer), &buffers);
+  }
+
+  const WorkPtr broadcast = std::make_shared<Work>();
+  std::atomic<int> buffers{0};  // alive
+
+ protected:
+  WorkPtr DoBroadcast(Span, int) override { return broadcast; }
+
+ private:
+  class CountedBuffer : public BufferOwner {
+   public:
+    CountedBuffer(std::unique_ptr<BufferOwner> buffer, std::atomic<int>* count)
+        : buffer_(std::move(buffer)), count_(count) {}
+    ~CountedBuffer() override { --*count_; }
+    Span span() const override { return buffer_->span(); }
+
+   private:
+    const std::unique_ptr<BufferOwner> buffer_;
+    std::atomic<int>* const count_;
+  };
+};
+
+TEST(ReducerTest, ABroadcastPastItsTimeoutKeepsItsMemoryUntilItEnds) {
+  DeafCommunicator communicator;
+  AverageHook hook;
+  ReducerOptions options = OneBucketEach();
+  options.timeout = absl::Milliseconds(10);
+  ASSERT_OK_AND_ASSIGN(
+      const auto reducer,
+      Reducer::Create(options, Parameters(1), &hook, &communicator));
+  const int before = communicator.buffers;
+  std::vector<float> value(3);
+  EXPECT_THAT(
+      reducer->BroadcastFromRoot({SpanOf(&value)}),
+      StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("broadcast: ")));
+  EXPECT_EQ(communicator.buffers, before + 1);
+  communicator.broadcast->Complete(absl::AbortedError("at last"));
+  EXPECT_EQ(communicator.buffers, before);
 }
 
 TEST(ReducerTest, TimesEachBucketByTheInjectedClock) {

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/rpc/cancel_signal.h"
+#include "base/cancel_signal.h"
 #include "google/protobuf/message_lite.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/group.pb.h"
@@ -48,8 +48,9 @@ struct StreamCallbacks {
 // The Attach stream, to which requests are written as well.
 class AttachStream : public EventStream {
  public:
-  // Queues a request; dropped if the stream has ended.
-  virtual void Send(const v1::AttachRequest& request) = 0;
+  // Queues a request. False if it was not taken: the stream has ended, or too
+  // many requests wait.
+  virtual bool Send(const v1::AttachRequest& request) = 0;
 };
 
 class UploadStream {

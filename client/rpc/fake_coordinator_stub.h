@@ -42,6 +42,11 @@ class FakeAttachment {
     MutexLock lock(&callback_mutex_);
     closed_ = true;
   }
+  // Whether either end has closed the stream.
+  bool closed() {
+    MutexLock lock(&callback_mutex_);
+    return closed_;
+  }
 
   void Received(const v1::AttachRequest& request) {
     MutexLock lock(&mutex_);
@@ -163,8 +168,9 @@ class FakeCoordinatorStub : public CoordinatorStub {
     explicit ClientEnd(std::shared_ptr<FakeAttachment> attachment)
         : attachment_(std::move(attachment)) {}
     ~ClientEnd() override { attachment_->Close(); }
-    void Send(const v1::AttachRequest& request) override {
+    bool Send(const v1::AttachRequest& request) override {
       attachment_->Received(request);
+      return true;
     }
 
    private:

@@ -124,8 +124,8 @@ class GrpcAttachStream : public AttachStream {
   }
   ~GrpcAttachStream() override { reactor_.Stop(); }
 
-  void Send(const v1::AttachRequest& request) override {
-    reactor_.Send(request);
+  bool Send(const v1::AttachRequest& request) override {
+    return reactor_.Send(request);
   }
 
  private:
@@ -145,11 +145,12 @@ class GrpcAttachStream : public AttachStream {
 
     // gRPC never calls back from within StartWrite, so it is safe under the
     // lock, which keeps it from running after the hold has gone.
-    void Send(const v1::AttachRequest& request) {
+    bool Send(const v1::AttachRequest& request) {
       MutexLock lock(&mutex_);
-      if (ended_ || writes_.size() >= kMaxQueuedWrites) return;
+      if (ended_ || writes_.size() >= kMaxQueuedWrites) return false;
       writes_.push_back(request);
       if (writes_.size() == 1) StartWrite(&writes_.front());
+      return true;
     }
 
     void OnWriteDone(bool ok) override {
@@ -352,6 +353,14 @@ std::shared_ptr<CoordinatorStub> MakeGrpcCoordinatorStub(
   // Only callers know what may be repeated.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetMaxReceiveMessageSize(64 << 20);
+  // Errors travel, with their details, in the trailing metadata.
+  arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, 64 << 10);
+  // A coordinator whose host is gone sends nothing that would end a stream.
+  // The coordinator allows a ping each second.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   return std::make_shared<GrpcCoordinatorStub>(
       address, grpc::CreateCustomChannel(
                    address, grpc::InsecureChannelCredentials(), arguments));

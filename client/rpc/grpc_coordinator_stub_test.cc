@@ -181,12 +181,14 @@ TEST_F(GrpcCoordinatorStubTest, AttachCarriesEventsInOrderAndItsEnd) {
     ended.Notify();
   };
   const auto stream = stub_->Attach(callbacks);
-  for (int64_t step = 1; step <= 5; ++step) stream->Send(HeartbeatOf(step));
+  for (int64_t step = 1; step <= 5; ++step) {
+    EXPECT_TRUE(stream->Send(HeartbeatOf(step)));
+  }
   stream->Send(HeartbeatOf(-1));
   ASSERT_TRUE(ended.Wait());
   EXPECT_EQ(reasons, "12345");
   EXPECT_THAT(end, StatusIs(absl::StatusCode::kAborted, HasSubstr("over")));
-  stream->Send(HeartbeatOf(6));  // Dropped.
+  EXPECT_FALSE(stream->Send(HeartbeatOf(6)));
 }
 
 TEST_F(GrpcCoordinatorStubTest, NoCallbackRunsAfterAStreamIsDestroyed) {

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "client/rpc/cancel_signal.h"
+#include "base/cancel_signal.h"
 #include "client/rpc/coordinator_stub.h"
 #include "client/rpc/retrying_coordinator_stub.h"
 

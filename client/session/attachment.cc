@@ -108,7 +108,7 @@ void Attachment::Run() {
       attached_ = false;
       lost_since_ = policy.clock->Now();
       backoff.Reset();
-      if (IsLostConnection(*end)) {
+      if (IsLostConnection(*end) && !leaving_) {
         LogWarning("coordinator_lost",
                    {{"job", membership_->job()},
                     {"coordinator", membership_->stub().address()},
@@ -124,11 +124,11 @@ void Attachment::Run() {
     } else if (GraceOverLocked()) {
       EndLocked(
           Unreachable(membership_->stub().address(), options_.grace, *end));
-    } else {
+    } else if (!leaving_) {
       changed_.WaitFor(&mutex_, backoff.Next(),
-                       [this]() { return FinishedLocked(); });
+                       [this]() { return FinishedLocked() || leaving_; });
     }
-    if (FinishedLocked()) break;
+    if (FinishedLocked() || leaving_) break;
   }
   absl::Status end;
   {
@@ -153,7 +153,9 @@ std::unique_ptr<AttachStream> Attachment::OpenStream() {
   auto stream = membership_->stub().Attach(std::move(callbacks));
   v1::AttachRequest request;
   *request.mutable_hello()->mutable_fence() = membership_->fence();
-  stream->Send(request);
+  // The first request of a stream: not taken only if it has ended already,
+  // which on_end tells.
+  (void)stream->Send(request);
   return stream;
 }
 
@@ -183,7 +185,7 @@ std::optional<absl::Status> Attachment::ServeOneStream() {
     if (!attached) continue;
     v1::AttachRequest request;
     *request.mutable_heartbeat() = progress_();
-    stream->Send(request);
+    (void)stream->Send(request);  // the next one says the same and more
   }
 }
 

@@ -49,7 +49,9 @@ class Attachment {
   // Another answer has shown that the fence is stale.
   void NoteStale(const absl::Status& status);
 
-  // From now on the end of the stream is expected and not reported.
+  // From now on the end of the stream is expected: it is not reported, and
+  // the stream is not opened again. Until Stop it stays open, so that the
+  // coordinator hears of the Leave before the stream ends.
   void Leaving();
 
   // Closes the stream and waits for the thread. Not from `on_end`.
@@ -65,7 +67,7 @@ class Attachment {
   // Whether the silence of the coordinator has outlasted the grace.
   bool GraceOverLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool FinishedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || leaving_ || !end_.ok();
+    return stopping_ || !end_.ok();
   }
   void EndLocked(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

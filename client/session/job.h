@@ -20,7 +20,7 @@ struct JobManifest {
   int accumulation_steps = 1;
   std::vector<ParameterSpec> parameters;  // in registration order
   // Further settings that change results or the order of collectives: bucket
-  // caps, seed.
+  // caps, seed. Session::Join adds "library_version".
   std::map<std::string, std::string> settings;
 };
 

@@ -108,6 +108,12 @@ absl::Status Refused(const SessionOptions& options,
   return status;
 }
 
+// Whether only processes on the same host can reach this address.
+bool IsLoopback(absl::string_view address) {
+  return address == "localhost" || address == "::1" ||
+         absl::StartsWith(address, "127.");
+}
+
 absl::StatusOr<v1::JoinResponse> AskOnce(const SessionOptions& options,
                                          CoordinatorStub& stub,
                                          absl::Duration left,
@@ -148,6 +154,21 @@ absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,
     never.WaitFor(std::min(backoff.Next(), left));
   }
   return NeverAnswered(options, last);
+}
+
+absl::Status CheckAddresses(const v1::JoinResponse& joined) {
+  const v1::Member* local = nullptr;
+  bool several_hosts = false;
+  for (const v1::Member& member : joined.members()) {
+    if (local == nullptr && IsLoopback(member.address())) local = &member;
+    several_hosts = several_hosts || member.host() != joined.members(0).host();
+  }
+  if (local == nullptr || !several_hosts) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "rank ", local->rank(), " on host ", local->host(), " listens at ",
+      local->address(), ", where workers on the other hosts cannot reach it. ",
+      "Set COXSWAIN_BIND_ADDRESS on that host, or give its `coxswain run` ",
+      "--bind-address, to an address of its network"));
 }
 
 }  // namespace coxswain

@@ -13,6 +13,7 @@
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "base/version.h"
 #include "client/session/attachment.h"
 #include "client/session/join.h"
 
@@ -82,6 +83,7 @@ v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
   }
   wire->mutable_settings()->insert(manifest.settings.begin(),
                                    manifest.settings.end());
+  (*wire->mutable_settings())["library_version"] = kVersion;
   return request;
 }
 
@@ -178,6 +180,8 @@ class Session::Core {
   std::map<std::string, std::shared_ptr<ProcessGroup>> groups_
       ABSL_GUARDED_BY(mutex_);
   std::set<std::string> connecting_ ABSL_GUARDED_BY(mutex_);
+  // Why it could not be connected, by communicator id: an id is used once.
+  std::map<std::string, absl::Status> failed_ ABSL_GUARDED_BY(mutex_);
 
   // Its thread calls OnEnd and Progress.
   std::shared_ptr<Attachment> attachment_;
@@ -296,6 +300,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::Core::Obtain(
     }
     const auto existing = groups_.find(id);
     if (existing != groups_.end()) return existing->second;
+    const auto failed = failed_.find(id);
+    if (failed != failed_.end()) return failed->second;
     connecting_.insert(id);
   }
   const ProcessGroup::ConnectOptions connect{options.backend, options.address,
@@ -305,6 +311,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::Core::Obtain(
   const absl::Status kept = group.ok() ? Keep(*group) : group.status();
   {
     MutexLock lock(&mutex_);
+    if (!group.ok()) failed_.emplace(id, group.status());
     connecting_.erase(id);
     connected_.NotifyAll();
   }
@@ -363,9 +370,11 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(
                             JoinJob(options, *stub, &request));
   options.address = request.address();
   auto core = std::make_unique<Core>(std::move(options), stub, joined);
-  const absl::Status attached = core->Attach(joined);
+  absl::Status attached = core->Attach(joined);
+  if (attached.ok()) attached = CheckAddresses(joined);
   if (!attached.ok()) {
-    core->Leave("could not attach", /*failed=*/true, kDestructorTimeout)
+    core->Leave(absl::StrCat("could not take part: ", attached.message()),
+                /*failed=*/true, kDestructorTimeout)
         .IgnoreError();
     return attached;
   }

@@ -50,7 +50,9 @@ class Session {
   //   DEADLINE_EXCEEDED    the coordinator never answered, or members are
   //                        missing; the message says which, and what to do
   //   FAILED_PRECONDITION  the manifest differs from that of the job; the
-  //                        message lists the differences
+  //                        message lists the differences. Or the members are
+  //                        on several hosts and one has an address that only
+  //                        its own host can reach
   //   and as Rendezvous.Join
   static absl::StatusOr<std::unique_ptr<Session>> Join(
       SessionOptions options, const JobManifest& manifest);
@@ -71,12 +73,14 @@ class Session {
   const std::vector<JobMember>& members() const;
 
   // All ranks. Connected by the first call, which blocks until every rank has
-  // called, at most options.collective_timeout; later calls return the same.
+  // called, at most options.collective_timeout or until the generation ends;
+  // later calls return the same.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> World();
 
   // A group of these ranks, in this order; called by each of them. The name
   // has 1 to 128 characters of [A-Za-z0-9._:/-]. Blocks as World. A group
-  // that exists already is returned again.
+  // that exists already is returned again; so is the error of one that could
+  // not be connected, of which peers may hold half.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroup(
       absl::string_view name, const std::vector<int>& ranks);
 

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -11,8 +12,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "client/comm/registry.h"
 
 namespace coxswain {
 namespace {
@@ -166,9 +169,11 @@ absl::StatusOr<SessionOptions> SessionOptions::FromVariables(
   COXSWAIN_RETURN_IF_ERROR(ReadId(get, "COXSWAIN_INCARNATION", &incarnation));
   options.incarnation = Incarnation(incarnation);
   const std::string backend = Text(get, "COXSWAIN_BACKEND");
-  if (!backend.empty() && backend != "auto" && backend != "gloo" &&
-      backend != "loopback") {
-    return Invalid("COXSWAIN_BACKEND", backend, "auto, gloo or loopback");
+  const std::vector<std::string> backends = BackendNames();
+  if (!backend.empty() &&
+      std::find(backends.begin(), backends.end(), backend) == backends.end()) {
+    return Invalid("COXSWAIN_BACKEND", backend,
+                   absl::StrCat("one of: ", absl::StrJoin(backends, ", ")));
   }
   if (!backend.empty()) options.backend = backend;
   options.address = Text(get, "COXSWAIN_BIND_ADDRESS");

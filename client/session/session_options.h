@@ -28,7 +28,8 @@ struct SessionOptions {
   //   COXSWAIN_WORLD_SIZE        workers of the job; default: the manifest's
   //   COXSWAIN_LAUNCHER_ID       a number, decimal or 0x...; default: none
   //   COXSWAIN_INCARNATION       likewise; default: random
-  //   COXSWAIN_BACKEND           auto, gloo, loopback; default auto
+  //   COXSWAIN_BACKEND           a name of client/comm/registry.h; default
+  //                              auto
   //   COXSWAIN_BIND_ADDRESS      `address`; default: found by the route
   //   COXSWAIN_JOIN_TIMEOUT      such as 90s or 5m, or plain seconds; default
   //                              5m
@@ -56,6 +57,8 @@ struct SessionOptions {
 
   absl::Duration join_timeout = absl::Minutes(5);
   std::string backend = "auto";
+  // How long a communicator waits for peers, when connecting and within a
+  // collective. ReducerOptions::timeout bounds gradient exchanges as well.
   absl::Duration collective_timeout = absl::Minutes(5);
   // How long a lost stream to the coordinator may take to come back.
   absl::Duration reattach_grace = absl::Seconds(30);

@@ -93,6 +93,12 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair("COXSWAIN_JOIN_TIMEOUT", "soon"),
                       std::pair("COXSWAIN_JOIN_TIMEOUT", "-5s")));
 
+TEST(SessionOptionsTest, AnUnknownBackendListsThoseOfTheRegistry) {
+  EXPECT_THAT(Read({{"COXSWAIN_BACKEND", "nccl2"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("one of: auto, gloo, loopback")));
+}
+
 TEST(SessionOptionsTest, ALocalRankPastTheLocalWorldIsAnError) {
   EXPECT_THAT(
       Read({{"COXSWAIN_LOCAL_RANK", "2"}, {"COXSWAIN_LOCAL_WORLD_SIZE", "2"}}),

@@ -12,6 +12,7 @@
 #include "base/fake_clock.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"
+#include "base/version.h"
 #include "client/rpc/fake_coordinator_stub.h"
 #include "gtest/gtest.h"
 
@@ -110,6 +111,8 @@ class SessionTest : public ::testing::Test {
           v1::Member* member = response.add_members();
           *member->mutable_identity() = request.identity();
           member->set_host(request.host());
+          member->set_address(request.address());
+          if (peer_.rank() > 0) *response.add_members() = peer_;
           response.mutable_plan()->set_hook(request.manifest().hook());
           return response;
         });
@@ -132,6 +135,7 @@ class SessionTest : public ::testing::Test {
       std::make_shared<FakeCoordinatorStub>();
   SessionOptions options_;
   JobManifest manifest_;
+  v1::Member peer_;  // joins as well, if it has a rank
   std::atomic<int> joins_{0};
   Mailbox<v1::LeaveRequest> leave_;
   Mailbox<bool> waiting_;
@@ -161,6 +165,7 @@ TEST_F(SessionTest, JoinTellsTheManifestAndLearnsThePlace) {
   EXPECT_EQ(seen.manifest().parameters(0).dtype(), "float32");
   EXPECT_EQ(seen.manifest().parameters(0).shape(1), 20);
   EXPECT_EQ(seen.manifest().settings().at("seed"), "1");
+  EXPECT_EQ(seen.manifest().settings().at("library_version"), kVersion);
 }
 
 TEST_F(SessionTest, JoinWaitsForACoordinatorThatStartsLater) {
@@ -393,6 +398,102 @@ TEST_F(SessionTest, LeaveSaysWhyOnceAndKeepsTheCommunicators) {
   EXPECT_OK(world->communicator().Barrier()->Wait(absl::Seconds(20)));
   EXPECT_OK(session->Leave("again"));
   session.reset();
+}
+
+TEST_F(SessionTest, TheStreamStaysOpenUntilLeaveIsAnswered) {
+  Session* leaving = nullptr;
+  fake_->Answer<v1::LeaveRequest, v1::LeaveResponse>(
+      "Rendezvous/Leave", [&](const v1::LeaveRequest&, const CallOptions&) {
+        leaving->ReportProgress(99);
+        EXPECT_TRUE(fake_->AttachmentNumber(0)->WaitForRequest(
+            [](const v1::AttachRequest& request) {
+              return request.heartbeat().step() == 99;
+            }));
+        EXPECT_FALSE(fake_->AttachmentNumber(0)->closed());
+        return v1::LeaveResponse();
+      });
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  leaving = session.get();
+  ASSERT_OK(session->Leave("done"));
+  EXPECT_TRUE(fake_->AttachmentNumber(0)->closed());
+}
+
+TEST_F(SessionTest, AStreamThatEndsWhileLeavingIsNotOpenedAgain) {
+  std::atomic<int> opened{0};
+  fake_->OnAttach([&opened](FakeAttachment& stream) {
+    ++opened;
+    stream.Attached();
+  });
+  fake_->Answer<v1::LeaveRequest, v1::LeaveResponse>(
+      "Rendezvous/Leave", [this](const v1::LeaveRequest&, const CallOptions&) {
+        fake_->AttachmentNumber(0)->End(absl::OkStatus());
+        return v1::LeaveResponse();
+      });
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  ASSERT_OK(session->Leave("done"));
+  EXPECT_EQ(opened, 1);
+  EXPECT_THAT(session->status(),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("done")));
+}
+
+TEST_F(SessionTest, AGroupThatCouldNotBeConnectedStaysFailed) {
+  std::atomic<int> published{0};
+  fake_->Answer<v1::SetRequest, v1::SetResponse>(
+      "Store/Set",
+      [&](const v1::SetRequest&,
+          const CallOptions&) -> absl::StatusOr<v1::SetResponse> {
+        ++published;
+        return absl::ResourceExhaustedError("the store is full");
+      });
+  options_.backend = "gloo";
+  options_.address = "127.0.0.1";
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  const auto full = StatusIs(absl::StatusCode::kResourceExhausted,
+                             HasSubstr("the store is full"));
+  EXPECT_THAT(session->CreateGroup("pair", {0, 1}), full);
+  EXPECT_THAT(session->CreateGroup("pair", {0, 1}), full);
+  EXPECT_EQ(published, 1);
+}
+
+TEST_F(SessionTest, AnAbortEndsConnectingAGroup) {
+  fake_->Answer<v1::SetRequest, v1::SetResponse>(
+      "Store/Set", [](const v1::SetRequest&, const CallOptions&) {
+        return v1::SetResponse();
+      });
+  options_.backend = "gloo";
+  options_.address = "127.0.0.1";
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  Mailbox<absl::Status> got;
+  std::thread creator([&]() {
+    got.Put(session->CreateGroup("pair", {0, 1}).status());
+  });
+  ASSERT_TRUE(waiting_.Wait());
+  fake_->AttachmentNumber(0)->Event(AbortEvent());
+  EXPECT_THAT(got.Take(), StatusIs(absl::StatusCode::kAborted,
+                                   HasSubstr("rank 1 on host-b was lost")));
+  creator.join();
+}
+
+TEST_F(SessionTest, ALoopbackAddressAmongSeveralHostsIsRefused) {
+  peer_.set_rank(1);
+  peer_.set_host("host-b");
+  peer_.set_address("127.0.1.1");
+  options_.host = "host-a";
+  options_.address = "10.0.0.1";
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                               AllOf(HasSubstr("rank 1 on host host-b"),
+                                     HasSubstr("127.0.1.1"),
+                                     HasSubstr("COXSWAIN_BIND_ADDRESS"))));
+  EXPECT_TRUE(leave_.Take().failed());
+}
+
+TEST_F(SessionTest, LoopbackAddressesOnOneHostAreFine) {
+  peer_.set_rank(1);
+  peer_.set_host("host-a");
+  peer_.mutable_identity()->set_node("another-node");
+  peer_.set_address("127.0.0.1");
+  options_.host = "host-a";
+  EXPECT_OK(Join());
 }
 
 TEST_F(SessionTest, AFailedLeaveAbortsTheCommunicators) {

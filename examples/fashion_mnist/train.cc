@@ -39,7 +39,8 @@ void AddOptions(CLI::App& app, TrainerOptions& options, bool& events,
   app.add_option("--learning-rate", options.learning_rate, "of SGD")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "of weights, order and hook")
+  app.add_option("--seed", options.seed,
+                 "of the weights and of the images' order")
       ->capture_default_str();
   app.add_option("--data", options.data, "folder of the packaged images")
       ->capture_default_str();

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "client/session/explain.h"
 #include "client/torch/manifest.h"
+#include "hooks/planned_hook.h"
 #include "hooks/registry.h"
 
 namespace coxswain::examples {
@@ -49,6 +50,7 @@ absl::Status Trainer::Connect() {
                             torch::DescribeJob(*network_, hook, ddp_options));
   manifest.settings["seed"] = absl::StrCat(options_.seed);
   manifest.settings["batch"] = absl::StrCat(options_.batch);
+  manifest.settings["learning_rate"] = absl::StrCat(options_.learning_rate);
   manifest.settings["epochs"] = absl::StrCat(options_.epochs);
 
   COXSWAIN_ASSIGN_OR_RETURN(const SessionOptions session_options,
@@ -57,7 +59,7 @@ absl::Status Trainer::Connect() {
   COXSWAIN_ASSIGN_OR_RETURN(world_, session_->World());
   ddp_options.accumulation_steps = session_->plan().accumulation_steps;
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> gradient_hook,
-                            MakeHook(session_->plan().hook));
+                            MakePlannedHook(session_->plan()));
   COXSWAIN_ASSIGN_OR_RETURN(ddp_, torch::DistributedDataParallel::Create(
                                       network_, &world_->communicator(),
                                       std::move(gradient_hook), ddp_options));
@@ -165,7 +167,8 @@ void Trainer::CountStep(double loss, int64_t payload, bool compressed) {
 
 absl::StatusOr<double> Trainer::TestAccuracy() {
   ::torch::NoGradGuard no_grad;
-  int64_t right = 0;
+  // Outlives this function if a peer stalls and the wait below gives up.
+  const auto right = std::make_shared<int64_t>(0);
   const int64_t stride = kTestBatch * session_->world_size();
   for (int64_t first = session_->rank() * kTestBatch; first < test_.count();
        first += stride) {
@@ -174,15 +177,16 @@ absl::StatusOr<double> Trainer::TestAccuracy() {
     for (int64_t i = first; i < end; ++i) indices.push_back(i);
     const Batch batch = MakeBatch(test_, indices);
     const auto guesses = network_->Forward(batch.images).argmax(1);
-    right += guesses.eq(batch.labels).sum().item<int64_t>();
+    *right += guesses.eq(batch.labels).sum().item<int64_t>();
   }
   Span sum;
-  sum.data = &right;
+  sum.data = right.get();
   sum.count = 1;
   sum.dtype = DType::kInt64;
-  COXSWAIN_RETURN_IF_ERROR(
-      world_->communicator().AllReduce(sum)->Wait(absl::Minutes(5)));
-  return static_cast<double>(right) / static_cast<double>(test_.count());
+  const WorkPtr work = world_->communicator().AllReduce(sum);
+  work->OnDone([right](const absl::Status&) {});
+  COXSWAIN_RETURN_IF_ERROR(work->Wait(absl::Minutes(5)));
+  return static_cast<double>(*right) / static_cast<double>(test_.count());
 }
 
 int64_t Trainer::gradient_bytes_fp32() const {

@@ -6,20 +6,21 @@
 #include "client/session/session.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/manifest.h"
-#include "hooks/registry.h"
+#include "hooks/planned_hook.h"
 
 int main() {
   auto model = std::make_shared<torch::nn::LinearImpl>(64, 16);
   torch::optim::SGD optimizer(model->parameters(), /*lr=*/0.1);
 
-  // Six lines make it data-parallel. value() ends the program on an error.
-  auto hook = coxswain::MakeHook("powersgd(rank=1,start_step=10)").value();
-  auto manifest = coxswain::torch::DescribeJob(*model, hook->spec()).value();
+  // Five lines make it data-parallel. value() ends the program on an error.
+  auto manifest =
+      coxswain::torch::DescribeJob(*model, "powersgd(start_step=10)").value();
   auto options = coxswain::SessionOptions::FromEnvironment().value();
   auto session = coxswain::Session::Join(options, manifest).value();
   auto world = session->World().value();
   auto ddp = coxswain::torch::DistributedDataParallel::Create(
-                 model, &world->communicator(), std::move(hook))
+                 model, &world->communicator(),
+                 coxswain::MakePlannedHook(session->plan()).value())
                  .value();
 
   torch::manual_seed(session->rank());  // each rank has data of its own

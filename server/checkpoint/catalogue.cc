@@ -5,16 +5,15 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "server/membership/job_name.h"
 
 namespace coxswain::server {
 namespace {
 
-constexpr size_t kMaxJobNameBytes = 128;
 // Far above what the limits on shards and metadata allow to be written.
 constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
 
@@ -55,19 +54,6 @@ absl::Status CheckRecord(const CheckpointRecord& record, const std::string& job,
 }
 
 }  // namespace
-
-absl::Status ValidateJobName(absl::string_view job) {
-  const auto allowed = [](char c) {
-    return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
-  };
-  if (!job.empty() && job.size() <= kMaxJobNameBytes && job != "." &&
-      job != ".." && std::all_of(job.begin(), job.end(), allowed)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("a job name has 1 to ", kMaxJobNameBytes,
-                   " characters of [A-Za-z0-9._-] and is not \".\" or \"..\""));
-}
 
 absl::Status Catalogue::Load(FileSystem* file_system,
                              const std::string& folder) {
@@ -134,14 +120,15 @@ const CheckpointRecord* Catalogue::Find(absl::string_view job,
   return it == of_job->second.end() ? nullptr : &it->second;
 }
 
-const CheckpointRecord* Catalogue::FindStep(absl::string_view job,
-                                            int64_t step) const {
+std::vector<CheckpointRecord> Catalogue::OfStep(absl::string_view job,
+                                                int64_t step) const {
+  std::vector<CheckpointRecord> records;
   const auto of_job = jobs_.find(job);
-  if (of_job == jobs_.end()) return nullptr;
+  if (of_job == jobs_.end()) return records;
   for (const auto& [id, record] : of_job->second) {
-    if (record.step == step) return &record;
+    if (record.step == step) records.push_back(record);
   }
-  return nullptr;
+  return records;
 }
 
 std::vector<CheckpointRecord> Catalogue::List(absl::string_view job) const {
@@ -151,7 +138,8 @@ std::vector<CheckpointRecord> Catalogue::List(absl::string_view job) const {
   for (const auto& [id, record] : of_job->second) records.push_back(record);
   std::sort(records.begin(), records.end(),
             [](const CheckpointRecord& a, const CheckpointRecord& b) {
-              return std::tie(a.step, a.created) > std::tie(b.step, b.created);
+              return std::tie(a.created, a.generation, a.step) >
+                     std::tie(b.created, b.generation, b.step);
             });
   return records;
 }

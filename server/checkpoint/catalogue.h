@@ -19,10 +19,6 @@ namespace coxswain::server {
 inline constexpr absl::string_view kStagingSuffix = ".staging";
 inline constexpr absl::string_view kDeletedSuffix = ".deleted";
 
-// Whether a name is safe as that of a folder: 1 to 128 characters of
-// [A-Za-z0-9._-], and not "." or "..".
-absl::Status ValidateJobName(absl::string_view job);
-
 // The complete checkpoints in a folder, as an index in memory of what the
 // file system says. A part of CheckpointStore: thread-compatible.
 class Catalogue {
@@ -37,8 +33,11 @@ class Catalogue {
   // Null if there is none. Valid until the next Add or Remove.
   const CheckpointRecord* Find(absl::string_view job,
                                absl::string_view id) const;
-  const CheckpointRecord* FindStep(absl::string_view job, int64_t step) const;
-  // Newest first: by step, then by date.
+  // Those of one step: of each generation that has made one.
+  std::vector<CheckpointRecord> OfStep(absl::string_view job,
+                                       int64_t step) const;
+  // The last one made first: by date, then by generation and step. A run from
+  // scratch begins at step 0 again, so the step says nothing about the age.
   std::vector<CheckpointRecord> List(absl::string_view job) const;
   size_t CountOf(absl::string_view job) const;
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "server/membership/job_name.h"
 
 namespace coxswain::server {
 namespace {
@@ -106,20 +107,18 @@ absl::Status CheckpointStore::ValidateBegin(
 absl::StatusOr<std::string> CheckpointStore::FindToJoinLocked(
     const Fence& fence, int64_t step, int shards,
     const std::map<std::string, std::string>& metadata) const {
-  const auto ended = ended_.find(fence.job);
-  if (ended != ended_.end() && !(ended->second < fence.generation)) {
-    return absl::AbortedError(absl::StrCat(
-        "generation ", fence.generation.value(), " has ended; join again"));
-  }
-  if (const CheckpointRecord* complete = catalogue_.FindStep(fence.job, step)) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        "job \"", fence.job, "\" has a complete checkpoint of step ", step,
-        " already: ", complete->id));
+  COXSWAIN_RETURN_IF_ERROR(ended_.Check(fence));
+  for (const CheckpointRecord& complete : catalogue_.OfStep(fence.job, step)) {
+    if (complete.generation != fence.generation) continue;
+    return absl::AlreadyExistsError(
+        absl::StrCat("generation ", fence.generation.value(), " of job \"",
+                     fence.job, "\" has a complete checkpoint of step ", step,
+                     " already: ", complete.id));
   }
   for (const auto& [id, open] : open_) {
     const CheckpointRecord& record = open.record;
     if (record.job != fence.job || record.step != step ||
-        open.generation != fence.generation) {
+        record.generation != fence.generation) {
       continue;
     }
     if (record.shard_count != shards) {
@@ -137,12 +136,24 @@ absl::StatusOr<std::string> CheckpointStore::FindToJoinLocked(
   return std::string();
 }
 
-absl::Status CheckpointStore::CheckRoomLocked(absl::string_view job) const {
+absl::Status CheckpointStore::CheckRoomLocked(absl::string_view job,
+                                              int64_t step) const {
   if (open_.size() >= limits_.max_open_checkpoints) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the limit max_open_checkpoints of ", limits_.max_open_checkpoints,
         " is reached; commit or delete one"));
   }
+  const size_t open_of_job = std::count_if(
+      open_.begin(), open_.end(),
+      [&](const auto& entry) { return entry.second.record.job == job; });
+  if (open_of_job >= limits_.max_open_checkpoints_per_job) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the limit max_open_checkpoints_per_job of ",
+                     limits_.max_open_checkpoints_per_job,
+                     " is reached by job \"", job, "\"; commit or delete one"));
+  }
+  // One that takes another's place needs no room of its own.
+  if (!catalogue_.OfStep(job, step).empty()) return absl::OkStatus();
   if (catalogue_.CountOf(job) >= limits_.max_checkpoints_per_job) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the limit max_checkpoints_per_job of ",
@@ -157,7 +168,7 @@ absl::StatusOr<std::string> CheckpointStore::Begin(
     const std::map<std::string, std::string>& metadata) {
   COXSWAIN_RETURN_IF_ERROR(ValidateBegin(fence, step, shards, metadata));
   OpenCheckpoint open;
-  open.generation = fence.generation;
+  open.record.generation = fence.generation;
   open.record.id = absl::StrFormat("step-%012d-%016x", step, random_->NextId());
   open.record.job = fence.job;
   open.record.step = step;
@@ -173,7 +184,7 @@ absl::StatusOr<std::string> CheckpointStore::Begin(
     COXSWAIN_ASSIGN_OR_RETURN(std::string id,
                               FindToJoinLocked(fence, step, shards, metadata));
     if (!id.empty()) return id;
-    COXSWAIN_RETURN_IF_ERROR(CheckRoomLocked(fence.job));
+    COXSWAIN_RETURN_IF_ERROR(CheckRoomLocked(fence.job, step));
   }
   COXSWAIN_RETURN_IF_ERROR(file_system_->MakeFolder(JobFolder(fence.job)));
   COXSWAIN_RETURN_IF_ERROR(file_system_->SyncFolder(folder_));
@@ -197,7 +208,7 @@ absl::StatusOr<CheckpointStore::OpenCheckpoint*>
 CheckpointStore::FindOpenLocked(const Fence& fence, absl::string_view id) {
   const auto it = open_.find(id);
   if (it == open_.end() || it->second.record.job != fence.job ||
-      it->second.generation != fence.generation) {
+      it->second.record.generation != fence.generation) {
     return NoSuchOpen(id);
   }
   return &it->second;
@@ -344,6 +355,7 @@ absl::StatusOr<CheckpointRecord> CheckpointStore::Commit(const Fence& fence,
                                   {"checkpoint", id},
                                   {"shards", open.record.shard_count},
                                   {"bytes", open.record.TotalBytes()}});
+  DeleteSuperseded(open.record);
   return open.record;
 }
 
@@ -353,41 +365,83 @@ std::vector<CheckpointRecord> CheckpointStore::List(
   return catalogue_.List(job);
 }
 
-absl::StatusOr<std::unique_ptr<ShardDownload>> CheckpointStore::StartDownload(
-    absl::string_view job, absl::string_view id, int shard) const {
-  std::string path;
-  ShardRecord wanted;
-  {
-    MutexLock lock(&mutex_);
-    const CheckpointRecord* record = catalogue_.Find(job, id);
-    if (record == nullptr) {
-      return absl::NotFoundError(absl::StrCat(
-          "job \"", job, "\" has no complete checkpoint \"", id, "\""));
-    }
-    const auto it = record->shards.find(shard);
-    if (it == record->shards.end()) {
-      return absl::NotFoundError(
-          absl::StrCat("checkpoint ", id, " has shards 0 to ",
-                       record->shard_count - 1, ", not ", shard));
-    }
-    wanted = it->second;
-    path = absl::StrCat(FinalFolder(*record), "/", wanted.file);
+absl::StatusOr<std::pair<std::string, ShardRecord>>
+CheckpointStore::AdmitDownload(absl::string_view job, absl::string_view id,
+                               int shard) {
+  MutexLock lock(&mutex_);
+  const CheckpointRecord* record = catalogue_.Find(job, id);
+  if (record == nullptr) {
+    return absl::NotFoundError(absl::StrCat(
+        "job \"", job, "\" has no complete checkpoint \"", id, "\""));
   }
+  const auto it = record->shards.find(shard);
+  if (it == record->shards.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("checkpoint ", id, " has shards 0 to ",
+                     record->shard_count - 1, ", not ", shard));
+  }
+  if (open_downloads_ >= limits_.max_open_downloads) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the limit max_open_downloads of ",
+                     limits_.max_open_downloads, " is reached; try later"));
+  }
+  ++open_downloads_;
+  return std::make_pair(
+      absl::StrCat(FinalFolder(*record), "/", it->second.file), it->second);
+}
+
+void CheckpointStore::DownloadEnded() {
+  MutexLock lock(&mutex_);
+  --open_downloads_;
+}
+
+absl::StatusOr<std::unique_ptr<ShardDownload>> CheckpointStore::StartDownload(
+    absl::string_view job, absl::string_view id, int shard) {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto admitted, AdmitDownload(job, id, shard));
+  const auto& [path, wanted] = admitted;
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = file_system_->Open(path);
-  if (absl::IsNotFound(file.status())) {
+  absl::StatusOr<int64_t> size = int64_t{0};
+  if (file.ok()) {
+    size = (*file)->Size();
+  } else {
+    size = file.status();
+  }
+  if (size.ok() && *size == wanted.bytes) {
+    return std::make_unique<ShardDownload>(*std::move(file), wanted,
+                                           limits_.max_chunk_bytes,
+                                           [this] { DownloadEnded(); });
+  }
+  DownloadEnded();
+  if (absl::IsNotFound(size.status())) {
     return absl::DataLossError(absl::StrCat(
         "shard ", shard, " of checkpoint ", id,
         " is gone from the coordinator's disk; use an older checkpoint"));
   }
-  COXSWAIN_RETURN_IF_ERROR(file.status());
-  COXSWAIN_ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
-  if (size != wanted.bytes) {
-    return absl::DataLossError(absl::StrCat(
-        "shard ", shard, " of checkpoint ", id, " has ", size, " bytes where ",
-        wanted.bytes, " were committed; use an older checkpoint"));
+  COXSWAIN_RETURN_IF_ERROR(size.status());
+  return absl::DataLossError(absl::StrCat(
+      "shard ", shard, " of checkpoint ", id, " has ", *size, " bytes where ",
+      wanted.bytes, " were committed; use an older checkpoint"));
+}
+
+// The new one is durable: whatever fails here leaves one checkpoint too many.
+void CheckpointStore::DeleteSuperseded(const CheckpointRecord& by) {
+  std::vector<CheckpointRecord> superseded;
+  {
+    MutexLock lock(&mutex_);
+    for (CheckpointRecord& record : catalogue_.OfStep(by.job, by.step)) {
+      if (!(record.generation < by.generation)) continue;
+      catalogue_.Remove(record.job, record.id);
+      superseded.push_back(std::move(record));
+    }
   }
-  return std::make_unique<ShardDownload>(*std::move(file), std::move(wanted),
-                                         limits_.max_chunk_bytes);
+  for (CheckpointRecord& record : superseded) {
+    const std::string id = record.id;
+    const absl::Status deleted = DeleteComplete(std::move(record));
+    LogInfo("checkpoint_superseded", {{"job", by.job},
+                                      {"checkpoint", id},
+                                      {"by", by.id},
+                                      {"deleted", deleted.ToString()}});
+  }
 }
 
 absl::Status CheckpointStore::DeleteComplete(CheckpointRecord record) {
@@ -450,11 +504,10 @@ void CheckpointStore::OnGenerationEnded(absl::string_view job,
   std::vector<CheckpointRecord> discarded;
   {
     MutexLock lock(&mutex_);
-    Generation& ended = ended_[std::string(job)];
-    ended = std::max(ended, generation);
+    ended_.End(generation);
     for (auto it = open_.begin(); it != open_.end();) {
       OpenCheckpoint& open = it->second;
-      if (open.record.job != job || open.generation != generation) {
+      if (open.record.job != job || open.record.generation != generation) {
         ++it;
       } else if (open.phase == Phase::kCommitting) {
         open.abandoned = true;

@@ -21,6 +21,7 @@
 #include "server/checkpoint/shard_download.h"
 #include "server/checkpoint/shard_upload.h"
 #include "server/membership/fence.h"
+#include "server/membership/generation_guard.h"
 #include "server/storage/file_system.h"
 
 namespace coxswain::server {
@@ -32,7 +33,10 @@ struct CheckpointLimits {
   size_t max_chunk_bytes = 1 << 20;
   size_t max_metadata_bytes = 64 << 10;  // keys and values together
   size_t max_open_uploads = 512;         // each holds a file descriptor
+  size_t max_open_downloads = 512;       // and so does each of these
   size_t max_open_checkpoints = 64;
+  // So that one job cannot take the places of all others.
+  size_t max_open_checkpoints_per_job = 4;
   size_t max_checkpoints_per_job = 1000;
 };
 
@@ -57,9 +61,11 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
       const CheckpointLimits& limits, const Clock* clock, RandomSource* random);
   ~CheckpointStore() override;
 
-  // Opens a checkpoint of (job, step), or joins the open one; returns its id.
+  // Opens a checkpoint of (job, generation, step), or joins the open one;
+  // returns its id. One of this step by an earlier generation stays until the
+  // new one is committed.
   //   INVALID_ARGUMENT     bad job name, step or shard count
-  //   ALREADY_EXISTS       a complete checkpoint of this step exists
+  //   ALREADY_EXISTS       this generation has completed one of this step
   //   FAILED_PRECONDITION  the open one has other shards or metadata
   //   RESOURCE_EXHAUSTED   a limit is passed
   //   ABORTED              the generation has ended
@@ -75,20 +81,22 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
                                                            int64_t bytes,
                                                            uint32_t crc32c);
 
-  // Makes the checkpoint visible and durable; repeating it is harmless.
+  // Makes the checkpoint visible and durable, then deletes those of the same
+  // step by earlier generations; repeating it is harmless.
   //   NOT_FOUND            no such checkpoint
   //   FAILED_PRECONDITION  shards are missing; the message names them
   //   UNAVAILABLE          another Commit of it is running; try again
   absl::StatusOr<CheckpointRecord> Commit(const Fence& fence,
                                           absl::string_view id);
 
-  // Complete checkpoints of a job, newest first.
+  // Complete checkpoints of a job, the last one made first.
   std::vector<CheckpointRecord> List(absl::string_view job) const;
 
   // Starts reading one shard of a complete checkpoint. NOT_FOUND if there is
-  // none; DATA_LOSS if the file has not the size that was committed.
+  // none; DATA_LOSS if the file has not the size that was committed;
+  // RESOURCE_EXHAUSTED. The store must outlive it.
   absl::StatusOr<std::unique_ptr<ShardDownload>> StartDownload(
-      absl::string_view job, absl::string_view id, int shard) const;
+      absl::string_view job, absl::string_view id, int shard);
 
   // Removes a checkpoint, complete or open. NOT_FOUND if there is none.
   absl::Status Delete(absl::string_view job, absl::string_view id);
@@ -103,7 +111,6 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   enum class Phase { kOpen, kCommitting, kRenamed };
   struct OpenCheckpoint {
     CheckpointRecord record;  // its shards are those that are complete
-    Generation generation;
     Phase phase = Phase::kOpen;
     bool abandoned = false;  // discard it if the running commit fails
   };
@@ -124,7 +131,7 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   absl::StatusOr<OpenCheckpoint*> FindOpenLocked(const Fence& fence,
                                                  absl::string_view id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckRoomLocked(absl::string_view job) const
+  absl::Status CheckRoomLocked(absl::string_view job, int64_t step) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What Commit has to write and from which phase, or why it cannot.
   absl::StatusOr<OpenCheckpoint> PrepareCommit(const Fence& fence,
@@ -133,6 +140,11 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   void FinishCommit(const CheckpointRecord& record, bool renamed,
                     const absl::Status& status);
   absl::Status DeleteComplete(CheckpointRecord record);
+  void DeleteSuperseded(const CheckpointRecord& by);
+  // Counts a download, or says why it cannot begin.
+  absl::StatusOr<std::pair<std::string, ShardRecord>> AdmitDownload(
+      absl::string_view job, absl::string_view id, int shard);
+  void DownloadEnded();
   void RemoveFolders(const CheckpointRecord& record);
 
   absl::StatusOr<std::string> CompleteShard(const std::string& id,
@@ -154,10 +166,9 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   Catalogue catalogue_ ABSL_GUARDED_BY(mutex_);
   OpenMap open_ ABSL_GUARDED_BY(mutex_);
   size_t open_uploads_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t open_downloads_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_file_ ABSL_GUARDED_BY(mutex_) = 1;
-  // The last ended generation of each job: a request that passed the fence
-  // just before the end must not open a checkpoint after it.
-  std::map<std::string, Generation> ended_ ABSL_GUARDED_BY(mutex_);
+  GenerationGuard ended_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace coxswain::server

@@ -49,13 +49,15 @@ class CheckpointStoreTest : public testing::Test {
   }
   absl::StatusOr<std::unique_ptr<ShardUpload>> Start(const std::string& id,
                                                      int shard,
-                                                     const std::string& data) {
-    return store_->StartUpload(FenceOf(), id, shard,
+                                                     const std::string& data,
+                                                     int64_t generation = 1) {
+    return store_->StartUpload(FenceOf("job", generation), id, shard,
                                static_cast<int64_t>(data.size()), Crc32c(data));
   }
-  absl::Status Upload(const std::string& id, int shard,
-                      const std::string& data) {
-    COXSWAIN_ASSIGN_OR_RETURN(const auto upload, Start(id, shard, data));
+  absl::Status Upload(const std::string& id, int shard, const std::string& data,
+                      int64_t generation = 1) {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto upload,
+                              Start(id, shard, data, generation));
     for (size_t offset = 0; offset < data.size(); offset += 16) {
       const std::string chunk = data.substr(offset, 16);
       COXSWAIN_RETURN_IF_ERROR(
@@ -348,12 +350,60 @@ TEST_F(CheckpointStoreTest, LimitsAreNamedInTheError) {
               exhausted("max_checkpoints_per_job"));
 }
 
-TEST_F(CheckpointStoreTest, ListsNewestFirst) {
-  for (const int step : {5, 100, 20}) ASSERT_OK(Save(step, "x"));
+TEST_F(CheckpointStoreTest, ListsTheLastOneMadeFirstWhateverItsStep) {
+  for (const int step : {5, 100, 20}) {
+    ASSERT_OK(Save(step, "x"));
+    clock_.Advance(absl::Seconds(1));
+  }
   std::vector<int64_t> steps;
   for (const auto& record : store_->List("job")) steps.push_back(record.step);
-  EXPECT_THAT(steps, testing::ElementsAre(100, 20, 5));
+  EXPECT_THAT(steps, testing::ElementsAre(20, 100, 5));
   EXPECT_TRUE(store_->List("other").empty());
+}
+
+TEST_F(CheckpointStoreTest, ANewGenerationReplacesAStepOfAnEarlierOne) {
+  ASSERT_OK_AND_ASSIGN(const std::string first, Save(5, "first"));
+  ASSERT_OK(Save(6, "other step"));
+  ASSERT_OK(Save(7, "other step"));  // The limit: a replacement needs none.
+  ASSERT_OK_AND_ASSIGN(const std::string second,
+                       store_->Begin(FenceOf("job", 2), 5, 1, {}));
+  EXPECT_EQ(Download(first, 0).value_or("missing"), "first");
+  ASSERT_OK(Upload(second, 0, "second", 2));
+  ASSERT_OK(store_->Commit(FenceOf("job", 2), second));
+  EXPECT_EQ(Download(second, 0).value_or("missing"), "second");
+  EXPECT_FALSE(Download(first, 0).ok());
+  EXPECT_EQ(store_->List("job").size(), 3);
+  EXPECT_EQ(FoldersOfJob(), 3);
+  Reopen();
+  EXPECT_EQ(store_->List("job").size(), 3);
+  EXPECT_THAT(store_->Begin(FenceOf("job", 2), 5, 1, {}),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(second)));
+}
+
+TEST_F(CheckpointStoreTest, OneJobCannotTakeAllPlaces) {
+  limits_.max_open_checkpoints = 10;
+  limits_.max_open_checkpoints_per_job = 2;
+  Reopen();
+  ASSERT_OK(store_->Begin(FenceOf("a"), 1, 1, {}));
+  ASSERT_OK(store_->Begin(FenceOf("a"), 2, 1, {}));
+  EXPECT_THAT(store_->Begin(FenceOf("a"), 3, 1, {}),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("max_open_checkpoints_per_job")));
+  EXPECT_OK(store_->Begin(FenceOf("b"), 3, 1, {}));
+}
+
+TEST_F(CheckpointStoreTest, DownloadsAtOnceAreLimited) {
+  limits_.max_open_downloads = 1;
+  Reopen();
+  ASSERT_OK_AND_ASSIGN(const std::string id, Save(5, "data"));
+  {
+    ASSERT_OK_AND_ASSIGN(const auto download,
+                         store_->StartDownload("job", id, 0));
+    EXPECT_THAT(store_->StartDownload("job", id, 0).status(),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("max_open_downloads")));
+  }
+  EXPECT_OK(Download(id, 0));
 }
 
 }  // namespace

@@ -42,24 +42,26 @@ class Life {
   const absl::Status& status() const { return store_.status(); }
   CheckpointStore* operator->() { return store_->get(); }
 
-  absl::Status Save(int64_t step) {
+  absl::Status Save(int64_t step, int64_t generation = 1) {
+    Fence fence = TestFence();
+    fence.generation = Generation(generation);
     COXSWAIN_RETURN_IF_ERROR(store_.status());
     CheckpointStore& store = **store_;
     COXSWAIN_ASSIGN_OR_RETURN(const std::string id,
-                              store.Begin(TestFence(), step, kShards, {}));
+                              store.Begin(fence, step, kShards, {}));
     for (int shard = 0; shard < kShards; ++shard) {
       const std::string data = ShardData(step, shard);
       COXSWAIN_ASSIGN_OR_RETURN(
           const auto upload,
-          store.StartUpload(TestFence(), id, shard,
-                            static_cast<int64_t>(data.size()), Crc32c(data)));
+          store.StartUpload(fence, id, shard, static_cast<int64_t>(data.size()),
+                            Crc32c(data)));
       const std::string first = data.substr(0, 50);
       const std::string rest = data.substr(50);
       COXSWAIN_RETURN_IF_ERROR(upload->Append(0, first, Crc32c(first)));
       COXSWAIN_RETURN_IF_ERROR(upload->Append(50, rest, Crc32c(rest)));
       COXSWAIN_RETURN_IF_ERROR(upload->Finish());
     }
-    return store.Commit(TestFence(), id).status();
+    return store.Commit(fence, id).status();
   }
 
   // Whether a complete checkpoint of this step is listed; if so, it must be
@@ -140,6 +142,32 @@ TEST_P(CrashPointTest, ACommitIsWholeOrAbsentAndTheFormerOneStays) {
   }
   EXPECT_TRUE(seen_absent);
   EXPECT_TRUE(seen_whole);
+}
+
+TEST_P(CrashPointTest,
+       AStepSavedAgainByALaterGenerationIsNeverWithoutAWholeOne) {
+  for (int64_t point = 0; point <= 40; ++point) {
+    SCOPED_TRACE(absl::StrCat("crash after mutation ", point));
+    MemoryFileSystem memory;
+    FaultFileSystem files(&memory);
+    absl::Status saved;
+    {
+      Life life(&files);
+      ASSERT_OK(life.Save(1));
+      files.CrashAfter(point);
+      saved = life.Save(1, 2);
+    }
+    files.Restart(GetParam());
+    Life next(&files);
+    ASSERT_OK(next.status());
+    EXPECT_TRUE(next.HasWhole(1));
+    if (!saved.ok()) continue;
+    bool has_new = false;
+    for (const CheckpointRecord& record : next->List("job")) {
+      has_new = has_new || record.generation == Generation(2);
+    }
+    EXPECT_TRUE(has_new) << "acknowledged, then lost";
+  }
 }
 
 TEST_P(CrashPointTest, ADeletedCheckpointIsWholeOrAbsent) {

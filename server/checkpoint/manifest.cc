@@ -36,6 +36,7 @@ Json ToJson(const CheckpointRecord& record) {
   return {{"id", record.id},
           {"job", record.job},
           {"step", record.step},
+          {"generation", record.generation.value()},
           {"shard_count", record.shard_count},
           {"metadata", record.metadata},
           {"created_unix_ms", absl::ToUnixMillis(record.created)},
@@ -47,6 +48,7 @@ CheckpointRecord FromJson(const Json& json) {
   record.id = json.at("id").get<std::string>();
   record.job = json.at("job").get<std::string>();
   record.step = json.at("step").get<int64_t>();
+  record.generation = Generation(json.value("generation", int64_t{0}));
   record.shard_count = json.at("shard_count").get<int>();
   record.metadata =
       json.at("metadata").get<std::map<std::string, std::string>>();

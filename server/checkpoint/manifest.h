@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/ids.h"
 
 namespace coxswain::server {
 
@@ -27,6 +28,7 @@ struct CheckpointRecord {
   std::string id;
   std::string job;
   int64_t step = 0;
+  Generation generation;  // that wrote it; 0 if it was not recorded
   int shard_count = 0;
   std::map<std::string, std::string> metadata;
   absl::Time created;

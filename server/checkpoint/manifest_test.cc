@@ -17,6 +17,7 @@ CheckpointRecord Example() {
   record.shard_count = 2;
   record.metadata = {{"hook", "powersgd(rank=2)"}, {"newline", "a\nb \"q\""}};
   record.created = absl::FromUnixMillis(1234567890123);
+  record.generation = Generation(3);
   record.shards[0] = {0, "shard-00000.1", 10, 0xdeadbeef};
   record.shards[1] = {1, "shard-00001.2", int64_t{5} << 32, 0};
   return record;
@@ -28,6 +29,7 @@ TEST(ManifestTest, DecodesWhatWasEncoded) {
   EXPECT_EQ(record.id, Example().id);
   EXPECT_EQ(record.job, "job");
   EXPECT_EQ(record.step, 7);
+  EXPECT_EQ(record.generation, Generation(3));
   EXPECT_EQ(record.shard_count, 2);
   EXPECT_EQ(record.metadata, Example().metadata);
   EXPECT_EQ(record.created, Example().created);
@@ -46,6 +48,7 @@ TEST(ManifestTest, ReadsVersionOne) {
       "\n";
   ASSERT_OK_AND_ASSIGN(const CheckpointRecord record, DecodeManifest(bytes));
   EXPECT_EQ(record.step, 2);
+  EXPECT_EQ(record.generation, Generation(0));
   EXPECT_EQ(record.metadata.at("k"), "v");
   EXPECT_EQ(record.shards.at(0).bytes, 3);
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,14 +23,19 @@ struct ShardChunk {
 };
 
 // Reads one shard of a complete checkpoint from its start. One thread at a
-// time. It stays readable while the checkpoint is deleted.
+// time. It stays readable while the checkpoint is deleted. `ended` is called
+// when it is destroyed.
 class ShardDownload {
  public:
   ShardDownload(std::unique_ptr<ReadableFile> file, ShardRecord shard,
-                size_t chunk_bytes)
+                size_t chunk_bytes, std::function<void()> ended)
       : file_(std::move(file)),
         shard_(std::move(shard)),
-        chunk_bytes_(chunk_bytes) {}
+        chunk_bytes_(chunk_bytes),
+        ended_(std::move(ended)) {}
+  ~ShardDownload() { ended_(); }
+  ShardDownload(const ShardDownload&) = delete;
+  ShardDownload& operator=(const ShardDownload&) = delete;
 
   int64_t bytes() const { return shard_.bytes; }
   uint32_t crc32c() const { return shard_.crc32c; }
@@ -43,6 +49,7 @@ class ShardDownload {
   const std::unique_ptr<ReadableFile> file_;
   const ShardRecord shard_;
   const size_t chunk_bytes_;
+  const std::function<void()> ended_;
   int64_t offset_ = 0;
   uint32_t crc32c_ = 0;
 };

@@ -61,10 +61,9 @@ absl::Status ShardUpload::CheckChunk(int64_t offset, absl::string_view data,
   const std::string who =
       absl::StrCat("shard ", expected_.shard, " of checkpoint ", id_);
   if (data.size() > max_chunk_bytes_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(who, ": a chunk of ", data.size(),
-                     " bytes passes the limit max_chunk_bytes of ",
-                     max_chunk_bytes_));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        who, ": a chunk of ", data.size(),
+        " bytes passes the limit max_chunk_bytes of ", max_chunk_bytes_));
   }
   if (offset != received_) {
     return absl::DataLossError(

@@ -1,9 +1,10 @@
 #include "server/group/barrier.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-
-#include <iterator>
 
 namespace coxswain::server {
 namespace {
@@ -27,6 +28,22 @@ std::string NameRanks(const std::vector<int>& ranks) {
                       ranks.size() - kMaxNamedRanks, " more");
 }
 
+std::string Describe(const std::pair<std::string, std::string>& key) {
+  return absl::StrCat("barrier \"", key.second, "\" of ",
+                      key.first.empty()
+                          ? "all ranks"
+                          : absl::StrCat("group \"", key.first, "\""));
+}
+
+BarrierAnswer CannotComplete(const std::pair<std::string, std::string>& key,
+                             int rank) {
+  return {absl::FailedPreconditionError(
+              absl::StrCat(Describe(key), " cannot complete: rank ", rank,
+                           " has left the job in good order")),
+          0,
+          {}};
+}
+
 }  // namespace
 
 void BarrierTable::Remember(const BarrierArrival& arrival) {
@@ -47,6 +64,11 @@ bool BarrierTable::Arrive(const std::string& group, const std::string& tag,
     return false;
   }
   const Key key(group, tag);
+  for (const int rank : ranks) {
+    if (left_.count(rank) == 0) continue;
+    Answer(std::move(arrival.done), CannotComplete(key, rank), calls);
+    return false;
+  }
   Waiting& waiting = barriers_[key];
   waiting.ranks = ranks;
   const auto before = waiting.arrived.find(arrival.rank);
@@ -91,13 +113,10 @@ void BarrierTable::ExpireOne(const Key& key, Waiting* waiting, absl::Time now,
   for (const int rank : waiting->ranks) {
     if (waiting->arrived.count(rank) == 0) answer.missing_ranks.push_back(rank);
   }
-  answer.status = absl::DeadlineExceededError(absl::StrCat(
-      "barrier \"", key.second, "\" of ",
-      key.first.empty() ? "all ranks"
-                        : absl::StrCat("group \"", key.first, "\""),
-      ": ", answer.missing_ranks.size(), " of ", answer.expected,
-      " ranks did not come before the deadline: ",
-      NameRanks(answer.missing_ranks)));
+  answer.status = absl::DeadlineExceededError(
+      absl::StrCat(Describe(key), ": ", answer.missing_ranks.size(), " of ",
+                   answer.expected, " ranks did not come before the deadline: ",
+                   NameRanks(answer.missing_ranks)));
   auto& arrived = waiting->arrived;
   for (auto it = arrived.begin(); it != arrived.end();) {
     if (it->second.deadline > now) {
@@ -117,6 +136,21 @@ void BarrierTable::Expire(absl::Time now, BarrierCalls* calls) {
     }
     if (due) ExpireOne(it->first, &it->second, now, calls);
     it = it->second.arrived.empty() ? barriers_.erase(it) : std::next(it);
+  }
+}
+
+void BarrierTable::Leave(int rank, BarrierCalls* calls) {
+  left_.insert(rank);
+  for (auto it = barriers_.begin(); it != barriers_.end();) {
+    const std::vector<int>& ranks = it->second.ranks;
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) {
+      ++it;
+      continue;
+    }
+    for (auto& [member, arrival] : it->second.arrived) {
+      Answer(std::move(arrival.done), CannotComplete(it->first, rank), calls);
+    }
+    it = barriers_.erase(it);
   }
 }
 

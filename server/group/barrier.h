@@ -51,6 +51,9 @@ class BarrierTable {
 
   void Cancel(uint64_t call, BarrierCalls* calls);
   void Expire(absl::Time now, BarrierCalls* calls);
+  // The rank will come no more: who waits for it in a barrier of its groups
+  // is answered with FAILED_PRECONDITION, and so is who comes later.
+  void Leave(int rank, BarrierCalls* calls);
   // Answers everyone with `status`.
   void End(const absl::Status& status, BarrierCalls* calls);
 
@@ -72,6 +75,7 @@ class BarrierTable {
                  BarrierCalls* calls);
 
   std::map<Key, Waiting> barriers_;
+  std::set<int> left_;  // at most the world
   // Completed calls, so that a repeat whose answer was lost does not wait for
   // a barrier that nobody else will come to.
   std::set<RequestKey> completed_;

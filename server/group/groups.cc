@@ -12,17 +12,6 @@
 namespace coxswain::server {
 namespace {
 
-void RunAll(const BarrierCalls& calls) {
-  for (const auto& call : calls) call();
-}
-
-absl::Status EndedError(absl::string_view job, Generation generation,
-                        absl::string_view reason) {
-  return absl::AbortedError(absl::StrCat("generation ", generation.value(),
-                                         " of job \"", job,
-                                         "\" has ended: ", reason));
-}
-
 GroupInfo MakeGroup(const Fence& fence, absl::string_view name,
                     std::vector<int> ranks) {
   GroupInfo group;
@@ -76,10 +65,7 @@ GroupRoom::~GroupRoom() {
 
 absl::StatusOr<GroupRoom::Scope*> GroupRoom::FindScopeLocked(
     const Fence& fence) {
-  const auto ended = ended_.find(fence.job);
-  if (ended != ended_.end() && !(ended->second < fence.generation)) {
-    return EndedError(fence.job, fence.generation, "join again");
-  }
+  COXSWAIN_RETURN_IF_ERROR(ended_.Check(fence));
   return &scopes_[ScopeKey(fence.job, fence.generation)];
 }
 
@@ -262,14 +248,28 @@ void GroupRoom::OnGenerationEnded(absl::string_view job, Generation generation,
   BarrierCalls calls;
   {
     MutexLock lock(&mutex_);
-    Generation& ended = ended_[std::string(job)];
-    ended = std::max(ended, generation);
+    ended_.End(generation);
     const auto it = scopes_.find(ScopeKey(std::string(job), generation));
     if (it != scopes_.end()) {
-      it->second.barriers.End(EndedError(job, generation, reason.message()),
-                              &calls);
+      it->second.barriers.End(
+          GenerationGuard::EndedError(job, generation, reason.message()),
+          &calls);
       scopes_.erase(it);
     }
+  }
+  RunAll(calls);
+}
+
+void GroupRoom::OnMemberLeft(absl::string_view job, Generation generation,
+                             int rank) {
+  BarrierCalls calls;
+  {
+    MutexLock lock(&mutex_);
+    Fence fence;
+    fence.job = std::string(job);
+    fence.generation = generation;
+    const absl::StatusOr<Scope*> scope = FindScopeLocked(fence);
+    if (scope.ok()) (*scope)->barriers.Leave(rank, &calls);
   }
   RunAll(calls);
 }

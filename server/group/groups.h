@@ -18,6 +18,7 @@
 #include "server/group/barrier.h"
 #include "server/group/mesh.h"
 #include "server/membership/fence.h"
+#include "server/membership/generation_guard.h"
 
 namespace coxswain::server {
 
@@ -78,6 +79,9 @@ class GroupRoom : public GenerationObserver {
   //   INVALID_ARGUMENT   the caller is not in the group
   //   DEADLINE_EXCEEDED  not all came; the answer has the missing ranks
   //   ABORTED            the generation ended
+  //   FAILED_PRECONDITION
+  //                      a member of the group has left in good order, before
+  //                      or while the caller waits
   // Returns the name of the waiting call for Cancel, or 0 if answered.
   CallId Barrier(const Fence& fence, const Caller& caller,
                  absl::string_view group, absl::string_view tag,
@@ -91,6 +95,8 @@ class GroupRoom : public GenerationObserver {
 
   void OnGenerationEnded(absl::string_view job, Generation generation,
                          const absl::Status& reason) override;
+  void OnMemberLeft(absl::string_view job, Generation generation,
+                    int rank) override;
 
   size_t scope_count() const;
 
@@ -124,8 +130,7 @@ class GroupRoom : public GenerationObserver {
   mutable Mutex mutex_;
   CallId next_call_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<ScopeKey, Scope> scopes_ ABSL_GUARDED_BY(mutex_);
-  // The last ended generation of each job; see StoreRoom.
-  std::map<std::string, Generation> ended_ ABSL_GUARDED_BY(mutex_);
+  GenerationGuard ended_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace coxswain::server

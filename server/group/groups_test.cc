@@ -218,6 +218,35 @@ TEST_F(GroupsTest, TheEndOfTheGenerationAbortsWaitersAndLeavesNothing) {
   EXPECT_EQ(room_.scope_count(), 0);
 }
 
+TEST_F(GroupsTest, ABarrierThatLostAMemberInGoodOrderIsAnsweredAtOnce) {
+  ASSERT_OK(room_.CreateGroup(FenceOf(0), CallerOf(0), "with", {0, 2}));
+  ASSERT_OK(room_.CreateGroup(FenceOf(0), CallerOf(0), "without", {0, 1}));
+  Come(0, 0, "with", "t");
+  Come(1, 0, "without", "t");
+  room_.OnMemberLeft("job", Generation(1), 2);
+  const auto names_rank_2 = StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     HasSubstr("rank 2 has left"));
+  EXPECT_THAT(StatusOf(0), names_rank_2);
+  EXPECT_FALSE(Answered(1));
+  Come(2, 1, "without", "t");
+  EXPECT_OK(StatusOf(1));
+  Come(3, 1, "", "later");
+  EXPECT_THAT(StatusOf(3), names_rank_2);
+}
+
+TEST_F(GroupsTest, ARepeatOfACompletedCallIsAnsweredAlsoAfterAMemberLeft) {
+  for (int rank = 0; rank < 4; ++rank) Come(rank, rank, "", "t", 50 + rank);
+  room_.OnMemberLeft("job", Generation(1), 3);
+  Come(4, 0, "", "t", 50);
+  EXPECT_OK(StatusOf(4));
+}
+
+TEST_F(GroupsTest, NewsOfALeaverBringsNoEndedGenerationBack) {
+  room_.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
+  room_.OnMemberLeft("job", Generation(1), 2);
+  EXPECT_EQ(room_.scope_count(), 0);
+}
+
 TEST_F(GroupsTest, StoppingAnswersWhoStillWaits) {
   std::optional<BarrierAnswer> answer;
   {

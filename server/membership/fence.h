@@ -38,6 +38,10 @@ class FenceGate {
   // The caller, or FAILED_PRECONDITION naming the field that is stale (with
   // ErrorDetail.stale_fence as payload), or NOT_FOUND for an unknown job.
   virtual absl::StatusOr<Caller> Admit(const Fence& fence) const = 0;
+
+  // For a request of an operator, who is no member: judges the cluster and the
+  // term only. INVALID_ARGUMENT if a generation or an incarnation is named.
+  virtual absl::Status AdmitOperator(const Fence& fence) const = 0;
 };
 
 // Told when a generation has ended, so that what is scoped by it is dropped
@@ -47,6 +51,15 @@ class GenerationObserver {
   virtual ~GenerationObserver() = default;
   virtual void OnGenerationEnded(absl::string_view job, Generation generation,
                                  const absl::Status& reason) = 0;
+
+  // A member has left in good order; its generation goes on without it. It
+  // may come after the end of that generation.
+  virtual void OnMemberLeft(absl::string_view job, Generation generation,
+                            int rank) {
+    static_cast<void>(job);
+    static_cast<void>(generation);
+    static_cast<void>(rank);
+  }
 };
 
 }  // namespace coxswain::server

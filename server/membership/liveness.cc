@@ -41,4 +41,14 @@ LivenessVerdict DecideLiveness(absl::Time now, const LivenessState& state,
                              absl::FormatDuration(options.lease))};
 }
 
+bool StoodStill(absl::Time now, absl::Time last_look, absl::Duration lease) {
+  return now - last_look > lease / 2;
+}
+
+LivenessState WithPatience(absl::Time now, LivenessState state) {
+  state.last_sign = now;
+  state.detached_at = now;
+  return state;
+}
+
 }  // namespace coxswain::server

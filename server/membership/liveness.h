@@ -39,6 +39,15 @@ struct LivenessVerdict {
 LivenessVerdict DecideLiveness(absl::Time now, const LivenessState& state,
                                const LivenessOptions& options);
 
+// Whether this process itself stood still since it last looked (suspended,
+// or the clock jumped): it then heard nobody, whoever spoke, and must not take
+// that for the others' silence. Half a lease is far above the interval of the
+// looks and leaves a real loss noticed within one lease and a half.
+bool StoodStill(absl::Time now, absl::Time last_look, absl::Duration lease);
+
+// The state with one lease, and one grace, of patience from now.
+LivenessState WithPatience(absl::Time now, LivenessState state);
+
 }  // namespace coxswain::server
 
 #endif  // COXSWAIN_SERVER_MEMBERSHIP_LIVENESS_H_

@@ -12,12 +12,11 @@
 namespace coxswain::server {
 namespace {
 
-constexpr char kTable[] = "cluster";
-
 // A number that a former term has left; 1 in a new store.
 absl::StatusOr<int64_t> ReadCounter(const StateStore& store,
+                                    absl::string_view table,
                                     absl::string_view key) {
-  const absl::StatusOr<std::string> text = store.Get(kTable, key);
+  const absl::StatusOr<std::string> text = store.Get(table, key);
   if (absl::IsNotFound(text.status())) return 1;
   COXSWAIN_RETURN_IF_ERROR(text.status());
   int64_t value = 0;
@@ -63,24 +62,26 @@ absl::StatusOr<std::unique_ptr<Membership>> Membership::Open(
 
 absl::Status Membership::BeginTerm() {
   StateStore& store = *rooms_.store;
-  absl::StatusOr<std::string> id = store.Get(kTable, "id");
+  absl::StatusOr<std::string> id = store.Get(kClusterTable, "id");
   if (absl::IsNotFound(id.status())) {
     id = absl::StrFormat("%016x%016x", rooms_.random->Next(),
                          rooms_.random->Next());
   }
   COXSWAIN_RETURN_IF_ERROR(id.status());
   COXSWAIN_ASSIGN_OR_RETURN(const int64_t term,
-                            ReadCounter(store, "next_term"));
-  COXSWAIN_ASSIGN_OR_RETURN(const int64_t generation,
-                            ReadCounter(store, "next_generation"));
-  COXSWAIN_RETURN_IF_ERROR(
-      store.Apply(StateBatch()
-                      .Put(kTable, "id", *id)
-                      .Put(kTable, "next_term", absl::StrCat(term + 1))));
+                            ReadCounter(store, kClusterTable, "next_term"));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const int64_t generation,
+      ReadCounter(store, kClusterTable, kNextGenerationKey));
+  COXSWAIN_RETURN_IF_ERROR(store.Apply(
+      StateBatch()
+          .Put(kClusterTable, "id", *id)
+          .Put(kClusterTable, "next_term", absl::StrCat(term + 1))));
   MutexLock lock(&mutex_);
   cluster_id_ = *id;
   term_ = Term(term);
   next_generation_ = generation;
+  last_tick_ = rooms_.clock->Now();
   return absl::OkStatus();
 }
 
@@ -88,8 +89,7 @@ void Membership::AddObserver(GenerationObserver* observer) {
   observers_.push_back(observer);
 }
 
-absl::StatusOr<const Membership::Job*> Membership::FindFencedJobLocked(
-    const Fence& fence) const {
+absl::Status Membership::CheckWorldLocked(const Fence& fence) const {
   if (shut_down_) return absl::UnavailableError("coordinator shuts down");
   if (fence.cluster_id != cluster_id_) {
     return StaleFenceError({"cluster_id", cluster_id_, fence.cluster_id},
@@ -100,6 +100,12 @@ absl::StatusOr<const Membership::Job*> Membership::FindFencedJobLocked(
         {"term", absl::StrCat(term_.value()), absl::StrCat(fence.term.value())},
         "the coordinator was restarted; join again");
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const Membership::Job*> Membership::FindFencedJobLocked(
+    const Fence& fence) const {
+  COXSWAIN_RETURN_IF_ERROR(CheckWorldLocked(fence));
   const auto found = jobs_.find(fence.job);
   if (found == jobs_.end()) return NoSuchJob(fence.job);
   return &found->second;
@@ -140,6 +146,18 @@ absl::StatusOr<Caller> Membership::Admit(const Fence& fence) const {
   caller.world_size =
       static_cast<int>(jobs_.find(fence.job)->second.members.size());
   return caller;
+}
+
+absl::Status Membership::AdmitOperator(const Fence& fence) const {
+  MutexLock lock(&mutex_);
+  COXSWAIN_RETURN_IF_ERROR(CheckWorldLocked(fence));
+  if (fence.generation == Generation(0) &&
+      fence.incarnation == Incarnation(0)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "this is a request of an operator: generation and incarnation of its "
+      "fence must be 0");
 }
 
 absl::StatusOr<uint64_t> Membership::Attach(const Fence& fence,
@@ -258,6 +276,12 @@ absl::Status Membership::LeaveLocked(const Fence& fence,
   event.kind = AttachEvent::Kind::kMemberLeft;
   event.member = record->member;
   event.reason = std::string(reason);
+  calls->push_back([observers = observers_, name = job->name,
+                    generation = job->generation, rank = record->member.rank] {
+    for (GenerationObserver* observer : observers) {
+      observer->OnMemberLeft(name, generation, rank);
+    }
+  });
   bool all_left = true;
   for (const MemberRecord& other : job->members) {
     if (IsLive(other.liveness.state)) all_left = false;
@@ -266,8 +290,11 @@ absl::Status Membership::LeaveLocked(const Fence& fence,
   }
   if (all_left) {
     EndGenerationLocked(
-        absl::StrCat("all ", job->members.size(), " members of job '",
-                     job->name, "' have left in good order"),
+        job->members.size() == 1
+            ? absl::StrCat("the only member of job '", job->name,
+                           "' has left in good order")
+            : absl::StrCat("all ", job->members.size(), " members of job '",
+                           job->name, "' have left in good order"),
         std::nullopt, job, calls);
   }
   return absl::OkStatus();
@@ -386,8 +413,20 @@ void Membership::Tick() {
   {
     MutexLock lock(&mutex_);
     if (shut_down_) return;
+    const absl::Time now = rooms_.clock->Now();
+    const bool stood_still = StoodStill(now, last_tick_, options_.lease);
+    if (stood_still) {
+      LogWarning("coordinator_stood_still",
+                 {{"for", absl::FormatDuration(now - last_tick_)}});
+    }
+    last_tick_ = now;
     for (auto& entry : jobs_) {
       Job* const job = &entry.second;
+      if (stood_still && job->state == JobState::kRunning) {
+        for (MemberRecord& record : job->members) {
+          record.liveness = WithPatience(now, record.liveness);
+        }
+      }
       if (job->state == JobState::kForming) DecideRoundLocked(job, &calls);
       if (job->state == JobState::kRunning) DecideLivenessLocked(job, &calls);
     }

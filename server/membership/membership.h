@@ -153,12 +153,14 @@ class Membership : public FenceGate {
   void ReportExit(const ExitReport& report);
 
   absl::StatusOr<Caller> Admit(const Fence& fence) const override;
+  absl::Status AdmitOperator(const Fence& fence) const override;
 
   // All jobs, or the one that is named; NOT_FOUND if it is not known.
   absl::StatusOr<std::vector<JobDescription>> Describe(
       absl::string_view job) const;
 
-  // Looks at all deadlines.
+  // Looks at all deadlines. To be called often, compared with a lease: after
+  // a longer pause everyone is given a lease from then on (see StoodStill).
   void Tick();
 
   // Answers everyone who waits and closes all streams with UNAVAILABLE, as it
@@ -204,6 +206,9 @@ class Membership : public FenceGate {
     Plan plan;
     absl::Time ended_at;
   };
+  static constexpr char kClusterTable[] = "cluster";
+  static constexpr char kNextGenerationKey[] = "next_generation";
+
   // Calls to make once the lock is released, in order.
   using Calls = std::vector<std::function<void()>>;
 
@@ -231,6 +236,10 @@ class Membership : public FenceGate {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseRoundLocked(absl::string_view reason, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static PlanTrial TrialOf(const Job& job);
+  // One write, under the lock: a local database takes a millisecond. A store
+  // behind a network needs the commit outside of it, with the job marked as
+  // beginning meanwhile.
   absl::Status CommitGenerationLocked(Job* job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExpireWaitersLocked(absl::string_view reason, Job* job, Calls* calls)
@@ -261,6 +270,8 @@ class Membership : public FenceGate {
   void CloseStreamLocked(const absl::Status& status, MemberRecord* record,
                          Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  absl::Status CheckWorldLocked(const Fence& fence) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Cluster and term of a fence, and its job.
   absl::StatusOr<const Job*> FindFencedJobLocked(const Fence& fence) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -277,6 +288,7 @@ class Membership : public FenceGate {
 
   mutable Mutex mutex_;
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time last_tick_ ABSL_GUARDED_BY(mutex_);
   int64_t next_generation_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t next_handle_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mutex_);

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "server/membership/job_name.h"
 #include "server/membership/manifest_check.h"
 #include "server/membership/membership.h"
 #include "server/membership/membership_errors.h"
@@ -16,21 +16,7 @@
 namespace coxswain::server {
 namespace {
 
-constexpr size_t kMaxJobNameBytes = 128;
 constexpr int kMaxSlot = 65535;
-
-absl::Status CheckJobName(absl::string_view job) {
-  const bool valid =
-      !job.empty() && job.size() <= kMaxJobNameBytes &&
-      std::all_of(job.begin(), job.end(), [](unsigned char c) {
-        return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
-      });
-  if (valid) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a job name has 1 to ", kMaxJobNameBytes,
-                   " characters of [A-Za-z0-9._-], unlike '",
-                   absl::CHexEscape(job.substr(0, kMaxJobNameBytes)), "'"));
-}
 
 // Names end up in logs and error messages: no spaces, no control characters.
 absl::Status CheckName(absl::string_view what, absl::string_view name,
@@ -66,7 +52,7 @@ bool SameLauncher(uint64_t a, uint64_t b) { return a != 0 && a == b; }
 }  // namespace
 
 absl::Status Membership::CheckJoin(const JoinRequest& request) const {
-  COXSWAIN_RETURN_IF_ERROR(CheckJobName(request.job));
+  COXSWAIN_RETURN_IF_ERROR(ValidateJobName(request.job));
   if (request.identity.node.empty()) {
     return absl::InvalidArgumentError("identity.node is empty");
   }
@@ -318,18 +304,31 @@ void Membership::CloseRoundLocked(absl::string_view reason, Job* job,
 }
 
 absl::Status Membership::CommitGenerationLocked(Job* job) {
-  const Generation generation(next_generation_);
-  // First the number: should the plan fail, it is merely skipped.
-  COXSWAIN_RETURN_IF_ERROR(rooms_.store->Put(
-      "cluster", "next_generation", absl::StrCat(next_generation_ + 1)));
-  ++next_generation_;
-  COXSWAIN_ASSIGN_OR_RETURN(
-      Plan plan,
-      rooms_.plans->BeginGeneration(job->name, generation, job->manifest.hook,
-                                    job->manifest.accumulation_steps));
+  // A number whose commit failed is skipped.
+  const Generation generation(next_generation_++);
+  GenerationStart start;
+  start.job = job->name;
+  start.generation = generation;
+  start.hook = job->manifest.hook;
+  start.accumulation_steps = job->manifest.accumulation_steps;
+  start.last = TrialOf(*job);
+  start.batch.Put(kClusterTable, kNextGenerationKey,
+                  absl::StrCat(next_generation_));
+  COXSWAIN_ASSIGN_OR_RETURN(Plan plan,
+                            rooms_.plans->BeginGeneration(std::move(start)));
   job->generation = generation;
   job->plan = std::move(plan);
   return absl::OkStatus();
+}
+
+// What the last generation has shown of its plan. Its members are still there
+// when the next one begins, unless the coordinator was restarted meanwhile.
+PlanTrial Membership::TrialOf(const Job& job) {
+  if (job.members.empty()) return PlanTrial::kUnknown;
+  const bool proved = std::any_of(
+      job.members.begin(), job.members.end(),
+      [](const MemberRecord& record) { return record.progress.step > 0; });
+  return proved ? PlanTrial::kProved : PlanTrial::kFailed;
 }
 
 JoinResult Membership::ResultLocked(const Job& job, int rank) const {

@@ -1,5 +1,6 @@
 #include "server/membership/membership.h"
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -45,7 +46,12 @@ class RecordingObserver : public GenerationObserver {
                          const absl::Status& reason) override {
     ended.push_back({std::string(job), generation, reason});
   }
+  void OnMemberLeft(absl::string_view job, Generation generation,
+                    int rank) override {
+    left.push_back(absl::StrCat(job, " ", generation.value(), " ", rank));
+  }
   std::vector<Ended> ended;
+  std::vector<std::string> left;
 };
 
 // One process: what it asks to join with, and what it was told.
@@ -143,9 +149,12 @@ class MembershipTest : public testing::Test {
       EXPECT_OK(membership_->Heartbeat(worker->attachment, Progress()));
     }
   }
+  // Ticks as often as a coordinator that does not stand still.
   void Pass(absl::Duration time) {
-    clock_.Advance(time);
-    membership_->Tick();
+    for (; time > absl::ZeroDuration(); time -= absl::Seconds(1)) {
+      clock_.Advance(std::min(time, absl::Seconds(1)));
+      membership_->Tick();
+    }
   }
   JobDescription Description(const std::string& job = "job") {
     auto jobs = membership_->Describe(job);
@@ -435,6 +444,20 @@ TEST_F(MembershipTest, SilenceForALeaseIsALoss) {
                 "was lost: no sign of life for 10s");
 }
 
+TEST_F(MembershipTest, ACoordinatorThatStoodStillGivesEveryoneALease) {
+  const auto team = Run(2);
+  membership_->Detach(team[1]->attachment);
+  clock_.Advance(absl::Hours(1));
+  membership_->Tick();
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  Attach(team[1]);
+  Pass(absl::Seconds(9));
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  Beat({team[1]});
+  Pass(absl::Seconds(1));
+  ExpectAborted(*team[0], "rank 0");
+}
+
 TEST_F(MembershipTest, LostConnectionMayComeBackWithinTheGrace) {
   const auto team = Run(2);
   membership_->Detach(team[1]->attachment);
@@ -488,6 +511,7 @@ TEST_F(MembershipTest, WhenAllHaveLeftTheNextJoinBeginsANewRound) {
   EXPECT_EQ(team[1]->events[0].kind, AttachEvent::Kind::kMemberLeft);
   EXPECT_EQ(team[1]->events[0].member->rank, 0);
   EXPECT_EQ(Description().state, JobState::kRunning);
+  EXPECT_THAT(observer_.left, ElementsAre("job 1 0"));
   Pass(absl::Seconds(5));
   ASSERT_OK(membership_->Leave(team[1]->fence(), "done", false));
   EXPECT_EQ(Description().state, JobState::kEnded);
@@ -549,6 +573,43 @@ TEST_F(MembershipTest, EachStaleFieldOfAFenceIsNamed) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("ghost")));
 }
 
+TEST_F(MembershipTest, OperatorsNeedTheClusterAndTheTermOnly) {
+  Fence fence;
+  fence.cluster_id = membership_->cluster_id();
+  fence.term = membership_->term();
+  EXPECT_OK(membership_->AdmitOperator(fence));
+  fence.term = Term(77);
+  EXPECT_EQ(DetailOf(membership_->AdmitOperator(fence)).stale_fence().field(),
+            "term");
+  fence.cluster_id = "other";
+  EXPECT_EQ(DetailOf(membership_->AdmitOperator(fence)).stale_fence().field(),
+            "cluster_id");
+  const auto team = Run(1);
+  EXPECT_THAT(
+      membership_->AdmitOperator(team[0]->fence()),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("operator")));
+}
+
+TEST_F(MembershipTest, AProposedPlanStaysOnlyIfAWorkerMakesAStepWithIt) {
+  const auto rejoin = [this](const std::vector<Worker*>& team) {
+    membership_->ReportExit(team[0]->exit(9));
+    return Run(1)[0];
+  };
+  Worker* worker = Run(1)[0];
+  ASSERT_OK(plans_->Propose("job", 1, Plan{0, 1, "nosuchhook", -1}));
+  worker = rejoin({worker});
+  EXPECT_EQ(worker->joined().plan.hook, "nosuchhook");
+  worker = rejoin({worker});
+  EXPECT_EQ(worker->joined().plan.hook, "allreduce");
+  EXPECT_EQ(worker->joined().plan.version, 3);
+
+  ASSERT_OK(plans_->Propose("job", 3, Plan{0, 1, "bf16", -1}));
+  worker = rejoin({worker});
+  ASSERT_OK(membership_->Heartbeat(worker->attachment, {1, 0, 0, 0}));
+  worker = rejoin({worker});
+  EXPECT_EQ(worker->joined().plan.hook, "bf16");
+}
+
 TEST_F(MembershipTest, StaleGenerationSaysWhyItEnded) {
   const auto team = Run(2);
   membership_->ReportExit(team[1]->exit(9));
@@ -581,6 +642,8 @@ TEST_F(MembershipTest, NoGenerationBeginsThatIsNotOnDisk) {
   EXPECT_THAT(b->answers.at(0),
               StatusIs(absl::StatusCode::kUnavailable, "disk full"));
   EXPECT_EQ(Description().state, JobState::kEnded);
+  EXPECT_EQ(store_.Get("cluster", "next_generation").status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 TEST_F(MembershipTest, ProgressIsDescribed) {

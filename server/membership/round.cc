@@ -29,7 +29,9 @@ RoundVerdict DecideRound(absl::Time now, const RoundState& state,
   const int joined = static_cast<int>(state.present.size());
   if (joined >= options.max) {
     return {RoundDecision::kClose,
-            absl::StrCat("all ", options.max, " workers have joined")};
+            options.max == 1
+                ? "the only worker has joined"
+                : absl::StrCat("all ", options.max, " workers have joined")};
   }
   if (joined >= options.min && now >= state.last_arrival + options.last_call) {
     return {RoundDecision::kClose,

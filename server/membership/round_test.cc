@@ -28,6 +28,11 @@ TEST(DecideRoundTest, ClosesWhenAllHaveJoined) {
   EXPECT_EQ(verdict.reason, "all 3 workers have joined");
 }
 
+TEST(DecideRoundTest, OneWorkerIsNotCalledAll) {
+  EXPECT_EQ(DecideRound(kStart, Present(1), {1, 1, absl::Seconds(5)}).reason,
+            "the only worker has joined");
+}
+
 TEST(DecideRoundTest, FixedSizeWaitsForEverybody) {
   EXPECT_EQ(DecideRound(kStart + absl::Seconds(29), Present(2),
                         {3, 3, absl::Seconds(5)})
@@ -100,6 +105,28 @@ TEST_F(DecideLivenessTest, WhoNeverAttachesIsLost) {
 TEST_F(DecideLivenessTest, WhoLeftIsNotLost) {
   EXPECT_FALSE(After(absl::Hours(1), MemberState::kLeft).lost);
   EXPECT_FALSE(After(absl::Hours(1), MemberState::kLost).lost);
+}
+
+TEST(StoodStillTest, MoreThanHalfALeaseBetweenTwoLooks) {
+  const absl::Duration lease = absl::Seconds(10);
+  EXPECT_FALSE(StoodStill(kStart + absl::Seconds(5), kStart, lease));
+  EXPECT_TRUE(StoodStill(kStart + absl::Seconds(6), kStart, lease));
+  EXPECT_FALSE(StoodStill(kStart, kStart + absl::Seconds(6), lease));
+}
+
+TEST(StoodStillTest, PatienceIsOneLeaseFromNow) {
+  const LivenessOptions options = {absl::Seconds(10), absl::Seconds(10)};
+  for (const MemberState member :
+       {MemberState::kJoined, MemberState::kAttached, MemberState::kDetached}) {
+    LivenessState state;
+    state.state = member;
+    state.last_sign = state.detached_at = kStart;
+    const absl::Time now = kStart + absl::Hours(1);
+    EXPECT_TRUE(DecideLiveness(now, state, options).lost);
+    state = WithPatience(now, state);
+    EXPECT_FALSE(DecideLiveness(now + absl::Seconds(9), state, options).lost);
+    EXPECT_TRUE(DecideLiveness(now + absl::Seconds(10), state, options).lost);
+  }
 }
 
 }  // namespace

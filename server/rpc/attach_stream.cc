@@ -31,9 +31,12 @@ v1::AttachEvent ToProto(const AttachEvent& event) {
 }  // namespace
 
 AttachStream* AttachStream::Start(const RpcOptions& options,
-                                  Membership* membership) {
+                                  Membership* membership,
+                                  grpc::CallbackServerContext* context) {
   std::shared_ptr<AttachStream> stream(new AttachStream(options, membership));
   stream->self_ = stream;
+  stream->hello_deadline_.emplace(context, options.first_message_timeout,
+                                  "the stream's hello did not come");
   stream->StartRead(&stream->request_);
   return stream.get();
 }
@@ -58,6 +61,7 @@ bool AttachStream::HandleRequest() {
     attachment = attachment_;
   }
   if (attachment == 0 && request_.has_hello()) {
+    hello_deadline_.reset();
     return HandleHello(request_.hello());
   }
   if (attachment != 0 && request_.has_heartbeat()) {

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 
 #include "base/mutex.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/rendezvous.pb.h"
 #include "server/membership/membership.h"
 #include "server/options.h"
+#include "server/rpc/call_deadline.h"
 
 namespace coxswain::server {
 
@@ -21,7 +23,8 @@ class AttachStream
       public std::enable_shared_from_this<AttachStream> {
  public:
   // For gRPC, which calls OnDone() in the end.
-  static AttachStream* Start(const RpcOptions& options, Membership* membership);
+  static AttachStream* Start(const RpcOptions& options, Membership* membership,
+                             grpc::CallbackServerContext* context);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -45,9 +48,10 @@ class AttachStream
 
   const RpcOptions options_;
   Membership* const membership_;
-  std::shared_ptr<AttachStream> self_;  // until OnDone
-  v1::AttachRequest request_;           // of the read under way
-  v1::AttachEvent event_;               // of the write under way
+  std::shared_ptr<AttachStream> self_;          // until OnDone
+  std::optional<CallDeadline> hello_deadline_;  // reads set and end it
+  v1::AttachRequest request_;                   // of the read under way
+  v1::AttachEvent event_;                       // of the write under way
 
   Mutex mutex_;
   std::deque<v1::AttachEvent> queue_ ABSL_GUARDED_BY(mutex_);

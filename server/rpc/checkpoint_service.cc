@@ -6,8 +6,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/grpc_status.h"
 #include "server/rpc/call.h"
+#include "server/rpc/call_deadline.h"
 #include "server/rpc/proto_conversion.h"
 
 namespace coxswain::server {
@@ -23,6 +25,7 @@ v1::CheckpointInfo ToProto(const CheckpointRecord& record) {
                                      record.metadata.end());
   message.set_bytes(record.TotalBytes());
   message.set_created_unix_ms(absl::ToUnixMillis(record.created));
+  message.set_generation(record.generation.value());
   return message;
 }
 
@@ -30,9 +33,11 @@ v1::CheckpointInfo ToProto(const CheckpointRecord& record) {
 // until OnDone.
 class UploadCall : public grpc::ServerReadReactor<v1::UploadRequest> {
  public:
-  UploadCall(CheckpointStore* store, const FenceGate* gate,
-             const grpc::CallbackServerContext* context)
-      : store_(store), gate_(gate), context_(context) {
+  UploadCall(const RpcOptions& options, CheckpointStore* store,
+             const FenceGate* gate, grpc::CallbackServerContext* context)
+      : options_(options), store_(store), gate_(gate), context_(context) {
+    deadline_.emplace(context, options_.first_message_timeout,
+                      "the header of the upload did not come");
     StartRead(&request_);
   }
 
@@ -77,6 +82,8 @@ class UploadCall : public grpc::ServerReadReactor<v1::UploadRequest> {
                             header.bytes(), header.crc32c());
     if (!upload.ok()) return upload.status();
     upload_ = *std::move(upload);
+    deadline_.emplace(context_, options_.transfer_timeout,
+                      "the upload did not end");
     return absl::OkStatus();
   }
 
@@ -98,9 +105,11 @@ class UploadCall : public grpc::ServerReadReactor<v1::UploadRequest> {
     return upload_->Finish();
   }
 
+  const RpcOptions options_;
   CheckpointStore* const store_;
   const FenceGate* const gate_;
-  const grpc::CallbackServerContext* const context_;
+  grpc::CallbackServerContext* const context_;
+  std::optional<CallDeadline> deadline_;
   v1::UploadRequest request_;
   std::unique_ptr<ShardUpload> upload_;
 };
@@ -108,13 +117,15 @@ class UploadCall : public grpc::ServerReadReactor<v1::UploadRequest> {
 // One download. As UploadCall.
 class DownloadCall : public grpc::ServerWriteReactor<v1::DownloadChunk> {
  public:
-  explicit DownloadCall(
-      absl::StatusOr<std::unique_ptr<ShardDownload>> download) {
+  DownloadCall(const RpcOptions& options, grpc::CallbackServerContext* context,
+               absl::StatusOr<std::unique_ptr<ShardDownload>> download) {
     if (!download.ok()) {
       Finish(ToGrpcStatus(download.status()));
       return;
     }
     download_ = *std::move(download);
+    deadline_.emplace(context, options.transfer_timeout,
+                      "the download did not end");
     message_.mutable_header()->set_bytes(download_->bytes());
     message_.mutable_header()->set_crc32c(download_->crc32c());
     StartWrite(&message_);
@@ -140,6 +151,7 @@ class DownloadCall : public grpc::ServerWriteReactor<v1::DownloadChunk> {
   void OnDone() override { delete this; }
 
  private:
+  std::optional<CallDeadline> deadline_;
   std::unique_ptr<ShardDownload> download_;
   v1::DownloadChunk message_;
 };
@@ -167,7 +179,7 @@ grpc::ServerUnaryReactor* CheckpointService::Begin(
 grpc::ServerReadReactor<v1::UploadRequest>* CheckpointService::Upload(
     grpc::CallbackServerContext* context, v1::UploadResponse* response) {
   static_cast<void>(response);
-  return new UploadCall(store_, gate_, context);
+  return new UploadCall(options_, store_, gate_, context);
 }
 
 grpc::ServerUnaryReactor* CheckpointService::Commit(
@@ -193,17 +205,26 @@ grpc::ServerUnaryReactor* CheckpointService::List(
 
 grpc::ServerWriteReactor<v1::DownloadChunk>* CheckpointService::Download(
     grpc::CallbackServerContext* context, const v1::DownloadRequest* request) {
-  static_cast<void>(context);
-  return new DownloadCall(store_->StartDownload(
-      request->job(), request->checkpoint_id(), request->shard()));
+  return new DownloadCall(
+      options_, context,
+      store_->StartDownload(request->job(), request->checkpoint_id(),
+                            request->shard()));
 }
 
 grpc::ServerUnaryReactor* CheckpointService::Delete(
     grpc::CallbackServerContext* context, const v1::DeleteRequest* request,
     v1::DeleteResponse* response) {
   static_cast<void>(response);
-  return ReplyNow(context,
-                  store_->Delete(request->job(), request->checkpoint_id()));
+  const Fence fence = FromProto(request->fence());
+  const absl::Status admitted = gate_->Admit(fence).status();
+  if (!admitted.ok()) return ReplyNow(context, admitted);
+  if (!request->job().empty() && request->job() != fence.job) {
+    return ReplyNow(context, absl::InvalidArgumentError(absl::StrCat(
+                                 "a member of job \"", fence.job,
+                                 "\" cannot delete checkpoints of job \"",
+                                 request->job(), "\"")));
+  }
+  return ReplyNow(context, store_->Delete(fence.job, request->checkpoint_id()));
 }
 
 }  // namespace coxswain::server

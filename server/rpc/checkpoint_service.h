@@ -4,6 +4,7 @@
 #include "proto/checkpoint.grpc.pb.h"
 #include "server/checkpoint/checkpoint_store.h"
 #include "server/membership/fence.h"
+#include "server/options.h"
 
 namespace coxswain::server {
 
@@ -14,8 +15,9 @@ namespace coxswain::server {
 // the gRPC server.
 class CheckpointService final : public v1::Checkpoint::CallbackService {
  public:
-  CheckpointService(CheckpointStore* store, const FenceGate* gate)
-      : store_(store), gate_(gate) {}
+  CheckpointService(const RpcOptions& options, CheckpointStore* store,
+                    const FenceGate* gate)
+      : options_(options), store_(store), gate_(gate) {}
 
   grpc::ServerUnaryReactor* Begin(grpc::CallbackServerContext* context,
                                   const v1::BeginRequest* request,
@@ -37,6 +39,7 @@ class CheckpointService final : public v1::Checkpoint::CallbackService {
                                    v1::DeleteResponse* response) override;
 
  private:
+  const RpcOptions options_;
   CheckpointStore* const store_;
   const FenceGate* const gate_;
 };

@@ -4,11 +4,13 @@
 #include <mutex>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/status/status.h"
+#include "base/status_macros.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/rpc/checkpoint_service.h"
+#include "server/rpc/front_door.h"
 #include "server/rpc/group_service.h"
 #include "server/rpc/rendezvous_service.h"
 #include "server/rpc/schedule_service.h"
@@ -16,6 +18,10 @@
 
 namespace coxswain::server {
 namespace {
+
+using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
+using AcceptorType =
+    grpc::ServerBuilder::experimental_type::ExternalConnectionType;
 
 void ConfigureServer(const RpcOptions& options, grpc::ServerBuilder* builder) {
   // Both are switches of the whole process and affect servers built later.
@@ -27,8 +33,6 @@ void ConfigureServer(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(options.max_message_bytes);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                               options.max_streams_per_connection);
-  // Otherwise two coordinators could share a port, each with half the workers.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(
       GRPC_ARG_KEEPALIVE_TIME_MS,
       static_cast<int>(absl::ToInt64Milliseconds(options.keepalive_time)));
@@ -47,10 +51,10 @@ void ConfigureServer(const RpcOptions& options, grpc::ServerBuilder* builder) {
 struct GrpcServer::Parts {
   Parts(const RpcOptions& options, const Rooms& rooms)
       : rendezvous(options, rooms.membership),
-        schedule(rooms.plans),
+        schedule(rooms.plans, rooms.membership),
         store(rooms.store, rooms.membership),
         groups(rooms.groups, rooms.membership),
-        checkpoints(rooms.checkpoints, rooms.membership) {}
+        checkpoints(options, rooms.checkpoints, rooms.membership) {}
 
   RendezvousService rendezvous;
   ScheduleService schedule;
@@ -59,25 +63,37 @@ struct GrpcServer::Parts {
   CheckpointService checkpoints;
   int port = 0;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<Acceptor> acceptor;
+  // Ends first: gRPC would not close what comes after the server's end.
+  std::unique_ptr<FrontDoor> door;
 };
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     const ListenAddress& address, const RpcOptions& options,
     const Rooms& rooms) {
+  COXSWAIN_ASSIGN_OR_RETURN(Listeners listeners, Listen(address));
   auto parts = std::make_unique<Parts>(options, rooms);
+  parts->port = listeners.port;
   grpc::ServerBuilder builder;
   ConfigureServer(options, &builder);
-  builder.AddListeningPort(absl::StrCat(address.host, ":", address.port),
-                           grpc::InsecureServerCredentials(), &parts->port);
+  parts->acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      AcceptorType::FROM_FD, grpc::InsecureServerCredentials());
   builder.RegisterService(&parts->rendezvous);
   builder.RegisterService(&parts->schedule);
   builder.RegisterService(&parts->store);
   builder.RegisterService(&parts->groups);
   builder.RegisterService(&parts->checkpoints);
   parts->server = builder.BuildAndStart();
-  if (parts->server == nullptr || parts->port == 0) {
-    return ExplainListenFailure(address);
+  if (parts->server == nullptr) {
+    return absl::UnavailableError("gRPC cannot start a server");
   }
+  const auto admit = [acceptor = parts->acceptor.get()](UniqueFd connection) {
+    Acceptor::NewConnectionParameters parameters;
+    parameters.fd = connection.Release();
+    acceptor->HandleNewConnection(&parameters);
+  };
+  COXSWAIN_ASSIGN_OR_RETURN(
+      parts->door, FrontDoor::Open(std::move(listeners), options, admit));
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(parts)));
 }
 
@@ -95,6 +111,7 @@ void GrpcServer::StopServing() {
 }
 
 void GrpcServer::Shutdown(absl::Duration deadline) {
+  parts_->door.reset();
   // The system clock is gRPC's own here.
   parts_->server->Shutdown(std::chrono::system_clock::now() +
                            absl::ToChronoMilliseconds(deadline));

@@ -81,8 +81,8 @@ grpc::ServerUnaryReactor* RendezvousService::Join(
 }
 
 grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent>*
-RendezvousService::Attach(grpc::CallbackServerContext* /*context*/) {
-  return AttachStream::Start(options_, membership_);
+RendezvousService::Attach(grpc::CallbackServerContext* context) {
+  return AttachStream::Start(options_, membership_, context);
 }
 
 grpc::ServerUnaryReactor* RendezvousService::Leave(

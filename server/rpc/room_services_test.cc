@@ -35,6 +35,15 @@ StoreLimits MakeStoreLimits() {
   return limits;
 }
 
+// Short: whoever says nothing is not waited for in a test. Not so short that a
+// slow machine could not send a header in time.
+RpcOptions MakeRpcOptions() {
+  RpcOptions options;
+  options.first_message_timeout = absl::Seconds(2);
+  options.transfer_timeout = absl::Seconds(30);
+  return options;
+}
+
 // Rank r has incarnation r + 1; generation 1 is the present.
 class FakeGate : public FenceGate {
  public:
@@ -44,6 +53,9 @@ class FakeGate : public FenceGate {
     }
     const int rank = static_cast<int>(fence.incarnation.value()) - 1;
     return Caller{{"node", rank}, rank, kWorld};
+  }
+  absl::Status AdmitOperator(const Fence&) const override {
+    return absl::OkStatus();
   }
 };
 
@@ -57,7 +69,7 @@ class RoomServicesTest : public testing::Test {
                                             RandomSource::System())),
         store_service_(&store_, &gate_),
         group_service_(&groups_, &gate_),
-        checkpoint_service_(checkpoints_.get(), &gate_) {
+        checkpoint_service_(MakeRpcOptions(), checkpoints_.get(), &gate_) {
     int port = 0;
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
@@ -275,7 +287,7 @@ TEST_F(RoomServicesTest, AWatchStreamsChangesUntilTheGenerationEnds) {
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_EQ(event.value(), "two");
   ASSERT_OK(store_.DeleteKey(
-      {"", Term(), "job", Generation(1), Incarnation(1), 0}, "k"));
+      {"", Term(), "job", Generation(1), Incarnation(1), 99}, "k"));
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_TRUE(event.deleted());
   store_.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
@@ -398,6 +410,7 @@ TEST_F(RoomServicesTest, ShardsOfManyChunksSurviveTheRoundTrip) {
 
   Context delete_context;
   v1::DeleteRequest remove;
+  Fill(0, remove.mutable_fence());
   v1::DeleteResponse removed;
   remove.set_job("job");
   remove.set_checkpoint_id(id);
@@ -426,6 +439,75 @@ TEST_F(RoomServicesTest, AnUploadWithoutHeaderIsRefused) {
   writer->Write(message);
   writer->WritesDone();
   EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(RoomServicesTest, AnUploadThatSaysNothingIsEnded) {
+  Context context;
+  v1::UploadResponse response;
+  const auto writer = checkpoint_stub_->Upload(&context, &response);
+  const grpc::Status status = writer->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(status.error_message(), HasSubstr("header"));
+}
+
+TEST_F(RoomServicesTest, ADownloadThatIsNotReadIsEnded) {
+  RpcOptions options = MakeRpcOptions();
+  options.transfer_timeout = absl::Milliseconds(100);
+  CheckpointService hasty(options, checkpoints_.get(), &gate_);
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                           &port);
+  builder.RegisterService(&hasty);
+  const auto server = builder.BuildAndStart();
+  const auto stub = v1::Checkpoint::NewStub(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
+  // More than the windows of the connection hold.
+  const std::string data(32 << 20, 'x');
+  ASSERT_OK_AND_ASSIGN(const std::string id, BeginCheckpoint(1));
+  ASSERT_OK(Upload(id, 0, data));
+  ASSERT_OK(Commit(id));
+  Context context;
+  v1::DownloadRequest request;
+  request.set_job("job");
+  request.set_checkpoint_id(id);
+  const auto reader = stub->Download(&context, request);
+  // Shutdown waits for the calls: it returns once the deadline has ended this
+  // one, which nobody reads, and long before the client gives up.
+  reader->WaitForInitialMetadata();
+  const auto started = std::chrono::steady_clock::now();
+  server->Shutdown();
+  EXPECT_LT(std::chrono::steady_clock::now() - started,
+            std::chrono::seconds(30));
+  v1::DownloadChunk message;
+  size_t received = 0;
+  while (reader->Read(&message)) received += message.chunk().data().size();
+  EXPECT_LT(received, data.size());
+  EXPECT_FALSE(reader->Finish().ok());
+}
+
+TEST_F(RoomServicesTest, DeleteIsFencedAndKeepsToItsJob) {
+  ASSERT_OK_AND_ASSIGN(const std::string id, BeginCheckpoint(1));
+  ASSERT_OK(Upload(id, 0, "data"));
+  ASSERT_OK(Commit(id));
+  const auto remove = [&](int64_t generation, const std::string& job) {
+    Context context;
+    v1::DeleteRequest request;
+    v1::DeleteResponse response;
+    Fill(0, request.mutable_fence());
+    request.mutable_fence()->set_generation(generation);
+    request.set_job(job);
+    request.set_checkpoint_id(id);
+    return FromGrpcStatus(
+        checkpoint_stub_->Delete(&context, request, &response));
+  };
+  EXPECT_THAT(remove(0, "job"), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                         HasSubstr("stale")));
+  EXPECT_THAT(remove(1, "other"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("\"other\"")));
+  EXPECT_TRUE(Download(id, 0).ok());
+  EXPECT_OK(remove(1, ""));
+  EXPECT_FALSE(Download(id, 0).ok());
 }
 
 TEST_F(RoomServicesTest, AFlippedBitOnDiskIsToldAtDownload) {

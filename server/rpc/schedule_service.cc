@@ -21,6 +21,9 @@ grpc::ServerUnaryReactor* ScheduleService::GetPlan(
 grpc::ServerUnaryReactor* ScheduleService::ProposePlan(
     grpc::CallbackServerContext* context, const v1::ProposePlanRequest* request,
     v1::ProposePlanResponse* response) {
+  const absl::Status admitted =
+      gate_->AdmitOperator(FromProto(request->fence()));
+  if (!admitted.ok()) return ReplyNow(context, admitted);
   const absl::StatusOr<Plan> next = plans_->Propose(
       request->job(), request->expected_version(), FromProto(request->plan()));
   if (next.ok()) *response->mutable_next() = ToProto(*next);

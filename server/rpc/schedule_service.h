@@ -2,14 +2,17 @@
 #define COXSWAIN_SERVER_RPC_SCHEDULE_SERVICE_H_
 
 #include "proto/schedule.grpc.pb.h"
+#include "server/membership/fence.h"
 #include "server/schedule/plan_room.h"
 
 namespace coxswain::server {
 
-// proto/schedule.proto on top of the plan room, which must outlive it.
+// proto/schedule.proto on top of the plan room. Thread-safe; the pointers must
+// outlive the gRPC server.
 class ScheduleService : public v1::Schedule::CallbackService {
  public:
-  explicit ScheduleService(PlanRoom* plans) : plans_(plans) {}
+  ScheduleService(PlanRoom* plans, const FenceGate* gate)
+      : plans_(plans), gate_(gate) {}
 
   grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context,
                                     const v1::GetPlanRequest* request,
@@ -21,6 +24,7 @@ class ScheduleService : public v1::Schedule::CallbackService {
 
  private:
   PlanRoom* const plans_;
+  const FenceGate* const gate_;
 };
 
 }  // namespace coxswain::server

@@ -12,10 +12,12 @@
 namespace coxswain::server {
 namespace {
 
-// One record per job in each; all three change in one batch.
+// One record per job in each, in the last for plans on trial only; all change
+// in one batch.
 constexpr char kCurrentTable[] = "plan.current";
 constexpr char kNextTable[] = "plan.next";
 constexpr char kManifestTable[] = "plan.manifest";
+constexpr char kTrialTable[] = "plan.trial";
 
 std::string Encode(const Plan& plan) {
   v1::Plan proto;
@@ -68,6 +70,10 @@ absl::StatusOr<std::unique_ptr<PlanRoom>> PlanRoom::Load(
     target.manifest_hook = std::move(settings.hook);
     target.manifest_accumulation_steps = settings.accumulation_steps;
   }
+  COXSWAIN_ASSIGN_OR_RETURN(const auto trials, store->List(kTrialTable));
+  for (const auto& record : trials) {
+    room->records_[record.first].on_trial = true;
+  }
   return room;
 }
 
@@ -83,6 +89,11 @@ void PlanRoom::AddToBatch(const std::string& job, const Record& record,
   settings.hook = record.manifest_hook;
   settings.accumulation_steps = record.manifest_accumulation_steps;
   batch->Put(kManifestTable, job, Encode(settings));
+  if (record.on_trial) {
+    batch->Put(kTrialTable, job, "");
+  } else {
+    batch->Delete(kTrialTable, job);
+  }
 }
 
 std::optional<std::string> PlanRoom::VictimLocked() const {
@@ -102,40 +113,57 @@ std::optional<std::string> PlanRoom::VictimLocked() const {
   return oldest->first;
 }
 
-absl::StatusOr<Plan> PlanRoom::BeginGeneration(
-    absl::string_view job, Generation generation,
-    absl::string_view manifest_hook, int manifest_accumulation_steps) {
-  const std::string name(job);
-  MutexLock lock(&mutex_);
-  const auto found = records_.find(name);
-  Record record = found == records_.end() ? Record() : found->second;
+PlanRoom::Record PlanRoom::Next(const GenerationStart& start, Record record) {
   const bool same_settings =
-      record.manifest_hook == manifest_hook &&
-      record.manifest_accumulation_steps == manifest_accumulation_steps;
+      record.manifest_hook == start.hook &&
+      record.manifest_accumulation_steps == start.accumulation_steps;
+  const bool failed = record.on_trial && start.last == PlanTrial::kFailed;
+  if (start.last != PlanTrial::kUnknown) record.on_trial = false;
   Plan& current = record.plans.current;
   if (record.plans.next.has_value()) {
     current = *std::exchange(record.plans.next, std::nullopt);
-  } else if (current.version == 0 || !same_settings) {
-    current = Plan{current.version + 1, manifest_accumulation_steps,
-                   std::string(manifest_hook), -1};
+    record.on_trial = true;
+  } else if (current.version == 0 || !same_settings || failed) {
+    current =
+        Plan{current.version + 1, start.accumulation_steps, start.hook, -1};
+    record.on_trial = false;
   }
-  record.manifest_hook = std::string(manifest_hook);
-  record.manifest_accumulation_steps = manifest_accumulation_steps;
-  record.generation = generation;
+  record.manifest_hook = start.hook;
+  record.manifest_accumulation_steps = start.accumulation_steps;
+  record.generation = start.generation;
   record.running = true;
+  return record;
+}
 
-  StateBatch batch;
+absl::StatusOr<Plan> PlanRoom::BeginGeneration(GenerationStart start) {
+  MutexLock lock(&mutex_);
+  const auto found = records_.find(start.job);
+  const Record before = found == records_.end() ? Record() : found->second;
+  Record record = Next(start, before);
+
+  StateBatch& batch = start.batch;
   std::optional<std::string> victim;
   if (found == records_.end()) victim = VictimLocked();
   if (victim.has_value()) {
-    batch.Delete(kCurrentTable, *victim)
-        .Delete(kNextTable, *victim)
-        .Delete(kManifestTable, *victim);
+    for (const char* table :
+         {kCurrentTable, kNextTable, kManifestTable, kTrialTable}) {
+      batch.Delete(table, *victim);
+    }
   }
-  AddToBatch(name, record, &batch);
+  AddToBatch(start.job, record, &batch);
   COXSWAIN_RETURN_IF_ERROR(store_->Apply(batch));
+  if (before.on_trial && start.last == PlanTrial::kFailed) {
+    LogWarning("proposed_plan_dropped",
+               {{"job", start.job},
+                {"version", before.plans.current.version},
+                {"hook", before.plans.current.hook},
+                {"reason",
+                 "its generation ended before any worker reported "
+                 "a step"},
+                {"now", record.plans.current.hook}});
+  }
   if (victim.has_value()) records_.erase(*victim);
-  return (records_[name] = std::move(record)).plans.current;
+  return (records_[start.job] = std::move(record)).plans.current;
 }
 
 absl::StatusOr<PlanRoom::Plans> PlanRoom::Get(absl::string_view job) const {

@@ -19,6 +19,24 @@
 
 namespace coxswain::server {
 
+// What the generation before has shown of its plan.
+enum class PlanTrial {
+  kUnknown,  // the coordinator was restarted, or there was no generation
+  kFailed,   // it ended before any worker reported a step
+  kProved,
+};
+
+// What a generation begins with.
+struct GenerationStart {
+  std::string job;
+  Generation generation;
+  // The workers' own settings, from their manifest.
+  std::string hook;
+  int accumulation_steps = 0;
+  PlanTrial last = PlanTrial::kUnknown;
+  StateBatch batch;  // to be committed together with the plan
+};
+
 // The plan of every job. A plan changes only between generations: membership
 // asks for the plan of a new generation when its round closes; a proposal
 // waits until then. Durable: committed before it is handed out. Thread-safe.
@@ -28,6 +46,9 @@ namespace coxswain::server {
 //   the plan of the generation before, if the workers' own settings are what
 //   they were then, so that an accepted proposal stays in force; else
 //   a new plan with the workers' settings.
+// A plan that was proposed is on trial until a generation has made a step with
+// it. If that generation ends without one, it may be a plan that no worker can
+// carry out: the workers' settings come back.
 class PlanRoom : public GenerationObserver {
  public:
   struct Plans {
@@ -39,11 +60,8 @@ class PlanRoom : public GenerationObserver {
   static absl::StatusOr<std::unique_ptr<PlanRoom>> Load(
       const PlanOptions& options, StateStore* store);
 
-  // The plan of a new generation, from what the workers' manifest says.
-  absl::StatusOr<Plan> BeginGeneration(absl::string_view job,
-                                       Generation generation,
-                                       absl::string_view manifest_hook,
-                                       int manifest_accumulation_steps);
+  // The plan of a new generation.
+  absl::StatusOr<Plan> BeginGeneration(GenerationStart start);
 
   // NOT_FOUND: no generation of this job has begun.
   absl::StatusOr<Plans> Get(absl::string_view job) const;
@@ -64,6 +82,7 @@ class PlanRoom : public GenerationObserver {
     // The workers' settings when `current` was made.
     std::string manifest_hook;
     int manifest_accumulation_steps = 0;
+    bool on_trial = false;  // `current` was proposed, and made no step yet
     Generation generation;  // the last one that began
     bool running = false;   // not durable
   };
@@ -73,6 +92,9 @@ class PlanRoom : public GenerationObserver {
 
   static void AddToBatch(const std::string& job, const Record& record,
                          StateBatch* batch);
+
+  // The record of a job once this generation has begun.
+  static Record Next(const GenerationStart& start, Record record);
 
   absl::Status Validate(const Plan& plan) const;
   // Names the job whose plan makes room for a new job's, if one must.

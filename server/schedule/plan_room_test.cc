@@ -21,9 +21,17 @@ class PlanRoomTest : public testing::Test {
   }
   Plan Begin(int generation, const std::string& hook, int accumulation,
              const std::string& job = "job") {
-    return room_
-        ->BeginGeneration(job, Generation(generation), hook, accumulation)
-        .value_or(Plan());
+    return Begin(generation, hook, accumulation, PlanTrial::kUnknown, job);
+  }
+  Plan Begin(int generation, const std::string& hook, int accumulation,
+             PlanTrial last, const std::string& job = "job") {
+    GenerationStart start;
+    start.job = job;
+    start.generation = Generation(generation);
+    start.hook = hook;
+    start.accumulation_steps = accumulation;
+    start.last = last;
+    return room_->BeginGeneration(std::move(start)).value_or(Plan());
   }
 
   PlanOptions options_;
@@ -73,6 +81,45 @@ TEST_F(PlanRoomTest, RepeatedProposalIsAcceptedAgain) {
   ASSERT_OK(room_->Propose("job", 1, proposal));
   ASSERT_OK_AND_ASSIGN(const Plan again, room_->Propose("job", 1, proposal));
   EXPECT_EQ(again.version, 2);
+}
+
+TEST_F(PlanRoomTest, ProposalThatMadeNoStepIsDropped) {
+  Begin(1, "allreduce", 1);
+  ASSERT_OK(room_->Propose("job", 1, Plan{0, 8, "nosuchhook", 100}));
+  EXPECT_EQ(Begin(2, "allreduce", 1, PlanTrial::kProved).hook, "nosuchhook");
+  Reload();  // Also a restarted coordinator knows that it is on trial.
+  EXPECT_EQ(Begin(3, "allreduce", 1).hook, "nosuchhook");
+  const Plan back = Begin(4, "allreduce", 1, PlanTrial::kFailed);
+  EXPECT_EQ(back.hook, "allreduce");
+  EXPECT_EQ(back.accumulation_steps, 1);
+  EXPECT_EQ(back.compression_start_step, -1);
+  EXPECT_EQ(back.version, 3);
+  Reload();
+  EXPECT_EQ(Begin(5, "allreduce", 1, PlanTrial::kFailed).version, 3);
+}
+
+TEST_F(PlanRoomTest, ProposalThatMadeAStepOnceStaysWhenALaterGenerationFails) {
+  Begin(1, "allreduce", 1);
+  ASSERT_OK(room_->Propose("job", 1, Plan{0, 8, "bf16", -1}));
+  Begin(2, "allreduce", 1, PlanTrial::kFailed);
+  Begin(3, "allreduce", 1, PlanTrial::kProved);
+  Reload();
+  EXPECT_EQ(Begin(4, "allreduce", 1, PlanTrial::kFailed).hook, "bf16");
+}
+
+TEST_F(PlanRoomTest, TheCallersWritesAreCommittedWithThePlan) {
+  GenerationStart start;
+  start.job = "job";
+  start.generation = Generation(1);
+  start.hook = "allreduce";
+  start.accumulation_steps = 1;
+  start.batch.Put("cluster", "next_generation", "2");
+  ASSERT_OK(room_->BeginGeneration(start));
+  EXPECT_EQ(store_.Get("cluster", "next_generation").value_or(""), "2");
+  store_.FailWrites(absl::UnavailableError("disk full"));
+  start.batch.Put("cluster", "next_generation", "3");
+  EXPECT_FALSE(room_->BeginGeneration(start).ok());
+  EXPECT_EQ(store_.Get("cluster", "next_generation").value_or(""), "2");
 }
 
 TEST_F(PlanRoomTest, ProposalAgainstAnOldVersionIsRefused) {

@@ -8,17 +8,6 @@
 namespace coxswain::server {
 namespace {
 
-void RunAll(const StoreCalls& calls) {
-  for (const auto& call : calls) call();
-}
-
-absl::Status EndedError(absl::string_view job, Generation generation,
-                        absl::string_view reason) {
-  return absl::AbortedError(absl::StrCat("generation ", generation.value(),
-                                         " of job \"", job,
-                                         "\" has ended: ", reason));
-}
-
 StoreScope::RequestKey RequestOf(char operation, const Fence& fence) {
   return {operation, fence.incarnation.value(), fence.request_id};
 }
@@ -41,12 +30,11 @@ StoreRoom::~StoreRoom() {
 }
 
 absl::StatusOr<StoreScope*> StoreRoom::FindScopeLocked(const Fence& fence) {
-  const auto ended = ended_.find(fence.job);
-  if (ended != ended_.end() && !(ended->second < fence.generation)) {
-    return EndedError(fence.job, fence.generation, "join again");
-  }
+  COXSWAIN_RETURN_IF_ERROR(ended_.Check(fence));
   auto& scope = scopes_[ScopeKey(fence.job, fence.generation)];
-  if (scope == nullptr) scope = std::make_unique<StoreScope>(limits_);
+  if (scope == nullptr) {
+    scope = std::make_unique<StoreScope>(limits_, &total_bytes_);
+  }
   return scope.get();
 }
 
@@ -124,13 +112,13 @@ absl::StatusOr<CompareSetResult> StoreRoom::CompareSet(
 
 absl::StatusOr<bool> StoreRoom::DeleteKey(const Fence& fence,
                                           absl::string_view key) {
-  COXSWAIN_RETURN_IF_ERROR(CheckKey(key));
+  COXSWAIN_RETURN_IF_ERROR(CheckWrite(fence, key, ""));
   StoreCalls calls;
   bool existed = false;
   {
     MutexLock lock(&mutex_);
     COXSWAIN_ASSIGN_OR_RETURN(StoreScope * scope, FindScopeLocked(fence));
-    existed = scope->Delete(key, &calls);
+    existed = scope->Delete(RequestOf('d', fence), key, &calls);
   }
   RunAll(calls);
   return existed;
@@ -253,11 +241,12 @@ void StoreRoom::OnGenerationEnded(absl::string_view job, Generation generation,
   StoreCalls calls;
   {
     MutexLock lock(&mutex_);
-    Generation& ended = ended_[std::string(job)];
-    ended = std::max(ended, generation);
+    ended_.End(generation);
     const auto it = scopes_.find(ScopeKey(std::string(job), generation));
     if (it != scopes_.end()) {
-      it->second->End(EndedError(job, generation, reason.message()), &calls);
+      it->second->End(
+          GenerationGuard::EndedError(job, generation, reason.message()),
+          &calls);
       scopes_.erase(it);
     }
   }

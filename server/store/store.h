@@ -18,6 +18,7 @@
 #include "base/ids.h"
 #include "base/mutex.h"
 #include "server/membership/fence.h"
+#include "server/membership/generation_guard.h"
 #include "server/store/store_scope.h"
 
 namespace coxswain::server {
@@ -46,9 +47,9 @@ class StoreRoom : public GenerationObserver {
   StoreRoom(const StoreLimits& limits, const Clock* clock);
   ~StoreRoom() override;
 
-  // Set, Add and CompareSet remember their last answers by request id: a
-  // repeated request gets the first answer and changes nothing. Errors change
-  // nothing and are not remembered.
+  // Set, Add, CompareSet and DeleteKey remember their last answers by request
+  // id: a repeated request gets the first answer and changes nothing. Errors
+  // change nothing and are not remembered.
   absl::Status Set(const Fence& fence, absl::string_view key,
                    absl::string_view value);
 
@@ -117,11 +118,10 @@ class StoreRoom : public GenerationObserver {
 
   mutable Mutex mutex_;
   CallId next_call_ ABSL_GUARDED_BY(mutex_) = 1;
+  size_t total_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // outlives the scopes
   std::map<ScopeKey, std::unique_ptr<StoreScope>> scopes_
       ABSL_GUARDED_BY(mutex_);
-  // The last ended generation of each job: a request that passed the fence
-  // just before the end must not bring a scope back. One entry per job.
-  std::map<std::string, Generation> ended_ ABSL_GUARDED_BY(mutex_);
+  GenerationGuard ended_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace coxswain::server

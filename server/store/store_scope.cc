@@ -63,6 +63,14 @@ absl::Status StoreScope::Put(absl::string_view key, absl::string_view value,
     return LimitError("max_bytes", limits_.max_bytes,
                       "delete keys or store smaller values");
   }
+  const size_t total = *total_bytes_ - bytes_ + bytes;
+  if (bytes > bytes_ && total > limits_.max_total_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the store's limit max_total_bytes of ", limits_.max_total_bytes,
+        " for all jobs together is reached; delete keys, or wait for other "
+        "jobs to end"));
+  }
+  *total_bytes_ = total;
   bytes_ = bytes;
   if (is_new) {
     it = values_.emplace(std::string(key), std::string(value)).first;
@@ -139,11 +147,18 @@ absl::StatusOr<CompareSetResult> StoreScope::CompareSet(
   return result;
 }
 
-bool StoreScope::Delete(absl::string_view key, StoreCalls* calls) {
+bool StoreScope::Delete(const RequestKey& request, absl::string_view key,
+                        StoreCalls* calls) {
+  if (const Answer* first = Remembered(request)) return first->number != 0;
   const auto it = values_.find(key);
+  Answer answer;
+  answer.number = it == values_.end() ? 0 : 1;
+  Remember(request, std::move(answer));
   if (it == values_.end()) return false;
   const std::string name = it->first;
-  bytes_ -= name.size() + it->second.size();
+  const size_t bytes = name.size() + it->second.size();
+  bytes_ -= bytes;
+  *total_bytes_ -= bytes;
   values_.erase(it);
   const auto waiting = waiters_of_key_.find(name);
   if (waiting != waiters_of_key_.end()) {

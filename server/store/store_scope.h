@@ -26,6 +26,8 @@ struct StoreLimits {
   size_t max_value_bytes = 1 << 20;
   size_t max_keys = 1 << 16;
   size_t max_bytes = 256 << 20;  // keys and values together
+  // Keys and values of all generations of all jobs together.
+  size_t max_total_bytes = size_t{1} << 30;
   size_t max_waiting_calls = 1 << 14;
   size_t max_watches = 1 << 12;
   size_t max_wait_keys = 1024;  // keys of one Wait
@@ -59,7 +61,13 @@ class StoreScope {
   // Operation, incarnation, request id.
   using RequestKey = std::tuple<char, uint64_t, uint64_t>;
 
-  explicit StoreScope(const StoreLimits& limits) : limits_(limits) {}
+  // `total_bytes` counts the keys and values of all scopes; it belongs to the
+  // room and must outlive the scope.
+  StoreScope(const StoreLimits& limits, size_t* total_bytes)
+      : limits_(limits), total_bytes_(total_bytes) {}
+  ~StoreScope() { *total_bytes_ -= bytes_; }
+  StoreScope(const StoreScope&) = delete;
+  StoreScope& operator=(const StoreScope&) = delete;
 
   absl::Status Set(const RequestKey& request, absl::string_view key,
                    absl::string_view value, StoreCalls* calls);
@@ -70,7 +78,8 @@ class StoreScope {
                                               absl::string_view expected,
                                               absl::string_view desired,
                                               StoreCalls* calls);
-  bool Delete(absl::string_view key, StoreCalls* calls);
+  bool Delete(const RequestKey& request, absl::string_view key,
+              StoreCalls* calls);
 
   // Answers with the value of the first key once all exist. True if it waits.
   bool Wait(uint64_t id, std::vector<std::string> keys, absl::Time deadline,
@@ -102,7 +111,7 @@ class StoreScope {
     WatchDone done;        // set while a NextEvent waits
   };
   struct Answer {
-    int64_t number = 0;
+    int64_t number = 0;  // Add: the sum; Delete: whether there was a key
     CompareSetResult compare_set;
   };
 
@@ -119,6 +128,7 @@ class StoreScope {
   const StoreLimits limits_;
   std::map<std::string, std::string, std::less<>> values_;
   size_t bytes_ = 0;
+  size_t* const total_bytes_;
   std::map<uint64_t, Waiter> waiters_;
   std::map<std::string, std::set<uint64_t>, std::less<>> waiters_of_key_;
   std::set<std::pair<absl::Time, uint64_t>> deadlines_;

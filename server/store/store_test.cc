@@ -25,6 +25,7 @@ class StoreTest : public testing::Test {
     limits.max_value_bytes = 64;
     limits.max_keys = 8;
     limits.max_bytes = 200;
+    limits.max_total_bytes = 500;
     limits.max_waiting_calls = 4;
     limits.max_watches = 2;
     limits.max_wait_keys = 3;
@@ -174,6 +175,38 @@ TEST_F(StoreTest, ARepeatedRequestGetsTheFirstAnswerAndChangesNothing) {
   Fence other_process = add;
   other_process.incarnation = Incarnation(8);
   EXPECT_EQ(room_.Add(other_process, "n", 3).value_or(-1), 6);
+}
+
+TEST_F(StoreTest, ARepeatedDeleteGetsTheFirstAnswerAndDeletesNoNewKey) {
+  ASSERT_OK(room_.Set(NewFence(), "key", "old"));
+  const Fence fence = NewFence();
+  EXPECT_EQ(room_.DeleteKey(fence, "key").value_or(false), true);
+  ASSERT_OK(room_.Set(NewFence(), "key", "new"));
+  EXPECT_EQ(room_.DeleteKey(fence, "key").value_or(false), true);
+  EXPECT_EQ(GetNow("key").value_or("missing"), "new");
+  Fence nameless = NewFence();
+  nameless.request_id = 0;
+  EXPECT_THAT(
+      room_.DeleteKey(nameless, "key"),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("request_id")));
+}
+
+TEST_F(StoreTest, AllGenerationsTogetherAreBounded) {
+  const std::string value(60, 'v');
+  for (int generation = 1; generation <= 4; ++generation) {
+    ASSERT_OK(room_.Set(NewFence(generation), "k", value));
+    ASSERT_OK(room_.Set(NewFence(generation), "l", value));
+  }
+  EXPECT_THAT(room_.Set(NewFence(5), "k", value),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("max_total_bytes")));
+  EXPECT_OK(room_.Set(NewFence(1), "k", "small"));
+  EXPECT_OK(room_.DeleteKey(NewFence(1), "l"));
+  EXPECT_OK(room_.Set(NewFence(5), "k", value));
+  EXPECT_OK(room_.Set(NewFence(5), "l", value));
+  EXPECT_FALSE(room_.Set(NewFence(5), "m", value).ok());
+  room_.OnGenerationEnded("job", Generation(2), absl::AbortedError("over"));
+  EXPECT_OK(room_.Set(NewFence(5), "m", value));
 }
 
 TEST_F(StoreTest, RememberedAnswersAreBounded) {

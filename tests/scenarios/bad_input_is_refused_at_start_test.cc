@@ -14,7 +14,7 @@
 #include "base/grpc_status.h"
 #include "base/random.h"
 #include "base/status_matchers.h"
-#include "cli/launch/unique_fd.h"
+#include "base/unique_fd.h"
 #include "grpcpp/grpcpp.h"
 #include "nlohmann/json.hpp"
 #include "proto/checkpoint.grpc.pb.h"
@@ -26,6 +26,7 @@ namespace {
 
 using testing::AllOf;
 using testing::Each;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Le;
@@ -388,6 +389,10 @@ TEST(BadInputTest, GarbageAtThePortDisturbsNobody) {
   half.Close();
   const std::string log = coordinator.Stop();
   EXPECT_THAT(log, Not(HasSubstr("lost")));
+  EXPECT_THAT(LinesWith(log, "connection_refused"),
+              ElementsAre(AllOf(HasSubstr(" W "), HasSubstr("peer=127.0.0.1 "),
+                                HasSubstr("it does not speak HTTP/2"))))
+      << "one line for all of a peer's garbage";
   // Only the job's own events: a stranger cannot fill the log.
   EXPECT_THAT(LinesWith(log, " W "), SizeIs(Le(2))) << log;
   EXPECT_LT(LinesWith(log, "").size(), 30u) << log;

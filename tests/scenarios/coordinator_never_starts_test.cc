@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_matchers.h"
-#include "cli/launch/unique_fd.h"
+#include "base/unique_fd.h"
 #include "tests/scenarios/scenario.h"
 
 namespace coxswain {

@@ -30,6 +30,7 @@
 #include "client/reduce/reducer.h"
 #include "client/session/explain.h"
 #include "client/session/session.h"
+#include "hooks/planned_hook.h"
 #include "hooks/registry.h"
 #include "tests/scenarios/toy_model.h"
 
@@ -116,7 +117,7 @@ absl::Status ToyWorker::Join() {
 
 absl::Status ToyWorker::Connect() {
   COXSWAIN_ASSIGN_OR_RETURN(world_, session_->World());
-  COXSWAIN_ASSIGN_OR_RETURN(hook_, MakeHook(session_->plan().hook));
+  COXSWAIN_ASSIGN_OR_RETURN(hook_, MakePlannedHook(session_->plan()));
   COXSWAIN_ASSIGN_OR_RETURN(
       Accumulator accumulator,
       Accumulator::Create(session_->plan().accumulation_steps));

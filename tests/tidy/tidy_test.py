@@ -390,6 +390,14 @@ class TreeTest(unittest.TestCase):
         if findings:
             self.fail("\n" + "\n".join(findings))
 
+    def test_the_readme_shows_the_example_as_it_is(self):
+        def read(path):
+            with open(os.path.join(self.root, path), encoding="utf-8") as file:
+                return file.read()
+
+        shown = "```cpp\n" + read("examples/minimal/main.cc") + "```\n"
+        self.assertIn(shown, read("README.md"))
+
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:

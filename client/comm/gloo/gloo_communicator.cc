@@ -1,6 +1,8 @@
 #include "client/comm/gloo/gloo_communicator.h"
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,27 @@
 namespace coxswain {
 namespace {
 
+// Closes the connections of an aborted communicator, so that its peers do not
+// wait for it: on a thread of its own, as gloo's event loop has to agree.
+class Closer {
+ public:
+  explicit Closer(GlooContext context) : context_(std::move(context)) {}
+  ~Closer() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // At most once.
+  void Start() {
+    thread_ = std::thread([context = context_] {
+      CallGloo("closing", [&] { context->closeConnections(); }).IgnoreError();
+    });
+  }
+
+ private:
+  const GlooContext context_;
+  std::thread thread_;
+};
+
 class GlooCommunicator : public Communicator {
  public:
   GlooCommunicator(const CommunicatorOptions& options, GlooContext context,
@@ -23,8 +46,14 @@ class GlooCommunicator : public Communicator {
         name_(absl::StrCat("rank ", options.rank, " of communicator '",
                            options.id, "'")),
         context_(std::move(context)),
-        control_(control),
-        executor_([control] { control->Interrupt(); }) {}
+        control_(std::move(control)),
+        closer_(context_),
+        executor_([this] {
+          control_->Interrupt();
+          if (!destroying_.load()) closer_.Start();
+        }) {}
+  // What was sent still arrives then: gloo closes softly when it goes.
+  ~GlooCommunicator() override { destroying_.store(true); }
 
   absl::string_view backend() const override { return "gloo"; }
   void Abort(absl::string_view reason) override { executor_.Abort(reason); }
@@ -123,6 +152,8 @@ class GlooCommunicator : public Communicator {
   const GlooContext context_;
   const std::shared_ptr<TransportControl> control_;
   uint32_t next_tag_ = 0;
+  std::atomic<bool> destroying_{false};
+  Closer closer_;
   // Last, so that its threads end before what they use.
   Executor executor_;
 };

@@ -16,12 +16,12 @@ namespace coxswain {
 //   INVALID_ARGUMENT   options that make no sense
 //   DEADLINE_EXCEEDED  not all came in time; the message names who did not
 //   UNAVAILABLE        a connection failed
-// and whatever the store returns.
+// and whatever the store returns, or options.cancel was raised with.
 //
 // The communicator runs collectives on one thread of its own and messages on
-// others; gloo adds one for its sockets. Destruction aborts what is in flight
-// and closes the connections, which the peers see as UNAVAILABLE: a rank that
-// leaves in peace ends with a Barrier.
+// others; gloo adds one for its sockets. Abort, an error and destruction end
+// what is in flight and close the connections, which the peers see as
+// UNAVAILABLE: a rank that leaves in peace ends with a Barrier.
 //
 // Ranks must agree on counts and types, which gloo does not compare.
 // wire_bytes() counts payload without gloo's message headers.

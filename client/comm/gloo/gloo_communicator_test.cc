@@ -1,13 +1,19 @@
 #include "client/comm/gloo/gloo_communicator.h"
 
+#include <netinet/in.h>
+
 #include <atomic>
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/cancel_signal.h"
 #include "base/status_matchers.h"
 #include "client/comm/memory_store.h"
 #include "tests/conformance/communicator_conformance.h"
@@ -111,6 +117,54 @@ TEST(GlooCommunicatorTest, ErrorsOfTheStoreComeThrough) {
                                   absl::Seconds(5))),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("the coordinator is lost")));
+}
+
+// A rank 1 that has published an address and then died: rank 0's own, with the
+// highest port, which makes rank 0 the end that waits to be connected to.
+class DeadPeerStore : public MemoryStore {
+ public:
+  absl::StatusOr<std::string> Get(absl::string_view key,
+                                  absl::Duration timeout) override {
+    if (absl::EndsWith(key, "/0")) return MemoryStore::Get(key, timeout);
+    auto published = MemoryStore::Get("gloo/under-test/0", timeout);
+    if (!published.ok()) return published;
+    std::string& addresses = *published;
+    // An address begins with a sockaddr_in; gloo puts two of them, of equal
+    // size, one after the other, or publishes the one of the peer only.
+    for (size_t at : {size_t{0}, addresses.size() / 2}) {
+      addresses.replace(at + offsetof(sockaddr_in, sin_port), 2, "\xff\xff");
+    }
+    if (on_get) on_get();
+    return addresses;
+  }
+  std::function<void()> on_get;
+};
+
+TEST(GlooCommunicatorTest, ARaisedSignalEndsConnectingToADeadPeer) {
+  CancelSignal cancel;
+  auto store = std::make_shared<DeadPeerStore>();
+  store->on_get = [&] { cancel.Raise(absl::AbortedError("rank 1 was lost")); };
+  CommunicatorOptions options = Options(0, 2, store, absl::Minutes(5));
+  options.cancel = &cancel;
+  EXPECT_THAT(ConnectGloo(options), StatusIs(absl::StatusCode::kAborted,
+                                             HasSubstr("rank 1 was lost")));
+}
+
+TEST(GlooCommunicatorTest, ADeadPeerIsNotWaitedForLongerThanTheTimeout) {
+  auto store = std::make_shared<DeadPeerStore>();
+  EXPECT_THAT(
+      ConnectGloo(Options(0, 2, store, absl::Seconds(1))),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               AllOf(HasSubstr("rank 0 of 2 of communicator 'under-test'"),
+                     HasSubstr("not all ranks have connected within 1s"))));
+}
+
+TEST(GlooCommunicatorTest, AnAbortIsSeenByThePeers) {
+  const auto group = MakeGroup(2, absl::Minutes(1));
+  const WorkPtr work = group[1]->Barrier();
+  group[0]->Abort("the hook broke");
+  EXPECT_THAT(work->Wait(absl::Seconds(20)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 0")));
 }
 
 TEST(GlooCommunicatorTest, ALostPeerIsNamedWithoutSourceLines) {

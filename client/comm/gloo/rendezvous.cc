@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "client/comm/gloo/gloo_status.h"
 
@@ -21,6 +24,7 @@ namespace {
 // Gloo's store over ours, for one communicator. Gloo's keys are ranks.
 class PrefixedStore : public ::gloo::rendezvous::Store {
  public:
+  // `options` outlives the store.
   explicit PrefixedStore(const CommunicatorOptions& options)
       : options_(options),
         deadline_(std::chrono::steady_clock::now() +
@@ -94,18 +98,24 @@ absl::Status CheckOptions(const CommunicatorOptions& options) {
   return absl::OkStatus();
 }
 
-}  // namespace
+using ContextPtr = std::shared_ptr<::gloo::Context>;
 
-absl::StatusOr<std::shared_ptr<::gloo::Context>> ConnectFullMesh(
+// Our message about a store that waited in vain names who is missing, and
+// comes first.
+constexpr absl::Duration kConnectMargin = absl::Seconds(1);
+
+std::string Where(const CommunicatorOptions& options) {
+  return absl::StrCat("connecting rank ", options.rank, " of ", options.size,
+                      " of communicator '", options.id, "' at ",
+                      options.address);
+}
+
+absl::StatusOr<ContextPtr> ConnectBlocking(
     const CommunicatorOptions& options,
     std::shared_ptr<TransportControl> control) {
-  COXSWAIN_RETURN_IF_ERROR(CheckOptions(options));
   auto context =
       std::make_shared<::gloo::rendezvous::Context>(options.rank, options.size);
-  const std::string where =
-      absl::StrCat("connecting rank ", options.rank, " of ", options.size,
-                   " of communicator '", options.id, "' at ", options.address);
-  COXSWAIN_RETURN_IF_ERROR(CallGloo(where, [&] {
+  COXSWAIN_RETURN_IF_ERROR(CallGloo(Where(options), [&] {
     // Gloo counts in milliseconds and takes zero for no bound.
     context->setTimeout(std::max(std::chrono::milliseconds(1),
                                  absl::ToChronoMilliseconds(std::min(
@@ -117,6 +127,62 @@ absl::StatusOr<std::shared_ptr<::gloo::Context>> ConnectFullMesh(
     context->connectFullMesh(store, device);
   }));
   return context;
+}
+
+// What the caller and the thread that connects share.
+struct Attempt {
+  Mutex mutex;
+  CondVar changed;
+  bool cancelled ABSL_GUARDED_BY(mutex) = false;
+  std::optional<absl::StatusOr<ContextPtr>> result ABSL_GUARDED_BY(mutex);
+};
+
+// Waits for a result until `timeout` has passed or `cancel` is raised.
+void Await(Attempt* attempt, absl::Duration timeout)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(attempt->mutex) {
+  attempt->changed.WaitFor(
+      &attempt->mutex, timeout, [=]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return attempt->cancelled || attempt->result.has_value();
+      });
+}
+
+}  // namespace
+
+absl::StatusOr<ContextPtr> ConnectFullMesh(
+    const CommunicatorOptions& options,
+    std::shared_ptr<TransportControl> control) {
+  COXSWAIN_RETURN_IF_ERROR(CheckOptions(options));
+  auto attempt = std::make_shared<Attempt>();
+  std::thread([attempt, options, control = std::move(control)] {
+    auto result = ConnectBlocking(options, control);
+    MutexLock lock(&attempt->mutex);
+    attempt->result = std::move(result);
+    attempt->changed.NotifyAll();
+  }).detach();
+
+  uint64_t link = 0;
+  if (options.cancel != nullptr) {
+    link = options.cancel->OnRaise([attempt] {
+      MutexLock lock(&attempt->mutex);
+      attempt->cancelled = true;
+      attempt->changed.NotifyAll();
+    });
+  }
+  std::optional<absl::StatusOr<ContextPtr>> result;
+  bool cancelled = false;
+  {
+    MutexLock lock(&attempt->mutex);
+    Await(attempt.get(), options.timeout + kConnectMargin);
+    result = std::move(attempt->result);
+    cancelled = attempt->cancelled;
+  }
+  if (options.cancel != nullptr) options.cancel->Forget(link);
+  if (cancelled) return options.cancel->status();
+  if (result.has_value()) return *std::move(result);
+  return absl::DeadlineExceededError(absl::StrCat(
+      Where(options), ": not all ranks have connected within ",
+      absl::FormatDuration(options.timeout),
+      ", although each has published its address; look for one that died"));
 }
 
 }  // namespace coxswain

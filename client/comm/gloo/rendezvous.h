@@ -12,8 +12,14 @@
 namespace coxswain {
 
 // Connects every rank of `options` with every other over TCP; blocks until
-// that is done or options.timeout has passed. Addresses are exchanged through
-// options.store under "gloo/<options.id>/<rank>".
+// that is done, options.timeout has passed or options.cancel is raised.
+// Addresses are exchanged through options.store under
+// "gloo/<options.id>/<rank>".
+//
+// Gloo's own wait for a peer that has published its address and then died can
+// neither be woken nor bounded by `timeout` (it takes five times that). So it
+// runs on a thread of its own, which after an early return goes on until gloo
+// gives up; it owns all that it touches.
 absl::StatusOr<std::shared_ptr<::gloo::Context>> ConnectFullMesh(
     const CommunicatorOptions& options,
     std::shared_ptr<TransportControl> control);

@@ -59,6 +59,7 @@ class WatchedBuffer : public transport::UnboundBuffer {
       if (control_->interrupted()) throw WaitInterrupted();
       throw PeerFailure(peer, error.what());
     } catch (const ::gloo::EnforceNotMet& error) {
+      if (control_->interrupted()) throw WaitInterrupted();
       throw PeerFailure(peer, error.what());
     }
   }

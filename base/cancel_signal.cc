@@ -1,4 +1,4 @@
-#include "client/rpc/cancel_signal.h"
+#include "base/cancel_signal.h"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_CLI_LAUNCH_UNIQUE_FD_H_
-#define COXSWAIN_CLI_LAUNCH_UNIQUE_FD_H_
+#ifndef COXSWAIN_BASE_UNIQUE_FD_H_
+#define COXSWAIN_BASE_UNIQUE_FD_H_
 
 #include <unistd.h>
 
@@ -24,6 +24,8 @@ class UniqueFd {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
+  // The caller closes it from now on.
+  int Release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;
@@ -31,4 +33,4 @@ class UniqueFd {
 
 }  // namespace coxswain
 
-#endif  // COXSWAIN_CLI_LAUNCH_UNIQUE_FD_H_
+#endif  // COXSWAIN_BASE_UNIQUE_FD_H_

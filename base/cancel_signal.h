@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_CLIENT_RPC_CANCEL_SIGNAL_H_
-#define COXSWAIN_CLIENT_RPC_CANCEL_SIGNAL_H_
+#ifndef COXSWAIN_BASE_CANCEL_SIGNAL_H_
+#define COXSWAIN_BASE_CANCEL_SIGNAL_H_
 
 #include <cstdint>
 #include <functional>
@@ -40,4 +40,4 @@ class CancelSignal {
 
 }  // namespace coxswain
 
-#endif  // COXSWAIN_CLIENT_RPC_CANCEL_SIGNAL_H_
+#endif  // COXSWAIN_BASE_CANCEL_SIGNAL_H_

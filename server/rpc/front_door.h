@@ -1,0 +1,93 @@
+#ifndef COXSWAIN_SERVER_RPC_FRONT_DOOR_H_
+#define COXSWAIN_SERVER_RPC_FRONT_DOOR_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/unique_fd.h"
+#include "server/listen_address.h"
+#include "server/options.h"
+
+namespace coxswain::server {
+
+// Accepts the coordinator's connections and lets in those that begin with the
+// client's preface of HTTP/2 (RFC 9113, 3.4), which it leaves unread. All
+// others are closed and logged, once for each address: gRPC would say nothing,
+// and it would hold a silent connection for minutes. One that says nothing and
+// hangs up only looked whether the port is open, and is not worth a line.
+//
+// Owned by the gRPC server. One thread of its own, which runs from Open() to
+// the destructor. It waits in the system, whose clock its deadlines follow.
+class FrontDoor {
+ public:
+  // Takes over a connection: non-blocking, its greeting unread. Called on the
+  // door's thread; must not block.
+  using Admit = std::function<void(UniqueFd connection)>;
+
+  // UNAVAILABLE if the system has no more descriptors.
+  static absl::StatusOr<std::unique_ptr<FrontDoor>> Open(
+      Listeners listeners, const RpcOptions& options, Admit admit);
+
+  // Stops listening and closes the connections that still wait. No connection
+  // is let in afterwards; those that were, stay.
+  ~FrontDoor();
+  FrontDoor(const FrontDoor&) = delete;
+  FrontDoor& operator=(const FrontDoor&) = delete;
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+
+  struct Waiting {
+    UniqueFd fd;
+    std::string peer;  // the address alone
+    Time deadline;
+  };
+  // Tells whether a descriptor that was given away is still that connection:
+  // its number is used again, its inode is not while it is open.
+  struct Admitted {
+    int fd;
+    uint64_t device;
+    uint64_t inode;
+  };
+
+  FrontDoor(Listeners listeners, const RpcOptions& options, Admit admit);
+
+  bool Watch(int fd, uint64_t id, uint32_t events);
+  void Run();
+  int NextWaitMs() const;
+  void Listen(bool on);
+  void AcceptFrom(int listener);
+  void Add(UniqueFd fd, std::string peer);
+  void Look(uint64_t id, bool hung_up);
+  void LetIn(Waiting connection);
+  bool HasRoom();
+  void Refuse(uint64_t id, absl::string_view reason);
+  void RefuseLate(Time now);
+
+  const Listeners listeners_;
+  const RpcOptions options_;
+  const Admit admit_;
+  UniqueFd epoll_;
+  UniqueFd wake_;
+
+  // The rest is the thread's own.
+  uint64_t next_id_;
+  std::map<uint64_t, Waiting> waiting_;  // the oldest first
+  std::vector<Admitted> admitted_;
+  bool listening_ = true;
+  Time listen_again_;
+
+  std::thread thread_;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_RPC_FRONT_DOOR_H_

@@ -1,0 +1,381 @@
+#include "server/rpc/front_door.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/grpc_status.h"
+#include "base/random.h"
+#include "base/status_matchers.h"
+#include "grpcpp/grpcpp.h"
+#include "proto/rendezvous.grpc.pb.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::SizeIs;
+using testing::StartsWith;
+
+constexpr auto kPatience = std::chrono::seconds(20);
+const char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+std::string EmptySettings() {
+  return std::string("\x00\x00\x00\x04\x00\x00\x00\x00\x00", 9);
+}
+
+// Says who called, and keeps Attach streams for as long as they last.
+class EchoService final : public v1::Rendezvous::Service {
+ public:
+  using Stream = grpc::ServerReaderWriter<v1::AttachEvent, v1::AttachRequest>;
+
+  grpc::Status Describe(grpc::ServerContext* context,
+                        const v1::DescribeRequest*,
+                        v1::DescribeResponse*) override {
+    return {grpc::StatusCode::ALREADY_EXISTS, context->peer()};
+  }
+  grpc::Status Attach(grpc::ServerContext*, Stream* stream) override {
+    stream->SendInitialMetadata();
+    v1::AttachRequest request;
+    while (stream->Read(&request)) {
+    }
+    return grpc::Status::OK;
+  }
+};
+
+// A gRPC server behind a door.
+class House {
+ public:
+  explicit House(const RpcOptions& options = RpcOptions(),
+                 const std::string& host = "127.0.0.1") {
+    auto listeners = Listen({host, 0});
+    EXPECT_OK(listeners);
+    port_ = listeners->port;
+    grpc::ServerBuilder builder;
+    builder.AddChannelArgument(
+        GRPC_ARG_KEEPALIVE_TIME_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(options.keepalive_time)));
+    builder.AddChannelArgument(
+        GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(options.keepalive_timeout)));
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        grpc::InsecureServerCredentials());
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    auto door =
+        FrontDoor::Open(*std::move(listeners), options, [this](UniqueFd fd) {
+          grpc::experimental::ExternalConnectionAcceptor::
+              NewConnectionParameters parameters;
+          parameters.fd = fd.Release();
+          acceptor_->HandleNewConnection(&parameters);
+        });
+    EXPECT_OK(door);
+    door_ = *std::move(door);
+  }
+
+  int port() const { return port_; }
+  void CloseDoor() { door_.reset(); }
+  void Shutdown() {
+    door_.reset();
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+ private:
+  EchoService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  int port_ = 0;
+  std::unique_ptr<FrontDoor> door_;
+};
+
+// A gRPC client with a connection of its own.
+class Guest {
+ public:
+  explicit Guest(int port, const std::string& host = "127.0.0.1") {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    stub_ = v1::Rendezvous::NewStub(grpc::CreateCustomChannel(
+        absl::StrCat(host, ":", port), grpc::InsecureChannelCredentials(),
+        arguments));
+  }
+
+  absl::Status Call() {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    v1::DescribeResponse response;
+    return FromGrpcStatus(stub_->Describe(&context, {}, &response));
+  }
+  // Who the server says that called.
+  std::string Peer() { return std::string(Call().message()); }
+
+  v1::Rendezvous::Stub& stub() { return *stub_; }
+
+ private:
+  std::unique_ptr<v1::Rendezvous::Stub> stub_;
+};
+
+MATCHER(Works, "") {
+  *result_listener << arg.ToString();
+  return arg.code() == absl::StatusCode::kAlreadyExists;
+}
+
+// Each test speaks from a loopback address of its own: what is logged once for
+// an address is logged once in this process.
+UniqueFd Connect(int port, const std::string& from) {
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  auto* const name = reinterpret_cast<sockaddr*>(&address);
+  inet_pton(AF_INET, from.c_str(), &address.sin_addr);
+  EXPECT_EQ(bind(fd.get(), name, sizeof(address)), 0);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  EXPECT_EQ(connect(fd.get(), name, sizeof(address)), 0);
+  return fd;
+}
+
+void Send(const UniqueFd& fd, const std::string& bytes) {
+  // The other side may have closed already.
+  send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+}
+
+bool IsReadable(const UniqueFd& fd, std::chrono::milliseconds patience) {
+  pollfd readable = {fd.get(), POLLIN, 0};
+  return poll(&readable, 1, patience.count()) > 0;
+}
+
+// Reads until the other side closes; false at the deadline.
+bool WaitUntilClosed(const UniqueFd& fd) {
+  char data[4096];
+  while (IsReadable(fd, kPatience)) {
+    if (read(fd.get(), data, sizeof(data)) <= 0) return true;
+  }
+  return false;
+}
+
+// What is logged in this scope.
+class LogCapture {
+ public:
+  LogCapture() { testing::internal::CaptureStderr(); }
+  ~LogCapture() {
+    if (!ended_) testing::internal::GetCapturedStderr();
+  }
+  std::vector<std::string> End() {
+    ended_ = true;
+    std::vector<std::string> lines = absl::StrSplit(
+        testing::internal::GetCapturedStderr(), '\n', absl::SkipEmpty());
+    return lines;
+  }
+
+ private:
+  bool ended_ = false;
+};
+
+TEST(FrontDoorTest, GuestsComeInAndAreKnown) {
+  House house;
+  EXPECT_THAT(Guest(house.port()).Peer(), StartsWith("ipv4:127.0.0.1:"));
+}
+
+TEST(FrontDoorTest, AWildcardKnowsItsGuestsByTheirIpv4Address) {
+  House house(RpcOptions(), "[::]");
+  EXPECT_THAT(Guest(house.port()).Peer(), StartsWith("ipv4:127.0.0.1:"));
+  LogCapture log;
+  const UniqueFd fd = Connect(house.port(), "127.0.1.1");
+  Send(fd, "hello");
+  EXPECT_TRUE(WaitUntilClosed(fd));
+  EXPECT_THAT(log.End(), ElementsAre(HasSubstr("peer=127.0.1.1 ")));
+}
+
+TEST(FrontDoorTest, GarbageIsRefusedAndLoggedOnceForAPeer) {
+  House house;
+  Guest before(house.port());
+  EXPECT_THAT(before.Call(), Works());
+  LogCapture log;
+  const CounterRandom random(/*seed=*/1, /*stream=*/0);
+  for (int i = 0; i < 100; ++i) {
+    std::string garbage(1 + i * 7, '\xfe');
+    for (size_t k = 1; k < garbage.size(); ++k) {
+      garbage[k] = static_cast<char>(random.Bits(i * 1000 + k));
+    }
+    const UniqueFd fd = Connect(house.port(), "127.0.2.1");
+    Send(fd, garbage);
+    EXPECT_TRUE(WaitUntilClosed(fd));
+    if (i == 50) {
+      EXPECT_THAT(Guest(house.port()).Call(), Works());
+    }
+  }
+  const UniqueFd other = Connect(house.port(), "127.0.2.2");
+  Send(other, "GET / HTTP/1.1\r\nHost: coxswain\r\n\r\n");
+  EXPECT_TRUE(WaitUntilClosed(other));
+  EXPECT_THAT(
+      log.End(),
+      ElementsAre(
+          AllOf(HasSubstr(" W connection_refused peer=127.0.2.1 "),
+                HasSubstr("does not speak HTTP/2"),
+                HasSubstr("first_bytes=%fe")),
+          AllOf(HasSubstr(" W connection_refused peer=127.0.2.2 "),
+                HasSubstr("first_bytes=GET%20/%20HTTP/1.1%0d%0aHost:%20co"))));
+  EXPECT_THAT(before.Call(), Works());
+  EXPECT_THAT(Guest(house.port()).Call(), Works());
+}
+
+TEST(FrontDoorTest, HalfAGreetingIsRefusedAtTheHangUp) {
+  House house;
+  LogCapture log;
+  const UniqueFd fd = Connect(house.port(), "127.0.3.1");
+  Send(fd, std::string(kPreface, 10));
+  shutdown(fd.get(), SHUT_WR);
+  EXPECT_TRUE(WaitUntilClosed(fd));
+  EXPECT_THAT(log.End(),
+              ElementsAre(HasSubstr("it hung up after 10 bytes of the")));
+}
+
+TEST(FrontDoorTest, ALookAtThePortIsNotLogged) {
+  House house;
+  LogCapture log;
+  const UniqueFd fd = Connect(house.port(), "127.0.4.1");
+  shutdown(fd.get(), SHUT_WR);
+  EXPECT_TRUE(WaitUntilClosed(fd));
+  EXPECT_THAT(log.End(), IsEmpty());
+}
+
+TEST(FrontDoorTest, SilenceEndsAtTheDeadline) {
+  RpcOptions options;
+  options.greeting_timeout = absl::Milliseconds(200);
+  House house(options);
+  LogCapture log;
+  const UniqueFd silent = Connect(house.port(), "127.0.5.1");
+  const UniqueFd slow = Connect(house.port(), "127.0.5.2");
+  Send(slow, std::string(kPreface, 23));
+  EXPECT_TRUE(WaitUntilClosed(silent));
+  EXPECT_TRUE(WaitUntilClosed(slow));
+  EXPECT_THAT(log.End(), ElementsAre(AllOf(HasSubstr("peer=127.0.5.1"),
+                                           HasSubstr("has not greeted"),
+                                           HasSubstr("200ms")),
+                                     AllOf(HasSubstr("peer=127.0.5.2"),
+                                           HasSubstr("first_bytes=PRI%20"))));
+  EXPECT_THAT(Guest(house.port()).Call(), Works());
+}
+
+TEST(FrontDoorTest, AGreetingMayComeInPieces) {
+  House house;
+  LogCapture log;
+  const UniqueFd fd = Connect(house.port(), "127.0.6.1");
+  for (const char c : std::string(kPreface)) Send(fd, std::string(1, c));
+  Send(fd, EmptySettings());
+  // gRPC answers with settings of its own: nothing of the greeting was lost.
+  ASSERT_TRUE(IsReadable(fd, kPatience));
+  char frame[9];
+  ASSERT_EQ(recv(fd.get(), frame, sizeof(frame), MSG_WAITALL), 9);
+  EXPECT_EQ(frame[3], 4);
+  EXPECT_THAT(log.End(), IsEmpty());
+}
+
+TEST(FrontDoorTest, TheOldestOfTooManySilentOnesIsClosed) {
+  RpcOptions options;
+  options.greeting_timeout = absl::Hours(1);
+  options.max_waiting_connections = 3;
+  House house(options);
+  LogCapture log;
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 5; ++i) {
+    silent.push_back(Connect(house.port(), "127.0.7.1"));
+  }
+  EXPECT_TRUE(WaitUntilClosed(silent[0]));
+  EXPECT_TRUE(WaitUntilClosed(silent[1]));
+  // A guest takes a place for a moment only.
+  EXPECT_THAT(Guest(house.port()).Call(), Works());
+  EXPECT_TRUE(WaitUntilClosed(silent[2]));
+  EXPECT_FALSE(IsReadable(silent[3], std::chrono::milliseconds(0)));
+  EXPECT_FALSE(IsReadable(silent[4], std::chrono::milliseconds(0)));
+  EXPECT_THAT(log.End(), ElementsAre(HasSubstr("max_waiting_connections")));
+}
+
+TEST(FrontDoorTest, GuestsHaveALimitAndEndedOnesMakeRoom) {
+  RpcOptions options;
+  options.max_connections = 2;
+  House house(options);
+  auto first = std::make_unique<Guest>(house.port());
+  Guest second(house.port());
+  EXPECT_THAT(first->Call(), Works());
+  EXPECT_THAT(second.Call(), Works());
+  LogCapture log;
+  for (int i = 0; i < 3; ++i) {
+    const UniqueFd third = Connect(house.port(), "127.0.8.1");
+    Send(third, kPreface);
+    EXPECT_TRUE(WaitUntilClosed(third));
+  }
+  EXPECT_THAT(log.End(), ElementsAre(AllOf(HasSubstr("peer=127.0.8.1"),
+                                           HasSubstr("max_connections"))));
+  first.reset();
+  // The server sees the end of the first in its own time.
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  absl::Status status;
+  do {
+    status = Guest(house.port()).Call();
+  } while (!absl::IsAlreadyExists(status) &&
+           std::chrono::steady_clock::now() < deadline);
+  EXPECT_THAT(status, Works());
+  EXPECT_THAT(second.Call(), Works());
+}
+
+TEST(FrontDoorTest, GuestsThatDoNotAnswerProbesAreGivenUp) {
+  RpcOptions options;
+  options.keepalive_time = absl::Milliseconds(300);
+  options.keepalive_timeout = absl::Milliseconds(300);
+  House house(options);
+  const UniqueFd fd = Connect(house.port(), "127.0.9.1");
+  Send(fd, kPreface + EmptySettings());
+  EXPECT_TRUE(WaitUntilClosed(fd));
+}
+
+TEST(FrontDoorTest, AClosedDoorLetsNobodyInAndGuestsStay) {
+  House house;
+  Guest guest(house.port());
+  EXPECT_THAT(guest.Call(), Works());
+  const UniqueFd waiting = Connect(house.port(), "127.0.10.1");
+  house.CloseDoor();
+  EXPECT_TRUE(WaitUntilClosed(waiting));
+  EXPECT_THAT(guest.Call(), Works());
+  EXPECT_THAT(Guest(house.port()).Call(),
+              StatusIs(absl::StatusCode::kUnavailable, testing::_));
+}
+
+TEST(FrontDoorTest, AShutdownEndsTheStreamsOfGuests) {
+  House house;
+  Guest guest(house.port());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  const auto stream = guest.stub().Attach(&context);
+  stream->WaitForInitialMetadata();
+  const UniqueFd idle = Connect(house.port(), "127.0.11.1");
+  Send(idle, kPreface + EmptySettings());
+  ASSERT_TRUE(IsReadable(idle, kPatience));
+  house.Shutdown();
+  v1::AttachEvent event;
+  EXPECT_FALSE(stream->Read(&event));
+  EXPECT_THAT(
+      FromGrpcStatus(stream->Finish()),
+      AllOf(Not(IsOk()),
+            Not(StatusIs(absl::StatusCode::kDeadlineExceeded, testing::_))));
+  EXPECT_TRUE(WaitUntilClosed(idle));
+}
+
+}  // namespace
+}  // namespace coxswain::server
