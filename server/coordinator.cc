@@ -38,8 +38,14 @@ absl::Status CoordinatorOptions::Validate() const {
   if (state_dir.empty()) {
     return absl::InvalidArgumentError("state_dir must name a folder");
   }
-  if (tick_interval <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("tick_interval must be more than 0");
+  // A lease must see several ticks, or each would look like a stand-still.
+  if (tick_interval <= absl::ZeroDuration() ||
+      tick_interval > membership.lease / 4) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tick_interval must be more than 0 and at most a quarter of the lease "
+        "of ",
+        absl::FormatDuration(membership.lease), ", got ",
+        absl::FormatDuration(tick_interval)));
   }
   COXSWAIN_RETURN_IF_ERROR(membership.Validate());
   COXSWAIN_RETURN_IF_ERROR(plan.Validate());

@@ -107,27 +107,29 @@ absl::StatusOr<std::string> CheckpointClient::Save(
 
   const int64_t chunk_bytes =
       opened->chunk_bytes() > 0 ? opened->chunk_bytes() : kDefaultChunkBytes;
-  const std::string& id = opened->checkpoint_id();
+  // Made before the stream is opened, because the coordinator waits for it
+  // only a while, and a large shard takes a while to sum up.
+  v1::UploadHeader header;
+  header.set_checkpoint_id(opened->checkpoint_id());
+  header.set_shard(shard);
+  header.set_bytes(static_cast<int64_t>(bytes.size()));
+  header.set_crc32c(Crc32c(bytes));
   COXSWAIN_RETURN_IF_ERROR(membership_->Outcome(CallWithRetries(
       membership_->policy(), membership_->Call(transfer_timeout_),
       [&](absl::Duration left) {
-        return Upload(id, shard, chunk_bytes, bytes, left);
+        return Upload(header, chunk_bytes, bytes, left);
       })));
-  return id;
+  return header.checkpoint_id();
 }
 
-absl::Status CheckpointClient::Upload(absl::string_view id, int shard,
+absl::Status CheckpointClient::Upload(const v1::UploadHeader& header,
                                       int64_t chunk_bytes,
                                       absl::string_view bytes,
                                       absl::Duration timeout) {
   const auto stream = membership_->stub().Upload(membership_->Call(timeout));
   v1::UploadRequest request;
-  v1::UploadHeader* header = request.mutable_header();
-  *header->mutable_fence() = membership_->NewRequest();
-  header->set_checkpoint_id(std::string(id));
-  header->set_shard(shard);
-  header->set_bytes(static_cast<int64_t>(bytes.size()));
-  header->set_crc32c(Crc32c(bytes));
+  *request.mutable_header() = header;
+  *request.mutable_header()->mutable_fence() = membership_->NewRequest();
   bool open = stream->Write(request);
   for (size_t offset = 0; open && offset < bytes.size();
        offset += chunk_bytes) {

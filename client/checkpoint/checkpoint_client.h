@@ -65,7 +65,7 @@ class CheckpointClient {
   absl::Status Delete(absl::string_view id);
 
  private:
-  absl::Status Upload(absl::string_view id, int shard, int64_t chunk_bytes,
+  absl::Status Upload(const v1::UploadHeader& header, int64_t chunk_bytes,
                       absl::string_view bytes, absl::Duration timeout);
   absl::StatusOr<std::string> Download(absl::string_view id, int shard,
                                        absl::Duration timeout);

@@ -54,26 +54,23 @@ TEST(ReduceOpsTest, IntegersWrap) {
 TEST(ReduceOpsTest, Float16IsComputedInFloatAndRoundedOnce) {
   // 2048 + 1 is a tie between 2048 and 2050; 2048 + 3 one between 2050 and
   // 2052.
-  EXPECT_THAT(
-      Reduced<uint16_t>(DType::kFloat16, ReduceOp::kSum,
-                        {FloatToFloat16(2048), FloatToFloat16(2048)},
-                        {FloatToFloat16(1), FloatToFloat16(3)}),
-      ElementsAre(FloatToFloat16(2048), FloatToFloat16(2052)));
+  EXPECT_THAT(Reduced<uint16_t>(DType::kFloat16, ReduceOp::kSum,
+                                {FloatToFloat16(2048), FloatToFloat16(2048)},
+                                {FloatToFloat16(1), FloatToFloat16(3)}),
+              ElementsAre(FloatToFloat16(2048), FloatToFloat16(2052)));
   EXPECT_THAT(Reduced<uint16_t>(DType::kFloat16, ReduceOp::kMax,
                                 {FloatToFloat16(-2)}, {FloatToFloat16(1)}),
               ElementsAre(FloatToFloat16(1)));
 }
 
 TEST(ReduceOpsTest, BFloat16IsComputedInFloatAndRoundedOnce) {
-  EXPECT_THAT(
-      Reduced<uint16_t>(DType::kBFloat16, ReduceOp::kSum,
-                        {FloatToBFloat16(256), FloatToBFloat16(256)},
-                        {FloatToBFloat16(1), FloatToBFloat16(3)}),
-      ElementsAre(FloatToBFloat16(256), FloatToBFloat16(260)));
-  EXPECT_THAT(
-      Reduced<uint16_t>(DType::kBFloat16, ReduceOp::kMin,
-                        {FloatToBFloat16(-2)}, {FloatToBFloat16(1)}),
-      ElementsAre(FloatToBFloat16(-2)));
+  EXPECT_THAT(Reduced<uint16_t>(DType::kBFloat16, ReduceOp::kSum,
+                                {FloatToBFloat16(256), FloatToBFloat16(256)},
+                                {FloatToBFloat16(1), FloatToBFloat16(3)}),
+              ElementsAre(FloatToBFloat16(256), FloatToBFloat16(260)));
+  EXPECT_THAT(Reduced<uint16_t>(DType::kBFloat16, ReduceOp::kMin,
+                                {FloatToBFloat16(-2)}, {FloatToBFloat16(1)}),
+              ElementsAre(FloatToBFloat16(-2)));
 }
 
 TEST(ReduceOpsTest, ANanIsNotLost) {

@@ -292,11 +292,14 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::Core::Obtain(
   const std::string id = description.communicator_id;
   {
     MutexLock lock(&mutex_);
-    if (!connected_.WaitFor(&mutex_, options.collective_timeout,
+    // Longer than the other thread, whose own error says more.
+    const absl::Duration patience =
+        options.collective_timeout + absl::Seconds(5);
+    if (!connected_.WaitFor(&mutex_, patience,
                             [&]() { return connecting_.count(id) == 0; })) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "another thread has been connecting the group '", info.name(),
-          "' for ", absl::FormatDuration(options.collective_timeout)));
+      return absl::DeadlineExceededError(
+          absl::StrCat("another thread has been connecting the group '",
+                       info.name(), "' for ", absl::FormatDuration(patience)));
     }
     const auto existing = groups_.find(id);
     if (existing != groups_.end()) return existing->second;

@@ -138,8 +138,9 @@ std::vector<CheckpointRecord> Catalogue::List(absl::string_view job) const {
   for (const auto& [id, record] : of_job->second) records.push_back(record);
   std::sort(records.begin(), records.end(),
             [](const CheckpointRecord& a, const CheckpointRecord& b) {
-              return std::tie(a.created, a.generation, a.step) >
-                     std::tie(b.created, b.generation, b.step);
+              // The generation first: it never goes back, as a clock may.
+              return std::tie(a.generation, a.created, a.step) >
+                     std::tie(b.generation, b.created, b.step);
             });
   return records;
 }

@@ -413,6 +413,12 @@ absl::StatusOr<std::unique_ptr<ShardDownload>> CheckpointStore::StartDownload(
   }
   DownloadEnded();
   if (absl::IsNotFound(size.status())) {
+    // Deleted, or superseded by a newer one, since it was admitted?
+    MutexLock lock(&mutex_);
+    if (catalogue_.Find(job, id) == nullptr) {
+      return absl::NotFoundError(absl::StrCat(
+          "checkpoint \"", id, "\" of job \"", job, "\" has been deleted"));
+    }
     return absl::DataLossError(absl::StrCat(
         "shard ", shard, " of checkpoint ", id,
         " is gone from the coordinator's disk; use an older checkpoint"));

@@ -289,6 +289,7 @@ absl::Status Membership::LeaveLocked(const Fence& fence,
     calls->push_back([sink = other.sink, event] { sink(event); });
   }
   if (all_left) {
+    job->ended_well = true;
     EndGenerationLocked(
         job->members.size() == 1
             ? absl::StrCat("the only member of job '", job->name,
@@ -432,6 +433,9 @@ void Membership::Tick() {
     }
   }
   for (const auto& call : calls) call();
+  // What the calls took was no standing still: requests were served.
+  MutexLock lock(&mutex_);
+  last_tick_ = rooms_.clock->Now();
 }
 
 JobDescription Membership::DescribeLocked(const Job& job) const {

@@ -205,6 +205,7 @@ class Membership : public FenceGate {
     std::shared_ptr<const std::vector<Member>> member_list;
     Plan plan;
     absl::Time ended_at;
+    bool ended_well = false;  // all members left in good order
   };
   static constexpr char kClusterTable[] = "cluster";
   static constexpr char kNextGenerationKey[] = "next_generation";

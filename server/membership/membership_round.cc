@@ -281,6 +281,7 @@ void Membership::CloseRoundLocked(absl::string_view reason, Job* job,
   liveness.last_sign = rooms_.clock->Now();
   job->state = JobState::kRunning;
   job->members.clear();
+  job->ended_well = false;
   for (const Member& member : members) {
     MemberRecord record;
     record.member = member;
@@ -325,9 +326,12 @@ absl::Status Membership::CommitGenerationLocked(Job* job) {
 // when the next one begins, unless the coordinator was restarted meanwhile.
 PlanTrial Membership::TrialOf(const Job& job) {
   if (job.members.empty()) return PlanTrial::kUnknown;
-  const bool proved = std::any_of(
-      job.members.begin(), job.members.end(),
-      [](const MemberRecord& record) { return record.progress.step > 0; });
+  // A program need not report its steps.
+  const bool proved =
+      job.ended_well || std::any_of(job.members.begin(), job.members.end(),
+                                    [](const MemberRecord& record) {
+                                      return record.progress.step > 0;
+                                    });
   return proved ? PlanTrial::kProved : PlanTrial::kFailed;
 }
 

@@ -610,6 +610,16 @@ TEST_F(MembershipTest, AProposedPlanStaysOnlyIfAWorkerMakesAStepWithIt) {
   EXPECT_EQ(worker->joined().plan.hook, "bf16");
 }
 
+TEST_F(MembershipTest, AProposedPlanStaysIfAllLeaveInGoodOrder) {
+  Worker* worker = Run(1)[0];
+  ASSERT_OK(plans_->Propose("job", 1, Plan{0, 1, "bf16", -1}));
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_OK(membership_->Leave(worker->fence(), "done", false));
+    worker = Run(1)[0];
+    EXPECT_EQ(worker->joined().plan.hook, "bf16");
+  }
+}
+
 TEST_F(MembershipTest, StaleGenerationSaysWhyItEnded) {
   const auto team = Run(2);
   membership_->ReportExit(team[1]->exit(9));

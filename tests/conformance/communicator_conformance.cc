@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/status_matchers.h"
 #include "base/float16.h"
+#include "base/status_matchers.h"
 #include "client/comm/tensor.h"
 #include "client/comm/work.h"
 

@@ -204,29 +204,29 @@ TEST_F(SessionIntegrationTest, ABarrierNamesWhoIsMissing) {
 
 TEST_F(SessionIntegrationTest, TheStoreIsExactUnderContention) {
   StartCoordinator();
-  const Sessions sessions = JoinAll(2);
-  ASSERT_EQ(sessions.size(), 2u);
-  constexpr int kThreads = 16, kAdds = 20;
+  constexpr int kClients = 16, kAdds = 20;
+  const Sessions sessions = JoinAll(kClients);
+  ASSERT_EQ(sessions.size(), size_t{kClients});
   std::atomic<int> winners{0}, woken{0};
-  InThreads(kThreads, [&](int i) {
-    StoreClient& store = sessions[i % 2]->store();
+  InThreads(kClients, [&](int i) {
+    StoreClient& store = sessions[i]->store();
     for (int n = 0; n < kAdds; ++n) EXPECT_OK(store.Add("count", 1));
     const auto claim = store.CompareSet("owner", "", absl::StrCat("t", i));
     ASSERT_OK(claim);
     if (claim->swapped) ++winners;
-    // The last thread to come here wakes the others.
+    // The last client to come here wakes the others.
     const auto ready = store.Add("ready", 1);
     ASSERT_OK(ready);
-    if (*ready == kThreads) {
+    if (*ready == kClients) {
       EXPECT_OK(store.Set("go", "now"));
     }
     const auto go = store.Get("go", kPatience);
     ASSERT_OK(go);
     if (*go == "now") ++woken;
   });
-  EXPECT_EQ(*sessions[0]->store().Add("count", 0), kThreads * kAdds);
+  EXPECT_EQ(*sessions[0]->store().Add("count", 0), kClients * kAdds);
   EXPECT_EQ(winners, 1);
-  EXPECT_EQ(woken, kThreads);
+  EXPECT_EQ(woken, kClients);
 }
 
 TEST_F(SessionIntegrationTest, DeadlinesOfTheStoreHold) {

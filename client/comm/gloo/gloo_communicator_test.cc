@@ -141,11 +141,14 @@ class DeadPeerStore : public MemoryStore {
 };
 
 TEST(GlooCommunicatorTest, ARaisedSignalEndsConnectingToADeadPeer) {
-  CancelSignal cancel;
+  // Shared, because the connecting that is given up may still read the store.
+  const auto cancel = std::make_shared<CancelSignal>();
   auto store = std::make_shared<DeadPeerStore>();
-  store->on_get = [&] { cancel.Raise(absl::AbortedError("rank 1 was lost")); };
+  store->on_get = [cancel] {
+    cancel->Raise(absl::AbortedError("rank 1 was lost"));
+  };
   CommunicatorOptions options = Options(0, 2, store, absl::Minutes(5));
-  options.cancel = &cancel;
+  options.cancel = cancel.get();
   EXPECT_THAT(ConnectGloo(options), StatusIs(absl::StatusCode::kAborted,
                                              HasSubstr("rank 1 was lost")));
 }
