@@ -14,9 +14,9 @@ starts a coordinator and the workers. Needs Debian 12, root or sudo, no GPU.
   --hook SPEC     how gradients are exchanged; repeat it to compare several
                   (default: allreduce, bf16, "powersgd(rank=2,start_step=20)")
   --accumulate K  micro-batches per exchange (default 1)
-  --epochs E      passes over the training data
-  --batch B       samples per worker and micro-batch
-  --json FILE     also write the results to FILE
+  --epochs E      passes over the training data (default 2)
+  --batch B       samples per worker and micro-batch (default 64)
+  --json FILE     also write the results to FILE, replacing it
   --help          show this
 
 An option's value may also follow an equals sign: --workers=4.
@@ -37,6 +37,8 @@ check() {
     --workers | --accumulate | --epochs | --batch)
       [[ "${value}" =~ ^[1-9][0-9]{0,8}$ ]] ||
         fail "${option} needs a whole number of at least 1, not '${value}'"
+      [[ "${option}" != --workers || "${value}" -le 64 ]] ||
+        fail "--workers: at most 64 make sense on one machine, not ${value}"
       ;;
     --hook)
       [[ -n "${value}" ]] || fail "--hook needs a spec, such as allreduce"
@@ -105,7 +107,7 @@ report="bazel-bin/examples/fashion_mnist/report"
 
 for hook in "${hooks[@]}"; do
   # A wrong spec is an error before anything is started.
-  "${trainer}" --hook "${hook}" --check
+  "${trainer}" --hook "${hook}" "${training[@]}" --check
 done
 
 scratch="$(mktemp -d)"
@@ -121,7 +123,8 @@ trap 'exit 143' TERM
 
 # The coordinator says on its first line of output that it is listening.
 mkfifo "${scratch}/ready"
-"${coxswain}" serve --listen 127.0.0.1:0 --state-dir "${scratch}/state" \
+# In a session of its own, so that Ctrl-C ends the launcher first.
+setsid "${coxswain}" serve --listen 127.0.0.1:0 --state-dir "${scratch}/state" \
   --port-file "${scratch}/port" --log-level warning > "${scratch}/ready" &
 coordinator=$!
 exec 3< "${scratch}/ready"
@@ -130,8 +133,8 @@ read -r -t 30 -u 3 || {
   exit 1
 }
 address="127.0.0.1:$(< "${scratch}/port")"
-echo "Coordinator at ${address}, ${workers} workers," \
-  "${#hooks[@]} hooks to compare" >&2
+echo "Coordinator at ${address}; workers: ${workers};" \
+  "hooks to compare: ${#hooks[@]}" >&2
 
 run=0
 for hook in "${hooks[@]}"; do

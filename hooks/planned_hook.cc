@@ -25,8 +25,9 @@ absl::StatusOr<std::unique_ptr<Hook>> MakePlannedHook(const JobPlan& plan) {
   return absl::Status(
       hook.status().code(),
       absl::StrCat("version ", plan.version,
-                   " of the job's plan, which the coordinator gave, names a "
-                   "hook that cannot be made: ",
+                   " of the job's plan, which is made from the first "
+                   "worker's manifest or a proposal, names a hook that cannot "
+                   "be made: ",
                    hook.status().message()));
 }
 

@@ -62,7 +62,10 @@ struct ExecPlan {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  signal(SIGPIPE, SIG_DFL);
+  for (const int number :
+       {SIGPIPE, SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+    signal(number, SIG_DFL);
+  }
 
   if (dup2(plan.null_fd, STDIN_FILENO) >= 0 &&
       dup2(plan.stdout_fd, STDOUT_FILENO) >= 0 &&

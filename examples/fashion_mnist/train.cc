@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "CLI/CLI.hpp"
+#include "base/logging.h"
 #include "examples/fashion_mnist/display.h"
 #include "examples/fashion_mnist/events.h"
 #include "examples/fashion_mnist/trainer.h"
@@ -59,6 +60,8 @@ void PrintEvent(ProgressDisplay& display, const Event& event) {
 }
 
 int Train(TrainerOptions options, bool events) {
+  // What a program reads, people do not: no log but of trouble.
+  if (events) coxswain::SetLogLevel("warning");
   ProgressDisplay display(/*terminal=*/false);
   display.Begin(options.hook);
   options.on_event = [&](const Event& event) {

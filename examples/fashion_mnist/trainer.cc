@@ -127,6 +127,7 @@ absl::Status Trainer::TrainMicroBatch(const Batch& batch) {
   const ::torch::Tensor loss = ::torch::nn::functional::cross_entropy(
       network_->Forward(batch.images), batch.labels);
   COXSWAIN_RETURN_IF_ERROR(ddp_->Backward(loss / micro.window));
+  interval_.images += batch.labels.size(0);
   if (!micro.sync) return absl::OkStatus();
   optimizer_->step();
   optimizer_->zero_grad();
@@ -155,8 +156,8 @@ void Trainer::CountStep(double loss, int64_t payload, bool compressed) {
     const auto steps = static_cast<double>(interval_.steps);
     event.loss = interval_.loss / steps;
     event.bytes_sent_per_step = static_cast<double>(interval_.payload) / steps;
-    const double images = steps * session_->plan().accumulation_steps *
-                          options_.batch * session_->world_size();
+    const double images =
+        static_cast<double>(interval_.images) * session_->world_size();
     event.images_per_second =
         images / std::max(absl::ToDoubleSeconds(elapsed), 1e-9);
     options_.on_event(event);

@@ -46,6 +46,7 @@ class Trainer {
   struct Interval {
     absl::Time start;
     int64_t steps = 0;
+    int64_t images = 0;  // of this rank
     int64_t payload = 0;
     double loss = 0;
   };

@@ -194,6 +194,9 @@ class Membership : public FenceGate {
     WorkerIdentity manifest_from;
     std::map<WorkerIdentity, Waiter> waiting;
     absl::Time last_arrival;
+    // Who was turned away from this round, and why: often the one who is
+    // missing.
+    std::string last_refusal;
     // Gave up waiting in this round: their death may be reported yet.
     std::map<Incarnation, WorkerIdentity> withdrawn;
     // Ranks of those who survived the last generation.

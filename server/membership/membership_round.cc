@@ -185,6 +185,9 @@ absl::Status Membership::EnterRoundLocked(JoinRequest* request, Job* job,
     const std::vector<std::string> differences = DiffManifests(
         job->manifest, job->manifest_from.ToString(), request->manifest);
     if (!differences.empty()) {
+      job->last_refusal = absl::StrCat("worker ", request->identity.ToString(),
+                                       " was refused: ", differences.front());
+      job->last_event = job->last_refusal;
       return ManifestMismatchError(
           absl::StrCat("the manifest differs from that of job '", job->name,
                        "', which is waiting for its workers"),
@@ -210,6 +213,7 @@ absl::Status Membership::EnterRoundLocked(JoinRequest* request, Job* job,
   if (first) {
     job->state = JobState::kForming;
     job->withdrawn.clear();
+    job->last_refusal.clear();
     job->manifest = std::move(request->manifest);
     job->manifest_from = request->identity;
   }
@@ -359,7 +363,8 @@ void Membership::ExpireWaitersLocked(absl::string_view reason, Job* job,
                                      Calls* calls) {
   const absl::Time now = rooms_.clock->Now();
   const std::string text = absl::StrCat(
-      "job '", job->name, "' did not become complete in time: ", reason);
+      "job '", job->name, "' did not become complete in time: ", reason,
+      job->last_refusal.empty() ? "" : "; ", job->last_refusal);
   std::vector<WorkerIdentity> present;
   for (const auto& entry : job->waiting) present.push_back(entry.first);
   const absl::Status status =

@@ -250,6 +250,14 @@ TEST_F(MembershipTest, AnotherModelIsRefusedWithItsDifferences) {
       DetailOf(b->answers[0].status()).manifest_mismatch().differences(),
       ElementsAre(line));
   EXPECT_THAT(a->answers, IsEmpty());
+
+  // Who waited is told whom for.
+  const std::string refusal = "worker host-a/1 was refused: " + line;
+  EXPECT_EQ(Description().last_event, refusal);
+  Pass(absl::Seconds(30));
+  ASSERT_THAT(a->answers, SizeIs(1));
+  EXPECT_THAT(a->answers[0], StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                      HasSubstr(refusal)));
 }
 
 TEST_F(MembershipTest, RunningJobRefusesAnotherManifest) {
