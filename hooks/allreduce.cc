@@ -62,6 +62,16 @@ std::unique_ptr<Hook> MakeAllReduceHook(std::string spec) {
   return std::make_unique<AllReduceHook>(std::move(spec));
 }
 
+HookRow AllReduceRow() {
+  HookRow row;
+  row.description.name = "allreduce";
+  row.description.help = "the average of the gradients, uncompressed";
+  row.make = [](std::string spec, OptionValues, std::unique_ptr<Hook>) {
+    return MakeAllReduceHook(std::move(spec));
+  };
+  return row;
+}
+
 absl::StatusOr<std::unique_ptr<Exchange>> PrepareAllReduce(
     const Bucket& bucket, Communicator& communicator) {
   return std::make_unique<AllReduceExchange>(bucket.data, communicator);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "client/reduce/hook.h"
+#include "hooks/hook_row.h"
 
 namespace coxswain {
 
@@ -15,6 +16,8 @@ namespace coxswain {
 // type, no memory. Numerics: one rounding by the division, then the back
 // end's sum. The baseline; where the network is the limit, use another.
 std::unique_ptr<Hook> MakeAllReduceHook(std::string spec);
+
+HookRow AllReduceRow();
 
 // The exchange of that hook, for hooks that wait for their first step.
 absl::StatusOr<std::unique_ptr<Exchange>> PrepareAllReduce(

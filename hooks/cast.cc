@@ -2,9 +2,11 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "hooks/allreduce.h"
 #include "hooks/narrow.h"
+#include "hooks/narrow_wrapper.h"
 #include "hooks/plain_hook.h"
 #include "hooks/scratch.h"
 
@@ -76,7 +78,67 @@ class CastHook : public PlainHook {
   ScratchPool scratch_;
 };
 
+constexpr char kDivideThenCast[] = "divide_then_cast";
+constexpr char kCastThenDivide[] = "cast_then_divide";
+
+OptionDescription OrderOption() {
+  return ChoiceOption("order", kDivideThenCast,
+                      {kDivideThenCast, kCastThenDivide},
+                      "whether the division by the number of ranks comes "
+                      "before the cast, or after it as in PyTorch");
+}
+
+absl::Status CheckCast(const OptionValues& options, bool has_inner) {
+  if (!has_inner || options.Choice("order") == kDivideThenCast) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "order is an option of the hook without an inner hook; the inner hook "
+      "divides by itself");
+}
+
+std::unique_ptr<Hook> MakeCastOrWrapper(DType dtype, std::string spec,
+                                        const OptionValues& options,
+                                        std::unique_ptr<Hook> inner) {
+  if (inner != nullptr) {
+    return MakeNarrowWrapper(std::move(spec), dtype, std::move(inner));
+  }
+  return MakeCastHook(std::move(spec), dtype,
+                      options.Choice("order") == kDivideThenCast
+                          ? CastOrder::kDivideThenCast
+                          : CastOrder::kCastThenDivide);
+}
+
+HookRow CastRow(std::string name, std::string help, DType dtype) {
+  HookRow row;
+  row.description.aliases = {absl::StrCat(name, "_compress")};
+  row.description.name = std::move(name);
+  row.description.help = std::move(help);
+  row.description.takes_inner = true;
+  row.description.options = {OrderOption()};
+  row.check = CheckCast;
+  row.make = [dtype](std::string spec, OptionValues options,
+                     std::unique_ptr<Hook> inner) {
+    return MakeCastOrWrapper(dtype, std::move(spec), options, std::move(inner));
+  };
+  return row;
+}
+
 }  // namespace
+
+HookRow Fp16Row() {
+  return CastRow(
+      "fp16",
+      "gradients travel as float16; fp16(h): all that hook h sends does",
+      DType::kFloat16);
+}
+
+HookRow Bf16Row() {
+  return CastRow(
+      "bf16",
+      "gradients travel as bfloat16; bf16(h): all that hook h sends does",
+      DType::kBFloat16);
+}
 
 std::unique_ptr<Hook> MakeCastHook(std::string spec, DType dtype,
                                    CastOrder order) {

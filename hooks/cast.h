@@ -5,6 +5,7 @@
 #include <string>
 
 #include "client/reduce/hook.h"
+#include "hooks/hook_row.h"
 
 namespace coxswain {
 
@@ -24,6 +25,10 @@ enum class CastOrder {
 // need their small gradients exactly; powersgd saves more bytes.
 std::unique_ptr<Hook> MakeCastHook(std::string spec, DType dtype,
                                    CastOrder order);
+
+// `fp16` and `bf16`, which wrap another hook where they are given one.
+HookRow Fp16Row();
+HookRow Bf16Row();
 
 }  // namespace coxswain
 

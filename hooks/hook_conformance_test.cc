@@ -21,31 +21,31 @@ int64_t Elements(const std::vector<ParameterSpec>& parameters) {
 
 // Every element once, at this width.
 auto PlainBytes(int64_t width) {
-  return [width](const std::vector<ParameterSpec>& parameters, bool) {
-    return Elements(parameters) * width;
-  };
+  return [width](const std::vector<ParameterSpec>& parameters,
+                 const HookStep&) { return Elements(parameters) * width; };
 }
 
 // Raw elements, (n + m) r per matrix and one flag per bucket, at this width.
 auto PowerSgdBytes(int64_t rank, double rate, int64_t width) {
-  return [=](const std::vector<ParameterSpec>& parameters, bool started) {
-    if (!started) return Elements(parameters) * width;
-    int64_t count = 1;
-    for (const ParameterSpec& parameter : parameters) {
-      const int64_t whole = parameter.count();
-      if (parameter.shape.size() < 2 || whole == 0) {
-        count += whole;
-        continue;
-      }
-      const int64_t n = parameter.shape[0];
-      const int64_t m = whole / n;
-      const int64_t factors = (n + m) * std::min({n, m, rank});
-      const bool saves =
-          static_cast<double>(factors) * rate < static_cast<double>(whole);
-      count += saves ? factors : whole;
-    }
-    return count * width;
-  };
+  return
+      [=](const std::vector<ParameterSpec>& parameters, const HookStep& step) {
+        if (!step.started) return Elements(parameters) * width;
+        int64_t count = 1;
+        for (const ParameterSpec& parameter : parameters) {
+          const int64_t whole = parameter.count();
+          if (parameter.shape.size() < 2 || whole == 0) {
+            count += whole;
+            continue;
+          }
+          const int64_t n = parameter.shape[0];
+          const int64_t m = whole / n;
+          const int64_t factors = (n + m) * std::min({n, m, rank});
+          const bool saves =
+              static_cast<double>(factors) * rate < static_cast<double>(whole);
+          count += saves ? factors : whole;
+        }
+        return count * width;
+      };
 }
 
 constexpr double kHalf = 1e-3;     // a few roundings to 11 bits

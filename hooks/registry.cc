@@ -8,92 +8,19 @@
 #include "base/status_macros.h"
 #include "hooks/allreduce.h"
 #include "hooks/cast.h"
-#include "hooks/narrow_wrapper.h"
-#include "hooks/powersgd.h"
+#include "hooks/low_rank/powersgd.h"
 #include "hooks/spec.h"
 
 namespace coxswain {
 namespace {
 
-// One hook: what users see of it, and how it is checked and made. `inner` is
-// null when there is none.
-struct HookRow {
-  HookDescription description;
-  absl::Status (*check)(const OptionValues& options, bool has_inner);
-  std::unique_ptr<Hook> (*make)(std::string spec, OptionValues options,
-                                std::unique_ptr<Hook> inner);
-};
-
-absl::Status Anything(const OptionValues&, bool) { return absl::OkStatus(); }
-
-constexpr char kDivideThenCast[] = "divide_then_cast";
-constexpr char kCastThenDivide[] = "cast_then_divide";
-
-OptionDescription OrderOption() {
-  return ChoiceOption("order", kDivideThenCast,
-                      {kDivideThenCast, kCastThenDivide},
-                      "whether the division by the number of ranks comes "
-                      "before the cast, or after it as in PyTorch");
-}
-
-absl::Status CheckCast(const OptionValues& options, bool has_inner) {
-  if (!has_inner || options.Choice("order") == kDivideThenCast) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      "order is an option of the hook without an inner hook; the inner hook "
-      "divides by itself");
-}
-
-template <DType kDType>
-std::unique_ptr<Hook> MakeCastOrWrapper(std::string spec, OptionValues options,
-                                        std::unique_ptr<Hook> inner) {
-  if (inner != nullptr) {
-    return MakeNarrowWrapper(std::move(spec), kDType, std::move(inner));
-  }
-  return MakeCastHook(std::move(spec), kDType,
-                      options.Choice("order") == kDivideThenCast
-                          ? CastOrder::kDivideThenCast
-                          : CastOrder::kCastThenDivide);
-}
-
 // Sorted by name.
 const std::vector<HookRow>& Rows() {
   static const auto* rows = new std::vector<HookRow>{
-      {{"allreduce",
-        {},
-        "the average of the gradients, uncompressed",
-        false,
-        {}},
-       Anything,
-       [](std::string spec, OptionValues, std::unique_ptr<Hook>) {
-         return MakeAllReduceHook(std::move(spec));
-       }},
-      {{"bf16",
-        {"bf16_compress"},
-        "gradients travel as bfloat16; bf16(h): all that hook h sends does",
-        true,
-        {OrderOption()}},
-       CheckCast,
-       MakeCastOrWrapper<DType::kBFloat16>},
-      {{"fp16",
-        {"fp16_compress"},
-        "gradients travel as float16; fp16(h): all that hook h sends does",
-        true,
-        {OrderOption()}},
-       CheckCast,
-       MakeCastOrWrapper<DType::kFloat16>},
-      {{"powersgd",
-        {"powerSGD", "power_sgd"},
-        "low-rank gradients with error feedback",
-        false,
-        PowerSgdOptions()},
-       [](const OptionValues& options, bool) {
-         return CheckPowerSgdOptions(options);
-       },
-       [](std::string spec, OptionValues options, std::unique_ptr<Hook>) {
-         return MakePowerSgdHook(std::move(spec), std::move(options));
-       }},
+      AllReduceRow(),
+      Bf16Row(),
+      Fp16Row(),
+      PowerSgdRow(),
   };
   return *rows;
 }
@@ -151,9 +78,11 @@ absl::StatusOr<Resolved> Resolve(absl::string_view text, const Spec& spec) {
   COXSWAIN_RETURN_IF_ERROR(CheckInner(text, spec, hook));
   COXSWAIN_ASSIGN_OR_RETURN(resolved.options,
                             ResolveOptions(text, spec, hook.options));
-  const absl::Status sound =
-      resolved.row->check(resolved.options, !spec.inner.empty());
-  if (!sound.ok()) return SpecError(text, spec.position, sound.message());
+  if (resolved.row->check) {
+    const absl::Status sound =
+        resolved.row->check(resolved.options, !spec.inner.empty());
+    if (!sound.ok()) return SpecError(text, spec.position, sound.message());
+  }
   std::string arguments = CanonicalOptions(resolved.options, hook.options);
   if (!spec.inner.empty()) {
     COXSWAIN_ASSIGN_OR_RETURN(Resolved inner, Resolve(text, spec.inner[0]));
@@ -210,6 +139,13 @@ absl::StatusOr<std::unique_ptr<Hook>> MakeHook(absl::string_view spec) {
   COXSWAIN_ASSIGN_OR_RETURN(const Spec parsed, ParseSpec(spec));
   COXSWAIN_ASSIGN_OR_RETURN(Resolved resolved, Resolve(spec, parsed));
   return Make(std::move(resolved));
+}
+
+absl::StatusOr<std::unique_ptr<Averager>> MakeAverager(absl::string_view spec) {
+  COXSWAIN_ASSIGN_OR_RETURN(const Spec parsed, ParseSpec(spec));
+  COXSWAIN_ASSIGN_OR_RETURN(const Resolved resolved, Resolve(spec, parsed));
+  if (!resolved.row->make_averager) return std::unique_ptr<Averager>();
+  return resolved.row->make_averager(resolved.canonical, resolved.options);
 }
 
 absl::StatusOr<std::string> CanonicalSpec(absl::string_view spec) {

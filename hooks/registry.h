@@ -8,8 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/reduce/averager.h"
 #include "client/reduce/hook.h"
-#include "hooks/options.h"
+#include "hooks/hook_row.h"
 
 namespace coxswain {
 
@@ -30,16 +31,11 @@ absl::StatusOr<std::string> CanonicalSpec(absl::string_view spec);
 // step is out of its range; otherwise as MakeHook.
 absl::StatusOr<std::string> WithStartStep(absl::string_view spec, int64_t step);
 
-// What there is to choose from, for help texts.
-struct HookDescription {
-  std::string name;
-  std::vector<std::string> aliases;
-  std::string help;          // one line
-  bool takes_inner = false;  // may wrap another hook
-  std::vector<OptionDescription> options;
-};
+// The averager that a spec names besides its hook; null if it has none, as
+// most. Errors as MakeHook.
+absl::StatusOr<std::unique_ptr<Averager>> MakeAverager(absl::string_view spec);
 
-// Sorted by name.
+// What there is to choose from, sorted by name.
 const std::vector<HookDescription>& ListHooks();
 
 // The list as text, one line per hook and per option.

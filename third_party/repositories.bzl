@@ -28,10 +28,12 @@ def coxswain_repositories():
             # protobuf is not among what grpc++ asks for.
             "grpc": ["grpc++", "protobuf"],
             "gtest": ["gmock_main"],
+            "highway": ["libhwy"],
             "isal": ["libisal"],
             "json": ["nlohmann_json"],
             "spdlog": ["spdlog"],
             "sqlite": ["sqlite3"],
+            "yaml": ["yaml-cpp"],
             "zlib": ["zlib"],
         },
         linkopts = {
@@ -52,11 +54,13 @@ def coxswain_repositories():
             "gloo": "libgloo-dev",
             "grpc": "libgrpc++-dev libprotobuf-dev",
             "gtest": "libgtest-dev libgmock-dev",
+            "highway": "libhwy-dev",
             "isal": "libisal-dev",
             "json": "nlohmann-json3-dev",
             "spdlog": "libspdlog-dev",
             "sqlite": "libsqlite3-dev",
             "torch": "libtorch-dev",
+            "yaml": "libyaml-cpp-dev",
             "zlib": "zlib1g-dev",
         },
     )

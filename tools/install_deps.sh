@@ -12,8 +12,10 @@ packages=(
   # Exchange, training framework and the data it trains on.
   dataset-fashion-mnist libgloo-dev libtorch-dev zlib1g-dev
   # State, checksums, configuration, command line, logging.
-  libcli11-dev libisal-dev libspdlog-dev libsqlite3-dev
+  libcli11-dev libisal-dev libspdlog-dev libsqlite3-dev libyaml-cpp-dev
   nlohmann-json3-dev
+  # Vector instructions of whatever CPU the program runs on.
+  libhwy-dev
   # Tests; iproute2 for those with several network namespaces.
   iproute2 libgmock-dev libgtest-dev
 )

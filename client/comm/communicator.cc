@@ -72,6 +72,33 @@ void Communicator::Count(int64_t bytes) {
   payload_bytes_.fetch_add(bytes);
 }
 
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(
+    const std::vector<int>& ranks) {
+  std::vector<bool> listed(static_cast<size_t>(size_), false);
+  for (const int rank : ranks) {
+    if (auto status = CheckRank("member", rank, size_); !status.ok()) {
+      return status;
+    }
+    if (listed[static_cast<size_t>(rank)]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rank ", rank, " is listed twice among the ranks to split off"));
+    }
+    listed[static_cast<size_t>(rank)] = true;
+  }
+  if (!listed[static_cast<size_t>(rank_)]) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank_, " splits off a communicator of ",
+                     ranks.size(), " ranks without being one of them"));
+  }
+  return DoSplit(ranks);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::DoSplit(
+    const std::vector<int>&) {
+  return absl::UnimplementedError(
+      absl::StrCat("the ", backend(), " back end cannot be split"));
+}
+
 WorkPtr Communicator::AllReduce(Span span, ReduceOp op) {
   if (auto status = CheckSpan(span); !status.ok()) return Fail(status);
   Count(span.bytes());

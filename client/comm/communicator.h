@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -84,6 +85,16 @@ class Communicator {
   WorkPtr Send(Span span, int peer, uint32_t tag);
   WorkPtr Receive(Span span, int peer, uint32_t tag);
 
+  // A communicator among `ranks` of this one, in that order: rank i of the new
+  // one is ranks[i] here. All of them call it with the same list, and among
+  // several lists that share a rank in the same order; the others do not.
+  // Blocks until they have met, up to the back end's timeout. Aborting this
+  // communicator aborts those split off; they may outlive it, and then fail.
+  // INVALID_ARGUMENT: a list that is empty, has doubles or lacks this rank.
+  // Calls must not overlap with the start of collectives by other threads.
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(
+      const std::vector<int>& ranks);
+
   // Memory that this back end moves best (registered, shared, on its device).
   // By default plain aligned memory.
   virtual absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
@@ -113,6 +124,9 @@ class Communicator {
   virtual WorkPtr DoAllToAll(Span input, Span output);
   virtual WorkPtr DoSend(Span span, int peer, uint32_t tag);
   virtual WorkPtr DoReceive(Span span, int peer, uint32_t tag);
+  // The list has been checked. UNIMPLEMENTED where it lacks.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
+      const std::vector<int>& ranks);
 
  private:
   // Counts a collective that hands in `bytes`.

@@ -29,6 +29,12 @@ class Exchange {
   virtual absl::StatusOr<WorkPtr> Advance() = 0;
 };
 
+// A gradient that was infinite or not a number.
+struct NonFiniteGradient {
+  int rank = 0;
+  std::string parameter;
+};
+
 // A communication hook: turns each rank's gradients into their average over
 // the ranks. The socket that hooks/ plugs into, and the user's own hooks.
 //
@@ -72,6 +78,11 @@ class Hook {
   // Whether the next step runs as the spec asks for; false while a hook waits
   // for its start_step and averages plainly.
   virtual bool started() const { return true; }
+
+  // The gradients because of which the step exchanged last came out as NaN,
+  // the first one of each rank and bucket; the same on all ranks. Empty if
+  // that step was finite, and from hooks without state, which do not look.
+  virtual std::vector<NonFiniteGradient> non_finite() const { return {}; }
 
   // This rank's shard of the state, between steps. Collective: all ranks of
   // `communicator` call it. A hook without state returns an empty one.

@@ -215,7 +215,8 @@ TEST_P(HookConformance, PayloadIsTheFormulaToTheByte) {
         for (const int number : bucket) {
           members.push_back(parameters[static_cast<size_t>(number)]);
         }
-        expected += hook.bucket_bytes(members, step >= hook.start_step);
+        expected += hook.bucket_bytes(
+            members, HookStep{step, step >= hook.start_step, size});
       }
       const int64_t before = world.payload_bytes();
       world.Step(LocalGradients(hook, size, step));

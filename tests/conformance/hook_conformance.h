@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "client/comm/tensor.h"
 #include "client/reduce/bucket.h"
+#include "client/reduce/hook.h"
 #include "gtest/gtest.h"
 
 // What every hook must do, as tests, on 1 to 4 ranks. A test file links
@@ -19,10 +21,19 @@
 
 namespace coxswain {
 
+// Which step of a hook a formula is asked about.
+struct HookStep {
+  int64_t step = 0;      // committed steps before it
+  bool started = false;  // the hook had started
+  int size = 1;          // ranks
+};
+
 // A hook under test, and what is promised of it.
 struct HookCase {
   std::string name;
   std::string spec;
+  // Makes the hook where no spec names it, as with a user's own.
+  std::function<std::unique_ptr<Hook>()> make;
   DType dtype = DType::kFloat32;
   // Relative distance of a step's result from the average, once the hook has
   // started; negative if one step promises nothing.
@@ -36,8 +47,12 @@ struct HookCase {
   // Bytes that a rank hands to collectives for one bucket of these
   // parameters, by the hook's formula.
   std::function<int64_t(const std::vector<ParameterSpec>& parameters,
-                        bool started)>
+                        const HookStep& step)>
       bucket_bytes;
+  // The result depends on which gradients share a bucket.
+  bool buckets_matter = false;
+  // Once started, ranks go different ways: nothing is averaged.
+  bool ranks_differ = false;
 };
 
 inline void PrintTo(const HookCase& value, std::ostream* out) {

@@ -1,4 +1,4 @@
-#include "hooks/powersgd_state.h"
+#include "hooks/low_rank/powersgd_state.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_HOOKS_POWERSGD_MATRIX_H_
-#define COXSWAIN_HOOKS_POWERSGD_MATRIX_H_
+#ifndef COXSWAIN_HOOKS_LOW_RANK_POWERSGD_MATRIX_H_
+#define COXSWAIN_HOOKS_LOW_RANK_POWERSGD_MATRIX_H_
 
 #include <cstdint>
 #include <map>
@@ -53,4 +53,4 @@ constexpr DType kDTypeOf = sizeof(T) == sizeof(double) ? DType::kFloat64
 
 }  // namespace coxswain
 
-#endif  // COXSWAIN_HOOKS_POWERSGD_MATRIX_H_
+#endif  // COXSWAIN_HOOKS_LOW_RANK_POWERSGD_MATRIX_H_

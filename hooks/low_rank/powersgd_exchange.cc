@@ -1,4 +1,4 @@
-#include "hooks/powersgd_exchange.h"
+#include "hooks/low_rank/powersgd_exchange.h"
 
 #include <algorithm>
 #include <cstring>

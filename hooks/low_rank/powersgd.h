@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_HOOKS_POWERSGD_H_
-#define COXSWAIN_HOOKS_POWERSGD_H_
+#ifndef COXSWAIN_HOOKS_LOW_RANK_POWERSGD_H_
+#define COXSWAIN_HOOKS_LOW_RANK_POWERSGD_H_
 
 #include <cstdint>
 #include <memory>
@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/reduce/hook.h"
+#include "hooks/hook_row.h"
 #include "hooks/options.h"
 
 namespace coxswain {
@@ -51,6 +52,8 @@ namespace coxswain {
 const std::vector<OptionDescription>& PowerSgdOptions();
 absl::Status CheckPowerSgdOptions(const OptionValues& options);
 
+HookRow PowerSgdRow();
+
 // `options` are of that table and pass the check.
 std::unique_ptr<Hook> MakePowerSgdHook(std::string spec, OptionValues options);
 
@@ -61,4 +64,4 @@ int64_t PowerSgdRank(const std::vector<int64_t>& shape, int64_t rank,
 
 }  // namespace coxswain
 
-#endif  // COXSWAIN_HOOKS_POWERSGD_H_
+#endif  // COXSWAIN_HOOKS_LOW_RANK_POWERSGD_H_

@@ -1,4 +1,4 @@
-#include "hooks/powersgd.h"
+#include "hooks/low_rank/powersgd.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "hooks/allreduce.h"
+#include "hooks/low_rank/powersgd_exchange.h"
+#include "hooks/low_rank/powersgd_matrix.h"
+#include "hooks/low_rank/powersgd_state.h"
 #include "hooks/plain_hook.h"
-#include "hooks/powersgd_exchange.h"
-#include "hooks/powersgd_matrix.h"
-#include "hooks/powersgd_state.h"
 #include "hooks/scratch.h"
 
 namespace coxswain {
@@ -223,6 +223,21 @@ absl::Status CheckPowerSgdOptions(const OptionValues& options) {
   return absl::InvalidArgumentError(absl::StrCat(
       "error_feedback and warm_start need start_step of at least 2, got ",
       options.Int("start_step"), ", as in PyTorch; or turn both off"));
+}
+
+HookRow PowerSgdRow() {
+  HookRow row;
+  row.description.name = "powersgd";
+  row.description.aliases = {"powerSGD", "power_sgd"};
+  row.description.help = "low-rank gradients with error feedback";
+  row.description.options = PowerSgdOptions();
+  row.check = [](const OptionValues& options, bool) {
+    return CheckPowerSgdOptions(options);
+  };
+  row.make = [](std::string spec, OptionValues options, std::unique_ptr<Hook>) {
+    return MakePowerSgdHook(std::move(spec), std::move(options));
+  };
+  return row;
 }
 
 std::unique_ptr<Hook> MakePowerSgdHook(std::string spec, OptionValues options) {

@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_HOOKS_POWERSGD_STATE_H_
-#define COXSWAIN_HOOKS_POWERSGD_STATE_H_
+#ifndef COXSWAIN_HOOKS_LOW_RANK_POWERSGD_STATE_H_
+#define COXSWAIN_HOOKS_LOW_RANK_POWERSGD_STATE_H_
 
 #include <cstdint>
 #include <map>
@@ -11,7 +11,7 @@
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/hook_state.h"
-#include "hooks/powersgd_matrix.h"
+#include "hooks/low_rank/powersgd_matrix.h"
 
 namespace coxswain {
 
@@ -42,4 +42,4 @@ absl::StatusOr<AllLowRankMatrices> LoadPowerSgdState(
 
 }  // namespace coxswain
 
-#endif  // COXSWAIN_HOOKS_POWERSGD_STATE_H_
+#endif  // COXSWAIN_HOOKS_LOW_RANK_POWERSGD_STATE_H_

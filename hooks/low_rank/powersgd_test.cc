@@ -1,4 +1,4 @@
-#include "hooks/powersgd.h"
+#include "hooks/low_rank/powersgd.h"
 
 #include <cmath>
 #include <limits>

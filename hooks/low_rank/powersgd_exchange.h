@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_HOOKS_POWERSGD_EXCHANGE_H_
-#define COXSWAIN_HOOKS_POWERSGD_EXCHANGE_H_
+#ifndef COXSWAIN_HOOKS_LOW_RANK_POWERSGD_EXCHANGE_H_
+#define COXSWAIN_HOOKS_LOW_RANK_POWERSGD_EXCHANGE_H_
 
 #include <cstdint>
 #include <memory>
@@ -7,7 +7,7 @@
 
 #include "client/comm/communicator.h"
 #include "client/reduce/hook.h"
-#include "hooks/powersgd_matrix.h"
+#include "hooks/low_rank/powersgd_matrix.h"
 #include "hooks/scratch.h"
 
 namespace coxswain {
@@ -30,4 +30,4 @@ std::unique_ptr<Exchange> MakePowerSgdExchange(
 
 }  // namespace coxswain
 
-#endif  // COXSWAIN_HOOKS_POWERSGD_EXCHANGE_H_
+#endif  // COXSWAIN_HOOKS_LOW_RANK_POWERSGD_EXCHANGE_H_
