@@ -11,7 +11,8 @@ bytes sent, speed. Installs what is missing with apt, builds with Bazel, and
 starts a coordinator and the workers. Needs Debian 12, root or sudo, no GPU.
 
   --workers N     worker processes (default 2)
-  --hook SPEC     how gradients are exchanged; repeat it to compare several
+  --hook SPEC     how gradients are exchanged, or @FILE with a spec in YAML;
+                  repeat it to compare several
                   (default: allreduce, bf16, "powersgd(rank=2,start_step=20)")
   --accumulate K  micro-batches per exchange (default 1)
   --epochs E      passes over the training data (default 2)
@@ -77,7 +78,11 @@ while [[ $# -gt 0 ]]; do
   check "${option}" "${value}"
   case "${option}" in
     --workers) workers="${value}" ;;
-    --hook) hooks+=("${value}") ;;
+    --hook)
+      # From here on the working folder is this script's.
+      [[ "${value}" != @* ]] || value="@$(realpath -- "${value#@}")"
+      hooks+=("${value}")
+      ;;
     --json) json="$(realpath -- "${value}")" ;;
     *) training+=("${option}" "${value}") ;;
   esac

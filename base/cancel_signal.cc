@@ -41,7 +41,9 @@ void CancelSignal::Forget(uint64_t id) {
 
 bool CancelSignal::WaitFor(absl::Duration duration) const {
   MutexLock lock(&mutex_);
-  return raised_.WaitFor(&mutex_, duration, [this]() { return !why_.ok(); });
+  return raised_.WaitFor(
+      &mutex_, duration,
+      [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !why_.ok(); });
 }
 
 }  // namespace coxswain

@@ -101,6 +101,15 @@ std::string CheckCombination(const CommandLine& line) {
                  "COXSWAIN_COORDINATOR"
                : "";
   }
+  if (line.command == CommandLine::Command::kHooks) {
+    const HooksOptions& hooks = line.hooks;
+    const int asked = (hooks.json ? 1 : 0) + (hooks.markdown ? 1 : 0) +
+                      (hooks.check.empty() ? 0 : 1);
+    if (asked > 1) return "give one of --json, --markdown and --check";
+    if (hooks.check.empty() || hooks.name.empty()) return "";
+    return absl::StrCat("--check takes the whole spec, quoted; what is '",
+                        hooks.name, "'?");
+  }
   if (line.command != CommandLine::Command::kRun) return "";
   const RunOptions& run = line.run;
   if (run.program.empty()) {
@@ -148,6 +157,11 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
   AddOptions(AddCommand(&root, "status", "Show the jobs of a coordinator.",
                         kOtherExits),
              &line.status);
+  AddOptions(AddCommand(&root, "hooks",
+                        "List the communication hooks with their options and "
+                        "costs.",
+                        kOtherExits),
+             &line.hooks);
   root.add_subcommand("version", "Print versions.");
   root.footer(absl::StrCat(
       "\nOptions also come from COXSWAIN_* variables and from the file of "
@@ -211,6 +225,7 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
                  : command == "serve"  ? Command::kServe
                  : command == "run"    ? Command::kRun
                  : command == "status" ? Command::kStatus
+                 : command == "hooks"  ? Command::kHooks
                                        : Command::kVersion;
   if (dashes_given && line.command != Command::kRun) {
     return UsageError(command, "only `coxswain run` takes a program after --");

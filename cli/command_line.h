@@ -18,12 +18,13 @@ inline constexpr int kExitNotFound = 127;
 
 // What the command line asks for.
 struct CommandLine {
-  enum class Command { kPrint, kServe, kRun, kStatus, kVersion };
+  enum class Command { kPrint, kServe, kRun, kStatus, kHooks, kVersion };
   Command command = Command::kPrint;
   std::string text;  // of kPrint: the help that was asked for
   ServeOptions serve;
   RunOptions run;
   StatusOptions status;
+  HooksOptions hooks;
 };
 
 // Reads arguments (without the program's name), the environment, and the

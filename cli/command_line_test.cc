@@ -25,7 +25,7 @@ class CommandLineTest : public testing::Test {
     set_.push_back(name);
   }
   std::string ConfigFile(const std::string& text) {
-    const std::string path = testing::TempDir() + "/coxswain.toml";
+    std::string path = testing::TempDir() + "/coxswain.toml";
     std::ofstream(path) << text;
     return path;
   }
@@ -45,6 +45,20 @@ TEST_F(CommandLineTest, ServeHasSafeDefaults) {
   EXPECT_EQ(line.serve.state_dir, "coxswain-state");
   EXPECT_EQ(line.serve.port_file, "");
   EXPECT_EQ(line.serve.log_level, "info");
+}
+
+TEST_F(CommandLineTest, HooksTakesANameAndAForm) {
+  ASSERT_OK_AND_ASSIGN(CommandLine all, ParseCommandLine({"hooks"}));
+  EXPECT_EQ(all.command, Command::kHooks);
+  EXPECT_EQ(all.hooks.name, "");
+  EXPECT_FALSE(all.hooks.json);
+  ASSERT_OK_AND_ASSIGN(CommandLine one,
+                       ParseCommandLine({"hooks", "fp16", "--markdown"}));
+  EXPECT_EQ(one.hooks.name, "fp16");
+  EXPECT_TRUE(one.hooks.markdown);
+  ASSERT_OK_AND_ASSIGN(CommandLine check,
+                       ParseCommandLine({"hooks", "--check", "fp16(noop)"}));
+  EXPECT_EQ(check.hooks.check, "fp16(noop)");
 }
 
 TEST_F(CommandLineTest, RunTakesTheProgramAsItIs) {
@@ -156,6 +170,11 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"run", "--nnodes", "2", "--", "true"}, "no coordinator for 2 nodes"},
       {{"run", "--coordinator", "head:1", "--", "true"}, "no job"},
       {{"status"}, "no coordinator"},
+      {{"hooks", "--json", "--markdown"}, "give one of"},
+      {{"hooks", "--json", "--check", "fp16"}, "give one of"},
+      {{"hooks", "--check", ""}, "must be a spec or @FILE"},
+      {{"hooks", "--check", "fp16", "bf16"}, "what is 'bf16'?"},
+      {{"hooks", "fp16", "bf16"}, "bf16"},
   };
   for (const auto& [args, expected] : cases) {
     SCOPED_TRACE(testing::PrintToString(args));
@@ -173,7 +192,8 @@ TEST_F(CommandLineTest, HelpOfEveryCommandTellsTheThreeWays) {
   const std::map<std::string, std::string> variables = {
       {"serve", "COXSWAIN_LISTEN"},
       {"run", "COXSWAIN_NPROC"},
-      {"status", "COXSWAIN_COORDINATOR"}};
+      {"status", "COXSWAIN_COORDINATOR"},
+      {"hooks", "COXSWAIN_CHECK"}};
   for (const auto& [command, variable] : variables) {
     ASSERT_OK_AND_ASSIGN(CommandLine line,
                          ParseCommandLine({command, "--help"}));
@@ -185,8 +205,9 @@ TEST_F(CommandLineTest, HelpOfEveryCommandTellsTheThreeWays) {
                       HasSubstr("Exit status")));
   }
   ASSERT_OK_AND_ASSIGN(CommandLine line, ParseCommandLine({"--help"}));
-  EXPECT_THAT(line.text, AllOf(HasSubstr("serve"), HasSubstr("run"),
-                               HasSubstr("status"), HasSubstr("version")));
+  EXPECT_THAT(line.text,
+              AllOf(HasSubstr("serve"), HasSubstr("run"), HasSubstr("status"),
+                    HasSubstr("hooks"), HasSubstr("version")));
 }
 
 TEST_F(CommandLineTest, VersionIsACommandAndAFlag) {

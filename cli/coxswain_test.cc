@@ -144,12 +144,13 @@ TEST_F(CoxswainTest, TheDeathOfAWorkerReachesTheCoordinator) {
   // A worker joins a job of two; the second never comes, and the first's
   // process ends. Its launcher's report alone ends the wait, long before the
   // lease or the round would.
+  const std::string script =
+      "echo launcher=$COXSWAIN_LAUNCHER_ID; "
+      "echo incarnation=$COXSWAIN_INCARNATION; echo ready; "
+      "exec sleep 1000";
   auto run =
       Start({"run", "--nproc", "1", "--nnodes", "2", "--coordinator", address_,
-             "--job", "j", "--node", "n", "--", "/bin/sh", "-c",
-             "echo launcher=$COXSWAIN_LAUNCHER_ID; "
-             "echo incarnation=$COXSWAIN_INCARNATION; echo ready; "
-             "exec sleep 1000"});
+             "--job", "j", "--node", "n", "--", "/bin/sh", "-c", script});
   ASSERT_OK(run->WaitForStdout("ready", kSoon));
   const auto number_after = [&](const std::string& label) {
     uint64_t number = 0;
@@ -212,6 +213,41 @@ TEST_F(CoxswainTest, WrongCommandLinesAreStatus2) {
   auto run = Start({"run", "--nproc", "0", "--", "true"});
   EXPECT_EQ(Finish(*run).Status(), 2);
   EXPECT_THAT(run->err(), HasSubstr("--nproc"));
+}
+
+TEST_F(CoxswainTest, HooksAreListedWithoutACoordinator) {
+  auto all = Start({"hooks"});
+  EXPECT_EQ(Finish(*all).Status(), 0);
+  EXPECT_THAT(all->out(),
+              AllOf(HasSubstr("allreduce\n"), HasSubstr("\nfp16 (also "),
+                    HasSubstr("\n  rank=1 [1 to 1024]\n"),
+                    HasSubstr("\n  collectives  ")));
+  auto one = Start({"hooks", "power_sgd", "--json"});
+  EXPECT_EQ(Finish(*one).Status(), 0);
+  const auto json = nlohmann::json::parse(one->out(), nullptr, false);
+  ASSERT_TRUE(json.is_object()) << one->out();
+  ASSERT_EQ(json["hooks"].size(), 1u);
+  EXPECT_EQ(json["hooks"][0]["name"], "powersgd");
+  auto markdown = Start({"hooks", "noop", "--markdown"});
+  EXPECT_EQ(Finish(*markdown).Status(), 0);
+  EXPECT_THAT(markdown->out(), HasSubstr("### `noop`\n"));
+  auto unknown = Start({"hooks", "powresgd"});
+  EXPECT_EQ(Finish(*unknown).Status(), 1);
+  EXPECT_THAT(unknown->err(), HasSubstr("there is no hook 'powresgd'"));
+}
+
+TEST_F(CoxswainTest, HooksCheckSaysTheCanonicalSpecOrTheError) {
+  auto good = Start({"hooks", "--check", "power_sgd( start_powerSGD_iter=7 )"});
+  EXPECT_EQ(Finish(*good).Status(), 0);
+  EXPECT_EQ(good->out(), "powersgd(start_step=7)\n");
+  auto bad = Start({"hooks", "--check", "powersgd(rank=0)"});
+  EXPECT_EQ(Finish(*bad).Status(), 1);
+  EXPECT_EQ(bad->out(), "");
+  EXPECT_THAT(bad->err(), HasSubstr("rank must be between 1 and 1024, got 0"));
+  std::ofstream(Path("hook.yaml")) << "comm_wrapper: fp16\n";
+  auto file = Start({"hooks", "--check", "@" + Path("hook.yaml")});
+  EXPECT_EQ(Finish(*file).Status(), 1);
+  EXPECT_THAT(file->err(), HasSubstr("hook.yaml: hook YAML, line 1"));
 }
 
 TEST_F(CoxswainTest, VersionNamesTheLibraries) {

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/command_line.h"
+#include "cli/hooks.h"
 #include "cli/run.h"
 #include "cli/serve.h"
 #include "cli/status.h"
@@ -29,6 +30,10 @@ int Fail(const absl::Status& status, int exit_status) {
 
 int Exit(const absl::Status& status) {
   return status.ok() ? kExitOk : Fail(status, kExitFailure);
+}
+
+int PrintOrFail(const absl::StatusOr<std::string>& text) {
+  return text.ok() ? Print(*text) : Fail(text.status(), kExitFailure);
 }
 
 int ExitOfRun(const absl::StatusOr<int>& status) {
@@ -54,6 +59,8 @@ int Main(const std::vector<std::string>& args) {
       return ExitOfRun(Run(line->run));
     case CommandLine::Command::kStatus:
       return Exit(ShowStatus(line->status));
+    case CommandLine::Command::kHooks:
+      return PrintOrFail(DescribeHooks(line->hooks));
     case CommandLine::Command::kVersion:
       return Print(VersionText());
   }

@@ -205,4 +205,17 @@ void AddOptions(CLI::App* app, StatusOptions* options) {
               "how long to wait for the answer");
 }
 
+void AddOptions(CLI::App* app, HooksOptions* options) {
+  app->add_option("name", options->name, "only this hook")->type_name("NAME");
+  AddText(app, "check", &options->check, "SPEC",
+          "print the canonical form of this hook spec, or of the YAML file "
+          "that @FILE names, or what is wrong with it",
+          [](const std::string& text) {
+            return text.empty() ? "must be a spec or @FILE" : "";
+          });
+  AddFlag(app, "--json", "json", &options->json, "print JSON");
+  AddFlag(app, "--markdown", "markdown", &options->markdown,
+          "print Markdown, as in docs/hooks.md");
+}
+
 }  // namespace coxswain

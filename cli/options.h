@@ -45,9 +45,17 @@ struct StatusOptions {
   absl::Duration timeout = absl::Seconds(5);
 };
 
+struct HooksOptions {
+  std::string name;   // empty: all
+  std::string check;  // a spec or @FILE; empty: list the hooks
+  bool json = false;
+  bool markdown = false;
+};
+
 void AddOptions(CLI::App* app, ServeOptions* options);
 void AddOptions(CLI::App* app, RunOptions* options);
 void AddOptions(CLI::App* app, StatusOptions* options);
+void AddOptions(CLI::App* app, HooksOptions* options);
 
 }  // namespace coxswain
 

@@ -18,7 +18,7 @@ absl::Status WritePortFile(const std::string& path, int port) {
   bool written = std::fprintf(file, "%d\n", port) > 0;
   written = std::fclose(file) == 0 && written;
   if (!written || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const absl::Status status =
+    absl::Status status =
         absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
     unlink(temporary.c_str());
     return status;

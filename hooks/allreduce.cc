@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "hooks/kernels/kernels.h"
+#include "hooks/kernels/elementwise.h"
 #include "hooks/plain_hook.h"
 
 namespace coxswain {
@@ -66,6 +66,14 @@ HookRow AllReduceRow() {
   HookRow row;
   row.description.name = "allreduce";
   row.description.help = "the average of the gradients, uncompressed";
+  row.description.card = {
+      "those of the gradients: 4 N bytes for a bucket of N float32 elements",
+      "1 all-reduce",
+      "none",
+      "one rounding by the division, then the back end's sum in the gradients' "
+      "type",
+      "networks that are slower than the computation",
+  };
   row.make = [](std::string spec, OptionValues, std::unique_ptr<Hook>) {
     return MakeAllReduceHook(std::move(spec));
   };

@@ -109,11 +109,31 @@ std::unique_ptr<Hook> MakeCastOrWrapper(DType dtype, std::string spec,
                           : CastOrder::kCastThenDivide);
 }
 
-HookRow CastRow(std::string name, std::string help, DType dtype) {
+// `numerics` and `avoid` of a card are what the two types differ in.
+CostCard CastCard(const std::string& name, absl::string_view numerics,
+                  absl::string_view avoid) {
+  return {
+      absl::StrCat("2 N bytes for a bucket of N elements; ", name,
+                   "(h): half of what h sends in float32"),
+      absl::StrCat("1 all-reduce; ", name, "(h): those of h"),
+      absl::StrCat("none kept, 2 N bytes in flight; ", name,
+                   "(h): that of h, and 2 bytes per element in flight"),
+      absl::StrCat(
+          "one rounding per rank, then the back end's sum in 16 bits: ",
+          numerics, "; ", name,
+          "(h) rounds what h sends, and h keeps its state in its own "
+          "precision"),
+      std::string(avoid),
+  };
+}
+
+HookRow CastRow(std::string name, std::string help, CostCard card,
+                DType dtype) {
   HookRow row;
   row.description.aliases = {absl::StrCat(name, "_compress")};
   row.description.name = std::move(name);
   row.description.help = std::move(help);
+  row.description.card = std::move(card);
   row.description.takes_inner = true;
   row.description.options = {OrderOption()};
   row.check = CheckCast;
@@ -130,6 +150,10 @@ HookRow Fp16Row() {
   return CastRow(
       "fp16",
       "gradients travel as float16; fp16(h): all that hook h sends does",
+      CastCard("fp16",
+               "11 significant bits, an infinity above 65504, zero below 6e-8",
+               "gradients that leave float16's range; bf16 keeps that of "
+               "float32"),
       DType::kFloat16);
 }
 
@@ -137,6 +161,9 @@ HookRow Bf16Row() {
   return CastRow(
       "bf16",
       "gradients travel as bfloat16; bf16(h): all that hook h sends does",
+      CastCard("bf16", "8 significant bits in the range of float32",
+               "averages over many ranks for which 8 bits are too few; fp16 "
+               "has 11"),
       DType::kBFloat16);
 }
 

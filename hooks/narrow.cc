@@ -1,7 +1,7 @@
 #include "hooks/narrow.h"
 
 #include "base/check.h"
-#include "hooks/kernels/kernels.h"
+#include "hooks/kernels/elementwise.h"
 
 namespace coxswain {
 namespace {

@@ -1,6 +1,9 @@
 #include "hooks/narrow_communicator.h"
 
+#include <utility>
+
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "hooks/narrow.h"
 
 namespace coxswain {
@@ -13,6 +16,14 @@ NarrowCommunicator::NarrowCommunicator(Communicator& inner, DType dtype,
       scratch_(scratch) {
   COXSWAIN_CHECK(dtype == DType::kFloat16 || dtype == DType::kBFloat16);
 }
+
+NarrowCommunicator::NarrowCommunicator(std::unique_ptr<Communicator> inner,
+                                       DType dtype, ScratchPool& scratch)
+    : Communicator(inner->rank(), inner->size()),
+      owned_(std::move(inner)),
+      inner_(*owned_),
+      dtype_(dtype),
+      scratch_(scratch) {}
 
 absl::StatusOr<std::unique_ptr<BufferOwner>> NarrowCommunicator::AllocateBuffer(
     int64_t count, DType dtype) {
@@ -54,6 +65,14 @@ WorkPtr NarrowCommunicator::DoSend(Span span, int peer, uint32_t tag) {
 }
 WorkPtr NarrowCommunicator::DoReceive(Span span, int peer, uint32_t tag) {
   return inner_.Receive(span, peer, tag);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> NarrowCommunicator::DoSplit(
+    const std::vector<int>& ranks) {
+  COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> inner,
+                            inner_.Split(ranks));
+  return std::make_unique<NarrowCommunicator>(std::move(inner), dtype_,
+                                              scratch_);
 }
 
 }  // namespace coxswain

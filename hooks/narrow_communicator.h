@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "client/comm/communicator.h"
 #include "hooks/scratch.h"
@@ -20,12 +21,18 @@ namespace coxswain {
 // contributions that they have divided by the number of ranks, so the sums
 // are averages and fit where these fit.
 //
+// What is split off it is such a view of what is split off the communicator
+// beneath, and belongs to that one: it stays of use when the view has gone.
+//
 // Lives as long as one exchange; the communicator and the pool outlive it.
 // Works may end after it is gone. Threading as any communicator's.
 class NarrowCommunicator : public Communicator {
  public:
   // `dtype` is kFloat16 or kBFloat16.
   NarrowCommunicator(Communicator& inner, DType dtype, ScratchPool& scratch);
+  // Owns what it is a view of.
+  NarrowCommunicator(std::unique_ptr<Communicator> inner, DType dtype,
+                     ScratchPool& scratch);
 
   absl::string_view backend() const override { return inner_.backend(); }
   absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
@@ -42,8 +49,11 @@ class NarrowCommunicator : public Communicator {
   WorkPtr DoAllToAll(Span input, Span output) override;
   WorkPtr DoSend(Span span, int peer, uint32_t tag) override;
   WorkPtr DoReceive(Span span, int peer, uint32_t tag) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
+      const std::vector<int>& ranks) override;
 
  private:
+  const std::unique_ptr<Communicator> owned_;  // or null
   Communicator& inner_;
   const DType dtype_;
   ScratchPool& scratch_;

@@ -52,6 +52,10 @@ class NarrowWrapper : public Hook {
   void Rollback() override { inner_->Rollback(); }
   int64_t step() const override { return inner_->step(); }
   bool started() const override { return inner_->started(); }
+  bool needs_averager() const override { return inner_->needs_averager(); }
+  std::vector<NonFiniteGradient> non_finite() const override {
+    return inner_->non_finite();
+  }
 
   absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
     return inner_->SaveState(communicator);

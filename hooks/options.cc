@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <limits>
+#include <set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 
@@ -17,6 +19,9 @@ namespace {
 
 // The shortest decimal that reads back as `value`.
 std::string DoubleText(double value) {
+  if (value == std::trunc(value) && std::abs(value) < 1e9) {
+    return absl::StrCat(static_cast<int64_t>(value));  // not 1e+06
+  }
   for (int digits = 1; digits < 17; ++digits) {
     std::string text = absl::StrFormat("%.*g", digits, value);
     double parsed = 0;
@@ -68,6 +73,15 @@ absl::StatusOr<OptionValue> ParseBool(const OptionDescription& option,
       absl::StrCat(option.name, " must be true or false, got ", text));
 }
 
+absl::StatusOr<OptionValue> ParseText(const OptionDescription& option,
+                                      const std::string& text) {
+  absl::StatusOr<std::string> canonical = option.check(text);
+  if (canonical.ok()) return OptionValue(*std::move(canonical));
+  return absl::InvalidArgumentError(
+      absl::StrCat(option.name, " must be ", option.form, ", got ", text, ": ",
+                   canonical.status().message()));
+}
+
 absl::StatusOr<OptionValue> ParseValue(const OptionDescription& option,
                                        const std::string& text) {
   if (std::holds_alternative<int64_t>(option.default_value)) {
@@ -79,6 +93,7 @@ absl::StatusOr<OptionValue> ParseValue(const OptionDescription& option,
   if (std::holds_alternative<bool>(option.default_value)) {
     return ParseBool(option, text);
   }
+  if (option.check != nullptr) return ParseText(option, text);
   if (Contains(option.choices, text)) return OptionValue(text);
   return absl::InvalidArgumentError(absl::StrCat(
       option.name, " must be ", option.RangeText(), ", got ", text));
@@ -127,19 +142,28 @@ std::string OptionText(const OptionValue& value) {
 }
 
 std::string OptionDescription::TypeName() const {
+  if (check != nullptr) return "text";
   constexpr const char* kNames[] = {"int", "float", "bool", "choice"};
   return kNames[default_value.index()];
 }
 
 std::string OptionDescription::RangeText() const {
   if (std::holds_alternative<int64_t>(default_value)) {
+    if (int_maximum == std::numeric_limits<int64_t>::max()) {
+      return absl::StrCat(int_minimum, " or more");
+    }
     return absl::StrCat(int_minimum, " to ", int_maximum);
   }
   if (std::holds_alternative<double>(default_value)) {
     return absl::StrCat(DoubleText(minimum), " to ", DoubleText(maximum));
   }
   if (std::holds_alternative<bool>(default_value)) return "true or false";
-  return absl::StrJoin(choices, " or ");
+  if (check != nullptr) return form;
+  if (choices.empty()) return "nothing";
+  const absl::Span<const std::string> but_last =
+      absl::MakeConstSpan(choices).first(choices.size() - 1);
+  return absl::StrCat(absl::StrJoin(but_last, ", "),
+                      but_last.empty() ? "" : " or ", choices.back());
 }
 
 std::string OptionDescription::DefaultText() const {
@@ -182,6 +206,17 @@ OptionDescription ChoiceOption(std::string name, std::string default_value,
   return option;
 }
 
+OptionDescription TextOption(std::string name, std::string default_value,
+                             std::string form, TextCheck check,
+                             std::string help,
+                             std::vector<std::string> aliases) {
+  OptionDescription option = Describe(std::move(name), std::move(default_value),
+                                      std::move(help), std::move(aliases));
+  option.form = std::move(form);
+  option.check = std::move(check);
+  return option;
+}
+
 const OptionValue& OptionValues::Find(const std::string& name) const {
   const auto found = values_.find(name);
   COXSWAIN_CHECK(found != values_.end());
@@ -200,6 +235,9 @@ bool OptionValues::Bool(const std::string& name) const {
 const std::string& OptionValues::Choice(const std::string& name) const {
   return *std::get_if<std::string>(&Find(name));
 }
+const std::string& OptionValues::Text(const std::string& name) const {
+  return Choice(name);
+}
 
 std::map<std::string, std::string> OptionValues::Texts() const {
   std::map<std::string, std::string> texts;
@@ -208,34 +246,55 @@ std::map<std::string, std::string> OptionValues::Texts() const {
 }
 
 absl::StatusOr<OptionValues> ResolveOptions(
-    absl::string_view text, const Spec& spec,
+    const SpecErrorAt& error, const Spec& spec,
     const std::vector<OptionDescription>& table) {
   std::map<std::string, OptionValue> values;
   std::map<std::string, std::string> given_as;
   for (const SpecOption& given : spec.options) {
     const OptionDescription* option = FindOption(table, given.name);
     if (option == nullptr) {
-      return SpecError(text, given.position,
-                       absl::StrCat(spec.name, " has no option '", given.name,
-                                    "'; ", Listing(table)));
+      return error(given.position,
+                   absl::StrCat(spec.name, " has no option '", given.name,
+                                "'; ", Listing(table)));
     }
     const auto [earlier, first] = given_as.emplace(option->name, given.name);
     if (!first) {
-      return SpecError(
-          text, given.position,
+      return error(
+          given.position,
           absl::StrCat(option->name, " is given twice, as '", earlier->second,
                        "' and as '", given.name, "'"));
     }
     auto value = ParseValue(*option, given.value);
-    if (!value.ok()) {
-      return SpecError(text, given.position, value.status().message());
-    }
+    if (!value.ok()) return error(given.position, value.status().message());
     values[option->name] = *std::move(value);
   }
   for (const OptionDescription& option : table) {
     values.emplace(option.name, option.default_value);
   }
   return OptionValues(std::move(values));
+}
+
+absl::Status CheckOptionTable(const std::vector<OptionDescription>& table) {
+  std::set<std::string> names;
+  for (const OptionDescription& option : table) {
+    std::vector<std::string> all = option.aliases;
+    all.push_back(option.name);
+    for (const std::string& name : all) {
+      if (IsSpecName(name) && names.insert(name).second) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("option '", name, "' has a name that another one has, ",
+                       "or that is not of letters, digits and '_'"));
+    }
+    const std::string text = option.DefaultText();
+    const auto value = ParseValue(option, text);
+    if (IsSpecValue(text) && value.ok() && *value == option.default_value) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("option '", option.name, "' has the default '", text,
+                     "', which is not ", option.RangeText()));
+  }
+  return absl::OkStatus();
 }
 
 std::string CanonicalOptions(const OptionValues& values,

@@ -2,12 +2,14 @@
 #define COXSWAIN_HOOKS_OPTIONS_H_
 
 #include <cstdint>
-#include <limits>
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "hooks/spec.h"
@@ -15,8 +17,13 @@
 namespace coxswain {
 
 // A value of an option; the alternative tells its type, std::string being a
-// choice among names.
+// choice among names or a text.
 using OptionValue = std::variant<int64_t, double, bool, std::string>;
+
+// What stands for a text in canonical specs, or an error that says what is
+// wrong with it. A canonical text is its own.
+using TextCheck =
+    std::function<absl::StatusOr<std::string>(absl::string_view text)>;
 
 // One row of a hook's option table. The parser, the errors and the help text
 // all read this table. A number lies in [minimum, maximum].
@@ -29,9 +36,11 @@ struct OptionDescription {
   int64_t int_minimum = 0;  // of an int
   int64_t int_maximum = 0;
   std::vector<std::string> choices;  // of a choice
+  std::string form;                  // of a text: what it looks like
+  TextCheck check;                   // of a text
   std::vector<std::string> aliases;  // other names, such as PyTorch's
 
-  std::string TypeName() const;     // "int", "float", "bool", "choice"
+  std::string TypeName() const;     // "int", "float", "bool", "choice", "text"
   std::string RangeText() const;    // "1 to 1024", "true or false", ...
   std::string DefaultText() const;  // as a spec would say it
 };
@@ -48,6 +57,13 @@ OptionDescription BoolOption(std::string name, bool default_value,
 OptionDescription ChoiceOption(std::string name, std::string default_value,
                                std::vector<std::string> choices,
                                std::string help);
+// A text that no list of names can hold, such as `levels=2x4+8x16`: `form`
+// describes it for people ("PERIODxSIZE, joined by +"). The default must pass
+// the check and, as every value in a spec, consist of A-Z a-z 0-9 _ . + -.
+OptionDescription TextOption(std::string name, std::string default_value,
+                             std::string form, TextCheck check,
+                             std::string help,
+                             std::vector<std::string> aliases = {});
 
 // The values of all options of a hook, defaults filled in. A getter's name
 // and type must be in the table the values were resolved from.
@@ -61,6 +77,7 @@ class OptionValues {
   double Double(const std::string& name) const;
   bool Bool(const std::string& name) const;
   const std::string& Choice(const std::string& name) const;
+  const std::string& Text(const std::string& name) const;
 
   // Each option and its value, as a spec would say it.
   std::map<std::string, std::string> Texts() const;
@@ -74,12 +91,16 @@ class OptionValues {
 // A value as a spec says it; reading it back gives the same value.
 std::string OptionText(const OptionValue& value);
 
-// Matches what a spec gives to a hook's table. INVALID_ARGUMENT for an option
-// that is unknown, given twice (also under an alias) or out of range; it
-// shows `text`, the whole spec.
+// Matches what a spec gives to a hook's table. INVALID_ARGUMENT, made by
+// `error`, for an option that is unknown, given twice (also under an alias) or
+// out of range.
 absl::StatusOr<OptionValues> ResolveOptions(
-    absl::string_view text, const Spec& spec,
+    const SpecErrorAt& error, const Spec& spec,
     const std::vector<OptionDescription>& table);
+
+// INVALID_ARGUMENT for a table that specs cannot use: a name that the grammar
+// does not know or that is there twice, a default out of its range.
+absl::Status CheckOptionTable(const std::vector<OptionDescription>& table);
 
 // "rank=4,start_step=10": what differs from the defaults, in table order.
 std::string CanonicalOptions(const OptionValues& values,

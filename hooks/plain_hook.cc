@@ -5,6 +5,22 @@
 #include "hooks/spec.h"
 
 namespace coxswain {
+namespace {
+
+class FunctionExchange : public Exchange {
+ public:
+  explicit FunctionExchange(
+      std::function<absl::StatusOr<WorkPtr>(int call)> advance)
+      : advance_(std::move(advance)) {}
+
+  absl::StatusOr<WorkPtr> Advance() override { return advance_(calls_++); }
+
+ private:
+  const std::function<absl::StatusOr<WorkPtr>(int call)> advance_;
+  int calls_ = 0;
+};
+
+}  // namespace
 
 absl::Status PlainHook::Configure(const std::vector<ParameterSpec>&,
                                   int world_size) {
@@ -29,6 +45,11 @@ absl::Status PlainHook::LoadState(const HookState& state, int, int) {
   COXSWAIN_RETURN_IF_ERROR(CheckStateName(spec_, state));
   step_ = state.step;
   return absl::OkStatus();
+}
+
+std::unique_ptr<Exchange> MakeExchange(
+    std::function<absl::StatusOr<WorkPtr>(int call)> advance) {
+  return std::make_unique<FunctionExchange>(std::move(advance));
 }
 
 absl::Status CheckBucket(absl::string_view hook, const Bucket& bucket) {

@@ -2,6 +2,8 @@
 #define COXSWAIN_HOOKS_PLAIN_HOOK_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +33,11 @@ class PlainHook : public Hook {
   const std::string spec_;
   int64_t step_ = 0;
 };
+
+// An exchange that a function carries out: each Advance calls it, with 0 the
+// first time, then 1, and so on.
+std::unique_ptr<Exchange> MakeExchange(
+    std::function<absl::StatusOr<WorkPtr>(int call)> advance);
 
 // INVALID_ARGUMENT if a hook cannot average this bucket: gradients that are
 // not floating point, or not in the CPU's memory.

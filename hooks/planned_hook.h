@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "client/reduce/averager.h"
 #include "client/reduce/hook.h"
 #include "client/session/job.h"
 
@@ -14,6 +15,12 @@ namespace coxswain {
 // another step at which compression starts. INVALID_ARGUMENT says that it is
 // the plan, and not a flag, that makes no sense.
 absl::StatusOr<std::unique_ptr<Hook>> MakePlannedHook(const JobPlan& plan);
+
+// What averages the parameters after the optimizer step, where the plan's hook
+// brings such a part along; null if it does not. A program that trains with
+// whatever hook a plan may name asks for both.
+absl::StatusOr<std::unique_ptr<Averager>> MakePlannedAverager(
+    const JobPlan& plan);
 
 }  // namespace coxswain
 

@@ -38,6 +38,38 @@ TEST(PlannedHookTest, TheStartReachesAWrappedHook) {
   EXPECT_EQ(hook->spec(), "fp16(powersgd(rank=2,start_step=7))");
 }
 
+TEST(PlannedHookTest, TheStartReachesEveryHookThatHasOne) {
+  for (const HookDescription& described : ListHooks()) {
+    bool starts = false;
+    for (const OptionDescription& option : described.options) {
+      starts |= option.name == "start_step";
+    }
+    if (!starts) continue;
+    const std::string started = described.name + "(start_step=123)";
+    ASSERT_OK_AND_ASSIGN(auto hook, MakePlannedHook(Plan(described.name, 123)));
+    EXPECT_EQ(hook->spec(), started);
+    ASSERT_OK_AND_ASSIGN(
+        hook,
+        MakePlannedHook(Plan("stats(fp16(" + described.name + "))", 123)));
+    EXPECT_EQ(hook->spec(), "stats(fp16(" + started + "))");
+    // The averager, where there is one, begins with its hook.
+    ASSERT_OK_AND_ASSIGN(const auto averager,
+                         MakePlannedAverager(Plan(described.name, 123)));
+    if (averager != nullptr) {
+      EXPECT_EQ(averager->spec(), started);
+    }
+  }
+}
+
+TEST(PlannedHookTest, MostHooksHaveNoAverager) {
+  ASSERT_OK_AND_ASSIGN(const auto none,
+                       MakePlannedAverager(Plan("stats(fp16)", -1)));
+  EXPECT_EQ(none, nullptr);
+  EXPECT_THAT(MakePlannedAverager(Plan("powersgdd", -1)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("version 3 of the job's plan")));
+}
+
 TEST(PlannedHookTest, ErrorsSayThatThePlanIsTheSource) {
   EXPECT_THAT(MakePlannedHook(Plan("powersgdd", -1)),
               StatusIs(absl::StatusCode::kInvalidArgument,

@@ -1,45 +1,132 @@
 #include "hooks/registry.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "hooks/allreduce.h"
+#include "hooks/averagers/diloco.h"
+#include "hooks/averagers/hierarchical_sgd.h"
+#include "hooks/averagers/post_local_sgd.h"
 #include "hooks/cast.h"
+#include "hooks/int8/int8.h"
+#include "hooks/low_rank/acp_sgd.h"
+#include "hooks/low_rank/batched_powersgd.h"
 #include "hooks/low_rank/powersgd.h"
+#include "hooks/noop.h"
 #include "hooks/spec.h"
+#include "hooks/stats.h"
 
 namespace coxswain {
 namespace {
 
-// Sorted by name.
-const std::vector<HookRow>& Rows() {
-  static const auto* rows = new std::vector<HookRow>{
-      AllReduceRow(),
-      Bf16Row(),
-      Fp16Row(),
-      PowerSgdRow(),
+// The hooks of the library, sorted by name.
+std::vector<HookRow> LibraryRows() {
+  return {
+      AcpSgdRow(), AllReduceRow(),    BatchedPowerSgdRow(), Bf16Row(),
+      DilocoRow(), Fp16Row(),         HierarchicalSgdRow(), Int8Row(),
+      NoopRow(),   PostLocalSgdRow(), PowerSgdRow(),        StatsRow(),
   };
-  return *rows;
 }
 
-const HookRow* FindRow(const std::string& name) {
-  for (const HookRow& row : Rows()) {
-    const auto& aliases = row.description.aliases;
-    if (row.description.name == name ||
-        std::find(aliases.begin(), aliases.end(), name) != aliases.end()) {
-      return &row;
+absl::Status CheckRow(const HookRow& row) {
+  const HookDescription& hook = row.description;
+  std::vector<std::string> names = hook.aliases;
+  names.push_back(hook.name);
+  for (const std::string& name : names) {
+    if (IsSpecName(name)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "its name '", name, "' is not of letters, digits and '_'"));
+  }
+  if (row.make == nullptr) {
+    return absl::InvalidArgumentError("its row has no function that makes it");
+  }
+  if (hook.needs_inner && !hook.takes_inner) {
+    return absl::InvalidArgumentError(
+        "it cannot need an inner hook and take none");
+  }
+  return CheckOptionTable(hook.options);
+}
+
+// Rows by name. They are never taken away, so pointers to them stay valid.
+class Registry {
+ public:
+  static Registry& Get() {
+    static auto* registry = new Registry();
+    return *registry;
+  }
+
+  absl::Status Add(HookRow row) {
+    const absl::Status sound = CheckRow(row);
+    if (!sound.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("hook '", row.description.name,
+                       "' cannot be registered: ", sound.message()));
+    }
+    MutexLock lock(&mutex_);
+    std::set<std::string> names(row.description.aliases.begin(),
+                                row.description.aliases.end());
+    names.insert(row.description.name);
+    for (const std::string& name : names) {
+      const auto taken = by_any_name_.find(name);
+      if (taken == by_any_name_.end()) continue;
+      return absl::AlreadyExistsError(absl::StrCat(
+          "hook '", row.description.name, "' cannot be registered: the name '",
+          name, "' belongs to hook ", taken->second->description.name,
+          "; give yours another one"));
+    }
+    rows_.push_back(std::make_unique<const HookRow>(std::move(row)));
+    for (const std::string& name : names) {
+      by_any_name_[name] = rows_.back().get();
+    }
+    return absl::OkStatus();
+  }
+
+  // Null if there is none.
+  const HookRow* Find(const std::string& name) const {
+    MutexLock lock(&mutex_);
+    const auto found = by_any_name_.find(name);
+    return found == by_any_name_.end() ? nullptr : found->second;
+  }
+
+  std::vector<HookDescription> List() const {
+    std::vector<HookDescription> list;
+    {
+      MutexLock lock(&mutex_);
+      for (const auto& row : rows_) list.push_back(row->description);
+    }
+    std::sort(list.begin(), list.end(),
+              [](const auto& a, const auto& b) { return a.name < b.name; });
+    return list;
+  }
+
+ private:
+  Registry() {
+    for (HookRow& row : LibraryRows()) {
+      COXSWAIN_CHECK(Add(std::move(row)).ok());
     }
   }
-  return nullptr;
+
+  mutable Mutex mutex_;
+  std::vector<std::unique_ptr<const HookRow>> rows_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, const HookRow*> by_any_name_ ABSL_GUARDED_BY(mutex_);
+};
+
+const HookRow* FindRow(const std::string& name) {
+  return Registry::Get().Find(name);
 }
 
 std::string HookNames() {
-  return absl::StrJoin(Rows(), ", ", [](std::string* out, const HookRow& row) {
-    out->append(row.description.name);
-  });
+  return absl::StrJoin(ListHooks(), ", ",
+                       [](std::string* out, const HookDescription& hook) {
+                         out->append(hook.name);
+                       });
 }
 
 // A spec that has been matched to the table.
@@ -50,42 +137,46 @@ struct Resolved {
   std::string canonical;
 };
 
-absl::Status CheckInner(absl::string_view text, const Spec& spec,
-                        const HookDescription& hook) {
-  if (spec.inner.empty()) return absl::OkStatus();
+absl::Status CheckInner(const Spec& spec, const HookDescription& hook,
+                        const SpecErrorAt& error) {
+  if (spec.inner.empty()) {
+    if (!hook.needs_inner) return absl::OkStatus();
+    return error(spec.position,
+                 absl::StrCat(hook.name, " wraps another hook and needs one, ",
+                              "as in ", hook.name, "(allreduce)"));
+  }
   if (!hook.takes_inner) {
-    return SpecError(text, spec.inner[0].position,
-                     absl::StrCat(hook.name, " takes no inner hook, got '",
-                                  spec.inner[0].name,
-                                  "' (an option is written name=value)"));
+    return error(spec.inner[0].position,
+                 absl::StrCat(hook.name, " takes no inner hook, got '",
+                              spec.inner[0].name,
+                              "' (an option is written name=value)"));
   }
   if (spec.inner.size() == 1) return absl::OkStatus();
-  return SpecError(
-      text, spec.inner[1].position,
+  return error(
+      spec.inner[1].position,
       absl::StrCat(hook.name, " takes one inner hook, got '",
                    spec.inner[0].name, "' and '", spec.inner[1].name, "'"));
 }
 
-absl::StatusOr<Resolved> Resolve(absl::string_view text, const Spec& spec) {
+absl::StatusOr<Resolved> Resolve(const Spec& spec, const SpecErrorAt& error) {
   Resolved resolved;
   resolved.row = FindRow(spec.name);
   if (resolved.row == nullptr) {
-    return SpecError(text, spec.position,
-                     absl::StrCat("there is no hook '", spec.name,
-                                  "'; the hooks are ", HookNames()));
+    return error(spec.position, absl::StrCat("there is no hook '", spec.name,
+                                             "'; the hooks are ", HookNames()));
   }
   const HookDescription& hook = resolved.row->description;
-  COXSWAIN_RETURN_IF_ERROR(CheckInner(text, spec, hook));
+  COXSWAIN_RETURN_IF_ERROR(CheckInner(spec, hook, error));
   COXSWAIN_ASSIGN_OR_RETURN(resolved.options,
-                            ResolveOptions(text, spec, hook.options));
+                            ResolveOptions(error, spec, hook.options));
   if (resolved.row->check) {
     const absl::Status sound =
         resolved.row->check(resolved.options, !spec.inner.empty());
-    if (!sound.ok()) return SpecError(text, spec.position, sound.message());
+    if (!sound.ok()) return error(spec.position, sound.message());
   }
   std::string arguments = CanonicalOptions(resolved.options, hook.options);
   if (!spec.inner.empty()) {
-    COXSWAIN_ASSIGN_OR_RETURN(Resolved inner, Resolve(text, spec.inner[0]));
+    COXSWAIN_ASSIGN_OR_RETURN(Resolved inner, Resolve(spec.inner[0], error));
     absl::StrAppend(&arguments, arguments.empty() ? "" : ",", inner.canonical);
     resolved.inner = std::make_unique<Resolved>(std::move(inner));
   }
@@ -93,6 +184,17 @@ absl::StatusOr<Resolved> Resolve(absl::string_view text, const Spec& spec) {
                            ? hook.name
                            : absl::StrCat(hook.name, "(", arguments, ")");
   return resolved;
+}
+
+SpecErrorAt ErrorIn(absl::string_view text) {
+  return [text](size_t position, absl::string_view message) {
+    return SpecError(text, position, message);
+  };
+}
+
+absl::StatusOr<Resolved> ResolveText(absl::string_view text) {
+  COXSWAIN_ASSIGN_OR_RETURN(const Spec spec, ParseSpec(text));
+  return Resolve(spec, ErrorIn(text));
 }
 
 // Whether `name` means the option start_step of this hook.
@@ -135,22 +237,34 @@ std::unique_ptr<Hook> Make(Resolved resolved) {
 
 }  // namespace
 
+absl::Status RegisterHook(HookRow row) {
+  return Registry::Get().Add(std::move(row));
+}
+
 absl::StatusOr<std::unique_ptr<Hook>> MakeHook(absl::string_view spec) {
-  COXSWAIN_ASSIGN_OR_RETURN(const Spec parsed, ParseSpec(spec));
-  COXSWAIN_ASSIGN_OR_RETURN(Resolved resolved, Resolve(spec, parsed));
+  COXSWAIN_ASSIGN_OR_RETURN(Resolved resolved, ResolveText(spec));
   return Make(std::move(resolved));
 }
 
 absl::StatusOr<std::unique_ptr<Averager>> MakeAverager(absl::string_view spec) {
-  COXSWAIN_ASSIGN_OR_RETURN(const Spec parsed, ParseSpec(spec));
-  COXSWAIN_ASSIGN_OR_RETURN(const Resolved resolved, Resolve(spec, parsed));
-  if (!resolved.row->make_averager) return std::unique_ptr<Averager>();
-  return resolved.row->make_averager(resolved.canonical, resolved.options);
+  COXSWAIN_ASSIGN_OR_RETURN(const Resolved outermost, ResolveText(spec));
+  for (const Resolved* one = &outermost; one != nullptr;
+       one = one->inner.get()) {
+    if (one->row->make_averager) {
+      return one->row->make_averager(one->canonical, one->options);
+    }
+  }
+  return std::unique_ptr<Averager>();
 }
 
 absl::StatusOr<std::string> CanonicalSpec(absl::string_view spec) {
-  COXSWAIN_ASSIGN_OR_RETURN(const Spec parsed, ParseSpec(spec));
-  COXSWAIN_ASSIGN_OR_RETURN(Resolved resolved, Resolve(spec, parsed));
+  COXSWAIN_ASSIGN_OR_RETURN(Resolved resolved, ResolveText(spec));
+  return std::move(resolved.canonical);
+}
+
+absl::StatusOr<std::string> CanonicalSpec(const Spec& spec,
+                                          const SpecErrorAt& error) {
+  COXSWAIN_ASSIGN_OR_RETURN(Resolved resolved, Resolve(spec, error));
   return std::move(resolved.canonical);
 }
 
@@ -158,35 +272,14 @@ absl::StatusOr<std::string> WithStartStep(absl::string_view spec,
                                           int64_t step) {
   COXSWAIN_ASSIGN_OR_RETURN(Spec parsed, ParseSpec(spec));
   if (!SetStartStep(step, &parsed)) {
-    COXSWAIN_RETURN_IF_ERROR(Resolve(spec, parsed).status());
+    COXSWAIN_RETURN_IF_ERROR(Resolve(parsed, ErrorIn(spec)).status());
     return absl::InvalidArgumentError(absl::StrCat(
         "compression cannot start at step ", step, ": '", spec,
         "' has no start_step; leave the plan's compression_start_step at -1"));
   }
-  COXSWAIN_ASSIGN_OR_RETURN(Resolved resolved, Resolve(spec, parsed));
-  return std::move(resolved.canonical);
+  return CanonicalSpec(parsed, ErrorIn(spec));
 }
 
-const std::vector<HookDescription>& ListHooks() {
-  static const auto* hooks = [] {
-    auto* list = new std::vector<HookDescription>;
-    for (const HookRow& row : Rows()) list->push_back(row.description);
-    return list;
-  }();
-  return *hooks;
-}
-
-std::string HookHelp() {
-  std::string text;
-  for (const HookDescription& hook : ListHooks()) {
-    absl::StrAppend(&text, hook.name, ": ", hook.help, "\n");
-    for (const OptionDescription& option : hook.options) {
-      absl::StrAppend(&text, "  ", option.name, "=", option.DefaultText(), " (",
-                      option.TypeName(), ", ", option.RangeText(),
-                      "): ", option.help, "\n");
-    }
-  }
-  return text;
-}
+std::vector<HookDescription> ListHooks() { return Registry::Get().List(); }
 
 }  // namespace coxswain

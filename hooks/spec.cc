@@ -1,5 +1,6 @@
 #include "hooks/spec.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -107,6 +108,14 @@ class Parser {
 };
 
 }  // namespace
+
+bool IsSpecName(absl::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), IsNameChar);
+}
+
+bool IsSpecValue(absl::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), IsValueChar);
+}
 
 absl::Status SpecError(absl::string_view text, size_t position,
                        absl::string_view message) {

@@ -2,6 +2,7 @@
 #define COXSWAIN_HOOKS_SPEC_H_
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -39,9 +40,18 @@ struct Spec {
 // INVALID_ARGUMENT says where the text goes wrong and what was expected.
 absl::StatusOr<Spec> ParseSpec(absl::string_view text);
 
+// Whether a text can stand for a hook or an option, or for a value.
+bool IsSpecName(absl::string_view text);
+bool IsSpecValue(absl::string_view text);
+
 // An INVALID_ARGUMENT that shows the spec and the position.
 absl::Status SpecError(absl::string_view text, size_t position,
                        absl::string_view message);
+
+// Makes such errors for a Spec, whatever it was read from and whatever its
+// positions count.
+using SpecErrorAt =
+    std::function<absl::Status(size_t position, absl::string_view message)>;
 
 }  // namespace coxswain
 

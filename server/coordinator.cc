@@ -125,8 +125,9 @@ void Coordinator::Parts::RunTicks() {
   while (true) {
     {
       MutexLock lock(&mutex);
-      if (stopped.WaitFor(&mutex, options.tick_interval,
-                          [this] { return stop; })) {
+      if (stopped.WaitFor(
+              &mutex, options.tick_interval,
+              [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop; })) {
         return;
       }
     }

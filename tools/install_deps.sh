@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the build and the tests need and that are
-# not there yet. Says nothing and needs no rights when all of them are.
+# Installs the Debian packages that the build and the tests need, and those
+# named as arguments, as far as they are not there yet. Says nothing and needs
+# no rights when all of them are.
 set -euo pipefail
 
 packages=(
@@ -18,6 +19,7 @@ packages=(
   libhwy-dev
   # Tests; iproute2 for those with several network namespaces.
   iproute2 libgmock-dev libgtest-dev
+  "$@"
 )
 
 die() {

@@ -10,7 +10,7 @@ namespace coxswain {
 namespace {
 
 // Chunks when the coordinator does not say how large they may be.
-constexpr int64_t kDefaultChunkBytes = 256 * 1024;
+constexpr int64_t kDefaultChunkBytes = int64_t{256} * 1024;
 
 CheckpointDescription FromProto(const v1::CheckpointInfo& info) {
   CheckpointDescription checkpoint;
@@ -174,8 +174,9 @@ absl::StatusOr<std::string> CheckpointClient::LoadShard(absl::string_view id,
       membership_->policy(), membership_->Call(transfer_timeout_),
       [&](absl::Duration left) {
         auto downloaded = Download(id, shard, left);
-        if (downloaded.ok()) bytes = std::move(downloaded).value();
-        return downloaded.status();
+        if (!downloaded.ok()) return downloaded.status();
+        bytes = *std::move(downloaded);
+        return absl::OkStatus();
       });
   if (!status.ok()) return membership_->Outcome(status);
   return bytes;

@@ -91,7 +91,7 @@ class FakeCheckpointService {
     }
     absl::Status Finish() override {
       if (service_->upload_error != nullptr) {
-        const absl::Status error = service_->upload_error(header_.shard());
+        absl::Status error = service_->upload_error(header_.shard());
         if (!error.ok()) return error;
       }
       if (!intact_ || header_.bytes() != static_cast<int64_t>(bytes_.size()) ||

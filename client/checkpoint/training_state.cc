@@ -11,7 +11,7 @@
 namespace coxswain {
 namespace {
 
-constexpr absl::string_view kMagic = "CXTS0001";
+constexpr absl::string_view kMagic = "CXTS0002";
 // Ranks wait for each other here as long as the slowest upload may take.
 constexpr absl::Duration kAgreementTimeout = absl::Minutes(15);
 
@@ -72,17 +72,30 @@ absl::Status Agree(Communicator& communicator, const absl::Status& mine,
       absl::StrCat("another rank could not ", what, "; its log says why"));
 }
 
-// Saves this rank's shard; returns the checkpoint's id.
+// This rank's shard; collective.
+absl::StatusOr<TrainingShard> MakeShard(
+    Communicator& communicator, Hook& hook, Averager* averager,
+    const std::map<std::string, std::string>& blobs) {
+  TrainingShard shard;
+  COXSWAIN_ASSIGN_OR_RETURN(shard.hook, hook.SaveState(communicator));
+  if (averager != nullptr) {
+    COXSWAIN_ASSIGN_OR_RETURN(shard.averager,
+                              averager->SaveState(communicator));
+  }
+  if (communicator.rank() == 0) shard.blobs = blobs;
+  return shard;
+}
+
+// Uploads this rank's shard; returns the checkpoint's id.
 absl::StatusOr<std::string> SaveShard(
-    CheckpointClient& checkpoints, Communicator& communicator, int64_t step,
-    Hook& hook, const std::map<std::string, std::string>& blobs,
-    std::map<std::string, std::string> metadata) {
-  COXSWAIN_ASSIGN_OR_RETURN(const HookState state,
-                            hook.SaveState(communicator));
-  metadata["hook"] = hook.spec();
+    CheckpointClient& checkpoints, const Communicator& communicator,
+    int64_t step, std::map<std::string, std::string> metadata,
+    const std::string& hook, const absl::StatusOr<TrainingShard>& shard) {
+  COXSWAIN_RETURN_IF_ERROR(shard.status());
+  metadata["hook"] = hook;
   metadata["world_size"] = absl::StrCat(communicator.size());
   return checkpoints.Save(step, communicator.rank(), communicator.size(),
-                          metadata, SerializeTrainingShard(state, blobs));
+                          metadata, SerializeTrainingShard(*shard));
 }
 
 absl::Status NotAShard(absl::string_view what) {
@@ -92,27 +105,36 @@ absl::Status NotAShard(absl::string_view what) {
 
 }  // namespace
 
-std::string SerializeTrainingShard(
-    const HookState& hook, const std::map<std::string, std::string>& blobs) {
+std::string SerializeTrainingShard(const TrainingShard& shard) {
   std::string bytes(kMagic);
-  AppendBytes(&bytes, SerializeHookState(hook));
-  AppendNumber(&bytes, blobs.size());
-  for (const auto& [name, blob] : blobs) {
+  AppendBytes(&bytes, SerializeHookState(shard.hook));
+  AppendBytes(&bytes, shard.averager.spec.empty()
+                          ? std::string()
+                          : SerializeHookState(shard.averager));
+  AppendNumber(&bytes, shard.blobs.size());
+  for (const auto& [name, blob] : shard.blobs) {
     AppendBytes(&bytes, name);
     AppendBytes(&bytes, blob);
   }
   return bytes;
 }
 
-absl::Status ParseTrainingShard(absl::string_view bytes, HookState* hook,
-                                std::map<std::string, std::string>* blobs) {
+absl::StatusOr<TrainingShard> ParseTrainingShard(absl::string_view bytes) {
   if (bytes.substr(0, kMagic.size()) != kMagic) {
     return NotAShard(absl::StrCat("they do not begin with ", kMagic));
   }
   Reader reader(bytes.substr(kMagic.size()));
-  const auto hook_bytes = reader.Bytes();
-  if (!hook_bytes.has_value()) return NotAShard("the hook's state is cut off");
-  COXSWAIN_ASSIGN_OR_RETURN(*hook, ParseHookState(*hook_bytes));
+  TrainingShard shard;
+  const auto hook = reader.Bytes();
+  if (!hook.has_value()) return NotAShard("the hook's state is cut off");
+  COXSWAIN_ASSIGN_OR_RETURN(shard.hook, ParseHookState(*hook));
+  const auto averager = reader.Bytes();
+  if (!averager.has_value()) {
+    return NotAShard("the averager's state is cut off");
+  }
+  if (!averager->empty()) {
+    COXSWAIN_ASSIGN_OR_RETURN(shard.averager, ParseHookState(*averager));
+  }
   const auto count = reader.Number();
   if (!count.has_value()) return NotAShard("the number of blobs is cut off");
   for (uint64_t i = 0; i < *count; ++i) {
@@ -121,26 +143,26 @@ absl::Status ParseTrainingShard(absl::string_view bytes, HookState* hook,
     if (!blob.has_value()) {
       return NotAShard(absl::StrCat("blob ", i, " of ", *count, " is cut off"));
     }
-    if (!blobs->emplace(std::string(*name), std::string(*blob)).second) {
+    if (!shard.blobs.emplace(std::string(*name), std::string(*blob)).second) {
       return NotAShard(absl::StrCat("blob '", *name, "' is there twice"));
     }
   }
   if (!reader.AtEnd()) return NotAShard("bytes follow the last blob");
-  return absl::OkStatus();
+  return shard;
 }
 
 absl::Status SaveTrainingState(
     CheckpointClient& checkpoints, Communicator& communicator, int64_t step,
     Hook& hook, const std::map<std::string, std::string>& blobs,
-    const std::map<std::string, std::string>& metadata) {
-  const bool leader = communicator.rank() == 0;
-  const absl::StatusOr<std::string> id = SaveShard(
-      checkpoints, communicator, step, hook,
-      leader ? blobs : std::map<std::string, std::string>(), metadata);
+    const std::map<std::string, std::string>& metadata, Averager* averager) {
+  absl::StatusOr<std::string> id =
+      SaveShard(checkpoints, communicator, step, metadata, hook.spec(),
+                MakeShard(communicator, hook, averager, blobs));
   COXSWAIN_RETURN_IF_ERROR(
       Agree(communicator, id.status(),
             absl::StrCat("save its shard of the checkpoint of step ", step)));
 
+  const bool leader = communicator.rank() == 0;
   const absl::Status committed =
       leader ? checkpoints.Commit(*id).status() : absl::OkStatus();
   return Agree(communicator, committed,
@@ -165,12 +187,27 @@ absl::StatusOr<TrainingState> LoadTrainingState(CheckpointClient& checkpoints,
   state.checkpoint_id = found->id;
   state.step = found->step;
   state.metadata = found->metadata;
-  std::vector<HookState> hooks(shards.size());
-  for (size_t i = 0; i < shards.size(); ++i) {
-    COXSWAIN_RETURN_IF_ERROR(
-        ParseTrainingShard(shards[i], &hooks[i], &state.blobs));
+  std::vector<HookState> hooks;
+  std::vector<HookState> averagers;
+  for (const std::string& bytes : shards) {
+    COXSWAIN_ASSIGN_OR_RETURN(TrainingShard shard, ParseTrainingShard(bytes));
+    hooks.push_back(std::move(shard.hook));
+    if (!shard.averager.spec.empty()) {
+      averagers.push_back(std::move(shard.averager));
+    }
+    for (auto& [name, blob] : shard.blobs) {
+      if (!state.blobs.emplace(name, std::move(blob)).second) {
+        return NotAShard(absl::StrCat("blob '", name, "' is in two of them"));
+      }
+    }
   }
   COXSWAIN_ASSIGN_OR_RETURN(state.hook, MergeHookStates(std::move(hooks)));
+  if (averagers.empty()) return state;
+  if (averagers.size() < shards.size()) {
+    return NotAShard("some have an averager's state, and some have not");
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(state.averager,
+                            MergeHookStates(std::move(averagers)));
   return state;
 }
 

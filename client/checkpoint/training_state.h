@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "client/checkpoint/checkpoint_client.h"
 #include "client/comm/communicator.h"
+#include "client/reduce/averager.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/hook_state.h"
 
@@ -24,6 +25,7 @@ struct TrainingState {
   int64_t step = 0;
   std::map<std::string, std::string> metadata;
   HookState hook;
+  HookState averager;  // without a spec if there was no averager
   std::map<std::string, std::string> blobs;
 };
 
@@ -31,6 +33,7 @@ struct TrainingState {
 // `communicator` call it, between steps and with nothing in flight. Every rank
 // uploads its shard of the hook's state; `blobs` are the same on all ranks,
 // and rank 0's are uploaded. Rank 0 commits once all ranks have uploaded.
+// With an averager, call AverageNow before the parameters are copied.
 //
 // Returns OK on all ranks or on none, except when the communicator itself
 // fails in between: the rank that met an error says it, the others return
@@ -38,24 +41,32 @@ struct TrainingState {
 absl::Status SaveTrainingState(
     CheckpointClient& checkpoints, Communicator& communicator, int64_t step,
     Hook& hook, const std::map<std::string, std::string>& blobs,
-    const std::map<std::string, std::string>& metadata = {});
+    const std::map<std::string, std::string>& metadata = {},
+    Averager* averager = nullptr);
 
 // Loads a checkpoint: the one named, or the newest if `id` is empty. The
-// caller hands `hook` to Hook::LoadState. Not collective: each rank downloads
+// caller hands `hook` to Hook::LoadState, and `averager` to
+// Averager::LoadState. Not collective: each rank downloads
 // for itself.
 //   NOT_FOUND   there is none
 //   DATA_LOSS   what is stored is not a training state; the message says why
 absl::StatusOr<TrainingState> LoadTrainingState(CheckpointClient& checkpoints,
                                                 absl::string_view id = "");
 
-// The bytes of one rank's shard, and back: the magic "CXTS0001", then, each
-// preceded by its length as 8 little-endian bytes: the hook's state; and per
-// blob, in order of name, the name and the bytes, their number first as 8
-// bytes. Parse never trusts its input: DATA_LOSS says what does not fit.
-std::string SerializeTrainingShard(
-    const HookState& hook, const std::map<std::string, std::string>& blobs);
-absl::Status ParseTrainingShard(absl::string_view bytes, HookState* hook,
-                                std::map<std::string, std::string>* blobs);
+// One rank's shard.
+struct TrainingShard {
+  HookState hook;
+  HookState averager;  // without a spec if there is none
+  std::map<std::string, std::string> blobs;
+};
+
+// The bytes of a shard, and back: the magic "CXTS0002", then, each preceded by
+// its length as 8 little-endian bytes: the hook's state; the averager's state,
+// of length 0 if there is none; and per blob, in order of name, the name and
+// the bytes, their number first as 8 bytes. Parse never trusts its input:
+// DATA_LOSS says what does not fit.
+std::string SerializeTrainingShard(const TrainingShard& shard);
+absl::StatusOr<TrainingShard> ParseTrainingShard(absl::string_view bytes);
 
 }  // namespace coxswain
 

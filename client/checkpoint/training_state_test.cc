@@ -46,6 +46,33 @@ class StatefulHook : public Hook {
   }
 };
 
+class StatefulAverager : public Averager {
+ public:
+  std::string spec() const override { return "stateful_averager"; }
+  absl::Status Configure(const std::vector<ParameterSpec>&,
+                         const std::vector<Span>&, Communicator&) override {
+    return absl::OkStatus();
+  }
+  absl::Status AfterOptimizerStep(const std::vector<Span>&) override {
+    return absl::UnimplementedError("not an averager for training");
+  }
+  absl::Status AverageNow(const std::vector<Span>&) override {
+    return absl::OkStatus();
+  }
+  int64_t step() const override { return 41; }
+  bool averages_next() const override { return false; }
+  bool diverged() const override { return false; }
+  absl::StatusOr<HookState> SaveState(Communicator&) override {
+    HookState state;
+    state.spec = spec();
+    state.step = step();
+    return state;
+  }
+  absl::Status LoadState(const HookState&, int, int) override {
+    return absl::OkStatus();
+  }
+};
+
 class TrainingStateTest : public ::testing::Test {
  protected:
   TrainingStateTest() {
@@ -65,16 +92,18 @@ class TrainingStateTest : public ::testing::Test {
     for (int r = 0; r < size; ++r) {
       threads.emplace_back([&, r]() {
         StatefulHook hook;
+        StatefulAverager averager;
         results[r] = SaveTrainingState(
             *client_, *ranks[r], step, hook,
             {{"model", absl::StrCat("weights after ", step)}, {"empty", ""}},
-            {{"epoch", "2"}});
+            {{"epoch", "2"}}, with_averager_ ? &averager : nullptr);
       });
     }
     for (std::thread& thread : threads) thread.join();
     return results;
   }
 
+  bool with_averager_ = false;
   std::shared_ptr<FakeCoordinatorStub> fake_ =
       std::make_shared<FakeCoordinatorStub>();
   FakeCheckpointService service_{fake_.get()};
@@ -134,33 +163,38 @@ TEST_F(TrainingStateTest, AFailedCommitFailsOnAllRanks) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("commit")));
 }
 
+TEST_F(TrainingStateTest, AnAveragersStateComesBackWithTheHooks) {
+  with_averager_ = true;
+  for (const absl::Status& result : Save(3, 40)) EXPECT_OK(result);
+  ASSERT_OK_AND_ASSIGN(const TrainingState state, LoadTrainingState(*client_));
+  EXPECT_EQ(state.hook.spec, "stateful");
+  EXPECT_EQ(state.averager.spec, "stateful_averager");
+  EXPECT_EQ(state.averager.step, 41);
+}
+
 TEST(TrainingShardTest, EveryCutIsDataLoss) {
-  HookState hook;
-  hook.spec = "fp16";
-  const std::string bytes =
-      SerializeTrainingShard(hook, {{"a", "one"}, {"b", "two"}});
+  TrainingShard shard;
+  shard.hook.spec = "fp16";
+  shard.averager.spec = "diloco";
+  shard.blobs = {{"a", "one"}, {"b", "two"}};
+  const std::string bytes = SerializeTrainingShard(shard);
   for (size_t size = 0; size < bytes.size(); ++size) {
-    HookState parsed;
-    std::map<std::string, std::string> blobs;
-    EXPECT_THAT(ParseTrainingShard(bytes.substr(0, size), &parsed, &blobs),
+    EXPECT_THAT(ParseTrainingShard(bytes.substr(0, size)),
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr("")))
         << size;
   }
-  HookState parsed;
-  std::map<std::string, std::string> blobs;
-  EXPECT_THAT(ParseTrainingShard(bytes + "x", &parsed, &blobs),
+  EXPECT_THAT(ParseTrainingShard(bytes + "x"),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("follow")));
-  blobs.clear();
-  EXPECT_OK(ParseTrainingShard(bytes, &parsed, &blobs));
-  EXPECT_EQ(blobs.at("b"), "two");
+  ASSERT_OK_AND_ASSIGN(const TrainingShard parsed, ParseTrainingShard(bytes));
+  EXPECT_EQ(parsed.hook.spec, "fp16");
+  EXPECT_EQ(parsed.averager.spec, "diloco");
+  EXPECT_EQ(parsed.blobs, shard.blobs);
 }
 
 TEST(TrainingShardTest, AHugeCountOfBlobsIsDataLossAndNotAHang) {
-  std::string bytes = SerializeTrainingShard({}, {});
+  std::string bytes = SerializeTrainingShard({});
   for (size_t i = bytes.size() - 8; i < bytes.size(); ++i) bytes[i] = '\xff';
-  HookState parsed;
-  std::map<std::string, std::string> blobs;
-  EXPECT_THAT(ParseTrainingShard(bytes, &parsed, &blobs),
+  EXPECT_THAT(ParseTrainingShard(bytes),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut off")));
 }
 

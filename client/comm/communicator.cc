@@ -69,7 +69,13 @@ WorkPtr Lacks(const Communicator& comm, absl::string_view ability) {
 
 void Communicator::Count(int64_t bytes) {
   sequence_.fetch_add(1);
-  payload_bytes_.fetch_add(bytes);
+  CountPayload(bytes);
+}
+
+void Communicator::CountPayload(int64_t bytes) {
+  for (Payload* all = payload_.get(); all != nullptr; all = all->parent.get()) {
+    all->bytes.fetch_add(bytes);
+  }
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(
@@ -90,7 +96,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(
         absl::StrCat("rank ", rank_, " splits off a communicator of ",
                      ranks.size(), " ranks without being one of them"));
   }
-  return DoSplit(ranks);
+  absl::StatusOr<std::unique_ptr<Communicator>> child = DoSplit(ranks);
+  if (child.ok()) (*child)->payload_->parent = payload_;
+  return child;
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::DoSplit(
@@ -153,7 +161,7 @@ WorkPtr Communicator::Send(Span span, int peer, uint32_t tag) {
   if (auto status = CheckPeer(peer, rank_, size_); !status.ok()) {
     return Fail(status);
   }
-  payload_bytes_.fetch_add(span.bytes());
+  CountPayload(span.bytes());
   return DoSend(span, peer, tag);
 }
 

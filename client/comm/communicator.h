@@ -89,7 +89,10 @@ class Communicator {
   // one is ranks[i] here. All of them call it with the same list, and among
   // several lists that share a rank in the same order; the others do not.
   // Blocks until they have met, up to the back end's timeout. Aborting this
-  // communicator aborts those split off; they may outlive it, and then fail.
+  // communicator aborts those split off, and so do its failure and its end:
+  // they may outlive it, and are of no further use then.
+  // DEADLINE_EXCEEDED or UNAVAILABLE names who did not come, ABORTED says why
+  // this communicator ended; a failed split leaves it as it was.
   // INVALID_ARGUMENT: a list that is empty, has doubles or lacks this rank.
   // Calls must not overlap with the start of collectives by other threads.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(
@@ -105,13 +108,15 @@ class Communicator {
   // for this rank soon end as well, with ABORTED or UNAVAILABLE.
   virtual void Abort(absl::string_view reason) = 0;
 
-  // Collectives started so far; equal on all ranks that are in step.
+  // Collectives started here so far; equal on all ranks that are in step.
   int64_t sequence() const { return sequence_.load(); }
   // Bytes that callers handed to collectives and sends of this rank: the
   // span of an all-reduce, the input otherwise; a broadcast counts at its
-  // root, a receive and a barrier nowhere.
-  int64_t payload_bytes() const { return payload_bytes_.load(); }
-  // Bytes that this back end handed to its transport for other processes.
+  // root, a receive and a barrier nowhere. Those of the communicators split
+  // off this one are among them, after their end too.
+  int64_t payload_bytes() const { return payload_->bytes.load(); }
+  // Bytes that this back end handed to its transport for other processes,
+  // those of communicators split off included.
   virtual int64_t wire_bytes() const = 0;
 
  protected:
@@ -129,13 +134,20 @@ class Communicator {
       const std::vector<int>& ranks);
 
  private:
-  // Counts a collective that hands in `bytes`.
+  // A child adds to its own and to its parents'.
+  struct Payload {
+    std::atomic<int64_t> bytes{0};
+    std::shared_ptr<Payload> parent;
+  };
+
+  // Counts a collective, or a message, that hands in `bytes`.
   void Count(int64_t bytes);
+  void CountPayload(int64_t bytes);
 
   const int rank_;
   const int size_;
   std::atomic<int64_t> sequence_{0};
-  std::atomic<int64_t> payload_bytes_{0};
+  const std::shared_ptr<Payload> payload_ = std::make_shared<Payload>();
 };
 
 // Where ranks of one communicator find each other. Implemented over the

@@ -15,7 +15,8 @@ bool IsHarmless(const absl::Status& status) {
 
 }  // namespace
 
-Executor::Executor(std::function<void()> wake) : wake_(std::move(wake)) {}
+Executor::Executor(std::function<void(const absl::Status&)> wake)
+    : wake_(std::move(wake)) {}
 
 Executor::~Executor() {
   Abort("the communicator was destroyed");
@@ -104,7 +105,7 @@ void Executor::Stop(absl::Status why, const std::function<void()>& cause) {
       }
     }
   }
-  if (first) wake_();
+  if (first) wake_(why);
   if (cause != nullptr) cause();
   for (const WorkPtr& work : dropped) work->Complete(why);
 }

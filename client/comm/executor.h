@@ -30,9 +30,10 @@ class Executor {
  public:
   using Operation = std::function<absl::Status()>;
 
-  // `wake` is called once, by whoever stops the executor and without a lock;
-  // it must make running operations return soon, and must not block.
-  explicit Executor(std::function<void()> wake);
+  // `wake` is called once, by whoever stops the executor and without a lock,
+  // with the status that what waits ends with; it must make running operations
+  // return soon, and must not block.
+  explicit Executor(std::function<void(const absl::Status& why)> wake);
   // Stops, and joins the threads.
   ~Executor();
 
@@ -74,7 +75,7 @@ class Executor {
   void Stop(absl::Status why, const std::function<void()>& cause);
   absl::Status stopped() const;
 
-  const std::function<void()> wake_;
+  const std::function<void(const absl::Status&)> wake_;
   mutable Mutex mutex_;
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
   Lane ordered_ ABSL_GUARDED_BY(mutex_);

@@ -41,7 +41,7 @@ class Gate {
 absl::Status Nothing() { return absl::OkStatus(); }
 
 TEST(ExecutorTest, RunsOneAfterTheOther) {
-  Executor executor([] {});
+  Executor executor([](const absl::Status&) {});
   std::vector<int> order;
   WorkPtr last;
   for (int i = 0; i < 5; ++i) {
@@ -55,7 +55,7 @@ TEST(ExecutorTest, RunsOneAfterTheOther) {
 }
 
 TEST(ExecutorTest, MessagesRunBesideEachOtherAndBesideTheRest) {
-  Executor executor([] {});
+  Executor executor([](const absl::Status&) {});
   Gate gate;
   std::vector<WorkPtr> waiting;
   for (int i = 0; i < 3; ++i) {
@@ -71,7 +71,7 @@ TEST(ExecutorTest, MessagesRunBesideEachOtherAndBesideTheRest) {
 
 TEST(ExecutorTest, AFailureEndsAllThatComesLater) {
   std::atomic<int> woken{0};
-  Executor executor([&] { ++woken; });
+  Executor executor([&](const absl::Status&) { ++woken; });
   Gate gate;
   const WorkPtr first = executor.RunInOrder([&] {
     gate.Await();
@@ -92,7 +92,7 @@ TEST(ExecutorTest, AFailureEndsAllThatComesLater) {
 }
 
 TEST(ExecutorTest, BadArgumentsStopNothing) {
-  Executor executor([] {});
+  Executor executor([](const absl::Status&) {});
   EXPECT_THAT(
       executor
           .RunInOrder([] { return absl::InvalidArgumentError("no such root"); })
@@ -102,7 +102,7 @@ TEST(ExecutorTest, BadArgumentsStopNothing) {
 }
 
 TEST(ExecutorTest, AMessageThatCannotBePostedStopsToo) {
-  Executor executor([] {});
+  Executor executor([](const absl::Status&) {});
   EXPECT_THAT(
       executor
           .RunBeside([] { return absl::UnavailableError("closed"); }, Nothing)
@@ -114,7 +114,7 @@ TEST(ExecutorTest, AMessageThatCannotBePostedStopsToo) {
 
 TEST(ExecutorTest, AbortWakesWhatRunsAndGivesItTheReason) {
   Gate gate;
-  Executor executor([&] { gate.Open(); });
+  Executor executor([&](const absl::Status&) { gate.Open(); });
   const WorkPtr running = executor.RunInOrder([&] {
     gate.Await();
     return absl::AbortedError("woken");
@@ -127,7 +127,8 @@ TEST(ExecutorTest, AbortWakesWhatRunsAndGivesItTheReason) {
 
 TEST(ExecutorTest, DestructionEndsWhatWaits) {
   Gate gate;
-  auto executor = std::make_unique<Executor>([&] { gate.Open(); });
+  auto executor =
+      std::make_unique<Executor>([&](const absl::Status&) { gate.Open(); });
   const WorkPtr running = executor->RunInOrder([&] {
     gate.Await();
     return absl::AbortedError("woken");

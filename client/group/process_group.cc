@@ -13,7 +13,7 @@ namespace coxswain {
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Connect(
     Description description, int rank, const ConnectOptions& options,
-    std::shared_ptr<Membership> membership) {
+    const std::shared_ptr<Membership>& membership) {
   const std::vector<int>& ranks = description.ranks;
   const auto position = std::find(ranks.begin(), ranks.end(), rank);
   if (position == ranks.end()) {

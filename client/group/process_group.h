@@ -44,7 +44,7 @@ class ProcessGroup {
   // end.
   static absl::StatusOr<std::shared_ptr<ProcessGroup>> Connect(
       Description description, int rank, const ConnectOptions& options,
-      std::shared_ptr<Membership> membership);
+      const std::shared_ptr<Membership>& membership);
 
   ProcessGroup(Description description, int group_rank,
                std::unique_ptr<Communicator> communicator);

@@ -16,13 +16,17 @@ namespace coxswain {
 // The socket for what acts on parameters after the optimizer step (local SGD,
 // DiLoCo), beside the Hook socket, which acts on gradients before it.
 //
-// Life-cycle: Configure, then AfterOptimizerStep once per optimizer step;
-// Configure again when the world size or the generation changes.
+// Life-cycle: Configure, then AfterOptimizerStep once per optimizer step, and
+// AverageNow where the ranks have to agree in between; Configure again when
+// the world size or the generation changes.
 //
-// Threading: one thread at a time, the one that trains. All ranks make the
-// same calls: whether a step averages is a pure function of the steps counted
-// so far and the averager's options. After a step that averages over all ranks
-// they hold the same bits.
+// Threading: one thread at a time, the one that trains, while no other
+// thread starts collectives. All ranks make the same calls: whether a step
+// averages is a pure function of the steps counted so far and the averager's
+// options. After a step that averages over all ranks they hold the same bits.
+//
+// `values` are the elements of the parameters in registration order, with the
+// types and counts that Configure was told; in the CPU's memory.
 class Averager {
  public:
   virtual ~Averager() = default;
@@ -30,22 +34,33 @@ class Averager {
   // The canonical spec: parsing it gives an equal averager.
   virtual std::string spec() const = 0;
 
-  // What the model consists of, by registration index. `world` outlives the
-  // averager or the next Configure; groups within it are split off it.
+  // What the model consists of, and its values, which are equal on all ranks
+  // if no step was counted yet. `world` outlives the averager or the next
+  // Configure; groups within it are split off it, so all ranks call this.
   virtual absl::Status Configure(const std::vector<ParameterSpec>& parameters,
+                                 const std::vector<Span>& values,
                                  Communicator& world) = 0;
 
-  // `values[i]` are the elements of parameter i, updated in place where this
-  // step averages. Errors are those of the communicator; the parameters are
-  // then of no use, and the step is not counted.
+  // Counts a step, and updates the values in place where it averages. Errors
+  // are those of the communicator; the values are then of no use, and the step
+  // is not counted.
   virtual absl::Status AfterOptimizerStep(const std::vector<Span>& values) = 0;
+
+  // Brings the ranks together now if they are apart: before a test of the
+  // model or a checkpoint of its parameters, and at the end of training.
+  // Counts no step and leaves the rhythm of the others as it is. Nothing
+  // happens where the ranks agree. Errors as AfterOptimizerStep.
+  virtual absl::Status AverageNow(const std::vector<Span>& values) = 0;
 
   // Optimizer steps so far.
   virtual int64_t step() const = 0;
-  // Whether the next AfterOptimizerStep exchanges anything.
+  // Whether the next AfterOptimizerStep exchanges anything, on some rank.
   virtual bool averages_next() const = 0;
+  // Whether the ranks may hold different values.
+  virtual bool diverged() const = 0;
 
-  // As Hook::SaveState and Hook::LoadState.
+  // As Hook::SaveState and Hook::LoadState. What the ranks did on their own
+  // since they agreed last is no part of it: call AverageNow before.
   virtual absl::StatusOr<HookState> SaveState(Communicator& communicator) = 0;
   virtual absl::Status LoadState(const HookState& state, int rank,
                                  int world_size) = 0;

@@ -79,6 +79,11 @@ class Hook {
   // for its start_step and averages plainly.
   virtual bool started() const { return true; }
 
+  // Whether the hook leaves ranks apart from some step on, and relies on an
+  // Averager of the same spec to bring their parameters together. Without one
+  // they would train models of their own, so whoever runs the hook refuses.
+  virtual bool needs_averager() const { return false; }
+
   // The gradients because of which the step exchanged last came out as NaN,
   // the first one of each rank and bucket; the same on all ranks. Empty if
   // that step was finite, and from hooks without state, which do not look.

@@ -57,12 +57,13 @@ class FakeAttachment {
   bool WaitForRequest(
       const std::function<bool(const v1::AttachRequest&)>& condition) {
     MutexLock lock(&mutex_);
-    return changed_.WaitFor(&mutex_, absl::Seconds(20), [&]() {
-      for (const auto& request : received_) {
-        if (condition(request)) return true;
-      }
-      return false;
-    });
+    return changed_.WaitFor(&mutex_, absl::Seconds(20),
+                            [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                              for (const auto& request : received_) {
+                                if (condition(request)) return true;
+                              }
+                              return false;
+                            });
   }
 
  private:
@@ -132,9 +133,10 @@ class FakeCoordinatorStub : public CoordinatorStub {
   // The n-th stream that the client opens, from 0; waits for it.
   std::shared_ptr<FakeAttachment> AttachmentNumber(size_t n) {
     MutexLock lock(&mutex_);
-    const bool came =
-        attached_.WaitFor(&mutex_, absl::Seconds(20),
-                          [this, n]() { return attachments_.size() > n; });
+    const bool came = attached_.WaitFor(
+        &mutex_, absl::Seconds(20), [this, n]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          return attachments_.size() > n;
+        });
     return came ? attachments_[n] : nullptr;
   }
 

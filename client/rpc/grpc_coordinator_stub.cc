@@ -35,7 +35,8 @@ ContextPtr MakeContext(const CallOptions& options) {
 // Cancels a call when a signal is raised, as long as this object lives.
 class CancelLink {
  public:
-  CancelLink(CancelSignal* signal, ContextPtr context) : signal_(signal) {
+  CancelLink(CancelSignal* signal, const ContextPtr& context)
+      : signal_(signal) {
     if (signal_ == nullptr) return;
     id_ = signal_->OnRaise([context]() { context->TryCancel(); });
   }
@@ -75,7 +76,8 @@ class EventReactor : public Reactor {
     MutexLock lock(&mutex_);
     stopping_ = true;
     // gRPC ends a cancelled call without waiting for anyone.
-    done_cv_.WaitForWork(&mutex_, [this]() { return done_; });
+    done_cv_.WaitForWork(
+        &mutex_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return done_; });
   }
 
   void OnReadDone(bool ok) override {
@@ -269,7 +271,7 @@ class GrpcDownloadStream : public DownloadStream {
 class GrpcCoordinatorStub : public CoordinatorStub {
  public:
   GrpcCoordinatorStub(std::string address,
-                      std::shared_ptr<grpc::Channel> channel)
+                      const std::shared_ptr<grpc::Channel>& channel)
       : address_(std::move(address)),
         channel_(channel),
         unary_(channel),

@@ -29,8 +29,9 @@ class Notification {
   }
   bool Wait() {
     MutexLock lock(&mutex_);
-    return cv_.WaitFor(&mutex_, absl::Seconds(20),
-                       [this]() { return notified_; });
+    return cv_.WaitFor(
+        &mutex_, absl::Seconds(20),
+        [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return notified_; });
   }
 
  private:

@@ -9,7 +9,7 @@ namespace coxswain {
 
 absl::Status Membership::Outcome(absl::Status status) {
   if (status.ok()) return status;
-  const absl::Status end = ended_.status();
+  absl::Status end = ended_.status();
   if (!end.ok()) return end;
   if (IsStaleFence(status)) stale_.Raise(status);
   return status;

@@ -23,7 +23,7 @@ class RetryingCoordinatorStubTest : public ::testing::Test {
   }
 
   // Each call takes a second; the first `failures` of them fail.
-  void AnswerAfterFailures(int failures, absl::Status failure) {
+  void AnswerAfterFailures(int failures, const absl::Status& failure) {
     fake_->Answer<v1::SetRequest, v1::SetResponse>(
         "Store/Set",
         [this, failures, failure](

@@ -69,8 +69,9 @@ Attachment::Attachment(std::shared_ptr<Membership> membership,
 
 absl::Status Attachment::WaitUntilAttached(absl::Duration timeout) {
   MutexLock lock(&mutex_);
-  changed_.WaitFor(&mutex_, timeout,
-                   [this]() { return attached_ || FinishedLocked(); });
+  changed_.WaitFor(&mutex_, timeout, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return attached_ || FinishedLocked();
+  });
   if (!end_.ok() || attached_) return end_;
   return absl::DeadlineExceededError(
       absl::StrCat("the coordinator at ", membership_->stub().address(),
@@ -126,7 +127,9 @@ void Attachment::Run() {
           Unreachable(membership_->stub().address(), options_.grace, *end));
     } else if (!leaving_) {
       changed_.WaitFor(&mutex_, backoff.Next(),
-                       [this]() { return FinishedLocked() || leaving_; });
+                       [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                         return FinishedLocked() || leaving_;
+                       });
     }
     if (FinishedLocked() || leaving_) break;
   }
@@ -168,7 +171,7 @@ std::optional<absl::Status> Attachment::ServeOneStream() {
       MutexLock lock(&mutex_);
       const bool woken = changed_.WaitFor(
           &mutex_, stale ? options_.abort_margin : options_.heartbeat_interval,
-          [&]() {
+          [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
             return FinishedLocked() || stream_end_.has_value() ||
                    stale != !stale_.ok();
           });

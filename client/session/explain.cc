@@ -14,7 +14,7 @@ absl::Status Explain(Session& session, const absl::Status& error,
   auto verdict = std::make_shared<Work>();
   session.OnAbort(
       [verdict](const absl::Status& reason) { verdict->Complete(reason); });
-  const absl::Status reason = verdict->Wait(patience);
+  absl::Status reason = verdict->Wait(patience);
   if (!verdict->Done() || reason.ok()) return error;
   if (reason.message() == error.message()) return reason;
   return absl::Status(

@@ -46,8 +46,9 @@ class WaitingNotice {
       absl::Status error;
       {
         MutexLock lock(&mutex_);
-        if (stop_cv_.WaitFor(&mutex_, options_.notice_interval,
-                             [this]() { return stop_; })) {
+        if (stop_cv_.WaitFor(
+                &mutex_, options_.notice_interval,
+                [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_; })) {
           return;
         }
         error = last_error_;

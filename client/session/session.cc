@@ -296,7 +296,9 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::Core::Obtain(
     const absl::Duration patience =
         options.collective_timeout + absl::Seconds(5);
     if (!connected_.WaitFor(&mutex_, patience,
-                            [&]() { return connecting_.count(id) == 0; })) {
+                            [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                              return connecting_.count(id) == 0;
+                            })) {
       return absl::DeadlineExceededError(
           absl::StrCat("another thread has been connecting the group '",
                        info.name(), "' for ", absl::FormatDuration(patience)));
@@ -356,7 +358,7 @@ absl::Status Session::Core::Leave(absl::string_view reason, bool failed,
   request.set_failed(failed);
   CallOptions call;
   call.timeout = timeout;
-  const absl::Status left = membership->stub().Leave(request, call).status();
+  absl::Status left = membership->stub().Leave(request, call).status();
   if (!failed) Close(end, /*abort_communicators=*/false);
   attachment_->Stop();
   return left;

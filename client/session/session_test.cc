@@ -35,7 +35,9 @@ class Mailbox {
   }
   bool Wait() {
     MutexLock lock(&mutex_);
-    return cv_.WaitFor(&mutex_, absl::Seconds(20), [this]() { return full_; });
+    return cv_.WaitFor(&mutex_, absl::Seconds(20),
+                       [this]()
+                           ABSL_NO_THREAD_SAFETY_ANALYSIS { return full_; });
   }
   T Take() {
     EXPECT_TRUE(Wait());
@@ -95,7 +97,8 @@ class SessionTest : public ::testing::Test {
   }
 
   // Answers Join with rank 0 of 1 when `judge` says OK.
-  void AnswerJoin(std::function<absl::Status(const v1::JoinRequest&)> judge) {
+  void AnswerJoin(
+      const std::function<absl::Status(const v1::JoinRequest&)>& judge) {
     fake_->Answer<v1::JoinRequest, v1::JoinResponse>(
         "Rendezvous/Join",
         [this, judge](const v1::JoinRequest& request,

@@ -94,10 +94,11 @@ std::unique_ptr<StoreWatch> StoreClient::Watch(
   *request.mutable_fence() = membership_->fence();
   request.set_key(std::string(key));
   StreamCallbacks<v1::WatchEvent> callbacks;
-  callbacks.on_event = [on_event](const v1::WatchEvent& event) {
+  callbacks.on_event = [on_event =
+                            std::move(on_event)](const v1::WatchEvent& event) {
     on_event(StoreEvent{event.value(), event.deleted()});
   };
-  callbacks.on_end = [on_end,
+  callbacks.on_end = [on_end = std::move(on_end),
                       membership = membership_](const absl::Status& status) {
     on_end(membership->Outcome(status));
   };

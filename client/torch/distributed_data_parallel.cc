@@ -124,21 +124,32 @@ absl::StatusOr<std::unique_ptr<DistributedDataParallel>>
 DistributedDataParallel::Create(std::shared_ptr<::torch::nn::Module> module,
                                 Communicator* communicator,
                                 std::unique_ptr<Hook> hook,
-                                const DistributedDataParallelOptions& options) {
+                                const DistributedDataParallelOptions& options,
+                                std::unique_ptr<Averager> averager) {
+  if (hook->needs_averager() && averager == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the hook ", hook->spec(),
+        " leaves the ranks' parameters apart and needs its averager: pass what "
+        "MakePlannedAverager or MakeAverager gives for the same spec, and call "
+        "AfterOptimizerStep after each optimizer step"));
+  }
   COXSWAIN_ASSIGN_OR_RETURN(Accumulator accumulator,
                             Accumulator::Create(options.accumulation_steps));
   std::unique_ptr<DistributedDataParallel> ddp(new DistributedDataParallel(
-      std::move(module), std::move(hook), std::move(accumulator), options));
+      std::move(module), std::move(hook), std::move(averager),
+      std::move(accumulator), options));
   COXSWAIN_RETURN_IF_ERROR(ddp->Connect(communicator));
   return ddp;
 }
 
 DistributedDataParallel::DistributedDataParallel(
     std::shared_ptr<::torch::nn::Module> module, std::unique_ptr<Hook> hook,
-    Accumulator accumulator, const DistributedDataParallelOptions& options)
+    std::unique_ptr<Averager> averager, Accumulator accumulator,
+    const DistributedDataParallelOptions& options)
     : module_(std::move(module)),
       options_(options),
       hook_(std::move(hook)),
+      averager_(std::move(averager)),
       accumulator_(std::move(accumulator)) {}
 
 DistributedDataParallel::~DistributedDataParallel() {
@@ -162,7 +173,54 @@ absl::Status DistributedDataParallel::Connect(Communicator* communicator) {
       reducer_, Reducer::Create(options_.reducer, std::move(specs), hook_.get(),
                                 communicator));
   COXSWAIN_RETURN_IF_ERROR(BroadcastModule());
-  return Guarded("registering with autograd", [this] { RegisterHooks(); });
+  COXSWAIN_RETURN_IF_ERROR(
+      Guarded("registering with autograd", [this] { RegisterHooks(); }));
+  if (averager_ == nullptr) return absl::OkStatus();
+  return WithValues([&](const std::vector<Span>& values) {
+    return averager_->Configure(reducer_->parameters(), values, *communicator);
+  });
+}
+
+absl::Status DistributedDataParallel::AfterOptimizerStep() {
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  averager_due_ = false;
+  if (averager_ == nullptr) return absl::OkStatus();
+  return WithValues([this](const std::vector<Span>& values) {
+    return averager_->AfterOptimizerStep(values);
+  });
+}
+
+absl::Status DistributedDataParallel::AverageParameters() {
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  if (averager_ == nullptr) return absl::OkStatus();
+  return WithValues([this](const std::vector<Span>& values) {
+    return averager_->AverageNow(values);
+  });
+}
+
+absl::Status DistributedDataParallel::WithValues(
+    const std::function<absl::Status(const std::vector<Span>&)>& action) {
+  ::torch::NoGradGuard no_grad;
+  std::vector<Tensor> dense;
+  std::vector<Span> values;
+  Keep(Guarded("reading the parameters", [&] {
+    for (const Parameter& parameter : parameters_) {
+      dense.push_back(parameter.tensor.detach().contiguous());
+      Span value = BytesOf(dense.back());
+      value.count = dense.back().numel();
+      value.dtype = *ToDType(dense.back().scalar_type());
+      values.push_back(value);
+    }
+  }));
+  if (status_.ok()) Keep(action(values));
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  Keep(Guarded("writing the parameters", [&] {
+    for (size_t i = 0; i < dense.size(); ++i) {
+      Tensor& tensor = parameters_[i].tensor;
+      if (!tensor.is_alias_of(dense[i])) tensor.copy_(dense[i]);
+    }
+  }));
+  return status_;
 }
 
 absl::Status DistributedDataParallel::BroadcastModule() {
@@ -267,6 +325,13 @@ absl::Status DistributedDataParallel::FinishStep(bool apply) {
   }
   phase_ = Phase::kNone;
   exchange_due_ = false;
+  if (apply && std::exchange(averager_due_, averager_ != nullptr)) {
+    Keep(absl::FailedPreconditionError(absl::StrCat(
+        "the step before this one was applied without telling the averager ",
+        averager_->spec(),
+        "; call AfterOptimizerStep after each optimizer step")));
+    return status_;
+  }
   if (apply) {
     Keep(reducer_->Commit());
   } else {

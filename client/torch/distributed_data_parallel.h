@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "client/accumulate/accumulator.h"
 #include "client/comm/communicator.h"
+#include "client/reduce/averager.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer.h"
@@ -45,7 +47,13 @@ struct DistributedDataParallelOptions {
 //     if (!micro.sync) continue;
 //     optimizer.step();
 //     optimizer.zero_grad();
+//     COXSWAIN_RETURN_IF_ERROR(ddp->AfterOptimizerStep());
 //   }
+//
+// AfterOptimizerStep is for an averager (local SGD, DiLoCo), which lets the
+// ranks' parameters go apart between its averages; without one it does
+// nothing. Before a test of the model, or a checkpoint of it, all ranks call
+// AverageParameters.
 //
 // The module is used as before; its forward needs nothing from this class.
 //
@@ -75,11 +83,14 @@ class DistributedDataParallel {
  public:
   // Copies rank 0's parameters and buffers to all ranks: all ranks call it.
   // `communicator` outlives the object; the module is shared. Replacing the
-  // module's parameters afterwards (module->to(dtype)) is not noticed.
+  // module's parameters afterwards (module->to(dtype)) is not noticed. The
+  // averager, if any, is the one that belongs to the hook; INVALID_ARGUMENT if
+  // the hook needs one and there is none.
   static absl::StatusOr<std::unique_ptr<DistributedDataParallel>> Create(
       std::shared_ptr<::torch::nn::Module> module, Communicator* communicator,
       std::unique_ptr<Hook> hook,
-      const DistributedDataParallelOptions& options = {});
+      const DistributedDataParallelOptions& options = {},
+      std::unique_ptr<Averager> averager = nullptr);
 
   ~DistributedDataParallel();
   DistributedDataParallel(const DistributedDataParallel&) = delete;
@@ -109,6 +120,16 @@ class DistributedDataParallel {
   // optimizer step. All ranks call it.
   absl::StatusOr<bool> Flush();
 
+  // Counts an optimizer step, and averages the trainable parameters over the
+  // ranks where the averager's turn has come. To be called once after each
+  // step that was taken, on all ranks; OK and nothing to do without an
+  // averager.
+  absl::Status AfterOptimizerStep();
+
+  // Brings the parameters of all ranks together if they are apart. All ranks
+  // call it. Buffers, such as running means, stay each rank's own.
+  absl::Status AverageParameters();
+
   // Backward passes within the scope only sum up locally.
   class NoSyncScope {
    public:
@@ -126,6 +147,8 @@ class DistributedDataParallel {
   Accumulator& accumulator() { return accumulator_; }
   // For SaveState and LoadState, between steps.
   Hook& hook() { return *hook_; }
+  // Null if there is none.
+  Averager* averager() { return averager_.get(); }
   const Reducer& reducer() const { return *reducer_; }
 
  private:
@@ -141,10 +164,15 @@ class DistributedDataParallel {
   enum class Phase { kNone, kRunning, kAveraged };
 
   DistributedDataParallel(std::shared_ptr<::torch::nn::Module> module,
-                          std::unique_ptr<Hook> hook, Accumulator accumulator,
+                          std::unique_ptr<Hook> hook,
+                          std::unique_ptr<Averager> averager,
+                          Accumulator accumulator,
                           const DistributedDataParallelOptions& options);
   absl::Status Connect(Communicator* communicator);
   absl::Status BroadcastModule();
+  // Runs `action` on the parameters' values, and keeps its error.
+  absl::Status WithValues(
+      const std::function<absl::Status(const std::vector<Span>&)>& action);
   void RegisterHooks();
 
   bool exchanges() const { return no_sync_depth_ == 0 && sync_; }
@@ -160,6 +188,7 @@ class DistributedDataParallel {
   const std::shared_ptr<::torch::nn::Module> module_;
   const DistributedDataParallelOptions options_;
   const std::unique_ptr<Hook> hook_;
+  const std::unique_ptr<Averager> averager_;
   Accumulator accumulator_;
   std::unique_ptr<Reducer> reducer_;
   std::vector<Parameter> parameters_;
@@ -168,6 +197,8 @@ class DistributedDataParallel {
   bool sync_ = true;  // what the declared micro-batch says
   // A micro-batch was declared that exchanges, and has not yet.
   bool exchange_due_ = false;
+  // A step was applied, and the averager has not heard of it.
+  bool averager_due_ = false;
   int no_sync_depth_ = 0;
 };
 

@@ -11,7 +11,7 @@
 #include "examples/fashion_mnist/display.h"
 #include "examples/fashion_mnist/events.h"
 #include "examples/fashion_mnist/trainer.h"
-#include "hooks/registry.h"
+#include "hooks/yaml_spec.h"
 
 namespace {
 
@@ -25,7 +25,8 @@ using coxswain::examples::TrainerOptions;
 
 void AddOptions(CLI::App& app, TrainerOptions& options, bool& events,
                 bool& check) {
-  app.add_option("--hook", options.hook, "communication hook spec")
+  app.add_option("--hook", options.hook,
+                 "communication hook spec, or @FILE with one in YAML")
       ->capture_default_str();
   app.add_option("--accumulate", options.accumulation_steps,
                  "micro-batches per optimizer step")
@@ -85,10 +86,11 @@ int main(int argc, char** argv) {
   bool check = false;
   AddOptions(app, options, events, check);
   CLI11_PARSE(app, argc, argv);
-  const auto hook = coxswain::CanonicalSpec(options.hook);
+  const auto hook = coxswain::ReadHookArgument(options.hook);
   if (!hook.ok()) {
     std::cerr << "train: --hook: " << hook.status().message() << std::endl;
     return 2;
   }
+  options.hook = *hook;
   return check ? 0 : Train(options, events);
 }

@@ -60,9 +60,12 @@ absl::Status Trainer::Connect() {
   ddp_options.accumulation_steps = session_->plan().accumulation_steps;
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> gradient_hook,
                             MakePlannedHook(session_->plan()));
-  COXSWAIN_ASSIGN_OR_RETURN(ddp_, torch::DistributedDataParallel::Create(
-                                      network_, &world_->communicator(),
-                                      std::move(gradient_hook), ddp_options));
+  COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Averager> averager,
+                            MakePlannedAverager(session_->plan()));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      ddp_, torch::DistributedDataParallel::Create(
+                network_, &world_->communicator(), std::move(gradient_hook),
+                ddp_options, std::move(averager)));
   optimizer_ = std::make_unique<::torch::optim::SGD>(
       network_->parameters(),
       ::torch::optim::SGDOptions(options_.learning_rate).momentum(kMomentum));
@@ -105,6 +108,8 @@ absl::Status Trainer::TrainAndTest() {
     COXSWAIN_RETURN_IF_ERROR(TrainEpoch());
     sampler_->NextEpoch();
   }
+  // What is tested is one model: that of all ranks.
+  COXSWAIN_RETURN_IF_ERROR(ddp_->AverageParameters());
   wall_ = Now() - start;
   COXSWAIN_ASSIGN_OR_RETURN(const double accuracy, TestAccuracy());
   if (session_->rank() == 0) options_.on_event(Result(accuracy));
@@ -131,6 +136,7 @@ absl::Status Trainer::TrainMicroBatch(const Batch& batch) {
   if (!micro.sync) return absl::OkStatus();
   optimizer_->step();
   optimizer_->zero_grad();
+  COXSWAIN_RETURN_IF_ERROR(ddp_->AfterOptimizerStep());
   CountStep(loss.item<double>(),
             world_->communicator().payload_bytes() - payload, compressed);
   return absl::OkStatus();

@@ -14,8 +14,10 @@
 // 16-bit values are widened exactly and narrowed to nearest even.
 //
 // Every result is a fixed function of the inputs: it depends neither on the
-// instruction set nor on alignment nor on the number of threads. Arrays do not
-// overlap unless said so. Any n, m >= 0 and r >= 0; no alignment needed.
+// instruction set nor on alignment nor on the number of threads
+// (docs/adr/0008); the payload of a NaN is not part of it. Arrays do not
+// overlap unless said so. Any n, m >= 0 and r >= 0; no alignment needed, though
+// large outputs at a multiple of 64 bytes are written fastest.
 
 namespace coxswain {
 

@@ -7,7 +7,8 @@
 namespace coxswain {
 
 enum class Orthogonalisation {
-  kAuto,         // what is fastest for the number of columns
+  // Cholesky, but Gram-Schmidt for one or two columns if there is an epsilon.
+  kAuto,
   kCholeskyQr2,  // falls back to Gram-Schmidt where Cholesky breaks down
   kGramSchmidt   // modified, with a second pass, sums in double
 };
@@ -25,8 +26,9 @@ struct TallMatrix {
 // from left to right. `epsilon` is added to each norm before the division (by
 // Gram-Schmidt only). A column of which nothing but rounding remains (zero, or
 // in the span of those before it) becomes zero, as does one that is not
-// finite; never NaN. Returns how many columns became zero, by matrix. Results
-// are a fixed function of each matrix alone (see low_rank.h).
+// finite; never NaN. Orthonormal to some 1e-7 in float, 1e-15 in double.
+// Returns how many columns became zero, by matrix. Results are a fixed function
+// of each matrix alone (see low_rank.h).
 template <typename T>
 std::vector<int64_t> Orthogonalise(const std::vector<TallMatrix<T>>& matrices,
                                    Orthogonalisation method, double epsilon);

@@ -1,21 +1,13 @@
 #ifndef COXSWAIN_HOOKS_LOW_RANK_POWERSGD_H_
 #define COXSWAIN_HOOKS_LOW_RANK_POWERSGD_H_
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
-#include "client/reduce/hook.h"
 #include "hooks/hook_row.h"
-#include "hooks/options.h"
 
 namespace coxswain {
 
 // `powersgd`: low-rank gradients with error feedback (Vogels, Karimireddy,
 // Jaggi: "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
-// Optimization", NeurIPS 2019), with the error kept locally.
+// Optimization", NeurIPS 2019).
 //
 // A gradient of two or more dimensions is a matrix of n = shape[0] rows and m
 // columns. With r = min(n, m, rank) it is compressed iff
@@ -24,43 +16,38 @@ namespace coxswain {
 //   X = G + E            this rank's gradient and error
 //   Q = orth(Q)          from the step before, or drawn from (seed, name, t)
 //   P = orth(mean(X Q))
-//   q = transpose(X) P;  E = X - P transpose(q)
+//   q = transpose(X) P
 //   Q = mean(q);         the result is P transpose(Q)
-// Contributions are divided by W before they are summed. Raw tensors are
-// averaged exactly and have no error. Steps before start_step are plain
-// averages.
+// and the error that is left for the next step:
+//   mode=local    E = X - P transpose(q). Contributions are divided by W before
+//                 they are summed. Raw tensors are averaged exactly and have
+//                 no error. Each rank's error stays bounded.
+//   mode=pytorch  E = X - P transpose(Q), and for raw tensors too E = X - mean.
+//                 Sums are divided afterwards, as PyTorch does. The results
+//                 are the same but for rounding; only the mean of the errors is
+//                 bounded, each rank's own wanders off.
+// Steps before start_step are plain averages.
 //
-// Cost per bucket and step: 2 collectives; the first carries the raw elements,
-// n r per matrix and 1 flag, the second m r per matrix. Memory: 2 n m of
-// error (current and staged), 2 m r of Q, and X Q in flight. Everything is
-// float32 for float32 and 16-bit gradients, float64 for float64; 16-bit
-// gradients travel in their own type. Numerics: lossy, but what a step leaves
-// out is sent later. Not for models whose gradients are mostly vectors, nor
-// on networks that are faster than the arithmetic.
+// Everything is float32 for float32 and 16-bit gradients, float64 for float64;
+// 16-bit gradients travel in their own type. E is not computed in its step:
+// X, P and q are kept, and the next step forms X = G + X - P transpose(q)
+// while it computes X Q. Per element of a float32 matrix that reads G and X and
+// writes X (12 bytes), reads X for q (4) and writes the result (4). X has two
+// places that take turns, so that a rollback moves no byte; it costs 4 bytes an
+// element of memory.
 //
-// Not finite: the flag counts the ranks on which a gradient of the bucket is
-// infinite or NaN. If there is one, or a sum overflows, all ranks get a bucket
-// full of NaN, so that the trainer sees it, and error and Q of the bucket stay
-// as they were.
+// Not finite: if a gradient of a bucket is infinite or NaN on any rank, a sum
+// overflows or a factor nears the largest number, all ranks get a bucket full
+// of NaN, so that the trainer sees it, and error and Q of the bucket stay as
+// they were. If it shows in the first sum, the second collective tells whose
+// gradients it were (low_rank_exchange.h).
 //
 // State: the mean error over the ranks, each rank saving its shard of the
 // parameters, and Q. LoadState gives rank k W' times the mean error of its
 // shard under the new world size W' and zero elsewhere, which leaves the mean
-// as it was; results depend on the errors through their mean only.
-
-// The hook's option table, and a check of what no single range can say.
-const std::vector<OptionDescription>& PowerSgdOptions();
-absl::Status CheckPowerSgdOptions(const OptionValues& options);
-
+// as it was; results depend on the errors through their mean only. A loaded Q
+// is used in the next step even without warm_start.
 HookRow PowerSgdRow();
-
-// `options` are of that table and pass the check.
-std::unique_ptr<Hook> MakePowerSgdHook(std::string spec, OptionValues options);
-
-// Number of columns of the factors if a gradient of this shape is compressed,
-// 0 if it travels raw.
-int64_t PowerSgdRank(const std::vector<int64_t>& shape, int64_t rank,
-                     double min_compression_rate);
 
 }  // namespace coxswain
 

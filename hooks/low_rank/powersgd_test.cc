@@ -7,11 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/random.h"
 #include "base/status_matchers.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "hooks/low_rank/low_rank_config.h"
+#include "hooks/low_rank/worlds_for_test.h"
 #include "hooks/registry.h"
 #include "tests/conformance/hook_world.h"
 
@@ -21,157 +22,10 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-using Matrix = std::vector<std::vector<double>>;  // rows
-
-Matrix Zero(size_t rows, size_t columns) {
-  return Matrix(rows, std::vector<double>(columns, 0.0));
-}
-
-Matrix Transposed(const Matrix& a) {
-  Matrix t = Zero(a[0].size(), a.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    for (size_t j = 0; j < a[0].size(); ++j) t[j][i] = a[i][j];
-  }
-  return t;
-}
-
-Matrix Times(const Matrix& a, const Matrix& b) {
-  Matrix c = Zero(a.size(), b[0].size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    for (size_t k = 0; k < b.size(); ++k) {
-      for (size_t j = 0; j < b[0].size(); ++j) c[i][j] += a[i][k] * b[k][j];
-    }
-  }
-  return c;
-}
-
-// a + scale * b.
-Matrix Plus(Matrix a, const Matrix& b, double scale) {
-  for (size_t i = 0; i < a.size(); ++i) {
-    for (size_t j = 0; j < a[0].size(); ++j) a[i][j] += scale * b[i][j];
-  }
-  return a;
-}
-
-// Classical Gram-Schmidt by the textbook, each column against those before.
-Matrix Orth(const Matrix& a) {
-  Matrix columns = Transposed(a);
-  for (size_t k = 0; k < columns.size(); ++k) {
-    std::vector<double> rest = columns[k];
-    for (size_t i = 0; i < k; ++i) {
-      double along = 0;
-      for (size_t j = 0; j < rest.size(); ++j) along += columns[i][j] * rest[j];
-      for (size_t j = 0; j < rest.size(); ++j) rest[j] -= along * columns[i][j];
-    }
-    double norm = 0;
-    for (const double value : rest) norm += value * value;
-    for (double& value : rest) value /= std::sqrt(norm);
-    columns[k] = rest;
-  }
-  return Transposed(columns);
-}
-
-// PowerSGD of one matrix with a GLOBAL residual, as PyTorch has it: the error
-// is gradient plus error minus the reconstructed average. In exact arithmetic
-// its results are those of the hook, whose residual is local.
-class Emulation {
- public:
-  Emulation(Matrix q, size_t ranks) : q_(std::move(q)), errors_(ranks) {}
-
-  Matrix Step(const std::vector<Matrix>& gradients) {
-    const double ranks = static_cast<double>(gradients.size());
-    std::vector<Matrix> x;
-    for (size_t w = 0; w < gradients.size(); ++w) {
-      x.push_back(errors_[w].empty() ? gradients[w]
-                                     : Plus(gradients[w], errors_[w], 1));
-    }
-    const Matrix basis = Orth(q_);
-    Matrix p = Times(x[0], basis);
-    for (size_t w = 1; w < x.size(); ++w) p = Plus(p, Times(x[w], basis), 1);
-    p = Orth(p);
-    q_ = Zero(q_.size(), q_[0].size());
-    for (const Matrix& own : x) {
-      q_ = Plus(q_, Times(Transposed(own), p), 1 / ranks);
-    }
-    const Matrix result = Times(p, Transposed(q_));
-    for (size_t w = 0; w < x.size(); ++w) errors_[w] = Plus(x[w], result, -1);
-    return result;
-  }
-
- private:
-  Matrix q_;
-  std::vector<Matrix> errors_;
-};
-
-ParameterSpec Parameter(std::string name, std::vector<int64_t> shape,
-                        DType dtype = DType::kFloat64) {
-  ParameterSpec parameter;
-  parameter.name = std::move(name);
-  parameter.shape = std::move(shape);
-  parameter.dtype = dtype;
-  return parameter;
-}
-
-Matrix AsMatrix(const std::vector<double>& values, size_t rows) {
-  const size_t columns = values.size() / rows;
-  Matrix matrix = Zero(rows, columns);
-  for (size_t i = 0; i < values.size(); ++i) {
-    matrix[i / columns][i % columns] = values[i];
-  }
-  return matrix;
-}
-
-// A world whose hooks have done the two plain steps.
-HookWorld Started(const std::string& options,
-                  const std::vector<ParameterSpec>& parameters, int size) {
-  HookWorld world("powersgd(start_step=2" + options + ")", parameters, size);
-  for (int64_t step = 0; step < 2; ++step) {
-    std::vector<Gradients> local;
-    for (int rank = 0; rank < size; ++rank) {
-      local.push_back(NormalGradients(parameters, 1, rank, step));
-    }
-    world.Step(local);
-  }
-  return world;
-}
-
-std::vector<Gradients> Local(const std::vector<ParameterSpec>& parameters,
-                             int size, int64_t step) {
-  std::vector<Gradients> local;
-  for (int rank = 0; rank < size; ++rank) {
-    local.push_back(NormalGradients(parameters, 2, rank, step));
-  }
-  return local;
-}
-
-Gradients Mean(const std::vector<Gradients>& local) {
-  Gradients mean;
-  for (const Gradients& one : local) {
-    AddTo(mean, one, 1.0 / static_cast<double>(local.size()));
-  }
-  return mean;
-}
-
-TEST(PowerSgdTest, AgreesWithThePlainFormulasForTwentySteps) {
-  const std::vector<ParameterSpec> parameters = {Parameter("w", {12, 4, 5})};
-  const size_t n = 12, m = 20, r = 3;
-  HookWorld world =
-      Started(",rank=3,min_compression_rate=1,seed=9", parameters, 4);
-  // The first Q, as its formula says: drawn column by column.
-  const CounterRandom random(9, StableHash("w") ^ Mix64(2));
-  Matrix q = Zero(m, r);
-  for (size_t k = 0; k < r; ++k) {
-    for (size_t j = 0; j < m; ++j) q[j][k] = random.Normal(k * m + j);
-  }
-  Emulation emulation(q, 4);
-  for (int64_t step = 0; step < 20; ++step) {
-    const auto local = Local(parameters, 4, step);
-    std::vector<Matrix> gradients;
-    for (const Gradients& one : local) gradients.push_back(AsMatrix(one[0], n));
-    const Matrix got = AsMatrix(world.Step(local)[0], n);
-    const Matrix expected = emulation.Step(gradients);
-    EXPECT_LE(RelativeDifference(got, expected), 1e-10) << "step " << step;
-  }
+// A world of powersgd that has done its two plain steps.
+HookWorld StartedWith(const std::string& options,
+                      const std::vector<ParameterSpec>& parameters, int size) {
+  return Started("powersgd(start_step=2" + options + ")", parameters, size);
 }
 
 // What a step leaves out is sent later: the sum of the results stays within a
@@ -180,8 +34,9 @@ TEST(PowerSgdTest, SumOfResultsConvergesToTheSumOfAverages) {
   const std::vector<ParameterSpec> parameters = {
       Parameter("w", {16, 16}, DType::kFloat32),
       Parameter("b", {16}, DType::kFloat32)};
-  HookWorld world = Started(",rank=2", parameters, 2);
-  HookWorld careless = Started(",rank=2,error_feedback=false", parameters, 2);
+  HookWorld world = StartedWith(",rank=2", parameters, 2);
+  HookWorld careless =
+      StartedWith(",rank=2,error_feedback=false", parameters, 2);
   Gradients results, carelessly, averages;
   // A fixed part in all gradients, of full rank, and noise.
   const Gradients fixed = NormalGradients(parameters, 3, 0, 0);
@@ -191,7 +46,7 @@ TEST(PowerSgdTest, SumOfResultsConvergesToTheSumOfAverages) {
     for (Gradients& one : local) AddTo(one, fixed);
     AddTo(results, world.Step(local));
     AddTo(carelessly, careless.Step(local));
-    AddTo(averages, Mean(local));
+    AddTo(averages, MeanOver(local));
     distance[step] = RelativeDifference(results, averages);
   }
   EXPECT_LT(distance[400], 0.05);
@@ -201,25 +56,25 @@ TEST(PowerSgdTest, SumOfResultsConvergesToTheSumOfAverages) {
 }
 
 TEST(PowerSgdTest, OnlyMatricesThatGetSmallerAreCompressed) {
-  EXPECT_EQ(PowerSgdRank({}, 1, 2), 0);
-  EXPECT_EQ(PowerSgdRank({100}, 1, 0), 0);
-  EXPECT_EQ(PowerSgdRank({0, 100}, 1, 0), 0);
-  EXPECT_EQ(PowerSgdRank({100, 0, 3}, 1, 0), 0);
-  EXPECT_EQ(PowerSgdRank({100, 1}, 1, 1), 0);
-  EXPECT_EQ(PowerSgdRank({8, 8}, 2, 2), 0);  // 64 < 64 is false
-  EXPECT_EQ(PowerSgdRank({8, 9}, 2, 2), 2);  // 68 < 72
-  EXPECT_EQ(PowerSgdRank({64, 32, 3, 3}, 4, 2), 4);
-  EXPECT_EQ(PowerSgdRank({3, 50}, 8, 0), 3);  // no more than rows
+  EXPECT_EQ(LowRankOf({}, 1, 2), 0);
+  EXPECT_EQ(LowRankOf({100}, 1, 0), 0);
+  EXPECT_EQ(LowRankOf({0, 100}, 1, 0), 0);
+  EXPECT_EQ(LowRankOf({100, 0, 3}, 1, 0), 0);
+  EXPECT_EQ(LowRankOf({100, 1}, 1, 1), 0);
+  EXPECT_EQ(LowRankOf({8, 8}, 2, 2), 0);  // 64 < 64 is false
+  EXPECT_EQ(LowRankOf({8, 9}, 2, 2), 2);  // 68 < 72
+  EXPECT_EQ(LowRankOf({64, 32, 3, 3}, 4, 2), 4);
+  EXPECT_EQ(LowRankOf({3, 50}, 8, 0), 3);  // no more than rows
 }
 
 TEST(PowerSgdTest, RawTensorsAreExactAndLeaveNoError) {
   const std::vector<ParameterSpec> parameters = {
       Parameter("w", {16, 16}), Parameter("b", {7}), Parameter("s", {})};
-  HookWorld world = Started("", parameters, 3);
+  HookWorld world = StartedWith("", parameters, 3);
   for (int64_t step = 0; step < 5; ++step) {
     const auto local = Local(parameters, 3, step);
     Gradients result = world.Step(local);
-    Gradients mean = Mean(local);
+    Gradients mean = MeanOver(local);
     result.erase(result.begin());
     mean.erase(mean.begin());
     EXPECT_LE(RelativeDifference(result, mean), 1e-15);
@@ -234,7 +89,7 @@ TEST(PowerSgdTest, RawTensorsAreExactAndLeaveNoError) {
 TEST(PowerSgdTest, RecoversFromZeroAndFromLowRankGradients) {
   const std::vector<ParameterSpec> parameters = {Parameter("w", {12, 12})};
   for (const double low_rank : {0.0, 1.0}) {
-    HookWorld world = Started(",rank=2", parameters, 2);
+    HookWorld world = StartedWith(",rank=2", parameters, 2);
     const Gradients ones = {std::vector<double>(144, low_rank)};
     world.Step({ones, ones});
     world.Step({ones, ones});
@@ -256,16 +111,16 @@ TEST(PowerSgdTest, SeedAndNameDecideTheFirstFactor) {
   const std::vector<ParameterSpec> parameters = {Parameter("w", {16, 16})};
   const std::vector<ParameterSpec> renamed = {Parameter("v", {16, 16})};
   const auto local = Local(parameters, 2, 0);
-  const Gradients result = Started("", parameters, 2).Step(local);
-  EXPECT_EQ(Started(",seed=0", parameters, 2).Step(local), result);
-  EXPECT_NE(Started(",seed=1", parameters, 2).Step(local), result);
-  EXPECT_NE(Started("", renamed, 2).Step(local), result);
+  const Gradients result = StartedWith("", parameters, 2).Step(local);
+  EXPECT_EQ(StartedWith(",seed=0", parameters, 2).Step(local), result);
+  EXPECT_NE(StartedWith(",seed=1", parameters, 2).Step(local), result);
+  EXPECT_NE(StartedWith("", renamed, 2).Step(local), result);
 }
 
 TEST(PowerSgdTest, WithoutWarmStartEveryStepDrawsAnew) {
   const std::vector<ParameterSpec> parameters = {Parameter("w", {16, 16})};
   HookWorld world =
-      Started(",warm_start=false,error_feedback=false", parameters, 2);
+      StartedWith(",warm_start=false,error_feedback=false", parameters, 2);
   const auto local = Local(parameters, 2, 0);
   EXPECT_NE(world.Step(local), world.Step(local));
   EXPECT_TRUE(world.Save().tensors.empty());
@@ -292,7 +147,7 @@ TEST(PowerSgdTest, OverflowOnTheWayEntersNoState) {
 TEST(PowerSgdTest, CommittingAPoisonedStepKeepsTheState) {
   const std::vector<ParameterSpec> parameters = {Parameter("w", {16, 16}),
                                                  Parameter("b", {7})};
-  HookWorld world = Started("", parameters, 2);
+  HookWorld world = StartedWith("", parameters, 2);
   world.Step(Local(parameters, 2, 0));
   HookState before = world.Save();
   auto local = Local(parameters, 2, 1);
@@ -322,11 +177,177 @@ TEST(PowerSgdTest, NarrowWrapperHalvesThePayloadAndKeepsTheError) {
   EXPECT_OK(narrow.Load(wide.Save()));
 }
 
+// The residuals differ, their means do not.
+TEST(PowerSgdTest, ModesAgreeInTheirResults) {
+  const std::vector<ParameterSpec> parameters = {
+      Parameter("w", {12, 16}), Parameter("b", {7}), Parameter("v", {16, 9})};
+  for (const char* more : {"", ",rank=2", ",rank=4"}) {
+    const std::string options = std::string(",min_compression_rate=1") + more;
+    HookWorld local_mode = StartedWith(options, parameters, 3);
+    HookWorld pytorch = StartedWith(options + ",mode=pytorch", parameters, 3);
+    for (int64_t step = 0; step < 30; ++step) {
+      const auto local = Local(parameters, 3, step);
+      EXPECT_LE(RelativeDifference(pytorch.Step(local), local_mode.Step(local)),
+                1e-10)
+          << options << ", step " << step;
+    }
+  }
+}
+
+TEST(PowerSgdTest, PyTorchKeepsAnErrorOfRawTensorsWhoseMeanIsZero) {
+  const std::vector<ParameterSpec> parameters = {Parameter("w", {16, 16}),
+                                                 Parameter("b", {7})};
+  HookWorld world = StartedWith(",mode=pytorch", parameters, 2);
+  world.Step(Local(parameters, 2, 0));
+  const HookState state = world.Save();
+  int raw = 0;
+  for (const StateTensor& tensor : state.tensors) {
+    if (tensor.parameter != "b") continue;
+    ++raw;
+    for (const double value : ValuesOf(tensor)) EXPECT_NEAR(value, 0, 1e-14);
+  }
+  EXPECT_EQ(raw, 1);
+  // On one rank only, such an error is visible.
+  HookState other = state;
+  for (StateTensor& tensor : other.tensors) {
+    if (tensor.parameter != "b") continue;
+    const std::vector<double> ones(7, 1.0);
+    tensor.data.assign(reinterpret_cast<const char*>(ones.data()), 7 * 8);
+  }
+  ASSERT_OK(world.Load(other));
+  const auto local = Local(parameters, 2, 1);
+  Gradients expected = MeanOver(local);
+  for (double& value : expected[1]) value += 1;
+  EXPECT_LE(RelativeDifference({world.Step(local)[1]}, {expected[1]}), 1e-14);
+}
+
+// Tests put a Q of their own in, and see what becomes of it.
+TEST(PowerSgdTest, LoadedQIsUsedOnceWithoutWarmStart) {
+  const std::vector<ParameterSpec> parameters = {Parameter("w", {16, 16})};
+  const std::string options = ",warm_start=false,error_feedback=false";
+  HookWorld drawn = StartedWith(options, parameters, 2);
+  HookWorld loaded = StartedWith(options, parameters, 2);
+  std::vector<double> q(16, 0.0);
+  q[3] = 1;
+  HookState state = loaded.Save();
+  EXPECT_TRUE(state.tensors.empty());
+  state.tensors.push_back({"q",
+                           "w",
+                           {1, 16},
+                           DType::kFloat64,
+                           std::string(reinterpret_cast<const char*>(q.data()),
+                                       16 * sizeof(double))});
+  ASSERT_OK(loaded.Load(state));
+  const auto local = Local(parameters, 2, 0);
+  // X Q is column 3; the result is its projection of the whole.
+  const Gradients mean = MeanOver(local);
+  Gradients expected = {std::vector<double>(256, 0.0)};
+  double norm = 0;
+  for (size_t i = 0; i < 16; ++i) {
+    norm += mean[0][i * 16 + 3] * mean[0][i * 16 + 3];
+  }
+  for (size_t j = 0; j < 16; ++j) {
+    double along = 0;
+    for (size_t i = 0; i < 16; ++i) {
+      along += mean[0][i * 16 + 3] * mean[0][i * 16 + j];
+    }
+    for (size_t i = 0; i < 16; ++i) {
+      expected[0][i * 16 + j] = mean[0][i * 16 + 3] * along / norm;
+    }
+  }
+  EXPECT_LE(RelativeDifference(loaded.Exchange(local), expected), 1e-12);
+  loaded.Rollback();
+  EXPECT_LE(RelativeDifference(loaded.Step(local), expected), 1e-12);
+  drawn.Step(local);
+  for (int64_t step = 1; step < 4; ++step) {
+    const auto next = Local(parameters, 2, step);
+    EXPECT_EQ(loaded.Step(next), drawn.Step(next));
+  }
+}
+
+TEST(PowerSgdTest, SavingChangesNothing) {
+  const std::vector<ParameterSpec> parameters = {
+      Parameter("w", {16, 16}, DType::kFloat32),
+      Parameter("v", {20, 30}, DType::kFloat32)};
+  HookWorld saving = StartedWith(",rank=2", parameters, 3);
+  HookWorld silent = StartedWith(",rank=2", parameters, 3);
+  for (int64_t step = 0; step < 4; ++step) {
+    const auto local = Local(parameters, 3, step);
+    EXPECT_EQ(saving.Step(local), silent.Step(local));
+    EXPECT_EQ(SerializeHookState(saving.Save()),
+              SerializeHookState(saving.Save()));
+  }
+}
+
+TEST(PowerSgdTest, OptionsOfSpeedChangeNoResult) {
+  const std::vector<ParameterSpec> parameters = {Parameter("w", {16, 16})};
+  HookWorld plain = StartedWith("", parameters, 2);
+  HookWorld other =
+      StartedWith(",batch_same_shape=true,stats_every=7", parameters, 2);
+  for (int64_t step = 0; step < 3; ++step) {
+    const auto local = Local(parameters, 2, step);
+    EXPECT_EQ(plain.Step(local), other.Step(local));
+  }
+  EXPECT_OK(plain.Load(other.Save()));
+}
+
+// Instead of Q, 4 bytes a rank: who has it.
+TEST(PowerSgdTest, PoisonedStepSendsAReportInPlaceOfQ) {
+  const std::vector<ParameterSpec> parameters = {
+      Parameter("w", {16, 16}, DType::kFloat32)};
+  HookWorld world = StartedWith("", parameters, 3);
+  auto local = Local(parameters, 3, 0);
+  local[2][0][100] = std::nan("");
+  const int64_t before = world.payload_bytes();
+  world.Exchange(local);
+  EXPECT_EQ(world.payload_bytes() - before, 16 * 4 + 3 * 4);
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto found = world.hook(rank).non_finite();
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].rank, 2);
+    EXPECT_EQ(found[0].parameter, "w");
+  }
+  world.Rollback();
+  EXPECT_EQ(world.hook(0).non_finite().size(), 1u);  // until the next step
+  world.Step(Local(parameters, 3, 0));
+  EXPECT_TRUE(world.hook(0).non_finite().empty());
+}
+
+size_t Count(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos;
+       at = text.find(part, at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
+TEST(PowerSgdTest, LogsWhatWasSavedAndOneWarningPerPoisonedStep) {
+  const std::vector<ParameterSpec> parameters = {
+      Parameter("w", {16, 16}), Parameter("b", {7}), Parameter("v", {16, 16})};
+  testing::internal::CaptureStderr();
+  HookWorld world = StartedWith(",stats_every=2", parameters, 2);
+  for (int64_t step = 0; step < 5; ++step) world.Step(Local(parameters, 2, 0));
+  const std::string savings = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(Count(savings, "compressed_steps="), 2u) << savings;
+  EXPECT_THAT(savings, HasSubstr("compressed_steps=4 elements=2076 "
+                                 "elements_sent=284 ratio=7.3"));
+  testing::internal::CaptureStderr();
+  auto local = Local(parameters, 2, 0);
+  local[1][0][0] = local[0][2][5] = std::nan("");
+  world.Exchange(local);
+  world.Rollback();
+  const std::string warning = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(Count(warning, "gradients_not_finite"), 1u) << warning;
+  EXPECT_THAT(warning, AllOf(HasSubstr("step=7"), HasSubstr("rank 0: v"),
+                             HasSubstr("rank 1: w")));
+}
+
 TEST(PowerSgdTest, EveryMatrixIsInTheShardOfOneRank) {
   const std::vector<ParameterSpec> parameters = {
       Parameter("a", {16, 16}), Parameter("b", {16, 16}),
       Parameter("c", {16, 16}), Parameter("d", {16, 32})};
-  HookWorld world = Started("", parameters, 4);
+  HookWorld world = StartedWith("", parameters, 4);
   world.Step(Local(parameters, 4, 0));
   int errors = 0;
   for (const StateTensor& tensor : world.Save().tensors) {
@@ -338,7 +359,7 @@ TEST(PowerSgdTest, EveryMatrixIsInTheShardOfOneRank) {
 TEST(PowerSgdTest, StateOfOtherOptionsOrParametersIsRefusedWithTheDifference) {
   const std::vector<ParameterSpec> parameters = {Parameter("w", {16, 16}),
                                                  Parameter("b", {16})};
-  HookWorld world = Started("", parameters, 2);
+  HookWorld world = StartedWith("", parameters, 2);
   world.Step(Local(parameters, 2, 0));
   const HookState state = world.Save();
   const auto refusal = [&](const std::string& spec,
@@ -361,8 +382,8 @@ TEST(PowerSgdTest, StateOfOtherOptionsOrParametersIsRefusedWithTheDifference) {
 
 TEST(PowerSgdTest, DamagedStateIsRefusedAndTheHookGoesOnAsBefore) {
   const std::vector<ParameterSpec> parameters = {Parameter("w", {16, 16})};
-  HookWorld world = Started("", parameters, 2);
-  HookWorld untouched = Started("", parameters, 2);
+  HookWorld world = StartedWith("", parameters, 2);
+  HookWorld untouched = StartedWith("", parameters, 2);
   world.Step(Local(parameters, 2, 0));
   untouched.Step(Local(parameters, 2, 0));
   const HookState good = world.Save();

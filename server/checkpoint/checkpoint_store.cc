@@ -453,7 +453,7 @@ void CheckpointStore::DeleteSuperseded(const CheckpointRecord& by) {
 absl::Status CheckpointStore::DeleteComplete(CheckpointRecord record) {
   const std::string folder = FinalFolder(record);
   const std::string doomed = absl::StrCat(folder, kDeletedSuffix);
-  const absl::Status renamed = file_system_->Rename(folder, doomed);
+  absl::Status renamed = file_system_->Rename(folder, doomed);
   if (!renamed.ok()) {
     MutexLock lock(&mutex_);
     catalogue_.Add(std::move(record));

@@ -209,7 +209,8 @@ absl::StatusOr<GroupRoom::CallId> GroupRoom::ArriveLocked(
 GroupRoom::CallId GroupRoom::Barrier(const Fence& fence, const Caller& caller,
                                      absl::string_view group,
                                      absl::string_view tag,
-                                     absl::Duration timeout, BarrierDone done) {
+                                     absl::Duration timeout,
+                                     const BarrierDone& done) {
   BarrierCalls calls;
   absl::StatusOr<CallId> call = 0;
   if (tag.size() > limits_.max_tag_bytes) {

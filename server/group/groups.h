@@ -85,7 +85,7 @@ class GroupRoom : public GenerationObserver {
   // Returns the name of the waiting call for Cancel, or 0 if answered.
   CallId Barrier(const Fence& fence, const Caller& caller,
                  absl::string_view group, absl::string_view tag,
-                 absl::Duration timeout, BarrierDone done);
+                 absl::Duration timeout, const BarrierDone& done);
 
   // Withdraws a waiting Barrier call (its connection is gone): CANCELLED.
   void Cancel(CallId call);

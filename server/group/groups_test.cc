@@ -78,7 +78,8 @@ TEST_F(GroupsTest, MembersMustDeclareTheSameRanks) {
 }
 
 TEST_F(GroupsTest, BadGroupsAreRefused) {
-  const auto create = [&](const std::string& name, std::vector<int> ranks) {
+  const auto create = [&](const std::string& name,
+                          const std::vector<int>& ranks) {
     return room_.CreateGroup(FenceOf(0), CallerOf(0), name, ranks).status();
   };
   const auto invalid = [](const char* text) {

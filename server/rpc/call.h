@@ -59,8 +59,9 @@ class DeferredCall
       answered_ = true;
       on_cancel_ = nullptr;
     }
-    if (result.ok()) *response_ = std::move(result).value();
-    this->Finish(ToGrpcStatus(result.status()));
+    const absl::Status status = result.status();
+    if (status.ok()) *response_ = *std::move(result);
+    this->Finish(ToGrpcStatus(status));
   }
 
   // Runs `on_cancel` once if the client gives up before the answer, at once

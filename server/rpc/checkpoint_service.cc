@@ -75,7 +75,7 @@ class UploadCall : public grpc::ServerReadReactor<v1::UploadRequest> {
       return absl::InvalidArgumentError("an upload has one header");
     }
     const Fence fence = FromProto(header.fence());
-    const absl::Status admitted = gate_->Admit(fence).status();
+    absl::Status admitted = gate_->Admit(fence).status();
     if (!admitted.ok()) return admitted;
     absl::StatusOr<std::unique_ptr<ShardUpload>> upload =
         store_->StartUpload(fence, header.checkpoint_id(), header.shard(),
@@ -168,12 +168,11 @@ grpc::ServerUnaryReactor* CheckpointService::Begin(
                                                     request->metadata().end());
   absl::StatusOr<std::string> id =
       store_->Begin(fence, request->step(), request->shards(), metadata);
-  if (id.ok()) {
-    response->set_checkpoint_id(*std::move(id));
-    response->set_chunk_bytes(
-        static_cast<int32_t>(store_->limits().max_chunk_bytes));
-  }
-  return ReplyNow(context, id.status());
+  if (!id.ok()) return ReplyNow(context, id.status());
+  response->set_checkpoint_id(*std::move(id));
+  response->set_chunk_bytes(
+      static_cast<int32_t>(store_->limits().max_chunk_bytes));
+  return ReplyNow(context, absl::OkStatus());
 }
 
 grpc::ServerReadReactor<v1::UploadRequest>* CheckpointService::Upload(

@@ -209,7 +209,7 @@ TEST(FrontDoorTest, GarbageIsRefusedAndLoggedOnceForAPeer) {
   LogCapture log;
   const CounterRandom random(/*seed=*/1, /*stream=*/0);
   for (int i = 0; i < 100; ++i) {
-    std::string garbage(1 + i * 7, '\xfe');
+    std::string garbage(1 + static_cast<size_t>(i) * 7, '\xfe');
     for (size_t k = 1; k < garbage.size(); ++k) {
       garbage[k] = static_cast<char>(random.Bits(i * 1000 + k));
     }

@@ -187,7 +187,7 @@ class PosixFiles : public FileSystem {
 
   absl::Status MakeFolder(const std::string& path) override {
     if (mkdir(path.c_str(), 0777) == 0) return absl::OkStatus();
-    const absl::Status status = ErrnoStatus("make folder", path);
+    absl::Status status = ErrnoStatus("make folder", path);
     struct stat info;
     if (status.code() == absl::StatusCode::kAlreadyExists &&
         stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {

@@ -126,7 +126,8 @@ absl::StatusOr<bool> StoreRoom::DeleteKey(const Fence& fence,
 
 StoreRoom::CallId StoreRoom::StartWait(const Fence& fence,
                                        const std::vector<std::string>& keys,
-                                       absl::Duration timeout, GetDone done) {
+                                       absl::Duration timeout,
+                                       const GetDone& done) {
   StoreCalls calls;
   CallId id = 0;
   bool waits = false;
@@ -148,13 +149,13 @@ StoreRoom::CallId StoreRoom::StartWait(const Fence& fence,
 }
 
 StoreRoom::CallId StoreRoom::Get(const Fence& fence, absl::string_view key,
-                                 absl::Duration timeout, GetDone done) {
+                                 absl::Duration timeout, const GetDone& done) {
   const absl::Status valid = CheckKey(key);
   if (!valid.ok()) {
     done(valid);
     return 0;
   }
-  return StartWait(fence, {std::string(key)}, timeout, std::move(done));
+  return StartWait(fence, {std::string(key)}, timeout, done);
 }
 
 StoreRoom::CallId StoreRoom::Wait(const Fence& fence,
@@ -174,10 +175,11 @@ StoreRoom::CallId StoreRoom::Wait(const Fence& fence,
     done(valid);
     return 0;
   }
-  return StartWait(fence, keys, timeout,
-                   [done = std::move(done)](absl::StatusOr<std::string> value) {
-                     done(value.status());
-                   });
+  return StartWait(
+      fence, keys, timeout,
+      [done = std::move(done)](const absl::StatusOr<std::string>& value) {
+        done(value.status());
+      });
 }
 
 void StoreRoom::Cancel(CallId call) {
@@ -199,7 +201,7 @@ absl::StatusOr<StoreRoom::CallId> StoreRoom::OpenWatch(const Fence& fence,
   return id;
 }
 
-void StoreRoom::NextEvent(CallId watch, WatchDone done) {
+void StoreRoom::NextEvent(CallId watch, const WatchDone& done) {
   StoreCalls calls;
   bool found = false;
   {

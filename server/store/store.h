@@ -73,7 +73,7 @@ class StoreRoom : public GenerationObserver {
   // after the deadline. Returns the name of the waiting call for Cancel, or 0
   // if it was answered already.
   CallId Get(const Fence& fence, absl::string_view key, absl::Duration timeout,
-             GetDone done);
+             const GetDone& done);
 
   // As Get, once all keys exist at the same time. Errors name missing keys.
   CallId Wait(const Fence& fence, const std::vector<std::string>& keys,
@@ -89,7 +89,7 @@ class StoreRoom : public GenerationObserver {
   // Answers with the first event (the current value, if there is one), then
   // with each change since the last answer. At most one call at a time per
   // watch. ABORTED when the generation ends, CANCELLED by CloseWatch.
-  void NextEvent(CallId watch, WatchDone done);
+  void NextEvent(CallId watch, const WatchDone& done);
   void CloseWatch(CallId watch);
 
   // Answers the waiting calls whose deadline has come.
@@ -111,7 +111,7 @@ class StoreRoom : public GenerationObserver {
   absl::Status CheckWrite(const Fence& fence, absl::string_view key,
                           absl::string_view value) const;
   CallId StartWait(const Fence& fence, const std::vector<std::string>& keys,
-                   absl::Duration timeout, GetDone done);
+                   absl::Duration timeout, const GetDone& done);
 
   const StoreLimits limits_;
   const Clock* const clock_;

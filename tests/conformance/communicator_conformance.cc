@@ -727,5 +727,238 @@ TEST_P(CommunicatorConformance, OverlappingGroupsDoNotDisturbEachOther) {
   }
 }
 
+using Split = absl::StatusOr<std::unique_ptr<Communicator>>;
+
+// Splits each list off, in this order, on a thread per rank; result [i][r] is
+// rank r's part of list i, null where the rank is not listed.
+std::vector<Group> SplitAll(const Group& group,
+                            const std::vector<std::vector<int>>& lists) {
+  std::vector<Group> children(lists.size());
+  for (Group& child : children) child.resize(group.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < group.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      for (size_t i = 0; i < lists.size(); ++i) {
+        const auto& list = lists[i];
+        if (std::count(list.begin(), list.end(), static_cast<int>(rank)) == 0) {
+          continue;
+        }
+        Split child = group[rank]->Split(list);
+        EXPECT_OK(child);
+        if (child.ok()) children[i][rank] = *std::move(child);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return children;
+}
+
+// The ranks' parts of one list, in the order of the list.
+Group InListOrder(Group parts, const std::vector<int>& list) {
+  Group ordered;
+  for (const int rank : list) ordered.push_back(std::move(parts[rank]));
+  return ordered;
+}
+
+// Checks that the list's communicator knows its places and exchanges.
+void ExpectConnected(const Group& child) {
+  const int size = static_cast<int>(child.size());
+  const auto inputs = FilledForAll(DType::kFloat32, 700, size);
+  auto reduced = inputs;
+  auto copied = inputs;
+  for (int rank = 0; rank < size; ++rank) {
+    ASSERT_NE(child[rank], nullptr);
+    EXPECT_EQ(child[rank]->rank(), rank);
+    EXPECT_EQ(child[rank]->size(), size);
+  }
+  RunAll(child, [&](Communicator* comm, int rank) {
+    return comm->AllReduce(reduced[rank].span());
+  });
+  RunAll(child, [&](Communicator* comm, int rank) {
+    return comm->Broadcast(copied[rank].span(), size - 1);
+  });
+  ExpectReduced(reduced[0], inputs, ReduceOp::kSum, DType::kFloat32, 0, 700);
+  for (int rank = 0; rank < size; ++rank) {
+    EXPECT_EQ(reduced[rank].bytes(), reduced[0].bytes());
+    EXPECT_EQ(copied[rank].bytes(), inputs[size - 1].bytes());
+  }
+}
+
+std::vector<int> AllRanks(int size) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+  return ranks;
+}
+
+TEST_P(CommunicatorConformance, SplitsOffAllRanksAndSingleOnes) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    std::vector<int> reversed = AllRanks(size);
+    std::reverse(reversed.begin(), reversed.end());
+    std::vector<std::vector<int>> lists = {AllRanks(size), reversed};
+    for (int rank = 0; rank < size; ++rank) lists.push_back({rank});
+    std::vector<Group> children = SplitAll(group, lists);
+    for (size_t i = 0; i < lists.size(); ++i) {
+      ExpectConnected(InListOrder(std::move(children[i]), lists[i]));
+    }
+    RunAll(group, [](Communicator* comm, int) { return comm->Barrier(); });
+  }
+}
+
+TEST_P(CommunicatorConformance, SplitsOffHalvesAndOverlappingSubsets) {
+  if (!GetParam().waits) GTEST_SKIP();
+  const Group group = GetParam().make_group(4, kTimeout);
+  // Halves, pairs across them, a list twice, and lists that share ranks.
+  const std::vector<std::vector<int>> lists = {
+      {0, 1}, {2, 3}, {2, 0}, {3, 1}, {0, 1}, {0, 3, 1}, {1, 2, 3}};
+  std::vector<Group> children = SplitAll(group, lists);
+  for (size_t i = 0; i < lists.size(); ++i) {
+    children[i] = InListOrder(std::move(children[i]), lists[i]);
+  }
+  for (const Group& child : children) ExpectConnected(child);
+  // A child can be split as well.
+  const Group nested =
+      InListOrder(std::move(SplitAll(children[5], {{2, 0}})[0]), {2, 0});
+  ExpectConnected(nested);
+}
+
+TEST_P(CommunicatorConformance, ChildrenAndParentExchangeIndependently) {
+  if (!GetParam().waits) GTEST_SKIP();
+  const Group group = GetParam().make_group(2, kTimeout);
+  const Group child = std::move(SplitAll(group, {{0, 1}})[0]);
+  Elements mine = Filled(DType::kFloat32, 100, 0);
+  Elements yours = Filled(DType::kFloat32, 100, 1);
+  // The parent's barrier waits while the child goes on.
+  const WorkPtr waiting = group[0]->Barrier();
+  const WorkPtr first = child[0]->AllReduce(mine.span());
+  const WorkPtr second = child[1]->AllReduce(yours.span());
+  EXPECT_OK(first->Wait(kSoon));
+  EXPECT_OK(second->Wait(kSoon));
+  EXPECT_FALSE(waiting->Done());
+  EXPECT_OK(group[1]->Barrier()->Wait(kSoon));
+  EXPECT_OK(waiting->Wait(kSoon));
+}
+
+TEST_P(CommunicatorConformance, ParentsCountWhatTheirChildrenSend) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    std::vector<Elements> data(size, Elements(DType::kFloat32, 1 << 18));
+    RunAll(group, [&](Communicator* comm, int rank) {
+      return comm->AllReduce(data[rank].span());
+    });
+    const int64_t bytes = data[0].span().bytes();
+    const int64_t wire = group[0]->wire_bytes();
+    Group child = std::move(SplitAll(group, {AllRanks(size)})[0]);
+    RunAll(child, [&](Communicator* comm, int rank) {
+      return comm->AllReduce(data[rank].span());
+    });
+    EXPECT_EQ(child[0]->payload_bytes(), bytes);
+    EXPECT_EQ(child[0]->sequence(), 1);
+    child.clear();
+    EXPECT_EQ(group[0]->payload_bytes(), 2 * bytes);
+    EXPECT_EQ(group[0]->sequence(), 1);
+    EXPECT_NEAR(static_cast<double>(group[0]->wire_bytes()),
+                static_cast<double>(2 * wire),
+                0.01 * static_cast<double>(bytes));
+  }
+}
+
+TEST_P(CommunicatorConformance, ListsThatMakeNoSenseAreNotSplitOff) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    Communicator& comm = *group[0];
+    const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, _);
+    EXPECT_THAT(comm.Split({}), refused);
+    EXPECT_THAT(comm.Split({0, 0}), refused);
+    EXPECT_THAT(comm.Split({0, size}), refused);
+    EXPECT_THAT(comm.Split({0, -1}), refused);
+    if (size > 1) {
+      EXPECT_THAT(comm.Split({1}), refused);
+    }
+    RunAll(group, [](Communicator* each, int) { return each->Barrier(); });
+  }
+}
+
+TEST_P(CommunicatorConformance, AMemberThatNeverComesMakesADeadline) {
+  if (!GetParam().waits) GTEST_SKIP();
+  const Group group = GetParam().make_group(3, absl::Seconds(1));
+  EXPECT_THAT(group[0]->Split({2, 0}),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank")));
+  // The parent is as it was.
+  RunAll(group, [](Communicator* comm, int) { return comm->Barrier(); });
+}
+
+TEST_P(CommunicatorConformance, AbortEndsASplitThatWaits) {
+  if (!GetParam().waits) GTEST_SKIP();
+  const Group group = GetParam().make_group(2, kTimeout);
+  std::thread aborter([&] { group[0]->Abort("no more of this"); });
+  EXPECT_THAT(group[0]->Split({0, 1}), StatusIs(absl::StatusCode::kAborted,
+                                                HasSubstr("no more of this")));
+  aborter.join();
+  EXPECT_THAT(group[0]->Split({0}), StatusIs(absl::StatusCode::kAborted,
+                                             HasSubstr("no more of this")));
+}
+
+TEST_P(CommunicatorConformance, AbortOfTheParentReachesItsChildren) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    const Group child = std::move(SplitAll(group, {AllRanks(size)})[0]);
+    const Group grandchild = std::move(SplitAll(child, {AllRanks(size)})[0]);
+    const auto aborted =
+        StatusIs(absl::StatusCode::kAborted, HasSubstr("the reason"));
+    Elements data(DType::kFloat32, 1000);
+    std::vector<WorkPtr> works;
+    if (size > 1) {
+      works.push_back(child[0]->AllReduce(data.span()));
+      works.push_back(grandchild[0]->Barrier());
+    }
+    std::thread aborter([&] { group[0]->Abort("the reason"); });
+    for (const WorkPtr& work : works) EXPECT_THAT(work->Wait(kSoon), aborted);
+    aborter.join();
+    EXPECT_THAT(child[0]->Barrier()->Wait(kSoon), aborted);
+    EXPECT_THAT(grandchild[0]->Barrier()->Wait(kSoon), aborted);
+  }
+}
+
+TEST_P(CommunicatorConformance, AbortOfAChildLeavesTheParentAlone) {
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    const Group child = std::move(SplitAll(group, {AllRanks(size)})[0]);
+    child[0]->Abort("only the child");
+    EXPECT_THAT(child[0]->Barrier()->Wait(kSoon),
+                StatusIs(absl::StatusCode::kAborted, "only the child"));
+    RunAll(group, [](Communicator* comm, int) { return comm->Barrier(); });
+  }
+}
+
+TEST_P(CommunicatorConformance, AChildOutlivesItsParentAndFails) {
+  for (int size : GetParam().sizes) {
+    Group group = GetParam().make_group(size, kTimeout);
+    const Group child = std::move(SplitAll(group, {AllRanks(size)})[0]);
+    Elements data(DType::kFloat32, 1000);
+    const WorkPtr work = size > 1 ? child[0]->AllReduce(data.span()) : nullptr;
+    group.clear();
+    const auto ended =
+        StatusIs(absl::StatusCode::kAborted, HasSubstr("destroyed"));
+    if (work != nullptr) {
+      EXPECT_THAT(work->Wait(kSoon), ended);
+    }
+    EXPECT_THAT(child[0]->Barrier()->Wait(kSoon), ended);
+  }
+}
+
+TEST_P(CommunicatorConformance, ChildrenMayEndWhileTheParentIsAborted) {
+  const int size = GetParam().sizes.back();
+  for (int round = 0; round < 10; ++round) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    Group child = std::move(SplitAll(group, {AllRanks(size)})[0]);
+    std::thread aborter([&] {
+      for (const auto& comm : group) comm->Abort("enough");
+    });
+    child.clear();
+    aborter.join();
+  }
+}
+
 }  // namespace
 }  // namespace coxswain

@@ -13,7 +13,7 @@
 #include "client/reduce/hook.h"
 #include "gtest/gtest.h"
 
-// What every hook must do, as tests, on 1 to 4 ranks. A test file links
+// What every hook must do, as tests, on 1 to 8 ranks. A test file links
 // //tests/conformance:hook_conformance and says
 //
 //   INSTANTIATE_TEST_SUITE_P(Hooks, HookConformance,
@@ -51,6 +51,14 @@ struct HookCase {
       bucket_bytes;
   // The result depends on which gradients share a bucket.
   bool buckets_matter = false;
+  // What a step leaves out is kept as an error and sent later: every step,
+  // result plus mean error is mean gradient plus the mean error before it.
+  bool error_feedback = false;
+  // Names the gradients that are not finite, once the hook has started.
+  bool reports_non_finite = false;
+  // The state is each rank's own. The same number of ranks takes it over
+  // within the tolerances, any other number approximately.
+  bool state_per_rank = false;
   // Once started, ranks go different ways: nothing is averaged.
   bool ranks_differ = false;
 };

@@ -11,14 +11,17 @@
 #include "base/float16.h"
 #include "base/random.h"
 #include "base/status_matchers.h"
-#include "client/comm/in_process/in_process_world.h"
+#include "client/comm/loopback/loopback_communicator.h"
 #include "gtest/gtest.h"
 #include "hooks/registry.h"
+#include "tests/conformance/lockstep_world.h"
 
 namespace coxswain {
 namespace {
 
 constexpr absl::Duration kDeadline = absl::Seconds(60);
+// More calls of Advance than any exchange takes.
+constexpr int kToTheEnd = 100;
 
 void Write(double value, DType dtype, char* out) {
   const auto put = [out](auto typed) {
@@ -43,6 +46,16 @@ double Read(DType dtype, const char* in) {
                                          : BFloat16ToFloat(bits)};
 }
 
+// The sum of four uniforms of 16 bits, with mean 0 and variance 1. Tests draw
+// millions of these.
+double NearlyNormal(uint64_t bits) {
+  double sum = 0;
+  for (int part = 0; part < 4; ++part) {
+    sum += static_cast<double>((bits >> (16 * part)) & 0xffff) + 0.5;
+  }
+  return (sum * 0x1p-16 - 2) * std::sqrt(3.0);
+}
+
 // One rank's bucket and its memory.
 struct RankBucket {
   Bucket bucket;
@@ -56,7 +69,7 @@ RankBucket MakeBucket(const std::vector<ParameterSpec>& parameters,
   made.bucket.index = static_cast<int>(index);
   made.bucket.last = index + 1 == buckets.size();
   Span& data = made.bucket.data;
-  data.dtype = parameters[0].dtype;
+  data.dtype = parameters[static_cast<size_t>(buckets[index][0])].dtype;
   for (const int number : buckets[index]) {
     const int64_t count = parameters[static_cast<size_t>(number)].count();
     made.bucket.gradients.push_back({number, data.count, count});
@@ -82,24 +95,6 @@ void ReadBucket(const Bucket& bucket, Gradients& values) {
       out.push_back(
           Read(span.dtype, static_cast<const char*>(span.Slice(i, 1).data)));
     }
-  }
-}
-
-// Drives the exchanges of one bucket on all ranks to their end. Returns how
-// many collectives they took.
-int Drive(std::vector<std::unique_ptr<Exchange>>& exchanges) {
-  for (int collectives = 0;; ++collectives) {
-    std::vector<WorkPtr> works;
-    for (auto& exchange : exchanges) {
-      auto work = exchange->Advance();
-      EXPECT_OK(work);
-      if (!work.ok()) return collectives;
-      if (*work != nullptr) works.push_back(*std::move(work));
-    }
-    if (works.empty()) return collectives;
-    // All ranks end in the same call.
-    EXPECT_EQ(works.size(), exchanges.size());
-    for (const WorkPtr& work : works) EXPECT_OK(work->Wait(kDeadline));
   }
 }
 
@@ -129,7 +124,7 @@ Gradients NormalGradients(const std::vector<ParameterSpec>& parameters,
                       Mix64(static_cast<uint64_t>(step * 1000 + rank))));
     std::vector<double> values;
     for (int64_t i = 0; i < parameter.count(); ++i) {
-      values.push_back(random.Normal(static_cast<uint64_t>(i)));
+      values.push_back(NearlyNormal(random.Bits(static_cast<uint64_t>(i))));
     }
     gradients.push_back(std::move(values));
   }
@@ -168,18 +163,68 @@ HookWorld::Buckets HookWorld::DefaultBuckets(
   return buckets;
 }
 
+Gradients MeanOver(const std::vector<Gradients>& local) {
+  Gradients mean;
+  for (const Gradients& one : local) {
+    AddTo(mean, one, 1.0 / static_cast<double>(local.size()));
+  }
+  return mean;
+}
+
+std::vector<double> ValuesOf(const StateTensor& tensor) {
+  std::vector<double> values;
+  const size_t width = SizeOf(tensor.dtype);
+  for (size_t at = 0; at < tensor.data.size(); at += width) {
+    values.push_back(Read(tensor.dtype, tensor.data.data() + at));
+  }
+  return values;
+}
+
+Gradients MeanError(const HookState& state,
+                    const std::vector<ParameterSpec>& parameters, int size) {
+  Gradients mean;
+  for (const ParameterSpec& parameter : parameters) {
+    std::vector<double> values(static_cast<size_t>(parameter.count()), 0.0);
+    for (const StateTensor& tensor : state.tensors) {
+      // "error" is a mean already, "error/3" is that of rank 3.
+      const bool own = tensor.kind.rfind("error/", 0) == 0;
+      if (tensor.parameter != parameter.name) continue;
+      if (tensor.kind != "error" && !own) continue;
+      const std::vector<double> add = ValuesOf(tensor);
+      EXPECT_EQ(add.size(), values.size()) << tensor.kind;
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] += own ? add[i] / size : add[i];
+      }
+    }
+    mean.push_back(std::move(values));
+  }
+  return mean;
+}
+
 HookWorld::HookWorld(const std::string& spec,
                      std::vector<ParameterSpec> parameters, int size,
                      Buckets buckets)
+    : HookWorld(
+          [&spec] {
+            auto hook = MakeHook(spec);
+            EXPECT_OK(hook);
+            return *std::move(hook);
+          },
+          std::move(parameters), size, std::move(buckets)) {}
+
+HookWorld::HookWorld(const Maker& make, std::vector<ParameterSpec> parameters,
+                     int size, Buckets buckets)
     : parameters_(std::move(parameters)) {
-  const auto world = InProcessWorld::Create(size, kDeadline);
+  const auto world = LockstepWorld::Create(size);
   for (int rank = 0; rank < size; ++rank) {
     communicators_.push_back(world->MakeRank(rank));
-    auto hook = MakeHook(spec);
-    EXPECT_OK(hook);
-    hooks_.push_back(*std::move(hook));
+    hooks_.push_back(make());
   }
   Rebucket(buckets.empty() ? DefaultBuckets(parameters_) : std::move(buckets));
+}
+
+void HookWorld::BeforeEachRank(std::function<void(int rank)> call) {
+  before_each_rank_ = std::move(call);
 }
 
 void HookWorld::Rebucket(Buckets buckets) {
@@ -195,30 +240,88 @@ int64_t HookWorld::payload_bytes() const {
   return communicators_[0]->payload_bytes();
 }
 
-Gradients HookWorld::Exchange(const std::vector<Gradients>& local) {
-  EXPECT_EQ(local.size(), hooks_.size());
-  Gradients result(parameters_.size());
-  for (size_t index = 0; index < buckets_.size(); ++index) {
-    std::vector<RankBucket> made;
-    std::vector<std::unique_ptr<coxswain::Exchange>> exchanges;
-    for (size_t rank = 0; rank < hooks_.size(); ++rank) {
-      made.push_back(MakeBucket(parameters_, buckets_, index, local[rank]));
+void HookWorld::Drive(
+    std::vector<std::unique_ptr<coxswain::Exchange>>& exchanges, int advances) {
+  for (int i = 0; i < advances; ++i) {
+    std::vector<WorkPtr> works;
+    for (size_t rank = 0; rank < exchanges.size(); ++rank) {
+      before_each_rank_(static_cast<int>(rank));
+      auto work = exchanges[rank]->Advance();
+      EXPECT_OK(work);
+      if (!work.ok()) return;
+      if (*work != nullptr) works.push_back(*std::move(work));
     }
-    for (size_t rank = 0; rank < hooks_.size(); ++rank) {
-      made[rank].bucket.data.data = made[rank].memory.data();
-      auto exchange =
-          hooks_[rank]->Prepare(made[rank].bucket, *communicators_[rank]);
-      EXPECT_OK(exchange);
-      if (!exchange.ok()) return result;
-      exchanges.push_back(*std::move(exchange));
-    }
-    Drive(exchanges);
-    for (const RankBucket& other : made) {
-      EXPECT_EQ(other.memory, made[0].memory) << "bits differ between ranks";
-    }
-    ReadBucket(made[0].bucket, result);
+    if (works.empty()) return;
+    // All ranks end in the same call.
+    EXPECT_EQ(works.size(), exchanges.size());
+    for (const WorkPtr& work : works) EXPECT_OK(work->Wait(kDeadline));
   }
-  return result;
+}
+
+bool HookWorld::ExchangeBucket(size_t index,
+                               const std::vector<Gradients>& local,
+                               int advances, std::vector<Gradients>& results) {
+  std::vector<RankBucket> made;
+  std::vector<std::unique_ptr<coxswain::Exchange>> exchanges;
+  for (const Gradients& own : local) {
+    made.push_back(MakeBucket(parameters_, buckets_, index, own));
+  }
+  for (size_t rank = 0; rank < hooks_.size(); ++rank) {
+    made[rank].bucket.data.data = made[rank].memory.data();
+    before_each_rank_(static_cast<int>(rank));
+    auto exchange =
+        hooks_[rank]->Prepare(made[rank].bucket, *communicators_[rank]);
+    EXPECT_OK(exchange);
+    if (!exchange.ok()) return true;
+    exchanges.push_back(*std::move(exchange));
+  }
+  Drive(exchanges, advances);
+  bool same = true;
+  for (size_t rank = 0; rank < hooks_.size(); ++rank) {
+    same = same && made[rank].memory == made[0].memory;
+    ReadBucket(made[rank].bucket, results[rank]);
+  }
+  return same;
+}
+
+std::pair<std::vector<Gradients>, bool> HookWorld::ExchangeAll(
+    const std::vector<Gradients>& local) {
+  EXPECT_EQ(local.size(), hooks_.size());
+  std::vector<Gradients> results(hooks_.size(), Gradients(parameters_.size()));
+  bool same = true;
+  for (size_t index = 0; index < buckets_.size(); ++index) {
+    same = ExchangeBucket(index, local, kToTheEnd, results) && same;
+  }
+  return {std::move(results), same};
+}
+
+Gradients HookWorld::Exchange(const std::vector<Gradients>& local) {
+  auto [results, same] = ExchangeAll(local);
+  EXPECT_TRUE(same) << "bits differ between ranks";
+  return std::move(results[0]);
+}
+
+std::vector<Gradients> HookWorld::ExchangeApart(
+    const std::vector<Gradients>& local) {
+  return ExchangeAll(local).first;
+}
+
+std::vector<NonFiniteGradient> HookWorld::NonFinite() {
+  std::vector<std::string> seen;
+  for (auto& hook : hooks_) {
+    std::string& text = seen.emplace_back();
+    for (const NonFiniteGradient& one : hook->non_finite()) {
+      absl::StrAppend(&text, one.rank, " ", one.parameter, "; ");
+    }
+    EXPECT_EQ(text, seen[0]);
+  }
+  return hooks_[0]->non_finite();
+}
+
+void HookWorld::GiveUp(const std::vector<Gradients>& local, int advances) {
+  std::vector<Gradients> results(hooks_.size(), Gradients(parameters_.size()));
+  ExchangeBucket(0, local, kToTheEnd, results);
+  ExchangeBucket(1, local, advances, results);
 }
 
 void HookWorld::Commit() {
@@ -256,6 +359,13 @@ HookState HookWorld::Save() {
   auto merged = MergeHookStates(std::move(shards));
   EXPECT_OK(merged);
   return merged.ok() ? *std::move(merged) : HookState();
+}
+
+HookState HookWorld::SaveAlone(int rank) {
+  LoopbackCommunicator alone;
+  auto state = hook(rank).SaveState(alone);
+  EXPECT_OK(state);
+  return state.ok() ? *std::move(state) : HookState();
 }
 
 absl::Status HookWorld::Load(const HookState& state) {

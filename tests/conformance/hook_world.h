@@ -2,8 +2,10 @@
 #define COXSWAIN_TESTS_CONFORMANCE_HOOK_WORLD_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,7 +22,8 @@ using Gradients = std::vector<std::vector<double>>;
 // vector, empty, n x 1, wide, tall, four-dimensional.
 std::vector<ParameterSpec> OddParameters(DType dtype);
 
-// Standard normal gradients, a pure function of (stream, rank, step).
+// Nearly normal gradients of mean 0 and variance 1, no larger than 3.5: a pure
+// function of (stream, rank, step).
 Gradients NormalGradients(const std::vector<ParameterSpec>& parameters,
                           uint64_t stream, int rank, int64_t step);
 
@@ -29,18 +32,36 @@ void AddTo(Gradients& sum, const Gradients& a, double scale = 1);
 // |a - b| / |b| over all elements, Euclidean; |a - b| if b is zero.
 double RelativeDifference(const Gradients& a, const Gradients& b);
 
+// The mean over `local`.
+Gradients MeanOver(const std::vector<Gradients>& local);
+// What a merged state holds back, as a mean over the ranks: the errors that
+// error feedback will send later; zero where there is none. `size` ranks saved
+// it.
+Gradients MeanError(const HookState& state,
+                    const std::vector<ParameterSpec>& parameters, int size);
+// The values of a floating-point tensor of a state.
+std::vector<double> ValuesOf(const StateTensor& tensor);
+
 // The ranks of one job in this process, each with its own instance of a hook,
-// and what a reducer does with them. A failure fails the test.
+// and what a reducer does with them, driven by the thread that calls. A
+// failure fails the test.
 class HookWorld {
  public:
-  // Which parameters each bucket has, in order.
+  // Which parameters each bucket has, in order; those of one bucket have one
+  // type.
   using Buckets = std::vector<std::vector<int>>;
+  using Maker = std::function<std::unique_ptr<Hook>()>;
 
   // One bucket per two parameters, from the last parameter to the first.
   static Buckets DefaultBuckets(const std::vector<ParameterSpec>& parameters);
 
   HookWorld(const std::string& spec, std::vector<ParameterSpec> parameters,
             int size, Buckets buckets = {});
+  HookWorld(const Maker& make, std::vector<ParameterSpec> parameters, int size,
+            Buckets buckets = {});
+
+  // Called with a rank before each call of that rank's hook or exchange.
+  void BeforeEachRank(std::function<void(int rank)> call);
 
   int size() const { return static_cast<int>(hooks_.size()); }
   Hook& hook(int rank) { return *hooks_[static_cast<size_t>(rank)]; }
@@ -53,20 +74,45 @@ class HookWorld {
   // Exchanges all buckets of a step without ending it. `local[r]` are rank
   // r's gradients. Checks that all ranks hold the same bits, and returns them.
   Gradients Exchange(const std::vector<Gradients>& local);
+  // The same without the check: the results by rank.
+  std::vector<Gradients> ExchangeApart(const std::vector<Gradients>& local);
+  // Begins a step and gives it up, as after a failure: the first bucket is
+  // exchanged, the second one's exchange is dropped after `advances` calls.
+  void GiveUp(const std::vector<Gradients>& local, int advances);
   void Commit();
   void Rollback();
   // Exchange and Commit.
   Gradients Step(const std::vector<Gradients>& local);
 
+  // What the hooks report of the step exchanged last. Checks that all ranks
+  // report the same.
+  std::vector<NonFiniteGradient> NonFinite();
+
   // All shards, through their bytes, merged.
   HookState Save();
+  // What a rank saves when it is asked as the only rank of a job: its own
+  // error in place of the mean.
+  HookState SaveAlone(int rank);
   absl::Status Load(const HookState& state);
 
  private:
+  // One bucket of all ranks, from Prepare to the end of its exchanges, or
+  // until `advances` calls. Adds to the results by rank; tells whether the
+  // bits are the same on all.
+  bool ExchangeBucket(size_t index, const std::vector<Gradients>& local,
+                      int advances, std::vector<Gradients>& results);
+  // Calls Advance on all ranks until they have ended, or `advances` times.
+  void Drive(std::vector<std::unique_ptr<coxswain::Exchange>>& exchanges,
+             int advances);
+  // The results by rank, and whether all bits are the same.
+  std::pair<std::vector<Gradients>, bool> ExchangeAll(
+      const std::vector<Gradients>& local);
+
   const std::vector<ParameterSpec> parameters_;
   Buckets buckets_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<std::unique_ptr<Hook>> hooks_;
+  std::function<void(int)> before_each_rank_ = [](int) {};
 };
 
 }  // namespace coxswain

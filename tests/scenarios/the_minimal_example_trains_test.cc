@@ -1,5 +1,6 @@
-// What the README shows, run as the README says.
+// What the README and docs/hooks.md show, run as they say.
 
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -10,9 +11,11 @@
 namespace coxswain {
 namespace {
 
-TEST(MinimalExampleTest, LearnsOnTwoWorkersWithAPrivateCoordinator) {
-  const auto launcher = Start({kCoxswain, "run", "--nproc", "2", "--no-prefix",
-                               "--", "examples/minimal/minimal"});
+void ExpectLearns(std::vector<std::string> program) {
+  std::vector<std::string> command = {kCoxswain, "run",         "--nproc",
+                                      "2",       "--no-prefix", "--"};
+  command.insert(command.end(), program.begin(), program.end());
+  const auto launcher = Start(command);
   const auto exit = launcher->Wait(kPatience);
   ASSERT_TRUE(exit.ok()) << exit.status();
   ASSERT_EQ(exit->Status(), 0) << launcher->err();
@@ -23,6 +26,20 @@ TEST(MinimalExampleTest, LearnsOnTwoWorkersWithAPrivateCoordinator) {
   ASSERT_EQ(losses.size(), 5u) << launcher->out();
   EXPECT_EQ(step, 100);
   EXPECT_LT(losses.back(), 0.9f * losses.front());
+}
+
+TEST(MinimalExampleTest, LearnsOnTwoWorkersWithAPrivateCoordinator) {
+  ExpectLearns({"examples/minimal/minimal"});
+}
+
+TEST(CustomHookExampleTest, LearnsWithItsOwnHookWrappedAndPlanned) {
+  ExpectLearns({"examples/custom_hook/custom_hook"});
+}
+
+TEST(CustomHookExampleTest, ReadsTheHookFromYaml) {
+  const std::string path = testing::TempDir() + "/hook.yaml";
+  std::ofstream(path) << "name: predivide\noptions: {factor: 2}\nwrap: fp16\n";
+  ExpectLearns({"examples/custom_hook/custom_hook", "--hook", "@" + path});
 }
 
 }  // namespace

@@ -31,7 +31,7 @@
 #include "client/session/explain.h"
 #include "client/session/session.h"
 #include "hooks/planned_hook.h"
-#include "hooks/registry.h"
+#include "hooks/yaml_spec.h"
 #include "tests/scenarios/toy_model.h"
 
 namespace coxswain {
@@ -104,7 +104,7 @@ absl::Status ToyWorker::Run() {
 
 absl::Status ToyWorker::Join() {
   JobManifest manifest;
-  COXSWAIN_ASSIGN_OR_RETURN(manifest.hook, CanonicalSpec(options_.hook));
+  COXSWAIN_ASSIGN_OR_RETURN(manifest.hook, ReadHookArgument(options_.hook));
   manifest.accumulation_steps = options_.accumulate;
   manifest.parameters = model_.specs();
   COXSWAIN_ASSIGN_OR_RETURN(const SessionOptions session_options,
@@ -239,7 +239,7 @@ absl::Status ToyWorker::Dump() {
 }
 
 void AddOptions(CLI::App& app, ToyOptions& options, std::string& dtype) {
-  app.add_option("--hook", options.hook, "communication hook spec");
+  app.add_option("--hook", options.hook, "communication hook spec or @FILE");
   app.add_option("--first-step", options.first_step, "number of the first");
   app.add_option("--steps", options.steps, "number after the last step");
   app.add_option("--accumulate", options.accumulate, "micro-batches per step");

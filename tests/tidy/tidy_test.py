@@ -398,6 +398,15 @@ class TreeTest(unittest.TestCase):
         shown = "```cpp\n" + read("examples/minimal/main.cc") + "```\n"
         self.assertIn(shown, read("README.md"))
 
+    def test_a_hook_of_ones_own_is_short_and_shown_as_it_is(self):
+        path = os.path.join(self.root, "examples/custom_hook/predivide.cc")
+        with open(path, encoding="utf-8") as file:
+            hook = file.read()
+        self.assertLess(len(hook.splitlines()), 60)
+        page = os.path.join(self.root, "docs/hooks.md")
+        with open(page, encoding="utf-8") as file:
+            self.assertIn("```cpp\n" + hook + "```\n", file.read())
+
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:

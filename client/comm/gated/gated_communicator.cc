@@ -10,7 +10,7 @@ GatedCommunicator::GatedCommunicator(std::unique_ptr<Communicator> inner)
     : Communicator(inner->rank(), inner->size()), inner_(std::move(inner)) {}
 
 GatedCommunicator::~GatedCommunicator() {
-  Abort("the communicator was destroyed");
+  Stop("the communicator was destroyed");
 }
 
 void GatedCommunicator::Release(int64_t operations) {
@@ -57,7 +57,9 @@ absl::StatusOr<std::unique_ptr<BufferOwner>> GatedCommunicator::AllocateBuffer(
   return inner_->AllocateBuffer(count, dtype);
 }
 
-void GatedCommunicator::Abort(absl::string_view reason) {
+void GatedCommunicator::Abort(absl::string_view reason) { Stop(reason); }
+
+void GatedCommunicator::Stop(absl::string_view reason) {
   std::deque<Held> dropped;
   {
     MutexLock lock(&mutex_);
@@ -68,6 +70,21 @@ void GatedCommunicator::Abort(absl::string_view reason) {
   for (const Held& held : dropped) {
     held.work->Complete(absl::AbortedError(reason));
   }
+  ended_->Raise(absl::AbortedError(reason));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> GatedCommunicator::DoSplit(
+    const std::vector<int>& ranks) {
+  auto inner = inner_->Split(ranks);
+  if (!inner.ok()) return inner.status();
+  auto child = std::make_unique<GatedCommunicator>(*std::move(inner));
+  {
+    MutexLock lock(&mutex_);
+    if (open_) child->Open();
+  }
+  child->link_ = std::make_unique<SplitLink>(
+      ended_, [self = child.get()](absl::string_view why) { self->Stop(why); });
+  return child;
 }
 
 WorkPtr GatedCommunicator::Hold(const char* kind, const Span& span,

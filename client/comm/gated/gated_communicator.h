@@ -12,8 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "client/comm/communicator.h"
+#include "client/comm/split_link.h"
 #include "client/comm/tensor.h"
 #include "client/comm/work.h"
 
@@ -26,6 +28,9 @@ namespace coxswain {
 //   WorkPtr work = gated.AllReduce(span);   // launched, held
 //   gated.launches();                       // {{"all-reduce", 4000, ...}}
 //   gated.Release(1);                       // now it runs
+//
+// A communicator split off is one of these with a gate of its own, which stands
+// as this one's did then; cast it to reach it.
 //
 // Thread-safe like any Communicator; the test's methods from any thread.
 class GatedCommunicator : public Communicator {
@@ -70,6 +75,8 @@ class GatedCommunicator : public Communicator {
   WorkPtr DoAllToAll(Span input, Span output) override;
   WorkPtr DoSend(Span span, int peer, uint32_t tag) override;
   WorkPtr DoReceive(Span span, int peer, uint32_t tag) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
+      const std::vector<int>& ranks) override;
 
  private:
   struct Held {
@@ -80,6 +87,7 @@ class GatedCommunicator : public Communicator {
 
   WorkPtr Hold(const char* kind, const Span& span,
                std::function<WorkPtr()> start);
+  void Stop(absl::string_view reason);
   // Starts what may pass, in order, on one thread at a time and unlocked.
   void Drain();
   bool NextLocked(Held* held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -94,6 +102,9 @@ class GatedCommunicator : public Communicator {
   bool open_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
+  // Raised when it stops.
+  const std::shared_ptr<CancelSignal> ended_ = std::make_shared<CancelSignal>();
+  std::unique_ptr<SplitLink> link_;  // where this one was split off another
 };
 
 }  // namespace coxswain

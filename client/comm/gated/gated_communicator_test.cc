@@ -99,5 +99,19 @@ TEST_F(GatedCommunicatorTest, AbortEndsWhatIsHeld) {
               StatusIs(absl::StatusCode::kAborted, "enough"));
 }
 
+TEST_F(GatedCommunicatorTest, WhatIsSplitOffHasAGateThatStandsAsThisOne) {
+  ASSERT_OK_AND_ASSIGN(const auto held, gated_.Split({0}));
+  const WorkPtr work = held->AllReduce(span_);
+  EXPECT_FALSE(work->Done());
+  auto* gate = dynamic_cast<GatedCommunicator*>(held.get());
+  ASSERT_NE(gate, nullptr);
+  gate->Release(1);
+  EXPECT_OK(work->Wait(kSoon));
+  const WorkPtr barrier = held->Barrier();
+  gated_.Abort("enough");
+  EXPECT_THAT(barrier->Wait(kSoon),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
+}
+
 }  // namespace
 }  // namespace coxswain

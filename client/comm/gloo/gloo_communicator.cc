@@ -1,11 +1,17 @@
 #include "client/comm/gloo/gloo_communicator.h"
 
+#include <algorithm>
 #include <atomic>
+#include <map>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/cancel_signal.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 #include "client/comm/executor.h"
 #include "client/comm/gloo/collectives.h"
@@ -13,6 +19,7 @@
 #include "client/comm/gloo/rendezvous.h"
 #include "client/comm/gloo/transport.h"
 #include "client/comm/host_span.h"
+#include "client/comm/split_link.h"
 
 namespace coxswain {
 namespace {
@@ -38,19 +45,30 @@ class Closer {
   std::thread thread_;
 };
 
+// The list of ranks in the id of a communicator split off: a hash where the
+// list is long, as the keys of the store have a limit.
+std::string NameOf(const std::vector<int>& ranks) {
+  constexpr size_t kLong = 64;
+  std::string text = absl::StrJoin(ranks, ",");
+  if (text.size() <= kLong) return text;
+  return absl::StrCat(ranks.size(), "-ranks-", absl::Hex(StableHash(text)));
+}
+
 class GlooCommunicator : public Communicator {
  public:
   GlooCommunicator(const CommunicatorOptions& options, GlooContext context,
                    std::shared_ptr<TransportControl> control)
       : Communicator(options.rank, options.size),
+        options_(options),
         name_(absl::StrCat("rank ", options.rank, " of communicator '",
                            options.id, "'")),
         context_(std::move(context)),
         control_(std::move(control)),
         closer_(context_),
-        executor_([this] {
+        executor_([this](const absl::Status& why) {
           control_->Interrupt();
           if (!destroying_.load()) closer_.Start();
+          ended_->Raise(why);
         }) {}
   // What was sent still arrives then: gloo closes softly when it goes.
   ~GlooCommunicator() override { destroying_.store(true); }
@@ -101,6 +119,28 @@ class GlooCommunicator : public Communicator {
         [](UnboundBuffer* buffer) { buffer->waitRecv(); });
   }
 
+  absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
+      const std::vector<int>& ranks) override {
+    if (absl::Status why = ended_->status(); !why.ok()) return why;
+    CommunicatorOptions options = options_;
+    const auto self = std::find(ranks.begin(), ranks.end(), rank());
+    options.rank = static_cast<int>(self - ranks.begin());
+    options.size = static_cast<int>(ranks.size());
+    options.id =
+        absl::StrCat(options_.id, "/", NameOf(ranks), "#", splits_[ranks]++);
+    options.cancel = ended_.get();
+    auto control = std::make_shared<TransportControl>(control_);
+    COXSWAIN_ASSIGN_OR_RETURN(GlooContext context,
+                              ConnectFullMesh(options, control));
+    auto child = std::make_unique<GlooCommunicator>(options, std::move(context),
+                                                    std::move(control));
+    child->link_ = std::make_unique<SplitLink>(
+        ended_, [executor = &child->executor_](absl::string_view why) {
+          executor->Abort(why);
+        });
+    return child;
+  }
+
  private:
   using UnboundBuffer = ::gloo::transport::UnboundBuffer;
 
@@ -148,14 +188,19 @@ class GlooCommunicator : public Communicator {
         });
   }
 
+  const CommunicatorOptions options_;  // for those split off
   const std::string name_;
   const GlooContext context_;
   const std::shared_ptr<TransportControl> control_;
   uint32_t next_tag_ = 0;
+  std::map<std::vector<int>, int64_t> splits_;  // how often each list was
+  // Raised when the executor stops.
+  const std::shared_ptr<CancelSignal> ended_ = std::make_shared<CancelSignal>();
   std::atomic<bool> destroying_{false};
   Closer closer_;
-  // Last, so that its threads end before what they use.
+  // After all that its threads use.
   Executor executor_;
+  std::unique_ptr<SplitLink> link_;  // where this one was split off another
 };
 
 }  // namespace

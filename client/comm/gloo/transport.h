@@ -7,6 +7,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include <gloo/transport/device.h>
 #include <gloo/transport/unbound_buffer.h>
@@ -20,12 +21,19 @@ namespace coxswain {
 // transport objects that gloo holds.
 class TransportControl {
  public:
+  // What is sent counts for `parent` too, if there is one.
+  explicit TransportControl(std::shared_ptr<TransportControl> parent = nullptr)
+      : parent_(std::move(parent)) {}
+
   // Makes every wait, present and future, throw WaitInterrupted. Does not
   // block.
   void Interrupt();
   bool interrupted() const { return interrupted_.load(); }
 
-  void CountSent(int64_t bytes) { sent_bytes_.fetch_add(bytes); }
+  void CountSent(int64_t bytes) {
+    sent_bytes_.fetch_add(bytes);
+    if (parent_ != nullptr) parent_->CountSent(bytes);
+  }
   // Payload given to the transport; without gloo's headers of its messages.
   int64_t sent_bytes() const { return sent_bytes_.load(); }
 
@@ -33,6 +41,7 @@ class TransportControl {
   void Unregister(::gloo::transport::UnboundBuffer* buffer);
 
  private:
+  const std::shared_ptr<TransportControl> parent_;
   std::atomic<bool> interrupted_{false};
   std::atomic<int64_t> sent_bytes_{0};
   Mutex mutex_;

@@ -1,7 +1,9 @@
 #include "client/comm/in_process/in_process_communicator.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "base/status_macros.h"
 #include "client/comm/host_span.h"
 #include "client/comm/in_process/in_process_world.h"
 
@@ -11,7 +13,13 @@ InProcessCommunicator::InProcessCommunicator(
     int rank, int size, std::shared_ptr<InProcessWorld> world)
     : Communicator(rank, size),
       world_(std::move(world)),
-      executor_([world = world_, rank] { world->Leave(rank); }) {}
+      ended_(std::make_shared<CancelSignal>()),
+      executor_(
+          [world = world_, rank, ended = ended_](const absl::Status& why) {
+            // In this order: who finds itself gone looks here for the reason.
+            ended->Raise(why);
+            world->Leave(rank);
+          }) {}
 
 void InProcessCommunicator::Abort(absl::string_view reason) {
   executor_.Abort(reason);
@@ -70,6 +78,22 @@ WorkPtr InProcessCommunicator::DoSend(Span span, int peer, uint32_t tag) {
 }
 WorkPtr InProcessCommunicator::DoReceive(Span span, int peer, uint32_t tag) {
   return Exchange(false, span, peer, tag);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> InProcessCommunicator::DoSplit(
+    const std::vector<int>& ranks) {
+  auto world = world_->MeetToSplit(rank(), ranks, splits_[ranks]++);
+  if (absl::Status why = ended_->status(); !why.ok()) return why;
+  COXSWAIN_RETURN_IF_ERROR(world.status());
+  const auto self = std::find(ranks.begin(), ranks.end(), rank());
+  auto child = std::make_unique<InProcessCommunicator>(
+      static_cast<int>(self - ranks.begin()), static_cast<int>(ranks.size()),
+      *std::move(world));
+  child->link_ = std::make_unique<SplitLink>(
+      ended_, [executor = &child->executor_](absl::string_view why) {
+        executor->Abort(why);
+      });
+  return child;
 }
 
 }  // namespace coxswain

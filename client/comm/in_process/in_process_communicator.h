@@ -1,11 +1,16 @@
 #ifndef COXSWAIN_CLIENT_COMM_IN_PROCESS_IN_PROCESS_COMMUNICATOR_H_
 #define COXSWAIN_CLIENT_COMM_IN_PROCESS_IN_PROCESS_COMMUNICATOR_H_
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <vector>
 
+#include "base/cancel_signal.h"
 #include "client/comm/communicator.h"
 #include "client/comm/executor.h"
 #include "client/comm/in_process/collective.h"
+#include "client/comm/split_link.h"
 
 namespace coxswain {
 
@@ -30,6 +35,8 @@ class InProcessCommunicator : public Communicator {
   WorkPtr DoAllToAll(Span input, Span output) override;
   WorkPtr DoSend(Span span, int peer, uint32_t tag) override;
   WorkPtr DoReceive(Span span, int peer, uint32_t tag) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
+      const std::vector<int>& ranks) override;
 
  private:
   WorkPtr Start(CollectivePart part);
@@ -37,8 +44,13 @@ class InProcessCommunicator : public Communicator {
 
   const std::shared_ptr<InProcessWorld> world_;
   int64_t next_sequence_ = 0;
-  // Last, so that its threads end before what they use.
+  // How often each list has been split off here.
+  std::map<std::vector<int>, int64_t> splits_;
+  // Raised when the executor stops.
+  const std::shared_ptr<CancelSignal> ended_;
+  // After all that its threads use.
   Executor executor_;
+  std::unique_ptr<SplitLink> link_;  // where this one was split off another
 };
 
 }  // namespace coxswain

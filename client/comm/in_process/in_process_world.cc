@@ -42,7 +42,8 @@ std::vector<int> InProcessWorld::MissingLocked(const Meeting& meeting) const {
   return missing;
 }
 
-bool InProcessWorld::AnyGoneLocked(const std::vector<int>& ranks) const {
+template <typename Ranks>
+bool InProcessWorld::AnyGoneLocked(const Ranks& ranks) const {
   return std::any_of(ranks.begin(), ranks.end(),
                      [this](int rank) ABSL_NO_THREAD_SAFETY_ANALYSIS {
                        return gone_[static_cast<size_t>(rank)];
@@ -106,6 +107,46 @@ absl::Status InProcessWorld::Meet(int rank, int64_t sequence,
   meeting->ended = true;
   changed_.NotifyAll();
   return result;
+}
+
+absl::StatusOr<std::shared_ptr<InProcessWorld>> InProcessWorld::MeetToSplit(
+    int rank, const std::vector<int>& ranks, int64_t count) {
+  const SplitKey key(ranks, count);
+  const auto self = static_cast<size_t>(rank);
+  MutexLock lock(&mutex_);
+  auto& slot = assemblies_[key];
+  if (slot == nullptr) {
+    slot = std::make_shared<Assembly>();
+    slot->missing.insert(ranks.begin(), ranks.end());
+    slot->world = Create(static_cast<int>(ranks.size()), timeout_);
+  }
+  const std::shared_ptr<Assembly> assembly = slot;
+  std::set<int>& missing = assembly->missing;
+  missing.erase(rank);
+  if (missing.empty()) {
+    assemblies_.erase(key);
+    changed_.NotifyAll();
+    return assembly->world;
+  }
+  changed_.WaitFor(&mutex_, timeout_, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return missing.empty() || gone_[self] || AnyGoneLocked(missing);
+  });
+  if (missing.empty()) return assembly->world;
+  const std::string what =
+      absl::StrCat("rank ", rank, " of ", size_, " splits off ranks ",
+                   absl::StrJoin(ranks, ", "));
+  const std::string absent = absl::StrJoin(missing, ", ");
+  const bool lost = AnyGoneLocked(missing);
+  missing.insert(rank);
+  if (gone_[self]) return absl::AbortedError("left");
+  if (lost) {
+    return absl::UnavailableError(
+        absl::StrCat(what, ": of the ranks it waits for (", absent,
+                     ") one has aborted or was destroyed"));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat(what, ": ranks ", absent, " did not come within ",
+                   absl::FormatDuration(timeout_)));
 }
 
 std::shared_ptr<InProcessWorld::Message> InProcessWorld::Post(

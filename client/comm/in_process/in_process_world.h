@@ -5,11 +5,14 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
@@ -57,6 +60,12 @@ class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
   absl::Status Await(int rank, uint32_t tag,
                      const std::shared_ptr<Message>& message);
 
+  // Meets the other ranks of `ranks` in their `count`-th split by this list,
+  // from 0, and returns the world that they make. Blocks. UNAVAILABLE and
+  // DEADLINE_EXCEEDED name who is missing.
+  absl::StatusOr<std::shared_ptr<InProcessWorld>> MeetToSplit(
+      int rank, const std::vector<int>& ranks, int64_t count);
+
   // Says that `rank` takes part no longer, and wakes who waits for it.
   void Leave(int rank);
 
@@ -68,6 +77,13 @@ class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
     bool ended = false;
     absl::Status result;
   };
+  // A split that its members are about to make.
+  struct Assembly {
+    std::set<int> missing;
+    std::shared_ptr<InProcessWorld> world;
+  };
+  // The list, and its how many-th split.
+  using SplitKey = std::pair<std::vector<int>, int64_t>;
   // Sender, receiver, tag.
   using Channel = std::tuple<int, int, uint32_t>;
 
@@ -75,7 +91,8 @@ class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
   // The ranks that a meeting lacks, and whether one of them is gone.
   std::vector<int> MissingLocked(const Meeting& meeting) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool AnyGoneLocked(const std::vector<int>& ranks) const
+  template <typename Ranks>
+  bool AnyGoneLocked(const Ranks& ranks) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits until a meeting has ended; withdraws from it if it cannot.
   absl::Status AwaitMeetingLocked(int rank, absl::string_view what,
@@ -88,6 +105,8 @@ class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
   CondVar changed_;
   std::vector<bool> gone_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, std::shared_ptr<Meeting>> meetings_ ABSL_GUARDED_BY(mutex_);
+  std::map<SplitKey, std::shared_ptr<Assembly>> assemblies_
+      ABSL_GUARDED_BY(mutex_);
   // Halves without their other half; one channel holds one kind only.
   std::map<Channel, std::deque<std::shared_ptr<Message>>> messages_
       ABSL_GUARDED_BY(mutex_);

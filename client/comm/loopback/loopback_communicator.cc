@@ -7,9 +7,28 @@
 
 namespace coxswain {
 
-void LoopbackCommunicator::Abort(absl::string_view reason) {
-  MutexLock lock(&mutex_);
-  if (stopped_.ok()) stopped_ = absl::AbortedError(reason);
+LoopbackCommunicator::~LoopbackCommunicator() {
+  Stop("the communicator was destroyed");
+}
+
+void LoopbackCommunicator::Abort(absl::string_view reason) { Stop(reason); }
+
+void LoopbackCommunicator::Stop(absl::string_view reason) {
+  const absl::Status why = absl::AbortedError(reason);
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_.ok()) stopped_ = why;
+  }
+  ended_->Raise(why);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> LoopbackCommunicator::DoSplit(
+    const std::vector<int>&) {
+  if (absl::Status why = ended_->status(); !why.ok()) return why;
+  auto child = std::make_unique<LoopbackCommunicator>();
+  child->link_ = std::make_unique<SplitLink>(
+      ended_, [self = child.get()](absl::string_view why) { self->Stop(why); });
+  return child;
 }
 
 WorkPtr LoopbackCommunicator::Copy(const Span& input, const Span& output) {

@@ -2,10 +2,13 @@
 #define COXSWAIN_CLIENT_COMM_LOOPBACK_LOOPBACK_COMMUNICATOR_H_
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "client/comm/communicator.h"
+#include "client/comm/split_link.h"
 
 namespace coxswain {
 
@@ -14,6 +17,7 @@ namespace coxswain {
 class LoopbackCommunicator : public Communicator {
  public:
   LoopbackCommunicator() : Communicator(0, 1) {}
+  ~LoopbackCommunicator() override;
 
   absl::string_view backend() const override { return "loopback"; }
   void Abort(absl::string_view reason) override;
@@ -26,12 +30,18 @@ class LoopbackCommunicator : public Communicator {
   WorkPtr DoAllGather(Span input, Span output) override;
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override;
   WorkPtr DoAllToAll(Span input, Span output) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
+      const std::vector<int>& ranks) override;
 
  private:
   WorkPtr Copy(const Span& input, const Span& output);
+  void Stop(absl::string_view reason);
 
   Mutex mutex_;
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
+  // Raised when it stops.
+  const std::shared_ptr<CancelSignal> ended_ = std::make_shared<CancelSignal>();
+  std::unique_ptr<SplitLink> link_;
 };
 
 // INVALID_ARGUMENT unless options.size is 1 and options.rank 0.

@@ -1,0 +1,159 @@
+#include "hooks/averagers/stepped_averager.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "hooks/averagers/mean.h"
+#include "hooks/plain_hook.h"
+
+namespace coxswain {
+namespace {
+
+constexpr char kParameters[] = "parameters";
+
+std::vector<std::string> Describe(
+    const std::vector<ParameterSpec>& parameters) {
+  std::vector<std::string> lines;
+  for (const ParameterSpec& parameter : parameters) {
+    lines.push_back(absl::StrCat(parameter.name, " ", NameOf(parameter.dtype),
+                                 "[", absl::StrJoin(parameter.shape, ","),
+                                 "]"));
+  }
+  return lines;
+}
+
+// OK if the model that saved is the model here; says the first difference.
+absl::Status CheckModel(const std::string& spec, const HookState& state,
+                        const std::vector<ParameterSpec>& parameters) {
+  const auto found = state.options.find(kParameters);
+  if (found == state.options.end()) {
+    return StateMismatch(spec,
+                         "it does not list its parameters (one rank's shard of "
+                         "a state has to be merged with the others)");
+  }
+  const std::vector<std::string> here = Describe(parameters);
+  const std::vector<std::string> saved =
+      absl::StrSplit(found->second, '\n', absl::SkipEmpty());
+  for (size_t i = 0; i < std::max(here.size(), saved.size()); ++i) {
+    const std::string ours = i < here.size() ? here[i] : "absent";
+    const std::string theirs = i < saved.size() ? saved[i] : "absent";
+    if (ours == theirs) continue;
+    return StateMismatch(spec, absl::StrCat("parameter ", i, " was ", theirs,
+                                            " and is ", ours, " here"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckParameter(const std::string& spec,
+                            const ParameterSpec& parameter) {
+  Bucket bucket;
+  bucket.data.dtype = parameter.dtype;
+  bucket.data.device = parameter.device;
+  if (CheckBucket(spec, bucket).ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("averager ", spec, ": parameter ", parameter.name, " is ",
+                   NameOf(parameter.dtype),
+                   "; only floating-point parameters in the CPU's memory can "
+                   "be averaged"));
+}
+
+}  // namespace
+
+absl::Status StateMismatch(const std::string& spec, const std::string& why) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the saved state does not fit averager ", spec, ": ", why));
+}
+
+absl::Status SteppedAverager::Configure(
+    const std::vector<ParameterSpec>& parameters,
+    const std::vector<Span>& values, Communicator& world) {
+  for (const ParameterSpec& parameter : parameters) {
+    COXSWAIN_RETURN_IF_ERROR(CheckParameter(spec_, parameter));
+  }
+  parameters_ = parameters;
+  world_ = &world;
+  COXSWAIN_RETURN_IF_ERROR(CheckValues(values));
+  return Connect(values);
+}
+
+absl::Status SteppedAverager::CheckValues(
+    const std::vector<Span>& values) const {
+  if (world_ == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("averager ", spec_, " was not configured"));
+  }
+  if (values.size() != parameters_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("averager ", spec_, " got the values of ", values.size(),
+                     " parameters, the model has ", parameters_.size()));
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    const ParameterSpec& parameter = parameters_[i];
+    if (values[i].dtype == parameter.dtype &&
+        values[i].device == parameter.device &&
+        values[i].count == parameter.count()) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "averager ", spec_, " got ", values[i].count, " x ",
+        NameOf(values[i].dtype), " as values of parameter ", parameter.name,
+        ", which has ", parameter.count(), " x ", NameOf(parameter.dtype)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SteppedAverager::AfterOptimizerStep(
+    const std::vector<Span>& values) {
+  COXSWAIN_RETURN_IF_ERROR(CheckValues(values));
+  if (averages_next()) COXSWAIN_RETURN_IF_ERROR(Average(step_, values));
+  ++step_;
+  EndStep(values);
+  return absl::OkStatus();
+}
+
+absl::Status SteppedAverager::AverageNow(const std::vector<Span>& values) {
+  COXSWAIN_RETURN_IF_ERROR(CheckValues(values));
+  if (!diverged()) return absl::OkStatus();
+  COXSWAIN_RETURN_IF_ERROR(Unite(values));
+  united_at_ = step_;
+  return absl::OkStatus();
+}
+
+bool SteppedAverager::diverged() const {
+  return step_ > start_step_ && united_at_ != step_ && !Unites(step_ - 1);
+}
+
+absl::Status SteppedAverager::Average(int64_t,
+                                      const std::vector<Span>& values) {
+  return Unite(values);
+}
+
+absl::Status SteppedAverager::Unite(const std::vector<Span>& values) {
+  return AverageOver(*world_, values, scratch_);
+}
+
+absl::StatusOr<HookState> SteppedAverager::SaveState(
+    Communicator& communicator) {
+  HookState state;
+  state.spec = spec_;
+  state.step = step_;
+  if (communicator.rank() == 0) {
+    state.options[kParameters] = absl::StrJoin(Describe(parameters_), "\n");
+  }
+  SaveTensors(communicator.rank(), communicator.size(), state);
+  return state;
+}
+
+absl::Status SteppedAverager::LoadState(const HookState& state, int, int) {
+  COXSWAIN_RETURN_IF_ERROR(CheckStateName(spec_, state));
+  COXSWAIN_RETURN_IF_ERROR(CheckModel(spec_, state, parameters_));
+  COXSWAIN_RETURN_IF_ERROR(LoadTensors(state));
+  step_ = state.step;
+  united_at_ = step_;
+  return absl::OkStatus();
+}
+
+}  // namespace coxswain

@@ -1,0 +1,204 @@
+#include "hooks/int8/int8.h"
+
+#include <limits>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "hooks/allreduce.h"
+#include "hooks/int8/int8_errors.h"
+#include "hooks/int8/int8_exchange.h"
+#include "hooks/int8/int8_state.h"
+#include "hooks/kernels/quantise.h"
+#include "hooks/parameter_state.h"
+#include "hooks/plain_hook.h"
+#include "hooks/scratch.h"
+
+namespace coxswain {
+namespace {
+
+class Int8Hook : public Hook {
+ public:
+  Int8Hook(std::string spec, OptionValues options)
+      : spec_(std::move(spec)), options_(std::move(options)) {}
+
+  std::string spec() const override { return spec_; }
+
+  absl::Status Configure(const std::vector<ParameterSpec>& parameters,
+                         int world_size) override {
+    COXSWAIN_RETURN_IF_ERROR(CheckParameters(parameters, world_size));
+    AllInt8Parameters kept;
+    for (const ParameterSpec& parameter : parameters) {
+      if (parameter.dtype == DType::kFloat64) {
+        Adopt<double>(parameter, kept);
+      } else {
+        Adopt<float>(parameter, kept);
+      }
+    }
+    state_ = std::move(kept);
+    parameters_ = parameters;
+    world_size_ = world_size;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
+      const Bucket& bucket, Communicator& communicator) override {
+    COXSWAIN_RETURN_IF_ERROR(CheckBucket(spec_, bucket));
+    COXSWAIN_RETURN_IF_ERROR(CheckSlots(bucket, parameters_));
+    if (!std::exchange(in_step_, true)) non_finite_.clear();
+    if (!started()) return PrepareAllReduce(bucket, communicator);
+    if (bucket.data.dtype == DType::kFloat64) {
+      return PrepareQuantised<double>(bucket, communicator);
+    }
+    return PrepareQuantised<float>(bucket, communicator);
+  }
+
+  absl::Status Commit() override {
+    CommitAll(std::get<0>(state_));
+    CommitAll(std::get<1>(state_));
+    in_step_ = false;
+    ++step_;
+    return absl::OkStatus();
+  }
+
+  void Rollback() override {
+    for (auto& [name, one] : std::get<0>(state_)) one.is_staged = false;
+    for (auto& [name, one] : std::get<1>(state_)) one.is_staged = false;
+    in_step_ = false;
+  }
+
+  int64_t step() const override { return step_; }
+  bool started() const override { return step_ >= options_.Int("start_step"); }
+
+  std::vector<NonFiniteGradient> non_finite() const override {
+    return non_finite_;
+  }
+
+  absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
+    // Errors are there from the first compressed step on, on all ranks.
+    const bool any =
+        options_.Bool("error_feedback") && step_ > options_.Int("start_step");
+    HookState state = SaveInt8State(parameters_, state_, any, options_.Texts(),
+                                    communicator.rank(), world_size_);
+    state.spec = spec_;
+    state.step = step_;
+    return state;
+  }
+
+  absl::Status LoadState(const HookState& state, int rank,
+                         int world_size) override {
+    COXSWAIN_RETURN_IF_ERROR(CheckStateName(spec_, state));
+    COXSWAIN_ASSIGN_OR_RETURN(
+        state_, LoadInt8State(state, parameters_, state_, options_.Texts(),
+                              rank, world_size));
+    step_ = state.step;
+    return absl::OkStatus();
+  }
+
+ private:
+  // Enters a parameter into `kept`, with what is known about a parameter of
+  // that name and shape.
+  template <typename T>
+  void Adopt(const ParameterSpec& parameter, AllInt8Parameters& kept) {
+    auto& known = std::get<Int8Parameters<T>>(state_);
+    Int8Parameter<T>& one = std::get<Int8Parameters<T>>(kept)[parameter.name];
+    const auto found = known.find(parameter.name);
+    if (found != known.end() && found->second.shape == parameter.shape) {
+      one = std::move(found->second);
+      one.is_staged = false;
+      return;
+    }
+    one.shape = parameter.shape;
+    one.count = parameter.count();
+  }
+
+  template <typename T>
+  std::unique_ptr<Exchange> PrepareQuantised(const Bucket& bucket,
+                                             Communicator& communicator) {
+    auto& known = std::get<Int8Parameters<T>>(state_);
+    std::vector<Int8Parameter<T>*> state;
+    for (const GradientSlot& slot : bucket.gradients) {
+      const auto number = static_cast<size_t>(slot.parameter);
+      state.push_back(&known.at(parameters_[number].name));
+    }
+    return MakeInt8Exchange(
+        bucket, communicator, std::move(state),
+        Int8Context{spec_, parameters_, scratch_, non_finite_, step_,
+                    options_.Int("block"), options_.Bool("error_feedback")});
+  }
+
+  template <typename T>
+  void CommitAll(Int8Parameters<T>& parameters) {
+    for (auto& [name, one] : parameters) {
+      if (std::exchange(one.is_staged, false))
+        std::swap(one.current, one.staged);
+    }
+  }
+
+  const std::string spec_;
+  const OptionValues options_;
+  std::vector<ParameterSpec> parameters_;
+  int world_size_ = 1;
+  AllInt8Parameters state_;
+  int64_t step_ = 0;
+  bool in_step_ = false;  // something has been prepared since the last step
+  std::vector<NonFiniteGradient> non_finite_;
+  ScratchPool scratch_;
+};
+
+CostCard Card() {
+  CostCard card;
+  card.bytes =
+      "2 (W-1)/W (1 + 4/block) per element with W ranks; each rank's slice of "
+      "the bucket is padded to whole blocks";
+  card.collectives =
+      "1 all-to-all and 1 all-gather; 1 all-reduce more if something is not "
+      "finite";
+  card.memory =
+      "8 + 8/W bytes per element of errors (current and staged; twice that for "
+      "float64), no more for a rollback; 2 bytes per element and 5/W in flight";
+  card.numerics =
+      "two roundings to 8 bits of each block's largest magnitude; what they "
+      "leave out is sent later. Checkpoints hold all ranks' errors; on another "
+      "world size each gets their mean, which is approximate";
+  card.avoid =
+      "small models (each slice is at least a block), gradients whose blocks "
+      "mix very different magnitudes, checkpoints that must stay small";
+  return card;
+}
+
+}  // namespace
+
+HookRow Int8Row() {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  HookRow row;
+  row.description.name = "int8";
+  row.description.help = "8-bit gradients and averages with error feedback";
+  row.description.options = {
+      IntOption("start_step", 0, 0, kMax,
+                "steps of plain averages before compression starts"),
+      BoolOption("error_feedback", true, "send later what a step leaves out"),
+      IntOption("block", 256, 32, kMaxQuantisedBlock,
+                "elements that share a scale; fewer are more exact"),
+  };
+  row.description.card = Card();
+  row.make = [](std::string spec, OptionValues options, std::unique_ptr<Hook>) {
+    return MakeInt8Hook(std::move(spec), std::move(options));
+  };
+  return row;
+}
+
+std::unique_ptr<Hook> MakeInt8Hook(std::string spec, OptionValues options) {
+  return std::make_unique<Int8Hook>(std::move(spec), std::move(options));
+}
+
+int64_t Int8SliceBlocks(int64_t count, int world_size, int64_t block) {
+  const int64_t row = block * world_size;
+  return (count + row - 1) / row;
+}
+
+int64_t Int8PayloadBytes(int64_t count, int world_size, int64_t block) {
+  return (world_size + 1) *
+         QuantisedBytes(Int8SliceBlocks(count, world_size, block), block);
+}
+
+}  // namespace coxswain

@@ -1,0 +1,66 @@
+#ifndef COXSWAIN_HOOKS_INT8_INT8_ERRORS_H_
+#define COXSWAIN_HOOKS_INT8_INT8_ERRORS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "client/comm/tensor.h"
+
+namespace coxswain {
+
+// What the int8 hook has not sent yet of one parameter; T is the type it
+// computes in.
+template <typename T>
+struct Int8Errors {
+  // E1: of this rank's gradient; empty means zero.
+  std::vector<T> local;
+  // E2: of the average, in the elements from `begin` on, which this rank was
+  // the last to quantise; no other rank has one there.
+  int64_t begin = 0;
+  std::vector<T> average;
+};
+
+// E1 + W E2 of `count` elements: kept as E1 alone, it gives later sums over W
+// ranks the same share. Empty if both errors are.
+template <typename T>
+std::vector<T> Folded(const Int8Errors<T>& errors, int64_t count,
+                      int world_size) {
+  std::vector<T> folded = errors.local;
+  if (errors.average.empty()) return folded;
+  folded.resize(static_cast<size_t>(count), T{0});
+  T* to = folded.data() + errors.begin;
+  for (const T value : errors.average) {
+    *to++ += static_cast<T>(world_size) * value;
+  }
+  return folded;
+}
+
+// What the hook knows about one parameter. An exchange writes `staged`, Commit
+// swaps it in.
+template <typename T>
+struct Int8Parameter {
+  std::vector<int64_t> shape;
+  int64_t count = 0;
+  Int8Errors<T> current;
+  Int8Errors<T> staged;
+  bool is_staged = false;  // `staged` holds a step's outcome
+};
+
+// By name.
+template <typename T>
+using Int8Parameters = std::map<std::string, Int8Parameter<T>>;
+
+// Those that are computed in float and those in double.
+using AllInt8Parameters =
+    std::tuple<Int8Parameters<float>, Int8Parameters<double>>;
+
+template <typename T>
+constexpr DType kInt8ErrorType = sizeof(T) == sizeof(double) ? DType::kFloat64
+                                                             : DType::kFloat32;
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_HOOKS_INT8_INT8_ERRORS_H_

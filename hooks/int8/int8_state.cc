@@ -1,0 +1,235 @@
+#include "hooks/int8/int8_state.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "hooks/parameter_state.h"
+
+namespace coxswain {
+namespace {
+
+constexpr char kHook[] = "int8";
+constexpr char kError[] = "error";
+constexpr char kSlice[] = "slice";
+constexpr char kParameters[] = "parameters";
+constexpr char kWorldSize[] = "world_size";
+
+template <typename T>
+void AppendBytes(const T* values, size_t count, std::string& bytes) {
+  bytes.append(reinterpret_cast<const char*>(values), count * sizeof(T));
+}
+
+template <typename T>
+void SaveErrors(const Int8Parameters<T>& parameters, int rank, int world_size,
+                HookState& state) {
+  for (const auto& [name, one] : parameters) {
+    const Int8Errors<T>& errors = one.current;
+    std::vector<T> error = Folded(errors, one.count, world_size);
+    error.resize(static_cast<size_t>(one.count), T{0});
+    StateTensor tensor{absl::StrCat(kError, "/", rank), name, one.shape,
+                       kInt8ErrorType<T>, ""};
+    AppendBytes(error.data(), error.size(), tensor.data);
+    state.tensors.push_back(std::move(tensor));
+    const size_t count = errors.average.size();
+    if (count == 0) continue;
+    StateTensor slice{absl::StrCat(kSlice, "/", rank, "/", errors.begin),
+                      name,
+                      {2, static_cast<int64_t>(count)},
+                      kInt8ErrorType<T>,
+                      ""};
+    AppendBytes(errors.local.data() + errors.begin, count, slice.data);
+    AppendBytes(errors.average.data(), count, slice.data);
+    state.tensors.push_back(std::move(slice));
+  }
+}
+
+// The same parameters without errors.
+template <typename T>
+Int8Parameters<T> Emptied(const Int8Parameters<T>& parameters) {
+  Int8Parameters<T> emptied;
+  for (const auto& [name, one] : parameters) {
+    emptied[name].shape = one.shape;
+    emptied[name].count = one.count;
+  }
+  return emptied;
+}
+
+// What a tensor's kind says.
+struct Kind {
+  bool slice = false;
+  int from = 0;       // the rank that saved it
+  int64_t begin = 0;  // of a slice
+};
+
+absl::StatusOr<Kind> ParseKind(const StateTensor& tensor, int saved) {
+  const std::vector<std::string> words = absl::StrSplit(tensor.kind, '/');
+  Kind kind;
+  kind.slice = words[0] == kSlice;
+  const bool sound = words.size() == (kind.slice ? 3u : 2u) &&
+                     (kind.slice || words[0] == kError) &&
+                     absl::SimpleAtoi(words[1], &kind.from) && kind.from >= 0 &&
+                     kind.from < saved &&
+                     (!kind.slice || absl::SimpleAtoi(words[2], &kind.begin));
+  if (sound) return kind;
+  return UnfitTensor(
+      kHook, tensor,
+      absl::StrCat("is of no kind of a state that ", saved, " ranks saved"));
+}
+
+// Puts a state's tensors together for one rank: first all errors, then what
+// Complete does, then the slices.
+class Loader {
+ public:
+  // `saved` ranks saved the state.
+  Loader(int rank, int world_size, int saved)
+      : rank_(rank), same_(world_size == saved), saved_(saved) {}
+
+  template <typename T>
+  absl::Status AddError(const StateTensor& tensor, const Kind& kind,
+                        Int8Parameter<T>& one) {
+    COXSWAIN_ASSIGN_OR_RETURN(const std::vector<T> values,
+                              ReadTensor<T>(kHook, tensor, one.shape));
+    if (!ranks_[tensor.parameter].insert(kind.from).second) {
+      return UnfitTensor(kHook, tensor, "is there twice");
+    }
+    if (same_ && kind.from != rank_) return absl::OkStatus();
+    std::vector<T>& local = one.current.local;
+    local.resize(values.size(), T{0});
+    for (size_t i = 0; i < values.size(); ++i) local[i] += values[i];
+    return absl::OkStatus();
+  }
+
+  template <typename T>
+  absl::Status Complete(Int8Parameters<T>& parameters) {
+    for (auto& [name, one] : parameters) {
+      const size_t seen = ranks_[name].size();
+      if (seen != 0 && seen != static_cast<size_t>(saved_)) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "the saved int8 state does not fit: it has the error of ", name,
+            " of ", seen, " of ", saved_, " ranks"));
+      }
+      if (same_) continue;
+      for (T& value : one.current.local) value /= static_cast<T>(saved_);
+    }
+    return absl::OkStatus();
+  }
+
+  template <typename T>
+  absl::Status AddSlice(const StateTensor& tensor, const Kind& kind,
+                        Int8Parameter<T>& one) {
+    const int64_t count = tensor.shape.size() == 2 ? tensor.shape[1] : -1;
+    const bool inside =
+        kind.begin >= 0 && count >= 1 && kind.begin <= one.count - count;
+    if (!inside || ranks_[tensor.parameter].empty()) {
+      return UnfitTensor(kHook, tensor, "is no part of an error");
+    }
+    COXSWAIN_ASSIGN_OR_RETURN(const std::vector<T> values,
+                              ReadTensor<T>(kHook, tensor, {2, count}));
+    if (!same_ || kind.from != rank_) return absl::OkStatus();
+    Int8Errors<T>& errors = one.current;
+    std::copy_n(values.begin(), count, errors.local.begin() + kind.begin);
+    errors.begin = kind.begin;
+    errors.average.assign(values.begin() + count, values.end());
+    return absl::OkStatus();
+  }
+
+ private:
+  const int rank_;
+  const bool same_;
+  const int saved_;
+  std::map<std::string, std::set<int>> ranks_;  // with an error, by parameter
+};
+
+// Hands each tensor of that sort to `add`, with its parameter.
+template <typename Add>
+absl::Status ForEachTensor(const HookState& state, int saved, bool slices,
+                           AllInt8Parameters& loaded, const Add& add) {
+  for (const StateTensor& tensor : state.tensors) {
+    COXSWAIN_ASSIGN_OR_RETURN(const Kind kind, ParseKind(tensor, saved));
+    if (kind.slice != slices) continue;
+    auto& [floats, doubles] = loaded;
+    const auto narrow = floats.find(tensor.parameter);
+    const auto wide = doubles.find(tensor.parameter);
+    if (narrow != floats.end()) {
+      COXSWAIN_RETURN_IF_ERROR(add(tensor, kind, narrow->second));
+    } else if (wide != doubles.end()) {
+      COXSWAIN_RETURN_IF_ERROR(add(tensor, kind, wide->second));
+    } else {
+      return UnfitTensor(kHook, tensor, "belongs to no parameter");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> SavedWorldSize(const HookState& state) {
+  int saved = 0;
+  const auto found = state.options.find(kWorldSize);
+  if (found != state.options.end() && absl::SimpleAtoi(found->second, &saved) &&
+      saved >= 1) {
+    return saved;
+  }
+  return absl::FailedPreconditionError(
+      "the saved int8 state does not fit: it does not say how many ranks "
+      "saved it");
+}
+
+}  // namespace
+
+HookState SaveInt8State(const std::vector<ParameterSpec>& parameters,
+                        const AllInt8Parameters& current, bool with_errors,
+                        std::map<std::string, std::string> options, int rank,
+                        int world_size) {
+  HookState state;
+  if (rank == 0) {
+    state.options = std::move(options);
+    state.options[kWorldSize] = absl::StrCat(world_size);
+    state.options[kParameters] = ParameterLines(parameters);
+  }
+  if (!with_errors) return state;
+  SaveErrors(std::get<0>(current), rank, world_size, state);
+  SaveErrors(std::get<1>(current), rank, world_size, state);
+  return state;
+}
+
+absl::StatusOr<AllInt8Parameters> LoadInt8State(
+    const HookState& state, const std::vector<ParameterSpec>& parameters,
+    const AllInt8Parameters& current,
+    const std::map<std::string, std::string>& options, int rank,
+    int world_size) {
+  COXSWAIN_RETURN_IF_ERROR(CheckStateFits(kHook, state, parameters, options,
+                                          {"start_step", "block", kWorldSize}));
+  COXSWAIN_ASSIGN_OR_RETURN(const int saved, SavedWorldSize(state));
+  AllInt8Parameters loaded(Emptied(std::get<0>(current)),
+                           Emptied(std::get<1>(current)));
+  Loader loader(rank, world_size, saved);
+  COXSWAIN_RETURN_IF_ERROR(ForEachTensor(
+      state, saved, false, loaded,
+      [&loader](const StateTensor& tensor, const Kind& kind, auto& one) {
+        return loader.AddError(tensor, kind, one);
+      }));
+  COXSWAIN_RETURN_IF_ERROR(loader.Complete(std::get<0>(loaded)));
+  COXSWAIN_RETURN_IF_ERROR(loader.Complete(std::get<1>(loaded)));
+  COXSWAIN_RETURN_IF_ERROR(ForEachTensor(
+      state, saved, true, loaded,
+      [&loader](const StateTensor& tensor, const Kind& kind, auto& one) {
+        return loader.AddSlice(tensor, kind, one);
+      }));
+  if (saved != world_size && rank == 0 && !state.tensors.empty()) {
+    LogInfo("int8_errors_averaged",
+            {{"saved_by_ranks", saved},
+             {"ranks", world_size},
+             {"effect",
+              "all ranks go on from the mean error; results are "
+              "those of an uninterrupted run but for rounding to "
+              "8 bits"}});
+  }
+  return loaded;
+}
+
+}  // namespace coxswain

@@ -1,0 +1,170 @@
+#include "hooks/low_rank/batched_powersgd.h"
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "base/status_macros.h"
+#include "hooks/low_rank/batched_powersgd_exchange.h"
+#include "hooks/low_rank/bucket_matrices.h"
+#include "hooks/low_rank/low_rank_config.h"
+#include "hooks/low_rank/low_rank_hook.h"
+#include "hooks/parameter_state.h"
+
+namespace coxswain {
+namespace {
+
+// The tensors of parameters hold only errors that are in no bucket's matrix.
+class BatchedPowerSgdHook : public LowRankHook {
+ public:
+  BatchedPowerSgdHook(std::string spec, OptionValues options)
+      : LowRankHook("batched_powersgd", std::move(spec), std::move(options)) {}
+
+ protected:
+  int64_t RankOf(const ParameterSpec&) const override { return 0; }
+  bool KeepsError(int64_t) const override { return config().error_feedback; }
+
+  std::unique_ptr<Exchange> Compress(const Bucket& bucket,
+                                     Communicator& communicator,
+                                     const LowRankStep& step) override {
+    return bucket.data.dtype == DType::kFloat64
+               ? CompressAs<double>(bucket, communicator, step)
+               : CompressAs<float>(bucket, communicator, step);
+  }
+
+  std::variant<ErrorView<float>, ErrorView<double>> ErrorOf(
+      size_t parameter) const override {
+    const int number = static_cast<int>(parameter);
+    if (parameters()[parameter].dtype == DType::kFloat64) {
+      ErrorView<double> view;
+      if (std::get<1>(matrices_).Find(number, &view)) return view;
+    } else {
+      ErrorView<float> view;
+      if (std::get<0>(matrices_).Find(number, &view)) return view;
+    }
+    return LowRankHook::ErrorOf(parameter);
+  }
+
+  void EndStep(bool commit) override {
+    std::get<0>(matrices_).EndStep(commit);
+    std::get<1>(matrices_).EndStep(commit);
+    // What no bucket of a compressed step has taken is of other buckets.
+    const bool compressed =
+        !std::get<0>(matrices_).empty() || !std::get<1>(matrices_).empty();
+    if (commit && compressed) loaded_.clear();
+  }
+
+  void SaveFactors(HookState& state) const override {
+    std::get<0>(matrices_).SaveFactors(state);
+    std::get<1>(matrices_).SaveFactors(state);
+    // Those of buckets that have not been exchanged since.
+    state.tensors.insert(state.tensors.end(), loaded_.begin(), loaded_.end());
+  }
+
+  absl::Status LoadFactor(const StateTensor& saved, Tensors& tensors) override {
+    if (!absl::StartsWith(saved.kind, kBucketFactor)) {
+      return UnfitTensor(name(), saved, "is of an unknown kind");
+    }
+    const auto read = [&](const auto& tensor) -> absl::Status {
+      using T = std::decay_t<decltype(*tensor->now.x.data())>;
+      return ReadTensor<T>(name(), saved, saved.shape).status();
+    };
+    return std::visit(read,
+                      tensors[static_cast<size_t>(IndexOf(saved.parameter))]);
+  }
+
+  void BeforeOtherParameters() override {
+    std::get<0>(matrices_).Dissolve(Pointers<float>());
+    std::get<1>(matrices_).Dissolve(Pointers<double>());
+    loaded_.clear();
+  }
+
+  void AfterLoading(const HookState& state) override {
+    std::get<0>(matrices_).Clear();
+    std::get<1>(matrices_).Clear();
+    loaded_.clear();
+    for (const StateTensor& tensor : state.tensors) {
+      if (tensor.kind != kErrorKind) loaded_.push_back(tensor);
+    }
+  }
+
+ private:
+  template <typename T>
+  std::unique_ptr<Exchange> CompressAs(const Bucket& bucket,
+                                       Communicator& communicator,
+                                       const LowRankStep& step) {
+    LowRankTensor<T>& matrix = std::get<BucketMatrices<T>>(matrices_).For(
+        bucket, config().rank, config().error_feedback, Pointers<T>(), loaded_);
+    return MakeBatchedPowerSgdExchange(bucket, matrix, communicator, step);
+  }
+
+  // By registration index; null where the type is another.
+  template <typename T>
+  std::vector<LowRankTensor<T>*> Pointers() {
+    std::vector<LowRankTensor<T>*> pointers;
+    for (Tensor& any : tensors()) {
+      auto* tensor = std::get_if<std::unique_ptr<LowRankTensor<T>>>(&any);
+      pointers.push_back(tensor ? tensor->get() : nullptr);
+    }
+    return pointers;
+  }
+
+  std::tuple<BucketMatrices<float>, BucketMatrices<double>> matrices_;
+  std::vector<StateTensor> loaded_;  // Q of buckets that are yet to come
+};
+
+CostCard Card() {
+  CostCard card;
+  card.bytes =
+      "r (n + m) elements for a bucket, m = ceil(sqrt(N)), n = ceil(N / m): "
+      "about 2 r sqrt(N); in the gradients' own type. A step that is not "
+      "finite: 4 bytes a rank in place of Q";
+  card.collectives = "2 all-reduces";
+  card.memory =
+      "8 bytes an element (gradient plus error, committed and staged), and "
+      "2 r (n + 2 m) elements of factors; without error_feedback 2 r m "
+      "elements only. In flight what is sent";
+  card.numerics =
+      "very lossy: rows of the matrix are no rows of any parameter, and "
+      "vectors are compressed too; what a step leaves out is sent later. A "
+      "restart with other buckets goes on approximately only: the error "
+      "stays, Q is drawn anew";
+  card.avoid =
+      "never a default: usually of lower accuracy than powersgd. Try it only "
+      "where rank 1 is enough and bytes are what limits you";
+  return card;
+}
+
+absl::Status Check(const OptionValues& options) {
+  std::vector<std::string> remembers;
+  if (options.Bool("error_feedback")) remembers.push_back("error_feedback");
+  if (options.Bool("warm_start")) remembers.push_back("warm_start");
+  return CheckStartStep(options, remembers);
+}
+
+}  // namespace
+
+HookRow BatchedPowerSgdRow() {
+  HookRow row;
+  row.description.name = "batched_powersgd";
+  row.description.aliases = {"batched_power_sgd", "batched_powerSGD"};
+  row.description.help = "PowerSGD of each bucket as one matrix; not a default";
+  row.description.options = {
+      RankOption(1),         StartStepOption(), ErrorFeedbackOption(),
+      WarmStartOption(),     SeedOption(),      StatsEveryOption(),
+      OrthogonalizeOption(),
+  };
+  row.description.card = Card();
+  row.check = [](const OptionValues& options, bool) { return Check(options); };
+  row.make = [](std::string spec, OptionValues options, std::unique_ptr<Hook>) {
+    return std::make_unique<BatchedPowerSgdHook>(std::move(spec),
+                                                 std::move(options));
+  };
+  return row;
+}
+
+}  // namespace coxswain

@@ -1,0 +1,204 @@
+#include "hooks/low_rank/bucket_matrices.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+
+namespace coxswain {
+namespace {
+
+// Errors move piece by piece, to bound the memory.
+constexpr int64_t kPiece = 1 << 16;
+
+bool SameSlots(const std::vector<GradientSlot>& a,
+               const std::vector<GradientSlot>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const GradientSlot& x, const GradientSlot& y) {
+                      return x.parameter == y.parameter &&
+                             x.offset == y.offset && x.count == y.count;
+                    });
+}
+
+// The least s with s s >= count.
+int64_t RootAbove(int64_t count) {
+  int64_t s = static_cast<int64_t>(std::sqrt(static_cast<double>(count)));
+  while (s * s < count) ++s;
+  while (s > 0 && (s - 1) * (s - 1) >= count) --s;
+  return s;
+}
+
+template <typename T>
+void GiveShape(LowRankTensor<T>& tensor, int64_t count, int64_t rank) {
+  tensor.m = RootAbove(count);
+  tensor.n = count == 0 ? 0 : (count + tensor.m - 1) / tensor.m;
+  tensor.r = std::min({tensor.n, tensor.m, rank});
+  tensor.count = count;
+}
+
+// Takes a saved Q over, if it is of this bucket.
+template <typename T>
+void TakeFactor(const std::string& first, LowRankTensor<T>& tensor,
+                std::vector<StateTensor>& factors) {
+  const std::string kind = BucketFactorKind(tensor.name);
+  const std::vector<int64_t> shape = {tensor.r, tensor.m};
+  const auto found = std::find_if(
+      factors.begin(), factors.end(), [&](const StateTensor& factor) {
+        return factor.kind == kind && factor.parameter == first &&
+               factor.shape == shape && factor.dtype == kDTypeOf<T>;
+      });
+  if (found == factors.end()) return;
+  tensor.now.q.resize(found->data.size() / sizeof(T));
+  std::memcpy(tensor.now.q.data(), found->data.data(), found->data.size());
+  factors.erase(found);
+}
+
+}  // namespace
+
+std::string BucketFactorKind(const std::string& names) {
+  return absl::StrCat(kBucketFactor,
+                      absl::Hex(StableHash(names), absl::kZeroPad16));
+}
+
+template <typename T>
+typename BucketMatrices<T>::Matrix* BucketMatrices<T>::Known(
+    const Bucket& bucket) {
+  for (const auto& matrix : matrices_) {
+    if (SameSlots(matrix->slots, bucket.gradients)) return matrix.get();
+  }
+  return nullptr;
+}
+
+template <typename T>
+LowRankTensor<T>& BucketMatrices<T>::For(const Bucket& bucket, int64_t rank,
+                                         bool keeps_error,
+                                         const Tensors& tensors,
+                                         std::vector<StateTensor>& factors) {
+  if (Matrix* known = Known(bucket)) return known->tensor;
+  // Buckets that share a parameter with this one are of the past.
+  const auto shared = [&](const std::unique_ptr<Matrix>& matrix) {
+    for (const GradientSlot& old : matrix->slots) {
+      for (const GradientSlot& slot : bucket.gradients) {
+        if (old.parameter == slot.parameter) return true;
+      }
+    }
+    return false;
+  };
+  const auto past = std::stable_partition(
+      matrices_.begin(), matrices_.end(),
+      [&](const std::unique_ptr<Matrix>& matrix) { return !shared(matrix); });
+  for (auto matrix = past; matrix != matrices_.end(); ++matrix) {
+    MoveBack(**matrix, tensors);
+  }
+  matrices_.erase(past, matrices_.end());
+
+  auto made = std::make_unique<Matrix>();
+  made->slots = bucket.gradients;
+  for (const GradientSlot& slot : bucket.gradients) {
+    const std::string& name =
+        tensors[static_cast<size_t>(slot.parameter)]->name;
+    if (made->first.empty()) made->first = name;
+    absl::StrAppend(&made->tensor.name, name, "\n");
+  }
+  made->tensor.keeps_error = keeps_error;
+  GiveShape(made->tensor, bucket.data.count, rank);
+  TakeFactor(made->first, made->tensor, factors);
+  MoveIn(*made, tensors);
+  matrices_.push_back(std::move(made));
+  return matrices_.back()->tensor;
+}
+
+template <typename T>
+void BucketMatrices<T>::MoveBack(const Matrix& matrix, const Tensors& tensors) {
+  const LowRankMemory<T>& now = matrix.tensor.now;
+  if (!now.has_error) return;
+  ErrorView<T> view{now.x.data(), ErrorProduct(now, matrix.tensor.r),
+                    matrix.tensor.n, matrix.tensor.m, 0};
+  std::vector<double> piece(static_cast<size_t>(kPiece));
+  for (const GradientSlot& slot : matrix.slots) {
+    LowRankMemory<T>& own = tensors[static_cast<size_t>(slot.parameter)]->now;
+    own.x.Allocate(slot.count);
+    own.has_error = true;
+    view.offset = slot.offset;
+    for (int64_t begin = 0; begin < slot.count; begin += kPiece) {
+      const int64_t length = std::min(kPiece, slot.count - begin);
+      ReadError(view, begin, length, piece.data());
+      std::transform(piece.begin(), piece.begin() + length,
+                     own.x.data() + begin,
+                     [](double value) { return static_cast<T>(value); });
+    }
+  }
+}
+
+template <typename T>
+void BucketMatrices<T>::MoveIn(Matrix& matrix, const Tensors& tensors) {
+  LowRankMemory<T>& now = matrix.tensor.now;
+  const GradientSlot* last = nullptr;
+  for (const GradientSlot& slot : matrix.slots) {
+    now.has_error |=
+        tensors[static_cast<size_t>(slot.parameter)]->now.has_error;
+    last = &slot;
+  }
+  if (!now.has_error) return;
+  const int64_t count = last->offset + last->count;
+  now.x.Allocate(count);
+  std::fill_n(now.x.data(), count, T{0});
+  for (const GradientSlot& slot : matrix.slots) {
+    LowRankMemory<T>& own = tensors[static_cast<size_t>(slot.parameter)]->now;
+    if (!own.has_error) continue;
+    std::copy_n(own.x.data(), slot.count, now.x.data() + slot.offset);
+    own = LowRankMemory<T>();
+  }
+}
+
+template <typename T>
+const ErrorView<T>* BucketMatrices<T>::Find(int parameter,
+                                            ErrorView<T>* view) const {
+  for (const auto& matrix : matrices_) {
+    for (const GradientSlot& slot : matrix->slots) {
+      if (slot.parameter != parameter) continue;
+      *view = ErrorView<T>();
+      const LowRankTensor<T>& tensor = matrix->tensor;
+      if (tensor.now.has_error) {
+        *view = {tensor.now.x.data(), ErrorProduct(tensor.now, tensor.r),
+                 tensor.n, tensor.m, slot.offset};
+      }
+      return view;
+    }
+  }
+  return nullptr;
+}
+
+template <typename T>
+void BucketMatrices<T>::EndStep(bool commit) {
+  for (const auto& matrix : matrices_) {
+    LowRankTensor<T>& tensor = matrix->tensor;
+    if (tensor.staged && commit) std::swap(tensor.now, tensor.next);
+    tensor.staged = false;
+  }
+}
+
+template <typename T>
+void BucketMatrices<T>::SaveFactors(HookState& state) const {
+  for (const auto& matrix : matrices_) {
+    const LowRankTensor<T>& tensor = matrix->tensor;
+    if (tensor.now.q.empty()) continue;
+    state.tensors.push_back(MakeStateTensor(BucketFactorKind(tensor.name),
+                                            matrix->first, {tensor.r, tensor.m},
+                                            tensor.now.q));
+  }
+}
+
+template <typename T>
+void BucketMatrices<T>::Dissolve(const Tensors& tensors) {
+  for (const auto& matrix : matrices_) MoveBack(*matrix, tensors);
+  Clear();
+}
+
+template class BucketMatrices<float>;
+template class BucketMatrices<double>;
+
+}  // namespace coxswain

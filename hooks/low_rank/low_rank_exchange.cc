@@ -1,0 +1,111 @@
+#include "hooks/low_rank/low_rank_exchange.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "hooks/kernels/elementwise.h"
+#include "hooks/narrow.h"
+
+namespace coxswain {
+namespace {
+
+size_t Size(int64_t count) { return static_cast<size_t>(count); }
+
+}  // namespace
+
+template <typename T>
+LowRankExchange<T>::LowRankExchange(const Bucket& bucket,
+                                    Communicator& communicator,
+                                    const LowRankStep& step)
+    : bucket_(bucket),
+      step_(step),
+      scratch_(step.scratch),
+      communicator_(&communicator) {
+  if (IsWide(bucket.data.dtype)) return;
+  narrow_.emplace(communicator, bucket.data.dtype, scratch_);
+  communicator_ = &*narrow_;
+}
+
+template <typename T>
+WorkPtr LowRankExchange<T>::Send(const std::shared_ptr<T>& data,
+                                 int64_t count) {
+  if (count == 0) return Work::Ended(absl::OkStatus());
+  WorkPtr work =
+      communicator_->AllReduce(Span{data.get(), count, kDTypeOf<T>, Device()});
+  work->OnDone([keep = data](const absl::Status&) {});
+  return work;
+}
+
+template <typename T>
+WorkPtr LowRankExchange<T>::SendReport() {
+  search_.emplace(bucket_, step_.parameters);
+  return search_->Start(*communicator_);
+}
+
+template <typename T>
+bool LowRankExchange<T>::FinishPoisoned() {
+  step_.report.poisoned = true;
+  FillWithNan(bucket_.data);
+  if (!search_.has_value()) return false;
+  std::vector<NonFiniteGradient> found = search_->Found();
+  for (NonFiniteGradient& gradient : found) {
+    step_.report.non_finite.push_back(std::move(gradient));
+  }
+  return found.empty();
+}
+
+template <typename T>
+bool LowRankExchange<T>::AllFinite(const T* values, int64_t count) {
+  return CountNonFinite(values, count) == 0;
+}
+
+template <typename T>
+void LowRankExchange<T>::Guard(T* factors, int64_t count) {
+  constexpr T kLimit = std::numeric_limits<T>::max() / 256;
+  T largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::abs(factors[i]));
+  }
+  if (largest > kLimit) factors[0] = std::numeric_limits<T>::quiet_NaN();
+}
+
+template <typename T>
+void LowRankExchange<T>::Average(T* values, int64_t count) const {
+  const int ranks = communicator_->size();
+  if (ranks > 1) Divide(values, count, static_cast<T>(ranks));
+}
+
+template <typename T>
+void LoadGradient(const Span& gradient, T* out) {
+  if (gradient.count == 0) return;
+  if (IsWide(gradient.dtype)) {
+    std::memcpy(out, gradient.data, Size(gradient.bytes()));
+  } else {
+    WidenSpan(static_cast<const uint16_t*>(gradient.data), gradient.dtype,
+              Span{out, gradient.count, kDTypeOf<T>, gradient.device});
+  }
+}
+
+template <typename T>
+void StoreGradient(const T* values, const Span& gradient) {
+  if (gradient.count == 0) return;
+  if (IsWide(gradient.dtype)) {
+    std::memcpy(gradient.data, values, Size(gradient.bytes()));
+  } else {
+    T* source = const_cast<T*>(values);  // a Span has no read-only form
+    NarrowSpan(Span{source, gradient.count, kDTypeOf<T>, gradient.device},
+               gradient.dtype, static_cast<uint16_t*>(gradient.data));
+  }
+}
+
+template class LowRankExchange<float>;
+template class LowRankExchange<double>;
+template void LoadGradient<float>(const Span&, float*);
+template void LoadGradient<double>(const Span&, double*);
+template void StoreGradient<float>(const float*, const Span&);
+template void StoreGradient<double>(const double*, const Span&);
+
+}  // namespace coxswain

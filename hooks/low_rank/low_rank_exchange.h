@@ -1,0 +1,89 @@
+#ifndef COXSWAIN_HOOKS_LOW_RANK_LOW_RANK_EXCHANGE_H_
+#define COXSWAIN_HOOKS_LOW_RANK_LOW_RANK_EXCHANGE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "client/comm/communicator.h"
+#include "client/reduce/bucket.h"
+#include "client/reduce/hook.h"
+#include "hooks/low_rank/low_rank_config.h"
+#include "hooks/low_rank/low_rank_tensor.h"
+#include "hooks/narrow_communicator.h"
+#include "hooks/non_finite.h"
+#include "hooks/scratch.h"
+
+namespace coxswain {
+
+// What the exchanges of a step tell their hook.
+struct LowRankReport {
+  bool poisoned = false;
+  std::vector<NonFiniteGradient> non_finite;
+  int64_t elements = 0;  // of the gradients
+  int64_t sent = 0;      // elements handed to collectives instead
+};
+
+// What a hook lends to the exchanges of a step; it outlives them.
+struct LowRankStep {
+  const LowRankConfig& config;
+  const std::vector<ParameterSpec>& parameters;  // of the model
+  ScratchPool& scratch;
+  LowRankReport& report;
+  int64_t number = 0;  // committed steps before this one
+};
+
+// What the exchanges of the low-rank hooks share. T is float, or double if
+// the gradients are. 16-bit gradients travel in their own type.
+//
+// Nobody looks for infinities before the first collective: they make the
+// factors that are sent not finite, and so their sum, on all ranks. Those scan
+// the sum and so agree that the step is poisoned. SendReport then lets them
+// tell whose gradients it were, by an int32 per rank, which no 16-bit wrapper
+// rounds. FinishPoisoned fills the bucket with NaN.
+template <typename T>
+class LowRankExchange : public Exchange {
+ protected:
+  LowRankExchange(const Bucket& bucket, Communicator& communicator,
+                  const LowRankStep& step);
+
+  // Sums over the ranks; the memory is kept until the back end is done with
+  // it, even if this exchange is given up before. Nothing if it is empty.
+  WorkPtr Send(const std::shared_ptr<T>& data, int64_t count);
+
+  // While the bucket still holds this rank's gradients.
+  WorkPtr SendReport();
+  // After SendReport, or without if the second sum has overflowed. True if no
+  // gradient is to blame although the first one was not finite: a sum has
+  // overflowed, or an error has.
+  bool FinishPoisoned();
+
+  static bool AllFinite(const T* values, int64_t count);
+  // Poisons the step if this rank's factors are so near to the largest number
+  // that the error which follows from them may overflow. Their sum does not
+  // tell: other ranks' may cancel them.
+  static void Guard(T* factors, int64_t count);
+  // values[i] /= number of ranks.
+  void Average(T* values, int64_t count) const;
+
+  const Bucket bucket_;
+  const LowRankStep step_;
+  ScratchPool& scratch_;
+
+ private:
+  Communicator* communicator_;  // what was given, or narrow_
+  std::optional<NarrowCommunicator> narrow_;
+  std::optional<NonFiniteSearch> search_;  // SendReport's
+};
+
+// out = gradient, widened if need be.
+template <typename T>
+void LoadGradient(const Span& gradient, T* out);
+// gradient = values, narrowed if need be.
+template <typename T>
+void StoreGradient(const T* values, const Span& gradient);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_HOOKS_LOW_RANK_LOW_RANK_EXCHANGE_H_

@@ -1,0 +1,133 @@
+#ifndef COXSWAIN_HOOKS_LOW_RANK_LOW_RANK_HOOK_H_
+#define COXSWAIN_HOOKS_LOW_RANK_LOW_RANK_HOOK_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "client/reduce/hook.h"
+#include "hooks/low_rank/low_rank_config.h"
+#include "hooks/low_rank/low_rank_exchange.h"
+#include "hooks/low_rank/low_rank_state.h"
+#include "hooks/low_rank/low_rank_tensor.h"
+#include "hooks/options.h"
+#include "hooks/scratch.h"
+
+namespace coxswain {
+
+// What the low-rank hooks have in common: plain averages before start_step,
+// the transaction of a step, what is reported of it, and the state. A hook
+// says how its parameters are laid out and makes the exchanges of its buckets.
+class LowRankHook : public Hook {
+ public:
+  // `name` is the hook's, for messages.
+  LowRankHook(std::string name, std::string spec, OptionValues options);
+
+  std::string spec() const final { return spec_; }
+  absl::Status Configure(const std::vector<ParameterSpec>& parameters,
+                         int world_size) final;
+  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
+      const Bucket& bucket, Communicator& communicator) final;
+  absl::Status Commit() final;
+  void Rollback() final;
+  int64_t step() const final { return step_; }
+  bool started() const final { return step_ >= config_.start_step; }
+  std::vector<NonFiniteGradient> non_finite() const final {
+    return report_.non_finite;
+  }
+  absl::StatusOr<HookState> SaveState(Communicator& communicator) final;
+  absl::Status LoadState(const HookState& state, int rank,
+                         int world_size) final;
+
+ protected:
+  // One for each parameter, of the type that it is computed in.
+  using Tensor = std::variant<std::unique_ptr<LowRankTensor<float>>,
+                              std::unique_ptr<LowRankTensor<double>>>;
+  using Tensors = std::vector<Tensor>;
+
+  // Those of a bucket's gradients.
+  template <typename T>
+  std::vector<LowRankTensor<T>*> TensorsOf(const Bucket& bucket) {
+    std::vector<LowRankTensor<T>*> found;
+    for (const GradientSlot& slot : bucket.gradients) {
+      const Tensor& any = tensors_[static_cast<size_t>(slot.parameter)];
+      found.push_back(std::get<std::unique_ptr<LowRankTensor<T>>>(any).get());
+    }
+    return found;
+  }
+
+  // Columns of the factors of a parameter; 0 if it has no factors of its own.
+  virtual int64_t RankOf(const ParameterSpec& parameter) const = 0;
+  // Whether something of a parameter is sent later.
+  virtual bool KeepsError(int64_t rank_of_parameter) const = 0;
+
+  // The exchange of a bucket in a compressed step.
+  virtual std::unique_ptr<Exchange> Compress(const Bucket& bucket,
+                                             Communicator& communicator,
+                                             const LowRankStep& step) = 0;
+
+  // Where a parameter's committed error stands.
+  virtual std::variant<ErrorView<float>, ErrorView<double>> ErrorOf(
+      size_t parameter) const;
+  // The committed factors.
+  virtual void SaveFactors(HookState& state) const;
+  // Takes a factor over into `tensors`, which are to replace those of now.
+  // Changes nothing else; the parameter exists.
+  virtual absl::Status LoadFactor(const StateTensor& saved, Tensors& tensors);
+
+  // Makes what a step staged the state of now, or forgets it.
+  virtual void EndStep(bool commit);
+  // Before tensors() are replaced by those of other parameters.
+  virtual void BeforeOtherParameters() {}
+  // After tensors() have been replaced by those of a state.
+  virtual void AfterLoading(const HookState&) {}
+
+  const LowRankConfig& config() const { return config_; }
+  const std::vector<ParameterSpec>& parameters() const { return parameters_; }
+  const std::string& name() const { return name_; }
+  Tensors& tensors() { return tensors_; }
+  const Tensors& tensors() const { return tensors_; }
+  // The registration index of a parameter; -1 if there is none of that name.
+  int IndexOf(const std::string& name) const;
+
+ private:
+  Tensor MakeTensor(const ParameterSpec& parameter) const;
+  absl::Status LoadError(const StateTensor& saved, int share, Tensors& tensors);
+  std::vector<ErrorSource> ErrorSources() const;
+  // The rank that keeps each parameter's mean error, by name.
+  std::map<std::string, int> Owners(int world_size) const;
+  void LogPoisoned() const;
+  void LogSavings();
+
+  const std::string name_;
+  const std::string spec_;
+  const OptionValues options_;
+  const LowRankConfig config_;
+  std::vector<ParameterSpec> parameters_;
+  std::map<std::string, int> indices_;  // of the parameters, by name
+  Tensors tensors_;                     // by registration index
+  int64_t step_ = 0;
+  ScratchPool scratch_;
+
+  bool open_ = false;     // between the first Prepare and the end of a step
+  LowRankReport report_;  // of the step prepared last
+  int rank_ = 0;
+  int64_t compressed_steps_ = 0;
+  int64_t elements_ = 0;  // of all compressed steps
+  int64_t sent_ = 0;
+};
+
+// Swaps in what a step has staged in a tensor, or forgets it.
+template <typename T>
+void EndStepOf(LowRankTensor<T>& tensor, bool commit) {
+  if (tensor.staged && commit) std::swap(tensor.now, tensor.next);
+  tensor.staged = false;
+}
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_HOOKS_LOW_RANK_LOW_RANK_HOOK_H_

@@ -1,0 +1,245 @@
+#include "hooks/low_rank/low_rank_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "hooks/kernels/elementwise.h"
+
+namespace coxswain {
+namespace {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "StateTensor holds little-endian bytes");
+
+// Errors are computed and averaged piece by piece, to bound the memory.
+constexpr int64_t kPiece = 1 << 20;
+// The back end's own timeout comes first.
+constexpr absl::Duration kCollectiveTimeout = absl::Minutes(30);
+
+size_t Size(int64_t count) { return static_cast<size_t>(count); }
+
+// Some rows of some columns of a factor.
+template <typename T>
+std::vector<T> Rows(const T* factor, int64_t n, int64_t r, int64_t first,
+                    int64_t rows) {
+  std::vector<T> out;
+  out.reserve(Size(rows * r));
+  for (int64_t k = 0; k < r; ++k) {
+    const T* column = factor + k * n + first;
+    out.insert(out.end(), column, column + rows);
+  }
+  return out;
+}
+
+// A block of x - product, which is consecutive in x: whole rows, or a part of
+// one.
+template <typename T>
+void ReadBlock(const ErrorView<T>& error, int64_t row, int64_t rows,
+               int64_t column, int64_t columns, double* out) {
+  const int64_t r = error.product.r;
+  const std::vector<T> p = Rows(error.product.p, error.n, r, row, rows);
+  const std::vector<T> q = Rows(error.product.q, error.m, r, column, columns);
+  std::vector<T> values(Size(rows * columns));
+  SubtractProduct(error.x + row * error.m + column,
+                  LowRankProduct<T>{p.data(), q.data(), r}, values.data(), rows,
+                  columns);
+  std::copy(values.begin(), values.end(), out);
+}
+
+// Sums in place over the ranks. The memory is kept until the back end is done
+// with it, whatever this wait comes to.
+absl::Status Sum(const std::shared_ptr<std::vector<double>>& values,
+                 Communicator& communicator) {
+  if (values->empty()) return absl::OkStatus();
+  const Span span{values->data(), static_cast<int64_t>(values->size()),
+                  DType::kFloat64, Device()};
+  const WorkPtr work = communicator.AllReduce(span);
+  work->OnDone([values](const absl::Status&) {});
+  return work->Wait(kCollectiveTimeout);
+}
+
+template <typename T>
+void AppendValues(const std::vector<double>& values, std::string& bytes) {
+  for (const double value : values) {
+    const T narrow = static_cast<T>(value);
+    bytes.append(reinterpret_cast<const char*>(&narrow), sizeof(narrow));
+  }
+}
+
+// Collective. The bytes of the mean error; empty if this rank is not to keep
+// it.
+template <typename T>
+absl::StatusOr<std::string> MeanError(const ErrorView<T>& error, int64_t count,
+                                      bool keep, Communicator& communicator) {
+  std::string bytes;
+  for (int64_t begin = 0; begin < count; begin += kPiece) {
+    const int64_t length = std::min(kPiece, count - begin);
+    auto piece = std::make_shared<std::vector<double>>(Size(length), 0.0);
+    ReadError(error, begin, length, piece->data());
+    COXSWAIN_RETURN_IF_ERROR(Sum(piece, communicator));
+    if (!keep) continue;
+    Divide(piece->data(), length, communicator.size());
+    AppendValues<T>(*piece, bytes);
+  }
+  return bytes;
+}
+
+// Collective. Which of them have an error on any rank.
+absl::StatusOr<std::vector<bool>> AnyError(
+    const std::vector<ErrorSource>& sources, Communicator& communicator) {
+  auto flags = std::make_shared<std::vector<double>>();
+  for (const ErrorSource& source : sources) {
+    const bool has = std::visit(
+        [](const auto& error) { return error.x != nullptr; }, source.error);
+    flags->push_back(has ? 1 : 0);
+  }
+  COXSWAIN_RETURN_IF_ERROR(Sum(flags, communicator));
+  std::vector<bool> any;
+  for (const double flag : *flags) any.push_back(flag != 0);
+  return any;
+}
+
+}  // namespace
+
+template <typename T>
+void ReadError(const ErrorView<T>& error, int64_t begin, int64_t length,
+               double* out) {
+  if (length == 0) return;
+  if (error.x == nullptr) {
+    std::fill_n(out, length, 0.0);
+    return;
+  }
+  int64_t from = error.offset + begin;
+  const int64_t end = from + length;
+  if (error.product.r == 0) {
+    std::copy_n(error.x + from, length, out);
+    return;
+  }
+  while (from < end) {
+    const int64_t row = from / error.m;
+    const int64_t column = from % error.m;
+    const bool whole_rows = column == 0 && end - from >= error.m;
+    const int64_t rows = whole_rows ? (end - from) / error.m : 1;
+    const int64_t columns =
+        whole_rows ? error.m : std::min(end - from, error.m - column);
+    ReadBlock(error, row, rows, column, columns, out);
+    from += rows * columns;
+    out += rows * columns;
+  }
+}
+
+template <typename T>
+ErrorView<T> ErrorViewOf(const LowRankTensor<T>& tensor) {
+  const LowRankMemory<T>& now = tensor.now;
+  if (!now.has_error) return {};
+  return {now.x.data(), ErrorProduct(now, tensor.r), tensor.n, tensor.m, 0};
+}
+
+template <typename T>
+void DropOverflow(LowRankTensor<T>& tensor) {
+  const ErrorView<T> view = ErrorViewOf(tensor);
+  if (view.x == nullptr) return;
+  AlignedArray<T> repaired;
+  repaired.Allocate(tensor.count);
+  std::vector<double> piece(Size(std::min(kPiece, tensor.count)));
+  int64_t dropped = 0;
+  for (int64_t begin = 0; begin < tensor.count; begin += kPiece) {
+    const int64_t length = std::min(kPiece, tensor.count - begin);
+    ReadError(view, begin, length, piece.data());
+    for (int64_t i = 0; i < length; ++i) {
+      const double value = piece[Size(i)];
+      const bool sound = std::isfinite(value);
+      repaired.data()[begin + i] = sound ? static_cast<T>(value) : T{0};
+      dropped += sound ? 0 : 1;
+    }
+  }
+  if (dropped == 0) return;
+  LogWarning("error_overflowed",
+             {{"tensor", tensor.name}, {"elements_dropped", dropped}});
+  tensor.now.x = std::move(repaired);
+  tensor.now.error_p.clear();
+  tensor.now.error_q.clear();
+}
+
+absl::Status SaveErrors(const std::vector<ErrorSource>& sources,
+                        Communicator& communicator, HookState& state) {
+  std::vector<const ParameterSpec*> parameters;
+  for (const ErrorSource& source : sources) {
+    parameters.push_back(source.parameter);
+  }
+  const std::vector<int> owners = ShardOwners(parameters, communicator.size());
+  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<bool> any,
+                            AnyError(sources, communicator));
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (!any[i]) continue;
+    const ParameterSpec& parameter = *parameters[i];
+    const bool keep = owners[i] == communicator.rank();
+    COXSWAIN_ASSIGN_OR_RETURN(std::string bytes,
+                              std::visit(
+                                  [&](const auto& error) {
+                                    return MeanError(error, parameter.count(),
+                                                     keep, communicator);
+                                  },
+                                  sources[i].error));
+    if (!keep) continue;
+    const bool wide = parameter.dtype == DType::kFloat64;
+    state.tensors.push_back({kErrorKind, parameter.name, parameter.shape,
+                             wide ? DType::kFloat64 : DType::kFloat32,
+                             std::move(bytes)});
+  }
+  return absl::OkStatus();
+}
+
+std::vector<int> ShardOwners(
+    const std::vector<const ParameterSpec*>& parameters, int world_size) {
+  std::vector<double> sizes;
+  double total = 0;
+  for (const ParameterSpec* parameter : parameters) {
+    const bool wide = parameter->dtype == DType::kFloat64;
+    sizes.push_back(static_cast<double>(parameter->count()) * (wide ? 8 : 4));
+    total += sizes.back();
+  }
+  std::vector<int> owners;
+  double before = 0;
+  for (const double bytes : sizes) {
+    const double middle = before + bytes / 2;
+    const double share = total > 0 ? middle * world_size / total : 0;
+    owners.push_back(std::min(static_cast<int>(share), world_size - 1));
+    before += bytes;
+  }
+  return owners;
+}
+
+template <typename T>
+StateTensor MakeStateTensor(absl::string_view kind, absl::string_view parameter,
+                            std::vector<int64_t> shape,
+                            const std::vector<T>& values) {
+  return {std::string(kind), std::string(parameter), std::move(shape),
+          kDTypeOf<T>,
+          std::string(reinterpret_cast<const char*>(values.data()),
+                      values.size() * sizeof(T))};
+}
+
+template ErrorView<float> ErrorViewOf<float>(const LowRankTensor<float>&);
+template ErrorView<double> ErrorViewOf<double>(const LowRankTensor<double>&);
+template void DropOverflow<float>(LowRankTensor<float>&);
+template void DropOverflow<double>(LowRankTensor<double>&);
+template void ReadError<float>(const ErrorView<float>&, int64_t, int64_t,
+                               double*);
+template void ReadError<double>(const ErrorView<double>&, int64_t, int64_t,
+                                double*);
+template StateTensor MakeStateTensor<float>(absl::string_view,
+                                            absl::string_view,
+                                            std::vector<int64_t>,
+                                            const std::vector<float>&);
+template StateTensor MakeStateTensor<double>(absl::string_view,
+                                             absl::string_view,
+                                             std::vector<int64_t>,
+                                             const std::vector<double>&);
+
+}  // namespace coxswain

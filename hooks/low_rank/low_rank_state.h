@@ -1,0 +1,80 @@
+#ifndef COXSWAIN_HOOKS_LOW_RANK_LOW_RANK_STATE_H_
+#define COXSWAIN_HOOKS_LOW_RANK_LOW_RANK_STATE_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/comm/communicator.h"
+#include "client/reduce/bucket.h"
+#include "client/reduce/hook_state.h"
+#include "hooks/kernels/low_rank.h"
+#include "hooks/low_rank/low_rank_tensor.h"
+
+namespace coxswain {
+
+// The low-rank hooks' part of a checkpoint:
+//   options   each option's value, and "parameters": a line for each parameter
+//             of the model, "name float32[3,4]" (rank 0's shard)
+//   "error"   the mean over the ranks of a parameter's error, in its shape; in
+//             one rank's shard, absent if it is zero on all ranks
+//   factors   as each hook says (rank 0's shard)
+// Errors are float32, or float64 where the parameter is.
+
+constexpr char kErrorKind[] = "error";
+
+// Where a parameter's error is to be read: the elements from `offset` on of
+// x - product, which is n x m by rows. Zero if x is null.
+template <typename T>
+struct ErrorView {
+  const T* x = nullptr;
+  LowRankProduct<T> product;
+  int64_t n = 0;
+  int64_t m = 0;
+  int64_t offset = 0;
+};
+
+// out[i] = element begin + i of the error, i < length. No more of the product
+// is computed than that.
+template <typename T>
+void ReadError(const ErrorView<T>& error, int64_t begin, int64_t length,
+               double* out);
+
+// The committed error of a whole tensor.
+template <typename T>
+ErrorView<T> ErrorViewOf(const LowRankTensor<T>& tensor);
+
+// Between steps of gradients near the largest number, an error may overflow
+// although nothing else does. It would make all later steps not finite; the
+// elements in question are set to zero. Does nothing if there are none.
+template <typename T>
+void DropOverflow(LowRankTensor<T>& tensor);
+
+// A parameter that may have an error.
+struct ErrorSource {
+  const ParameterSpec* parameter = nullptr;
+  std::variant<ErrorView<float>, ErrorView<double>> error;
+};
+
+// Collective. Appends this rank's shard of the mean errors; `sources` are in
+// registration order, the same parameters on all ranks.
+absl::Status SaveErrors(const std::vector<ErrorSource>& sources,
+                        Communicator& communicator, HookState& state);
+
+// The rank that keeps each one's mean error: runs of parameters of about equal
+// bytes. `parameters` as the sources above.
+std::vector<int> ShardOwners(
+    const std::vector<const ParameterSpec*>& parameters, int world_size);
+
+template <typename T>
+StateTensor MakeStateTensor(absl::string_view kind, absl::string_view parameter,
+                            std::vector<int64_t> shape,
+                            const std::vector<T>& values);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_HOOKS_LOW_RANK_LOW_RANK_STATE_H_

@@ -1,0 +1,252 @@
+#include "hooks/stats.h"
+
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/logging.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "hooks/kernels/elementwise.h"
+
+namespace coxswain {
+namespace {
+
+// All exponent bits set: an infinity or NaN of 16 bits.
+bool HasNonFinite(const uint16_t* values, int64_t count, uint16_t exponent) {
+  for (int64_t i = 0; i < count; ++i) {
+    if ((values[i] & exponent) == exponent) return true;
+  }
+  return false;
+}
+
+bool HasNonFinite(const Span& span) {
+  if (span.device.kind != Device::Kind::kCpu) return false;
+  switch (span.dtype) {
+    case DType::kFloat32:
+      return CountNonFinite(static_cast<const float*>(span.data), span.count);
+    case DType::kFloat64:
+      return CountNonFinite(static_cast<const double*>(span.data), span.count);
+    case DType::kFloat16:
+      return HasNonFinite(static_cast<const uint16_t*>(span.data), span.count,
+                          0x7c00);
+    case DType::kBFloat16:
+      return HasNonFinite(static_cast<const uint16_t*>(span.data), span.count,
+                          0x7f80);
+    default:
+      return false;
+  }
+}
+
+// What one step adds.
+struct StepCount {
+  bool begun = false;
+  bool non_finite = false;
+  int rank = 0;
+  int64_t payload_bytes = 0;
+  int64_t collectives = 0;
+  int64_t gradient_bytes = 0;
+};
+
+// Adds what a communicator counts between construction and destruction. All
+// collectives are started by the thread that holds this, so they are h's.
+class Metered {
+ public:
+  Metered(const Communicator& communicator, StepCount& step)
+      : communicator_(communicator),
+        step_(step),
+        payload_bytes_(communicator.payload_bytes()),
+        collectives_(communicator.sequence()) {}
+  ~Metered() {
+    step_.payload_bytes += communicator_.payload_bytes() - payload_bytes_;
+    step_.collectives += communicator_.sequence() - collectives_;
+  }
+  Metered(const Metered&) = delete;
+  Metered& operator=(const Metered&) = delete;
+
+ private:
+  const Communicator& communicator_;
+  StepCount& step_;
+  const int64_t payload_bytes_;
+  const int64_t collectives_;
+};
+
+class StatsExchange : public Exchange {
+ public:
+  StatsExchange(std::unique_ptr<Exchange> inner, Span data,
+                const Communicator& communicator, StepCount& step)
+      : inner_(std::move(inner)),
+        data_(data),
+        communicator_(communicator),
+        step_(step) {}
+
+  absl::StatusOr<WorkPtr> Advance() override {
+    absl::StatusOr<WorkPtr> work;
+    {
+      Metered metered(communicator_, step_);
+      work = inner_->Advance();
+    }
+    if (work.ok() && *work == nullptr) step_.non_finite |= HasNonFinite(data_);
+    return work;
+  }
+
+ private:
+  const std::unique_ptr<Exchange> inner_;
+  const Span data_;
+  const Communicator& communicator_;
+  StepCount& step_;
+};
+
+class StatsHook : public Hook {
+ public:
+  StatsHook(std::string spec, int64_t every, std::unique_ptr<Hook> inner)
+      : spec_(std::move(spec)), every_(every), inner_(std::move(inner)) {}
+
+  std::string spec() const override { return spec_; }
+
+  absl::Status Configure(const std::vector<ParameterSpec>& parameters,
+                         int world_size) override {
+    return inner_->Configure(parameters, world_size);
+  }
+
+  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
+      const Bucket& bucket, Communicator& communicator) override {
+    step_.begun = true;
+    step_.rank = communicator.rank();
+    step_.gradient_bytes += bucket.data.bytes();
+    Metered metered(communicator, step_);
+    COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Exchange> exchange,
+                              inner_->Prepare(bucket, communicator));
+    return std::make_unique<StatsExchange>(std::move(exchange), bucket.data,
+                                           communicator, step_);
+  }
+
+  absl::Status Commit() override {
+    COXSWAIN_RETURN_IF_ERROR(inner_->Commit());
+    const StepCount step = EndStep();
+    MutexLock lock(&mutex_);
+    ++total_.steps;
+    total_.payload_bytes += step.payload_bytes;
+    total_.collectives += step.collectives;
+    total_.gradient_bytes += step.gradient_bytes;
+    if (total_.steps % every_ == 0) {
+      if (step.rank == 0) Log();
+      logged_ = total_;
+    }
+    return absl::OkStatus();
+  }
+
+  void Rollback() override {
+    inner_->Rollback();
+    const StepCount step = EndStep();
+    MutexLock lock(&mutex_);
+    if (step.begun) ++total_.rolled_back;
+  }
+
+  int64_t step() const override { return inner_->step(); }
+  bool started() const override { return inner_->started(); }
+  bool needs_averager() const override { return inner_->needs_averager(); }
+  std::vector<NonFiniteGradient> non_finite() const override {
+    return inner_->non_finite();
+  }
+
+  absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
+    return inner_->SaveState(communicator);
+  }
+  absl::Status LoadState(const HookState& state, int rank,
+                         int world_size) override {
+    return inner_->LoadState(state, rank, world_size);
+  }
+
+  HookStats stats() const {
+    MutexLock lock(&mutex_);
+    return total_;
+  }
+
+ private:
+  // What the step in progress came to; the next one begins.
+  StepCount EndStep() {
+    const StepCount step = std::exchange(step_, StepCount());
+    MutexLock lock(&mutex_);
+    if (step.non_finite || (step.begun && !inner_->non_finite().empty())) {
+      ++total_.non_finite;
+    }
+    return step;
+  }
+
+  // What was added since the last line.
+  void Log() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    HookStats window = total_;
+    window.payload_bytes -= logged_.payload_bytes;
+    window.gradient_bytes -= logged_.gradient_bytes;
+    window.collectives -= logged_.collectives;
+    const auto per_step = [&](int64_t value) {
+      return absl::StrFormat(
+          "%.1f", static_cast<double>(value) / static_cast<double>(every_));
+    };
+    LogInfo("hook_stats",
+            {{"hook", inner_->spec()},
+             {"step", inner_->step()},
+             {"payload_bytes_per_step", per_step(window.payload_bytes)},
+             {"collectives_per_step", per_step(window.collectives)},
+             {"ratio", absl::StrFormat("%.2f", window.ratio())},
+             {"non_finite_steps", total_.non_finite - logged_.non_finite},
+             {"rolled_back_steps", total_.rolled_back - logged_.rolled_back}});
+  }
+
+  const std::string spec_;
+  const int64_t every_;
+  const std::unique_ptr<Hook> inner_;
+  StepCount step_;  // in progress; the exchanges add to it
+  mutable Mutex mutex_;
+  HookStats total_ ABSL_GUARDED_BY(mutex_);
+  HookStats logged_ ABSL_GUARDED_BY(mutex_);  // at the last line
+};
+
+}  // namespace
+
+double HookStats::ratio() const {
+  if (payload_bytes == 0) return std::numeric_limits<double>::infinity();
+  return static_cast<double>(gradient_bytes) /
+         static_cast<double>(payload_bytes);
+}
+
+std::unique_ptr<Hook> MakeStatsHook(std::string spec, int64_t every,
+                                    std::unique_ptr<Hook> inner) {
+  return std::make_unique<StatsHook>(std::move(spec), every, std::move(inner));
+}
+
+HookRow StatsRow() {
+  HookRow row;
+  row.description.name = "stats";
+  row.description.help = "stats(h): hook h, and what it sends in the log";
+  row.description.takes_inner = true;
+  row.description.needs_inner = true;
+  row.description.options = {
+      IntOption("every", 100, 1, 1000000000,
+                "committed steps between two lines in the log of rank 0"),
+  };
+  row.description.card = {
+      "those of h",
+      "those of h",
+      "that of h, and a few counters",
+      "those of h; the state is h's own and loads with or without stats",
+      "runs that one more pass over the averaged gradients would slow down: "
+      "they are looked through for infinities and NaNs",
+  };
+  row.make = [](std::string spec, OptionValues options,
+                std::unique_ptr<Hook> inner) {
+    return MakeStatsHook(std::move(spec), options.Int("every"),
+                         std::move(inner));
+  };
+  return row;
+}
+
+std::optional<HookStats> StatsOf(const Hook& hook) {
+  const auto* stats = dynamic_cast<const StatsHook*>(&hook);
+  if (stats == nullptr) return std::nullopt;
+  return stats->stats();
+}
+
+}  // namespace coxswain

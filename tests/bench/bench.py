@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Measures Coxswain side by side with its peers. Called by bench.sh.
+
+Benchmarks come from the files in benchmarks/ next to this one, which are found
+by themselves. --list and the check of names need neither peers nor library.
+"""
+
+import argparse
+import datetime
+import fnmatch
+import gc
+import importlib
+import os
+import sys
+import traceback
+
+sys.dont_write_bytecode = True  # the folder is under version control
+
+import measure  # noqa: E402
+import report  # noqa: E402
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def load_benchmarks(folder=os.path.join(FOLDER, "benchmarks")):
+    """All benchmarks, in the order of their files' names."""
+    loaded = []
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".py") and name != "__init__.py":
+            module = importlib.import_module("benchmarks." + name[:-3])
+            loaded += module.BENCHMARKS
+    names = [row.name for benchmark in loaded for row in benchmark.rows]
+    if len(set(names)) != len(names):
+        raise ValueError("two benchmarks have one name: %s" % names)
+    return loaded
+
+
+def select(patterns, benchmarks):
+    """Returns the names of the rows that the patterns name, all if there are
+    none, and the patterns that name nothing."""
+    names = [row.name for benchmark in benchmarks for row in benchmark.rows]
+    if not patterns:
+        return set(names), []
+    found = {name: fnmatch.filter(names, name) for name in patterns}
+    return (
+        {name for matches in found.values() for name in matches},
+        [pattern for pattern, matches in found.items() if not matches],
+    )
+
+
+class Terminal:
+    """Progress on stderr: one line that changes on a terminal, otherwise a
+    line per benchmark."""
+
+    def __init__(self, stream=sys.stderr):
+        self._stream = stream
+        self._live = stream.isatty()
+        self.title = ""
+
+    def start(self, title):
+        self.title = title
+        if not self._live:
+            print(title, file=self._stream, flush=True)
+
+    def progress(self, text):
+        if self._live:
+            line = "%s: %s" % (self.title, text)
+            print("\r\x1b[K" + line[:79], end="", file=self._stream, flush=True)
+
+    def clear(self):
+        if self._live:
+            print("\r\x1b[K", end="", file=self._stream, flush=True)
+
+
+def run(benchmarks, selected, context, terminal):
+    """Returns the results of the selected rows, and the names of those that
+    could not be measured."""
+    results, failed = [], []
+    for number, benchmark in enumerate(benchmarks, 1):
+        wanted = [row.name for row in benchmark.rows if row.name in selected]
+        terminal.start(
+            "[%d/%d] %s" % (number, len(benchmarks), ", ".join(wanted))
+        )
+        measured = {}
+        try:
+            for result in benchmark.measure(context):
+                measured[result.row.name] = result
+        except Exception:  # whatever it is, the other benchmarks go on
+            terminal.clear()
+            traceback.print_exc()
+        terminal.clear()
+        gc.collect()
+        results += [measured[name] for name in wanted if name in measured]
+        failed += [name for name in wanted if name not in measured]
+    return results, failed
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(
+        prog="bench.sh",
+        usage="./bench.sh [OPTION]... [NAME]... (see ./bench.sh --help)",
+        allow_abbrev=False,
+        add_help=False,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--markdown", metavar="FILE")
+    parser.add_argument("--samples", type=int, metavar="N")
+    parser.add_argument("--library", metavar="FILE")
+    parsed = parser.parse_intermixed_args(arguments)
+    if parsed.samples is not None and parsed.samples < 1:
+        parser.error("--samples needs a whole number of at least 1")
+    for option in ("json", "markdown"):
+        path = getattr(parsed, option)
+        folder = os.path.dirname(os.path.abspath(path or "x"))
+        if path and (os.path.isdir(path) or not os.access(folder, os.W_OK)):
+            parser.error("--%s: cannot write to '%s'" % (option, path))
+    return parsed
+
+
+def print_list(benchmarks):
+    for benchmark in benchmarks:
+        for row in benchmark.rows:
+            print("%-28s %s" % (row.name, row.help))
+
+
+def pin():
+    """Keeps this process, with the threads to come, on one core: the last, as
+    interrupts like the first."""
+    core = max(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {core})
+    return core
+
+
+def measure_all(options, benchmarks, selected):
+    core = pin()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+    from native import Native
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    torch.set_grad_enabled(False)
+    terminal = Terminal()
+    native = Native(options.library)
+    context = measure.Context(native, terminal.progress, options.samples)
+    results, failed = run(benchmarks, selected, context, terminal)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    machine = report.describe_machine(
+        now.strftime("%Y-%m-%d %H:%M UTC"),
+        "core %d" % core,
+        native.target().decode(),
+        torch.__version__,
+    )
+    return results, failed, machine
+
+
+def main(arguments):
+    options = parse_arguments(arguments)
+    benchmarks = load_benchmarks()
+    selected, unknown = select(options.names, benchmarks)
+    if unknown:
+        print(
+            "bench.sh: no benchmark is called %s. There are:"
+            % ", ".join("'%s'" % name for name in unknown),
+            file=sys.stderr,
+        )
+        for benchmark in benchmarks:
+            for row in benchmark.rows:
+                print("  " + row.name, file=sys.stderr)
+        return 2
+    if options.list:
+        print_list(benchmarks)
+    if options.list or options.check:
+        return 0
+    chosen = [
+        benchmark
+        for benchmark in benchmarks
+        if any(row.name in selected for row in benchmark.rows)
+    ]
+    results, failed, machine = measure_all(options, chosen, selected)
+    print(report.table(results))
+    if options.json:
+        report.write_json(options.json, results, machine)
+    if options.markdown:
+        report.write_markdown(
+            options.markdown, report.markdown(results, machine)
+        )
+    missed = [result.row.name for result in results if result.met is False]
+    if missed:
+        print("goals missed: " + ", ".join(missed), file=sys.stderr)
+    if failed:
+        print("not measured: " + ", ".join(failed), file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

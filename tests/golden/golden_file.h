@@ -1,0 +1,39 @@
+#ifndef COXSWAIN_TESTS_GOLDEN_GOLDEN_FILE_H_
+#define COXSWAIN_TESTS_GOLDEN_GOLDEN_FILE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace coxswain {
+
+// A tensor of a golden file, widened.
+struct GoldenTensor {
+  std::vector<int64_t> shape;
+  std::vector<double> values;  // row-major
+
+  // Elements of one slice along the first dimension, and the slice itself.
+  int64_t slice_size() const;
+  std::vector<double> Slice(int64_t index) const;
+};
+
+// One case: what PyTorch computed (README.md says what is in it).
+struct GoldenFile {
+  std::map<std::string, std::string> metadata;
+  std::map<std::string, GoldenTensor> tensors;
+};
+
+// Parses the safetensors format: a u64 header size, a JSON header, raw data,
+// all little-endian; float32, float16 and bfloat16 only. DATA_LOSS says what
+// does not fit.
+absl::StatusOr<GoldenFile> ParseGoldenFile(absl::string_view bytes);
+// The same from a path. NOT_FOUND if it cannot be read.
+absl::StatusOr<GoldenFile> ReadGoldenFile(const std::string& path);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_GOLDEN_GOLDEN_FILE_H_

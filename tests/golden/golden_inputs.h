@@ -1,0 +1,32 @@
+#ifndef COXSWAIN_TESTS_GOLDEN_GOLDEN_INPUTS_H_
+#define COXSWAIN_TESTS_GOLDEN_GOLDEN_INPUTS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "client/reduce/bucket.h"
+#include "tests/conformance/hook_world.h"
+
+namespace coxswain {
+
+// The model and the inputs of the golden cases, as inputs.py has them, bit by
+// bit. Behind PyTorch's parameters, the model has a scalar and an empty
+// tensor, which PyTorch's hooks cannot take and no golden file holds.
+
+constexpr size_t kGoldenParameters = 9;  // PyTorch's
+
+std::vector<ParameterSpec> GoldenModel();
+HookWorld::Buckets GoldenBuckets();
+
+// What the cases of parameter averaging hold.
+const std::vector<size_t>& AveragedParameters();
+
+// Rank `rank`'s gradients in a step, of all the model's parameters.
+Gradients GoldenGradients(int64_t step, int rank);
+std::vector<Gradients> GoldenGradientsOfRanks(int64_t step, int ranks);
+// Where the cases of parameter averaging start, on all ranks.
+Gradients InitialParameters();
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_GOLDEN_GOLDEN_INPUTS_H_

@@ -1,0 +1,26 @@
+#ifndef COXSWAIN_TESTS_HOOKS_REFERENCE_ROUNDING_H_
+#define COXSWAIN_TESTS_HOOKS_REFERENCE_ROUNDING_H_
+
+#include <vector>
+
+#include "client/comm/tensor.h"
+#include "tests/conformance/hook_world.h"
+
+namespace coxswain {
+namespace reference {
+
+// The nearest value that `dtype` has, ties to even; an infinity where it is
+// too large. From the definition of the format, not from its bit pattern.
+double RoundTo(DType dtype, double value);
+Gradients RoundTo(DType dtype, Gradients gradients);
+std::vector<Gradients> RoundTo(DType dtype, std::vector<Gradients> all);
+
+// fp16 and bf16: what every rank holds after a step. `wide` is the type of the
+// gradients, `narrow` that of what travels; the sum is rounded rank by rank.
+Gradients CastReference(const std::vector<Gradients>& local, DType wide,
+                        DType narrow, bool divide_first);
+
+}  // namespace reference
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_HOOKS_REFERENCE_ROUNDING_H_
