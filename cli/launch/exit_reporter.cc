@@ -12,13 +12,14 @@ ExitReporter::ExitReporter(std::shared_ptr<CoordinatorStub> stub)
     : stub_(std::move(stub)), thread_([this] { Run(); }) {}
 
 ExitReporter::~ExitReporter() {
-  cancel_.Raise(absl::CancelledError("the launcher ends"));
   {
     MutexLock lock(&mutex_);
     closed_ = true;
     queue_.clear();
     changed_.NotifyAll();
   }
+  // After that: what is given up must not be followed by the next one.
+  cancel_.Raise(absl::CancelledError("the launcher ends"));
   thread_.join();
 }
 
