@@ -62,7 +62,8 @@ std::vector<NonFiniteGradient> NonFiniteSearch::Found() const {
   std::vector<NonFiniteGradient> found;
   for (size_t rank = 0; rank < by_rank_->size(); ++rank) {
     const int32_t number = (*by_rank_)[rank];
-    if (number == 0) continue;
+    // Numbers come from peers.
+    if (number < 1 || static_cast<size_t>(number) > names_.size()) continue;
     found.push_back(
         {static_cast<int>(rank), names_[static_cast<size_t>(number - 1)]});
   }

@@ -161,19 +161,24 @@ template <typename T>
 absl::StatusOr<std::vector<T>> ReadTensor(absl::string_view hook,
                                           const StateTensor& tensor,
                                           const std::vector<int64_t>& shape) {
-  int64_t count = 1;
-  for (const int64_t extent : shape) count *= extent;
-  const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-  if (tensor.dtype != kDTypeOf<T> || tensor.shape != shape ||
-      tensor.data.size() != bytes) {
+  int64_t bytes = sizeof(T);
+  bool sound = tensor.dtype == kDTypeOf<T> && tensor.shape == shape;
+  for (const int64_t extent : shape) {
+    sound =
+        sound && extent >= 0 && !__builtin_mul_overflow(bytes, extent, &bytes);
+  }
+  if (!sound || tensor.data.size() != static_cast<size_t>(bytes)) {
     return UnfitTensor(
         hook, tensor,
         absl::StrCat("is ", tensor.data.size(), " bytes of ",
                      TypeText(tensor.dtype, tensor.shape), ", expected ",
                      TypeText(kDTypeOf<T>, shape)));
   }
+  const auto count = bytes / static_cast<int64_t>(sizeof(T));
   std::vector<T> values(static_cast<size_t>(count));
-  if (count > 0) std::memcpy(values.data(), tensor.data.data(), bytes);
+  if (count > 0) {
+    std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+  }
   if (CountNonFinite(values.data(), count) != 0) {
     return UnfitTensor(hook, tensor, "holds values that are not finite");
   }

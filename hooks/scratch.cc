@@ -1,41 +1,33 @@
 #include "hooks/scratch.h"
 
 #include <map>
-#include <new>
+#include <utility>
 
+#include "base/check.h"
+#include "base/host_memory.h"
 #include "base/mutex.h"
 
 namespace coxswain {
 namespace {
 
-constexpr size_t kAlignment = 64;
+// Sizes are multiples of it, so that more requests fit an idle block.
+constexpr size_t kSizeStep = 64;
 // Idle blocks beyond this are freed: more buckets than that in flight at once
 // are rare.
 constexpr size_t kMaxIdle = 64;
-
-struct Free {
-  void operator()(void* data) const {
-    ::operator delete(data, std::align_val_t(kAlignment));
-  }
-};
-using Block = std::unique_ptr<void, Free>;
-
-Block Allocate(size_t bytes) {
-  return Block(::operator new(bytes, std::align_val_t(kAlignment)));
-}
 
 }  // namespace
 
 struct ScratchPool::Blocks {
   Mutex mutex;
-  std::multimap<size_t, Block> idle ABSL_GUARDED_BY(mutex);
+  std::multimap<size_t, HostMemory> idle ABSL_GUARDED_BY(mutex);
 };
 
 ScratchPool::ScratchPool() : blocks_(std::make_shared<Blocks>()) {}
 
 std::shared_ptr<void> ScratchPool::TakeBytes(size_t bytes) {
-  size_t size = (bytes / kAlignment + 1) * kAlignment;
-  Block block;
+  size_t size = (bytes / kSizeStep + 1) * kSizeStep;
+  HostMemory block;
   {
     MutexLock lock(&blocks_->mutex);
     const auto found = blocks_->idle.lower_bound(size);
@@ -45,10 +37,11 @@ std::shared_ptr<void> ScratchPool::TakeBytes(size_t bytes) {
       blocks_->idle.erase(found);
     }
   }
-  if (block == nullptr) block = Allocate(size);
+  if (block == nullptr) block = AllocateHostMemory(size);
+  COXSWAIN_CHECK(block != nullptr);
   return std::shared_ptr<void>(
       block.release(), [blocks = blocks_, size](void* data) {
-        Block returned(data);
+        HostMemory returned(data);
         MutexLock lock(&blocks->mutex);
         if (blocks->idle.size() >= kMaxIdle) return;
         blocks->idle.emplace(size, std::move(returned));

@@ -4,6 +4,8 @@
 #include <exception>
 #include <fstream>
 #include <map>
+#include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "base/status_macros.h"
 #include "hooks/registry.h"
 #include "hooks/spec.h"
+#include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/yaml.h"
 
 namespace coxswain {
@@ -265,14 +268,43 @@ bool HasKeyOfAccelerate(const YAML::Node& node) {
   return false;
 }
 
+// Takes note of nothing that is in a document.
+class Ignore : public YAML::EventHandler {
+ public:
+  using Mark = YAML::Mark;
+  void OnDocumentStart(const Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const Mark&, YAML::anchor_t) override {}
+  void OnAlias(const Mark&, YAML::anchor_t) override {}
+  void OnScalar(const Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// The number of documents, up to `limit`. YAML::LoadAll has none: before a
+// lone comma it finds one empty document after the other, without an end.
+int CountDocuments(const std::string& text, int limit) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  Ignore ignore;
+  int count = 0;
+  while (count < limit && parser.HandleNextDocument(ignore)) ++count;
+  return count;
+}
+
 // Everything that may throw happens in here; the caller catches it.
-absl::StatusOr<std::string> Read(absl::string_view text) {
-  const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-  if (documents.size() != 1) {
+absl::StatusOr<std::string> Read(const std::string& text) {
+  const int documents = CountDocuments(text, 2);
+  if (documents != 1) {
     return ErrorAt(0, absl::StrCat("expected one document that names a hook, ",
-                                   "found ", documents.size()));
+                                   "found ", documents > 1 ? "more" : "none"));
   }
-  const YAML::Node& node = documents[0];
+  const YAML::Node node = YAML::Load(text);
   COXSWAIN_ASSIGN_OR_RETURN(const Spec spec,
                             node.IsMap() && HasKeyOfAccelerate(node)
                                 ? ReadTheirMap(node)
@@ -296,7 +328,7 @@ absl::StatusOr<std::string> HookSpecFromYaml(absl::string_view text) {
         "hook YAML may have ", kMaxHookYaml, " bytes, this has ", text.size()));
   }
   try {
-    return Read(text);
+    return Read(std::string(text));
   } catch (const YAML::Exception& error) {
     return ErrorAt(PositionOf(error.mark), error.msg);
   } catch (const std::exception& error) {

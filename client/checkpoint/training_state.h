@@ -33,7 +33,9 @@ struct TrainingState {
 // `communicator` call it, between steps and with nothing in flight. Every rank
 // uploads its shard of the hook's state; `blobs` are the same on all ranks,
 // and rank 0's are uploaded. Rank 0 commits once all ranks have uploaded.
-// With an averager, call AverageNow before the parameters are copied.
+// With an averager, call AverageNow before the parameters are copied:
+// FAILED_PRECONDITION if the ranks are apart, INVALID_ARGUMENT if the hook
+// needs an averager and there is none.
 //
 // Returns OK on all ranks or on none, except when the communicator itself
 // fails in between: the rank that met an error says it, the others return

@@ -29,6 +29,8 @@ class StatefulHook : public Hook {
   absl::Status Commit() override { return absl::OkStatus(); }
   void Rollback() override {}
   int64_t step() const override { return 40; }
+  bool needs_averager() const override { return needs; }
+  bool needs = false;
   absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
     HookState state;
     state.spec = spec();
@@ -61,7 +63,8 @@ class StatefulAverager : public Averager {
   }
   int64_t step() const override { return 41; }
   bool averages_next() const override { return false; }
-  bool diverged() const override { return false; }
+  bool diverged() const override { return apart; }
+  bool apart = false;
   absl::StatusOr<HookState> SaveState(Communicator&) override {
     HookState state;
     state.spec = spec();
@@ -92,7 +95,9 @@ class TrainingStateTest : public ::testing::Test {
     for (int r = 0; r < size; ++r) {
       threads.emplace_back([&, r]() {
         StatefulHook hook;
+        hook.needs = needs_averager_;
         StatefulAverager averager;
+        averager.apart = apart_;
         results[r] = SaveTrainingState(
             *client_, *ranks[r], step, hook,
             {{"model", absl::StrCat("weights after ", step)}, {"empty", ""}},
@@ -104,6 +109,8 @@ class TrainingStateTest : public ::testing::Test {
   }
 
   bool with_averager_ = false;
+  bool needs_averager_ = false;
+  bool apart_ = false;
   std::shared_ptr<FakeCoordinatorStub> fake_ =
       std::make_shared<FakeCoordinatorStub>();
   FakeCheckpointService service_{fake_.get()};
@@ -170,6 +177,26 @@ TEST_F(TrainingStateTest, AnAveragersStateComesBackWithTheHooks) {
   EXPECT_EQ(state.hook.spec, "stateful");
   EXPECT_EQ(state.averager.spec, "stateful_averager");
   EXPECT_EQ(state.averager.step, 41);
+}
+
+TEST_F(TrainingStateTest, AHookIsNotSavedWithoutTheAveragerThatItNeeds) {
+  needs_averager_ = true;
+  for (const absl::Status& result : Save(2, 40)) {
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("without its averager")));
+  }
+  with_averager_ = true;
+  for (const absl::Status& result : Save(2, 40)) EXPECT_OK(result);
+}
+
+TEST_F(TrainingStateTest, RanksThatAreApartAreNotSaved) {
+  with_averager_ = true;
+  apart_ = true;
+  for (const absl::Status& result : Save(2, 40)) {
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 HasSubstr("AverageNow")));
+  }
+  EXPECT_FALSE(LoadTrainingState(*client_).ok());
 }
 
 TEST(TrainingShardTest, EveryCutIsDataLoss) {

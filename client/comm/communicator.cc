@@ -1,28 +1,26 @@
 #include "client/comm/communicator.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/host_memory.h"
 
 namespace coxswain {
 namespace {
 
-// A cache line, and what wide vector loads like.
-constexpr size_t kAlignment = 64;
-
 class HostBuffer : public BufferOwner {
  public:
-  HostBuffer(void* data, int64_t count, DType dtype) {
-    span_.data = data;
+  HostBuffer(HostMemory memory, int64_t count, DType dtype)
+      : memory_(std::move(memory)) {
+    span_.data = memory_.get();
     span_.count = count;
     span_.dtype = dtype;
   }
-  ~HostBuffer() override { std::free(span_.data); }
   Span span() const override { return span_; }
 
  private:
+  const HostMemory memory_;
   Span span_;
 };
 
@@ -180,15 +178,13 @@ absl::StatusOr<std::unique_ptr<BufferOwner>> Communicator::AllocateBuffer(
         absl::StrCat("cannot allocate ", count, " elements"));
   }
   const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
-  // aligned_alloc wants a multiple of the alignment, and not zero.
-  const size_t rounded = (bytes / kAlignment + 1) * kAlignment;
-  void* data = std::aligned_alloc(kAlignment, rounded);
-  if (data == nullptr) {
+  HostMemory memory = AllocateHostMemory(bytes);
+  if (memory == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for a buffer of ", bytes, " bytes"));
   }
-  std::memset(data, 0, rounded);
-  return std::make_unique<HostBuffer>(data, count, dtype);
+  std::memset(memory.get(), 0, bytes);
+  return std::make_unique<HostBuffer>(std::move(memory), count, dtype);
 }
 
 WorkPtr Communicator::DoAllGather(Span, Span) {

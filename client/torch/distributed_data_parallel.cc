@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
@@ -132,6 +133,14 @@ DistributedDataParallel::Create(std::shared_ptr<::torch::nn::Module> module,
         " leaves the ranks' parameters apart and needs its averager: pass what "
         "MakePlannedAverager or MakeAverager gives for the same spec, and call "
         "AfterOptimizerStep after each optimizer step"));
+  }
+  if (hook->needs_averager() &&
+      !absl::StrContains(hook->spec(), averager->spec())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the averager ", averager->spec(),
+                     " is not that of the "
+                     "hook ",
+                     hook->spec(), "; make both from one spec"));
   }
   COXSWAIN_ASSIGN_OR_RETURN(Accumulator accumulator,
                             Accumulator::Create(options.accumulation_steps));
@@ -333,11 +342,23 @@ absl::Status DistributedDataParallel::FinishStep(bool apply) {
     return status_;
   }
   if (apply) {
-    Keep(reducer_->Commit());
+    Keep(CheckAverager());
+    if (status_.ok()) Keep(reducer_->Commit());
   } else {
     reducer_->Rollback();
   }
   return status_;
+}
+
+absl::Status DistributedDataParallel::CheckAverager() const {
+  if (!hook_->needs_averager() || hook_->step() == averager_->step()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the hook ", hook_->spec(), " has counted ", hook_->step(),
+      " steps and its averager ", averager_->step(),
+      ", so they would not change over to local steps together; load the "
+      "states of both from the same checkpoint"));
 }
 
 absl::StatusOr<bool> DistributedDataParallel::Flush() {

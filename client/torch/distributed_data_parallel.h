@@ -182,6 +182,9 @@ class DistributedDataParallel {
   void FinishExchange();
   absl::Status Mark(int parameter);
   void TakeAverages();
+  // FAILED_PRECONDITION if the hook and the averager that it needs are not in
+  // the same step.
+  absl::Status CheckAverager() const;
   // Keeps the first error, and lets the peers know.
   void Keep(const absl::Status& status);
 

@@ -438,6 +438,24 @@ TEST(DilocoTest, EachRankSavesItsShareOfTheState) {
   EXPECT_EQ(all, 2 * Parameters(test).size());
 }
 
+TEST(DilocoTest, ConfiguredForAnotherModelItBeginsAnew) {
+  const Group group = InProcessGroup(1);
+  ASSERT_OK_AND_ASSIGN(const auto averager,
+                       MakeAverager("diloco(inner_steps=1,outer_lr=1)"));
+  for (const int64_t count : {1000, 3, 5}) {
+    ParameterSpec parameter;
+    parameter.name = "w";
+    parameter.shape = {count};
+    // The memory behind the values is not the averager's.
+    std::vector<float> memory(2000, 1);
+    const std::vector<Span> values = {
+        {memory.data(), count, DType::kFloat32, {}}};
+    ASSERT_OK(averager->Configure({parameter}, values, *group[0]));
+    ASSERT_OK(averager->AfterOptimizerStep(values));
+    EXPECT_EQ(memory, std::vector<float>(2000, 1)) << count;
+  }
+}
+
 TEST(AveragerTest, ValuesThatAreNotTheModelsAreRefused) {
   const Group group = InProcessGroup(1);
   ASSERT_OK_AND_ASSIGN(const auto averager, MakeAverager("post_local_sgd"));

@@ -103,8 +103,7 @@ class Diloco : public SteppedAverager {
   }
 
   absl::Status Connect(const std::vector<Span>& values) override {
-    const size_t kept = floats_.size() + doubles_.size();
-    if (step() >= start_step() && kept != values.size()) Capture(values);
+    if (step() >= start_step() && !Keeps(values)) Capture(values);
     return absl::OkStatus();
   }
 
@@ -164,6 +163,22 @@ class Diloco : public SteppedAverager {
   }
 
  private:
+  // Whether the outer parameters are those of these values.
+  bool Keeps(const std::vector<Span>& values) const {
+    const auto fit = [&](const auto& tensors, bool wide) {
+      for (const auto& [i, outer] : tensors) {
+        if (i >= values.size() ||
+            (values[i].dtype == DType::kFloat64) != wide ||
+            values[i].count != static_cast<int64_t>(outer.values.size())) {
+          return false;
+        }
+      }
+      return true;
+    };
+    return floats_.size() + doubles_.size() == values.size() &&
+           fit(floats_, false) && fit(doubles_, true);
+  }
+
   // The ranks agree on these values.
   void Capture(const std::vector<Span>& values) {
     floats_.clear();
@@ -244,6 +259,11 @@ class Diloco : public SteppedAverager {
     if (!values.empty()) {
       std::memcpy(values.data(), tensor->data.data(), tensor->data.size());
     }
+    if (CountNonFinite(values.data(), parameter.count()) != 0) {
+      return StateMismatch(spec(),
+                           absl::StrCat("its '", kind, "' of ", parameter.name,
+                                        " holds values that are not finite"));
+    }
     return absl::OkStatus();
   }
 
@@ -283,8 +303,9 @@ HookRow DilocoRow() {
       "an element (8 of float64) every inner_steps steps",
       "gradients: 1 all-reduce before the start; parameters: 1 all-reduce per "
       "4 Mi elements every inner_steps steps",
-      "outer parameters and momentum, 4 bytes an element each (8 of float64); "
-      "4 more in flight for 16-bit parameters",
+      "outer parameters and momentum, 4 bytes an element each (8 of float64), "
+      "4 more for 16-bit parameters, and two chunks of 4 Mi elements from the "
+      "first average on",
       "the ranks hold different parameters in between; float32 (float64 for "
       "float64) outer state, divided before the sum",
       "on a network that can carry an exchange per step; with few steps in "

@@ -162,8 +162,8 @@ HookRow HierarchicalSgdRow() {
       "an element (8 of float64) in every step that has a level",
       "gradients: 1 all-reduce before the start; parameters: 1 all-reduce per "
       "4 Mi elements, within the largest group whose period divides the step",
-      "none between steps; two chunks of 4 Mi elements while averaging; a "
-      "communicator per level",
+      "two chunks of 4 Mi elements from the first average on; a communicator "
+      "per level",
       "between two averages over all the ranks hold different parameters; "
       "parameters are divided and summed in float32 (float64 for float64)",
       "where all links are equally fast (post_local_sgd is simpler), or ranks "

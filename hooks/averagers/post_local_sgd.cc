@@ -50,7 +50,7 @@ HookRow PostLocalSgdRow() {
       "steps",
       "gradients: 1 all-reduce, 0 after the start without a subgroup; "
       "parameters: 1 all-reduce per 4 Mi elements every period steps",
-      "none between steps; two chunks of 4 Mi elements while averaging",
+      "two chunks of 4 Mi elements from the first average on",
       "between two averages the ranks hold different parameters; parameters "
       "are divided and summed in float32 (float64 for float64)",
       "with a large learning rate or a long period early in training; where "

@@ -1,5 +1,6 @@
 #include "hooks/int8/int8.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -74,9 +75,7 @@ class Int8Hook : public Hook {
   }
 
   absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
-    // Errors are there from the first compressed step on, on all ranks.
-    const bool any =
-        options_.Bool("error_feedback") && step_ > options_.Int("start_step");
+    const bool any = options_.Bool("error_feedback") && HasErrors();
     HookState state = SaveInt8State(parameters_, state_, any, options_.Texts(),
                                     communicator.rank(), world_size_);
     state.spec = spec_;
@@ -95,6 +94,18 @@ class Int8Hook : public Hook {
   }
 
  private:
+  // The same on all ranks: errors come with the first compressed step, or with
+  // a loaded state.
+  bool HasErrors() const {
+    const auto any = [](const auto& parameters) {
+      return std::any_of(parameters.begin(), parameters.end(),
+                         [](const auto& entry) {
+                           return !entry.second.current.local.empty();
+                         });
+    };
+    return any(std::get<0>(state_)) || any(std::get<1>(state_));
+  }
+
   // Enters a parameter into `kept`, with what is known about a parameter of
   // that name and shape.
   template <typename T>
@@ -148,8 +159,8 @@ class Int8Hook : public Hook {
 CostCard Card() {
   CostCard card;
   card.bytes =
-      "2 (W-1)/W (1 + 4/block) per element with W ranks; each rank's slice of "
-      "the bucket is padded to whole blocks";
+      "(W + 1) ceil(N / (W block)) (block + 4) bytes handed in by each of W "
+      "ranks: about (1 + 1/W) N; of these all but 1/W travel";
   card.collectives =
       "1 all-to-all and 1 all-gather; 1 all-reduce more if something is not "
       "finite";

@@ -34,7 +34,6 @@ class Int8Exchange : public Exchange {
       part.begin = std::clamp<int64_t>(first - slot.offset, 0, slot.count);
       part.end =
           std::clamp<int64_t>(first + slice - slot.offset, 0, slot.count);
-      part.in_slice = slot.offset + part.begin - first;
     }
   }
 
@@ -53,14 +52,12 @@ class Int8Exchange : public Exchange {
   }
 
  private:
-  // One gradient. Its elements [begin, end) are in this rank's slice, from
-  // element `in_slice` of the slice on.
+  // One gradient. Its elements [begin, end) are in this rank's slice.
   struct Part {
     Int8Parameter<T>* state = nullptr;
     Span gradient;
     int64_t begin = 0;
     int64_t end = 0;
-    int64_t in_slice = 0;
 
     // This rank quantised the average of these elements the last time too.
     bool KeepsSlice() const {
@@ -109,16 +106,11 @@ class Int8Exchange : public Exchange {
   // Averages this rank's slice, and sends it to all.
   WorkPtr SendAverage() {
     if (blocks_ == 0) return Work::Ended(absl::OkStatus());
-    const auto mean = context_.scratch.Take<T>(Size(blocks_ * context_.block));
-    MeanOfQuantised(slices_.get(), slice_bytes_, communicator_.size(),
-                    context_.block, blocks_, mean.get());
     std::vector<QuantiseRun<T>> runs;
     for (const Part& part : parts_) {
       const int64_t count = part.end - part.begin;
       if (count == 0) continue;
       QuantiseRun<T>& run = runs.emplace_back();
-      run.gradient = mean.get() + part.in_slice;
-      run.type = kInt8ErrorType<T>;
       run.count = count;
       if (!context_.error_feedback) continue;
       Int8Errors<T>& staged = part.state->staged;
@@ -127,7 +119,8 @@ class Int8Exchange : public Exchange {
       run.remainder = staged.average.data();
     }
     const auto own = context_.scratch.Take<uint8_t>(Size(slice_bytes_));
-    Quantise(runs, context_.block, blocks_, own.get());
+    QuantiseMean(slices_.get(), slice_bytes_, communicator_.size(), runs,
+                 context_.block, blocks_, own.get());
     slices_ = nullptr;
     WorkPtr work = communicator_.AllGather(Bytes(own, slice_bytes_),
                                            Bytes(whole_, WholeBytes()));

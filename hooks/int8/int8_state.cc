@@ -1,7 +1,9 @@
 #include "hooks/int8/int8_state.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -131,6 +133,9 @@ class Loader {
     }
     COXSWAIN_ASSIGN_OR_RETURN(const std::vector<T> values,
                               ReadTensor<T>(kHook, tensor, {2, count}));
+    if (!slices_.insert({tensor.parameter, kind.from}).second) {
+      return UnfitTensor(kHook, tensor, "is the second slice of that rank");
+    }
     if (!same_ || kind.from != rank_) return absl::OkStatus();
     Int8Errors<T>& errors = one.current;
     std::copy_n(values.begin(), count, errors.local.begin() + kind.begin);
@@ -143,7 +148,8 @@ class Loader {
   const int rank_;
   const bool same_;
   const int saved_;
-  std::map<std::string, std::set<int>> ranks_;  // with an error, by parameter
+  std::map<std::string, std::set<int>> ranks_;    // with an error, by parameter
+  std::set<std::pair<std::string, int>> slices_;  // seen, by parameter and rank
 };
 
 // Hands each tensor of that sort to `add`, with its parameter.

@@ -447,6 +447,20 @@ std::string LoadError(HookWorld& world, const HookState& state) {
   return std::string(status.message());
 }
 
+TEST(Int8Test, ALaterStartKeepsTheErrorsOfTheLoadedState) {
+  const auto parameters = OddParameters(DType::kFloat32);
+  HookWorld world("int8", parameters, 2);
+  for (int64_t step = 0; step < 3; ++step) {
+    world.Step({NormalGradients(parameters, 1, 0, step),
+                NormalGradients(parameters, 1, 1, step)});
+  }
+  const HookState saved = world.Save();
+  ASSERT_FALSE(saved.tensors.empty());
+  HookWorld later("int8(start_step=20)", parameters, 2);
+  ASSERT_OK(later.Load(saved));
+  EXPECT_EQ(later.Save().tensors.size(), saved.tensors.size());
+}
+
 TEST(Int8Test, RefusesStatesThatDoNotFit) {
   const auto parameters = Parameters(DType::kFloat32, {40, 3});
   HookWorld world("int8", parameters, 2);

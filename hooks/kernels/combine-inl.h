@@ -50,14 +50,13 @@ enum class Form {
   kSumMinusProduct  // (a + b) - S
 };
 
-// Four rows of the same columns. `next_a` and `next_b` are what to fetch into
-// the cache on the way: the rows that come after these.
+// Four rows of the same columns. `next_a` is what to fetch into the cache on
+// the way: the rows that come after these.
 template <typename T>
 struct RowSources {
   const T* a[kRows];
   const T* b[kRows];
   const T* next_a[kRows];
-  const T* next_b[kRows];
 };
 
 template <Form kForm, int kCount, class D, typename T = hn::TFromD<D>>
@@ -88,7 +87,6 @@ HWY_INLINE void CombineRange(D d, const RowSources<T>& from,
       }
       if constexpr (kForm == Form::kSumMinusProduct) {
         value = hn::Add(value, hn::LoadU(d, from.b[row] + j));
-        __builtin_prefetch(from.next_b[row] + j, 0, 2);
       }
       if constexpr (kCount > 0) {
         const V product = SumOfProducts<kCount>(w[row], factor);
@@ -106,6 +104,44 @@ HWY_INLINE void CombineRange(D d, const RowSources<T>& from,
   }
 }
 
+// SumOfProducts of up to four numbers.
+template <typename T>
+HWY_INLINE T SumOfSome(int64_t count, const T* a, const T* b) {
+  T sum = a[0] * b[0];
+  if (count > 1) sum += a[1] * b[1];
+  if (count == 3) sum += a[2] * b[2];
+  if (count == 4) sum += a[2] * b[2] + a[3] * b[3];
+  return sum;
+}
+
+// What vectors leave over: compiled once for all forms, as it is short.
+template <typename T>
+HWY_NOINLINE void CombineRest(Form form, int64_t columns,
+                              const RowSources<T>& from,
+                              const Weights<T>& weights, const T* q,
+                              int64_t stride, T* const* to, int64_t begin,
+                              int64_t end) {
+  for (int64_t j = begin; j < end; ++j) {
+    T factor[kColumns];
+    for (int64_t c = 0; c < columns; ++c) factor[c] = q[c * stride + j];
+    for (int64_t row = 0; row < kRows; ++row) {
+      T value = form == Form::kProduct ? T{0} : from.a[row][j];
+      if (form == Form::kSumMinusProduct) value += from.b[row][j];
+      if (columns > 0) {
+        const T product = SumOfSome(columns, weights.of[row], factor);
+        if (form == Form::kProduct) {
+          value = product;
+        } else if (form == Form::kPlusProduct) {
+          value += product;
+        } else {
+          value -= product;
+        }
+      }
+      to[row][j] = value;
+    }
+  }
+}
+
 template <Form kForm, int kCount, typename T>
 HWY_NOINLINE void Combine(const RowSources<T>& from, const Weights<T>& weights,
                           const T* q, int64_t stride, T* const* to,
@@ -113,8 +149,8 @@ HWY_NOINLINE void Combine(const RowSources<T>& from, const Weights<T>& weights,
   const Tag<T> d;
   const int64_t whole = count - count % hn::MaxLanes(Tag<T>());
   CombineRange<kForm, kCount>(d, from, weights, q, stride, to, 0, whole);
-  const hn::CappedTag<T, 1> one;
-  CombineRange<kForm, kCount>(one, from, weights, q, stride, to, whole, count);
+  if (whole == count) return;
+  CombineRest(kForm, kCount, from, weights, q, stride, to, whole, count);
 }
 
 template <Form kForm, typename T>
@@ -180,7 +216,11 @@ class RowMaker {
       const int64_t ahead = i + kRows + row < job_.n ? kRows * job_.m : 0;
       from.next_a[row] =
           IsNarrow(job_.type) ? from.a[row] : from.a[row] + ahead;
-      from.next_b[row] = from.b[row] + (from.b[row] == nullptr ? 0 : ahead);
+      if (job_.previous != nullptr) {
+        next_[row] = from.b[row] + ahead;
+      } else {
+        next_[row] = IsComputed() ? rows_[row] : from.next_a[row];
+      }
       rows[row] = from.a[row];
     }
     if (IsComputed()) {
@@ -192,6 +232,11 @@ class RowMaker {
       Emit(rows[row], (i + row) * job_.m + j, count);
     }
   }
+
+  // For whoever works on the rows to fetch into the cache on the way, so that
+  // memory is read in this phase too: rows of `previous` (or of the gradient,
+  // if X is nothing else) that come after these; any address if there are none.
+  const T* const* next() const { return next_; }
 
   // Whether X is something else than the gradient as it is.
   bool IsComputed() const {
@@ -261,6 +306,7 @@ class RowMaker {
   }
 
   const LowRankJob<T>& job_;
+  const T* next_[kRows];
   alignas(64) T rows_[kRows][kWidth];
   alignas(64) T wide_[kRows][kWidth];
 };

@@ -146,16 +146,16 @@ HWY_EXPORT(AddF64);
 HWY_EXPORT(CountF32);
 HWY_EXPORT(CountF64);
 
-// Outputs of this size and above would push everything else out of the
-// caches, and are written past them.
-constexpr int64_t kStreamBytes = int64_t{1} << 20;
+// From this many elements on, between float and 16 bits, outputs would push
+// everything else out of the second cache, and are written past it.
+constexpr int64_t kStreamCount = int64_t{1} << 19;
 
 // Whole cache lines of every type.
 constexpr int64_t kGrain = 64;
 
 void Narrow(const float* in, DType to, uint16_t* out, int64_t count,
             float scale) {
-  const bool stream = count * 2 >= kStreamBytes;
+  const bool stream = count >= kStreamCount;
   RunRanges(count, kGrain, count * 6, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(NarrowF32)
     (to, in + begin, out + begin, end - begin, scale, stream);
@@ -169,7 +169,7 @@ void Narrow(const double* in, DType to, uint16_t* out, int64_t count,
   });
 }
 void Widen(const uint16_t* in, DType from, float* out, int64_t count) {
-  const bool stream = count * 4 >= kStreamBytes;
+  const bool stream = count >= kStreamCount;
   RunRanges(count, kGrain, count * 6, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(WidenF32)
     (from, in + begin, out + begin, end - begin, stream);

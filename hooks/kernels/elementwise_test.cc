@@ -180,11 +180,13 @@ TEST(ElementwiseTest, WidensEveryPatternExactly) {
     floats[1].push_back(BFloat16ToFloat(in.back()));
   }
   // Beyond what is written past the caches, and not in whole vectors.
-  for (int k = 0; k < 4; ++k)
+  constexpr int kTimes = 8;
+  for (int k = 0; k < kTimes; ++k) {
     in.insert(in.end(), in.begin(), in.begin() + 65536);
+  }
   in.resize(in.size() - 5);
   for (auto& wide : floats) {
-    for (int k = 0; k < 4; ++k) {
+    for (int k = 0; k < kTimes; ++k) {
       wide.insert(wide.end(), wide.begin(), wide.begin() + 65536);
     }
     wide.resize(in.size());

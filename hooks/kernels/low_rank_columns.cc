@@ -22,10 +22,11 @@ constexpr int64_t kColumnsWidth = 1024;
 constexpr int64_t kPanel = 128;
 
 // sums[c * stride + j] += the sum over kTogether rows of weight * row[j].
+// Fetches `next` on the way.
 template <int kTogether, int kCount, class D, typename T = hn::TFromD<D>>
-HWY_INLINE void AxpyRange(D d, const T* const* x, const Weights<T>& weights,
-                          T* sums, int64_t stride, int64_t ahead, int64_t begin,
-                          int64_t end) {
+HWY_INLINE void AxpyRange(D d, const T* const* x, const T* const* next,
+                          const Weights<T>& weights, T* sums, int64_t stride,
+                          int64_t begin, int64_t end) {
   using V = hn::Vec<D>;
   constexpr int64_t kStep = hn::MaxLanes(D());
   V w[kCount][kTogether];
@@ -39,7 +40,7 @@ HWY_INLINE void AxpyRange(D d, const T* const* x, const Weights<T>& weights,
 #pragma GCC unroll 4
     for (int64_t row = 0; row < kTogether; ++row) {
       value[row] = hn::LoadU(d, x[row] + j);
-      __builtin_prefetch(x[row] + j + ahead, 0, 2);
+      __builtin_prefetch(next[row] + j, 0, 2);
     }
 #pragma GCC unroll 4
     for (int64_t c = 0; c < kCount; ++c) {
@@ -50,30 +51,47 @@ HWY_INLINE void AxpyRange(D d, const T* const* x, const Weights<T>& weights,
   }
 }
 
-template <int kTogether, int kCount, typename T>
-HWY_NOINLINE void Axpy(const T* const* x, const Weights<T>& weights, T* sums,
-                       int64_t stride, int64_t ahead, int64_t count) {
-  const Tag<T> d;
-  const int64_t whole = count - count % hn::MaxLanes(Tag<T>());
-  AxpyRange<kTogether, kCount>(d, x, weights, sums, stride, ahead, 0, whole);
-  const hn::CappedTag<T, 1> one;
-  AxpyRange<kTogether, kCount>(one, x, weights, sums, stride, ahead, whole,
-                               count);
+// What vectors leave over: compiled once for all counts, as it is short.
+template <typename T>
+HWY_NOINLINE void AxpyRest(int64_t together, int64_t columns, const T* const* x,
+                           const Weights<T>& weights, T* sums, int64_t stride,
+                           int64_t begin, int64_t end) {
+  for (int64_t c = 0; c < columns; ++c) {
+    T weight[kRows];
+    for (int64_t row = 0; row < kRows; ++row) weight[row] = weights.of[row][c];
+    for (int64_t j = begin; j < end; ++j) {
+      T value[kRows];
+      for (int64_t row = 0; row < together; ++row) value[row] = x[row][j];
+      sums[c * stride + j] += SumOfSome(together, weight, value);
+    }
+  }
 }
 
-template <int kTogether, typename T>
-HWY_INLINE void Axpy(int64_t columns, const T* const* x,
-                     const Weights<T>& weights, T* sums, int64_t stride,
-                     int64_t ahead, int64_t count) {
+template <int kTogether, int kCount, typename T>
+HWY_NOINLINE void Axpy(const T* const* x, const T* const* next,
+                       const Weights<T>& weights, T* sums, int64_t stride,
+                       int64_t count) {
+  const Tag<T> d;
+  const int64_t whole = count - count % hn::MaxLanes(Tag<T>());
+  AxpyRange<kTogether, kCount>(d, x, next, weights, sums, stride, 0, whole);
+  if (whole == count) return;
+  AxpyRest(kTogether, kCount, x, weights, sums, stride, whole, count);
+}
+
+// Four rows.
+template <typename T>
+HWY_INLINE void AxpyRows(int64_t columns, const T* const* x,
+                         const T* const* next, const Weights<T>& weights,
+                         T* sums, int64_t stride, int64_t count) {
   switch (columns) {
     case 1:
-      return Axpy<kTogether, 1>(x, weights, sums, stride, ahead, count);
+      return Axpy<kRows, 1>(x, next, weights, sums, stride, count);
     case 2:
-      return Axpy<kTogether, 2>(x, weights, sums, stride, ahead, count);
+      return Axpy<kRows, 2>(x, next, weights, sums, stride, count);
     case 3:
-      return Axpy<kTogether, 3>(x, weights, sums, stride, ahead, count);
+      return Axpy<kRows, 3>(x, next, weights, sums, stride, count);
     default:
-      return Axpy<kTogether, 4>(x, weights, sums, stride, ahead, count);
+      return Axpy<kRows, 4>(x, next, weights, sums, stride, count);
   }
 }
 
@@ -101,22 +119,21 @@ class Tile {
   void AddRows(int64_t i, int64_t j, int64_t count) {
     const T* rows[kRows];
     maker_.Make(i, j, count, rows);
-    // The next rows, where these are those of the gradient itself.
-    const bool fetches =
-        !maker_.IsComputed() && !IsNarrow(job_.type) && i + 2 * kRows <= job_.n;
-    const int64_t ahead = fetches ? kRows * job_.m : 0;
+    if (i + kRows > job_.n) return AddRowsOneByOne(rows, i, count);
     for (int64_t k = 0; k < job_.r; k += kColumns) {
       const int64_t columns = std::min(kColumns, job_.r - k);
-      T* sums = sums_ + k * count;
-      if (i + kRows <= job_.n) {
-        const auto weights = WeightsOf(job_.factor, i, k, columns, job_.n);
-        Axpy<kRows>(columns, rows, weights, sums, count, ahead, count);
-        continue;
-      }
-      for (int64_t row = 0; row < job_.n - i; ++row) {
-        const auto weights =
-            WeightsOf(job_.factor, i + row, k, columns, job_.n);
-        Axpy<1>(columns, rows + row, weights, sums, count, 0, count);
+      const auto weights = WeightsOf(job_.factor, i, k, columns, job_.n);
+      AxpyRows(columns, rows, maker_.next(), weights, sums_ + k * count, count,
+               count);
+    }
+  }
+
+  void AddRowsOneByOne(const T* const* rows, int64_t i, int64_t count) {
+    for (int64_t row = 0; row < job_.n - i; ++row) {
+      for (int64_t k = 0; k < job_.r; ++k) {
+        const auto weight = WeightsOf(job_.factor, i + row, k, 1, job_.n);
+        Axpy<1, 1>(rows + row, rows + row, weight, sums_ + k * count, count,
+                   count);
       }
     }
   }

@@ -24,10 +24,11 @@ constexpr int64_t kRowsWidth = 512;
 constexpr int64_t kTogether = hn::MaxLanes(Tag<float>()) == 16 ? 4 : 2;
 
 // Adds to the partial sums of kTogether rows times kCount columns, lanes
-// [lane, lane + width of a vector) of each.
+// [lane, lane + width of a vector) of each. Fetches `next` on the way.
 template <int kCount, class D, typename T = hn::TFromD<D>>
-HWY_INLINE void DotLanes(D d, const T* const* x, const T* q, int64_t stride,
-                         int64_t count, T* sums, int64_t row_stride) {
+HWY_INLINE void DotLanes(D d, const T* const* x, const T* const* next,
+                         const T* q, int64_t stride, int64_t count, T* sums,
+                         int64_t row_stride) {
   using V = hn::Vec<D>;
   V sum[kTogether][kCount];
 #pragma GCC unroll 4
@@ -46,6 +47,7 @@ HWY_INLINE void DotLanes(D d, const T* const* x, const T* q, int64_t stride,
 #pragma GCC unroll 4
     for (int64_t row = 0; row < kTogether; ++row) {
       const V value = hn::LoadU(d, x[row] + j);
+      __builtin_prefetch(next[row] + j, 0, 2);
 #pragma GCC unroll 4
       for (int64_t c = 0; c < kCount; ++c) {
         sum[row][c] = hn::Add(sum[row][c], hn::Mul(value, factor[c]));
@@ -63,8 +65,9 @@ HWY_INLINE void DotLanes(D d, const T* const* x, const T* q, int64_t stride,
 
 // sums[row * row_stride + c * kLanes + lane] += x[row][j] * q[c * stride + j].
 template <int kCount, typename T>
-HWY_NOINLINE void Dot(const T* const* x, const T* q, int64_t stride,
-                      int64_t count, T* sums, int64_t row_stride) {
+HWY_NOINLINE void Dot(const T* const* x, const T* const* next, const T* q,
+                      int64_t stride, int64_t count, T* sums,
+                      int64_t row_stride) {
   const Tag<T> d;
   constexpr int64_t kStep = hn::MaxLanes(Tag<T>());
   const int64_t whole = count - count % kLanes<T>;
@@ -72,7 +75,7 @@ HWY_NOINLINE void Dot(const T* const* x, const T* q, int64_t stride,
     for (int64_t lane = 0; lane < kLanes<T>; lane += kStep) {
       const T* from[kTogether];
       for (int64_t k = 0; k < kTogether; ++k) from[k] = x[row + k] + lane;
-      DotLanes<kCount>(d, from, q + lane, stride, whole,
+      DotLanes<kCount>(d, from, next + row, q + lane, stride, whole,
                        sums + row * row_stride + lane, row_stride);
     }
   }
@@ -87,18 +90,18 @@ HWY_NOINLINE void Dot(const T* const* x, const T* q, int64_t stride,
 }
 
 template <typename T>
-HWY_INLINE void Dot(int64_t columns, const T* const* x, const T* q,
-                    int64_t stride, int64_t count, T* sums,
+HWY_INLINE void Dot(int64_t columns, const T* const* x, const T* const* next,
+                    const T* q, int64_t stride, int64_t count, T* sums,
                     int64_t row_stride) {
   switch (columns) {
     case 1:
-      return Dot<1>(x, q, stride, count, sums, row_stride);
+      return Dot<1>(x, next, q, stride, count, sums, row_stride);
     case 2:
-      return Dot<2>(x, q, stride, count, sums, row_stride);
+      return Dot<2>(x, next, q, stride, count, sums, row_stride);
     case 3:
-      return Dot<3>(x, q, stride, count, sums, row_stride);
+      return Dot<3>(x, next, q, stride, count, sums, row_stride);
     default:
-      return Dot<4>(x, q, stride, count, sums, row_stride);
+      return Dot<4>(x, next, q, stride, count, sums, row_stride);
   }
 }
 
@@ -124,8 +127,9 @@ void Rows(const LowRankJob<T>& job, int64_t begin, int64_t end) {
       const T* rows[kRows];
       maker.Make(i, j, count, rows);
       for (int64_t k = 0; k < job.r; k += kColumns) {
-        Dot(std::min(kColumns, job.r - k), rows, job.factor + k * job.m + j,
-            job.m, count, sums.data() + k * kLanes<T>, row_stride);
+        Dot(std::min(kColumns, job.r - k), rows, maker.next(),
+            job.factor + k * job.m + j, job.m, count,
+            sums.data() + k * kLanes<T>, row_stride);
       }
     }
     for (int64_t row = 0; row < std::min(kRows, end - i); ++row) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -46,8 +47,12 @@ class Pool {
   bool Start(int parts, const std::function<void(int)>& task) {
     MutexLock lock(&mutex_);
     if (ended_) return false;
-    while (static_cast<int>(threads_.size()) + 1 < parts) {
-      threads_.emplace_back([this] { Work(); });
+    // Fewer threads than wished for will do: each takes what is left.
+    try {
+      while (static_cast<int>(threads_.size()) + 1 < parts) {
+        threads_.emplace_back([this] { Work(); });
+      }
+    } catch (const std::system_error&) {
     }
     task_ = &task;
     parts_ = parts;

@@ -48,11 +48,13 @@ template <typename T>
 void Quantise(const std::vector<QuantiseRun<T>>& runs, int64_t size,
               int64_t blocks, uint8_t* out);
 
-// mean[i] = the sum over r, in order, of element i of the blocks at `in` +
-// r * stride bytes, divided by `ranks`; for all elements of the blocks.
+// The same for the mean of `ranks` quantised arrays: in place of their
+// gradient, which is null, runs take the sum over r, in order, of the blocks at
+// `in` + r * stride bytes, divided by `ranks`.
 template <typename T>
-void MeanOfQuantised(const uint8_t* in, int64_t stride, int ranks, int64_t size,
-                     int64_t blocks, T* mean);
+void QuantiseMean(const uint8_t* in, int64_t stride, int ranks,
+                  const std::vector<QuantiseRun<T>>& runs, int64_t size,
+                  int64_t blocks, uint8_t* out);
 
 // out[i] = element i, for the first `count` elements. `type` is float32,
 // float16 or bfloat16 (computed in float), or float64 (in double).

@@ -175,10 +175,10 @@ TEST(QuantiseTest, WhatIsNotFinitePoisonsItsBlockAlone) {
       EXPECT_EQ(Codes(out.bytes, 1, 100), std::vector<int>(100, 0));
       EXPECT_FALSE(QuantisedIsFinite(out.bytes.data(), 100, 3));
       EXPECT_TRUE(QuantisedIsFinite(out.bytes.data(), 100, 1));
-      std::vector<float> mean(300);
-      MeanOfQuantised(out.bytes.data(), 0, 1, 100, 3, mean.data());
+      std::vector<float> sent(300);
+      Dequantise(out.bytes.data(), 100, 300, sent.data(), DType::kFloat32);
       for (size_t i = 0; i < 300; ++i) {
-        EXPECT_EQ(std::isnan(mean[i]), i >= 100 && i < 200);
+        EXPECT_EQ(std::isnan(sent[i]), i >= 100 && i < 200);
       }
     }
   }
@@ -248,23 +248,41 @@ TEST(QuantiseTest, WidensAndNarrows16BitTypes) {
   }
 }
 
-TEST(QuantiseTest, MeansAddInOrderOfRank) {
-  const int64_t count = 70;
+// Quantises the mean of `ranks` arrays and an error in one go and step by step.
+void ExpectMeanAndErrorAreAdded(uint64_t ranks, int64_t count) {
+  const int64_t size = 35, blocks = BlocksOf(count, size);
   Bytes all;
-  std::vector<float> expected(static_cast<size_t>(count), 0);
-  int64_t stride = 0;
-  for (uint64_t rank = 0; rank < 3; ++rank) {
-    const auto one = QuantiseOne(Values(count, 10 + rank), 35);
-    std::vector<float> sent(static_cast<size_t>(count));
-    Dequantise(one.bytes.data(), 35, count, sent.data(), DType::kFloat32);
-    for (size_t i = 0; i < sent.size(); ++i) expected[i] += sent[i];
+  std::vector<float> mean(static_cast<size_t>(count), 0);
+  for (uint64_t rank = 0; rank < ranks; ++rank) {
+    const auto one = QuantiseOne(Values(count, 10 + rank), size);
+    std::vector<float> sent(mean.size());
+    Dequantise(one.bytes.data(), size, count, sent.data(), DType::kFloat32);
+    for (size_t i = 0; i < sent.size(); ++i) mean[i] += sent[i];
     all.insert(all.end(), one.bytes.begin(), one.bytes.end());
-    stride = static_cast<int64_t>(one.bytes.size());
   }
-  for (float& value : expected) value /= 3;
-  std::vector<float> mean(static_cast<size_t>(count));
-  MeanOfQuantised(all.data(), stride, 3, 35, 2, mean.data());
-  EXPECT_EQ(mean, expected);
+  const std::vector<float> error = Values(count, 20);
+  for (size_t i = 0; i < mean.size(); ++i) {
+    mean[i] = mean[i] / static_cast<float>(ranks) + error[i];
+  }
+  const auto expected = QuantiseOne(mean, size);
+  std::vector<float> remainder(mean.size());
+  Bytes bytes(expected.bytes.size());
+  const int64_t half = count / 2;
+  QuantiseMean<float>(
+      all.data(), QuantisedBytes(blocks, size), static_cast<int>(ranks),
+      {{nullptr, DType::kFloat32, error.data(), remainder.data(), half},
+       {nullptr, DType::kFloat32, error.data() + half, remainder.data() + half,
+        count - half}},
+      size, blocks, bytes.data());
+  EXPECT_EQ(bytes, expected.bytes);
+  EXPECT_EQ(remainder, expected.remainder);
+}
+
+TEST(QuantiseTest, MeansAddInOrderOfRank) {
+  for (const uint64_t ranks : {1, 2, 3, 8}) {
+    ExpectMeanAndErrorAreAdded(ranks, 70);
+    ExpectMeanAndErrorAreAdded(ranks, 90);
+  }
 }
 
 // All bytes that the kernels make of pseudo-random input of this size, from
@@ -280,8 +298,14 @@ Bytes Everything(int64_t count, int64_t shift) {
   Quantise<float>({{x.data() + shift, DType::kFloat32, e.data() + shift,
                     remainder.data() + shift, count}},
                   48, blocks, bytes.data());
-  std::vector<float> mean(static_cast<size_t>(blocks * 48));
-  MeanOfQuantised(bytes.data(), 0, 3, 48, blocks, mean.data());
+  Bytes mean(bytes.size());
+  std::vector<float> rest(static_cast<size_t>(count));
+  QuantiseMean<float>(
+      bytes.data(), 0, 3,
+      {{nullptr, DType::kFloat32, e.data() + shift, rest.data(), count}}, 48,
+      blocks, mean.data());
+  std::vector<float> sent(static_cast<size_t>(count));
+  Dequantise(bytes.data(), 48, count, sent.data(), DType::kFloat32);
   std::vector<uint16_t> halves(static_cast<size_t>(count));
   Dequantise(bytes.data(), 48, count, halves.data(), DType::kFloat16);
   const auto append = [&bytes](const void* data, size_t size) {
@@ -289,14 +313,17 @@ Bytes Everything(int64_t count, int64_t shift) {
     bytes.insert(bytes.end(), first, first + size);
   };
   append(remainder.data() + shift, static_cast<size_t>(count) * 4);
-  append(mean.data(), mean.size() * 4);
+  append(mean.data(), mean.size());
+  append(rest.data(), rest.size() * 4);
+  append(sent.data(), sent.size() * 4);
   append(halves.data(), halves.size() * 2);
   return bytes;
 }
 
 TEST(QuantiseTest, EveryTargetThreadCountAndAlignmentGivesTheSameBits) {
-  // The last is large enough for two threads.
-  for (const int64_t count : {1, 47, 48, 49, 333, 50001}) {
+  // The last two are large enough for two threads, and for stores past the
+  // caches.
+  for (const int64_t count : {1, 47, 48, 49, 333, 50001, 270001}) {
     const Bytes expected = Everything(count, 0);
     ForEveryTarget(
         [&] { EXPECT_TRUE(SameBits(Everything(count, 0), expected)); });

@@ -147,9 +147,19 @@ struct Float16Format {
     return hn::Combine(both, Narrow(d, upper), Narrow(d, lower));
   }
 #endif
-  // Not the instruction, which would quiet a signalling NaN.
   template <class D>
   static HWY_INLINE hn::Vec<D> Widen(D d, hn::Vec<Bits16<D>> value) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || \
+    HWY_TARGET == HWY_AVX3_DL
+    // The instruction would quiet a signalling NaN.
+    const hn::Rebind<hwy::float16_t, D> d16;
+    const auto result = hn::PromoteTo(d, hn::BitCast(d16, value));
+    if (HWY_LIKELY(hn::AllFalse(d, hn::IsNaN(result)))) return result;
+#endif
+    return WidenByBits(d, value);
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> WidenByBits(D d, hn::Vec<Bits16<D>> value) {
     const hn::RebindToUnsigned<D> du;
     const hn::RebindToSigned<D> di;
     const auto wide = hn::PromoteTo(du, value);

@@ -13,19 +13,6 @@ namespace {
 
 size_t Size(int64_t count) { return static_cast<size_t>(count); }
 
-// Some rows of a factor, which is stored by columns.
-template <typename T>
-std::vector<T> RowsOf(const T* factor, int64_t n, int64_t r, int64_t first,
-                      int64_t rows) {
-  std::vector<T> out;
-  out.reserve(Size(rows * r));
-  for (int64_t k = 0; k < r; ++k) {
-    const T* column = factor + k * n + first;
-    out.insert(out.end(), column, column + rows);
-  }
-  return out;
-}
-
 // The matrix is treated as its full rows, and a tail of one row that has only
 // the columns within the bucket. So the zeros behind the bucket are neither
 // stored nor do they ever have an error.

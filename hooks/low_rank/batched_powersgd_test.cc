@@ -169,11 +169,15 @@ TEST(BatchedPowerSgdTest, DamagedStateIsRefused) {
       Started("batched_powersgd(start_step=2)", parameters, 2, {{0, 1}});
   world.Step(Local(parameters, 2, 0));
   const HookState good = world.Save();
-  std::vector<HookState> bad(4, good);
+  std::vector<HookState> bad(6, good);
   bad[0].tensors[0].kind = "r";
   bad[1].tensors[0].data.pop_back();
   bad[2].tensors[0].data.assign(good.tensors[0].data.size(), '\xff');
   bad[3].tensors[0].parameter = "x";
+  ASSERT_EQ(good.tensors[0].shape.size(), 2u);
+  for (int64_t& extent : bad[4].tensors[0].shape) extent = -extent;
+  bad[5].tensors[0].shape = {int64_t{1} << 62, 4};
+  bad[5].tensors[0].data.clear();
   for (const HookState& state : bad) {
     EXPECT_THAT(
         world.Load(state),

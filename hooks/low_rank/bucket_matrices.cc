@@ -174,11 +174,7 @@ const ErrorView<T>* BucketMatrices<T>::Find(int parameter,
 
 template <typename T>
 void BucketMatrices<T>::EndStep(bool commit) {
-  for (const auto& matrix : matrices_) {
-    LowRankTensor<T>& tensor = matrix->tensor;
-    if (tensor.staged && commit) std::swap(tensor.now, tensor.next);
-    tensor.staged = false;
-  }
+  for (const auto& matrix : matrices_) EndStepOf(matrix->tensor, commit);
 }
 
 template <typename T>

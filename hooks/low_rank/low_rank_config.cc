@@ -94,6 +94,14 @@ absl::Status CheckStartStep(const OptionValues& options,
       start_step, ": buckets may still change in the first two steps"));
 }
 
+absl::Status CheckMemory(const OptionValues& options) {
+  std::vector<std::string> remembers;
+  for (const char* option : {"error_feedback", "warm_start"}) {
+    if (options.Bool(option)) remembers.emplace_back(option);
+  }
+  return CheckStartStep(options, remembers);
+}
+
 const std::set<std::string>& OptionsThatMayChange() {
   static const auto* options = new std::set<std::string>{
       "start_step", "orthogonalization_epsilon", "stats_every",

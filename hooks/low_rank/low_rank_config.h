@@ -44,6 +44,9 @@ OptionDescription OrthogonalizeOption();
 absl::Status CheckStartStep(const OptionValues& options,
                             const std::vector<std::string>& remembers);
 
+// The same for a hook with the options error_feedback and warm_start.
+absl::Status CheckMemory(const OptionValues& options);
+
 // Those in which a hook may differ from the one whose state it takes over.
 const std::set<std::string>& OptionsThatMayChange();
 

@@ -49,7 +49,7 @@ template <typename T>
 bool LowRankExchange<T>::FinishPoisoned() {
   step_.report.poisoned = true;
   FillWithNan(bucket_.data);
-  if (!search_.has_value()) return false;
+  if (!search_.has_value()) return true;  // all were finite in the first sum
   std::vector<NonFiniteGradient> found = search_->Found();
   for (NonFiniteGradient& gradient : found) {
     step_.report.non_finite.push_back(std::move(gradient));

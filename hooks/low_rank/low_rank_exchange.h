@@ -55,8 +55,7 @@ class LowRankExchange : public Exchange {
   // While the bucket still holds this rank's gradients.
   WorkPtr SendReport();
   // After SendReport, or without if the second sum has overflowed. True if no
-  // gradient is to blame although the first one was not finite: a sum has
-  // overflowed, or an error has.
+  // gradient is to blame: a sum has overflowed, or an error has.
   bool FinishPoisoned();
 
   static bool AllFinite(const T* values, int64_t count);

@@ -121,13 +121,6 @@ class LowRankHook : public Hook {
   int64_t sent_ = 0;
 };
 
-// Swaps in what a step has staged in a tensor, or forgets it.
-template <typename T>
-void EndStepOf(LowRankTensor<T>& tensor, bool commit) {
-  if (tensor.staged && commit) std::swap(tensor.now, tensor.next);
-  tensor.staged = false;
-}
-
 }  // namespace coxswain
 
 #endif  // COXSWAIN_HOOKS_LOW_RANK_LOW_RANK_HOOK_H_

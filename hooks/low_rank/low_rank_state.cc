@@ -18,23 +18,12 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 // Errors are computed and averaged piece by piece, to bound the memory.
 constexpr int64_t kPiece = 1 << 20;
+// Gradients that are too large, if only just, may come once or twice.
+constexpr int kMaxOverflows = 3;
 // The back end's own timeout comes first.
 constexpr absl::Duration kCollectiveTimeout = absl::Minutes(30);
 
 size_t Size(int64_t count) { return static_cast<size_t>(count); }
-
-// Some rows of some columns of a factor.
-template <typename T>
-std::vector<T> Rows(const T* factor, int64_t n, int64_t r, int64_t first,
-                    int64_t rows) {
-  std::vector<T> out;
-  out.reserve(Size(rows * r));
-  for (int64_t k = 0; k < r; ++k) {
-    const T* column = factor + k * n + first;
-    out.insert(out.end(), column, column + rows);
-  }
-  return out;
-}
 
 // A block of x - product, which is consecutive in x: whole rows, or a part of
 // one.
@@ -42,8 +31,8 @@ template <typename T>
 void ReadBlock(const ErrorView<T>& error, int64_t row, int64_t rows,
                int64_t column, int64_t columns, double* out) {
   const int64_t r = error.product.r;
-  const std::vector<T> p = Rows(error.product.p, error.n, r, row, rows);
-  const std::vector<T> q = Rows(error.product.q, error.m, r, column, columns);
+  const std::vector<T> p = RowsOf(error.product.p, error.n, r, row, rows);
+  const std::vector<T> q = RowsOf(error.product.q, error.m, r, column, columns);
   std::vector<T> values(Size(rows * columns));
   SubtractProduct(error.x + row * error.m + column,
                   LowRankProduct<T>{p.data(), q.data(), r}, values.data(), rows,
@@ -69,6 +58,16 @@ void AppendValues(const std::vector<double>& values, std::string& bytes) {
     const T narrow = static_cast<T>(value);
     bytes.append(reinterpret_cast<const char*>(&narrow), sizeof(narrow));
   }
+}
+
+template <typename T>
+void DropError(LowRankTensor<T>& tensor) {
+  LogWarning("error_dropped",
+             {{"tensor", tensor.name}, {"overflows_on_end", tensor.overflows}});
+  tensor.now.has_error = false;
+  tensor.now.error_p.clear();
+  tensor.now.error_q.clear();
+  tensor.overflows = 0;
 }
 
 // Collective. The bytes of the mean error; empty if this rank is not to keep
@@ -144,6 +143,7 @@ template <typename T>
 void DropOverflow(LowRankTensor<T>& tensor) {
   const ErrorView<T> view = ErrorViewOf(tensor);
   if (view.x == nullptr) return;
+  if (++tensor.overflows == kMaxOverflows) return DropError(tensor);
   AlignedArray<T> repaired;
   repaired.Allocate(tensor.count);
   std::vector<double> piece(Size(std::min(kPiece, tensor.count)));

@@ -48,9 +48,12 @@ void ReadError(const ErrorView<T>& error, int64_t begin, int64_t length,
 template <typename T>
 ErrorView<T> ErrorViewOf(const LowRankTensor<T>& tensor);
 
-// Between steps of gradients near the largest number, an error may overflow
-// although nothing else does. It would make all later steps not finite; the
-// elements in question are set to zero. Does nothing if there are none.
+// What a step does that overflowed although all gradients are finite. Between
+// steps of gradients near the largest number, an error may overflow although
+// nothing else does: the elements in question are set to zero. Or the errors
+// have grown so large that what is sent of them overflows, in float16 most
+// likely; as such a step leaves them as they are, so would all later ones. So
+// the third on end drops this rank's whole error of the tensor, and logs it.
 template <typename T>
 void DropOverflow(LowRankTensor<T>& tensor);
 

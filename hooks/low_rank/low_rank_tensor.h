@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/check.h"
+#include "base/host_memory.h"
 #include "client/comm/tensor.h"
 #include "hooks/kernels/low_rank.h"
 
@@ -18,26 +20,22 @@ namespace coxswain {
 template <typename T>
 class AlignedArray {
  public:
-  T* data() { return data_.get(); }
-  const T* data() const { return data_.get(); }
+  T* data() { return static_cast<T*>(data_.get()); }
+  const T* data() const { return static_cast<const T*>(data_.get()); }
 
   // Makes room for exactly `count` elements. The contents are lost if that is
   // another number than before.
   void Allocate(int64_t count) {
     if (count == count_) return;
     const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-    data_.reset(static_cast<T*>(::operator new(bytes, kAlignment)));
+    data_ = AllocateHostMemory(bytes);
+    COXSWAIN_CHECK(data_ != nullptr);
     count_ = count;
   }
 
  private:
-  static constexpr std::align_val_t kAlignment{64};
-  struct Free {
-    void operator()(T* data) const { ::operator delete(data, kAlignment); }
-  };
-
   int64_t count_ = 0;
-  std::unique_ptr<T, Free> data_;
+  HostMemory data_;
 };
 
 // What one step leaves behind for the next.
@@ -72,15 +70,41 @@ struct LowRankTensor {
   LowRankMemory<T> now;
   LowRankMemory<T> next;
   bool staged = false;
+  // Steps on end that overflowed although no gradient was to blame.
+  int overflows = 0;
 
   bool raw() const { return r == 0; }
 };
+
+// Makes what a step has staged that of now, or forgets it.
+template <typename T>
+void EndStepOf(LowRankTensor<T>& tensor, bool commit) {
+  if (tensor.staged && commit) {
+    std::swap(tensor.now, tensor.next);
+    tensor.overflows = 0;
+  }
+  tensor.staged = false;
+}
 
 // The part of an error that `x` still has to lose.
 template <typename T>
 LowRankProduct<T> ErrorProduct(const LowRankMemory<T>& memory, int64_t r) {
   if (memory.error_p.empty()) return {};
   return {memory.error_p.data(), memory.error_q.data(), r};
+}
+
+// `rows` rows from `first` on of a factor of n rows and r columns, likewise by
+// columns.
+template <typename T>
+std::vector<T> RowsOf(const T* factor, int64_t n, int64_t r, int64_t first,
+                      int64_t rows) {
+  std::vector<T> out;
+  out.reserve(static_cast<size_t>(rows * r));
+  for (int64_t k = 0; k < r; ++k) {
+    const T* column = factor + k * n + first;
+    out.insert(out.end(), column, column + rows);
+  }
+  return out;
 }
 
 template <typename T>

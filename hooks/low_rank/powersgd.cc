@@ -69,13 +69,6 @@ CostCard Card() {
   return card;
 }
 
-absl::Status Check(const OptionValues& options) {
-  std::vector<std::string> remembers;
-  if (options.Bool("error_feedback")) remembers.push_back("error_feedback");
-  if (options.Bool("warm_start")) remembers.push_back("warm_start");
-  return CheckStartStep(options, remembers);
-}
-
 }  // namespace
 
 HookRow PowerSgdRow() {
@@ -101,7 +94,9 @@ HookRow PowerSgdRow() {
       OrthogonalizeOption(),
   };
   row.description.card = Card();
-  row.check = [](const OptionValues& options, bool) { return Check(options); };
+  row.check = [](const OptionValues& options, bool) {
+    return CheckMemory(options);
+  };
   row.make = [](std::string spec, OptionValues options, std::unique_ptr<Hook>) {
     return std::make_unique<PowerSgdHook>(std::move(spec), std::move(options));
   };

@@ -40,7 +40,9 @@ namespace coxswain {
 // overflows or a factor nears the largest number, all ranks get a bucket full
 // of NaN, so that the trainer sees it, and error and Q of the bucket stay as
 // they were. If it shows in the first sum, the second collective tells whose
-// gradients it were (low_rank_exchange.h).
+// gradients it were (low_rank_exchange.h). If it was nobody's three times on
+// end, errors have grown too large to be sent, and are dropped
+// (low_rank_state.h).
 //
 // State: the mean error over the ranks, each rank saving its shard of the
 // parameters, and Q. LoadState gives rank k W' times the mean error of its

@@ -236,6 +236,30 @@ TEST(LocalSgdTrainingTest, AHookThatNeedsItsAveragerIsRefusedWithoutIt) {
   }
 }
 
+// As when only the hook's state is taken from a checkpoint: it would exchange
+// no gradients any more, and the averager not yet parameters.
+TEST(LocalSgdTrainingTest, AHookAndAnAveragerInDifferentStepsAreAnError) {
+  const auto communicator = InProcessWorld::Create(1)->MakeRank(0);
+  const auto net = std::make_shared<Net>();
+  ASSERT_OK_AND_ASSIGN(auto hook, MakeHook("post_local_sgd(start_step=9)"));
+  ASSERT_OK_AND_ASSIGN(auto averager,
+                       MakeAverager("post_local_sgd(start_step=9)"));
+  ASSERT_OK_AND_ASSIGN(
+      const auto ddp,
+      torch::DistributedDataParallel::Create(
+          net, communicator.get(), std::move(hook), {}, std::move(averager)));
+  HookState state;
+  state.spec = "post_local_sgd(start_step=9)";
+  state.step = 12;
+  ASSERT_OK(ddp->hook().LoadState(state, 0, 1));
+  ::torch::optim::SGD optimizer(net->parameters(), kLearningRate);
+  Step(*net, optimizer, 0, 0, [&](const Tensor& loss) {
+    EXPECT_THAT(ddp->Backward(loss),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         testing::HasSubstr("12 steps and its averager 0")));
+  });
+}
+
 TEST(LocalSgdTrainingTest, AnAveragerThatIsNotToldOfAStepIsAnError) {
   const auto communicator = InProcessWorld::Create(1)->MakeRank(0);
   const auto net = std::make_shared<Net>();
