@@ -11,10 +11,8 @@ struct FreeHostMemory {
 };
 using HostMemory = std::unique_ptr<void, FreeHostMemory>;
 
-// Memory for arrays that are swept from end to end, with undefined contents:
-// aligned to a cache line, and from some MiB on in huge pages where the system
-// offers them on request, which saves a tenth of the time of a sweep. Null if
-// there is none. Thread-safe.
+// Memory with undefined contents, aligned to a cache line, which is also what
+// wide vector loads like. Null if there is none. Thread-safe.
 HostMemory AllocateHostMemory(size_t bytes);
 
 }  // namespace coxswain
