@@ -19,12 +19,6 @@ int64_t Elements(const std::vector<ParameterSpec>& parameters) {
   return count;
 }
 
-// Every element once, at this width.
-auto PlainBytes(int64_t width) {
-  return [width](const std::vector<ParameterSpec>& parameters,
-                 const HookStep&) { return Elements(parameters) * width; };
-}
-
 // Elements of a parameter that is not compressed, or else of its factors,
 // which are n r and m r.
 int64_t LowRankElements(const ParameterSpec& parameter, int64_t rank,
@@ -85,23 +79,11 @@ constexpr double kBrain = 1e-2;    // to 8 bits
 constexpr double kSingle = 1e-6;   // to 24 bits
 constexpr double kDouble = 1e-14;  // to 53 bits
 
-HookCase Plain(std::string name, std::string spec, DType dtype, int64_t width,
-               double tolerance) {
-  HookCase hook;
-  hook.name = std::move(name);
-  hook.spec = std::move(spec);
-  hook.dtype = dtype;
-  hook.average_tolerance = tolerance;
-  hook.first_step_tolerance = 2 * tolerance;
-  hook.later_tolerance = 2 * tolerance;
-  hook.bucket_bytes = PlainBytes(width);
-  return hook;
-}
-
 // Nothing travels; it is the mean over the ranks that is the average.
 HookCase Noop(std::string name, std::string spec, DType dtype,
               double tolerance) {
-  HookCase hook = Plain(std::move(name), std::move(spec), dtype, 0, tolerance);
+  HookCase hook =
+      PlainHookCase(std::move(name), std::move(spec), dtype, 0, tolerance);
   hook.ranks_differ = true;
   return hook;
 }
@@ -196,27 +178,33 @@ HookCase AcpSgd(std::string name, std::string spec, DType dtype, int64_t rank,
 
 const std::vector<HookCase>& Cases() {
   static const auto* cases = new std::vector<HookCase>{
-      Plain("AllReduceFloat32", "allreduce", DType::kFloat32, 4, kSingle),
-      Plain("AllReduceFloat64", "allreduce", DType::kFloat64, 8, kDouble),
-      Plain("AllReduceFloat16", "allreduce", DType::kFloat16, 2, kHalf),
-      Plain("AllReduceBFloat16", "allreduce", DType::kBFloat16, 2, kBrain),
-      Plain("Fp16Float32", "fp16", DType::kFloat32, 2, kHalf),
-      Plain("Fp16Float64", "fp16", DType::kFloat64, 2, kHalf),
-      Plain("Fp16CastThenDivide", "fp16(order=cast_then_divide)",
-            DType::kFloat32, 2, kHalf),
-      Plain("Fp16BFloat16", "fp16", DType::kBFloat16, 2, kBrain),
-      Plain("Bf16Float32", "bf16", DType::kFloat32, 2, kBrain),
-      Plain("Bf16Float64", "bf16", DType::kFloat64, 2, kBrain),
-      Plain("Bf16CastThenDivide", "bf16(order=cast_then_divide)",
-            DType::kFloat32, 2, kBrain),
-      Plain("Fp16OfAllReduce", "fp16(allreduce)", DType::kFloat32, 2, kHalf),
-      Plain("Bf16OfAllReduce", "bf16(allreduce)", DType::kFloat64, 2, kBrain),
+      PlainHookCase("AllReduceFloat32", "allreduce", DType::kFloat32, 4,
+                    kSingle),
+      PlainHookCase("AllReduceFloat64", "allreduce", DType::kFloat64, 8,
+                    kDouble),
+      PlainHookCase("AllReduceFloat16", "allreduce", DType::kFloat16, 2, kHalf),
+      PlainHookCase("AllReduceBFloat16", "allreduce", DType::kBFloat16, 2,
+                    kBrain),
+      PlainHookCase("Fp16Float32", "fp16", DType::kFloat32, 2, kHalf),
+      PlainHookCase("Fp16Float64", "fp16", DType::kFloat64, 2, kHalf),
+      PlainHookCase("Fp16CastThenDivide", "fp16(order=cast_then_divide)",
+                    DType::kFloat32, 2, kHalf),
+      PlainHookCase("Fp16BFloat16", "fp16", DType::kBFloat16, 2, kBrain),
+      PlainHookCase("Bf16Float32", "bf16", DType::kFloat32, 2, kBrain),
+      PlainHookCase("Bf16Float64", "bf16", DType::kFloat64, 2, kBrain),
+      PlainHookCase("Bf16CastThenDivide", "bf16(order=cast_then_divide)",
+                    DType::kFloat32, 2, kBrain),
+      PlainHookCase("Fp16OfAllReduce", "fp16(allreduce)", DType::kFloat32, 2,
+                    kHalf),
+      PlainHookCase("Bf16OfAllReduce", "bf16(allreduce)", DType::kFloat64, 2,
+                    kBrain),
       Noop("Noop", "noop", DType::kFloat32, kSingle),
       Noop("NoopFloat16", "noop", DType::kFloat16, kHalf),
       Noop("StatsOfNoop", "stats(noop)", DType::kFloat32, kSingle),
-      Plain("StatsOfAllReduce", "stats(allreduce)", DType::kFloat32, 4,
-            kSingle),
-      Plain("Fp16OfStats", "fp16(stats(allreduce))", DType::kFloat32, 2, kHalf),
+      PlainHookCase("StatsOfAllReduce", "stats(allreduce)", DType::kFloat32, 4,
+                    kSingle),
+      PlainHookCase("Fp16OfStats", "fp16(stats(allreduce))", DType::kFloat32, 2,
+                    kHalf),
       LocalGradients("PostLocalSgd", "post_local_sgd(start_step=2)",
                      DType::kFloat32, 4, 0, kSingle),
       LocalGradients("PostLocalSgdInPairs",

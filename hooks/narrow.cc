@@ -1,5 +1,7 @@
 #include "hooks/narrow.h"
 
+#include <cstring>
+
 #include "base/check.h"
 #include "hooks/kernels/elementwise.h"
 
@@ -27,6 +29,34 @@ void WidenValues(const uint16_t* in, DType from, const Span& out) {
 }
 
 }  // namespace
+
+template <typename T>
+void ReadSpan(const Span& in, T* out) {
+  if (in.count == 0) return;
+  if (!IsWide(in.dtype)) {
+    return WidenSpan(static_cast<const uint16_t*>(in.data), in.dtype,
+                     Span{out, in.count, kDTypeOf<T>, in.device});
+  }
+  COXSWAIN_CHECK(in.dtype == kDTypeOf<T>);
+  std::memcpy(out, in.data, static_cast<size_t>(in.bytes()));
+}
+
+template <typename T>
+void WriteSpan(const T* in, const Span& out) {
+  if (out.count == 0) return;
+  if (!IsWide(out.dtype)) {
+    T* source = const_cast<T*>(in);  // a Span has no read-only form
+    return NarrowSpan(Span{source, out.count, kDTypeOf<T>, out.device},
+                      out.dtype, static_cast<uint16_t*>(out.data));
+  }
+  COXSWAIN_CHECK(out.dtype == kDTypeOf<T>);
+  std::memcpy(out.data, in, static_cast<size_t>(out.bytes()));
+}
+
+template void ReadSpan<float>(const Span&, float*);
+template void ReadSpan<double>(const Span&, double*);
+template void WriteSpan<float>(const float*, const Span&);
+template void WriteSpan<double>(const double*, const Span&);
 
 void NarrowSpan(const Span& in, DType to, uint16_t* out, int divisor) {
   COXSWAIN_CHECK(IsWide(in.dtype) && !IsWide(to));

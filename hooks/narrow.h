@@ -14,6 +14,19 @@ inline bool IsWide(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kFloat64;
 }
 
+// The type of a T, which is float or double.
+template <typename T>
+constexpr DType kDTypeOf = sizeof(T) == sizeof(double) ? DType::kFloat64
+                                                       : DType::kFloat32;
+
+// Between a span of type T or of 16 bits and T, the type computed in:
+// out[i] = in[i], exactly.
+template <typename T>
+void ReadSpan(const Span& in, T* out);
+// out[i] = in[i], rounded to nearest even.
+template <typename T>
+void WriteSpan(const T* in, const Span& out);
+
 // out[i] = in[i] / divisor, divided in `in`'s type before it is rounded.
 void NarrowSpan(const Span& in, DType to, uint16_t* out, int divisor = 1);
 // out[i] = in[i], which are of type `from`.

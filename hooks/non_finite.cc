@@ -19,7 +19,10 @@ bool AnyNonFinite(const uint16_t* values, int64_t count, uint16_t exponent) {
   });
 }
 
+}  // namespace
+
 bool AnyNonFinite(const Span& span) {
+  if (span.device.kind != Device::Kind::kCpu) return false;
   switch (span.dtype) {
     case DType::kFloat32:
       return CountNonFinite(static_cast<const float*>(span.data), span.count);
@@ -28,17 +31,19 @@ bool AnyNonFinite(const Span& span) {
     case DType::kFloat16:
       return AnyNonFinite(static_cast<const uint16_t*>(span.data), span.count,
                           0x7c00);
-    default:
-      COXSWAIN_CHECK(span.dtype == DType::kBFloat16);
+    case DType::kBFloat16:
       return AnyNonFinite(static_cast<const uint16_t*>(span.data), span.count,
                           0x7f80);
+    default:
+      return false;
   }
 }
 
-}  // namespace
-
 NonFiniteSearch::NonFiniteSearch(const Bucket& bucket,
                                  const std::vector<ParameterSpec>& parameters) {
+  const DType dtype = bucket.data.dtype;
+  COXSWAIN_CHECK(dtype == DType::kFloat32 || dtype == DType::kFloat64 ||
+                 dtype == DType::kFloat16 || dtype == DType::kBFloat16);
   for (const GradientSlot& slot : bucket.gradients) {
     names_.push_back(parameters[static_cast<size_t>(slot.parameter)].name);
     if (own_ == 0 && AnyNonFinite(bucket.Gradient(slot))) {

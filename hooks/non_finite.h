@@ -39,6 +39,10 @@ class NonFiniteSearch {
   std::shared_ptr<std::vector<int32_t>> by_rank_;
 };
 
+// Whether an element is infinite or NaN. False for what has no such elements,
+// and for what is not in the CPU's memory.
+bool AnyNonFinite(const Span& span);
+
 // One line, for one rank of the job to print.
 void WarnNonFinite(absl::string_view spec, int64_t step, const Bucket& bucket,
                    const std::vector<NonFiniteGradient>& found);

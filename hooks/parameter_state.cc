@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "hooks/kernels/elementwise.h"
+#include "hooks/narrow.h"
 
 namespace coxswain {
 namespace {
@@ -76,10 +77,6 @@ absl::Status Mismatch(absl::string_view hook,
       absl::StrCat("the saved ", hook,
                    " state does not fit: ", absl::StrJoin(differences, "; ")));
 }
-
-template <typename T>
-constexpr DType kDTypeOf = sizeof(T) == sizeof(double) ? DType::kFloat64
-                                                       : DType::kFloat32;
 
 }  // namespace
 

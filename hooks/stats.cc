@@ -8,36 +8,11 @@
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
-#include "hooks/kernels/elementwise.h"
+#include "hooks/non_finite.h"
+#include "hooks/wrapper_hook.h"
 
 namespace coxswain {
 namespace {
-
-// All exponent bits set: an infinity or NaN of 16 bits.
-bool HasNonFinite(const uint16_t* values, int64_t count, uint16_t exponent) {
-  for (int64_t i = 0; i < count; ++i) {
-    if ((values[i] & exponent) == exponent) return true;
-  }
-  return false;
-}
-
-bool HasNonFinite(const Span& span) {
-  if (span.device.kind != Device::Kind::kCpu) return false;
-  switch (span.dtype) {
-    case DType::kFloat32:
-      return CountNonFinite(static_cast<const float*>(span.data), span.count);
-    case DType::kFloat64:
-      return CountNonFinite(static_cast<const double*>(span.data), span.count);
-    case DType::kFloat16:
-      return HasNonFinite(static_cast<const uint16_t*>(span.data), span.count,
-                          0x7c00);
-    case DType::kBFloat16:
-      return HasNonFinite(static_cast<const uint16_t*>(span.data), span.count,
-                          0x7f80);
-    default:
-      return false;
-  }
-}
 
 // What one step adds.
 struct StepCount {
@@ -87,7 +62,7 @@ class StatsExchange : public Exchange {
       Metered metered(communicator_, step_);
       work = inner_->Advance();
     }
-    if (work.ok() && *work == nullptr) step_.non_finite |= HasNonFinite(data_);
+    if (work.ok() && *work == nullptr) step_.non_finite |= AnyNonFinite(data_);
     return work;
   }
 
@@ -98,17 +73,10 @@ class StatsExchange : public Exchange {
   StepCount& step_;
 };
 
-class StatsHook : public Hook {
+class StatsHook : public WrapperHook {
  public:
   StatsHook(std::string spec, int64_t every, std::unique_ptr<Hook> inner)
-      : spec_(std::move(spec)), every_(every), inner_(std::move(inner)) {}
-
-  std::string spec() const override { return spec_; }
-
-  absl::Status Configure(const std::vector<ParameterSpec>& parameters,
-                         int world_size) override {
-    return inner_->Configure(parameters, world_size);
-  }
+      : WrapperHook(std::move(spec), std::move(inner)), every_(every) {}
 
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
       const Bucket& bucket, Communicator& communicator) override {
@@ -117,13 +85,13 @@ class StatsHook : public Hook {
     step_.gradient_bytes += bucket.data.bytes();
     Metered metered(communicator, step_);
     COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Exchange> exchange,
-                              inner_->Prepare(bucket, communicator));
+                              inner().Prepare(bucket, communicator));
     return std::make_unique<StatsExchange>(std::move(exchange), bucket.data,
                                            communicator, step_);
   }
 
   absl::Status Commit() override {
-    COXSWAIN_RETURN_IF_ERROR(inner_->Commit());
+    COXSWAIN_RETURN_IF_ERROR(WrapperHook::Commit());
     const StepCount step = EndStep();
     MutexLock lock(&mutex_);
     ++total_.steps;
@@ -138,25 +106,10 @@ class StatsHook : public Hook {
   }
 
   void Rollback() override {
-    inner_->Rollback();
+    WrapperHook::Rollback();
     const StepCount step = EndStep();
     MutexLock lock(&mutex_);
     if (step.begun) ++total_.rolled_back;
-  }
-
-  int64_t step() const override { return inner_->step(); }
-  bool started() const override { return inner_->started(); }
-  bool needs_averager() const override { return inner_->needs_averager(); }
-  std::vector<NonFiniteGradient> non_finite() const override {
-    return inner_->non_finite();
-  }
-
-  absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
-    return inner_->SaveState(communicator);
-  }
-  absl::Status LoadState(const HookState& state, int rank,
-                         int world_size) override {
-    return inner_->LoadState(state, rank, world_size);
   }
 
   HookStats stats() const {
@@ -169,7 +122,7 @@ class StatsHook : public Hook {
   StepCount EndStep() {
     const StepCount step = std::exchange(step_, StepCount());
     MutexLock lock(&mutex_);
-    if (step.non_finite || (step.begun && !inner_->non_finite().empty())) {
+    if (step.non_finite || (step.begun && !non_finite().empty())) {
       ++total_.non_finite;
     }
     return step;
@@ -186,8 +139,8 @@ class StatsHook : public Hook {
           "%.1f", static_cast<double>(value) / static_cast<double>(every_));
     };
     LogInfo("hook_stats",
-            {{"hook", inner_->spec()},
-             {"step", inner_->step()},
+            {{"hook", inner().spec()},
+             {"step", step()},
              {"payload_bytes_per_step", per_step(window.payload_bytes)},
              {"collectives_per_step", per_step(window.collectives)},
              {"ratio", absl::StrFormat("%.2f", window.ratio())},
@@ -195,9 +148,7 @@ class StatsHook : public Hook {
              {"rolled_back_steps", total_.rolled_back - logged_.rolled_back}});
   }
 
-  const std::string spec_;
   const int64_t every_;
-  const std::unique_ptr<Hook> inner_;
   StepCount step_;  // in progress; the exchanges add to it
   mutable Mutex mutex_;
   HookStats total_ ABSL_GUARDED_BY(mutex_);

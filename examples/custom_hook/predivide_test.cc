@@ -15,32 +15,16 @@ namespace {
 
 using testing::HasSubstr;
 
-HookCase Case(std::string name, std::string spec, DType dtype, int64_t width,
-              double tolerance) {
-  HookCase hook;
-  hook.name = std::move(name);
-  hook.spec = std::move(spec);
-  hook.dtype = dtype;
-  hook.average_tolerance = tolerance;
-  hook.first_step_tolerance = 2 * tolerance;
-  hook.later_tolerance = 2 * tolerance;
-  hook.bucket_bytes = [width](const std::vector<ParameterSpec>& parameters,
-                              const HookStep&) {
-    int64_t count = 0;
-    for (const auto& parameter : parameters) count += parameter.count();
-    return count * width;
-  };
-  return hook;
-}
-
 // The suite that the library's own hooks pass.
 std::vector<HookCase> Cases() {
   static const absl::Status registered = examples::RegisterPredivide();
   EXPECT_OK(registered);
-  return {Case("Float32", "predivide", DType::kFloat32, 4, 1e-6),
-          Case("Float64", "predivide(factor=3)", DType::kFloat64, 8, 1e-14),
-          Case("Fp16", "fp16(predivide(factor=4))", DType::kFloat32, 2, 1e-3),
-          Case("Stats", "stats(predivide)", DType::kFloat32, 4, 1e-6)};
+  return {PlainHookCase("Float32", "predivide", DType::kFloat32, 4, 1e-6),
+          PlainHookCase("Float64", "predivide(factor=3)", DType::kFloat64, 8,
+                        1e-14),
+          PlainHookCase("Fp16", "fp16(predivide(factor=4))", DType::kFloat32, 2,
+                        1e-3),
+          PlainHookCase("Stats", "stats(predivide)", DType::kFloat32, 4, 1e-6)};
 }
 
 INSTANTIATE_TEST_SUITE_P(Predivide, HookConformance, testing::ValuesIn(Cases()),

@@ -14,6 +14,7 @@
 #include "hooks/averagers/mean.h"
 #include "hooks/averagers/stepped_averager.h"
 #include "hooks/kernels/elementwise.h"
+#include "hooks/narrow.h"
 
 namespace coxswain {
 namespace {
@@ -38,37 +39,6 @@ struct OuterTensor {
 // By parameter number.
 template <typename T>
 using OuterTensors = std::map<size_t, OuterTensor<T>>;
-
-template <typename T>
-constexpr DType kDTypeOf =
-    std::is_same_v<T, float> ? DType::kFloat32 : DType::kFloat64;
-
-// The elements of a span in T, which is as wide or wider.
-template <typename T>
-void Read(const Span& from, T* to) {
-  const auto* narrow = static_cast<const uint16_t*>(from.data);
-  switch (from.dtype) {
-    case DType::kFloat16:
-      return WidenFloat16(narrow, to, from.count);
-    case DType::kBFloat16:
-      return WidenBFloat16(narrow, to, from.count);
-    default:
-      std::memcpy(to, from.data, static_cast<size_t>(from.bytes()));
-  }
-}
-
-template <typename T>
-void Write(const T* from, const Span& to) {
-  auto* narrow = static_cast<uint16_t*>(to.data);
-  switch (to.dtype) {
-    case DType::kFloat16:
-      return DivideToFloat16(from, narrow, to.count, T{1});
-    case DType::kBFloat16:
-      return DivideToBFloat16(from, narrow, to.count, T{1});
-    default:
-      std::memcpy(to.data, from, static_cast<size_t>(to.bytes()));
-  }
-}
 
 // to = outer - to.
 template <typename T>
@@ -121,7 +91,7 @@ class Diloco : public SteppedAverager {
         memory.push_back(scratch().Take<float>(outer.values.size()));
         differences[i].data = memory.back().get();
         differences[i].dtype = DType::kFloat32;
-        Read(values[i], memory.back().get());
+        ReadSpan(values[i], memory.back().get());
       }
       SubtractFrom(outer.values, static_cast<float*>(differences[i].data));
     }
@@ -196,7 +166,7 @@ class Diloco : public SteppedAverager {
   static void Begin(const Span& value, OuterTensor<T>& outer) {
     outer.values.resize(static_cast<size_t>(value.count));
     outer.momentum.resize(outer.values.size());
-    if (value.count > 0) Read(value, outer.values.data());
+    ReadSpan(value, outer.values.data());
   }
 
   template <typename T>
@@ -204,7 +174,7 @@ class Diloco : public SteppedAverager {
              const std::vector<Span>& values, OuterTensors<T>& tensors) const {
     for (auto& [i, outer] : tensors) {
       OuterStep(optimizer_, static_cast<const T*>(gradients[i].data), outer);
-      if (values[i].count > 0) Write(outer.values.data(), values[i]);
+      WriteSpan(outer.values.data(), values[i]);
     }
   }
 

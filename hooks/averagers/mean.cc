@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "hooks/kernels/elementwise.h"
+#include "hooks/narrow.h"
 
 namespace coxswain {
 namespace {
@@ -45,39 +45,6 @@ std::vector<Chunk> Cut(const std::vector<Span>& values, bool doubles) {
   return chunks;
 }
 
-void Widen(const Span& from, float* to) {
-  const auto* narrow = static_cast<const uint16_t*>(from.data);
-  switch (from.dtype) {
-    case DType::kFloat16:
-      return WidenFloat16(narrow, to, from.count);
-    case DType::kBFloat16:
-      return WidenBFloat16(narrow, to, from.count);
-    default:
-      std::memcpy(to, from.data, static_cast<size_t>(from.bytes()));
-  }
-}
-void Widen(const Span& from, double* to) {
-  std::memcpy(to, from.data, static_cast<size_t>(from.bytes()));
-}
-
-void Narrow(const float* from, const Span& to) {
-  auto* narrow = static_cast<uint16_t*>(to.data);
-  switch (to.dtype) {
-    case DType::kFloat16:
-      return DivideToFloat16(from, narrow, to.count, 1.0f);
-    case DType::kBFloat16:
-      return DivideToBFloat16(from, narrow, to.count, 1.0f);
-    default:
-      std::memcpy(to.data, from, static_cast<size_t>(to.bytes()));
-  }
-}
-void Narrow(const double* from, const Span& to) {
-  std::memcpy(to.data, from, static_cast<size_t>(to.bytes()));
-}
-
-DType TypeOf(const float*) { return DType::kFloat32; }
-DType TypeOf(const double*) { return DType::kFloat64; }
-
 // Sends chunks in T and takes the means.
 template <typename T>
 class MeanExchange {
@@ -105,14 +72,14 @@ class MeanExchange {
     auto memory = scratch_.Take<T>(static_cast<size_t>(chunk.count));
     T* to = memory.get();
     for (const Span& piece : chunk.pieces) {
-      Widen(piece, to);
+      ReadSpan(piece, to);
       to += piece.count;
     }
     Divide(memory.get(), chunk.count, static_cast<T>(communicator_.size()));
     Span span;
     span.data = memory.get();
     span.count = chunk.count;
-    span.dtype = TypeOf(memory.get());
+    span.dtype = kDTypeOf<T>;
     WorkPtr work = communicator_.AllReduce(span);
     // The memory outlives the collective even if the wait gives up.
     work->OnDone([memory](const absl::Status&) {});
@@ -125,7 +92,7 @@ class MeanExchange {
     COXSWAIN_RETURN_IF_ERROR(flight.work->Wait(kPatience));
     const T* from = flight.memory.get();
     for (const Span& piece : flight.chunk.pieces) {
-      Narrow(from, piece);
+      WriteSpan(from, piece);
       from += piece.count;
     }
     return absl::OkStatus();

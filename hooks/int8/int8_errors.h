@@ -57,10 +57,6 @@ using Int8Parameters = std::map<std::string, Int8Parameter<T>>;
 using AllInt8Parameters =
     std::tuple<Int8Parameters<float>, Int8Parameters<double>>;
 
-template <typename T>
-constexpr DType kInt8ErrorType = sizeof(T) == sizeof(double) ? DType::kFloat64
-                                                             : DType::kFloat32;
-
 }  // namespace coxswain
 
 #endif  // COXSWAIN_HOOKS_INT8_INT8_ERRORS_H_

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "hooks/narrow.h"
 #include "hooks/parameter_state.h"
 
 namespace coxswain {
@@ -35,7 +36,7 @@ void SaveErrors(const Int8Parameters<T>& parameters, int rank, int world_size,
     std::vector<T> error = Folded(errors, one.count, world_size);
     error.resize(static_cast<size_t>(one.count), T{0});
     StateTensor tensor{absl::StrCat(kError, "/", rank), name, one.shape,
-                       kInt8ErrorType<T>, ""};
+                       kDTypeOf<T>, ""};
     AppendBytes(error.data(), error.size(), tensor.data);
     state.tensors.push_back(std::move(tensor));
     const size_t count = errors.average.size();
@@ -43,7 +44,7 @@ void SaveErrors(const Int8Parameters<T>& parameters, int rank, int world_size,
     StateTensor slice{absl::StrCat(kSlice, "/", rank, "/", errors.begin),
                       name,
                       {2, static_cast<int64_t>(count)},
-                      kInt8ErrorType<T>,
+                      kDTypeOf<T>,
                       ""};
     AppendBytes(errors.local.data() + errors.begin, count, slice.data);
     AppendBytes(errors.average.data(), count, slice.data);

@@ -6,6 +6,7 @@
 #include "hooks/kernels/low_rank.h"
 #include "hooks/low_rank/low_rank_factors.h"
 #include "hooks/low_rank/low_rank_state.h"
+#include "hooks/narrow.h"
 
 namespace coxswain {
 namespace {
@@ -65,7 +66,7 @@ class AcpSgdExchange : public LowRankExchange<T> {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       LowRankTensor<T>& tensor = *tensors_[i];
       if (tensor.raw()) {
-        LoadGradient(Gradient(i), out);
+        ReadSpan(Gradient(i), out);
         out += tensor.count;
         continue;
       }
@@ -84,11 +85,7 @@ class AcpSgdExchange : public LowRankExchange<T> {
       if (tensor->raw()) continue;
       const std::vector<T>& last = sends_p_ ? tensor->now.q : tensor->now.p;
       const int64_t count = BasisCount(*tensor);
-      if (last.empty()) {
-        std::fill_n(next, count, T{0});
-      } else {
-        std::copy_n(last.data(), count, next);
-      }
+      StartFactor(last, count, next);
       factors.push_back({{next, sends_p_ ? tensor->m : tensor->n, tensor->r},
                          FactorStream(tensor->name, this->step_.number)});
       next += count;
@@ -130,7 +127,7 @@ class AcpSgdExchange : public LowRankExchange<T> {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       LowRankTensor<T>& tensor = *tensors_[i];
       if (tensor.raw()) {
-        StoreGradient(sent, Gradient(i));
+        WriteSpan(sent, Gradient(i));
         sent += tensor.count;
         continue;
       }

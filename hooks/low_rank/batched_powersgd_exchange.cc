@@ -71,12 +71,7 @@ class BatchedPowerSgdExchange : public LowRankExchange<T> {
   }
 
   void ReadyQ() {
-    const std::vector<T>& last = matrix_.now.q;
-    if (last.empty()) {
-      std::fill_n(q_.get(), m_ * r_, T{0});
-    } else {
-      std::copy_n(last.data(), m_ * r_, q_.get());
-    }
+    StartFactor(matrix_.now.q, m_ * r_, q_.get());
     const uint64_t stream = FactorStream(matrix_.name, this->step_.number);
     ReadyFactors<T>({{{q_.get(), m_, r_}, stream}}, this->step_.config);
   }

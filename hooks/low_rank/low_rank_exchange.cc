@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -10,11 +9,6 @@
 #include "hooks/narrow.h"
 
 namespace coxswain {
-namespace {
-
-size_t Size(int64_t count) { return static_cast<size_t>(count); }
-
-}  // namespace
 
 template <typename T>
 LowRankExchange<T>::LowRankExchange(const Bucket& bucket,
@@ -78,34 +72,6 @@ void LowRankExchange<T>::Average(T* values, int64_t count) const {
   if (ranks > 1) Divide(values, count, static_cast<T>(ranks));
 }
 
-template <typename T>
-void LoadGradient(const Span& gradient, T* out) {
-  if (gradient.count == 0) return;
-  if (IsWide(gradient.dtype)) {
-    std::memcpy(out, gradient.data, Size(gradient.bytes()));
-  } else {
-    WidenSpan(static_cast<const uint16_t*>(gradient.data), gradient.dtype,
-              Span{out, gradient.count, kDTypeOf<T>, gradient.device});
-  }
-}
-
-template <typename T>
-void StoreGradient(const T* values, const Span& gradient) {
-  if (gradient.count == 0) return;
-  if (IsWide(gradient.dtype)) {
-    std::memcpy(gradient.data, values, Size(gradient.bytes()));
-  } else {
-    T* source = const_cast<T*>(values);  // a Span has no read-only form
-    NarrowSpan(Span{source, gradient.count, kDTypeOf<T>, gradient.device},
-               gradient.dtype, static_cast<uint16_t*>(gradient.data));
-  }
-}
-
 template class LowRankExchange<float>;
 template class LowRankExchange<double>;
-template void LoadGradient<float>(const Span&, float*);
-template void LoadGradient<double>(const Span&, double*);
-template void StoreGradient<float>(const float*, const Span&);
-template void StoreGradient<double>(const double*, const Span&);
-
 }  // namespace coxswain

@@ -76,13 +76,6 @@ class LowRankExchange : public Exchange {
   std::optional<NonFiniteSearch> search_;  // SendReport's
 };
 
-// out = gradient, widened if need be.
-template <typename T>
-void LoadGradient(const Span& gradient, T* out);
-// gradient = values, narrowed if need be.
-template <typename T>
-void StoreGradient(const T* values, const Span& gradient);
-
 }  // namespace coxswain
 
 #endif  // COXSWAIN_HOOKS_LOW_RANK_LOW_RANK_EXCHANGE_H_

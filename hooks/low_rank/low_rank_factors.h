@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_HOOKS_LOW_RANK_LOW_RANK_FACTORS_H_
 #define COXSWAIN_HOOKS_LOW_RANK_LOW_RANK_FACTORS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -27,6 +28,17 @@ struct FirstFactor {
   TallMatrix<T> matrix;
   uint64_t stream = 0;
 };
+
+// Where the last step left a factor of `count` elements, or zeros, which
+// ReadyFactors draws, if it left none.
+template <typename T>
+void StartFactor(const std::vector<T>& last, int64_t count, T* out) {
+  if (last.empty()) {
+    std::fill_n(out, count, T{0});
+  } else {
+    std::copy_n(last.data(), count, out);
+  }
+}
 
 // Orthogonalises them. Columns that are zero, because the factor is not yet
 // drawn or a gradient was zero or of a lower rank, are drawn: they would stay

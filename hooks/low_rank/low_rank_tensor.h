@@ -12,6 +12,7 @@
 #include "base/host_memory.h"
 #include "client/comm/tensor.h"
 #include "hooks/kernels/low_rank.h"
+#include "hooks/narrow.h"
 
 namespace coxswain {
 
@@ -106,10 +107,6 @@ std::vector<T> RowsOf(const T* factor, int64_t n, int64_t r, int64_t first,
   }
   return out;
 }
-
-template <typename T>
-constexpr DType kDTypeOf = sizeof(T) == sizeof(double) ? DType::kFloat64
-                                                       : DType::kFloat32;
 
 }  // namespace coxswain
 

@@ -6,6 +6,7 @@
 #include "hooks/kernels/low_rank.h"
 #include "hooks/low_rank/low_rank_factors.h"
 #include "hooks/low_rank/low_rank_state.h"
+#include "hooks/narrow.h"
 
 namespace coxswain {
 namespace {
@@ -70,13 +71,8 @@ class PowerSgdExchange : public LowRankExchange<T> {
     T* next = second_.get();
     for (const LowRankTensor<T>* tensor : tensors_) {
       if (tensor->raw()) continue;
-      const std::vector<T>& q = tensor->now.q;
       const int64_t count = tensor->m * tensor->r;
-      if (q.empty()) {
-        std::fill_n(next, count, T{0});
-      } else {
-        std::copy_n(q.data(), count, next);
-      }
+      StartFactor(tensor->now.q, count, next);
       factors.push_back({{next, tensor->m, tensor->r},
                          FactorStream(tensor->name, this->step_.number)});
       next += count;
@@ -85,7 +81,7 @@ class PowerSgdExchange : public LowRankExchange<T> {
   }
 
   void TakeRaw(const Span& gradient, LowRankTensor<T>& tensor, T* out) {
-    LoadGradient(gradient, out);
+    ReadSpan(gradient, out);
     if (!tensor.keeps_error) return;
     tensor.next.x.Allocate(tensor.count);
     T* x = tensor.next.x.data();
@@ -182,7 +178,7 @@ class PowerSgdExchange : public LowRankExchange<T> {
 
   void FinishRaw(const Span& gradient, LowRankTensor<T>& tensor, T* result) {
     if (config_.pytorch) this->Average(result, tensor.count);
-    StoreGradient(result, gradient);
+    WriteSpan(result, gradient);
     if (!tensor.keeps_error) return;
     T* x = tensor.next.x.data();
     for (int64_t j = 0; j < tensor.count; ++j) x[j] -= result[j];

@@ -349,4 +349,25 @@ TEST_P(HookConformance, PayloadIsTheFormulaToTheByte) {
 }
 
 }  // namespace
+
+HookCase PlainHookCase(std::string name, std::string spec, DType dtype,
+                       int64_t width, double tolerance) {
+  HookCase hook;
+  hook.name = std::move(name);
+  hook.spec = std::move(spec);
+  hook.dtype = dtype;
+  hook.average_tolerance = tolerance;
+  hook.first_step_tolerance = 2 * tolerance;
+  hook.later_tolerance = 2 * tolerance;
+  hook.bucket_bytes = [width](const std::vector<ParameterSpec>& parameters,
+                              const HookStep&) {
+    int64_t count = 0;
+    for (const ParameterSpec& parameter : parameters) {
+      count += parameter.count();
+    }
+    return count * width;
+  };
+  return hook;
+}
+
 }  // namespace coxswain

@@ -63,6 +63,11 @@ struct HookCase {
   bool ranks_differ = false;
 };
 
+// A hook that averages all elements as they are, `width` bytes each on the
+// wire, within a relative tolerance.
+HookCase PlainHookCase(std::string name, std::string spec, DType dtype,
+                       int64_t width, double tolerance);
+
 inline void PrintTo(const HookCase& value, std::ostream* out) {
   *out << value.name << ": " << value.spec;
 }
