@@ -8,7 +8,7 @@ usage() {
 usage: ./bench.sh [OPTION]... [NAME]...
 
 Measures Coxswain side by side with its peers: both in one run, in turns, one
-thread each, on one core. Installs what is missing, builds with Bazel, and ends
+thread each, on one core (or on one core for each of two processes). Installs what is missing, builds with Bazel, and ends
 with a table. docs/benchmarks.md says how to read it. Needs Debian 12.
 
   NAME              a benchmark, or several as in 'cast_*' (default: all);
@@ -99,8 +99,11 @@ build=(
 )
 [[ -t 2 ]] || build+=(--noshow_progress)
 echo "Building ..." >&2
-"${build[@]}" //tests/bench:libcoxswain_bench.so < /dev/null
+"${build[@]}" //tests/bench:libcoxswain_bench.so \
+  //tests/bench/worker //tests/bench/worker:comm_worker < /dev/null
 
 exec "${python}" "${driver}" \
   --library "${PWD}/bazel-bin/tests/bench/libcoxswain_bench.so" \
+  --worker "${PWD}/bazel-bin/tests/bench/worker/worker" \
+  --comm-worker "${PWD}/bazel-bin/tests/bench/worker/comm_worker" \
   "${arguments[@]}"

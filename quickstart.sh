@@ -18,6 +18,9 @@ starts a coordinator and the workers. Needs Debian 12, root or sudo, no GPU.
   --epochs E      passes over the training data (default 2)
   --batch B       samples per worker and micro-batch (default 64)
   --json FILE     also write the results to FILE, replacing it
+  --trace FILE    also write a trace of the steps of each worker, for
+                  ui.perfetto.dev: rank 0 of trace.json to trace.rank0.json; of
+                  several hooks, the first one's to trace.run1.rank0.json
   --help          show this
 
 An option's value may also follow an equals sign: --workers=4.
@@ -44,18 +47,31 @@ check() {
     --hook)
       [[ -n "${value}" ]] || fail "--hook needs a spec, such as allreduce"
       ;;
-    --json)
-      [[ -n "${value}" && ! -d "${value}" ]] ||
-        fail "--json needs a file name, not '${value}'"
+    --json | --trace)
+      [[ -n "${value}" && "${value}" != */ && ! -d "${value}" ]] ||
+        fail "${option} needs a file name, not '${value}'"
+      [[ -d "$(dirname -- "${value}")" ]] ||
+        fail "${option}: there is no folder for '${value}'"
       [[ -w "$(dirname -- "${value}")" ]] ||
-        fail "--json: cannot write to the folder of '${value}'"
+        fail "${option}: cannot write to the folder of '${value}'"
       ;;
+  esac
+}
+
+# The trace of run $2 of several: "out/trace.json" becomes
+# "out/trace.run2.json".
+trace_of_run() {
+  local folder="${1%/*}" name="${1##*/}"
+  case "${name}" in
+    ?*.*) echo "${folder}/${name%.*}.run$2.${name##*.}" ;;
+    *) echo "${folder}/${name}.run$2" ;;
   esac
 }
 
 workers=2
 hooks=()
 json=""
+trace=""
 training=()
 while [[ $# -gt 0 ]]; do
   option="${1%%=*}"
@@ -64,7 +80,8 @@ while [[ $# -gt 0 ]]; do
       usage
       exit 0
       ;;
-    --workers | --hook | --accumulate | --epochs | --batch | --json) ;;
+    --workers | --hook | --accumulate | --epochs | --batch) ;;
+    --json | --trace) ;;
     *) fail "unknown option '$1'" ;;
   esac
   if [[ "$1" == *=* ]]; then
@@ -84,6 +101,7 @@ while [[ $# -gt 0 ]]; do
       hooks+=("${value}")
       ;;
     --json) json="$(realpath -- "${value}")" ;;
+    --trace) trace="$(realpath -- "${value}")" ;;
     *) training+=("${option}" "${value}") ;;
   esac
 done
@@ -144,8 +162,14 @@ echo "Coordinator at ${address}; workers: ${workers};" \
 run=0
 for hook in "${hooks[@]}"; do
   run=$((run + 1))
-  "${coxswain}" run --nnodes 1 --nproc "${workers}" \
-    --coordinator "${address}" --job "quickstart-${run}" -- \
+  launch=(--nnodes 1 --nproc "${workers}" --coordinator "${address}"
+    --job "quickstart-${run}")
+  if [[ -n "${trace}" ]]; then
+    file="${trace}"
+    [[ ${#hooks[@]} -eq 1 ]] || file="$(trace_of_run "${trace}" "${run}")"
+    launch+=(--trace "${file}")
+  fi
+  "${coxswain}" run "${launch[@]}" -- \
     "${trainer}" --events --hook "${hook}" "${training[@]}" < /dev/null |
     "${report}" progress --hook "${hook}" --into "${scratch}/results"
 done
@@ -153,3 +177,5 @@ done
 table=("${report}" table --world "${workers}")
 [[ -z "${json}" ]] || table+=(--json "${json}")
 "${table[@]}" "${scratch}/results"
+[[ -z "${trace}" ]] ||
+  echo "Traces are in ${trace%/*}: open them in ui.perfetto.dev" >&2

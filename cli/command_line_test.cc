@@ -79,6 +79,34 @@ TEST_F(CommandLineTest, RunTakesTheProgramAsItIs) {
               ElementsAre("./train", "--nproc", "9", "--", "[1,2]", "status"));
 }
 
+TEST_F(CommandLineTest, ATraceGoesToAFolderThatExists) {
+  const std::string folder = testing::TempDir();
+  ASSERT_OK_AND_ASSIGN(CommandLine line,
+                       ParseCommandLine({"run", "--", "true"}));
+  EXPECT_EQ(line.run.trace, "");
+  for (const std::string& file :
+       {folder + "/trace.json", std::string("trace")}) {
+    ASSERT_OK_AND_ASSIGN(
+        line, ParseCommandLine({"run", "--trace", file, "--", "true"}));
+    EXPECT_EQ(line.run.trace, file);
+  }
+  Set("COXSWAIN_TRACE", folder + "/other.json");
+  ASSERT_OK_AND_ASSIGN(line, ParseCommandLine({"run", "--", "true"}));
+  EXPECT_EQ(line.run.trace, folder + "/other.json");
+
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {"", "must name a file"},
+      {folder, "must name a file, not a folder"},
+      {folder + "/missing/", "must name a file, not a folder"},
+      {folder + "/missing/t.json", "there is no folder '" + folder + "/miss"},
+  };
+  for (const auto& [file, expected] : wrong) {
+    SCOPED_TRACE(file);
+    EXPECT_THAT(ParseCommandLine({"run", "--trace", file, "--", "true"}),
+                AllOf(IsUsageError("--trace"), IsUsageError(expected)));
+  }
+}
+
 TEST_F(CommandLineTest, AFlagWinsOverTheEnvironmentAndThatOverTheFile) {
   const std::string file = ConfigFile(
       "[serve]\nlisten = \"file:1\"\nlog-level = \"error\"\n"

@@ -139,6 +139,14 @@ TEST_F(CoxswainTest, OneNodeNeedsNoCoordinator) {
                     HasSubstr("[n/1] 127.0.0.1:"), HasSubstr(" standalone\n")));
 }
 
+TEST_F(CoxswainTest, WorkersAreToldWhereTheirTracesGo) {
+  const std::string trace = Path("trace.json");
+  auto run = Start({"run", "--node", "n", "--trace", trace, "--", "/bin/sh",
+                    "-c", "echo to $COXSWAIN_TRACE"});
+  EXPECT_EQ(Finish(*run).Status(), 0) << run->err();
+  EXPECT_EQ(run->out(), "[n/0] to " + trace + "\n");
+}
+
 TEST_F(CoxswainTest, TheDeathOfAWorkerReachesTheCoordinator) {
   Serve();
   // A worker joins a job of two; the second never comes, and the first's

@@ -1,5 +1,8 @@
 #include "cli/options.h"
 
+#include <unistd.h>
+
+#include <filesystem>
 #include <functional>
 #include <set>
 
@@ -137,6 +140,25 @@ std::string CheckNode(const std::string& text) {
                       " visible characters");
 }
 
+// Workers write beside the named file, one file each: what would make all of
+// them fail, once they have joined, is said before any is started.
+std::string CheckTrace(const std::string& text) {
+  const std::filesystem::path path(text);
+  std::error_code ignored;
+  if (!path.has_filename() || std::filesystem::is_directory(path, ignored)) {
+    return absl::StrCat("must name a file, not a folder: '", text, "'");
+  }
+  const std::string folder =
+      path.has_parent_path() ? path.parent_path().string() : ".";
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    return absl::StrCat("there is no folder '", folder, "' for '", text,
+                        "': create it first");
+  }
+  if (access(folder.c_str(), W_OK | X_OK) == 0) return "";
+  return absl::StrCat("cannot write to the folder '", folder, "' of '", text,
+                      "'");
+}
+
 void AddLogLevel(CLI::App* app, std::string* level) {
   AddText(app, "log-level", level, "LEVEL",
           "least level that is logged to stderr: debug, info, warning, error "
@@ -182,6 +204,10 @@ void AddOptions(CLI::App* app, RunOptions* options) {
           "where workers listen for each other; by default the address that "
           "leads to the coordinator",
           nullptr);
+  AddText(app, "trace", &options->trace, "FILE",
+          "workers write a trace of their steps for ui.perfetto.dev, rank 0 of "
+          "trace.json to trace.rank0.json; an older one is replaced",
+          CheckTrace);
   AddDuration(app, "join-timeout", absl::Milliseconds(1),
               &options->join_timeout,
               "how long workers wait for the job to be complete");

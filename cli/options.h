@@ -30,6 +30,7 @@ struct RunOptions {
   std::string node;          // empty: the host name
   std::string backend;       // empty: the library's choice
   std::string bind_address;  // empty: found by the library
+  std::string trace;         // a file in a folder that exists; empty: none
   absl::Duration join_timeout = absl::InfiniteDuration();  // the library's
   absl::Duration exit_grace = absl::Seconds(5);
   absl::Duration stop_grace = absl::Seconds(10);

@@ -76,6 +76,7 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   environment.launcher_id = launch.random->NextId();
   environment.backend = options.backend;
   environment.bind_address = options.bind_address;
+  environment.trace = options.trace;
   environment.join_timeout = options.join_timeout;
   if (environment.node.empty()) {
     COXSWAIN_ASSIGN_OR_RETURN(environment.node, HostName());

@@ -133,6 +133,7 @@ HookCase Int8(std::string name, std::string spec, DType dtype, int64_t block,
   hook.later_tolerance = 0;
   hook.start_step = start_step;
   hook.bucket_bytes = Int8Bytes(block, plain_width);
+  hook.freezes_layout = true;
   hook.buckets_matter = true;
   hook.error_feedback = error_feedback;
   hook.reports_non_finite = true;
@@ -151,6 +152,7 @@ HookCase PowerSgd(std::string name, std::string spec, DType dtype, int64_t rank,
   hook.first_step_tolerance = first;
   hook.later_tolerance = later;
   hook.start_step = 2;
+  hook.freezes_layout = true;
   hook.error_feedback =
       hook.spec.find("error_feedback=false") == std::string::npos;
   hook.reports_non_finite = true;

@@ -15,9 +15,9 @@ namespace coxswain {
 namespace {
 
 std::vector<ParameterSpec> Parameters(DType dtype) {
-  return {{"a", {2}, dtype, Device()},
-          {"empty", {0}, dtype, Device()},
-          {"b", {3}, dtype, Device()}};
+  return {{"a", {2}, dtype, Device(), {}},
+          {"empty", {0}, dtype, Device(), {}},
+          {"b", {3}, dtype, Device(), {}}};
 }
 
 // b, empty and a, in this order.

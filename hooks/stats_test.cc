@@ -27,8 +27,8 @@ class StatsTest : public testing::Test {
 
   void Make(const std::string& spec) {
     ASSERT_OK_AND_ASSIGN(hook_, MakeHook(spec));
-    ASSERT_OK(hook_->Configure({{"a", {8, 8}, DType::kFloat32, {}},
-                                {"b", {8, 8}, DType::kFloat32, {}}},
+    ASSERT_OK(hook_->Configure({{"a", {8, 8}, DType::kFloat32, {}, {}},
+                                {"b", {8, 8}, DType::kFloat32, {}, {}}},
                                1));
   }
 

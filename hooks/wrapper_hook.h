@@ -28,6 +28,9 @@ class WrapperHook : public Hook {
   void Rollback() override { inner_->Rollback(); }
   int64_t step() const override { return inner_->step(); }
   bool started() const override { return inner_->started(); }
+  bool needs_frozen_layout() const override {
+    return inner_->needs_frozen_layout();
+  }
   bool needs_averager() const override { return inner_->needs_averager(); }
   std::vector<NonFiniteGradient> non_finite() const override {
     return inner_->non_finite();

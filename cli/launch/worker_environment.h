@@ -20,6 +20,7 @@ struct WorkerEnvironment {
   uint64_t launcher_id = 0;
   std::string backend;                                     // empty: unset
   std::string bind_address;                                // empty: unset
+  std::string trace;                                       // empty: unset
   absl::Duration join_timeout = absl::InfiniteDuration();  // infinite: unset
 
   // `inherited` (NAME=VALUE each) with these variables set for one worker.

@@ -37,10 +37,12 @@ TEST(WorkerEnvironmentTest, OptionsAreSetOnlyWhenGiven) {
   WorkerEnvironment environment = Example();
   environment.backend = "gloo";
   environment.bind_address = "10.0.0.1";
+  environment.trace = "runs/trace.json";
   environment.join_timeout = absl::Seconds(90);
   EXPECT_THAT(environment.For(0, 1, {}),
               AllOf(Contains("COXSWAIN_BACKEND=gloo"),
                     Contains("COXSWAIN_BIND_ADDRESS=10.0.0.1"),
+                    Contains("COXSWAIN_TRACE=runs/trace.json"),
                     Contains("COXSWAIN_JOIN_TIMEOUT=1m30s")));
 }
 
@@ -48,7 +50,8 @@ TEST(WorkerEnvironmentTest, InheritedVariablesStayButOursWin) {
   EXPECT_THAT(Example().For(0, 1, {"PATH=/bin", "COXSWAIN_INCARNATION=7"}),
               AllOf(Contains("PATH=/bin"), Contains("COXSWAIN_INCARNATION=1"),
                     Not(Contains("COXSWAIN_INCARNATION=7")),
-                    Not(Contains(StartsWith("COXSWAIN_BACKEND")))));
+                    Not(Contains(StartsWith("COXSWAIN_BACKEND"))),
+                    Not(Contains(StartsWith("COXSWAIN_TRACE")))));
 }
 
 }  // namespace

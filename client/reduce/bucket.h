@@ -16,6 +16,9 @@ struct ParameterSpec {
   std::vector<int64_t> shape;  // empty for a scalar
   DType dtype = DType::kFloat32;
   Device device;
+  // Of the parameter's own memory, in elements; empty for row-major. Its
+  // gradient lies row-major in its bucket whatever these are.
+  std::vector<int64_t> strides;
 
   // Product of the shape: 1 for a scalar.
   int64_t count() const {

@@ -79,6 +79,11 @@ class Hook {
   // for its start_step and averages plainly.
   virtual bool started() const { return true; }
 
+  // Whether the next step's result depends on how gradients are divided into
+  // buckets, or on what earlier steps left behind. The reducer then freezes
+  // the layout before that step. False for what acts on each element alone.
+  virtual bool needs_frozen_layout() const { return false; }
+
   // Whether the hook leaves ranks apart from some step on, and relies on an
   // Averager of the same spec to bring their parameters together. Without one
   // they would train models of their own, so whoever runs the hook refuses.

@@ -10,46 +10,42 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
 #include "base/mutex.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
+#include "client/reduce/bucket_layout.h"
 #include "client/reduce/bucket_plan.h"
+#include "client/reduce/gradient_marks.h"
 #include "client/reduce/hook.h"
+#include "client/reduce/reducer_options.h"
+#include "client/reduce/step_exchange.h"
+#include "client/reduce/step_report.h"
 
 namespace coxswain {
-
-struct ReducerOptions {
-  BucketPlanOptions buckets;
-  // The longest that one collective, or Finish, may take. The communicator has
-  // a bound of its own, SessionOptions::collective_timeout: the shorter one
-  // counts, so raise both for slow exchanges.
-  absl::Duration timeout = absl::Minutes(5);
-  Clock* clock = Clock::Real();  // for BucketTiming
-};
-
-// When the steps of one bucket's exchange happened, by the injected clock.
-struct BucketTiming {
-  absl::Time ready;     // the last gradient was marked
-  absl::Time launched;  // the hook's exchange was begun
-  absl::Time done;      // the average stood in the bucket
-};
 
 // Averages the gradients of a step over the ranks, through a hook, while the
 // backward pass that yields them still runs. Knows no framework.
 //
 //   BeginStep, MarkReady for each gradient, Finish, then Commit or Rollback.
 //
-// Order of collectives: buckets are begun strictly in index order, whichever
-// is ready first, by one exchange thread that works in rounds. Round r waits
-// until bucket r is ready, begins it (Prepare and the first Advance), and then
-// advances each earlier bucket that is still in flight by one, the latest
-// first. So a hook computes on bucket r-1 while bucket r's collective runs,
-// and the order depends only on how often each exchange advances, which is the
-// same on all ranks; never on when something became ready or ended.
+// Collectives are started by one exchange thread, in the order of
+// ExchangePipeline, which all ranks share. No lock is held while one runs.
+//
+// Agreement: before the first gradient or broadcast travels, and again after
+// each change of parameters, buckets or hook, the ranks compare all that must
+// be equal. FAILED_PRECONDITION, on all ranks, shows what differs.
+//
+// Layout: see ReducerOptions::rebuild. It is frozen after the first step, and
+// before the first step of a hook that needs it frozen. What stands in the
+// views is carried over when it changes, in Commit, Rollback and the Change
+// methods: layout_version() tells.
 //
 // Missing gradients: a parameter that has not been marked when Finish is
 // called contributes zeros, and receives the average like all others.
+//
+// Uneven inputs: gradients are multiplied by w W / sum(w) before the hook sees
+// them, w being BeginStep's weight and W the world size, and hooks divide by W,
+// so that errors they keep back are never weighted twice.
 //
 // Errors: any error in a step (of the hook, of a collective, of the caller)
 // aborts the communicator, which also ends the waiting of its peers (over gloo
@@ -57,16 +53,26 @@ struct BucketTiming {
 // reducer is broken from then on: everything returns the first error, which
 // names rank, step and bucket. The contents of the buckets are then undefined.
 //
-// Threading: BeginStep, Finish, Commit, Rollback, BroadcastFromRoot are for
-// one thread at a time. MarkReady is safe from any thread between BeginStep
-// and Finish, Abort at any time. The hook is called by the exchange thread
-// within a step, and by the callers of Commit and Rollback.
+// Threading: all methods are for one thread at a time, but: MarkReady is safe
+// from any thread between BeginStep and Finish; Abort, status, step, report and
+// totals at any time. The hook is called by
+// the exchange thread within a step, and by the callers of the other methods.
 class Reducer {
  public:
+  struct MarkOptions {
+    // False: the rank's backward pass does not reach the parameter. What is
+    // marked is its contribution all the same.
+    bool used = true;
+    // MarkReady(parameter, gradient, ...) only: the average (clipped, if that
+    // is asked for) is copied to `gradient` before Finish returns, unless the
+    // parameter is unused everywhere; the memory stays valid until then.
+    bool copy_back = false;
+  };
+
   // Plans the buckets, takes their memory from the communicator and
   // configures the hook. No collective. Hook, communicator and clock outlive
-  // the reducer. INVALID_ARGUMENT names what is wrong with the parameters;
-  // UNIMPLEMENTED: gradients that are not in host memory.
+  // the reducer. INVALID_ARGUMENT names what is wrong with the parameters or
+  // options; UNIMPLEMENTED: gradients that are not in host memory.
   static absl::StatusOr<std::unique_ptr<Reducer>> Create(
       const ReducerOptions& options, std::vector<ParameterSpec> parameters,
       Hook* hook, Communicator* communicator);
@@ -75,21 +81,32 @@ class Reducer {
   ~Reducer();
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
-  const std::vector<Bucket>& buckets() const { return buckets_; }
+  const std::vector<Bucket>& buckets() const { return layout_->buckets(); }
 
-  // Where parameter's gradient lies in its bucket. The caller may write there
-  // until it marks the gradient, and from the end of Finish until the next
-  // step's marking.
-  Span GradientView(int parameter) const;
+  // Where parameter's gradient lies in its bucket, row-major. The caller may
+  // write there until it marks the gradient, and from the end of Finish until
+  // the next step's marking.
+  Span GradientView(int parameter) const { return Place(parameter).view; }
+  const GradientPlace& Place(int parameter) const;
+  // Counts changes of the layout.
+  int64_t layout_version() const { return layout_version_; }
+  bool layout_frozen() const { return frozen_; }
 
-  // Begins a step. All ranks begin the same steps. FAILED_PRECONDITION if the
-  // last one has been neither committed nor rolled back.
-  absl::Status BeginStep();
+  // Begins a step. All ranks begin the same steps. With
+  // ReducerOptions::uneven_inputs `weight` says how much this rank's gradients
+  // count; with 0 all its gradients are zeros, already marked, and its views
+  // are overwritten. Where all weights are 0, nothing is exchanged and the
+  // report says `empty`. INVALID_ARGUMENT: a weight that is negative or not
+  // finite, or another one than 1 without that option. FAILED_PRECONDITION if
+  // the last step has been neither committed nor rolled back.
+  absl::Status BeginStep(double weight = 1);
 
   // The gradient stands in GradientView(parameter).
   absl::Status MarkReady(int parameter);
-  // Copies it there first: same count and type as the parameter.
+  absl::Status MarkReady(int parameter, const MarkOptions& mark);
+  // Copies it there first: same count and type as the parameter, row-major.
   absl::Status MarkReady(int parameter, Span gradient);
+  absl::Status MarkReady(int parameter, Span gradient, const MarkOptions& mark);
 
   // Parameters that have not been marked in this step.
   std::vector<int> Unmarked() const;
@@ -98,12 +115,32 @@ class Reducer {
   // with Commit or Rollback. DEADLINE_EXCEEDED after options.timeout.
   absl::Status Finish();
 
+  // With find_unused_parameters, in the step finished last, until the next one
+  // begins: no rank's backward pass reached the parameter.
+  bool unused_everywhere(int parameter) const;
+
   // Makes what the hook staged in a finished step current.
   absl::Status Commit();
   // Ends a finished step as if it had not been, for the hook. In an unfinished
   // step, of which peers may have seen buckets, it is Abort. Otherwise
   // nothing.
   void Rollback();
+
+  // Between steps, on all ranks alike:
+
+  // Other bucket sizes.
+  absl::Status ChangeBuckets(const BucketPlanOptions& buckets);
+  // Other parameters: groups added or frozen later. The hook keeps its state
+  // for those that stay, by name and shape.
+  absl::Status ChangeParameters(std::vector<ParameterSpec> parameters);
+  // Another hook, which outlives the reducer; collective. With `carry_state` it
+  // takes over the state of the old one (its mean over the ranks, as from a
+  // checkpoint): FAILED_PRECONDITION if that is another kind of hook's, and the
+  // old hook stays. INVALID_ARGUMENT for one that needs an averager.
+  absl::Status ChangeHook(Hook* hook, bool carry_state);
+
+  // Copies root's data to all ranks; see BroadcastSpans.
+  absl::Status BroadcastFromRoot(const std::vector<Span>& spans, int root = 0);
 
   // Breaks the reducer and the communicator, with this error unless they are
   // broken already. Returns at once.
@@ -115,58 +152,67 @@ class Reducer {
   // The hook's count of committed steps when the step was begun.
   int64_t step() const;
 
-  // Of the current step, or else of the last one; by bucket.
-  std::vector<BucketTiming> timings() const;
-
-  // Copies rank 0's data to all ranks, small spans packed together. Between
-  // steps. All ranks pass spans of the same sizes in the same order. An error
-  // is returned once nothing uses the spans any more, or, where the aborted
-  // communicator does not end, another options.timeout later.
-  absl::Status BroadcastFromRoot(const std::vector<Span>& spans);
+  // Of the step finished last.
+  StepReport report() const;
+  ReducerTotals totals() const;
 
  private:
   enum class State { kIdle, kCollecting, kExchanged };
-  struct Place {  // of a parameter's gradient
-    int bucket = 0;
-    Span view;
-  };
-  struct InFlight {
-    int bucket = 0;
-    std::unique_ptr<Exchange> exchange;
-    WorkPtr work;
-  };
 
-  Reducer(const ReducerOptions& options, std::vector<ParameterSpec> parameters,
-          Hook* hook, Communicator* communicator);
-  absl::Status Allocate();
+  Reducer(const ReducerOptions& options, Hook* hook,
+          Communicator* communicator);
 
-  // The exchange thread.
-  void Run();
-  absl::Status Exchanges(std::vector<InFlight>* in_flight);
-  absl::Status WaitUntilReady(int bucket);
-  absl::Status Begin(int bucket, std::vector<InFlight>* in_flight);
-  // One phase; resets `flight.exchange` when the average stands.
-  absl::Status Advance(InFlight* flight);
+  // Divides the buckets by this order, carries over what stands in them, and
+  // configures the hook.
+  absl::Status ApplyLayout(const BucketPlanOptions& buckets,
+                           std::vector<ParameterSpec> parameters,
+                           const std::vector<int>& order);
+  absl::Status Rebuild();
+  // FAILED_PRECONDITION in a step, or the first error.
+  absl::Status CheckIdle(absl::string_view what) const;
+  absl::Status CheckWeight(double weight) const;
+  // OK on all ranks or on none.
+  absl::Status AllOrNone(const absl::Status& own);
 
-  absl::Status Claim(int parameter);
+  absl::Status Claim(int parameter, const GradientMarks::Mark& mark);
+  absl::Status MarkedTwice(int parameter) const;
   void CountDown(int parameter);
-  // Keeps the first error, and aborts the communicator with it.
-  absl::Status Fail(absl::Status status);
-  absl::Status InBucket(int bucket, const absl::Status& status) const;
-  bool WaitForExchangeThread(absl::Duration timeout);
-  absl::Status BroadcastPacked(const std::vector<Span>& spans,
-                               std::shared_ptr<BufferOwner> buffer);
-  // Rank 0's bytes to all ranks. `memory`, if any, lives until the collective
-  // has ended, even past a timeout.
-  absl::Status Broadcast(Span span, std::shared_ptr<BufferOwner> memory);
+  void MarkMissing();
+  // Clips, and copies what has not been copied to its place outside.
+  void Deliver(StepReport& report);
+  void Publish(const StepReport& report);
+  // Rolls the hook back if there was a step. False if there was none, or it
+  // broke the reducer.
+  bool EndStep();
 
-  const ReducerOptions options_;
-  const std::vector<ParameterSpec> parameters_;
-  Hook* const hook_;
+  // Compares Description over the ranks, once.
+  absl::Status EnsureAgreement();
+  std::vector<std::string> Description() const;
+  // Keeps the first error; true if it is this one.
+  bool Keep(const absl::Status& status);
+  // Keeps the first error and aborts the communicator with it. Returns it.
+  absl::Status Fail(const absl::Status& status);
+  bool WaitForExchangeThread(absl::Duration timeout);
+  void Run();  // the exchange thread
+
+  ReducerOptions options_;
+  Hook* hook_;
   Communicator* const communicator_;
-  std::vector<Bucket> buckets_;
-  std::vector<std::unique_ptr<BufferOwner>> memory_;  // by bucket
-  std::vector<Place> places_;                         // by parameter
+
+  // These belong to the exchange thread within a step, and to the callers of
+  // the other methods between steps.
+  std::vector<ParameterSpec> parameters_;
+  std::unique_ptr<BucketLayout> layout_;
+  std::vector<int> order_;  // that the layout was made by; empty: the first one
+  int64_t layout_version_ = 0;
+  bool frozen_ = false;
+  bool agreed_ = false;
+  double weight_ = 1;
+  // The hook was still at work when its step was given up.
+  bool rollback_due_ = false;
+  std::unique_ptr<StepExchange> exchange_;  // of the step begun last
+
+  GradientMarks marks_;
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -176,9 +222,8 @@ class Reducer {
   bool exchanging_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<bool> marked_ ABSL_GUARDED_BY(mutex_);  // by parameter
-  std::vector<int> pending_ ABSL_GUARDED_BY(mutex_);  // gradients, by bucket
-  std::vector<BucketTiming> timings_ ABSL_GUARDED_BY(mutex_);
+  StepReport report_ ABSL_GUARDED_BY(mutex_);
+  ReducerTotals totals_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;
 };

@@ -179,6 +179,7 @@ absl::StatusOr<SessionOptions> SessionOptions::FromVariables(
   options.address = Text(get, "COXSWAIN_BIND_ADDRESS");
   COXSWAIN_RETURN_IF_ERROR(
       ReadDuration(get, "COXSWAIN_JOIN_TIMEOUT", &options.join_timeout));
+  options.trace_file = Text(get, "COXSWAIN_TRACE");
   return options;
 }
 

@@ -33,6 +33,7 @@ struct SessionOptions {
   //   COXSWAIN_BIND_ADDRESS      `address`; default: found by the route
   //   COXSWAIN_JOIN_TIMEOUT      such as 90s or 5m, or plain seconds; default
   //                              5m
+  //   COXSWAIN_TRACE             `trace_file`; default: none
   // Empty counts as unset. INVALID_ARGUMENT names the variable, its value and
   // what it should be.
   static absl::StatusOr<SessionOptions> FromEnvironment();
@@ -57,6 +58,10 @@ struct SessionOptions {
 
   absl::Duration join_timeout = absl::Minutes(5);
   std::string backend = "auto";
+  // A program that trains writes a trace of its steps here, a file for each
+  // rank (DistributedDataParallelOptions::trace_file); empty: none. The session
+  // itself does nothing with it.
+  std::string trace_file;
   // How long a communicator waits for peers, when connecting and within a
   // collective. ReducerOptions::timeout bounds gradient exchanges as well.
   absl::Duration collective_timeout = absl::Minutes(5);

@@ -31,6 +31,7 @@ TEST(SessionOptionsTest, CoordinatorAndJobAreEnough) {
   EXPECT_EQ(options.join_timeout, absl::Minutes(5));
   EXPECT_EQ(options.local_rank, 0);
   EXPECT_EQ(options.world_size, 0);
+  EXPECT_EQ(options.trace_file, "");
 }
 
 TEST(SessionOptionsTest, ReadsEveryVariable) {
@@ -43,7 +44,8 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
                              {"COXSWAIN_INCARNATION", "0xff"},
                              {"COXSWAIN_BACKEND", "gloo"},
                              {"COXSWAIN_BIND_ADDRESS", "10.0.0.1"},
-                             {"COXSWAIN_JOIN_TIMEOUT", "90s"}}));
+                             {"COXSWAIN_JOIN_TIMEOUT", "90s"},
+                             {"COXSWAIN_TRACE", "runs/trace.json"}}));
   EXPECT_EQ(options.identity.ToString(), "host-a/2");
   EXPECT_EQ(options.local_rank, 2);
   EXPECT_EQ(options.local_world_size, 4);
@@ -53,6 +55,7 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
   EXPECT_EQ(options.backend, "gloo");
   EXPECT_EQ(options.address, "10.0.0.1");
   EXPECT_EQ(options.join_timeout, absl::Seconds(90));
+  EXPECT_EQ(options.trace_file, "runs/trace.json");
 }
 
 TEST(SessionOptionsTest, PlainNumbersOfTheJoinTimeoutAreSeconds) {

@@ -2,15 +2,19 @@
 #define COXSWAIN_CLIENT_TORCH_DISTRIBUTED_DATA_PARALLEL_H_
 
 #include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/accumulate/accumulator.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/averager.h"
@@ -20,6 +24,8 @@
 
 namespace coxswain::torch {
 
+class StaticGraph;
+
 // The trainable parameters of a module in registration order, as the manifest
 // and the reducer know them. A parameter that is registered twice counts once,
 // under its first name. INVALID_ARGUMENT names one of an unsupported type.
@@ -27,17 +33,41 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
     const ::torch::nn::Module& module);
 
 struct DistributedDataParallelOptions {
+  // Among them: find_unused_parameters, uneven_inputs, statistics, max_norm.
+  // on_average and settings are this class's own.
   ReducerOptions reducer;
   int accumulation_steps = 1;
   // Each .grad is a view into its bucket: saves one copy of the gradients and
   // their memory. They must not be detached or replaced while they hold local
   // sums. After this object's end they are tensors of their own again.
   bool gradient_as_bucket_view = false;
+  // The same parameters are used, equally often, in each pass that exchanges,
+  // also where parts are computed again in the backward pass and give a
+  // parameter several gradients. Learned in the first such pass, in which all
+  // is exchanged at the end; a later pass that differs is an error.
+  bool static_graph = false;
+  // After each step that exchanged, all ranks take over the module's buffers
+  // (running means) of rank 0, or of the first rank that still has data. At
+  // the start they always do.
+  bool broadcast_buffers = true;
+  // If set, an optimizer of its own for each parameter, made by this function,
+  // takes its step as soon as the parameter's average stands, while other
+  // buckets still travel; its .grad is then as after zero_grad. The caller has
+  // no optimizer. INVALID_ARGUMENT together with what needs the whole step
+  // first: max_norm, find_unused_parameters, an averager; FinishStep(false)
+  // is an error. Called by Create and UpdateParameters; the optimizers step in
+  // the exchange thread.
+  std::function<std::unique_ptr<::torch::optim::Optimizer>(
+      const ::torch::Tensor&)>
+      overlapped_optimizer;
+  // If not empty, each rank writes a trace of its steps: see TraceFile.
+  std::string trace_file;
 };
 
-// Data-parallel training of a libtorch module: when a backward pass has ended,
-// .grad of every trainable parameter holds the average over the ranks, which
-// was exchanged, through a hook, while the pass was running.
+// Data-parallel training of a libtorch module: when Backward (or Synchronize,
+// after a pass that the caller ran) has returned, .grad of every trainable
+// parameter holds the average over the ranks, which was exchanged, through a
+// hook, while the pass was running.
 //
 //   auto ddp = DistributedDataParallel::Create(model, &comm, hook, options);
 //   for (each batch) {
@@ -67,11 +97,13 @@ struct DistributedDataParallelOptions {
 // Which backward passes exchange is declared, never guessed: with Accumulate,
 // those whose MicroBatch says sync; without it, all but those in a NoSync
 // scope. The others add to .grad locally, and the next exchange carries the
-// sum. A step has one exchanging pass; a second one before FinishStep is an
-// error.
+// sum. A step has one exchanging pass; a second one before FinishStep, or for
+// the same declared micro-batch, is an error.
 //
-// Unused parameters contribute zeros (or what was summed up locally) and get
-// the average; one that no rank used has zeros, not an undefined .grad.
+// Unused parameters contribute zeros (or what stood in .grad) and get the
+// average; one that no rank used has zeros, not an undefined .grad. With
+// find_unused_parameters its .grad stays as it is; Backward then looks for them
+// before the pass, so that their buckets need not wait for its end.
 //
 // Errors: within a backward pass nothing is thrown on our behalf. An error is
 // kept, the pass runs to its end, and Backward or Synchronize returns it; the
@@ -117,8 +149,42 @@ class DistributedDataParallel {
   // At the end of the data, when its length was not told to the accumulator:
   // exchanges what a window that was cut short has summed up, with the right
   // divisor, and finishes the step. True: there was something, take an
-  // optimizer step. All ranks call it.
+  // optimizer step. All ranks call it. All that stands in .grad is of the
+  // window, so it was cleared after the last step, and every micro-batch that
+  // was declared counts. FAILED_PRECONDITION if the last one was to exchange,
+  // and has not run its backward.
   absl::StatusOr<bool> Flush();
+
+  // Forgets the window that was begun, where a loop over data is left early:
+  // .grad is set to zero. Nothing is exchanged; all ranks call it.
+  absl::Status DropWindow();
+
+  // With uneven_inputs, once this rank's data has ended: takes part in the
+  // peers' next step with gradients of zero. True: some rank had data; the
+  // averages stand in .grad and the step is finished, so take an optimizer
+  // step as they do. False: all ranks are out of data, and all of them return
+  // this from the same call. FAILED_PRECONDITION in the middle of a window.
+  //
+  //   for (each batch) { ... }
+  //   while (true) {
+  //     COXSWAIN_ASSIGN_OR_RETURN(const bool more, ddp->StepWithoutData());
+  //     if (!more) break;
+  //     optimizer.step();
+  //   }
+  absl::StatusOr<bool> StepWithoutData();
+
+  // Between steps, on all ranks alike, after the module got further trainable
+  // parameters, or parameters were frozen: compares them over the ranks, takes
+  // over rank 0's values of the new ones (and of new buffers), and divides the
+  // buckets anew. The hook keeps its state for those that stay, .grad its local
+  // sums; an averager brings the ranks together and is configured anew.
+  absl::Status UpdateParameters();
+
+  // Between steps, on all ranks alike: see Reducer::ChangeHook. Not with an
+  // averager. The old hook is gone if it succeeds, the new one if it fails.
+  absl::Status ChangeHook(std::unique_ptr<Hook> hook, bool carry_state);
+  // Likewise: see Reducer::ChangeBuckets.
+  absl::Status ChangeBuckets(const BucketPlanOptions& buckets);
 
   // Counts an optimizer step, and averages the trainable parameters over the
   // ranks where the averager's turn has come. To be called once after each
@@ -152,16 +218,10 @@ class DistributedDataParallel {
   const Reducer& reducer() const { return *reducer_; }
 
  private:
-  // A trainable parameter.
-  struct Parameter {
-    ::torch::Tensor tensor;
-    ::torch::Tensor view;  // of its gradient, in the bucket
-    // Kept alive, since libtorch only holds it weakly between passes.
-    std::shared_ptr<::torch::autograd::Node> accumulate_grad;
-    uintptr_t hook_key = 0;
-  };
-  // Where the exchange of the current step stands.
-  enum class Phase { kNone, kRunning, kAveraged };
+  struct Parameter;  // a trainable one
+  // Where the exchange of the current step stands. kBegun: before the pass;
+  // kRunning: in the pass, or it threw; kEnded: it did not.
+  enum class Phase { kNone, kBegun, kRunning, kEnded, kAveraged };
 
   DistributedDataParallel(std::shared_ptr<::torch::nn::Module> module,
                           std::unique_ptr<Hook> hook,
@@ -169,37 +229,74 @@ class DistributedDataParallel {
                           Accumulator accumulator,
                           const DistributedDataParallelOptions& options);
   absl::Status Connect(Communicator* communicator);
-  absl::Status BroadcastModule();
+  // What the reducer is told beyond the user's options.
+  absl::StatusOr<ReducerOptions> CompleteReducerOptions(int rank);
+  // Rank root's values.
+  absl::Status Broadcast(const std::vector<::torch::Tensor>& tensors, int root);
+  // Rank 0's values of what the module has got since the last call.
+  absl::Status BroadcastNews();
+  absl::Status BroadcastBuffers();
   // Runs `action` on the parameters' values, and keeps its error.
   absl::Status WithValues(
       const std::function<absl::Status(const std::vector<Span>&)>& action);
-  void RegisterHooks();
+
+  // Brings parameters_ in line with the module. Throws what libtorch throws.
+  void TakeParameters();
+  std::unique_ptr<Parameter> Register(const ::torch::Tensor& tensor);
+  void Release(Parameter& parameter);
+  // Follows the reducer's layout.
+  void PointGradients();
 
   bool exchanges() const { return no_sync_depth_ == 0 && sync_; }
-  // In the backward pass, after parameter's .grad has been added to.
-  void OnGradient(int parameter);
-  // The gradients of the whole pass are there.
-  void FinishExchange();
+  absl::Status CheckBetweenSteps(absl::string_view what) const;
+  // Nothing has been summed up that was not exchanged.
+  absl::Status CheckNothingLocal() const;
+  // FAILED_PRECONDITION for a pass that exchanges after the declared one did.
+  absl::Status CheckDeclared() const;
+  absl::Status BeginStep();
+  // Begins the step, and marks what the pass will not reach.
+  absl::Status MarkUnreached(const ::torch::Tensor& loss);
+  // In the backward pass, after the parameter's .grad has been added to.
+  void OnGradient(Parameter& parameter);
+  absl::Status EnterPass();
+  absl::Status Arrived(Parameter& parameter);
   absl::Status Mark(int parameter);
+  absl::Status MarkOrZeros(int parameter);
+  // The gradients of the whole pass, if there was one, are there.
+  void FinishExchange(bool of_pass);
+  absl::Status MarkRest(bool of_pass);
   void TakeAverages();
+  // In the exchange thread.
+  absl::Status StepOptimizers(const Bucket& bucket);
   // FAILED_PRECONDITION if the hook and the averager that it needs are not in
-  // the same step.
-  absl::Status CheckAverager() const;
+  // the same step, or the averager missed one.
+  absl::Status CheckAverager();
   // Keeps the first error, and lets the peers know.
   void Keep(const absl::Status& status);
 
   const std::shared_ptr<::torch::nn::Module> module_;
   const DistributedDataParallelOptions options_;
-  const std::unique_ptr<Hook> hook_;
+  std::unique_ptr<Hook> hook_;
   const std::unique_ptr<Averager> averager_;
   Accumulator accumulator_;
+  Communicator* communicator_ = nullptr;
   std::unique_ptr<Reducer> reducer_;
-  std::vector<Parameter> parameters_;
-  absl::Status status_;  // the first error
+  std::vector<std::unique_ptr<Parameter>> parameters_;  // as the reducer's
+  // Null without the option.
+  std::unique_ptr<StaticGraph> static_graph_;
+  // What has been broadcast, by name.
+  std::map<std::string, ::torch::Tensor> known_;
+  bool has_buffers_ = false;
+  int64_t layout_version_ = -1;  // that the gradients follow
+  absl::Status status_;          // the first error
   Phase phase_ = Phase::kNone;
   bool sync_ = true;  // what the declared micro-batch says
   // A micro-batch was declared that exchanges, and has not yet.
   bool exchange_due_ = false;
+  // One was declared that does not, and the window is not over.
+  bool in_window_ = false;
+  // The micro-batch declared last has exchanged its gradients.
+  bool spent_ = false;
   // A step was applied, and the averager has not heard of it.
   bool averager_due_ = false;
   int no_sync_depth_ = 0;

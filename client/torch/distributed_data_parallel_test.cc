@@ -471,6 +471,7 @@ TEST(DistributedDataParallelTest, TheFirstBucketIsLaunchedBeforeBackwardEnds) {
   auto net = std::make_shared<Net>();
   DistributedDataParallelOptions options;
   options.reducer.buckets = {1, 1};
+  options.reducer.rebuild = false;
   ASSERT_OK_AND_ASSIGN(
       auto ddp, DistributedDataParallel::Create(
                     net, &gated, std::make_unique<AverageHook>(), options));

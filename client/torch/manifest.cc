@@ -2,8 +2,26 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/torch/ddp_options.h"
 
 namespace coxswain::torch {
+namespace {
+
+std::map<std::string, std::string> ReducerSettings(
+    const ReducerOptions& options) {
+  const auto on_off = [](bool value) { return value ? "true" : "false"; };
+  std::map<std::string, std::string> settings = options.settings;
+  settings["first_bucket_bytes"] =
+      absl::StrCat(options.buckets.first_bucket_bytes);
+  settings["bucket_bytes"] = absl::StrCat(options.buckets.bucket_bytes);
+  settings["rebuild"] = on_off(options.rebuild);
+  settings["find_unused_parameters"] = on_off(options.find_unused_parameters);
+  settings["uneven_inputs"] = on_off(options.uneven_inputs);
+  settings["max_norm"] = absl::StrCat(options.max_norm);
+  return settings;
+}
+
+}  // namespace
 
 absl::StatusOr<JobManifest> DescribeJob(
     const ::torch::nn::Module& module, const std::string& hook_spec,
@@ -12,10 +30,11 @@ absl::StatusOr<JobManifest> DescribeJob(
   manifest.hook = hook_spec;
   manifest.accumulation_steps = options.accumulation_steps;
   COXSWAIN_ASSIGN_OR_RETURN(manifest.parameters, DescribeParameters(module));
-  const BucketPlanOptions& buckets = options.reducer.buckets;
-  manifest.settings["first_bucket_bytes"] =
-      absl::StrCat(buckets.first_bucket_bytes);
-  manifest.settings["bucket_bytes"] = absl::StrCat(buckets.bucket_bytes);
+  manifest.settings = ReducerSettings(options.reducer);
+  for (const auto& [name, value] : AgreedSettings(options)) {
+    // Of these the manifest has a field.
+    if (name != "accumulation_steps") manifest.settings[name] = value;
+  }
   return manifest;
 }
 

@@ -42,7 +42,7 @@ TEST(PredivideTest, IsNamedLikeAnyOtherHook) {
 
 TEST(PredivideTest, KeepsBitsThatDividingFirstLoses) {
   const std::vector<ParameterSpec> parameters = {
-      {"p", {2, 2}, DType::kFloat32, {}}};
+      {"p", {2, 2}, DType::kFloat32, {}, {}}};
   // A quarter of these is not a multiple of the smallest float16.
   const double small = std::ldexp(1.0, -24);
   const std::vector<Gradients> local(4, {{small, 2 * small, 3 * small, small}});

@@ -58,6 +58,7 @@ absl::Status Trainer::Connect() {
   COXSWAIN_ASSIGN_OR_RETURN(session_, Session::Join(session_options, manifest));
   COXSWAIN_ASSIGN_OR_RETURN(world_, session_->World());
   ddp_options.accumulation_steps = session_->plan().accumulation_steps;
+  ddp_options.trace_file = session_options.trace_file;
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> gradient_hook,
                             MakePlannedHook(session_->plan()));
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Averager> averager,

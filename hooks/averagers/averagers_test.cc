@@ -422,6 +422,33 @@ TEST(DilocoTest, AStateFromBeforeTheStartDoesNotFitAfterIt) {
   EXPECT_OK(late.Load(state));
 }
 
+TEST(DilocoTest, ADamagedStateIsRefusedAndTheOldOneStays) {
+  Case test = {"", "diloco(inner_steps=4)", 0,
+               DilocoRule(0, 4, 0.7, 0.9, true)};
+  AveragerTeam team(test.spec, Parameters(test), InProcessGroup(2),
+                    Initial(test));
+  team.RunTo(9, 0);
+  const HookState state = team.Save();
+  const auto refuses = [&](const std::string& why,
+                           const std::function<void(StateTensor&)>& damage) {
+    HookState damaged = state;
+    damage(damaged.tensors[0]);
+    EXPECT_THAT(team.Load(damaged),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("'outer' of p0.weight"),
+                               HasSubstr("does not fit"), HasSubstr(why))));
+    EXPECT_EQ(SerializeHookState(team.Save()), SerializeHookState(state));
+  };
+  refuses("expected float32[", [](StateTensor& tensor) { tensor.data += "1"; });
+  refuses("bytes of float64[",
+          [](StateTensor& tensor) { tensor.dtype = DType::kFloat64; });
+  refuses("1], expected float32[",
+          [](StateTensor& tensor) { tensor.shape.push_back(1); });
+  refuses("not finite", [](StateTensor& tensor) {
+    tensor.data.replace(0, 4, std::string(4, '\xff'));
+  });
+}
+
 TEST(DilocoTest, EachRankSavesItsShareOfTheState) {
   Case test = {"", "diloco(inner_steps=4)", 0,
                DilocoRule(0, 4, 0.7, 0.9, true)};

@@ -1,6 +1,5 @@
 #include "hooks/averagers/diloco.h"
 
-#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,8 +12,8 @@
 #include "hooks/averagers/local_gradients.h"
 #include "hooks/averagers/mean.h"
 #include "hooks/averagers/stepped_averager.h"
-#include "hooks/kernels/elementwise.h"
 #include "hooks/narrow.h"
+#include "hooks/parameter_state.h"
 
 namespace coxswain {
 namespace {
@@ -217,23 +216,8 @@ class Diloco : public SteppedAverager {
           spec(), absl::StrCat("it has no '", kind, "' of ", parameter.name,
                                "; was it saved with a later start_step?"));
     }
-    values.resize(static_cast<size_t>(parameter.count()));
-    if (tensor->dtype != kDTypeOf<T> || tensor->shape != parameter.shape ||
-        tensor->data.size() != values.size() * sizeof(T)) {
-      return StateMismatch(
-          spec(), absl::StrCat("its '", kind, "' of ", parameter.name, " is ",
-                               tensor->data.size(), " bytes of ",
-                               NameOf(tensor->dtype), ", expected ",
-                               values.size(), " x ", NameOf(kDTypeOf<T>)));
-    }
-    if (!values.empty()) {
-      std::memcpy(values.data(), tensor->data.data(), tensor->data.size());
-    }
-    if (CountNonFinite(values.data(), parameter.count()) != 0) {
-      return StateMismatch(spec(),
-                           absl::StrCat("its '", kind, "' of ", parameter.name,
-                                        " holds values that are not finite"));
-    }
+    COXSWAIN_ASSIGN_OR_RETURN(values,
+                              ReadTensor<T>(spec(), *tensor, parameter.shape));
     return absl::OkStatus();
   }
 

@@ -69,6 +69,8 @@ class Int8Hook : public Hook {
 
   int64_t step() const override { return step_; }
   bool started() const override { return step_ >= options_.Int("start_step"); }
+  // Blocks and slices are cut from buckets.
+  bool needs_frozen_layout() const override { return started(); }
 
   std::vector<NonFiniteGradient> non_finite() const override {
     return non_finite_;

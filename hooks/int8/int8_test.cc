@@ -31,7 +31,7 @@ std::vector<ParameterSpec> Parameters(DType dtype,
   std::vector<ParameterSpec> parameters;
   for (const int64_t count : counts) {
     parameters.push_back(
-        {absl::StrCat("p", parameters.size()), {count}, dtype, Device()});
+        {absl::StrCat("p", parameters.size()), {count}, dtype, Device(), {}});
   }
   return parameters;
 }
@@ -459,6 +459,7 @@ TEST(Int8Test, ALaterStartKeepsTheErrorsOfTheLoadedState) {
   HookWorld later("int8(start_step=20)", parameters, 2);
   ASSERT_OK(later.Load(saved));
   EXPECT_EQ(later.Save().tensors.size(), saved.tensors.size());
+  EXPECT_FALSE(later.hook(0).needs_frozen_layout());
 }
 
 TEST(Int8Test, RefusesStatesThatDoNotFit) {

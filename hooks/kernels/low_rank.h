@@ -2,21 +2,24 @@
 #define COXSWAIN_HOOKS_KERNELS_LOW_RANK_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "client/comm/tensor.h"
 
 // The matrix arithmetic of the low-rank hooks, fused so that each element of
-// a gradient crosses the memory bus as few times as possible.
+// a gradient crosses the memory bus as few times as possible, and for all
+// matrices of a bucket in one call, which shares them among the threads.
 //
 // X and gradients are n x m, stored by rows. Factors P (n x r) and Q (m x r)
 // are stored by columns, one after the other. T is float or double, the type
 // computed in. A gradient or an output has the type T, float16 or bfloat16;
 // 16-bit values are widened exactly and narrowed to nearest even.
 //
-// Every result is a fixed function of the inputs: it depends neither on the
-// instruction set nor on alignment nor on the number of threads
-// (docs/adr/0008); the payload of a NaN is not part of it. Arrays do not
-// overlap unless said so. Any n, m >= 0 and r >= 0; no alignment needed, though
+// Every result is a fixed function of its own pass: it depends neither on the
+// instruction set nor on alignment nor on the number of threads nor on the
+// other passes of the call (docs/adr/0008); the payload of a NaN is not part of
+// it. Arrays do not overlap unless said so, and no pass of a call touches what
+// another one writes. Any n, m >= 0 and r >= 0; no alignment needed, though
 // large outputs at a multiple of 64 bytes are written fastest.
 
 namespace coxswain {
@@ -29,36 +32,36 @@ struct LowRankProduct {
   int64_t r = 0;
 };
 
-// X = gradient + previous - product, then P = X Q in the same pass.
-// `previous` is n x m, null for zero. `x` may be `previous`, or null if X is
-// not to be kept. Reads 4 + 4 and writes 4 bytes an element in float32.
+// One pass over one matrix: X = gradient + previous - product, or X = product
+// without a gradient. X goes to `out` and, while it is in the cache, is
+// multiplied with `factor`. In float32 that reads 4 + 4 and writes 4 bytes an
+// element.
 template <typename T>
-void AccumulateProject(const void* gradient, DType type, const T* previous,
-                       const LowRankProduct<T>& product, T* x, const T* q,
-                       int64_t r, T* p, int64_t n, int64_t m);
+struct LowRankPass {
+  static constexpr DType kOwnType =
+      sizeof(T) == 8 ? DType::kFloat64 : DType::kFloat32;
 
-// The same with Q = transpose(X) P.
-template <typename T>
-void AccumulateProjectTransposed(const void* gradient, DType type,
-                                 const T* previous,
-                                 const LowRankProduct<T>& product, T* x,
-                                 const T* p, int64_t r, T* q, int64_t n,
-                                 int64_t m);
+  const void* gradient = nullptr;
+  DType type = kOwnType;        // of the gradient
+  const T* previous = nullptr;  // n x m; null: zero
+  LowRankProduct<T> product;
+  // n x m, may be `gradient` or `previous`; null: X is not kept.
+  void* out = nullptr;
+  DType out_type = kOwnType;
+  const T* factor = nullptr;
+  int64_t r = 0;  // columns of factor and result; 0: X is only written
+  T* result = nullptr;
+  int64_t n = 0;
+  int64_t m = 0;
+};
 
-// Q = transpose(X) P, of an X of any of the types.
+// Each pass with factor Q: result P = X Q.
 template <typename T>
-void ProjectTransposed(const void* x, DType type, const T* p, int64_t r, T* q,
-                       int64_t n, int64_t m);
+void PassOverRows(const std::vector<LowRankPass<T>>& passes);
 
-// out = product, n x m of `type`.
+// Each pass with factor P: result Q = transpose(X) P.
 template <typename T>
-void Reconstruct(const LowRankProduct<T>& product, void* out, DType type,
-                 int64_t n, int64_t m);
-
-// out = x - product, in T; `out` may be `x`.
-template <typename T>
-void SubtractProduct(const T* x, const LowRankProduct<T>& product, T* out,
-                     int64_t n, int64_t m);
+void PassOverColumns(const std::vector<LowRankPass<T>>& passes);
 
 }  // namespace coxswain
 

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "client/comm/tensor.h"
 #include "hooks/kernels/low_rank.h"
 
 // Between low_rank.cc, which cuts work for threads, and the passes over a
@@ -11,22 +10,9 @@
 
 namespace coxswain {
 
-// Of X = gradient + previous - product: goes to `out`, and is multiplied with
-// `factor`. Without a gradient, X = product.
 template <typename T>
-struct LowRankJob {
-  const void* gradient = nullptr;  // or null
-  DType type = DType::kFloat32;    // of the gradient
-  const T* previous = nullptr;     // or null
-  LowRankProduct<T> product;
-  void* out = nullptr;  // or null
-  DType out_type = DType::kFloat32;
-  bool stream = false;        // `out` is written past the caches
-  const T* factor = nullptr;  // Q for the rows, P for the columns
-  int64_t r = 0;              // columns of the factor
-  T* result = nullptr;        // P for the rows, Q for the columns
-  int64_t n = 0;
-  int64_t m = 0;
+struct LowRankJob : LowRankPass<T> {
+  bool stream = false;  // `out` is written past the caches
 };
 
 // P = X Q for the rows [begin, end), where the sums run along memory: partial

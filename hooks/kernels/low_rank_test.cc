@@ -4,12 +4,14 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/float16.h"
 #include "gtest/gtest.h"
 #include "hooks/kernels/every_target.h"
+#include "hooks/kernels/parallel.h"
 
 namespace coxswain {
 namespace {
@@ -126,6 +128,81 @@ struct Gradient {
   std::vector<T> wide;
   std::vector<uint16_t> narrow;
 };
+
+// One pass alone, by what it is for.
+
+template <typename T>
+LowRankPass<T> Accumulation(const void* gradient, DType type, const T* previous,
+                            const LowRankProduct<T>& product, T* x, int64_t n,
+                            int64_t m) {
+  LowRankPass<T> pass;
+  pass.gradient = gradient;
+  pass.type = type;
+  pass.previous = previous;
+  pass.product = product;
+  pass.out = x;
+  pass.n = n;
+  pass.m = m;
+  return pass;
+}
+
+template <typename T>
+LowRankPass<T> WithFactor(LowRankPass<T> pass, const T* factor, int64_t r,
+                          T* result) {
+  pass.factor = factor;
+  pass.r = r;
+  pass.result = result;
+  return pass;
+}
+
+template <typename T>
+void AccumulateProject(const void* gradient, DType type, const T* previous,
+                       const LowRankProduct<T>& product, T* x, const T* q,
+                       int64_t r, T* p, int64_t n, int64_t m) {
+  const auto pass = Accumulation(gradient, type, previous, product, x, n, m);
+  PassOverRows<T>({WithFactor(pass, q, r, p)});
+}
+
+template <typename T>
+void AccumulateProjectTransposed(const void* gradient, DType type,
+                                 const T* previous,
+                                 const LowRankProduct<T>& product, T* x,
+                                 const T* p, int64_t r, T* q, int64_t n,
+                                 int64_t m) {
+  const auto pass = Accumulation(gradient, type, previous, product, x, n, m);
+  PassOverColumns<T>({WithFactor(pass, p, r, q)});
+}
+
+template <typename T>
+void ProjectTransposed(const void* x, DType type, const T* p, int64_t r, T* q,
+                       int64_t n, int64_t m) {
+  AccumulateProjectTransposed<T>(x, type, nullptr, {}, nullptr, p, r, q, n, m);
+}
+
+template <typename T>
+LowRankPass<T> Reconstruction(const LowRankProduct<T>& product, void* out,
+                              DType type, int64_t n, int64_t m) {
+  LowRankPass<T> pass;
+  pass.product = product;
+  pass.out = out;
+  pass.out_type = type;
+  pass.n = n;
+  pass.m = m;
+  return pass;
+}
+
+template <typename T>
+void Reconstruct(const LowRankProduct<T>& product, void* out, DType type,
+                 int64_t n, int64_t m) {
+  PassOverRows<T>({Reconstruction(product, out, type, n, m)});
+}
+
+template <typename T>
+void SubtractProduct(const T* x, const LowRankProduct<T>& product, T* out,
+                     int64_t n, int64_t m) {
+  PassOverRows<T>({Accumulation<T>(x, LowRankPass<T>::kOwnType, nullptr,
+                                   product, out, n, m)});
+}
 
 struct Case {
   int64_t n, m, r, product_r;
@@ -265,6 +342,99 @@ class LowRankTest : public testing::Test {
   }
 };
 
+// A batch of passes, and memory of its own for what they write.
+template <typename T>
+class Batch {
+ public:
+  static constexpr T kPoison = static_cast<T>(12345);
+
+  // Every case with every type of gradient, with and without what a pass can
+  // do without, in place, and a reconstruction.
+  explicit Batch(bool over_rows) : over_rows_(over_rows) {
+    int turn = 0;
+    for (const Case& shape : Cases()) {
+      for (const DType type :
+           {LowRankPass<T>::kOwnType, DType::kFloat16, DType::kBFloat16}) {
+        if (type != LowRankPass<T>::kOwnType && shape.n * shape.m > 100000) {
+          continue;
+        }
+        Add(shape, type, turn++ % 4);
+      }
+      if (over_rows) AddReconstruction(shape, turn % 2 == 0);
+    }
+  }
+
+  void RunTogether() { Run(passes_); }
+  void RunOneByOne() {
+    for (const LowRankPass<T>& pass : passes_) Run({pass});
+  }
+
+  // All that was written, and whether nothing else was.
+  std::vector<std::vector<T>> Written() {
+    std::vector<std::vector<T>> all;
+    for (auto& memory : written_) all.push_back(memory->Values());
+    return all;
+  }
+  bool IsIntact() {
+    return std::all_of(written_.begin(), written_.end(),
+                       [](auto& memory) { return memory->IsIntact(); });
+  }
+
+ private:
+  // Way 0: all of it; 1: X is not kept; 2: X in place; 3: nothing but the
+  // gradient.
+  void Add(const Case& shape, DType type, int way) {
+    const auto& [n, m, r, product_r] = shape;
+    gradients_.push_back(std::make_unique<Gradient<T>>(type, n * m));
+    LowRankPass<T> pass;
+    pass.gradient = gradients_.back()->data();
+    pass.type = type;
+    pass.n = n;
+    pass.m = m;
+    if (way < 3) {
+      T* previous = Room(n * m, Normals<T>(2, n * m));
+      pass.previous = previous;
+      pass.product = {Constant(3, n * product_r), Constant(4, m * product_r),
+                      product_r};
+      if (way == 0) pass.out = Room(n * m, {});
+      if (way == 2) pass.out = previous;
+    }
+    const int64_t in = over_rows_ ? m : n;
+    const int64_t out = over_rows_ ? n : m;
+    passes_.push_back(
+        WithFactor(pass, Constant(5, in * r), r, Room(out * r, {})));
+  }
+
+  void AddReconstruction(const Case& shape, bool narrow) {
+    const auto& [n, m, r, product_r] = shape;
+    const LowRankProduct<T> product{Constant(3, n * product_r),
+                                    Constant(4, m * product_r), product_r};
+    passes_.push_back(Reconstruction(
+        product, Room(n * m, {}),
+        narrow ? DType::kBFloat16 : LowRankPass<T>::kOwnType, n, m));
+  }
+
+  void Run(const std::vector<LowRankPass<T>>& passes) {
+    over_rows_ ? PassOverRows(passes) : PassOverColumns(passes);
+  }
+
+  const T* Constant(uint64_t stream, int64_t count) {
+    constants_.push_back(Normals<T>(stream, count));
+    return constants_.back().data();
+  }
+  T* Room(int64_t count, const std::vector<T>& values) {
+    written_.push_back(std::make_unique<Guarded<T>>(count, 1, kPoison));
+    written_.back()->Fill(values);
+    return written_.back()->data();
+  }
+
+  const bool over_rows_;
+  std::vector<std::unique_ptr<Gradient<T>>> gradients_;
+  std::vector<std::vector<T>> constants_;
+  std::vector<std::unique_ptr<Guarded<T>>> written_;
+  std::vector<LowRankPass<T>> passes_;
+};
+
 using Types = testing::Types<float, double>;
 TYPED_TEST_SUITE(LowRankTest, Types);
 
@@ -344,6 +514,42 @@ TYPED_TEST(LowRankTest, WhatIsNotFiniteShowsInItsRowAndColumn) {
       ASSERT_EQ(std::isfinite(transposed[j]), j % m != 69 && j % m != 2) << j;
     }
   });
+}
+
+TYPED_TEST(LowRankTest, ABatchIsThePassesOneByOne) {
+  for (const bool over_rows : {true, false}) {
+    SCOPED_TRACE(over_rows ? "over rows" : "over columns");
+    Batch<TypeParam> alone(over_rows);
+    alone.RunOneByOne();
+    const auto expected = alone.Written();
+    for (int threads = 1; threads <= 8; ++threads) {
+      SetKernelThreads(threads);
+      Batch<TypeParam> batch(over_rows);
+      batch.RunTogether();
+      const auto written = batch.Written();
+      ASSERT_EQ(written.size(), expected.size());
+      for (size_t i = 0; i < written.size(); ++i) {
+        ASSERT_TRUE(SameBits(written[i], expected[i])) << i << ", " << threads;
+      }
+      ASSERT_TRUE(batch.IsIntact()) << threads;
+    }
+    SetKernelThreads(1);
+  }
+}
+
+TYPED_TEST(LowRankTest, ABatchIsOneParallelRegion) {
+  SetKernelThreads(3);
+  for (const bool over_rows : {true, false}) {
+    Batch<TypeParam> batch(over_rows);
+    const int64_t before = ParallelRegions();
+    batch.RunTogether();
+    EXPECT_EQ(ParallelRegions(), before + 1);
+  }
+  // Nor does an empty one wake anybody.
+  const int64_t before = ParallelRegions();
+  PassOverRows<TypeParam>({});
+  EXPECT_EQ(ParallelRegions(), before);
+  SetKernelThreads(1);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdlib>
 #include <system_error>
 #include <thread>
@@ -111,6 +112,38 @@ Pool& ThePool() {
   return *pool;
 }
 
+std::atomic<int64_t> regions{0};
+
+// Pieces of work for each thread, so that nobody waits long for the last.
+constexpr int64_t kPiecesPerThread = 4;
+
+struct Piece {
+  size_t of = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Large ranges are cut into one piece for each thread, smaller ones into fewer,
+// since wide pieces are the fastest.
+std::vector<Piece> Cut(const std::vector<WorkRange>& work, int64_t grain,
+                       int threads, int64_t bytes) {
+  std::vector<Piece> pieces;
+  pieces.reserve(work.size());
+  const int64_t piece = bytes / (kPiecesPerThread * threads) + 1;
+  for (size_t i = 0; i < work.size(); ++i) {
+    const int64_t count = work[i].count;
+    const int64_t cuts = std::min<int64_t>(threads, work[i].bytes / piece + 1);
+    int64_t begin = 0;
+    for (int64_t cut = 1; cut <= cuts; ++cut) {
+      const int64_t end =
+          cut == cuts ? count : count / grain * cut / cuts * grain;
+      if (begin < end) pieces.push_back({i, begin, end});
+      begin = end;
+    }
+  }
+  return pieces;
+}
+
 }  // namespace
 
 int KernelParts(int64_t bytes) {
@@ -119,22 +152,34 @@ int KernelParts(int64_t bytes) {
 }
 
 void RunParts(int parts, const std::function<void(int)>& task) {
-  if (parts > 1 && ThePool().Run(parts, task)) return;
+  if (parts > 1) {
+    regions.fetch_add(1, std::memory_order_relaxed);
+    if (ThePool().Run(parts, task)) return;
+  }
   for (int part = 0; part < parts; ++part) task(part);
+}
+
+int64_t ParallelRegions() { return regions.load(std::memory_order_relaxed); }
+
+void RunRanges(const std::vector<WorkRange>& work, int64_t grain,
+               const std::function<void(size_t, int64_t, int64_t)>& range) {
+  int64_t bytes = 0;
+  for (const WorkRange& one : work) bytes += one.bytes;
+  const int threads = KernelParts(bytes);
+  const std::vector<Piece> pieces = Cut(work, grain, threads, bytes);
+  std::atomic<size_t> next{0};
+  const auto parts = std::min(static_cast<size_t>(threads), pieces.size());
+  RunParts(static_cast<int>(parts), [&](int) {
+    for (size_t at = next++; at < pieces.size(); at = next++) {
+      range(pieces[at].of, pieces[at].begin, pieces[at].end);
+    }
+  });
 }
 
 void RunRanges(int64_t count, int64_t grain, int64_t bytes,
                const std::function<void(int64_t, int64_t)>& range) {
-  const int parts = KernelParts(bytes);
-  const auto edge = [&](int part) {
-    if (part == parts) return count;
-    return std::min(count, (count / grain * part / parts) * grain);
-  };
-  RunParts(parts, [&](int part) {
-    const int64_t begin = edge(part);
-    const int64_t end = edge(part + 1);
-    if (begin < end) range(begin, end);
-  });
+  RunRanges({WorkRange{count, bytes}}, grain,
+            [&](size_t, int64_t begin, int64_t end) { range(begin, end); });
 }
 
 }  // namespace coxswain

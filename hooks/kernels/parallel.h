@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace coxswain {
 
@@ -19,8 +20,23 @@ int KernelParts(int64_t bytes);
 // `task` must not call RunParts.
 void RunParts(int parts, const std::function<void(int)>& task);
 
-// Runs range(begin, end) for contiguous ranges that cover [0, count) and, but
-// for the last, end at multiples of `grain`.
+// How many times RunParts had more than one part, since the process began: for
+// tests, as each time costs what it takes to wake threads.
+int64_t ParallelRegions();
+
+// [0, count), of which all of it moves `bytes` bytes.
+struct WorkRange {
+  int64_t count = 0;
+  int64_t bytes = 0;
+};
+
+// One RunParts for all of `work`: range(i, begin, end) for contiguous ranges
+// that cover work[i] and, but for its last, end at multiples of `grain`.
+// Threads take them in turn, a large one in several.
+void RunRanges(const std::vector<WorkRange>& work, int64_t grain,
+               const std::function<void(size_t, int64_t, int64_t)>& range);
+
+// The same for one.
 void RunRanges(int64_t count, int64_t grain, int64_t bytes,
                const std::function<void(int64_t, int64_t)>& range);
 

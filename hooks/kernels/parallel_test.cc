@@ -3,10 +3,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -81,6 +83,53 @@ TEST(ParallelTest, RangesCoverAndAreCutAtGrains) {
     at = end;
   }
   EXPECT_EQ(at, 1001);
+  SetKernelThreads(1);
+}
+
+TEST(ParallelTest, SeveralRangesAreCoveredAndCutAtGrains) {
+  const std::vector<WorkRange> work = {
+      {5, 0},        {1000, 1 << 20}, {0, 1 << 10}, {3, 1 << 10},
+      {40, 1 << 19}, {7, 0},          {1, 1 << 16}, {999, 1 << 20}};
+  for (int threads = 1; threads <= 8; ++threads) {
+    SetKernelThreads(threads);
+    Mutex mutex;
+    std::vector<std::vector<std::pair<int64_t, int64_t>>> ranges(work.size());
+    RunRanges(work, 4, [&](size_t i, int64_t begin, int64_t end) {
+      MutexLock lock(&mutex);
+      ranges[i].emplace_back(begin, end);
+    });
+    for (size_t i = 0; i < work.size(); ++i) {
+      std::sort(ranges[i].begin(), ranges[i].end());
+      int64_t at = 0;
+      for (const auto& [begin, end] : ranges[i]) {
+        EXPECT_EQ(begin, at) << i << ", " << threads;
+        EXPECT_TRUE(end % 4 == 0 || end == work[i].count) << end;
+        at = end;
+      }
+      EXPECT_EQ(at, work[i].count) << i << ", " << threads;
+    }
+  }
+  SetKernelThreads(1);
+}
+
+// Each waits for the other, though neither is work for two threads.
+TEST(ParallelTest, SmallRangesShareTheThreads) {
+  SetKernelThreads(2);
+  Mutex mutex;
+  CondVar both;
+  int there = 0;
+  const int64_t before = ParallelRegions();
+  RunRanges({{9, 300 << 10}, {9, 300 << 10}}, 10,
+            [&](size_t, int64_t begin, int64_t end) {
+              EXPECT_EQ(begin, 0);
+              EXPECT_EQ(end, 9);
+              MutexLock lock(&mutex);
+              ++there;
+              both.NotifyAll();
+              EXPECT_TRUE(both.WaitFor(&mutex, absl::Minutes(1),
+                                       [&] { return there == 2; }));
+            });
+  EXPECT_EQ(ParallelRegions(), before + 1);
   SetKernelThreads(1);
 }
 

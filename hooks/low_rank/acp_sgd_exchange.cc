@@ -16,6 +16,9 @@ size_t Size(int64_t count) { return static_cast<size_t>(count); }
 // In an odd step P is sent and Q is the basis, in an even one the reverse.
 template <typename T>
 class AcpSgdExchange : public LowRankExchange<T> {
+  using typename LowRankExchange<T>::Matrix;
+  using typename LowRankExchange<T>::Raw;
+
  public:
   AcpSgdExchange(const Bucket& bucket, std::vector<LowRankTensor<T>*> tensors,
                  Communicator& communicator, const LowRankStep& step)
@@ -56,39 +59,33 @@ class AcpSgdExchange : public LowRankExchange<T> {
     return (sends_p_ ? tensor.m : tensor.n) * tensor.r;
   }
 
+  // What is sent of a matrix, and the basis.
+  T* Sent(const Matrix& matrix) const { return sends_p_ ? matrix.p : matrix.q; }
+  T* Basis(const Matrix& matrix) const {
+    return sends_p_ ? matrix.q : matrix.p;
+  }
+
   // Sends the raw elements, and each matrix's product with its basis.
   WorkPtr Start() {
     sent_ = this->scratch_.template Take<T>(Size(sent_count_));
     basis_ = this->scratch_.template Take<T>(Size(basis_count_));
+    this->Place(tensors_, sent_.get(), basis_.get(), sends_p_);
     ReadyBasis();
-    T* out = sent_.get();
-    const T* basis = basis_.get();
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      LowRankTensor<T>& tensor = *tensors_[i];
-      if (tensor.raw()) {
-        ReadSpan(Gradient(i), out);
-        out += tensor.count;
-        continue;
-      }
-      TakeMatrix(Gradient(i), tensor, basis, out);
-      out += SentCount(tensor);
-      basis += BasisCount(tensor);
-    }
+    for (const Raw& raw : this->raws_) ReadSpan(raw.gradient, raw.values);
+    TakeMatrices();
     this->Average(sent_.get(), sent_count_);
     return this->Send(sent_, sent_count_);
   }
 
   void ReadyBasis() {
     std::vector<FirstFactor<T>> factors;
-    T* next = basis_.get();
-    for (const LowRankTensor<T>* tensor : tensors_) {
-      if (tensor->raw()) continue;
-      const std::vector<T>& last = sends_p_ ? tensor->now.q : tensor->now.p;
-      const int64_t count = BasisCount(*tensor);
-      StartFactor(last, count, next);
-      factors.push_back({{next, sends_p_ ? tensor->m : tensor->n, tensor->r},
-                         FactorStream(tensor->name, this->step_.number)});
-      next += count;
+    for (const Matrix& matrix : this->matrices_) {
+      const LowRankTensor<T>& tensor = matrix.tensor;
+      T* basis = Basis(matrix);
+      StartFactor(sends_p_ ? tensor.now.q : tensor.now.p, BasisCount(tensor),
+                  basis);
+      factors.push_back({{basis, sends_p_ ? tensor.m : tensor.n, tensor.r},
+                         FactorStream(tensor.name, this->step_.number)});
     }
     ReadyFactors(factors, this->step_.config);
   }
@@ -96,61 +93,44 @@ class AcpSgdExchange : public LowRankExchange<T> {
   // X = gradient + error, and its product with the basis. What that product
   // does not say of X is the error of this step, of which the factors are
   // noted.
-  void TakeMatrix(const Span& gradient, LowRankTensor<T>& tensor,
-                  const T* basis, T* out) {
-    const LowRankMemory<T>& now = tensor.now;
-    LowRankMemory<T>& next = tensor.next;
-    if (tensor.keeps_error) next.x.Allocate(tensor.count);
-    T* x = tensor.keeps_error ? next.x.data() : nullptr;
-    const T* previous = now.has_error ? now.x.data() : nullptr;
-    const auto product = ErrorProduct(now, now.has_error ? tensor.r : 0);
-    if (sends_p_) {
-      AccumulateProject(gradient.data, gradient.dtype, previous, product, x,
-                        basis, tensor.r, out, tensor.n, tensor.m);
-    } else {
-      AccumulateProjectTransposed(gradient.data, gradient.dtype, previous,
-                                  product, x, basis, tensor.r, out, tensor.n,
-                                  tensor.m);
+  void TakeMatrices() {
+    std::vector<LowRankPass<T>> passes;
+    passes.reserve(this->matrices_.size());
+    for (const Matrix& matrix : this->matrices_) {
+      passes.push_back(this->Accumulation(matrix));
+      passes.back().factor = Basis(matrix);
+      passes.back().result = Sent(matrix);
     }
-    if (!tensor.keeps_error) return;
-    this->Guard(out, SentCount(tensor));
-    (sends_p_ ? next.error_p : next.error_q)
-        .assign(out, out + SentCount(tensor));
-    (sends_p_ ? next.error_q : next.error_p)
-        .assign(basis, basis + BasisCount(tensor));
+    sends_p_ ? PassOverRows(passes) : PassOverColumns(passes);
+    for (const Matrix& matrix : this->matrices_) {
+      LowRankTensor<T>& tensor = matrix.tensor;
+      if (!tensor.keeps_error) continue;
+      this->Guard(Sent(matrix), SentCount(tensor));
+      AssignFactors(matrix, tensor.next.error_p, tensor.next.error_q);
+    }
+  }
+
+  static void AssignFactors(const Matrix& matrix, std::vector<T>& p,
+                            std::vector<T>& q) {
+    p.assign(matrix.p, matrix.p + matrix.p_count());
+    q.assign(matrix.q, matrix.q + matrix.q_count());
   }
 
   // Writes the averages, and declares the outcome staged.
   void Finish() {
-    const T* sent = sent_.get();
-    const T* basis = basis_.get();
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      LowRankTensor<T>& tensor = *tensors_[i];
-      if (tensor.raw()) {
-        WriteSpan(sent, Gradient(i));
-        sent += tensor.count;
-        continue;
-      }
-      FinishMatrix(Gradient(i), tensor, sent, basis);
-      sent += SentCount(tensor);
-      basis += BasisCount(tensor);
+    for (const Raw& raw : this->raws_) WriteSpan(raw.values, raw.gradient);
+    std::vector<LowRankPass<T>> passes;
+    passes.reserve(this->matrices_.size());
+    for (const Matrix& matrix : this->matrices_) {
+      passes.push_back(this->Reconstruction(matrix));
     }
-  }
-
-  void FinishMatrix(const Span& gradient, LowRankTensor<T>& tensor,
-                    const T* sent, const T* basis) {
-    const T* p = sends_p_ ? sent : basis;
-    const T* q = sends_p_ ? basis : sent;
-    Reconstruct(LowRankProduct<T>{p, q, tensor.r}, gradient.data,
-                gradient.dtype, tensor.n, tensor.m);
-    tensor.next.p.assign(p, p + tensor.n * tensor.r);
-    tensor.next.q.assign(q, q + tensor.m * tensor.r);
-    tensor.next.has_error = tensor.keeps_error;
-    tensor.staged = true;
-  }
-
-  Span Gradient(size_t i) const {
-    return this->bucket_.Gradient(this->bucket_.gradients[i]);
+    PassOverRows(passes);
+    for (const Matrix& matrix : this->matrices_) {
+      LowRankTensor<T>& tensor = matrix.tensor;
+      AssignFactors(matrix, tensor.next.p, tensor.next.q);
+      tensor.next.has_error = tensor.keeps_error;
+      tensor.staged = true;
+    }
   }
 
   const std::vector<LowRankTensor<T>*> tensors_;

@@ -23,6 +23,18 @@ std::map<std::string, int> Kinds(const HookState& state) {
   return kinds;
 }
 
+TEST(AcpSgdTest, ABucketTakesOneAllReduceWhateverIsInIt) {
+  const auto parameters = ThreeBucketsOfParameters();
+  HookWorld world = Started(kSpec, parameters, 3, ThreeBuckets());
+  for (int64_t step = 2; step < 5; ++step) {
+    const Traffic traffic = TrafficOfStep(world, Local(parameters, 3, step));
+    EXPECT_EQ(traffic.collectives, 3);
+    const int64_t p = 2 * (16 + 16 + 20 + 12);
+    const int64_t q = 2 * (24 + 24 + 20 + 18);
+    EXPECT_EQ(traffic.payload_bytes, ((step % 2 == 1 ? p : q) + 41) * 8);
+  }
+}
+
 TEST(AcpSgdTest, OneCollectivePerBucketAndOneMoreForAReport) {
   const std::vector<ParameterSpec> parameters = {
       Parameter("w", {16, 24}, DType::kFloat32),

@@ -17,6 +17,18 @@ size_t Size(int64_t count) { return static_cast<size_t>(count); }
 // the columns within the bucket. So the zeros behind the bucket are neither
 // stored nor do they ever have an error.
 template <typename T>
+struct Part {
+  int64_t row;     // the first one
+  int64_t n;       // rows
+  int64_t m;       // columns
+  int64_t offset;  // of its elements in the bucket
+
+  // What it needs of the factors, or of what is computed like them.
+  std::vector<T> p = {};
+  std::vector<T> q = {};
+};
+
+template <typename T>
 class BatchedPowerSgdExchange : public LowRankExchange<T> {
  public:
   BatchedPowerSgdExchange(const Bucket& bucket, LowRankTensor<T>& matrix,
@@ -25,9 +37,11 @@ class BatchedPowerSgdExchange : public LowRankExchange<T> {
         matrix_(matrix),
         n_(matrix.n),
         m_(matrix.m),
-        r_(matrix.r),
-        full_(m_ > 0 ? bucket.data.count / m_ : 0),
-        tail_(bucket.data.count - full_ * m_) {
+        r_(matrix.r) {
+    const int64_t full = m_ > 0 ? bucket.data.count / m_ : 0;
+    const int64_t tail = bucket.data.count - full * m_;
+    parts_.push_back({0, full, m_, 0});
+    if (tail > 0) parts_.push_back({full, 1, tail, full * m_});
     step.report.elements += bucket.data.count;
     step.report.sent += (n_ + m_) * r_;
   }
@@ -45,20 +59,6 @@ class BatchedPowerSgdExchange : public LowRankExchange<T> {
   }
 
  private:
-  // The rows of P, or of what is computed like it, as the two parts need them.
-  struct Parts {
-    std::vector<T> full;
-    std::vector<T> tail;
-  };
-  Parts Split(const T* p) const {
-    return {RowsOf(p, n_, r_, 0, full_),
-            RowsOf(p, n_, r_, full_, tail_ > 0 ? 1 : 0)};
-  }
-  // The rows of Q that the tail meets.
-  std::vector<T> TailOf(const T* q) const {
-    return RowsOf(q, m_, r_, 0, tail_);
-  }
-
   // Sends X Q.
   WorkPtr SendFirst() {
     p_ = this->scratch_.template Take<T>(Size(n_ * r_));
@@ -79,33 +79,53 @@ class BatchedPowerSgdExchange : public LowRankExchange<T> {
   // X = gradient + error, and X Q into p_. Without error feedback the gradient
   // is X.
   void Accumulate() {
+    if (matrix_.keeps_error) matrix_.next.x.Allocate(this->bucket_.data.count);
+    std::vector<Part<T>> errors = parts_;
+    std::vector<LowRankPass<T>> passes;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      Part<T>& part = parts_[i];
+      part.p.resize(Size(part.n * r_));
+      part.q = RowsOf(q_.get(), m_, r_, 0, part.m);
+      passes.push_back(Accumulation(part, errors[i]));
+    }
+    PassOverRows(passes);
+    for (const Part<T>& part : parts_) {
+      for (int64_t k = 0; k < r_; ++k) {
+        std::copy_n(part.p.data() + k * part.n, part.n,
+                    p_.get() + k * n_ + part.row);
+      }
+    }
+  }
+
+  // `error` gets the factors of the error.
+  LowRankPass<T> Accumulation(Part<T>& part, Part<T>& error) {
     const LowRankMemory<T>& now = matrix_.now;
-    const T* previous = now.has_error ? now.x.data() : nullptr;
-    const auto error = ErrorProduct(now, now.has_error ? r_ : 0);
-    Parts error_p;
-    std::vector<T> error_q;
-    if (error.r > 0) {
-      error_p = Split(error.p);
-      error_q = TailOf(error.q);
+    LowRankPass<T> pass = PassOver(part);
+    pass.gradient = Gradients(part);
+    pass.type = Type();
+    if (now.has_error) {
+      pass.previous = now.x.data() + part.offset;
+      const LowRankProduct<T> product = ErrorProduct(now, r_);
+      CopyFactors(product.p, product.q, product.r, error);
+      pass.product = {error.p.data(), error.q.data(), product.r};
     }
-    const bool keeps = matrix_.keeps_error;
-    if (keeps) matrix_.next.x.Allocate(this->bucket_.data.count);
-    T* x = keeps ? matrix_.next.x.data() : nullptr;
-    const int64_t offset = full_ * m_;
-    std::vector<T> p(Size(full_ * r_));
-    AccumulateProject(Gradients(0), Type(), previous,
-                      LowRankProduct<T>{error_p.full.data(), error.q, error.r},
-                      x, q_.get(), r_, p.data(), full_, m_);
-    for (int64_t k = 0; k < r_; ++k) {
-      std::copy_n(p.data() + k * full_, full_, p_.get() + k * n_);
-    }
-    if (tail_ == 0) return;
-    const std::vector<T> tail_q = TailOf(q_.get());
-    AccumulateProject(
-        Gradients(offset), Type(), previous ? previous + offset : nullptr,
-        LowRankProduct<T>{error_p.tail.data(), error_q.data(), error.r},
-        x ? x + offset : nullptr, tail_q.data(), r_, p.data(), 1, tail_);
-    for (int64_t k = 0; k < r_; ++k) p_.get()[k * n_ + full_] = p[Size(k)];
+    if (matrix_.keeps_error) pass.out = matrix_.next.x.data() + part.offset;
+    pass.factor = part.q.data();
+    pass.r = r_;
+    pass.result = part.p.data();
+    return pass;
+  }
+
+  static LowRankPass<T> PassOver(const Part<T>& part) {
+    LowRankPass<T> pass;
+    pass.n = part.n;
+    pass.m = part.m;
+    return pass;
+  }
+
+  void CopyFactors(const T* p, const T* q, int64_t r, Part<T>& part) const {
+    part.p = RowsOf(p, n_, r, part.row, part.n);
+    part.q = RowsOf(q, m_, r, 0, part.m);
   }
 
   // Sends transpose(X) P.
@@ -126,19 +146,26 @@ class BatchedPowerSgdExchange : public LowRankExchange<T> {
   }
 
   void Project() {
-    const Parts p = Split(p_.get());
     const bool keeps = matrix_.keeps_error;
-    const DType type = keeps ? kDTypeOf<T> : Type();
-    const int64_t offset = full_ * m_;
-    const T* x = matrix_.next.x.data();
-    ProjectTransposed(keeps ? x : Gradients(0), type, p.full.data(), r_,
-                      q_.get(), full_, m_);
-    if (tail_ == 0) return;
-    std::vector<T> q(Size(tail_ * r_));
-    ProjectTransposed(keeps ? x + offset : Gradients(offset), type,
-                      p.tail.data(), r_, q.data(), 1, tail_);
-    for (int64_t k = 0; k < r_; ++k) {
-      Add(q_.get() + k * m_, q.data() + k * tail_, tail_);
+    std::vector<LowRankPass<T>> passes;
+    for (Part<T>& part : parts_) {
+      CopyFactors(p_.get(), q_.get(), r_, part);
+      LowRankPass<T> pass = PassOver(part);
+      pass.gradient =
+          keeps ? matrix_.next.x.data() + part.offset : Gradients(part);
+      pass.type = keeps ? kDTypeOf<T> : Type();
+      pass.factor = part.p.data();
+      pass.r = r_;
+      pass.result = part.q.data();
+      passes.push_back(pass);
+    }
+    passes[0].result = q_.get();  // the tail's share is added
+    PassOverColumns(passes);
+    for (size_t i = 1; i < parts_.size(); ++i) {
+      const Part<T>& tail = parts_[i];
+      for (int64_t k = 0; k < r_; ++k) {
+        Add(q_.get() + k * m_, tail.q.data() + k * tail.m, tail.m);
+      }
     }
   }
 
@@ -148,12 +175,15 @@ class BatchedPowerSgdExchange : public LowRankExchange<T> {
       if (this->FinishPoisoned()) DropOverflow(matrix_);
       return;
     }
-    const Parts p = Split(p_.get());
-    Reconstruct(LowRankProduct<T>{p.full.data(), q_.get(), r_}, Gradients(0),
-                Type(), full_, m_);
-    const std::vector<T> tail_q = TailOf(q_.get());
-    Reconstruct(LowRankProduct<T>{p.tail.data(), tail_q.data(), r_},
-                Gradients(full_ * m_), Type(), tail_ > 0 ? 1 : 0, tail_);
+    std::vector<LowRankPass<T>> passes;
+    for (Part<T>& part : parts_) {
+      CopyFactors(p_.get(), q_.get(), r_, part);
+      passes.push_back(PassOver(part));
+      passes.back().product = {part.p.data(), part.q.data(), r_};
+      passes.back().out = Gradients(part);
+      passes.back().out_type = Type();
+    }
+    PassOverRows(passes);
     LowRankMemory<T>& next = matrix_.next;
     next.q.clear();
     if (this->step_.config.warm_start) {
@@ -164,17 +194,15 @@ class BatchedPowerSgdExchange : public LowRankExchange<T> {
   }
 
   DType Type() const { return this->bucket_.data.dtype; }
-  // The bucket's elements from `offset` on.
-  void* Gradients(int64_t offset) const {
-    return this->bucket_.data.Slice(offset, 0).data;
+  void* Gradients(const Part<T>& part) const {
+    return this->bucket_.data.Slice(part.offset, 0).data;
   }
 
   LowRankTensor<T>& matrix_;
   const int64_t n_;
   const int64_t m_;
   const int64_t r_;
-  const int64_t full_;  // rows
-  const int64_t tail_;  // elements of the row after them
+  std::vector<Part<T>> parts_;  // the full rows, and the tail if there is one
   int phase_ = 0;
   bool poisoned_ = false;  // on all ranks alike
   std::shared_ptr<T> p_;

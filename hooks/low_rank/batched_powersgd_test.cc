@@ -108,6 +108,14 @@ Gradients ErrorOf(HookWorld& world,
   return MeanError(world.Save(), parameters, world.size());
 }
 
+TEST(BatchedPowerSgdTest, ABucketTakesTwoAllReduces) {
+  const auto parameters = ThreeBucketsOfParameters();
+  HookWorld world =
+      Started("batched_powersgd(start_step=2)", parameters, 2, ThreeBuckets());
+  const Traffic traffic = TrafficOfStep(world, Local(parameters, 2, 2));
+  EXPECT_EQ(traffic.collectives, 3 * 2);
+}
+
 TEST(BatchedPowerSgdTest, ErrorMovesWithItsParameterAndQStaysWithItsBucket) {
   const std::vector<ParameterSpec> parameters = {
       Parameter("a", {5, 5}), Parameter("b", {9}), Parameter("c", {4, 8})};

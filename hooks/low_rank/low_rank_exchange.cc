@@ -24,6 +24,58 @@ LowRankExchange<T>::LowRankExchange(const Bucket& bucket,
 }
 
 template <typename T>
+void LowRankExchange<T>::Place(const std::vector<LowRankTensor<T>*>& tensors,
+                               T* first, T* second, bool p_is_first) {
+  matrices_.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    LowRankTensor<T>& tensor = *tensors[i];
+    const Span gradient = bucket_.Gradient(bucket_.gradients[i]);
+    if (tensor.raw()) {
+      raws_.push_back({tensor, gradient, first});
+      first += tensor.count;
+      continue;
+    }
+    T*& p = p_is_first ? first : second;
+    T*& q = p_is_first ? second : first;
+    matrices_.push_back({tensor, gradient, p, q});
+    p += matrices_.back().p_count();
+    q += matrices_.back().q_count();
+  }
+}
+
+template <typename T>
+LowRankPass<T> LowRankExchange<T>::Accumulation(const Matrix& matrix) {
+  LowRankTensor<T>& tensor = matrix.tensor;
+  const LowRankMemory<T>& now = tensor.now;
+  LowRankPass<T> pass;
+  pass.gradient = matrix.gradient.data;
+  pass.type = matrix.gradient.dtype;
+  if (now.has_error) {
+    pass.previous = now.x.data();
+    pass.product = ErrorProduct(now, tensor.r);
+  }
+  if (tensor.keeps_error) {
+    tensor.next.x.Allocate(tensor.count);
+    pass.out = tensor.next.x.data();
+  }
+  pass.r = tensor.r;
+  pass.n = tensor.n;
+  pass.m = tensor.m;
+  return pass;
+}
+
+template <typename T>
+LowRankPass<T> LowRankExchange<T>::Reconstruction(const Matrix& matrix) {
+  LowRankPass<T> pass;
+  pass.product = {matrix.p, matrix.q, matrix.tensor.r};
+  pass.out = matrix.gradient.data;
+  pass.out_type = matrix.gradient.dtype;
+  pass.n = matrix.tensor.n;
+  pass.m = matrix.tensor.m;
+  return pass;
+}
+
+template <typename T>
 WorkPtr LowRankExchange<T>::Send(const std::shared_ptr<T>& data,
                                  int64_t count) {
   if (count == 0) return Work::Ended(absl::OkStatus());

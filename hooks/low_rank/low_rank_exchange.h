@@ -9,6 +9,7 @@
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/hook.h"
+#include "hooks/kernels/low_rank.h"
 #include "hooks/low_rank/low_rank_config.h"
 #include "hooks/low_rank/low_rank_tensor.h"
 #include "hooks/narrow_communicator.h"
@@ -45,8 +46,33 @@ struct LowRankStep {
 template <typename T>
 class LowRankExchange : public Exchange {
  protected:
+  // The tensors of the bucket, and where what is exchanged of them stands.
+  struct Raw {
+    LowRankTensor<T>& tensor;
+    Span gradient;
+    T* values;
+  };
+  struct Matrix {
+    LowRankTensor<T>& tensor;
+    Span gradient;
+    T* p;  // n x r by columns
+    T* q;  // m x r
+
+    int64_t p_count() const { return tensor.n * tensor.r; }
+    int64_t q_count() const { return tensor.m * tensor.r; }
+  };
+
   LowRankExchange(const Bucket& bucket, Communicator& communicator,
                   const LowRankStep& step);
+
+  // Fills raws_ and matrices_: raw elements and the P of each matrix are in
+  // `first`, in the bucket's order, and the Q in `second`, or the reverse.
+  void Place(const std::vector<LowRankTensor<T>*>& tensors, T* first, T* second,
+             bool p_is_first);
+  // X = gradient + error, kept for the next step, or without error feedback
+  // the gradient; and the gradient = P transpose(Q).
+  static LowRankPass<T> Accumulation(const Matrix& matrix);
+  static LowRankPass<T> Reconstruction(const Matrix& matrix);
 
   // Sums over the ranks; the memory is kept until the back end is done with
   // it, even if this exchange is given up before. Nothing if it is empty.
@@ -69,6 +95,8 @@ class LowRankExchange : public Exchange {
   const Bucket bucket_;
   const LowRankStep step_;
   ScratchPool& scratch_;
+  std::vector<Raw> raws_;
+  std::vector<Matrix> matrices_;
 
  private:
   Communicator* communicator_;  // what was given, or narrow_

@@ -36,6 +36,9 @@ class LowRankHook : public Hook {
   void Rollback() final;
   int64_t step() const final { return step_; }
   bool started() const final { return step_ >= config_.start_step; }
+  // A plain step needs neither factors nor errors. A loaded state may have them
+  // before the start, but errors on some ranks only, and all have to agree.
+  bool needs_frozen_layout() const final { return started(); }
   std::vector<NonFiniteGradient> non_finite() const final {
     return report_.non_finite;
   }

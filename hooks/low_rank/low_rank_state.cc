@@ -34,9 +34,13 @@ void ReadBlock(const ErrorView<T>& error, int64_t row, int64_t rows,
   const std::vector<T> p = RowsOf(error.product.p, error.n, r, row, rows);
   const std::vector<T> q = RowsOf(error.product.q, error.m, r, column, columns);
   std::vector<T> values(Size(rows * columns));
-  SubtractProduct(error.x + row * error.m + column,
-                  LowRankProduct<T>{p.data(), q.data(), r}, values.data(), rows,
-                  columns);
+  LowRankPass<T> pass;
+  pass.gradient = error.x + row * error.m + column;
+  pass.product = {p.data(), q.data(), r};
+  pass.out = values.data();
+  pass.n = rows;
+  pass.m = columns;
+  PassOverRows<T>({pass});
   std::copy(values.begin(), values.end(), out);
 }
 

@@ -15,6 +15,9 @@ size_t Size(int64_t count) { return static_cast<size_t>(count); }
 
 template <typename T>
 class PowerSgdExchange : public LowRankExchange<T> {
+  using typename LowRankExchange<T>::Matrix;
+  using typename LowRankExchange<T>::Raw;
+
  public:
   PowerSgdExchange(const Bucket& bucket, std::vector<LowRankTensor<T>*> tensors,
                    Communicator& communicator, const LowRankStep& step)
@@ -46,63 +49,52 @@ class PowerSgdExchange : public LowRankExchange<T> {
   WorkPtr SendFirst() {
     first_ = this->scratch_.template Take<T>(Size(first_count_));
     second_ = this->scratch_.template Take<T>(Size(second_count_));
+    this->Place(tensors_, first_.get(), second_.get(), true);
     ReadyQ();
-    T* out = first_.get();
-    const T* q = second_.get();
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      LowRankTensor<T>& tensor = *tensors_[i];
-      if (tensor.raw()) {
-        TakeRaw(Gradient(i), tensor, out);
-        out += tensor.count;
-        continue;
-      }
-      TakeMatrix(Gradient(i), tensor, q, out);
-      q += tensor.m * tensor.r;
-      out += tensor.n * tensor.r;
-    }
+    for (const Raw& raw : this->raws_) TakeRaw(raw);
+    TakeMatrices();
     if (!config_.pytorch) this->Average(first_.get(), first_count_);
     return this->Send(first_, first_count_);
   }
 
-  // Puts orth(Q) of each matrix into second_, where it stands until X Q is
-  // computed.
+  // Puts orth(Q) of each matrix where it stands until X Q is computed.
   void ReadyQ() {
     std::vector<FirstFactor<T>> factors;
-    T* next = second_.get();
-    for (const LowRankTensor<T>* tensor : tensors_) {
-      if (tensor->raw()) continue;
-      const int64_t count = tensor->m * tensor->r;
-      StartFactor(tensor->now.q, count, next);
-      factors.push_back({{next, tensor->m, tensor->r},
-                         FactorStream(tensor->name, this->step_.number)});
-      next += count;
+    for (const Matrix& matrix : this->matrices_) {
+      const LowRankTensor<T>& tensor = matrix.tensor;
+      StartFactor(tensor.now.q, matrix.q_count(), matrix.q);
+      factors.push_back({{matrix.q, tensor.m, tensor.r},
+                         FactorStream(tensor.name, this->step_.number)});
     }
     ReadyFactors(factors, config_);
   }
 
-  void TakeRaw(const Span& gradient, LowRankTensor<T>& tensor, T* out) {
-    ReadSpan(gradient, out);
+  void TakeRaw(const Raw& raw) {
+    LowRankTensor<T>& tensor = raw.tensor;
+    ReadSpan(raw.gradient, raw.values);
     if (!tensor.keeps_error) return;
     tensor.next.x.Allocate(tensor.count);
     T* x = tensor.next.x.data();
     const T* error = tensor.now.has_error ? tensor.now.x.data() : nullptr;
     for (int64_t j = 0; j < tensor.count; ++j) {
-      if (error != nullptr) out[j] += error[j];
-      x[j] = out[j];
+      if (error != nullptr) raw.values[j] += error[j];
+      x[j] = raw.values[j];
     }
   }
 
-  // X = gradient + error, and X Q. Without error feedback the gradient is X.
-  void TakeMatrix(const Span& gradient, LowRankTensor<T>& tensor, const T* q,
-                  T* p) {
-    const LowRankMemory<T>& now = tensor.now;
-    if (tensor.keeps_error) tensor.next.x.Allocate(tensor.count);
-    AccumulateProject(gradient.data, gradient.dtype,
-                      now.has_error ? now.x.data() : nullptr,
-                      ErrorProduct(now, now.has_error ? tensor.r : 0),
-                      tensor.keeps_error ? tensor.next.x.data() : nullptr, q,
-                      tensor.r, p, tensor.n, tensor.m);
-    if (tensor.keeps_error) this->Guard(p, tensor.n * tensor.r);
+  // X = gradient + error, and P = X Q.
+  void TakeMatrices() {
+    std::vector<LowRankPass<T>> passes;
+    passes.reserve(this->matrices_.size());
+    for (const Matrix& matrix : this->matrices_) {
+      passes.push_back(this->Accumulation(matrix));
+      passes.back().factor = matrix.q;
+      passes.back().result = matrix.p;
+    }
+    PassOverRows(passes);
+    for (const Matrix& matrix : this->matrices_) {
+      if (matrix.tensor.keeps_error) this->Guard(matrix.p, matrix.p_count());
+    }
   }
 
   // Sends each matrix's transpose(X) P.
@@ -111,46 +103,49 @@ class PowerSgdExchange : public LowRankExchange<T> {
       poisoned_ = true;
       return this->SendReport();
     }
-    OrthogonaliseP();
-    const T* p = first_.get();
-    T* q = second_.get();
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      LowRankTensor<T>& tensor = *tensors_[i];
-      if (tensor.raw()) {
-        p += tensor.count;
-        continue;
-      }
-      Project(Gradient(i), tensor, p, q);
-      p += tensor.n * tensor.r;
-      q += tensor.m * tensor.r;
+    std::vector<TallMatrix<T>> factors;
+    for (const Matrix& matrix : this->matrices_) {
+      factors.push_back({matrix.p, matrix.tensor.n, matrix.tensor.r});
     }
+    OrthogonaliseFactors(factors, config_);
+    Project();
     if (!config_.pytorch) this->Average(second_.get(), second_count_);
     return this->Send(second_, second_count_);
   }
 
-  void OrthogonaliseP() {
-    std::vector<TallMatrix<T>> factors;
-    T* next = first_.get();
-    for (const LowRankTensor<T>* tensor : tensors_) {
-      if (!tensor->raw()) factors.push_back({next, tensor->n, tensor->r});
-      next += tensor->raw() ? tensor->count : tensor->n * tensor->r;
+  // Q = transpose(X) P. The error of the step is X - P transpose(Q), of which
+  // the factors are noted.
+  void Project() {
+    std::vector<LowRankPass<T>> passes;
+    passes.reserve(this->matrices_.size());
+    for (const Matrix& matrix : this->matrices_) {
+      passes.push_back(this->Projection(matrix));
     }
-    OrthogonaliseFactors(factors, config_);
+    PassOverColumns(passes);
+    for (const Matrix& matrix : this->matrices_) {
+      if (!matrix.tensor.keeps_error) continue;
+      this->Guard(matrix.q, matrix.q_count());
+      LowRankMemory<T>& next = matrix.tensor.next;
+      next.error_p.assign(matrix.p, matrix.p + matrix.p_count());
+      if (!config_.pytorch) AssignQ(matrix, next.error_q);
+    }
   }
 
-  // q = transpose(X) P. The error of the step is X - P transpose(q), of which
-  // the factors are noted.
-  void Project(const Span& gradient, LowRankTensor<T>& tensor, const T* p,
-               T* q) {
-    LowRankMemory<T>& next = tensor.next;
-    const bool keeps = tensor.keeps_error;
-    ProjectTransposed(keeps ? next.x.data() : gradient.data,
-                      keeps ? kDTypeOf<T> : gradient.dtype, p, tensor.r, q,
-                      tensor.n, tensor.m);
-    if (!keeps) return;
-    this->Guard(q, tensor.m * tensor.r);
-    next.error_p.assign(p, p + tensor.n * tensor.r);
-    if (!config_.pytorch) next.error_q.assign(q, q + tensor.m * tensor.r);
+  static LowRankPass<T> Projection(const Matrix& matrix) {
+    LowRankTensor<T>& tensor = matrix.tensor;
+    LowRankPass<T> pass;
+    if (tensor.keeps_error) {
+      pass.gradient = tensor.next.x.data();
+    } else {
+      pass.gradient = matrix.gradient.data;
+      pass.type = matrix.gradient.dtype;
+    }
+    pass.factor = matrix.p;
+    pass.r = tensor.r;
+    pass.result = matrix.q;
+    pass.n = tensor.n;
+    pass.m = tensor.m;
+    return pass;
   }
 
   // Writes the averages, and declares the outcome staged.
@@ -161,46 +156,39 @@ class PowerSgdExchange : public LowRankExchange<T> {
       return;
     }
     if (config_.pytorch) this->Average(second_.get(), second_count_);
-    T* first = first_.get();
-    const T* q = second_.get();
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      LowRankTensor<T>& tensor = *tensors_[i];
-      if (tensor.raw()) {
-        FinishRaw(Gradient(i), tensor, first);
-        first += tensor.count;
-        continue;
-      }
-      FinishMatrix(Gradient(i), tensor, first, q);
-      first += tensor.n * tensor.r;
-      q += tensor.m * tensor.r;
+    for (const Raw& raw : this->raws_) FinishRaw(raw);
+    std::vector<LowRankPass<T>> passes;
+    passes.reserve(this->matrices_.size());
+    for (const Matrix& matrix : this->matrices_) {
+      passes.push_back(this->Reconstruction(matrix));
     }
+    PassOverRows(passes);
+    for (const Matrix& matrix : this->matrices_) Stage(matrix);
   }
 
-  void FinishRaw(const Span& gradient, LowRankTensor<T>& tensor, T* result) {
-    if (config_.pytorch) this->Average(result, tensor.count);
-    WriteSpan(result, gradient);
+  void FinishRaw(const Raw& raw) {
+    LowRankTensor<T>& tensor = raw.tensor;
+    if (config_.pytorch) this->Average(raw.values, tensor.count);
+    WriteSpan(raw.values, raw.gradient);
     if (!tensor.keeps_error) return;
     T* x = tensor.next.x.data();
-    for (int64_t j = 0; j < tensor.count; ++j) x[j] -= result[j];
+    for (int64_t j = 0; j < tensor.count; ++j) x[j] -= raw.values[j];
     tensor.next.has_error = true;
     tensor.staged = true;
   }
 
-  void FinishMatrix(const Span& gradient, LowRankTensor<T>& tensor, const T* p,
-                    const T* q) {
-    Reconstruct(LowRankProduct<T>{p, q, tensor.r}, gradient.data,
-                gradient.dtype, tensor.n, tensor.m);
+  void Stage(const Matrix& matrix) {
+    LowRankTensor<T>& tensor = matrix.tensor;
     LowRankMemory<T>& next = tensor.next;
-    const T* q_end = q + tensor.m * tensor.r;
-    if (config_.pytorch && tensor.keeps_error) next.error_q.assign(q, q_end);
+    if (config_.pytorch && tensor.keeps_error) AssignQ(matrix, next.error_q);
     next.q.clear();
-    if (config_.warm_start) next.q.assign(q, q_end);
+    if (config_.warm_start) AssignQ(matrix, next.q);
     next.has_error = tensor.keeps_error;
     tensor.staged = true;
   }
 
-  Span Gradient(size_t i) const {
-    return this->bucket_.Gradient(this->bucket_.gradients[i]);
+  static void AssignQ(const Matrix& matrix, std::vector<T>& out) {
+    out.assign(matrix.q, matrix.q + matrix.q_count());
   }
 
   const std::vector<LowRankTensor<T>*> tensors_;

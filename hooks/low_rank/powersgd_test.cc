@@ -67,6 +67,25 @@ TEST(PowerSgdTest, OnlyMatricesThatGetSmallerAreCompressed) {
   EXPECT_EQ(LowRankOf({3, 50}, 8, 0), 3);  // no more than rows
 }
 
+// P of all matrices and all raw tensors of a bucket travel together, then all
+// Q; a bucket without matrices has no second collective.
+TEST(PowerSgdTest, ABucketTakesTwoAllReducesWhateverIsInIt) {
+  const auto parameters = ThreeBucketsOfParameters();
+  for (const char* spec : {"powersgd(rank=2,start_step=2)",
+                           "powersgd(rank=2,start_step=2,mode=pytorch)",
+                           "fp16(powersgd(rank=2,start_step=2))"}) {
+    const int64_t width = spec[0] == 'f' ? 2 : 8;
+    HookWorld world = Started(spec, parameters, 3, ThreeBuckets());
+    for (int64_t step = 2; step < 5; ++step) {
+      const Traffic traffic = TrafficOfStep(world, Local(parameters, 3, step));
+      EXPECT_EQ(traffic.collectives, 2 + 2 + 1);
+      const int64_t p = 7 + 2 * 16 + 1 + 2 * 16 + 2 * 20 + 2 * 12 + 33;
+      const int64_t q = 2 * 24 + 2 * 24 + 2 * 20 + 2 * 18;
+      EXPECT_EQ(traffic.payload_bytes, (p + q) * width);
+    }
+  }
+}
+
 TEST(PowerSgdTest, RawTensorsAreExactAndLeaveNoError) {
   const std::vector<ParameterSpec> parameters = {
       Parameter("w", {16, 16}), Parameter("b", {7}), Parameter("s", {})};
@@ -263,6 +282,21 @@ TEST(PowerSgdTest, LoadedQIsUsedOnceWithoutWarmStart) {
     const auto next = Local(parameters, 2, step);
     EXPECT_EQ(loaded.Step(next), drawn.Step(next));
   }
+}
+
+// Until it starts, the steps are plain, whatever stands ready.
+TEST(PowerSgdTest, AStateThatWaitsForItsStartFreezesNoLayout) {
+  const std::vector<ParameterSpec> parameters = {Parameter("w", {16, 16})};
+  HookWorld world = StartedWith("", parameters, 2);
+  EXPECT_TRUE(world.hook(0).needs_frozen_layout());
+  world.Step(Local(parameters, 2, 2));
+  HookWorld later("powersgd(start_step=4)", parameters, 2);
+  ASSERT_OK(later.Load(world.Save()));
+  for (int rank = 0; rank < 2; ++rank) {  // one of them has the error
+    EXPECT_FALSE(later.hook(rank).needs_frozen_layout());
+  }
+  later.Step(Local(parameters, 2, 3));
+  EXPECT_TRUE(later.hook(0).needs_frozen_layout());
 }
 
 TEST(PowerSgdTest, SavingChangesNothing) {

@@ -42,6 +42,32 @@ inline HookWorld Started(const std::string& spec,
   return world;
 }
 
+// What a step hands to the network.
+struct Traffic {
+  int64_t collectives = 0;
+  int64_t payload_bytes = 0;
+};
+
+inline Traffic TrafficOfStep(HookWorld& world,
+                             const std::vector<Gradients>& local) {
+  const Traffic before = {world.collectives(), world.payload_bytes()};
+  world.Step(local);
+  return {world.collectives() - before.collectives,
+          world.payload_bytes() - before.payload_bytes};
+}
+
+// A model for three buckets: matrices, two of them of one shape, among vectors
+// and a scalar; one matrix alone; vectors alone.
+inline std::vector<ParameterSpec> ThreeBucketsOfParameters() {
+  return {Parameter("b", {7}),        Parameter("w", {16, 24}),
+          Parameter("s", {}),         Parameter("same", {16, 24}),
+          Parameter("v", {20, 4, 5}), Parameter("alone", {12, 18}),
+          Parameter("only", {30}),    Parameter("vectors", {3})};
+}
+inline HookWorld::Buckets ThreeBuckets() {
+  return {{0, 1, 2, 3, 4}, {5}, {6, 7}};
+}
+
 }  // namespace coxswain
 
 #endif  // COXSWAIN_HOOKS_LOW_RANK_WORLDS_FOR_TEST_H_

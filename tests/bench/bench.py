@@ -109,6 +109,8 @@ def parse_arguments(arguments):
     parser.add_argument("--markdown", metavar="FILE")
     parser.add_argument("--samples", type=int, metavar="N")
     parser.add_argument("--library", metavar="FILE")
+    parser.add_argument("--worker", metavar="FILE")
+    parser.add_argument("--comm-worker", metavar="FILE")
     parsed = parser.parse_intermixed_args(arguments)
     if parsed.samples is not None and parsed.samples < 1:
         parser.error("--samples needs a whole number of at least 1")
@@ -135,6 +137,7 @@ def pin():
 
 
 def measure_all(options, benchmarks, selected):
+    cores = sorted(os.sched_getaffinity(0))
     core = pin()
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
@@ -145,7 +148,14 @@ def measure_all(options, benchmarks, selected):
     torch.set_grad_enabled(False)
     terminal = Terminal()
     native = Native(options.library)
-    context = measure.Context(native, terminal.progress, options.samples)
+    context = measure.Context(
+        native,
+        terminal.progress,
+        options.samples,
+        worker=options.worker,
+        comm_worker=options.comm_worker,
+        cores=cores,
+    )
     results, failed = run(benchmarks, selected, context, terminal)
     now = datetime.datetime.now(datetime.timezone.utc)
     machine = report.describe_machine(

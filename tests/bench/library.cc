@@ -20,6 +20,7 @@
 #include "hooks/kernels/targets.h"
 #include "hooks/narrow.h"
 #include "tests/bench/copy.h"
+#include "tests/bench/free_reducer.h"
 #include "tests/bench/model.h"
 
 namespace {
@@ -27,6 +28,7 @@ namespace {
 using coxswain::DType;
 using coxswain::ParameterSpec;
 using coxswain::Span;
+using coxswain::bench::FreeReducer;
 using coxswain::bench::Model;
 
 std::string& Error() {
@@ -41,6 +43,21 @@ int Report(const absl::Status& status) {
 
 DType TypeOf(const char* name) {
   return coxswain::DTypeFromName(name).value_or(DType::kFloat32);
+}
+
+// `extents` has the shapes one after the other, `dimensions` says how many
+// extents each has.
+std::vector<ParameterSpec> Specs(int64_t parameters, const int64_t* dimensions,
+                                 const int64_t* extents) {
+  std::vector<ParameterSpec> specs;
+  for (int64_t i = 0; i < parameters; ++i) {
+    ParameterSpec parameter;
+    parameter.name = absl::StrCat("p", i);
+    parameter.shape.assign(extents, extents + dimensions[i]);
+    extents += dimensions[i];
+    specs.push_back(std::move(parameter));
+  }
+  return specs;
 }
 
 }  // namespace
@@ -83,20 +100,12 @@ void coxswain_bench_orthogonalise(float* const* a, const int64_t* n,
   coxswain::Orthogonalise(list, coxswain::Orthogonalisation::kAuto, 0);
 }
 
-// A model of float32 parameters: `extents` has the shapes one after the other,
-// `dimensions` says how many extents each has.
+// A model of float32 parameters; see Specs.
 Model* coxswain_bench_model(const char* spec, int world_size,
                             int64_t parameters, const int64_t* dimensions,
                             const int64_t* extents) {
-  std::vector<ParameterSpec> specs;
-  for (int64_t i = 0; i < parameters; ++i) {
-    ParameterSpec parameter;
-    parameter.name = absl::StrCat("p", i);
-    parameter.shape.assign(extents, extents + dimensions[i]);
-    extents += dimensions[i];
-    specs.push_back(std::move(parameter));
-  }
-  auto model = Model::Create(spec, std::move(specs), world_size);
+  auto model =
+      Model::Create(spec, Specs(parameters, dimensions, extents), world_size);
   Report(model.status());
   return model.ok() ? model->release() : nullptr;
 }
@@ -134,5 +143,26 @@ int coxswain_bench_model_step(Model* model, int commit) {
 int64_t coxswain_bench_model_payload_bytes(const Model* model) {
   return model->payload_bytes();
 }
+
+FreeReducer* coxswain_bench_reducer(int copies, int statistics,
+                                    int64_t parameters,
+                                    const int64_t* dimensions,
+                                    const int64_t* extents) {
+  FreeReducer::Options options;
+  options.copies = copies != 0;
+  options.statistics = statistics != 0;
+  auto reducer =
+      FreeReducer::Create(options, Specs(parameters, dimensions, extents));
+  Report(reducer.status());
+  return reducer.ok() ? reducer->release() : nullptr;
+}
+
+void coxswain_bench_reducer_free(FreeReducer* reducer) { delete reducer; }
+
+int coxswain_bench_reducer_step(FreeReducer* reducer) {
+  return Report(reducer->Step());
+}
+
+void coxswain_bench_reducer_copy(FreeReducer* reducer) { reducer->Copy(); }
 
 }  // extern "C"

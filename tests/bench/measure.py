@@ -85,12 +85,18 @@ class Context:
     progress: says a short text on one line of the terminal.
     samples: how many rounds to take; None for what the benchmark suggests.
     clock: seconds, monotonic.
+    worker: the program worker/main.cc, for benchmarks of several processes.
+    comm_worker: the program worker/comm_main.cc, for communicators alone.
+    cores: those that such benchmarks may use; this process has one of them.
     """
 
     native: object
     progress: Callable[[str], None] = lambda text: None
     samples: Optional[int] = None
     clock: Callable[[], float] = time.perf_counter
+    worker: str = ""
+    comm_worker: str = ""
+    cores: Sequence[int] = ()
 
     def interleave(
         self, subjects: Dict[str, Subject], samples: int, warm_up: int = 2

@@ -36,6 +36,25 @@ def resnet18():
     return shapes + [(10, 512), (10,)]
 
 
+def resnet50():
+    """ResNet-50 for ImageNet: 25,557,032 parameters in 161 tensors."""
+
+    def convolution(out, into, size):
+        return [(out, into, size, size), (out,), (out,)]  # and its batch norm
+
+    shapes = convolution(64, 3, 7)
+    into = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            shapes += convolution(width, into, 1)
+            shapes += convolution(width, width, 3)
+            shapes += convolution(4 * width, width, 1)
+            if block == 0:
+                shapes += convolution(4 * width, into, 1)
+            into = 4 * width
+    return shapes + [(1000, 2048), (1000,)]
+
+
 def count(shapes):
     return sum(math.prod(shape) for shape in shapes)
 

@@ -27,6 +27,10 @@ _FUNCTIONS = {
     "model_memory": (None, [P, INT, I64, P]),
     "model_step": (INT, [P, INT]),
     "model_payload_bytes": (I64, [P]),
+    "reducer": (P, [INT, INT, I64, P, P]),
+    "reducer_free": (None, [P]),
+    "reducer_step": (INT, [P]),
+    "reducer_copy": (None, [P]),
 }
 
 
@@ -46,6 +50,43 @@ class Native:
     def model_of(self, spec, shapes, world_size=1):
         return Model(self, spec, shapes, world_size)
 
+    def reducer_of(self, shapes, **options):
+        return Reducer(self, shapes, **options)
+
+
+def _shapes(shapes):
+    """As library.cc takes them: how many, dimensions, extents."""
+    extents = [extent for shape in shapes for extent in shape]
+    return (
+        len(shapes),
+        (I64 * len(shapes))(*map(len, shapes)),
+        (I64 * len(extents))(*extents),
+    )
+
+
+class Reducer:
+    """A reducer with a free communicator; see free_reducer.h."""
+
+    def __init__(self, native, shapes, copies=False, statistics=False):
+        self._native = native
+        self._reducer = native.reducer(
+            int(copies), int(statistics), *_shapes(shapes)
+        )
+        if not self._reducer:
+            raise NativeError(native.error().decode())
+
+    def step(self):
+        if not self._native.reducer_step(self._reducer):
+            raise NativeError(self._native.error().decode())
+
+    def copy(self):
+        """The copies of a step, and nothing else."""
+        self._native.reducer_copy(self._reducer)
+
+    def __del__(self):
+        if getattr(self, "_reducer", None):
+            self._native.reducer_free(self._reducer)
+
 
 class Model:
     """Gradients of float32 parameters, and the hooks that average them.
@@ -56,13 +97,8 @@ class Model:
 
     def __init__(self, native, spec, shapes, world_size=1):
         self._native = native
-        extents = [extent for shape in shapes for extent in shape]
         self._model = native.model(
-            spec.encode(),
-            world_size,
-            len(shapes),
-            (I64 * len(shapes))(*map(len, shapes)),
-            (I64 * len(extents))(*extents),
+            spec.encode(), world_size, *_shapes(shapes)
         )
         if not self._model:
             raise NativeError(native.error().decode())

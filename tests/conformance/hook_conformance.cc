@@ -54,14 +54,40 @@ std::vector<Gradients> SameAverage(const HookCase& hook,
   return other;
 }
 
-// Three buckets in registration order.
-HookWorld::Buckets OtherBuckets(const HookCase& hook) {
-  HookWorld::Buckets buckets(3);
+// Three buckets, or another number, in registration order.
+HookWorld::Buckets OtherBuckets(const HookCase& hook, size_t number = 3) {
+  HookWorld::Buckets buckets(number);
   const size_t count = Parameters(hook).size();
   for (size_t i = 0; i < count; ++i) {
-    buckets[i * 3 / count].push_back(static_cast<int>(i));
+    buckets[i * number / count].push_back(static_cast<int>(i));
   }
   return buckets;
+}
+
+// A model that has lost p3 and got another parameter before all others, and
+// in which p4, a matrix, has its transpose's shape.
+std::vector<ParameterSpec> OtherParameters(const HookCase& hook) {
+  std::vector<ParameterSpec> parameters = Parameters(hook);
+  std::swap(parameters[4].shape[0], parameters[4].shape[1]);
+  parameters.erase(parameters.begin() + 3);
+  ParameterSpec added = parameters[0];
+  added.name = "added.weight";
+  added.shape = {9, 20};
+  parameters.insert(parameters.begin(), added);
+  return parameters;
+}
+
+// Of values by OtherParameters, those of the parameters that stayed as they
+// were; `before`: of values by Parameters.
+Gradients Stayed(const Gradients& values, bool before) {
+  Gradients stayed = values;
+  if (before) {
+    stayed.erase(stayed.begin() + 3, stayed.begin() + 5);
+  } else {
+    stayed.erase(stayed.begin() + 4);
+    stayed.erase(stayed.begin());
+  }
+  return stayed;
 }
 
 // The results of an exchange: one that is the same on all ranks, bit by bit,
@@ -173,6 +199,99 @@ TEST_P(HookConformance, OtherBucketsChangeNothing) {
     EXPECT_EQ(results, changed);
   }
   for (const auto& step : changed) EXPECT_TRUE(AllFinite(step));
+}
+
+// For whoever divides the gradients: see Hook::needs_frozen_layout.
+TEST_P(HookConformance, SaysFromWhichStepOnTheLayoutIsFrozen) {
+  const HookCase& hook = GetParam();
+  HookWorld world = MakeWorld(hook, 2);
+  const auto frozen = [&hook](int64_t step) {
+    return hook.freezes_layout && step >= hook.start_step;
+  };
+  for (int64_t step = 0; step < hook.start_step + 3; ++step) {
+    EXPECT_EQ(world.hook(1).needs_frozen_layout(), frozen(step)) << step;
+    Exchange(hook, world, LocalGradients(hook, 2, step));
+    EXPECT_EQ(world.hook(1).needs_frozen_layout(), frozen(step)) << step;
+    world.Rollback();
+    EXPECT_EQ(world.hook(1).needs_frozen_layout(), frozen(step)) << step;
+    HookWorld restarted = MakeWorld(hook, 3);
+    ASSERT_OK(restarted.Load(world.Save()));
+    EXPECT_EQ(restarted.hook(2).needs_frozen_layout(), frozen(step)) << step;
+    Step(hook, world, LocalGradients(hook, 2, step));
+  }
+}
+
+TEST_P(HookConformance, BucketsMayChangeBeforeEachStepUntilTheyAreFrozen) {
+  const HookCase& hook = GetParam();
+  HookWorld world = MakeWorld(hook, 3);
+  HookWorld changing = MakeWorld(hook, 3);
+  for (int64_t step = 0; step < hook.start_step + 4; ++step) {
+    const bool frozen = changing.hook(0).needs_frozen_layout();
+    if (frozen && hook.buckets_matter) break;
+    if (!frozen) {
+      changing.Rebucket(OtherBuckets(hook, static_cast<size_t>(step % 4 + 2)));
+    }
+    const auto local = LocalGradients(hook, 3, step);
+    EXPECT_EQ(Step(hook, changing, local), Step(hook, world, local))
+        << "step " << step;
+  }
+}
+
+TEST_P(HookConformance, StateOutlivesItsBuckets) {
+  const HookCase& hook = GetParam();
+  const auto parameters = Parameters(hook);
+  HookWorld world = MakeWorld(hook, 3);
+  RunSteps(hook, world, 0, hook.start_step + 3);
+  const HookState before = world.Save();
+  const Gradients error = MeanError(before, parameters, 3);
+  for (const size_t number : {3, 1, 5}) {
+    world.Rebucket(OtherBuckets(hook, number));
+    Exchange(hook, world, LocalGradients(hook, 3, 1000));
+    world.Rollback();
+    const HookState after = world.Save();
+    EXPECT_EQ(after.step, before.step);
+    EXPECT_LE(RelativeDifference(MeanError(after, parameters, 3), error),
+              std::abs(hook.average_tolerance))
+        << number << " buckets";
+    if (!hook.buckets_matter) {
+      EXPECT_EQ(SerializeHookState(after), SerializeHookState(before));
+    }
+  }
+}
+
+TEST_P(HookConformance, StateOutlivesOtherParametersThatComeAndGo) {
+  const HookCase& hook = GetParam();
+  const auto others = OtherParameters(hook);
+  HookWorld world = MakeWorld(hook, 2);
+  HookWorld untouched = MakeWorld(hook, 2);
+  const int64_t half = hook.start_step + 3;
+  RunSteps(hook, world, 0, half);
+  RunSteps(hook, untouched, 0, half);
+  world.Reconfigure(others);
+  const HookState state = world.Save();
+  EXPECT_EQ(state.step, half);
+  const Gradients error = MeanError(state, others, 2);
+  const Gradients old = MeanError(untouched.Save(), Parameters(hook), 2);
+  EXPECT_LE(RelativeDifference(Stayed(error, false), Stayed(old, true)),
+            std::abs(hook.average_tolerance));
+  // Another shape, and a new parameter.
+  for (const size_t fresh : {0, 4}) {
+    EXPECT_EQ(RelativeDifference({error[fresh]},
+                                 {std::vector<double>(error[fresh].size())}),
+              0);
+  }
+  for (int64_t step = half; step < half + 3; ++step) {
+    const std::vector<Gradients> local = {
+        NormalGradients(others, kStream, 0, step),
+        NormalGradients(others, kStream, 1, step)};
+    const auto results = Step(hook, world, local);
+    EXPECT_TRUE(AllFinite(results));
+    const auto expected = Step(hook, untouched, LocalGradients(hook, 2, step));
+    if (hook.buckets_matter) continue;
+    for (size_t rank = 0; rank < results.size(); ++rank) {
+      EXPECT_EQ(Stayed(results[rank], false), Stayed(expected[rank], true));
+    }
+  }
 }
 
 // The sum of results and mean error is that of the averages, over steps with

@@ -49,6 +49,9 @@ struct HookCase {
   std::function<int64_t(const std::vector<ParameterSpec>& parameters,
                         const HookStep& step)>
       bucket_bytes;
+  // What Hook::needs_frozen_layout() says once the hook has started; before,
+  // it says no.
+  bool freezes_layout = false;
   // The result depends on which gradients share a bucket.
   bool buckets_matter = false;
   // What a step leaves out is kept as an error and sent later: every step,

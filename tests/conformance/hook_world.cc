@@ -232,12 +232,24 @@ void HookWorld::Rebucket(Buckets buckets) {
   for (auto& hook : hooks_) EXPECT_OK(hook->Configure(parameters_, size()));
 }
 
+void HookWorld::Reconfigure(std::vector<ParameterSpec> parameters) {
+  parameters_ = std::move(parameters);
+  Rebucket(DefaultBuckets(parameters_));
+}
+
 int64_t HookWorld::payload_bytes() const {
   for (const auto& communicator : communicators_) {
     EXPECT_EQ(communicator->payload_bytes(),
               communicators_[0]->payload_bytes());
   }
   return communicators_[0]->payload_bytes();
+}
+
+int64_t HookWorld::collectives() const {
+  for (const auto& communicator : communicators_) {
+    EXPECT_EQ(communicator->sequence(), communicators_[0]->sequence());
+  }
+  return communicators_[0]->sequence();
 }
 
 void HookWorld::Drive(

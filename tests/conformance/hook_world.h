@@ -67,9 +67,13 @@ class HookWorld {
   Hook& hook(int rank) { return *hooks_[static_cast<size_t>(rank)]; }
   // Of all ranks' communicators so far; equal on all.
   int64_t payload_bytes() const;
+  // Collectives that each rank has started; likewise.
+  int64_t collectives() const;
 
   // New buckets; configures the hooks again.
   void Rebucket(Buckets buckets);
+  // Other parameters, too, in their default buckets.
+  void Reconfigure(std::vector<ParameterSpec> parameters);
 
   // Exchanges all buckets of a step without ending it. `local[r]` are rank
   // r's gradients. Checks that all ranks hold the same bits, and returns them.
@@ -108,7 +112,7 @@ class HookWorld {
   std::pair<std::vector<Gradients>, bool> ExchangeAll(
       const std::vector<Gradients>& local);
 
-  const std::vector<ParameterSpec> parameters_;
+  std::vector<ParameterSpec> parameters_;
   Buckets buckets_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<std::unique_ptr<Hook>> hooks_;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the golden files: what PyTorch's own communication hooks compute.
+"""Writes the golden files: what PyTorch's communication hooks and its
+DistributedDataParallel compute.
 
 usage: generate.py FOLDER
 
@@ -18,6 +19,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import json
 import struct
 from collections import OrderedDict
+from itertools import chain
 from unittest import mock
 
 import numpy as np
@@ -34,6 +36,7 @@ from torch.distributed.algorithms.model_averaging import (
 
 import in_memory
 import inputs
+import training
 
 STEPS = 20
 START = 2  # the first that torch allows
@@ -391,7 +394,12 @@ def power_sgd_entry(name, size, options):
     return f"{name}_w{size}", "powersgd", size, power_sgd_spec(options), tensors
 
 
-DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+}
 
 
 def write(path, metadata, tensors):
@@ -411,20 +419,21 @@ def write(path, metadata, tensors):
         file.write(struct.pack("<Q", len(text)) + text + data)
 
 
-def main(folder):
-    torch.set_num_threads(1)
+def hook_cases():
+    """(name, metadata, tensors)"""
     check_batched_hook_is_broken()
     for name, kind, size, spec, tensors in cases():
+        yield name, {"kind": kind, "ranks": str(size), "spec": spec}, tensors
+
+
+def main(folder):
+    torch.set_num_threads(1)
+    version = torch.__version__.split("+")[0]
+    for name, metadata, tensors in chain(hook_cases(), training.cases()):
         for values in tensors.values():
             assert torch.isfinite(values).all(), name
-        metadata = {
-            "torch": torch.__version__.split("+")[0],
-            "kind": kind,
-            "ranks": str(size),
-            "spec": spec,
-        }
         path = os.path.join(folder, name + ".safetensors")
-        write(path, metadata, tensors)
+        write(path, {"torch": version, **metadata}, tensors)
 
 
 if __name__ == "__main__":

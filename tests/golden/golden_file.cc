@@ -1,5 +1,6 @@
 #include "tests/golden/golden_file.h"
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -36,6 +37,8 @@ std::vector<double> Widen(absl::string_view raw, ToDouble to_double) {
 
 absl::StatusOr<std::vector<double>> Decode(const std::string& dtype,
                                            absl::string_view raw) {
+  if (dtype == "F64")
+    return Widen<double>(raw, [](double value) { return value; });
   if (dtype == "F32")
     return Widen<float>(raw, [](float value) { return value; });
   if (dtype == "F16") return Widen<uint16_t>(raw, Float16ToFloat);
@@ -53,7 +56,7 @@ absl::StatusOr<GoldenTensor> ParseTensor(const Json& entry,
   }
   const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1},
                                         std::multiplies<int64_t>());
-  const int64_t width = dtype == "F32" ? 4 : 2;
+  const int64_t width = dtype == "F64" ? 8 : dtype == "F32" ? 4 : 2;
   if (static_cast<int64_t>(range[1] - range[0]) != count * width) {
     return Broken("a tensor's size is not that of its shape");
   }
@@ -103,5 +106,7 @@ absl::StatusOr<GoldenFile> ReadGoldenFile(const std::string& path) {
                           std::istreambuf_iterator<char>()};
   return ParseGoldenFile(bytes);
 }
+
+double Worse(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
 }  // namespace coxswain

@@ -28,11 +28,14 @@ struct GoldenFile {
 };
 
 // Parses the safetensors format: a u64 header size, a JSON header, raw data,
-// all little-endian; float32, float16 and bfloat16 only. DATA_LOSS says what
-// does not fit.
+// all little-endian; float64, float32, float16 and bfloat16 only. DATA_LOSS
+// says what does not fit.
 absl::StatusOr<GoldenFile> ParseGoldenFile(absl::string_view bytes);
 // The same from a path. NOT_FOUND if it cannot be read.
 absl::StatusOr<GoldenFile> ReadGoldenFile(const std::string& path);
+
+// The larger one; NaN if one of them is.
+double Worse(double a, double b);
 
 }  // namespace coxswain
 

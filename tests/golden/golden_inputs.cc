@@ -19,12 +19,23 @@ ParameterSpec Parameter(const char* name, std::vector<int64_t> shape) {
   return parameter;
 }
 
-// Uniform over the multiples of 2^-26 in [-2^-3, 2^-3): exact in float32.
-std::vector<double> Values(uint64_t stream, uint64_t step, uint64_t rank,
-                           uint64_t parameter, int64_t count) {
+Gradients AllValues(uint64_t stream, int64_t step, int rank) {
+  Gradients all;
+  for (const ParameterSpec& parameter : GoldenModel()) {
+    all.push_back(GoldenUniform(stream, static_cast<uint64_t>(step),
+                                static_cast<uint64_t>(rank), all.size(),
+                                parameter.count()));
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<double> GoldenUniform(uint64_t stream, uint64_t step, uint64_t rank,
+                                  uint64_t part, int64_t count) {
   uint64_t key = 0;
-  for (const uint64_t part : {stream, step, rank, parameter}) {
-    key = Mix64(key + part);
+  for (const uint64_t number : {stream, step, rank, part}) {
+    key = Mix64(key + number);
   }
   std::vector<double> values;
   for (int64_t i = 0; i < count; ++i) {
@@ -33,18 +44,6 @@ std::vector<double> Values(uint64_t stream, uint64_t step, uint64_t rank,
   }
   return values;
 }
-
-Gradients AllValues(uint64_t stream, int64_t step, int rank) {
-  Gradients all;
-  for (const ParameterSpec& parameter : GoldenModel()) {
-    all.push_back(Values(stream, static_cast<uint64_t>(step),
-                         static_cast<uint64_t>(rank), all.size(),
-                         parameter.count()));
-  }
-  return all;
-}
-
-}  // namespace
 
 std::vector<ParameterSpec> GoldenModel() {
   return {Parameter("conv.weight", {6, 3, 3, 3}),

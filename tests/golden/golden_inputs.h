@@ -13,6 +13,11 @@ namespace coxswain {
 // bit. Behind PyTorch's parameters, the model has a scalar and an empty
 // tensor, which PyTorch's hooks cannot take and no golden file holds.
 
+// Uniform over the multiples of 2^-26 in [-2^-3, 2^-3), exact in float32; a
+// pure function of its arguments.
+std::vector<double> GoldenUniform(uint64_t stream, uint64_t step, uint64_t rank,
+                                  uint64_t part, int64_t count);
+
 constexpr size_t kGoldenParameters = 9;  // PyTorch's
 
 std::vector<ParameterSpec> GoldenModel();

@@ -1,6 +1,6 @@
 """The model and the inputs of the golden cases.
 
-tests/golden/golden_file.cc computes the same inputs bit by bit, so that no
+tests/golden/golden_inputs.cc computes the same inputs bit by bit, so that no
 file has to hold them.
 """
 
@@ -27,8 +27,12 @@ BUCKETS = [[8, 7, 6, 5, 4, 3, 2], [1, 0]]
 # What the cases of parameter averaging hold: it is element by element.
 AVERAGED = [1, 2, 5, 6, 7, 8]
 
+# Streams of numbers; the last three are training.py's.
 GRADIENTS = 1
 INITIAL = 2
+TRAINING_INITIAL = 3
+TRAINING_INPUT = 4
+TRAINING_TARGET = 5
 
 # The gradients of this one are subnormal in float16.
 _SMALL = 1
@@ -45,15 +49,22 @@ def _mix(x):
     return x ^ (x >> _U64(31))
 
 
-def values(stream, step, rank, parameter):
-    """float32, uniform over the multiples of 2^-26 in [-2^-3, 2^-3)."""
-    count = math.prod(PARAMETERS[parameter][1])
+def uniform(stream, step, rank, part, count):
+    """float64, uniform over the multiples of 2^-26 in [-2^-3, 2^-3): exact in
+    float32, too."""
     key = np.zeros(1, _U64)
-    for part in (stream, step, rank, parameter):
-        key = _mix(key + _U64(part))
+    for number in (stream, step, rank, part):
+        key = _mix(key + _U64(number))
     bits = _mix(key + np.arange(count, dtype=_U64))
     whole = (bits >> _U64(40)).astype(np.int64) - (1 << 23)
-    result = whole.astype(np.float32) * np.float32(2.0**-26)
+    return whole.astype(np.float64) * 2.0**-26
+
+
+def values(stream, step, rank, parameter):
+    """float32, in a parameter's shape."""
+    shape = PARAMETERS[parameter][1]
+    result = uniform(stream, step, rank, parameter, math.prod(shape))
+    result = result.astype(np.float32)
     if stream == GRADIENTS and parameter == _SMALL:
         result *= _SMALL_SCALE
-    return result.reshape(PARAMETERS[parameter][1])
+    return result.reshape(shape)

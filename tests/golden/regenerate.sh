@@ -5,11 +5,11 @@ usage() {
   cat << 'END'
 usage: tests/golden/regenerate.sh [--check]
 
-Runs PyTorch's own communication hooks again and writes what they compute to
-tests/golden/data, then says which files have changed. Installs the versions of
-requirements.txt into a virtual environment that lasts as long as the run: some
-3 GB to download, 5 GB in TMPDIR. PYTHON=/path/to/python takes an interpreter
-that has them already.
+Runs PyTorch's own communication hooks and its DistributedDataParallel again
+and writes what they compute to tests/golden/data, then says which files have
+changed. Installs the versions of requirements.txt into a virtual environment
+that lasts as long as the run: some 3 GB to download, 5 GB in TMPDIR.
+PYTHON=/path/to/python takes an interpreter that has them already.
 
   --check  write nothing; the exit status is 1 if a file would change
   --help   show this

@@ -340,8 +340,8 @@ TEST_F(SessionIntegrationTest, AWorkerWithAnotherModelSeesTheDifference) {
     if (notice.find("other members") != std::string::npos) first_waits.Notify();
   };
   JobManifest manifest, other;
-  manifest.parameters = {{"fc.weight", {10, 20}, DType::kFloat32, {}}};
-  other.parameters = {{"fc.weight", {10, 30}, DType::kFloat32, {}}};
+  manifest.parameters = {{"fc.weight", {10, 20}, DType::kFloat32, {}, {}}};
+  other.parameters = {{"fc.weight", {10, 30}, DType::kFloat32, {}, {}}};
   std::thread waiting(
       [&]() { EXPECT_FALSE(Session::Join(first, manifest).ok()); });
   ASSERT_TRUE(first_waits.Wait());

@@ -1,0 +1,41 @@
+#ifndef COXSWAIN_CLIENT_REDUCE_GRADIENT_STATISTICS_H_
+#define COXSWAIN_CLIENT_REDUCE_GRADIENT_STATISTICS_H_
+
+#include <cstdint>
+
+#include "client/comm/tensor.h"
+
+namespace coxswain {
+
+// Of a run of elements. Sums of squares are formed in double precision, in
+// lanes whose number and order are fixed: equal input gives equal bits on all
+// machines. Infinite and NaN elements are counted, and are in the sum too.
+struct GradientStatistics {
+  double sum_of_squares = 0;
+  int64_t non_finite = 0;
+
+  void Add(const GradientStatistics& other) {
+    sum_of_squares += other.sum_of_squares;
+    non_finite += other.non_finite;
+  }
+};
+
+// The spans are of float32, float64, float16 or bfloat16, in the CPU's memory.
+// Called by the reducer. Thread-safe.
+
+// One pass that reads.
+GradientStatistics Measure(const Span& values);
+
+// out = values, with their statistics, in one pass. `out` has room for as many
+// elements of the same type, and does not overlap.
+GradientStatistics CopyAndMeasure(const Span& values, void* out);
+
+// values *= factor, computed in double for float64 and in float otherwise,
+// rounded to nearest even.
+void Scale(const Span& values, double factor);
+// out = values * factor, likewise.
+void CopyScaled(const Span& values, double factor, void* out);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_REDUCE_GRADIENT_STATISTICS_H_

@@ -1,0 +1,65 @@
+#ifndef COXSWAIN_CLIENT_REDUCE_REDUCER_OPTIONS_H_
+#define COXSWAIN_CLIENT_REDUCE_REDUCER_OPTIONS_H_
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "client/reduce/bucket.h"
+#include "client/reduce/bucket_plan.h"
+#include "client/reduce/step_report.h"
+
+namespace coxswain {
+
+struct ReducerOptions {
+  BucketPlanOptions buckets;
+  // After the first step, buckets are divided anew by the order in which its
+  // gradients became ready on rank 0. Otherwise, and where the hook needs a
+  // frozen layout from the start, reversed registration order stays.
+  bool rebuild = true;
+  // Tells unused_everywhere, at the cost of one small all-reduce a step.
+  bool find_unused_parameters = false;
+  // Ranks may have different weights, and run out of data: see BeginStep. Costs
+  // one small all-reduce a step, while the first gradients are computed.
+  bool uneven_inputs = false;
+  // Fills StepReport's norm and non_finite: a pass over each bucket by the
+  // exchange thread, or none where it copies the averages out anyway.
+  bool statistics = false;
+  // Above 0: gradients whose norm is larger are scaled down to it, by Finish.
+  // Implies `statistics`. Gradients that are not finite stay as they are.
+  double max_norm = 0;
+  // Called by the exchange thread as soon as a bucket's averages stand where
+  // they belong, for an optimizer step while other buckets still travel. The
+  // step cannot be undone then: goes with neither max_norm nor
+  // find_unused_parameters, and its user calls Commit, not Rollback.
+  std::function<absl::Status(const Bucket&)> on_average;
+  // Called at the end of Finish, by its thread.
+  std::function<void(const StepReport&)> on_step;
+  // Whether ranks compare parameters, hook and options first: see Reducer.
+  bool verify = true;
+  // Further settings that must be equal on all ranks.
+  std::map<std::string, std::string> settings;
+  // The longest that one collective, or Finish, may take. The communicator has
+  // a bound of its own, SessionOptions::collective_timeout: the shorter one
+  // counts, so raise both for slow exchanges.
+  absl::Duration timeout = absl::Minutes(5);
+  Clock* clock = Clock::Real();  // for BucketTiming
+
+  // Whether the averages' norm is needed.
+  bool measures() const { return statistics || max_norm > 0; }
+  // How long to wait for what an abort ends: it uses memory until then.
+  absl::Duration after_abort() const {
+    return std::max(timeout, absl::Seconds(10));
+  }
+};
+
+// INVALID_ARGUMENT says which options do not go together.
+absl::Status CheckReducerOptions(const ReducerOptions& options);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_REDUCE_REDUCER_OPTIONS_H_

@@ -1,0 +1,42 @@
+#ifndef COXSWAIN_CLIENT_REDUCE_TRACE_FILE_H_
+#define COXSWAIN_CLIENT_REDUCE_TRACE_FILE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/reduce/step_report.h"
+
+namespace coxswain {
+
+// Steps of one rank as a trace in Chrome's JSON format (an array of events, for
+// chrome://tracing or ui.perfetto.dev): a process per rank, one track for the
+// training thread (from BeginStep until the last gradient, and its waiting in
+// Finish) and one per bucket (waits for its turn, compress, exchange,
+// decompress). Times are microseconds of the reducer's clock.
+//
+// The file can be read while it grows, as the format allows the array's end to
+// be missing. Written by whoever runs the reducer, from its on_step.
+//
+// Threading: one thread at a time.
+class TraceFile {
+ public:
+  // Replaces the file at TracePath(path, rank). Errors are the file system's,
+  // with the path.
+  static absl::StatusOr<std::unique_ptr<TraceFile>> Open(
+      const std::string& path, int rank, const std::string& host = "");
+  virtual ~TraceFile() = default;
+
+  // Appends a finished step. Once it has failed (a full disk), it returns the
+  // first error and writes nothing more.
+  virtual absl::Status Add(const StepReport& report) = 0;
+};
+
+// "runs/trace.json" on rank 2: "runs/trace.rank2.json"; "trace": "trace.rank2".
+std::string TracePath(const std::string& path, int rank);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_REDUCE_TRACE_FILE_H_

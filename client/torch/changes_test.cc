@@ -1,0 +1,227 @@
+// Changes between steps: of the parameters, the hook, the buckets.
+
+#include <torch/torch.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "client/comm/loopback/loopback_communicator.h"
+#include "client/torch/distributed_data_parallel.h"
+#include "client/torch/manifest.h"
+#include "client/torch/test_ranks.h"
+
+namespace coxswain::torch {
+namespace {
+
+using testing::HasSubstr;
+using testing::Pair;
+using testing::UnorderedElementsAre;
+using ::torch::Tensor;
+
+using Names = std::vector<std::string>;
+
+double Value(Weights& model, const std::string& name) {
+  return model.weight(name)[0].item<double>();
+}
+
+class ChangesTest : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(CopyAndView, ChangesTest, testing::Bool());
+
+TEST_P(ChangesTest, AParameterAddedLaterIsTrainedLikeTheOthers) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a", "b"});
+    auto ddp = Wrap(rank, model, SmallBuckets(GetParam()));
+    ASSERT_OK(ddp->Backward(model->Use({"a", "b"}, 1)));
+    model->zero_grad();
+    {
+      const auto no_sync = ddp->NoSync();
+      ASSERT_OK(ddp->Backward(model->Use({"a"}, 10 + 2 * rank.index)));
+    }
+    model->register_parameter("late", ::torch::full({2}, 5.0F + rank.index));
+    model->register_buffer("count", ::torch::full({2}, 7.0F + rank.index));
+    ASSERT_OK(ddp->UpdateParameters());
+    EXPECT_EQ(Value(*model, "late"), 5);
+    EXPECT_EQ(model->named_buffers()["count"][0].item<double>(), 7);
+    EXPECT_EQ(ddp->reducer().parameters().size(), 3u);
+    // Its step count stays.
+    EXPECT_EQ(ddp->hook().step(), 1);
+    for (int step = 0; step < 2; ++step) {
+      ASSERT_OK(ddp->Backward(model->Use({"b", "late"}, 2 + 2 * rank.index)));
+      EXPECT_EQ(model->Gradient("a"), step == 0 ? 11 : 0);
+      EXPECT_EQ(model->Gradient("b"), 3);
+      EXPECT_EQ(model->Gradient("late"), 3);
+      model->zero_grad();
+    }
+  });
+}
+
+TEST_P(ChangesTest, AFrozenParameterIsLeftAlone) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a", "b", "c"});
+    auto ddp = Wrap(rank, model, SmallBuckets(GetParam()));
+    ASSERT_OK(ddp->Backward(model->Use({"a", "b", "c"}, 1)));
+    model->weight("a").set_requires_grad(false);
+    ASSERT_OK(ddp->UpdateParameters());
+    EXPECT_EQ(ddp->reducer().parameters().size(), 2u);
+    ASSERT_OK(ddp->Backward(model->Use({"a", "c"}, 2 + 2 * rank.index)));
+    EXPECT_EQ(model->Gradient("a"), 1);
+    EXPECT_EQ(model->Gradient("b"), 1);
+    EXPECT_EQ(model->Gradient("c"), 4);
+    // It thaws with rank 0's value.
+    model->weight("a").fill_(20 + rank.index);
+    model->weight("a").set_requires_grad(true);
+    ASSERT_OK(ddp->UpdateParameters());
+    EXPECT_EQ(Value(*model, "a"), 20);
+    ASSERT_OK(ddp->Backward(model->Use({"a"}, 2 + 2 * rank.index)));
+    EXPECT_EQ(model->Gradient("a"), 4);
+  });
+}
+
+TEST(UpdateParametersTest, RanksThatDifferAreRefusedWithADiff) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a"});
+    auto ddp = Wrap(rank, model, SmallBuckets(true));
+    if (rank.index == 1) model->register_parameter("odd", ::torch::ones({3}));
+    EXPECT_THAT(ddp->UpdateParameters(),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("\"odd\": float32 [3]")));
+  });
+}
+
+TEST(UpdateParametersTest, IsForBetweenSteps) {
+  LoopbackCommunicator communicator;
+  TestRank rank;
+  rank.communicator = &communicator;
+  auto model = std::make_shared<Weights>(Names{"a"});
+  auto ddp = Wrap(rank, model, SmallBuckets(true));
+  model->Use({"a"}, 1).backward();
+  EXPECT_THAT(ddp->UpdateParameters(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("UpdateParameters is for between steps")));
+  EXPECT_FALSE(ddp->ChangeBuckets({1, 1}).ok());
+  EXPECT_FALSE(ddp->ChangeHook(std::make_unique<AverageHook>(), false).ok());
+  ASSERT_OK(ddp->Synchronize());
+  EXPECT_FALSE(ddp->UpdateParameters().ok());
+  ASSERT_OK(ddp->FinishStep());
+  EXPECT_OK(ddp->UpdateParameters());
+}
+
+TEST_P(ChangesTest, AStaticGraphIsLearnedAnew) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a", "b"});
+    DistributedDataParallelOptions options = SmallBuckets(GetParam());
+    options.static_graph = true;
+    auto ddp = Wrap(rank, model, options);
+    ASSERT_OK(ddp->Backward(model->Use({"a"}, 1)));
+    model->register_parameter("late", ::torch::ones({2}));
+    ASSERT_OK(ddp->UpdateParameters());
+    for (int step = 0; step < 2; ++step) {
+      model->zero_grad();
+      ASSERT_OK(ddp->Backward(model->Use({"late", "b"}, 2 * rank.index)));
+      EXPECT_EQ(model->Gradient("late"), 1);
+    }
+    EXPECT_FALSE(ddp->Backward(model->Use({"a"}, 1)).ok());
+  });
+}
+
+TEST_P(ChangesTest, OverlappedOptimizersKeepTheirState) {
+  LoopbackCommunicator communicator;
+  TestRank rank;
+  rank.communicator = &communicator;
+  auto model = std::make_shared<Weights>(Names{"a", "b"});
+  DistributedDataParallelOptions options = SmallBuckets(GetParam());
+  int made = 0;
+  options.overlapped_optimizer = [&](const Tensor& parameter) {
+    ++made;
+    return std::make_unique<::torch::optim::SGD>(
+        std::vector<Tensor>{parameter},
+        ::torch::optim::SGDOptions(1).momentum(1));
+  };
+  auto ddp = Wrap(rank, model, options);
+  ASSERT_OK(ddp->Backward(model->Use({"a", "b"}, 1)));
+  model->register_parameter("late", ::torch::ones({2}));
+  ASSERT_OK(ddp->UpdateParameters());
+  EXPECT_EQ(made, 3);
+  ASSERT_OK(ddp->Backward(model->Use({"a", "b", "late"}, 1)));
+  EXPECT_EQ(Value(*model, "a"), 1 - 1 - 2);
+  EXPECT_EQ(Value(*model, "late"), 0);
+}
+
+TEST_P(ChangesTest, AnotherHookGoesOnWhereTheOldOneStood) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a", "b"});
+    auto ddp = Wrap(rank, model, SmallBuckets(GetParam()));
+    ASSERT_OK(ddp->Backward(model->Use({"a", "b"}, 1)));
+    model->zero_grad();
+
+    auto same = std::make_unique<AverageHook>();
+    const Hook* const next = same.get();
+    ASSERT_OK(ddp->ChangeHook(std::move(same), /*carry_state=*/true));
+    EXPECT_EQ(&ddp->hook(), next);
+    EXPECT_EQ(next->step(), 1);
+
+    // Another kind cannot take over the state, and the old one goes on.
+    EXPECT_THAT(ddp->ChangeHook(std::make_unique<AverageHook>(/*whole=*/true),
+                                /*carry_state=*/true),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("the state is that of average")));
+    EXPECT_EQ(&ddp->hook(), next);
+    ASSERT_OK(ddp->Backward(model->Use({"a"}, 1.5 + rank.index)));
+    EXPECT_EQ(model->Gradient("a"), 2);
+    EXPECT_EQ(next->step(), 2);
+    model->zero_grad();
+
+    ASSERT_OK(ddp->ChangeHook(std::make_unique<AverageHook>(/*whole=*/true),
+                              /*carry_state=*/false));
+    EXPECT_EQ(ddp->hook().step(), 0);
+    ASSERT_OK(ddp->Backward(model->Use({"a"}, 1.5 + rank.index)));
+    EXPECT_EQ(model->Gradient("a"), 1.5);  // of 1 and 2
+  });
+}
+
+class ApartHook : public AverageHook {
+ public:
+  bool needs_averager() const override { return true; }
+};
+
+TEST(ChangeHookTest, AHookThatNeedsAnAveragerIsRefused) {
+  LoopbackCommunicator communicator;
+  TestRank rank;
+  rank.communicator = &communicator;
+  auto model = std::make_shared<Weights>(Names{"a"});
+  auto ddp = Wrap(rank, model, SmallBuckets(true));
+  EXPECT_THAT(
+      ddp->ChangeHook(std::make_unique<ApartHook>(), /*carry_state=*/false),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("make a new wrapper instead")));
+  EXPECT_OK(ddp->Backward(model->Use({"a"}, 1)));
+}
+
+TEST(ManifestTest, HasWhatRanksMustShare) {
+  DistributedDataParallelOptions options = SmallBuckets(true);
+  options.reducer.max_norm = 1.5;
+  options.reducer.settings["seed"] = "7";
+  options.static_graph = true;
+  options.accumulation_steps = 4;
+  ASSERT_OK_AND_ASSIGN(
+      const JobManifest manifest,
+      DescribeJob(Weights(Names{"a", "b"}), "average", options));
+  EXPECT_EQ(manifest.hook, "average");
+  EXPECT_EQ(manifest.accumulation_steps, 4);
+  EXPECT_EQ(manifest.parameters.size(), 2u);
+  EXPECT_THAT(
+      manifest.settings,
+      UnorderedElementsAre(
+          Pair("bucket_bytes", "16"), Pair("first_bucket_bytes", "1"),
+          Pair("rebuild", "true"), Pair("find_unused_parameters", "false"),
+          Pair("uneven_inputs", "false"), Pair("max_norm", "1.5"),
+          Pair("static_graph", "true"), Pair("broadcast_buffers", "true"),
+          Pair("overlapped_optimizer", "false"), Pair("seed", "7")));
+}
+
+}  // namespace
+}  // namespace coxswain::torch

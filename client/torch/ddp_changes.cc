@@ -1,0 +1,111 @@
+// What DistributedDataParallel does between steps: averages of parameters, and
+// changes of the parameters, the hook and the buckets.
+
+#include <torch/utils.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/torch/ddp_parameter.h"
+#include "client/torch/distributed_data_parallel.h"
+#include "client/torch/module_tensors.h"
+
+namespace coxswain::torch {
+
+using ::torch::Tensor;
+
+absl::Status DistributedDataParallel::WithValues(
+    const std::function<absl::Status(const std::vector<Span>&)>& action) {
+  const ::torch::NoGradGuard no_grad;
+  std::vector<Tensor> dense;
+  std::vector<Span> values;
+  Keep(Guarded("reading the parameters", [&] {
+    for (const auto& parameter : parameters_) {
+      dense.push_back(parameter->gradient.parameter().detach().contiguous());
+      values.push_back(ElementsOf(dense.back()));
+    }
+  }));
+  if (status_.ok()) Keep(action(values));
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  Keep(Guarded("writing the parameters", [&] {
+    for (size_t i = 0; i < dense.size(); ++i) {
+      const Tensor& tensor = parameters_[i]->gradient.parameter();
+      if (!tensor.is_alias_of(dense[i])) tensor.copy_(dense[i]);
+    }
+  }));
+  return status_;
+}
+
+absl::Status DistributedDataParallel::AfterOptimizerStep() {
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  averager_due_ = false;
+  if (averager_ == nullptr) return absl::OkStatus();
+  return WithValues([this](const std::vector<Span>& values) {
+    return averager_->AfterOptimizerStep(values);
+  });
+}
+
+absl::Status DistributedDataParallel::AverageParameters() {
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  if (averager_ == nullptr) return absl::OkStatus();
+  return WithValues([this](const std::vector<Span>& values) {
+    return averager_->AverageNow(values);
+  });
+}
+
+absl::Status DistributedDataParallel::CheckBetweenSteps(
+    absl::string_view what) const {
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  if (phase_ == Phase::kNone && !exchange_due_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      what, " is for between steps, but one has begun to exchange gradients: ",
+      "end it with Backward, or with Synchronize and FinishStep"));
+}
+
+absl::Status DistributedDataParallel::UpdateParameters() {
+  COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("UpdateParameters"));
+  COXSWAIN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> specs,
+                            DescribeParameters(*module_));
+  COXSWAIN_RETURN_IF_ERROR(AverageParameters());
+  Keep(reducer_->ChangeParameters(std::move(specs)));
+  if (status_.ok()) Keep(BroadcastNews());
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  Keep(Guarded("registering with autograd", [this] { TakeParameters(); }));
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  if (averager_ == nullptr) return status_;
+  return WithValues([this](const std::vector<Span>& values) {
+    return averager_->Configure(reducer_->parameters(), values, *communicator_);
+  });
+}
+
+absl::Status DistributedDataParallel::ChangeHook(std::unique_ptr<Hook> hook,
+                                                 bool carry_state) {
+  COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("ChangeHook"));
+  if (averager_ != nullptr || hook->needs_averager()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the hook ", hook_->spec(), " cannot give way to ", hook->spec(),
+        ": one of them works with an averager; make a new wrapper instead"));
+  }
+  absl::Status changed = reducer_->ChangeHook(hook.get(), carry_state);
+  if (changed.ok()) {
+    hook_ = std::move(hook);
+    Keep(Guarded("moving the gradients", [this] { PointGradients(); }));
+    return status_;
+  }
+  // If only the hooks did not match, training can go on with the old one.
+  status_ = reducer_->status();
+  return changed;
+}
+
+absl::Status DistributedDataParallel::ChangeBuckets(
+    const BucketPlanOptions& buckets) {
+  COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("ChangeBuckets"));
+  absl::Status changed = reducer_->ChangeBuckets(buckets);
+  status_ = reducer_->status();
+  if (!changed.ok()) return changed;
+  Keep(Guarded("moving the gradients", [this] { PointGradients(); }));
+  return status_;
+}
+
+}  // namespace coxswain::torch

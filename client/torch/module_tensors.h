@@ -1,0 +1,64 @@
+#ifndef COXSWAIN_CLIENT_TORCH_MODULE_TENSORS_H_
+#define COXSWAIN_CLIENT_TORCH_MODULE_TENSORS_H_
+
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <exception>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "client/comm/tensor.h"
+#include "client/reduce/bucket.h"
+
+namespace coxswain::torch {
+
+// A module's tensors in the words of the core. For the files of this room.
+
+struct NamedTensor {
+  std::string name;
+  ::torch::Tensor tensor;
+};
+
+// In registration order; each tensor once, under its first name.
+std::vector<NamedTensor> TrainableParameters(const ::torch::nn::Module& module);
+// All parameters, frozen ones too, and all buffers.
+std::vector<NamedTensor> TensorsOf(const ::torch::nn::Module& module);
+
+// INVALID_ARGUMENT names a parameter of an unsupported type.
+absl::StatusOr<ParameterSpec> Describe(const NamedTensor& parameter);
+// "Float [3, 4]" by kind and name ("buffer running_mean"), of what is
+// broadcast but not trained: ranks must have the same.
+std::map<std::string, std::string> DescribeUntrained(
+    const ::torch::nn::Module& module);
+
+::torch::ScalarType FromDType(DType dtype);
+
+// The elements of a row-major tensor of a supported type.
+Span ElementsOf(const ::torch::Tensor& tensor);
+// Any row-major tensor, as bytes.
+Span BytesOf(const ::torch::Tensor& tensor);
+
+// The door to libtorch: what it throws becomes INTERNAL.
+template <typename Action>
+absl::Status Guarded(absl::string_view what, Action action) {
+  try {
+    action();
+    return absl::OkStatus();
+  } catch (const c10::Error& error) {
+    return absl::InternalError(
+        absl::StrCat(what, ": ", error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat(what, ": ", error.what()));
+  }
+}
+
+}  // namespace coxswain::torch
+
+#endif  // COXSWAIN_CLIENT_TORCH_MODULE_TENSORS_H_

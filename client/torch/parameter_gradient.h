@@ -1,0 +1,74 @@
+#ifndef COXSWAIN_CLIENT_TORCH_PARAMETER_GRADIENT_H_
+#define COXSWAIN_CLIENT_TORCH_PARAMETER_GRADIENT_H_
+
+#include <torch/types.h>
+
+#include "absl/status/status.h"
+#include "client/reduce/bucket_layout.h"
+#include "client/reduce/reducer.h"
+
+namespace coxswain::torch {
+
+// The .grad of one parameter, and its place in a bucket. Either .grad is a
+// view of that place, or a tensor of its own, which is copied there and back
+// once in a step. Used by DistributedDataParallel.
+//
+// Between Point and Release all but Mark may throw what libtorch throws.
+//
+// Threading: one thread at a time. Mark hands the gradient over to the
+// reducer's exchange thread, until the step's end.
+class ParameterGradient {
+ public:
+  ParameterGradient(const ::torch::Tensor& parameter, bool as_view)
+      : parameter_(parameter), as_view_(as_view) {}
+
+  const ::torch::Tensor& parameter() const { return parameter_; }
+  bool defined() const { return parameter_.grad().defined(); }
+
+  // The place is here (now): a .grad that was a view of the place before is
+  // one of the new place, whose contents are the caller's matter.
+  void Point(const GradientPlace& place);
+
+  // In a pass, once .grad is there: libtorch may give two parameters gradients
+  // in the same memory (of a + b.view(...), say), which is well as long as
+  // nobody writes there. Gives this one memory of its own.
+  void Separate();
+
+  // After a pass that does not exchange: sums up in the bucket, if .grad is to
+  // be a view.
+  void Adopt();
+
+  // Marks .grad, which is defined, as parameter `index` of the reducer. UNUSED
+  // ones can still be left as they are, afterwards. UNIMPLEMENTED: a sparse
+  // gradient.
+  absl::Status Mark(Reducer& reducer, int index, bool used);
+  // Marks zeros, without touching .grad, which is undefined.
+  absl::Status MarkZeros(Reducer& reducer, int index);
+
+  // Before a step that overwrites the place although .grad may have to stay.
+  void SetAside();
+
+  // After the exchange, one of the two: .grad is the average, or is as it was.
+  void TakeAverage();
+  void LeaveAsItWas();
+
+  // .grad is a tensor of its own.
+  void Release();
+
+ private:
+  // Whether .grad is the view, or could be.
+  bool InPlace(const ::torch::Tensor& gradient) const;
+  void CopyToPlace();
+
+  ::torch::Tensor parameter_;
+  const bool as_view_;
+  ::torch::Tensor view_;
+  // Where the reducer puts the average.
+  ::torch::Tensor outside_;
+  // What to put back where the parameter proves to be unused.
+  ::torch::Tensor aside_;
+};
+
+}  // namespace coxswain::torch
+
+#endif  // COXSWAIN_CLIENT_TORCH_PARAMETER_GRADIENT_H_

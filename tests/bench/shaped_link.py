@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+"""What overlap and compression gain on a slow link: two network namespaces on
+this machine, joined by a link of 1 Gbit/s (tc tbf, in both directions).
+
+  tools/run_bazel.sh build //tests/bench/worker //cli:coxswain \\
+    //examples/fashion_mnist:train
+  sudo tests/bench/shaped_link.py [--rate 1gbit] [--trace FILE] [PART]...
+
+The parts are overlap, buckets and hooks; all of them by default. Each prints
+a table in Markdown. Needs root and iproute2, and for `hooks` the Debian
+package dataset-fashion-mnist; changes nothing outside its namespaces.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True  # the folder is under version control
+
+import ranks  # noqa: E402
+from benchmarks.exchange import buckets_command  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(ranks.FOLDER))
+BINARIES = os.path.join(ROOT, "bazel-bin")
+ADDRESSES = ("10.78.0.1", "10.78.0.2")
+PARAMETER_BYTES = 4 * 24 * (1024 * 1024 + 1024)  # of the worker's perceptron
+HOOKS = ("allreduce", "powersgd(rank=2,start_step=20)")
+
+
+class Unable(Exception):
+    """This machine cannot do it; the message says why."""
+
+
+def command(*words):
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Unable("%s: %s" % (" ".join(words), done.stderr.strip()))
+
+
+def check_tools(binaries):
+    # Debian keeps them in a folder that not every PATH has.
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    if os.geteuid() != 0:
+        raise Unable("network namespaces need root; run it with sudo")
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            raise Unable(tool + " is missing; install iproute2")
+    for program in ("tests/bench/worker/worker", "cli/coxswain"):
+        path = os.path.join(binaries, program)
+        if not os.path.exists(path):
+            raise Unable(path + " is missing; see --help for what to build")
+
+
+@contextlib.contextmanager
+def link(rate):
+    """Two namespaces with a link of that rate; yields their names."""
+    hosts = ["coxswain-%d-%d" % (os.getpid(), number) for number in (0, 1)]
+    ends = ["cxs%d%s" % (os.getpid(), side) for side in "ab"]
+    try:
+        for host in hosts:
+            command("ip", "netns", "add", host)
+            command("ip", "-n", host, "link", "set", "lo", "up")
+        command(
+            *("ip", "link", "add", ends[0], "netns", hosts[0], "type", "veth"),
+            *("peer", "name", ends[1], "netns", hosts[1]),
+        )
+        for host, end, address in zip(hosts, ends, ADDRESSES):
+            at = ("ip", "-n", host)
+            command(*at, "addr", "add", address + "/24", "dev", end)
+            command(*at, "link", "set", end, "up")
+            command(
+                *("tc", "-n", host, "qdisc", "add", "dev", end, "root", "tbf"),
+                *("rate", rate, "burst", "256kb", "latency", "50ms"),
+            )
+        yield hosts
+    finally:
+        for host in hosts:
+            subprocess.run(
+                ["ip", "netns", "del", host], stderr=subprocess.DEVNULL
+            )
+
+
+def within(host):
+    return ["ip", "netns", "exec", host]
+
+
+def worker_job(hosts, options, *arguments):
+    program = os.path.join(options.binaries, "tests/bench/worker/worker")
+    return ranks.Ranks(
+        ranks.ours(program, "--view", *arguments),
+        prefix=lambda rank: within(hosts[rank]),
+        arguments=lambda rank: ["--address", ADDRESSES[rank]],
+    )
+
+
+def take(job, commands, rounds, warm_up=1):
+    """Median milliseconds by command; they are taken in turn."""
+    times = {name: [] for name in commands}
+    for number in range(warm_up + rounds):
+        for name in commands:
+            seconds = job.slowest(name)
+            if number >= warm_up:
+                times[name].append(1e3 * seconds)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def table(headings, rows):
+    print("| " + " | ".join(headings) + " |")
+    print("|---|" + "--:|" * (len(headings) - 1))
+    for row in rows:
+        cells = ["%.1f" % c if isinstance(c, float) else str(c) for c in row]
+        print("| " + " | ".join(cells) + " |")
+    print(flush=True)
+
+
+def overlap(hosts, options):
+    rows = []
+    for inputs in options.rows:
+        with worker_job(hosts, options, "--rows", str(inputs)) as job:
+            job.ask("step")  # buckets are divided anew
+            times = take(
+                job,
+                ("compute", "exchange", "step_in_turn", "step"),
+                options.rounds,
+            )
+        compute, exchange = times["compute"], times["exchange"]
+        rows.append(
+            (inputs, compute, exchange, compute + exchange)
+            + (times["step_in_turn"], max(compute, exchange), times["step"])
+        )
+    print("Perceptron, %.1f MB of gradients" % (PARAMETER_BYTES / 1e6))
+    print("(rows of input: how much there is to compute), ms:\n")
+    table(
+        ("rows", "backward", "exchange", "sum", "one after the other")
+        + ("larger of the two", "overlapped"),
+        rows,
+    )
+    if options.trace:
+        middle = options.rows[len(options.rows) // 2]
+        extra = ("--rows", str(middle), "--trace", options.trace)
+        with worker_job(hosts, options, *extra) as job:
+            for _ in range(4):
+                job.ask("step")
+        print("trace of 4 steps with %d rows: %s\n" % (middle, options.trace))
+
+
+def buckets(hosts, options):
+    middle = options.rows[len(options.rows) // 2]
+    rows = []
+    for size in (1, 5, 25, 100):
+        with worker_job(hosts, options, "--rows", str(middle)) as job:
+            job.ask("step")
+            job.ask(buckets_command(size))
+            times = take(job, ("step_in_turn", "step"), options.rounds)
+        rows.append(("%d MiB" % size, times["step_in_turn"], times["step"]))
+    print("The same with %d rows, by size of buckets, ms:\n" % middle)
+    table(("buckets", "one after the other", "overlapped"), rows)
+
+
+def read_trace(path):
+    """Events; the array's end may be missing."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read().rstrip().rstrip(",")
+    return json.loads(text if text.endswith("]") else text + "]")
+
+
+def summarise(events, first_step):
+    """Median milliseconds of a step: from one to the next, within the hook,
+    waiting for collectives, and in Finish."""
+    begun, hook, waited, finish = {}, {}, {}, {}
+    for event in events:
+        arguments = event.get("args", {})
+        step = arguments.get("step", -1)
+        if step < first_step:
+            continue
+        if event["name"] == "gradients":
+            begun[step] = event["ts"]
+        elif event["name"] == "wait":
+            finish[step] = event["dur"]
+        elif event["name"] == "compress":
+            hook[step] = hook.get(step, 0) + arguments["in_hook_us"]
+        elif event["name"] == "exchange":
+            waited[step] = waited.get(step, 0) + arguments["waited_us"]
+    whole = [
+        begun[step + 1] - begun[step] for step in begun if step + 1 in begun
+    ]
+    series = (whole, hook.values(), waited.values(), finish.values())
+    return tuple(statistics.median(values) / 1e3 for values in series)
+
+
+@contextlib.contextmanager
+def coordinator(host, options, folder):
+    port_file = os.path.join(folder, "port")
+    serving = subprocess.Popen(
+        within(host)
+        + [os.path.join(options.binaries, "cli/coxswain"), "serve"]
+        + ["--listen", ADDRESSES[0] + ":0", "--port-file", port_file]
+        + ["--state-dir", os.path.join(folder, "state")]
+        + ["--log-level", "warning"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        serving.stdout.readline()  # it listens
+        with open(port_file, encoding="utf-8") as file:
+            yield "%s:%s" % (ADDRESSES[0], file.read().strip())
+    finally:
+        serving.terminate()
+        serving.wait()
+
+
+def train(hosts, options, address, folder, number, hook):
+    """The path of rank 0's trace."""
+    trace = os.path.join(folder, "hook%d.json" % number)
+    launchers = [
+        subprocess.Popen(
+            within(host)
+            + [os.path.join(options.binaries, "cli/coxswain"), "run"]
+            + ["--nnodes", "2", "--nproc", "1", "--node", host]
+            + ["--coordinator", address, "--job", "link-%d" % number]
+            + ["--backend", "gloo", "--trace", trace, "--"]
+            + [os.path.join(options.binaries, "examples/fashion_mnist/train")]
+            + ["--events", "--epochs", "1", "--hook", hook],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        for host in hosts
+    ]
+    if any([launcher.wait() for launcher in launchers]):
+        raise Unable("training with %s failed" % hook)
+    return os.path.join(folder, "hook%d.rank0.json" % number)
+
+
+def hooks(hosts, options):
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="coxswain-link-") as folder:
+        with coordinator(hosts[0], options, folder) as address:
+            for number, hook in enumerate(HOOKS):
+                path = train(hosts, options, address, folder, number, hook)
+                # Both from the step on in which the second one compresses.
+                rows.append(("`%s`" % hook,) + summarise(read_trace(path), 30))
+    print("The quickstart's network, 2 ranks, median of its steps, ms:\n")
+    table(
+        ("hook", "step", "in the hook", "in collectives")
+        + ("waited for at the end",),
+        rows,
+    )
+
+
+PARTS = {"overlap": overlap, "buckets": buckets, "hooks": hooks}
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART")
+    parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", default="4,16,48", metavar="N,N...")
+    parser.add_argument("--trace", metavar="FILE")
+    parser.add_argument("--binaries", metavar="FOLDER", default=BINARIES)
+    parsed = parser.parse_args(arguments)
+    parsed.parts = parsed.parts or list(PARTS)
+    parsed.rows = [int(number) for number in parsed.rows.split(",")]
+    unknown = sorted(set(parsed.parts) - set(PARTS))
+    if unknown:
+        parser.error("there is no part '%s'" % unknown[0])
+    return parsed
+
+
+def main(arguments):
+    options = parse_arguments(arguments)
+    try:
+        check_tools(options.binaries)
+        with link(options.rate) as hosts:
+            print(
+                "%d cores, link of %s, %s, load average %.2f\n"
+                % (
+                    os.cpu_count(),
+                    options.rate,
+                    time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+                    os.getloadavg()[0],
+                )
+            )
+            for part in options.parts:
+                PARTS[part](hosts, options)
+    except (Unable, ranks.RankError) as error:
+        print("shaped_link.py: %s" % error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

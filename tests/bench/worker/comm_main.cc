@@ -1,0 +1,136 @@
+// One rank of a benchmark of communicators alone. Reads commands from standard
+// input, a line each, until its end:
+//
+//   allreduce BYTES COUNT   sums up float32 in the back end's own memory,
+//                           COUNT times; the median's time
+//   copy BYTES COUNT        what copying takes, on all ranks at once
+//
+// and answers each with a line of JSON, of seconds; or ends with an error on
+// stderr.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "client/comm/registry.h"
+#include "tests/bench/worker/file_store.h"
+
+namespace coxswain::bench {
+namespace {
+
+constexpr absl::Duration kTimeout = absl::Minutes(2);
+
+struct Options {
+  int rank = 0;
+  int size = 2;
+  std::string store;
+  std::string backend = "auto";
+};
+
+// The median time of some calls, each of which begins on all ranks at once as
+// well as the calls before it let it.
+absl::StatusOr<double> Median(int64_t count,
+                              const std::function<absl::Status()>& call) {
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < count; ++i) {
+    const absl::Time begun = Clock::Real()->Now();
+    COXSWAIN_RETURN_IF_ERROR(call());
+    seconds.push_back(absl::ToDoubleSeconds(Clock::Real()->Now() - begun));
+  }
+  const auto middle =
+      seconds.begin() + static_cast<int64_t>(seconds.size()) / 2;
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
+}
+
+absl::StatusOr<double> AllReduce(Communicator& communicator, int64_t bytes,
+                                 int64_t count) {
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::unique_ptr<BufferOwner> buffer,
+      communicator.AllocateBuffer(bytes / 4, DType::kFloat32));
+  const Span span = buffer->span();
+  std::fill_n(static_cast<float*>(span.data), span.count, 0.0f);
+  COXSWAIN_RETURN_IF_ERROR(communicator.AllReduce(span)->Wait(kTimeout));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const double median, Median(count, [&] {
+        return communicator.AllReduce(span)->Wait(kTimeout);
+      }));
+  COXSWAIN_RETURN_IF_ERROR(communicator.Barrier()->Wait(kTimeout));
+  return median;
+}
+
+absl::StatusOr<double> Copy(Communicator& communicator, int64_t bytes,
+                            int64_t count) {
+  std::vector<char> from(static_cast<size_t>(bytes), 1);
+  std::vector<char> to(static_cast<size_t>(bytes), 2);
+  return Median(count, [&] {
+    COXSWAIN_RETURN_IF_ERROR(communicator.Barrier()->Wait(kTimeout));
+    std::memcpy(to.data(), from.data(), to.size());
+    from[0] = to[to.size() - 1];
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<double> Obey(Communicator& communicator,
+                            const std::string& line) {
+  std::istringstream words(line);
+  std::string command;
+  int64_t bytes = 0;
+  int64_t count = 0;
+  words >> command >> bytes >> count;
+  if (words && bytes >= 4 && count >= 1) {
+    if (command == "allreduce") return AllReduce(communicator, bytes, count);
+    if (command == "copy") return Copy(communicator, bytes, count);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("no such command: ", line));
+}
+
+absl::Status Serve(const Options& options) {
+  CommunicatorOptions where;
+  where.id = "bench";
+  where.rank = options.rank;
+  where.size = options.size;
+  where.store = std::make_shared<FileStore>(options.store);
+  where.timeout = kTimeout;
+  COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
+                            Connect(options.backend, where));
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    COXSWAIN_ASSIGN_OR_RETURN(const double seconds, Obey(*communicator, line));
+    std::cout << absl::StrFormat("{\"median\": %.9f}", seconds) << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace coxswain::bench
+
+int main(int argc, char** argv) {
+  CLI::App app("One rank of a benchmark of communicators; see comm_main.cc");
+  coxswain::bench::Options options;
+  app.add_option("--rank", options.rank)->required();
+  app.add_option("--size", options.size)->capture_default_str();
+  app.add_option("--store", options.store, "a folder that all ranks share")
+      ->required();
+  app.add_option("--backend", options.backend)->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = coxswain::bench::Serve(options);
+  if (status.ok()) return 0;
+  std::cerr << "bench worker, rank " << options.rank << ": " << status.message()
+            << std::endl;
+  return 1;
+}

@@ -1,0 +1,159 @@
+#include "tests/bench/worker/rank.h"
+
+#include <ATen/Parallel.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "client/comm/gloo/gloo_communicator.h"
+#include "hooks/registry.h"
+#include "tests/bench/worker/file_store.h"
+
+namespace coxswain::bench {
+namespace {
+
+using ::torch::Tensor;
+
+constexpr absl::Duration kTimeout = absl::Minutes(2);
+constexpr int64_t kPieceBytes = 25 << 20;
+
+absl::Duration CpuTime() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return absl::DurationFromTimeval(usage.ru_utime) +
+         absl::DurationFromTimeval(usage.ru_stime);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Rank>> Rank::Create(
+    const RankOptions& options, std::shared_ptr<Network> network) {
+  at::set_num_threads(1);
+  auto rank = std::unique_ptr<Rank>(new Rank);
+  rank->options_ = options;
+  rank->network_ = std::move(network);
+  COXSWAIN_RETURN_IF_ERROR(rank->Connect(options));
+  return rank;
+}
+
+absl::Status Rank::Connect(const RankOptions& options) {
+  CommunicatorOptions where;
+  where.id = "bench";
+  where.rank = options.rank;
+  where.size = options.size;
+  where.address = options.address;
+  where.store = std::make_shared<FileStore>(options.store);
+  where.timeout = kTimeout;
+  COXSWAIN_ASSIGN_OR_RETURN(communicator_, ConnectGloo(where));
+  COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> hook, MakeHook(options.hook));
+  torch::DistributedDataParallelOptions ddp;
+  ddp.gradient_as_bucket_view = options.view;
+  ddp.reducer.statistics = options.statistics;
+  ddp.trace_file = options.trace;
+  COXSWAIN_ASSIGN_OR_RETURN(
+      ddp_, torch::DistributedDataParallel::Create(
+                network_, communicator_.get(), std::move(hook), ddp));
+  return absl::OkStatus();
+}
+
+absl::Status Rank::Barrier() {
+  return communicator_->Barrier()->Wait(kTimeout);
+}
+
+Tensor Rank::Forward(Timing& timing) {
+  for (Tensor& parameter : network_->parameters()) {
+    Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined()) continue;
+    if (options_.view) {
+      gradient.zero_();
+    } else {
+      gradient.reset();
+    }
+  }
+  const absl::Time begun = Clock::Real()->Now();
+  Tensor loss = network_->Loss();
+  timing.forward = Clock::Real()->Now() - begun;
+  return loss;
+}
+
+absl::StatusOr<Timing> Rank::Time(Timing timing,
+                                  const std::function<absl::Status()>& action) {
+  COXSWAIN_RETURN_IF_ERROR(Barrier());
+  const ReducerTotals before = ddp_->reducer().totals();
+  const absl::Duration cpu = CpuTime();
+  const absl::Time begun = Clock::Real()->Now();
+  COXSWAIN_RETURN_IF_ERROR(action());
+  timing.wall = Clock::Real()->Now() - begun;
+  timing.cpu = CpuTime() - cpu;
+  const ReducerTotals after = ddp_->reducer().totals();
+  timing.in_hook = after.in_hook - before.in_hook;
+  timing.in_collectives = after.in_collectives - before.in_collectives;
+  timing.in_finish = after.in_finish - before.in_finish;
+  return timing;
+}
+
+absl::Status Rank::BackwardLocally(const Tensor& loss) {
+  const auto scope = ddp_->NoSync();
+  return ddp_->Backward(loss);
+}
+
+absl::Status Rank::ExchangeNow() {
+  COXSWAIN_RETURN_IF_ERROR(ddp_->Synchronize());
+  return ddp_->FinishStep();
+}
+
+absl::StatusOr<Timing> Rank::Compute() {
+  Timing timing;
+  const Tensor loss = Forward(timing);
+  return Time(timing, [&] { return BackwardLocally(loss); });
+}
+
+absl::StatusOr<Timing> Rank::Step() {
+  Timing timing;
+  const Tensor loss = Forward(timing);
+  return Time(timing, [&] { return ddp_->Backward(loss); });
+}
+
+absl::StatusOr<Timing> Rank::StepInTurn() {
+  Timing timing;
+  const Tensor loss = Forward(timing);
+  return Time(timing, [&] {
+    COXSWAIN_RETURN_IF_ERROR(BackwardLocally(loss));
+    return ExchangeNow();
+  });
+}
+
+absl::StatusOr<Timing> Rank::Exchange() {
+  Timing timing;
+  COXSWAIN_RETURN_IF_ERROR(BackwardLocally(Forward(timing)));
+  return Time(timing, [&] { return ExchangeNow(); });
+}
+
+absl::StatusOr<Timing> Rank::AllReduce(int64_t bytes) {
+  std::vector<Tensor> pieces;
+  for (; bytes > 0; bytes -= kPieceBytes) {
+    const int64_t size = std::min(bytes, kPieceBytes);
+    pieces.push_back(::torch::ones({size / 4}));
+  }
+  return Time({}, [&] {
+    std::vector<WorkPtr> works;
+    for (const Tensor& piece : pieces) {
+      const Span span{piece.data_ptr(), piece.numel(), DType::kFloat32, {}};
+      works.push_back(communicator_->AllReduce(span));
+    }
+    for (const WorkPtr& work : works) {
+      COXSWAIN_RETURN_IF_ERROR(work->Wait(kTimeout));
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Rank::ChangeBuckets(const BucketPlanOptions& buckets) {
+  return ddp_->ChangeBuckets(buckets);
+}
+
+}  // namespace coxswain::bench

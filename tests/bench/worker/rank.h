@@ -1,0 +1,81 @@
+#ifndef COXSWAIN_TESTS_BENCH_WORKER_RANK_H_
+#define COXSWAIN_TESTS_BENCH_WORKER_RANK_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/comm/communicator.h"
+#include "client/torch/distributed_data_parallel.h"
+#include "tests/bench/worker/networks.h"
+
+namespace coxswain::bench {
+
+struct RankOptions {
+  int rank = 0;
+  int size = 2;
+  std::string store;  // a folder that the ranks share: see FileStore
+  std::string address = "127.0.0.1";
+  std::string hook = "allreduce";
+  // Gradients are views into the buckets, and zeroed between steps; otherwise
+  // they are tensors of their own, and dropped.
+  bool view = false;
+  bool statistics = false;
+  std::string trace;  // where to write one, if not empty
+};
+
+// How long something took on this rank.
+struct Timing {
+  absl::Duration forward;  // before it, on its own
+  absl::Duration wall;
+  absl::Duration cpu;  // of all threads of the process
+  // Of ReducerTotals, in between.
+  absl::Duration in_hook;
+  absl::Duration in_collectives;
+  absl::Duration in_finish;
+};
+
+// One rank that takes steps of a network over gloo, on one thread of libtorch.
+// All ranks make the same calls; each begins when all ranks have come to it.
+class Rank {
+ public:
+  static absl::StatusOr<std::unique_ptr<Rank>> Create(
+      const RankOptions& options, std::shared_ptr<Network> network);
+
+  // A backward pass that exchanges nothing.
+  absl::StatusOr<Timing> Compute();
+  // A backward pass, and the exchange during it.
+  absl::StatusOr<Timing> Step();
+  // A backward pass, and the exchange after it.
+  absl::StatusOr<Timing> StepInTurn();
+  // The exchange of gradients that are there.
+  absl::StatusOr<Timing> Exchange();
+  // Sums up that many bytes, in pieces of 25 MiB, without a reducer.
+  absl::StatusOr<Timing> AllReduce(int64_t bytes);
+
+  // From the next step on, a bucket is closed at this size.
+  absl::Status ChangeBuckets(const BucketPlanOptions& buckets);
+
+ private:
+  Rank() = default;
+  absl::Status Connect(const RankOptions& options);
+  absl::Status Barrier();
+  ::torch::Tensor Forward(Timing& timing);
+  absl::Status BackwardLocally(const ::torch::Tensor& loss);
+  absl::Status ExchangeNow();
+  absl::StatusOr<Timing> Time(Timing timing,
+                              const std::function<absl::Status()>& action);
+
+  RankOptions options_;
+  std::shared_ptr<Network> network_;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<torch::DistributedDataParallel> ddp_;
+};
+
+}  // namespace coxswain::bench
+
+#endif  // COXSWAIN_TESTS_BENCH_WORKER_RANK_H_
