@@ -151,7 +151,7 @@ TEST_F(SessionTest, JoinTellsTheManifestAndLearnsThePlace) {
     return absl::OkStatus();
   });
   manifest_.hook = "powersgd(rank=2)";
-  manifest_.parameters = {{"fc.weight", {10, 20}, DType::kFloat32, {}}};
+  manifest_.parameters = {{"fc.weight", {10, 20}, DType::kFloat32, {}, {}}};
   manifest_.settings = {{"seed", "1"}};
   ASSERT_OK_AND_ASSIGN(const auto session, Join());
   EXPECT_EQ(session->rank(), 0);

@@ -44,15 +44,16 @@ TEST(AccuracyTest, WithinOnePointOfAllReduceAfterTwoEpochs) {
   const ResultEvent plain = Train("allreduce");
   ASSERT_GT(plain.test_accuracy, 0.85);
   EXPECT_EQ(plain.world_size, 2);
-  EXPECT_EQ(plain.bytes_sent_per_step, 4 * 206922);
-  EXPECT_EQ(plain.compression_ratio, 1);
+  // The first step tells the order of the gradients once.
+  EXPECT_NEAR(plain.bytes_sent_per_step, 4 * 206922, 1);
+  EXPECT_NEAR(plain.compression_ratio, 1, 1e-6);
 
   const std::map<std::string, double> least_ratio = {
       {"fp16", 2}, {"bf16", 2}, {"powersgd(rank=2,start_step=20)", 8}};
   for (const auto& [hook, ratio] : least_ratio) {
     const ResultEvent result = Train(hook);
     EXPECT_GE(result.test_accuracy, plain.test_accuracy - 0.01) << hook;
-    EXPECT_GE(result.compression_ratio, ratio) << hook;
+    EXPECT_GE(result.compression_ratio, ratio - 1e-5) << hook;
     EXPECT_EQ(result.steps, plain.steps) << hook;
     EXPECT_GT(result.compressed_steps, 0) << hook;
     EXPECT_GT(result.wire_bytes_per_step, result.bytes_sent_per_step * 0.99)

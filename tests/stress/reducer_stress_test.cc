@@ -123,12 +123,11 @@ class Fleet {
     return lives;
   }
 
-  // Nobody's time is up but where that is the sabotage, or gloo's way.
+  // Nobody's time is up but where that is the sabotage.
   void CheckError(const GenerationPlan& plan, const LifeRecord& life) const {
     if (life.error.ok()) return;
     EXPECT_TRUE(plan.sabotaged());
-    const bool slow =
-        plan_.gloo || plan.any(Trouble::kAbsent) || plan.any(Trouble::kTimeout);
+    const bool slow = plan.any(Trouble::kAbsent) || plan.any(Trouble::kTimeout);
     if (!slow) {
       EXPECT_NE(life.error.code(), absl::StatusCode::kDeadlineExceeded)
           << life.error;

@@ -15,9 +15,6 @@ constexpr int kMostSteps = 40;
 // Never reached, but by those whom nobody answers: see kAbsent.
 constexpr absl::Duration kPatience = absl::Seconds(60);
 constexpr absl::Duration kShort = absl::Milliseconds(30);
-// Gloo does not tell a rank whose send is in its queue when the connection
-// breaks: that rank ends when its time is up.
-constexpr absl::Duration kBrokenGloo = absl::Seconds(5);
 
 const char* NameOf(Trouble trouble) {
   static constexpr std::array<const char*, 10> kNames = {
@@ -217,7 +214,6 @@ GenerationPlan PlanGeneration(const FleetPlan& fleet, int number) {
       if (draw.OneIn(6)) one = DrawSabotage(draw);
     }
   }
-  if (fleet.gloo && plan.sabotaged()) plan.options.timeout = kBrokenGloo;
   if (plan.any(Trouble::kAbsent)) plan.options.timeout = kShort;
   if (plan.any(Trouble::kFailOnAverage)) plan.on_average = true;
   if (plan.on_average) {
