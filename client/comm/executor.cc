@@ -77,29 +77,32 @@ WorkPtr Executor::TryRunAssisted(const std::function<void()>& begin,
     return nullptr;
   }
   begin();
-  WorkPtr work = Work::Assisted([assistance = assistance_](absl::Time until) {
-    Executor* executor = nullptr;
-    {
-      MutexLock assistance_lock(&assistance->mutex);
-      executor = assistance->executor;
-      if (executor == nullptr) return;
-      ++assistance->running;
-    }
-    executor->Assist(until);
-    MutexLock assistance_lock(&assistance->mutex);
-    --assistance->running;
-    assistance->changed.NotifyAll();
-  });
-  assisted_ = Assisted{std::move(complete), work};
+  const uint64_t number = ++last_assisted_;
+  WorkPtr work =
+      Work::Assisted([assistance = assistance_, number](absl::Time until) {
+        Executor* executor = nullptr;
+        {
+          MutexLock assistance_lock(&assistance->mutex);
+          executor = assistance->executor;
+          if (executor == nullptr) return;
+          ++assistance->running;
+        }
+        executor->Assist(number, until);
+        MutexLock assistance_lock(&assistance->mutex);
+        --assistance->running;
+        assistance->changed.NotifyAll();
+      });
+  assisted_ = Assisted{std::move(complete), work, number};
   return work;
 }
 
-void Executor::Assist(absl::Time until) {
+void Executor::Assist(uint64_t number, absl::Time until) {
   Assisted assisted;
   {
     MutexLock lock(&mutex_);
-    // Another thread, or the lane, has taken it up.
-    if (!assisted_.has_value()) return;
+    // Another thread, or the lane, has taken it up; and it may have ended, and
+    // the next one begun, after the caller had looked.
+    if (!assisted_.has_value() || assisted_->number != number) return;
     assisted = *std::exchange(assisted_, std::nullopt);
     ordered_.busy = true;
   }

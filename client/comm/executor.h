@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_COMM_EXECUTOR_H_
 #define COXSWAIN_CLIENT_COMM_EXECUTOR_H_
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -88,6 +89,7 @@ class Executor {
   struct Assisted {
     Completion complete;
     WorkPtr work;
+    uint64_t number = 0;
   };
 
   // Appends a task and sees to it that a thread takes it, starting at most
@@ -97,8 +99,9 @@ class Executor {
   void NotifyLocked(Lane* lane, size_t max_threads)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Serve(Lane* lane);
-  // Brings the assisted operation to its end, or hands it to the lane.
-  void Assist(absl::Time until);
+  // Brings the assisted operation of this number to its end, or hands it to the
+  // lane. Does nothing once it is another one's turn.
+  void Assist(uint64_t number, absl::Time until);
   // Puts it before all tasks of the lane.
   void QueueLocked(Assisted assisted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(const Task& task, absl::Status status);
@@ -115,6 +118,7 @@ class Executor {
   Lane beside_ ABSL_GUARDED_BY(mutex_);
   // Begun, and not taken up by anybody yet.
   std::optional<Assisted> assisted_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_assisted_ ABSL_GUARDED_BY(mutex_) = 0;
   int messages_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -9,15 +9,16 @@
 namespace coxswain {
 
 absl::Status Work::Wait(absl::Duration timeout) {
+  absl::Duration left = timeout;
   if (assist_ != nullptr) {
     const absl::Time begun = Clock::Real()->Now();
     Assist(begun + timeout);
-    timeout = std::max(timeout - (Clock::Real()->Now() - begun),
-                       absl::ZeroDuration());
+    left = std::max(timeout - (Clock::Real()->Now() - begun),
+                    absl::ZeroDuration());
   }
   MutexLock lock(&mutex_);
   const auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ended_; };
-  if (!ended_cv_.WaitFor(&mutex_, timeout, ended)) {
+  if (!ended_cv_.WaitFor(&mutex_, left, ended)) {
     return absl::DeadlineExceededError(absl::StrCat(
         "the operation has not ended within ", absl::FormatDuration(timeout),
         "; abort its communicator to give it up"));

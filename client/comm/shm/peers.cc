@@ -26,7 +26,7 @@ struct WireFrame {
 };
 constexpr size_t kMaxWire = sizeof(WireFrame) + PeerFrame::kMaxText;
 // How long a wait for a peer goes on before it looks whether it was cancelled.
-constexpr absl::Duration kLook = absl::Milliseconds(50);
+constexpr absl::Duration kLook = absl::Milliseconds(5);
 
 std::string Encode(const PeerFrame& frame) {
   const WireFrame wire = {static_cast<uint32_t>(frame.kind), frame.tag,
@@ -62,8 +62,8 @@ std::string Key(const CommunicatorOptions& options, int rank) {
 // What is left of the time to connect, or why it is over.
 class Deadline {
  public:
-  explicit Deadline(const CommunicatorOptions& options)
-      : cancel_(options.cancel), end_(Clock::Real()->Now() + options.timeout) {}
+  Deadline(const CommunicatorOptions& options, absl::Time end)
+      : cancel_(options.cancel), end_(end) {}
 
   absl::StatusOr<absl::Duration> Left() const {
     if (cancel_ != nullptr) COXSWAIN_RETURN_IF_ERROR(cancel_->status());
@@ -89,6 +89,19 @@ absl::StatusOr<std::string> Lookup(const CommunicatorOptions& options, int peer,
   }
 }
 
+// A message of somebody who may be stopped, or mean no good.
+absl::StatusOr<LocalMessage> Receive(const UniqueFd& socket,
+                                     const Deadline& deadline) {
+  while (true) {
+    COXSWAIN_ASSIGN_OR_RETURN(const absl::Duration left, deadline.Left());
+    auto message = ReceiveMessage(socket, kMaxWire, std::min(left, kLook));
+    if (message.ok() || !absl::IsDeadlineExceeded(message.status()) ||
+        left == absl::ZeroDuration()) {
+      return message;
+    }
+  }
+}
+
 // A connection with the rank at its other end.
 struct Accepted {
   int peer = 0;
@@ -110,7 +123,7 @@ absl::StatusOr<Accepted> Accept(const CommunicatorOptions& options,
     }
     // Whoever is not of this job is let go; those who are will come.
     if (!CheckSameUser(*socket).ok()) continue;
-    const auto hello = ReceiveMessage(*socket, kMaxWire, left);
+    const auto hello = Receive(*socket, deadline);
     if (!hello.ok()) continue;
     const auto frame = Decode(hello->bytes);
     if (!frame.ok() || frame->kind != PeerFrame::Kind::kHello ||
@@ -121,10 +134,27 @@ absl::StatusOr<Accepted> Accept(const CommunicatorOptions& options,
   }
 }
 
+absl::Status OfPeer(int peer, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("rank ", peer, ": ", status.message()));
+}
+
+// Calls a peer, and says who this is.
+absl::StatusOr<UniqueFd> Call(int self, const std::string& address) {
+  COXSWAIN_ASSIGN_OR_RETURN(UniqueFd socket, ConnectLocally(address));
+  COXSWAIN_RETURN_IF_ERROR(CheckSameUser(socket));
+  PeerFrame hello;
+  hello.id = static_cast<uint64_t>(self);
+  COXSWAIN_RETURN_IF_ERROR(SendMessage(socket, Encode(hello), -1));
+  return socket;
+}
+
 }  // namespace
 
 Peers::Peers(const CommunicatorOptions& options)
     : rank_(options.rank),
+      connected_by_(Clock::Real()->Now() + options.timeout),
       sockets_(static_cast<size_t>(options.size)),
       wake_(eventfd(0, EFD_CLOEXEC)) {}
 
@@ -144,7 +174,7 @@ absl::StatusOr<std::unique_ptr<Peers>> Peers::Connect(
 }
 
 absl::Status Peers::Meet(const CommunicatorOptions& options) {
-  const Deadline deadline(options);
+  const Deadline deadline(options, connected_by_);
   RandomSource* const random = RandomSource::System();
   const std::string name = absl::StrCat("coxswain-", absl::Hex(random->Next()),
                                         absl::Hex(random->Next()));
@@ -154,12 +184,9 @@ absl::Status Peers::Meet(const CommunicatorOptions& options) {
   for (int peer = 0; peer < rank_; ++peer) {
     COXSWAIN_ASSIGN_OR_RETURN(const std::string address,
                               Lookup(options, peer, deadline));
-    COXSWAIN_ASSIGN_OR_RETURN(UniqueFd socket, ConnectLocally(address));
-    COXSWAIN_RETURN_IF_ERROR(CheckSameUser(socket));
-    PeerFrame hello;
-    hello.id = static_cast<uint64_t>(rank_);
-    COXSWAIN_RETURN_IF_ERROR(SendMessage(socket, Encode(hello), -1));
-    sockets_[static_cast<size_t>(peer)] = std::move(socket);
+    absl::StatusOr<UniqueFd> socket = Call(rank_, address);
+    if (!socket.ok()) return OfPeer(peer, socket.status());
+    sockets_[static_cast<size_t>(peer)] = *std::move(socket);
   }
   for (int missing = options.size - 1 - rank_; missing > 0;) {
     absl::StatusOr<Accepted> accepted = Accept(options, listener, deadline);
@@ -181,15 +208,11 @@ absl::Status Peers::Meet(const CommunicatorOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Peers::Received> Peers::ReceiveFirst(int peer,
-                                                    absl::Duration timeout) {
-  auto message =
-      ReceiveMessage(sockets_[static_cast<size_t>(peer)], kMaxWire, timeout);
-  if (!message.ok()) {
-    return absl::Status(
-        message.status().code(),
-        absl::StrCat(Name(peer), ": ", message.status().message()));
-  }
+absl::StatusOr<Peers::Received> Peers::ReceiveFirst(
+    const CommunicatorOptions& options, int peer) {
+  auto message = Receive(sockets_[static_cast<size_t>(peer)],
+                         Deadline(options, connected_by_));
+  if (!message.ok()) return OfPeer(peer, message.status());
   COXSWAIN_ASSIGN_OR_RETURN(PeerFrame frame, Decode(message->bytes));
   return Received{std::move(frame), std::move(message->fd)};
 }
@@ -207,11 +230,8 @@ Peers::~Peers() {
 }
 
 absl::Status Peers::Send(int peer, const PeerFrame& frame, int fd) {
-  const absl::Status status =
-      SendMessage(sockets_[static_cast<size_t>(peer)], Encode(frame), fd);
-  if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat(Name(peer), ": ", status.message()));
+  return OfPeer(peer, SendMessage(sockets_[static_cast<size_t>(peer)],
+                                  Encode(frame), fd));
 }
 
 void Peers::Farewell(absl::string_view why) {
@@ -225,8 +245,6 @@ void Peers::Farewell(absl::string_view why) {
     EndSending(socket);
   }
 }
-
-std::string Peers::Name(int peer) { return absl::StrCat("rank ", peer); }
 
 void Peers::Watch() {
   std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
@@ -257,9 +275,9 @@ bool Peers::Read(int peer) {
     handlers_.on_frame(peer, *frame, std::move(message->fd));
     return true;
   }
-  handlers_.on_lost(peer,
-                    absl::UnavailableError(absl::StrCat(
-                        Name(peer), " is gone: ", frame.status().message())));
+  handlers_.on_lost(
+      peer, absl::UnavailableError(absl::StrCat(
+                "rank ", peer, " is gone: ", frame.status().message())));
   return false;
 }
 

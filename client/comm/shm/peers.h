@@ -35,9 +35,10 @@ struct PeerFrame {
 };
 
 // A connection from each rank of a host to each other one: over Unix sockets
-// without a name in any file system, of whose names nobody knows but who can
-// read the job's store, and only between processes of one user. Passes
-// descriptors, and tells at once when a process has ended, however it did.
+// without a name in any file system, and only between processes of one user,
+// which the kernel vouches for. Their names are random, but no secret: the
+// job's store has them, and the kernel lists them. Passes descriptors, and
+// tells at once when a process has ended, however it did.
 //
 // Threading: Send is thread-safe. The handlers run on one thread of this
 // object, and must not block for long.
@@ -55,12 +56,14 @@ class Peers {
   // Closes; no handler runs any more.
   ~Peers();
 
-  // Before Start: the first frame of a peer, which has a descriptor.
+  // Before Start: the first frame of a peer, which has a descriptor. A part of
+  // connecting, with its deadline and its options.cancel.
   struct Received {
     PeerFrame frame;
     UniqueFd fd;
   };
-  absl::StatusOr<Received> ReceiveFirst(int peer, absl::Duration timeout);
+  absl::StatusOr<Received> ReceiveFirst(const CommunicatorOptions& options,
+                                        int peer);
 
   // Begins to call the handlers. Frames that came before wait until then.
   void Start(Handlers handlers);
@@ -76,9 +79,9 @@ class Peers {
   void Watch();
   // False once the peer is gone.
   bool Read(int peer);
-  static std::string Name(int peer);
 
   const int rank_;
+  const absl::Time connected_by_;
   std::vector<UniqueFd> sockets_;  // by rank; none for this one
   UniqueFd wake_;                  // raised when it shall end
   Handlers handlers_;

@@ -146,6 +146,9 @@ class ShmCommunicator : public Communicator {
   std::shared_ptr<Arena> arena_;
   std::atomic<uint64_t> next_message_{1};
   std::map<std::vector<int>, int64_t> splits_;  // how often each list was
+  // Raised with the first reason why this one can go on no longer: those that
+  // are being split off it are not waited for.
+  CancelSignal useless_;
   // Raised when the executor stops.
   const std::shared_ptr<CancelSignal> ended_ = std::make_shared<CancelSignal>();
   std::unique_ptr<Executor> executor_;
@@ -187,7 +190,7 @@ absl::Status ShmCommunicator::ShareArea() {
     return AnnounceSegment(kAreaId, area_);
   }
   COXSWAIN_ASSIGN_OR_RETURN(Peers::Received first,
-                            peers_->ReceiveFirst(0, options_.timeout));
+                            peers_->ReceiveFirst(options_, 0));
   // Ranks that were told of groups of different sizes find out here.
   COXSWAIN_ASSIGN_OR_RETURN(area_, Segment::Map(std::move(first.fd), bytes));
   return absl::OkStatus();
@@ -204,6 +207,7 @@ void ShmCommunicator::OnFrame(int peer, const PeerFrame& frame, UniqueFd fd) {
 
 void ShmCommunicator::Lose(const absl::Status& why) {
   loss_.Set(why);
+  useless_.Raise(why);
   phases_->Stop();
   inbox_.Stop();
 }
@@ -212,6 +216,7 @@ void ShmCommunicator::Stop(const absl::Status& why) {
   if (phases_ != nullptr) phases_->Stop();
   inbox_.Stop();
   peers_->Farewell(why.message());
+  useless_.Raise(why);
   ended_->Raise(why);
 }
 
@@ -341,7 +346,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ShmCommunicator::DoSplit(
   options.size = static_cast<int>(ranks.size());
   options.id =
       absl::StrCat(options_.id, "/", NameOf(ranks), "#", splits_[ranks]++);
-  options.cancel = ended_.get();
+  options.cancel = &useless_;
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Peers> peers,
                             Peers::Connect(options));
   auto child =

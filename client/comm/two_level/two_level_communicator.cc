@@ -22,9 +22,7 @@ class TwoLevelCommunicator : public Communicator {
       : Communicator(parts.flat->rank(), parts.flat->size()),
         parts_(std::move(parts)),
         timeout_(timeout),
-        executor_([this](const absl::Status& why) {
-          for (Communicator* part : All()) part->Abort(why.message());
-        }) {}
+        executor_([this](const absl::Status& why) { AbortParts(why); }) {}
 
   absl::string_view backend() const override { return "two_level"; }
   void Abort(absl::string_view reason) override { executor_.Abort(reason); }
@@ -90,7 +88,7 @@ class TwoLevelCommunicator : public Communicator {
   template <typename Begin>
   WorkPtr Flat(Begin begin) {
     return executor_.RunInOrder(
-        [=] { return Named("operation", begin()->Wait(timeout_)); });
+        [=] { return Named("operation", Wait(begin())); });
   }
   // A part's error, by this communicator's rank.
   absl::Status Named(absl::string_view what, const absl::Status& status) const {
@@ -101,7 +99,7 @@ class TwoLevelCommunicator : public Communicator {
   }
   WorkPtr Message(const WorkPtr& work) {
     return executor_.RunBeside([] { return absl::OkStatus(); },
-                               [=] { return work->Wait(timeout_); });
+                               [=] { return Wait(work); });
   }
 
   // A piece on its way: which operation of the three comes next.
@@ -112,24 +110,50 @@ class TwoLevelCommunicator : public Communicator {
   };
   absl::Status AllReducePieces(const Span& span, ReduceOp op);
   absl::Status AllReduceRest(const Span& rest, ReduceOp op);
-  absl::Status Wait(const WorkPtr& work) { return work->Wait(timeout_); }
+  absl::Status RunPieces(const Span& span, ReduceOp op, Piece* crossing);
+
+  // A part's operation has ended when this returns, and no longer uses the
+  // caller's memory.
+  absl::Status Wait(const WorkPtr& work) {
+    absl::Status status = work->Wait(timeout_);
+    if (!work->Done()) {
+      AbortParts(status);
+      work->Wait(absl::InfiniteDuration()).IgnoreError();
+    }
+    return status;
+  }
+  void AbortParts(const absl::Status& why) const {
+    for (Communicator* part : All()) part->Abort(why.message());
+  }
 
   const TwoLevelParts parts_;
   const absl::Duration timeout_;
   Executor executor_;
 };
 
-// While one piece is between the hosts, the next one is reduced within, and the
-// one before is gathered. The local operations' order is the same on all ranks.
 absl::Status TwoLevelCommunicator::AllReducePieces(const Span& span,
                                                    ReduceOp op) {
+  Piece crossing;
+  absl::Status status = RunPieces(span, op, &crossing);
+  if (!status.ok() && crossing.work != nullptr) {
+    // It would wait for a host that is lost.
+    if (!absl::IsInvalidArgument(status)) AbortParts(status);
+    Wait(crossing.work).IgnoreError();
+  }
+  return status;
+}
+
+// While one piece is between the hosts, the next one is reduced within, and the
+// one before is gathered. The local operations' order is the same on all ranks.
+absl::Status TwoLevelCommunicator::RunPieces(const Span& span, ReduceOp op,
+                                             Piece* in_flight) {
+  Piece& crossing = *in_flight;
   const int64_t ranks = parts_.local->size();
   const int64_t even = span.count / ranks * ranks;
   const int64_t each =
       std::max<int64_t>(
           kPieceBytes / static_cast<int64_t>(SizeOf(span.dtype)) / ranks, 1) *
       ranks;
-  Piece crossing;
   for (int64_t begin = 0; begin < even || crossing.work != nullptr;
        begin += each) {
     Piece next;
