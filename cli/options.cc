@@ -199,7 +199,7 @@ void AddOptions(CLI::App* app, RunOptions* options) {
           "default the host name",
           CheckNode);
   AddText(app, "backend", &options->backend, "NAME",
-          "how workers exchange gradients: auto, gloo, loopback", nullptr);
+          "how workers exchange gradients: auto, gloo, loopback, shm", nullptr);
   AddText(app, "bind-address", &options->bind_address, "ADDRESS",
           "where workers listen for each other; by default the address that "
           "leads to the coordinator",

@@ -17,8 +17,8 @@ packages=(
   nlohmann-json3-dev
   # Vector instructions of whatever CPU the program runs on.
   libhwy-dev
-  # Tests; iproute2 for those with several network namespaces.
-  iproute2 libgmock-dev libgtest-dev
+  # Tests; iproute2 for those with several network namespaces, spin for models.
+  iproute2 libgmock-dev libgtest-dev spin
   "$@"
 )
 

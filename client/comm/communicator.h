@@ -171,6 +171,8 @@ struct CommunicatorOptions {
   std::shared_ptr<RendezvousStore> store;
   // How long to wait for peers, when connecting and within a collective.
   absl::Duration timeout = absl::Minutes(5);
+  // For connecting, where that is shorter; what has no other way ignores it.
+  absl::Duration connect_timeout = absl::InfiniteDuration();
   // Raised while connecting: gives up at once, with the signal's status. Not
   // looked at later. May be null; outlives connecting.
   CancelSignal* cancel = nullptr;

@@ -16,10 +16,22 @@ bool IsHarmless(const absl::Status& status) {
 }  // namespace
 
 Executor::Executor(std::function<void(const absl::Status&)> wake)
-    : wake_(std::move(wake)) {}
+    : wake_(std::move(wake)), assistance_(std::make_shared<Assistance>()) {
+  MutexLock lock(&assistance_->mutex);
+  assistance_->executor = this;
+}
 
 Executor::~Executor() {
   Abort("the communicator was destroyed");
+  {
+    MutexLock lock(&assistance_->mutex);
+    assistance_->executor = nullptr;
+    // They have been woken, as the threads have.
+    assistance_->changed.WaitForWork(&assistance_->mutex,
+                                     [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                       return assistance_->running == 0;
+                                     });
+  }
   std::vector<std::thread> threads;
   {
     MutexLock lock(&mutex_);
@@ -40,14 +52,87 @@ WorkPtr Executor::Nothing() { return Work::Ended(stopped()); }
 WorkPtr Executor::EnqueueLocked(Lane* lane, size_t max_threads,
                                 Operation operation) {
   if (!stopped_.ok()) return Work::Ended(stopped_);
+  if (lane == &ordered_ && assisted_.has_value()) {
+    QueueLocked(*std::exchange(assisted_, std::nullopt));
+  }
   auto work = std::make_shared<Work>();
   lane->tasks.push_back({std::move(operation), work});
+  NotifyLocked(lane, max_threads);
+  return work;
+}
+
+void Executor::NotifyLocked(Lane* lane, size_t max_threads) {
   if (lane->idle < lane->tasks.size() && lane->threads.size() < max_threads) {
     lane->threads.emplace_back([this, lane] { Serve(lane); });
   } else {
-    lane->changed.NotifyOne();
+    lane->changed.NotifyAll();
   }
+}
+
+WorkPtr Executor::TryRunAssisted(const std::function<void()>& begin,
+                                 Completion complete) {
+  MutexLock lock(&mutex_);
+  if (!stopped_.ok()) return Work::Ended(stopped_);
+  if (assisted_.has_value() || ordered_.busy || !ordered_.tasks.empty()) {
+    return nullptr;
+  }
+  begin();
+  const uint64_t number = ++last_assisted_;
+  WorkPtr work =
+      Work::Assisted([assistance = assistance_, number](absl::Time until) {
+        Executor* executor = nullptr;
+        {
+          MutexLock assistance_lock(&assistance->mutex);
+          executor = assistance->executor;
+          if (executor == nullptr) return;
+          ++assistance->running;
+        }
+        executor->Assist(number, until);
+        MutexLock assistance_lock(&assistance->mutex);
+        --assistance->running;
+        assistance->changed.NotifyAll();
+      });
+  assisted_ = Assisted{std::move(complete), work, number};
   return work;
+}
+
+void Executor::Assist(uint64_t number, absl::Time until) {
+  Assisted assisted;
+  {
+    MutexLock lock(&mutex_);
+    // Another thread, or the lane, has taken it up; and it may have ended, and
+    // the next one begun, after the caller had looked.
+    if (!assisted_.has_value() || assisted_->number != number) return;
+    assisted = *std::exchange(assisted_, std::nullopt);
+    ordered_.busy = true;
+  }
+  std::optional<absl::Status> status = assisted.complete(until);
+  if (!status.has_value()) {
+    MutexLock lock(&mutex_);
+    if (stopped_.ok()) {
+      QueueLocked(std::move(assisted));
+    } else {
+      status = stopped_;
+    }
+  }
+  // Operations end one after the other, so the next one begins later.
+  if (status.has_value()) {
+    Finish({nullptr, std::move(assisted.work)}, *std::move(status));
+  }
+  MutexLock lock(&mutex_);
+  ordered_.busy = false;
+  if (!ordered_.tasks.empty()) NotifyLocked(&ordered_, 1);
+}
+
+void Executor::QueueLocked(Assisted assisted) {
+  Task task;
+  task.work = std::move(assisted.work);
+  task.operation = [complete = std::move(assisted.complete)] {
+    // It has a bound of its own.
+    return complete(absl::InfiniteFuture())
+        .value_or(absl::InternalError("an operation did not end"));
+  };
+  ordered_.tasks.push_front(std::move(task));
 }
 
 WorkPtr Executor::RunInOrder(Operation operation) {
@@ -99,10 +184,12 @@ void Executor::Stop(absl::Status why, const std::function<void()>& cause) {
     if (first) {
       stopped_ = why;
       for (Lane* lane : {&ordered_, &beside_}) {
-        for (Task& task : lane->tasks) dropped.push_back(task.work);
+        for (const Task& task : lane->tasks) dropped.push_back(task.work);
         lane->tasks.clear();
         lane->changed.NotifyAll();
       }
+      if (assisted_.has_value()) dropped.push_back(assisted_->work);
+      assisted_.reset();
     }
   }
   if (first) wake_(why);
@@ -130,17 +217,20 @@ void Executor::Serve(Lane* lane) {
       MutexLock lock(&mutex_);
       ++lane->idle;
       lane->changed.WaitForWork(&mutex_, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-        return !lane->tasks.empty() || !stopped_.ok();
+        return (!lane->tasks.empty() && !lane->busy) || !stopped_.ok();
       });
       --lane->idle;
       if (lane->tasks.empty()) return;
       task = std::move(lane->tasks.front());
       lane->tasks.pop_front();
+      lane->busy = lane == &ordered_;
     }
     absl::Status status = task.operation();
     // What it holds, the caller's memory among it, is gone before its end.
     task.operation = nullptr;
     Finish(task, std::move(status));
+    MutexLock lock(&mutex_);
+    lane->busy = false;
   }
 }
 

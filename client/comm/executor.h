@@ -1,8 +1,11 @@
 #ifndef COXSWAIN_CLIENT_COMM_EXECUTOR_H_
 #define COXSWAIN_CLIENT_COMM_EXECUTOR_H_
 
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -40,6 +43,18 @@ class Executor {
   // Runs `operation` after all earlier ones of this kind.
   WorkPtr RunInOrder(Operation operation);
 
+  // An operation that does nothing but wait and then ends quickly: returns how
+  // it ended, or nullopt if it could not until then (by Clock::Real()).
+  using Completion = std::function<std::optional<absl::Status>(absl::Time)>;
+
+  // If no operation of RunInOrder is waiting or running: runs `begin`, which
+  // must not block, on this thread and under a lock, and then `complete` on the
+  // first thread that waits for the Work, or on the executor's own once another
+  // operation comes or somebody asks for the end in another way. nullptr if
+  // there are operations before it; then nothing has been run.
+  WorkPtr TryRunAssisted(const std::function<void()>& begin,
+                         Completion complete);
+
   // Runs `post` at once on this thread, and if that is well `wait` on a thread
   // that no other operation keeps busy. RESOURCE_EXHAUSTED while
   // kMaxMessages of them wait.
@@ -61,14 +76,34 @@ class Executor {
     std::deque<Task> tasks;
     std::vector<std::thread> threads;
     size_t idle = 0;
+    bool busy = false;  // with an operation; of the ordered lane
     CondVar changed;
+  };
+  // The way from Works to this executor, which they may outlive.
+  struct Assistance {
+    Mutex mutex;
+    CondVar changed;
+    Executor* executor ABSL_GUARDED_BY(mutex) = nullptr;
+    int running ABSL_GUARDED_BY(mutex) = 0;
+  };
+  struct Assisted {
+    Completion complete;
+    WorkPtr work;
+    uint64_t number = 0;
   };
 
   // Appends a task and sees to it that a thread takes it, starting at most
   // `max_threads` of them.
   WorkPtr EnqueueLocked(Lane* lane, size_t max_threads, Operation operation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NotifyLocked(Lane* lane, size_t max_threads)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Serve(Lane* lane);
+  // Brings the assisted operation of this number to its end, or hands it to the
+  // lane. Does nothing once it is another one's turn.
+  void Assist(uint64_t number, absl::Time until);
+  // Puts it before all tasks of the lane.
+  void QueueLocked(Assisted assisted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(const Task& task, absl::Status status);
   // Stops with this reason unless it has already; then tells first `cause`,
   // if any, and then all that waited.
@@ -76,10 +111,14 @@ class Executor {
   absl::Status stopped() const;
 
   const std::function<void(const absl::Status&)> wake_;
+  const std::shared_ptr<Assistance> assistance_;
   mutable Mutex mutex_;
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
   Lane ordered_ ABSL_GUARDED_BY(mutex_);
   Lane beside_ ABSL_GUARDED_BY(mutex_);
+  // Begun, and not taken up by anybody yet.
+  std::optional<Assisted> assisted_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_assisted_ ABSL_GUARDED_BY(mutex_) = 0;
   int messages_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -11,8 +11,11 @@
 
 namespace coxswain {
 
-// Connects through the back end of this name. "auto" is loopback for a group
-// of one, and gloo otherwise. Blocks until all ranks are there. An unknown name
+// Connects through the back end of this name. "auto" finds out through the
+// store which ranks are on one host: loopback for a group of one, shm on one
+// host, shm within and gloo between hosts that have equally many ranks (more
+// than one), gloo otherwise and where a host cannot share memory, which rank 0
+// says in its log. Blocks until all ranks are there. An unknown name
 // is INVALID_ARGUMENT that lists the valid ones; otherwise the errors of the
 // back end. Thread-safe.
 absl::StatusOr<std::unique_ptr<Communicator>> Connect(

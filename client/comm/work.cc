@@ -1,15 +1,24 @@
 #include "client/comm/work.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 
 namespace coxswain {
 
 absl::Status Work::Wait(absl::Duration timeout) {
+  absl::Duration left = timeout;
+  if (assist_ != nullptr) {
+    const absl::Time begun = Clock::Real()->Now();
+    Assist(begun + timeout);
+    left = std::max(timeout - (Clock::Real()->Now() - begun),
+                    absl::ZeroDuration());
+  }
   MutexLock lock(&mutex_);
   const auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ended_; };
-  if (!ended_cv_.WaitFor(&mutex_, timeout, ended)) {
+  if (!ended_cv_.WaitFor(&mutex_, left, ended)) {
     return absl::DeadlineExceededError(absl::StrCat(
         "the operation has not ended within ", absl::FormatDuration(timeout),
         "; abort its communicator to give it up"));
@@ -17,22 +26,39 @@ absl::Status Work::Wait(absl::Duration timeout) {
   return status_;
 }
 
-bool Work::Done() const {
+bool Work::Done() {
+  Assist(absl::InfinitePast());
   MutexLock lock(&mutex_);
   return ended_;
 }
 
-void Work::OnDone(std::function<void(const absl::Status&)> callback) {
-  absl::Status status;
+void Work::Assist(absl::Time until) {
+  if (assist_ == nullptr) return;
   {
     MutexLock lock(&mutex_);
-    if (!ended_) {
-      callbacks_.push_back(std::move(callback));
-      return;
-    }
-    status = status_;
+    if (ended_) return;
   }
-  callback(status);
+  assist_(until);
+}
+
+std::shared_ptr<Work> Work::Assisted(
+    std::function<void(absl::Time until)> assist) {
+  auto work = std::make_shared<Work>();
+  work->assist_ = std::move(assist);
+  return work;
+}
+
+void Work::OnDone(std::function<void(const absl::Status&)> callback) {
+  absl::Status status;
+  bool ended = false;
+  {
+    MutexLock lock(&mutex_);
+    if (!ended_) callbacks_.push_back(std::move(callback));
+    status = status_;
+    ended = ended_;
+  }
+  if (ended) return callback(status);
+  Assist(absl::InfinitePast());
 }
 
 bool Work::Complete(absl::Status status) {

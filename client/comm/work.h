@@ -20,7 +20,7 @@ class Work {
   absl::Status Wait(absl::Duration timeout);
 
   // The result if the operation has ended. Never blocks.
-  bool Done() const;
+  bool Done();
 
   // Calls `callback` with the result: at once if it has ended, otherwise on
   // the thread that ends it, which it must not block. No lock is held.
@@ -32,7 +32,20 @@ class Work {
 
   static std::shared_ptr<Work> Ended(absl::Status status);
 
+  // For back ends: an operation that whoever waits for it brings to its end,
+  // which spares a change of threads. `assist` is called, without a lock, by
+  // Wait with the time until which it may block (by Clock::Real()), and by
+  // OnDone and Done with one that has passed, which only says that somebody is
+  // interested; it ends the operation or sees to it that another thread does.
+  // It may be called several times, and after the end.
+  static std::shared_ptr<Work> Assisted(
+      std::function<void(absl::Time until)> assist);
+
  private:
+  // Calls `assist_` unless the operation has ended.
+  void Assist(absl::Time until);
+
+  std::function<void(absl::Time)> assist_;  // null, or set before it is shared
   mutable Mutex mutex_;
   CondVar ended_cv_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

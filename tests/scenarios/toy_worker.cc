@@ -3,6 +3,7 @@
 //
 // Prints, for the tests that start it, and each line at once:
 //   rank R of W pid P        once it has joined
+//   rank R through BACKEND   once it is connected
 //   rank R at step S         when it waits at the gate
 //   rank R step S            after S steps; with --digest " digest HEX"
 //   rank R done              when it has left the job
@@ -117,6 +118,8 @@ absl::Status ToyWorker::Join() {
 
 absl::Status ToyWorker::Connect() {
   COXSWAIN_ASSIGN_OR_RETURN(world_, session_->World());
+  Say(absl::StrCat("rank ", session_->rank(), " through ",
+                   world_->communicator().backend()));
   COXSWAIN_ASSIGN_OR_RETURN(hook_, MakePlannedHook(session_->plan()));
   COXSWAIN_ASSIGN_OR_RETURN(
       Accumulator accumulator,

@@ -27,7 +27,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "client/comm/registry.h"
-#include "tests/bench/worker/file_store.h"
+#include "tests/support/file_store.h"
 
 namespace coxswain::bench {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "client/comm/gloo/gloo_communicator.h"
 #include "hooks/registry.h"
-#include "tests/bench/worker/file_store.h"
+#include "tests/support/file_store.h"
 
 namespace coxswain::bench {
 namespace {

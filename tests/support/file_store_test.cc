@@ -1,4 +1,4 @@
-#include "tests/bench/worker/file_store.h"
+#include "tests/support/file_store.h"
 
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace coxswain::bench {
+namespace coxswain {
 namespace {
 
 using ::testing::HasSubstr;
@@ -32,13 +32,13 @@ TEST(FileStoreTest, AnotherStoreOnTheSameFolderSeesTheValue) {
 
 TEST(FileStoreTest, AMissingKeyIsAnErrorInTime) {
   EXPECT_THAT(FileStore(NewFolder()).Get("k", absl::Milliseconds(1)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("/k")));
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("'k'")));
 }
 
 TEST(FileStoreTest, AMissingFolderIsAnError) {
   EXPECT_THAT(FileStore("/nonexistent").Set("k", "v"),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("--store")));
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("does the folder exist")));
 }
 
 }  // namespace
-}  // namespace coxswain::bench
+}  // namespace coxswain

@@ -1,0 +1,99 @@
+#ifndef COXSWAIN_CLIENT_COMM_SHM_EXCHANGE_H_
+#define COXSWAIN_CLIENT_COMM_SHM_EXCHANGE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/comm/shm/byte_counter.h"
+#include "client/comm/shm/phases.h"
+#include "client/comm/shm/shared_area.h"
+#include "client/comm/tensor.h"
+
+namespace coxswain {
+
+// The collectives themselves, over the shared area of a communicator:
+//
+//   small   each rank copies its input to its slot; one phase; each rank reads
+//           what it needs from all slots. One meeting.
+//   direct  inputs lie in shared segments (memory of AllocateBuffer): each rank
+//           reads from the others' inputs, and for an all-reduce writes its
+//           slice of the result into all of them. Two passes over the data, no
+//           copies, two meetings.
+//   pieces  large inputs in private memory pass through the area a piece at a
+//           time; two meetings each.
+//
+// Sums are formed in the order of ranks by whoever computes them, so all ranks
+// get the same bits. A collective that ranks begin differently (another count
+// or type) is INVALID_ARGUMENT on all of them, and no harm to later ones.
+//
+// Threading: one thread at a time; Stop of the phases is for any thread.
+class ShmExchange {
+ public:
+  // Memory of a peer, which stays mapped as long as the pointer lives; waits
+  // until the peer's announcement of the segment is here.
+  using Resolver = std::function<absl::StatusOr<std::shared_ptr<char>>(
+      int peer, uint64_t segment, int64_t offset, int64_t bytes)>;
+
+  struct Operation {
+    Post post;
+    Span input;
+    Span output;  // as input where a collective is in place
+  };
+
+  ShmExchange(const SharedArea& area, Phases* phases, int rank, int size,
+              std::string name, absl::Duration timeout, Resolver resolver,
+              std::shared_ptr<ByteCounter> moved);
+
+  // Whether an operation takes the small path.
+  bool IsSmall(const Operation& operation) const;
+
+  // For small operations: shows the input to the peers, without waiting ...
+  void Begin(const Operation& operation);
+  // ... and gets the result: nullopt if not all peers have come until then.
+  std::optional<absl::Status> TryFinish(const Operation& operation,
+                                        absl::Time until);
+  // Any operation, from beginning to end.
+  absl::Status Run(const Operation& operation);
+
+  // When the operation that was begun gives up.
+  absl::Time deadline() const { return deadline_; }
+
+ private:
+  absl::Status Meet();
+  absl::Status Late() const;
+  absl::Status ComparePosts() const;
+
+  void ReadSlots(const Operation& operation);
+  absl::Status RunDirect(const Operation& operation,
+                         const std::vector<char*>& inputs);
+  absl::Status RunInPieces(const Operation& operation);
+  // The ranks' inputs where they lie, by rank; empty: pieces are needed.
+  absl::StatusOr<std::vector<std::shared_ptr<char>>> DirectInputs(
+      const Operation& operation);
+  void CopyPieceIn(const Operation& operation, int64_t begin, int64_t count);
+  void UsePiece(const Operation& operation, int64_t begin, int64_t count);
+  void CopyPieceOut(const Operation& operation, int64_t begin, int64_t count);
+
+  const SharedArea area_;
+  Phases& phases_;
+  const int rank_;
+  const int size_;
+  const std::string name_;
+  const absl::Duration timeout_;
+  const Resolver resolver_;
+  uint64_t turn_ = 0;
+  absl::Time deadline_;
+  // Read from, or written to, what belongs to other ranks.
+  const std::shared_ptr<ByteCounter> moved_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_SHM_EXCHANGE_H_

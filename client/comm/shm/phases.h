@@ -1,0 +1,67 @@
+#ifndef COXSWAIN_CLIENT_COMM_SHM_PHASES_H_
+#define COXSWAIN_CLIENT_COMM_SHM_PHASES_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace coxswain {
+
+// How the ranks of one host keep step, through shared memory. A rank's work is
+// a sequence of phases; what it wrote before it arrives at the end of one, the
+// others see once they have met it there.
+//
+// Waiting: a short spin, for peers that are about to arrive on cores of their
+// own, then sleep on a futex. Who sleeps says so, and whoever arrives rings the
+// bells of those who do; both first write their own word and then read the
+// other's, in a total order, so that at least one of them sees the other and no
+// bell is missed. tests/model has the protocol as a model that is checked
+// exhaustively.
+//
+// Threading: one thread of the process arrives and waits at a time; Stop is for
+// any thread.
+class Phases {
+ public:
+  // A rank's words, zero at first, in cache lines of their own.
+  struct Line {
+    alignas(64) std::atomic<uint32_t> arrived;  // phases ended; wraps around
+    alignas(64) std::atomic<uint32_t> bell;     // the futex
+    std::atomic<uint32_t> sleeping;
+  };
+  static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+  enum class Outcome { kMet, kLate, kStopped };
+
+  // Rank r's line is `lines` + r * stride bytes; in shared memory.
+  Phases(char* lines, int64_t stride, int rank, int size);
+
+  // Ends this rank's phase.
+  void Arrive();
+  // Waits until all have arrived where this rank has. kLate: not by then; the
+  // caller may go on waiting. The deadline is by Clock::Real()->Now().
+  Outcome Await(absl::Time deadline);
+  // A rank that has not arrived there yet; -1: none.
+  int Missing() const;
+
+  // Ends every wait of this process, now and later.
+  void Stop();
+
+ private:
+  Line& line(int rank) const;
+  bool Met() const;
+  bool Spin(absl::Time deadline) const;
+  Outcome Sleep(absl::Time deadline);
+
+  char* const lines_;
+  const int64_t stride_;
+  const int rank_;
+  const int size_;
+  const absl::Duration spin_;
+  uint32_t phase_ = 0;
+  std::atomic<bool> stopped_{false};
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_SHM_PHASES_H_

@@ -1,0 +1,93 @@
+#include "client/comm/shm/reduce_many.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/float16.h"
+#include "client/comm/reduce_ops.h"
+
+namespace coxswain {
+namespace {
+
+// A block's sum stays in the first-level cache.
+constexpr int64_t kBlock = 2048;
+
+// Sums in float of two 16-bit inputs at a time.
+template <float (*kLoad)(uint16_t)>
+void Accumulate(const uint16_t* in, float* sum, int64_t count, ReduceOp op) {
+  if (op == ReduceOp::kSum) {
+    for (int64_t i = 0; i < count; ++i) sum[i] += kLoad(in[i]);
+    return;
+  }
+  float wide[kBlock];
+  for (int64_t i = 0; i < count; ++i) wide[i] = kLoad(in[i]);
+  Reduce(DType::kFloat32, op, sum, sum, wide, static_cast<size_t>(count));
+}
+
+template <float (*kLoad)(uint16_t), uint16_t (*kStore)(float)>
+void ReduceHalves(ReduceOp op, const std::vector<const char*>& inputs,
+                  const std::vector<char*>& outputs, int64_t begin,
+                  int64_t count) {
+  float sum[kBlock];
+  uint16_t narrow[kBlock];
+  const auto at = [begin](const char* base) {
+    return reinterpret_cast<const uint16_t*>(base) + begin;
+  };
+  const uint16_t* const first = at(inputs[0]);
+  for (int64_t i = 0; i < count; ++i) sum[i] = kLoad(first[i]);
+  for (size_t k = 1; k < inputs.size(); ++k) {
+    Accumulate<kLoad>(at(inputs[k]), sum, count, op);
+  }
+  for (int64_t i = 0; i < count; ++i) narrow[i] = kStore(sum[i]);
+  for (char* const output : outputs) {
+    std::memcpy(reinterpret_cast<uint16_t*>(output) + begin, narrow,
+                static_cast<size_t>(count) * sizeof(uint16_t));
+  }
+}
+
+void ReduceBlock(DType dtype, ReduceOp op,
+                 const std::vector<const char*>& inputs,
+                 const std::vector<char*>& outputs, int64_t begin,
+                 int64_t count) {
+  alignas(64) char sum[kBlock * sizeof(double)];
+  const int64_t width = static_cast<int64_t>(SizeOf(dtype));
+  const size_t elements = static_cast<size_t>(count);
+  if (inputs.size() == 1) {
+    std::memcpy(sum, inputs[0] + begin * width,
+                elements * static_cast<size_t>(width));
+  } else {
+    Reduce(dtype, op, sum, inputs[0] + begin * width, inputs[1] + begin * width,
+           elements);
+  }
+  for (size_t k = 2; k < inputs.size(); ++k) {
+    Reduce(dtype, op, sum, sum, inputs[k] + begin * width, elements);
+  }
+  for (char* const output : outputs) {
+    std::memcpy(output + begin * width, sum,
+                elements * static_cast<size_t>(width));
+  }
+}
+
+}  // namespace
+
+void ReduceMany(DType dtype, ReduceOp op,
+                const std::vector<const char*>& inputs,
+                const std::vector<char*>& outputs, int64_t count) {
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t block = std::min(kBlock, count - begin);
+    switch (dtype) {
+      case DType::kFloat16:
+        ReduceHalves<Float16ToFloat, FloatToFloat16>(op, inputs, outputs, begin,
+                                                     block);
+        break;
+      case DType::kBFloat16:
+        ReduceHalves<BFloat16ToFloat, FloatToBFloat16>(op, inputs, outputs,
+                                                       begin, block);
+        break;
+      default:
+        ReduceBlock(dtype, op, inputs, outputs, begin, block);
+    }
+  }
+}
+
+}  // namespace coxswain

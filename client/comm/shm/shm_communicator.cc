@@ -1,0 +1,394 @@
+#include "client/comm/shm/shm_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/cancel_signal.h"
+#include "base/mutex.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "client/comm/executor.h"
+#include "client/comm/host_span.h"
+#include "client/comm/shm/arena.h"
+#include "client/comm/shm/byte_counter.h"
+#include "client/comm/shm/exchange.h"
+#include "client/comm/shm/inbox.h"
+#include "client/comm/shm/peers.h"
+#include "client/comm/split_link.h"
+
+namespace coxswain {
+namespace {
+
+// Rank 0's segment with the shared area; buffers count from 1.
+constexpr uint64_t kAreaId = 0;
+
+// The first reason why a communicator can go on no longer, but for an abort of
+// its own. Thread-safe.
+class Loss {
+ public:
+  void Set(const absl::Status& why) {
+    MutexLock lock(&mutex_);
+    if (why_.ok()) why_ = why;
+  }
+  absl::Status status() const {
+    MutexLock lock(&mutex_);
+    return why_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  absl::Status why_ ABSL_GUARDED_BY(mutex_);
+};
+
+std::string NameOf(const std::vector<int>& ranks) {
+  constexpr size_t kLong = 64;
+  std::string text = absl::StrJoin(ranks, ",");
+  if (text.size() <= kLong) return text;
+  return absl::StrCat(ranks.size(), "-ranks-", absl::Hex(StableHash(text)));
+}
+
+class ShmCommunicator : public Communicator {
+ public:
+  ShmCommunicator(const CommunicatorOptions& options,
+                  std::unique_ptr<Peers> peers,
+                  std::shared_ptr<ByteCounter> parents_moved)
+      : Communicator(options.rank, options.size),
+        options_(options),
+        name_(absl::StrCat("communicator '", options.id, "'")),
+        moved_(std::make_shared<ByteCounter>(std::move(parents_moved))),
+        peers_(std::move(peers)) {}
+  ~ShmCommunicator() override {
+    arena_->Close();
+    link_.reset();
+    // No handler runs while what it uses goes.
+    executor_.reset();
+    peers_.reset();
+  }
+
+  // Shares the area; the communicator can be used after that.
+  absl::Status Open();
+
+  absl::string_view backend() const override { return "shm"; }
+  void Abort(absl::string_view reason) override { executor_->Abort(reason); }
+  int64_t wire_bytes() const override { return moved_->bytes(); }
+  absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
+      int64_t count, DType dtype) override {
+    if (count < 0) return Communicator::AllocateBuffer(count, dtype);
+    return arena_->Allocate(count, dtype);
+  }
+
+ protected:
+  WorkPtr DoAllReduce(Span span, ReduceOp op) override {
+    ShmExchange::Operation operation = {{Collective::kAllReduce}, span, span};
+    operation.post.op = op;
+    return Start(std::move(operation));
+  }
+  WorkPtr DoBroadcast(Span span, int root) override {
+    ShmExchange::Operation operation = {{Collective::kBroadcast}, span, span};
+    operation.post.root = root;
+    return Start(std::move(operation));
+  }
+  WorkPtr DoBarrier() override {
+    return Start({{Collective::kBarrier}, {}, {}});
+  }
+  WorkPtr DoAllGather(Span input, Span output) override {
+    return Start({{Collective::kAllGather}, input, output});
+  }
+  WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
+    ShmExchange::Operation operation = {
+        {Collective::kReduceScatter}, input, output};
+    operation.post.op = op;
+    return Start(std::move(operation));
+  }
+  WorkPtr DoAllToAll(Span input, Span output) override {
+    return Start({{Collective::kAllToAll}, input, output});
+  }
+  WorkPtr DoSend(Span span, int peer, uint32_t tag) override;
+  WorkPtr DoReceive(Span span, int peer, uint32_t tag) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
+      const std::vector<int>& ranks) override;
+
+ private:
+  // Rank 0 makes the area and shows it to the others.
+  absl::Status ShareArea();
+  WorkPtr Start(ShmExchange::Operation operation);
+  void OnFrame(int peer, const PeerFrame& frame, UniqueFd fd);
+  void Lose(const absl::Status& why);
+  void Stop(const absl::Status& why);
+  absl::Status AnnounceSegment(uint64_t id, const Segment& segment);
+  void Forget(uint64_t id);
+  absl::StatusOr<std::shared_ptr<char>> Resolve(int peer, uint64_t segment,
+                                                int64_t offset, int64_t bytes);
+  // Of an operation that was woken: why.
+  absl::Status Explain(absl::Status status) const {
+    if (!absl::IsAborted(status)) return status;
+    const absl::Status lost = loss_.status();
+    if (lost.ok()) return status;
+    return absl::Status(lost.code(), absl::StrCat("rank ", rank(), " of ",
+                                                  name_, ": ", lost.message()));
+  }
+
+  const CommunicatorOptions options_;  // for those split off
+  const std::string name_;
+  const std::shared_ptr<ByteCounter> moved_;
+  std::unique_ptr<Peers> peers_;
+  Inbox inbox_;
+  Loss loss_;
+  Segment area_;
+  std::unique_ptr<Phases> phases_;
+  std::unique_ptr<ShmExchange> exchange_;
+  std::shared_ptr<Arena> arena_;
+  std::atomic<uint64_t> next_message_{1};
+  std::map<std::vector<int>, int64_t> splits_;  // how often each list was
+  // Raised with the first reason why this one can go on no longer: those that
+  // are being split off it are not waited for.
+  CancelSignal useless_;
+  // Raised when the executor stops.
+  const std::shared_ptr<CancelSignal> ended_ = std::make_shared<CancelSignal>();
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<SplitLink> link_;  // where this one was split off another
+};
+
+absl::Status ShmCommunicator::Open() {
+  Arena::Links links;
+  links.announce = [this](uint64_t id, const Segment& segment) {
+    return AnnounceSegment(id, segment);
+  };
+  links.forget = [this](uint64_t id) { Forget(id); };
+  arena_ = std::make_shared<Arena>(std::move(links));
+  executor_ = std::make_unique<Executor>(
+      [this](const absl::Status& why) { Stop(why); });
+  COXSWAIN_RETURN_IF_ERROR(ShareArea());
+  const SharedArea shared(area_.data());
+  phases_ = std::make_unique<Phases>(shared.lines(), SharedArea::kStride,
+                                     rank(), size());
+  exchange_ = std::make_unique<ShmExchange>(
+      shared, phases_.get(), rank(), size(), name_, options_.timeout,
+      [this](int peer, uint64_t segment, int64_t offset, int64_t count) {
+        return Resolve(peer, segment, offset, count);
+      },
+      moved_);
+  Peers::Handlers handlers;
+  handlers.on_frame = [this](int peer, const PeerFrame& frame, UniqueFd fd) {
+    OnFrame(peer, frame, std::move(fd));
+  };
+  handlers.on_lost = [this](int, const absl::Status& why) { Lose(why); };
+  peers_->Start(std::move(handlers));
+  return absl::OkStatus();
+}
+
+absl::Status ShmCommunicator::ShareArea() {
+  const int64_t bytes = SharedArea::BytesFor(size());
+  if (rank() == 0) {
+    COXSWAIN_ASSIGN_OR_RETURN(area_, Segment::Create(bytes));
+    return AnnounceSegment(kAreaId, area_);
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(Peers::Received first,
+                            peers_->ReceiveFirst(options_, 0));
+  // Ranks that were told of groups of different sizes find out here.
+  COXSWAIN_ASSIGN_OR_RETURN(area_, Segment::Map(std::move(first.fd), bytes));
+  return absl::OkStatus();
+}
+
+void ShmCommunicator::OnFrame(int peer, const PeerFrame& frame, UniqueFd fd) {
+  if (frame.kind == PeerFrame::Kind::kAbort) {
+    return Lose(absl::UnavailableError(
+        absl::StrCat("rank ", peer, " gave up: ", frame.text)));
+  }
+  const absl::Status status = inbox_.Take(peer, frame, std::move(fd));
+  if (!status.ok()) Lose(status);
+}
+
+void ShmCommunicator::Lose(const absl::Status& why) {
+  loss_.Set(why);
+  useless_.Raise(why);
+  phases_->Stop();
+  inbox_.Stop();
+}
+
+void ShmCommunicator::Stop(const absl::Status& why) {
+  if (phases_ != nullptr) phases_->Stop();
+  inbox_.Stop();
+  peers_->Farewell(why.message());
+  useless_.Raise(why);
+  ended_->Raise(why);
+}
+
+absl::Status ShmCommunicator::AnnounceSegment(uint64_t id,
+                                              const Segment& segment) {
+  PeerFrame frame;
+  frame.kind = PeerFrame::Kind::kSegment;
+  frame.id = id;
+  frame.bytes = segment.bytes();
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    COXSWAIN_RETURN_IF_ERROR(peers_->Send(peer, frame, segment.fd()));
+  }
+  return absl::OkStatus();
+}
+
+void ShmCommunicator::Forget(uint64_t id) {
+  PeerFrame frame;
+  frame.kind = PeerFrame::Kind::kForget;
+  frame.id = id;
+  for (int peer = 0; peer < size(); ++peer) {
+    // A peer that is gone has forgotten.
+    if (peer != rank()) peers_->Send(peer, frame).IgnoreError();
+  }
+}
+
+absl::StatusOr<std::shared_ptr<char>> ShmCommunicator::Resolve(int peer,
+                                                               uint64_t segment,
+                                                               int64_t offset,
+                                                               int64_t bytes) {
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::shared_ptr<Segment> memory,
+      inbox_.AwaitSegment(peer, segment, options_.timeout));
+  if (offset < 0 || bytes > memory->bytes() ||
+      offset > memory->bytes() - bytes) {
+    return absl::InternalError(absl::StrCat(
+        "rank ", peer, " of ", name_, " offers ", bytes, " bytes at ", offset,
+        " of a buffer of ", memory->bytes()));
+  }
+  return std::shared_ptr<char>(memory, memory->data() + offset);
+}
+
+WorkPtr ShmCommunicator::Start(ShmExchange::Operation operation) {
+  for (const Span& span : {operation.input, operation.output}) {
+    if (auto status = CheckOnHost(*this, span); !status.ok()) {
+      return Work::Ended(status);
+    }
+  }
+  const bool barrier = operation.post.kind == Collective::kBarrier;
+  if (operation.input.count == 0 && !barrier) return executor_->Nothing();
+  operation.post.dtype = operation.input.dtype;
+  operation.post.count = operation.input.count;
+  if (exchange_->IsSmall(operation)) {
+    WorkPtr work = executor_->TryRunAssisted(
+        [&] { exchange_->Begin(operation); },
+        [this, operation](absl::Time until) -> std::optional<absl::Status> {
+          auto status = exchange_->TryFinish(operation, until);
+          if (status.has_value()) status = Explain(*std::move(status));
+          return status;
+        });
+    if (work != nullptr) return work;
+  } else {
+    const Arena::Location location = arena_->Find(operation.input);
+    operation.post.segment = location.segment;
+    operation.post.offset = location.offset;
+  }
+  return executor_->RunInOrder(
+      [this, operation] { return Explain(exchange_->Run(operation)); });
+}
+
+WorkPtr ShmCommunicator::DoSend(Span span, int peer, uint32_t tag) {
+  if (auto status = CheckOnHost(*this, span); !status.ok()) {
+    return Work::Ended(status);
+  }
+  if (span.count == 0) return executor_->Nothing();
+  const uint64_t id = next_message_.fetch_add(1);
+  return executor_->RunBeside(
+      [=]() -> absl::Status {
+        COXSWAIN_ASSIGN_OR_RETURN(const Segment copy,
+                                  Segment::Create(span.bytes()));
+        std::memcpy(copy.data(), span.data, static_cast<size_t>(span.bytes()));
+        PeerFrame frame;
+        frame.kind = PeerFrame::Kind::kMessage;
+        frame.tag = tag;
+        frame.id = id;
+        frame.bytes = span.bytes();
+        moved_->Add(span.bytes());
+        return Explain(peers_->Send(peer, frame, copy.fd()));
+      },
+      [=] { return Explain(inbox_.AwaitTaken(peer, id, options_.timeout)); });
+}
+
+WorkPtr ShmCommunicator::DoReceive(Span span, int peer, uint32_t tag) {
+  if (auto status = CheckOnHost(*this, span); !status.ok()) {
+    return Work::Ended(status);
+  }
+  if (span.count == 0) return executor_->Nothing();
+  const uint64_t ticket = inbox_.TakeTicket(peer, tag);
+  return executor_->RunBeside(
+      [] { return absl::OkStatus(); },
+      [=]() -> absl::Status {
+        auto message = inbox_.AwaitMessage(peer, tag, ticket, options_.timeout);
+        if (!message.ok()) return Explain(message.status());
+        PeerFrame taken;
+        taken.kind = PeerFrame::Kind::kTaken;
+        taken.id = message->id;
+        if (message->bytes == span.bytes()) {
+          std::memcpy(span.data, message->memory.data(),
+                      static_cast<size_t>(span.bytes()));
+        }
+        COXSWAIN_RETURN_IF_ERROR(Explain(peers_->Send(peer, taken)));
+        if (message->bytes == span.bytes()) return absl::OkStatus();
+        return absl::InvalidArgumentError(
+            absl::StrCat("rank ", peer, " of ", name_, " sent ", message->bytes,
+                         " bytes with tag ", tag, ", and ", span.bytes(),
+                         " are to be received"));
+      });
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> ShmCommunicator::DoSplit(
+    const std::vector<int>& ranks) {
+  if (absl::Status why = ended_->status(); !why.ok()) return why;
+  if (absl::Status lost = loss_.status(); !lost.ok()) return lost;
+  CommunicatorOptions options = options_;
+  const auto self = std::find(ranks.begin(), ranks.end(), rank());
+  options.rank = static_cast<int>(self - ranks.begin());
+  options.size = static_cast<int>(ranks.size());
+  options.id =
+      absl::StrCat(options_.id, "/", NameOf(ranks), "#", splits_[ranks]++);
+  options.cancel = &useless_;
+  COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Peers> peers,
+                            Peers::Connect(options));
+  auto child =
+      std::make_unique<ShmCommunicator>(options, std::move(peers), moved_);
+  COXSWAIN_RETURN_IF_ERROR(child->Open());
+  child->link_ = std::make_unique<SplitLink>(
+      ended_, [executor = child->executor_.get()](absl::string_view why) {
+        executor->Abort(why);
+      });
+  return child;
+}
+
+absl::Status CheckOptions(const CommunicatorOptions& options) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("communicator '", options.id, "': rank ", options.rank,
+                     " is not a rank of a group of ", options.size));
+  }
+  if (options.timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "communicator '", options.id, "': the timeout ",
+        absl::FormatDuration(options.timeout), " must be greater than zero"));
+  }
+  if (options.store == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("communicator '", options.id,
+                     "': the shm back end needs a rendezvous store"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectShm(
+    const CommunicatorOptions& options) {
+  COXSWAIN_RETURN_IF_ERROR(CheckOptions(options));
+  COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Peers> peers,
+                            Peers::Connect(options));
+  auto communicator =
+      std::make_unique<ShmCommunicator>(options, std::move(peers), nullptr);
+  COXSWAIN_RETURN_IF_ERROR(communicator->Open());
+  return communicator;
+}
+
+}  // namespace coxswain

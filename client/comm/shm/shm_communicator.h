@@ -1,0 +1,41 @@
+#ifndef COXSWAIN_CLIENT_COMM_SHM_SHM_COMMUNICATOR_H_
+#define COXSWAIN_CLIENT_COMM_SHM_SHM_COMMUNICATOR_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "client/comm/communicator.h"
+
+namespace coxswain {
+
+// The CPU back end inside one host: shared memory. Has every ability.
+//
+// Connects all ranks of options.id, which must be processes of one user in one
+// network namespace, through options.store, and blocks until they have met. All
+// ranks must call it with the same id, size and timeout; an id is used once.
+//   INVALID_ARGUMENT   options that make no sense
+//   DEADLINE_EXCEEDED  not all came in time; the message names who did not
+//   UNAVAILABLE        a rank is not on this host, or went away
+//   RESOURCE_EXHAUSTED no memory or descriptors are left
+// and whatever the store returns, or options.cancel was raised with.
+//
+// Buffers of AllocateBuffer are mapped by all ranks, and large collectives on
+// them move no data but to its place; other memory is copied through an area of
+// a few megabytes a rank. After an error or an abort peers may still write to
+// the buffers: their contents are undefined, and the next generation has new
+// ones. Shared memory has no name and is gone with the last process that has
+// it, however that ends.
+//
+// A small collective that finds nothing before it is begun by the thread that
+// starts it and ended by the thread that waits for it; all others run on a
+// thread of the communicator's own, messages on further ones. One thread
+// listens for what peers say, and notices at once when one has ended.
+//
+// Ranks that begin different collectives get INVALID_ARGUMENT, all of them,
+// where the difference shows in count, type, operation or root.
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectShm(
+    const CommunicatorOptions& options);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_SHM_SHM_COMMUNICATOR_H_

@@ -1,0 +1,135 @@
+#include "client/comm/two_level/two_level_communicator.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "client/comm/gloo/gloo_communicator.h"
+#include "client/comm/memory_store.h"
+#include "client/comm/shm/shm_communicator.h"
+#include "tests/conformance/communicator_conformance.h"
+
+namespace coxswain {
+namespace {
+
+// Two ranks on each host, or all on one where that does not come out even.
+Hosts HostsOf(int size) {
+  std::vector<int> host_of;
+  for (int rank = 0; rank < size; ++rank) {
+    host_of.push_back(size % 2 == 0 ? rank / 2 : 0);
+  }
+  return Hosts(host_of);
+}
+
+CommunicatorOptions Part(const std::string& id, int rank, int size,
+                         const std::shared_ptr<RendezvousStore>& store,
+                         absl::Duration timeout) {
+  CommunicatorOptions options;
+  options.id = id;
+  options.rank = rank;
+  options.size = size;
+  options.store = store;
+  options.timeout = timeout;
+  return options;
+}
+
+std::unique_ptr<Communicator> MakeRank(
+    int rank, int size, const std::shared_ptr<RendezvousStore>& store,
+    absl::Duration timeout) {
+  TwoLevelParts parts = {nullptr, nullptr, nullptr, HostsOf(size)};
+  const int host = parts.hosts.host_of(rank);
+  const int place = parts.hosts.local_rank(rank);
+  auto local = ConnectShm(Part("host-" + std::to_string(host), place,
+                               static_cast<int>(parts.hosts.ranks(host).size()),
+                               store, timeout));
+  auto across = ConnectGloo(Part("place-" + std::to_string(place), host,
+                                 parts.hosts.count(), store, timeout));
+  auto flat = ConnectGloo(Part("flat", rank, size, store, timeout));
+  EXPECT_OK(local);
+  EXPECT_OK(across);
+  EXPECT_OK(flat);
+  if (!local.ok() || !across.ok() || !flat.ok()) return nullptr;
+  parts.local = *std::move(local);
+  parts.across = *std::move(across);
+  parts.flat = *std::move(flat);
+  return MakeTwoLevel(std::move(parts), timeout);
+}
+
+std::vector<std::unique_ptr<Communicator>> MakeGroup(int size,
+                                                     absl::Duration timeout) {
+  auto store = std::make_shared<MemoryStore>();
+  std::vector<std::unique_ptr<Communicator>> group(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      group[static_cast<size_t>(rank)] = MakeRank(rank, size, store, timeout);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return group;
+}
+
+CommunicatorCase TwoLevelCase() {
+  CommunicatorCase result;
+  result.name = "TwoLevel";
+  result.make_group = MakeGroup;
+  result.sizes = {2, 4};
+  result.has_wire = true;
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorConformance,
+                         testing::Values(TwoLevelCase()), CaseName);
+
+TEST(TwoLevelTest, LargeSumsAreRightWhateverTheirCount) {
+  const auto group = MakeGroup(4, absl::Minutes(1));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&group, rank] {
+      Communicator& comm = *group[static_cast<size_t>(rank)];
+      // Several pieces, and a rest that does not divide by the local ranks.
+      for (const int64_t count : {1, 2, 3, 1000001, 3 * (1 << 20) + 1}) {
+        ASSERT_OK_AND_ASSIGN(const auto buffer,
+                             comm.AllocateBuffer(count, DType::kFloat32));
+        float* const data = static_cast<float*>(buffer->span().data);
+        for (int64_t i = 0; i < count; ++i) {
+          data[i] = static_cast<float>((i + rank) % 13);
+        }
+        ASSERT_OK(comm.AllReduce(buffer->span())->Wait(absl::Minutes(1)));
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t sum =
+              i % 13 + (i + 1) % 13 + (i + 2) % 13 + (i + 3) % 13;
+          ASSERT_EQ(data[i], static_cast<float>(sum)) << i << " of " << count;
+        }
+        ASSERT_OK(comm.Barrier()->Wait(absl::Minutes(1)));
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(TwoLevelTest, AGroupOfOneHostSharesMemory) {
+  const auto group = MakeGroup(4, absl::Minutes(1));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&group, rank] {
+      Communicator& comm = *group[static_cast<size_t>(rank)];
+      const std::vector<int> host =
+          rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3};
+      ASSERT_OK_AND_ASSIGN(const auto local, comm.Split(host));
+      EXPECT_EQ(local->backend(), "shm");
+      const std::vector<int> place =
+          rank % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{1, 3};
+      ASSERT_OK_AND_ASSIGN(const auto across, comm.Split(place));
+      EXPECT_EQ(across->backend(), "gloo");
+      ASSERT_OK(across->Barrier()->Wait(absl::Minutes(1)));
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace coxswain

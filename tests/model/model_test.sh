@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Checks the models of the shared memory protocol exhaustively with spin, and
+# that each of their mutants is found wrong, so that a check that finds nothing
+# is known to look.
+set -euo pipefail
+
+here="$(cd "$(dirname "$0")" && pwd)"
+work="${TEST_TMPDIR:-$(mktemp -d)}"
+failures=0
+
+for tool in spin gcc; do
+  command -v "${tool}" > /dev/null || {
+    echo "model_test.sh: no '${tool}' here; tools/install_deps.sh installs" \
+      "it (Debian packages: spin, g++)" >&2
+    exit 1
+  }
+done
+
+# model [option ...]: what spin has to say about it.
+verify() {
+  local model="$1"
+  shift
+  local folder
+  folder="$(mktemp -d "${work}/pan-XXXXXX")"
+  (
+    cd "${folder}"
+    spin "$@" -a "${here}/${model}.pml" &&
+      gcc -w -O1 -DSAFETY -DCOLLAPSE -DMEMLIM=4096 -o pan pan.c &&
+      ./pan
+  ) 2>&1 || true
+}
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+# The model is right, and all of it was looked at.
+expect_right() {
+  local said
+  said="$(verify "$@")"
+  local states
+  states="$(sed -n 's/ states, stored.*//p' <<< "${said}" | tr -d ' ')"
+  if grep -q 'errors: 0' <<< "${said}" &&
+    ! grep -qi 'depth too small\|out of memory\|not completed' <<< "${said}"
+  then
+    echo "right: $* (${states} states)"
+  else
+    fail "$* should be right:"$'\n'"${said}"
+  fi
+}
+
+# WHAT MODEL [OPTION ...]: the model is wrong, and spin says so by WHAT.
+expect_wrong() {
+  local what="$1"
+  shift
+  local said
+  said="$(verify "$@")"
+  if grep -q "^pan:1: ${what}" <<< "${said}"; then
+    echo "wrong, as it should be: $* ($(sed -n 's/^pan:1: //p' <<< "${said}"))"
+  else
+    fail "$* should be found wrong (${what}):"$'\n'"${said}"
+  fi
+}
+
+expect_right phases
+expect_right phases -DLATE
+expect_right phases -DSTOPS
+expect_right phases -DSTOPS -DLATE -DPHASES=2
+expect_right phases -DRANKS=3 -DPHASES=2
+expect_right phases -DRANKS=3 -DPHASES=1 -DSTOPS
+for mutant in BELL_READ_LATE FLAG_SET_LATE ARRIVE_LATE WAKE_WITHOUT_RING; do
+  expect_wrong "invalid end state" phases "-D${mutant}"
+done
+expect_wrong "invalid end state" phases -DSTOPS -DSTOP_WITHOUT_RING
+
+expect_right exchange
+expect_right exchange -DRANKS=3 -DOPERATIONS=3
+for mutant in ONE_SLOT DIRECT_ONE_PHASE DIRECT_NO_MEETING PIECES_ONE_PHASE; do
+  expect_wrong "assertion violated" exchange "-D${mutant}"
+done
+
+[[ "${failures}" -eq 0 ]]

@@ -1,0 +1,234 @@
+// One rank of a group that shares memory, for tests that kill it:
+//   shm_worker FOLDER RANK SIZE STAGE TIMEOUT_MS DIE_AFTER_US
+//
+// Does what STAGE names again and again until that fails:
+//   connect   no more than a barrier; its time to die begins with the process
+//   small direct pieces messages    exchanges of that kind; it begins once all
+//                                   have met
+//   allocate  new shared buffers all the time
+//
+// DIE_AFTER_US: when it is killed, at whatever it is doing then; -1: never. One
+// that is to be killed does not end before. SIGTERM aborts what it does.
+//
+// Prints "begun" once it listens to SIGTERM, "all there" once all have met, and
+// at the end "CODE: message"; ends with 3 if that is an error that a rank may
+// get when others are gone, with 4 if a result was wrong, and with 5 after any
+// other error.
+
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/cancel_signal.h"
+#include "base/check.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "client/comm/shm/shm_communicator.h"
+#include "tests/support/file_store.h"
+
+namespace coxswain {
+namespace {
+
+constexpr absl::Duration kForEver = absl::Minutes(10);
+constexpr int64_t kSmall = 1000;    // elements; they fit a slot
+constexpr int64_t kLarge = 700001;  // they do not, and fill several pieces
+constexpr int64_t kMessage = 10000;
+
+void Say(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+// The kernel does it, whatever the program is doing.
+void DieAfter(int64_t microseconds) {
+  sigevent event = {};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGKILL;
+  timer_t timer;
+  COXSWAIN_CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
+  itimerspec when = {};
+  when.it_value = absl::ToTimespec(absl::Microseconds(microseconds + 1));
+  COXSWAIN_CHECK(timer_settime(timer, 0, &when, nullptr) == 0);
+}
+
+// Calls `end` on SIGTERM, on a thread of its own. Made before other threads.
+class Terminator {
+ public:
+  explicit Terminator(std::function<void()> end) : end_(std::move(end)) {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    thread_ = std::thread([this] {
+      int signal = 0;
+      sigwait(&signals_, &signal);
+      if (!done_) end_();
+    });
+  }
+  ~Terminator() {
+    done_ = true;
+    pthread_kill(thread_.native_handle(), SIGTERM);
+    thread_.join();
+  }
+
+ private:
+  const std::function<void()> end_;
+  sigset_t signals_;
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+};
+
+class Worker {
+ public:
+  Worker(char** argv) : stage_(argv[4]), die_after_us_(std::atoll(argv[6])) {
+    options_.id = "killed";
+    options_.rank = std::atoi(argv[2]);
+    options_.size = std::atoi(argv[3]);
+    options_.store = std::make_shared<FileStore>(argv[1]);
+    options_.timeout = absl::Milliseconds(std::atoll(argv[5]));
+    options_.cancel = &cancel_;
+  }
+
+  absl::Status Run();
+  bool to_be_killed() const { return die_after_us_ >= 0; }
+
+ private:
+  using Step = absl::Status (Worker::*)();
+
+  absl::Status Connect();
+  absl::Status Meet() { return communicator_->Barrier()->Wait(kForEver); }
+  absl::Status Small() { return AllReduce(small_.data(), kSmall); }
+  absl::Status Direct();
+  absl::Status Pieces() { return AllReduce(large_.data(), kLarge); }
+  absl::Status Messages();
+  absl::Status Allocate();
+  absl::Status AllReduce(float* data, int64_t count);
+
+  Span SpanOf(float* data, int64_t count) const {
+    Span span;
+    span.data = data;
+    span.count = count;
+    return span;
+  }
+
+  const std::string stage_;
+  const int64_t die_after_us_;
+  CancelSignal cancel_;
+  CommunicatorOptions options_;
+  Mutex mutex_;
+  bool told_to_end_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<BufferOwner> buffer_;
+  std::vector<float> small_ = std::vector<float>(kSmall);
+  std::vector<float> large_ = std::vector<float>(kLarge);
+};
+
+absl::Status Worker::Connect() {
+  auto communicator = ConnectShm(options_);
+  COXSWAIN_RETURN_IF_ERROR(communicator.status());
+  MutexLock lock(&mutex_);
+  communicator_ = *std::move(communicator);
+  if (told_to_end_) communicator_->Abort("told to end");
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Run() {
+  if (stage_ == "connect" && to_be_killed()) DieAfter(die_after_us_);
+  Terminator terminator([this] {
+    cancel_.Raise(absl::AbortedError("told to end"));
+    MutexLock lock(&mutex_);
+    told_to_end_ = true;
+    if (communicator_ != nullptr) communicator_->Abort("told to end");
+  });
+  Say("begun");
+  const std::map<std::string, Step> steps = {
+      {"connect", &Worker::Meet},      {"small", &Worker::Small},
+      {"direct", &Worker::Direct},     {"pieces", &Worker::Pieces},
+      {"messages", &Worker::Messages}, {"allocate", &Worker::Allocate}};
+  const auto step = steps.find(stage_);
+  if (step == steps.end()) return absl::NotFoundError("no such stage");
+  COXSWAIN_RETURN_IF_ERROR(Connect());
+  COXSWAIN_ASSIGN_OR_RETURN(
+      buffer_, communicator_->AllocateBuffer(kLarge, DType::kFloat32));
+  COXSWAIN_RETURN_IF_ERROR(Meet());
+  Say("all there");
+  if (stage_ != "connect" && to_be_killed()) DieAfter(die_after_us_);
+  while (true) COXSWAIN_RETURN_IF_ERROR((this->*step->second)());
+}
+
+absl::Status Worker::AllReduce(float* data, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    data[i] = static_cast<float>(options_.rank + i % 7);
+  }
+  COXSWAIN_RETURN_IF_ERROR(
+      communicator_->AllReduce(SpanOf(data, count))->Wait(kForEver));
+  const int64_t size = options_.size;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t sum = size * (size - 1) / 2 + size * (i % 7);
+    if (data[i] != static_cast<float>(sum)) {
+      return absl::DataLossError(
+          absl::StrCat("element ", i, " is ", data[i], ", not ", sum));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Direct() {
+  return AllReduce(static_cast<float*>(buffer_->span().data), kLarge);
+}
+
+absl::Status Worker::Messages() {
+  const int next = (options_.rank + 1) % options_.size;
+  const int last = (options_.rank + options_.size - 1) % options_.size;
+  const WorkPtr sent =
+      communicator_->Send(SpanOf(large_.data(), kMessage), next, 1);
+  const WorkPtr received = communicator_->Receive(
+      SpanOf(large_.data() + kMessage, kMessage), last, 1);
+  const absl::Status status = received->Wait(kForEver);
+  COXSWAIN_RETURN_IF_ERROR(sent->Wait(kForEver));
+  return status;
+}
+
+absl::Status Worker::Allocate() {
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const auto buffer,
+      communicator_->AllocateBuffer(kSmall * 10, DType::kFloat32));
+  return AllReduce(static_cast<float*>(buffer->span().data), kSmall * 10);
+}
+
+int ExitCode(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kUnavailable:
+      return 3;
+    case absl::StatusCode::kDataLoss:
+      return 4;
+    default:
+      return 5;
+  }
+}
+
+}  // namespace
+}  // namespace coxswain
+
+int main(int argc, char** argv) {
+  if (argc != 7) return 2;
+  coxswain::Worker worker(argv);
+  const absl::Status status = worker.Run();
+  coxswain::Say(status.ToString());
+  while (worker.to_be_killed()) pause();
+  return coxswain::ExitCode(status);
+}
