@@ -37,7 +37,8 @@ TEST(FileStoreTest, AMissingKeyIsAnErrorInTime) {
 
 TEST(FileStoreTest, AMissingFolderIsAnError) {
   EXPECT_THAT(FileStore("/nonexistent").Set("k", "v"),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("does the folder exist")));
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("does the folder exist")));
 }
 
 }  // namespace

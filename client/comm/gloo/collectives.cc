@@ -1,6 +1,7 @@
 #include "client/comm/gloo/collectives.h"
 
 #include <cstring>
+#include <future>
 #include <utility>
 #include <vector>
 
@@ -42,11 +43,16 @@ void WithWidth(DType dtype, const Function& function) {
   }
 }
 
-}  // namespace
+// A long all-reduce travels as several at once: while one of them waits for its
+// peer or adds up, another one keeps the connection busy.
+constexpr int64_t kLongBytes = 4 << 20;
+constexpr uint32_t kParts = 4;
+// Short enough that what has arrived is still in the cache when it is added.
+constexpr size_t kSegmentBytes = 256 << 10;
 
-void GlooAllReduce(const GlooContext& context, uint32_t tag, Span span,
+// A ring, on the calling thread.
+void RingAllReduce(const GlooContext& context, uint32_t tag, Span span,
                    ReduceOp op) {
-  if (context->size == 1) return;
   ::gloo::AllreduceOptions options(context);
   // The other algorithm sums in an order that differs between ranks.
   options.setAlgorithm(::gloo::AllreduceOptions::Algorithm::RING);
@@ -59,7 +65,33 @@ void GlooAllReduce(const GlooContext& context, uint32_t tag, Span span,
       [dtype = span.dtype, op](void* out, const void* a, const void* b,
                                size_t n) { Reduce(dtype, op, out, a, b, n); });
   options.setTag(tag);
+  options.setMaxSegmentSize(kSegmentBytes);
   ::gloo::allreduce(options);
+}
+
+}  // namespace
+
+void GlooAllReduce(const GlooContext& context, uint32_t tag, Span span,
+                   ReduceOp op) {
+  if (context->size == 1) return;
+  // Each part has a tag of its own, also where there is only one.
+  const uint32_t first_tag = tag * kParts;
+  if (span.bytes() < kLongBytes) {
+    return RingAllReduce(context, first_tag, span, op);
+  }
+  // A future waits for its thread when it goes, also past an exception.
+  std::vector<std::future<void>> others;
+  const int64_t count = span.count / kParts;
+  for (uint32_t part = 0; part + 1 < kParts; ++part) {
+    others.push_back(std::async(std::launch::async, [=, &context] {
+      RingAllReduce(context, first_tag + part, span.Slice(part * count, count),
+                    op);
+    }));
+  }
+  const int64_t done = (kParts - 1) * count;
+  RingAllReduce(context, first_tag + kParts - 1,
+                span.Slice(done, span.count - done), op);
+  for (auto& other : others) other.get();
 }
 
 void GlooBroadcast(const GlooContext& context, uint32_t tag, Span span,

@@ -17,8 +17,9 @@ namespace coxswain {
 
 using GlooContext = std::shared_ptr<::gloo::Context>;
 
-// A ring: every element is reduced on one rank and copied to the others, so
-// all have the same bits. A rank sends 2 (n - 1) / n of the span.
+// Rings: every element is reduced on one rank and copied to the others, so
+// all have the same bits. A rank sends 2 (n - 1) / n of the span. A long span
+// takes threads of its own while it lasts.
 void GlooAllReduce(const GlooContext& context, uint32_t tag, Span span,
                    ReduceOp op);
 void GlooBroadcast(const GlooContext& context, uint32_t tag, Span span,

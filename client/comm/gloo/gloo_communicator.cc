@@ -17,7 +17,7 @@
 #include "client/comm/gloo/collectives.h"
 #include "client/comm/gloo/gloo_status.h"
 #include "client/comm/gloo/rendezvous.h"
-#include "client/comm/gloo/transport.h"
+#include "client/comm/gloo/transport_control.h"
 #include "client/comm/host_span.h"
 #include "client/comm/split_link.h"
 

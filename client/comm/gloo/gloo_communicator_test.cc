@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -10,6 +11,12 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <gloo/types.h>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -70,6 +77,33 @@ CommunicatorCase GlooCase() {
 
 INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorConformance,
                          testing::Values(GlooCase()), CaseName);
+
+// Long ones travel in parts, which must neither overlap nor leave a gap, nor be
+// taken for those of the next one.
+TEST(GlooCommunicatorTest, LongAllReducesSumUpEveryElement) {
+  constexpr int kRanks = 3;
+  constexpr int64_t kCount = (5 << 20) + 7;
+  const auto group = MakeGroup(kRanks, absl::Seconds(60));
+  std::vector<std::vector<int32_t>> values(2 * kRanks);
+  std::vector<WorkPtr> works;
+  for (int i = 0; i < 2 * kRanks; ++i) {
+    for (int64_t k = 0; k < kCount; ++k) {
+      values[i].push_back(static_cast<int32_t>(k) * (i % kRanks + 1) +
+                          i / kRanks);
+    }
+    const Span span{values[i].data(), kCount, DType::kInt32, {}};
+    works.push_back(group[i % kRanks]->AllReduce(span));
+  }
+  for (const WorkPtr& work : works) ASSERT_OK(work->Wait(absl::Seconds(60)));
+  for (int i = 0; i < 2 * kRanks; ++i) {
+    int64_t wrong = 0;
+    for (int64_t k = 0; k < kCount; ++k) {
+      const int64_t sum = 6 * k + kRanks * (i / kRanks);
+      wrong += values[i][static_cast<size_t>(k)] != sum ? 1 : 0;
+    }
+    EXPECT_EQ(wrong, 0) << "values " << i;
+  }
+}
 
 TEST(GlooCommunicatorTest, AMissingRankIsNamed) {
   auto store = std::make_shared<MemoryStore>();
@@ -183,6 +217,143 @@ TEST(GlooCommunicatorTest, ALostPeerIsNamedWithoutSourceLines) {
                        AllOf(HasSubstr("rank 0 of communicator 'under-test'"),
                              HasSubstr("rank 1"), HasSubstr("127.0.0.1"),
                              Not(HasSubstr(".cc:")))));
+}
+
+Span SpanOf(std::vector<float>* data) {
+  Span span;
+  span.data = data->data();
+  span.count = static_cast<int64_t>(data->size());
+  return span;
+}
+
+// Rank 1 of two, by gloo alone, so that it can misbehave.
+class RawPeer {
+ public:
+  explicit RawPeer(std::shared_ptr<RendezvousStore> store)
+      : store_(std::move(store)),
+        context_(std::make_shared<::gloo::rendezvous::Context>(1, 2)) {
+    context_->setTimeout(std::chrono::minutes(1));
+    ::gloo::transport::tcp::attr attributes("127.0.0.1");
+    auto device = ::gloo::transport::tcp::CreateDevice(attributes);
+    context_->connectFullMesh(store_, device);
+  }
+  void Send(uint32_t tag, std::vector<float>* data) {
+    auto buffer = BufferOf(data);
+    buffer->send(0, SlotOf(tag));
+    buffer->waitSend();
+  }
+  void Receive(uint32_t tag, std::vector<float>* data) {
+    auto buffer = BufferOf(data);
+    buffer->recv(0, SlotOf(tag));
+    buffer->waitRecv();
+  }
+  // Asks for a message, and then does not read on when it comes.
+  void ReceiveAndStop(uint32_t tag, std::vector<float>* data) {
+    BufferOf(data)->recv(0, SlotOf(tag));
+  }
+  void Close() { context_->closeConnections(); }
+
+ private:
+  class Store : public ::gloo::rendezvous::Store {
+   public:
+    explicit Store(std::shared_ptr<RendezvousStore> store)
+        : store_(std::move(store)) {}
+    void set(const std::string& key, const std::vector<char>& data) override {
+      EXPECT_OK(store_->Set("gloo/under-test/" + key,
+                            absl::string_view(data.data(), data.size())));
+    }
+    std::vector<char> get(const std::string& key) override {
+      auto value = store_->Get("gloo/under-test/" + key, absl::Minutes(1));
+      EXPECT_OK(value);
+      return {value->begin(), value->end()};
+    }
+    void wait(const std::vector<std::string>& keys) override {
+      for (const std::string& key : keys) get(key);
+    }
+    void wait(const std::vector<std::string>& keys,
+              const std::chrono::milliseconds&) override {
+      wait(keys);
+    }
+
+   private:
+    const std::shared_ptr<RendezvousStore> store_;
+  };
+
+  // As the messages of a communicator have it.
+  static uint64_t SlotOf(uint32_t tag) {
+    return ::gloo::Slot::build(0x41, tag);
+  }
+  std::unique_ptr<::gloo::transport::UnboundBuffer> BufferOf(
+      std::vector<float>* data) {
+    return context_->createUnboundBuffer(data->data(),
+                                         data->size() * sizeof(float));
+  }
+
+  Store store_;
+  const std::shared_ptr<::gloo::rendezvous::Context> context_;
+};
+
+TEST(GlooCommunicatorTest, APeerThatIsLostAmidASendIsNoticed) {
+  auto store = std::make_shared<MemoryStore>();
+  std::unique_ptr<RawPeer> peer;
+  std::thread connecting([&] { peer = std::make_unique<RawPeer>(store); });
+  auto rank_0 = ConnectGloo(Options(0, 2, store, absl::Minutes(1)));
+  connecting.join();
+  ASSERT_OK(rank_0);
+  std::vector<float> small(1), other_small(1), arriving(1);
+  std::vector<float> huge(16 << 20), other_huge(16 << 20);  // past any socket
+  const WorkPtr reply = (*rank_0)->Receive(SpanOf(&arriving), 1, 7);
+  const WorkPtr sent = (*rank_0)->Send(SpanOf(&huge), 1, 5);
+  const WorkPtr told = (*rank_0)->Send(SpanOf(&small), 1, 8);
+  // It has read all of the above, and rank 0 reads in the order of the below:
+  // has the reply arrived, the huge message is on its way and stuck.
+  peer->Receive(8, &other_small);
+  peer->ReceiveAndStop(5, &other_huge);
+  peer->Send(7, &other_small);
+  ASSERT_OK(told->Wait(absl::Seconds(20)));
+  ASSERT_OK(reply->Wait(absl::Seconds(20)));
+  peer->Close();
+  EXPECT_THAT(sent->Wait(absl::Seconds(10)),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("send"), HasSubstr("with rank 1"))));
+}
+
+TEST(GlooCommunicatorTest, AnAbortAmidALongAllReduceIsSeenByThePeers) {
+  constexpr int kRounds = 20;
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::vector<float>> data(3, std::vector<float>(2 << 20));
+    const auto group = MakeGroup(3, absl::Minutes(1));
+    std::vector<WorkPtr> works;
+    for (size_t rank = 0; rank < 3; ++rank) {
+      works.push_back(group[rank]->AllReduce(SpanOf(&data[rank])));
+    }
+    const int64_t bytes = SpanOf(&data[2]).bytes();
+    while (group[2]->wire_bytes() < bytes * round / kRounds / 2) {
+      std::this_thread::yield();
+    }
+    group[2]->Abort("enough");
+    for (size_t rank = 0; rank < 2; ++rank) {
+      const absl::Status status = works[rank]->Wait(absl::Seconds(10));
+      // Well, if this thread was too slow.
+      EXPECT_TRUE(status.ok() || absl::IsUnavailable(status))
+          << "round " << round << ", rank " << rank << ": " << status;
+    }
+    (void)works[2]->Wait(absl::Seconds(10));
+  }
+}
+
+TEST(GlooCommunicatorTest, RanksThatLeaveAfterABarrierDisturbNobody) {
+  for (int round = 0; round < 30; ++round) {
+    auto group = MakeGroup(4, absl::Minutes(1));
+    std::vector<std::thread> threads;
+    for (auto& communicator : group) {
+      threads.emplace_back([&communicator] {
+        EXPECT_OK(communicator->Barrier()->Wait(absl::Seconds(20)));
+        communicator.reset();
+      });
+    }
+    for (auto& thread : threads) thread.join();
+  }
 }
 
 }  // namespace

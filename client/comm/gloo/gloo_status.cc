@@ -9,7 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/comm/gloo/transport.h"
+#include "client/comm/gloo/transport_control.h"
 
 namespace coxswain {
 namespace {

@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "client/comm/gloo/gloo_status.h"
+#include "client/comm/gloo/transport.h"
 
 namespace coxswain {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/comm/communicator.h"
-#include "client/comm/gloo/transport.h"
+#include "client/comm/gloo/transport_control.h"
 
 namespace coxswain {
 

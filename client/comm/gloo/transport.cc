@@ -1,16 +1,22 @@
 #include "client/comm/gloo/transport.h"
 
+#include <chrono>
+#include <mutex>
 #include <utility>
 #include <vector>
 
-#include <gloo/common/error.h>
-#include <gloo/common/logging.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include "absl/algorithm/container.h"
+#include "client/comm/gloo/peer_watch.h"
 
 namespace coxswain {
 namespace {
 
 namespace transport = ::gloo::transport;
 
+// Throws only WaitInterrupted and PeerFailure.
 class WatchedBuffer : public transport::UnboundBuffer {
  public:
   WatchedBuffer(std::unique_ptr<transport::UnboundBuffer> buffer,
@@ -23,61 +29,102 @@ class WatchedBuffer : public transport::UnboundBuffer {
   ~WatchedBuffer() override { control_->Unregister(buffer_.get()); }
 
   bool waitRecv(int* rank, std::chrono::milliseconds timeout) override {
-    return Await(source_, [&] { return buffer_->waitRecv(rank, timeout); });
+    return Await(&receives_, timeout, [&](std::chrono::milliseconds bound) {
+      return buffer_->waitRecv(rank, bound);
+    });
   }
   bool waitSend(int* rank, std::chrono::milliseconds timeout) override {
-    return Await(target_, [&] { return buffer_->waitSend(rank, timeout); });
+    return Await(&sends_, timeout, [&](std::chrono::milliseconds bound) {
+      return buffer_->waitSend(rank, bound);
+    });
   }
   void abortWaitRecv() override { buffer_->abortWaitRecv(); }
   void abortWaitSend() override { buffer_->abortWaitSend(); }
 
   void send(int target, uint64_t slot, size_t offset, size_t bytes) override {
-    target_ = target;
     if (bytes == kUnspecifiedByteCount) bytes = size - offset;
-    Guard(target, [&] { buffer_->send(target, slot, offset, bytes); });
+    Post(&sends_, {target},
+         [&] { buffer_->send(target, slot, offset, bytes); });
     control_->CountSent(static_cast<int64_t>(bytes));
   }
   void recv(int source, uint64_t slot, size_t offset, size_t bytes) override {
-    source_ = source;
-    Guard(source, [&] { buffer_->recv(source, slot, offset, bytes); });
+    Post(&receives_, {source},
+         [&] { buffer_->recv(source, slot, offset, bytes); });
   }
   void recv(std::vector<int> sources, uint64_t slot, size_t offset,
             size_t bytes) override {
-    source_ = sources.size() == 1 ? sources[0] : kAnyPeer;
-    Guard(source_, [&] { buffer_->recv(sources, slot, offset, bytes); });
+    Post(&receives_, sources,
+         [&] { buffer_->recv(sources, slot, offset, bytes); });
   }
 
  private:
-  static constexpr int kAnyPeer = -1;
+  static constexpr int kSomePeer = -1;
+
+  // The operations of one direction whose ends have not been waited for.
+  struct Posted {
+    std::vector<int> peers;  // theirs, and maybe of some that have ended
+    int count = 0;
+  };
 
   template <typename Function>
-  void Guard(int peer, const Function& function) {
-    if (control_->interrupted()) throw WaitInterrupted();
-    try {
-      function();
-    } catch (const ::gloo::Exception& error) {
-      if (control_->interrupted()) throw WaitInterrupted();
-      throw PeerFailure(peer, error.what());
-    } catch (const ::gloo::EnforceNotMet& error) {
-      if (control_->interrupted()) throw WaitInterrupted();
-      throw PeerFailure(peer, error.what());
+  void Post(Posted* posted, const std::vector<int>& peers,
+            const Function& function) {
+    control_->ThrowIfEnded();
+    Guard(peers, function);
+    for (const int peer : peers) {
+      if (absl::c_linear_search(posted->peers, peer)) continue;
+      posted->peers.push_back(peer);
     }
+    ++posted->count;
   }
 
-  // An interruption between the look at the flag and the wait is not lost:
-  // the inner buffer remembers it for its next wait.
-  template <typename Function>
-  bool Await(int peer, const Function& wait) {
+  // A disturbance between the look at the control and the wait is not lost:
+  // the inner buffer remembers it for its next wait, which returns false.
+  template <typename Wait>
+  bool Await(Posted* posted, std::chrono::milliseconds timeout,
+             const Wait& wait) {
     bool ended = false;
-    Guard(peer, [&] { ended = wait(); });
-    if (!ended) throw WaitInterrupted();
+    while (!ended) {
+      control_->ThrowIfEnded();
+      if (const auto loss = control_->LossAmong(posted->peers)) {
+        ended = Settle(*loss, wait);
+      } else {
+        Guard(posted->peers, [&] { ended = wait(timeout); });
+      }
+    }
+    if (--posted->count == 0) posted->peers.clear();
     return true;
+  }
+
+  // A wait for a peer that is lost. What has ended well before that has ended
+  // well. If nothing has, the wait's time is up at once, for which gloo closes
+  // all connections; they are of no further use.
+  template <typename Wait>
+  bool Settle(const PeerFailure& loss, const Wait& wait) {
+    MutexLock lock(control_->settling());
+    control_->ThrowIfEnded();
+    bool ended = false;
+    if (ErrorOf([&] { ended = wait(std::chrono::milliseconds(0)); })) {
+      control_->Fail(loss);
+      control_->ThrowIfEnded();
+    }
+    return ended;
+  }
+
+  template <typename Function>
+  void Guard(const std::vector<int>& peers, const Function& function) {
+    const auto error = ErrorOf(function);
+    if (!error.has_value()) return;
+    MutexLock lock(control_->settling());
+    control_->Fail(
+        PeerFailure(peers.size() == 1 ? peers[0] : kSomePeer, *error));
+    control_->ThrowIfEnded();
   }
 
   const std::unique_ptr<transport::UnboundBuffer> buffer_;
   const std::shared_ptr<TransportControl> control_;
-  int source_ = kAnyPeer;
-  int target_ = kAnyPeer;
+  Posted sends_;
+  Posted receives_;
 };
 
 class WatchedContext : public transport::Context {
@@ -87,6 +134,8 @@ class WatchedContext : public transport::Context {
       : Context(context->rank, context->size),
         context_(std::move(context)),
         control_(std::move(control)) {}
+  // Nobody waits any more; but the watch does.
+  ~WatchedContext() override { control_->Interrupt(); }
 
   std::unique_ptr<transport::Pair>& getPair(int peer) override {
     return context_->getPair(peer);
@@ -98,6 +147,10 @@ class WatchedContext : public transport::Context {
   }
   std::unique_ptr<transport::UnboundBuffer> createUnboundBuffer(
       void* data, size_t bytes) override {
+    // The first buffer is made after connecting and before any message.
+    std::call_once(watching_, [this] {
+      watch_ = std::make_unique<PeerWatch>(context_.get(), control_);
+    });
     return std::make_unique<WatchedBuffer>(
         context_->createUnboundBuffer(data, bytes), control_);
   }
@@ -105,6 +158,8 @@ class WatchedContext : public transport::Context {
  private:
   const std::shared_ptr<transport::Context> context_;
   const std::shared_ptr<TransportControl> control_;
+  std::once_flag watching_;
+  std::unique_ptr<PeerWatch> watch_;  // goes first
 };
 
 class WatchedDevice : public transport::Device {
@@ -133,25 +188,6 @@ class WatchedDevice : public transport::Device {
 };
 
 }  // namespace
-
-void TransportControl::Interrupt() {
-  MutexLock lock(&mutex_);
-  interrupted_.store(true);
-  for (auto* buffer : buffers_) {
-    buffer->abortWaitRecv();
-    buffer->abortWaitSend();
-  }
-}
-
-void TransportControl::Register(transport::UnboundBuffer* buffer) {
-  MutexLock lock(&mutex_);
-  buffers_.insert(buffer);
-}
-
-void TransportControl::Unregister(transport::UnboundBuffer* buffer) {
-  MutexLock lock(&mutex_);
-  buffers_.erase(buffer);
-}
 
 std::shared_ptr<transport::Device> WatchDevice(
     std::shared_ptr<transport::Device> device,

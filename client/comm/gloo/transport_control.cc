@@ -1,0 +1,74 @@
+#include "client/comm/gloo/transport_control.h"
+
+namespace coxswain {
+
+std::string MessageOf(const std::exception& error) { return error.what(); }
+
+void TransportControl::Interrupt() {
+  MutexLock lock(&mutex_);
+  interrupted_ = true;
+  InterruptWaits();
+}
+
+void TransportControl::Fail(const PeerFailure& failure) {
+  MutexLock lock(&mutex_);
+  if (failure_.has_value()) return;
+  failure_.emplace(failure);
+  InterruptWaits();
+}
+
+void TransportControl::Lose(const PeerFailure& loss) {
+  MutexLock lock(&mutex_);
+  losses_.emplace(loss.peer(), loss);
+  InterruptWaits();
+}
+
+void TransportControl::InterruptWaits() {
+  disturbed_.store(true);
+  for (auto* buffer : buffers_) InterruptWait(buffer);
+  ended_.NotifyAll();
+}
+
+void TransportControl::InterruptWait(::gloo::transport::UnboundBuffer* buffer) {
+  buffer->abortWaitRecv();
+  buffer->abortWaitSend();
+}
+
+void TransportControl::ThrowIfEnded() const {
+  if (!disturbed_.load()) return;
+  MutexLock lock(&mutex_);
+  if (interrupted_) throw WaitInterrupted();
+  if (failure_.has_value()) throw PeerFailure(*failure_);
+}
+
+bool TransportControl::AwaitEnd(absl::Duration duration) {
+  MutexLock lock(&mutex_);
+  return ended_.WaitFor(&mutex_, duration,
+                        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                          return interrupted_ || failure_.has_value();
+                        });
+}
+
+std::optional<PeerFailure> TransportControl::LossAmong(
+    const std::vector<int>& peers) const {
+  if (!disturbed_.load()) return std::nullopt;
+  MutexLock lock(&mutex_);
+  for (const int peer : peers) {
+    const auto found = losses_.find(peer);
+    if (found != losses_.end()) return found->second;
+  }
+  return std::nullopt;
+}
+
+void TransportControl::Register(::gloo::transport::UnboundBuffer* buffer) {
+  MutexLock lock(&mutex_);
+  buffers_.insert(buffer);
+  if (disturbed_.load()) InterruptWait(buffer);
+}
+
+void TransportControl::Unregister(::gloo::transport::UnboundBuffer* buffer) {
+  MutexLock lock(&mutex_);
+  buffers_.erase(buffer);
+}
+
+}  // namespace coxswain
