@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/comm/gated/gated_communicator.h"
 #include "client/comm/loopback/loopback_communicator.h"
@@ -268,6 +269,9 @@ Momentum() {
 }
 
 std::shared_ptr<::torch::nn::SequentialImpl> Perceptron() {
+  // Ranks are threads here, and share libtorch's generator.
+  static Mutex generator;
+  const MutexLock lock(&generator);
   ::torch::manual_seed(3);
   return std::make_shared<::torch::nn::SequentialImpl>(
       ::torch::nn::Linear(8, 16), ::torch::nn::Tanh(),

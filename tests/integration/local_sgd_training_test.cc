@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/torch/distributed_data_parallel.h"
@@ -33,6 +34,9 @@ constexpr double kLearningRate = 0.01;
 
 struct Net : nn::Module {
   Net() {
+    // Ranks are threads here, and share libtorch's generator.
+    static Mutex generator;
+    const MutexLock lock(&generator);
     ::torch::manual_seed(7);
     hidden = register_module("hidden", nn::Linear(20, 16));
     out = register_module("out", nn::Linear(16, 4));

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/comm/memory_store.h"
 #include "client/comm/registry.h"
@@ -32,6 +33,9 @@ constexpr double kLearningRate = 0.01;
 
 struct Net : nn::Module {
   Net() {
+    // Ranks are threads here, and share libtorch's generator.
+    static Mutex generator;
+    const MutexLock lock(&generator);
     ::torch::manual_seed(7);
     conv = register_module("conv", nn::Conv2d(1, 8, 3));
     hidden = register_module("hidden", nn::Linear(8 * 5 * 5, 32));
