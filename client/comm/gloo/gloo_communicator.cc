@@ -1,6 +1,5 @@
 #include "client/comm/gloo/gloo_communicator.h"
 
-#include <algorithm>
 #include <atomic>
 #include <map>
 #include <string>
@@ -9,15 +8,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/cancel_signal.h"
-#include "base/random.h"
 #include "base/status_macros.h"
 #include "client/comm/executor.h"
 #include "client/comm/gloo/collectives.h"
 #include "client/comm/gloo/gloo_status.h"
 #include "client/comm/gloo/rendezvous.h"
 #include "client/comm/gloo/transport_control.h"
+#include "client/comm/group_options.h"
 #include "client/comm/host_span.h"
 #include "client/comm/split_link.h"
 
@@ -44,15 +42,6 @@ class Closer {
   const GlooContext context_;
   std::thread thread_;
 };
-
-// The list of ranks in the id of a communicator split off: a hash where the
-// list is long, as the keys of the store have a limit.
-std::string NameOf(const std::vector<int>& ranks) {
-  constexpr size_t kLong = 64;
-  std::string text = absl::StrJoin(ranks, ",");
-  if (text.size() <= kLong) return text;
-  return absl::StrCat(ranks.size(), "-ranks-", absl::Hex(StableHash(text)));
-}
 
 class GlooCommunicator : public Communicator {
  public:
@@ -122,12 +111,8 @@ class GlooCommunicator : public Communicator {
   absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
       const std::vector<int>& ranks) override {
     if (absl::Status why = ended_->status(); !why.ok()) return why;
-    CommunicatorOptions options = options_;
-    const auto self = std::find(ranks.begin(), ranks.end(), rank());
-    options.rank = static_cast<int>(self - ranks.begin());
-    options.size = static_cast<int>(ranks.size());
-    options.id =
-        absl::StrCat(options_.id, "/", NameOf(ranks), "#", splits_[ranks]++);
+    CommunicatorOptions options =
+        SplitOptions(options_, ranks, splits_[ranks]++);
     options.cancel = ended_.get();
     auto control = std::make_shared<TransportControl>(control_);
     COXSWAIN_ASSIGN_OR_RETURN(GlooContext context,

@@ -24,6 +24,7 @@
 #include "base/status_matchers.h"
 #include "client/comm/memory_store.h"
 #include "tests/conformance/communicator_conformance.h"
+#include "tests/conformance/connected_group.h"
 
 // Gloo does not free what it resolved when it then cannot bind to it. Read by
 // LeakSanitizer where that is on.
@@ -38,33 +39,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-CommunicatorOptions Options(int rank, int size,
-                            std::shared_ptr<RendezvousStore> store,
-                            absl::Duration timeout) {
-  CommunicatorOptions options;
-  options.id = "under-test";
-  options.rank = rank;
-  options.size = size;
-  options.store = std::move(store);
-  options.timeout = timeout;
-  return options;
-}
-
-// Connects all ranks at once, each on a thread, as it blocks.
 std::vector<std::unique_ptr<Communicator>> MakeGroup(int size,
                                                      absl::Duration timeout) {
-  auto store = std::make_shared<MemoryStore>();
-  std::vector<std::unique_ptr<Communicator>> group(size);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto connected = ConnectGloo(Options(rank, size, store, timeout));
-      EXPECT_OK(connected);
-      if (connected.ok()) group[rank] = std::move(connected).value();
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  return group;
+  return ConnectGroup(size, timeout, ConnectGloo);
 }
 
 CommunicatorCase GlooCase() {
@@ -108,7 +85,7 @@ TEST(GlooCommunicatorTest, LongAllReducesSumUpEveryElement) {
 TEST(GlooCommunicatorTest, AMissingRankIsNamed) {
   auto store = std::make_shared<MemoryStore>();
   EXPECT_THAT(
-      ConnectGloo(Options(0, 3, store, absl::Milliseconds(200))),
+      ConnectGloo(TestGroupOptions(0, 3, store, absl::Milliseconds(200))),
       StatusIs(absl::StatusCode::kDeadlineExceeded,
                AllOf(HasSubstr("rank 0 of 3 of communicator 'under-test'"),
                      HasSubstr("missing: rank 1, rank 2"))));
@@ -116,7 +93,7 @@ TEST(GlooCommunicatorTest, AMissingRankIsNamed) {
 
 TEST(GlooCommunicatorTest, AnAddressThatIsNotOursIsAnError) {
   CommunicatorOptions options =
-      Options(0, 2, std::make_shared<MemoryStore>(), absl::Seconds(5));
+      TestGroupOptions(0, 2, std::make_shared<MemoryStore>(), absl::Seconds(5));
   options.address = "198.51.100.7";
   const auto connected = ConnectGloo(options);
   EXPECT_FALSE(connected.ok());
@@ -126,12 +103,12 @@ TEST(GlooCommunicatorTest, AnAddressThatIsNotOursIsAnError) {
 
 TEST(GlooCommunicatorTest, OptionsThatMakeNoSenseAreRefused) {
   auto store = std::make_shared<MemoryStore>();
-  EXPECT_THAT(ConnectGloo(Options(2, 2, store, absl::Seconds(1))),
+  EXPECT_THAT(ConnectGloo(TestGroupOptions(2, 2, store, absl::Seconds(1))),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank")));
-  EXPECT_THAT(ConnectGloo(Options(0, 2, nullptr, absl::Seconds(1))),
+  EXPECT_THAT(ConnectGloo(TestGroupOptions(0, 2, nullptr, absl::Seconds(1))),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("store")));
   EXPECT_THAT(
-      ConnectGloo(Options(0, 2, store, absl::ZeroDuration())),
+      ConnectGloo(TestGroupOptions(0, 2, store, absl::ZeroDuration())),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("timeout")));
 }
 
@@ -147,8 +124,8 @@ class BrokenStore : public RendezvousStore {
 };
 
 TEST(GlooCommunicatorTest, ErrorsOfTheStoreComeThrough) {
-  EXPECT_THAT(ConnectGloo(Options(0, 2, std::make_shared<BrokenStore>(),
-                                  absl::Seconds(5))),
+  EXPECT_THAT(ConnectGloo(TestGroupOptions(
+                  0, 2, std::make_shared<BrokenStore>(), absl::Seconds(5))),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("the coordinator is lost")));
 }
@@ -181,7 +158,7 @@ TEST(GlooCommunicatorTest, ARaisedSignalEndsConnectingToADeadPeer) {
   store->on_get = [cancel] {
     cancel->Raise(absl::AbortedError("rank 1 was lost"));
   };
-  CommunicatorOptions options = Options(0, 2, store, absl::Minutes(5));
+  CommunicatorOptions options = TestGroupOptions(0, 2, store, absl::Minutes(5));
   options.cancel = cancel.get();
   EXPECT_THAT(ConnectGloo(options), StatusIs(absl::StatusCode::kAborted,
                                              HasSubstr("rank 1 was lost")));
@@ -190,7 +167,7 @@ TEST(GlooCommunicatorTest, ARaisedSignalEndsConnectingToADeadPeer) {
 TEST(GlooCommunicatorTest, ADeadPeerIsNotWaitedForLongerThanTheTimeout) {
   auto store = std::make_shared<DeadPeerStore>();
   EXPECT_THAT(
-      ConnectGloo(Options(0, 2, store, absl::Seconds(1))),
+      ConnectGloo(TestGroupOptions(0, 2, store, absl::Seconds(1))),
       StatusIs(absl::StatusCode::kDeadlineExceeded,
                AllOf(HasSubstr("rank 0 of 2 of communicator 'under-test'"),
                      HasSubstr("not all ranks have connected within 1s"))));
@@ -297,7 +274,7 @@ TEST(GlooCommunicatorTest, APeerThatIsLostAmidASendIsNoticed) {
   auto store = std::make_shared<MemoryStore>();
   std::unique_ptr<RawPeer> peer;
   std::thread connecting([&] { peer = std::make_unique<RawPeer>(store); });
-  auto rank_0 = ConnectGloo(Options(0, 2, store, absl::Minutes(1)));
+  auto rank_0 = ConnectGloo(TestGroupOptions(0, 2, store, absl::Minutes(1)));
   connecting.join();
   ASSERT_OK(rank_0);
   std::vector<float> small(1), other_small(1), arriving(1);

@@ -18,6 +18,7 @@
 #include "base/status_macros.h"
 #include "client/comm/gloo/gloo_status.h"
 #include "client/comm/gloo/transport.h"
+#include "client/comm/group_options.h"
 
 namespace coxswain {
 namespace {
@@ -80,25 +81,6 @@ class PrefixedStore : public ::gloo::rendezvous::Store {
   const std::chrono::steady_clock::time_point deadline_;
 };
 
-absl::Status CheckOptions(const CommunicatorOptions& options) {
-  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("communicator '", options.id, "': rank ", options.rank,
-                     " is not a rank of a group of ", options.size));
-  }
-  if (options.timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "communicator '", options.id, "': the timeout ",
-        absl::FormatDuration(options.timeout), " must be greater than zero"));
-  }
-  if (options.store == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("communicator '", options.id,
-                     "': the gloo back end needs a rendezvous store"));
-  }
-  return absl::OkStatus();
-}
-
 using ContextPtr = std::shared_ptr<::gloo::Context>;
 
 // Our message about a store that waited in vain names who is missing, and
@@ -152,7 +134,7 @@ void Await(Attempt* attempt, absl::Duration timeout)
 absl::StatusOr<ContextPtr> ConnectFullMesh(
     const CommunicatorOptions& options,
     std::shared_ptr<TransportControl> control) {
-  COXSWAIN_RETURN_IF_ERROR(CheckOptions(options));
+  COXSWAIN_RETURN_IF_ERROR(CheckGroupOptions(options, "gloo"));
   auto attempt = std::make_shared<Attempt>();
   std::thread([attempt, options, control = std::move(control)] {
     auto result = ConnectBlocking(options, control);

@@ -1,6 +1,5 @@
 #include "client/comm/shm/shm_communicator.h"
 
-#include <algorithm>
 #include <cstring>
 #include <map>
 #include <string>
@@ -8,12 +7,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/cancel_signal.h"
 #include "base/mutex.h"
-#include "base/random.h"
 #include "base/status_macros.h"
 #include "client/comm/executor.h"
+#include "client/comm/group_options.h"
 #include "client/comm/host_span.h"
 #include "client/comm/shm/arena.h"
 #include "client/comm/shm/byte_counter.h"
@@ -45,13 +43,6 @@ class Loss {
   mutable Mutex mutex_;
   absl::Status why_ ABSL_GUARDED_BY(mutex_);
 };
-
-std::string NameOf(const std::vector<int>& ranks) {
-  constexpr size_t kLong = 64;
-  std::string text = absl::StrJoin(ranks, ",");
-  if (text.size() <= kLong) return text;
-  return absl::StrCat(ranks.size(), "-ranks-", absl::Hex(StableHash(text)));
-}
 
 class ShmCommunicator : public Communicator {
  public:
@@ -340,12 +331,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ShmCommunicator::DoSplit(
     const std::vector<int>& ranks) {
   if (absl::Status why = ended_->status(); !why.ok()) return why;
   if (absl::Status lost = loss_.status(); !lost.ok()) return lost;
-  CommunicatorOptions options = options_;
-  const auto self = std::find(ranks.begin(), ranks.end(), rank());
-  options.rank = static_cast<int>(self - ranks.begin());
-  options.size = static_cast<int>(ranks.size());
-  options.id =
-      absl::StrCat(options_.id, "/", NameOf(ranks), "#", splits_[ranks]++);
+  CommunicatorOptions options = SplitOptions(options_, ranks, splits_[ranks]++);
   options.cancel = &useless_;
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Peers> peers,
                             Peers::Connect(options));
@@ -359,30 +345,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> ShmCommunicator::DoSplit(
   return child;
 }
 
-absl::Status CheckOptions(const CommunicatorOptions& options) {
-  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("communicator '", options.id, "': rank ", options.rank,
-                     " is not a rank of a group of ", options.size));
-  }
-  if (options.timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "communicator '", options.id, "': the timeout ",
-        absl::FormatDuration(options.timeout), " must be greater than zero"));
-  }
-  if (options.store == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("communicator '", options.id,
-                     "': the shm back end needs a rendezvous store"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectShm(
     const CommunicatorOptions& options) {
-  COXSWAIN_RETURN_IF_ERROR(CheckOptions(options));
+  COXSWAIN_RETURN_IF_ERROR(CheckGroupOptions(options, "shm"));
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Peers> peers,
                             Peers::Connect(options));
   auto communicator =

@@ -14,6 +14,7 @@
 #include "base/status_matchers.h"
 #include "client/comm/memory_store.h"
 #include "tests/conformance/communicator_conformance.h"
+#include "tests/conformance/connected_group.h"
 
 namespace coxswain {
 namespace {
@@ -21,35 +22,9 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-CommunicatorOptions Options(int rank, int size,
-                            std::shared_ptr<RendezvousStore> store,
-                            absl::Duration timeout) {
-  CommunicatorOptions options;
-  options.id = "under-test";
-  options.rank = rank;
-  options.size = size;
-  options.store = std::move(store);
-  options.timeout = timeout;
-  return options;
-}
-
-// Connects all ranks at once, each on a thread, as it blocks.
 std::vector<std::unique_ptr<Communicator>> MakeGroup(int size,
                                                      absl::Duration timeout) {
-  auto store = std::make_shared<MemoryStore>();
-  std::vector<std::unique_ptr<Communicator>> group(static_cast<size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto connected = ConnectShm(Options(rank, size, store, timeout));
-      EXPECT_OK(connected);
-      if (connected.ok()) {
-        group[static_cast<size_t>(rank)] = std::move(connected).value();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  return group;
+  return ConnectGroup(size, timeout, ConnectShm);
 }
 
 CommunicatorCase ShmCase() {
@@ -66,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorConformance,
 TEST(ShmCommunicatorTest, AMissingRankIsNamed) {
   auto store = std::make_shared<MemoryStore>();
   EXPECT_THAT(
-      ConnectShm(Options(0, 3, store, absl::Milliseconds(200))),
+      ConnectShm(TestGroupOptions(0, 3, store, absl::Milliseconds(200))),
       StatusIs(absl::StatusCode::kDeadlineExceeded,
                AllOf(HasSubstr("rank 0 of 3 of communicator 'under-test'"),
                      HasSubstr("missing: rank 1, rank 2"))));

@@ -6,11 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "client/comm/gloo/gloo_communicator.h"
-#include "client/comm/memory_store.h"
 #include "client/comm/shm/shm_communicator.h"
 #include "tests/conformance/communicator_conformance.h"
+#include "tests/conformance/connected_group.h"
 
 namespace coxswain {
 namespace {
@@ -24,52 +25,33 @@ Hosts HostsOf(int size) {
   return Hosts(host_of);
 }
 
-CommunicatorOptions Part(const std::string& id, int rank, int size,
-                         const std::shared_ptr<RendezvousStore>& store,
-                         absl::Duration timeout) {
-  CommunicatorOptions options;
-  options.id = id;
-  options.rank = rank;
-  options.size = size;
-  options.store = store;
-  options.timeout = timeout;
-  return options;
+CommunicatorOptions Part(CommunicatorOptions group, const std::string& id,
+                         int rank, size_t size) {
+  group.id = id;
+  group.rank = rank;
+  group.size = static_cast<int>(size);
+  return group;
 }
 
-std::unique_ptr<Communicator> MakeRank(
-    int rank, int size, const std::shared_ptr<RendezvousStore>& store,
-    absl::Duration timeout) {
-  TwoLevelParts parts = {nullptr, nullptr, nullptr, HostsOf(size)};
-  const int host = parts.hosts.host_of(rank);
-  const int place = parts.hosts.local_rank(rank);
-  auto local = ConnectShm(Part("host-" + std::to_string(host), place,
-                               static_cast<int>(parts.hosts.ranks(host).size()),
-                               store, timeout));
-  auto across = ConnectGloo(Part("place-" + std::to_string(place), host,
-                                 parts.hosts.count(), store, timeout));
-  auto flat = ConnectGloo(Part("flat", rank, size, store, timeout));
-  EXPECT_OK(local);
-  EXPECT_OK(across);
-  EXPECT_OK(flat);
-  if (!local.ok() || !across.ok() || !flat.ok()) return nullptr;
-  parts.local = *std::move(local);
-  parts.across = *std::move(across);
-  parts.flat = *std::move(flat);
-  return MakeTwoLevel(std::move(parts), timeout);
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectTwoLevel(
+    const CommunicatorOptions& group) {
+  TwoLevelParts parts = {nullptr, nullptr, nullptr, HostsOf(group.size)};
+  const int host = parts.hosts.host_of(group.rank);
+  const int place = parts.hosts.local_rank(group.rank);
+  COXSWAIN_ASSIGN_OR_RETURN(
+      parts.local, ConnectShm(Part(group, "host-" + std::to_string(host), place,
+                                   parts.hosts.ranks(host).size())));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      parts.across,
+      ConnectGloo(Part(group, "place-" + std::to_string(place), host,
+                       static_cast<size_t>(parts.hosts.count()))));
+  COXSWAIN_ASSIGN_OR_RETURN(parts.flat, ConnectGloo(group));
+  return MakeTwoLevel(std::move(parts), group.timeout);
 }
 
 std::vector<std::unique_ptr<Communicator>> MakeGroup(int size,
                                                      absl::Duration timeout) {
-  auto store = std::make_shared<MemoryStore>();
-  std::vector<std::unique_ptr<Communicator>> group(static_cast<size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      group[static_cast<size_t>(rank)] = MakeRank(rank, size, store, timeout);
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  return group;
+  return ConnectGroup(size, timeout, ConnectTwoLevel);
 }
 
 CommunicatorCase TwoLevelCase() {
