@@ -28,11 +28,17 @@ void Relax() {
 #endif
 }
 
-int Cores() {
+// The processors that this process may run on, a bit for each.
+void TellProcessors(std::atomic<uint64_t>* words) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return CPU_COUNT(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return;
+  static_assert(CPU_SETSIZE == 64 * Phases::kProcessorWords);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) {
+      words[cpu / 64].fetch_or(uint64_t{1} << (cpu % 64));
+    }
+  }
 }
 
 // The words are shared between processes: no private futexes.
@@ -56,11 +62,22 @@ void Ring(std::atomic<uint32_t>& bell) {
 }  // namespace
 
 Phases::Phases(char* lines, int64_t stride, int rank, int size)
-    : lines_(lines),
-      stride_(stride),
-      rank_(rank),
-      size_(size),
-      spin_(size <= Cores() ? kSpin : absl::ZeroDuration()) {}
+    : lines_(lines), stride_(stride), rank_(rank), size_(size) {
+  TellProcessors(line(rank).processors);
+}
+
+void Phases::DecideOnSpinning() {
+  int processors = 0;
+  for (int word = 0; word < kProcessorWords; ++word) {
+    uint64_t together = 0;
+    for (int peer = 0; peer < size_; ++peer) {
+      together |= line(peer).processors[word].load(std::memory_order_relaxed);
+    }
+    processors += __builtin_popcountll(together);
+  }
+  if (size_ <= processors) spin_ = kSpin;
+  decided_ = true;
+}
 
 Phases::Line& Phases::line(int rank) const {
   return *reinterpret_cast<Line*>(lines_ + rank * stride_);
@@ -89,7 +106,9 @@ bool Phases::Met() const { return Missing() < 0; }
 
 Phases::Outcome Phases::Await(absl::Time deadline) {
   if (Met() || Spin(deadline)) return Outcome::kMet;
-  return Sleep(deadline);
+  const Outcome outcome = Sleep(deadline);
+  if (outcome == Outcome::kMet && !decided_) DecideOnSpinning();
+  return outcome;
 }
 
 bool Phases::Spin(absl::Time deadline) const {

@@ -12,8 +12,9 @@ namespace coxswain {
 // a sequence of phases; what it wrote before it arrives at the end of one, the
 // others see once they have met it there.
 //
-// Waiting: a short spin, for peers that are about to arrive on cores of their
-// own, then sleep on a futex. Who sleeps says so, and whoever arrives rings the
+// Waiting: a short spin, for peers that are about to arrive on processors of
+// their own (none where the ranks together may run on fewer than they are),
+// then sleep on a futex. Who sleeps says so, and whoever arrives rings the
 // bells of those who do; both first write their own word and then read the
 // other's, in a total order, so that at least one of them sees the other and no
 // bell is missed. tests/model has the protocol as a model that is checked
@@ -23,11 +24,15 @@ namespace coxswain {
 // any thread.
 class Phases {
  public:
+  static constexpr int kProcessorWords = 16;
   // A rank's words, zero at first, in cache lines of their own.
   struct Line {
     alignas(64) std::atomic<uint32_t> arrived;  // phases ended; wraps around
     alignas(64) std::atomic<uint32_t> bell;     // the futex
     std::atomic<uint32_t> sleeping;
+    // On which processors the rank may run, a bit for each; before it arrives
+    // anywhere.
+    alignas(64) std::atomic<uint64_t> processors[kProcessorWords];
   };
   static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
@@ -51,13 +56,16 @@ class Phases {
   Line& line(int rank) const;
   bool Met() const;
   bool Spin(absl::Time deadline) const;
+  void DecideOnSpinning();
   Outcome Sleep(absl::Time deadline);
 
   char* const lines_;
   const int64_t stride_;
   const int rank_;
   const int size_;
-  const absl::Duration spin_;
+  // How long to spin; decided when all ranks have met once.
+  absl::Duration spin_;
+  bool decided_ = false;
   uint32_t phase_ = 0;
   std::atomic<bool> stopped_{false};
 };
