@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "client/comm/tensor.h"
+#include "client/comm/wait_holding.h"
 #include "client/comm/work.h"
 
 namespace coxswain {
@@ -174,10 +175,8 @@ absl::Status Comparison::Run(int64_t count, DType dtype, const Start& start,
   COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<BufferOwner> memory,
                             communicator_->AllocateBuffer(count, dtype));
   fill(memory->span().data);
-  const WorkPtr work = start(memory->span());
-  // What has not ended in time still uses the memory.
-  work->OnDone([memory](const absl::Status&) {});
-  COXSWAIN_RETURN_IF_ERROR(work->Wait(timeout_));
+  COXSWAIN_RETURN_IF_ERROR(
+      WaitHolding(start(memory->span()), memory, timeout_));
   read(memory->span().data);
   return absl::OkStatus();
 }

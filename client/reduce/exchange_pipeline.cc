@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/status_prefix.h"
 
 namespace coxswain {
 
@@ -105,14 +105,9 @@ BucketTiming& ExchangePipeline::Timing(const Flight& flight) {
 
 absl::Status ExchangePipeline::InBucket(const Bucket& bucket,
                                         const absl::Status& status) const {
-  if (status.ok()) return status;
-  absl::Status result(status.code(),
-                      absl::StrCat("bucket ", bucket.index, " of ",
-                                   buckets_.size(), ": ", status.message()));
-  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
-    result.SetPayload(type, payload);
-  });
-  return result;
+  return WithPrefix(
+      absl::StrCat("bucket ", bucket.index, " of ", buckets_.size(), ": "),
+      status);
 }
 
 }  // namespace coxswain

@@ -7,19 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/comm/wait_holding.h"
 
 namespace coxswain {
 namespace {
 
 // What a rank offers in place of a size when it has failed.
 constexpr int64_t kFailed = -1;
-
-// The memory outlives the collective even if the wait gives up.
-absl::Status Await(const WorkPtr& work, std::shared_ptr<const void> memory,
-                   absl::Duration timeout) {
-  work->OnDone([memory = std::move(memory)](const absl::Status&) {});
-  return work->Wait(timeout);
-}
 
 absl::StatusOr<std::vector<int64_t>> GatherSizes(int64_t own,
                                                  Communicator& communicator,
@@ -31,7 +25,8 @@ absl::StatusOr<std::vector<int64_t>> GatherSizes(int64_t own,
   span.data = sizes->data();
   span.count = communicator.size();
   span.dtype = DType::kInt64;
-  COXSWAIN_RETURN_IF_ERROR(Await(communicator.AllReduce(span), sizes, timeout));
+  COXSWAIN_RETURN_IF_ERROR(
+      WaitHolding(communicator.AllReduce(span), sizes, timeout));
   return *sizes;
 }
 
@@ -59,7 +54,7 @@ absl::StatusOr<HookState> ReceiveShard(int rank, std::string bytes,
   span.count = static_cast<int64_t>(memory->size());
   span.dtype = DType::kUInt8;
   COXSWAIN_RETURN_IF_ERROR(
-      Await(communicator.Broadcast(span, rank), memory, timeout));
+      WaitHolding(communicator.Broadcast(span, rank), memory, timeout));
   return ParseHookState(*memory);
 }
 

@@ -7,10 +7,11 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/status_prefix.h"
+#include "client/comm/wait_holding.h"
 #include "client/reduce/agreement.h"
 #include "client/reduce/gathered_state.h"
 #include "client/reduce/gradient_statistics.h"
@@ -38,14 +39,6 @@ absl::Status CheckParameters(const std::vector<ParameterSpec>& parameters) {
     }
   }
   return absl::OkStatus();
-}
-
-absl::Status WithPrefix(absl::string_view prefix, const absl::Status& status) {
-  absl::Status result(status.code(), absl::StrCat(prefix, status.message()));
-  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
-    result.SetPayload(type, payload);
-  });
-  return result;
 }
 
 // memcpy wants valid pointers even for nothing.
@@ -438,9 +431,8 @@ absl::Status Reducer::AllOrNone(const absl::Status& own) {
   span.data = failed.get();
   span.count = 1;
   span.dtype = DType::kInt32;
-  const WorkPtr work = communicator_->AllReduce(span);
-  work->OnDone([failed](const absl::Status&) {});
-  const absl::Status status = work->Wait(options_.timeout);
+  const absl::Status status =
+      WaitHolding(communicator_->AllReduce(span), failed, options_.timeout);
   if (!status.ok()) return Fail(WithPrefix("hook change: ", status));
   COXSWAIN_RETURN_IF_ERROR(own);
   if (*failed == 0) return absl::OkStatus();

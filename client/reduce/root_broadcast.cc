@@ -5,11 +5,10 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/cord.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "base/status_prefix.h"
 #include "client/comm/tensor.h"
+#include "client/comm/wait_holding.h"
 #include "client/comm/work.h"
 
 namespace coxswain {
@@ -17,15 +16,6 @@ namespace {
 
 // Spans below this size travel together, at most so many bytes at once.
 constexpr int64_t kPackBytes = 25 << 20;
-
-absl::Status WithPrefix(const absl::Status& status) {
-  absl::Status result(status.code(),
-                      absl::StrCat("broadcast: ", status.message()));
-  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
-    result.SetPayload(type, payload);
-  });
-  return result;
-}
 
 absl::Status CheckOnHost(const std::vector<Span>& spans) {
   for (const Span& span : spans) {
@@ -123,8 +113,7 @@ absl::Status RootBroadcast::SendPack() {
 absl::Status RootBroadcast::Send(Span span,
                                  std::shared_ptr<BufferOwner> memory) {
   const WorkPtr work = communicator_->Broadcast(span, root_);
-  work->OnDone([memory = std::move(memory)](const absl::Status&) {});
-  const absl::Status status = work->Wait(timeout_);
+  const absl::Status status = WaitHolding(work, std::move(memory), timeout_);
   if (status.ok()) return status;
   const absl::Status failed = Fail(status);
   // Aborted, it ends soon; until then it uses the caller's memory.
@@ -133,7 +122,7 @@ absl::Status RootBroadcast::Send(Span span,
 }
 
 absl::Status RootBroadcast::Fail(const absl::Status& status) {
-  absl::Status failed = WithPrefix(status);
+  absl::Status failed = WithPrefix("broadcast: ", status);
   communicator_->Abort(failed.message());
   return failed;
 }

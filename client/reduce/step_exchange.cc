@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "client/comm/wait_holding.h"
 #include "client/reduce/exchange_pipeline.h"
 
 namespace coxswain {
@@ -138,8 +139,7 @@ absl::Status StepExchange::ExchangeOrder() {
 
 absl::Status StepExchange::Await(const WorkPtr& work,
                                  std::shared_ptr<const void> memory) {
-  work->OnDone([memory = std::move(memory)](const absl::Status&) {});
-  return work->Wait(context_.options->timeout);
+  return WaitHolding(work, std::move(memory), context_.options->timeout);
 }
 
 }  // namespace coxswain
