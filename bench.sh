@@ -100,10 +100,12 @@ build=(
 [[ -t 2 ]] || build+=(--noshow_progress)
 echo "Building ..." >&2
 "${build[@]}" //tests/bench:libcoxswain_bench.so \
-  //tests/bench/worker //tests/bench/worker:comm_worker < /dev/null
+  //tests/bench/worker //tests/bench/worker:comm_worker \
+  //tests/bench/schedule:schedule_worker < /dev/null
 
 exec "${python}" "${driver}" \
   --library "${PWD}/bazel-bin/tests/bench/libcoxswain_bench.so" \
   --worker "${PWD}/bazel-bin/tests/bench/worker/worker" \
   --comm-worker "${PWD}/bazel-bin/tests/bench/worker/comm_worker" \
+  --schedule-worker "${PWD}/bazel-bin/tests/bench/schedule/schedule_worker" \
   "${arguments[@]}"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/schedule_terms.h"
 
 namespace coxswain {
 namespace {
@@ -62,29 +64,33 @@ class ConfigBelowEnvironment : public CLI::ConfigTOML {
 
  private:
   const CLI::Option* Find(const CLI::ConfigItem& item) const {
-    for (const CLI::App* command :
-         root_->get_subcommands([](const CLI::App*) { return true; })) {
-      if (item.parents == std::vector<std::string>{command->get_name()}) {
-        return command->get_option_no_throw("--" + item.name);
-      }
+    const CLI::App* command = root_;
+    for (const std::string& name : item.parents) {
+      const auto found = command->get_subcommands(
+          [&](const CLI::App* one) { return one->get_name() == name; });
+      if (found.empty()) return nullptr;
+      command = found.front();
     }
-    return nullptr;
+    if (command == root_) return nullptr;
+    return command->get_option_no_throw("--" + item.name);
   }
 
   const CLI::App* const root_;
   mutable std::vector<std::string> unknown_;
 };
 
-CLI::App* AddCommand(CLI::App* root, const std::string& name,
+CLI::App* AddCommand(CLI::App* parent, const std::string& name,
                      const std::string& description, const std::string& exits) {
-  CLI::App* command = root->add_subcommand(name, description);
+  CLI::App* command = parent->add_subcommand(name, description);
+  const std::string section =
+      parent->get_parent() == nullptr ? name : parent->get_name() + "." + name;
   command->get_formatter()->column_width(36);
   command->footer(absl::StrCat(
       "\nEvery option can be given in three ways:\n"
       "  as a flag               --option VALUE\n"
       "  in the environment      COXSWAIN_OPTION=VALUE, as shown above\n"
       "  in a configuration file option = \"VALUE\" under [",
-      name,
+      section,
       "] in the TOML file\n"
       "                          that --config FILE or ",
       kConfigVariable,
@@ -94,39 +100,48 @@ CLI::App* AddCommand(CLI::App* root, const std::string& name,
   return command;
 }
 
-std::string CheckCombination(const CommandLine& line) {
-  if (line.command == CommandLine::Command::kStatus) {
-    return line.status.coordinator.empty()
-               ? "no coordinator: give --coordinator HOST:PORT, or set "
-                 "COXSWAIN_COORDINATOR"
-               : "";
+// The names that `plan set` takes, from the table of terms.
+std::string PlanNames() {
+  std::string text =
+      "\nCHANGE names what to change, and its value; the rest stays:\n"
+      "  accumulation=N          micro-batches of a step\n"
+      "  hook=SPEC               a hook spec, or @FILE: see `coxswain hooks`\n"
+      "  compression_start=STEP  when the hook begins to compress; -1: its "
+      "own\n"
+      "                          start_step\n"
+      "  at=next|generation|STEP where the change begins: by default with the\n"
+      "                          next step of a job that runs\n";
+  for (const ScheduleTermInfo& term : ScheduleTermList()) {
+    absl::StrAppend(&text, "  ", term.name, "=", term.values, "\n",
+                    std::string(26, ' '), term.meaning, "\n");
   }
-  if (line.command == CommandLine::Command::kHooks) {
-    const HooksOptions& hooks = line.hooks;
-    const int asked = (hooks.json ? 1 : 0) + (hooks.markdown ? 1 : 0) +
-                      (hooks.check.empty() ? 0 : 1);
-    if (asked > 1) return "give one of --json, --markdown and --check";
-    if (hooks.check.empty() || hooks.name.empty()) return "";
-    return absl::StrCat("--check takes the whole spec, quoted; what is '",
-                        hooks.name, "'?");
+  return text;
+}
+
+void AddPlanCommands(CLI::App* root, CommandLine* line) {
+  CLI::App* plan =
+      root->add_subcommand("plan", "Show or change the plan of a job.");
+  plan->require_subcommand(1);
+  AddOptions(AddCommand(plan, "show",
+                        "Show the plan of a job, and the next one:\n"
+                        "coxswain plan show [JOB] [OPTIONS]",
+                        kOtherExits),
+             &line->plan_show);
+  AddOptions(AddCommand(plan, "set",
+                        "Change the plan of a job, also while it runs:\n"
+                        "coxswain plan set [JOB] CHANGE... [OPTIONS]",
+                        PlanNames() + "\n" + kOtherExits),
+             &line->plan_set);
+}
+
+// "plan set", for example; empty if no command was found.
+std::string NameOfParsed(const CLI::App& root) {
+  std::string name;
+  for (const CLI::App* app = &root; !app->get_subcommands().empty();) {
+    app = app->get_subcommands().front();
+    absl::StrAppend(&name, name.empty() ? "" : " ", app->get_name());
   }
-  if (line.command != CommandLine::Command::kRun) return "";
-  const RunOptions& run = line.run;
-  if (run.program.empty()) {
-    return "no program: write it after --, as in: coxswain run --nproc 2 -- "
-           "./train --epochs 3";
-  }
-  if (run.coordinator.empty() && run.nnodes > 1) {
-    return absl::StrCat(
-        "no coordinator for ", run.nnodes,
-        " nodes: start one with `coxswain serve` and give --coordinator "
-        "HOST:PORT, or set COXSWAIN_COORDINATOR");
-  }
-  if (!run.coordinator.empty() && run.job.empty()) {
-    return "no job: give --job NAME, or set COXSWAIN_JOB; all launchers of a "
-           "job give the same";
-  }
-  return "";
+  return name;
 }
 
 absl::Status UsageError(const std::string& command, absl::string_view message) {
@@ -157,6 +172,12 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
   AddOptions(AddCommand(&root, "status", "Show the jobs of a coordinator.",
                         kOtherExits),
              &line.status);
+  AddPlanCommands(&root, &line);
+  AddOptions(AddCommand(&root, "why",
+                        "Show where each rank of a job is, which are odd, and "
+                        "why it ended:\ncoxswain why [JOB] [OPTIONS]",
+                        kOtherExits),
+             &line.why);
   AddOptions(AddCommand(&root, "hooks",
                         "List the communication hooks with their options and "
                         "costs.",
@@ -193,20 +214,21 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
   try {
     std::reverse(args.begin(), args.end());  // as CLI11 wants them
     root.parse(std::move(args));
-    command = root.get_subcommands().front()->get_name();
+    command = NameOfParsed(root);
   } catch (const CLI::ParseError& error) {
-    const auto parsed = root.get_subcommands();
-    if (!parsed.empty()) command = parsed.front()->get_name();
+    command = NameOfParsed(root);
     std::ostringstream out;
     std::ostringstream err;
     if (root.exit(error, out, err) != 0) {
-      const std::vector<std::string> rest = root.remaining();
-      if (!command.empty() || error.get_name() != "RequiredError") {
+      if (error.get_name() != "RequiredError") {
         return UsageError(command, error.what());
       }
+      const std::vector<std::string> rest = root.remaining(true);
       return UsageError(
-          "", rest.empty() ? "no command"
-                           : absl::StrCat("no such command: ", rest.front()));
+          command, rest.empty()
+                       ? "no command"
+                       : absl::StrCat("no such command: ", command,
+                                      command.empty() ? "" : " ", rest[0]));
     }
     line.text = out.str();
     return line;
@@ -221,12 +243,12 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
   }
 
   using Command = CommandLine::Command;
-  line.command = version               ? Command::kVersion
-                 : command == "serve"  ? Command::kServe
-                 : command == "run"    ? Command::kRun
-                 : command == "status" ? Command::kStatus
-                 : command == "hooks"  ? Command::kHooks
-                                       : Command::kVersion;
+  static const auto* const commands = new std::map<std::string, Command>{
+      {"serve", Command::kServe},      {"run", Command::kRun},
+      {"status", Command::kStatus},    {"plan show", Command::kPlanShow},
+      {"plan set", Command::kPlanSet}, {"why", Command::kWhy},
+      {"hooks", Command::kHooks},      {"version", Command::kVersion}};
+  line.command = version ? Command::kVersion : commands->at(command);
   if (dashes_given && line.command != Command::kRun) {
     return UsageError(command, "only `coxswain run` takes a program after --");
   }

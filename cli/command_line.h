@@ -18,12 +18,25 @@ inline constexpr int kExitNotFound = 127;
 
 // What the command line asks for.
 struct CommandLine {
-  enum class Command { kPrint, kServe, kRun, kStatus, kHooks, kVersion };
+  enum class Command {
+    kPrint,
+    kServe,
+    kRun,
+    kStatus,
+    kPlanShow,
+    kPlanSet,
+    kWhy,
+    kHooks,
+    kVersion
+  };
   Command command = Command::kPrint;
   std::string text;  // of kPrint: the help that was asked for
   ServeOptions serve;
   RunOptions run;
   StatusOptions status;
+  JobOptions plan_show;
+  PlanSetOptions plan_set;
+  JobOptions why;
   HooksOptions hooks;
 };
 
@@ -31,6 +44,11 @@ struct CommandLine {
 // configuration file; a flag wins over a variable, a variable over the file.
 // INVALID_ARGUMENT says what is wrong and where help is.
 absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> args);
+
+// What is wrong with a command's options together, for ParseCommandLine; empty
+// if nothing is. Puts words that stand in another one's place where they
+// belong.
+std::string CheckCombination(CommandLine& line);
 
 }  // namespace coxswain
 

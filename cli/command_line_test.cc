@@ -5,6 +5,8 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/schedule_terms.h"
 #include "base/status_matchers.h"
 
 namespace coxswain {
@@ -59,6 +61,63 @@ TEST_F(CommandLineTest, HooksTakesANameAndAForm) {
   ASSERT_OK_AND_ASSIGN(CommandLine check,
                        ParseCommandLine({"hooks", "--check", "fp16(noop)"}));
   EXPECT_EQ(check.hooks.check, "fp16(noop)");
+}
+
+TEST_F(CommandLineTest, PlanCommandsTakeAJobOrLeaveItOut) {
+  Set("COXSWAIN_COORDINATOR", "head:7077");
+  ASSERT_OK_AND_ASSIGN(CommandLine show,
+                       ParseCommandLine({"plan", "show", "x", "--json"}));
+  EXPECT_EQ(show.command, Command::kPlanShow);
+  EXPECT_EQ(show.plan_show.job, "x");
+  EXPECT_TRUE(show.plan_show.json);
+  ASSERT_OK_AND_ASSIGN(CommandLine set,
+                       ParseCommandLine({"plan", "set", "x", "accumulation=8",
+                                         "at=next", "--expect", "3"}));
+  EXPECT_EQ(set.command, Command::kPlanSet);
+  EXPECT_EQ(set.plan_set.job, "x");
+  EXPECT_EQ(set.plan_set.expect, 3);
+  EXPECT_THAT(set.plan_set.changes, ElementsAre("accumulation=8", "at=next"));
+  ASSERT_OK_AND_ASSIGN(
+      set, ParseCommandLine({"plan", "set", "accumulation=8", "at=next"}));
+  EXPECT_EQ(set.plan_set.job, "");
+  EXPECT_THAT(set.plan_set.changes, ElementsAre("accumulation=8", "at=next"));
+  ASSERT_OK_AND_ASSIGN(CommandLine why,
+                       ParseCommandLine({"why", "--job", "x"}));
+  EXPECT_EQ(why.command, Command::kWhy);
+  EXPECT_EQ(why.why.job, "x");
+}
+
+TEST_F(CommandLineTest, PlanCommandsReadTheEnvironmentAndTheFile) {
+  Set("COXSWAIN_CONFIG",
+      ConfigFile("[plan.set]\ncoordinator = \"file:1\"\njob = \"f\"\n"
+                 "[why]\ntimeout = \"9s\"\n"));
+  ASSERT_OK_AND_ASSIGN(CommandLine set,
+                       ParseCommandLine({"plan", "set", "tail=drop"}));
+  EXPECT_EQ(set.plan_set.coordinator, "file:1");
+  EXPECT_EQ(set.plan_set.job, "f");
+  Set("COXSWAIN_COORDINATOR", "env:1");
+  Set("COXSWAIN_JOB", "e");
+  ASSERT_OK_AND_ASSIGN(set, ParseCommandLine({"plan", "set", "tail=drop"}));
+  EXPECT_EQ(set.plan_set.coordinator, "env:1");
+  EXPECT_EQ(set.plan_set.job, "e");
+  ASSERT_OK_AND_ASSIGN(set,
+                       ParseCommandLine({"plan", "set", "x", "tail=drop"}));
+  EXPECT_EQ(set.plan_set.job, "x");
+  ASSERT_OK_AND_ASSIGN(CommandLine why, ParseCommandLine({"why"}));
+  EXPECT_EQ(why.why.job, "e");
+  EXPECT_EQ(why.why.timeout, absl::Seconds(9));
+}
+
+TEST_F(CommandLineTest, RunTakesWhatThePlanBeginsWith) {
+  ASSERT_OK_AND_ASSIGN(
+      CommandLine line,
+      ParseCommandLine({"run", "--plan", "tail=drop max_steps=9", "--plan",
+                        "on_stall=warn", "--", "true"}));
+  EXPECT_THAT(line.run.plan,
+              ElementsAre("max_steps=9 on_stall=warn tail=drop"));
+  Set("COXSWAIN_PLAN", "tail=carry");
+  ASSERT_OK_AND_ASSIGN(line, ParseCommandLine({"run", "--", "true"}));
+  EXPECT_THAT(line.run.plan, ElementsAre("tail=carry"));
 }
 
 TEST_F(CommandLineTest, RunTakesTheProgramAsItIs) {
@@ -197,7 +256,26 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"run", "true"}, "true"},
       {{"run", "--nnodes", "2", "--", "true"}, "no coordinator for 2 nodes"},
       {{"run", "--coordinator", "head:1", "--", "true"}, "no job"},
+      {{"run", "--plan", "tial=drop", "--", "true"},
+       "--plan: a plan has nothing"},
+      {{"run", "--plan", "tail=cut", "--", "true"}, "flush|carry|drop"},
+      {{"run", "--plan", "tail", "--", "true"}, "'tail' is not NAME=VALUE"},
       {{"status"}, "no coordinator"},
+      {{"plan"}, "no command"},
+      {{"plan", "list"}, "no such command: plan list"},
+      {{"plan", "show"}, "no coordinator"},
+      {{"why"}, "no coordinator"},
+      {{"why", "a/b", "--coordinator", "h:1"}, "is no job name"},
+      {{"plan", "show", "a", "b", "--coordinator", "h:1"}, "b"},
+      {{"plan", "set", "--coordinator", "h:1"}, "nothing to change"},
+      {{"plan", "set", "x", "--coordinator", "h:1"}, "nothing to change"},
+      {{"plan", "set", "at=next", "--coordinator", "h:1"}, "nothing to change"},
+      {{"plan", "set", "a/b", "tail=drop", "--coordinator", "h:1"},
+       "is no job name"},
+      {{"plan", "set", "tial=drop", "--coordinator", "h:1"}, "\"tial\""},
+      {{"plan", "set", "x", "y", "--coordinator", "h:1"}, "'y' is not NAME="},
+      {{"plan", "set", "tail=drop", "--expect", "0", "--coordinator", "h:1"},
+       "must be a version"},
       {{"hooks", "--json", "--markdown"}, "give one of"},
       {{"hooks", "--json", "--check", "fp16"}, "give one of"},
       {{"hooks", "--check", ""}, "must be a spec or @FILE"},
@@ -218,13 +296,14 @@ TEST_F(CommandLineTest, WrongVariablesAreErrors) {
 
 TEST_F(CommandLineTest, HelpOfEveryCommandTellsTheThreeWays) {
   const std::map<std::string, std::string> variables = {
-      {"serve", "COXSWAIN_LISTEN"},
-      {"run", "COXSWAIN_NPROC"},
-      {"status", "COXSWAIN_COORDINATOR"},
+      {"serve", "COXSWAIN_LISTEN"},       {"run", "COXSWAIN_NPROC"},
+      {"status", "COXSWAIN_COORDINATOR"}, {"plan.show", "COXSWAIN_JOB"},
+      {"plan.set", "COXSWAIN_EXPECT"},    {"why", "COXSWAIN_JSON"},
       {"hooks", "COXSWAIN_CHECK"}};
   for (const auto& [command, variable] : variables) {
-    ASSERT_OK_AND_ASSIGN(CommandLine line,
-                         ParseCommandLine({command, "--help"}));
+    std::vector<std::string> words = absl::StrSplit(command, '.');
+    words.push_back("--help");
+    ASSERT_OK_AND_ASSIGN(CommandLine line, ParseCommandLine(words));
     EXPECT_EQ(line.command, Command::kPrint);
     EXPECT_THAT(line.text,
                 AllOf(HasSubstr(variable), HasSubstr("--config FILE"),
@@ -235,7 +314,17 @@ TEST_F(CommandLineTest, HelpOfEveryCommandTellsTheThreeWays) {
   ASSERT_OK_AND_ASSIGN(CommandLine line, ParseCommandLine({"--help"}));
   EXPECT_THAT(line.text,
               AllOf(HasSubstr("serve"), HasSubstr("run"), HasSubstr("status"),
-                    HasSubstr("hooks"), HasSubstr("version")));
+                    HasSubstr("plan"), HasSubstr("why"), HasSubstr("hooks"),
+                    HasSubstr("version")));
+}
+
+TEST_F(CommandLineTest, HelpOfPlanSetListsTheTerms) {
+  ASSERT_OK_AND_ASSIGN(CommandLine line,
+                       ParseCommandLine({"plan", "set", "--help"}));
+  for (const ScheduleTermInfo& term : ScheduleTermList()) {
+    EXPECT_THAT(line.text,
+                HasSubstr("\n  " + term.name + "=" + term.values + "\n"));
+  }
 }
 
 TEST_F(CommandLineTest, VersionIsACommandAndAFlag) {

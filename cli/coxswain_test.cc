@@ -34,6 +34,21 @@ std::unique_ptr<Process> Start(std::vector<std::string> arguments) {
   return std::move(process).value();
 }
 
+// What a worker of a small program says.
+v1::JoinRequest JoinOf(const std::string& job, int world_size) {
+  v1::JoinRequest join;
+  join.set_job(job);
+  join.mutable_identity()->set_node("n");
+  join.set_incarnation(1);
+  join.set_host("here");
+  join.set_address("127.0.0.1");
+  join.mutable_manifest()->set_world_size(world_size);
+  join.mutable_manifest()->set_hook("allreduce");
+  join.mutable_manifest()->set_accumulation_steps(1);
+  join.set_timeout_ms(absl::ToInt64Milliseconds(absl::Hours(1)));
+  return join;
+}
+
 class CoxswainTest : public testing::Test {
  protected:
   // A folder of this test's own, kept until all tests are done.
@@ -54,6 +69,12 @@ class CoxswainTest : public testing::Test {
     ASSERT_TRUE(absl::StrContains(line, "coxswain: listening on 127.0.0.1:"));
     address_ = line.substr(line.find("127.0.0.1:"));
     address_.pop_back();
+  }
+
+  // Starts a command that asks the coordinator.
+  std::unique_ptr<Process> Ask(std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--coordinator", address_});
+    return Start(std::move(arguments));
   }
 
   Process::Exit Finish(Process& process) {
@@ -167,17 +188,9 @@ TEST_F(CoxswainTest, TheDeathOfAWorkerReachesTheCoordinator) {
     EXPECT_TRUE(absl::SimpleAtoi(text.substr(0, text.find('\n')), &number));
     return number;
   };
-  v1::JoinRequest join;
-  join.set_job("j");
-  join.mutable_identity()->set_node("n");
+  v1::JoinRequest join = JoinOf("j", 2);
   join.set_incarnation(number_after("incarnation="));
   join.set_launcher_id(number_after("launcher="));
-  join.set_host("here");
-  join.set_address("127.0.0.1");
-  join.mutable_manifest()->set_world_size(2);
-  join.mutable_manifest()->set_hook("allreduce");
-  join.mutable_manifest()->set_accumulation_steps(1);
-  join.set_timeout_ms(absl::ToInt64Milliseconds(absl::Hours(1)));
   CallOptions options;
   options.timeout = kSoon;
   options.retry = false;
@@ -201,6 +214,60 @@ TEST_F(CoxswainTest, TheDeathOfAWorkerReachesTheCoordinator) {
   worker.join();
   EXPECT_THAT(joined, Not(IsOk()));
   EXPECT_NE(joined.code(), absl::StatusCode::kDeadlineExceeded) << joined;
+}
+
+TEST_F(CoxswainTest, ThePlanOfAJobIsShownAndChanged) {
+  Serve();
+  auto none = Ask({"plan", "show"});
+  EXPECT_EQ(Finish(*none).Status(), 1);
+  EXPECT_THAT(none->err(), HasSubstr("has no jobs"));
+
+  v1::JoinRequest join = JoinOf("j", 1);
+  (*join.mutable_manifest()->mutable_terms())["tail"] = "carry";
+  CallOptions options;
+  options.timeout = kSoon;
+  ASSERT_OK(ConnectCoordinator(address_)->Join(join, options));
+
+  auto show = Ask({"plan", "show"});
+  EXPECT_EQ(Finish(*show).Status(), 0) << show->err();
+  EXPECT_THAT(show->out(), AllOf(HasSubstr("job j: version 1 of its plan\n"),
+                                 HasSubstr("*  tail "), HasSubstr(" carry\n")));
+  auto status = Ask({"status"});
+  EXPECT_EQ(Finish(*status).Status(), 0) << status->err();
+  EXPECT_THAT(status->out(), HasSubstr("accumulation 1, tail=carry\n"));
+
+  auto set = Ask({"plan", "set", "accumulation=8"});
+  EXPECT_EQ(Finish(*set).Status(), 0) << set->err();
+  EXPECT_EQ(set->out(),
+            "version 2 of the plan of job j: accumulation 1 -> 8, from the "
+            "next step\n");
+  auto late = Ask({"plan", "set", "j", "accumulation=9", "--expect", "1"});
+  EXPECT_EQ(Finish(*late).Status(), 1);
+  EXPECT_THAT(late->err(), HasSubstr("has version 2, not 1"));
+  auto wrong = Ask({"plan", "set", "j", "hook=powersgd(rank=0)"});
+  EXPECT_EQ(Finish(*wrong).Status(), 2);
+  EXPECT_THAT(wrong->err(), HasSubstr("rank must be between"));
+
+  auto both = Ask({"plan", "show", "j", "--json"});
+  EXPECT_EQ(Finish(*both).Status(), 0) << both->err();
+  const auto json = nlohmann::json::parse(both->out(), nullptr, false);
+  ASSERT_TRUE(json.is_object()) << both->out();
+  EXPECT_EQ(json["current"]["accumulation_steps"], 1);
+  EXPECT_EQ(json["next"]["accumulation_steps"], 8);
+  EXPECT_EQ(json["next"]["at_step"], -1);
+
+  auto why = Ask({"why", "j"});
+  EXPECT_EQ(Finish(*why).Status(), 0) << why->err();
+  EXPECT_THAT(why->out(), AllOf(HasSubstr("job j: running, generation 1\n"),
+                                HasSubstr("RANK  MEMBER")));
+}
+
+TEST_F(CoxswainTest, WorkersAreToldWhatTheirPlanBeginsWith) {
+  auto run =
+      Start({"run", "--node", "n", "--plan", "tail=drop max_steps=9", "--plan",
+             "hook=fp16( )", "--", "/bin/sh", "-c", "echo $COXSWAIN_PLAN"});
+  EXPECT_EQ(Finish(*run).Status(), 0) << run->err();
+  EXPECT_EQ(run->out(), "[n/0] hook=fp16 max_steps=9 tail=drop\n");
 }
 
 TEST_F(CoxswainTest, RunReturnsTheFirstFailureAlsoWithoutItsCoordinator) {

@@ -7,12 +7,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/random.h"
 #include "cli/command_line.h"
 #include "cli/hooks.h"
+#include "cli/plan.h"
 #include "cli/run.h"
 #include "cli/serve.h"
 #include "cli/status.h"
 #include "cli/version.h"
+#include "cli/why.h"
+#include "client/rpc/stub_factory.h"
 
 namespace coxswain {
 namespace {
@@ -59,6 +63,16 @@ int Main(const std::vector<std::string>& args) {
       return ExitOfRun(Run(line->run));
     case CommandLine::Command::kStatus:
       return Exit(ShowStatus(line->status));
+    case CommandLine::Command::kPlanShow:
+      return PrintOrFail(ShowPlan(
+          line->plan_show, *ConnectCoordinator(line->plan_show.coordinator)));
+    case CommandLine::Command::kPlanSet:
+      return PrintOrFail(SetPlan(
+          line->plan_set, *ConnectCoordinator(line->plan_set.coordinator),
+          RandomSource::System()));
+    case CommandLine::Command::kWhy:
+      return PrintOrFail(
+          ShowWhy(line->why, *ConnectCoordinator(line->why.coordinator)));
     case CommandLine::Command::kHooks:
       return PrintOrFail(DescribeHooks(line->hooks));
     case CommandLine::Command::kVersion:

@@ -121,17 +121,6 @@ std::string CheckLogLevel(const std::string& text) {
                       "'");
 }
 
-std::string CheckJob(const std::string& text) {
-  bool allowed = !text.empty() && text.size() <= kMaxJob;
-  for (const char c : text) {
-    allowed =
-        allowed && (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-');
-  }
-  if (allowed) return "";
-  return absl::StrCat("'", text, "' is no job name: 1 to ", kMaxJob,
-                      " characters of A-Z a-z 0-9 . _ -");
-}
-
 std::string CheckNode(const std::string& text) {
   bool allowed = !text.empty() && text.size() <= kMaxNode;
   for (const char c : text) allowed = allowed && absl::ascii_isgraph(c);
@@ -157,6 +146,16 @@ std::string CheckTrace(const std::string& text) {
   if (access(folder.c_str(), W_OK | X_OK) == 0) return "";
   return absl::StrCat("cannot write to the folder '", folder, "' of '", text,
                       "'");
+}
+
+void AddCoordinator(CLI::App* app, std::string* coordinator) {
+  AddText(app, "coordinator", coordinator, "HOST:PORT",
+          "the coordinator to ask; required", IsAddress(PortRule::kNamed));
+}
+
+void AddTimeout(CLI::App* app, absl::Duration* timeout) {
+  AddDuration(app, "timeout", absl::Milliseconds(1), timeout,
+              "how long to wait for the answer");
 }
 
 void AddLogLevel(CLI::App* app, std::string* level) {
@@ -208,6 +207,13 @@ void AddOptions(CLI::App* app, RunOptions* options) {
           "workers write a trace of their steps for ui.perfetto.dev, rank 0 of "
           "trace.json to trace.rank0.json; an older one is replaced",
           CheckTrace);
+  app->add_option("--plan", options->plan,
+                  "what the job's plan begins with, whatever the program says, "
+                  "as in 'accumulation=4 max_steps=1000'; may be repeated. "
+                  "`coxswain plan set --help` lists the names")
+      ->type_name("'NAME=VALUE ...'")
+      ->envname(VariableOf("plan"))
+      ->allow_extra_args(false);
   AddDuration(app, "join-timeout", absl::Milliseconds(1),
               &options->join_timeout,
               "how long workers wait for the job to be complete");
@@ -223,12 +229,45 @@ void AddOptions(CLI::App* app, RunOptions* options) {
 }
 
 void AddOptions(CLI::App* app, StatusOptions* options) {
-  AddText(app, "coordinator", &options->coordinator, "HOST:PORT",
-          "the coordinator to ask; required", IsAddress(PortRule::kNamed));
+  AddCoordinator(app, &options->coordinator);
   AddText(app, "job", &options->job, "NAME", "only this job", CheckJob);
   AddFlag(app, "--json", "json", &options->json, "print JSON");
-  AddDuration(app, "timeout", absl::Milliseconds(1), &options->timeout,
-              "how long to wait for the answer");
+  AddTimeout(app, &options->timeout);
+}
+
+void AddOptions(CLI::App* app, JobOptions* options) {
+  AddCoordinator(app, &options->coordinator);
+  app->add_option("--job,JOB", options->job,
+                  "the job; may be left out where there is only one")
+      ->type_name("NAME")
+      ->envname(VariableOf("job"))
+      ->check(CheckJob, "");
+  AddFlag(app, "--json", "json", &options->json, "print JSON");
+  AddTimeout(app, &options->timeout);
+}
+
+void AddOptions(CLI::App* app, PlanSetOptions* options) {
+  AddCoordinator(app, &options->coordinator);
+  AddText(app, "job", &options->job, "NAME",
+          "the job; may be left out where there is only one", nullptr);
+  app->add_option("CHANGE", options->changes,
+                  "what to change: the names and values are listed below. The "
+                  "job's name may stand in front")
+      ->type_name("NAME=VALUE");
+  app->add_option("--expect", options->expect,
+                  "change the plan only if its newest version is this one")
+      ->type_name("VERSION")
+      ->envname(VariableOf("expect"))
+      ->check(
+          [](const std::string& text) {
+            int64_t version = 0;
+            if (absl::SimpleAtoi(text, &version) && version >= 1) {
+              return std::string();
+            }
+            return absl::StrCat("must be a version, from 1, not '", text, "'");
+          },
+          "");
+  AddTimeout(app, &options->timeout);
 }
 
 void AddOptions(CLI::App* app, HooksOptions* options) {
@@ -242,6 +281,17 @@ void AddOptions(CLI::App* app, HooksOptions* options) {
   AddFlag(app, "--json", "json", &options->json, "print JSON");
   AddFlag(app, "--markdown", "markdown", &options->markdown,
           "print Markdown, as in docs/hooks.md");
+}
+
+std::string CheckJob(const std::string& text) {
+  bool allowed = !text.empty() && text.size() <= kMaxJob;
+  for (const char c : text) {
+    allowed =
+        allowed && (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-');
+  }
+  if (allowed) return "";
+  return absl::StrCat("'", text, "' is no job name: 1 to ", kMaxJob,
+                      " characters of A-Z a-z 0-9 . _ -");
 }
 
 }  // namespace coxswain

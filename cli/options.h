@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLI_OPTIONS_H_
 #define COXSWAIN_CLI_OPTIONS_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,9 @@ struct RunOptions {
   std::string backend;       // empty: the library's choice
   std::string bind_address;  // empty: found by the library
   std::string trace;         // a file in a folder that exists; empty: none
+  // What the job's plan begins with, whatever the program says: NAME=VALUE
+  // words, several in one text or not; checked, they are one text.
+  std::vector<std::string> plan;
   absl::Duration join_timeout = absl::InfiniteDuration();  // the library's
   absl::Duration exit_grace = absl::Seconds(5);
   absl::Duration stop_grace = absl::Seconds(10);
@@ -46,6 +50,22 @@ struct StatusOptions {
   absl::Duration timeout = absl::Seconds(5);
 };
 
+// Of `plan show` and `why`.
+struct JobOptions {
+  std::string coordinator;
+  std::string job;  // empty: the only one
+  bool json = false;
+  absl::Duration timeout = absl::Seconds(5);
+};
+
+struct PlanSetOptions {
+  std::string coordinator;
+  std::string job;                   // empty: the only one
+  std::vector<std::string> changes;  // NAME=VALUE, checked
+  int64_t expect = 0;  // the version to change; 0: the newest, whichever it is
+  absl::Duration timeout = absl::Seconds(5);
+};
+
 struct HooksOptions {
   std::string name;   // empty: all
   std::string check;  // a spec or @FILE; empty: list the hooks
@@ -56,7 +76,12 @@ struct HooksOptions {
 void AddOptions(CLI::App* app, ServeOptions* options);
 void AddOptions(CLI::App* app, RunOptions* options);
 void AddOptions(CLI::App* app, StatusOptions* options);
+void AddOptions(CLI::App* app, JobOptions* options);
+void AddOptions(CLI::App* app, PlanSetOptions* options);
 void AddOptions(CLI::App* app, HooksOptions* options);
+
+// What is wrong with a job's name; empty if nothing is.
+std::string CheckJob(const std::string& text);
 
 }  // namespace coxswain
 

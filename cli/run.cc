@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status_macros.h"
@@ -77,6 +78,7 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   environment.backend = options.backend;
   environment.bind_address = options.bind_address;
   environment.trace = options.trace;
+  environment.plan = absl::StrJoin(options.plan, " ");
   environment.join_timeout = options.join_timeout;
   if (environment.node.empty()) {
     COXSWAIN_ASSIGN_OR_RETURN(environment.node, HostName());

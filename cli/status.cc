@@ -1,41 +1,20 @@
 #include "cli/status.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "cli/plan_change.h"
+#include "cli/table.h"
 #include "client/rpc/stub_factory.h"
 #include "nlohmann/json.hpp"
 
 namespace coxswain {
 namespace {
 
-using Row = std::vector<std::string>;
-
-// Columns as wide as their widest cell, two spaces apart.
-std::string Align(const std::vector<Row>& rows) {
-  std::vector<int> widths(rows.front().size(), 0);
-  for (const Row& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], static_cast<int>(row[i].size()));
-    }
-  }
-  std::string out;
-  for (const Row& row : rows) {
-    std::string line = " ";
-    for (size_t i = 0; i < row.size(); ++i) {
-      absl::StrAppendFormat(&line, " %-*s", widths[i] + 1, row[i]);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    absl::StrAppend(&out, line, "\n");
-  }
-  return out;
-}
-
-Row MemberRow(const v1::MemberDescription& described) {
+TableRow MemberRow(const v1::MemberDescription& described) {
   const v1::Member& member = described.member();
   return {member.rank() < 0 ? "-" : absl::StrCat(member.rank()),
           absl::StrCat(member.identity().node(), "/", member.identity().slot()),
@@ -52,18 +31,22 @@ void AppendJob(const v1::JobDescription& job, std::string* out) {
   if (job.has_plan()) {
     absl::StrAppend(out, ", hook ", job.plan().hook(), ", accumulation ",
                     job.plan().accumulation_steps());
+    const std::vector<std::string> changed = ChangedTerms(job.plan());
+    if (!changed.empty()) {
+      absl::StrAppend(out, ", ", absl::StrJoin(changed, ", "));
+    }
   }
   absl::StrAppend(out, "\n");
   if (!job.last_event().empty()) {
     absl::StrAppend(out, "  last end: ", job.last_event(), "\n");
   }
   if (job.members().empty()) return;
-  std::vector<Row> rows = {
+  std::vector<TableRow> rows = {
       {"RANK", "WORKER", "HOST", "STATE", "STEP", "SILENT", "ADDRESS"}};
   for (const v1::MemberDescription& member : job.members()) {
     rows.push_back(MemberRow(member));
   }
-  absl::StrAppend(out, Align(rows));
+  absl::StrAppend(out, AlignTable(rows));
 }
 
 nlohmann::json MemberJson(const v1::MemberDescription& described) {
@@ -97,7 +80,8 @@ nlohmann::json JobJson(const v1::JobDescription& job) {
            {{"version", job.plan().version()},
             {"accumulation_steps", job.plan().accumulation_steps()},
             {"hook", job.plan().hook()},
-            {"compression_start_step", job.plan().compression_start_step()}}},
+            {"compression_start_step", job.plan().compression_start_step()},
+            {"terms", AllTerms(job.plan())}}},
           {"members", std::move(members)}};
 }
 

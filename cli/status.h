@@ -19,7 +19,7 @@ std::string FormatTable(const v1::DescribeResponse& description);
 //   {"cluster_id", "term", "jobs": [{"job", "state", "generation",
 //    "world_size", "last_event",
 //    "plan": {"version", "accumulation_steps", "hook",
-//             "compression_start_step"},
+//             "compression_start_step", "terms": {NAME: VALUE}},
 //    "members": [{"node", "slot", "rank", "local_rank", "incarnation", "host",
 //                 "address", "state", "step", "collective_sequence",
 //                 "payload_bytes", "wire_bytes", "silent_ms"}]}]}

@@ -21,6 +21,8 @@ v1::DescribeResponse Example() {
   job->set_last_event("rank 1 on host b was lost");
   job->mutable_plan()->set_hook("powersgd(rank=2)");
   job->mutable_plan()->set_accumulation_steps(4);
+  (*job->mutable_plan()->mutable_terms())["tail"] = "drop";
+  (*job->mutable_plan()->mutable_terms())["on_stall"] = "abort";  // the default
   v1::MemberDescription* member = job->add_members();
   member->set_state("attached");
   member->set_step(1234);
@@ -38,7 +40,7 @@ TEST(StatusTest, TheTableShowsWhoIsWhere) {
   EXPECT_EQ(FormatTable(Example()),
             "coordinator c1, term 3, 1 job\n"
             "job train: running, generation 2, world size 2, hook "
-            "powersgd(rank=2), accumulation 4\n"
+            "powersgd(rank=2), accumulation 4, tail=drop\n"
             "  last end: rank 1 on host b was lost\n"
             "  RANK  WORKER  HOST    STATE     STEP  SILENT  ADDRESS\n"
             "  1     b/7     host-b  attached  1234  1.5s    10.0.0.2\n");
@@ -58,6 +60,8 @@ TEST(StatusTest, JsonHasTheSameAndLosesNoDigits) {
   EXPECT_EQ(job["generation"], 2);
   EXPECT_EQ(job["last_event"], "rank 1 on host b was lost");
   EXPECT_EQ(job["plan"]["accumulation_steps"], 4);
+  EXPECT_EQ(job["plan"]["terms"]["tail"], "drop");
+  EXPECT_EQ(job["plan"]["terms"]["enforcement"], "audit");
   const auto& member = job["members"][0];
   EXPECT_EQ(member["node"], "b");
   EXPECT_EQ(member["slot"], 7);

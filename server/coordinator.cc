@@ -14,6 +14,7 @@
 #include "server/membership/membership.h"
 #include "server/rpc/grpc_server.h"
 #include "server/schedule/plan_room.h"
+#include "server/schedule/schedule_room.h"
 #include "server/state/sqlite_state_store.h"
 #include "server/storage/posix_file_system.h"
 
@@ -71,6 +72,7 @@ struct Coordinator::Parts {
   std::unique_ptr<SqliteStateStore> state;
   std::unique_ptr<PlanRoom> plans;
   std::unique_ptr<Membership> membership;
+  std::unique_ptr<ScheduleRoom> schedule;
   std::unique_ptr<StoreRoom> store;
   std::unique_ptr<GroupRoom> groups;
   std::unique_ptr<CheckpointStore> checkpoints;
@@ -93,6 +95,9 @@ absl::Status Coordinator::Parts::OpenRooms() {
       membership,
       Membership::Open(options.membership, {options.clock, options.random,
                                             state.get(), plans.get()}));
+  schedule = std::make_unique<ScheduleRoom>(
+      options.schedule,
+      ScheduleRoom::Rooms{options.clock, membership.get(), plans.get()});
   store = std::make_unique<StoreRoom>(options.store, options.clock);
   groups = std::make_unique<GroupRoom>(options.groups, options.clock);
   COXSWAIN_ASSIGN_OR_RETURN(
@@ -101,6 +106,7 @@ absl::Status Coordinator::Parts::OpenRooms() {
           PosixFileSystem(), absl::StrCat(options.state_dir, "/checkpoints"),
           options.checkpoints, options.clock, options.random));
   membership->AddObserver(plans.get());
+  membership->AddObserver(schedule.get());
   membership->AddObserver(store.get());
   membership->AddObserver(groups.get());
   membership->AddObserver(checkpoints.get());
@@ -113,6 +119,7 @@ absl::Status Coordinator::Parts::Listen() {
   Rooms rooms;
   rooms.membership = membership.get();
   rooms.plans = plans.get();
+  rooms.schedule = schedule.get();
   rooms.store = store.get();
   rooms.groups = groups.get();
   rooms.checkpoints = checkpoints.get();
@@ -132,6 +139,8 @@ void Coordinator::Parts::RunTicks() {
       }
     }
     const absl::Time now = options.clock->Now();
+    // First: tickets are signs of life as well.
+    schedule->Tick(now);
     membership->Tick();
     store->Tick(now);
     groups->Tick(now);

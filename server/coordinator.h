@@ -12,6 +12,7 @@
 #include "server/checkpoint/checkpoint_store.h"
 #include "server/group/groups.h"
 #include "server/options.h"
+#include "server/schedule/job_schedule.h"
 #include "server/store/store.h"
 
 namespace coxswain::server {
@@ -25,6 +26,7 @@ struct CoordinatorOptions {
 
   MembershipOptions membership;
   PlanOptions plan;
+  ScheduleLimits schedule;
   RpcOptions rpc;
   StoreLimits store;
   GroupLimits groups;

@@ -28,7 +28,8 @@ absl::Status MembershipOptions::Validate() const {
        {std::pair("heartbeat_interval", heartbeat_interval),
         std::pair("lease", lease), std::pair("reattach_grace", reattach_grace),
         std::pair("max_join_timeout", max_join_timeout),
-        std::pair("last_call", last_call)}) {
+        std::pair("last_call", last_call),
+        std::pair("mismatch_settle", mismatch_settle)}) {
     COXSWAIN_RETURN_IF_ERROR(Positive(name, value));
   }
   for (const auto& [name, value] :

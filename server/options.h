@@ -23,6 +23,9 @@ struct MembershipOptions {
   absl::Duration max_join_timeout = absl::Hours(24);
   // Rounds whose size is a range wait this long for one more worker.
   absl::Duration last_call = absl::Seconds(5);
+  // A round whose manifests differ is refused after this time, or once all are
+  // there: as long as the workers of some launchers take to start.
+  absl::Duration mismatch_settle = absl::Seconds(2);
 
   // Jobs known at once; the oldest ended one makes room for a new one.
   int max_jobs = 1024;
@@ -31,7 +34,7 @@ struct MembershipOptions {
   // Workers that gave up waiting, remembered for the report of their exit.
   int max_withdrawn_per_job = 4096;
 
-  // Bounds of a manifest. Only the first of a round is kept.
+  // Bounds of a manifest. Of a round at most 16 that differ are kept.
   int max_parameters = 100'000;
   int max_parameter_name_bytes = 1024;
   int max_dimensions = 16;

@@ -22,6 +22,7 @@ std::vector<std::string> WorkerEnvironment::For(
   if (!backend.empty()) own["COXSWAIN_BACKEND"] = backend;
   if (!bind_address.empty()) own["COXSWAIN_BIND_ADDRESS"] = bind_address;
   if (!trace.empty()) own["COXSWAIN_TRACE"] = trace;
+  if (!plan.empty()) own["COXSWAIN_PLAN"] = plan;
   if (join_timeout != absl::InfiniteDuration()) {
     own["COXSWAIN_JOIN_TIMEOUT"] = absl::FormatDuration(join_timeout);
   }

@@ -18,9 +18,10 @@ struct WorkerEnvironment {
   int nnodes = 1;
   int nproc = 1;
   uint64_t launcher_id = 0;
-  std::string backend;                                     // empty: unset
-  std::string bind_address;                                // empty: unset
-  std::string trace;                                       // empty: unset
+  std::string backend;       // empty: unset
+  std::string bind_address;  // empty: unset
+  std::string trace;         // empty: unset
+  std::string plan;  // NAME=VALUE words with spaces between; empty: unset
   absl::Duration join_timeout = absl::InfiniteDuration();  // infinite: unset
 
   // `inherited` (NAME=VALUE each) with these variables set for one worker.

@@ -38,11 +38,13 @@ TEST(WorkerEnvironmentTest, OptionsAreSetOnlyWhenGiven) {
   environment.backend = "gloo";
   environment.bind_address = "10.0.0.1";
   environment.trace = "runs/trace.json";
+  environment.plan = "max_steps=9 tail=drop";
   environment.join_timeout = absl::Seconds(90);
   EXPECT_THAT(environment.For(0, 1, {}),
               AllOf(Contains("COXSWAIN_BACKEND=gloo"),
                     Contains("COXSWAIN_BIND_ADDRESS=10.0.0.1"),
                     Contains("COXSWAIN_TRACE=runs/trace.json"),
+                    Contains("COXSWAIN_PLAN=max_steps=9 tail=drop"),
                     Contains("COXSWAIN_JOIN_TIMEOUT=1m30s")));
 }
 

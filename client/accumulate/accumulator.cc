@@ -1,21 +1,50 @@
 #include "client/accumulate/accumulator.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace coxswain {
+namespace {
+
+constexpr absl::string_view kTrain = "train";
+
+absl::Status CheckOptions(const Accumulator::Options& options) {
+  if (options.plan.accumulation_steps < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("accumulation_steps must be at least 1, got ",
+                     options.plan.accumulation_steps));
+  }
+  if (options.rank < 0 || options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", options.rank, " of ", options.world_size, " ranks"));
+  }
+  return options.plan.terms.Validate();
+}
+
+}  // namespace
+
+absl::StatusOr<Accumulator> Accumulator::Create(const Options& options) {
+  COXSWAIN_RETURN_IF_ERROR(CheckOptions(options));
+  return Accumulator(options);
+}
 
 absl::StatusOr<Accumulator> Accumulator::Create(int accumulation_steps) {
-  if (accumulation_steps < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "accumulation_steps must be at least 1, got ", accumulation_steps));
-  }
-  return Accumulator(accumulation_steps);
+  Options options;
+  options.plan.accumulation_steps = accumulation_steps;
+  return Create(options);
 }
 
 Accumulator::Stream& Accumulator::Find(absl::string_view stream) {
   return streams_[std::string(stream)];
+}
+
+const Accumulator::Stream* Accumulator::Look(absl::string_view stream) const {
+  const auto found = streams_.find(std::string(stream));
+  return found == streams_.end() ? nullptr : &found->second;
 }
 
 absl::Status Accumulator::BeginEpoch(int64_t micro_batches,
@@ -25,7 +54,7 @@ absl::Status Accumulator::BeginEpoch(int64_t micro_batches,
         absl::StrCat("an epoch of ", micro_batches, " micro-batches"));
   }
   Stream& state = Find(stream);
-  if (state.micro > 0) {
+  if (state.micro > 0 && terms().tail != TailPolicy::kCarry) {
     return absl::FailedPreconditionError(absl::StrCat(
         "stream \"", stream, "\" begins an epoch after ", state.micro, " of ",
         state.window, " micro-batches of step ", state.step,
@@ -37,61 +66,200 @@ absl::Status Accumulator::BeginEpoch(int64_t micro_batches,
 
 absl::StatusOr<MicroBatch> Accumulator::BeginMicroBatch(
     absl::string_view stream) {
+  return BeginMicroBatch(stream, Begin());
+}
+
+absl::StatusOr<MicroBatch> Accumulator::BeginMicroBatch(
+    absl::string_view stream, const Begin& begin) {
   Stream& state = Find(stream);
-  if (state.left == 0) {
-    return absl::OutOfRangeError(absl::StrCat(
-        "stream \"", stream,
-        "\" begins more micro-batches than BeginEpoch was told; call "
-        "BeginEpoch again, or EndOfData if their number is not known"));
-  }
-  if (state.micro == 0) {
-    state.window = accumulation_steps_;
-    if (state.left > 0) {
-      state.window =
-          static_cast<int>(std::min<int64_t>(state.window, state.left));
-    }
-  }
+  COXSWAIN_RETURN_IF_ERROR(CheckBegin(stream, state, begin));
+  if (state.micro == 0) BeginWindow(state, begin);
+  const double weight = state.weighted ? begin.weight : 1;
+  state.weight += weight;
+  ++state.micro;
+  if (state.left > 0) --state.left;
+  if (begin.end_of_data) state.left = 0;
+
   MicroBatch micro;
   micro.step = state.step;
-  micro.micro = state.micro;
+  micro.micro = state.micro - 1;
   micro.window = state.window;
-  micro.sync = state.micro + 1 == state.window;
-  if (state.left > 0) --state.left;
+  micro.loss_scale = weight / (state.first_weight * state.window);
+  micro.sync = state.micro == state.window ||
+               (begin.end_of_data && terms().tail == TailPolicy::kFlush);
+  micro.exchange = micro.sync || state.each;
+  micro.scheduler_steps = micro.sync ? SchedulerSteps(state) : 0;
   state.gradients = micro.sync;
-  state.micro = micro.sync ? 0 : state.micro + 1;
-  if (micro.sync) ++state.step;
+  state.sum = micro.exchange ? SumOf(state, micro.sync) : WindowSum();
+  if (micro.sync) EndWindow(state);
   return micro;
 }
 
-Tail Accumulator::EndOfData(absl::string_view stream) {
-  Stream& state = Find(stream);
-  state.left = -1;
-  Tail tail;
-  tail.step = state.step;
-  tail.micros = state.micro;
-  if (state.micro == 0) return tail;
-  tail.rescale = static_cast<double>(state.window) / state.micro;
-  state.gradients = true;
+absl::Status Accumulator::CheckBegin(absl::string_view stream,
+                                     const Stream& state,
+                                     const Begin& begin) const {
+  if (!(begin.weight > 0) || std::isinf(begin.weight)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a micro-batch of weight ", begin.weight, " on stream \"", stream,
+        "\"; a weight is finite and above 0: draw another batch in place of "
+        "one that counts for nothing"));
+  }
+  if (finished(stream)) {
+    return absl::OutOfRangeError(
+        absl::StrCat("stream \"", stream, "\" has done the ", terms().max_steps,
+                     " steps of the plan's max_steps"));
+  }
+  const bool dropped = terms().tail == TailPolicy::kDrop && state.micro == 0 &&
+                       state.left >= 0 && state.left < Window();
+  if (state.left != 0 && !dropped) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat(
+      "stream \"", stream, "\" begins a micro-batch after the end of its data",
+      dropped && state.left > 0
+          ? absl::StrCat(" (the last ", state.left,
+                         " are dropped: they fill no window of ", Window(), ")")
+          : "",
+      "; call BeginEpoch for more, or EndOfData if their number is not known"));
+}
+
+void Accumulator::BeginWindow(Stream& state, const Begin& begin) {
+  state.full = Window();
+  state.window = state.full;
+  if (terms().tail == TailPolicy::kFlush) {
+    if (state.left > 0) {
+      state.window =
+          static_cast<int>(std::min<int64_t>(state.full, state.left));
+    }
+    if (begin.end_of_data) state.window = 1;
+  }
+  state.weighted = terms().weighting != Weighting::kMean;
+  state.each = terms().sync_each_batch;
+  state.first_weight = state.weighted ? begin.weight : 1;
+  state.weight = 0;
+}
+
+void Accumulator::EndWindow(Stream& state) {
   state.micro = 0;
   ++state.step;
-  return tail;
+}
+
+WindowSum Accumulator::SumOf(const Stream& state, bool ends) const {
+  WindowSum sum;
+  sum.step = state.step;
+  sum.micro = state.each ? state.micro - 1 : 0;
+  sum.micro_batches = state.each ? 1 : state.micro;
+  sum.window = state.window;
+  sum.weight = state.each ? 1 : state.weight;
+  sum.divisor = state.each ? 1 : state.first_weight * state.window;
+  sum.end_of_data = (ends ? state.micro : state.window) < state.full;
+  if (ends) sum.rescale = static_cast<double>(state.window) / state.micro;
+  sum.exchanged = state.each ? state.micro - 1 : 0;
+  if (ends) sum.scheduler_steps = SchedulerSteps(state);
+  return sum;
+}
+
+int64_t Accumulator::SchedulerSteps(const Stream& state) const {
+  const SchedulerUnit unit = terms().adjust_scheduler;
+  if (unit == SchedulerUnit::kStep) return 1;
+  const int ranks = unit == SchedulerUnit::kBatch ? 1 : options_.world_size;
+  if (ranks_alike()) return static_cast<int64_t>(state.micro) * ranks;
+  int64_t steps = 0;
+  for (int rank = 0; rank < ranks; ++rank) steps += WindowOf(rank);
+  return steps;
+}
+
+bool Accumulator::ranks_alike() const {
+  return terms().uneven_data == UnevenData::kRefuse &&
+         WindowOf(0) == WindowOf(options_.world_size - 1);
+}
+
+WindowSum Accumulator::Sum(absl::string_view stream) const {
+  const Stream* const state = Look(stream);
+  return state == nullptr ? WindowSum() : state->sum;
+}
+
+WindowSum Accumulator::EndOfData(absl::string_view stream) {
+  Stream& state = Find(stream);
+  state.left = -1;
+  WindowSum nothing;
+  nothing.step = state.step;
+  if (state.micro == 0 || terms().tail == TailPolicy::kCarry) return nothing;
+  WindowSum rest = SumOf(state, /*ends=*/true);
+  if (state.each) {
+    rest.micro_batches = 0;
+    rest.exchanged = state.micro;
+  }
+  if (terms().tail == TailPolicy::kDrop) {
+    DropWindow(stream);
+    return rest;
+  }
+  state.gradients = true;
+  state.sum = rest;
+  EndWindow(state);
+  return rest;
+}
+
+void Accumulator::DropWindow(absl::string_view stream) {
+  Stream& state = Find(stream);
+  state.micro = 0;
+  state.gradients = false;
+  state.sum = WindowSum();
+}
+
+WindowSum Accumulator::StepWithoutData(absl::string_view stream) {
+  DropWindow(stream);
+  Stream& state = Find(stream);
+  state.window = Window();
+  state.sum.step = state.step++;
+  state.sum.window = state.window;
+  state.sum.end_of_data = true;
+  // As those do that have data.
+  Stream others;
+  others.micro = state.window;
+  state.sum.scheduler_steps = SchedulerSteps(others);
+  state.gradients = true;
+  return state.sum;
 }
 
 absl::Status Accumulator::CheckOptimizerStep(absl::string_view stream) const {
-  const auto found = streams_.find(std::string(stream));
-  if (found == streams_.end() ||
-      (!found->second.gradients && found->second.micro == 0)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "optimizer step on stream \"", stream,
-        "\" before its first micro-batch: there are no gradients"));
+  const Stream* const state = Look(stream);
+  if (state == nullptr || (!state->gradients && state->micro == 0)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("optimizer step on stream \"", stream,
+                     "\" without a micro-batch that was begun and not "
+                     "dropped: there are no gradients"));
   }
-  const Stream& state = found->second;
-  if (state.gradients) return absl::OkStatus();
+  if (state->gradients) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "optimizer step on stream \"", stream, "\" after ", state.micro, " of ",
-      state.window, " micro-batches of step ", state.step,
-      ": its gradients have not been exchanged, and the ranks would drift "
-      "apart; step only where sync is true"));
+      "optimizer step on stream \"", stream, "\" after ", state->micro, " of ",
+      state->window, " micro-batches of step ", state->step,
+      ": its gradients have not been ", state->each ? "summed up" : "exchanged",
+      ", and the ranks would drift apart; step only where sync is true"));
+}
+
+bool Accumulator::finished(absl::string_view stream) const {
+  const Stream* const state = Look(stream);
+  return stream == kTrain && state != nullptr && state->micro == 0 &&
+         terms().max_steps > 0 && state->step >= terms().max_steps;
+}
+
+absl::Status Accumulator::ChangePlan(const JobPlan& plan) {
+  Options options = options_;
+  options.plan = plan;
+  COXSWAIN_RETURN_IF_ERROR(CheckOptions(options));
+  const Stream* const train = Look(kTrain);
+  if (train != nullptr && train->micro > 0) {
+    const bool alike = plan.terms.weighting == terms().weighting &&
+                       plan.terms.sync_each_batch == terms().sync_each_batch;
+    if (terms().tail != TailPolicy::kCarry || !alike) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "plan ", plan.version, " comes after ", train->micro, " of ",
+          train->window, " micro-batches of step ", train->step,
+          alike ? "" : ", and weighs or exchanges them differently",
+          "; change it where a window has ended"));
+    }
+  }
+  options_ = std::move(options);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::map<std::string, int64_t>> Accumulator::Position() const {

@@ -8,65 +8,93 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/accumulate/micro_batch.h"
+#include "client/schedule/job_plan.h"
 
 namespace coxswain {
 
-// What to do with one micro-batch.
-struct MicroBatch {
-  int64_t step = 0;  // the window that it belongs to, from 0
-  int micro = 0;     // its place in the window, from 0
-  // How many micro-batches the window is planned to have: what to divide each
-  // loss by, so that the gradients sum to their mean.
-  int window = 1;
-  // Whether the gradients are exchanged in this one's backward pass.
-  bool sync = true;
-};
-
-// A window that the end of the data cut short.
-struct Tail {
-  int64_t step = 0;
-  int micros = 0;  // gradients summed so far; 0: nothing is left over
-  // What to multiply the summed gradients by, because their losses were
-  // divided by the planned window.
-  double rescale = 1;
-};
-
 // Answers for each micro-batch whether its gradients are exchanged or only
-// summed up locally: a pure function of the accumulation steps and of how many
-// micro-batches were begun, so all ranks that begin equally many agree.
+// summed up locally: a pure function of the plan and of how many micro-batches
+// were begun, so all ranks that begin equally many agree. Asks nobody.
 //
 // Streams are counted apart by name: an evaluation loop inside a training loop
 // uses one of its own.
 //
-// The end of the data closes a window (flush): if BeginEpoch said how many
-// micro-batches come, the last window is planned that much shorter; otherwise
-// EndOfData says what is left over.
+// The end of the data closes a window as the plan's tail says. flush: if
+// BeginEpoch said how many micro-batches come, or end_of_data was said with the
+// last one, the last window is planned that much shorter; otherwise EndOfData
+// says what is left over. carry: windows go on into the next epoch. drop:
+// EndOfData says what to forget, and where the length was told, those
+// micro-batches are not begun at all: OUT_OF_RANGE comes that much earlier.
 //
 // Threading: one thread at a time.
 class Accumulator {
  public:
-  // INVALID_ARGUMENT if `accumulation_steps` is below 1.
+  struct Options {
+    JobPlan plan;
+    int rank = 0;
+    int world_size = 1;
+  };
+  struct Begin {
+    // The number of samples or tokens, with the plan's weighting; counts not
+    // with weighting=mean. Above 0.
+    double weight = 1;
+    // The data ends with this micro-batch.
+    bool end_of_data = false;
+  };
+
+  // INVALID_ARGUMENT if the plan has no accumulation steps, or terms that do
+  // not go together.
+  static absl::StatusOr<Accumulator> Create(const Options& options);
+  // For a loop that has no plan: this many, and the default terms.
   static absl::StatusOr<Accumulator> Create(int accumulation_steps);
 
-  int accumulation_steps() const { return accumulation_steps_; }
+  const JobPlan& plan() const { return options_.plan; }
 
   // Says how many micro-batches come until the end of the data.
-  // FAILED_PRECONDITION in the middle of a window.
+  // FAILED_PRECONDITION in the middle of a window, unless tail=carry.
   absl::Status BeginEpoch(int64_t micro_batches,
                           absl::string_view stream = "train");
 
-  // OUT_OF_RANGE after as many micro-batches as BeginEpoch was told.
+  // OUT_OF_RANGE after as many micro-batches as BeginEpoch was told, after the
+  // one that had end_of_data, and, for the stream "train", after the plan's
+  // max_steps.
+  // INVALID_ARGUMENT: a weight that is not above 0 or not finite.
   absl::StatusOr<MicroBatch> BeginMicroBatch(
       absl::string_view stream = "train");
+  absl::StatusOr<MicroBatch> BeginMicroBatch(absl::string_view stream,
+                                             const Begin& begin);
 
-  // Ends the data, and with it the window. If micros > 0, the caller rescales
-  // and exchanges the gradients before it steps.
-  Tail EndOfData(absl::string_view stream = "train");
+  // What the exchange of the micro-batch begun last carries, which said
+  // `exchange`.
+  WindowSum Sum(absl::string_view stream = "train") const;
 
-  // OK if the last micro-batch that was begun exchanges its gradients:
-  // called before an optimizer step. FAILED_PRECONDITION says how many
-  // micro-batches are missing.
+  // Ends the data, and with it the window, unless tail=carry; micro-batches may
+  // be begun again. What is left over (micro_batches > 0) the caller exchanges
+  // and steps with (flush), or forgets (drop). With carry there is nothing left
+  // over.
+  WindowSum EndOfData(absl::string_view stream = "train");
+  // Forgets the window that was begun, whatever the tail; it is no step.
+  void DropWindow(absl::string_view stream = "train");
+
+  // Counts a step in which this rank, out of data, only takes part: weight 0.
+  // Comes after EndOfData; forgets a window that was begun.
+  WindowSum StepWithoutData(absl::string_view stream = "train");
+
+  // OK if the last micro-batch that was begun ends its window: called before
+  // an optimizer step. FAILED_PRECONDITION says how many micro-batches are
+  // missing.
   absl::Status CheckOptimizerStep(absl::string_view stream = "train") const;
+
+  // Whether max_steps have been begun and ended. Other streams than "train"
+  // never are.
+  bool finished(absl::string_view stream = "train") const;
+
+  // Goes on with another plan, which counts for the windows that begin from now
+  // on. INVALID_ARGUMENT as Create. FAILED_PRECONDITION in the middle of a
+  // window of the stream "train", except with tail=carry if weighting and
+  // sync_each_batch stay.
+  absl::Status ChangePlan(const JobPlan& plan);
 
   // Where each stream stands: its number of ended windows. FAILED_PRECONDITION
   // in the middle of a window, whose local gradients no position can tell.
@@ -78,17 +106,41 @@ class Accumulator {
  private:
   struct Stream {
     int64_t step = 0;
-    int micro = 0;           // begun in the current window
-    int window = 0;          // planned; 0 before its first micro-batch
     int64_t left = -1;       // micro-batches until the end; -1: not known
     bool gradients = false;  // that have been exchanged are there
+    WindowSum sum;           // of the exchange that was begun last
+
+    // The current window, which keeps to the plan that it was begun with.
+    int micro = 0;   // begun
+    int window = 0;  // planned
+    int full = 0;    // without the end of the data
+    bool weighted = false;
+    bool each = false;  // sync_each_batch
+    double first_weight = 1;
+    double weight = 0;  // of those begun
   };
 
-  explicit Accumulator(int accumulation_steps)
-      : accumulation_steps_(accumulation_steps) {}
-  Stream& Find(absl::string_view stream);
+  explicit Accumulator(const Options& options) : options_(options) {}
 
-  int accumulation_steps_;
+  const ScheduleTerms& terms() const { return options_.plan.terms; }
+  int WindowOf(int rank) const {
+    return options_.plan.WindowOf(rank, options_.world_size);
+  }
+  int Window() const { return WindowOf(options_.rank); }
+  // Whether all ranks have windows, also short ones, of the same lengths.
+  bool ranks_alike() const;
+
+  Stream& Find(absl::string_view stream);
+  const Stream* Look(absl::string_view stream) const;
+  absl::Status CheckBegin(absl::string_view stream, const Stream& state,
+                          const Begin& begin) const;
+  void BeginWindow(Stream& state, const Begin& begin);
+  static void EndWindow(Stream& state);
+  // Of a window with at least one micro-batch. `ends`: this is its end.
+  WindowSum SumOf(const Stream& state, bool ends) const;
+  int64_t SchedulerSteps(const Stream& state) const;
+
+  Options options_;
   std::map<std::string, Stream> streams_;
 };
 

@@ -1,5 +1,6 @@
 #include "client/accumulate/accumulator.h"
 
+#include <string>
 #include <vector>
 
 #include "base/status_matchers.h"
@@ -7,9 +8,51 @@
 namespace coxswain {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
+JobPlan PlanOf(int steps, TailPolicy tail = TailPolicy::kFlush) {
+  JobPlan plan;
+  plan.version = 1;
+  plan.accumulation_steps = steps;
+  plan.terms.tail = tail;
+  return plan;
+}
+
+Accumulator Make(const JobPlan& plan, int rank = 0, int world_size = 1) {
+  Accumulator::Options options;
+  options.plan = plan;
+  options.rank = rank;
+  options.world_size = world_size;
+  return Accumulator::Create(options).value();
+}
+
 Accumulator Make(int steps) { return Accumulator::Create(steps).value(); }
+
+// Begins so many, which the plan has to allow. The last one's answer.
+MicroBatch BeginMany(Accumulator& accumulator, int count,
+                     const std::string& stream = "train") {
+  MicroBatch micro;
+  for (int i = 0; i < count; ++i) {
+    const auto begun = accumulator.BeginMicroBatch(stream);
+    EXPECT_OK(begun.status());
+    if (begun.ok()) micro = *begun;
+  }
+  return micro;
+}
+
+MicroBatch BeginLast(Accumulator& accumulator) {
+  Accumulator::Begin begin;
+  begin.end_of_data = true;
+  const auto begun = accumulator.BeginMicroBatch("train", begin);
+  EXPECT_OK(begun.status());
+  return begun.value_or(MicroBatch());
+}
+
+auto IsOutOfData() {
+  return StatusIs(absl::StatusCode::kOutOfRange,
+                  HasSubstr("\"train\" begins a micro-batch after the end"));
+}
 
 TEST(AccumulatorTest, SyncsOnTheLastMicroBatchOfEachWindow) {
   Accumulator accumulator = Make(3);
@@ -19,91 +62,454 @@ TEST(AccumulatorTest, SyncsOnTheLastMicroBatchOfEachWindow) {
     EXPECT_EQ(micro.micro, i % 3);
     EXPECT_EQ(micro.window, 3);
     EXPECT_EQ(micro.sync, i % 3 == 2);
+    EXPECT_EQ(micro.exchange, micro.sync);
+    EXPECT_DOUBLE_EQ(micro.loss_scale, 1.0 / 3);
   }
+  const WindowSum sum = accumulator.Sum();
+  EXPECT_EQ(sum.step, 2);
+  EXPECT_EQ(sum.micro, 0);
+  EXPECT_EQ(sum.micro_batches, 3);
+  EXPECT_EQ(sum.window, 3);
+  EXPECT_EQ(sum.weight, 3);
+  EXPECT_EQ(sum.divisor, 3);
+  EXPECT_EQ(sum.rescale, 1);
+  EXPECT_FALSE(sum.end_of_data);
 }
 
-TEST(AccumulatorTest, ATailOfKnownLengthIsAShorterWindow) {
-  Accumulator accumulator = Make(4);
-  ASSERT_OK(accumulator.BeginEpoch(6));
-  std::vector<int> windows;
-  std::vector<bool> syncs;
-  for (int i = 0; i < 6; ++i) {
-    ASSERT_OK_AND_ASSIGN(const MicroBatch micro, accumulator.BeginMicroBatch());
-    windows.push_back(micro.window);
-    syncs.push_back(micro.sync);
-  }
-  EXPECT_THAT(windows, testing::ElementsAre(4, 4, 4, 4, 2, 2));
-  EXPECT_THAT(syncs,
-              testing::ElementsAre(false, false, false, true, false, true));
-  EXPECT_THAT(accumulator.BeginMicroBatch(),
-              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("\"train\"")));
-  EXPECT_EQ(accumulator.EndOfData().micros, 0);
-  ASSERT_OK(accumulator.BeginEpoch(4));
-  ASSERT_OK_AND_ASSIGN(const MicroBatch micro, accumulator.BeginMicroBatch());
-  EXPECT_EQ(micro.step, 2);
-}
-
-TEST(AccumulatorTest, ATailOfUnknownLengthSaysHowToRescale) {
-  Accumulator accumulator = Make(4);
-  for (int i = 0; i < 7; ++i) ASSERT_OK(accumulator.BeginMicroBatch());
-  EXPECT_THAT(accumulator.CheckOptimizerStep(),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("after 3 of 4 micro-batches of step 1")));
-  const Tail tail = accumulator.EndOfData();
-  EXPECT_EQ(tail.step, 1);
-  EXPECT_EQ(tail.micros, 3);
-  EXPECT_DOUBLE_EQ(tail.rescale, 4.0 / 3.0);
-  EXPECT_OK(accumulator.CheckOptimizerStep());
-  EXPECT_EQ(accumulator.EndOfData().micros, 0);
-}
-
-TEST(AccumulatorTest, StreamsAreCountedApart) {
+TEST(AccumulatorTest, ThereIsNothingToExchangeInTheMiddleOfAWindow) {
   Accumulator accumulator = Make(2);
-  ASSERT_OK(accumulator.BeginMicroBatch());
-  for (int i = 0; i < 3; ++i) ASSERT_OK(accumulator.BeginMicroBatch("eval"));
-  accumulator.EndOfData("eval");
-  ASSERT_OK_AND_ASSIGN(const MicroBatch micro, accumulator.BeginMicroBatch());
-  EXPECT_TRUE(micro.sync);
-  EXPECT_EQ(micro.step, 0);
+  EXPECT_EQ(accumulator.Sum().micro_batches, 0);
+  BeginMany(accumulator, 3);
+  EXPECT_EQ(accumulator.Sum().micro_batches, 0);
 }
 
 TEST(AccumulatorTest, AnOptimizerStepNeedsExchangedGradients) {
   Accumulator accumulator = Make(2);
   EXPECT_THAT(accumulator.CheckOptimizerStep(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("before its first micro-batch")));
-  ASSERT_OK(accumulator.BeginMicroBatch());
-  EXPECT_FALSE(accumulator.CheckOptimizerStep().ok());
-  ASSERT_OK(accumulator.BeginMicroBatch());
+                       HasSubstr("without a micro-batch")));
+  BeginMany(accumulator, 1);
+  EXPECT_THAT(accumulator.CheckOptimizerStep(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("after 1 of 2 micro-batches of step 0")));
+  BeginMany(accumulator, 1);
   EXPECT_OK(accumulator.CheckOptimizerStep());
-  ASSERT_OK(accumulator.BeginMicroBatch());
+  BeginMany(accumulator, 1);
   EXPECT_FALSE(accumulator.CheckOptimizerStep().ok());
+}
+
+TEST(AccumulatorTest, RefusesPlansThatCannotBe) {
+  EXPECT_THAT(
+      Accumulator::Create(0),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least 1")));
+  Accumulator::Options options;
+  options.rank = 2;
+  options.world_size = 2;
+  EXPECT_THAT(Accumulator::Create(options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rank 2 of 2 ranks")));
+  options.rank = 0;
+  options.plan.terms.sync_each_batch = true;
+  options.plan.terms.weighting = Weighting::kTokens;
+  EXPECT_THAT(Accumulator::Create(options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("sync_each_batch")));
+}
+
+TEST(AccumulatorTailTest, FlushOfAKnownLengthIsAShorterWindow) {
+  Accumulator accumulator = Make(4);
+  ASSERT_OK(accumulator.BeginEpoch(6));
+  std::vector<int> windows;
+  std::vector<bool> syncs;
+  for (int i = 0; i < 6; ++i) {
+    const MicroBatch micro = BeginMany(accumulator, 1);
+    windows.push_back(micro.window);
+    syncs.push_back(micro.sync);
+  }
+  EXPECT_THAT(windows, ElementsAre(4, 4, 4, 4, 2, 2));
+  EXPECT_THAT(syncs, ElementsAre(false, false, false, true, false, true));
+  EXPECT_EQ(accumulator.Sum().divisor, 2);
+  EXPECT_EQ(accumulator.Sum().rescale, 1);
+  EXPECT_TRUE(accumulator.Sum().end_of_data);
+  EXPECT_THAT(accumulator.BeginMicroBatch(), IsOutOfData());
+  EXPECT_EQ(accumulator.EndOfData().micro_batches, 0);
+  ASSERT_OK(accumulator.BeginEpoch(4));
+  EXPECT_EQ(BeginMany(accumulator, 1).step, 2);
+}
+
+TEST(AccumulatorTailTest, FlushOfAnUnknownLengthSaysHowToRescale) {
+  Accumulator accumulator = Make(4);
+  BeginMany(accumulator, 7);
+  const WindowSum tail = accumulator.EndOfData();
+  EXPECT_EQ(tail.step, 1);
+  EXPECT_EQ(tail.micro_batches, 3);
+  EXPECT_EQ(tail.weight, 3);
+  EXPECT_EQ(tail.divisor, 4);
+  EXPECT_DOUBLE_EQ(tail.rescale, 4.0 / 3.0);
+  EXPECT_TRUE(tail.end_of_data);
+  EXPECT_EQ(tail.scheduler_steps, 1);
+  EXPECT_OK(accumulator.CheckOptimizerStep());
+  EXPECT_EQ(accumulator.EndOfData().micro_batches, 0);
+  EXPECT_EQ(BeginMany(accumulator, 1).step, 2);
+}
+
+TEST(AccumulatorTailTest, FlushClosesTheWindowWithTheLastMicroBatch) {
+  Accumulator accumulator = Make(4);
+  BeginMany(accumulator, 2);
+  const MicroBatch last = BeginLast(accumulator);
+  EXPECT_TRUE(last.sync);
+  EXPECT_EQ(last.window, 4);
+  EXPECT_EQ(accumulator.Sum().micro_batches, 3);
+  EXPECT_EQ(accumulator.Sum().divisor, 4);
+  EXPECT_DOUBLE_EQ(accumulator.Sum().rescale, 4.0 / 3.0);
+  EXPECT_TRUE(accumulator.Sum().end_of_data);
+  EXPECT_OK(accumulator.CheckOptimizerStep());
+  EXPECT_THAT(accumulator.BeginMicroBatch(), IsOutOfData());
+  EXPECT_EQ(accumulator.EndOfData().micro_batches, 0);
+
+  // A window of its last micro-batch alone is planned as that.
+  EXPECT_EQ(BeginLast(accumulator).loss_scale, 1);
+  EXPECT_EQ(accumulator.Sum().rescale, 1);
+  EXPECT_TRUE(accumulator.Sum().end_of_data);
+}
+
+TEST(AccumulatorTailTest, DataThatFillsItsWindowsCutsNoneShort) {
+  for (const auto tail :
+       {TailPolicy::kFlush, TailPolicy::kCarry, TailPolicy::kDrop}) {
+    Accumulator accumulator = Make(PlanOf(2, tail));
+    BeginMany(accumulator, 1);
+    EXPECT_TRUE(BeginLast(accumulator).sync);
+    EXPECT_FALSE(accumulator.Sum().end_of_data);
+    EXPECT_EQ(accumulator.Sum().rescale, 1);
+    EXPECT_EQ(accumulator.EndOfData().micro_batches, 0);
+  }
+}
+
+TEST(AccumulatorTailTest, CarryGoesOnWithTheWindowInTheNextEpoch) {
+  Accumulator accumulator = Make(PlanOf(4, TailPolicy::kCarry));
+  ASSERT_OK(accumulator.BeginEpoch(6));
+  EXPECT_EQ(BeginMany(accumulator, 6).window, 4);
+  EXPECT_THAT(accumulator.BeginMicroBatch(), IsOutOfData());
+  EXPECT_EQ(accumulator.EndOfData().micro_batches, 0);
+  EXPECT_FALSE(accumulator.CheckOptimizerStep().ok());
+
+  ASSERT_OK(accumulator.BeginEpoch(6));
+  EXPECT_FALSE(BeginMany(accumulator, 1).sync);
+  const MicroBatch micro = BeginMany(accumulator, 1);
+  EXPECT_TRUE(micro.sync);
+  EXPECT_EQ(micro.step, 1);
+  EXPECT_EQ(micro.micro, 3);
+  EXPECT_EQ(accumulator.Sum().micro_batches, 4);
+  EXPECT_FALSE(accumulator.Sum().end_of_data);
+}
+
+TEST(AccumulatorTailTest, CarryNeedsNoLengthsAndNoEndOfData) {
+  Accumulator accumulator = Make(PlanOf(3, TailPolicy::kCarry));
+  BeginMany(accumulator, 1);
+  EXPECT_FALSE(BeginLast(accumulator).sync);
+  EXPECT_THAT(accumulator.BeginMicroBatch(), IsOutOfData());
+  accumulator.EndOfData();
+  EXPECT_TRUE(BeginMany(accumulator, 1).sync);
+}
+
+TEST(AccumulatorTailTest, DropLeavesOutWhatFillsNoWindow) {
+  Accumulator accumulator = Make(PlanOf(4, TailPolicy::kDrop));
+  ASSERT_OK(accumulator.BeginEpoch(6));
+  EXPECT_TRUE(BeginMany(accumulator, 4).sync);
+  EXPECT_THAT(accumulator.BeginMicroBatch(),
+              StatusIs(absl::StatusCode::kOutOfRange,
+                       HasSubstr("the last 2 are dropped: they fill no window "
+                                 "of 4")));
+  EXPECT_EQ(accumulator.EndOfData().micro_batches, 0);
+  ASSERT_OK(accumulator.BeginEpoch(3));
+  EXPECT_FALSE(accumulator.BeginMicroBatch().ok());
+  ASSERT_OK(accumulator.BeginEpoch(4));
+  EXPECT_EQ(BeginMany(accumulator, 1).step, 1);
+}
+
+TEST(AccumulatorTailTest, DropSaysWhatToForget) {
+  Accumulator accumulator = Make(PlanOf(4, TailPolicy::kDrop));
+  BeginMany(accumulator, 5);
+  EXPECT_FALSE(BeginLast(accumulator).sync);
+  EXPECT_THAT(accumulator.BeginEpoch(4),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("after 2 of 4")));
+  EXPECT_EQ(accumulator.EndOfData().micro_batches, 2);
+  EXPECT_FALSE(accumulator.CheckOptimizerStep().ok());
+  const MicroBatch next = BeginMany(accumulator, 1);
+  EXPECT_EQ(next.step, 1) << "what was dropped is no step";
+  EXPECT_EQ(next.micro, 0);
+}
+
+TEST(AccumulatorTailTest, AnEpochInTheMiddleOfAWindowIsRefused) {
+  Accumulator accumulator = Make(2);
+  BeginMany(accumulator, 1);
+  EXPECT_THAT(accumulator.BeginEpoch(5),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("after 1 of 2")));
+  EXPECT_THAT(accumulator.BeginEpoch(-1, "eval"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-1")));
+}
+
+TEST(AccumulatorTailTest, ADroppedWindowIsNoStepWhateverTheTail) {
+  for (const auto tail :
+       {TailPolicy::kFlush, TailPolicy::kCarry, TailPolicy::kDrop}) {
+    Accumulator accumulator = Make(PlanOf(3, tail));
+    BeginMany(accumulator, 5);
+    accumulator.DropWindow();
+    EXPECT_FALSE(accumulator.CheckOptimizerStep().ok());
+    const MicroBatch micro = BeginMany(accumulator, 3);
+    EXPECT_TRUE(micro.sync);
+    EXPECT_EQ(micro.step, 1);
+    EXPECT_EQ(accumulator.Sum().weight, 3);
+  }
+}
+
+TEST(AccumulatorTest, ARankWithoutDataCountsTheStepsItTakesPartIn) {
+  JobPlan plan = PlanOf(3);
+  plan.terms.uneven_data = UnevenData::kWaitForAll;
+  Accumulator accumulator = Make(plan);
+  BeginMany(accumulator, 3);
+  EXPECT_EQ(accumulator.EndOfData().micro_batches, 0);
+  const WindowSum none = accumulator.StepWithoutData();
+  EXPECT_EQ(none.step, 1);
+  EXPECT_EQ(none.micro_batches, 0);
+  EXPECT_EQ(none.weight, 0);
+  EXPECT_EQ(none.window, 3);
+  EXPECT_TRUE(none.end_of_data);
+  EXPECT_OK(accumulator.CheckOptimizerStep());
+  EXPECT_EQ(accumulator.StepWithoutData().step, 2);
+  EXPECT_EQ(BeginMany(accumulator, 1).step, 3);
+}
+
+TEST(AccumulatorTest, MaxStepsEndTheTrainingAndNothingElse) {
+  JobPlan plan = PlanOf(2);
+  plan.terms.max_steps = 2;
+  Accumulator accumulator = Make(plan);
+  EXPECT_FALSE(accumulator.finished());
+  BeginMany(accumulator, 3);
+  EXPECT_FALSE(accumulator.finished());
+  BeginMany(accumulator, 1);
+  EXPECT_TRUE(accumulator.finished());
+  EXPECT_OK(accumulator.CheckOptimizerStep());
+  EXPECT_THAT(accumulator.BeginMicroBatch(),
+              StatusIs(absl::StatusCode::kOutOfRange,
+                       HasSubstr("the 2 steps of the plan's max_steps")));
+  BeginMany(accumulator, 9, "eval");
+  EXPECT_FALSE(accumulator.finished("eval"));
+  plan.terms.max_steps = 3;
+  ASSERT_OK(accumulator.ChangePlan(plan));
+  EXPECT_FALSE(accumulator.finished());
+  BeginMany(accumulator, 2);
+}
+
+TEST(AccumulatorTest, StreamsAreCountedApart) {
+  Accumulator accumulator = Make(2);
+  ASSERT_OK(accumulator.BeginEpoch(7));
+  BeginMany(accumulator, 1);
+  ASSERT_OK(accumulator.BeginEpoch(3, "eval"));
+  BeginMany(accumulator, 3, "eval");
+  EXPECT_FALSE(accumulator.BeginMicroBatch("eval").ok());
+  accumulator.EndOfData("eval");
+  EXPECT_FALSE(accumulator.CheckOptimizerStep().ok());
+  const MicroBatch micro = BeginMany(accumulator, 1);
+  EXPECT_TRUE(micro.sync);
+  EXPECT_EQ(micro.step, 0);
+  EXPECT_EQ(accumulator.Sum().micro_batches, 2);
+  EXPECT_EQ(accumulator.Sum("eval").micro_batches, 1);
+  BeginMany(accumulator, 5);
+  EXPECT_TRUE(accumulator.Sum().end_of_data);
+}
+
+TEST(AccumulatorTest, WithSyncEachBatchAllAreExchangedAndWindowsStay) {
+  JobPlan plan = PlanOf(3);
+  plan.terms.sync_each_batch = true;
+  Accumulator accumulator = Make(plan);
+  for (int i = 0; i < 6; ++i) {
+    const MicroBatch micro = BeginMany(accumulator, 1);
+    EXPECT_TRUE(micro.exchange);
+    EXPECT_EQ(micro.sync, i % 3 == 2);
+    EXPECT_DOUBLE_EQ(micro.loss_scale, 1.0 / 3);
+    EXPECT_EQ(micro.scheduler_steps, micro.sync ? 1 : 0);
+    const WindowSum sum = accumulator.Sum();
+    EXPECT_EQ(sum.step, i / 3);
+    EXPECT_EQ(sum.micro, i % 3);
+    EXPECT_EQ(sum.micro_batches, 1);
+    EXPECT_EQ(sum.weight, 1);
+    EXPECT_EQ(sum.divisor, 1);
+    EXPECT_EQ(sum.exchanged, i % 3);
+    EXPECT_EQ(accumulator.CheckOptimizerStep().ok(), micro.sync);
+  }
+}
+
+TEST(AccumulatorTest, WithSyncEachBatchTheRestHasBeenExchanged) {
+  JobPlan plan = PlanOf(3);
+  plan.terms.sync_each_batch = true;
+  Accumulator accumulator = Make(plan);
+  BeginMany(accumulator, 5);
+  const WindowSum rest = accumulator.EndOfData();
+  EXPECT_EQ(rest.micro_batches, 0);
+  EXPECT_EQ(rest.exchanged, 2);
+  EXPECT_DOUBLE_EQ(rest.rescale, 1.5);
+  EXPECT_OK(accumulator.CheckOptimizerStep());
+}
+
+TEST(AccumulatorResizeTest, TheGlobalBatchIsSharedOut) {
+  JobPlan plan = PlanOf(3);
+  plan.terms.on_resize = OnResize::kKeepGlobalBatch;
+  plan.global_micro_batches = 8;
+  std::vector<int> windows;
+  for (int rank = 0; rank < 3; ++rank) {
+    Accumulator accumulator = Make(plan, rank, 3);
+    windows.push_back(BeginMany(accumulator, 1).window);
+  }
+  EXPECT_THAT(windows, ElementsAre(3, 3, 2));
+  EXPECT_TRUE(plan.needs_header(3));
+  EXPECT_FALSE(plan.needs_header(4));
+}
+
+TEST(AccumulatorResizeTest, WhatIsDroppedGoesByTheRanksOwnWindow) {
+  JobPlan plan = PlanOf(3, TailPolicy::kDrop);
+  plan.terms.on_resize = OnResize::kKeepGlobalBatch;
+  plan.global_micro_batches = 5;
+  Accumulator first = Make(plan, 0, 2);
+  Accumulator second = Make(plan, 1, 2);
+  for (Accumulator* each : {&first, &second}) ASSERT_OK(each->BeginEpoch(5));
+  EXPECT_EQ(BeginMany(first, 3).window, 3);
+  EXPECT_FALSE(first.BeginMicroBatch().ok());
+  EXPECT_EQ(BeginMany(second, 4).window, 2);
+  EXPECT_FALSE(second.BeginMicroBatch().ok());
+}
+
+int64_t SchedulerSteps(SchedulerUnit unit, int rank, int micro_batches) {
+  JobPlan plan = PlanOf(4);
+  plan.terms.adjust_scheduler = unit;
+  Accumulator accumulator = Make(plan, rank, 3);
+  EXPECT_OK(accumulator.BeginEpoch(micro_batches));
+  return BeginMany(accumulator, micro_batches).scheduler_steps;
+}
+
+TEST(AccumulatorSchedulerTest, AStepStandsForWhatThePlanSays) {
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(SchedulerSteps(SchedulerUnit::kStep, rank, 4), 1);
+    EXPECT_EQ(SchedulerSteps(SchedulerUnit::kBatch, rank, 4), 4);
+    EXPECT_EQ(SchedulerSteps(SchedulerUnit::kGlobalBatch, rank, 4), 12);
+    EXPECT_EQ(SchedulerSteps(SchedulerUnit::kStep, rank, 3), 1);
+    EXPECT_EQ(SchedulerSteps(SchedulerUnit::kBatch, rank, 3), 3);
+    EXPECT_EQ(SchedulerSteps(SchedulerUnit::kGlobalBatch, rank, 3), 9);
+  }
+}
+
+TEST(AccumulatorSchedulerTest, OnlyOptimizerStepsCount) {
+  EXPECT_EQ(SchedulerSteps(SchedulerUnit::kBatch, 0, 6), 2);
+  Accumulator accumulator = Make(2);
+  EXPECT_EQ(BeginMany(accumulator, 1).scheduler_steps, 0);
+}
+
+TEST(AccumulatorSchedulerTest, WindowsThatAreCutShortCountWhatTheyHave) {
+  JobPlan plan = PlanOf(4);
+  plan.terms.adjust_scheduler = SchedulerUnit::kGlobalBatch;
+  Accumulator accumulator = Make(plan, 0, 2);
+  BeginMany(accumulator, 2);
+  EXPECT_EQ(BeginLast(accumulator).scheduler_steps, 6);
+  accumulator.EndOfData();
+  BeginMany(accumulator, 1);
+  EXPECT_EQ(accumulator.EndOfData().scheduler_steps, 2);
+}
+
+// Ranks whose schedulers count differently would drift apart.
+TEST(AccumulatorSchedulerTest, WhereRanksDifferAllCountAlike) {
+  JobPlan plan = PlanOf(4);
+  plan.terms.adjust_scheduler = SchedulerUnit::kBatch;
+  plan.terms.uneven_data = UnevenData::kWaitForAll;
+  Accumulator full = Make(plan, 0, 2);
+  Accumulator cut = Make(plan, 1, 2);
+  EXPECT_EQ(BeginMany(full, 4).scheduler_steps, 4);
+  EXPECT_EQ(BeginLast(cut).scheduler_steps, 4);
+  EXPECT_EQ(cut.StepWithoutData().scheduler_steps, 4);
+
+  plan = PlanOf(4);
+  plan.terms.on_resize = OnResize::kKeepGlobalBatch;
+  plan.global_micro_batches = 5;
+  for (int rank = 0; rank < 2; ++rank) {
+    plan.terms.adjust_scheduler = SchedulerUnit::kBatch;
+    Accumulator own = Make(plan, rank, 2);
+    EXPECT_EQ(BeginMany(own, 3 - rank).scheduler_steps, 3);
+    plan.terms.adjust_scheduler = SchedulerUnit::kGlobalBatch;
+    Accumulator all = Make(plan, rank, 2);
+    EXPECT_EQ(BeginMany(all, 3 - rank).scheduler_steps, 5);
+  }
+}
+
+TEST(AccumulatorPlanTest, AChangeCountsForTheNextWindow) {
+  Accumulator accumulator = Make(2);
+  BeginMany(accumulator, 2);
+  ASSERT_OK(accumulator.ChangePlan(PlanOf(3)));
+  EXPECT_EQ(accumulator.plan().version, 1);
+  const MicroBatch micro = BeginMany(accumulator, 3);
+  EXPECT_TRUE(micro.sync);
+  EXPECT_EQ(micro.step, 1);
+  EXPECT_EQ(micro.window, 3);
+}
+
+TEST(AccumulatorPlanTest, AChangeInTheMiddleOfAWindowIsRefused) {
+  Accumulator accumulator = Make(2);
+  BeginMany(accumulator, 1);
+  EXPECT_THAT(accumulator.ChangePlan(PlanOf(3)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("plan 1 comes after 1 of 2 micro-batches")));
+  EXPECT_TRUE(BeginMany(accumulator, 1).sync);
+  EXPECT_THAT(accumulator.ChangePlan(PlanOf(0)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("accumulation_steps")));
+  EXPECT_EQ(BeginMany(accumulator, 1).window, 2);
+}
+
+TEST(AccumulatorPlanTest, CarriedWindowsKeepTheirLength) {
+  Accumulator accumulator = Make(PlanOf(4, TailPolicy::kCarry));
+  BeginMany(accumulator, 1);
+  ASSERT_OK(accumulator.ChangePlan(PlanOf(2, TailPolicy::kCarry)));
+  EXPECT_FALSE(BeginMany(accumulator, 2).sync);
+  EXPECT_TRUE(BeginMany(accumulator, 1).sync);
+  EXPECT_EQ(accumulator.Sum().divisor, 4);
+  EXPECT_EQ(BeginMany(accumulator, 1).window, 2);
+
+  JobPlan tokens = PlanOf(4, TailPolicy::kCarry);
+  tokens.terms.weighting = Weighting::kTokens;
+  EXPECT_THAT(accumulator.ChangePlan(tokens),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("weighs or exchanges them differently")));
+}
+
+TEST(AccumulatorPlanTest, OtherStreamsWindowsAreNotInTheWay) {
+  Accumulator accumulator = Make(3);
+  BeginMany(accumulator, 1, "eval");
+  JobPlan plan = PlanOf(2);
+  plan.terms.weighting = Weighting::kTokens;
+  ASSERT_OK(accumulator.ChangePlan(plan));
+  EXPECT_TRUE(BeginMany(accumulator, 2, "eval").sync);
+  EXPECT_EQ(accumulator.Sum("eval").divisor, 3);
+  EXPECT_EQ(BeginMany(accumulator, 1).window, 2);
 }
 
 TEST(AccumulatorTest, GoesOnFromASavedPosition) {
   Accumulator first = Make(2);
-  ASSERT_OK(first.BeginMicroBatch());
+  BeginMany(first, 1);
   EXPECT_THAT(first.Position(), StatusIs(absl::StatusCode::kFailedPrecondition,
                                          HasSubstr("micro-batch 1 of 2")));
-  EXPECT_THAT(first.BeginEpoch(5),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("after 1 of 2")));
-  ASSERT_OK(first.BeginMicroBatch());
+  BeginMany(first, 1);
+  first.StepWithoutData();
   ASSERT_OK_AND_ASSIGN(const auto position, first.Position());
 
   Accumulator second = Make(3);
+  ASSERT_OK(second.BeginEpoch(1));
   ASSERT_OK(second.Restore(position));
-  ASSERT_OK_AND_ASSIGN(const MicroBatch micro, second.BeginMicroBatch());
-  EXPECT_EQ(micro.step, 1);
+  const MicroBatch micro = BeginMany(second, 1);
+  EXPECT_EQ(micro.step, 2);
   EXPECT_EQ(micro.micro, 0);
+  EXPECT_EQ(micro.window, 3);
   EXPECT_THAT(second.Restore({{"train", -1}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("train")));
-}
-
-TEST(AccumulatorTest, RefusesLessThanOneStep) {
-  EXPECT_THAT(
-      Accumulator::Create(0),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least 1")));
 }
 
 }  // namespace

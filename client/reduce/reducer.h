@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,7 +19,9 @@
 #include "client/reduce/gradient_marks.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
+#include "client/reduce/step_digest.h"
 #include "client/reduce/step_exchange.h"
+#include "client/reduce/step_gate.h"
 #include "client/reduce/step_report.h"
 
 namespace coxswain {
@@ -100,6 +103,12 @@ class Reducer {
   // finite, or another one than 1 without that option. FAILED_PRECONDITION if
   // the last step has been neither committed nor rolled back.
   absl::Status BeginStep(double weight = 1);
+  // The same for gradients of several micro-batches, announced at the options'
+  // gate: the average is the sum over the ranks of divisor * gradients, over
+  // the sum of ticket.weight (without uneven_inputs: the mean over the ranks,
+  // and neither counts). The reducer fills in the ticket's hook, layout,
+  // digest and plan version.
+  absl::Status BeginStep(const StepTicket& ticket, double divisor);
 
   // The gradient stands in GradientView(parameter).
   absl::Status MarkReady(int parameter);
@@ -119,11 +128,22 @@ class Reducer {
   // begins: no rank's backward pass reached the parameter.
   bool unused_everywhere(int parameter) const;
 
+  // What all ranks do with the finished step: waits for the gate's decision;
+  // without a gate it is the vote. Once a step; again, it is the same. With
+  // ReducerOptions::on_average the exchange has asked before, with a vote to
+  // commit, and this one does not count. Every step that was announced is
+  // decided on, also an empty one, which is then rolled back. An error
+  // (ABORTED: the ranks did different things) breaks the reducer.
+  absl::StatusOr<StepDecision> Decide(const StepVote& vote = {});
+
   // Makes what the hook staged in a finished step current.
+  // FAILED_PRECONDITION if Decide has said to skip it, or, with a gate, nothing
+  // yet.
   absl::Status Commit();
   // Ends a finished step as if it had not been, for the hook. In an unfinished
-  // step, of which peers may have seen buckets, it is Abort. Otherwise
-  // nothing.
+  // step, of which peers may have seen buckets, it is Abort; so it is with a
+  // gate, if Decide has not been asked, or has said that the others commit.
+  // Otherwise nothing.
   void Rollback();
 
   // Between steps, on all ranks alike:
@@ -138,6 +158,10 @@ class Reducer {
   // checkpoint): FAILED_PRECONDITION if that is another kind of hook's, and the
   // old hook stays. INVALID_ARGUMENT for one that needs an averager.
   absl::Status ChangeHook(Hook* hook, bool carry_state);
+
+  // Takes over what the plan says of the header exchange, and its version, from
+  // the next step on. The layout stays.
+  absl::Status ChangePlan(const JobPlan& plan);
 
   // Copies root's data to all ranks; see BroadcastSpans.
   absl::Status BroadcastFromRoot(const std::vector<Span>& spans, int root = 0);
@@ -170,10 +194,19 @@ class Reducer {
   absl::Status Rebuild();
   // FAILED_PRECONDITION in a step, or the first error.
   absl::Status CheckIdle(absl::string_view what) const;
-  absl::Status CheckWeight(double weight) const;
+  absl::Status CheckTicket(const StepTicket& ticket, double divisor) const;
+  // Fills in what the caller of BeginStep need not know.
+  StepTicket Complete(const StepTicket& ticket) const;
+  void MakeExchange(const StepTicket& ticket, double divisor);
+  absl::Status Announce(const StepTicket& ticket);
+  // The exchange thread's part of a step.
+  absl::Status Exchange();
+  // Asks the gate once a step.
+  absl::StatusOr<StepDecision> DecideOnce(const StepVote& vote);
   // OK on all ranks or on none.
   absl::Status AllOrNone(const absl::Status& own);
 
+  void BeginMarks();
   absl::Status Claim(int parameter, const GradientMarks::Mark& mark);
   absl::Status MarkedTwice(int parameter) const;
   void CountDown(int parameter);
@@ -181,6 +214,9 @@ class Reducer {
   // Clips, and copies what has not been copied to its place outside.
   void Deliver(StepReport& report);
   void Publish(const StepReport& report);
+  absl::Status CheckCommit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether it is what the other ranks do.
+  absl::Status CheckRollback() const;
   // Rolls the hook back if there was a step. False if there was none, or it
   // broke the reducer.
   bool EndStep();
@@ -208,6 +244,8 @@ class Reducer {
   bool frozen_ = false;
   bool agreed_ = false;
   double weight_ = 1;
+  uint64_t layout_hash_ = 0;
+  StepDigest digest_;
   // The hook was still at work when its step was given up.
   bool rollback_due_ = false;
   std::unique_ptr<StepExchange> exchange_;  // of the step begun last
@@ -223,6 +261,8 @@ class Reducer {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
   StepReport report_ ABSL_GUARDED_BY(mutex_);
+  // On the step begun last.
+  std::optional<StepDecision> decision_ ABSL_GUARDED_BY(mutex_);
   ReducerTotals totals_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;

@@ -11,7 +11,9 @@
 #include "base/clock.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/bucket_plan.h"
+#include "client/reduce/step_gate.h"
 #include "client/reduce/step_report.h"
+#include "client/schedule/job_plan.h"
 
 namespace coxswain {
 
@@ -26,6 +28,9 @@ struct ReducerOptions {
   // Ranks may have different weights, and run out of data: see BeginStep. Costs
   // one small all-reduce a step, while the first gradients are computed.
   bool uneven_inputs = false;
+  // With uneven_inputs: a step in which a rank has weight 0 is one of no data
+  // for all, as if all weights were 0.
+  bool end_at_first = false;
   // Fills StepReport's norm and non_finite: a pass over each bucket by the
   // exchange thread, or none where it copies the averages out anyway.
   bool statistics = false;
@@ -35,17 +40,25 @@ struct ReducerOptions {
   // Called by the exchange thread as soon as a bucket's averages stand where
   // they belong, for an optimizer step while other buckets still travel. The
   // step cannot be undone then: goes with neither max_norm nor
-  // find_unused_parameters, and its user calls Commit, not Rollback.
+  // find_unused_parameters, and its user calls Commit, not Rollback. With a
+  // gate, the exchange waits for the decision before the first call; there is
+  // none in a step that is skipped.
   std::function<absl::Status(const Bucket&)> on_average;
   // Called at the end of Finish, by its thread.
   std::function<void(const StepReport&)> on_step;
+  // Where each step is announced and decided; null: nowhere. Outlives the
+  // reducer.
+  StepGate* gate = nullptr;
+  // Of the plan that the job begins with; 0: none.
+  int64_t plan_version = 0;
   // Whether ranks compare parameters, hook and options first: see Reducer.
   bool verify = true;
   // Further settings that must be equal on all ranks.
   std::map<std::string, std::string> settings;
   // The longest that one collective, or Finish, may take. The communicator has
   // a bound of its own, SessionOptions::collective_timeout: the shorter one
-  // counts, so raise both for slow exchanges.
+  // counts, so raise both for slow exchanges. Finish also allows for the time
+  // that the gate may wait for other ranks.
   absl::Duration timeout = absl::Minutes(5);
   Clock* clock = Clock::Real();  // for BucketTiming
 
@@ -56,6 +69,9 @@ struct ReducerOptions {
     return std::max(timeout, absl::Seconds(10));
   }
 };
+
+// Sets uneven_inputs, end_at_first and plan_version as the plan wants them.
+void FollowPlan(const JobPlan& plan, int world_size, ReducerOptions* options);
 
 // INVALID_ARGUMENT says which options do not go together.
 absl::Status CheckReducerOptions(const ReducerOptions& options);

@@ -1,9 +1,15 @@
 #include "client/reduce/step_exchange.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <map>
 #include <set>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "client/comm/wait_holding.h"
 #include "client/reduce/exchange_pipeline.h"
@@ -20,6 +26,19 @@ Span SpanOf(std::vector<T>& values, DType dtype) {
   return span;
 }
 
+// Such as "ranks 0, 2".
+std::string ListRanks(const std::vector<size_t>& ranks) {
+  constexpr size_t kShown = 16;
+  const size_t shown = std::min(ranks.size(), kShown);
+  return absl::StrCat(
+      ranks.size() == 1 ? "rank " : "ranks ",
+      absl::StrJoin(ranks.begin(),
+                    ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+      shown < ranks.size()
+          ? absl::StrCat(" and ", ranks.size() - shown, " more")
+          : "");
+}
+
 }  // namespace
 
 StepExchange::StepExchange(Context context)
@@ -30,33 +49,63 @@ StepExchange::StepExchange(Context context)
   report_.live_ranks = communicator_.size();
 }
 
-absl::Status StepExchange::Run() {
-  COXSWAIN_RETURN_IF_ERROR(ExchangeWeights());
-  if (report_.empty) return absl::OkStatus();
-  COXSWAIN_RETURN_IF_ERROR(ExchangeBuckets());
-  COXSWAIN_RETURN_IF_ERROR(ExchangeUsers());
-  return ExchangeOrder();
+absl::Status StepExchange::ExchangeHeader() {
+  if (!context_.options->uneven_inputs) return absl::OkStatus();
+  const size_t ranks = static_cast<size_t>(communicator_.size());
+  auto header = std::make_shared<std::vector<double>>(3 * ranks);
+  const size_t rank = static_cast<size_t>(communicator_.rank());
+  const StepTicket& ticket = context_.ticket;
+  (*header)[rank] = ticket.weight;
+  (*header)[ranks + rank] = ticket.weight == 0 || ticket.end_of_data ? 1 : 0;
+  (*header)[2 * ranks + rank] = static_cast<double>(ticket.plan_version);
+  COXSWAIN_RETURN_IF_ERROR(
+      Await(communicator_.AllReduce(SpanOf(*header, DType::kFloat64)), header));
+  ReadHeader(*header);
+  return absl::OkStatus();
 }
 
-absl::Status StepExchange::ExchangeWeights() {
-  if (!context_.options->uneven_inputs) return absl::OkStatus();
-  auto weights = std::make_shared<std::vector<double>>(
-      static_cast<size_t>(communicator_.size()));
-  (*weights)[static_cast<size_t>(communicator_.rank())] = context_.weight;
-  COXSWAIN_RETURN_IF_ERROR(Await(
-      communicator_.AllReduce(SpanOf(*weights, DType::kFloat64)), weights));
+void StepExchange::ReadHeader(const std::vector<double>& header) {
+  const size_t ranks = header.size() / 3;
   report_.total_weight = 0;
   report_.live_ranks = 0;
-  for (size_t rank = weights->size(); rank-- > 0;) {
-    report_.total_weight += (*weights)[rank];
-    if ((*weights)[rank] == 0) continue;
+  for (size_t rank = ranks; rank-- > 0;) {
+    plans_.insert(plans_.begin(),
+                  static_cast<int64_t>(header[2 * ranks + rank]));
+    if (header[ranks + rank] != 0) ++report_.ended_ranks;
+    report_.total_weight += header[rank];
+    if (header[rank] == 0) continue;
     ++report_.live_ranks;
     report_.first_live_rank = static_cast<int>(rank);
   }
-  report_.empty = report_.live_ranks == 0;
-  if (report_.empty || context_.weight == 0) return absl::OkStatus();
-  scale_ = context_.weight * communicator_.size() / report_.total_weight;
-  return absl::OkStatus();
+  report_.ended = context_.options->end_at_first &&
+                  report_.live_ranks < static_cast<int>(ranks);
+  report_.empty = report_.live_ranks == 0 || report_.ended;
+  if (report_.empty || context_.ticket.weight == 0) return;
+  scale_ = context_.divisor * static_cast<double>(ranks) / report_.total_weight;
+}
+
+absl::Status StepExchange::CheckPlans() const {
+  std::map<int64_t, std::vector<size_t>> ranks;
+  for (size_t i = 0; i < plans_.size(); ++i) ranks[plans_[i]].push_back(i);
+  if (ranks.size() < 2) return absl::OkStatus();
+  std::vector<std::string> versions;
+  for (const auto& [version, followers] : ranks) {
+    versions.push_back(absl::StrCat(version, " on ", ListRanks(followers)));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the ranks follow different versions of the plan: ",
+      absl::StrJoin(versions, ", "),
+      "; a plan that a decision brings counts from the next step on, on all "
+      "ranks"));
+}
+
+absl::Status StepExchange::Run() {
+  if (report_.empty) return absl::OkStatus();
+  const int64_t before = communicator_.sequence();
+  COXSWAIN_RETURN_IF_ERROR(ExchangeBuckets());
+  collectives_ = communicator_.sequence() - before;
+  COXSWAIN_RETURN_IF_ERROR(ExchangeUsers());
+  return ExchangeOrder();
 }
 
 absl::Status StepExchange::ExchangeBuckets() {
@@ -83,6 +132,9 @@ absl::Status StepExchange::ExchangeBuckets() {
 absl::Status StepExchange::AwaitReady(const Bucket& bucket) {
   COXSWAIN_RETURN_IF_ERROR(context_.marks->AwaitBucket(bucket.index));
   if (scale_ != 1) Scale(bucket.data, scale_);
+  if (context_.options->gate != nullptr) {
+    context_.options->gate->NoteBucket(bucket.index);
+  }
   return absl::OkStatus();
 }
 
@@ -98,7 +150,16 @@ absl::Status StepExchange::OnAverage(const Bucket& bucket) {
       std::memcpy(outside, average.data, static_cast<size_t>(average.bytes()));
     }
   }
-  return options.on_average ? options.on_average(bucket) : absl::OkStatus();
+  return options.on_average ? HandOver(bucket) : absl::OkStatus();
+}
+
+absl::Status StepExchange::HandOver(const Bucket& bucket) {
+  if (!takes_averages_) {
+    COXSWAIN_ASSIGN_OR_RETURN(const StepDecision decision, context_.decide());
+    takes_averages_ = decision.commit;
+  }
+  return *takes_averages_ ? context_.options->on_average(bucket)
+                          : absl::OkStatus();
 }
 
 // Null where the copy has to wait for the end of the step: until the norm is

@@ -4,22 +4,25 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/gradient_marks.h"
 #include "client/reduce/gradient_statistics.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
+#include "client/reduce/step_gate.h"
 #include "client/reduce/step_report.h"
 
 namespace coxswain {
 
-// What the ranks exchange in one step, in this order: their weights, the
-// buckets (in the order of ExchangePipeline), which parameters they used, and,
-// in the first step, rank 0's order of gradients.
+// What the ranks exchange in one step, in this order: the header (weights, who
+// is out of data, plans), the buckets (in the order of ExchangePipeline), which
+// parameters they used, and, in the first step, rank 0's order of gradients.
 //
 // Made by the reducer for each step; Run is called by its exchange thread, and
 // the results are read after that.
@@ -34,17 +37,27 @@ class StepExchange {
     GradientMarks* marks = nullptr;
     // Breaks the reducer with this error, and returns the first one there was.
     std::function<absl::Status(const absl::Status&)> fail;
+    // What all ranks do with the step; asked before on_average is called.
+    std::function<absl::StatusOr<StepDecision>()> decide;
     size_t parameters = 0;
-    double weight = 1;          // this rank's
+    StepTicket ticket;          // this rank's
+    double divisor = 1;         // of its gradients: see BeginStep
     bool learns_order = false;  // this is the first step
   };
 
   explicit StepExchange(Context context);
 
+  // The first part, in all steps alike. FAILED_PRECONDITION, on all ranks, if
+  // they follow different plans.
+  absl::Status ExchangeHeader();
+  absl::Status CheckPlans() const;
+  // The rest.
   absl::Status Run();
 
   // What the ranks agreed on: all of StepReport's fields on weights.
   const StepReport& report() const { return report_; }
+  // That the hook has started, among all ranks.
+  int64_t collectives() const { return collectives_; }
   // By bucket, without the times at which they were ready.
   const std::vector<BucketTiming>& timings() const { return timings_; }
   const GradientStatistics& statistics() const { return statistics_; }
@@ -54,10 +67,12 @@ class StepExchange {
   const std::vector<int>& ready_order() const { return ready_order_; }
 
  private:
-  absl::Status ExchangeWeights();
+  void ReadHeader(const std::vector<double>& header);
   absl::Status ExchangeBuckets();
   absl::Status AwaitReady(const Bucket& bucket);
   absl::Status OnAverage(const Bucket& bucket);
+  // To options.on_average, unless the step is skipped.
+  absl::Status HandOver(const Bucket& bucket);
   void* TakeOutside(int parameter);
   absl::Status ExchangeUsers();
   absl::Status ExchangeOrder();
@@ -67,8 +82,12 @@ class StepExchange {
 
   const Context context_;
   Communicator& communicator_;
-  double scale_ = 1;  // of this rank's gradients
+  double scale_ = 1;            // of this rank's gradients
+  std::vector<int64_t> plans_;  // by rank, with a header
+  // Whether on_average may be called; asked once.
+  std::optional<bool> takes_averages_;
   StepReport report_;
+  int64_t collectives_ = 0;
   std::vector<BucketTiming> timings_;
   GradientStatistics statistics_;
   std::vector<int32_t> users_;

@@ -37,8 +37,12 @@ struct StepReport {
   double total_weight = 0;
   int live_ranks = 0;
   int first_live_rank = 0;
-  // No rank had any data: nothing was exchanged.
+  // Ranks whose data has ended, with this step or before it.
+  int ended_ranks = 0;
+  // No rank had any data, or `ended`: nothing was exchanged.
   bool empty = false;
+  // With ReducerOptions::end_at_first: a rank had no data.
+  bool ended = false;
 
   // With ReducerOptions::statistics, of the averaged gradients, before they
   // are clipped, and the same bits on all ranks.
@@ -57,6 +61,7 @@ struct ReducerTotals {
   absl::Duration in_hook;
   absl::Duration in_collectives;  // waited for them, on the exchange thread
   absl::Duration in_finish;       // the training thread waited in Finish
+  absl::Duration in_gate;  // ... and in BeginStep and Decide, for the gate
 };
 
 }  // namespace coxswain

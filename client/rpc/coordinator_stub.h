@@ -98,6 +98,7 @@ class CoordinatorStub {
   COXSWAIN_CALL(Barrier, Group, Barrier)
   COXSWAIN_CALL(GetPlan, Schedule, GetPlan)
   COXSWAIN_CALL(ProposePlan, Schedule, ProposePlan)
+  COXSWAIN_CALL(Why, Schedule, Why)
   COXSWAIN_CALL(BeginCheckpoint, Checkpoint, Begin)
   COXSWAIN_CALL(CommitCheckpoint, Checkpoint, Commit)
   COXSWAIN_CALL(ListCheckpoints, Checkpoint, List)

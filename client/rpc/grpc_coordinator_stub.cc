@@ -20,8 +20,10 @@ namespace {
 
 using ContextPtr = std::shared_ptr<grpc::ClientContext>;
 
-// A heartbeat that cannot be written for this many others is of no use.
-constexpr size_t kMaxQueuedWrites = 16;
+// A heartbeat that cannot be written for this many others is of no use; the
+// rest is for tickets and votes, of which each stream has two at most.
+constexpr size_t kMaxWritesBeforeHeartbeat = 16;
+constexpr size_t kMaxQueuedWrites = 256;
 
 ContextPtr MakeContext(const CallOptions& options) {
   auto context = std::make_shared<grpc::ClientContext>();
@@ -149,7 +151,9 @@ class GrpcAttachStream : public AttachStream {
     // lock, which keeps it from running after the hold has gone.
     bool Send(const v1::AttachRequest& request) {
       MutexLock lock(&mutex_);
-      if (ended_ || writes_.size() >= kMaxQueuedWrites) return false;
+      const size_t room = request.has_heartbeat() ? kMaxWritesBeforeHeartbeat
+                                                  : kMaxQueuedWrites;
+      if (ended_ || writes_.size() >= room) return false;
       writes_.push_back(request);
       if (writes_.size() == 1) StartWrite(&writes_.front());
       return true;

@@ -1,5 +1,9 @@
 #include "client/rpc/grpc_coordinator_stub.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <thread>
@@ -222,6 +226,43 @@ TEST_F(GrpcCoordinatorStubTest, AttachWithoutAServerEndsUnavailable) {
   stream->Send(HeartbeatOf(1));
   ASSERT_TRUE(ended.Wait());
   EXPECT_THAT(end, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("")));
+}
+
+// A port where connections are accepted and nothing is ever answered.
+class SilentServer {
+ public:
+  SilentServer() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(bind(socket_, any, size), 0);
+    EXPECT_EQ(listen(socket_, 8), 0);
+    EXPECT_EQ(getsockname(socket_, any, &size), 0);
+    port_ = ntohs(address.sin_port);
+  }
+  ~SilentServer() { close(socket_); }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  const int socket_;
+  int port_ = 0;
+};
+
+TEST_F(GrpcCoordinatorStubTest, HeartbeatsLeaveRoomForTickets) {
+  const SilentServer silent;
+  StreamCallbacks<v1::AttachEvent> callbacks;
+  callbacks.on_event = [](const v1::AttachEvent&) {};
+  callbacks.on_end = [](const absl::Status&) {};
+  const auto stub = MakeGrpcCoordinatorStub(silent.address());
+  const auto stream = stub->Attach(callbacks);
+  v1::AttachRequest ticket;
+  ticket.mutable_ticket()->set_stream("train");
+  for (int i = 0; i < 16; ++i) EXPECT_TRUE(stream->Send(HeartbeatOf(i)));
+  EXPECT_FALSE(stream->Send(HeartbeatOf(16)));
+  for (int i = 16; i < 256; ++i) EXPECT_TRUE(stream->Send(ticket)) << i;
+  EXPECT_FALSE(stream->Send(ticket));
 }
 
 TEST_F(GrpcCoordinatorStubTest, ARaisedSignalEndsAWatch) {

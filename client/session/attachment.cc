@@ -37,11 +37,15 @@ absl::Status FromAbort(const v1::Abort& abort) {
                     member.host(), ")");
   }
   absl::Status status = absl::AbortedError(text);
+  v1::ErrorDetail detail;
   if (abort.has_lost()) {
-    v1::ErrorDetail detail;
     *detail.mutable_member_lost() = abort.lost();
-    status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
+  } else if (abort.has_mismatch()) {
+    *detail.mutable_schedule_mismatch() = abort.mismatch();
+  } else {
+    return status;
   }
+  status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
   return status;
 }
 
@@ -56,13 +60,10 @@ absl::Status Unreachable(const std::string& address, absl::Duration grace,
 }  // namespace
 
 Attachment::Attachment(std::shared_ptr<Membership> membership,
-                       const Options& options,
-                       std::function<v1::Heartbeat()> progress,
-                       std::function<void(const absl::Status&)> on_end)
+                       const Options& options, Callbacks callbacks)
     : membership_(std::move(membership)),
       options_(options),
-      progress_(std::move(progress)),
-      on_end_(std::move(on_end)),
+      callbacks_(std::move(callbacks)),
       lost_since_(membership_->policy().clock->Now()) {
   thread_ = std::thread([this]() { Run(); });
 }
@@ -138,7 +139,7 @@ void Attachment::Run() {
     MutexLock lock(&mutex_);
     if (!stopping_ && !leaving_) end = end_;
   }
-  if (!end.ok()) on_end_(end);
+  if (!end.ok()) callbacks_.on_end(end);
 }
 
 std::unique_ptr<AttachStream> Attachment::OpenStream() {
@@ -163,7 +164,21 @@ std::unique_ptr<AttachStream> Attachment::OpenStream() {
 }
 
 std::optional<absl::Status> Attachment::ServeOneStream() {
-  const std::unique_ptr<AttachStream> stream = OpenStream();
+  std::unique_ptr<AttachStream> stream;
+  {
+    // The coordinator's answer may be here before the stream is known: whoever
+    // has something to send then waits for it.
+    MutexLock lock(&stream_mutex_);
+    stream = OpenStream();
+    stream_ = stream.get();
+  }
+  std::optional<absl::Status> end = ServeStream(*stream);
+  MutexLock lock(&stream_mutex_);
+  stream_ = nullptr;
+  return end;
+}
+
+std::optional<absl::Status> Attachment::ServeStream(AttachStream& stream) {
   bool stale = false;
   while (true) {
     bool attached = false;
@@ -187,8 +202,8 @@ std::optional<absl::Status> Attachment::ServeOneStream() {
     }
     if (!attached) continue;
     v1::AttachRequest request;
-    *request.mutable_heartbeat() = progress_();
-    (void)stream->Send(request);  // the next one says the same and more
+    *request.mutable_heartbeat() = callbacks_.progress();
+    (void)stream.Send(request);  // the next one says the same and more
   }
 }
 
@@ -200,10 +215,23 @@ void Attachment::OnEvent(const v1::AttachEvent& event) {
                             {"host", member.host()},
                             {"reason", event.member_left().reason()}});
   }
-  MutexLock lock(&mutex_);
-  if (event.has_attached()) attached_ = true;
-  if (event.has_abort()) EndLocked(FromAbort(event.abort()));
-  changed_.NotifyAll();
+  {
+    MutexLock lock(&mutex_);
+    if (event.has_attached()) attached_ = true;
+    if (event.has_abort()) EndLocked(FromAbort(event.abort()));
+    if (event.has_attached() || event.has_abort()) changed_.NotifyAll();
+  }
+  if (event.has_attached()) callbacks_.on_attached();
+  callbacks_.on_event(event);
+}
+
+bool Attachment::Send(const v1::AttachRequest& request) {
+  {
+    MutexLock lock(&mutex_);
+    if (!attached_ || FinishedLocked()) return false;
+  }
+  MutexLock lock(&stream_mutex_);
+  return stream_ != nullptr && stream_->Send(request);
 }
 
 bool Attachment::GraceOverLocked() const {

@@ -34,17 +34,33 @@ class Attachment {
     absl::Duration abort_margin = absl::Seconds(1);
   };
 
-  // `progress` is asked before each heartbeat; `on_end` is told once why the
-  // generation is over, unless Stop or Leaving came first. Both run on the
-  // attachment's thread, without a lock held.
+  // None is called with a lock held.
+  struct Callbacks {
+    // Asked before each heartbeat. On the attachment's thread.
+    std::function<v1::Heartbeat()> progress;
+    // Told once why the generation is over, unless Stop or Leaving came first.
+    // On the attachment's thread.
+    std::function<void(const absl::Status&)> on_end;
+    // The coordinator has accepted the stream, for the first time or again. On
+    // a thread of the stub, which it must not block.
+    std::function<void()> on_attached = []() {};
+    // What the coordinator says besides; as on_attached.
+    std::function<void(const v1::AttachEvent&)> on_event =
+        [](const v1::AttachEvent&) {};
+  };
+
   Attachment(std::shared_ptr<Membership> membership, const Options& options,
-             std::function<v1::Heartbeat()> progress,
-             std::function<void(const absl::Status&)> on_end);
+             Callbacks callbacks);
   ~Attachment() { Stop(); }
 
   // Waits until the coordinator has accepted the stream. The reason if the
   // generation ended before, DEADLINE_EXCEEDED after `timeout`.
   absl::Status WaitUntilAttached(absl::Duration timeout);
+
+  // Hands a request to the stream. False if it was not taken: there is none
+  // that is accepted, or too many requests wait. Never waits for an event; not
+  // from a callback.
+  bool Send(const v1::AttachRequest& request);
 
   // Another answer has shown that the fence is stale.
   void NoteStale(const absl::Status& status);
@@ -63,6 +79,7 @@ class Attachment {
   // when there is nothing more to do.
   std::optional<absl::Status> ServeOneStream();
   std::unique_ptr<AttachStream> OpenStream();
+  std::optional<absl::Status> ServeStream(AttachStream& stream);
   void OnEvent(const v1::AttachEvent& event);
   // Whether the silence of the coordinator has outlasted the grace.
   bool GraceOverLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -73,8 +90,11 @@ class Attachment {
 
   const std::shared_ptr<Membership> membership_;
   const Options options_;
-  const std::function<v1::Heartbeat()> progress_;
-  const std::function<void(const absl::Status&)> on_end_;
+  const Callbacks callbacks_;
+
+  // For Send; no callback takes it.
+  Mutex stream_mutex_;
+  AttachStream* stream_ ABSL_GUARDED_BY(stream_mutex_) = nullptr;
 
   Mutex mutex_;
   CondVar changed_;

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/schedule_terms.h"
 #include "client/reduce/bucket.h"
+#include "client/schedule/job_plan.h"
 
 namespace coxswain {
 
@@ -18,18 +20,12 @@ struct JobManifest {
   int world_size = 0;              // 0: as SessionOptions says
   std::string hook = "allreduce";  // canonical spec
   int accumulation_steps = 1;
+  // Further terms of the plan that the program asks for.
+  ScheduleTerms terms;
   std::vector<ParameterSpec> parameters;  // in registration order
   // Further settings that change results or the order of collectives: bucket
   // caps, seed. Session::Join adds "library_version".
   std::map<std::string, std::string> settings;
-};
-
-// When gradients are exchanged, and how: decided by the coordinator.
-struct JobPlan {
-  int64_t version = 0;
-  int accumulation_steps = 1;
-  std::string hook;
-  int64_t compression_start_step = -1;  // -1: the hook's own start_step
 };
 
 // A worker that holds a rank.

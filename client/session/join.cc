@@ -92,18 +92,20 @@ absl::Status NeverAnswered(const SessionOptions& options,
 // The coordinator's refusal, in a user's words, with its typed detail.
 absl::Status Refused(const SessionOptions& options,
                      const absl::Status& answer) {
-  std::string message =
-      absl::StrCat("could not join job '", options.job, "' at ",
-                   options.coordinator, ": ", answer.message());
+  absl::string_view said = answer.message();
+  std::string differences;
   const auto payload = answer.GetPayload(kErrorDetailUrl);
   v1::ErrorDetail detail;
   if (payload.has_value() && detail.ParseFromString(std::string(*payload))) {
     for (const std::string& line : detail.manifest_mismatch().differences()) {
-      if (!absl::StrContains(message, line)) {
-        absl::StrAppend(&message, "\n  ", line);
-      }
+      absl::StrAppend(&differences, "\n  ", line);
     }
   }
+  // After its first line the message only lists the first of them.
+  if (!differences.empty()) said = said.substr(0, said.find('\n'));
+  const std::string message =
+      absl::StrCat("could not join job '", options.job, "' at ",
+                   options.coordinator, ": ", said, differences);
   absl::Status status(answer.code(), message);
   if (payload.has_value()) status.SetPayload(kErrorDetailUrl, *payload);
   return status;

@@ -4,18 +4,20 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
-#include "base/version.h"
+#include "client/schedule/attached_schedule.h"
+#include "client/schedule/schedule_wire.h"
 #include "client/session/attachment.h"
 #include "client/session/join.h"
+#include "client/session/plan_overrides.h"
+#include "client/session/session_groups.h"
+#include "client/session/session_wire.h"
 
 namespace coxswain {
 namespace {
@@ -31,25 +33,27 @@ std::string HostName() {
   return name;
 }
 
-absl::Status FillDefaults(const JobManifest& manifest,
-                          SessionOptions* options) {
+absl::Status FillDefaults(JobManifest* manifest, SessionOptions* options) {
   if (options->coordinator.empty() || options->job.empty()) {
     return absl::InvalidArgumentError(
         "SessionOptions need the coordinator's HOST:PORT and the job's name");
   }
-  if (options->world_size > 0 && manifest.world_size > 0 &&
-      options->world_size != manifest.world_size) {
+  if (options->world_size > 0 && manifest->world_size > 0 &&
+      options->world_size != manifest->world_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("the launcher starts ", options->world_size,
                      " workers (COXSWAIN_WORLD_SIZE), the program asks for ",
-                     manifest.world_size));
+                     manifest->world_size));
   }
-  options->world_size = std::max(options->world_size, manifest.world_size);
+  options->world_size = std::max(options->world_size, manifest->world_size);
   if (options->world_size < 1) {
     return absl::InvalidArgumentError(
         "the world size is not known: set COXSWAIN_WORLD_SIZE, "
         "SessionOptions::world_size or JobManifest::world_size");
   }
+  COXSWAIN_RETURN_IF_ERROR(
+      ApplyPlanOverrides(options->plan_overrides, manifest));
+  COXSWAIN_RETURN_IF_ERROR(manifest->terms.Validate());
   if (options->host.empty()) options->host = HostName();
   if (options->identity.node.empty()) options->identity.node = options->host;
   if (options->incarnation == Incarnation()) {
@@ -58,77 +62,13 @@ absl::Status FillDefaults(const JobManifest& manifest,
   return absl::OkStatus();
 }
 
-v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
-                                const JobManifest& manifest) {
-  v1::JoinRequest request;
-  request.set_job(options.job);
-  request.mutable_identity()->set_node(options.identity.node);
-  request.mutable_identity()->set_slot(options.identity.slot);
-  request.set_incarnation(options.incarnation.value());
-  request.set_launcher_id(options.launcher_id);
-  request.set_host(options.host);
-  request.set_address(options.address);
-  request.mutable_topology()->Assign(options.topology.begin(),
-                                     options.topology.end());
-  v1::Manifest* wire = request.mutable_manifest();
-  wire->set_world_size(options.world_size);
-  wire->set_hook(manifest.hook);
-  wire->set_accumulation_steps(manifest.accumulation_steps);
-  for (const ParameterSpec& parameter : manifest.parameters) {
-    v1::ParameterInfo* info = wire->add_parameters();
-    info->set_name(parameter.name);
-    info->mutable_shape()->Assign(parameter.shape.begin(),
-                                  parameter.shape.end());
-    info->set_dtype(std::string(NameOf(parameter.dtype)));
-  }
-  wire->mutable_settings()->insert(manifest.settings.begin(),
-                                   manifest.settings.end());
-  (*wire->mutable_settings())["library_version"] = kVersion;
-  return request;
-}
-
-v1::Fence MakeFence(const SessionOptions& options,
-                    const v1::JoinResponse& joined) {
-  v1::Fence fence;
-  fence.set_cluster_id(joined.cluster_id());
-  fence.set_term(joined.term());
-  fence.set_job(options.job);
-  fence.set_generation(joined.generation());
-  fence.set_incarnation(options.incarnation.value());
-  return fence;
-}
-
-JobMember FromProto(const v1::Member& wire) {
-  JobMember member;
-  member.identity = {wire.identity().node(), wire.identity().slot()};
-  member.incarnation = Incarnation(wire.incarnation());
-  member.rank = wire.rank();
-  member.local_rank = wire.local_rank();
-  member.host = wire.host();
-  member.address = wire.address();
-  member.topology = {wire.topology().begin(), wire.topology().end()};
-  return member;
-}
-
-std::vector<JobMember> FromProto(
-    const google::protobuf::RepeatedPtrField<v1::Member>& wires) {
-  std::vector<JobMember> members;
-  for (const v1::Member& wire : wires) members.push_back(FromProto(wire));
-  return members;
-}
-
-JobPlan FromProto(const v1::Plan& wire) {
-  return JobPlan{wire.version(), wire.accumulation_steps(), wire.hook(),
-                 wire.compression_start_step()};
-}
-
 }  // namespace
 
 // What a session consists of, and how its generation ends.
 class Session::Core {
  public:
   Core(SessionOptions options, std::shared_ptr<CoordinatorStub> stub,
-       const v1::JoinResponse& joined);
+       const v1::JoinResponse& joined, const JobPlan& plan);
   ~Core() {
     if (attachment_ != nullptr) attachment_->Stop();
   }
@@ -136,13 +76,14 @@ class Session::Core {
   // Opens the Attach stream and waits until the coordinator has accepted it.
   absl::Status Attach(const v1::JoinResponse& joined);
 
-  // The group of this description, connected now unless it is already.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Obtain(
-      const v1::GroupInfo& info);
-
+      const v1::GroupInfo& info) {
+    return groups_.Obtain(info);
+  }
   absl::Status Leave(absl::string_view reason, bool failed,
                      absl::Duration timeout);
   void OnAbort(std::function<void(const absl::Status&)> callback);
+  ScheduleClient& schedule() { return *schedule_; }
   absl::Status status() const {
     MutexLock lock(&mutex_);
     return status_;
@@ -166,41 +107,48 @@ class Session::Core {
   void OnEnd(const absl::Status& why);
   // Ends waiting calls and, if asked to, the communicators.
   void Close(const absl::Status& why, bool abort_communicators);
-  // Keeps a group that has just been connected.
-  absl::Status Keep(const std::shared_ptr<ProcessGroup>& group);
 
+  SessionGroups groups_;
   mutable Mutex mutex_;
-  CondVar connected_;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
-  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;   // communicators are
   bool reported_ ABSL_GUARDED_BY(mutex_) = false;  // to on_abort_
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::vector<AbortCallback> on_abort_ ABSL_GUARDED_BY(mutex_);
-  // By communicator id. All of them live as long as the session.
-  std::map<std::string, std::shared_ptr<ProcessGroup>> groups_
-      ABSL_GUARDED_BY(mutex_);
-  std::set<std::string> connecting_ ABSL_GUARDED_BY(mutex_);
-  // Why it could not be connected, by communicator id: an id is used once.
-  std::map<std::string, absl::Status> failed_ ABSL_GUARDED_BY(mutex_);
 
   // Its thread calls OnEnd and Progress.
   std::shared_ptr<Attachment> attachment_;
+  // Its thread sends through the attachment, so it goes first.
+  std::unique_ptr<AttachedSchedule> schedule_;
 };
 
 Session::Core::Core(SessionOptions options_in,
                     std::shared_ptr<CoordinatorStub> stub,
-                    const v1::JoinResponse& joined)
+                    const v1::JoinResponse& joined, const JobPlan& plan_in)
     : options(std::move(options_in)),
       rank(joined.rank()),
       generation(joined.generation()),
-      plan(FromProto(joined.plan())),
-      members(FromProto(joined.members())),
+      plan(plan_in),
+      members(MembersOf(joined)),
       membership(std::make_shared<Membership>(
           std::move(stub), MakeFence(options, joined),
           RetryPolicy{options.clock, options.random, options.retry_base,
                       options.retry_cap})),
       store(membership),
-      checkpoints(membership) {}
+      checkpoints(membership),
+      groups_(rank,
+              {options.backend, options.address, options.collective_timeout},
+              membership) {
+  AttachedSchedule::Options schedule_options;
+  schedule_options.job = options.job;
+  schedule_options.plan = plan;
+  schedule_options.compression_start_step =
+      CompressionStartOf(options.plan_overrides);
+  schedule_options.clock = options.clock;
+  schedule_ = std::make_unique<AttachedSchedule>(
+      schedule_options, [this](const v1::AttachRequest& request) {
+        return attachment_ != nullptr && attachment_->Send(request);
+      });
+}
 
 absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
   Attachment::Options attachment;
@@ -209,9 +157,15 @@ absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
     attachment.heartbeat_interval =
         absl::Milliseconds(joined.heartbeat_interval_ms());
   }
-  attachment_ = std::make_shared<Attachment>(
-      membership, attachment, [this]() { return Progress(); },
-      [this](const absl::Status& why) { OnEnd(why); });
+  Attachment::Callbacks callbacks;
+  callbacks.progress = [this]() { return Progress(); };
+  callbacks.on_attached = [this]() { schedule_->OnAttached(); };
+  callbacks.on_event = [this](const v1::AttachEvent& event) {
+    schedule_->OnEvent(event);
+  };
+  callbacks.on_end = [this](const absl::Status& why) { OnEnd(why); };
+  attachment_ = std::make_shared<Attachment>(membership, attachment,
+                                             std::move(callbacks));
   // The membership lives on in watches that outlive the session.
   membership->stale().OnRaise([attachment = std::weak_ptr(attachment_),
                                membership = membership.get()]() {
@@ -226,16 +180,8 @@ absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
 v1::Heartbeat Session::Core::Progress() const {
   v1::Heartbeat heartbeat;
   heartbeat.set_step(step.load());
-  int64_t sequence = 0, payload_bytes = 0, wire_bytes = 0;
-  MutexLock lock(&mutex_);
-  for (const auto& [id, group] : groups_) {
-    sequence += group->communicator().sequence();
-    payload_bytes += group->communicator().payload_bytes();
-    wire_bytes += group->communicator().wire_bytes();
-  }
-  heartbeat.set_collective_sequence(sequence);
-  heartbeat.set_payload_bytes(payload_bytes);
-  heartbeat.set_wire_bytes(wire_bytes);
+  schedule_->AddProgress(&heartbeat);
+  groups_.AddProgress(&heartbeat);
   return heartbeat;
 }
 
@@ -255,17 +201,13 @@ void Session::Core::OnEnd(const absl::Status& why) {
 }
 
 void Session::Core::Close(const absl::Status& why, bool abort_communicators) {
-  std::vector<std::shared_ptr<ProcessGroup>> groups;
   {
     MutexLock lock(&mutex_);
     if (!status_.ok()) return;
     status_ = why;
-    aborted_ = abort_communicators;
-    for (const auto& [id, group] : groups_) groups.push_back(group);
   }
-  if (abort_communicators) {
-    for (const auto& group : groups) group->communicator().Abort(why.message());
-  }
+  schedule_->End(why);
+  groups_.End(why, abort_communicators);
   membership->ended().Raise(why);
 }
 
@@ -281,59 +223,6 @@ void Session::Core::OnAbort(AbortCallback callback) {
     ended = status_;
   }
   callback(ended);
-}
-
-absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::Core::Obtain(
-    const v1::GroupInfo& info) {
-  ProcessGroup::Description description{
-      info.name(),
-      {info.ranks().begin(), info.ranks().end()},
-      info.communicator_id()};
-  const std::string id = description.communicator_id;
-  {
-    MutexLock lock(&mutex_);
-    // Longer than the other thread, whose own error says more.
-    const absl::Duration patience =
-        options.collective_timeout + absl::Seconds(5);
-    if (!connected_.WaitFor(&mutex_, patience,
-                            [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                              return connecting_.count(id) == 0;
-                            })) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("another thread has been connecting the group '",
-                       info.name(), "' for ", absl::FormatDuration(patience)));
-    }
-    const auto existing = groups_.find(id);
-    if (existing != groups_.end()) return existing->second;
-    const auto failed = failed_.find(id);
-    if (failed != failed_.end()) return failed->second;
-    connecting_.insert(id);
-  }
-  const ProcessGroup::ConnectOptions connect{options.backend, options.address,
-                                             options.collective_timeout};
-  auto group =
-      ProcessGroup::Connect(std::move(description), rank, connect, membership);
-  const absl::Status kept = group.ok() ? Keep(*group) : group.status();
-  {
-    MutexLock lock(&mutex_);
-    if (!group.ok()) failed_.emplace(id, group.status());
-    connecting_.erase(id);
-    connected_.NotifyAll();
-  }
-  if (!kept.ok()) return kept;
-  return group;
-}
-
-absl::Status Session::Core::Keep(const std::shared_ptr<ProcessGroup>& group) {
-  absl::Status ended;
-  {
-    MutexLock lock(&mutex_);
-    groups_.emplace(group->communicator_id(), group);
-    if (!aborted_) return status_;
-    ended = status_;
-  }
-  group->communicator().Abort(ended.message());
-  return ended;
 }
 
 absl::Status Session::Core::Leave(absl::string_view reason, bool failed,
@@ -365,8 +254,9 @@ absl::Status Session::Core::Leave(absl::string_view reason, bool failed,
 }
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Join(
-    SessionOptions options, const JobManifest& manifest) {
-  COXSWAIN_RETURN_IF_ERROR(FillDefaults(manifest, &options));
+    SessionOptions options, const JobManifest& program) {
+  JobManifest manifest = program;
+  COXSWAIN_RETURN_IF_ERROR(FillDefaults(&manifest, &options));
   const std::shared_ptr<CoordinatorStub> stub = options.stub_factory(
       options.coordinator, RetryPolicy{options.clock, options.random,
                                        options.retry_base, options.retry_cap});
@@ -374,8 +264,14 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(
   COXSWAIN_ASSIGN_OR_RETURN(const v1::JoinResponse joined,
                             JoinJob(options, *stub, &request));
   options.address = request.address();
-  auto core = std::make_unique<Core>(std::move(options), stub, joined);
+  auto plan = FromWire(joined.plan());
+  if (plan.ok() && plan->compression_start_step < 0) {
+    plan->compression_start_step = CompressionStartOf(options.plan_overrides);
+  }
+  auto core = std::make_unique<Core>(std::move(options), stub, joined,
+                                     plan.ok() ? *plan : JobPlan());
   absl::Status attached = core->Attach(joined);
+  if (attached.ok()) attached = plan.status();
   if (attached.ok()) attached = CheckAddresses(joined);
   if (!attached.ok()) {
     core->Leave(absl::StrCat("could not take part: ", attached.message()),
@@ -411,6 +307,7 @@ const JobPlan& Session::plan() const { return core_->plan; }
 const std::vector<JobMember>& Session::members() const {
   return core_->members;
 }
+ScheduleClient& Session::schedule() { return core_->schedule(); }
 StoreClient& Session::store() { return core_->store; }
 CheckpointClient& Session::checkpoints() { return core_->checkpoints; }
 absl::Status Session::status() const { return core_->status(); }

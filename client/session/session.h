@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "client/checkpoint/checkpoint_client.h"
 #include "client/group/process_group.h"
+#include "client/schedule/schedule_client.h"
 #include "client/session/job.h"
 #include "client/session/session_options.h"
 #include "client/store/store_client.h"
@@ -52,7 +53,8 @@ class Session {
   //   FAILED_PRECONDITION  the manifest differs from that of the job; the
   //                        message lists the differences. Or the members are
   //                        on several hosts and one has an address that only
-  //                        its own host can reach
+  //                        its own host can reach. Or the plan has terms
+  //                        that only a newer version of this library knows
   //   and as Rendezvous.Join
   static absl::StatusOr<std::unique_ptr<Session>> Join(
       SessionOptions options, const JobManifest& manifest);
@@ -95,6 +97,9 @@ class Session {
   absl::Status Barrier(absl::string_view group, absl::string_view tag,
                        absl::Duration timeout);
 
+  // Where exchanges are announced to the coordinator and decided. Ready as
+  // soon as the session is.
+  ScheduleClient& schedule();
   // Small values shared by the members of this generation.
   StoreClient& store();
   // Checkpoints of this job.

@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "client/comm/registry.h"
+#include "client/session/plan_overrides.h"
 
 namespace coxswain {
 namespace {
@@ -86,6 +87,18 @@ absl::Status ReadDuration(const GetVariable& get, const char* name,
     return Invalid(name, value, "a time above 0, such as 90s or 5m");
   }
   *result = duration;
+  return absl::OkStatus();
+}
+
+absl::Status ReadPlan(const GetVariable& get, const char* name,
+                      PlanOverrides* result) {
+  const std::string value = Text(get, name);
+  absl::StatusOr<PlanOverrides> overrides = ParsePlanOverrides(value);
+  if (!overrides.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, "='", value, "': ", overrides.status().message()));
+  }
+  *result = *std::move(overrides);
   return absl::OkStatus();
 }
 
@@ -180,6 +193,8 @@ absl::StatusOr<SessionOptions> SessionOptions::FromVariables(
   COXSWAIN_RETURN_IF_ERROR(
       ReadDuration(get, "COXSWAIN_JOIN_TIMEOUT", &options.join_timeout));
   options.trace_file = Text(get, "COXSWAIN_TRACE");
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadPlan(get, "COXSWAIN_PLAN", &options.plan_overrides));
   return options;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,8 @@ struct SessionOptions {
   //   COXSWAIN_JOIN_TIMEOUT      such as 90s or 5m, or plain seconds; default
   //                              5m
   //   COXSWAIN_TRACE             `trace_file`; default: none
+  //   COXSWAIN_PLAN              `plan_overrides`, as NAME=VALUE words with
+  //                              spaces between them; default: none
   // Empty counts as unset. INVALID_ARGUMENT names the variable, its value and
   // what it should be.
   static absl::StatusOr<SessionOptions> FromEnvironment();
@@ -55,6 +58,11 @@ struct SessionOptions {
   // that packets to the coordinator leave from.
   std::string address;
   std::vector<std::string> topology;
+
+  // What whoever starts the program has otherwise than its manifest says:
+  // accumulation, hook, compression_start, and the terms of
+  // base/schedule_terms.h. The hook is taken as it is written.
+  std::map<std::string, std::string> plan_overrides;
 
   absl::Duration join_timeout = absl::Minutes(5);
   std::string backend = "auto";

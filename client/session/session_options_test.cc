@@ -45,6 +45,7 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
                              {"COXSWAIN_BACKEND", "gloo"},
                              {"COXSWAIN_BIND_ADDRESS", "10.0.0.1"},
                              {"COXSWAIN_JOIN_TIMEOUT", "90s"},
+                             {"COXSWAIN_PLAN", "accumulation=4 tail=drop"},
                              {"COXSWAIN_TRACE", "runs/trace.json"}}));
   EXPECT_EQ(options.identity.ToString(), "host-a/2");
   EXPECT_EQ(options.local_rank, 2);
@@ -56,6 +57,16 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
   EXPECT_EQ(options.address, "10.0.0.1");
   EXPECT_EQ(options.join_timeout, absl::Seconds(90));
   EXPECT_EQ(options.trace_file, "runs/trace.json");
+  const std::map<std::string, std::string> overrides = {{"accumulation", "4"},
+                                                        {"tail", "drop"}};
+  EXPECT_EQ(options.plan_overrides, overrides);
+}
+
+TEST(SessionOptionsTest, AWrongPlanNamesTheVariable) {
+  EXPECT_THAT(Read({{"COXSWAIN_PLAN", "tail=cut"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("COXSWAIN_PLAN='tail=cut'"),
+                             HasSubstr("flush|carry|drop"))));
 }
 
 TEST(SessionOptionsTest, PlainNumbersOfTheJoinTimeoutAreSeconds) {

@@ -117,6 +117,7 @@ class SessionTest : public ::testing::Test {
           member->set_address(request.address());
           if (peer_.rank() > 0) *response.add_members() = peer_;
           response.mutable_plan()->set_hook(request.manifest().hook());
+          response.mutable_plan()->MergeFrom(plan_);
           return response;
         });
   }
@@ -133,12 +134,32 @@ class SessionTest : public ::testing::Test {
     return event;
   }
 
+  static StepGate* TrainGateOf(Session& session) {
+    const auto gate = session.schedule().Gate();
+    EXPECT_OK(gate);
+    return gate.ok() ? *gate : nullptr;
+  }
+  // Waits for the ticket of a round.
+  static bool WaitForTicket(FakeAttachment& stream, int64_t round) {
+    return stream.WaitForRequest([round](const v1::AttachRequest& request) {
+      return request.has_ticket() && request.ticket().round() == round;
+    });
+  }
+  static v1::AttachEvent DecisionOn(int64_t round) {
+    v1::AttachEvent event;
+    event.mutable_decision()->set_stream("train");
+    event.mutable_decision()->set_round(round);
+    event.mutable_decision()->set_commit(true);
+    return event;
+  }
+
   FakeClock clock_;
   std::shared_ptr<FakeCoordinatorStub> fake_ =
       std::make_shared<FakeCoordinatorStub>();
   SessionOptions options_;
   JobManifest manifest_;
   v1::Member peer_;  // joins as well, if it has a rank
+  v1::Plan plan_;    // what the coordinator says of the plan
   std::atomic<int> joins_{0};
   Mailbox<v1::LeaveRequest> leave_;
   Mailbox<bool> waiting_;
@@ -506,6 +527,125 @@ TEST_F(SessionTest, AFailedLeaveAbortsTheCommunicators) {
   EXPECT_TRUE(leave_.Take().failed());
   EXPECT_THAT(world->communicator().Barrier()->Wait(absl::Seconds(20)),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("out of memory")));
+}
+
+TEST_F(SessionTest, TheManifestTellsTermsAndStrides) {
+  manifest_.terms.tail = TailPolicy::kCarry;
+  manifest_.accumulation_steps = 2;
+  ParameterSpec parameter;
+  parameter.name = "row-major";
+  parameter.shape = {2, 3};
+  parameter.strides = {3, 1};
+  manifest_.parameters.push_back(parameter);
+  parameter.name = "transposed";
+  parameter.strides = {1, 2};
+  manifest_.parameters.push_back(parameter);
+  options_.plan_overrides = {{"accumulation", "8"},
+                             {"hook", "fp16( allreduce )"},
+                             {"compression_start", "5"},
+                             {"enforcement", "strict"}};
+  v1::Manifest told;
+  AnswerJoin([&told](const v1::JoinRequest& request) {
+    told = request.manifest();
+    return absl::OkStatus();
+  });
+  plan_.set_version(2);
+  plan_.set_compression_start_step(-1);
+  plan_.set_global_micro_batches(24);
+  (*plan_.mutable_terms())["tail"] = "drop";
+  ASSERT_OK_AND_ASSIGN(auto session, Join());
+  EXPECT_EQ(told.accumulation_steps(), 8);
+  EXPECT_EQ(told.hook(), "fp16( allreduce )");
+  EXPECT_EQ(told.settings().at("compression_start"), "5");
+  ASSERT_EQ(told.terms().size(), 2u);  // those that are not the defaults
+  EXPECT_EQ(told.terms().at("tail"), "carry");
+  EXPECT_EQ(told.terms().at("enforcement"), "strict");
+  EXPECT_EQ(told.parameters(0).strides_size(), 0);
+  ASSERT_EQ(told.parameters(1).strides_size(), 2);
+  EXPECT_EQ(told.parameters(1).strides(1), 2);
+  EXPECT_EQ(session->plan().version, 2);
+  EXPECT_EQ(session->plan().terms.tail, TailPolicy::kDrop);
+  EXPECT_EQ(session->plan().global_micro_batches, 24);
+  EXPECT_EQ(session->plan().compression_start_step, 5);
+}
+
+TEST_F(SessionTest, TermsThatDoNotGoTogetherAreRefused) {
+  manifest_.terms.commit_vote = true;
+  options_.plan_overrides = {{"enforcement", "off"}};
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kInvalidArgument,
+                               HasSubstr("enforcement=off")));
+  EXPECT_EQ(joins_, 0);
+}
+
+TEST_F(SessionTest, APlanOfANewerCoordinatorIsNotJoined) {
+  plan_.set_version(2);
+  (*plan_.mutable_terms())["gravity"] = "9.81";
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                               HasSubstr("\"gravity\"")));
+  EXPECT_TRUE(leave_.Take().failed());
+}
+
+TEST_F(SessionTest, TicketsTravelOnTheStream) {
+  ASSERT_OK_AND_ASSIGN(auto session, Join());
+  StepGate* const gate = TrainGateOf(*session);
+  const auto stream = fake_->AttachmentNumber(0);
+  for (int64_t round = 0; round < 3; ++round) {
+    ASSERT_OK(gate->Announce({}));
+    ASSERT_TRUE(WaitForTicket(*stream, round));
+    stream->Event(DecisionOn(round));
+    ASSERT_OK(gate->Decide({}));
+  }
+  EXPECT_TRUE(stream->WaitForRequest([](const v1::AttachRequest& request) {
+    return request.has_heartbeat() && request.heartbeat().rounds() == 3;
+  }));
+}
+
+TEST_F(SessionTest, ARoundOutlivesALostConnection) {
+  ASSERT_OK_AND_ASSIGN(auto session, Join());
+  StepGate* const gate = TrainGateOf(*session);
+  ASSERT_OK(gate->Announce({}));
+  const auto stream = fake_->AttachmentNumber(0);
+  ASSERT_TRUE(WaitForTicket(*stream, 0));
+  stream->End(absl::UnavailableError("connection reset"));
+  const auto again = fake_->AttachmentNumber(1);
+  ASSERT_NE(again, nullptr);
+  ASSERT_TRUE(WaitForTicket(*again, 0));
+  again->Event(DecisionOn(0));
+  EXPECT_OK(gate->Decide({}));
+}
+
+TEST_F(SessionTest, AMismatchIsWhatTheGateReturns) {
+  ASSERT_OK_AND_ASSIGN(auto session, Join());
+  StepGate* const gate = TrainGateOf(*session);
+  ASSERT_OK(gate->Announce({}));
+  std::thread coordinator([this]() {
+    v1::AttachEvent event;
+    event.mutable_abort()->set_reason("rank 1 is at step 8, the others at 7");
+    event.mutable_abort()->mutable_mismatch()->set_round(7);
+    event.mutable_abort()->mutable_mismatch()->add_odd_ranks(1);
+    fake_->AttachmentNumber(0)->Event(event);
+  });
+  const absl::Status status = gate->Decide({}).status();
+  coordinator.join();
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted,
+                               "rank 1 is at step 8, the others at 7"));
+  v1::ErrorDetail detail;
+  ASSERT_TRUE(status.GetPayload(kErrorDetailUrl).has_value());
+  ASSERT_TRUE(
+      detail.ParseFromString(std::string(*status.GetPayload(kErrorDetailUrl))));
+  EXPECT_EQ(detail.schedule_mismatch().round(), 7);
+  EXPECT_EQ(detail.schedule_mismatch().odd_ranks(0), 1);
+  EXPECT_EQ(session->status(), status);
+}
+
+TEST_F(SessionTest, LeavingEndsTheWaitsOfGates) {
+  ASSERT_OK_AND_ASSIGN(auto session, Join());
+  StepGate* const gate = TrainGateOf(*session);
+  ASSERT_OK(gate->Announce({}));
+  std::thread leaving([&session]() { EXPECT_OK(session->Leave("done")); });
+  EXPECT_THAT(gate->Decide({}), StatusIs(absl::StatusCode::kCancelled,
+                                         HasSubstr("has left the job: done")));
+  leaving.join();
 }
 
 TEST_F(SessionTest, DestroyingWithoutLeavingLeavesAsFailed) {

@@ -212,6 +212,7 @@ TEST(ManifestTest, HasWhatRanksMustShare) {
       DescribeJob(Weights(Names{"a", "b"}), "average", options));
   EXPECT_EQ(manifest.hook, "average");
   EXPECT_EQ(manifest.accumulation_steps, 4);
+  EXPECT_EQ(manifest.terms, ScheduleTerms());
   EXPECT_EQ(manifest.parameters.size(), 2u);
   EXPECT_THAT(
       manifest.settings,
@@ -220,6 +221,7 @@ TEST(ManifestTest, HasWhatRanksMustShare) {
           Pair("rebuild", "true"), Pair("find_unused_parameters", "false"),
           Pair("uneven_inputs", "false"), Pair("max_norm", "1.5"),
           Pair("static_graph", "true"), Pair("broadcast_buffers", "true"),
+          Pair("skip_non_finite", "false"),
           Pair("overlapped_optimizer", "false"), Pair("seed", "7")));
 }
 

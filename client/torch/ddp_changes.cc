@@ -39,10 +39,23 @@ absl::Status DistributedDataParallel::WithValues(
 
 absl::Status DistributedDataParallel::AfterOptimizerStep() {
   COXSWAIN_RETURN_IF_ERROR(status_);
+  step_due_ = false;
+  // Of a step that was skipped it is not told.
+  const bool counts = !skipped() || averager_due_;
   averager_due_ = false;
+  if (averager_ != nullptr && counts) {
+    COXSWAIN_RETURN_IF_ERROR(
+        WithValues([this](const std::vector<Span>& values) {
+          return averager_->AfterOptimizerStep(values);
+        }));
+  }
+  return FollowNextPlan();
+}
+
+absl::Status DistributedDataParallel::ConfigureAverager() {
   if (averager_ == nullptr) return absl::OkStatus();
   return WithValues([this](const std::vector<Span>& values) {
-    return averager_->AfterOptimizerStep(values);
+    return averager_->Configure(reducer_->parameters(), values, *communicator_);
   });
 }
 
@@ -57,7 +70,8 @@ absl::Status DistributedDataParallel::AverageParameters() {
 absl::Status DistributedDataParallel::CheckBetweenSteps(
     absl::string_view what) const {
   COXSWAIN_RETURN_IF_ERROR(status_);
-  if (phase_ == Phase::kNone && !exchange_due_) return absl::OkStatus();
+  if (phase_ == Phase::kNone && !passes_.exchange_due())
+    return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       what, " is for between steps, but one has begun to exchange gradients: ",
       "end it with Backward, or with Synchronize and FinishStep"));
@@ -73,10 +87,7 @@ absl::Status DistributedDataParallel::UpdateParameters() {
   COXSWAIN_RETURN_IF_ERROR(status_);
   Keep(Guarded("registering with autograd", [this] { TakeParameters(); }));
   COXSWAIN_RETURN_IF_ERROR(status_);
-  if (averager_ == nullptr) return status_;
-  return WithValues([this](const std::vector<Span>& values) {
-    return averager_->Configure(reducer_->parameters(), values, *communicator_);
-  });
+  return ConfigureAverager();
 }
 
 absl::Status DistributedDataParallel::ChangeHook(std::unique_ptr<Hook> hook,

@@ -2,6 +2,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 
 namespace coxswain::torch {
@@ -24,24 +25,37 @@ absl::Status CheckAverager(const Hook& hook, const Averager* averager) {
   return absl::OkStatus();
 }
 
-absl::Status CheckUnevenInputs(const DistributedDataParallelOptions& options,
+bool Averages(const Hook& hook, const Averager* averager) {
+  return averager != nullptr || hook.needs_averager();
+}
+
+absl::Status CheckUnevenInputs(const JobPlan& plan, int world_size,
                                const Hook& hook, const Averager* averager) {
-  if (!options.reducer.uneven_inputs) return absl::OkStatus();
-  if (!hook.needs_averager() && averager == nullptr) return absl::OkStatus();
+  if (!plan.needs_header(world_size) || !Averages(hook, averager)) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "uneven_inputs does not go with the hook ", hook.spec(),
-      " and its averager: while ranks step on their own, one that is out of "
-      "data would be averaged in with parameters that no longer learn; give "
-      "all ranks equally much data, or take a hook that averages gradients"));
+      " and its averager (nor do uneven_data, weighting=samples|tokens, and a "
+      "global batch that the ranks do not share equally): while ranks step on "
+      "their own, one that is out of data would be averaged in with parameters "
+      "that no longer learn; give all ranks equally much data, or take a hook "
+      "that averages gradients"));
+}
+
+absl::Status NotTogether(absl::string_view one, absl::string_view other,
+                         absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      one, " does not go with ", other, ": ", why, "; leave one of them out"));
 }
 
 absl::Status CheckOverlap(const DistributedDataParallelOptions& options,
-                          const Hook& hook, const Averager* averager) {
+                          const JobPlan& plan, const Hook& hook,
+                          const Averager* averager) {
   if (!options.overlapped_optimizer) return absl::OkStatus();
   const auto refuse = [](absl::string_view what, absl::string_view why) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("overlapped_optimizer does not go with ", what,
-                     ": it steps before ", why, "; leave one of them out"));
+    return NotTogether("overlapped_optimizer", what,
+                       absl::StrCat("it steps before ", why));
   };
   if (options.reducer.max_norm > 0) {
     return refuse("max_norm", "the norm of all gradients is known");
@@ -50,8 +64,53 @@ absl::Status CheckOverlap(const DistributedDataParallelOptions& options,
     return refuse("find_unused_parameters",
                   "it is known which parameters no rank used");
   }
-  if (averager != nullptr || hook.needs_averager()) {
+  if (Averages(hook, averager)) {
     return refuse("an averager", "AfterOptimizerStep is told of the step");
+  }
+  if (plan.terms.sync_each_batch) {
+    return refuse("sync_each_batch", "the window's last micro-batch is in");
+  }
+  if (plan.terms.commit_vote) {
+    return refuse("commit_vote", "the ranks have voted");
+  }
+  if (options.skip_non_finite) {
+    return refuse("skip_non_finite", "all averages have been looked at");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSyncEachBatch(const DistributedDataParallelOptions& options,
+                                const JobPlan& plan, const Hook& hook,
+                                const Averager* averager) {
+  if (!plan.terms.sync_each_batch) return absl::OkStatus();
+  if (Averages(hook, averager)) {
+    return NotTogether("sync_each_batch",
+                       absl::StrCat("the hook ", hook.spec()),
+                       "it counts exchanges, and its averager optimizer steps");
+  }
+  if (options.reducer.max_norm > 0) {
+    return NotTogether("sync_each_batch", "max_norm",
+                       "each micro-batch would be clipped by itself; clip the "
+                       "sum before the optimizer step");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSkips(const DistributedDataParallelOptions& options,
+                        const JobPlan& plan, const Hook& hook,
+                        const Averager* averager) {
+  const bool compares = plan.terms.commit_vote || plan.terms.checksum_every > 0;
+  if (options.reducer.gate == nullptr && compares) {
+    return absl::InvalidArgumentError(
+        "commit_vote and checksum_every need the coordinator: set a gate (see "
+        "FollowSession)");
+  }
+  if (options.skip_non_finite && Averages(hook, averager) &&
+      !plan.terms.commit_vote) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "skip_non_finite with the hook ", hook.spec(),
+        " needs the plan's commit_vote, since each rank sees averages of its "
+        "own"));
   }
   return absl::OkStatus();
 }
@@ -60,16 +119,33 @@ absl::string_view OnOff(bool value) { return value ? "true" : "false"; }
 
 }  // namespace
 
-absl::Status CheckOptions(const DistributedDataParallelOptions& options,
-                          const Hook& hook, const Averager* averager) {
+JobPlan PlanOf(const DistributedDataParallelOptions& options) {
+  if (options.plan) return *options.plan;
+  JobPlan plan;
+  plan.accumulation_steps = options.accumulation_steps;
+  plan.terms = options.terms;
+  if (options.reducer.uneven_inputs &&
+      plan.terms.uneven_data == UnevenData::kRefuse) {
+    plan.terms.uneven_data = options.reducer.end_at_first
+                                 ? UnevenData::kEndAtFirst
+                                 : UnevenData::kWaitForAll;
+  }
+  return plan;
+}
+
+absl::Status CheckPlan(const DistributedDataParallelOptions& options,
+                       const JobPlan& plan, int world_size, const Hook& hook,
+                       const Averager* averager) {
   if (options.reducer.on_average) {
     return absl::InvalidArgumentError(
         "ReducerOptions::on_average is for the wrapper itself; to step while "
         "buckets still travel, set overlapped_optimizer");
   }
   COXSWAIN_RETURN_IF_ERROR(CheckAverager(hook, averager));
-  COXSWAIN_RETURN_IF_ERROR(CheckUnevenInputs(options, hook, averager));
-  return CheckOverlap(options, hook, averager);
+  COXSWAIN_RETURN_IF_ERROR(CheckUnevenInputs(plan, world_size, hook, averager));
+  COXSWAIN_RETURN_IF_ERROR(CheckOverlap(options, plan, hook, averager));
+  COXSWAIN_RETURN_IF_ERROR(CheckSyncEachBatch(options, plan, hook, averager));
+  return CheckSkips(options, plan, hook, averager);
 }
 
 std::map<std::string, std::string> AgreedSettings(
@@ -78,7 +154,10 @@ std::map<std::string, std::string> AgreedSettings(
   const auto set = [&](absl::string_view name, bool value) {
     settings[std::string(name)] = std::string(OnOff(value));
   };
-  settings["accumulation_steps"] = absl::StrCat(options.accumulation_steps);
+  const JobPlan plan = PlanOf(options);
+  settings["accumulation_steps"] = absl::StrCat(plan.accumulation_steps);
+  settings["schedule"] = absl::StrJoin(plan.terms.Changed(), ",");
+  set("skip_non_finite", options.skip_non_finite);
   set("static_graph", options.static_graph);
   set("broadcast_buffers", options.broadcast_buffers);
   set("overlapped_optimizer", options.overlapped_optimizer != nullptr);

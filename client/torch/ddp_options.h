@@ -7,14 +7,19 @@
 #include "absl/status/status.h"
 #include "client/reduce/averager.h"
 #include "client/reduce/hook.h"
-#include "client/torch/distributed_data_parallel.h"
+#include "client/schedule/job_plan.h"
+#include "client/torch/distributed_data_parallel_options.h"
 
 namespace coxswain::torch {
 
-// INVALID_ARGUMENT: options that do not go together, or not with the hook and
-// the averager, which may be null.
-absl::Status CheckOptions(const DistributedDataParallelOptions& options,
-                          const Hook& hook, const Averager* averager);
+// The plan that the job begins with.
+JobPlan PlanOf(const DistributedDataParallelOptions& options);
+
+// INVALID_ARGUMENT: options that do not go together, or not with the plan, the
+// hook and the averager, which may be null.
+absl::Status CheckPlan(const DistributedDataParallelOptions& options,
+                       const JobPlan& plan, int world_size, const Hook& hook,
+                       const Averager* averager);
 
 // The options of DistributedDataParallel's own that must be equal on all ranks.
 std::map<std::string, std::string> AgreedSettings(

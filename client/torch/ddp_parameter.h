@@ -22,6 +22,9 @@ struct DistributedDataParallel::Parameter {
   ParameterGradient gradient;
   // A pass since the last exchange gave it a gradient.
   bool used = false;
+  // sync_each_batch: the sum of the window's averages, while .grad is that of
+  // the micro-batch under way.
+  ::torch::Tensor averages;
   // Kept alive, since libtorch only holds it weakly between passes.
   std::shared_ptr<::torch::autograd::Node> accumulate_grad;
   uintptr_t hook_key = 0;

@@ -1,59 +1,86 @@
-// DistributedDataParallel's steps, from the declared micro-batch to the end of
-// the exchange.
+// DistributedDataParallel's steps, from the declared micro-batch to the
+// exchange that is announced.
 
-#include <torch/csrc/autograd/engine.h>
 #include <torch/utils.h>
 
-#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "base/status_macros.h"
-#include "client/torch/autograd_graph.h"
+#include "client/schedule/schedule_client.h"
 #include "client/torch/ddp_parameter.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/module_tensors.h"
-#include "client/torch/static_graph.h"
 
 namespace coxswain::torch {
 
 using ::torch::Tensor;
 
-MicroBatch DistributedDataParallel::Accumulate() {
-  if (exchange_due_ || phase_ != Phase::kNone) {
-    Keep(absl::FailedPreconditionError(absl::StrCat(
-        "a micro-batch begins, but the one before it, which ",
-        phase_ == Phase::kNone
-            ? "exchanges gradients, did not: run its backward outside NoSync, "
-              "then Synchronize, or give the window up by DropWindow"
-            : "exchanged gradients, was not finished: call FinishStep")));
-  }
-  absl::StatusOr<MicroBatch> micro = accumulator_.BeginMicroBatch();
-  Keep(micro.status());
-  if (!status_.ok()) {
-    micro = MicroBatch();
-    micro->sync = false;
-  }
-  sync_ = micro->sync;
-  exchange_due_ = sync_;
-  in_window_ = !sync_;
-  spent_ = false;
-  return *micro;
+absl::Status DistributedDataParallel::BeginEpoch(int64_t micro_batches) {
+  COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("BeginEpoch"));
+  COXSWAIN_RETURN_IF_ERROR(
+      accumulator_.BeginEpoch(micro_batches, kTrainStream));
+  ended_ = false;
+  return absl::OkStatus();
 }
 
-absl::Status DistributedDataParallel::CheckDeclared() const {
-  if (!spent_ || no_sync_depth_ > 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "a backward pass exchanges gradients, but the micro-batch that was "
-      "declared last has exchanged its own: call Accumulate before each "
-      "forward, and where one has several losses add them up, or run all but "
-      "the last one's backward in a NoSync scope");
+MicroBatch DistributedDataParallel::Accumulate(
+    const Accumulator::Begin& begin) {
+  if (phase_ != Phase::kNone) {
+    Keep(absl::FailedPreconditionError(
+        "a micro-batch begins, but the one before it, which exchanged "
+        "gradients, was not finished: call FinishStep"));
+  }
+  Keep(passes_.CheckDeclare());
+  if (status_.ok()) Keep(FollowNextPlan());
+  MicroBatch micro;
+  micro.sync = micro.exchange = false;
+  if (status_.ok()) {
+    absl::StatusOr<MicroBatch> next =
+        accumulator_.BeginMicroBatch(kTrainStream, begin);
+    Keep(next.status());
+    if (next.ok()) micro = *next;
+  }
+  passes_.Declare(micro);
+  ended_ = false;
+  step_due_ = false;
+  if (status_.ok() && micro.exchange && micro.micro > 0) {
+    if (plan().terms.sync_each_batch) SetAveragesAside();
+  }
+  if (options_.on_micro_batch) options_.on_micro_batch();
+  return micro;
+}
+
+NoSyncScope DistributedDataParallel::NoSync() {
+  if (no_sync_depth_ == 0) scope_mark_ = GraphMark::Now();
+  return NoSyncScope(&no_sync_depth_);
+}
+
+absl::Status DistributedDataParallel::CheckForward(const Tensor& loss) const {
+  const bool in_scope = passes_.declared() || no_sync_depth_ > 0;
+  if (!options_.forward_in_scope || !in_scope) return absl::OkStatus();
+  const GraphMark& mark = passes_.declared() ? passes_.since() : scope_mark_;
+  bool before = false;
+  COXSWAIN_RETURN_IF_ERROR(Guarded(
+      "reading the graph", [&] { before = ForwardRanBefore(mark, loss); }));
+  if (!before) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the forward of this loss ran before its ",
+      passes_.declared() ? "micro-batch was declared: call Accumulate before "
+                           "the forward"
+                         : "NoSync scope was opened: open it before the "
+                           "forward",
+      "; where forwards are meant to run ahead, clear forward_in_scope"));
 }
 
 absl::Status DistributedDataParallel::Backward(const Tensor& loss) {
   COXSWAIN_RETURN_IF_ERROR(status_);
-  COXSWAIN_RETURN_IF_ERROR(CheckDeclared());
   const bool exchanges = this->exchanges();
+  if (exchanges) COXSWAIN_RETURN_IF_ERROR(passes_.CheckNotSpent());
+  COXSWAIN_RETURN_IF_ERROR(CheckForward(loss));
+  COXSWAIN_RETURN_IF_ERROR(FollowNextPlan());
+  passes_.BeginPass();
   if (exchanges && options_.reducer.find_unused_parameters &&
       static_graph_ == nullptr) {
     Keep(MarkUnreached(loss));
@@ -65,8 +92,11 @@ absl::Status DistributedDataParallel::Backward(const Tensor& loss) {
 
 absl::Status DistributedDataParallel::Synchronize() {
   COXSWAIN_RETURN_IF_ERROR(status_);
+  // A pass may have reached no parameter, and so not have been noticed.
+  if (passes_.pass_due()) passes_.BeginPass();
+  passes_.EndPass();
   if (!exchanges() || phase_ == Phase::kAveraged) return status_;
-  COXSWAIN_RETURN_IF_ERROR(CheckDeclared());
+  COXSWAIN_RETURN_IF_ERROR(passes_.CheckNotSpent());
   if (phase_ == Phase::kRunning) {
     Keep(absl::FailedPreconditionError(
         "the backward pass that exchanges gradients did not run to its end"));
@@ -76,74 +106,59 @@ absl::Status DistributedDataParallel::Synchronize() {
   return status_;
 }
 
-absl::Status DistributedDataParallel::FinishStep(bool apply) {
+absl::Status DistributedDataParallel::FailMicroBatch(const absl::Status& why) {
   COXSWAIN_RETURN_IF_ERROR(status_);
-  if (phase_ != Phase::kAveraged) {
-    return absl::FailedPreconditionError(
-        "there is no exchanged step to finish; call Synchronize first");
-  }
-  if (!apply && options_.overlapped_optimizer) {
-    return absl::FailedPreconditionError(
-        "the overlapped optimizers have taken this step already, so it cannot "
-        "be skipped; to decide after the exchange, step with an optimizer of "
-        "your own");
-  }
-  phase_ = Phase::kNone;
-  // Of a declared micro-batch; passes that are not declared all exchange.
-  if (std::exchange(exchange_due_, false)) spent_ = true;
-  if (apply) {
-    Keep(CheckAverager());
-    if (status_.ok()) Keep(reducer_->Commit());
-  } else {
-    reducer_->Rollback();
-    Keep(reducer_->status());
-  }
-  if (status_.ok() && layout_version_ != reducer_->layout_version()) {
-    Keep(Guarded("moving the gradients", [this] { PointGradients(); }));
-  }
-  if (status_.ok()) Keep(BroadcastBuffers());
-  return status_;
-}
-
-absl::Status DistributedDataParallel::CheckAverager() {
-  if (std::exchange(averager_due_, averager_ != nullptr)) {
+  if (phase_ != Phase::kNone || why.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "the step before this one was applied without telling the averager ",
-        averager_->spec(),
-        "; call AfterOptimizerStep after each optimizer step"));
+        "FailMicroBatch is for a micro-batch whose gradients are not being "
+        "exchanged yet, and needs an error; got ",
+        why.ToString()));
   }
-  if (!hook_->needs_averager() || hook_->step() == averager_->step()) {
-    return absl::OkStatus();
+  if (!can_skip()) {
+    Keep(absl::Status(why.code(),
+                      absl::StrCat("a micro-batch failed, and without a gate "
+                                   "and enforcement=audit or strict the other "
+                                   "ranks cannot skip it: ",
+                                   why.message())));
+    return status_;
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the hook ", hook_->spec(), " has counted ", hook_->step(),
-      " steps and its averager ", averager_->step(),
-      ", so they would not change over to local steps together; load the "
-      "states of both from the same checkpoint"));
+  COXSWAIN_RETURN_IF_ERROR(FollowNextPlan());
+  passes_.BeginPass();
+  passes_.EndPass();
+  passes_.Fail(why);
+  if (!exchanges()) return absl::OkStatus();
+  COXSWAIN_RETURN_IF_ERROR(passes_.CheckNotSpent());
+  COXSWAIN_ASSIGN_OR_RETURN(const WindowSum sum, SumToExchange());
+  Keep(BeginReducerStep(sum));
+  FinishExchange(/*of_pass=*/false);
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  return FinishStep();
 }
 
 absl::StatusOr<bool> DistributedDataParallel::Flush() {
   COXSWAIN_RETURN_IF_ERROR(status_);
-  if (exchange_due_) {
+  if (passes_.pass_due() || passes_.exchange_due()) {
     return absl::FailedPreconditionError(
-        "the data ends after a micro-batch was declared that exchanges, and "
-        "before its backward: run it, or give the window up by DropWindow");
+        "the data ends after a micro-batch was declared, and before its "
+        "backward: run it, or give the window up by DropWindow");
   }
-  const Tail tail = accumulator_.EndOfData();
-  in_window_ = false;
-  if (tail.micros == 0) return false;
-  Keep(Guarded("rescaling the gradients", [&] {
-    const ::torch::NoGradGuard no_grad;
-    for (const auto& parameter : parameters_) {
-      Tensor gradient = parameter->gradient.parameter().grad();
-      if (gradient.defined()) gradient.mul_(tail.rescale);
-    }
-  }));
-  sync_ = true;
-  exchange_due_ = true;
-  if (status_.ok()) Keep(reducer_->BeginStep());
-  FinishExchange(/*of_pass=*/false);
-  COXSWAIN_RETURN_IF_ERROR(FinishStep());
+  const WindowSum sum = accumulator_.EndOfData();
+  if (sum.micro_batches == 0 && sum.exchanged == 0) return false;
+  if (plan().terms.tail == TailPolicy::kDrop) {
+    COXSWAIN_RETURN_IF_ERROR(DropWindow());
+    return false;
+  }
+  passes_.DeclareTail();
+  if (sum.micro_batches > 0) {
+    Keep(BeginReducerStep(sum));
+    FinishExchange(/*of_pass=*/false);
+    COXSWAIN_RETURN_IF_ERROR(FinishStep());
+  } else {
+    // Each of the window's micro-batches was exchanged.
+    sum_ = sum;
+    passes_.EndExchange();
+    COXSWAIN_RETURN_IF_ERROR(EndWindow());
+  }
   return true;
 }
 
@@ -154,183 +169,123 @@ absl::Status DistributedDataParallel::DropWindow() {
         "DropWindow in the middle of an exchange; call Synchronize and "
         "FinishStep first");
   }
-  (void)accumulator_.EndOfData();
-  in_window_ = false;
-  if (std::exchange(exchange_due_, false)) spent_ = true;
-  Keep(Guarded("clearing the gradients", [&] {
-    const ::torch::NoGradGuard no_grad;
-    for (const auto& parameter : parameters_) {
-      parameter->used = false;
-      Tensor gradient = parameter->gradient.parameter().grad();
-      if (gradient.defined()) gradient.zero_();
-    }
-  }));
+  accumulator_.DropWindow();
+  passes_.DropWindow();
+  step_due_ = false;
+  Keep(Guarded("clearing the gradients", [this] { ClearGradients(); }));
   return status_;
 }
 
 absl::Status DistributedDataParallel::CheckNothingLocal() const {
-  bool local = in_window_;
+  bool local = passes_.in_window() || passes_.pass_due();
   for (const auto& parameter : parameters_) local |= parameter->used;
   if (!local) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "StepWithoutData would lose gradients that this rank has summed up and "
-      "not exchanged: end a window of Accumulate by Flush or DropWindow, and "
-      "what was summed up in NoSync scopes by Synchronize and FinishStep");
+      "this rank has summed up gradients and not exchanged them, which would "
+      "be lost, or make the ranks drift apart: step where sync is true, end a "
+      "window of Accumulate by Flush or DropWindow, and what was summed up in "
+      "NoSync scopes by Synchronize and FinishStep");
 }
 
 absl::StatusOr<bool> DistributedDataParallel::StepWithoutData() {
   COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("StepWithoutData"));
-  if (!options_.reducer.uneven_inputs) {
+  const UnevenData uneven = plan().terms.uneven_data;
+  if (uneven == UnevenData::kRefuse) {
     return absl::FailedPreconditionError(
-        "StepWithoutData needs ReducerOptions::uneven_inputs, on all ranks");
+        "StepWithoutData needs ReducerOptions::uneven_inputs, or a plan with "
+        "uneven_data=wait_for_all or end_at_first, on all ranks");
   }
   COXSWAIN_RETURN_IF_ERROR(CheckNothingLocal());
+  COXSWAIN_RETURN_IF_ERROR(FollowNextPlan());
   if (options_.reducer.find_unused_parameters) {
     Keep(Guarded("keeping the gradients", [this] {
       for (const auto& parameter : parameters_) parameter->gradient.SetAside();
     }));
   }
-  if (status_.ok()) Keep(reducer_->BeginStep(/*weight=*/0));
+  const Accumulator before = accumulator_;
+  if (status_.ok()) {
+    Keep(BeginReducerStep(accumulator_.StepWithoutData(kTrainStream)));
+  }
   FinishExchange(/*of_pass=*/false);
   COXSWAIN_RETURN_IF_ERROR(status_);
-  if (!reducer_->report().empty) {
-    COXSWAIN_RETURN_IF_ERROR(FinishStep());
-    return true;
+  const bool more = !reducer_->report().empty;
+  // A step of no rank is none. Where others had data that is given up with the
+  // epoch, they have counted its window.
+  if (!more && uneven == UnevenData::kWaitForAll) accumulator_ = before;
+  COXSWAIN_RETURN_IF_ERROR(FinishStep());
+  return more;
+}
+
+// ---- the exchange's announcement ----
+
+absl::StatusOr<WindowSum> DistributedDataParallel::SumToExchange() {
+  if (passes_.declared()) return accumulator_.Sum(kTrainStream);
+  if (plan().terms.weighting != Weighting::kMean) {
+    return absl::FailedPreconditionError(
+        "the plan weighs micro-batches, and this one's weight is not known: "
+        "declare each by Accumulate({weight}) before its forward");
   }
-  phase_ = Phase::kNone;
-  reducer_->Rollback();
-  return false;
+  // What is not declared is counted here.
+  WindowSum sum = accumulator_.StepWithoutData(kTrainStream);
+  sum.micro_batches = sum.window > 1 ? passes_.passes() : 1;
+  sum.weight = 1;
+  sum.divisor = 1;
+  sum.end_of_data = false;
+  return sum;
 }
 
-// ---- gradients ----
-
-absl::Status DistributedDataParallel::BeginStep() {
-  COXSWAIN_RETURN_IF_ERROR(reducer_->BeginStep());
-  phase_ = Phase::kBegun;
-  if (static_graph_ == nullptr) return absl::OkStatus();
-  static_graph_->BeginPass();
-  for (const int parameter : static_graph_->absent()) {
-    COXSWAIN_RETURN_IF_ERROR(MarkOrZeros(parameter));
+absl::StatusOr<StepTicket> DistributedDataParallel::TicketOf(
+    const WindowSum& sum) const {
+  StepTicket ticket;
+  ticket.step = sum.step;
+  ticket.micro = sum.micro;
+  ticket.micro_batches = sum.micro_batches;
+  ticket.window = sum.window;
+  ticket.weight = sum.weight;
+  ticket.end_of_data = sum.end_of_data;
+  ticket.skip = passes_.failure();
+  const int64_t every = plan().terms.checksum_every;
+  const bool apart = averager_ != nullptr && averager_->diverged();
+  if (gate_.inner() != nullptr && every > 0 && sum.step % every == 0 &&
+      sum.exchanged == 0 && !apart) {
+    COXSWAIN_ASSIGN_OR_RETURN(ticket.checksum, Checksum());
   }
-  return absl::OkStatus();
+  return ticket;
 }
 
-absl::Status DistributedDataParallel::MarkUnreached(const Tensor& loss) {
-  std::unordered_set<const ::torch::autograd::Node*> nodes;
-  COXSWAIN_RETURN_IF_ERROR(
-      Guarded("reading the graph", [&] { nodes = NodesBehind(loss); }));
-  COXSWAIN_RETURN_IF_ERROR(BeginStep());
-  for (const auto& parameter : parameters_) {
-    if (nodes.count(parameter->accumulate_grad.get()) > 0) continue;
-    COXSWAIN_RETURN_IF_ERROR(MarkOrZeros(parameter->index));
-  }
-  return absl::OkStatus();
-}
-
-void DistributedDataParallel::OnGradient(Parameter& parameter) {
-  if (!status_.ok()) return;
-  parameter.used = parameter.used || parameter.gradient.defined();
-  Keep(Guarded("separating gradients", [&] { parameter.gradient.Separate(); }));
-  if (!status_.ok()) return;
-  if (exchanges()) {
-    Keep(CheckDeclared());
-    if (!status_.ok()) return;
-    if (phase_ != Phase::kRunning) Keep(EnterPass());
-    if (status_.ok()) Keep(Arrived(parameter));
-  } else if (phase_ == Phase::kNone || phase_ == Phase::kAveraged) {
-    Keep(Guarded("adding up gradients", [&] { parameter.gradient.Adopt(); }));
-  } else {
-    Keep(absl::FailedPreconditionError(
-        "a backward pass that only sums up locally adds to gradients that are "
-        "being exchanged; call Synchronize first"));
-  }
-}
-
-absl::Status DistributedDataParallel::EnterPass() {
-  // kEnded: a backward pass inside this one was over.
-  if (phase_ != Phase::kBegun && phase_ != Phase::kEnded) {
-    COXSWAIN_RETURN_IF_ERROR(BeginStep());
-  }
-  phase_ = Phase::kRunning;
-  return Guarded("watching the pass", [this] {
-    ::torch::autograd::Engine::get_default_engine().queue_callback([this] {
-      if (phase_ == Phase::kRunning) phase_ = Phase::kEnded;
-    });
-  });
-}
-
-absl::Status DistributedDataParallel::Arrived(Parameter& parameter) {
-  if (static_graph_ != nullptr) {
-    COXSWAIN_ASSIGN_OR_RETURN(const bool last,
-                              static_graph_->Arrived(parameter.index));
-    if (!last) return absl::OkStatus();
-  }
-  return Mark(parameter.index);
-}
-
-absl::Status DistributedDataParallel::Mark(int parameter) {
-  Parameter& marked = *parameters_[static_cast<size_t>(parameter)];
-  if (!marked.gradient.defined()) return absl::OkStatus();  // stays unmarked
-  const bool used = marked.used || !options_.reducer.find_unused_parameters;
-  return marked.gradient.Mark(*reducer_, parameter, used);
-}
-
-absl::Status DistributedDataParallel::MarkOrZeros(int parameter) {
-  Parameter& marked = *parameters_[static_cast<size_t>(parameter)];
-  return marked.gradient.defined()
-             ? Mark(parameter)
-             : marked.gradient.MarkZeros(*reducer_, parameter);
-}
-
-absl::Status DistributedDataParallel::MarkRest(bool of_pass) {
-  if (of_pass && static_graph_ != nullptr) {
-    const bool first = !static_graph_->learned();
-    COXSWAIN_RETURN_IF_ERROR(static_graph_->EndPass());
-    // In the order of the pass, by which the reducer divides the buckets.
-    for (const int parameter : static_graph_->order()) {
-      if (first) COXSWAIN_RETURN_IF_ERROR(Mark(parameter));
-    }
-  }
-  // What was summed up locally counts, even if this pass did not reach it.
-  for (const int parameter : reducer_->Unmarked()) {
-    COXSWAIN_RETURN_IF_ERROR(Mark(parameter));
-  }
-  return absl::OkStatus();
-}
-
-void DistributedDataParallel::FinishExchange(bool of_pass) {
-  if (status_.ok()) Keep(MarkRest(of_pass));
-  if (status_.ok()) Keep(reducer_->Finish());
-  phase_ = Phase::kNone;
-  if (!status_.ok()) return;
-  phase_ = Phase::kAveraged;
-  Keep(Guarded("writing the gradients", [this] { TakeAverages(); }));
-}
-
-void DistributedDataParallel::TakeAverages() {
-  const bool empty = reducer_->report().empty;
-  for (const auto& parameter : parameters_) {
-    parameter->used = false;
-    if (empty || reducer_->unused_everywhere(parameter->index)) {
-      parameter->gradient.LeaveAsItWas();
-    } else if (parameter->optimizer == nullptr) {
-      parameter->gradient.TakeAverage();
-    }
-  }
-}
-
-absl::Status DistributedDataParallel::StepOptimizers(const Bucket& bucket) {
-  return Guarded("overlapped optimizer", [&] {
-    // Each thread has a mode of its own.
+absl::StatusOr<uint64_t> DistributedDataParallel::Checksum() const {
+  uint32_t checksum = 0;
+  COXSWAIN_RETURN_IF_ERROR(Guarded("reading the parameters", [&] {
     const ::torch::NoGradGuard no_grad;
-    for (const GradientSlot& slot : bucket.gradients) {
-      Parameter& parameter = *parameters_[static_cast<size_t>(slot.parameter)];
-      parameter.gradient.TakeAverage();
-      parameter.optimizer->step();
-      Tensor gradient = parameter.gradient.parameter().grad();
-      gradient.zero_();
+    for (const auto& parameter : parameters_) {
+      const Tensor dense = parameter->gradient.parameter().contiguous();
+      const Span bytes = BytesOf(dense);
+      checksum = Crc32c({static_cast<const char*>(bytes.data),
+                         static_cast<size_t>(bytes.count)},
+                        checksum);
     }
-  });
+  }));
+  return checksum;
+}
+
+absl::Status DistributedDataParallel::BeginReducerStep(const WindowSum& sum) {
+  if (next_plan_ && sum.exchanged == 0) {
+    return absl::FailedPreconditionError(
+        "the plan has changed, which takes effect after the optimizer step: "
+        "call AfterOptimizerStep after each, or StepOptimizer");
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const StepTicket ticket, TicketOf(sum));
+  sum_ = sum;
+  step_due_ = false;
+  return reducer_->BeginStep(ticket, sum.divisor);
+}
+
+double DistributedDataParallel::rescale() const {
+  // The header exchange tells the divisor; and with sync_each_batch it is the
+  // sum of averages that is short.
+  const bool here = !plan().terms.sync_each_batch &&
+                    !plan().needs_header(communicator_->size());
+  return here ? sum_.rescale : 1;
 }
 
 }  // namespace coxswain::torch

@@ -59,9 +59,12 @@ DistributedDataParallel::Create(std::shared_ptr<::torch::nn::Module> module,
                                 std::unique_ptr<Hook> hook,
                                 const DistributedDataParallelOptions& options,
                                 std::unique_ptr<Averager> averager) {
-  COXSWAIN_RETURN_IF_ERROR(CheckOptions(options, *hook, averager.get()));
-  COXSWAIN_ASSIGN_OR_RETURN(Accumulator accumulator,
-                            Accumulator::Create(options.accumulation_steps));
+  const JobPlan plan = PlanOf(options);
+  COXSWAIN_RETURN_IF_ERROR(
+      CheckPlan(options, plan, communicator->size(), *hook, averager.get()));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      Accumulator accumulator,
+      Accumulator::Create({plan, communicator->rank(), communicator->size()}));
   std::unique_ptr<DistributedDataParallel> ddp(new DistributedDataParallel(
       std::move(module), std::move(hook), std::move(averager),
       std::move(accumulator), options));
@@ -92,22 +95,23 @@ absl::Status DistributedDataParallel::Connect(Communicator* communicator) {
   COXSWAIN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> specs,
                             DescribeParameters(*module_));
   COXSWAIN_ASSIGN_OR_RETURN(const ReducerOptions options,
-                            CompleteReducerOptions(communicator->rank()));
+                            CompleteReducerOptions());
   COXSWAIN_ASSIGN_OR_RETURN(
       reducer_,
       Reducer::Create(options, std::move(specs), hook_.get(), communicator));
   COXSWAIN_RETURN_IF_ERROR(BroadcastNews());
   COXSWAIN_RETURN_IF_ERROR(
       Guarded("registering with autograd", [this] { TakeParameters(); }));
-  if (averager_ == nullptr) return absl::OkStatus();
-  return WithValues([&](const std::vector<Span>& values) {
-    return averager_->Configure(reducer_->parameters(), values, *communicator);
-  });
+  return ConfigureAverager();
 }
 
-absl::StatusOr<ReducerOptions> DistributedDataParallel::CompleteReducerOptions(
-    int rank) {
+absl::StatusOr<ReducerOptions>
+DistributedDataParallel::CompleteReducerOptions() {
   ReducerOptions options = options_.reducer;
+  coxswain::FollowPlan(plan(), communicator_->size(), &options);
+  options.statistics |= options_.skip_non_finite;
+  gate_.set_inner(options.gate);
+  if (options.gate != nullptr) options.gate = &gate_;
   for (const auto& [name, value] : AgreedSettings(options_)) {
     options.settings[name] = value;
   }
@@ -118,7 +122,8 @@ absl::StatusOr<ReducerOptions> DistributedDataParallel::CompleteReducerOptions(
       return StepOptimizers(bucket);
     };
   }
-  COXSWAIN_RETURN_IF_ERROR(AddTrace(options_.trace_file, rank, &options));
+  COXSWAIN_RETURN_IF_ERROR(
+      AddTrace(options_.trace_file, communicator_->rank(), &options));
   return options;
 }
 

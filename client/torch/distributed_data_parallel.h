@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,13 @@
 #include "client/reduce/bucket.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer.h"
+#include "client/reduce/step_gate.h"
+#include "client/schedule/job_plan.h"
+#include "client/torch/declared_passes.h"
+#include "client/torch/distributed_data_parallel_options.h"
+#include "client/torch/graph_mark.h"
+#include "client/torch/no_sync_scope.h"
+#include "client/torch/unanimous_gate.h"
 
 namespace coxswain::torch {
 
@@ -32,38 +41,6 @@ class StaticGraph;
 absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
     const ::torch::nn::Module& module);
 
-struct DistributedDataParallelOptions {
-  // Among them: find_unused_parameters, uneven_inputs, statistics, max_norm.
-  // on_average and settings are this class's own.
-  ReducerOptions reducer;
-  int accumulation_steps = 1;
-  // Each .grad is a view into its bucket: saves one copy of the gradients and
-  // their memory. They must not be detached or replaced while they hold local
-  // sums. After this object's end they are tensors of their own again.
-  bool gradient_as_bucket_view = false;
-  // The same parameters are used, equally often, in each pass that exchanges,
-  // also where parts are computed again in the backward pass and give a
-  // parameter several gradients. Learned in the first such pass, in which all
-  // is exchanged at the end; a later pass that differs is an error.
-  bool static_graph = false;
-  // After each step that exchanged, all ranks take over the module's buffers
-  // (running means) of rank 0, or of the first rank that still has data. At
-  // the start they always do.
-  bool broadcast_buffers = true;
-  // If set, an optimizer of its own for each parameter, made by this function,
-  // takes its step as soon as the parameter's average stands, while other
-  // buckets still travel; its .grad is then as after zero_grad. The caller has
-  // no optimizer. INVALID_ARGUMENT together with what needs the whole step
-  // first: max_norm, find_unused_parameters, an averager; FinishStep(false)
-  // is an error. Called by Create and UpdateParameters; the optimizers step in
-  // the exchange thread.
-  std::function<std::unique_ptr<::torch::optim::Optimizer>(
-      const ::torch::Tensor&)>
-      overlapped_optimizer;
-  // If not empty, each rank writes a trace of its steps: see TraceFile.
-  std::string trace_file;
-};
-
 // Data-parallel training of a libtorch module: when Backward (or Synchronize,
 // after a pass that the caller ran) has returned, .grad of every trainable
 // parameter holds the average over the ranks, which was exchanged, through a
@@ -72,33 +49,41 @@ struct DistributedDataParallelOptions {
 //   auto ddp = DistributedDataParallel::Create(model, &comm, hook, options);
 //   for (each batch) {
 //     const MicroBatch micro = ddp->Accumulate();
-//     auto loss = criterion(model->forward(x), y) / micro.window;
+//     auto loss = criterion(model->forward(x), y) * micro.loss_scale;
 //     COXSWAIN_RETURN_IF_ERROR(ddp->Backward(loss));
-//     if (!micro.sync) continue;
-//     optimizer.step();
-//     optimizer.zero_grad();
-//     COXSWAIN_RETURN_IF_ERROR(ddp->AfterOptimizerStep());
+//     if (micro.sync) {
+//       COXSWAIN_RETURN_IF_ERROR(ddp->StepOptimizer(optimizer).status());
+//     }
+//     if (ddp->stopping()) break;
 //   }
 //
-// AfterOptimizerStep is for an averager (local SGD, DiLoCo), which lets the
-// ranks' parameters go apart between its averages; without one it does
-// nothing. Before a test of the model, or a checkpoint of it, all ranks call
+// The module is used as before; its forward needs nothing from this class. An
+// averager (local SGD, DiLoCo) lets the ranks' parameters go apart between its
+// averages: before a test of the model, or a checkpoint of it, all ranks call
 // AverageParameters.
 //
-// The module is used as before; its forward needs nothing from this class.
+// Schedule: options.plan says how micro-batches become steps (see
+// ScheduleTerms), and the gate in options.reducer ends each exchange with a
+// decision that is the same on all ranks: commit, or skip as one of them asked
+// for (its gradients are then zero, the hook is as it was before, and there is
+// no optimizer step), stop, or go on by another plan, which is in force when
+// FinishStep returns. With sync_each_batch every exchange is a step of the
+// hook, carries one micro-batch's gradients, and is added to .grad; one that is
+// skipped makes the window's optimizer step a skipped one.
 //
-// Where the caller decides whether a step is applied (a vote on non-finite
-// gradients), it writes, in place of Backward,
+// Where the caller decides whether a step is applied, it writes, in place of
+// Backward,
 //
 //     loss.backward();                                   // may throw
 //     COXSWAIN_RETURN_IF_ERROR(ddp->Synchronize());      // grads are averages
-//     COXSWAIN_RETURN_IF_ERROR(ddp->FinishStep(apply));
+//     COXSWAIN_RETURN_IF_ERROR(ddp->FinishStep(apply, why));
 //
 // Which backward passes exchange is declared, never guessed: with Accumulate,
-// those whose MicroBatch says sync; without it, all but those in a NoSync
+// those whose MicroBatch says so; without it, all but those in a NoSync
 // scope. The others add to .grad locally, and the next exchange carries the
 // sum. A step has one exchanging pass; a second one before FinishStep, or for
-// the same declared micro-batch, is an error.
+// the same declared micro-batch, is an error. A micro-batch without
+// declaration counts 1 in averages, and its exchange one step.
 //
 // Unused parameters contribute zeros (or what stood in .grad) and get the
 // average; one that no rank used has zeros, not an undefined .grad. With
@@ -128,13 +113,27 @@ class DistributedDataParallel {
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
+  // Begins an epoch: ended() is false again. With the number of its
+  // micro-batches, if that is known: see Accumulator::BeginEpoch.
+  absl::Status BeginEpoch(
+      int64_t micro_batches = std::numeric_limits<int64_t>::max());
+
   // Begins the next micro-batch: call it before its forward. Says whether its
-  // backward pass exchanges. A misuse is kept and returned by Backward or
-  // Synchronize; the micro-batch then is one that does not exchange.
-  MicroBatch Accumulate();
+  // backward pass exchanges, and what to multiply its mean loss by. A misuse is
+  // kept and returned by Backward or Synchronize: another micro-batch before
+  // this one's backward; one after the end of the data or max_steps.
+  MicroBatch Accumulate(const Accumulator::Begin& begin = {});
+
+  // In place of Backward, where this rank's loss cannot be computed: it still
+  // takes part in the window's exchange, and all ranks skip its step. OK, as
+  // for a step that was skipped; `why` itself, as an error that ends the job,
+  // where nobody can be told: without a gate, or with enforcement=off.
+  absl::Status FailMicroBatch(const absl::Status& why);
 
   // Runs loss.backward(). If this pass exchanges, waits for the averages and
   // ends the step for the hook (FinishStep). INTERNAL if libtorch throws.
+  // FAILED_PRECONDITION, before the pass: its forward ran outside the
+  // micro-batch (options.forward_in_scope).
   absl::Status Backward(const ::torch::Tensor& loss);
 
   // The result of the exchange in the backward pass just run, with the
@@ -142,34 +141,56 @@ class DistributedDataParallel {
   // and nothing to do after a pass that does not exchange.
   absl::Status Synchronize();
 
-  // Ends a synchronised step: Commit of the hook if `apply`, otherwise as if
-  // the step had not been; the caller then skips its optimizer step.
-  absl::Status FinishStep(bool apply = true);
+  // Ends a synchronised step as all ranks decide: Commit of the hook, or as if
+  // the step had not been; skipped() tells. apply=false asks for the second, a
+  // vote that needs the plan's commit_vote; without a gate it is up to the
+  // caller that all ranks ask for the same.
+  absl::Status FinishStep(bool apply = true, absl::string_view why = "");
+
+  // Of the window that ended last, or the one under way: its optimizer step is
+  // not to be taken, for the reason in decision().
+  bool skipped() const { return !decision_.commit; }
+  // All ranks stop after this step: decision().stop says why.
+  bool stopping() const { return !decision_.stop.empty(); }
+  const StepDecision& decision() const { return decision_; }
+  // With end_at_first: another rank ran out of data, so the epoch is over. The
+  // window's gradients are zero. Until BeginEpoch, or the next micro-batch.
+  bool ended() const { return ended_; }
+  // The plan's max_steps are done.
+  bool finished() const { return accumulator_.finished(); }
+  // In force.
+  const JobPlan& plan() const { return accumulator_.plan(); }
+
+  // Takes the window's optimizer step, unless it was skipped or the epoch has
+  // ended: step, zero_grad, AfterOptimizerStep. False: nothing was to be done.
+  // FAILED_PRECONDITION on gradients that have not been exchanged, or stepped
+  // by already. Who steps by hand follows the same order.
+  absl::StatusOr<bool> StepOptimizer(::torch::optim::Optimizer& optimizer);
 
   // At the end of the data, when its length was not told to the accumulator:
-  // exchanges what a window that was cut short has summed up, with the right
-  // divisor, and finishes the step. True: there was something, take an
-  // optimizer step. All ranks call it. All that stands in .grad is of the
-  // window, so it was cleared after the last step, and every micro-batch that
-  // was declared counts. FAILED_PRECONDITION if the last one was to exchange,
-  // and has not run its backward.
+  // ends a window that was cut short as the plan's tail says. flush: exchanges
+  // it, with the right divisor, and finishes the step; true: StepOptimizer is
+  // next. carry leaves it as it is, drop is DropWindow. All ranks call it. All
+  // that stands in .grad is of the window, so it was cleared after the last
+  // step. FAILED_PRECONDITION if a micro-batch has not run its backward.
   absl::StatusOr<bool> Flush();
 
   // Forgets the window that was begun, where a loop over data is left early:
   // .grad is set to zero. Nothing is exchanged; all ranks call it.
   absl::Status DropWindow();
 
-  // With uneven_inputs, once this rank's data has ended: takes part in the
+  // With uneven_data, once this rank's data has ended: takes part in the
   // peers' next step with gradients of zero. True: some rank had data; the
-  // averages stand in .grad and the step is finished, so take an optimizer
-  // step as they do. False: all ranks are out of data, and all of them return
-  // this from the same call. FAILED_PRECONDITION in the middle of a window.
+  // averages stand in .grad and the step is finished, so StepOptimizer is next.
+  // False: all ranks are out of data (with end_at_first: one is), and all leave
+  // the epoch in this step. FAILED_PRECONDITION in the middle of a window.
   //
-  //   for (each batch) { ... }
-  //   while (true) {
+  //   COXSWAIN_RETURN_IF_ERROR(ddp->BeginEpoch());
+  //   for (each batch, unless ddp->ended()) { ... }
+  //   while (!ddp->ended() && !ddp->finished()) {
   //     COXSWAIN_ASSIGN_OR_RETURN(const bool more, ddp->StepWithoutData());
   //     if (!more) break;
-  //     optimizer.step();
+  //     COXSWAIN_RETURN_IF_ERROR(ddp->StepOptimizer(optimizer).status());
   //   }
   absl::StatusOr<bool> StepWithoutData();
 
@@ -197,17 +218,7 @@ class DistributedDataParallel {
   absl::Status AverageParameters();
 
   // Backward passes within the scope only sum up locally.
-  class NoSyncScope {
-   public:
-    explicit NoSyncScope(int* depth) : depth_(depth) { ++*depth_; }
-    ~NoSyncScope() { --*depth_; }
-    NoSyncScope(const NoSyncScope&) = delete;
-    NoSyncScope& operator=(const NoSyncScope&) = delete;
-
-   private:
-    int* depth_;
-  };
-  [[nodiscard]] NoSyncScope NoSync() { return NoSyncScope(&no_sync_depth_); }
+  NoSyncScope NoSync();
 
   // For BeginEpoch, positions and other streams.
   Accumulator& accumulator() { return accumulator_; }
@@ -230,7 +241,8 @@ class DistributedDataParallel {
                           const DistributedDataParallelOptions& options);
   absl::Status Connect(Communicator* communicator);
   // What the reducer is told beyond the user's options.
-  absl::StatusOr<ReducerOptions> CompleteReducerOptions(int rank);
+  absl::StatusOr<ReducerOptions> CompleteReducerOptions();
+  absl::Status ConfigureAverager();
   // Rank root's values.
   absl::Status Broadcast(const std::vector<::torch::Tensor>& tensors, int root);
   // Rank 0's values of what the module has got since the last call.
@@ -247,17 +259,27 @@ class DistributedDataParallel {
   // Follows the reducer's layout.
   void PointGradients();
 
-  bool exchanges() const { return no_sync_depth_ == 0 && sync_; }
+  bool exchanges() const { return no_sync_depth_ == 0 && passes_.exchanges(); }
+  // Whether a rank can tell the others that it wants a step skipped.
+  bool can_skip() const;
   absl::Status CheckBetweenSteps(absl::string_view what) const;
   // Nothing has been summed up that was not exchanged.
   absl::Status CheckNothingLocal() const;
-  // FAILED_PRECONDITION for a pass that exchanges after the declared one did.
-  absl::Status CheckDeclared() const;
+  absl::Status CheckForward(const ::torch::Tensor& loss) const;
+  // What the exchange that begins carries, and how it is announced.
+  absl::StatusOr<WindowSum> SumToExchange();
+  absl::StatusOr<StepTicket> TicketOf(const WindowSum& sum) const;
+  // Of the parameters, as they are.
+  absl::StatusOr<uint64_t> Checksum() const;
+  // What gradients are multiplied by before the exchange under way.
+  double rescale() const;
+  absl::Status BeginReducerStep(const WindowSum& sum);
   absl::Status BeginStep();
   // Begins the step, and marks what the pass will not reach.
   absl::Status MarkUnreached(const ::torch::Tensor& loss);
   // In the backward pass, after the parameter's .grad has been added to.
   void OnGradient(Parameter& parameter);
+  absl::Status NoticePass();
   absl::Status EnterPass();
   absl::Status Arrived(Parameter& parameter);
   absl::Status Mark(int parameter);
@@ -271,15 +293,45 @@ class DistributedDataParallel {
   // FAILED_PRECONDITION if the hook and the averager that it needs are not in
   // the same step, or the averager missed one.
   absl::Status CheckAverager();
+
+  // The end of an exchange: see ddp_decision.cc.
+  absl::Status CheckVote(bool apply) const;
+  StepVote VoteOf(bool apply, absl::string_view why) const;
+  // Which averages are not finite; empty if all are.
+  std::string NonFinite() const;
+  // For the hook, the buffers and .grad.
+  absl::Status EndExchange(const StepDecision& decision);
+  // For the window, whose decision follows from those of its exchanges.
+  void NoteDecision(const StepDecision& decision);
+  absl::Status EndWindow();
+  // .grad of all parameters is zero.
+  void ClearGradients();
+  // sync_each_batch: .grad is the next micro-batch's alone, and then the sum.
+  void SetAveragesAside();
+  void AddAverages();
+
+  // Changes of the plan: see ddp_plan.cc.
+  bool ChangesHook(const JobPlan& plan) const;
+  // next_plan_, if there is one and its time has come.
+  absl::Status FollowNextPlan();
+  absl::Status FollowPlan(const JobPlan& plan);
+  absl::Status FollowHook(const JobPlan& plan);
+  absl::Status ReplaceHook(std::unique_ptr<Hook> hook,
+                           std::unique_ptr<Averager> averager, bool carry);
   // Keeps the first error, and lets the peers know.
   void Keep(const absl::Status& status);
+  // One that all ranks come to by themselves.
+  void KeepShared(const absl::Status& status);
 
   const std::shared_ptr<::torch::nn::Module> module_;
   const DistributedDataParallelOptions options_;
   std::unique_ptr<Hook> hook_;
-  const std::unique_ptr<Averager> averager_;
+  std::unique_ptr<Averager> averager_;
   Accumulator accumulator_;
   Communicator* communicator_ = nullptr;
+  UnanimousGate gate_;
+  // What the reducer calls in place of a hook that has an averager.
+  std::unique_ptr<Hook> paired_hook_;
   std::unique_ptr<Reducer> reducer_;
   std::vector<std::unique_ptr<Parameter>> parameters_;  // as the reducer's
   // Null without the option.
@@ -290,16 +342,18 @@ class DistributedDataParallel {
   int64_t layout_version_ = -1;  // that the gradients follow
   absl::Status status_;          // the first error
   Phase phase_ = Phase::kNone;
-  bool sync_ = true;  // what the declared micro-batch says
-  // A micro-batch was declared that exchanges, and has not yet.
-  bool exchange_due_ = false;
-  // One was declared that does not, and the window is not over.
-  bool in_window_ = false;
-  // The micro-batch declared last has exchanged its gradients.
-  bool spent_ = false;
+  DeclaredPasses passes_;
+  int no_sync_depth_ = 0;
+  GraphMark scope_mark_;  // when the outermost NoSync scope was opened
+  WindowSum sum_;         // of the exchange begun last
+  StepDecision decision_;
+  // The decision's, until the window and what belongs to it are over.
+  std::optional<JobPlan> next_plan_;
+  bool ended_ = false;
+  // A window's step was decided and exchanged, and nobody has taken it yet.
+  bool step_due_ = false;
   // A step was applied, and the averager has not heard of it.
   bool averager_due_ = false;
-  int no_sync_depth_ = 0;
 };
 
 }  // namespace coxswain::torch

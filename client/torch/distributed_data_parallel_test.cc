@@ -439,6 +439,7 @@ TEST_P(BothModesTest, AnExchangeThatNeverCameIsNoticed) {
   LoopbackCommunicator communicator;
   ScaleRank scale(&communicator, GetParam(), 2);
   EXPECT_FALSE(scale.ddp->Accumulate().sync);
+  ASSERT_OK(scale.ddp->Backward(scale.model->Use(1)));
   EXPECT_TRUE(scale.ddp->Accumulate().sync);
   {
     const auto no_sync = scale.ddp->NoSync();

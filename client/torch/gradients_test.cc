@@ -272,7 +272,9 @@ TEST_P(BothModesTest, AParameterMayBeUsedTwiceInAGraph) {
 TEST_P(BothModesTest, TheDecisionBelongsToTheBackwardPass) {
   OnRanks(2, [](const TestRank& rank) {
     auto model = std::make_shared<Weights>(std::vector<std::string>{"a", "b"});
-    auto ddp = Wrap(rank, model, SmallBuckets(GetParam()));
+    DistributedDataParallelOptions options = SmallBuckets(GetParam());
+    options.forward_in_scope = false;
+    auto ddp = Wrap(rank, model, options);
     Tensor inside;
     const Tensor outside = model->Use({"a"}, 10 + 2 * rank.index);
     {
@@ -293,6 +295,7 @@ TEST_P(BothModesTest, SeveralForwardsMayComeBeforeABackward) {
     auto model = std::make_shared<Weights>(std::vector<std::string>{"a", "b"});
     DistributedDataParallelOptions options = SmallBuckets(GetParam());
     options.accumulation_steps = 2;
+    options.forward_in_scope = false;
     auto ddp = Wrap(rank, model, options);
     for (int step = 1; step <= 2; ++step) {
       const Tensor first = model->Use({"a"}, 1 + rank.index);

@@ -28,12 +28,15 @@ absl::StatusOr<JobManifest> DescribeJob(
     const DistributedDataParallelOptions& options) {
   JobManifest manifest;
   manifest.hook = hook_spec;
-  manifest.accumulation_steps = options.accumulation_steps;
+  const JobPlan plan = PlanOf(options);
+  manifest.accumulation_steps = plan.accumulation_steps;
+  manifest.terms = plan.terms;
   COXSWAIN_ASSIGN_OR_RETURN(manifest.parameters, DescribeParameters(module));
   manifest.settings = ReducerSettings(options.reducer);
   for (const auto& [name, value] : AgreedSettings(options)) {
-    // Of these the manifest has a field.
-    if (name != "accumulation_steps") manifest.settings[name] = value;
+    // Of these the manifest has fields.
+    if (name == "accumulation_steps" || name == "schedule") continue;
+    manifest.settings[name] = value;
   }
   return manifest;
 }

@@ -110,6 +110,26 @@ DistributedDataParallelOptions SmallBuckets(bool view) {
   return options;
 }
 
+JobPlan PlanOf(int accumulation_steps, const ScheduleTerms& terms) {
+  JobPlan plan;
+  plan.version = 1;
+  plan.accumulation_steps = accumulation_steps;
+  plan.hook = "average";
+  plan.terms = terms;
+  return plan;
+}
+
+DistributedDataParallelOptions Following(const JobPlan& plan, StepGate* gate) {
+  DistributedDataParallelOptions options = SmallBuckets(true);
+  options.plan = plan;
+  options.reducer.gate = gate;
+  options.make_hook =
+      [](const JobPlan& next) -> absl::StatusOr<std::unique_ptr<Hook>> {
+    return std::make_unique<AverageHook>(/*whole=*/next.hook == "whole");
+  };
+  return options;
+}
+
 std::unique_ptr<DistributedDataParallel> Wrap(
     const TestRank& rank, std::shared_ptr<::torch::nn::Module> module,
     const DistributedDataParallelOptions& options) {

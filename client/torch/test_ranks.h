@@ -11,6 +11,8 @@
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/hook.h"
+#include "client/reduce/step_gate.h"
+#include "client/schedule/job_plan.h"
 #include "client/torch/distributed_data_parallel.h"
 
 namespace coxswain::torch {
@@ -61,6 +63,14 @@ void OnRanks(int size, const std::function<void(const TestRank&)>& body);
 
 // Options for tests: buckets so small that there are several.
 DistributedDataParallelOptions SmallBuckets(bool view);
+
+// A plan of the job, of version 1.
+JobPlan PlanOf(int accumulation_steps, const ScheduleTerms& terms = {});
+
+// SmallBuckets that follow the plan, and this rank's gate if there is one. The
+// hooks that plans may name are "average" and "whole".
+DistributedDataParallelOptions Following(const JobPlan& plan,
+                                         StepGate* gate = nullptr);
 
 // With an AverageHook; a failed Create is a failed test.
 std::unique_ptr<DistributedDataParallel> Wrap(

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "client/session/explain.h"
+#include "client/torch/follow_session.h"
 #include "client/torch/manifest.h"
 #include "hooks/planned_hook.h"
 #include "hooks/registry.h"
@@ -57,7 +58,11 @@ absl::Status Trainer::Connect() {
                             SessionOptions::FromEnvironment());
   COXSWAIN_ASSIGN_OR_RETURN(session_, Session::Join(session_options, manifest));
   COXSWAIN_ASSIGN_OR_RETURN(world_, session_->World());
-  ddp_options.accumulation_steps = session_->plan().accumulation_steps;
+  // Steps are taken as the job's plan says, also where `coxswain plan set`
+  // changes it while they are.
+  COXSWAIN_RETURN_IF_ERROR(torch::FollowSession(*session_, &ddp_options));
+  ddp_options.make_hook = MakePlannedHook;
+  ddp_options.make_averager = MakePlannedAverager;
   ddp_options.trace_file = session_options.trace_file;
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> gradient_hook,
                             MakePlannedHook(session_->plan()));
@@ -81,10 +86,7 @@ absl::Status Trainer::Connect() {
   COXSWAIN_ASSIGN_OR_RETURN(ShardedSampler made,
                             ShardedSampler::Create(sampler, start));
   sampler_ = std::make_unique<ShardedSampler>(std::move(made));
-  const int64_t window = session_->plan().accumulation_steps;
-  const int64_t steps_per_epoch =
-      (sampler_->batches_left() + window - 1) / window;
-  steps_total_ = steps_per_epoch * options_.epochs;
+  batches_left_ = sampler_->batches_left() * options_.epochs;
   return absl::OkStatus();
 }
 
@@ -105,7 +107,7 @@ absl::Status Trainer::Run() {
 absl::Status Trainer::TrainAndTest() {
   const absl::Time start = Now();
   interval_.start = start;
-  for (int epoch = 0; epoch < options_.epochs; ++epoch) {
+  for (int epoch = 0; epoch < options_.epochs && !Over(); ++epoch) {
     COXSWAIN_RETURN_IF_ERROR(TrainEpoch());
     sampler_->NextEpoch();
   }
@@ -117,30 +119,66 @@ absl::Status Trainer::TrainAndTest() {
   return absl::OkStatus();
 }
 
+bool Trainer::Over() const { return ddp_->stopping() || ddp_->finished(); }
+
 absl::Status Trainer::TrainEpoch() {
-  COXSWAIN_RETURN_IF_ERROR(
-      ddp_->accumulator().BeginEpoch(sampler_->batches_left()));
+  COXSWAIN_RETURN_IF_ERROR(ddp_->BeginEpoch());
   while (const auto indices = sampler_->NextBatch()) {
     COXSWAIN_RETURN_IF_ERROR(TrainMicroBatch(MakeBatch(train_, *indices)));
+    if (Over()) return absl::OkStatus();
+    if (ddp_->ended()) break;
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const bool rest, ddp_->Flush());
+  if (rest) COXSWAIN_RETURN_IF_ERROR(TakeStep());
+  if (ddp_->plan().terms.uneven_data == UnevenData::kRefuse) {
+    return absl::OkStatus();
+  }
+  // Until the ranks that have more data are done as well.
+  while (!Over() && !ddp_->ended()) {
+    BeginExchange();
+    COXSWAIN_ASSIGN_OR_RETURN(const bool more, ddp_->StepWithoutData());
+    if (!more) break;
+    COXSWAIN_RETURN_IF_ERROR(TakeStep());
   }
   return absl::OkStatus();
 }
 
 absl::Status Trainer::TrainMicroBatch(const Batch& batch) {
-  const bool compressed = ddp_->hook().started();
-  const int64_t payload = world_->communicator().payload_bytes();
-  const MicroBatch micro = ddp_->Accumulate();
+  BeginExchange();
+  Accumulator::Begin begin;
+  begin.weight = static_cast<double>(batch.labels.size(0));
+  begin.end_of_data = sampler_->batches_left() == 0;
+  const MicroBatch micro = ddp_->Accumulate(begin);
   const ::torch::Tensor loss = ::torch::nn::functional::cross_entropy(
       network_->Forward(batch.images), batch.labels);
-  COXSWAIN_RETURN_IF_ERROR(ddp_->Backward(loss / micro.window));
+  COXSWAIN_RETURN_IF_ERROR(ddp_->Backward(loss * micro.loss_scale));
   interval_.images += batch.labels.size(0);
-  if (!micro.sync) return absl::OkStatus();
-  optimizer_->step();
-  optimizer_->zero_grad();
-  COXSWAIN_RETURN_IF_ERROR(ddp_->AfterOptimizerStep());
-  CountStep(loss.item<double>(),
-            world_->communicator().payload_bytes() - payload, compressed);
+  images_ += batch.labels.size(0);
+  batches_left_ = std::max<int64_t>(batches_left_ - 1, 0);
+  loss_ = loss.item<double>();
+  return micro.sync ? TakeStep() : absl::OkStatus();
+}
+
+void Trainer::BeginExchange() {
+  compressing_ = ddp_->hook().started();
+  payload_before_ = world_->communicator().payload_bytes();
+}
+
+absl::Status Trainer::TakeStep() {
+  COXSWAIN_ASSIGN_OR_RETURN(const bool taken, ddp_->StepOptimizer(*optimizer_));
+  if (taken) {
+    CountStep(loss_, world_->communicator().payload_bytes() - payload_before_,
+              compressing_);
+  }
   return absl::OkStatus();
+}
+
+int64_t Trainer::steps_total() const {
+  const int64_t window =
+      ddp_->plan().WindowOf(session_->rank(), session_->world_size());
+  const int64_t total = steps_ + (batches_left_ + window - 1) / window;
+  const int64_t most = ddp_->plan().terms.max_steps;
+  return most > 0 ? std::min(total, most) : total;
 }
 
 void Trainer::CountStep(double loss, int64_t payload, bool compressed) {
@@ -155,11 +193,11 @@ void Trainer::CountStep(double loss, int64_t payload, bool compressed) {
   interval_.loss += loss;
   const absl::Time now = Now();
   const absl::Duration elapsed = now - interval_.start;
-  if (elapsed < kEventInterval && steps_ < steps_total_) return;
+  if (elapsed < kEventInterval && steps_ < steps_total()) return;
   if (session_->rank() == 0) {
     StepEvent event;
     event.step = steps_;
-    event.steps = steps_total_;
+    event.steps = steps_total();
     const auto steps = static_cast<double>(interval_.steps);
     event.loss = interval_.loss / steps;
     event.bytes_sent_per_step = static_cast<double>(interval_.payload) / steps;
@@ -224,7 +262,7 @@ ResultEvent Trainer::Result(double accuracy) const {
   result.wire_bytes_per_step =
       static_cast<double>(world_->communicator().wire_bytes()) / steps;
   result.wall_seconds = absl::ToDoubleSeconds(wall_);
-  const double images = static_cast<double>(train_.count()) * options_.epochs;
+  const double images = static_cast<double>(images_) * session_->world_size();
   result.images_per_second = images / std::max(result.wall_seconds, 1e-9);
   return result;
 }

@@ -54,8 +54,15 @@ class Trainer {
   Trainer() = default;
   absl::Status Connect();
   absl::Status TrainAndTest();
+  // All ranks have agreed to stop, or have taken all steps of the plan.
+  bool Over() const;
   absl::Status TrainEpoch();
   absl::Status TrainMicroBatch(const Batch& batch);
+  // Before what may exchange gradients; TakeStep counts what they sent.
+  void BeginExchange();
+  absl::Status TakeStep();
+  // Steps taken, and those to come if the plan stays as it is.
+  int64_t steps_total() const;
   void CountStep(double loss, int64_t payload, bool compressed);
   absl::StatusOr<double> TestAccuracy();
   ResultEvent Result(double accuracy) const;
@@ -71,7 +78,12 @@ class Trainer {
   std::unique_ptr<::torch::optim::Optimizer> optimizer_;
   std::unique_ptr<ShardedSampler> sampler_;
 
-  int64_t steps_total_ = 0;
+  int64_t batches_left_ = 0;  // of all epochs
+  int64_t images_ = 0;        // of this rank, so far
+  double loss_ = 0;           // of the last micro-batch
+  bool compressing_ = false;
+  int64_t payload_before_ = 0;
+
   int64_t steps_ = 0;
   int64_t compressed_steps_ = 0;
   int64_t compressed_payload_ = 0;

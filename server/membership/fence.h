@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
+#include "server/schedule/plan.h"
 
 namespace coxswain::server {
 
@@ -44,6 +45,14 @@ class FenceGate {
   virtual absl::Status AdmitOperator(const Fence& fence) const = 0;
 };
 
+// A generation that has just begun.
+struct GenerationBegin {
+  std::string job;
+  Generation generation;
+  int world_size = 0;
+  Plan plan;
+};
+
 // Told when a generation has ended, so that what is scoped by it is dropped
 // and its waiters are answered. Called without any lock held.
 class GenerationObserver {
@@ -51,6 +60,11 @@ class GenerationObserver {
   virtual ~GenerationObserver() = default;
   virtual void OnGenerationEnded(absl::string_view job, Generation generation,
                                  const absl::Status& reason) = 0;
+
+  // Before any of its members has heard of it.
+  virtual void OnGenerationBegan(const GenerationBegin& begin) {
+    static_cast<void>(begin);
+  }
 
   // A member has left in good order; its generation goes on without it. It
   // may come after the end of that generation.

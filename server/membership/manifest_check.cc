@@ -1,15 +1,20 @@
 #include "server/membership/manifest_check.h"
 
 #include <algorithm>
-#include <set>
+#include <cstdint>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "base/schedule_terms.h"
 #include "base/status_macros.h"
-#include "server/membership/membership_errors.h"
 
 namespace coxswain::server {
 namespace {
+
+// No value of a term needs more.
+constexpr int kMaxTermBytes = 128;
 
 absl::Status AtMost(absl::string_view what, size_t value, int limit,
                     absl::string_view limit_name) {
@@ -36,85 +41,52 @@ absl::Status CheckParameter(const ParameterInfo& parameter,
           "parameter '", parameter.name, "' has a dimension of ", size));
     }
   }
+  const bool strides_fit = parameter.strides.empty() ||
+                           parameter.strides.size() == parameter.shape.size();
+  if (!strides_fit ||
+      std::any_of(parameter.strides.begin(), parameter.strides.end(),
+                  [](int64_t stride) { return stride < 0; })) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter '", parameter.name, "' has ", parameter.shape.size(),
+        " dimensions and strides [", absl::StrJoin(parameter.strides, ","),
+        "]: there must be one of 0 or more for each, or none"));
+  }
   return absl::OkStatus();
 }
 
-std::string Describe(const ParameterInfo& parameter) {
-  return absl::StrCat(parameter.name, " ", parameter.dtype, "[",
-                      absl::StrJoin(parameter.shape, ","), "]");
+absl::Status CheckTerms(const std::map<std::string, std::string>& values) {
+  for (const auto& [name, value] : values) {
+    COXSWAIN_RETURN_IF_ERROR(AtMost("bytes in a term of the schedule",
+                                    std::max(name.size(), value.size()),
+                                    kMaxTermBytes, "max_term_bytes"));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const ScheduleTerms terms,
+                            ScheduleTerms::FromMap(values));
+  return terms.Validate();
 }
 
-// Of a long spec or name the beginning is enough to find it.
-constexpr size_t kMaxValueBytes = 120;
-
-// Counts all differences and keeps the first lines.
-class DiffLines {
- public:
-  explicit DiffLines(absl::string_view other)
-      : other_(Shorten(other, kMaxValueBytes)) {}
-
-  void Compare(absl::string_view what, absl::string_view theirs,
-               absl::string_view ours) {
-    if (theirs == ours) return;
-    ++count_;
-    if (lines_.size() == kMaxDifferences) return;
-    std::string line = absl::StrCat(
-        Shorten(what, kMaxValueBytes), ": ", Shorten(theirs, kMaxValueBytes),
-        " on ", other_, ", ", Shorten(ours, kMaxValueBytes), " here");
-    if (bytes_ + line.size() > kMaxDifferenceBytes) return;
-    bytes_ += line.size();
-    lines_.push_back(std::move(line));
+bool IsRowMajor(const ParameterInfo& parameter) {
+  int64_t expected = 1;
+  for (size_t i = parameter.shape.size(); i-- > 0;) {
+    if (parameter.shape[i] == 0) return true;
+    if (parameter.shape[i] == 1) continue;
+    if (parameter.strides[i] != expected) return false;
+    // Wraps where the shape is nonsense: the comparison is all it is for.
+    expected = static_cast<int64_t>(static_cast<uint64_t>(expected) *
+                                    static_cast<uint64_t>(parameter.shape[i]));
   }
-
-  std::vector<std::string> Take() && {
-    if (count_ > lines_.size()) {
-      if (lines_.size() == kMaxDifferences) lines_.pop_back();
-      lines_.push_back(
-          absl::StrCat("and ", count_ - lines_.size(), " more differences"));
-    }
-    return std::move(lines_);
-  }
-
- private:
-  const std::string other_;
-  std::vector<std::string> lines_;
-  size_t bytes_ = 0;
-  size_t count_ = 0;
-};
-
-void DiffSettings(const Manifest& theirs, const Manifest& ours,
-                  DiffLines* lines) {
-  std::set<std::string> keys;
-  for (const auto& entry : theirs.settings) keys.insert(entry.first);
-  for (const auto& entry : ours.settings) keys.insert(entry.first);
-  const auto value = [](const Manifest& manifest, const std::string& key) {
-    const auto found = manifest.settings.find(key);
-    return found == manifest.settings.end() ? std::string("unset")
-                                            : found->second;
-  };
-  for (const std::string& key : keys) {
-    lines->Compare(absl::StrCat("setting ", key), value(theirs, key),
-                   value(ours, key));
-  }
+  return true;
 }
 
-bool SameParameter(const ParameterInfo& a, const ParameterInfo& b) {
-  return a.name == b.name && a.shape == b.shape && a.dtype == b.dtype;
-}
-
-void DiffParameters(const Manifest& theirs, const Manifest& ours,
-                    DiffLines* lines) {
-  const size_t n = theirs.parameters.size();
-  const size_t m = ours.parameters.size();
-  lines->Compare("number of parameters", absl::StrCat(n), absl::StrCat(m));
-  for (size_t i = 0; i < std::max(n, m); ++i) {
-    if (i < n && i < m &&
-        SameParameter(theirs.parameters[i], ours.parameters[i])) {
-      continue;
-    }
-    lines->Compare(absl::StrCat("parameter ", i),
-                   i < n ? Describe(theirs.parameters[i]) : "nothing",
-                   i < m ? Describe(ours.parameters[i]) : "nothing");
+void NormaliseStrides(ParameterInfo* parameter) {
+  if (parameter->strides.empty()) return;
+  if (IsRowMajor(*parameter)) {
+    parameter->strides.clear();
+    return;
+  }
+  // Nothing is ever multiplied with those of a dimension of 1.
+  for (size_t i = 0; i < parameter->shape.size(); ++i) {
+    if (parameter->shape[i] == 1) parameter->strides[i] = 1;
   }
 }
 
@@ -140,6 +112,7 @@ absl::Status CheckManifest(const Manifest& manifest,
   }
   COXSWAIN_RETURN_IF_ERROR(AtMost("bytes of hook spec", manifest.hook.size(),
                                   options.max_hook_bytes, "max_hook_bytes"));
+  COXSWAIN_RETURN_IF_ERROR(CheckTerms(manifest.terms));
   COXSWAIN_RETURN_IF_ERROR(AtMost("settings", manifest.settings.size(),
                                   options.max_settings, "max_settings"));
   for (const auto& [key, value] : manifest.settings) {
@@ -155,18 +128,30 @@ absl::Status CheckManifest(const Manifest& manifest,
   return absl::OkStatus();
 }
 
-std::vector<std::string> DiffManifests(const Manifest& theirs,
-                                       absl::string_view other,
-                                       const Manifest& ours) {
-  DiffLines lines(other);
-  lines.Compare("world_size", absl::StrCat(theirs.world_size),
-                absl::StrCat(ours.world_size));
-  lines.Compare("hook", theirs.hook, ours.hook);
-  lines.Compare("accumulation_steps", absl::StrCat(theirs.accumulation_steps),
-                absl::StrCat(ours.accumulation_steps));
-  DiffSettings(theirs, ours, &lines);
-  DiffParameters(theirs, ours, &lines);
-  return std::move(lines).Take();
+void NormaliseManifest(Manifest* manifest) {
+  const auto terms = ScheduleTerms::FromMap(manifest->terms);
+  COXSWAIN_CHECK(terms.ok());
+  const auto defaults = ScheduleTerms().ToMap();
+  manifest->terms.clear();
+  for (const auto& [name, value] : terms->ToMap()) {
+    if (value != defaults.at(name)) manifest->terms[name] = value;
+  }
+  for (ParameterInfo& parameter : manifest->parameters) {
+    NormaliseStrides(&parameter);
+  }
+}
+
+bool SameParameter(const ParameterInfo& a, const ParameterInfo& b) {
+  return a.name == b.name && a.shape == b.shape && a.dtype == b.dtype &&
+         a.strides == b.strides;
+}
+
+bool SameManifest(const Manifest& a, const Manifest& b) {
+  return a.world_size == b.world_size && a.hook == b.hook &&
+         a.accumulation_steps == b.accumulation_steps && a.terms == b.terms &&
+         a.settings == b.settings &&
+         std::equal(a.parameters.begin(), a.parameters.end(),
+                    b.parameters.begin(), b.parameters.end(), SameParameter);
 }
 
 }  // namespace coxswain::server

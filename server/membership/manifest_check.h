@@ -1,11 +1,7 @@
 #ifndef COXSWAIN_SERVER_MEMBERSHIP_MANIFEST_CHECK_H_
 #define COXSWAIN_SERVER_MEMBERSHIP_MANIFEST_CHECK_H_
 
-#include <string>
-#include <vector>
-
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "server/membership/member.h"
 #include "server/options.h"
 
@@ -15,19 +11,13 @@ namespace coxswain::server {
 absl::Status CheckManifest(const Manifest& manifest,
                            const MembershipOptions& options);
 
-// At most this many lines are given; the last then says how many are left out.
-inline constexpr size_t kMaxDifferences = 20;
-// The lines travel in the trailing metadata of an error, as text and again as
-// typed detail; receivers refuse more than 8 KiB of it.
-inline constexpr size_t kMaxDifferenceBytes = 2400;
+// Writes what means the same in one way: no terms that have their defaults, no
+// strides where they are row-major. For a manifest that was checked.
+void NormaliseManifest(Manifest* manifest);
 
-// One readable line for each difference between the manifest that `other`
-// brought and the one at hand; empty if there is none. Parameters are compared
-// by position, because the order decides what is summed with what:
-//   parameter 3: conv1.bias float32[16] on host-a/0, fc.bias float32[10] here
-std::vector<std::string> DiffManifests(const Manifest& theirs,
-                                       absl::string_view other,
-                                       const Manifest& ours);
+// Of normalised ones.
+bool SameParameter(const ParameterInfo& a, const ParameterInfo& b);
+bool SameManifest(const Manifest& a, const Manifest& b);
 
 }  // namespace coxswain::server
 

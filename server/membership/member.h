@@ -18,6 +18,7 @@ struct ParameterInfo {
   std::string name;
   std::vector<int64_t> shape;
   std::string dtype;
+  std::vector<int64_t> strides;  // in elements; empty: row-major
 };
 
 // What all workers of a job must have in common.
@@ -27,6 +28,8 @@ struct Manifest {
   int accumulation_steps = 0;
   std::vector<ParameterInfo> parameters;  // in registration order
   std::map<std::string, std::string> settings;
+  // Of the plan that the program asks for: see base/schedule_terms.h.
+  std::map<std::string, std::string> terms;
 };
 
 // A worker that holds a rank in a generation.
@@ -55,6 +58,18 @@ struct Progress {
   int64_t collective_sequence = 0;
   int64_t payload_bytes = 0;
   int64_t wire_bytes = 0;
+  int64_t micro_batches = 0;
+  int64_t rounds = 0;
+  int bucket = 0;
+  std::string activity;
+
+  // Whether the worker has got on since.
+  bool SameWork(const Progress& other) const {
+    return step == other.step &&
+           collective_sequence == other.collective_sequence &&
+           micro_batches == other.micro_batches && rounds == other.rounds &&
+           bucket == other.bucket;
+  }
 };
 
 }  // namespace coxswain::server

@@ -12,6 +12,9 @@
 namespace coxswain::server {
 namespace {
 
+// What a worker waits for, in a few words: errors repeat it for several ranks.
+constexpr size_t kMaxActivityBytes = 128;
+
 // A number that a former term has left; 1 in a new store.
 absl::StatusOr<int64_t> ReadCounter(const StateStore& store,
                                     absl::string_view table,
@@ -177,6 +180,9 @@ absl::StatusOr<uint64_t> Membership::Attach(const Fence& fence,
     record.sink = std::move(sink);
     record.liveness.state = MemberState::kAttached;
     record.liveness.last_sign = rooms_.clock->Now();
+    if (!record.progressed.has_value()) {
+      record.progressed = record.liveness.last_sign;
+    }
     attachments_[attachment] = {fence.job, record.member.rank};
     LogInfo("attached",
             {{"job", fence.job}, {"member", record.member.ToString()}});
@@ -194,9 +200,108 @@ absl::Status Membership::Heartbeat(uint64_t attachment,
   }
   MemberRecord& record =
       jobs_[found->second.first].members[found->second.second];
+  const absl::Time now = rooms_.clock->Now();
+  if (!record.progress.SameWork(progress)) record.progressed = now;
   record.progress = progress;
-  record.liveness.last_sign = rooms_.clock->Now();
+  record.progress.activity = Shorten(progress.activity, kMaxActivityBytes);
+  record.liveness.last_sign = now;
   return absl::OkStatus();
+}
+
+absl::StatusOr<Seat> Membership::SeatOf(uint64_t attachment) const {
+  MutexLock lock(&mutex_);
+  const auto found = attachments_.find(attachment);
+  if (found == attachments_.end()) {
+    return absl::NotFoundError("this worker is not attached");
+  }
+  const auto& [job, rank] = found->second;
+  return Seat{job, jobs_.at(job).generation, rank};
+}
+
+Membership::Job* Membership::FindRunningLocked(absl::string_view job,
+                                               Generation generation) {
+  const auto found = jobs_.find(std::string(job));
+  if (found == jobs_.end() || found->second.generation != generation ||
+      found->second.state != JobState::kRunning) {
+    return nullptr;
+  }
+  return &found->second;
+}
+
+void Membership::Tell(absl::string_view job, Generation generation,
+                      const std::vector<DirectedEvent>& events) {
+  std::vector<EventSink> sinks;  // by rank
+  {
+    MutexLock lock(&mutex_);
+    const Job* const running = FindRunningLocked(job, generation);
+    if (running == nullptr) return;
+    const bool to_all = std::any_of(
+        events.begin(), events.end(), [](const DirectedEvent& directed) {
+          return directed.rank == DirectedEvent::kAllRanks;
+        });
+    sinks.resize(running->members.size());
+    for (size_t i = 0; to_all && i < sinks.size(); ++i) {
+      sinks[i] = running->members[i].sink;
+    }
+    for (const DirectedEvent& directed : events) {
+      const auto rank = static_cast<size_t>(directed.rank);
+      if (rank < sinks.size()) sinks[rank] = running->members[rank].sink;
+    }
+  }
+  for (const DirectedEvent& directed : events) {
+    for (size_t rank = 0; rank < sinks.size(); ++rank) {
+      const bool meant = directed.rank == DirectedEvent::kAllRanks ||
+                         directed.rank == static_cast<int>(rank);
+      if (meant && sinks[rank] != nullptr) sinks[rank](directed.event);
+    }
+  }
+}
+
+void Membership::AbortGeneration(absl::string_view job, Generation generation,
+                                 const absl::Status& reason) {
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    Job* const running = FindRunningLocked(job, generation);
+    if (running == nullptr) return;
+    EndGenerationLocked(reason, std::nullopt, running, &calls);
+  }
+  for (const auto& call : calls) call();
+}
+
+void Membership::NotePlan(absl::string_view job, Generation generation,
+                          const Plan& plan) {
+  MutexLock lock(&mutex_);
+  Job* const running = FindRunningLocked(job, generation);
+  if (running != nullptr) running->plan = plan;
+}
+
+void Membership::NoteSigns(absl::string_view job, Generation generation,
+                           const std::vector<absl::Time>& heard) {
+  MutexLock lock(&mutex_);
+  Job* const running = FindRunningLocked(job, generation);
+  if (running == nullptr) return;
+  const size_t known = std::min(heard.size(), running->members.size());
+  for (size_t i = 0; i < known; ++i) {
+    absl::Time& last = running->members[i].liveness.last_sign;
+    last = std::max(last, heard[i]);
+  }
+}
+
+absl::StatusOr<std::vector<MemberDescription>> Membership::MembersOf(
+    absl::string_view job, Generation generation) const {
+  MutexLock lock(&mutex_);
+  const auto found = jobs_.find(std::string(job));
+  if (found == jobs_.end() || found->second.generation != generation) {
+    return absl::NotFoundError(absl::StrCat("generation ", generation.value(),
+                                            " is not the last one of job '",
+                                            job, "'"));
+  }
+  std::vector<MemberDescription> members;
+  for (const MemberRecord& record : found->second.members) {
+    members.push_back(DescribeLocked(record));
+  }
+  return members;
 }
 
 void Membership::Detach(uint64_t attachment) {
@@ -312,7 +417,13 @@ void Membership::LoseMemberLocked(absl::string_view why, MemberRecord* record,
 void Membership::EndGenerationLocked(const std::string& reason,
                                      const std::optional<Member>& lost,
                                      Job* job, Calls* calls) {
-  const absl::Status status = GenerationEndedError(reason, lost);
+  EndGenerationLocked(GenerationEndedError(reason, lost), lost, job, calls);
+}
+
+void Membership::EndGenerationLocked(const absl::Status& status,
+                                     const std::optional<Member>& lost,
+                                     Job* job, Calls* calls) {
+  const std::string reason(status.message());
   job->state = JobState::kEnded;
   job->ended_at = rooms_.clock->Now();
   job->last_event = reason;
@@ -324,6 +435,7 @@ void Membership::EndGenerationLocked(const std::string& reason,
   abort.kind = AttachEvent::Kind::kAbort;
   abort.reason = reason;
   abort.member = lost;
+  abort.status = status;
   for (MemberRecord& record : job->members) {
     if (IsLive(record.liveness.state)) {
       job->held[record.member.identity] = record.member.rank;
@@ -438,13 +550,24 @@ void Membership::Tick() {
   last_tick_ = rooms_.clock->Now();
 }
 
-JobDescription Membership::DescribeLocked(const Job& job) const {
+MemberDescription Membership::DescribeLocked(const MemberRecord& record) const {
   const absl::Time now = rooms_.clock->Now();
+  MemberDescription description;
+  description.member = record.member;
+  description.state = record.liveness.state;
+  description.progress = record.progress;
+  description.silence = now - record.liveness.last_sign;
+  description.idle =
+      now - record.progressed.value_or(record.liveness.last_sign);
+  return description;
+}
+
+JobDescription Membership::DescribeLocked(const Job& job) const {
   JobDescription description;
   description.job = job.name;
   description.state = job.state;
   description.generation = job.generation;
-  description.world_size = job.manifest.world_size;
+  description.world_size = job.world_size;
   description.plan = job.plan;
   description.last_event = job.last_event;
   if (job.state == JobState::kForming) {
@@ -457,9 +580,7 @@ JobDescription Membership::DescribeLocked(const Job& job) const {
     return description;
   }
   for (const MemberRecord& record : job.members) {
-    description.members.push_back({record.member, record.liveness.state,
-                                   record.progress,
-                                   now - record.liveness.last_sign});
+    description.members.push_back(DescribeLocked(record));
   }
   return description;
 }

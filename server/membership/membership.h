@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "base/random.h"
 #include "server/membership/fence.h"
 #include "server/membership/liveness.h"
+#include "server/membership/manifest_agreement.h"
 #include "server/membership/member.h"
 #include "server/membership/round.h"
 #include "server/options.h"
@@ -58,12 +60,36 @@ struct AttachEvent {
   enum class Kind {
     kAbort,       // the generation is over; `member` is who was lost, if any
     kMemberLeft,  // `member` left in good order
+    kGrant,       // the exchange of `stream` and `round` may begin
+    kDecision,    // of `stream` and `round`: `commit`, `reason`, `stop`, `plan`
+    kWarning,     // `reason` is odd, and the generation goes on
     kClosed,      // the stream ends with `status`
   };
   Kind kind = Kind::kClosed;
   std::string reason;
   std::optional<Member> member;
+  // kAbort: also carries an ErrorDetail, if there is one.
   absl::Status status;
+
+  std::string stream;
+  int64_t round = 0;
+  bool commit = false;
+  std::string stop;
+  std::optional<Plan> plan;
+};
+
+// For one rank, or for all of them.
+struct DirectedEvent {
+  static constexpr int kAllRanks = -1;
+  int rank = kAllRanks;
+  AttachEvent event;
+};
+
+// Which rank of which generation an attachment belongs to.
+struct Seat {
+  std::string job;
+  Generation generation;
+  int rank = 0;
 };
 
 struct ExitReport {
@@ -79,7 +105,8 @@ struct MemberDescription {
   Member member;
   MemberState state = MemberState::kJoined;
   Progress progress;
-  absl::Duration silence;
+  absl::Duration silence;  // since the last sign of life
+  absl::Duration idle;     // since its progress changed
 };
 
 enum class JobState { kForming, kRunning, kEnded };
@@ -146,11 +173,34 @@ class Membership : public FenceGate {
   absl::StatusOr<uint64_t> Attach(const Fence& fence, EventSink sink);
   // FAILED_PRECONDITION: not attached any more.
   absl::Status Heartbeat(uint64_t attachment, const Progress& progress);
+  // NOT_FOUND: not attached any more.
+  absl::StatusOr<Seat> SeatOf(uint64_t attachment) const;
   // The connection was lost. Nothing if the attachment has ended already.
   void Detach(uint64_t attachment);
 
   absl::Status Leave(const Fence& fence, absl::string_view reason, bool failed);
   void ReportExit(const ExitReport& report);
+
+  // For the schedule room. All of them do nothing if this generation of the
+  // job does not run any more.
+  //
+  // Tells all that is in the list, in its order. A rank that is not attached at
+  // the moment is not told: it asks again once it is.
+  void Tell(absl::string_view job, Generation generation,
+            const std::vector<DirectedEvent>& events);
+  // Ends it with this reason and the payloads of the status.
+  void AbortGeneration(absl::string_view job, Generation generation,
+                       const absl::Status& reason);
+  // The plan was changed while it runs.
+  void NotePlan(absl::string_view job, Generation generation, const Plan& plan);
+  // When something was heard of each rank, beside its heartbeats.
+  void NoteSigns(absl::string_view job, Generation generation,
+                 const std::vector<absl::Time>& heard);
+
+  // By rank, also after the end, until the next generation begins; NOT_FOUND
+  // then.
+  absl::StatusOr<std::vector<MemberDescription>> MembersOf(
+      absl::string_view job, Generation generation) const;
 
   absl::StatusOr<Caller> Admit(const Fence& fence) const override;
   absl::Status AdmitOperator(const Fence& fence) const override;
@@ -181,22 +231,31 @@ class Membership : public FenceGate {
     uint64_t launcher_id = 0;
     LivenessState liveness;
     Progress progress;
+    // When it changed; at first, when the worker attached.
+    std::optional<absl::Time> progressed;
     uint64_t attachment = 0;  // 0: none
     EventSink sink;
+  };
+  // How a round was refused whose manifests differ, for those of its workers
+  // who come late or ask again.
+  struct Refusal {
+    absl::Status status;
+    absl::Time until;
+    std::set<uint64_t> launchers;
+    std::set<Incarnation> incarnations;
   };
   struct Job {
     std::string name;
     JobState state = JobState::kEnded;
     std::string last_event;
 
-    // The round, while forming; the manifest also while running.
-    Manifest manifest;
-    WorkerIdentity manifest_from;
+    // The round, while forming; the manifests also while running.
+    ManifestAgreement manifests;
+    int world_size = 0;
     std::map<WorkerIdentity, Waiter> waiting;
     absl::Time last_arrival;
-    // Who was turned away from this round, and why: often the one who is
-    // missing.
-    std::string last_refusal;
+    absl::Time mismatch_since = absl::InfiniteFuture();  // see RoundState
+    std::optional<Refusal> refusal;  // of the last round, if it ended so
     // Gave up waiting in this round: their death may be reported yet.
     std::map<Incarnation, WorkerIdentity> withdrawn;
     // Ranks of those who survived the last generation.
@@ -230,6 +289,9 @@ class Membership : public FenceGate {
   std::optional<absl::StatusOr<JoinResult>> JoinRunningLocked(
       const JoinRequest& request, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What a worker is told at once whose round has just been refused.
+  absl::Status CheckRefusalLocked(const JoinRequest& request, Job* job)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes sure that the worker may wait in this round.
   absl::Status EnterRoundLocked(JoinRequest* request, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -248,6 +310,15 @@ class Membership : public FenceGate {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExpireWaitersLocked(absl::string_view reason, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Who waits, in the order of their ranks if these can be known.
+  static std::vector<Member> PresentLocked(const Job& job);
+  // Tells all who wait how their manifests differ.
+  void RefuseRoundLocked(absl::string_view present, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After any change of who waits.
+  void NoteAgreementLocked(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndRoundLocked(const absl::Status& status, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveUpRoundLocked(const absl::Status& status, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes a waiter from the round; `answer` is its result.
@@ -265,6 +336,13 @@ class Membership : public FenceGate {
   void EndGenerationLocked(const std::string& reason,
                            const std::optional<Member>& lost, Job* job,
                            Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same with the error that everybody gets.
+  void EndGenerationLocked(const absl::Status& status,
+                           const std::optional<Member>& lost, Job* job,
+                           Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null if that generation does not run any more.
+  Job* FindRunningLocked(absl::string_view job, Generation generation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotifyObserversLocked(const Job& job, const absl::Status& status,
                              Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -280,6 +358,8 @@ class Membership : public FenceGate {
   absl::StatusOr<const Job*> FindFencedJobLocked(const Fence& fence) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<const MemberRecord*> AdmitLocked(const Fence& fence) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  MemberDescription DescribeLocked(const MemberRecord& record) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   JobDescription DescribeLocked(const Job& job) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -4,7 +4,6 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/error_detail.h"
 #include "proto/types.pb.h"
 
@@ -13,6 +12,8 @@ namespace {
 
 // A detail travels in trailing metadata, which receivers bound at 8 KiB.
 constexpr size_t kMaxDetailBytes = 2048;
+// What of that detail's lines is in the message as well.
+constexpr size_t kMaxMismatchBytes = 1000;
 
 absl::Status WithDetail(absl::Status status, const v1::ErrorDetail& detail) {
   status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
@@ -56,12 +57,18 @@ absl::Status StaleFenceError(const StaleField& stale,
 absl::Status ManifestMismatchError(
     absl::string_view what, const std::vector<std::string>& differences) {
   v1::ErrorDetail detail;
+  std::string message = absl::StrCat(what, ":");
+  size_t listed = 0;
   for (const std::string& line : differences) {
     detail.mutable_manifest_mismatch()->add_differences(line);
+    if (message.size() + line.size() > kMaxMismatchBytes && listed > 0) {
+      continue;
+    }
+    absl::StrAppend(&message, "\n  ", line);
+    ++listed;
   }
-  return WithDetail(absl::FailedPreconditionError(absl::StrCat(
-                        what, ": ", absl::StrJoin(differences, "; "))),
-                    detail);
+  if (listed < differences.size()) absl::StrAppend(&message, "\n  ...");
+  return WithDetail(absl::FailedPreconditionError(message), detail);
 }
 
 absl::Status MissingMembersError(absl::string_view message, int expected,

@@ -26,6 +26,7 @@ struct StaleField {
 absl::Status StaleFenceError(const StaleField& stale,
                              absl::string_view explanation);
 
+// Its message has the first of the lines, its detail all of them.
 absl::Status ManifestMismatchError(absl::string_view what,
                                    const std::vector<std::string>& differences);
 

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "server/membership/job_name.h"
 #include "server/membership/manifest_check.h"
+#include "server/membership/manifest_diff.h"
 #include "server/membership/membership.h"
 #include "server/membership/membership_errors.h"
 #include "server/membership/rank_assignment.h"
@@ -90,6 +91,7 @@ uint64_t Membership::Join(JoinRequest request, JoinCallback callback) {
   uint64_t ticket = 0;
   Calls calls;
   if (status.ok()) {
+    NormaliseManifest(&request.manifest);
     MutexLock lock(&mutex_);
     status = JoinLocked(&request, &callback, &ticket, &calls);
   }
@@ -109,6 +111,7 @@ absl::Status Membership::JoinLocked(JoinRequest* request,
                                     Calls* calls) {
   if (shut_down_) return absl::UnavailableError("coordinator shuts down");
   COXSWAIN_ASSIGN_OR_RETURN(Job* const job, FindOrAddJobLocked(request->job));
+  COXSWAIN_RETURN_IF_ERROR(CheckRefusalLocked(*request, job));
   if (job->state == JobState::kRunning) {
     auto answer = JoinRunningLocked(*request, job, calls);
     if (answer.has_value()) {
@@ -139,15 +142,17 @@ absl::Status Membership::JoinLocked(JoinRequest* request,
   LogInfo("joined", {{"job", job->name},
                      {"worker", request->identity.ToString()},
                      {"present", job->waiting.size()},
-                     {"world_size", job->manifest.world_size}});
+                     {"world_size", job->world_size}});
+  NoteAgreementLocked(job);
   DecideRoundLocked(job, calls);
   return absl::OkStatus();
 }
 
 std::optional<absl::StatusOr<JoinResult>> Membership::JoinRunningLocked(
     const JoinRequest& request, Job* job, Calls* calls) {
-  const std::vector<std::string> differences = DiffManifests(
-      job->manifest, job->manifest_from.ToString(), request.manifest);
+  const std::vector<std::string> differences =
+      DiffManifests(job->manifests.manifest(),
+                    job->manifests.holder().ToString(), request.manifest);
   if (!differences.empty()) {
     return JobRunsWithAnotherManifest(job->name, differences);
   }
@@ -182,17 +187,6 @@ absl::Status Membership::EnterRoundLocked(JoinRequest* request, Job* job,
   const bool first =
       job->waiting.empty() || (replaces && job->waiting.size() == 1);
   if (!first) {
-    const std::vector<std::string> differences = DiffManifests(
-        job->manifest, job->manifest_from.ToString(), request->manifest);
-    if (!differences.empty()) {
-      job->last_refusal = absl::StrCat("worker ", request->identity.ToString(),
-                                       " was refused: ", differences.front());
-      job->last_event = job->last_refusal;
-      return ManifestMismatchError(
-          absl::StrCat("the manifest differs from that of job '", job->name,
-                       "', which is waiting for its workers"),
-          differences);
-    }
     for (const auto& [identity, waiter] : job->waiting) {
       if (waiter.member.incarnation == request->incarnation &&
           !(identity == request->identity)) {
@@ -213,10 +207,11 @@ absl::Status Membership::EnterRoundLocked(JoinRequest* request, Job* job,
   if (first) {
     job->state = JobState::kForming;
     job->withdrawn.clear();
-    job->last_refusal.clear();
-    job->manifest = std::move(request->manifest);
-    job->manifest_from = request->identity;
+    job->manifests.Clear();
+    job->mismatch_since = absl::InfiniteFuture();
   }
+  job->manifests.Put(request->identity, std::move(request->manifest));
+  job->world_size = job->manifests.world_size();
   return absl::OkStatus();
 }
 
@@ -254,14 +249,20 @@ void Membership::DecideRoundLocked(Job* job, Calls* calls) {
     state.present.push_back(identity);
     state.first_deadline = std::min(state.first_deadline, waiter.deadline);
   }
-  const int world = job->manifest.world_size;
-  const RoundVerdict verdict = DecideRound(rooms_.clock->Now(), state,
-                                           {world, world, options_.last_call});
+  state.mismatch_since = job->mismatch_since;
+  RoundOptions options;
+  options.min = options.max = job->world_size;
+  options.last_call = options_.last_call;
+  options.mismatch_settle = options_.mismatch_settle;
+  const RoundVerdict verdict = DecideRound(rooms_.clock->Now(), state, options);
   switch (verdict.decision) {
     case RoundDecision::kWait:
       break;
     case RoundDecision::kClose:
       CloseRoundLocked(verdict.reason, job, calls);
+      break;
+    case RoundDecision::kRefuse:
+      RefuseRoundLocked(verdict.reason, job, calls);
       break;
     case RoundDecision::kExpire:
       ExpireWaitersLocked(verdict.reason, job, calls);
@@ -300,12 +301,23 @@ void Membership::CloseRoundLocked(absl::string_view reason, Job* job,
                                {"world_size", job->members.size()},
                                {"plan", job->plan.version},
                                {"reason", reason}});
+  GenerationBegin begin;
+  begin.job = job->name;
+  begin.generation = job->generation;
+  begin.world_size = static_cast<int>(job->members.size());
+  begin.plan = job->plan;
+  calls->push_back([observers = observers_, begin] {
+    for (GenerationObserver* observer : observers) {
+      observer->OnGenerationBegan(begin);
+    }
+  });
   for (const Member& member : *job->member_list) {
     AnswerLocked(&job->waiting[member.identity],
                  ResultLocked(*job, member.rank), calls);
   }
   job->waiting.clear();
   job->withdrawn.clear();
+  job->refusal.reset();
 }
 
 absl::Status Membership::CommitGenerationLocked(Job* job) {
@@ -314,8 +326,11 @@ absl::Status Membership::CommitGenerationLocked(Job* job) {
   GenerationStart start;
   start.job = job->name;
   start.generation = generation;
-  start.hook = job->manifest.hook;
-  start.accumulation_steps = job->manifest.accumulation_steps;
+  const Manifest& manifest = job->manifests.manifest();
+  start.hook = manifest.hook;
+  start.accumulation_steps = manifest.accumulation_steps;
+  start.terms = manifest.terms;
+  start.world_size = static_cast<int>(job->waiting.size());
   start.last = TrialOf(*job);
   start.batch.Put(kClusterTable, kNextGenerationKey,
                   absl::StrCat(next_generation_));
@@ -363,18 +378,18 @@ void Membership::ExpireWaitersLocked(absl::string_view reason, Job* job,
                                      Calls* calls) {
   const absl::Time now = rooms_.clock->Now();
   const std::string text = absl::StrCat(
-      "job '", job->name, "' did not become complete in time: ", reason,
-      job->last_refusal.empty() ? "" : "; ", job->last_refusal);
+      "job '", job->name, "' did not become complete in time: ", reason);
   std::vector<WorkerIdentity> present;
   for (const auto& entry : job->waiting) present.push_back(entry.first);
   const absl::Status status =
-      MissingMembersError(text, job->manifest.world_size, present);
+      MissingMembersError(text, job->world_size, present);
   for (auto it = job->waiting.begin(); it != job->waiting.end();) {
     if (now < it->second.deadline) {
       ++it;
       continue;
     }
     AnswerLocked(&it->second, status, calls);
+    job->manifests.Remove(it->first);
     it = job->waiting.erase(it);
   }
   job->last_event = text;
@@ -386,14 +401,20 @@ void Membership::ExpireWaitersLocked(absl::string_view reason, Job* job,
 
 void Membership::GiveUpRoundLocked(const absl::Status& status, Job* job,
                                    Calls* calls) {
+  EndRoundLocked(status, job, calls);
+  LogWarning("round_given_up",
+             {{"job", job->name}, {"reason", job->last_event}});
+}
+
+void Membership::EndRoundLocked(const absl::Status& status, Job* job,
+                                Calls* calls) {
   for (auto& entry : job->waiting) AnswerLocked(&entry.second, status, calls);
   job->waiting.clear();
   job->withdrawn.clear();
+  job->manifests.Clear();
   job->state = JobState::kEnded;
   job->ended_at = rooms_.clock->Now();
   job->last_event = std::string(status.message());
-  LogWarning("round_given_up",
-             {{"job", job->name}, {"reason", job->last_event}});
 }
 
 void Membership::Withdraw(uint64_t ticket) {
@@ -408,6 +429,8 @@ void Membership::Withdraw(uint64_t ticket) {
     job.withdrawn[waiter->second.member.incarnation] = identity;
   }
   job.waiting.erase(waiter);
+  job.manifests.Remove(identity);
+  NoteAgreementLocked(&job);
   LogInfo("join_withdrawn", {{"job", job.name},
                              {"worker", identity.ToString()},
                              {"present", job.waiting.size()}});

@@ -27,6 +27,23 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
+Plan MakePlan(int accumulation, const std::string& hook, int64_t start_step) {
+  Plan plan;
+  plan.accumulation_steps = accumulation;
+  plan.hook = hook;
+  plan.compression_start_step = start_step;
+  return plan;
+}
+
+Progress MakeProgress(int64_t step, int64_t sequence) {
+  Progress progress;
+  progress.step = step;
+  progress.collective_sequence = sequence;
+  progress.payload_bytes = 100;
+  progress.wire_bytes = 120;
+  return progress;
+}
+
 class CountingRandom : public RandomSource {
  public:
   uint64_t Next() override { return Mix64(count_++); }
@@ -114,7 +131,7 @@ class MembershipTest : public testing::Test {
     request.manifest.world_size = world;
     request.manifest.hook = "allreduce";
     request.manifest.accumulation_steps = 1;
-    request.manifest.parameters = {{"weight", {2, 3}, "float32"}};
+    request.manifest.parameters = {{"weight", {2, 3}, "float32", {}}};
     request.timeout = absl::Seconds(30);
     return &worker;
   }
@@ -233,31 +250,6 @@ TEST_F(MembershipTest, EachWorkerHasItsOwnDeadline) {
   EXPECT_THAT(a->answers, SizeIs(1));
   EXPECT_THAT(b->answers, IsEmpty());
   EXPECT_EQ(Description().state, JobState::kForming);
-}
-
-TEST_F(MembershipTest, AnotherModelIsRefusedWithItsDifferences) {
-  Worker* a = Make(2, 0);
-  Worker* b = Make(2, 1);
-  b->request.manifest.parameters = {{"bias", {3}, "float64"}};
-  Join(a);
-  Join(b);
-  const std::string line =
-      "parameter 0: weight float32[2,3] on host-a/0, bias float64[3] here";
-  ASSERT_THAT(b->answers, SizeIs(1));
-  EXPECT_THAT(b->answers[0],
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(line)));
-  EXPECT_THAT(
-      DetailOf(b->answers[0].status()).manifest_mismatch().differences(),
-      ElementsAre(line));
-  EXPECT_THAT(a->answers, IsEmpty());
-
-  // Who waited is told whom for.
-  const std::string refusal = "worker host-a/1 was refused: " + line;
-  EXPECT_EQ(Description().last_event, refusal);
-  Pass(absl::Seconds(30));
-  ASSERT_THAT(a->answers, SizeIs(1));
-  EXPECT_THAT(a->answers[0], StatusIs(absl::StatusCode::kDeadlineExceeded,
-                                      HasSubstr(refusal)));
 }
 
 TEST_F(MembershipTest, RunningJobRefusesAnotherManifest) {
@@ -604,23 +596,23 @@ TEST_F(MembershipTest, AProposedPlanStaysOnlyIfAWorkerMakesAStepWithIt) {
     return Run(1)[0];
   };
   Worker* worker = Run(1)[0];
-  ASSERT_OK(plans_->Propose("job", 1, Plan{0, 1, "nosuchhook", -1}));
+  ASSERT_OK(plans_->Propose("job", 1, MakePlan(1, "nosuchhook", -1)));
   worker = rejoin({worker});
   EXPECT_EQ(worker->joined().plan.hook, "nosuchhook");
   worker = rejoin({worker});
   EXPECT_EQ(worker->joined().plan.hook, "allreduce");
   EXPECT_EQ(worker->joined().plan.version, 3);
 
-  ASSERT_OK(plans_->Propose("job", 3, Plan{0, 1, "bf16", -1}));
+  ASSERT_OK(plans_->Propose("job", 3, MakePlan(1, "bf16", -1)));
   worker = rejoin({worker});
-  ASSERT_OK(membership_->Heartbeat(worker->attachment, {1, 0, 0, 0}));
+  ASSERT_OK(membership_->Heartbeat(worker->attachment, MakeProgress(1, 0)));
   worker = rejoin({worker});
   EXPECT_EQ(worker->joined().plan.hook, "bf16");
 }
 
 TEST_F(MembershipTest, AProposedPlanStaysIfAllLeaveInGoodOrder) {
   Worker* worker = Run(1)[0];
-  ASSERT_OK(plans_->Propose("job", 1, Plan{0, 1, "bf16", -1}));
+  ASSERT_OK(plans_->Propose("job", 1, MakePlan(1, "bf16", -1)));
   for (int round = 0; round < 2; ++round) {
     ASSERT_OK(membership_->Leave(worker->fence(), "done", false));
     worker = Run(1)[0];
@@ -666,7 +658,7 @@ TEST_F(MembershipTest, NoGenerationBeginsThatIsNotOnDisk) {
 
 TEST_F(MembershipTest, ProgressIsDescribed) {
   const auto team = Run(1);
-  ASSERT_OK(membership_->Heartbeat(team[0]->attachment, {5, 17, 100, 120}));
+  ASSERT_OK(membership_->Heartbeat(team[0]->attachment, MakeProgress(5, 17)));
   Pass(absl::Seconds(1));
   const MemberDescription member = Description().members.at(0);
   EXPECT_EQ(member.progress.step, 5);
@@ -750,6 +742,110 @@ TEST_F(MembershipTest, ShutdownAnswersEverybody) {
   ASSERT_THAT(observer_.ended, SizeIs(1));
   EXPECT_THAT(observer_.ended[0].reason,
               StatusIs(absl::StatusCode::kUnavailable, testing::_));
+}
+
+DirectedEvent MakeDirected(int rank, int64_t round) {
+  DirectedEvent directed;
+  directed.rank = rank;
+  directed.event.kind = AttachEvent::Kind::kDecision;
+  directed.event.round = round;
+  return directed;
+}
+
+TEST_F(MembershipTest, EventsAreToldInOrderToThoseWhoAreMeant) {
+  const std::vector<Worker*> team = Run(3);
+  membership_->Detach(team[2]->attachment);
+  const Generation generation = team[0]->joined().generation;
+  membership_->Tell(
+      "job", generation,
+      {MakeDirected(DirectedEvent::kAllRanks, 1), MakeDirected(1, 2),
+       MakeDirected(7, 3), MakeDirected(DirectedEvent::kAllRanks, 4)});
+  const auto rounds = [](const Worker& worker) {
+    std::vector<int64_t> result;
+    for (const AttachEvent& event : worker.events) {
+      result.push_back(event.round);
+    }
+    return result;
+  };
+  EXPECT_THAT(rounds(*team[0]), testing::ElementsAre(1, 4));
+  EXPECT_THAT(rounds(*team[1]), testing::ElementsAre(1, 2, 4));
+  EXPECT_THAT(team[2]->events, IsEmpty());
+  membership_->Tell("job", Generation(generation.value() + 1),
+                    {MakeDirected(DirectedEvent::kAllRanks, 5)});
+  EXPECT_THAT(team[0]->events, SizeIs(2));
+}
+
+TEST_F(MembershipTest, AnAbortedGenerationEndsWithTheReasonAndItsDetail) {
+  const std::vector<Worker*> team = Run(2);
+  const Generation generation = team[0]->joined().generation;
+  absl::Status reason = absl::AbortedError("ranks differ");
+  reason.SetPayload(kErrorDetailUrl, absl::Cord("detail"));
+  membership_->AbortGeneration("job", Generation(generation.value() + 1),
+                               reason);
+  EXPECT_THAT(team[0]->events, IsEmpty());
+  membership_->AbortGeneration("job", generation, reason);
+  for (const Worker* worker : team) {
+    ExpectAborted(*worker, "ranks differ");
+    EXPECT_EQ(worker->events[0].status.GetPayload(kErrorDetailUrl), "detail");
+  }
+  EXPECT_EQ(Description().last_event, "ranks differ");
+  ASSERT_THAT(observer_.ended, SizeIs(1));
+}
+
+TEST_F(MembershipTest, AChangedPlanIsDescribed) {
+  const std::vector<Worker*> team = Run(1);
+  Plan plan = team[0]->joined().plan;
+  plan.version = 7;
+  membership_->NotePlan("job", team[0]->joined().generation, plan);
+  EXPECT_EQ(Description().plan.version, 7);
+}
+
+TEST_F(MembershipTest, WhatIsHeardOtherwiseIsASignOfLife) {
+  const std::vector<Worker*> team = Run(2);
+  for (int second = 0; second < 20; ++second) {
+    Pass(absl::Seconds(1));
+    membership_->NoteSigns("job", team[0]->joined().generation,
+                           {clock_.Now(), clock_.Now()});
+  }
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  // What is older than the last sign changes nothing.
+  membership_->NoteSigns("job", team[0]->joined().generation,
+                         {absl::UnixEpoch(), absl::UnixEpoch()});
+  Pass(absl::Seconds(5));
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  Pass(absl::Seconds(6));
+  EXPECT_EQ(Description().state, JobState::kEnded);
+}
+
+TEST_F(MembershipTest, WhoSaysTheSameAgainIsIdle) {
+  const std::vector<Worker*> team = Run(1);
+  const Generation generation = team[0]->joined().generation;
+  Progress progress = MakeProgress(5, 17);
+  progress.activity = std::string(5000, 'x');
+  for (int second = 0; second < 4; ++second) {
+    Pass(absl::Seconds(1));
+    ASSERT_OK(membership_->Heartbeat(team[0]->attachment, progress));
+  }
+  ASSERT_OK_AND_ASSIGN(const auto members,
+                       membership_->MembersOf("job", generation));
+  ASSERT_THAT(members, SizeIs(1));
+  EXPECT_EQ(members[0].idle, absl::Seconds(3));
+  EXPECT_EQ(members[0].silence, absl::ZeroDuration());
+  EXPECT_THAT(members[0].progress.activity, SizeIs(128));
+}
+
+TEST_F(MembershipTest, MembersAreKnownUntilTheNextGeneration) {
+  std::vector<Worker*> team = Run(2);
+  const Generation generation = team[0]->joined().generation;
+  membership_->AbortGeneration("job", generation, absl::AbortedError("over"));
+  Join(Make(2, 0));
+  EXPECT_EQ(Description().state, JobState::kForming);
+  ASSERT_OK_AND_ASSIGN(const auto members,
+                       membership_->MembersOf("job", generation));
+  EXPECT_THAT(members, SizeIs(2));
+  Join(Make(2, 1));
+  EXPECT_THAT(membership_->MembersOf("job", generation),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("not the last")));
 }
 
 }  // namespace

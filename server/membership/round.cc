@@ -10,6 +10,19 @@ namespace {
 // More names than this help nobody.
 constexpr size_t kMaxNames = 16;
 
+RoundVerdict DecideMismatch(absl::Time now, const RoundState& state,
+                            const RoundOptions& options) {
+  const std::string present = absl::StrCat(state.present.size(), " of ",
+                                           options.max, " workers had joined");
+  const bool complete =
+      state.present.size() >= static_cast<size_t>(options.max);
+  if (complete || now >= state.first_deadline ||
+      now >= state.mismatch_since + options.mismatch_settle) {
+    return {RoundDecision::kRefuse, present};
+  }
+  return {RoundDecision::kWait, present};
+}
+
 }  // namespace
 
 std::string NameWorkers(const std::vector<WorkerIdentity>& workers) {
@@ -27,6 +40,9 @@ std::string NameWorkers(const std::vector<WorkerIdentity>& workers) {
 RoundVerdict DecideRound(absl::Time now, const RoundState& state,
                          const RoundOptions& options) {
   const int joined = static_cast<int>(state.present.size());
+  if (state.mismatch_since < absl::InfiniteFuture()) {
+    return DecideMismatch(now, state, options);
+  }
   if (joined >= options.max) {
     return {RoundDecision::kClose,
             options.max == 1

@@ -18,6 +18,8 @@ struct RoundState {
   absl::Time last_arrival;
   // The deadline of the worker that will wait no longer than all others.
   absl::Time first_deadline;
+  // Since when not all of them want the same; never: they do.
+  absl::Time mismatch_since = absl::InfiniteFuture();
 };
 
 struct RoundOptions {
@@ -25,11 +27,15 @@ struct RoundOptions {
   int max = 1;  // min == max: a job of fixed size
   // With at least `min` present, how long to wait for one more.
   absl::Duration last_call;
+  // A round that cannot become a generation is kept open for so long, so that
+  // those who are on their way hear why as well.
+  absl::Duration mismatch_settle = absl::ZeroDuration();
 };
 
 enum class RoundDecision {
   kWait,
   kClose,   // all who are present become the generation
+  kRefuse,  // all are to be told how they differ
   kExpire,  // those whose deadline has passed are to be told
 };
 

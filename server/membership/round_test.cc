@@ -53,6 +53,27 @@ TEST(DecideRoundTest, RangeClosesAfterTheLastCall) {
       RoundDecision::kWait);
 }
 
+TEST(DecideRoundTest, AMismatchIsToldWhenAllAreThereOrTheTimeIsUp) {
+  RoundOptions options;
+  options.min = options.max = 3;
+  options.mismatch_settle = absl::Seconds(2);
+  RoundState two = Present(2);
+  two.mismatch_since = kStart;
+  EXPECT_EQ(DecideRound(kStart + absl::Seconds(1), two, options).decision,
+            RoundDecision::kWait);
+  const RoundVerdict verdict =
+      DecideRound(kStart + absl::Seconds(2), two, options);
+  EXPECT_EQ(verdict.decision, RoundDecision::kRefuse);
+  EXPECT_EQ(verdict.reason, "2 of 3 workers had joined");
+  two.first_deadline = kStart + absl::Seconds(1);
+  EXPECT_EQ(DecideRound(kStart + absl::Seconds(1), two, options).decision,
+            RoundDecision::kRefuse);
+  RoundState three = Present(3);
+  three.mismatch_since = kStart;
+  EXPECT_EQ(DecideRound(kStart, three, options).decision,
+            RoundDecision::kRefuse);
+}
+
 TEST(DecideRoundTest, ExpiryNamesWhoIsPresentAndCountsTheMissing) {
   const RoundVerdict verdict = DecideRound(
       kStart + absl::Seconds(30), Present(2), {3, 3, absl::Seconds(5)});

@@ -4,26 +4,104 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/error_detail.h"
 #include "base/grpc_status.h"
 #include "server/rpc/proto_conversion.h"
 
 namespace coxswain::server {
 namespace {
 
-v1::AttachEvent ToProto(const AttachEvent& event) {
+Progress FromProto(const v1::Heartbeat& heartbeat) {
+  Progress progress;
+  progress.step = heartbeat.step();
+  progress.collective_sequence = heartbeat.collective_sequence();
+  progress.payload_bytes = heartbeat.payload_bytes();
+  progress.wire_bytes = heartbeat.wire_bytes();
+  progress.micro_batches = heartbeat.micro_batches();
+  progress.rounds = heartbeat.rounds();
+  progress.bucket = heartbeat.bucket();
+  progress.activity = heartbeat.activity();
+  return progress;
+}
+
+Ticket FromProto(v1::Ticket* proto) {
+  Ticket ticket;
+  ticket.round = proto->round();
+  ticket.step = proto->step();
+  ticket.micro = proto->micro();
+  ticket.micro_batches = proto->micro_batches();
+  ticket.window = proto->window();
+  ticket.weight = proto->weight();
+  ticket.end_of_data = proto->end_of_data();
+  ticket.plan_version = proto->plan_version();
+  ticket.hook = std::move(*proto->mutable_hook());
+  ticket.layout = proto->layout();
+  ticket.digest = proto->digest();
+  if (proto->has_checksum()) ticket.checksum = proto->checksum();
+  ticket.skip = std::move(*proto->mutable_skip());
+  ticket.stop = std::move(*proto->mutable_stop());
+  return ticket;
+}
+
+Vote FromProto(v1::Vote* proto) {
+  Vote vote;
+  vote.round = proto->round();
+  vote.commit = proto->commit();
+  vote.reason = std::move(*proto->mutable_reason());
+  vote.stop = std::move(*proto->mutable_stop());
+  return vote;
+}
+
+void FillAbort(const AttachEvent& event, v1::Abort* abort) {
+  abort->set_reason(event.reason);
+  if (event.member.has_value()) {
+    *abort->mutable_lost()->mutable_member() = ToProto(*event.member);
+    abort->mutable_lost()->set_reason(event.reason);
+  }
+  const auto payload = event.status.GetPayload(kErrorDetailUrl);
+  v1::ErrorDetail detail;
+  if (payload.has_value() && detail.ParseFromString(std::string(*payload)) &&
+      detail.has_schedule_mismatch()) {
+    *abort->mutable_mismatch() = std::move(*detail.mutable_schedule_mismatch());
+  }
+}
+
+void FillDecision(const AttachEvent& event, v1::Decision* decision) {
+  decision->set_stream(event.stream);
+  decision->set_round(event.round);
+  decision->set_commit(event.commit);
+  decision->set_reason(event.reason);
+  decision->set_stop(event.stop);
+  if (event.plan.has_value()) *decision->mutable_plan() = ToProto(*event.plan);
+}
+
+absl::Status NoSuchMessage() {
+  return absl::InvalidArgumentError(
+      "an Attach stream is one hello, then heartbeats, tickets and votes");
+}
+
+v1::AttachEvent ToMessage(const AttachEvent& event) {
   v1::AttachEvent proto;
-  if (event.kind == AttachEvent::Kind::kAbort) {
-    v1::Abort* abort = proto.mutable_abort();
-    abort->set_reason(event.reason);
-    if (event.member.has_value()) {
-      *abort->mutable_lost()->mutable_member() =
-          coxswain::server::ToProto(*event.member);
-      abort->mutable_lost()->set_reason(event.reason);
-    }
-  } else {
-    v1::MemberLeft* left = proto.mutable_member_left();
-    left->set_reason(event.reason);
-    *left->mutable_member() = coxswain::server::ToProto(*event.member);
+  switch (event.kind) {
+    case AttachEvent::Kind::kAbort:
+      FillAbort(event, proto.mutable_abort());
+      break;
+    case AttachEvent::Kind::kMemberLeft:
+      proto.mutable_member_left()->set_reason(event.reason);
+      *proto.mutable_member_left()->mutable_member() = ToProto(*event.member);
+      break;
+    case AttachEvent::Kind::kGrant:
+      proto.mutable_grant()->set_stream(event.stream);
+      proto.mutable_grant()->set_round(event.round);
+      break;
+    case AttachEvent::Kind::kDecision:
+      FillDecision(event, proto.mutable_decision());
+      break;
+    case AttachEvent::Kind::kWarning:
+      proto.mutable_warning()->set_text(event.reason);
+      break;
+    case AttachEvent::Kind::kClosed:  // is no message
+      break;
   }
   return proto;
 }
@@ -32,8 +110,10 @@ v1::AttachEvent ToProto(const AttachEvent& event) {
 
 AttachStream* AttachStream::Start(const RpcOptions& options,
                                   Membership* membership,
+                                  ScheduleRoom* schedule,
                                   grpc::CallbackServerContext* context) {
-  std::shared_ptr<AttachStream> stream(new AttachStream(options, membership));
+  std::shared_ptr<AttachStream> stream(
+      new AttachStream(options, membership, schedule));
   stream->self_ = stream;
   stream->hello_deadline_.emplace(context, options.first_message_timeout,
                                   "the stream's hello did not come");
@@ -64,24 +144,33 @@ bool AttachStream::HandleRequest() {
     hello_deadline_.reset();
     return HandleHello(request_.hello());
   }
-  if (attachment != 0 && request_.has_heartbeat()) {
-    const v1::Heartbeat& heartbeat = request_.heartbeat();
-    // Refused only when the stream is being closed, which says why.
-    membership_
-        ->Heartbeat(attachment,
-                    {heartbeat.step(), heartbeat.collective_sequence(),
-                     heartbeat.payload_bytes(), heartbeat.wire_bytes()})
-        .IgnoreError();
-    return true;
+  const absl::Status status =
+      attachment == 0 ? NoSuchMessage() : HandleMessage(attachment);
+  if (!status.ok()) Disconnect(status);
+  return status.ok();
+}
+
+absl::Status AttachStream::HandleMessage(uint64_t attachment) {
+  switch (request_.kind_case()) {
+    case v1::AttachRequest::kHeartbeat:
+      // Refused only when the stream is being closed, which says why.
+      membership_->Heartbeat(attachment, FromProto(request_.heartbeat()))
+          .IgnoreError();
+      return absl::OkStatus();
+    case v1::AttachRequest::kTicket:
+      return schedule_->OnTicket(seat_, request_.ticket().stream(),
+                                 FromProto(request_.mutable_ticket()));
+    case v1::AttachRequest::kVote:
+      return schedule_->OnVote(seat_, request_.vote().stream(),
+                               FromProto(request_.mutable_vote()));
+    default:
+      return NoSuchMessage();
   }
-  Disconnect(absl::InvalidArgumentError(
-      "an Attach stream is one hello, then heartbeats"));
-  return false;
 }
 
 bool AttachStream::HandleHello(const v1::Hello& hello) {
   const absl::StatusOr<uint64_t> attachment = membership_->Attach(
-      FromProto(hello.fence()),
+      coxswain::server::FromProto(hello.fence()),
       [self = shared_from_this()](const AttachEvent& event) {
         self->HandleEvent(event);
       });
@@ -89,6 +178,8 @@ bool AttachStream::HandleHello(const v1::Hello& hello) {
     Close(attachment.status());
     return false;
   }
+  // None if the generation has ended meanwhile; what comes is ignored then.
+  seat_ = membership_->SeatOf(*attachment).value_or(Seat());
   bool broken = false;
   {
     MutexLock lock(&mutex_);
@@ -114,7 +205,7 @@ void AttachStream::HandleEvent(const AttachEvent& event) {
     MutexLock lock(&mutex_);
     if (closing_) return;
     overflow = queue_.size() >= static_cast<size_t>(options_.max_queued_events);
-    if (!overflow) queue_.push_back(ToProto(event));
+    if (!overflow) queue_.push_back(ToMessage(event));
   }
   if (overflow) {
     Disconnect(absl::ResourceExhaustedError(

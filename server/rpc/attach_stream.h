@@ -12,18 +12,21 @@
 #include "server/membership/membership.h"
 #include "server/options.h"
 #include "server/rpc/call_deadline.h"
+#include "server/schedule/schedule_room.h"
 
 namespace coxswain::server {
 
-// One worker's Attach stream: hello and heartbeats go to the membership
-// table, its events go out through a bounded queue. gRPC owns the stream until
-// it is done; the table holds it while the worker is attached. Thread-safe.
+// One worker's Attach stream: hello and heartbeats go to the membership table,
+// tickets and votes to the schedule room; their events go out through a bounded
+// queue. gRPC owns the stream until it is done; the table holds it while the
+// worker is attached. Thread-safe.
 class AttachStream
     : public grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent>,
       public std::enable_shared_from_this<AttachStream> {
  public:
   // For gRPC, which calls OnDone() in the end.
   static AttachStream* Start(const RpcOptions& options, Membership* membership,
+                             ScheduleRoom* schedule,
                              grpc::CallbackServerContext* context);
 
   void OnReadDone(bool ok) override;
@@ -32,12 +35,15 @@ class AttachStream
   void OnDone() override;
 
  private:
-  AttachStream(const RpcOptions& options, Membership* membership)
-      : options_(options), membership_(membership) {}
+  AttachStream(const RpcOptions& options, Membership* membership,
+               ScheduleRoom* schedule)
+      : options_(options), membership_(membership), schedule_(schedule) {}
 
   // Whether to read on.
   bool HandleRequest();
   bool HandleHello(const v1::Hello& hello);
+  // What an attached worker says.
+  absl::Status HandleMessage(uint64_t attachment);
   void HandleEvent(const AttachEvent& event);
   // The client is gone or has stopped sending: the worker is detached.
   void Disconnect(const absl::Status& status);
@@ -48,9 +54,11 @@ class AttachStream
 
   const RpcOptions options_;
   Membership* const membership_;
+  ScheduleRoom* const schedule_;
   std::shared_ptr<AttachStream> self_;          // until OnDone
   std::optional<CallDeadline> hello_deadline_;  // reads set and end it
   v1::AttachRequest request_;                   // of the read under way
+  Seat seat_;                                   // reads set and use it
   v1::AttachEvent event_;                       // of the write under way
 
   Mutex mutex_;

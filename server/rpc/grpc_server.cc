@@ -50,8 +50,8 @@ void ConfigureServer(const RpcOptions& options, grpc::ServerBuilder* builder) {
 
 struct GrpcServer::Parts {
   Parts(const RpcOptions& options, const Rooms& rooms)
-      : rendezvous(options, rooms.membership),
-        schedule(rooms.plans, rooms.membership),
+      : rendezvous(options, rooms.membership, rooms.schedule),
+        schedule(rooms.plans, rooms.schedule, rooms.membership),
         store(rooms.store, rooms.membership),
         groups(rooms.groups, rooms.membership),
         checkpoints(options, rooms.checkpoints, rooms.membership) {}

@@ -11,6 +11,7 @@
 #include "server/membership/membership.h"
 #include "server/options.h"
 #include "server/schedule/plan_room.h"
+#include "server/schedule/schedule_room.h"
 #include "server/store/store.h"
 
 namespace coxswain::server {
@@ -19,6 +20,7 @@ namespace coxswain::server {
 struct Rooms {
   Membership* membership = nullptr;
   PlanRoom* plans = nullptr;
+  ScheduleRoom* schedule = nullptr;
   StoreRoom* store = nullptr;
   GroupRoom* groups = nullptr;
   CheckpointStore* checkpoints = nullptr;

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_SERVER_RPC_PROTO_CONVERSION_H_
 #define COXSWAIN_SERVER_RPC_PROTO_CONVERSION_H_
 
+#include "absl/status/statusor.h"
 #include "base/ids.h"
 #include "proto/types.pb.h"
 #include "server/membership/fence.h"
@@ -9,13 +10,16 @@
 
 namespace coxswain::server {
 
-// Between the messages of the wire and the structs of the core. Nothing is
-// judged here: the rooms validate what they are given.
+// Between the messages of the wire and the structs of the core. What can be
+// said in the core's words is not judged here: the rooms validate what they are
+// given.
 
 Fence FromProto(const v1::Fence& fence);
 WorkerIdentity FromProto(const v1::WorkerIdentity& identity);
 Manifest FromProto(const v1::Manifest& manifest);
-Plan FromProto(const v1::Plan& plan);
+// INVALID_ARGUMENT: a term that this coordinator does not know, or a value that
+// the term cannot have.
+absl::StatusOr<Plan> FromProto(const v1::Plan& plan);
 
 v1::WorkerIdentity ToProto(const WorkerIdentity& identity);
 v1::Member ToProto(const Member& member);

@@ -60,6 +60,10 @@ v1::JobDescription ToProto(const JobDescription& job) {
     out->set_payload_bytes(member.progress.payload_bytes);
     out->set_wire_bytes(member.progress.wire_bytes);
     out->set_silent_ms(absl::ToInt64Milliseconds(member.silence));
+    out->set_micro_batches(member.progress.micro_batches);
+    out->set_rounds(member.progress.rounds);
+    out->set_bucket(member.progress.bucket);
+    out->set_activity(member.progress.activity);
   }
   proto.set_last_event(job.last_event);
   return proto;
@@ -82,7 +86,7 @@ grpc::ServerUnaryReactor* RendezvousService::Join(
 
 grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent>*
 RendezvousService::Attach(grpc::CallbackServerContext* context) {
-  return AttachStream::Start(options_, membership_, context);
+  return AttachStream::Start(options_, membership_, schedule_, context);
 }
 
 grpc::ServerUnaryReactor* RendezvousService::Leave(

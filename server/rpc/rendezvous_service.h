@@ -4,16 +4,18 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "server/membership/membership.h"
 #include "server/options.h"
+#include "server/schedule/schedule_room.h"
 
 namespace coxswain::server {
 
-// proto/rendezvous.proto on top of the membership table, which must outlive
-// it. Call Membership::Shutdown() before the gRPC server's, so that nobody
-// waits on.
+// proto/rendezvous.proto on top of the membership table and the schedule room,
+// which must outlive it. Call Membership::Shutdown() before the gRPC server's,
+// so that nobody waits on.
 class RendezvousService : public v1::Rendezvous::CallbackService {
  public:
-  RendezvousService(const RpcOptions& options, Membership* membership)
-      : options_(options), membership_(membership) {}
+  RendezvousService(const RpcOptions& options, Membership* membership,
+                    ScheduleRoom* schedule)
+      : options_(options), membership_(membership), schedule_(schedule) {}
 
   grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
                                  const v1::JoinRequest* request,
@@ -34,6 +36,7 @@ class RendezvousService : public v1::Rendezvous::CallbackService {
  private:
   const RpcOptions options_;
   Membership* const membership_;
+  ScheduleRoom* const schedule_;
 };
 
 }  // namespace coxswain::server

@@ -1,18 +1,77 @@
 #include "server/rpc/schedule_service.h"
 
+#include <string>
+
+#include "absl/time/time.h"
 #include "server/rpc/call.h"
 #include "server/rpc/proto_conversion.h"
 
 namespace coxswain::server {
+namespace {
+
+void Fill(const RankReport& rank, absl::Time at, v1::RankProgress* proto) {
+  const Progress& progress = rank.member.progress;
+  proto->set_rank(rank.member.member.rank);
+  proto->set_member(rank.member.member.ToString());
+  proto->set_state(std::string(ToString(rank.member.state)));
+  proto->set_odd(rank.odd);
+  if (rank.ticket.has_value()) {
+    proto->set_stream(rank.ticket->stream);
+    proto->set_round(rank.ticket->round);
+    proto->set_step(rank.ticket->step);
+    proto->set_micro_batches_in_window(rank.micro_batches_in_window);
+    proto->set_window(rank.window);
+    proto->set_decided(rank.ticket->decided);
+    proto->set_ticket_age_ms(absl::ToInt64Milliseconds(at - rank.ticket->at));
+  }
+  proto->set_collective_sequence(progress.collective_sequence);
+  proto->set_bucket(progress.bucket);
+  proto->set_micro_batches(progress.micro_batches);
+  proto->set_idle_ms(absl::ToInt64Milliseconds(rank.idle));
+  proto->set_silent_ms(absl::ToInt64Milliseconds(rank.member.silence));
+  proto->set_activity(progress.activity);
+}
+
+void Fill(const RoundReport& round, absl::Time at, v1::RoundRecord* proto) {
+  proto->set_stream(round.stream);
+  proto->set_round(round.round);
+  proto->set_step(round.step);
+  proto->set_commit(round.commit);
+  proto->set_reason(round.reason);
+  proto->set_age_ms(absl::ToInt64Milliseconds(at - round.decided));
+  proto->set_tickets_ms(absl::ToInt64Milliseconds(round.tickets_took));
+  proto->set_last_rank(round.last_rank);
+  proto->set_plan_version(round.plan_version);
+}
+
+v1::WhyResponse ToProto(const WhyReport& why) {
+  v1::WhyResponse proto;
+  proto.set_state(why.state);
+  proto.set_generation(why.generation.value());
+  proto.set_last_event(why.last_event);
+  const ScheduleReport& schedule = why.schedule;
+  for (const std::string& finding : schedule.findings) {
+    proto.add_findings(finding);
+  }
+  for (const RankReport& rank : schedule.ranks) {
+    Fill(rank, schedule.at, proto.add_ranks());
+  }
+  for (const RoundReport& round : schedule.history) {
+    Fill(round, schedule.at, proto.add_history());
+  }
+  return proto;
+}
+
+}  // namespace
 
 grpc::ServerUnaryReactor* ScheduleService::GetPlan(
     grpc::CallbackServerContext* context, const v1::GetPlanRequest* request,
     v1::GetPlanResponse* response) {
   const absl::StatusOr<PlanRoom::Plans> plans = plans_->Get(request->job());
   if (plans.ok()) {
-    *response->mutable_current() = ToProto(plans->current);
+    *response->mutable_current() = coxswain::server::ToProto(plans->current);
     if (plans->next.has_value()) {
-      *response->mutable_next() = ToProto(*plans->next);
+      *response->mutable_next() = coxswain::server::ToProto(*plans->next);
     }
   }
   return ReplyNow(context, plans.status());
@@ -24,10 +83,20 @@ grpc::ServerUnaryReactor* ScheduleService::ProposePlan(
   const absl::Status admitted =
       gate_->AdmitOperator(FromProto(request->fence()));
   if (!admitted.ok()) return ReplyNow(context, admitted);
-  const absl::StatusOr<Plan> next = plans_->Propose(
-      request->job(), request->expected_version(), FromProto(request->plan()));
-  if (next.ok()) *response->mutable_next() = ToProto(*next);
+  const absl::StatusOr<Plan> plan = FromProto(request->plan());
+  if (!plan.ok()) return ReplyNow(context, plan.status());
+  const absl::StatusOr<Plan> next =
+      plans_->Propose(request->job(), request->expected_version(), *plan);
+  if (next.ok()) *response->mutable_next() = coxswain::server::ToProto(*next);
   return ReplyNow(context, next.status());
+}
+
+grpc::ServerUnaryReactor* ScheduleService::Why(
+    grpc::CallbackServerContext* context, const v1::WhyRequest* request,
+    v1::WhyResponse* response) {
+  const absl::StatusOr<WhyReport> why = schedule_->Why(request->job());
+  if (why.ok()) *response = ToProto(*why);
+  return ReplyNow(context, why.status());
 }
 
 }  // namespace coxswain::server

@@ -4,15 +4,17 @@
 #include "proto/schedule.grpc.pb.h"
 #include "server/membership/fence.h"
 #include "server/schedule/plan_room.h"
+#include "server/schedule/schedule_room.h"
 
 namespace coxswain::server {
 
-// proto/schedule.proto on top of the plan room. Thread-safe; the pointers must
-// outlive the gRPC server.
+// proto/schedule.proto on top of the plan room and the schedule room.
+// Thread-safe; the pointers must outlive the gRPC server.
 class ScheduleService : public v1::Schedule::CallbackService {
  public:
-  ScheduleService(PlanRoom* plans, const FenceGate* gate)
-      : plans_(plans), gate_(gate) {}
+  ScheduleService(PlanRoom* plans, const ScheduleRoom* schedule,
+                  const FenceGate* gate)
+      : plans_(plans), schedule_(schedule), gate_(gate) {}
 
   grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context,
                                     const v1::GetPlanRequest* request,
@@ -21,9 +23,13 @@ class ScheduleService : public v1::Schedule::CallbackService {
       grpc::CallbackServerContext* context,
       const v1::ProposePlanRequest* request,
       v1::ProposePlanResponse* response) override;
+  grpc::ServerUnaryReactor* Why(grpc::CallbackServerContext* context,
+                                const v1::WhyRequest* request,
+                                v1::WhyResponse* response) override;
 
  private:
   PlanRoom* const plans_;
+  const ScheduleRoom* const schedule_;
   const FenceGate* const gate_;
 };
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/schedule_terms.h"
+
 namespace coxswain::server {
 
 // When gradients are exchanged, and with which hook. Deterministic: a worker
@@ -13,12 +15,32 @@ struct Plan {
   int accumulation_steps = 1;
   std::string hook;
   int64_t compression_start_step = -1;  // -1: the hook's own option
+  ScheduleTerms terms;
+  // Micro-batches of all ranks in one step when the plan was made; 0: not
+  // known.
+  int64_t global_micro_batches = 0;
+  // In force from this step of the running generation; kWithNextGeneration;
+  // kAtNextStep.
+  int64_t at_step = 0;
+  static constexpr int64_t kWithNextGeneration = 0;
+  static constexpr int64_t kAtNextStep = -1;
 
-  // Whether the content is the same, whatever the version.
+  // Whether the content is the same, whatever the version, and wherever it
+  // begins.
   bool SameContent(const Plan& other) const {
     return accumulation_steps == other.accumulation_steps &&
            hook == other.hook &&
-           compression_start_step == other.compression_start_step;
+           compression_start_step == other.compression_start_step &&
+           terms == other.terms;
+  }
+
+  // Micro-batches that this rank sums up in one step.
+  int WindowOf(int rank, int world_size) const {
+    if (terms.on_resize == OnResize::kKeepLocalBatch ||
+        global_micro_batches == 0) {
+      return accumulation_steps;
+    }
+    return MicroBatchShare(global_micro_batches, world_size, rank);
   }
 };
 

@@ -1,6 +1,5 @@
 #include "server/schedule/plan_room.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +7,7 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "proto/types.pb.h"
+#include "server/schedule/plan_terms.h"
 
 namespace coxswain::server {
 namespace {
@@ -25,6 +25,11 @@ std::string Encode(const Plan& plan) {
   proto.set_accumulation_steps(plan.accumulation_steps);
   proto.set_hook(plan.hook);
   proto.set_compression_start_step(plan.compression_start_step);
+  for (const auto& [name, value] : plan.terms.ToMap()) {
+    (*proto.mutable_terms())[name] = value;
+  }
+  proto.set_global_micro_batches(plan.global_micro_batches);
+  proto.set_at_step(plan.at_step);
   return proto.SerializeAsString();
 }
 
@@ -39,7 +44,29 @@ absl::StatusOr<Plan> DecodePlan(const StateStore::Record& record) {
   plan.accumulation_steps = proto.accumulation_steps();
   plan.hook = proto.hook();
   plan.compression_start_step = proto.compression_start_step();
+  plan.global_micro_batches = proto.global_micro_batches();
+  plan.at_step = proto.at_step();
+  absl::StatusOr<ScheduleTerms> terms =
+      ScheduleTerms::FromMap({proto.terms().begin(), proto.terms().end()});
+  if (!terms.ok()) {
+    return absl::DataLossError(
+        absl::StrCat("the stored plan of job '", record.first,
+                     "' is unreadable: ", terms.status().message()));
+  }
+  plan.terms = *std::move(terms);
   return plan;
+}
+
+int64_t GlobalMicroBatches(int accumulation_steps, int world_size) {
+  return static_cast<int64_t>(accumulation_steps) * world_size;
+}
+
+// How many workers a record of kManifestTable was written for; 0: by a
+// coordinator that did not note it.
+int WorldOf(const Plan& settings) {
+  if (settings.accumulation_steps < 1) return 0;
+  return static_cast<int>(settings.global_micro_batches /
+                          settings.accumulation_steps);
 }
 
 absl::Status NoSuchJob(absl::string_view job) {
@@ -66,9 +93,11 @@ absl::StatusOr<std::unique_ptr<PlanRoom>> PlanRoom::Load(
   COXSWAIN_ASSIGN_OR_RETURN(const auto manifests, store->List(kManifestTable));
   for (const auto& record : manifests) {
     COXSWAIN_ASSIGN_OR_RETURN(Plan settings, DecodePlan(record));
-    Record& target = room->records_[record.first];
-    target.manifest_hook = std::move(settings.hook);
-    target.manifest_accumulation_steps = settings.accumulation_steps;
+    Settings& target = room->records_[record.first].settings;
+    target.hook = std::move(settings.hook);
+    target.accumulation_steps = settings.accumulation_steps;
+    target.terms = settings.terms;
+    target.world_size = WorldOf(settings);
   }
   COXSWAIN_ASSIGN_OR_RETURN(const auto trials, store->List(kTrialTable));
   for (const auto& record : trials) {
@@ -86,8 +115,11 @@ void PlanRoom::AddToBatch(const std::string& job, const Record& record,
     batch->Delete(kNextTable, job);
   }
   Plan settings;
-  settings.hook = record.manifest_hook;
-  settings.accumulation_steps = record.manifest_accumulation_steps;
+  settings.hook = record.settings.hook;
+  settings.accumulation_steps = record.settings.accumulation_steps;
+  settings.terms = record.settings.terms;
+  settings.global_micro_batches = GlobalMicroBatches(
+      settings.accumulation_steps, record.settings.world_size);
   batch->Put(kManifestTable, job, Encode(settings));
   if (record.on_trial) {
     batch->Put(kTrialTable, job, "");
@@ -113,33 +145,67 @@ std::optional<std::string> PlanRoom::VictimLocked() const {
   return oldest->first;
 }
 
-PlanRoom::Record PlanRoom::Next(const GenerationStart& start, Record record) {
-  const bool same_settings =
-      record.manifest_hook == start.hook &&
-      record.manifest_accumulation_steps == start.accumulation_steps;
-  const bool failed = record.on_trial && start.last == PlanTrial::kFailed;
-  if (start.last != PlanTrial::kUnknown) record.on_trial = false;
+bool PlanRoom::Failed(const Record& record, PlanTrial last) {
+  return record.on_trial && (record.unproved || last == PlanTrial::kFailed);
+}
+
+PlanRoom::Record PlanRoom::Next(const GenerationStart& start,
+                                const Settings& settings, Record record) {
+  const bool failed = Failed(record, start.last);
+  if (failed || start.last != PlanTrial::kUnknown) record.on_trial = false;
   Plan& current = record.plans.current;
   if (record.plans.next.has_value()) {
     current = *std::exchange(record.plans.next, std::nullopt);
     record.on_trial = true;
-  } else if (current.version == 0 || !same_settings || failed) {
-    current =
-        Plan{current.version + 1, start.accumulation_steps, start.hook, -1};
+  } else if (current.version == 0 || failed ||
+             !record.settings.SameProgram(settings)) {
+    Plan own;
+    own.version = current.version + 1;
+    own.accumulation_steps = settings.accumulation_steps;
+    own.hook = settings.hook;
+    own.terms = settings.terms;
+    current = std::move(own);
     record.on_trial = false;
   }
-  record.manifest_hook = start.hook;
-  record.manifest_accumulation_steps = start.accumulation_steps;
+  current.at_step = Plan::kWithNextGeneration;
+  if (current.global_micro_batches == 0) {
+    current.global_micro_batches =
+        GlobalMicroBatches(current.accumulation_steps, settings.world_size);
+  }
+  record.settings = settings;
   record.generation = start.generation;
   record.running = true;
+  record.unproved = false;
   return record;
 }
 
+absl::Status PlanRoom::CheckWindow(const Plan& plan, int world_size) const {
+  if (plan.terms.on_resize != OnResize::kKeepGlobalBatch || world_size < 1) {
+    return absl::OkStatus();
+  }
+  const int64_t largest = (plan.global_micro_batches - 1) / world_size + 1;
+  if (largest <= options_.max_accumulation_steps) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("on_resize=keep_global_batch gives each of ", world_size,
+                   " workers ", largest, " of the ", plan.global_micro_batches,
+                   " micro-batches of a step; max_accumulation_steps is ",
+                   options_.max_accumulation_steps,
+                   "; start more workers, or with on_resize=keep_local_batch"));
+}
+
 absl::StatusOr<Plan> PlanRoom::BeginGeneration(GenerationStart start) {
+  Settings settings;
+  settings.hook = start.hook;
+  settings.accumulation_steps = start.accumulation_steps;
+  COXSWAIN_ASSIGN_OR_RETURN(settings.terms, ReadTerms(start.terms));
+  settings.world_size = start.world_size;
+
   MutexLock lock(&mutex_);
   const auto found = records_.find(start.job);
   const Record before = found == records_.end() ? Record() : found->second;
-  Record record = Next(start, before);
+  Record record = Next(start, settings, before);
+  COXSWAIN_RETURN_IF_ERROR(
+      CheckWindow(record.plans.current, settings.world_size));
 
   StateBatch& batch = start.batch;
   std::optional<std::string> victim;
@@ -152,15 +218,17 @@ absl::StatusOr<Plan> PlanRoom::BeginGeneration(GenerationStart start) {
   }
   AddToBatch(start.job, record, &batch);
   COXSWAIN_RETURN_IF_ERROR(store_->Apply(batch));
-  if (before.on_trial && start.last == PlanTrial::kFailed) {
-    LogWarning("proposed_plan_dropped",
-               {{"job", start.job},
-                {"version", before.plans.current.version},
-                {"hook", before.plans.current.hook},
-                {"reason",
-                 "its generation ended before any worker reported "
-                 "a step"},
-                {"now", record.plans.current.hook}});
+  if (Failed(before, start.last)) {
+    LogWarning(
+        "proposed_plan_dropped",
+        {{"job", start.job},
+         {"version", before.plans.current.version},
+         {"hook", before.plans.current.hook},
+         {"reason", before.unproved
+                        ? "the generation ended before it made a step with it"
+                        : "its generation ended before any worker reported a "
+                          "step"},
+         {"now", record.plans.current.hook}});
   }
   if (victim.has_value()) records_.erase(*victim);
   return (records_[start.job] = std::move(record)).plans.current;
@@ -168,7 +236,7 @@ absl::StatusOr<Plan> PlanRoom::BeginGeneration(GenerationStart start) {
 
 absl::StatusOr<PlanRoom::Plans> PlanRoom::Get(absl::string_view job) const {
   MutexLock lock(&mutex_);
-  const auto found = records_.find(std::string(job));
+  const auto found = records_.find(job);
   if (found == records_.end()) return NoSuchJob(job);
   return found->second.plans;
 }
@@ -192,6 +260,56 @@ absl::Status PlanRoom::Validate(const Plan& plan) const {
                      "the hook's own, not ",
                      plan.compression_start_step));
   }
+  if (plan.at_step < Plan::kAtNextStep) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "at_step must be a step, 0 for the next generation, or -1 for the next "
+        "step, not ",
+        plan.at_step));
+  }
+  return plan.terms.Validate();
+}
+
+absl::Status PlanRoom::CheckTiming(absl::string_view job, const Record& record,
+                                   const Plan& plan) {
+  if (plan.at_step == Plan::kWithNextGeneration) return absl::OkStatus();
+  constexpr char kAdvice[] = "; propose it for the next generation (at_step 0)";
+  if (!record.running) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job '", job, "' does not run, so no step of it can have a new plan",
+        kAdvice));
+  }
+  if (record.plans.current.terms.enforcement == Enforcement::kOff) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job '", job,
+                     "' runs with enforcement=off: its workers agree on no "
+                     "step at which its plan could change",
+                     kAdvice));
+  }
+  return absl::OkStatus();
+}
+
+Plan PlanRoom::Successor(const Record& record, const Plan& proposal) {
+  const Plan& current = record.plans.current;
+  const Plan& newest = record.plans.next.value_or(current);
+  Plan plan = proposal;
+  plan.version = newest.version + 1;
+  const bool keeps_global =
+      plan.terms.on_resize == OnResize::kKeepGlobalBatch &&
+      newest.terms.on_resize == OnResize::kKeepGlobalBatch &&
+      plan.accumulation_steps == newest.accumulation_steps;
+  plan.global_micro_batches =
+      keeps_global ? newest.global_micro_batches
+                   : GlobalMicroBatches(plan.accumulation_steps,
+                                        record.settings.world_size);
+  return plan;
+}
+
+absl::Status PlanRoom::StoreLocked(absl::string_view job, Record record,
+                                   Record* target) {
+  StateBatch batch;
+  AddToBatch(std::string(job), record, &batch);
+  COXSWAIN_RETURN_IF_ERROR(store_->Apply(batch));
+  *target = std::move(record);
   return absl::OkStatus();
 }
 
@@ -199,39 +317,99 @@ absl::StatusOr<Plan> PlanRoom::Propose(absl::string_view job,
                                        int64_t expected_version,
                                        const Plan& plan) {
   COXSWAIN_RETURN_IF_ERROR(Validate(plan));
-  const std::string name(job);
   MutexLock lock(&mutex_);
-  const auto found = records_.find(name);
+  const auto found = records_.find(job);
   if (found == records_.end()) return NoSuchJob(job);
-  const Plans& plans = found->second.plans;
-  if (plans.next.has_value() && plans.next->SameContent(plan)) {
-    return *plans.next;
+  Record record = found->second;
+  const std::optional<Plan>& next = record.plans.next;
+  const Plan& current = record.plans.current;
+  // A repetition; the first may be in force already.
+  if (next.has_value() && next->SameContent(plan) &&
+      next->at_step == plan.at_step) {
+    return *next;
   }
-  const int64_t newest = std::max(
-      plans.current.version, plans.next.has_value() ? plans.next->version : 0);
+  if (!next.has_value() && current.version == expected_version + 1 &&
+      current.SameContent(plan)) {
+    return current;
+  }
+  const int64_t newest = next.value_or(current).version;
   if (expected_version != newest) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the newest plan of job '", job, "' has version ", newest, ", not ",
         expected_version, "; read it and propose again"));
   }
-  Record record = found->second;
-  record.plans.next = plan;
-  record.plans.next->version = newest + 1;
-  StateBatch batch;
-  AddToBatch(name, record, &batch);
-  COXSWAIN_RETURN_IF_ERROR(store_->Apply(batch));
-  found->second = std::move(record);
+  COXSWAIN_RETURN_IF_ERROR(CheckTiming(job, record, plan));
+  const Plan successor = Successor(record, plan);
+  record.plans.next = successor;
+  COXSWAIN_RETURN_IF_ERROR(StoreLocked(job, std::move(record), &found->second));
   LogInfo("plan_proposed", {{"job", job},
-                            {"version", newest + 1},
-                            {"hook", plan.hook},
-                            {"accumulation", plan.accumulation_steps}});
-  return *found->second.plans.next;
+                            {"version", successor.version},
+                            {"hook", successor.hook},
+                            {"accumulation", successor.accumulation_steps},
+                            {"at_step", successor.at_step}});
+  return successor;
+}
+
+absl::StatusOr<std::optional<Plan>> PlanRoom::TakeEffect(absl::string_view job,
+                                                         Generation generation,
+                                                         int64_t step) {
+  MutexLock lock(&mutex_);
+  const auto found = records_.find(job);
+  if (found == records_.end() || found->second.generation != generation) {
+    return std::nullopt;
+  }
+  // Who decides on the step after its first one has made that one.
+  if (found->second.unproved &&
+      step >= found->second.plans.current.at_step + 2) {
+    ProveLocked(job, &found->second);
+  }
+  const std::optional<Plan>& next = found->second.plans.next;
+  if (!next.has_value() || next->at_step == Plan::kWithNextGeneration ||
+      next->at_step > step) {
+    return std::nullopt;
+  }
+  Record record = found->second;
+  Plan& current = record.plans.current;
+  current = *std::exchange(record.plans.next, std::nullopt);
+  current.at_step = step;
+  if (current.global_micro_batches == 0) {
+    current.global_micro_batches = GlobalMicroBatches(
+        current.accumulation_steps, record.settings.world_size);
+  }
+  // Without enforcement no decision could prove it.
+  record.on_trial = record.unproved =
+      current.terms.enforcement != Enforcement::kOff;
+  COXSWAIN_RETURN_IF_ERROR(StoreLocked(job, std::move(record), &found->second));
+  return found->second.plans.current;
+}
+
+void PlanRoom::ProveLocked(absl::string_view job, Record* record) {
+  Record proved = *record;
+  proved.on_trial = false;
+  proved.unproved = false;
+  const absl::Status stored = StoreLocked(job, std::move(proved), record);
+  if (stored.ok()) return;
+  // It counts while this process lives.
+  record->on_trial = record->unproved = false;
+  LogWarning("plan_trial_not_stored",
+             {{"job", job}, {"reason", stored.ToString()}});
+}
+
+// Its plan let it finish.
+void PlanRoom::OnMemberLeft(absl::string_view job, Generation generation,
+                            int /*rank*/) {
+  MutexLock lock(&mutex_);
+  const auto found = records_.find(job);
+  if (found == records_.end() || found->second.generation != generation) {
+    return;
+  }
+  if (found->second.unproved) ProveLocked(job, &found->second);
 }
 
 void PlanRoom::OnGenerationEnded(absl::string_view job, Generation generation,
                                  const absl::Status& /*reason*/) {
   MutexLock lock(&mutex_);
-  const auto found = records_.find(std::string(job));
+  const auto found = records_.find(job);
   // A newer generation may have begun before this news came.
   if (found != records_.end() && found->second.generation == generation) {
     found->second.running = false;

@@ -2,6 +2,7 @@
 #define COXSWAIN_SERVER_SCHEDULE_PLAN_ROOM_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
 #include "base/mutex.h"
+#include "base/schedule_terms.h"
 #include "server/membership/fence.h"
 #include "server/options.h"
 #include "server/schedule/plan.h"
@@ -33,22 +35,32 @@ struct GenerationStart {
   // The workers' own settings, from their manifest.
   std::string hook;
   int accumulation_steps = 0;
+  std::map<std::string, std::string> terms;
+  int world_size = 0;
   PlanTrial last = PlanTrial::kUnknown;
   StateBatch batch;  // to be committed together with the plan
 };
 
-// The plan of every job. A plan changes only between generations: membership
-// asks for the plan of a new generation when its round closes; a proposal
-// waits until then. Durable: committed before it is handed out. Thread-safe.
+// The plan of every job. Membership asks for the plan of a new generation when
+// its round closes; the schedule room asks, with each decision, whether a
+// proposal is due in the running one. Durable: committed before it is handed
+// out. Thread-safe.
 //
-// Which plan a generation gets:
-//   a pending proposal, if there is one; else
-//   the plan of the generation before, if the workers' own settings are what
-//   they were then, so that an accepted proposal stays in force; else
+// Which plan a generation begins with:
+//   a pending proposal, if there is one, whatever its at_step; else
+//   the plan of the generation before, if the workers' own settings (whatever
+//   the number of workers) are what they were then, so that an accepted
+//   proposal stays in force; else
 //   a new plan with the workers' settings.
-// A plan that was proposed is on trial until a generation has made a step with
-// it. If that generation ends without one, it may be a plan that no worker can
-// carry out: the workers' settings come back.
+//
+// A plan that was proposed is on trial: it may be one that no worker can carry
+// out. If the generation that begins with it ends without a step, or the one
+// that changes to it ends before the decision after its first step and before
+// any member has left in good order, the workers' settings come back.
+//
+// global_micro_batches is accumulation_steps times the number of workers when
+// the plan is made. With on_resize=keep_global_batch it stays: as long as the
+// plan is kept, and in proposals that do not change accumulation_steps.
 class PlanRoom : public GenerationObserver {
  public:
   struct Plans {
@@ -61,31 +73,63 @@ class PlanRoom : public GenerationObserver {
       const PlanOptions& options, StateStore* store);
 
   // The plan of a new generation.
+  //   INVALID_ARGUMENT    the terms are not those of a plan
+  //   RESOURCE_EXHAUSTED  keep_global_batch would need more than
+  //                       max_accumulation_steps on one rank
   absl::StatusOr<Plan> BeginGeneration(GenerationStart start);
 
   // NOT_FOUND: no generation of this job has begun.
   absl::StatusOr<Plans> Get(absl::string_view job) const;
 
-  // Sets the plan of the next generation and returns it with its version.
+  // Sets the plan that comes next, in force from plan.at_step, and returns it
+  // with its version. Takes the place of a proposal that is still pending.
   //   NOT_FOUND            no such job
-  //   FAILED_PRECONDITION  `expected_version` is not the newest version
+  //   FAILED_PRECONDITION  `expected_version` is not the newest version, or no
+  //                        generation runs, or one without enforcement, in
+  //                        which the plan could change
   //   INVALID_ARGUMENT     a field is out of range
   absl::StatusOr<Plan> Propose(absl::string_view job, int64_t expected_version,
                                const Plan& plan);
 
+  // The proposal that comes into force with this step of the generation;
+  // nothing if none is due. To be called for each decision of the stream
+  // "train", with the step after the decided one. An error leaves it pending.
+  absl::StatusOr<std::optional<Plan>> TakeEffect(absl::string_view job,
+                                                 Generation generation,
+                                                 int64_t step);
+
+  void OnMemberLeft(absl::string_view job, Generation generation,
+                    int rank) override;
   void OnGenerationEnded(absl::string_view job, Generation generation,
                          const absl::Status& reason) override;
 
  private:
+  // What the workers' manifest said when `current` was made, and how many they
+  // were.
+  struct Settings {
+    std::string hook;
+    int accumulation_steps = 0;
+    ScheduleTerms terms;
+    int world_size = 0;  // 0: not known
+
+    bool SameProgram(const Settings& other) const {
+      return hook == other.hook &&
+             accumulation_steps == other.accumulation_steps &&
+             terms == other.terms;
+    }
+  };
   struct Record {
     Plans plans;
-    // The workers' settings when `current` was made.
-    std::string manifest_hook;
-    int manifest_accumulation_steps = 0;
+    Settings settings;
     bool on_trial = false;  // `current` was proposed, and made no step yet
     Generation generation;  // the last one that began
-    bool running = false;   // not durable
+    // Not durable.
+    bool running = false;
+    // `current` came into force in the running generation, and nobody is known
+    // to have made a step with it.
+    bool unproved = false;
   };
+  using Records = std::map<std::string, Record, std::less<>>;
 
   PlanRoom(const PlanOptions& options, StateStore* store)
       : options_(options), store_(store) {}
@@ -94,9 +138,24 @@ class PlanRoom : public GenerationObserver {
                          StateBatch* batch);
 
   // The record of a job once this generation has begun.
-  static Record Next(const GenerationStart& start, Record record);
+  static Record Next(const GenerationStart& start, const Settings& settings,
+                     Record record);
+  // Whether the plan on trial has failed.
+  static bool Failed(const Record& record, PlanTrial last);
+  // What a proposal becomes after the newest plan.
+  static Plan Successor(const Record& record, const Plan& proposal);
 
   absl::Status Validate(const Plan& plan) const;
+  // Whether a plan can come into force when it wants to.
+  static absl::Status CheckTiming(absl::string_view job, const Record& record,
+                                  const Plan& plan);
+  absl::Status CheckWindow(const Plan& plan, int world_size) const;
+  // Commits what a job's record becomes.
+  absl::Status StoreLocked(absl::string_view job, Record record, Record* target)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The plan on trial has made a step.
+  void ProveLocked(absl::string_view job, Record* record)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Names the job whose plan makes room for a new job's, if one must.
   std::optional<std::string> VictimLocked() const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -104,7 +163,7 @@ class PlanRoom : public GenerationObserver {
   const PlanOptions options_;
   StateStore* const store_;
   mutable Mutex mutex_;
-  std::map<std::string, Record> records_ ABSL_GUARDED_BY(mutex_);
+  Records records_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace coxswain::server

@@ -1,16 +1,26 @@
 #include "server/schedule/plan_room.h"
 
+#include <map>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "proto/types.pb.h"
 #include "server/state/memory_state_store.h"
 
 namespace coxswain::server {
 namespace {
 
 using testing::HasSubstr;
+
+Plan MakePlan(int accumulation, const std::string& hook, int64_t start_step) {
+  Plan plan;
+  plan.accumulation_steps = accumulation;
+  plan.hook = hook;
+  plan.compression_start_step = start_step;
+  return plan;
+}
 
 class PlanRoomTest : public testing::Test {
  protected:
@@ -32,6 +42,30 @@ class PlanRoomTest : public testing::Test {
     start.accumulation_steps = accumulation;
     start.last = last;
     return room_->BeginGeneration(std::move(start)).value_or(Plan());
+  }
+
+  GenerationStart StartOf(int generation, int accumulation, int world_size,
+                          const std::map<std::string, std::string>& terms) {
+    GenerationStart start;
+    start.job = "job";
+    start.generation = Generation(generation);
+    start.hook = "allreduce";
+    start.accumulation_steps = accumulation;
+    start.world_size = world_size;
+    start.terms = terms;
+    return start;
+  }
+  absl::StatusOr<Plan> BeginWith(
+      int generation, int accumulation, int world_size,
+      const std::map<std::string, std::string>& terms = {}) {
+    return room_->BeginGeneration(
+        StartOf(generation, accumulation, world_size, terms));
+  }
+  // What comes into force with this step; version 0: nothing.
+  Plan Take(int generation, int64_t step) {
+    const auto plan = room_->TakeEffect("job", Generation(generation), step);
+    EXPECT_OK(plan);
+    return plan.ok() && plan->has_value() ? **plan : Plan();
   }
 
   PlanOptions options_;
@@ -58,7 +92,7 @@ TEST_F(PlanRoomTest, SameManifestKeepsTheVersion) {
 TEST_F(PlanRoomTest, ProposalTakesEffectAtTheNextGenerationAndStays) {
   Begin(1, "allreduce", 1);
   ASSERT_OK_AND_ASSIGN(const Plan next,
-                       room_->Propose("job", 1, Plan{0, 8, "bf16", 100}));
+                       room_->Propose("job", 1, MakePlan(8, "bf16", 100)));
   EXPECT_EQ(next.version, 2);
   ASSERT_OK_AND_ASSIGN(const auto plans, room_->Get("job"));
   EXPECT_EQ(plans.current.version, 1);
@@ -77,7 +111,7 @@ TEST_F(PlanRoomTest, ProposalTakesEffectAtTheNextGenerationAndStays) {
 
 TEST_F(PlanRoomTest, RepeatedProposalIsAcceptedAgain) {
   Begin(1, "allreduce", 1);
-  const Plan proposal{0, 2, "bf16", -1};
+  const Plan proposal = MakePlan(2, "bf16", -1);
   ASSERT_OK(room_->Propose("job", 1, proposal));
   ASSERT_OK_AND_ASSIGN(const Plan again, room_->Propose("job", 1, proposal));
   EXPECT_EQ(again.version, 2);
@@ -85,7 +119,7 @@ TEST_F(PlanRoomTest, RepeatedProposalIsAcceptedAgain) {
 
 TEST_F(PlanRoomTest, ProposalThatMadeNoStepIsDropped) {
   Begin(1, "allreduce", 1);
-  ASSERT_OK(room_->Propose("job", 1, Plan{0, 8, "nosuchhook", 100}));
+  ASSERT_OK(room_->Propose("job", 1, MakePlan(8, "nosuchhook", 100)));
   EXPECT_EQ(Begin(2, "allreduce", 1, PlanTrial::kProved).hook, "nosuchhook");
   Reload();  // Also a restarted coordinator knows that it is on trial.
   EXPECT_EQ(Begin(3, "allreduce", 1).hook, "nosuchhook");
@@ -100,7 +134,7 @@ TEST_F(PlanRoomTest, ProposalThatMadeNoStepIsDropped) {
 
 TEST_F(PlanRoomTest, ProposalThatMadeAStepOnceStaysWhenALaterGenerationFails) {
   Begin(1, "allreduce", 1);
-  ASSERT_OK(room_->Propose("job", 1, Plan{0, 8, "bf16", -1}));
+  ASSERT_OK(room_->Propose("job", 1, MakePlan(8, "bf16", -1)));
   Begin(2, "allreduce", 1, PlanTrial::kFailed);
   Begin(3, "allreduce", 1, PlanTrial::kProved);
   Reload();
@@ -124,8 +158,8 @@ TEST_F(PlanRoomTest, TheCallersWritesAreCommittedWithThePlan) {
 
 TEST_F(PlanRoomTest, ProposalAgainstAnOldVersionIsRefused) {
   Begin(1, "allreduce", 1);
-  ASSERT_OK(room_->Propose("job", 1, Plan{0, 2, "bf16", -1}));
-  EXPECT_THAT(room_->Propose("job", 1, Plan{0, 3, "fp16", -1}),
+  ASSERT_OK(room_->Propose("job", 1, MakePlan(2, "bf16", -1)));
+  EXPECT_THAT(room_->Propose("job", 1, MakePlan(3, "fp16", -1)),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("version 2, not 1")));
 }
@@ -133,9 +167,9 @@ TEST_F(PlanRoomTest, ProposalAgainstAnOldVersionIsRefused) {
 TEST_F(PlanRoomTest, OutOfRangeProposalsAreRefused) {
   Begin(1, "allreduce", 1);
   for (const Plan& plan :
-       {Plan{0, 0, "bf16", -1}, Plan{0, 1'000'001, "bf16", -1},
-        Plan{0, 1, "", -1}, Plan{0, 1, std::string(4097, 'x'), -1},
-        Plan{0, 1, "bf16", -2}}) {
+       {MakePlan(0, "bf16", -1), MakePlan(1'000'001, "bf16", -1),
+        MakePlan(1, "", -1), MakePlan(1, std::string(4097, 'x'), -1),
+        MakePlan(1, "bf16", -2)}) {
     EXPECT_THAT(
         room_->Propose("job", 1, plan),
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("must")));
@@ -145,13 +179,13 @@ TEST_F(PlanRoomTest, OutOfRangeProposalsAreRefused) {
 TEST_F(PlanRoomTest, UnknownJobIsNotFound) {
   EXPECT_THAT(room_->Get("ghost"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("ghost")));
-  EXPECT_THAT(room_->Propose("ghost", 0, Plan{0, 1, "bf16", -1}),
+  EXPECT_THAT(room_->Propose("ghost", 0, MakePlan(1, "bf16", -1)),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("ghost")));
 }
 
 TEST_F(PlanRoomTest, PlansAndProposalsSurviveARestart) {
   Begin(1, "allreduce", 1);
-  ASSERT_OK(room_->Propose("job", 1, Plan{0, 2, "bf16", 7}));
+  ASSERT_OK(room_->Propose("job", 1, MakePlan(2, "bf16", 7)));
   Reload();
   ASSERT_OK_AND_ASSIGN(const auto plans, room_->Get("job"));
   EXPECT_EQ(plans.current.hook, "allreduce");
@@ -165,7 +199,7 @@ TEST_F(PlanRoomTest, PlansAndProposalsSurviveARestart) {
 TEST_F(PlanRoomTest, NothingChangesWhenTheCommitFails) {
   Begin(1, "allreduce", 1);
   store_.FailWrites(absl::UnavailableError("disk full"));
-  EXPECT_THAT(room_->Propose("job", 1, Plan{0, 2, "bf16", -1}),
+  EXPECT_THAT(room_->Propose("job", 1, MakePlan(2, "bf16", -1)),
               StatusIs(absl::StatusCode::kUnavailable, "disk full"));
   EXPECT_FALSE(room_->Get("job")->next.has_value());
 }
@@ -182,6 +216,256 @@ TEST_F(PlanRoomTest, OldestPlanOfAnEndedJobMakesRoom) {
   EXPECT_FALSE(room_->Get("ended").ok());
   Reload();
   EXPECT_FALSE(room_->Get("ended").ok());
+}
+
+TEST_F(PlanRoomTest, TermsOfTheManifestArePartOfThePlan) {
+  ASSERT_OK_AND_ASSIGN(const Plan plan, BeginWith(1, 2, 4, {{"tail", "drop"}}));
+  EXPECT_EQ(plan.terms.tail, TailPolicy::kDrop);
+  EXPECT_EQ(plan.global_micro_batches, 8);
+  EXPECT_EQ(BeginWith(2, 2, 4, {{"tail", "drop"}})->version, 1);
+  Reload();
+  EXPECT_EQ(BeginWith(3, 2, 4, {{"tail", "drop"}})->version, 1);
+  // Defaults are the same, said or not.
+  EXPECT_EQ(BeginWith(4, 2, 4, {{"tail", "drop"}, {"max_steps", "0"}})->version,
+            1);
+  ASSERT_OK_AND_ASSIGN(const Plan other, BeginWith(5, 2, 4));
+  EXPECT_EQ(other.version, 2);
+  EXPECT_EQ(other.terms.tail, TailPolicy::kFlush);
+}
+
+TEST_F(PlanRoomTest, BadTermsAreRefused) {
+  EXPECT_THAT(
+      BeginWith(1, 1, 1, {{"tail", "wag"}}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tail=wag")));
+  EXPECT_THAT(
+      BeginWith(1, 1, 1, {{"enforcement", "off"}, {"commit_vote", "true"}}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("do not go together")));
+  EXPECT_THAT(BeginWith(1, 1, 1, {{"tail", std::string(1000, 'x')}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1000")));
+  EXPECT_FALSE(room_->Get("job").ok());
+}
+
+TEST_F(PlanRoomTest, TheGlobalBatchIsKeptWhenFourBecomeThree) {
+  const std::map<std::string, std::string> terms = {
+      {"on_resize", "keep_global_batch"}};
+  ASSERT_OK(BeginWith(1, 2, 4, terms));
+  Reload();
+  ASSERT_OK_AND_ASSIGN(const Plan plan, BeginWith(2, 2, 3, terms));
+  EXPECT_EQ(plan.version, 1);
+  EXPECT_EQ(plan.global_micro_batches, 8);
+  EXPECT_EQ(plan.WindowOf(0, 3), 3);
+  EXPECT_EQ(plan.WindowOf(1, 3), 3);
+  EXPECT_EQ(plan.WindowOf(2, 3), 2);
+}
+
+TEST_F(PlanRoomTest, TheLocalBatchIsKeptOtherwise) {
+  ASSERT_OK(BeginWith(1, 2, 4));
+  ASSERT_OK_AND_ASSIGN(const Plan plan, BeginWith(2, 2, 3));
+  EXPECT_EQ(plan.version, 1);
+  EXPECT_EQ(plan.WindowOf(2, 3), 2);
+}
+
+TEST_F(PlanRoomTest, AGlobalBatchThatOneRankCannotHoldIsRefused) {
+  options_.max_accumulation_steps = 10;
+  Reload();
+  const std::map<std::string, std::string> terms = {
+      {"on_resize", "keep_global_batch"}};
+  ASSERT_OK(BeginWith(1, 10, 4, terms));
+  EXPECT_THAT(BeginWith(2, 10, 3, terms),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       testing::AllOf(HasSubstr("max_accumulation_steps is 10"),
+                                      HasSubstr("keep_local_batch"))));
+  EXPECT_OK(BeginWith(3, 10, 4, terms));
+}
+
+TEST_F(PlanRoomTest, AProposalKeepsTheGlobalBatchUnlessItChangesTheSteps) {
+  const std::map<std::string, std::string> terms = {
+      {"on_resize", "keep_global_batch"}};
+  ASSERT_OK(BeginWith(1, 2, 4, terms));
+  ASSERT_OK_AND_ASSIGN(Plan plan, BeginWith(2, 2, 3, terms));
+  plan.hook = "bf16";
+  plan.global_micro_batches = 1000;  // not for a peer to say
+  ASSERT_OK_AND_ASSIGN(plan, room_->Propose("job", 1, plan));
+  EXPECT_EQ(plan.global_micro_batches, 8);
+  plan.accumulation_steps = 4;
+  ASSERT_OK_AND_ASSIGN(plan, room_->Propose("job", 2, plan));
+  EXPECT_EQ(plan.global_micro_batches, 12);
+}
+
+TEST_F(PlanRoomTest, RecordsOfOlderCoordinatorsAreRead) {
+  v1::Plan old;
+  old.set_version(3);
+  old.set_accumulation_steps(2);
+  old.set_hook("allreduce");
+  old.set_compression_start_step(-1);
+  StateBatch batch;
+  batch.Put("plan.current", "job", old.SerializeAsString());
+  batch.Put("plan.manifest", "job", old.SerializeAsString());
+  ASSERT_OK(store_.Apply(batch));
+  Reload();
+  EXPECT_EQ(room_->Get("job")->current.version, 3);
+  ASSERT_OK_AND_ASSIGN(const Plan plan, BeginWith(9, 2, 4));
+  EXPECT_EQ(plan.version, 3);
+  EXPECT_EQ(plan.global_micro_batches, 8);
+}
+
+TEST_F(PlanRoomTest, AProposalForAStepIsPendingUntilThen) {
+  ASSERT_OK(BeginWith(1, 1, 2));
+  Plan plan = MakePlan(4, "bf16", -1);
+  plan.terms.max_steps = 40;
+  plan.at_step = 5;
+  ASSERT_OK(room_->Propose("job", 1, plan));
+  EXPECT_EQ(Take(1, 4).version, 0);
+  EXPECT_EQ(Take(2, 5).version, 0);  // of no such generation
+  Reload();
+  ASSERT_OK(room_->Get("job"));
+  EXPECT_EQ(room_->Get("job")->next->at_step, 5);
+}
+
+TEST_F(PlanRoomTest, WhatComesIntoForceIsDurable) {
+  ASSERT_OK(BeginWith(1, 1, 2));
+  for (const int64_t at_step : {Plan::kAtNextStep, int64_t{7}, int64_t{3}}) {
+    const int64_t version = room_->Get("job")->current.version;
+    Plan plan = MakePlan(static_cast<int>(10 + version), "bf16", -1);
+    plan.at_step = at_step;
+    ASSERT_OK(room_->Propose("job", version, plan));
+    const Plan taken = Take(1, 7);  // 3 is past
+    EXPECT_EQ(taken.version, version + 1);
+    EXPECT_EQ(taken.at_step, 7);
+    EXPECT_EQ(taken.global_micro_batches, 2 * plan.accumulation_steps);
+    EXPECT_EQ(Take(1, 8).version, 0);
+  }
+  Reload();
+  EXPECT_EQ(room_->Get("job")->current.version, 4);
+  EXPECT_FALSE(room_->Get("job")->next.has_value());
+}
+
+TEST_F(PlanRoomTest, NothingComesIntoForceThatIsNotStored) {
+  ASSERT_OK(BeginWith(1, 1, 2));
+  Plan plan = MakePlan(4, "bf16", -1);
+  plan.at_step = Plan::kAtNextStep;
+  ASSERT_OK(room_->Propose("job", 1, plan));
+  store_.FailWrites(absl::UnavailableError("disk full"));
+  EXPECT_THAT(room_->TakeEffect("job", Generation(1), 1),
+              StatusIs(absl::StatusCode::kUnavailable, "disk full"));
+  EXPECT_EQ(room_->Get("job")->current.version, 1);
+  store_.FailWrites(absl::OkStatus());
+  EXPECT_EQ(Take(1, 2).version, 2);
+}
+
+TEST_F(PlanRoomTest, AProposalForTheNextGenerationWaitsForIt) {
+  ASSERT_OK(BeginWith(1, 1, 2));
+  ASSERT_OK(room_->Propose("job", 1, MakePlan(4, "bf16", -1)));
+  EXPECT_EQ(Take(1, 100).version, 0);
+}
+
+TEST_F(PlanRoomTest, AProposalWhoseStepDidNotComeBeginsTheNextGeneration) {
+  ASSERT_OK(BeginWith(1, 1, 2));
+  Plan plan = MakePlan(4, "bf16", -1);
+  plan.at_step = 1000;
+  ASSERT_OK(room_->Propose("job", 1, plan));
+  room_->OnGenerationEnded("job", Generation(1), absl::AbortedError("lost"));
+  ASSERT_OK_AND_ASSIGN(const Plan next, BeginWith(2, 1, 2));
+  EXPECT_EQ(next.version, 2);
+  EXPECT_EQ(next.at_step, 0);
+}
+
+TEST_F(PlanRoomTest, OnlyARunningAndEnforcedGenerationCanChangeItsPlan) {
+  Plan plan = MakePlan(4, "bf16", -1);
+  plan.at_step = Plan::kAtNextStep;
+  ASSERT_OK(BeginWith(1, 1, 2));
+  room_->OnGenerationEnded("job", Generation(1), absl::AbortedError("lost"));
+  EXPECT_THAT(room_->Propose("job", 1, plan),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       testing::AllOf(HasSubstr("does not run"),
+                                      HasSubstr("at_step 0"))));
+  ASSERT_OK(BeginWith(2, 1, 2, {{"enforcement", "off"}}));
+  EXPECT_THAT(room_->Propose("job", 2, plan),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       testing::AllOf(HasSubstr("enforcement=off"),
+                                      HasSubstr("at_step 0"))));
+  plan.at_step = Plan::kWithNextGeneration;
+  EXPECT_OK(room_->Propose("job", 2, plan));
+}
+
+TEST_F(PlanRoomTest, AnotherStepIsAnotherProposal) {
+  ASSERT_OK(BeginWith(1, 1, 2));
+  Plan plan = MakePlan(4, "bf16", -1);
+  ASSERT_OK(room_->Propose("job", 1, plan));
+  plan.at_step = Plan::kAtNextStep;
+  EXPECT_THAT(
+      room_->Propose("job", 1, plan),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("version 2")));
+  ASSERT_OK_AND_ASSIGN(const Plan sooner, room_->Propose("job", 2, plan));
+  EXPECT_EQ(sooner.version, 3);
+  EXPECT_EQ(Take(1, 1).version, 3);
+  // Its answer was lost, and it is in force already.
+  ASSERT_OK_AND_ASSIGN(const Plan again, room_->Propose("job", 2, plan));
+  EXPECT_EQ(again.version, 3);
+}
+
+TEST_F(PlanRoomTest, TermsOfAProposalMustGoTogether) {
+  ASSERT_OK(BeginWith(1, 1, 2));
+  Plan plan = MakePlan(4, "bf16", -1);
+  plan.terms.tail = TailPolicy::kCarry;
+  plan.terms.uneven_data = UnevenData::kWaitForAll;
+  EXPECT_THAT(room_->Propose("job", 1, plan),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("do not go together")));
+  plan = MakePlan(4, "bf16", -1);
+  plan.at_step = -2;
+  EXPECT_THAT(
+      room_->Propose("job", 1, plan),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at_step")));
+}
+
+// A plan that came into force in the running generation, at its step 5.
+class ChangedPlanTest : public PlanRoomTest {
+ protected:
+  void SetUp() override {
+    PlanRoomTest::SetUp();
+    ASSERT_OK(BeginWith(1, 1, 2));
+    Plan plan = MakePlan(4, "nosuchhook", -1);
+    plan.at_step = 5;
+    ASSERT_OK(room_->Propose("job", 1, plan));
+    ASSERT_EQ(Take(1, 5).version, 2);
+  }
+  // After an end by a loss, with steps done before the change.
+  Plan NextGeneration() {
+    room_->OnGenerationEnded("job", Generation(1), absl::AbortedError("lost"));
+    GenerationStart start = StartOf(2, 1, 2, {});
+    start.last = PlanTrial::kProved;
+    return room_->BeginGeneration(start).value_or(Plan());
+  }
+};
+
+TEST_F(ChangedPlanTest, IsDroppedIfTheGenerationEndsBeforeItsFirstStep) {
+  EXPECT_EQ(Take(1, 6).version, 0);  // the decision on step 5 itself
+  const Plan back = NextGeneration();
+  EXPECT_EQ(back.version, 3);
+  EXPECT_EQ(back.hook, "allreduce");
+}
+
+TEST_F(ChangedPlanTest, StaysOnceTheStepAfterItsFirstIsDecided) {
+  Take(1, 6);
+  Take(1, 7);
+  EXPECT_EQ(NextGeneration().version, 2);
+  Reload();
+  EXPECT_EQ(BeginWith(3, 1, 2)->version, 2);
+}
+
+TEST_F(ChangedPlanTest, StaysIfAMemberHasFinishedWithIt) {
+  room_->OnMemberLeft("job", Generation(1), 0);
+  EXPECT_EQ(NextGeneration().version, 2);
+}
+
+TEST_F(ChangedPlanTest, IsOnTrialStillAfterARestart) {
+  Reload();
+  EXPECT_EQ(BeginWith(2, 1, 2)->version, 2);
+  GenerationStart start = StartOf(3, 1, 2, {});
+  start.last = PlanTrial::kFailed;
+  EXPECT_EQ(room_->BeginGeneration(start)->hook, "allreduce");
 }
 
 }  // namespace

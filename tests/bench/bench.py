@@ -111,6 +111,7 @@ def parse_arguments(arguments):
     parser.add_argument("--library", metavar="FILE")
     parser.add_argument("--worker", metavar="FILE")
     parser.add_argument("--comm-worker", metavar="FILE")
+    parser.add_argument("--schedule-worker", metavar="FILE")
     parsed = parser.parse_intermixed_args(arguments)
     if parsed.samples is not None and parsed.samples < 1:
         parser.error("--samples needs a whole number of at least 1")
@@ -154,6 +155,7 @@ def measure_all(options, benchmarks, selected):
         options.samples,
         worker=options.worker,
         comm_worker=options.comm_worker,
+        schedule_worker=options.schedule_worker,
         cores=cores,
     )
     results, failed = run(benchmarks, selected, context, terminal)

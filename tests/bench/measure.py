@@ -87,6 +87,7 @@ class Context:
     clock: seconds, monotonic.
     worker: the program worker/main.cc, for benchmarks of several processes.
     comm_worker: the program worker/comm_main.cc, for communicators alone.
+    schedule_worker: the program schedule/main.cc.
     cores: those that such benchmarks may use; this process has one of them.
     """
 
@@ -96,6 +97,7 @@ class Context:
     clock: Callable[[], float] = time.perf_counter
     worker: str = ""
     comm_worker: str = ""
+    schedule_worker: str = ""
     cores: Sequence[int] = ()
 
     def interleave(

@@ -6,13 +6,16 @@ this machine, joined by a link of 1 Gbit/s (tc tbf, in both directions).
     //examples/fashion_mnist:train
   sudo tests/bench/shaped_link.py [--rate 1gbit] [--trace FILE] [PART]...
 
-The parts are overlap, buckets and hooks; all of them by default. Each prints
-a table in Markdown. Needs root and iproute2, and for `hooks` the Debian
-package dataset-fashion-mnist; changes nothing outside its namespaces.
+The parts are overlap, buckets, hooks and accumulation; all of them by default.
+Each prints a table in Markdown. Needs root and iproute2, and for `hooks` the
+Debian package dataset-fashion-mnist. `accumulation` compares with PyTorch's
+DistributedDataParallel if the interpreter that runs this has torch (see
+requirements.txt). Changes nothing outside its namespaces.
 """
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -58,11 +61,17 @@ def check_tools(binaries):
             raise Unable(path + " is missing; see --help for what to build")
 
 
+def end_of(host):
+    """The link's end in that namespace."""
+    _, process, number = host.split("-")
+    return "cxs%s%s" % (process, "ab"[int(number)])
+
+
 @contextlib.contextmanager
 def link(rate):
     """Two namespaces with a link of that rate; yields their names."""
     hosts = ["coxswain-%d-%d" % (os.getpid(), number) for number in (0, 1)]
-    ends = ["cxs%d%s" % (os.getpid(), side) for side in "ab"]
+    ends = [end_of(host) for host in hosts]
     try:
         for host in hosts:
             command("ip", "netns", "add", host)
@@ -254,7 +263,140 @@ def hooks(hosts, options):
     )
 
 
-PARTS = {"overlap": overlap, "buckets": buckets, "hooks": hooks}
+KINDS = ("baseline", "misplaced", "no_sync", "accumulate")
+
+
+def torch_job(hosts, options, *arguments):
+    return ranks.Ranks(
+        ranks.torch("--view", *arguments),
+        prefix=lambda rank: within(hosts[rank])
+        + ["env", "GLOO_SOCKET_IFNAME=" + end_of(hosts[rank])],
+    )
+
+
+def windows(count, kinds, *more):
+    """Commands by name."""
+    return {
+        kind + "".join(more): " ".join(("window", kind, str(count)) + more)
+        for kind in kinds
+    }
+
+
+def bounds(times, each, count, kind):
+    """What a micro-batch can take at best, without overlap and with it: `c`
+    computing, of which `c_forward` before the first gradient, and `s`
+    exchanging, here in every micro-batch or in the last of `count`."""
+    c, forward, s = times["micro"], times["forward"], times["exchange"]
+    overlapped = max(c, forward + s)
+    if kind == each:
+        return c + s, overlapped
+    return c + s / count, ((count - 1) * c + overlapped) / count
+
+
+def percent(value, bound):
+    return "%.1f (%+.0f%%)" % (value, 100 * (value / bound - 1))
+
+
+def measure_accumulation(jobs, options):
+    """Milliseconds by job and command, all taken in turn."""
+    times = {name: {} for name in jobs}
+    for number in range(1 + options.rounds):
+        for name, (job, commands) in jobs.items():
+            for key, line in commands.items():
+                answers = job.ask(line)
+                if number == 0:
+                    continue
+                for what, kept in ((key, "wall"), ("forward", "forward")):
+                    if what == "forward" and key != "micro":
+                        continue
+                    slowest = max(answer[kept] for answer in answers)
+                    times[name].setdefault(what, []).append(1e3 * slowest)
+    return {
+        name: {key: statistics.median(all_) for key, all_ in taken.items()}
+        for name, taken in times.items()
+    }
+
+
+def accumulation(hosts, options):
+    count = options.micro_batches
+    rows = ("--rows", str(options.micro_rows))
+    alone = {"micro": "micro", "exchange": "exchange"}
+    peer_alone = dict(alone, exchange="allreduce %d" % PARAMETER_BYTES)
+    ours = ("baseline", "no_sync")
+    with contextlib.ExitStack() as stack:
+        plain = stack.enter_context(worker_job(hosts, options, *rows))
+        declared = stack.enter_context(
+            worker_job(hosts, options, "--accumulate", str(count), *rows)
+        )
+        jobs = {
+            "ours": (
+                plain,
+                {**alone, **windows(count, ours)}
+                | windows(count, ours, "in_turn"),
+            ),
+            "declared": (
+                declared,
+                windows(count, ("accumulate",))
+                | windows(count, ("accumulate",), "in_turn"),
+            ),
+        }
+        if importlib.util.find_spec("torch") is not None:
+            jobs["peer"] = (
+                stack.enter_context(torch_job(hosts, options, *rows)),
+                peer_alone | windows(count, KINDS[:3]),
+            )
+        else:
+            print("(no torch in %s: no peer)\n" % sys.executable)
+        times = measure_accumulation(jobs, options)
+        refusal = plain.ask("misplaced")[0]["error"]
+    print_accumulation(times, count, options, refusal)
+
+
+def print_accumulation(times, count, options, refusal):
+    ours = {**times["ours"], **times["declared"]}
+    peer = times.get("peer")
+    print("Perceptron, %.1f MB of gradients," % (PARAMETER_BYTES / 1e6))
+    print(
+        "%d rows of input, %d micro-batches a window,"
+        % (options.micro_rows, count)
+    )
+    for name, one in (("ours", ours), ("torch", peer)):
+        if one:
+            print(
+                "%s: c %.1f, c_forward %.1f, s %.1f;"
+                % (name, one["micro"], one["forward"], one["exchange"])
+            )
+    print("ms a micro-batch (and more than its bound):\n")
+    lines = []
+    for kind in KINDS:
+        each = "misplaced" if kind == "misplaced" else "baseline"
+        line = ["`%s`" % kind]
+        if kind == "misplaced":
+            line += ["an error"] * 2
+        else:
+            turn, overlapped = bounds(ours, each, count, kind)
+            line.append(percent(ours[kind + "in_turn"] / count, turn))
+            line.append(percent(ours[kind] / count, overlapped))
+        if peer and kind in peer:
+            _, overlapped = bounds(peer, each, count, kind)
+            line.append(percent(peer[kind] / count, overlapped))
+        else:
+            line.append("-")
+        lines.append(line)
+    table(
+        ("", "ours, one after the other", "ours, overlapped")
+        + ("torch, overlapped",),
+        lines,
+    )
+    print("The error: %s\n" % refusal)
+
+
+PARTS = {
+    "overlap": overlap,
+    "buckets": buckets,
+    "hooks": hooks,
+    "accumulation": accumulation,
+}
 
 
 def parse_arguments(arguments):
@@ -266,6 +408,8 @@ def parse_arguments(arguments):
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", default="4,16,48", metavar="N,N...")
+    parser.add_argument("--micro-batches", type=int, default=4, metavar="K")
+    parser.add_argument("--micro-rows", type=int, default=12, metavar="N")
     parser.add_argument("--trace", metavar="FILE")
     parser.add_argument("--binaries", metavar="FOLDER", default=BINARIES)
     parsed = parser.parse_args(arguments)

@@ -33,6 +33,34 @@ class SumNetwork(torch.nn.Module):
         return loss
 
 
+class Perceptron(torch.nn.Module):
+    """As MakePerceptron of worker/networks.h; its input is its own."""
+
+    def __init__(self, layers, width, rows):
+        super().__init__()
+        self._input = torch.randn((rows, width))
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Linear(width, width) for _ in range(layers)
+        )
+
+    def forward(self, _):
+        x = self._input
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x.mean()
+
+
+def make_network(options):
+    if not options.shapes:
+        return Perceptron(options.layers, options.width, options.rows)
+    return SumNetwork(
+        [
+            tuple(map(int, shape.split("x")))
+            for shape in options.shapes.split(",")
+        ]
+    )
+
+
 def cpu_time():
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
@@ -47,12 +75,8 @@ class Rank:
         dist.init_process_group(
             "gloo", store=store, rank=options.rank, world_size=options.size
         )
-        shapes = [
-            tuple(map(int, shape.split("x")))
-            for shape in options.shapes.split(",")
-        ]
         self._view = options.view
-        self._network = SumNetwork(shapes)
+        self._network = make_network(options)
         self._ddp = DistributedDataParallel(
             self._network, gradient_as_bucket_view=options.view
         )
@@ -66,8 +90,11 @@ class Rank:
             "cpu": cpu_time() - cpu,
         }
 
-    def _forward(self):
+    def _zero(self):
         self._network.zero_grad(set_to_none=not self._view)
+
+    def _forward(self):
+        self._zero()
         return self._ddp(0.5)
 
     def compute(self):
@@ -77,6 +104,46 @@ class Rank:
 
     def step(self):
         return self._time(self._forward().backward)
+
+    def micro(self):
+        self._zero()
+        forward = 0
+
+        def run():
+            nonlocal forward
+            begun = time.perf_counter()
+            loss = self._ddp(0.5)
+            forward = time.perf_counter() - begun
+            loss.backward()
+
+        with self._ddp.no_sync():
+            return dict(self._time(run), forward=forward)
+
+    def window(self, kind, micro_batches):
+        """As Rank::Window; here "misplaced" is one as well."""
+        count = int(micro_batches)
+        self._zero()
+        total = 0
+        dist.barrier()
+        for micro in range(count):
+            if kind == "baseline" and micro > 0:
+                self._zero()
+            begun = time.perf_counter()
+            self._run_micro(kind, kind == "baseline" or micro == count - 1)
+            total += time.perf_counter() - begun
+        return {"wall": total}
+
+    def _run_micro(self, kind, last):
+        if last:
+            self._ddp(0.5).backward()
+        elif kind == "misplaced":
+            # DistributedDataParallel decides in the forward.
+            loss = self._ddp(0.5)
+            with self._ddp.no_sync():
+                loss.backward()
+        else:
+            with self._ddp.no_sync():
+                self._ddp(0.5).backward()
 
     def allreduce(self, size):
         size = int(size)
@@ -98,7 +165,10 @@ def main():
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--size", type=int, default=2)
     parser.add_argument("--store", required=True)
-    parser.add_argument("--shapes", required=True)
+    parser.add_argument("--shapes")
+    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--view", action="store_true")
     rank = Rank(parser.parse_args())
     for line in sys.stdin:

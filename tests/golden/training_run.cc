@@ -92,6 +92,7 @@ DistributedDataParallelOptions TrainingRun::Options() const {
   SetBucketBytes(settings_, &options);
   options.gradient_as_bucket_view = way_.views;
   options.static_graph = way_.static_graph;
+  options.forward_in_scope = false;
   options.reducer.find_unused_parameters = branches();
   options.reducer.uneven_inputs = uneven();
   if (mean()) {

@@ -50,15 +50,17 @@ absl::StatusOr<std::unique_ptr<Exchange>> WatchedHook::Prepare(
   return inner().Prepare(bucket, communicator);
 }
 
-ReducerTeam::ReducerTeam(const std::string& spec, int size)
+ReducerTeam::ReducerTeam(const std::string& spec, int size,
+                         const Configure& configure)
     : parameters_(OddParameters(DType::kFloat64)) {
   const auto world = InProcessWorld::Create(size, kSoon);
   for (int rank = 0; rank < size; ++rank) {
     communicators_.push_back(world->MakeRank(rank));
     hooks_.push_back(WatchedHook::Make(spec));
-    auto made =
-        Reducer::Create(SmallBuckets(), parameters_, hooks_.back().get(),
-                        communicators_.back().get());
+    ReducerOptions options = SmallBuckets();
+    if (configure) configure(rank, options);
+    auto made = Reducer::Create(options, parameters_, hooks_.back().get(),
+                                communicators_.back().get());
     EXPECT_OK(made);
     reducers_.push_back(*std::move(made));
     hooks_.back()->Watch(reducers_.back().get());

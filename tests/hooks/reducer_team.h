@@ -44,7 +44,11 @@ class WatchedHook : public WrapperHook {
 // fails the test.
 class ReducerTeam {
  public:
-  ReducerTeam(const std::string& spec, int size);
+  // `configure` may change a rank's options.
+  using Configure = std::function<void(int rank, ReducerOptions& options)>;
+
+  ReducerTeam(const std::string& spec, int size,
+              const Configure& configure = nullptr);
   ~ReducerTeam();
 
   int size() const { return static_cast<int>(communicators_.size()); }
@@ -77,12 +81,14 @@ class ReducerTeam {
   // The buckets; checks that they are the same on all ranks.
   Layout BucketsNow() const;
 
- private:
-  static size_t Index(int rank) { return static_cast<size_t>(rank); }
+  // The parts of a step, for tests that do it otherwise.
   // Calls it for each rank, all at the same time, and expects OK.
   void OnRanks(const std::function<absl::Status(int)>& call);
   void Mark(int rank, const Gradients& values);
   Gradients Read(int rank) const;
+
+ private:
+  static size_t Index(int rank) { return static_cast<size_t>(rank); }
   Layout LayoutOf(int rank) const;
 
   std::vector<ParameterSpec> parameters_;

@@ -40,6 +40,8 @@ void TestRank::Wrap(int accumulation_steps) {
   torch::DistributedDataParallelOptions options;
   options.accumulation_steps = accumulation_steps;
   options.gradient_as_bucket_view = setting_.view;
+  // Some programs run several forwards ahead.
+  options.forward_in_scope = false;
   options.reducer.timeout = kDeadline;
   // Several buckets, also for this small network.
   options.reducer.buckets = {256, 1024};

@@ -261,14 +261,13 @@ TEST_P(SynchronisationTest, AccumulationOverDataOfUnknownLength) {
 // of the hook (start_step comes the sooner); what an exchange left out is sent
 // with the window's next one.
 //
-// With local SGD only the window's last exchange is applied: the hook and the
+// With local SGD only the window's last micro-batch exchanges: the hook and the
 // averager would otherwise count apart, which Backward refuses.
 TEST_P(SynchronisationTest, EveryMicroBatchExchangesAndTheOptimizerWaits) {
   const bool local = NeedsAverager(GetParam().hook.spec);
   std::vector<PlannedPass> plan = Windows(kTwoEpochs);
   for (PlannedPass& pass : plan) {
-    pass.exchange = true;
-    pass.commit = !local || pass.step;
+    if (!local) pass.exchange = pass.commit = true;
   }
   Train(1, plan, [local](TestRank& rank) {
     ASSERT_OK_AND_ASSIGN(Accumulator windows, Accumulator::Create(kWindow));
@@ -277,13 +276,11 @@ TEST_P(SynchronisationTest, EveryMicroBatchExchangesAndTheOptimizerWaits) {
       while (const auto batch = rank.sampler().NextBatch()) {
         ASSERT_OK_AND_ASSIGN(const MicroBatch micro, windows.BeginMicroBatch());
         const Tensor loss = rank.Loss(*batch) / micro.window;
-        rank.Record(/*exchanges=*/true, [&] {
-          if (!local) return rank.ddp().Backward(loss);
-          loss.backward();
-          absl::Status status = rank.ddp().Synchronize();
-          status.Update(rank.ddp().FinishStep(/*apply=*/micro.sync));
-          return status;
-        });
+        std::unique_ptr<torch::NoSyncScope> scope;
+        if (local && !micro.sync) {
+          scope.reset(new torch::NoSyncScope(rank.ddp().NoSync()));
+        }
+        rank.Backward(loss, /*exchanges=*/scope == nullptr);
         if (micro.sync) rank.Step();
       }
     }
@@ -335,7 +332,7 @@ void Evaluate(TestRank& rank, int batches) {
     EXPECT_EQ(micro.micro, i % kWindow);
     EXPECT_GT(rank.Loss(*sampler.NextBatch()).item<double>(), 0);
   }
-  EXPECT_EQ(accumulator.EndOfData("eval").micros,
+  EXPECT_EQ(accumulator.EndOfData("eval").micro_batches,
             batches == kEvaluation ? 0 : batches % kWindow);
 }
 
@@ -402,7 +399,7 @@ TEST_P(SynchronisationTest, WhatALoopLeftOverIsDropped) {
   Append(plan, Windows(kTwoEpochs, kBatches));
   Train(kWindow, plan, [](TestRank& rank) {
     TrainAndBreak(rank);
-    EXPECT_EQ(rank.ddp().accumulator().EndOfData().micros, kBreak);
+    EXPECT_EQ(rank.ddp().accumulator().EndOfData().micro_batches, kBreak);
     rank.net().zero_grad();
     TrainTwoEpochs(rank);
   });

@@ -185,5 +185,85 @@ INSTANTIATE_TEST_SUITE_P(
                     "bf16(powersgd(start_step=5,error_feedback=false))",
                     "bf16(allreduce)"));
 
+// ---- an exchange in each micro-batch ----
+
+constexpr int kWindow = 3;
+constexpr int kWindows = 8;
+
+// What one rank's parameters are after each window of micro-batches that are
+// exchanged one by one: by the plan's sync_each_batch, or by hand, as that many
+// steps of the hook whose averages are added up.
+void TrainEachBatch(std::shared_ptr<RendezvousStore> store, int rank,
+                    const std::string& hook_spec, bool by_hand,
+                    History* history) {
+  CommunicatorOptions connect;
+  connect.id = "test";
+  connect.rank = rank;
+  connect.size = 2;
+  connect.store = std::move(store);
+  connect.timeout = absl::Minutes(1);
+  ASSERT_OK_AND_ASSIGN(auto communicator, Connect("gloo", connect));
+  ASSERT_OK_AND_ASSIGN(auto hook, MakeHook(hook_spec));
+  auto net = std::make_shared<Net>();
+  torch::DistributedDataParallelOptions options;
+  options.accumulation_steps = by_hand ? 1 : kWindow;
+  options.terms.sync_each_batch = !by_hand;
+  options.reducer.buckets = {4096, 16384};
+  ASSERT_OK_AND_ASSIGN(const auto ddp,
+                       torch::DistributedDataParallel::Create(
+                           net, communicator.get(), std::move(hook), options));
+  ::torch::optim::SGD optimizer(net->parameters(), kLearningRate);
+  std::vector<Tensor> sum(net->parameters().size());
+  for (int batch = 0; batch < kWindow * kWindows; ++batch) {
+    ddp->Accumulate();
+    const int64_t begin = int64_t{batch} * 2 + rank;
+    ASSERT_OK(ddp->Backward(Loss(*net, begin * kBatch, kBatch) / kWindow));
+    EXPECT_EQ(ddp->hook().step(), batch + 1);
+    const bool ends = (batch + 1) % kWindow == 0;
+    for (size_t i = 0; by_hand && i < sum.size(); ++i) {
+      Tensor gradient = net->parameters()[i].grad();
+      if (batch % kWindow > 0) gradient.add_(sum[i]);
+      sum[i] = gradient.clone();
+      if (!ends) gradient.zero_();
+    }
+    if (!ends) continue;
+    optimizer.step();
+    optimizer.zero_grad();
+    history->push_back(Copy(*net));
+  }
+  EXPECT_EQ(ddp->reducer().totals().steps, kWindow * kWindows);
+  ASSERT_OK(communicator->Barrier()->Wait(absl::Minutes(1)));
+}
+
+class EachBatchTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(EachBatchTest, IsAsManyStepsOfTheHook) {
+  at::set_num_threads(1);
+  std::vector<History> histories(4);  // by way and rank
+  for (const int way : {0, 1}) {
+    auto store = std::make_shared<MemoryStore>();
+    std::vector<std::thread> ranks;
+    for (const int rank : {0, 1}) {
+      ranks.emplace_back(TrainEachBatch, store, rank, GetParam(),
+                         /*by_hand=*/way == 1, &histories[2 * way + rank]);
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
+  for (const History& history : histories) {
+    ASSERT_EQ(history.size(), static_cast<size_t>(kWindows));
+    for (size_t window = 0; window < history.size(); ++window) {
+      for (size_t i = 0; i < history[window].size(); ++i) {
+        ASSERT_TRUE(::torch::equal(history[window][i], histories[0][window][i]))
+            << "window " << window << ", parameter " << i;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Registry, EachBatchTest,
+    testing::Values("allreduce", "fp16", "powersgd(rank=2,start_step=4)",
+                    "fp16(powersgd(rank=2,start_step=4))"));
+
 }  // namespace
 }  // namespace coxswain

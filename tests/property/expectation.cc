@@ -123,11 +123,12 @@ const Gradients& Expectation::averages(size_t rank) const {
 }
 
 std::vector<Gradients> Expectation::Given() const {
-  double live = 0;
-  for (const RankStep* rank : ranks_) live += rank->weight;
-  const double factor = static_cast<double>(ranks_.size()) / live;
+  double total = 0;
+  for (const RankStep* rank : ranks_) total += rank->weight;
   std::vector<Gradients> given;
   for (const RankStep* rank : ranks_) {
+    const double factor =
+        rank->divisor * static_cast<double>(ranks_.size()) / total;
     Gradients& own = given.emplace_back();
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const auto number = static_cast<size_t>(rank->numbers[i]);

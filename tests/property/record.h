@@ -31,7 +31,9 @@ struct SavedState {
 
 struct RankStep {
   std::string hook;  // the spec in use
+  // What the rank's gradients count, and what its sums were divided by.
   double weight = 1;
+  double divisor = 1;
   std::vector<ParameterSpec> parameters;  // as the reducer has them
   std::vector<int> numbers;               // of these in the case
   std::vector<std::vector<int>> buckets;  // of these; numbers in the case

@@ -93,8 +93,9 @@ class Rank {
   absl::Status Change(RankStep& seen);
   absl::Status Window(RankStep& seen);
   absl::Status Declare(bool sync);
-  absl::Status Pass(int micro);
-  absl::Status Exchange(const Tensor& loss);
+  absl::Status Pass(int micro, RankStep& seen);
+  absl::Status Exchange(const Tensor& loss, RankStep& seen);
+  absl::Status CheckCleared() const;
   absl::Status Expect(bool condition, absl::string_view what) const;
   absl::Status CheckViews() const;
   absl::StatusOr<SavedState> Save(const std::string& spec);
@@ -128,6 +129,7 @@ absl::Status Rank::Create() {
   options.accumulation_steps = std::max(1, case_.accumulate);
   options.gradient_as_bucket_view = case_.view;
   options.broadcast_buffers = case_.broadcast_buffers;
+  options.forward_in_scope = false;
   options.static_graph = case_.static_graph;
   if (case_.overlapped) options.overlapped_optimizer = MakeOptimizer;
   hook_ = case_.hook;
@@ -197,6 +199,11 @@ absl::Status Rank::Step(RankStep& seen) {
   seen.before = ElementsOf(*model_, true);
   seen.expected = ElementsOf(twin_, true);
   seen.weight = micros() > 0 ? 1 : 0;
+  if (case_.uneven && case_.accumulate > 0) {
+    // Micro-batches that are declared count one each.
+    seen.weight = micros();
+    seen.divisor = case_.accumulate;
+  }
   for (size_t i = 0; i < case_.parameters.size(); ++i) {
     seen.used.push_back(model_->Reaches(static_cast<int>(i), step_, rank_));
   }
@@ -205,7 +212,9 @@ absl::Status Rank::Step(RankStep& seen) {
   COXSWAIN_RETURN_IF_ERROR(Window(seen));
   COXSWAIN_RETURN_IF_ERROR(CheckViews());
   seen.own = ElementsOf(twin_, true);
-  seen.after = ElementsOf(*model_, true);
+  if (current().ending != Ending::kDropped) {
+    seen.after = ElementsOf(*model_, true);
+  }
   seen.buffer = ElementsOf(model_->buffer());
   seen.report = ddp_->reducer().report();
   DescribeLayout(seen);
@@ -260,7 +269,7 @@ absl::Status Rank::Window(RankStep& seen) {
     }
     doing_ = absl::StrCat("step ", step_, ", micro-batch ", micro);
     COXSWAIN_RETURN_IF_ERROR(CheckViews());
-    if (micro < micros()) COXSWAIN_RETURN_IF_ERROR(Pass(micro));
+    if (micro < micros()) COXSWAIN_RETURN_IF_ERROR(Pass(micro, seen));
   }
   if (micros() == 0) {
     COXSWAIN_ASSIGN_OR_RETURN(const bool more, ddp_->StepWithoutData());
@@ -270,6 +279,7 @@ absl::Status Rank::Window(RankStep& seen) {
   COXSWAIN_ASSIGN_OR_RETURN(const bool flushed, ddp_->Flush());
   ::torch::NoGradGuard no_grad;
   for (Tensor& value : twin_.values()) {
+    if (case_.uneven) break;  // weights say how short the window is
     Tensor gradient = value.grad();
     if (!value.requires_grad() || !gradient.defined()) continue;
     gradient.mul_(static_cast<double>(case_.accumulate) / micros());
@@ -287,24 +297,40 @@ absl::Status Rank::Declare(bool sync) {
   return absl::InternalError("Accumulate declares another pass to exchange");
 }
 
-absl::Status Rank::Pass(int micro) {
+absl::Status Rank::Pass(int micro, RankStep& seen) {
   const bool sync = micro + 1 == micros() && !Flushes(case_, current(), rank_);
   COXSWAIN_RETURN_IF_ERROR(Declare(sync));
   const double divisor = std::max(1, case_.accumulate);
   (twin_.Loss(step_, micro) / divisor).backward();
   const Tensor loss = model_->Loss(step_, micro) / divisor;
-  if (sync) return Exchange(loss);
+  if (sync) return Exchange(loss, seen);
   if (case_.accumulate > 0) return ddp_->Backward(loss);
   const auto scope = ddp_->NoSync();
   return ddp_->Backward(loss);
 }
 
-absl::Status Rank::Exchange(const Tensor& loss) {
+// A dropped step leaves no gradients.
+absl::Status Rank::CheckCleared() const {
+  for (size_t i = 0; i < case_.parameters.size(); ++i) {
+    const Tensor& gradient = model_->values()[i].grad();
+    if (!IsTrainable(case_.parameters[i], step_) || !gradient.defined()) {
+      continue;
+    }
+    COXSWAIN_RETURN_IF_ERROR(
+        Expect(!gradient.any().item<bool>(), "a dropped step left gradients"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Rank::Exchange(const Tensor& loss, RankStep& seen) {
   const Ending ending = current().ending;
   if (ending == Ending::kBackward) return ddp_->Backward(loss);
   loss.backward();
   COXSWAIN_RETURN_IF_ERROR(ddp_->Synchronize());
-  return ddp_->FinishStep(ending == Ending::kByHand);
+  if (ending == Ending::kByHand) return ddp_->FinishStep();
+  seen.after = ElementsOf(*model_, true);
+  COXSWAIN_RETURN_IF_ERROR(ddp_->FinishStep(/*apply=*/false));
+  return CheckCleared();
 }
 
 }  // namespace

@@ -208,18 +208,18 @@ std::string StepOracle::Nearness(size_t slot) const {
   const auto number = static_cast<size_t>(first().numbers[slot]);
   const Elements& after = first().after[number];
   const double unit = expectation_.CoarsestUnit(slot);
-  double live = 0;
-  for (const RankStep* rank : ranks_) live += rank->weight;
+  double total = 0;
+  for (const RankStep* rank : ranks_) total += rank->weight;
   for (size_t i = 0; i < after.values.size(); ++i) {
     double sum = 0;
     double magnitude = 0;
     for (const RankStep* rank : ranks_) {
       const Elements& own = rank->own[number];
       if (!own.defined || rank->weight == 0) continue;
-      sum += own.values[i];
-      magnitude += std::fabs(own.values[i]);
+      sum += rank->divisor * own.values[i];
+      magnitude += std::fabs(rank->divisor * own.values[i]);
     }
-    const double scale = first().report.clip_scale / live;
+    const double scale = first().report.clip_scale / total;
     // One rounding of the weight, the product, the cast, the quotient and the
     // clipped result, and one for each addition; the smallest numbers of 16
     // bits are 2^-24 apart.

@@ -13,10 +13,15 @@ std::string StepOracle::Statistics() const {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const StepReport& report = ranks_[rank]->report;
     double weights = 0;
-    for (const RankStep* one : ranks_) weights += one->weight;
-    if (report.live_ranks != weights || report.total_weight != weights) {
+    int live = 0;
+    for (const RankStep* one : ranks_) {
+      weights += one->weight;
+      live += one->weight > 0 ? 1 : 0;
+    }
+    if (report.live_ranks != live || report.total_weight != weights) {
       return absl::StrCat("rank ", rank, " reports ", report.live_ranks,
-                          " live ranks, there are ", weights);
+                          " live ranks of weight ", report.total_weight,
+                          ", there are ", live, " of ", weights);
     }
     if (!case_.statistics && case_.max_norm == 0) continue;
     const double norm = report.gradient_norm;

@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <cmath>
-#include <fstream>
 #include <map>
 #include <ostream>
 #include <string>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "tests/scenarios/scenario.h"
+#include "tests/scenarios/toy_dump.h"
 
 namespace coxswain {
 namespace {
@@ -20,37 +19,6 @@ using testing::SizeIs;
 constexpr int64_t kSavedAt = 8;
 constexpr int64_t kStepsAfter = 11;
 constexpr char kHook[] = "powersgd(rank=2,start_step=3)";
-
-// By step and parameter: the averaged gradient, as rank 0 has it.
-using Dump = std::map<std::pair<int64_t, std::string>, std::vector<double>>;
-
-Dump ReadDump(const std::string& path) {
-  Dump dump;
-  std::ifstream file(path, std::ios::binary);
-  int64_t step = 0;
-  std::string parameter;
-  size_t count = 0;
-  while (file >> step >> parameter >> count) {
-    file.get();  // the end of the line
-    std::vector<double> values(count);
-    file.read(reinterpret_cast<char*>(values.data()), count * sizeof(double));
-    EXPECT_TRUE(file) << path << " is torn";
-    dump[{step, parameter}] = std::move(values);
-  }
-  return dump;
-}
-
-double RelativeDifference(const std::vector<double>& a,
-                          const std::vector<double>& b) {
-  if (a.size() != b.size()) return INFINITY;
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += a[i] * a[i];
-  }
-  return std::sqrt(difference / norm);
-}
 
 struct Tolerance {
   double first_step;
@@ -72,8 +40,8 @@ std::ostream& operator<<(std::ostream& out, const Case& test) {
 class ReplayTest : public testing::Test {
  protected:
   // Runs a job in processes of its own, to its end.
-  Dump Run(const std::string& hook, const std::string& dtype, int workers,
-           std::vector<std::string> toy_options) {
+  ToyDump Run(const std::string& hook, const std::string& dtype, int workers,
+              std::vector<std::string> toy_options) {
     const std::string path = folder_.path("dump");
     toy_options.insert(toy_options.end(),
                        {"--hook", hook, "--dtype", dtype, "--replay",
@@ -92,7 +60,9 @@ class ReplayTest : public testing::Test {
     for (const auto& [rank, steps] : digests) {
       EXPECT_EQ(steps, digests.begin()->second) << "rank " << rank;
     }
-    return ReadDump(path);
+    auto dump = ReadToyDump(path);
+    EXPECT_OK(dump);
+    return std::move(dump).value_or(ToyDump());
   }
 
   ServedCoordinator coordinator_;
@@ -109,9 +79,10 @@ TEST_P(RestartTest, TheGradientsGoOnAsIfNothingHadHappened) {
   const auto run = [&](int workers, const std::vector<std::string>& options) {
     return Run(kHook, test.dtype, workers, options);
   };
-  const Dump uninterrupted = run(test.workers_before, {"--steps", end});
+  const ToyDump uninterrupted = run(test.workers_before, {"--steps", end});
   run(test.workers_before, {"--steps", half, "--save-at", half});
-  const Dump resumed = run(test.workers_after, {"--steps", end, "--restore"});
+  const ToyDump resumed =
+      run(test.workers_after, {"--steps", end, "--restore"});
 
   ASSERT_THAT(resumed, SizeIs(4 * kStepsAfter));
   double first = 0;
@@ -135,8 +106,8 @@ TEST_P(RestartTest, TheGradientsGoOnAsIfNothingHadHappened) {
 // kept did not matter.
 TEST_F(ReplayTest, WithoutTheStateTheGradientsDiffer) {
   const std::string end = absl::StrCat(kSavedAt + 1);
-  const Dump kept = Run(kHook, "float64", 2, {"--steps", end});
-  const Dump forgotten = Run(
+  const ToyDump kept = Run(kHook, "float64", 2, {"--steps", end});
+  const ToyDump forgotten = Run(
       "powersgd(rank=2,start_step=0,error_feedback=false,warm_start=false)",
       "float64", 2, {"--first-step", absl::StrCat(kSavedAt), "--steps", end});
   for (const char* matrix : {"layer1.weight", "layer2.weight"}) {

@@ -88,6 +88,20 @@ std::vector<std::string> Launcher(const std::vector<std::string>& run_options,
   return command;
 }
 
+Ended EndOf(Process& process) {
+  Ended ended;
+  const auto exit = process.Wait(kPatience);
+  EXPECT_OK(exit);
+  if (exit.ok()) ended.status = exit->Status();
+  ended.out = process.out();
+  ended.err = process.err();
+  return ended;
+}
+
+Ended RunToEnd(const std::vector<std::string>& command) {
+  return EndOf(*Start(command));
+}
+
 TemporaryFolder::TemporaryFolder() {
   path_ = testing::TempDir() + "/scenario-XXXXXX";
   COXSWAIN_CHECK(mkdtemp(path_.data()) != nullptr);
@@ -172,6 +186,16 @@ std::map<int, std::map<int64_t, std::string>> DigestsByRank(
     }
   }
   return digests;
+}
+
+std::vector<std::string> SaidBy(int rank, const std::string& what,
+                                const std::string& out) {
+  const std::string prefix = absl::StrCat("rank ", rank, " ");
+  std::vector<std::string> said;
+  for (const std::string& line : LinesWith(out, prefix + what)) {
+    said.push_back(line.substr(line.find(prefix) + prefix.size()));
+  }
+  return said;
 }
 
 std::vector<std::string> LinesWith(const std::string& text,

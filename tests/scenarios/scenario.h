@@ -36,6 +36,19 @@ std::unique_ptr<Process> Start(std::vector<std::string> command);
 std::vector<std::string> Launcher(const std::vector<std::string>& run_options,
                                   const std::vector<std::string>& toy_options);
 
+// A program that has ended.
+struct Ended {
+  int status = -1;  // as a shell says it; -1: it did not end in time
+  std::string out;
+  std::string err;
+};
+
+// Waits for the end of a program, kPatience at most: longer is a failure of
+// the test.
+Ended EndOf(Process& process);
+// Runs a command to its end.
+Ended RunToEnd(const std::vector<std::string>& command);
+
 // A folder of this test's own, removed with the object.
 class TemporaryFolder {
  public:
@@ -95,6 +108,10 @@ std::map<int, pid_t> PidsByRank(const std::string& out);
 // digests[rank][step], from what the workers have printed.
 std::map<int, std::map<int64_t, std::string>> DigestsByRank(
     const std::string& out);
+
+// What rank R has printed, without "rank R ", where it begins with `what`.
+std::vector<std::string> SaidBy(int rank, const std::string& what,
+                                const std::string& out);
 
 // The lines of a text that contain `part`.
 std::vector<std::string> LinesWith(const std::string& text,

@@ -12,7 +12,6 @@ namespace {
 
 constexpr int kInputs = 64;
 constexpr int kOutputs = 32;
-constexpr int kBatch = 4;
 constexpr double kLearningRate = 0.05;
 
 enum Seed : uint64_t { kInitialSeed = 1, kDataSeed, kReplaySeed };
@@ -77,18 +76,40 @@ void ToyModel::ClearGradients() {
   }
 }
 
-void ToyModel::AddGradients(int64_t step, int micro, int window,
-                            const ToyPlace& place) {
+void ToyModel::AddGradients(const ToyBatch& batch) {
   if (options_.dtype == DType::kFloat64) {
-    AddGradientsOf<double>(step, micro, window, place);
+    AddGradientsOf<double>(batch);
   } else {
-    AddGradientsOf<float>(step, micro, window, place);
+    AddGradientsOf<float>(batch);
   }
 }
 
+void ToyModel::ScaleGradients(double factor) {
+  for (size_t p = 0; p < specs_.size(); ++p) {
+    ForEach(Gradient(p), [&](int64_t, double& value) { value *= factor; });
+  }
+}
+
+void ToyModel::FlipBit() { parameters_[0][1] ^= 64; }
+
+void ToyModel::SpoilGradients() {
+  ForEach(Gradient(0), [](int64_t i, double& value) {
+    if (i == 0) value = std::nan("");
+  });
+}
+
+bool ToyModel::GradientsAreFinite() {
+  bool finite = true;
+  for (size_t p = 0; p < specs_.size(); ++p) {
+    ForEach(Gradient(p), [&](int64_t, double& value) {
+      finite = finite && std::isfinite(value);
+    });
+  }
+  return finite;
+}
+
 template <typename T>
-void ToyModel::AddGradientsOf(int64_t step, int micro, int window,
-                              const ToyPlace& place) {
+void ToyModel::AddGradientsOf(const ToyBatch& batch) {
   const int hidden = options_.hidden;
   const T* w1 = As<T>(Parameter(0));
   const T* b1 = As<T>(Parameter(1));
@@ -99,10 +120,11 @@ void ToyModel::AddGradientsOf(int64_t step, int micro, int window,
   T* dw2 = As<T>(Gradient(2));
   T* db2 = As<T>(Gradient(3));
   const CounterRandom random(
-      kDataSeed, Mix64(step) + Mix64(micro * 4096 + place.rank + 1));
-  const T scale = T{1} / static_cast<T>(kBatch * window);
+      kDataSeed,
+      Mix64(batch.step) + Mix64(batch.micro * 4096 + batch.rank + 1));
+  const T scale = static_cast<T>(batch.sample_scale);
   std::vector<T> x(kInputs), h(hidden), dh(hidden);
-  for (int sample = 0; sample < kBatch; ++sample) {
+  for (int sample = 0; sample < batch.samples; ++sample) {
     for (int i = 0; i < kInputs; ++i) {
       x[i] = static_cast<T>(2 * random.Uniform(sample * kInputs + i) - 1);
     }

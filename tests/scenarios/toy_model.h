@@ -22,10 +22,22 @@ struct ToyPlace {
   int world_size = 1;
 };
 
+// Some samples of the endless data: each (step, micro, rank) has its own. What
+// they mean is the caller's choice; a job with one list of micro-batches for
+// all ranks leaves the rank 0, for example.
+struct ToyBatch {
+  int64_t step = 0;
+  int micro = 0;
+  int rank = 0;
+  int samples = 4;
+  // What each sample's gradient is multiplied by.
+  double sample_scale = 0.25;
+};
+
 // A network of two layers that learns to copy a part of its input: enough of a
 // model for a test of the machinery around it, and without a framework, so
 // that its processes start at once and run under the sanitizers. All numbers
-// are pure functions of the options and of (step, micro-batch, rank).
+// are pure functions of the options and of the batches.
 class ToyModel {
  public:
   explicit ToyModel(const ToyModelOptions& options);
@@ -36,11 +48,18 @@ class ToyModel {
   Span Gradient(int index) { return Whole(index, &gradients_); }
 
   void ClearGradients();
-  // Adds the gradient of one micro-batch, divided by `window`.
-  void AddGradients(int64_t step, int micro, int window, const ToyPlace& place);
+  // Adds the gradients of a batch's samples.
+  void AddGradients(const ToyBatch& batch);
+  void ScaleGradients(double factor);
   // Sets gradients whose mean over the ranks is the same on any world size,
   // and which differ among the ranks of one.
   void ReplayGradients(int64_t step, const ToyPlace& place);
+
+  // Changes one bit of one parameter, which no rounding error explains.
+  void FlipBit();
+  // Makes one element of the gradients not a number.
+  void SpoilGradients();
+  bool GradientsAreFinite();
 
   // A step of SGD with this gradient of parameter `index`.
   void Descend(int index, const Span& gradient);
@@ -56,8 +75,7 @@ class ToyModel {
   void Add(std::string name, std::vector<int64_t> shape);
   Span Whole(int index, Memory* memory);
   template <typename T>
-  void AddGradientsOf(int64_t step, int micro, int window,
-                      const ToyPlace& place);
+  void AddGradientsOf(const ToyBatch& batch);
 
   const ToyModelOptions options_;
   std::vector<ParameterSpec> specs_;

@@ -2,11 +2,15 @@
 // standard input, a line each, until its end:
 //
 //   compute | step | step_in_turn | exchange    see Rank
+//   micro
+//   window KIND MICRO_BATCHES [in_turn]
+//   misplaced
 //   allreduce BYTES
 //   buckets FIRST_BYTES BYTES
 //
-// and answers each with a line of JSON, of times in seconds; or ends with an
-// error on stderr. The same lines are understood by torch_worker.py.
+// and answers each with a line of JSON, of times in seconds ("misplaced" with
+// {"error": TEXT}); or ends with an error on stderr. torch_worker.py
+// understands the same lines, but for those that only we have.
 
 #include <cstdint>
 #include <iostream>
@@ -23,6 +27,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "nlohmann/json.hpp"
 #include "tests/bench/worker/networks.h"
 #include "tests/bench/worker/rank.h"
 
@@ -46,6 +51,8 @@ void AddOptions(CLI::App& app, RankOptions& rank, NetworkOptions& network) {
   app.add_option("--hook", rank.hook)->capture_default_str();
   app.add_flag("--view", rank.view, "gradients are views into the buckets");
   app.add_flag("--statistics", rank.statistics);
+  app.add_option("--accumulate", rank.accumulation_steps,
+                 "micro-batches of a window");
   app.add_option("--trace", rank.trace, "writes a trace of the steps");
   app.add_option("--shapes", network.shapes,
                  "a network of these parameters and hardly any computing, "
@@ -74,6 +81,13 @@ absl::StatusOr<std::shared_ptr<Network>> MakeNetwork(
   return MakeSumNetwork(shapes);
 }
 
+absl::StatusOr<Timing> TakeWindow(Rank& rank, std::istream& words) {
+  std::string kind, in_turn;
+  int micro_batches = 0;
+  words >> kind >> micro_batches >> in_turn;
+  return rank.Window(kind, micro_batches, !in_turn.empty());
+}
+
 absl::StatusOr<Timing> Obey(Rank& rank, const std::string& line) {
   std::istringstream words(line);
   std::string command;
@@ -82,6 +96,8 @@ absl::StatusOr<Timing> Obey(Rank& rank, const std::string& line) {
   if (command == "step") return rank.Step();
   if (command == "step_in_turn") return rank.StepInTurn();
   if (command == "exchange") return rank.Exchange();
+  if (command == "micro") return rank.Micro();
+  if (command == "window") return TakeWindow(rank, words);
   int64_t bytes = 0;
   words >> bytes;
   if (command == "allreduce") return rank.AllReduce(bytes);
@@ -114,6 +130,11 @@ absl::Status Serve(const RankOptions& options, const NetworkOptions& network) {
                             Rank::Create(options, std::move(made)));
   std::string line;
   while (std::getline(std::cin, line)) {
+    if (line == "misplaced") {
+      const std::string error(rank->Misplaced().message());
+      std::cout << nlohmann::json{{"error", error}} << std::endl;
+      continue;
+    }
     COXSWAIN_ASSIGN_OR_RETURN(const Timing timing, Obey(*rank, line));
     std::cout << ToJson(timing) << std::endl;
   }

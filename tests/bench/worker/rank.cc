@@ -53,6 +53,7 @@ absl::Status Rank::Connect(const RankOptions& options) {
   torch::DistributedDataParallelOptions ddp;
   ddp.gradient_as_bucket_view = options.view;
   ddp.reducer.statistics = options.statistics;
+  ddp.accumulation_steps = options.accumulation_steps;
   ddp.trace_file = options.trace;
   COXSWAIN_ASSIGN_OR_RETURN(
       ddp_, torch::DistributedDataParallel::Create(
@@ -64,7 +65,7 @@ absl::Status Rank::Barrier() {
   return communicator_->Barrier()->Wait(kTimeout);
 }
 
-Tensor Rank::Forward(Timing& timing) {
+void Rank::ZeroGradients() {
   for (Tensor& parameter : network_->parameters()) {
     Tensor& gradient = parameter.mutable_grad();
     if (!gradient.defined()) continue;
@@ -74,6 +75,10 @@ Tensor Rank::Forward(Timing& timing) {
       gradient.reset();
     }
   }
+}
+
+Tensor Rank::Forward(Timing& timing) {
+  ZeroGradients();
   const absl::Time begun = Clock::Real()->Now();
   Tensor loss = network_->Loss();
   timing.forward = Clock::Real()->Now() - begun;
@@ -96,11 +101,6 @@ absl::StatusOr<Timing> Rank::Time(Timing timing,
   return timing;
 }
 
-absl::Status Rank::BackwardLocally(const Tensor& loss) {
-  const auto scope = ddp_->NoSync();
-  return ddp_->Backward(loss);
-}
-
 absl::Status Rank::ExchangeNow() {
   COXSWAIN_RETURN_IF_ERROR(ddp_->Synchronize());
   return ddp_->FinishStep();
@@ -108,8 +108,9 @@ absl::Status Rank::ExchangeNow() {
 
 absl::StatusOr<Timing> Rank::Compute() {
   Timing timing;
+  const auto scope = ddp_->NoSync();
   const Tensor loss = Forward(timing);
-  return Time(timing, [&] { return BackwardLocally(loss); });
+  return Time(timing, [&] { return ddp_->Backward(loss); });
 }
 
 absl::StatusOr<Timing> Rank::Step() {
@@ -120,17 +121,78 @@ absl::StatusOr<Timing> Rank::Step() {
 
 absl::StatusOr<Timing> Rank::StepInTurn() {
   Timing timing;
+  std::unique_ptr<torch::NoSyncScope> scope(
+      new torch::NoSyncScope(ddp_->NoSync()));
   const Tensor loss = Forward(timing);
   return Time(timing, [&] {
-    COXSWAIN_RETURN_IF_ERROR(BackwardLocally(loss));
+    COXSWAIN_RETURN_IF_ERROR(ddp_->Backward(loss));
+    scope.reset();
     return ExchangeNow();
   });
 }
 
 absl::StatusOr<Timing> Rank::Exchange() {
   Timing timing;
-  COXSWAIN_RETURN_IF_ERROR(BackwardLocally(Forward(timing)));
+  {
+    const auto scope = ddp_->NoSync();
+    COXSWAIN_RETURN_IF_ERROR(ddp_->Backward(Forward(timing)));
+  }
   return Time(timing, [&] { return ExchangeNow(); });
+}
+
+absl::StatusOr<Timing> Rank::Micro() {
+  ZeroGradients();
+  absl::Duration forward;
+  COXSWAIN_ASSIGN_OR_RETURN(Timing timing, Time({}, [&] {
+                              const auto scope = ddp_->NoSync();
+                              const absl::Time begun = Clock::Real()->Now();
+                              const Tensor loss = network_->Loss();
+                              forward = Clock::Real()->Now() - begun;
+                              return ddp_->Backward(loss);
+                            }));
+  timing.forward = forward;
+  return timing;
+}
+
+absl::Status Rank::RunLocally() {
+  const auto scope = ddp_->NoSync();
+  return ddp_->Backward(network_->Loss());
+}
+
+absl::Status Rank::RunInTurn() {
+  COXSWAIN_RETURN_IF_ERROR(RunLocally());
+  return ExchangeNow();
+}
+
+absl::Status Rank::RunMicro(const std::string& kind, bool last, bool in_turn) {
+  double scale = 1;
+  if (kind == "accumulate") scale = ddp_->Accumulate().loss_scale;
+  if (in_turn && last) return RunInTurn();
+  if (kind == "no_sync" && !last) return RunLocally();
+  return ddp_->Backward(network_->Loss() * scale);
+}
+
+absl::StatusOr<Timing> Rank::Window(const std::string& kind, int micro_batches,
+                                    bool in_turn) {
+  const bool each = kind == "baseline";
+  ZeroGradients();
+  Timing total;
+  // Ranks run on without waiting for each other, as in training.
+  COXSWAIN_RETURN_IF_ERROR(Barrier());
+  for (int micro = 0; micro < micro_batches; ++micro) {
+    if (each && micro > 0) ZeroGradients();
+    const bool last = each || micro == micro_batches - 1;
+    const absl::Time begun = Clock::Real()->Now();
+    COXSWAIN_RETURN_IF_ERROR(RunMicro(kind, last, in_turn));
+    total.wall += Clock::Real()->Now() - begun;
+  }
+  return total;
+}
+
+absl::Status Rank::Misplaced() {
+  const Tensor loss = network_->Loss();
+  const auto scope = ddp_->NoSync();
+  return ddp_->Backward(loss);
 }
 
 absl::StatusOr<Timing> Rank::AllReduce(int64_t bytes) {

@@ -25,12 +25,14 @@ struct RankOptions {
   // they are tensors of their own, and dropped.
   bool view = false;
   bool statistics = false;
+  // Micro-batches of a window, for Window("accumulate").
+  int accumulation_steps = 1;
   std::string trace;  // where to write one, if not empty
 };
 
 // How long something took on this rank.
 struct Timing {
-  absl::Duration forward;  // before it, on its own
+  absl::Duration forward;  // before it, on its own; of Micro, within it
   absl::Duration wall;
   absl::Duration cpu;  // of all threads of the process
   // Of ReducerTotals, in between.
@@ -54,6 +56,18 @@ class Rank {
   absl::StatusOr<Timing> StepInTurn();
   // The exchange of gradients that are there.
   absl::StatusOr<Timing> Exchange();
+  // The forward and the backward pass of a micro-batch that exchanges nothing.
+  absl::StatusOr<Timing> Micro();
+  // That many micro-batches, each with its forward; setting gradients to zero
+  // is not timed. `kind` says which of them exchange: "baseline" (each),
+  // "no_sync" (the last, the others run in a NoSync scope), "accumulate" (the
+  // last, by the accumulator). With `in_turn` exchanges follow the backward
+  // pass instead of running during it.
+  absl::StatusOr<Timing> Window(const std::string& kind, int micro_batches,
+                                bool in_turn);
+  // What is answered to a backward pass in a NoSync scope whose forward ran
+  // before it.
+  absl::Status Misplaced();
   // Sums up that many bytes, in pieces of 25 MiB, without a reducer.
   absl::StatusOr<Timing> AllReduce(int64_t bytes);
 
@@ -64,8 +78,13 @@ class Rank {
   Rank() = default;
   absl::Status Connect(const RankOptions& options);
   absl::Status Barrier();
+  void ZeroGradients();
   ::torch::Tensor Forward(Timing& timing);
-  absl::Status BackwardLocally(const ::torch::Tensor& loss);
+  // Sums up the gradients of a forward pass of its own.
+  absl::Status RunLocally();
+  absl::Status RunInTurn();
+  // One micro-batch of Window.
+  absl::Status RunMicro(const std::string& kind, bool last, bool in_turn);
   absl::Status ExchangeNow();
   absl::StatusOr<Timing> Time(Timing timing,
                               const std::function<absl::Status()>& action);

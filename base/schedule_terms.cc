@@ -1,0 +1,208 @@
+#include "base/schedule_terms.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+
+namespace coxswain {
+namespace {
+
+constexpr absl::Duration kMinTimeout = absl::Milliseconds(100);
+constexpr absl::Duration kMaxTimeout = absl::Hours(24 * 7);
+
+// How one term is read and written.
+struct Term {
+  std::string name;
+  std::string values;
+  std::string meaning;
+  std::function<bool(ScheduleTerms&, absl::string_view)> parse;
+  std::function<std::string(const ScheduleTerms&)> format;
+};
+
+using Names = std::vector<absl::string_view>;
+
+template <typename E>
+Term Choice(std::string name, const Names& names, std::string meaning,
+            E ScheduleTerms::*field) {
+  return Term{std::move(name), absl::StrJoin(names, "|"), std::move(meaning),
+              [names, field](ScheduleTerms& terms, absl::string_view value) {
+                const auto found = std::find(names.begin(), names.end(), value);
+                if (found == names.end()) return false;
+                terms.*field = static_cast<E>(found - names.begin());
+                return true;
+              },
+              [names, field](const ScheduleTerms& terms) {
+                return std::string(names[static_cast<size_t>(terms.*field)]);
+              }};
+}
+
+Term Flag(std::string name, std::string meaning, bool ScheduleTerms::*field) {
+  return Choice(std::move(name), {"false", "true"}, std::move(meaning), field);
+}
+
+Term Count(std::string name, std::string meaning,
+           int64_t ScheduleTerms::*field) {
+  return Term{std::move(name), "a number, from 0", std::move(meaning),
+              [field](ScheduleTerms& terms, absl::string_view value) {
+                int64_t count = 0;
+                if (!absl::SimpleAtoi(value, &count) || count < 0) return false;
+                terms.*field = count;
+                return true;
+              },
+              [field](const ScheduleTerms& terms) {
+                return absl::StrCat(terms.*field);
+              }};
+}
+
+Term Timeout(std::string name, std::string meaning,
+             absl::Duration ScheduleTerms::*field) {
+  return Term{std::move(name),
+              absl::StrCat("a duration such as 90s or 5m, from ",
+                           absl::FormatDuration(kMinTimeout)),
+              std::move(meaning),
+              [field](ScheduleTerms& terms, absl::string_view value) {
+                absl::Duration duration;
+                if (!absl::ParseDuration(value, &duration) ||
+                    duration < kMinTimeout || duration > kMaxTimeout) {
+                  return false;
+                }
+                terms.*field = duration;
+                return true;
+              },
+              [field](const ScheduleTerms& terms) {
+                return absl::FormatDuration(terms.*field);
+              }};
+}
+
+const std::vector<Term>& Terms() {
+  using T = ScheduleTerms;
+  static const auto* const terms = new std::vector<Term>{
+      Choice("adjust_scheduler", {"step", "batch", "global_batch"},
+             "what one step of a learning-rate scheduler stands for",
+             &T::adjust_scheduler),
+      Count("checksum_every",
+            "parameters are compared before every so many-th step; 0: never",
+            &T::checksum_every),
+      Flag("commit_vote", "each step is voted on after its exchange",
+           &T::commit_vote),
+      Choice("enforcement", {"off", "audit", "strict"},
+             "how the coordinator watches the exchanges", &T::enforcement),
+      Choice("hook_state", {"carry", "reset"},
+             "what a change of hooks does with the old one's state",
+             &T::hook_state),
+      Count("max_steps", "optimizer steps after which training ends; 0: none",
+            &T::max_steps),
+      Choice("on_resize", {"keep_local_batch", "keep_global_batch"},
+             "what stays when the number of ranks changes", &T::on_resize),
+      Choice("on_stall", {"abort", "warn"},
+             "what happens to a job that makes no progress", &T::on_stall),
+      Timeout("progress_timeout", "how long a rank may make no progress",
+              &T::progress_timeout),
+      Flag("sync_each_batch", "gradients are exchanged in every micro-batch",
+           &T::sync_each_batch),
+      Choice("tail", {"flush", "carry", "drop"},
+             "what the short window at the end of the data becomes", &T::tail),
+      Choice("uneven_data", {"refuse", "wait_for_all", "end_at_first"},
+             "what happens where ranks have different amounts of data",
+             &T::uneven_data),
+      Choice("weighting", {"mean", "samples", "tokens"},
+             "what a micro-batch counts for in the average", &T::weighting),
+  };
+  return *terms;
+}
+
+absl::Status NotTogether(absl::string_view one, absl::string_view other,
+                         absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(one, " and ", other, " do not go together: ", why));
+}
+
+}  // namespace
+
+absl::Status ScheduleTerms::Set(absl::string_view name,
+                                absl::string_view value) {
+  Names names;
+  for (const Term& term : Terms()) {
+    names.push_back(term.name);
+    if (term.name != name) continue;
+    if (term.parse(*this, value)) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, "=", value, " is not valid: it is ", term.values));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no term of the schedule called \"", name,
+                   "\"; there are ", absl::StrJoin(names, ", ")));
+}
+
+absl::StatusOr<ScheduleTerms> ScheduleTerms::FromMap(
+    const std::map<std::string, std::string>& values) {
+  ScheduleTerms terms;
+  for (const auto& [name, value] : values) {
+    COXSWAIN_RETURN_IF_ERROR(terms.Set(name, value));
+  }
+  return terms;
+}
+
+std::map<std::string, std::string> ScheduleTerms::ToMap() const {
+  std::map<std::string, std::string> values;
+  for (const Term& term : Terms()) values[term.name] = term.format(*this);
+  return values;
+}
+
+std::vector<std::string> ScheduleTerms::Changed() const {
+  const ScheduleTerms defaults;
+  std::vector<std::string> changed;
+  for (const Term& term : Terms()) {
+    const std::string value = term.format(*this);
+    if (value == term.format(defaults)) continue;
+    changed.push_back(absl::StrCat(term.name, "=", value));
+  }
+  return changed;
+}
+
+absl::Status ScheduleTerms::Validate() const {
+  if (sync_each_batch && weighting != Weighting::kMean) {
+    return NotTogether("sync_each_batch", "weighting=samples|tokens",
+                       "a window's weight is known at its end only");
+  }
+  if (sync_each_batch && uneven_data != UnevenData::kRefuse) {
+    return NotTogether("sync_each_batch", "uneven_data",
+                       "ranks without data do not know where the others' "
+                       "windows end");
+  }
+  if (sync_each_batch && on_resize == OnResize::kKeepGlobalBatch) {
+    return NotTogether("sync_each_batch", "on_resize=keep_global_batch",
+                       "ranks may get windows of different lengths");
+  }
+  if (tail == TailPolicy::kCarry && uneven_data != UnevenData::kRefuse) {
+    return NotTogether("tail=carry", "uneven_data",
+                       "ranks would carry windows of different lengths");
+  }
+  if (enforcement == Enforcement::kOff && (commit_vote || checksum_every > 0)) {
+    return NotTogether("enforcement=off", "commit_vote and checksum_every",
+                       "it is the coordinator that compares");
+  }
+  return absl::OkStatus();
+}
+
+std::vector<ScheduleTermInfo> ScheduleTermList() {
+  std::vector<ScheduleTermInfo> list;
+  for (const Term& term : Terms()) {
+    list.push_back({term.name, term.values, term.meaning});
+  }
+  return list;
+}
+
+int MicroBatchShare(int64_t total, int world_size, int rank) {
+  const int64_t share =
+      total / world_size + (rank < total % world_size ? 1 : 0);
+  return static_cast<int>(std::max<int64_t>(share, 1));
+}
+
+}  // namespace coxswain

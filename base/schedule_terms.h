@@ -1,0 +1,123 @@
+#ifndef COXSWAIN_BASE_SCHEDULE_TERMS_H_
+#define COXSWAIN_BASE_SCHEDULE_TERMS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace coxswain {
+
+// What the short window at the end of the data becomes.
+enum class TailPolicy {
+  kFlush,  // a step, with the divisor of what it has
+  kCarry,  // the beginning of the next epoch's first window
+  kDrop,   // nothing: its gradients are forgotten
+};
+
+// What one micro-batch counts for in the average.
+enum class Weighting {
+  kMean,     // 1: every micro-batch the same
+  kSamples,  // its number of samples
+  kTokens,   // its number of tokens
+};
+
+// What happens where ranks have different amounts of data.
+enum class UnevenData {
+  kRefuse,      // it is an error
+  kWaitForAll,  // a rank without data contributes zeros until all are done
+  kEndAtFirst,  // the epoch ends for all when the first rank is done
+};
+
+// What stays as it was when the number of ranks changes.
+enum class OnResize { kKeepLocalBatch, kKeepGlobalBatch };
+
+// What one step of a learning-rate scheduler stands for.
+enum class SchedulerUnit {
+  kStep,         // an optimizer step
+  kBatch,        // a micro-batch of this rank
+  kGlobalBatch,  // a micro-batch of any rank
+};
+
+// What a change of hooks does with the old one's state.
+enum class HookStatePolicy { kCarry, kReset };
+
+// How the coordinator watches the exchanges.
+enum class Enforcement {
+  kOff,
+  kAudit,   // the verdict is due before the optimizer step
+  kStrict,  // the grant is due before the exchange
+};
+
+enum class OnStall { kAbort, kWarn };
+
+// The terms of a plan that are the same on the command line, in a manifest, on
+// the wire and in the coordinator's state: names and values as text, listed by
+// `coxswain plan set --help` and explained in docs/schedule.md. Used by the
+// server, the client and the command line.
+struct ScheduleTerms {
+  // Exchanges gradients in every micro-batch; optimizer steps stay where they
+  // are. For those who want no local sums, at k times the traffic.
+  bool sync_each_batch = false;
+  TailPolicy tail = TailPolicy::kFlush;
+  // Optimizer steps after which training ends; 0: no bound.
+  int64_t max_steps = 0;
+  Weighting weighting = Weighting::kMean;
+  UnevenData uneven_data = UnevenData::kRefuse;
+  OnResize on_resize = OnResize::kKeepLocalBatch;
+  SchedulerUnit adjust_scheduler = SchedulerUnit::kStep;
+  HookStatePolicy hook_state = HookStatePolicy::kCarry;
+  Enforcement enforcement = Enforcement::kAudit;
+  // Whether each step is voted on after its exchange (should_commit), so that
+  // any rank can have it skipped by all.
+  bool commit_vote = false;
+  // The parameters' checksum is compared before every so many-th step; 0:
+  // never.
+  int64_t checksum_every = 0;
+  // How long nothing may be heard of a rank's progress.
+  absl::Duration progress_timeout = absl::Minutes(5);
+  OnStall on_stall = OnStall::kAbort;
+
+  // INVALID_ARGUMENT names the term, its value and the valid ones.
+  absl::Status Set(absl::string_view name, absl::string_view value);
+  // Terms that are not among `values` keep their defaults.
+  static absl::StatusOr<ScheduleTerms> FromMap(
+      const std::map<std::string, std::string>& values);
+
+  // All terms, by name. FromMap makes the same again.
+  std::map<std::string, std::string> ToMap() const;
+  // Those that differ from the defaults, as "name=value", sorted by name.
+  std::vector<std::string> Changed() const;
+
+  // INVALID_ARGUMENT says which terms do not go together.
+  absl::Status Validate() const;
+
+  bool operator==(const ScheduleTerms& other) const {
+    return ToMap() == other.ToMap();
+  }
+  bool operator!=(const ScheduleTerms& other) const {
+    return !(*this == other);
+  }
+};
+
+// One term for help texts and documents.
+struct ScheduleTermInfo {
+  std::string name;
+  std::string values;  // such as "flush|carry|drop" or "a number, from 0"
+  std::string meaning;
+};
+std::vector<ScheduleTermInfo> ScheduleTermList();
+
+// How many of a step's `total` micro-batches this rank runs: the remainder goes
+// to the first ranks. At least 1, also where there are more ranks than
+// micro-batches: the global batch is larger then than it was asked for.
+int MicroBatchShare(int64_t total, int world_size, int rank);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_BASE_SCHEDULE_TERMS_H_

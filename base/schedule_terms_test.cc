@@ -1,0 +1,105 @@
+#include "base/schedule_terms.h"
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace coxswain {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(ScheduleTermsTest, EveryTermIsReadAsItIsWritten) {
+  const std::map<std::string, std::string> other = {
+      {"adjust_scheduler", "global_batch"},
+      {"checksum_every", "7"},
+      {"commit_vote", "true"},
+      {"enforcement", "strict"},
+      {"hook_state", "reset"},
+      {"max_steps", "1000"},
+      {"on_resize", "keep_global_batch"},
+      {"on_stall", "warn"},
+      {"progress_timeout", "1m30s"},
+      {"sync_each_batch", "true"},
+      {"tail", "drop"},
+      {"uneven_data", "end_at_first"},
+      {"weighting", "tokens"}};
+  ASSERT_OK_AND_ASSIGN(const ScheduleTerms terms,
+                       ScheduleTerms::FromMap(other));
+  EXPECT_EQ(terms.ToMap(), other);
+  EXPECT_EQ(terms.Changed().size(), other.size());
+  EXPECT_EQ(ScheduleTermList().size(), other.size());
+  EXPECT_NE(terms, ScheduleTerms());
+}
+
+TEST(ScheduleTermsTest, ValuesLandInTheirFields) {
+  ScheduleTerms terms;
+  ASSERT_OK(terms.Set("weighting", "samples"));
+  ASSERT_OK(terms.Set("tail", "carry"));
+  ASSERT_OK(terms.Set("enforcement", "off"));
+  EXPECT_EQ(terms.weighting, Weighting::kSamples);
+  EXPECT_EQ(terms.tail, TailPolicy::kCarry);
+  EXPECT_EQ(terms.enforcement, Enforcement::kOff);
+  EXPECT_THAT(terms.Changed(), ElementsAre("enforcement=off", "tail=carry",
+                                           "weighting=samples"));
+}
+
+TEST(ScheduleTermsTest, DefaultsAreValidAndChangeNothing) {
+  EXPECT_OK(ScheduleTerms().Validate());
+  EXPECT_THAT(ScheduleTerms().Changed(), IsEmpty());
+  ASSERT_OK_AND_ASSIGN(const ScheduleTerms terms, ScheduleTerms::FromMap({}));
+  EXPECT_EQ(terms, ScheduleTerms());
+}
+
+TEST(ScheduleTermsTest, UnknownTermsAndValuesAreNamedWithTheValidOnes) {
+  ScheduleTerms terms;
+  EXPECT_THAT(terms.Set("tails", "flush"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("\"tails\""), HasSubstr("weighting"))));
+  EXPECT_THAT(terms.Set("tail", "keep"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("flush|carry|drop")));
+  for (const char* value : {"-1", "x", "", "1.5"}) {
+    EXPECT_FALSE(terms.Set("max_steps", value).ok()) << value;
+  }
+  for (const char* value : {"5", "0s", "-1s", "99ms", "169h", "inf"}) {
+    EXPECT_FALSE(terms.Set("progress_timeout", value).ok()) << value;
+  }
+  EXPECT_EQ(terms, ScheduleTerms());
+}
+
+TEST(ScheduleTermsTest, TermsThatContradictEachOtherAreRefused) {
+  using Map = std::map<std::string, std::string>;
+  for (const Map& values :
+       {Map{{"sync_each_batch", "true"}, {"weighting", "tokens"}},
+        Map{{"sync_each_batch", "true"}, {"uneven_data", "wait_for_all"}},
+        Map{{"sync_each_batch", "true"}, {"on_resize", "keep_global_batch"}},
+        Map{{"tail", "carry"}, {"uneven_data", "end_at_first"}},
+        Map{{"enforcement", "off"}, {"commit_vote", "true"}},
+        Map{{"enforcement", "off"}, {"checksum_every", "1"}}}) {
+    ASSERT_OK_AND_ASSIGN(const ScheduleTerms terms,
+                         ScheduleTerms::FromMap(values));
+    EXPECT_THAT(terms.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("do not go together")));
+  }
+}
+
+TEST(MicroBatchShareTest, RemaindersGoToTheFirstRanks) {
+  EXPECT_EQ(MicroBatchShare(8, 3, 0), 3);
+  EXPECT_EQ(MicroBatchShare(8, 3, 1), 3);
+  EXPECT_EQ(MicroBatchShare(8, 3, 2), 2);
+  for (int world = 1; world <= 9; ++world) {
+    int64_t sum = 0;
+    for (int rank = 0; rank < world; ++rank) {
+      sum += MicroBatchShare(9, world, rank);
+    }
+    EXPECT_EQ(sum, 9) << world;
+  }
+  EXPECT_EQ(MicroBatchShare(2, 3, 2), 1);
+}
+
+}  // namespace
+}  // namespace coxswain

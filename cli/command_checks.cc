@@ -1,0 +1,87 @@
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cli/command_line.h"
+#include "cli/plan_change.h"
+
+namespace coxswain {
+namespace {
+
+constexpr char kNoCoordinator[] =
+    "no coordinator: give --coordinator HOST:PORT, or set COXSWAIN_COORDINATOR";
+
+std::string Check(const HooksOptions& hooks) {
+  const int asked = (hooks.json ? 1 : 0) + (hooks.markdown ? 1 : 0) +
+                    (hooks.check.empty() ? 0 : 1);
+  if (asked > 1) return "give one of --json, --markdown and --check";
+  if (hooks.check.empty() || hooks.name.empty()) return "";
+  return absl::StrCat("--check takes the whole spec, quoted; what is '",
+                      hooks.name, "'?");
+}
+
+std::string Check(RunOptions& run) {
+  if (run.program.empty()) {
+    return "no program: write it after --, as in: coxswain run --nproc 2 -- "
+           "./train --epochs 3";
+  }
+  if (run.coordinator.empty() && run.nnodes > 1) {
+    return absl::StrCat(
+        "no coordinator for ", run.nnodes,
+        " nodes: start one with `coxswain serve` and give --coordinator "
+        "HOST:PORT, or set COXSWAIN_COORDINATOR");
+  }
+  if (!run.coordinator.empty() && run.job.empty()) {
+    return "no job: give --job NAME, or set COXSWAIN_JOB; all launchers of a "
+           "job give the same";
+  }
+  const auto plan = ReadPlanOverrides(run.plan);
+  if (!plan.ok()) return absl::StrCat("--plan: ", plan.status().message());
+  run.plan = {*plan};
+  return "";
+}
+
+std::string CheckAsked(const std::string& coordinator, const std::string& job) {
+  if (coordinator.empty()) return kNoCoordinator;
+  return job.empty() ? "" : CheckJob(job);
+}
+
+std::string Check(PlanSetOptions& set) {
+  // The job's name may stand in front of the changes.
+  if (!set.changes.empty() && !absl::StrContains(set.changes.front(), '=')) {
+    set.job = set.changes.front();
+    set.changes.erase(set.changes.begin());
+  }
+  std::string wrong = CheckAsked(set.coordinator, set.job);
+  if (!wrong.empty()) return wrong;
+  const auto change = PlanChange::Parse(set.changes);
+  if (!change.ok()) return std::string(change.status().message());
+  if (set.changes.empty() || (set.changes.size() == 1 && change->at_step)) {
+    return "nothing to change: write NAME=VALUE, as in accumulation=8";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string CheckCombination(CommandLine& line) {
+  using Command = CommandLine::Command;
+  switch (line.command) {
+    case Command::kRun:
+      return Check(line.run);
+    case Command::kStatus:
+      return CheckAsked(line.status.coordinator, line.status.job);
+    case Command::kPlanShow:
+      return CheckAsked(line.plan_show.coordinator, line.plan_show.job);
+    case Command::kPlanSet:
+      return Check(line.plan_set);
+    case Command::kWhy:
+      return CheckAsked(line.why.coordinator, line.why.job);
+    case Command::kHooks:
+      return Check(line.hooks);
+    default:
+      return "";
+  }
+}
+
+}  // namespace coxswain

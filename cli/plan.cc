@@ -1,0 +1,222 @@
+#include "cli/plan.h"
+
+#include <map>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/schedule_terms.h"
+#include "base/status_macros.h"
+#include "cli/job_query.h"
+#include "cli/plan_change.h"
+#include "cli/table.h"
+#include "nlohmann/json.hpp"
+
+namespace coxswain {
+namespace {
+
+constexpr char kRunning[] = "running";
+
+// A plan as named texts, and which of them are not the defaults.
+struct Line {
+  std::string name;
+  std::string value;
+  bool marked = false;
+};
+
+std::vector<Line> LinesOf(const v1::Plan& plan) {
+  std::vector<Line> lines = {
+      {"accumulation", absl::StrCat(plan.accumulation_steps()), false},
+      {"hook", plan.hook(), false},
+      {"compression_start", CompressionStartText(plan), false}};
+  if (plan.global_micro_batches() > 0) {
+    lines.push_back({"micro-batches of all ranks",
+                     absl::StrCat(plan.global_micro_batches()), false});
+  }
+  const std::map<std::string, std::string> defaults = ScheduleTerms().ToMap();
+  std::vector<Line> unmarked;
+  for (const auto& [name, value] : AllTerms(plan)) {
+    const auto found = defaults.find(name);
+    const bool marked = found == defaults.end() || found->second != value;
+    (marked ? lines : unmarked).push_back({name, value, marked});
+  }
+  lines.insert(lines.end(), unmarked.begin(), unmarked.end());
+  return lines;
+}
+
+std::string ValueOf(const std::vector<Line>& lines, const std::string& name) {
+  for (const Line& line : lines) {
+    if (line.name == name) return line.value;
+  }
+  return "-";
+}
+
+nlohmann::json PlanJson(const v1::Plan& plan) {
+  nlohmann::json changed = nlohmann::json::array();
+  for (const std::string& term : ChangedTerms(plan)) {
+    changed.push_back(term.substr(0, term.find('=')));
+  }
+  return {{"version", plan.version()},
+          {"accumulation_steps", plan.accumulation_steps()},
+          {"hook", plan.hook()},
+          {"compression_start_step", plan.compression_start_step()},
+          {"terms", AllTerms(plan)},
+          {"changed", std::move(changed)},
+          {"global_micro_batches", plan.global_micro_batches()},
+          {"at_step", plan.at_step()}};
+}
+
+absl::StatusOr<v1::GetPlanResponse> AskForPlans(CoordinatorStub& stub,
+                                                const std::string& job,
+                                                const CallOptions& call) {
+  v1::GetPlanRequest request;
+  request.set_job(job);
+  auto plans = stub.GetPlan(request, call);
+  if (plans.ok()) return plans;
+  return ExplainCall(stub, "did not tell the plan", plans.status());
+}
+
+// Whether the generation that runs can change its plan.
+bool CanChangeNow(const FoundJob& found, const v1::Plan& current) {
+  return found.job.state() == kRunning &&
+         AllTerms(current)["enforcement"] != "off";
+}
+
+// Where the change begins: as asked, or where it can.
+absl::StatusOr<int64_t> Beginning(const PlanChange& change,
+                                  const FoundJob& found,
+                                  const v1::Plan& current,
+                                  const v1::Plan& wanted) {
+  const absl::Status within = CheckChangeWithinGeneration(current, wanted);
+  if (!change.at_step.has_value()) {
+    if (!CanChangeNow(found, current) || ChangesAverager(current, wanted)) {
+      return kWithNextGeneration;
+    }
+    COXSWAIN_RETURN_IF_ERROR(within);
+    return kAtNextStep;
+  }
+  if (*change.at_step == kWithNextGeneration) return kWithNextGeneration;
+  if (found.job.state() != kRunning) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", found.job.job(), " is ", found.job.state(),
+                     ", so there is no step to begin at; say at=generation"));
+  }
+  if (!CanChangeNow(found, current)) {
+    return absl::FailedPreconditionError(
+        "the plan in force has enforcement=off, so its ranks cannot be told of "
+        "another one while they run; say at=generation");
+  }
+  COXSWAIN_RETURN_IF_ERROR(within);
+  return *change.at_step;
+}
+
+v1::Fence OperatorFence(const FoundJob& found, RandomSource* random) {
+  v1::Fence fence;
+  fence.set_cluster_id(found.cluster_id);
+  fence.set_term(found.term);
+  fence.set_job(found.job.job());
+  fence.set_request_id(random->NextId());
+  return fence;
+}
+
+std::string AcceptedText(const std::string& job, const v1::Plan& current,
+                         const v1::Plan& newest, const v1::Plan& accepted) {
+  const std::vector<std::string> differences = Differences(current, accepted);
+  std::string text = absl::StrCat(
+      "version ", accepted.version(), " of the plan of job ", job, ": ",
+      differences.empty() ? "as the one in force"
+                          : absl::StrJoin(differences, ", "),
+      ", from ", BeginningText(accepted.at_step()));
+  if (newest.version() != current.version() &&
+      newest.version() != accepted.version()) {
+    absl::StrAppend(&text, "; it takes the place of version ", newest.version(),
+                    ", which had not begun");
+  }
+  return absl::StrCat(text, "\n");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ShowPlan(const JobOptions& options,
+                                     CoordinatorStub& stub) {
+  COXSWAIN_ASSIGN_OR_RETURN(const FoundJob found,
+                            FindJob(stub, options.job, options.timeout));
+  CallOptions call;
+  call.timeout = options.timeout;
+  const std::string& job = found.job.job();
+  COXSWAIN_ASSIGN_OR_RETURN(const v1::GetPlanResponse plans,
+                            AskForPlans(stub, job, call));
+  return options.json ? FormatPlansJson(job, plans) : FormatPlans(job, plans);
+}
+
+absl::StatusOr<std::string> SetPlan(const PlanSetOptions& options,
+                                    CoordinatorStub& stub,
+                                    RandomSource* random) {
+  COXSWAIN_ASSIGN_OR_RETURN(const PlanChange change,
+                            PlanChange::Parse(options.changes));
+  COXSWAIN_ASSIGN_OR_RETURN(const FoundJob found,
+                            FindJob(stub, options.job, options.timeout));
+  CallOptions call;
+  call.timeout = options.timeout;
+  const std::string& job = found.job.job();
+  COXSWAIN_ASSIGN_OR_RETURN(const v1::GetPlanResponse plans,
+                            AskForPlans(stub, job, call));
+  const v1::Plan& newest = plans.has_next() ? plans.next() : plans.current();
+  v1::ProposePlanRequest request;
+  COXSWAIN_ASSIGN_OR_RETURN(*request.mutable_plan(), change.ApplyTo(newest));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const int64_t at_step,
+      Beginning(change, found, plans.current(), request.plan()));
+  if (!plans.has_next() && Differences(newest, request.plan()).empty()) {
+    return absl::StrCat("the plan of job ", job, " is that already: version ",
+                        newest.version(), "\n");
+  }
+  request.mutable_plan()->set_at_step(at_step);
+  request.set_job(job);
+  request.set_expected_version(options.expect > 0 ? options.expect
+                                                  : newest.version());
+  *request.mutable_fence() = OperatorFence(found, random);
+  const auto accepted = stub.ProposePlan(request, call);
+  if (!accepted.ok()) {
+    return ExplainCall(stub, "did not accept the plan", accepted.status());
+  }
+  return AcceptedText(job, plans.current(), newest, accepted->next());
+}
+
+std::string FormatPlans(const std::string& job,
+                        const v1::GetPlanResponse& plans) {
+  const std::vector<Line> current = LinesOf(plans.current());
+  const std::vector<Line> next = LinesOf(plans.next());
+  std::string out = absl::StrCat("job ", job, ": version ",
+                                 plans.current().version(), " of its plan");
+  TableRow heading = {"", "NAME",
+                      absl::StrCat("VERSION ", plans.current().version())};
+  if (plans.has_next()) {
+    absl::StrAppend(&out, "; version ", plans.next().version(), " begins with ",
+                    BeginningText(plans.next().at_step()));
+    heading.push_back(absl::StrCat("VERSION ", plans.next().version()));
+  }
+  std::vector<TableRow> rows = {heading};
+  for (const Line& line : current) {
+    rows.push_back({line.marked ? "*" : "", line.name, line.value});
+    if (!plans.has_next()) continue;
+    const std::string value = ValueOf(next, line.name);
+    rows.back().push_back(value == line.value ? "" : value);
+  }
+  absl::StrAppend(&out, "\n", AlignTable(rows));
+  if (!ChangedTerms(plans.current()).empty()) {
+    absl::StrAppend(&out, "* not the default\n");
+  }
+  return out;
+}
+
+std::string FormatPlansJson(const std::string& job,
+                            const v1::GetPlanResponse& plans) {
+  nlohmann::json all = {
+      {"job", job}, {"current", PlanJson(plans.current())}, {"next", nullptr}};
+  if (plans.has_next()) all["next"] = PlanJson(plans.next());
+  return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
+         "\n";
+}
+
+}  // namespace coxswain

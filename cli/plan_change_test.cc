@@ -1,0 +1,182 @@
+#include "cli/plan_change.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/schedule_terms.h"
+#include "base/status_matchers.h"
+#include "hooks/registry.h"
+
+namespace coxswain {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::string Said(const absl::StatusOr<std::string>& text) {
+  return text.ok() ? *text : text.status().ToString();
+}
+
+auto IsInvalid(const std::string& text) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+}
+
+v1::Plan PlanWith(const std::string& hook) {
+  v1::Plan plan;
+  plan.set_version(3);
+  plan.set_accumulation_steps(2);
+  plan.set_hook(hook);
+  plan.set_compression_start_step(-1);
+  return plan;
+}
+
+absl::StatusOr<v1::Plan> Change(const v1::Plan& plan,
+                                const std::vector<std::string>& words) {
+  const auto change = PlanChange::Parse(words);
+  if (!change.ok()) return change.status();
+  return change->ApplyTo(plan);
+}
+
+TEST(PlanChangeTest, ChangesWhatItNamesAndNothingElse) {
+  v1::Plan plan = PlanWith("allreduce");
+  (*plan.mutable_terms())["tail"] = "carry";
+  ASSERT_OK_AND_ASSIGN(
+      const v1::Plan changed,
+      Change(plan, {"accumulation=8", "max_steps=100", "at=next"}));
+  EXPECT_EQ(changed.accumulation_steps(), 8);
+  EXPECT_EQ(changed.hook(), "allreduce");
+  EXPECT_EQ(AllTerms(changed).at("tail"), "carry");
+  EXPECT_THAT(ChangedTerms(changed),
+              ElementsAre("max_steps=100", "tail=carry"));
+  EXPECT_THAT(Differences(plan, changed),
+              ElementsAre("accumulation 2 -> 8", "max_steps 0 -> 100"));
+}
+
+TEST(PlanChangeTest, HookSpecsBecomeCanonical) {
+  ASSERT_OK_AND_ASSIGN(
+      const PlanChange change,
+      PlanChange::Parse({"hook=power_sgd( start_powerSGD_iter=7 )"}));
+  EXPECT_EQ(change.hook, "powersgd(start_step=7)");
+}
+
+TEST(PlanChangeTest, SaysWhereAChangeBegins) {
+  const auto at = [](const std::string& word) {
+    const auto change = PlanChange::Parse({word});
+    EXPECT_OK(change);
+    return change.ok() ? change->at_step.value_or(-9) : -9;
+  };
+  EXPECT_EQ(at("at=next"), kAtNextStep);
+  EXPECT_EQ(at("at=generation"), kWithNextGeneration);
+  EXPECT_EQ(at("at=200"), 200);
+  EXPECT_EQ(BeginningText(200), "step 200");
+}
+
+TEST(PlanChangeTest, WrongWordsAreNamed) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"accumulation", "'accumulation' is not NAME=VALUE"},
+      {"=8", "'=8' is not NAME=VALUE"},
+      {"accumulation=0", "accumulation=0 is not valid"},
+      {"accumulation=two", "the micro-batches of a step, from 1"},
+      {"accumulation=4294967297", "accumulation=4294967297 is not valid"},
+      {"hook=powresgd", "powresgd"},
+      {"hook=powersgd(rank=0)", "rank must be between 1 and 1024"},
+      {"compression_start=-2", "-1 for the hook's own"},
+      {"at=0", "at=0 is not valid: it is next"},
+      {"at=now", "a step, from 1"},
+      {"tail=cut", "flush|carry|drop"},
+      {"progress_timeout=1ms", "progress_timeout=1ms is not valid"},
+      {"tial=drop",
+       "a plan has nothing called \"tial\"; there are "
+       "accumulation, hook, compression_start, adjust_scheduler"},
+  };
+  for (const auto& [word, expected] : cases) {
+    SCOPED_TRACE(word);
+    EXPECT_THAT(PlanChange::Parse({word}), IsInvalid(expected));
+  }
+  EXPECT_THAT(PlanChange::Parse({"tail=drop", "tail=carry"}),
+              IsInvalid("tail is given twice"));
+}
+
+TEST(PlanChangeTest, EveryTermCanBeNamed) {
+  for (const auto& [name, value] : ScheduleTerms().ToMap()) {
+    EXPECT_OK(PlanChange::Parse({absl::StrCat(name, "=", value)}));
+  }
+}
+
+TEST(PlanChangeTest, TheResultMustGoTogether) {
+  v1::Plan plan = PlanWith("allreduce");
+  (*plan.mutable_terms())["sync_each_batch"] = "true";
+  EXPECT_THAT(Change(plan, {"weighting=tokens"}),
+              IsInvalid("sync_each_batch and weighting"));
+  EXPECT_OK(Change(plan, {"weighting=tokens", "sync_each_batch=false"}));
+}
+
+TEST(PlanChangeTest, CompressionStartNeedsAHookThatHasIt) {
+  EXPECT_THAT(PlanChange::Parse({"hook=fp16", "compression_start=10"}),
+              IsInvalid("start_step"));
+  v1::Plan plan = PlanWith("powersgd(rank=2)");
+  plan.set_compression_start_step(10);
+  EXPECT_THAT(Change(plan, {"hook=fp16"}),
+              IsInvalid("compression_start=-1 leaves it to the hook"));
+  EXPECT_OK(Change(plan, {"hook=fp16", "compression_start=-1"}));
+  // A hook that only the workers know does not keep the rest from changing.
+  EXPECT_OK(Change(PlanWith("my_own_hook"), {"accumulation=4"}));
+}
+
+TEST(PlanChangeTest, OnlyStateThatFitsIsCarriedOver) {
+  const auto within = [](const std::string& from, const std::string& to) {
+    return CheckChangeWithinGeneration(PlanWith(from), PlanWith(to));
+  };
+  EXPECT_OK(within("powersgd", "powersgd"));
+  EXPECT_OK(within("powersgd", "fp16(powersgd)"));
+  EXPECT_OK(within("powersgd", "powersgd(start_step=5)"));
+  EXPECT_OK(within("my_own_hook", "my_own_hook"));
+  EXPECT_THAT(within("allreduce", "powersgd"),
+              IsInvalid("say hook_state=reset to begin without it"));
+  EXPECT_THAT(within("powersgd", "powersgd(rank=4)"),
+              IsInvalid("hook_state=reset"));
+  v1::Plan reset = PlanWith("powersgd");
+  (*reset.mutable_terms())["hook_state"] = "reset";
+  EXPECT_OK(CheckChangeWithinGeneration(PlanWith("allreduce"), reset));
+}
+
+TEST(PlanChangeTest, AveragersAreNoticed) {
+  const v1::Plan local = PlanWith("post_local_sgd(period=4)");
+  const v1::Plan plain = PlanWith("allreduce");
+  EXPECT_TRUE(ChangesAverager(plain, local));
+  EXPECT_TRUE(ChangesAverager(local, plain));
+  EXPECT_TRUE(ChangesAverager(local, PlanWith("post_local_sgd(period=8)")));
+  EXPECT_FALSE(ChangesAverager(local, local));
+  EXPECT_FALSE(ChangesAverager(plain, PlanWith("bf16")));
+  EXPECT_OK(
+      CheckChangeWithinGeneration(local, PlanWith("post_local_sgd(period=8)")));
+  EXPECT_THAT(CheckChangeWithinGeneration(plain, local),
+              IsInvalid("hook_state=reset"));
+}
+
+TEST(ReadPlanOverridesTest, JoinsSortsAndChecks) {
+  EXPECT_EQ(Said(ReadPlanOverrides({})), "");
+  EXPECT_EQ(
+      Said(ReadPlanOverrides({" tail=drop  max_steps=5", "accumulation=4"})),
+      "accumulation=4 max_steps=5 tail=drop");
+  EXPECT_EQ(Said(ReadPlanOverrides(
+                {"hook=powersgd(rank=4, start_step=9) tail=drop"})),
+            "hook=powersgd(rank=4,start_step=9) tail=drop");
+  EXPECT_THAT(ReadPlanOverrides({"tail=drop", "tail=drop"}),
+              IsInvalid("twice"));
+  EXPECT_THAT(ReadPlanOverrides({"tail"}), IsInvalid("NAME=VALUE"));
+  EXPECT_THAT(ReadPlanOverrides({"at=next"}), IsInvalid("at has no meaning"));
+  EXPECT_THAT(ReadPlanOverrides({"hook=powersgd(rank=0)"}), IsInvalid("rank"));
+  EXPECT_THAT(ReadPlanOverrides({"sync_each_batch=true weighting=tokens"}),
+              IsInvalid("do not go together"));
+}
+
+TEST(PlanTextTest, TermsThatThisProgramDoesNotKnowAreShown) {
+  v1::Plan plan = PlanWith("allreduce");
+  EXPECT_THAT(ChangedTerms(plan), IsEmpty());
+  (*plan.mutable_terms())["from_the_future"] = "yes";
+  EXPECT_THAT(ChangedTerms(plan), ElementsAre("from_the_future=yes"));
+  EXPECT_THAT(Change(plan, {"accumulation=3"}), IsInvalid("from_the_future"));
+}
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,51 @@
+// docs/schedule.md says what the table of terms says.
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "base/schedule_terms.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace coxswain {
+namespace {
+
+std::string TermsAsMarkdown() {
+  const auto defaults = ScheduleTerms().ToMap();
+  std::string table =
+      "| term | values | default | meaning |\n|---|---|---|---|\n";
+  for (const ScheduleTermInfo& term : ScheduleTermList()) {
+    absl::StrAppend(&table, "| `", term.name, "` | ",
+                    absl::StrReplaceAll(term.values, {{"|", ", "}}), " | `",
+                    defaults.at(term.name), "` | ", term.meaning, " |\n");
+  }
+  return table;
+}
+
+TEST(SchedulePageTest, ItsTableIsThatOfTheTerms) {
+  std::stringstream page;
+  page << std::ifstream("docs/schedule.md").rdbuf();
+  const std::vector<std::string> parts =
+      absl::StrSplit(page.str(), "<!-- terms -->\n");
+  ASSERT_EQ(parts.size(), 3u) << "between two lines <!-- terms -->";
+  EXPECT_EQ(parts[1], TermsAsMarkdown()) << "write this there:\n"
+                                         << TermsAsMarkdown();
+}
+
+TEST(SchedulePageTest, EveryTermIsExplainedBesidesTheTable) {
+  std::stringstream page;
+  page << std::ifstream("docs/schedule.md").rdbuf();
+  const std::vector<std::string> parts =
+      absl::StrSplit(page.str(), "<!-- terms -->\n");
+  ASSERT_EQ(parts.size(), 3u);
+  for (const ScheduleTermInfo& term : ScheduleTermList()) {
+    EXPECT_THAT(parts[2], testing::HasSubstr(term.name));
+  }
+}
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,100 @@
+#include "cli/why.h"
+
+#include "base/status_matchers.h"
+#include "client/rpc/fake_coordinator_stub.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace coxswain {
+namespace {
+
+using testing::HasSubstr;
+
+std::string Said(const absl::StatusOr<std::string>& text) {
+  return text.ok() ? *text : text.status().ToString();
+}
+
+v1::WhyResponse Example() {
+  v1::WhyResponse why;
+  why.set_state("running");
+  why.set_generation(2);
+  why.set_last_event("rank 1 on host b was lost");
+  why.add_findings("rank 1 is missing in round 8 of stream train");
+  for (int rank = 0; rank < 2; ++rank) {
+    v1::RankProgress* progress = why.add_ranks();
+    progress->set_rank(rank);
+    progress->set_member(rank == 0 ? "a/0 on a" : "b/0 on b");
+    progress->set_state("attached");
+    progress->set_odd(rank == 1);
+    progress->set_idle_ms(1500);
+    if (rank == 1) continue;
+    progress->set_stream("train");
+    progress->set_round(8);
+    progress->set_step(8);
+    progress->set_micro_batches_in_window(2);
+    progress->set_window(4);
+    progress->set_ticket_age_ms(12000);
+    progress->set_collective_sequence(99);
+    progress->set_activity("waits for the decision");
+  }
+  v1::RoundRecord* round = why.add_history();
+  round->set_stream("train");
+  round->set_round(7);
+  round->set_step(7);
+  round->set_reason("rank 0: a gradient is not finite");
+  round->set_plan_version(3);
+  return why;
+}
+
+TEST(WhyTest, TheOddRanksAreMarked) {
+  EXPECT_EQ(
+      FormatWhy("x", Example()),
+      "job x: running, generation 2\n"
+      "  last end: rank 1 on host b was lost\n"
+      "- rank 1 is missing in round 8 of stream train\n"
+      "     RANK  MEMBER    STATE     STREAM  ROUND  STEP  WINDOW  TICKET  "
+      "DECIDED  BATCHES  SEQUENCE  BUCKET  IDLE  SILENT  ACTIVITY\n"
+      "     0     a/0 on a  attached  train   8      8     2/4     12s     "
+      "no       0        99        0       1.5s  0       waits for the "
+      "decision\n"
+      "  !  1     b/0 on b  attached  -       -      -     -       -       "
+      "-        0        0         0       1.5s  0       -\n"
+      "! odd\n"
+      "the last rounds:\n"
+      "  STREAM  ROUND  STEP  PLAN  DECISION  AGO  TICKETS TOOK  LAST RANK  "
+      "WHY\n"
+      "  train   7      7     3     skip      0    0             0          "
+      "rank 0: a gradient is not finite\n");
+}
+
+TEST(WhyTest, NothingOddIsSaid) {
+  EXPECT_THAT(FormatWhy("x", {}), HasSubstr("- nothing is odd\n"));
+}
+
+TEST(WhyTest, JsonHasTheSame) {
+  const auto json = nlohmann::json::parse(FormatWhyJson("x", Example()));
+  EXPECT_EQ(json["job"], "x");
+  EXPECT_EQ(json["findings"].size(), 1u);
+  EXPECT_EQ(json["ranks"][1]["odd"], true);
+  EXPECT_EQ(json["ranks"][0]["ticket_age_ms"], 12000);
+  EXPECT_EQ(json["history"][0]["commit"], false);
+}
+
+TEST(WhyTest, AsksForTheJob) {
+  FakeCoordinatorStub stub;
+  stub.Answer<v1::WhyRequest, v1::WhyResponse>(
+      "Schedule/Why", [](const v1::WhyRequest& request, const CallOptions&) {
+        return request.job() == "x" ? absl::StatusOr<v1::WhyResponse>(Example())
+                                    : absl::NotFoundError("no such job");
+      });
+  JobOptions options;
+  options.job = "x";
+  EXPECT_THAT(Said(ShowWhy(options, stub)), HasSubstr("generation 2"));
+  options.job = "y";
+  EXPECT_THAT(ShowWhy(options, stub),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no such job")));
+}
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,202 @@
+// The part of Reducer that acts between steps: its layout, what may change, and
+// what the ranks have to agree on after that.
+
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_prefix.h"
+#include "client/comm/wait_holding.h"
+#include "client/reduce/agreement.h"
+#include "client/reduce/gathered_state.h"
+#include "client/reduce/reducer.h"
+#include "client/reduce/root_broadcast.h"
+
+namespace coxswain {
+namespace {
+
+absl::Status CheckParameters(const std::vector<ParameterSpec>& parameters) {
+  if (parameters.empty()) {
+    return absl::InvalidArgumentError(
+        "the model has no trainable parameters, so there is nothing to reduce");
+  }
+  std::set<std::string> names;
+  for (const ParameterSpec& parameter : parameters) {
+    if (!names.insert(parameter.name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("two parameters are named \"", parameter.name,
+                       "\"; give each one a name of its own"));
+    }
+    if (parameter.device.kind != Device::Kind::kCpu) {
+      return absl::UnimplementedError(absl::StrCat(
+          "parameter \"", parameter.name,
+          "\" is not in host memory; the reducer handles host memory only"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Reversed registration order, which a layout is made by at first.
+std::vector<int> FirstOrder(size_t parameters) {
+  std::vector<int> order(parameters);
+  std::iota(order.rbegin(), order.rend(), 0);
+  return order;
+}
+
+}  // namespace
+
+absl::Status Reducer::ApplyLayout(const BucketPlanOptions& buckets,
+                                  std::vector<ParameterSpec> parameters,
+                                  const std::vector<int>& order) {
+  COXSWAIN_RETURN_IF_ERROR(CheckParameters(parameters));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      std::unique_ptr<BucketLayout> layout,
+      BucketLayout::Create(buckets, parameters, order, *communicator_));
+  COXSWAIN_RETURN_IF_ERROR(hook_->Configure(parameters, communicator_->size()));
+  if (layout_ != nullptr) layout->CopyFrom(*layout_, parameters_, parameters);
+  layout_ = std::move(layout);
+  layout_hash_ = HashLayout(layout_->buckets());
+  parameters_ = std::move(parameters);
+  order_ = order;
+  ++layout_version_;
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::Rebuild() {
+  if (frozen_ || exchange_->ready_order().empty()) return absl::OkStatus();
+  frozen_ = true;
+  const std::vector<int> order = exchange_->ready_order();
+  if (order == FirstOrder(parameters_.size())) return absl::OkStatus();
+  const absl::Status status = ApplyLayout(options_.buckets, parameters_, order);
+  return status.ok() ? status
+                     : Fail(WithPrefix("dividing the buckets anew: ", status));
+}
+
+absl::Status Reducer::ChangeBuckets(const BucketPlanOptions& buckets) {
+  COXSWAIN_RETURN_IF_ERROR(CheckIdle("to change its buckets"));
+  COXSWAIN_RETURN_IF_ERROR(ApplyLayout(buckets, parameters_, order_));
+  options_.buckets = buckets;
+  agreed_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::ChangeParameters(std::vector<ParameterSpec> parameters) {
+  COXSWAIN_RETURN_IF_ERROR(CheckIdle("to change its parameters"));
+  COXSWAIN_RETURN_IF_ERROR(
+      ApplyLayout(options_.buckets, std::move(parameters), {}));
+  exchange_.reset();  // its results are by the old numbers
+  // A new order is learned, unless the hook needs the layout to stay.
+  frozen_ = false;
+  agreed_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::ChangeHook(Hook* hook, bool carry_state) {
+  COXSWAIN_RETURN_IF_ERROR(CheckIdle("to change its hook"));
+  if (hook->needs_averager()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the hook ", hook->spec(),
+        " needs its averager, which a change of hooks does not bring along; "
+        "begin with it"));
+  }
+  absl::Status own = hook->Configure(parameters_, communicator_->size());
+  if (carry_state) {
+    // Per element: errors of two kinds at up to 8 bytes, factors, and text.
+    int64_t limit = 64 << 20;
+    for (const Bucket& bucket : buckets()) limit += 32 * bucket.data.count;
+    absl::StatusOr<HookState> state =
+        GatherHookState(*hook_, *communicator_, limit, options_.timeout);
+    if (!state.ok()) return Fail(WithPrefix("hook change: ", state.status()));
+    if (own.ok()) {
+      own =
+          hook->LoadState(*state, communicator_->rank(), communicator_->size());
+    }
+  }
+  COXSWAIN_RETURN_IF_ERROR(AllOrNone(own));
+  hook_ = hook;
+  agreed_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::ChangePlan(const JobPlan& plan) {
+  COXSWAIN_RETURN_IF_ERROR(CheckIdle("to change its plan"));
+  ReducerOptions options = options_;
+  FollowPlan(plan, communicator_->size(), &options);
+  COXSWAIN_RETURN_IF_ERROR(CheckReducerOptions(options));
+  // The header comes and goes with all ranks, or none of them gets further.
+  if (options.uneven_inputs != options_.uneven_inputs ||
+      options.end_at_first != options_.end_at_first) {
+    agreed_ = false;
+  }
+  // Not as a whole: other threads may read what stays, to abort.
+  FollowPlan(plan, communicator_->size(), &options_);
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::AllOrNone(const absl::Status& own) {
+  auto failed = std::make_shared<int32_t>(own.ok() ? 0 : 1);
+  Span span;
+  span.data = failed.get();
+  span.count = 1;
+  span.dtype = DType::kInt32;
+  const absl::Status status =
+      WaitHolding(communicator_->AllReduce(span), failed, options_.timeout);
+  if (!status.ok()) return Fail(WithPrefix("hook change: ", status));
+  COXSWAIN_RETURN_IF_ERROR(own);
+  if (*failed == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(*failed, " other ranks of ", communicator_->size(),
+                   " could not change over to the new hook; see their logs"));
+}
+
+absl::Status Reducer::BroadcastFromRoot(const std::vector<Span>& spans,
+                                        int root) {
+  COXSWAIN_RETURN_IF_ERROR(CheckIdle("a broadcast"));
+  COXSWAIN_RETURN_IF_ERROR(EnsureAgreement());
+  const absl::Status status =
+      BroadcastSpans(*communicator_, spans, root, options_.timeout);
+  if (status.ok() || absl::IsUnimplemented(status)) return status;
+  return Fail(status);
+}
+
+absl::Status Reducer::EnsureAgreement() {
+  if (agreed_ || !options_.verify) return absl::OkStatus();
+  const absl::Status status =
+      CheckAgreement(*communicator_, Description(), options_.timeout);
+  agreed_ = status.ok();
+  if (status.ok()) return status;
+  if (!absl::IsFailedPrecondition(status)) return Fail(status);
+  // All ranks have seen the difference, and need the communicator for that.
+  (void)Keep(status);
+  return this->status();
+}
+
+std::vector<std::string> Reducer::Description() const {
+  const BucketPlanOptions& buckets = options_.buckets;
+  std::vector<std::string> lines = {
+      absl::StrCat("hook ", hook_->spec()),
+      absl::StrCat("committed steps of the hook ", hook_->step()),
+      absl::StrCat("first_bucket_bytes ", buckets.first_bucket_bytes),
+      absl::StrCat("bucket_bytes ", buckets.bucket_bytes),
+      absl::StrCat("rebuild ", options_.rebuild),
+      absl::StrCat("find_unused_parameters ", options_.find_unused_parameters),
+      absl::StrCat("uneven_inputs ", options_.uneven_inputs),
+      absl::StrCat("end_at_first ", options_.end_at_first),
+      absl::StrCat("plan version ", options_.plan_version),
+      absl::StrCat("max_norm ", options_.max_norm)};
+  for (const auto& [name, value] : options_.settings) {
+    lines.push_back(absl::StrCat(name, " ", value));
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    lines.push_back(DescribeParameter(static_cast<int>(i), parameters_[i]));
+  }
+  return lines;
+}
+
+}  // namespace coxswain

@@ -1,0 +1,356 @@
+#include "client/schedule/attached_schedule.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "client/schedule/schedule_wire.h"
+#include "client/schedule/step_agent.h"
+
+namespace coxswain {
+namespace {
+
+constexpr size_t kMaxPlans = 8;
+
+absl::Status CheckStreamName(absl::string_view name) {
+  const bool valid =
+      !name.empty() && name.size() <= AttachedSchedule::kMaxName &&
+      std::all_of(name.begin(), name.end(), [](char c) {
+        return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+      });
+  if (valid) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", name, "' is not a name of a stream: 1 to ",
+      AttachedSchedule::kMaxName, " characters of [A-Za-z0-9._-]"));
+}
+
+StepAgent::Options AgentOptions(absl::string_view stream, const JobPlan& plan,
+                                absl::Duration resend) {
+  StepAgent::Options options;
+  options.stream = std::string(stream);
+  options.enforcement = plan.terms.enforcement;
+  options.commit_vote = plan.terms.commit_vote;
+  options.patience = PatienceOf(plan.terms);
+  options.resend = resend;
+  return options;
+}
+
+}  // namespace
+
+class AttachedSchedule::AttachedGate : public StepGate {
+ public:
+  AttachedGate(AttachedSchedule* schedule, Stream* stream)
+      : schedule_(schedule), stream_(stream) {}
+
+  absl::Status Announce(const StepTicket& ticket) override {
+    return schedule_->Announce(*stream_, ticket);
+  }
+  absl::Status AwaitGrant() override { return schedule_->AwaitGrant(*stream_); }
+  absl::StatusOr<StepDecision> Decide(const StepVote& vote) override {
+    return schedule_->Decide(*stream_, vote);
+  }
+  void NoteBucket(int bucket) override { schedule_->bucket_ = bucket; }
+  void Abort(const absl::Status& reason) override {
+    schedule_->Abort(*stream_, reason);
+  }
+  absl::Duration patience() const override {
+    return schedule_->Patience(*stream_);
+  }
+
+ private:
+  AttachedSchedule* const schedule_;
+  Stream* const stream_;
+};
+
+struct AttachedSchedule::Stream {
+  Stream(AttachedSchedule* schedule, StepAgent::Options options,
+         int64_t plan_version_in)
+      : agent(std::move(options)),
+        plan_version(plan_version_in),
+        gate(schedule, this) {}
+
+  // All but `gate` under the schedule's mutex.
+  StepAgent agent;
+  int64_t plan_version;  // whose terms the agent follows
+  CondVar answered;
+  std::string waits_for;  // what a call waits for; empty: nothing
+  // A decision that this library cannot follow, or the reducer's own error.
+  absl::Status failure;
+  AttachedGate gate;
+};
+
+AttachedSchedule::AttachedSchedule(Options options, Sender sender)
+    : options_(std::move(options)), sender_(std::move(sender)) {
+  {
+    MutexLock lock(&mutex_);
+    NotePlanLocked(options_.plan);
+  }
+  thread_ = std::thread([this]() { Run(); });
+}
+
+AttachedSchedule::~AttachedSchedule() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    work_.NotifyAll();
+  }
+  thread_.join();
+}
+
+absl::StatusOr<StepGate*> AttachedSchedule::Gate(absl::string_view stream) {
+  COXSWAIN_RETURN_IF_ERROR(CheckStreamName(stream));
+  MutexLock lock(&mutex_);
+  const auto existing = streams_.find(std::string(stream));
+  if (existing != streams_.end()) return &existing->second->gate;
+  if (streams_.size() >= kMaxStreams) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no room for the stream '", stream, "': a session has at most ",
+        kMaxStreams, " (kMaxStreams)"));
+  }
+  auto added = std::make_unique<Stream>(
+      this, AgentOptions(stream, options_.plan, options_.resend),
+      options_.plan.version);
+  if (!stop_.empty()) added->agent.RequestStop(stop_);
+  StepGate* gate = &added->gate;
+  streams_.emplace(stream, std::move(added));
+  return gate;
+}
+
+void AttachedSchedule::RequestStop(absl::string_view reason) {
+  MutexLock lock(&mutex_);
+  if (!stop_.empty()) return;
+  stop_ = reason.empty() ? "no reason given" : std::string(reason);
+  for (auto& [name, stream] : streams_) {
+    stream->agent.RequestStop(stop_);
+    if (stream->agent.options().enforcement == Enforcement::kOff) {
+      LogWarning("stop_not_agreed", {{"job", options_.job},
+                                     {"stream", name},
+                                     {"reason", stop_},
+                                     {"why", "enforcement=off"}});
+    }
+  }
+}
+
+void AttachedSchedule::OnAttached() {
+  MutexLock lock(&mutex_);
+  for (auto& [name, stream] : streams_) stream->agent.OnConnected();
+  wake_ = true;
+  work_.NotifyAll();
+}
+
+void AttachedSchedule::OnEvent(const v1::AttachEvent& event) {
+  if (event.has_warning()) {
+    LogWarning("coordinator_warns",
+               {{"job", options_.job}, {"warning", event.warning().text()}});
+  }
+  if (!event.has_grant() && !event.has_decision()) return;
+  MutexLock lock(&mutex_);
+  const auto stream = streams_.find(
+      event.has_grant() ? event.grant().stream() : event.decision().stream());
+  if (stream == streams_.end()) return;
+  if (event.has_grant()) {
+    stream->second->agent.OnGrant(event.grant().round());
+  } else {
+    OnDecisionLocked(event.decision(), *stream->second);
+  }
+  stream->second->answered.NotifyAll();
+}
+
+void AttachedSchedule::OnDecisionLocked(const v1::Decision& wire,
+                                        Stream& stream) {
+  if (wire.round() != stream.agent.round()) return;
+  absl::StatusOr<StepDecision> decision = FromWire(wire);
+  if (!decision.ok()) {
+    if (stream.failure.ok()) stream.failure = decision.status();
+    return;
+  }
+  if (decision->plan.has_value()) {
+    JobPlan& plan = *decision->plan;
+    if (plan.compression_start_step < 0) {
+      plan.compression_start_step = options_.compression_start_step;
+    }
+    NotePlanLocked(plan);
+  }
+  stream.agent.OnDecision(wire.round(), *decision);
+}
+
+void AttachedSchedule::NotePlanLocked(const JobPlan& plan) {
+  plans_[plan.version] = plan.terms;
+  if (plans_.size() > kMaxPlans) plans_.erase(plans_.begin());
+}
+
+absl::Status AttachedSchedule::StateLocked(const Stream& stream) const {
+  return end_.ok() ? stream.failure : end_;
+}
+
+void AttachedSchedule::End(const absl::Status& why) {
+  MutexLock lock(&mutex_);
+  if (!end_.ok()) return;
+  end_ = why;
+  for (auto& [name, stream] : streams_) stream->answered.NotifyAll();
+  work_.NotifyAll();
+}
+
+void AttachedSchedule::AddProgress(v1::Heartbeat* heartbeat) const {
+  heartbeat->set_micro_batches(micro_batches_);
+  heartbeat->set_rounds(rounds_);
+  heartbeat->set_bucket(bucket_);
+  MutexLock lock(&mutex_);
+  for (const auto& [name, stream] : streams_) {
+    if (!stream->waits_for.empty()) heartbeat->set_activity(stream->waits_for);
+  }
+}
+
+absl::Status AttachedSchedule::Announce(Stream& stream,
+                                        const StepTicket& ticket) {
+  bool direct = false;
+  {
+    MutexLock lock(&mutex_);
+    COXSWAIN_ASSIGN_OR_RETURN(const Enforcement enforcement,
+                              BeginRoundLocked(stream, ticket));
+    if (enforcement == Enforcement::kOff) return absl::OkStatus();
+    direct = enforcement == Enforcement::kStrict;
+    if (!direct) wake_ = true;
+  }
+  if (direct) {
+    SendDue();
+  } else {
+    work_.NotifyOne();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Enforcement> AttachedSchedule::BeginRoundLocked(
+    Stream& stream, const StepTicket& ticket) {
+  COXSWAIN_RETURN_IF_ERROR(StateLocked(stream));
+  StepAgent& agent = stream.agent;
+  // A stream that knows of no plan begins with the one in force, as the
+  // coordinator's end of it does.
+  const bool unknown = ticket.plan_version == 0 && agent.round() == 0;
+  const auto plan =
+      unknown ? std::prev(plans_.end()) : plans_.find(ticket.plan_version);
+  if (plan != plans_.end() && plan->first > stream.plan_version) {
+    COXSWAIN_RETURN_IF_ERROR(agent.Follow(plan->second));
+    stream.plan_version = plan->first;
+  }
+  COXSWAIN_RETURN_IF_ERROR(agent.Announce(ticket, options_.clock->Now()));
+  bucket_ = -1;
+  if (agent.options().enforcement != Enforcement::kOff) ++rounds_;
+  return agent.options().enforcement;
+}
+
+absl::Status AttachedSchedule::AwaitGrant(Stream& stream) {
+  MutexLock lock(&mutex_);
+  COXSWAIN_RETURN_IF_ERROR(StateLocked(stream));
+  if (!stream.agent.announced()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("round ", stream.agent.round(), " of the stream '",
+                     stream.agent.options().stream,
+                     "' waits for a grant before it was announced"));
+  }
+  return WaitLocked(stream, "the grant",
+                    [&stream]() { return stream.agent.granted(); });
+}
+
+absl::StatusOr<StepDecision> AttachedSchedule::Decide(Stream& stream,
+                                                      const StepVote& vote) {
+  bool direct = false;
+  {
+    MutexLock lock(&mutex_);
+    COXSWAIN_RETURN_IF_ERROR(stream.agent.Vote(vote, options_.clock->Now()));
+    direct = stream.agent.options().commit_vote && !stream.agent.decided();
+  }
+  if (direct) SendDue();
+  MutexLock lock(&mutex_);
+  // A decision counts even if the generation has ended since: others may have
+  // acted on it.
+  COXSWAIN_RETURN_IF_ERROR(WaitLocked(
+      stream, "the decision", [&stream]() { return stream.agent.decided(); }));
+  return stream.agent.TakeDecision();
+}
+
+void AttachedSchedule::Abort(Stream& stream, const absl::Status& reason) {
+  MutexLock lock(&mutex_);
+  if (stream.failure.ok()) stream.failure = reason;
+  stream.answered.NotifyAll();
+}
+
+absl::Duration AttachedSchedule::Patience(const Stream& stream) const {
+  MutexLock lock(&mutex_);
+  return stream.agent.options().enforcement == Enforcement::kOff
+             ? absl::ZeroDuration()
+             : stream.agent.options().patience;
+}
+
+absl::Status AttachedSchedule::WaitLocked(
+    Stream& stream, absl::string_view what,
+    const std::function<bool()>& condition) {
+  StepAgent& agent = stream.agent;
+  const int64_t round = agent.round();
+  const auto answered = [&]() { return condition() || agent.round() != round; };
+  const auto over = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return answered() || !StateLocked(stream).ok();
+  };
+  if (answered()) return absl::OkStatus();
+  const std::string where = absl::StrCat(what, " on round ", round, " of '",
+                                         agent.options().stream, "'");
+  stream.waits_for = absl::StrCat("waiting for ", where);
+  while (!over() && !agent.Expired(options_.clock->Now())) {
+    stream.answered.WaitFor(&mutex_, options_.look_again, over);
+  }
+  stream.waits_for.clear();
+  if (answered()) return absl::OkStatus();
+  COXSWAIN_RETURN_IF_ERROR(StateLocked(stream));
+  return absl::DeadlineExceededError(absl::StrCat(
+      "waited ", absl::FormatDuration(agent.options().patience), " for ", where,
+      ", and the coordinator has not said why it does not come. Run ",
+      "`coxswain why ", options_.job, "` to see what each rank does"));
+}
+
+void AttachedSchedule::SendDue() {
+  MutexLock send(&send_mutex_);
+  std::vector<v1::AttachRequest> requests;
+  {
+    MutexLock lock(&mutex_);
+    if (!end_.ok()) return;
+    const absl::Time now = options_.clock->Now();
+    for (auto& [name, stream] : streams_) {
+      for (const StepAgent::Outgoing& outgoing : stream->agent.Take(now)) {
+        requests.push_back(ToWire(name, outgoing));
+      }
+    }
+  }
+  // What is not taken is said again: when the stream is open again, or later.
+  for (const v1::AttachRequest& request : requests) (void)sender_(request);
+}
+
+absl::Time AttachedSchedule::DueLocked() const {
+  absl::Time due = absl::InfiniteFuture();
+  for (const auto& [name, stream] : streams_) {
+    due = std::min(due, stream->agent.due());
+  }
+  return due;
+}
+
+void AttachedSchedule::Run() {
+  while (true) {
+    {
+      MutexLock lock(&mutex_);
+      const auto woken = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return wake_ || stopping_ || !end_.ok();
+      };
+      work_.WaitFor(&mutex_, options_.look_again, woken);
+      if (stopping_ || !end_.ok()) return;
+      wake_ = false;
+      if (DueLocked() > options_.clock->Now()) continue;
+    }
+    SendDue();
+  }
+}
+
+}  // namespace coxswain

@@ -1,0 +1,124 @@
+#ifndef COXSWAIN_CLIENT_SCHEDULE_ATTACHED_SCHEDULE_H_
+#define COXSWAIN_CLIENT_SCHEDULE_ATTACHED_SCHEDULE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "client/schedule/job_plan.h"
+#include "client/schedule/schedule_client.h"
+#include "proto/rendezvous.pb.h"
+
+namespace coxswain {
+
+// The schedule client of a session: a StepAgent for each stream, which speaks
+// over the session's Attach stream. A part of Session, which brings it what
+// comes from the coordinator. Thread-safe.
+//
+// Who sends: with enforcement=strict, and for votes, the caller itself, because
+// all ranks wait for the answer; with audit a thread of this object, because
+// the caller has a backward pass to begin. That thread also says again what is
+// not answered.
+class AttachedSchedule : public ScheduleClient {
+ public:
+  static constexpr int kMaxStreams = 64;
+  static constexpr size_t kMaxName = 64;
+
+  struct Options {
+    std::string job;  // for messages
+    JobPlan plan;
+    // For plans that leave it to the hook; -1: none.
+    int64_t compression_start_step = -1;
+    const Clock* clock = Clock::Real();
+    absl::Duration resend = absl::Seconds(5);
+    // How often a wait looks at the clock: only a clock that is not the
+    // machine's makes a difference.
+    absl::Duration look_again = absl::Seconds(1);
+  };
+  // Hands a request to the Attach stream, now; false if it was not taken.
+  // Called with no lock that an event may need.
+  using Sender = std::function<bool(const v1::AttachRequest&)>;
+
+  AttachedSchedule(Options options, Sender sender);
+  // After the streams of requests and events have ended, and no gate is in use.
+  ~AttachedSchedule() override;
+
+  absl::StatusOr<StepGate*> Gate(absl::string_view stream) override;
+  void RequestStop(absl::string_view reason) override;
+  void NoteMicroBatch() override { ++micro_batches_; }
+
+  // The Attach stream is open, for the first time or again.
+  void OnAttached();
+  // Events that are none of the schedule's are ignored. Does not block.
+  void OnEvent(const v1::AttachEvent& event);
+  // The generation is over: all waits end with this.
+  void End(const absl::Status& why);
+
+  // Adds how far the streams are.
+  void AddProgress(v1::Heartbeat* heartbeat) const;
+
+ private:
+  class AttachedGate;
+  struct Stream;
+
+  void Run();
+  // Sends what is due, in order. Several threads may.
+  void SendDue();
+  absl::Time DueLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits until `condition` is true of a stream's agent.
+  absl::Status WaitLocked(Stream& stream, absl::string_view what,
+                          const std::function<bool()>& condition)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  void NotePlanLocked(const JobPlan& plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnDecisionLocked(const v1::Decision& wire, Stream& stream)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // OK, or why the stream's rounds are over.
+  absl::Status StateLocked(const Stream& stream) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  absl::Status Announce(Stream& stream, const StepTicket& ticket);
+  // Begins the round, and tells how its ticket travels.
+  absl::StatusOr<Enforcement> BeginRoundLocked(Stream& stream,
+                                               const StepTicket& ticket)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AwaitGrant(Stream& stream);
+  absl::StatusOr<StepDecision> Decide(Stream& stream, const StepVote& vote);
+  void Abort(Stream& stream, const absl::Status& reason);
+  absl::Duration Patience(const Stream& stream) const;
+
+  const Options options_;
+  const Sender sender_;
+  std::atomic<int64_t> micro_batches_{0};
+  std::atomic<int64_t> rounds_{0};
+  std::atomic<int> bucket_{-1};
+
+  // Keeps what is sent in order; taken before mutex_.
+  Mutex send_mutex_;
+  mutable Mutex mutex_;
+  CondVar work_;  // for the thread
+  std::map<std::string, std::unique_ptr<Stream>> streams_
+      ABSL_GUARDED_BY(mutex_);
+  // The plans that streams may come to follow, by version: the last ones.
+  std::map<int64_t, ScheduleTerms> plans_ ABSL_GUARDED_BY(mutex_);
+  std::string stop_ ABSL_GUARDED_BY(mutex_);
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);
+  bool wake_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_SCHEDULE_ATTACHED_SCHEDULE_H_

@@ -1,0 +1,438 @@
+#include "client/schedule/attached_schedule.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/fake_clock.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace coxswain {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+StepTicket TicketOf(int64_t step, int64_t plan_version = 0) {
+  StepTicket ticket;
+  ticket.step = step;
+  ticket.plan_version = plan_version;
+  return ticket;
+}
+
+v1::AttachEvent DecisionEvent(const std::string& stream, int64_t round,
+                              const std::string& skip = "") {
+  v1::AttachEvent event;
+  event.mutable_decision()->set_stream(stream);
+  event.mutable_decision()->set_round(round);
+  event.mutable_decision()->set_commit(skip.empty());
+  event.mutable_decision()->set_reason(skip);
+  return event;
+}
+
+v1::AttachEvent GrantEvent(const std::string& stream, int64_t round) {
+  v1::AttachEvent event;
+  event.mutable_grant()->set_stream(stream);
+  event.mutable_grant()->set_round(round);
+  return event;
+}
+
+// What has been sent, and by which thread.
+class Line {
+ public:
+  bool Send(const v1::AttachRequest& request) {
+    MutexLock lock(&mutex_);
+    if (broken_) ++lost_;
+    if (!broken_) sent_.emplace_back(request, std::this_thread::get_id());
+    changed_.NotifyAll();
+    return !broken_;
+  }
+  void SetBroken(bool broken) {
+    MutexLock lock(&mutex_);
+    broken_ = broken;
+  }
+  bool WaitForLost(int count) {
+    MutexLock lock(&mutex_);
+    return changed_.WaitFor(
+        &mutex_, absl::Seconds(20),
+        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return lost_ >= count; });
+  }
+  // The n-th request, from 0; waits for it.
+  v1::AttachRequest Request(size_t n) {
+    MutexLock lock(&mutex_);
+    const bool came = changed_.WaitFor(
+        &mutex_, absl::Seconds(20),
+        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return sent_.size() > n; });
+    EXPECT_TRUE(came) << "request " << n << " was not sent";
+    return came ? sent_[n].first : v1::AttachRequest();
+  }
+  std::thread::id Sender(size_t n) {
+    MutexLock lock(&mutex_);
+    return sent_.size() > n ? sent_[n].second : std::thread::id();
+  }
+  size_t size() {
+    MutexLock lock(&mutex_);
+    return sent_.size();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;
+  int lost_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::pair<v1::AttachRequest, std::thread::id>> sent_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+class AttachedScheduleTest : public ::testing::Test {
+ protected:
+  AttachedScheduleTest() { plan_.version = 1; }
+
+  void Start(Enforcement enforcement, bool commit_vote = false) {
+    plan_.terms.enforcement = enforcement;
+    plan_.terms.commit_vote = commit_vote;
+    AttachedSchedule::Options options;
+    options.job = "mnist";
+    options.plan = plan_;
+    options.compression_start_step = compression_start_step_;
+    options.clock = &clock_;
+    options.look_again = look_again_;
+    schedule_ = std::make_unique<AttachedSchedule>(
+        options, [this](const v1::AttachRequest& request) {
+          return line_.Send(request);
+        });
+    train_ = GateOf(kTrainStream);
+  }
+  StepGate* GateOf(absl::string_view stream) {
+    const auto gate = schedule_->Gate(stream);
+    EXPECT_OK(gate);
+    return gate.ok() ? *gate : nullptr;
+  }
+  // Until a call waits.
+  void AwaitActivity() {
+    for (v1::Heartbeat beat; beat.activity().empty();) {
+      schedule_->AddProgress(&beat);
+      std::this_thread::yield();
+    }
+  }
+
+  FakeClock clock_;
+  Line line_;
+  JobPlan plan_;
+  int64_t compression_start_step_ = -1;
+  absl::Duration look_again_ = absl::Milliseconds(1);
+  std::unique_ptr<AttachedSchedule> schedule_;
+  StepGate* train_ = nullptr;
+};
+
+TEST_F(AttachedScheduleTest, AnAuditedRoundCostsTheCallerNoSend) {
+  Start(Enforcement::kAudit);
+  ASSERT_OK(train_->Announce(TicketOf(7)));
+  ASSERT_OK(train_->AwaitGrant());
+  const v1::AttachRequest request = line_.Request(0);
+  EXPECT_EQ(request.ticket().stream(), "train");
+  EXPECT_EQ(request.ticket().step(), 7);
+  EXPECT_NE(line_.Sender(0), std::this_thread::get_id());
+  schedule_->OnEvent(DecisionEvent("train", 0, "rank 1: not finite"));
+  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  EXPECT_FALSE(decision.commit);
+  EXPECT_EQ(decision.reason, "rank 1: not finite");
+  EXPECT_EQ(line_.size(), 1u);
+}
+
+TEST_F(AttachedScheduleTest, AStrictRoundIsSentByTheCallerAndWaits) {
+  look_again_ = absl::Hours(1);
+  Start(Enforcement::kStrict);
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  ASSERT_EQ(line_.size(), 1u);
+  EXPECT_EQ(line_.Sender(0), std::this_thread::get_id());
+  std::atomic<bool> granted{false};
+  std::thread exchange([&]() {
+    EXPECT_OK(train_->AwaitGrant());
+    EXPECT_TRUE(granted);
+  });
+  AwaitActivity();
+  granted = true;
+  schedule_->OnEvent(GrantEvent("train", 0));
+  exchange.join();
+  std::thread coordinator([&]() {
+    AwaitActivity();
+    schedule_->OnEvent(DecisionEvent("train", 0));
+  });
+  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  coordinator.join();
+  EXPECT_TRUE(decision.commit);
+}
+
+TEST_F(AttachedScheduleTest, AVoteIsSentByTheCaller) {
+  Start(Enforcement::kAudit, /*commit_vote=*/true);
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  line_.Request(0);
+  std::thread coordinator([&]() {
+    EXPECT_EQ(line_.Request(1).vote().reason(), "not finite");
+    schedule_->OnEvent(DecisionEvent("train", 0, "rank 0: not finite"));
+  });
+  StepVote vote;
+  vote.commit = false;
+  vote.reason = "not finite";
+  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide(vote));
+  coordinator.join();
+  EXPECT_EQ(line_.Sender(1), std::this_thread::get_id());
+  EXPECT_FALSE(decision.commit);
+}
+
+TEST_F(AttachedScheduleTest, WithoutEnforcementNothingIsSent) {
+  Start(Enforcement::kOff);
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_OK(train_->Announce(TicketOf(step)));
+    ASSERT_OK(train_->AwaitGrant());
+    ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+    EXPECT_TRUE(decision.commit);
+  }
+  EXPECT_EQ(line_.size(), 0u);
+}
+
+TEST_F(AttachedScheduleTest, WithoutEnforcementARankDecidesAlone) {
+  Start(Enforcement::kOff);
+  StepVote vote;
+  vote.commit = false;
+  vote.reason = "not finite";
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  ASSERT_OK_AND_ASSIGN(StepDecision decision, train_->Decide(vote));
+  EXPECT_FALSE(decision.commit);
+  EXPECT_EQ(decision.reason, "not finite");
+  StepTicket ticket = TicketOf(1);
+  ticket.skip = "no loss";
+  EXPECT_THAT(train_->Announce(ticket),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("enforcement=off")));
+  ASSERT_OK(train_->Announce(TicketOf(2)));
+  ASSERT_OK_AND_ASSIGN(decision, train_->Decide({}));
+  EXPECT_TRUE(decision.commit);
+}
+
+TEST_F(AttachedScheduleTest, ABrokenReducerEndsWaits) {
+  look_again_ = absl::Hours(1);  // nobody looks: it must be told
+  Start(Enforcement::kStrict);
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  const absl::Status why = absl::DeadlineExceededError("bucket 3 is stuck");
+  std::thread reducer([&]() {
+    AwaitActivity();
+    train_->Abort(why);
+    train_->Abort(absl::InternalError("a consequence"));
+  });
+  EXPECT_EQ(train_->AwaitGrant(), why);
+  reducer.join();
+  EXPECT_EQ(train_->Decide({}).status(), why);
+}
+
+TEST_F(AttachedScheduleTest, ABrokenConnectionLosesNoRound) {
+  Start(Enforcement::kAudit, /*commit_vote=*/true);
+  line_.SetBroken(true);
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  ASSERT_TRUE(line_.WaitForLost(1));
+  std::thread coordinator([&]() {
+    ASSERT_TRUE(line_.WaitForLost(2));
+    line_.SetBroken(false);
+    schedule_->OnAttached();
+    EXPECT_TRUE(line_.Request(0).has_ticket());
+    EXPECT_TRUE(line_.Request(1).has_vote());
+    schedule_->OnEvent(DecisionEvent("train", 0));
+  });
+  EXPECT_OK(train_->Decide({}));
+  coordinator.join();
+}
+
+TEST_F(AttachedScheduleTest, ALostTicketIsSentAgain) {
+  Start(Enforcement::kAudit);
+  line_.SetBroken(true);
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  ASSERT_TRUE(line_.WaitForLost(1));
+  line_.SetBroken(false);
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_TRUE(line_.Request(0).has_ticket());
+}
+
+TEST_F(AttachedScheduleTest, TheEndOfTheGenerationEndsWaits) {
+  look_again_ = absl::Hours(1);  // nobody looks: it must be told
+  Start(Enforcement::kAudit);
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  const absl::Status why =
+      absl::AbortedError("rank 1 announced step 8, the others step 7");
+  std::thread coordinator([&]() {
+    AwaitActivity();
+    schedule_->End(why);
+  });
+  EXPECT_EQ(train_->Decide({}).status(), why);
+  coordinator.join();
+  EXPECT_EQ(train_->Announce(TicketOf(1)), why);
+  EXPECT_EQ(train_->AwaitGrant(), why);
+}
+
+TEST_F(AttachedScheduleTest, ADecisionBeforeTheEndCounts) {
+  Start(Enforcement::kAudit);
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  schedule_->OnEvent(DecisionEvent("train", 0));
+  schedule_->End(absl::AbortedError("it is over"));
+  EXPECT_OK(train_->Decide({}));
+  EXPECT_THAT(train_->Announce(TicketOf(1)),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("it is over")));
+}
+
+TEST_F(AttachedScheduleTest, WaitsEndWithThePatience) {
+  plan_.terms.progress_timeout = absl::Seconds(10);
+  Start(Enforcement::kStrict);
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  clock_.Advance(absl::Seconds(39));
+  std::thread time([&]() {
+    AwaitActivity();
+    clock_.Advance(absl::Seconds(1));
+  });
+  EXPECT_THAT(
+      train_->AwaitGrant(),
+      StatusIs(
+          absl::StatusCode::kDeadlineExceeded,
+          AllOf(HasSubstr("waited 40s for the grant on round 0 of 'train'"),
+                HasSubstr("`coxswain why mnist`"))));
+  time.join();
+}
+
+TEST_F(AttachedScheduleTest, APlanLandsWithItsDecision) {
+  compression_start_step_ = 50;
+  Start(Enforcement::kAudit);
+  StepGate* const eval = GateOf("eval");
+  ASSERT_OK(train_->Announce(TicketOf(0, 1)));
+  line_.Request(0);
+  v1::AttachEvent event = DecisionEvent("train", 0);
+  v1::Plan& plan = *event.mutable_decision()->mutable_plan();
+  plan.set_version(2);
+  plan.set_accumulation_steps(8);
+  plan.set_compression_start_step(-1);
+  (*plan.mutable_terms())["enforcement"] = "off";
+  schedule_->OnEvent(event);
+  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  ASSERT_TRUE(decision.plan.has_value());
+  EXPECT_EQ(decision.plan->accumulation_steps, 8);
+  EXPECT_EQ(decision.plan->compression_start_step, 50);
+  ASSERT_OK(train_->Announce(TicketOf(1, 2)));
+  EXPECT_OK(train_->Decide({}));
+  // Another stream follows once its tickets are of that plan.
+  ASSERT_OK(eval->Announce(TicketOf(0, 1)));
+  EXPECT_EQ(line_.Request(1).ticket().stream(), "eval");
+  schedule_->OnEvent(DecisionEvent("eval", 0));
+  ASSERT_OK(eval->Decide({}));
+  ASSERT_OK(eval->Announce(TicketOf(1, 2)));
+  EXPECT_OK(eval->Decide({}));
+  EXPECT_EQ(line_.size(), 2u);
+}
+
+TEST_F(AttachedScheduleTest, APlanThatCannotBeReadEndsTheStream) {
+  Start(Enforcement::kAudit);
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  v1::AttachEvent event = DecisionEvent("train", 1);
+  (*event.mutable_decision()->mutable_plan()->mutable_terms())["gravity"] = "1";
+  schedule_->OnEvent(event);  // of another round
+  std::thread coordinator([&]() {
+    AwaitActivity();
+    event.mutable_decision()->set_round(0);
+    schedule_->OnEvent(event);
+  });
+  const auto gravity =
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("gravity"));
+  EXPECT_THAT(train_->Decide({}), gravity);
+  coordinator.join();
+  EXPECT_THAT(train_->Announce(TicketOf(1)), gravity);
+}
+
+TEST_F(AttachedScheduleTest, UnexpectedEventsAreIgnored) {
+  Start(Enforcement::kAudit);
+  v1::AttachEvent event;
+  schedule_->OnEvent(event);
+  event.mutable_warning()->set_text("rank 1 is slow");
+  schedule_->OnEvent(event);
+  schedule_->OnEvent(GrantEvent("unknown", 0));
+  schedule_->OnEvent(DecisionEvent("unknown", 0));
+  schedule_->OnEvent(GrantEvent("train", -1));
+  schedule_->OnEvent(DecisionEvent("train", 0, "before its ticket"));
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  schedule_->OnEvent(DecisionEvent("train", 0));
+  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  EXPECT_TRUE(decision.commit);
+}
+
+TEST_F(AttachedScheduleTest, AStopGoesOutOnEveryStream) {
+  Start(Enforcement::kAudit);
+  schedule_->RequestStop("a signal");
+  schedule_->RequestStop("another one");
+  StepGate* const late = GateOf("late");
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  EXPECT_EQ(line_.Request(0).ticket().stop(), "a signal");
+  ASSERT_OK(late->Announce(TicketOf(0)));
+  EXPECT_EQ(line_.Request(1).ticket().stop(), "a signal");
+  v1::AttachEvent event = DecisionEvent("train", 0);
+  event.mutable_decision()->set_stop("rank 0: a signal");
+  schedule_->OnEvent(event);
+  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  EXPECT_EQ(decision.stop, "rank 0: a signal");
+}
+
+TEST_F(AttachedScheduleTest, StreamsAreNamedAndLimited) {
+  Start(Enforcement::kAudit);
+  EXPECT_EQ(GateOf("train"), train_);
+  for (const std::string& name :
+       {std::string(), std::string(65, 'a'), std::string("a b")}) {
+    EXPECT_THAT(schedule_->Gate(name),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("[A-Za-z0-9._-]")));
+  }
+  for (int i = 1; i < 64; ++i) GateOf(absl::StrCat("stream-", i));
+  EXPECT_THAT(schedule_->Gate("one-more"),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("'one-more'"), HasSubstr("64"))));
+  EXPECT_EQ(GateOf("train"), train_);
+}
+
+TEST_F(AttachedScheduleTest, ProgressSaysWhatIsDone) {
+  Start(Enforcement::kAudit);
+  v1::Heartbeat beat;
+  schedule_->AddProgress(&beat);
+  EXPECT_EQ(beat.bucket(), -1);
+  EXPECT_EQ(beat.activity(), "");
+  schedule_->NoteMicroBatch();
+  schedule_->NoteMicroBatch();
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  train_->NoteBucket(3);
+  std::thread coordinator([&]() {
+    AwaitActivity();
+    schedule_->AddProgress(&beat);
+    schedule_->OnEvent(DecisionEvent("train", 0));
+  });
+  ASSERT_OK(train_->Decide({}));
+  coordinator.join();
+  EXPECT_EQ(beat.micro_batches(), 2);
+  EXPECT_EQ(beat.rounds(), 1);
+  EXPECT_EQ(beat.bucket(), 3);
+  EXPECT_EQ(beat.activity(), "waiting for the decision on round 0 of 'train'");
+  v1::Heartbeat later;
+  schedule_->AddProgress(&later);
+  EXPECT_EQ(later.activity(), "");
+}
+
+TEST_F(AttachedScheduleTest, CallsOutOfOrderAreErrors) {
+  Start(Enforcement::kStrict);
+  EXPECT_THAT(train_->AwaitGrant(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("before it was announced")));
+  EXPECT_THAT(train_->Decide({}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("not announced")));
+}
+
+}  // namespace
+}  // namespace coxswain

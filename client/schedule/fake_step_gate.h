@@ -1,0 +1,215 @@
+#ifndef COXSWAIN_CLIENT_SCHEDULE_FAKE_STEP_GATE_H_
+#define COXSWAIN_CLIENT_SCHEDULE_FAKE_STEP_GATE_H_
+
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "client/reduce/step_gate.h"
+
+namespace coxswain {
+
+// A coordinator in memory for the gates of `world_size` ranks, in as many
+// threads: a round is decided when the tickets of all ranks are there, and with
+// commit_vote all votes. For the tests of those who use gates. It skips where a
+// ticket or a vote asks for it, as the real one does, and where the test said
+// so; it compares nothing. Thread-safe.
+class FakeSchedule {
+ public:
+  explicit FakeSchedule(int world_size, JobPlan plan = {})
+      : plan_(std::move(plan)) {
+    for (int rank = 0; rank < world_size; ++rank) {
+      gates_.push_back(std::make_unique<Gate>(this, rank));
+    }
+    tickets_.resize(world_size);
+    votes_.resize(world_size);
+    buckets_.resize(world_size);
+  }
+
+  StepGate* gate(int rank) { return gates_[rank].get(); }
+
+  // What happens in a round. To be said before the round is decided.
+  void SkipAt(int64_t round, const std::string& reason = "the test said so") {
+    MutexLock lock(&mutex_);
+    skips_[round] = reason;
+  }
+  void StopAt(int64_t round, const std::string& reason = "the test said so") {
+    MutexLock lock(&mutex_);
+    stops_[round] = reason;
+  }
+  // The plan is in force from the next round on.
+  void ChangePlanAt(int64_t round, const JobPlan& plan) {
+    MutexLock lock(&mutex_);
+    plans_[round] = plan;
+  }
+  // Ends all waits of this round and of later ones, like the end of a
+  // generation.
+  void FailAt(int64_t round, const absl::Status& why) {
+    MutexLock lock(&mutex_);
+    failures_[round] = why;
+    changed_.NotifyAll();
+  }
+
+  // What a rank has said, by round. A vote is recorded whether it counts or
+  // not.
+  std::vector<StepTicket> tickets(int rank) const {
+    MutexLock lock(&mutex_);
+    return tickets_[rank];
+  }
+  std::vector<StepVote> votes(int rank) const {
+    MutexLock lock(&mutex_);
+    return votes_[rank];
+  }
+  std::vector<int> buckets(int rank) const {
+    MutexLock lock(&mutex_);
+    return buckets_[rank];
+  }
+
+ private:
+  class Gate : public StepGate {
+   public:
+    Gate(FakeSchedule* schedule, int rank)
+        : schedule_(*schedule), rank_(rank) {}
+
+    absl::Status Announce(const StepTicket& ticket) override {
+      MutexLock lock(&schedule_.mutex_);
+      if (announced_) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("rank ", rank_, " announces a round before it has ",
+                         "taken the decision on round ", round_));
+      }
+      announced_ = true;
+      schedule_.tickets_[rank_].push_back(ticket);
+      schedule_.changed_.NotifyAll();
+      return schedule_.FailureLocked(round_);
+    }
+    absl::Status AwaitGrant() override {
+      MutexLock lock(&schedule_.mutex_);
+      if (schedule_.PlanLocked(round_).terms.enforcement !=
+          Enforcement::kStrict) {
+        return absl::OkStatus();
+      }
+      return schedule_.WaitLocked(schedule_.tickets_, round_);
+    }
+    absl::StatusOr<StepDecision> Decide(const StepVote& vote) override {
+      MutexLock lock(&schedule_.mutex_);
+      if (!announced_) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "rank ", rank_, " votes on round ", round_, " unannounced"));
+      }
+      schedule_.votes_[rank_].push_back(vote);
+      schedule_.changed_.NotifyAll();
+      absl::StatusOr<StepDecision> decision = schedule_.DecideLocked(round_);
+      if (decision.ok()) {
+        announced_ = false;
+        ++round_;
+      }
+      return decision;
+    }
+    void NoteBucket(int bucket) override {
+      MutexLock lock(&schedule_.mutex_);
+      schedule_.buckets_[rank_].push_back(bucket);
+    }
+
+   private:
+    FakeSchedule& schedule_;
+    const int rank_;
+    // Under the schedule's mutex.
+    int64_t round_ = 0;
+    bool announced_ = false;
+  };
+
+  absl::Status FailureLocked(int64_t round) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto failure = failures_.upper_bound(round);
+    return failure == failures_.begin() ? absl::OkStatus()
+                                        : std::prev(failure)->second;
+  }
+
+  // Waits until every rank has said its part of the round.
+  template <typename Said>
+  absl::Status WaitLocked(const std::vector<std::vector<Said>>& said,
+                          int64_t round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool over = changed_.WaitFor(
+        &mutex_, absl::Seconds(20), [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          return !FailureLocked(round).ok() || Complete(said, round);
+        });
+    if (over) return FailureLocked(round);
+    return absl::DeadlineExceededError(absl::StrCat(
+        "FakeSchedule: not all ranks have said their part of round ", round));
+  }
+  template <typename Said>
+  static bool Complete(const std::vector<std::vector<Said>>& said,
+                       int64_t round) {
+    for (const auto& of_rank : said) {
+      if (static_cast<int64_t>(of_rank.size()) <= round) return false;
+    }
+    return true;
+  }
+
+  absl::StatusOr<StepDecision> DecideLocked(int64_t round)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool voting = PlanLocked(round).terms.commit_vote;
+    absl::Status said =
+        voting ? WaitLocked(votes_, round) : WaitLocked(tickets_, round);
+    if (!said.ok()) return said;
+    StepDecision decision;
+    for (size_t rank = 0; rank < tickets_.size(); ++rank) {
+      NoteSkip(rank, tickets_[rank][round].skip, &decision);
+      if (voting && !votes_[rank][round].commit) {
+        NoteSkip(rank, votes_[rank][round].reason, &decision);
+        decision.commit = false;
+      }
+    }
+    if (const auto skip = skips_.find(round); skip != skips_.end()) {
+      decision.commit = false;
+      decision.reason = skip->second;
+    }
+    if (const auto stop = stops_.find(round); stop != stops_.end()) {
+      decision.stop = stop->second;
+    }
+    if (const auto plan = plans_.find(round); plan != plans_.end()) {
+      decision.plan = plan->second;
+    }
+    return decision;
+  }
+  static void NoteSkip(size_t rank, const std::string& reason,
+                       StepDecision* decision) {
+    if (reason.empty()) return;
+    decision->commit = false;
+    absl::StrAppend(&decision->reason, decision->reason.empty() ? "" : "; ",
+                    "rank ", rank, ": ", reason);
+  }
+  // In force in this round.
+  const JobPlan& PlanLocked(int64_t round) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto later = plans_.lower_bound(round);
+    return later == plans_.begin() ? plan_ : std::prev(later)->second;
+  }
+
+  const JobPlan plan_;  // that the rounds begin with
+  std::vector<std::unique_ptr<Gate>> gates_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::vector<StepTicket>> tickets_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::vector<StepVote>> votes_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::vector<int>> buckets_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, std::string> skips_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, std::string> stops_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, JobPlan> plans_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_SCHEDULE_FAKE_STEP_GATE_H_

@@ -1,0 +1,43 @@
+#ifndef COXSWAIN_CLIENT_SCHEDULE_SCHEDULE_CLIENT_H_
+#define COXSWAIN_CLIENT_SCHEDULE_SCHEDULE_CLIENT_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/reduce/step_gate.h"
+
+namespace coxswain {
+
+// Name of the stream that a program's main loop trains: the one whose
+// decisions carry changes of the plan.
+inline constexpr char kTrainStream[] = "train";
+
+// A session's part in the schedule: one gate for each stream of exchanges.
+// Owned by the session; see Session::schedule(). Thread-safe.
+class ScheduleClient {
+ public:
+  virtual ~ScheduleClient() = default;
+
+  // The gate of a stream, which lives as long as the session; one reducer uses
+  // it. With enforcement=off it answers at once with this rank's own vote.
+  // The name has 1 to 64 characters of [A-Za-z0-9._-]; a session has at
+  // most 64.
+  virtual absl::StatusOr<StepGate*> Gate(
+      absl::string_view stream = kTrainStream) = 0;
+
+  // Asks all ranks to stop after the next decision of each stream
+  // (AgreedStop): it then says so to all. Any number of times; the first
+  // reason counts. With enforcement=off there are no decisions of all ranks:
+  // this is logged, and has no effect.
+  virtual void RequestStop(absl::string_view reason) = 0;
+
+  // Counts a micro-batch as progress, whatever the stream.
+  virtual void NoteMicroBatch() = 0;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_SCHEDULE_SCHEDULE_CLIENT_H_

@@ -1,0 +1,148 @@
+#include "client/schedule/step_agent.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace coxswain {
+namespace {
+
+// The coordinator's own verdict on a stall, which names the ranks, comes first.
+constexpr absl::Duration kPatienceMargin = absl::Seconds(30);
+constexpr int kWarnOnlyFactor = 10;
+
+}  // namespace
+
+absl::Duration PatienceOf(const ScheduleTerms& terms) {
+  const int factor = terms.on_stall == OnStall::kWarn ? kWarnOnlyFactor : 1;
+  return terms.progress_timeout * factor + kPatienceMargin;
+}
+
+StepAgent::StepAgent(Options options) : options_(std::move(options)) {}
+
+absl::Status StepAgent::Announce(const StepTicket& ticket, absl::Time now) {
+  if (announced()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "round ", round_, " of the stream '", options_.stream, "' (step ",
+        ticket_->content.step, ") is not over: take its decision before step ",
+        ticket.step, " is announced"));
+  }
+  const bool alone = options_.enforcement == Enforcement::kOff;
+  if (alone && !ticket.skip.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "step ", ticket.step, " of the stream '", options_.stream,
+        "' shall be skipped (", ticket.skip,
+        "), which no other rank would hear of: the plan has enforcement=off"));
+  }
+  ticket_ = Saying<StepTicket>{ticket, stop_, now};
+  waiting_since_ = now;
+  if (alone) decision_ = StepDecision();
+  return absl::OkStatus();
+}
+
+void StepAgent::RequestStop(std::string reason) {
+  if (stop_.empty()) stop_ = std::move(reason);
+}
+
+absl::Status StepAgent::Follow(const ScheduleTerms& terms) {
+  if (announced()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("round ", round_, " of the stream '", options_.stream,
+                     "' is not over: its terms cannot change"));
+  }
+  Adopt(terms);
+  return absl::OkStatus();
+}
+
+void StepAgent::Adopt(const ScheduleTerms& terms) {
+  options_.enforcement = terms.enforcement;
+  options_.commit_vote = terms.commit_vote;
+  options_.patience = PatienceOf(terms);
+}
+
+absl::Status StepAgent::Vote(const StepVote& vote, absl::Time now) {
+  if (!announced() || voted_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a vote in the stream '", options_.stream, "', where round ", round_,
+        voted_ ? " has this rank's vote already" : " is not announced yet"));
+  }
+  voted_ = true;
+  waiting_since_ = now;
+  if (options_.enforcement == Enforcement::kOff && !vote.commit) {
+    // As without any gate: whoever asks for it sees to it that all ranks do.
+    decision_->commit = false;
+    decision_->reason = vote.reason;
+  }
+  if (options_.commit_vote) vote_ = Saying<StepVote>{vote, stop_, now};
+  return absl::OkStatus();
+}
+
+void StepAgent::OnGrant(int64_t round) {
+  if (announced() && round == round_) granted_ = true;
+}
+
+void StepAgent::OnDecision(int64_t round, const StepDecision& decision) {
+  if (announced() && !decided() && round == round_) decision_ = decision;
+}
+
+void StepAgent::OnConnected() {
+  if (ticket_.has_value()) ticket_->due = absl::InfinitePast();
+  if (vote_.has_value()) vote_->due = absl::InfinitePast();
+}
+
+std::vector<StepAgent::Outgoing> StepAgent::Take(absl::Time now) {
+  std::vector<Outgoing> result;
+  if (!announced() || decided()) return result;
+  if (ticket_->due <= now) {
+    Outgoing& outgoing = result.emplace_back();
+    outgoing.round = round_;
+    outgoing.ticket = ticket_->content;
+    outgoing.stop = ticket_->stop;
+    ticket_->due = now + options_.resend;
+  }
+  if (vote_.has_value() && vote_->due <= now) {
+    Outgoing& outgoing = result.emplace_back();
+    outgoing.round = round_;
+    outgoing.vote = vote_->content;
+    outgoing.stop = vote_->stop;
+    vote_->due = now + options_.resend;
+  }
+  return result;
+}
+
+absl::Time StepAgent::due() const {
+  if (!announced() || decided()) return absl::InfiniteFuture();
+  if (!vote_.has_value()) return ticket_->due;
+  return std::min(ticket_->due, vote_->due);
+}
+
+absl::Time StepAgent::deadline() const {
+  if (!announced() || decided()) return absl::InfiniteFuture();
+  return std::min(due(), waiting_since_ + options_.patience);
+}
+
+bool StepAgent::granted() const {
+  return announced() && (options_.enforcement != Enforcement::kStrict ||
+                         granted_ || decided());
+}
+
+bool StepAgent::Expired(absl::Time now) const {
+  return announced() && !decided() && now - waiting_since_ >= options_.patience;
+}
+
+StepDecision StepAgent::TakeDecision() {
+  COXSWAIN_CHECK(decided());
+  StepDecision decision = *std::move(decision_);
+  decision_.reset();
+  ticket_.reset();
+  vote_.reset();
+  voted_ = false;
+  granted_ = false;
+  ++round_;
+  if (decision.plan.has_value()) Adopt(decision.plan->terms);
+  return decision;
+}
+
+}  // namespace coxswain

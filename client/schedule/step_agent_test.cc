@@ -1,0 +1,254 @@
+#include "client/schedule/step_agent.h"
+
+#include "base/fake_clock.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace coxswain {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+StepTicket TicketOf(int64_t step) {
+  StepTicket ticket;
+  ticket.step = step;
+  return ticket;
+}
+
+StepDecision SkipFor(const std::string& reason) {
+  StepDecision decision;
+  decision.commit = false;
+  decision.reason = reason;
+  return decision;
+}
+
+class StepAgentTest : public ::testing::Test {
+ protected:
+  StepAgent MakeAgent(Enforcement enforcement, bool commit_vote = false) {
+    StepAgent::Options options;
+    options.stream = "train";
+    options.enforcement = enforcement;
+    options.commit_vote = commit_vote;
+    options.patience = absl::Seconds(60);
+    options.resend = absl::Seconds(5);
+    return StepAgent(options);
+  }
+  absl::Time now() const { return clock_.Now(); }
+
+  FakeClock clock_;
+};
+
+TEST_F(StepAgentTest, AnAuditedRound) {
+  StepAgent agent = MakeAgent(Enforcement::kAudit);
+  EXPECT_FALSE(agent.granted());
+  EXPECT_EQ(agent.deadline(), absl::InfiniteFuture());
+  ASSERT_OK(agent.Announce(TicketOf(3), now()));
+  EXPECT_TRUE(agent.granted());  // it does not wait
+  EXPECT_FALSE(agent.decided());
+  EXPECT_EQ(agent.deadline(), now());
+  const auto said = agent.Take(now());
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_EQ(said[0].round, 0);
+  EXPECT_EQ(said[0].ticket->step, 3);
+  EXPECT_FALSE(said[0].vote.has_value());
+  ASSERT_OK(agent.Vote({}, now()));
+  EXPECT_THAT(agent.Take(now()), SizeIs(0));  // the vote does not count
+  agent.OnDecision(0, SkipFor("rank 1: not finite"));
+  ASSERT_TRUE(agent.decided());
+  EXPECT_EQ(agent.deadline(), absl::InfiniteFuture());
+  const StepDecision decision = agent.TakeDecision();
+  EXPECT_FALSE(decision.commit);
+  EXPECT_EQ(decision.reason, "rank 1: not finite");
+  EXPECT_EQ(agent.round(), 1);
+  ASSERT_OK(agent.Announce(TicketOf(4), now()));
+  EXPECT_EQ(agent.Take(now())[0].round, 1);
+}
+
+TEST_F(StepAgentTest, AStrictRoundWaitsForItsGrant) {
+  StepAgent agent = MakeAgent(Enforcement::kStrict);
+  ASSERT_OK(agent.Announce(TicketOf(0), now()));
+  EXPECT_FALSE(agent.granted());
+  agent.OnGrant(1);
+  EXPECT_FALSE(agent.granted());
+  agent.OnGrant(0);
+  EXPECT_TRUE(agent.granted());
+  agent.OnDecision(0, {});
+  agent.TakeDecision();
+  // The grant was for one round only.
+  ASSERT_OK(agent.Announce(TicketOf(1), now()));
+  EXPECT_FALSE(agent.granted());
+}
+
+TEST_F(StepAgentTest, ADecisionStandsForALostGrant) {
+  StepAgent agent = MakeAgent(Enforcement::kStrict);
+  ASSERT_OK(agent.Announce(TicketOf(0), now()));
+  agent.OnDecision(0, {});
+  EXPECT_TRUE(agent.granted());
+}
+
+TEST_F(StepAgentTest, WithoutEnforcementItDecidesItself) {
+  StepAgent agent = MakeAgent(Enforcement::kOff);
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_OK(agent.Announce(TicketOf(step), now()));
+    EXPECT_THAT(agent.Take(now()), SizeIs(0));
+    EXPECT_TRUE(agent.granted());
+    ASSERT_OK(agent.Vote({}, now()));
+    ASSERT_TRUE(agent.decided());
+    EXPECT_TRUE(agent.TakeDecision().commit);
+  }
+}
+
+TEST_F(StepAgentTest, WhatIsNotAnsweredIsSaidAgain) {
+  StepAgent agent = MakeAgent(Enforcement::kAudit, /*commit_vote=*/true);
+  ASSERT_OK(agent.Announce(TicketOf(0), now()));
+  EXPECT_THAT(agent.Take(now()), SizeIs(1));
+  clock_.Advance(absl::Seconds(4));
+  StepVote vote;
+  vote.commit = false;
+  vote.reason = "not finite";
+  ASSERT_OK(agent.Vote(vote, now()));
+  const auto first = agent.Take(now());
+  ASSERT_THAT(first, SizeIs(1));
+  EXPECT_EQ(first[0].vote->reason, "not finite");
+  EXPECT_THAT(agent.Take(now()), SizeIs(0));
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_EQ(agent.due(), now());
+  const auto second = agent.Take(now());
+  ASSERT_THAT(second, SizeIs(1));
+  EXPECT_TRUE(second[0].ticket.has_value());
+  clock_.Advance(absl::Seconds(4));
+  EXPECT_TRUE(agent.Take(now())[0].vote.has_value());
+  agent.OnDecision(0, {});
+  clock_.Advance(absl::Seconds(60));
+  EXPECT_THAT(agent.Take(now()), SizeIs(0));
+}
+
+TEST_F(StepAgentTest, ANewConnectionHearsEverythingUnanswered) {
+  StepAgent agent = MakeAgent(Enforcement::kAudit, /*commit_vote=*/true);
+  agent.OnConnected();
+  EXPECT_THAT(agent.Take(now()), SizeIs(0));
+  ASSERT_OK(agent.Announce(TicketOf(0), now()));
+  ASSERT_OK(agent.Vote({}, now()));
+  EXPECT_THAT(agent.Take(now()), SizeIs(2));
+  agent.OnConnected();
+  const auto said = agent.Take(now());
+  ASSERT_THAT(said, SizeIs(2));
+  // In the order in which the coordinator understands them.
+  EXPECT_TRUE(said[0].ticket.has_value());
+  EXPECT_TRUE(said[1].vote.has_value());
+  agent.OnDecision(0, {});
+  agent.OnConnected();
+  EXPECT_THAT(agent.Take(now()), SizeIs(0));
+}
+
+TEST_F(StepAgentTest, AnswersOfOtherRoundsAndRepeatedOnesAreIgnored) {
+  StepAgent agent = MakeAgent(Enforcement::kAudit);
+  agent.OnDecision(0, SkipFor("before its ticket"));
+  EXPECT_FALSE(agent.decided());
+  ASSERT_OK(agent.Announce(TicketOf(0), now()));
+  EXPECT_FALSE(agent.decided());
+  agent.OnDecision(1, SkipFor("of the next round"));
+  EXPECT_FALSE(agent.decided());
+  agent.OnDecision(0, {});
+  agent.OnDecision(0, SkipFor("another one"));
+  EXPECT_TRUE(agent.TakeDecision().commit);
+  ASSERT_OK(agent.Announce(TicketOf(1), now()));
+  agent.OnDecision(0, SkipFor("late"));
+  EXPECT_FALSE(agent.decided());
+}
+
+TEST_F(StepAgentTest, WaitsEndWithThePatience) {
+  StepAgent agent = MakeAgent(Enforcement::kAudit);
+  EXPECT_FALSE(agent.Expired(now()));
+  ASSERT_OK(agent.Announce(TicketOf(0), now()));
+  agent.Take(now());
+  clock_.Advance(absl::Seconds(59));
+  agent.Take(now());
+  EXPECT_FALSE(agent.Expired(now()));
+  EXPECT_EQ(agent.deadline(), now() + absl::Seconds(1));
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_TRUE(agent.Expired(now()));
+  // The vote begins another wait.
+  ASSERT_OK(agent.Vote({}, now()));
+  EXPECT_FALSE(agent.Expired(now()));
+  clock_.Advance(absl::Seconds(60));
+  EXPECT_TRUE(agent.Expired(now()));
+  agent.OnDecision(0, {});
+  EXPECT_FALSE(agent.Expired(now()));
+}
+
+TEST_F(StepAgentTest, ThePatienceOutlastsTheCoordinators) {
+  ScheduleTerms terms;
+  terms.progress_timeout = absl::Seconds(20);
+  EXPECT_EQ(PatienceOf(terms), absl::Seconds(50));
+  terms.on_stall = OnStall::kWarn;
+  EXPECT_EQ(PatienceOf(terms), absl::Seconds(230));
+}
+
+TEST_F(StepAgentTest, AStopRidesOnWhatIsSaidNext) {
+  StepAgent agent = MakeAgent(Enforcement::kAudit, /*commit_vote=*/true);
+  ASSERT_OK(agent.Announce(TicketOf(0), now()));
+  agent.RequestStop("a signal");
+  agent.RequestStop("another one");
+  // A repetition must be the same as what was said first.
+  EXPECT_EQ(agent.Take(now())[0].stop, "");
+  ASSERT_OK(agent.Vote({}, now()));
+  EXPECT_EQ(agent.Take(now())[0].stop, "a signal");
+  agent.OnDecision(0, {});
+  agent.TakeDecision();
+  ASSERT_OK(agent.Announce(TicketOf(1), now()));
+  EXPECT_EQ(agent.Take(now())[0].stop, "a signal");
+}
+
+TEST_F(StepAgentTest, APlanCountsFromTheNextRoundOn) {
+  StepAgent agent = MakeAgent(Enforcement::kAudit);
+  ASSERT_OK(agent.Announce(TicketOf(0), now()));
+  StepDecision decision;
+  decision.plan.emplace();
+  decision.plan->terms.enforcement = Enforcement::kStrict;
+  decision.plan->terms.commit_vote = true;
+  decision.plan->terms.progress_timeout = absl::Seconds(1);
+  agent.OnDecision(0, decision);
+  EXPECT_FALSE(agent.options().commit_vote);
+  EXPECT_TRUE(agent.granted());
+  agent.TakeDecision();
+  EXPECT_EQ(agent.options().patience, absl::Seconds(31));
+  ASSERT_OK(agent.Announce(TicketOf(1), now()));
+  EXPECT_FALSE(agent.granted());
+  ASSERT_OK(agent.Vote({}, now()));
+  EXPECT_THAT(agent.Take(now()), SizeIs(2));
+  decision.plan->terms = {};
+  decision.plan->terms.enforcement = Enforcement::kOff;
+  agent.OnDecision(1, decision);
+  agent.TakeDecision();
+  ASSERT_OK(agent.Announce(TicketOf(2), now()));
+  EXPECT_TRUE(agent.decided());
+}
+
+TEST_F(StepAgentTest, CallsOutOfOrderAreErrors) {
+  StepAgent agent = MakeAgent(Enforcement::kAudit);
+  EXPECT_THAT(agent.Vote({}, now()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("round 0 is not announced")));
+  ASSERT_OK(agent.Announce(TicketOf(5), now()));
+  EXPECT_THAT(agent.Announce(TicketOf(6), now()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("'train'"), HasSubstr("step 5"),
+                             HasSubstr("before step 6"))));
+  EXPECT_THAT(agent.Follow({}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("round 0 of the stream 'train'")));
+  ASSERT_OK(agent.Vote({}, now()));
+  EXPECT_THAT(agent.Vote({}, now()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("vote already")));
+  agent.OnDecision(0, {});
+  EXPECT_THAT(agent.Announce(TicketOf(6), now()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("take its decision")));
+}
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,95 @@
+#include "client/session/session_groups.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace coxswain {
+
+SessionGroups::SessionGroups(int rank, ProcessGroup::ConnectOptions connect,
+                             std::shared_ptr<Membership> membership)
+    : rank_(rank),
+      connect_(std::move(connect)),
+      membership_(std::move(membership)) {}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Claim(
+    const v1::GroupInfo& info) {
+  const std::string& id = info.communicator_id();
+  MutexLock lock(&mutex_);
+  // Longer than the other thread, whose own error says more.
+  const absl::Duration patience = connect_.timeout + absl::Seconds(5);
+  if (!connected_.WaitFor(&mutex_, patience,
+                          [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                            return connecting_.count(id) == 0;
+                          })) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("another thread has been connecting the group '",
+                     info.name(), "' for ", absl::FormatDuration(patience)));
+  }
+  const auto existing = groups_.find(id);
+  if (existing != groups_.end()) return existing->second;
+  const auto failed = failed_.find(id);
+  if (failed != failed_.end()) return failed->second;
+  connecting_.insert(id);
+  return nullptr;
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Obtain(
+    const v1::GroupInfo& info) {
+  COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> known, Claim(info));
+  if (known != nullptr) return known;
+  const std::string& id = info.communicator_id();
+  auto group = ProcessGroup::Connect(
+      {info.name(), {info.ranks().begin(), info.ranks().end()}, id}, rank_,
+      connect_, membership_);
+  const absl::Status kept = group.ok() ? Keep(*group) : group.status();
+  {
+    MutexLock lock(&mutex_);
+    if (!group.ok()) failed_.emplace(id, group.status());
+    connecting_.erase(id);
+    connected_.NotifyAll();
+  }
+  if (!kept.ok()) return kept;
+  return group;
+}
+
+absl::Status SessionGroups::Keep(const std::shared_ptr<ProcessGroup>& group) {
+  absl::Status ended;
+  {
+    MutexLock lock(&mutex_);
+    groups_.emplace(group->communicator_id(), group);
+    if (!aborted_) return end_;
+    ended = end_;
+  }
+  group->communicator().Abort(ended.message());
+  return ended;
+}
+
+void SessionGroups::End(const absl::Status& why, bool abort_communicators) {
+  std::vector<std::shared_ptr<ProcessGroup>> groups;
+  {
+    MutexLock lock(&mutex_);
+    end_ = why;
+    aborted_ = abort_communicators;
+    for (const auto& [id, group] : groups_) groups.push_back(group);
+  }
+  if (!abort_communicators) return;
+  for (const auto& group : groups) group->communicator().Abort(why.message());
+}
+
+void SessionGroups::AddProgress(v1::Heartbeat* heartbeat) const {
+  int64_t sequence = 0, payload_bytes = 0, wire_bytes = 0;
+  MutexLock lock(&mutex_);
+  for (const auto& [id, group] : groups_) {
+    sequence += group->communicator().sequence();
+    payload_bytes += group->communicator().payload_bytes();
+    wire_bytes += group->communicator().wire_bytes();
+  }
+  heartbeat->set_collective_sequence(sequence);
+  heartbeat->set_payload_bytes(payload_bytes);
+  heartbeat->set_wire_bytes(wire_bytes);
+}
+
+}  // namespace coxswain

@@ -1,0 +1,100 @@
+#include "client/session/session_wire.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "base/version.h"
+
+namespace coxswain {
+namespace {
+
+std::vector<int64_t> RowMajor(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> strides(shape.size());
+  int64_t stride = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<int64_t>(1, shape[i]);
+  }
+  return strides;
+}
+
+void AddParameter(const ParameterSpec& parameter, v1::Manifest* manifest) {
+  v1::ParameterInfo* info = manifest->add_parameters();
+  info->set_name(parameter.name);
+  info->mutable_shape()->Assign(parameter.shape.begin(), parameter.shape.end());
+  info->set_dtype(std::string(NameOf(parameter.dtype)));
+  if (parameter.strides != RowMajor(parameter.shape)) {
+    info->mutable_strides()->Assign(parameter.strides.begin(),
+                                    parameter.strides.end());
+  }
+}
+
+// Those that differ from the defaults: a coordinator need not know the others.
+void AddTerms(const ScheduleTerms& terms, v1::Manifest* manifest) {
+  const auto defaults = ScheduleTerms().ToMap();
+  for (const auto& [name, value] : terms.ToMap()) {
+    if (defaults.at(name) != value) (*manifest->mutable_terms())[name] = value;
+  }
+}
+
+JobMember FromWire(const v1::Member& wire) {
+  JobMember member;
+  member.identity = {wire.identity().node(), wire.identity().slot()};
+  member.incarnation = Incarnation(wire.incarnation());
+  member.rank = wire.rank();
+  member.local_rank = wire.local_rank();
+  member.host = wire.host();
+  member.address = wire.address();
+  member.topology = {wire.topology().begin(), wire.topology().end()};
+  return member;
+}
+
+}  // namespace
+
+v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
+                                const JobManifest& manifest) {
+  v1::JoinRequest request;
+  request.set_job(options.job);
+  request.mutable_identity()->set_node(options.identity.node);
+  request.mutable_identity()->set_slot(options.identity.slot);
+  request.set_incarnation(options.incarnation.value());
+  request.set_launcher_id(options.launcher_id);
+  request.set_host(options.host);
+  request.set_address(options.address);
+  request.mutable_topology()->Assign(options.topology.begin(),
+                                     options.topology.end());
+  v1::Manifest* wire = request.mutable_manifest();
+  wire->set_world_size(options.world_size);
+  wire->set_hook(manifest.hook);
+  wire->set_accumulation_steps(manifest.accumulation_steps);
+  for (const ParameterSpec& parameter : manifest.parameters) {
+    AddParameter(parameter, wire);
+  }
+  AddTerms(manifest.terms, wire);
+  wire->mutable_settings()->insert(manifest.settings.begin(),
+                                   manifest.settings.end());
+  (*wire->mutable_settings())["library_version"] = kVersion;
+  return request;
+}
+
+v1::Fence MakeFence(const SessionOptions& options,
+                    const v1::JoinResponse& joined) {
+  v1::Fence fence;
+  fence.set_cluster_id(joined.cluster_id());
+  fence.set_term(joined.term());
+  fence.set_job(options.job);
+  fence.set_generation(joined.generation());
+  fence.set_incarnation(options.incarnation.value());
+  return fence;
+}
+
+std::vector<JobMember> MembersOf(const v1::JoinResponse& joined) {
+  std::vector<JobMember> members;
+  for (const v1::Member& wire : joined.members()) {
+    members.push_back(FromWire(wire));
+  }
+  return members;
+}
+
+}  // namespace coxswain

@@ -1,0 +1,251 @@
+// DistributedDataParallel's end of a step: what all ranks decide, and what
+// follows from it for the hook, the gradients and the optimizer.
+
+#include <torch/utils.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "client/schedule/schedule_client.h"
+#include "client/torch/ddp_parameter.h"
+#include "client/torch/distributed_data_parallel.h"
+#include "client/torch/module_tensors.h"
+
+namespace coxswain::torch {
+
+using ::torch::Tensor;
+
+bool DistributedDataParallel::can_skip() const {
+  return gate_.inner() != nullptr &&
+         plan().terms.enforcement != Enforcement::kOff;
+}
+
+absl::Status DistributedDataParallel::CheckVote(bool apply) const {
+  if (apply) return absl::OkStatus();
+  if (options_.overlapped_optimizer) {
+    return absl::FailedPreconditionError(
+        "the overlapped optimizers have taken this step already, so it cannot "
+        "be skipped; to decide after the exchange, step with an optimizer of "
+        "your own");
+  }
+  if (!can_skip() || plan().terms.commit_vote) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "FinishStep(false) is a vote, and the plan counts none, so the other "
+      "ranks might apply the step: set commit_vote=true in the plan's terms");
+}
+
+std::string DistributedDataParallel::NonFinite() const {
+  constexpr size_t kNamed = 4;
+  std::vector<std::string> found;
+  for (const NonFiniteGradient& gradient : hook_->non_finite()) {
+    if (found.size() == kNamed) break;
+    found.push_back(absl::StrCat("the gradient of \"", gradient.parameter,
+                                 "\" on rank ", gradient.rank));
+  }
+  if (!found.empty()) {
+    return absl::StrCat("not finite: ", absl::StrJoin(found, ", "));
+  }
+  const int64_t elements = reducer_->report().non_finite;
+  if (elements == 0) return "";
+  (void)Guarded("looking for it", [&] {
+    for (const auto& parameter : parameters_) {
+      const Tensor average = parameter->gradient.parameter().grad();
+      if (!average.defined() || found.size() == kNamed) continue;
+      if (average.isfinite().all().item<bool>()) continue;
+      found.push_back(absl::StrCat(
+          "\"",
+          reducer_->parameters()[static_cast<size_t>(parameter->index)].name,
+          "\""));
+    }
+  });
+  return absl::StrCat("not finite: ", elements, " elements of the averages of ",
+                      absl::StrJoin(found, ", "), ", as rank ",
+                      communicator_->rank(), " sees them");
+}
+
+StepVote DistributedDataParallel::VoteOf(bool apply,
+                                         absl::string_view why) const {
+  StepVote vote;
+  vote.commit = apply;
+  if (!apply) {
+    vote.reason =
+        std::string(why.empty() ? "the program does not apply it" : why);
+  }
+  if (!options_.skip_non_finite || reducer_->report().empty) return vote;
+  const std::string found = NonFinite();
+  if (found.empty()) return vote;
+  vote.commit = false;
+  absl::StrAppend(&vote.reason, vote.reason.empty() ? "" : "; ", found);
+  return vote;
+}
+
+absl::Status DistributedDataParallel::FinishStep(bool apply,
+                                                 absl::string_view why) {
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  if (phase_ != Phase::kAveraged) {
+    return absl::FailedPreconditionError(
+        "there is no exchanged step to finish; call Synchronize first");
+  }
+  COXSWAIN_RETURN_IF_ERROR(CheckVote(apply));
+  gate_.set_unanimous(!plan().terms.commit_vote);
+  absl::StatusOr<StepDecision> decision = reducer_->Decide(VoteOf(apply, why));
+  Keep(decision.status());
+  phase_ = Phase::kNone;
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  Keep(EndExchange(*decision));
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  NoteDecision(*decision);
+  passes_.EndExchange();
+  if (ended_) {
+    // The rest of its data is given up, too.
+    (void)accumulator_.EndOfData(kTrainStream);
+    passes_.DropWindow();
+  }
+  return passes_.in_window() ? status_ : EndWindow();
+}
+
+absl::Status DistributedDataParallel::EndExchange(
+    const StepDecision& decision) {
+  const bool empty = reducer_->report().empty;
+  ended_ = empty && plan().terms.uneven_data == UnevenData::kEndAtFirst;
+  if (decision.commit && !empty) {
+    COXSWAIN_RETURN_IF_ERROR(CheckAverager());
+    COXSWAIN_RETURN_IF_ERROR(reducer_->Commit());
+  } else {
+    reducer_->Rollback();
+    COXSWAIN_RETURN_IF_ERROR(reducer_->status());
+  }
+  COXSWAIN_RETURN_IF_ERROR(Guarded("moving the gradients", [&] {
+    if (layout_version_ != reducer_->layout_version()) PointGradients();
+    if (ended_ || (!decision.commit && !empty)) {
+      ClearGradients();
+    } else {
+      AddAverages();
+    }
+  }));
+  return empty ? absl::OkStatus() : BroadcastBuffers();
+}
+
+void DistributedDataParallel::NoteDecision(const StepDecision& decision) {
+  if (decision.plan) next_plan_ = decision.plan;
+  if (sum_.exchanged == 0 || decision_.commit) {
+    decision_ = decision;
+    return;
+  }
+  // A micro-batch of this window was skipped before.
+  if (!decision.commit) {
+    absl::StrAppend(&decision_.reason, "; ", decision.reason);
+  }
+  decision_.stop = decision.stop;
+  decision_.plan = decision.plan;
+}
+
+absl::Status DistributedDataParallel::EndWindow() {
+  const bool empty = reducer_->report().empty;
+  step_due_ = decision_.commit && !empty;
+  if (plan().terms.sync_each_batch) {
+    Keep(Guarded("ending the window", [this] {
+      if (!decision_.commit) ClearGradients();
+      const ::torch::NoGradGuard no_grad;
+      for (const auto& parameter : parameters_) {
+        Tensor gradient = parameter->gradient.parameter().grad();
+        if (gradient.defined() && sum_.rescale != 1) {
+          gradient.mul_(sum_.rescale);
+        }
+      }
+    }));
+  }
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  const bool may_average = averager_ != nullptr || options_.make_averager;
+  if (next_plan_ && step_due_ && may_average && ChangesHook(*next_plan_)) {
+    return absl::OkStatus();  // the averager counts this step first
+  }
+  return FollowNextPlan();
+}
+
+void DistributedDataParallel::ClearGradients() {
+  const ::torch::NoGradGuard no_grad;
+  for (const auto& parameter : parameters_) {
+    parameter->used = false;
+    parameter->averages = Tensor();
+    Tensor gradient = parameter->gradient.parameter().grad();
+    if (gradient.defined()) gradient.zero_();
+  }
+}
+
+void DistributedDataParallel::SetAveragesAside() {
+  Keep(Guarded("setting averages aside", [this] {
+    const ::torch::NoGradGuard no_grad;
+    for (const auto& parameter : parameters_) {
+      Tensor gradient = parameter->gradient.parameter().grad();
+      if (!gradient.defined()) continue;
+      parameter->averages = gradient.detach().clone();
+      gradient.zero_();
+    }
+  }));
+}
+
+void DistributedDataParallel::AddAverages() {
+  const ::torch::NoGradGuard no_grad;
+  for (const auto& parameter : parameters_) {
+    const Tensor averages = std::exchange(parameter->averages, Tensor());
+    if (!averages.defined()) continue;
+    Tensor& gradient = parameter->gradient.parameter().mutable_grad();
+    if (gradient.defined()) {
+      gradient.add_(averages);
+    } else {
+      gradient = averages;
+    }
+  }
+}
+
+absl::StatusOr<bool> DistributedDataParallel::StepOptimizer(
+    ::torch::optim::Optimizer& optimizer) {
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  if (options_.overlapped_optimizer) {
+    return absl::FailedPreconditionError(
+        "the overlapped optimizers step by themselves: leave StepOptimizer "
+        "out");
+  }
+  COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("StepOptimizer"));
+  if (ended_) return false;
+  if (passes_.declared()) {
+    COXSWAIN_RETURN_IF_ERROR(accumulator_.CheckOptimizerStep(kTrainStream));
+  }
+  COXSWAIN_RETURN_IF_ERROR(CheckNothingLocal());
+  if (skipped()) return false;
+  if (!std::exchange(step_due_, false)) {
+    return absl::FailedPreconditionError(
+        "an optimizer step without gradients that were exchanged since the "
+        "last one: call it once after each Backward whose micro-batch says "
+        "sync");
+  }
+  Keep(Guarded("optimizer step", [&] {
+    optimizer.step();
+    optimizer.zero_grad();
+  }));
+  COXSWAIN_RETURN_IF_ERROR(AfterOptimizerStep());
+  return true;
+}
+
+absl::Status DistributedDataParallel::CheckAverager() {
+  if (std::exchange(averager_due_, averager_ != nullptr)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the step before this one was applied without telling the averager ",
+        averager_->spec(),
+        "; call AfterOptimizerStep after each optimizer step"));
+  }
+  if (!hook_->needs_averager() || hook_->step() == averager_->step()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the hook ", hook_->spec(), " has counted ", hook_->step(),
+      " steps and its averager ", averager_->step(),
+      ", so they would not change over to local steps together; load the "
+      "states of both from the same checkpoint"));
+}
+
+}  // namespace coxswain::torch

@@ -1,0 +1,167 @@
+// DistributedDataParallel's gradients: how they come to the reducer in a
+// backward pass, and what becomes of the averages.
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/utils.h>
+
+#include <unordered_set>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "client/torch/autograd_graph.h"
+#include "client/torch/ddp_parameter.h"
+#include "client/torch/distributed_data_parallel.h"
+#include "client/torch/module_tensors.h"
+#include "client/torch/static_graph.h"
+
+namespace coxswain::torch {
+
+using ::torch::Tensor;
+
+absl::Status DistributedDataParallel::BeginStep() {
+  COXSWAIN_ASSIGN_OR_RETURN(const WindowSum sum, SumToExchange());
+  COXSWAIN_RETURN_IF_ERROR(BeginReducerStep(sum));
+  phase_ = Phase::kBegun;
+  if (static_graph_ == nullptr) return absl::OkStatus();
+  static_graph_->BeginPass();
+  for (const int parameter : static_graph_->absent()) {
+    COXSWAIN_RETURN_IF_ERROR(MarkOrZeros(parameter));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DistributedDataParallel::MarkUnreached(const Tensor& loss) {
+  std::unordered_set<const ::torch::autograd::Node*> nodes;
+  COXSWAIN_RETURN_IF_ERROR(
+      Guarded("reading the graph", [&] { nodes = NodesBehind(loss); }));
+  COXSWAIN_RETURN_IF_ERROR(BeginStep());
+  for (const auto& parameter : parameters_) {
+    if (nodes.count(parameter->accumulate_grad.get()) > 0) continue;
+    COXSWAIN_RETURN_IF_ERROR(MarkOrZeros(parameter->index));
+  }
+  return absl::OkStatus();
+}
+
+void DistributedDataParallel::OnGradient(Parameter& parameter) {
+  if (!status_.ok()) return;
+  parameter.used = parameter.used || parameter.gradient.defined();
+  Keep(Guarded("separating gradients", [&] { parameter.gradient.Separate(); }));
+  if (status_.ok() && !passes_.in_pass()) Keep(NoticePass());
+  if (!status_.ok()) return;
+  if (exchanges()) {
+    Keep(passes_.CheckNotSpent());
+    if (!status_.ok()) return;
+    if (phase_ != Phase::kRunning) Keep(EnterPass());
+    if (status_.ok()) Keep(Arrived(parameter));
+  } else if (phase_ == Phase::kNone || phase_ == Phase::kAveraged) {
+    Keep(Guarded("adding up gradients", [&] { parameter.gradient.Adopt(); }));
+  } else {
+    Keep(absl::FailedPreconditionError(
+        "a backward pass that only sums up locally adds to gradients that are "
+        "being exchanged; call Synchronize first"));
+  }
+}
+
+absl::Status DistributedDataParallel::NoticePass() {
+  passes_.BeginPass();
+  return Guarded("watching the pass", [this] {
+    ::torch::autograd::Engine::get_default_engine().queue_callback(
+        [this] { passes_.EndPass(); });
+  });
+}
+
+absl::Status DistributedDataParallel::EnterPass() {
+  // kEnded: a backward pass inside this one was over.
+  if (phase_ != Phase::kBegun && phase_ != Phase::kEnded) {
+    COXSWAIN_RETURN_IF_ERROR(BeginStep());
+  }
+  phase_ = Phase::kRunning;
+  return Guarded("watching the pass", [this] {
+    ::torch::autograd::Engine::get_default_engine().queue_callback([this] {
+      if (phase_ == Phase::kRunning) phase_ = Phase::kEnded;
+    });
+  });
+}
+
+absl::Status DistributedDataParallel::Arrived(Parameter& parameter) {
+  if (static_graph_ != nullptr) {
+    COXSWAIN_ASSIGN_OR_RETURN(const bool last,
+                              static_graph_->Arrived(parameter.index));
+    if (!last) return absl::OkStatus();
+  }
+  return Mark(parameter.index);
+}
+
+absl::Status DistributedDataParallel::Mark(int parameter) {
+  Parameter& marked = *parameters_[static_cast<size_t>(parameter)];
+  if (!marked.gradient.defined()) return absl::OkStatus();  // stays unmarked
+  if (rescale() != 1) {
+    COXSWAIN_RETURN_IF_ERROR(Guarded("rescaling a gradient", [&] {
+      const ::torch::NoGradGuard no_grad;
+      Tensor gradient = marked.gradient.parameter().grad();
+      gradient.mul_(rescale());
+    }));
+  }
+  const bool used = marked.used || !options_.reducer.find_unused_parameters;
+  return marked.gradient.Mark(*reducer_, parameter, used);
+}
+
+absl::Status DistributedDataParallel::MarkOrZeros(int parameter) {
+  Parameter& marked = *parameters_[static_cast<size_t>(parameter)];
+  return marked.gradient.defined()
+             ? Mark(parameter)
+             : marked.gradient.MarkZeros(*reducer_, parameter);
+}
+
+absl::Status DistributedDataParallel::MarkRest(bool of_pass) {
+  if (of_pass && static_graph_ != nullptr) {
+    const bool first = !static_graph_->learned();
+    COXSWAIN_RETURN_IF_ERROR(static_graph_->EndPass());
+    // In the order of the pass, by which the reducer divides the buckets.
+    for (const int parameter : static_graph_->order()) {
+      if (first) COXSWAIN_RETURN_IF_ERROR(Mark(parameter));
+    }
+  }
+  // What was summed up locally counts, even if this pass did not reach it.
+  for (const int parameter : reducer_->Unmarked()) {
+    COXSWAIN_RETURN_IF_ERROR(Mark(parameter));
+  }
+  return absl::OkStatus();
+}
+
+void DistributedDataParallel::FinishExchange(bool of_pass) {
+  if (status_.ok()) Keep(MarkRest(of_pass));
+  if (status_.ok()) Keep(reducer_->Finish());
+  phase_ = Phase::kNone;
+  if (!status_.ok()) return;
+  phase_ = Phase::kAveraged;
+  Keep(Guarded("writing the gradients", [this] { TakeAverages(); }));
+}
+
+void DistributedDataParallel::TakeAverages() {
+  const bool empty = reducer_->report().empty;
+  for (const auto& parameter : parameters_) {
+    parameter->used = false;
+    if (empty || reducer_->unused_everywhere(parameter->index)) {
+      parameter->gradient.LeaveAsItWas();
+    } else if (parameter->optimizer == nullptr) {
+      parameter->gradient.TakeAverage();
+    }
+  }
+}
+
+absl::Status DistributedDataParallel::StepOptimizers(const Bucket& bucket) {
+  return Guarded("overlapped optimizer", [&] {
+    // Each thread has a mode of its own.
+    const ::torch::NoGradGuard no_grad;
+    for (const GradientSlot& slot : bucket.gradients) {
+      Parameter& parameter = *parameters_[static_cast<size_t>(slot.parameter)];
+      parameter.gradient.TakeAverage();
+      parameter.optimizer->step();
+      Tensor gradient = parameter.gradient.parameter().grad();
+      gradient.zero_();
+    }
+  });
+}
+
+}  // namespace coxswain::torch

@@ -1,0 +1,68 @@
+#ifndef COXSWAIN_CLIENT_TORCH_DECLARED_PASSES_H_
+#define COXSWAIN_CLIENT_TORCH_DECLARED_PASSES_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/accumulate/accumulator.h"
+#include "client/torch/graph_mark.h"
+
+namespace coxswain::torch {
+
+// What was declared of the backward passes to come, and what has become of it.
+// Used by DistributedDataParallel.
+//
+// Threading: the thread that calls backward.
+class DeclaredPasses {
+ public:
+  // FAILED_PRECONDITION if the micro-batch before has not run its backward, or
+  // not exchanged.
+  absl::Status CheckDeclare() const;
+  void Declare(const MicroBatch& micro);
+  // The end of the data ends the window: what it summed up is to be exchanged.
+  void DeclareTail();
+  // Whether micro-batches are declared at all.
+  bool declared() const { return declared_; }
+  // Whether passes exchange that are in no NoSync scope.
+  bool exchanges() const { return micro_.exchange; }
+  const GraphMark& since() const { return since_; }
+
+  // A backward pass of the micro-batch runs.
+  void BeginPass();
+  void EndPass() { in_pass_ = false; }
+  bool in_pass() const { return in_pass_; }
+  // Since the last exchange; where nothing is declared.
+  int passes() const { return passes_; }
+
+  // This rank cannot compute its part of the window, and why.
+  void Fail(const absl::Status& why);
+  const std::string& failure() const { return failure_; }
+
+  void EndExchange();
+  void DropWindow();
+
+  // A declared micro-batch has still to run its backward.
+  bool pass_due() const { return pass_due_; }
+  // The micro-batch declared last is to exchange, and has not.
+  bool exchange_due() const { return exchange_due_; }
+  // One was declared that does not end its window.
+  bool in_window() const { return in_window_; }
+  // FAILED_PRECONDITION for a pass that exchanges after the declared one did.
+  absl::Status CheckNotSpent() const;
+
+ private:
+  MicroBatch micro_;  // declared last
+  GraphMark since_;   // then
+  bool declared_ = false;
+  bool pass_due_ = false;
+  bool exchange_due_ = false;
+  bool in_window_ = false;
+  bool spent_ = false;  // the micro-batch has exchanged its gradients
+  bool in_pass_ = false;
+  int passes_ = 0;
+  std::string failure_;
+};
+
+}  // namespace coxswain::torch
+
+#endif  // COXSWAIN_CLIENT_TORCH_DECLARED_PASSES_H_

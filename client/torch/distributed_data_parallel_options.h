@@ -1,0 +1,81 @@
+#ifndef COXSWAIN_CLIENT_TORCH_DISTRIBUTED_DATA_PARALLEL_OPTIONS_H_
+#define COXSWAIN_CLIENT_TORCH_DISTRIBUTED_DATA_PARALLEL_OPTIONS_H_
+
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/schedule_terms.h"
+#include "client/reduce/averager.h"
+#include "client/reduce/hook.h"
+#include "client/reduce/reducer_options.h"
+#include "client/schedule/job_plan.h"
+
+namespace coxswain::torch {
+
+struct DistributedDataParallelOptions {
+  // Among them: find_unused_parameters, statistics, max_norm, and the gate,
+  // where steps are announced and decided. on_average and settings are this
+  // class's own; what a plan decides is taken from it.
+  ReducerOptions reducer;
+
+  // The schedule that the program asks for. DescribeJob puts it into the
+  // manifest. reducer.uneven_inputs asks for uneven_data=wait_for_all.
+  int accumulation_steps = 1;
+  ScheduleTerms terms;
+  // The schedule that the job's ranks have agreed on, which counts instead: see
+  // FollowSession.
+  std::optional<JobPlan> plan;
+  // Make what a later plan names, such as MakePlannedHook and
+  // MakePlannedAverager; null: the hook stays until the next generation.
+  std::function<absl::StatusOr<std::unique_ptr<Hook>>(const JobPlan&)>
+      make_hook;
+  std::function<absl::StatusOr<std::unique_ptr<Averager>>(const JobPlan&)>
+      make_averager;
+  // Told of each micro-batch that is declared, as a sign of progress.
+  std::function<void()> on_micro_batch;
+
+  // All ranks skip a step whose average is infinite or not a number: with the
+  // plan's commit_vote by vote, otherwise because they all see the same.
+  // Implies reducer.statistics.
+  bool skip_non_finite = false;
+  // Backward refuses a loss whose forward ran before the micro-batch was
+  // declared (or, without declarations, before the NoSync scope was opened). To
+  // be cleared where several forwards run before the first backward.
+  bool forward_in_scope = true;
+
+  // Each .grad is a view into its bucket: saves one copy of the gradients and
+  // their memory. They must not be detached or replaced while they hold local
+  // sums. After this object's end they are tensors of their own again.
+  bool gradient_as_bucket_view = false;
+  // The same parameters are used, equally often, in each pass that exchanges,
+  // also where parts are computed again in the backward pass and give a
+  // parameter several gradients. Learned in the first such pass, in which all
+  // is exchanged at the end; a later pass that differs is an error.
+  bool static_graph = false;
+  // After each step that exchanged, all ranks take over the module's buffers
+  // (running means) of rank 0, or of the first rank that still has data. At
+  // the start they always do.
+  bool broadcast_buffers = true;
+  // If set, an optimizer of its own for each parameter, made by this function,
+  // takes its step as soon as the parameter's average stands, while other
+  // buckets still travel; its .grad is then as after zero_grad. The caller has
+  // no optimizer. INVALID_ARGUMENT together with what needs the whole step
+  // first: max_norm, find_unused_parameters, an averager, sync_each_batch,
+  // commit_vote and skip_non_finite; FinishStep(false) is an error. Called by
+  // Create and UpdateParameters; the optimizers step in the exchange thread.
+  std::function<std::unique_ptr<::torch::optim::Optimizer>(
+      const ::torch::Tensor&)>
+      overlapped_optimizer;
+  // If not empty, each rank writes a trace of its steps: see TraceFile.
+  std::string trace_file;
+};
+
+}  // namespace coxswain::torch
+
+#endif  // COXSWAIN_CLIENT_TORCH_DISTRIBUTED_DATA_PARALLEL_OPTIONS_H_

@@ -1,0 +1,19 @@
+#ifndef COXSWAIN_CLIENT_TORCH_FOLLOW_SESSION_H_
+#define COXSWAIN_CLIENT_TORCH_FOLLOW_SESSION_H_
+
+#include "absl/status/status.h"
+#include "client/session/session.h"
+#include "client/torch/distributed_data_parallel_options.h"
+
+namespace coxswain::torch {
+
+// Lets a DistributedDataParallel follow the session's plan, have its steps
+// decided by the coordinator, and count as progress there. The session outlives
+// it. Set make_hook as well for plans that change the hook, and trace_file from
+// SessionOptions. Errors of ScheduleClient::Gate.
+absl::Status FollowSession(Session& session,
+                           DistributedDataParallelOptions* options);
+
+}  // namespace coxswain::torch
+
+#endif  // COXSWAIN_CLIENT_TORCH_FOLLOW_SESSION_H_

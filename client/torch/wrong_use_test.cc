@@ -1,0 +1,256 @@
+// What is refused at the call: passes, forwards and optimizer steps in the
+// wrong place, and options that do not go together.
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "client/comm/loopback/loopback_communicator.h"
+#include "client/schedule/fake_step_gate.h"
+#include "client/torch/distributed_data_parallel.h"
+#include "client/torch/test_ranks.h"
+
+namespace coxswain::torch {
+namespace {
+
+using testing::HasSubstr;
+using ::torch::Tensor;
+
+using Names = std::vector<std::string>;
+
+auto Refused(const std::string& what) {
+  return StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(what));
+}
+
+class WrongUseTest : public testing::Test {
+ protected:
+  void Wrap(const DistributedDataParallelOptions& options) {
+    TestRank rank;
+    rank.communicator = &communicator_;
+    ddp_ = torch::Wrap(rank, model_, options);
+  }
+  Tensor Loss() { return model_->Use({"a"}, 2); }
+  absl::Status Run() {
+    const MicroBatch micro = ddp_->Accumulate();
+    return ddp_->Backward(Loss() * micro.loss_scale);
+  }
+
+  LoopbackCommunicator communicator_;
+  std::shared_ptr<Weights> model_ = std::make_shared<Weights>(Names{"a"});
+  ::torch::optim::SGD optimizer_{model_->parameters(), 1};
+  std::unique_ptr<DistributedDataParallel> ddp_;
+};
+
+// ---- passes ----
+
+TEST_F(WrongUseTest, TwoMicroBatchesWithoutABackward) {
+  Wrap(Following(PlanOf(3)));
+  ddp_->Accumulate();
+  EXPECT_FALSE(ddp_->Accumulate().exchange);
+  EXPECT_THAT(ddp_->Backward(Loss()),
+              Refused("the one before it has not run its backward"));
+}
+
+TEST_F(WrongUseTest, APassThatTheCallerRunsIsABackwardToo) {
+  Wrap(Following(PlanOf(3)));
+  for (int micro = 0; micro < 3; ++micro) {
+    ddp_->Accumulate();
+    (Loss() / 3).backward();
+  }
+  ASSERT_OK(ddp_->Synchronize());
+  ASSERT_OK(ddp_->FinishStep());
+  EXPECT_FLOAT_EQ(model_->Gradient("a"), 2);
+}
+
+TEST_F(WrongUseTest, APassThatReachesNothingIsABackwardToo) {
+  Wrap(Following(PlanOf(2)));
+  ddp_->Accumulate();
+  ASSERT_OK(ddp_->Backward(::torch::ones({}).requires_grad_()));
+  ASSERT_OK(Run());
+  EXPECT_EQ(model_->Gradient("a"), 1);
+}
+
+TEST_F(WrongUseTest, AnotherMicroBatchInTheMiddleOfAStep) {
+  Wrap(Following(PlanOf(1)));
+  ddp_->Accumulate();
+  Loss().backward();
+  ASSERT_OK(ddp_->Synchronize());
+  ddp_->Accumulate();
+  EXPECT_THAT(ddp_->Backward(Loss()), Refused("was not finished"));
+}
+
+TEST_F(WrongUseTest, TheDataEndsBeforeABackward) {
+  Wrap(Following(PlanOf(2)));
+  ddp_->Accumulate();
+  EXPECT_THAT(ddp_->Flush(), Refused("before its backward"));
+  ASSERT_OK(ddp_->DropWindow());
+  EXPECT_OK(ddp_->Flush());
+}
+
+TEST_F(WrongUseTest, WeightsThatNobodyHasSaid) {
+  ScheduleTerms terms;
+  terms.weighting = Weighting::kTokens;
+  Wrap(Following(PlanOf(1, terms)));
+  EXPECT_THAT(ddp_->Backward(Loss()), Refused("Accumulate({weight})"));
+}
+
+// ---- forwards ----
+
+TEST_F(WrongUseTest, AForwardBeforeItsMicroBatch) {
+  Wrap(Following(PlanOf(2)));
+  const Tensor loss = Loss();
+  const MicroBatch micro = ddp_->Accumulate();
+  EXPECT_THAT(ddp_->Backward(loss), Refused("call Accumulate before"));
+  // Also where the end of the graph is new.
+  EXPECT_THAT(ddp_->Backward(loss * micro.loss_scale),
+              Refused("call Accumulate before"));
+  // Nothing has happened yet.
+  EXPECT_OK(ddp_->Backward(Loss()));
+}
+
+TEST_F(WrongUseTest, AForwardBeforeItsNoSyncScope) {
+  Wrap(Following(PlanOf(1)));
+  const Tensor outside = Loss();
+  {
+    const auto no_sync = ddp_->NoSync();
+    EXPECT_THAT(ddp_->Backward(outside / 2), Refused("open it before"));
+    ASSERT_OK(ddp_->Backward(Loss() / 2));
+  }
+  ASSERT_OK(ddp_->Backward(Loss() / 2));
+  EXPECT_EQ(model_->Gradient("a"), 2);
+}
+
+TEST_F(WrongUseTest, OneForwardMayHaveSeveralLosses) {
+  Wrap(Following(PlanOf(1)));
+  ddp_->Accumulate();
+  const Tensor shared = model_->weight("a") * 3;
+  {
+    const auto no_sync = ddp_->NoSync();
+    ASSERT_OK(ddp_->Backward(shared.sum() * 1));
+  }
+  ASSERT_OK(ddp_->Backward(shared.sum() * 2));
+  EXPECT_EQ(model_->Gradient("a"), 9);
+}
+
+TEST_F(WrongUseTest, AnOlderGraphMayBeAPartOfTheForward) {
+  Wrap(Following(PlanOf(1)));
+  // Such as another module's output, or a state that goes on.
+  const Tensor input = ::torch::ones({2}).requires_grad_() * 5;
+  ddp_->Accumulate();
+  ASSERT_OK(ddp_->Backward((model_->weight("a") * input).sum()));
+  EXPECT_EQ(model_->Gradient("a"), 5);
+}
+
+// ---- optimizer steps ----
+
+TEST_F(WrongUseTest, AnOptimizerStepBeforeTheWindowsEnd) {
+  Wrap(Following(PlanOf(2)));
+  EXPECT_THAT(ddp_->StepOptimizer(optimizer_),
+              Refused("without gradients that were exchanged"));
+  ASSERT_OK(Run());
+  EXPECT_THAT(ddp_->StepOptimizer(optimizer_),
+              Refused("after 1 of 2 micro-batches"));
+  EXPECT_EQ(model_->weight("a")[0].item<double>(), 1);
+  ASSERT_OK(Run());
+  ASSERT_OK_AND_ASSIGN(const bool stepped, ddp_->StepOptimizer(optimizer_));
+  EXPECT_TRUE(stepped);
+  EXPECT_EQ(model_->weight("a")[0].item<double>(), -1);
+  EXPECT_THAT(ddp_->StepOptimizer(optimizer_), Refused("since the last one"));
+  ddp_->Accumulate();
+  EXPECT_FALSE(ddp_->StepOptimizer(optimizer_).ok());
+}
+
+TEST_F(WrongUseTest, AnOptimizerStepOnLocalSums) {
+  Wrap(Following(PlanOf(1)));
+  ASSERT_OK(ddp_->Backward(Loss()));
+  {
+    const auto no_sync = ddp_->NoSync();
+    ASSERT_OK(ddp_->Backward(Loss()));
+  }
+  EXPECT_THAT(ddp_->StepOptimizer(optimizer_), Refused("not exchanged them"));
+}
+
+TEST_F(WrongUseTest, AnOptimizerStepBetweenSynchronizeAndFinishStep) {
+  Wrap(Following(PlanOf(1)));
+  Loss().backward();
+  ASSERT_OK(ddp_->Synchronize());
+  EXPECT_THAT(ddp_->StepOptimizer(optimizer_), Refused("between steps"));
+  ASSERT_OK(ddp_->FinishStep());
+  EXPECT_OK(ddp_->StepOptimizer(optimizer_));
+}
+
+TEST_F(WrongUseTest, PassesThatNobodyDeclaresAreCountedForTheTicket) {
+  const JobPlan plan = PlanOf(3);
+  FakeSchedule schedule(1, plan);
+  Wrap(Following(plan, schedule.gate(0)));
+  for (int step = 0; step < 2; ++step) {
+    {
+      const auto no_sync = ddp_->NoSync();
+      ASSERT_OK(ddp_->Backward(Loss()));
+      if (step == 0) Loss().backward();
+    }
+    ASSERT_OK(ddp_->Backward(Loss()));
+  }
+  const auto tickets = schedule.tickets(0);
+  EXPECT_EQ(tickets[0].micro_batches, 3);
+  EXPECT_EQ(tickets[1].micro_batches, 2);
+  EXPECT_EQ(tickets[1].step, 1);
+}
+
+// ---- options ----
+
+absl::Status Creation(const DistributedDataParallelOptions& options) {
+  LoopbackCommunicator communicator;
+  return DistributedDataParallel::Create(
+             std::make_shared<Weights>(Names{"a"}), &communicator,
+             std::make_unique<AverageHook>(), options)
+      .status();
+}
+
+TEST(OptionsTest, ThatDoNotGoTogether) {
+  const auto refused = [](const std::string& what) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
+  };
+  ScheduleTerms each;
+  each.sync_each_batch = true;
+  auto options = Following(PlanOf(2, each));
+  EXPECT_OK(Creation(options));
+  options.reducer.max_norm = 1;
+  EXPECT_THAT(Creation(options),
+              refused("sync_each_batch does not go with max_norm"));
+  const auto overlapped = [](const Tensor& parameter) {
+    return std::make_unique<::torch::optim::SGD>(std::vector<Tensor>{parameter},
+                                                 1);
+  };
+  options = Following(PlanOf(2, each));
+  options.overlapped_optimizer = overlapped;
+  EXPECT_THAT(Creation(options),
+              refused("overlapped_optimizer does not go with sync_each_batch"));
+
+  ScheduleTerms votes;
+  votes.commit_vote = true;
+  EXPECT_THAT(Creation(Following(PlanOf(1, votes))), refused("set a gate"));
+  FakeSchedule schedule(1, PlanOf(1, votes));
+  options = Following(PlanOf(1, votes), schedule.gate(0));
+  EXPECT_OK(Creation(options));
+  options.overlapped_optimizer = overlapped;
+  EXPECT_THAT(Creation(options),
+              refused("overlapped_optimizer does not go with commit_vote"));
+  options = Following(PlanOf(1));
+  options.overlapped_optimizer = overlapped;
+  options.skip_non_finite = true;
+  EXPECT_THAT(Creation(options),
+              refused("overlapped_optimizer does not go with skip_non_finite"));
+
+  ScheduleTerms terms;
+  terms.tail = TailPolicy::kCarry;
+  terms.uneven_data = UnevenData::kWaitForAll;
+  EXPECT_THAT(Creation(Following(PlanOf(1, terms))), refused("tail=carry"));
+}
+
+}  // namespace
+}  // namespace coxswain::torch

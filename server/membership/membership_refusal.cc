@@ -1,0 +1,85 @@
+// The part of Membership that refuses a round whose manifests differ.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "server/membership/membership.h"
+#include "server/membership/membership_errors.h"
+#include "server/membership/rank_assignment.h"
+
+namespace coxswain::server {
+namespace {
+
+// Longer than it takes until the last worker of a launcher has come.
+constexpr absl::Duration kRefusalMemory = absl::Seconds(30);
+
+}  // namespace
+
+absl::Status Membership::CheckRefusalLocked(const JoinRequest& request,
+                                            Job* job) {
+  if (!job->refusal.has_value()) return absl::OkStatus();
+  const Refusal& refusal = *job->refusal;
+  if (rooms_.clock->Now() >= refusal.until) {
+    job->refusal.reset();
+    return absl::OkStatus();
+  }
+  if (refusal.incarnations.count(request.incarnation) > 0 ||
+      refusal.launchers.count(request.launcher_id) > 0) {
+    return refusal.status;
+  }
+  return absl::OkStatus();
+}
+
+void Membership::NoteAgreementLocked(Job* job) {
+  if (job->manifests.agreed()) {
+    job->mismatch_since = absl::InfiniteFuture();
+  } else {
+    job->mismatch_since = std::min(job->mismatch_since, rooms_.clock->Now());
+  }
+}
+
+std::vector<Member> Membership::PresentLocked(const Job& job) {
+  std::vector<Member> members;
+  for (const auto& [identity, waiter] : job.waiting) {
+    members.push_back(waiter.member);
+    members.back().rank = -1;
+  }
+  if (static_cast<int>(members.size()) == job.world_size) {
+    AssignRanks(job.held, &members);
+  } else {
+    std::sort(members.begin(), members.end(), TopologyLess);
+  }
+  return members;
+}
+
+void Membership::RefuseRoundLocked(absl::string_view present, Job* job,
+                                   Calls* calls) {
+  const std::vector<std::string> differences =
+      job->manifests.Differences(PresentLocked(*job));
+  Refusal refusal;
+  const std::string what =
+      absl::StrCat("the workers of job '", job->name,
+                   "' differ, and all must be alike (", present, ")");
+  refusal.status = ManifestMismatchError(what, differences);
+  refusal.until = rooms_.clock->Now() + kRefusalMemory;
+  for (const auto& [identity, waiter] : job->waiting) {
+    if (waiter.launcher_id != 0) refusal.launchers.insert(waiter.launcher_id);
+    refusal.incarnations.insert(waiter.member.incarnation);
+  }
+  LogError("manifests_differ", {{"job", job->name},
+                                {"reason", present},
+                                {"differences", differences.size()}});
+  for (const std::string& line : differences) {
+    LogError("manifests_differ", {{"job", job->name}, {"difference", line}});
+  }
+  EndRoundLocked(refusal.status, job, calls);
+  job->last_event = absl::StrCat(what, ": ", differences.front());
+  if (differences.size() > 1) {
+    absl::StrAppend(&job->last_event, ", and more");
+  }
+  job->refusal = std::move(refusal);
+}
+
+}  // namespace coxswain::server

@@ -1,0 +1,272 @@
+#include "server/schedule/job_schedule.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace coxswain::server {
+namespace {
+
+// The stream whose decisions carry changes of the plan.
+constexpr absl::string_view kTrainStream = "train";
+
+// How often a stall is looked for: often enough to be found soon after
+// progress_timeout, which may be short.
+constexpr absl::Duration kMaxLookInterval = absl::Seconds(1);
+constexpr int kLooksPerTimeout = 10;
+
+// Changes of the plan that a stream which begins late may still begin with.
+constexpr size_t kMaxChanges = 8;
+
+absl::Status CheckStreamName(absl::string_view name, size_t max_bytes) {
+  const auto allowed = [](char c) {
+    return absl::ascii_isalnum(c) ||
+           absl::string_view("._-").find(c) != absl::string_view::npos;
+  };
+  if (!name.empty() && name.size() <= max_bytes &&
+      std::all_of(name.begin(), name.end(), allowed)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the name of a stream has 1 to ", max_bytes,
+      " characters of [A-Za-z0-9._-]; this one has ", name.size()));
+}
+
+AttachEvent ToEvent(const std::string& stream, StepAgreement::Message message) {
+  AttachEvent event;
+  event.stream = stream;
+  event.round = message.round;
+  switch (message.kind) {
+    case StepAgreement::Message::Kind::kGrant:
+      event.kind = AttachEvent::Kind::kGrant;
+      break;
+    case StepAgreement::Message::Kind::kDecision:
+      event.kind = AttachEvent::Kind::kDecision;
+      event.commit = message.decision.commit;
+      event.reason = std::move(message.decision.reason);
+      event.stop = std::move(message.decision.stop);
+      event.plan = std::move(message.decision.plan);
+      break;
+    case StepAgreement::Message::Kind::kWarning:
+      event.kind = AttachEvent::Kind::kWarning;
+      event.reason = std::move(message.text);
+      break;
+  }
+  return event;
+}
+
+}  // namespace
+
+JobSchedule::JobSchedule(const ScheduleLimits& limits,
+                         const GenerationBegin& begin, absl::Time now,
+                         NextPlan next_plan)
+    : limits_(limits),
+      begin_(begin),
+      next_plan_(std::move(next_plan)),
+      ranks_(static_cast<size_t>(begin.world_size)),
+      next_look_(now),
+      warned_(absl::InfinitePast()) {
+  for (Rank& rank : ranks_) rank.heard = rank.progressed = now;
+}
+
+absl::StatusOr<JobSchedule::Stream*> JobSchedule::FindOrAddStream(
+    absl::string_view name, absl::Time now, Effects* effects) {
+  const auto found = streams_.find(name);
+  if (found != streams_.end()) return &found->second;
+  const absl::Status valid = CheckStreamName(name, limits_.max_stream_bytes);
+  if (!valid.ok()) return valid;
+  if (streams_.size() >= static_cast<size_t>(limits_.max_streams)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "job '", job(), "' has ", streams_.size(),
+        " streams of exchanges; max_streams is ", limits_.max_streams));
+  }
+  StepAgreement::Options options;
+  options.stream = std::string(name);
+  options.world_size = begin_.world_size;
+  options.plan = begin_.plan;
+  if (name == kTrainStream) options.next_plan = next_plan_;
+  Stream added{options.stream, StepAgreement(options),
+               std::vector<int64_t>(ranks_.size(), -1)};
+  Stream& stream = streams_.emplace(name, std::move(added)).first->second;
+  for (const Plan& plan : changes_) stream.agreement.NotePlan(plan);
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (!ranks_[rank].left) continue;
+    Apply(stream.agreement.OnMemberLeft(static_cast<int>(rank), now), now,
+          &stream, effects);
+  }
+  return &stream;
+}
+
+void JobSchedule::NoteSign(int rank, bool is_new, absl::Time now) {
+  Rank& sender = ranks_[static_cast<size_t>(rank)];
+  sender.heard = now;
+  if (is_new) sender.progressed = now;
+  heard_ = true;
+}
+
+absl::Status JobSchedule::OnTicket(int rank, absl::string_view stream,
+                                   const Ticket& ticket, absl::Time now,
+                                   Effects* effects) {
+  if (over()) return absl::OkStatus();
+  const absl::StatusOr<Stream*> found = FindOrAddStream(stream, now, effects);
+  if (!found.ok()) return found.status();
+  const auto index = static_cast<size_t>(rank);
+  StepAgreement& agreement = (*found)->agreement;
+  const auto& last = agreement.last_tickets()[index];
+  const bool is_new = !last.has_value() || last->ticket.round < ticket.round;
+  NoteSign(rank, is_new, now);
+  if (is_new) (*found)->stopped = false;
+  ranks_[index].stream = *found;
+  Apply(agreement.OnTicket(rank, ticket, now), now, *found, effects);
+  return absl::OkStatus();
+}
+
+absl::Status JobSchedule::OnVote(int rank, absl::string_view stream,
+                                 const Vote& vote, absl::Time now,
+                                 Effects* effects) {
+  if (over()) return absl::OkStatus();
+  const absl::StatusOr<Stream*> found = FindOrAddStream(stream, now, effects);
+  if (!found.ok()) return found.status();
+  int64_t& voted = (*found)->voted[static_cast<size_t>(rank)];
+  NoteSign(rank, voted < vote.round, now);
+  voted = std::max(voted, vote.round);
+  Apply((*found)->agreement.OnVote(rank, vote, now), now, *found, effects);
+  return absl::OkStatus();
+}
+
+void JobSchedule::OnMemberLeft(int rank, absl::Time now, Effects* effects) {
+  if (over()) return;
+  ranks_[static_cast<size_t>(rank)].left = true;
+  for (auto& [name, stream] : streams_) {
+    Apply(stream.agreement.OnMemberLeft(rank, now), now, &stream, effects);
+  }
+}
+
+void JobSchedule::Tick(const std::vector<MemberDescription>& members,
+                       absl::Time now, Effects* effects) {
+  if (over()) return;
+  // First: it knows more of who is missing than an agreement does.
+  LookForStall(members, now, effects);
+  for (auto& [name, stream] : streams_) {
+    if (now < stream.agreement.deadline()) continue;
+    Apply(stream.agreement.Tick(now), now, &stream, effects);
+  }
+}
+
+void JobSchedule::Apply(StepAgreement::Messages messages, absl::Time now,
+                        Stream* stream, Effects* effects) {
+  using Kind = StepAgreement::Message::Kind;
+  if (over()) return;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    StepAgreement::Message& message = messages[i];
+    const bool to_all = message.rank == StepAgreement::Message::kAllRanks;
+    if (to_all && message.kind == Kind::kDecision) {
+      NoteDecision(message.decision, stream, effects);
+    }
+    if (message.kind == Kind::kWarning) {
+      // The same stall, seen with less.
+      if (warned_ == now) continue;
+      warned_ = now;
+    }
+    // A decision says all that a grant does: one message less for each rank.
+    if (message.kind == Kind::kGrant && i + 1 < messages.size() &&
+        messages[i + 1].kind == Kind::kDecision &&
+        messages[i + 1].rank == message.rank &&
+        messages[i + 1].round == message.round) {
+      continue;
+    }
+    DirectedEvent directed;
+    directed.rank = to_all ? DirectedEvent::kAllRanks : message.rank;
+    directed.event = ToEvent(stream->name, std::move(message));
+    effects->events.push_back(std::move(directed));
+  }
+  if (!stream->agreement.failure().ok()) {
+    Fail(stream->agreement.failure(), effects);
+  }
+}
+
+bool JobSchedule::IsLastStep(const Stream& stream,
+                             const StepDecision& decision) const {
+  const int64_t max_steps = plan().terms.max_steps;
+  return stream.name == kTrainStream && max_steps > 0 &&
+         decision.step + 1 >= max_steps;
+}
+
+void JobSchedule::NoteDecision(const StepDecision& decision, Stream* stream,
+                               Effects* effects) {
+  RoundReport report;
+  report.stream = stream->name;
+  report.round = decision.round;
+  report.step = decision.step;
+  report.commit = decision.commit;
+  report.reason = decision.reason;
+  report.decided = decision.decided;
+  report.tickets_took = decision.tickets_took;
+  report.last_rank = decision.last_rank;
+  report.plan_version = decision.plan_version;
+  history_.push_front(std::move(report));
+  if (history_.size() > static_cast<size_t>(limits_.max_history)) {
+    history_.pop_back();
+  }
+  stream->stopped = !decision.stop.empty() || IsLastStep(*stream, decision);
+  if (!decision.plan.has_value()) return;
+  effects->plan = decision.plan;
+  changes_.push_back(*decision.plan);
+  if (changes_.size() > kMaxChanges) changes_.pop_front();
+  for (auto& [name, other] : streams_) {
+    if (&other != stream) other.agreement.NotePlan(*decision.plan);
+  }
+}
+
+void JobSchedule::Fail(const absl::Status& status, Effects* effects) {
+  failure_ = status;
+  effects->failure = status;
+}
+
+absl::Time JobSchedule::next_look() const {
+  // Before the first ticket, and without enforcement, nothing is owed.
+  if (over() || streams_.empty() ||
+      plan().terms.enforcement == Enforcement::kOff) {
+    return absl::InfiniteFuture();
+  }
+  absl::Time next = next_look_;
+  for (const auto& [name, stream] : streams_) {
+    next = std::min(next, stream.agreement.deadline());
+  }
+  return next;
+}
+
+void JobSchedule::LookForStall(const std::vector<MemberDescription>& members,
+                               absl::Time now, Effects* effects) {
+  const absl::Duration timeout = plan().terms.progress_timeout;
+  next_look_ = now + std::min(kMaxLookInterval, timeout / kLooksPerTimeout);
+  const StallInput input = InputOf(members, now);
+  const StallReport report = FindStall(now, input);
+  if (!report.stalled) return;
+  if (plan().terms.on_stall == OnStall::kAbort) {
+    Fail(report.error, effects);
+    return;
+  }
+  // Again only if something has moved since, and a while later.
+  const bool moved = std::any_of(
+      input.ranks.begin(), input.ranks.end(),
+      [&](const RankActivity& rank) { return rank.progressed > warned_; });
+  if (!moved || now - warned_ < timeout) return;
+  warned_ = now;
+  DirectedEvent warning;
+  warning.event.kind = AttachEvent::Kind::kWarning;
+  warning.event.reason = std::string(report.error.message());
+  effects->events.push_back(std::move(warning));
+}
+
+std::vector<absl::Time> JobSchedule::TakeSigns() {
+  std::vector<absl::Time> signs;
+  if (!std::exchange(heard_, false)) return signs;
+  signs.reserve(ranks_.size());
+  for (const Rank& rank : ranks_) signs.push_back(rank.heard);
+  return signs;
+}
+
+}  // namespace coxswain::server

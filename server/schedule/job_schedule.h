@@ -1,0 +1,136 @@
+#ifndef COXSWAIN_SERVER_SCHEDULE_JOB_SCHEDULE_H_
+#define COXSWAIN_SERVER_SCHEDULE_JOB_SCHEDULE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "server/membership/fence.h"
+#include "server/membership/membership.h"
+#include "server/schedule/plan.h"
+#include "server/schedule/schedule_report.h"
+#include "server/schedule/stall.h"
+#include "server/schedule/step_agreement.h"
+#include "server/schedule/ticket.h"
+
+namespace coxswain::server {
+
+// Limits of what a peer can have kept for it.
+struct ScheduleLimits {
+  int max_streams = 64;  // of one generation
+  size_t max_stream_bytes = 64;
+  int max_history = 64;  // rounds of one job
+  // Jobs whose last generation is kept after its end. More than
+  // MembershipOptions::max_jobs costs nothing: running ones always have room.
+  int max_jobs = 1024;
+};
+
+// The schedule of one generation: an agreement for each stream, and what is
+// known of each rank. A part of the schedule room, which brings it what happens
+// and carries out what it wants done. No clock, no locks, no network.
+class JobSchedule {
+ public:
+  // What is to be done after a call, in this order.
+  struct Effects {
+    std::optional<Plan> plan;  // has come into force
+    std::vector<DirectedEvent> events;
+    absl::Status failure;  // not OK: the generation must end with it
+
+    bool empty() const {
+      return !plan.has_value() && events.empty() && failure.ok();
+    }
+  };
+  // The plan that is in force from this step on, if that is another one.
+  using NextPlan = std::function<std::optional<Plan>(int64_t step)>;
+
+  JobSchedule(const ScheduleLimits& limits, const GenerationBegin& begin,
+              absl::Time now, NextPlan next_plan);
+
+  // INVALID_ARGUMENT: no name of a stream; RESOURCE_EXHAUSTED: one too many.
+  absl::Status OnTicket(int rank, absl::string_view stream,
+                        const Ticket& ticket, absl::Time now, Effects* effects);
+  absl::Status OnVote(int rank, absl::string_view stream, const Vote& vote,
+                      absl::Time now, Effects* effects);
+  void OnMemberLeft(int rank, absl::Time now, Effects* effects);
+  // Looks at all deadlines, and for a stall. `members` as Membership::MembersOf
+  // gives them. To be called from next_look() on; InfiniteFuture: not yet.
+  void Tick(const std::vector<MemberDescription>& members, absl::Time now,
+            Effects* effects);
+  absl::Time next_look() const;
+
+  // Freezes what Report says.
+  void End(const std::vector<MemberDescription>& members,
+           const absl::Status& reason, absl::Time now);
+  bool ended() const { return end_.has_value(); }
+  ScheduleReport Report(const std::vector<MemberDescription>& members,
+                        absl::Time now) const;
+
+  // When something was heard of each rank; see Membership::NoteSigns. Empty if
+  // nothing was since the last call.
+  std::vector<absl::Time> TakeSigns();
+
+  const std::string& job() const { return begin_.job; }
+  Generation generation() const { return begin_.generation; }
+
+ private:
+  struct Stream {
+    std::string name;
+    StepAgreement agreement;
+    std::vector<int64_t> voted;  // by rank: the round of its last vote
+    // Its last decision was to stop, or was on its last step.
+    bool stopped = false;
+  };
+  struct Rank {
+    bool left = false;
+    absl::Time heard;                // its last ticket or vote
+    absl::Time progressed;           // the last that was no repetition
+    const Stream* stream = nullptr;  // of its last ticket
+  };
+
+  // In force.
+  const Plan& plan() const {
+    return changes_.empty() ? begin_.plan : changes_.back();
+  }
+  bool over() const { return ended() || !failure_.ok(); }
+  absl::StatusOr<Stream*> FindOrAddStream(absl::string_view name,
+                                          absl::Time now, Effects* effects);
+  void NoteSign(int rank, bool is_new, absl::Time now);
+  void Apply(StepAgreement::Messages messages, absl::Time now, Stream* stream,
+             Effects* effects);
+  bool IsLastStep(const Stream& stream, const StepDecision& decision) const;
+  void NoteDecision(const StepDecision& decision, Stream* stream,
+                    Effects* effects);
+  void Fail(const absl::Status& status, Effects* effects);
+  void LookForStall(const std::vector<MemberDescription>& members,
+                    absl::Time now, Effects* effects);
+  StallInput InputOf(const std::vector<MemberDescription>& members,
+                     absl::Time now) const;
+  RankActivity ActivityOf(size_t rank, const MemberDescription* member,
+                          absl::Time now) const;
+
+  const ScheduleLimits limits_;
+  const GenerationBegin begin_;
+  const NextPlan next_plan_;
+  std::deque<Plan> changes_;  // of the plan, since the generation began
+  std::map<std::string, Stream, std::less<>> streams_;
+  std::vector<Rank> ranks_;
+  std::deque<RoundReport> history_;  // the newest first
+  bool heard_ = false;               // since TakeSigns
+  absl::Time next_look_;
+  absl::Time warned_;  // the last time, of a stall
+  absl::Status failure_;
+  std::optional<ScheduleReport> end_;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_SCHEDULE_JOB_SCHEDULE_H_

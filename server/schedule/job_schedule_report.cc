@@ -1,0 +1,132 @@
+// What a schedule tells of itself: to the search for stalls, and to people.
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/error_detail.h"
+#include "proto/types.pb.h"
+#include "server/schedule/job_schedule.h"
+
+namespace coxswain::server {
+namespace {
+
+// The ranks that the error of a failed schedule names.
+std::set<int> OddRanksOf(const absl::Status& status) {
+  std::set<int> odd;
+  const auto payload = status.GetPayload(kErrorDetailUrl);
+  v1::ErrorDetail detail;
+  if (payload.has_value() && detail.ParseFromString(std::string(*payload))) {
+    const auto& ranks = detail.schedule_mismatch().odd_ranks();
+    odd.insert(ranks.begin(), ranks.end());
+  }
+  return odd;
+}
+
+}  // namespace
+
+RankActivity JobSchedule::ActivityOf(size_t rank,
+                                     const MemberDescription* member,
+                                     absl::Time now) const {
+  const Rank& known = ranks_[rank];
+  RankActivity activity;
+  activity.live = !known.left;
+  activity.progressed = known.progressed;
+  activity.heard = known.heard;
+  if (known.stream != nullptr) {
+    const auto& last = known.stream->agreement.last_tickets()[rank];
+    if (last.has_value()) {
+      activity.ticket = {known.stream->name, last->ticket.round,
+                         last->ticket.step, last->at, last->decided};
+    }
+  }
+  if (member == nullptr) return activity;
+  const Progress& progress = member->progress;
+  activity.step = progress.step;
+  activity.collective_sequence = progress.collective_sequence;
+  activity.micro_batches = progress.micro_batches;
+  activity.rounds = progress.rounds;
+  activity.bucket = progress.bucket;
+  activity.activity = progress.activity;
+  activity.progressed = std::max(known.progressed, now - member->idle);
+  activity.heard = std::max(known.heard, now - member->silence);
+  return activity;
+}
+
+StallInput JobSchedule::InputOf(const std::vector<MemberDescription>& members,
+                                absl::Time now) const {
+  StallInput input;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    input.ranks.push_back(ActivityOf(
+        rank, rank < members.size() ? &members[rank] : nullptr, now));
+  }
+  for (const auto& [name, stream] : streams_) {
+    const StepAgreement& agreement = stream.agreement;
+    if (stream.stopped) input.stopped = true;
+    OpenRound open;
+    open.missing = agreement.Missing();
+    if (open.missing.empty()) continue;
+    open.stream = name;
+    open.round = agreement.round();
+    for (const auto& last : agreement.last_tickets()) {
+      if (!last.has_value() || last->ticket.round != open.round) continue;
+      open.step = last->ticket.step;
+      break;
+    }
+    open.voting = agreement.voting();
+    open.since = agreement.waiting_since();
+    input.rounds.push_back(std::move(open));
+  }
+  input.progress_timeout = plan().terms.progress_timeout;
+  return input;
+}
+
+void JobSchedule::End(const std::vector<MemberDescription>& members,
+                      const absl::Status& reason, absl::Time now) {
+  if (ended()) return;
+  ScheduleReport report = Report(members, now);
+  const bool odd = std::any_of(report.ranks.begin(), report.ranks.end(),
+                               [](const RankReport& rank) { return rank.odd; });
+  // Of a job that has ended nobody wants to hear that all was well.
+  if (!odd) report.findings.clear();
+  if (failure_.ok()) {
+    report.findings.insert(report.findings.begin(),
+                           std::string(reason.message()));
+  }
+  end_ = std::move(report);
+}
+
+ScheduleReport JobSchedule::Report(
+    const std::vector<MemberDescription>& members, absl::Time now) const {
+  if (ended()) return *end_;
+  const StallInput input = InputOf(members, now);
+  StallReport stall = FindStall(now, input);
+  std::set<int> odd(stall.odd.begin(), stall.odd.end());
+  ScheduleReport report;
+  report.at = now;
+  report.findings = std::move(stall.findings);
+  if (!failure_.ok()) {
+    odd = OddRanksOf(failure_);
+    report.findings.insert(report.findings.begin(),
+                           std::string(failure_.message()));
+  }
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    RankReport rank;
+    if (i < members.size()) rank.member = members[i];
+    rank.member.member.rank = static_cast<int>(i);
+    rank.odd = odd.count(static_cast<int>(i)) != 0;
+    rank.ticket = input.ranks[i].ticket;
+    rank.idle = now - input.ranks[i].progressed;
+    if (rank.ticket.has_value()) {
+      const Ticket& ticket =
+          ranks_[i].stream->agreement.last_tickets()[i]->ticket;
+      rank.micro_batches_in_window = ticket.micro_batches;
+      rank.window = ticket.window;
+    }
+    report.ranks.push_back(std::move(rank));
+  }
+  report.history.assign(history_.begin(), history_.end());
+  return report;
+}
+
+}  // namespace coxswain::server

@@ -1,0 +1,48 @@
+#ifndef COXSWAIN_SERVER_SCHEDULE_SCHEDULE_REPORT_H_
+#define COXSWAIN_SERVER_SCHEDULE_SCHEDULE_REPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "server/membership/membership.h"
+#include "server/schedule/stall.h"
+
+namespace coxswain::server {
+
+// Where a job is in its schedule, for people: what `Schedule.Why` answers.
+
+// A round that was decided.
+struct RoundReport {
+  std::string stream;
+  int64_t round = 0;
+  int64_t step = 0;
+  bool commit = true;
+  std::string reason;
+  absl::Time decided;
+  absl::Duration tickets_took;
+  int last_rank = 0;
+  int64_t plan_version = 0;
+};
+
+struct RankReport {
+  MemberDescription member;
+  bool odd = false;
+  std::optional<RankActivity::LastTicket> ticket;
+  int micro_batches_in_window = 0;  // of that ticket
+  int window = 0;
+  absl::Duration idle;  // since a heartbeat or a ticket showed progress
+};
+
+struct ScheduleReport {
+  absl::Time at;                      // now, or when the generation ended
+  std::vector<std::string> findings;  // the most telling first
+  std::vector<RankReport> ranks;      // by rank
+  std::vector<RoundReport> history;   // the newest first
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_SCHEDULE_SCHEDULE_REPORT_H_

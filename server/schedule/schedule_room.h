@@ -1,0 +1,126 @@
+#ifndef COXSWAIN_SERVER_SCHEDULE_SCHEDULE_ROOM_H_
+#define COXSWAIN_SERVER_SCHEDULE_SCHEDULE_ROOM_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/mutex.h"
+#include "server/membership/fence.h"
+#include "server/membership/membership.h"
+#include "server/schedule/job_schedule.h"
+#include "server/schedule/plan_room.h"
+#include "server/schedule/schedule_report.h"
+#include "server/schedule/ticket.h"
+
+namespace coxswain::server {
+
+// Why a job is where it is.
+struct WhyReport {
+  std::string state;  // of the job, as membership calls it
+  Generation generation;
+  std::string last_event;
+  // Of that generation; empty if none has begun.
+  ScheduleReport schedule;
+};
+
+// The enforcement of every job's plan: brings tickets and votes to the schedule
+// of their generation, tells the members what was agreed, ends the generation
+// where they do not agree, and lets a proposed plan come into force with a
+// decision. Keeps the schedule of a job's last generation after its end, for
+// Why().
+//
+// Life-cycle: registered as an observer of the membership; then requests and
+// Tick() from any thread. Thread-safe. What is said to one generation is said
+// in the order in which it was agreed, whichever threads brought the tickets:
+// it goes through a queue that one thread at a time empties, without any lock
+// held.
+class ScheduleRoom : public GenerationObserver {
+ public:
+  // What it stands on; all must outlive it.
+  struct Rooms {
+    const Clock* clock = nullptr;
+    Membership* membership = nullptr;
+    PlanRoom* plans = nullptr;
+  };
+
+  ScheduleRoom(const ScheduleLimits& limits, const Rooms& rooms)
+      : limits_(limits), rooms_(rooms) {}
+
+  // From the holder of a seat. Ignored if its generation is over.
+  //   INVALID_ARGUMENT    the stream's name is none
+  //   RESOURCE_EXHAUSTED  max_streams
+  absl::Status OnTicket(const Seat& seat, absl::string_view stream,
+                        const Ticket& ticket);
+  absl::Status OnVote(const Seat& seat, absl::string_view stream,
+                      const Vote& vote);
+
+  // Looks at all deadlines, and for stalls; and tells the membership whose
+  // tickets have come. To be called before Membership::Tick().
+  void Tick(absl::Time now);
+
+  // NOT_FOUND: no such job.
+  absl::StatusOr<WhyReport> Why(absl::string_view job) const;
+
+  void OnGenerationBegan(const GenerationBegin& begin) override;
+  void OnGenerationEnded(absl::string_view job, Generation generation,
+                         const absl::Status& reason) override;
+  void OnMemberLeft(absl::string_view job, Generation generation,
+                    int rank) override;
+
+ private:
+  // One generation.
+  struct Run {
+    Run(const ScheduleLimits& limits, const GenerationBegin& begin,
+        absl::Time now, JobSchedule::NextPlan next_plan)
+        : job(begin.job),
+          generation(begin.generation),
+          schedule(limits, begin, now, std::move(next_plan)) {}
+
+    const std::string job;
+    const Generation generation;
+    Mutex mutex;
+    JobSchedule schedule ABSL_GUARDED_BY(mutex);
+    std::deque<JobSchedule::Effects> queue ABSL_GUARDED_BY(mutex);
+    bool emptying ABSL_GUARDED_BY(mutex) = false;  // a thread is at it
+  };
+  using RunPtr = std::shared_ptr<Run>;
+
+  // Null if it is not the job's last one.
+  RunPtr Find(absl::string_view job, Generation generation) const;
+  std::vector<RunPtr> AllRuns() const;
+  // Makes room for one more, if there must be.
+  void EvictLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Plan> NextPlan(const std::string& job, Generation generation,
+                               int64_t step);
+  std::vector<MemberDescription> MembersOf(const Run& run) const;
+
+  // Calls `act`, and then does what it asks for.
+  using Action =
+      absl::FunctionRef<absl::Status(JobSchedule*, JobSchedule::Effects*)>;
+  absl::Status Do(const RunPtr& run, Action act);
+  void Empty(const RunPtr& run);
+  void CarryOut(const Run& run, const JobSchedule::Effects& effects);
+  void TickRun(const RunPtr& run, absl::Time now);
+
+  const ScheduleLimits limits_;
+  const Rooms rooms_;
+  mutable Mutex mutex_;  // taken before that of a run
+  std::map<std::string, RunPtr, std::less<>> runs_
+      ABSL_GUARDED_BY(mutex_);  // by job
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_SCHEDULE_SCHEDULE_ROOM_H_

@@ -1,0 +1,614 @@
+#include "server/schedule/schedule_room.h"
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/error_detail.h"
+#include "base/fake_clock.h"
+#include "base/mutex.h"
+#include "base/random.h"
+#include "base/status_matchers.h"
+#include "proto/types.pb.h"
+#include "server/state/memory_state_store.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::Field;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using Kind = AttachEvent::Kind;
+
+constexpr char kTrain[] = "train";
+
+class CountingRandom : public RandomSource {
+ public:
+  uint64_t Next() override { return ++count_; }
+
+ private:
+  uint64_t count_ = 0;
+};
+
+// One process, and what it was told.
+struct Worker {
+  uint64_t incarnation = 0;
+  absl::StatusOr<JoinResult> joined = absl::UnknownError("not joined");
+  uint64_t attachment = 0;
+  Seat seat;
+  std::vector<AttachEvent> events;
+
+  Fence fence() const {
+    return {joined->cluster_id,
+            joined->term,
+            "job",
+            joined->generation,
+            Incarnation(incarnation),
+            1};
+  }
+  std::vector<AttachEvent> Told(Kind kind) const {
+    std::vector<AttachEvent> told;
+    for (const AttachEvent& event : events) {
+      if (event.kind == kind) told.push_back(event);
+    }
+    return told;
+  }
+};
+
+Ticket MakeTicket(int64_t round, int64_t plan_version = 1) {
+  Ticket ticket;
+  ticket.round = round;
+  ticket.step = round;
+  ticket.micro_batches = 1;
+  ticket.window = 1;
+  ticket.weight = 1;
+  ticket.plan_version = plan_version;
+  ticket.hook = "allreduce";
+  return ticket;
+}
+
+class ScheduleRoomTest : public testing::Test {
+ protected:
+  void SetUp() override { Open(ScheduleLimits()); }
+
+  void Open(const ScheduleLimits& limits) {
+    ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), &store_));
+    ASSERT_OK_AND_ASSIGN(
+        membership_,
+        Membership::Open(MembershipOptions(),
+                         {&clock_, &random_, &store_, plans_.get()}));
+    room_ = std::make_unique<ScheduleRoom>(
+        limits, ScheduleRoom::Rooms{&clock_, membership_.get(), plans_.get()});
+    membership_->AddObserver(plans_.get());
+    membership_->AddObserver(room_.get());
+  }
+
+  using Team = std::vector<Worker*>;
+  using Terms = std::map<std::string, std::string>;
+
+  Worker* Join(int world, int slot, const Terms& terms,
+               const std::string& job) {
+    Worker& worker = workers_.emplace_back();
+    worker.incarnation = ++incarnations_;
+    JoinRequest request;
+    request.job = job;
+    request.identity = {"host-a", slot};
+    request.incarnation = Incarnation(worker.incarnation);
+    request.host = "host-a";
+    request.address = "host-a:1";
+    request.manifest.world_size = world;
+    request.manifest.hook = "allreduce";
+    request.manifest.accumulation_steps = 1;
+    request.manifest.terms = terms;
+    request.timeout = absl::Seconds(30);
+    membership_->Join(request,
+                      [&worker](auto result) { worker.joined = result; });
+    return &worker;
+  }
+  // A running job whose workers are attached, by rank.
+  Team Run(int world, const Terms& terms = {}, const std::string& job = "job") {
+    Team team;
+    for (int slot = 0; slot < world; ++slot) {
+      team.push_back(Join(world, slot, terms, job));
+    }
+    for (Worker* worker : team) {
+      EXPECT_OK(worker->joined);
+      if (!worker->joined.ok()) continue;
+      Fence fence = worker->fence();
+      fence.job = job;
+      const auto attachment =
+          membership_->Attach(fence, [worker](const AttachEvent& event) {
+            worker->events.push_back(event);
+          });
+      EXPECT_OK(attachment);
+      worker->attachment = attachment.value_or(0);
+      worker->seat = membership_->SeatOf(worker->attachment).value_or(Seat());
+    }
+    return team;
+  }
+  void Announce(const Team& team, int64_t round, int64_t plan_version = 1) {
+    for (const Worker* worker : team) {
+      EXPECT_OK(room_->OnTicket(worker->seat, kTrain,
+                                MakeTicket(round, plan_version)));
+    }
+  }
+  void Beat(const Worker& worker, int64_t step, int64_t sequence) {
+    Progress progress;
+    progress.step = step;
+    progress.collective_sequence = sequence;
+    EXPECT_OK(membership_->Heartbeat(worker.attachment, progress));
+  }
+  // As the coordinator does it.
+  void Tick() {
+    room_->Tick(clock_.Now());
+    membership_->Tick();
+  }
+  JobDescription Description() {
+    const auto jobs = membership_->Describe("job");
+    return jobs.ok() ? jobs->front() : JobDescription();
+  }
+
+  FakeClock clock_;
+  CountingRandom random_;
+  MemoryStateStore store_;
+  std::unique_ptr<PlanRoom> plans_;
+  std::unique_ptr<Membership> membership_;
+  std::unique_ptr<ScheduleRoom> room_;
+  std::deque<Worker> workers_;  // addresses stay
+  uint64_t incarnations_ = 0;
+};
+
+TEST_F(ScheduleRoomTest, AgreeingTicketsAreDecidedForAll) {
+  const Team team = Run(3);
+  Announce({team[0], team[1]}, 0);
+  EXPECT_THAT(team[0]->events, IsEmpty());
+  Announce({team[2]}, 0);
+  Announce(team, 1);
+  for (const Worker* worker : team) {
+    ASSERT_THAT(worker->events, SizeIs(2));
+    for (int64_t round : {0, 1}) {
+      const AttachEvent& event = worker->events[static_cast<size_t>(round)];
+      EXPECT_EQ(event.kind, Kind::kDecision);
+      EXPECT_EQ(event.stream, kTrain);
+      EXPECT_EQ(event.round, round);
+      EXPECT_TRUE(event.commit);
+      EXPECT_FALSE(event.plan.has_value());
+    }
+  }
+}
+
+TEST_F(ScheduleRoomTest, StrictWithVotesGrantsFirst) {
+  const Team team =
+      Run(2, {{"enforcement", "strict"}, {"commit_vote", "true"}});
+  Announce(team, 0);
+  for (const Worker* worker : team) {
+    EXPECT_THAT(worker->Told(Kind::kGrant), SizeIs(1));
+    EXPECT_THAT(worker->Told(Kind::kDecision), IsEmpty());
+  }
+  Vote vote;
+  EXPECT_OK(room_->OnVote(team[0]->seat, kTrain, vote));
+  vote.commit = false;
+  vote.reason = "loss is nan";
+  EXPECT_OK(room_->OnVote(team[1]->seat, kTrain, vote));
+  for (const Worker* worker : team) {
+    const auto decisions = worker->Told(Kind::kDecision);
+    ASSERT_THAT(decisions, SizeIs(1));
+    EXPECT_FALSE(decisions[0].commit);
+    EXPECT_THAT(decisions[0].reason,
+                AllOf(HasSubstr("rank 1"), HasSubstr("loss is nan")));
+  }
+}
+
+TEST_F(ScheduleRoomTest, ADecisionIsTheGrantWhereThereIsNoVote) {
+  const Team team = Run(2, {{"enforcement", "strict"}});
+  Announce(team, 0);
+  for (const Worker* worker : team) {
+    ASSERT_THAT(worker->events, SizeIs(1));
+    EXPECT_EQ(worker->events[0].kind, Kind::kDecision);
+  }
+}
+
+TEST_F(ScheduleRoomTest, ARepeatedTicketIsAnsweredToItsSenderOnly) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  Announce({team[1]}, 0);
+  EXPECT_THAT(team[0]->events, SizeIs(1));
+  EXPECT_THAT(team[1]->events, SizeIs(2));
+}
+
+TEST_F(ScheduleRoomTest, AMismatchEndsTheGenerationForAll) {
+  const Team team = Run(3);
+  Announce({team[0], team[1]}, 0);
+  Ticket other = MakeTicket(0);
+  other.hook = "bf16";
+  EXPECT_OK(room_->OnTicket(team[2]->seat, kTrain, other));
+  for (const Worker* worker : team) {
+    ASSERT_THAT(worker->events, SizeIs(2));
+    const AttachEvent& abort = worker->events[0];
+    EXPECT_EQ(abort.kind, Kind::kAbort);
+    EXPECT_THAT(abort.reason, AllOf(HasSubstr("rank 2"), HasSubstr("bf16"),
+                                    HasSubstr("allreduce")));
+    const auto payload = abort.status.GetPayload(kErrorDetailUrl);
+    ASSERT_TRUE(payload.has_value());
+    v1::ErrorDetail detail;
+    ASSERT_TRUE(detail.ParseFromString(std::string(*payload)));
+    EXPECT_EQ(detail.schedule_mismatch().stream(), kTrain);
+    EXPECT_THAT(detail.schedule_mismatch().odd_ranks(), ElementsAre(2));
+    EXPECT_EQ(worker->events[1].kind, Kind::kClosed);
+  }
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  // What comes late is for nobody.
+  EXPECT_OK(room_->OnTicket(team[0]->seat, kTrain, MakeTicket(1)));
+  EXPECT_THAT(team[0]->events, SizeIs(2));
+}
+
+TEST_F(ScheduleRoomTest, AProposedPlanLandsOnItsStepForAll) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  Plan plan = plans_->Get("job")->current;
+  plan.hook = "bf16";
+  plan.at_step = 3;
+  ASSERT_OK(plans_->Propose("job", 1, plan));
+  Announce(team, 1);
+  Announce(team, 2);
+  for (const Worker* worker : team) {
+    ASSERT_THAT(worker->events, SizeIs(3));
+    EXPECT_FALSE(worker->events[1].plan.has_value());
+    ASSERT_TRUE(worker->events[2].plan.has_value());
+    EXPECT_EQ(worker->events[2].plan->hook, "bf16");
+    EXPECT_EQ(worker->events[2].plan->version, 2);
+    EXPECT_EQ(worker->events[2].plan->at_step, 3);
+  }
+  EXPECT_EQ(Description().plan.version, 2);
+  EXPECT_EQ(plans_->Get("job")->current.version, 2);
+  // Who does not follow is named.
+  Announce({team[0]}, 3, 2);
+  Announce({team[1]}, 3, 1);
+  EXPECT_THAT(Description().last_event, HasSubstr("plan"));
+  EXPECT_EQ(Description().state, JobState::kEnded);
+}
+
+TEST_F(ScheduleRoomTest, APlanThatCannotBeStoredComesLater) {
+  const Team team = Run(2);
+  Plan plan = plans_->Get("job")->current;
+  plan.hook = "bf16";
+  plan.at_step = Plan::kAtNextStep;
+  ASSERT_OK(plans_->Propose("job", 1, plan));
+  store_.FailWrites(absl::UnavailableError("disk full"));
+  Announce(team, 0);
+  EXPECT_FALSE(team[0]->events.back().plan.has_value());
+  EXPECT_EQ(Description().plan.version, 1);
+  store_.FailWrites(absl::OkStatus());
+  Announce(team, 1);
+  ASSERT_TRUE(team[0]->events.back().plan.has_value());
+  EXPECT_EQ(team[0]->events.back().plan->at_step, 2);
+}
+
+TEST_F(ScheduleRoomTest, OtherStreamsDoNotTakeAProposalButFollowIt) {
+  const Team team = Run(2);
+  Plan plan = plans_->Get("job")->current;
+  plan.accumulation_steps = 2;
+  plan.at_step = Plan::kAtNextStep;
+  ASSERT_OK(plans_->Propose("job", 1, plan));
+  for (const Worker* worker : team) {
+    EXPECT_OK(room_->OnTicket(worker->seat, "critic", MakeTicket(0)));
+  }
+  EXPECT_FALSE(team[0]->events.back().plan.has_value());
+  Announce(team, 0);
+  EXPECT_TRUE(team[0]->events.back().plan.has_value());
+  Ticket changed = MakeTicket(1, 2);
+  changed.micro = 1;
+  changed.micro_batches = changed.window = 2;
+  for (const Worker* worker : team) {
+    EXPECT_OK(room_->OnTicket(worker->seat, "critic", changed));
+  }
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  EXPECT_THAT(team[0]->Told(Kind::kDecision), SizeIs(3));
+}
+
+// It may have been made before the plan was changed, or after.
+TEST_F(ScheduleRoomTest, AStreamThatBeginsLateBeginsWithEitherPlan) {
+  const Team team = Run(2);
+  Plan plan = plans_->Get("job")->current;
+  plan.accumulation_steps = 2;
+  plan.at_step = Plan::kAtNextStep;
+  ASSERT_OK(plans_->Propose("job", 1, plan));
+  Announce(team, 0);
+  ASSERT_TRUE(team[0]->events.back().plan.has_value());
+  Ticket changed = MakeTicket(0, 2);
+  changed.micro = 1;
+  changed.micro_batches = changed.window = 2;
+  for (const Worker* worker : team) {
+    EXPECT_OK(room_->OnTicket(worker->seat, "before", MakeTicket(0, 1)));
+    EXPECT_OK(room_->OnTicket(worker->seat, "after", changed));
+  }
+  EXPECT_EQ(Description().last_event, "");
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+TEST_F(ScheduleRoomTest, WhoWasToldToStopOwesNothing) {
+  for (const bool by_request : {true, false}) {
+    const Team team = Run(
+        2, {{"progress_timeout", "5s"}, {"max_steps", by_request ? "0" : "1"}});
+    for (const Worker* worker : team) {
+      Ticket ticket = MakeTicket(0);
+      ticket.plan_version = worker->joined->plan.version;
+      if (by_request) ticket.stop = "time is up";
+      EXPECT_OK(room_->OnTicket(worker->seat, kTrain, ticket));
+    }
+    for (int second = 0; second < 20; ++second) {
+      clock_.Advance(absl::Seconds(1));
+      for (const Worker* worker : team) Beat(*worker, 0, 0);
+      Tick();
+    }
+    EXPECT_EQ(Description().state, JobState::kRunning);
+    membership_->AbortGeneration("job", team[0]->seat.generation,
+                                 absl::AbortedError("over"));
+  }
+}
+
+TEST_F(ScheduleRoomTest, AMissingTicketIsNamedAfterTheTimeout) {
+  const Team team = Run(3, {{"progress_timeout", "5s"}});
+  Announce(team, 0);
+  Announce({team[0], team[1]}, 1);
+  for (int second = 0; second < 5; ++second) {
+    EXPECT_EQ(Description().state, JobState::kRunning);
+    clock_.Advance(absl::Seconds(1));
+    // Repetitions are no progress.
+    Announce({team[0]}, 1);
+    Beat(*team[2], 1, 1);
+    Tick();
+  }
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  ASSERT_THAT(team[0]->Told(Kind::kAbort), SizeIs(1));
+  EXPECT_THAT(team[0]->Told(Kind::kAbort)[0].reason,
+              AllOf(HasSubstr("rank 2"), HasSubstr("step 1")));
+}
+
+TEST_F(ScheduleRoomTest, AnExchangeThatHangsIsFoundByTheHeartbeats) {
+  const Team team = Run(2, {{"progress_timeout", "5s"}});
+  Announce(team, 0);
+  for (int second = 0; second < 6; ++second) {
+    EXPECT_EQ(Description().state, JobState::kRunning);
+    clock_.Advance(absl::Seconds(1));
+    Beat(*team[0], 0, 7);
+    Beat(*team[1], 0, 6);
+    Tick();
+  }
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  ASSERT_THAT(team[0]->Told(Kind::kAbort), SizeIs(1));
+  EXPECT_THAT(team[0]->Told(Kind::kAbort)[0].reason,
+              AllOf(HasSubstr("6 on rank 1"), HasSubstr("look at rank 1")));
+}
+
+TEST_F(ScheduleRoomTest, WithWarnAStallIsWarnedOfOnce) {
+  const Team team = Run(2, {{"progress_timeout", "5s"}, {"on_stall", "warn"}});
+  Announce({team[0]}, 0);
+  for (int second = 0; second < 9; ++second) {
+    clock_.Advance(absl::Seconds(1));
+    Beat(*team[0], 0, 0);
+    Beat(*team[1], 0, 0);
+    Tick();
+  }
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  ASSERT_THAT(team[0]->events, SizeIs(1));
+  EXPECT_EQ(team[0]->events[0].kind, Kind::kWarning);
+  EXPECT_THAT(team[0]->events[0].reason, HasSubstr("rank 1"));
+  Announce({team[1]}, 0);
+  EXPECT_EQ(team[0]->events.back().kind, Kind::kDecision);
+}
+
+TEST_F(ScheduleRoomTest, TicketsAreSignsOfLife) {
+  const Team team = Run(2);
+  for (int64_t round = 0; round < 20; ++round) {
+    clock_.Advance(absl::Seconds(4));
+    Announce(team, round);
+    Tick();
+  }
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  clock_.Advance(absl::Seconds(4));
+  Tick();
+  clock_.Advance(absl::Seconds(4));
+  Tick();
+  clock_.Advance(absl::Seconds(4));
+  Tick();
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  EXPECT_THAT(Description().last_event, HasSubstr("was lost"));
+}
+
+TEST_F(ScheduleRoomTest, WhoHasLeftIsMissedByThoseWhoGoOn) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  ASSERT_OK(membership_->Leave(team[1]->fence(), "done", false));
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  Announce({team[0]}, 1);
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  EXPECT_THAT(Description().last_event, HasSubstr("rank 1"));
+}
+
+TEST_F(ScheduleRoomTest, ALeaverIsMissedInAStreamThatBeginsLater) {
+  const Team team = Run(2);
+  ASSERT_OK(membership_->Leave(team[1]->fence(), "done", false));
+  EXPECT_OK(room_->OnTicket(team[0]->seat, "late", MakeTicket(0)));
+  EXPECT_EQ(Description().state, JobState::kEnded);
+}
+
+TEST_F(ScheduleRoomTest, StreamsAreLimited) {
+  ScheduleLimits limits;
+  limits.max_streams = 2;
+  Open(limits);
+  const Team team = Run(2);
+  EXPECT_OK(room_->OnTicket(team[0]->seat, "a", MakeTicket(0)));
+  EXPECT_OK(room_->OnTicket(team[0]->seat, "b", MakeTicket(0)));
+  EXPECT_THAT(room_->OnTicket(team[0]->seat, "c", MakeTicket(0)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("max_streams is 2")));
+  for (const std::string& name :
+       {std::string(), std::string("a b"), std::string(65, 'x')}) {
+    EXPECT_THAT(room_->OnVote(team[0]->seat, name, Vote()),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("1 to 64 characters")));
+  }
+}
+
+TEST_F(ScheduleRoomTest, WhyNamesWhoIsMissing) {
+  EXPECT_THAT(room_->Why("job"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("job")));
+  const Team team = Run(2);
+  Announce(team, 0);
+  clock_.Advance(absl::Seconds(2));
+  Announce({team[0]}, 1);
+  clock_.Advance(absl::Seconds(3));
+  Announce({team[0]}, 1);  // a repetition is no progress
+  ASSERT_OK_AND_ASSIGN(const WhyReport why, room_->Why("job"));
+  EXPECT_EQ(why.state, "running");
+  ASSERT_THAT(why.schedule.findings, testing::Not(IsEmpty()));
+  EXPECT_THAT(why.schedule.findings[0], HasSubstr("rank 1"));
+  ASSERT_THAT(why.schedule.ranks, SizeIs(2));
+  EXPECT_FALSE(why.schedule.ranks[0].odd);
+  EXPECT_TRUE(why.schedule.ranks[1].odd);
+  ASSERT_TRUE(why.schedule.ranks[0].ticket.has_value());
+  EXPECT_EQ(why.schedule.ranks[0].ticket->round, 1);
+  EXPECT_FALSE(why.schedule.ranks[0].ticket->decided);
+  EXPECT_EQ(why.schedule.ranks[1].ticket->round, 0);
+  EXPECT_TRUE(why.schedule.ranks[1].ticket->decided);
+  EXPECT_EQ(why.schedule.ranks[0].idle, absl::Seconds(3));
+  EXPECT_EQ(why.schedule.ranks[1].idle, absl::Seconds(5));
+  ASSERT_THAT(why.schedule.history, SizeIs(1));
+  EXPECT_EQ(why.schedule.history[0].last_rank, 1);
+}
+
+TEST_F(ScheduleRoomTest, WhyIsKeptAfterTheEndUntilTheNextGeneration) {
+  Team team = Run(2);
+  for (int64_t round = 0; round < 70; ++round) Announce(team, round);
+  Ticket other = MakeTicket(70);
+  other.digest = 5;
+  Announce({team[0]}, 70);
+  EXPECT_OK(room_->OnTicket(team[1]->seat, kTrain, other));
+  clock_.Advance(absl::Seconds(60));
+  ASSERT_OK_AND_ASSIGN(const WhyReport why, room_->Why("job"));
+  EXPECT_EQ(why.state, "ended");
+  EXPECT_EQ(why.schedule.findings[0], why.last_event);
+  EXPECT_THAT(why.schedule.history, SizeIs(64));
+  EXPECT_EQ(why.schedule.history[0].round, 69);
+  EXPECT_EQ(why.schedule.at, clock_.Now() - absl::Seconds(60));
+  EXPECT_EQ(why.schedule.ranks[1].member.member.identity.slot, 1);
+
+  team = Run(2);
+  ASSERT_OK_AND_ASSIGN(const WhyReport next, room_->Why("job"));
+  EXPECT_EQ(next.state, "running");
+  EXPECT_GT(next.generation.value(), why.generation.value());
+  EXPECT_THAT(next.schedule.history, IsEmpty());
+}
+
+TEST_F(ScheduleRoomTest, WhyOfALossNamesIt) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  ASSERT_OK(membership_->Leave(team[1]->fence(), "out of memory", true));
+  ASSERT_OK_AND_ASSIGN(const WhyReport why, room_->Why("job"));
+  EXPECT_THAT(why.schedule.findings[0], HasSubstr("out of memory"));
+}
+
+TEST_F(ScheduleRoomTest, TheOldestEndedJobMakesRoom) {
+  ScheduleLimits limits;
+  limits.max_jobs = 2;
+  Open(limits);
+  for (const std::string job : {"a", "b"}) {
+    const Team team = Run(1, {}, job);
+    EXPECT_OK(room_->OnTicket(team[0]->seat, kTrain, MakeTicket(0)));
+    if (job == "b") continue;
+    Fence fence = team[0]->fence();
+    fence.job = job;
+    EXPECT_OK(membership_->Leave(fence, "done", false));
+  }
+  EXPECT_THAT(room_->Why("a")->schedule.history, SizeIs(1));
+  Run(1, {}, "c");
+  EXPECT_THAT(room_->Why("a")->schedule.history, IsEmpty());
+  EXPECT_THAT(room_->Why("b")->schedule.history, SizeIs(1));
+}
+
+TEST_F(ScheduleRoomTest, WhatAnEventBringsAboutComesAfterItForAll) {
+  const Team team =
+      Run(2, {{"enforcement", "strict"}, {"commit_vote", "true"}});
+  // Both votes are there before rank 1 has been told of the grant.
+  const auto vote_at_once = [&](const AttachEvent& event) {
+    if (event.kind != Kind::kGrant) return;
+    for (const Worker* worker : team) {
+      EXPECT_OK(room_->OnVote(worker->seat, kTrain, Vote()));
+    }
+  };
+  ASSERT_OK(membership_->Attach(team[0]->fence(), vote_at_once));
+  Announce(team, 0);
+  ASSERT_THAT(team[1]->events, SizeIs(2));
+  EXPECT_EQ(team[1]->events[0].kind, Kind::kGrant);
+  EXPECT_EQ(team[1]->events[1].kind, Kind::kDecision);
+}
+
+// Ranks that each wait for the decision on one round before the next.
+TEST_F(ScheduleRoomTest, DecisionsComeInOrderWhicheverThreadBringsTheTickets) {
+  constexpr int kWorld = 4;
+  constexpr int64_t kRounds = 200;
+  const Team team =
+      Run(kWorld, {{"enforcement", "strict"}, {"commit_vote", "true"}});
+  struct Told {
+    Mutex mutex;
+    CondVar news;
+    std::vector<std::string> events ABSL_GUARDED_BY(mutex);
+  };
+  std::vector<Told> told(kWorld);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kWorld; ++rank) {
+    const auto attachment = membership_->Attach(
+        team[static_cast<size_t>(rank)]->fence(),
+        [&own = told[static_cast<size_t>(rank)]](const AttachEvent& event) {
+          MutexLock lock(&own.mutex);
+          own.events.push_back(
+              absl::StrCat(event.kind == Kind::kGrant ? "grant " : "decision ",
+                           event.round));
+          own.news.NotifyAll();
+        });
+    ASSERT_OK(attachment);
+    ranks.emplace_back([this, rank, &team, &told] {
+      Told& own = told[static_cast<size_t>(rank)];
+      const Seat& seat = team[static_cast<size_t>(rank)]->seat;
+      const auto wait = [&own](size_t count) {
+        MutexLock lock(&own.mutex);
+        return own.news.WaitFor(&own.mutex, absl::Seconds(30),
+                                [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                  return own.events.size() >= count;
+                                });
+      };
+      for (int64_t round = 0; round < kRounds; ++round) {
+        const auto before = static_cast<size_t>(2 * round);
+        EXPECT_OK(room_->OnTicket(seat, kTrain, MakeTicket(round)));
+        if (!wait(before + 1)) break;
+        Vote vote;
+        vote.round = round;
+        EXPECT_OK(room_->OnVote(seat, kTrain, vote));
+        if (!wait(before + 2)) break;
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  std::vector<std::string> expected;
+  for (int64_t round = 0; round < kRounds; ++round) {
+    expected.push_back(absl::StrCat("grant ", round));
+    expected.push_back(absl::StrCat("decision ", round));
+  }
+  for (Told& own : told) {
+    MutexLock lock(&own.mutex);
+    EXPECT_EQ(own.events, expected);
+  }
+}
+
+}  // namespace
+}  // namespace coxswain::server

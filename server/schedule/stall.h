@@ -1,0 +1,88 @@
+#ifndef COXSWAIN_SERVER_SCHEDULE_STALL_H_
+#define COXSWAIN_SERVER_SCHEDULE_STALL_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace coxswain::server {
+
+struct KnownTicket {
+  std::string stream;
+  int64_t round = 0;
+  int64_t step = 0;
+  absl::Time at;
+  bool decided = false;  // its round has its decision
+};
+
+// What is known of one rank: from its tickets and its heartbeats.
+struct RankActivity {
+  using LastTicket = KnownTicket;
+
+  bool live = true;  // false: it has left in good order
+
+  // Its last ticket, of whichever stream.
+  std::optional<KnownTicket> ticket;
+
+  // Its last heartbeat, as in v1.Heartbeat.
+  int64_t step = 0;
+  int64_t collective_sequence = 0;
+  int64_t micro_batches = 0;
+  int64_t rounds = 0;
+  int bucket = 0;
+  std::string activity;
+
+  // When one of these numbers was last seen to change, or a ticket or a vote
+  // came; before the first: when the generation began.
+  absl::Time progressed;
+  absl::Time heard;  // the last sign of life
+};
+
+// A round that some ranks wait in: StepAgreement::Missing() is not empty.
+struct OpenRound {
+  std::string stream;
+  int64_t round = 0;
+  int64_t step = 0;
+  std::vector<int> missing;
+  bool voting = false;  // votes are missing, not tickets
+  absl::Time since;     // StepAgreement::waiting_since()
+};
+
+struct StallInput {
+  std::vector<RankActivity> ranks;  // by rank
+  std::vector<OpenRound> rounds;    // of all streams
+  // A decision has told all ranks to stop after the exchange that was under
+  // way.
+  bool stopped = false;
+  absl::Duration progress_timeout;
+};
+
+struct StallReport {
+  // Nothing moves, and has not for progress_timeout.
+  bool stalled = false;
+  // Whom to look at, ascending: also where it is not stalled (yet).
+  std::vector<int> odd;
+  // A sentence each, the most telling first; never empty, at most 20.
+  std::vector<std::string> findings;
+  // If stalled: ABORTED with the first findings, and ScheduleMismatch as its
+  // ErrorDetail.
+  absl::Status error;
+};
+
+// What a job is waiting for, and for whom. Pure. Odd are
+//   the ranks whose ticket or vote is missing while others wait; else
+//   those whose rounds, collectives or bucket are behind the majority's; else,
+//   once it is stalled, all that are idle.
+// A collective that hangs is recognised by this: all tickets have agreed, and
+// yet nobody's numbers have changed for progress_timeout. It is no stall before
+// the first ticket, once a member has left in good order, or after a stop, if
+// all ranks are at the same place: then nobody is owed an exchange.
+StallReport FindStall(absl::Time now, const StallInput& input);
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_SCHEDULE_STALL_H_

@@ -1,0 +1,206 @@
+#ifndef COXSWAIN_SERVER_SCHEDULE_STEP_AGREEMENT_H_
+#define COXSWAIN_SERVER_SCHEDULE_STEP_AGREEMENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/schedule_terms.h"
+#include "server/schedule/plan.h"
+#include "server/schedule/ticket.h"
+#include "server/schedule/ticket_diff.h"
+
+namespace coxswain::server {
+
+// What all ranks do with one round.
+struct StepDecision {
+  int64_t round = 0;
+  int64_t step = 0;
+  bool commit = true;
+  std::string reason;  // why it is skipped: which ranks asked for it, and why
+  std::string stop;
+  std::optional<Plan> plan;  // in force from the next step on
+  // For the history.
+  absl::Time decided;
+  absl::Duration tickets_took;  // from the first to the last
+  int last_rank = 0;            // whose ticket came last
+  int64_t plan_version = 0;     // the tickets'
+};
+
+// Whether the ranks of one generation do the same in each exchange of one
+// stream: a state machine without clock, locks or network. Used by the
+// schedule room, and by the simulation of tests/simulation.
+//
+// Rules, which the simulation checks:
+//   - A round is granted (strict only) and decided once, in order, and only
+//     when the tickets of all ranks are there and agree (and with commit_vote
+//     all votes). Whoever repeats a ticket or a vote is answered again, with
+//     the same decision: the last kRemembered of them are kept. A rank sends
+//     the ticket of a round only after it has heard the decision of the round
+//     before, so that is enough.
+//   - A mismatch, a ticket or a vote that cannot be (a round that is not the
+//     next one, another content under a number that was used), a rank that has
+//     left while others go on, and with on_stall=abort a rank whose ticket or
+//     vote does not come within progress_timeout of the first: the agreement
+//     fails, once, with an error that names the ranks and shows the difference.
+//     It waits for the tickets of all ranks, but at most kSettle, to tell who
+//     is the odd one. After that nothing is granted or decided.
+//   - A decision says skip if any ticket or vote asked for it, and stop
+//     likewise. One that ends a window may carry a plan, which the next round
+//     is measured by.
+//
+// Which fields must be equal: step, plan_version, hook, layout, digest,
+// checksum (also whether there is one), and with sync_each_batch micro and
+// window. micro_batches must be the rank's window of the plan (with
+// sync_each_batch 1), or, where the data has ended (end_of_data), at most that;
+// with uneven_data=refuse all ranks' data ends together. A rank with
+// micro_batches 0 is out of data: weight 0. The odd ones are those that differ
+// from the majority; where there is none, from the plan and from the step that
+// comes next; else all are named.
+class StepAgreement {
+ public:
+  static constexpr int kRemembered = 2;
+
+  struct Options {
+    std::string stream;  // for messages
+    int world_size = 0;
+    Plan plan;
+    // The plan that is in force from this step on, if that is another one.
+    // Asked once for each decision; may be null.
+    std::function<std::optional<Plan>(int64_t step)> next_plan;
+  };
+
+  // What there is to be said; rank kAllRanks means all.
+  struct Message {
+    enum class Kind { kGrant, kDecision, kWarning };
+    static constexpr int kAllRanks = -1;
+    Kind kind = Kind::kGrant;
+    int rank = kAllRanks;
+    int64_t round = 0;
+    StepDecision decision;  // kDecision
+    std::string text;       // kWarning
+  };
+  using Messages = std::vector<Message>;
+
+  explicit StepAgreement(Options options);
+
+  // Each returns what to say now. Nothing once failure() is set.
+  Messages OnTicket(int rank, const Ticket& ticket, absl::Time now);
+  Messages OnVote(int rank, const Vote& vote, absl::Time now);
+  Messages OnMemberLeft(int rank, absl::Time now);
+  Messages Tick(absl::Time now);
+
+  // Another stream's decision has changed the plan: this one's tickets may
+  // follow it from now on, all of a round together.
+  void NotePlan(const Plan& plan);
+
+  // When Tick has something to do; InfiniteFuture: never.
+  absl::Time deadline() const;
+
+  // OK, or why the generation must end: ABORTED, with ScheduleMismatch as its
+  // ErrorDetail.
+  const absl::Status& failure() const { return failure_; }
+
+  // For reports. A rank's last ticket, and when it came.
+  struct LastTicket {
+    Ticket ticket;
+    absl::Time at;
+    bool decided = false;
+  };
+  const std::vector<std::optional<LastTicket>>& last_tickets() const {
+    return last_tickets_;
+  }
+  // The round whose tickets are awaited, or which is being voted on.
+  int64_t round() const { return round_; }
+  // Ranks whose ticket or vote the others wait for; empty if nobody waits.
+  std::vector<int> Missing() const;
+  // Since when they wait; InfiniteFuture: nobody does.
+  absl::Time waiting_since() const;
+  // Whether it is votes that are awaited.
+  bool voting() const;
+  const Plan& plan() const { return options_.plan; }
+
+ private:
+  // Text from a rank is kept and repeated to all others.
+  static constexpr size_t kMaxReasonBytes = 512;
+  static constexpr size_t kMaxHookBytes = 4096;
+  static constexpr size_t kMaxNotedPlans = 8;
+  // How long a failure waits for the tickets of the other ranks, so that it
+  // can tell who is the odd one.
+  static constexpr absl::Duration kSettle = absl::Seconds(1);
+
+  struct Decided {
+    StepDecision decision;
+    bool granted = false;
+  };
+  // The round whose tickets and votes come in.
+  struct Round {
+    int tickets = 0;
+    int votes = 0;
+    int first_rank = 0;
+    int last_rank = 0;
+    absl::Time first_ticket = absl::InfiniteFuture();
+    absl::Time last_ticket;
+    absl::Time first_vote = absl::InfiniteFuture();
+    absl::Time trouble = absl::InfiniteFuture();  // something does not agree
+    bool granted = false;
+    bool warned = false;
+    bool adopted_plan = false;
+  };
+
+  bool HasTicket(int rank) const;
+  bool HasVote(int rank) const;
+  bool strict() const;
+  TicketRules Rules() const;
+
+  void Accept(int rank, Ticket ticket, absl::Time now);
+  void AdoptPlan(int64_t version);
+  // Of a round before the present one, or of this one once more.
+  void AnswerTicket(int rank, const Ticket& ticket, Messages* messages);
+  void AnswerDecided(int rank, int64_t round, Messages* messages) const;
+
+  // Whatever can be done now.
+  void Advance(absl::Time now, Messages* messages);
+  void Decide(absl::Time now, Messages* messages);
+  StepDecision MakeDecision(absl::Time now) const;
+  bool EndsWindow(const Ticket& ticket) const;
+  bool LeaversMissing() const;
+  bool EverybodyHeard() const;
+  void CheckStall(absl::Time now, Messages* messages);
+
+  void FailRound();
+  void AddLeavers(const std::vector<int>& gone, const std::vector<int>& present,
+                  TicketDiff* diff) const;
+  void FailRank(int rank, absl::string_view what);
+  void Fail(const TicketDiff& diff);
+  std::string Sentence(const TicketDiff& diff) const;
+  std::string MissingText(const std::vector<int>& missing,
+                          absl::Time now) const;
+  std::string LastWords(const std::vector<int>& ranks) const;
+  int64_t step() const;  // of the present round
+
+  Options options_;
+  std::deque<Plan> noted_plans_;
+  absl::Status failure_;
+  int64_t round_ = 0;
+  Round now_;
+  std::vector<std::optional<LastTicket>> last_tickets_;
+  std::vector<std::optional<Vote>> last_votes_;
+  std::vector<bool> left_;
+  bool any_left_ = false;
+  bool stopped_ = false;              // the last decision said so
+  std::optional<int64_t> next_step_;  // none before the first decision
+  std::deque<Decided> decided_;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_SCHEDULE_STEP_AGREEMENT_H_

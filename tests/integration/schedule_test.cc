@@ -1,0 +1,432 @@
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/error_detail.h"
+#include "base/mutex.h"
+#include "base/status_matchers.h"
+#include "client/rpc/stub_factory.h"
+#include "client/session/session.h"
+#include "gtest/gtest.h"
+#include "server/coordinator.h"
+
+// The gates of sessions against a real coordinator in the same process, over
+// loopback, each rank a thread.
+
+namespace coxswain {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+// A worker's connection, which the test breaks and lets come back.
+class Cable {
+ public:
+  std::unique_ptr<AttachStream> Attach(
+      CoordinatorStub& stub, StreamCallbacks<v1::AttachEvent> callbacks) {
+    auto link = std::make_shared<Link>();
+    link->on_end = callbacks.on_end;
+    {
+      MutexLock lock(&mutex_);
+      if (!broken_) link->stream = stub.Attach(callbacks);
+      link_ = link;
+    }
+    if (link->stream == nullptr) callbacks.on_end(Gone());
+    return std::make_unique<End>(link);
+  }
+  void Break() {
+    std::shared_ptr<Link> link;
+    {
+      MutexLock lock(&mutex_);
+      broken_ = true;
+      link = link_;
+    }
+    link->Break();
+  }
+  void Mend() {
+    MutexLock lock(&mutex_);
+    broken_ = false;
+  }
+
+ private:
+  struct Link {
+    // Ends it as a lost connection does, unless the client has closed it.
+    void Break() {
+      MutexLock lock(&mutex);
+      if (stream == nullptr) return;
+      stream.reset();
+      on_end(Gone());
+    }
+    Mutex mutex;
+    std::unique_ptr<AttachStream> stream;
+    std::function<void(const absl::Status&)> on_end;
+  };
+  class End : public AttachStream {
+   public:
+    explicit End(std::shared_ptr<Link> link) : link_(std::move(link)) {}
+    ~End() override {
+      MutexLock lock(&link_->mutex);
+      link_->stream.reset();
+    }
+    bool Send(const v1::AttachRequest& request) override {
+      MutexLock lock(&link_->mutex);
+      return link_->stream != nullptr && link_->stream->Send(request);
+    }
+
+   private:
+    const std::shared_ptr<Link> link_;
+  };
+  static absl::Status Gone() {
+    return absl::UnavailableError("the test has cut the cable");
+  }
+
+  Mutex mutex_;
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<Link> link_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A stub whose Attach stream goes through a cable.
+class CabledStub : public CoordinatorStub {
+ public:
+  CabledStub(std::shared_ptr<CoordinatorStub> stub,
+             std::shared_ptr<Cable> cable)
+      : stub_(std::move(stub)), cable_(std::move(cable)) {}
+  std::unique_ptr<AttachStream> Attach(
+      StreamCallbacks<v1::AttachEvent> callbacks) override {
+    return cable_->Attach(*stub_, std::move(callbacks));
+  }
+  std::unique_ptr<EventStream> Watch(
+      const v1::WatchRequest& request, CancelSignal* cancel,
+      StreamCallbacks<v1::WatchEvent> callbacks) override {
+    return stub_->Watch(request, cancel, std::move(callbacks));
+  }
+  std::unique_ptr<UploadStream> Upload(const CallOptions& options) override {
+    return stub_->Upload(options);
+  }
+  std::unique_ptr<DownloadStream> Download(
+      const v1::DownloadRequest& request, const CallOptions& options) override {
+    return stub_->Download(request, options);
+  }
+  bool Connected() const override { return stub_->Connected(); }
+  std::string address() const override { return stub_->address(); }
+  absl::Status Call(absl::string_view method,
+                    const google::protobuf::MessageLite& request,
+                    google::protobuf::MessageLite* response,
+                    const CallOptions& options) override {
+    return stub_->Call(method, request, response, options);
+  }
+
+ private:
+  const std::shared_ptr<CoordinatorStub> stub_;
+  const std::shared_ptr<Cable> cable_;
+};
+
+void InThreads(int count, const std::function<void(int)>& work) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back(work, i);
+  for (std::thread& thread : threads) thread.join();
+}
+
+class ScheduleIntegrationTest : public ::testing::Test {
+ protected:
+  ScheduleIntegrationTest() {
+    server::CoordinatorOptions options;
+    options.listen = "127.0.0.1:0";
+    options.state_dir = absl::StrCat(
+        ::testing::TempDir(), "/",
+        ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    auto started = server::Coordinator::Start(options);
+    EXPECT_OK(started);
+    if (!started.ok()) return;
+    coordinator_ = std::move(started).value();
+    operator_ = ConnectCoordinator(
+        absl::StrCat("127.0.0.1:", coordinator_->port()), {});
+  }
+
+  void JoinAll(int count, const ScheduleTerms& terms) {
+    JobManifest manifest;
+    manifest.terms = terms;
+    for (int rank = 0; rank < count; ++rank) {
+      cables_.push_back(std::make_shared<Cable>());
+    }
+    sessions_.resize(count);
+    InThreads(count, [&](int slot) {
+      SessionOptions options;
+      options.coordinator = operator_->address();
+      options.job = "mnist";
+      options.identity = {"host-a", slot};
+      options.host = "host-a";
+      options.world_size = count;
+      options.join_timeout = kPatience;
+      options.retry_cap = absl::Milliseconds(10);
+      options.retry_base = absl::Milliseconds(1);
+      options.stub_factory = [this, slot](const std::string& address,
+                                          const RetryPolicy& policy) {
+        return std::make_shared<CabledStub>(ConnectCoordinator(address, policy),
+                                            cables_[slot]);
+      };
+      auto session = Session::Join(options, manifest);
+      ASSERT_OK(session);
+      ASSERT_EQ((*session)->rank(), slot) << "slots of one host are in order";
+      sessions_[slot] = std::move(*session);
+    });
+    plans_.clear();
+    for (const auto& session : sessions_) plans_.push_back(session->plan());
+  }
+  ScheduleTerms TermsWith(Enforcement enforcement, bool commit_vote = false) {
+    ScheduleTerms terms;
+    terms.enforcement = enforcement;
+    terms.commit_vote = commit_vote;
+    terms.progress_timeout = kPatience;
+    return terms;
+  }
+
+  StepGate& GateOf(int rank) { return **sessions_[rank]->schedule().Gate(); }
+
+  StepTicket TicketOf(int rank, int64_t step) {
+    StepTicket ticket;
+    ticket.step = step;
+    ticket.hook = plans_[rank].hook;
+    ticket.plan_version = plans_[rank].version;
+    ticket.window = plans_[rank].accumulation_steps;
+    ticket.micro_batches = ticket.window;
+    ticket.micro = ticket.window - 1;
+    ticket.weight = ticket.window;
+    return ticket;
+  }
+  absl::Status Announce(int rank, int64_t step) {
+    return GateOf(rank).Announce(TicketOf(rank, step));
+  }
+  // A whole round of one rank, which follows the plan.
+  absl::StatusOr<StepDecision> Step(int rank, int64_t step,
+                                    const StepVote& vote = {}) {
+    absl::Status status = Announce(rank, step);
+    if (status.ok()) status = GateOf(rank).AwaitGrant();
+    if (!status.ok()) return status;
+    auto decision = GateOf(rank).Decide(vote);
+    if (decision.ok() && decision->plan.has_value()) {
+      plans_[rank] = *decision->plan;
+    }
+    return decision;
+  }
+
+  v1::JobDescription Describe() {
+    v1::DescribeRequest request;
+    request.set_job("mnist");
+    const auto response = operator_->Describe(request, {});
+    EXPECT_OK(response);
+    if (!response.ok() || response->jobs().empty()) return {};
+    cluster_id_ = response->cluster_id();
+    term_ = response->term();
+    return response->jobs(0);
+  }
+  void AwaitState(int rank, const std::string& state) {
+    const absl::Time deadline = Clock::Real()->Now() + kPatience;
+    std::string last;
+    while (last != state && Clock::Real()->Now() < deadline) {
+      last = Describe().members(rank).state();
+    }
+    EXPECT_EQ(last, state);
+  }
+  void Propose(const std::function<void(v1::Plan&)>& change, int64_t at_step) {
+    const v1::JobDescription job = Describe();
+    v1::ProposePlanRequest request;
+    request.set_job("mnist");
+    request.set_expected_version(job.plan().version());
+    *request.mutable_plan() = job.plan();
+    change(*request.mutable_plan());
+    request.mutable_plan()->set_at_step(at_step);
+    request.mutable_fence()->set_cluster_id(cluster_id_);
+    request.mutable_fence()->set_term(term_);
+    request.mutable_fence()->set_job("mnist");
+    request.mutable_fence()->set_request_id(4711);
+    EXPECT_OK(operator_->ProposePlan(request, {}));
+  }
+
+  std::unique_ptr<server::Coordinator> coordinator_;
+  std::shared_ptr<CoordinatorStub> operator_;
+  std::string cluster_id_;
+  int64_t term_ = 0;
+  std::vector<std::shared_ptr<Cable>> cables_;
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::vector<JobPlan> plans_;  // by rank
+};
+
+class EnforcementTest : public ScheduleIntegrationTest,
+                        public ::testing::WithParamInterface<Enforcement> {};
+
+TEST_P(EnforcementTest, RoundsAreDecided) {
+  JoinAll(2, TermsWith(GetParam()));
+  InThreads(2, [&](int rank) {
+    for (int64_t step = 0; step < 100; ++step) {
+      ASSERT_OK_AND_ASSIGN(const StepDecision decision, Step(rank, step));
+      EXPECT_TRUE(decision.commit);
+      EXPECT_EQ(decision.stop, "");
+    }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(All, EnforcementTest,
+                         ::testing::Values(Enforcement::kOff,
+                                           Enforcement::kAudit,
+                                           Enforcement::kStrict));
+
+TEST_P(EnforcementTest, AMismatchIsToldToBoth) {
+  if (GetParam() == Enforcement::kOff) GTEST_SKIP() << "nobody compares";
+  JoinAll(2, TermsWith(GetParam()));
+  InThreads(2, [&](int rank) {
+    ASSERT_OK(Step(rank, 0));
+    const absl::Status status = Step(rank, rank == 0 ? 1 : 2).status();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted,
+                                 AllOf(HasSubstr("step"), HasSubstr("rank 1"),
+                                       HasSubstr("train"))));
+    v1::ErrorDetail detail;
+    const auto payload = status.GetPayload(kErrorDetailUrl);
+    ASSERT_TRUE(payload.has_value());
+    ASSERT_TRUE(detail.ParseFromString(std::string(*payload)));
+    EXPECT_EQ(detail.schedule_mismatch().round(), 1);
+    EXPECT_EQ(sessions_[rank]->status(), status);
+  });
+}
+
+TEST_F(ScheduleIntegrationTest, AMissingRankIsNamed) {
+  ScheduleTerms terms = TermsWith(Enforcement::kAudit);
+  terms.progress_timeout = absl::Milliseconds(300);
+  JoinAll(2, terms);
+  EXPECT_THAT(Step(0, 0),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1")));
+}
+
+TEST_F(ScheduleIntegrationTest, AVoteAgainstAStepSkipsItOnBoth) {
+  JoinAll(2, TermsWith(Enforcement::kAudit, /*commit_vote=*/true));
+  InThreads(2, [&](int rank) {
+    for (int64_t step = 0; step < 3; ++step) {
+      StepVote vote;
+      vote.commit = rank != 1 || step != 1;
+      if (!vote.commit) vote.reason = "the gradient is not finite";
+      ASSERT_OK_AND_ASSIGN(const StepDecision decision, Step(rank, step, vote));
+      EXPECT_EQ(decision.commit, step != 1);
+      if (decision.commit) continue;
+      EXPECT_THAT(decision.reason,
+                  AllOf(HasSubstr("rank 1"), HasSubstr("not finite")));
+    }
+  });
+}
+
+TEST_F(ScheduleIntegrationTest, AStopReachesBothInTheSameRound) {
+  JoinAll(2, TermsWith(Enforcement::kAudit));
+  std::vector<int64_t> stopped(2, -1);
+  InThreads(2, [&](int rank) {
+    for (int64_t step = 0; stopped[rank] < 0; ++step) {
+      ASSERT_LT(step, 100);
+      if (rank == 1 && step == 5) {
+        sessions_[rank]->schedule().RequestStop("a signal");
+      }
+      ASSERT_OK_AND_ASSIGN(const StepDecision decision, Step(rank, step));
+      if (decision.stop.empty()) continue;
+      EXPECT_THAT(decision.stop,
+                  AllOf(HasSubstr("rank 1"), HasSubstr("a signal")));
+      stopped[rank] = step;
+    }
+  });
+  EXPECT_EQ(stopped, (std::vector<int64_t>{5, 5}));
+}
+
+TEST_F(ScheduleIntegrationTest, APlanLandsOnTheSameStepOfBoth) {
+  JoinAll(2, TermsWith(Enforcement::kAudit));
+  std::vector<std::vector<int64_t>> versions(2);
+  InThreads(2, [&](int rank) {
+    for (int64_t step = 0; step < 300; ++step) {
+      if (rank == 0 && step == 100) {
+        Propose([](v1::Plan& plan) { plan.set_accumulation_steps(4); }, -1);
+      }
+      if (rank == 1 && step == 200) {
+        Propose(
+            [](v1::Plan& plan) {
+              (*plan.mutable_terms())["enforcement"] = "strict";
+            },
+            250);
+      }
+      ASSERT_OK(Step(rank, step));
+      versions[rank].push_back(plans_[rank].version);
+    }
+  });
+  EXPECT_EQ(versions[0], versions[1]);
+  EXPECT_EQ(plans_[0].accumulation_steps, 4);
+  EXPECT_EQ(plans_[1].terms.enforcement, Enforcement::kStrict);
+  // The decision on step 249 brings the plan that is in force from step 250.
+  ASSERT_EQ(versions[0].size(), 300u);
+  EXPECT_EQ(versions[0][248] + 1, versions[0][249]);
+}
+
+TEST_F(ScheduleIntegrationTest, AJobGoesOnWithoutEnforcement) {
+  JoinAll(2, TermsWith(Enforcement::kAudit));
+  InThreads(2, [&](int rank) {
+    for (int64_t step = 0; step < 20; ++step) {
+      if (rank == 0 && step == 5) {
+        Propose(
+            [](v1::Plan& plan) {
+              (*plan.mutable_terms())["enforcement"] = "off";
+            },
+            -1);
+      }
+      ASSERT_OK(Step(rank, step));
+    }
+  });
+  EXPECT_EQ(plans_[0].terms.enforcement, Enforcement::kOff);
+  EXPECT_EQ(plans_[1].terms.enforcement, Enforcement::kOff);
+}
+
+TEST_F(ScheduleIntegrationTest, ATicketOutlivesABrokenConnection) {
+  JoinAll(2, TermsWith(Enforcement::kAudit));
+  cables_[0]->Break();
+  AwaitState(0, "detached");
+  ASSERT_OK(Announce(0, 0));  // into the void
+  std::thread other([&]() { EXPECT_OK(Step(1, 0)); });
+  cables_[0]->Mend();
+  EXPECT_OK(GateOf(0).Decide({}));
+  other.join();
+}
+
+TEST_F(ScheduleIntegrationTest, ALostDecisionIsHeardAgain) {
+  JoinAll(2, TermsWith(Enforcement::kAudit));
+  ASSERT_OK(Announce(0, 0));
+  v1::WhyRequest why;
+  why.set_job("mnist");
+  for (bool heard = false; !heard;) {
+    const auto response = operator_->Why(why, {});
+    ASSERT_OK(response);
+    heard = response->ranks_size() > 0 && response->ranks(0).stream() != "";
+  }
+  cables_[0]->Break();
+  AwaitState(0, "detached");
+  ASSERT_OK(Step(1, 0));  // decided, and told to nobody else
+  cables_[0]->Mend();
+  ASSERT_OK(GateOf(0).Decide({}));
+  InThreads(2, [&](int rank) { EXPECT_OK(Step(rank, 1)); });
+}
+
+TEST_F(ScheduleIntegrationTest, BrokenConnectionsLoseNoRound) {
+  JoinAll(2, TermsWith(Enforcement::kStrict, /*commit_vote=*/true));
+  InThreads(3, [&](int rank) {
+    for (int64_t step = 0; step < 50; ++step) {
+      if (rank < 2) {
+        ASSERT_OK_AND_ASSIGN(const StepDecision decision, Step(rank, step));
+        EXPECT_TRUE(decision.commit);
+      } else {
+        cables_[step % 2]->Break();
+        cables_[step % 2]->Mend();
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,191 @@
+#include "tests/simulation/history.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/simulation/dice.h"
+
+namespace coxswain::simulation {
+namespace {
+
+int DrawWorld(Dice* dice) {
+  const int kind = dice->Int(0, 9999);
+  if (kind < 10) return 1000;
+  if (kind < 110) return 64;
+  if (kind < 300) return 1;
+  return dice->Int(2, 8);
+}
+
+void DrawTerms(Dice* dice, server::Plan* plan) {
+  ScheduleTerms& terms = plan->terms;
+  if (dice->Chance(0.3)) terms.enforcement = Enforcement::kStrict;
+  terms.commit_vote = dice->Chance(0.4);
+  if (dice->Chance(0.3)) terms.checksum_every = dice->Int(1, 4);
+  if (dice->Chance(0.15)) terms.on_stall = OnStall::kWarn;
+  if (dice->Chance(0.15)) {
+    terms.sync_each_batch = true;
+  } else if (dice->Chance(0.3)) {
+    terms.uneven_data =
+        dice->Chance(0.7) ? UnevenData::kWaitForAll : UnevenData::kEndAtFirst;
+  }
+  if (!terms.sync_each_batch && dice->Chance(0.2)) {
+    terms.on_resize = OnResize::kKeepGlobalBatch;
+    plan->global_micro_batches = dice->Int(1, 40);
+  }
+}
+
+server::Plan DrawPlan(Dice* dice) {
+  server::Plan plan;
+  plan.version = 1;
+  plan.accumulation_steps = dice->Int(1, 4);
+  plan.hook = "allreduce";
+  DrawTerms(dice, &plan);
+  return plan;
+}
+
+// The link delivers in time, if each message is said often enough: 60 times
+// within the timeout.
+void DrawLink(Dice* dice, History* history) {
+  Link& link = history->link;
+  history->resend = absl::Seconds(1);
+  if (dice->Chance(0.7)) {
+    link.loss = 0.3 * dice->Int(0, 10) / 10;
+    link.duplicates = 0.3 * dice->Int(0, 10) / 10;
+    link.slowest = absl::Milliseconds(dice->Int(1, 3000));
+    link.reconnects = dice->Int(0, 2 * std::min(history->world_size, 8));
+    link.longest_break = absl::Milliseconds(dice->Int(1, 3000));
+  }
+  history->plan.terms.progress_timeout = 60 * history->resend;
+  history->slowest_step = absl::Milliseconds(dice->Int(1, 1000));
+  if (dice->Chance(0.2)) history->straggle_chance = 0.05;
+}
+
+void DrawData(Dice* dice, History* history) {
+  history->steps = history->world_size > 8 ? dice->Int(2, 8) : dice->Int(2, 16);
+  const ScheduleTerms& terms = history->plan.terms;
+  if (terms.uneven_data != UnevenData::kRefuse) {
+    for (int rank = 0; rank < history->world_size; ++rank) {
+      history->data.push_back(dice->Int(1, 24));
+    }
+  } else if (!terms.sync_each_batch &&
+             terms.on_resize == OnResize::kKeepLocalBatch &&
+             dice->Chance(0.3)) {
+    history->short_window = 1;
+  }
+}
+
+void DrawProposals(Dice* dice, History* history) {
+  if (!dice->Chance(0.4)) return;
+  const int count = dice->Int(1, 3);
+  for (int i = 0; i < count; ++i) {
+    Proposal& proposal = history->proposals.emplace_back();
+    proposal.after = dice->Between(absl::ZeroDuration(),
+                                   history->slowest_step * history->steps);
+    if (dice->Chance(0.5)) proposal.at_step = dice->Int(1, history->steps);
+    proposal.accumulation_steps = dice->Int(1, 4);
+    proposal.other_hook = dice->Chance(0.3);
+    proposal.strict = dice->Chance(0.5);
+    proposal.commit_vote = dice->Chance(0.5);
+  }
+}
+
+void DrawDeviation(Dice* dice, History* history) {
+  if (history->world_size < 2 || !dice->Chance(0.4)) return;
+  history->deviation = static_cast<Deviation>(dice->Int(1, kDeviations - 1));
+  history->deviation_round = dice->Int(0, std::max(1, history->steps * 2 / 3));
+  history->deviants.push_back(dice->Int(0, history->world_size - 1));
+  const int second = dice->Int(0, history->world_size - 1);
+  const bool alone = history->deviation == Deviation::kLeaves ||
+                     history->deviation == Deviation::kTwoTickets ||
+                     history->deviation == Deviation::kFutureRound;
+  if (history->world_size > 4 && !alone && dice->Chance(0.2) &&
+      second != history->deviants[0]) {
+    history->deviants.push_back(second);
+    std::sort(history->deviants.begin(), history->deviants.end());
+  }
+  ScheduleTerms& terms = history->plan.terms;
+  if (history->deviation == Deviation::kNoVote) {
+    terms.commit_vote = true;
+    history->proposals.clear();
+  }
+  // A thousand ranks that wait for nothing take long to watch.
+  if (history->deviation == Deviation::kHangsInExchange ||
+      history->world_size > 64) {
+    terms.on_stall = OnStall::kAbort;
+  }
+  if (history->deviation == Deviation::kIgnoresStop) {
+    history->stops_requested = 1;
+  }
+}
+
+}  // namespace
+
+const char* ToString(Deviation deviation) {
+  switch (deviation) {
+    case Deviation::kNone:
+      return "none";
+    case Deviation::kMicroBatches:
+      return "micro_batches";
+    case Deviation::kHook:
+      return "hook";
+    case Deviation::kLayout:
+      return "layout";
+    case Deviation::kDigest:
+      return "digest";
+    case Deviation::kChecksum:
+      return "checksum";
+    case Deviation::kPlanVersion:
+      return "plan_version";
+    case Deviation::kWeight:
+      return "weight";
+    case Deviation::kEndOfData:
+      return "end_of_data";
+    case Deviation::kSkipsExchange:
+      return "skips an exchange";
+    case Deviation::kSilent:
+      return "silent";
+    case Deviation::kNoVote:
+      return "no vote";
+    case Deviation::kLeaves:
+      return "leaves";
+    case Deviation::kHangsInExchange:
+      return "hangs in the exchange";
+    case Deviation::kIgnoresStop:
+      return "ignores a stop";
+    case Deviation::kTwoTickets:
+      return "two tickets";
+    case Deviation::kFutureRound:
+      return "future round";
+  }
+  return "unknown";
+}
+
+History History::Random(uint64_t seed) {
+  Dice dice(seed, 1);
+  History history;
+  history.seed = seed;
+  history.world_size = DrawWorld(&dice);
+  history.plan = DrawPlan(&dice);
+  DrawLink(&dice, &history);
+  DrawData(&dice, &history);
+  DrawProposals(&dice, &history);
+  if (dice.Chance(0.3)) history.skip_chance = 0.2 / history.world_size;
+  if (dice.Chance(0.2)) history.stops_requested = dice.Int(1, 2);
+  DrawDeviation(&dice, &history);
+  return history;
+}
+
+std::string History::Describe() const {
+  return absl::StrCat(
+      "seed ", seed, ": ", world_size, " ranks, accumulation ",
+      plan.accumulation_steps, ", ", absl::StrJoin(plan.terms.Changed(), " "),
+      ", ", steps, " steps, ", proposals.size(), " proposals, ",
+      stops_requested, " stops, loss ", link.loss, ", duplicates ",
+      link.duplicates, ", delays to ", absl::FormatDuration(link.slowest), ", ",
+      link.reconnects, " reconnects, deviation: ", ToString(deviation),
+      " of ranks ", absl::StrJoin(deviants, ","), " from round ",
+      deviation_round);
+}
+
+}  // namespace coxswain::simulation

@@ -1,0 +1,85 @@
+#ifndef COXSWAIN_TESTS_SIMULATION_HISTORY_H_
+#define COXSWAIN_TESTS_SIMULATION_HISTORY_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "server/schedule/plan.h"
+
+namespace coxswain::simulation {
+
+// What a rank does that it should not.
+enum class Deviation {
+  kNone,
+  // One field of its ticket is not what it is on the others.
+  kMicroBatches,
+  kHook,
+  kLayout,
+  kDigest,
+  kChecksum,
+  kPlanVersion,
+  kWeight,
+  kEndOfData,
+  // It does not take part.
+  kSkipsExchange,  // goes on with the next step as if it had
+  kSilent,         // for ever, before its ticket
+  kNoVote,         // for ever, instead of its vote
+  kLeaves,
+  kHangsInExchange,  // for ever, after its ticket
+  kIgnoresStop,
+  // It speaks against the protocol.
+  kTwoTickets,
+  kFutureRound,
+};
+inline constexpr int kDeviations =
+    static_cast<int>(Deviation::kFutureRound) + 1;
+const char* ToString(Deviation deviation);
+
+struct Link {
+  double loss = 0;
+  double duplicates = 0;
+  absl::Duration fastest = absl::Milliseconds(1);
+  absl::Duration slowest = absl::Milliseconds(1);
+  int reconnects = 0;  // of all ranks together
+  absl::Duration longest_break;
+};
+
+// Somebody changes the plan while the ranks train.
+struct Proposal {
+  absl::Duration after;  // the beginning
+  int64_t at_step = server::Plan::kAtNextStep;
+  int accumulation_steps = 1;
+  bool other_hook = false;
+  bool strict = false;
+  bool commit_vote = false;
+};
+
+// One generation of one job, before it runs: all that is not drawn on the way.
+struct History {
+  uint64_t seed = 0;
+  int world_size = 2;
+  server::Plan plan;
+  int steps = 10;         // of all ranks, with uneven_data=refuse
+  int short_window = 0;   // micro-batches of the last of them; 0: as planned
+  std::vector<int> data;  // else: micro-batches of each rank
+  std::vector<Proposal> proposals;
+  Link link;
+  absl::Duration resend;
+  double skip_chance = 0;  // of each ticket, and of each vote
+  int stops_requested = 0;
+  absl::Duration slowest_step;
+  double straggle_chance = 0;  // of a step that takes a third of the timeout
+
+  Deviation deviation = Deviation::kNone;
+  std::vector<int> deviants;  // ascending; less than half of the ranks
+  int64_t deviation_round = 0;
+
+  static History Random(uint64_t seed);
+  std::string Describe() const;
+};
+
+}  // namespace coxswain::simulation
+
+#endif  // COXSWAIN_TESTS_SIMULATION_HISTORY_H_

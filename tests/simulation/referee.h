@@ -1,0 +1,99 @@
+#ifndef COXSWAIN_TESTS_SIMULATION_REFEREE_H_
+#define COXSWAIN_TESTS_SIMULATION_REFEREE_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/reduce/step_gate.h"
+#include "server/schedule/step_agreement.h"
+#include "tests/simulation/history.h"
+
+namespace coxswain::simulation {
+
+// Holds what happens in a history against what must hold in each. Knows
+// nothing of how either side works: only what was said to whom, and what was
+// done then. The first thing that does not hold is kept.
+class Referee {
+ public:
+  explicit Referee(const History& history);
+
+  // What the coordinator has received; repetitions do not count.
+  void OnTicketReceived(int rank, const server::Ticket& ticket);
+  void OnVoteReceived(int rank, const server::Vote& vote);
+  // What it says. `plan` is the one that the round was measured by.
+  void OnGranted(int64_t round);
+  void OnDecided(const server::StepDecision& decision,
+                 const server::Plan& plan);
+  void OnFailed(const absl::Status& failure);
+  void OnWarned(absl::string_view text);
+
+  // What a rank does.
+  void OnAnnounced(int rank, int64_t round, int64_t step, const JobPlan& plan);
+  void OnExchangeBegins(int rank, int64_t round, const JobPlan& plan);
+  void OnActed(int rank, int64_t round, int64_t step,
+               const StepDecision& decision);
+  void OnWaited(int rank, absl::Duration waited, absl::Duration patience);
+  // A rank's patience was over before anybody had an answer for it.
+  void OnGaveUp(int rank);
+  void OnLeft(int rank);
+  void OnDeviated(int rank) { deviated_.push_back(rank); }
+
+  // After the last event. The text is empty if everything held.
+  struct Ending {
+    int left = 0;     // ranks that have left in good order
+    int at_gate = 0;  // that wait for a grant or a decision
+  };
+  void OnEnd(const Ending& ending);
+  // What cannot be held against anything else.
+  void Violate(absl::string_view what);
+  const std::string& violation() const { return violation_; }
+  const absl::Status& failure() const { return failure_; }
+  bool deviated() const { return !deviated_.empty(); }
+  int64_t decided() const { return static_cast<int64_t>(rounds_.size()); }
+
+  struct Decided {
+    bool commit = true;
+    std::string tag;
+    std::string stop;
+    int64_t plan_version = 0;  // that it brings; 0: none
+  };
+  const std::vector<Decided>& rounds() const { return rounds_; }
+
+  // What the test's own wire puts into a decision, to know it again.
+  static std::string Tag(const server::StepDecision& decision);
+
+ private:
+  struct Received {
+    int tickets = 0;
+    int votes = 0;
+    bool skip = false;
+    bool stop = false;
+    std::vector<bool> ticket_of;
+    std::vector<bool> vote_of;
+  };
+
+  Received& ReceivedIn(int64_t round);
+  void CheckFailureNames();
+  bool Silent() const;
+  bool MustFail() const;
+
+  const History& history_;
+  std::map<int64_t, Received> received_;
+  std::vector<Decided> rounds_;
+  std::vector<int64_t> acted_;  // rounds, by rank
+  std::map<int64_t, int64_t> plan_of_step_;
+  std::vector<int> deviated_;
+  absl::Status failure_;
+  int warnings_ = 0;
+  std::string violation_;
+};
+
+}  // namespace coxswain::simulation
+
+#endif  // COXSWAIN_TESTS_SIMULATION_REFEREE_H_

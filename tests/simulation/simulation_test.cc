@@ -1,0 +1,119 @@
+// The schedule's core under random histories: see world.h for what runs, and
+// referee.h for what must hold. All of a history depends on its seed.
+//
+//   COXSWAIN_SIMULATION_SEED       the first seed
+//   COXSWAIN_SIMULATION_HISTORIES  how many
+//
+// One that fails prints how to run it again; add its seed to seeds.txt, whose
+// histories run first each time.
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/simulation/history.h"
+#include "tests/simulation/world.h"
+
+namespace coxswain::simulation {
+namespace {
+
+constexpr int64_t kDefaultHistories = 10000;
+
+int64_t FromEnvironment(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  int64_t value = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
+}
+
+std::vector<uint64_t> KeptSeeds() {
+  std::ifstream file("tests/simulation/seeds.txt");
+  EXPECT_TRUE(file.good()) << "tests/simulation/seeds.txt is missing";
+  std::vector<uint64_t> seeds;
+  for (std::string line; std::getline(file, line);) {
+    uint64_t seed = 0;
+    if (absl::SimpleAtoi(line.substr(0, line.find('#')), &seed)) {
+      seeds.push_back(seed);
+    }
+  }
+  return seeds;
+}
+
+// Runs it and complains; returns whether everything held.
+bool Holds(uint64_t seed, World::Result* result) {
+  const History history = History::Random(seed);
+  *result = World(history).Run();
+  if (result->violation.empty()) return true;
+  ADD_FAILURE() << result->violation << "\n  in " << history.Describe()
+                << "\n  again: bazel test //tests/simulation:simulation_test "
+                   "--test_env=COXSWAIN_SIMULATION_SEED="
+                << seed
+                << " --test_env=COXSWAIN_SIMULATION_HISTORIES=1\n  keep it: "
+                   "echo "
+                << seed << " >> tests/simulation/seeds.txt";
+  return false;
+}
+
+TEST(SimulationTest, HistoriesThatOnceFailedHold) {
+  World::Result result;
+  for (uint64_t seed : KeptSeeds()) Holds(seed, &result);
+}
+
+TEST(SimulationTest, RandomHistoriesHold) {
+  const int64_t first = FromEnvironment("COXSWAIN_SIMULATION_SEED", 1);
+  const int64_t count =
+      FromEnvironment("COXSWAIN_SIMULATION_HISTORIES", kDefaultHistories);
+  World::Result sum;
+  int failed = 0;
+  std::map<std::string, int> endings;
+  for (int64_t i = 0; i < count && failed < 5; ++i) {
+    const uint64_t seed = static_cast<uint64_t>(first + i);
+    World::Result result;
+    if (!Holds(seed, &result)) ++failed;
+    sum.rounds += result.rounds;
+    sum.skips += result.skips;
+    sum.stops += result.stops;
+    sum.plan_changes += result.plan_changes;
+    sum.events += result.events;
+    if (!result.deviated) {
+      ++endings["no deviation"];
+      continue;
+    }
+    ++endings[absl::StrCat(ToString(History::Random(seed).deviation),
+                           result.failure.ok() ? ", no abort" : ", abort")];
+  }
+  std::cout << count << " histories from seed " << first << ": " << sum.rounds
+            << " rounds decided, " << sum.skips << " of them skipped, "
+            << sum.plan_changes << " with a new plan, " << sum.stops
+            << " with a stop; " << sum.events << " events\n";
+  for (const auto& [ending, number] : endings) {
+    std::cout << "  " << number << ": " << ending << "\n";
+  }
+}
+
+// That the referee can tell: what would follow from a broken core is found.
+class SabotageTest : public testing::TestWithParam<Sabotage> {};
+
+TEST_P(SabotageTest, IsFound) {
+  for (uint64_t seed = 1; seed <= 3000; ++seed) {
+    const History history = History::Random(seed);
+    if (history.deviation != Deviation::kNone) continue;
+    if (!World(history, GetParam()).Run().violation.empty()) return;
+  }
+  FAIL() << "nothing was found in 3000 histories";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SabotageTest,
+                         testing::Values(Sabotage::kFlipsCommit,
+                                         Sabotage::kRelabelsRounds,
+                                         Sabotage::kDelaysPlans,
+                                         Sabotage::kDecidesAlone,
+                                         Sabotage::kSwallowsAnswers));
+
+}  // namespace
+}  // namespace coxswain::simulation

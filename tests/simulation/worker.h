@@ -1,0 +1,79 @@
+#ifndef COXSWAIN_TESTS_SIMULATION_WORKER_H_
+#define COXSWAIN_TESTS_SIMULATION_WORKER_H_
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "client/reduce/step_gate.h"
+#include "client/schedule/job_plan.h"
+#include "client/schedule/step_agent.h"
+#include "server/schedule/plan.h"
+#include "tests/simulation/history.h"
+
+namespace coxswain::simulation {
+
+// The plan as it comes over the wire.
+JobPlan ToJobPlan(const server::Plan& plan);
+
+// One rank: a training loop around the real StepAgent. What it does next is
+// asked and said by the world, which owns the time.
+struct Worker {
+  enum class Phase {
+    kComputing,
+    kAwaitingGrant,
+    kExchanging,
+    kAwaitingDecision,
+    kStuck,  // deviated, and does nothing more
+    kLeft,
+    kStopped,  // by an abort, or because its patience was over
+  };
+
+  Worker(const History& history, int rank);
+
+  // The ticket of the exchange that comes next, as an honest rank makes it.
+  StepTicket NextTicket() const;
+  // Goes on after the exchange of that ticket.
+  void Advance();
+  // Whether the program ends by what this rank knows alone.
+  bool AtEnd() const;
+  bool OutOfData() const { return data == 0; }
+  bool AtGate() const {
+    return phase == Phase::kAwaitingGrant || phase == Phase::kAwaitingDecision;
+  }
+  bool Ended() const {
+    return phase == Phase::kStuck || phase == Phase::kLeft ||
+           phase == Phase::kStopped;
+  }
+  // Whether its session still speaks and listens: that has threads of its own.
+  bool Speaks() const {
+    return !frozen && phase != Phase::kLeft && phase != Phase::kStopped;
+  }
+
+  const History* history;
+  int rank;
+  StepAgent agent;
+  JobPlan plan;
+  Phase phase = Phase::kComputing;
+
+  int64_t step = 0;
+  int micro = 0;                               // with sync_each_batch
+  int window = 0;                              // that the step began with
+  int data = std::numeric_limits<int>::max();  // micro-batches left
+  int64_t exchanges = 0;                       // begun
+  int64_t exchange_round = 0;
+  bool all_done = false;  // as the last exchange said
+
+  bool connected = true;
+  int connection = 0;
+  absl::Time waiting_since;
+  absl::Time progressed;
+  absl::Time next_wake = absl::InfiniteFuture();
+  bool deviated = false;
+  bool frozen = false;  // the whole process stands still
+};
+
+}  // namespace coxswain::simulation
+
+#endif  // COXSWAIN_TESTS_SIMULATION_WORKER_H_

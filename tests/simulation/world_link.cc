@@ -1,0 +1,141 @@
+// The world's part that carries messages.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tests/simulation/world.h"
+
+namespace coxswain::simulation {
+namespace {
+
+server::Ticket ToServerTicket(const StepTicket& ticket, int64_t round,
+                              const std::string& stop) {
+  server::Ticket result;
+  result.round = round;
+  result.step = ticket.step;
+  result.micro = ticket.micro;
+  result.micro_batches = ticket.micro_batches;
+  result.window = ticket.window;
+  result.weight = ticket.weight;
+  result.end_of_data = ticket.end_of_data;
+  result.plan_version = ticket.plan_version;
+  result.hook = ticket.hook;
+  result.layout = ticket.layout;
+  result.digest = ticket.digest;
+  result.checksum = ticket.checksum;
+  result.skip = ticket.skip;
+  result.stop = stop;
+  return result;
+}
+
+server::Vote ToServerVote(const StepVote& vote, int64_t round,
+                          const std::string& stop) {
+  server::Vote result;
+  result.round = round;
+  result.commit = vote.commit;
+  result.reason = vote.reason;
+  result.stop = stop;
+  return result;
+}
+
+}  // namespace
+
+absl::Duration World::Delay() {
+  return dice_.Between(history_.link.fastest, history_.link.slowest);
+}
+
+int World::Copies() {
+  if (dice_.Chance(history_.link.loss)) return 0;
+  return dice_.Chance(history_.link.duplicates) ? dice_.Int(2, 3) : 1;
+}
+
+void World::SendUp(const Worker& worker, const StepAgent::Outgoing& outgoing) {
+  const int copies = worker.connected ? Copies() : 0;
+  if (copies == 0) return;
+  ToServer& message = to_server_.emplace_back();
+  message.connection = worker.connection;
+  if (outgoing.ticket.has_value()) {
+    message.ticket =
+        ToServerTicket(*outgoing.ticket, outgoing.round, outgoing.stop);
+  }
+  if (outgoing.vote.has_value()) {
+    message.vote = ToServerVote(*outgoing.vote, outgoing.round, outgoing.stop);
+  }
+  for (int i = 0; i < copies; ++i) {
+    At(Delay(), Kind::kToServer, worker.rank, to_server_.size() - 1);
+  }
+}
+
+void World::SendForged(const Worker& worker, const StepTicket& ticket,
+                       int64_t round, absl::Duration delay) {
+  ToServer& message = to_server_.emplace_back();
+  message.connection = worker.connection;
+  message.ticket = ToServerTicket(ticket, round, "");
+  At(delay, Kind::kToServer, worker.rank, to_server_.size() - 1);
+}
+
+void World::OnToServer(const Event& event) {
+  const ToServer& message = to_server_[event.payload];
+  // What was under way when a connection broke may or may not arrive.
+  if (message.connection != Rank(event.rank).connection && dice_.Chance(0.5)) {
+    return;
+  }
+  if (failed_) return;
+  if (message.ticket.has_value()) {
+    referee_.OnTicketReceived(event.rank, *message.ticket);
+    if (sabotage_ == Sabotage::kDecidesAlone && event.rank == 0) {
+      auto alone = std::make_shared<StepDecision>();
+      SendDown(0, {0, false, message.ticket->round, std::move(alone)});
+    }
+    Say(agreement_.OnTicket(event.rank, *message.ticket, now_));
+  }
+  if (message.vote.has_value()) {
+    referee_.OnVoteReceived(event.rank, *message.vote);
+    Say(agreement_.OnVote(event.rank, *message.vote, now_));
+  }
+  AfterAgreement();
+}
+
+void World::SendDown(int rank, ToRank message) {
+  const Worker& worker = Rank(rank);
+  const int copies = worker.connected && worker.Speaks() ? Copies() : 0;
+  if (copies == 0) return;
+  message.connection = worker.connection;
+  to_rank_.push_back(std::move(message));
+  for (int i = 0; i < copies; ++i) {
+    At(Delay(), Kind::kToRank, rank, to_rank_.size() - 1);
+  }
+}
+
+void World::OnToRank(const Event& event) {
+  Worker* worker = &Rank(event.rank);
+  const ToRank& message = to_rank_[event.payload];
+  if (!worker->connected || !worker->Speaks()) return;
+  if (message.connection != worker->connection && dice_.Chance(0.5)) return;
+  const bool sabotaged = event.rank == 0;
+  if (sabotaged && sabotage_ == Sabotage::kSwallowsAnswers) return;
+  if (message.grant) {
+    worker->agent.OnGrant(message.round);
+  } else {
+    StepDecision decision = *message.decision;
+    int64_t round = message.round;
+    if (sabotaged && sabotage_ == Sabotage::kFlipsCommit) {
+      decision.commit = !decision.commit;
+    }
+    if (sabotaged && sabotage_ == Sabotage::kRelabelsRounds) {
+      round = worker->agent.round();
+    }
+    if (sabotaged && sabotage_ == Sabotage::kDelaysPlans) {
+      if (decision.plan.has_value()) withheld_plan_ = decision.plan;
+      decision.plan.reset();
+      if (withheld_plan_.has_value() && !message.decision->plan.has_value()) {
+        decision.plan = withheld_plan_;
+      }
+    }
+    worker->agent.OnDecision(round, decision);
+  }
+  BeginExchange(worker);
+  Act(worker);
+}
+
+}  // namespace coxswain::simulation
