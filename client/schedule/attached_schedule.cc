@@ -169,13 +169,7 @@ void AttachedSchedule::OnDecisionLocked(const v1::Decision& wire,
     if (stream.failure.ok()) stream.failure = decision.status();
     return;
   }
-  if (decision->plan.has_value()) {
-    JobPlan& plan = *decision->plan;
-    if (plan.compression_start_step < 0) {
-      plan.compression_start_step = options_.compression_start_step;
-    }
-    NotePlanLocked(plan);
-  }
+  if (decision->plan.has_value()) NotePlanLocked(*decision->plan);
   stream.agent.OnDecision(wire.round(), *decision);
 }
 
@@ -213,15 +207,9 @@ absl::Status AttachedSchedule::Announce(Stream& stream,
     MutexLock lock(&mutex_);
     COXSWAIN_ASSIGN_OR_RETURN(const Enforcement enforcement,
                               BeginRoundLocked(stream, ticket));
-    if (enforcement == Enforcement::kOff) return absl::OkStatus();
     direct = enforcement == Enforcement::kStrict;
-    if (!direct) wake_ = true;
   }
-  if (direct) {
-    SendDue();
-  } else {
-    work_.NotifyOne();
-  }
+  if (direct) SendDue();
   return absl::OkStatus();
 }
 
@@ -245,14 +233,20 @@ absl::StatusOr<Enforcement> AttachedSchedule::BeginRoundLocked(
 }
 
 absl::Status AttachedSchedule::AwaitGrant(Stream& stream) {
-  MutexLock lock(&mutex_);
-  COXSWAIN_RETURN_IF_ERROR(StateLocked(stream));
-  if (!stream.agent.announced()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("round ", stream.agent.round(), " of the stream '",
-                     stream.agent.options().stream,
-                     "' waits for a grant before it was announced"));
+  bool due = false;
+  {
+    MutexLock lock(&mutex_);
+    COXSWAIN_RETURN_IF_ERROR(StateLocked(stream));
+    if (!stream.agent.announced()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("round ", stream.agent.round(), " of the stream '",
+                       stream.agent.options().stream,
+                       "' waits for a grant before it was announced"));
+    }
+    due = stream.agent.due() <= options_.clock->Now();
   }
+  if (due) SendDue();
+  MutexLock lock(&mutex_);
   return WaitLocked(stream, "the grant",
                     [&stream]() { return stream.agent.granted(); });
 }
@@ -263,7 +257,7 @@ absl::StatusOr<StepDecision> AttachedSchedule::Decide(Stream& stream,
   {
     MutexLock lock(&mutex_);
     COXSWAIN_RETURN_IF_ERROR(stream.agent.Vote(vote, options_.clock->Now()));
-    direct = stream.agent.options().commit_vote && !stream.agent.decided();
+    direct = stream.agent.due() <= options_.clock->Now();
   }
   if (direct) SendDue();
   MutexLock lock(&mutex_);

@@ -25,10 +25,11 @@ namespace coxswain {
 // over the session's Attach stream. A part of Session, which brings it what
 // comes from the coordinator. Thread-safe.
 //
-// Who sends: with enforcement=strict, and for votes, the caller itself, because
-// all ranks wait for the answer; with audit a thread of this object, because
-// the caller has a backward pass to begin. That thread also says again what is
-// not answered.
+// Who sends: with enforcement=strict, and votes, the thread that trains,
+// because all ranks wait for the answer. With audit it has a backward pass to
+// begin, and the exchange thread sends, in AwaitGrant: that one is awake
+// anyway, and waking another costs more than the ticket. A thread of this
+// object says again what is not answered.
 class AttachedSchedule : public ScheduleClient {
  public:
   static constexpr int kMaxStreams = 64;
@@ -37,8 +38,6 @@ class AttachedSchedule : public ScheduleClient {
   struct Options {
     std::string job;  // for messages
     JobPlan plan;
-    // For plans that leave it to the hook; -1: none.
-    int64_t compression_start_step = -1;
     const Clock* clock = Clock::Real();
     absl::Duration resend = absl::Seconds(5);
     // How often a wait looks at the clock: only a clock that is not the

@@ -100,7 +100,6 @@ class AttachedScheduleTest : public ::testing::Test {
     AttachedSchedule::Options options;
     options.job = "mnist";
     options.plan = plan_;
-    options.compression_start_step = compression_start_step_;
     options.clock = &clock_;
     options.look_again = look_again_;
     schedule_ = std::make_unique<AttachedSchedule>(
@@ -125,7 +124,6 @@ class AttachedScheduleTest : public ::testing::Test {
   FakeClock clock_;
   Line line_;
   JobPlan plan_;
-  int64_t compression_start_step_ = -1;
   absl::Duration look_again_ = absl::Milliseconds(1);
   std::unique_ptr<AttachedSchedule> schedule_;
   StepGate* train_ = nullptr;
@@ -134,11 +132,13 @@ class AttachedScheduleTest : public ::testing::Test {
 TEST_F(AttachedScheduleTest, AnAuditedRoundCostsTheCallerNoSend) {
   Start(Enforcement::kAudit);
   ASSERT_OK(train_->Announce(TicketOf(7)));
-  ASSERT_OK(train_->AwaitGrant());
+  std::thread exchange([this]() { EXPECT_OK(train_->AwaitGrant()); });
+  const std::thread::id exchanges = exchange.get_id();
+  exchange.join();
   const v1::AttachRequest request = line_.Request(0);
   EXPECT_EQ(request.ticket().stream(), "train");
   EXPECT_EQ(request.ticket().step(), 7);
-  EXPECT_NE(line_.Sender(0), std::this_thread::get_id());
+  EXPECT_EQ(line_.Sender(0), exchanges);
   schedule_->OnEvent(DecisionEvent("train", 0, "rank 1: not finite"));
   ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
   EXPECT_FALSE(decision.commit);
@@ -304,7 +304,6 @@ TEST_F(AttachedScheduleTest, WaitsEndWithThePatience) {
 }
 
 TEST_F(AttachedScheduleTest, APlanLandsWithItsDecision) {
-  compression_start_step_ = 50;
   Start(Enforcement::kAudit);
   StepGate* const eval = GateOf("eval");
   ASSERT_OK(train_->Announce(TicketOf(0, 1)));
@@ -313,7 +312,7 @@ TEST_F(AttachedScheduleTest, APlanLandsWithItsDecision) {
   v1::Plan& plan = *event.mutable_decision()->mutable_plan();
   plan.set_version(2);
   plan.set_accumulation_steps(8);
-  plan.set_compression_start_step(-1);
+  plan.set_compression_start_step(50);
   (*plan.mutable_terms())["enforcement"] = "off";
   schedule_->OnEvent(event);
   ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));

@@ -20,6 +20,7 @@ struct JobManifest {
   int world_size = 0;              // 0: as SessionOptions says
   std::string hook = "allreduce";  // canonical spec
   int accumulation_steps = 1;
+  int64_t compression_start_step = -1;  // -1: the hook's own start_step
   // Further terms of the plan that the program asks for.
   ScheduleTerms terms;
   std::vector<ParameterSpec> parameters;  // in registration order

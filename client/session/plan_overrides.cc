@@ -51,7 +51,7 @@ absl::Status Apply(const std::string& name, const std::string& value,
       return Invalid(name, value,
                      "a step, from 0, or -1 for the hook's own start_step");
     }
-    if (number >= 0) manifest->settings[name] = value;
+    manifest->compression_start_step = number;
   } else {
     const absl::Status set = manifest->terms.Set(name, value);
     if (set.ok()) return set;
@@ -88,15 +88,6 @@ absl::Status ApplyPlanOverrides(const PlanOverrides& overrides,
     COXSWAIN_RETURN_IF_ERROR(Apply(name, value, manifest));
   }
   return absl::OkStatus();
-}
-
-int64_t CompressionStartOf(const PlanOverrides& overrides) {
-  int64_t step = -1;
-  const auto found = overrides.find(std::string(kCompressionStart));
-  if (found == overrides.end() || !absl::SimpleAtoi(found->second, &step)) {
-    return -1;
-  }
-  return step;
 }
 
 }  // namespace coxswain

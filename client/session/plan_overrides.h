@@ -1,7 +1,6 @@
 #ifndef COXSWAIN_CLIENT_SESSION_PLAN_OVERRIDES_H_
 #define COXSWAIN_CLIENT_SESSION_PLAN_OVERRIDES_H_
 
-#include <cstdint>
 #include <map>
 #include <string>
 
@@ -22,14 +21,9 @@ using PlanOverrides = std::map<std::string, std::string>;
 absl::StatusOr<PlanOverrides> ParsePlanOverrides(absl::string_view text);
 
 // Puts them in the place of what the manifest says. INVALID_ARGUMENT names the
-// word that is wrong. compression_start becomes a setting, so that workers
-// whose launchers say different things learn it when they join.
+// word that is wrong.
 absl::Status ApplyPlanOverrides(const PlanOverrides& overrides,
                                 JobManifest* manifest);
-
-// The step that compression starts at where the plan leaves that to the hook;
-// -1 if the overrides, which are valid, do so too.
-int64_t CompressionStartOf(const PlanOverrides& overrides);
 
 }  // namespace coxswain
 

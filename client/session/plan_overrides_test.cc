@@ -30,14 +30,12 @@ TEST(PlanOverridesTest, TakeThePlaceOfTheManifest) {
   EXPECT_EQ(manifest.hook, "powersgd(rank=4, start_step=10)");
   EXPECT_EQ(manifest.terms.enforcement, Enforcement::kStrict);
   EXPECT_EQ(manifest.terms.tail, TailPolicy::kCarry);
-  EXPECT_EQ(manifest.settings.at("compression_start"), "100");
-  EXPECT_EQ(CompressionStartOf(overrides), 100);
+  EXPECT_EQ(manifest.compression_start_step, 100);
 }
 
 TEST(PlanOverridesTest, NoneChangeNothing) {
   ASSERT_OK_AND_ASSIGN(const PlanOverrides overrides, ParsePlanOverrides(""));
   EXPECT_TRUE(overrides.empty());
-  EXPECT_EQ(CompressionStartOf(overrides), -1);
 }
 
 TEST(PlanOverridesTest, WrongWordsAreNamed) {

@@ -141,8 +141,6 @@ Session::Core::Core(SessionOptions options_in,
   AttachedSchedule::Options schedule_options;
   schedule_options.job = options.job;
   schedule_options.plan = plan;
-  schedule_options.compression_start_step =
-      CompressionStartOf(options.plan_overrides);
   schedule_options.clock = options.clock;
   schedule_ = std::make_unique<AttachedSchedule>(
       schedule_options, [this](const v1::AttachRequest& request) {
@@ -264,10 +262,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(
   COXSWAIN_ASSIGN_OR_RETURN(const v1::JoinResponse joined,
                             JoinJob(options, *stub, &request));
   options.address = request.address();
-  auto plan = FromWire(joined.plan());
-  if (plan.ok() && plan->compression_start_step < 0) {
-    plan->compression_start_step = CompressionStartOf(options.plan_overrides);
-  }
+  const auto plan = FromWire(joined.plan());
   auto core = std::make_unique<Core>(std::move(options), stub, joined,
                                      plan.ok() ? *plan : JobPlan());
   absl::Status attached = core->Attach(joined);

@@ -50,8 +50,8 @@ class Session {
   //   INVALID_ARGUMENT     options or manifest make no sense
   //   DEADLINE_EXCEEDED    the coordinator never answered, or members are
   //                        missing; the message says which, and what to do
-  //   FAILED_PRECONDITION  the manifest differs from that of the job; the
-  //                        message lists the differences. Or the members are
+  //   FAILED_PRECONDITION  the members' manifests differ; the message lists
+  //                        the differences. Or the members are
   //                        on several hosts and one has an address that only
   //                        its own host can reach. Or the plan has terms
   //                        that only a newer version of this library knows

@@ -550,13 +550,13 @@ TEST_F(SessionTest, TheManifestTellsTermsAndStrides) {
     return absl::OkStatus();
   });
   plan_.set_version(2);
-  plan_.set_compression_start_step(-1);
+  plan_.set_compression_start_step(5);
   plan_.set_global_micro_batches(24);
   (*plan_.mutable_terms())["tail"] = "drop";
   ASSERT_OK_AND_ASSIGN(auto session, Join());
   EXPECT_EQ(told.accumulation_steps(), 8);
   EXPECT_EQ(told.hook(), "fp16( allreduce )");
-  EXPECT_EQ(told.settings().at("compression_start"), "5");
+  EXPECT_EQ(told.compression_start(), 6);
   ASSERT_EQ(told.terms().size(), 2u);  // those that are not the defaults
   EXPECT_EQ(told.terms().at("tail"), "carry");
   EXPECT_EQ(told.terms().at("enforcement"), "strict");

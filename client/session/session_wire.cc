@@ -68,6 +68,7 @@ v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
   wire->set_world_size(options.world_size);
   wire->set_hook(manifest.hook);
   wire->set_accumulation_steps(manifest.accumulation_steps);
+  wire->set_compression_start(manifest.compression_start_step + 1);
   for (const ParameterSpec& parameter : manifest.parameters) {
     AddParameter(parameter, wire);
   }

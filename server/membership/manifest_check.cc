@@ -110,6 +110,11 @@ absl::Status CheckManifest(const Manifest& manifest,
         "accumulation_steps must be 1 to ", options.max_accumulation_steps,
         ", not ", manifest.accumulation_steps));
   }
+  if (manifest.compression_start_step < -1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "compression_start must be at least 0, or -1 for the hook's own, not ",
+        manifest.compression_start_step));
+  }
   COXSWAIN_RETURN_IF_ERROR(AtMost("bytes of hook spec", manifest.hook.size(),
                                   options.max_hook_bytes, "max_hook_bytes"));
   COXSWAIN_RETURN_IF_ERROR(CheckTerms(manifest.terms));
@@ -148,8 +153,9 @@ bool SameParameter(const ParameterInfo& a, const ParameterInfo& b) {
 
 bool SameManifest(const Manifest& a, const Manifest& b) {
   return a.world_size == b.world_size && a.hook == b.hook &&
-         a.accumulation_steps == b.accumulation_steps && a.terms == b.terms &&
-         a.settings == b.settings &&
+         a.accumulation_steps == b.accumulation_steps &&
+         a.compression_start_step == b.compression_start_step &&
+         a.terms == b.terms && a.settings == b.settings &&
          std::equal(a.parameters.begin(), a.parameters.end(),
                     b.parameters.begin(), b.parameters.end(), SameParameter);
 }

@@ -194,6 +194,10 @@ std::vector<std::string> Diff(const Manifests& manifests,
       "accumulation_steps", manifests,
       [](const Manifest& m) { return absl::StrCat(m.accumulation_steps); },
       &lines);
+  Compare(
+      "compression_start", manifests,
+      [](const Manifest& m) { return absl::StrCat(m.compression_start_step); },
+      &lines);
   const Settings defaults = ScheduleTerms().ToMap();
   CompareMaps(
       "", manifests, &Manifest::terms,

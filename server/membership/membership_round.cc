@@ -329,6 +329,7 @@ absl::Status Membership::CommitGenerationLocked(Job* job) {
   const Manifest& manifest = job->manifests.manifest();
   start.hook = manifest.hook;
   start.accumulation_steps = manifest.accumulation_steps;
+  start.compression_start_step = manifest.compression_start_step;
   start.terms = manifest.terms;
   start.world_size = static_cast<int>(job->waiting.size());
   start.last = TrialOf(*job);

@@ -25,6 +25,7 @@ Manifest FromProto(const v1::Manifest& proto) {
   manifest.world_size = proto.world_size();
   manifest.hook = proto.hook();
   manifest.accumulation_steps = proto.accumulation_steps();
+  manifest.compression_start_step = proto.compression_start() - 1;
   manifest.parameters.reserve(proto.parameters_size());
   for (const v1::ParameterInfo& parameter : proto.parameters()) {
     manifest.parameters.push_back(

@@ -96,6 +96,7 @@ absl::StatusOr<std::unique_ptr<PlanRoom>> PlanRoom::Load(
     Settings& target = room->records_[record.first].settings;
     target.hook = std::move(settings.hook);
     target.accumulation_steps = settings.accumulation_steps;
+    target.compression_start_step = settings.compression_start_step;
     target.terms = settings.terms;
     target.world_size = WorldOf(settings);
   }
@@ -117,6 +118,7 @@ void PlanRoom::AddToBatch(const std::string& job, const Record& record,
   Plan settings;
   settings.hook = record.settings.hook;
   settings.accumulation_steps = record.settings.accumulation_steps;
+  settings.compression_start_step = record.settings.compression_start_step;
   settings.terms = record.settings.terms;
   settings.global_micro_batches = GlobalMicroBatches(
       settings.accumulation_steps, record.settings.world_size);
@@ -163,6 +165,7 @@ PlanRoom::Record PlanRoom::Next(const GenerationStart& start,
     own.version = current.version + 1;
     own.accumulation_steps = settings.accumulation_steps;
     own.hook = settings.hook;
+    own.compression_start_step = settings.compression_start_step;
     own.terms = settings.terms;
     current = std::move(own);
     record.on_trial = false;
@@ -197,6 +200,7 @@ absl::StatusOr<Plan> PlanRoom::BeginGeneration(GenerationStart start) {
   Settings settings;
   settings.hook = start.hook;
   settings.accumulation_steps = start.accumulation_steps;
+  settings.compression_start_step = start.compression_start_step;
   COXSWAIN_ASSIGN_OR_RETURN(settings.terms, ReadTerms(start.terms));
   settings.world_size = start.world_size;
 

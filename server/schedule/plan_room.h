@@ -35,6 +35,7 @@ struct GenerationStart {
   // The workers' own settings, from their manifest.
   std::string hook;
   int accumulation_steps = 0;
+  int64_t compression_start_step = -1;
   std::map<std::string, std::string> terms;
   int world_size = 0;
   PlanTrial last = PlanTrial::kUnknown;
@@ -109,12 +110,14 @@ class PlanRoom : public GenerationObserver {
   struct Settings {
     std::string hook;
     int accumulation_steps = 0;
+    int64_t compression_start_step = -1;
     ScheduleTerms terms;
     int world_size = 0;  // 0: not known
 
     bool SameProgram(const Settings& other) const {
       return hook == other.hook &&
              accumulation_steps == other.accumulation_steps &&
+             compression_start_step == other.compression_start_step &&
              terms == other.terms;
     }
   };

@@ -73,6 +73,23 @@ class PlanRoomTest : public testing::Test {
   std::unique_ptr<PlanRoom> room_;
 };
 
+TEST_F(PlanRoomTest, TheWorkersSayWhenCompressionStarts) {
+  GenerationStart start = StartOf(1, 2, 2, {});
+  start.compression_start_step = 7;
+  ASSERT_OK_AND_ASSIGN(Plan plan, room_->BeginGeneration(start));
+  EXPECT_EQ(plan.compression_start_step, 7);
+  Reload();
+  start.generation = Generation(2);
+  ASSERT_OK_AND_ASSIGN(plan, room_->BeginGeneration(start));
+  EXPECT_EQ(plan.version, 1) << "the same program goes on with its plan";
+  EXPECT_EQ(plan.compression_start_step, 7);
+  start.generation = Generation(3);
+  start.compression_start_step = -1;
+  ASSERT_OK_AND_ASSIGN(plan, room_->BeginGeneration(start));
+  EXPECT_EQ(plan.version, 2);
+  EXPECT_EQ(plan.compression_start_step, -1);
+}
+
 TEST_F(PlanRoomTest, FirstPlanIsWhatTheManifestSays) {
   const Plan plan = Begin(1, "powersgd(rank=2)", 4);
   EXPECT_EQ(plan.version, 1);

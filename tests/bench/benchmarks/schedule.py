@@ -43,6 +43,14 @@ DEVICE = Row(
     _ELSEWHERE + ", less the same without enforcement" + _OF,
     goal=1,
 )
+SPARE = Row(
+    "schedule_audit_step_spare",
+    "20 us",
+    "us",
+    _HERE + ", less the same without enforcement, 1 rank that leaves the "
+    "coordinator and gRPC a core",
+    goal=1,
+)
 PROCESS = Row(
     "schedule_audit_process",
     "enforcement=off",
@@ -66,17 +74,21 @@ def _microseconds(values):
     return [1e6 * value for value in values]
 
 
-def _take_steps(context, rounds):
+def _everywhere(context):
+    """All processors for everyone."""
+    return ["taskset", "-c", ",".join(map(str, context.cores))]
+
+
+def _take_steps(context, rounds, commands, **placement):
     """Answers of all ranks by enforcement and kind of step, taken in turn."""
     kinds = [
         (enforcement, kind)
-        for kind in _COMMANDS
+        for kind in commands
         for enforcement in ("off", "audit")
     ]
     taken = {kind: [] for kind in kinds}
-    with ranks.Ranks(
-        ranks.ours(context.schedule_worker), cores=context.cores
-    ) as job:
+    worker = ranks.ours(context.schedule_worker)
+    with ranks.Ranks(worker, **placement) as job:
         for number in range(WARM_UP + rounds):
             context.progress("round %d of %d" % (number + 1, WARM_UP + rounds))
             # Each goes first in every other round.
@@ -89,9 +101,28 @@ def _take_steps(context, rounds):
     return taken
 
 
+def _more(with_enforcement, without):
+    """Of neighbours in time. Below zero is noise, and no gain."""
+    pairs = zip(with_enforcement, without)
+    return [max(0.0, one - other) for one, other in pairs]
+
+
+def measure_spare(context):
+    rounds = context.samples or ROUNDS
+    place = _everywhere(context)
+    taken = _take_steps(
+        context, rounds, ("here",), size=1, prefix=lambda _: place
+    )
+    walls = [
+        _microseconds(answers[0]["wall"] for answers in taken[(how, "here")])
+        for how in ("audit", "off")
+    ]
+    return [Result(SPARE, _more(*walls), [float(LIMIT)] * rounds)]
+
+
 def measure_audit(context):
     rounds = context.samples or ROUNDS
-    taken = _take_steps(context, rounds)
+    taken = _take_steps(context, rounds, _COMMANDS, cores=context.cores)
 
     def of(enforcement, kind, what="wall"):
         """Of the slowest rank, which the other one waits for."""
@@ -101,9 +132,7 @@ def measure_audit(context):
         )
 
     def more(kind):
-        # Of neighbours in time. Below zero is noise, and no gain.
-        pairs = zip(of("audit", kind), of("off", kind))
-        return [max(0.0, with_ - without) for with_, without in pairs]
+        return _more(of("audit", kind), of("off", kind))
 
     limits = [float(LIMIT)] * rounds
     return [
@@ -137,8 +166,7 @@ def _rounds_of(size, rounds):
     def measure(context):
         samples = context.samples or 7
         ours, theirs = [], []
-        # All processors for everyone.
-        everywhere = ["taskset", "-c", ",".join(map(str, context.cores))]
+        everywhere = _everywhere(context)
         with ranks.Ranks(
             ranks.ours(context.schedule_worker),
             size=1,
@@ -194,6 +222,7 @@ def _wire_bytes(count):
 
 BENCHMARKS = [
     Benchmark([THREAD, STEP, DEVICE, PROCESS, BARE], measure_audit),
+    Benchmark([SPARE], measure_spare),
     _rounds_of(2, 1000),
     _rounds_of(16, 500),
     _rounds_of(64, 200),
