@@ -180,6 +180,13 @@ absl::Status ScheduleTerms::Validate() const {
     return NotTogether("sync_each_batch", "on_resize=keep_global_batch",
                        "ranks may get windows of different lengths");
   }
+  if (on_resize == OnResize::kKeepGlobalBatch &&
+      uneven_data == UnevenData::kRefuse) {
+    return NotTogether("on_resize=keep_global_batch", "uneven_data=refuse",
+                       "ranks may get windows of different lengths, and then "
+                       "reach the end of their data at different steps: choose "
+                       "wait_for_all or end_at_first");
+  }
   if (tail == TailPolicy::kCarry && uneven_data != UnevenData::kRefuse) {
     return NotTogether("tail=carry", "uneven_data",
                        "ranks would carry windows of different lengths");

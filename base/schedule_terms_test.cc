@@ -77,6 +77,7 @@ TEST(ScheduleTermsTest, TermsThatContradictEachOtherAreRefused) {
        {Map{{"sync_each_batch", "true"}, {"weighting", "tokens"}},
         Map{{"sync_each_batch", "true"}, {"uneven_data", "wait_for_all"}},
         Map{{"sync_each_batch", "true"}, {"on_resize", "keep_global_batch"}},
+        Map{{"on_resize", "keep_global_batch"}},
         Map{{"tail", "carry"}, {"uneven_data", "end_at_first"}},
         Map{{"enforcement", "off"}, {"commit_vote", "true"}},
         Map{{"enforcement", "off"}, {"checksum_every", "1"}}}) {
@@ -84,6 +85,18 @@ TEST(ScheduleTermsTest, TermsThatContradictEachOtherAreRefused) {
                          ScheduleTerms::FromMap(values));
     EXPECT_THAT(terms.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
                                            HasSubstr("do not go together")));
+  }
+}
+
+TEST(ScheduleTermsTest, AGlobalBatchIsKeptWhereDataMayEndUnevenly) {
+  ScheduleTerms terms;
+  terms.on_resize = OnResize::kKeepGlobalBatch;
+  EXPECT_THAT(terms.Validate(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("choose wait_for_all or end_at_first")));
+  for (UnevenData uneven : {UnevenData::kWaitForAll, UnevenData::kEndAtFirst}) {
+    terms.uneven_data = uneven;
+    EXPECT_OK(terms.Validate());
   }
 }
 

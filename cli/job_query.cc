@@ -18,7 +18,18 @@ absl::StatusOr<FoundJob> FindJob(CoordinatorStub& stub, const std::string& name,
   request.set_job(name);
   CallOptions call;
   call.timeout = timeout;
-  const auto response = stub.Describe(request, call);
+  auto response = stub.Describe(request, call);
+  if (absl::IsNotFound(response.status())) {
+    // A plan outlives what the coordinator remembers of its job.
+    request.clear_job();
+    response = stub.Describe(request, call);
+    if (response.ok()) {
+      FoundJob kept{response->cluster_id(), response->term(), {}};
+      kept.job.set_job(name);
+      kept.job.set_state("ended");
+      return kept;
+    }
+  }
   if (!response.ok()) {
     return ExplainCall(stub, "did not describe its jobs", response.status());
   }

@@ -20,9 +20,10 @@ struct FoundJob {
   v1::JobDescription job;
 };
 
-// The job of that name; without a name, the only one that there is. NOT_FOUND
-// or, where the name is needed, INVALID_ARGUMENT lists the jobs; errors of the
-// call are those of ExplainCall.
+// The job of that name; without a name, the only one that there is (NOT_FOUND
+// if there is none, INVALID_ARGUMENT lists several). A name that the
+// coordinator does not remember counts as that of a job that has ended: its
+// plan may be kept. Errors of the call are those of ExplainCall.
 absl::StatusOr<FoundJob> FindJob(CoordinatorStub& stub, const std::string& name,
                                  absl::Duration timeout);
 

@@ -240,6 +240,13 @@ absl::Status CheckChangeWithinGeneration(const v1::Plan& from,
   const std::string before = PlannedSpec(from);
   const std::string after = PlannedSpec(to);
   if (before == after) return absl::OkStatus();
+  if (Averages(before) && !Averages(after)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "with the hook ", before,
+        " each rank's optimizer has a state of its own, which no change of "
+        "plans brings together: with ",
+        after, " the ranks would drift apart; say at=generation"));
+  }
   if (AllTerms(to)["hook_state"] != "carry") return absl::OkStatus();
   const absl::Status carried = CarryState(before, after);
   if (carried.ok()) return carried;

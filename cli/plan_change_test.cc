@@ -151,6 +151,8 @@ TEST(PlanChangeTest, AveragersAreNoticed) {
       CheckChangeWithinGeneration(local, PlanWith("post_local_sgd(period=8)")));
   EXPECT_THAT(CheckChangeWithinGeneration(plain, local),
               IsInvalid("hook_state=reset"));
+  EXPECT_THAT(CheckChangeWithinGeneration(local, PlanWith("allreduce")),
+              IsInvalid("optimizer has a state of its own"));
 }
 
 TEST(ReadPlanOverridesTest, JoinsSortsAndChecks) {

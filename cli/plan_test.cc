@@ -44,7 +44,10 @@ class PlanTest : public testing::Test {
     stub_.Answer<v1::GetPlanRequest, v1::GetPlanResponse>(
         "Schedule/GetPlan",
         [this](const v1::GetPlanRequest& request, const CallOptions&) {
-          EXPECT_EQ(request.job(), "x");
+          if (request.job() != "x") {
+            return absl::StatusOr<v1::GetPlanResponse>(
+                absl::NotFoundError("no plan of such a job"));
+          }
           return absl::StatusOr<v1::GetPlanResponse>(plans_);
         });
     stub_.Answer<v1::ProposePlanRequest, v1::ProposePlanResponse>(
@@ -203,7 +206,16 @@ TEST_F(PlanTest, TheOnlyJobNeedsNoName) {
 TEST_F(PlanTest, UnknownJobsAreErrors) {
   job_ = "z";
   EXPECT_THAT(Set({"accumulation=8"}),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no such job")));
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("no plan of such a job")));
+}
+
+TEST_F(PlanTest, APlanThatOutlivedItsJobCanBeChanged) {
+  jobs_ = {};
+  EXPECT_THAT(Set({"accumulation=8"}), IsOk());
+  ASSERT_TRUE(proposed_.has_value());
+  EXPECT_EQ(proposed_->plan().accumulation_steps(), 8);
+  EXPECT_EQ(proposed_->plan().at_step(), 0);  // with the next generation
 }
 
 TEST_F(PlanTest, ShowPutsWhatDiffersFirst) {

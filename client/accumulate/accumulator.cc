@@ -87,7 +87,7 @@ absl::StatusOr<MicroBatch> Accumulator::BeginMicroBatch(
   micro.loss_scale = weight / (state.first_weight * state.window);
   micro.sync = state.micro == state.window ||
                (begin.end_of_data && terms().tail == TailPolicy::kFlush);
-  micro.exchange = micro.sync || state.each;
+  micro.exchange = micro.sync || (state.each && !state.dropped);
   micro.scheduler_steps = micro.sync ? SchedulerSteps(state) : 0;
   state.gradients = micro.sync;
   state.sum = micro.exchange ? SumOf(state, micro.sync) : WindowSum();
@@ -98,27 +98,37 @@ absl::StatusOr<MicroBatch> Accumulator::BeginMicroBatch(
 absl::Status Accumulator::CheckBegin(absl::string_view stream,
                                      const Stream& state,
                                      const Begin& begin) const {
-  if (!(begin.weight > 0) || std::isinf(begin.weight)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a micro-batch of weight ", begin.weight, " on stream \"", stream,
-        "\"; a weight is finite and above 0: draw another batch in place of "
-        "one that counts for nothing"));
-  }
+  COXSWAIN_RETURN_IF_ERROR(CheckWeight(stream, state, begin.weight));
   if (finished(stream)) {
     return absl::OutOfRangeError(
         absl::StrCat("stream \"", stream, "\" has done the ", terms().max_steps,
                      " steps of the plan's max_steps"));
   }
-  const bool dropped = terms().tail == TailPolicy::kDrop && state.micro == 0 &&
-                       state.left >= 0 && state.left < Window();
-  if (state.left != 0 && !dropped) return absl::OkStatus();
+  if (state.left != 0) return absl::OkStatus();
   return absl::OutOfRangeError(absl::StrCat(
-      "stream \"", stream, "\" begins a micro-batch after the end of its data",
-      dropped && state.left > 0
-          ? absl::StrCat(" (the last ", state.left,
-                         " are dropped: they fill no window of ", Window(), ")")
-          : "",
-      "; call BeginEpoch for more, or EndOfData if their number is not known"));
+      "stream \"", stream,
+      "\" begins a micro-batch after the end of its data; call BeginEpoch for "
+      "more, or EndOfData if their number is not known"));
+}
+
+absl::Status Accumulator::CheckWeight(absl::string_view stream,
+                                      const Stream& state,
+                                      double weight) const {
+  if (!(weight >= 0) || std::isinf(weight)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a micro-batch of weight ", weight, " on stream \"", stream,
+        "\"; a weight is finite and above 0: draw another batch in place of "
+        "one that counts for nothing"));
+  }
+  const bool weighted =
+      state.micro > 0 ? state.weighted : terms().weighting != Weighting::kMean;
+  if (weight > 0 || !weighted) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a micro-batch on stream \"", stream,
+      "\" without a weight, or of weight 0: the plan weighs micro-batches by "
+      "their ",
+      terms().weighting == Weighting::kTokens ? "tokens" : "samples",
+      ": state the number (Begin::weight)"));
 }
 
 void Accumulator::BeginWindow(Stream& state, const Begin& begin) {
@@ -131,6 +141,8 @@ void Accumulator::BeginWindow(Stream& state, const Begin& begin) {
     }
     if (begin.end_of_data) state.window = 1;
   }
+  state.dropped = terms().tail == TailPolicy::kDrop && state.left >= 0 &&
+                  state.left < state.full;
   state.weighted = terms().weighting != Weighting::kMean;
   state.each = terms().sync_each_batch;
   state.first_weight = state.weighted ? begin.weight : 1;
@@ -185,8 +197,8 @@ WindowSum Accumulator::EndOfData(absl::string_view stream) {
   if (state.micro == 0 || terms().tail == TailPolicy::kCarry) return nothing;
   WindowSum rest = SumOf(state, /*ends=*/true);
   if (state.each) {
-    rest.micro_batches = 0;
-    rest.exchanged = state.micro;
+    rest.micro_batches = state.dropped ? state.micro : 0;
+    rest.exchanged = state.dropped ? 0 : state.micro;
   }
   if (terms().tail == TailPolicy::kDrop) {
     DropWindow(stream);

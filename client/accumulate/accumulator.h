@@ -23,9 +23,9 @@ namespace coxswain {
 // The end of the data closes a window as the plan's tail says. flush: if
 // BeginEpoch said how many micro-batches come, or end_of_data was said with the
 // last one, the last window is planned that much shorter; otherwise EndOfData
-// says what is left over. carry: windows go on into the next epoch. drop:
-// EndOfData says what to forget, and where the length was told, those
-// micro-batches are not begun at all: OUT_OF_RANGE comes that much earlier.
+// says what is left over. carry: windows go on into the next epoch. drop: they
+// are begun as any others, but nothing is exchanged in them if BeginEpoch said
+// how many come; EndOfData says what to forget.
 //
 // Threading: one thread at a time.
 class Accumulator {
@@ -36,9 +36,10 @@ class Accumulator {
     int world_size = 1;
   };
   struct Begin {
-    // The number of samples or tokens, with the plan's weighting; counts not
-    // with weighting=mean. Above 0.
-    double weight = 1;
+    // The number of samples or tokens, with the plan's weighting: above 0; 0 is
+    // one that is not stated. With weighting=mean each micro-batch counts 1,
+    // whatever is stated, so a program may state it always.
+    double weight = 0;
     // The data ends with this micro-batch.
     bool end_of_data = false;
   };
@@ -59,7 +60,8 @@ class Accumulator {
   // OUT_OF_RANGE after as many micro-batches as BeginEpoch was told, after the
   // one that had end_of_data, and, for the stream "train", after the plan's
   // max_steps.
-  // INVALID_ARGUMENT: a weight that is not above 0 or not finite.
+  // INVALID_ARGUMENT: a weight that is below 0 or not finite, or not stated
+  // although the plan weighs micro-batches.
   absl::StatusOr<MicroBatch> BeginMicroBatch(
       absl::string_view stream = "train");
   absl::StatusOr<MicroBatch> BeginMicroBatch(absl::string_view stream,
@@ -115,7 +117,8 @@ class Accumulator {
     int window = 0;  // planned
     int full = 0;    // without the end of the data
     bool weighted = false;
-    bool each = false;  // sync_each_batch
+    bool each = false;     // sync_each_batch
+    bool dropped = false;  // it will not be filled
     double first_weight = 1;
     double weight = 0;  // of those begun
   };
@@ -134,6 +137,8 @@ class Accumulator {
   const Stream* Look(absl::string_view stream) const;
   absl::Status CheckBegin(absl::string_view stream, const Stream& state,
                           const Begin& begin) const;
+  absl::Status CheckWeight(absl::string_view stream, const Stream& state,
+                           double weight) const;
   void BeginWindow(Stream& state, const Begin& begin);
   static void EndWindow(Stream& state);
   // Of a window with at least one micro-batch. `ends`: this is its end.

@@ -66,14 +66,25 @@ TEST(AccumulatorWeightTest, SenselessOnesAreRefusedAndCountNothing) {
   plan.terms.weighting = Weighting::kSamples;
   Accumulator accumulator = Make(plan);
   for (const double weight :
-       {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+       {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
     Accumulator::Begin begin;
     begin.weight = weight;
     EXPECT_THAT(accumulator.BeginMicroBatch("train", begin),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("finite and above 0")));
   }
+  EXPECT_THAT(accumulator.BeginMicroBatch(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("weighs micro-batches by their samples: "
+                                 "state the number")));
   EXPECT_EQ(Begin(accumulator, 1).step, 0);
+}
+
+TEST(AccumulatorWeightTest, NeedNotBeStatedWithWeightingMean) {
+  ASSERT_OK_AND_ASSIGN(Accumulator accumulator, Accumulator::Create(2));
+  for (const double weight : {0.0, 200.0}) Begin(accumulator, weight);
+  EXPECT_EQ(accumulator.Sum().weight, 2);
+  EXPECT_FALSE(accumulator.BeginMicroBatch("train", {-1, false}).ok());
 }
 
 // How a rank hears of the end of its data.
@@ -179,7 +190,6 @@ class Rank {
       begin.weight = 1 + draw.Below(900);
       begin.end_of_data = ending == Ending::kFlagged && i + 1 == length;
       const auto micro = accumulator_.BeginMicroBatch("train", begin);
-      if (absl::IsOutOfRange(micro.status())) break;
       ASSERT_OK(micro.status());
       Backward(*micro, begin.weight, draw.Value());
     }
@@ -206,7 +216,13 @@ class Rank {
     window_.exact += (mean ? 1 : weight) * gradient;
     window_.weight += mean ? 1 : weight;
     ++window_.micro_batches;
-    ASSERT_EQ(micro.exchange, micro.sync || case_.plan.terms.sync_each_batch);
+    const bool each = case_.plan.terms.sync_each_batch;
+    // What is known to be dropped is not exchanged.
+    if (case_.plan.terms.tail == TailPolicy::kDrop && each) {
+      ASSERT_TRUE(micro.exchange || case_.endings[rank_] == Ending::kTold);
+    } else {
+      ASSERT_EQ(micro.exchange, micro.sync || each);
+    }
     if (micro.exchange) Exchange(accumulator_.Sum(), micro.sync);
   }
 

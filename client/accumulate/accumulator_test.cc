@@ -212,19 +212,31 @@ TEST(AccumulatorTailTest, CarryNeedsNoLengthsAndNoEndOfData) {
   EXPECT_TRUE(BeginMany(accumulator, 1).sync);
 }
 
-TEST(AccumulatorTailTest, DropLeavesOutWhatFillsNoWindow) {
-  Accumulator accumulator = Make(PlanOf(4, TailPolicy::kDrop));
-  ASSERT_OK(accumulator.BeginEpoch(6));
-  EXPECT_TRUE(BeginMany(accumulator, 4).sync);
-  EXPECT_THAT(accumulator.BeginMicroBatch(),
-              StatusIs(absl::StatusCode::kOutOfRange,
-                       HasSubstr("the last 2 are dropped: they fill no window "
-                                 "of 4")));
-  EXPECT_EQ(accumulator.EndOfData().micro_batches, 0);
-  ASSERT_OK(accumulator.BeginEpoch(3));
-  EXPECT_FALSE(accumulator.BeginMicroBatch().ok());
-  ASSERT_OK(accumulator.BeginEpoch(4));
-  EXPECT_EQ(BeginMany(accumulator, 1).step, 1);
+// As where the length is unknown: a program need not know which are dropped.
+TEST(AccumulatorTailTest, DropBeginsWhatFillsNoWindowToo) {
+  for (const bool each : {false, true}) {
+    JobPlan plan = PlanOf(4, TailPolicy::kDrop);
+    plan.terms.sync_each_batch = each;
+    Accumulator accumulator = Make(plan);
+    ASSERT_OK(accumulator.BeginEpoch(6));
+    EXPECT_TRUE(BeginMany(accumulator, 4).sync);
+    for (int i = 0; i < 2; ++i) {
+      const MicroBatch micro = BeginMany(accumulator, 1);
+      EXPECT_FALSE(micro.sync);
+      EXPECT_FALSE(micro.exchange) << "it would be forgotten";
+      EXPECT_EQ(micro.step, 1);
+    }
+    EXPECT_THAT(accumulator.BeginMicroBatch(), IsOutOfData());
+    const WindowSum rest = accumulator.EndOfData();
+    EXPECT_EQ(rest.micro_batches, 2);
+    EXPECT_EQ(rest.exchanged, 0);
+    EXPECT_FALSE(accumulator.CheckOptimizerStep().ok());
+    ASSERT_OK(accumulator.BeginEpoch(4));
+    EXPECT_EQ(BeginMany(accumulator, 1).exchange, each);
+    const MicroBatch last = BeginMany(accumulator, 3);
+    EXPECT_TRUE(last.sync);
+    EXPECT_EQ(last.step, 1) << "what was dropped is no step";
+  }
 }
 
 TEST(AccumulatorTailTest, DropSaysWhatToForget) {
@@ -357,6 +369,7 @@ TEST(AccumulatorTest, WithSyncEachBatchTheRestHasBeenExchanged) {
 TEST(AccumulatorResizeTest, TheGlobalBatchIsSharedOut) {
   JobPlan plan = PlanOf(3);
   plan.terms.on_resize = OnResize::kKeepGlobalBatch;
+  plan.terms.uneven_data = UnevenData::kWaitForAll;
   plan.global_micro_batches = 8;
   std::vector<int> windows;
   for (int rank = 0; rank < 3; ++rank) {
@@ -365,20 +378,20 @@ TEST(AccumulatorResizeTest, TheGlobalBatchIsSharedOut) {
   }
   EXPECT_THAT(windows, ElementsAre(3, 3, 2));
   EXPECT_TRUE(plan.needs_header(3));
-  EXPECT_FALSE(plan.needs_header(4));
 }
 
 TEST(AccumulatorResizeTest, WhatIsDroppedGoesByTheRanksOwnWindow) {
   JobPlan plan = PlanOf(3, TailPolicy::kDrop);
   plan.terms.on_resize = OnResize::kKeepGlobalBatch;
+  plan.terms.uneven_data = UnevenData::kWaitForAll;
   plan.global_micro_batches = 5;
   Accumulator first = Make(plan, 0, 2);
   Accumulator second = Make(plan, 1, 2);
   for (Accumulator* each : {&first, &second}) ASSERT_OK(each->BeginEpoch(5));
-  EXPECT_EQ(BeginMany(first, 3).window, 3);
-  EXPECT_FALSE(first.BeginMicroBatch().ok());
-  EXPECT_EQ(BeginMany(second, 4).window, 2);
-  EXPECT_FALSE(second.BeginMicroBatch().ok());
+  EXPECT_EQ(BeginMany(first, 5).window, 3);
+  EXPECT_EQ(first.EndOfData().micro_batches, 2);
+  EXPECT_EQ(BeginMany(second, 5).window, 2);
+  EXPECT_EQ(second.EndOfData().micro_batches, 1);
 }
 
 int64_t SchedulerSteps(SchedulerUnit unit, int rank, int micro_batches) {
@@ -430,6 +443,7 @@ TEST(AccumulatorSchedulerTest, WhereRanksDifferAllCountAlike) {
 
   plan = PlanOf(4);
   plan.terms.on_resize = OnResize::kKeepGlobalBatch;
+  plan.terms.uneven_data = UnevenData::kWaitForAll;
   plan.global_micro_batches = 5;
   for (int rank = 0; rank < 2; ++rank) {
     plan.terms.adjust_scheduler = SchedulerUnit::kBatch;
@@ -489,7 +503,7 @@ TEST(AccumulatorPlanTest, OtherStreamsWindowsAreNotInTheWay) {
   ASSERT_OK(accumulator.ChangePlan(plan));
   EXPECT_TRUE(BeginMany(accumulator, 2, "eval").sync);
   EXPECT_EQ(accumulator.Sum("eval").divisor, 3);
-  EXPECT_EQ(BeginMany(accumulator, 1).window, 2);
+  EXPECT_EQ(accumulator.BeginMicroBatch("train", {5, false})->window, 2);
 }
 
 TEST(AccumulatorTest, GoesOnFromASavedPosition) {

@@ -17,7 +17,8 @@ struct MicroBatch {
   // Whether the window ends with this one: an optimizer step follows.
   bool sync = true;
   // Whether the gradients are exchanged in this one's backward pass: where
-  // sync is, and with sync_each_batch always.
+  // sync is, and with sync_each_batch always, unless the window is known to be
+  // dropped.
   bool exchange = true;
   // How many steps of a learning-rate scheduler the optimizer step stands for,
   // as the plan's adjust_scheduler counts them, and the same on all ranks:

@@ -673,11 +673,8 @@ TEST(FollowPlanTest, TakesOverWhatThePlanSaysOfTheHeader) {
   FollowPlan(plan, 3, &options);
   EXPECT_TRUE(options.uneven_inputs);
   EXPECT_FALSE(options.end_at_first);
-  plan.terms.uneven_data = UnevenData::kRefuse;
   plan.terms.on_resize = OnResize::kKeepGlobalBatch;
   plan.global_micro_batches = 6;
-  FollowPlan(plan, 3, &options);
-  EXPECT_FALSE(options.uneven_inputs);
   FollowPlan(plan, 4, &options);
   EXPECT_TRUE(options.uneven_inputs);
 }

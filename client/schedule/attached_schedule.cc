@@ -136,6 +136,11 @@ void AttachedSchedule::RequestStop(absl::string_view reason) {
   }
 }
 
+JobPlan AttachedSchedule::plan() const {
+  MutexLock lock(&mutex_);
+  return plans_.rbegin()->second;
+}
+
 void AttachedSchedule::OnAttached() {
   MutexLock lock(&mutex_);
   for (auto& [name, stream] : streams_) stream->agent.OnConnected();
@@ -174,7 +179,7 @@ void AttachedSchedule::OnDecisionLocked(const v1::Decision& wire,
 }
 
 void AttachedSchedule::NotePlanLocked(const JobPlan& plan) {
-  plans_[plan.version] = plan.terms;
+  plans_[plan.version] = plan;
   if (plans_.size() > kMaxPlans) plans_.erase(plans_.begin());
 }
 
@@ -223,7 +228,7 @@ absl::StatusOr<Enforcement> AttachedSchedule::BeginRoundLocked(
   const auto plan =
       unknown ? std::prev(plans_.end()) : plans_.find(ticket.plan_version);
   if (plan != plans_.end() && plan->first > stream.plan_version) {
-    COXSWAIN_RETURN_IF_ERROR(agent.Follow(plan->second));
+    COXSWAIN_RETURN_IF_ERROR(agent.Follow(plan->second.terms));
     stream.plan_version = plan->first;
   }
   COXSWAIN_RETURN_IF_ERROR(agent.Announce(ticket, options_.clock->Now()));

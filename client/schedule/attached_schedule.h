@@ -54,6 +54,7 @@ class AttachedSchedule : public ScheduleClient {
 
   absl::StatusOr<StepGate*> Gate(absl::string_view stream) override;
   void RequestStop(absl::string_view reason) override;
+  JobPlan plan() const override;
   void NoteMicroBatch() override { ++micro_batches_; }
 
   // The Attach stream is open, for the first time or again.
@@ -110,7 +111,7 @@ class AttachedSchedule : public ScheduleClient {
   std::map<std::string, std::unique_ptr<Stream>> streams_
       ABSL_GUARDED_BY(mutex_);
   // The plans that streams may come to follow, by version: the last ones.
-  std::map<int64_t, ScheduleTerms> plans_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, JobPlan> plans_ ABSL_GUARDED_BY(mutex_);
   std::string stop_ ABSL_GUARDED_BY(mutex_);
   absl::Status end_ ABSL_GUARDED_BY(mutex_);
   bool wake_ ABSL_GUARDED_BY(mutex_) = false;

@@ -130,6 +130,7 @@ class AttachedScheduleTest : public ::testing::Test {
 };
 
 TEST_F(AttachedScheduleTest, AnAuditedRoundCostsTheCallerNoSend) {
+  look_again_ = absl::Hours(1);  // nobody sends in the exchange thread's place
   Start(Enforcement::kAudit);
   ASSERT_OK(train_->Announce(TicketOf(7)));
   std::thread exchange([this]() { EXPECT_OK(train_->AwaitGrant()); });
@@ -319,6 +320,8 @@ TEST_F(AttachedScheduleTest, APlanLandsWithItsDecision) {
   ASSERT_TRUE(decision.plan.has_value());
   EXPECT_EQ(decision.plan->accumulation_steps, 8);
   EXPECT_EQ(decision.plan->compression_start_step, 50);
+  EXPECT_EQ(schedule_->plan().version, 2);
+  EXPECT_EQ(schedule_->plan().accumulation_steps, 8);
   ASSERT_OK(train_->Announce(TicketOf(1, 2)));
   EXPECT_OK(train_->Decide({}));
   // Another stream follows once its tickets are of that plan.

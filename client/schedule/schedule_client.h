@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/reduce/step_gate.h"
+#include "client/schedule/job_plan.h"
 
 namespace coxswain {
 
@@ -33,6 +34,11 @@ class ScheduleClient {
   // reason counts. With enforcement=off there are no decisions of all ranks:
   // this is logged, and has no effect.
   virtual void RequestStop(absl::string_view reason) = 0;
+
+  // The newest plan of the job that this session has heard of: when it joined,
+  // or with a decision of the stream "train". Who begins to follow the schedule
+  // begins with it.
+  virtual JobPlan plan() const = 0;
 
   // Counts a micro-batch as progress, whatever the stream.
   virtual void NoteMicroBatch() = 0;

@@ -70,6 +70,7 @@ class Session {
   int local_rank() const;
   int64_t generation() const;
   const std::string& job() const;
+  // The job's plan when it was joined; schedule().plan() is the newest.
   const JobPlan& plan() const;
   // By rank.
   const std::vector<JobMember>& members() const;

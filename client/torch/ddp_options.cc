@@ -148,6 +148,18 @@ absl::Status CheckPlan(const DistributedDataParallelOptions& options,
   return CheckSkips(options, plan, hook, averager);
 }
 
+absl::Status CheckPlannedHook(const DistributedDataParallelOptions& options,
+                              const Hook& hook) {
+  if (!options.plan || !options.make_hook) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Hook> planned,
+                            options.make_hook(*options.plan));
+  if (planned->spec() == hook.spec()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the hook is ", hook.spec(), ", and version ", options.plan->version,
+      " of the plan, by make_hook, says ", planned->spec(),
+      ": make the hook from the plan, as by MakePlannedHook(*options.plan)"));
+}
+
 std::map<std::string, std::string> AgreedSettings(
     const DistributedDataParallelOptions& options) {
   std::map<std::string, std::string> settings;

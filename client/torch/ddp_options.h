@@ -21,6 +21,11 @@ absl::Status CheckPlan(const DistributedDataParallelOptions& options,
                        const JobPlan& plan, int world_size, const Hook& hook,
                        const Averager* averager);
 
+// INVALID_ARGUMENT if the program's make_hook makes another hook of its plan
+// than `hook`, which would then be exchanged for it at some change of the plan.
+absl::Status CheckPlannedHook(const DistributedDataParallelOptions& options,
+                              const Hook& hook);
+
 // The options of DistributedDataParallel's own that must be equal on all ranks.
 std::map<std::string, std::string> AgreedSettings(
     const DistributedDataParallelOptions& options);

@@ -77,7 +77,10 @@ absl::Status DistributedDataParallel::CheckForward(const Tensor& loss) const {
 absl::Status DistributedDataParallel::Backward(const Tensor& loss) {
   COXSWAIN_RETURN_IF_ERROR(status_);
   const bool exchanges = this->exchanges();
-  if (exchanges) COXSWAIN_RETURN_IF_ERROR(passes_.CheckNotSpent());
+  if (exchanges) {
+    COXSWAIN_RETURN_IF_ERROR(passes_.CheckNotSpent());
+    COXSWAIN_RETURN_IF_ERROR(CheckUndeclared());
+  }
   COXSWAIN_RETURN_IF_ERROR(CheckForward(loss));
   COXSWAIN_RETURN_IF_ERROR(FollowNextPlan());
   passes_.BeginPass();
@@ -122,12 +125,15 @@ absl::Status DistributedDataParallel::FailMicroBatch(const absl::Status& why) {
                                    why.message())));
     return status_;
   }
+  if (exchanges()) {
+    COXSWAIN_RETURN_IF_ERROR(passes_.CheckNotSpent());
+    COXSWAIN_RETURN_IF_ERROR(CheckUndeclared());
+  }
   COXSWAIN_RETURN_IF_ERROR(FollowNextPlan());
   passes_.BeginPass();
   passes_.EndPass();
   passes_.Fail(why);
   if (!exchanges()) return absl::OkStatus();
-  COXSWAIN_RETURN_IF_ERROR(passes_.CheckNotSpent());
   COXSWAIN_ASSIGN_OR_RETURN(const WindowSum sum, SumToExchange());
   Keep(BeginReducerStep(sum));
   FinishExchange(/*of_pass=*/false);
@@ -142,23 +148,27 @@ absl::StatusOr<bool> DistributedDataParallel::Flush() {
         "the data ends after a micro-batch was declared, and before its "
         "backward: run it, or give the window up by DropWindow");
   }
-  const WindowSum sum = accumulator_.EndOfData();
+  const ScheduleTerms& terms = plan().terms;
+  if (terms.sync_each_batch && terms.tail == TailPolicy::kFlush &&
+      passes_.in_window()) {
+    // Its exchanges are over, and no decision has ended it.
+    return absl::FailedPreconditionError(
+        "the data ends in the middle of a window whose micro-batches were "
+        "exchanged each (sync_each_batch), so there is no exchange left in "
+        "which all ranks could decide its optimizer step: say end_of_data with "
+        "the last micro-batch, or their number in BeginEpoch; or give the "
+        "window up by DropWindow");
+  }
+  const WindowSum sum = accumulator_.EndOfData(kTrainStream);
   if (sum.micro_batches == 0 && sum.exchanged == 0) return false;
-  if (plan().terms.tail == TailPolicy::kDrop) {
+  if (terms.tail == TailPolicy::kDrop) {
     COXSWAIN_RETURN_IF_ERROR(DropWindow());
     return false;
   }
   passes_.DeclareTail();
-  if (sum.micro_batches > 0) {
-    Keep(BeginReducerStep(sum));
-    FinishExchange(/*of_pass=*/false);
-    COXSWAIN_RETURN_IF_ERROR(FinishStep());
-  } else {
-    // Each of the window's micro-batches was exchanged.
-    sum_ = sum;
-    passes_.EndExchange();
-    COXSWAIN_RETURN_IF_ERROR(EndWindow());
-  }
+  Keep(BeginReducerStep(sum));
+  FinishExchange(/*of_pass=*/false);
+  COXSWAIN_RETURN_IF_ERROR(FinishStep());
   return true;
 }
 
@@ -209,9 +219,9 @@ absl::StatusOr<bool> DistributedDataParallel::StepWithoutData() {
   FinishExchange(/*of_pass=*/false);
   COXSWAIN_RETURN_IF_ERROR(status_);
   const bool more = !reducer_->report().empty;
-  // A step of no rank is none. Where others had data that is given up with the
-  // epoch, they have counted its window.
-  if (!more && uneven == UnevenData::kWaitForAll) accumulator_ = before;
+  // A step of no rank is none, as the coordinator has it. Where others had data
+  // that is given up with the epoch, they have counted its window.
+  if (reducer_->report().live_ranks == 0) accumulator_ = before;
   COXSWAIN_RETURN_IF_ERROR(FinishStep());
   return more;
 }
@@ -220,11 +230,7 @@ absl::StatusOr<bool> DistributedDataParallel::StepWithoutData() {
 
 absl::StatusOr<WindowSum> DistributedDataParallel::SumToExchange() {
   if (passes_.declared()) return accumulator_.Sum(kTrainStream);
-  if (plan().terms.weighting != Weighting::kMean) {
-    return absl::FailedPreconditionError(
-        "the plan weighs micro-batches, and this one's weight is not known: "
-        "declare each by Accumulate({weight}) before its forward");
-  }
+  COXSWAIN_RETURN_IF_ERROR(CheckUndeclared());
   // What is not declared is counted here.
   WindowSum sum = accumulator_.StepWithoutData(kTrainStream);
   sum.micro_batches = sum.window > 1 ? passes_.passes() : 1;
@@ -232,6 +238,23 @@ absl::StatusOr<WindowSum> DistributedDataParallel::SumToExchange() {
   sum.divisor = 1;
   sum.end_of_data = false;
   return sum;
+}
+
+absl::Status DistributedDataParallel::CheckUndeclared() const {
+  if (passes_.declared()) return absl::OkStatus();
+  if (plan().terms.weighting != Weighting::kMean) {
+    return absl::FailedPreconditionError(
+        "the plan weighs micro-batches, and this one's weight is not known: "
+        "declare each by Accumulate({weight}) before its forward");
+  }
+  if (plan().terms.sync_each_batch && plan().accumulation_steps > 1) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the plan exchanges each of a window's ", plan().accumulation_steps,
+        " micro-batches (sync_each_batch), and where this one stands in its "
+        "window is not known: declare each by Accumulate() before its "
+        "forward"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StepTicket> DistributedDataParallel::TicketOf(

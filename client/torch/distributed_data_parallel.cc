@@ -62,6 +62,7 @@ DistributedDataParallel::Create(std::shared_ptr<::torch::nn::Module> module,
   const JobPlan plan = PlanOf(options);
   COXSWAIN_RETURN_IF_ERROR(
       CheckPlan(options, plan, communicator->size(), *hook, averager.get()));
+  COXSWAIN_RETURN_IF_ERROR(CheckPlannedHook(options, *hook));
   COXSWAIN_ASSIGN_OR_RETURN(
       Accumulator accumulator,
       Accumulator::Create({plan, communicator->rank(), communicator->size()}));

@@ -83,7 +83,8 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
 // scope. The others add to .grad locally, and the next exchange carries the
 // sum. A step has one exchanging pass; a second one before FinishStep, or for
 // the same declared micro-batch, is an error. A micro-batch without
-// declaration counts 1 in averages, and its exchange one step.
+// declaration counts 1 in averages, and its exchange one step; a plan with
+// weights, or with sync_each_batch and windows, needs declarations.
 //
 // Unused parameters contribute zeros (or what stood in .grad) and get the
 // average; one that no rank used has zeros, not an undefined .grad. With
@@ -102,7 +103,8 @@ class DistributedDataParallel {
   // `communicator` outlives the object; the module is shared. Replacing the
   // module's parameters afterwards (module->to(dtype)) is not noticed. The
   // averager, if any, is the one that belongs to the hook; INVALID_ARGUMENT if
-  // the hook needs one and there is none.
+  // the hook needs one and there is none, or if options.make_hook makes another
+  // hook of options.plan than this one.
   static absl::StatusOr<std::unique_ptr<DistributedDataParallel>> Create(
       std::shared_ptr<::torch::nn::Module> module, Communicator* communicator,
       std::unique_ptr<Hook> hook,
@@ -172,7 +174,9 @@ class DistributedDataParallel {
   // it, with the right divisor, and finishes the step; true: StepOptimizer is
   // next. carry leaves it as it is, drop is DropWindow. All ranks call it. All
   // that stands in .grad is of the window, so it was cleared after the last
-  // step. FAILED_PRECONDITION if a micro-batch has not run its backward.
+  // step. FAILED_PRECONDITION if a micro-batch has not run its backward; and,
+  // with tail=flush and sync_each_batch, in the middle of a window: all was
+  // exchanged, and nothing is left to decide its step by.
   absl::StatusOr<bool> Flush();
 
   // Forgets the window that was begun, where a loop over data is left early:
@@ -183,11 +187,12 @@ class DistributedDataParallel {
   // peers' next step with gradients of zero. True: some rank had data; the
   // averages stand in .grad and the step is finished, so StepOptimizer is next.
   // False: all ranks are out of data (with end_at_first: one is), and all leave
-  // the epoch in this step. FAILED_PRECONDITION in the middle of a window.
+  // the epoch in this step, which is none where no rank had data.
+  // FAILED_PRECONDITION in the middle of a window.
   //
   //   COXSWAIN_RETURN_IF_ERROR(ddp->BeginEpoch());
-  //   for (each batch, unless ddp->ended()) { ... }
-  //   while (!ddp->ended() && !ddp->finished()) {
+  //   for (each batch, unless ddp->ended() or ddp->stopping()) { ... }
+  //   while (!ddp->ended() && !ddp->finished() && !ddp->stopping()) {
   //     COXSWAIN_ASSIGN_OR_RETURN(const bool more, ddp->StepWithoutData());
   //     if (!more) break;
   //     COXSWAIN_RETURN_IF_ERROR(ddp->StepOptimizer(optimizer).status());
@@ -266,6 +271,9 @@ class DistributedDataParallel {
   // Nothing has been summed up that was not exchanged.
   absl::Status CheckNothingLocal() const;
   absl::Status CheckForward(const ::torch::Tensor& loss) const;
+  // That the plan allows micro-batches that are not declared, where they are
+  // not.
+  absl::Status CheckUndeclared() const;
   // What the exchange that begins carries, and how it is announced.
   absl::StatusOr<WindowSum> SumToExchange();
   absl::StatusOr<StepTicket> TicketOf(const WindowSum& sum) const;

@@ -9,7 +9,7 @@ absl::Status FollowSession(Session& session,
                            DistributedDataParallelOptions* options) {
   COXSWAIN_ASSIGN_OR_RETURN(options->reducer.gate,
                             session.schedule().Gate(kTrainStream));
-  options->plan = session.plan();
+  options->plan = session.schedule().plan();
   options->on_micro_batch = [&session] { session.schedule().NoteMicroBatch(); };
   return absl::OkStatus();
 }

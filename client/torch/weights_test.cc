@@ -26,7 +26,7 @@ using Names = std::vector<std::string>;
 
 // Declares a micro-batch whose loss is the mean of `x` times a.
 absl::Status TrainOn(DistributedDataParallel& ddp, Weights& model, double x,
-                     const Accumulator::Begin& begin = {}) {
+                     const Accumulator::Begin& begin = {1, false}) {
   const MicroBatch micro = ddp.Accumulate(begin);
   return ddp.Backward(model.Use({"a"}, x) * micro.loss_scale);
 }
@@ -182,6 +182,30 @@ TEST_P(TailTest, DropForgetsIt) {
   });
 }
 
+TEST_P(TailTest, DropForgetsItWhereTheLengthIsKnownToo) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a"});
+    auto options = Ending(TailPolicy::kDrop);
+    options.plan->accumulation_steps = 2;
+    auto ddp = Wrap(rank, model, options);
+    ::torch::optim::SGD optimizer(model->parameters(), /*lr=*/0);
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      ASSERT_OK(ddp->BeginEpoch(5));
+      for (int i = 0; i < 5; ++i) {
+        ASSERT_OK(TrainOn(*ddp, *model, i));
+        if (i % 2 == 0) continue;
+        EXPECT_EQ(model->Gradient("a"), i - 0.5);
+        ASSERT_OK(ddp->StepOptimizer(optimizer));
+      }
+      EXPECT_GT(model->Gradient("a"), 0);
+      ASSERT_OK_AND_ASSIGN(const bool more, ddp->Flush());
+      EXPECT_FALSE(more);
+      EXPECT_EQ(model->Gradient("a"), 0);
+      EXPECT_EQ(ddp->hook().step(), 2 * (epoch + 1));
+    }
+  });
+}
+
 TEST_P(TailTest, CarryGoesOnInTheNextEpoch) {
   OnRanks(2, [](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
@@ -255,6 +279,7 @@ TEST_P(EachBatchTest, EachExchangeCarriesOneMicroBatch) {
   OnRanks(2, [&, whole = whole, view = view](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
     auto options = Following(EachBatch(3));
+    options.plan->hook = whole ? "whole" : "average";
     options.gradient_as_bucket_view = view;
     options.reducer.rebuild = false;
     ASSERT_OK_AND_ASSIGN(auto ddp,
@@ -342,16 +367,21 @@ TEST(EachBatchTest, AShortWindowHasItsOwnDivisor) {
     EXPECT_THAT(ddp->StepOptimizer(optimizer),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          HasSubstr("have not been summed up")));
-    ASSERT_OK_AND_ASSIGN(const bool more, ddp->Flush());
-    EXPECT_TRUE(more);
-    EXPECT_EQ(model->Gradient("a"), 4);
+    // Its end was in no exchange, so nothing has decided a step by it.
+    EXPECT_THAT(ddp->Flush(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                       HasSubstr("say end_of_data with")));
+    // Nothing has happened yet.
+    ASSERT_OK(TrainOn(*ddp, *model, 10, {1, true}));
+    EXPECT_EQ(model->Gradient("a"), 6);
     ASSERT_OK_AND_ASSIGN(const bool stepped, ddp->StepOptimizer(optimizer));
     EXPECT_TRUE(stepped);
-    // Said with the last one, it is the same.
+    ASSERT_OK(ddp->BeginEpoch(2));
     ASSERT_OK(TrainOn(*ddp, *model, 3));
-    ASSERT_OK(TrainOn(*ddp, *model, 7, {1, true}));
+    ASSERT_OK(TrainOn(*ddp, *model, 7));
     EXPECT_EQ(model->Gradient("a"), 5);
-    EXPECT_EQ(ddp->hook().step(), 4);
+    ASSERT_OK_AND_ASSIGN(const bool more, ddp->Flush());
+    EXPECT_FALSE(more);
+    EXPECT_EQ(ddp->hook().step(), 5);
   });
 }
 
@@ -406,6 +436,29 @@ TEST_P(UnevenTest, AllRanksLeaveTheEpochTogether) {
     EXPECT_EQ(tickets[2].weight, rank == 2 ? 1 : 0);
     EXPECT_EQ(tickets[2].micro_batches, rank == 2 ? 1 : 0);
     EXPECT_EQ(tickets[3].micro_batches, 0);
+  }
+}
+
+// As the coordinator counts.
+TEST_P(UnevenTest, ARoundInWhichNoRankHasDataIsNoStep) {
+  for (const auto uneven : {UnevenData::kWaitForAll, UnevenData::kEndAtFirst}) {
+    ScheduleTerms terms;
+    terms.uneven_data = uneven;
+    OnRanks(2, [&](const TestRank& rank) {
+      auto model = std::make_shared<Weights>(Names{"a"});
+      auto options = Following(PlanOf(1, terms));
+      options.gradient_as_bucket_view = GetParam();
+      auto ddp = Wrap(rank, model, options);
+      for (int epoch = 1; epoch <= 2; ++epoch) {
+        ASSERT_OK(ddp->BeginEpoch(1));
+        ASSERT_OK(TrainOn(*ddp, *model, 2));
+        ASSERT_OK_AND_ASSIGN(const bool more, ddp->StepWithoutData());
+        EXPECT_FALSE(more);
+        ASSERT_OK_AND_ASSIGN(const auto position,
+                             ddp->accumulator().Position());
+        EXPECT_EQ(position.at("train"), epoch);
+      }
+    });
   }
 }
 

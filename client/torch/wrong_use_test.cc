@@ -98,6 +98,31 @@ TEST_F(WrongUseTest, WeightsThatNobodyHasSaid) {
   EXPECT_THAT(ddp_->Backward(Loss()), Refused("Accumulate({weight})"));
 }
 
+TEST_F(WrongUseTest, PlacesInAWindowThatNobodyHasSaid) {
+  ScheduleTerms terms;
+  terms.sync_each_batch = true;
+  Wrap(Following(PlanOf(2, terms)));
+  EXPECT_THAT(ddp_->Backward(Loss()), Refused("declare each by Accumulate()"));
+  // Nothing has happened yet.
+  ASSERT_OK(Run());
+  ASSERT_OK(Run());
+  EXPECT_EQ(model_->Gradient("a"), 2);
+}
+
+TEST_F(WrongUseTest, AFailureAfterTheExchange) {
+  const JobPlan plan = PlanOf(1);
+  FakeSchedule schedule(1, plan);
+  Wrap(Following(plan, schedule.gate(0)));
+  ASSERT_OK(Run());
+  EXPECT_THAT(ddp_->FailMicroBatch(absl::DataLossError("too late")),
+              Refused("call Accumulate before each forward"));
+  EXPECT_OK(ddp_->StepOptimizer(optimizer_));
+  // The next window knows nothing of it.
+  ASSERT_OK(Run());
+  EXPECT_FALSE(ddp_->skipped());
+  EXPECT_EQ(schedule.tickets(0)[1].skip, "");
+}
+
 // ---- forwards ----
 
 TEST_F(WrongUseTest, AForwardBeforeItsMicroBatch) {
@@ -245,6 +270,12 @@ TEST(OptionsTest, ThatDoNotGoTogether) {
   options.skip_non_finite = true;
   EXPECT_THAT(Creation(options),
               refused("overlapped_optimizer does not go with skip_non_finite"));
+
+  options = Following(PlanOf(1));
+  options.plan->hook = "whole";
+  EXPECT_THAT(Creation(options), refused("the hook is average, and version 1 "
+                                         "of the plan, by make_hook, says "
+                                         "whole: make the hook from the plan"));
 
   ScheduleTerms terms;
   terms.tail = TailPolicy::kCarry;

@@ -7,6 +7,7 @@
 
 #include "client/session/session.h"
 #include "client/torch/distributed_data_parallel.h"
+#include "client/torch/follow_session.h"
 #include "client/torch/manifest.h"
 #include "examples/custom_hook/predivide.h"
 #include "hooks/planned_hook.h"
@@ -36,21 +37,27 @@ int main(int argc, char** argv) {
   auto options = coxswain::SessionOptions::FromEnvironment().value();
   auto session = coxswain::Session::Join(options, manifest).value();
   auto world = session->World().value();
+  coxswain::torch::DistributedDataParallelOptions follow;
+  follow.make_hook = coxswain::MakePlannedHook;
+  const absl::Status followed =
+      coxswain::torch::FollowSession(*session, &follow);
+  if (!followed.ok()) return Fail(followed);
   auto ddp = coxswain::torch::DistributedDataParallel::Create(
                  model, &world->communicator(),
-                 coxswain::MakePlannedHook(session->plan()).value())
+                 coxswain::MakePlannedHook(*follow.plan).value(), follow)
                  .value();
 
   torch::manual_seed(session->rank());
-  for (int step = 0; step < 100; ++step) {
+  for (int batch = 0; batch < 100 && !ddp->finished(); ++batch) {
     auto x = torch::randn({32, 64});
+    const auto micro = ddp->Accumulate();
     auto loss = (model->forward(x) - x.narrow(1, 0, 16)).square().mean();
-    const absl::Status status = ddp->Backward(loss);
+    absl::Status status = ddp->Backward(loss * micro.loss_scale);
+    if (status.ok() && micro.sync)
+      status = ddp->StepOptimizer(optimizer).status();
     if (!status.ok()) return Fail(status);
-    optimizer.step();
-    optimizer.zero_grad();
-    if (step % 20 == 19 && session->rank() == 0)
-      std::cout << step + 1 << " " << loss.item<float>() << std::endl;
+    if (batch % 20 == 19 && session->rank() == 0)
+      std::cout << batch + 1 << " " << loss.item<float>() << std::endl;
   }
   return session->Leave("done").ok() ? 0 : 1;
 }

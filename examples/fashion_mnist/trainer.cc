@@ -65,9 +65,9 @@ absl::Status Trainer::Connect() {
   ddp_options.make_averager = MakePlannedAverager;
   ddp_options.trace_file = session_options.trace_file;
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> gradient_hook,
-                            MakePlannedHook(session_->plan()));
+                            MakePlannedHook(*ddp_options.plan));
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Averager> averager,
-                            MakePlannedAverager(session_->plan()));
+                            MakePlannedAverager(*ddp_options.plan));
   COXSWAIN_ASSIGN_OR_RETURN(
       ddp_, torch::DistributedDataParallel::Create(
                 network_, &world_->communicator(), std::move(gradient_hook),

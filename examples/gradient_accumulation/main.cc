@@ -25,7 +25,7 @@ absl::Status Train(coxswain::Session& session,
   COXSWAIN_RETURN_IF_ERROR(coxswain::torch::FollowSession(session, &options));
   options.make_hook = coxswain::MakePlannedHook;
   COXSWAIN_ASSIGN_OR_RETURN(auto hook,
-                            coxswain::MakePlannedHook(session.plan()));
+                            coxswain::MakePlannedHook(*options.plan));
   COXSWAIN_ASSIGN_OR_RETURN(
       const auto ddp,
       coxswain::torch::DistributedDataParallel::Create(

@@ -35,15 +35,6 @@ std::string Describe(const ParameterInfo& parameter) {
 using Manifests = std::vector<const Manifest*>;
 using Values = std::vector<std::string>;  // one for each manifest
 
-// A peer's text on one line, whatever is in it.
-std::string OneLine(std::string text) {
-  for (char& c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < ' ' || byte == 0x7f) c = '?';
-  }
-  return text;
-}
-
 // What is shown of values that differ: of long ones the beginning, or where
 // they part if that is further on.
 Values Excerpts(const Values& values) {
@@ -55,9 +46,9 @@ Values Excerpts(const Values& values) {
         std::mismatch(first.begin(), first.begin() + end, value.begin()).first -
         first.begin();
   }
-  size_t begin = common > kMaxValueBytes / 2 ? common - kMaxValueBytes / 4 : 0;
-  // Back to the first byte of a letter: the others are 10xxxxxx.
-  while (begin > 0 && (first[begin] & 0xc0) == 0x80) --begin;
+  const size_t begin = common > kMaxValueBytes / 2
+                           ? LetterStart(first, common - kMaxValueBytes / 4)
+                           : 0;
   const bool fit = std::all_of(
       values.begin(), values.end(),
       [](const std::string& v) { return v.size() <= kMaxValueBytes; });

@@ -26,7 +26,7 @@ struct Manifest {
   int world_size = 0;
   std::string hook;
   int accumulation_steps = 0;
-  int64_t compression_start_step = -1;  // -1: the hook's own
+  int64_t compression_start_step = -1;    // -1: the hook's own
   std::vector<ParameterInfo> parameters;  // in registration order
   std::map<std::string, std::string> settings;
   // Of the plan that the program asks for: see base/schedule_terms.h.

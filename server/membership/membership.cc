@@ -203,7 +203,8 @@ absl::Status Membership::Heartbeat(uint64_t attachment,
   const absl::Time now = rooms_.clock->Now();
   if (!record.progress.SameWork(progress)) record.progressed = now;
   record.progress = progress;
-  record.progress.activity = Shorten(progress.activity, kMaxActivityBytes);
+  record.progress.activity =
+      OneLine(Shorten(progress.activity, kMaxActivityBytes));
   record.liveness.last_sign = now;
   return absl::OkStatus();
 }

@@ -281,6 +281,8 @@ class Membership : public FenceGate {
   absl::Status BeginTerm();
   absl::Status CheckJoin(const JoinRequest& request) const;
 
+  void WithdrawLocked(uint64_t ticket, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status JoinLocked(JoinRequest* request, JoinCallback* callback,
                           uint64_t* ticket, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

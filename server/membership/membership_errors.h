@@ -16,6 +16,12 @@ namespace coxswain::server {
 // stays valid, because no message could be parsed that carried a half letter.
 std::string Shorten(absl::string_view text, size_t max_bytes);
 
+// Text from a peer on one line, whatever is in it; for people.
+std::string OneLine(std::string text);
+
+// The first byte of the UTF-8 letter that the byte at `at` belongs to.
+size_t LetterStart(absl::string_view text, size_t at);
+
 // Errors of membership with their typed detail (coxswain.v1.ErrorDetail).
 
 struct StaleField {

@@ -33,6 +33,7 @@ absl::Status Membership::CheckRefusalLocked(const JoinRequest& request,
 }
 
 void Membership::NoteAgreementLocked(Job* job) {
+  job->world_size = job->manifests.world_size();
   if (job->manifests.agreed()) {
     job->mismatch_since = absl::InfiniteFuture();
   } else {

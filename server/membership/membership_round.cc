@@ -143,7 +143,6 @@ absl::Status Membership::JoinLocked(JoinRequest* request,
                      {"worker", request->identity.ToString()},
                      {"present", job->waiting.size()},
                      {"world_size", job->world_size}});
-  NoteAgreementLocked(job);
   DecideRoundLocked(job, calls);
   return absl::OkStatus();
 }
@@ -211,7 +210,7 @@ absl::Status Membership::EnterRoundLocked(JoinRequest* request, Job* job,
     job->mismatch_since = absl::InfiniteFuture();
   }
   job->manifests.Put(request->identity, std::move(request->manifest));
-  job->world_size = job->manifests.world_size();
+  NoteAgreementLocked(job);
   return absl::OkStatus();
 }
 
@@ -395,7 +394,10 @@ void Membership::ExpireWaitersLocked(absl::string_view reason, Job* job,
   }
   job->last_event = text;
   LogWarning("join_expired", {{"job", job->name}, {"reason", text}});
-  if (!job->waiting.empty()) return;
+  if (!job->waiting.empty()) {
+    NoteAgreementLocked(job);
+    return;
+  }
   job->state = JobState::kEnded;
   job->ended_at = now;
 }
@@ -419,7 +421,15 @@ void Membership::EndRoundLocked(const absl::Status& status, Job* job,
 }
 
 void Membership::Withdraw(uint64_t ticket) {
-  MutexLock lock(&mutex_);
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    WithdrawLocked(ticket, &calls);
+  }
+  for (const auto& call : calls) call();
+}
+
+void Membership::WithdrawLocked(uint64_t ticket, Calls* calls) {
   const auto found = tickets_.find(ticket);
   if (found == tickets_.end()) return;
   Job& job = jobs_[found->second.first];
@@ -431,11 +441,15 @@ void Membership::Withdraw(uint64_t ticket) {
   }
   job.waiting.erase(waiter);
   job.manifests.Remove(identity);
-  NoteAgreementLocked(&job);
   LogInfo("join_withdrawn", {{"job", job.name},
                              {"worker", identity.ToString()},
                              {"present", job.waiting.size()}});
-  if (!job.waiting.empty()) return;
+  if (!job.waiting.empty()) {
+    // It may have been the one that asked for more workers, or differed.
+    NoteAgreementLocked(&job);
+    DecideRoundLocked(&job, calls);
+    return;
+  }
   job.state = JobState::kEnded;
   job.ended_at = rooms_.clock->Now();
   job.last_event = "the last worker that waited gave up";

@@ -433,6 +433,20 @@ TEST_F(MembershipTest, WithdrawnWorkerMayComeBack) {
   EXPECT_OK(c->answers.at(0));
 }
 
+TEST_F(MembershipTest, WhoStaysDecidesHowManyThereAreToBe) {
+  Worker* a = Make(2, 0);
+  Worker* wrong = Make(4, 2);
+  Worker* b = Make(2, 1);
+  Join(a);
+  Join(wrong);
+  Join(b);
+  EXPECT_THAT(a->answers, IsEmpty());
+  membership_->Withdraw(wrong->ticket);
+  ASSERT_THAT(a->answers, testing::SizeIs(1));
+  EXPECT_OK(a->answers[0]);
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
 TEST_F(MembershipTest, SilenceForALeaseIsALoss) {
   const auto team = Run(2);
   Pass(absl::Seconds(9));

@@ -6,7 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/error_detail.h"
 #include "base/grpc_status.h"
+#include "base/status_macros.h"
 #include "server/rpc/proto_conversion.h"
+#include "server/schedule/plan.h"
 
 namespace coxswain::server {
 namespace {
@@ -41,6 +43,22 @@ Ticket FromProto(v1::Ticket* proto) {
   ticket.skip = std::move(*proto->mutable_skip());
   ticket.stop = std::move(*proto->mutable_stop());
   return ticket;
+}
+
+// What is computed with must be a number that a program can come to.
+absl::Status CheckNumber(absl::string_view what, int64_t value) {
+  if (value >= 0 && value <= kMaxStep) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " must be 0 to ", kMaxStep, ", not ", value));
+}
+
+absl::Status CheckNumbers(const v1::Ticket& proto) {
+  COXSWAIN_RETURN_IF_ERROR(CheckNumber("ticket.round", proto.round()));
+  COXSWAIN_RETURN_IF_ERROR(CheckNumber("ticket.step", proto.step()));
+  COXSWAIN_RETURN_IF_ERROR(CheckNumber("ticket.micro", proto.micro()));
+  COXSWAIN_RETURN_IF_ERROR(
+      CheckNumber("ticket.micro_batches", proto.micro_batches()));
+  return CheckNumber("ticket.window", proto.window());
 }
 
 Vote FromProto(v1::Vote* proto) {
@@ -158,9 +176,12 @@ absl::Status AttachStream::HandleMessage(uint64_t attachment) {
           .IgnoreError();
       return absl::OkStatus();
     case v1::AttachRequest::kTicket:
+      COXSWAIN_RETURN_IF_ERROR(CheckNumbers(request_.ticket()));
       return schedule_->OnTicket(seat_, request_.ticket().stream(),
                                  FromProto(request_.mutable_ticket()));
     case v1::AttachRequest::kVote:
+      COXSWAIN_RETURN_IF_ERROR(
+          CheckNumber("vote.round", request_.vote().round()));
       return schedule_->OnVote(seat_, request_.vote().stream(),
                                FromProto(request_.mutable_vote()));
     default:

@@ -1,5 +1,9 @@
 #include "server/rpc/proto_conversion.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
 #include "base/status_macros.h"
 #include "server/schedule/plan_terms.h"
 
@@ -25,7 +29,11 @@ Manifest FromProto(const v1::Manifest& proto) {
   manifest.world_size = proto.world_size();
   manifest.hook = proto.hook();
   manifest.accumulation_steps = proto.accumulation_steps();
-  manifest.compression_start_step = proto.compression_start() - 1;
+  // The lowest of all is refused as the one above it is.
+  manifest.compression_start_step =
+      std::max(proto.compression_start(),
+               std::numeric_limits<int64_t>::min() + 1) -
+      1;
   manifest.parameters.reserve(proto.parameters_size());
   for (const v1::ParameterInfo& parameter : proto.parameters()) {
     manifest.parameters.push_back(

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -292,6 +293,26 @@ TEST_F(ScheduleWireTest, AStreamWithoutANameIsRefused) {
   ASSERT_TRUE(team[0]->Announce(0, "allreduce", "no name"));
   EXPECT_THAT(team[0]->Finish(), StatusIs(absl::StatusCode::kInvalidArgument,
                                           HasSubstr("name of a stream")));
+}
+
+TEST_F(ScheduleWireTest, NumbersThatNoProgramComesToAreRefused) {
+  for (const int64_t round : {int64_t{-1}, (int64_t{1} << 53) + 1}) {
+    Team team = Run(1);
+    ASSERT_TRUE(team[0]->Announce(round));
+    EXPECT_THAT(team[0]->Finish(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                            HasSubstr("ticket.round")));
+    team = Run(1);
+    ASSERT_TRUE(team[0]->Vote(round, ""));
+    EXPECT_THAT(team[0]->Finish(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                            HasSubstr("vote.round")));
+  }
+}
+
+TEST_F(ScheduleWireTest, TheLowestStartOfCompressionIsRefused) {
+  Worker worker(channel_, 1, 0);
+  worker.manifest()->set_compression_start(std::numeric_limits<int64_t>::min());
+  EXPECT_THAT(worker.Join(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("compression_start")));
 }
 
 TEST_F(ScheduleWireTest, WhoAttachesAgainIsAnsweredAgain) {

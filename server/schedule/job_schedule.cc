@@ -191,7 +191,7 @@ bool JobSchedule::IsLastStep(const Stream& stream,
                              const StepDecision& decision) const {
   const int64_t max_steps = plan().terms.max_steps;
   return stream.name == kTrainStream && max_steps > 0 &&
-         decision.step + 1 >= max_steps;
+         !decision.without_data && decision.step + 1 >= max_steps;
 }
 
 void JobSchedule::NoteDecision(const StepDecision& decision, Stream* stream,

@@ -67,7 +67,7 @@ class JobSchedule {
             Effects* effects);
   absl::Time next_look() const;
 
-  // Freezes what Report says.
+  // Freezes what Report says, and frees the rest.
   void End(const std::vector<MemberDescription>& members,
            const absl::Status& reason, absl::Time now);
   bool ended() const { return end_.has_value(); }

@@ -94,6 +94,11 @@ void JobSchedule::End(const std::vector<MemberDescription>& members,
                            std::string(reason.message()));
   }
   end_ = std::move(report);
+  // It is kept for long: without what nobody will ask for any more.
+  for (Rank& rank : ranks_) rank.stream = nullptr;
+  streams_.clear();
+  history_ = {};
+  changes_ = {};
 }
 
 ScheduleReport JobSchedule::Report(

@@ -8,6 +8,9 @@
 
 namespace coxswain::server {
 
+// Beyond this no program ever comes, and sums of two do not overflow.
+constexpr int64_t kMaxStep = int64_t{1} << 53;
+
 // When gradients are exchanged, and with which hook. Deterministic: a worker
 // that knows the plan asks nothing while it trains.
 struct Plan {

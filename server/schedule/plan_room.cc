@@ -69,6 +69,18 @@ int WorldOf(const Plan& settings) {
                           settings.accumulation_steps);
 }
 
+// Whether a plan leaves the global batch as it was with the one before.
+bool KeepsGlobalBatch(const Plan& before, const Plan& plan) {
+  return before.terms.on_resize == OnResize::kKeepGlobalBatch &&
+         plan.terms.on_resize == OnResize::kKeepGlobalBatch &&
+         before.accumulation_steps == plan.accumulation_steps;
+}
+
+// By decisions, which there are with enforcement only.
+bool CanBeProved(const Plan& plan) {
+  return plan.terms.enforcement != Enforcement::kOff;
+}
+
 absl::Status NoSuchJob(absl::string_view job) {
   return absl::NotFoundError(absl::StrCat(
       "job '", job, "' has no plan: no generation of it has begun"));
@@ -148,7 +160,13 @@ std::optional<std::string> PlanRoom::VictimLocked() const {
 }
 
 bool PlanRoom::Failed(const Record& record, PlanTrial last) {
-  return record.on_trial && (record.unproved || last == PlanTrial::kFailed);
+  if (!record.on_trial) return false;
+  // A program that asks for no decisions may follow the plan all the same.
+  const bool has_decisions =
+      record.first_decided.has_value() ||
+      record.plans.current.at_step != Plan::kWithNextGeneration;
+  if (record.unproved && has_decisions) return true;
+  return last == PlanTrial::kFailed;
 }
 
 PlanRoom::Record PlanRoom::Next(const GenerationStart& start,
@@ -167,6 +185,11 @@ PlanRoom::Record PlanRoom::Next(const GenerationStart& start,
     own.hook = settings.hook;
     own.compression_start_step = settings.compression_start_step;
     own.terms = settings.terms;
+    // Where only the trial is undone, the workers' global batch is, too.
+    if (failed && record.settings.SameProgram(settings) &&
+        KeepsGlobalBatch(current, own)) {
+      own.global_micro_batches = current.global_micro_batches;
+    }
     current = std::move(own);
     record.on_trial = false;
   }
@@ -178,7 +201,8 @@ PlanRoom::Record PlanRoom::Next(const GenerationStart& start,
   record.settings = settings;
   record.generation = start.generation;
   record.running = true;
-  record.unproved = false;
+  record.unproved = record.on_trial && CanBeProved(current);
+  record.first_decided.reset();
   return record;
 }
 
@@ -264,10 +288,10 @@ absl::Status PlanRoom::Validate(const Plan& plan) const {
                      "the hook's own, not ",
                      plan.compression_start_step));
   }
-  if (plan.at_step < Plan::kAtNextStep) {
+  if (plan.at_step < Plan::kAtNextStep || plan.at_step > kMaxStep) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "at_step must be a step, 0 for the next generation, or -1 for the next "
-        "step, not ",
+        "at_step must be a step up to ", kMaxStep,
+        ", 0 for the next generation, or -1 for the next step, not ",
         plan.at_step));
   }
   return plan.terms.Validate();
@@ -297,14 +321,11 @@ Plan PlanRoom::Successor(const Record& record, const Plan& proposal) {
   const Plan& newest = record.plans.next.value_or(current);
   Plan plan = proposal;
   plan.version = newest.version + 1;
-  const bool keeps_global =
-      plan.terms.on_resize == OnResize::kKeepGlobalBatch &&
-      newest.terms.on_resize == OnResize::kKeepGlobalBatch &&
-      plan.accumulation_steps == newest.accumulation_steps;
   plan.global_micro_batches =
-      keeps_global ? newest.global_micro_batches
-                   : GlobalMicroBatches(plan.accumulation_steps,
-                                        record.settings.world_size);
+      KeepsGlobalBatch(newest, plan)
+          ? newest.global_micro_batches
+          : GlobalMicroBatches(plan.accumulation_steps,
+                               record.settings.world_size);
   return plan;
 }
 
@@ -362,11 +383,7 @@ absl::StatusOr<std::optional<Plan>> PlanRoom::TakeEffect(absl::string_view job,
   if (found == records_.end() || found->second.generation != generation) {
     return std::nullopt;
   }
-  // Who decides on the step after its first one has made that one.
-  if (found->second.unproved &&
-      step >= found->second.plans.current.at_step + 2) {
-    ProveLocked(job, &found->second);
-  }
+  NoteDecidedLocked(job, step, &found->second);
   const std::optional<Plan>& next = found->second.plans.next;
   if (!next.has_value() || next->at_step == Plan::kWithNextGeneration ||
       next->at_step > step) {
@@ -380,11 +397,18 @@ absl::StatusOr<std::optional<Plan>> PlanRoom::TakeEffect(absl::string_view job,
     current.global_micro_batches = GlobalMicroBatches(
         current.accumulation_steps, record.settings.world_size);
   }
-  // Without enforcement no decision could prove it.
-  record.on_trial = record.unproved =
-      current.terms.enforcement != Enforcement::kOff;
+  record.on_trial = record.unproved = CanBeProved(current);
+  record.first_decided.reset();
   COXSWAIN_RETURN_IF_ERROR(StoreLocked(job, std::move(record), &found->second));
   return found->second.plans.current;
+}
+
+void PlanRoom::NoteDecidedLocked(absl::string_view job, int64_t step,
+                                 Record* record) {
+  if (!record->unproved || step <= record->plans.current.at_step) return;
+  if (!record->first_decided.has_value()) record->first_decided = step;
+  // Who decides on the step after its first one has made that one.
+  if (step > *record->first_decided) ProveLocked(job, record);
 }
 
 void PlanRoom::ProveLocked(absl::string_view job, Record* record) {

@@ -55,9 +55,10 @@ struct GenerationStart {
 //   a new plan with the workers' settings.
 //
 // A plan that was proposed is on trial: it may be one that no worker can carry
-// out. If the generation that begins with it ends without a step, or the one
-// that changes to it ends before the decision after its first step and before
-// any member has left in good order, the workers' settings come back.
+// out. If the generation that begins with it or changes to it ends before the
+// decision after its first step, and before any member has left in good order,
+// the workers' settings come back. Where there were no decisions, as with
+// enforcement=off, a worker must have reported a step.
 //
 // global_micro_batches is accumulation_steps times the number of workers when
 // the plan is made. With on_resize=keep_global_batch it stays: as long as the
@@ -128,9 +129,11 @@ class PlanRoom : public GenerationObserver {
     Generation generation;  // the last one that began
     // Not durable.
     bool running = false;
-    // `current` came into force in the running generation, and nobody is known
-    // to have made a step with it.
+    // `current` came into force with the last generation or in it, its
+    // decisions can prove it, and nobody is known to have made a step with it.
     bool unproved = false;
+    // While it is unproved: the step after the first that was decided with it.
+    std::optional<int64_t> first_decided;
   };
   using Records = std::map<std::string, Record, std::less<>>;
 
@@ -143,7 +146,8 @@ class PlanRoom : public GenerationObserver {
   // The record of a job once this generation has begun.
   static Record Next(const GenerationStart& start, const Settings& settings,
                      Record record);
-  // Whether the plan on trial has failed.
+  // Whether the plan on trial has failed. `last` counts only where there was no
+  // decision that could have proved it.
   static bool Failed(const Record& record, PlanTrial last);
   // What a proposal becomes after the newest plan.
   static Plan Successor(const Record& record, const Plan& proposal);
@@ -155,6 +159,9 @@ class PlanRoom : public GenerationObserver {
   absl::Status CheckWindow(const Plan& plan, int world_size) const;
   // Commits what a job's record becomes.
   absl::Status StoreLocked(absl::string_view job, Record record, Record* target)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The step before this one was decided.
+  void NoteDecidedLocked(absl::string_view job, int64_t step, Record* record)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The plan on trial has made a step.
   void ProveLocked(absl::string_view job, Record* record)

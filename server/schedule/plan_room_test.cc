@@ -265,7 +265,7 @@ TEST_F(PlanRoomTest, BadTermsAreRefused) {
 
 TEST_F(PlanRoomTest, TheGlobalBatchIsKeptWhenFourBecomeThree) {
   const std::map<std::string, std::string> terms = {
-      {"on_resize", "keep_global_batch"}};
+      {"on_resize", "keep_global_batch"}, {"uneven_data", "wait_for_all"}};
   ASSERT_OK(BeginWith(1, 2, 4, terms));
   Reload();
   ASSERT_OK_AND_ASSIGN(const Plan plan, BeginWith(2, 2, 3, terms));
@@ -287,7 +287,7 @@ TEST_F(PlanRoomTest, AGlobalBatchThatOneRankCannotHoldIsRefused) {
   options_.max_accumulation_steps = 10;
   Reload();
   const std::map<std::string, std::string> terms = {
-      {"on_resize", "keep_global_batch"}};
+      {"on_resize", "keep_global_batch"}, {"uneven_data", "wait_for_all"}};
   ASSERT_OK(BeginWith(1, 10, 4, terms));
   EXPECT_THAT(BeginWith(2, 10, 3, terms),
               StatusIs(absl::StatusCode::kResourceExhausted,
@@ -298,7 +298,7 @@ TEST_F(PlanRoomTest, AGlobalBatchThatOneRankCannotHoldIsRefused) {
 
 TEST_F(PlanRoomTest, AProposalKeepsTheGlobalBatchUnlessItChangesTheSteps) {
   const std::map<std::string, std::string> terms = {
-      {"on_resize", "keep_global_batch"}};
+      {"on_resize", "keep_global_batch"}, {"uneven_data", "wait_for_all"}};
   ASSERT_OK(BeginWith(1, 2, 4, terms));
   ASSERT_OK_AND_ASSIGN(Plan plan, BeginWith(2, 2, 3, terms));
   plan.hook = "bf16";
@@ -431,10 +431,12 @@ TEST_F(PlanRoomTest, TermsOfAProposalMustGoTogether) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("do not go together")));
   plan = MakePlan(4, "bf16", -1);
-  plan.at_step = -2;
-  EXPECT_THAT(
-      room_->Propose("job", 1, plan),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at_step")));
+  for (const int64_t at_step : {int64_t{-2}, kMaxStep + 1}) {
+    plan.at_step = at_step;
+    EXPECT_THAT(
+        room_->Propose("job", 1, plan),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at_step")));
+  }
 }
 
 // A plan that came into force in the running generation, at its step 5.
@@ -483,6 +485,56 @@ TEST_F(ChangedPlanTest, IsOnTrialStillAfterARestart) {
   GenerationStart start = StartOf(3, 1, 2, {});
   start.last = PlanTrial::kFailed;
   EXPECT_EQ(room_->BeginGeneration(start)->hook, "allreduce");
+}
+
+// A plan that began with a generation.
+class BegunPlanTest : public PlanRoomTest {
+ protected:
+  void BeginTrial(const std::map<std::string, std::string>& terms = {}) {
+    ASSERT_OK(BeginWith(1, 2, 4, terms));
+    Plan plan = room_->Get("job")->current;
+    plan.hook = "bf16";
+    ASSERT_OK(room_->Propose("job", 1, plan));
+    ASSERT_EQ(BeginWith(2, 2, 4, terms)->hook, "bf16");
+  }
+  Plan NextGeneration(PlanTrial last, int world_size = 4,
+                      const std::map<std::string, std::string>& terms = {}) {
+    room_->OnGenerationEnded("job", Generation(2), absl::AbortedError("lost"));
+    GenerationStart start = StartOf(3, 2, world_size, terms);
+    start.last = last;
+    return room_->BeginGeneration(start).value_or(Plan());
+  }
+};
+
+TEST_F(BegunPlanTest, StaysOnceItsSecondStepIsDecided) {
+  BeginTrial();
+  Take(2, 101);  // It went on from a checkpoint.
+  Take(2, 102);
+  EXPECT_EQ(NextGeneration(PlanTrial::kFailed).hook, "bf16")
+      << "a program need not report its steps";
+  Reload();
+  EXPECT_EQ(BeginWith(4, 2, 4)->hook, "bf16");
+}
+
+TEST_F(BegunPlanTest, IsDroppedAfterItsFirstDecisionWhateverWasReported) {
+  BeginTrial();
+  Take(2, 101);
+  Take(2, 101);  // without data
+  EXPECT_EQ(NextGeneration(PlanTrial::kProved).hook, "allreduce");
+}
+
+TEST_F(BegunPlanTest, IsJudgedByReportsWhereNothingIsDecided) {
+  BeginTrial();
+  EXPECT_EQ(NextGeneration(PlanTrial::kProved).hook, "bf16");
+}
+
+TEST_F(BegunPlanTest, TheGlobalBatchStaysWhenItIsDropped) {
+  const std::map<std::string, std::string> terms = {
+      {"on_resize", "keep_global_batch"}, {"uneven_data", "wait_for_all"}};
+  BeginTrial(terms);
+  const Plan back = NextGeneration(PlanTrial::kFailed, 3, terms);
+  EXPECT_EQ(back.hook, "allreduce");
+  EXPECT_EQ(back.global_micro_batches, 8);
 }
 
 }  // namespace

@@ -1,10 +1,25 @@
 #include "server/schedule/schedule_room.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/logging.h"
 
 namespace coxswain::server {
+namespace {
+
+// What is said to one rank is said again: it had been said to all.
+void DropRepeats(JobSchedule::Effects* effects) {
+  std::vector<DirectedEvent>& events = effects->events;
+  events.erase(std::remove_if(events.begin(), events.end(),
+                              [](const DirectedEvent& directed) {
+                                return directed.rank !=
+                                       DirectedEvent::kAllRanks;
+                              }),
+               events.end());
+}
+
+}  // namespace
 
 ScheduleRoom::RunPtr ScheduleRoom::Find(absl::string_view job,
                                         Generation generation) const {
@@ -50,8 +65,9 @@ absl::Status ScheduleRoom::Do(const RunPtr& run, Action act) {
   {
     MutexLock lock(&run->mutex);
     status = act(&run->schedule, &effects);
-    if (effects.empty()) return status;
-    run->queue.push_back(std::move(effects));
+    if (run->queue.size() >= run->max_queue) DropRepeats(&effects);
+    if (!effects.empty()) run->queue.push_back(std::move(effects));
+    if (run->queue.empty()) return status;
     if (std::exchange(run->emptying, true)) return status;
   }
   Empty(run);
@@ -59,11 +75,12 @@ absl::Status ScheduleRoom::Do(const RunPtr& run, Action act) {
 }
 
 void ScheduleRoom::Empty(const RunPtr& run) {
-  while (true) {
+  for (size_t done = 0;; ++done) {
     JobSchedule::Effects effects;
     {
       MutexLock lock(&run->mutex);
-      if (run->queue.empty()) {
+      // Others may go on and on; who comes next does the rest, at last Tick().
+      if (run->queue.empty() || done >= run->max_queue) {
         run->emptying = false;
         return;
       }
@@ -130,7 +147,7 @@ void ScheduleRoom::TickRun(const RunPtr& run, absl::Time now) {
     MutexLock lock(&run->mutex);
     if (run->schedule.ended()) return;
     signs = run->schedule.TakeSigns();
-    look = run->schedule.next_look() <= now;
+    look = run->schedule.next_look() <= now || !run->queue.empty();
   }
   if (!signs.empty()) {
     rooms_.membership->NoteSigns(run->job, run->generation, signs);
@@ -138,7 +155,7 @@ void ScheduleRoom::TickRun(const RunPtr& run, absl::Time now) {
   if (!look) return;
   const std::vector<MemberDescription> members = MembersOf(*run);
   Do(run, [&](JobSchedule* schedule, JobSchedule::Effects* effects) {
-    schedule->Tick(members, now, effects);
+    if (schedule->next_look() <= now) schedule->Tick(members, now, effects);
     return absl::OkStatus();
   }).IgnoreError();
 }

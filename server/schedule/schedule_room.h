@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_SERVER_SCHEDULE_SCHEDULE_ROOM_H_
 #define COXSWAIN_SERVER_SCHEDULE_SCHEDULE_ROOM_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -45,7 +46,8 @@ struct WhyReport {
 // Tick() from any thread. Thread-safe. What is said to one generation is said
 // in the order in which it was agreed, whichever threads brought the tickets:
 // it goes through a queue that one thread at a time empties, without any lock
-// held.
+// held, and no thread for ever. Where it is long, answers to repeated tickets
+// and votes are dropped: ranks that make it long do not read them.
 class ScheduleRoom : public GenerationObserver {
  public:
   // What it stands on; all must outlive it.
@@ -80,16 +82,23 @@ class ScheduleRoom : public GenerationObserver {
                     int rank) override;
 
  private:
+  // More than honest ranks have under way.
+  static constexpr size_t kQueueSlack = 64;
+
   // One generation.
   struct Run {
     Run(const ScheduleLimits& limits, const GenerationBegin& begin,
         absl::Time now, JobSchedule::NextPlan next_plan)
         : job(begin.job),
           generation(begin.generation),
+          max_queue(kQueueSlack + 2 * static_cast<size_t>(begin.world_size)),
           schedule(limits, begin, now, std::move(next_plan)) {}
 
     const std::string job;
     const Generation generation;
+    // From this length on repetitions are dropped from the queue; and what one
+    // thread does of it at once.
+    const size_t max_queue;
     Mutex mutex;
     JobSchedule schedule ABSL_GUARDED_BY(mutex);
     std::deque<JobSchedule::Effects> queue ABSL_GUARDED_BY(mutex);

@@ -610,5 +610,40 @@ TEST_F(ScheduleRoomTest, DecisionsComeInOrderWhicheverThreadBringsTheTickets) {
   }
 }
 
+// While the queue is being emptied, one rank repeats its ticket again and
+// again.
+TEST_F(ScheduleRoomTest, RepetitionsDoNotFillTheQueue) {
+  const Team team = Run(2);
+  size_t told = 0;
+  const auto flood = [&](const AttachEvent& event) {
+    ++told;
+    if (event.kind != Kind::kDecision || told > 1) return;
+    for (int i = 0; i < 10'000; ++i) Announce({team[0]}, 0);
+  };
+  ASSERT_OK(membership_->Attach(team[0]->fence(), flood));
+  Announce(team, 0);
+  EXPECT_GT(told, 50u);
+  EXPECT_LT(told, 200u);
+  Announce(team, 1);
+  Tick();
+  EXPECT_THAT(team[1]->events, SizeIs(2)) << "decisions are never dropped";
+}
+
+// Each repetition is answered, and each answer brings a repetition.
+TEST_F(ScheduleRoomTest, NoThreadEmptiesTheQueueForEver) {
+  const Team team = Run(2);
+  int told = 0;
+  const auto repeat = [&](const AttachEvent&) {
+    if (++told < 100'000) Announce({team[0]}, 0);
+  };
+  ASSERT_OK(membership_->Attach(team[0]->fence(), repeat));
+  Announce(team, 0);
+  EXPECT_LT(told, 1000);
+  const int before = told;
+  Tick();
+  EXPECT_GT(told, before) << "what is left is said later";
+  EXPECT_LT(told, 1000);
+}
+
 }  // namespace
 }  // namespace coxswain::server

@@ -101,8 +101,8 @@ StepAgreement::Messages StepAgreement::OnTicket(int rank, const Ticket& ticket,
   if (!failure_.ok()) return messages;
   Ticket cut = ticket;
   cut.hook = Shorten(cut.hook, kMaxHookBytes);
-  cut.skip = Shorten(cut.skip, kMaxReasonBytes);
-  cut.stop = Shorten(cut.stop, kMaxReasonBytes);
+  cut.skip = OneLine(Shorten(cut.skip, kMaxReasonBytes));
+  cut.stop = OneLine(Shorten(cut.stop, kMaxReasonBytes));
   if (ticket.round > round_) {
     FailRank(rank, absl::StrCat("has announced round ", ticket.round,
                                 " before round ", round_, " was decided"));
@@ -144,6 +144,9 @@ void StepAgreement::NotePlan(const Plan& plan) {
 }
 
 void StepAgreement::AdoptPlan(int64_t version) {
+  if (noted_plans_.empty()) return;
+  // A stream that begins late may name none: it means the newest.
+  if (version == 0 && round_ == 0) version = noted_plans_.back().version;
   const auto found =
       std::find_if(noted_plans_.begin(), noted_plans_.end(),
                    [&](const Plan& plan) { return plan.version == version; });
@@ -193,8 +196,8 @@ StepAgreement::Messages StepAgreement::OnVote(int rank, const Vote& vote,
   Messages messages;
   if (!failure_.ok()) return messages;
   Vote cut = vote;
-  cut.reason = Shorten(cut.reason, kMaxReasonBytes);
-  cut.stop = Shorten(cut.stop, kMaxReasonBytes);
+  cut.reason = OneLine(Shorten(cut.reason, kMaxReasonBytes));
+  cut.stop = OneLine(Shorten(cut.stop, kMaxReasonBytes));
   std::optional<Vote>& last = last_votes_[static_cast<size_t>(rank)];
   if (vote.round > round_) {
     FailRank(rank, absl::StrCat("has voted on round ", vote.round,
@@ -304,7 +307,8 @@ void StepAgreement::Decide(absl::Time now, Messages* messages) {
   stopped_ = !decision.stop.empty();
   const Ticket& first =
       last_tickets_[static_cast<size_t>(now_.first_rank)]->ticket;
-  next_step_ = decision.step + (EndsWindow(first) ? 1 : 0);
+  next_step_ =
+      decision.step + (EndsWindow(first) && !decision.without_data ? 1 : 0);
   if (decision.plan.has_value()) options_.plan = *decision.plan;
   for (std::optional<LastTicket>& last : last_tickets_) last->decided = true;
   decided_.push_back(std::move(decided));
@@ -316,6 +320,14 @@ void StepAgreement::Decide(absl::Time now, Messages* messages) {
 bool StepAgreement::EndsWindow(const Ticket& ticket) const {
   return !options_.plan.terms.sync_each_batch || ticket.end_of_data ||
          ticket.micro + 1 >= ticket.window;
+}
+
+// Whether no rank has summed up anything: the round only closes the data.
+bool StepAgreement::WithoutData() const {
+  return std::all_of(last_tickets_.begin(), last_tickets_.end(),
+                     [](const std::optional<LastTicket>& last) {
+                       return last->ticket.micro_batches == 0;
+                     });
 }
 
 StepDecision StepAgreement::MakeDecision(absl::Time now) const {
@@ -341,9 +353,11 @@ StepDecision StepAgreement::MakeDecision(absl::Time now) const {
   decision.commit = skip.empty();
   decision.reason = skip.Text();
   decision.stop = stop.Text();
+  decision.without_data = WithoutData();
   // A window keeps the plan that it began with.
   if (EndsWindow(first) && options_.next_plan) {
-    decision.plan = options_.next_plan(first.step + 1);
+    decision.plan =
+        options_.next_plan(first.step + (decision.without_data ? 0 : 1));
   }
   decision.decided = now;
   decision.tickets_took = now_.last_ticket - now_.first_ticket;

@@ -27,6 +27,8 @@ struct StepDecision {
   bool commit = true;
   std::string reason;  // why it is skipped: which ranks asked for it, and why
   std::string stop;
+  // No rank had data: the step does not count, the next round has it again.
+  bool without_data = false;
   std::optional<Plan> plan;  // in force from the next step on
   // For the history.
   absl::Time decided;
@@ -172,6 +174,7 @@ class StepAgreement {
   void Decide(absl::Time now, Messages* messages);
   StepDecision MakeDecision(absl::Time now) const;
   bool EndsWindow(const Ticket& ticket) const;
+  bool WithoutData() const;
   bool LeaversMissing() const;
   bool EverybodyHeard() const;
   void CheckStall(absl::Time now, Messages* messages);

@@ -73,25 +73,31 @@ std::string StepAgreement::LastWords(const std::vector<int>& ranks) const {
 // The tickets differ, or a rank is gone.
 void StepAgreement::FailRound() {
   std::vector<RankTicket> tickets;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    if (!HasTicket(rank)) continue;
+    tickets.push_back(
+        {rank, &last_tickets_[static_cast<size_t>(rank)]->ticket});
+  }
+  TicketDiff diff = DiffTickets(Rules(), tickets);
+  // Nobody votes on what does not agree.
+  const bool votes = voting() && diff.lines.empty();
   std::vector<int> present;
   std::vector<int> gone;
   std::vector<int> silent;
   for (int rank = 0; rank < options_.world_size; ++rank) {
-    const size_t index = static_cast<size_t>(rank);
-    if (HasTicket(rank))
-      tickets.push_back({rank, &last_tickets_[index]->ticket});
-    if (voting() ? HasVote(rank) : HasTicket(rank)) {
+    if (votes ? HasVote(rank) : HasTicket(rank)) {
       present.push_back(rank);
     } else {
-      (left_[index] ? gone : silent).push_back(rank);
+      (left_[static_cast<size_t>(rank)] ? gone : silent).push_back(rank);
     }
   }
-  TicketDiff diff = DiffTickets(Rules(), tickets);
   if (tickets.empty()) diff.step = step();
   if (!gone.empty()) AddLeavers(gone, present, &diff);
   if (!silent.empty()) {
     diff.lines.push_back(
-        absl::StrCat("nothing came from ", RankList(silent), " in this step"));
+        votes ? absl::StrCat(RankList(silent), " did not vote on it")
+              : absl::StrCat("nothing came from ", RankList(silent),
+                             " in this step"));
   }
   Fail(diff);
 }

@@ -371,6 +371,7 @@ TEST(StepAgreementTest, UnevenDataIsAllowedWhereThePlanSaysSo) {
 TEST(StepAgreementTest, WindowsMayDifferAsThePlanSays) {
   Ranks ranks(3, [](Plan* plan) {
     plan->terms.on_resize = OnResize::kKeepGlobalBatch;
+    plan->terms.uneven_data = UnevenData::kWaitForAll;
     plan->global_micro_batches = 8;  // 3, 3, 2
   });
   EXPECT_EQ(ranks.Honest(2).micro_batches, 2);
@@ -658,6 +659,85 @@ TEST(StepAgreementTest, AFailureIsFinal) {
   ranks.Wait(absl::Hours(1));
   EXPECT_THAT(ranks.Tick(), IsEmpty());
   EXPECT_EQ(ranks.agreement().failure(), failure);
+}
+
+TEST(StepAgreementTest, AStreamThatNamesNoPlanBeginsWithTheNewest) {
+  Ranks ranks(2);
+  for (int version : {2, 3}) {
+    Plan next = ranks.agreement().plan();
+    next.version = version;
+    next.accumulation_steps = version;
+    ranks.agreement().NotePlan(next);
+  }
+  for (int rank : {0, 1}) {
+    ranks.Announce(rank, [](Ticket* ticket) {
+      ticket->plan_version = 0;
+      ticket->window = ticket->micro_batches = 3;
+      ticket->weight = 3;
+    });
+  }
+  EXPECT_OK(ranks.agreement().failure());
+  EXPECT_EQ(ranks.agreement().plan().version, 3);
+}
+
+TEST(StepAgreementTest, ARoundInWhichNobodyHasDataIsNoStep) {
+  for (UnevenData uneven : {UnevenData::kRefuse, UnevenData::kWaitForAll}) {
+    Ranks ranks(2, [&](Plan* plan) { plan->terms.uneven_data = uneven; });
+    StepAgreement::Messages last;
+    for (int rank : {0, 1}) {
+      last = ranks.Announce(rank, [](Ticket* ticket) {
+        ticket->micro_batches = 0;
+        ticket->weight = 0;
+        ticket->end_of_data = true;
+      });
+    }
+    ASSERT_THAT(last, SizeIs(1));
+    EXPECT_TRUE(last[0].decision.without_data);
+    EXPECT_THAT(ranks.asked(), ElementsAre(100));
+    // Step 100 comes now: of two ranks, the one that goes on is odd.
+    ranks.Announce(0);
+    ranks.Announce(1, [](Ticket* ticket) { ticket->step = 100; });
+    EXPECT_THAT(ranks.Odd(), ElementsAre(0));
+  }
+}
+
+TEST(StepAgreementTest, WithVotesAMismatchIsNotAboutThem) {
+  Ranks ranks(3, Voting);
+  ranks.AnnounceAllBut({2});
+  ranks.Announce(2, [](Ticket* ticket) { ticket->layout = 7; });
+  EXPECT_THAT(ranks.agreement().failure(), ranks.FailsWith("layout"));
+  EXPECT_THAT(ranks.agreement().failure().message(),
+              AllOf(Not(HasSubstr("nothing came")), Not(HasSubstr("vote"))));
+}
+
+TEST(StepAgreementTest, ALeaverWhoseVoteIsMissedIsNamedWithTheOthersMissed) {
+  Ranks ranks(3, Voting);
+  ranks.AnnounceAllBut({});
+  ranks.Vote(0);
+  ranks.agreement().OnMemberLeft(1, ranks.now());
+  EXPECT_THAT(ranks.agreement().failure(),
+              ranks.FailsWith("rank 2 did not vote on it"));
+  EXPECT_THAT(ranks.Odd(), ElementsAre(1));
+}
+
+TEST(StepAgreementTest, TextOfRanksIsShownOnOneLineAndInWholeLetters) {
+  Ranks ranks(2);
+  std::string common;
+  for (int i = 0; i < 100; ++i) common += "\xc3\xa9";
+  for (const char* odd : {"\n", ""}) {
+    Ranks two(2);
+    for (int rank : {0, 1}) {
+      two.Announce(rank, [&](Ticket* ticket) {
+        ticket->hook =
+            absl::StrCat(odd, odd[0] == 0 ? "x" : "", common, rank, "\n");
+      });
+    }
+    const std::string message(two.agreement().failure().message());
+    EXPECT_THAT(message, AllOf(HasSubstr("..."), Not(HasSubstr("\n")),
+                               Not(HasSubstr("...\xa9"))));
+  }
+  ranks.Announce(0, [](Ticket* ticket) { ticket->skip = "a\nb"; });
+  EXPECT_EQ(ranks.Announce(1)[0].decision.reason, "rank 0: a?b");
 }
 
 }  // namespace

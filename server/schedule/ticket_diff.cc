@@ -193,10 +193,11 @@ size_t CommonPrefix(const std::vector<Group>& groups) {
 
 std::string ShownValue(const std::string& value, size_t common) {
   if (value.size() <= kMaxValue || common <= kKeptOfPrefix) {
-    return Shorten(value, kMaxValue);
+    return OneLine(Shorten(value, kMaxValue));
   }
-  return absl::StrCat("...",
-                      Shorten(value.substr(common - kKeptOfPrefix), kMaxValue));
+  const size_t begin = LetterStart(value, common - kKeptOfPrefix);
+  return OneLine(absl::StrCat(
+      "...", Shorten(absl::string_view(value).substr(begin), kMaxValue)));
 }
 
 std::string Line(absl::string_view name, const std::vector<Group>& groups) {

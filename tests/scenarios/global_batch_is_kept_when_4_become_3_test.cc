@@ -42,8 +42,9 @@ class GlobalBatchTest : public testing::Test {
     options.insert(
         options.end(),
         {"--accumulate", "2", "--global-data", "--term",
-         "on_resize=" + on_resize, "--steps", absl::StrCat(kSteps), "--dtype",
-         "float64", "--digest", "--windows", "--dump", folder_.path(dump)});
+         "on_resize=" + on_resize, "--term", "uneven_data=wait_for_all",
+         "--steps", absl::StrCat(kSteps), "--dtype", "float64", "--digest",
+         "--windows", "--dump", folder_.path(dump)});
     return Start(Launcher({"--nproc", absl::StrCat(workers), "--job", "rows",
                            "--coordinator", coordinator_.address()},
                           options));

@@ -99,17 +99,14 @@ absl::Status ToyTraining::Epoch(int64_t length) {
     COXSWAIN_RETURN_IF_ERROR(accumulator_->BeginEpoch(length));
   }
   for (int64_t n = 0; n != length && !over() && !epoch_over_; ++n) {
-    const absl::StatusOr<MicroBatch> micro = BeginMicroBatch();
-    // tail=drop: what is left of the announced data is no whole window.
-    if (absl::IsOutOfRange(micro.status())) break;
-    COXSWAIN_RETURN_IF_ERROR(micro.status());
-    AddGradients(*micro);
+    COXSWAIN_ASSIGN_OR_RETURN(const MicroBatch micro, BeginMicroBatch());
+    AddGradients(micro);
     ++batches_;
     if (options_.evaluate_every > 0 &&
         batches_ % options_.evaluate_every == 0) {
       COXSWAIN_RETURN_IF_ERROR(Evaluate());
     }
-    if (micro->sync) COXSWAIN_RETURN_IF_ERROR(Step(accumulator_->Sum()));
+    if (micro.sync) COXSWAIN_RETURN_IF_ERROR(Step(accumulator_->Sum()));
   }
   return over() || epoch_over_ ? absl::OkStatus() : EndOfData();
 }
@@ -181,7 +178,10 @@ absl::Status ToyTraining::Evaluate() {
   const std::string& stream = options_.evaluation_stream;
   for (int n = 0; n <= session_.rank(); ++n) {
     session_.schedule().NoteMicroBatch();
-    COXSWAIN_RETURN_IF_ERROR(accumulator_->BeginMicroBatch(stream).status());
+    Accumulator::Begin begin;
+    begin.weight = SamplesOf(n);
+    COXSWAIN_RETURN_IF_ERROR(
+        accumulator_->BeginMicroBatch(stream, begin).status());
   }
   SayOfRank(absl::StrCat("evaluates on ", session_.rank() + 1));
   ++evaluations_;

@@ -29,7 +29,7 @@ void DrawTerms(Dice* dice, server::Plan* plan) {
     terms.uneven_data =
         dice->Chance(0.7) ? UnevenData::kWaitForAll : UnevenData::kEndAtFirst;
   }
-  if (!terms.sync_each_batch && dice->Chance(0.2)) {
+  if (terms.uneven_data != UnevenData::kRefuse && dice->Chance(0.5)) {
     terms.on_resize = OnResize::kKeepGlobalBatch;
     plan->global_micro_batches = dice->Int(1, 40);
   }

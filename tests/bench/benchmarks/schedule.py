@@ -102,9 +102,10 @@ def _take_steps(context, rounds, commands, **placement):
 
 
 def _more(with_enforcement, without):
-    """Of neighbours in time. Below zero is noise, and no gain."""
+    """Of neighbours in time. Below zero is noise, and no gain; a ratio needs
+    more than zero."""
     pairs = zip(with_enforcement, without)
-    return [max(0.0, one - other) for one, other in pairs]
+    return [max(0.1, one - other) for one, other in pairs]
 
 
 def measure_spare(context):
