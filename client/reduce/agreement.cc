@@ -123,17 +123,6 @@ std::string Difference(const Lines& zero, int rank, const Lines& other) {
   return absl::StrCat("\n  the first ", common, " lines are equal");
 }
 
-std::string Names(const std::vector<int>& ranks) {
-  const size_t shown = std::min(ranks.size(), kShownRanks);
-  std::string text =
-      absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
-                   absl::StrJoin(ranks.begin(), ranks.begin() + shown, ", "));
-  if (shown < ranks.size()) {
-    absl::StrAppend(&text, " and ", ranks.size() - shown, " more");
-  }
-  return text + (ranks.size() == 1 ? " differs" : " differ");
-}
-
 class Comparison {
  public:
   Comparison(Communicator* communicator, const Lines& lines,
@@ -259,7 +248,8 @@ absl::Status Comparison::Explain() {
   }
   std::string message = absl::StrCat(
       "the ranks must have the same parameters, hook and options, but ",
-      Names(ranks), " from rank 0:");
+      NameRanks(ranks), ranks.size() == 1 ? " differs" : " differ",
+      " from rank 0:");
   COXSWAIN_ASSIGN_OR_RETURN(const Said first, Ask(ranks[0]));
   message += differs ? Difference(zero.lines, communicator_->rank(), lines_)
                      : Difference(zero.lines, ranks[0], first.lines);
@@ -267,6 +257,17 @@ absl::Status Comparison::Explain() {
 }
 
 }  // namespace
+
+std::string NameRanks(const std::vector<int>& ranks) {
+  const size_t shown = std::min(ranks.size(), kShownRanks);
+  std::string text =
+      absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                   absl::StrJoin(ranks.begin(), ranks.begin() + shown, ", "));
+  if (shown < ranks.size()) {
+    absl::StrAppend(&text, " and ", ranks.size() - shown, " more");
+  }
+  return text;
+}
 
 std::string DescribeParameter(int index, const ParameterSpec& parameter) {
   std::string line = absl::StrCat("parameter ", index, " \"", parameter.name,

@@ -16,6 +16,9 @@ namespace coxswain {
 // Strides are left out where they are row-major.
 std::string DescribeParameter(int index, const ParameterSpec& parameter);
 
+// For messages: "rank 3", or "ranks 0, 2" and how many more after the first 16.
+std::string NameRanks(const std::vector<int>& ranks);
+
 // Whether all ranks hold the same lines: called by the reducer before the
 // first gradient travels, since ranks that differ in a parameter or an option
 // would hang, or sum up what does not belong together. Collective; all ranks

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "client/comm/wait_holding.h"
+#include "client/reduce/agreement.h"
 #include "client/reduce/exchange_pipeline.h"
 
 namespace coxswain {
@@ -24,19 +25,6 @@ Span SpanOf(std::vector<T>& values, DType dtype) {
   span.count = static_cast<int64_t>(values.size());
   span.dtype = dtype;
   return span;
-}
-
-// Such as "ranks 0, 2".
-std::string ListRanks(const std::vector<size_t>& ranks) {
-  constexpr size_t kShown = 16;
-  const size_t shown = std::min(ranks.size(), kShown);
-  return absl::StrCat(
-      ranks.size() == 1 ? "rank " : "ranks ",
-      absl::StrJoin(ranks.begin(),
-                    ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
-      shown < ranks.size()
-          ? absl::StrCat(" and ", ranks.size() - shown, " more")
-          : "");
 }
 
 }  // namespace
@@ -85,12 +73,14 @@ void StepExchange::ReadHeader(const std::vector<double>& header) {
 }
 
 absl::Status StepExchange::CheckPlans() const {
-  std::map<int64_t, std::vector<size_t>> ranks;
-  for (size_t i = 0; i < plans_.size(); ++i) ranks[plans_[i]].push_back(i);
+  std::map<int64_t, std::vector<int>> ranks;
+  for (size_t i = 0; i < plans_.size(); ++i) {
+    ranks[plans_[i]].push_back(static_cast<int>(i));
+  }
   if (ranks.size() < 2) return absl::OkStatus();
   std::vector<std::string> versions;
   for (const auto& [version, followers] : ranks) {
-    versions.push_back(absl::StrCat(version, " on ", ListRanks(followers)));
+    versions.push_back(absl::StrCat(version, " on ", NameRanks(followers)));
   }
   return absl::FailedPreconditionError(absl::StrCat(
       "the ranks follow different versions of the plan: ",
