@@ -101,11 +101,16 @@ build=(
 echo "Building ..." >&2
 "${build[@]}" //tests/bench:libcoxswain_bench.so \
   //tests/bench/worker //tests/bench/worker:comm_worker \
-  //tests/bench/schedule:schedule_worker < /dev/null
+  //tests/bench/schedule:schedule_worker \
+  //tests/bench/scale:scale_worker //tests/bench/scale:etcd_worker \
+  //cli:coxswain < /dev/null
 
 exec "${python}" "${driver}" \
   --library "${PWD}/bazel-bin/tests/bench/libcoxswain_bench.so" \
   --worker "${PWD}/bazel-bin/tests/bench/worker/worker" \
   --comm-worker "${PWD}/bazel-bin/tests/bench/worker/comm_worker" \
   --schedule-worker "${PWD}/bazel-bin/tests/bench/schedule/schedule_worker" \
+  --scale-worker "${PWD}/bazel-bin/tests/bench/scale/scale_worker" \
+  --etcd-worker "${PWD}/bazel-bin/tests/bench/scale/etcd_worker" \
+  --coxswain "${PWD}/bazel-bin/cli/coxswain" \
   "${arguments[@]}"

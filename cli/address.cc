@@ -1,10 +1,14 @@
 #include "cli/address.h"
 
+#include <set>
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace coxswain {
@@ -60,6 +64,21 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, PortRule rule) {
     return Malformed(text, "has port 0, to which nobody can connect");
   }
   return result;
+}
+
+absl::StatusOr<std::vector<HostPort>> ParseHostPorts(absl::string_view text) {
+  std::vector<HostPort> addresses;
+  std::set<std::string> seen;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    absl::StatusOr<HostPort> address = ParseHostPort(part, PortRule::kNamed);
+    if (!address.ok()) return address.status();
+    if (!seen.insert(address->ToString()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", part, "' is named twice in '", text, "'"));
+    }
+    addresses.push_back(*std::move(address));
+  }
+  return addresses;
 }
 
 bool IsLoopback(absl::string_view host) {

@@ -2,6 +2,7 @@
 #define COXSWAIN_CLI_ADDRESS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -25,6 +26,9 @@ enum class PortRule {
 // Reads HOST:PORT, also [IPV6]:PORT. INVALID_ARGUMENT says what is wrong and
 // shows the right form.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, PortRule rule);
+
+// Several of them, all to connect to, with commas between and none twice.
+absl::StatusOr<std::vector<HostPort>> ParseHostPorts(absl::string_view text);
 
 // Whether only this machine can reach that host. Names other than localhost
 // are not resolved and count as reachable from elsewhere.

@@ -48,6 +48,22 @@ TEST(AddressTest, WhatIsWrongIsSaidWithTheRightForm) {
   }
 }
 
+TEST(AddressTest, SeveralHaveCommasBetween) {
+  ASSERT_OK_AND_ASSIGN(const auto addresses,
+                       ParseHostPorts("a:1,[::1]:2,10.0.0.1:3"));
+  ASSERT_EQ(addresses.size(), 3);
+  EXPECT_EQ(addresses[1].ToString(), "[::1]:2");
+  EXPECT_EQ(ParseHostPorts("a:1")->size(), 1);
+  for (const char* text : {"", "a:1,", ",a:1", "a:1,,b:2", "a:1, b:2", "a:0"}) {
+    EXPECT_THAT(ParseHostPorts(text),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("write HOST:PORT")))
+        << text;
+  }
+  EXPECT_THAT(ParseHostPorts("a:1,b:1,a:1"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("twice")));
+}
+
 TEST(AddressTest, OnlyThisMachineIsLoopback) {
   EXPECT_TRUE(IsLoopback("127.0.0.1"));
   EXPECT_TRUE(IsLoopback("127.1.2.3"));

@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -20,14 +21,30 @@ std::string Check(const HooksOptions& hooks) {
                       hooks.name, "'?");
 }
 
+std::string CheckWorkers(const RunOptions& run) {
+  const int64_t most = int64_t{run.nnodes.most} * run.nproc;
+  if (most > kMaxWorkers) {
+    return absl::StrCat(run.nnodes.most, " nodes with ", run.nproc,
+                        " workers each are ", most,
+                        " workers; a job has at most ", kMaxWorkers);
+  }
+  if (run.MinWorkers() > most) {
+    return absl::StrCat("--min-workers ", run.min_workers,
+                        " is more than there can be: --nnodes and --nproc "
+                        "make ",
+                        most);
+  }
+  return "";
+}
+
 std::string Check(RunOptions& run) {
   if (run.program.empty()) {
     return "no program: write it after --, as in: coxswain run --nproc 2 -- "
            "./train --epochs 3";
   }
-  if (run.coordinator.empty() && run.nnodes > 1) {
+  if (run.coordinator.empty() && run.nnodes.most > 1) {
     return absl::StrCat(
-        "no coordinator for ", run.nnodes,
+        "no coordinator for ", run.nnodes.most,
         " nodes: start one with `coxswain serve` and give --coordinator "
         "HOST:PORT, or set COXSWAIN_COORDINATOR");
   }
@@ -35,6 +52,8 @@ std::string Check(RunOptions& run) {
     return "no job: give --job NAME, or set COXSWAIN_JOB; all launchers of a "
            "job give the same";
   }
+  const std::string workers = CheckWorkers(run);
+  if (!workers.empty()) return workers;
   const auto plan = ReadPlanOverrides(run.plan);
   if (!plan.ok()) return absl::StrCat("--plan: ", plan.status().message());
   run.plan = {*plan};

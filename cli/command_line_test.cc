@@ -49,6 +49,32 @@ TEST_F(CommandLineTest, ServeHasSafeDefaults) {
   EXPECT_EQ(line.serve.log_level, "info");
 }
 
+TEST_F(CommandLineTest, WhereTheStateIsAndHowLongLeasesAre) {
+  ASSERT_OK_AND_ASSIGN(
+      CommandLine line,
+      ParseCommandLine({"serve", "--state", "etcd://a:1,b:2/x",
+                        "--leader-lease", "7s", "--lease", "6s",
+                        "--heartbeat-interval", "500ms", "--reattach-grace",
+                        "1m", "--last-call", "3"}));
+  EXPECT_EQ(line.serve.state, "etcd://a:1,b:2/x");
+  EXPECT_EQ(line.serve.leader_lease, absl::Seconds(7));
+  EXPECT_EQ(line.serve.membership.lease, absl::Seconds(6));
+  EXPECT_EQ(line.serve.membership.heartbeat_interval, absl::Milliseconds(500));
+  EXPECT_EQ(line.serve.membership.reattach_grace, absl::Minutes(1));
+  EXPECT_EQ(line.serve.membership.last_call, absl::Seconds(3));
+
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{"--state", "http://a:1"},
+                                             {"--state", "etcd://a"},
+                                             {"--leader-lease", "500ms"},
+                                             {"--lease", "0"},
+                                             {"--last-call", "soon"}}) {
+    EXPECT_THAT(ParseCommandLine({"serve", wrong[0], wrong[1]}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         testing::HasSubstr(wrong[0])));
+  }
+}
+
 TEST_F(CommandLineTest, HooksTakesANameAndAForm) {
   ASSERT_OK_AND_ASSIGN(CommandLine all, ParseCommandLine({"hooks"}));
   EXPECT_EQ(all.command, Command::kHooks);
@@ -128,7 +154,8 @@ TEST_F(CommandLineTest, RunTakesTheProgramAsItIs) {
                         "--no-prefix", "--", "./train", "--nproc", "9", "--",
                         "[1,2]", "status"}));
   EXPECT_EQ(line.command, Command::kRun);
-  EXPECT_EQ(line.run.nnodes, 2);
+  EXPECT_EQ(line.run.nnodes.most, 2);
+  EXPECT_EQ(line.run.nnodes.least, 2);
   EXPECT_EQ(line.run.nproc, 3);
   EXPECT_EQ(line.run.coordinator, "head:7077");
   EXPECT_EQ(line.run.job, "j");
@@ -136,6 +163,52 @@ TEST_F(CommandLineTest, RunTakesTheProgramAsItIs) {
   EXPECT_FALSE(line.run.prefix);
   EXPECT_THAT(line.run.program,
               ElementsAre("./train", "--nproc", "9", "--", "[1,2]", "status"));
+}
+
+TEST_F(CommandLineTest, AnElasticRunNamesItsFewestAndItsMost) {
+  ASSERT_OK_AND_ASSIGN(
+      CommandLine line,
+      ParseCommandLine({"run", "--nnodes", "2:5", "--nproc", "4",
+                        "--max-restarts", "3", "--attempt", "7", "--topology",
+                        "zone-1,rack-7", "--coordinator", "head:1", "--job",
+                        "j", "--", "true"}));
+  EXPECT_EQ(line.run.MinWorkers(), 8);
+  EXPECT_EQ(line.run.MaxWorkers(), 20);
+  EXPECT_EQ(line.run.max_restarts, 3);
+  EXPECT_EQ(line.run.attempt, 7);
+  EXPECT_EQ(line.run.topology, "zone-1,rack-7");
+
+  ASSERT_OK_AND_ASSIGN(
+      line, ParseCommandLine(
+                {"run", "--nproc", "3", "--min-workers", "2", "--", "true"}));
+  EXPECT_EQ(line.run.MinWorkers(), 2);
+  EXPECT_EQ(line.run.MaxWorkers(), 3);
+  ASSERT_OK_AND_ASSIGN(line,
+                       ParseCommandLine({"run", "--nproc", "3", "--", "true"}));
+  EXPECT_EQ(line.run.MinWorkers(), 3);
+  EXPECT_EQ(line.run.max_restarts, 0);
+}
+
+TEST_F(CommandLineTest, ElasticRunsReadTheEnvironmentAndTheFile) {
+  Set("COXSWAIN_CONFIG", ConfigFile("[run]\nnnodes = \"1:2\"\n"
+                                    "max-restarts = 4\nmin-workers = 3\n"
+                                    "coordinator = \"h:1\"\njob = \"j\"\n"));
+  Set("COXSWAIN_NPROC", "3");
+  ASSERT_OK_AND_ASSIGN(CommandLine line,
+                       ParseCommandLine({"run", "--", "true"}));
+  EXPECT_EQ(line.run.nnodes.least, 1);
+  EXPECT_EQ(line.run.nnodes.most, 2);
+  EXPECT_EQ(line.run.max_restarts, 4);
+  Set("COXSWAIN_NNODES", "2:4");
+  Set("COXSWAIN_ATTEMPT", "5");
+  ASSERT_OK_AND_ASSIGN(line, ParseCommandLine({"run", "--", "true"}));
+  EXPECT_EQ(line.run.MaxWorkers(), 12);
+  EXPECT_EQ(line.run.MinWorkers(), 3);
+  EXPECT_EQ(line.run.attempt, 5);
+  ASSERT_OK_AND_ASSIGN(
+      line, ParseCommandLine({"run", "--nnodes", "3", "--", "true"}));
+  EXPECT_EQ(line.run.nnodes.least, 3);
+  EXPECT_EQ(line.run.nnodes.most, 3);
 }
 
 TEST_F(CommandLineTest, ATraceGoesToAFolderThatExists) {
@@ -245,6 +318,23 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"run", "--nproc", "two", "--", "true"}, "--nproc"},
       {{"run", "--nproc", "1.5", "--", "true"}, "--nproc"},
       {{"run", "--nnodes", "-1", "--", "true"}, "--nnodes"},
+      {{"run", "--nnodes", "3:2", "--", "true"}, "the smaller one first"},
+      {{"run", "--nnodes", "0:2", "--", "true"}, "--nnodes"},
+      {{"run", "--nnodes", "1:2:3", "--", "true"}, "--nnodes"},
+      {{"run", "--nnodes", ":2", "--", "true"}, "--nnodes"},
+      {{"run", "--nnodes", "1:5000", "--", "true"}, "from 1 to 4096"},
+      {{"run", "--nnodes", "1:2", "--", "true"}, "no coordinator for 2 nodes"},
+      {{"run", "--nproc", "3", "--min-workers", "4", "--", "true"},
+       "--min-workers 4 is more than there can be: --nnodes and --nproc make "
+       "3"},
+      {{"run", "--min-workers", "0", "--", "true"}, "--min-workers"},
+      {{"run", "--nnodes", "1:64", "--nproc", "65", "--coordinator", "h:1",
+        "--job", "j", "--", "true"},
+       "are 4160 workers; a job has at most 4096"},
+      {{"run", "--max-restarts", "-1", "--", "true"}, "--max-restarts"},
+      {{"run", "--attempt", "-1", "--", "true"}, "--attempt"},
+      {{"run", "--topology", "zone-1,", "--", "true"}, "as in zone-1,rack-7"},
+      {{"run", "--topology", "zone 1", "--", "true"}, "--topology"},
       {{"run", "--join-timeout", "soon", "--", "true"}, "is no duration"},
       {{"run", "--stop-grace", "-1s", "--", "true"}, "must be at least 0"},
       {{"run", "--job", "a/b", "--", "true"}, "is no job name"},

@@ -160,6 +160,16 @@ TEST_F(CoxswainTest, OneNodeNeedsNoCoordinator) {
                     HasSubstr("[n/1] 127.0.0.1:"), HasSubstr(" standalone\n")));
 }
 
+TEST_F(CoxswainTest, WorkersAreToldHowManyTheyMayBe) {
+  auto run = Start({"run", "--nproc", "3", "--min-workers", "2", "--attempt",
+                    "4", "--topology", "zone-1,rack-7", "--node", "n", "--",
+                    "/bin/sh", "-c",
+                    "echo $COXSWAIN_MIN_WORLD_SIZE $COXSWAIN_WORLD_SIZE "
+                    "$COXSWAIN_ATTEMPT $COXSWAIN_TOPOLOGY"});
+  EXPECT_EQ(Finish(*run).Status(), 0) << run->err();
+  EXPECT_THAT(run->out(), HasSubstr("[n/2] 2 3 4 zone-1,rack-7\n"));
+}
+
 TEST_F(CoxswainTest, WorkersAreToldWhereTheirTracesGo) {
   const std::string trace = Path("trace.json");
   auto run = Start({"run", "--node", "n", "--trace", trace, "--", "/bin/sh",

@@ -3,15 +3,18 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <functional>
 #include <set>
+#include <vector>
 
 #include "CLI/App.hpp"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "cli/address.h"
+#include "cli/option_kinds.h"
+#include "server/state/open_state.h"
 
 namespace coxswain {
 namespace {
@@ -19,98 +22,47 @@ namespace {
 // The limits of the wire contract: see proto/rendezvous.proto.
 constexpr size_t kMaxJob = 128;
 constexpr size_t kMaxNode = 255;
-// The coordinator admits no more members to a job.
-constexpr int kMaxWorkers = 4096;
+constexpr int kMaxRestarts = 1000000;
+constexpr int kMaxAttempt = 1000000000;
 
-// A check returns what is wrong, or nothing.
-using Check = std::function<std::string(const std::string&)>;
-
-// --name-of-option may be given as COXSWAIN_NAME_OF_OPTION.
-std::string VariableOf(std::string option) {
-  for (char& c : option) c = c == '-' ? '_' : absl::ascii_toupper(c);
-  return absl::StrCat("COXSWAIN_", option);
+// "3", or "2:5" for as few as 2 and as many as 5.
+bool ParseNodeRange(const std::string& text, NodeRange* range) {
+  const std::vector<std::string> ends = absl::StrSplit(text, ':');
+  return ends.size() <= 2 && absl::SimpleAtoi(ends.front(), &range->least) &&
+         absl::SimpleAtoi(ends.back(), &range->most) && range->least >= 1 &&
+         range->least <= range->most && range->most <= kMaxWorkers;
 }
 
-CLI::Option* AddText(CLI::App* app, const std::string& name,
-                     std::string* target, const std::string& type,
-                     const std::string& description, const Check& check) {
-  CLI::Option* option = app->add_option("--" + name, *target, description)
-                            ->type_name(type)
-                            ->envname(VariableOf(name));
-  if (!target->empty()) option->default_str(*target);
-  if (check != nullptr) option->check(check, "");
-  return option;
-}
-
-CLI::Option* AddNumber(CLI::App* app, const std::string& name, int* target,
-                       int least, int most, const std::string& description) {
-  return app->add_option("--" + name, *target, description)
-      ->type_name("N")
-      ->default_str(absl::StrCat(*target))
+void AddNodeRange(CLI::App* app, const std::string& name, NodeRange* target,
+                  const std::string& description) {
+  app->add_option_function<std::string>(
+         "--" + name,
+         [target](const std::string& text) { ParseNodeRange(text, target); },
+         description)
+      ->type_name("N|MIN:MAX")
+      ->default_str("1")
       ->envname(VariableOf(name))
       ->check(
-          [=](const std::string& text) {
-            int value = 0;
-            if (absl::SimpleAtoi(text, &value) && value >= least &&
-                value <= most) {
-              return std::string();
-            }
-            return absl::StrCat("must be a whole number from ", least, " to ",
-                                most, ", not '", text, "'");
+          [](const std::string& text) {
+            NodeRange range;
+            if (ParseNodeRange(text, &range)) return std::string();
+            return absl::StrCat(
+                "must be a whole number from 1 to ", kMaxWorkers,
+                ", or two with a colon between, the smaller one first, as in "
+                "2:5; not '",
+                text, "'");
           },
           "");
 }
 
-// Such as 500ms, 10s, 5m, or plain seconds.
-bool ParseDuration(const std::string& text, absl::Duration* duration) {
-  double seconds = 0;
-  if (absl::SimpleAtod(text, &seconds))
-    *duration = absl::Seconds(seconds);
-  else if (!absl::ParseDuration(text, duration))
-    return false;
-  return *duration < absl::InfiniteDuration() &&
-         *duration > -absl::InfiniteDuration();
-}
-
-CLI::Option* AddDuration(CLI::App* app, const std::string& name,
-                         absl::Duration least, absl::Duration* target,
-                         const std::string& description) {
-  const auto parse = [target](const std::string& text) {
-    ParseDuration(text, target);  // checked before
-  };
-  const auto check = [least](const std::string& text) {
-    absl::Duration value;
-    if (!ParseDuration(text, &value)) {
-      return absl::StrCat("'", text,
-                          "' is no duration; write for example 500ms, 10s, 5m");
-    }
-    if (value < least) {
-      return absl::StrCat("must be at least ", absl::FormatDuration(least),
-                          ", not ", text);
-    }
-    return std::string();
-  };
-  CLI::Option* option =
-      app->add_option_function<std::string>("--" + name, parse, description)
-          ->type_name("DURATION")
-          ->envname(VariableOf(name))
-          ->check(check, "");
-  if (*target != absl::InfiniteDuration()) {
-    option->default_str(absl::FormatDuration(*target));
-  }
-  return option;
-}
-
-CLI::Option* AddFlag(CLI::App* app, const std::string& flags,
-                     const std::string& name, bool* target,
-                     const std::string& description) {
-  return app->add_flag(flags, *target, description)->envname(VariableOf(name));
-}
-
-Check IsAddress(PortRule rule) {
+OptionCheck IsAddress(PortRule rule) {
   return [rule](const std::string& text) {
     return std::string(ParseHostPort(text, rule).status().message());
   };
+}
+
+std::string AreAddresses(const std::string& text) {
+  return std::string(ParseHostPorts(text).status().message());
 }
 
 std::string CheckLogLevel(const std::string& text) {
@@ -119,6 +71,10 @@ std::string CheckLogLevel(const std::string& text) {
   if (levels.count(text) > 0) return "";
   return absl::StrCat("must be debug, info, warning, error or off, not '", text,
                       "'");
+}
+
+std::string CheckState(const std::string& text) {
+  return std::string(server::ParseStateLocation(text).status().message());
 }
 
 std::string CheckNode(const std::string& text) {
@@ -148,14 +104,46 @@ std::string CheckTrace(const std::string& text) {
                       "'");
 }
 
+std::string CheckTopology(const std::string& text) {
+  for (const std::string& key :
+       std::vector<std::string>(absl::StrSplit(text, ','))) {
+    bool allowed = !key.empty();
+    for (const char c : key) allowed = allowed && absl::ascii_isgraph(c);
+    if (allowed) continue;
+    return absl::StrCat(
+        "must be keys of visible characters with commas "
+        "between, as in zone-1,rack-7; not '",
+        text, "'");
+  }
+  return "";
+}
+
 void AddCoordinator(CLI::App* app, std::string* coordinator) {
-  AddText(app, "coordinator", coordinator, "HOST:PORT",
-          "the coordinator to ask; required", IsAddress(PortRule::kNamed));
+  AddText(app, "coordinator", coordinator, "HOST:PORT[,...]",
+          "the coordinator to ask; required. Several with commas between: the "
+          "one that leads, and those that stand by",
+          AreAddresses);
 }
 
 void AddTimeout(CLI::App* app, absl::Duration* timeout) {
   AddDuration(app, "timeout", absl::Milliseconds(1), timeout,
               "how long to wait for the answer");
+}
+
+void AddMembership(CLI::App* app, server::MembershipOptions* membership) {
+  constexpr absl::Duration kLeast = absl::Milliseconds(1);
+  AddDuration(app, "heartbeat-interval", kLeast,
+              &membership->heartbeat_interval,
+              "how often each worker is to give a sign of life");
+  AddDuration(app, "lease", kLeast, &membership->lease,
+              "a worker that was silent for this long is lost; at least two "
+              "heartbeats");
+  AddDuration(app, "reattach-grace", kLeast, &membership->reattach_grace,
+              "how long a worker whose connection broke, or whose coordinator "
+              "was restarted, may take to come back");
+  AddDuration(app, "last-call", kLeast, &membership->last_call,
+              "how long a job that could begin with fewer workers waits for "
+              "one more");
 }
 
 void AddLogLevel(CLI::App* app, std::string* level) {
@@ -173,24 +161,52 @@ void AddOptions(CLI::App* app, ServeOptions* options) {
           "encrypted: leave the loopback only on a network you trust",
           IsAddress(PortRule::kAnyFree));
   AddText(app, "state-dir", &options->state_dir, "DIR",
-          "folder of the state and the checkpoints; created if missing",
+          "folder of the checkpoints, and of the state without --state; "
+          "created if missing",
           [](const std::string& text) {
             return text.empty() ? "must name a folder" : "";
           });
+  AddText(app, "state", &options->state, "LOCATION",
+          "where the state is: sqlite:DIR, or "
+          "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]. Of several coordinators "
+          "on one etcd one leads, and the others stand by",
+          CheckState);
+  AddDuration(app, "leader-lease", absl::Seconds(1), &options->leader_lease,
+              "with etcd: how long a leader that etcd does not hear of goes on "
+              "to be one; another one takes over then");
+  AddMembership(app, &options->membership);
   AddText(app, "port-file", &options->port_file, "FILE",
           "write the port to this file once it is bound", nullptr);
   AddLogLevel(app, &options->log_level);
 }
 
 void AddOptions(CLI::App* app, RunOptions* options) {
-  AddNumber(app, "nnodes", &options->nnodes, 1, kMaxWorkers,
-            "launchers of this job, one per node");
+  AddNodeRange(app, "nnodes", &options->nnodes,
+               "launchers of this job, one per node. MIN:MAX: the job begins "
+               "with MIN nodes, goes on with as few, and takes up to MAX");
   AddNumber(app, "nproc", &options->nproc, 1, kMaxWorkers,
             "workers that this launcher starts; the same on all nodes");
-  AddText(app, "coordinator", &options->coordinator, "HOST:PORT",
-          "the job's coordinator. Without it, and with one node, a private "
-          "one runs inside the launcher",
-          IsAddress(PortRule::kNamed));
+  app->add_option("--min-workers", options->min_workers,
+                  "as few workers as the job may run with, on all nodes "
+                  "together; by default MIN times --nproc")
+      ->type_name("N")
+      ->envname(VariableOf("min-workers"))
+      ->check(IsNumber(1, kMaxWorkers), "");
+  AddNumber(app, "max-restarts", &options->max_restarts, 0, kMaxRestarts,
+            "how often each of these workers is started again when it fails, "
+            "while the others go on");
+  AddNumber(app, "attempt", &options->attempt, 0, kMaxAttempt,
+            "which start of the whole job this is: workers of an earlier one "
+            "are refused");
+  AddText(app, "topology", &options->topology, "KEY,...",
+          "where this node is, the widest first, as in zone-1,rack-7: ranks "
+          "follow it, numbers in it compared as numbers",
+          CheckTopology);
+  AddText(app, "coordinator", &options->coordinator, "HOST:PORT[,...]",
+          "the job's coordinator, or several with commas between, of which "
+          "one leads. Without it, and with one node, a private one runs "
+          "inside the launcher",
+          AreAddresses);
   AddText(app, "job", &options->job, "NAME",
           "the job's name; needed with --coordinator", CheckJob);
   AddText(app, "node", &options->node, "NAME",
@@ -217,11 +233,13 @@ void AddOptions(CLI::App* app, RunOptions* options) {
   AddDuration(app, "join-timeout", absl::Milliseconds(1),
               &options->join_timeout,
               "how long workers wait for the job to be complete");
-  AddDuration(app, "exit-grace", absl::ZeroDuration(), &options->exit_grace,
-              "after a worker failed, how long the others may take to end "
-              "before SIGTERM");
+  AddDuration(
+      app, "exit-grace", absl::ZeroDuration(), &options->exit_grace,
+      "after a worker failed in a job that cannot go on without it, how "
+      "long the others may take to end before SIGTERM");
   AddDuration(app, "stop-grace", absl::ZeroDuration(), &options->stop_grace,
-              "after SIGTERM, or a request to stop, how long before SIGKILL");
+              "after SIGTERM, or a request to stop, how long before SIGKILL: "
+              "time to finish the step under way");
   AddFlag(app, "--prefix,!--no-prefix", "prefix", &options->prefix,
           "begin each line of output with [node/slot] (the default); without, "
           "output passes as it comes");

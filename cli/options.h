@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "server/options.h"
 
 namespace CLI {
 class App;
@@ -19,13 +20,28 @@ namespace coxswain {
 struct ServeOptions {
   std::string listen = "127.0.0.1:7077";
   std::string state_dir = "coxswain-state";
+  std::string state;  // sqlite:DIR or etcd://...; empty: SQLite in state_dir
+  absl::Duration leader_lease = absl::Seconds(5);  // with etcd
+  server::MembershipOptions membership;
   std::string port_file;  // empty: none
   std::string log_level = "info";
 };
 
+// A coordinator admits no more to a job.
+inline constexpr int kMaxWorkers = 4096;
+
+struct NodeRange {
+  int least = 1;
+  int most = 1;
+};
+
 struct RunOptions {
-  int nnodes = 1;
+  NodeRange nnodes;
   int nproc = 1;
+  int min_workers = 0;  // of the whole job; 0: nnodes.least * nproc
+  int max_restarts = 0;
+  int attempt = 0;
+  std::string topology;     // keys with commas between; empty: none
   std::string coordinator;  // empty: a private one
   std::string job;
   std::string node;          // empty: the host name
@@ -41,6 +57,11 @@ struct RunOptions {
   bool prefix = true;
   std::string log_level = "info";
   std::vector<std::string> program;  // and its arguments
+
+  int MaxWorkers() const { return nnodes.most * nproc; }
+  int MinWorkers() const {
+    return min_workers > 0 ? min_workers : nnodes.least * nproc;
+  }
 };
 
 struct StatusOptions {

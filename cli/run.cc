@@ -26,7 +26,9 @@ namespace {
 constexpr char kPrivateJob[] = "standalone";
 // How long the launcher stays, after the last worker has ended, for reports
 // that the coordinator has not answered.
-constexpr absl::Duration kReportDrain = absl::Seconds(3);
+// A lease, as long as it is not set otherwise: by then it has noticed by
+// itself.
+constexpr absl::Duration kReportDrain = absl::Seconds(10);
 
 absl::StatusOr<std::string> HostName() {
   char name[HOST_NAME_MAX + 1] = {};
@@ -68,12 +70,17 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   launch.inherited = InheritedEnvironment();
   launch.prefix = options.prefix;
   launch.graces = {options.exit_grace, options.stop_grace};
+  launch.restarts.elastic = options.MinWorkers() < options.MaxWorkers();
+  launch.restarts.most = options.max_restarts;
   WorkerEnvironment& environment = launch.environment;
   environment.coordinator = options.coordinator;
   environment.job = options.job.empty() ? kPrivateJob : options.job;
   environment.node = options.node;
-  environment.nnodes = options.nnodes;
   environment.nproc = options.nproc;
+  environment.world_size = options.MaxWorkers();
+  environment.min_world_size = options.MinWorkers();
+  environment.attempt = options.attempt;
+  environment.topology = options.topology;
   environment.launcher_id = launch.random->NextId();
   environment.backend = options.backend;
   environment.bind_address = options.bind_address;

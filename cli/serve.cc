@@ -1,24 +1,187 @@
 #include "cli/serve.h"
 
+#include <limits.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/cancel_signal.h"
 #include "base/logging.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "cli/address.h"
 #include "cli/port_file.h"
 #include "cli/signals.h"
+#include "cli/stop_watch.h"
 #include "server/coordinator.h"
+#include "server/listen_address.h"
+#include "server/state/open_state.h"
 
 namespace coxswain {
 namespace {
 
+using server::OwnedState;
+
 // Workers that are told to go need a moment to be told.
 constexpr absl::Duration kShutdown = absl::Seconds(5);
+// One that could not start although it leads lets others try first.
+constexpr absl::Duration kGivenUp = absl::Seconds(1);
+
+void Say(const std::string& line) {
+  std::printf("coxswain: %s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+absl::StatusOr<server::StateLocation> LocationOf(const ServeOptions& options) {
+  if (!options.state.empty()) return server::ParseStateLocation(options.state);
+  server::StateLocation location;
+  location.folder = options.state_dir;
+  return location;
+}
+
+// Who this is, for the others.
+std::string NameOf(const ServeOptions& options) {
+  char host[HOST_NAME_MAX + 1] = "?";
+  gethostname(host, sizeof(host) - 1);
+  return absl::StrCat(options.listen, " (host ", host, ", process ", getpid(),
+                      ")");
+}
+
+// Until one of them is raised.
+void WaitForEither(CancelSignal* first, CancelSignal* second) {
+  struct Raised {
+    Mutex mutex;
+    CondVar changed;
+    bool raised ABSL_GUARDED_BY(mutex) = false;
+  };
+  const auto state = std::make_shared<Raised>();
+  const auto note = [state] {
+    MutexLock lock(&state->mutex);
+    state->raised = true;
+    state->changed.NotifyAll();
+  };
+  const uint64_t first_id = first->OnRaise(note);
+  const uint64_t second_id = second->OnRaise(note);
+  {
+    MutexLock lock(&state->mutex);
+    // A service waits for as long as it runs.
+    state->changed.WaitForWork(
+        &state->mutex,
+        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return state->raised; });
+  }
+  first->Forget(first_id);
+  second->Forget(second_id);
+}
+
+// One `coxswain serve`.
+class Service {
+ public:
+  Service(const ServeOptions& options, const HostPort& address,
+          server::StateLocation location, CancelSignal* stop)
+      : options_(options),
+        address_(address),
+        location_(std::move(location)),
+        stop_(stop) {
+    coordinator_.listen = options.listen;
+    coordinator_.state_dir = options.state_dir;
+    coordinator_.membership = options.membership;
+  }
+
+  absl::Status Run() {
+    COXSWAIN_RETURN_IF_ERROR(coordinator_.Validate());
+    if (location_.is_etcd()) COXSWAIN_RETURN_IF_ERROR(TryToListen());
+    while (stop_->status().ok()) {
+      auto state = Acquire();
+      if (!stop_->status().ok()) break;
+      COXSWAIN_RETURN_IF_ERROR(state.status());
+      COXSWAIN_RETURN_IF_ERROR(Lead(*std::move(state)));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // What would fail once it leads is to fail now.
+  absl::Status TryToListen() const {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto address,
+                              server::ParseListenAddress(options_.listen));
+    return server::Listen(address).status();
+  }
+
+  absl::StatusOr<std::unique_ptr<OwnedState>> Acquire() {
+    server::AcquireOptions acquire;
+    acquire.name = NameOf(options_);
+    acquire.leader_lease = options_.leader_lease;
+    acquire.cancel = stop_;
+    acquire.on_wait = [](const std::string& leader, const absl::Status& why) {
+      if (leader.empty()) {
+        LogWarning("state_not_reached", {{"reason", why.message()}});
+      } else {
+        LogInfo("standing_by", {{"leader", leader}});
+        Say(absl::StrCat("standing by for ", leader));
+      }
+    };
+    return server::AcquireState(location_, acquire);
+  }
+
+  // Until this coordinator is stopped, or leads no more; OK then.
+  absl::Status Lead(std::shared_ptr<OwnedState> state) {
+    coordinator_.state = state;
+    auto coordinator = server::Coordinator::Start(coordinator_);
+    coordinator_.state.reset();
+    const bool lost = !state->lost().status().ok();
+    if (!coordinator.ok() && !lost) {
+      state.reset();
+      return NotStarted(coordinator.status());
+    }
+    if (coordinator.ok())
+      COXSWAIN_RETURN_IF_ERROR(Serve(**coordinator, *state));
+    if (!state->lost().status().ok()) {
+      LogWarning("leads_no_more",
+                 {{"reason", state->lost().status().message()}});
+    }
+    return absl::OkStatus();
+  }
+
+  // The lead is given up. What may pass is no reason to end a standby.
+  absl::Status NotStarted(const absl::Status& why) {
+    if (!location_.is_etcd() || !absl::IsUnavailable(why)) return why;
+    LogWarning("lead_given_up",
+               {{"reason", why.message()}, {"next", "it stands for it again"}});
+    stop_->WaitFor(kGivenUp);
+    return absl::OkStatus();
+  }
+
+  absl::Status Serve(server::Coordinator& coordinator, OwnedState& state) {
+    address_.port = coordinator.port();
+    coordinator_.listen = address_.ToString();  // The same port next time.
+    if (!options_.port_file.empty()) {
+      COXSWAIN_RETURN_IF_ERROR(
+          WritePortFile(options_.port_file, address_.port));
+    }
+    Say(absl::StrCat("listening on ", address_.ToString()));
+    WaitForEither(stop_, &state.lost());
+    if (!state.lost().status().ok()) {
+      coordinator.Abandon();
+    } else {
+      LogInfo("shutting_down", {{"reason", stop_->status().message()}});
+      coordinator.Shutdown(kShutdown);
+    }
+    return absl::OkStatus();
+  }
+
+  const ServeOptions options_;
+  HostPort address_;
+  const server::StateLocation location_;
+  CancelSignal* const stop_;
+  server::CoordinatorOptions coordinator_;
+};
 
 }  // namespace
 
@@ -28,8 +191,9 @@ absl::Status Serve(const ServeOptions& options) {
   // gRPC's locks are Abseil's, and Debian builds those with a search for
   // deadlocks at every lock: an eighth of a round of 64 workers.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  COXSWAIN_ASSIGN_OR_RETURN(HostPort address,
+  COXSWAIN_ASSIGN_OR_RETURN(const HostPort address,
                             ParseHostPort(options.listen, PortRule::kAnyFree));
+  COXSWAIN_ASSIGN_OR_RETURN(auto location, LocationOf(options));
   if (!IsLoopback(address.host)) {
     LogWarning("not_encrypted",
                {{"listen", options.listen},
@@ -37,24 +201,8 @@ absl::Status Serve(const ServeOptions& options) {
                  "whoever reaches this address can read the traffic and join, "
                  "change or end jobs; use a network you trust"}});
   }
-
-  server::CoordinatorOptions coordinator_options;
-  coordinator_options.listen = options.listen;
-  coordinator_options.state_dir = options.state_dir;
-  COXSWAIN_ASSIGN_OR_RETURN(
-      const std::unique_ptr<server::Coordinator> coordinator,
-      server::Coordinator::Start(coordinator_options));
-  address.port = coordinator->port();
-  if (!options.port_file.empty()) {
-    COXSWAIN_RETURN_IF_ERROR(WritePortFile(options.port_file, address.port));
-  }
-  std::printf("coxswain: listening on %s\n", address.ToString().c_str());
-  std::fflush(stdout);
-
-  const int signal = signals.Wait();
-  LogInfo("shutting_down", {{"signal", signal}});
-  coordinator->Shutdown(kShutdown);
-  return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(const auto watch, StopWatch::Start(signals));
+  return Service(options, address, std::move(location), &watch->stop()).Run();
 }
 
 }  // namespace coxswain

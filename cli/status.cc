@@ -25,9 +25,33 @@ TableRow MemberRow(const v1::MemberDescription& described) {
           member.address()};
 }
 
+// "4", or "3 (2..4)" of an elastic job.
+std::string WorldSize(const v1::JobDescription& job) {
+  const int least = job.min_world_size();
+  if (least == 0 || least >= job.world_size()) {
+    return absl::StrCat(job.world_size());
+  }
+  return absl::StrCat(job.members_size(), " (", least, "..", job.world_size(),
+                      ")");
+}
+
+void AppendMembers(const v1::JobDescription& job, std::string* out) {
+  if (job.members().empty() && job.spares().empty()) return;
+  std::vector<TableRow> rows = {
+      {"RANK", "WORKER", "HOST", "STATE", "STEP", "SILENT", "ADDRESS"}};
+  for (const v1::MemberDescription& member : job.members()) {
+    rows.push_back(MemberRow(member));
+  }
+  for (const v1::MemberDescription& spare : job.spares()) {
+    rows.push_back(MemberRow(spare));
+  }
+  absl::StrAppend(out, AlignTable(rows));
+}
+
 void AppendJob(const v1::JobDescription& job, std::string* out) {
   absl::StrAppend(out, "job ", job.job(), ": ", job.state(), ", generation ",
-                  job.generation(), ", world size ", job.world_size());
+                  job.generation(), ", world size ", WorldSize(job));
+  if (job.attempt() > 0) absl::StrAppend(out, ", attempt ", job.attempt());
   if (job.has_plan()) {
     absl::StrAppend(out, ", hook ", job.plan().hook(), ", accumulation ",
                     job.plan().accumulation_steps());
@@ -40,13 +64,7 @@ void AppendJob(const v1::JobDescription& job, std::string* out) {
   if (!job.last_event().empty()) {
     absl::StrAppend(out, "  last end: ", job.last_event(), "\n");
   }
-  if (job.members().empty()) return;
-  std::vector<TableRow> rows = {
-      {"RANK", "WORKER", "HOST", "STATE", "STEP", "SILENT", "ADDRESS"}};
-  for (const v1::MemberDescription& member : job.members()) {
-    rows.push_back(MemberRow(member));
-  }
-  absl::StrAppend(out, AlignTable(rows));
+  AppendMembers(job, out);
 }
 
 nlohmann::json MemberJson(const v1::MemberDescription& described) {
@@ -66,15 +84,22 @@ nlohmann::json MemberJson(const v1::MemberDescription& described) {
           {"silent_ms", described.silent_ms()}};
 }
 
-nlohmann::json JobJson(const v1::JobDescription& job) {
+nlohmann::json MembersJson(
+    const google::protobuf::RepeatedPtrField<v1::MemberDescription>& all) {
   nlohmann::json members = nlohmann::json::array();
-  for (const v1::MemberDescription& member : job.members()) {
+  for (const v1::MemberDescription& member : all) {
     members.push_back(MemberJson(member));
   }
+  return members;
+}
+
+nlohmann::json JobJson(const v1::JobDescription& job) {
   return {{"job", job.job()},
           {"state", job.state()},
           {"generation", job.generation()},
           {"world_size", job.world_size()},
+          {"min_world_size", job.min_world_size()},
+          {"attempt", job.attempt()},
           {"last_event", job.last_event()},
           {"plan",
            {{"version", job.plan().version()},
@@ -82,7 +107,8 @@ nlohmann::json JobJson(const v1::JobDescription& job) {
             {"hook", job.plan().hook()},
             {"compression_start_step", job.plan().compression_start_step()},
             {"terms", AllTerms(job.plan())}}},
-          {"members", std::move(members)}};
+          {"members", MembersJson(job.members())},
+          {"spares", MembersJson(job.spares())}};
 }
 
 }  // namespace

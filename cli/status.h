@@ -17,13 +17,16 @@ std::string FormatTable(const v1::DescribeResponse& description);
 
 // The same as JSON:
 //   {"cluster_id", "term", "jobs": [{"job", "state", "generation",
-//    "world_size", "last_event",
+//    "world_size", "min_world_size", "attempt", "last_event",
 //    "plan": {"version", "accumulation_steps", "hook",
 //             "compression_start_step", "terms": {NAME: VALUE}},
 //    "members": [{"node", "slot", "rank", "local_rank", "incarnation", "host",
 //                 "address", "state", "step", "collective_sequence",
-//                 "payload_bytes", "wire_bytes", "silent_ms"}]}]}
-// where incarnations are text, since JSON's numbers end at 2^53.
+//                 "payload_bytes", "wire_bytes", "silent_ms"}],
+//    "spares": [as members]}]}
+// where world_size is the most that the job takes, min_world_size the fewest
+// (0: no fewer), spares wait for the next generation, and incarnations are
+// text, since JSON's numbers end at 2^53.
 std::string FormatJson(const v1::DescribeResponse& description);
 
 }  // namespace coxswain

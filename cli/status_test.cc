@@ -46,6 +46,32 @@ TEST(StatusTest, TheTableShowsWhoIsWhere) {
             "  1     b/7     host-b  attached  1234  1.5s    10.0.0.2\n");
 }
 
+TEST(StatusTest, AnElasticJobShowsItsBoundsItsSparesAndItsAttempt) {
+  v1::DescribeResponse response = Example();
+  v1::JobDescription* job = response.mutable_jobs(0);
+  job->set_min_world_size(1);
+  job->set_attempt(4);
+  v1::MemberDescription* spare = job->add_spares();
+  *spare = job->members(0);
+  spare->set_state("spare");
+  spare->set_step(0);
+  spare->mutable_member()->set_rank(-1);
+  spare->mutable_member()->mutable_identity()->set_slot(8);
+  EXPECT_EQ(FormatTable(response),
+            "coordinator c1, term 3, 1 job\n"
+            "job train: running, generation 2, world size 1 (1..2), attempt 4, "
+            "hook powersgd(rank=2), accumulation 4, tail=drop\n"
+            "  last end: rank 1 on host b was lost\n"
+            "  RANK  WORKER  HOST    STATE     STEP  SILENT  ADDRESS\n"
+            "  1     b/7     host-b  attached  1234  1.5s    10.0.0.2\n"
+            "  -     b/8     host-b  spare     0     1.5s    10.0.0.2\n");
+  const auto json = nlohmann::json::parse(FormatJson(response));
+  EXPECT_EQ(json["jobs"][0]["world_size"], 2);
+  EXPECT_EQ(json["jobs"][0]["min_world_size"], 1);
+  EXPECT_EQ(json["jobs"][0]["attempt"], 4);
+  EXPECT_EQ(json["jobs"][0]["spares"][0]["slot"], 8);
+}
+
 TEST(StatusTest, NoJobsIsNotAnEmptyAnswer) {
   v1::DescribeResponse none;
   none.set_cluster_id("c1");

@@ -1,5 +1,7 @@
 #include "hooks/plain_hook.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "hooks/spec.h"
@@ -47,6 +49,11 @@ absl::Status PlainHook::LoadState(const HookState& state, int, int) {
   return absl::OkStatus();
 }
 
+absl::Status PlainHook::LoadOwn(const HookState& state, double error_scale) {
+  COXSWAIN_RETURN_IF_ERROR(CheckErrorScale(spec_, error_scale));
+  return LoadState(state, 0, 1);
+}
+
 std::unique_ptr<Exchange> MakeExchange(
     std::function<absl::StatusOr<WorkPtr>(int call)> advance) {
   return std::make_unique<FunctionExchange>(std::move(advance));
@@ -73,6 +80,13 @@ absl::Status CheckBucket(absl::string_view hook, const Bucket& bucket) {
                        ", but only floating-point gradients have an "
                        "average"));
   }
+}
+
+absl::Status CheckErrorScale(absl::string_view hook, double error_scale) {
+  if (std::isfinite(error_scale) && error_scale >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "hook ", hook, ": errors cannot be multiplied by ", error_scale,
+      "; give the new number of ranks over the old one, or 0 for none"));
 }
 
 absl::Status CheckStateName(absl::string_view own_spec,

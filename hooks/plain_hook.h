@@ -28,6 +28,8 @@ class PlainHook : public Hook {
   // Takes the step. The state must be of a hook of the same name.
   absl::Status LoadState(const HookState& state, int rank,
                          int world_size) override;
+  // The step; there are no errors to scale.
+  absl::Status LoadOwn(const HookState& state, double error_scale) override;
 
  private:
   const std::string spec_;
@@ -45,6 +47,9 @@ absl::Status CheckBucket(absl::string_view hook, const Bucket& bucket);
 
 // FAILED_PRECONDITION if `state` was saved by a hook of another name.
 absl::Status CheckStateName(absl::string_view own_spec, const HookState& state);
+
+// INVALID_ARGUMENT unless LoadOwn can multiply errors by this.
+absl::Status CheckErrorScale(absl::string_view hook, double error_scale);
 
 }  // namespace coxswain
 

@@ -35,6 +35,13 @@ class WrapperHook : public Hook {
   std::vector<NonFiniteGradient> non_finite() const override {
     return inner_->non_finite();
   }
+  absl::StatusOr<HookState> SaveOwn() const override {
+    return inner_->SaveOwn();
+  }
+  absl::Status LoadOwn(const HookState& state, double error_scale) override {
+    return inner_->LoadOwn(state, error_scale);
+  }
+  double ErrorNorm() const override { return inner_->ErrorNorm(); }
   absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
     return inner_->SaveState(communicator);
   }

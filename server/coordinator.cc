@@ -15,7 +15,9 @@
 #include "server/rpc/grpc_server.h"
 #include "server/schedule/plan_room.h"
 #include "server/schedule/schedule_room.h"
-#include "server/state/sqlite_state_store.h"
+#include "server/state/group_commit.h"
+#include "server/state/open_state.h"
+#include "server/state/written.h"
 #include "server/storage/posix_file_system.h"
 
 namespace coxswain::server {
@@ -30,6 +32,17 @@ absl::Status CreateFolder(const std::string& path) {
   if (!error) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("cannot create the state folder '",
                                              path, "': ", error.message()));
+}
+
+absl::StatusOr<std::shared_ptr<OwnedState>> OpenStateOf(
+    const CoordinatorOptions& options) {
+  if (options.state != nullptr) return options.state;
+  StateLocation location;
+  location.folder = options.state_dir;
+  AcquireOptions acquire;
+  acquire.clock = options.clock;
+  COXSWAIN_ASSIGN_OR_RETURN(auto state, AcquireState(location, acquire));
+  return state;
 }
 
 }  // namespace
@@ -62,6 +75,7 @@ absl::Status CoordinatorOptions::Validate() const {
 // In order of construction: what is below stands on what is above.
 struct Coordinator::Parts {
   explicit Parts(const CoordinatorOptions& options_in) : options(options_in) {}
+  ~Parts();
 
   absl::Status OpenRooms();
   absl::Status Listen();
@@ -69,7 +83,8 @@ struct Coordinator::Parts {
   void StopTicks();
 
   const CoordinatorOptions options;
-  std::unique_ptr<SqliteStateStore> state;
+  std::shared_ptr<OwnedState> state;
+  std::unique_ptr<GroupCommit> writer;
   std::unique_ptr<PlanRoom> plans;
   std::unique_ptr<Membership> membership;
   std::unique_ptr<ScheduleRoom> schedule;
@@ -86,20 +101,28 @@ struct Coordinator::Parts {
   std::thread ticks;
 };
 
+// What is still to be written is written, and called back about, while all that
+// is called is there.
+Coordinator::Parts::~Parts() {
+  if (writer != nullptr) WaitUntilWritten(writer.get());
+}
+
 absl::Status Coordinator::Parts::OpenRooms() {
   COXSWAIN_RETURN_IF_ERROR(CreateFolder(options.state_dir));
-  COXSWAIN_ASSIGN_OR_RETURN(state, SqliteStateStore::Open(absl::StrCat(
-                                       options.state_dir, "/state.sqlite")));
-  COXSWAIN_ASSIGN_OR_RETURN(plans, PlanRoom::Load(options.plan, state.get()));
+  COXSWAIN_ASSIGN_OR_RETURN(state, OpenStateOf(options));
+  writer = std::make_unique<GroupCommit>(&state->store());
+  COXSWAIN_ASSIGN_OR_RETURN(plans, PlanRoom::Load(options.plan, writer.get()));
   COXSWAIN_ASSIGN_OR_RETURN(
       membership,
       Membership::Open(options.membership, {options.clock, options.random,
-                                            state.get(), plans.get()}));
+                                            writer.get(), plans.get()}));
   schedule = std::make_unique<ScheduleRoom>(
-      options.schedule,
-      ScheduleRoom::Rooms{options.clock, membership.get(), plans.get()});
-  store = std::make_unique<StoreRoom>(options.store, options.clock);
-  groups = std::make_unique<GroupRoom>(options.groups, options.clock);
+      options.schedule, ScheduleRoom::Rooms{options.clock, membership.get(),
+                                            plans.get(), writer.get()});
+  store =
+      std::make_unique<StoreRoom>(options.store, options.clock, writer.get());
+  groups =
+      std::make_unique<GroupRoom>(options.groups, options.clock, writer.get());
   COXSWAIN_ASSIGN_OR_RETURN(
       checkpoints,
       CheckpointStore::Open(
@@ -110,7 +133,7 @@ absl::Status Coordinator::Parts::OpenRooms() {
   membership->AddObserver(store.get());
   membership->AddObserver(groups.get());
   membership->AddObserver(checkpoints.get());
-  return absl::OkStatus();
+  return membership->Resume();
 }
 
 absl::Status Coordinator::Parts::Listen() {
@@ -123,8 +146,13 @@ absl::Status Coordinator::Parts::Listen() {
   rooms.store = store.get();
   rooms.groups = groups.get();
   rooms.checkpoints = checkpoints.get();
-  COXSWAIN_ASSIGN_OR_RETURN(server,
-                            GrpcServer::Start(address, options.rpc, rooms));
+  GrpcServer::MayAnswer may_answer;
+  // A file cannot be lost: nothing to ask before each answer.
+  if (state->can_be_lost()) {
+    may_answer = [state = state] { return state->Held(); };
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(
+      server, GrpcServer::Start(address, options.rpc, rooms, may_answer));
   return absl::OkStatus();
 }
 
@@ -179,6 +207,11 @@ Coordinator::Coordinator(std::unique_ptr<Parts> parts)
 Coordinator::~Coordinator() { Shutdown(kImpliedShutdown); }
 
 int Coordinator::port() const { return parts_->server->port(); }
+
+void Coordinator::Abandon() {
+  parts_->server->Cut();
+  Shutdown(absl::ZeroDuration());
+}
 
 void Coordinator::Shutdown(absl::Duration deadline) {
   std::call_once(parts_->shutdown_once, [&] {

@@ -13,14 +13,19 @@
 #include "server/group/groups.h"
 #include "server/options.h"
 #include "server/schedule/job_schedule.h"
+#include "server/state/owned_state.h"
 #include "server/store/store.h"
 
 namespace coxswain::server {
 
 struct CoordinatorOptions {
   std::string listen = "127.0.0.1:0";  // HOST:PORT; port 0: any free one
-  // Where state and checkpoints are kept. Created if missing.
+  // Where checkpoints are kept, and the state too if `state` is null. Created
+  // if missing.
   std::string state_dir;
+  // Where the state is kept. Once it is not held any more this coordinator says
+  // nothing to anybody, and is to be ended.
+  std::shared_ptr<OwnedState> state;
   // How often deadlines are looked at: well under any of them.
   absl::Duration tick_interval = absl::Milliseconds(50);
 
@@ -51,6 +56,7 @@ class Coordinator {
   //                        in use by another coordinator
   //   FAILED_PRECONDITION, DATA_LOSS
   //                        the state cannot be used, and was left as it is
+  //   ABORTED              the state is not held any more
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(
       const CoordinatorOptions& options);
 
@@ -65,6 +71,10 @@ class Coordinator {
   // Answers everyone who waits with UNAVAILABLE, then ends; calls that are
   // still under way after `deadline` are cancelled. Safe to repeat.
   void Shutdown(absl::Duration deadline);
+
+  // Ends at once without a word to anybody, because another coordinator leads:
+  // all connections are cut. Safe to repeat.
+  void Abandon();
 
  private:
   struct Parts;  // Keeps gRPC out of this header.

@@ -7,18 +7,22 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/cancel_signal.h"
 #include "base/grpc_status.h"
 #include "base/status_matchers.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "proto/schedule.grpc.pb.h"
 #include "proto/store.grpc.pb.h"
+#include "server/state/memory_state_store.h"
+#include "server/state/owned_state.h"
 
 namespace coxswain::server {
 namespace {
@@ -131,6 +135,18 @@ class Worker {
     return fence;
   }
 
+  absl::StatusOr<v1::MembersResponse> Members(int first, int count) {
+    grpc::ClientContext context;
+    v1::MembersRequest request;
+    v1::MembersResponse response;
+    *request.mutable_fence() = fence();
+    request.set_first_rank(first);
+    request.set_count(count);
+    const grpc::Status status = stub_->Members(&context, request, &response);
+    if (!status.ok()) return FromGrpcStatus(status);
+    return response;
+  }
+
   v1::JoinRequest& request() { return request_; }
   const v1::JoinResponse& response() const { return response_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
@@ -196,6 +212,47 @@ TEST(CoordinatorTest, SurvivorsLearnOfAReportedDeath) {
   }
   EXPECT_EQ(team[0]->Describe().state(), "ended");
   EXPECT_EQ(team[0]->Describe().members(0).step(), 5);
+}
+
+TEST(CoordinatorTest, TheAnswersOfALargeJobAreShort) {
+  constexpr int kWorld = 65;
+  const auto coordinator = MustStart(NewFolder());
+  ASSERT_NE(coordinator, nullptr);
+  Team team;
+  std::vector<std::thread> threads;
+  for (int slot = 0; slot < kWorld; ++slot) {
+    team.push_back(std::make_unique<Worker>(coordinator->port(), kWorld, slot));
+    v1::JoinRequest& request = team.back()->request();
+    request.set_host(slot < 60 ? "host-a" : "host-b");
+    request.set_address(slot == 50 ? "127.0.0.1" : "10.0.0.1");
+    threads.emplace_back(
+        [worker = team.back().get()] { EXPECT_OK(worker->Join()); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int slot = 0; slot < kWorld; ++slot) {
+    const v1::JoinResponse& joined = team[slot]->response();
+    EXPECT_EQ(joined.world_size(), kWorld);
+    EXPECT_EQ(joined.unreachable().identity().slot(), 50);
+    ASSERT_EQ(joined.members_size(), 1);
+    EXPECT_EQ(joined.members(0).identity().slot(), slot);
+    EXPECT_LT(joined.ByteSizeLong(), 500u);
+  }
+  Worker& worker = *team.front();
+  ASSERT_OK_AND_ASSIGN(const auto all, worker.Members(0, 1000));
+  ASSERT_EQ(all.members_size(), kWorld);
+  ASSERT_OK_AND_ASSIGN(const auto page, worker.Members(60, 3));
+  ASSERT_EQ(page.members_size(), 3);
+  EXPECT_EQ(page.members(2).rank(), 62);
+  EXPECT_EQ(page.members(2).host(), "host-b");
+  for (const int first : {-1, kWorld}) {
+    EXPECT_THAT(worker.Members(first, 1),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("not one of 0 to 64")));
+  }
+  ASSERT_OK(worker.Leave(true));
+  EXPECT_THAT(worker.Members(0, 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("stale generation")));
 }
 
 TEST(CoordinatorTest, LeavingEndsTheStreamWithOk) {
@@ -317,7 +374,8 @@ TEST(CoordinatorTest, RestartOnTheSameStateBeginsANewTerm) {
   EXPECT_EQ(after[0]->response().cluster_id(),
             before[0]->response().cluster_id());
   EXPECT_GT(after[0]->response().term(), before[0]->response().term());
-  EXPECT_GT(after[0]->response().generation(),
+  // The same process: it is a member of what goes on.
+  EXPECT_EQ(after[0]->response().generation(),
             before[0]->response().generation());
 }
 
@@ -457,6 +515,86 @@ TEST(CoordinatorTest, StateDirInUseIsAClearError) {
   EXPECT_THAT(Coordinator::Start(options),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("another coordinator")));
+}
+
+// Asks again and again: what is asked takes its time.
+bool Eventually(const std::function<bool()>& done) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+  }
+  return true;
+}
+
+// A state that a test can take away.
+class LosableState : public OwnedState {
+ public:
+  StateStore& store() override { return store_; }
+  bool Held() override { return lost_.status().ok(); }
+  CancelSignal& lost() override { return lost_; }
+  void Lose() { lost_.Raise(absl::AbortedError("another one leads")); }
+
+ private:
+  MemoryStateStore store_;
+  CancelSignal lost_;
+};
+
+TEST(CoordinatorTest, NothingIsSaidOnceTheStateIsLost) {
+  const auto state = std::make_shared<LosableState>();
+  CoordinatorOptions options;
+  options.state_dir = NewFolder();
+  options.state = state;
+  ASSERT_OK_AND_ASSIGN(const auto coordinator, Coordinator::Start(options));
+  Team team = JoinTeam(coordinator->port(), 1);
+  ASSERT_TRUE(team[0]->Attach());
+  EXPECT_EQ(team[0]->Describe().state(), "running");
+  Worker early(coordinator->port(), 2, 5);
+  early.request().set_job("other");
+  absl::Status joined;
+  std::thread waiter([&] { joined = early.Join(); });
+  // It waits at the coordinator by now.
+  EXPECT_TRUE(
+      Eventually([&] { return early.Describe().state() == "forming"; }));
+
+  state->Lose();
+  // Whoever asks next finds out, and everybody's connection ends with it.
+  EXPECT_EQ(team[0]->Describe().state(), "");
+  EXPECT_THAT(team[0]->FinishStream(),
+              StatusIs(absl::StatusCode::kUnavailable, testing::_));
+  waiter.join();
+  EXPECT_THAT(joined, StatusIs(absl::StatusCode::kUnavailable, testing::_));
+  EXPECT_THAT(joined.message(), testing::Not(HasSubstr("shut")));
+  coordinator->Abandon();
+}
+
+TEST(CoordinatorTest, AbandonEndsEverythingWithoutAWord) {
+  const auto coordinator = MustStart(NewFolder());
+  ASSERT_NE(coordinator, nullptr);
+  Team team = JoinTeam(coordinator->port(), 1);
+  ASSERT_TRUE(team[0]->Attach());
+  coordinator->Abandon();
+  EXPECT_THAT(team[0]->FinishStream(),
+              StatusIs(absl::StatusCode::kUnavailable, testing::_));
+}
+
+TEST(CoordinatorTest, TheNextOneOnTheSameStateGoesOnWithTheGeneration) {
+  const auto state = std::make_shared<LosableState>();
+  CoordinatorOptions options;
+  options.state_dir = NewFolder();
+  options.state = state;
+  ASSERT_OK_AND_ASSIGN(auto coordinator, Coordinator::Start(options));
+  options.listen = absl::StrCat("127.0.0.1:", coordinator->port());
+  Team team = JoinTeam(coordinator->port(), 2);
+  for (const auto& worker : team) ASSERT_TRUE(worker->Attach());
+  coordinator->Abandon();
+  coordinator.reset();
+  ASSERT_OK_AND_ASSIGN(coordinator, Coordinator::Start(options));
+  for (const auto& worker : team) {
+    worker->FinishStream().IgnoreError();
+    // gRPC needs a moment to connect again.
+    EXPECT_TRUE(Eventually([&] { return worker->Attach(); }));
+  }
+  EXPECT_EQ(team[0]->Describe().state(), "running");
 }
 
 }  // namespace

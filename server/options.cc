@@ -27,6 +27,11 @@ absl::Status MembershipOptions::Validate() const {
   for (const auto& [name, value] :
        {std::pair("heartbeat_interval", heartbeat_interval),
         std::pair("lease", lease), std::pair("reattach_grace", reattach_grace),
+        std::pair("broken_peer_grace", broken_peer_grace),
+        std::pair("rejoin_grace", rejoin_grace),
+        std::pair("survivor_patience", survivor_patience),
+        std::pair("growth_settle", growth_settle),
+        std::pair("growth_min_age", growth_min_age),
         std::pair("max_join_timeout", max_join_timeout),
         std::pair("last_call", last_call),
         std::pair("mismatch_settle", mismatch_settle)}) {
@@ -35,6 +40,7 @@ absl::Status MembershipOptions::Validate() const {
   for (const auto& [name, value] :
        {std::pair("max_jobs", max_jobs),
         std::pair("max_members_per_job", max_members_per_job),
+        std::pair("max_spares_per_job", max_spares_per_job),
         std::pair("max_withdrawn_per_job", max_withdrawn_per_job),
         std::pair("max_parameters", max_parameters),
         std::pair("max_parameter_name_bytes", max_parameter_name_bytes),

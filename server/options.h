@@ -19,10 +19,26 @@ struct MembershipOptions {
   absl::Duration lease = absl::Seconds(10);
   // How long a worker whose connection broke may take to attach again.
   absl::Duration reattach_grace = absl::Seconds(10);
+  // The same, once a peer's data connection to it broke as well: then it is
+  // not the coordinator alone that cannot reach it.
+  absl::Duration broken_peer_grace = absl::Seconds(1);
   // A join that asks for more is given this much.
   absl::Duration max_join_timeout = absl::Hours(24);
   // Rounds whose size is a range wait this long for one more worker.
   absl::Duration last_call = absl::Seconds(5);
+  // A generation that makes way for the next one is not held up for longer by
+  // members that do not leave it: a step on a slow device may have to end
+  // first.
+  absl::Duration rejoin_grace = absl::Seconds(30);
+  // After the end of a generation others do not go on without any of its
+  // survivors for this long, unless all of these are known to be gone: they
+  // have the job's state, and may notice the end at their next collective only,
+  // after a long accumulation, an evaluation, or an upload.
+  absl::Duration survivor_patience = absl::Minutes(10);
+  // A running generation makes way for a larger one once no further spare has
+  // come for this long, and not before this age: each change is a pause.
+  absl::Duration growth_settle = absl::Seconds(1);
+  absl::Duration growth_min_age = absl::Seconds(5);
   // A round whose manifests differ is refused after this time, or once all are
   // there: as long as the workers of some launchers take to start.
   absl::Duration mismatch_settle = absl::Seconds(2);
@@ -30,9 +46,11 @@ struct MembershipOptions {
   // Jobs known at once; the oldest ended one makes room for a new one.
   int max_jobs = 1024;
   // Every member costs a stream and a record in each answer to Join.
-  int max_members_per_job = 4096;
+  int max_members_per_job = 16'384;
+  // Workers that wait while a generation runs.
+  int max_spares_per_job = 1024;
   // Workers that gave up waiting, remembered for the report of their exit.
-  int max_withdrawn_per_job = 4096;
+  int max_withdrawn_per_job = 16'384;
 
   // Bounds of a manifest. Of a round at most 16 that differ are kept.
   int max_parameters = 100'000;
@@ -89,7 +107,7 @@ struct RpcOptions {
   int max_waiting_connections = 1024;
   // Connections that have greeted; more are closed until others end. Room for
   // four from each member of the largest job.
-  int max_connections = 16'384;
+  int max_connections = 65'536;
 
   absl::Status Validate() const;
 };

@@ -17,8 +17,9 @@ packages=(
   nlohmann-json3-dev
   # Vector instructions of whatever CPU the program runs on.
   libhwy-dev
-  # Tests; iproute2 for those with several network namespaces, spin for models.
-  iproute2 libgmock-dev libgtest-dev spin
+  # Tests; etcd-server for those of its state store, iproute2 for those with
+  # several network namespaces, spin for models.
+  etcd-server iproute2 libgmock-dev libgtest-dev spin
   "$@"
 )
 

@@ -38,9 +38,6 @@ bool ExitReporter::Drain(absl::Duration timeout) {
 }
 
 void ExitReporter::Run() {
-  CallOptions options;
-  options.timeout = kTimeout;
-  options.cancel = &cancel_;
   while (true) {
     v1::ReportExitRequest exit;
     {
@@ -55,13 +52,27 @@ void ExitReporter::Run() {
       queue_.pop_front();
       busy_ = true;
     }
-    const auto response = stub_->ReportExit(exit, options);
-    if (response.ok()) continue;
-    LogWarning("exit_not_reported",
-               {{"worker", absl::StrCat(exit.identity().node(), "/",
-                                        exit.identity().slot())},
-                {"coordinator", stub_->address()},
-                {"error", response.status().ToString()}});
+    Deliver(exit);
+  }
+}
+
+void ExitReporter::Deliver(const v1::ReportExitRequest& exit) {
+  CallOptions options;
+  options.timeout = kTimeout;
+  options.cancel = &cancel_;
+  for (bool said = false; cancel_.status().ok(); said = true) {
+    const absl::Status status = stub_->ReportExit(exit, options).status();
+    if (status.ok()) return;
+    const bool away =
+        absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+    if (!said) {
+      LogWarning(away ? "exit_not_reported_yet" : "exit_not_reported",
+                 {{"worker", absl::StrCat(exit.identity().node(), "/",
+                                          exit.identity().slot())},
+                  {"coordinator", stub_->address()},
+                  {"error", status.ToString()}});
+    }
+    if (!away || cancel_.WaitFor(kPause)) return;
   }
 }
 

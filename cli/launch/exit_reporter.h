@@ -14,13 +14,16 @@
 namespace coxswain {
 
 // Tells the coordinator of ended workers, in order, on a thread of its own, so
-// that a coordinator that does not answer holds up nothing. A report that
-// fails is logged and given up: the worker's lease ends on its own.
+// that a coordinator that does not answer holds up nothing. While it is away,
+// being started again perhaps, the first report is repeated; one that is
+// refused is logged and given up: the worker's lease ends on its own.
 // Thread-safe.
 class ExitReporter {
  public:
-  // How long one report may take, retries included.
+  // How long one attempt at a report may take.
   static constexpr absl::Duration kTimeout = absl::Seconds(10);
+  // Between attempts that fail at once.
+  static constexpr absl::Duration kPause = absl::Milliseconds(100);
 
   explicit ExitReporter(std::shared_ptr<CoordinatorStub> stub);
   // Gives up what is not reported yet.
@@ -34,6 +37,7 @@ class ExitReporter {
 
  private:
   void Run();
+  void Deliver(const v1::ReportExitRequest& exit);
 
   const std::shared_ptr<CoordinatorStub> stub_;
   CancelSignal cancel_;

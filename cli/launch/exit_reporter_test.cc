@@ -81,6 +81,36 @@ TEST(ExitReporterTest, ACoordinatorThatDoesNotAnswerHoldsUpNothing) {
   EXPECT_THAT(coordinator.slots(), ElementsAre(0));
 }
 
+TEST(ExitReporterTest, ACoordinatorThatComesBackHearsOfIt) {
+  const auto stub = std::make_shared<FakeCoordinatorStub>();
+  std::vector<uint64_t> incarnations;  // of the reporter's thread, then ours
+  const std::vector<absl::Status> answers = {
+      absl::UnavailableError("not there"),
+      absl::DeadlineExceededError("does not answer"),
+      absl::OkStatus(),
+      absl::InvalidArgumentError("is odd"),
+      absl::OkStatus(),
+  };
+  stub->Answer<v1::ReportExitRequest, v1::ReportExitResponse>(
+      "Rendezvous/ReportExit",
+      [&](const v1::ReportExitRequest& exit,
+          const CallOptions&) -> absl::StatusOr<v1::ReportExitResponse> {
+        incarnations.push_back(exit.incarnation());
+        const absl::Status& answer = answers.at(incarnations.size() - 1);
+        if (answer.ok()) return v1::ReportExitResponse();
+        return answer;
+      });
+  ExitReporter reporter(stub);
+  for (uint64_t incarnation = 1; incarnation <= 3; ++incarnation) {
+    v1::ReportExitRequest exit = ExitOf(0);
+    exit.set_incarnation(incarnation);
+    reporter.Report(exit);
+  }
+  ASSERT_TRUE(reporter.Drain(kSoon));
+  // The first is repeated until it is taken; what is refused is given up.
+  EXPECT_THAT(incarnations, ElementsAre(1, 1, 1, 2, 3));
+}
+
 TEST(ExitReporterTest, NothingToReportIsDone) {
   ExitReporter reporter(std::make_shared<FakeCoordinatorStub>());
   EXPECT_TRUE(reporter.Drain(kSoon));

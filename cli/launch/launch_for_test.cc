@@ -1,9 +1,13 @@
 // The launcher alone, for its tests: no coordinator, and exits are reported
-// to stderr as "reported SLOT STATUS".
+// to stderr as "reported SLOT STATUS of INCARNATION".
 //
-//   launch_for_test NPROC EXIT_GRACE STOP_GRACE PREFIX PROGRAM [ARGUMENTS...]
+//   launch_for_test NPROC[:RESTARTS] EXIT_GRACE STOP_GRACE PREFIX
+//                   PROGRAM [ARGUMENTS...]
+//
+// With RESTARTS, which may be 0, the job is elastic.
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "absl/time/time.h"
@@ -18,6 +22,11 @@ int main(int argc, char** argv) {
   options.environment.job = "test";
   options.environment.node = "here";
   options.environment.nproc = std::atoi(argv[1]);
+  options.environment.world_size = std::atoi(argv[1]);
+  if (const char* colon = std::strchr(argv[1], ':'); colon != nullptr) {
+    options.restarts.elastic = true;
+    options.restarts.most = std::atoi(colon + 1);
+  }
   options.prefix = std::string(argv[4]) == "prefix";
   options.inherited = {"PATH=/usr/bin:/bin"};
   options.program.assign(argv + 5, argv + argc);
@@ -26,8 +35,11 @@ int main(int argc, char** argv) {
     return 2;
   }
   const auto status = coxswain::Launch(
-      options, signals, [](const coxswain::WorkerExit& exit, uint64_t) {
-        std::fprintf(stderr, "reported %d %d\n", exit.slot, exit.Status());
+      options, signals,
+      [](const coxswain::WorkerExit& exit, uint64_t incarnation) {
+        std::fprintf(stderr, "reported %d %d of %llu\n", exit.slot,
+                     exit.Status(),
+                     static_cast<unsigned long long>(incarnation));
       });
   if (status.ok()) return *status;
   std::fprintf(stderr, "%s\n", status.status().ToString().c_str());

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/unique_fd.h"
 #include "cli/launch/child_process.h"
@@ -22,6 +23,11 @@ namespace {
 // How long output may still come after the last worker has ended (a process
 // that left its group may hold a pipe), and a reader may take to accept it.
 constexpr absl::Duration kDrain = absl::Seconds(2);
+
+// More than a pipe holds, in reads.
+constexpr int kLastReads = 32;
+// As a shell says that a program could not be started.
+constexpr int kNotStarted = 127;
 
 struct Stream {
   UniqueFd* pipe;
@@ -40,7 +46,7 @@ class Launcher {
   Launcher(const LaunchOptions& options, const ExitCallback& on_exit)
       : options_(options),
         on_exit_(on_exit),
-        table_(options.environment.nproc, options.graces) {}
+        table_(options.environment.nproc, options.graces, options.restarts) {}
 
   absl::Status Start(const HeldSignals& signals);
   int Run();
@@ -53,6 +59,8 @@ class Launcher {
     stderr_.Append(absl::StrCat("coxswain: ", text, "\n"));
   }
 
+  absl::Status StartWorker(int slot);
+  void Restart(int slot);
   bool Finished() const;
   void Decide();
   absl::Duration Patience();
@@ -61,9 +69,12 @@ class Launcher {
   void TakeSignal();
   void SignalAll(int signal);
   void TakeExit(int slot);
+  void NoteAllEnded();
   void Read(Stream* stream);
   void EndStream(Stream* stream);
-  void NameFirstFailure();
+  void EndStreams(Worker* worker);
+  void SayWhatFollows(const WorkerExit& exit);
+  void SayHowItEnded();
 
   const LaunchOptions& options_;
   const ExitCallback& on_exit_;
@@ -81,26 +92,43 @@ class Launcher {
 absl::Status Launcher::Start(const HeldSignals& signals) {
   COXSWAIN_ASSIGN_OR_RETURN(const int fd, signals.OpenDescriptor());
   signals_ = UniqueFd(fd);
+  workers_.resize(options_.environment.nproc);
   for (int slot = 0; slot < options_.environment.nproc; ++slot) {
-    Worker worker;
-    worker.incarnation = options_.random->NextId();
-    COXSWAIN_ASSIGN_OR_RETURN(
-        worker.process,
-        ChildProcess::Start(options_.program,
-                            options_.environment.For(slot, worker.incarnation,
-                                                     options_.inherited)));
-    const std::string prefix =
-        options_.prefix
-            ? absl::StrCat("[", options_.environment.node, "/", slot, "] ")
-            : "";
-    ChildProcess& process = *worker.process;
-    worker.streams.push_back(
-        {&process.stdout_pipe(), &stdout_, LinePrefixer(prefix)});
-    worker.streams.push_back(
-        {&process.stderr_pipe(), &stderr_, LinePrefixer(prefix)});
-    workers_.push_back(std::move(worker));
+    COXSWAIN_RETURN_IF_ERROR(StartWorker(slot));
   }
   return absl::OkStatus();
+}
+
+absl::Status Launcher::StartWorker(int slot) {
+  Worker& worker = workers_[slot];
+  worker.incarnation = options_.random->NextId();
+  COXSWAIN_ASSIGN_OR_RETURN(
+      worker.process,
+      ChildProcess::Start(options_.program,
+                          options_.environment.For(slot, worker.incarnation,
+                                                   options_.inherited)));
+  const std::string prefix =
+      options_.prefix
+          ? absl::StrCat("[", options_.environment.node, "/", slot, "] ")
+          : "";
+  ChildProcess& process = *worker.process;
+  worker.streams.push_back(
+      {&process.stdout_pipe(), &stdout_, LinePrefixer(prefix)});
+  worker.streams.push_back(
+      {&process.stderr_pipe(), &stderr_, LinePrefixer(prefix)});
+  return absl::OkStatus();
+}
+
+void Launcher::Restart(int slot) {
+  EndStreams(&workers_[slot]);
+  const absl::Status started = StartWorker(slot);
+  if (started.ok()) return;
+  Say(absl::StrCat("cannot start ", Name(slot), " again: ", started.message()));
+  WorkerExit exit;
+  exit.slot = slot;
+  exit.exit_code = kNotStarted;
+  table_.Exited(options_.clock->Now(), exit);
+  SayWhatFollows(exit);
 }
 
 int Launcher::Run() {
@@ -108,12 +136,9 @@ int Launcher::Run() {
     Decide();
     Poll(Patience());
   }
+  SayHowItEnded();
   // What is left when the time to drain is over.
-  for (Worker& worker : workers_) {
-    for (Stream& stream : worker.streams) {
-      if (stream.pipe->valid()) EndStream(&stream);
-    }
-  }
+  for (Worker& worker : workers_) EndStreams(&worker);
   for (OutputSink* sink : {&stdout_, &stderr_}) {
     pollfd ready = {sink->fd(), POLLOUT, 0};
     while (!sink->empty() && poll(&ready, 1, 0) > 0) sink->Write();
@@ -135,6 +160,8 @@ bool Launcher::Finished() const {
 void Launcher::Decide() {
   const LaunchDecision decision = table_.Decide(options_.clock->Now());
   wake_at_ = std::min(decision.next, drained_by_);
+  for (const int slot : decision.start) Restart(slot);
+  if (table_.AllEnded()) NoteAllEnded();
   if (decision.signal == 0) return;
   for (size_t slot = 0; slot < workers_.size(); ++slot) {
     if (!table_.running(slot)) continue;
@@ -202,17 +229,44 @@ void Launcher::TakeExit(int slot) {
   const ChildProcess::End end = worker.process->Reap();
   const WorkerExit exit = {slot, worker.process->pid(), end.exit_code,
                            end.signal};
-  const bool failed_before = table_.first_failure().has_value();
   table_.Exited(options_.clock->Now(), exit);
   on_exit_(exit, worker.incarnation);
-  if (!failed_before && table_.first_failure().has_value()) NameFirstFailure();
-  if (table_.AllEnded()) drained_by_ = options_.clock->Now() + kDrain;
+  SayWhatFollows(exit);
+  if (table_.AllEnded()) NoteAllEnded();
 }
 
-void Launcher::NameFirstFailure() {
-  const WorkerExit& exit = *table_.first_failure();
-  Say(absl::StrCat("first failure: ", Name(exit.slot), " (pid ", exit.pid, ") ",
-                   exit.ToString()));
+void Launcher::NoteAllEnded() {
+  drained_by_ = std::min(drained_by_, options_.clock->Now() + kDrain);
+  wake_at_ = std::min(wake_at_, drained_by_);
+}
+
+void Launcher::SayWhatFollows(const WorkerExit& exit) {
+  if (exit.ok()) return;
+  const std::string what =
+      absl::StrCat(Name(exit.slot), " (pid ", exit.pid, ") ", exit.ToString());
+  const absl::Time restart_at = table_.restart_at(exit.slot);
+  if (restart_at < absl::InfiniteFuture()) {
+    Say(absl::StrCat(what, "; it is started again (",
+                     table_.restarts(exit.slot) + 1, " of ",
+                     options_.restarts.most, ")"));
+  } else if (table_.elastic()) {
+    Say(absl::StrCat(what, "; it is not started again"));
+  } else if (table_.first_failure()->slot == exit.slot) {
+    Say(absl::StrCat("first failure: ", what));
+  }
+}
+
+void Launcher::SayHowItEnded() {
+  if (!table_.elastic() || !table_.first_failure().has_value()) return;
+  if (table_.ExitStatus() != 0) {
+    const WorkerExit& exit = *table_.first_failure();
+    Say(absl::StrCat("first failure: ", Name(exit.slot), " (pid ", exit.pid,
+                     ") ", exit.ToString()));
+    return;
+  }
+  std::vector<std::string> names;
+  for (const int slot : table_.Failed()) names.push_back(Name(slot));
+  Say(absl::StrCat("the job went on without ", absl::StrJoin(names, ", ")));
 }
 
 void Launcher::Read(Stream* stream) {
@@ -229,6 +283,15 @@ void Launcher::Read(Stream* stream) {
 void Launcher::EndStream(Stream* stream) {
   stream->prefixer.Finish(stream->sink->buffer());
   stream->pipe->Close();
+}
+
+// Of a process that has ended: what it has left is kept, as far as it is there.
+void Launcher::EndStreams(Worker* worker) {
+  for (Stream& stream : worker->streams) {
+    for (int i = 0; i < kLastReads && stream.pipe->valid(); ++i) Read(&stream);
+    if (stream.pipe->valid()) EndStream(&stream);
+  }
+  worker->streams.clear();
 }
 
 }  // namespace

@@ -20,11 +20,12 @@ struct LaunchOptions {
   std::vector<std::string> inherited;  // NAME=VALUE
   bool prefix = true;                  // "[node/slot] " before each line
   LaunchGraces graces;
+  RestartPolicy restarts;
   Clock* clock = Clock::Real();
   RandomSource* random = RandomSource::System();
 };
 
-// Told of each worker's end, at once, from the loop: must not block.
+// Told of each process's end, at once, from the loop: must not block.
 using ExitCallback =
     std::function<void(const WorkerExit&, uint64_t incarnation)>;
 
@@ -33,18 +34,21 @@ inline constexpr int kLauncherSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1,
                                            SIGUSR2};
 
 // Starts the workers and stays until all have ended and their output is
-// written; returns the exit status of the first that failed, or 0. Copies
-// their output line by line to stdout and stderr, hands `signals` on to them,
-// and names the first that failed on stderr.
+// written; returns the exit status of the first that failed, or 0, as
+// ProcessTable::ExitStatus says. Copies their output line by line to stdout and
+// stderr, hands `signals` on to them, and names those that failed on stderr.
 //
 // SIGINT, SIGTERM and SIGHUP also ask to stop: workers that still run after
 // graces.stop, or when SIGINT comes again, are killed. After a failure the
 // others may take graces.exit to end by themselves, then get SIGTERM, then
-// after graces.stop SIGKILL. When Launch returns, no process of the workers'
-// groups is left.
+// after graces.stop SIGKILL; in an elastic job they are left alone, and a new
+// process takes the place of the one that failed as often as `restarts` allows,
+// with an incarnation of its own. When Launch returns, no process of the
+// workers' groups is left.
 //
 // Runs in the calling thread, which must be the main one (see ChildProcess).
-// Errors are those of ChildProcess::Start; nothing runs after one.
+// Errors are those of ChildProcess::Start, for the first processes; nothing
+// runs after one.
 absl::StatusOr<int> Launch(const LaunchOptions& options,
                            const HeldSignals& signals,
                            const ExitCallback& on_exit);

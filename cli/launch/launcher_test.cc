@@ -1,8 +1,13 @@
 #include "cli/launch/launcher.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cctype>
 #include <csignal>
 #include <cstdlib>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,14 +39,18 @@ struct Graces {
   std::string prefix = "prefix";
 };
 
-std::unique_ptr<Process> LaunchWorkers(int nproc, const std::string& script,
+std::unique_ptr<Process> LaunchWorkers(const std::string& nproc,
+                                       const std::string& script,
                                        const Graces& graces = {}) {
-  auto process =
-      Process::Start({{kLauncher, absl::StrCat(nproc), graces.exit, graces.stop,
-                       graces.prefix, "/bin/sh", "-c", script},
-                      {}});
+  auto process = Process::Start({{kLauncher, nproc, graces.exit, graces.stop,
+                                  graces.prefix, "/bin/sh", "-c", script},
+                                 {}});
   EXPECT_OK(process);
   return std::move(process).value();
+}
+std::unique_ptr<Process> LaunchWorkers(int nproc, const std::string& script,
+                                       const Graces& graces = {}) {
+  return LaunchWorkers(absl::StrCat(nproc), script, graces);
 }
 
 // The numbers that follow `label` in the output, such as pids.
@@ -189,6 +198,118 @@ TEST(LauncherTest, NoWorkerOutlivesAKilledLauncher) {
   ASSERT_THAT(workers, SizeIs(2));
   launcher->Signal(SIGKILL);
   for (const pid_t pid : workers) EXPECT_TRUE(WaitUntilGone(pid, kSoon));
+}
+
+// Holds a worker until the test makes the file.
+class Signpost {
+ public:
+  Signpost() {
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+    EXPECT_EQ(mkfifo(path().c_str(), 0600), 0);
+    fd_ = open(path().c_str(), O_RDWR | O_CLOEXEC);
+  }
+  ~Signpost() { Open(); }
+  std::string path() const { return folder_ + "/signpost"; }
+  // Whoever reads goes on, now and later.
+  void Open() {
+    unlink(path().c_str());  // first: nobody opens what has no writer
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  std::string folder_ = testing::TempDir() + "/launcher_test-XXXXXX";
+  int fd_ = -1;
+};
+
+TEST(LauncherTest, AnElasticJobGoesOnWithoutAWorker) {
+  Signpost go;
+  auto launcher = LaunchWorkers(
+      "3:0",
+      absl::StrCat("echo worker=$$.; cat ", go.path(), " 2>/dev/null; exit 0"),
+      {"0s", "0s"});
+  for (const char* slot : {"0", "1", "2"}) {
+    ASSERT_OK(launcher->WaitForStdout(absl::StrCat("[here/", slot, "] worker="),
+                                      kSoon));
+  }
+  const std::vector<pid_t> workers = NumbersAfter("worker=", launcher->out());
+  ASSERT_THAT(workers, SizeIs(3));
+  kill(workers[1], SIGKILL);
+  ASSERT_OK(launcher->WaitForStderr("is not started again", kSoon));
+  EXPECT_THAT(launcher->err(), HasSubstr(absl::StrCat("(pid ", workers[1])));
+  EXPECT_EQ(kill(workers[0], 0), 0) << "the others are left alone";
+  EXPECT_EQ(kill(workers[2], 0), 0);
+  go.Open();
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kSoon));
+  EXPECT_EQ(exit.Status(), 0);
+  EXPECT_THAT(launcher->err(),
+              AllOf(HasSubstr("the job went on without worker here/"),
+                    Not(HasSubstr("sending SIG"))));
+}
+
+TEST(LauncherTest, AWorkerThatFailsIsStartedAgainAsANewIncarnation) {
+  // The second worker fails until it finds the file of its second life; the
+  // first waits for it.
+  Signpost go;
+  const std::string lives = go.path() + ".lives";
+  auto launcher = LaunchWorkers(
+      "2:3",
+      absl::StrCat("if [ $COXSWAIN_LOCAL_RANK = 0 ]; then cat ", go.path(),
+                   " 2>/dev/null; exit 0; fi; echo life of "
+                   "$COXSWAIN_INCARNATION; printf x >>",
+                   lives, "; test $(cat ", lives,
+                   ") = xxx || exit 5; echo end; exit 0"),
+      {"0s", "0s"});
+  ASSERT_OK(launcher->WaitForStdout("[here/1] end\n", kSoon));
+  go.Open();
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kSoon));
+  EXPECT_EQ(exit.Status(), 0) << launcher->err();
+  EXPECT_THAT(launcher->err(),
+              AllOf(HasSubstr("exited with code 5; it is started again (1 of "
+                              "3)"),
+                    HasSubstr("it is started again (2 of 3)"),
+                    Not(HasSubstr("went on without"))));
+  std::vector<std::string> incarnations;
+  for (const std::string& line :
+       std::vector<std::string>(absl::StrSplit(launcher->out(), '\n'))) {
+    const size_t at = line.find("life of ");
+    if (at != std::string::npos) incarnations.push_back(line.substr(at + 8));
+  }
+  ASSERT_THAT(incarnations, SizeIs(3));
+  EXPECT_THAT(std::set<std::string>(incarnations.begin(), incarnations.end()),
+              SizeIs(3));
+  for (int life = 0; life < 3; ++life) {
+    EXPECT_THAT(launcher->err(),
+                HasSubstr(absl::StrCat("reported 1 ", life < 2 ? 5 : 0, " of ",
+                                       incarnations[life], "\n")));
+  }
+}
+
+TEST(LauncherTest, AJobWhoseWorkersAllFailReturnsTheFirstFailure) {
+  auto launcher = LaunchWorkers("2:1", "echo try; exit 9");
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kSoon));
+  EXPECT_EQ(exit.Status(), 9);
+  EXPECT_THAT(launcher->err(), AllOf(HasSubstr("is not started again"),
+                                     HasSubstr("first failure: worker here/")));
+  EXPECT_THAT(
+      std::vector<std::string>(absl::StrSplit(launcher->out(), "try\n")),
+      SizeIs(2 * 2 + 1));
+}
+
+TEST(LauncherTest, ADrainIsHandedOnAndNobodyIsStartedAgain) {
+  auto launcher = LaunchWorkers(
+      "2:9",
+      "trap 'echo drained; exit $COXSWAIN_LOCAL_RANK' TERM; echo ready; "
+      "while :; do sleep 1000 & wait; done");
+  ASSERT_OK(launcher->WaitForStdout("[here/0] ready", kSoon));
+  ASSERT_OK(launcher->WaitForStdout("[here/1] ready", kSoon));
+  launcher->Signal(SIGTERM);
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kSoon));
+  EXPECT_THAT(exit.Status(), testing::AnyOf(0, 1))
+      << "the last of them decides";
+  EXPECT_THAT(launcher->out(), AllOf(HasSubstr("[here/0] drained"),
+                                     HasSubstr("[here/1] drained")));
+  EXPECT_THAT(launcher->err(), Not(HasSubstr("is started again")));
 }
 
 TEST(LauncherTest, AReaderThatStandsStillDoesNotHoldUpTheEnd) {

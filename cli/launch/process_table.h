@@ -33,10 +33,26 @@ struct LaunchGraces {
   absl::Duration stop = absl::Seconds(10);
 };
 
-// What to do now with the workers that still run.
+// What follows from the failure of a worker. Whether the job is finished is not
+// decided here: a worker that was drained succeeds, too. One that is started
+// again into a finished job is told so by the coordinator, and succeeds.
+struct RestartPolicy {
+  // The job goes on without a worker that failed, or waits for it to come back:
+  // the others are left alone.
+  bool elastic = false;
+  int most = 0;  // of each slot; any makes the job elastic
+  // Before a slot's process is started again; twice as long after each one
+  // that did not run for `calm`.
+  absl::Duration pause = absl::Milliseconds(100);
+  absl::Duration longest_pause = absl::Seconds(5);
+  absl::Duration calm = absl::Seconds(10);
+};
+
+// What to do now.
 struct LaunchDecision {
-  int signal = 0;      // send this to all of them; 0: nothing
-  std::string reason;  // why, for people
+  int signal = 0;          // send this to all that run; 0: nothing
+  std::string reason;      // why, for people
+  std::vector<int> start;  // these slots again; they count as running from now
   // When to decide again, if nothing happens before.
   absl::Time next = absl::InfiniteFuture();
 };
@@ -46,29 +62,59 @@ struct LaunchDecision {
 // path can be tested. One thread only.
 class ProcessTable {
  public:
-  ProcessTable(int workers, LaunchGraces graces);
+  ProcessTable(int workers, LaunchGraces graces, RestartPolicy restarts = {});
 
   // What happened.
   void Exited(absl::Time now, const WorkerExit& exit);
+  // Nothing is started again after it.
   void StopRequested(absl::Time now, int signal);
 
-  // Moves on to a harder signal when a grace is over. Each is decided once.
+  // Moves on to a harder signal when a grace is over, and starts again whose
+  // pause is over. Each is decided once.
   LaunchDecision Decide(absl::Time now);
 
-  bool running(int slot) const { return running_[slot]; }
-  bool AllEnded() const { return left_ == 0; }
+  bool elastic() const { return restarts_.elastic || restarts_.most > 0; }
+  bool running(int slot) const { return slots_[slot].state == State::kRunning; }
+  // When an ended slot is to be started again; infinite: it is not.
+  absl::Time restart_at(int slot) const { return slots_[slot].restart_at; }
+  int restarts(int slot) const { return slots_[slot].restarts; }
+  // Nothing runs, and nothing is to be started again.
+  bool AllEnded() const;
+
+  // Of those that were not followed by a restart.
   const std::optional<WorkerExit>& first_failure() const {
     return first_failure_;
   }
-  // That of the first failure; 0 without one.
+  // The slots whose last process failed.
+  std::vector<int> Failed() const;
+  // That of the first failure; 0 without one. In an elastic job also 0 if
+  // another worker succeeded after the last failure: the job went on without
+  // those that failed.
   int ExitStatus() const;
 
  private:
   enum class Stage { kRunning, kTerminated, kKilled };
+  enum class State { kRunning, kPausing, kSucceeded, kFailed };
+  struct Slot {
+    State state = State::kRunning;
+    int restarts = 0;
+    int short_lives = 0;  // in a row
+    absl::Time started = absl::InfinitePast();
+    absl::Time restart_at = absl::InfiniteFuture();
+    WorkerExit last;
+  };
+
+  void Fail(absl::Time now, Slot* slot);
+  void Pause(absl::Time now, Slot* slot);
+  void GiveUpRestarts(absl::Time now);
+  bool Any(State state) const;
+  void DecideSignal(absl::Time now, LaunchDecision* decision);
+  void DecideStarts(absl::Time now, LaunchDecision* decision);
 
   const LaunchGraces graces_;
-  std::vector<bool> running_;
-  int left_;
+  const RestartPolicy restarts_;
+  std::vector<Slot> slots_;
+  bool went_on_ = false;  // somebody succeeded after the last failure
   std::optional<WorkerExit> first_failure_;
   absl::Time failed_at_ = absl::InfiniteFuture();
   absl::Time stop_at_ = absl::InfiniteFuture();      // first request to stop

@@ -15,12 +15,15 @@ std::vector<std::string> WorkerEnvironment::For(
       {"COXSWAIN_NODE", node},
       {"COXSWAIN_LOCAL_RANK", absl::StrCat(slot)},
       {"COXSWAIN_LOCAL_WORLD_SIZE", absl::StrCat(nproc)},
-      {"COXSWAIN_WORLD_SIZE", absl::StrCat(nnodes * nproc)},
+      {"COXSWAIN_WORLD_SIZE", absl::StrCat(world_size)},
+      {"COXSWAIN_MIN_WORLD_SIZE", absl::StrCat(min_world_size)},
+      {"COXSWAIN_ATTEMPT", absl::StrCat(attempt)},
       {"COXSWAIN_LAUNCHER_ID", absl::StrCat(launcher_id)},
       {"COXSWAIN_INCARNATION", absl::StrCat(incarnation)},
   };
   if (!backend.empty()) own["COXSWAIN_BACKEND"] = backend;
   if (!bind_address.empty()) own["COXSWAIN_BIND_ADDRESS"] = bind_address;
+  if (!topology.empty()) own["COXSWAIN_TOPOLOGY"] = topology;
   if (!trace.empty()) own["COXSWAIN_TRACE"] = trace;
   if (!plan.empty()) own["COXSWAIN_PLAN"] = plan;
   if (join_timeout != absl::InfiniteDuration()) {

@@ -12,14 +12,17 @@ namespace coxswain {
 // What the workers of one launcher are told through their environment, where
 // a session reads it. Nothing depends on a rank: the coordinator gives those.
 struct WorkerEnvironment {
-  std::string coordinator;  // HOST:PORT
+  std::string coordinator;  // HOST:PORT, or several with commas between
   std::string job;
   std::string node;
-  int nnodes = 1;
-  int nproc = 1;
+  int nproc = 1;           // on this node
+  int world_size = 1;      // workers of the job, at most
+  int min_world_size = 1;  // as few as it may run with
+  int64_t attempt = 0;
   uint64_t launcher_id = 0;
   std::string backend;       // empty: unset
   std::string bind_address;  // empty: unset
+  std::string topology;      // keys with commas between; empty: unset
   std::string trace;         // empty: unset
   std::string plan;  // NAME=VALUE words with spaces between; empty: unset
   absl::Duration join_timeout = absl::InfiniteDuration();  // infinite: unset

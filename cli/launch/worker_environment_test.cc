@@ -17,8 +17,10 @@ WorkerEnvironment Example() {
   environment.coordinator = "head:7077";
   environment.job = "train";
   environment.node = "a";
-  environment.nnodes = 3;
   environment.nproc = 2;
+  environment.world_size = 6;
+  environment.min_world_size = 4;
+  environment.attempt = 3;
   environment.launcher_id = 18446744073709551615u;
   return environment;
 }
@@ -29,6 +31,7 @@ TEST(WorkerEnvironmentTest, AWorkerIsToldWhereItIsButNoRank) {
                   "COXSWAIN_COORDINATOR=head:7077", "COXSWAIN_JOB=train",
                   "COXSWAIN_NODE=a", "COXSWAIN_LOCAL_RANK=1",
                   "COXSWAIN_LOCAL_WORLD_SIZE=2", "COXSWAIN_WORLD_SIZE=6",
+                  "COXSWAIN_MIN_WORLD_SIZE=4", "COXSWAIN_ATTEMPT=3",
                   "COXSWAIN_LAUNCHER_ID=18446744073709551615",
                   "COXSWAIN_INCARNATION=42"));
 }
@@ -37,12 +40,14 @@ TEST(WorkerEnvironmentTest, OptionsAreSetOnlyWhenGiven) {
   WorkerEnvironment environment = Example();
   environment.backend = "gloo";
   environment.bind_address = "10.0.0.1";
+  environment.topology = "zone-1,rack-7";
   environment.trace = "runs/trace.json";
   environment.plan = "max_steps=9 tail=drop";
   environment.join_timeout = absl::Seconds(90);
   EXPECT_THAT(environment.For(0, 1, {}),
               AllOf(Contains("COXSWAIN_BACKEND=gloo"),
                     Contains("COXSWAIN_BIND_ADDRESS=10.0.0.1"),
+                    Contains("COXSWAIN_TOPOLOGY=zone-1,rack-7"),
                     Contains("COXSWAIN_TRACE=runs/trace.json"),
                     Contains("COXSWAIN_PLAN=max_steps=9 tail=drop"),
                     Contains("COXSWAIN_JOIN_TIMEOUT=1m30s")));

@@ -98,28 +98,48 @@ absl::StatusOr<std::string> CheckpointClient::Save(
     const std::map<std::string, std::string>& metadata,
     absl::string_view bytes) {
   v1::BeginRequest begin;
-  *begin.mutable_fence() = membership_->NewRequest();
   begin.set_step(step);
   begin.set_shards(shards);
   begin.mutable_metadata()->insert(metadata.begin(), metadata.end());
-  auto opened = membership_->stub().BeginCheckpoint(begin, membership_->Call());
-  if (!opened.ok()) return membership_->Outcome(opened.status());
-
-  const int64_t chunk_bytes =
-      opened->chunk_bytes() > 0 ? opened->chunk_bytes() : kDefaultChunkBytes;
   // Made before the stream is opened, because the coordinator waits for it
   // only a while, and a large shard takes a while to sum up.
   v1::UploadHeader header;
-  header.set_checkpoint_id(opened->checkpoint_id());
   header.set_shard(shard);
   header.set_bytes(static_cast<int64_t>(bytes.size()));
   header.set_crc32c(Crc32c(bytes));
   COXSWAIN_RETURN_IF_ERROR(membership_->Outcome(CallWithRetries(
       membership_->policy(), membership_->Call(transfer_timeout_),
       [&](absl::Duration left) {
-        return Upload(header, chunk_bytes, bytes, left);
+        return SaveOnce(&begin, &header, bytes, left);
       })));
   return header.checkpoint_id();
+}
+
+// A coordinator that was started again knows nothing of open checkpoints: then
+// it is begun again, there.
+absl::Status CheckpointClient::SaveOnce(v1::BeginRequest* begin,
+                                        v1::UploadHeader* header,
+                                        absl::string_view bytes,
+                                        absl::Duration left) {
+  const absl::Time deadline = membership_->policy().clock->Now() + left;
+  *begin->mutable_fence() = membership_->NewRequest();
+  CallOptions call = membership_->Call();
+  call.timeout = std::min(call.timeout, left);
+  auto opened = membership_->stub().BeginCheckpoint(*begin, call);
+  if (!opened.ok()) return opened.status();
+  header->set_checkpoint_id(opened->checkpoint_id());
+  const int64_t chunk_bytes =
+      opened->chunk_bytes() > 0 ? opened->chunk_bytes() : kDefaultChunkBytes;
+  *header->mutable_fence() = membership_->NewRequest();
+  left = deadline - membership_->policy().clock->Now();
+  absl::Status uploaded = Upload(*header, chunk_bytes, bytes, left);
+  const int64_t term = header->fence().term();
+  const bool lost =
+      absl::IsNotFound(uploaded) && membership_->term().Get() > term;
+  if (!lost && !TermOfStaleFence(uploaded).has_value()) return uploaded;
+  left = deadline - membership_->policy().clock->Now();
+  membership_->term().WaitForNewer(term, left, &membership_->ended());
+  return absl::UnavailableError(uploaded.message());
 }
 
 absl::Status CheckpointClient::Upload(const v1::UploadHeader& header,
@@ -129,7 +149,6 @@ absl::Status CheckpointClient::Upload(const v1::UploadHeader& header,
   const auto stream = membership_->stub().Upload(membership_->Call(timeout));
   v1::UploadRequest request;
   *request.mutable_header() = header;
-  *request.mutable_header()->mutable_fence() = membership_->NewRequest();
   bool open = stream->Write(request);
   for (size_t offset = 0; open && offset < bytes.size();
        offset += chunk_bytes) {

@@ -65,6 +65,10 @@ class CheckpointClient {
   absl::Status Delete(absl::string_view id);
 
  private:
+  // Begins the checkpoint, or joins it, and uploads the shard; fills in both
+  // messages. UNAVAILABLE: to be tried again.
+  absl::Status SaveOnce(v1::BeginRequest* begin, v1::UploadHeader* header,
+                        absl::string_view bytes, absl::Duration left);
   absl::Status Upload(const v1::UploadHeader& header, int64_t chunk_bytes,
                       absl::string_view bytes, absl::Duration timeout);
   absl::StatusOr<std::string> Download(absl::string_view id, int shard,

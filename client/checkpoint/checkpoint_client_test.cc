@@ -3,6 +3,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/cord.h"
+#include "base/error_detail.h"
 #include "base/status_matchers.h"
 #include "client/checkpoint/fake_checkpoint_service.h"
 #include "gtest/gtest.h"
@@ -20,8 +22,8 @@ class CheckpointClientTest : public ::testing::Test {
     fence.set_job("mnist");
     RetryPolicy policy;
     policy.base = policy.cap = absl::Microseconds(10);
-    client_ = std::make_unique<CheckpointClient>(
-        std::make_shared<Membership>(fake_, fence, policy));
+    membership_ = std::make_shared<Membership>(fake_, fence, policy);
+    client_ = std::make_unique<CheckpointClient>(membership_);
   }
 
   // A complete checkpoint of one shard.
@@ -36,6 +38,7 @@ class CheckpointClientTest : public ::testing::Test {
   std::shared_ptr<FakeCoordinatorStub> fake_ =
       std::make_shared<FakeCoordinatorStub>();
   FakeCheckpointService service_{fake_.get()};
+  std::shared_ptr<Membership> membership_;
   std::unique_ptr<CheckpointClient> client_;
 };
 
@@ -79,6 +82,34 @@ TEST_F(CheckpointClientTest, AnUploadThatIsRefusedIsNot) {
       client_->Save(5, 0, 1, {}, "abc"),
       StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong checksum")));
   EXPECT_EQ(uploads, 1);
+}
+
+TEST_F(CheckpointClientTest, AfterARestartOfTheCoordinatorItIsBegunAgain) {
+  int uploads = 0;
+  service_.upload_error = [&](int) -> absl::Status {
+    if (++uploads > 2) return absl::OkStatus();
+    membership_->term().Raise(uploads);
+    if (uploads == 2) return absl::NotFoundError("no open checkpoint");
+    absl::Status stale = absl::FailedPreconditionError("stale term");
+    v1::ErrorDetail detail;
+    detail.mutable_stale_fence()->set_field("term");
+    detail.mutable_stale_fence()->set_expected("1");
+    stale.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
+    return stale;
+  };
+  ASSERT_OK_AND_ASSIGN(const auto shard,
+                       client_->LoadShard(SaveOne("abc").id, 0));
+  EXPECT_EQ(shard, "abc");
+  EXPECT_EQ(uploads, 3);
+}
+
+TEST_F(CheckpointClientTest, AnOpenCheckpointThatIsGoneInOneTermIsAnError) {
+  service_.upload_error = [](int) -> absl::Status {
+    return absl::NotFoundError("no open checkpoint");
+  };
+  EXPECT_THAT(
+      client_->Save(5, 0, 1, {}, "abc"),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("no open checkpoint")));
 }
 
 struct Damage {

@@ -6,10 +6,26 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "client/comm/peer_loss.h"
 #include "client/comm/registry.h"
 #include "client/store/store_client.h"
 
 namespace coxswain {
+
+namespace {
+
+void TellPeerLosses(Communicator* communicator, const std::vector<int>& ranks,
+                    const std::function<void(int rank)>& on_lost) {
+  auto* const source = dynamic_cast<PeerLossSource*>(communicator);
+  if (source == nullptr || on_lost == nullptr) return;
+  source->TellPeerLosses([ranks, on_lost](int peer) {
+    if (peer >= 0 && peer < static_cast<int>(ranks.size())) {
+      on_lost(ranks[peer]);
+    }
+  });
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Connect(
     Description description, int rank, const ConnectOptions& options,
@@ -33,6 +49,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Connect(
   auto communicator =
       ::coxswain::Connect(options.backend, communicator_options);
   if (!communicator.ok()) return membership->Outcome(communicator.status());
+  TellPeerLosses(communicator->get(), description.ranks, options.on_peer_lost);
   return std::make_shared<ProcessGroup>(std::move(description),
                                         communicator_options.rank,
                                         std::move(communicator).value());

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_GROUP_PROCESS_GROUP_H_
 #define COXSWAIN_CLIENT_GROUP_PROCESS_GROUP_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +30,9 @@ class ProcessGroup {
     std::string backend = "auto";
     std::string address;  // where this process's data connections listen
     absl::Duration timeout = absl::Minutes(5);
+    // Told the rank in the job of each peer whose data connection broke; see
+    // PeerLossSource. May be null; the communicator may outlive the session.
+    std::function<void(int rank)> on_peer_lost;
   };
 
   // What the coordinator says of a group.

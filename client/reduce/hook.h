@@ -94,6 +94,27 @@ class Hook {
   // that step was finite, and from hooks without state, which do not look.
   virtual std::vector<NonFiniteGradient> non_finite() const { return {}; }
 
+  // This rank's own state, between steps: its errors, and what all ranks have
+  // alike. Not collective. For a change of the members of a running job, where
+  // each survivor keeps its own; LoadOwn takes it over on the same rank or
+  // another, after Configure, its errors multiplied by `error_scale`: W'/W
+  // where W' ranks go on with what W had left unsent, so that what the
+  // survivors did not send keeps its weight in the mean; 0 on a newcomer.
+  // Errors of LoadOwn as of LoadState.
+  virtual absl::StatusOr<HookState> SaveOwn() const {
+    HookState state;
+    state.spec = spec();
+    state.step = step();
+    return state;
+  }
+  virtual absl::Status LoadOwn(const HookState& state, double error_scale) {
+    static_cast<void>(state);
+    static_cast<void>(error_scale);
+    return absl::UnimplementedError("this hook cannot take over a state");
+  }
+  // The 2-norm of this rank's errors, over all parameters; 0 without any.
+  virtual double ErrorNorm() const { return 0; }
+
   // This rank's shard of the state, between steps. Collective: all ranks of
   // `communicator` call it. A hook without state returns an empty one.
   virtual absl::StatusOr<HookState> SaveState(Communicator& communicator) = 0;

@@ -40,6 +40,9 @@ struct StepDecision {
   std::string reason;           // why it is skipped
   std::string stop;             // not empty: all stop after this step, and why
   std::optional<JobPlan> plan;  // in force from the next step on
+  // Not empty: the generation ends after this step, and why; its members join
+  // the next one.
+  std::string regroup;
 };
 
 // Where a reducer asks whether what it does is what all ranks do. Made by

@@ -92,6 +92,7 @@ class CoordinatorStub {
   COXSWAIN_CALL(Join, Rendezvous, Join)
   COXSWAIN_CALL(Leave, Rendezvous, Leave)
   COXSWAIN_CALL(ReportExit, Rendezvous, ReportExit)
+  COXSWAIN_CALL(Members, Rendezvous, Members)
   COXSWAIN_CALL(Describe, Rendezvous, Describe)
   COXSWAIN_CALL(CreateGroup, Group, CreateGroup)
   COXSWAIN_CALL(CreateMesh, Group, CreateMesh)

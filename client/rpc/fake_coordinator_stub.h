@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_RPC_FAKE_COORDINATOR_STUB_H_
 #define COXSWAIN_CLIENT_RPC_FAKE_COORDINATOR_STUB_H_
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -52,6 +53,11 @@ class FakeAttachment {
     MutexLock lock(&mutex_);
     received_.push_back(request);
     changed_.NotifyAll();
+  }
+  int Count(const std::function<bool(const v1::AttachRequest&)>& condition) {
+    MutexLock lock(&mutex_);
+    return static_cast<int>(
+        std::count_if(received_.begin(), received_.end(), condition));
   }
   // Waits until one of the requests satisfies the condition.
   bool WaitForRequest(

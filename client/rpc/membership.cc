@@ -11,7 +11,8 @@ absl::Status Membership::Outcome(absl::Status status) {
   if (status.ok()) return status;
   absl::Status end = ended_.status();
   if (!end.ok()) return end;
-  if (IsStaleFence(status)) stale_.Raise(status);
+  if (IsStaleFence(status) && !TermOfStaleFence(status).has_value())
+    stale_.Raise(status);
   return status;
 }
 

@@ -10,6 +10,8 @@
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
 #include "client/rpc/coordinator_stub.h"
+#include "client/rpc/current_term.h"
+#include "client/rpc/member_stub.h"
 #include "client/rpc/retrying_coordinator_stub.h"
 
 namespace coxswain {
@@ -21,23 +23,38 @@ class Membership {
  public:
   Membership(std::shared_ptr<CoordinatorStub> stub, v1::Fence fence,
              const RetryPolicy& policy)
-      : stub_(std::move(stub)), fence_(std::move(fence)), policy_(policy) {}
+      : term_(std::make_shared<CurrentTerm>(fence.term())),
+        stub_(MakeMemberStub(std::move(stub), term_, policy)),
+        fence_(std::move(fence)),
+        policy_(policy) {}
 
+  // Its unary calls wait for a coordinator that is started again, and go on
+  // there: see member_stub.h.
   CoordinatorStub& stub() const { return *stub_; }
   const std::string& job() const { return fence_.job(); }
   const RetryPolicy& policy() const { return policy_; }
 
-  // The fence without, and with, a new request id.
-  const v1::Fence& fence() const { return fence_; }
-  v1::Fence NewRequest() const {
+  // The term of the coordinator that has accepted this member's stream last:
+  // raised by the attachment.
+  CurrentTerm& term() const { return *term_; }
+
+  // The fence of the present term, without, and with, a new request id.
+  v1::Fence fence() const {
     v1::Fence fence = fence_;
-    fence.set_request_id(policy_.random->NextId());
+    fence.set_term(term_->Get());
     return fence;
+  }
+  v1::Fence NewRequest() const {
+    v1::Fence present = fence();
+    present.set_request_id(policy_.random->NextId());
+    return present;
   }
 
   // Raised when the generation ends for this member, with the reason.
   CancelSignal& ended() { return ended_; }
-  // Raised when an answer has shown that the fence is stale.
+  // Raised when an answer has shown that the fence is stale: the generation or
+  // the member is not that of the coordinator. An earlier term is no such
+  // thing.
   CancelSignal& stale() { return stale_; }
 
   // Options of a call that the end of the generation ends. A call that waits
@@ -58,6 +75,7 @@ class Membership {
   absl::Status Outcome(absl::Status status);
 
  private:
+  const std::shared_ptr<CurrentTerm> term_;
   const std::shared_ptr<CoordinatorStub> stub_;
   const v1::Fence fence_;
   const RetryPolicy policy_;

@@ -52,6 +52,12 @@ class RetryingCoordinatorStub : public CoordinatorStub {
 
 }  // namespace
 
+bool IsWorthRepeating(const absl::Status& status, const CancelSignal* cancel) {
+  if (absl::IsUnavailable(status)) return true;
+  return absl::IsCancelled(status) &&
+         (cancel == nullptr || cancel->status().ok());
+}
+
 absl::Status CallWithRetries(
     const RetryPolicy& policy, const CallOptions& options,
     const std::function<absl::Status(absl::Duration left)>& attempt) {
@@ -62,7 +68,7 @@ absl::Status CallWithRetries(
   absl::Duration left = options.timeout;
   while (true) {
     absl::Status status = attempt(left);
-    if (!absl::IsUnavailable(status)) return status;
+    if (!IsWorthRepeating(status, cancel)) return status;
     const absl::Duration pause = backoff.Next();
     if (policy.clock->Now() + pause >= deadline) return status;
     if (cancel->WaitFor(pause)) return cancel->status();

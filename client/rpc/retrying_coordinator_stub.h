@@ -20,15 +20,21 @@ struct RetryPolicy {
   absl::Duration cap = absl::Seconds(2);
 };
 
-// Calls `attempt` with the time that is left, until it returns something else
-// than UNAVAILABLE, the deadline of `options` would pass before the next
-// attempt, or options.cancel is raised (whose status is then the result).
+// Whether the outcome of a call says that the coordinator is not there:
+// UNAVAILABLE, or CANCELLED though `cancel` (may be null) is not raised, since
+// one that shuts down cancels what it has not answered.
+bool IsWorthRepeating(const absl::Status& status, const CancelSignal* cancel);
+
+// Calls `attempt` with the time that is left, until the outcome is not worth
+// repeating, the deadline of `options` would pass before the next attempt, or
+// options.cancel is raised (whose status is then the result).
 absl::Status CallWithRetries(
     const RetryPolicy& policy, const CallOptions& options,
     const std::function<absl::Status(absl::Duration left)>& attempt);
 
-// Retries unary calls on UNAVAILABLE, which the wire contract makes safe:
-// requests that change something carry a request id. Streams pass through.
+// Retries unary calls while the coordinator is not there, which the wire
+// contract makes safe: requests that change something carry a request id.
+// Streams pass through.
 std::shared_ptr<CoordinatorStub> MakeRetryingCoordinatorStub(
     std::shared_ptr<CoordinatorStub> stub, const RetryPolicy& policy);
 

@@ -88,6 +88,24 @@ TEST_F(RetryingCoordinatorStubTest, GivesUpAtTheOverallDeadline) {
   EXPECT_EQ(attempts_, 5);
 }
 
+TEST_F(RetryingCoordinatorStubTest, WhatNobodyHereHasCancelledIsRepeated) {
+  AnswerAfterFailures(1, absl::CancelledError("CANCELLED"));
+  CancelSignal cancel;
+  EXPECT_OK(Set(absl::Seconds(30), &cancel));
+  EXPECT_EQ(attempts_, 2);
+  EXPECT_OK(Set(absl::Seconds(30)));
+}
+
+TEST_F(RetryingCoordinatorStubTest, WhatWasCancelledHereIsNot) {
+  CancelSignal cancel;
+  cancel.Raise(absl::CancelledError("this worker has left"));
+  AnswerAfterFailures(1, absl::CancelledError("this worker has left"));
+  EXPECT_THAT(Set(absl::Seconds(30), &cancel),
+              StatusIs(absl::StatusCode::kCancelled,
+                       HasSubstr("this worker has left")));
+  EXPECT_EQ(attempts_, 1);
+}
+
 TEST_F(RetryingCoordinatorStubTest, RetriesNothingWhenToldSo) {
   AnswerAfterFailures(1, absl::UnavailableError("not there"));
   EXPECT_THAT(Set(absl::Seconds(5), nullptr, /*retry=*/false),

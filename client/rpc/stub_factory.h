@@ -10,7 +10,8 @@
 
 namespace coxswain {
 
-// Makes the stub of the coordinator at HOST:PORT.
+// Makes the stub of the coordinator at HOST:PORT, or of several with commas
+// between, of which one leads.
 using StubFactory = std::function<std::shared_ptr<CoordinatorStub>(
     const std::string& address, const RetryPolicy& policy)>;
 

@@ -116,6 +116,7 @@ absl::StatusOr<StepGate*> AttachedSchedule::Gate(absl::string_view stream) {
       this, AgentOptions(stream, options_.plan, options_.resend),
       options_.plan.version);
   if (!stop_.empty()) added->agent.RequestStop(stop_);
+  if (stream == kTrainStream) added->agent.RequestDrain(drain_);
   StepGate* gate = &added->gate;
   streams_.emplace(stream, std::move(added));
   return gate;
@@ -136,6 +137,19 @@ void AttachedSchedule::RequestStop(absl::string_view reason) {
   }
 }
 
+void AttachedSchedule::RequestDrain(absl::string_view reason) {
+  MutexLock lock(&mutex_);
+  if (!drain_.empty()) return;
+  drain_ = reason.empty() ? "no reason given" : std::string(reason);
+  const auto train = streams_.find(kTrainStream);
+  if (train != streams_.end()) train->second->agent.RequestDrain(drain_);
+  if (plans_.rbegin()->second.terms.enforcement == Enforcement::kOff) {
+    LogWarning("drain_not_agreed", {{"job", options_.job},
+                                    {"reason", drain_},
+                                    {"why", "enforcement=off"}});
+  }
+}
+
 JobPlan AttachedSchedule::plan() const {
   MutexLock lock(&mutex_);
   return plans_.rbegin()->second;
@@ -144,8 +158,18 @@ JobPlan AttachedSchedule::plan() const {
 void AttachedSchedule::OnAttached() {
   MutexLock lock(&mutex_);
   for (auto& [name, stream] : streams_) stream->agent.OnConnected();
+  const int64_t mine = ++attached_;
   wake_ = true;
   work_.NotifyAll();
+  const bool heard =
+      std::any_of(streams_.begin(), streams_.end(), [](const auto& entry) {
+        return entry.second->agent.heard().has_value();
+      });
+  if (!heard) return;
+  said_.WaitFor(&mutex_, kPositionWait,
+                [this, mine]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                  return positions_said_ >= mine || stopping_ || !end_.ok();
+                });
 }
 
 void AttachedSchedule::OnEvent(const v1::AttachEvent& event) {
@@ -153,8 +177,9 @@ void AttachedSchedule::OnEvent(const v1::AttachEvent& event) {
     LogWarning("coordinator_warns",
                {{"job", options_.job}, {"warning", event.warning().text()}});
   }
-  if (!event.has_grant() && !event.has_decision()) return;
   MutexLock lock(&mutex_);
+  if (event.has_attached()) OnTermLocked(event.attached().term());
+  if (!event.has_grant() && !event.has_decision()) return;
   const auto stream = streams_.find(
       event.has_grant() ? event.grant().stream() : event.decision().stream());
   if (stream == streams_.end()) return;
@@ -164,6 +189,13 @@ void AttachedSchedule::OnEvent(const v1::AttachEvent& event) {
     OnDecisionLocked(event.decision(), *stream->second);
   }
   stream->second->answered.NotifyAll();
+}
+
+void AttachedSchedule::OnTermLocked(int64_t term) {
+  if (std::exchange(term_, term) == term) return;
+  for (auto& [name, stream] : streams_) {
+    stream->agent.OnOtherCoordinator(options_.clock->Now());
+  }
 }
 
 void AttachedSchedule::OnDecisionLocked(const v1::Decision& wire,
@@ -193,6 +225,7 @@ void AttachedSchedule::End(const absl::Status& why) {
   end_ = why;
   for (auto& [name, stream] : streams_) stream->answered.NotifyAll();
   work_.NotifyAll();
+  said_.NotifyAll();
 }
 
 void AttachedSchedule::AddProgress(v1::Heartbeat* heartbeat) const {
@@ -317,19 +350,39 @@ void AttachedSchedule::SendDue() {
   {
     MutexLock lock(&mutex_);
     if (!end_.ok()) return;
-    const absl::Time now = options_.clock->Now();
-    for (auto& [name, stream] : streams_) {
-      for (const StepAgent::Outgoing& outgoing : stream->agent.Take(now)) {
-        requests.push_back(ToWire(name, outgoing));
-      }
-    }
+    requests = TakeDueLocked();
   }
   // What is not taken is said again: when the stream is open again, or later.
   for (const v1::AttachRequest& request : requests) (void)sender_(request);
+  MutexLock lock(&mutex_);
+  // Under send_mutex_: nobody else has taken any since.
+  positions_said_ = positions_taken_;
+  said_.NotifyAll();
+}
+
+// Positions first: a coordinator that was restarted knows by them what to make
+// of the rest.
+std::vector<v1::AttachRequest> AttachedSchedule::TakeDueLocked() {
+  std::vector<v1::AttachRequest> requests;
+  const absl::Time now = options_.clock->Now();
+  const bool positions = positions_taken_ < attached_;
+  positions_taken_ = attached_;
+  for (auto& [name, stream] : streams_) {
+    const std::optional<StepAgent::Heard> heard = stream->agent.heard();
+    if (positions && heard.has_value())
+      requests.push_back(ToWire(name, *heard));
+  }
+  for (auto& [name, stream] : streams_) {
+    for (const StepAgent::Outgoing& outgoing : stream->agent.Take(now)) {
+      requests.push_back(ToWire(name, outgoing));
+    }
+  }
+  return requests;
 }
 
 absl::Time AttachedSchedule::DueLocked() const {
   absl::Time due = absl::InfiniteFuture();
+  if (positions_taken_ < attached_) return absl::InfinitePast();
   for (const auto& [name, stream] : streams_) {
     due = std::min(due, stream->agent.due());
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -34,6 +35,7 @@ class AttachedSchedule : public ScheduleClient {
  public:
   static constexpr int kMaxStreams = 64;
   static constexpr size_t kMaxName = 64;
+  static constexpr absl::Duration kPositionWait = absl::Seconds(1);
 
   struct Options {
     std::string job;  // for messages
@@ -54,10 +56,14 @@ class AttachedSchedule : public ScheduleClient {
 
   absl::StatusOr<StepGate*> Gate(absl::string_view stream) override;
   void RequestStop(absl::string_view reason) override;
+  void RequestDrain(absl::string_view reason) override;
   JobPlan plan() const override;
   void NoteMicroBatch() override { ++micro_batches_; }
 
-  // The Attach stream is open, for the first time or again.
+  // The Attach stream is open, for the first time or again: says where this
+  // rank is, then what was not answered. The first of it is on its way when
+  // this returns, so that whatever the session does next comes after it; but
+  // that is waited for at most kPositionWait.
   void OnAttached();
   // Events that are none of the schedule's are ignored. Does not block.
   void OnEvent(const v1::AttachEvent& event);
@@ -74,6 +80,8 @@ class AttachedSchedule : public ScheduleClient {
   void Run();
   // Sends what is due, in order. Several threads may.
   void SendDue();
+  std::vector<v1::AttachRequest> TakeDueLocked()
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time DueLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits until `condition` is true of a stream's agent.
   absl::Status WaitLocked(Stream& stream, absl::string_view what,
@@ -82,6 +90,7 @@ class AttachedSchedule : public ScheduleClient {
 
   void NotePlanLocked(const JobPlan& plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnTermLocked(int64_t term) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnDecisionLocked(const v1::Decision& wire, Stream& stream)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // OK, or why the stream's rounds are over.
@@ -108,11 +117,19 @@ class AttachedSchedule : public ScheduleClient {
   Mutex send_mutex_;
   mutable Mutex mutex_;
   CondVar work_;  // for the thread
+  CondVar said_;  // the positions
   std::map<std::string, std::unique_ptr<Stream>> streams_
       ABSL_GUARDED_BY(mutex_);
   // The plans that streams may come to follow, by version: the last ones.
   std::map<int64_t, JobPlan> plans_ ABSL_GUARDED_BY(mutex_);
   std::string stop_ ABSL_GUARDED_BY(mutex_);
+  std::string drain_ ABSL_GUARDED_BY(mutex_);
+  // Of the coordinator that answers; 0: not known.
+  int64_t term_ ABSL_GUARDED_BY(mutex_) = 0;
+  // How often the positions were to be said, and have been.
+  int64_t attached_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t positions_taken_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t positions_said_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status end_ ABSL_GUARDED_BY(mutex_);
   bool wake_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -436,5 +436,61 @@ TEST_F(AttachedScheduleTest, CallsOutOfOrderAreErrors) {
                        HasSubstr("not announced")));
 }
 
+// A coordinator that was restarted knows by it what to make of the ticket.
+TEST_F(AttachedScheduleTest, SaysItsPositionsBeforeItsTicketsAfterEachAttach) {
+  Start(Enforcement::kStrict);
+  GateOf("silent");
+  StepGate* eval = GateOf("eval");
+  for (StepGate* gate : {train_, eval}) {
+    ASSERT_OK(gate->Announce(TicketOf(0)));
+    schedule_->OnEvent(DecisionEvent(gate == eval ? "eval" : "train", 0));
+    ASSERT_OK(gate->Decide({}));
+  }
+  ASSERT_OK(train_->Announce(TicketOf(1)));
+  ASSERT_EQ(line_.size(), 3u);
+  schedule_->OnAttached();
+  EXPECT_GE(line_.size(), 5u) << "the session is to wait for them";
+  EXPECT_EQ(line_.Request(3).position().last().stream(), "eval");
+  EXPECT_EQ(line_.Request(4).position().last().stream(), "train");
+  EXPECT_EQ(line_.Request(4).position().last().round(), 0);
+  EXPECT_EQ(line_.Request(5).ticket().round(), 1);
+}
+
+TEST_F(AttachedScheduleTest, NothingHeardIsNoPosition) {
+  Start(Enforcement::kStrict);
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  schedule_->OnAttached();
+  EXPECT_TRUE(line_.Request(1).has_ticket());
+}
+
+TEST_F(AttachedScheduleTest, ADrainGoesOutWithTrainOnly) {
+  Start(Enforcement::kStrict);
+  schedule_->RequestDrain("SIGTERM");
+  ASSERT_OK(GateOf("eval")->Announce(TicketOf(0)));
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  EXPECT_EQ(line_.Request(0).ticket().drain(), "");
+  EXPECT_EQ(line_.Request(1).ticket().drain(), "SIGTERM");
+  v1::AttachEvent event = DecisionEvent("train", 0);
+  event.mutable_decision()->set_regroup("rank 0 drains: SIGTERM");
+  schedule_->OnEvent(event);
+  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  EXPECT_EQ(decision.regroup, "rank 0 drains: SIGTERM");
+  EXPECT_THAT(train_->Announce(TicketOf(1)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("rank 0 drains")));
+}
+
+TEST_F(AttachedScheduleTest, ADrainReachesAStreamThatIsMadeLater) {
+  Start(Enforcement::kStrict);
+  auto other = std::make_unique<AttachedSchedule>(
+      AttachedSchedule::Options(),
+      [this](const v1::AttachRequest& request) { return line_.Send(request); });
+  other->RequestDrain("SIGTERM");
+  ASSERT_OK_AND_ASSIGN(StepGate* const gate, other->Gate(kTrainStream));
+  ASSERT_OK(gate->Announce(TicketOf(0)));
+  EXPECT_OK(gate->AwaitGrant());
+  EXPECT_EQ(line_.Request(0).ticket().drain(), "SIGTERM");
+}
+
 }  // namespace
 }  // namespace coxswain

@@ -35,6 +35,11 @@ class ScheduleClient {
   // this is logged, and has no effect.
   virtual void RequestStop(absl::string_view reason) = 0;
 
+  // Asks that this worker leave the job after the next step of the stream
+  // "train": the decision on it then says regroup. The first reason counts.
+  // With enforcement=off this is logged, and has no effect.
+  virtual void RequestDrain(absl::string_view reason) = 0;
+
   // The newest plan of the job that this session has heard of: when it joined,
   // or with a decision of the stream "train". Who begins to follow the schedule
   // begins with it.

@@ -27,6 +27,19 @@ v1::Ticket ToWire(const StepTicket& ticket) {
   return wire;
 }
 
+v1::Plan ToWire(const JobPlan& plan) {
+  v1::Plan wire;
+  wire.set_version(plan.version);
+  wire.set_accumulation_steps(plan.accumulation_steps);
+  wire.set_hook(plan.hook);
+  wire.set_compression_start_step(plan.compression_start_step);
+  wire.set_global_micro_batches(plan.global_micro_batches);
+  for (const auto& [name, value] : plan.terms.ToMap()) {
+    (*wire.mutable_terms())[name] = value;
+  }
+  return wire;
+}
+
 }  // namespace
 
 absl::StatusOr<JobPlan> FromWire(const v1::Plan& wire) {
@@ -53,6 +66,7 @@ absl::StatusOr<StepDecision> FromWire(const v1::Decision& wire) {
   decision.commit = wire.commit();
   decision.reason = wire.reason();
   decision.stop = wire.stop();
+  decision.regroup = wire.regroup();
   if (wire.has_plan()) {
     COXSWAIN_ASSIGN_OR_RETURN(decision.plan, FromWire(wire.plan()));
   }
@@ -68,6 +82,7 @@ v1::AttachRequest ToWire(const std::string& stream,
     ticket.set_stream(stream);
     ticket.set_round(outgoing.round);
     ticket.set_stop(outgoing.stop);
+    ticket.set_drain(outgoing.drain);
   } else if (outgoing.vote.has_value()) {
     v1::Vote& vote = *request.mutable_vote();
     vote.set_stream(stream);
@@ -75,6 +90,22 @@ v1::AttachRequest ToWire(const std::string& stream,
     vote.set_commit(outgoing.vote->commit);
     vote.set_reason(outgoing.vote->reason);
     vote.set_stop(outgoing.stop);
+  }
+  return request;
+}
+
+v1::AttachRequest ToWire(const std::string& stream,
+                         const StepAgent::Heard& heard) {
+  v1::AttachRequest request;
+  v1::Decision& last = *request.mutable_position()->mutable_last();
+  last.set_stream(stream);
+  last.set_round(heard.round);
+  last.set_commit(heard.decision.commit);
+  last.set_reason(heard.decision.reason);
+  last.set_stop(heard.decision.stop);
+  last.set_regroup(heard.decision.regroup);
+  if (heard.decision.plan.has_value()) {
+    *last.mutable_plan() = ToWire(*heard.decision.plan);
   }
   return request;
 }

@@ -20,6 +20,8 @@ absl::StatusOr<StepDecision> FromWire(const v1::Decision& wire);
 
 v1::AttachRequest ToWire(const std::string& stream,
                          const StepAgent::Outgoing& outgoing);
+v1::AttachRequest ToWire(const std::string& stream,
+                         const StepAgent::Heard& heard);
 
 }  // namespace coxswain
 

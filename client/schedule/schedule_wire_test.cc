@@ -95,5 +95,38 @@ TEST(ScheduleWireTest, TermsOfANewerCoordinatorAreNamed) {
                              HasSubstr("update this worker"))));
 }
 
+TEST(ScheduleWireTest, APositionIsADecisionOnItsWayBack) {
+  StepAgent::Heard heard;
+  heard.round = 41;
+  heard.decision.commit = false;
+  heard.decision.reason = "not finite";
+  heard.decision.stop = "enough";
+  heard.decision.regroup = "2 spares wait";
+  heard.decision.plan.emplace();
+  heard.decision.plan->version = 4;
+  heard.decision.plan->accumulation_steps = 8;
+  heard.decision.plan->hook = "fp16";
+  heard.decision.plan->compression_start_step = 100;
+  heard.decision.plan->global_micro_batches = 32;
+  heard.decision.plan->terms.tail = TailPolicy::kCarry;
+  const v1::AttachRequest request = ToWire("train", heard);
+  ASSERT_TRUE(request.has_position());
+  const v1::Decision& wire = request.position().last();
+  EXPECT_EQ(wire.stream(), "train");
+  EXPECT_EQ(wire.round(), 41);
+  ASSERT_OK_AND_ASSIGN(const StepDecision back, FromWire(wire));
+  EXPECT_FALSE(back.commit);
+  EXPECT_EQ(back.reason, "not finite");
+  EXPECT_EQ(back.stop, "enough");
+  EXPECT_EQ(back.regroup, "2 spares wait");
+  ASSERT_TRUE(back.plan.has_value());
+  EXPECT_EQ(back.plan->version, 4);
+  EXPECT_EQ(back.plan->accumulation_steps, 8);
+  EXPECT_EQ(back.plan->hook, "fp16");
+  EXPECT_EQ(back.plan->compression_start_step, 100);
+  EXPECT_EQ(back.plan->global_micro_batches, 32);
+  EXPECT_EQ(back.plan->terms.tail, TailPolicy::kCarry);
+}
+
 }  // namespace
 }  // namespace coxswain

@@ -29,6 +29,13 @@ absl::Status StepAgent::Announce(const StepTicket& ticket, absl::Time now) {
         ticket_->content.step, ") is not over: take its decision before step ",
         ticket.step, " is announced"));
   }
+  if (!regroup_.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the generation ended with round ", round_ - 1, " of the stream '",
+        options_.stream, "' (", regroup_, "), so step ", ticket.step,
+        " is one of the next: leave this session, or join again "
+        "(Session::Rejoin), where a decision says regroup"));
+  }
   const bool alone = options_.enforcement == Enforcement::kOff;
   if (alone && !ticket.skip.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -36,7 +43,7 @@ absl::Status StepAgent::Announce(const StepTicket& ticket, absl::Time now) {
         "' shall be skipped (", ticket.skip,
         "), which no other rank would hear of: the plan has enforcement=off"));
   }
-  ticket_ = Saying<StepTicket>{ticket, stop_, now};
+  ticket_ = Saying<StepTicket>{ticket, stop_, drain_, now};
   waiting_since_ = now;
   if (alone) decision_ = StepDecision();
   return absl::OkStatus();
@@ -44,6 +51,10 @@ absl::Status StepAgent::Announce(const StepTicket& ticket, absl::Time now) {
 
 void StepAgent::RequestStop(std::string reason) {
   if (stop_.empty()) stop_ = std::move(reason);
+}
+
+void StepAgent::RequestDrain(std::string reason) {
+  if (drain_.empty()) drain_ = std::move(reason);
 }
 
 absl::Status StepAgent::Follow(const ScheduleTerms& terms) {
@@ -75,7 +86,7 @@ absl::Status StepAgent::Vote(const StepVote& vote, absl::Time now) {
     decision_->commit = false;
     decision_->reason = vote.reason;
   }
-  if (options_.commit_vote) vote_ = Saying<StepVote>{vote, stop_, now};
+  if (options_.commit_vote) vote_ = Saying<StepVote>{vote, stop_, "", now};
   return absl::OkStatus();
 }
 
@@ -92,6 +103,16 @@ void StepAgent::OnConnected() {
   if (vote_.has_value()) vote_->due = absl::InfinitePast();
 }
 
+void StepAgent::OnOtherCoordinator(absl::Time now) {
+  if (announced() && !decided()) waiting_since_ = now;
+}
+
+std::optional<StepAgent::Heard> StepAgent::heard() const {
+  if (options_.enforcement == Enforcement::kOff) return std::nullopt;
+  if (decided()) return Heard{round_, *decision_};
+  return taken_;
+}
+
 std::vector<StepAgent::Outgoing> StepAgent::Take(absl::Time now) {
   std::vector<Outgoing> result;
   if (!announced() || decided()) return result;
@@ -100,6 +121,7 @@ std::vector<StepAgent::Outgoing> StepAgent::Take(absl::Time now) {
     outgoing.round = round_;
     outgoing.ticket = ticket_->content;
     outgoing.stop = ticket_->stop;
+    outgoing.drain = ticket_->drain;
     ticket_->due = now + options_.resend;
   }
   if (vote_.has_value() && vote_->due <= now) {
@@ -134,8 +156,10 @@ bool StepAgent::Expired(absl::Time now) const {
 
 StepDecision StepAgent::TakeDecision() {
   COXSWAIN_CHECK(decided());
+  taken_ = heard();
   StepDecision decision = *std::move(decision_);
   decision_.reset();
+  regroup_ = decision.regroup;
   ticket_.reset();
   vote_.reset();
   voted_ = false;

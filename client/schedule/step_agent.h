@@ -43,16 +43,26 @@ class StepAgent {
     std::optional<StepTicket> ticket;
     std::optional<StepVote> vote;
     std::string stop;
+    std::string drain;
+  };
+
+  // A decision that came.
+  struct Heard {
+    int64_t round = 0;
+    StepDecision decision;
   };
 
   explicit StepAgent(Options options);
 
   // Begins the next round. FAILED_PRECONDITION if the last one has not been
-  // decided, or its decision was not taken; or the ticket asks for a skip that
-  // nobody would hear of, with enforcement=off.
+  // decided, or its decision was not taken, or said that the generation ends
+  // with it; or the ticket asks for a skip that nobody would hear of, with
+  // enforcement=off.
   absl::Status Announce(const StepTicket& ticket, absl::Time now);
   // Says, from the next ticket or vote on, that all shall stop.
   void RequestStop(std::string reason);
+  // Says, from the next ticket on, that this rank leaves after its step.
+  void RequestDrain(std::string reason);
   // Between rounds: the terms of another plan count from now on. Only needed
   // where it did not come with a decision of this stream.
   absl::Status Follow(const ScheduleTerms& terms);
@@ -63,6 +73,11 @@ class StepAgent {
   void OnDecision(int64_t round, const StepDecision& decision);
   // The connection is new: what was not answered is said again.
   void OnConnected();
+  // The coordinator is another one, which waits anew: so does this end.
+  void OnOtherCoordinator(absl::Time now);
+  // The last decision of all ranks that came, whether it was taken or not: what
+  // a coordinator is told that may not know of it any more.
+  std::optional<Heard> heard() const;
 
   // What to send now, and notes that it was sent.
   std::vector<Outgoing> Take(absl::Time now);
@@ -92,6 +107,7 @@ class StepAgent {
   struct Saying {
     Content content;
     std::string stop;
+    std::string drain;
     absl::Time due;  // when to say it (again)
   };
 
@@ -100,12 +116,15 @@ class StepAgent {
   Options options_;
   int64_t round_ = 0;
   std::string stop_;
+  std::string drain_;
+  std::string regroup_;  // as the last decision said
   std::optional<Saying<StepTicket>> ticket_;
   std::optional<Saying<StepVote>> vote_;  // with commit_vote only
   bool voted_ = false;
   bool granted_ = false;
   absl::Time waiting_since_;
   std::optional<StepDecision> decision_;
+  std::optional<Heard> taken_;  // the last one; not with enforcement=off
 };
 
 // How long the gates of a job with this plan wait for a grant or a decision.

@@ -250,5 +250,65 @@ TEST_F(StepAgentTest, CallsOutOfOrderAreErrors) {
                        HasSubstr("take its decision")));
 }
 
+TEST_F(StepAgentTest, KnowsTheLastDecisionThatCame) {
+  StepAgent agent = MakeAgent(Enforcement::kAudit);
+  EXPECT_FALSE(agent.heard().has_value());
+  ASSERT_OK(agent.Announce(TicketOf(3), now()));
+  EXPECT_FALSE(agent.heard().has_value());
+  agent.OnDecision(0, SkipFor("rank 1: not finite"));
+  // Before it is taken, after it, and in the next round.
+  for (int i = 0; i < 3; ++i) {
+    const auto heard = agent.heard();
+    ASSERT_TRUE(heard.has_value());
+    EXPECT_EQ(heard->round, 0);
+    EXPECT_EQ(heard->decision.reason, "rank 1: not finite");
+    if (i == 0) agent.TakeDecision();
+    if (i == 1) {
+      ASSERT_OK(agent.Announce(TicketOf(4), now()));
+    }
+  }
+  agent.OnDecision(1, {});
+  EXPECT_EQ(agent.heard()->round, 1);
+}
+
+TEST_F(StepAgentTest, ItsOwnDecisionsAreNotThoseOfAll) {
+  StepAgent agent = MakeAgent(Enforcement::kOff);
+  ASSERT_OK(agent.Announce(TicketOf(0), now()));
+  EXPECT_FALSE(agent.heard().has_value());
+  agent.TakeDecision();
+  EXPECT_FALSE(agent.heard().has_value());
+}
+
+TEST_F(StepAgentTest, ADrainGoesWithTheNextTicketAndEndsTheRounds) {
+  StepAgent agent = MakeAgent(Enforcement::kAudit);
+  ASSERT_OK(agent.Announce(TicketOf(3), now()));
+  agent.RequestDrain("SIGTERM");
+  agent.RequestDrain("again");
+  EXPECT_EQ(agent.Take(now())[0].drain, "") << "what it says is settled";
+  agent.OnDecision(0, {});
+  agent.TakeDecision();
+  ASSERT_OK(agent.Announce(TicketOf(4), now()));
+  EXPECT_EQ(agent.Take(now())[0].drain, "SIGTERM");
+  StepDecision last;
+  last.regroup = "rank 1 drains: SIGTERM";
+  agent.OnDecision(1, last);
+  EXPECT_EQ(agent.TakeDecision().regroup, last.regroup);
+  EXPECT_THAT(agent.Announce(TicketOf(5), now()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(last.regroup), HasSubstr("step 5"),
+                             HasSubstr("Rejoin"))));
+}
+
+TEST_F(StepAgentTest, AnotherCoordinatorIsGivenItsOwnTime) {
+  StepAgent agent = MakeAgent(Enforcement::kAudit);
+  ASSERT_OK(agent.Announce(TicketOf(3), now()));
+  clock_.Advance(absl::Seconds(59));
+  agent.OnOtherCoordinator(now());
+  clock_.Advance(absl::Seconds(59));
+  EXPECT_FALSE(agent.Expired(now()));
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_TRUE(agent.Expired(now()));
+}
+
 }  // namespace
 }  // namespace coxswain

@@ -6,15 +6,19 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/backoff.h"
 #include "base/error_detail.h"
 #include "base/logging.h"
+#include "client/rpc/member_stub.h"
 
 namespace coxswain {
 namespace {
 
-// Whether opening the stream again may help after this end of it.
-bool IsLostConnection(const absl::Status& status) {
+// Whether opening the stream again may help after this end of it. `term` is the
+// one that it was opened with.
+bool IsLostConnection(const absl::Status& status, int64_t term) {
+  // A coordinator that has been replaced, and has yet to notice.
+  const std::optional<int64_t> theirs = TermOfStaleFence(status);
+  if (theirs.has_value() && *theirs < term) return true;
   switch (status.code()) {
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kFailedPrecondition:
@@ -105,34 +109,12 @@ void Attachment::Run() {
   const RetryPolicy& policy = membership_->policy();
   Backoff backoff(policy.base, policy.cap, policy.random);
   while (const std::optional<absl::Status> end = ServeOneStream()) {
+    if (!OnStreamEnd(*end, &backoff)) break;
     MutexLock lock(&mutex_);
-    if (attached_) {
-      attached_ = false;
-      lost_since_ = policy.clock->Now();
-      backoff.Reset();
-      if (IsLostConnection(*end) && !leaving_) {
-        LogWarning("coordinator_lost",
-                   {{"job", membership_->job()},
-                    {"coordinator", membership_->stub().address()},
-                    {"error", end->message()}});
-      }
-    }
-    if (!IsLostConnection(*end)) {
-      absl::Status why = absl::AbortedError(end->message());
-      if (const auto payload = end->GetPayload(kErrorDetailUrl)) {
-        why.SetPayload(kErrorDetailUrl, *payload);
-      }
-      EndLocked(why);
-    } else if (GraceOverLocked()) {
-      EndLocked(
-          Unreachable(membership_->stub().address(), options_.grace, *end));
-    } else if (!leaving_) {
-      changed_.WaitFor(&mutex_, backoff.Next(),
-                       [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                         return FinishedLocked() || leaving_;
-                       });
-    }
-    if (FinishedLocked() || leaving_) break;
+    changed_.WaitFor(
+        &mutex_, Pause(&backoff),
+        [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return FinishedLocked(); });
+    if (FinishedLocked()) break;
   }
   absl::Status end;
   {
@@ -140,6 +122,48 @@ void Attachment::Run() {
     if (!stopping_ && !leaving_) end = end_;
   }
   if (!end.ok()) callbacks_.on_end(end);
+  membership_->term().Close();
+}
+
+bool Attachment::OnStreamEnd(const absl::Status& end, Backoff* backoff) {
+  const bool lost = IsLostConnection(end, membership_->term().Get());
+  bool tell = false;
+  {
+    MutexLock lock(&mutex_);
+    if (attached_) {
+      attached_ = false;
+      lost_since_ = membership_->policy().clock->Now();
+      backoff->Reset();
+      tell = lost;
+    }
+    if (!lost) {
+      absl::Status why = absl::AbortedError(end.message());
+      if (const auto payload = end.GetPayload(kErrorDetailUrl)) {
+        why.SetPayload(kErrorDetailUrl, *payload);
+      }
+      EndLocked(why);
+    } else if (GraceOverLocked()) {
+      EndLocked(
+          Unreachable(membership_->stub().address(), options_.grace, end));
+    }
+    // The coordinator ends the stream of a member that has left.
+    if (FinishedLocked() || (leaving_ && end.ok())) return false;
+  }
+  if (tell) {
+    LogWarning("coordinator_lost",
+               {{"job", membership_->job()},
+                {"coordinator", membership_->stub().address()},
+                {"error", end.message()}});
+    callbacks_.on_lost(end);
+  }
+  return true;
+}
+
+absl::Duration Attachment::Pause(Backoff* backoff) const {
+  const double unit =
+      static_cast<double>(membership_->policy().random->Next() >> 11) *
+      0x1.0p-53;
+  return backoff->Next() + options_.spread * unit;
 }
 
 std::unique_ptr<AttachStream> Attachment::OpenStream() {
@@ -181,14 +205,14 @@ std::optional<absl::Status> Attachment::ServeOneStream() {
 std::optional<absl::Status> Attachment::ServeStream(AttachStream& stream) {
   bool stale = false;
   while (true) {
-    bool attached = false;
+    bool beat = false, reattached = false;
     {
       MutexLock lock(&mutex_);
       const bool woken = changed_.WaitFor(
           &mutex_, stale ? options_.abort_margin : options_.heartbeat_interval,
           [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
             return FinishedLocked() || stream_end_.has_value() ||
-                   stale != !stale_.ok();
+                   stale != !stale_.ok() || reattached_;
           });
       if (FinishedLocked()) return std::nullopt;
       if (stream_end_.has_value()) return stream_end_;
@@ -198,9 +222,11 @@ std::optional<absl::Status> Attachment::ServeStream(AttachStream& stream) {
       if (!attached_ && GraceOverLocked()) {
         return absl::UnavailableError("it does not answer");
       }
-      attached = attached_ && !woken;
+      reattached = std::exchange(reattached_, false);
+      beat = attached_ && !woken;
     }
-    if (!attached) continue;
+    if (reattached) callbacks_.on_reattached();
+    if (!beat) continue;
     v1::AttachRequest request;
     *request.mutable_heartbeat() = callbacks_.progress();
     (void)stream.Send(request);  // the next one says the same and more
@@ -215,14 +241,35 @@ void Attachment::OnEvent(const v1::AttachEvent& event) {
                             {"host", member.host()},
                             {"reason", event.member_left().reason()}});
   }
+  if (event.has_attached()) OnAttached(event.attached().term());
+  if (event.has_abort()) {
+    MutexLock lock(&mutex_);
+    EndLocked(FromAbort(event.abort()));
+  }
+  callbacks_.on_event(event);
+}
+
+void Attachment::OnAttached(int64_t term) {
+  // One that does not say it is of the term that was asked for.
+  const int64_t before = membership_->term().Get();
+  term = std::max(term, before);
+  bool again = false;
   {
     MutexLock lock(&mutex_);
-    if (event.has_attached()) attached_ = true;
-    if (event.has_abort()) EndLocked(FromAbort(event.abort()));
-    if (event.has_attached() || event.has_abort()) changed_.NotifyAll();
+    attached_ = true;
+    again = std::exchange(ever_attached_, true);
+    reattached_ = again;
+    changed_.NotifyAll();
   }
-  if (event.has_attached()) callbacks_.on_attached();
-  callbacks_.on_event(event);
+  callbacks_.on_attached(term, again);
+  // Last: it wakes calls, a Leave among them, which are to come after what the
+  // schedule says of where it is.
+  membership_->term().Raise(term);
+  if (!again) return;
+  LogInfo("reattached", {{"job", membership_->job()},
+                         {"coordinator", membership_->stub().address()},
+                         {"term_before", before},
+                         {"term", term}});
 }
 
 bool Attachment::Send(const v1::AttachRequest& request) {

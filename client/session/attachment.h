@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_SESSION_ATTACHMENT_H_
 #define COXSWAIN_CLIENT_SESSION_ATTACHMENT_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/backoff.h"
 #include "base/mutex.h"
 #include "client/rpc/coordinator_stub.h"
 #include "client/rpc/membership.h"
@@ -23,6 +25,10 @@ namespace coxswain {
 //   opening --Attached--> attached --connection lost--> opening ...
 //      |                     |
 //      +--grace has passed, Abort, stale fence, stream refused--> ended
+//
+// A coordinator that is started again, or another one that takes its place,
+// accepts the stream in a later term: the membership learns it here, and so do
+// the calls that wait for it.
 class Attachment {
  public:
   struct Options {
@@ -32,6 +38,9 @@ class Attachment {
     // How long an Abort, which names the cause, may come after another answer
     // has shown that the fence is stale.
     absl::Duration abort_margin = absl::Seconds(1);
+    // A stream that was lost is opened again after a pause that differs among
+    // the workers by as much: all of them lose it at the same moment.
+    absl::Duration spread;
   };
 
   // None is called with a lock held.
@@ -41,9 +50,16 @@ class Attachment {
     // Told once why the generation is over, unless Stop or Leaving came first.
     // On the attachment's thread.
     std::function<void(const absl::Status&)> on_end;
-    // The coordinator has accepted the stream, for the first time or again. On
-    // a thread of the stub, which it must not block.
-    std::function<void()> on_attached = []() {};
+    // The coordinator of this term has accepted the stream, for the first time
+    // or again. On a thread of the stub, which it must not block.
+    std::function<void(int64_t term, bool again)> on_attached = [](int64_t,
+                                                                   bool) {};
+    // The stream was lost, having been accepted. On the attachment's thread.
+    std::function<void(const absl::Status&)> on_lost = [](const absl::Status&) {
+    };
+    // The stream was accepted again: the time to say what it could not take
+    // while it was away. On the attachment's thread.
+    std::function<void()> on_reattached = []() {};
     // What the coordinator says besides; as on_attached.
     std::function<void(const v1::AttachEvent&)> on_event =
         [](const v1::AttachEvent&) {};
@@ -65,9 +81,10 @@ class Attachment {
   // Another answer has shown that the fence is stale.
   void NoteStale(const absl::Status& status);
 
-  // From now on the end of the stream is expected: it is not reported, and
-  // the stream is not opened again. Until Stop it stays open, so that the
-  // coordinator hears of the Leave before the stream ends.
+  // From now on the end of the stream is expected, and is not reported. Until
+  // Stop it stays open, so that the coordinator hears of the Leave before the
+  // stream ends; a connection that is lost is opened again, because the Leave
+  // needs the term of the coordinator that is there now.
   void Leaving();
 
   // Closes the stream and waits for the thread. Not from `on_end`.
@@ -81,6 +98,10 @@ class Attachment {
   std::unique_ptr<AttachStream> OpenStream();
   std::optional<absl::Status> ServeStream(AttachStream& stream);
   void OnEvent(const v1::AttachEvent& event);
+  void OnAttached(int64_t term);
+  // Notes how a stream has ended: whether to open another one.
+  bool OnStreamEnd(const absl::Status& end, Backoff* backoff);
+  absl::Duration Pause(Backoff* backoff) const;
   // Whether the silence of the coordinator has outlasted the grace.
   bool GraceOverLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool FinishedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -101,6 +122,8 @@ class Attachment {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   bool attached_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ever_attached_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reattached_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time lost_since_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> stream_end_ ABSL_GUARDED_BY(mutex_);
   absl::Status stale_ ABSL_GUARDED_BY(mutex_);

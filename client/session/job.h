@@ -17,7 +17,10 @@ namespace coxswain {
 // when they join, so that a difference is an error there and not a hang or a
 // wrong sum later.
 struct JobManifest {
-  int world_size = 0;              // 0: as SessionOptions says
+  int world_size = 0;  // 0: as SessionOptions says
+  // The job may run with as few workers as this; 0: as SessionOptions says, or
+  // else world_size.
+  int min_world_size = 0;
   std::string hook = "allreduce";  // canonical spec
   int accumulation_steps = 1;
   int64_t compression_start_step = -1;  // -1: the hook's own start_step
@@ -38,6 +41,24 @@ struct JobMember {
   std::string host;     // for people
   std::string address;  // where its data connections listen
   std::vector<std::string> topology;
+};
+
+// A member of the generation before that is not in this one.
+struct LostPeer {
+  JobMember member;
+  std::string reason;
+  bool left = false;  // in good order
+  // Of its hook's errors, as it reported last; the step 0: not known.
+  double error_norm = 0;
+  int64_t error_step = 0;
+};
+
+struct PreviousGeneration {
+  int64_t generation = 0;  // 0: none
+  int world_size = 0;
+  std::vector<LostPeer> lost;  // the first 64 by rank
+  int lost_count = 0;          // all of them
+  std::string reason;  // why the round of this generation closed
 };
 
 }  // namespace coxswain

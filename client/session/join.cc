@@ -5,9 +5,9 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/backoff.h"
+#include "base/cancel_signal.h"
 #include "base/error_detail.h"
 #include "base/logging.h"
 #include "base/mutex.h"
@@ -18,20 +18,32 @@ namespace {
 // The coordinator's own answer to a round that took too long comes first.
 constexpr absl::Duration kAnswerMargin = absl::Seconds(5);
 
+// A call that waits at the coordinator for as long as that finds right; a
+// connection that is dead is noticed in another way.
+constexpr absl::Duration kWholeJob = absl::Hours(24 * 365);
+constexpr absl::Duration kAskTimeout = absl::Seconds(2);
+// A coordinator that kept the call for so long let this worker wait for others;
+// one that answers sooner, again and again, cannot serve it.
+constexpr absl::Duration kWaited = absl::Seconds(5);
+
+bool IsElastic(const v1::JoinRequest& request) {
+  const int least = request.manifest().min_world_size();
+  return least > 0 && least < request.manifest().world_size();
+}
+
 // Says every now and then what Join waits for, on a thread of its own.
 class WaitingNotice {
  public:
-  WaitingNotice(const SessionOptions& options, const CoordinatorStub& stub,
-                int world_size)
-      : options_(options), stub_(stub), world_size_(world_size) {
+  WaitingNotice(const SessionOptions& options, CoordinatorStub& stub,
+                const v1::JoinRequest& request)
+      : options_(options),
+        stub_(stub),
+        world_size_(request.manifest().world_size()),
+        elastic_(IsElastic(request)) {
     thread_ = std::thread([this]() { Run(); });
   }
   ~WaitingNotice() {
-    {
-      MutexLock lock(&mutex_);
-      stop_ = true;
-      stop_cv_.NotifyAll();
-    }
+    stop_.Raise(absl::CancelledError("the wait is over"));
     thread_.join();
   }
 
@@ -39,52 +51,111 @@ class WaitingNotice {
     MutexLock lock(&mutex_);
     last_error_ = error;
   }
+  void BeginCall() {
+    MutexLock lock(&mutex_);
+    reached_ = false;
+    asked_ = options_.clock->Now();
+  }
+  // Whether the coordinator was seen to be there during this call, and let it
+  // wait.
+  bool LetItWait() {
+    MutexLock lock(&mutex_);
+    return reached_ && WaitsLocked();
+  }
 
  private:
+  bool WaitsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return options_.clock->Now() - asked_ >= kWaited;
+  }
   void Run() {
-    while (true) {
-      absl::Status error;
-      {
-        MutexLock lock(&mutex_);
-        if (stop_cv_.WaitFor(
-                &mutex_, options_.notice_interval,
-                [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_; })) {
-          return;
-        }
-        error = last_error_;
-      }
-      const std::string notice = Describe(error);
+    while (!stop_.WaitFor(options_.notice_interval)) {
+      const std::string notice = Describe();
       LogInfo("waiting", {{"job", options_.job}, {"for", notice}});
       if (options_.on_waiting != nullptr) options_.on_waiting(notice);
     }
   }
 
-  std::string Describe(const absl::Status& error) const {
-    if (stub_.Connected()) {
-      return absl::StrCat("the other members of job '", options_.job, "' (",
-                          world_size_, " in all) to join at ", stub_.address());
+  std::string Describe() {
+    const bool connected = stub_.Connected();
+    absl::Status error;
+    {
+      MutexLock lock(&mutex_);
+      // A call that waits has been heard, whatever came of the one before.
+      if (!connected || !WaitsLocked()) error = last_error_;
+      reached_ = reached_ || connected;
     }
-    return absl::StrCat(
-        "the coordinator at ", stub_.address(), ": ",
-        error.ok() ? "it has not answered yet" : std::string(error.message()));
+    if (!connected) {
+      return absl::StrCat("the coordinator at ", stub_.address(), ": ",
+                          error.ok() ? "it has not answered yet"
+                                     : std::string(error.message()));
+    }
+    if (!error.ok()) {
+      return absl::StrCat(
+          "the coordinator at ", stub_.address(),
+          ", which is there; its last answer: ", error.message());
+    }
+    const int running = elastic_ ? RunningWithoutMe() : 0;
+    if (running > 0) {
+      return absl::StrCat("a place in job '", options_.job,
+                          "', as a spare: it runs with ", running,
+                          " workers at ", stub_.address());
+    }
+    return absl::StrCat("the other members of job '", options_.job, "' (",
+                        elastic_ ? "at most " : "", world_size_,
+                        " in all) to join at ", stub_.address());
+  }
+
+  // With how many workers the job runs while this one waits as a spare; 0: it
+  // is none, as far as is known. Asked more and more rarely, since the answer
+  // lists all workers.
+  int RunningWithoutMe() {
+    if (++notices_ < ask_at_) return running_without_me_;
+    ask_at_ *= 2;
+    running_without_me_ = 0;
+    v1::DescribeRequest request;
+    request.set_job(options_.job);
+    CallOptions call;
+    call.timeout = kAskTimeout;
+    call.cancel = &stop_;
+    call.retry = false;
+    const auto described = stub_.Describe(request, call);
+    if (!described.ok() || described->jobs().empty()) return 0;
+    const v1::JobDescription& job = described->jobs(0);
+    for (const v1::MemberDescription& spare : job.spares()) {
+      const v1::WorkerIdentity& identity = spare.member().identity();
+      if (identity.node() == options_.identity.node &&
+          identity.slot() == options_.identity.slot) {
+        running_without_me_ = job.world_size();
+      }
+    }
+    return running_without_me_;
   }
 
   const SessionOptions& options_;
-  const CoordinatorStub& stub_;
+  CoordinatorStub& stub_;
   const int world_size_;
+  const bool elastic_;
+  // Of the thread.
+  int64_t notices_ = 0;
+  int64_t ask_at_ = 1;
+  int running_without_me_ = 0;
+
+  CancelSignal stop_;
   Mutex mutex_;
-  CondVar stop_cv_;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time asked_ ABSL_GUARDED_BY(mutex_);
+  bool reached_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 
-absl::Status NeverAnswered(const SessionOptions& options,
+absl::Status NeverAnswered(const SessionOptions& options, bool reached,
                            const absl::Status& last) {
   return absl::DeadlineExceededError(absl::StrCat(
       "could not join job '", options.job, "' within ",
       absl::FormatDuration(options.join_timeout), ": the coordinator at ",
-      options.coordinator, " never answered (last error: ",
+      options.coordinator,
+      reached ? " was there, and then did not answer any more (last error: "
+              : " never answered (last error: ",
       last.ok() ? "none" : std::string(last.message()),
       "). Start it with `coxswain serve` or check --coordinator"));
 }
@@ -111,10 +182,20 @@ absl::Status Refused(const SessionOptions& options,
   return status;
 }
 
-// Whether only processes on the same host can reach this address.
-bool IsLoopback(absl::string_view address) {
-  return address == "localhost" || address == "::1" ||
-         absl::StartsWith(address, "127.");
+// How long one call may take: each arrival may begin the coordinator's time
+// anew, and a spare waits for as long as the job runs.
+absl::Duration CallTimeout(const v1::JoinRequest& request,
+                           absl::Duration left) {
+  if (IsElastic(request)) return kWholeJob;
+  const int arrivals = std::max(0, request.manifest().world_size());
+  return std::min(kWholeJob, left * (arrivals + 1) + kAnswerMargin);
+}
+
+// Whether a coordinator that shuts down has cancelled the call without a word:
+// its own CANCELLED says why.
+bool IsCutOff(const absl::Status& status) {
+  return absl::IsCancelled(status) &&
+         (status.message().empty() || status.message() == "CANCELLED");
 }
 
 absl::StatusOr<v1::JoinResponse> AskOnce(const SessionOptions& options,
@@ -129,7 +210,7 @@ absl::StatusOr<v1::JoinResponse> AskOnce(const SessionOptions& options,
   request->set_timeout_ms(
       std::max<int64_t>(1, absl::ToInt64Milliseconds(left)));
   CallOptions call;
-  call.timeout = left + kAnswerMargin;
+  call.timeout = CallTimeout(*request, left);
   call.retry = false;
   return stub.Join(*request, call);
 }
@@ -139,37 +220,43 @@ absl::StatusOr<v1::JoinResponse> AskOnce(const SessionOptions& options,
 absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,
                                          CoordinatorStub& stub,
                                          v1::JoinRequest* request) {
-  WaitingNotice notice(options, stub, request->manifest().world_size());
+  WaitingNotice notice(options, stub, *request);
   Backoff backoff(options.retry_base, options.retry_cap, options.random);
-  const absl::Time deadline = options.clock->Now() + options.join_timeout;
+  absl::Time deadline = options.clock->Now() + options.join_timeout;
   const CancelSignal never;
   absl::Status last;
+  bool reached = false;
   for (absl::Duration left = options.join_timeout; left > absl::ZeroDuration();
        left = deadline - options.clock->Now()) {
+    notice.BeginCall();
     auto response = AskOnce(options, stub, left, request);
     if (response.ok()) return response;
     last = response.status();
     // With a connection, DEADLINE_EXCEEDED is the coordinator's own and says
     // who is missing.
     if (absl::IsDeadlineExceeded(last) && !stub.Connected()) break;
-    if (!absl::IsUnavailable(last)) return Refused(options, last);
+    if (!absl::IsUnavailable(last) && !IsCutOff(last)) {
+      return Refused(options, last);
+    }
     notice.SetLastError(last);
+    if (notice.LetItWait()) {
+      // It was lost while this worker waited, perhaps for hours: the time that
+      // it may take to come back begins now.
+      reached = true;
+      deadline = options.clock->Now() + options.join_timeout;
+      backoff.Reset();
+    }
     never.WaitFor(std::min(backoff.Next(), left));
   }
-  return NeverAnswered(options, last);
+  return NeverAnswered(options, reached, last);
 }
 
 absl::Status CheckAddresses(const v1::JoinResponse& joined) {
-  const v1::Member* local = nullptr;
-  bool several_hosts = false;
-  for (const v1::Member& member : joined.members()) {
-    if (local == nullptr && IsLoopback(member.address())) local = &member;
-    several_hosts = several_hosts || member.host() != joined.members(0).host();
-  }
-  if (local == nullptr || !several_hosts) return absl::OkStatus();
+  if (!joined.has_unreachable()) return absl::OkStatus();
+  const v1::Member& local = joined.unreachable();
   return absl::FailedPreconditionError(absl::StrCat(
-      "rank ", local->rank(), " on host ", local->host(), " listens at ",
-      local->address(), ", where workers on the other hosts cannot reach it. ",
+      "rank ", local.rank(), " on host ", local.host(), " listens at ",
+      local.address(), ", where workers on the other hosts cannot reach it. ",
       "Set COXSWAIN_BIND_ADDRESS on that host, or give its `coxswain run` ",
       "--bind-address, to an address of its network"));
 }

@@ -15,8 +15,9 @@ absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,
                                          CoordinatorStub& stub,
                                          v1::JoinRequest* request);
 
-// FAILED_PRECONDITION if the members are on several hosts and one of them has
-// a loopback address; the message says whose, and what to set.
+// FAILED_PRECONDITION if the coordinator has found that the members are on
+// several hosts and one of them has a loopback address; the message says whose,
+// and what to set.
 absl::Status CheckAddresses(const v1::JoinResponse& joined);
 
 }  // namespace coxswain

@@ -15,6 +15,7 @@
 #include "client/group/process_group.h"
 #include "client/schedule/schedule_client.h"
 #include "client/session/job.h"
+#include "client/session/session_events.h"
 #include "client/session/session_options.h"
 #include "client/store/store_client.h"
 
@@ -34,7 +35,8 @@ namespace coxswain {
 // for longer than the reattach grace. Then every communicator made through
 // this session is aborted, waiting calls of the store and of barriers end,
 // and status() is ABORTED with a sentence that names the lost rank and host.
-// A program that wants to go on joins again with a new session.
+// A program that wants to go on calls Rejoin for the session of the next
+// generation.
 //
 // Threading: all methods are safe from any thread. Those that return a Status
 // may block, at most for the timeout given or a documented one.
@@ -65,6 +67,15 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
+  // Joins the generation after this one, as the same worker with the same
+  // options and manifest: once this one has ended (status() is not OK) or is to
+  // end after a step (StepDecision::regroup); it is then left in good order.
+  // Blocks until the next round is complete, as Join does. This session's
+  // communicators are of no use afterwards, but must live until it returns:
+  // peers may still be reading from them. Errors as Join; CANCELLED with
+  // IsJobFinished: the job ended meanwhile.
+  absl::StatusOr<std::unique_ptr<Session>> Rejoin();
+
   int rank() const;
   int world_size() const;
   int local_rank() const;
@@ -72,8 +83,15 @@ class Session {
   const std::string& job() const;
   // The job's plan when it was joined; schedule().plan() is the newest.
   const JobPlan& plan() const;
-  // By rank.
-  const std::vector<JobMember>& members() const;
+  // All members, by rank. In a job of more than 64 the first call asks the
+  // coordinator, and blocks; in a smaller one they are known, and no call
+  // fails. Each call returns a copy.
+  absl::StatusOr<std::vector<JobMember>> Members();
+  // The generation before this one, and who of it is gone.
+  const PreviousGeneration& previous() const;
+
+  // What happens to this session from now on. One reader.
+  SessionEvents& events();
 
   // All ranks. Connected by the first call, which blocks until every rank has
   // called, at most options.collective_timeout or until the generation ends;
@@ -108,6 +126,8 @@ class Session {
 
   // Says how far this worker is; told to the coordinator with the heartbeats.
   void ReportProgress(int64_t optimizer_steps);
+  // Hook::ErrorNorm after this step, likewise.
+  void ReportErrorNorm(double norm, int64_t step);
 
   // OK while the generation lasts; then why it ended: ABORTED, or CANCELLED
   // after Leave.
@@ -121,9 +141,16 @@ class Session {
 
   // Ends the membership. `failed` tells the others to stop as well and aborts
   // this session's communicators; otherwise the generation goes on without
-  // this member. Waits 5 s at most for the coordinator's answer. Once: later
+  // this member; also after the generation has ended, so that nobody waits for
+  // this worker to join the next one (2 s at most then, and OK whatever the
+  // answer is). Waits 5 s at most for the coordinator's answer. Once: later
   // calls do nothing. NOT_FOUND if the coordinator had given it up already.
   absl::Status Leave(absl::string_view reason, bool failed = false);
+
+  // The data connections to these ranks broke: if the coordinator has lost
+  // them too, it need not wait for long. The reducer's and the groups' errors
+  // do this by themselves.
+  void ReportBrokenPeers(const std::vector<int>& ranks);
 
  private:
   class Core;
@@ -131,6 +158,10 @@ class Session {
 
   const std::unique_ptr<Core> core_;
 };
+
+// Whether Join or Rejoin failed because the job has ended in good order, and
+// nothing is wrong: a spare that was not needed.
+bool IsJobFinished(const absl::Status& status);
 
 }  // namespace coxswain
 

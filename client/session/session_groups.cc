@@ -7,6 +7,18 @@
 #include "base/status_macros.h"
 
 namespace coxswain {
+namespace {
+
+std::vector<int> RanksOf(const v1::GroupInfo& info) {
+  if (!info.has_range()) return {info.ranks().begin(), info.ranks().end()};
+  std::vector<int> ranks;
+  for (int i = 0; i < info.range().count(); ++i) {
+    ranks.push_back(info.range().first() + i * info.range().stride());
+  }
+  return ranks;
+}
+
+}  // namespace
 
 SessionGroups::SessionGroups(int rank, ProcessGroup::ConnectOptions connect,
                              std::shared_ptr<Membership> membership)
@@ -41,9 +53,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Obtain(
   COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> known, Claim(info));
   if (known != nullptr) return known;
   const std::string& id = info.communicator_id();
-  auto group = ProcessGroup::Connect(
-      {info.name(), {info.ranks().begin(), info.ranks().end()}, id}, rank_,
-      connect_, membership_);
+  auto group = ProcessGroup::Connect({info.name(), RanksOf(info), id}, rank_,
+                                     connect_, membership_);
   const absl::Status kept = group.ok() ? Keep(*group) : group.status();
   {
     MutexLock lock(&mutex_);

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "client/comm/registry.h"
@@ -42,11 +43,12 @@ absl::Status Required(const char* name, const std::string& value,
                    ". Start the program with `coxswain run`, or set it"));
 }
 
+template <typename Integer>
 absl::Status ReadInt(const GetVariable& get, const char* name, int least,
-                     int* result) {
+                     Integer* result) {
   const std::string value = Text(get, name);
   if (value.empty()) return absl::OkStatus();
-  int number = 0;
+  Integer number = 0;
   if (!absl::SimpleAtoi(value, &number) || number < least) {
     return Invalid(name, value,
                    absl::StrCat("a whole number of at least ", least));
@@ -102,6 +104,35 @@ absl::Status ReadPlan(const GetVariable& get, const char* name,
   return absl::OkStatus();
 }
 
+absl::Status ReadTopology(const GetVariable& get, const char* name,
+                          std::vector<std::string>* result) {
+  const std::string value = Text(get, name);
+  if (value.empty()) return absl::OkStatus();
+  const std::vector<std::string> levels = absl::StrSplit(value, ',');
+  if (std::find(levels.begin(), levels.end(), "") != levels.end()) {
+    return Invalid(name, value,
+                   "the places of this worker from the widest to the closest, "
+                   "with commas between, such as rack-3,node-12");
+  }
+  *result = levels;
+  return absl::OkStatus();
+}
+
+// How many workers the job has, and as few as it may have.
+absl::Status ReadWorldSizes(const GetVariable& get, SessionOptions* options) {
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadInt(get, "COXSWAIN_WORLD_SIZE", 1, &options->world_size));
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadInt(get, "COXSWAIN_MIN_WORLD_SIZE", 1, &options->min_world_size));
+  if (options->world_size > 0 &&
+      options->min_world_size > options->world_size) {
+    return Invalid(
+        "COXSWAIN_MIN_WORLD_SIZE", absl::StrCat(options->min_world_size),
+        absl::StrCat("at most COXSWAIN_WORLD_SIZE=", options->world_size));
+  }
+  return absl::OkStatus();
+}
+
 // Splits "HOST:PORT" or "[v6]:PORT"; false if it is neither.
 bool SplitHostPort(absl::string_view host_port, std::string* host,
                    std::string* port) {
@@ -120,6 +151,11 @@ bool SplitHostPort(absl::string_view host_port, std::string* host,
   *host = std::string(name);
   *port = std::string(digits);
   return true;
+}
+
+// Those of a list with commas.
+std::vector<std::string> Coordinators(absl::string_view list) {
+  return absl::StrSplit(list, ',');
 }
 
 // The local address of a datagram socket connected to `remote`: no packet is
@@ -143,62 +179,7 @@ absl::StatusOr<std::string> LocalAddressOfRoute(const addrinfo& remote) {
   return absl::UnavailableError(absl::StrCat("no route: ", strerror(error)));
 }
 
-}  // namespace
-
-absl::StatusOr<SessionOptions> SessionOptions::FromEnvironment() {
-  return FromVariables([](const char* name) { return std::getenv(name); });
-}
-
-absl::StatusOr<SessionOptions> SessionOptions::FromVariables(
-    const GetVariable& get) {
-  SessionOptions options;
-  options.coordinator = Text(get, "COXSWAIN_COORDINATOR");
-  COXSWAIN_RETURN_IF_ERROR(Required("COXSWAIN_COORDINATOR", options.coordinator,
-                                    "the coordinator's HOST:PORT"));
-  std::string host, port;
-  if (!SplitHostPort(options.coordinator, &host, &port)) {
-    return Invalid("COXSWAIN_COORDINATOR", options.coordinator,
-                   "HOST:PORT with a port from 1 to 65535");
-  }
-  options.job = Text(get, "COXSWAIN_JOB");
-  COXSWAIN_RETURN_IF_ERROR(Required("COXSWAIN_JOB", options.job, "the job"));
-  options.identity.node = Text(get, "COXSWAIN_NODE");
-  COXSWAIN_RETURN_IF_ERROR(
-      ReadInt(get, "COXSWAIN_LOCAL_RANK", 0, &options.local_rank));
-  options.identity.slot = options.local_rank;
-  COXSWAIN_RETURN_IF_ERROR(
-      ReadInt(get, "COXSWAIN_LOCAL_WORLD_SIZE", 1, &options.local_world_size));
-  if (options.local_rank >= options.local_world_size &&
-      !Text(get, "COXSWAIN_LOCAL_WORLD_SIZE").empty()) {
-    return Invalid("COXSWAIN_LOCAL_RANK", absl::StrCat(options.local_rank),
-                   absl::StrCat("below COXSWAIN_LOCAL_WORLD_SIZE=",
-                                options.local_world_size));
-  }
-  COXSWAIN_RETURN_IF_ERROR(
-      ReadInt(get, "COXSWAIN_WORLD_SIZE", 1, &options.world_size));
-  COXSWAIN_RETURN_IF_ERROR(
-      ReadId(get, "COXSWAIN_LAUNCHER_ID", &options.launcher_id));
-  uint64_t incarnation = 0;
-  COXSWAIN_RETURN_IF_ERROR(ReadId(get, "COXSWAIN_INCARNATION", &incarnation));
-  options.incarnation = Incarnation(incarnation);
-  const std::string backend = Text(get, "COXSWAIN_BACKEND");
-  const std::vector<std::string> backends = BackendNames();
-  if (!backend.empty() &&
-      std::find(backends.begin(), backends.end(), backend) == backends.end()) {
-    return Invalid("COXSWAIN_BACKEND", backend,
-                   absl::StrCat("one of: ", absl::StrJoin(backends, ", ")));
-  }
-  if (!backend.empty()) options.backend = backend;
-  options.address = Text(get, "COXSWAIN_BIND_ADDRESS");
-  COXSWAIN_RETURN_IF_ERROR(
-      ReadDuration(get, "COXSWAIN_JOIN_TIMEOUT", &options.join_timeout));
-  options.trace_file = Text(get, "COXSWAIN_TRACE");
-  COXSWAIN_RETURN_IF_ERROR(
-      ReadPlan(get, "COXSWAIN_PLAN", &options.plan_overrides));
-  return options;
-}
-
-absl::StatusOr<std::string> LocalAddressTowards(absl::string_view host_port) {
+absl::StatusOr<std::string> AddressTowardsOne(absl::string_view host_port) {
   std::string host, port;
   if (!SplitHostPort(host_port, &host, &port)) {
     return absl::InvalidArgumentError(
@@ -223,6 +204,75 @@ absl::StatusOr<std::string> LocalAddressTowards(absl::string_view host_port) {
   }
   return absl::UnavailableError(absl::StrCat("no local address leads to ",
                                              host_port, ": ", last.message()));
+}
+
+}  // namespace
+
+absl::StatusOr<SessionOptions> SessionOptions::FromEnvironment() {
+  return FromVariables([](const char* name) { return std::getenv(name); });
+}
+
+absl::StatusOr<SessionOptions> SessionOptions::FromVariables(
+    const GetVariable& get) {
+  SessionOptions options;
+  options.coordinator = Text(get, "COXSWAIN_COORDINATOR");
+  COXSWAIN_RETURN_IF_ERROR(Required("COXSWAIN_COORDINATOR", options.coordinator,
+                                    "the coordinator's HOST:PORT"));
+  for (const std::string& one : Coordinators(options.coordinator)) {
+    std::string host, port;
+    if (SplitHostPort(one, &host, &port)) continue;
+    return Invalid("COXSWAIN_COORDINATOR", options.coordinator,
+                   "HOST:PORT with a port from 1 to 65535, or several of them "
+                   "with commas between");
+  }
+  options.job = Text(get, "COXSWAIN_JOB");
+  COXSWAIN_RETURN_IF_ERROR(Required("COXSWAIN_JOB", options.job, "the job"));
+  options.identity.node = Text(get, "COXSWAIN_NODE");
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadInt(get, "COXSWAIN_LOCAL_RANK", 0, &options.local_rank));
+  options.identity.slot = options.local_rank;
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadInt(get, "COXSWAIN_LOCAL_WORLD_SIZE", 1, &options.local_world_size));
+  if (options.local_rank >= options.local_world_size &&
+      !Text(get, "COXSWAIN_LOCAL_WORLD_SIZE").empty()) {
+    return Invalid("COXSWAIN_LOCAL_RANK", absl::StrCat(options.local_rank),
+                   absl::StrCat("below COXSWAIN_LOCAL_WORLD_SIZE=",
+                                options.local_world_size));
+  }
+  COXSWAIN_RETURN_IF_ERROR(ReadWorldSizes(get, &options));
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadInt(get, "COXSWAIN_ATTEMPT", 0, &options.attempt));
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadTopology(get, "COXSWAIN_TOPOLOGY", &options.topology));
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadId(get, "COXSWAIN_LAUNCHER_ID", &options.launcher_id));
+  uint64_t incarnation = 0;
+  COXSWAIN_RETURN_IF_ERROR(ReadId(get, "COXSWAIN_INCARNATION", &incarnation));
+  options.incarnation = Incarnation(incarnation);
+  const std::string backend = Text(get, "COXSWAIN_BACKEND");
+  const std::vector<std::string> backends = BackendNames();
+  if (!backend.empty() &&
+      std::find(backends.begin(), backends.end(), backend) == backends.end()) {
+    return Invalid("COXSWAIN_BACKEND", backend,
+                   absl::StrCat("one of: ", absl::StrJoin(backends, ", ")));
+  }
+  if (!backend.empty()) options.backend = backend;
+  options.address = Text(get, "COXSWAIN_BIND_ADDRESS");
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadDuration(get, "COXSWAIN_JOIN_TIMEOUT", &options.join_timeout));
+  options.trace_file = Text(get, "COXSWAIN_TRACE");
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadPlan(get, "COXSWAIN_PLAN", &options.plan_overrides));
+  return options;
+}
+
+absl::StatusOr<std::string> LocalAddressTowards(absl::string_view host_ports) {
+  absl::StatusOr<std::string> address;
+  for (const std::string& one : Coordinators(host_ports)) {
+    address = AddressTowardsOne(one);
+    if (address.ok()) break;
+  }
+  return address;
 }
 
 }  // namespace coxswain

@@ -21,12 +21,16 @@ namespace coxswain {
 // through the environment; a program may also fill it in by hand.
 struct SessionOptions {
   // Reads, as `coxswain run` sets them:
-  //   COXSWAIN_COORDINATOR       HOST:PORT; required
+  //   COXSWAIN_COORDINATOR       HOST:PORT, or several with commas between;
+  //                              required
   //   COXSWAIN_JOB               the job's name; required
   //   COXSWAIN_NODE              identity.node; default: the host name
   //   COXSWAIN_LOCAL_RANK        identity.slot and local_rank; default 0
   //   COXSWAIN_LOCAL_WORLD_SIZE  workers on this node; default 1
   //   COXSWAIN_WORLD_SIZE        workers of the job; default: the manifest's
+  //   COXSWAIN_MIN_WORLD_SIZE    as few as it may run with; default: as many
+  //   COXSWAIN_ATTEMPT           `attempt`; default 0
+  //   COXSWAIN_TOPOLOGY          `topology`, with commas between; default: none
   //   COXSWAIN_LAUNCHER_ID       a number, decimal or 0x...; default: none
   //   COXSWAIN_INCARNATION       likewise; default: random
   //   COXSWAIN_BACKEND           a name of client/comm/registry.h; default
@@ -45,18 +49,27 @@ struct SessionOptions {
   static absl::StatusOr<SessionOptions> FromVariables(
       const std::function<const char*(const char* name)>& get);
 
-  std::string coordinator;  // HOST:PORT
+  std::string coordinator;  // HOST:PORT, or several with commas between
   std::string job;
   WorkerIdentity identity;
   int local_rank = 0;
   int local_world_size = 1;
-  int world_size = 0;        // 0: as the manifest says
+  int world_size = 0;      // 0: as the manifest says
+  int min_world_size = 0;  // 0: as the manifest says
+  // Which start of the whole job this process belongs to: workers of an earlier
+  // one than the latest are refused.
+  int64_t attempt = 0;
+  // The generation that this process was a member of last; 0: none. Rejoin sets
+  // it.
+  int64_t after_generation = 0;
   uint64_t launcher_id = 0;  // 0: none
   Incarnation incarnation;   // 0: random
   std::string host;          // for people; empty: the host name
   // Where this worker's data connections listen. Empty: the local address
   // that packets to the coordinator leave from.
   std::string address;
+  // Where this worker is, from the widest to the closest: ranks that share more
+  // of it are next to each other.
   std::vector<std::string> topology;
 
   // What whoever starts the program has otherwise than its manifest says:
@@ -87,9 +100,10 @@ struct SessionOptions {
   std::function<void(const std::string& notice)> on_waiting;
 };
 
-// The local address that packets to HOST:PORT leave from. UNAVAILABLE if the
-// host cannot be resolved or there is no route.
-absl::StatusOr<std::string> LocalAddressTowards(absl::string_view host_port);
+// The local address that packets to HOST:PORT leave from, or to the first of
+// several, with commas between, that has one. UNAVAILABLE if no host can be
+// resolved or there is no route.
+absl::StatusOr<std::string> LocalAddressTowards(absl::string_view host_ports);
 
 }  // namespace coxswain
 

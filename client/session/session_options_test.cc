@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
@@ -31,6 +32,9 @@ TEST(SessionOptionsTest, CoordinatorAndJobAreEnough) {
   EXPECT_EQ(options.join_timeout, absl::Minutes(5));
   EXPECT_EQ(options.local_rank, 0);
   EXPECT_EQ(options.world_size, 0);
+  EXPECT_EQ(options.min_world_size, 0);
+  EXPECT_EQ(options.attempt, 0);
+  EXPECT_TRUE(options.topology.empty());
   EXPECT_EQ(options.trace_file, "");
 }
 
@@ -40,6 +44,9 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
                              {"COXSWAIN_LOCAL_RANK", "2"},
                              {"COXSWAIN_LOCAL_WORLD_SIZE", "4"},
                              {"COXSWAIN_WORLD_SIZE", "8"},
+                             {"COXSWAIN_MIN_WORLD_SIZE", "3"},
+                             {"COXSWAIN_ATTEMPT", "5000000000"},
+                             {"COXSWAIN_TOPOLOGY", "rack-3,node-12"},
                              {"COXSWAIN_LAUNCHER_ID", "18446744073709551615"},
                              {"COXSWAIN_INCARNATION", "0xff"},
                              {"COXSWAIN_BACKEND", "gloo"},
@@ -51,6 +58,9 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
   EXPECT_EQ(options.local_rank, 2);
   EXPECT_EQ(options.local_world_size, 4);
   EXPECT_EQ(options.world_size, 8);
+  EXPECT_EQ(options.min_world_size, 3);
+  EXPECT_EQ(options.attempt, 5000000000);
+  EXPECT_EQ(options.topology, (std::vector<std::string>{"rack-3", "node-12"}));
   EXPECT_EQ(options.launcher_id, ~uint64_t{0});
   EXPECT_EQ(options.incarnation, Incarnation(255));
   EXPECT_EQ(options.backend, "gloo");
@@ -101,11 +111,29 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair("COXSWAIN_LOCAL_RANK", "two"),
                       std::pair("COXSWAIN_LOCAL_WORLD_SIZE", "0"),
                       std::pair("COXSWAIN_WORLD_SIZE", "4.5"),
+                      std::pair("COXSWAIN_MIN_WORLD_SIZE", "0"),
+                      std::pair("COXSWAIN_ATTEMPT", "-1"),
+                      std::pair("COXSWAIN_TOPOLOGY", "rack-3,,node-12"),
+                      std::pair("COXSWAIN_COORDINATOR", "head:4711,other"),
                       std::pair("COXSWAIN_LAUNCHER_ID", "0"),
                       std::pair("COXSWAIN_INCARNATION", "0xzz"),
                       std::pair("COXSWAIN_BACKEND", "nccl2"),
                       std::pair("COXSWAIN_JOIN_TIMEOUT", "soon"),
                       std::pair("COXSWAIN_JOIN_TIMEOUT", "-5s")));
+
+TEST(SessionOptionsTest, AtLeastMoreThanAtMostIsAnError) {
+  EXPECT_THAT(
+      Read({{"COXSWAIN_WORLD_SIZE", "2"}, {"COXSWAIN_MIN_WORLD_SIZE", "3"}}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("at most COXSWAIN_WORLD_SIZE=2")));
+}
+
+TEST(SessionOptionsTest, SeveralCoordinatorsAreAList) {
+  ASSERT_OK_AND_ASSIGN(
+      const SessionOptions options,
+      Read({{"COXSWAIN_COORDINATOR", "head:4711,standby:4711"}}));
+  EXPECT_EQ(options.coordinator, "head:4711,standby:4711");
+}
 
 TEST(SessionOptionsTest, AnUnknownBackendListsThoseOfTheRegistry) {
   EXPECT_THAT(Read({{"COXSWAIN_BACKEND", "nccl2"}}),
@@ -123,6 +151,13 @@ TEST(SessionOptionsTest, ALocalRankPastTheLocalWorldIsAnError) {
 TEST(LocalAddressTest, TowardsLoopbackIsLoopback) {
   ASSERT_OK_AND_ASSIGN(const std::string address,
                        LocalAddressTowards("127.0.0.1:4711"));
+  EXPECT_EQ(address, "127.0.0.1");
+}
+
+TEST(LocalAddressTest, TheFirstOfSeveralThatHasARouteCounts) {
+  ASSERT_OK_AND_ASSIGN(
+      const std::string address,
+      LocalAddressTowards("no-such-host.invalid:4711,127.0.0.1:4711"));
   EXPECT_EQ(address, "127.0.0.1");
 }
 

@@ -1,5 +1,6 @@
 #include "client/session/session.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "base/status_matchers.h"
 #include "base/version.h"
 #include "client/rpc/fake_coordinator_stub.h"
+#include "client/session/session_test_support.h"
 #include "gtest/gtest.h"
 
 namespace coxswain {
@@ -21,149 +23,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// A value that one thread waits for and another brings.
-template <typename T>
-class Mailbox {
- public:
-  void Put(T value) {
-    MutexLock lock(&mutex_);
-    if (full_) return;
-    value_ = std::move(value);
-    full_ = true;
-    cv_.NotifyAll();
-  }
-  bool Wait() {
-    MutexLock lock(&mutex_);
-    return cv_.WaitFor(&mutex_, absl::Seconds(20),
-                       [this]()
-                           ABSL_NO_THREAD_SAFETY_ANALYSIS { return full_; });
-  }
-  T Take() {
-    EXPECT_TRUE(Wait());
-    MutexLock lock(&mutex_);
-    return value_;
-  }
-
- private:
-  Mutex mutex_;
-  CondVar cv_;
-  bool full_ ABSL_GUARDED_BY(mutex_) = false;
-  T value_ ABSL_GUARDED_BY(mutex_){};
-};
-
-// A session of one rank, whose coordinator is played by the test.
-class SessionTest : public ::testing::Test {
- protected:
-  SessionTest() {
-    options_.coordinator = "127.0.0.1:4711";
-    options_.job = "mnist";
-    options_.identity = {"host-a", 0};
-    options_.world_size = 1;
-    options_.backend = "loopback";
-    options_.clock = &clock_;
-    options_.retry_base = absl::Microseconds(100);
-    options_.retry_cap = absl::Microseconds(100);
-    options_.stub_factory = [this](const std::string&, const RetryPolicy& p) {
-      return MakeRetryingCoordinatorStub(fake_, p);
-    };
-    AnswerJoin([](const v1::JoinRequest&) { return absl::OkStatus(); });
-    fake_->Answer<v1::LeaveRequest, v1::LeaveResponse>(
-        "Rendezvous/Leave",
-        [this](const v1::LeaveRequest& request, const CallOptions&) {
-          leave_.Put(request);
-          return v1::LeaveResponse();
-        });
-    fake_->Answer<v1::CreateGroupRequest, v1::CreateGroupResponse>(
-        "Group/CreateGroup",
-        [](const v1::CreateGroupRequest& request, const CallOptions&) {
-          v1::CreateGroupResponse response;
-          response.mutable_group()->set_name(request.name());
-          *response.mutable_group()->mutable_ranks() = request.ranks();
-          response.mutable_group()->set_communicator_id("1/" + request.name());
-          return response;
-        });
-    // Waits as the coordinator would, until the caller gives up.
-    fake_->Answer<v1::GetRequest, v1::GetResponse>(
-        "Store/Get",
-        [this](const v1::GetRequest&,
-               const CallOptions& call) -> absl::StatusOr<v1::GetResponse> {
-          waiting_.Put(true);
-          if (!call.cancel->WaitFor(absl::Seconds(20))) {
-            return absl::DeadlineExceededError("nobody ended the wait");
-          }
-          return call.cancel->status();
-        });
-  }
-
-  // Answers Join with rank 0 of 1 when `judge` says OK.
-  void AnswerJoin(
-      const std::function<absl::Status(const v1::JoinRequest&)>& judge) {
-    fake_->Answer<v1::JoinRequest, v1::JoinResponse>(
-        "Rendezvous/Join",
-        [this, judge](const v1::JoinRequest& request,
-                      const CallOptions&) -> absl::StatusOr<v1::JoinResponse> {
-          ++joins_;
-          const absl::Status verdict = judge(request);
-          if (!verdict.ok()) return verdict;
-          v1::JoinResponse response;
-          response.set_cluster_id("cluster");
-          response.set_term(3);
-          response.set_generation(7);
-          response.set_heartbeat_interval_ms(1);
-          v1::Member* member = response.add_members();
-          *member->mutable_identity() = request.identity();
-          member->set_host(request.host());
-          member->set_address(request.address());
-          if (peer_.rank() > 0) *response.add_members() = peer_;
-          response.mutable_plan()->set_hook(request.manifest().hook());
-          response.mutable_plan()->MergeFrom(plan_);
-          return response;
-        });
-  }
-
-  absl::StatusOr<std::unique_ptr<Session>> Join() {
-    return Session::Join(options_, manifest_);
-  }
-
-  static v1::AttachEvent AbortEvent() {
-    v1::AttachEvent event;
-    event.mutable_abort()->set_reason("rank 1 on host-b was lost: killed");
-    event.mutable_abort()->mutable_lost()->mutable_member()->set_rank(1);
-    event.mutable_abort()->mutable_lost()->mutable_member()->set_host("host-b");
-    return event;
-  }
-
-  static StepGate* TrainGateOf(Session& session) {
-    const auto gate = session.schedule().Gate();
-    EXPECT_OK(gate);
-    return gate.ok() ? *gate : nullptr;
-  }
-  // Waits for the ticket of a round.
-  static bool WaitForTicket(FakeAttachment& stream, int64_t round) {
-    return stream.WaitForRequest([round](const v1::AttachRequest& request) {
-      return request.has_ticket() && request.ticket().round() == round;
-    });
-  }
-  static v1::AttachEvent DecisionOn(int64_t round) {
-    v1::AttachEvent event;
-    event.mutable_decision()->set_stream("train");
-    event.mutable_decision()->set_round(round);
-    event.mutable_decision()->set_commit(true);
-    return event;
-  }
-
-  FakeClock clock_;
-  std::shared_ptr<FakeCoordinatorStub> fake_ =
-      std::make_shared<FakeCoordinatorStub>();
-  SessionOptions options_;
-  JobManifest manifest_;
-  v1::Member peer_;  // joins as well, if it has a rank
-  v1::Plan plan_;    // what the coordinator says of the plan
-  std::atomic<int> joins_{0};
-  Mailbox<v1::LeaveRequest> leave_;
-  Mailbox<bool> waiting_;
-};
 
 TEST_F(SessionTest, JoinTellsTheManifestAndLearnsThePlace) {
   v1::JoinRequest seen;
@@ -179,7 +38,8 @@ TEST_F(SessionTest, JoinTellsTheManifestAndLearnsThePlace) {
   EXPECT_EQ(session->world_size(), 1);
   EXPECT_EQ(session->generation(), 7);
   EXPECT_EQ(session->plan().hook, "powersgd(rank=2)");
-  EXPECT_EQ(session->members()[0].identity.ToString(), "host-a/0");
+  ASSERT_OK_AND_ASSIGN(const auto members, session->Members());
+  EXPECT_EQ(members.at(0).identity.ToString(), "host-a/0");
   EXPECT_OK(session->status());
   EXPECT_EQ(seen.address(), "127.0.0.1");
   EXPECT_NE(seen.incarnation(), 0u);
@@ -245,6 +105,73 @@ TEST_F(SessionTest, ACoordinatorThatNeverAnswersIsNamedAtTheDeadline) {
                                "answered (last error: connection refused)"),
                      HasSubstr("`coxswain serve`"))));
   EXPECT_EQ(joins_, 6);
+}
+
+TEST_F(SessionTest, ACoordinatorThatIsThereAndCannotServeIsGivenUp) {
+  Mutex mutex;
+  CondVar changed;
+  int notices = 0;
+  std::string last;
+  options_.notice_interval = absl::Milliseconds(1);
+  options_.on_waiting = [&](const std::string& text) {
+    MutexLock lock(&mutex);
+    last = text;
+    ++notices;
+    changed.NotifyAll();
+  };
+  AnswerJoin([&](const v1::JoinRequest&) {
+    clock_.Advance(absl::Seconds(4));
+    MutexLock lock(&mutex);
+    // So that it was seen to be there in each call.
+    const int seen = notices;
+    EXPECT_TRUE(changed.WaitFor(&mutex, absl::Seconds(20),
+                                [&, seen]() { return notices >= seen + 2; }));
+    return absl::UnavailableError("the disk is full");
+  });
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kDeadlineExceeded,
+                               HasSubstr("the disk is full")));
+  EXPECT_EQ(joins_, 75);
+  MutexLock lock(&mutex);
+  EXPECT_THAT(last, AllOf(HasSubstr("is there"), HasSubstr("disk is full")));
+}
+
+TEST_F(SessionTest, ACoordinatorThatIsLostAfterALongWaitHasItsTimeAnew) {
+  Mailbox<std::string> notice;
+  options_.notice_interval = absl::Milliseconds(1);
+  options_.on_waiting = [&](const std::string& text) { notice.Put(text); };
+  AnswerJoin([&](const v1::JoinRequest&) -> absl::Status {
+    if (joins_ > 1) return absl::OkStatus();
+    EXPECT_TRUE(notice.Wait());
+    clock_.Advance(absl::Hours(3));
+    return absl::UnavailableError("connection reset");
+  });
+  EXPECT_OK(Join());
+}
+
+TEST_F(SessionTest, WhoDoesNotComeBackAfterTheEndSaysSo) {
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  Mailbox<absl::Status> told;
+  session->OnAbort([&told](const absl::Status& why) { told.Put(why); });
+  fake_->AttachmentNumber(0)->Event(AbortEvent());
+  ASSERT_TRUE(told.Wait());
+  EXPECT_OK(session->Leave("it drains"));
+  const v1::LeaveRequest leave = leave_.Take();
+  EXPECT_EQ(leave.reason(), "it drains");
+  EXPECT_FALSE(leave.rejoin());
+  EXPECT_FALSE(leave.failed());
+}
+
+TEST_F(SessionTest, SoDoesWhoCouldNotRejoin) {
+  ASSERT_OK_AND_ASSIGN(auto session, Join());
+  Mailbox<absl::Status> told;
+  session->OnAbort([&told](const absl::Status& why) { told.Put(why); });
+  fake_->AttachmentNumber(0)->Event(AbortEvent());
+  ASSERT_TRUE(told.Wait());
+  AnswerJoin(
+      [](const v1::JoinRequest&) { return absl::InvalidArgumentError("no"); });
+  EXPECT_FALSE(session->Rejoin().ok());
+  session.reset();
+  EXPECT_FALSE(leave_.Take().rejoin());
 }
 
 TEST_F(SessionTest, AManifestMismatchShowsEveryDifference) {
@@ -499,11 +426,11 @@ TEST_F(SessionTest, AnAbortEndsConnectingAGroup) {
 }
 
 TEST_F(SessionTest, ALoopbackAddressAmongSeveralHostsIsRefused) {
-  peer_.set_rank(1);
-  peer_.set_host("host-b");
-  peer_.set_address("127.0.1.1");
-  options_.host = "host-a";
-  options_.address = "10.0.0.1";
+  joined_.set_world_size(100);
+  v1::Member* const member = joined_.mutable_unreachable();
+  member->set_rank(1);
+  member->set_host("host-b");
+  member->set_address("127.0.1.1");
   EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kFailedPrecondition,
                                AllOf(HasSubstr("rank 1 on host host-b"),
                                      HasSubstr("127.0.1.1"),
@@ -511,13 +438,49 @@ TEST_F(SessionTest, ALoopbackAddressAmongSeveralHostsIsRefused) {
   EXPECT_TRUE(leave_.Take().failed());
 }
 
-TEST_F(SessionTest, LoopbackAddressesOnOneHostAreFine) {
-  peer_.set_rank(1);
-  peer_.set_host("host-a");
-  peer_.mutable_identity()->set_node("another-node");
-  peer_.set_address("127.0.0.1");
-  options_.host = "host-a";
-  EXPECT_OK(Join());
+TEST_F(SessionTest, TheMembersOfALargeJobAreAskedForOnceAndInPages) {
+  constexpr int kWorld = 100, kPage = 40;
+  joined_.set_world_size(kWorld);
+  std::atomic<int> calls{0};
+  std::atomic<bool> refuse{true};
+  fake_->Answer<v1::MembersRequest, v1::MembersResponse>(
+      "Rendezvous/Members",
+      [&](const v1::MembersRequest& request,
+          const CallOptions&) -> absl::StatusOr<v1::MembersResponse> {
+        ++calls;
+        EXPECT_EQ(request.fence().generation(), 7);
+        if (refuse) return absl::InternalError("not now");
+        v1::MembersResponse response;
+        const int end = std::min(request.first_rank() + kPage, kWorld);
+        for (int rank = request.first_rank(); rank < end; ++rank) {
+          response.add_members()->set_rank(rank);
+        }
+        return response;
+      });
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  EXPECT_EQ(session->world_size(), kWorld);
+  EXPECT_EQ(calls, 0) << "nobody wanted to know";
+  EXPECT_THAT(session->Members(),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("not now")));
+  refuse = false;
+  calls = 0;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_OK_AND_ASSIGN(const auto members, session->Members());
+    ASSERT_EQ(members.size(), static_cast<size_t>(kWorld));
+    EXPECT_EQ(members[99].rank, 99);
+  }
+  EXPECT_EQ(calls, 3);
+}
+
+TEST_F(SessionTest, MembersThatWereNotAskedForAreAnError) {
+  joined_.set_world_size(100);
+  fake_->Answer<v1::MembersRequest, v1::MembersResponse>(
+      "Rendezvous/Members", [](const v1::MembersRequest&, const CallOptions&) {
+        return v1::MembersResponse();
+      });
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  EXPECT_THAT(session->Members(), StatusIs(absl::StatusCode::kInternal,
+                                           HasSubstr("from rank 0 to 99")));
 }
 
 TEST_F(SessionTest, AFailedLeaveAbortsTheCommunicators) {

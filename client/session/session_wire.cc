@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "base/version.h"
 
@@ -64,8 +65,14 @@ v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
   request.set_address(options.address);
   request.mutable_topology()->Assign(options.topology.begin(),
                                      options.topology.end());
+  request.set_after_generation(options.after_generation);
+  request.set_attempt(options.attempt);
   v1::Manifest* wire = request.mutable_manifest();
   wire->set_world_size(options.world_size);
+  // Said one way only: manifests are compared.
+  if (options.min_world_size < options.world_size) {
+    wire->set_min_world_size(options.min_world_size);
+  }
   wire->set_hook(manifest.hook);
   wire->set_accumulation_steps(manifest.accumulation_steps);
   wire->set_compression_start(manifest.compression_start_step + 1);
@@ -90,12 +97,27 @@ v1::Fence MakeFence(const SessionOptions& options,
   return fence;
 }
 
-std::vector<JobMember> MembersOf(const v1::JoinResponse& joined) {
-  std::vector<JobMember> members;
-  for (const v1::Member& wire : joined.members()) {
-    members.push_back(FromWire(wire));
+void AppendMembers(const google::protobuf::RepeatedPtrField<v1::Member>& wire,
+                   std::vector<JobMember>* members) {
+  for (const v1::Member& member : wire) members->push_back(FromWire(member));
+}
+
+PreviousGeneration PreviousOf(const v1::JoinResponse& joined) {
+  PreviousGeneration previous;
+  previous.generation = joined.previous_generation();
+  previous.world_size = joined.previous_world_size();
+  previous.reason = joined.reason();
+  previous.lost_count = joined.lost_count();
+  for (const v1::LostMember& wire : joined.lost()) {
+    LostPeer lost;
+    lost.member = FromWire(wire.member());
+    lost.reason = wire.reason();
+    lost.left = wire.left();
+    lost.error_norm = wire.error_norm();
+    lost.error_step = wire.error_step();
+    previous.lost.push_back(std::move(lost));
   }
-  return members;
+  return previous;
 }
 
 }  // namespace coxswain

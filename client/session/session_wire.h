@@ -17,7 +17,9 @@ v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
                                 const JobManifest& manifest);
 v1::Fence MakeFence(const SessionOptions& options,
                     const v1::JoinResponse& joined);
-std::vector<JobMember> MembersOf(const v1::JoinResponse& joined);
+void AppendMembers(const google::protobuf::RepeatedPtrField<v1::Member>& wire,
+                   std::vector<JobMember>* members);
+PreviousGeneration PreviousOf(const v1::JoinResponse& joined);
 
 }  // namespace coxswain
 

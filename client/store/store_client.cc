@@ -1,23 +1,12 @@
 #include "client/store/store_client.h"
 
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "client/store/reopening_watch.h"
 
 namespace coxswain {
-namespace {
-
-class StreamWatch : public StoreWatch {
- public:
-  StreamWatch(std::shared_ptr<Membership> membership,
-              std::unique_ptr<EventStream> stream)
-      : membership_(std::move(membership)), stream_(std::move(stream)) {}
-
- private:
-  const std::shared_ptr<Membership> membership_;  // Outlives the stream.
-  const std::unique_ptr<EventStream> stream_;
-};
-
-}  // namespace
-
 absl::Status StoreClient::Set(absl::string_view key, absl::string_view value) {
   v1::SetRequest request;
   *request.mutable_fence() = membership_->NewRequest();
@@ -90,21 +79,8 @@ absl::StatusOr<bool> StoreClient::DeleteKey(absl::string_view key) {
 std::unique_ptr<StoreWatch> StoreClient::Watch(
     absl::string_view key, std::function<void(const StoreEvent&)> on_event,
     std::function<void(const absl::Status&)> on_end) {
-  v1::WatchRequest request;
-  *request.mutable_fence() = membership_->fence();
-  request.set_key(std::string(key));
-  StreamCallbacks<v1::WatchEvent> callbacks;
-  callbacks.on_event = [on_event =
-                            std::move(on_event)](const v1::WatchEvent& event) {
-    on_event(StoreEvent{event.value(), event.deleted()});
-  };
-  callbacks.on_end = [on_end = std::move(on_end),
-                      membership = membership_](const absl::Status& status) {
-    on_end(membership->Outcome(status));
-  };
-  return std::make_unique<StreamWatch>(
-      membership_, membership_->stub().Watch(request, &membership_->ended(),
-                                             std::move(callbacks)));
+  return OpenReopeningWatch(membership_, std::string(key), std::move(on_event),
+                            std::move(on_end));
 }
 
 absl::Status StoreRendezvous::Set(absl::string_view key,

@@ -40,10 +40,11 @@ class StoreWatch {
 // small values (1 MiB) by which workers find each other, gone when the
 // generation ends. Made by Session.
 //
-// Thread-safe. Calls block. Set, Add and CompareSet take effect once, however
-// often a broken connection makes them repeat. Errors: as proto/store.proto
-// says, UNAVAILABLE if the coordinator could not be reached for 30 s, ABORTED
-// once the generation has ended.
+// Thread-safe. Calls block, also while the coordinator is started again. Set,
+// Add and CompareSet take effect once, however often a broken connection makes
+// them repeat. Errors: as proto/store.proto says, UNAVAILABLE if the
+// coordinator could not be reached for 30 s, ABORTED once the generation has
+// ended.
 class StoreClient {
  public:
   explicit StoreClient(std::shared_ptr<Membership> membership)
@@ -72,10 +73,9 @@ class StoreClient {
   absl::StatusOr<bool> DeleteKey(absl::string_view key);
 
   // Reports the current value, if any, and every later change of a key (the
-  // newest only, to a reader that is slow), then once the end: ABORTED when
-  // the generation ends, UNAVAILABLE when the connection breaks. Callbacks run
-  // one at a time on a thread of the library, without a lock, and must not
-  // block.
+  // newest only, to a reader that is slow, or after a broken connection), then
+  // once the end: ABORTED when the generation ends. Callbacks run one at a time
+  // on a thread of the watch, without a lock.
   std::unique_ptr<StoreWatch> Watch(
       absl::string_view key, std::function<void(const StoreEvent&)> on_event,
       std::function<void(const absl::Status&)> on_end);

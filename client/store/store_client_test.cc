@@ -2,7 +2,11 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/rpc/fake_coordinator_stub.h"
 #include "gtest/gtest.h"
@@ -89,35 +93,139 @@ TEST_F(StoreClientTest, AfterTheEndOfTheGenerationItsReasonIsTheError) {
       StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1 was lost")));
 }
 
-TEST_F(StoreClientTest, AWatchReportsChangesAndItsEnd) {
-  StreamCallbacks<v1::WatchEvent> stream;
-  fake_->on_watch = [&stream](const v1::WatchRequest& request,
-                              StreamCallbacks<v1::WatchEvent> callbacks) {
-    EXPECT_EQ(request.key(), "k");
-    stream = std::move(callbacks);
-    return std::make_unique<EventStream>();
-  };
-  std::vector<StoreEvent> events;
-  absl::Status end;
-  const auto watch =
-      StoreClient(membership_)
-          .Watch(
-              "k",
-              [&events](const StoreEvent& event) { events.push_back(event); },
-              [&end](const absl::Status& status) { end = status; });
-  v1::WatchEvent event;
-  event.set_value("1");
-  stream.on_event(event);
-  event.Clear();
-  event.set_deleted(true);
-  stream.on_event(event);
+// A watch, and what it has said so far; the test plays the coordinator.
+class WatchTest : public StoreClientTest {
+ protected:
+  using Streams = std::vector<StreamCallbacks<v1::WatchEvent>>;
+
+  WatchTest() {
+    RetryPolicy policy;
+    policy.base = policy.cap = absl::Microseconds(10);
+    v1::Fence fence;
+    fence.set_term(3);
+    membership_ = std::make_shared<Membership>(fake_, fence, policy);
+    fake_->on_watch = [this](const v1::WatchRequest& request,
+                             StreamCallbacks<v1::WatchEvent> callbacks) {
+      EXPECT_EQ(request.key(), "k");
+      MutexLock lock(&mutex_);
+      streams_.push_back(std::move(callbacks));
+      terms_.push_back(request.fence().term());
+      changed_.NotifyAll();
+      return std::make_unique<EventStream>();
+    };
+    AnswerGet(absl::UnimplementedError("nobody asks"));
+  }
+
+  void AnswerGet(const absl::Status& answer) {
+    fake_->Answer<v1::GetRequest, v1::GetResponse>(
+        "Store/Get",
+        [answer](const v1::GetRequest& request,
+                 const CallOptions&) -> absl::StatusOr<v1::GetResponse> {
+          EXPECT_EQ(request.timeout_ms(), 0);
+          if (!answer.ok()) return answer;
+          return v1::GetResponse();
+        });
+  }
+  std::unique_ptr<StoreWatch> Watch() {
+    return StoreClient(membership_)
+        .Watch(
+            "k",
+            [this](const StoreEvent& event) {
+              Say(event.deleted ? "deleted" : event.value);
+            },
+            [this](const absl::Status& status) {
+              Say(absl::StrCat("end: ", status.message()));
+            });
+  }
+  void Say(const std::string& what) {
+    MutexLock lock(&mutex_);
+    said_.push_back(what);
+    changed_.NotifyAll();
+  }
+  // The n-th stream, from 0, once it is open.
+  StreamCallbacks<v1::WatchEvent> Stream(size_t n) {
+    MutexLock lock(&mutex_);
+    EXPECT_TRUE(changed_.WaitFor(
+        &mutex_, absl::Seconds(20),
+        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return streams_.size() > n; }));
+    return streams_.at(n);
+  }
+  std::vector<std::string> Said(size_t count) {
+    MutexLock lock(&mutex_);
+    EXPECT_TRUE(changed_.WaitFor(&mutex_, absl::Seconds(20),
+                                 [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                   return said_.size() >= count;
+                                 }));
+    return said_;
+  }
+  static v1::WatchEvent Value(const std::string& value) {
+    v1::WatchEvent event;
+    event.set_value(value);
+    return event;
+  }
+  static v1::WatchEvent Deleted() {
+    v1::WatchEvent event;
+    event.set_deleted(true);
+    return event;
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  Streams streams_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int64_t> terms_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> said_ ABSL_GUARDED_BY(mutex_);
+};
+
+using Lines = std::vector<std::string>;
+
+TEST_F(WatchTest, ReportsChangesAndItsEnd) {
+  const auto watch = Watch();
+  const auto stream = Stream(0);
+  stream.on_event(Value("1"));
+  stream.on_event(Deleted());
+  EXPECT_EQ(Said(2), (Lines{"1", "deleted"}));
   membership_->ended().Raise(absl::AbortedError("rank 1 was lost"));
   stream.on_end(absl::CancelledError("cancelled"));
-  ASSERT_EQ(events.size(), 2u);
-  EXPECT_EQ(events[0].value, "1");
-  EXPECT_TRUE(events[1].deleted);
-  EXPECT_THAT(
-      end, StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1 was lost")));
+  EXPECT_EQ(Said(3).back(), "end: rank 1 was lost");
+}
+
+TEST_F(WatchTest, OutlivesACoordinatorThatIsStartedAgain) {
+  AnswerGet(absl::OkStatus());
+  const auto watch = Watch();
+  Stream(0).on_event(Value("1"));
+  EXPECT_EQ(Said(1), (Lines{"1"}));
+  membership_->term().Raise(4);
+  Stream(0).on_end(absl::UnavailableError("connection reset"));
+  const auto again = Stream(1);
+  again.on_event(Value("1"));  // the value that stands: nothing new
+  again.on_event(Value("2"));
+  EXPECT_EQ(Said(2), (Lines{"1", "2"}));
+  again.on_event(Value("2"));  // set again
+  EXPECT_EQ(Said(3), (Lines{"1", "2", "2"}));
+  MutexLock lock(&mutex_);
+  EXPECT_EQ(terms_, (std::vector<int64_t>{3, 4}));
+}
+
+TEST_F(WatchTest, SeesThatTheKeyWasDeletedWhileItWasAway) {
+  AnswerGet(absl::NotFoundError("no such key"));
+  const auto watch = Watch();
+  Stream(0).on_event(Value("1"));
+  EXPECT_EQ(Said(1), (Lines{"1"}));
+  Stream(0).on_end(absl::UnavailableError("connection reset"));
+  EXPECT_EQ(Said(2), (Lines{"1", "deleted"}));
+}
+
+TEST_F(WatchTest, AnErrorThatWillNotPassEndsIt) {
+  const auto watch = Watch();
+  Stream(0).on_end(absl::ResourceExhaustedError("too many watches"));
+  EXPECT_EQ(Said(1), (Lines{"end: too many watches"}));
+}
+
+TEST_F(WatchTest, CanBeDestroyedWhileItIsOpen) {
+  auto watch = Watch();
+  Stream(0);
+  watch.reset();
+  EXPECT_EQ(Said(0), Lines());
 }
 
 TEST_F(StoreClientTest, ARendezvousKeepsToItsPrefix) {

@@ -31,6 +31,11 @@ class PairedHook : public Hook {
   std::vector<NonFiniteGradient> non_finite() const override {
     return hook_.non_finite();
   }
+  absl::StatusOr<HookState> SaveOwn() const override { return hook_.SaveOwn(); }
+  absl::Status LoadOwn(const HookState& state, double error_scale) override {
+    return hook_.LoadOwn(state, error_scale);
+  }
+  double ErrorNorm() const override { return hook_.ErrorNorm(); }
   absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
     return hook_.SaveState(communicator);
   }

@@ -95,6 +95,7 @@ absl::Status DistributedDataParallel::FinishStep(bool apply,
   Keep(decision.status());
   phase_ = Phase::kNone;
   COXSWAIN_RETURN_IF_ERROR(status_);
+  ++decided_;
   Keep(EndExchange(*decision));
   COXSWAIN_RETURN_IF_ERROR(status_);
   NoteDecision(*decision);
@@ -141,6 +142,7 @@ void DistributedDataParallel::NoteDecision(const StepDecision& decision) {
   }
   decision_.stop = decision.stop;
   decision_.plan = decision.plan;
+  decision_.regroup = decision.regroup;
 }
 
 absl::Status DistributedDataParallel::EndWindow() {

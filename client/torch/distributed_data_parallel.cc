@@ -91,6 +91,14 @@ DistributedDataParallel::~DistributedDataParallel() {
   }
 }
 
+std::unique_ptr<Hook> DistributedDataParallel::TakeHook(
+    std::unique_ptr<DistributedDataParallel> ddp) {
+  // The reducer rolls a step in flight back before it is gone.
+  std::unique_ptr<Hook> hook = std::move(ddp->hook_);
+  ddp.reset();
+  return hook;
+}
+
 absl::Status DistributedDataParallel::Connect(Communicator* communicator) {
   communicator_ = communicator;
   COXSWAIN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> specs,

@@ -112,6 +112,12 @@ class DistributedDataParallel {
       std::unique_ptr<Averager> averager = nullptr);
 
   ~DistributedDataParallel();
+
+  // Ends the wrapper and gives its hook back, as it was after the last step
+  // that was committed: for whoever goes on with the hook's own state.
+  static std::unique_ptr<Hook> TakeHook(
+      std::unique_ptr<DistributedDataParallel> ddp);
+
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
@@ -154,6 +160,11 @@ class DistributedDataParallel {
   bool skipped() const { return !decision_.commit; }
   // All ranks stop after this step: decision().stop says why.
   bool stopping() const { return !decision_.stop.empty(); }
+  // The generation ends after this step, because its members change:
+  // decision().regroup says why. See ElasticTraining, which does what follows.
+  bool regrouping() const { return !decision_.regroup.empty(); }
+  // Exchanges that all ranks have decided on, and this one has heard of it.
+  int64_t decided() const { return decided_; }
   const StepDecision& decision() const { return decision_; }
   // With end_at_first: another rank ran out of data, so the epoch is over. The
   // window's gradients are zero. Until BeginEpoch, or the next micro-batch.
@@ -355,6 +366,7 @@ class DistributedDataParallel {
   GraphMark scope_mark_;  // when the outermost NoSync scope was opened
   WindowSum sum_;         // of the exchange begun last
   StepDecision decision_;
+  int64_t decided_ = 0;
   // The decision's, until the window and what belongs to it are over.
   std::optional<JobPlan> next_plan_;
   bool ended_ = false;

@@ -76,6 +76,26 @@ class Int8Hook : public Hook {
     return non_finite_;
   }
 
+  absl::StatusOr<HookState> SaveOwn() const override {
+    HookState state =
+        SaveOwnInt8State(parameters_, state_, options_.Texts(), world_size_);
+    state.spec = spec_;
+    state.step = step_;
+    return state;
+  }
+
+  absl::Status LoadOwn(const HookState& state, double error_scale) override {
+    COXSWAIN_RETURN_IF_ERROR(CheckErrorScale(spec_, error_scale));
+    COXSWAIN_RETURN_IF_ERROR(CheckStateName(spec_, state));
+    COXSWAIN_ASSIGN_OR_RETURN(
+        state_, LoadOwnInt8State(state, parameters_, state_, options_.Texts(),
+                                 world_size_, error_scale));
+    step_ = state.step;
+    return absl::OkStatus();
+  }
+
+  double ErrorNorm() const override { return NormOf(state_, world_size_); }
+
   absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
     const bool any = options_.Bool("error_feedback") && HasErrors();
     HookState state = SaveInt8State(parameters_, state_, any, options_.Texts(),
@@ -172,7 +192,9 @@ CostCard Card() {
   card.numerics =
       "two roundings to 8 bits of each block's largest magnitude; what they "
       "leave out is sent later. Checkpoints hold all ranks' errors; on another "
-      "world size each gets their mean, which is approximate";
+      "world size each gets their mean, which is approximate. Where the "
+      "members of a running job change from W to W', errors are multiplied by "
+      "W'/W";
   card.avoid =
       "small models (each slice is at least a block), gradients whose blocks "
       "mix very different magnitudes, checkpoints that must stay small";

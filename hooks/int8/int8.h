@@ -58,6 +58,10 @@ namespace coxswain {
 // there. On another world size every rank gets the mean of the errors: what
 // was left out is still sent in full, but the rounding of single steps
 // differs.
+//
+// LoadOwn with W'/W multiplies E1 by that and leaves E2: its share of later
+// sums becomes W' E2 by itself. With another scale s, E2 is multiplied by
+// s W / W', so that all of E1 + W E2 has been scaled by s.
 
 HookRow Int8Row();
 

@@ -53,6 +53,16 @@ struct Int8Parameter {
 template <typename T>
 using Int8Parameters = std::map<std::string, Int8Parameter<T>>;
 
+template <typename T>
+Int8Parameters<T> WithoutErrors(const Int8Parameters<T>& parameters) {
+  Int8Parameters<T> without;
+  for (const auto& [name, one] : parameters) {
+    without[name].shape = one.shape;
+    without[name].count = one.count;
+  }
+  return without;
+}
+
 // Those that are computed in float and those in double.
 using AllInt8Parameters =
     std::tuple<Int8Parameters<float>, Int8Parameters<double>>;

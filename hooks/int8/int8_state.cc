@@ -52,17 +52,6 @@ void SaveErrors(const Int8Parameters<T>& parameters, int rank, int world_size,
   }
 }
 
-// The same parameters without errors.
-template <typename T>
-Int8Parameters<T> Emptied(const Int8Parameters<T>& parameters) {
-  Int8Parameters<T> emptied;
-  for (const auto& [name, one] : parameters) {
-    emptied[name].shape = one.shape;
-    emptied[name].count = one.count;
-  }
-  return emptied;
-}
-
 // What a tensor's kind says.
 struct Kind {
   bool slice = false;
@@ -174,6 +163,8 @@ absl::Status ForEachTensor(const HookState& state, int saved, bool slices,
   return absl::OkStatus();
 }
 
+}  // namespace
+
 absl::StatusOr<int> SavedWorldSize(const HookState& state) {
   int saved = 0;
   const auto found = state.options.find(kWorldSize);
@@ -185,8 +176,6 @@ absl::StatusOr<int> SavedWorldSize(const HookState& state) {
       "the saved int8 state does not fit: it does not say how many ranks "
       "saved it");
 }
-
-}  // namespace
 
 HookState SaveInt8State(const std::vector<ParameterSpec>& parameters,
                         const AllInt8Parameters& current, bool with_errors,
@@ -212,8 +201,8 @@ absl::StatusOr<AllInt8Parameters> LoadInt8State(
   COXSWAIN_RETURN_IF_ERROR(CheckStateFits(kHook, state, parameters, options,
                                           {"start_step", "block", kWorldSize}));
   COXSWAIN_ASSIGN_OR_RETURN(const int saved, SavedWorldSize(state));
-  AllInt8Parameters loaded(Emptied(std::get<0>(current)),
-                           Emptied(std::get<1>(current)));
+  AllInt8Parameters loaded(WithoutErrors(std::get<0>(current)),
+                           WithoutErrors(std::get<1>(current)));
   Loader loader(rank, world_size, saved);
   COXSWAIN_RETURN_IF_ERROR(ForEachTensor(
       state, saved, false, loaded,

@@ -40,6 +40,29 @@ absl::StatusOr<AllInt8Parameters> LoadInt8State(
     const std::map<std::string, std::string>& options, int rank,
     int world_size);
 
+// How many ranks saved a state; FAILED_PRECONDITION if it does not say so.
+absl::StatusOr<int> SavedWorldSize(const HookState& state);
+
+// The same of one rank alone (Hook::SaveOwn), with rank 0's options:
+//   "own_error"      its E1, in the parameter's shape
+//   "own_average/B"  its E2 of the elements from B on, shape [n]
+HookState SaveOwnInt8State(const std::vector<ParameterSpec>& parameters,
+                           const AllInt8Parameters& current,
+                           std::map<std::string, std::string> options,
+                           int world_size);
+
+// What `current` becomes on a rank of `world_size` when it takes such a state
+// over: the errors' sum E1 + W E2 is multiplied by `scale`. With 0, its errors
+// are zero wherever the state has any. Errors as of LoadInt8State.
+absl::StatusOr<AllInt8Parameters> LoadOwnInt8State(
+    const HookState& state, const std::vector<ParameterSpec>& parameters,
+    const AllInt8Parameters& current,
+    const std::map<std::string, std::string>& options, int world_size,
+    double scale);
+
+// The 2-norm of E1 + W E2 over all parameters, in double.
+double NormOf(const AllInt8Parameters& current, int world_size);
+
 }  // namespace coxswain
 
 #endif  // COXSWAIN_HOOKS_INT8_INT8_STATE_H_

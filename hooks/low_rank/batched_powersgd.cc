@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "hooks/low_rank/batched_powersgd_exchange.h"
 #include "hooks/low_rank/bucket_matrices.h"
 #include "hooks/low_rank/low_rank_config.h"
 #include "hooks/low_rank/low_rank_hook.h"
+#include "hooks/low_rank/own_state.h"
 #include "hooks/parameter_state.h"
 
 namespace coxswain {
@@ -77,18 +79,45 @@ class BatchedPowerSgdHook : public LowRankHook {
                       tensors[static_cast<size_t>(IndexOf(saved.parameter))]);
   }
 
+  void SaveOwnErrors(HookState& state) const override {
+    LowRankHook::SaveOwnErrors(state);
+    std::get<0>(matrices_).SaveOwn(state);
+    std::get<1>(matrices_).SaveOwn(state);
+  }
+
+  absl::Status LoadOwnError(const StateTensor& saved, double scale,
+                            Tensors& tensors) override {
+    if (saved.kind == kOwnError) {
+      return LowRankHook::LoadOwnError(saved, scale, tensors);
+    }
+    std::vector<int> numbers;
+    for (absl::string_view parameter :
+         absl::StrSplit(saved.parameter, '\n', absl::SkipEmpty())) {
+      numbers.push_back(IndexOf(std::string(parameter)));
+      if (numbers.back() < 0) {
+        return UnfitTensor(name(), saved, "belongs to no parameter");
+      }
+    }
+    return saved.dtype == DType::kFloat64
+               ? LoadBucket<double>(saved, numbers, scale, tensors)
+               : LoadBucket<float>(saved, numbers, scale, tensors);
+  }
+
   void BeforeOtherParameters() override {
     std::get<0>(matrices_).Dissolve(Pointers<float>());
     std::get<1>(matrices_).Dissolve(Pointers<double>());
     loaded_.clear();
   }
 
+  void BeforeLoading() override { loading_ = {}; }
+
   void AfterLoading(const HookState& state) override {
-    std::get<0>(matrices_).Clear();
-    std::get<1>(matrices_).Clear();
+    matrices_ = std::exchange(loading_, {});
     loaded_.clear();
     for (const StateTensor& tensor : state.tensors) {
-      if (tensor.kind != kErrorKind) loaded_.push_back(tensor);
+      if (absl::StartsWith(tensor.kind, kBucketFactor)) {
+        loaded_.push_back(tensor);
+      }
     }
   }
 
@@ -102,18 +131,40 @@ class BatchedPowerSgdHook : public LowRankHook {
     return MakeBatchedPowerSgdExchange(bucket, matrix, communicator, step);
   }
 
-  // By registration index; null where the type is another.
+  template <typename T>
+  absl::Status LoadBucket(const StateTensor& saved,
+                          const std::vector<int>& numbers, double scale,
+                          Tensors& loaded) {
+    const std::vector<LowRankTensor<T>*> pointers = PointersTo<T>(loaded);
+    for (const int number : numbers) {
+      if (pointers[static_cast<size_t>(number)] != nullptr) continue;
+      return UnfitTensor(name(), saved, "has parameters of several types");
+    }
+    return std::get<BucketMatrices<T>>(loading_).LoadOwn(
+        name(), saved, numbers, config().rank, config().error_feedback, scale,
+        pointers);
+  }
+
   template <typename T>
   std::vector<LowRankTensor<T>*> Pointers() {
+    return PointersTo<T>(tensors());
+  }
+
+  // By registration index; null where the type is another.
+  template <typename T>
+  static std::vector<LowRankTensor<T>*> PointersTo(Tensors& tensors) {
     std::vector<LowRankTensor<T>*> pointers;
-    for (Tensor& any : tensors()) {
+    for (Tensor& any : tensors) {
       auto* tensor = std::get_if<std::unique_ptr<LowRankTensor<T>>>(&any);
       pointers.push_back(tensor ? tensor->get() : nullptr);
     }
     return pointers;
   }
 
-  std::tuple<BucketMatrices<float>, BucketMatrices<double>> matrices_;
+  using Matrices = std::tuple<BucketMatrices<float>, BucketMatrices<double>>;
+
+  Matrices matrices_;
+  Matrices loading_;                 // of a state that is being loaded
   std::vector<StateTensor> loaded_;  // Q of buckets that are yet to come
 };
 

@@ -7,6 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
+#include "base/status_macros.h"
+#include "hooks/low_rank/own_state.h"
+#include "hooks/parameter_state.h"
 
 namespace coxswain {
 namespace {
@@ -21,6 +24,17 @@ bool SameSlots(const std::vector<GradientSlot>& a,
                       return x.parameter == y.parameter &&
                              x.offset == y.offset && x.count == y.count;
                     });
+}
+
+// Whether they have a parameter in common.
+bool Share(const std::vector<GradientSlot>& a,
+           const std::vector<GradientSlot>& b) {
+  for (const GradientSlot& x : a) {
+    for (const GradientSlot& y : b) {
+      if (x.parameter == y.parameter) return true;
+    }
+  }
+  return false;
 }
 
 // The least s with s s >= count.
@@ -77,38 +91,49 @@ LowRankTensor<T>& BucketMatrices<T>::For(const Bucket& bucket, int64_t rank,
                                          bool keeps_error,
                                          const Tensors& tensors,
                                          std::vector<StateTensor>& factors) {
-  if (Matrix* known = Known(bucket)) return known->tensor;
-  // Buckets that share a parameter with this one are of the past.
-  const auto shared = [&](const std::unique_ptr<Matrix>& matrix) {
-    for (const GradientSlot& old : matrix->slots) {
-      for (const GradientSlot& slot : bucket.gradients) {
-        if (old.parameter == slot.parameter) return true;
-      }
+  if (Matrix* known = Known(bucket)) {
+    LowRankTensor<T>& tensor = known->tensor;
+    if (tensor.now.q.empty() && !factors.empty()) {
+      TakeFactor(known->first, tensor, factors);
     }
-    return false;
-  };
-  const auto past = std::stable_partition(
-      matrices_.begin(), matrices_.end(),
-      [&](const std::unique_ptr<Matrix>& matrix) { return !shared(matrix); });
+    return tensor;
+  }
+  // Buckets that share a parameter with this one are of the past.
+  const auto past =
+      std::stable_partition(matrices_.begin(), matrices_.end(),
+                            [&](const std::unique_ptr<Matrix>& matrix) {
+                              return !Share(matrix->slots, bucket.gradients);
+                            });
   for (auto matrix = past; matrix != matrices_.end(); ++matrix) {
     MoveBack(**matrix, tensors);
   }
   matrices_.erase(past, matrices_.end());
 
-  auto made = std::make_unique<Matrix>();
-  made->slots = bucket.gradients;
-  for (const GradientSlot& slot : bucket.gradients) {
-    const std::string& name =
-        tensors[static_cast<size_t>(slot.parameter)]->name;
-    if (made->first.empty()) made->first = name;
-    absl::StrAppend(&made->tensor.name, name, "\n");
-  }
-  made->tensor.keeps_error = keeps_error;
-  GiveShape(made->tensor, bucket.data.count, rank);
+  auto made = MakeMatrix(bucket.gradients, rank, keeps_error, tensors);
   TakeFactor(made->first, made->tensor, factors);
   MoveIn(*made, tensors);
   matrices_.push_back(std::move(made));
   return matrices_.back()->tensor;
+}
+
+template <typename T>
+std::unique_ptr<typename BucketMatrices<T>::Matrix>
+BucketMatrices<T>::MakeMatrix(const std::vector<GradientSlot>& slots,
+                              int64_t rank, bool keeps_error,
+                              const Tensors& tensors) {
+  auto made = std::make_unique<Matrix>();
+  made->slots = slots;
+  int64_t count = 0;
+  for (const GradientSlot& slot : slots) {
+    const std::string& name =
+        tensors[static_cast<size_t>(slot.parameter)]->name;
+    if (made->first.empty()) made->first = name;
+    absl::StrAppend(&made->tensor.name, name, "\n");
+    count += slot.count;
+  }
+  made->tensor.keeps_error = keeps_error;
+  GiveShape(made->tensor, count, rank);
+  return made;
 }
 
 template <typename T>
@@ -186,6 +211,44 @@ void BucketMatrices<T>::SaveFactors(HookState& state) const {
                                             matrix->first, {tensor.r, tensor.m},
                                             tensor.now.q));
   }
+}
+
+template <typename T>
+void BucketMatrices<T>::SaveOwn(HookState& state) const {
+  for (const auto& matrix : matrices_) {
+    if (!matrix->tensor.now.has_error) continue;
+    state.tensors.push_back(MakeOwnError(kOwnBucketError, matrix->tensor));
+  }
+}
+
+template <typename T>
+absl::Status BucketMatrices<T>::LoadOwn(const std::string& hook,
+                                        const StateTensor& saved,
+                                        const std::vector<int>& numbers,
+                                        int64_t rank, bool keeps_error,
+                                        double scale, const Tensors& tensors) {
+  std::vector<GradientSlot> slots;
+  int64_t count = 0;
+  for (const int number : numbers) {
+    const int64_t own = tensors[static_cast<size_t>(number)]->count;
+    if (HasAnyOf({{number, 0, 0}}) || Share(slots, {{number, 0, 0}})) {
+      return UnfitTensor(hook, saved, "has a parameter of another bucket");
+    }
+    slots.push_back({number, count, own});
+    count += own;
+  }
+  auto made = MakeMatrix(slots, rank, keeps_error, tensors);
+  COXSWAIN_RETURN_IF_ERROR(TakeOwnError(hook, saved, scale, made->tensor));
+  matrices_.push_back(std::move(made));
+  return absl::OkStatus();
+}
+
+template <typename T>
+bool BucketMatrices<T>::HasAnyOf(const std::vector<GradientSlot>& slots) const {
+  return std::any_of(matrices_.begin(), matrices_.end(),
+                     [&](const std::unique_ptr<Matrix>& matrix) {
+                       return Share(matrix->slots, slots);
+                     });
 }
 
 template <typename T>

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/hook_state.h"
 #include "hooks/low_rank/low_rank_state.h"
@@ -42,6 +43,16 @@ class BucketMatrices {
   // under the first one's name, shape [r, m].
   void SaveFactors(HookState& state) const;
 
+  // Appends this rank's error of each bucket (hooks/low_rank/own_state.h),
+  // under the names of its parameters, a line each.
+  void SaveOwn(HookState& state) const;
+  // Makes the bucket that such an error is of, and takes it over times `scale`.
+  // `numbers`: its parameters, which are among `tensors`. As UnfitTensor if
+  // the error does not fit, or another bucket has one of them.
+  absl::Status LoadOwn(const std::string& hook, const StateTensor& saved,
+                       const std::vector<int>& numbers, int64_t rank,
+                       bool keeps_error, double scale, const Tensors& tensors);
+
   // Moves all errors back, and forgets the buckets.
   void Dissolve(const Tensors& tensors);
   // Forgets the errors too.
@@ -55,6 +66,11 @@ class BucketMatrices {
   };
 
   Matrix* Known(const Bucket& bucket);
+  bool HasAnyOf(const std::vector<GradientSlot>& slots) const;
+  // A bucket of these gradients, without error or factor.
+  static std::unique_ptr<Matrix> MakeMatrix(
+      const std::vector<GradientSlot>& slots, int64_t rank, bool keeps_error,
+      const Tensors& tensors);
   static void MoveBack(const Matrix& matrix, const Tensors& tensors);
   static void MoveIn(Matrix& matrix, const Tensors& tensors);
 

@@ -2,6 +2,7 @@
 #define COXSWAIN_HOOKS_LOW_RANK_LOW_RANK_HOOK_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -42,6 +43,11 @@ class LowRankHook : public Hook {
   std::vector<NonFiniteGradient> non_finite() const final {
     return report_.non_finite;
   }
+  // Its tensors: own_state.h, and the factors of a checkpoint. mode=pytorch
+  // restores its errors with a scale of 1, and drops them with any other.
+  absl::StatusOr<HookState> SaveOwn() const final;
+  absl::Status LoadOwn(const HookState& state, double error_scale) final;
+  double ErrorNorm() const final;
   absl::StatusOr<HookState> SaveState(Communicator& communicator) final;
   absl::Status LoadState(const HookState& state, int rank,
                          int world_size) final;
@@ -82,10 +88,18 @@ class LowRankHook : public Hook {
   // Changes nothing else; the parameter exists.
   virtual absl::Status LoadFactor(const StateTensor& saved, Tensors& tensors);
 
+  // The same of this rank's committed errors (own_state.h): appends them to
+  // `state`, and takes one over, multiplied by `scale`, into `tensors`.
+  virtual void SaveOwnErrors(HookState& state) const;
+  virtual absl::Status LoadOwnError(const StateTensor& saved, double scale,
+                                    Tensors& tensors);
+
   // Makes what a step staged the state of now, or forgets it.
   virtual void EndStep(bool commit);
   // Before tensors() are replaced by those of other parameters.
   virtual void BeforeOtherParameters() {}
+  // Before the first tensor of a state is taken over.
+  virtual void BeforeLoading() {}
   // After tensors() have been replaced by those of a state.
   virtual void AfterLoading(const HookState&) {}
 
@@ -98,7 +112,13 @@ class LowRankHook : public Hook {
   int IndexOf(const std::string& name) const;
 
  private:
+  // Takes one tensor of a state over.
+  using Take =
+      std::function<absl::Status(const StateTensor& saved, Tensors& loaded)>;
+
   Tensor MakeTensor(const ParameterSpec& parameter) const;
+  // Takes a whole state over, or nothing.
+  absl::Status Load(const HookState& state, const Take& take);
   absl::Status LoadError(const StateTensor& saved, int share, Tensors& tensors);
   std::vector<ErrorSource> ErrorSources() const;
   // The rank that keeps each parameter's mean error, by name.

@@ -62,7 +62,9 @@ CostCard Card() {
   card.numerics =
       "lossy; what a step leaves out is sent later. Computed in float32 "
       "(float64 for float64). Raw tensors are exact up to the rounding of "
-      "sums. mode=pytorch divides after the sums, which overflow sooner";
+      "sums. mode=pytorch divides after the sums, which overflow sooner. Where "
+      "the members of a running job change from W to W', errors are multiplied "
+      "by W'/W; mode=pytorch starts anew without errors";
   card.avoid =
       "models whose gradients are mostly vectors, networks faster than the "
       "arithmetic, and the first steps of a training (see start_step)";

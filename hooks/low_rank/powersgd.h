@@ -48,7 +48,10 @@ namespace coxswain {
 // parameters, and Q. LoadState gives rank k W' times the mean error of its
 // shard under the new world size W' and zero elsewhere, which leaves the mean
 // as it was; results depend on the errors through their mean only. A loaded Q
-// is used in the next step even without warm_start.
+// is used in the next step even without warm_start. LoadOwn scales errors as
+// hook.h says; mode=pytorch restores them with a scale of 1 and begins without
+// any with another, as a new PowerSGDState does: a residual that takes up the
+// rank's distance from the mean means nothing without those of all others.
 HookRow PowerSgdRow();
 
 }  // namespace coxswain

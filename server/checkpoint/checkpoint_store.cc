@@ -510,7 +510,7 @@ void CheckpointStore::OnGenerationEnded(absl::string_view job,
   std::vector<CheckpointRecord> discarded;
   {
     MutexLock lock(&mutex_);
-    ended_.End(generation);
+    ended_.End(generation, reason);
     for (auto it = open_.begin(); it != open_.end();) {
       OpenCheckpoint& open = it->second;
       if (open.record.job != job || open.record.generation != generation) {

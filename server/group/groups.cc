@@ -1,26 +1,17 @@
 #include "server/group/groups.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "server/group/group_records.h"
+#include "server/state/written.h"
 
 namespace coxswain::server {
 namespace {
-
-GroupInfo MakeGroup(const Fence& fence, absl::string_view name,
-                    std::vector<int> ranks) {
-  GroupInfo group;
-  group.name = std::string(name);
-  group.ranks = std::move(ranks);
-  group.communicator_id =
-      absl::StrCat(fence.job, "/", fence.generation.value(), "/", name);
-  return group;
-}
 
 bool Contains(const std::vector<int>& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
@@ -45,28 +36,103 @@ absl::Status CheckRanks(const std::vector<int>& ranks, const Caller& caller) {
                    absl::StrJoin(ranks, ", "), "] that it is not in"));
 }
 
+// Whether these are the ranks 0 to world_size - 1, in order.
+bool IsEveryone(const std::vector<int>& ranks, int world_size) {
+  if (ranks.size() != static_cast<size_t>(world_size)) return false;
+  for (int rank = 0; rank < world_size; ++rank) {
+    if (ranks[rank] != rank) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-GroupRoom::GroupRoom(const GroupLimits& limits, const Clock* clock)
-    : limits_(limits), clock_(clock) {}
+GroupRoom::GroupRoom(const GroupLimits& limits, const Clock* clock,
+                     StateWriter* state)
+    : limits_(limits), clock_(clock), state_(state) {}
 
 // A stored callback always runs, also when the coordinator stops.
 GroupRoom::~GroupRoom() {
-  BarrierCalls calls;
+  GroupWork work;
   {
     MutexLock lock(&mutex_);
     for (auto& [key, scope] : scopes_) {
-      scope.barriers.End(absl::UnavailableError("the coordinator is stopping"),
-                         &calls);
+      scope->End(absl::UnavailableError("the coordinator is stopping"),
+                 /*drop=*/false, &work);
     }
   }
-  RunAll(calls);
+  RunAll(work.calls);
+  WaitUntilWritten(state_);
 }
 
-absl::StatusOr<GroupRoom::Scope*> GroupRoom::FindScopeLocked(
+absl::Status GroupRoom::OnResume(
+    const std::vector<GenerationResumed>& running) {
+  std::set<std::string> kept;
+  for (const GenerationResumed& resumed : running) {
+    const std::string table = GroupTable(resumed.begin.generation);
+    kept.insert(table);
+    COXSWAIN_ASSIGN_OR_RETURN(const auto records, state_->List(table));
+    MutexLock lock(&mutex_);
+    const absl::Status loaded = LoadLocked(resumed, records);
+    if (!loaded.ok()) {
+      return absl::Status(loaded.code(), absl::StrCat("table '", table,
+                                                      "': ", loaded.message()));
+    }
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const auto tables, state_->Tables(kGroupTables));
+  for (const std::string& table : tables) {
+    if (kept.count(table) != 0) continue;
+    COXSWAIN_RETURN_IF_ERROR(state_->Apply(StateBatch().DeleteTable(table)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupRoom::LoadLocked(
+    const GenerationResumed& resumed,
+    const std::vector<StateStore::Record>& records) {
+  if (records.empty() && resumed.left.empty()) return absl::OkStatus();
+  const ScopePointer scope =
+      AddScopeLocked({resumed.begin.job, resumed.begin.generation});
+  COXSWAIN_RETURN_IF_ERROR(scope->Load(records));
+  GroupWork nothing;  // Nobody waits yet.
+  for (const int rank : resumed.left) scope->barriers().Leave(rank, &nothing);
+  return absl::OkStatus();
+}
+
+GroupRoom::ScopePointer GroupRoom::AddScopeLocked(const ScopeKey& key) {
+  ScopePointer& scope = scopes_[key];
+  if (scope == nullptr) {
+    scope = std::make_shared<GroupScope>(limits_, key.first, key.second);
+  }
+  return scope;
+}
+
+absl::StatusOr<GroupRoom::ScopePointer> GroupRoom::FindScopeLocked(
     const Fence& fence) {
   COXSWAIN_RETURN_IF_ERROR(ended_.Check(fence));
-  return &scopes_[ScopeKey(fence.job, fence.generation)];
+  return AddScopeLocked({fence.job, fence.generation});
+}
+
+void GroupRoom::Finish(const ScopePointer& scope, GroupWork work) {
+  RunAll(work.calls);
+  for (GroupWork::Commit& commit : work.commits) {
+    StateBatch batch = std::move(commit.batch);
+    state_->Write(std::move(batch),
+                  [this, scope, commit](const absl::Status& status) {
+                    if (commit.committed) OnCommitted(scope, commit, status);
+                  });
+  }
+}
+
+void GroupRoom::OnCommitted(const ScopePointer& scope,
+                            const GroupWork::Commit& commit,
+                            const absl::Status& status) {
+  GroupWork work;
+  {
+    MutexLock lock(&mutex_);
+    scope->Committed(commit, status, &work);
+  }
+  Finish(scope, std::move(work));
 }
 
 absl::Status GroupRoom::CheckName(absl::string_view what,
@@ -85,110 +151,124 @@ absl::Status GroupRoom::CheckName(absl::string_view what,
       " characters of [A-Za-z0-9._:/-]; this one has ", name.size()));
 }
 
-absl::Status GroupRoom::DeclareLocked(const std::vector<GroupInfo>& groups,
-                                      Scope* scope) {
-  size_t added = 0;
-  for (const GroupInfo& group : groups) {
-    const auto known = scope->groups.find(group.name);
-    if (known == scope->groups.end()) {
-      ++added;
-    } else if (known->second.ranks != group.ranks) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "group \"", group.name, "\" is declared with the ranks [",
-          absl::StrJoin(group.ranks, ", "), "], but was declared with [",
-          absl::StrJoin(known->second.ranks, ", "),
-          "]; all members must name the same ranks in the same order"));
+void GroupRoom::CreateGroup(const Fence& fence, const Caller& caller,
+                            absl::string_view name,
+                            const std::vector<int>& ranks,
+                            const GroupDone& done) {
+  if (IsEveryone(ranks, caller.world_size)) {
+    return Declare(fence, name, {}, done);
+  }
+  const absl::Status status = CheckRanks(ranks, caller);
+  status.ok() ? Declare(fence, name, ranks, done) : done(status);
+}
+
+void GroupRoom::CreateGroupOfAll(const Fence& fence, absl::string_view name,
+                                 const GroupDone& done) {
+  Declare(fence, name, {}, done);
+}
+
+void GroupRoom::Declare(const Fence& fence, absl::string_view name,
+                        const std::vector<int>& ranks, const GroupDone& done) {
+  absl::Status status = CheckName("group", name);
+  GroupWork work;
+  ScopePointer scope;
+  if (status.ok()) {
+    MutexLock lock(&mutex_);
+    const absl::StatusOr<ScopePointer> found = FindScopeLocked(fence);
+    status = found.status();
+    if (found.ok()) {
+      scope = *found;
+      Declaration declaration;
+      declaration.name = std::string(name);
+      declaration.groups = {scope->MakeGroup(name, ranks)};
+      const GroupInfo group = declaration.groups.front();
+      scope->declarations().Declare(
+          std::move(declaration),
+          [done, group](const absl::Status& declared) {
+            if (!declared.ok()) return done(declared);
+            done(group);
+          },
+          &work);
+      scope->Started(work);
     }
   }
-  if (scope->groups.size() + added > limits_.max_groups) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the limit max_groups of ", limits_.max_groups,
-                     " groups per generation is reached"));
-  }
-  for (const GroupInfo& group : groups) {
-    scope->groups.emplace(group.name, group);
-  }
-  return absl::OkStatus();
+  if (!status.ok()) return done(status);
+  Finish(scope, std::move(work));
 }
 
-absl::StatusOr<GroupInfo> GroupRoom::CreateGroup(
-    const Fence& fence, const Caller& caller, absl::string_view name,
-    const std::vector<int>& ranks) {
-  COXSWAIN_RETURN_IF_ERROR(CheckName("group", name));
-  COXSWAIN_RETURN_IF_ERROR(CheckRanks(ranks, caller));
-  const GroupInfo group = MakeGroup(fence, name, ranks);
-  MutexLock lock(&mutex_);
-  COXSWAIN_ASSIGN_OR_RETURN(Scope * scope, FindScopeLocked(fence));
-  COXSWAIN_RETURN_IF_ERROR(DeclareLocked({group}, scope));
-  return group;
-}
-
-absl::StatusOr<std::vector<GroupInfo>> GroupRoom::CreateMesh(
-    const Fence& fence, const Caller& caller, absl::string_view name,
-    const std::vector<MeshAxis>& axes) {
+absl::Status GroupRoom::CheckMesh(const Caller& caller, absl::string_view name,
+                                  const std::vector<MeshAxis>& axes) const {
   COXSWAIN_RETURN_IF_ERROR(CheckName("mesh", name));
   for (const MeshAxis& axis : axes) {
     COXSWAIN_RETURN_IF_ERROR(CheckName("mesh axis", axis.name));
   }
   COXSWAIN_RETURN_IF_ERROR(ValidateMesh(axes, caller.world_size));
-  if (axes.size() * caller.world_size > limits_.max_groups) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a mesh of ", axes.size(), " axes over ", caller.world_size,
-        " ranks may pass the limit max_groups of ", limits_.max_groups));
+  if (axes.size() * caller.world_size <= limits_.max_groups) {
+    return absl::OkStatus();
   }
-  std::vector<GroupInfo> groups;
-  std::vector<GroupInfo> own(axes.size());
-  for (MeshGroup& part : MeshGroups(axes)) {
-    groups.push_back(MakeGroup(
-        fence, absl::StrCat(name, "/", axes[part.axis].name, "/", part.index),
-        std::move(part.ranks)));
-    if (Contains(groups.back().ranks, caller.rank)) {
-      own[part.axis] = groups.back();
-    }
-  }
-  MutexLock lock(&mutex_);
-  COXSWAIN_ASSIGN_OR_RETURN(Scope * scope, FindScopeLocked(fence));
-  const auto known = scope->meshes.find(name);
-  if (known != scope->meshes.end()) {
-    if (known->second == axes) return own;
-    return absl::FailedPreconditionError(
-        absl::StrCat("mesh \"", name, "\" is declared as ", MeshToString(axes),
-                     ", but was declared as ", MeshToString(known->second)));
-  }
-  COXSWAIN_RETURN_IF_ERROR(DeclareLocked(groups, scope));
-  scope->meshes.emplace(std::string(name), axes);
-  return own;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "a mesh of ", axes.size(), " axes over ", caller.world_size,
+      " ranks may pass the limit max_groups of ", limits_.max_groups));
 }
 
-absl::StatusOr<std::vector<int>> GroupRoom::MembersLocked(
-    const Scope& scope, const Caller& caller, absl::string_view group) const {
-  if (group.empty()) {
-    std::vector<int> all(caller.world_size);
-    std::iota(all.begin(), all.end(), 0);
-    return all;
+void GroupRoom::CreateMesh(const Fence& fence, const Caller& caller,
+                           absl::string_view name,
+                           const std::vector<MeshAxis>& axes,
+                           const MeshDone& done) {
+  absl::Status status = CheckMesh(caller, name, axes);
+  GroupWork work;
+  ScopePointer scope;
+  if (status.ok()) {
+    MutexLock lock(&mutex_);
+    const absl::StatusOr<ScopePointer> found = FindScopeLocked(fence);
+    status = found.status();
+    if (found.ok()) {
+      scope = *found;
+      const std::vector<GroupInfo> own =
+          scope->MeshGroupsOf(name, axes, caller.rank);
+      const auto answer = [done, own](const absl::Status& declared) {
+        if (!declared.ok()) return done(declared);
+        done(own);
+      };
+      // All ranks declare it: only the first is to look at all its groups.
+      if (scope->declarations().HasMesh(name, axes)) {
+        work.calls.push_back([answer] { answer(absl::OkStatus()); });
+      } else {
+        scope->declarations().Declare(scope->MakeMesh(name, axes), answer,
+                                      &work);
+      }
+      scope->Started(work);
+    }
   }
-  const auto it = scope.groups.find(group);
-  if (it == scope.groups.end()) {
+  if (!status.ok()) return done(status);
+  Finish(scope, std::move(work));
+}
+
+absl::StatusOr<const std::vector<int>*> GroupRoom::MembersLocked(
+    GroupScope* scope, const Caller& caller, absl::string_view group) const {
+  if (group.empty()) return &scope->Everyone(caller.world_size);
+  const GroupInfo* found = scope->declarations().Find(group);
+  if (found == nullptr) {
     return absl::NotFoundError(absl::StrCat(
         "no group \"", group, "\" in this generation; declare it first"));
   }
-  if (!Contains(it->second.ranks, caller.rank)) {
+  if (found->ranks.empty()) return &scope->Everyone(caller.world_size);
+  if (!Contains(found->ranks, caller.rank)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", caller.rank, " is not in group \"", group, "\""));
   }
-  return it->second.ranks;
+  return &found->ranks;
 }
 
 absl::StatusOr<GroupRoom::CallId> GroupRoom::ArriveLocked(
     const Fence& fence, const Caller& caller, absl::string_view group,
     absl::string_view tag, absl::Duration timeout, const BarrierDone& done,
-    BarrierCalls* calls) {
-  COXSWAIN_ASSIGN_OR_RETURN(Scope * scope, FindScopeLocked(fence));
-  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<int> ranks,
-                            MembersLocked(*scope, caller, group));
+    GroupScope* scope, GroupWork* work) {
+  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<int>* const ranks,
+                            MembersLocked(scope, caller, group));
   const std::string name(group);
-  if (scope->barriers.size() >= limits_.max_barriers &&
-      !scope->barriers.Contains(name, std::string(tag))) {
+  if (scope->barriers().size() >= limits_.max_barriers &&
+      !scope->barriers().Contains(name, std::string(tag))) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the limit max_barriers of ", limits_.max_barriers,
                      " waiting barriers per generation is reached"));
@@ -201,8 +281,8 @@ absl::StatusOr<GroupRoom::CallId> GroupRoom::ArriveLocked(
   arrival.deadline = clock_->Now() + std::min(timeout, limits_.max_timeout);
   arrival.done = done;
   const CallId call = arrival.call;
-  const bool waits = scope->barriers.Arrive(name, std::string(tag), ranks,
-                                            std::move(arrival), calls);
+  const bool waits = scope->barriers().Arrive(name, std::string(tag), *ranks,
+                                              std::move(arrival), work);
   return waits ? call : 0;
 }
 
@@ -211,7 +291,8 @@ GroupRoom::CallId GroupRoom::Barrier(const Fence& fence, const Caller& caller,
                                      absl::string_view tag,
                                      absl::Duration timeout,
                                      const BarrierDone& done) {
-  BarrierCalls calls;
+  GroupWork work;
+  ScopePointer scope;
   absl::StatusOr<CallId> call = 0;
   if (tag.size() > limits_.max_tag_bytes) {
     call = absl::ResourceExhaustedError(absl::StrCat(
@@ -219,60 +300,68 @@ GroupRoom::CallId GroupRoom::Barrier(const Fence& fence, const Caller& caller,
         " bytes passes the limit max_tag_bytes of ", limits_.max_tag_bytes));
   } else {
     MutexLock lock(&mutex_);
-    call = ArriveLocked(fence, caller, group, tag, timeout, done, &calls);
+    const absl::StatusOr<ScopePointer> found = FindScopeLocked(fence);
+    if (found.ok()) {
+      scope = *found;
+      call = ArriveLocked(fence, caller, group, tag, timeout, done, scope.get(),
+                          &work);
+      scope->Started(work);
+    } else {
+      call = found.status();
+    }
   }
   if (!call.ok()) done({call.status(), 0, {}});
-  RunAll(calls);
+  Finish(scope, std::move(work));
   return call.ok() ? *call : 0;
 }
 
 void GroupRoom::Cancel(CallId call) {
-  BarrierCalls calls;
+  GroupWork work;
   {
     MutexLock lock(&mutex_);
-    for (auto& [key, scope] : scopes_) scope.barriers.Cancel(call, &calls);
+    for (auto& [key, scope] : scopes_) scope->barriers().Cancel(call, &work);
   }
-  RunAll(calls);
+  RunAll(work.calls);
 }
 
 void GroupRoom::Tick(absl::Time now) {
-  BarrierCalls calls;
+  GroupWork work;
   {
     MutexLock lock(&mutex_);
-    for (auto& [key, scope] : scopes_) scope.barriers.Expire(now, &calls);
+    for (auto& [key, scope] : scopes_) scope->barriers().Expire(now, &work);
   }
-  RunAll(calls);
+  RunAll(work.calls);
 }
 
 void GroupRoom::OnGenerationEnded(absl::string_view job, Generation generation,
                                   const absl::Status& reason) {
-  BarrierCalls calls;
+  GroupWork work;
+  ScopePointer scope;
   {
     MutexLock lock(&mutex_);
-    ended_.End(generation);
+    ended_.End(generation, reason);
     const auto it = scopes_.find(ScopeKey(std::string(job), generation));
-    if (it != scopes_.end()) {
-      it->second.barriers.End(
-          GenerationGuard::EndedError(job, generation, reason.message()),
-          &calls);
-      scopes_.erase(it);
-    }
+    if (it == scopes_.end()) return;
+    scope = std::move(it->second);
+    scopes_.erase(it);
+    scope->End(GenerationGuard::EndOf(job, generation, reason),
+               /*drop=*/!absl::IsUnavailable(reason), &work);
   }
-  RunAll(calls);
+  Finish(scope, std::move(work));
 }
 
 void GroupRoom::OnMemberLeft(absl::string_view job, Generation generation,
                              int rank) {
-  BarrierCalls calls;
+  GroupWork work;
   {
     MutexLock lock(&mutex_);
     Fence fence;
     fence.job = std::string(job);
     fence.generation = generation;
-    const absl::StatusOr<Scope*> scope = FindScopeLocked(fence);
-    if (scope.ok()) (*scope)->barriers.Leave(rank, &calls);
+    const absl::StatusOr<ScopePointer> scope = FindScopeLocked(fence);
+    if (scope.ok()) (*scope)->barriers().Leave(rank, &work);
   }
-  RunAll(calls);
+  RunAll(work.calls);
 }
 
 size_t GroupRoom::scope_count() const {

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,64 +17,57 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/mutex.h"
-#include "server/group/barrier.h"
-#include "server/group/mesh.h"
+#include "server/group/group_scope.h"
 #include "server/membership/fence.h"
 #include "server/membership/generation_guard.h"
+#include "server/state/state_writer.h"
 
 namespace coxswain::server {
 
-// What one generation of a job may declare.
-struct GroupLimits {
-  size_t max_groups = 1 << 16;
-  size_t max_name_bytes = 128;
-  size_t max_tag_bytes = 256;
-  size_t max_barriers = 1 << 12;  // tags with someone waiting
-  absl::Duration max_timeout = absl::Hours(24);
-};
-
-// A named list of ranks of one generation.
-struct GroupInfo {
-  std::string name;
-  std::vector<int> ranks;  // the position is the rank in the group
-  // "<job>/<generation>/<name>": generations are never used twice, so neither
-  // is this.
-  std::string communicator_id;
-};
-
-// Named process groups and barriers, scoped by (job, generation), in memory.
-// The group "" holds all ranks and always exists.
+// Named process groups and barriers, scoped by (job, generation). The group ""
+// holds all ranks and always exists. Groups, meshes and the completion of
+// barriers are durable before anybody hears of them.
 //
 // Called by the Group service, with fences that a FenceGate has admitted and
 // the caller it found. Thread-safe. Callbacks run exactly once, without a lock
-// held, on the thread whose call decided them.
+// held, on a thread of the state writer or on the thread whose call decided
+// them, possibly before the call has returned.
+//
+// Every operation may answer with UNAVAILABLE: the state cannot be written now,
+// and nothing was changed; or the coordinator is stopping.
 class GroupRoom : public GenerationObserver {
  public:
   using CallId = uint64_t;
+  using GroupDone = std::function<void(absl::StatusOr<GroupInfo>)>;
+  using MeshDone = std::function<void(absl::StatusOr<std::vector<GroupInfo>>)>;
 
-  // `clock` must outlive the room.
-  GroupRoom(const GroupLimits& limits, const Clock* clock);
+  // `clock` and `state` must outlive the room.
+  GroupRoom(const GroupLimits& limits, const Clock* clock, StateWriter* state);
   ~GroupRoom() override;
 
   // Declares a group; repeating the same declaration is harmless.
   //   INVALID_ARGUMENT     bad name, a rank out of range or named twice, or
   //                        the caller is not in the group
   //   FAILED_PRECONDITION  other ranks were declared under this name
-  absl::StatusOr<GroupInfo> CreateGroup(const Fence& fence,
-                                        const Caller& caller,
-                                        absl::string_view name,
-                                        const std::vector<int>& ranks);
+  void CreateGroup(const Fence& fence, const Caller& caller,
+                   absl::string_view name, const std::vector<int>& ranks,
+                   const GroupDone& done);
 
-  // Declares all groups of a mesh and returns the caller's, one per axis.
+  // The same for all ranks, in order. A list of them all is the same again.
+  void CreateGroupOfAll(const Fence& fence, absl::string_view name,
+                        const GroupDone& done);
+
+  // Declares all groups of a mesh; the answer is the caller's, one per axis.
   //   INVALID_ARGUMENT     bad name, or sizes that do not make the world size
   //   FAILED_PRECONDITION  another mesh was declared under this name
-  absl::StatusOr<std::vector<GroupInfo>> CreateMesh(
-      const Fence& fence, const Caller& caller, absl::string_view name,
-      const std::vector<MeshAxis>& axes);
+  void CreateMesh(const Fence& fence, const Caller& caller,
+                  absl::string_view name, const std::vector<MeshAxis>& axes,
+                  const MeshDone& done);
 
   // Answers once all members of the group wait under the same tag. Each caller
   // has its own deadline; one that passes it is no longer counted as present.
-  // A repeat with the request id of a completed call is answered OK; a second
+  // A repeat with the request id of a completed call is answered OK, also after
+  // a restart; a second
   // call of a rank that still waits takes the place of the first, which gets
   // ABORTED.
   //   NOT_FOUND          no such group
@@ -82,7 +77,8 @@ class GroupRoom : public GenerationObserver {
   //   FAILED_PRECONDITION
   //                      a member of the group has left in good order, before
   //                      or while the caller waits
-  // Returns the name of the waiting call for Cancel, or 0 if answered.
+  // Returns the name of the waiting call for Cancel, or 0 if it waits for no
+  // other rank.
   CallId Barrier(const Fence& fence, const Caller& caller,
                  absl::string_view group, absl::string_view tag,
                  absl::Duration timeout, const BarrierDone& done);
@@ -93,6 +89,7 @@ class GroupRoom : public GenerationObserver {
   // Answers the barrier calls whose deadline has come.
   void Tick(absl::Time now);
 
+  absl::Status OnResume(const std::vector<GenerationResumed>& running) override;
   void OnGenerationEnded(absl::string_view job, Generation generation,
                          const absl::Status& reason) override;
   void OnMemberLeft(absl::string_view job, Generation generation,
@@ -102,34 +99,41 @@ class GroupRoom : public GenerationObserver {
 
  private:
   using ScopeKey = std::pair<std::string, Generation>;
-  struct Scope {
-    std::map<std::string, GroupInfo, std::less<>> groups;
-    std::map<std::string, std::vector<MeshAxis>, std::less<>> meshes;
-    BarrierTable barriers;
-  };
+  using ScopePointer = std::shared_ptr<GroupScope>;
 
-  absl::StatusOr<Scope*> FindScopeLocked(const Fence& fence)
+  ScopePointer AddScopeLocked(const ScopeKey& key)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<ScopePointer> FindScopeLocked(const Fence& fence)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status LoadLocked(const GenerationResumed& resumed,
+                          const std::vector<StateStore::Record>& records)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Empty: all ranks.
+  void Declare(const Fence& fence, absl::string_view name,
+               const std::vector<int>& ranks, const GroupDone& done);
   absl::Status CheckName(absl::string_view what, absl::string_view name) const;
-  // Adds all of the groups, or none.
-  absl::Status DeclareLocked(const std::vector<GroupInfo>& groups, Scope* scope)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The ranks that a barrier needs.
-  absl::StatusOr<std::vector<int>> MembersLocked(const Scope& scope,
-                                                 const Caller& caller,
-                                                 absl::string_view group) const
+  absl::Status CheckMesh(const Caller& caller, absl::string_view name,
+                         const std::vector<MeshAxis>& axes) const;
+  // The ranks that a barrier needs; they stay where they are.
+  absl::StatusOr<const std::vector<int>*> MembersLocked(
+      GroupScope* scope, const Caller& caller, absl::string_view group) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<CallId> ArriveLocked(
       const Fence& fence, const Caller& caller, absl::string_view group,
       absl::string_view tag, absl::Duration timeout, const BarrierDone& done,
-      BarrierCalls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      GroupScope* scope, GroupWork* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Does what a call of the scope has left to do.
+  void Finish(const ScopePointer& scope, GroupWork work);
+  void OnCommitted(const ScopePointer& scope, const GroupWork::Commit& commit,
+                   const absl::Status& status);
 
   const GroupLimits limits_;
   const Clock* const clock_;
+  StateWriter* const state_;
 
   mutable Mutex mutex_;
   CallId next_call_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::map<ScopeKey, Scope> scopes_ ABSL_GUARDED_BY(mutex_);
+  std::map<ScopeKey, ScopePointer> scopes_ ABSL_GUARDED_BY(mutex_);
   GenerationGuard ended_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/fake_clock.h"
 #include "base/status_matchers.h"
+#include "server/state/direct_writer.h"
+#include "server/state/memory_state_store.h"
 
 namespace coxswain::server {
 namespace {
@@ -17,7 +19,7 @@ using testing::HasSubstr;
 
 class GroupsTest : public testing::Test {
  protected:
-  GroupsTest() : room_(MakeLimits(), &clock_) {}
+  GroupsTest() : room_(MakeLimits(), &clock_, &writer_) {}
 
   static GroupLimits MakeLimits() {
     GroupLimits limits;
@@ -52,35 +54,79 @@ class GroupsTest : public testing::Test {
                               : absl::UnknownError("no answer");
   }
 
+  absl::StatusOr<GroupInfo> CreateGroup(const Fence& fence,
+                                        const Caller& caller,
+                                        const std::string& name,
+                                        const std::vector<int>& ranks) {
+    absl::StatusOr<GroupInfo> answer = absl::UnknownError("no answer");
+    room_.CreateGroup(fence, caller, name, ranks,
+                      [&](absl::StatusOr<GroupInfo> group) { answer = group; });
+    return answer;
+  }
+  absl::StatusOr<std::vector<GroupInfo>> CreateMesh(
+      const Fence& fence, const Caller& caller, const std::string& name,
+      const std::vector<MeshAxis>& axes) {
+    absl::StatusOr<std::vector<GroupInfo>> answer =
+        absl::UnknownError("no answer");
+    room_.CreateMesh(
+        fence, caller, name, axes,
+        [&](absl::StatusOr<std::vector<GroupInfo>> own) { answer = own; });
+    return answer;
+  }
+
   FakeClock clock_;
+  MemoryStateStore state_;
+  DirectWriter writer_{&state_};
   // Before the room, whose destructor answers what still waits.
   std::vector<std::optional<BarrierAnswer>> answers_;
   GroupRoom room_;
 };
 
 TEST_F(GroupsTest, AGroupHasAnIdOfItsGeneration) {
-  const auto group = room_.CreateGroup(FenceOf(3), CallerOf(3), "odd", {3, 1});
+  const auto group = CreateGroup(FenceOf(3), CallerOf(3), "odd", {3, 1});
   ASSERT_OK(group);
   EXPECT_THAT(group->ranks, ElementsAre(3, 1));
   EXPECT_EQ(group->communicator_id, "job/1/odd");
-  ASSERT_OK(room_.CreateGroup(FenceOf(1), CallerOf(1), "odd", {3, 1}));
-  const auto later =
-      room_.CreateGroup(FenceOf(1, 0, 2), CallerOf(1), "odd", {1, 3});
+  ASSERT_OK(CreateGroup(FenceOf(1), CallerOf(1), "odd", {3, 1}));
+  const auto later = CreateGroup(FenceOf(1, 0, 2), CallerOf(1), "odd", {1, 3});
   ASSERT_OK(later);
   EXPECT_EQ(later->communicator_id, "job/2/odd");
 }
 
 TEST_F(GroupsTest, MembersMustDeclareTheSameRanks) {
-  ASSERT_OK(room_.CreateGroup(FenceOf(0), CallerOf(0), "g", {0, 1}));
-  EXPECT_THAT(room_.CreateGroup(FenceOf(1), CallerOf(1), "g", {1, 0}),
+  ASSERT_OK(CreateGroup(FenceOf(0), CallerOf(0), "g", {0, 1}));
+  EXPECT_THAT(
+      CreateGroup(FenceOf(1), CallerOf(1), "g", {1, 0}),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr("[1, 0], but was declared with the ranks [0, 1]")));
+}
+
+TEST_F(GroupsTest, AGroupOfAllRanksIsNotAListOfThem) {
+  for (int i = 0; i < 2; ++i) {
+    absl::StatusOr<GroupInfo> world = absl::UnknownError("no answer");
+    room_.CreateGroupOfAll(
+        FenceOf(i), "world",
+        [&](const absl::StatusOr<GroupInfo>& group) { world = group; });
+    ASSERT_OK(world);
+    EXPECT_THAT(world->ranks, testing::IsEmpty());
+  }
+  ASSERT_OK_AND_ASSIGN(
+      const GroupInfo listed,
+      CreateGroup(FenceOf(2), CallerOf(2), "world", {0, 1, 2, 3}));
+  EXPECT_THAT(listed.ranks, testing::IsEmpty()) << "the same group";
+  EXPECT_THAT(CreateGroup(FenceOf(2), CallerOf(2), "world", {3, 2, 1, 0}),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("[1, 0], but was declared with [0, 1]")));
+                       HasSubstr("but was declared with all ranks")));
+  for (int rank = 0; rank < 4; ++rank) {
+    Come(rank, rank, "world", "step");
+    EXPECT_EQ(Answered(rank), rank == 3);
+  }
 }
 
 TEST_F(GroupsTest, BadGroupsAreRefused) {
   const auto create = [&](const std::string& name,
                           const std::vector<int>& ranks) {
-    return room_.CreateGroup(FenceOf(0), CallerOf(0), name, ranks).status();
+    return CreateGroup(FenceOf(0), CallerOf(0), name, ranks).status();
   };
   const auto invalid = [](const char* text) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
@@ -97,7 +143,7 @@ TEST_F(GroupsTest, BadGroupsAreRefused) {
 
 TEST_F(GroupsTest, AMeshGivesTheCallersGroupOfEachAxis) {
   const std::vector<MeshAxis> axes = {{"dp", 2}, {"tp", 2}};
-  const auto groups = room_.CreateMesh(FenceOf(3), CallerOf(3), "m", axes);
+  const auto groups = CreateMesh(FenceOf(3), CallerOf(3), "m", axes);
   ASSERT_OK(groups);
   ASSERT_EQ(groups->size(), 2);
   EXPECT_EQ((*groups)[0].name, "m/dp/1");
@@ -105,15 +151,15 @@ TEST_F(GroupsTest, AMeshGivesTheCallersGroupOfEachAxis) {
   EXPECT_EQ((*groups)[1].communicator_id, "job/1/m/tp/1");
   EXPECT_THAT((*groups)[1].ranks, ElementsAre(2, 3));
   EXPECT_THAT(
-      room_.CreateMesh(FenceOf(0), CallerOf(0), "m", {{"dp", 4}}),
+      CreateMesh(FenceOf(0), CallerOf(0), "m", {{"dp", 4}}),
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("dp=2,tp=2")));
-  EXPECT_THAT(room_.CreateMesh(FenceOf(0), CallerOf(0), "n", {{"dp", 3}}),
+  EXPECT_THAT(CreateMesh(FenceOf(0), CallerOf(0), "n", {{"dp", 3}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4")));
 }
 
 TEST_F(GroupsTest, ABarrierOfAMeshGroupNeedsItsMembersOnly) {
   const std::vector<MeshAxis> axes = {{"dp", 2}, {"tp", 2}};
-  ASSERT_OK(room_.CreateMesh(FenceOf(1), CallerOf(1), "m", axes));
+  ASSERT_OK(CreateMesh(FenceOf(1), CallerOf(1), "m", axes));
   Come(0, 1, "m/dp/1", "t");
   EXPECT_FALSE(Answered(0));
   Come(1, 3, "m/dp/1", "t");
@@ -129,11 +175,10 @@ TEST_F(GroupsTest, ABarrierOfAMeshGroupNeedsItsMembersOnly) {
 
 TEST_F(GroupsTest, TheGroupCountIsLimited) {
   for (int i = 0; i < 12; ++i) {
-    ASSERT_OK(
-        room_.CreateGroup(FenceOf(0), CallerOf(0), absl::StrCat("g", i), {0}));
+    ASSERT_OK(CreateGroup(FenceOf(0), CallerOf(0), absl::StrCat("g", i), {0}));
   }
   EXPECT_THAT(
-      room_.CreateGroup(FenceOf(0), CallerOf(0), "more", {0}),
+      CreateGroup(FenceOf(0), CallerOf(0), "more", {0}),
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_groups")));
 }
 
@@ -206,7 +251,7 @@ TEST_F(GroupsTest, WaitingBarriersAreLimited) {
 }
 
 TEST_F(GroupsTest, TheEndOfTheGenerationAbortsWaitersAndLeavesNothing) {
-  ASSERT_OK(room_.CreateGroup(FenceOf(0), CallerOf(0), "g", {0}));
+  ASSERT_OK(CreateGroup(FenceOf(0), CallerOf(0), "g", {0}));
   Come(0, 0, "", "t");
   room_.OnGenerationEnded("job", Generation(1),
                           absl::AbortedError("rank 2 is lost"));
@@ -220,8 +265,8 @@ TEST_F(GroupsTest, TheEndOfTheGenerationAbortsWaitersAndLeavesNothing) {
 }
 
 TEST_F(GroupsTest, ABarrierThatLostAMemberInGoodOrderIsAnsweredAtOnce) {
-  ASSERT_OK(room_.CreateGroup(FenceOf(0), CallerOf(0), "with", {0, 2}));
-  ASSERT_OK(room_.CreateGroup(FenceOf(0), CallerOf(0), "without", {0, 1}));
+  ASSERT_OK(CreateGroup(FenceOf(0), CallerOf(0), "with", {0, 2}));
+  ASSERT_OK(CreateGroup(FenceOf(0), CallerOf(0), "without", {0, 1}));
   Come(0, 0, "with", "t");
   Come(1, 0, "without", "t");
   room_.OnMemberLeft("job", Generation(1), 2);
@@ -251,7 +296,7 @@ TEST_F(GroupsTest, NewsOfALeaverBringsNoEndedGenerationBack) {
 TEST_F(GroupsTest, StoppingAnswersWhoStillWaits) {
   std::optional<BarrierAnswer> answer;
   {
-    GroupRoom room(GroupLimits(), &clock_);
+    GroupRoom room(GroupLimits(), &clock_, &writer_);
     room.Barrier(FenceOf(0), CallerOf(0), "", "t", absl::Seconds(1),
                  [&](const BarrierAnswer& a) { answer = a; });
   }

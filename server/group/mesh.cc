@@ -46,6 +46,15 @@ int MeshGroupIndex(const std::vector<MeshAxis>& axes, int axis, int rank) {
   return rank / (stride * axes[axis].size) * stride + rank % stride;
 }
 
+MeshGroup MeshGroupOf(const std::vector<MeshAxis>& axes, int axis, int rank) {
+  const int stride = StrideOf(axes, axis);
+  const int size = axes[axis].size;
+  const int first = rank - rank / stride % size * stride;
+  MeshGroup group = {axis, MeshGroupIndex(axes, axis, rank), {}};
+  for (int i = 0; i < size; ++i) group.ranks.push_back(first + i * stride);
+  return group;
+}
+
 std::vector<MeshGroup> MeshGroups(const std::vector<MeshAxis>& axes) {
   int world_size = 1;
   for (const MeshAxis& axis : axes) world_size *= axis.size;

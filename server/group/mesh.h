@@ -39,6 +39,10 @@ std::vector<MeshGroup> MeshGroups(const std::vector<MeshAxis>& axes);
 // The index of the group of `rank` along `axis` of a valid mesh.
 int MeshGroupIndex(const std::vector<MeshAxis>& axes, int axis, int rank);
 
+// The group of `rank` along `axis` of a valid mesh; costs no more than its
+// size.
+MeshGroup MeshGroupOf(const std::vector<MeshAxis>& axes, int axis, int rank);
+
 // "dp=2,tp=4", for messages.
 std::string MeshToString(const std::vector<MeshAxis>& axes);
 

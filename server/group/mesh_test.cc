@@ -40,6 +40,9 @@ TEST(MeshTest, EveryRankIsInTheGroupOfItsIndexOncePerAxis) {
     for (const int rank : group.ranks) {
       ++seen[group.axis][rank];
       EXPECT_EQ(MeshGroupIndex(axes, group.axis, rank), group.index);
+      const MeshGroup own = MeshGroupOf(axes, group.axis, rank);
+      EXPECT_EQ(own.ranks, group.ranks);
+      EXPECT_EQ(own.index, group.index);
     }
   }
   for (const std::vector<int>& axis : seen) EXPECT_THAT(axis, testing::Each(1));

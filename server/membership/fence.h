@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -53,8 +54,19 @@ struct GenerationBegin {
   Plan plan;
 };
 
+// A generation that an earlier term has left running.
+struct GenerationResumed {
+  GenerationBegin begin;  // its plan is the one in force now
+  // In good order, before the restart.
+  std::vector<int> left;
+};
+
 // Told when a generation has ended, so that what is scoped by it is dropped
 // and its waiters are answered. Called without any lock held.
+//
+// UNAVAILABLE as the reason means that this coordinator stops, and not that
+// the generation has ended: waiters are answered, and nothing that is durable
+// is dropped, for the next coordinator resumes the generation (OnResume).
 class GenerationObserver {
  public:
   virtual ~GenerationObserver() = default;
@@ -64,6 +76,25 @@ class GenerationObserver {
   // Before any of its members has heard of it.
   virtual void OnGenerationBegan(const GenerationBegin& begin) {
     static_cast<void>(begin);
+  }
+
+  // Once, before any request: what an earlier term has left running. Whatever
+  // else the room keeps of generations in the state store is to be dropped. An
+  // error (DATA_LOSS) keeps the coordinator from starting.
+  virtual absl::Status OnResume(const std::vector<GenerationResumed>& running) {
+    static_cast<void>(running);
+    return absl::OkStatus();
+  }
+
+  // The generation should make way for one with other members, at the end of a
+  // step: `reason` says for whom. Repeated until it has ended, or until it
+  // need not any more: then `reason` is empty, once. Where the
+  // schedule is not enforced there are no common steps, and nothing happens.
+  virtual void OnRegroupWanted(absl::string_view job, Generation generation,
+                               absl::string_view reason) {
+    static_cast<void>(job);
+    static_cast<void>(generation);
+    static_cast<void>(reason);
   }
 
   // A member has left in good order; its generation goes on without it. It

@@ -27,7 +27,14 @@ class GenerationGuard {
  public:
   static constexpr size_t kRemembered = 4096;
 
-  void End(Generation generation) {
+  // UNAVAILABLE as the reason: it is the coordinator that ends, and the
+  // generation goes on in its next term.
+  void End(Generation generation,
+           const absl::Status& reason = absl::OkStatus()) {
+    if (absl::IsUnavailable(reason)) {
+      shut_down_ = reason;
+      return;
+    }
     if (!ended_.insert(generation).second) return;
     order_.push_back(generation);
     if (order_.size() <= kRemembered) return;
@@ -35,12 +42,20 @@ class GenerationGuard {
     order_.pop_front();
   }
 
-  // ABORTED if the fence's generation has ended.
+  // ABORTED if the fence's generation has ended, UNAVAILABLE if the coordinator
+  // has.
   absl::Status Check(const Fence& fence) const {
+    if (!shut_down_.ok()) return shut_down_;
     if (ended_.count(fence.generation) == 0) return absl::OkStatus();
     return EndedError(fence.job, fence.generation, "join again");
   }
 
+  // What waiters are told of an end for this reason.
+  static absl::Status EndOf(absl::string_view job, Generation generation,
+                            const absl::Status& reason) {
+    if (absl::IsUnavailable(reason)) return reason;
+    return EndedError(job, generation, reason.message());
+  }
   static absl::Status EndedError(absl::string_view job, Generation generation,
                                  absl::string_view reason) {
     return absl::AbortedError(absl::StrCat("generation ", generation.value(),
@@ -51,6 +66,7 @@ class GenerationGuard {
   size_t size() const { return order_.size(); }
 
  private:
+  absl::Status shut_down_;
   std::set<Generation> ended_;
   std::deque<Generation> order_;  // in the order of their ends
 };

@@ -25,6 +25,19 @@ TEST(GenerationGuardTest, RefusesWhatHasEndedAndNothingElse) {
   EXPECT_OK(guard.Check(FenceOf(6)));
 }
 
+TEST(GenerationGuardTest, WhenTheCoordinatorEndsEverybodyMayTryAgain) {
+  GenerationGuard guard;
+  const absl::Status reason = absl::UnavailableError("it shuts down");
+  guard.End(Generation(5), reason);
+  EXPECT_EQ(guard.Check(FenceOf(5)), reason);
+  EXPECT_EQ(guard.Check(FenceOf(6)), reason);
+  EXPECT_EQ(GenerationGuard::EndOf("job", Generation(5), reason), reason);
+  EXPECT_THAT(GenerationGuard::EndOf("job", Generation(5),
+                                     absl::AbortedError("rank 1 was lost")),
+              StatusIs(absl::StatusCode::kAborted,
+                       HasSubstr("has ended: rank 1 was lost")));
+}
+
 TEST(GenerationGuardTest, IsBoundedAndForgetsTheEarliestEnd) {
   GenerationGuard guard;
   constexpr int64_t kMany = GenerationGuard::kRemembered + 1;

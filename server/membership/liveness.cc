@@ -1,5 +1,7 @@
 #include "server/membership/liveness.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace coxswain::server {
@@ -25,14 +27,33 @@ bool IsLive(MemberState state) {
          state == MemberState::kDetached;
 }
 
+namespace {
+
+LivenessVerdict DecideDetached(absl::Time now, const LivenessState& state,
+                               const LivenessOptions& options) {
+  const absl::Duration short_grace =
+      std::min(options.reattach_grace, options.broken_peer_grace);
+  const bool unreachable = state.heard_this_term &&
+                           state.broken_at >= state.detached_at - short_grace;
+  const absl::Duration grace =
+      unreachable ? short_grace : options.reattach_grace;
+  if (now < state.detached_at + grace) return {};
+  return {true,
+          absl::StrCat(unreachable
+                           ? "its connections to the coordinator and to its "
+                             "peers broke and did not come back within "
+                           : "its connection broke and did not come back "
+                             "within ",
+                       absl::FormatDuration(grace))};
+}
+
+}  // namespace
+
 LivenessVerdict DecideLiveness(absl::Time now, const LivenessState& state,
                                const LivenessOptions& options) {
   if (!IsLive(state.state)) return {};
   if (state.state == MemberState::kDetached) {
-    if (now < state.detached_at + options.reattach_grace) return {};
-    return {true, absl::StrCat("its connection broke and did not come back "
-                               "within ",
-                               absl::FormatDuration(options.reattach_grace))};
+    return DecideDetached(now, state, options);
   }
   if (now < state.last_sign + options.lease) return {};
   return {true, absl::StrCat(state.state == MemberState::kJoined
@@ -48,6 +69,7 @@ bool StoodStill(absl::Time now, absl::Time last_look, absl::Duration lease) {
 LivenessState WithPatience(absl::Time now, LivenessState state) {
   state.last_sign = now;
   state.detached_at = now;
+  state.broken_at = absl::InfinitePast();
   return state;
 }
 

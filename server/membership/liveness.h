@@ -22,11 +22,18 @@ struct LivenessState {
   MemberState state = MemberState::kJoined;
   absl::Time last_sign;    // join, attach or heartbeat
   absl::Time detached_at;  // meaningful in kDetached
+  // When a peer last said that its data connection to it broke.
+  absl::Time broken_at = absl::InfinitePast();
+  // It has attached to this coordinator, which then lost the connection. One
+  // that another coordinator lost may not have had the time to come back.
+  bool heard_this_term = false;
 };
 
 struct LivenessOptions {
   absl::Duration lease;
   absl::Duration reattach_grace;
+  // Instead, once a peer's data connection broke as well.
+  absl::Duration broken_peer_grace = absl::InfiniteDuration();
 };
 
 struct LivenessVerdict {
@@ -35,7 +42,9 @@ struct LivenessVerdict {
 };
 
 // Whether a member must be given up by now. A lost connection alone starts a
-// grace; silence on a living one is bounded by the lease.
+// grace, a short one if peers cannot reach the member either; silence on a
+// living one is bounded by the lease. What a peer says counts alone for
+// nothing, and not for long: no longer than the short grace.
 LivenessVerdict DecideLiveness(absl::Time now, const LivenessState& state,
                                const LivenessOptions& options);
 
@@ -45,7 +54,8 @@ LivenessVerdict DecideLiveness(absl::Time now, const LivenessState& state,
 // looks and leaves a real loss noticed within one lease and a half.
 bool StoodStill(absl::Time now, absl::Time last_look, absl::Duration lease);
 
-// The state with one lease, and one grace, of patience from now.
+// The state with one lease, and one grace, of patience from now. What peers
+// said before is forgotten.
 LivenessState WithPatience(absl::Time now, LivenessState state);
 
 }  // namespace coxswain::server

@@ -13,7 +13,7 @@ namespace coxswain::server {
 void ManifestAgreement::Put(const WorkerIdentity& worker, Manifest manifest) {
   Remove(worker);
   auto equal = std::find_if(kept_.begin(), kept_.end(), [&](const auto& entry) {
-    return SameManifest(entry.second.manifest, manifest);
+    return SameManifest(*entry.second.manifest, manifest);
   });
   if (equal == kept_.end()) {
     if (kept_.size() == kMaxKept) {
@@ -22,7 +22,7 @@ void ManifestAgreement::Put(const WorkerIdentity& worker, Manifest manifest) {
       return;
     }
     Kept kept;
-    kept.manifest = std::move(manifest);
+    kept.manifest = std::make_shared<const Manifest>(std::move(manifest));
     equal = kept_.emplace(next_number_++, std::move(kept)).first;
   }
   ++equal->second.holders;
@@ -44,7 +44,7 @@ void ManifestAgreement::Remove(const WorkerIdentity& worker) {
 int ManifestAgreement::world_size() const {
   int largest = 0;
   for (const auto& [number, kept] : kept_) {
-    largest = std::max(largest, kept.manifest.world_size);
+    largest = std::max(largest, kept.manifest->world_size);
   }
   return largest;
 }
@@ -54,11 +54,17 @@ WorkerIdentity ManifestAgreement::holder() const {
   return brought_.begin()->first;
 }
 
+const Manifest* ManifestAgreement::Of(const WorkerIdentity& worker) const {
+  const auto found = brought_.find(worker);
+  if (found == brought_.end() || !found->second.has_value()) return nullptr;
+  return kept_.at(*found->second).manifest.get();
+}
+
 std::vector<std::string> ManifestAgreement::Differences(
     const std::vector<Member>& members) const {
   std::map<size_t, HeldManifest> held;
   for (const auto& [number, kept] : kept_) {
-    held[number].manifest = &kept.manifest;
+    held[number].manifest = kept.manifest.get();
   }
   std::vector<std::string> names;
   for (const Member& member : members) {

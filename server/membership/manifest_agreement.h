@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,9 +32,14 @@ class ManifestAgreement {
   int world_size() const;
 
   // What all have in common. Only if they agree, and somebody is here.
-  const Manifest& manifest() const { return kept_.begin()->second.manifest; }
+  const Manifest& manifest() const { return *shared(); }
+  std::shared_ptr<const Manifest> shared() const {
+    return kept_.begin()->second.manifest;
+  }
   // One who brought it.
   WorkerIdentity holder() const;
+  // What this worker brought; null if it is not kept.
+  const Manifest* Of(const WorkerIdentity& worker) const;
 
   // Readable lines, at least one, that say who has what where they do not
   // agree; see DiffManifests. `members` are
@@ -44,7 +50,7 @@ class ManifestAgreement {
 
  private:
   struct Kept {
-    Manifest manifest;
+    std::shared_ptr<const Manifest> manifest;
     size_t holders = 0;
   };
 

@@ -15,6 +15,7 @@
 #include "proto/types.pb.h"
 #include "server/membership/membership.h"
 #include "server/schedule/plan_room.h"
+#include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
 
 namespace coxswain::server {
@@ -136,11 +137,11 @@ std::vector<std::string> DifferencesOf(const absl::Status& status) {
 class MismatchTest : public testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), &store_));
+    ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), &writer_));
     ASSERT_OK_AND_ASSIGN(
         membership_,
         Membership::Open(MembershipOptions(),
-                         {&clock_, &random_, &store_, plans_.get()}));
+                         {&clock_, &random_, &writer_, plans_.get()}));
   }
 
   JoinRequest Template(const std::string& node, int slot,
@@ -187,6 +188,7 @@ class MismatchTest : public testing::Test {
   FakeClock clock_;
   CountingRandom random_;
   MemoryStateStore store_;
+  DirectWriter writer_{&store_};
   std::unique_ptr<PlanRoom> plans_;
   std::unique_ptr<Membership> membership_;
   std::deque<Worker> workers_;  // addresses stay
@@ -224,11 +226,15 @@ TEST_F(MismatchTest, WhoIsThereIsToldWhenTheRestTakesTooLong) {
 }
 
 TEST_F(MismatchTest, NobodyIsHeldBeyondHisOwnDeadline) {
-  const Worker* a = Join("a", 0, WithHook("bf16", 3));
-  Pass(absl::Seconds(29));
+  Worker& a = workers_.emplace_back();
+  a.request = Template("a", 0, WithHook("bf16", 3));
+  a.request.timeout = absl::Seconds(1);
+  JoinAgain(&a);
   const Worker* b = Join("b", 0, WithHook("fp16", 3));
-  Pass(absl::Seconds(1));
-  ExpectRefused(*a, "hook: bf16 on a/0; fp16 on b/0");
+  Pass(absl::Milliseconds(900));
+  EXPECT_THAT(b->answers, IsEmpty());
+  Pass(absl::Milliseconds(100));
+  ExpectRefused(a, "hook: bf16 on a/0; fp16 on b/0");
   EXPECT_THAT(b->answers, SizeIs(1));
 }
 

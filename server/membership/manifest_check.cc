@@ -104,6 +104,12 @@ absl::Status CheckManifest(const Manifest& manifest,
                      "; max_members_per_job of this coordinator is ",
                      options.max_members_per_job));
   }
+  if (manifest.min_world_size < 0 ||
+      manifest.min_world_size > manifest.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "min_world_size must be 1 to the world_size of ", manifest.world_size,
+        ", or 0 for that, not ", manifest.min_world_size));
+  }
   if (manifest.accumulation_steps < 1 ||
       manifest.accumulation_steps > options.max_accumulation_steps) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -152,8 +158,8 @@ bool SameParameter(const ParameterInfo& a, const ParameterInfo& b) {
 }
 
 bool SameManifest(const Manifest& a, const Manifest& b) {
-  return a.world_size == b.world_size && a.hook == b.hook &&
-         a.accumulation_steps == b.accumulation_steps &&
+  return a.world_size == b.world_size && a.MinWorldSize() == b.MinWorldSize() &&
+         a.hook == b.hook && a.accumulation_steps == b.accumulation_steps &&
          a.compression_start_step == b.compression_start_step &&
          a.terms == b.terms && a.settings == b.settings &&
          std::equal(a.parameters.begin(), a.parameters.end(),

@@ -86,7 +86,7 @@ TEST(CheckManifestTest, EveryBoundIsNamed) {
   const auto exhausted = absl::StatusCode::kResourceExhausted;
   const std::vector<BadManifest> cases = {
       {[](Manifest* m) { m->world_size = 0; }, invalid, "world_size"},
-      {[](Manifest* m) { m->world_size = 5000; }, exhausted,
+      {[](Manifest* m) { m->world_size = 20'000; }, exhausted,
        "max_members_per_job"},
       {[](Manifest* m) { m->accumulation_steps = 0; }, invalid,
        "accumulation_steps"},
@@ -100,6 +100,9 @@ TEST(CheckManifestTest, EveryBoundIsNamed) {
          for (int i = 0; i < 300; ++i) m->settings[absl::StrCat(i)] = "";
        },
        exhausted, "max_settings"},
+      {[](Manifest* m) { m->min_world_size = m->world_size + 1; }, invalid,
+       "min_world_size"},
+      {[](Manifest* m) { m->min_world_size = -1; }, invalid, "min_world_size"},
       {[](Manifest* m) { m->parameters.resize(100'001); }, exhausted,
        "max_parameters"},
       {[](Manifest* m) { m->parameters[0].name.assign(2000, 'x'); }, exhausted,

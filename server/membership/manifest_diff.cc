@@ -180,6 +180,14 @@ std::vector<std::string> Diff(const Manifests& manifests,
       "world_size", manifests,
       [](const Manifest& m) { return absl::StrCat(m.world_size); }, &lines);
   Compare(
+      "min_world_size", manifests,
+      [](const Manifest& m) {
+        return m.MinWorldSize() == m.world_size
+                   ? std::string("world_size")
+                   : absl::StrCat(m.MinWorldSize());
+      },
+      &lines);
+  Compare(
       "hook", manifests, [](const Manifest& m) { return m.hook; }, &lines);
   Compare(
       "accumulation_steps", manifests,

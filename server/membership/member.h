@@ -31,6 +31,11 @@ struct Manifest {
   std::map<std::string, std::string> settings;
   // Of the plan that the program asks for: see base/schedule_terms.h.
   std::map<std::string, std::string> terms;
+  int min_world_size = 0;  // 0: world_size
+
+  int MinWorldSize() const {
+    return min_world_size == 0 ? world_size : min_world_size;
+  }
 };
 
 // A worker that holds a rank in a generation.
@@ -53,6 +58,15 @@ struct Member {
   }
 };
 
+// A member of the last generation that is not in this one.
+struct LostMember {
+  Member member;
+  std::string reason;
+  bool left = false;  // in good order
+  double error_norm = 0;
+  int64_t error_step = 0;
+};
+
 // What a worker says of itself with each heartbeat.
 struct Progress {
   int64_t step = 0;
@@ -63,6 +77,8 @@ struct Progress {
   int64_t rounds = 0;
   int bucket = 0;
   std::string activity;
+  double error_norm = 0;
+  int64_t error_step = 0;  // 0: error_norm is not known
 
   // Whether the worker has got on since.
   bool SameWork(const Progress& other) const {

@@ -2,6 +2,7 @@
 #define COXSWAIN_SERVER_MEMBERSHIP_MEMBERSHIP_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,143 +21,67 @@
 #include "base/mutex.h"
 #include "base/random.h"
 #include "server/membership/fence.h"
-#include "server/membership/liveness.h"
-#include "server/membership/manifest_agreement.h"
-#include "server/membership/member.h"
-#include "server/membership/round.h"
+#include "server/membership/member_table.h"
+#include "server/membership/membership_records.h"
+#include "server/membership/membership_types.h"
+#include "server/membership/waiting_room.h"
 #include "server/options.h"
 #include "server/schedule/plan.h"
 #include "server/schedule/plan_room.h"
-#include "server/state/state_store.h"
+#include "server/state/state_writer.h"
 
 namespace coxswain::server {
-
-struct JoinRequest {
-  std::string job;
-  WorkerIdentity identity;
-  Incarnation incarnation;
-  uint64_t launcher_id = 0;  // 0: without a launcher
-  std::string host;
-  std::string address;
-  std::vector<std::string> topology;
-  Manifest manifest;
-  absl::Duration timeout;
-};
-
-struct JoinResult {
-  std::string cluster_id;
-  Term term;
-  Generation generation;
-  int rank = 0;
-  std::shared_ptr<const std::vector<Member>> members;  // by rank
-  Plan plan;
-  absl::Duration heartbeat_interval;
-  absl::Duration lease;
-};
-
-// What an attached worker is told. kClosed is the end: what another thread
-// caused a moment before it may still come after it, and is to be ignored.
-struct AttachEvent {
-  enum class Kind {
-    kAbort,       // the generation is over; `member` is who was lost, if any
-    kMemberLeft,  // `member` left in good order
-    kGrant,       // the exchange of `stream` and `round` may begin
-    kDecision,    // of `stream` and `round`: `commit`, `reason`, `stop`, `plan`
-    kWarning,     // `reason` is odd, and the generation goes on
-    kClosed,      // the stream ends with `status`
-  };
-  Kind kind = Kind::kClosed;
-  std::string reason;
-  std::optional<Member> member;
-  // kAbort: also carries an ErrorDetail, if there is one.
-  absl::Status status;
-
-  std::string stream;
-  int64_t round = 0;
-  bool commit = false;
-  std::string stop;
-  std::optional<Plan> plan;
-};
-
-// For one rank, or for all of them.
-struct DirectedEvent {
-  static constexpr int kAllRanks = -1;
-  int rank = kAllRanks;
-  AttachEvent event;
-};
-
-// Which rank of which generation an attachment belongs to.
-struct Seat {
-  std::string job;
-  Generation generation;
-  int rank = 0;
-};
-
-struct ExitReport {
-  std::string job;
-  uint64_t launcher_id = 0;
-  WorkerIdentity identity;
-  Incarnation incarnation;
-  int exit_code = 0;
-  int signal = 0;  // 0: it was not killed by one
-};
-
-struct MemberDescription {
-  Member member;
-  MemberState state = MemberState::kJoined;
-  Progress progress;
-  absl::Duration silence;  // since the last sign of life
-  absl::Duration idle;     // since its progress changed
-};
-
-enum class JobState { kForming, kRunning, kEnded };
-absl::string_view ToString(JobState state);
-
-struct JobDescription {
-  std::string job;
-  JobState state = JobState::kForming;
-  Generation generation;
-  int world_size = 0;
-  Plan plan;
-  std::vector<MemberDescription> members;
-  std::string last_event;
-};
 
 // Who is in which job. A job's life:
 //
 //            round closes          a member is lost or fails, or all left
 //   forming --------------> running ------------------------------> ended
-//      ^                                                              |
-//      +-------------------------- a worker joins --------------------+
+//      ^                       |                                      |
+//      |                       | (workers wait for the next round)    |
+//      +-----------------------+----- a worker joins -----------------+
 //
 // Each time it runs it has a new generation number, never used before, not by
 // an earlier coordinator on the same state either. What happens is decided by
-// pure functions (DecideRound, DecideLiveness, AssignRanks); this class keeps
-// the table and does what they say. The reason of an event is worded once, for
-// the log, the description and the error.
+// pure functions (DecideRound, DecideGrowth, DecideLiveness, AssignRanks); this
+// class keeps the table and does what they say. The reason of an event is
+// worded once, for the log, the description and the error.
 //
-// Life-cycle: Open(), AddObserver(), then requests and Tick() from any
-// thread, then Shutdown(). Thread-safe. Callbacks, sinks and observers are
+// A generation is durable before any member hears of it, and who leaves is told
+// so once that is durable: a later coordinator on the same state goes on with
+// it. That a generation has ended is told at once, and written behind; a
+// coordinator that died in between finds its members gone by their leases.
+// Rounds are not kept: their workers ask again.
+//
+// Life-cycle: Open(), AddObserver(), Resume(), then requests and Tick() from
+// any thread, then Shutdown(). Thread-safe. Callbacks, sinks and observers are
 // called without any lock held, from whichever thread caused the event.
 class Membership : public FenceGate {
  public:
-  using JoinCallback = std::function<void(absl::StatusOr<JoinResult>)>;
-  using EventSink = std::function<void(const AttachEvent&)>;
+  using JoinCallback = server::JoinCallback;
+  using EventSink = server::EventSink;
+  using LeaveCallback = std::function<void(const absl::Status&)>;
+  using ReportCallback = std::function<void(const absl::Status&)>;
 
   // What the table stands on; all must outlive it.
   struct Rooms {
     Clock* clock = nullptr;
     RandomSource* random = nullptr;
-    StateStore* store = nullptr;
+    StateWriter* store = nullptr;
     PlanRoom* plans = nullptr;
   };
 
-  // Begins a new term on `rooms.store`.
+  // Begins a new term on `rooms.store`, and reads what earlier terms have left.
+  // DATA_LOSS, FAILED_PRECONDITION: that cannot be read; nothing was changed.
   static absl::StatusOr<std::unique_ptr<Membership>> Open(
       const MembershipOptions& options, const Rooms& rooms);
+  // Waits for what is being written.
+  ~Membership() override;
 
   // Before the first request only.
   void AddObserver(GenerationObserver* observer);
+  // Once, after that: tells the observers which generations an earlier term has
+  // left running. Their members are given the reattach grace from now on.
+  absl::Status Resume();
 
   const std::string& cluster_id() const { return cluster_id_; }
   Term term() const { return term_; }
@@ -168,8 +93,9 @@ class Membership : public FenceGate {
   void Withdraw(uint64_t ticket);
 
   // Tells `sink` everything that concerns this member from now on. Takes the
-  // place of an earlier attachment of the same incarnation. The result is for
-  // Heartbeat() and Detach().
+  // place of an earlier attachment of the same incarnation. The fence may be of
+  // an earlier term; of a later one: UNAVAILABLE, this coordinator is not the
+  // last. The result is for Heartbeat() and Detach().
   absl::StatusOr<uint64_t> Attach(const Fence& fence, EventSink sink);
   // FAILED_PRECONDITION: not attached any more.
   absl::Status Heartbeat(uint64_t attachment, const Progress& progress);
@@ -178,8 +104,24 @@ class Membership : public FenceGate {
   // The connection was lost. Nothing if the attachment has ended already.
   void Detach(uint64_t attachment);
 
-  absl::Status Leave(const Fence& fence, absl::string_view reason, bool failed);
-  void ReportExit(const ExitReport& report);
+  // The data connections from the holder of this attachment to these ranks
+  // broke.
+  void NotePeersBroken(uint64_t attachment, const std::vector<int>& ranks);
+
+  // Calls back once the departure is durable, with NOT_FOUND for an unknown
+  // member, or with the error of the state store: then it has not left, and may
+  // ask again. One that failed counts at once.
+  void Leave(const Fence& fence, const LeaveNotice& notice,
+             LeaveCallback callback);
+  // The same, and waits for it. Not on a thread of the state writer.
+  absl::Status Leave(const Fence& fence, absl::string_view reason, bool failed,
+                     bool rejoin = false);
+  // Counts at once, and calls back once that is durable. UNAVAILABLE: it is
+  // not, and is to be reported again, for another coordinator may never hear of
+  // it.
+  void ReportExit(
+      const ExitReport& report,
+      ReportCallback callback = [](const absl::Status&) {});
 
   // For the schedule room. All of them do nothing if this generation of the
   // job does not run any more.
@@ -202,12 +144,20 @@ class Membership : public FenceGate {
   absl::StatusOr<std::vector<MemberDescription>> MembersOf(
       absl::string_view job, Generation generation) const;
 
+  // All of the caller's generation, by rank. Errors as Admit().
+  absl::StatusOr<std::shared_ptr<const std::vector<Member>>> PeersOf(
+      const Fence& fence) const;
+
   absl::StatusOr<Caller> Admit(const Fence& fence) const override;
   absl::Status AdmitOperator(const Fence& fence) const override;
 
   // All jobs, or the one that is named; NOT_FOUND if it is not known.
   absl::StatusOr<std::vector<JobDescription>> Describe(
       absl::string_view job) const;
+  // Calls back once what was described before is durable.
+  void AfterWritten(std::function<void()> done) const {
+    rooms_.store->AfterWritten(std::move(done));
+  }
 
   // Looks at all deadlines. To be called often, compared with a lease: after
   // a longer pause everyone is given a lease from then on (see StoodStill).
@@ -215,27 +165,10 @@ class Membership : public FenceGate {
 
   // Answers everyone who waits and closes all streams with UNAVAILABLE, as it
   // does every later request. Observers are told, so that their waiters are
-  // answered too.
+  // answered too. The generations go on with the next coordinator.
   void Shutdown();
 
  private:
-  struct Waiter {
-    Member member;
-    uint64_t launcher_id = 0;
-    uint64_t ticket = 0;
-    absl::Time deadline;
-    JoinCallback callback;
-  };
-  struct MemberRecord {
-    Member member;
-    uint64_t launcher_id = 0;
-    LivenessState liveness;
-    Progress progress;
-    // When it changed; at first, when the worker attached.
-    std::optional<absl::Time> progressed;
-    uint64_t attachment = 0;  // 0: none
-    EventSink sink;
-  };
   // How a round was refused whose manifests differ, for those of its workers
   // who come late or ask again.
   struct Refusal {
@@ -244,116 +177,264 @@ class Membership : public FenceGate {
     std::set<uint64_t> launchers;
     std::set<Incarnation> incarnations;
   };
+  // Nobody hears of a generation before its observers: who asks meanwhile for
+  // an answer that was given, waits here.
+  struct Announcement {
+    bool done = false;
+    std::vector<std::function<void()>> waiting;
+  };
+  // A generation, also when it has ended; its number is 0 if there was none.
+  struct Run {
+    Generation generation;
+    MemberTable members;
+    std::shared_ptr<const Manifest> manifest;  // null once it is finished
+    Generation manifest_at;                    // where that is stored
+    WorkerIdentity manifest_holder;
+    Plan plan;
+    std::string reason;  // why its round closed
+    Generation previous;
+    int previous_world_size = 0;
+    std::shared_ptr<const std::vector<LostMember>> lost;
+    int lost_count = 0;
+    absl::Time began;
+    bool resumed = false;               // from an earlier term
+    bool ended_well = false;            // all members left in good order
+    bool finished = false;              // and none of them wants to go on
+    std::vector<FinishedPlace> places;  // with `finished`
+    bool regroups = false;              // its members were told to make way
+    bool wants_growth = false;          // spares are to be taken in, now
+    bool wanted_growth = false;         // or were, at some time
+    // When the first member made way for the next generation.
+    std::optional<absl::Time> making_way;
+    std::shared_ptr<Announcement> announcement;  // null: long ago
+  };
   struct Job {
     std::string name;
     JobState state = JobState::kEnded;
     std::string last_event;
+    absl::Time ended_at;
+    int64_t attempt = 0;  // the highest that was heard of
+    Run run;              // the last generation
 
-    // The round, while forming; the manifests also while running.
-    ManifestAgreement manifests;
-    int world_size = 0;
-    std::map<WorkerIdentity, Waiter> waiting;
-    absl::Time last_arrival;
-    absl::Time mismatch_since = absl::InfiniteFuture();  // see RoundState
+    // The next generation.
+    WaitingRoom room;
+    int world_size = 0;  // that is asked for, at most and at least
+    int min_world_size = 0;
+    // Those who wait go on from the last generation: only who has its manifest
+    // may join them.
+    bool bound = false;
+    bool starts_anew = false;  // nobody goes on from the last generation
+    absl::Time survivors_until = absl::InfinitePast();
+    int vain_regroups = 0;           // in a row: they have brought nobody
     std::optional<Refusal> refusal;  // of the last round, if it ended so
     // Gave up waiting in this round: their death may be reported yet.
     std::map<Incarnation, WorkerIdentity> withdrawn;
-    // Ranks of those who survived the last generation.
-    std::map<WorkerIdentity, int> held;
 
-    // The last generation, also when it has ended; 0 if there was none.
-    Generation generation;
-    std::vector<MemberRecord> members;  // by rank
-    std::shared_ptr<const std::vector<Member>> member_list;
-    Plan plan;
-    absl::Time ended_at;
-    bool ended_well = false;  // all members left in good order
+    // Something of it could not be written.
+    bool unsaved = false;
+    absl::Time save_again;
   };
   static constexpr char kClusterTable[] = "cluster";
   static constexpr char kNextGenerationKey[] = "next_generation";
 
   // Calls to make once the lock is released, in order.
   using Calls = std::vector<std::function<void()>>;
+  static void RunAll(const Calls& calls);
 
   Membership(const MembershipOptions& options, const Rooms& rooms)
       : options_(options), rooms_(rooms) {}
 
+  // membership_restore.cc: what is kept.
   absl::Status BeginTerm();
-  absl::Status CheckJoin(const JoinRequest& request) const;
-
-  void WithdrawLocked(uint64_t ticket, Calls* calls)
+  void RestoreLocked(LoadedJob loaded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::vector<GenerationResumed>> FindResumedLocked()
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static KeptJob KeptOf(const Job& job, const Run& run, bool running);
+  static Departure DepartureOf(const MemberRecord& record);
+  // Writes what has become of the job, behind; once more later if that fails.
+  void SaveLocked(StateBatch batch, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SaveAgainLocked(Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteUnsaved(const std::string& job, const absl::Status& status);
+  // Of a generation that did not begin: to be dropped by and by.
+  void DiscardLocked(const StateBatch& tables)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Drops a batch of it.
+  void DropGarbageLocked(Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // In the order of these calls; `done` runs without the lock.
+  void WriteLocked(StateBatch batch, StateWriter::Done done, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // membership_join.cc: who may join, and when.
+  absl::Status CheckJoin(const JoinRequest& request) const;
   absl::Status JoinLocked(JoinRequest* request, JoinCallback* callback,
                           uint64_t* ticket, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Nothing, once the running generation had to end for the newcomer; else
-  // how the request is answered.
+  absl::StatusOr<Job*> FindOrAddJobLocked(const std::string& name, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetLocked(const Job& job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Refuses workers of an earlier attempt; a later one ends what runs.
+  absl::Status CheckAttemptLocked(const JoinRequest& request, Job* job,
+                                  Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Nothing, if the worker is to wait; else how the request is answered.
   std::optional<absl::StatusOr<JoinResult>> JoinRunningLocked(
       const JoinRequest& request, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same for a member of the running generation.
+  std::optional<absl::StatusOr<JoinResult>> JoinAgainLocked(
+      const JoinRequest& request, MemberRecord* record, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes sure that the worker may wait in this round. The result is its place
+  // in the order of arrival; 0: behind all others.
+  absl::StatusOr<uint64_t> EnterRoundLocked(const JoinRequest& request,
+                                            Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status BindRoundLocked(const JoinRequest& request, Job* job,
+                               Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether so many wait already that this one may not.
+  absl::Status CheckSparesLocked(const JoinRequest& request,
+                                 const Job& job) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether it is the process that is, or was, in the last generation, and is
+  // not known to be dead.
+  static bool Survives(const JoinRequest& request, const Job& job);
+  // A process of the same launcher joins in the place of a survivor, which
+  // therefore is dead.
+  void ReplaceSurvivorLocked(const JoinRequest& request, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Another process waits in case that this member is gone. It is not.
+  void RefuseDuplicateLocked(const Member& member, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WithdrawLocked(uint64_t ticket, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After any change of who waits in a round.
+  void NoteSizesLocked(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // membership_refusal.cc: rounds whose manifests differ.
+  //
   // What a worker is told at once whose round has just been refused.
   absl::Status CheckRefusalLocked(const JoinRequest& request, Job* job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes sure that the worker may wait in this round.
-  absl::Status EnterRoundLocked(JoinRequest* request, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Job*> FindOrAddJobLocked(const std::string& name)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  void DecideRoundLocked(Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CloseRoundLocked(absl::string_view reason, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static PlanTrial TrialOf(const Job& job);
-  // One write, under the lock: a local database takes a millisecond. A store
-  // behind a network needs the commit outside of it, with the job marked as
-  // beginning meanwhile.
-  absl::Status CommitGenerationLocked(Job* job)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ExpireWaitersLocked(absl::string_view reason, Job* job, Calls* calls)
+  // Whether it has the manifest of the last generation.
+  absl::Status CheckSameManifestLocked(const Manifest& manifest,
+                                       const Job& job) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Who waits, in the order of their ranks if these can be known.
   static std::vector<Member> PresentLocked(const Job& job);
   // Tells all who wait how their manifests differ.
   void RefuseRoundLocked(absl::string_view present, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // After any change of who waits.
-  void NoteAgreementLocked(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // membership_round.cc: from who waits to a generation.
+  //
+  // Nothing unless the job is forming.
+  void DecideRoundLocked(Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DecideRoundLocked(absl::Time now, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseRoundLocked(absl::string_view reason, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The ranks that workers keep in the next generation, and that processes in
+  // their places get.
+  static std::map<WorkerIdentity, int> HeldRanks(const Job& job);
+  static PlanTrial TrialOf(const Job& job);
+  // Who of the last generation is not in `next`: how many, and the first.
+  static std::vector<LostMember> LostLocked(const Job& job,
+                                            const MemberTable& next,
+                                            int* count);
+  Run NextRunLocked(absl::string_view reason, std::vector<Member> members,
+                    const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A write or a few, under the lock: nobody hears of a generation before.
+  absl::Status CommitRunLocked(const Job& job, Run* run)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteTablesLocked(const Run& run)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginRunLocked(Run run, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AnnounceLocked(Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Answers a Join once more, not before its first answer.
+  absl::Status AnswerAgainLocked(std::function<void()> answer, Job* job,
+                                 Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExpireWaitersLocked(absl::string_view reason, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Nobody waits any more; `status` is the answer to those who did.
   void EndRoundLocked(const absl::Status& status, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveUpRoundLocked(const absl::Status& status, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Removes a waiter from the round; `answer` is its result.
-  void AnswerLocked(Waiter* waiter, absl::StatusOr<JoinResult> answer,
-                    Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AnswerAllLocked(const absl::Status& status, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Removes a waiter; `answer` is its result.
+  void AnswerLocked(const WorkerIdentity& identity,
+                    absl::StatusOr<JoinResult> answer, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   JoinResult ResultLocked(const Job& job, int rank) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  void DecideLivenessLocked(Job* job, Calls* calls)
+  static std::vector<WorkerIdentity> SparesLocked(const Job& job);
+  void DecideGrowthLocked(absl::Time now, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a larger generation was wanted, and the next has nobody new.
+  static void NoteGrowthLocked(const Run& next, Job* job);
+
+  // membership_leave.cc: members that leave of their own accord.
+  void LeaveLocked(const Fence& fence, LeaveNotice notice,
+                   LeaveCallback callback, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Once it is durable, or is not.
+  void FinishLeave(const Fence& fence, const LeaveNotice& notice,
+                   const absl::Status& written, const LeaveCallback& callback);
+  // What a departure that is durable, or is written behind, brings with it.
+  void DepartLocked(const LeaveNotice& notice, MemberRecord* record, Job* job,
+                    Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FailLocked(const LeaveNotice& notice, MemberRecord* record, Job* job,
+                  Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellDepartureLocked(const MemberRecord& record, const Job& job,
+                           Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // membership_end.cc: members that are lost, and the end of generations.
+  void DecideLivenessLocked(absl::Time now, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void BePatientLocked(absl::Time now, Job* job);
+  // Whether nobody is left to go on, and others have done their work.
+  static bool IsDoneLocked(const Run& run);
+  static void FinishLocked(Run* run);
+  // What a process is told that comes in the place of one that was lost when
+  // the work of all others was done.
+  static absl::Status CheckDoneLocked(const JoinRequest& request,
+                                      const Job& job);
+  // Whether all that has become of the job is written.
+  absl::Status CheckSaved(const std::string& name) const;
   void ReportExitLocked(const ExitReport& report, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReportWaiterExitLocked(const ExitReport& report, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LoseMemberLocked(absl::string_view why, MemberRecord* record, Job* job,
                         Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndGenerationLocked(const std::string& reason,
-                           const std::optional<Member>& lost, Job* job,
-                           Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same with the error that everybody gets.
-  void EndGenerationLocked(const absl::Status& status,
-                           const std::optional<Member>& lost, Job* job,
-                           Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Null if that generation does not run any more.
-  Job* FindRunningLocked(absl::string_view job, Generation generation)
+  // One that was expected in the next generation will not come.
+  void LoseSurvivorLocked(absl::string_view why, MemberRecord* record, Job* job,
+                          Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndWellLocked(Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `lost`: who is at fault, if anybody.
+  void EndGenerationLocked(const absl::Status& status, const MemberRecord* lost,
+                           Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExpectSurvivorsLocked(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotifyObserversLocked(const Job& job, const absl::Status& status,
                              Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status LeaveLocked(const Fence& fence, absl::string_view reason,
-                           bool failed, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseStreamLocked(const absl::Status& status, MemberRecord* record,
                          Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // Null if that generation does not run any more.
+  Job* FindRunningLocked(absl::string_view job, Generation generation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckWorldLocked(const Fence& fence) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Cluster and term of a fence, and its job.
@@ -362,6 +443,9 @@ class Membership : public FenceGate {
   absl::StatusOr<const MemberRecord*> AdmitLocked(const Fence& fence) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   MemberDescription DescribeLocked(const MemberRecord& record) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What its round waits for.
+  std::string DescribeRoundLocked(const Job& job) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   JobDescription DescribeLocked(const Job& job) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -383,6 +467,10 @@ class Membership : public FenceGate {
       ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::pair<std::string, int>> attachments_
       ABSL_GUARDED_BY(mutex_);  // job and rank
+  // Tables of generations that never began. Of too many, some are left to the
+  // next start.
+  std::deque<std::string> garbage_ ABSL_GUARDED_BY(mutex_);
+  absl::Time drop_garbage_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 
 }  // namespace coxswain::server

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error_detail.h"
 #include "proto/types.pb.h"
+#include "server/membership/member_proto.h"
 
 namespace coxswain::server {
 namespace {
@@ -18,17 +19,6 @@ constexpr size_t kMaxMismatchBytes = 1000;
 absl::Status WithDetail(absl::Status status, const v1::ErrorDetail& detail) {
   status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
   return status;
-}
-
-void Fill(const Member& member, v1::Member* proto) {
-  proto->mutable_identity()->set_node(member.identity.node);
-  proto->mutable_identity()->set_slot(member.identity.slot);
-  proto->set_incarnation(member.incarnation.value());
-  proto->set_rank(member.rank);
-  proto->set_local_rank(member.local_rank);
-  proto->set_host(member.host);
-  proto->set_address(member.address);
-  for (const std::string& key : member.topology) proto->add_topology(key);
 }
 
 }  // namespace
@@ -85,17 +75,31 @@ absl::Status ManifestMismatchError(
 }
 
 absl::Status MissingMembersError(absl::string_view message, int expected,
-                                 const std::vector<WorkerIdentity>& present) {
+                                 const std::vector<WorkerIdentity>& present,
+                                 const std::vector<int>& missing_ranks) {
   v1::ErrorDetail detail;
   v1::MissingMembers* missing = detail.mutable_missing_members();
   missing->set_expected(expected);
   for (const WorkerIdentity& identity : present) {
     if (missing->ByteSizeLong() > kMaxDetailBytes) break;
-    v1::WorkerIdentity* proto = missing->add_present();
-    proto->set_node(identity.node);
-    proto->set_slot(identity.slot);
+    *missing->add_present() = ToProto(identity);
+  }
+  for (const int rank : missing_ranks) {
+    if (missing->ByteSizeLong() > kMaxDetailBytes) break;
+    missing->add_missing_ranks(rank);
   }
   return WithDetail(absl::DeadlineExceededError(message), detail);
+}
+
+absl::Status NotWrittenError(const absl::Status& status) {
+  if (!absl::IsAborted(status)) return status;
+  return absl::UnavailableError(status.message());
+}
+
+absl::Status JobFinishedError(absl::string_view message) {
+  v1::ErrorDetail detail;
+  detail.mutable_job_finished();
+  return WithDetail(absl::CancelledError(message), detail);
 }
 
 absl::Status GenerationEndedError(absl::string_view reason,
@@ -103,7 +107,7 @@ absl::Status GenerationEndedError(absl::string_view reason,
   absl::Status status = absl::AbortedError(reason);
   if (!lost.has_value()) return status;
   v1::ErrorDetail detail;
-  Fill(*lost, detail.mutable_member_lost()->mutable_member());
+  *detail.mutable_member_lost()->mutable_member() = ToProto(*lost);
   detail.mutable_member_lost()->set_reason(std::string(reason));
   return WithDetail(std::move(status), detail);
 }

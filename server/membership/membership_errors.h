@@ -36,8 +36,18 @@ absl::Status StaleFenceError(const StaleField& stale,
 absl::Status ManifestMismatchError(absl::string_view what,
                                    const std::vector<std::string>& differences);
 
+// `missing_ranks`: of those that were expected back.
 absl::Status MissingMembersError(absl::string_view message, int expected,
-                                 const std::vector<WorkerIdentity>& present);
+                                 const std::vector<WorkerIdentity>& present,
+                                 const std::vector<int>& missing_ranks);
+
+// What an error of the state store is to a worker that waits for a commit. Not
+// ABORTED, which would be its round's end: another coordinator has taken over,
+// and the worker is to ask that one.
+absl::Status NotWrittenError(const absl::Status& status);
+
+// CANCELLED: there is nothing left to do, and nothing is wrong.
+absl::Status JobFinishedError(absl::string_view message);
 
 // ABORTED; with the lost member as detail, where there is one.
 absl::Status GenerationEndedError(absl::string_view reason,

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "server/membership/manifest_check.h"
+#include "server/membership/manifest_diff.h"
 #include "server/membership/membership.h"
 #include "server/membership/membership_errors.h"
 #include "server/membership/rank_assignment.h"
@@ -32,23 +34,22 @@ absl::Status Membership::CheckRefusalLocked(const JoinRequest& request,
   return absl::OkStatus();
 }
 
-void Membership::NoteAgreementLocked(Job* job) {
-  job->world_size = job->manifests.world_size();
-  if (job->manifests.agreed()) {
-    job->mismatch_since = absl::InfiniteFuture();
-  } else {
-    job->mismatch_since = std::min(job->mismatch_since, rooms_.clock->Now());
-  }
+absl::Status Membership::CheckSameManifestLocked(const Manifest& manifest,
+                                                 const Job& job) const {
+  if (SameManifest(manifest, *job.run.manifest)) return absl::OkStatus();
+  return ManifestMismatchError(
+      absl::StrCat("job '", job.name, "' already runs with another manifest"),
+      DiffManifests(*job.run.manifest, job.run.manifest_holder.ToString(),
+                    manifest));
 }
 
 std::vector<Member> Membership::PresentLocked(const Job& job) {
   std::vector<Member> members;
-  for (const auto& [identity, waiter] : job.waiting) {
-    members.push_back(waiter.member);
-    members.back().rank = -1;
+  for (const auto& entry : job.room.waiters()) {
+    members.push_back(entry.second.member);
   }
-  if (static_cast<int>(members.size()) == job.world_size) {
-    AssignRanks(job.held, &members);
+  if (job.room.size() == job.room.max()) {
+    AssignRanks(HeldRanks(job), &members);
   } else {
     std::sort(members.begin(), members.end(), TopologyLess);
   }
@@ -58,14 +59,14 @@ std::vector<Member> Membership::PresentLocked(const Job& job) {
 void Membership::RefuseRoundLocked(absl::string_view present, Job* job,
                                    Calls* calls) {
   const std::vector<std::string> differences =
-      job->manifests.Differences(PresentLocked(*job));
+      job->room.manifests().Differences(PresentLocked(*job));
   Refusal refusal;
   const std::string what =
       absl::StrCat("the workers of job '", job->name,
                    "' differ, and all must be alike (", present, ")");
   refusal.status = ManifestMismatchError(what, differences);
   refusal.until = rooms_.clock->Now() + kRefusalMemory;
-  for (const auto& [identity, waiter] : job->waiting) {
+  for (const auto& [identity, waiter] : job->room.waiters()) {
     if (waiter.launcher_id != 0) refusal.launchers.insert(waiter.launcher_id);
     refusal.incarnations.insert(waiter.member.incarnation);
   }

@@ -1,9 +1,6 @@
 #include "server/membership/membership.h"
 
-#include <algorithm>
-#include <deque>
 #include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,11 +8,9 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_detail.h"
-#include "base/fake_clock.h"
-#include "base/random.h"
 #include "base/status_matchers.h"
 #include "proto/types.pb.h"
-#include "server/state/memory_state_store.h"
+#include "server/membership/membership_fixture.h"
 
 namespace coxswain::server {
 namespace {
@@ -26,177 +21,6 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
-
-Plan MakePlan(int accumulation, const std::string& hook, int64_t start_step) {
-  Plan plan;
-  plan.accumulation_steps = accumulation;
-  plan.hook = hook;
-  plan.compression_start_step = start_step;
-  return plan;
-}
-
-Progress MakeProgress(int64_t step, int64_t sequence) {
-  Progress progress;
-  progress.step = step;
-  progress.collective_sequence = sequence;
-  progress.payload_bytes = 100;
-  progress.wire_bytes = 120;
-  return progress;
-}
-
-class CountingRandom : public RandomSource {
- public:
-  uint64_t Next() override { return Mix64(count_++); }
-
- private:
-  uint64_t count_ = 1;
-};
-
-struct Ended {
-  std::string job;
-  Generation generation;
-  absl::Status reason;
-};
-class RecordingObserver : public GenerationObserver {
- public:
-  void OnGenerationEnded(absl::string_view job, Generation generation,
-                         const absl::Status& reason) override {
-    ended.push_back({std::string(job), generation, reason});
-  }
-  void OnMemberLeft(absl::string_view job, Generation generation,
-                    int rank) override {
-    left.push_back(absl::StrCat(job, " ", generation.value(), " ", rank));
-  }
-  std::vector<Ended> ended;
-  std::vector<std::string> left;
-};
-
-// One process: what it asks to join with, and what it was told.
-struct Worker {
-  JoinRequest request;
-  uint64_t ticket = 0;
-  std::vector<absl::StatusOr<JoinResult>> answers;
-  uint64_t attachment = 0;
-  std::vector<AttachEvent> events;
-
-  const JoinResult& joined() const { return *answers.back(); }
-  Fence fence() const {
-    const JoinResult& result = joined();
-    return {result.cluster_id, result.term,         request.job,
-            result.generation, request.incarnation, 1};
-  }
-  ExitReport exit(int signal) const {
-    return {request.job,
-            request.launcher_id,
-            request.identity,
-            request.incarnation,
-            0,
-            signal};
-  }
-};
-
-v1::ErrorDetail DetailOf(const absl::Status& status) {
-  v1::ErrorDetail detail;
-  const auto payload = status.GetPayload(kErrorDetailUrl);
-  if (payload.has_value()) {
-    detail.ParseFromString(std::string(*payload));
-  }
-  return detail;
-}
-
-class MembershipTest : public testing::Test {
- protected:
-  void SetUp() override { Restart(); }
-
-  // A new coordinator on the same state.
-  void Restart() {
-    membership_.reset();
-    ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), &store_));
-    ASSERT_OK_AND_ASSIGN(
-        membership_,
-        Membership::Open(options_, {&clock_, &random_, &store_, plans_.get()}));
-    membership_->AddObserver(&observer_);
-  }
-
-  Worker* Make(int world, int slot, const std::string& job = "job",
-               const std::string& node = "host-a") {
-    Worker& worker = workers_.emplace_back();
-    JoinRequest& request = worker.request;
-    request.job = job;
-    request.identity = {node, slot};
-    request.incarnation = Incarnation(++incarnations_);
-    request.launcher_id = 7;
-    request.host = node;
-    request.address = absl::StrCat(node, ":1234");
-    request.manifest.world_size = world;
-    request.manifest.hook = "allreduce";
-    request.manifest.accumulation_steps = 1;
-    request.manifest.parameters = {{"weight", {2, 3}, "float32", {}}};
-    request.timeout = absl::Seconds(30);
-    return &worker;
-  }
-  void Join(Worker* worker) {
-    worker->ticket = membership_->Join(worker->request, [worker](auto result) {
-      worker->answers.push_back(std::move(result));
-    });
-  }
-  void Attach(Worker* worker) {
-    ASSERT_OK_AND_ASSIGN(
-        worker->attachment,
-        membership_->Attach(worker->fence(), [worker](const AttachEvent& e) {
-          worker->events.push_back(e);
-        }));
-  }
-  // A running job whose workers are attached.
-  std::vector<Worker*> Run(int world, const std::string& job = "job") {
-    std::vector<Worker*> team;
-    for (int slot = 0; slot < world; ++slot) {
-      team.push_back(Make(world, slot, job));
-      Join(team.back());
-    }
-    for (Worker* worker : team) {
-      EXPECT_THAT(worker->answers, SizeIs(1));
-      EXPECT_OK(worker->answers[0]);
-      Attach(worker);
-    }
-    return team;
-  }
-  void Beat(const std::vector<Worker*>& team) {
-    for (const Worker* worker : team) {
-      EXPECT_OK(membership_->Heartbeat(worker->attachment, Progress()));
-    }
-  }
-  // Ticks as often as a coordinator that does not stand still.
-  void Pass(absl::Duration time) {
-    for (; time > absl::ZeroDuration(); time -= absl::Seconds(1)) {
-      clock_.Advance(std::min(time, absl::Seconds(1)));
-      membership_->Tick();
-    }
-  }
-  JobDescription Description(const std::string& job = "job") {
-    auto jobs = membership_->Describe(job);
-    return jobs.ok() ? jobs->front() : JobDescription();
-  }
-  // What an attached worker is told when its generation ends by a loss.
-  static void ExpectAborted(const Worker& worker, const std::string& text) {
-    ASSERT_THAT(worker.events, SizeIs(2));
-    EXPECT_EQ(worker.events[0].kind, AttachEvent::Kind::kAbort);
-    EXPECT_THAT(worker.events[0].reason, HasSubstr(text));
-    EXPECT_EQ(worker.events[1].kind, AttachEvent::Kind::kClosed);
-    EXPECT_THAT(worker.events[1].status,
-                StatusIs(absl::StatusCode::kAborted, HasSubstr(text)));
-  }
-
-  MembershipOptions options_;
-  FakeClock clock_;
-  CountingRandom random_;
-  MemoryStateStore store_;
-  RecordingObserver observer_;
-  std::unique_ptr<PlanRoom> plans_;
-  std::unique_ptr<Membership> membership_;
-  std::deque<Worker> workers_;  // addresses stay
-  uint64_t incarnations_ = 0;
-};
 
 TEST_F(MembershipTest, RoundClosesWithTheLastWorker) {
   Worker* b = Make(3, 0, "job", "host-10");
@@ -240,16 +64,39 @@ TEST_F(MembershipTest, JoinDeadlineNamesThePresentAndCountsTheMissing) {
   EXPECT_THAT(Description().last_event, HasSubstr("2 of 3"));
 }
 
-TEST_F(MembershipTest, EachWorkerHasItsOwnDeadline) {
+TEST_F(MembershipTest, EachArrivalBeginsTheTimeOfAllAnew) {
+  Worker* a = Make(3, 0);
+  Worker* b = Make(3, 1);
+  b->request.timeout = absl::Seconds(20);
+  Join(a);
+  Pass(absl::Seconds(29));
+  Join(b);
+  Pass(absl::Seconds(19));
+  EXPECT_THAT(a->answers, IsEmpty());
+  // Nobody new.
+  Join(b);
+  Pass(absl::Seconds(1));
+  ASSERT_THAT(b->answers, SizeIs(2));
+  EXPECT_THAT(b->answers[1],
+              StatusIs(absl::StatusCode::kDeadlineExceeded, testing::_));
+  Pass(absl::Seconds(9));
+  EXPECT_THAT(a->answers, IsEmpty());
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(a->answers, SizeIs(1));
+}
+
+TEST_F(MembershipTest, WhoComesAndGoesHoldsNobody) {
   Worker* a = Make(3, 0);
   Worker* b = Make(3, 1);
   Join(a);
-  Pass(absl::Seconds(20));
-  Join(b);
-  Pass(absl::Seconds(10));
+  for (int second = 0; second < 29; ++second) {
+    Join(b);
+    membership_->Withdraw(b->ticket);
+    Pass(absl::Seconds(1));
+  }
+  EXPECT_THAT(a->answers, IsEmpty());
+  Pass(absl::Seconds(1));
   EXPECT_THAT(a->answers, SizeIs(1));
-  EXPECT_THAT(b->answers, IsEmpty());
-  EXPECT_EQ(Description().state, JobState::kForming);
 }
 
 TEST_F(MembershipTest, RunningJobRefusesAnotherManifest) {
@@ -337,11 +184,10 @@ TEST_F(MembershipTest, NewIncarnationInARunningJobEndsTheGeneration) {
               StatusIs(absl::StatusCode::kFailedPrecondition, testing::_));
 }
 
-TEST_F(MembershipTest, DetachedWorkerIsReplacedByAnyLauncher) {
+TEST_F(MembershipTest, DetachedWorkerIsReplacedByItsLauncher) {
   const auto team = Run(2);
   membership_->Detach(team[1]->attachment);
   Worker* fresh = Make(2, 1);
-  fresh->request.launcher_id = 99;
   Join(fresh);
   EXPECT_THAT(fresh->answers, IsEmpty());
   EXPECT_EQ(Description().state, JobState::kForming);
@@ -860,6 +706,24 @@ TEST_F(MembershipTest, MembersAreKnownUntilTheNextGeneration) {
   Join(Make(2, 1));
   EXPECT_THAT(membership_->MembersOf("job", generation),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("not the last")));
+}
+
+TEST_F(MembershipTest, WhoCannotBeReachedFromOtherHostsIsFound) {
+  const auto unreachable = [this](const std::string& job,
+                                  const std::string& other_host,
+                                  const std::string& address) {
+    Worker* const first = Make(2, 0, job);
+    Worker* const second = Make(2, 1, job);
+    second->request.host = other_host;
+    second->request.address = address;
+    Join(first);
+    Join(second);
+    return second->joined().unreachable;
+  };
+  EXPECT_EQ(unreachable("a", "host-b", "127.0.1.1"), 1);
+  EXPECT_EQ(unreachable("b", "host-b", "localhost"), 1);
+  EXPECT_EQ(unreachable("c", "host-b", "10.0.0.1"), -1);
+  EXPECT_EQ(unreachable("d", "host-a", "127.0.1.1"), -1) << "one host";
 }
 
 }  // namespace

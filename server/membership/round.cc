@@ -12,18 +12,75 @@ constexpr size_t kMaxNames = 16;
 
 RoundVerdict DecideMismatch(absl::Time now, const RoundState& state,
                             const RoundOptions& options) {
-  const std::string present = absl::StrCat(state.present.size(), " of ",
-                                           options.max, " workers had joined");
-  const bool complete =
-      state.present.size() >= static_cast<size_t>(options.max);
-  if (complete || now >= state.first_deadline ||
+  const std::string present =
+      absl::StrCat(state.present, " of ", options.max, " workers had joined");
+  if (state.present >= options.max || now >= state.first_deadline ||
       now >= state.mismatch_since + options.mismatch_settle) {
     return {RoundDecision::kRefuse, present};
   }
   return {RoundDecision::kWait, present};
 }
 
+// Whether there are, or may be, workers whose place nobody else should take.
+// Newcomers alone would begin anew, while the state is still there.
+bool AwaitsSurvivors(absl::Time now, const RoundState& state,
+                     const RoundOptions& options) {
+  if (state.survivors_awaited == 0 || options.min == options.max) return false;
+  if (state.survivors_present == 0) return now < state.survivors_until;
+  return now < state.last_arrival + options.last_call;
+}
+
+std::string WorkersHaveJoined(int count) {
+  return count == 1 ? "1 worker has joined"
+                    : absl::StrCat(count, " workers have joined");
+}
+
+// With enough workers there: why the round closes; empty: it does not yet.
+std::string WhyClose(absl::Time now, const RoundState& state,
+                     const RoundOptions& options) {
+  if (AwaitsSurvivors(now, state, options)) return "";
+  if (state.present >= options.max) {
+    return options.max == 1
+               ? "the only worker has joined"
+               : absl::StrCat("all ", options.max, " workers have joined");
+  }
+  if (state.survivors_present > 0 && state.survivors_awaited == 0) {
+    return absl::StrCat("all ", state.survivors_present,
+                        " survivors are back, ", state.present, " of at most ",
+                        options.max, " workers");
+  }
+  if (now < state.last_arrival + options.last_call) return "";
+  return absl::StrCat(WorkersHaveJoined(state.present), " and no one else for ",
+                      absl::FormatDuration(options.last_call));
+}
+
+// With enough workers there, why the round is open yet.
+std::string WhyWait(absl::Time now, const RoundState& state,
+                    const RoundOptions& options) {
+  return AwaitsSurvivors(now, state, options)
+             ? absl::StrCat("waiting for ", state.survivors_awaited,
+                            " of the last generation, who have the state")
+             : "waiting for others who may come yet";
+}
+
 }  // namespace
+
+std::string DescribeRound(absl::Time now, const RoundState& state,
+                          const RoundOptions& options,
+                          const std::map<int, WorkerIdentity>& awaited) {
+  const RoundVerdict verdict = DecideRound(now, state, options);
+  const bool agreed = state.mismatch_since == absl::InfiniteFuture();
+  if (!agreed || awaited.empty() || !AwaitsSurvivors(now, state, options)) {
+    return verdict.reason;
+  }
+  const auto& [rank, first] = *awaited.begin();
+  const std::string others =
+      awaited.size() == 1 ? ""
+                          : absl::StrCat(" and ", awaited.size() - 1, " more");
+  return absl::StrCat("waiting for rank ", rank, " (", first.ToString(), ")",
+                      others, " of the last generation, which ",
+                      others.empty() ? "has" : "have", " the state");
+}
 
 std::string NameWorkers(const std::vector<WorkerIdentity>& workers) {
   if (workers.empty()) return "nobody";
@@ -39,30 +96,26 @@ std::string NameWorkers(const std::vector<WorkerIdentity>& workers) {
 
 RoundVerdict DecideRound(absl::Time now, const RoundState& state,
                          const RoundOptions& options) {
-  const int joined = static_cast<int>(state.present.size());
   if (state.mismatch_since < absl::InfiniteFuture()) {
     return DecideMismatch(now, state, options);
   }
-  if (joined >= options.max) {
-    return {RoundDecision::kClose,
-            options.max == 1
-                ? "the only worker has joined"
-                : absl::StrCat("all ", options.max, " workers have joined")};
+  const int missing = std::max(0, options.min - state.present);
+  if (state.present > 0 && missing == 0) {
+    std::string reason = WhyClose(now, state, options);
+    if (!reason.empty()) return {RoundDecision::kClose, std::move(reason)};
   }
-  if (joined >= options.min && now >= state.last_arrival + options.last_call) {
-    return {RoundDecision::kClose,
-            absl::StrCat(joined, " workers have joined and no one else for ",
-                         absl::FormatDuration(options.last_call))};
-  }
-  if (joined > 0 && now >= state.first_deadline) {
+  const bool enough = state.present > 0 && missing == 0;
+  if (state.present > 0 && now >= state.first_deadline) {
     return {RoundDecision::kExpire,
-            absl::StrCat(joined, " of ", options.min,
-                         " workers have joined: ", NameWorkers(state.present),
-                         "; ", options.min - joined, " missing")};
+            enough
+                ? absl::StrCat(WorkersHaveJoined(state.present), ", ",
+                               WhyWait(now, state, options))
+                : absl::StrCat(state.present, " of ", options.min,
+                               " workers have joined; ", missing, " missing")};
   }
-  return {RoundDecision::kWait,
-          absl::StrCat("waiting for ", std::max(0, options.min - joined),
-                       " of ", options.min, " workers")};
+  if (enough) return {RoundDecision::kWait, WhyWait(now, state, options)};
+  return {RoundDecision::kWait, absl::StrCat("waiting for ", missing, " of ",
+                                             options.min, " workers")};
 }
 
 }  // namespace coxswain::server

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_SERVER_MEMBERSHIP_ROUND_H_
 #define COXSWAIN_SERVER_MEMBERSHIP_ROUND_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,12 +13,25 @@ namespace coxswain::server {
 
 // A round collects the workers of the next generation. When it closes is a
 // pure function of the time, of who waits, and of the options.
+//
+// Survivors are members of the last generation that were not lost and have not
+// left for good: they hold the job's state and are on their way back, so that
+// a round does not close without them as long as that is likely. A survivor is
+// awaited until it is back or known to be gone: its launcher has reported its
+// end, it has left, or a new process is there in its place.
 
 struct RoundState {
-  std::vector<WorkerIdentity> present;  // in order
+  int present = 0;
+  int survivors_present = 0;  // of those
+  int survivors_awaited = 0;  // not there yet
+  // When there were more workers than ever before in this round, or when it
+  // began.
   absl::Time last_arrival;
   // The deadline of the worker that will wait no longer than all others.
-  absl::Time first_deadline;
+  absl::Time first_deadline = absl::InfiniteFuture();
+  // While no survivor has come back, and some are awaited, others do not go on
+  // before then: MembershipOptions::survivor_patience after the end.
+  absl::Time survivors_until = absl::InfinitePast();
   // Since when not all of them want the same; never: they do.
   absl::Time mismatch_since = absl::InfiniteFuture();
 };
@@ -34,7 +48,7 @@ struct RoundOptions {
 
 enum class RoundDecision {
   kWait,
-  kClose,   // all who are present become the generation
+  kClose,   // those present, at most `max`, become the generation
   kRefuse,  // all are to be told how they differ
   kExpire,  // those whose deadline has passed are to be told
 };
@@ -46,6 +60,12 @@ struct RoundVerdict {
 
 RoundVerdict DecideRound(absl::Time now, const RoundState& state,
                          const RoundOptions& options);
+
+// The same for people, with the names of the survivors that it waits for, by
+// rank.
+std::string DescribeRound(absl::Time now, const RoundState& state,
+                          const RoundOptions& options,
+                          const std::map<int, WorkerIdentity>& awaited);
 
 // "host-a/0, host-a/1 and 14 more".
 std::string NameWorkers(const std::vector<WorkerIdentity>& workers);

@@ -1,7 +1,10 @@
 #include "server/membership/round.h"
 
+#include <map>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/membership/growth.h"
 #include "server/membership/liveness.h"
 
 namespace coxswain::server {
@@ -13,9 +16,7 @@ const absl::Time kStart = absl::UnixEpoch() + absl::Hours(1);
 
 RoundState Present(int count) {
   RoundState state;
-  for (int slot = 0; slot < count; ++slot) {
-    state.present.push_back({"host-a", slot});
-  }
+  state.present = count;
   state.last_arrival = kStart;
   state.first_deadline = kStart + absl::Seconds(30);
   return state;
@@ -74,12 +75,11 @@ TEST(DecideRoundTest, AMismatchIsToldWhenAllAreThereOrTheTimeIsUp) {
             RoundDecision::kRefuse);
 }
 
-TEST(DecideRoundTest, ExpiryNamesWhoIsPresentAndCountsTheMissing) {
+TEST(DecideRoundTest, ExpiryCountsTheMissing) {
   const RoundVerdict verdict = DecideRound(
       kStart + absl::Seconds(30), Present(2), {3, 3, absl::Seconds(5)});
   EXPECT_EQ(verdict.decision, RoundDecision::kExpire);
-  EXPECT_EQ(verdict.reason,
-            "2 of 3 workers have joined: host-a/0, host-a/1; 1 missing");
+  EXPECT_EQ(verdict.reason, "2 of 3 workers have joined; 1 missing");
 }
 
 TEST(DecideRoundTest, CompleteRoundClosesEvenPastItsDeadline) {
@@ -89,10 +89,128 @@ TEST(DecideRoundTest, CompleteRoundClosesEvenPastItsDeadline) {
             RoundDecision::kClose);
 }
 
+// After a generation of an elastic job, of which `survivors` are not back yet.
+class SurvivorsTest : public testing::Test {
+ protected:
+  RoundDecision After(absl::Duration time, int present, int back, int awaited) {
+    RoundState state = Present(present);
+    state.survivors_present = back;
+    state.survivors_awaited = awaited;
+    state.survivors_until = kStart + absl::Seconds(20);
+    return DecideRound(kStart + time, state, options_).decision;
+  }
+  RoundOptions options_ = {2, 4, absl::Seconds(5)};
+};
+
+TEST_F(SurvivorsTest, ClosesAtOnceWhenAllAreBack) {
+  EXPECT_EQ(After(absl::ZeroDuration(), 3, 3, 0), RoundDecision::kClose);
+  EXPECT_EQ(After(absl::ZeroDuration(), 2, 2, 0), RoundDecision::kClose);
+  // Too few: somebody has to come, and the last of them counts.
+  EXPECT_EQ(After(absl::Seconds(6), 1, 1, 0), RoundDecision::kWait);
+}
+
+TEST_F(SurvivorsTest, OthersDoNotTakeTheirPlace) {
+  EXPECT_EQ(After(absl::Seconds(4), 4, 1, 2), RoundDecision::kWait);
+  EXPECT_EQ(After(absl::Seconds(5), 4, 1, 2), RoundDecision::kClose);
+  EXPECT_EQ(After(absl::Seconds(5), 2, 1, 2), RoundDecision::kClose);
+}
+
+TEST_F(SurvivorsTest, WithoutAnyThereIsMorePatience) {
+  EXPECT_EQ(After(absl::Seconds(19), 4, 0, 2), RoundDecision::kWait);
+  EXPECT_EQ(After(absl::Seconds(20), 4, 0, 2), RoundDecision::kClose);
+  EXPECT_EQ(After(absl::Seconds(20), 1, 0, 2), RoundDecision::kWait);
+  EXPECT_EQ(After(absl::Seconds(30), 1, 0, 2), RoundDecision::kExpire);
+}
+
+TEST_F(SurvivorsTest, NewcomersAloneDoNotGoOnBeforeThePatienceIsOver) {
+  RoundState state = Present(4);
+  state.survivors_awaited = 2;
+  state.survivors_until = kStart + absl::Minutes(10);
+  state.first_deadline = absl::InfiniteFuture();
+  const auto at = [&](absl::Duration time) {
+    return DecideRound(kStart + time, state, options_);
+  };
+  EXPECT_EQ(at(absl::Seconds(599)).decision, RoundDecision::kWait);
+  EXPECT_THAT(at(absl::Seconds(599)).reason,
+              HasSubstr("2 of the last generation, who have the state"));
+  EXPECT_EQ(at(absl::Seconds(600)).decision, RoundDecision::kClose);
+  state.first_deadline = kStart + absl::Minutes(5);
+  EXPECT_EQ(at(absl::Minutes(5)).decision, RoundDecision::kExpire);
+  EXPECT_THAT(at(absl::Minutes(5)).reason, HasSubstr("who have the state"));
+  // Known to be gone, they are not awaited.
+  state.survivors_awaited = 0;
+  EXPECT_EQ(at(absl::Seconds(0)).decision, RoundDecision::kClose);
+}
+
+TEST_F(SurvivorsTest, WhoIsWaitedForIsNamed) {
+  RoundState state = Present(4);
+  state.survivors_awaited = 1;
+  state.survivors_until = kStart + absl::Minutes(10);
+  std::map<int, WorkerIdentity> awaited = {{0, {"host-a", 0}}};
+  const auto described = [&] {
+    return DescribeRound(kStart, state, options_, awaited);
+  };
+  EXPECT_EQ(described(),
+            "waiting for rank 0 (host-a/0) of the last generation, which has "
+            "the state");
+  awaited[2] = {"host-a", 2};
+  state.survivors_awaited = 2;
+  EXPECT_THAT(described(), HasSubstr("rank 0 (host-a/0) and 1 more of"));
+  state.survivors_until = kStart;
+  EXPECT_EQ(described(), "all 4 workers have joined");
+}
+
+TEST_F(SurvivorsTest, AJobOfFixedSizeTakesWhoeverCompletesIt) {
+  options_.min = 4;
+  EXPECT_EQ(After(absl::ZeroDuration(), 4, 0, 2), RoundDecision::kClose);
+  EXPECT_EQ(After(absl::Seconds(25), 3, 3, 0), RoundDecision::kWait);
+}
+
+class DecideGrowthTest : public testing::Test {
+ protected:
+  DecideGrowthTest() {
+    state_.world_size = 2;
+    state_.spares = 1;
+    state_.began = kStart;
+    state_.last_arrival = kStart + absl::Seconds(60);
+    options_.max = 4;
+    options_.settle = absl::Seconds(1);
+    options_.min_age = absl::Seconds(5);
+  }
+  bool At(absl::Duration time) {
+    return DecideGrowth(kStart + time, state_, options_);
+  }
+  GrowthState state_;
+  GrowthOptions options_;
+};
+
+TEST_F(DecideGrowthTest, OnceNoMoreSparesCome) {
+  EXPECT_FALSE(At(absl::Milliseconds(60'900)));
+  EXPECT_TRUE(At(absl::Seconds(61)));
+  state_.spares = 0;
+  EXPECT_FALSE(At(absl::Seconds(61)));
+}
+
+TEST_F(DecideGrowthTest, AtOnceWhenThereIsNoRoomForMore) {
+  state_.spares = 2;
+  EXPECT_TRUE(At(absl::Seconds(60)));
+  state_.world_size = 4;
+  EXPECT_FALSE(At(absl::Seconds(70)));
+}
+
+TEST_F(DecideGrowthTest, NotWhileTheGenerationIsYoungOrEndsAnyway) {
+  state_.last_arrival = kStart;
+  EXPECT_FALSE(At(absl::Seconds(4)));
+  EXPECT_TRUE(At(absl::Seconds(5)));
+  state_.members_left = true;
+  EXPECT_FALSE(At(absl::Seconds(70)));
+}
+
 TEST(NameWorkersTest, LongListsAreCut) {
   EXPECT_EQ(NameWorkers({}), "nobody");
-  EXPECT_THAT(NameWorkers(Present(20).present),
-              HasSubstr("host-a/15 and 4 more"));
+  std::vector<WorkerIdentity> workers;
+  for (int slot = 0; slot < 20; ++slot) workers.push_back({"host-a", slot});
+  EXPECT_THAT(NameWorkers(workers), HasSubstr("host-a/15 and 4 more"));
 }
 
 class DecideLivenessTest : public testing::Test {
@@ -115,6 +233,42 @@ TEST_F(DecideLivenessTest, LostConnectionHasItsGrace) {
   const auto verdict = After(absl::Seconds(3), MemberState::kDetached);
   EXPECT_TRUE(verdict.lost);
   EXPECT_THAT(verdict.reason, HasSubstr("within 3s"));
+}
+
+TEST_F(DecideLivenessTest, LessGraceWhereItsPeersCannotReachItEither) {
+  LivenessOptions options = options_;
+  options.broken_peer_grace = absl::Seconds(1);
+  LivenessState state;
+  state.state = MemberState::kDetached;
+  state.last_sign = state.detached_at = kStart;
+  const auto lost = [&](absl::Duration time) {
+    return DecideLiveness(kStart + time, state, options).lost;
+  };
+  state.heard_this_term = true;
+  EXPECT_FALSE(lost(absl::Milliseconds(2900)));
+  // Before or after its own connection broke.
+  state.broken_at = kStart - absl::Seconds(1);
+  EXPECT_FALSE(lost(absl::Milliseconds(900)));
+  EXPECT_TRUE(lost(absl::Seconds(1)));
+  EXPECT_THAT(DecideLiveness(kStart + absl::Seconds(1), state, options).reason,
+              HasSubstr("and to its peers broke"));
+  state.broken_at = kStart + absl::Milliseconds(1900);
+  EXPECT_TRUE(lost(absl::Seconds(2)));
+  // Too long ago to have to do with it.
+  state.broken_at = kStart - absl::Milliseconds(1100);
+  EXPECT_FALSE(lost(absl::Milliseconds(2900)));
+  // It was another coordinator that lost the connection.
+  state.broken_at = kStart;
+  state.heard_this_term = false;
+  EXPECT_FALSE(lost(absl::Milliseconds(2900)));
+  state.heard_this_term = true;
+  EXPECT_TRUE(lost(absl::Milliseconds(2900)));
+  // After a pause nothing of before counts.
+  EXPECT_EQ(WithPatience(kStart, state).broken_at, absl::InfinitePast());
+  // A peer alone proves nothing.
+  state.broken_at = kStart;
+  state.state = MemberState::kAttached;
+  EXPECT_FALSE(lost(absl::Seconds(9)));
 }
 
 TEST_F(DecideLivenessTest, WhoNeverAttachesIsLost) {

@@ -8,7 +8,7 @@
 #include "base/grpc_status.h"
 #include "base/status_macros.h"
 #include "server/rpc/proto_conversion.h"
-#include "server/schedule/plan.h"
+#include "server/rpc/schedule_wire.h"
 
 namespace coxswain::server {
 namespace {
@@ -23,51 +23,9 @@ Progress FromProto(const v1::Heartbeat& heartbeat) {
   progress.rounds = heartbeat.rounds();
   progress.bucket = heartbeat.bucket();
   progress.activity = heartbeat.activity();
+  progress.error_norm = heartbeat.error_norm();
+  progress.error_step = heartbeat.error_step();
   return progress;
-}
-
-Ticket FromProto(v1::Ticket* proto) {
-  Ticket ticket;
-  ticket.round = proto->round();
-  ticket.step = proto->step();
-  ticket.micro = proto->micro();
-  ticket.micro_batches = proto->micro_batches();
-  ticket.window = proto->window();
-  ticket.weight = proto->weight();
-  ticket.end_of_data = proto->end_of_data();
-  ticket.plan_version = proto->plan_version();
-  ticket.hook = std::move(*proto->mutable_hook());
-  ticket.layout = proto->layout();
-  ticket.digest = proto->digest();
-  if (proto->has_checksum()) ticket.checksum = proto->checksum();
-  ticket.skip = std::move(*proto->mutable_skip());
-  ticket.stop = std::move(*proto->mutable_stop());
-  return ticket;
-}
-
-// What is computed with must be a number that a program can come to.
-absl::Status CheckNumber(absl::string_view what, int64_t value) {
-  if (value >= 0 && value <= kMaxStep) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, " must be 0 to ", kMaxStep, ", not ", value));
-}
-
-absl::Status CheckNumbers(const v1::Ticket& proto) {
-  COXSWAIN_RETURN_IF_ERROR(CheckNumber("ticket.round", proto.round()));
-  COXSWAIN_RETURN_IF_ERROR(CheckNumber("ticket.step", proto.step()));
-  COXSWAIN_RETURN_IF_ERROR(CheckNumber("ticket.micro", proto.micro()));
-  COXSWAIN_RETURN_IF_ERROR(
-      CheckNumber("ticket.micro_batches", proto.micro_batches()));
-  return CheckNumber("ticket.window", proto.window());
-}
-
-Vote FromProto(v1::Vote* proto) {
-  Vote vote;
-  vote.round = proto->round();
-  vote.commit = proto->commit();
-  vote.reason = std::move(*proto->mutable_reason());
-  vote.stop = std::move(*proto->mutable_stop());
-  return vote;
 }
 
 void FillAbort(const AttachEvent& event, v1::Abort* abort) {
@@ -84,18 +42,10 @@ void FillAbort(const AttachEvent& event, v1::Abort* abort) {
   }
 }
 
-void FillDecision(const AttachEvent& event, v1::Decision* decision) {
-  decision->set_stream(event.stream);
-  decision->set_round(event.round);
-  decision->set_commit(event.commit);
-  decision->set_reason(event.reason);
-  decision->set_stop(event.stop);
-  if (event.plan.has_value()) *decision->mutable_plan() = ToProto(*event.plan);
-}
-
 absl::Status NoSuchMessage() {
   return absl::InvalidArgumentError(
-      "an Attach stream is one hello, then heartbeats, tickets and votes");
+      "an Attach stream is one hello, then positions, heartbeats, tickets, "
+      "votes and broken peers");
 }
 
 v1::AttachEvent ToMessage(const AttachEvent& event) {
@@ -113,7 +63,7 @@ v1::AttachEvent ToMessage(const AttachEvent& event) {
       proto.mutable_grant()->set_round(event.round);
       break;
     case AttachEvent::Kind::kDecision:
-      FillDecision(event, proto.mutable_decision());
+      *proto.mutable_decision() = DecisionToWire(event);
       break;
     case AttachEvent::Kind::kWarning:
       proto.mutable_warning()->set_text(event.reason);
@@ -175,15 +125,27 @@ absl::Status AttachStream::HandleMessage(uint64_t attachment) {
       membership_->Heartbeat(attachment, FromProto(request_.heartbeat()))
           .IgnoreError();
       return absl::OkStatus();
-    case v1::AttachRequest::kTicket:
-      COXSWAIN_RETURN_IF_ERROR(CheckNumbers(request_.ticket()));
-      return schedule_->OnTicket(seat_, request_.ticket().stream(),
-                                 FromProto(request_.mutable_ticket()));
-    case v1::AttachRequest::kVote:
-      COXSWAIN_RETURN_IF_ERROR(
-          CheckNumber("vote.round", request_.vote().round()));
-      return schedule_->OnVote(seat_, request_.vote().stream(),
-                               FromProto(request_.mutable_vote()));
+    case v1::AttachRequest::kTicket: {
+      COXSWAIN_ASSIGN_OR_RETURN(const Ticket ticket,
+                                TakeTicket(request_.mutable_ticket()));
+      return schedule_->OnTicket(seat_, request_.ticket().stream(), ticket);
+    }
+    case v1::AttachRequest::kVote: {
+      COXSWAIN_ASSIGN_OR_RETURN(const Vote vote,
+                                TakeVote(request_.mutable_vote()));
+      return schedule_->OnVote(seat_, request_.vote().stream(), vote);
+    }
+    case v1::AttachRequest::kPosition: {
+      COXSWAIN_ASSIGN_OR_RETURN(const StepDecision last,
+                                TakePosition(request_.mutable_position()));
+      return schedule_->OnPosition(seat_, request_.position().last().stream(),
+                                   last);
+    }
+    case v1::AttachRequest::kPeersBroken: {
+      const auto& ranks = request_.peers_broken().ranks();
+      membership_->NotePeersBroken(attachment, {ranks.begin(), ranks.end()});
+      return absl::OkStatus();
+    }
     default:
       return NoSuchMessage();
   }
@@ -207,7 +169,7 @@ bool AttachStream::HandleHello(const v1::Hello& hello) {
     attachment_ = *attachment;
     greeted_ = true;
     v1::AttachEvent attached;
-    attached.mutable_attached();
+    attached.mutable_attached()->set_term(membership_->term().value());
     queue_.push_front(std::move(attached));
     broken = broken_;
   }

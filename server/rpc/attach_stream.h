@@ -16,10 +16,10 @@
 
 namespace coxswain::server {
 
-// One worker's Attach stream: hello and heartbeats go to the membership table,
-// tickets and votes to the schedule room; their events go out through a bounded
-// queue. gRPC owns the stream until it is done; the table holds it while the
-// worker is attached. Thread-safe.
+// One worker's Attach stream: hello, heartbeats and broken peers go to the
+// membership table, positions, tickets and votes to the schedule room; their
+// events go out through a bounded queue. gRPC owns the stream until it is done;
+// the table holds it while the worker is attached. Thread-safe.
 class AttachStream
     : public grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent>,
       public std::enable_shared_from_this<AttachStream> {

@@ -6,7 +6,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -79,9 +78,10 @@ std::string Escaped(absl::string_view bytes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Open(
-    Listeners listeners, const RpcOptions& options, Admit admit) {
-  std::unique_ptr<FrontDoor> door(
-      new FrontDoor(std::move(listeners), options, std::move(admit)));
+    Listeners listeners, const RpcOptions& options, Admit admit,
+    std::shared_ptr<AdmittedConnections> admitted) {
+  std::unique_ptr<FrontDoor> door(new FrontDoor(
+      std::move(listeners), options, std::move(admit), std::move(admitted)));
   bool watched = door->epoll_.valid() && door->wake_.valid() &&
                  door->Watch(door->wake_.get(), kWakeId, EPOLLIN);
   uint64_t id = kFirstListenerId;
@@ -99,10 +99,11 @@ absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Open(
 }
 
 FrontDoor::FrontDoor(Listeners listeners, const RpcOptions& options,
-                     Admit admit)
+                     Admit admit, std::shared_ptr<AdmittedConnections> admitted)
     : listeners_(std::move(listeners)),
       options_(options),
       admit_(std::move(admit)),
+      admitted_(std::move(admitted)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -245,31 +246,15 @@ void FrontDoor::LetIn(Waiting connection) {
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     return;
   }
-  if (!HasRoom()) {
+  if (!admitted_->Add(fd)) {
+    if (admitted_->cut()) return;
     LogWarningOnce("max_connections", "connection_refused",
                    {{"peer", connection.peer},
-                    {"reason", absl::StrCat("there are ", admitted_.size(),
+                    {"reason", absl::StrCat("there are ", admitted_->limit(),
                                             " others (max_connections)")}});
     return;
   }
-  struct stat status = {};
-  fstat(fd, &status);
-  admitted_.push_back({fd, status.st_dev, status.st_ino});
   admit_(std::move(connection.fd));
-}
-
-bool FrontDoor::HasRoom() {
-  const auto limit = static_cast<size_t>(options_.max_connections);
-  if (admitted_.size() < limit) return true;
-  const auto has_ended = [](const Admitted& connection) {
-    struct stat status = {};
-    return fstat(connection.fd, &status) != 0 ||
-           status.st_dev != connection.device ||
-           status.st_ino != connection.inode;
-  };
-  admitted_.erase(std::remove_if(admitted_.begin(), admitted_.end(), has_ended),
-                  admitted_.end());
-  return admitted_.size() < limit;
 }
 
 void FrontDoor::Refuse(uint64_t id, absl::string_view reason) {

@@ -15,6 +15,7 @@
 #include "base/unique_fd.h"
 #include "server/listen_address.h"
 #include "server/options.h"
+#include "server/rpc/admitted_connections.h"
 
 namespace coxswain::server {
 
@@ -32,9 +33,11 @@ class FrontDoor {
   // door's thread; must not block.
   using Admit = std::function<void(UniqueFd connection)>;
 
-  // UNAVAILABLE if the system has no more descriptors.
+  // Whom it lets in is added to `admitted` first. UNAVAILABLE if the system has
+  // no more descriptors.
   static absl::StatusOr<std::unique_ptr<FrontDoor>> Open(
-      Listeners listeners, const RpcOptions& options, Admit admit);
+      Listeners listeners, const RpcOptions& options, Admit admit,
+      std::shared_ptr<AdmittedConnections> admitted);
 
   // Stops listening and closes the connections that still wait. No connection
   // is let in afterwards; those that were, stay.
@@ -50,15 +53,9 @@ class FrontDoor {
     std::string peer;  // the address alone
     Time deadline;
   };
-  // Tells whether a descriptor that was given away is still that connection:
-  // its number is used again, its inode is not while it is open.
-  struct Admitted {
-    int fd;
-    uint64_t device;
-    uint64_t inode;
-  };
 
-  FrontDoor(Listeners listeners, const RpcOptions& options, Admit admit);
+  FrontDoor(Listeners listeners, const RpcOptions& options, Admit admit,
+            std::shared_ptr<AdmittedConnections> admitted);
 
   bool Watch(int fd, uint64_t id, uint32_t events);
   void Run();
@@ -68,20 +65,19 @@ class FrontDoor {
   void Add(UniqueFd fd, std::string peer);
   void Look(uint64_t id, bool hung_up);
   void LetIn(Waiting connection);
-  bool HasRoom();
   void Refuse(uint64_t id, absl::string_view reason);
   void RefuseLate(Time now);
 
   const Listeners listeners_;
   const RpcOptions options_;
   const Admit admit_;
+  const std::shared_ptr<AdmittedConnections> admitted_;
   UniqueFd epoll_;
   UniqueFd wake_;
 
   // The rest is the thread's own.
   uint64_t next_id_;
   std::map<uint64_t, Waiting> waiting_;  // the oldest first
-  std::vector<Admitted> admitted_;
   bool listening_ = true;
   Time listen_again_;
 

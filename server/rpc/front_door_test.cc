@@ -78,13 +78,15 @@ class House {
         grpc::InsecureServerCredentials());
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
-    auto door =
-        FrontDoor::Open(*std::move(listeners), options, [this](UniqueFd fd) {
+    auto door = FrontDoor::Open(
+        *std::move(listeners), options,
+        [this](UniqueFd fd) {
           grpc::experimental::ExternalConnectionAcceptor::
               NewConnectionParameters parameters;
           parameters.fd = fd.Release();
           acceptor_->HandleNewConnection(&parameters);
-        });
+        },
+        std::make_shared<AdmittedConnections>(options.max_connections));
     EXPECT_OK(door);
     door_ = *std::move(door);
   }

@@ -11,11 +11,31 @@
 namespace coxswain::server {
 namespace {
 
-v1::GroupInfo ToProto(const GroupInfo& group) {
+// Whether each rank is as far above the one before.
+bool IsRange(const std::vector<int>& ranks) {
+  if (ranks.size() < 2 || ranks[0] >= ranks[1]) return false;
+  for (size_t i = 2; i < ranks.size(); ++i) {
+    if (ranks[i] - ranks[i - 1] != ranks[1] - ranks[0]) return false;
+  }
+  return true;
+}
+
+// Each of many ranks gets such an answer: it is to be short.
+v1::GroupInfo ToProto(const GroupInfo& group, int world_size) {
   v1::GroupInfo message;
   message.set_name(group.name);
-  message.mutable_ranks()->Add(group.ranks.begin(), group.ranks.end());
   message.set_communicator_id(group.communicator_id);
+  const std::vector<int>& ranks = group.ranks;
+  if (ranks.empty()) {
+    message.mutable_range()->set_stride(1);
+    message.mutable_range()->set_count(world_size);
+  } else if (IsRange(ranks)) {
+    message.mutable_range()->set_first(ranks[0]);
+    message.mutable_range()->set_stride(ranks[1] - ranks[0]);
+    message.mutable_range()->set_count(static_cast<int>(ranks.size()));
+  } else {
+    message.mutable_ranks()->Add(ranks.begin(), ranks.end());
+  }
   return message;
 }
 
@@ -39,12 +59,22 @@ grpc::ServerUnaryReactor* GroupService::CreateGroup(
   const Fence fence = FromProto(request->fence());
   const absl::StatusOr<Caller> caller = gate_->Admit(fence);
   if (!caller.ok()) return ReplyNow(context, caller.status());
-  const std::vector<int> ranks(request->ranks().begin(),
-                               request->ranks().end());
-  const absl::StatusOr<GroupInfo> group =
-      room_->CreateGroup(fence, *caller, request->name(), ranks);
-  if (group.ok()) *response->mutable_group() = ToProto(*group);
-  return ReplyNow(context, group.status());
+  auto call = DeferredCall<v1::CreateGroupResponse>::Start(response);
+  const auto done = [call, world_size = caller->world_size](
+                        const absl::StatusOr<GroupInfo>& group) {
+    if (!group.ok()) return call->Answer(group.status());
+    v1::CreateGroupResponse answer;
+    *answer.mutable_group() = ToProto(*group, world_size);
+    call->Answer(std::move(answer));
+  };
+  if (request->all_ranks()) {
+    room_->CreateGroupOfAll(fence, request->name(), done);
+  } else {
+    room_->CreateGroup(fence, *caller, request->name(),
+                       {request->ranks().begin(), request->ranks().end()},
+                       done);
+  }
+  return call->reactor();
 }
 
 grpc::ServerUnaryReactor* GroupService::CreateMesh(
@@ -57,13 +87,18 @@ grpc::ServerUnaryReactor* GroupService::CreateMesh(
   for (const v1::MeshAxis& axis : request->axes()) {
     axes.push_back({axis.name(), axis.size()});
   }
-  const absl::StatusOr<std::vector<GroupInfo>> groups =
-      room_->CreateMesh(fence, *caller, request->name(), axes);
-  if (!groups.ok()) return ReplyNow(context, groups.status());
-  for (const GroupInfo& group : *groups) {
-    *response->add_groups() = ToProto(group);
-  }
-  return ReplyNow(context, absl::OkStatus());
+  auto call = DeferredCall<v1::CreateMeshResponse>::Start(response);
+  room_->CreateMesh(fence, *caller, request->name(), axes,
+                    [call, world_size = caller->world_size](
+                        const absl::StatusOr<std::vector<GroupInfo>>& groups) {
+                      if (!groups.ok()) return call->Answer(groups.status());
+                      v1::CreateMeshResponse answer;
+                      for (const GroupInfo& group : *groups) {
+                        *answer.add_groups() = ToProto(group, world_size);
+                      }
+                      call->Answer(std::move(answer));
+                    });
+  return call->reactor();
 }
 
 grpc::ServerUnaryReactor* GroupService::Barrier(

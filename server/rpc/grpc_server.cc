@@ -9,6 +9,8 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "server/rpc/admitted_connections.h"
+#include "server/rpc/answer_gate.h"
 #include "server/rpc/checkpoint_service.h"
 #include "server/rpc/front_door.h"
 #include "server/rpc/group_service.h"
@@ -64,18 +66,25 @@ struct GrpcServer::Parts {
   int port = 0;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<Acceptor> acceptor;
+  std::shared_ptr<AdmittedConnections> connections;
   // Ends first: gRPC would not close what comes after the server's end.
   std::unique_ptr<FrontDoor> door;
 };
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
-    const ListenAddress& address, const RpcOptions& options,
-    const Rooms& rooms) {
+    const ListenAddress& address, const RpcOptions& options, const Rooms& rooms,
+    const MayAnswer& may_answer) {
   COXSWAIN_ASSIGN_OR_RETURN(Listeners listeners, Listen(address));
   auto parts = std::make_unique<Parts>(options, rooms);
   parts->port = listeners.port;
+  parts->connections =
+      std::make_shared<AdmittedConnections>(options.max_connections);
   grpc::ServerBuilder builder;
   ConfigureServer(options, &builder);
+  if (may_answer != nullptr) {
+    builder.experimental().SetInterceptorCreators(
+        MakeAnswerGate(may_answer, parts->connections));
+  }
   parts->acceptor = builder.experimental().AddExternalConnectionAcceptor(
       AcceptorType::FROM_FD, grpc::InsecureServerCredentials());
   builder.RegisterService(&parts->rendezvous);
@@ -93,7 +102,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     acceptor->HandleNewConnection(&parameters);
   };
   COXSWAIN_ASSIGN_OR_RETURN(
-      parts->door, FrontDoor::Open(std::move(listeners), options, admit));
+      parts->door, FrontDoor::Open(std::move(listeners), options, admit,
+                                   parts->connections));
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(parts)));
 }
 
@@ -103,6 +113,8 @@ GrpcServer::GrpcServer(std::unique_ptr<Parts> parts)
 GrpcServer::~GrpcServer() = default;
 
 int GrpcServer::port() const { return parts_->port; }
+
+void GrpcServer::Cut() { parts_->connections->Cut(); }
 
 void GrpcServer::StopServing() {
   if (auto* health = parts_->server->GetHealthCheckService()) {

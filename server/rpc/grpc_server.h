@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_SERVER_RPC_GRPC_SERVER_H_
 #define COXSWAIN_SERVER_RPC_GRPC_SERVER_H_
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -30,10 +31,14 @@ struct Rooms {
 // services, on one port. Owned by the coordinator. Thread-safe.
 class GrpcServer {
  public:
+  // Asked before anything is said to anybody: once it is false, all
+  // connections are cut instead. Any thread; cheap.
+  using MayAnswer = std::function<bool()>;
+
   // Listens and serves. UNAVAILABLE if the address cannot be listened on.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
       const ListenAddress& address, const RpcOptions& options,
-      const Rooms& rooms);
+      const Rooms& rooms, const MayAnswer& may_answer = nullptr);
 
   ~GrpcServer();
   GrpcServer(const GrpcServer&) = delete;
@@ -41,6 +46,9 @@ class GrpcServer {
 
   int port() const;
 
+  // Ends all connections at once: nothing is answered any more. Then
+  // Shutdown().
+  void Cut();
   // Answers health checks with "not serving" from now on.
   void StopServing();
   // Waits for calls to end, and cancels what is left after `deadline`. Once.

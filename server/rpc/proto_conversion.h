@@ -2,27 +2,22 @@
 #define COXSWAIN_SERVER_RPC_PROTO_CONVERSION_H_
 
 #include "absl/status/statusor.h"
-#include "base/ids.h"
 #include "proto/types.pb.h"
 #include "server/membership/fence.h"
-#include "server/membership/member.h"
+#include "server/membership/member_proto.h"
 #include "server/schedule/plan.h"
 
 namespace coxswain::server {
 
 // Between the messages of the wire and the structs of the core. What can be
 // said in the core's words is not judged here: the rooms validate what they are
-// given.
+// given. Members and manifests: see member_proto.h.
 
 Fence FromProto(const v1::Fence& fence);
-WorkerIdentity FromProto(const v1::WorkerIdentity& identity);
-Manifest FromProto(const v1::Manifest& manifest);
 // INVALID_ARGUMENT: a term that this coordinator does not know, or a value that
 // the term cannot have.
 absl::StatusOr<Plan> FromProto(const v1::Plan& plan);
 
-v1::WorkerIdentity ToProto(const WorkerIdentity& identity);
-v1::Member ToProto(const Member& member);
 v1::Plan ToProto(const Plan& plan);
 
 }  // namespace coxswain::server

@@ -1,7 +1,9 @@
 #include "server/rpc/rendezvous_service.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "server/rpc/attach_stream.h"
 #include "server/rpc/call.h"
@@ -9,6 +11,12 @@
 
 namespace coxswain::server {
 namespace {
+
+// The answers to Join have all members of a generation as large as this.
+constexpr size_t kMaxMembersInJoin = 64;
+constexpr int kMaxMembersInPage = 1024;
+// Each has a copy of all jobs, and waits for a commit.
+constexpr int kMaxDescribes = 64;
 
 JoinRequest FromProto(const v1::JoinRequest& proto) {
   JoinRequest request;
@@ -21,24 +29,73 @@ JoinRequest FromProto(const v1::JoinRequest& proto) {
   request.topology.assign(proto.topology().begin(), proto.topology().end());
   request.manifest = coxswain::server::FromProto(proto.manifest());
   request.timeout = absl::Milliseconds(proto.timeout_ms());
+  request.after_generation = Generation(proto.after_generation());
+  request.attempt = proto.attempt();
   return request;
 }
 
-absl::StatusOr<v1::JoinResponse> ToProto(
-    const absl::StatusOr<JoinResult>& result) {
-  if (!result.ok()) return result.status();
-  v1::JoinResponse proto;
-  proto.set_cluster_id(result->cluster_id);
-  proto.set_term(result->term.value());
-  proto.set_generation(result->generation.value());
-  proto.set_rank(result->rank);
-  for (const Member& member : *result->members) {
-    *proto.add_members() = coxswain::server::ToProto(member);
+v1::LostMember ToProto(const LostMember& lost) {
+  v1::LostMember proto;
+  *proto.mutable_member() = coxswain::server::ToProto(lost.member);
+  proto.set_reason(lost.reason);
+  proto.set_left(lost.left);
+  proto.set_error_norm(lost.error_norm);
+  proto.set_error_step(lost.error_step);
+  return proto;
+}
+
+void AddMembers(const JoinResult& result, v1::JoinResponse* proto) {
+  const std::vector<Member>& members = *result.members;
+  proto->set_world_size(static_cast<int>(members.size()));
+  if (result.unreachable >= 0) {
+    *proto->mutable_unreachable() =
+        coxswain::server::ToProto(members[result.unreachable]);
   }
-  *proto.mutable_plan() = coxswain::server::ToProto(result->plan);
+  if (members.size() > kMaxMembersInJoin) {
+    *proto->add_members() = coxswain::server::ToProto(members[result.rank]);
+    return;
+  }
+  for (const Member& member : members) {
+    *proto->add_members() = coxswain::server::ToProto(member);
+  }
+}
+
+v1::JoinResponse ToProto(const JoinResult& result) {
+  v1::JoinResponse proto;
+  proto.set_cluster_id(result.cluster_id);
+  proto.set_term(result.term.value());
+  proto.set_generation(result.generation.value());
+  proto.set_rank(result.rank);
+  AddMembers(result, &proto);
+  *proto.mutable_plan() = coxswain::server::ToProto(result.plan);
   proto.set_heartbeat_interval_ms(
-      absl::ToInt64Milliseconds(result->heartbeat_interval));
-  proto.set_lease_ms(absl::ToInt64Milliseconds(result->lease));
+      absl::ToInt64Milliseconds(result.heartbeat_interval));
+  proto.set_lease_ms(absl::ToInt64Milliseconds(result.lease));
+  proto.set_previous_generation(result.previous.value());
+  proto.set_previous_world_size(result.previous_world_size);
+  proto.set_lost_count(result.lost_count);
+  if (result.lost != nullptr) {
+    for (const LostMember& lost : *result.lost) {
+      *proto.add_lost() = ToProto(lost);
+    }
+  }
+  proto.set_reason(result.reason);
+  return proto;
+}
+
+v1::MemberDescription ToProto(const MemberDescription& member) {
+  v1::MemberDescription proto;
+  *proto.mutable_member() = coxswain::server::ToProto(member.member);
+  proto.set_state(std::string(ToString(member.state)));
+  proto.set_step(member.progress.step);
+  proto.set_collective_sequence(member.progress.collective_sequence);
+  proto.set_payload_bytes(member.progress.payload_bytes);
+  proto.set_wire_bytes(member.progress.wire_bytes);
+  proto.set_silent_ms(absl::ToInt64Milliseconds(member.silence));
+  proto.set_micro_batches(member.progress.micro_batches);
+  proto.set_rounds(member.progress.rounds);
+  proto.set_bucket(member.progress.bucket);
+  proto.set_activity(member.progress.activity);
   return proto;
 }
 
@@ -52,19 +109,13 @@ v1::JobDescription ToProto(const JobDescription& job) {
     *proto.mutable_plan() = coxswain::server::ToProto(job.plan);
   }
   for (const MemberDescription& member : job.members) {
-    v1::MemberDescription* out = proto.add_members();
-    *out->mutable_member() = coxswain::server::ToProto(member.member);
-    out->set_state(std::string(ToString(member.state)));
-    out->set_step(member.progress.step);
-    out->set_collective_sequence(member.progress.collective_sequence);
-    out->set_payload_bytes(member.progress.payload_bytes);
-    out->set_wire_bytes(member.progress.wire_bytes);
-    out->set_silent_ms(absl::ToInt64Milliseconds(member.silence));
-    out->set_micro_batches(member.progress.micro_batches);
-    out->set_rounds(member.progress.rounds);
-    out->set_bucket(member.progress.bucket);
-    out->set_activity(member.progress.activity);
+    *proto.add_members() = ToProto(member);
   }
+  proto.set_min_world_size(job.min_world_size);
+  for (const MemberDescription& spare : job.spares) {
+    *proto.add_spares() = ToProto(spare);
+  }
+  proto.set_attempt(job.attempt);
   proto.set_last_event(job.last_event);
   return proto;
 }
@@ -77,7 +128,8 @@ grpc::ServerUnaryReactor* RendezvousService::Join(
   const auto call = DeferredCall<v1::JoinResponse>::Start(response);
   const uint64_t ticket = membership_->Join(
       FromProto(*request), [call](const absl::StatusOr<JoinResult>& result) {
-        call->Answer(ToProto(result));
+        if (!result.ok()) return call->Answer(result.status());
+        call->Answer(ToProto(*result));
       });
   call->OnceCancelled(
       [membership = membership_, ticket] { membership->Withdraw(ticket); });
@@ -90,16 +142,28 @@ RendezvousService::Attach(grpc::CallbackServerContext* context) {
 }
 
 grpc::ServerUnaryReactor* RendezvousService::Leave(
-    grpc::CallbackServerContext* context, const v1::LeaveRequest* request,
-    v1::LeaveResponse* /*response*/) {
-  return ReplyNow(
-      context, membership_->Leave(coxswain::server::FromProto(request->fence()),
-                                  request->reason(), request->failed()));
+    grpc::CallbackServerContext* /*context*/, const v1::LeaveRequest* request,
+    v1::LeaveResponse* response) {
+  LeaveNotice notice;
+  notice.reason = request->reason();
+  notice.failed = request->failed();
+  notice.rejoin = request->rejoin();
+  const auto call = DeferredCall<v1::LeaveResponse>::Start(response);
+  const Fence fence = coxswain::server::FromProto(request->fence());
+  // What it has heard is written before its leaving.
+  if (membership_->Admit(fence).ok()) {
+    schedule_->OnLeaving(fence.job, fence.generation);
+  }
+  membership_->Leave(fence, notice, [call](const absl::Status& status) {
+    if (!status.ok()) return call->Answer(status);
+    call->Answer(v1::LeaveResponse());
+  });
+  return call->reactor();
 }
 
 grpc::ServerUnaryReactor* RendezvousService::ReportExit(
-    grpc::CallbackServerContext* context, const v1::ReportExitRequest* request,
-    v1::ReportExitResponse* /*response*/) {
+    grpc::CallbackServerContext* /*context*/,
+    const v1::ReportExitRequest* request, v1::ReportExitResponse* response) {
   ExitReport report;
   report.job = request->job();
   report.launcher_id = request->launcher_id();
@@ -107,22 +171,60 @@ grpc::ServerUnaryReactor* RendezvousService::ReportExit(
   report.incarnation = Incarnation(request->incarnation());
   report.exit_code = request->exit_code();
   report.signal = request->signal();
-  membership_->ReportExit(report);
+  const auto call = DeferredCall<v1::ReportExitResponse>::Start(response);
+  membership_->ReportExit(report, [call](const absl::Status& status) {
+    if (!status.ok()) return call->Answer(status);
+    call->Answer(v1::ReportExitResponse());
+  });
+  return call->reactor();
+}
+
+grpc::ServerUnaryReactor* RendezvousService::Members(
+    grpc::CallbackServerContext* context, const v1::MembersRequest* request,
+    v1::MembersResponse* response) {
+  const auto members =
+      membership_->PeersOf(coxswain::server::FromProto(request->fence()));
+  if (!members.ok()) return ReplyNow(context, members.status());
+  const int world_size = static_cast<int>((*members)->size());
+  const int first = request->first_rank();
+  if (first < 0 || first >= world_size) {
+    return ReplyNow(context, absl::InvalidArgumentError(absl::StrCat(
+                                 "first_rank ", first, " is not one of 0 to ",
+                                 world_size - 1)));
+  }
+  const int count = std::min(
+      {std::max(request->count(), 0), kMaxMembersInPage, world_size - first});
+  for (int rank = first; rank < first + count; ++rank) {
+    *response->add_members() = coxswain::server::ToProto((**members)[rank]);
+  }
   return ReplyNow(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* RendezvousService::Describe(
-    grpc::CallbackServerContext* context, const v1::DescribeRequest* request,
-    v1::DescribeResponse* response) {
-  const auto jobs = membership_->Describe(request->job());
-  if (jobs.ok()) {
-    response->set_cluster_id(membership_->cluster_id());
-    response->set_term(membership_->term().value());
-    for (const JobDescription& job : *jobs) {
-      *response->add_jobs() = ToProto(job);
-    }
+    grpc::CallbackServerContext* /*context*/,
+    const v1::DescribeRequest* request, v1::DescribeResponse* response) {
+  const auto call = DeferredCall<v1::DescribeResponse>::Start(response);
+  // All copies of it go with the last reference to the answer.
+  const std::shared_ptr<void> turn = describing_;
+  if (describing_.use_count() > kMaxDescribes + 1) {
+    call->Answer(absl::ResourceExhaustedError(
+        absl::StrCat("more than ", kMaxDescribes,
+                     " descriptions are asked for at once: ask later")));
+    return call->reactor();
   }
-  return ReplyNow(context, jobs.status());
+  auto jobs = membership_->Describe(request->job());
+  membership_->AfterWritten(
+      [call, turn, membership = membership_, jobs = std::move(jobs)] {
+        if (!jobs.ok()) return call->Answer(jobs.status());
+        v1::DescribeResponse answer;
+        answer.set_cluster_id(membership->cluster_id());
+        answer.set_term(membership->term().value());
+        for (const JobDescription& job : *jobs) {
+          *answer.add_jobs() = ToProto(job);
+        }
+        call->Answer(std::move(answer));
+      });
+  return call->reactor();
 }
 
 }  // namespace coxswain::server

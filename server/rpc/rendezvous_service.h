@@ -1,6 +1,8 @@
 #ifndef COXSWAIN_SERVER_RPC_RENDEZVOUS_SERVICE_H_
 #define COXSWAIN_SERVER_RPC_RENDEZVOUS_SERVICE_H_
 
+#include <memory>
+
 #include "proto/rendezvous.grpc.pb.h"
 #include "server/membership/membership.h"
 #include "server/options.h"
@@ -29,6 +31,9 @@ class RendezvousService : public v1::Rendezvous::CallbackService {
       grpc::CallbackServerContext* context,
       const v1::ReportExitRequest* request,
       v1::ReportExitResponse* response) override;
+  grpc::ServerUnaryReactor* Members(grpc::CallbackServerContext* context,
+                                    const v1::MembersRequest* request,
+                                    v1::MembersResponse* response) override;
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
                                      const v1::DescribeRequest* request,
                                      v1::DescribeResponse* response) override;
@@ -37,6 +42,8 @@ class RendezvousService : public v1::Rendezvous::CallbackService {
   const RpcOptions options_;
   Membership* const membership_;
   ScheduleRoom* const schedule_;
+  // As many references as descriptions are under way, and one.
+  const std::shared_ptr<void> describing_ = std::make_shared<int>();
 };
 
 }  // namespace coxswain::server

@@ -19,7 +19,10 @@
 #include "server/rpc/checkpoint_service.h"
 #include "server/rpc/group_service.h"
 #include "server/rpc/store_service.h"
+#include "server/state/group_commit.h"
+#include "server/state/memory_state_store.h"
 #include "server/storage/memory_file_system.h"
+#include "server/store/store_test_calls.h"
 
 namespace coxswain::server {
 namespace {
@@ -62,8 +65,8 @@ class FakeGate : public FenceGate {
 class RoomServicesTest : public testing::Test {
  protected:
   RoomServicesTest()
-      : store_(MakeStoreLimits(), &clock_),
-        groups_(GroupLimits(), &clock_),
+      : store_(MakeStoreLimits(), &clock_, &writer_),
+        groups_(GroupLimits(), &clock_, &writer_),
         checkpoints_(*CheckpointStore::Open(&files_, "/checkpoints",
                                             CheckpointLimits(), &clock_,
                                             RandomSource::System())),
@@ -197,6 +200,8 @@ class RoomServicesTest : public testing::Test {
   FakeClock clock_;
   FakeGate gate_;
   MemoryFileSystem files_;
+  MemoryStateStore state_;
+  GroupCommit writer_{&state_};
   StoreRoom store_;
   GroupRoom groups_;
   std::unique_ptr<CheckpointStore> checkpoints_;
@@ -286,8 +291,8 @@ TEST_F(RoomServicesTest, AWatchStreamsChangesUntilTheGenerationEnds) {
   ASSERT_OK(Set(0, "k", "two"));
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_EQ(event.value(), "two");
-  ASSERT_OK(store_.DeleteKey(
-      {"", Term(), "job", Generation(1), Incarnation(1), 99}, "k"));
+  ASSERT_OK(DeleteKey(
+      &store_, {"", Term(), "job", Generation(1), Incarnation(1), 99}, "k"));
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_TRUE(event.deleted());
   store_.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
@@ -365,6 +370,34 @@ TEST_F(RoomServicesTest, BarrierOpensForAllAndNamesTheMissing) {
   EXPECT_EQ(detail.missing_members().missing_ranks_size(), kWorld - 1);
 }
 
+TEST_F(RoomServicesTest, RanksAreNotListedWhereTheyAreARange) {
+  const auto create = [this](v1::CreateGroupRequest request,
+                             const std::string& name) {
+    Context context;
+    v1::CreateGroupResponse response;
+    Fill(0, request.mutable_fence());
+    request.set_name(name);
+    EXPECT_TRUE(group_stub_->CreateGroup(&context, request, &response).ok());
+    return response.group();
+  };
+  v1::CreateGroupRequest request;
+  request.set_all_ranks(true);
+  const v1::GroupInfo all = create(request, "world");
+  EXPECT_THAT(all.ranks(), testing::IsEmpty());
+  EXPECT_EQ(all.range().first(), 0);
+  EXPECT_EQ(all.range().stride(), 1);
+  EXPECT_EQ(all.range().count(), kWorld);
+  for (const std::vector<int>& ranks :
+       {std::vector<int>{3, 0}, {0, 2, 5}, {0, 5, 10, 14}}) {
+    request.Clear();
+    request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+    const v1::GroupInfo odd =
+        create(request, absl::StrCat("odd-", ranks.size()));
+    EXPECT_FALSE(odd.has_range());
+    EXPECT_THAT(odd.ranks(), testing::ElementsAreArray(ranks));
+  }
+}
+
 TEST_F(RoomServicesTest, AMeshIsDeclaredInOneCall) {
   Context context;
   v1::CreateMeshRequest request;
@@ -379,7 +412,9 @@ TEST_F(RoomServicesTest, AMeshIsDeclaredInOneCall) {
   ASSERT_TRUE(group_stub_->CreateMesh(&context, request, &response).ok());
   ASSERT_EQ(response.groups_size(), 2);
   EXPECT_EQ(response.groups(1).communicator_id(), "job/1/mesh/tp/1");
-  EXPECT_THAT(response.groups(1).ranks(), testing::ElementsAre(4, 5, 6, 7));
+  EXPECT_EQ(response.groups(1).range().first(), 4);
+  EXPECT_EQ(response.groups(1).range().stride(), 1);
+  EXPECT_EQ(response.groups(1).range().count(), 4);
 }
 
 TEST_F(RoomServicesTest, ShardsOfManyChunksSurviveTheRoundTrip) {

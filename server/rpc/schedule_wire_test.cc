@@ -64,8 +64,25 @@ class Worker {
     fence->set_job("job");
     fence->set_generation(joined_.generation());
     fence->set_incarnation(request_.incarnation());
-    return stream_->Write(request) && Read().has_attached();
+    if (!stream_->Write(request)) return false;
+    const v1::AttachEvent event = Read();
+    term_ = event.attached().term();
+    return event.has_attached();
   }
+  // To another coordinator.
+  bool AttachTo(const std::shared_ptr<grpc::Channel>& channel) {
+    stub_ = v1::Rendezvous::NewStub(channel);
+    return Attach();
+  }
+  bool SayPosition(int64_t round) {
+    v1::AttachRequest request;
+    v1::Decision* last = request.mutable_position()->mutable_last();
+    last->set_stream(kTrain);
+    last->set_round(round);
+    last->set_commit(true);
+    return stream_->Write(request);
+  }
+  int64_t term() const { return term_; }
   // Announces a full window.
   bool Announce(int64_t round, const std::string& hook = "allreduce",
                 const std::string& stream = kTrain) {
@@ -80,6 +97,7 @@ class Worker {
     ticket->set_weight(2);
     ticket->set_plan_version(plan_version);
     ticket->set_hook(hook);
+    ticket->set_drain(drain);
     return stream_->Write(request);
   }
   bool Vote(int64_t round, const std::string& reason) {
@@ -100,11 +118,13 @@ class Worker {
   const v1::JoinResponse& joined() const { return joined_; }
 
   int64_t plan_version = 1;
+  std::string drain;
 
  private:
   std::unique_ptr<v1::Rendezvous::Stub> stub_;
   v1::JoinRequest request_;
   v1::JoinResponse joined_;
+  int64_t term_ = 0;
   std::unique_ptr<Context> context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::AttachRequest, v1::AttachEvent>>
       stream_;
@@ -114,10 +134,13 @@ class ScheduleWireTest : public testing::Test {
  protected:
   void SetUp() override {
     static std::atomic<int> count{0};
-    CoordinatorOptions options;
-    options.state_dir =
+    options_.state_dir =
         absl::StrCat(testing::TempDir(), "/schedule-", getpid(), "-", count++);
-    ASSERT_OK_AND_ASSIGN(coordinator_, Coordinator::Start(options));
+    StartCoordinator();
+  }
+  void StartCoordinator() {
+    coordinator_.reset();
+    ASSERT_OK_AND_ASSIGN(coordinator_, Coordinator::Start(options_));
     channel_ =
         grpc::CreateChannel(absl::StrCat("127.0.0.1:", coordinator_->port()),
                             grpc::InsecureChannelCredentials());
@@ -167,6 +190,7 @@ class ScheduleWireTest : public testing::Test {
     return response;
   }
 
+  CoordinatorOptions options_;
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Schedule::Stub> schedule_;
@@ -325,6 +349,48 @@ TEST_F(ScheduleWireTest, WhoAttachesAgainIsAnsweredAgain) {
   const v1::AttachEvent event = team[1]->Read();
   ASSERT_TRUE(event.has_decision());
   EXPECT_EQ(event.decision().round(), 0);
+}
+
+TEST_F(ScheduleWireTest, RanksGoOnWithARestartedCoordinator) {
+  Team team = Run(2);
+  for (const auto& worker : team) ASSERT_TRUE(worker->Announce(0));
+  ASSERT_TRUE(team[0]->Read().has_decision());
+  ASSERT_TRUE(team[0]->Announce(1));
+  StartCoordinator();
+  ASSERT_TRUE(team[0]->AttachTo(channel_));
+  EXPECT_GT(team[0]->term(), team[0]->joined().term());
+  ASSERT_TRUE(team[0]->SayPosition(0));
+  ASSERT_TRUE(team[0]->Announce(1));
+  // This one has not heard the first decision.
+  ASSERT_TRUE(team[1]->AttachTo(channel_));
+  ASSERT_TRUE(team[1]->Announce(0));
+  v1::AttachEvent event = team[1]->Read();
+  ASSERT_TRUE(event.has_decision());
+  EXPECT_EQ(event.decision().round(), 0);
+  ASSERT_TRUE(team[1]->Announce(1));
+  for (const auto& worker : team) {
+    event = worker->Read();
+    ASSERT_TRUE(event.has_decision());
+    EXPECT_EQ(event.decision().round(), 1);
+  }
+}
+
+TEST_F(ScheduleWireTest, ADrainIsDecidedForAll) {
+  Team team = Run(2);
+  team[1]->drain = "SIGTERM";
+  for (const auto& worker : team) ASSERT_TRUE(worker->Announce(0));
+  for (const auto& worker : team) {
+    const v1::AttachEvent event = worker->Read();
+    ASSERT_TRUE(event.has_decision());
+    EXPECT_EQ(event.decision().regroup(), "rank 1 (host-a/1) drains: SIGTERM");
+  }
+}
+
+TEST_F(ScheduleWireTest, APositionThatNoProgramComesToIsRefused) {
+  Team team = Run(1);
+  ASSERT_TRUE(team[0]->SayPosition(-1));
+  EXPECT_THAT(team[0]->Finish(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("position.round")));
 }
 
 }  // namespace

@@ -80,13 +80,16 @@ class RefusedWatch : public grpc::ServerWriteReactor<v1::WatchEvent> {
 grpc::ServerUnaryReactor* StoreService::Set(
     grpc::CallbackServerContext* context, const v1::SetRequest* request,
     v1::SetResponse* response) {
-  static_cast<void>(response);
   const Fence fence = FromProto(request->fence());
-  absl::Status status = gate_->Admit(fence).status();
-  if (status.ok()) {
-    status = room_->Set(fence, request->key(), request->value());
-  }
-  return ReplyNow(context, status);
+  const absl::Status admitted = gate_->Admit(fence).status();
+  if (!admitted.ok()) return ReplyNow(context, admitted);
+  auto call = DeferredCall<v1::SetResponse>::Start(response);
+  room_->Set(fence, request->key(), request->value(),
+             [call](const absl::Status& status) {
+               if (!status.ok()) return call->Answer(status);
+               call->Answer(v1::SetResponse());
+             });
+  return call->reactor();
 }
 
 grpc::ServerUnaryReactor* StoreService::Get(
@@ -114,10 +117,15 @@ grpc::ServerUnaryReactor* StoreService::Add(
   const Fence fence = FromProto(request->fence());
   const absl::Status admitted = gate_->Admit(fence).status();
   if (!admitted.ok()) return ReplyNow(context, admitted);
-  const absl::StatusOr<int64_t> sum =
-      room_->Add(fence, request->key(), request->amount());
-  if (sum.ok()) response->set_value(*sum);
-  return ReplyNow(context, sum.status());
+  auto call = DeferredCall<v1::AddResponse>::Start(response);
+  room_->Add(fence, request->key(), request->amount(),
+             [call](const absl::StatusOr<int64_t>& sum) {
+               if (!sum.ok()) return call->Answer(sum.status());
+               v1::AddResponse answer;
+               answer.set_value(*sum);
+               call->Answer(std::move(answer));
+             });
+  return call->reactor();
 }
 
 grpc::ServerUnaryReactor* StoreService::CompareSet(
@@ -126,13 +134,17 @@ grpc::ServerUnaryReactor* StoreService::CompareSet(
   const Fence fence = FromProto(request->fence());
   const absl::Status admitted = gate_->Admit(fence).status();
   if (!admitted.ok()) return ReplyNow(context, admitted);
-  absl::StatusOr<CompareSetResult> result = room_->CompareSet(
-      fence, request->key(), request->expected(), request->desired());
-  if (result.ok()) {
-    response->set_value(std::move(result->value));
-    response->set_swapped(result->swapped);
-  }
-  return ReplyNow(context, result.status());
+  auto call = DeferredCall<v1::CompareSetResponse>::Start(response);
+  room_->CompareSet(fence, request->key(), request->expected(),
+                    request->desired(),
+                    [call](absl::StatusOr<CompareSetResult> result) {
+                      if (!result.ok()) return call->Answer(result.status());
+                      v1::CompareSetResponse answer;
+                      answer.set_value(std::move(result->value));
+                      answer.set_swapped(result->swapped);
+                      call->Answer(std::move(answer));
+                    });
+  return call->reactor();
 }
 
 grpc::ServerUnaryReactor* StoreService::Wait(
@@ -160,9 +172,15 @@ grpc::ServerUnaryReactor* StoreService::DeleteKey(
   const Fence fence = FromProto(request->fence());
   const absl::Status admitted = gate_->Admit(fence).status();
   if (!admitted.ok()) return ReplyNow(context, admitted);
-  const absl::StatusOr<bool> existed = room_->DeleteKey(fence, request->key());
-  if (existed.ok()) response->set_existed(*existed);
-  return ReplyNow(context, existed.status());
+  auto call = DeferredCall<v1::DeleteKeyResponse>::Start(response);
+  room_->DeleteKey(fence, request->key(),
+                   [call](const absl::StatusOr<bool>& existed) {
+                     if (!existed.ok()) return call->Answer(existed.status());
+                     v1::DeleteKeyResponse answer;
+                     answer.set_existed(*existed);
+                     call->Answer(std::move(answer));
+                   });
+  return call->reactor();
 }
 
 grpc::ServerWriteReactor<v1::WatchEvent>* StoreService::Watch(

@@ -8,8 +8,9 @@
 namespace coxswain::server {
 
 // coxswain.v1.Store over gRPC: decodes, asks the gate, calls the room, encodes.
-// Waiting calls are callbacks in the room; a client that goes away withdraws
-// its own. Thread-safe; the pointers must outlive the gRPC server.
+// Calls are callbacks in the room; a client that goes away withdraws those of
+// its own that wait for keys. Thread-safe; the pointers must outlive the gRPC
+// server.
 class StoreService final : public v1::Store::CallbackService {
  public:
   StoreService(StoreRoom* room, const FenceGate* gate)

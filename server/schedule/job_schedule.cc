@@ -47,11 +47,14 @@ AttachEvent ToEvent(const std::string& stream, StepAgreement::Message message) {
       event.commit = message.decision.commit;
       event.reason = std::move(message.decision.reason);
       event.stop = std::move(message.decision.stop);
+      event.regroup = std::move(message.decision.regroup);
       event.plan = std::move(message.decision.plan);
       break;
     case StepAgreement::Message::Kind::kWarning:
       event.kind = AttachEvent::Kind::kWarning;
       event.reason = std::move(message.text);
+      break;
+    case StepAgreement::Message::Kind::kLearned:  // is for nobody
       break;
   }
   return event;
@@ -61,14 +64,59 @@ AttachEvent ToEvent(const std::string& stream, StepAgreement::Message message) {
 
 JobSchedule::JobSchedule(const ScheduleLimits& limits,
                          const GenerationBegin& begin, absl::Time now,
-                         NextPlan next_plan)
+                         Asks asks)
     : limits_(limits),
       begin_(begin),
-      next_plan_(std::move(next_plan)),
+      asks_(std::move(asks)),
+      first_plan_(begin.plan),
       ranks_(static_cast<size_t>(begin.world_size)),
       next_look_(now),
       warned_(absl::InfinitePast()) {
   for (Rank& rank : ranks_) rank.heard = rank.progressed = now;
+}
+
+void JobSchedule::Resume(const ResumedFrom& from, absl::Time now) {
+  resumed_ = from;
+  if (from.plan_before.has_value()) {
+    first_plan_ = *from.plan_before;
+    changes_.push_back(begin_.plan);
+  }
+  for (Rank& rank : ranks_) rank.absent = true;
+  for (int rank : from.left) {
+    ranks_[static_cast<size_t>(rank)].absent = false;
+    ranks_[static_cast<size_t>(rank)].left = true;
+  }
+  for (const Position& position : from.positions) {
+    Effects none;  // a stream that nobody has spoken in yet says nothing
+    const auto stream = FindOrAddStream(position.stream, now, &none);
+    if (!stream.ok()) continue;
+    (*stream)->agreement.Restore(position.decision);
+    NotePosition(position.decision, *stream, &none);
+  }
+  resumed_->positions.clear();
+}
+
+std::vector<int> JobSchedule::Absent() const {
+  std::vector<int> absent;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].absent) absent.push_back(static_cast<int>(rank));
+  }
+  return absent;
+}
+
+StepAgreement::Options JobSchedule::OptionsOf(absl::string_view stream) const {
+  StepAgreement::Options options;
+  options.stream = std::string(stream);
+  options.world_size = begin_.world_size;
+  options.plan = first_plan_;
+  options.name_of = asks_.name_of;
+  options.resumed = resumed_.has_value();
+  options.absent = Absent();
+  if (stream != kTrainStream) return options;
+  options.next_plan = asks_.next_plan;
+  // What this stream delivers comes to it with no decision of another one.
+  if (!changes_.empty()) options.undelivered = changes_.back();
+  return options;
 }
 
 absl::StatusOr<JobSchedule::Stream*> JobSchedule::FindOrAddStream(
@@ -82,15 +130,14 @@ absl::StatusOr<JobSchedule::Stream*> JobSchedule::FindOrAddStream(
         "job '", job(), "' has ", streams_.size(),
         " streams of exchanges; max_streams is ", limits_.max_streams));
   }
-  StepAgreement::Options options;
-  options.stream = std::string(name);
-  options.world_size = begin_.world_size;
-  options.plan = begin_.plan;
-  if (name == kTrainStream) options.next_plan = next_plan_;
-  Stream added{options.stream, StepAgreement(options),
+  Stream added{std::string(name), StepAgreement(OptionsOf(name)),
                std::vector<int64_t>(ranks_.size(), -1)};
   Stream& stream = streams_.emplace(name, std::move(added)).first->second;
-  for (const Plan& plan : changes_) stream.agreement.NotePlan(plan);
+  if (name == kTrainStream) {
+    if (!regroup_.empty()) stream.agreement.RequestRegroup(regroup_);
+  } else {
+    for (const Plan& plan : changes_) stream.agreement.NotePlan(plan);
+  }
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     if (!ranks_[rank].left) continue;
     Apply(stream.agreement.OnMemberLeft(static_cast<int>(rank), now), now,
@@ -100,6 +147,7 @@ absl::StatusOr<JobSchedule::Stream*> JobSchedule::FindOrAddStream(
 }
 
 void JobSchedule::NoteSign(int rank, bool is_new, absl::Time now) {
+  NoteBack(rank, now);
   Rank& sender = ranks_[static_cast<size_t>(rank)];
   sender.heard = now;
   if (is_new) sender.progressed = now;
@@ -136,8 +184,36 @@ absl::Status JobSchedule::OnVote(int rank, absl::string_view stream,
   return absl::OkStatus();
 }
 
+absl::Status JobSchedule::OnPosition(int rank, absl::string_view stream,
+                                     const StepDecision& last, absl::Time now,
+                                     Effects* effects) {
+  if (over()) return absl::OkStatus();
+  const absl::StatusOr<Stream*> found = FindOrAddStream(stream, now, effects);
+  if (!found.ok()) return found.status();
+  NoteSign(rank, false, now);
+  const Stream*& latest = ranks_[static_cast<size_t>(rank)].stream;
+  if (latest == nullptr) latest = *found;
+  Apply((*found)->agreement.OnPosition(rank, last, now), now, *found, effects);
+  return absl::OkStatus();
+}
+
+void JobSchedule::OnRegroupWanted(absl::string_view reason) {
+  if (over()) return;
+  regroup_ = std::string(reason);
+  const auto train = streams_.find(kTrainStream);
+  if (train != streams_.end()) train->second.agreement.RequestRegroup(reason);
+}
+
+void JobSchedule::NoteBack(int rank, absl::Time now) {
+  Rank& returned = ranks_[static_cast<size_t>(rank)];
+  if (!std::exchange(returned.absent, false)) return;
+  returned.heard = returned.progressed = now;
+  for (auto& [name, stream] : streams_) stream.agreement.OnBack(rank, now);
+}
+
 void JobSchedule::OnMemberLeft(int rank, absl::Time now, Effects* effects) {
   if (over()) return;
+  NoteBack(rank, now);
   ranks_[static_cast<size_t>(rank)].left = true;
   for (auto& [name, stream] : streams_) {
     Apply(stream.agreement.OnMemberLeft(rank, now), now, &stream, effects);
@@ -147,6 +223,11 @@ void JobSchedule::OnMemberLeft(int rank, absl::Time now, Effects* effects) {
 void JobSchedule::Tick(const std::vector<MemberDescription>& members,
                        absl::Time now, Effects* effects) {
   if (over()) return;
+  for (size_t rank = 0; rank < std::min(members.size(), ranks_.size());
+       ++rank) {
+    if (members[rank].state != MemberState::kAttached) continue;
+    NoteBack(static_cast<int>(rank), now);
+  }
   // First: it knows more of who is missing than an agreement does.
   LookForStall(members, now, effects);
   for (auto& [name, stream] : streams_) {
@@ -162,6 +243,10 @@ void JobSchedule::Apply(StepAgreement::Messages messages, absl::Time now,
   for (size_t i = 0; i < messages.size(); ++i) {
     StepAgreement::Message& message = messages[i];
     const bool to_all = message.rank == StepAgreement::Message::kAllRanks;
+    if (message.kind == Kind::kLearned) {
+      NotePosition(message.decision, stream, effects);
+      continue;
+    }
     if (to_all && message.kind == Kind::kDecision) {
       NoteDecision(message.decision, stream, effects);
     }
@@ -210,13 +295,26 @@ void JobSchedule::NoteDecision(const StepDecision& decision, Stream* stream,
   if (history_.size() > static_cast<size_t>(limits_.max_history)) {
     history_.pop_back();
   }
-  stream->stopped = !decision.stop.empty() || IsLastStep(*stream, decision);
-  if (!decision.plan.has_value()) return;
-  effects->plan = decision.plan;
-  changes_.push_back(*decision.plan);
+  NotePosition(decision, stream, effects);
+  if (decision.plan.has_value()) NotePlan(*decision.plan, *stream, effects);
+}
+
+void JobSchedule::NotePosition(const StepDecision& decision, Stream* stream,
+                               Effects* effects) {
+  effects->positions.push_back({stream->name, decision});
+  stream->stopped = !decision.stop.empty() || !decision.regroup.empty() ||
+                    IsLastStep(*stream, decision);
+}
+
+void JobSchedule::NotePlan(const Plan& plan, const Stream& stream,
+                           Effects* effects) {
+  effects->plan = plan;
+  // One that was under way at a restart is known to the others.
+  if (!changes_.empty() && changes_.back().version == plan.version) return;
+  changes_.push_back(plan);
   if (changes_.size() > kMaxChanges) changes_.pop_front();
   for (auto& [name, other] : streams_) {
-    if (&other != stream) other.agreement.NotePlan(*decision.plan);
+    if (&other != &stream) other.agreement.NotePlan(plan);
   }
 }
 
@@ -242,6 +340,7 @@ void JobSchedule::LookForStall(const std::vector<MemberDescription>& members,
                                absl::Time now, Effects* effects) {
   const absl::Duration timeout = plan().terms.progress_timeout;
   next_look_ = now + std::min(kMaxLookInterval, timeout / kLooksPerTimeout);
+  if (!Absent().empty()) return;
   const StallInput input = InputOf(members, now);
   const StallReport report = FindStall(now, input);
   if (!report.stalled) return;

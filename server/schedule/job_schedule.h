@@ -39,27 +39,56 @@ struct ScheduleLimits {
 // and carries out what it wants done. No clock, no locks, no network.
 class JobSchedule {
  public:
+  // The last decision of a stream.
+  struct Position {
+    std::string stream;
+    StepDecision decision;
+  };
   // What is to be done after a call, in this order.
   struct Effects {
-    std::optional<Plan> plan;  // has come into force
+    std::vector<Position> positions;  // are to be kept for ResumedFrom
+    std::optional<Plan> plan;         // has come into force
     std::vector<DirectedEvent> events;
     absl::Status failure;  // not OK: the generation must end with it
 
     bool empty() const {
-      return !plan.has_value() && events.empty() && failure.ok();
+      return positions.empty() && !plan.has_value() && events.empty() &&
+             failure.ok();
     }
   };
   // The plan that is in force from this step on, if that is another one.
   using NextPlan = std::function<std::optional<Plan>(int64_t step)>;
+  // How a member is called, beside its rank.
+  using NameOf = std::function<std::string(int rank)>;
+  struct Asks {
+    NextPlan next_plan;
+    NameOf name_of;
+  };
+  // Where an earlier coordinator has left the generation.
+  struct ResumedFrom {
+    int64_t term = 0;
+    std::vector<int> left;
+    // Whose place the plan in force has taken, maybe unheard.
+    std::optional<Plan> plan_before;
+    std::vector<Position> positions;
+  };
 
   JobSchedule(const ScheduleLimits& limits, const GenerationBegin& begin,
-              absl::Time now, NextPlan next_plan);
+              absl::Time now, Asks asks);
+  // Goes on; right after the constructor.
+  void Resume(const ResumedFrom& from, absl::Time now);
 
   // INVALID_ARGUMENT: no name of a stream; RESOURCE_EXHAUSTED: one too many.
   absl::Status OnTicket(int rank, absl::string_view stream,
                         const Ticket& ticket, absl::Time now, Effects* effects);
   absl::Status OnVote(int rank, absl::string_view stream, const Vote& vote,
                       absl::Time now, Effects* effects);
+  absl::Status OnPosition(int rank, absl::string_view stream,
+                          const StepDecision& last, absl::Time now,
+                          Effects* effects);
+  // The next decision that ends a step of "train" says regroup; none does for
+  // an empty reason.
+  void OnRegroupWanted(absl::string_view reason);
   void OnMemberLeft(int rank, absl::Time now, Effects* effects);
   // Looks at all deadlines, and for a stall. `members` as Membership::MembersOf
   // gives them. To be called from next_look() on; InfiniteFuture: not yet.
@@ -86,11 +115,12 @@ class JobSchedule {
     std::string name;
     StepAgreement agreement;
     std::vector<int64_t> voted;  // by rank: the round of its last vote
-    // Its last decision was to stop, or was on its last step.
+    // Its last decision was to stop or to regroup, or was on its last step.
     bool stopped = false;
   };
   struct Rank {
     bool left = false;
+    bool absent = false;             // has not come back since the restart
     absl::Time heard;                // its last ticket or vote
     absl::Time progressed;           // the last that was no repetition
     const Stream* stream = nullptr;  // of its last ticket
@@ -98,29 +128,42 @@ class JobSchedule {
 
   // In force.
   const Plan& plan() const {
-    return changes_.empty() ? begin_.plan : changes_.back();
+    return changes_.empty() ? first_plan_ : changes_.back();
   }
   bool over() const { return ended() || !failure_.ok(); }
   absl::StatusOr<Stream*> FindOrAddStream(absl::string_view name,
                                           absl::Time now, Effects* effects);
+  StepAgreement::Options OptionsOf(absl::string_view stream) const;
+  std::vector<int> Absent() const;
+  void NoteBack(int rank, absl::Time now);
   void NoteSign(int rank, bool is_new, absl::Time now);
   void Apply(StepAgreement::Messages messages, absl::Time now, Stream* stream,
              Effects* effects);
   bool IsLastStep(const Stream& stream, const StepDecision& decision) const;
   void NoteDecision(const StepDecision& decision, Stream* stream,
                     Effects* effects);
+  // Where the stream is after it; also if it was made before a restart.
+  void NotePosition(const StepDecision& decision, Stream* stream,
+                    Effects* effects);
+  void NotePlan(const Plan& plan, const Stream& stream, Effects* effects);
   void Fail(const absl::Status& status, Effects* effects);
   void LookForStall(const std::vector<MemberDescription>& members,
                     absl::Time now, Effects* effects);
   StallInput InputOf(const std::vector<MemberDescription>& members,
                      absl::Time now) const;
+  std::string ResumedText() const;
   RankActivity ActivityOf(size_t rank, const MemberDescription* member,
                           absl::Time now) const;
 
   const ScheduleLimits limits_;
   const GenerationBegin begin_;
-  const NextPlan next_plan_;
-  std::deque<Plan> changes_;  // of the plan, since the generation began
+  const Asks asks_;
+  // The plan that it began with, or that was resumed with, and its changes
+  // since.
+  Plan first_plan_;
+  std::deque<Plan> changes_;
+  std::optional<ResumedFrom> resumed_;
+  std::string regroup_;  // is wanted
   std::map<std::string, Stream, std::less<>> streams_;
   std::vector<Rank> ranks_;
   std::deque<RoundReport> history_;  // the newest first

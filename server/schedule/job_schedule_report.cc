@@ -4,9 +4,12 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/error_detail.h"
 #include "proto/types.pb.h"
 #include "server/schedule/job_schedule.h"
+#include "server/schedule/schedule_errors.h"
 
 namespace coxswain::server {
 namespace {
@@ -37,7 +40,8 @@ RankActivity JobSchedule::ActivityOf(size_t rank,
     const auto& last = known.stream->agreement.last_tickets()[rank];
     if (last.has_value()) {
       activity.ticket = {known.stream->name, last->ticket.round,
-                         last->ticket.step, last->at, last->decided};
+                         last->ticket.step,  last->at,
+                         last->decided,      last->inferred};
     }
   }
   if (member == nullptr) return activity;
@@ -74,11 +78,26 @@ StallInput JobSchedule::InputOf(const std::vector<MemberDescription>& members,
       break;
     }
     open.voting = agreement.voting();
-    open.since = agreement.waiting_since();
+    open.since = agreement.patient_since();
     input.rounds.push_back(std::move(open));
   }
   input.progress_timeout = plan().terms.progress_timeout;
   return input;
+}
+
+std::string JobSchedule::ResumedText() const {
+  std::vector<std::string> parts;
+  for (const auto& [name, stream] : streams_) {
+    parts.push_back(absl::StrCat("stream \"", name, "\" is at round ",
+                                 stream.agreement.round()));
+  }
+  const std::vector<int> absent = Absent();
+  if (!absent.empty()) {
+    parts.push_back(absl::StrCat(RankList(absent), " did not come back yet"));
+  }
+  return absl::StrCat("the coordinator was restarted: resumed from term ",
+                      resumed_->term, parts.empty() ? "" : "; ",
+                      absl::StrJoin(parts, ", "));
 }
 
 void JobSchedule::End(const std::vector<MemberDescription>& members,
@@ -115,12 +134,14 @@ ScheduleReport JobSchedule::Report(
     report.findings.insert(report.findings.begin(),
                            std::string(failure_.message()));
   }
+  if (resumed_.has_value()) report.findings.push_back(ResumedText());
   for (size_t i = 0; i < ranks_.size(); ++i) {
     RankReport rank;
     if (i < members.size()) rank.member = members[i];
     rank.member.member.rank = static_cast<int>(i);
     rank.odd = odd.count(static_cast<int>(i)) != 0;
     rank.ticket = input.ranks[i].ticket;
+    if (rank.ticket.has_value() && rank.ticket->inferred) rank.ticket.reset();
     rank.idle = now - input.ranks[i].progressed;
     if (rank.ticket.has_value()) {
       const Ticket& ticket =

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
-#include "proto/types.pb.h"
+#include "server/schedule/plan_record.h"
 #include "server/schedule/plan_terms.h"
 
 namespace coxswain::server {
@@ -15,46 +15,17 @@ namespace {
 // One record per job in each, in the last for plans on trial only; all change
 // in one batch.
 constexpr char kCurrentTable[] = "plan.current";
+constexpr char kBeforeTable[] = "plan.before";
 constexpr char kNextTable[] = "plan.next";
 constexpr char kManifestTable[] = "plan.manifest";
 constexpr char kTrialTable[] = "plan.trial";
 
-std::string Encode(const Plan& plan) {
-  v1::Plan proto;
-  proto.set_version(plan.version);
-  proto.set_accumulation_steps(plan.accumulation_steps);
-  proto.set_hook(plan.hook);
-  proto.set_compression_start_step(plan.compression_start_step);
-  for (const auto& [name, value] : plan.terms.ToMap()) {
-    (*proto.mutable_terms())[name] = value;
-  }
-  proto.set_global_micro_batches(plan.global_micro_batches);
-  proto.set_at_step(plan.at_step);
-  return proto.SerializeAsString();
-}
-
-absl::StatusOr<Plan> DecodePlan(const StateStore::Record& record) {
-  v1::Plan proto;
-  if (!proto.ParseFromString(record.second)) {
-    return absl::DataLossError(absl::StrCat("the stored plan of job '",
-                                            record.first, "' is unreadable"));
-  }
-  Plan plan;
-  plan.version = proto.version();
-  plan.accumulation_steps = proto.accumulation_steps();
-  plan.hook = proto.hook();
-  plan.compression_start_step = proto.compression_start_step();
-  plan.global_micro_batches = proto.global_micro_batches();
-  plan.at_step = proto.at_step();
-  absl::StatusOr<ScheduleTerms> terms =
-      ScheduleTerms::FromMap({proto.terms().begin(), proto.terms().end()});
-  if (!terms.ok()) {
-    return absl::DataLossError(
-        absl::StrCat("the stored plan of job '", record.first,
-                     "' is unreadable: ", terms.status().message()));
-  }
-  plan.terms = *std::move(terms);
-  return plan;
+absl::StatusOr<Plan> Decode(const StateStore::Record& record) {
+  absl::StatusOr<Plan> plan = DecodePlan(record.second);
+  if (plan.ok()) return plan;
+  return absl::DataLossError(
+      absl::StrCat("the stored plan of job '", record.first,
+                   "' is unreadable: ", plan.status().message()));
 }
 
 int64_t GlobalMicroBatches(int accumulation_steps, int world_size) {
@@ -95,16 +66,21 @@ absl::StatusOr<std::unique_ptr<PlanRoom>> PlanRoom::Load(
   COXSWAIN_ASSIGN_OR_RETURN(const auto current, store->List(kCurrentTable));
   for (const auto& record : current) {
     COXSWAIN_ASSIGN_OR_RETURN(room->records_[record.first].plans.current,
-                              DecodePlan(record));
+                              Decode(record));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const auto before, store->List(kBeforeTable));
+  for (const auto& record : before) {
+    COXSWAIN_ASSIGN_OR_RETURN(room->records_[record.first].plans.before,
+                              Decode(record));
   }
   COXSWAIN_ASSIGN_OR_RETURN(const auto next, store->List(kNextTable));
   for (const auto& record : next) {
     COXSWAIN_ASSIGN_OR_RETURN(room->records_[record.first].plans.next,
-                              DecodePlan(record));
+                              Decode(record));
   }
   COXSWAIN_ASSIGN_OR_RETURN(const auto manifests, store->List(kManifestTable));
   for (const auto& record : manifests) {
-    COXSWAIN_ASSIGN_OR_RETURN(Plan settings, DecodePlan(record));
+    COXSWAIN_ASSIGN_OR_RETURN(Plan settings, Decode(record));
     Settings& target = room->records_[record.first].settings;
     target.hook = std::move(settings.hook);
     target.accumulation_steps = settings.accumulation_steps;
@@ -121,12 +97,16 @@ absl::StatusOr<std::unique_ptr<PlanRoom>> PlanRoom::Load(
 
 void PlanRoom::AddToBatch(const std::string& job, const Record& record,
                           StateBatch* batch) {
-  batch->Put(kCurrentTable, job, Encode(record.plans.current));
-  if (record.plans.next.has_value()) {
-    batch->Put(kNextTable, job, Encode(*record.plans.next));
-  } else {
-    batch->Delete(kNextTable, job);
-  }
+  batch->Put(kCurrentTable, job, EncodePlan(record.plans.current));
+  const auto add = [&](const char* table, const std::optional<Plan>& plan) {
+    if (plan.has_value()) {
+      batch->Put(table, job, EncodePlan(*plan));
+    } else {
+      batch->Delete(table, job);
+    }
+  };
+  add(kNextTable, record.plans.next);
+  add(kBeforeTable, record.plans.before);
   Plan settings;
   settings.hook = record.settings.hook;
   settings.accumulation_steps = record.settings.accumulation_steps;
@@ -134,7 +114,7 @@ void PlanRoom::AddToBatch(const std::string& job, const Record& record,
   settings.terms = record.settings.terms;
   settings.global_micro_batches = GlobalMicroBatches(
       settings.accumulation_steps, record.settings.world_size);
-  batch->Put(kManifestTable, job, Encode(settings));
+  batch->Put(kManifestTable, job, EncodePlan(settings));
   if (record.on_trial) {
     batch->Put(kTrialTable, job, "");
   } else {
@@ -193,6 +173,7 @@ PlanRoom::Record PlanRoom::Next(const GenerationStart& start,
     current = std::move(own);
     record.on_trial = false;
   }
+  record.plans.before.reset();
   current.at_step = Plan::kWithNextGeneration;
   if (current.global_micro_batches == 0) {
     current.global_micro_batches =
@@ -239,8 +220,8 @@ absl::StatusOr<Plan> PlanRoom::BeginGeneration(GenerationStart start) {
   std::optional<std::string> victim;
   if (found == records_.end()) victim = VictimLocked();
   if (victim.has_value()) {
-    for (const char* table :
-         {kCurrentTable, kNextTable, kManifestTable, kTrialTable}) {
+    for (const char* table : {kCurrentTable, kBeforeTable, kNextTable,
+                              kManifestTable, kTrialTable}) {
       batch.Delete(table, *victim);
     }
   }
@@ -391,6 +372,7 @@ absl::StatusOr<std::optional<Plan>> PlanRoom::TakeEffect(absl::string_view job,
   }
   Record record = found->second;
   Plan& current = record.plans.current;
+  record.plans.before = current;
   current = *std::exchange(record.plans.next, std::nullopt);
   current.at_step = step;
   if (current.global_micro_batches == 0) {
@@ -421,6 +403,19 @@ void PlanRoom::ProveLocked(absl::string_view job, Record* record) {
   record->on_trial = record->unproved = false;
   LogWarning("plan_trial_not_stored",
              {{"job", job}, {"reason", stored.ToString()}});
+}
+
+absl::Status PlanRoom::OnResume(const std::vector<GenerationResumed>& running) {
+  MutexLock lock(&mutex_);
+  for (const GenerationResumed& resumed : running) {
+    const auto found = records_.find(resumed.begin.job);
+    if (found == records_.end()) continue;
+    Record& record = found->second;
+    record.generation = resumed.begin.generation;
+    record.running = true;
+    record.unproved = record.on_trial && CanBeProved(record.plans.current);
+  }
+  return absl::OkStatus();
 }
 
 // Its plan let it finish.

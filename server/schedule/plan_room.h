@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -68,6 +69,9 @@ class PlanRoom : public GenerationObserver {
   struct Plans {
     Plan current;
     std::optional<Plan> next;
+    // Whose place `current` has taken in the generation that runs: the workers
+    // may not have heard of it when the coordinator was restarted.
+    std::optional<Plan> before;
   };
 
   // Reads the plans that are in `store`, which must outlive the room.
@@ -100,6 +104,7 @@ class PlanRoom : public GenerationObserver {
                                                  Generation generation,
                                                  int64_t step);
 
+  absl::Status OnResume(const std::vector<GenerationResumed>& running) override;
   void OnMemberLeft(absl::string_view job, Generation generation,
                     int rank) override;
   void OnGenerationEnded(absl::string_view job, Generation generation,
@@ -126,8 +131,8 @@ class PlanRoom : public GenerationObserver {
     Plans plans;
     Settings settings;
     bool on_trial = false;  // `current` was proposed, and made no step yet
-    Generation generation;  // the last one that began
     // Not durable.
+    Generation generation;  // the last one that began or was resumed
     bool running = false;
     // `current` came into force with the last generation or in it, its
     // decisions can prove it, and nobody is known to have made a step with it.

@@ -537,5 +537,41 @@ TEST_F(BegunPlanTest, TheGlobalBatchStaysWhenItIsDropped) {
   EXPECT_EQ(back.global_micro_batches, 8);
 }
 
+TEST_F(PlanRoomTest, ThePlanBeforeIsKnownWhileItsGenerationRuns) {
+  Begin(1, "allreduce", 1);
+  EXPECT_FALSE(room_->Get("job")->before.has_value());
+  Plan plan = MakePlan(1, "bf16", -1);
+  plan.at_step = 3;
+  ASSERT_OK(room_->Propose("job", 1, plan));
+  EXPECT_EQ(Take(1, 3).version, 2);
+  Reload();
+  ASSERT_TRUE(room_->Get("job")->before.has_value());
+  EXPECT_EQ(room_->Get("job")->before->version, 1);
+  EXPECT_EQ(room_->Get("job")->before->hook, "allreduce");
+  Begin(2, "allreduce", 1);
+  EXPECT_FALSE(room_->Get("job")->before.has_value());
+}
+
+TEST_F(PlanRoomTest, AResumedGenerationGoesOnChangingAndProvingItsPlan) {
+  Begin(1, "allreduce", 1);
+  Plan plan = MakePlan(1, "bf16", -1);
+  plan.at_step = 3;
+  ASSERT_OK(room_->Propose("job", 1, plan));
+  ASSERT_EQ(Take(1, 3).version, 2);
+  Reload();
+  EXPECT_EQ(Take(1, 4).version, 0) << "its generation is not known yet";
+  GenerationResumed resumed;
+  resumed.begin.job = "job";
+  resumed.begin.generation = Generation(1);
+  ASSERT_OK(room_->OnResume({resumed}));
+  plan.hook = "fp16";
+  plan.at_step = Plan::kAtNextStep;
+  ASSERT_OK(room_->Propose("job", 2, plan));
+  EXPECT_EQ(Take(1, 4).version, 3);
+  EXPECT_EQ(room_->Get("job")->before->version, 2);
+  // On trial still: the workers' own settings come back.
+  EXPECT_EQ(Begin(2, "allreduce", 1).hook, "allreduce");
+}
+
 }  // namespace
 }  // namespace coxswain::server

@@ -1,12 +1,24 @@
 #include "server/schedule/schedule_room.h"
 
 #include <algorithm>
+#include <limits>
+#include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "base/status_macros.h"
+#include "server/schedule/position_record.h"
 
 namespace coxswain::server {
 namespace {
+
+// The last decision of each stream of a generation, by stream.
+constexpr char kTablePrefix[] = "schedule/";
+
+std::string TableOf(Generation generation) {
+  return absl::StrCat(kTablePrefix, generation.value());
+}
 
 // What is said to one rank is said again: it had been said to all.
 void DropRepeats(JobSchedule::Effects* effects) {
@@ -59,6 +71,34 @@ absl::Status ScheduleRoom::OnVote(const Seat& seat, absl::string_view stream,
   });
 }
 
+absl::Status ScheduleRoom::OnPosition(const Seat& seat,
+                                      absl::string_view stream,
+                                      const StepDecision& last) {
+  const RunPtr run = Find(seat.job, seat.generation);
+  if (run == nullptr) return absl::OkStatus();
+  return Do(run, [&](JobSchedule* schedule, JobSchedule::Effects* effects) {
+    return schedule->OnPosition(seat.rank, stream, last, rooms_.clock->Now(),
+                                effects);
+  });
+}
+
+void ScheduleRoom::OnRegroupWanted(absl::string_view job, Generation generation,
+                                   absl::string_view reason) {
+  const RunPtr run = Find(job, generation);
+  if (run == nullptr) return;
+  Do(run, [&](JobSchedule* schedule, JobSchedule::Effects* /*effects*/) {
+    schedule->OnRegroupWanted(reason);
+    return absl::OkStatus();
+  }).IgnoreError();
+}
+
+void ScheduleRoom::OnLeaving(absl::string_view job, Generation generation) {
+  const RunPtr run = Find(job, generation);
+  if (run == nullptr) return;
+  // Each member leaves once, so the queue ends somewhere all the same.
+  WriteNewest(run, std::numeric_limits<int>::max());
+}
+
 absl::Status ScheduleRoom::Do(const RunPtr& run, Action act) {
   JobSchedule::Effects effects;
   absl::Status status;
@@ -87,16 +127,20 @@ void ScheduleRoom::Empty(const RunPtr& run) {
       effects = std::move(run->queue.front());
       run->queue.pop_front();
     }
-    CarryOut(*run, effects);
+    CarryOut(run, effects);
   }
 }
 
-void ScheduleRoom::CarryOut(const Run& run,
+void ScheduleRoom::CarryOut(const RunPtr& run,
                             const JobSchedule::Effects& effects) {
+  // First: what is told can be kept from then on; see OnLeaving.
+  for (const JobSchedule::Position& position : effects.positions) {
+    Keep(run, position);
+  }
   if (effects.plan.has_value()) {
-    rooms_.membership->NotePlan(run.job, run.generation, *effects.plan);
+    rooms_.membership->NotePlan(run->job, run->generation, *effects.plan);
     LogInfo("plan_in_force",
-            {{"job", run.job},
+            {{"job", run->job},
              {"version", effects.plan->version},
              {"step", effects.plan->at_step},
              {"hook", effects.plan->hook},
@@ -104,18 +148,80 @@ void ScheduleRoom::CarryOut(const Run& run,
   }
   for (const DirectedEvent& directed : effects.events) {
     if (directed.event.kind != AttachEvent::Kind::kWarning) continue;
-    LogWarning("schedule_warning", {{"job", run.job},
-                                    {"generation", run.generation.value()},
+    LogWarning("schedule_warning", {{"job", run->job},
+                                    {"generation", run->generation.value()},
                                     {"warning", directed.event.reason}});
   }
   if (!effects.events.empty()) {
-    rooms_.membership->Tell(run.job, run.generation, effects.events);
+    rooms_.membership->Tell(run->job, run->generation, effects.events);
+  }
+  for (const JobSchedule::Position& position : effects.positions) {
+    if (position.decision.regroup.empty()) continue;
+    LogInfo("regroup_decided", {{"job", run->job},
+                                {"generation", run->generation.value()},
+                                {"round", position.decision.round},
+                                {"reason", position.decision.regroup}});
   }
   if (effects.failure.ok()) return;
-  LogError("schedule_failed", {{"job", run.job},
-                               {"generation", run.generation.value()},
+  LogError("schedule_failed", {{"job", run->job},
+                               {"generation", run->generation.value()},
                                {"reason", effects.failure.message()}});
-  rooms_.membership->AbortGeneration(run.job, run.generation, effects.failure);
+  rooms_.membership->AbortGeneration(run->job, run->generation,
+                                     effects.failure);
+}
+
+void ScheduleRoom::Keep(const RunPtr& run,
+                        const JobSchedule::Position& position) {
+  MutexLock handing(&run->handing);
+  {
+    MutexLock lock(&run->mutex);
+    run->unwritten[position.stream].newest = EncodePosition(position.decision);
+  }
+  WritePosition(run, position.stream, kMaxUnwritten);
+}
+
+void ScheduleRoom::WriteNewest(const RunPtr& run, int most) {
+  MutexLock handing(&run->handing);
+  std::vector<std::string> streams;
+  {
+    MutexLock lock(&run->mutex);
+    for (const auto& [stream, unwritten] : run->unwritten) {
+      if (unwritten.newest.has_value()) streams.push_back(stream);
+    }
+  }
+  for (const std::string& stream : streams) WritePosition(run, stream, most);
+}
+
+void ScheduleRoom::WritePosition(const RunPtr& run, const std::string& stream,
+                                 int most) {
+  StateBatch batch;
+  {
+    MutexLock lock(&run->mutex);
+    Unwritten& unwritten = run->unwritten[stream];
+    if (run->schedule.ended() || unwritten.queued >= most) return;
+    batch.Put(TableOf(run->generation), stream, *unwritten.newest);
+    unwritten.newest.reset();
+    ++unwritten.queued;
+  }
+  rooms_.state->Write(std::move(batch),
+                      [run, stream](const absl::Status& status) {
+                        NoteWritten(run, stream, status);
+                      });
+}
+
+void ScheduleRoom::NoteWritten(const RunPtr& run, const std::string& stream,
+                               const absl::Status& status) {
+  {
+    MutexLock lock(&run->mutex);
+    --run->unwritten[stream].queued;
+    const bool before = std::exchange(run->unwritable, !status.ok());
+    if (before || status.ok()) return;
+  }
+  LogWarning("position_not_kept",
+             {{"job", run->job},
+              {"stream", stream},
+              {"reason", status.ToString()},
+              {"next", "the ranks say it after a restart"}});
 }
 
 std::optional<Plan> ScheduleRoom::NextPlan(const std::string& job,
@@ -129,6 +235,14 @@ std::optional<Plan> ScheduleRoom::NextPlan(const std::string& job,
                                  {"reason", plan.status().ToString()},
                                  {"next", "tried again at the next step"}});
   return std::nullopt;
+}
+
+std::string ScheduleRoom::NameOf(const std::string& job, Generation generation,
+                                 int rank) const {
+  const auto members = rooms_.membership->MembersOf(job, generation);
+  const auto index = static_cast<size_t>(rank);
+  if (!members.ok() || index >= members->size()) return "";
+  return (*members)[index].member.identity.ToString();
 }
 
 std::vector<MemberDescription> ScheduleRoom::MembersOf(const Run& run) const {
@@ -149,6 +263,7 @@ void ScheduleRoom::TickRun(const RunPtr& run, absl::Time now) {
     signs = run->schedule.TakeSigns();
     look = run->schedule.next_look() <= now || !run->queue.empty();
   }
+  WriteNewest(run, kMaxUnwritten);
   if (!signs.empty()) {
     rooms_.membership->NoteSigns(run->job, run->generation, signs);
   }
@@ -190,15 +305,83 @@ void ScheduleRoom::EvictLocked() {
   if (oldest != runs_.end()) runs_.erase(oldest);
 }
 
+ScheduleRoom::RunPtr ScheduleRoom::MakeRun(const GenerationBegin& begin) {
+  JobSchedule::Asks asks;
+  asks.next_plan = [this, job = begin.job,
+                    generation = begin.generation](int64_t step) {
+    return NextPlan(job, generation, step);
+  };
+  asks.name_of = [this, job = begin.job, generation = begin.generation](
+                     int rank) { return NameOf(job, generation, rank); };
+  return std::make_shared<Run>(limits_, begin, rooms_.clock->Now(),
+                               std::move(asks));
+}
+
 void ScheduleRoom::OnGenerationBegan(const GenerationBegin& begin) {
-  const auto run = std::make_shared<Run>(
-      limits_, begin, rooms_.clock->Now(),
-      [this, job = begin.job, generation = begin.generation](int64_t step) {
-        return NextPlan(job, generation, step);
-      });
+  const RunPtr run = MakeRun(begin);
   MutexLock lock(&mutex_);
   if (runs_.count(begin.job) == 0) EvictLocked();
   runs_[begin.job] = run;
+}
+
+absl::Status ScheduleRoom::OnResume(
+    const std::vector<GenerationResumed>& running) {
+  for (const GenerationResumed& resumed : running) {
+    COXSWAIN_ASSIGN_OR_RETURN(const JobSchedule::ResumedFrom from,
+                              ReadResumed(resumed));
+    GenerationBegin begin = resumed.begin;
+    const absl::StatusOr<PlanRoom::Plans> plans = rooms_.plans->Get(begin.job);
+    if (plans.ok()) begin.plan = plans->current;
+    const RunPtr run = MakeRun(begin);
+    {
+      MutexLock lock(&run->mutex);
+      run->schedule.Resume(from, rooms_.clock->Now());
+    }
+    MutexLock lock(&mutex_);
+    runs_[begin.job] = run;
+  }
+  return DropTables(running);
+}
+
+absl::StatusOr<JobSchedule::ResumedFrom> ScheduleRoom::ReadResumed(
+    const GenerationResumed& resumed) const {
+  JobSchedule::ResumedFrom from;
+  from.term = rooms_.membership->term().value() - 1;
+  from.left = resumed.left;
+  const absl::StatusOr<PlanRoom::Plans> plans =
+      rooms_.plans->Get(resumed.begin.job);
+  if (plans.ok()) from.plan_before = plans->before;
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const auto records,
+      rooms_.state->List(TableOf(resumed.begin.generation)));
+  for (const auto& [stream, record] : records) {
+    absl::StatusOr<StepDecision> decision = DecodePosition(record);
+    if (!decision.ok()) {
+      return absl::DataLossError(absl::StrCat(
+          "the stored position of job '", resumed.begin.job, "' in stream '",
+          stream, "' is unreadable: ", decision.status().message()));
+    }
+    from.positions.push_back({stream, *std::move(decision)});
+  }
+  return from;
+}
+
+absl::Status ScheduleRoom::DropTables(
+    const std::vector<GenerationResumed>& running) {
+  std::set<std::string> kept;
+  for (const GenerationResumed& resumed : running) {
+    kept.insert(TableOf(resumed.begin.generation));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const auto tables,
+                            rooms_.state->Tables(kTablePrefix));
+  for (const std::string& table : tables) {
+    if (kept.count(table) != 0) continue;
+    StateBatch batch;
+    batch.DeleteTable(table);
+    // What is not dropped now is dropped after the next restart.
+    rooms_.state->Write(std::move(batch), [](const absl::Status&) {});
+  }
+  return absl::OkStatus();
 }
 
 void ScheduleRoom::OnGenerationEnded(absl::string_view job,
@@ -207,8 +390,15 @@ void ScheduleRoom::OnGenerationEnded(absl::string_view job,
   const RunPtr run = Find(job, generation);
   if (run == nullptr) return;
   const std::vector<MemberDescription> members = MembersOf(*run);
-  MutexLock lock(&run->mutex);
-  run->schedule.End(members, reason, rooms_.clock->Now());
+  {
+    MutexLock lock(&run->mutex);
+    run->schedule.End(members, reason, rooms_.clock->Now());
+  }
+  // The coordinator ends, and the generation does not.
+  if (absl::IsUnavailable(reason)) return;
+  StateBatch batch;
+  batch.DeleteTable(TableOf(generation));
+  rooms_.state->Write(std::move(batch), [](const absl::Status&) {});
 }
 
 void ScheduleRoom::OnMemberLeft(absl::string_view job, Generation generation,

@@ -23,7 +23,9 @@
 #include "server/schedule/job_schedule.h"
 #include "server/schedule/plan_room.h"
 #include "server/schedule/schedule_report.h"
+#include "server/schedule/step_agreement.h"
 #include "server/schedule/ticket.h"
+#include "server/state/state_writer.h"
 
 namespace coxswain::server {
 
@@ -42,6 +44,12 @@ struct WhyReport {
 // decision. Keeps the schedule of a job's last generation after its end, for
 // Why().
 //
+// Durable: the last decision of each stream is written to the state store,
+// behind its back: nobody waits for the disk. It is queued there before anybody
+// is told, or, where the store is slow, before the leaving of a rank is:
+// whoever leaves cannot take the only copy of a decision along. What a crash
+// takes with it the other ranks bring back: see StepAgreement.
+//
 // Life-cycle: registered as an observer of the membership; then requests and
 // Tick() from any thread. Thread-safe. What is said to one generation is said
 // in the order in which it was agreed, whichever threads brought the tickets:
@@ -55,6 +63,7 @@ class ScheduleRoom : public GenerationObserver {
     const Clock* clock = nullptr;
     Membership* membership = nullptr;
     PlanRoom* plans = nullptr;
+    StateWriter* state = nullptr;
   };
 
   ScheduleRoom(const ScheduleLimits& limits, const Rooms& rooms)
@@ -67,6 +76,13 @@ class ScheduleRoom : public GenerationObserver {
                         const Ticket& ticket);
   absl::Status OnVote(const Seat& seat, absl::string_view stream,
                       const Vote& vote);
+  // The last decision of a stream that this rank has heard; see v1.Position.
+  absl::Status OnPosition(const Seat& seat, absl::string_view stream,
+                          const StepDecision& last);
+
+  // A member is about to leave; to be called before Membership::Leave, for one
+  // that passes the fence. Queues what is decided and was not queued yet.
+  void OnLeaving(absl::string_view job, Generation generation);
 
   // Looks at all deadlines, and for stalls; and tells the membership whose
   // tickets have come. To be called before Membership::Tick().
@@ -76,6 +92,9 @@ class ScheduleRoom : public GenerationObserver {
   absl::StatusOr<WhyReport> Why(absl::string_view job) const;
 
   void OnGenerationBegan(const GenerationBegin& begin) override;
+  absl::Status OnResume(const std::vector<GenerationResumed>& running) override;
+  void OnRegroupWanted(absl::string_view job, Generation generation,
+                       absl::string_view reason) override;
   void OnGenerationEnded(absl::string_view job, Generation generation,
                          const absl::Status& reason) override;
   void OnMemberLeft(absl::string_view job, Generation generation,
@@ -84,28 +103,46 @@ class ScheduleRoom : public GenerationObserver {
  private:
   // More than honest ranks have under way.
   static constexpr size_t kQueueSlack = 64;
+  // Positions of one stream that wait for the store, and one more for each
+  // member that leaves. Where it is slower than that, only the newest of the
+  // others is written.
+  static constexpr int kMaxUnwritten = 8;
+
+  struct Unwritten {
+    int queued = 0;
+    std::optional<std::string> newest;
+  };
 
   // One generation.
   struct Run {
     Run(const ScheduleLimits& limits, const GenerationBegin& begin,
-        absl::Time now, JobSchedule::NextPlan next_plan)
+        absl::Time now, JobSchedule::Asks asks)
         : job(begin.job),
           generation(begin.generation),
           max_queue(kQueueSlack + 2 * static_cast<size_t>(begin.world_size)),
-          schedule(limits, begin, now, std::move(next_plan)) {}
+          schedule(limits, begin, now, std::move(asks)) {}
 
     const std::string job;
     const Generation generation;
     // From this length on repetitions are dropped from the queue; and what one
     // thread does of it at once.
     const size_t max_queue;
+    // Held while a position is handed to the store, so that none passes a newer
+    // one; taken before `mutex`.
+    Mutex handing;
     Mutex mutex;
     JobSchedule schedule ABSL_GUARDED_BY(mutex);
     std::deque<JobSchedule::Effects> queue ABSL_GUARDED_BY(mutex);
     bool emptying ABSL_GUARDED_BY(mutex) = false;  // a thread is at it
+    std::map<std::string, Unwritten> unwritten ABSL_GUARDED_BY(mutex);
+    bool unwritable ABSL_GUARDED_BY(mutex) = false;  // was logged
   };
   using RunPtr = std::shared_ptr<Run>;
 
+  RunPtr MakeRun(const GenerationBegin& begin);
+  absl::StatusOr<JobSchedule::ResumedFrom> ReadResumed(
+      const GenerationResumed& resumed) const;
+  absl::Status DropTables(const std::vector<GenerationResumed>& running);
   // Null if it is not the job's last one.
   RunPtr Find(absl::string_view job, Generation generation) const;
   std::vector<RunPtr> AllRuns() const;
@@ -113,6 +150,8 @@ class ScheduleRoom : public GenerationObserver {
   void EvictLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Plan> NextPlan(const std::string& job, Generation generation,
                                int64_t step);
+  std::string NameOf(const std::string& job, Generation generation,
+                     int rank) const;
   std::vector<MemberDescription> MembersOf(const Run& run) const;
 
   // Calls `act`, and then does what it asks for.
@@ -120,7 +159,14 @@ class ScheduleRoom : public GenerationObserver {
       absl::FunctionRef<absl::Status(JobSchedule*, JobSchedule::Effects*)>;
   absl::Status Do(const RunPtr& run, Action act);
   void Empty(const RunPtr& run);
-  void CarryOut(const Run& run, const JobSchedule::Effects& effects);
+  void CarryOut(const RunPtr& run, const JobSchedule::Effects& effects);
+  void Keep(const RunPtr& run, const JobSchedule::Position& position);
+  // Hands over what was put off, where less than `most` are queued.
+  void WriteNewest(const RunPtr& run, int most);
+  void WritePosition(const RunPtr& run, const std::string& stream, int most);
+  // Outlives the room.
+  static void NoteWritten(const RunPtr& run, const std::string& stream,
+                          const absl::Status& status);
   void TickRun(const RunPtr& run, absl::Time now);
 
   const ScheduleLimits limits_;

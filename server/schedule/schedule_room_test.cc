@@ -15,6 +15,7 @@
 #include "base/random.h"
 #include "base/status_matchers.h"
 #include "proto/types.pb.h"
+#include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
 
 namespace coxswain::server {
@@ -76,6 +77,28 @@ Ticket MakeTicket(int64_t round, int64_t plan_version = 1) {
   return ticket;
 }
 
+// A store that is slow, when a test wants it.
+class SlowWriter : public DirectWriter {
+ public:
+  using DirectWriter::DirectWriter;
+  void Write(StateBatch batch, Done done) override {
+    if (!held_) return DirectWriter::Write(std::move(batch), std::move(done));
+    waiting_.emplace_back(std::move(batch), std::move(done));
+  }
+  void Hold() { held_ = true; }
+  size_t waiting() const { return waiting_.size(); }
+  void Release() {
+    held_ = false;
+    for (auto& [batch, done] : std::exchange(waiting_, {})) {
+      DirectWriter::Write(std::move(batch), std::move(done));
+    }
+  }
+
+ private:
+  bool held_ = false;
+  std::deque<std::pair<StateBatch, Done>> waiting_;
+};
+
 class ScheduleRoomTest : public testing::Test {
  protected:
   void SetUp() override { Open(ScheduleLimits()); }
@@ -87,9 +110,39 @@ class ScheduleRoomTest : public testing::Test {
         Membership::Open(MembershipOptions(),
                          {&clock_, &random_, &store_, plans_.get()}));
     room_ = std::make_unique<ScheduleRoom>(
-        limits, ScheduleRoom::Rooms{&clock_, membership_.get(), plans_.get()});
+        limits,
+        ScheduleRoom::Rooms{&clock_, membership_.get(), plans_.get(), &store_});
     membership_->AddObserver(plans_.get());
     membership_->AddObserver(room_.get());
+    ASSERT_OK(membership_->Resume());
+  }
+  // The coordinator dies, and is started again.
+  void Restart() {
+    room_.reset();
+    membership_.reset();
+    plans_.reset();
+    Open(ScheduleLimits());
+  }
+  // As its stream does it; the seat stays.
+  void Reattach(Worker* worker) {
+    worker->events.clear();
+    const auto attachment = membership_->Attach(
+        worker->fence(), [worker](const AttachEvent& event) {
+          worker->events.push_back(event);
+        });
+    EXPECT_OK(attachment);
+    worker->attachment = attachment.value_or(0);
+  }
+  void SayPosition(const Worker& worker, const StepDecision& last) {
+    EXPECT_OK(room_->OnPosition(worker.seat, kTrain, last));
+  }
+  static StepDecision Heard(int64_t round) {
+    StepDecision decision;
+    decision.round = round;
+    return decision;
+  }
+  std::vector<std::string> Tables() {
+    return store_.Tables("schedule/").value_or(std::vector<std::string>());
   }
 
   using Team = std::vector<Worker*>;
@@ -159,7 +212,8 @@ class ScheduleRoomTest : public testing::Test {
 
   FakeClock clock_;
   CountingRandom random_;
-  MemoryStateStore store_;
+  MemoryStateStore memory_;
+  SlowWriter store_{&memory_};
   std::unique_ptr<PlanRoom> plans_;
   std::unique_ptr<Membership> membership_;
   std::unique_ptr<ScheduleRoom> room_;
@@ -283,11 +337,11 @@ TEST_F(ScheduleRoomTest, APlanThatCannotBeStoredComesLater) {
   plan.hook = "bf16";
   plan.at_step = Plan::kAtNextStep;
   ASSERT_OK(plans_->Propose("job", 1, plan));
-  store_.FailWrites(absl::UnavailableError("disk full"));
+  memory_.FailWrites(absl::UnavailableError("disk full"));
   Announce(team, 0);
   EXPECT_FALSE(team[0]->events.back().plan.has_value());
   EXPECT_EQ(Description().plan.version, 1);
-  store_.FailWrites(absl::OkStatus());
+  memory_.FailWrites(absl::OkStatus());
   Announce(team, 1);
   ASSERT_TRUE(team[0]->events.back().plan.has_value());
   EXPECT_EQ(team[0]->events.back().plan->at_step, 2);
@@ -643,6 +697,224 @@ TEST_F(ScheduleRoomTest, NoThreadEmptiesTheQueueForEver) {
   Tick();
   EXPECT_GT(told, before) << "what is left is said later";
   EXPECT_LT(told, 1000);
+}
+
+TEST_F(ScheduleRoomTest, ADecisionIsKeptBeforeItIsTold) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  ASSERT_THAT(Tables(), SizeIs(1));
+  const auto kept = store_.Get(Tables()[0], kTrain);
+  ASSERT_OK(kept);
+  EXPECT_THAT(*kept, HasSubstr("round 0"));
+  for (const Worker* worker : team) {
+    EXPECT_OK(membership_->Leave(worker->fence(), "done", false));
+  }
+  EXPECT_THAT(Tables(), IsEmpty());
+}
+
+TEST_F(ScheduleRoomTest, ASlowStoreIsGivenTheNewestDecisionOnly) {
+  const Team team = Run(2);
+  store_.Hold();
+  for (int round = 0; round < 20; ++round) Announce(team, round);
+  EXPECT_THAT(team[0]->events, SizeIs(20));
+  EXPECT_EQ(store_.waiting(), 8u);
+  store_.Release();
+  Tick();
+  EXPECT_THAT(store_.Get(Tables()[0], kTrain).value_or(""),
+              HasSubstr("round 19"));
+}
+
+TEST_F(ScheduleRoomTest, WhatWasDecidedIsQueuedBeforeAMemberLeaves) {
+  const Team team = Run(2);
+  store_.Hold();
+  for (int round = 0; round < 20; ++round) Announce(team, round);
+  room_->OnLeaving("job", team[0]->seat.generation);
+  room_->OnLeaving("job", team[0]->seat.generation);
+  EXPECT_EQ(store_.waiting(), 9u);
+  store_.Release();
+  EXPECT_THAT(store_.Get(Tables()[0], kTrain).value_or(""),
+              HasSubstr("round 19"));
+}
+
+TEST_F(ScheduleRoomTest, TrainingGoesOnAfterARestart) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  Announce({team[0]}, 1);
+  Restart();
+  for (Worker* worker : team) Reattach(worker);
+  SayPosition(*team[0], Heard(0));
+  SayPosition(*team[1], Heard(0));
+  Announce(team, 1);
+  Announce(team, 2);
+  for (const Worker* worker : team) {
+    ASSERT_THAT(worker->events, SizeIs(2));
+    EXPECT_EQ(worker->events[0].kind, Kind::kDecision);
+    EXPECT_EQ(worker->events[0].round, 1);
+    EXPECT_EQ(worker->events[1].round, 2);
+  }
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+TEST_F(ScheduleRoomTest, ALostDecisionIsToldAfterARestart) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  Restart();
+  Reattach(team[1]);
+  Announce({team[1]}, 0);  // it has heard nothing
+  ASSERT_THAT(team[1]->events, SizeIs(1));
+  EXPECT_EQ(team[1]->events[0].round, 0);
+}
+
+TEST_F(ScheduleRoomTest, WhyTellsOfTheRestart) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  const int64_t term = membership_->term().value();
+  Restart();
+  Reattach(team[0]);
+  SayPosition(*team[0], Heard(0));
+  ASSERT_OK_AND_ASSIGN(const WhyReport why, room_->Why("job"));
+  EXPECT_THAT(
+      why.schedule.findings,
+      Contains(AllOf(HasSubstr(absl::StrCat("resumed from term ", term)),
+                     HasSubstr("stream \"train\" is at round 1"),
+                     HasSubstr("rank 1 did not come back yet"))));
+}
+
+// A rank that hangs is not looked for among those that are still away.
+TEST_F(ScheduleRoomTest, NobodyIsMissedBeforeItCanBeBack) {
+  const Team team = Run(2, {{"progress_timeout", "2s"}});
+  Announce(team, 0);
+  Restart();
+  Reattach(team[0]);
+  SayPosition(*team[0], Heard(0));
+  Announce({team[0]}, 1);
+  for (int i = 0; i < 4; ++i) {
+    clock_.Advance(absl::Seconds(1));
+    Beat(*team[0], 1, 1);
+    Tick();
+  }
+  ASSERT_EQ(Description().state, JobState::kRunning)
+      << Description().last_event;
+  Reattach(team[1]);
+  for (int i = 0; i < 4 && Description().state == JobState::kRunning; ++i) {
+    clock_.Advance(absl::Seconds(1));
+    Beat(*team[0], 1, 1);
+    Beat(*team[1], 1, 1);
+    Tick();
+  }
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  EXPECT_THAT(Description().last_event, HasSubstr("rank 1"));
+}
+
+TEST_F(ScheduleRoomTest, APlanUnderWayAtARestartLandsAlike) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  Plan plan = plans_->Get("job")->current;
+  plan.hook = "bf16";
+  plan.at_step = Plan::kAtNextStep;
+  ASSERT_OK(plans_->Propose("job", 1, plan));
+  // In force, and nobody has heard of it: as if the coordinator had died there.
+  ASSERT_OK_AND_ASSIGN(
+      const auto next,
+      plans_->TakeEffect("job", team[0]->joined->generation, 2));
+  ASSERT_TRUE(next.has_value());
+  Restart();
+  for (Worker* worker : team) Reattach(worker);
+  for (const Worker* worker : team) SayPosition(*worker, Heard(0));
+  Announce(team, 1, 1);
+  for (const Worker* worker : team) {
+    ASSERT_THAT(worker->events, SizeIs(1));
+    ASSERT_TRUE(worker->events[0].plan.has_value());
+    EXPECT_EQ(worker->events[0].plan->version, 2);
+    EXPECT_EQ(worker->events[0].plan->at_step, 2);
+  }
+  for (Worker* worker : team) {
+    Ticket ticket = MakeTicket(2, 2);
+    ticket.hook = "bf16";
+    EXPECT_OK(room_->OnTicket(worker->seat, kTrain, ticket));
+  }
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  EXPECT_THAT(team[0]->events, SizeIs(2));
+}
+
+TEST_F(ScheduleRoomTest, WhatCannotBeKeptIsToldAllTheSame) {
+  const Team team = Run(2);
+  memory_.FailWrites(absl::UnavailableError("disk full"));
+  Announce(team, 0);
+  memory_.FailWrites(absl::OkStatus());
+  EXPECT_THAT(team[0]->events, SizeIs(1));
+  Restart();
+  for (Worker* worker : team) Reattach(worker);
+  SayPosition(*team[0], Heard(0));
+  Announce({team[1]}, 0);
+  EXPECT_THAT(team[1]->events, SizeIs(1));
+}
+
+TEST_F(ScheduleRoomTest, ADamagedPositionKeepsTheCoordinatorFromStarting) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  ASSERT_OK(memory_.Put(Tables()[0], kTrain, "nonsense"));
+  room_.reset();
+  membership_.reset();
+  ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), &store_));
+  ASSERT_OK_AND_ASSIGN(membership_, Membership::Open(MembershipOptions(),
+                                                     {&clock_, &random_,
+                                                      &store_, plans_.get()}));
+  ScheduleRoom room(ScheduleLimits(),
+                    {&clock_, membership_.get(), plans_.get(), &store_});
+  membership_->AddObserver(&room);
+  EXPECT_THAT(membership_->Resume(),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("'job'"), HasSubstr("'train'"))));
+}
+
+TEST_F(ScheduleRoomTest, ARegroupIsTheLastDecision) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  room_->OnRegroupWanted("job", team[0]->seat.generation, "2 spares wait");
+  Announce(team, 1);
+  for (const Worker* worker : team) {
+    ASSERT_THAT(worker->events, SizeIs(2));
+    EXPECT_EQ(worker->events[0].regroup, "");
+    EXPECT_EQ(worker->events[1].regroup, "2 spares wait");
+  }
+  // Also for a coordinator that is started then.
+  Restart();
+  Reattach(team[1]);
+  Announce({team[1]}, 1);
+  ASSERT_THAT(team[1]->events, SizeIs(1));
+  EXPECT_EQ(team[1]->events[0].regroup, "2 spares wait");
+}
+
+TEST_F(ScheduleRoomTest, AWishToRegroupCanBeWithdrawn) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  room_->OnRegroupWanted("job", team[0]->seat.generation, "2 spares wait");
+  room_->OnRegroupWanted("job", team[0]->seat.generation, "");
+  Announce(team, 1);
+  ASSERT_THAT(team[0]->events, SizeIs(2));
+  EXPECT_EQ(team[0]->events[1].regroup, "");
+}
+
+TEST_F(ScheduleRoomTest, ADrainNamesTheMember) {
+  const Team team = Run(2);
+  Ticket ticket = MakeTicket(0);
+  ticket.drain = "SIGTERM";
+  EXPECT_OK(room_->OnTicket(team[1]->seat, kTrain, ticket));
+  Announce({team[0]}, 0);
+  EXPECT_EQ(team[0]->events.back().regroup,
+            "rank 1 (host-a/1) drains: SIGTERM");
+}
+
+TEST_F(ScheduleRoomTest, OtherStreamsDoNotRegroup) {
+  const Team team = Run(2);
+  room_->OnRegroupWanted("job", team[0]->seat.generation, "2 spares wait");
+  for (const Worker* worker : team) {
+    EXPECT_OK(room_->OnTicket(worker->seat, "critic", MakeTicket(0)));
+  }
+  EXPECT_EQ(team[0]->events.back().regroup, "");
+  Announce(team, 0);
+  EXPECT_EQ(team[0]->events.back().regroup, "2 spares wait");
 }
 
 }  // namespace

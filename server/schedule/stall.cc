@@ -104,6 +104,11 @@ class Search {
 
   std::string LastTicketText(const RankActivity& it) const {
     if (!it.ticket.has_value()) return "no ticket ever came";
+    if (it.ticket->inferred) {
+      return absl::StrCat("its last ticket, of round ", it.ticket->round,
+                          " of stream \"", it.ticket->stream,
+                          "\", came before the coordinator was restarted");
+    }
     return absl::StrCat("its last ticket was of step ", it.ticket->step,
                         " of stream \"", it.ticket->stream, "\", ",
                         Ago(it.ticket->at));

@@ -17,6 +17,8 @@ struct KnownTicket {
   int64_t step = 0;
   absl::Time at;
   bool decided = false;  // its round has its decision
+  // Only its round is known: it came before the coordinator was restarted.
+  bool inferred = false;
 };
 
 // What is known of one rank: from its tickets and its heartbeats.
@@ -49,7 +51,7 @@ struct OpenRound {
   int64_t step = 0;
   std::vector<int> missing;
   bool voting = false;  // votes are missing, not tickets
-  absl::Time since;     // StepAgreement::waiting_since()
+  absl::Time since;     // StepAgreement::patient_since()
 };
 
 struct StallInput {

@@ -60,8 +60,12 @@ StepAgreement::StepAgreement(Options options)
     : options_(std::move(options)),
       last_tickets_(static_cast<size_t>(options_.world_size)),
       last_votes_(static_cast<size_t>(options_.world_size)),
-      left_(static_cast<size_t>(options_.world_size), false) {
+      left_(static_cast<size_t>(options_.world_size), false),
+      absent_(static_cast<size_t>(options_.world_size), false),
+      placed_(static_cast<size_t>(options_.world_size), !options_.resumed) {
   COXSWAIN_CHECK(options_.world_size > 0);
+  for (int rank : options_.absent) absent_[static_cast<size_t>(rank)] = true;
+  absent_count_ = static_cast<int>(options_.absent.size());
 }
 
 bool StepAgreement::HasTicket(int rank) const {
@@ -99,15 +103,29 @@ StepAgreement::Messages StepAgreement::OnTicket(int rank, const Ticket& ticket,
   COXSWAIN_CHECK(rank >= 0 && rank < options_.world_size);
   Messages messages;
   if (!failure_.ok()) return messages;
+  OnBack(rank, now);
   Ticket cut = ticket;
   cut.hook = Shorten(cut.hook, kMaxHookBytes);
   cut.skip = OneLine(Shorten(cut.skip, kMaxReasonBytes));
   cut.stop = OneLine(Shorten(cut.stop, kMaxReasonBytes));
-  if (ticket.round > round_) {
+  cut.drain = OneLine(Shorten(cut.drain, kMaxReasonBytes));
+  if (ticket.round > round_ && Unplaced(rank)) {
+    early_[rank].ticket = std::move(cut);
+    return messages;
+  }
+  placed_[static_cast<size_t>(rank)] = true;
+  if (regrouped() && ticket.round >= round_) {
+    FailRank(rank,
+             absl::StrCat("has announced step ", ticket.step,
+                          " although the generation ended with the step "
+                          "before (",
+                          regrouped_, ")"),
+             "a loop that does not heed a decision that says regroup");
+  } else if (ticket.round > round_) {
     FailRank(rank, absl::StrCat("has announced round ", ticket.round,
                                 " before round ", round_, " was decided"));
   } else if (ticket.round < round_ || HasTicket(rank)) {
-    AnswerTicket(rank, cut, &messages);
+    AnswerTicket(rank, cut, now, &messages);
   } else {
     Accept(rank, std::move(cut), now);
     Advance(now, &messages);
@@ -144,6 +162,11 @@ void StepAgreement::NotePlan(const Plan& plan) {
 }
 
 void StepAgreement::AdoptPlan(int64_t version) {
+  if (options_.undelivered.has_value() &&
+      options_.undelivered->version == version) {
+    options_.plan = *std::exchange(options_.undelivered, std::nullopt);
+    now_.adopted_plan = true;
+  }
   if (noted_plans_.empty()) return;
   // A stream that begins late may name none: it means the newest.
   if (version == 0 && round_ == 0) version = noted_plans_.back().version;
@@ -156,10 +179,11 @@ void StepAgreement::AdoptPlan(int64_t version) {
   now_.adopted_plan = true;
 }
 
-void StepAgreement::AnswerTicket(int rank, const Ticket& ticket,
+void StepAgreement::AnswerTicket(int rank, const Ticket& ticket, absl::Time now,
                                  Messages* messages) {
   std::optional<LastTicket>& last = last_tickets_[static_cast<size_t>(rank)];
-  if (last.has_value() && last->ticket.round == ticket.round) {
+  if (last.has_value() && !last->inferred &&
+      last->ticket.round == ticket.round) {
     if (!SameTicket(last->ticket, ticket)) {
       FailRank(rank, absl::StrCat("has announced two different things under "
                                   "round ",
@@ -169,6 +193,10 @@ void StepAgreement::AnswerTicket(int rank, const Ticket& ticket,
     if (last->ticket.stop.empty()) last->ticket.stop = ticket.stop;
   }
   if (ticket.round < round_) {
+    // Of a round that was decided before the restart.
+    if (!last.has_value() || last->ticket.round < ticket.round) {
+      last = LastTicket{ticket, now, /*decided=*/true};
+    }
     AnswerDecided(rank, ticket.round, messages);
   } else if (now_.granted) {
     messages->push_back(To(Message::Kind::kGrant, rank, round_));
@@ -195,9 +223,14 @@ StepAgreement::Messages StepAgreement::OnVote(int rank, const Vote& vote,
   COXSWAIN_CHECK(rank >= 0 && rank < options_.world_size);
   Messages messages;
   if (!failure_.ok()) return messages;
+  OnBack(rank, now);
   Vote cut = vote;
   cut.reason = OneLine(Shorten(cut.reason, kMaxReasonBytes));
   cut.stop = OneLine(Shorten(cut.stop, kMaxReasonBytes));
+  if (vote.round > round_ && Unplaced(rank)) {
+    early_[rank].vote = std::move(cut);
+    return messages;
+  }
   std::optional<Vote>& last = last_votes_[static_cast<size_t>(rank)];
   if (vote.round > round_) {
     FailRank(rank, absl::StrCat("has voted on round ", vote.round,
@@ -223,6 +256,7 @@ StepAgreement::Messages StepAgreement::OnMemberLeft(int rank, absl::Time now) {
   COXSWAIN_CHECK(rank >= 0 && rank < options_.world_size);
   Messages messages;
   if (!failure_.ok()) return messages;
+  OnBack(rank, now);
   left_[static_cast<size_t>(rank)] = true;
   any_left_ = true;
   Advance(now, &messages);
@@ -240,9 +274,10 @@ StepAgreement::Messages StepAgreement::Tick(absl::Time now) {
 absl::Time StepAgreement::deadline() const {
   if (!failure_.ok()) return absl::InfiniteFuture();
   const absl::Duration timeout = options_.plan.terms.progress_timeout;
-  const absl::Time settled = now_.trouble + std::min(kSettle, timeout);
+  const absl::Time settled =
+      std::max(now_.trouble, all_back()) + std::min(kSettle, timeout);
   if (now_.warned) return settled;
-  return std::min(settled, waiting_since() + timeout);
+  return std::min(settled, patient_since() + timeout);
 }
 
 bool StepAgreement::voting() const {
@@ -252,6 +287,10 @@ bool StepAgreement::voting() const {
 absl::Time StepAgreement::waiting_since() const {
   if (voting()) return now_.first_vote;
   return std::min(now_.first_ticket, now_.first_vote);
+}
+
+absl::Time StepAgreement::patient_since() const {
+  return std::max(waiting_since(), all_back());
 }
 
 std::vector<int> StepAgreement::Missing() const {
@@ -305,11 +344,12 @@ void StepAgreement::Decide(absl::Time now, Messages* messages) {
   messages->push_back(std::move(message));
 
   stopped_ = !decision.stop.empty();
-  const Ticket& first =
-      last_tickets_[static_cast<size_t>(now_.first_rank)]->ticket;
-  next_step_ =
-      decision.step + (EndsWindow(first) && !decision.without_data ? 1 : 0);
-  if (decision.plan.has_value()) options_.plan = *decision.plan;
+  regrouped_ = decision.regroup;
+  next_step_ = decision.next_step;
+  if (decision.plan.has_value()) {
+    options_.plan = *decision.plan;
+    options_.undelivered.reset();
+  }
   for (std::optional<LastTicket>& last : last_tickets_) last->decided = true;
   decided_.push_back(std::move(decided));
   if (decided_.size() > kRemembered) decided_.pop_front();
@@ -354,16 +394,50 @@ StepDecision StepAgreement::MakeDecision(absl::Time now) const {
   decision.reason = skip.Text();
   decision.stop = stop.Text();
   decision.without_data = WithoutData();
-  // A window keeps the plan that it began with.
-  if (EndsWindow(first) && options_.next_plan) {
-    decision.plan =
-        options_.next_plan(first.step + (decision.without_data ? 0 : 1));
+  decision.next_step = decision.step;
+  // A window keeps the plan that it began with, and the members.
+  if (EndsWindow(first)) {
+    if (!decision.without_data) ++*decision.next_step;
+    decision.regroup = RegroupText(decision);
+    decision.plan = PlanAfter(decision);
   }
   decision.decided = now;
   decision.tickets_took = now_.last_ticket - now_.first_ticket;
   decision.last_rank = now_.last_rank;
   decision.plan_version = first.plan_version;
   return decision;
+}
+
+std::string StepAgreement::RegroupText(const StepDecision& decision) const {
+  const int64_t max_steps = options_.plan.terms.max_steps;
+  const bool last = max_steps > 0 && *decision.next_step >= max_steps;
+  if (!decision.stop.empty() || last) return "";
+  std::vector<std::string> reasons;
+  size_t others = 0;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    const Ticket& ticket = last_tickets_[static_cast<size_t>(rank)]->ticket;
+    if (ticket.drain.empty()) continue;
+    if (reasons.size() == kMaxReasons) {
+      ++others;
+      continue;
+    }
+    const std::string name = options_.name_of ? options_.name_of(rank) : "";
+    reasons.push_back(absl::StrCat(
+        "rank ", rank, name.empty() ? "" : absl::StrCat(" (", name, ")"),
+        " drains: ", ticket.drain));
+  }
+  if (others > 0) reasons.push_back(absl::StrCat(others, " others drain"));
+  if (!regroup_.empty()) reasons.push_back(regroup_);
+  return absl::StrJoin(reasons, "; ");
+}
+
+std::optional<Plan> StepAgreement::PlanAfter(
+    const StepDecision& decision) const {
+  // The next generation begins with it anyway.
+  if (!decision.regroup.empty()) return std::nullopt;
+  if (options_.undelivered.has_value()) return options_.undelivered;
+  if (!options_.next_plan) return std::nullopt;
+  return options_.next_plan(*decision.next_step);
 }
 
 }  // namespace coxswain::server

@@ -30,6 +30,9 @@ struct StepDecision {
   // No rank had data: the step does not count, the next round has it again.
   bool without_data = false;
   std::optional<Plan> plan;  // in force from the next step on
+  std::string regroup;       // the generation ends after this step, and why
+  // Of the round after it; unset: not known any more.
+  std::optional<int64_t> next_step;
   // For the history.
   absl::Time decided;
   absl::Duration tickets_took;  // from the first to the last
@@ -57,7 +60,21 @@ struct StepDecision {
 //     is the odd one. After that nothing is granted or decided.
 //   - A decision says skip if any ticket or vote asked for it, and stop
 //     likewise. One that ends a window may carry a plan, which the next round
-//     is measured by.
+//     is measured by; or say regroup, if a ticket drains or RequestRegroup was
+//     called: then it is the last one.
+//   - A decision is a function of the tickets and votes, of the plan that comes
+//     next and of RequestRegroup. What of it any rank has heard is not decided
+//     again, also not by the agreement of a coordinator that was restarted: see
+//     Options::resumed.
+//
+// Where it is resumed, the ranks are its memory. Each says first which decision
+// it has heard last (OnPosition), then repeats its tickets and votes. No rank
+// can be more than one round ahead of another, so the highest decision that is
+// known, from a rank or from what was kept (Restore), is the last one; ranks
+// that are behind are answered with it, and one that nobody has heard is made
+// again, from the same tickets. What a rank says of a round that cannot be yet
+// is held until it has said its position. Patience begins when all have come
+// back.
 //
 // Which fields must be equal: step, plan_version, hook, layout, digest,
 // checksum (also whether there is one), and with sync_each_batch micro and
@@ -78,16 +95,27 @@ class StepAgreement {
     // The plan that is in force from this step on, if that is another one.
     // Asked once for each decision; may be null.
     std::function<std::optional<Plan>(int64_t step)> next_plan;
+    // How a rank is called in messages, beside its number; may be null.
+    std::function<std::string(int rank)> name_of;
+
+    // An earlier coordinator has led it up to here.
+    bool resumed = false;
+    // Who has not come back since.
+    std::vector<int> absent;
+    // It may have told the ranks of this plan, which it meant to bring into
+    // force after `plan`, or not. The tickets tell which.
+    std::optional<Plan> undelivered;
   };
 
   // What there is to be said; rank kAllRanks means all.
   struct Message {
-    enum class Kind { kGrant, kDecision, kWarning };
+    // kLearned is said to nobody: the round was decided before the restart.
+    enum class Kind { kGrant, kDecision, kWarning, kLearned };
     static constexpr int kAllRanks = -1;
     Kind kind = Kind::kGrant;
     int rank = kAllRanks;
     int64_t round = 0;
-    StepDecision decision;  // kDecision
+    StepDecision decision;  // kDecision, kLearned
     std::string text;       // kWarning
   };
   using Messages = std::vector<Message>;
@@ -99,6 +127,19 @@ class StepAgreement {
   Messages OnVote(int rank, const Vote& vote, absl::Time now);
   Messages OnMemberLeft(int rank, absl::Time now);
   Messages Tick(absl::Time now);
+
+  // The decision that this rank has heard last. Where it was made here, nothing
+  // happens.
+  Messages OnPosition(int rank, const StepDecision& last, absl::Time now);
+  // The last decision that was kept; before everything else.
+  void Restore(const StepDecision& last);
+  // One of Options::absent is there again.
+  void OnBack(int rank, absl::Time now);
+
+  // The next decision that ends a window says regroup, unless it is to stop or
+  // on the plan's last step. The last reason counts; an empty one withdraws
+  // the wish.
+  void RequestRegroup(absl::string_view reason);
 
   // Another stream's decision has changed the plan: this one's tickets may
   // follow it from now on, all of a round together.
@@ -116,6 +157,8 @@ class StepAgreement {
     Ticket ticket;
     absl::Time at;
     bool decided = false;
+    // Only its round is known, from the decision that the rank has heard.
+    bool inferred = false;
   };
   const std::vector<std::optional<LastTicket>>& last_tickets() const {
     return last_tickets_;
@@ -126,9 +169,13 @@ class StepAgreement {
   std::vector<int> Missing() const;
   // Since when they wait; InfiniteFuture: nobody does.
   absl::Time waiting_since() const;
+  // The same, but no earlier than all could have answered after a restart.
+  absl::Time patient_since() const;
   // Whether it is votes that are awaited.
   bool voting() const;
   const Plan& plan() const { return options_.plan; }
+  // Whether the last decision said so.
+  bool regrouped() const { return !regrouped_.empty(); }
 
  private:
   // Text from a rank is kept and repeated to all others.
@@ -142,6 +189,11 @@ class StepAgreement {
   struct Decided {
     StepDecision decision;
     bool granted = false;
+  };
+  // Said before the rank's position.
+  struct Early {
+    std::optional<Ticket> ticket;
+    std::optional<Vote> vote;
   };
   // The round whose tickets and votes come in.
   struct Round {
@@ -166,23 +218,44 @@ class StepAgreement {
   void Accept(int rank, Ticket ticket, absl::Time now);
   void AdoptPlan(int64_t version);
   // Of a round before the present one, or of this one once more.
-  void AnswerTicket(int rank, const Ticket& ticket, Messages* messages);
+  void AnswerTicket(int rank, const Ticket& ticket, absl::Time now,
+                    Messages* messages);
   void AnswerDecided(int rank, int64_t round, Messages* messages) const;
 
   // Whatever can be done now.
   void Advance(absl::Time now, Messages* messages);
   void Decide(absl::Time now, Messages* messages);
   StepDecision MakeDecision(absl::Time now) const;
+  // What a decision asks for beside commit or skip.
+  std::string RegroupText(const StepDecision& decision) const;
+  std::optional<Plan> PlanAfter(const StepDecision& decision) const;
   bool EndsWindow(const Ticket& ticket) const;
   bool WithoutData() const;
   bool LeaversMissing() const;
   bool EverybodyHeard() const;
   void CheckStall(absl::Time now, Messages* messages);
+  // InfiniteFuture while any of Options::absent is.
+  absl::Time all_back() const {
+    return absent_count_ > 0 ? absl::InfiniteFuture() : all_back_;
+  }
+
+  // Takes over a decision that was made elsewhere.
+  void Learn(StepDecision decision);
+  // Whether this coordinator may know less of the round than the rank.
+  bool Unplaced(int rank) const;
+  void NoteHeard(int rank, int64_t round, absl::Time now);
+  void AnswerAllOf(int64_t round, Messages* messages) const;
+  void ReleaseEarly(absl::Time now, Messages* messages);
+  // Whether it can be the decision on a round that was decided here.
+  bool Contradicts(const StepDecision& told) const;
+  std::optional<Plan> KnownPlan(int64_t version) const;
 
   void FailRound();
   void AddLeavers(const std::vector<int>& gone, const std::vector<int>& present,
                   TicketDiff* diff) const;
-  void FailRank(int rank, absl::string_view what);
+  void FailRank(int rank, absl::string_view what,
+                absl::string_view look_for =
+                    "two sessions or threads that share one stream");
   void Fail(const TicketDiff& diff);
   std::string Sentence(const TicketDiff& diff) const;
   std::string MissingText(const std::vector<int>& missing,
@@ -200,8 +273,17 @@ class StepAgreement {
   std::vector<bool> left_;
   bool any_left_ = false;
   bool stopped_ = false;              // the last decision said so
+  std::string regrouped_;             // likewise
+  std::string regroup_;               // is to be said
   std::optional<int64_t> next_step_;  // none before the first decision
   std::deque<Decided> decided_;
+
+  // Where it was resumed; by rank.
+  std::vector<bool> absent_;
+  int absent_count_ = 0;
+  absl::Time all_back_ = absl::InfinitePast();
+  std::vector<bool> placed_;
+  std::map<int, Early> early_;
 };
 
 }  // namespace coxswain::server

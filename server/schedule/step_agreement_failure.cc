@@ -22,7 +22,7 @@ constexpr size_t kMaxSentenceBytes = 3072;
 
 void StepAgreement::CheckStall(absl::Time now, Messages* messages) {
   const ScheduleTerms& terms = options_.plan.terms;
-  if (now_.warned || now < waiting_since() + terms.progress_timeout) return;
+  if (now_.warned || now < patient_since() + terms.progress_timeout) return;
   TicketDiff diff;
   diff.step = step();
   diff.odd = Missing();
@@ -56,16 +56,18 @@ std::string StepAgreement::LastWords(const std::vector<int>& ranks) const {
   for (int rank : ranks) {
     const std::optional<LastTicket>& last =
         last_tickets_[static_cast<size_t>(rank)];
-    ranks_at[last.has_value() ? std::optional<int64_t>(last->ticket.step)
-                              : std::nullopt]
+    const bool known = last.has_value() && !last->inferred;
+    ranks_at[known ? std::optional<int64_t>(last->ticket.step) : std::nullopt]
         .push_back(rank);
   }
   std::vector<std::string> parts;
   for (const auto& [step, of_step] : ranks_at) {
     parts.push_back(absl::StrCat(
         ranks_at.size() == 1 ? "" : absl::StrCat(RankList(of_step), ": "),
-        step.has_value() ? absl::StrCat("the last ticket was of step ", *step)
-                         : "no ticket ever came"));
+        step.has_value()   ? absl::StrCat("the last ticket was of step ", *step)
+        : options_.resumed ? "no ticket came since the coordinator was "
+                             "restarted"
+                           : "no ticket ever came"));
   }
   return absl::StrJoin(parts, ", ");
 }
@@ -122,12 +124,13 @@ void StepAgreement::AddLeavers(const std::vector<int>& gone,
                  "end_at_first lets ranks have different amounts of data";
 }
 
-void StepAgreement::FailRank(int rank, absl::string_view what) {
+void StepAgreement::FailRank(int rank, absl::string_view what,
+                             absl::string_view look_for) {
   TicketDiff diff;
   diff.step = step();
   diff.odd = {rank};
   diff.lines = {absl::StrCat("rank ", rank, " ", what)};
-  diff.advice = "two sessions or threads that share one stream";
+  diff.advice = std::string(look_for);
   Fail(diff);
 }
 

@@ -740,5 +740,84 @@ TEST(StepAgreementTest, TextOfRanksIsShownOnOneLineAndInWholeLetters) {
   EXPECT_EQ(ranks.Announce(1)[0].decision.reason, "rank 0: a?b");
 }
 
+TEST(StepAgreementTest, ADrainingRankEndsTheGenerationForAll) {
+  Ranks ranks(3);
+  Plan next;
+  next.version = 2;
+  ranks.PlanNext(next);
+  ranks.Announce(0);
+  ranks.Announce(1, [](Ticket* ticket) { ticket->drain = "SIGTERM"; });
+  const auto messages = ranks.Announce(2);
+  ASSERT_THAT(messages, SizeIs(1));
+  EXPECT_EQ(messages[0].decision.regroup, "rank 1 drains: SIGTERM");
+  EXPECT_TRUE(messages[0].decision.commit);
+  EXPECT_FALSE(messages[0].decision.plan.has_value())
+      << "it begins with the next generation";
+  EXPECT_THAT(ranks.asked(), IsEmpty());
+  // Then all leave, and nobody is owed anything.
+  for (int rank : {0, 1, 2}) {
+    EXPECT_THAT(ranks.agreement().OnMemberLeft(rank, ranks.now()), IsEmpty());
+  }
+  EXPECT_OK(ranks.agreement().failure());
+  EXPECT_EQ(ranks.agreement().deadline(), absl::InfiniteFuture());
+}
+
+TEST(StepAgreementTest, WhoGoesOnAfterARegroupIsNamed) {
+  Ranks ranks(2);
+  ranks.agreement().RequestRegroup("2 spares wait");
+  ranks.AnnounceAllBut({});
+  ASSERT_TRUE(ranks.agreement().regrouped());
+  ranks.agreement().OnMemberLeft(0, ranks.now());
+  ranks.Announce(1);
+  EXPECT_THAT(
+      ranks.agreement().failure(),
+      StatusIs(absl::StatusCode::kAborted,
+               AllOf(HasSubstr("rank 1"), HasSubstr("2 spares wait"),
+                     HasSubstr("does not heed a decision that says regroup"))));
+  EXPECT_THAT(ranks.Odd(), ElementsAre(1));
+}
+
+TEST(StepAgreementTest, TheLastDecisionIsRepeatedAfterARegroup) {
+  Ranks ranks(2);
+  const Ticket ticket = ranks.Honest(1);
+  ranks.agreement().RequestRegroup("2 spares wait");
+  ranks.AnnounceAllBut({});
+  const auto again = ranks.agreement().OnTicket(1, ticket, ranks.now());
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_EQ(again[0].decision.regroup, "2 spares wait");
+}
+
+TEST(StepAgreementTest, ARegroupWaitsForTheEndOfTheWindow) {
+  Ranks ranks(2, [](Plan* plan) { plan->terms.sync_each_batch = true; });
+  ranks.agreement().RequestRegroup("2 spares wait");
+  for (int micro = 0; micro < 4; ++micro) {
+    StepAgreement::Messages last;
+    for (int rank : {0, 1}) {
+      last = ranks.Announce(rank, [micro](Ticket* ticket) {
+        ticket->step = 7;
+        ticket->micro = micro;
+      });
+    }
+    ASSERT_THAT(last, SizeIs(1));
+    EXPECT_EQ(last[0].decision.regroup.empty(), micro < 3) << micro;
+  }
+}
+
+TEST(StepAgreementTest, AStopAndTheLastStepNeedNoRegroup) {
+  Ranks stopped(2);
+  stopped.agreement().RequestRegroup("2 spares wait");
+  stopped.Announce(0, [](Ticket* ticket) { ticket->stop = "a signal"; });
+  const auto stop = stopped.Announce(1);
+  ASSERT_THAT(stop, SizeIs(1));
+  EXPECT_EQ(stop[0].decision.regroup, "");
+  EXPECT_NE(stop[0].decision.stop, "");
+
+  Ranks last(2, [](Plan* plan) { plan->terms.max_steps = 101; });
+  last.agreement().RequestRegroup("2 spares wait");
+  const auto messages = last.AnnounceAllBut({});  // of step 100
+  ASSERT_THAT(messages, SizeIs(1));
+  EXPECT_EQ(messages[0].decision.regroup, "");
+}
+
 }  // namespace
 }  // namespace coxswain::server

@@ -25,6 +25,7 @@ struct Ticket {
   std::optional<uint64_t> checksum;
   std::string skip;
   std::string stop;
+  std::string drain;
 };
 
 struct Vote {

@@ -1,6 +1,8 @@
 #include "server/state/memory_state_store.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace coxswain::server {
 
@@ -24,16 +26,31 @@ absl::StatusOr<std::vector<StateStore::Record>> MemoryStateStore::List(
   return std::vector<Record>(rows->second.begin(), rows->second.end());
 }
 
+absl::StatusOr<std::vector<std::string>> MemoryStateStore::Tables(
+    absl::string_view prefix) const {
+  MutexLock lock(&mutex_);
+  std::vector<std::string> names;
+  for (auto it = tables_.lower_bound(std::string(prefix));
+       it != tables_.end() && absl::StartsWith(it->first, prefix); ++it) {
+    names.push_back(it->first);
+  }
+  return names;
+}
+
 absl::Status MemoryStateStore::Apply(const StateBatch& batch) {
+  COXSWAIN_RETURN_IF_ERROR(CheckBatch(batch));
   MutexLock lock(&mutex_);
   if (!write_status_.ok()) return write_status_;
   for (const StateBatch::Write& write : batch.writes()) {
     auto& rows = tables_[write.table];
-    if (write.value.has_value()) {
+    if (write.whole_table) {
+      rows.clear();
+    } else if (write.value.has_value()) {
       rows[write.key] = *write.value;
     } else {
       rows.erase(write.key);
     }
+    if (rows.empty()) tables_.erase(write.table);
   }
   return absl::OkStatus();
 }

@@ -18,6 +18,8 @@ class MemoryStateStore : public StateStore {
                                   absl::string_view key) const override;
   absl::StatusOr<std::vector<Record>> List(
       absl::string_view table) const override;
+  absl::StatusOr<std::vector<std::string>> Tables(
+      absl::string_view prefix) const override;
   absl::Status Apply(const StateBatch& batch) override;
 
   // Makes every Apply() fail with this status until it is OK again.

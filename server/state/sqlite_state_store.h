@@ -14,16 +14,14 @@ struct sqlite3;
 
 namespace coxswain::server {
 
-// A StateStore in one SQLite file: write-ahead log, every commit synced. The
-// file is locked while it is open, so that two coordinators never share it.
-// The only place where SQLite's errors are translated. Thread-safe.
+// A StateStore in one SQLite file: write-ahead log, every commit synced, a
+// checksum with each record. The file is locked while it is open, so that two
+// coordinators never share it. Thread-safe.
 class SqliteStateStore : public StateStore {
  public:
-  // The format written into a new file (PRAGMA user_version).
-  static constexpr int kFormatVersion = 1;
-
-  // Opens or creates the file. A file that is not ours, is damaged, or was
-  // written by a newer Coxswain is left as it is:
+  // Opens or creates the file, and reads all of it once. A file that is not
+  // ours, is damaged, or was written by a newer Coxswain is left as it is, and
+  // so is its write-ahead log:
   //   DATA_LOSS            not a SQLite file, or damaged
   //   FAILED_PRECONDITION  of a newer format, or of another program
   //   UNAVAILABLE          in use by another process, or cannot be opened
@@ -38,7 +36,11 @@ class SqliteStateStore : public StateStore {
                                   absl::string_view key) const override;
   absl::StatusOr<std::vector<Record>> List(
       absl::string_view table) const override;
+  absl::StatusOr<std::vector<std::string>> Tables(
+      absl::string_view prefix) const override;
   absl::Status Apply(const StateBatch& batch) override;
+  // A thousand small changes cost one sync of the disk.
+  Limits limits() const override { return {4096, 8 << 20}; }
 
  private:
   SqliteStateStore(std::string path, sqlite3* db)

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -40,12 +41,27 @@ void RunSql(const std::string& path, const char* sql) {
   ASSERT_EQ(sqlite3_close(db), SQLITE_OK);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Sqlite, StateStoreConformance,
-    testing::Values(StateStoreMaker{
-        "sqlite", []() -> std::unique_ptr<StateStore> {
-          return std::move(SqliteStateStore::Open(NewPath())).value();
-        }}));
+// Remembers where a store of this test is.
+std::map<const StateStore*, std::string>& Paths() {
+  static auto* paths = new std::map<const StateStore*, std::string>();
+  return *paths;
+}
+
+std::unique_ptr<StateStore> OpenAt(const std::string& path) {
+  std::unique_ptr<StateStore> store =
+      std::move(SqliteStateStore::Open(path)).value();
+  Paths()[store.get()] = path;
+  return store;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sqlite, StateStoreConformance,
+                         testing::Values(StateStoreMaker{
+                             "sqlite", [] { return OpenAt(NewPath()); },
+                             [](std::unique_ptr<StateStore> store) {
+                               const std::string path = Paths()[store.get()];
+                               store.reset();
+                               return OpenAt(path);
+                             }}));
 
 TEST(SqliteStateStoreTest, RecordsSurviveReopening) {
   const std::string path = NewPath();

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_SERVER_STATE_STATE_STORE_H_
 #define COXSWAIN_SERVER_STATE_STATE_STORE_H_
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,28 +20,45 @@ class StateBatch {
     std::string table;
     std::string key;
     std::optional<std::string> value;  // Unset: delete the key.
+    bool whole_table = false;          // Delete all keys of the table.
   };
 
   StateBatch& Put(absl::string_view table, absl::string_view key,
                   absl::string_view value) {
-    writes_.push_back(
-        {std::string(table), std::string(key), std::string(value)});
+    Add(table, key).value = std::string(value);
     return *this;
   }
   StateBatch& Delete(absl::string_view table, absl::string_view key) {
-    writes_.push_back({std::string(table), std::string(key), std::nullopt});
+    Add(table, key);
     return *this;
   }
+  StateBatch& DeleteTable(absl::string_view table) {
+    Add(table, "").whole_table = true;
+    return *this;
+  }
+  void Append(const StateBatch& other) {
+    writes_.insert(writes_.end(), other.writes_.begin(), other.writes_.end());
+  }
   const std::vector<Write>& writes() const { return writes_; }
+  bool empty() const { return writes_.empty(); }
+  // Of all tables, keys and values.
+  size_t ByteSize() const;
 
  private:
+  Write& Add(absl::string_view table, absl::string_view key) {
+    writes_.emplace_back();
+    writes_.back().table = std::string(table);
+    writes_.back().key = std::string(key);
+    return writes_.back();
+  }
+
   std::vector<Write> writes_;
 };
 
 // What the coordinator must still know after a crash: small records, each a
 // string of bytes under (table, key). A room commits here before it acts or
 // acknowledges. One coordinator owns a store. Keys and values may hold any
-// bytes. Thread-safe.
+// bytes, the name of a table any but zeros. Thread-safe.
 //
 // Errors: NOT_FOUND for a missing key; UNAVAILABLE when the medium refuses
 // for now (a full disk) and nothing was changed; DATA_LOSS when what is stored
@@ -48,6 +66,26 @@ class StateBatch {
 class StateStore {
  public:
   using Record = std::pair<std::string, std::string>;  // key, value
+
+  // Of one batch: what every implementation can commit as one, and what rooms
+  // keep to.
+  static constexpr size_t kMaxWrites = 120;
+  static constexpr size_t kMaxBytes = (1 << 20) + (1 << 18);
+
+  // What this one can commit as one, which is no less: several batches of
+  // rooms together. Past it the answer is RESOURCE_EXHAUSTED.
+  struct Limits {
+    size_t writes = kMaxWrites;
+    size_t bytes = kMaxBytes;
+  };
+  virtual Limits limits() const { return Limits(); }
+
+  // What every implementation refuses: RESOURCE_EXHAUSTED past the limits,
+  // INVALID_ARGUMENT for the name of a table with a zero in it.
+  static absl::Status CheckBatch(const StateBatch& batch, const Limits& limits);
+  absl::Status CheckBatch(const StateBatch& batch) const {
+    return CheckBatch(batch, limits());
+  }
 
   virtual ~StateStore() = default;
 
@@ -58,7 +96,12 @@ class StateStore {
   virtual absl::StatusOr<std::vector<Record>> List(
       absl::string_view table) const = 0;
 
-  // Returns once the changes would survive a power cut.
+  // The names of the tables with records that begin so, in byte order.
+  virtual absl::StatusOr<std::vector<std::string>> Tables(
+      absl::string_view prefix) const = 0;
+
+  // Returns once the changes would survive a power cut. ABORTED, and nothing
+  // was changed, once another coordinator owns the store.
   virtual absl::Status Apply(const StateBatch& batch) = 0;
 
   absl::Status Put(absl::string_view table, absl::string_view key,

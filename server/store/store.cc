@@ -1,41 +1,86 @@
 #include "server/store/store.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/state/written.h"
+#include "server/store/store_records.h"
 
 namespace coxswain::server {
 namespace {
 
-StoreScope::RequestKey RequestOf(char operation, const Fence& fence) {
-  return {operation, fence.incarnation.value(), fence.request_id};
+StoreRequestKey RequestOf(const StoreChange& change, const Fence& fence) {
+  return {static_cast<char>(change.kind), fence.incarnation.value(),
+          fence.request_id};
+}
+
+StoreChange MakeChange(StoreChange::Kind kind, absl::string_view key) {
+  StoreChange change;
+  change.kind = kind;
+  change.key = std::string(key);
+  return change;
 }
 
 }  // namespace
 
-StoreRoom::StoreRoom(const StoreLimits& limits, const Clock* clock)
-    : limits_(limits), clock_(clock) {}
+StoreRoom::StoreRoom(const StoreLimits& limits, const Clock* clock,
+                     StateWriter* state)
+    : limits_(limits), clock_(clock), state_(state) {}
 
 // A stored callback always runs, also when the coordinator stops.
 StoreRoom::~StoreRoom() {
-  StoreCalls calls;
+  std::map<ScopeKey, StoreWork> works;
   {
     MutexLock lock(&mutex_);
     for (auto& [key, scope] : scopes_) {
-      scope->End(absl::UnavailableError("the coordinator is stopping"), &calls);
+      scope->End(absl::UnavailableError("the coordinator is stopping"),
+                 /*drop=*/false, &works[key]);
     }
   }
-  RunAll(calls);
+  for (auto& [key, work] : works) RunAll(work.calls);
+  WaitUntilWritten(state_);
 }
 
-absl::StatusOr<StoreScope*> StoreRoom::FindScopeLocked(const Fence& fence) {
-  COXSWAIN_RETURN_IF_ERROR(ended_.Check(fence));
-  auto& scope = scopes_[ScopeKey(fence.job, fence.generation)];
-  if (scope == nullptr) {
-    scope = std::make_unique<StoreScope>(limits_, &total_bytes_);
+absl::Status StoreRoom::OnResume(
+    const std::vector<GenerationResumed>& running) {
+  std::set<std::string> kept;
+  for (const GenerationResumed& resumed : running) {
+    const std::string table = StoreTable(resumed.begin.generation);
+    kept.insert(table);
+    COXSWAIN_ASSIGN_OR_RETURN(const auto records, state_->List(table));
+    if (records.empty()) continue;
+    MutexLock lock(&mutex_);
+    const absl::Status loaded =
+        AddScopeLocked({resumed.begin.job, resumed.begin.generation})
+            ->Load(records);
+    if (!loaded.ok()) {
+      return absl::Status(loaded.code(), absl::StrCat("table '", table,
+                                                      "': ", loaded.message()));
+    }
   }
-  return scope.get();
+  COXSWAIN_ASSIGN_OR_RETURN(const auto tables, state_->Tables(kStoreTables));
+  for (const std::string& table : tables) {
+    if (kept.count(table) != 0) continue;
+    COXSWAIN_RETURN_IF_ERROR(state_->Apply(StateBatch().DeleteTable(table)));
+  }
+  return absl::OkStatus();
+}
+
+StoreRoom::ScopePointer StoreRoom::AddScopeLocked(const ScopeKey& key) {
+  ScopePointer& scope = scopes_[key];
+  if (scope == nullptr) {
+    scope = std::make_shared<StoreScope>(limits_, StoreTable(key.second),
+                                         &total_bytes_);
+  }
+  return scope;
+}
+
+absl::StatusOr<StoreRoom::ScopePointer> StoreRoom::FindScopeLocked(
+    const Fence& fence) {
+  COXSWAIN_RETURN_IF_ERROR(ended_.Check(fence));
+  return AddScopeLocked({fence.job, fence.generation});
 }
 
 absl::Status StoreRoom::CheckKey(absl::string_view key) const {
@@ -49,79 +94,107 @@ absl::Status StoreRoom::CheckKey(absl::string_view key) const {
   return absl::OkStatus();
 }
 
-absl::Status StoreRoom::CheckWrite(const Fence& fence, absl::string_view key,
-                                   absl::string_view value) const {
-  COXSWAIN_RETURN_IF_ERROR(CheckKey(key));
+absl::Status StoreRoom::CheckChange(const Fence& fence,
+                                    const StoreChange& change) const {
+  COXSWAIN_RETURN_IF_ERROR(CheckKey(change.key));
   if (fence.request_id == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a change of key \"", key,
+        "a change of key \"", change.key,
         "\" needs Fence.request_id, or a retry could apply it twice"));
   }
-  if (value.size() > limits_.max_value_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the value of ", value.size(), " bytes for key \"", key,
-                     "\" passes the store's limit max_value_bytes of ",
-                     limits_.max_value_bytes));
+  if (change.value.size() > limits_.max_value_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the value of ", change.value.size(), " bytes for key \"", change.key,
+        "\" passes the store's limit "
+        "max_value_bytes of ",
+        limits_.max_value_bytes));
   }
   return absl::OkStatus();
 }
 
-absl::Status StoreRoom::Set(const Fence& fence, absl::string_view key,
-                            absl::string_view value) {
-  COXSWAIN_RETURN_IF_ERROR(CheckWrite(fence, key, value));
-  StoreCalls calls;
-  absl::Status status;
+void StoreRoom::Change(const Fence& fence, StoreChange change,
+                       const StoreChangeDone& done) {
+  const absl::Status valid = CheckChange(fence, change);
+  if (!valid.ok()) return done(valid);
+  const StoreRequestKey request = RequestOf(change, fence);
+  StoreWork work;
+  absl::StatusOr<ScopePointer> scope = nullptr;
   {
     MutexLock lock(&mutex_);
-    COXSWAIN_ASSIGN_OR_RETURN(StoreScope * scope, FindScopeLocked(fence));
-    status = scope->Set(RequestOf('s', fence), key, value, &calls);
+    scope = FindScopeLocked(fence);
+    if (scope.ok()) {
+      (*scope)->Change(request, std::move(change), done, &work);
+    }
   }
-  RunAll(calls);
-  return status;
+  if (!scope.ok()) return done(scope.status());
+  Finish(*scope, std::move(work));
 }
 
-absl::StatusOr<int64_t> StoreRoom::Add(const Fence& fence,
-                                       absl::string_view key, int64_t amount) {
-  COXSWAIN_RETURN_IF_ERROR(CheckWrite(fence, key, ""));
-  StoreCalls calls;
-  absl::StatusOr<int64_t> result = 0;
-  {
-    MutexLock lock(&mutex_);
-    COXSWAIN_ASSIGN_OR_RETURN(StoreScope * scope, FindScopeLocked(fence));
-    result = scope->Add(RequestOf('a', fence), key, amount, &calls);
+void StoreRoom::Finish(const ScopePointer& scope, StoreWork work) {
+  RunAll(work.calls);
+  for (auto& [commit, batch] : work.commits) {
+    state_->Write(std::move(batch),
+                  [this, scope, commit = commit](const absl::Status& status) {
+                    if (commit != 0) OnCommitted(scope, commit, status);
+                  });
   }
-  RunAll(calls);
-  return result;
 }
 
-absl::StatusOr<CompareSetResult> StoreRoom::CompareSet(
-    const Fence& fence, absl::string_view key, absl::string_view expected,
-    absl::string_view desired) {
-  COXSWAIN_RETURN_IF_ERROR(CheckWrite(fence, key, desired));
-  StoreCalls calls;
-  absl::StatusOr<CompareSetResult> result = CompareSetResult();
+void StoreRoom::OnCommitted(const ScopePointer& scope, uint64_t commit,
+                            const absl::Status& status) {
+  StoreWork work;
   {
     MutexLock lock(&mutex_);
-    COXSWAIN_ASSIGN_OR_RETURN(StoreScope * scope, FindScopeLocked(fence));
-    result = scope->CompareSet(RequestOf('c', fence), key, expected, desired,
-                               &calls);
+    scope->Committed(commit, status, &work);
   }
-  RunAll(calls);
-  return result;
+  Finish(scope, std::move(work));
 }
 
-absl::StatusOr<bool> StoreRoom::DeleteKey(const Fence& fence,
-                                          absl::string_view key) {
-  COXSWAIN_RETURN_IF_ERROR(CheckWrite(fence, key, ""));
-  StoreCalls calls;
-  bool existed = false;
-  {
-    MutexLock lock(&mutex_);
-    COXSWAIN_ASSIGN_OR_RETURN(StoreScope * scope, FindScopeLocked(fence));
-    existed = scope->Delete(RequestOf('d', fence), key, &calls);
-  }
-  RunAll(calls);
-  return existed;
+void StoreRoom::Set(const Fence& fence, absl::string_view key,
+                    absl::string_view value, const SetDone& done) {
+  StoreChange change = MakeChange(StoreChange::Kind::kSet, key);
+  change.value = std::string(value);
+  Change(fence, std::move(change),
+         [done](const absl::StatusOr<StoreAnswer>& answer) {
+           done(answer.status());
+         });
+}
+
+void StoreRoom::Add(const Fence& fence, absl::string_view key, int64_t amount,
+                    const AddDone& done) {
+  StoreChange change = MakeChange(StoreChange::Kind::kAdd, key);
+  change.amount = amount;
+  Change(fence, std::move(change),
+         [done](const absl::StatusOr<StoreAnswer>& answer) {
+           if (!answer.ok()) return done(answer.status());
+           done(answer->number);
+         });
+}
+
+void StoreRoom::CompareSet(const Fence& fence, absl::string_view key,
+                           absl::string_view expected,
+                           absl::string_view desired,
+                           const CompareSetDone& done) {
+  StoreChange change = MakeChange(StoreChange::Kind::kCompareSet, key);
+  change.expected = std::string(expected);
+  change.value = std::string(desired);
+  Change(fence, std::move(change),
+         [done, desired = std::string(desired)](
+             const absl::StatusOr<StoreAnswer>& answer) {
+           if (!answer.ok()) return done(answer.status());
+           CompareSetResult result = answer->compare_set;
+           if (result.swapped) result.value = desired;
+           done(std::move(result));
+         });
+}
+
+void StoreRoom::DeleteKey(const Fence& fence, absl::string_view key,
+                          const DeleteDone& done) {
+  Change(fence, MakeChange(StoreChange::Kind::kDelete, key),
+         [done](const absl::StatusOr<StoreAnswer>& answer) {
+           if (!answer.ok()) return done(answer.status());
+           done(answer->number != 0);
+         });
 }
 
 StoreRoom::CallId StoreRoom::StartWait(const Fence& fence,
@@ -134,13 +207,14 @@ StoreRoom::CallId StoreRoom::StartWait(const Fence& fence,
   absl::Status refused;
   {
     MutexLock lock(&mutex_);
-    const absl::StatusOr<StoreScope*> scope = FindScopeLocked(fence);
+    const absl::StatusOr<ScopePointer> scope = FindScopeLocked(fence);
     refused = scope.status();
     if (refused.ok()) {
       id = next_call_++;
       const absl::Duration bounded = std::min(timeout, limits_.max_timeout);
-      waits = (*scope)->Wait(id, keys, clock_->Now() + bounded,
-                             timeout <= absl::ZeroDuration(), done, &calls);
+      waits = (*scope)->listeners().Wait(id, keys, clock_->Now() + bounded,
+                                         timeout <= absl::ZeroDuration(), done,
+                                         &calls);
     }
   }
   if (!refused.ok()) done(refused);
@@ -186,7 +260,7 @@ void StoreRoom::Cancel(CallId call) {
   StoreCalls calls;
   {
     MutexLock lock(&mutex_);
-    for (auto& [key, scope] : scopes_) scope->Cancel(call, &calls);
+    for (auto& [key, scope] : scopes_) scope->listeners().Cancel(call, &calls);
   }
   RunAll(calls);
 }
@@ -195,9 +269,9 @@ absl::StatusOr<StoreRoom::CallId> StoreRoom::OpenWatch(const Fence& fence,
                                                        absl::string_view key) {
   COXSWAIN_RETURN_IF_ERROR(CheckKey(key));
   MutexLock lock(&mutex_);
-  COXSWAIN_ASSIGN_OR_RETURN(StoreScope * scope, FindScopeLocked(fence));
+  COXSWAIN_ASSIGN_OR_RETURN(const ScopePointer scope, FindScopeLocked(fence));
   const CallId id = next_call_++;
-  COXSWAIN_RETURN_IF_ERROR(scope->OpenWatch(id, key));
+  COXSWAIN_RETURN_IF_ERROR(scope->listeners().OpenWatch(id, key));
   return id;
 }
 
@@ -207,9 +281,9 @@ void StoreRoom::NextEvent(CallId watch, const WatchDone& done) {
   {
     MutexLock lock(&mutex_);
     for (auto& [key, scope] : scopes_) {
-      if (!scope->HasWatch(watch)) continue;
+      if (!scope->listeners().HasWatch(watch)) continue;
       found = true;
-      scope->NextEvent(watch, done, &calls);
+      scope->listeners().NextEvent(watch, done, &calls);
       break;
     }
   }
@@ -224,7 +298,8 @@ void StoreRoom::CloseWatch(CallId watch) {
   StoreCalls calls;
   {
     MutexLock lock(&mutex_);
-    for (auto& [key, scope] : scopes_) scope->CloseWatch(watch, &calls);
+    for (auto& [key, scope] : scopes_)
+      scope->listeners().CloseWatch(watch, &calls);
   }
   RunAll(calls);
 }
@@ -233,26 +308,26 @@ void StoreRoom::Tick(absl::Time now) {
   StoreCalls calls;
   {
     MutexLock lock(&mutex_);
-    for (auto& [key, scope] : scopes_) scope->Expire(now, &calls);
+    for (auto& [key, scope] : scopes_) scope->listeners().Expire(now, &calls);
   }
   RunAll(calls);
 }
 
 void StoreRoom::OnGenerationEnded(absl::string_view job, Generation generation,
                                   const absl::Status& reason) {
-  StoreCalls calls;
+  StoreWork work;
+  ScopePointer scope;
   {
     MutexLock lock(&mutex_);
-    ended_.End(generation);
+    ended_.End(generation, reason);
     const auto it = scopes_.find(ScopeKey(std::string(job), generation));
-    if (it != scopes_.end()) {
-      it->second->End(
-          GenerationGuard::EndedError(job, generation, reason.message()),
-          &calls);
-      scopes_.erase(it);
-    }
+    if (it == scopes_.end()) return;
+    scope = std::move(it->second);
+    scopes_.erase(it);
+    scope->End(GenerationGuard::EndOf(job, generation, reason),
+               /*drop=*/!absl::IsUnavailable(reason), &work);
   }
-  RunAll(calls);
+  Finish(scope, std::move(work));
 }
 
 size_t StoreRoom::scope_count() const {

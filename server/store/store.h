@@ -19,54 +19,62 @@
 #include "base/mutex.h"
 #include "server/membership/fence.h"
 #include "server/membership/generation_guard.h"
+#include "server/state/state_writer.h"
 #include "server/store/store_scope.h"
 
 namespace coxswain::server {
 
 // A key-value store with the semantics of a c10d store: the small values by
-// which workers find each other. Everything is scoped by (job, generation),
-// kept in memory only, and dropped when the generation ends.
+// which workers find each other. Everything is scoped by (job, generation) and
+// dropped when the generation ends. Keys and remembered answers are durable:
+// a change is seen, and answered, once it is committed.
 //
 // Called by the Store service, with fences that a FenceGate has admitted. A
-// waiting call is a stored callback: it runs exactly once, without a lock
-// held, on the thread whose call decided it (possibly before Get or Wait has
-// returned). Thread-safe.
+// call is answered by a stored callback: it runs exactly once, without a lock
+// held, on a thread of the state writer or on the thread whose call decided it
+// (possibly before the call has returned). Thread-safe.
 //
-// Every operation may return
+// Every operation may answer with
 //   INVALID_ARGUMENT    an empty key, or a missing request id
 //   RESOURCE_EXHAUSTED  a limit is passed; the message names it
 //   ABORTED             the generation has ended
+//   UNAVAILABLE         the state cannot be written now, and nothing was
+//                       changed; or the coordinator is stopping
 class StoreRoom : public GenerationObserver {
  public:
+  using SetDone = std::function<void(const absl::Status&)>;
+  using AddDone = std::function<void(absl::StatusOr<int64_t>)>;
+  using CompareSetDone = std::function<void(absl::StatusOr<CompareSetResult>)>;
+  using DeleteDone = std::function<void(absl::StatusOr<bool>)>;
   using GetDone = std::function<void(absl::StatusOr<std::string>)>;
   using WaitDone = std::function<void(absl::Status)>;
   using WatchDone = std::function<void(absl::StatusOr<StoreEvent>)>;
   using CallId = uint64_t;  // names a waiting call or a watch; 0 is none
 
-  // `clock` must outlive the room.
-  StoreRoom(const StoreLimits& limits, const Clock* clock);
+  // `clock` and `state` must outlive the room.
+  StoreRoom(const StoreLimits& limits, const Clock* clock, StateWriter* state);
   ~StoreRoom() override;
 
   // Set, Add, CompareSet and DeleteKey remember their last answers by request
-  // id: a repeated request gets the first answer and changes nothing. Errors
-  // change nothing and are not remembered.
-  absl::Status Set(const Fence& fence, absl::string_view key,
-                   absl::string_view value);
+  // id, also across a restart: a repeated request gets the first answer and
+  // changes nothing. Errors change nothing and are not remembered.
+  void Set(const Fence& fence, absl::string_view key, absl::string_view value,
+           const SetDone& done);
 
   // The new value; a missing key counts as 0. FAILED_PRECONDITION if the value
   // is not a decimal number or the sum does not fit 64 bits.
-  absl::StatusOr<int64_t> Add(const Fence& fence, absl::string_view key,
-                              int64_t amount);
+  void Add(const Fence& fence, absl::string_view key, int64_t amount,
+           const AddDone& done);
 
   // Sets `desired` if the value is `expected`, or if the key is missing and
   // `expected` is empty. NOT_FOUND if missing and `expected` is not empty.
-  absl::StatusOr<CompareSetResult> CompareSet(const Fence& fence,
-                                              absl::string_view key,
-                                              absl::string_view expected,
-                                              absl::string_view desired);
+  void CompareSet(const Fence& fence, absl::string_view key,
+                  absl::string_view expected, absl::string_view desired,
+                  const CompareSetDone& done);
 
   // Whether the key existed.
-  absl::StatusOr<bool> DeleteKey(const Fence& fence, absl::string_view key);
+  void DeleteKey(const Fence& fence, absl::string_view key,
+                 const DeleteDone& done);
 
   // Answers with the value as soon as the key exists; NOT_FOUND at once if it
   // does not and `timeout` is 0; DEADLINE_EXCEEDED by the first Tick at or
@@ -95,6 +103,7 @@ class StoreRoom : public GenerationObserver {
   // Answers the waiting calls whose deadline has come.
   void Tick(absl::Time now);
 
+  absl::Status OnResume(const std::vector<GenerationResumed>& running) override;
   void OnGenerationEnded(absl::string_view job, Generation generation,
                          const absl::Status& reason) override;
 
@@ -104,23 +113,32 @@ class StoreRoom : public GenerationObserver {
  private:
   using ScopeKey = std::pair<std::string, Generation>;
 
+  using ScopePointer = std::shared_ptr<StoreScope>;
+
+  ScopePointer AddScopeLocked(const ScopeKey& key)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The scope of this fence, created on first use. ABORTED if it has ended.
-  absl::StatusOr<StoreScope*> FindScopeLocked(const Fence& fence)
+  absl::StatusOr<ScopePointer> FindScopeLocked(const Fence& fence)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckKey(absl::string_view key) const;
-  absl::Status CheckWrite(const Fence& fence, absl::string_view key,
-                          absl::string_view value) const;
+  absl::Status CheckChange(const Fence& fence, const StoreChange& change) const;
+  void Change(const Fence& fence, StoreChange change,
+              const StoreChangeDone& done);
+  // Does what a call of the scope has left to do.
+  void Finish(const ScopePointer& scope, StoreWork work);
+  void OnCommitted(const ScopePointer& scope, uint64_t commit,
+                   const absl::Status& status);
   CallId StartWait(const Fence& fence, const std::vector<std::string>& keys,
                    absl::Duration timeout, const GetDone& done);
 
   const StoreLimits limits_;
   const Clock* const clock_;
+  StateWriter* const state_;
 
   mutable Mutex mutex_;
   CallId next_call_ ABSL_GUARDED_BY(mutex_) = 1;
   size_t total_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // outlives the scopes
-  std::map<ScopeKey, std::unique_ptr<StoreScope>> scopes_
-      ABSL_GUARDED_BY(mutex_);
+  std::map<ScopeKey, ScopePointer> scopes_ ABSL_GUARDED_BY(mutex_);
   GenerationGuard ended_ ABSL_GUARDED_BY(mutex_);
 };
 

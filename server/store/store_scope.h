@@ -6,137 +6,125 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <set>
+#include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
+#include "server/state/state_store.h"
+#include "server/store/store_answers.h"
+#include "server/store/store_change.h"
+#include "server/store/store_limits.h"
+#include "server/store/store_listeners.h"
 
 namespace coxswain::server {
 
-// What one scope of the store may hold. All of it is under the control of
-// peers, so all of it has a bound.
-struct StoreLimits {
-  size_t max_key_bytes = 1024;
-  size_t max_value_bytes = 1 << 20;
-  size_t max_keys = 1 << 16;
-  size_t max_bytes = 256 << 20;  // keys and values together
-  // Keys and values of all generations of all jobs together.
-  size_t max_total_bytes = size_t{1} << 30;
-  size_t max_waiting_calls = 1 << 14;
-  size_t max_watches = 1 << 12;
-  size_t max_wait_keys = 1024;  // keys of one Wait
-  // Answers kept for repeated requests. A retry comes within seconds, so this
-  // needs to cover the requests of a few seconds only.
-  size_t max_remembered = 1 << 13;
-  size_t max_remembered_bytes = 16 << 20;
-  absl::Duration max_timeout = absl::Hours(24);
+// What a call of a scope leaves to do once the lock has been let go.
+struct StoreWork {
+  StoreCalls calls;
+  // To be written; the outcome goes to Committed() under this number, unless
+  // that is 0.
+  std::vector<std::pair<uint64_t, StateBatch>> commits;
 };
 
-struct CompareSetResult {
-  std::string value;  // what stands after the call
-  bool swapped = false;
-};
-
-struct StoreEvent {
-  std::string value;
-  bool deleted = false;
-};
-
-// Callbacks to run once the lock has been let go.
-using StoreCalls = std::vector<std::function<void()>>;
-
-// The keys, waiting calls and watches of one (job, generation). A part of
-// StoreRoom, which holds its lock around every call: one thread at a time.
-// Answers that a call causes are appended to `calls`, never run.
+// The keys of one (job, generation): what is in it is durable. A change is
+// made once its record is committed. Changes of one key wait for the one that
+// is under way, and are then committed together, each with its own answer: so
+// a change never builds on one that may still fail, and a counter that a
+// thousand ranks add to costs a few commits.
+//
+// A part of StoreRoom, which holds its lock around every call: one thread at a
+// time. Answers that a call causes are appended to `work`, never run.
 class StoreScope {
  public:
-  using GetDone = std::function<void(absl::StatusOr<std::string>)>;
-  using WatchDone = std::function<void(absl::StatusOr<StoreEvent>)>;
-  // Operation, incarnation, request id.
-  using RequestKey = std::tuple<char, uint64_t, uint64_t>;
-
   // `total_bytes` counts the keys and values of all scopes; it belongs to the
-  // room and must outlive the scope.
-  StoreScope(const StoreLimits& limits, size_t* total_bytes)
-      : limits_(limits), total_bytes_(total_bytes) {}
-  ~StoreScope() { *total_bytes_ -= bytes_; }
+  // room and is not touched after End().
+  StoreScope(const StoreLimits& limits, std::string table, size_t* total_bytes)
+      : limits_(limits),
+        table_(std::move(table)),
+        total_bytes_(total_bytes),
+        answers_(limits.max_remembered, limits.max_remembered_bytes),
+        listeners_(limits, &values_) {}
   StoreScope(const StoreScope&) = delete;
   StoreScope& operator=(const StoreScope&) = delete;
 
-  absl::Status Set(const RequestKey& request, absl::string_view key,
-                   absl::string_view value, StoreCalls* calls);
-  absl::StatusOr<int64_t> Add(const RequestKey& request, absl::string_view key,
-                              int64_t amount, StoreCalls* calls);
-  absl::StatusOr<CompareSetResult> CompareSet(const RequestKey& request,
-                                              absl::string_view key,
-                                              absl::string_view expected,
-                                              absl::string_view desired,
-                                              StoreCalls* calls);
-  bool Delete(const RequestKey& request, absl::string_view key,
-              StoreCalls* calls);
+  // What an earlier term has left; before anything else. DATA_LOSS.
+  absl::Status Load(const std::vector<StateStore::Record>& records);
 
-  // Answers with the value of the first key once all exist. True if it waits.
-  bool Wait(uint64_t id, std::vector<std::string> keys, absl::Time deadline,
-            bool answer_at_once, GetDone done, StoreCalls* calls);
-  // Nothing happens if the call does not wait (any more).
-  void Cancel(uint64_t id, StoreCalls* calls);
+  void Change(const StoreRequestKey& request, StoreChange change,
+              StoreChangeDone done, StoreWork* work);
+  void Committed(uint64_t commit, const absl::Status& status, StoreWork* work);
+  StoreListeners& listeners() { return listeners_; }
 
-  absl::Status OpenWatch(uint64_t id, absl::string_view key);
-  // The watch must exist.
-  void NextEvent(uint64_t id, WatchDone done, StoreCalls* calls);
-  void CloseWatch(uint64_t id, StoreCalls* calls);
-
-  bool HasWatch(uint64_t id) const;
-
-  void Expire(absl::Time now, StoreCalls* calls);
-  // Answers everything that waits with `status`. The scope is dead after it.
-  void End(const absl::Status& status, StoreCalls* calls);
+  // Answers everything that waits with `status`, and what is under way when it
+  // is committed; `drop`: then deletes all records. Once, before the scope is
+  // destroyed; nothing but Committed() is called after it.
+  void End(const absl::Status& status, bool drop, StoreWork* work);
 
  private:
-  struct Waiter {
-    std::vector<std::string> keys;
-    std::set<std::string> missing;
-    absl::Time deadline;
-    GetDone done;
+  struct Request {
+    StoreRequestKey key;
+    StoreChange change;
+    StoreChangeDone done;
   };
-  struct Watch {
+  struct Outcome {
+    size_t bytes = 0;  // of the request
+    // Set where the request is to be remembered.
+    std::optional<RememberedAnswer> remembered;
+    absl::StatusOr<StoreAnswer> answer;
+    StoreChangeDone done;
+  };
+  // The changes of one key that are committed together.
+  struct Commit {
     std::string key;
-    bool changed = false;  // since the last event
-    WatchDone done;        // set while a NextEvent waits
-  };
-  struct Answer {
-    int64_t number = 0;  // Add: the sum; Delete: whether there was a key
-    CompareSetResult compare_set;
+    std::optional<std::string> value;  // after them
+    bool deletes = false;              // all of them do, or none
+    bool changes = false;
+    int64_t added_bytes = 0;
+    int64_t added_keys = 0;
+    std::vector<Outcome> outcomes;
+    std::vector<uint64_t> forgotten;
+    StateBatch batch;
+    size_t answer_bytes = 0;
   };
 
-  const Answer* Remembered(const RequestKey& request) const;
-  void Remember(const RequestKey& request, Answer answer);
-  absl::Status Put(absl::string_view key, absl::string_view value,
-                   StoreCalls* calls);
-  void NotifyWatches(const std::string& key, StoreCalls* calls);
-  StoreEvent EventOf(const std::string& key) const;
-  // Removes the waiter and appends its answer.
-  void AnswerWaiter(uint64_t id, absl::StatusOr<std::string> answer,
-                    StoreCalls* calls);
+  // The next commit of a key for which requests wait.
+  void StartCommit(const std::string& key, StoreWork* work);
+  Commit MakeCommit(const std::string& key, std::deque<Request>* requests);
+  bool Fits(const Request& request, const Commit& commit) const;
+  Outcome Execute(Request* request, Commit* commit);
+  // The first answer to a repeated request, or null.
+  const StoreAnswer* FindAnswer(const StoreRequestKey& request,
+                                const Commit& commit) const;
+  // Counts the effect before it is committed. RESOURCE_EXHAUSTED.
+  absl::Status Reserve(const std::string& key, const StoreEffect& effect,
+                       Commit* commit);
+  void Add(int64_t bytes, int64_t keys);
+  void Install(Commit* commit, StoreWork* work);
+  void Answer(Outcome outcome, const absl::Status& status, StoreWork* work);
+  void AnswerAll(Commit* commit, const absl::Status& status, StoreWork* work);
+  void DropIfOver(StoreWork* work);
 
   const StoreLimits limits_;
-  std::map<std::string, std::string, std::less<>> values_;
+  const std::string table_;
+  StoreValues values_;
+  // With what is reserved for commits under way.
   size_t bytes_ = 0;
+  size_t keys_ = 0;
   size_t* const total_bytes_;
-  std::map<uint64_t, Waiter> waiters_;
-  std::map<std::string, std::set<uint64_t>, std::less<>> waiters_of_key_;
-  std::set<std::pair<absl::Time, uint64_t>> deadlines_;
-  std::map<uint64_t, Watch> watches_;
-  std::map<std::string, std::set<uint64_t>, std::less<>> watches_of_key_;
-  std::map<RequestKey, Answer> answers_;
-  std::deque<RequestKey> answer_order_;
-  size_t answer_bytes_ = 0;
+  StoreAnswers answers_;
+  StoreListeners listeners_;
+  std::optional<absl::Status> ended_;
+  bool drop_ = false;    // when the last commit is over
+  bool stored_ = false;  // whether there may be records
+  uint64_t next_commit_ = 1;
+  std::map<uint64_t, Commit> commits_;  // under way, at most one for each key
+  // Of each key with a commit under way: the requests that wait for it.
+  std::map<std::string, std::deque<Request>> waiting_;
+  size_t change_count_ = 0;  // those that wait or are under way
+  size_t change_bytes_ = 0;
 };
 
 }  // namespace coxswain::server

@@ -10,6 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/fake_clock.h"
 #include "base/status_matchers.h"
+#include "server/state/direct_writer.h"
+#include "server/state/group_commit.h"
+#include "server/state/memory_state_store.h"
+#include "server/store/store_test_calls.h"
 
 namespace coxswain::server {
 namespace {
@@ -18,7 +22,7 @@ using testing::HasSubstr;
 
 class StoreTest : public testing::Test {
  protected:
-  StoreTest() : room_(MakeLimits(), &clock_) {}
+  StoreTest() : room_(MakeLimits(), &clock_, &writer_) {}
 
   static StoreLimits MakeLimits() {
     StoreLimits limits;
@@ -43,20 +47,19 @@ class StoreTest : public testing::Test {
     return fence;
   }
   absl::StatusOr<std::string> GetNow(const std::string& key) {
-    absl::StatusOr<std::string> result = absl::UnknownError("no answer");
-    room_.Get(NewFence(), key, absl::ZeroDuration(),
-              [&](absl::StatusOr<std::string> value) { result = value; });
-    return result;
+    return server::GetNow(&room_, NewFence(), key);
   }
 
   FakeClock clock_;
+  MemoryStateStore state_;
+  DirectWriter writer_{&state_};
   StoreRoom room_;
   std::atomic<uint64_t> next_request_{0};
 };
 
 TEST_F(StoreTest, GetReadsWhatWasSet) {
-  ASSERT_OK(room_.Set(NewFence(), "key", "one"));
-  ASSERT_OK(room_.Set(NewFence(), "key", "two"));
+  ASSERT_OK(Set(&room_, NewFence(), "key", "one"));
+  ASSERT_OK(Set(&room_, NewFence(), "key", "two"));
   EXPECT_EQ(GetNow("key").value_or("missing"), "two");
 }
 
@@ -71,7 +74,7 @@ TEST_F(StoreTest, GetWakesWhenTheKeyIsSet) {
                       [&](absl::StatusOr<std::string> v) { answer = v; }),
             0);
   EXPECT_FALSE(answer.has_value());
-  ASSERT_OK(room_.Set(NewFence(), "key", "value"));
+  ASSERT_OK(Set(&room_, NewFence(), "key", "value"));
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ(answer->value_or("missing"), "value");
 }
@@ -80,7 +83,7 @@ TEST_F(StoreTest, WaitNamesTheKeysThatDidNotComeByTheDeadline) {
   std::optional<absl::Status> answer;
   room_.Wait(NewFence(), {"a", "b", "c"}, absl::Seconds(5),
              [&](absl::Status status) { answer = status; });
-  ASSERT_OK(room_.Set(NewFence(), "b", ""));
+  ASSERT_OK(Set(&room_, NewFence(), "b", ""));
   clock_.Advance(absl::Milliseconds(4999));
   room_.Tick(clock_.Now());
   EXPECT_FALSE(answer.has_value());
@@ -95,11 +98,11 @@ TEST_F(StoreTest, WaitNeedsAllKeysAtTheSameTime) {
   std::optional<absl::Status> answer;
   room_.Wait(NewFence(), {"a", "b", "a"}, absl::Seconds(5),
              [&](absl::Status status) { answer = status; });
-  ASSERT_OK(room_.Set(NewFence(), "a", ""));
-  ASSERT_OK(room_.DeleteKey(NewFence(), "a"));
-  ASSERT_OK(room_.Set(NewFence(), "b", ""));
+  ASSERT_OK(Set(&room_, NewFence(), "a", ""));
+  ASSERT_OK(DeleteKey(&room_, NewFence(), "a"));
+  ASSERT_OK(Set(&room_, NewFence(), "b", ""));
   EXPECT_FALSE(answer.has_value());
-  ASSERT_OK(room_.Set(NewFence(), "a", ""));
+  ASSERT_OK(Set(&room_, NewFence(), "a", ""));
   ASSERT_TRUE(answer.has_value());
   EXPECT_OK(*answer);
 }
@@ -114,40 +117,40 @@ TEST_F(StoreTest, CancelAnswersOnceAndForgets) {
                               });
   room_.Cancel(call);
   room_.Cancel(call);
-  ASSERT_OK(room_.Set(NewFence(), "key", "value"));
+  ASSERT_OK(Set(&room_, NewFence(), "key", "value"));
   EXPECT_EQ(answers, 1);
 }
 
 TEST_F(StoreTest, AddCountsFromZeroAndBelow) {
-  EXPECT_EQ(room_.Add(NewFence(), "n", 5).value_or(-1), 5);
-  EXPECT_EQ(room_.Add(NewFence(), "n", -7).value_or(-1), -2);
+  EXPECT_EQ(Add(&room_, NewFence(), "n", 5).value_or(-1), 5);
+  EXPECT_EQ(Add(&room_, NewFence(), "n", -7).value_or(-1), -2);
   EXPECT_EQ(GetNow("n").value_or("missing"), "-2");
 }
 
 TEST_F(StoreTest, AddRefusesOverflowAndText) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-  ASSERT_OK(room_.Add(NewFence(), "n", kMax));
-  EXPECT_THAT(room_.Add(NewFence(), "n", 1),
+  ASSERT_OK(Add(&room_, NewFence(), "n", kMax));
+  EXPECT_THAT(Add(&room_, NewFence(), "n", 1),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("does not fit 64 bits")));
-  EXPECT_EQ(room_.Add(NewFence(), "n", 0).value_or(-1), kMax);
-  ASSERT_OK(room_.Set(NewFence(), "text", "12x"));
-  EXPECT_THAT(room_.Add(NewFence(), "text", 1),
+  EXPECT_EQ(Add(&room_, NewFence(), "n", 0).value_or(-1), kMax);
+  ASSERT_OK(Set(&room_, NewFence(), "text", "12x"));
+  EXPECT_THAT(Add(&room_, NewFence(), "text", 1),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("not a decimal number")));
 }
 
 TEST_F(StoreTest, CompareSetSwapsOnlyWhatWasExpected) {
-  EXPECT_THAT(room_.CompareSet(NewFence(), "k", "old", "new"),
+  EXPECT_THAT(CompareSet(&room_, NewFence(), "k", "old", "new"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"k\"")));
-  auto result = room_.CompareSet(NewFence(), "k", "", "one");
+  auto result = CompareSet(&room_, NewFence(), "k", "", "one");
   ASSERT_OK(result);
   EXPECT_TRUE(result->swapped);
-  result = room_.CompareSet(NewFence(), "k", "other", "two");
+  result = CompareSet(&room_, NewFence(), "k", "other", "two");
   ASSERT_OK(result);
   EXPECT_FALSE(result->swapped);
   EXPECT_EQ(result->value, "one");
-  result = room_.CompareSet(NewFence(), "k", "one", "two");
+  result = CompareSet(&room_, NewFence(), "k", "one", "two");
   ASSERT_OK(result);
   EXPECT_TRUE(result->swapped);
   EXPECT_EQ(result->value, "two");
@@ -155,72 +158,72 @@ TEST_F(StoreTest, CompareSetSwapsOnlyWhatWasExpected) {
 
 TEST_F(StoreTest, ARepeatedRequestGetsTheFirstAnswerAndChangesNothing) {
   const Fence add = NewFence();
-  EXPECT_EQ(room_.Add(add, "n", 3).value_or(-1), 3);
-  EXPECT_EQ(room_.Add(add, "n", 3).value_or(-1), 3);
+  EXPECT_EQ(Add(&room_, add, "n", 3).value_or(-1), 3);
+  EXPECT_EQ(Add(&room_, add, "n", 3).value_or(-1), 3);
   EXPECT_EQ(GetNow("n").value_or("missing"), "3");
 
   const Fence swap = NewFence();
-  ASSERT_OK(room_.CompareSet(swap, "k", "", "mine"));
-  ASSERT_OK(room_.Set(NewFence(), "k", "later"));
-  const auto again = room_.CompareSet(swap, "k", "", "mine");
+  ASSERT_OK(CompareSet(&room_, swap, "k", "", "mine"));
+  ASSERT_OK(Set(&room_, NewFence(), "k", "later"));
+  const auto again = CompareSet(&room_, swap, "k", "", "mine");
   ASSERT_OK(again);
   EXPECT_TRUE(again->swapped);
 
   const Fence set = NewFence();
-  ASSERT_OK(room_.Set(set, "s", "old"));
-  ASSERT_OK(room_.DeleteKey(NewFence(), "s"));
-  ASSERT_OK(room_.Set(set, "s", "old"));
+  ASSERT_OK(Set(&room_, set, "s", "old"));
+  ASSERT_OK(DeleteKey(&room_, NewFence(), "s"));
+  ASSERT_OK(Set(&room_, set, "s", "old"));
   EXPECT_FALSE(GetNow("s").ok());
 
   Fence other_process = add;
   other_process.incarnation = Incarnation(8);
-  EXPECT_EQ(room_.Add(other_process, "n", 3).value_or(-1), 6);
+  EXPECT_EQ(Add(&room_, other_process, "n", 3).value_or(-1), 6);
 }
 
 TEST_F(StoreTest, ARepeatedDeleteGetsTheFirstAnswerAndDeletesNoNewKey) {
-  ASSERT_OK(room_.Set(NewFence(), "key", "old"));
+  ASSERT_OK(Set(&room_, NewFence(), "key", "old"));
   const Fence fence = NewFence();
-  EXPECT_EQ(room_.DeleteKey(fence, "key").value_or(false), true);
-  ASSERT_OK(room_.Set(NewFence(), "key", "new"));
-  EXPECT_EQ(room_.DeleteKey(fence, "key").value_or(false), true);
+  EXPECT_EQ(DeleteKey(&room_, fence, "key").value_or(false), true);
+  ASSERT_OK(Set(&room_, NewFence(), "key", "new"));
+  EXPECT_EQ(DeleteKey(&room_, fence, "key").value_or(false), true);
   EXPECT_EQ(GetNow("key").value_or("missing"), "new");
   Fence nameless = NewFence();
   nameless.request_id = 0;
   EXPECT_THAT(
-      room_.DeleteKey(nameless, "key"),
+      DeleteKey(&room_, nameless, "key"),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("request_id")));
 }
 
 TEST_F(StoreTest, AllGenerationsTogetherAreBounded) {
   const std::string value(60, 'v');
   for (int generation = 1; generation <= 4; ++generation) {
-    ASSERT_OK(room_.Set(NewFence(generation), "k", value));
-    ASSERT_OK(room_.Set(NewFence(generation), "l", value));
+    ASSERT_OK(Set(&room_, NewFence(generation), "k", value));
+    ASSERT_OK(Set(&room_, NewFence(generation), "l", value));
   }
-  EXPECT_THAT(room_.Set(NewFence(5), "k", value),
+  EXPECT_THAT(Set(&room_, NewFence(5), "k", value),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("max_total_bytes")));
-  EXPECT_OK(room_.Set(NewFence(1), "k", "small"));
-  EXPECT_OK(room_.DeleteKey(NewFence(1), "l"));
-  EXPECT_OK(room_.Set(NewFence(5), "k", value));
-  EXPECT_OK(room_.Set(NewFence(5), "l", value));
-  EXPECT_FALSE(room_.Set(NewFence(5), "m", value).ok());
+  EXPECT_OK(Set(&room_, NewFence(1), "k", "small"));
+  EXPECT_OK(DeleteKey(&room_, NewFence(1), "l"));
+  EXPECT_OK(Set(&room_, NewFence(5), "k", value));
+  EXPECT_OK(Set(&room_, NewFence(5), "l", value));
+  EXPECT_FALSE(Set(&room_, NewFence(5), "m", value).ok());
   room_.OnGenerationEnded("job", Generation(2), absl::AbortedError("over"));
-  EXPECT_OK(room_.Set(NewFence(5), "m", value));
+  EXPECT_OK(Set(&room_, NewFence(5), "m", value));
 }
 
 TEST_F(StoreTest, RememberedAnswersAreBounded) {
   const Fence first = NewFence();
-  ASSERT_OK(room_.Add(first, "n", 1));
-  for (int i = 0; i < 4; ++i) ASSERT_OK(room_.Add(NewFence(), "n", 1));
-  EXPECT_EQ(room_.Add(first, "n", 1).value_or(-1), 6);
+  ASSERT_OK(Add(&room_, first, "n", 1));
+  for (int i = 0; i < 4; ++i) ASSERT_OK(Add(&room_, NewFence(), "n", 1));
+  EXPECT_EQ(Add(&room_, first, "n", 1).value_or(-1), 6);
 }
 
 TEST_F(StoreTest, AChangeWithoutRequestIdIsRefused) {
   Fence fence = NewFence();
   fence.request_id = 0;
   EXPECT_THAT(
-      room_.Add(fence, "n", 1),
+      Add(&room_, fence, "n", 1),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("request_id")));
 }
 
@@ -228,19 +231,19 @@ TEST_F(StoreTest, LimitsAreNamedInTheError) {
   const auto exhausted = [](const char* limit) {
     return StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(limit));
   };
-  EXPECT_THAT(room_.Set(NewFence(), std::string(1025, 'k'), ""),
+  EXPECT_THAT(Set(&room_, NewFence(), std::string(1025, 'k'), ""),
               exhausted("max_key_bytes"));
-  EXPECT_THAT(room_.Set(NewFence(), "k", std::string(65, 'v')),
+  EXPECT_THAT(Set(&room_, NewFence(), "k", std::string(65, 'v')),
               exhausted("max_value_bytes"));
   for (int i = 0; i < 3; ++i) {
-    ASSERT_OK(room_.Set(NewFence(), absl::StrCat(i), std::string(64, 'v')));
+    ASSERT_OK(Set(&room_, NewFence(), absl::StrCat(i), std::string(64, 'v')));
   }
-  EXPECT_THAT(room_.Set(NewFence(), "k", std::string(64, 'v')),
+  EXPECT_THAT(Set(&room_, NewFence(), "k", std::string(64, 'v')),
               exhausted("max_bytes"));
   for (int i = 0; i < 8; ++i) {
-    ASSERT_OK(room_.Set(NewFence(), absl::StrCat(i), ""));
+    ASSERT_OK(Set(&room_, NewFence(), absl::StrCat(i), ""));
   }
-  EXPECT_THAT(room_.Set(NewFence(), "k", ""), exhausted("max_keys"));
+  EXPECT_THAT(Set(&room_, NewFence(), "k", ""), exhausted("max_keys"));
   absl::Status waited;
   room_.Wait(NewFence(), {"a", "b", "c", "d"}, absl::Seconds(1),
              [&](absl::Status status) { waited = status; });
@@ -258,7 +261,7 @@ TEST_F(StoreTest, LimitsAreNamedInTheError) {
 }
 
 TEST_F(StoreTest, AWatchSeesTheValueEachChangeAndTheDeletion) {
-  ASSERT_OK(room_.Set(NewFence(), "k", "one"));
+  ASSERT_OK(Set(&room_, NewFence(), "k", "one"));
   ASSERT_OK_AND_ASSIGN(const auto watch, room_.OpenWatch(NewFence(), "k"));
   std::vector<std::string> seen;
   const auto record = [&](absl::StatusOr<StoreEvent> event) {
@@ -269,9 +272,9 @@ TEST_F(StoreTest, AWatchSeesTheValueEachChangeAndTheDeletion) {
   room_.NextEvent(watch, record);
   room_.NextEvent(watch, record);
   EXPECT_THAT(seen, testing::ElementsAre("one"));
-  ASSERT_OK(room_.Set(NewFence(), "k", "two"));
+  ASSERT_OK(Set(&room_, NewFence(), "k", "two"));
   room_.NextEvent(watch, record);
-  ASSERT_OK(room_.DeleteKey(NewFence(), "k"));
+  ASSERT_OK(DeleteKey(&room_, NewFence(), "k"));
   EXPECT_THAT(seen, testing::ElementsAre("one", "two", "(deleted)"));
   room_.NextEvent(watch, record);
   room_.CloseWatch(watch);
@@ -281,7 +284,7 @@ TEST_F(StoreTest, AWatchSeesTheValueEachChangeAndTheDeletion) {
 TEST_F(StoreTest, ASlowWatchGetsTheNewestValueOnly) {
   ASSERT_OK_AND_ASSIGN(const auto watch, room_.OpenWatch(NewFence(), "k"));
   for (int i = 0; i < 100; ++i) {
-    ASSERT_OK(room_.Set(NewFence(), "k", absl::StrCat(i)));
+    ASSERT_OK(Set(&room_, NewFence(), "k", absl::StrCat(i)));
   }
   std::vector<std::string> seen;
   const auto record = [&](absl::StatusOr<StoreEvent> event) {
@@ -294,7 +297,7 @@ TEST_F(StoreTest, ASlowWatchGetsTheNewestValueOnly) {
 }
 
 TEST_F(StoreTest, TheEndOfAGenerationAnswersEveryoneAndDropsItsKeys) {
-  ASSERT_OK(room_.Set(NewFence(1), "old", "x"));
+  ASSERT_OK(Set(&room_, NewFence(1), "old", "x"));
   std::optional<absl::Status> waited;
   room_.Wait(NewFence(1), {"k"}, absl::Seconds(5),
              [&](absl::Status status) { waited = status; });
@@ -316,14 +319,14 @@ TEST_F(StoreTest, TheEndOfAGenerationAnswersEveryoneAndDropsItsKeys) {
 
 TEST_F(StoreTest, ALateCallBringsNoEndedScopeBack) {
   room_.OnGenerationEnded("job", Generation(2), absl::AbortedError("over"));
-  EXPECT_THAT(room_.Set(NewFence(2), "k", "v"),
+  EXPECT_THAT(Set(&room_, NewFence(2), "k", "v"),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("has ended")));
   EXPECT_EQ(room_.scope_count(), 0);
-  EXPECT_OK(room_.Set(NewFence(3), "k", "v"));
+  EXPECT_OK(Set(&room_, NewFence(3), "k", "v"));
 }
 
 TEST_F(StoreTest, GenerationsDoNotSeeEachOther) {
-  ASSERT_OK(room_.Set(NewFence(2), "k", "of 2"));
+  ASSERT_OK(Set(&room_, NewFence(2), "k", "of 2"));
   EXPECT_FALSE(GetNow("k").ok());
 }
 
@@ -333,7 +336,9 @@ TEST(StoreContentionTest, SixteenThreadsAddExactlySwapOnceAndAllWake) {
   FakeClock clock;
   std::atomic<int> woken{0};
   std::atomic<int> winners{0};
-  StoreRoom room(StoreLimits(), &clock);
+  MemoryStateStore state;
+  GroupCommit writer(&state);
+  StoreRoom room(StoreLimits(), &clock, &writer);
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
@@ -347,16 +352,16 @@ TEST(StoreContentionTest, SixteenThreadsAddExactlySwapOnceAndAllWake) {
                });
       for (int i = 0; i < kAdds; ++i) {
         ++fence.request_id;
-        EXPECT_OK(room.Add(fence, "n", 1));
-        EXPECT_OK(room.Add(fence, "n", 1));  // the same request again
+        EXPECT_OK(Add(&room, fence, "n", 1));
+        EXPECT_OK(Add(&room, fence, "n", 1));  // the same request again
       }
       ++fence.request_id;
       const auto swap =
-          room.CompareSet(fence, "leader", "", absl::StrCat("thread ", t));
+          CompareSet(&room, fence, "leader", "", absl::StrCat("thread ", t));
       if (swap.ok() && swap->swapped) ++winners;
       ++fence.request_id;
       if (t == 0) {
-        EXPECT_OK(room.Set(fence, "ready", "go"));
+        EXPECT_OK(Set(&room, fence, "ready", "go"));
       }
     });
   }
@@ -365,7 +370,7 @@ TEST(StoreContentionTest, SixteenThreadsAddExactlySwapOnceAndAllWake) {
   fence.job = "job";
   fence.generation = Generation(1);
   fence.request_id = 1;
-  EXPECT_EQ(room.Add(fence, "n", 0).value_or(-1), kThreads * kAdds);
+  EXPECT_EQ(Add(&room, fence, "n", 0).value_or(-1), kThreads * kAdds);
   EXPECT_EQ(winners, 1);
   EXPECT_EQ(woken, kThreads);
 }

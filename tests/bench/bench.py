@@ -112,6 +112,9 @@ def parse_arguments(arguments):
     parser.add_argument("--worker", metavar="FILE")
     parser.add_argument("--comm-worker", metavar="FILE")
     parser.add_argument("--schedule-worker", metavar="FILE")
+    parser.add_argument("--scale-worker", metavar="FILE")
+    parser.add_argument("--etcd-worker", metavar="FILE")
+    parser.add_argument("--coxswain", metavar="FILE")
     parsed = parser.parse_intermixed_args(arguments)
     if parsed.samples is not None and parsed.samples < 1:
         parser.error("--samples needs a whole number of at least 1")
@@ -156,6 +159,9 @@ def measure_all(options, benchmarks, selected):
         worker=options.worker,
         comm_worker=options.comm_worker,
         schedule_worker=options.schedule_worker,
+        scale_worker=options.scale_worker,
+        etcd_worker=options.etcd_worker,
+        coxswain=options.coxswain,
         cores=cores,
     )
     results, failed = run(benchmarks, selected, context, terminal)

@@ -88,6 +88,9 @@ class Context:
     worker: the program worker/main.cc, for benchmarks of several processes.
     comm_worker: the program worker/comm_main.cc, for communicators alone.
     schedule_worker: the program schedule/main.cc.
+    scale_worker: the program scale/main.cc.
+    etcd_worker: the program scale/etcd_main.cc.
+    coxswain: the command line.
     cores: those that such benchmarks may use; this process has one of them.
     """
 
@@ -98,6 +101,9 @@ class Context:
     worker: str = ""
     comm_worker: str = ""
     schedule_worker: str = ""
+    scale_worker: str = ""
+    etcd_worker: str = ""
+    coxswain: str = ""
     cores: Sequence[int] = ()
 
     def interleave(

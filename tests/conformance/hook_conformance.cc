@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
+#include "tests/conformance/hook_case_steps.h"
 #include "tests/conformance/hook_world.h"
 
 namespace coxswain {
@@ -16,29 +17,7 @@ using testing::HasSubstr;
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HookConformance);
 
-constexpr uint64_t kStream = 11;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-std::vector<ParameterSpec> Parameters(const HookCase& hook) {
-  return OddParameters(hook.dtype);
-}
-
-HookWorld MakeWorld(const HookCase& hook, int size,
-                    HookWorld::Buckets buckets = {}) {
-  if (hook.make == nullptr) {
-    return HookWorld(hook.spec, Parameters(hook), size, std::move(buckets));
-  }
-  return HookWorld(hook.make, Parameters(hook), size, std::move(buckets));
-}
-
-std::vector<Gradients> LocalGradients(const HookCase& hook, int size,
-                                      int64_t step) {
-  std::vector<Gradients> local;
-  for (int rank = 0; rank < size; ++rank) {
-    local.push_back(NormalGradients(Parameters(hook), kStream, rank, step));
-  }
-  return local;
-}
 
 // Gradients of `size` ranks that differ, and have the average of `local`.
 std::vector<Gradients> SameAverage(const HookCase& hook,
@@ -52,16 +31,6 @@ std::vector<Gradients> SameAverage(const HookCase& hook,
     AddTo(other.back(), noise, -0.5);
   }
   return other;
-}
-
-// Three buckets, or another number, in registration order.
-HookWorld::Buckets OtherBuckets(const HookCase& hook, size_t number = 3) {
-  HookWorld::Buckets buckets(number);
-  const size_t count = Parameters(hook).size();
-  for (size_t i = 0; i < count; ++i) {
-    buckets[i * number / count].push_back(static_cast<int>(i));
-  }
-  return buckets;
 }
 
 // A model that has lost p3 and got another parameter before all others, and
@@ -88,46 +57,6 @@ Gradients Stayed(const Gradients& values, bool before) {
     stayed.erase(stayed.begin());
   }
   return stayed;
-}
-
-// The results of an exchange: one that is the same on all ranks, bit by bit,
-// or each rank's.
-std::vector<Gradients> Exchange(const HookCase& hook, HookWorld& world,
-                                const std::vector<Gradients>& local) {
-  if (hook.ranks_differ && world.hook(0).started()) {
-    return world.ExchangeApart(local);
-  }
-  return {world.Exchange(local)};
-}
-
-std::vector<Gradients> Step(const HookCase& hook, HookWorld& world,
-                            const std::vector<Gradients>& local) {
-  auto results = Exchange(hook, world, local);
-  world.Commit();
-  return results;
-}
-
-// Steps [from, to) with each step's own gradients: the results of each.
-std::vector<std::vector<Gradients>> RunSteps(const HookCase& hook,
-                                             HookWorld& world, int64_t from,
-                                             int64_t to) {
-  std::vector<std::vector<Gradients>> results;
-  for (int64_t step = from; step < to; ++step) {
-    results.push_back(
-        Step(hook, world, LocalGradients(hook, world.size(), step)));
-  }
-  return results;
-}
-
-bool AllFinite(const std::vector<Gradients>& results) {
-  for (const Gradients& gradients : results) {
-    for (const auto& values : gradients) {
-      for (const double value : values) {
-        if (!std::isfinite(value)) return false;
-      }
-    }
-  }
-  return true;
 }
 
 // A step of a hook that has not started, and of one that loses nothing, is the

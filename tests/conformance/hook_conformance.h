@@ -57,6 +57,8 @@ struct HookCase {
   // What a step leaves out is kept as an error and sent later: every step,
   // result plus mean error is mean gradient plus the mean error before it.
   bool error_feedback = false;
+  // LoadOwn drops errors that it would have to scale.
+  bool drops_errors = false;
   // Names the gradients that are not finite, once the hook has started.
   bool reports_non_finite = false;
   // The state is each rank's own. The same number of ranks takes it over

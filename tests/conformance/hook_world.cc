@@ -380,6 +380,23 @@ HookState HookWorld::SaveAlone(int rank) {
   return state.ok() ? *std::move(state) : HookState();
 }
 
+HookState HookWorld::SaveOwn(int rank, bool errors) {
+  auto state = hook(rank).SaveOwn();
+  EXPECT_OK(state);
+  if (!state.ok()) return HookState();
+  auto parsed = ParseHookState(SerializeHookState(*state));
+  EXPECT_OK(parsed);
+  std::vector<StateTensor>& tensors = parsed->tensors;
+  const auto own = [](const StateTensor& tensor) {
+    return tensor.kind.rfind("own_", 0) == 0;
+  };
+  if (!errors) {
+    tensors.erase(std::remove_if(tensors.begin(), tensors.end(), own),
+                  tensors.end());
+  }
+  return *std::move(parsed);
+}
+
 absl::Status HookWorld::Load(const HookState& state) {
   absl::Status first;
   for (int rank = 0; rank < size(); ++rank) {

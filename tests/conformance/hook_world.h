@@ -98,6 +98,9 @@ class HookWorld {
   // error in place of the mean.
   HookState SaveAlone(int rank);
   absl::Status Load(const HookState& state);
+  // A rank's Hook::SaveOwn, through its bytes; or what all ranks have alike of
+  // it only.
+  HookState SaveOwn(int rank, bool errors = true);
 
  private:
   // One bucket of all ranks, from Prepare to the end of its exchanges, or

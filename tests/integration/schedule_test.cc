@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -138,14 +139,16 @@ void InThreads(int count, const std::function<void(int)>& work) {
 class ScheduleIntegrationTest : public ::testing::Test {
  protected:
   ScheduleIntegrationTest() {
-    server::CoordinatorOptions options;
-    options.listen = "127.0.0.1:0";
-    options.state_dir = absl::StrCat(
+    options_.listen = "127.0.0.1:0";
+    options_.state_dir = absl::StrCat(
         ::testing::TempDir(), "/",
         ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    auto started = server::Coordinator::Start(options);
-    EXPECT_OK(started);
-    if (!started.ok()) return;
+    StartCoordinator();
+    options_.listen = absl::StrCat("127.0.0.1:", coordinator_->port());
+  }
+  void StartCoordinator() {
+    auto started = server::Coordinator::Start(options_);
+    ASSERT_OK(started);
     coordinator_ = std::move(started).value();
     operator_ = ConnectCoordinator(
         absl::StrCat("127.0.0.1:", coordinator_->port()), {});
@@ -251,6 +254,7 @@ class ScheduleIntegrationTest : public ::testing::Test {
     EXPECT_OK(operator_->ProposePlan(request, {}));
   }
 
+  server::CoordinatorOptions options_;
   std::unique_ptr<server::Coordinator> coordinator_;
   std::shared_ptr<CoordinatorStub> operator_;
   std::string cluster_id_;
@@ -426,6 +430,76 @@ TEST_F(ScheduleIntegrationTest, BrokenConnectionsLoseNoRound) {
       }
     }
   });
+}
+
+TEST_P(EnforcementTest, TrainingGoesOnThroughRestartsOfTheCoordinator) {
+  constexpr int kSteps = 200;
+  JoinAll(3, TermsWith(GetParam(), GetParam() != Enforcement::kOff));
+  Mutex mutex;
+  CondVar moved;
+  int64_t at = 0;
+  InThreads(4, [&](int rank) {
+    if (rank == 3) {
+      for (int64_t step : {20, 70, 120}) {
+        {
+          MutexLock lock(&mutex);
+          ASSERT_TRUE(moved.WaitFor(&mutex, kPatience,
+                                    [&at, step]() { return at >= step; }));
+        }
+        coordinator_.reset();
+        StartCoordinator();
+      }
+      return;
+    }
+    for (int64_t step = 0; step < kSteps; ++step) {
+      ASSERT_OK_AND_ASSIGN(const StepDecision decision, Step(rank, step));
+      EXPECT_TRUE(decision.commit);
+      MutexLock lock(&mutex);
+      at = std::max(at, step);
+      moved.NotifyAll();
+    }
+  });
+  for (const auto& session : sessions_) EXPECT_OK(session->status());
+}
+
+// Some have heard the last decision when the coordinator ends, and some have
+// not.
+TEST_F(ScheduleIntegrationTest, ADecisionThatOneRankHasHeardIsToldToAll) {
+  JoinAll(2, TermsWith(Enforcement::kAudit));
+  sessions_[1]->schedule().RequestStop("a signal");
+  cables_[0]->Break();
+  AwaitState(0, "detached");
+  std::thread other([&]() {
+    ASSERT_OK_AND_ASSIGN(const StepDecision decision, Step(1, 0));
+    EXPECT_THAT(decision.stop, HasSubstr("a signal"));
+  });
+  ASSERT_OK(Announce(0, 0));
+  cables_[0]->Mend();
+  other.join();
+  coordinator_.reset();
+  StartCoordinator();
+  ASSERT_OK_AND_ASSIGN(const StepDecision decision, GateOf(0).Decide({}));
+  EXPECT_THAT(decision.stop, HasSubstr("a signal"));
+}
+
+TEST_F(ScheduleIntegrationTest, ADrainEndsTheGenerationAfterTheSameStep) {
+  JoinAll(2, TermsWith(Enforcement::kAudit));
+  std::vector<int64_t> last(2, -1);
+  InThreads(2, [&](int rank) {
+    for (int64_t step = 0; last[rank] < 0; ++step) {
+      ASSERT_LT(step, 100);
+      if (rank == 1 && step == 5) {
+        sessions_[rank]->schedule().RequestDrain("SIGTERM");
+      }
+      ASSERT_OK_AND_ASSIGN(const StepDecision decision, Step(rank, step));
+      if (decision.regroup.empty()) continue;
+      EXPECT_EQ(decision.regroup, "rank 1 (host-a/1) drains: SIGTERM");
+      last[rank] = step;
+    }
+    EXPECT_OK(sessions_[rank]->Leave("regroup"));
+  });
+  EXPECT_EQ(last, (std::vector<int64_t>{5, 5}));
+  EXPECT_EQ(Describe().state(), "ended");
 }
 
 }  // namespace

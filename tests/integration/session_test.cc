@@ -128,10 +128,11 @@ TEST_F(SessionIntegrationTest, RanksAreDistinctAndEveryoneKnowsEveryone) {
   for (const auto& session : sessions) {
     EXPECT_EQ(session->world_size(), 3);
     EXPECT_EQ(session->generation(), sessions[0]->generation());
-    EXPECT_EQ(session->members()[session->rank()].identity.slot,
-              session->local_rank());
-    EXPECT_EQ(session->members()[0].host, "host-a");
-    EXPECT_EQ(session->members()[0].address, "127.0.0.1");
+    ASSERT_OK_AND_ASSIGN(const auto members, session->Members());
+    ASSERT_EQ(members.size(), 3u);
+    EXPECT_EQ(members[session->rank()].identity.slot, session->local_rank());
+    EXPECT_EQ(members[0].host, "host-a");
+    EXPECT_EQ(members[0].address, "127.0.0.1");
     EXPECT_OK(session->status());
   }
 }

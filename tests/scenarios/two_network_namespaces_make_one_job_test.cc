@@ -1,7 +1,3 @@
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -10,11 +6,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "tests/scenarios/scenario.h"
+#include "tests/support/network_host.h"
 
 namespace coxswain {
 namespace {
@@ -25,70 +20,11 @@ using testing::IsEmpty;
 using testing::Pointwise;
 using testing::SizeIs;
 
-constexpr char kIp[] = "/sbin/ip";  // not in every user's PATH
-
-absl::Status Ip(const std::vector<std::string>& arguments) {
-  std::vector<std::string> command = {kIp};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  COXSWAIN_ASSIGN_OR_RETURN(auto process, Process::Start({command, {}}));
-  COXSWAIN_ASSIGN_OR_RETURN(Process::Exit exit, process->Wait(kPatience));
-  if (exit.Status() == 0) return absl::OkStatus();
-  return absl::PermissionDeniedError(process->err());
-}
-
-// A network namespace: what a host of its own looks like to the programs in
-// it. Removed with the object, and its end of a cable with it.
-class Host {
- public:
-  explicit Host(const std::string& name)
-      : name_(absl::StrCat("coxswain-", getpid(), "-", name)) {}
-  ~Host() {
-    if (!made_) return;
-    EXPECT_OK(Ip({"netns", "del", name_}));
-  }
-  Host(const Host&) = delete;
-  Host& operator=(const Host&) = delete;
-
-  absl::Status Make() {
-    COXSWAIN_RETURN_IF_ERROR(Ip({"netns", "add", name_}));
-    made_ = true;
-    return Ip({"-n", name_, "link", "set", "lo", "up"});
-  }
-
-  absl::Status SetAddress(const std::string& device,
-                          const std::string& address) {
-    COXSWAIN_RETURN_IF_ERROR(
-        Ip({"-n", name_, "addr", "add", address + "/24", "dev", device}));
-    return Ip({"-n", name_, "link", "set", device, "up"});
-  }
-
-  const std::string& name() const { return name_; }
-  // What to put before a command to run it there.
-  std::vector<std::string> prefix() const {
-    return {kIp, "netns", "exec", name_};
-  }
-
- private:
-  const std::string name_;
-  bool made_ = false;
-};
-
-absl::Status Connect(Host* a, Host* b) {
-  // Not more than 15 characters, and both begin their lives in this namespace.
-  const std::string end_a = absl::StrCat("cxa", getpid());
-  const std::string end_b = absl::StrCat("cxb", getpid());
-  COXSWAIN_RETURN_IF_ERROR(
-      Ip({"link", "add", end_a, "netns", a->name(), "type", "veth", "peer",
-          "name", end_b, "netns", b->name()}));
-  COXSWAIN_RETURN_IF_ERROR(a->SetAddress(end_a, "10.77.0.1"));
-  return b->SetAddress(end_b, "10.77.0.2");
-}
-
 // Two hosts with a cable between them.
 class TwoNetworkNamespacesTest : public testing::Test {
  protected:
   void SetUp() override {
-    for (Host* host : {&bow_, &stroke_}) {
+    for (NetworkHost* host : {&bow_, &stroke_}) {
       const absl::Status made = host->Make();
       if (!made.ok()) {
         GTEST_SKIP() << "cannot make a network namespace (that needs "
@@ -96,11 +32,11 @@ class TwoNetworkNamespacesTest : public testing::Test {
                      << made;
       }
     }
-    ASSERT_OK(Connect(&bow_, &stroke_));
+    ASSERT_OK(NetworkHost::Connect(&bow_, "10.77.0.1", &stroke_, "10.77.0.2"));
   }
 
   std::unique_ptr<Process> StartOn(
-      const Host& host, const std::vector<std::string>& run_options,
+      const NetworkHost& host, const std::vector<std::string>& run_options,
       const std::vector<std::string>& toy_options) {
     std::vector<std::string> command = host.prefix();
     for (const std::string& word : Launcher(run_options, toy_options)) {
@@ -119,15 +55,15 @@ class TwoNetworkNamespacesTest : public testing::Test {
                            const std::vector<std::string>& run_options,
                            const std::vector<std::string>& toy_options);
 
-  Host bow_{"bow"};
-  Host stroke_{"stroke"};
+  NetworkHost bow_{"bow"};
+  NetworkHost stroke_{"stroke"};
 };
 
 std::vector<TwoNetworkNamespacesTest::Said> TwoNetworkNamespacesTest::RunJob(
     const std::string& name, const std::vector<std::string>& run_options,
     const std::vector<std::string>& toy_options) {
   ServedCoordinator coordinator("10.77.0.1:0", bow_.prefix());
-  const auto start = [&](const Host& host, const std::string& node) {
+  const auto start = [&](const NetworkHost& host, const std::string& node) {
     std::vector<std::string> options = {"--nnodes",      "2",
                                         "--nproc",       "2",
                                         "--node",        node,

@@ -119,6 +119,44 @@ void DrawDeviation(Dice* dice, History* history) {
   }
 }
 
+// Where what a rank has said once is not said again after a crash, nobody can
+// know of it.
+bool OutlivesCrash(Deviation deviation) {
+  return deviation != Deviation::kTwoTickets &&
+         deviation != Deviation::kFutureRound;
+}
+
+void DrawCrashes(Dice* dice, History* history) {
+  const absl::Duration about = history->slowest_step * history->steps;
+  if (OutlivesCrash(history->deviation) && dice->Chance(0.4)) {
+    const int count = dice->Int(1, 4);
+    for (int i = 0; i < count; ++i) {
+      Crash& crash = history->crashes.emplace_back();
+      crash.when = static_cast<Crash::When>(dice->Int(0, 2));
+      crash.after = dice->Between(absl::ZeroDuration(), 1.5 * about);
+      crash.round = dice->Int(0, history->steps);
+      crash.down = absl::Milliseconds(dice->Int(1, 3000));
+    }
+    history->slowest_return = absl::Milliseconds(dice->Int(1, 5000));
+    if (dice->Chance(0.15)) {
+      // Late, but before the patience of the ranks that wait for it is over:
+      // so only once.
+      history->slowest_return = absl::Seconds(25);
+      history->crashes.resize(1);
+    }
+    history->slowest_write = absl::Milliseconds(dice->Int(1, 2000));
+  }
+  if (!dice->Chance(0.2)) return;
+  const int count = dice->Int(1, 3);
+  for (int i = 0; i < count; ++i) {
+    Regroup& regroup = history->regroups.emplace_back();
+    regroup.after = dice->Between(absl::ZeroDuration(), about);
+    if (dice->Chance(0.5)) {
+      regroup.drains = dice->Int(0, history->world_size - 1);
+    }
+  }
+}
+
 }  // namespace
 
 const char* ToString(Deviation deviation) {
@@ -173,6 +211,8 @@ History History::Random(uint64_t seed) {
   if (dice.Chance(0.3)) history.skip_chance = 0.2 / history.world_size;
   if (dice.Chance(0.2)) history.stops_requested = dice.Int(1, 2);
   DrawDeviation(&dice, &history);
+  Dice crashes(seed, 3);
+  DrawCrashes(&crashes, &history);
   return history;
 }
 
@@ -183,7 +223,8 @@ std::string History::Describe() const {
       ", ", steps, " steps, ", proposals.size(), " proposals, ",
       stops_requested, " stops, loss ", link.loss, ", duplicates ",
       link.duplicates, ", delays to ", absl::FormatDuration(link.slowest), ", ",
-      link.reconnects, " reconnects, deviation: ", ToString(deviation),
+      link.reconnects, " reconnects, ", crashes.size(), " crashes, ",
+      regroups.size(), " regroups, deviation: ", ToString(deviation),
       " of ranks ", absl::StrJoin(deviants, ","), " from round ",
       deviation_round);
 }

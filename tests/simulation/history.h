@@ -56,6 +56,25 @@ struct Proposal {
   bool commit_vote = false;
 };
 
+// The coordinator dies, and all that it has not written with it.
+struct Crash {
+  enum class When {
+    kAnyTime,   // `after` the beginning
+    kDecision,  // as the decision of `round` travels
+    kNews,      // as one travels that brings a plan, a stop or a regroup
+  };
+  When when = When::kAnyTime;
+  absl::Duration after;
+  int64_t round = 0;
+  absl::Duration down;
+};
+
+// The generation should end: for others to join, or because a rank drains.
+struct Regroup {
+  absl::Duration after;  // the beginning
+  int drains = -1;       // rank, or none
+};
+
 // One generation of one job, before it runs: all that is not drawn on the way.
 struct History {
   uint64_t seed = 0;
@@ -65,6 +84,10 @@ struct History {
   int short_window = 0;   // micro-batches of the last of them; 0: as planned
   std::vector<int> data;  // else: micro-batches of each rank
   std::vector<Proposal> proposals;
+  std::vector<Crash> crashes;
+  absl::Duration slowest_return;  // of a rank after a restart
+  absl::Duration slowest_write;   // that nobody waits for
+  std::vector<Regroup> regroups;
   Link link;
   absl::Duration resend;
   double skip_chance = 0;  // of each ticket, and of each vote

@@ -29,7 +29,7 @@ Referee::Referee(const History& history)
     : history_(history), acted_(static_cast<size_t>(history.world_size), 0) {}
 
 std::string Referee::Tag(const server::StepDecision& decision) {
-  return absl::StrCat("round ", decision.round, ", step ", decision.step, ", ",
+  return absl::StrCat(kTag, decision.round, ", step ", decision.step, ", ",
                       decision.commit ? "commit" : "skip");
 }
 
@@ -47,9 +47,13 @@ Referee::Received& Referee::ReceivedIn(int64_t round) {
 }
 
 void Referee::OnTicketReceived(int rank, const server::Ticket& ticket) {
-  if (ticket.round < decided()) return;
+  if (ticket.round + 1 < decided()) return;
   Received& received = ReceivedIn(ticket.round);
   if (!ticket.stop.empty()) received.stop = true;
+  if (!ticket.drain.empty()) received.drain = true;
+  received.ends_window = ticket.end_of_data ||
+                         ticket.micro + 1 >= ticket.window ||
+                         !history_.plan.terms.sync_each_batch;
   if (received.ticket_of[static_cast<size_t>(rank)]) return;
   received.ticket_of[static_cast<size_t>(rank)] = true;
   ++received.tickets;
@@ -57,13 +61,50 @@ void Referee::OnTicketReceived(int rank, const server::Ticket& ticket) {
 }
 
 void Referee::OnVoteReceived(int rank, const server::Vote& vote) {
-  if (vote.round < decided()) return;
+  if (vote.round + 1 < decided()) return;
   Received& received = ReceivedIn(vote.round);
   if (!vote.stop.empty()) received.stop = true;
   if (received.vote_of[static_cast<size_t>(rank)]) return;
   received.vote_of[static_cast<size_t>(rank)] = true;
   ++received.votes;
   if (!vote.commit) received.skip = true;
+}
+
+void Referee::OnCrashed() {
+  ++coordinator_;
+  regroup_wanted_ = false;
+  received_.clear();
+}
+
+void Referee::OnKept(int64_t round) {
+  if (round < decided()) rounds_[static_cast<size_t>(round)].kept = true;
+}
+
+void Referee::OnHeard(int64_t round) {
+  if (round < decided()) rounds_[static_cast<size_t>(round)].heard = true;
+}
+
+bool Referee::IsForgotten(int64_t round) const {
+  if (round < 0 || round + 1 != decided()) return false;
+  const Decided& last = rounds_.back();
+  return last.coordinator < coordinator_ && !last.heard && !last.kept;
+}
+
+void Referee::CheckRegroup(const server::StepDecision& decision,
+                           const Received& received) {
+  const bool right = received.ends_window && decision.stop.empty() &&
+                     (received.drain || regroup_wanted_);
+  if (decision.regroup.empty() == right) {
+    Violate(absl::StrCat("round ", decision.round,
+                         right ? " is to end" : " is not to end",
+                         " the generation, and the decision is otherwise"));
+  }
+  if (!decision.regroup.empty() && decision.plan.has_value()) {
+    Violate("a plan begins after the end of the generation");
+  }
+  if (!rounds_.empty() && !rounds_.back().regroup.empty()) {
+    Violate("a decision after the one that ended the generation");
+  }
 }
 
 void Referee::OnGranted(int64_t round) {
@@ -76,6 +117,10 @@ void Referee::OnGranted(int64_t round) {
 void Referee::OnDecided(const server::StepDecision& decision,
                         const server::Plan& plan) {
   const int64_t round = decision.round;
+  if (IsForgotten(round)) {
+    rounds_.pop_back();
+    ++made_again_;
+  }
   if (round != decided()) {
     Violate(absl::StrCat("round ", round, " was decided after ", decided(),
                          " rounds"));
@@ -99,9 +144,20 @@ void Referee::OnDecided(const server::StepDecision& decision,
     Violate(absl::StrCat("round ", round, received.stop ? " is" : " is not",
                          " the last, and the decision is otherwise"));
   }
-  rounds_.push_back({decision.commit, Tag(decision), decision.stop,
-                     decision.plan.has_value() ? decision.plan->version : 0});
-  received_.erase(round);
+  CheckRegroup(decision, received);
+  if (decision.plan.has_value() &&
+      decision.plan->version == decision.plan_version) {
+    Violate(absl::StrCat("round ", round, " of plan ", decision.plan_version,
+                         " brings plan ", decision.plan->version));
+  }
+  Decided& decided = rounds_.emplace_back();
+  decided.commit = decision.commit;
+  decided.tag = Tag(decision);
+  decided.stop = decision.stop;
+  decided.plan_version = decision.plan.has_value() ? decision.plan->version : 0;
+  decided.regroup = decision.regroup;
+  decided.coordinator = coordinator_;
+  received_.erase(round - 1);
 }
 
 void Referee::OnFailed(const absl::Status& failure) {
@@ -141,6 +197,8 @@ void Referee::OnExchangeBegins(int rank, int64_t round, const JobPlan& plan) {
   if (plan.terms.enforcement != Enforcement::kStrict || round < decided()) {
     return;
   }
+  // The tickets that a coordinator had which is gone are not counted any more.
+  if (coordinator_ > 0) return;
   if (ReceivedIn(round).tickets != history_.world_size) {
     Violate(absl::StrCat("rank ", rank, " began the exchange of round ", round,
                          " when ", ReceivedIn(round).tickets,
@@ -165,7 +223,8 @@ void Referee::OnActed(int rank, int64_t round, int64_t step,
   const int64_t version =
       decision.plan.has_value() ? decision.plan->version : 0;
   if (decision.reason != right.tag || decision.commit != right.commit ||
-      decision.stop != right.stop || version != right.plan_version) {
+      decision.stop != right.stop || version != right.plan_version ||
+      decision.regroup != right.regroup) {
     Violate(absl::StrCat("rank ", rank, " acted in round ", round, " on \"",
                          decision.reason, "\" with plan ", version,
                          ", decided was \"", right.tag, "\" with plan ",
@@ -222,7 +281,8 @@ void Referee::CheckFailureNames() {
   std::set_intersection(named.begin(), named.end(), right.begin(), right.end(),
                         std::back_inserter(both));
   const bool complete =
-      !absl::StrContains(failure_.message(), "nothing came from");
+      !absl::StrContains(failure_.message(), "nothing came from") &&
+      !absl::StrContains(failure_.message(), "did not come back");
   const bool majority =
       static_cast<int>(right.size()) * 2 < history_.world_size;
   bool held = !both.empty();

@@ -27,6 +27,11 @@ class Referee {
   void OnTicketReceived(int rank, const server::Ticket& ticket);
   void OnVoteReceived(int rank, const server::Vote& vote);
   // What it says. `plan` is the one that the round was measured by.
+  void OnRegroupWanted() { regroup_wanted_ = true; }
+  // It has died, and knows only what was kept.
+  void OnCrashed();
+  // A decision is durable.
+  void OnKept(int64_t round);
   void OnGranted(int64_t round);
   void OnDecided(const server::StepDecision& decision,
                  const server::Plan& plan);
@@ -36,6 +41,8 @@ class Referee {
   // What a rank does.
   void OnAnnounced(int rank, int64_t round, int64_t step, const JobPlan& plan);
   void OnExchangeBegins(int rank, int64_t round, const JobPlan& plan);
+  // It knows the decision, and can act on it.
+  void OnHeard(int64_t round);
   void OnActed(int rank, int64_t round, int64_t step,
                const StepDecision& decision);
   void OnWaited(int rank, absl::Duration waited, absl::Duration patience);
@@ -62,10 +69,18 @@ class Referee {
     std::string tag;
     std::string stop;
     int64_t plan_version = 0;  // that it brings; 0: none
+    std::string regroup;
+    int coordinator = 0;  // that made it
+    bool heard = false;   // by any rank
+    bool kept = false;
   };
   const std::vector<Decided>& rounds() const { return rounds_; }
 
+  // Decisions that nobody knew of after a crash.
+  int64_t made_again() const { return made_again_; }
+
   // What the test's own wire puts into a decision, to know it again.
+  static constexpr char kTag[] = "round ";
   static std::string Tag(const server::StepDecision& decision);
 
  private:
@@ -74,11 +89,18 @@ class Referee {
     int votes = 0;
     bool skip = false;
     bool stop = false;
+    bool drain = false;
+    bool ends_window = false;
     std::vector<bool> ticket_of;
     std::vector<bool> vote_of;
   };
 
   Received& ReceivedIn(int64_t round);
+  // Whether a round was decided by a coordinator that is gone, and nobody knows
+  // of it.
+  bool IsForgotten(int64_t round) const;
+  void CheckRegroup(const server::StepDecision& decision,
+                    const Received& received);
   void CheckFailureNames();
   bool Silent() const;
   bool MustFail() const;
@@ -86,6 +108,9 @@ class Referee {
   const History& history_;
   std::map<int64_t, Received> received_;
   std::vector<Decided> rounds_;
+  int coordinator_ = 0;
+  int64_t made_again_ = 0;
+  bool regroup_wanted_ = false;
   std::vector<int64_t> acted_;  // rounds, by rank
   std::map<int64_t, int64_t> plan_of_step_;
   std::vector<int> deviated_;

@@ -80,6 +80,11 @@ TEST(SimulationTest, RandomHistoriesHold) {
     sum.stops += result.stops;
     sum.plan_changes += result.plan_changes;
     sum.events += result.events;
+    sum.regroups += result.regroups;
+    sum.crashes += result.crashes;
+    sum.made_again += result.made_again;
+    sum.told_back += result.told_back;
+    sum.plans_late += result.plans_late;
     if (!result.deviated) {
       ++endings["no deviation"];
       continue;
@@ -90,7 +95,12 @@ TEST(SimulationTest, RandomHistoriesHold) {
   std::cout << count << " histories from seed " << first << ": " << sum.rounds
             << " rounds decided, " << sum.skips << " of them skipped, "
             << sum.plan_changes << " with a new plan, " << sum.stops
-            << " with a stop; " << sum.events << " events\n";
+            << " with a stop, " << sum.regroups << " with a regroup; "
+            << sum.crashes << " crashes, " << sum.made_again
+            << " decisions made again, " << sum.told_back
+            << " told back by a rank, " << sum.plans_late
+            << " with a plan from before a crash; " << sum.events
+            << " events\n";
   for (const auto& [ending, number] : endings) {
     std::cout << "  " << number << ": " << ending << "\n";
   }
@@ -108,12 +118,12 @@ TEST_P(SabotageTest, IsFound) {
   FAIL() << "nothing was found in 3000 histories";
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SabotageTest,
-                         testing::Values(Sabotage::kFlipsCommit,
-                                         Sabotage::kRelabelsRounds,
-                                         Sabotage::kDelaysPlans,
-                                         Sabotage::kDecidesAlone,
-                                         Sabotage::kSwallowsAnswers));
+INSTANTIATE_TEST_SUITE_P(
+    All, SabotageTest,
+    testing::Values(Sabotage::kFlipsCommit, Sabotage::kRelabelsRounds,
+                    Sabotage::kDelaysPlans, Sabotage::kDecidesAlone,
+                    Sabotage::kSwallowsAnswers, Sabotage::kHidesPositions,
+                    Sabotage::kForgetsLast, Sabotage::kForgetsPlan));
 
 }  // namespace
 }  // namespace coxswain::simulation

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "server/schedule/stall.h"
 
 namespace coxswain::simulation {
@@ -19,17 +20,13 @@ World::World(const History& history, Sabotage sabotage)
     : history_(history),
       sabotage_(sabotage),
       dice_(history.seed, 2),
-      agreement_([&] {
-        server::StepAgreement::Options options;
-        options.stream = "train";
-        options.world_size = history.world_size;
-        options.plan = history.plan;
-        options.next_plan = [this](int64_t step) { return NextPlan(step); };
-        return options;
-      }()),
-      round_plan_(history.plan),
+      absent_(static_cast<size_t>(history.world_size), false),
       left_(static_cast<size_t>(history.world_size), false),
       referee_(history_) {
+  durable_.left = left_;
+  durable_.plan = history_.plan;
+  plans_[history_.plan.version] = history_.plan;
+  MakeAgreement(/*resumed=*/false);
   for (int rank = 0; rank < history_.world_size; ++rank) {
     workers_.emplace_back(history_, rank);
   }
@@ -58,14 +55,16 @@ World::Result World::Run() {
     if (worker.AtGate()) ++ending.at_gate;
   }
   referee_.OnEnd(ending);
-  Result result;
+  Result result = counts_;
   result.violation = referee_.violation();
   result.deviated = referee_.deviated();
   result.failure = referee_.failure();
   result.rounds = referee_.decided();
+  result.made_again = referee_.made_again();
   for (const Referee::Decided& round : referee_.rounds()) {
     if (!round.commit) ++result.skips;
     if (!round.stop.empty()) ++result.stops;
+    if (!round.regroup.empty()) ++result.regroups;
     if (round.plan_version > 0) ++result.plan_changes;
   }
   result.events = handled_;
@@ -86,6 +85,14 @@ void World::Schedule() {
   for (int i = 0; i < history_.link.reconnects; ++i) {
     At(dice_.Between(absl::ZeroDuration(), about), Kind::kBreak,
        dice_.Int(0, history_.world_size - 1));
+  }
+  for (size_t i = 0; i < history_.crashes.size(); ++i) {
+    const Crash& crash = history_.crashes[i];
+    if (crash.when != Crash::When::kAnyTime) continue;
+    At(crash.after, Kind::kCrash, 0, i);
+  }
+  for (size_t i = 0; i < history_.regroups.size(); ++i) {
+    At(history_.regroups[i].after, Kind::kRegroup, 0, i);
   }
   At(history_.plan.terms.progress_timeout / 2, Kind::kStallCheck);
 }
@@ -124,11 +131,8 @@ void World::Handle(const Event& event) {
       EndWait(worker);
       if (!worker->Ended()) worker->phase = Phase::kStopped;
       return;
-    case Kind::kLeft:
-      left_[static_cast<size_t>(event.rank)] = true;
-      if (failed_) return;
-      Say(agreement_.OnMemberLeft(event.rank, now_));
-      return AfterAgreement();
+    case Kind::kLeave:
+      return OnLeave(event.rank);
     case Kind::kBreak:
       if (!worker->connected) return;
       worker->connected = false;
@@ -137,14 +141,26 @@ void World::Handle(const Event& event) {
           dice_.Between(absl::ZeroDuration(), history_.link.longest_break),
           Kind::kMend, event.rank);
     case Kind::kMend:
-      worker->connected = true;
-      worker->agent.OnConnected();
-      return Pump(worker);
+    case Kind::kReturn:
+      return Reattach(worker);
+    case Kind::kPosition:
+      return OnToServer(event);
+    case Kind::kCommit:
+      return Commit(event.payload);
+    case Kind::kCrash:
+      return Die(history_.crashes[event.payload]);
+    case Kind::kRestart:
+      return Restart();
+    case Kind::kGraceOver:
+      return event.payload == static_cast<size_t>(coordinator_) ? AfterGrace()
+                                                                : void();
+    case Kind::kRegroup:
+      return WantRegroup(history_.regroups[event.payload]);
     case Kind::kServerTick:
       server_tick_ = absl::InfiniteFuture();
-      if (failed_) return;
-      Say(agreement_.Tick(now_));
-      if (agreement_.deadline() <= now_) {
+      if (Idle()) return;
+      Say(agreement().Tick(now_));
+      if (agreement().deadline() <= now_) {
         return referee_.Violate("the agreement did nothing at its deadline");
       }
       return AfterAgreement();
@@ -161,6 +177,11 @@ void World::Say(const server::StepAgreement::Messages& messages) {
   using Message = server::StepAgreement::Message;
   for (const Message& message : messages) {
     const bool all = message.rank == Message::kAllRanks;
+    if (message.kind == Message::Kind::kLearned) {
+      ++counts_.told_back;
+      Keep(message.decision);
+      continue;
+    }
     if (message.kind == Message::Kind::kWarning) {
       referee_.OnWarned(message.text);
       continue;
@@ -173,14 +194,17 @@ void World::Say(const server::StepAgreement::Messages& messages) {
     } else {
       const server::StepDecision& decided = message.decision;
       if (all) {
-        referee_.OnDecided(decided, round_plan_);
-        if (decided.plan.has_value()) round_plan_ = *decided.plan;
-        if (!decided.stop.empty()) stopped_ = true;
+        referee_.OnDecided(decided, plans_.at(decided.plan_version));
+        NoteDecided(decided);
       }
       auto decision = std::make_shared<StepDecision>();
       decision->commit = decided.commit;
-      decision->reason = Referee::Tag(decided);
+      // One that a rank has told back has its tag already.
+      decision->reason = absl::StartsWith(decided.reason, Referee::kTag)
+                             ? decided.reason
+                             : Referee::Tag(decided);
       decision->stop = decided.stop;
+      decision->regroup = decided.regroup;
       if (decided.plan.has_value()) decision->plan = ToJobPlan(*decided.plan);
       down.decision = std::move(decision);
     }
@@ -192,10 +216,19 @@ void World::Say(const server::StepAgreement::Messages& messages) {
   }
 }
 
+void World::NoteDecided(const server::StepDecision& decision) {
+  if (!decision.stop.empty() || !decision.regroup.empty()) stopped_ = true;
+  if (decision.plan.has_value() && durable_.plan_since < coordinator_) {
+    ++counts_.plans_late;
+  }
+  Keep(decision);
+  CrashWith(decision);
+}
+
 void World::AfterAgreement() {
-  if (failed_) return;
-  if (!agreement_.failure().ok()) return Fail(agreement_.failure());
-  const absl::Time deadline = agreement_.deadline();
+  if (Idle()) return;
+  if (!agreement().failure().ok()) return Fail(agreement().failure());
+  const absl::Time deadline = agreement().deadline();
   if (deadline >= server_tick_) return;
   server_tick_ = deadline + dice_.Between(absl::ZeroDuration(), kTickLateness);
   At(std::max(server_tick_ - now_, absl::ZeroDuration()), Kind::kServerTick);
@@ -213,7 +246,8 @@ void World::Fail(const absl::Status& failure) {
 void World::CheckStall() {
   const absl::Duration timeout = history_.plan.terms.progress_timeout;
   At(timeout / 2, Kind::kStallCheck);
-  if (failed_) return;
+  if (Idle()) return;
+  if (std::count(absent_.begin(), absent_.end(), true) > 0) return;
   server::StallInput input;
   input.progress_timeout = timeout;
   input.stopped = stopped_;
@@ -221,10 +255,10 @@ void World::CheckStall() {
     server::RankActivity& rank = input.ranks.emplace_back();
     rank.live = !left_[static_cast<size_t>(worker.rank)];
     rank.collective_sequence = worker.exchanges;
-    rank.progressed = worker.progressed;
+    rank.progressed = std::max(worker.progressed, worker.returned_at);
     rank.heard = now_;
     const auto& last =
-        agreement_.last_tickets()[static_cast<size_t>(worker.rank)];
+        agreement().last_tickets()[static_cast<size_t>(worker.rank)];
     if (!last.has_value()) continue;
     rank.ticket.emplace();
     rank.ticket->stream = "train";
@@ -235,7 +269,7 @@ void World::CheckStall() {
     rank.rounds = last->ticket.round + 1;
   }
   // Those are the agreement's own.
-  if (!agreement_.Missing().empty()) return;
+  if (!agreement().Missing().empty()) return;
   const server::StallReport report = server::FindStall(now_, input);
   if (!report.stalled) return;
   if (history_.plan.terms.on_stall == OnStall::kAbort) {
@@ -246,7 +280,7 @@ void World::CheckStall() {
 }
 
 void World::Propose(const Proposal& proposal) {
-  server::Plan plan = round_plan_;
+  server::Plan plan = durable_.plan;
   plan.version = ++newest_plan_;
   plan.accumulation_steps = proposal.accumulation_steps;
   if (proposal.other_hook) plan.hook = "bf16";
@@ -254,20 +288,28 @@ void World::Propose(const Proposal& proposal) {
       proposal.strict ? Enforcement::kStrict : Enforcement::kAudit;
   plan.terms.commit_vote = proposal.commit_vote;
   plan.at_step = proposal.at_step;
-  pending_.push_back(std::move(plan));
+  plans_[plan.version] = plan;
+  durable_.pending.push_back(std::move(plan));
 }
 
 // The newest of those that are due.
 std::optional<server::Plan> World::NextPlan(int64_t step) {
   std::optional<server::Plan> next;
-  for (auto plan = pending_.begin(); plan != pending_.end();) {
+  std::vector<server::Plan>& pending = durable_.pending;
+  for (auto plan = pending.begin(); plan != pending.end();) {
     if (plan->at_step > step) {
       ++plan;
       continue;
     }
     next = *plan;
-    plan = pending_.erase(plan);
+    plan = pending.erase(plan);
   }
+  if (!next.has_value()) return next;
+  // Is durable at once, with all that was written before.
+  Commit(written_);
+  durable_.plan_before = durable_.plan;
+  durable_.plan = *next;
+  durable_.plan_since = coordinator_;
   return next;
 }
 

@@ -2,6 +2,8 @@
 #define COXSWAIN_TESTS_SIMULATION_WORLD_H_
 
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <queue>
@@ -28,11 +30,16 @@ enum class Sabotage {
   kDelaysPlans,      // plans come with the decision after theirs
   kDecidesAlone,     // it is answered before the others have said anything
   kSwallowsAnswers,  // it hears nothing
+  kHidesPositions,   // a coordinator that was restarted is told none
+  kForgetsLast,      // a crash loses also what was written
+  kForgetsPlan,      // the plan before the one in force is not kept
 };
 
 // One history: the real StepAgreement and a real StepAgent for each rank, on a
 // link that loses, repeats and reorders what they say, under a clock that jumps
-// from one event to the next.
+// from one event to the next. The coordinator may die: what it knew is lost
+// then, but what was written, and so is what was on its way. Writes that
+// nobody waits for are lost from some point on.
 class World {
  public:
   explicit World(const History& history, Sabotage sabotage = Sabotage::kNone);
@@ -45,6 +52,11 @@ class World {
     int64_t skips = 0;
     int64_t plan_changes = 0;
     int64_t stops = 0;
+    int64_t regroups = 0;
+    int64_t crashes = 0;
+    int64_t made_again = 0;  // decisions that a crash took with it
+    int64_t told_back = 0;   // that only a rank still knew
+    int64_t plans_late = 0;  // in force at a crash, and heard of after it
     int64_t events = 0;
   };
   Result Run();
@@ -57,13 +69,20 @@ class World {
     kToServer,
     kToRank,
     kAbort,
-    kLeft,
     kBreak,
     kMend,
     kServerTick,
     kStallCheck,
     kPropose,
     kRequestStop,
+    kRegroup,
+    kPosition,
+    kLeave,
+    kCommit,
+    kCrash,
+    kRestart,
+    kReturn,
+    kGraceOver,
   };
   struct Event {
     absl::Time at;
@@ -77,14 +96,31 @@ class World {
   };
   struct ToServer {
     int connection = 0;
+    int coordinator = 0;
+    std::optional<StepAgent::Heard> position;
     std::optional<server::Ticket> ticket;
     std::optional<server::Vote> vote;
   };
   struct ToRank {
     int connection = 0;
+    int coordinator = 0;
     bool grant = false;
     int64_t round = 0;
     std::shared_ptr<const StepDecision> decision;
+  };
+  // What the coordinator writes without waiting: one of them.
+  struct Write {
+    std::optional<server::StepDecision> position;
+    int left = -1;
+  };
+  // What outlives it.
+  struct Durable {
+    std::optional<server::StepDecision> position;
+    std::vector<bool> left;
+    server::Plan plan;
+    std::optional<server::Plan> plan_before;
+    int plan_since = 0;  // which coordinator brought it into force
+    std::vector<server::Plan> pending;
   };
   struct Exchange {
     int begun = 0;
@@ -122,8 +158,28 @@ class World {
   void OnToServer(const Event& event);
   void OnToRank(const Event& event);
 
+  // Its ends: the rank is connected, to this coordinator or to another.
+  void Reattach(Worker* worker);
+  void SendPosition(Worker* worker);
+  void ReceivePosition(int rank, const StepAgent::Heard& heard);
+
+  // The coordinator's life.
+  void Die(const Crash& crash);
+  void CrashWith(const server::StepDecision& decision);
+  void Restart();
+  void MakeAgreement(bool resumed);
+  void AfterGrace();
+  void WriteLater(Write write);
+  void Commit(uint64_t up_to);
+  void Keep(const server::StepDecision& decision);
+  void OnLeave(int rank);
+
   // The coordinator.
+  server::StepAgreement& agreement() { return *agreement_; }
+  bool Idle() const { return failed_ || agreement_ == nullptr; }
+  void WantRegroup(const Regroup& regroup);
   void Say(const server::StepAgreement::Messages& messages);
+  void NoteDecided(const server::StepDecision& decision);
   void AfterAgreement();
   void Fail(const absl::Status& failure);
   void CheckStall();
@@ -144,10 +200,16 @@ class World {
   std::vector<Worker> workers_;
   std::vector<Exchange> exchanges_;
 
-  server::StepAgreement agreement_;
-  server::Plan round_plan_;  // that the present round is measured by
+  std::unique_ptr<server::StepAgreement> agreement_;  // null: it is down
+  int coordinator_ = 0;
+  std::vector<bool> absent_;  // not back since the last restart
+  Durable durable_;
+  std::vector<bool> crashed_;  // by crash of the history: it was begun
+  std::deque<Write> writes_;   // not durable yet
+  uint64_t written_ = 0;       // of all that were ever queued
+  Result counts_;
+  std::map<int64_t, server::Plan> plans_;  // by version
   int64_t newest_plan_ = 1;
-  std::vector<server::Plan> pending_;
   absl::Time server_tick_ = absl::InfiniteFuture();
   bool failed_ = false;
   bool stopped_ = false;

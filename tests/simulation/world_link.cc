@@ -9,7 +9,8 @@ namespace coxswain::simulation {
 namespace {
 
 server::Ticket ToServerTicket(const StepTicket& ticket, int64_t round,
-                              const std::string& stop) {
+                              const std::string& stop = "",
+                              const std::string& drain = "") {
   server::Ticket result;
   result.round = round;
   result.step = ticket.step;
@@ -25,6 +26,7 @@ server::Ticket ToServerTicket(const StepTicket& ticket, int64_t round,
   result.checksum = ticket.checksum;
   result.skip = ticket.skip;
   result.stop = stop;
+  result.drain = drain;
   return result;
 }
 
@@ -54,9 +56,10 @@ void World::SendUp(const Worker& worker, const StepAgent::Outgoing& outgoing) {
   if (copies == 0) return;
   ToServer& message = to_server_.emplace_back();
   message.connection = worker.connection;
+  message.coordinator = worker.coordinator;
   if (outgoing.ticket.has_value()) {
-    message.ticket =
-        ToServerTicket(*outgoing.ticket, outgoing.round, outgoing.stop);
+    message.ticket = ToServerTicket(*outgoing.ticket, outgoing.round,
+                                    outgoing.stop, outgoing.drain);
   }
   if (outgoing.vote.has_value()) {
     message.vote = ToServerVote(*outgoing.vote, outgoing.round, outgoing.stop);
@@ -70,7 +73,8 @@ void World::SendForged(const Worker& worker, const StepTicket& ticket,
                        int64_t round, absl::Duration delay) {
   ToServer& message = to_server_.emplace_back();
   message.connection = worker.connection;
-  message.ticket = ToServerTicket(ticket, round, "");
+  message.coordinator = worker.coordinator;
+  message.ticket = ToServerTicket(ticket, round);
   At(delay, Kind::kToServer, worker.rank, to_server_.size() - 1);
 }
 
@@ -80,18 +84,20 @@ void World::OnToServer(const Event& event) {
   if (message.connection != Rank(event.rank).connection && dice_.Chance(0.5)) {
     return;
   }
-  if (failed_) return;
+  if (Idle() || message.coordinator != coordinator_) return;
+  if (message.position.has_value())
+    ReceivePosition(event.rank, *message.position);
   if (message.ticket.has_value()) {
     referee_.OnTicketReceived(event.rank, *message.ticket);
     if (sabotage_ == Sabotage::kDecidesAlone && event.rank == 0) {
       auto alone = std::make_shared<StepDecision>();
-      SendDown(0, {0, false, message.ticket->round, std::move(alone)});
+      SendDown(0, {0, 0, false, message.ticket->round, std::move(alone)});
     }
-    Say(agreement_.OnTicket(event.rank, *message.ticket, now_));
+    Say(agreement().OnTicket(event.rank, *message.ticket, now_));
   }
   if (message.vote.has_value()) {
     referee_.OnVoteReceived(event.rank, *message.vote);
-    Say(agreement_.OnVote(event.rank, *message.vote, now_));
+    Say(agreement().OnVote(event.rank, *message.vote, now_));
   }
   AfterAgreement();
 }
@@ -101,6 +107,7 @@ void World::SendDown(int rank, ToRank message) {
   const int copies = worker.connected && worker.Speaks() ? Copies() : 0;
   if (copies == 0) return;
   message.connection = worker.connection;
+  message.coordinator = coordinator_;
   to_rank_.push_back(std::move(message));
   for (int i = 0; i < copies; ++i) {
     At(Delay(), Kind::kToRank, rank, to_rank_.size() - 1);
@@ -111,6 +118,8 @@ void World::OnToRank(const Event& event) {
   Worker* worker = &Rank(event.rank);
   const ToRank& message = to_rank_[event.payload];
   if (!worker->connected || !worker->Speaks()) return;
+  // The stream from a coordinator that is gone has ended.
+  if (message.coordinator != worker->coordinator) return;
   if (message.connection != worker->connection && dice_.Chance(0.5)) return;
   const bool sabotaged = event.rank == 0;
   if (sabotaged && sabotage_ == Sabotage::kSwallowsAnswers) return;
@@ -133,6 +142,9 @@ void World::OnToRank(const Event& event) {
       }
     }
     worker->agent.OnDecision(round, decision);
+    if (worker->agent.decided() && worker->agent.round() == round) {
+      referee_.OnHeard(round);
+    }
   }
   BeginExchange(worker);
   Act(worker);

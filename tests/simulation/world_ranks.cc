@@ -194,6 +194,7 @@ void World::Act(Worker* worker) {
   referee_.OnActed(worker->rank, round, worker->step, decision);
   if (decision.plan.has_value()) worker->plan = *decision.plan;
   worker->Advance();
+  if (!decision.regroup.empty()) return Leave(worker);
   if (decision.stop.empty()) return GoOn(worker);
   const bool deviant =
       history_.deviation == Deviation::kIgnoresStop &&
@@ -208,7 +209,7 @@ void World::Act(Worker* worker) {
 void World::Leave(Worker* worker) {
   worker->phase = Phase::kLeft;
   if (!worker->deviated) referee_.OnLeft(worker->rank);
-  At(Delay(), Kind::kLeft, worker->rank);
+  At(Delay(), Kind::kLeave, worker->rank);
 }
 
 void World::EndWait(Worker* worker) {

@@ -17,6 +17,7 @@
 #include "client/comm/gloo/transport_control.h"
 #include "client/comm/group_options.h"
 #include "client/comm/host_span.h"
+#include "client/comm/peer_loss.h"
 #include "client/comm/split_link.h"
 
 namespace coxswain {
@@ -43,7 +44,7 @@ class Closer {
   std::thread thread_;
 };
 
-class GlooCommunicator : public Communicator {
+class GlooCommunicator : public Communicator, public PeerLossSource {
  public:
   GlooCommunicator(const CommunicatorOptions& options, GlooContext context,
                    std::shared_ptr<TransportControl> control)
@@ -65,6 +66,9 @@ class GlooCommunicator : public Communicator {
   absl::string_view backend() const override { return "gloo"; }
   void Abort(absl::string_view reason) override { executor_.Abort(reason); }
   int64_t wire_bytes() const override { return control_->sent_bytes(); }
+  void TellPeerLosses(OnLost on_lost) override {
+    control_->TellLosses(std::move(on_lost));
+  }
 
  protected:
   WorkPtr DoAllReduce(Span span, ReduceOp op) override {

@@ -23,6 +23,8 @@
 #include "base/cancel_signal.h"
 #include "base/status_matchers.h"
 #include "client/comm/memory_store.h"
+#include "client/comm/peer_loss.h"
+#include "client/comm/work.h"
 #include "tests/conformance/communicator_conformance.h"
 #include "tests/conformance/connected_group.h"
 
@@ -179,6 +181,46 @@ TEST(GlooCommunicatorTest, AnAbortIsSeenByThePeers) {
   group[0]->Abort("the hook broke");
   EXPECT_THAT(work->Wait(absl::Seconds(20)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 0")));
+}
+
+// Connections are watched from the first collective on.
+void MeetAll(const std::vector<std::unique_ptr<Communicator>>& group) {
+  std::vector<WorkPtr> works;
+  for (const auto& rank : group) works.push_back(rank->Barrier());
+  for (const auto& work : works) ASSERT_OK(work->Wait(absl::Seconds(20)));
+}
+
+TEST(GlooCommunicatorTest, WhoseConnectionBrokeIsTold) {
+  auto group = MakeGroup(3, absl::Minutes(1));
+  MeetAll(group);
+  Work lost_by_0, lost_by_2;
+  const auto watch = [&](int rank, Work* lost) {
+    auto* const source = dynamic_cast<PeerLossSource*>(group[rank].get());
+    ASSERT_NE(source, nullptr);
+    source->TellPeerLosses([lost](int peer) {
+      lost->Complete(absl::UnknownError(absl::StrCat("peer ", peer)));
+    });
+  };
+  watch(0, &lost_by_0);
+  group[1].reset();
+  EXPECT_THAT(lost_by_0.Wait(absl::Seconds(20)),
+              StatusIs(absl::StatusCode::kUnknown, "peer 1"));
+  // Also who asks afterwards.
+  watch(2, &lost_by_2);
+  EXPECT_THAT(lost_by_2.Wait(absl::Seconds(20)),
+              StatusIs(absl::StatusCode::kUnknown, "peer 1"));
+}
+
+TEST(GlooCommunicatorTest, ConnectionsOfAnAbortedCommunicatorAreNotTold) {
+  auto group = MakeGroup(2, absl::Minutes(1));
+  MeetAll(group);
+  std::atomic<int> told{0};
+  dynamic_cast<PeerLossSource&>(*group[0]).TellPeerLosses(
+      [&told](int) { ++told; });
+  group[0]->Abort("enough");
+  group[1].reset();
+  group[0].reset();
+  EXPECT_EQ(told, 0);
 }
 
 TEST(GlooCommunicatorTest, ALostPeerIsNamedWithoutSourceLines) {

@@ -18,9 +18,24 @@ void TransportControl::Fail(const PeerFailure& failure) {
 }
 
 void TransportControl::Lose(const PeerFailure& loss) {
-  MutexLock lock(&mutex_);
-  losses_.emplace(loss.peer(), loss);
-  InterruptWaits();
+  std::function<void(int)> tell;
+  {
+    MutexLock lock(&mutex_);
+    if (!interrupted_ && !failure_.has_value()) tell = on_loss_;
+    losses_.emplace(loss.peer(), loss);
+    InterruptWaits();
+  }
+  if (tell != nullptr) tell(loss.peer());
+}
+
+void TransportControl::TellLosses(std::function<void(int peer)> on_loss) {
+  std::vector<int> lost;
+  {
+    MutexLock lock(&mutex_);
+    on_loss_ = on_loss;
+    for (const auto& [peer, loss] : losses_) lost.push_back(peer);
+  }
+  for (const int peer : lost) on_loss(peer);
 }
 
 void TransportControl::InterruptWaits() {

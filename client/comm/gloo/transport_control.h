@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -63,6 +64,10 @@ class TransportControl {
   // leave when others no longer need it.
   void Lose(const PeerFailure& loss);
   std::optional<PeerFailure> LossAmong(const std::vector<int>& peers) const;
+  // Tells `on_loss` of each peer that is lost, present and future, before the
+  // communicator has ended: then gloo closes the other connections itself.
+  // Called without a lock. Once.
+  void TellLosses(std::function<void(int peer)> on_loss);
   // Held while a wait finds out whether it has failed, since gloo may let other
   // operations fail then, which are not to be taken for the cause.
   Mutex* settling() ABSL_LOCK_RETURNED(settling_) { return &settling_; }
@@ -93,6 +98,7 @@ class TransportControl {
   bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<PeerFailure> failure_ ABSL_GUARDED_BY(mutex_);
   std::map<int, PeerFailure> losses_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(int peer)> on_loss_ ABSL_GUARDED_BY(mutex_);
   std::set<::gloo::transport::UnboundBuffer*> buffers_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "client/comm/executor.h"
 #include "client/comm/group_options.h"
 #include "client/comm/host_span.h"
+#include "client/comm/peer_loss.h"
 #include "client/comm/shm/arena.h"
 #include "client/comm/shm/byte_counter.h"
 #include "client/comm/shm/exchange.h"
@@ -44,7 +46,42 @@ class Loss {
   absl::Status why_ ABSL_GUARDED_BY(mutex_);
 };
 
-class ShmCommunicator : public Communicator {
+// Whose processes have ended without a word. Thread-safe.
+class GonePeers {
+ public:
+  // A peer said that it gives up: its end is no surprise.
+  void Excuse(int peer) {
+    MutexLock lock(&mutex_);
+    excused_.insert(peer);
+  }
+  void Add(int peer) {
+    PeerLossSource::OnLost tell;
+    {
+      MutexLock lock(&mutex_);
+      if (excused_.count(peer) > 0) return;
+      gone_.push_back(peer);
+      tell = on_lost_;
+    }
+    if (tell != nullptr) tell(peer);
+  }
+  void Tell(PeerLossSource::OnLost on_lost) {
+    std::vector<int> gone;
+    {
+      MutexLock lock(&mutex_);
+      on_lost_ = on_lost;
+      gone = gone_;
+    }
+    for (const int peer : gone) on_lost(peer);
+  }
+
+ private:
+  Mutex mutex_;
+  PeerLossSource::OnLost on_lost_ ABSL_GUARDED_BY(mutex_);
+  std::set<int> excused_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> gone_ ABSL_GUARDED_BY(mutex_);
+};
+
+class ShmCommunicator : public Communicator, public PeerLossSource {
  public:
   ShmCommunicator(const CommunicatorOptions& options,
                   std::unique_ptr<Peers> peers,
@@ -68,6 +105,9 @@ class ShmCommunicator : public Communicator {
   absl::string_view backend() const override { return "shm"; }
   void Abort(absl::string_view reason) override { executor_->Abort(reason); }
   int64_t wire_bytes() const override { return moved_->bytes(); }
+  void TellPeerLosses(OnLost on_lost) override {
+    gone_.Tell(std::move(on_lost));
+  }
   absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
       int64_t count, DType dtype) override {
     if (count < 0) return Communicator::AllocateBuffer(count, dtype);
@@ -131,6 +171,7 @@ class ShmCommunicator : public Communicator {
   std::unique_ptr<Peers> peers_;
   Inbox inbox_;
   Loss loss_;
+  GonePeers gone_;
   Segment area_;
   std::unique_ptr<Phases> phases_;
   std::unique_ptr<ShmExchange> exchange_;
@@ -169,7 +210,10 @@ absl::Status ShmCommunicator::Open() {
   handlers.on_frame = [this](int peer, const PeerFrame& frame, UniqueFd fd) {
     OnFrame(peer, frame, std::move(fd));
   };
-  handlers.on_lost = [this](int, const absl::Status& why) { Lose(why); };
+  handlers.on_lost = [this](int peer, const absl::Status& why) {
+    gone_.Add(peer);
+    Lose(why);
+  };
   peers_->Start(std::move(handlers));
   return absl::OkStatus();
 }
@@ -189,6 +233,7 @@ absl::Status ShmCommunicator::ShareArea() {
 
 void ShmCommunicator::OnFrame(int peer, const PeerFrame& frame, UniqueFd fd) {
   if (frame.kind == PeerFrame::Kind::kAbort) {
+    gone_.Excuse(peer);
     return Lose(absl::UnavailableError(
         absl::StrCat("rank ", peer, " gave up: ", frame.text)));
   }

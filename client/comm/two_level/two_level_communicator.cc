@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "client/comm/executor.h"
 #include "client/comm/host_span.h"
+#include "client/comm/peer_loss.h"
 
 namespace coxswain {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 // a bucket holds.
 constexpr int64_t kPieceBytes = 4 << 20;
 
-class TwoLevelCommunicator : public Communicator {
+class TwoLevelCommunicator : public Communicator, public PeerLossSource {
  public:
   TwoLevelCommunicator(TwoLevelParts parts, absl::Duration timeout)
       : Communicator(parts.flat->rank(), parts.flat->size()),
@@ -30,6 +31,11 @@ class TwoLevelCommunicator : public Communicator {
     int64_t bytes = 0;
     for (const Communicator* part : All()) bytes += part->wire_bytes();
     return bytes;
+  }
+  // All peers are connected in the flat one, by the same ranks.
+  void TellPeerLosses(OnLost on_lost) override {
+    auto* const flat = dynamic_cast<PeerLossSource*>(parts_.flat.get());
+    if (flat != nullptr) flat->TellPeerLosses(std::move(on_lost));
   }
   absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
       int64_t count, DType dtype) override {

@@ -1,0 +1,274 @@
+#include "client/elastic/elastic_run.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "base/status_prefix.h"
+#include "client/elastic/recovery_report.h"
+#include "client/session/explain.h"
+
+namespace coxswain {
+namespace {
+
+// Of the ranks that end the same step, for each other.
+constexpr absl::Duration kRegroupTimeout = absl::Seconds(5);
+
+// What a peer's end may look like to those that exchange data with it.
+bool MayComeFromPeers(const absl::Status& error) {
+  return absl::IsUnavailable(error) || absl::IsAborted(error) ||
+         absl::IsDeadlineExceeded(error) || absl::IsCancelled(error);
+}
+
+// What it never looks like, also where a generation has just ended: this worker
+// would meet it again, when others are gone because of it.
+bool NeverComesFromPeers(const absl::Status& error) {
+  return absl::IsInvalidArgument(error) || absl::IsUnimplemented(error) ||
+         absl::IsOutOfRange(error) || absl::IsDataLoss(error);
+}
+
+class Runner {
+ public:
+  Runner(const ElasticRun::Options& options, ElasticState* state,
+         const ElasticRun::Train& train)
+      : options_(options), state_(*state), train_(train) {}
+
+  // Once.
+  absl::Status Run();
+  // After OK.
+  ElasticRun::Ending ending() const { return ending_; }
+
+ private:
+  enum class Next { kRejoin, kLeft };
+
+  // The next generation's session; null: there is none, and nothing is wrong.
+  absl::StatusOr<std::unique_ptr<Session>> Join();
+  // One generation, up to its end.
+  absl::StatusOr<Next> Generation();
+  absl::Status Prepare(ElasticGeneration* generation);
+  absl::Status Train(ElasticGeneration& generation,
+                     ElasticRun::Trained* trained);
+  absl::StatusOr<Next> AfterTraining(const ElasticRun::Trained& trained);
+  absl::StatusOr<Next> AfterRegroup();
+  absl::StatusOr<Next> AfterFinish();
+  absl::StatusOr<Next> AfterError(const absl::Status& error);
+  absl::StatusOr<Next> Leave(absl::string_view reason,
+                             ElasticRun::Ending ending);
+  absl::Status CheckFruitful(const absl::Status& last);
+  void AfterStep(int64_t step);
+  void WarnLeftBeforeOthers(const absl::Status& why) const {
+    LogWarning("left_before_others",
+               {{"job", options_.session.job}, {"reason", why.message()}});
+  }
+  bool draining() const {
+    return options_.drain_requested && options_.drain_requested();
+  }
+  absl::Time Now() const { return options_.session.clock->Now(); }
+
+  const ElasticRun::Options& options_;
+  ElasticState& state_;
+  const ElasticRun::Train& train_;
+  RankStanding standing_;
+  int fruitless_ = 0;
+  absl::Status last_error_;  // of a generation, since the last step
+  absl::Time ended_;         // the last generation
+  std::unique_ptr<Session> session_;
+  std::shared_ptr<ProcessGroup> world_;
+  bool drain_told_ = false;
+  // `train` said so, and has not been called since.
+  bool finished_ = false;
+  ElasticRun::Ending ending_ = ElasticRun::Ending::kFinished;
+};
+
+absl::Status Runner::Run() {
+  ended_ = Now();
+  while (true) {
+    if (draining()) {
+      ending_ = ElasticRun::Ending::kDrained;
+      if (session_ == nullptr) return absl::OkStatus();
+      return Leave(options_.drain_reason, ending_).status();
+    }
+    COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Session> next, Join());
+    if (next == nullptr) return absl::OkStatus();
+    // Peers may have read from the old one's communicators until now.
+    world_.reset();
+    session_ = std::move(next);
+    drain_told_ = false;
+    COXSWAIN_ASSIGN_OR_RETURN(const Next after, Generation());
+    if (after == Next::kLeft) return absl::OkStatus();
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Runner::Join() {
+  while (true) {
+    auto joined = session_ == nullptr
+                      ? Session::Join(options_.session, options_.manifest)
+                      : session_->Rejoin();
+    if (joined.ok()) return joined;
+    if (IsJobFinished(joined.status())) {
+      LogInfo("not_needed", {{"job", options_.session.job},
+                             {"reason", joined.status().message()}});
+      ending_ = finished_ ? ElasticRun::Ending::kFinished
+                          : ElasticRun::Ending::kNotNeeded;
+      return std::unique_ptr<Session>();
+    }
+    // It has all that the others would need it for, and they do not come.
+    if (finished_ && absl::IsDeadlineExceeded(joined.status())) {
+      WarnLeftBeforeOthers(joined.status());
+      return std::unique_ptr<Session>();
+    }
+    // The round was given up, because somebody died who had joined.
+    if (!absl::IsAborted(joined.status())) return joined.status();
+    ++fruitless_;
+    COXSWAIN_RETURN_IF_ERROR(CheckFruitful(joined.status()));
+  }
+}
+
+absl::StatusOr<Runner::Next> Runner::Generation() {
+  ElasticGeneration generation;
+  ElasticRun::Trained trained;
+  absl::Status status = Prepare(&generation);
+  if (status.ok()) {
+    status = Train(generation, &trained);
+  } else {
+    ++fruitless_;
+  }
+  ended_ = Now();
+  if (status.ok()) return AfterTraining(trained);
+  return AfterError(status);
+}
+
+absl::Status Runner::Prepare(ElasticGeneration* generation) {
+  COXSWAIN_ASSIGN_OR_RETURN(world_, session_->World());
+  COXSWAIN_ASSIGN_OR_RETURN(
+      Recovered recovered,
+      Recover(world_->communicator(), session_->generation(), options_.recovery,
+              &state_, &standing_));
+  generation->session = session_.get();
+  generation->communicator = &world_->communicator();
+  generation->recovery = ReportOf(*session_, recovered);
+  generation->recovery.took = Now() - ended_;
+  generation->hook_state = std::move(recovered.hook_state);
+  generation->error_scale = recovered.error_scale;
+  generation->after_step = [this](int64_t step) { AfterStep(step); };
+  LogRecovery(session_->job(), generation->recovery);
+  if (options_.on_recovery) options_.on_recovery(generation->recovery);
+  AfterStep(state_.step());
+  return absl::OkStatus();
+}
+
+absl::Status Runner::Train(ElasticGeneration& generation,
+                           ElasticRun::Trained* trained) {
+  finished_ = false;
+  const int64_t begun = state_.progress();
+  const absl::Status status = train_(generation, trained);
+  if (!status.ok()) state_.Rollback();
+  if (trained->hook_state) {
+    standing_.hook_state = std::move(trained->hook_state);
+    standing_.hook_world = session_->world_size();
+  }
+  if (state_.progress() == begun) {
+    ++fruitless_;
+  } else {
+    fruitless_ = 0;
+    last_error_ = absl::OkStatus();
+    standing_.trained = session_->generation();
+  }
+  return status;
+}
+
+absl::StatusOr<Runner::Next> Runner::AfterTraining(
+    const ElasticRun::Trained& trained) {
+  return trained.outcome == ElasticRun::Outcome::kRegroup ? AfterRegroup()
+                                                          : AfterFinish();
+}
+
+absl::StatusOr<Runner::Next> Runner::AfterRegroup() {
+  // Peers may still be reading the step's last data from this rank, and one
+  // that drains takes its memory and connections along. That somebody does not
+  // come is for the next round to find out.
+  session_->Barrier("", "elastic/regroup", kRegroupTimeout).IgnoreError();
+  if (!draining()) return Next::kRejoin;
+  return Leave(options_.drain_reason, ElasticRun::Ending::kDrained);
+}
+
+absl::StatusOr<Runner::Next> Runner::AfterFinish() {
+  finished_ = true;
+  // Decided in one place: either all leave now, or all find the last step with
+  // each other once more.
+  const absl::Status all =
+      session_->Barrier("", "elastic/finished", options_.finish_timeout);
+  if (!all.ok()) {
+    // The word that somebody was lost may come a moment after the barrier's.
+    if (!absl::IsDeadlineExceeded(all)) {
+      Explain(*session_, all, options_.patience).IgnoreError();
+    }
+    if (!session_->status().ok()) return Next::kRejoin;
+    WarnLeftBeforeOthers(all);
+  }
+  return Leave("done", ElasticRun::Ending::kFinished);
+}
+
+absl::StatusOr<Runner::Next> Runner::AfterError(const absl::Status& error) {
+  // Peers that wait for this rank's data need not wait for their timeouts.
+  if (world_ != nullptr) world_->communicator().Abort(error.message());
+  const absl::Status explained = Explain(
+      *session_, error,
+      MayComeFromPeers(error) ? options_.patience : absl::ZeroDuration());
+  // So is one that comes again by itself, whatever ended the generation.
+  const bool own = NeverComesFromPeers(error) ||
+                   (!MayComeFromPeers(error) && error == last_error_);
+  last_error_ = error;
+  absl::Status final = own ? error : explained;
+  // Where nobody is lost, and yet no data pass, the next one connects anew.
+  const bool ended = !session_->status().ok() || MayComeFromPeers(error);
+  if (ended && !own) {
+    final = CheckFruitful(explained);
+    if (final.ok()) return Next::kRejoin;
+  }
+  session_->Leave(final.message(), /*failed=*/true).IgnoreError();
+  return final;
+}
+
+absl::StatusOr<Runner::Next> Runner::Leave(absl::string_view reason,
+                                           ElasticRun::Ending ending) {
+  ending_ = ending;
+  const absl::Status left = session_->Leave(reason);
+  // Training is over for this worker, whoever knows of it.
+  if (!left.ok()) {
+    LogWarning("leave_not_heard",
+               {{"job", session_->job()}, {"reason", left.message()}});
+  }
+  return Next::kLeft;
+}
+
+absl::Status Runner::CheckFruitful(const absl::Status& last) {
+  if (fruitless_ <= options_.max_fruitless) return absl::OkStatus();
+  return WithPrefix(
+      absl::StrCat("no step was committed in ", fruitless_,
+                   " generations in a row, so something ends every one of "
+                   "them; the last: "),
+      last);
+}
+
+void Runner::AfterStep(int64_t step) {
+  session_->ReportProgress(step);
+  if (drain_told_ || !draining()) return;
+  drain_told_ = true;
+  session_->schedule().RequestDrain(options_.drain_reason);
+}
+
+}  // namespace
+
+absl::Status ElasticRun::Run(const Options& options, ElasticState* state,
+                             const Train& train, Ending* ending) {
+  Runner runner(options, state, train);
+  COXSWAIN_RETURN_IF_ERROR(runner.Run());
+  if (ending != nullptr) *ending = runner.ending();
+  return absl::OkStatus();
+}
+
+}  // namespace coxswain

@@ -1,0 +1,127 @@
+#ifndef COXSWAIN_CLIENT_ELASTIC_ELASTIC_RUN_H_
+#define COXSWAIN_CLIENT_ELASTIC_ELASTIC_RUN_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/comm/communicator.h"
+#include "client/elastic/elastic_state.h"
+#include "client/elastic/recovery.h"
+#include "client/reduce/hook.h"
+#include "client/session/session.h"
+
+namespace coxswain {
+
+// What changed when a generation began, for the log and for whoever watches.
+struct RecoveryReport {
+  int64_t generation = 0;
+  int rank = 0;
+  int world_size = 0;
+  int64_t previous_generation = 0;  // 0: the first of this process
+  int previous_world_size = 0;
+  int64_t step = 0;        // that all ranks go on from
+  int source = -1;         // whose state was copied; -1: all had the same
+  bool copied = false;     // to this rank
+  double error_scale = 1;  // of this rank's errors
+  // Members that are gone, each in a sentence with the norm of the error that
+  // went with it, where that is known.
+  std::vector<std::string> lost;
+  // What somebody may miss: a state that was given up for another one, or a
+  // training that begins although its workers may still have a state. Each in
+  // a sentence; they are logged, too.
+  std::vector<std::string> warnings;
+  absl::Duration took;  // from the end of the last generation on
+};
+
+// One generation, as the training function sees it. Ends with it.
+struct ElasticGeneration {
+  Session* session = nullptr;
+  Communicator* communicator = nullptr;  // of all ranks
+  // The hook's state to go on with, for Hook::LoadOwn; unset where there is
+  // none yet: a first generation.
+  std::optional<HookState> hook_state;
+  double error_scale = 1;
+  RecoveryReport recovery;
+  // To be called after each optimizer step: tells the coordinator how far this
+  // worker is, and, if it is to drain, that it wants to.
+  std::function<void(int64_t step)> after_step;
+};
+
+// Trains through changes of the job's members, in one process:
+//
+//   join -> recover -> train ---- done --------------------> leave, OK
+//             ^          |
+//             |          +-- a member was lost, or one is to be admitted
+//             +-- rejoin-+
+//
+// In each generation the ranks agree on the last committed step: those that
+// are behind, and newcomers, copy the state of the lowest rank that has it.
+// Then all hold the same bits, which is checked, and `train` is called.
+//
+// Threading: all in the thread that calls Run.
+class ElasticRun {
+ public:
+  struct Options {
+    SessionOptions session;
+    JobManifest manifest;
+    RecoveryOptions recovery;
+    // Generations without a single committed step between them, after which
+    // the last error is final: something kills every one of them.
+    int max_fruitless = 16;
+    // After an error that a peer's end may have caused, the coordinator's word
+    // on it is awaited for so long: longer than its lease.
+    absl::Duration patience = absl::Seconds(30);
+    // A worker that is done waits so long for the others before it leaves, so
+    // that each of them still finds the last step if it must recover.
+    absl::Duration finish_timeout = absl::Minutes(5);
+    // Told of each generation, before it trains.
+    std::function<void(const RecoveryReport&)> on_recovery;
+    // Ends this worker's training after a step, once it is true: DrainSignalled
+    // of drain_signal.h, say. May be null.
+    std::function<bool()> drain_requested;
+    std::string drain_reason = "it was asked to drain";
+  };
+
+  // What one generation's training came to. The function returns OK when
+  // training is finished, kRegroup after a step whose decision said so, and an
+  // error otherwise. An error counts as the generation's end if that has ended
+  // (session->status() is not OK, if need be a moment later: see Explain), or
+  // if it may be one of a connection between workers that both live: they all
+  // connect anew in the next one. Other errors are final, and tell the peers to
+  // go on without this rank; so is the same one again without a step between,
+  // and at any time INVALID_ARGUMENT, UNIMPLEMENTED, OUT_OF_RANGE, DATA_LOSS.
+  enum class Outcome { kFinished, kRegroup };
+  struct Trained {
+    Outcome outcome = Outcome::kFinished;
+    // This rank's own hook state, as of state->step(), its errors scaled for
+    // this generation: Hook::SaveOwn, once the step in flight was rolled back.
+    // Unset: it is what ElasticGeneration::hook_state was.
+    std::optional<HookState> hook_state;
+  };
+  // Fills in `trained` also when it returns an error. What it made of the
+  // generation's communicator and session is gone when it returns.
+  using Train =
+      std::function<absl::Status(ElasticGeneration&, Trained* trained)>;
+
+  // How Run came to return OK.
+  enum class Ending {
+    kFinished,   // `train` said so
+    kDrained,    // this worker was asked to
+    kNotNeeded,  // the job has ended while this worker waited
+  };
+
+  // OK: see Ending, which is told if `ending` is not null. Also for a worker
+  // that was finished when others were lost, and waited for them in vain.
+  // Errors: those of Session::Join, of `train`, and of the state.
+  static absl::Status Run(const Options& options, ElasticState* state,
+                          const Train& train, Ending* ending = nullptr);
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_ELASTIC_ELASTIC_RUN_H_

@@ -1,0 +1,76 @@
+#ifndef COXSWAIN_CLIENT_ELASTIC_ELASTIC_STATE_H_
+#define COXSWAIN_CLIENT_ELASTIC_ELASTIC_STATE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/crc32c.h"
+#include "client/comm/tensor.h"
+
+namespace coxswain {
+
+// What a worker needs to go on training where its peers are. Implemented for
+// libtorch by client/torch/elastic_training, and by programs without it.
+//
+// Called on the thread that trains, between generations; never while a step is
+// under way. All ranks hold the same bits of it after the same step, but for
+// LooseTensors and what a hook keeps of its own (HookState: see elastic_run.h).
+class ElasticState {
+ public:
+  virtual ~ElasticState() = default;
+
+  // Optimizer steps that are part of the state.
+  virtual int64_t step() const = 0;
+  // Grows whenever the ranks change the state together: with each step, and
+  // with whatever else they agree on, such as the end of an epoch. Who is ahead
+  // in it has the newer state.
+  virtual int64_t progress() const { return step(); }
+
+  // A step was under way when the generation ended: forgets its gradients, so
+  // that the state is that of step().
+  virtual void Rollback() = 0;
+
+  // The large part, in place: parameters, in an order and of sizes that are the
+  // same on all ranks.
+  virtual std::vector<Span> Tensors() = 0;
+  // Likewise, what ranks may hold different bits of, such as running means:
+  // taken from one rank whenever a generation begins. Small.
+  virtual std::vector<Span> LooseTensors() { return {}; }
+
+  // The rest as bytes: the optimizer's state, counters, where the program is in
+  // its data. Load is only called with what Save gave, here or on a peer, at
+  // that step.
+  virtual absl::StatusOr<std::string> Save() = 0;
+  virtual absl::Status Load(absl::string_view bytes, int64_t step) = 0;
+
+  // What of Save's bytes ranks may come to hold differently without harm, such
+  // as a program's counters, if it does not change them alike: small, and taken
+  // from one rank where they differ when a generation begins. Not part of
+  // Digest. LoadLooseBytes is only called with what LooseBytes gave, on a peer,
+  // after the same progress.
+  virtual std::string LooseBytes() { return ""; }
+  virtual absl::Status LoadLooseBytes(absl::string_view) {
+    return absl::OkStatus();
+  }
+
+  // Equal where what Save stands for is equal. To be replaced where the same
+  // state may be written in several ways.
+  virtual absl::StatusOr<uint64_t> Digest() {
+    const absl::StatusOr<std::string> bytes = Save();
+    if (!bytes.ok()) return bytes.status();
+    // Bytes that end with their own checksum all have the same one.
+    const size_t body = bytes->size() - std::min<size_t>(bytes->size(), 8);
+    const uint32_t high = Crc32c(absl::string_view(*bytes).substr(0, body));
+    const uint32_t low = Crc32c(absl::string_view(*bytes).substr(body), high);
+    return uint64_t{high} << 32 | low;
+  }
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_ELASTIC_ELASTIC_STATE_H_

@@ -1,0 +1,36 @@
+#include "client/elastic/load_hook_state.h"
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "base/logging.h"
+
+namespace coxswain {
+namespace {
+
+void WarnDropped(const HookState& state, const Hook& hook,
+                 absl::string_view why) {
+  LogWarning("hook_state_dropped", {{"of", state.spec},
+                                    {"step", state.step},
+                                    {"hook", hook.spec()},
+                                    {"reason", why}});
+}
+
+}  // namespace
+
+absl::Status LoadHookState(const ElasticGeneration& generation,
+                           const JobPlan& plan, Hook* hook) {
+  if (!generation.hook_state) return absl::OkStatus();
+  const HookState& state = *generation.hook_state;
+  const bool resets = plan.terms.hook_state == HookStatePolicy::kReset;
+  if (resets && state.spec != hook->spec()) {
+    WarnDropped(state, *hook, "the plan says hook_state=reset");
+    return absl::OkStatus();
+  }
+  const absl::Status loaded = hook->LoadOwn(state, generation.error_scale);
+  if (!absl::IsFailedPrecondition(loaded)) return loaded;
+  WarnDropped(state, *hook, loaded.message());
+  return absl::OkStatus();
+}
+
+}  // namespace coxswain

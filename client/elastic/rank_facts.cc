@@ -1,0 +1,239 @@
+#include "client/elastic/rank_facts.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/comm/wait_holding.h"
+#include "client/reduce/agreement.h"
+
+namespace coxswain {
+namespace {
+
+static_assert(std::is_trivially_copyable_v<RankFacts> &&
+                  sizeof(RankFacts) % sizeof(int64_t) == 0,
+              "facts travel as 64-bit numbers");
+constexpr int64_t kNumbers = sizeof(RankFacts) / sizeof(int64_t);
+
+bool SameState(const RankFacts& a, const RankFacts& b) {
+  return a.has_state == b.has_state && a.lineage == b.lineage &&
+         a.trained == b.trained && a.progress == b.progress;
+}
+
+// Whether it is more worth going on with, among those of a lineage.
+bool Ahead(const RankFacts& a, const RankFacts& b) {
+  return std::tie(a.trained, a.progress) > std::tie(b.trained, b.progress);
+}
+
+// Whether the first of a lineage is, compared to the first of another one.
+bool AheadOfOthers(const RankFacts& a, const RankFacts& b) {
+  return std::tie(a.has_state, a.progress, a.trained) >
+         std::tie(b.has_state, b.progress, b.trained);
+}
+
+// The lowest rank of those that are ahead in their lineage. A rank without a
+// state is one of its own.
+std::vector<int> FirstOfLineages(const std::vector<RankFacts>& facts) {
+  std::map<int64_t, int> by_lineage;
+  std::vector<int> firsts;
+  const auto size = static_cast<int>(facts.size());
+  for (int rank = 0; rank < size; ++rank) {
+    if (facts[rank].has_state == 0) {
+      firsts.push_back(rank);
+      continue;
+    }
+    int& first = by_lineage.emplace(facts[rank].lineage, rank).first->second;
+    if (Ahead(facts[rank], facts[first])) first = rank;
+  }
+  for (const auto& [lineage, first] : by_lineage) firsts.push_back(first);
+  // Of equals, the lowest rank is looked at first.
+  std::sort(firsts.begin(), firsts.end());
+  return firsts;
+}
+
+int SourceOf(const std::vector<RankFacts>& facts, const std::vector<int>& all) {
+  int source = all.front();
+  for (const int first : all) {
+    if (AheadOfOthers(facts[first], facts[source])) source = first;
+  }
+  return source;
+}
+
+void WarnOfLineages(const std::vector<RankFacts>& facts,
+                    const std::vector<int>& firsts, RecoveryPlan* plan) {
+  const RankFacts& source = facts[plan->source];
+  for (const int first : firsts) {
+    const RankFacts& one = facts[first];
+    if (one.has_state == 0 || one.lineage == source.lineage) continue;
+    plan->warnings.push_back(absl::StrCat(
+        "rank ", first, " and its peers have trained apart from the others, ",
+        "from a beginning of their own, and were at step ", one.step,
+        "; this is given up for the state of rank ", plan->source, ", of step ",
+        source.step));
+  }
+}
+
+absl::Status CheckLayouts(const std::vector<RankFacts>& facts, int source,
+                          int self) {
+  std::vector<int> others;
+  for (size_t rank = 0; rank < facts.size(); ++rank) {
+    if (facts[rank].layout != facts[source].layout) {
+      others.push_back(static_cast<int>(rank));
+    }
+  }
+  if (others.empty()) return absl::OkStatus();
+  const std::string what = absl::StrCat(
+      "the tensors of ", NameRanks(others), " have other sizes or types than ",
+      "those of rank ", source,
+      ", whose state all are to go on with; start all workers with the same ",
+      "model");
+  // With nothing trained yet nobody can tell whose model is meant.
+  const bool at_fault = facts[source].has_state == 0 ||
+                        facts[self].layout != facts[source].layout;
+  return at_fault ? absl::FailedPreconditionError(what)
+                  : absl::AbortedError(what);
+}
+
+absl::Status CheckNotLost(const std::vector<RankFacts>& facts, int source) {
+  if (facts[source].has_state != 0) return absl::OkStatus();
+  for (size_t rank = 0; rank < facts.size(); ++rank) {
+    if (facts[rank].recovered == 0) continue;
+    return absl::DataLossError(absl::StrCat(
+        "rank ", rank, " has trained before, but no rank has a whole state ",
+        "any more: those that had one were lost while it was copied; start ",
+        "the job again from a checkpoint"));
+  }
+  return absl::OkStatus();
+}
+
+// By rank: whether it has the source's state already.
+std::vector<bool> PlanCopies(const std::vector<RankFacts>& facts,
+                             RecoveryPlan* plan) {
+  const RankFacts& source = facts[plan->source];
+  std::vector<bool> all_same(facts.size());
+  plan->copies.resize(facts.size());
+  plan->copies_loose.resize(facts.size());
+  for (size_t rank = 0; rank < facts.size(); ++rank) {
+    // States that belong to no generation yet may be anything.
+    const bool same = source.has_state != 0 && SameState(facts[rank], source);
+    all_same[rank] = same;
+    plan->copies[rank] = !same && static_cast<int>(rank) != plan->source;
+    plan->copies_any |= plan->copies[rank];
+    plan->copies_loose[rank] = same && facts[rank].loose != source.loose;
+    plan->copies_any_loose |= plan->copies_loose[rank];
+  }
+  return all_same;
+}
+
+void WarnOfLooseBytes(RecoveryPlan* plan) {
+  if (!plan->copies_any_loose) return;
+  std::vector<int> others;
+  for (size_t rank = 0; rank < plan->copies_loose.size(); ++rank) {
+    if (plan->copies_loose[rank]) others.push_back(static_cast<int>(rank));
+  }
+  plan->warnings.push_back(
+      absl::StrCat("the counters or positions of ", NameRanks(others),
+                   " were not those of rank ", plan->source,
+                   " after the same step; all go on with the latter's"));
+}
+
+void PlanHook(const std::vector<RankFacts>& facts, RecoveryPlan* plan) {
+  plan->copies_hook.resize(facts.size());
+  plan->keeps_errors.resize(facts.size());
+  const auto size = static_cast<int>(facts.size());
+  for (int rank = 0; rank < size; ++rank) {
+    if (plan->copies[rank] || facts[rank].hook_world == 0) continue;
+    if (plan->hook_source < 0 ||
+        facts[rank].hook_step > facts[plan->hook_source].hook_step) {
+      plan->hook_source = rank;
+    }
+  }
+  if (plan->hook_source < 0) return;
+  const RankFacts& source = facts[plan->hook_source];
+  int64_t keep = 0;
+  int64_t shares = 0;  // that the errors had, when nothing was lost of them
+  for (int rank = 0; rank < size; ++rank) {
+    const RankFacts& one = facts[rank];
+    plan->copies_hook[rank] =
+        one.hook_world == 0 || one.hook_shared != source.hook_shared;
+    plan->copies_any_hook |= plan->copies_hook[rank];
+    // It has taken part in all steps that the state consists of.
+    plan->keeps_errors[rank] = one.hook_world > 0 &&
+                               one.lineage == facts[plan->source].lineage &&
+                               one.recovered >= facts[plan->source].trained;
+    if (!plan->keeps_errors[rank]) continue;
+    ++keep;
+    shares = std::max(shares, one.hook_world);
+  }
+  plan->lost_errors = keep < shares;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
+                                                     const RankFacts& own,
+                                                     absl::Duration timeout) {
+  const int size = communicator.size();
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::shared_ptr<BufferOwner> memory,
+      communicator.AllocateBuffer(size * kNumbers, DType::kInt64));
+  auto* const numbers = static_cast<char*>(memory->span().data);
+  std::memset(numbers, 0, static_cast<size_t>(memory->span().bytes()));
+  std::memcpy(numbers + communicator.rank() * sizeof(RankFacts), &own,
+              sizeof(RankFacts));
+  COXSWAIN_RETURN_IF_ERROR(
+      WaitHolding(communicator.AllReduce(memory->span()), memory, timeout));
+  std::vector<RankFacts> facts(static_cast<size_t>(size));
+  std::memcpy(facts.data(), numbers, facts.size() * sizeof(RankFacts));
+  return facts;
+}
+
+absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
+                                          int rank) {
+  RecoveryPlan plan;
+  const std::vector<int> firsts = FirstOfLineages(facts);
+  plan.source = SourceOf(facts, firsts);
+  COXSWAIN_RETURN_IF_ERROR(CheckLayouts(facts, plan.source, rank));
+  COXSWAIN_RETURN_IF_ERROR(CheckNotLost(facts, plan.source));
+  const std::vector<bool> same = PlanCopies(facts, &plan);
+  COXSWAIN_RETURN_IF_ERROR(CheckSameBits(facts, plan.source, same));
+  WarnOfLineages(facts, firsts, &plan);
+  WarnOfLooseBytes(&plan);
+  PlanHook(facts, &plan);
+  return plan;
+}
+
+absl::Status CheckSameBits(const std::vector<RankFacts>& facts, int source,
+                           const std::vector<bool>& compared) {
+  std::vector<int> tensors;
+  std::vector<int> rest;
+  for (size_t rank = 0; rank < facts.size(); ++rank) {
+    if (!compared[rank]) continue;
+    const auto number = static_cast<int>(rank);
+    if (facts[rank].tensors != facts[source].tensors) tensors.push_back(number);
+    if (facts[rank].digest != facts[source].digest) rest.push_back(number);
+  }
+  if (tensors.empty() && rest.empty()) return absl::OkStatus();
+  std::string what;
+  if (!tensors.empty()) {
+    absl::StrAppend(&what, "the tensors of ", NameRanks(tensors));
+  }
+  if (!rest.empty()) {
+    absl::StrAppend(&what, what.empty() ? "" : ", and ",
+                    "the optimizer's state or the counters of ",
+                    NameRanks(rest));
+  }
+  return absl::DataLossError(absl::StrCat(
+      what, " are not those of rank ", source, " after the same step ",
+      facts[source].step,
+      ": the ranks have trained apart, or their memory is damaged; start the ",
+      "job again from a checkpoint, with checksum_every=1 to find the step"));
+}
+
+}  // namespace coxswain

@@ -1,0 +1,94 @@
+#ifndef COXSWAIN_CLIENT_ELASTIC_RANK_FACTS_H_
+#define COXSWAIN_CLIENT_ELASTIC_RANK_FACTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/comm/communicator.h"
+
+namespace coxswain {
+
+// What a rank says of its state when a generation begins. Numbers only: they
+// travel in one all-reduce.
+struct RankFacts {
+  // The state is whole, and has been that of a generation before.
+  int64_t has_state = 0;
+  // Random: made where training began from nothing, and copied with the state.
+  // States of different lineages have nothing in common. Without a state: what
+  // its lineage would be if training began with this rank.
+  int64_t lineage = 0;
+  // The last generation that this rank began to train in; 0: none.
+  int64_t recovered = 0;
+  // The generation in which the state's last step was committed. Two states
+  // of a lineage are the same if this and the progress are.
+  int64_t trained = 0;
+  int64_t progress = 0;
+  int64_t step = 0;
+  // Of the sizes and types of its tensors.
+  int64_t layout = 0;
+  // Of the bits; 0 without a state.
+  int64_t tensors = 0;
+  int64_t digest = 0;
+  // Of ElasticState::LooseBytes; ranks may differ in it.
+  int64_t loose = 0;
+  // Of its hook: 0 without a state of one. `shared` is of what all ranks have
+  // alike.
+  int64_t hook_world = 0;  // that its errors are scaled for
+  int64_t hook_step = 0;
+  int64_t hook_shared = 0;
+};
+
+// By rank. Collective.
+absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
+                                                     const RankFacts& own,
+                                                     absl::Duration timeout);
+
+// What follows from them, the same on all ranks.
+struct RecoveryPlan {
+  int source = 0;  // whose state all go on with
+  bool copies_any = false;
+  std::vector<bool> copies;  // by rank: takes over the source's
+  // Has the source's state, but for the loose bytes, which it takes over.
+  bool copies_any_loose = false;
+  std::vector<bool> copies_loose;
+  // Whose hook's state those take over that lack it, or have another one; -1:
+  // nobody has any.
+  int hook_source = -1;
+  bool copies_any_hook = false;
+  std::vector<bool> copies_hook;
+  // Keeps its own errors, scaled for the new world.
+  std::vector<bool> keeps_errors;
+  // Some of the errors that belong to the hook's state are gone.
+  bool lost_errors = false;
+  // For people: what is lost by it that somebody may miss.
+  std::vector<std::string> warnings;
+};
+
+// The source is the lowest of the ranks with the highest committed step. A rank
+// that comes back after others went on without it has trained in an earlier
+// generation, and does not count, however far it was.
+//
+// Where workers that could not find the others have begun anew, the lineage
+// with the greatest progress counts, whenever it was trained; that the others
+// go is a warning.
+//
+// FAILED_PRECONDITION names ranks whose tensors have other sizes than the
+// source's; for ranks that are not at fault it is ABORTED: they go on without
+// the others. DATA_LOSS: ranks hold different bits of the same step, or nobody
+// has a state any more although there was one. All else is the same on all
+// ranks.
+absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
+                                          int rank);
+
+// DATA_LOSS names the ranks whose bits are not those of the source, among those
+// with `compared`.
+absl::Status CheckSameBits(const std::vector<RankFacts>& facts, int source,
+                           const std::vector<bool>& compared);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_ELASTIC_RANK_FACTS_H_

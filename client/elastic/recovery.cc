@@ -1,0 +1,300 @@
+#include "client/elastic/recovery.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
+#include "base/logging.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "base/status_prefix.h"
+#include "client/elastic/byte_broadcast.h"
+#include "client/elastic/own_errors.h"
+#include "client/elastic/rank_facts.h"
+#include "client/reduce/root_broadcast.h"
+
+namespace coxswain {
+namespace {
+
+absl::string_view BytesOf(const Span& span) {
+  return absl::string_view(static_cast<const char*>(span.data),
+                           static_cast<size_t>(span.bytes()));
+}
+
+uint32_t ChecksumOf(const std::vector<Span>& spans) {
+  uint32_t checksum = 0;
+  for (const Span& span : spans) checksum = Crc32c(BytesOf(span), checksum);
+  return checksum;
+}
+
+uint32_t LayoutOf(const std::vector<Span>& spans, uint32_t seed) {
+  std::string text;
+  for (const Span& span : spans) {
+    absl::StrAppend(&text, NameOf(span.dtype), " ", span.count, "\n");
+  }
+  return Crc32c(text + "\n", seed);
+}
+
+// What a rank that was behind goes back to if it cannot be brought forward.
+class Backup {
+ public:
+  absl::Status Take(ElasticState* state) {
+    COXSWAIN_ASSIGN_OR_RETURN(bytes_, state->Save());
+    step_ = state->step();
+    for (const Span& span : state->Tensors()) {
+      tensors_.emplace_back(BytesOf(span));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Restore(ElasticState* state) const {
+    const std::vector<Span> spans = state->Tensors();
+    for (size_t i = 0; i < spans.size(); ++i) {
+      if (tensors_[i].empty()) continue;
+      std::memcpy(spans[i].data, tensors_[i].data(), tensors_[i].size());
+    }
+    return state->Load(bytes_, step_);
+  }
+
+ private:
+  std::vector<std::string> tensors_;
+  std::string bytes_;
+  int64_t step_ = 0;
+};
+
+class Recovery {
+ public:
+  Recovery(Communicator* communicator, const RecoveryOptions& options,
+           ElasticState* state, RankStanding* standing)
+      : communicator_(*communicator),
+        options_(options),
+        state_(*state),
+        standing_(*standing),
+        rank_(static_cast<size_t>(communicator->rank())) {}
+
+  absl::StatusOr<Recovered> Run(int64_t generation);
+
+ private:
+  absl::StatusOr<RankFacts> Facts();
+  absl::Status Plan();
+  // Takes part in the copying, and takes the copy over if this rank needs it.
+  absl::Status Copy();
+  absl::Status CopyTensorsAndBytes();
+  absl::Status CheckCopies();
+  absl::Status CopyLooseBytes();
+  absl::Status CopyLooseTensors();
+  absl::Status CopyHook();
+  void TakeHook(const HookState& shared);
+  double ErrorScale() const;
+  // The peers wait for collectives that this rank will not start.
+  absl::Status Fail(absl::string_view what, const absl::Status& status);
+
+  Communicator& communicator_;
+  const RecoveryOptions& options_;
+  ElasticState& state_;
+  RankStanding& standing_;
+  const size_t rank_;
+  std::vector<RankFacts> facts_;
+  RecoveryPlan plan_;
+  // For this generation; unset where no rank has any.
+  std::optional<HookState> hook_state_;
+};
+
+absl::StatusOr<Recovered> Recovery::Run(int64_t generation) {
+  COXSWAIN_RETURN_IF_ERROR(Plan());
+  if (plan_.copies_any) COXSWAIN_RETURN_IF_ERROR(Copy());
+  // From here on it holds what all hold, whatever becomes of the rest.
+  const RankFacts& source = facts_[static_cast<size_t>(plan_.source)];
+  standing_.has_state = true;
+  standing_.lineage = source.lineage;
+  standing_.trained = source.trained;
+  COXSWAIN_RETURN_IF_ERROR(CopyLooseBytes());
+  COXSWAIN_RETURN_IF_ERROR(CopyLooseTensors());
+  COXSWAIN_RETURN_IF_ERROR(CopyHook());
+  Recovered recovered;
+  recovered.step = state_.step();
+  if (plan_.copies_any) recovered.source = plan_.source;
+  recovered.copied = plan_.copies[rank_];
+  recovered.began = source.has_state == 0;
+  recovered.warnings = plan_.warnings;
+  recovered.error_scale = ErrorScale();
+  recovered.hook_state = std::move(hook_state_);
+  standing_.recovered = generation;
+  return recovered;
+}
+
+absl::StatusOr<RankFacts> Recovery::Facts() {
+  RankFacts facts;
+  const std::vector<Span> tensors = state_.Tensors();
+  facts.has_state = standing_.has_state ? 1 : 0;
+  facts.lineage = standing_.lineage;
+  if (facts.lineage == 0) {
+    facts.lineage = static_cast<int64_t>(RandomSource::System()->NextId());
+  }
+  facts.recovered = standing_.recovered;
+  facts.trained = standing_.trained;
+  facts.progress = state_.progress();
+  facts.step = state_.step();
+  facts.layout = LayoutOf(state_.LooseTensors(), LayoutOf(tensors, 0));
+  if (standing_.has_state) {
+    facts.loose = Crc32c(state_.LooseBytes());
+    facts.tensors = ChecksumOf(tensors);
+    COXSWAIN_ASSIGN_OR_RETURN(const uint64_t digest, state_.Digest());
+    facts.digest = static_cast<int64_t>(digest);
+  }
+  if (standing_.hook_state) {
+    facts.hook_world = standing_.hook_world;
+    facts.hook_step = standing_.hook_state->step;
+    facts.hook_shared = SharedChecksum(*standing_.hook_state);
+  }
+  return facts;
+}
+
+absl::Status Recovery::Plan() {
+  const absl::StatusOr<RankFacts> own = Facts();
+  if (!own.ok()) return Fail("reading its state", own.status());
+  COXSWAIN_ASSIGN_OR_RETURN(
+      facts_, ExchangeFacts(communicator_, *own, options_.timeout));
+  COXSWAIN_ASSIGN_OR_RETURN(plan_,
+                            PlanRecovery(facts_, static_cast<int>(rank_)));
+  return absl::OkStatus();
+}
+
+absl::Status Recovery::Copy() {
+  if (!plan_.copies[rank_]) {
+    COXSWAIN_RETURN_IF_ERROR(CopyTensorsAndBytes());
+    return CheckCopies();
+  }
+  Backup backup;
+  const bool had_state = std::exchange(standing_.has_state, false);
+  if (had_state) {
+    const absl::Status taken = backup.Take(&state_);
+    if (!taken.ok()) {
+      standing_.has_state = true;  // nothing of it has changed yet
+      return Fail("keeping its own state", taken);
+    }
+  }
+  absl::Status status = CopyTensorsAndBytes();
+  if (status.ok()) status = CheckCopies();
+  if (status.ok() || !had_state) return status;
+  const absl::Status restored = backup.Restore(&state_);
+  standing_.has_state = restored.ok();
+  if (!restored.ok()) {
+    LogError("state_lost", {{"rank", rank_}, {"reason", restored.message()}});
+  }
+  return status;
+}
+
+absl::Status Recovery::CopyTensorsAndBytes() {
+  const bool is_source = static_cast<int>(rank_) == plan_.source;
+  const bool copies = plan_.copies[rank_];
+  std::string bytes;
+  if (is_source) {
+    absl::StatusOr<std::string> saved = state_.Save();
+    if (!saved.ok()) return Fail("saving its state", saved.status());
+    bytes = *std::move(saved);
+  }
+  COXSWAIN_RETURN_IF_ERROR(BroadcastSpans(communicator_, state_.Tensors(),
+                                          plan_.source, options_.timeout));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      bytes, BroadcastBytes(communicator_, bytes, plan_.source, copies,
+                            options_.max_bytes, options_.timeout));
+  if (!copies) return absl::OkStatus();
+  const int64_t step = facts_[static_cast<size_t>(plan_.source)].step;
+  const absl::Status loaded = state_.Load(bytes, step);
+  return loaded.ok() ? loaded : Fail("loading the copied state", loaded);
+}
+
+absl::Status Recovery::CheckCopies() {
+  RankFacts now = facts_[rank_];
+  now.tensors = ChecksumOf(state_.Tensors());
+  const absl::StatusOr<uint64_t> digest = state_.Digest();
+  if (!digest.ok()) return Fail("reading its state", digest.status());
+  now.digest = static_cast<int64_t>(*digest);
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::vector<RankFacts> all,
+      ExchangeFacts(communicator_, now, options_.timeout));
+  return CheckSameBits(all, plan_.source, std::vector<bool>(all.size(), true));
+}
+
+absl::Status Recovery::CopyLooseBytes() {
+  if (!plan_.copies_any_loose) return absl::OkStatus();
+  const bool copies = plan_.copies_loose[rank_];
+  std::string bytes;
+  if (static_cast<int>(rank_) == plan_.source) bytes = state_.LooseBytes();
+  COXSWAIN_ASSIGN_OR_RETURN(
+      bytes, BroadcastBytes(communicator_, bytes, plan_.source, copies,
+                            options_.max_bytes, options_.timeout));
+  if (!copies) return absl::OkStatus();
+  const absl::Status loaded = state_.LoadLooseBytes(bytes);
+  return loaded.ok() ? loaded : Fail("loading a peer's counters", loaded);
+}
+
+absl::Status Recovery::CopyLooseTensors() {
+  const std::vector<Span> spans = state_.LooseTensors();
+  if (spans.empty()) return absl::OkStatus();
+  return BroadcastSpans(communicator_, spans, plan_.source, options_.timeout);
+}
+
+absl::Status Recovery::CopyHook() {
+  if (plan_.hook_source < 0) return absl::OkStatus();
+  const bool is_source = static_cast<int>(rank_) == plan_.hook_source;
+  if (!plan_.copies_any_hook) {
+    hook_state_ = standing_.hook_state;
+    return absl::OkStatus();
+  }
+  std::string bytes;
+  if (is_source) bytes = SerializeHookState(*standing_.hook_state);
+  const bool copies = plan_.copies_hook[rank_];
+  COXSWAIN_ASSIGN_OR_RETURN(
+      bytes, BroadcastBytes(communicator_, bytes, plan_.hook_source, copies,
+                            options_.max_bytes, options_.timeout));
+  if (!copies) {
+    hook_state_ = standing_.hook_state;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<HookState> shared = ParseHookState(bytes);
+  if (!shared.ok()) return Fail("reading the hook's state", shared.status());
+  TakeHook(*shared);
+  return absl::OkStatus();
+}
+
+void Recovery::TakeHook(const HookState& shared) {
+  const bool keeps = plan_.keeps_errors[rank_] && standing_.hook_state &&
+                     standing_.hook_state->spec == shared.spec;
+  // Without errors of its own it takes the source's, times zero: which there
+  // are tells a hook what it would have.
+  hook_state_ = keeps ? WithErrorsOf(shared, *standing_.hook_state) : shared;
+  plan_.keeps_errors[rank_] = keeps;
+}
+
+double Recovery::ErrorScale() const {
+  if (!hook_state_) return 1;
+  if (!plan_.keeps_errors[rank_]) return 0;
+  const double scale = static_cast<double>(facts_.size()) /
+                       static_cast<double>(standing_.hook_world);
+  // The hook would drop them anyway, and is to be told so by all ranks.
+  const bool drops = plan_.lost_errors || scale != 1;
+  return drops && ErrorsBelongTogether(*hook_state_) ? 0 : scale;
+}
+
+absl::Status Recovery::Fail(absl::string_view what,
+                            const absl::Status& status) {
+  const absl::Status failed = WithPrefix(
+      absl::StrCat("recovery: rank ", rank_, ", ", what, ": "), status);
+  communicator_.Abort(failed.message());
+  return failed;
+}
+
+}  // namespace
+
+absl::StatusOr<Recovered> Recover(Communicator& communicator,
+                                  int64_t generation,
+                                  const RecoveryOptions& options,
+                                  ElasticState* state, RankStanding* standing) {
+  return Recovery(&communicator, options, state, standing).Run(generation);
+}
+
+}  // namespace coxswain

@@ -1,0 +1,72 @@
+#ifndef COXSWAIN_CLIENT_ELASTIC_RECOVERY_H_
+#define COXSWAIN_CLIENT_ELASTIC_RECOVERY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/comm/communicator.h"
+#include "client/elastic/elastic_state.h"
+#include "client/reduce/hook_state.h"
+
+namespace coxswain {
+
+struct RecoveryOptions {
+  // Of ElasticState::Save, and of a hook's state.
+  int64_t max_bytes = int64_t{16} << 30;
+  // For each collective.
+  absl::Duration timeout = absl::Minutes(5);
+};
+
+// What a rank has from the generations before: kept by ElasticRun between
+// them. A new worker's is as default.
+struct RankStanding {
+  bool has_state = false;
+  int64_t lineage = 0;    // of the state: see RankFacts; 0: none yet
+  int64_t recovered = 0;  // the last generation that it began to train in
+  int64_t trained = 0;    // that the state's last step was committed in
+  // Hook::SaveOwn, and the world size that its errors are scaled for.
+  std::optional<HookState> hook_state;
+  int hook_world = 0;
+};
+
+struct Recovered {
+  int64_t step = 0;
+  int source = -1;      // whose state was copied by some rank; -1: by nobody
+  bool copied = false;  // by this one
+  // No rank had a state of a generation before: training begins.
+  bool began = false;
+  // What is lost by it that somebody may miss. The same on all ranks.
+  std::vector<std::string> warnings;
+  // For Hook::LoadOwn; unset where no rank has any.
+  std::optional<HookState> hook_state;
+  double error_scale = 1;
+};
+
+// Brings all ranks of a new generation to the same state, that of the last step
+// that any of them has committed (see PlanRecovery), and checks that they hold
+// the same bits then. Collective.
+//
+// What a rank lacks, it copies: tensors in place, the rest as bytes, and of the
+// hook's state what all ranks have alike. Survivors keep their own errors,
+// scaled by W'/W; those of a newcomer are zero, and so are those of all ranks
+// in a hook's mode=pytorch when the world changes: that mode's errors mean
+// something only together.
+//
+// A rank that was behind puts its own state back if a peer dies meanwhile, and
+// needs memory for that; the state of one that had none stays without. So any
+// recovery can be begun anew by those that are left.
+//
+// Errors: those of PlanRecovery, on all ranks; of the communicator; of the
+// state, after which the communicator is aborted, as the peers wait for it.
+absl::StatusOr<Recovered> Recover(Communicator& communicator,
+                                  int64_t generation,
+                                  const RecoveryOptions& options,
+                                  ElasticState* state, RankStanding* standing);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_ELASTIC_RECOVERY_H_

@@ -1,0 +1,558 @@
+#include "client/elastic/recovery.h"
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "client/comm/in_process/in_process_world.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace coxswain {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kSoon = absl::Seconds(20);
+
+class FakeState : public ElasticState {
+ public:
+  explicit FakeState(int64_t step = 0, double value = 0,
+                     std::string extra = "fresh")
+      : step_(step), values_(5, value), extra_(std::move(extra)) {}
+
+  int64_t step() const override { return step_; }
+  void Rollback() override {}
+  std::vector<Span> Tensors() override {
+    Span doubles;
+    doubles.data = values_.data();
+    doubles.count = static_cast<int64_t>(values_.size());
+    doubles.dtype = DType::kFloat64;
+    Span none;
+    return {doubles, none};
+  }
+  std::vector<Span> LooseTensors() override {
+    Span mean;
+    mean.data = &mean_;
+    mean.count = 1;
+    return {mean};
+  }
+  absl::StatusOr<std::string> Save() override {
+    if (refuse_save) return absl::ResourceExhaustedError("no memory");
+    return extra_;
+  }
+  absl::Status Load(absl::string_view bytes, int64_t step) override {
+    if (!refuse_load.empty() && bytes == refuse_load) {
+      return absl::InternalError("no room for it");
+    }
+    extra_ = std::string(bytes);
+    step_ = step;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<uint64_t> Digest() override {
+    ++digests_;
+    if (digests_ == fail_digest) {
+      return absl::InternalError("the worker was killed");
+    }
+    if (fixed_digest != 0) return fixed_digest;
+    return ElasticState::Digest();
+  }
+
+  void Resize(size_t size) { values_.resize(size); }
+  double value() const { return values_.back(); }
+  void set_value(double value) { values_.back() = value; }
+  const std::string& extra() const { return extra_; }
+  float mean() const { return mean_; }
+  void set_mean(float mean) { mean_ = mean; }
+
+  std::string LooseBytes() override { return loose; }
+  absl::Status LoadLooseBytes(absl::string_view bytes) override {
+    loose = std::string(bytes);
+    return absl::OkStatus();
+  }
+
+  std::string loose;
+  bool refuse_save = false;
+  std::string refuse_load;
+  uint64_t fixed_digest = 0;
+  int fail_digest = 0;  // the call that fails
+
+ private:
+  int64_t step_;
+  std::vector<double> values_;
+  std::string extra_;
+  float mean_ = 0;
+  int digests_ = 0;
+};
+
+// A rank that has trained in generation 4, of three, up to this step.
+struct Rank {
+  FakeState state;
+  RankStanding standing;
+  RecoveryOptions options;
+};
+
+HookState HookStateOf(int64_t step, double error, const std::string& q) {
+  HookState state;
+  state.spec = "powersgd";
+  state.step = step;
+  StateTensor shared;
+  shared.kind = "q";
+  shared.parameter = "w";
+  shared.shape = {static_cast<int64_t>(q.size())};
+  shared.dtype = DType::kUInt8;
+  shared.data = q;
+  StateTensor own;
+  own.kind = "own_error";
+  own.parameter = "w";
+  own.shape = {1};
+  own.dtype = DType::kFloat64;
+  own.data.resize(sizeof(error));
+  std::memcpy(own.data.data(), &error, sizeof(error));
+  state.tensors = {shared, own};
+  return state;
+}
+
+double ErrorOf(const HookState& state) {
+  double error = 0;
+  for (const StateTensor& tensor : state.tensors) {
+    if (tensor.kind != "own_error") continue;
+    std::memcpy(&error, tensor.data.data(), sizeof(error));
+  }
+  return error;
+}
+
+std::string FactorOf(const HookState& state) {
+  for (const StateTensor& tensor : state.tensors) {
+    if (tensor.kind == "q") return tensor.data;
+  }
+  return "";
+}
+
+std::unique_ptr<Rank> Survivor(int64_t step, double error) {
+  auto rank = std::make_unique<Rank>();
+  rank->state = FakeState(step, 0.1 * static_cast<double>(step),
+                          absl::StrCat("after ", step));
+  rank->standing.has_state = true;
+  rank->standing.lineage = 7;
+  rank->standing.recovered = 4;
+  rank->standing.trained = 4;
+  rank->standing.hook_state = HookStateOf(step, error, absl::StrCat("q", step));
+  rank->standing.hook_world = 3;
+  return rank;
+}
+
+std::unique_ptr<Rank> Newcomer(double value = 0) {
+  auto rank = std::make_unique<Rank>();
+  rank->state = FakeState(0, value);
+  return rank;
+}
+
+using Ranks = std::vector<std::unique_ptr<Rank>>;
+using Results = std::vector<absl::StatusOr<Recovered>>;
+
+Ranks RanksOf(std::unique_ptr<Rank> a, std::unique_ptr<Rank> b,
+              std::unique_ptr<Rank> c = nullptr) {
+  Ranks ranks;
+  ranks.push_back(std::move(a));
+  ranks.push_back(std::move(b));
+  if (c != nullptr) ranks.push_back(std::move(c));
+  return ranks;
+}
+
+// Recovers into generation 5, or the one that is given. By rank.
+Results RecoverAll(Ranks& ranks, int64_t generation = 5,
+                   std::vector<int64_t>* collectives = nullptr) {
+  const int size = static_cast<int>(ranks.size());
+  const auto world = InProcessWorld::Create(size, kSoon);
+  Results results(ranks.size(), absl::UnknownError("not run"));
+  if (collectives != nullptr) collectives->resize(ranks.size());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < size; ++i) {
+    threads.emplace_back([&, i, communicator = world->MakeRank(i)] {
+      Rank& rank = *ranks[static_cast<size_t>(i)];
+      rank.options.timeout = kSoon;
+      results[static_cast<size_t>(i)] = Recover(
+          *communicator, generation, rank.options, &rank.state, &rank.standing);
+      if (collectives == nullptr) return;
+      (*collectives)[static_cast<size_t>(i)] = communicator->sequence();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+void ExpectOk(const Results& results) {
+  for (const auto& result : results) EXPECT_OK(result);
+}
+
+std::vector<std::string> MessagesOf(const Results& results) {
+  std::vector<std::string> messages;
+  for (const auto& result : results) {
+    messages.push_back(std::string(result.status().message()));
+  }
+  return messages;
+}
+
+TEST(RecoveryTest, TheFirstGenerationBeginsWithRankZero) {
+  Ranks ranks = RanksOf(Newcomer(1), Newcomer(2), Newcomer(3));
+  ranks[0]->state.set_mean(7);
+  const Results results = RecoverAll(ranks, 1);
+  ExpectOk(results);
+  for (const auto& rank : ranks) {
+    EXPECT_EQ(rank->state.value(), 1);
+    EXPECT_EQ(rank->state.mean(), 7);
+    EXPECT_TRUE(rank->standing.has_state);
+    EXPECT_EQ(rank->standing.recovered, 1);
+  }
+  EXPECT_EQ(results[0]->source, 0);
+  EXPECT_FALSE(results[0]->copied);
+  EXPECT_TRUE(results[2]->copied);
+  EXPECT_EQ(results[2]->error_scale, 1);
+  EXPECT_FALSE(results[2]->hook_state.has_value());
+}
+
+TEST(RecoveryTest, AFirstGenerationGoesOnFromTheLatestCheckpoint) {
+  Ranks ranks = RanksOf(Newcomer(1), Newcomer());
+  ranks[1]->state = FakeState(20, 2, "loaded");
+  ExpectOk(RecoverAll(ranks, 1));
+  EXPECT_EQ(ranks[0]->state.step(), 20);
+  EXPECT_EQ(ranks[0]->state.extra(), "loaded");
+}
+
+TEST(RecoveryTest, RanksInStepExchangeNothingButFacts) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25));
+  std::vector<int64_t> collectives;
+  const Results results = RecoverAll(ranks, 5, &collectives);
+  ExpectOk(results);
+  // One for the facts, one for the loose tensors.
+  EXPECT_THAT(collectives, Each(2));
+  EXPECT_EQ(results[0]->source, -1);
+  EXPECT_EQ(results[1]->step, 9);
+  EXPECT_EQ(ranks[1]->standing.recovered, 5);
+}
+
+// What 3 ranks had left unsent was a third of its sum; two survivors keep their
+// part of that.
+TEST(RecoveryTest, TheSurvivorsErrorsKeepTheirWeightInTheMean) {
+  Ranks ranks = RanksOf(Survivor(9, 0.75), Survivor(9, 1.5));
+  const Results results = RecoverAll(ranks);
+  ExpectOk(results);
+  double mean = 0;
+  for (const auto& result : results) {
+    mean += result->error_scale * ErrorOf(*result->hook_state) / 2;
+  }
+  EXPECT_EQ(mean, (0.75 + 1.5) / 3);
+}
+
+TEST(RecoveryTest, ARankThatWasBehindCopiesAndKeepsItsErrors) {
+  Ranks ranks = RanksOf(Survivor(8, 0.5), Survivor(9, 0.25));
+  const Results results = RecoverAll(ranks);
+  ExpectOk(results);
+  EXPECT_EQ(results[0]->source, 1);
+  EXPECT_TRUE(results[0]->copied);
+  EXPECT_EQ(results[0]->step, 9);
+  EXPECT_EQ(ranks[0]->state.extra(), "after 9");
+  EXPECT_EQ(ranks[0]->state.value(), ranks[1]->state.value());
+  EXPECT_EQ(results[0]->hook_state->step, 9);
+  EXPECT_EQ(FactorOf(*results[0]->hook_state), "q9");
+  EXPECT_EQ(ErrorOf(*results[0]->hook_state), 0.5);
+  EXPECT_EQ(results[0]->error_scale, 2.0 / 3);
+  EXPECT_FALSE(results[1]->copied);
+}
+
+TEST(RecoveryTest, ANewcomerGetsAllButErrors) {
+  Ranks ranks = RanksOf(Newcomer(), Survivor(9, 0.25), Survivor(9, 0.5));
+  const Results results = RecoverAll(ranks);
+  ExpectOk(results);
+  EXPECT_EQ(results[0]->source, 1);
+  EXPECT_EQ(ranks[0]->state.extra(), "after 9");
+  EXPECT_EQ(results[0]->hook_state->step, 9);
+  EXPECT_EQ(FactorOf(*results[0]->hook_state), "q9");
+  EXPECT_EQ(results[0]->error_scale, 0);
+  EXPECT_EQ(results[1]->error_scale, 1);
+  EXPECT_EQ(results[2]->error_scale, 1);
+  EXPECT_EQ(ranks[0]->standing.trained, 4);
+}
+
+TEST(RecoveryTest, ARankThatWasAwayHasNoErrorsAndIsNoSource) {
+  Ranks ranks = RanksOf(Survivor(10, 0.5), Survivor(9, 0.25));
+  // Rank 0 was ahead when it was lost; rank 1 went on without it.
+  ranks[1]->standing.recovered = 6;
+  ranks[1]->standing.trained = 6;
+  const Results results = RecoverAll(ranks, 7);
+  ExpectOk(results);
+  EXPECT_EQ(results[0]->source, 1);
+  EXPECT_EQ(ranks[0]->state.step(), 9);
+  EXPECT_EQ(results[0]->error_scale, 0);
+}
+
+TEST(RecoveryTest, AGenerationThatCommittedNothingCostsNoErrors) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25));
+  ranks[1]->standing.recovered = 5;  // rank 0's recovery failed there
+  const Results results = RecoverAll(ranks, 6);
+  ExpectOk(results);
+  EXPECT_EQ(results[0]->source, -1);
+  EXPECT_EQ(results[0]->error_scale, 2.0 / 3);
+}
+
+TEST(RecoveryTest, ErrorsThatBelongTogetherGoTogether) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25), Newcomer());
+  for (int i = 0; i < 2; ++i) {
+    ranks[i]->standing.hook_state->options["mode"] = "pytorch";
+  }
+  const Results lost = RecoverAll(ranks);
+  ExpectOk(lost);
+  for (const auto& result : lost) EXPECT_EQ(result->error_scale, 0);
+  // With all of them it is only a matter of weight.
+  for (int i = 0; i < 2; ++i) ranks[i]->standing.hook_world = 2;
+  const Results grown = RecoverAll(ranks, 6);
+  ExpectOk(grown);
+  EXPECT_EQ(grown[0]->error_scale, 0) << "the hook drops them";
+  for (int i = 0; i < 2; ++i) ranks[i]->standing.hook_world = 3;
+  ranks[2]->standing.hook_state = ranks[0]->standing.hook_state;
+  ranks[2]->standing.hook_world = 3;
+  const Results same = RecoverAll(ranks, 7);
+  ExpectOk(same);
+  EXPECT_EQ(same[0]->error_scale, 1);
+}
+
+// The second change came before all had taken part in the first one.
+TEST(RecoveryTest, WhatIsLostIsCountedFromTheLargestWorld) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25), Newcomer());
+  ranks[0]->standing.hook_world = 2;
+  for (int i = 0; i < 2; ++i) {
+    ranks[i]->standing.hook_state->options["mode"] = "pytorch";
+  }
+  const Results results = RecoverAll(ranks);
+  ExpectOk(results);
+  for (const auto& result : results) EXPECT_EQ(result->error_scale, 0);
+}
+
+TEST(RecoveryTest, ErrorsComeWithTheWorldSizeTheyWereSavedWith) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25));
+  ranks[0]->standing.hook_state->options["world_size"] = "2";
+  ranks[0]->standing.hook_world = 2;
+  ranks[1]->standing.hook_state->options["world_size"] = "3";
+  const Results results = RecoverAll(ranks);
+  ExpectOk(results);
+  EXPECT_EQ(results[0]->hook_state->options.at("world_size"), "2");
+  EXPECT_EQ(results[1]->hook_state->options.at("world_size"), "3");
+  EXPECT_EQ(results[1]->error_scale, 2.0 / 3);
+}
+
+// Newcomers that did not find the survivors have begun anew.
+std::unique_ptr<Rank> OfAnotherBeginning(int64_t step) {
+  auto rank = Survivor(step, 0.125);
+  rank->standing.lineage = 8;
+  rank->standing.recovered = 6;
+  rank->standing.trained = 6;
+  rank->state.set_value(1e6);
+  return rank;
+}
+
+TEST(RecoveryTest, WhoHasBegunAnewDoesNotReplaceMoreSteps) {
+  Ranks ranks =
+      RanksOf(OfAnotherBeginning(2), OfAnotherBeginning(3), Survivor(9, 0.5));
+  const double value = ranks[2]->state.value();
+  const Results results = RecoverAll(ranks, 7);
+  ExpectOk(results);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(results[i]->step, 9);
+    EXPECT_EQ(ranks[i]->state.value(), value);
+    EXPECT_EQ(ranks[i]->standing.lineage, 7);
+    EXPECT_THAT(results[i]->warnings,
+                ElementsAre(AllOf(HasSubstr("rank 1 and its peers"),
+                                  HasSubstr("were at step 3"),
+                                  HasSubstr("rank 2, of step 9"))));
+  }
+  EXPECT_EQ(results[0]->error_scale, 0) << "an error of another training";
+  EXPECT_EQ(results[2]->error_scale, 1);
+}
+
+TEST(RecoveryTest, OfTwoLineagesTheLongerOneStays) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), OfAnotherBeginning(20));
+  const Results results = RecoverAll(ranks, 7);
+  ExpectOk(results);
+  EXPECT_EQ(results[0]->source, 1);
+  EXPECT_EQ(results[0]->step, 20);
+  EXPECT_EQ(ranks[0]->standing.lineage, 8);
+  EXPECT_THAT(results[0]->warnings,
+              ElementsAre(HasSubstr("rank 0 and its peers")));
+}
+
+// Equal numbers say nothing of states that have nothing in common.
+TEST(RecoveryTest, LineagesAreNotComparedBitByBit) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), OfAnotherBeginning(9));
+  ranks[1]->standing.trained = 4;
+  const Results results = RecoverAll(ranks, 7);
+  ExpectOk(results);
+  EXPECT_EQ(results[1]->source, 0);
+  EXPECT_TRUE(results[1]->copied);
+  EXPECT_EQ(ranks[1]->state.value(), ranks[0]->state.value());
+}
+
+TEST(RecoveryTest, TrainingThatBeginsIsOneLineage) {
+  Ranks ranks = RanksOf(Newcomer(1), Newcomer(2));
+  const Results results = RecoverAll(ranks, 1);
+  ExpectOk(results);
+  EXPECT_TRUE(results[1]->began);
+  EXPECT_NE(ranks[0]->standing.lineage, 0);
+  EXPECT_EQ(ranks[0]->standing.lineage, ranks[1]->standing.lineage);
+  const Results again = RecoverAll(ranks, 2);
+  ExpectOk(again);
+  EXPECT_FALSE(again[0]->began);
+  EXPECT_EQ(again[0]->source, -1);
+}
+
+TEST(RecoveryTest, CountersThatDifferAreTakenFromOneRank) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25), Newcomer());
+  ranks[0]->state.loose = "seen 40";
+  ranks[1]->state.loose = "seen 39";
+  const Results results = RecoverAll(ranks);
+  ExpectOk(results);
+  EXPECT_EQ(ranks[1]->state.loose, "seen 40");
+  EXPECT_THAT(results[0]->warnings,
+              ElementsAre(HasSubstr("the counters or positions of rank 1")));
+}
+
+TEST(RecoveryTest, WhoCannotKeepItsStateMeanwhileStillHasIt) {
+  Ranks ranks = RanksOf(Survivor(8, 0.5), Survivor(9, 0.25));
+  ranks[0]->state.refuse_save = true;
+  // Its digest is asked for, which is not what is to fail.
+  ranks[0]->state.fixed_digest = 1;
+  const Results results = RecoverAll(ranks);
+  EXPECT_THAT(MessagesOf(results)[0], HasSubstr("keeping its own state"));
+  EXPECT_TRUE(ranks[0]->standing.has_state);
+  EXPECT_EQ(ranks[0]->state.step(), 8);
+}
+
+TEST(RecoveryTest, RanksWithOtherBitsAreNamed) {
+  Ranks ranks =
+      RanksOf(Survivor(9, 0.5), Survivor(9, 0.25), Survivor(9, 0.125));
+  ranks[2]->state.set_value(3.25);
+  Results results = RecoverAll(ranks);
+  for (const auto& result : results) {
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss);
+  }
+  EXPECT_THAT(MessagesOf(results),
+              Each(AllOf(HasSubstr("the tensors of rank 2 are not those of "
+                                   "rank 0 after the same step 9"))));
+  ranks[2]->state.set_value(ranks[0]->state.value());
+  ASSERT_OK(ranks[1]->state.Load("other counters", 9));
+  results = RecoverAll(ranks);
+  EXPECT_THAT(MessagesOf(results), Each(HasSubstr("the counters of rank 1")));
+}
+
+TEST(RecoveryTest, OtherSizesAreRefused) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Newcomer());
+  ranks[1]->state.Resize(6);
+  const Results results = RecoverAll(ranks);
+  // Rank 0 goes on without it.
+  EXPECT_EQ(results[0].status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(results[1].status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(MessagesOf(results),
+              Each(HasSubstr("the tensors of rank 1 have other sizes")));
+}
+
+TEST(RecoveryTest, OtherSizesAtTheBeginningAreEverybodysFault) {
+  Ranks ranks = RanksOf(Newcomer(), Newcomer());
+  ranks[1]->state.Resize(6);
+  for (const auto& result : RecoverAll(ranks, 1)) {
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
+  }
+}
+
+TEST(RecoveryTest, MoreBytesThanAllowedAreRefusedByAll) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Newcomer());
+  for (const auto& rank : ranks) rank->options.max_bytes = 6;
+  const Results results = RecoverAll(ranks);
+  EXPECT_THAT(MessagesOf(results),
+              Each(AllOf(HasSubstr("has 7 bytes"), HasSubstr("max_bytes"))));
+}
+
+TEST(RecoveryTest, LargeBytesTravelInPieces) {
+  Ranks ranks = RanksOf(Newcomer(), Newcomer());
+  std::string large(9 << 20, 'x');
+  large.back() = 'y';
+  ranks[0]->state = FakeState(3, 1, large);
+  ExpectOk(RecoverAll(ranks, 1));
+  EXPECT_TRUE(ranks[1]->state.extra() == large);
+}
+
+// The source dies when the others have copied, but nobody has said so yet.
+TEST(RecoveryTest, ADeathWhileCopyingLeavesTheOthersAsTheyWere) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(8, 0.25), Newcomer(11));
+  ranks[0]->state.fail_digest = 2;
+  const Results results = RecoverAll(ranks);
+  EXPECT_THAT(MessagesOf(results)[0], HasSubstr("the worker was killed"));
+  EXPECT_EQ(results[1].status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(ranks[1]->standing.has_state);
+  EXPECT_EQ(ranks[1]->state.step(), 8);
+  EXPECT_EQ(ranks[1]->state.extra(), "after 8");
+  EXPECT_EQ(ranks[1]->state.value(), 0.1 * 8);
+  EXPECT_FALSE(ranks[2]->standing.has_state);
+
+  ranks.erase(ranks.begin());
+  const Results again = RecoverAll(ranks, 6);
+  ExpectOk(again);
+  EXPECT_EQ(again[0]->source, 0);
+  EXPECT_EQ(again[0]->step, 8);
+  EXPECT_EQ(again[0]->error_scale, 2.0 / 3);
+  EXPECT_EQ(ranks[1]->state.extra(), "after 8");
+}
+
+TEST(RecoveryTest, WhoCannotLoadTheCopyIsNamedAndTheOthersGoOn) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25), Newcomer());
+  ranks[2]->state.refuse_load = "after 9";
+  const Results results = RecoverAll(ranks);
+  EXPECT_THAT(MessagesOf(results)[2],
+              HasSubstr("rank 2, loading the copied state: no room for it"));
+  EXPECT_FALSE(results[0].ok());
+  EXPECT_FALSE(ranks[2]->standing.has_state);
+  ranks.pop_back();
+  ExpectOk(RecoverAll(ranks, 6));
+}
+
+TEST(RecoveryTest, AJobWithoutAnyWholeStateIsNotBegunAnewInSilence) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Newcomer());
+  ranks[0]->standing.has_state = false;
+  const Results results = RecoverAll(ranks);
+  EXPECT_THAT(MessagesOf(results),
+              Each(AllOf(HasSubstr("rank 0 has trained before"),
+                         HasSubstr("from a checkpoint"))));
+}
+
+// With sync_each_batch a hook's steps are parts of an optimizer step.
+TEST(RecoveryTest, AllTakeTheHookStateThatIsFarthest) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25));
+  ranks[1]->standing.hook_state = HookStateOf(31, 0.25, "later");
+  const Results results = RecoverAll(ranks);
+  ExpectOk(results);
+  EXPECT_EQ(results[0]->source, -1);
+  EXPECT_EQ(FactorOf(*results[0]->hook_state), "later");
+  EXPECT_EQ(results[0]->hook_state->step, 31);
+  EXPECT_EQ(ErrorOf(*results[0]->hook_state), 0.5);
+}
+
+TEST(RecoveryTest, ErrorsOfAnotherHookAreDropped) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25));
+  ranks[1]->standing.hook_state->spec = "int8";
+  const Results results = RecoverAll(ranks);
+  ExpectOk(results);
+  EXPECT_EQ(results[1]->hook_state->spec, "powersgd");
+  EXPECT_EQ(results[1]->error_scale, 0);
+  EXPECT_EQ(results[0]->error_scale, 2.0 / 3);
+}
+
+}  // namespace
+}  // namespace coxswain

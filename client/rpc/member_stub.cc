@@ -1,0 +1,177 @@
+#include "client/rpc/member_stub.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/error_detail.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+
+namespace coxswain {
+namespace {
+
+using ::google::protobuf::FieldDescriptor;
+using ::google::protobuf::Message;
+
+const FieldDescriptor* FenceField(const Message& request) {
+  const FieldDescriptor* field =
+      request.GetDescriptor()->FindFieldByName("fence");
+  const bool is_fence = field != nullptr &&
+                        field->message_type() == v1::Fence::descriptor() &&
+                        !field->is_repeated();
+  return is_fence ? field : nullptr;
+}
+
+// A request of a member, as it is to be said at some moment. The original
+// outlives it, and is what is said the first time: most are said once.
+class MemberRequest {
+ public:
+  MemberRequest(const Message& original, const FieldDescriptor* fence)
+      : original_(original), fence_(fence) {}
+
+  const Message& At(int64_t term, absl::Duration elapsed) {
+    const auto& said = static_cast<const v1::Fence&>(
+        original_.GetReflection()->GetMessage(original_, fence_));
+    if (said.term() == term && elapsed < absl::Milliseconds(1)) {
+      return original_;
+    }
+    copy_.reset(original_.New());
+    copy_->CopyFrom(original_);
+    static_cast<v1::Fence*>(
+        copy_->GetReflection()->MutableMessage(copy_.get(), fence_))
+        ->set_term(term);
+    Shorten(elapsed);
+    return *copy_;
+  }
+
+ private:
+  // A wait of 0 has a meaning of its own, so a millisecond is left.
+  void Shorten(absl::Duration elapsed) {
+    const FieldDescriptor* timeout =
+        copy_->GetDescriptor()->FindFieldByName("timeout_ms");
+    if (timeout == nullptr) return;
+    const auto* reflection = copy_->GetReflection();
+    const int64_t whole = reflection->GetInt64(*copy_, timeout);
+    if (whole <= 0) return;
+    const int64_t left = whole - absl::ToInt64Milliseconds(elapsed);
+    reflection->SetInt64(copy_.get(), timeout, std::max<int64_t>(1, left));
+  }
+
+  const Message& original_;
+  const FieldDescriptor* const fence_;
+  std::unique_ptr<Message> copy_;
+};
+
+class MemberStub : public CoordinatorStub {
+ public:
+  MemberStub(std::shared_ptr<CoordinatorStub> stub,
+             std::shared_ptr<const CurrentTerm> term, const RetryPolicy& policy)
+      : stub_(std::move(stub)), term_(std::move(term)), policy_(policy) {}
+
+  absl::Status Call(absl::string_view method,
+                    const google::protobuf::MessageLite& request,
+                    google::protobuf::MessageLite* response,
+                    const CallOptions& options) override {
+    const auto* message = dynamic_cast<const Message*>(&request);
+    const FieldDescriptor* fence =
+        message == nullptr ? nullptr : FenceField(*message);
+    if (fence == nullptr) {
+      return stub_->Call(method, request, response, options);
+    }
+    MemberRequest repeatable(*message, fence);
+    const absl::Time began = policy_.clock->Now();
+    const auto once = [&](int64_t term, absl::Duration left) {
+      CallOptions attempt = options;
+      attempt.timeout = left;
+      attempt.retry = false;
+      return stub_->Call(method,
+                         repeatable.At(term, policy_.clock->Now() - began),
+                         response, attempt);
+    };
+    const auto attempt = [&](absl::Duration left) {
+      return InTheTermOfTheDay(left, options.cancel, once);
+    };
+    return options.retry ? CallWithRetries(policy_, options, attempt)
+                         : attempt(options.timeout);
+  }
+
+  std::unique_ptr<AttachStream> Attach(
+      StreamCallbacks<v1::AttachEvent> callbacks) override {
+    return stub_->Attach(std::move(callbacks));
+  }
+  std::unique_ptr<EventStream> Watch(
+      const v1::WatchRequest& request, CancelSignal* cancel,
+      StreamCallbacks<v1::WatchEvent> callbacks) override {
+    return stub_->Watch(request, cancel, std::move(callbacks));
+  }
+  std::unique_ptr<UploadStream> Upload(const CallOptions& options) override {
+    return stub_->Upload(options);
+  }
+  std::unique_ptr<DownloadStream> Download(
+      const v1::DownloadRequest& request, const CallOptions& options) override {
+    return stub_->Download(request, options);
+  }
+  bool Connected() const override { return stub_->Connected(); }
+  std::string address() const override { return stub_->address(); }
+
+ private:
+  template <typename Once>
+  absl::Status InTheTermOfTheDay(absl::Duration left, CancelSignal* cancel,
+                                 const Once& once) {
+    const absl::Time deadline = policy_.clock->Now() + left;
+    while (true) {
+      const int64_t term = term_->Get();
+      absl::Status status = once(term, left);
+      const std::optional<int64_t> theirs = TermOfStaleFence(status);
+      if (!theirs.has_value()) return status;
+      // One that has been replaced, and has yet to notice.
+      if (*theirs < term) return absl::UnavailableError(status.message());
+      left = deadline - policy_.clock->Now();
+      const bool renewed = term_->WaitForNewer(term, left, cancel);
+      if (cancel != nullptr && !cancel->status().ok()) return cancel->status();
+      left = deadline - policy_.clock->Now();
+      if (left <= absl::ZeroDuration()) return NotAccepted(status);
+      if (renewed) continue;
+      return term_->closed() ? once(*theirs, left) : NotAccepted(status);
+    }
+  }
+
+  absl::Status NotAccepted(const absl::Status& answer) const {
+    return absl::UnavailableError(absl::StrCat(
+        "the coordinator at ", stub_->address(), " was started again, and has ",
+        "not accepted the stream of this worker yet (", answer.message(), ")"));
+  }
+
+  const std::shared_ptr<CoordinatorStub> stub_;
+  const std::shared_ptr<const CurrentTerm> term_;
+  const RetryPolicy policy_;
+};
+
+}  // namespace
+
+std::shared_ptr<CoordinatorStub> MakeMemberStub(
+    std::shared_ptr<CoordinatorStub> stub,
+    std::shared_ptr<const CurrentTerm> term, const RetryPolicy& policy) {
+  return std::make_shared<MemberStub>(std::move(stub), std::move(term), policy);
+}
+
+std::optional<int64_t> TermOfStaleFence(const absl::Status& status) {
+  const auto payload = status.GetPayload(kErrorDetailUrl);
+  v1::ErrorDetail detail;
+  if (!payload.has_value() || !detail.ParseFromString(std::string(*payload)) ||
+      detail.stale_fence().field() != "term") {
+    return std::nullopt;
+  }
+  int64_t term = 0;
+  // One that does not say it is taken for a newer one.
+  return absl::SimpleAtoi(detail.stale_fence().expected(), &term)
+             ? term
+             : std::numeric_limits<int64_t>::max();
+}
+
+}  // namespace coxswain

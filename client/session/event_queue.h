@@ -1,0 +1,42 @@
+#ifndef COXSWAIN_CLIENT_SESSION_EVENT_QUEUE_H_
+#define COXSWAIN_CLIENT_SESSION_EVENT_QUEUE_H_
+
+#include <cstdint>
+#include <deque>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "client/session/session_events.h"
+
+namespace coxswain {
+
+// The events of one session, and their other end. A part of Session.
+// Thread-safe; never blocks who puts.
+class EventQueue : public SessionEvents {
+ public:
+  EventQueue(int64_t generation, const Clock* clock)
+      : generation_(generation), clock_(clock) {}
+
+  // Fills in the generation and the time. Nothing after Close.
+  void Put(SessionEvent event);
+  // There will be no more events; those that wait can still be read.
+  void Close();
+
+  absl::StatusOr<SessionEvent> Next(absl::Duration timeout) override;
+  int64_t dropped() const override;
+
+ private:
+  const int64_t generation_;
+  const Clock* const clock_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<SessionEvent> events_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_SESSION_EVENT_QUEUE_H_

@@ -1,0 +1,47 @@
+#ifndef COXSWAIN_CLIENT_SESSION_PEER_REPORTS_H_
+#define COXSWAIN_CLIENT_SESSION_PEER_REPORTS_H_
+
+#include <functional>
+#include <set>
+#include <vector>
+
+#include "base/mutex.h"
+#include "proto/rendezvous.pb.h"
+
+namespace coxswain {
+
+// Tells the coordinator which ranks' data connections broke, each once. What
+// could not be said while the stream was away is said once it is open again,
+// and nothing else: a report counts for a short time only, and an old one
+// would be taken for news. A part of Session; the communicators that report to
+// it may outlive that. Thread-safe.
+class PeerReports {
+ public:
+  // Hands a request to the Attach stream; false if it was not taken.
+  using Sender = std::function<bool(const v1::AttachRequest&)>;
+
+  // `rank`: this one, which is not reported.
+  PeerReports(int rank, int world_size, Sender sender);
+
+  void Report(const std::vector<int>& ranks);
+  // The stream is open again: says what it did not take before. Not with a lock
+  // held that the sender takes.
+  void SendUnsaid();
+  // The sender is not called any more once this returns.
+  void Stop();
+
+ private:
+  const int rank_;
+  const int world_size_;
+  void SendUnsaidLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
+
+  // Held while sending, so that Stop waits for it.
+  Mutex send_mutex_;
+  Sender sender_ ABSL_GUARDED_BY(send_mutex_);
+  std::set<int> unsaid_ ABSL_GUARDED_BY(send_mutex_);
+  std::set<int> broken_ ABSL_GUARDED_BY(send_mutex_);
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_SESSION_PEER_REPORTS_H_

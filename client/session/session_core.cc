@@ -1,0 +1,315 @@
+#include "client/session/session_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error_detail.h"
+#include "base/logging.h"
+#include "client/session/session_wire.h"
+
+namespace coxswain {
+namespace {
+
+constexpr absl::Duration kAttachTimeout = absl::Seconds(30);
+// A thousand workers that have lost one coordinator come to the next within
+// about a second.
+constexpr absl::Duration kSpreadPerMember = absl::Milliseconds(1);
+// For telling that a member of an ended generation does not come back.
+constexpr absl::Duration kFarewellTimeout = absl::Seconds(2);
+
+// Who was lost, if that is why.
+int LostRank(const absl::Status& why) {
+  const auto payload = why.GetPayload(kErrorDetailUrl);
+  v1::ErrorDetail detail;
+  if (!payload.has_value() || !detail.ParseFromString(std::string(*payload)) ||
+      !detail.has_member_lost()) {
+    return -1;
+  }
+  return detail.member_lost().member().rank();
+}
+
+}  // namespace
+
+Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
+                    const JobPlan& plan_in)
+    : request(std::move(request_in)),
+      rank(joined.rank()),
+      generation(joined.generation()),
+      plan(plan_in),
+      previous(PreviousOf(joined)),
+      membership(std::make_shared<Membership>(
+          request.stub, MakeFence(request.options, joined),
+          RetryPolicy{request.options.clock, request.options.random,
+                      request.options.retry_base, request.options.retry_cap})),
+      members(joined, membership),
+      store(membership),
+      checkpoints(membership),
+      events_(generation, request.options.clock),
+      peer_reports_(std::make_shared<PeerReports>(
+          rank, members.world_size(),
+          [this](const v1::AttachRequest& report) {
+            return attachment_ != nullptr && attachment_->Send(report);
+          })),
+      groups_(rank,
+              {request.options.backend, request.options.address,
+               request.options.collective_timeout,
+               [reports = std::weak_ptr<PeerReports>(peer_reports_)](int peer) {
+                 const auto living = reports.lock();
+                 if (living != nullptr) living->Report({peer});
+               }},
+              membership),
+      noted_plan_(plan.version) {
+  AttachedSchedule::Options schedule_options;
+  schedule_options.job = request.options.job;
+  schedule_options.plan = plan;
+  schedule_options.clock = request.options.clock;
+  schedule_ = std::make_unique<AttachedSchedule>(
+      schedule_options, [this](const v1::AttachRequest& said) {
+        return attachment_ != nullptr && attachment_->Send(said);
+      });
+  Note(SessionEvent::Kind::kJoined, previous.reason, rank, joined.term());
+}
+
+Session::Core::~Core() {
+  peer_reports_->Stop();
+  if (attachment_ != nullptr) attachment_->Stop();
+}
+
+absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
+  Attachment::Options options;
+  options.grace = request.options.reattach_grace;
+  options.spread = kSpreadPerMember * members.world_size();
+  if (joined.heartbeat_interval_ms() > 0) {
+    options.heartbeat_interval =
+        absl::Milliseconds(joined.heartbeat_interval_ms());
+  }
+  attachment_ =
+      std::make_shared<Attachment>(membership, options, AttachmentCallbacks());
+  // The membership lives on in watches that outlive the session.
+  membership->stale().OnRaise([attachment = std::weak_ptr(attachment_),
+                               membership = membership.get()]() {
+    if (const auto living = attachment.lock()) {
+      living->NoteStale(membership->stale().status());
+    }
+  });
+  return attachment_->WaitUntilAttached(
+      std::max(kAttachTimeout, request.options.reattach_grace));
+}
+
+Attachment::Callbacks Session::Core::AttachmentCallbacks() {
+  Attachment::Callbacks callbacks;
+  callbacks.progress = [this]() { return Progress(); };
+  callbacks.on_reattached = [this]() { peer_reports_->SendUnsaid(); };
+  callbacks.on_attached = [this](int64_t term, bool again) {
+    schedule_->OnAttached();
+    if (!again) return;
+    Note(SessionEvent::Kind::kReattached,
+         absl::StrCat("the coordinator at ", membership->stub().address(),
+                      " has taken this worker back, in term ", term),
+         rank, term);
+  };
+  callbacks.on_lost = [this](const absl::Status& why) {
+    Note(SessionEvent::Kind::kCoordinatorLost,
+         absl::StrCat("the connection to the coordinator at ",
+                      membership->stub().address(),
+                      " was lost: ", why.message()),
+         rank, membership->term().Get());
+  };
+  callbacks.on_event = [this](const v1::AttachEvent& event) {
+    schedule_->OnEvent(event);
+    NoteEvent(event);
+  };
+  callbacks.on_end = [this](const absl::Status& why) { OnEnd(why); };
+  return callbacks;
+}
+
+v1::Heartbeat Session::Core::Progress() const {
+  v1::Heartbeat heartbeat;
+  heartbeat.set_step(step.load());
+  schedule_->AddProgress(&heartbeat);
+  groups_.AddProgress(&heartbeat);
+  MutexLock lock(&mutex_);
+  heartbeat.set_error_norm(error_norm_);
+  heartbeat.set_error_step(error_step_);
+  return heartbeat;
+}
+
+void Session::Core::ReportErrorNorm(double norm, int64_t at_step) {
+  MutexLock lock(&mutex_);
+  error_norm_ = norm;
+  error_step_ = at_step;
+}
+
+void Session::Core::Note(SessionEvent::Kind kind, std::string text,
+                         int about_rank, int64_t term) {
+  SessionEvent event;
+  event.kind = kind;
+  event.text = std::move(text);
+  event.rank = about_rank;
+  event.term = term;
+  events_.Put(std::move(event));
+}
+
+void Session::Core::NoteEvent(const v1::AttachEvent& event) {
+  if (event.has_warning()) {
+    Note(SessionEvent::Kind::kWarning, event.warning().text());
+  } else if (event.has_member_left()) {
+    const v1::MemberLeft& left = event.member_left();
+    Note(SessionEvent::Kind::kMemberLeft,
+         absl::StrCat("rank ", left.member().rank(), " on ",
+                      left.member().host(), " has left: ", left.reason()),
+         left.member().rank());
+  } else if (event.has_decision()) {
+    NoteDecision(event.decision());
+  }
+}
+
+void Session::Core::NoteDecision(const v1::Decision& decision) {
+  bool new_plan = false, regroup = false;
+  {
+    MutexLock lock(&mutex_);
+    new_plan = decision.has_plan() && decision.plan().version() > noted_plan_;
+    if (new_plan) noted_plan_ = decision.plan().version();
+    regroup = !decision.regroup().empty() && !noted_regroup_;
+    noted_regroup_ = noted_regroup_ || regroup;
+  }
+  if (new_plan) {
+    const v1::Plan& next = decision.plan();
+    Note(SessionEvent::Kind::kPlanChanged,
+         absl::StrCat("plan version ", next.version(), ": accumulation=",
+                      next.accumulation_steps(), " hook=", next.hook()));
+  }
+  if (regroup) Note(SessionEvent::Kind::kRegroup, decision.regroup());
+}
+
+void Session::Core::OnEnd(const absl::Status& why) {
+  LogError("generation_ended", {{"job", request.options.job},
+                                {"rank", rank},
+                                {"generation", generation},
+                                {"reason", why.message()}});
+  Close(why, /*abort_communicators=*/true);
+  Note(SessionEvent::Kind::kGenerationEnded, std::string(why.message()),
+       LostRank(why));
+  std::vector<AbortCallback> callbacks;
+  {
+    MutexLock lock(&mutex_);
+    reported_ = true;
+    callbacks.swap(on_abort_);
+  }
+  for (const AbortCallback& callback : callbacks) callback(why);
+}
+
+void Session::Core::Close(const absl::Status& why, bool abort_communicators) {
+  {
+    MutexLock lock(&mutex_);
+    if (!status_.ok()) return;
+    status_ = why;
+  }
+  schedule_->End(why);
+  groups_.End(why, abort_communicators);
+  membership->ended().Raise(why);
+}
+
+void Session::Core::OnAbort(AbortCallback callback) {
+  absl::Status ended;
+  {
+    MutexLock lock(&mutex_);
+    if (left_) return;
+    if (!reported_) {
+      on_abort_.push_back(std::move(callback));
+      return;
+    }
+    ended = status_;
+  }
+  callback(ended);
+}
+
+absl::Status Session::Core::Leave(const Departure& departure) {
+  bool over = false;
+  {
+    MutexLock lock(&mutex_);
+    // Who has left for the next generation may still leave for good.
+    if (left_ && (departure.rejoin || left_for_good_)) return absl::OkStatus();
+    left_ = true;
+    left_for_good_ = !departure.rejoin;
+    on_abort_.clear();
+    over = !status_.ok();
+  }
+  absl::Status left;
+  if (!over) {
+    left = SayGoodbye(departure);
+  } else if (!departure.rejoin) {
+    SayFarewell(departure);
+  }
+  events_.Close();
+  return left;
+}
+
+void Session::Core::NoteJoinedNext() {
+  MutexLock lock(&mutex_);
+  left_for_good_ = true;
+}
+
+absl::Status Session::Core::TellLeave(const Departure& departure,
+                                      absl::Duration timeout) {
+  v1::LeaveRequest leave;
+  *leave.mutable_fence() = membership->NewRequest();
+  leave.set_reason(departure.reason);
+  leave.set_failed(departure.failed);
+  leave.set_rejoin(departure.rejoin);
+  CallOptions call;
+  call.timeout = timeout;
+  return membership->stub().Leave(leave, call).status();
+}
+
+// A generation that has ended has no members to leave. But its survivors are
+// waited for, and this one need not be.
+void Session::Core::SayFarewell(const Departure& departure) {
+  const absl::Status told =
+      TellLeave(departure, std::min(departure.timeout, kFarewellTimeout));
+  if (told.ok() || absl::IsNotFound(told)) return;
+  LogInfo("farewell_not_heard", {{"job", request.options.job},
+                                 {"rank", rank},
+                                 {"generation", generation},
+                                 {"error", told.message()}});
+}
+
+absl::Status Session::Core::SayGoodbye(const Departure& departure) {
+  attachment_->Leaving();
+  const absl::Status end = absl::CancelledError(
+      absl::StrCat("this worker has left the job: ", departure.reason));
+  // Peers of a failed worker must not wait for it. Otherwise the coordinator
+  // hears of it first, so that it does not take the stream's end for a loss.
+  if (departure.failed) Close(end, /*abort_communicators=*/true);
+  absl::Status left = TellLeave(departure, departure.timeout);
+  if (!departure.failed) Close(end, /*abort_communicators=*/false);
+  attachment_->Stop();
+  return left;
+}
+
+absl::Status Session::Core::LeaveForNext() {
+  {
+    MutexLock lock(&mutex_);
+    if (left_for_good_) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "rank ", rank, " has left the job '", request.options.job,
+          "' for good, and cannot join its next generation"));
+    }
+  }
+  Departure departure;
+  departure.reason = "to join the next generation";
+  departure.rejoin = true;
+  departure.timeout = request.options.reattach_grace;
+  const absl::Status left = Leave(departure);
+  // It may have ended meanwhile. Whatever it is, the next Join will tell.
+  if (!left.ok()) {
+    LogWarning("not_left", {{"job", request.options.job},
+                            {"rank", rank},
+                            {"generation", generation},
+                            {"error", left.message()}});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace coxswain

@@ -1,0 +1,136 @@
+#ifndef COXSWAIN_CLIENT_SESSION_SESSION_CORE_H_
+#define COXSWAIN_CLIENT_SESSION_SESSION_CORE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "client/rpc/membership.h"
+#include "client/schedule/attached_schedule.h"
+#include "client/session/attachment.h"
+#include "client/session/event_queue.h"
+#include "client/session/peer_reports.h"
+#include "client/session/session.h"
+#include "client/session/session_groups.h"
+#include "client/session/session_members.h"
+
+namespace coxswain {
+
+// What a session consists of, and how its generation ends. A part of Session.
+class Session::Core {
+ public:
+  // Of the job, as it is asked for in each generation: options and manifest are
+  // complete, and overrides have been applied to the latter.
+  struct Request {
+    SessionOptions options;
+    std::shared_ptr<const JobManifest> manifest;
+    std::shared_ptr<CoordinatorStub> stub;
+  };
+
+  // Joins a round, and attaches.
+  static absl::StatusOr<std::unique_ptr<Session>> Join(Request asked);
+
+  Core(Request request_in, const v1::JoinResponse& joined,
+       const JobPlan& plan_in);
+  ~Core();
+
+  // Opens the Attach stream and waits until the coordinator has accepted it.
+  absl::Status Attach(const v1::JoinResponse& joined);
+
+  // All but the fence is in the request.
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> Declare(
+      v1::CreateGroupRequest request);
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> Obtain(
+      const v1::GroupInfo& info) {
+    return groups_.Obtain(info);
+  }
+
+  struct Departure {
+    std::string reason;
+    bool failed = false;
+    bool rejoin = false;
+    absl::Duration timeout;
+
+    static Departure Failed(std::string reason, absl::Duration timeout) {
+      return {std::move(reason), true, false, timeout};
+    }
+  };
+  absl::Status Leave(const Departure& departure);
+  // Leaves in good order if that is needed before the next generation is
+  // joined. FAILED_PRECONDITION if this worker has left for good.
+  absl::Status LeaveForNext();
+  // This worker is a member of the next one: there is nothing more to tell.
+  void NoteJoinedNext();
+
+  void OnAbort(std::function<void(const absl::Status&)> callback);
+  void ReportErrorNorm(double norm, int64_t step);
+  ScheduleClient& schedule() { return *schedule_; }
+  PeerReports& peer_reports() { return *peer_reports_; }
+  EventQueue& events() { return events_; }
+  absl::Status status() const {
+    MutexLock lock(&mutex_);
+    return status_;
+  }
+
+  const Request request;
+  const int rank;
+  const int64_t generation;
+  const JobPlan plan;
+  const PreviousGeneration previous;
+  const std::shared_ptr<Membership> membership;
+  SessionMembers members;
+  StoreClient store;
+  CheckpointClient checkpoints;
+  std::atomic<int64_t> step{0};
+
+ private:
+  using AbortCallback = std::function<void(const absl::Status&)>;
+
+  Attachment::Callbacks AttachmentCallbacks();
+  v1::Heartbeat Progress() const;
+  // What the coordinator says, as events of the session.
+  void NoteEvent(const v1::AttachEvent& event);
+  void NoteDecision(const v1::Decision& decision);
+  void Note(SessionEvent::Kind kind, std::string text, int rank = -1,
+            int64_t term = 0);
+  // The generation is over, and not by Leave. On the attachment's thread.
+  void OnEnd(const absl::Status& why);
+  // Ends waiting calls and, if asked to, the communicators.
+  void Close(const absl::Status& why, bool abort_communicators);
+  absl::Status SayGoodbye(const Departure& departure);
+  void SayFarewell(const Departure& departure);
+  absl::Status TellLeave(const Departure& departure, absl::Duration timeout);
+
+  EventQueue events_;
+  std::shared_ptr<PeerReports> peer_reports_;
+  SessionGroups groups_;
+  mutable Mutex mutex_;
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;
+  bool left_for_good_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reported_ ABSL_GUARDED_BY(mutex_) = false;  // to on_abort_
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::vector<AbortCallback> on_abort_ ABSL_GUARDED_BY(mutex_);
+  double error_norm_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t error_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  // What the events have said already: decisions may be repeated.
+  int64_t noted_plan_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool noted_regroup_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Its thread calls OnEnd and Progress.
+  std::shared_ptr<Attachment> attachment_;
+  // Its thread sends through the attachment, so it goes first.
+  std::unique_ptr<AttachedSchedule> schedule_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_SESSION_SESSION_CORE_H_

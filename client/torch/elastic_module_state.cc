@@ -1,0 +1,228 @@
+#include "client/torch/elastic_module_state.h"
+
+#include <torch/utils.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "client/schedule/schedule_client.h"
+#include "client/torch/module_tensors.h"
+#include "client/torch/optimizer_bytes.h"
+
+namespace coxswain::torch {
+namespace {
+
+using ::torch::Tensor;
+
+void PutNumber(int64_t number, std::string* bytes) {
+  bytes->append(reinterpret_cast<const char*>(&number), sizeof(number));
+}
+
+void PutText(absl::string_view text, std::string* bytes) {
+  PutNumber(static_cast<int64_t>(text.size()), bytes);
+  bytes->append(text.data(), text.size());
+}
+
+// Takes fields off the front; once one does not fit, all that follow are empty.
+class Reader {
+ public:
+  explicit Reader(absl::string_view bytes) : rest_(bytes) {}
+  int64_t Number() {
+    int64_t number = 0;
+    const absl::string_view bytes = Take(sizeof(number));
+    if (good_) std::memcpy(&number, bytes.data(), sizeof(number));
+    return number;
+  }
+  std::string Text() { return std::string(Take(Number())); }
+  bool done() const { return good_ && rest_.empty(); }
+  bool good() const { return good_; }
+
+ private:
+  absl::string_view Take(int64_t size) {
+    good_ = good_ && size >= 0 && static_cast<size_t>(size) <= rest_.size();
+    if (!good_) return "";
+    const absl::string_view taken = rest_.substr(0, static_cast<size_t>(size));
+    rest_.remove_prefix(taken.size());
+    return taken;
+  }
+  absl::string_view rest_;
+  bool good_ = true;
+};
+
+// A zero stands for a number that is not there: to look at one makes it.
+void PutNumbers(const std::map<std::string, int64_t>& numbers,
+                std::string* bytes) {
+  int64_t count = 0;
+  for (const auto& [name, number] : numbers) count += number != 0 ? 1 : 0;
+  PutNumber(count, bytes);
+  for (const auto& [name, number] : numbers) {
+    if (number == 0) continue;
+    PutText(name, bytes);
+    PutNumber(number, bytes);
+  }
+}
+
+std::map<std::string, int64_t> ReadNumbers(Reader* reader) {
+  std::map<std::string, int64_t> numbers;
+  for (int64_t left = reader->Number(); left > 0 && reader->good(); --left) {
+    const std::string name = reader->Text();
+    numbers[name] = reader->Number();
+  }
+  return numbers;
+}
+
+// The memory of a tensor, whatever the order of its dimensions there.
+Span MemoryOf(const Tensor& tensor) {
+  Span span;
+  span.data = tensor.data_ptr();
+  span.count = static_cast<int64_t>(tensor.nbytes());
+  span.dtype = DType::kUInt8;
+  return span;
+}
+
+std::vector<Span> MemoryOf(const std::vector<Tensor>& tensors) {
+  std::vector<Span> spans;
+  for (const Tensor& tensor : tensors) {
+    if (tensor.defined()) spans.push_back(MemoryOf(tensor));
+  }
+  return spans;
+}
+
+absl::Status CheckMemory(const std::string& name, const Tensor& tensor) {
+  if (!tensor.defined()) return absl::OkStatus();
+  if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"", name, "\" cannot be copied between workers: it ",
+      tensor.is_cpu() ? "shares memory among its elements, or has gaps"
+                      : "is not in host memory"));
+}
+
+}  // namespace
+
+std::string ElasticRecord::Serialize() const {
+  std::string bytes;
+  PutNumber(progress, &bytes);
+  PutNumbers(position, &bytes);
+  PutNumbers(counters, &bytes);
+  int64_t count = 0;
+  for (const auto& [name, blob] : blobs) count += blob.empty() ? 0 : 1;
+  PutNumber(count, &bytes);
+  for (const auto& [name, blob] : blobs) {
+    if (blob.empty()) continue;
+    PutText(name, &bytes);
+    PutText(blob, &bytes);
+  }
+  return bytes;
+}
+
+absl::StatusOr<ElasticRecord> ElasticRecord::Parse(absl::string_view bytes) {
+  Reader reader(bytes);
+  ElasticRecord record;
+  record.progress = reader.Number();
+  record.position = ReadNumbers(&reader);
+  record.counters = ReadNumbers(&reader);
+  for (int64_t left = reader.Number(); left > 0 && reader.good(); --left) {
+    const std::string name = reader.Text();
+    record.blobs[name] = reader.Text();
+  }
+  if (reader.done()) return record;
+  return absl::DataLossError(
+      "the counters and positions of a peer cannot be read; do all workers run "
+      "the same version?");
+}
+
+absl::StatusOr<std::unique_ptr<ElasticModuleState>> ElasticModuleState::Create(
+    std::shared_ptr<::torch::nn::Module> module,
+    ::torch::optim::Optimizer* optimizer) {
+  for (const NamedTensor& named : TensorsOf(*module)) {
+    COXSWAIN_RETURN_IF_ERROR(CheckMemory(named.name, named.tensor));
+  }
+  std::unique_ptr<ElasticModuleState> state(
+      new ElasticModuleState(std::move(module), optimizer));
+  state->Keep();
+  return state;
+}
+
+void ElasticModuleState::Keep() {
+  in_window_ = false;
+  kept_ = record_;
+  kept_buffers_.clear();
+  for (const Tensor& buffer : module_->buffers()) {
+    kept_buffers_.push_back(buffer.defined() ? buffer.detach().clone()
+                                             : Tensor());
+  }
+}
+
+void ElasticModuleState::BeginUndeclared() {
+  if (std::exchange(in_window_, true)) return;
+  kept_ = record_;
+}
+
+int64_t ElasticModuleState::step() const {
+  const auto train = record_.position.find(kTrainStream);
+  return train == record_.position.end() ? 0 : train->second;
+}
+
+void ElasticModuleState::Rollback() {
+  const absl::Status status = Guarded("rolling back", [this] {
+    module_->zero_grad();
+    if (!std::exchange(in_window_, false)) return;
+    record_ = kept_;
+    const ::torch::NoGradGuard no_grad;
+    const std::vector<Tensor> buffers = module_->buffers();
+    for (size_t i = 0; i < buffers.size() && i < kept_buffers_.size(); ++i) {
+      if (buffers[i].defined()) buffers[i].copy_(kept_buffers_[i]);
+    }
+  });
+  if (!status.ok()) LogError("rollback", {{"reason", status.message()}});
+}
+
+std::vector<Span> ElasticModuleState::Tensors() {
+  return MemoryOf(module_->parameters());
+}
+
+std::vector<Span> ElasticModuleState::LooseTensors() {
+  return MemoryOf(module_->buffers());
+}
+
+absl::StatusOr<std::string> ElasticModuleState::Save() {
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string optimizer,
+                            SaveOptimizer(optimizer_));
+  std::string bytes;
+  PutText(record_.Serialize(), &bytes);
+  return bytes + optimizer;
+}
+
+absl::Status ElasticModuleState::Load(absl::string_view bytes, int64_t) {
+  int64_t size = -1;
+  if (bytes.size() >= sizeof(size)) {
+    std::memcpy(&size, bytes.data(), sizeof(size));
+    bytes.remove_prefix(sizeof(size));
+  }
+  if (size < 0 || static_cast<size_t>(size) > bytes.size()) {
+    return absl::DataLossError("a peer's state was cut short");
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(
+      ElasticRecord record,
+      ElasticRecord::Parse(bytes.substr(0, static_cast<size_t>(size))));
+  COXSWAIN_RETURN_IF_ERROR(
+      LoadOptimizer(bytes.substr(static_cast<size_t>(size)), &optimizer_));
+  record_ = std::move(record);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> ElasticModuleState::Digest() {
+  return DigestOptimizer(optimizer_);
+}
+
+absl::Status ElasticModuleState::LoadLooseBytes(absl::string_view bytes) {
+  COXSWAIN_ASSIGN_OR_RETURN(record_, ElasticRecord::Parse(bytes));
+  return absl::OkStatus();
+}
+
+}  // namespace coxswain::torch

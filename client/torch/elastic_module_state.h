@@ -1,0 +1,86 @@
+#ifndef COXSWAIN_CLIENT_TORCH_ELASTIC_MODULE_STATE_H_
+#define COXSWAIN_CLIENT_TORCH_ELASTIC_MODULE_STATE_H_
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/elastic/elastic_state.h"
+
+namespace coxswain::torch {
+
+// What all ranks have alike besides tensors and the optimizer.
+struct ElasticRecord {
+  int64_t progress = 0;                     // exchanges that were decided
+  std::map<std::string, int64_t> position;  // Accumulator::Position
+  std::map<std::string, int64_t> counters;  // the program's
+  std::map<std::string, std::string> blobs;
+
+  // Without zeros and empty blobs, which are as if they were not there.
+  std::string Serialize() const;
+  // DATA_LOSS: these bytes are not one.
+  static absl::StatusOr<ElasticRecord> Parse(absl::string_view bytes);
+};
+
+// The state of a libtorch program: see ElasticTraining, which keeps it.
+class ElasticModuleState : public ElasticState {
+ public:
+  // INVALID_ARGUMENT names a parameter or buffer that is not in host memory, or
+  // has gaps.
+  static absl::StatusOr<std::unique_ptr<ElasticModuleState>> Create(
+      std::shared_ptr<::torch::nn::Module> module,
+      ::torch::optim::Optimizer* optimizer);
+
+  // What the program changes; kept by Keep.
+  ElasticRecord& record() { return record_; }
+
+  // Between steps: all is now as it is to be after a Rollback.
+  void Keep();
+  // A window has begun: a Rollback goes back to what was kept. Otherwise there
+  // is nothing to undo.
+  void Begin() { in_window_ = true; }
+  // Likewise, for one that was not declared: the buffers may have changed
+  // since Keep, so that theirs stay, and what the program has noted since does,
+  // too. Nothing in a window.
+  void BeginUndeclared();
+  bool in_window() const { return in_window_; }
+
+  // ElasticState.
+  int64_t step() const override;
+  int64_t progress() const override { return record_.progress; }
+  void Rollback() override;
+  std::vector<Span> Tensors() override;
+  std::vector<Span> LooseTensors() override;
+  absl::StatusOr<std::string> Save() override;
+  absl::Status Load(absl::string_view bytes, int64_t step) override;
+  // The record: a program may have counted differently on each rank.
+  std::string LooseBytes() override { return record_.Serialize(); }
+  absl::Status LoadLooseBytes(absl::string_view bytes) override;
+  // Of the optimizer.
+  absl::StatusOr<uint64_t> Digest() override;
+
+ private:
+  ElasticModuleState(std::shared_ptr<::torch::nn::Module> module,
+                     ::torch::optim::Optimizer* optimizer)
+      : module_(std::move(module)), optimizer_(*optimizer) {}
+
+  const std::shared_ptr<::torch::nn::Module> module_;
+  ::torch::optim::Optimizer& optimizer_;
+  ElasticRecord record_;
+  ElasticRecord kept_;
+  std::vector<::torch::Tensor> kept_buffers_;
+  bool in_window_ = false;
+};
+
+}  // namespace coxswain::torch
+
+#endif  // COXSWAIN_CLIENT_TORCH_ELASTIC_MODULE_STATE_H_

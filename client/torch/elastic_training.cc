@@ -1,0 +1,187 @@
+#include "client/torch/elastic_training.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/elastic/load_hook_state.h"
+#include "client/schedule/schedule_client.h"
+#include "client/torch/follow_session.h"
+#include "client/torch/manifest.h"
+
+namespace coxswain::torch {
+namespace {
+
+constexpr absl::Duration kErrorNormInterval = absl::Seconds(1);
+
+absl::Status CheckOptions(const ElasticTrainingOptions& options) {
+  if (!options.ddp.make_hook) {
+    return absl::InvalidArgumentError(
+        "elastic training makes a hook for each generation: set ddp.make_hook, "
+        "to MakePlannedHook for example");
+  }
+  if (options.ddp.overlapped_optimizer) {
+    return absl::UnimplementedError(
+        "overlapped_optimizer does not go with elastic training: a step that a "
+        "peer's end cuts short could not be undone");
+  }
+  if (options.ddp.make_averager) {
+    return absl::UnimplementedError(
+        "averagers do not go with elastic training: the ranks' parameters are "
+        "apart between averages, so there is no common state to go on with "
+        "when one is lost; leave make_averager out, and take a hook that "
+        "averages gradients");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckHook(const Hook& hook) {
+  if (!hook.needs_averager()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "the hook ", hook.spec(),
+      " works with an averager, and elastic training with none: the ranks' "
+      "parameters would be apart when one is lost"));
+}
+
+}  // namespace
+
+ElasticTraining::ElasticTraining(const ElasticTrainingOptions& options,
+                                 std::shared_ptr<::torch::nn::Module> module,
+                                 ::torch::optim::Optimizer* optimizer,
+                                 ElasticModuleState* state,
+                                 ElasticGeneration* generation)
+    : options_(options),
+      module_(std::move(module)),
+      optimizer_(*optimizer),
+      state_(*state),
+      generation_(*generation) {}
+
+absl::Status ElasticTraining::Run(const ElasticTrainingOptions& options,
+                                  std::shared_ptr<::torch::nn::Module> module,
+                                  ::torch::optim::Optimizer& optimizer,
+                                  const Body& body) {
+  COXSWAIN_RETURN_IF_ERROR(CheckOptions(options));
+  ElasticRun::Options run = options.run;
+  COXSWAIN_ASSIGN_OR_RETURN(run.manifest,
+                            DescribeJob(*module, options.hook, options.ddp));
+  run.manifest.world_size = options.run.manifest.world_size;
+  run.manifest.min_world_size = options.run.manifest.min_world_size;
+  COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<ElasticModuleState> state,
+                            ElasticModuleState::Create(module, &optimizer));
+  return ElasticRun::Run(
+      run, state.get(),
+      [&](ElasticGeneration& generation, ElasticRun::Trained* trained) {
+        ElasticTraining training(options, module, &optimizer, state.get(),
+                                 &generation);
+        return training.Run(body, trained);
+      });
+}
+
+absl::Status ElasticTraining::Run(const Body& body,
+                                  ElasticRun::Trained* trained) {
+  COXSWAIN_RETURN_IF_ERROR(MakeWrapper());
+  return Finish(body(*this), trained);
+}
+
+absl::Status ElasticTraining::MakeWrapper() {
+  DistributedDataParallelOptions options = options_.ddp;
+  COXSWAIN_RETURN_IF_ERROR(FollowSession(*generation_.session, &options));
+  COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> hook,
+                            options.make_hook(*options.plan));
+  COXSWAIN_RETURN_IF_ERROR(CheckHook(*hook));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      std::unique_ptr<DistributedDataParallel> ddp,
+      DistributedDataParallel::Create(module_, generation_.communicator,
+                                      std::move(hook), options));
+  COXSWAIN_RETURN_IF_ERROR(
+      LoadHookState(generation_, *options.plan, &ddp->hook()));
+  COXSWAIN_RETURN_IF_ERROR(
+      ddp->accumulator().Restore(state_.record().position));
+  ddp_ = std::move(ddp);
+  decided_before_ = state_.record().progress;
+  state_.Keep();
+  return absl::OkStatus();
+}
+
+bool ElasticTraining::going() const {
+  return !ddp_->regrouping() && !ddp_->stopping() && !ddp_->finished();
+}
+
+MicroBatch ElasticTraining::Accumulate(const Accumulator::Begin& begin) {
+  // What the program has changed since the last step belongs to that.
+  if (ddp_->accumulator().Position().ok()) Keep();
+  state_.Begin();
+  return ddp_->Accumulate(begin);
+}
+
+absl::Status ElasticTraining::CheckGoing() {
+  if (!ddp_->regrouping()) return absl::OkStatus();
+  told_ = true;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the generation ends with the step before this one (",
+                   ddp_->decision().regroup,
+                   "): the body is to return when going() is false"));
+}
+
+absl::Status ElasticTraining::Backward(const ::torch::Tensor& loss) {
+  COXSWAIN_RETURN_IF_ERROR(CheckGoing());
+  state_.BeginUndeclared();
+  return ddp_->Backward(loss);
+}
+
+absl::StatusOr<bool> ElasticTraining::StepWithoutData() {
+  COXSWAIN_RETURN_IF_ERROR(CheckGoing());
+  state_.BeginUndeclared();
+  COXSWAIN_ASSIGN_OR_RETURN(const bool more, ddp_->StepWithoutData());
+  if (!more) Keep();
+  return more;
+}
+
+absl::StatusOr<bool> ElasticTraining::Flush() {
+  state_.BeginUndeclared();
+  COXSWAIN_ASSIGN_OR_RETURN(const bool more, ddp_->Flush());
+  if (!more) Keep();
+  return more;
+}
+
+absl::StatusOr<bool> ElasticTraining::StepOptimizer() {
+  COXSWAIN_ASSIGN_OR_RETURN(const bool taken, ddp_->StepOptimizer(optimizer_));
+  Keep();
+  generation_.after_step(state_.step());
+  NoteErrorNorm();
+  return taken;
+}
+
+void ElasticTraining::Keep() {
+  absl::StatusOr<std::map<std::string, int64_t>> position =
+      ddp_->accumulator().Position();
+  if (!position.ok()) return;  // in the middle of a window
+  state_.record().position = *std::move(position);
+  state_.record().progress = decided_before_ + ddp_->decided();
+  state_.Keep();
+}
+
+void ElasticTraining::NoteErrorNorm() {
+  const absl::Time now = options_.run.session.clock->Now();
+  if (now - error_noted_ < kErrorNormInterval) return;
+  error_noted_ = now;
+  generation_.session->ReportErrorNorm(ddp_->hook().ErrorNorm(), state_.step());
+}
+
+absl::Status ElasticTraining::Finish(absl::Status status,
+                                     ElasticRun::Trained* trained) {
+  if (ddp_->regrouping()) {
+    trained->outcome = ElasticRun::Outcome::kRegroup;
+    // The body has gone on until it was told.
+    if (told_) status = absl::OkStatus();
+  }
+  // Also of a window that was begun and left. What was decided since the last
+  // StepOptimizer is no part of the state.
+  state_.Rollback();
+  const std::unique_ptr<Hook> hook =
+      DistributedDataParallel::TakeHook(std::move(ddp_));
+  COXSWAIN_ASSIGN_OR_RETURN(trained->hook_state, hook->SaveOwn());
+  return status;
+}
+
+}  // namespace coxswain::torch

@@ -1,0 +1,129 @@
+#include "client/torch/optimizer_bytes.h"
+
+#include <torch/serialize.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
+#include "base/status_macros.h"
+#include "client/torch/module_tensors.h"
+
+namespace coxswain::torch {
+namespace {
+
+using ::torch::Tensor;
+
+std::vector<double> LearningRates(const ::torch::optim::Optimizer& optimizer) {
+  std::vector<double> rates;
+  for (const auto& group : optimizer.param_groups()) {
+    rates.push_back(group.options().get_lr());
+  }
+  return rates;
+}
+
+absl::string_view BytesOf(const std::vector<double>& numbers) {
+  return absl::string_view(reinterpret_cast<const char*>(numbers.data()),
+                           numbers.size() * sizeof(double));
+}
+
+uint32_t DigestTensor(const Tensor& tensor, uint32_t seed) {
+  std::ostringstream type;
+  type << tensor.scalar_type() << tensor.sizes();
+  seed = Crc32c(type.str(), seed);
+  const Tensor dense = tensor.detach().cpu().contiguous();
+  return Crc32c(absl::string_view(static_cast<const char*>(dense.data_ptr()),
+                                  dense.nbytes()),
+                seed);
+}
+
+// What a parameter's state writes into an archive, name by name.
+uint32_t DigestState(const ::torch::optim::OptimizerParamState& state,
+                     uint32_t seed) {
+  ::torch::serialize::OutputArchive written;
+  state.serialize(written);
+  std::stringstream bytes;
+  written.save_to(bytes);
+  ::torch::serialize::InputArchive archive;
+  archive.load_from(bytes);
+  std::vector<std::string> keys = archive.keys();
+  std::sort(keys.begin(), keys.end());
+  for (const std::string& key : keys) {
+    seed = Crc32c(key, seed);
+    ::torch::IValue value;
+    archive.read(key, value);
+    if (value.isTensor()) {
+      seed = DigestTensor(value.toTensor(), seed);
+      continue;
+    }
+    std::ostringstream text;
+    text << value;
+    seed = Crc32c(text.str(), seed);
+  }
+  return seed;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> SaveOptimizer(
+    const ::torch::optim::Optimizer& optimizer) {
+  std::string bytes(BytesOf(LearningRates(optimizer)));
+  COXSWAIN_RETURN_IF_ERROR(Guarded("saving the optimizer", [&] {
+    ::torch::serialize::OutputArchive archive;
+    optimizer.save(archive);
+    std::ostringstream stream;
+    archive.save_to(stream);
+    bytes += stream.str();
+  }));
+  return bytes;
+}
+
+absl::Status LoadOptimizer(absl::string_view bytes,
+                           ::torch::optim::Optimizer* optimizer) {
+  std::vector<double> rates(optimizer->param_groups().size());
+  const size_t head = rates.size() * sizeof(double);
+  if (bytes.size() < head) {
+    return absl::DataLossError(
+        absl::StrCat(bytes.size(), " bytes are no optimizer with ",
+                     rates.size(), " groups of parameters"));
+  }
+  std::memcpy(rates.data(), bytes.data(), head);
+  const absl::Status loaded = Guarded("loading the optimizer", [&] {
+    const absl::string_view rest = bytes.substr(head);
+    ::torch::serialize::InputArchive archive;
+    archive.load_from(rest.data(), rest.size());
+    // What the peer has not, this one must not keep.
+    optimizer->state().clear();
+    optimizer->load(archive);
+    for (size_t i = 0; i < rates.size(); ++i) {
+      optimizer->param_groups()[i].options().set_lr(rates[i]);
+    }
+  });
+  if (loaded.ok()) return loaded;
+  return absl::DataLossError(loaded.message());
+}
+
+absl::StatusOr<uint64_t> DigestOptimizer(
+    const ::torch::optim::Optimizer& optimizer) {
+  uint32_t digest = Crc32c(BytesOf(LearningRates(optimizer)));
+  COXSWAIN_RETURN_IF_ERROR(Guarded("reading the optimizer", [&] {
+    for (const auto& group : optimizer.param_groups()) {
+      for (const Tensor& parameter : group.params()) {
+        const auto state = optimizer.state().find(
+            c10::guts::to_string(parameter.unsafeGetTensorImpl()));
+        if (state == optimizer.state().end()) {
+          digest = Crc32c("none", digest);
+        } else {
+          digest = DigestState(*state->second, digest);
+        }
+      }
+    }
+  }));
+  return digest;
+}
+
+}  // namespace coxswain::torch

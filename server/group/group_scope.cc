@@ -1,0 +1,120 @@
+#include "server/group/group_scope.h"
+
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/group/group_records.h"
+
+namespace coxswain::server {
+
+GroupScope::GroupScope(const GroupLimits& limits, std::string job,
+                       Generation generation)
+    : job_(std::move(job)),
+      generation_(generation),
+      table_(GroupTable(generation)),
+      declarations_(table_, limits.max_groups, limits.max_declarations),
+      barriers_(table_) {}
+
+GroupInfo GroupScope::MakeGroup(absl::string_view name,
+                                std::vector<int> ranks) const {
+  GroupInfo group;
+  group.name = std::string(name);
+  group.ranks = std::move(ranks);
+  group.communicator_id =
+      absl::StrCat(job_, "/", generation_.value(), "/", name);
+  return group;
+}
+
+GroupInfo GroupScope::MakeGroup(absl::string_view mesh,
+                                const std::vector<MeshAxis>& axes,
+                                MeshGroup part) const {
+  return MakeGroup(
+      absl::StrCat(mesh, "/", axes[part.axis].name, "/", part.index),
+      std::move(part.ranks));
+}
+
+std::vector<GroupInfo> GroupScope::MeshGroupsOf(
+    absl::string_view name, const std::vector<MeshAxis>& axes, int rank) const {
+  std::vector<GroupInfo> groups;
+  for (size_t axis = 0; axis < axes.size(); ++axis) {
+    groups.push_back(
+        MakeGroup(name, axes, MeshGroupOf(axes, static_cast<int>(axis), rank)));
+  }
+  return groups;
+}
+
+Declaration GroupScope::MakeMesh(absl::string_view name,
+                                 const std::vector<MeshAxis>& axes) const {
+  Declaration mesh;
+  mesh.name = std::string(name);
+  mesh.axes = axes;
+  for (MeshGroup& part : MeshGroups(axes)) {
+    mesh.groups.push_back(MakeGroup(name, axes, std::move(part)));
+  }
+  return mesh;
+}
+
+absl::Status GroupScope::Load(const std::vector<StateStore::Record>& records) {
+  for (const StateStore::Record& record : records) {
+    const char kind = record.first.empty() ? '\0' : record.first[0];
+    if (kind == kBarrierRecord) {
+      COXSWAIN_RETURN_IF_ERROR(barriers_.Load(record));
+    } else if (kind == kMeshRecord) {
+      COXSWAIN_ASSIGN_OR_RETURN(const std::vector<MeshAxis> axes,
+                                DecodeAxes(record.second));
+      declarations_.Load(MakeMesh(record.first.substr(1), axes));
+    } else if (kind == kGroupRecord) {
+      COXSWAIN_ASSIGN_OR_RETURN(std::vector<int> ranks,
+                                DecodeRanks(record.second));
+      const std::string name = record.first.substr(1);
+      Declaration group;
+      group.name = name;
+      group.groups.push_back(MakeGroup(name, std::move(ranks)));
+      declarations_.Load(group);
+    } else {
+      return absl::DataLossError("a record of the groups is of no known kind");
+    }
+  }
+  stored_ = !records.empty();
+  return absl::OkStatus();
+}
+
+const std::vector<int>& GroupScope::Everyone(int world_size) {
+  if (everyone_.size() != static_cast<size_t>(world_size)) {
+    everyone_.resize(world_size);
+    std::iota(everyone_.begin(), everyone_.end(), 0);
+  }
+  return everyone_;
+}
+
+void GroupScope::Started(const GroupWork& work) {
+  under_way_ += work.commits.size();
+  stored_ = stored_ || !work.commits.empty();
+}
+
+void GroupScope::Committed(const GroupWork::Commit& commit,
+                           const absl::Status& status, GroupWork* work) {
+  --under_way_;
+  commit.committed(status, work);
+  Started(*work);
+  DropIfOver(work);
+}
+
+void GroupScope::End(const absl::Status& status, bool drop, GroupWork* work) {
+  declarations_.End(status, work);
+  barriers_.End(status, work);
+  drop_ = drop;
+  DropIfOver(work);
+}
+
+// Not before the last commit, which would bring the table back.
+void GroupScope::DropIfOver(GroupWork* work) {
+  if (!drop_ || !stored_ || under_way_ > 0) return;
+  drop_ = false;
+  work->commits.emplace_back();
+  work->commits.back().batch.DeleteTable(table_);
+}
+
+}  // namespace coxswain::server

@@ -1,0 +1,390 @@
+// What the groups keep across a crash of the coordinator, and when they speak
+// of it: a new room on the records that the old one has left.
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/fake_clock.h"
+#include "base/status_matchers.h"
+#include "server/group/groups.h"
+#include "server/state/direct_writer.h"
+#include "server/state/group_commit.h"
+#include "server/state/written.h"
+#include "tests/conformance/scripted_state_store.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr char kTable[] = "group/1";
+constexpr int kWorld = 4;
+
+Fence FenceOf(int rank, uint64_t request = 0, int64_t generation = 1) {
+  Fence fence;
+  fence.job = "job";
+  fence.generation = Generation(generation);
+  fence.incarnation = Incarnation(100 + rank);
+  fence.request_id = request;
+  return fence;
+}
+Caller CallerOf(int rank, int world = kWorld) {
+  return {{"node", rank}, rank, world};
+}
+
+GenerationResumed Running(int64_t generation, std::vector<int> left = {}) {
+  GenerationResumed resumed;
+  resumed.begin.job = "job";
+  resumed.begin.generation = Generation(generation);
+  resumed.left = std::move(left);
+  return resumed;
+}
+
+// A coordinator's groups on records that outlive it.
+template <typename Writer>
+class Coordinator {
+ public:
+  explicit Coordinator(StateStore* state)
+      : writer(state), room(GroupLimits(), &clock, &writer) {}
+
+  // What a call says as soon as it says anything; "" until then.
+  std::string Declare(int rank, const std::string& name,
+                      const std::vector<int>& ranks) {
+    std::string said;
+    room.CreateGroup(FenceOf(rank), CallerOf(rank), name, ranks,
+                     [&](const absl::StatusOr<GroupInfo>& group) {
+                       said = group.ok() ? group->communicator_id
+                                         : Code(group.status());
+                     });
+    return said;
+  }
+  std::string DeclareMesh(int rank, const std::string& name,
+                          const std::vector<MeshAxis>& axes) {
+    std::string said;
+    room.CreateMesh(FenceOf(rank), CallerOf(rank), name, axes,
+                    [&](const absl::StatusOr<std::vector<GroupInfo>>& groups) {
+                      said = groups.ok() ? "" : Code(groups.status());
+                      if (!groups.ok()) return;
+                      for (const GroupInfo& group : *groups) {
+                        absl::StrAppend(&said, group.name, " ");
+                      }
+                    });
+    return said;
+  }
+  void Come(int rank, uint64_t request, std::string* said,
+            const std::string& group = "", const std::string& tag = "tag") {
+    room.Barrier(FenceOf(rank, request), CallerOf(rank), group, tag,
+                 absl::Seconds(60), [said](const BarrierAnswer& answer) {
+                   *said = answer.status.ok() ? "ok" : Code(answer.status);
+                 });
+  }
+  // All ranks come with this request id; what they hear.
+  std::vector<std::string> AllCome(uint64_t request) {
+    std::vector<std::string> said(kWorld);
+    for (int rank = 0; rank < kWorld; ++rank) Come(rank, request, &said[rank]);
+    return said;
+  }
+  static std::string Code(const absl::Status& status) {
+    return absl::StatusCodeToString(status.code());
+  }
+
+  FakeClock clock;
+  Writer writer;
+  GroupRoom room;
+};
+
+// Does something between the decision to write and the write.
+class InterruptedWriter : public DirectWriter {
+ public:
+  using DirectWriter::DirectWriter;
+  void Write(StateBatch batch, Done done) override {
+    const std::function<void()> interrupt = std::exchange(interrupt_, nullptr);
+    if (interrupt) interrupt();
+    DirectWriter::Write(std::move(batch), std::move(done));
+  }
+  void Interrupt(std::function<void()> interrupt) {
+    interrupt_ = std::move(interrupt);
+  }
+
+ private:
+  std::function<void()> interrupt_;
+};
+
+// Each operation is one commit; whoever got no answer asks again, and so does
+// who did.
+TEST(GroupsDurabilityTest, ACrashBetweenAnyTwoOperationsLosesNothing) {
+  const auto run = [](Coordinator<DirectWriter>* c) {
+    std::vector<std::string> said;
+    said.push_back(c->Declare(1, "odd", {3, 1}));
+    said.push_back(c->DeclareMesh(2, "m", {{"dp", 2}, {"tp", 2}}));
+    said.push_back(c->AllCome(1).front());
+    said.push_back(c->Declare(0, "even", {0, 2}));
+    said.push_back(c->AllCome(2).back());
+    return said;
+  };
+  ScriptedStateStore untouched;
+  Coordinator<DirectWriter> reference(&untouched);
+  const std::vector<std::string> expected = run(&reference);
+  EXPECT_THAT(expected, ElementsAre("job/1/odd", "m/dp/0 m/tp/1 ", "ok",
+                                    "job/1/even", "ok"));
+  for (int crash = 0; crash <= static_cast<int>(expected.size()); ++crash) {
+    SCOPED_TRACE(crash);
+    ScriptedStateStore state;
+    {
+      Coordinator<DirectWriter> first(&state);
+      state.CrashAfter(crash);
+      const std::vector<std::string> said = run(&first);
+      for (int i = 0; i < static_cast<int>(said.size()); ++i) {
+        EXPECT_EQ(said[i], i < crash ? expected[i] : "UNAVAILABLE") << i;
+      }
+    }
+    state.CrashAfter(-1);
+    for (int restart = 0; restart < 2; ++restart) {
+      Coordinator<DirectWriter> later(&state);
+      ASSERT_OK(later.room.OnResume({Running(1)}));
+      EXPECT_EQ(run(&later), expected);
+      EXPECT_EQ(later.Declare(1, "odd", {1, 3}), "FAILED_PRECONDITION");
+      EXPECT_EQ(later.DeclareMesh(1, "m", {{"dp", 4}}), "FAILED_PRECONDITION");
+      EXPECT_EQ(later.Declare(1, "m/dp/1", {1, 3}), "job/1/m/dp/1");
+    }
+  }
+}
+
+TEST(GroupsDurabilityTest, EachRestartAddsToWhatTheOneBeforeHasLeft) {
+  ScriptedStateStore state;
+  for (uint64_t request = 1; request <= 3; ++request) {
+    Coordinator<DirectWriter> next(&state);
+    ASSERT_OK(next.room.OnResume({Running(1)}));
+    for (uint64_t before = 1; before < request; ++before) {
+      std::string said;
+      next.Come(2, before, &said);
+      EXPECT_EQ(said, "ok");
+    }
+    EXPECT_THAT(next.AllCome(request), testing::Each("ok"));
+  }
+}
+
+// The others have heard, and will not come again.
+TEST(GroupsDurabilityTest, ARankWhoseAnswerWasLostGetsItFromTheNextOne) {
+  ScriptedStateStore state;
+  {
+    Coordinator<DirectWriter> first(&state);
+    EXPECT_THAT(first.AllCome(5), testing::Each("ok"));
+  }
+  Coordinator<DirectWriter> second(&state);
+  ASSERT_OK(second.room.OnResume({Running(1, {3})}));
+  std::string said;
+  second.Come(2, 5, &said);
+  EXPECT_EQ(said, "ok");
+  std::string later;
+  second.Come(2, 6, &later);
+  EXPECT_EQ(later, "FAILED_PRECONDITION") << "rank 3 has left";
+}
+
+TEST(GroupsDurabilityTest, WhoWaitedComesAgain) {
+  ScriptedStateStore state;
+  std::vector<std::string> lost(kWorld);
+  {
+    Coordinator<DirectWriter> first(&state);
+    for (int rank = 0; rank < 3; ++rank) first.Come(rank, 5, &lost[rank]);
+  }
+  Coordinator<DirectWriter> second(&state);
+  ASSERT_OK(second.room.OnResume({Running(1)}));
+  EXPECT_THAT(second.AllCome(5), testing::Each("ok"));
+}
+
+TEST(GroupsDurabilityTest, NobodyHearsOfACompletionBeforeItsCommit) {
+  ScriptedStateStore state;
+  Coordinator<GroupCommit> coordinator(&state);
+  state.Hold();
+  const std::vector<std::string>& said = coordinator.AllCome(0);
+  EXPECT_THAT(said, testing::Each(""));
+  std::vector<std::string> heard(kWorld + 1);
+  for (int rank = 0; rank < kWorld; ++rank) {
+    coordinator.Come(rank, 5, &heard[rank], "", "other");
+  }
+  // A repeat hears with the others.
+  coordinator.Come(1, 5, &heard[kWorld], "", "other");
+  EXPECT_THAT(heard, testing::Each(""));
+  state.Release();
+  WaitUntilWritten(&coordinator.writer);
+  EXPECT_THAT(heard, testing::Each("ok"));
+}
+
+TEST(GroupsDurabilityTest, ABarrierIsOneCommit) {
+  ScriptedStateStore state;
+  Coordinator<DirectWriter> coordinator(&state);
+  for (int i = 1; i <= 10; ++i) {
+    EXPECT_THAT(coordinator.AllCome(i), testing::Each("ok"));
+  }
+  EXPECT_EQ(state.applies(), 10u);
+}
+
+TEST(GroupsDurabilityTest, ACompletionThatCannotBeWrittenIsTriedAgain) {
+  ScriptedStateStore state;
+  Coordinator<DirectWriter> coordinator(&state);
+  state.CrashAfter(0);
+  EXPECT_THAT(coordinator.AllCome(5), testing::Each("UNAVAILABLE"));
+  state.CrashAfter(-1);
+  std::vector<std::string> said(kWorld);
+  for (int rank = 0; rank < kWorld; ++rank) {
+    coordinator.Come(rank, 5, &said[rank]);
+    EXPECT_EQ(said[0], rank + 1 < kWorld ? "" : "ok");
+  }
+  EXPECT_THAT(said, testing::Each("ok"));
+}
+
+TEST(GroupsDurabilityTest, RememberedCompletionsAreBoundedOnDiskAsWell) {
+  constexpr int kRanks = 4096;
+  ScriptedStateStore state;
+  int answered = 0;
+  const auto all_come = [&](GroupRoom* room, uint64_t request) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      room->Barrier(FenceOf(rank, request), CallerOf(rank, kRanks), "", "tag",
+                    absl::Seconds(60), [&](const BarrierAnswer& answer) {
+                      answered += answer.status.ok() ? 1 : 0;
+                    });
+    }
+  };
+  {
+    Coordinator<DirectWriter> first(&state);
+    for (int request = 1; request <= 20; ++request) {
+      all_come(&first.room, request);
+    }
+    EXPECT_EQ(answered, 20 * kRanks);
+    // 4 completions of 4,096 ranks, and one that goes with the next.
+    EXPECT_LE(state.List(kTable)->size(), 5u);
+  }
+  Coordinator<DirectWriter> second(&state);
+  ASSERT_OK(second.room.OnResume({Running(1)}));
+  answered = 0;
+  for (int request = 17; request <= 20; ++request) {
+    all_come(&second.room, request);
+  }
+  EXPECT_EQ(answered, 4 * kRanks);
+}
+
+TEST(GroupsDurabilityTest, OneDeclarationIsCommittedForAllWhoMakeIt) {
+  constexpr int kRanks = 1000;
+  ScriptedStateStore state;
+  Coordinator<GroupCommit> coordinator(&state);
+  std::atomic<int> declared{0};
+  std::atomic<int> refused{0};
+  const auto declare = [&](int rank, const std::vector<MeshAxis>& axes) {
+    coordinator.room.CreateMesh(
+        FenceOf(rank), CallerOf(rank, kRanks), "m", axes,
+        [&](const absl::StatusOr<std::vector<GroupInfo>>& groups) {
+          if (groups.ok()) ++declared;
+          if (absl::IsFailedPrecondition(groups.status())) ++refused;
+        });
+  };
+  state.Hold();
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank != 500) declare(rank, {{"dp", 100}, {"tp", 10}});
+  }
+  declare(500, {{"dp", 10}, {"tp", 100}});
+  EXPECT_EQ(declared, 0);
+  state.Release();
+  WaitUntilWritten(&coordinator.writer);
+  EXPECT_EQ(declared, kRanks - 1);
+  EXPECT_EQ(refused, 1);
+  EXPECT_EQ(state.applies(), 1u);
+}
+
+TEST(GroupsDurabilityTest, WhoWaitedForADeclarationThatFailedMakesItsOwn) {
+  ScriptedStateStore state;
+  Coordinator<GroupCommit> coordinator(&state);
+  std::string first;
+  std::string second;
+  const auto declare = [&](int rank, const std::vector<int>& ranks,
+                           std::string* said) {
+    coordinator.room.CreateGroup(
+        FenceOf(rank), CallerOf(rank), "g", ranks,
+        [said](const absl::StatusOr<GroupInfo>& group) {
+          *said = group.ok() ? "ok"
+                             : absl::StatusCodeToString(group.status().code());
+        });
+  };
+  state.Hold();
+  state.Refuse("g");
+  declare(0, {0, 1}, &first);
+  ASSERT_TRUE(state.WaitForApplies(1));
+  declare(2, {2, 3}, &second);
+  state.Release();
+  WaitUntilWritten(&coordinator.writer);
+  EXPECT_EQ(first, "UNAVAILABLE");
+  state.RefuseNothing();
+  WaitUntilWritten(&coordinator.writer);
+  // Its own commit failed as well, or was made after the disk was mended: it
+  // is never told that something else was declared.
+  EXPECT_THAT(second, testing::AnyOf("UNAVAILABLE", "ok"));
+}
+
+TEST(GroupsDurabilityTest, WhatBelongsToNoRunningGenerationIsDropped) {
+  ScriptedStateStore state;
+  const auto declare = [](GroupRoom* room, int64_t generation) {
+    room->CreateGroup(
+        FenceOf(0, 0, generation), CallerOf(0), "g", {0},
+        [](const absl::StatusOr<GroupInfo>& group) { EXPECT_OK(group); });
+  };
+  {
+    Coordinator<DirectWriter> first(&state);
+    for (const int generation : {1, 2, 3}) declare(&first.room, generation);
+    first.room.OnGenerationEnded("job", Generation(3), absl::AbortedError("x"));
+  }
+  EXPECT_THAT(*state.Tables("group/"), ElementsAre("group/1", "group/2"));
+  Coordinator<DirectWriter> second(&state);
+  ASSERT_OK(second.room.OnResume({Running(2)}));
+  EXPECT_THAT(*state.Tables("group/"), ElementsAre("group/2"));
+  EXPECT_EQ(second.room.scope_count(), 1u);
+}
+
+TEST(GroupsDurabilityTest, TheEndOfAGenerationLeavesNoRecordOfALateCommit) {
+  ScriptedStateStore state;
+  Coordinator<GroupCommit> coordinator(&state);
+  state.Hold();
+  std::vector<std::string> said(kWorld);
+  for (int rank = 0; rank < kWorld; ++rank) {
+    coordinator.Come(rank, 5, &said[rank]);
+  }
+  ASSERT_TRUE(state.WaitForApplies(1));
+  coordinator.room.OnGenerationEnded("job", Generation(1),
+                                     absl::AbortedError("over"));
+  EXPECT_THAT(said, testing::Each("ABORTED"));
+  state.Release();
+  for (int i = 0; i < 3; ++i) WaitUntilWritten(&coordinator.writer);
+  EXPECT_THAT(*state.Tables(""), testing::IsEmpty());
+}
+
+TEST(GroupsDurabilityTest, ACommitThatIsLateForTheEndIsDroppedAsWell) {
+  ScriptedStateStore state;
+  Coordinator<InterruptedWriter> coordinator(&state);
+  coordinator.writer.Interrupt([&] {
+    coordinator.room.OnGenerationEnded("job", Generation(1),
+                                       absl::AbortedError("over"));
+  });
+  EXPECT_EQ(coordinator.Declare(0, "g", {0}), "ABORTED");
+  EXPECT_THAT(*state.Tables(""), testing::IsEmpty());
+}
+
+TEST(GroupsDurabilityTest, ARecordThatCannotBeReadKeepsTheCoordinatorDown) {
+  for (const std::string& key :
+       {std::string("b"), std::string("b12345678"), std::string("gname"),
+        std::string("mname"), std::string(""), std::string("x")}) {
+    ScriptedStateStore state;
+    ASSERT_OK(state.Put(kTable, key, "?"));
+    Coordinator<DirectWriter> coordinator(&state);
+    EXPECT_THAT(coordinator.room.OnResume({Running(1)}),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(kTable)))
+        << key;
+  }
+}
+
+}  // namespace
+}  // namespace coxswain::server

@@ -1,0 +1,194 @@
+// How generations end that do not end all at once, and what is left of them.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "server/membership/growth.h"
+#include "server/membership/membership_fixture.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+using EndTest = MembershipTest;
+
+TEST(GrowthAgeTest, DoublesUpToABound) {
+  EXPECT_EQ(GrowthAge(absl::Seconds(5), 0), absl::Seconds(5));
+  EXPECT_EQ(GrowthAge(absl::Seconds(5), 2), absl::Seconds(20));
+  EXPECT_EQ(GrowthAge(absl::Seconds(5), 1000), absl::Seconds(320));
+}
+
+TEST_F(EndTest, WhoDoesNotMakeWayIsGivenUp) {
+  const auto team = RunElastic(1, 3, 3);
+  for (Worker* worker : {team[0], team[1]}) {
+    ASSERT_OK(Leave(worker, true));
+    Rejoin(worker);
+  }
+  for (int i = 0; i < 29; ++i) {
+    Beat({team[2]});
+    Pass(absl::Seconds(1));
+  }
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  Beat({team[2]});
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(team[2]->events.at(team[2]->events.size() - 2).reason,
+              HasSubstr("did not make way for the next generation within 30s"));
+  Pass(options_.last_call);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  ASSERT_OK(team[0]->answers[1]);
+  EXPECT_THAT(*team[0]->joined().members, SizeIs(2));
+}
+
+TEST_F(EndTest, ALossAfterAllOthersAreDoneEndsTheJobWell) {
+  const auto team = RunElastic(1, 2, 2);
+  Worker* spare = MakeElastic(1, 2, 0, "host-b");
+  Join(spare);
+  ASSERT_OK(Leave(team[0], false));
+  membership_->ReportExit(team[1]->exit(9));
+  ASSERT_THAT(spare->answers, SizeIs(1));
+  EXPECT_THAT(spare->answers[0],
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("signal 9")));
+  EXPECT_TRUE(DetailOf(spare->answers[0].status()).has_job_finished());
+  // The launcher starts it again; who comes for a new run may have one.
+  Worker* again = MakeElastic(1, 2, 1);
+  Join(again);
+  ASSERT_THAT(again->answers, SizeIs(1));
+  EXPECT_TRUE(DetailOf(again->answers[0].status()).has_job_finished());
+  Worker* other = MakeElastic(1, 2, 1);
+  other->request.launcher_id = 8;
+  Join(other);
+  EXPECT_THAT(other->answers, IsEmpty());
+}
+
+TEST_F(EndTest, ALossAfterADrainIsNotTheEnd) {
+  const auto team = RunElastic(1, 2, 2);
+  Worker* spare = MakeElastic(1, 2, 0, "host-b");
+  Join(spare);
+  DirectedEvent decided;
+  decided.event.kind = AttachEvent::Kind::kDecision;
+  decided.event.regroup = "rank 0 is drained";
+  membership_->Tell("job", Generation(1), {decided});
+  ASSERT_OK(Leave(team[0], false, "drained"));
+  membership_->ReportExit(team[1]->exit(9));
+  Pass(options_.last_call);
+  ASSERT_THAT(spare->answers, SizeIs(1));
+  EXPECT_OK(spare->answers[0]);
+}
+
+TEST_F(EndTest, WhoFailedHasNotLeftInGoodOrder) {
+  const auto team = RunElastic(1, 3, 3);
+  ASSERT_OK(membership_->Leave(team[0]->fence(), "out of memory", true));
+  Rejoin(team[1]);
+  Rejoin(team[2]);
+  ASSERT_OK(team[1]->answers.at(1));
+  ASSERT_THAT(*team[1]->joined().lost, SizeIs(1));
+  EXPECT_FALSE(team[1]->joined().lost->front().left);
+  EXPECT_EQ(team[1]->joined().lost->front().reason, "out of memory");
+}
+
+TEST_F(EndTest, ASlowCommitCostsNobodyTheJob) {
+  const auto other = Run(2, "z");
+  Worker* one = MakeElastic(1, 2, 0);
+  Join(one);
+  for (int i = 0; i < 4; ++i) {
+    Beat(other);
+    Pass(absl::Seconds(1));
+  }
+  Beat(other);
+  bool once = false;
+  store_.on_apply = [&] {
+    if (!once) clock_.Advance(options_.lease + absl::Seconds(1));
+    once = true;
+  };
+  Pass(absl::Seconds(1));
+  EXPECT_TRUE(once);
+  EXPECT_EQ(Description("z").state, JobState::kRunning);
+  Pass(absl::Milliseconds(50));
+  EXPECT_EQ(Description("z").state, JobState::kRunning);
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+TEST_F(EndTest, TablesOfGenerationsThatNeverBeganAreDropped) {
+  for (int i = 0; i < 100; ++i) {
+    Worker* worker = MakeElastic(1, 1, 0);
+    int writes = 0;
+    store_.on_apply = [&] { store_.writes_left = ++writes <= 2 ? 1 : 0; };
+    Join(worker);
+    ASSERT_THAT(worker->answers, SizeIs(1));
+    EXPECT_FALSE(worker->answers[0].ok());
+  }
+  EXPECT_THAT(*store_.Tables("members/"), SizeIs(100));
+  membership_->Tick();
+  EXPECT_THAT(*store_.Tables("members/"), SizeIs(100)) << "the disk is full";
+  store_.on_apply = nullptr;
+  store_.writes_left = 1000;
+  Pass(absl::Seconds(3));
+  EXPECT_THAT(*store_.Tables("members/"), IsEmpty());
+  EXPECT_THAT(*store_.Tables("manifest/"), IsEmpty());
+}
+
+TEST_F(EndTest, GrowthIsWantedNoMoreOnceTheSparesAreGone) {
+  const auto team = RunElastic(1, 3, 2);
+  Worker* spare = MakeElastic(1, 3, 0, "host-b");
+  Join(spare);
+  for (int i = 0; i < 6; ++i) {
+    Beat(team);
+    Pass(absl::Seconds(1));
+  }
+  ASSERT_FALSE(observer_.regroups.empty());
+  membership_->Withdraw(spare->ticket);
+  const size_t before = observer_.regroups.size();
+  Pass(absl::Seconds(2));
+  ASSERT_THAT(observer_.regroups, SizeIs(before + 1));
+  EXPECT_EQ(observer_.regroups.back(), "job 1: ");
+  // It made way for nobody: the next one takes its time.
+  for (Worker* worker : team) {
+    ASSERT_OK(Leave(worker, true));
+    Rejoin(worker);
+  }
+  for (Worker* worker : team) Attach(worker);
+  ASSERT_EQ(Description().generation, Generation(2));
+  Join(spare);
+  observer_.regroups.clear();
+  for (int i = 0; i < 9; ++i) {
+    Beat(team);
+    Pass(absl::Seconds(1));
+  }
+  EXPECT_THAT(observer_.regroups, IsEmpty());
+  Pass(absl::Seconds(2));
+  EXPECT_FALSE(observer_.regroups.empty());
+}
+
+// Calls back when a generation begins.
+class BeginObserver : public GenerationObserver {
+ public:
+  void OnGenerationEnded(absl::string_view, Generation,
+                         const absl::Status&) override {}
+  void OnGenerationBegan(const GenerationBegin&) override { began(); }
+  std::function<void()> began;
+};
+
+TEST_F(EndTest, NobodyHearsOfAGenerationBeforeItsObservers) {
+  BeginObserver begins;
+  membership_->AddObserver(&begins);
+  Worker* worker = MakeElastic(1, 1, 0);
+  size_t heard = 99;
+  begins.began = [&] {
+    Join(worker);  // again
+    heard = worker->answers.size();
+  };
+  Join(worker);
+  EXPECT_EQ(heard, 0u);
+  ASSERT_THAT(worker->answers, SizeIs(2));
+  EXPECT_OK(worker->answers[1]);
+  Join(worker);
+  EXPECT_THAT(worker->answers, SizeIs(3));
+}
+
+}  // namespace
+}  // namespace coxswain::server

@@ -1,0 +1,318 @@
+#include "server/membership/membership_records.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "proto/state.pb.h"
+#include "server/membership/member_proto.h"
+
+namespace coxswain::server {
+namespace {
+
+constexpr char kJobTable[] = "jobs";
+constexpr char kMembersPrefix[] = "members/";
+constexpr char kManifestPrefix[] = "manifest/";
+constexpr char kBlockPrefix[] = "block/";
+constexpr char kGonePrefix[] = "gone/";
+// Raised by whatever an older coordinator would misread.
+constexpr int kFormat = 1;
+
+constexpr int kMembersPerBlock = 256;
+// Of a block or a piece: several fit into a batch.
+constexpr size_t kMaxRecordBytes = 256 << 10;
+
+std::string MembersTable(Generation generation) {
+  return absl::StrCat(kMembersPrefix, generation.value());
+}
+
+std::string ManifestTable(Generation generation) {
+  return absl::StrCat(kManifestPrefix, generation.value());
+}
+
+// Keys of one table in the order of their numbers.
+std::string NumberedKey(absl::string_view prefix, size_t number) {
+  return absl::StrCat(prefix, absl::StrFormat("%08d", number));
+}
+
+absl::Status Unreadable(absl::string_view job, absl::string_view what) {
+  return absl::DataLossError(absl::StrCat(
+      "the stored ", what, " of job '", job,
+      "' cannot be read: restore the state from a backup, or begin a new one"));
+}
+
+// Puts records into batches that the store takes.
+class Batches {
+ public:
+  void Put(absl::string_view table, absl::string_view key,
+           const std::string& value) {
+    if (batches_.empty() || bytes_ + value.size() > StateStore::kMaxBytes / 2 ||
+        batches_.back().writes().size() >= StateStore::kMaxWrites / 2) {
+      batches_.emplace_back();
+      bytes_ = 0;
+    }
+    batches_.back().Put(table, key, value);
+    bytes_ += value.size();
+  }
+  std::vector<StateBatch> Take() && { return std::move(batches_); }
+
+ private:
+  std::vector<StateBatch> batches_;
+  size_t bytes_ = 0;
+};
+
+state::v1::LostMember Encode(const LostMember& lost) {
+  state::v1::LostMember proto;
+  *proto.mutable_member() = ToProto(lost.member);
+  proto.set_reason(lost.reason);
+  proto.set_left(lost.left);
+  proto.set_error_norm(lost.error_norm);
+  proto.set_error_step(lost.error_step);
+  return proto;
+}
+
+LostMember Decode(const state::v1::LostMember& proto) {
+  LostMember lost;
+  lost.member = FromProto(proto.member());
+  lost.reason = proto.reason();
+  lost.left = proto.left();
+  lost.error_norm = proto.error_norm();
+  lost.error_step = proto.error_step();
+  return lost;
+}
+
+KeptJob Decode(const std::string& name, const state::v1::Job& proto) {
+  KeptJob job;
+  job.name = name;
+  job.generation = Generation(proto.generation());
+  job.world_size = proto.world_size();
+  job.running = proto.running();
+  job.finished = proto.finished();
+  job.starts_anew = proto.starts_anew();
+  job.attempt = proto.attempt();
+  job.last_event = proto.last_event();
+  job.reason = proto.reason();
+  job.manifest = Generation(proto.manifest());
+  job.manifest_holder = FromProto(proto.manifest_holder());
+  job.previous.generation = Generation(proto.previous_generation());
+  job.previous.world_size = proto.previous_world_size();
+  job.previous.lost_count = proto.lost_count();
+  for (const auto& lost : proto.lost()) {
+    job.previous.lost.push_back(Decode(lost));
+  }
+  for (const auto& place : proto.places()) {
+    job.places.push_back({FromProto(place.identity()),
+                          Incarnation(place.incarnation()),
+                          place.launcher_id()});
+  }
+  return job;
+}
+
+absl::StatusOr<KeptJob> DecodeJob(const StateStore::Record& record) {
+  state::v1::Job proto;
+  if (!proto.ParseFromString(record.second)) {
+    return Unreadable(record.first, "record");
+  }
+  if (proto.format() > kFormat) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the record of job '", record.first, "' has format ",
+                     proto.format(), ", and this coordinator knows up to ",
+                     kFormat, ": it was written by a newer one; use that"));
+  }
+  if (proto.format() < 1 || proto.generation() < 1 || proto.world_size() < 1 ||
+      (proto.running() && proto.finished())) {
+    return Unreadable(record.first, "record");
+  }
+  return Decode(record.first, proto);
+}
+
+bool AddBlock(const std::string& value, LoadedJob* loaded) {
+  state::v1::MemberBlock block;
+  if (!block.ParseFromString(value)) return false;
+  for (const auto& entry : block.members()) {
+    KeptMember kept;
+    kept.member = FromProto(entry.member());
+    kept.launcher_id = entry.launcher_id();
+    if (kept.member.rank != static_cast<int>(loaded->members.size())) {
+      return false;
+    }
+    loaded->members.push_back(std::move(kept));
+  }
+  return true;
+}
+
+bool AddDeparture(absl::string_view key, const std::string& value,
+                  LoadedJob* loaded) {
+  state::v1::Departure proto;
+  int rank = 0;
+  if (!absl::SimpleAtoi(key.substr(sizeof(kGonePrefix) - 1), &rank) ||
+      !proto.ParseFromString(value)) {
+    return false;
+  }
+  Departure& departure = loaded->departures[rank];
+  departure.left = proto.left();
+  departure.rejoins = proto.rejoins();
+  departure.reason = proto.reason();
+  departure.error_norm = proto.error_norm();
+  departure.error_step = proto.error_step();
+  return rank >= 0 && rank < loaded->job.world_size;
+}
+
+absl::Status LoadMembers(const StateStore& store, LoadedJob* loaded) {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto records,
+                            store.List(MembersTable(loaded->job.generation)));
+  for (const auto& [key, value] : records) {
+    const bool read = absl::StartsWith(key, kGonePrefix)
+                          ? AddDeparture(key, value, loaded)
+                          : AddBlock(value, loaded);
+    if (!read) return Unreadable(loaded->job.name, "list of members");
+  }
+  if (static_cast<int>(loaded->members.size()) != loaded->job.world_size) {
+    return Unreadable(loaded->job.name, "list of members");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoadManifest(const StateStore& store, LoadedJob* loaded) {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto records,
+                            store.List(ManifestTable(loaded->job.manifest)));
+  std::string bytes;
+  for (const auto& record : records) bytes.append(record.second);
+  coxswain::v1::Manifest proto;
+  if (records.empty() || !proto.ParseFromString(bytes)) {
+    return Unreadable(loaded->job.name, "manifest");
+  }
+  loaded->manifest = FromProto(proto);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void PutJob(const KeptJob& job, StateBatch* batch) {
+  state::v1::Job proto;
+  proto.set_format(kFormat);
+  proto.set_generation(job.generation.value());
+  proto.set_world_size(job.world_size);
+  proto.set_running(job.running);
+  proto.set_finished(job.finished);
+  proto.set_starts_anew(job.starts_anew);
+  proto.set_attempt(job.attempt);
+  proto.set_last_event(job.last_event);
+  proto.set_reason(job.reason);
+  proto.set_manifest(job.manifest.value());
+  *proto.mutable_manifest_holder() = ToProto(job.manifest_holder);
+  proto.set_previous_generation(job.previous.generation.value());
+  proto.set_previous_world_size(job.previous.world_size);
+  proto.set_lost_count(job.previous.lost_count);
+  for (const LostMember& lost : job.previous.lost) {
+    *proto.add_lost() = Encode(lost);
+  }
+  for (const FinishedPlace& place : job.places) {
+    state::v1::Place* const kept = proto.add_places();
+    *kept->mutable_identity() = ToProto(place.identity);
+    kept->set_incarnation(place.incarnation.value());
+    kept->set_launcher_id(place.launcher_id);
+  }
+  batch->Put(kJobTable, job.name, proto.SerializeAsString());
+}
+
+void DeleteJob(const KeptJob& job, StateBatch* batch) {
+  batch->Delete(kJobTable, job.name);
+  DeleteMembers(job.generation, batch);
+  DeleteManifest(job.manifest, batch);
+}
+
+void PutDeparture(Generation generation, int rank, const Departure& departure,
+                  StateBatch* batch) {
+  state::v1::Departure proto;
+  proto.set_left(departure.left);
+  proto.set_rejoins(departure.rejoins);
+  proto.set_reason(departure.reason);
+  proto.set_error_norm(departure.error_norm);
+  proto.set_error_step(departure.error_step);
+  batch->Put(MembersTable(generation), NumberedKey(kGonePrefix, rank),
+             proto.SerializeAsString());
+}
+
+void DeleteMembers(Generation generation, StateBatch* batch) {
+  batch->DeleteTable(MembersTable(generation));
+}
+
+void DeleteManifest(Generation generation, StateBatch* batch) {
+  batch->DeleteTable(ManifestTable(generation));
+}
+
+std::vector<StateBatch> MemberBatches(Generation generation,
+                                      const std::vector<KeptMember>& members) {
+  Batches batches;
+  state::v1::MemberBlock block;
+  size_t blocks = 0;
+  size_t bytes = 0;
+  for (const KeptMember& kept : members) {
+    auto* const entry = block.add_members();
+    *entry->mutable_member() = ToProto(kept.member);
+    entry->set_launcher_id(kept.launcher_id);
+    bytes += entry->ByteSizeLong();
+    const bool last = kept.member.rank + 1 == static_cast<int>(members.size());
+    if (!last && block.members_size() < kMembersPerBlock &&
+        bytes < kMaxRecordBytes) {
+      continue;
+    }
+    batches.Put(MembersTable(generation), NumberedKey(kBlockPrefix, blocks++),
+                block.SerializeAsString());
+    block.Clear();
+    bytes = 0;
+  }
+  return std::move(batches).Take();
+}
+
+std::vector<StateBatch> ManifestBatches(Generation generation,
+                                        const Manifest& manifest) {
+  const std::string bytes = ToProto(manifest).SerializeAsString();
+  Batches batches;
+  // A manifest that is empty has a piece, too.
+  for (size_t at = 0; at == 0 || at < bytes.size(); at += kMaxRecordBytes) {
+    batches.Put(ManifestTable(generation),
+                NumberedKey("", at / kMaxRecordBytes),
+                bytes.substr(at, kMaxRecordBytes));
+  }
+  return std::move(batches).Take();
+}
+
+absl::StatusOr<std::vector<LoadedJob>> LoadJobs(const StateStore& store) {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto records, store.List(kJobTable));
+  std::vector<LoadedJob> jobs;
+  for (const auto& record : records) {
+    LoadedJob& loaded = jobs.emplace_back();
+    COXSWAIN_ASSIGN_OR_RETURN(loaded.job, DecodeJob(record));
+    if (loaded.job.finished) continue;
+    COXSWAIN_RETURN_IF_ERROR(LoadManifest(store, &loaded));
+    COXSWAIN_RETURN_IF_ERROR(LoadMembers(store, &loaded));
+  }
+  return jobs;
+}
+
+absl::StatusOr<std::vector<std::string>> StaleTables(
+    const StateStore& store, const std::vector<LoadedJob>& jobs) {
+  std::set<std::string> needed;
+  for (const LoadedJob& loaded : jobs) {
+    if (loaded.job.finished) continue;
+    needed.insert(ManifestTable(loaded.job.manifest));
+    needed.insert(MembersTable(loaded.job.generation));
+  }
+  std::vector<std::string> stale;
+  for (const char* prefix : {kMembersPrefix, kManifestPrefix}) {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto tables, store.Tables(prefix));
+    for (const std::string& table : tables) {
+      if (needed.count(table) == 0) stale.push_back(table);
+    }
+  }
+  return stale;
+}
+
+}  // namespace coxswain::server

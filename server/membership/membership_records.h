@@ -1,0 +1,108 @@
+#ifndef COXSWAIN_SERVER_MEMBERSHIP_MEMBERSHIP_RECORDS_H_
+#define COXSWAIN_SERVER_MEMBERSHIP_MEMBERSHIP_RECORDS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/ids.h"
+#include "server/membership/member.h"
+#include "server/state/state_store.h"
+
+namespace coxswain::server {
+
+// What the membership room keeps of its jobs, and how (proto/state.proto):
+//
+//   table                  keys
+//   jobs                   the name of a job: its small record
+//   members/<generation>   blocks of members, written before the job's record
+//                          names the generation, and one small record for each
+//                          member that is gone since
+//   manifest/<generation>  the manifest in pieces; of the first generation
+//                          that had it
+//
+// The members stay when their generation has ended, until the next one begins:
+// who of them may come back is known from them. Of a finished job only its
+// record stays.
+
+struct KeptMember {
+  Member member;
+  uint64_t launcher_id = 0;
+};
+
+// How a member went.
+struct Departure {
+  bool left = false;     // in good order, or else it was lost
+  bool rejoins = false;  // it wants to be in the next generation
+  std::string reason;
+  double error_norm = 0;
+  int64_t error_step = 0;
+};
+
+// The generation before one, for its members.
+struct PreviousMembers {
+  Generation generation;  // 0: none is known
+  int world_size = 0;
+  std::vector<LostMember> lost;
+  int lost_count = 0;  // of all, named in `lost` or not
+};
+
+// A process that was lost when all other members of its job had left for good:
+// if its launcher starts it again, nothing is left for it to do.
+struct FinishedPlace {
+  WorkerIdentity identity;
+  Incarnation incarnation;
+  uint64_t launcher_id = 0;  // 0: without a launcher
+};
+
+struct KeptJob {
+  std::string name;
+  Generation generation;
+  int world_size = 0;
+  bool running = false;
+  bool finished = false;
+  bool starts_anew = false;  // nobody goes on from this generation
+  int64_t attempt = 0;
+  std::string last_event;
+  std::string reason;
+  Generation manifest;
+  WorkerIdentity manifest_holder;
+  PreviousMembers previous;
+  std::vector<FinishedPlace> places;  // with `finished`
+};
+
+struct LoadedJob {
+  KeptJob job;
+  // Unless the job is finished:
+  Manifest manifest;
+  std::vector<KeptMember> members;  // by rank
+  std::map<int, Departure> departures;
+};
+
+void PutJob(const KeptJob& job, StateBatch* batch);
+void DeleteJob(const KeptJob& job, StateBatch* batch);
+void PutDeparture(Generation generation, int rank, const Departure& departure,
+                  StateBatch* batch);
+void DeleteMembers(Generation generation, StateBatch* batch);
+void DeleteManifest(Generation generation, StateBatch* batch);
+
+// In as many batches as they need. `members` are by rank.
+std::vector<StateBatch> MemberBatches(Generation generation,
+                                      const std::vector<KeptMember>& members);
+std::vector<StateBatch> ManifestBatches(Generation generation,
+                                        const Manifest& manifest);
+
+// DATA_LOSS naming the job whose records cannot be read;
+// FAILED_PRECONDITION if a newer coordinator wrote them.
+absl::StatusOr<std::vector<LoadedJob>> LoadJobs(const StateStore& store);
+
+// Tables of generations that none of these jobs needs.
+absl::StatusOr<std::vector<std::string>> StaleTables(
+    const StateStore& store, const std::vector<LoadedJob>& jobs);
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_MEMBERSHIP_MEMBERSHIP_RECORDS_H_

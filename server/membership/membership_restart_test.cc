@@ -1,0 +1,546 @@
+// What the membership room knows after a restart of the coordinator.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/random.h"
+#include "base/status_matchers.h"
+#include "server/membership/membership_fixture.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+using RestartTest = MembershipTest;
+
+TEST_F(RestartTest, ARunningGenerationGoesOn) {
+  const auto team = RunElastic(2, 4, 4);
+  ASSERT_OK(Leave(team[1], false, "drained"));
+  const Fence old = team[0]->fence();
+  Restart();
+
+  ASSERT_THAT(observer_.resumed, SizeIs(2));
+  ASSERT_THAT(observer_.resumed[1], SizeIs(1));
+  const GenerationResumed& resumed = observer_.resumed[1][0];
+  EXPECT_EQ(resumed.begin.job, "job");
+  EXPECT_EQ(resumed.begin.generation, Generation(1));
+  EXPECT_EQ(resumed.begin.world_size, 4);
+  EXPECT_EQ(resumed.begin.plan.hook, "allreduce");
+  EXPECT_THAT(resumed.left, ElementsAre(1));
+  const JobDescription job = Description();
+  EXPECT_EQ(job.state, JobState::kRunning);
+  EXPECT_EQ(job.min_world_size, 2);
+  EXPECT_EQ(job.world_size, 4);
+  EXPECT_EQ(job.plan.version, 1);
+  EXPECT_EQ(job.members[0].state, MemberState::kDetached);
+  EXPECT_EQ(job.members[1].state, MemberState::kLeft);
+
+  EXPECT_EQ(DetailOf(membership_->Admit(old).status()).stale_fence().field(),
+            "term");
+  Attach(team[0]);
+  Fence fence = old;
+  fence.term = membership_->term();
+  ASSERT_OK_AND_ASSIGN(const Caller caller, membership_->Admit(fence));
+  EXPECT_EQ(caller.world_size, 4);
+  // A repeated Leave, and one that is new.
+  Fence left = team[1]->fence();
+  left.term = membership_->term();
+  EXPECT_OK(membership_->Leave(left, "drained", false));
+  EXPECT_OK(membership_->Leave(fence, "done", false));
+  EXPECT_EQ(Description().members[0].state, MemberState::kLeft);
+}
+
+TEST_F(RestartTest, MembersHaveAGraceFromThenOn) {
+  const auto team = RunElastic(2, 4, 3);
+  clock_.Advance(absl::Hours(1));
+  Restart();
+  Attach(team[0]);
+  Attach(team[2]);
+  Pass(absl::Seconds(9));
+  Beat({team[0], team[2]});
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(Description().last_event,
+              AllOf(HasSubstr("rank 1"), HasSubstr("did not come back")));
+  Rejoin(team[0]);
+  Rejoin(team[2]);
+  EXPECT_EQ(team[0]->joined().generation, Generation(2));
+  EXPECT_EQ(team[0]->joined().previous_world_size, 3);
+}
+
+TEST_F(RestartTest, AMemberOfALaterTermIsToldThatThisCoordinatorIsOld) {
+  const auto team = Run(1);
+  Fence fence = team[0]->fence();
+  fence.term = Term(2);
+  EXPECT_THAT(membership_->Attach(fence, [](const AttachEvent&) {}),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("a newer coordinator exists")));
+}
+
+TEST_F(RestartTest, AttachLooksAtAllButTheTerm) {
+  const auto team = RunElastic(1, 2, 2);
+  Restart();
+  const std::vector<std::pair<std::string, std::function<void(Fence*)>>> cases =
+      {
+          {"cluster_id", [](Fence* f) { f->cluster_id = "other"; }},
+          {"generation", [](Fence* f) { f->generation = Generation(77); }},
+          {"incarnation", [](Fence* f) { f->incarnation = Incarnation(77); }},
+      };
+  for (const auto& [field, spoil] : cases) {
+    Fence fence = team[0]->fence();
+    spoil(&fence);
+    const absl::Status status =
+        membership_->Attach(fence, [](const AttachEvent&) {}).status();
+    EXPECT_EQ(DetailOf(status).stale_fence().field(), field);
+  }
+}
+
+TEST_F(RestartTest, LaunchersReportMembersOfThatGeneration) {
+  const auto team = RunElastic(1, 2, 2);
+  Restart();
+  Attach(team[0]);
+  ExitReport wrong = team[1]->exit(9);
+  wrong.launcher_id = 5;
+  membership_->ReportExit(wrong);
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  membership_->ReportExit(team[1]->exit(9));
+  ExpectAborted(*team[0], "killed by signal 9");
+}
+
+TEST_F(RestartTest, WhoseAnswerWasLostGetsItAgain) {
+  const auto team = RunElastic(1, 3, 3);
+  membership_->ReportExit(team[0]->exit(9));
+  Rejoin(team[1]);
+  Rejoin(team[2]);
+  const JoinResult first = team[1]->joined();
+  Restart();
+  team[1]->request.after_generation = Generation(1);
+  Join(team[1]);
+  ASSERT_THAT(team[1]->answers, SizeIs(3));
+  const JoinResult& again = team[1]->joined();
+  EXPECT_EQ(again.term, Term(2));
+  EXPECT_EQ(again.generation, first.generation);
+  EXPECT_EQ(again.rank, first.rank);
+  EXPECT_EQ(again.plan.version, first.plan.version);
+  EXPECT_EQ(again.previous, Generation(1));
+  EXPECT_EQ(again.reason, first.reason);
+  ASSERT_THAT(*again.lost, SizeIs(1));
+  EXPECT_EQ(again.lost->front().member.ToString(),
+            first.lost->front().member.ToString());
+  EXPECT_EQ(again.lost->front().reason, first.lost->front().reason);
+  ASSERT_THAT(*again.members, SizeIs(2));
+  EXPECT_EQ((*again.members)[0].address, "host-a:1234");
+}
+
+TEST_F(RestartTest, SurvivorsOfAnEndedGenerationAreStillExpected) {
+  const auto team = RunElastic(2, 3, 3);
+  Progress progress = MakeProgress(3, 3);
+  progress.error_norm = 2.5;
+  progress.error_step = 3;
+  ASSERT_OK(membership_->Heartbeat(team[0]->attachment, progress));
+  membership_->ReportExit(team[0]->exit(9));
+  Restart();
+  EXPECT_THAT(observer_.resumed.back(), IsEmpty());
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  EXPECT_THAT(membership_->Attach(team[1]->fence(), [](const auto&) {}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("killed by signal 9")));
+  Worker* spare = MakeElastic(2, 3, 7);
+  Join(spare);
+  Rejoin(team[2]);
+  EXPECT_EQ(Description().state, JobState::kForming);
+  Rejoin(team[1]);
+  ASSERT_OK(spare->answers.at(0));
+  EXPECT_EQ(spare->joined().rank, 0);
+  EXPECT_EQ(team[1]->joined().rank, 1);
+  EXPECT_EQ(team[2]->joined().rank, 2);
+  EXPECT_EQ(spare->joined().lost->front().error_norm, 2.5);
+  EXPECT_EQ(spare->joined().lost->front().error_step, 3);
+}
+
+TEST_F(RestartTest, AJobThatWasLeftByAllHasEnded) {
+  auto team = RunElastic(1, 2, 2);
+  ASSERT_OK(Leave(team[0], true));
+  // The coordinator dies after the departure, and before the end.
+  store_.writes_left = 1;
+  ASSERT_OK(Leave(team[1], true));
+  store_.writes_left = std::numeric_limits<int64_t>::max();
+  Restart();
+  EXPECT_THAT(observer_.resumed.back(), IsEmpty());
+  EXPECT_THAT(Description().last_event, HasSubstr("2 of them for the next"));
+  Rejoin(team[0]);
+  Rejoin(team[1]);
+  EXPECT_EQ(team[0]->joined().generation, Generation(2));
+
+  for (Worker* worker : team) Attach(worker);
+  for (Worker* worker : team) ASSERT_OK(Leave(worker, false));
+  EXPECT_THAT(*store_.Tables("members/"), IsEmpty());
+  EXPECT_THAT(*store_.Tables("manifest/"), IsEmpty());
+  Restart();
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  EXPECT_THAT(Description().last_event, HasSubstr("have left in good order"));
+}
+
+TEST_F(RestartTest, AnEndThatCouldNotBeWrittenIsWrittenLater) {
+  const auto team = RunElastic(1, 3, 3);
+  store_.FailWrites(absl::UnavailableError("disk full"));
+  membership_->ReportExit(team[0]->exit(9));
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  store_.FailWrites(absl::OkStatus());
+  Pass(absl::Seconds(1));
+  Restart();
+  EXPECT_THAT(observer_.resumed.back(), IsEmpty());
+  EXPECT_EQ(Description().members[0].state, MemberState::kLost);
+  EXPECT_EQ(Description().members[1].state, MemberState::kDetached);
+}
+
+// All have heard that it ended; the coordinator died before it was written.
+TEST_F(RestartTest, MembersThatHeardOfTheEndComeBackAllTheSame) {
+  const auto team = RunElastic(1, 3, 3);
+  store_.FailWrites(absl::UnavailableError("it dies"));
+  membership_->ReportExit(team[0]->exit(9));
+  store_.FailWrites(absl::OkStatus());
+  Restart();
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  Rejoin(team[1]);
+  Rejoin(team[2]);
+  EXPECT_THAT(team[1]->answers, SizeIs(1));
+  Pass(options_.reattach_grace);
+  ASSERT_THAT(team[1]->answers, SizeIs(2));
+  ASSERT_OK(team[1]->answers[1]);
+  EXPECT_THAT(*team[1]->joined().members, SizeIs(2));
+}
+
+TEST_F(RestartTest, ATrialIsNotJudgedByWhatIsNotKnown) {
+  Worker* worker = Run(1)[0];
+  ASSERT_OK(plans_->Propose("job", 1, MakePlan(1, "bf16", -1)));
+  membership_->ReportExit(worker->exit(9));
+  worker = Run(1)[0];
+  ASSERT_EQ(worker->joined().plan.hook, "bf16");
+  ASSERT_OK(membership_->Heartbeat(worker->attachment, MakeProgress(1, 0)));
+  Restart();
+  membership_->ReportExit(worker->exit(9));
+  worker = Run(1)[0];
+  EXPECT_EQ(worker->joined().plan.hook, "bf16");
+}
+
+TEST_F(RestartTest, NothingIsKeptOfGenerationsThatAreOver) {
+  for (int round = 0; round < 3; ++round) {
+    const auto team = RunElastic(1, 2, 2);
+    membership_->ReportExit(team[0]->exit(9));
+  }
+  EXPECT_THAT(*store_.Tables("members/"), ElementsAre("members/3"));
+  EXPECT_THAT(*store_.Tables("manifest/"), ElementsAre("manifest/1"))
+      << "it has not changed";
+  ASSERT_OK(store_.Put("members/99", "block/00000000", "x"));
+  Restart();
+  EXPECT_THAT(*store_.Tables("members/"), ElementsAre("members/3"));
+}
+
+TEST_F(RestartTest, AForgottenJobIsForgotten) {
+  options_.max_jobs = 1;
+  Restart();
+  const auto team = Run(1, "a");
+  membership_->ReportExit(team[0]->exit(9));
+  Run(1, "b");
+  Restart();
+  EXPECT_FALSE(membership_->Describe("a").ok());
+  EXPECT_TRUE(membership_->Describe("b").ok());
+  EXPECT_THAT(*store_.Tables("members/"), SizeIs(1));
+}
+
+TEST_F(RestartTest, TheHighestAttemptIsKept) {
+  Worker* worker = MakeElastic(1, 2, 0);
+  worker->request.attempt = 3;
+  Join(worker);
+  Pass(absl::Seconds(5));
+  ASSERT_OK(worker->answers.at(0));
+  Restart();
+  Worker* early = MakeElastic(1, 2, 0);
+  early->request.attempt = 2;
+  Join(early);
+  EXPECT_THAT(early->answers.at(0),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("attempt 3 has begun")));
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+class UnreadableStateTest : public RestartTest {
+ protected:
+  absl::Status Reopen() {
+    membership_.reset();
+    return Membership::Open(options_,
+                            {&clock_, &random_, &writer_, plans_.get()})
+        .status();
+  }
+};
+
+TEST_F(UnreadableStateTest, IsRefusedAndLeftAlone) {
+  Run(2);
+  const std::vector<std::pair<std::string, std::string>> records = {
+      {"jobs", "job"},
+      {"members/1", "block/00000000"},
+      {"manifest/1", "00000000"}};
+  const std::string term = *store_.Get("cluster", "next_term");
+  for (const auto& [table, key] : records) {
+    ASSERT_OK_AND_ASSIGN(const std::string good, store_.Get(table, key));
+    ASSERT_OK(store_.Put(table, key, "\xff\xff\xff"));
+    EXPECT_THAT(Reopen(),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'job'")))
+        << table;
+    ASSERT_OK(store_.Apply(StateBatch().Delete(table, key)));
+    if (table != "jobs") {
+      EXPECT_THAT(Reopen(),
+                  StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'job'")))
+          << table;
+    }
+    ASSERT_OK(store_.Put(table, key, good));
+  }
+  ASSERT_OK(store_.Put("members/1", "gone/00000009", ""));
+  EXPECT_THAT(Reopen(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'job'")));
+  EXPECT_EQ(*store_.Get("cluster", "next_term"), term);
+  ASSERT_OK(store_.Apply(StateBatch().Delete("members/1", "gone/00000009")));
+  EXPECT_OK(Reopen());
+}
+
+TEST_F(UnreadableStateTest, OfANewerCoordinatorIsNotGuessedAt) {
+  Run(1);
+  // format = 2
+  ASSERT_OK_AND_ASSIGN(std::string record, store_.Get("jobs", "job"));
+  ASSERT_OK(store_.Put("jobs", "job", record + "\x08\x02"));
+  EXPECT_THAT(Reopen(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 HasSubstr("written by a newer one")));
+}
+
+class MixedRandom : public RandomSource {
+ public:
+  explicit MixedRandom(uint64_t seed) : state_(Mix64(seed)) {}
+  uint64_t Next() override { return Mix64(state_++); }
+
+ private:
+  uint64_t state_;
+};
+
+// The same history of a job twice: once its clients lose their connections from
+// time to time, and once the coordinator is restarted instead. Nobody may be
+// able to tell the difference.
+class HistoryTest : public RestartTest {
+ protected:
+  // Whether this worker is a process that is there.
+  struct Player {
+    Worker* worker = nullptr;
+    bool alive = true;
+    bool waits = false;
+    bool member = false;  // of the generation it last joined, and not left
+  };
+
+  void SetUp() override {
+    options_.lease = options_.reattach_grace = absl::Hours(5);
+    options_.rejoin_grace = options_.survivor_patience = absl::Hours(1);
+    RestartTest::SetUp();
+  }
+
+  void Play(uint64_t seed, int steps, int interval, bool restarts) {
+    MixedRandom random(seed);
+    for (int step = 0; step < steps; ++step) {
+      Act(&random);
+      Settle();
+      if (step % interval == interval - 1) Interrupt(restarts);
+      history_.push_back(Snapshot());
+    }
+  }
+
+  void Act(MixedRandom* random) {
+    const uint64_t choice = random->Next() % 12;
+    Player* const player = Pick(random);
+    if (choice < 3 || player == nullptr) return Start(random->Next() % 6);
+    if (choice == 3) return Exit(player);
+    if (choice < 8) {
+      if (player->member) Depart(player, choice, random->Next() % 4 == 0);
+      return;
+    }
+    if (choice == 8) return Start(static_cast<int>(players_.size()) % 6);
+    Pass(absl::Seconds(random->Next() % 4));
+  }
+  Player* Pick(MixedRandom* random) {
+    const uint64_t number = random->Next();
+    std::vector<Player*> alive;
+    for (Player& player : players_) {
+      if (player.alive) alive.push_back(&player);
+    }
+    return alive.empty() ? nullptr : alive[number % alive.size()];
+  }
+  void Start(int slot) {
+    Player& player = players_.emplace_back();
+    player.worker = MakeElastic(2, 4, slot);
+    Ask(&player);
+  }
+  void Ask(Player* player) {
+    player->waits = true;
+    Join(player->worker);
+  }
+  void Exit(Player* player) {
+    player->alive = player->waits = player->member = false;
+    membership_->ReportExit(player->worker->exit(9));
+  }
+  void Depart(Player* player, uint64_t how, bool again) {
+    const bool rejoin = how < 7;
+    player->member = false;
+    ASSERT_OK(Leave(player, how == 4, rejoin));
+    if (!rejoin) {
+      player->alive = false;
+    } else if (!again) {
+      AskAgain(player);
+    }
+  }
+  absl::Status Leave(Player* player, bool failed, bool rejoin) {
+    Fence fence = player->worker->fence();
+    fence.term = membership_->term();
+    return membership_->Leave(fence, "so", failed, rejoin);
+  }
+
+  // What clients do about what they were told.
+  void Settle() {
+    for (int round = 0; round < 3; ++round) {
+      for (Player& player : players_) HearAnswer(&player);
+      for (Player& player : players_) HearEnd(&player);
+    }
+  }
+  void HearAnswer(Player* player) {
+    Worker& worker = *player->worker;
+    if (!player->waits || worker.answers.size() == heard_[&worker]) return;
+    heard_[&worker] = worker.answers.size();
+    player->waits = false;
+    if (!worker.answers.back().ok()) {
+      player->alive = false;
+      return;
+    }
+    Enter(player);
+  }
+  void Enter(Player* player) {
+    Worker* const worker = player->worker;
+    worker->events.clear();
+    const auto attachment = membership_->Attach(
+        worker->fence(), [worker](const AttachEvent& event) {
+          worker->events.push_back(event);
+        });
+    player->member = attachment.ok();
+    if (attachment.ok()) {
+      worker->attachment = *attachment;
+    } else {
+      AskAgain(player);
+    }
+  }
+  void AskAgain(Player* player) {
+    player->worker->request.after_generation =
+        player->worker->joined().generation;
+    Ask(player);
+  }
+  void HearEnd(Player* player) {
+    Worker& worker = *player->worker;
+    if (!player->member || worker.events.empty() ||
+        worker.events.back().kind != AttachEvent::Kind::kClosed) {
+      return;
+    }
+    player->member = false;
+    AskAgain(player);
+  }
+
+  void Interrupt(bool restart) {
+    for (Player& player : players_) {
+      if (restart) continue;
+      if (player.waits) membership_->Withdraw(player.worker->ticket);
+      if (player.member) membership_->Detach(player.worker->attachment);
+    }
+    if (restart) Restart();
+    for (Player& player : players_) {
+      if (player.member) Enter(&player);
+    }
+    for (Player& player : players_) {
+      if (player.waits) Join(player.worker);
+    }
+    Settle();
+  }
+
+  static std::string EndedAt(Generation generation) {
+    return absl::StrCat("ended ", generation.value());
+  }
+  std::string Snapshot() {
+    const auto jobs = membership_->Describe("job");
+    if (!jobs.ok()) return EndedAt(Generation(0));
+    const JobDescription& job = jobs->front();
+    // Less is kept of a job that is finished, and nothing of one that never
+    // began.
+    if (job.state == JobState::kEnded) return EndedAt(job.generation);
+    std::string text = absl::StrCat(
+        ToString(job.state), " ", job.generation.value(), " of ",
+        job.min_world_size, "-", job.world_size, " plan ", job.plan.version);
+    for (const MemberDescription& member : job.members) {
+      absl::StrAppend(&text, "\n  ", member.member.ToString(), " ",
+                      ToString(member.state));
+    }
+    for (const MemberDescription& spare : job.spares) {
+      absl::StrAppend(&text, "\n  waits: ", spare.member.ToString());
+    }
+    for (const Player& player : players_) {
+      if (!player.member) continue;
+      const JoinResult& joined = player.worker->joined();
+      absl::StrAppend(&text, "\n  ", player.worker->request.identity.ToString(),
+                      " is ", joined.rank, " of ", joined.members->size(),
+                      " after ", joined.previous.value(), " of ",
+                      joined.previous_world_size, " by ", joined.reason);
+      if (joined.lost == nullptr) continue;
+      for (const LostMember& lost : *joined.lost) {
+        absl::StrAppend(&text, "; without ", lost.member.ToString(), ": ",
+                        lost.left, " ", lost.reason);
+      }
+    }
+    return text;
+  }
+
+  std::deque<Player> players_;
+  std::map<const Worker*, size_t> heard_;
+  std::vector<std::string> history_;
+};
+
+class HistoriesTest : public testing::TestWithParam<int> {
+ protected:
+  class World : public HistoryTest {
+   public:
+    World(uint64_t seed, int interval, bool restarts) {
+      SetUp();
+      Play(seed, 120, interval, restarts);
+    }
+    ~World() override { TearDown(); }
+    void TestBody() override {}
+    const std::vector<std::string>& history() const { return history_; }
+  };
+};
+
+TEST_P(HistoriesTest, ARestartIsALostConnectionAndNothingElse) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const World with(seed, GetParam(), true);
+    const World without(seed, GetParam(), false);
+    ASSERT_EQ(with.history().size(), without.history().size());
+    for (size_t step = 0; step < with.history().size(); ++step) {
+      ASSERT_EQ(with.history()[step], without.history()[step])
+          << "seed " << seed << ", step " << step << ", before:\n"
+          << (step > 0 ? with.history()[step - 1] : "");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, HistoriesTest, testing::Values(1, 2, 3, 7, 20));
+
+}  // namespace
+}  // namespace coxswain::server

@@ -1,0 +1,343 @@
+// The part of Membership that keeps its jobs in the state store, and takes them
+// up again after a restart.
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "server/membership/membership.h"
+
+namespace coxswain::server {
+namespace {
+
+// What could not be written is tried again after this time.
+constexpr absl::Duration kSaveInterval = absl::Seconds(1);
+// A commit that takes longer is waited for all the same, and said so.
+constexpr absl::Duration kSlowCommit = absl::Seconds(10);
+
+// Tables that are dropped at once, and that are remembered for it.
+constexpr size_t kGarbageInBatch = 100;
+constexpr size_t kMaxGarbage = 4096;
+static_assert(kGarbageInBatch <= StateStore::kMaxWrites);
+
+// A number that a former term has left; 1 in a new store.
+absl::StatusOr<int64_t> ReadCounter(const StateStore& store,
+                                    absl::string_view table,
+                                    absl::string_view key) {
+  const absl::StatusOr<std::string> text = store.Get(table, key);
+  if (absl::IsNotFound(text.status())) return 1;
+  COXSWAIN_RETURN_IF_ERROR(text.status());
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(*text, &value) || value < 1) {
+    return absl::DataLossError(
+        absl::StrCat("the stored ", key, " is '", *text, "', not a number"));
+  }
+  return value;
+}
+
+MemberState StateOf(const Departure& departure) {
+  return departure.left ? MemberState::kLeft : MemberState::kLost;
+}
+
+std::vector<MemberRecord> RecordsOf(const LoadedJob& loaded, absl::Time now) {
+  std::vector<MemberRecord> records;
+  for (const KeptMember& kept : loaded.members) {
+    MemberRecord& record = records.emplace_back();
+    record.member = kept.member;
+    record.launcher_id = kept.launcher_id;
+    record.liveness.state = MemberState::kDetached;
+    record.liveness.last_sign = now;
+    record.liveness.detached_at = now;
+  }
+  for (const auto& [rank, departure] : loaded.departures) {
+    MemberRecord& record = records[rank];
+    record.liveness.state = StateOf(departure);
+    record.rejoins = departure.rejoins;
+    record.departure = departure.reason;
+    record.progress.error_norm = departure.error_norm;
+    record.progress.error_step = departure.error_step;
+  }
+  return records;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Membership>> Membership::Open(
+    const MembershipOptions& options, const Rooms& rooms) {
+  COXSWAIN_RETURN_IF_ERROR(options.Validate());
+  std::unique_ptr<Membership> membership(new Membership(options, rooms));
+  COXSWAIN_RETURN_IF_ERROR(membership->BeginTerm());
+  return membership;
+}
+
+Membership::~Membership() {
+  Mutex mutex;
+  CondVar written;
+  bool done = false;
+  rooms_.store->AfterWritten([&] {
+    MutexLock lock(&mutex);
+    done = true;
+    written.NotifyAll();
+  });
+  MutexLock lock(&mutex);
+  while (!written.WaitFor(&mutex, kSlowCommit, [&] { return done; })) {
+    LogWarning("state_is_slow",
+               {{"waited", absl::FormatDuration(kSlowCommit)}});
+  }
+}
+
+absl::Status Membership::BeginTerm() {
+  StateStore& store = *rooms_.store;
+  absl::StatusOr<std::string> id = store.Get(kClusterTable, "id");
+  if (absl::IsNotFound(id.status())) {
+    id = absl::StrFormat("%016x%016x", rooms_.random->Next(),
+                         rooms_.random->Next());
+  }
+  COXSWAIN_RETURN_IF_ERROR(id.status());
+  COXSWAIN_ASSIGN_OR_RETURN(const int64_t term,
+                            ReadCounter(store, kClusterTable, "next_term"));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const int64_t generation,
+      ReadCounter(store, kClusterTable, kNextGenerationKey));
+  COXSWAIN_ASSIGN_OR_RETURN(std::vector<LoadedJob> jobs, LoadJobs(store));
+  COXSWAIN_ASSIGN_OR_RETURN(const auto stale, StaleTables(store, jobs));
+  COXSWAIN_RETURN_IF_ERROR(store.Apply(
+      StateBatch()
+          .Put(kClusterTable, "id", *id)
+          .Put(kClusterTable, "next_term", absl::StrCat(term + 1))));
+  MutexLock lock(&mutex_);
+  cluster_id_ = *id;
+  term_ = Term(term);
+  next_generation_ = generation;
+  last_tick_ = rooms_.clock->Now();
+  for (LoadedJob& loaded : jobs) RestoreLocked(std::move(loaded));
+  garbage_.insert(garbage_.end(), stale.begin(), stale.end());
+  return absl::OkStatus();
+}
+
+void Membership::RestoreLocked(LoadedJob loaded) {
+  const absl::Time now = rooms_.clock->Now();
+  Job& job = jobs_[loaded.job.name];
+  job.name = loaded.job.name;
+  job.state = loaded.job.running ? JobState::kRunning : JobState::kEnded;
+  job.last_event = loaded.job.last_event;
+  job.ended_at = now;
+  job.attempt = loaded.job.attempt;
+  job.starts_anew = loaded.job.starts_anew;
+  Run& run = job.run;
+  run.generation = loaded.job.generation;
+  run.members = MemberTable(RecordsOf(loaded, now));
+  run.reason = loaded.job.reason;
+  run.previous = loaded.job.previous.generation;
+  run.previous_world_size = loaded.job.previous.world_size;
+  run.lost_count = loaded.job.previous.lost_count;
+  run.lost = std::make_shared<const std::vector<LostMember>>(
+      std::move(loaded.job.previous.lost));
+  run.began = now;
+  run.resumed = true;
+  run.finished = run.ended_well = loaded.job.finished;
+  run.places = std::move(loaded.job.places);
+  job.world_size = job.min_world_size = loaded.job.world_size;
+  const auto plans = rooms_.plans->Get(job.name);
+  if (plans.ok()) run.plan = plans->current;
+  if (run.finished) return;
+  run.manifest_at = loaded.job.manifest;
+  run.manifest_holder = loaded.job.manifest_holder;
+  job.world_size = loaded.manifest.world_size;
+  job.min_world_size = loaded.manifest.MinWorldSize();
+  run.manifest = std::make_shared<const Manifest>(std::move(loaded.manifest));
+  if (job.state != JobState::kRunning && !job.starts_anew) {
+    ExpectSurvivorsLocked(&job);
+  }
+}
+
+absl::StatusOr<std::vector<GenerationResumed>> Membership::FindResumedLocked() {
+  std::vector<GenerationResumed> resumed;
+  for (auto& [name, job] : jobs_) {
+    if (job.state != JobState::kRunning || job.run.members.live() == 0) {
+      continue;
+    }
+    if (job.run.plan.version == 0) {
+      return absl::DataLossError(absl::StrCat(
+          "job '", name, "' runs generation ", job.run.generation.value(),
+          ", and the state has no plan of it"));
+    }
+    GenerationResumed& one = resumed.emplace_back();
+    one.begin.job = name;
+    one.begin.generation = job.run.generation;
+    one.begin.world_size = static_cast<int>(job.run.members.size());
+    one.begin.plan = job.run.plan;
+    for (MemberRecord& record : job.run.members) {
+      record.liveness = WithPatience(rooms_.clock->Now(), record.liveness);
+      if (!IsLive(record.liveness.state))
+        one.left.push_back(record.member.rank);
+      if (record.rejoins) job.run.making_way = rooms_.clock->Now();
+    }
+    LogInfo("generation_resumed",
+            {{"job", name},
+             {"generation", job.run.generation.value()},
+             {"members", job.run.members.live()},
+             {"grace", absl::FormatDuration(options_.reattach_grace)}});
+  }
+  return resumed;
+}
+
+absl::Status Membership::Resume() {
+  std::vector<GenerationResumed> resumed;
+  {
+    MutexLock lock(&mutex_);
+    COXSWAIN_ASSIGN_OR_RETURN(resumed, FindResumedLocked());
+    last_tick_ = rooms_.clock->Now();
+  }
+  for (GenerationObserver* observer : observers_) {
+    COXSWAIN_RETURN_IF_ERROR(observer->OnResume(resumed));
+  }
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    for (auto& entry : jobs_) {
+      Job& job = entry.second;
+      // The last one had left when the coordinator stopped.
+      if (job.state == JobState::kRunning && job.run.members.live() == 0) {
+        EndWellLocked(&job, &calls);
+      }
+    }
+    while (!garbage_.empty()) DropGarbageLocked(&calls);
+  }
+  RunAll(calls);
+  return absl::OkStatus();
+}
+
+KeptJob Membership::KeptOf(const Job& job, const Run& run, bool running) {
+  KeptJob kept;
+  kept.name = job.name;
+  kept.generation = run.generation;
+  kept.world_size = run.members.empty() ? job.world_size
+                                        : static_cast<int>(run.members.size());
+  kept.running = running;
+  kept.finished = run.finished;
+  kept.places = run.places;
+  // One that runs has begun anew.
+  kept.starts_anew = job.starts_anew && !running;
+  kept.attempt = job.attempt;
+  kept.last_event = job.last_event;
+  kept.reason = run.reason;
+  kept.manifest = run.manifest_at;
+  kept.manifest_holder = run.manifest_holder;
+  kept.previous.generation = run.previous;
+  kept.previous.world_size = run.previous_world_size;
+  kept.previous.lost_count = run.lost_count;
+  if (run.lost != nullptr) kept.previous.lost = *run.lost;
+  return kept;
+}
+
+Departure Membership::DepartureOf(const MemberRecord& record) {
+  Departure departure;
+  departure.left =
+      record.liveness.state == MemberState::kLeft && !record.failed;
+  departure.rejoins = record.rejoins;
+  departure.reason = record.departure;
+  departure.error_norm = record.progress.error_norm;
+  departure.error_step = record.progress.error_step;
+  return departure;
+}
+
+void Membership::WriteLocked(StateBatch batch, StateWriter::Done done,
+                             Calls* calls) {
+  // A writer may call back before Write() returns, while the lock is held.
+  struct Landing {
+    Mutex mutex;
+    bool writing = true;
+    std::optional<absl::Status> status;
+  };
+  const auto landing = std::make_shared<Landing>();
+  rooms_.store->Write(std::move(batch),
+                      [landing, done](const absl::Status& status) {
+                        {
+                          MutexLock lock(&landing->mutex);
+                          if (landing->writing) {
+                            landing->status = status;
+                            return;
+                          }
+                        }
+                        done(status);
+                      });
+  MutexLock lock(&landing->mutex);
+  landing->writing = false;
+  if (!landing->status.has_value()) return;
+  calls->push_back(
+      [done = std::move(done), status = *landing->status] { done(status); });
+}
+
+void Membership::SaveLocked(StateBatch batch, Job* job, Calls* calls) {
+  // One that has had no generation is not worth it.
+  if (job->run.generation == Generation(0)) return;
+  PutJob(KeptOf(*job, job->run, job->state == JobState::kRunning), &batch);
+  WriteLocked(
+      std::move(batch),
+      [this, name = job->name](const absl::Status& status) {
+        if (!status.ok()) NoteUnsaved(name, status);
+      },
+      calls);
+}
+
+void Membership::NoteUnsaved(const std::string& job,
+                             const absl::Status& status) {
+  LogError("job_not_saved", {{"job", job}, {"error", status.message()}});
+  MutexLock lock(&mutex_);
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end()) return;
+  found->second.unsaved = true;
+  found->second.save_again = rooms_.clock->Now() + kSaveInterval;
+}
+
+void Membership::DiscardLocked(const StateBatch& tables) {
+  for (const StateBatch::Write& write : tables.writes()) {
+    if (garbage_.size() == kMaxGarbage) return;
+    garbage_.push_back(write.table);
+  }
+}
+
+void Membership::DropGarbageLocked(Calls* calls) {
+  if (garbage_.empty()) return;
+  StateBatch piece;
+  while (!garbage_.empty() && piece.writes().size() < kGarbageInBatch) {
+    piece.DeleteTable(garbage_.front());
+    garbage_.pop_front();
+  }
+  WriteLocked(
+      piece,
+      [this, piece](const absl::Status& status) {
+        if (status.ok()) return;
+        LogWarning("tables_not_dropped", {{"error", status.message()}});
+        MutexLock lock(&mutex_);
+        DiscardLocked(piece);
+        drop_garbage_at_ = rooms_.clock->Now() + kSaveInterval;
+      },
+      calls);
+}
+
+void Membership::SaveAgainLocked(Job* job, Calls* calls) {
+  job->unsaved = false;
+  StateBatch batch;
+  if (job->run.finished) {
+    DeleteMembers(job->run.generation, &batch);
+    DeleteManifest(job->run.manifest_at, &batch);
+  } else {
+    for (const MemberRecord& record : job->run.members) {
+      if (IsLive(record.liveness.state)) continue;
+      PutDeparture(job->run.generation, record.member.rank, DepartureOf(record),
+                   &batch);
+      if (batch.writes().size() < StateStore::kMaxWrites / 2) continue;
+      SaveLocked(std::exchange(batch, StateBatch()), job, calls);
+    }
+  }
+  SaveLocked(std::move(batch), job, calls);
+}
+
+}  // namespace coxswain::server

@@ -1,0 +1,138 @@
+#ifndef COXSWAIN_SERVER_MEMBERSHIP_MEMBERSHIP_TYPES_H_
+#define COXSWAIN_SERVER_MEMBERSHIP_MEMBERSHIP_TYPES_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/ids.h"
+#include "server/membership/liveness.h"
+#include "server/membership/member.h"
+#include "server/schedule/plan.h"
+
+namespace coxswain::server {
+
+// What goes into the membership room, and comes out of it.
+
+struct JoinRequest {
+  std::string job;
+  WorkerIdentity identity;
+  Incarnation incarnation;
+  uint64_t launcher_id = 0;  // 0: without a launcher
+  std::string host;
+  std::string address;
+  std::vector<std::string> topology;
+  Manifest manifest;
+  absl::Duration timeout;
+  Generation after_generation;  // 0: none
+  int64_t attempt = 0;
+};
+
+struct JoinResult {
+  std::string cluster_id;
+  Term term;
+  Generation generation;
+  int rank = 0;
+  std::shared_ptr<const std::vector<Member>> members;  // by rank
+  int unreachable = -1;  // see MemberTable::unreachable
+  Plan plan;
+  absl::Duration heartbeat_interval;
+  absl::Duration lease;
+  Generation previous;  // 0: none is known
+  int previous_world_size = 0;
+  std::shared_ptr<const std::vector<LostMember>> lost;  // may be null
+  int lost_count = 0;  // of all, named in `lost` or not
+  std::string reason;
+};
+
+using JoinCallback = std::function<void(absl::StatusOr<JoinResult>)>;
+
+// What an attached worker is told. kClosed is the end: what another thread
+// caused a moment before it may still come after it, and is to be ignored.
+struct AttachEvent {
+  enum class Kind {
+    kAbort,       // the generation is over; `member` is who was lost, if any
+    kMemberLeft,  // `member` left in good order
+    kGrant,       // the exchange of `stream` and `round` may begin
+    kDecision,    // of `stream` and `round`: `commit`, `reason`, `stop`, `plan`
+    kWarning,     // `reason` is odd, and the generation goes on
+    kClosed,      // the stream ends with `status`
+  };
+  Kind kind = Kind::kClosed;
+  std::string reason;
+  std::optional<Member> member;
+  // kAbort: also carries an ErrorDetail, if there is one.
+  absl::Status status;
+
+  std::string stream;
+  int64_t round = 0;
+  bool commit = false;
+  std::string stop;
+  std::optional<Plan> plan;
+  std::string regroup;
+};
+using EventSink = std::function<void(const AttachEvent&)>;
+
+// For one rank, or for all of them.
+struct DirectedEvent {
+  static constexpr int kAllRanks = -1;
+  int rank = kAllRanks;
+  AttachEvent event;
+};
+
+// Which rank of which generation an attachment belongs to.
+struct Seat {
+  std::string job;
+  Generation generation;
+  int rank = 0;
+};
+
+struct LeaveNotice {
+  std::string reason;
+  bool failed = false;  // the others must stop as well
+  bool rejoin = false;  // it joins the next generation, and keeps its rank
+};
+
+struct ExitReport {
+  std::string job;
+  uint64_t launcher_id = 0;
+  WorkerIdentity identity;
+  Incarnation incarnation;
+  int exit_code = 0;
+  int signal = 0;  // 0: it was not killed by one
+};
+
+struct MemberDescription {
+  Member member;
+  MemberState state = MemberState::kJoined;
+  Progress progress;
+  absl::Duration silence;  // since the last sign of life
+  absl::Duration idle;     // since its progress changed
+};
+
+enum class JobState { kForming, kRunning, kEnded };
+absl::string_view ToString(JobState state);
+
+struct JobDescription {
+  std::string job;
+  JobState state = JobState::kForming;
+  Generation generation;
+  int world_size = 0;
+  Plan plan;
+  std::vector<MemberDescription> members;
+  std::string last_event;
+  int min_world_size = 0;
+  std::vector<MemberDescription> spares;
+  int64_t attempt = 0;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_MEMBERSHIP_MEMBERSHIP_TYPES_H_

@@ -1,0 +1,41 @@
+#include "server/schedule/plan_record.h"
+
+#include "base/schedule_terms.h"
+#include "base/status_macros.h"
+#include "proto/types.pb.h"
+
+namespace coxswain::server {
+
+std::string EncodePlan(const Plan& plan) {
+  v1::Plan proto;
+  proto.set_version(plan.version);
+  proto.set_accumulation_steps(plan.accumulation_steps);
+  proto.set_hook(plan.hook);
+  proto.set_compression_start_step(plan.compression_start_step);
+  for (const auto& [name, value] : plan.terms.ToMap()) {
+    (*proto.mutable_terms())[name] = value;
+  }
+  proto.set_global_micro_batches(plan.global_micro_batches);
+  proto.set_at_step(plan.at_step);
+  return proto.SerializeAsString();
+}
+
+absl::StatusOr<Plan> DecodePlan(absl::string_view record) {
+  v1::Plan proto;
+  if (!proto.ParseFromString(std::string(record))) {
+    return absl::InvalidArgumentError("it is no plan");
+  }
+  Plan plan;
+  plan.version = proto.version();
+  plan.accumulation_steps = proto.accumulation_steps();
+  plan.hook = proto.hook();
+  plan.compression_start_step = proto.compression_start_step();
+  plan.global_micro_batches = proto.global_micro_batches();
+  plan.at_step = proto.at_step();
+  COXSWAIN_ASSIGN_OR_RETURN(
+      plan.terms,
+      ScheduleTerms::FromMap({proto.terms().begin(), proto.terms().end()}));
+  return plan;
+}
+
+}  // namespace coxswain::server

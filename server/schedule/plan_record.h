@@ -1,0 +1,19 @@
+#ifndef COXSWAIN_SERVER_SCHEDULE_PLAN_RECORD_H_
+#define COXSWAIN_SERVER_SCHEDULE_PLAN_RECORD_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/schedule/plan.h"
+
+namespace coxswain::server {
+
+// A plan as it is kept in the state store. Decode fails with INVALID_ARGUMENT;
+// its caller says whose plan it is.
+std::string EncodePlan(const Plan& plan);
+absl::StatusOr<Plan> DecodePlan(absl::string_view record);
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_SCHEDULE_PLAN_RECORD_H_

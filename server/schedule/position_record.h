@@ -1,0 +1,21 @@
+#ifndef COXSWAIN_SERVER_SCHEDULE_POSITION_RECORD_H_
+#define COXSWAIN_SERVER_SCHEDULE_POSITION_RECORD_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/schedule/step_agreement.h"
+
+namespace coxswain::server {
+
+// The last decision of a stream as it is kept in the state store: lines of a
+// name and a value, then the plan's record if it brings one. What is for the
+// history only is left out. Decode fails with INVALID_ARGUMENT; its caller says
+// whose position it is.
+std::string EncodePosition(const StepDecision& decision);
+absl::StatusOr<StepDecision> DecodePosition(absl::string_view record);
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_SCHEDULE_POSITION_RECORD_H_

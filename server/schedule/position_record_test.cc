@@ -1,0 +1,74 @@
+#include "server/schedule/position_record.h"
+
+#include <string>
+
+#include "absl/strings/str_replace.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::_;
+using testing::HasSubstr;
+
+StepDecision Full() {
+  StepDecision decision;
+  decision.round = 41;
+  decision.step = 40;
+  decision.next_step = 41;
+  decision.commit = false;
+  decision.reason = "rank 1: loss is nan\nround 7\n";
+  decision.stop = "a \xff \\ byte";
+  decision.regroup = "rank 3 drains: SIGTERM";
+  decision.plan.emplace();
+  decision.plan->version = 3;
+  decision.plan->hook = "bf16";
+  decision.plan->at_step = 41;
+  decision.plan->terms.max_steps = 99;
+  return decision;
+}
+
+TEST(PositionRecordTest, KeepsWhatTheNextRoundsNeed) {
+  const StepDecision full = Full();
+  ASSERT_OK_AND_ASSIGN(const StepDecision read,
+                       DecodePosition(EncodePosition(full)));
+  EXPECT_EQ(read.round, 41);
+  EXPECT_EQ(read.step, 40);
+  EXPECT_EQ(read.next_step, 41);
+  EXPECT_FALSE(read.commit);
+  EXPECT_EQ(read.reason, full.reason);
+  EXPECT_EQ(read.stop, full.stop);
+  EXPECT_EQ(read.regroup, full.regroup);
+  ASSERT_TRUE(read.plan.has_value());
+  EXPECT_EQ(read.plan->version, 3);
+  EXPECT_EQ(read.plan->at_step, 41);
+  EXPECT_TRUE(read.plan->SameContent(*full.plan));
+}
+
+TEST(PositionRecordTest, WhatIsNotKnownStaysUnknown) {
+  ASSERT_OK_AND_ASSIGN(const StepDecision read,
+                       DecodePosition(EncodePosition(StepDecision())));
+  EXPECT_TRUE(read.commit);
+  EXPECT_FALSE(read.next_step.has_value());
+  EXPECT_FALSE(read.plan.has_value());
+}
+
+TEST(PositionRecordTest, WhatIsDamagedIsRefused) {
+  const std::string record = EncodePosition(Full());
+  EXPECT_THAT(DecodePosition("nonsense"),
+              StatusIs(absl::StatusCode::kInvalidArgument, _));
+  EXPECT_THAT(DecodePosition(record.substr(0, record.size() - 1)),
+              StatusIs(absl::StatusCode::kInvalidArgument, _));
+  for (const char* line : {"round 41", "step 40", "commit 0", "stop "}) {
+    EXPECT_THAT(DecodePosition(absl::StrReplaceAll(record, {{line, "x x"}})),
+                StatusIs(absl::StatusCode::kInvalidArgument, _))
+        << line;
+  }
+  EXPECT_THAT(
+      DecodePosition(absl::StrReplaceAll(record, {{"round 41", "round -1"}})),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'round'")));
+}
+
+}  // namespace
+}  // namespace coxswain::server

@@ -1,0 +1,44 @@
+#ifndef COXSWAIN_SERVER_STATE_DIRECT_WRITER_H_
+#define COXSWAIN_SERVER_STATE_DIRECT_WRITER_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "server/state/state_writer.h"
+
+namespace coxswain::server {
+
+// Commits each batch on the caller's thread and calls back before it returns:
+// for tests, where everything is to happen at once. The store outlives it.
+class DirectWriter : public StateWriter {
+ public:
+  explicit DirectWriter(StateStore* store) : store_(store) {}
+
+  absl::StatusOr<std::string> Get(absl::string_view table,
+                                  absl::string_view key) const override {
+    return store_->Get(table, key);
+  }
+  absl::StatusOr<std::vector<Record>> List(
+      absl::string_view table) const override {
+    return store_->List(table);
+  }
+  absl::StatusOr<std::vector<std::string>> Tables(
+      absl::string_view prefix) const override {
+    return store_->Tables(prefix);
+  }
+  absl::Status Apply(const StateBatch& batch) override {
+    return store_->Apply(batch);
+  }
+  void Write(StateBatch batch, Done done) override {
+    done(batch.empty() ? absl::OkStatus() : store_->Apply(batch));
+  }
+  void AfterWritten(std::function<void()> done) override { done(); }
+
+ private:
+  StateStore* const store_;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_STATE_DIRECT_WRITER_H_

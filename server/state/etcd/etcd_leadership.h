@@ -1,0 +1,106 @@
+#ifndef COXSWAIN_SERVER_STATE_ETCD_ETCD_LEADERSHIP_H_
+#define COXSWAIN_SERVER_STATE_ETCD_ETCD_LEADERSHIP_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/cancel_signal.h"
+#include "base/mutex.h"
+#include "server/state/etcd/etcd_client.h"
+#include "server/state/etcd/etcd_keys.h"
+#include "server/state/etcd/etcd_options.h"
+
+namespace coxswain::server {
+
+// The right of one coordinator to lead. Whoever creates the leader's key leads,
+// for as long as the lease of that key is renewed, which a thread does. The
+// revision in which the key was created tells one time of leading from another:
+// a transaction that compares it cannot come too late.
+//
+// By our own clock the lease ends no later than by etcd's: it is counted from
+// before the request. A process that was frozen thus notices by itself.
+// Thread-safe.
+class EtcdLeadership {
+ public:
+  // Who is waited for; called with each change. Empty: etcd is not reached,
+  // and `trouble` says why.
+  using OnWait = std::function<void(const std::string& leader,
+                                    const absl::Status& trouble)>;
+
+  // Waits until this coordinator leads.
+  //   FAILED_PRECONDITION  etcd cannot be used, or its content cannot
+  //   the status of `cancel`, when that is raised (may be null)
+  // While etcd is not reached it goes on trying. `client` outlives the result.
+  static absl::StatusOr<std::unique_ptr<EtcdLeadership>> Campaign(
+      const EtcdOptions& options, EtcdClient* client, CancelSignal* cancel,
+      const OnWait& on_wait);
+
+  // Gives up the lead, if it was not lost: the next one may lead at once.
+  ~EtcdLeadership();
+  EtcdLeadership(const EtcdLeadership&) = delete;
+  EtcdLeadership& operator=(const EtcdLeadership&) = delete;
+
+  // Of the leader's key.
+  int64_t create_revision() const { return create_revision_; }
+  // Of the key of commits, as this leader has found it; 0: there was none.
+  int64_t commit_revision() const { return commit_revision_; }
+
+  // How much of the lease is left; 0 or less once the lead is lost.
+  absl::Duration Left();
+  bool Held() { return Left() > absl::ZeroDuration(); }
+  // Raised with ABORTED when the lead is lost.
+  CancelSignal& lost() { return lost_; }
+  void Lose(absl::string_view why);
+
+ private:
+  // What one look at etcd has shown.
+  struct View {
+    std::string leader;  // empty: nobody leads
+    std::string format;  // empty: none was written
+    int64_t format_revision = 0;
+    int64_t commit_revision = 0;
+  };
+
+  EtcdLeadership(const EtcdOptions& options, EtcdClient* client)
+      : options_(options), client_(client), keys_(options.prefix) {}
+
+  // Whether it leads now; else who does, if anybody does.
+  absl::StatusOr<bool> LookAndTry(std::string* leader);
+  absl::StatusOr<View> Look();
+  // False if another one was faster.
+  absl::StatusOr<bool> TryToLead(const View& view);
+  absl::Status Grant();
+  absl::StatusOr<bool> CreateKey(const View& view);
+  void Revoke();
+  void KeepAlive();
+  // How long to wait until the next renewal.
+  absl::Duration Renew();
+  absl::Duration Interval() const { return ttl_ / 3; }
+
+  const EtcdOptions options_;
+  EtcdClient* const client_;
+  const EtcdKeys keys_;
+
+  // Set before the thread starts.
+  int64_t lease_ = 0;
+  absl::Duration ttl_;
+  int64_t create_revision_ = 0;
+  int64_t commit_revision_ = 0;
+
+  bool trouble_ = false;  // the last renewal failed; the thread's own
+  CancelSignal lost_;
+  CancelSignal stop_;
+  Mutex mutex_;
+  absl::Time deadline_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_STATE_ETCD_ETCD_LEADERSHIP_H_

@@ -1,0 +1,38 @@
+#ifndef COXSWAIN_SERVER_STATE_STATE_WRITER_H_
+#define COXSWAIN_SERVER_STATE_STATE_WRITER_H_
+
+#include <functional>
+
+#include "absl/status/status.h"
+#include "server/state/state_store.h"
+
+namespace coxswain::server {
+
+// A StateStore to which many may write at once without waiting for each
+// commit: how a room keeps "commit, then answer" without a thread that waits.
+// All changes, also those of Apply, are committed in the order of the calls.
+//
+// What a room has changed in memory is seen by other requests before it is
+// durable. Whoever answers from it therefore answers through AfterWritten, so
+// that nobody hears of what a crash could still undo.
+//
+// Callbacks run once, one at a time and in the order of the calls, with no lock
+// held: on a thread of the writer, or on the caller's, before the call returns.
+// They must not wait for a commit. Thread-safe.
+class StateWriter : public StateStore {
+ public:
+  using Done = std::function<void(const absl::Status&)>;
+
+  // Commits the batch, then calls back with the outcome. An error means that
+  // nothing of this batch was changed; it does not touch later batches. An
+  // empty batch is committed at once, after those before it.
+  virtual void Write(StateBatch batch, Done done) = 0;
+
+  // Calls back once all that was written before has been committed, or has
+  // failed.
+  virtual void AfterWritten(std::function<void()> done) = 0;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_STATE_STATE_WRITER_H_

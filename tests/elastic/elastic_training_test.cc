@@ -1,0 +1,386 @@
+#include "client/torch/elastic_training.h"
+
+#include <torch/torch.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "hooks/planned_hook.h"
+#include "server/coordinator.h"
+
+// Elastic training of a libtorch module against a real coordinator in the same
+// process, each worker a thread.
+
+namespace coxswain::torch {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::torch::Tensor;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr int64_t kRows = 4;
+
+struct Net : ::torch::nn::Module {
+  Net() {
+    fc = register_module("fc", ::torch::nn::Linear(16, 24));
+    norm = register_module("norm", ::torch::nn::BatchNorm1d(24));
+    out = register_module("out", ::torch::nn::Linear(24, 3));
+  }
+  Tensor forward(const Tensor& x) {
+    return out(::torch::relu(norm(fc(x)))).square().mean();
+  }
+  ::torch::nn::Linear fc{nullptr};
+  ::torch::nn::BatchNorm1d norm{nullptr};
+  ::torch::nn::Linear out{nullptr};
+};
+
+// The rows from `first` on of the endless data. No generator is asked: the
+// workers of this process would share it.
+Tensor Rows(int64_t first) {
+  const Tensor numbers =
+      ::torch::arange(kRows * 16, ::torch::kFloat64).view({kRows, 16});
+  return ::torch::sin(numbers * 1.7 + static_cast<double>(first) * 0.31)
+      .to(::torch::kFloat32);
+}
+
+struct Worker {
+  int slot = 0;
+  int64_t steps = 20;
+  std::atomic<bool> drain{false};
+  // Asked before each backward pass, with the step that is under way.
+  std::function<absl::Status(ElasticTraining&)> before_backward;
+  // Likewise, when it has passed and before the optimizer's step.
+  std::function<absl::Status(ElasticTraining&)> before_step;
+  bool declares = true;  // its micro-batches
+
+  std::shared_ptr<Net> net = std::make_shared<Net>();
+  ::torch::optim::Adam optimizer{net->parameters(), 0.01};
+  absl::Status status = absl::UnknownError("not run");
+  std::vector<RecoveryReport> reports;
+  int64_t rows = 0;  // the counter, at the end
+  int64_t done = 0;  // steps, at the end
+  std::thread thread;
+
+  std::string Bits() const {
+    std::string bits;
+    for (const auto& tensors : {net->parameters(), net->buffers()}) {
+      for (const Tensor& tensor : tensors) {
+        const Tensor dense = tensor.detach().contiguous();
+        bits.append(static_cast<const char*>(dense.data_ptr()), dense.nbytes());
+      }
+    }
+    return bits;
+  }
+};
+
+class ElasticTrainingTest : public ::testing::Test {
+ protected:
+  ElasticTrainingTest() {
+    server::CoordinatorOptions options;
+    options.listen = "127.0.0.1:0";
+    options.state_dir = absl::StrCat(
+        ::testing::TempDir(), "/",
+        ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    options.tick_interval = absl::Milliseconds(10);
+    options.membership.last_call = absl::Milliseconds(200);
+    options.membership.growth_settle = absl::Milliseconds(50);
+    options.membership.growth_min_age = absl::Milliseconds(100);
+    auto started = server::Coordinator::Start(options);
+    EXPECT_OK(started);
+    if (started.ok()) coordinator_ = std::move(started).value();
+  }
+  ~ElasticTrainingTest() override { Join(); }
+
+  Worker& Add(int slot) {
+    workers_.push_back(std::make_unique<Worker>());
+    workers_.back()->slot = slot;
+    return *workers_.back();
+  }
+  void Start(Worker& worker) {
+    worker.thread = std::thread([this, &worker] {
+      at::set_num_threads(1);
+      worker.status = ElasticTraining::Run(
+          OptionsOf(worker), worker.net, worker.optimizer,
+          [&worker](ElasticTraining& t) { return Body(worker, t); });
+    });
+  }
+  void StartAll() {
+    for (const auto& worker : workers_) {
+      if (!worker->thread.joinable()) Start(*worker);
+    }
+  }
+  void Join() {
+    for (const auto& worker : workers_) {
+      if (worker->thread.joinable()) worker->thread.join();
+    }
+  }
+
+  ElasticTrainingOptions OptionsOf(Worker& worker) const {
+    ElasticTrainingOptions options;
+    SessionOptions& session = options.run.session;
+    session.coordinator = absl::StrCat("127.0.0.1:", coordinator_->port());
+    session.job = job_;
+    session.identity = {"host-a", worker.slot};
+    session.host = "host-a";
+    session.world_size = 3;
+    session.min_world_size = 2;
+    session.join_timeout = kPatience;
+    session.collective_timeout = kPatience;
+    options.run.on_recovery = [&worker](const RecoveryReport& report) {
+      worker.reports.push_back(report);
+    };
+    options.run.drain_requested = [&worker] { return worker.drain.load(); };
+    options.run.patience = patience_;
+    options.hook = hook_;
+    options.ddp.make_hook = MakePlannedHook;
+    options.ddp.reducer.timeout = kPatience;
+    options.ddp.reducer.buckets = {1, 512};
+    options.ddp.accumulation_steps = accumulation_;
+    return options;
+  }
+
+  static absl::Status Body(Worker& worker, ElasticTraining& t) {
+    while (t.step() < worker.steps && t.going()) {
+      const Tensor x = Rows(t.counter("rows") + t.rank() * kRows);
+      MicroBatch micro;
+      if (worker.declares) micro = t.Accumulate();
+      const Tensor loss = worker.net->forward(x) * micro.loss_scale;
+      if (worker.before_backward) {
+        COXSWAIN_RETURN_IF_ERROR(worker.before_backward(t));
+      }
+      COXSWAIN_RETURN_IF_ERROR(t.Backward(loss));
+      t.counter("rows") += t.world_size() * kRows;
+      if (worker.before_step) {
+        COXSWAIN_RETURN_IF_ERROR(worker.before_step(t));
+      }
+      if (micro.sync) COXSWAIN_RETURN_IF_ERROR(t.StepOptimizer().status());
+    }
+    worker.rows = t.counter("rows");
+    worker.done = t.step();
+    return absl::OkStatus();
+  }
+
+  static void ExpectAlike(const std::vector<Worker*>& workers) {
+    for (const Worker* worker : workers) {
+      EXPECT_OK(worker->status) << "slot " << worker->slot;
+      EXPECT_EQ(worker->done, workers[0]->done) << "slot " << worker->slot;
+      EXPECT_EQ(worker->rows, workers[0]->rows) << "slot " << worker->slot;
+      EXPECT_TRUE(worker->Bits() == workers[0]->Bits())
+          << "slot " << worker->slot;
+    }
+  }
+  static std::function<absl::Status(ElasticTraining&)> DiesAt(int64_t step,
+                                                              int micro = 0) {
+    return [step, micro, seen = 0](ElasticTraining& t) mutable {
+      if (t.world_size() != 3 || t.step() != step || seen++ < micro) {
+        return absl::OkStatus();
+      }
+      return absl::InternalError("this worker is to die here");
+    };
+  }
+
+  std::string job_ = "nets";
+  std::string hook_ = "powersgd(rank=2,start_step=2)";
+  int accumulation_ = 1;
+  absl::Duration patience_ = kPatience;
+  std::unique_ptr<server::Coordinator> coordinator_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+TEST_F(ElasticTrainingTest, SurvivorsTrainOnAndAgreeWithAReferenceRun) {
+  std::string reference;
+  // Each rank's initial parameters are its own; those of rank 0 count.
+  const auto initial = std::make_shared<Net>();
+  for (const char* job : {"first", "second"}) {
+    job_ = job;
+    workers_.clear();
+    Worker& a = Add(0);
+    Worker& b = Add(1);
+    Add(2).before_backward = DiesAt(8);
+    ::torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < a.net->parameters().size(); ++i) {
+      a.net->parameters()[i].copy_(initial->parameters()[i]);
+    }
+    StartAll();
+    Join();
+    ExpectAlike({&a, &b});
+    EXPECT_EQ(a.done, 20);
+    EXPECT_EQ(a.rows, (8 * 3 + 12 * 2) * kRows);
+    ASSERT_THAT(a.reports, SizeIs(2));
+    EXPECT_EQ(a.reports[1].step, 8);
+    EXPECT_EQ(a.reports[1].error_scale, 2.0 / 3);
+    if (reference.empty()) reference = a.Bits();
+    EXPECT_TRUE(reference == a.Bits());
+  }
+}
+
+TEST_F(ElasticTrainingTest, AWindowThatWasBegunIsBegunAgain) {
+  hook_ = "allreduce";
+  accumulation_ = 3;
+  Worker& a = Add(0);
+  Worker& b = Add(1);
+  Add(2).before_backward = DiesAt(5, /*micro=*/1);
+  StartAll();
+  Join();
+  ExpectAlike({&a, &b});
+  EXPECT_EQ(a.rows, (5 * 3 + 15 * 2) * 3 * kRows);
+}
+
+TEST_F(ElasticTrainingTest, AStepThatWasNotTakenIsNotCounted) {
+  hook_ = "allreduce";
+  patience_ = absl::Milliseconds(200);
+  Worker& a = Add(0);
+  Worker& b = Add(1);
+  Worker& c = Add(2);
+  for (Worker* worker : {&a, &b, &c}) worker->declares = false;
+  a.before_step = [failed = false](ElasticTraining& t) mutable {
+    if (t.step() != 8 || std::exchange(failed, true)) return absl::OkStatus();
+    return absl::UnavailableError("something broke");
+  };
+  StartAll();
+  Join();
+  ExpectAlike({&a, &b, &c});
+  EXPECT_EQ(a.done, 20);
+  EXPECT_EQ(a.rows, 20 * 3 * kRows);
+  ASSERT_THAT(a.reports, SizeIs(2));
+  EXPECT_TRUE(a.reports[1].copied);
+}
+
+TEST_F(ElasticTrainingTest, CountersOfOneRankEndNoJob) {
+  Worker& a = Add(0);
+  Worker& b = Add(1);
+  Add(2).before_backward = DiesAt(8);
+  a.before_backward = [](ElasticTraining& t) {
+    EXPECT_EQ(t.counter("looked at") + t.blob("this, too").size(), 0);
+    return absl::OkStatus();
+  };
+  b.before_backward = [](ElasticTraining& t) {
+    t.counter("of rank 1 alone") = 1;
+    return absl::OkStatus();
+  };
+  StartAll();
+  Join();
+  ExpectAlike({&a, &b});
+  ASSERT_THAT(a.reports, SizeIs(2));
+  EXPECT_THAT(a.reports[1].warnings, SizeIs(1));
+}
+
+TEST_F(ElasticTrainingTest, ANewcomerTakesOverAllThatTheOthersHave) {
+  Worker& a = Add(0);
+  Worker& b = Add(1);
+  Worker& c = Add(2);
+  for (Worker* worker : {&a, &b, &c}) worker->steps = 100'000;
+  c.before_backward = DiesAt(8);
+  int grown = 0;
+  a.before_backward = [&](ElasticTraining& t) {
+    // It may come before the others have gone on without it, or later.
+    if (t.world_size() == 3 && a.reports.size() > 1 && ++grown == 10) {
+      t.session().schedule().RequestStop("ten steps with all three");
+    }
+    return absl::OkStatus();
+  };
+  StartAll();
+  c.thread.join();
+  Worker& again = Add(2);
+  again.steps = 100'000;
+  Start(again);
+  Join();
+  ExpectAlike({&a, &b, &again});
+  ASSERT_THAT(again.reports, SizeIs(1));
+  EXPECT_TRUE(again.reports[0].copied);
+  EXPECT_GE(again.reports[0].step, 8);
+  EXPECT_EQ(again.reports[0].error_scale, 0);
+}
+
+TEST_F(ElasticTrainingTest, AWorkerDrains) {
+  Worker& a = Add(0);
+  Worker& b = Add(1);
+  Worker& c = Add(2);
+  c.before_backward = [&](ElasticTraining& t) {
+    if (t.step() == 5) c.drain = true;
+    return absl::OkStatus();
+  };
+  StartAll();
+  Join();
+  EXPECT_OK(c.status);
+  EXPECT_EQ(c.done, 7) << "it asks with the ticket after its step";
+  ExpectAlike({&a, &b});
+  EXPECT_EQ(a.rows, (7 * 3 + 13 * 2) * kRows);
+}
+
+// A body that does not look at going() is told by an error, which is no error
+// of the job.
+TEST_F(ElasticTrainingTest, ABodyThatGoesOnIsStopped) {
+  Worker& a = Add(0);
+  Worker& b = Add(1);
+  Worker& c = Add(2);
+  c.drain = false;
+  c.before_backward = [&](ElasticTraining& t) {
+    if (t.step() == 5) c.drain = true;
+    return absl::OkStatus();
+  };
+  Start(a);
+  Start(c);
+  b.thread = std::thread([&] {
+    at::set_num_threads(1);
+    b.status = ElasticTraining::Run(
+        OptionsOf(b), b.net, b.optimizer, [&](ElasticTraining& t) {
+          while (t.step() < b.steps) {
+            const Tensor x = Rows(t.counter("rows") + t.rank() * kRows);
+            const MicroBatch micro = t.Accumulate();
+            COXSWAIN_RETURN_IF_ERROR(
+                t.Backward(b.net->forward(x) * micro.loss_scale));
+            t.counter("rows") += t.world_size() * kRows;
+            COXSWAIN_RETURN_IF_ERROR(t.StepOptimizer().status());
+          }
+          b.rows = t.counter("rows");
+          b.done = t.step();
+          return absl::OkStatus();
+        });
+  });
+  Join();
+  ExpectAlike({&a, &b});
+}
+
+TEST_F(ElasticTrainingTest, WhatCannotBeElasticIsRefused) {
+  Worker& a = Add(0);
+  ElasticTrainingOptions options = OptionsOf(a);
+  options.ddp.make_averager = MakePlannedAverager;
+  const auto body = [](ElasticTraining&) { return absl::OkStatus(); };
+  EXPECT_THAT(ElasticTraining::Run(options, a.net, a.optimizer, body),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("averagers do not go with")));
+  options = OptionsOf(a);
+  options.ddp.make_hook = nullptr;
+  EXPECT_THAT(ElasticTraining::Run(options, a.net, a.optimizer, body),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("MakePlannedHook")));
+  a.status = absl::OkStatus();
+}
+
+TEST_F(ElasticTrainingTest, AHookThatNeedsAnAveragerIsRefusedByAll) {
+  hook_ = "post_local_sgd(start_step=2,period=2)";
+  Worker& a = Add(0);
+  Worker& b = Add(1);
+  Worker& c = Add(2);
+  StartAll();
+  Join();
+  for (const Worker* worker : {&a, &b, &c}) {
+    EXPECT_THAT(worker->status, StatusIs(absl::StatusCode::kUnimplemented,
+                                         HasSubstr("works with an averager")));
+  }
+}
+
+}  // namespace
+}  // namespace coxswain::torch

@@ -1,0 +1,48 @@
+#ifndef COXSWAIN_TESTS_SUPPORT_NETWORK_HOST_H_
+#define COXSWAIN_TESTS_SUPPORT_NETWORK_HOST_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace coxswain {
+
+// A network namespace: what a host of its own looks like to the programs in
+// it. Removed with the object, and its end of a cable with it. Needs
+// CAP_SYS_ADMIN, CAP_NET_ADMIN and iproute2.
+class NetworkHost {
+ public:
+  explicit NetworkHost(const std::string& name);
+  ~NetworkHost();
+  NetworkHost(const NetworkHost&) = delete;
+  NetworkHost& operator=(const NetworkHost&) = delete;
+
+  // PERMISSION_DENIED with what `ip` said, where that cannot be done here.
+  absl::Status Make();
+
+  // A cable between two hosts that were made; they have these addresses in one
+  // network.
+  static absl::Status Connect(NetworkHost* a, const std::string& address_a,
+                              NetworkHost* b, const std::string& address_b);
+
+  // Takes the cable out, or puts it back in: without, nothing of what this host
+  // sends arrives, and nothing reaches it; nobody is told.
+  absl::Status SetCable(bool in);
+
+  const std::string& name() const { return name_; }
+  // What to put before a command to run it there.
+  std::vector<std::string> prefix() const;
+
+ private:
+  absl::Status SetAddress(const std::string& device,
+                          const std::string& address);
+
+  const std::string name_;
+  std::string device_;
+  bool made_ = false;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_SUPPORT_NETWORK_HOST_H_

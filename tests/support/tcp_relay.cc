@@ -1,0 +1,136 @@
+#include "tests/support/tcp_relay.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+
+namespace coxswain {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+sockaddr_in Loopback(int port) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  return address;
+}
+
+// False once one of them has ended. What is sent is little, and read.
+bool Forward(int from, int to) {
+  char bytes[65536];
+  const ssize_t size = recv(from, bytes, sizeof(bytes), MSG_DONTWAIT);
+  if (size <= 0) return size < 0 && (errno == EAGAIN || errno == EINTR);
+  for (ssize_t sent = 0; sent < size;) {
+    const ssize_t part = send(to, bytes + sent, size - sent, MSG_NOSIGNAL);
+    if (part <= 0) return false;
+    sent += part;
+  }
+  return true;
+}
+
+}  // namespace
+
+TcpRelay::TcpRelay(int target_port)
+    : target_port_(target_port),
+      listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  sockaddr_in address = Loopback(0);
+  socklen_t length = sizeof(address);
+  auto* const name = reinterpret_cast<sockaddr*>(&address);
+  COXSWAIN_CHECK(bind(listener_.get(), name, length) == 0 &&
+                 listen(listener_.get(), SOMAXCONN) == 0 &&
+                 getsockname(listener_.get(), name, &length) == 0);
+  port_ = ntohs(address.sin_port);
+  thread_ = std::thread([this] { Run(); });
+}
+
+TcpRelay::~TcpRelay() {
+  {
+    MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  Wake();
+  thread_.join();
+}
+
+void TcpRelay::Wake() { eventfd_write(wake_.get(), 1); }
+
+void TcpRelay::Set(Mode mode) {
+  {
+    MutexLock lock(&mutex_);
+    mode_ = mode;
+  }
+  Wake();
+}
+
+void TcpRelay::Break() {
+  MutexLock lock(&mutex_);
+  break_ = true;
+  Wake();
+  COXSWAIN_CHECK(broken_.WaitFor(
+      &mutex_, kPatience,
+      [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !break_; }));
+}
+
+void TcpRelay::Run() {
+  while (true) {
+    Mode mode;
+    {
+      MutexLock lock(&mutex_);
+      if (stop_) return;
+      if (break_) pairs_.clear();
+      break_ = false;
+      mode = mode_;
+    }
+    broken_.NotifyAll();
+    // Negative descriptors are passed over.
+    const auto unless = [](bool held, int fd) {
+      return pollfd{held ? -1 : fd, POLLIN, 0};
+    };
+    std::vector<pollfd> watched = {
+        unless(false, wake_.get()),
+        unless(mode == Mode::kHoldAll, listener_.get())};
+    for (const Pair& pair : pairs_) {
+      watched.push_back(unless(mode == Mode::kHoldAll, pair.client.get()));
+      watched.push_back(unless(mode != Mode::kOpen, pair.server.get()));
+    }
+    poll(watched.data(), watched.size(), -1);
+    eventfd_t ignored;
+    eventfd_read(wake_.get(), &ignored);
+    size_t at = 2;
+    for (Pair& pair : pairs_) {
+      const bool asked = watched[at++].revents != 0;
+      const bool answered = watched[at++].revents != 0;
+      if (asked && !Forward(pair.client.get(), pair.server.get()))
+        pair.ended = true;
+      if (answered && !Forward(pair.server.get(), pair.client.get()))
+        pair.ended = true;
+    }
+    pairs_.remove_if([](const Pair& pair) { return pair.ended; });
+    if (watched[1].revents != 0) Accept();
+  }
+}
+
+void TcpRelay::Accept() {
+  Pair pair;
+  pair.client =
+      UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  pair.server = UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = Loopback(target_port_);
+  if (connect(pair.server.get(), reinterpret_cast<const sockaddr*>(&address),
+              sizeof(address)) == 0) {
+    pairs_.push_back(std::move(pair));
+  }
+}
+
+}  // namespace coxswain

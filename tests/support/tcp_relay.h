@@ -1,0 +1,60 @@
+#ifndef COXSWAIN_TESTS_SUPPORT_TCP_RELAY_H_
+#define COXSWAIN_TESTS_SUPPORT_TCP_RELAY_H_
+
+#include <list>
+#include <thread>
+
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+
+namespace coxswain {
+
+// Passes the connections to a port of the loopback interface on to another one,
+// until a test wants a network that does not: nothing is refused then, it just
+// gets nowhere. Thread-safe.
+class TcpRelay {
+ public:
+  enum class Mode {
+    kOpen,         // bytes go both ways
+    kHoldAnswers,  // what the server says is held back
+    kHoldAll,      // nothing gets through, nor a new connection
+  };
+
+  explicit TcpRelay(int target_port);
+  ~TcpRelay();
+  TcpRelay(const TcpRelay&) = delete;
+  TcpRelay& operator=(const TcpRelay&) = delete;
+
+  int port() const { return port_; }
+  // What was held back goes on with kOpen.
+  void Set(Mode mode);
+  // Ends all connections; with what was held back.
+  void Break();
+
+ private:
+  struct Pair {
+    UniqueFd client;
+    UniqueFd server;
+    bool ended = false;
+  };
+
+  void Run();
+  void Wake();
+  void Accept();
+
+  const int target_port_;
+  UniqueFd listener_;
+  UniqueFd wake_;
+  int port_ = 0;
+  std::list<Pair> pairs_;  // the thread's own
+  Mutex mutex_;
+  Mode mode_ ABSL_GUARDED_BY(mutex_) = Mode::kOpen;
+  bool break_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  CondVar broken_;
+  std::thread thread_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_SUPPORT_TCP_RELAY_H_
