@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_detail.h"
+#include "client/rpc/forwarding_coordinator_stub.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 
@@ -67,11 +68,13 @@ class MemberRequest {
   std::unique_ptr<Message> copy_;
 };
 
-class MemberStub : public CoordinatorStub {
+class MemberStub : public ForwardingCoordinatorStub {
  public:
   MemberStub(std::shared_ptr<CoordinatorStub> stub,
              std::shared_ptr<const CurrentTerm> term, const RetryPolicy& policy)
-      : stub_(std::move(stub)), term_(std::move(term)), policy_(policy) {}
+      : ForwardingCoordinatorStub(std::move(stub)),
+        term_(std::move(term)),
+        policy_(policy) {}
 
   absl::Status Call(absl::string_view method,
                     const google::protobuf::MessageLite& request,
@@ -81,7 +84,7 @@ class MemberStub : public CoordinatorStub {
     const FieldDescriptor* fence =
         message == nullptr ? nullptr : FenceField(*message);
     if (fence == nullptr) {
-      return stub_->Call(method, request, response, options);
+      return stub().Call(method, request, response, options);
     }
     MemberRequest repeatable(*message, fence);
     const absl::Time began = policy_.clock->Now();
@@ -89,7 +92,7 @@ class MemberStub : public CoordinatorStub {
       CallOptions attempt = options;
       attempt.timeout = left;
       attempt.retry = false;
-      return stub_->Call(method,
+      return stub().Call(method,
                          repeatable.At(term, policy_.clock->Now() - began),
                          response, attempt);
     };
@@ -99,25 +102,6 @@ class MemberStub : public CoordinatorStub {
     return options.retry ? CallWithRetries(policy_, options, attempt)
                          : attempt(options.timeout);
   }
-
-  std::unique_ptr<AttachStream> Attach(
-      StreamCallbacks<v1::AttachEvent> callbacks) override {
-    return stub_->Attach(std::move(callbacks));
-  }
-  std::unique_ptr<EventStream> Watch(
-      const v1::WatchRequest& request, CancelSignal* cancel,
-      StreamCallbacks<v1::WatchEvent> callbacks) override {
-    return stub_->Watch(request, cancel, std::move(callbacks));
-  }
-  std::unique_ptr<UploadStream> Upload(const CallOptions& options) override {
-    return stub_->Upload(options);
-  }
-  std::unique_ptr<DownloadStream> Download(
-      const v1::DownloadRequest& request, const CallOptions& options) override {
-    return stub_->Download(request, options);
-  }
-  bool Connected() const override { return stub_->Connected(); }
-  std::string address() const override { return stub_->address(); }
 
  private:
   template <typename Once>
@@ -143,11 +127,10 @@ class MemberStub : public CoordinatorStub {
 
   absl::Status NotAccepted(const absl::Status& answer) const {
     return absl::UnavailableError(absl::StrCat(
-        "the coordinator at ", stub_->address(), " was started again, and has ",
+        "the coordinator at ", stub().address(), " was started again, and has ",
         "not accepted the stream of this worker yet (", answer.message(), ")"));
   }
 
-  const std::shared_ptr<CoordinatorStub> stub_;
   const std::shared_ptr<const CurrentTerm> term_;
   const RetryPolicy policy_;
 };

@@ -4,49 +4,30 @@
 #include <utility>
 
 #include "base/backoff.h"
+#include "client/rpc/forwarding_coordinator_stub.h"
 
 namespace coxswain {
 namespace {
 
-class RetryingCoordinatorStub : public CoordinatorStub {
+class RetryingCoordinatorStub : public ForwardingCoordinatorStub {
  public:
   RetryingCoordinatorStub(std::shared_ptr<CoordinatorStub> stub,
                           const RetryPolicy& policy)
-      : stub_(std::move(stub)), policy_(policy) {}
+      : ForwardingCoordinatorStub(std::move(stub)), policy_(policy) {}
 
   absl::Status Call(absl::string_view method,
                     const google::protobuf::MessageLite& request,
                     google::protobuf::MessageLite* response,
                     const CallOptions& options) override {
-    if (!options.retry) return stub_->Call(method, request, response, options);
+    if (!options.retry) return stub().Call(method, request, response, options);
     return CallWithRetries(policy_, options, [&](absl::Duration left) {
       CallOptions once = options;
       once.timeout = left;
-      return stub_->Call(method, request, response, once);
+      return stub().Call(method, request, response, once);
     });
   }
 
-  std::unique_ptr<AttachStream> Attach(
-      StreamCallbacks<v1::AttachEvent> callbacks) override {
-    return stub_->Attach(std::move(callbacks));
-  }
-  std::unique_ptr<EventStream> Watch(
-      const v1::WatchRequest& request, CancelSignal* cancel,
-      StreamCallbacks<v1::WatchEvent> callbacks) override {
-    return stub_->Watch(request, cancel, std::move(callbacks));
-  }
-  std::unique_ptr<UploadStream> Upload(const CallOptions& options) override {
-    return stub_->Upload(options);
-  }
-  std::unique_ptr<DownloadStream> Download(
-      const v1::DownloadRequest& request, const CallOptions& options) override {
-    return stub_->Download(request, options);
-  }
-  bool Connected() const override { return stub_->Connected(); }
-  std::string address() const override { return stub_->address(); }
-
  private:
-  const std::shared_ptr<CoordinatorStub> stub_;
   const RetryPolicy policy_;
 };
 

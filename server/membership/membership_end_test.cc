@@ -114,10 +114,11 @@ TEST_F(EndTest, ASlowCommitCostsNobodyTheJob) {
 }
 
 TEST_F(EndTest, TablesOfGenerationsThatNeverBeganAreDropped) {
+  int writes = 0;  // of one round
+  store_.on_apply = [&] { store_.writes_left = ++writes <= 2 ? 1 : 0; };
   for (int i = 0; i < 100; ++i) {
     Worker* worker = MakeElastic(1, 1, 0);
-    int writes = 0;
-    store_.on_apply = [&] { store_.writes_left = ++writes <= 2 ? 1 : 0; };
+    writes = 0;
     Join(worker);
     ASSERT_THAT(worker->answers, SizeIs(1));
     EXPECT_FALSE(worker->answers[0].ok());

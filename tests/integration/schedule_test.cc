@@ -12,10 +12,12 @@
 #include "base/error_detail.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"
+#include "client/rpc/forwarding_coordinator_stub.h"
 #include "client/rpc/stub_factory.h"
 #include "client/session/session.h"
 #include "gtest/gtest.h"
 #include "server/coordinator.h"
+#include "tests/support/in_threads.h"
 
 // The gates of sessions against a real coordinator in the same process, over
 // loopback, each rank a thread.
@@ -95,46 +97,19 @@ class Cable {
 };
 
 // A stub whose Attach stream goes through a cable.
-class CabledStub : public CoordinatorStub {
+class CabledStub : public ForwardingCoordinatorStub {
  public:
   CabledStub(std::shared_ptr<CoordinatorStub> stub,
              std::shared_ptr<Cable> cable)
-      : stub_(std::move(stub)), cable_(std::move(cable)) {}
+      : ForwardingCoordinatorStub(std::move(stub)), cable_(std::move(cable)) {}
   std::unique_ptr<AttachStream> Attach(
       StreamCallbacks<v1::AttachEvent> callbacks) override {
-    return cable_->Attach(*stub_, std::move(callbacks));
-  }
-  std::unique_ptr<EventStream> Watch(
-      const v1::WatchRequest& request, CancelSignal* cancel,
-      StreamCallbacks<v1::WatchEvent> callbacks) override {
-    return stub_->Watch(request, cancel, std::move(callbacks));
-  }
-  std::unique_ptr<UploadStream> Upload(const CallOptions& options) override {
-    return stub_->Upload(options);
-  }
-  std::unique_ptr<DownloadStream> Download(
-      const v1::DownloadRequest& request, const CallOptions& options) override {
-    return stub_->Download(request, options);
-  }
-  bool Connected() const override { return stub_->Connected(); }
-  std::string address() const override { return stub_->address(); }
-  absl::Status Call(absl::string_view method,
-                    const google::protobuf::MessageLite& request,
-                    google::protobuf::MessageLite* response,
-                    const CallOptions& options) override {
-    return stub_->Call(method, request, response, options);
+    return cable_->Attach(stub(), std::move(callbacks));
   }
 
  private:
-  const std::shared_ptr<CoordinatorStub> stub_;
   const std::shared_ptr<Cable> cable_;
 };
-
-void InThreads(int count, const std::function<void(int)>& work) {
-  std::vector<std::thread> threads;
-  for (int i = 0; i < count; ++i) threads.emplace_back(work, i);
-  for (std::thread& thread : threads) thread.join();
-}
 
 class ScheduleIntegrationTest : public ::testing::Test {
  protected:

@@ -1,4 +1,3 @@
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,10 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"
+#include "client/rpc/forwarding_coordinator_stub.h"
 #include "client/rpc/stub_factory.h"
 #include "client/session/session.h"
 #include "gtest/gtest.h"
 #include "server/coordinator.h"
+#include "tests/support/in_threads.h"
 
 // Sessions whose coordinator is destroyed and started again on the same state
 // and port, each rank a thread.
@@ -65,50 +66,29 @@ class CountingAttachStream : public AttachStream {
   CallCounter* const counter_;
 };
 
-class CountingStub : public CoordinatorStub {
+class CountingStub : public ForwardingCoordinatorStub {
  public:
   CountingStub(std::shared_ptr<CoordinatorStub> stub, CallCounter* counter)
-      : stub_(std::move(stub)), counter_(counter) {}
+      : ForwardingCoordinatorStub(std::move(stub)), counter_(counter) {}
 
   absl::Status Call(absl::string_view method,
                     const google::protobuf::MessageLite& request,
                     google::protobuf::MessageLite* response,
                     const CallOptions& options) override {
     counter_->Note(method);
-    return stub_->Call(method, request, response, options);
+    return stub().Call(method, request, response, options);
   }
   std::unique_ptr<AttachStream> Attach(
       StreamCallbacks<v1::AttachEvent> callbacks) override {
     return std::make_unique<CountingAttachStream>(
-        stub_->Attach(std::move(callbacks)), counter_);
+        stub().Attach(std::move(callbacks)), counter_);
   }
-  std::unique_ptr<EventStream> Watch(
-      const v1::WatchRequest& request, CancelSignal* cancel,
-      StreamCallbacks<v1::WatchEvent> callbacks) override {
-    return stub_->Watch(request, cancel, std::move(callbacks));
-  }
-  std::unique_ptr<UploadStream> Upload(const CallOptions& options) override {
-    return stub_->Upload(options);
-  }
-  std::unique_ptr<DownloadStream> Download(
-      const v1::DownloadRequest& request, const CallOptions& options) override {
-    return stub_->Download(request, options);
-  }
-  bool Connected() const override { return stub_->Connected(); }
-  std::string address() const override { return stub_->address(); }
 
  private:
-  const std::shared_ptr<CoordinatorStub> stub_;
   CallCounter* const counter_;
 };
 
 using Sessions = std::vector<std::unique_ptr<Session>>;
-
-void InThreads(int count, const std::function<void(int)>& work) {
-  std::vector<std::thread> threads;
-  for (int i = 0; i < count; ++i) threads.emplace_back(work, i);
-  for (std::thread& thread : threads) thread.join();
-}
 
 class SessionRestartIntegrationTest : public ::testing::Test {
  protected:

@@ -1,7 +1,6 @@
 #include "client/session/session.h"
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -14,6 +13,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "server/coordinator.h"
+#include "tests/support/in_threads.h"
 
 // Sessions against a real coordinator in the same process, over loopback, each
 // rank a thread.
@@ -45,13 +45,6 @@ class Notification {
 };
 
 using Sessions = std::vector<std::unique_ptr<Session>>;
-
-// Runs `work(i)` for i below `count`, each in a thread.
-void InThreads(int count, const std::function<void(int)>& work) {
-  std::vector<std::thread> threads;
-  for (int i = 0; i < count; ++i) threads.emplace_back(work, i);
-  for (std::thread& thread : threads) thread.join();
-}
 
 class SessionIntegrationTest : public ::testing::Test {
  protected:
