@@ -103,6 +103,9 @@ echo "Building ..." >&2
   //tests/bench/worker //tests/bench/worker:comm_worker \
   //tests/bench/schedule:schedule_worker \
   //tests/bench/scale:scale_worker //tests/bench/scale:etcd_worker \
+  //tests/bench/checkpoint:checkpoint_worker \
+  //tests/bench/bulk:bulk_worker \
+  //tests/bench/parameter_server:parameter_worker \
   //cli:coxswain < /dev/null
 
 exec "${python}" "${driver}" \
@@ -112,5 +115,10 @@ exec "${python}" "${driver}" \
   --schedule-worker "${PWD}/bazel-bin/tests/bench/schedule/schedule_worker" \
   --scale-worker "${PWD}/bazel-bin/tests/bench/scale/scale_worker" \
   --etcd-worker "${PWD}/bazel-bin/tests/bench/scale/etcd_worker" \
+  --bulk-worker "${PWD}/bazel-bin/tests/bench/bulk/bulk_worker" \
+  --checkpoint-worker \
+  "${PWD}/bazel-bin/tests/bench/checkpoint/checkpoint_worker" \
+  --parameter-worker \
+  "${PWD}/bazel-bin/tests/bench/parameter_server/parameter_worker" \
   --coxswain "${PWD}/bazel-bin/cli/coxswain" \
   "${arguments[@]}"

@@ -11,6 +11,8 @@ bytes sent, speed. Installs what is missing with apt, builds with Bazel, and
 starts a coordinator and the workers. Needs Debian 12, root or sudo, no GPU.
 
   --workers N     worker processes (default 2)
+  --mode MODE     collective: workers exchange gradients among themselves
+                  (default); parameter-server: through the coordinator
   --hook SPEC     how gradients are exchanged, or @FILE with a spec in YAML;
                   repeat it to compare several
                   (default: allreduce, bf16, "powersgd(rank=2,start_step=20)")
@@ -44,6 +46,10 @@ check() {
       [[ "${option}" != --workers || "${value}" -le 64 ]] ||
         fail "--workers: at most 64 make sense on one machine, not ${value}"
       ;;
+    --mode)
+      [[ "${value}" == collective || "${value}" == parameter-server ]] ||
+        fail "--mode is collective or parameter-server, not '${value}'"
+      ;;
     --hook)
       [[ -n "${value}" ]] || fail "--hook needs a spec, such as allreduce"
       ;;
@@ -69,6 +75,7 @@ trace_of_run() {
 }
 
 workers=2
+mode=collective
 hooks=()
 json=""
 trace=""
@@ -80,7 +87,7 @@ while [[ $# -gt 0 ]]; do
       usage
       exit 0
       ;;
-    --workers | --hook | --accumulate | --epochs | --batch) ;;
+    --workers | --mode | --hook | --accumulate | --epochs | --batch) ;;
     --json | --trace) ;;
     *) fail "unknown option '$1'" ;;
   esac
@@ -95,6 +102,7 @@ while [[ $# -gt 0 ]]; do
   check "${option}" "${value}"
   case "${option}" in
     --workers) workers="${value}" ;;
+    --mode) mode="${value}" ;;
     --hook)
       # From here on the working folder is this script's.
       [[ "${value}" != @* ]] || value="@$(realpath -- "${value#@}")"
@@ -156,7 +164,7 @@ read -r -t 30 -u 3 || {
   exit 1
 }
 address="127.0.0.1:$(< "${scratch}/port")"
-echo "Coordinator at ${address}; workers: ${workers};" \
+echo "Coordinator at ${address}; workers: ${workers}; mode: ${mode};" \
   "hooks to compare: ${#hooks[@]}" >&2
 
 run=0
@@ -164,6 +172,7 @@ for hook in "${hooks[@]}"; do
   run=$((run + 1))
   launch=(--nnodes 1 --nproc "${workers}" --coordinator "${address}"
     --job "quickstart-${run}")
+  [[ "${mode}" == collective ]] || launch+=(--backend parameter_server)
   if [[ -n "${trace}" ]]; then
     file="${trace}"
     [[ ${#hooks[@]} -eq 1 ]] || file="$(trace_of_run "${trace}" "${run}")"
@@ -174,7 +183,7 @@ for hook in "${hooks[@]}"; do
     "${report}" progress --hook "${hook}" --into "${scratch}/results"
 done
 
-table=("${report}" table --world "${workers}")
+table=("${report}" table --world "${workers}" --mode "${mode}")
 [[ -z "${json}" ]] || table+=(--json "${json}")
 "${table[@]}" "${scratch}/results"
 [[ -z "${trace}" ]] ||

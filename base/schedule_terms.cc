@@ -86,6 +86,9 @@ const std::vector<Term>& Terms() {
       Choice("adjust_scheduler", {"step", "batch", "global_batch"},
              "what one step of a learning-rate scheduler stands for",
              &T::adjust_scheduler),
+      Count("checkpoint_every",
+            "state is saved after every so many-th step; 0: never",
+            &T::checkpoint_every),
       Count("checksum_every",
             "parameters are compared before every so many-th step; 0: never",
             &T::checksum_every),
@@ -204,6 +207,12 @@ std::vector<ScheduleTermInfo> ScheduleTermList() {
     list.push_back({term.name, term.values, term.meaning});
   }
   return list;
+}
+
+std::string PlannedCheckpoint(int64_t checkpoint_every, int64_t steps_done) {
+  if (checkpoint_every <= 0 || steps_done <= 0) return "";
+  if (steps_done % checkpoint_every != 0) return "";
+  return absl::StrCat("checkpoint_every=", checkpoint_every);
 }
 
 int MicroBatchShare(int64_t total, int world_size, int rank) {

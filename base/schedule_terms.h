@@ -79,6 +79,9 @@ struct ScheduleTerms {
   // The parameters' checksum is compared before every so many-th step; 0:
   // never.
   int64_t checksum_every = 0;
+  // All ranks save their state after every so many-th step, of those that were
+  // decided; 0: never.
+  int64_t checkpoint_every = 0;
   // How long nothing may be heard of a rank's progress.
   absl::Duration progress_timeout = absl::Minutes(5);
   OnStall on_stall = OnStall::kAbort;
@@ -112,6 +115,10 @@ struct ScheduleTermInfo {
   std::string meaning;
 };
 std::vector<ScheduleTermInfo> ScheduleTermList();
+
+// Why the state is saved after step `steps_done` (counted from 1) by the term
+// checkpoint_every; empty: it is not.
+std::string PlannedCheckpoint(int64_t checkpoint_every, int64_t steps_done);
 
 // How many of a step's `total` micro-batches this rank runs: the remainder goes
 // to the first ranks. At least 1, also where there are more ranks than

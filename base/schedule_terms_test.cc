@@ -15,6 +15,7 @@ using ::testing::IsEmpty;
 TEST(ScheduleTermsTest, EveryTermIsReadAsItIsWritten) {
   const std::map<std::string, std::string> other = {
       {"adjust_scheduler", "global_batch"},
+      {"checkpoint_every", "50"},
       {"checksum_every", "7"},
       {"commit_vote", "true"},
       {"enforcement", "strict"},
@@ -98,6 +99,16 @@ TEST(ScheduleTermsTest, AGlobalBatchIsKeptWhereDataMayEndUnevenly) {
     terms.uneven_data = uneven;
     EXPECT_OK(terms.Validate());
   }
+}
+
+TEST(PlannedCheckpointTest, ComesAfterEverySoManyStepsAndNeverByDefault) {
+  EXPECT_EQ(PlannedCheckpoint(3, 3), "checkpoint_every=3");
+  EXPECT_EQ(PlannedCheckpoint(3, 6), "checkpoint_every=3");
+  EXPECT_EQ(PlannedCheckpoint(1, 1), "checkpoint_every=1");
+  for (const int64_t step : {0, 1, 2, 4, 5, 7}) {
+    EXPECT_EQ(PlannedCheckpoint(3, step), "") << step;
+  }
+  EXPECT_EQ(PlannedCheckpoint(ScheduleTerms().checkpoint_every, 1), "");
 }
 
 TEST(MicroBatchShareTest, RemaindersGoToTheFirstRanks) {

@@ -96,6 +96,8 @@ std::string CheckCombination(CommandLine& line) {
       return Check(line.plan_set);
     case Command::kWhy:
       return CheckAsked(line.why.coordinator, line.why.job);
+    case Command::kCheckpoint:
+      return CheckAsked(line.checkpoint.coordinator, line.checkpoint.job);
     case Command::kHooks:
       return Check(line.hooks);
     default:

@@ -134,6 +134,46 @@ void AddPlanCommands(CLI::App* root, CommandLine* line) {
              &line->plan_set);
 }
 
+struct CheckpointCommand {
+  CheckpointOptions::Action action;
+  const char* name;
+  const char* description;
+};
+
+constexpr CheckpointCommand kCheckpointCommands[] = {
+    {CheckpointOptions::Action::kList, "list",
+     "List the checkpoints of a job, the newest first."},
+    {CheckpointOptions::Action::kShow, "show",
+     "Show one, with its shards:\n"
+     "coxswain checkpoint show [ID|STEP|newest] [OPTIONS]"},
+    {CheckpointOptions::Action::kNow, "now",
+     "Ask a running job to save after one of its next steps."},
+    {CheckpointOptions::Action::kVerify, "verify",
+     "Let the coordinator read one and compare it with its checksums:\n"
+     "coxswain checkpoint verify [ID|STEP|newest] [OPTIONS]"},
+    {CheckpointOptions::Action::kExport, "export",
+     "Write one to a folder, verified:\n"
+     "coxswain checkpoint export [ID|STEP|newest] [--to FOLDER] [OPTIONS]"},
+    {CheckpointOptions::Action::kImport, "import",
+     "Verify an exported one and upload it; the job need not run:\n"
+     "coxswain checkpoint import FOLDER [OPTIONS]"},
+    {CheckpointOptions::Action::kDelete, "delete",
+     "Delete one for good:\n"
+     "coxswain checkpoint delete ID|STEP|newest [--yes] [OPTIONS]"}};
+
+void AddCheckpointCommands(CLI::App* root, CommandLine* line) {
+  CLI::App* checkpoint = root->add_subcommand(
+      "checkpoint", "List, save, move, verify or delete checkpoints of a job.");
+  checkpoint->require_subcommand(1);
+  for (const CheckpointCommand& command : kCheckpointCommands) {
+    CLI::App* app =
+        AddCommand(checkpoint, command.name, command.description, kOtherExits);
+    AddOptions(app, command.action, &line->checkpoint);
+    app->callback(
+        [line, action = command.action] { line->checkpoint.action = action; });
+  }
+}
+
 // "plan set", for example; empty if no command was found.
 std::string NameOfParsed(const CLI::App& root) {
   std::string name;
@@ -173,6 +213,7 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
                         kOtherExits),
              &line.status);
   AddPlanCommands(&root, &line);
+  AddCheckpointCommands(&root, &line);
   AddOptions(AddCommand(&root, "why",
                         "Show where each rank of a job is, which are odd, and "
                         "why it ended:\ncoxswain why [JOB] [OPTIONS]",
@@ -244,10 +285,21 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
 
   using Command = CommandLine::Command;
   static const auto* const commands = new std::map<std::string, Command>{
-      {"serve", Command::kServe},      {"run", Command::kRun},
-      {"status", Command::kStatus},    {"plan show", Command::kPlanShow},
-      {"plan set", Command::kPlanSet}, {"why", Command::kWhy},
-      {"hooks", Command::kHooks},      {"version", Command::kVersion}};
+      {"serve", Command::kServe},
+      {"run", Command::kRun},
+      {"status", Command::kStatus},
+      {"plan show", Command::kPlanShow},
+      {"plan set", Command::kPlanSet},
+      {"why", Command::kWhy},
+      {"checkpoint list", Command::kCheckpoint},
+      {"checkpoint show", Command::kCheckpoint},
+      {"checkpoint now", Command::kCheckpoint},
+      {"checkpoint verify", Command::kCheckpoint},
+      {"checkpoint export", Command::kCheckpoint},
+      {"checkpoint import", Command::kCheckpoint},
+      {"checkpoint delete", Command::kCheckpoint},
+      {"hooks", Command::kHooks},
+      {"version", Command::kVersion}};
   line.command = version ? Command::kVersion : commands->at(command);
   if (dashes_given && line.command != Command::kRun) {
     return UsageError(command, "only `coxswain run` takes a program after --");

@@ -26,6 +26,7 @@ struct CommandLine {
     kPlanShow,
     kPlanSet,
     kWhy,
+    kCheckpoint,
     kHooks,
     kVersion
   };
@@ -37,6 +38,7 @@ struct CommandLine {
   JobOptions plan_show;
   PlanSetOptions plan_set;
   JobOptions why;
+  CheckpointOptions checkpoint;
   HooksOptions hooks;
 };
 

@@ -424,5 +424,43 @@ TEST_F(CommandLineTest, VersionIsACommandAndAFlag) {
   }
 }
 
+TEST_F(CommandLineTest, CheckpointCommandsAreRead) {
+  const auto parse = [](std::vector<std::string> args) {
+    args.insert(args.begin(), "checkpoint");
+    args.insert(args.end(), {"--coordinator", "h:1"});
+    return ParseCommandLine(args);
+  };
+  using Action = CheckpointOptions::Action;
+  auto line = parse({"export", "120", "--to", "/x", "--job", "j"});
+  ASSERT_OK(line);
+  EXPECT_EQ(line->command, CommandLine::Command::kCheckpoint);
+  EXPECT_EQ(line->checkpoint.action, Action::kExport);
+  EXPECT_EQ(line->checkpoint.which, "120");
+  EXPECT_EQ(line->checkpoint.folder, "/x");
+  EXPECT_EQ(line->checkpoint.job, "j");
+  line = parse({"list", "--json"});
+  ASSERT_OK(line);
+  EXPECT_EQ(line->checkpoint.action, Action::kList);
+  EXPECT_TRUE(line->checkpoint.json);
+  line = parse({"verify"});
+  ASSERT_OK(line);
+  EXPECT_EQ(line->checkpoint.which, "newest");
+  EXPECT_FALSE(parse({"delete"}).ok());
+  EXPECT_FALSE(parse({"import"}).ok());
+  EXPECT_OK(parse({"delete", "newest", "--yes"}));
+  EXPECT_OK(parse({"now", "--reason", "an upgrade"}));
+  EXPECT_FALSE(ParseCommandLine({"checkpoint", "list"}).ok());
+}
+
+TEST_F(CommandLineTest, RetentionOfTheCoordinator) {
+  const auto line = ParseCommandLine({"serve", "--checkpoint-keep-last", "3",
+                                      "--checkpoint-keep-every", "1000"});
+  ASSERT_OK(line);
+  EXPECT_EQ(line->serve.checkpoint_keep_last, 3);
+  EXPECT_EQ(line->serve.checkpoint_keep_every, 1000);
+  EXPECT_FALSE(
+      ParseCommandLine({"serve", "--checkpoint-keep-last", "-1"}).ok());
+}
+
 }  // namespace
 }  // namespace coxswain

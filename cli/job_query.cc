@@ -48,4 +48,13 @@ absl::StatusOr<FoundJob> FindJob(CoordinatorStub& stub, const std::string& name,
   return FoundJob{response->cluster_id(), response->term(), response->jobs(0)};
 }
 
+v1::Fence OperatorFence(const FoundJob& found, RandomSource* random) {
+  v1::Fence fence;
+  fence.set_cluster_id(found.cluster_id);
+  fence.set_term(found.term);
+  fence.set_job(found.job.job());
+  fence.set_request_id(random->NextId());
+  return fence;
+}
+
 }  // namespace coxswain

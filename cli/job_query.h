@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/random.h"
 #include "client/rpc/coordinator_stub.h"
 #include "proto/rendezvous.pb.h"
 
@@ -31,6 +32,10 @@ absl::StatusOr<FoundJob> FindJob(CoordinatorStub& stub, const std::string& name,
 // failed to do.
 absl::Status ExplainCall(const CoordinatorStub& stub, absl::string_view failed,
                          const absl::Status& error);
+
+// What a request carries that changes something of the job: see the operator
+// fence in proto/types.proto.
+v1::Fence OperatorFence(const FoundJob& found, RandomSource* random);
 
 }  // namespace coxswain
 

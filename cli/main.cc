@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/random.h"
+#include "cli/checkpoint/checkpoint.h"
 #include "cli/command_line.h"
 #include "cli/hooks.h"
 #include "cli/plan.h"
@@ -73,6 +74,11 @@ int Main(const std::vector<std::string>& args) {
     case CommandLine::Command::kWhy:
       return PrintOrFail(
           ShowWhy(line->why, *ConnectCoordinator(line->why.coordinator)));
+    case CommandLine::Command::kCheckpoint: {
+      const auto stub = ConnectCoordinator(line->checkpoint.coordinator);
+      return PrintOrFail(
+          RunCheckpoint(line->checkpoint, RealCheckpointWorld(stub.get())));
+    }
     case CommandLine::Command::kHooks:
       return PrintOrFail(DescribeHooks(line->hooks));
     case CommandLine::Command::kVersion:

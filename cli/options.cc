@@ -23,6 +23,7 @@ namespace {
 constexpr size_t kMaxJob = 128;
 constexpr size_t kMaxNode = 255;
 constexpr int kMaxRestarts = 1000000;
+constexpr int kMaxKeep = 1000000000;
 constexpr int kMaxAttempt = 1000000000;
 
 // "3", or "2:5" for as few as 2 and as many as 5.
@@ -175,6 +176,14 @@ void AddOptions(CLI::App* app, ServeOptions* options) {
               "with etcd: how long a leader that etcd does not hear of goes on "
               "to be one; another one takes over then");
   AddMembership(app, &options->membership);
+  AddNumber(app, "checkpoint-keep-last", &options->checkpoint_keep_last, 0,
+            kMaxKeep,
+            "of a job that does not say itself: how many of its newest "
+            "checkpoints stay, older ones are deleted; 0: all");
+  AddNumber(app, "checkpoint-keep-every", &options->checkpoint_keep_every, 0,
+            kMaxKeep,
+            "beside those, checkpoints whose step is a multiple of this stay; "
+            "0: no others");
   AddText(app, "port-file", &options->port_file, "FILE",
           "write the port to this file once it is bound", nullptr);
   AddLogLevel(app, &options->log_level);
@@ -214,7 +223,9 @@ void AddOptions(CLI::App* app, RunOptions* options) {
           "default the host name",
           CheckNode);
   AddText(app, "backend", &options->backend, "NAME",
-          "how workers exchange gradients: auto, gloo, loopback, shm", nullptr);
+          "how workers exchange gradients: auto, gloo, loopback, "
+          "parameter_server, shm",
+          nullptr);
   AddText(app, "bind-address", &options->bind_address, "ADDRESS",
           "where workers listen for each other; by default the address that "
           "leads to the coordinator",
@@ -299,6 +310,48 @@ void AddOptions(CLI::App* app, HooksOptions* options) {
   AddFlag(app, "--json", "json", &options->json, "print JSON");
   AddFlag(app, "--markdown", "markdown", &options->markdown,
           "print Markdown, as in docs/hooks.md");
+}
+
+void AddOptions(CLI::App* app, CheckpointOptions::Action action,
+                CheckpointOptions* options) {
+  using Action = CheckpointOptions::Action;
+  const bool import = action == Action::kImport;
+  const bool one = action != Action::kList && action != Action::kNow && !import;
+  AddCoordinator(app, &options->coordinator);
+  AddText(app, "job", &options->job, "NAME",
+          import ? "the job that is to have it; by default the one that had it"
+                 : "the job; may be left out where there is only one",
+          CheckJob);
+  if (one) {
+    CLI::Option* which = app->add_option("CHECKPOINT", options->which,
+                                         "its id, its step, or 'newest'")
+                             ->type_name("ID|STEP|newest");
+    // Not by default what cannot be undone.
+    if (action == Action::kDelete) which->required();
+  }
+  if (import) {
+    app->add_option("FOLDER", options->folder,
+                    "what `coxswain checkpoint export` has written")
+        ->type_name("FOLDER")
+        ->required();
+  }
+  if (action == Action::kExport) {
+    AddText(app, "to", &options->folder, "FOLDER",
+            "the folder to write, which must not exist; by default the "
+            "checkpoint's id, in the current folder",
+            nullptr);
+  }
+  if (action == Action::kList || action == Action::kShow) {
+    AddFlag(app, "--json", "json", &options->json, "print JSON");
+  }
+  if (action == Action::kDelete) {
+    AddFlag(app, "--yes", "yes", &options->yes, "do not ask");
+  }
+  if (action == Action::kNow) {
+    AddText(app, "reason", &options->reason, "TEXT",
+            "why, for the logs of the workers", nullptr);
+  }
+  AddTimeout(app, &options->timeout);
 }
 
 std::string CheckJob(const std::string& text) {

@@ -23,7 +23,9 @@ struct ServeOptions {
   std::string state;  // sqlite:DIR or etcd://...; empty: SQLite in state_dir
   absl::Duration leader_lease = absl::Seconds(5);  // with etcd
   server::MembershipOptions membership;
-  std::string port_file;  // empty: none
+  int checkpoint_keep_last = 0;   // 0: no rule
+  int checkpoint_keep_every = 0;  // 0: no rule
+  std::string port_file;          // empty: none
   std::string log_level = "info";
 };
 
@@ -87,6 +89,20 @@ struct PlanSetOptions {
   absl::Duration timeout = absl::Seconds(5);
 };
 
+// Of `checkpoint` and what follows it.
+struct CheckpointOptions {
+  enum class Action { kList, kShow, kExport, kImport, kVerify, kDelete, kNow };
+  Action action = Action::kList;
+  std::string coordinator;
+  std::string job;               // empty: the only one, or that of the import
+  std::string which = "newest";  // or an id, or a step
+  std::string folder;            // to export to, or to import from
+  std::string reason = "an operator asks";
+  bool json = false;
+  bool yes = false;                           // delete without asking
+  absl::Duration timeout = absl::Seconds(5);  // of each short call
+};
+
 struct HooksOptions {
   std::string name;   // empty: all
   std::string check;  // a spec or @FILE; empty: list the hooks
@@ -100,6 +116,9 @@ void AddOptions(CLI::App* app, StatusOptions* options);
 void AddOptions(CLI::App* app, JobOptions* options);
 void AddOptions(CLI::App* app, PlanSetOptions* options);
 void AddOptions(CLI::App* app, HooksOptions* options);
+// Those of one action.
+void AddOptions(CLI::App* app, CheckpointOptions::Action action,
+                CheckpointOptions* options);
 
 // What is wrong with a job's name; empty if nothing is.
 std::string CheckJob(const std::string& text);

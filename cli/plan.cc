@@ -110,15 +110,6 @@ absl::StatusOr<int64_t> Beginning(const PlanChange& change,
   return *change.at_step;
 }
 
-v1::Fence OperatorFence(const FoundJob& found, RandomSource* random) {
-  v1::Fence fence;
-  fence.set_cluster_id(found.cluster_id);
-  fence.set_term(found.term);
-  fence.set_job(found.job.job());
-  fence.set_request_id(random->NextId());
-  return fence;
-}
-
 std::string AcceptedText(const std::string& job, const v1::Plan& current,
                          const v1::Plan& newest, const v1::Plan& accepted) {
   const std::vector<std::string> differences = Differences(current, accepted);

@@ -92,6 +92,9 @@ class Service {
     coordinator_.listen = options.listen;
     coordinator_.state_dir = options.state_dir;
     coordinator_.membership = options.membership;
+    coordinator_.checkpoint_retention.keep_last = options.checkpoint_keep_last;
+    coordinator_.checkpoint_retention.keep_every =
+        options.checkpoint_keep_every;
   }
 
   absl::Status Run() {

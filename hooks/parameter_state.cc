@@ -65,6 +65,12 @@ void Compare(absl::string_view what, const Lines& saved, const Lines& here,
   }
 }
 
+absl::Status NoFit(absl::string_view hook, absl::string_view why) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the saved ", hook, " state does not fit: ", why));
+}
+
+// The first ones, each in a few words, and how many there are.
 absl::Status Mismatch(absl::string_view hook,
                       std::vector<std::string> differences) {
   const size_t count = differences.size();
@@ -73,9 +79,11 @@ absl::Status Mismatch(absl::string_view hook,
     differences.push_back(
         absl::StrCat("and ", count - kMaxDifferences, " more"));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("the saved ", hook,
-                   " state does not fit: ", absl::StrJoin(differences, "; ")));
+  return NoFit(
+      hook, absl::StrCat(count, count == 1 ? " difference: " : " differences: ",
+                         absl::StrJoin(differences, "; "),
+                         ". Resume with the model and the options that saved "
+                         "it, or begin without its state"));
 }
 
 }  // namespace
@@ -128,9 +136,9 @@ absl::Status CheckStateFits(absl::string_view hook, const HookState& state,
                             const std::set<std::string>& may_change) {
   const auto listed = state.options.find(kParameters);
   if (listed == state.options.end()) {
-    return Mismatch(hook,
-                    {"it does not list its parameters (one rank's shard of a "
-                     "state has to be merged with the others)"});
+    return NoFit(hook,
+                 "it does not list its parameters (one rank's shard of a state "
+                 "has to be merged with the others)");
   }
   std::vector<std::string> differences;
   Lines saved = state.options;
@@ -150,8 +158,8 @@ absl::Status CheckStateFits(absl::string_view hook, const HookState& state,
 
 absl::Status UnfitTensor(absl::string_view hook, const StateTensor& tensor,
                          absl::string_view why) {
-  return Mismatch(hook, {absl::StrCat("its tensor '", tensor.kind, "' of ",
-                                      tensor.parameter, " ", why)});
+  return NoFit(hook, absl::StrCat("its tensor '", tensor.kind, "' of ",
+                                  tensor.parameter, " ", why));
 }
 
 template <typename T>

@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "server/listen_address.h"
 #include "server/membership/membership.h"
+#include "server/parameter/parameter_room.h"
 #include "server/rpc/grpc_server.h"
 #include "server/schedule/plan_room.h"
 #include "server/schedule/schedule_room.h"
@@ -64,6 +65,7 @@ absl::Status CoordinatorOptions::Validate() const {
   COXSWAIN_RETURN_IF_ERROR(membership.Validate());
   COXSWAIN_RETURN_IF_ERROR(plan.Validate());
   COXSWAIN_RETURN_IF_ERROR(rpc.Validate());
+  COXSWAIN_RETURN_IF_ERROR(checkpoint_retention.Validate());
   if (plan.max_plans <= membership.max_jobs) {
     return absl::InvalidArgumentError(absl::StrCat(
         "max_plans (", plan.max_plans, ") must be more than max_jobs (",
@@ -91,6 +93,7 @@ struct Coordinator::Parts {
   std::unique_ptr<StoreRoom> store;
   std::unique_ptr<GroupRoom> groups;
   std::unique_ptr<CheckpointStore> checkpoints;
+  std::unique_ptr<ParameterRoom> parameters;
 
   std::unique_ptr<GrpcServer> server;
 
@@ -128,11 +131,15 @@ absl::Status Coordinator::Parts::OpenRooms() {
       CheckpointStore::Open(
           PosixFileSystem(), absl::StrCat(options.state_dir, "/checkpoints"),
           options.checkpoints, options.clock, options.random));
+  checkpoints->SetDefaultRetention(options.checkpoint_retention);
+  parameters =
+      std::make_unique<ParameterRoom>(options.parameters, options.clock);
   membership->AddObserver(plans.get());
   membership->AddObserver(schedule.get());
   membership->AddObserver(store.get());
   membership->AddObserver(groups.get());
   membership->AddObserver(checkpoints.get());
+  membership->AddObserver(parameters.get());
   return membership->Resume();
 }
 
@@ -146,6 +153,7 @@ absl::Status Coordinator::Parts::Listen() {
   rooms.store = store.get();
   rooms.groups = groups.get();
   rooms.checkpoints = checkpoints.get();
+  rooms.parameters = parameters.get();
   GrpcServer::MayAnswer may_answer;
   // A file cannot be lost: nothing to ask before each answer.
   if (state->can_be_lost()) {
@@ -172,6 +180,7 @@ void Coordinator::Parts::RunTicks() {
     membership->Tick();
     store->Tick(now);
     groups->Tick(now);
+    parameters->Tick(now);
   }
 }
 

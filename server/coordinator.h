@@ -10,8 +10,10 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "server/checkpoint/checkpoint_store.h"
+#include "server/checkpoint/retention.h"
 #include "server/group/groups.h"
 #include "server/options.h"
+#include "server/parameter/parameter_limits.h"
 #include "server/schedule/job_schedule.h"
 #include "server/state/owned_state.h"
 #include "server/store/store.h"
@@ -36,6 +38,9 @@ struct CoordinatorOptions {
   StoreLimits store;
   GroupLimits groups;
   CheckpointLimits checkpoints;
+  // For jobs that give no rules of their own.
+  RetentionRules checkpoint_retention;
+  ParameterLimits parameters;
 
   // Must outlive the coordinator.
   Clock* clock = Clock::Real();

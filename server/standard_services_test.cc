@@ -68,8 +68,8 @@ TEST(StandardServicesTest, HealthSaysServingAndReflectionListsOurServices) {
   const std::string services = Ask(
       port, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
       std::string("\x3a\x00", 2));
-  for (const char* service :
-       {"Rendezvous", "Group", "Schedule", "Checkpoint", "Store"}) {
+  for (const char* service : {"Rendezvous", "Group", "Schedule", "Checkpoint",
+                              "Store", "Parameter"}) {
     EXPECT_THAT(services, HasSubstr(absl::StrCat("coxswain.v1.", service)));
   }
 }

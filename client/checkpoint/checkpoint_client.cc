@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
 
@@ -11,6 +12,8 @@ namespace {
 
 // Chunks when the coordinator does not say how large they may be.
 constexpr int64_t kDefaultChunkBytes = int64_t{256} * 1024;
+
+constexpr int64_t kMostReserved = int64_t{4} << 30;
 
 CheckpointDescription FromProto(const v1::CheckpointInfo& info) {
   CheckpointDescription checkpoint;
@@ -34,9 +37,11 @@ class Assembly {
  public:
   Assembly(absl::string_view id, int shard) : id_(id), shard_(shard) {}
 
-  absl::Status Take(const v1::DownloadChunk& message) {
+  // `data` is what the chunk holds, if it is one.
+  absl::Status Take(const v1::DownloadChunk& message,
+                    absl::Span<const absl::string_view> data) {
     return message.has_header() ? TakeHeader(message.header())
-                                : TakeChunk(message.chunk());
+                                : TakeChunk(message.chunk(), data);
   }
 
   absl::StatusOr<std::string> Finish() {
@@ -46,10 +51,9 @@ class Assembly {
           id_, shard_,
           absl::StrFormat("%d of %d bytes came", Size(), header_.bytes()));
     }
-    const uint32_t crc = Crc32c(bytes_);
-    if (crc != header_.crc32c()) {
+    if (crc32c_ != header_.crc32c()) {
       return Damaged(id_, shard_,
-                     absl::StrFormat("CRC-32C %08x instead of %08x", crc,
+                     absl::StrFormat("CRC-32C %08x instead of %08x", crc32c_,
                                      header_.crc32c()));
     }
     return std::move(bytes_);
@@ -62,25 +66,35 @@ class Assembly {
     if (has_header_) return Damaged(id_, shard_, "a second header");
     has_header_ = true;
     header_ = header;
+    // So that it need not move as it grows; not more than what is plausible.
+    bytes_.reserve(std::clamp<int64_t>(header.bytes(), 0, kMostReserved));
     return absl::OkStatus();
   }
 
-  absl::Status TakeChunk(const v1::Chunk& chunk) {
+  absl::Status TakeChunk(const v1::Chunk& chunk,
+                         absl::Span<const absl::string_view> data) {
     if (!has_header_) return Damaged(id_, shard_, "a chunk before the header");
-    if (chunk.offset() != Size() ||
-        static_cast<int64_t>(chunk.data().size()) > header_.bytes() - Size()) {
+    int64_t count = 0;
+    for (const absl::string_view piece : data) {
+      count += static_cast<int64_t>(piece.size());
+    }
+    if (chunk.offset() != Size() || count > header_.bytes() - Size()) {
       return Damaged(
           id_, shard_,
           absl::StrFormat("a chunk of %d bytes at %d where %d of %d bytes are",
-                          chunk.data().size(), chunk.offset(), Size(),
-                          header_.bytes()));
+                          count, chunk.offset(), Size(), header_.bytes()));
     }
-    if (Crc32c(chunk.data()) != chunk.crc32c()) {
+    uint32_t crc = 0;
+    for (const absl::string_view piece : data) {
+      crc = Crc32c(piece, crc);
+      bytes_.append(piece.data(), piece.size());
+    }
+    if (crc != chunk.crc32c()) {
       return Damaged(
           id_, shard_,
           absl::StrFormat("wrong CRC-32C of the chunk at %d", chunk.offset()));
     }
-    bytes_.append(chunk.data());
+    crc32c_ = Crc32cConcat(crc32c_, crc, count);
     return absl::OkStatus();
   }
 
@@ -89,28 +103,29 @@ class Assembly {
   bool has_header_ = false;
   v1::DownloadHeader header_;
   std::string bytes_;
+  uint32_t crc32c_ = 0;
 };
 
 }  // namespace
 
 absl::StatusOr<std::string> CheckpointClient::Save(
     int64_t step, int shard, int shards,
-    const std::map<std::string, std::string>& metadata,
-    absl::string_view bytes) {
+    const std::map<std::string, std::string>& metadata, absl::string_view bytes,
+    std::shared_ptr<const void> owner) {
   v1::BeginRequest begin;
   begin.set_step(step);
   begin.set_shards(shards);
   begin.mutable_metadata()->insert(metadata.begin(), metadata.end());
-  // Made before the stream is opened, because the coordinator waits for it
-  // only a while, and a large shard takes a while to sum up.
   v1::UploadHeader header;
   header.set_shard(shard);
   header.set_bytes(static_cast<int64_t>(bytes.size()));
-  header.set_crc32c(Crc32c(bytes));
+  Shard source;
+  source.bytes = bytes;
+  source.owner = std::move(owner);
   COXSWAIN_RETURN_IF_ERROR(membership_->Outcome(CallWithRetries(
       membership_->policy(), membership_->Call(transfer_timeout_),
       [&](absl::Duration left) {
-        return SaveOnce(&begin, &header, bytes, left);
+        return SaveOnce(&begin, &header, &source, left);
       })));
   return header.checkpoint_id();
 }
@@ -118,8 +133,7 @@ absl::StatusOr<std::string> CheckpointClient::Save(
 // A coordinator that was started again knows nothing of open checkpoints: then
 // it is begun again, there.
 absl::Status CheckpointClient::SaveOnce(v1::BeginRequest* begin,
-                                        v1::UploadHeader* header,
-                                        absl::string_view bytes,
+                                        v1::UploadHeader* header, Shard* shard,
                                         absl::Duration left) {
   const absl::Time deadline = membership_->policy().clock->Now() + left;
   *begin->mutable_fence() = membership_->NewRequest();
@@ -128,11 +142,14 @@ absl::Status CheckpointClient::SaveOnce(v1::BeginRequest* begin,
   auto opened = membership_->stub().BeginCheckpoint(*begin, call);
   if (!opened.ok()) return opened.status();
   header->set_checkpoint_id(opened->checkpoint_id());
-  const int64_t chunk_bytes =
-      opened->chunk_bytes() > 0 ? opened->chunk_bytes() : kDefaultChunkBytes;
+  // Before the stream is opened, because the coordinator waits for its header
+  // only a while, and a large shard takes a while to sum up.
+  shard->SumUp(opened->chunk_bytes() > 0 ? opened->chunk_bytes()
+                                         : kDefaultChunkBytes);
+  header->set_crc32c(shard->crc32c);
   *header->mutable_fence() = membership_->NewRequest();
   left = deadline - membership_->policy().clock->Now();
-  absl::Status uploaded = Upload(*header, chunk_bytes, bytes, left);
+  absl::Status uploaded = Upload(*header, *shard, left);
   const int64_t term = header->fence().term();
   const bool lost =
       absl::IsNotFound(uploaded) && membership_->term().Get() > term;
@@ -142,29 +159,39 @@ absl::Status CheckpointClient::SaveOnce(v1::BeginRequest* begin,
   return absl::UnavailableError(uploaded.message());
 }
 
+void CheckpointClient::Shard::SumUp(int64_t chunk) {
+  if (chunk == chunk_bytes) return;
+  chunk_bytes = chunk;
+  chunk_crcs.clear();
+  crc32c = 0;
+  for (size_t at = 0; at < bytes.size(); at += chunk) {
+    const absl::string_view data = bytes.substr(at, chunk);
+    chunk_crcs.push_back(Crc32c(data));
+    crc32c = Crc32cConcat(crc32c, chunk_crcs.back(), data.size());
+  }
+}
+
 absl::Status CheckpointClient::Upload(const v1::UploadHeader& header,
-                                      int64_t chunk_bytes,
-                                      absl::string_view bytes,
+                                      const Shard& shard,
                                       absl::Duration timeout) {
   const auto stream = membership_->stub().Upload(membership_->Call(timeout));
   v1::UploadRequest request;
   *request.mutable_header() = header;
   bool open = stream->Write(request);
-  for (size_t offset = 0; open && offset < bytes.size();
-       offset += chunk_bytes) {
-    const absl::string_view data = bytes.substr(offset, chunk_bytes);
-    v1::Chunk* chunk = request.mutable_chunk();
-    chunk->set_offset(static_cast<int64_t>(offset));
-    chunk->set_data(data.data(), data.size());
-    chunk->set_crc32c(Crc32c(data));
-    open = stream->Write(request);
+  for (size_t i = 0; open && i < shard.chunk_crcs.size(); ++i) {
+    const int64_t offset = static_cast<int64_t>(i) * shard.chunk_bytes;
+    open = stream->WriteChunk(offset,
+                              shard.bytes.substr(offset, shard.chunk_bytes),
+                              shard.chunk_crcs[i], shard.owner);
   }
   return stream->Finish();
 }
 
 absl::StatusOr<CheckpointDescription> CheckpointClient::Commit(
-    absl::string_view id) {
+    absl::string_view id, const CheckpointRetention& retention) {
   v1::CommitRequest request;
+  request.set_keep_last(retention.keep_last);
+  request.set_keep_every(retention.keep_every);
   *request.mutable_fence() = membership_->NewRequest();
   request.set_checkpoint_id(std::string(id));
   auto response =
@@ -212,8 +239,9 @@ absl::StatusOr<std::string> CheckpointClient::Download(absl::string_view id,
       membership_->stub().Download(request, membership_->Call(timeout));
   Assembly assembly(id, shard);
   v1::DownloadChunk message;
-  while (stream->Read(&message)) {
-    COXSWAIN_RETURN_IF_ERROR(assembly.Take(message));
+  std::vector<absl::string_view> data;
+  while (stream->ReadPieces(&message, &data)) {
+    COXSWAIN_RETURN_IF_ERROR(assembly.Take(message, data));
   }
   COXSWAIN_RETURN_IF_ERROR(stream->Finish());
   return assembly.Finish();

@@ -27,6 +27,13 @@ struct CheckpointDescription {
   absl::Time created;
 };
 
+// Which complete checkpoints of the job stay when one is committed: those that
+// a rule keeps, and that one. Without any rule the coordinator's count.
+struct CheckpointRetention {
+  int keep_last = 0;       // the last so many; 0: no rule
+  int64_t keep_every = 0;  // whose step is a multiple of this; 0: no rule
+};
+
 // Checkpoints of a job, kept by the coordinator: every rank saves its shard,
 // then one of them commits, which makes the whole visible at once. Made by
 // Session; training code uses training_state.h on top.
@@ -44,14 +51,16 @@ class CheckpointClient {
 
   // Opens the checkpoint of `step` or joins the open one, and uploads shard
   // `shard` of `shards`. All ranks pass the same shards and metadata. Returns
-  // the checkpoint's id.
+  // the checkpoint's id. An `owner` that keeps the bytes alive and unchanged
+  // spares a copy of them; it may be let go later than Save returns.
   absl::StatusOr<std::string> Save(
       int64_t step, int shard, int shards,
       const std::map<std::string, std::string>& metadata,
-      absl::string_view bytes);
+      absl::string_view bytes, std::shared_ptr<const void> owner = nullptr);
 
   // Called once, by one rank, after every shard has been saved.
-  absl::StatusOr<CheckpointDescription> Commit(absl::string_view id);
+  absl::StatusOr<CheckpointDescription> Commit(
+      absl::string_view id, const CheckpointRetention& retention = {});
 
   // Complete checkpoints of this job, newest first.
   absl::StatusOr<std::vector<CheckpointDescription>> List();
@@ -65,12 +74,23 @@ class CheckpointClient {
   absl::Status Delete(absl::string_view id);
 
  private:
+  // What is uploaded, with the checksum of each chunk once it is known how
+  // large they may be.
+  struct Shard {
+    absl::string_view bytes;
+    std::shared_ptr<const void> owner;
+    int64_t chunk_bytes = 0;
+    std::vector<uint32_t> chunk_crcs;
+    uint32_t crc32c = 0;
+
+    void SumUp(int64_t chunk);
+  };
   // Begins the checkpoint, or joins it, and uploads the shard; fills in both
   // messages. UNAVAILABLE: to be tried again.
   absl::Status SaveOnce(v1::BeginRequest* begin, v1::UploadHeader* header,
-                        absl::string_view bytes, absl::Duration left);
-  absl::Status Upload(const v1::UploadHeader& header, int64_t chunk_bytes,
-                      absl::string_view bytes, absl::Duration timeout);
+                        Shard* shard, absl::Duration left);
+  absl::Status Upload(const v1::UploadHeader& header, const Shard& shard,
+                      absl::Duration timeout);
   absl::StatusOr<std::string> Download(absl::string_view id, int shard,
                                        absl::Duration timeout);
 

@@ -45,6 +45,7 @@ class FakeCheckpointService {
           if (!commit_error.ok()) return commit_error;
           MutexLock lock(&mutex_);
           const std::string& id = request.checkpoint_id();
+          committed = request;
           v1::CommitResponse response;
           *response.mutable_checkpoint() = infos_[id];
           if (static_cast<int>(shards_[id].size()) != infos_[id].shards()) {
@@ -72,6 +73,7 @@ class FakeCheckpointService {
   std::function<void(std::vector<v1::DownloadChunk>*)> spoil_download;
   std::function<absl::Status(int shard)> upload_error;
   absl::Status commit_error;
+  v1::CommitRequest committed;  // the last one; read when all is quiet
 
  private:
   class FakeUpload : public UploadStream {

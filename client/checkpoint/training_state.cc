@@ -7,14 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/checkpoint/save_together.h"
 
 namespace coxswain {
 namespace {
 
 constexpr absl::string_view kMagic = "CXTS0002";
-// Ranks wait for each other here as long as the slowest upload may take.
-constexpr absl::Duration kAgreementTimeout = absl::Minutes(15);
-
 void AppendNumber(std::string* out, uint64_t number) {
   for (int shift = 0; shift < 64; shift += 8) {
     out->push_back(static_cast<char>(number >> shift));
@@ -55,23 +53,6 @@ class Reader {
   absl::string_view rest_;
 };
 
-// Tells every rank whether all ranks have come here with OK: the barrier
-// between upload and commit, and after the commit.
-absl::Status Agree(Communicator& communicator, const absl::Status& mine,
-                   absl::string_view what) {
-  const auto all_ok = std::make_shared<float>(mine.ok() ? 1.0f : 0.0f);
-  const WorkPtr work = communicator.AllReduce(
-      Span{all_ok.get(), 1, DType::kFloat32, Device{}}, ReduceOp::kMin);
-  // Past a timeout the work still writes there.
-  work->OnDone([all_ok](const absl::Status&) {});
-  const absl::Status exchanged = work->Wait(kAgreementTimeout);
-  if (!mine.ok()) return mine;
-  COXSWAIN_RETURN_IF_ERROR(exchanged);
-  if (*all_ok > 0.5f) return absl::OkStatus();
-  return absl::AbortedError(
-      absl::StrCat("another rank could not ", what, "; its log says why"));
-}
-
 // This rank's shard; collective.
 absl::StatusOr<TrainingShard> MakeShard(
     Communicator& communicator, Hook& hook, Averager* averager,
@@ -96,16 +77,18 @@ absl::StatusOr<TrainingShard> MakeShard(
   return shard;
 }
 
-// Uploads this rank's shard; returns the checkpoint's id.
-absl::StatusOr<std::string> SaveShard(
-    CheckpointClient& checkpoints, const Communicator& communicator,
-    int64_t step, std::map<std::string, std::string> metadata,
-    const std::string& hook, const absl::StatusOr<TrainingShard>& shard) {
-  COXSWAIN_RETURN_IF_ERROR(shard.status());
-  metadata["hook"] = hook;
-  metadata["world_size"] = absl::StrCat(communicator.size());
-  return checkpoints.Save(step, communicator.rank(), communicator.size(),
-                          metadata, SerializeTrainingShard(*shard));
+// The shard's bytes.
+absl::StatusOr<std::string> MakeShardBytes(
+    Communicator& communicator, Hook& hook, Averager* averager,
+    const std::map<std::string, std::string>& blobs) {
+  COXSWAIN_ASSIGN_OR_RETURN(const TrainingShard shard,
+                            MakeShard(communicator, hook, averager, blobs));
+  return SerializeTrainingShard(shard);
+}
+
+bool IsOwnErrors(const std::map<std::string, std::string>& metadata) {
+  const auto errors = metadata.find(kErrorsLabel);
+  return errors != metadata.end() && errors->second == kOwnErrors;
 }
 
 absl::Status NotAShard(absl::string_view what) {
@@ -165,22 +148,19 @@ absl::Status SaveTrainingState(
     CheckpointClient& checkpoints, Communicator& communicator, int64_t step,
     Hook& hook, const std::map<std::string, std::string>& blobs,
     const std::map<std::string, std::string>& metadata, Averager* averager) {
-  absl::StatusOr<std::string> id =
-      SaveShard(checkpoints, communicator, step, metadata, hook.spec(),
-                MakeShard(communicator, hook, averager, blobs));
-  COXSWAIN_RETURN_IF_ERROR(
-      Agree(communicator, id.status(),
-            absl::StrCat("save its shard of the checkpoint of step ", step)));
-
-  const bool leader = communicator.rank() == 0;
-  const absl::Status committed =
-      leader ? checkpoints.Commit(*id).status() : absl::OkStatus();
-  return Agree(communicator, committed,
-               absl::StrCat("commit the checkpoint of step ", step));
+  CheckpointLabel label;
+  label.step = step;
+  label.metadata = metadata;
+  label.metadata["hook"] = hook.spec();
+  label.metadata["world_size"] = absl::StrCat(communicator.size());
+  return SaveTogether(checkpoints, communicator, label,
+                      MakeShardBytes(communicator, hook, averager, blobs))
+      .status();
 }
 
 absl::StatusOr<TrainingState> LoadTrainingState(CheckpointClient& checkpoints,
-                                                absl::string_view id) {
+                                                absl::string_view id,
+                                                const TrainingRank& reader) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto list, checkpoints.List());
   const auto found = std::find_if(
       list.begin(), list.end(), [id](const CheckpointDescription& checkpoint) {
@@ -192,14 +172,23 @@ absl::StatusOr<TrainingState> LoadTrainingState(CheckpointClient& checkpoints,
             ? "this job has no complete checkpoint"
             : absl::StrCat("this job has no complete checkpoint '", id, "'"));
   }
-  COXSWAIN_ASSIGN_OR_RETURN(const auto shards, checkpoints.LoadAll(*found));
   TrainingState state;
   state.checkpoint_id = found->id;
   state.step = found->step;
   state.metadata = found->metadata;
+  const bool own = IsOwnErrors(found->metadata);
   std::vector<HookState> hooks;
   std::vector<HookState> averagers;
-  for (const std::string& bytes : shards) {
+  for (int number = 0; number < found->shards; ++number) {
+    // Of the others' own errors nothing is needed, but of all together.
+    const bool needed = !own || found->shards != reader.world_size ||
+                        number == 0 || number == reader.rank;
+    if (!needed) {
+      hooks.emplace_back();
+      continue;
+    }
+    COXSWAIN_ASSIGN_OR_RETURN(const std::string bytes,
+                              checkpoints.LoadShard(found->id, number));
     COXSWAIN_ASSIGN_OR_RETURN(TrainingShard shard, ParseTrainingShard(bytes));
     hooks.push_back(std::move(shard.hook));
     if (!shard.averager.spec.empty()) {
@@ -211,9 +200,13 @@ absl::StatusOr<TrainingState> LoadTrainingState(CheckpointClient& checkpoints,
       }
     }
   }
+  if (own) {
+    state.own = std::move(hooks);
+    return state;
+  }
   COXSWAIN_ASSIGN_OR_RETURN(state.hook, MergeHookStates(std::move(hooks)));
   if (averagers.empty()) return state;
-  if (averagers.size() < shards.size()) {
+  if (averagers.size() < static_cast<size_t>(found->shards)) {
     return NotAShard("some have an averager's state, and some have not");
   }
   COXSWAIN_ASSIGN_OR_RETURN(state.averager,

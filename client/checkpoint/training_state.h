@@ -2,7 +2,9 @@
 #define COXSWAIN_CLIENT_CHECKPOINT_TRAINING_STATE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "client/checkpoint/checkpoint_client.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/averager.h"
+#include "client/reduce/bucket.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/hook_state.h"
 
@@ -26,7 +29,20 @@ struct TrainingState {
   std::map<std::string, std::string> metadata;
   HookState hook;
   HookState averager;  // without a spec if there was no averager
+  // Saved with AsyncCheckpoint's own_errors: by the rank that saved it, in
+  // place of `hook`; see LoadHook. Without a spec where it was not loaded.
+  std::vector<HookState> own;
   std::map<std::string, std::string> blobs;
+};
+
+// In a checkpoint's metadata: what its errors are.
+constexpr char kErrorsLabel[] = "errors";
+constexpr char kOwnErrors[] = "own";
+
+// Who loads.
+struct TrainingRank {
+  int rank = 0;
+  int world_size = 0;  // 0: not known
 };
 
 // Saves the state after optimizer step `step`. Collective: all ranks of
@@ -52,8 +68,29 @@ absl::Status SaveTrainingState(
 // for itself.
 //   NOT_FOUND   there is none
 //   DATA_LOSS   what is stored is not a training state; the message says why
-absl::StatusOr<TrainingState> LoadTrainingState(CheckpointClient& checkpoints,
-                                                absl::string_view id = "");
+// Where each rank's own errors were saved, a reader who says which rank of how
+// many it is loads no more than it needs.
+absl::StatusOr<TrainingState> LoadTrainingState(
+    CheckpointClient& checkpoints, absl::string_view id = "",
+    const TrainingRank& reader = {});
+
+// Gives the state to a hook that is configured with `parameters` for the
+// reader's world size: Hook::LoadState or, on as many ranks as have saved their
+// own errors, Hook::LoadOwn, after which training goes on bit by bit. On
+// another number of ranks the mean of what was saved is formed here, for which
+// `make_hook` makes hooks like this one, and memory for the errors of all ranks
+// is needed.
+//   FAILED_PRECONDITION  as Hook::LoadState
+using HookMaker = std::function<absl::StatusOr<std::unique_ptr<Hook>>()>;
+absl::Status LoadHook(const TrainingState& state, const TrainingRank& reader,
+                      const std::vector<ParameterSpec>& parameters,
+                      const HookMaker& make_hook, Hook& hook);
+
+// What SaveState would have given on ranks with these own states (SaveOwn),
+// merged.
+absl::StatusOr<HookState> MeanOfOwnStates(
+    const std::vector<HookState>& own,
+    const std::vector<ParameterSpec>& parameters, const HookMaker& make_hook);
 
 // One rank's shard.
 struct TrainingShard {

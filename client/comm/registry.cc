@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "client/comm/gloo/gloo_communicator.h"
 #include "client/comm/loopback/loopback_communicator.h"
+#include "client/comm/parameter_server/parameter_communicator.h"
 #include "client/comm/shm/shm_communicator.h"
 #include "client/comm/topology/host_identity.h"
 #include "client/comm/topology/hosts.h"
@@ -95,9 +96,8 @@ struct Backend {
   Factory connect;
 };
 constexpr Backend kBackends[] = {
-    {"auto", ConnectAuto},
-    {"gloo", ConnectGloo},
-    {"loopback", ConnectLoopback},
+    {"auto", ConnectAuto},         {"gloo", ConnectGloo},
+    {"loopback", ConnectLoopback}, {"parameter_server", ConnectParameterServer},
     {"shm", ConnectShm},
 };
 

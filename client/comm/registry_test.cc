@@ -14,10 +14,12 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(RegistryTest, AnUnknownNameListsTheValidOnes) {
-  EXPECT_THAT(Connect("mpi", CommunicatorOptions()),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("'mpi'"),
-                             HasSubstr("auto, gloo, loopback, shm"))));
+  EXPECT_THAT(
+      Connect("mpi", CommunicatorOptions()),
+      StatusIs(
+          absl::StatusCode::kInvalidArgument,
+          AllOf(HasSubstr("'mpi'"),
+                HasSubstr("auto, gloo, loopback, parameter_server, shm"))));
 }
 
 TEST(RegistryTest, AutoTakesLoopbackForOneRank) {

@@ -43,6 +43,9 @@ struct StepDecision {
   // Not empty: the generation ends after this step, and why; its members join
   // the next one.
   std::string regroup;
+  // Not empty: all ranks copy what a checkpoint consists of after this step,
+  // and save it, and why.
+  std::string checkpoint;
 };
 
 // Where a reducer asks whether what it does is what all ranks do. Made by

@@ -1,10 +1,12 @@
 #ifndef COXSWAIN_CLIENT_RPC_COORDINATOR_STUB_H_
 #define COXSWAIN_CLIENT_RPC_COORDINATOR_STUB_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -59,6 +61,18 @@ class UploadStream {
   // Blocks while the coordinator is slow. False if the stream has broken:
   // Finish says why.
   virtual bool Write(const v1::UploadRequest& request) = 0;
+  // The same for a chunk, whose bytes are not copied if `owner` keeps them
+  // alive and unchanged: it may be let go later than the stream.
+  virtual bool WriteChunk(int64_t offset, absl::string_view data,
+                          uint32_t crc32c,
+                          const std::shared_ptr<const void>& owner) {
+    static_cast<void>(owner);
+    v1::UploadRequest request;
+    request.mutable_chunk()->set_offset(offset);
+    request.mutable_chunk()->set_data(data.data(), data.size());
+    request.mutable_chunk()->set_crc32c(crc32c);
+    return Write(request);
+  }
   virtual absl::Status Finish() = 0;
 };
 
@@ -66,7 +80,23 @@ class DownloadStream {
  public:
   virtual ~DownloadStream() = default;
   // Blocks for the next message. False at the end: Finish says which end.
-  virtual bool Read(v1::DownloadChunk* chunk) = 0;
+  virtual bool Read(v1::DownloadChunk* message) = 0;
+  // The same, with the bytes of a chunk as they have come, in pieces that live
+  // until the next call; whether the message holds them too is not said.
+  virtual bool ReadPieces(v1::DownloadChunk* message,
+                          std::vector<absl::string_view>* data) {
+    if (!Read(message)) return false;
+    *data = {message->chunk().data()};
+    return true;
+  }
+  virtual absl::Status Finish() = 0;
+};
+
+class VerifyStream {
+ public:
+  virtual ~VerifyStream() = default;
+  // As those of DownloadStream.
+  virtual bool Read(v1::VerifyProgress* progress) = 0;
   virtual absl::Status Finish() = 0;
 };
 
@@ -99,10 +129,12 @@ class CoordinatorStub {
   COXSWAIN_CALL(Barrier, Group, Barrier)
   COXSWAIN_CALL(GetPlan, Schedule, GetPlan)
   COXSWAIN_CALL(ProposePlan, Schedule, ProposePlan)
+  COXSWAIN_CALL(RequestCheckpoint, Schedule, RequestCheckpoint)
   COXSWAIN_CALL(Why, Schedule, Why)
   COXSWAIN_CALL(BeginCheckpoint, Checkpoint, Begin)
   COXSWAIN_CALL(CommitCheckpoint, Checkpoint, Commit)
   COXSWAIN_CALL(ListCheckpoints, Checkpoint, List)
+  COXSWAIN_CALL(ShowCheckpoint, Checkpoint, Show)
   COXSWAIN_CALL(DeleteCheckpoint, Checkpoint, Delete)
   COXSWAIN_CALL(StoreSet, Store, Set)
   COXSWAIN_CALL(StoreGet, Store, Get)
@@ -124,6 +156,8 @@ class CoordinatorStub {
   virtual std::unique_ptr<UploadStream> Upload(const CallOptions& options) = 0;
   virtual std::unique_ptr<DownloadStream> Download(
       const v1::DownloadRequest& request, const CallOptions& options) = 0;
+  virtual std::unique_ptr<VerifyStream> Verify(const v1::VerifyRequest& request,
+                                               const CallOptions& options) = 0;
 
   // Whether there is a connection at this moment.
   virtual bool Connected() const = 0;

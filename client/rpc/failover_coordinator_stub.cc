@@ -142,42 +142,55 @@ class FailoverAttach : public AttachStream {
   std::vector<std::unique_ptr<AttachStream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
-class FailoverUpload : public UploadStream {
+// A stream to one of the coordinators, whose end is noted.
+template <typename Base>
+class FailoverStream : public Base {
  public:
-  FailoverUpload(std::unique_ptr<UploadStream> stream, TurnsPtr turns,
-                 size_t at)
+  FailoverStream(std::unique_ptr<Base> stream, TurnsPtr turns, size_t at)
       : stream_(std::move(stream)), turns_(std::move(turns)), at_(at) {}
-  bool Write(const v1::UploadRequest& request) override {
-    return stream_->Write(request);
-  }
   absl::Status Finish() override {
     absl::Status status = stream_->Finish();
     turns_->Note(at_, status);
     return status;
   }
 
+ protected:
+  Base& stream() const { return *stream_; }
+
  private:
-  const std::unique_ptr<UploadStream> stream_;
+  const std::unique_ptr<Base> stream_;
   const TurnsPtr turns_;
   const size_t at_;
 };
 
-class FailoverDownload : public DownloadStream {
+class FailoverUpload : public FailoverStream<UploadStream> {
  public:
-  FailoverDownload(std::unique_ptr<DownloadStream> stream, TurnsPtr turns,
-                   size_t at)
-      : stream_(std::move(stream)), turns_(std::move(turns)), at_(at) {}
-  bool Read(v1::DownloadChunk* chunk) override { return stream_->Read(chunk); }
-  absl::Status Finish() override {
-    absl::Status status = stream_->Finish();
-    turns_->Note(at_, status);
-    return status;
+  using FailoverStream::FailoverStream;
+  bool Write(const v1::UploadRequest& request) override {
+    return stream().Write(request);
   }
+  bool WriteChunk(int64_t offset, absl::string_view data, uint32_t crc32c,
+                  const std::shared_ptr<const void>& owner) override {
+    return stream().WriteChunk(offset, data, crc32c, owner);
+  }
+};
 
- private:
-  const std::unique_ptr<DownloadStream> stream_;
-  const TurnsPtr turns_;
-  const size_t at_;
+class FailoverDownload : public FailoverStream<DownloadStream> {
+ public:
+  using FailoverStream::FailoverStream;
+  bool Read(v1::DownloadChunk* chunk) override { return stream().Read(chunk); }
+  bool ReadPieces(v1::DownloadChunk* chunk,
+                  std::vector<absl::string_view>* data) override {
+    return stream().ReadPieces(chunk, data);
+  }
+};
+
+class FailoverVerify : public FailoverStream<VerifyStream> {
+ public:
+  using FailoverStream::FailoverStream;
+  bool Read(v1::VerifyProgress* progress) override {
+    return stream().Read(progress);
+  }
 };
 
 class FailoverCoordinatorStub : public CoordinatorStub {
@@ -236,6 +249,12 @@ class FailoverCoordinatorStub : public CoordinatorStub {
     const size_t at = turns_->Current();
     return std::make_unique<FailoverDownload>(
         stubs_[at]->Download(request, options), turns_, at);
+  }
+  std::unique_ptr<VerifyStream> Verify(const v1::VerifyRequest& request,
+                                       const CallOptions& options) override {
+    const size_t at = turns_->Current();
+    return std::make_unique<FailoverVerify>(
+        stubs_[at]->Verify(request, options), turns_, at);
   }
 
   bool Connected() const override {

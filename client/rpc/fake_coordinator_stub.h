@@ -165,6 +165,12 @@ class FakeCoordinatorStub : public CoordinatorStub {
                                            const CallOptions&) override {
     return on_download(request);
   }
+  std::function<std::unique_ptr<VerifyStream>(const v1::VerifyRequest&)>
+      on_verify;
+  std::unique_ptr<VerifyStream> Verify(const v1::VerifyRequest& request,
+                                       const CallOptions&) override {
+    return on_verify(request);
+  }
 
   std::atomic<bool> connected{true};
   bool Connected() const override { return connected; }

@@ -38,6 +38,10 @@ class ForwardingCoordinatorStub : public CoordinatorStub {
       const v1::DownloadRequest& request, const CallOptions& options) override {
     return stub_->Download(request, options);
   }
+  std::unique_ptr<VerifyStream> Verify(const v1::VerifyRequest& request,
+                                       const CallOptions& options) override {
+    return stub_->Verify(request, options);
+  }
   bool Connected() const override { return stub_->Connected(); }
   std::string address() const override { return stub_->address(); }
 

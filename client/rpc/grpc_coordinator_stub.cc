@@ -1,66 +1,31 @@
 #include "client/rpc/grpc_coordinator_stub.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <deque>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/grpc_status.h"
 #include "base/mutex.h"
+#include "client/rpc/bulk_stream.h"
+#include "client/rpc/call_context.h"
+#include "client/rpc/grpc_channel.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
-#include "proto/checkpoint.grpc.pb.h"
+#include "proto/bulk/chunk_codec.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "proto/store.grpc.pb.h"
 
 namespace coxswain {
 namespace {
 
-using ContextPtr = std::shared_ptr<grpc::ClientContext>;
-
 // A heartbeat that cannot be written for this many others is of no use; the
 // rest is for tickets and votes, of which each stream has two at most.
 constexpr size_t kMaxWritesBeforeHeartbeat = 16;
 constexpr size_t kMaxQueuedWrites = 256;
-
-ContextPtr MakeContext(const CallOptions& options) {
-  auto context = std::make_shared<grpc::ClientContext>();
-  const absl::Duration timeout = std::min(options.timeout, absl::Hours(8760));
-  context->set_deadline(
-      std::chrono::system_clock::now() +
-      std::chrono::microseconds(absl::ToInt64Microseconds(timeout)));
-  return context;
-}
-
-// Cancels a call when a signal is raised, as long as this object lives.
-class CancelLink {
- public:
-  CancelLink(CancelSignal* signal, const ContextPtr& context)
-      : signal_(signal) {
-    if (signal_ == nullptr) return;
-    id_ = signal_->OnRaise([context]() { context->TryCancel(); });
-  }
-  ~CancelLink() {
-    if (signal_ != nullptr) signal_->Forget(id_);
-  }
-  CancelLink(const CancelLink&) = delete;
-  CancelLink& operator=(const CancelLink&) = delete;
-
-  // The signal's status instead of a cancelled call's own.
-  absl::Status Translate(const grpc::Status& status) const {
-    if (!status.ok() && signal_ != nullptr) {
-      absl::Status raised = signal_->status();
-      if (!raised.ok()) return raised;
-    }
-    return FromGrpcStatus(status);
-  }
-
- private:
-  CancelSignal* const signal_;
-  uint64_t id_ = 0;
-};
 
 // What the two kinds of event streams share, over gRPC's reactor for each.
 // gRPC calls OnDone last; the destructor of the stream waits for it.
@@ -218,58 +183,98 @@ class GrpcWatchStream : public EventStream {
 
 class GrpcUploadStream : public UploadStream {
  public:
-  GrpcUploadStream(v1::Checkpoint::Stub* stub, const CallOptions& options)
-      : context_(MakeContext(options)),
-        link_(options.cancel, context_),
-        writer_(stub->Upload(context_.get(), &response_)) {}
-  ~GrpcUploadStream() override {
-    if (finished_) return;
-    context_->TryCancel();
-    writer_->Finish();
-  }
+  GrpcUploadStream(const std::shared_ptr<grpc::Channel>& channel,
+                   const CallOptions& options)
+      : stream_(channel, "/coxswain.v1.Checkpoint/Upload", options) {}
 
   bool Write(const v1::UploadRequest& request) override {
-    return writer_->Write(request);
+    return stream_.Write(bulk::Encode(request));
+  }
+  bool WriteChunk(int64_t offset, absl::string_view data, uint32_t crc32c,
+                  const std::shared_ptr<const void>& owner) override {
+    const grpc::Slice slice = owner != nullptr
+                                  ? bulk::Lend(data, owner)
+                                  : grpc::Slice(data.data(), data.size());
+    return stream_.Write(bulk::EncodeChunk(v1::UploadRequest::kChunkFieldNumber,
+                                           offset, crc32c, slice));
   }
   absl::Status Finish() override {
-    finished_ = true;
-    writer_->WritesDone();
-    return link_.Translate(writer_->Finish());
+    grpc::ByteBuffer response;
+    stream_.WritesDone();
+    stream_.Read(&response);
+    return stream_.Finish();
   }
 
  private:
-  const ContextPtr context_;
-  const CancelLink link_;
-  v1::UploadResponse response_;
-  const std::unique_ptr<grpc::ClientWriter<v1::UploadRequest>> writer_;
-  bool finished_ = false;
+  BulkStream stream_;
 };
 
 class GrpcDownloadStream : public DownloadStream {
  public:
-  GrpcDownloadStream(v1::Checkpoint::Stub* stub,
+  GrpcDownloadStream(const std::shared_ptr<grpc::Channel>& channel,
                      const v1::DownloadRequest& request,
                      const CallOptions& options)
-      : context_(MakeContext(options)),
-        link_(options.cancel, context_),
-        reader_(stub->Download(context_.get(), request)) {}
-  ~GrpcDownloadStream() override {
-    if (finished_) return;
-    context_->TryCancel();
-    reader_->Finish();
+      : stream_(channel, "/coxswain.v1.Checkpoint/Download", options) {
+    stream_.Write(bulk::Encode(request));
+    stream_.WritesDone();
   }
 
-  bool Read(v1::DownloadChunk* chunk) override { return reader_->Read(chunk); }
+  bool Read(v1::DownloadChunk* message) override {
+    if (!stream_.Read(&buffer_)) return false;
+    decoded_ = bulk::DecodeMessage(buffer_, message);
+    return decoded_.ok();
+  }
+  bool ReadPieces(v1::DownloadChunk* message,
+                  std::vector<absl::string_view>* data) override {
+    if (!stream_.Read(&buffer_)) return false;
+    auto chunk = bulk::Decode(buffer_, message);
+    decoded_ = chunk.status();
+    if (!chunk.ok()) return false;
+    chunk_ = *std::move(chunk);
+    data->clear();
+    if (!chunk_.has_value()) return true;
+    *data = chunk_->data.pieces();
+    message->mutable_chunk()->set_offset(chunk_->offset);
+    message->mutable_chunk()->set_crc32c(chunk_->crc32c);
+    message->mutable_chunk()->clear_data();
+    return true;
+  }
+  // Leaves the call to the destructor if there is nothing to wait for.
   absl::Status Finish() override {
-    finished_ = true;
-    return link_.Translate(reader_->Finish());
+    if (!decoded_.ok()) return decoded_;
+    return stream_.Finish();
   }
 
  private:
-  const ContextPtr context_;
-  const CancelLink link_;
-  const std::unique_ptr<grpc::ClientReader<v1::DownloadChunk>> reader_;
-  bool finished_ = false;
+  BulkStream stream_;
+  grpc::ByteBuffer buffer_;
+  std::optional<bulk::Chunk> chunk_;
+  absl::Status decoded_;
+};
+
+class GrpcVerifyStream : public VerifyStream {
+ public:
+  GrpcVerifyStream(const std::shared_ptr<grpc::Channel>& channel,
+                   const v1::VerifyRequest& request, const CallOptions& options)
+      : stream_(channel, "/coxswain.v1.Checkpoint/Verify", options) {
+    stream_.Write(bulk::Encode(request));
+    stream_.WritesDone();
+  }
+
+  bool Read(v1::VerifyProgress* progress) override {
+    if (!stream_.Read(&buffer_)) return false;
+    decoded_ = bulk::DecodeMessage(buffer_, progress);
+    return decoded_.ok();
+  }
+  absl::Status Finish() override {
+    if (!decoded_.ok()) return decoded_;
+    return stream_.Finish();
+  }
+
+ private:
+  BulkStream stream_;
+  grpc::ByteBuffer buffer_;
+  absl::Status decoded_;
 };
 
 class GrpcCoordinatorStub : public CoordinatorStub {
@@ -280,7 +285,6 @@ class GrpcCoordinatorStub : public CoordinatorStub {
         channel_(channel),
         unary_(channel),
         rendezvous_(channel),
-        checkpoint_(channel),
         store_(channel) {}
 
   absl::Status Call(absl::string_view method,
@@ -318,11 +322,15 @@ class GrpcCoordinatorStub : public CoordinatorStub {
                                              std::move(callbacks));
   }
   std::unique_ptr<UploadStream> Upload(const CallOptions& options) override {
-    return std::make_unique<GrpcUploadStream>(&checkpoint_, options);
+    return std::make_unique<GrpcUploadStream>(channel_, options);
   }
   std::unique_ptr<DownloadStream> Download(
       const v1::DownloadRequest& request, const CallOptions& options) override {
-    return std::make_unique<GrpcDownloadStream>(&checkpoint_, request, options);
+    return std::make_unique<GrpcDownloadStream>(channel_, request, options);
+  }
+  std::unique_ptr<VerifyStream> Verify(const v1::VerifyRequest& request,
+                                       const CallOptions& options) override {
+    return std::make_unique<GrpcVerifyStream>(channel_, request, options);
   }
 
   bool Connected() const override {
@@ -338,7 +346,6 @@ class GrpcCoordinatorStub : public CoordinatorStub {
   const std::shared_ptr<grpc::Channel> channel_;
   UnaryStub unary_;
   v1::Rendezvous::Stub rendezvous_;
-  v1::Checkpoint::Stub checkpoint_;
   v1::Store::Stub store_;
 };
 
@@ -346,35 +353,8 @@ class GrpcCoordinatorStub : public CoordinatorStub {
 
 std::shared_ptr<CoordinatorStub> MakeGrpcCoordinatorStub(
     const std::string& address) {
-  grpc::ChannelArguments arguments;
-  // A proxy of the environment is for the web, not for the cluster.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Stubs do not share a connection, nor its pauses after a failure.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Our callers pause between attempts; gRPC's default of up to two minutes
-  // on top would make a late coordinator look dead.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // Also how long a connection may take to be made: a frozen coordinator's
-  // host accepts it, and says nothing.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  // Only callers know what may be repeated.
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  arguments.SetMaxReceiveMessageSize(64 << 20);
-  // Errors travel, with their details, in the trailing metadata.
-  arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, 64 << 10);
-  // A coordinator whose host is gone, or that is frozen, sends nothing that
-  // would end a stream: it is noticed within eight seconds, soon after a
-  // standby has taken over. One that is busy with thousands of workers may take
-  // seconds to answer a ping, and would only have more to do if they all came
-  // again. The coordinator allows a ping each second.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 3000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  return std::make_shared<GrpcCoordinatorStub>(
-      address, grpc::CreateCustomChannel(
-                   address, grpc::InsecureChannelCredentials(), arguments));
+  return std::make_shared<GrpcCoordinatorStub>(address,
+                                               MakeCoordinatorChannel(address));
 }
 
 }  // namespace coxswain

@@ -35,6 +35,9 @@ StepAgent::Options AgentOptions(absl::string_view stream, const JobPlan& plan,
   options.stream = std::string(stream);
   options.enforcement = plan.terms.enforcement;
   options.commit_vote = plan.terms.commit_vote;
+  options.checkpoint_every = plan.terms.checkpoint_every;
+  options.checkpoints = stream == kTrainStream;
+  options.sync_each_batch = plan.terms.sync_each_batch;
   options.patience = PatienceOf(plan.terms);
   options.resend = resend;
   return options;
@@ -116,7 +119,10 @@ absl::StatusOr<StepGate*> AttachedSchedule::Gate(absl::string_view stream) {
       this, AgentOptions(stream, options_.plan, options_.resend),
       options_.plan.version);
   if (!stop_.empty()) added->agent.RequestStop(stop_);
-  if (stream == kTrainStream) added->agent.RequestDrain(drain_);
+  if (stream == kTrainStream) {
+    added->agent.RequestDrain(drain_);
+    added->agent.RequestCheckpoint(std::exchange(checkpoint_, ""));
+  }
   StepGate* gate = &added->gate;
   streams_.emplace(stream, std::move(added));
   return gate;
@@ -150,17 +156,62 @@ void AttachedSchedule::RequestDrain(absl::string_view reason) {
   }
 }
 
+void AttachedSchedule::RequestCheckpoint(absl::string_view reason) {
+  MutexLock lock(&mutex_);
+  std::string why = reason.empty() ? "no reason given" : std::string(reason);
+  if (plans_.rbegin()->second.terms.enforcement == Enforcement::kOff) {
+    LogWarning(
+        "checkpoint_not_agreed",
+        {{"job", options_.job}, {"reason", why}, {"why", "enforcement=off"}});
+  }
+  const auto train = streams_.find(kTrainStream);
+  if (train != streams_.end()) {
+    train->second->agent.RequestCheckpoint(std::move(why));
+  } else if (checkpoint_.empty()) {
+    checkpoint_ = std::move(why);
+  }
+}
+
 JobPlan AttachedSchedule::plan() const {
   MutexLock lock(&mutex_);
   return plans_.rbegin()->second;
 }
 
-void AttachedSchedule::OnAttached() {
-  MutexLock lock(&mutex_);
+void AttachedSchedule::FollowLocked(Leader leader) {
+  leader_ = leader;
+  stand_in_ = nullptr;
+  if (leader == Leader::kNobody) return;
   for (auto& [name, stream] : streams_) stream->agent.OnConnected();
-  const int64_t mine = ++attached_;
+  ++attached_;
   wake_ = true;
   work_.NotifyAll();
+}
+
+void AttachedSchedule::FollowNobody() {
+  MutexLock send(&send_mutex_);
+  MutexLock lock(&mutex_);
+  FollowLocked(Leader::kNobody);
+}
+
+void AttachedSchedule::FollowCoordinator() {
+  MutexLock send(&send_mutex_);
+  MutexLock lock(&mutex_);
+  FollowLocked(Leader::kCoordinator);
+}
+
+void AttachedSchedule::FollowStandIn(Sender sender, int64_t spell) {
+  MutexLock send(&send_mutex_);
+  MutexLock lock(&mutex_);
+  FollowLocked(Leader::kStandIn);
+  stand_in_ = std::move(sender);
+  spell_ = spell;
+  // Neither it nor the coordinator after it has waited yet.
+  OnTermLocked(0);
+}
+
+void AttachedSchedule::AwaitPositionsSaid() {
+  MutexLock lock(&mutex_);
+  const int64_t mine = attached_;
   const bool heard =
       std::any_of(streams_.begin(), streams_.end(), [](const auto& entry) {
         return entry.second->agent.heard().has_value();
@@ -172,6 +223,16 @@ void AttachedSchedule::OnAttached() {
                 });
 }
 
+void AttachedSchedule::AddLastWords(v1::LeaveRequest* leave) const {
+  MutexLock lock(&mutex_);
+  leave->set_spell(spell_);
+  for (const auto& [name, stream] : streams_) {
+    const std::optional<StepAgent::Heard> heard = stream->agent.heard();
+    if (!heard.has_value()) continue;
+    *leave->add_positions() = ToWire(name, *heard).position();
+  }
+}
+
 void AttachedSchedule::OnEvent(const v1::AttachEvent& event) {
   if (event.has_warning()) {
     LogWarning("coordinator_warns",
@@ -179,6 +240,20 @@ void AttachedSchedule::OnEvent(const v1::AttachEvent& event) {
   }
   MutexLock lock(&mutex_);
   if (event.has_attached()) OnTermLocked(event.attached().term());
+  if (leader_ != Leader::kCoordinator) return;
+  // One that it has made before it heard of the stand-in.
+  if (event.has_decision() && event.decision().spell() < spell_) return;
+  HearLocked(event);
+}
+
+void AttachedSchedule::OnStandInEvent(const v1::AttachEvent& event,
+                                      int64_t spell) {
+  MutexLock lock(&mutex_);
+  if (leader_ != Leader::kStandIn || spell != spell_) return;
+  HearLocked(event);
+}
+
+void AttachedSchedule::HearLocked(const v1::AttachEvent& event) {
   if (!event.has_grant() && !event.has_decision()) return;
   const auto stream = streams_.find(
       event.has_grant() ? event.grant().stream() : event.decision().stream());
@@ -347,14 +422,27 @@ absl::Status AttachedSchedule::WaitLocked(
 void AttachedSchedule::SendDue() {
   MutexLock send(&send_mutex_);
   std::vector<v1::AttachRequest> requests;
+  Sender sender;
   {
     MutexLock lock(&mutex_);
-    if (!end_.ok()) return;
+    if (!end_.ok() || leader_ == Leader::kNobody) return;
+    sender = leader_ == Leader::kStandIn ? stand_in_ : sender_;
     requests = TakeDueLocked();
   }
-  // What is not taken is said again: when the stream is open again, or later.
-  for (const v1::AttachRequest& request : requests) (void)sender_(request);
+  bool introduced = true;
+  for (const v1::AttachRequest& request : requests) {
+    // What is not taken is said again: when the stream is open again, or later.
+    // But nothing may be said before where this rank has been.
+    const bool taken = sender(request);
+    if (taken || !request.has_stood_in()) continue;
+    introduced = false;
+    break;
+  }
   MutexLock lock(&mutex_);
+  if (!introduced) {
+    --positions_taken_;
+    return;
+  }
   // Under send_mutex_: nobody else has taken any since.
   positions_said_ = positions_taken_;
   said_.NotifyAll();
@@ -367,6 +455,9 @@ std::vector<v1::AttachRequest> AttachedSchedule::TakeDueLocked() {
   const absl::Time now = options_.clock->Now();
   const bool positions = positions_taken_ < attached_;
   positions_taken_ = attached_;
+  if (positions && leader_ == Leader::kCoordinator && spell_ > 0) {
+    requests.emplace_back().mutable_stood_in()->set_spell(spell_);
+  }
   for (auto& [name, stream] : streams_) {
     const std::optional<StepAgent::Heard> heard = stream->agent.heard();
     if (positions && heard.has_value())
@@ -382,6 +473,7 @@ std::vector<v1::AttachRequest> AttachedSchedule::TakeDueLocked() {
 
 absl::Time AttachedSchedule::DueLocked() const {
   absl::Time due = absl::InfiniteFuture();
+  if (leader_ == Leader::kNobody) return due;
   if (positions_taken_ < attached_) return absl::InfinitePast();
   for (const auto& [name, stream] : streams_) {
     due = std::min(due, stream->agent.due());

@@ -57,16 +57,27 @@ class AttachedSchedule : public ScheduleClient {
   absl::StatusOr<StepGate*> Gate(absl::string_view stream) override;
   void RequestStop(absl::string_view reason) override;
   void RequestDrain(absl::string_view reason) override;
+  void RequestCheckpoint(absl::string_view reason) override;
   JobPlan plan() const override;
   void NoteMicroBatch() override { ++micro_batches_; }
 
-  // The Attach stream is open, for the first time or again: says where this
-  // rank is, then what was not answered. The first of it is on its way when
-  // this returns, so that whatever the session does next comes after it; but
-  // that is waited for at most kPositionWait.
-  void OnAttached();
-  // Events that are none of the schedule's are ignored. Does not block.
+  // Whom this rank speaks to and listens to from now on, one at a time: the
+  // coordinator, to begin with. To whom it is new it says where it is, then
+  // what was not answered. None of these waits for the network; once they
+  // return, nothing more is said to, or heard from, whom it followed before.
+  void FollowNobody();
+  void FollowCoordinator();
+  // The stand-in of the generation, in this spell of it.
+  void FollowStandIn(Sender sender, int64_t spell);
+  // Waits until where this rank is is on its way, so that whatever the session
+  // does next comes after it; at most kPositionWait.
+  void AwaitPositionsSaid();
+  // Of the coordinator, and of the stand-in in this spell. Events that are none
+  // of the schedule's are ignored. Does not block.
   void OnEvent(const v1::AttachEvent& event);
+  void OnStandInEvent(const v1::AttachEvent& event, int64_t spell);
+  // What a rank that leaves has heard, and the last spell that it was in.
+  void AddLastWords(v1::LeaveRequest* leave) const;
   // The generation is over: all waits end with this.
   void End(const absl::Status& why);
 
@@ -78,6 +89,10 @@ class AttachedSchedule : public ScheduleClient {
   struct Stream;
 
   void Run();
+  enum class Leader { kNobody, kCoordinator, kStandIn };
+  void FollowLocked(Leader leader) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void HearLocked(const v1::AttachEvent& event)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends what is due, in order. Several threads may.
   void SendDue();
   std::vector<v1::AttachRequest> TakeDueLocked()
@@ -124,8 +139,14 @@ class AttachedSchedule : public ScheduleClient {
   std::map<int64_t, JobPlan> plans_ ABSL_GUARDED_BY(mutex_);
   std::string stop_ ABSL_GUARDED_BY(mutex_);
   std::string drain_ ABSL_GUARDED_BY(mutex_);
+  // For a stream "train" to come.
+  std::string checkpoint_ ABSL_GUARDED_BY(mutex_);
   // Of the coordinator that answers; 0: not known.
   int64_t term_ ABSL_GUARDED_BY(mutex_) = 0;
+  Leader leader_ ABSL_GUARDED_BY(mutex_) = Leader::kCoordinator;
+  Sender stand_in_ ABSL_GUARDED_BY(mutex_);
+  // The last one of the stand-in that this rank was in; 0: none.
+  int64_t spell_ ABSL_GUARDED_BY(mutex_) = 0;
   // How often the positions were to be said, and have been.
   int64_t attached_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t positions_taken_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -241,7 +241,8 @@ TEST_F(AttachedScheduleTest, ABrokenConnectionLosesNoRound) {
   std::thread coordinator([&]() {
     ASSERT_TRUE(line_.WaitForLost(2));
     line_.SetBroken(false);
-    schedule_->OnAttached();
+    schedule_->FollowCoordinator();
+    schedule_->AwaitPositionsSaid();
     EXPECT_TRUE(line_.Request(0).has_ticket());
     EXPECT_TRUE(line_.Request(1).has_vote());
     schedule_->OnEvent(DecisionEvent("train", 0));
@@ -448,7 +449,8 @@ TEST_F(AttachedScheduleTest, SaysItsPositionsBeforeItsTicketsAfterEachAttach) {
   }
   ASSERT_OK(train_->Announce(TicketOf(1)));
   ASSERT_EQ(line_.size(), 3u);
-  schedule_->OnAttached();
+  schedule_->FollowCoordinator();
+  schedule_->AwaitPositionsSaid();
   EXPECT_GE(line_.size(), 5u) << "the session is to wait for them";
   EXPECT_EQ(line_.Request(3).position().last().stream(), "eval");
   EXPECT_EQ(line_.Request(4).position().last().stream(), "train");
@@ -459,7 +461,8 @@ TEST_F(AttachedScheduleTest, SaysItsPositionsBeforeItsTicketsAfterEachAttach) {
 TEST_F(AttachedScheduleTest, NothingHeardIsNoPosition) {
   Start(Enforcement::kStrict);
   ASSERT_OK(train_->Announce(TicketOf(0)));
-  schedule_->OnAttached();
+  schedule_->FollowCoordinator();
+  schedule_->AwaitPositionsSaid();
   EXPECT_TRUE(line_.Request(1).has_ticket());
 }
 
@@ -490,6 +493,32 @@ TEST_F(AttachedScheduleTest, ADrainReachesAStreamThatIsMadeLater) {
   ASSERT_OK(gate->Announce(TicketOf(0)));
   EXPECT_OK(gate->AwaitGrant());
   EXPECT_EQ(line_.Request(0).ticket().drain(), "SIGTERM");
+}
+
+TEST_F(AttachedScheduleTest, ACheckpointIsAskedForInTrainOnly) {
+  Start(Enforcement::kStrict);
+  schedule_->RequestCheckpoint("SIGTERM");
+  ASSERT_OK(GateOf("eval")->Announce(TicketOf(0)));
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  EXPECT_EQ(line_.Request(0).ticket().checkpoint(), "");
+  EXPECT_EQ(line_.Request(1).ticket().checkpoint(), "SIGTERM");
+  v1::AttachEvent event = DecisionEvent("train", 0);
+  event.mutable_decision()->set_checkpoint("rank 0 asks: SIGTERM");
+  schedule_->OnEvent(event);
+  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  EXPECT_EQ(decision.checkpoint, "rank 0 asks: SIGTERM");
+}
+
+TEST_F(AttachedScheduleTest, ACheckpointReachesAStreamThatIsMadeLater) {
+  Start(Enforcement::kStrict);
+  auto other = std::make_unique<AttachedSchedule>(
+      AttachedSchedule::Options(),
+      [this](const v1::AttachRequest& request) { return line_.Send(request); });
+  other->RequestCheckpoint("SIGTERM");
+  ASSERT_OK_AND_ASSIGN(StepGate* const gate, other->Gate(kTrainStream));
+  ASSERT_OK(gate->Announce(TicketOf(0)));
+  EXPECT_OK(gate->AwaitGrant());
+  EXPECT_EQ(line_.Request(0).ticket().checkpoint(), "SIGTERM");
 }
 
 }  // namespace

@@ -47,6 +47,11 @@ class FakeSchedule {
     MutexLock lock(&mutex_);
     stops_[round] = reason;
   }
+  void CheckpointAt(int64_t round,
+                    const std::string& reason = "the test said so") {
+    MutexLock lock(&mutex_);
+    checkpoints_[round] = reason;
+  }
   // The plan is in force from the next round on.
   void ChangePlanAt(int64_t round, const JobPlan& plan) {
     MutexLock lock(&mutex_);
@@ -178,6 +183,10 @@ class FakeSchedule {
     if (const auto stop = stops_.find(round); stop != stops_.end()) {
       decision.stop = stop->second;
     }
+    const auto checkpoint = checkpoints_.find(round);
+    if (decision.commit && checkpoint != checkpoints_.end()) {
+      decision.checkpoint = checkpoint->second;
+    }
     if (const auto plan = plans_.find(round); plan != plans_.end()) {
       decision.plan = plan->second;
     }
@@ -206,6 +215,7 @@ class FakeSchedule {
   std::vector<std::vector<int>> buckets_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, std::string> skips_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, std::string> stops_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, std::string> checkpoints_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, JobPlan> plans_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
 };

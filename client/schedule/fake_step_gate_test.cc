@@ -28,6 +28,8 @@ TEST(FakeScheduleTest, ScriptedDecisionsReachAllRanks) {
   FakeSchedule schedule(3);
   schedule.SkipAt(1, "because");
   schedule.StopAt(2, "enough");
+  schedule.CheckpointAt(1);
+  schedule.CheckpointAt(2, "save it");
   JobPlan next;
   next.version = 7;
   schedule.ChangePlanAt(0, next);
@@ -48,6 +50,8 @@ TEST(FakeScheduleTest, ScriptedDecisionsReachAllRanks) {
     EXPECT_EQ(decisions[1].reason, "because");
     EXPECT_TRUE(decisions[2].commit);
     EXPECT_EQ(decisions[2].stop, "enough");
+    EXPECT_EQ(decisions[1].checkpoint, "") << "it is skipped";
+    EXPECT_EQ(decisions[2].checkpoint, "save it");
   });
   EXPECT_EQ(schedule.tickets(2).size(), 3u);
   EXPECT_EQ(schedule.votes(0).size(), 3u);

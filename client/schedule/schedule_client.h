@@ -40,6 +40,12 @@ class ScheduleClient {
   // With enforcement=off this is logged, and has no effect.
   virtual void RequestDrain(absl::string_view reason) = 0;
 
+  // Asks that all ranks save their state after the next committed step of the
+  // stream "train": its decision then says checkpoint. Until one has, the first
+  // reason counts; then it may be asked for again. With enforcement=off this is
+  // logged, and has no effect.
+  virtual void RequestCheckpoint(absl::string_view reason) = 0;
+
   // The newest plan of the job that this session has heard of: when it joined,
   // or with a decision of the stream "train". Who begins to follow the schedule
   // begins with it.

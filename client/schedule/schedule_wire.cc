@@ -67,6 +67,7 @@ absl::StatusOr<StepDecision> FromWire(const v1::Decision& wire) {
   decision.reason = wire.reason();
   decision.stop = wire.stop();
   decision.regroup = wire.regroup();
+  decision.checkpoint = wire.checkpoint();
   if (wire.has_plan()) {
     COXSWAIN_ASSIGN_OR_RETURN(decision.plan, FromWire(wire.plan()));
   }
@@ -83,6 +84,7 @@ v1::AttachRequest ToWire(const std::string& stream,
     ticket.set_round(outgoing.round);
     ticket.set_stop(outgoing.stop);
     ticket.set_drain(outgoing.drain);
+    ticket.set_checkpoint(outgoing.checkpoint);
   } else if (outgoing.vote.has_value()) {
     v1::Vote& vote = *request.mutable_vote();
     vote.set_stream(stream);
@@ -104,6 +106,7 @@ v1::AttachRequest ToWire(const std::string& stream,
   last.set_reason(heard.decision.reason);
   last.set_stop(heard.decision.stop);
   last.set_regroup(heard.decision.regroup);
+  last.set_checkpoint(heard.decision.checkpoint);
   if (heard.decision.plan.has_value()) {
     *last.mutable_plan() = ToWire(*heard.decision.plan);
   }

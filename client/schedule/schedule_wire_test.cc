@@ -102,6 +102,7 @@ TEST(ScheduleWireTest, APositionIsADecisionOnItsWayBack) {
   heard.decision.reason = "not finite";
   heard.decision.stop = "enough";
   heard.decision.regroup = "2 spares wait";
+  heard.decision.checkpoint = "checkpoint_every=42";
   heard.decision.plan.emplace();
   heard.decision.plan->version = 4;
   heard.decision.plan->accumulation_steps = 8;
@@ -119,6 +120,7 @@ TEST(ScheduleWireTest, APositionIsADecisionOnItsWayBack) {
   EXPECT_EQ(back.reason, "not finite");
   EXPECT_EQ(back.stop, "enough");
   EXPECT_EQ(back.regroup, "2 spares wait");
+  EXPECT_EQ(back.checkpoint, "checkpoint_every=42");
   ASSERT_TRUE(back.plan.has_value());
   EXPECT_EQ(back.plan->version, 4);
   EXPECT_EQ(back.plan->accumulation_steps, 8);

@@ -43,10 +43,22 @@ absl::Status StepAgent::Announce(const StepTicket& ticket, absl::Time now) {
         "' shall be skipped (", ticket.skip,
         "), which no other rank would hear of: the plan has enforcement=off"));
   }
-  ticket_ = Saying<StepTicket>{ticket, stop_, drain_, now};
+  ticket_ = Saying<StepTicket>{ticket, stop_, drain_, checkpoint_, now};
   waiting_since_ = now;
-  if (alone) decision_ = StepDecision();
+  if (alone) decision_ = OwnDecision(ticket);
   return absl::OkStatus();
+}
+
+// All ranks come to the same, because their steps are the same.
+StepDecision StepAgent::OwnDecision(const StepTicket& ticket) const {
+  StepDecision decision;
+  const bool ends_window = !options_.sync_each_batch || ticket.end_of_data ||
+                           ticket.micro + 1 >= ticket.window;
+  if (ends_window && options_.checkpoints) {
+    decision.checkpoint =
+        PlannedCheckpoint(options_.checkpoint_every, ticket.step + 1);
+  }
+  return decision;
 }
 
 void StepAgent::RequestStop(std::string reason) {
@@ -55,6 +67,10 @@ void StepAgent::RequestStop(std::string reason) {
 
 void StepAgent::RequestDrain(std::string reason) {
   if (drain_.empty()) drain_ = std::move(reason);
+}
+
+void StepAgent::RequestCheckpoint(std::string reason) {
+  if (checkpoint_.empty()) checkpoint_ = std::move(reason);
 }
 
 absl::Status StepAgent::Follow(const ScheduleTerms& terms) {
@@ -70,6 +86,8 @@ absl::Status StepAgent::Follow(const ScheduleTerms& terms) {
 void StepAgent::Adopt(const ScheduleTerms& terms) {
   options_.enforcement = terms.enforcement;
   options_.commit_vote = terms.commit_vote;
+  options_.checkpoint_every = terms.checkpoint_every;
+  options_.sync_each_batch = terms.sync_each_batch;
   options_.patience = PatienceOf(terms);
 }
 
@@ -85,8 +103,9 @@ absl::Status StepAgent::Vote(const StepVote& vote, absl::Time now) {
     // As without any gate: whoever asks for it sees to it that all ranks do.
     decision_->commit = false;
     decision_->reason = vote.reason;
+    decision_->checkpoint.clear();
   }
-  if (options_.commit_vote) vote_ = Saying<StepVote>{vote, stop_, "", now};
+  if (options_.commit_vote) vote_ = Saying<StepVote>{vote, stop_, "", "", now};
   return absl::OkStatus();
 }
 
@@ -122,6 +141,7 @@ std::vector<StepAgent::Outgoing> StepAgent::Take(absl::Time now) {
     outgoing.ticket = ticket_->content;
     outgoing.stop = ticket_->stop;
     outgoing.drain = ticket_->drain;
+    outgoing.checkpoint = ticket_->checkpoint;
     ticket_->due = now + options_.resend;
   }
   if (vote_.has_value() && vote_->due <= now) {
@@ -160,6 +180,7 @@ StepDecision StepAgent::TakeDecision() {
   StepDecision decision = *std::move(decision_);
   decision_.reset();
   regroup_ = decision.regroup;
+  if (!decision.checkpoint.empty()) checkpoint_.clear();
   ticket_.reset();
   vote_.reset();
   voted_ = false;

@@ -31,6 +31,11 @@ class StepAgent {
     std::string stream;
     Enforcement enforcement = Enforcement::kAudit;
     bool commit_vote = false;
+    // Where there is no coordinator to say so (enforcement=off), the decision
+    // of every so many-th step asks for a checkpoint.
+    bool checkpoints = true;
+    int64_t checkpoint_every = 0;
+    bool sync_each_batch = false;
     // No wait for a grant or a decision is longer: it must outlast the
     // coordinator's progress_timeout, whose message names the ranks.
     absl::Duration patience = absl::Minutes(6);
@@ -44,6 +49,7 @@ class StepAgent {
     std::optional<StepVote> vote;
     std::string stop;
     std::string drain;
+    std::string checkpoint;
   };
 
   // A decision that came.
@@ -63,6 +69,9 @@ class StepAgent {
   void RequestStop(std::string reason);
   // Says, from the next ticket on, that this rank leaves after its step.
   void RequestDrain(std::string reason);
+  // Asks, from the next ticket on, for a checkpoint, until a decision has said
+  // so. The first reason counts.
+  void RequestCheckpoint(std::string reason);
   // Between rounds: the terms of another plan count from now on. Only needed
   // where it did not come with a decision of this stream.
   absl::Status Follow(const ScheduleTerms& terms);
@@ -108,15 +117,19 @@ class StepAgent {
     Content content;
     std::string stop;
     std::string drain;
+    std::string checkpoint;
     absl::Time due;  // when to say it (again)
   };
 
   void Adopt(const ScheduleTerms& terms);
+  // With enforcement=off.
+  StepDecision OwnDecision(const StepTicket& ticket) const;
 
   Options options_;
   int64_t round_ = 0;
   std::string stop_;
   std::string drain_;
+  std::string checkpoint_;
   std::string regroup_;  // as the last decision said
   std::optional<Saying<StepTicket>> ticket_;
   std::optional<Saying<StepVote>> vote_;  // with commit_vote only

@@ -310,5 +310,47 @@ TEST_F(StepAgentTest, AnotherCoordinatorIsGivenItsOwnTime) {
   EXPECT_TRUE(agent.Expired(now()));
 }
 
+TEST_F(StepAgentTest, ACheckpointIsAskedForUntilADecisionHasSaidSo) {
+  StepAgent agent = MakeAgent(Enforcement::kAudit);
+  agent.RequestCheckpoint("SIGTERM");
+  agent.RequestCheckpoint("again");
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_OK(agent.Announce(TicketOf(step), now()));
+    EXPECT_EQ(agent.Take(now())[0].checkpoint, "SIGTERM") << step;
+    StepDecision decision;
+    if (step == 1) decision.checkpoint = "rank 0 asks: SIGTERM";
+    agent.OnDecision(step, decision);
+    EXPECT_EQ(agent.TakeDecision().checkpoint, decision.checkpoint);
+  }
+  ASSERT_OK(agent.Announce(TicketOf(2), now()));
+  EXPECT_EQ(agent.Take(now())[0].checkpoint, "");
+}
+
+TEST_F(StepAgentTest, WithoutEnforcementTheStepsAloneSayWhatIsSaved) {
+  StepAgent agent = MakeAgent(Enforcement::kOff);
+  ScheduleTerms terms;
+  terms.enforcement = Enforcement::kOff;
+  terms.checkpoint_every = 2;
+  ASSERT_OK(agent.Follow(terms));
+  for (int step = 0; step < 4; ++step) {
+    ASSERT_OK(agent.Announce(TicketOf(step), now()));
+    StepVote vote;
+    vote.commit = step < 3;
+    ASSERT_OK(agent.Vote(vote, now()));
+    EXPECT_EQ(agent.TakeDecision().checkpoint,
+              step == 1 ? "checkpoint_every=2" : "")
+        << step;
+  }
+  terms.sync_each_batch = true;
+  ASSERT_OK(agent.Follow(terms));
+  for (int micro = 0; micro < 2; ++micro) {
+    StepTicket ticket = TicketOf(5);
+    ticket.micro = micro;
+    ticket.window = 2;
+    ASSERT_OK(agent.Announce(ticket, now()));
+    EXPECT_EQ(agent.TakeDecision().checkpoint.empty(), micro == 0);
+  }
+}
+
 }  // namespace
 }  // namespace coxswain

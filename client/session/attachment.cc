@@ -181,6 +181,7 @@ std::unique_ptr<AttachStream> Attachment::OpenStream() {
   auto stream = membership_->stub().Attach(std::move(callbacks));
   v1::AttachRequest request;
   *request.mutable_hello()->mutable_fence() = membership_->fence();
+  request.mutable_hello()->set_stand_in(options_.stand_in);
   // The first request of a stream: not taken only if it has ended already,
   // which on_end tells.
   (void)stream->Send(request);

@@ -58,7 +58,7 @@ struct PreviousGeneration {
   int world_size = 0;
   std::vector<LostPeer> lost;  // the first 64 by rank
   int lost_count = 0;          // all of them
-  std::string reason;  // why the round of this generation closed
+  std::string reason;          // why the round of this generation closed
 };
 
 }  // namespace coxswain

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "client/checkpoint/checkpoint_client.h"
 #include "client/group/process_group.h"
+#include "client/parameter/parameter_client.h"
 #include "client/schedule/schedule_client.h"
 #include "client/session/job.h"
 #include "client/session/session_events.h"
@@ -123,6 +124,8 @@ class Session {
   StoreClient& store();
   // Checkpoints of this job.
   CheckpointClient& checkpoints();
+  // Current parameters of this job, for who comes late.
+  ParameterClient& parameters();
 
   // Says how far this worker is; told to the coordinator with the heartbeats.
   void ReportProgress(int64_t optimizer_steps);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error_detail.h"
 #include "base/logging.h"
+#include "client/rpc/grpc_coordinator_stub.h"
 #include "client/session/session_wire.h"
 
 namespace coxswain {
@@ -17,6 +18,17 @@ constexpr absl::Duration kAttachTimeout = absl::Seconds(30);
 constexpr absl::Duration kSpreadPerMember = absl::Milliseconds(1);
 // For telling that a member of an ended generation does not come back.
 constexpr absl::Duration kFarewellTimeout = absl::Seconds(2);
+
+schedule::Plan ToSchedule(const JobPlan& plan) {
+  schedule::Plan result;
+  result.version = plan.version;
+  result.accumulation_steps = plan.accumulation_steps;
+  result.hook = plan.hook;
+  result.compression_start_step = plan.compression_start_step;
+  result.terms = plan.terms;
+  result.global_micro_batches = plan.global_micro_batches;
+  return result;
+}
 
 // Who was lost, if that is why.
 int LostRank(const absl::Status& why) {
@@ -45,6 +57,7 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
       members(joined, membership),
       store(membership),
       checkpoints(membership),
+      parameters(membership),
       events_(generation, request.options.clock),
       peer_reports_(std::make_shared<PeerReports>(
           rank, members.world_size(),
@@ -74,6 +87,42 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
 Session::Core::~Core() {
   peer_reports_->Stop();
   if (attachment_ != nullptr) attachment_->Stop();
+  stand_in_.reset();
+}
+
+void Session::Core::MakeStandIn() {
+  StandIn::Options options;
+  options.on = request.options.stand_in;
+  options.rank = rank;
+  options.world_size = members.world_size();
+  options.fence = membership->fence();
+  options.host = request.options.address;
+  options.after = request.options.stand_in_after;
+  options.clock = request.options.clock;
+  options.random = request.options.random;
+  options.retry_base = request.options.retry_base;
+  options.retry_cap = request.options.retry_cap;
+  options.connect = MakeGrpcCoordinatorStub;
+  StandIn::Callbacks callbacks;
+  AttachedSchedule* const schedule = schedule_.get();
+  callbacks.needed = [schedule]() {
+    return schedule->plan().terms.enforcement != Enforcement::kOff;
+  };
+  callbacks.follow_nobody = [schedule]() { schedule->FollowNobody(); };
+  callbacks.follow_coordinator = [schedule]() {
+    schedule->FollowCoordinator();
+  };
+  callbacks.follow_stand_in = [schedule](StandIn::Callbacks::Sender sender,
+                                         int64_t spell) {
+    schedule->FollowStandIn(std::move(sender), spell);
+  };
+  callbacks.on_event = [this](const v1::AttachEvent& event, int64_t spell) {
+    schedule_->OnStandInEvent(event, spell);
+    NoteEvent(event);
+  };
+  callbacks.plan = [schedule]() { return ToSchedule(schedule->plan()); };
+  stand_in_ =
+      std::make_unique<StandIn>(std::move(options), std::move(callbacks));
 }
 
 absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
@@ -84,6 +133,8 @@ absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
     options.heartbeat_interval =
         absl::Milliseconds(joined.heartbeat_interval_ms());
   }
+  MakeStandIn();
+  options.stand_in = stand_in_->address();
   attachment_ =
       std::make_shared<Attachment>(membership, options, AttachmentCallbacks());
   // The membership lives on in watches that outlive the session.
@@ -102,7 +153,8 @@ Attachment::Callbacks Session::Core::AttachmentCallbacks() {
   callbacks.progress = [this]() { return Progress(); };
   callbacks.on_reattached = [this]() { peer_reports_->SendUnsaid(); };
   callbacks.on_attached = [this](int64_t term, bool again) {
-    schedule_->OnAttached();
+    stand_in_->OnAttached();
+    schedule_->AwaitPositionsSaid();
     if (!again) return;
     Note(SessionEvent::Kind::kReattached,
          absl::StrCat("the coordinator at ", membership->stub().address(),
@@ -110,6 +162,7 @@ Attachment::Callbacks Session::Core::AttachmentCallbacks() {
          rank, term);
   };
   callbacks.on_lost = [this](const absl::Status& why) {
+    stand_in_->OnLost();
     Note(SessionEvent::Kind::kCoordinatorLost,
          absl::StrCat("the connection to the coordinator at ",
                       membership->stub().address(),
@@ -117,11 +170,19 @@ Attachment::Callbacks Session::Core::AttachmentCallbacks() {
          rank, membership->term().Get());
   };
   callbacks.on_event = [this](const v1::AttachEvent& event) {
-    schedule_->OnEvent(event);
-    NoteEvent(event);
+    OnCoordinatorEvent(event);
   };
   callbacks.on_end = [this](const absl::Status& why) { OnEnd(why); };
   return callbacks;
+}
+
+void Session::Core::OnCoordinatorEvent(const v1::AttachEvent& event) {
+  if (event.has_stand_in()) stand_in_->NoteAddress(event.stand_in().address());
+  if (event.has_member_left()) {
+    stand_in_->NoteRankLeft(event.member_left().member().rank());
+  }
+  schedule_->OnEvent(event);
+  NoteEvent(event);
 }
 
 v1::Heartbeat Session::Core::Progress() const {
@@ -207,6 +268,7 @@ void Session::Core::Close(const absl::Status& why, bool abort_communicators) {
     status_ = why;
   }
   schedule_->End(why);
+  if (stand_in_ != nullptr) stand_in_->End();
   groups_.End(why, abort_communicators);
   membership->ended().Raise(why);
 }
@@ -258,6 +320,7 @@ absl::Status Session::Core::TellLeave(const Departure& departure,
   leave.set_reason(departure.reason);
   leave.set_failed(departure.failed);
   leave.set_rejoin(departure.rejoin);
+  schedule_->AddLastWords(&leave);
   CallOptions call;
   call.timeout = timeout;
   return membership->stub().Leave(leave, call).status();

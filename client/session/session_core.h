@@ -22,6 +22,7 @@
 #include "client/session/session.h"
 #include "client/session/session_groups.h"
 #include "client/session/session_members.h"
+#include "client/stand_in/stand_in.h"
 
 namespace coxswain {
 
@@ -90,12 +91,16 @@ class Session::Core {
   SessionMembers members;
   StoreClient store;
   CheckpointClient checkpoints;
+  ParameterClient parameters;
   std::atomic<int64_t> step{0};
 
  private:
   using AbortCallback = std::function<void(const absl::Status&)>;
 
   Attachment::Callbacks AttachmentCallbacks();
+  void MakeStandIn();
+  // What whoever decides now says.
+  void OnCoordinatorEvent(const v1::AttachEvent& event);
   v1::Heartbeat Progress() const;
   // What the coordinator says, as events of the session.
   void NoteEvent(const v1::AttachEvent& event);
@@ -129,6 +134,8 @@ class Session::Core {
   std::shared_ptr<Attachment> attachment_;
   // Its thread sends through the attachment, so it goes first.
   std::unique_ptr<AttachedSchedule> schedule_;
+  // Tells the schedule whom to follow, so it goes before that.
+  std::unique_ptr<StandIn> stand_in_;
 };
 
 }  // namespace coxswain

@@ -88,6 +88,11 @@ struct SessionOptions {
   absl::Duration collective_timeout = absl::Minutes(5);
   // How long a lost stream to the coordinator may take to come back.
   absl::Duration reattach_grace = absl::Seconds(30);
+  // Whether the ranks agree among themselves, at rank 0, while the coordinator
+  // cannot be reached: docs/durability.md. Otherwise their next step waits.
+  bool stand_in = true;
+  // How long the stream may be gone before they do.
+  absl::Duration stand_in_after = absl::Milliseconds(500);
 
   // For tests.
   const Clock* clock = Clock::Real();

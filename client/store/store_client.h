@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
 #include "client/rpc/membership.h"
+#include "client/rpc/membership_source.h"
 
 namespace coxswain {
 
@@ -85,16 +86,22 @@ class StoreClient {
 };
 
 // Where the ranks of one communicator meet: the store's keys under a prefix.
-class StoreRendezvous : public RendezvousStore {
+class StoreRendezvous : public RendezvousStore, public MembershipSource {
  public:
   StoreRendezvous(std::shared_ptr<Membership> membership, std::string prefix)
-      : store_(std::move(membership)), prefix_(std::move(prefix)) {}
+      : membership_(membership),
+        store_(std::move(membership)),
+        prefix_(std::move(prefix)) {}
 
   absl::Status Set(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::string> Get(absl::string_view key,
                                   absl::Duration timeout) override;
+  std::shared_ptr<Membership> membership() const override {
+    return membership_;
+  }
 
  private:
+  const std::shared_ptr<Membership> membership_;
   StoreClient store_;
   const std::string prefix_;
 };

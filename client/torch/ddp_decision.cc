@@ -134,8 +134,14 @@ void DistributedDataParallel::NoteDecision(const StepDecision& decision) {
   if (decision.plan) next_plan_ = decision.plan;
   if (sum_.exchanged == 0 || decision_.commit) {
     decision_ = decision;
-    return;
+  } else {
+    NoteAfterSkip(decision);
   }
+  // A round without data, that was decided by no coordinator.
+  if (reducer_->report().empty) decision_.checkpoint.clear();
+}
+
+void DistributedDataParallel::NoteAfterSkip(const StepDecision& decision) {
   // A micro-batch of this window was skipped before.
   if (!decision.commit) {
     absl::StrAppend(&decision_.reason, "; ", decision.reason);
@@ -143,6 +149,7 @@ void DistributedDataParallel::NoteDecision(const StepDecision& decision) {
   decision_.stop = decision.stop;
   decision_.plan = decision.plan;
   decision_.regroup = decision.regroup;
+  decision_.checkpoint = decision.checkpoint;
 }
 
 absl::Status DistributedDataParallel::EndWindow() {

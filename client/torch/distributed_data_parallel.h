@@ -163,6 +163,9 @@ class DistributedDataParallel {
   // The generation ends after this step, because its members change:
   // decision().regroup says why. See ElasticTraining, which does what follows.
   bool regrouping() const { return !decision_.regroup.empty(); }
+  // Not empty: all ranks save their state once this step has been taken, and
+  // why. See ModuleCheckpoint, which does so.
+  const std::string& checkpointing() const { return decision_.checkpoint; }
   // Exchanges that all ranks have decided on, and this one has heard of it.
   int64_t decided() const { return decided_; }
   const StepDecision& decision() const { return decision_; }
@@ -322,6 +325,8 @@ class DistributedDataParallel {
   absl::Status EndExchange(const StepDecision& decision);
   // For the window, whose decision follows from those of its exchanges.
   void NoteDecision(const StepDecision& decision);
+  // Where a micro-batch of the window was skipped before.
+  void NoteAfterSkip(const StepDecision& decision);
   absl::Status EndWindow();
   // .grad of all parameters is zero.
   void ClearGradients();

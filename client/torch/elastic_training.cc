@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/elastic/load_hook_state.h"
 #include "client/schedule/schedule_client.h"
@@ -13,6 +14,8 @@ namespace coxswain::torch {
 namespace {
 
 constexpr absl::Duration kErrorNormInterval = absl::Seconds(1);
+// In a checkpoint: counters and blobs of the program.
+constexpr char kRecordBlob[] = "elastic";
 
 absl::Status CheckOptions(const ElasticTrainingOptions& options) {
   if (!options.ddp.make_hook) {
@@ -98,9 +101,45 @@ absl::Status ElasticTraining::MakeWrapper() {
   COXSWAIN_RETURN_IF_ERROR(
       ddp->accumulator().Restore(state_.record().position));
   ddp_ = std::move(ddp);
+  ModuleCheckpoint::Options saving;
+  saving.make_hook = options_.ddp.make_hook;
+  saving.own_errors = options_.own_errors;
+  saving.retention = options_.retention;
+  saving.on_report = options_.on_checkpoint;
+  checkpoint_ = std::make_unique<ModuleCheckpoint>(
+      *generation_.session, module_, &optimizer_, saving);
+  COXSWAIN_RETURN_IF_ERROR(Resume());
   decided_before_ = state_.record().progress;
   state_.Keep();
   return absl::OkStatus();
+}
+
+absl::Status ElasticTraining::Resume() {
+  // The same on all ranks; what the workers have is newer.
+  const bool begun = state_.record().progress > 0;
+  if (options_.resume.empty() || begun) return absl::OkStatus();
+  absl::StatusOr<ModuleCheckpoint::Resumed> resumed =
+      checkpoint_->Resume(options_.resume, *ddp_);
+  if (absl::IsNotFound(resumed.status()) && options_.resume == "newest") {
+    LogInfo("resumed_from_nothing", {{"job", generation_.session->job()}});
+    return absl::OkStatus();
+  }
+  COXSWAIN_RETURN_IF_ERROR(resumed.status());
+  COXSWAIN_ASSIGN_OR_RETURN(state_.record(),
+                            ElasticRecord::Parse(resumed->blobs[kRecordBlob]));
+  return absl::OkStatus();
+}
+
+void ElasticTraining::SaveIfAsked() {
+  // A step that the body has not taken is no part of the state.
+  const bool kept =
+      decided_before_ + ddp_->decided() == state_.record().progress;
+  if (ddp_->checkpointing().empty() || !kept || state_.in_window()) return;
+  const absl::Status saved =
+      checkpoint_
+          ->SaveIfAsked(*ddp_, {{kRecordBlob, state_.record().Serialize()}})
+          .status();
+  if (!saved.ok()) LogError("not_saved", {{"reason", saved.ToString()}});
 }
 
 bool ElasticTraining::going() const {
@@ -109,7 +148,10 @@ bool ElasticTraining::going() const {
 
 MicroBatch ElasticTraining::Accumulate(const Accumulator::Begin& begin) {
   // What the program has changed since the last step belongs to that.
-  if (ddp_->accumulator().Position().ok()) Keep();
+  if (ddp_->accumulator().Position().ok()) {
+    Keep();
+    SaveIfAsked();
+  }
   state_.Begin();
   return ddp_->Accumulate(begin);
 }
@@ -125,12 +167,14 @@ absl::Status ElasticTraining::CheckGoing() {
 
 absl::Status ElasticTraining::Backward(const ::torch::Tensor& loss) {
   COXSWAIN_RETURN_IF_ERROR(CheckGoing());
+  SaveIfAsked();
   state_.BeginUndeclared();
   return ddp_->Backward(loss);
 }
 
 absl::StatusOr<bool> ElasticTraining::StepWithoutData() {
   COXSWAIN_RETURN_IF_ERROR(CheckGoing());
+  SaveIfAsked();
   state_.BeginUndeclared();
   COXSWAIN_ASSIGN_OR_RETURN(const bool more, ddp_->StepWithoutData());
   if (!more) Keep();
@@ -147,6 +191,11 @@ absl::StatusOr<bool> ElasticTraining::Flush() {
 absl::StatusOr<bool> ElasticTraining::StepOptimizer() {
   COXSWAIN_ASSIGN_OR_RETURN(const bool taken, ddp_->StepOptimizer(optimizer_));
   Keep();
+  const bool drains =
+      options_.run.drain_requested && options_.run.drain_requested();
+  if (drains && !std::exchange(checkpoint_told_, true)) {
+    session().schedule().RequestCheckpoint(options_.run.drain_reason);
+  }
   generation_.after_step(state_.step());
   NoteErrorNorm();
   return taken;
@@ -175,6 +224,12 @@ absl::Status ElasticTraining::Finish(absl::Status status,
     // The body has gone on until it was told.
     if (told_) status = absl::OkStatus();
   }
+  if (status.ok()) {
+    SaveIfAsked();
+    // One that failed was logged, and is no reason not to go on.
+    checkpoint_->Finish(options_.save_timeout).IgnoreError();
+  }
+  checkpoint_.reset();
   // Also of a window that was begun and left. What was decided since the last
   // StepOptimizer is no part of the state.
   state_.Rollback();

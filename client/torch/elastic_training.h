@@ -15,6 +15,7 @@
 #include "client/elastic/elastic_run.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/elastic_module_state.h"
+#include "client/torch/module_checkpoint.h"
 
 namespace coxswain::torch {
 
@@ -27,6 +28,18 @@ struct ElasticTrainingOptions {
   // generation's. UNIMPLEMENTED: an averager (the ranks' parameters would be
   // apart when one is lost) and overlapped_optimizer.
   DistributedDataParallelOptions ddp;
+
+  // How checkpoints are saved: when is the plan's to say (checkpoint_every), an
+  // operator's, or that of a worker that is to drain.
+  bool own_errors = false;
+  CheckpointRetention retention;
+  std::function<void(const SaveReport&)> on_checkpoint;
+  // Whoever leaves a generation waits so long for what is being saved.
+  absl::Duration save_timeout = absl::Seconds(60);
+  // Where a job that has made no step goes on from: a checkpoint's id, or
+  // "newest", which is none where the job has none yet. Empty: from the
+  // beginning.
+  std::string resume;
 };
 
 // Trains a libtorch module through changes of the job's members, in one
@@ -52,6 +65,10 @@ struct ElasticTrainingOptions {
 // behind, or new, take them over, with parameters, buffers, the optimizer's
 // state and learning rates, and the hook's state. What a step changed before it
 // was committed is undone: counters, buffers, gradients.
+//
+// Checkpoints hold all of this. One that a step's decision asks for is copied
+// before the next step begins, or when the body returns, with what the program
+// has changed by then. A worker that drains asks for one of its last step.
 //
 // The body returns OK when it is finished or going() is false, and otherwise
 // the error that it met. It is called again where that came from a peer's end.
@@ -104,6 +121,10 @@ class ElasticTraining {
   absl::Status Run(const Body& body, ElasticRun::Trained* trained);
   absl::Status MakeWrapper();
   absl::Status Finish(absl::Status status, ElasticRun::Trained* trained);
+  // Goes on from options_.resume.
+  absl::Status Resume();
+  // Copies what the last step's decision wants saved.
+  void SaveIfAsked();
   // The error of a body that goes on although going() is false.
   absl::Status CheckGoing();
   // Between steps: what Rollback will go back to.
@@ -116,7 +137,9 @@ class ElasticTraining {
   ElasticModuleState& state_;
   ElasticGeneration& generation_;
   std::unique_ptr<DistributedDataParallel> ddp_;
-  int64_t decided_before_ = 0;  // progress when the wrapper was made
+  std::unique_ptr<ModuleCheckpoint> checkpoint_;
+  bool checkpoint_told_ = false;  // that this worker, which drains, wants one
+  int64_t decided_before_ = 0;    // progress when the wrapper was made
   absl::Time error_noted_;
   bool told_ = false;  // the body, that it is to return
 };

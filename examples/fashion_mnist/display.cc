@@ -95,8 +95,8 @@ std::string ResultTable(const std::vector<ResultEvent>& results) {
   return table;
 }
 
-std::string ResultJson(int world_size,
-                       const std::vector<ResultEvent>& results) {
+std::string ResultJson(int world_size, const std::vector<ResultEvent>& results,
+                       const std::string& mode) {
   nlohmann::json runs = nlohmann::json::array();
   for (const ResultEvent& result : results) {
     auto run = nlohmann::json::parse(ToJsonLine(result));
@@ -104,7 +104,8 @@ std::string ResultJson(int world_size,
     run.erase("world_size");
     runs.push_back(std::move(run));
   }
-  const nlohmann::json all = {{"world_size", world_size}, {"runs", runs}};
+  nlohmann::json all = {{"world_size", world_size}, {"runs", runs}};
+  if (!mode.empty()) all["mode"] = mode;
   return all.dump(2) + "\n";
 }
 

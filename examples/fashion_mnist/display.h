@@ -38,8 +38,10 @@ std::string HumanBytes(double bytes);
 // never started to compress.
 std::string ResultTable(const std::vector<ResultEvent>& results);
 
-// {"world_size": N, "runs": [{hook, steps, test_accuracy, ...}]}
-std::string ResultJson(int world_size, const std::vector<ResultEvent>& results);
+// {"world_size": N, "mode": M, "runs": [{hook, steps, test_accuracy, ...}]};
+// an empty mode is left out.
+std::string ResultJson(int world_size, const std::vector<ResultEvent>& results,
+                       const std::string& mode = "");
 
 }  // namespace coxswain::examples
 

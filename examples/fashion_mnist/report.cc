@@ -47,7 +47,8 @@ int Progress(const std::string& hook, const std::string& into) {
   return done ? 0 : 1;
 }
 
-int Table(int world_size, const std::string& json, const std::string& from) {
+int Table(int world_size, const std::string& mode, const std::string& json,
+          const std::string& from) {
   std::vector<ResultEvent> results;
   std::ifstream file(from);
   std::string line;
@@ -61,10 +62,12 @@ int Table(int world_size, const std::string& json, const std::string& from) {
     std::cerr << "report: " << from << " has no results" << std::endl;
     return 1;
   }
-  std::cout << ResultTable(results) << std::flush;
+  std::cout << ResultTable(results);
+  if (!mode.empty()) std::cout << "mode: " << mode << "\n";
+  std::cout << std::flush;
   if (json.empty()) return 0;
   std::ofstream out(json);
-  out << ResultJson(world_size, results) << std::flush;
+  out << ResultJson(world_size, results, mode) << std::flush;
   if (out.good()) return 0;
   std::cerr << "report: cannot write " << json << std::endl;
   return 1;
@@ -73,18 +76,19 @@ int Table(int world_size, const std::string& json, const std::string& from) {
 int Main(int argc, char** argv) {
   CLI::App app("Shows what the trainers of quickstart.sh say");
   app.require_subcommand(1);
-  std::string hook, into, json, from;
+  std::string hook, into, mode, json, from;
   int world_size = 0;
   auto* progress = app.add_subcommand("progress", "draw events from stdin");
   progress->add_option("--hook", hook, "the run's name")->required();
   progress->add_option("--into", into, "file for the result")->required();
   auto* table = app.add_subcommand("table", "print the results");
   table->add_option("--world", world_size, "number of workers")->required();
+  table->add_option("--mode", mode, "how gradients were exchanged");
   table->add_option("--json", json, "also write them here");
   table->add_option("results", from, "file with results")->required();
   CLI11_PARSE(app, argc, argv);
   if (*progress) return Progress(hook, into);
-  return Table(world_size, json, from);
+  return Table(world_size, mode, json, from);
 }
 
 }  // namespace

@@ -46,6 +46,20 @@ void AddOptions(CLI::App& app, TrainerOptions& options, bool& events,
       ->capture_default_str();
   app.add_option("--data", options.data, "folder of the packaged images")
       ->capture_default_str();
+  app.add_option("--checkpoint-every", options.checkpoint_every,
+                 "steps between checkpoints; 0: only where one is asked for")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--keep-last", options.retention.keep_last,
+                 "checkpoints that stay; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--keep-every", options.retention.keep_every,
+                 "steps of which a checkpoint stays, besides the last")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--resume", options.resume,
+                 "id of the checkpoint to go on from, or newest");
   app.add_flag("--events", events,
                "print progress as JSON lines, for programs (rank 0)");
   app.add_flag("--check", check, "only check the options, then end");

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <exception>
+#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "client/elastic/drain_signal.h"
+#include "client/schedule/schedule_client.h"
 #include "client/session/explain.h"
 #include "client/torch/follow_session.h"
 #include "client/torch/manifest.h"
@@ -20,6 +23,9 @@ namespace {
 constexpr int64_t kTestBatch = 500;
 constexpr double kMomentum = 0.9;
 constexpr absl::Duration kEventInterval = absl::Milliseconds(200);
+// A launcher that stops its workers kills them after 10 s.
+constexpr absl::Duration kSaveTimeout = absl::Seconds(8);
+constexpr char kSamplerBlob[] = "sampler";
 
 absl::Time Now() { return Clock::Real()->Now(); }
 
@@ -47,6 +53,7 @@ absl::Status Trainer::Connect() {
   torch::DistributedDataParallelOptions ddp_options;
   ddp_options.accumulation_steps = options_.accumulation_steps;
   ddp_options.gradient_as_bucket_view = true;
+  ddp_options.terms.checkpoint_every = options_.checkpoint_every;
   COXSWAIN_ASSIGN_OR_RETURN(JobManifest manifest,
                             torch::DescribeJob(*network_, hook, ddp_options));
   manifest.settings["seed"] = absl::StrCat(options_.seed);
@@ -76,18 +83,70 @@ absl::Status Trainer::Connect() {
       network_->parameters(),
       ::torch::optim::SGDOptions(options_.learning_rate).momentum(kMomentum));
 
+  torch::ModuleCheckpoint::Options saving;
+  saving.make_hook = MakePlannedHook;
+  saving.retention = options_.retention;
+  checkpoint_ = std::make_unique<torch::ModuleCheckpoint>(
+      *session_, network_, optimizer_.get(), saving);
+  SamplerState start;
+  start.seed = options_.seed;
+  COXSWAIN_RETURN_IF_ERROR(StartSampler(start));
+  const int64_t batches = sampler_->batches_left();  // of an epoch
+  if (!options_.resume.empty()) COXSWAIN_RETURN_IF_ERROR(Resume());
+  batches_left_ = sampler_->batches_left() +
+                  batches * (options_.epochs - 1 - sampler_->state().epoch);
+  // Without decisions of all ranks, a signal ends the process as usual.
+  if (ddp_->plan().terms.enforcement == Enforcement::kOff) {
+    return absl::OkStatus();
+  }
+  return DrainOnSignal();
+}
+
+absl::Status Trainer::StartSampler(const SamplerState& start) {
   SamplerOptions sampler;
   sampler.dataset_size = train_.count();
   sampler.batch_size = options_.batch;
   sampler.rank = session_->rank();
   sampler.world_size = session_->world_size();
-  SamplerState start;
-  start.seed = options_.seed;
   COXSWAIN_ASSIGN_OR_RETURN(ShardedSampler made,
                             ShardedSampler::Create(sampler, start));
   sampler_ = std::make_unique<ShardedSampler>(std::move(made));
-  batches_left_ = sampler_->batches_left() * options_.epochs;
   return absl::OkStatus();
+}
+
+absl::Status Trainer::Resume() {
+  COXSWAIN_ASSIGN_OR_RETURN(auto resumed,
+                            checkpoint_->Resume(options_.resume, *ddp_));
+  steps_ = resumed.step;
+  SamplerState state;
+  std::istringstream text(resumed.blobs[kSamplerBlob]);
+  if (!(text >> state.epoch >> state.seed >> state.position)) {
+    return absl::DataLossError(absl::StrCat("checkpoint '",
+                                            resumed.checkpoint_id,
+                                            "' does not say where its data "
+                                            "is"));
+  }
+  return StartSampler(state);
+}
+
+void Trainer::HeedSignal() {
+  if (!DrainSignalled() || std::exchange(signal_heeded_, true)) return;
+  // Both go with the next ticket, so one decision says both.
+  session_->schedule().RequestCheckpoint("SIGTERM");
+  session_->schedule().RequestStop("SIGTERM");
+}
+
+absl::Status Trainer::SaveIfAsked() {
+  const SamplerState& state = sampler_->state();
+  const torch::ModuleCheckpoint::Blobs blobs = {
+      {kSamplerBlob,
+       absl::StrCat(state.epoch, " ", state.seed, " ", state.position)}};
+  // A last step that was skipped asks for nothing, and is the last all the
+  // same.
+  if (ddp_->stopping() && ddp_->checkpointing().empty()) {
+    return checkpoint_->Save(*ddp_, ddp_->decision().stop, blobs).status();
+  }
+  return checkpoint_->SaveIfAsked(*ddp_, blobs).status();
 }
 
 absl::Status Trainer::Run() {
@@ -107,10 +166,13 @@ absl::Status Trainer::Run() {
 absl::Status Trainer::TrainAndTest() {
   const absl::Time start = Now();
   interval_.start = start;
-  for (int epoch = 0; epoch < options_.epochs && !Over(); ++epoch) {
+  for (int64_t epoch = sampler_->state().epoch;
+       epoch < options_.epochs && !Over(); ++epoch) {
     COXSWAIN_RETURN_IF_ERROR(TrainEpoch());
     sampler_->NextEpoch();
   }
+  // One that failed was logged.
+  checkpoint_->Finish(kSaveTimeout).IgnoreError();
   // What is tested is one model: that of all ranks.
   COXSWAIN_RETURN_IF_ERROR(ddp_->AverageParameters());
   wall_ = Now() - start;
@@ -170,6 +232,8 @@ absl::Status Trainer::TakeStep() {
     CountStep(loss_, world_->communicator().payload_bytes() - payload_before_,
               compressing_);
   }
+  COXSWAIN_RETURN_IF_ERROR(SaveIfAsked());
+  HeedSignal();
   return absl::OkStatus();
 }
 

@@ -11,6 +11,7 @@
 #include "client/data/sampler.h"
 #include "client/session/session.h"
 #include "client/torch/distributed_data_parallel.h"
+#include "client/torch/module_checkpoint.h"
 #include "examples/fashion_mnist/dataset.h"
 #include "examples/fashion_mnist/events.h"
 #include "examples/fashion_mnist/model.h"
@@ -25,6 +26,10 @@ struct TrainerOptions {
   double learning_rate = 0.05;
   uint64_t seed = 1;
   std::string data = "/usr/share/datasets/fashion-mnist";
+  int64_t checkpoint_every = 0;  // steps; 0: only where somebody asks
+  CheckpointRetention retention;
+  // A checkpoint's id, or "newest", to go on from; empty: from the beginning.
+  std::string resume;
   // Told on rank 0 only, several times a second.
   std::function<void(const Event&)> on_event = [](const Event&) {};
 };
@@ -53,6 +58,11 @@ class Trainer {
 
   Trainer() = default;
   absl::Status Connect();
+  absl::Status StartSampler(const SamplerState& start);
+  absl::Status Resume();
+  // A signal, once: all save their state, and stop.
+  void HeedSignal();
+  absl::Status SaveIfAsked();
   absl::Status TrainAndTest();
   // All ranks have agreed to stop, or have taken all steps of the plan.
   bool Over() const;
@@ -76,7 +86,9 @@ class Trainer {
   std::shared_ptr<ProcessGroup> world_;
   std::unique_ptr<torch::DistributedDataParallel> ddp_;
   std::unique_ptr<::torch::optim::Optimizer> optimizer_;
+  std::unique_ptr<torch::ModuleCheckpoint> checkpoint_;
   std::unique_ptr<ShardedSampler> sampler_;
+  bool signal_heeded_ = false;
 
   int64_t batches_left_ = 0;  // of all epochs
   int64_t images_ = 0;        // of this rank, so far

@@ -1,51 +1,15 @@
 #include "hooks/averagers/stepped_averager.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "hooks/averagers/mean.h"
+#include "hooks/parameter_state.h"
 #include "hooks/plain_hook.h"
 
 namespace coxswain {
 namespace {
 
 constexpr char kParameters[] = "parameters";
-
-std::vector<std::string> Describe(
-    const std::vector<ParameterSpec>& parameters) {
-  std::vector<std::string> lines;
-  for (const ParameterSpec& parameter : parameters) {
-    lines.push_back(absl::StrCat(parameter.name, " ", NameOf(parameter.dtype),
-                                 "[", absl::StrJoin(parameter.shape, ","),
-                                 "]"));
-  }
-  return lines;
-}
-
-// OK if the model that saved is the model here; says the first difference.
-absl::Status CheckModel(const std::string& spec, const HookState& state,
-                        const std::vector<ParameterSpec>& parameters) {
-  const auto found = state.options.find(kParameters);
-  if (found == state.options.end()) {
-    return StateMismatch(spec,
-                         "it does not list its parameters (one rank's shard of "
-                         "a state has to be merged with the others)");
-  }
-  const std::vector<std::string> here = Describe(parameters);
-  const std::vector<std::string> saved =
-      absl::StrSplit(found->second, '\n', absl::SkipEmpty());
-  for (size_t i = 0; i < std::max(here.size(), saved.size()); ++i) {
-    const std::string ours = i < here.size() ? here[i] : "absent";
-    const std::string theirs = i < saved.size() ? saved[i] : "absent";
-    if (ours == theirs) continue;
-    return StateMismatch(spec, absl::StrCat("parameter ", i, " was ", theirs,
-                                            " and is ", ours, " here"));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status CheckParameter(const std::string& spec,
                             const ParameterSpec& parameter) {
@@ -141,7 +105,7 @@ absl::StatusOr<HookState> SteppedAverager::SaveState(
   state.spec = spec_;
   state.step = step_;
   if (communicator.rank() == 0) {
-    state.options[kParameters] = absl::StrJoin(Describe(parameters_), "\n");
+    state.options[kParameters] = ParameterLines(parameters_);
   }
   SaveTensors(communicator.rank(), communicator.size(), state);
   return state;
@@ -149,7 +113,7 @@ absl::StatusOr<HookState> SteppedAverager::SaveState(
 
 absl::Status SteppedAverager::LoadState(const HookState& state, int, int) {
   COXSWAIN_RETURN_IF_ERROR(CheckStateName(spec_, state));
-  COXSWAIN_RETURN_IF_ERROR(CheckModel(spec_, state, parameters_));
+  COXSWAIN_RETURN_IF_ERROR(CheckStateFits(spec_, state, parameters_, {}, {}));
   COXSWAIN_RETURN_IF_ERROR(LoadTensors(state));
   step_ = state.step;
   united_at_ = step_;

@@ -217,13 +217,13 @@ absl::StatusOr<AllInt8Parameters> LoadInt8State(
         return loader.AddSlice(tensor, kind, one);
       }));
   if (saved != world_size && rank == 0 && !state.tensors.empty()) {
-    LogInfo("int8_errors_averaged",
-            {{"saved_by_ranks", saved},
-             {"ranks", world_size},
-             {"effect",
-              "all ranks go on from the mean error; results are "
-              "those of an uninterrupted run but for rounding to "
-              "8 bits"}});
+    LogWarning("int8_errors_averaged",
+               {{"saved_by_ranks", saved},
+                {"ranks", world_size},
+                {"effect",
+                 "approximate: each rank goes on from the mean error; nothing "
+                 "is lost, but steps are rounded to 8 bits otherwise than "
+                 "those of an uninterrupted run"}});
   }
   return loaded;
 }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "base/logging.h"
 #include "base/status_macros.h"
 #include "hooks/low_rank/batched_powersgd_exchange.h"
 #include "hooks/low_rank/bucket_matrices.h"
@@ -57,7 +58,7 @@ class BatchedPowerSgdHook : public LowRankHook {
     // What no bucket of a compressed step has taken is of other buckets.
     const bool compressed =
         !std::get<0>(matrices_).empty() || !std::get<1>(matrices_).empty();
-    if (commit && compressed) loaded_.clear();
+    if (commit && compressed) DropLoaded();
   }
 
   void SaveFactors(HookState& state) const override {
@@ -122,6 +123,18 @@ class BatchedPowerSgdHook : public LowRankHook {
   }
 
  private:
+  void DropLoaded() {
+    if (loaded_.empty()) return;
+    LogWarning("factors_of_other_buckets",
+               {{"hook", name()},
+                {"factors_dropped", loaded_.size()},
+                {"effect",
+                 "approximate: the saved state is of other buckets; nothing is "
+                 "lost, but the first steps compress worse than those of an "
+                 "uninterrupted run"}});
+    loaded_.clear();
+  }
+
   template <typename T>
   std::unique_ptr<Exchange> CompressAs(const Bucket& bucket,
                                        Communicator& communicator,

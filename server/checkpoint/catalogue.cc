@@ -17,8 +17,10 @@ namespace {
 // Far above what the limits on shards and metadata allow to be written.
 constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
 
-absl::StatusOr<CheckpointRecord> ReadRecord(const FileSystem& file_system,
-                                            const std::string& folder) {
+}  // namespace
+
+absl::StatusOr<CheckpointRecord> ReadManifest(const FileSystem& file_system,
+                                              const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/", kManifestFile);
   COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file,
                             file_system.Open(path));
@@ -34,8 +36,8 @@ absl::StatusOr<CheckpointRecord> ReadRecord(const FileSystem& file_system,
 
 // A folder copied or renamed by hand is not served under a wrong name, and
 // file names are not taken from a manifest into the world outside its folder.
-absl::Status CheckRecord(const CheckpointRecord& record, const std::string& job,
-                         const std::string& id) {
+absl::Status CheckManifestOf(const CheckpointRecord& record,
+                             absl::string_view job, absl::string_view id) {
   if (record.job != job || record.id != id) {
     return absl::DataLossError(
         absl::StrCat("its manifest is that of ", record.job, "/", record.id));
@@ -52,8 +54,6 @@ absl::Status CheckRecord(const CheckpointRecord& record, const std::string& job,
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::Status Catalogue::Load(FileSystem* file_system,
                              const std::string& folder) {
@@ -84,9 +84,9 @@ void Catalogue::LoadJob(FileSystem* file_system, const std::string& folder,
               {{"path", path}, {"result", removed.ToString()}});
       continue;
     }
-    absl::StatusOr<CheckpointRecord> record = ReadRecord(*file_system, path);
+    absl::StatusOr<CheckpointRecord> record = ReadManifest(*file_system, path);
     absl::Status status = record.status();
-    if (status.ok()) status = CheckRecord(*record, job, id);
+    if (status.ok()) status = CheckManifestOf(*record, job, id);
     if (!status.ok()) {
       LogWarning("checkpoint_unreadable",
                  {{"path", path}, {"error", status.ToString()}});

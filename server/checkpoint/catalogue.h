@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/checkpoint/manifest.h"
 #include "server/storage/file_system.h"
@@ -18,6 +19,14 @@ namespace coxswain::server {
 // What a checkpoint's folder is called while it is not complete.
 inline constexpr absl::string_view kStagingSuffix = ".staging";
 inline constexpr absl::string_view kDeletedSuffix = ".deleted";
+
+// What the manifest in the folder says. NOT_FOUND, and as DecodeManifest.
+absl::StatusOr<CheckpointRecord> ReadManifest(const FileSystem& file_system,
+                                              const std::string& folder);
+
+// Whether a manifest fits the folder that it lies in. DATA_LOSS if not.
+absl::Status CheckManifestOf(const CheckpointRecord& record,
+                             absl::string_view job, absl::string_view id);
 
 // The complete checkpoints in a folder, as an index in memory of what the
 // file system says. A part of CheckpointStore: thread-compatible.

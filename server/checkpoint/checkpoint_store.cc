@@ -153,7 +153,9 @@ absl::Status CheckpointStore::CheckRoomLocked(absl::string_view job,
                      " is reached by job \"", job, "\"; commit or delete one"));
   }
   // One that takes another's place needs no room of its own.
-  if (!catalogue_.OfStep(job, step).empty()) return absl::OkStatus();
+  for (const CheckpointRecord& record : catalogue_.OfStep(job, step)) {
+    if (record.generation != Generation(0)) return absl::OkStatus();
+  }
   if (catalogue_.CountOf(job) >= limits_.max_checkpoints_per_job) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the limit max_checkpoints_per_job of ",
@@ -163,17 +165,31 @@ absl::Status CheckpointStore::CheckRoomLocked(absl::string_view job,
   return absl::OkStatus();
 }
 
+CheckpointRecord CheckpointStore::NewRecord(
+    const Fence& fence, int64_t step, int shards,
+    const std::map<std::string, std::string>& metadata) const {
+  CheckpointRecord record;
+  record.generation = fence.generation;
+  record.id = absl::StrFormat("step-%012d-%016x", step, random_->NextId());
+  record.job = fence.job;
+  record.step = step;
+  record.shard_count = shards;
+  record.metadata = metadata;
+  return record;
+}
+
+absl::Status CheckpointStore::MakeStaging(const CheckpointRecord& record) {
+  COXSWAIN_RETURN_IF_ERROR(file_system_->MakeFolder(JobFolder(record.job)));
+  COXSWAIN_RETURN_IF_ERROR(file_system_->SyncFolder(folder_));
+  return file_system_->MakeFolder(StagingFolder(record));
+}
+
 absl::StatusOr<std::string> CheckpointStore::Begin(
     const Fence& fence, int64_t step, int shards,
     const std::map<std::string, std::string>& metadata) {
   COXSWAIN_RETURN_IF_ERROR(ValidateBegin(fence, step, shards, metadata));
   OpenCheckpoint open;
-  open.record.generation = fence.generation;
-  open.record.id = absl::StrFormat("step-%012d-%016x", step, random_->NextId());
-  open.record.job = fence.job;
-  open.record.step = step;
-  open.record.shard_count = shards;
-  open.record.metadata = metadata;
+  open.record = NewRecord(fence, step, shards, metadata);
   // What cannot be written must not be accepted.
   COXSWAIN_RETURN_IF_ERROR(EncodeManifest(open.record).status());
 
@@ -186,10 +202,7 @@ absl::StatusOr<std::string> CheckpointStore::Begin(
     if (!id.empty()) return id;
     COXSWAIN_RETURN_IF_ERROR(CheckRoomLocked(fence.job, step));
   }
-  COXSWAIN_RETURN_IF_ERROR(file_system_->MakeFolder(JobFolder(fence.job)));
-  COXSWAIN_RETURN_IF_ERROR(file_system_->SyncFolder(folder_));
-  COXSWAIN_RETURN_IF_ERROR(
-      file_system_->MakeFolder(StagingFolder(open.record)));
+  COXSWAIN_RETURN_IF_ERROR(MakeStaging(open.record));
   {
     MutexLock lock(&mutex_);
     // The generation may have ended while the folder was made.
@@ -286,7 +299,7 @@ absl::StatusOr<CheckpointStore::OpenCheckpoint> CheckpointStore::PrepareCommit(
                      open->record.shard_count,
                      " shards these are missing: ", NameMissing(open->record)));
   }
-  if (open->phase == Phase::kOpen) {
+  if (open->phase == Phase::kOpen && open->import == 0) {
     open->record.created = clock_->WallTime();
   }
   const OpenCheckpoint prepared = *open;
@@ -327,8 +340,9 @@ void CheckpointStore::FinishCommit(const CheckpointRecord& record, bool renamed,
   RemoveFolders(record);
 }
 
-absl::StatusOr<CheckpointRecord> CheckpointStore::Commit(const Fence& fence,
-                                                         absl::string_view id) {
+absl::StatusOr<CheckpointRecord> CheckpointStore::Commit(
+    const Fence& fence, absl::string_view id, const RetentionRules& rules) {
+  COXSWAIN_RETURN_IF_ERROR(rules.Validate());
   {
     MutexLock lock(&mutex_);
     const CheckpointRecord* complete = catalogue_.Find(fence.job, id);
@@ -356,6 +370,7 @@ absl::StatusOr<CheckpointRecord> CheckpointStore::Commit(const Fence& fence,
                                   {"shards", open.record.shard_count},
                                   {"bytes", open.record.TotalBytes()}});
   DeleteSuperseded(open.record);
+  DeleteUnretained(open.record, rules.empty() ? retention_ : rules);
   return open.record;
 }
 
@@ -363,6 +378,28 @@ std::vector<CheckpointRecord> CheckpointStore::List(
     absl::string_view job) const {
   MutexLock lock(&mutex_);
   return catalogue_.List(job);
+}
+
+absl::StatusOr<CheckpointRecord> CheckpointStore::Find(
+    absl::string_view job, absl::string_view id) const {
+  MutexLock lock(&mutex_);
+  const CheckpointRecord* record = catalogue_.Find(job, id);
+  if (record != nullptr) return *record;
+  return absl::NotFoundError(absl::StrCat(
+      "job \"", job, "\" has no complete checkpoint \"", id, "\""));
+}
+
+absl::Status CheckpointStore::CheckManifest(absl::string_view job,
+                                            absl::string_view id) const {
+  COXSWAIN_ASSIGN_OR_RETURN(const CheckpointRecord known, Find(job, id));
+  auto record = ReadManifest(*file_system_, FinalFolder(known));
+  absl::Status status = record.status();
+  if (status.ok()) status = CheckManifestOf(*record, job, id);
+  if (status.ok()) return status;
+  // Deleted in between?
+  COXSWAIN_RETURN_IF_ERROR(Find(job, id).status());
+  return absl::DataLossError(absl::StrCat(
+      "checkpoint ", id, ": ", status.message(), "; use an older checkpoint"));
 }
 
 absl::StatusOr<std::pair<std::string, ShardRecord>>
@@ -386,13 +423,15 @@ CheckpointStore::AdmitDownload(absl::string_view job, absl::string_view id,
                      limits_.max_open_downloads, " is reached; try later"));
   }
   ++open_downloads_;
+  readers_.Begin(record->id);
   return std::make_pair(
       absl::StrCat(FinalFolder(*record), "/", it->second.file), it->second);
 }
 
-void CheckpointStore::DownloadEnded() {
+void CheckpointStore::DownloadEnded(const std::string& id) {
   MutexLock lock(&mutex_);
   --open_downloads_;
+  readers_.End(id, clock_->Now());
 }
 
 absl::StatusOr<std::unique_ptr<ShardDownload>> CheckpointStore::StartDownload(
@@ -407,11 +446,11 @@ absl::StatusOr<std::unique_ptr<ShardDownload>> CheckpointStore::StartDownload(
     size = file.status();
   }
   if (size.ok() && *size == wanted.bytes) {
-    return std::make_unique<ShardDownload>(*std::move(file), wanted,
-                                           limits_.max_chunk_bytes,
-                                           [this] { DownloadEnded(); });
+    return std::make_unique<ShardDownload>(
+        *std::move(file), wanted, limits_.max_chunk_bytes,
+        [this, id = std::string(id)] { DownloadEnded(id); });
   }
-  DownloadEnded();
+  DownloadEnded(std::string(id));
   if (absl::IsNotFound(size.status())) {
     // Deleted, or superseded by a newer one, since it was admitted?
     MutexLock lock(&mutex_);
@@ -427,81 +466,6 @@ absl::StatusOr<std::unique_ptr<ShardDownload>> CheckpointStore::StartDownload(
   return absl::DataLossError(absl::StrCat(
       "shard ", shard, " of checkpoint ", id, " has ", *size, " bytes where ",
       wanted.bytes, " were committed; use an older checkpoint"));
-}
-
-// The new one is durable: whatever fails here leaves one checkpoint too many.
-void CheckpointStore::DeleteSuperseded(const CheckpointRecord& by) {
-  std::vector<CheckpointRecord> superseded;
-  {
-    MutexLock lock(&mutex_);
-    for (CheckpointRecord& record : catalogue_.OfStep(by.job, by.step)) {
-      if (!(record.generation < by.generation)) continue;
-      catalogue_.Remove(record.job, record.id);
-      superseded.push_back(std::move(record));
-    }
-  }
-  for (CheckpointRecord& record : superseded) {
-    const std::string id = record.id;
-    const absl::Status deleted = DeleteComplete(std::move(record));
-    LogInfo("checkpoint_superseded", {{"job", by.job},
-                                      {"checkpoint", id},
-                                      {"by", by.id},
-                                      {"deleted", deleted.ToString()}});
-  }
-}
-
-absl::Status CheckpointStore::DeleteComplete(CheckpointRecord record) {
-  const std::string folder = FinalFolder(record);
-  const std::string doomed = absl::StrCat(folder, kDeletedSuffix);
-  absl::Status renamed = file_system_->Rename(folder, doomed);
-  if (!renamed.ok()) {
-    MutexLock lock(&mutex_);
-    catalogue_.Add(std::move(record));
-    return renamed;
-  }
-  COXSWAIN_RETURN_IF_ERROR(file_system_->SyncFolder(JobFolder(record.job)));
-  return file_system_->RemoveTree(doomed);
-}
-
-absl::Status CheckpointStore::Delete(absl::string_view job,
-                                     absl::string_view id) {
-  CheckpointRecord record;
-  bool complete = false;
-  {
-    MutexLock lock(&mutex_);
-    const CheckpointRecord* found = catalogue_.Find(job, id);
-    complete = found != nullptr;
-    if (complete) {
-      record = *found;
-      catalogue_.Remove(job, id);
-    } else {
-      const auto it = open_.find(id);
-      if (it == open_.end() || it->second.record.job != job) {
-        return absl::NotFoundError(
-            absl::StrCat("job \"", job, "\" has no checkpoint \"", id, "\""));
-      }
-      if (it->second.phase == Phase::kCommitting) {
-        return absl::UnavailableError(
-            absl::StrCat("checkpoint ", id, " is being committed; try again"));
-      }
-      record = it->second.record;
-      open_.erase(it);
-    }
-  }
-  LogInfo("checkpoint_deleted", {{"job", job}, {"checkpoint", id}});
-  if (complete) return DeleteComplete(std::move(record));
-  RemoveFolders(record);
-  return absl::OkStatus();
-}
-
-void CheckpointStore::RemoveFolders(const CheckpointRecord& record) {
-  absl::Status status = file_system_->RemoveTree(StagingFolder(record));
-  // There only if a commit failed after its rename.
-  status.Update(file_system_->RemoveTree(FinalFolder(record)));
-  if (!status.ok()) {
-    LogWarning("checkpoint_left_behind",
-               {{"checkpoint", record.id}, {"error", status.ToString()}});
-  }
 }
 
 void CheckpointStore::OnGenerationEnded(absl::string_view job,

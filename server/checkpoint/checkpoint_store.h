@@ -12,12 +12,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/mutex.h"
 #include "base/random.h"
 #include "server/checkpoint/catalogue.h"
 #include "server/checkpoint/manifest.h"
+#include "server/checkpoint/readers.h"
+#include "server/checkpoint/retention.h"
 #include "server/checkpoint/shard_download.h"
 #include "server/checkpoint/shard_upload.h"
 #include "server/membership/fence.h"
@@ -38,6 +41,10 @@ struct CheckpointLimits {
   // So that one job cannot take the places of all others.
   size_t max_open_checkpoints_per_job = 4;
   size_t max_checkpoints_per_job = 1000;
+  // Of all jobs; those of one that was killed stay until it is tried again.
+  size_t max_open_imports = 8;
+  // What retention leaves alone for as long after it was last read.
+  absl::Duration read_grace = absl::Minutes(1);
 };
 
 // Checkpoints on disk, in two phases: shards are uploaded into a staging
@@ -61,6 +68,9 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
       const CheckpointLimits& limits, const Clock* clock, RandomSource* random);
   ~CheckpointStore() override;
 
+  // What holds for jobs that give no rules of their own. Before any Commit.
+  void SetDefaultRetention(const RetentionRules& rules) { retention_ = rules; }
+
   // Opens a checkpoint of (job, generation, step), or joins the open one;
   // returns its id. One of this step by an earlier generation stays until the
   // new one is committed.
@@ -73,6 +83,18 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
       const Fence& fence, int64_t step, int shards,
       const std::map<std::string, std::string>& metadata);
 
+  // Opens a checkpoint that an operator brings: of generation 0, with the date
+  // it was made. StartUpload and Commit then take a fence of that job and
+  // generation. An open import of this job is discarded, but for one of the
+  // same request id (not 0), which is joined.
+  //   INVALID_ARGUMENT, RESOURCE_EXHAUSTED
+  //                    as Begin
+  //   ALREADY_EXISTS   there is an import of this step
+  //   UNAVAILABLE      one is being committed; try again
+  absl::StatusOr<std::string> BeginImport(
+      const Fence& fence, int64_t step, int shards,
+      const std::map<std::string, std::string>& metadata, absl::Time created);
+
   // Starts the upload of one shard of `bytes` bytes with this CRC-32C.
   // NOT_FOUND if there is no such open checkpoint in this generation.
   absl::StatusOr<std::unique_ptr<ShardUpload>> StartUpload(const Fence& fence,
@@ -82,15 +104,27 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
                                                            uint32_t crc32c);
 
   // Makes the checkpoint visible and durable, then deletes those of the same
-  // step by earlier generations; repeating it is harmless.
+  // step by earlier generations, and those that `rules`, or the default ones
+  // where these are empty, do not keep; repeating it is harmless. What cannot
+  // be deleted stays, and is no error. An import deletes nothing.
+  //   INVALID_ARGUMENT     a rule is negative
   //   NOT_FOUND            no such checkpoint
   //   FAILED_PRECONDITION  shards are missing; the message names them
   //   UNAVAILABLE          another Commit of it is running; try again
   absl::StatusOr<CheckpointRecord> Commit(const Fence& fence,
-                                          absl::string_view id);
+                                          absl::string_view id,
+                                          const RetentionRules& rules = {});
 
   // Complete checkpoints of a job, the last one made first.
   std::vector<CheckpointRecord> List(absl::string_view job) const;
+
+  // One complete checkpoint. NOT_FOUND.
+  absl::StatusOr<CheckpointRecord> Find(absl::string_view job,
+                                        absl::string_view id) const;
+
+  // Whether the manifest on disk is still the one that was committed.
+  // NOT_FOUND; DATA_LOSS if it is damaged.
+  absl::Status CheckManifest(absl::string_view job, absl::string_view id) const;
 
   // Starts reading one shard of a complete checkpoint. NOT_FOUND if there is
   // none; DATA_LOSS if the file has not the size that was committed;
@@ -113,6 +147,7 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
     CheckpointRecord record;  // its shards are those that are complete
     Phase phase = Phase::kOpen;
     bool abandoned = false;  // discard it if the running commit fails
+    uint64_t import = 0;     // request id of an import
   };
   using OpenMap = std::map<std::string, OpenCheckpoint, std::less<>>;
 
@@ -131,6 +166,16 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   absl::StatusOr<OpenCheckpoint*> FindOpenLocked(const Fence& fence,
                                                  absl::string_view id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Where an import may begin: the one to join, or none, and what is to be
+  // discarded.
+  absl::StatusOr<std::string> FindImportLocked(
+      const Fence& fence, int64_t step, std::vector<CheckpointRecord>* discard)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes the folder of a new checkpoint.
+  absl::Status MakeStaging(const CheckpointRecord& record);
+  CheckpointRecord NewRecord(
+      const Fence& fence, int64_t step, int shards,
+      const std::map<std::string, std::string>& metadata) const;
   absl::Status CheckRoomLocked(absl::string_view job, int64_t step) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What Commit has to write and from which phase, or why it cannot.
@@ -141,10 +186,15 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
                     const absl::Status& status);
   absl::Status DeleteComplete(CheckpointRecord record);
   void DeleteSuperseded(const CheckpointRecord& by);
+  void DeleteUnretained(const CheckpointRecord& committed,
+                        const RetentionRules& rules);
+  // Deletes what was taken out of the catalogue, and logs it.
+  void DeleteAll(std::vector<CheckpointRecord> records,
+                 absl::string_view reason, const CheckpointRecord& by);
   // Counts a download, or says why it cannot begin.
   absl::StatusOr<std::pair<std::string, ShardRecord>> AdmitDownload(
       absl::string_view job, absl::string_view id, int shard);
-  void DownloadEnded();
+  void DownloadEnded(const std::string& id);
   void RemoveFolders(const CheckpointRecord& record);
 
   absl::StatusOr<std::string> CompleteShard(const std::string& id,
@@ -160,6 +210,7 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   const CheckpointLimits limits_;
   const Clock* const clock_;
   RandomSource* const random_;
+  RetentionRules retention_;
 
   Mutex begin_mutex_;  // taken before mutex_
   mutable Mutex mutex_;
@@ -168,6 +219,7 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   size_t open_uploads_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t open_downloads_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_file_ ABSL_GUARDED_BY(mutex_) = 1;
+  Readers readers_ ABSL_GUARDED_BY(mutex_){limits_.read_grace};
   GenerationGuard ended_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -74,7 +74,7 @@ class CheckpointStoreTest : public testing::Test {
       if (!chunk.has_value()) break;
       EXPECT_EQ(chunk->offset, static_cast<int64_t>(data.size()));
       EXPECT_EQ(chunk->crc32c, Crc32c(chunk->data));
-      data += chunk->data;
+      data.append(chunk->data.data(), chunk->data.size());
     }
     EXPECT_EQ(download->crc32c(), Crc32c(data));
     return data;
@@ -404,6 +404,198 @@ TEST_F(CheckpointStoreTest, DownloadsAtOnceAreLimited) {
                          HasSubstr("max_open_downloads")));
   }
   EXPECT_OK(Download(id, 0));
+}
+
+class RetentionInStoreTest : public CheckpointStoreTest {
+ protected:
+  RetentionInStoreTest() {
+    limits_.max_checkpoints_per_job = 20;
+    Reopen();
+    rules_.keep_last = 2;
+  }
+  absl::StatusOr<std::string> SaveWith(const RetentionRules& rules,
+                                       int64_t step, int64_t generation = 1) {
+    clock_.Advance(absl::Seconds(1));
+    const Fence fence = FenceOf("job", generation);
+    COXSWAIN_ASSIGN_OR_RETURN(const std::string id,
+                              store_->Begin(fence, step, 1, {}));
+    COXSWAIN_RETURN_IF_ERROR(Upload(id, 0, "data", generation));
+    COXSWAIN_RETURN_IF_ERROR(store_->Commit(fence, id, rules).status());
+    return id;
+  }
+  std::vector<int64_t> Steps() {
+    std::vector<int64_t> steps;
+    for (const auto& record : store_->List("job")) steps.push_back(record.step);
+    EXPECT_EQ(FoldersOfJob(), steps.size());
+    return steps;
+  }
+
+  RetentionRules rules_;
+};
+
+TEST_F(RetentionInStoreTest, ACommitDeletesWhatItsRulesDoNotKeep) {
+  rules_.keep_every = 20;
+  for (int64_t step = 10; step <= 60; step += 10) {
+    ASSERT_OK(SaveWith({}, step));
+  }
+  EXPECT_EQ(Steps().size(), 6);
+  ASSERT_OK(SaveWith(rules_, 70));
+  EXPECT_THAT(Steps(), testing::ElementsAre(70, 60, 40, 20));
+  ASSERT_OK(SaveWith(rules_, 80));
+  EXPECT_THAT(Steps(), testing::ElementsAre(80, 70, 60, 40, 20));
+}
+
+TEST_F(RetentionInStoreTest, WithoutRulesOfItsOwnThoseOfTheCoordinatorCount) {
+  store_->SetDefaultRetention(rules_);
+  for (int64_t step = 10; step <= 40; step += 10) {
+    ASSERT_OK(SaveWith({}, step));
+  }
+  EXPECT_THAT(Steps(), testing::ElementsAre(40, 30));
+  rules_.keep_last = 3;
+  ASSERT_OK(SaveWith(rules_, 50));
+  EXPECT_THAT(Steps(), testing::ElementsAre(50, 40, 30));
+}
+
+TEST_F(RetentionInStoreTest, ARunFromScratchKeepsItsOwnAndNotTheHigherSteps) {
+  ASSERT_OK(SaveWith({}, 900));
+  ASSERT_OK(SaveWith({}, 1000));
+  ASSERT_OK(SaveWith(rules_, 0, 2));
+  EXPECT_THAT(Steps(), testing::ElementsAre(0, 1000));
+}
+
+TEST_F(RetentionInStoreTest, WhatIsReadStaysForAWhile) {
+  ASSERT_OK_AND_ASSIGN(const std::string read, SaveWith({}, 10));
+  ASSERT_OK(SaveWith({}, 20));
+  {
+    ASSERT_OK_AND_ASSIGN(const auto download,
+                         store_->StartDownload("job", read, 0));
+    clock_.Advance(absl::Hours(2));
+    ASSERT_OK(SaveWith(rules_, 30));
+    ASSERT_OK(SaveWith(rules_, 40));
+    EXPECT_THAT(Steps(), testing::ElementsAre(40, 30, 10));
+  }
+  // Its next shard may be asked for.
+  clock_.Advance(limits_.read_grace - absl::Seconds(2));
+  ASSERT_OK(SaveWith(rules_, 50));
+  EXPECT_THAT(Steps(), testing::ElementsAre(50, 40, 10));
+  clock_.Advance(absl::Seconds(2));
+  ASSERT_OK(SaveWith(rules_, 60));
+  EXPECT_THAT(Steps(), testing::ElementsAre(60, 50));
+}
+
+TEST_F(RetentionInStoreTest, ANegativeRuleIsRefusedBeforeAnythingIsDone) {
+  rules_.keep_last = -1;
+  EXPECT_THAT(SaveWith(rules_, 10), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("keep_last")));
+  EXPECT_TRUE(store_->List("job").empty());
+}
+
+TEST_F(RetentionInStoreTest, ADiskThatCannotDeleteDoesNotFailTheCommit) {
+  ASSERT_OK_AND_ASSIGN(const std::string first, SaveWith({}, 10));
+  ASSERT_OK(SaveWith({}, 20));
+  files_.FailNext(first, absl::DataLossError("bad disk"));
+  ASSERT_OK(SaveWith(rules_, 30));
+  EXPECT_THAT(Steps(), testing::ElementsAre(30, 20, 10));
+  ASSERT_OK(SaveWith(rules_, 40));
+  EXPECT_THAT(Steps(), testing::ElementsAre(40, 30));
+}
+
+class ImportTest : public RetentionInStoreTest {
+ protected:
+  static Fence Operator(uint64_t request, const std::string& job = "job") {
+    Fence fence = FenceOf(job, 0);
+    fence.request_id = request;
+    return fence;
+  }
+  absl::StatusOr<std::string> BeginImport(uint64_t request, int64_t step,
+                                          const std::string& job = "job") {
+    return store_->BeginImport(Operator(request, job), step, 1, {}, made_);
+  }
+  absl::StatusOr<std::string> Import(uint64_t request, int64_t step) {
+    COXSWAIN_ASSIGN_OR_RETURN(const std::string id, BeginImport(request, step));
+    COXSWAIN_RETURN_IF_ERROR(Upload(id, 0, "data", 0));
+    COXSWAIN_RETURN_IF_ERROR(store_->Commit(Operator(request), id).status());
+    return id;
+  }
+
+  const absl::Time made_ = absl::FromUnixSeconds(1000);
+};
+
+TEST_F(ImportTest, KeepsItsDateAndIsOlderThanWhatRunsHere) {
+  ASSERT_OK(SaveWith({}, 10));
+  ASSERT_OK(Import(1, 500));
+  EXPECT_THAT(Steps(), testing::ElementsAre(10, 500));
+  Reopen();
+  EXPECT_THAT(Steps(), testing::ElementsAre(10, 500));
+  EXPECT_EQ(store_->List("job").back().created, made_);
+  EXPECT_EQ(store_->List("job").back().generation, Generation(0));
+}
+
+TEST_F(ImportTest, NeitherRetentionNorTheSameStepDeletesIt) {
+  ASSERT_OK(Import(1, 10));
+  for (int64_t step = 10; step <= 40; step += 10) {
+    ASSERT_OK(SaveWith(rules_, step));
+  }
+  EXPECT_THAT(Steps(), testing::ElementsAre(40, 30, 10));
+  // Nor does it make room for itself.
+  store_->SetDefaultRetention(rules_);
+  ASSERT_OK(Import(2, 11));
+  EXPECT_EQ(Steps().size(), 4);
+}
+
+TEST_F(ImportTest, ANewOneTakesThePlaceOfOneThatWasGivenUp) {
+  ASSERT_OK_AND_ASSIGN(const std::string first, BeginImport(1, 10));
+  EXPECT_EQ(BeginImport(1, 10).value_or("other"), first) << "a retry";
+  ASSERT_OK(Upload(first, 0, "of the first", 0));
+  ASSERT_OK_AND_ASSIGN(const std::string second, BeginImport(2, 10));
+  EXPECT_NE(second, first);
+  EXPECT_EQ(FoldersOfJob(), 1);
+  // Nothing of the first is part of the second.
+  EXPECT_THAT(
+      store_->Commit(Operator(2), second),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("missing: 0")));
+  EXPECT_THAT(store_->Commit(Operator(1), first),
+              StatusIs(absl::StatusCode::kNotFound, testing::_));
+}
+
+TEST_F(ImportTest, AMemberCannotTouchItNorAnOperatorAMembers) {
+  ASSERT_OK_AND_ASSIGN(const std::string import, BeginImport(1, 10));
+  ASSERT_OK_AND_ASSIGN(const std::string member,
+                       store_->Begin(FenceOf(), 10, 1, {}));
+  EXPECT_NE(import, member);
+  EXPECT_THAT(Upload(import, 0, "x", 1),
+              StatusIs(absl::StatusCode::kNotFound, testing::_));
+  EXPECT_THAT(Upload(member, 0, "x", 0),
+              StatusIs(absl::StatusCode::kNotFound, testing::_));
+}
+
+TEST_F(ImportTest, OneOfAStepIsEnough) {
+  ASSERT_OK_AND_ASSIGN(const std::string id, Import(1, 10));
+  EXPECT_THAT(BeginImport(2, 10),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(id)));
+  EXPECT_THAT(BeginImport(0, 11), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("request id")));
+}
+
+TEST_F(ImportTest, OpenOnesAreFew) {
+  limits_.max_open_imports = 1;
+  Reopen();
+  ASSERT_OK(BeginImport(1, 10, "a"));
+  EXPECT_THAT(BeginImport(2, 10, "b"),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("max_open_imports")));
+  ASSERT_OK(BeginImport(3, 10, "a"));
+}
+
+TEST_F(CheckpointStoreTest, AManifestDamagedSinceIsNoticed) {
+  ASSERT_OK_AND_ASSIGN(const std::string id, Save(5, "data"));
+  EXPECT_OK(store_->CheckManifest("job", id));
+  EXPECT_THAT(store_->CheckManifest("job", "other"),
+              StatusIs(absl::StatusCode::kNotFound, testing::_));
+  ASSERT_OK(
+      memory_.FlipBit(absl::StrCat("/checkpoints/job/", id, "/MANIFEST"), 60));
+  EXPECT_THAT(store_->CheckManifest("job", id),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr(id)));
 }
 
 }  // namespace

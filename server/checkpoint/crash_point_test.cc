@@ -42,7 +42,8 @@ class Life {
   const absl::Status& status() const { return store_.status(); }
   CheckpointStore* operator->() { return store_->get(); }
 
-  absl::Status Save(int64_t step, int64_t generation = 1) {
+  absl::Status Save(int64_t step, int64_t generation = 1,
+                    const RetentionRules& rules = {}) {
     Fence fence = TestFence();
     fence.generation = Generation(generation);
     COXSWAIN_RETURN_IF_ERROR(store_.status());
@@ -61,7 +62,7 @@ class Life {
       COXSWAIN_RETURN_IF_ERROR(upload->Append(50, rest, Crc32c(rest)));
       COXSWAIN_RETURN_IF_ERROR(upload->Finish());
     }
-    return store.Commit(fence, id).status();
+    return store.Commit(fence, id, rules).status();
   }
 
   // Whether a complete checkpoint of this step is listed; if so, it must be
@@ -86,7 +87,7 @@ class Life {
     while (true) {
       COXSWAIN_ASSIGN_OR_RETURN(const auto chunk, download->Next());
       if (!chunk.has_value()) return data;
-      data += chunk->data;
+      data.append(chunk->data.data(), chunk->data.size());
     }
   }
 
@@ -192,6 +193,46 @@ TEST_P(CrashPointTest, ADeletedCheckpointIsWholeOrAbsent) {
     EXPECT_FALSE(has_deleted && deleted.ok()) << "acknowledged, then back";
     EXPECT_EQ(files.List("/checkpoints/job")->size(), has_deleted ? 2 : 1);
   }
+}
+
+TEST_P(CrashPointTest, RetentionNeverTakesTheNewestAcknowledgedOne) {
+  RetentionRules rules;
+  rules.keep_last = 1;
+  bool seen_old = false;
+  bool seen_done = false;
+  for (int64_t point = 0; point <= 60; ++point) {
+    SCOPED_TRACE(absl::StrCat("crash after mutation ", point));
+    MemoryFileSystem memory;
+    FaultFileSystem files(&memory);
+    absl::Status saved;
+    {
+      Life life(&files);
+      ASSERT_OK(life.Save(1));
+      ASSERT_OK(life.Save(2));
+      ASSERT_OK(life.Save(3));
+      files.CrashAfter(point);
+      saved = life.Save(4, 1, rules);
+    }
+    files.Restart(GetParam());
+    Life next(&files);
+    ASSERT_OK(next.status());
+    const bool has_new = next.HasWhole(4);
+    EXPECT_TRUE(has_new || !saved.ok()) << "acknowledged, then lost";
+    EXPECT_TRUE(has_new || next.HasWhole(3)) << "nothing newer is whole";
+    // Whole or absent, whichever of the old ones; none before the new one is.
+    const int olds = (next.HasWhole(1) ? 1 : 0) + (next.HasWhole(2) ? 1 : 0) +
+                     (next.HasWhole(3) ? 1 : 0);
+    EXPECT_TRUE(has_new || olds == 3) << "deleted too early";
+    seen_old = seen_old || olds == 3;
+    seen_done = seen_done || (has_new && olds == 0);
+    ASSERT_OK_AND_ASSIGN(const auto names, files.List("/checkpoints/job"));
+    EXPECT_EQ(names.size(), olds + (has_new ? 1 : 0)) << "leftovers";
+    // The next commit deletes what this one could not.
+    ASSERT_OK(next.Save(5, 2, rules));
+    EXPECT_EQ(next->List("job").front().step, 5);
+  }
+  EXPECT_TRUE(seen_old);
+  EXPECT_TRUE(seen_done);
 }
 
 INSTANTIATE_TEST_SUITE_P(AllWays, CrashPointTest,

@@ -19,17 +19,21 @@ absl::StatusOr<std::optional<ShardChunk>> ShardDownload::Next() {
   }
   ShardChunk chunk;
   chunk.offset = offset_;
-  const int64_t count = std::min<int64_t>(left, chunk_bytes_);
-  COXSWAIN_ASSIGN_OR_RETURN(chunk.data, file_->Read(offset_, count));
-  if (static_cast<int64_t>(chunk.data.size()) != count) {
-    return absl::DataLossError(absl::StrCat(
-        "shard ", shard_.shard, " (file ", shard_.file, ") ends at byte ",
-        offset_ + static_cast<int64_t>(chunk.data.size()), " of ", shard_.bytes,
-        "; use an older checkpoint"));
+  const size_t count = std::min<int64_t>(left, chunk_bytes_);
+  const std::shared_ptr<char[]> memory(new char[count]);
+  COXSWAIN_ASSIGN_OR_RETURN(const size_t got,
+                            file_->ReadInto(offset_, count, memory.get()));
+  if (got != count) {
+    return absl::DataLossError(
+        absl::StrCat("shard ", shard_.shard, " (file ", shard_.file,
+                     ") ends at byte ", offset_ + static_cast<int64_t>(got),
+                     " of ", shard_.bytes, "; use an older checkpoint"));
   }
+  chunk.data = absl::string_view(memory.get(), count);
+  chunk.owner = memory;
   chunk.crc32c = Crc32c(chunk.data);
-  crc32c_ = Crc32c(chunk.data, crc32c_);
-  offset_ += count;
+  crc32c_ = Crc32cConcat(crc32c_, chunk.crc32c, count);
+  offset_ += static_cast<int64_t>(count);
   return chunk;
 }
 

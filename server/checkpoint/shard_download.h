@@ -6,10 +6,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "server/checkpoint/manifest.h"
 #include "server/storage/file_system.h"
 
@@ -18,8 +18,9 @@ namespace coxswain::server {
 // A piece of a shard.
 struct ShardChunk {
   int64_t offset = 0;
-  std::string data;
+  absl::string_view data;  // as long as `owner` is held
   uint32_t crc32c = 0;
+  std::shared_ptr<const void> owner;
 };
 
 // Reads one shard of a complete checkpoint from its start. One thread at a

@@ -56,58 +56,66 @@ absl::Status ShardUpload::Fail(absl::Status status) {
   return status_;
 }
 
-absl::Status ShardUpload::CheckChunk(int64_t offset, absl::string_view data,
-                                     uint32_t crc32c) const {
-  const std::string who =
-      absl::StrCat("shard ", expected_.shard, " of checkpoint ", id_);
-  if (data.size() > max_chunk_bytes_) {
+std::string ShardUpload::Name() const {
+  return absl::StrCat("shard ", expected_.shard, " of checkpoint ", id_);
+}
+
+absl::Status ShardUpload::CheckPlace(int64_t offset, size_t bytes) const {
+  if (bytes > max_chunk_bytes_) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        who, ": a chunk of ", data.size(),
+        Name(), ": a chunk of ", bytes,
         " bytes passes the limit max_chunk_bytes of ", max_chunk_bytes_));
   }
   if (offset != received_) {
-    return absl::DataLossError(
-        absl::StrCat(who, ": a chunk at offset ", offset, " came where offset ",
-                     received_, " was next; upload the shard again"));
+    return absl::DataLossError(absl::StrCat(
+        Name(), ": a chunk at offset ", offset, " came where offset ",
+        received_, " was next; upload the shard again"));
   }
-  if (static_cast<int64_t>(data.size()) > expected_.bytes - received_) {
+  if (static_cast<int64_t>(bytes) > expected_.bytes - received_) {
     return absl::DataLossError(
-        absl::StrCat(who, ": more bytes came than the announced ",
+        absl::StrCat(Name(), ": more bytes came than the announced ",
                      expected_.bytes, "; upload the shard again"));
-  }
-  const uint32_t actual = Crc32c(data);
-  if (actual != crc32c) {
-    return absl::DataLossError(absl::StrFormat(
-        "%s: the chunk at offset %d has CRC-32C %08x where %08x was "
-        "announced; upload the shard again",
-        who, offset, actual, crc32c));
   }
   return absl::OkStatus();
 }
 
-absl::Status ShardUpload::Append(int64_t offset, absl::string_view data,
+absl::Status ShardUpload::CheckBytes(absl::Span<const absl::string_view> data,
+                                     uint32_t crc32c) const {
+  uint32_t actual = 0;
+  for (const absl::string_view piece : data) actual = Crc32c(piece, actual);
+  if (actual == crc32c) return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat(
+      "%s: the chunk at offset %d has CRC-32C %08x where %08x was "
+      "announced; upload the shard again",
+      Name(), received_, actual, crc32c));
+}
+
+absl::Status ShardUpload::Append(int64_t offset,
+                                 absl::Span<const absl::string_view> data,
                                  uint32_t crc32c) {
   if (!status_.ok()) return status_;
-  absl::Status status = CheckChunk(offset, data, crc32c);
-  if (status.ok()) status = file_->Append(data);
+  size_t bytes = 0;
+  for (const absl::string_view piece : data) bytes += piece.size();
+  absl::Status status = CheckPlace(offset, bytes);
+  if (status.ok()) status = CheckBytes(data, crc32c);
+  if (status.ok()) status = file_->AppendAll(data);
   if (!status.ok()) return Fail(std::move(status));
-  received_ += static_cast<int64_t>(data.size());
-  crc32c_ = Crc32c(data, crc32c_);
+  received_ += static_cast<int64_t>(bytes);
+  crc32c_ = Crc32cConcat(crc32c_, crc32c, bytes);
   return absl::OkStatus();
 }
 
 absl::Status ShardUpload::CheckWhole() const {
   if (received_ != expected_.bytes) {
     return absl::DataLossError(
-        absl::StrCat("shard ", expected_.shard, " of checkpoint ", id_,
-                     ": only ", received_, " of the announced ",
+        absl::StrCat(Name(), ": only ", received_, " of the announced ",
                      expected_.bytes, " bytes came; upload the shard again"));
   }
   if (crc32c_ != expected_.crc32c) {
-    return absl::DataLossError(absl::StrFormat(
-        "shard %d of checkpoint %s has CRC-32C %08x where %08x was announced; "
-        "upload the shard again",
-        expected_.shard, id_, crc32c_, expected_.crc32c));
+    return absl::DataLossError(
+        absl::StrFormat("%s has CRC-32C %08x where %08x was announced; "
+                        "upload the shard again",
+                        Name(), crc32c_, expected_.crc32c));
   }
   return absl::OkStatus();
 }

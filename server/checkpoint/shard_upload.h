@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "server/checkpoint/manifest.h"
 #include "server/storage/file_system.h"
 
@@ -42,9 +43,13 @@ class ShardUpload {
   // Creates the file. Called first.
   absl::Status Open();
 
-  // The next chunk. DATA_LOSS if its checksum does not match or it does not
-  // follow the chunk before; RESOURCE_EXHAUSTED if it is too large.
-  absl::Status Append(int64_t offset, absl::string_view data, uint32_t crc32c);
+  // The next chunk, in pieces. DATA_LOSS if its checksum does not match or it
+  // does not follow the chunk before; RESOURCE_EXHAUSTED if it is too large.
+  absl::Status Append(int64_t offset, absl::Span<const absl::string_view> data,
+                      uint32_t crc32c);
+  absl::Status Append(int64_t offset, absl::string_view data, uint32_t crc32c) {
+    return Append(offset, absl::MakeConstSpan(&data, 1), crc32c);
+  }
 
   // Verifies the whole, syncs the file and counts the shard as complete.
   // DATA_LOSS if bytes are missing or the checksum of the whole differs;
@@ -52,8 +57,10 @@ class ShardUpload {
   absl::Status Finish();
 
  private:
-  absl::Status CheckChunk(int64_t offset, absl::string_view data,
+  absl::Status CheckPlace(int64_t offset, size_t bytes) const;
+  absl::Status CheckBytes(absl::Span<const absl::string_view> data,
                           uint32_t crc32c) const;
+  std::string Name() const;
   absl::Status CheckWhole() const;
   // Discards the shard; the error is kept for later calls.
   absl::Status Fail(absl::Status status);

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
-#include "server/schedule/plan.h"
+#include "server/schedule/types.h"
 
 namespace coxswain::server {
 

@@ -21,13 +21,12 @@
 #include "base/mutex.h"
 #include "base/random.h"
 #include "server/membership/fence.h"
-#include "server/membership/member_table.h"
+#include "server/membership/job_record.h"
 #include "server/membership/membership_records.h"
 #include "server/membership/membership_types.h"
-#include "server/membership/waiting_room.h"
 #include "server/options.h"
-#include "server/schedule/plan.h"
 #include "server/schedule/plan_room.h"
+#include "server/schedule/types.h"
 #include "server/state/state_writer.h"
 
 namespace coxswain::server {
@@ -42,9 +41,10 @@ namespace coxswain::server {
 //
 // Each time it runs it has a new generation number, never used before, not by
 // an earlier coordinator on the same state either. What happens is decided by
-// pure functions (DecideRound, DecideGrowth, DecideLiveness, AssignRanks); this
-// class keeps the table and does what they say. The reason of an event is
-// worded once, for the log, the description and the error.
+// pure functions (DecideRound, DecideGrowth, DecideLiveness, AssignRanks, and
+// those of job_rules.h); this class keeps the table and does what they say. The
+// reason of an event is worded once, for the log, the description and the
+// error.
 //
 // A generation is durable before any member hears of it, and who leaves is told
 // so once that is durable: a later coordinator on the same state goes on with
@@ -104,6 +104,12 @@ class Membership : public FenceGate {
   // The connection was lost. Nothing if the attachment has ended already.
   void Detach(uint64_t attachment);
 
+  // Says where the holder of this attachment stands in for a coordinator that
+  // is gone; empty: nowhere. That of rank 0 counts, and is told to the others:
+  // to those that are attached, and to those that attach later.
+  // INVALID_ARGUMENT: no address.
+  absl::Status NoteStandIn(uint64_t attachment, absl::string_view address);
+
   // The data connections from the holder of this attachment to these ranks
   // broke.
   void NotePeersBroken(uint64_t attachment, const std::vector<int>& ranks);
@@ -126,10 +132,17 @@ class Membership : public FenceGate {
   // For the schedule room. All of them do nothing if this generation of the
   // job does not run any more.
   //
-  // Tells all that is in the list, in its order. A rank that is not attached at
-  // the moment is not told: it asks again once it is.
+  // Tells all that is in the list, in its order; that the generation is to make
+  // way, once that is durable. A rank that is not attached at the moment is not
+  // told: it asks again once it is.
   void Tell(absl::string_view job, Generation generation,
             const std::vector<DirectedEvent>& events);
+  // Ends the attachments of all but this rank as if their connections were
+  // lost: their holders are to attach again.
+  void CutOffOthers(absl::string_view job, Generation generation, int rank,
+                    const absl::Status& reason);
+  // No attachment of this coordinator is higher yet.
+  uint64_t NewestAttachment() const;
   // Ends it with this reason and the payloads of the status.
   void AbortGeneration(absl::string_view job, Generation generation,
                        const absl::Status& reason);
@@ -169,71 +182,9 @@ class Membership : public FenceGate {
   void Shutdown();
 
  private:
-  // How a round was refused whose manifests differ, for those of its workers
-  // who come late or ask again.
-  struct Refusal {
-    absl::Status status;
-    absl::Time until;
-    std::set<uint64_t> launchers;
-    std::set<Incarnation> incarnations;
-  };
-  // Nobody hears of a generation before its observers: who asks meanwhile for
-  // an answer that was given, waits here.
-  struct Announcement {
-    bool done = false;
-    std::vector<std::function<void()>> waiting;
-  };
-  // A generation, also when it has ended; its number is 0 if there was none.
-  struct Run {
-    Generation generation;
-    MemberTable members;
-    std::shared_ptr<const Manifest> manifest;  // null once it is finished
-    Generation manifest_at;                    // where that is stored
-    WorkerIdentity manifest_holder;
-    Plan plan;
-    std::string reason;  // why its round closed
-    Generation previous;
-    int previous_world_size = 0;
-    std::shared_ptr<const std::vector<LostMember>> lost;
-    int lost_count = 0;
-    absl::Time began;
-    bool resumed = false;               // from an earlier term
-    bool ended_well = false;            // all members left in good order
-    bool finished = false;              // and none of them wants to go on
-    std::vector<FinishedPlace> places;  // with `finished`
-    bool regroups = false;              // its members were told to make way
-    bool wants_growth = false;          // spares are to be taken in, now
-    bool wanted_growth = false;         // or were, at some time
-    // When the first member made way for the next generation.
-    std::optional<absl::Time> making_way;
-    std::shared_ptr<Announcement> announcement;  // null: long ago
-  };
-  struct Job {
-    std::string name;
-    JobState state = JobState::kEnded;
-    std::string last_event;
-    absl::Time ended_at;
-    int64_t attempt = 0;  // the highest that was heard of
-    Run run;              // the last generation
-
-    // The next generation.
-    WaitingRoom room;
-    int world_size = 0;  // that is asked for, at most and at least
-    int min_world_size = 0;
-    // Those who wait go on from the last generation: only who has its manifest
-    // may join them.
-    bool bound = false;
-    bool starts_anew = false;  // nobody goes on from the last generation
-    absl::Time survivors_until = absl::InfinitePast();
-    int vain_regroups = 0;           // in a row: they have brought nobody
-    std::optional<Refusal> refusal;  // of the last round, if it ended so
-    // Gave up waiting in this round: their death may be reported yet.
-    std::map<Incarnation, WorkerIdentity> withdrawn;
-
-    // Something of it could not be written.
-    bool unsaved = false;
-    absl::Time save_again;
-  };
+  using Job = JobRecord;
+  using Run = RunRecord;
+  using Refusal = RoundRefusal;
   static constexpr char kClusterTable[] = "cluster";
   static constexpr char kNextGenerationKey[] = "next_generation";
 
@@ -249,8 +200,6 @@ class Membership : public FenceGate {
   void RestoreLocked(LoadedJob loaded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::vector<GenerationResumed>> FindResumedLocked()
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static KeptJob KeptOf(const Job& job, const Run& run, bool running);
-  static Departure DepartureOf(const MemberRecord& record);
   // Writes what has become of the job, behind; once more later if that fails.
   void SaveLocked(StateBatch batch, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -267,7 +216,6 @@ class Membership : public FenceGate {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // membership_join.cc: who may join, and when.
-  absl::Status CheckJoin(const JoinRequest& request) const;
   absl::Status JoinLocked(JoinRequest* request, JoinCallback* callback,
                           uint64_t* ticket, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -287,6 +235,8 @@ class Membership : public FenceGate {
   std::optional<absl::StatusOr<JoinResult>> JoinAgainLocked(
       const JoinRequest& request, MemberRecord* record, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // membership_room.cc: who waits.
+  //
   // Makes sure that the worker may wait in this round. The result is its place
   // in the order of arrival; 0: behind all others.
   absl::StatusOr<uint64_t> EnterRoundLocked(const JoinRequest& request,
@@ -299,9 +249,6 @@ class Membership : public FenceGate {
   absl::Status CheckSparesLocked(const JoinRequest& request,
                                  const Job& job) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether it is the process that is, or was, in the last generation, and is
-  // not known to be dead.
-  static bool Survives(const JoinRequest& request, const Job& job);
   // A process of the same launcher joins in the place of a survivor, which
   // therefore is dead.
   void ReplaceSurvivorLocked(const JoinRequest& request, Job* job, Calls* calls)
@@ -311,8 +258,6 @@ class Membership : public FenceGate {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WithdrawLocked(uint64_t ticket, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // After any change of who waits in a round.
-  void NoteSizesLocked(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // membership_refusal.cc: rounds whose manifests differ.
   //
@@ -323,8 +268,6 @@ class Membership : public FenceGate {
   absl::Status CheckSameManifestLocked(const Manifest& manifest,
                                        const Job& job) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Who waits, in the order of their ranks if these can be known.
-  static std::vector<Member> PresentLocked(const Job& job);
   // Tells all who wait how their manifests differ.
   void RefuseRoundLocked(absl::string_view present, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -338,14 +281,6 @@ class Membership : public FenceGate {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseRoundLocked(absl::string_view reason, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The ranks that workers keep in the next generation, and that processes in
-  // their places get.
-  static std::map<WorkerIdentity, int> HeldRanks(const Job& job);
-  static PlanTrial TrialOf(const Job& job);
-  // Who of the last generation is not in `next`: how many, and the first.
-  static std::vector<LostMember> LostLocked(const Job& job,
-                                            const MemberTable& next,
-                                            int* count);
   Run NextRunLocked(absl::string_view reason, std::vector<Member> members,
                     const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A write or a few, under the lock: nobody hears of a generation before.
@@ -376,11 +311,8 @@ class Membership : public FenceGate {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   JoinResult ResultLocked(const Job& job, int rank) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static std::vector<WorkerIdentity> SparesLocked(const Job& job);
   void DecideGrowthLocked(absl::Time now, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether a larger generation was wanted, and the next has nobody new.
-  static void NoteGrowthLocked(const Run& next, Job* job);
 
   // membership_leave.cc: members that leave of their own accord.
   void LeaveLocked(const Fence& fence, LeaveNotice notice,
@@ -397,17 +329,15 @@ class Membership : public FenceGate {
   void TellDepartureLocked(const MemberRecord& record, const Job& job,
                            Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // membership_attach.cc: what attached workers are told.
+  //
+  // Whether they hear for the first time that they are to make way.
+  bool NoteRegroupLocked(const std::vector<DirectedEvent>& events, Job* job,
+                         Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // membership_end.cc: members that are lost, and the end of generations.
   void DecideLivenessLocked(absl::Time now, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static void BePatientLocked(absl::Time now, Job* job);
-  // Whether nobody is left to go on, and others have done their work.
-  static bool IsDoneLocked(const Run& run);
-  static void FinishLocked(Run* run);
-  // What a process is told that comes in the place of one that was lost when
-  // the work of all others was done.
-  static absl::Status CheckDoneLocked(const JoinRequest& request,
-                                      const Job& job);
   // Whether all that has become of the job is written.
   absl::Status CheckSaved(const std::string& name) const;
   void ReportExitLocked(const ExitReport& report, Calls* calls)

@@ -137,12 +137,39 @@ TEST_F(ElasticTest, NewcomersAloneDoNotWaitForEver) {
   const auto team = RunElastic(1, 2, 2);
   membership_->ReportExit(team[1]->exit(9));
   Worker* const restarted = MakeElastic(1, 2, 1);
-  restarted->request.timeout = absl::Hours(1);
+  // Less than that patience, as is the default.
+  restarted->request.timeout = absl::Minutes(5);
   Join(restarted);
   Pass(options_.survivor_patience - absl::Seconds(1));
   EXPECT_THAT(restarted->answers, IsEmpty());
   Pass(absl::Seconds(1));
   ASSERT_OK(restarted->answers.at(0));
+}
+
+TEST_F(ElasticTest, NewcomersDoNotGiveUpBeforeWhoHasTheStateIsBack) {
+  const auto team = RunElastic(2, 3, 3);
+  membership_->ReportExit(team[2]->exit(9));
+  Worker* const restarted = MakeElastic(2, 3, 2);
+  restarted->request.timeout = absl::Minutes(5);
+  Join(restarted);
+  Pass(absl::Minutes(9));
+  EXPECT_THAT(restarted->answers, IsEmpty()) << "alone it is not enough";
+  for (Worker* survivor : {team[0], team[1]}) Rejoin(survivor);
+  ASSERT_OK(restarted->answers.at(0));
+  EXPECT_THAT(*restarted->joined().members, SizeIs(3));
+  // If they never come, that is its end.
+  membership_->ReportExit(team[1]->exit(9));
+  Worker* const late = MakeElastic(2, 3, 1);
+  late->request.timeout = absl::Minutes(5);
+  membership_->ReportExit(restarted->exit(9));
+  Join(late);
+  Pass(options_.survivor_patience - absl::Seconds(1));
+  EXPECT_THAT(late->answers, IsEmpty());
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(late->answers.at(0),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("1 of 2 workers have joined"),
+                             HasSubstr("not back: host-a/0"))));
 }
 
 TEST_F(ElasticTest, ASurvivorThatLeftOrDiedOrWasReplacedIsNotWaitedFor) {
@@ -288,6 +315,7 @@ TEST_F(ElasticTest, SparesOfAFinishedJobHaveNothingToDo) {
   EXPECT_TRUE(DetailOf(spare->answers[0].status()).has_job_finished());
   EXPECT_EQ(Description().state, JobState::kEnded);
   // The name is free for another job.
+  ++launcher_;
   Worker* next = MakeElastic(1, 1, 0);
   Join(next);
   ASSERT_OK(next->answers.at(0));

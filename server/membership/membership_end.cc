@@ -7,22 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "server/membership/growth.h"
+#include "server/membership/job_rules.h"
 #include "server/membership/membership.h"
 #include "server/membership/membership_errors.h"
 
 namespace coxswain::server {
 namespace {
-
-// Of the members lost by a finished run, how many are known again.
-constexpr size_t kMaxPlaces = 1024;
-
-// Whether the one who asks is a process that was lost when a run was finished,
-// or took its place.
-bool IsOf(const FinishedPlace& place, const JoinRequest& request) {
-  if (!(place.identity == request.identity)) return false;
-  if (place.incarnation == request.incarnation) return true;
-  return place.launcher_id != 0 && place.launcher_id == request.launcher_id;
-}
 
 std::string DescribeExit(const ExitReport& report) {
   return absl::StrCat(report.signal != 0
@@ -80,47 +70,12 @@ void Membership::LoseSurvivorLocked(absl::string_view why, MemberRecord* record,
   SaveLocked(std::move(batch), job, calls);
 }
 
-bool Membership::IsDoneLocked(const Run& run) {
-  // One that was told to make way may have left for good with work to do.
-  if (run.regroups) return false;
-  bool done = false;
-  for (const MemberRecord& record : run.members) {
-    if (IsLive(record.liveness.state) || record.rejoins) return false;
-    done |= record.liveness.state == MemberState::kLeft && !record.failed;
-  }
-  return done;
-}
-
-void Membership::FinishLocked(Run* run) {
-  run->finished = run->ended_well = true;
-  for (const MemberRecord& record : run->members) {
-    if (run->places.size() >= kMaxPlaces) return;
-    if (record.liveness.state == MemberState::kLeft && !record.failed) continue;
-    run->places.push_back({record.member.identity, record.member.incarnation,
-                           record.launcher_id});
-  }
-}
-
-absl::Status Membership::CheckDoneLocked(const JoinRequest& request,
-                                         const Job& job) {
-  const bool over = job.run.finished && job.state != JobState::kRunning;
-  if (!over || job.attempt < request.attempt) return absl::OkStatus();
-  if (std::none_of(
-          job.run.places.begin(), job.run.places.end(),
-          [&](const FinishedPlace& place) { return IsOf(place, request); })) {
-    return absl::OkStatus();
-  }
-  return JobFinishedError(
-      absl::StrCat("job '", job.name, "' is done: ", job.last_event));
-}
-
 void Membership::EndWellLocked(Job* job, Calls* calls) {
   const size_t members = job->run.members.size();
   const auto rejoin =
       std::count_if(job->run.members.begin(), job->run.members.end(),
                     [](const MemberRecord& record) { return record.rejoins; });
   job->run.ended_well = true;
-  if (rejoin == 0) FinishLocked(&job->run);
   std::string reason =
       members == 1 ? absl::StrCat("the only member of job '", job->name,
                                   "' has left in good order")
@@ -128,6 +83,8 @@ void Membership::EndWellLocked(Job* job, Calls* calls) {
                                   job->name, "' have left in good order");
   if (rejoin > 0) {
     absl::StrAppend(&reason, ", ", rejoin, " of them for the next generation");
+  } else if (!IsDone(job->run)) {
+    absl::StrAppend(&reason, ", before their work was done");
   }
   EndGenerationLocked(GenerationEndedError(reason, std::nullopt), nullptr, job,
                       calls);
@@ -139,7 +96,7 @@ void Membership::EndGenerationLocked(const absl::Status& status,
   const absl::Time now = rooms_.clock->Now();
   job->ended_at = now;
   job->last_event = std::string(status.message());
-  if (!job->run.finished && IsDoneLocked(job->run)) FinishLocked(&job->run);
+  if (!job->run.finished && IsDone(job->run)) Finish(&job->run);
   if (job->run.finished && lost != nullptr) {
     absl::StrAppend(&job->last_event,
                     "; all others had left for good before: nothing is left "
@@ -272,19 +229,11 @@ void Membership::ReportWaiterExitLocked(const ExitReport& report, Job* job,
     GiveUpRoundLocked(status, job, calls);
   } else if (waits) {
     AnswerLocked(dead.identity, status, job, calls);
-    NoteSizesLocked(job);
+    NoteSizes(job);
     if (job->state == JobState::kForming && job->room.empty()) {
       EndRoundLocked(status, job, calls);
     }
   }
-}
-
-void Membership::BePatientLocked(absl::Time now, Job* job) {
-  if (job->state != JobState::kRunning) return;
-  for (MemberRecord& record : job->run.members) {
-    record.liveness = WithPatience(now, record.liveness);
-  }
-  if (job->run.making_way.has_value()) job->run.making_way = now;
 }
 
 void Membership::DecideLivenessLocked(absl::Time now, Job* job, Calls* calls) {

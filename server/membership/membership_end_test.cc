@@ -69,10 +69,7 @@ TEST_F(EndTest, ALossAfterADrainIsNotTheEnd) {
   const auto team = RunElastic(1, 2, 2);
   Worker* spare = MakeElastic(1, 2, 0, "host-b");
   Join(spare);
-  DirectedEvent decided;
-  decided.event.kind = AttachEvent::Kind::kDecision;
-  decided.event.regroup = "rank 0 is drained";
-  membership_->Tell("job", Generation(1), {decided});
+  TellToMakeWay(Generation(1));
   ASSERT_OK(Leave(team[0], false, "drained"));
   membership_->ReportExit(team[1]->exit(9));
   Pass(options_.last_call);
@@ -111,6 +108,36 @@ TEST_F(EndTest, ASlowCommitCostsNobodyTheJob) {
   Pass(absl::Milliseconds(50));
   EXPECT_EQ(Description("z").state, JobState::kRunning);
   EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+// Advances the clock when a generation ends, as if others had much to do then.
+class SlowObserver : public GenerationObserver {
+ public:
+  explicit SlowObserver(FakeClock* clock) : clock_(*clock) {}
+  void OnGenerationEnded(absl::string_view, Generation,
+                         const absl::Status&) override {
+    clock_.Advance(absl::Seconds(8));
+  }
+
+ private:
+  FakeClock& clock_;
+};
+
+TEST_F(EndTest, WhatALookTakesIsNoStandingStill) {
+  SlowObserver slow(&clock_);
+  membership_->AddObserver(&slow);
+  const auto first = Run(1, "a");
+  Pass(absl::Seconds(5));
+  const auto second = Run(1, "b");
+  Pass(absl::Seconds(4));
+  EXPECT_EQ(Description("a").state, JobState::kRunning);
+  // The lease of "a" is over; telling so takes until that of "b" is over, too.
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(Description("a").state, JobState::kEnded);
+  EXPECT_EQ(Description("b").state, JobState::kRunning);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(Description("b").state, JobState::kEnded);
+  EXPECT_THAT(Description("b").last_event, HasSubstr("no sign of life"));
 }
 
 TEST_F(EndTest, TablesOfGenerationsThatNeverBeganAreDropped) {

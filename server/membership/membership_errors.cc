@@ -1,7 +1,5 @@
 #include "server/membership/membership_errors.h"
 
-#include <algorithm>
-
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_detail.h"
@@ -22,27 +20,6 @@ absl::Status WithDetail(absl::Status status, const v1::ErrorDetail& detail) {
 }
 
 }  // namespace
-
-std::string Shorten(absl::string_view text, size_t max_bytes) {
-  if (text.size() <= max_bytes) return std::string(text);
-  size_t end = max_bytes - std::min<size_t>(max_bytes, 3);
-  end = LetterStart(text, end);
-  return absl::StrCat(text.substr(0, end), "...");
-}
-
-std::string OneLine(std::string text) {
-  for (char& c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < ' ' || byte == 0x7f) c = '?';
-  }
-  return text;
-}
-
-size_t LetterStart(absl::string_view text, size_t at) {
-  // All bytes of a letter but the first are 10xxxxxx.
-  while (at > 0 && at < text.size() && (text[at] & 0xc0) == 0x80) --at;
-  return at;
-}
 
 absl::Status StaleFenceError(const StaleField& stale,
                              absl::string_view explanation) {
@@ -89,6 +66,31 @@ absl::Status MissingMembersError(absl::string_view message, int expected,
     missing->add_missing_ranks(rank);
   }
   return WithDetail(absl::DeadlineExceededError(message), detail);
+}
+
+absl::Status NoSuchJobError(absl::string_view job) {
+  return absl::NotFoundError(absl::StrCat("no job '", job, "' is known"));
+}
+
+absl::Status IdentityTakenError(absl::string_view job,
+                                const WorkerIdentity& identity) {
+  return absl::AlreadyExistsError(absl::StrCat(
+      "another live process is worker ", identity.ToString(), " of job '", job,
+      "'; give each launcher on a machine its own --node, or choose another "
+      "--job name"));
+}
+
+absl::Status SameIncarnationError(const WorkerIdentity& holder) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("worker ", holder.ToString(),
+                   " has the same incarnation; it must be random"));
+}
+
+absl::Status IdentityLostError(absl::string_view job,
+                               const WorkerIdentity& identity) {
+  return absl::AlreadyExistsError(
+      absl::StrCat("a newer process has taken the place of this one as worker ",
+                   identity.ToString(), " of job '", job, "': end this one"));
 }
 
 absl::Status NotWrittenError(const absl::Status& status) {

@@ -1,26 +1,16 @@
 #ifndef COXSWAIN_SERVER_MEMBERSHIP_MEMBERSHIP_ERRORS_H_
 #define COXSWAIN_SERVER_MEMBERSHIP_MEMBERSHIP_ERRORS_H_
 
-#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/peer_text.h"
 #include "server/membership/member.h"
 
 namespace coxswain::server {
-
-// Text from a peer, cut to at most `max_bytes` with "..." at the end. UTF-8
-// stays valid, because no message could be parsed that carried a half letter.
-std::string Shorten(absl::string_view text, size_t max_bytes);
-
-// Text from a peer on one line, whatever is in it; for people.
-std::string OneLine(std::string text);
-
-// The first byte of the UTF-8 letter that the byte at `at` belongs to.
-size_t LetterStart(absl::string_view text, size_t at);
 
 // Errors of membership with their typed detail (coxswain.v1.ErrorDetail).
 
@@ -40,6 +30,16 @@ absl::Status ManifestMismatchError(absl::string_view what,
 absl::Status MissingMembersError(absl::string_view message, int expected,
                                  const std::vector<WorkerIdentity>& present,
                                  const std::vector<int>& missing_ranks);
+
+absl::Status NoSuchJobError(absl::string_view job);
+
+// ALREADY_EXISTS: one of two live processes is to go.
+absl::Status IdentityTakenError(absl::string_view job,
+                                const WorkerIdentity& identity);
+// The same, for what is left of a process whose place was given to another one.
+absl::Status IdentityLostError(absl::string_view job,
+                               const WorkerIdentity& identity);
+absl::Status SameIncarnationError(const WorkerIdentity& holder);
 
 // What an error of the state store is to a worker that waits for a commit. Not
 // ABORTED, which would be its round's end: another coordinator has taken over,

@@ -155,7 +155,7 @@ class MembershipTest : public testing::Test {
     request.job = job;
     request.identity = {node, slot};
     request.incarnation = Incarnation(++incarnations_);
-    request.launcher_id = 7;
+    request.launcher_id = launcher_;
     request.host = node;
     request.address = absl::StrCat(node, ":1234");
     request.manifest.world_size = world;
@@ -209,6 +209,13 @@ class MembershipTest : public testing::Test {
     for (Worker* worker : team) Attach(worker);
     return team;
   }
+  // Says that the generation is to make way, as the schedule does.
+  void TellToMakeWay(Generation generation) {
+    DirectedEvent decided;
+    decided.event.kind = AttachEvent::Kind::kDecision;
+    decided.event.regroup = "rank 0 is drained";
+    membership_->Tell("job", generation, {decided});
+  }
   // Joins the generation after its last one, as the same process.
   void Rejoin(Worker* worker) {
     worker->request.after_generation = worker->joined().generation;
@@ -254,6 +261,7 @@ class MembershipTest : public testing::Test {
   std::unique_ptr<Membership> membership_;
   std::deque<Worker> workers_;  // addresses stay
   uint64_t incarnations_ = 0;
+  uint64_t launcher_ = 7;  // of those who are made from now on
 };
 
 }  // namespace coxswain::server

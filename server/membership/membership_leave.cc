@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "server/membership/job_rules.h"
 #include "server/membership/membership.h"
 #include "server/membership/membership_errors.h"
 

@@ -213,5 +213,21 @@ TEST_F(PlaceTest, AReportIsAnsweredOnceItIsWritten) {
               StatusIs(absl::StatusCode::kUnavailable, testing::_));
 }
 
+TEST_F(PlaceTest, OfALongListOfBrokenPeersAsManyCountAsThereAre) {
+  const auto team = RunElastic(1, 3, 3);
+  std::vector<int> ranks(1'000'000, 77);
+  ranks[2] = 1;
+  ranks[3] = 2;  // one too many
+  membership_->NotePeersBroken(team[0]->attachment, ranks);
+  membership_->Detach(team[2]->attachment);
+  Pass(options_.broken_peer_grace);
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  Attach(team[2]);
+  membership_->NotePeersBroken(team[0]->attachment, ranks);
+  membership_->Detach(team[1]->attachment);
+  Pass(options_.broken_peer_grace);
+  ExpectAborted(*team[0], "rank 1");
+}
+
 }  // namespace
 }  // namespace coxswain::server

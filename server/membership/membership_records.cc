@@ -94,6 +94,7 @@ KeptJob Decode(const std::string& name, const state::v1::Job& proto) {
   job.running = proto.running();
   job.finished = proto.finished();
   job.starts_anew = proto.starts_anew();
+  job.regroups = proto.regroups();
   job.attempt = proto.attempt();
   job.last_event = proto.last_event();
   job.reason = proto.reason();
@@ -107,8 +108,8 @@ KeptJob Decode(const std::string& name, const state::v1::Job& proto) {
   }
   for (const auto& place : proto.places()) {
     job.places.push_back({FromProto(place.identity()),
-                          Incarnation(place.incarnation()),
-                          place.launcher_id()});
+                          Incarnation(place.incarnation()), place.launcher_id(),
+                          place.left()});
   }
   return job;
 }
@@ -201,6 +202,7 @@ void PutJob(const KeptJob& job, StateBatch* batch) {
   proto.set_running(job.running);
   proto.set_finished(job.finished);
   proto.set_starts_anew(job.starts_anew);
+  proto.set_regroups(job.regroups);
   proto.set_attempt(job.attempt);
   proto.set_last_event(job.last_event);
   proto.set_reason(job.reason);
@@ -217,6 +219,7 @@ void PutJob(const KeptJob& job, StateBatch* batch) {
     *kept->mutable_identity() = ToProto(place.identity);
     kept->set_incarnation(place.incarnation.value());
     kept->set_launcher_id(place.launcher_id);
+    kept->set_left(place.left);
   }
   batch->Put(kJobTable, job.name, proto.SerializeAsString());
 }

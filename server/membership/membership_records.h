@@ -50,12 +50,13 @@ struct PreviousMembers {
   int lost_count = 0;  // of all, named in `lost` or not
 };
 
-// A process that was lost when all other members of its job had left for good:
-// if its launcher starts it again, nothing is left for it to do.
+// A process of a job that is done: if its launcher starts it again, nothing is
+// left for it to do.
 struct FinishedPlace {
   WorkerIdentity identity;
   Incarnation incarnation;
   uint64_t launcher_id = 0;  // 0: without a launcher
+  bool left = false;         // in good order, or else it was lost
 };
 
 struct KeptJob {
@@ -65,6 +66,7 @@ struct KeptJob {
   bool running = false;
   bool finished = false;
   bool starts_anew = false;  // nobody goes on from this generation
+  bool regroups = false;     // its members were told to make way
   int64_t attempt = 0;
   std::string last_event;
   std::string reason;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "server/membership/job_rules.h"
 #include "server/membership/manifest_check.h"
 #include "server/membership/manifest_diff.h"
 #include "server/membership/membership.h"
@@ -43,23 +44,10 @@ absl::Status Membership::CheckSameManifestLocked(const Manifest& manifest,
                     manifest));
 }
 
-std::vector<Member> Membership::PresentLocked(const Job& job) {
-  std::vector<Member> members;
-  for (const auto& entry : job.room.waiters()) {
-    members.push_back(entry.second.member);
-  }
-  if (job.room.size() == job.room.max()) {
-    AssignRanks(HeldRanks(job), &members);
-  } else {
-    std::sort(members.begin(), members.end(), TopologyLess);
-  }
-  return members;
-}
-
 void Membership::RefuseRoundLocked(absl::string_view present, Job* job,
                                    Calls* calls) {
   const std::vector<std::string> differences =
-      job->room.manifests().Differences(PresentLocked(*job));
+      job->room.manifests().Differences(PresentIn(*job));
   Refusal refusal;
   const std::string what =
       absl::StrCat("the workers of job '", job->name,

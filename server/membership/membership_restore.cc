@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "server/membership/job_rules.h"
 #include "server/membership/membership.h"
 
 namespace coxswain::server {
@@ -142,6 +143,7 @@ void Membership::RestoreLocked(LoadedJob loaded) {
   run.resumed = true;
   run.finished = run.ended_well = loaded.job.finished;
   run.places = std::move(loaded.job.places);
+  run.regroups = loaded.job.regroups;
   job.world_size = job.min_world_size = loaded.job.world_size;
   const auto plans = rooms_.plans->Get(job.name);
   if (plans.ok()) run.plan = plans->current;
@@ -211,40 +213,6 @@ absl::Status Membership::Resume() {
   }
   RunAll(calls);
   return absl::OkStatus();
-}
-
-KeptJob Membership::KeptOf(const Job& job, const Run& run, bool running) {
-  KeptJob kept;
-  kept.name = job.name;
-  kept.generation = run.generation;
-  kept.world_size = run.members.empty() ? job.world_size
-                                        : static_cast<int>(run.members.size());
-  kept.running = running;
-  kept.finished = run.finished;
-  kept.places = run.places;
-  // One that runs has begun anew.
-  kept.starts_anew = job.starts_anew && !running;
-  kept.attempt = job.attempt;
-  kept.last_event = job.last_event;
-  kept.reason = run.reason;
-  kept.manifest = run.manifest_at;
-  kept.manifest_holder = run.manifest_holder;
-  kept.previous.generation = run.previous;
-  kept.previous.world_size = run.previous_world_size;
-  kept.previous.lost_count = run.lost_count;
-  if (run.lost != nullptr) kept.previous.lost = *run.lost;
-  return kept;
-}
-
-Departure Membership::DepartureOf(const MemberRecord& record) {
-  Departure departure;
-  departure.left =
-      record.liveness.state == MemberState::kLeft && !record.failed;
-  departure.rejoins = record.rejoins;
-  departure.reason = record.departure;
-  departure.error_norm = record.progress.error_norm;
-  departure.error_step = record.progress.error_step;
-  return departure;
 }
 
 void Membership::WriteLocked(StateBatch batch, StateWriter::Done done,

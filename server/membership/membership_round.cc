@@ -7,6 +7,7 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "server/membership/growth.h"
+#include "server/membership/job_rules.h"
 #include "server/membership/manifest_check.h"
 #include "server/membership/membership.h"
 #include "server/membership/membership_errors.h"
@@ -14,18 +15,6 @@
 
 namespace coxswain::server {
 namespace {
-
-// Of those who are gone this many are told of, and kept.
-constexpr int kMaxLostNamed = 64;
-
-std::vector<KeptMember> KeptMembers(const MemberTable& members) {
-  std::vector<KeptMember> kept;
-  kept.reserve(members.size());
-  for (const MemberRecord& record : members) {
-    kept.push_back({record.member, record.launcher_id});
-  }
-  return kept;
-}
 
 std::string NameAwaited(const std::map<int, WorkerIdentity>& awaited) {
   std::vector<WorkerIdentity> workers;
@@ -75,22 +64,13 @@ void Membership::CloseRoundLocked(absl::string_view reason, Job* job,
   const absl::Time now = rooms_.clock->Now();
   // Nobody could give a sign of life meanwhile.
   if (now - before > options_.lease / 4) {
-    for (auto& entry : jobs_) BePatientLocked(now, &entry.second);
+    for (auto& entry : jobs_) BePatient(now, &entry.second);
   }
   if (!committed.ok()) {
     GiveUpRoundLocked(NotWrittenError(committed), job, calls);
     return;
   }
   BeginRunLocked(std::move(run), job, calls);
-}
-
-std::map<WorkerIdentity, int> Membership::HeldRanks(const Job& job) {
-  std::map<WorkerIdentity, int> held;
-  if (job.run.finished || job.starts_anew) return held;
-  for (const MemberRecord& record : job.run.members) {
-    held[record.member.identity] = record.member.rank;
-  }
-  return held;
 }
 
 Membership::Run Membership::NextRunLocked(absl::string_view reason,
@@ -117,84 +97,14 @@ Membership::Run Membership::NextRunLocked(absl::string_view reason,
   run.previous = job.run.generation;
   run.previous_world_size = static_cast<int>(job.run.members.size());
   run.lost = std::make_shared<const std::vector<LostMember>>(
-      LostLocked(job, run.members, &run.lost_count));
+      LostSince(job, run.members, &run.lost_count));
   return run;
-}
-
-std::vector<LostMember> Membership::LostLocked(const Job& job,
-                                               const MemberTable& next,
-                                               int* count) {
-  std::vector<LostMember> lost;
-  for (const MemberRecord& record : job.run.members) {
-    if (next.Find(record.member.incarnation) != nullptr) continue;
-    if (++*count > kMaxLostNamed) continue;
-    LostMember& one = lost.emplace_back();
-    one.member = record.member;
-    one.left = record.liveness.state == MemberState::kLeft && !record.rejoins &&
-               !record.failed;
-    one.reason = record.departure;
-    if (record.rejoins || IsLive(record.liveness.state)) {
-      one.reason = "it did not join again in time";
-    }
-    one.error_norm = record.progress.error_norm;
-    one.error_step = record.progress.error_step;
-  }
-  return lost;
-}
-
-absl::Status Membership::WriteTablesLocked(const Run& run) {
-  for (const StateBatch& batch :
-       MemberBatches(run.generation, KeptMembers(run.members))) {
-    COXSWAIN_RETURN_IF_ERROR(rooms_.store->Apply(batch));
-  }
-  if (run.manifest_at != run.generation) return absl::OkStatus();
-  for (const StateBatch& batch :
-       ManifestBatches(run.generation, *run.manifest)) {
-    COXSWAIN_RETURN_IF_ERROR(rooms_.store->Apply(batch));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Membership::CommitRunLocked(const Job& job, Run* run) {
-  absl::Status status = WriteTablesLocked(*run);
-  GenerationStart start;
-  start.job = job.name;
-  start.generation = run->generation;
-  start.hook = run->manifest->hook;
-  start.accumulation_steps = run->manifest->accumulation_steps;
-  start.compression_start_step = run->manifest->compression_start_step;
-  start.terms = run->manifest->terms;
-  start.world_size = static_cast<int>(run->members.size());
-  start.last = TrialOf(job);
-  start.batch.Put(kClusterTable, kNextGenerationKey,
-                  absl::StrCat(next_generation_));
-  PutJob(KeptOf(job, *run, true), &start.batch);
-  if (job.run.generation != Generation(0)) {
-    DeleteMembers(job.run.generation, &start.batch);
-  }
-  if (job.run.manifest != nullptr && job.run.manifest_at != run->manifest_at) {
-    DeleteManifest(job.run.manifest_at, &start.batch);
-  }
-  if (status.ok()) {
-    auto plan = rooms_.plans->BeginGeneration(std::move(start));
-    status = plan.status();
-    if (plan.ok()) run->plan = *std::move(plan);
-  }
-  if (!status.ok()) {
-    StateBatch written;
-    DeleteMembers(run->generation, &written);
-    if (run->manifest_at == run->generation) {
-      DeleteManifest(run->generation, &written);
-    }
-    DiscardLocked(written);
-  }
-  return status;
 }
 
 void Membership::BeginRunLocked(Run run, Job* job, Calls* calls) {
   const absl::Time now = run.began = rooms_.clock->Now();
   for (MemberRecord& record : run.members) record.liveness.last_sign = now;
-  NoteGrowthLocked(run, job);
+  NoteGrowth(run, job);
   job->run = std::move(run);
   job->state = JobState::kRunning;
   job->withdrawn.clear();
@@ -258,20 +168,6 @@ absl::Status Membership::AnswerAgainLocked(std::function<void()> answer,
   return absl::OkStatus();
 }
 
-// What the last generation has shown of its plan. Its members are still there
-// when the next one begins; what they reported is not after a restart.
-PlanTrial Membership::TrialOf(const Job& job) {
-  if (job.run.members.empty()) return PlanTrial::kUnknown;
-  // A program need not report its steps.
-  const bool proved =
-      job.run.ended_well ||
-      std::any_of(
-          job.run.members.begin(), job.run.members.end(),
-          [](const MemberRecord& record) { return record.progress.step > 0; });
-  if (proved) return PlanTrial::kProved;
-  return job.run.resumed ? PlanTrial::kUnknown : PlanTrial::kFailed;
-}
-
 JoinResult Membership::ResultLocked(const Job& job, int rank) const {
   JoinResult result;
   result.cluster_id = cluster_id_;
@@ -328,7 +224,7 @@ void Membership::ExpireWaitersLocked(absl::string_view reason, Job* job,
   }
   job->last_event = text;
   LogWarning("join_expired", {{"job", job->name}, {"reason", text}});
-  NoteSizesLocked(job);
+  NoteSizes(job);
   if (!job->room.empty()) return;
   job->state = JobState::kEnded;
   job->ended_at = now;
@@ -350,27 +246,12 @@ void Membership::EndRoundLocked(const absl::Status& status, Job* job,
   job->last_event = std::string(status.message());
 }
 
-std::vector<WorkerIdentity> Membership::SparesLocked(const Job& job) {
-  std::vector<WorkerIdentity> spares;
-  for (const auto& [identity, waiter] : job.room.waiters()) {
-    // A member that is back early makes nothing larger, nor does who waits in
-    // case that a member is gone.
-    const MemberRecord* const holder = job.run.members.Find(identity);
-    const bool occupied = holder != nullptr && IsLive(holder->liveness.state);
-    if (!occupied &&
-        job.run.members.Find(waiter.member.incarnation) == nullptr) {
-      spares.push_back(identity);
-    }
-  }
-  return spares;
-}
-
 void Membership::DecideGrowthLocked(absl::Time now, Job* job, Calls* calls) {
   Run& run = job->run;
   if (job->room.empty() && !run.wants_growth) return;
   // It is on its way.
   if (run.making_way.has_value()) return;
-  const std::vector<WorkerIdentity> spares = SparesLocked(*job);
+  const std::vector<WorkerIdentity> spares = SparesOf(*job);
   GrowthState state;
   state.world_size = static_cast<int>(run.members.size());
   state.spares = static_cast<int>(spares.size());
@@ -398,15 +279,6 @@ void Membership::DecideGrowthLocked(absl::Time now, Job* job, Calls* calls) {
       observer->OnRegroupWanted(name, generation, reason);
     }
   });
-}
-
-void Membership::NoteGrowthLocked(const Run& next, Job* job) {
-  if (!job->run.wanted_growth || !job->run.making_way.has_value()) return;
-  const bool grew = std::any_of(
-      next.members.begin(), next.members.end(), [&](const MemberRecord& one) {
-        return job->run.members.Find(one.member.incarnation) == nullptr;
-      });
-  job->vain_regroups = grew ? 0 : job->vain_regroups + 1;
 }
 
 }  // namespace coxswain::server

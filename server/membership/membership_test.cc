@@ -379,6 +379,7 @@ TEST_F(MembershipTest, WhenAllHaveLeftTheNextJoinBeginsANewRound) {
   ASSERT_THAT(observer_.ended, SizeIs(1));
 
   Worker* next = Make(1, 0);
+  next->request.launcher_id = ++launcher_;
   next->request.manifest.hook = "bf16";
   Join(next);
   ASSERT_OK(next->answers.at(0));
@@ -475,6 +476,7 @@ TEST_F(MembershipTest, AProposedPlanStaysIfAllLeaveInGoodOrder) {
   ASSERT_OK(plans_->Propose("job", 1, MakePlan(1, "bf16", -1)));
   for (int round = 0; round < 2; ++round) {
     ASSERT_OK(membership_->Leave(worker->fence(), "done", false));
+    ++launcher_;
     worker = Run(1)[0];
     EXPECT_EQ(worker->joined().plan.hook, "bf16");
   }

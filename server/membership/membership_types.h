@@ -15,7 +15,7 @@
 #include "base/ids.h"
 #include "server/membership/liveness.h"
 #include "server/membership/member.h"
-#include "server/schedule/plan.h"
+#include "server/schedule/types.h"
 
 namespace coxswain::server {
 
@@ -63,6 +63,7 @@ struct AttachEvent {
     kGrant,       // the exchange of `stream` and `round` may begin
     kDecision,    // of `stream` and `round`: `commit`, `reason`, `stop`, `plan`
     kWarning,     // `reason` is odd, and the generation goes on
+    kStandIn,     // `rank` stands in at `address` while no coordinator is there
     kClosed,      // the stream ends with `status`
   };
   Kind kind = Kind::kClosed;
@@ -77,6 +78,10 @@ struct AttachEvent {
   std::string stop;
   std::optional<Plan> plan;
   std::string regroup;
+  std::string checkpoint;
+  int64_t spell = 0;  // kDecision; see v1.Decision
+  int rank = 0;        // kStandIn
+  std::string address;
 };
 using EventSink = std::function<void(const AttachEvent&)>;
 
@@ -92,6 +97,8 @@ struct Seat {
   std::string job;
   Generation generation;
   int rank = 0;
+  // Later ones are higher; 0: none.
+  uint64_t attachment = 0;
 };
 
 struct LeaveNotice {

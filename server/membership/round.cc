@@ -30,6 +30,14 @@ bool AwaitsSurvivors(absl::Time now, const RoundState& state,
   return now < state.last_arrival + options.last_call;
 }
 
+// Whether nobody is there who has the state, and somebody may come yet. The
+// deadlines of those who wait for them do not count meanwhile: without the
+// state they would begin anew, or fail for want of those who are on their way.
+bool AwaitsTheState(absl::Time now, const RoundState& state,
+                    const RoundOptions& options) {
+  return state.survivors_present == 0 && AwaitsSurvivors(now, state, options);
+}
+
 std::string WorkersHaveJoined(int count) {
   return count == 1 ? "1 worker has joined"
                     : absl::StrCat(count, " workers have joined");
@@ -105,7 +113,8 @@ RoundVerdict DecideRound(absl::Time now, const RoundState& state,
     if (!reason.empty()) return {RoundDecision::kClose, std::move(reason)};
   }
   const bool enough = state.present > 0 && missing == 0;
-  if (state.present > 0 && now >= state.first_deadline) {
+  if (state.present > 0 && now >= state.first_deadline &&
+      !AwaitsTheState(now, state, options)) {
     return {RoundDecision::kExpire,
             enough
                 ? absl::StrCat(WorkersHaveJoined(state.present), ", ",

@@ -30,7 +30,8 @@ struct RoundState {
   // The deadline of the worker that will wait no longer than all others.
   absl::Time first_deadline = absl::InfiniteFuture();
   // While no survivor has come back, and some are awaited, others do not go on
-  // before then: MembershipOptions::survivor_patience after the end.
+  // before then, and nobody gives up either: survivor_patience of
+  // MembershipOptions after the end.
   absl::Time survivors_until = absl::InfinitePast();
   // Since when not all of them want the same; never: they do.
   absl::Time mismatch_since = absl::InfiniteFuture();

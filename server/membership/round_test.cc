@@ -134,9 +134,18 @@ TEST_F(SurvivorsTest, NewcomersAloneDoNotGoOnBeforeThePatienceIsOver) {
   EXPECT_THAT(at(absl::Seconds(599)).reason,
               HasSubstr("2 of the last generation, who have the state"));
   EXPECT_EQ(at(absl::Seconds(600)).decision, RoundDecision::kClose);
+  // Nor do they give up before.
   state.first_deadline = kStart + absl::Minutes(5);
+  EXPECT_EQ(at(absl::Minutes(5)).decision, RoundDecision::kWait);
+  EXPECT_EQ(at(absl::Minutes(10)).decision, RoundDecision::kClose);
+  state.present = 1;
+  EXPECT_EQ(at(absl::Seconds(599)).decision, RoundDecision::kWait);
+  EXPECT_EQ(at(absl::Minutes(10)).decision, RoundDecision::kExpire);
+  // Too few, and one of them has it: the others are as late as anybody.
+  state.survivors_present = 1;
   EXPECT_EQ(at(absl::Minutes(5)).decision, RoundDecision::kExpire);
-  EXPECT_THAT(at(absl::Minutes(5)).reason, HasSubstr("who have the state"));
+  state.survivors_present = 0;
+  state.present = 4;
   // Known to be gone, they are not awaited.
   state.survivors_awaited = 0;
   EXPECT_EQ(at(absl::Seconds(0)).decision, RoundDecision::kClose);
@@ -204,6 +213,13 @@ TEST_F(DecideGrowthTest, NotWhileTheGenerationIsYoungOrEndsAnyway) {
   EXPECT_TRUE(At(absl::Seconds(5)));
   state_.members_left = true;
   EXPECT_FALSE(At(absl::Seconds(70)));
+}
+
+TEST(HoldsUpTest, OnlyOnceSomebodyHasMadeWay) {
+  const absl::Duration grace = absl::Seconds(30);
+  EXPECT_FALSE(HoldsUp(kStart + absl::Hours(1), std::nullopt, grace));
+  EXPECT_FALSE(HoldsUp(kStart + absl::Seconds(29), kStart, grace));
+  EXPECT_TRUE(HoldsUp(kStart + absl::Seconds(30), kStart, grace));
 }
 
 TEST(NameWorkersTest, LongListsAreCut) {

@@ -68,6 +68,10 @@ v1::AttachEvent ToMessage(const AttachEvent& event) {
     case AttachEvent::Kind::kWarning:
       proto.mutable_warning()->set_text(event.reason);
       break;
+    case AttachEvent::Kind::kStandIn:
+      proto.mutable_stand_in()->set_rank(event.rank);
+      proto.mutable_stand_in()->set_address(event.address);
+      break;
     case AttachEvent::Kind::kClosed:  // is no message
       break;
   }
@@ -141,6 +145,8 @@ absl::Status AttachStream::HandleMessage(uint64_t attachment) {
       return schedule_->OnPosition(seat_, request_.position().last().stream(),
                                    last);
     }
+    case v1::AttachRequest::kStoodIn:
+      return schedule_->OnStoodIn(seat_, request_.stood_in().spell());
     case v1::AttachRequest::kPeersBroken: {
       const auto& ranks = request_.peers_broken().ranks();
       membership_->NotePeersBroken(attachment, {ranks.begin(), ranks.end()});
@@ -174,8 +180,11 @@ bool AttachStream::HandleHello(const v1::Hello& hello) {
     broken = broken_;
   }
   if (broken) membership_->Detach(*attachment);
+  const absl::Status noted =
+      membership_->NoteStandIn(*attachment, hello.stand_in());
+  if (!noted.ok()) Disconnect(noted);
   Advance();
-  return !broken;
+  return !broken && noted.ok();
 }
 
 void AttachStream::HandleEvent(const AttachEvent& event) {

@@ -5,35 +5,48 @@
 #include "server/checkpoint/checkpoint_store.h"
 #include "server/membership/fence.h"
 #include "server/options.h"
+#include "server/rpc/disk_threads.h"
 
 namespace coxswain::server {
 
-// coxswain.v1.Checkpoint over gRPC. Disk work runs in gRPC's callback threads,
-// one chunk (at most 1 MiB) at a time per stream: a slow disk slows all rpcs
-// by that much and no more, which spares a thread pool and its queue. Commit
-// and Begin sync the disk there too. Thread-safe; the pointers must outlive
-// the gRPC server.
-class CheckpointService final : public v1::Checkpoint::CallbackService {
+// coxswain.v1.Checkpoint over gRPC. All that waits for the disk runs on threads
+// of its own, so that a slow one slows checkpoints alone. The two streams see
+// messages as they lie in gRPC's buffers (proto/bulk), the other calls see
+// protobuf's. Thread-safe; the pointers must outlive the gRPC server, and this
+// object must.
+class CheckpointService final
+    : public v1::Checkpoint::WithRawCallbackMethod_Upload<
+          v1::Checkpoint::WithRawCallbackMethod_Download<
+              v1::Checkpoint::CallbackService>> {
  public:
   CheckpointService(const RpcOptions& options, CheckpointStore* store,
                     const FenceGate* gate)
       : options_(options), store_(store), gate_(gate) {}
 
+  // Enough for shards that sync side by side, which disks like.
+  static constexpr int kDiskThreads = 4;
+
   grpc::ServerUnaryReactor* Begin(grpc::CallbackServerContext* context,
                                   const v1::BeginRequest* request,
                                   v1::BeginResponse* response) override;
-  grpc::ServerReadReactor<v1::UploadRequest>* Upload(
+  grpc::ServerReadReactor<grpc::ByteBuffer>* Upload(
       grpc::CallbackServerContext* context,
-      v1::UploadResponse* response) override;
+      grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Commit(grpc::CallbackServerContext* context,
                                    const v1::CommitRequest* request,
                                    v1::CommitResponse* response) override;
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
                                  const v1::ListRequest* request,
                                  v1::ListResponse* response) override;
-  grpc::ServerWriteReactor<v1::DownloadChunk>* Download(
+  grpc::ServerUnaryReactor* Show(grpc::CallbackServerContext* context,
+                                 const v1::ShowRequest* request,
+                                 v1::ShowResponse* response) override;
+  grpc::ServerWriteReactor<v1::VerifyProgress>* Verify(
       grpc::CallbackServerContext* context,
-      const v1::DownloadRequest* request) override;
+      const v1::VerifyRequest* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Download(
+      grpc::CallbackServerContext* context,
+      const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context,
                                    const v1::DeleteRequest* request,
                                    v1::DeleteResponse* response) override;
@@ -42,6 +55,7 @@ class CheckpointService final : public v1::Checkpoint::CallbackService {
   const RpcOptions options_;
   CheckpointStore* const store_;
   const FenceGate* const gate_;
+  DiskThreads disk_{kDiskThreads};
 };
 
 }  // namespace coxswain::server

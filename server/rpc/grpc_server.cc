@@ -9,11 +9,13 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "proto/bulk/transport.h"
 #include "server/rpc/admitted_connections.h"
 #include "server/rpc/answer_gate.h"
 #include "server/rpc/checkpoint_service.h"
 #include "server/rpc/front_door.h"
 #include "server/rpc/group_service.h"
+#include "server/rpc/parameter_service.h"
 #include "server/rpc/rendezvous_service.h"
 #include "server/rpc/schedule_service.h"
 #include "server/rpc/store_service.h"
@@ -33,6 +35,9 @@ void ConfigureServer(const RpcOptions& options, grpc::ServerBuilder* builder) {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
   builder->SetMaxReceiveMessageSize(options.max_message_bytes);
+  bulk::ConfigureTransport([builder](const char* name, int value) {
+    builder->AddChannelArgument(name, value);
+  });
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                               options.max_streams_per_connection);
   builder->AddChannelArgument(
@@ -56,13 +61,15 @@ struct GrpcServer::Parts {
         schedule(rooms.plans, rooms.schedule, rooms.membership),
         store(rooms.store, rooms.membership),
         groups(rooms.groups, rooms.membership),
-        checkpoints(options, rooms.checkpoints, rooms.membership) {}
+        checkpoints(options, rooms.checkpoints, rooms.membership),
+        parameters(options, rooms.parameters, rooms.membership) {}
 
   RendezvousService rendezvous;
   ScheduleService schedule;
   StoreService store;
   GroupService groups;
   CheckpointService checkpoints;
+  ParameterService parameters;
   int port = 0;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<Acceptor> acceptor;
@@ -92,6 +99,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   builder.RegisterService(&parts->store);
   builder.RegisterService(&parts->groups);
   builder.RegisterService(&parts->checkpoints);
+  builder.RegisterService(&parts->parameters);
   parts->server = builder.BuildAndStart();
   if (parts->server == nullptr) {
     return absl::UnavailableError("gRPC cannot start a server");

@@ -11,6 +11,7 @@
 #include "server/listen_address.h"
 #include "server/membership/membership.h"
 #include "server/options.h"
+#include "server/parameter/parameter_room.h"
 #include "server/schedule/plan_room.h"
 #include "server/schedule/schedule_room.h"
 #include "server/store/store.h"
@@ -25,6 +26,7 @@ struct Rooms {
   StoreRoom* store = nullptr;
   GroupRoom* groups = nullptr;
   CheckpointStore* checkpoints = nullptr;
+  ParameterRoom* parameters = nullptr;
 };
 
 // All services of the wire contract, and the standard health and reflection

@@ -5,7 +5,7 @@
 #include "proto/types.pb.h"
 #include "server/membership/fence.h"
 #include "server/membership/member_proto.h"
-#include "server/schedule/plan.h"
+#include "server/schedule/types.h"
 
 namespace coxswain::server {
 

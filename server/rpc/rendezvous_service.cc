@@ -5,9 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/status_macros.h"
 #include "server/rpc/attach_stream.h"
 #include "server/rpc/call.h"
 #include "server/rpc/proto_conversion.h"
+#include "server/rpc/schedule_wire.h"
 
 namespace coxswain::server {
 namespace {
@@ -17,6 +19,8 @@ constexpr size_t kMaxMembersInJoin = 64;
 constexpr int kMaxMembersInPage = 1024;
 // Each has a copy of all jobs, and waits for a commit.
 constexpr int kMaxDescribes = 64;
+// In a request to leave: one for each stream.
+constexpr int kMaxPositions = 256;
 
 JoinRequest FromProto(const v1::JoinRequest& proto) {
   JoinRequest request;
@@ -151,14 +155,36 @@ grpc::ServerUnaryReactor* RendezvousService::Leave(
   const auto call = DeferredCall<v1::LeaveResponse>::Start(response);
   const Fence fence = coxswain::server::FromProto(request->fence());
   // What it has heard is written before its leaving.
-  if (membership_->Admit(fence).ok()) {
-    schedule_->OnLeaving(fence.job, fence.generation);
+  const absl::Status heard = HearLastWords(fence, *request);
+  if (!heard.ok()) {
+    call->Answer(heard);
+    return call->reactor();
   }
   membership_->Leave(fence, notice, [call](const absl::Status& status) {
     if (!status.ok()) return call->Answer(status);
     call->Answer(v1::LeaveResponse());
   });
   return call->reactor();
+}
+
+absl::Status RendezvousService::HearLastWords(const Fence& fence,
+                                              const v1::LeaveRequest& request) {
+  // Membership::Leave says what is wrong with it.
+  const absl::StatusOr<Caller> caller = membership_->Admit(fence);
+  if (!caller.ok()) return absl::OkStatus();
+  if (request.positions_size() > kMaxPositions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a leave has at most ", kMaxPositions, " positions, not ",
+                     request.positions_size()));
+  }
+  ScheduleRoom::LastWords words;
+  words.rank = caller->rank;
+  words.spell = request.spell();
+  for (v1::Position position : request.positions()) {
+    COXSWAIN_ASSIGN_OR_RETURN(StepDecision last, TakePosition(&position));
+    words.positions.push_back({position.last().stream(), std::move(last)});
+  }
+  return schedule_->OnLeaving(fence.job, fence.generation, words);
 }
 
 grpc::ServerUnaryReactor* RendezvousService::ReportExit(

@@ -39,6 +39,9 @@ class RendezvousService : public v1::Rendezvous::CallbackService {
                                      v1::DescribeResponse* response) override;
 
  private:
+  absl::Status HearLastWords(const Fence& fence,
+                             const v1::LeaveRequest& request);
+
   const RpcOptions options_;
   Membership* const membership_;
   ScheduleRoom* const schedule_;

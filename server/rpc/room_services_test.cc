@@ -2,6 +2,7 @@
 // loopback, with a gate that knows the callers by their incarnation.
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -542,6 +543,207 @@ TEST_F(RoomServicesTest, DeleteIsFencedAndKeepsToItsJob) {
                                            HasSubstr("\"other\"")));
   EXPECT_TRUE(Download(id, 0).ok());
   EXPECT_OK(remove(1, ""));
+  EXPECT_FALSE(Download(id, 0).ok());
+}
+
+// Messages of an upload of "0123456789" in chunks of two bytes, which `change`
+// spoils.
+using Chunks = std::vector<v1::UploadRequest>;
+class SpoiledUploadTest : public RoomServicesTest {
+ protected:
+  absl::Status UploadSpoiled(const std::function<void(Chunks*)>& change) {
+    const std::string data = "0123456789";
+    Chunks chunks;
+    for (size_t at = 0; at < data.size(); at += 2) {
+      v1::Chunk* const chunk = chunks.emplace_back().mutable_chunk();
+      chunk->set_offset(static_cast<int64_t>(at));
+      chunk->set_data(data.substr(at, 2));
+      chunk->set_crc32c(Crc32c(chunk->data()));
+    }
+    change(&chunks);
+    const absl::StatusOr<std::string> id = BeginCheckpoint(1);
+    if (!id.ok()) return id.status();
+    Context context;
+    v1::UploadResponse response;
+    const auto writer = checkpoint_stub_->Upload(&context, &response);
+    v1::UploadRequest message;
+    Fill(0, message.mutable_header()->mutable_fence());
+    message.mutable_header()->set_checkpoint_id(*id);
+    message.mutable_header()->set_bytes(static_cast<int64_t>(data.size()));
+    message.mutable_header()->set_crc32c(Crc32c(data));
+    bool open = writer->Write(message);
+    for (const v1::UploadRequest& chunk : chunks) {
+      open = open && writer->Write(chunk);
+    }
+    writer->WritesDone();
+    const absl::Status uploaded = FromGrpcStatus(writer->Finish());
+    EXPECT_EQ(Commit(*id).ok(), uploaded.ok()) << "a spoiled shard counts";
+    return uploaded;
+  }
+};
+
+TEST_F(SpoiledUploadTest, ItsStreamIsFineAsLongAsNobodySpoilsIt) {
+  EXPECT_OK(UploadSpoiled([](Chunks*) {}));
+}
+
+TEST_F(SpoiledUploadTest, IsRefusedWithTheNameOfTheShard) {
+  const auto lost = [](const char* text) {
+    return StatusIs(absl::StatusCode::kDataLoss,
+                    testing::AllOf(HasSubstr("shard 0"), HasSubstr(text)));
+  };
+  EXPECT_THAT(UploadSpoiled([](Chunks* c) { c->pop_back(); }),
+              lost("only 8 of the announced 10"));
+  EXPECT_THAT(UploadSpoiled([](Chunks* c) { c->clear(); }),
+              lost("only 0 of the announced 10"));
+  EXPECT_THAT(UploadSpoiled([](Chunks* c) { std::swap((*c)[1], (*c)[2]); }),
+              lost("at offset 4 came where offset 2 was next"));
+  EXPECT_THAT(UploadSpoiled([](Chunks* c) { c->insert(c->begin(), (*c)[0]); }),
+              lost("at offset 0 came where offset 2 was next"));
+  EXPECT_THAT(UploadSpoiled([](Chunks* c) { c->erase(c->begin() + 2); }),
+              lost("at offset 6 came where offset 4 was next"));
+  EXPECT_THAT(UploadSpoiled([](Chunks* c) {
+                c->push_back(c->back());
+                c->back().mutable_chunk()->set_offset(10);
+              }),
+              lost("more bytes came than the announced 10"));
+  // Whole chunks of other bytes: each is fine by itself.
+  EXPECT_THAT(UploadSpoiled([](Chunks* c) {
+                v1::Chunk* const chunk = (*c)[3].mutable_chunk();
+                chunk->set_data("xx");
+                chunk->set_crc32c(Crc32c("xx"));
+              }),
+              lost("has CRC-32C"));
+}
+
+class OperatorTest : public RoomServicesTest {
+ protected:
+  static void FillOperator(v1::Fence* fence) {
+    fence->set_job("job");
+    fence->set_request_id(7);
+  }
+  absl::StatusOr<v1::VerifyProgress> Verify(const std::string& id) {
+    Context context;
+    v1::VerifyRequest request;
+    request.set_job("job");
+    request.set_checkpoint_id(id);
+    const auto reader = checkpoint_stub_->Verify(&context, request);
+    v1::VerifyProgress last;
+    v1::VerifyProgress progress;
+    while (reader->Read(&progress)) {
+      EXPECT_GE(progress.bytes_done(), last.bytes_done());
+      EXPECT_GE(progress.shards_done(), last.shards_done());
+      last = progress;
+      ++messages_;
+    }
+    const grpc::Status status = reader->Finish();
+    if (!status.ok()) return FromGrpcStatus(status);
+    return last;
+  }
+  absl::StatusOr<std::string> Save(const std::vector<std::string>& shards) {
+    absl::StatusOr<std::string> id =
+        BeginCheckpoint(static_cast<int>(shards.size()));
+    for (size_t i = 0; id.ok() && i < shards.size(); ++i) {
+      EXPECT_OK(Upload(*id, static_cast<int>(i), shards[i]));
+    }
+    if (id.ok()) {
+      EXPECT_OK(Commit(*id));
+    }
+    return id;
+  }
+
+  int messages_ = 0;
+};
+
+TEST_F(OperatorTest, VerifySaysHowFarItIs) {
+  ASSERT_OK_AND_ASSIGN(const std::string id,
+                       Save({std::string(40 << 20, 'x'), "", "small"}));
+  ASSERT_OK_AND_ASSIGN(const v1::VerifyProgress last, Verify(id));
+  EXPECT_EQ(last.shards_done(), 3);
+  EXPECT_EQ(last.shards(), 3);
+  EXPECT_EQ(last.bytes_done(), (40 << 20) + 5);
+  EXPECT_EQ(last.bytes(), last.bytes_done());
+  EXPECT_GE(messages_, 5);
+  EXPECT_THAT(Verify("other"),
+              StatusIs(absl::StatusCode::kNotFound, testing::_));
+}
+
+TEST_F(OperatorTest, VerifyNamesDamagedShards) {
+  ASSERT_OK_AND_ASSIGN(const std::string id, Save({"one", "two", "three"}));
+  const std::string folder = absl::StrCat("/checkpoints/job/", id);
+  ASSERT_OK(files_.FlipBit(absl::StrCat(folder, "/shard-00001.2"), 1));
+  EXPECT_THAT(Verify(id), StatusIs(absl::StatusCode::kDataLoss,
+                                   testing::AllOf(HasSubstr("shard 1 (file"),
+                                                  HasSubstr("damaged"))));
+}
+
+TEST_F(OperatorTest, VerifyThatIsGivenUpLetsGoOfItsShard) {
+  ASSERT_OK_AND_ASSIGN(const std::string id,
+                       Save({std::string(40 << 20, 'x')}));
+  for (int i = 0; i < 3; ++i) {
+    Context context;
+    v1::VerifyRequest request;
+    request.set_job("job");
+    request.set_checkpoint_id(id);
+    const auto reader = checkpoint_stub_->Verify(&context, request);
+    v1::VerifyProgress progress;
+    ASSERT_TRUE(reader->Read(&progress));
+    context.TryCancel();
+    EXPECT_FALSE(reader->Finish().ok());
+  }
+  EXPECT_OK(Verify(id));
+}
+
+TEST_F(OperatorTest, ShowListsTheShards) {
+  ASSERT_OK_AND_ASSIGN(const std::string id, Save({"one", "three"}));
+  Context context;
+  v1::ShowRequest request;
+  v1::ShowResponse response;
+  request.set_job("job");
+  request.set_checkpoint_id(id);
+  ASSERT_TRUE(checkpoint_stub_->Show(&context, request, &response).ok());
+  EXPECT_EQ(response.checkpoint().checkpoint_id(), id);
+  ASSERT_EQ(response.shards_size(), 2);
+  EXPECT_EQ(response.shards(1).shard(), 1);
+  EXPECT_EQ(response.shards(1).bytes(), 5);
+  EXPECT_EQ(response.shards(1).crc32c(), Crc32c("three"));
+  EXPECT_EQ(response.shards(1).file(), "shard-00001.2");
+  Context other;
+  request.set_checkpoint_id("other");
+  EXPECT_EQ(checkpoint_stub_->Show(&other, request, &response).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(OperatorTest, OnlyAnImportIsBegunByAnOperatorAndByNobodyElse) {
+  const auto begin = [&](bool is_operator, bool import) {
+    Context context;
+    v1::BeginRequest request;
+    v1::BeginResponse response;
+    if (is_operator) {
+      FillOperator(request.mutable_fence());
+    } else {
+      Fill(0, request.mutable_fence());
+    }
+    request.set_shards(1);
+    if (import) request.mutable_import();
+    return FromGrpcStatus(
+        checkpoint_stub_->Begin(&context, request, &response));
+  };
+  EXPECT_THAT(begin(true, false),
+              StatusIs(absl::StatusCode::kInvalidArgument, testing::_));
+  EXPECT_THAT(begin(false, true),
+              StatusIs(absl::StatusCode::kInvalidArgument, testing::_));
+  EXPECT_OK(begin(true, true));
+  EXPECT_OK(begin(false, false));
+}
+
+TEST_F(OperatorTest, AnOperatorDeletes) {
+  ASSERT_OK_AND_ASSIGN(const std::string id, Save({"data"}));
+  Context context;
+  v1::DeleteRequest request;
+  v1::DeleteResponse response;
+  FillOperator(request.mutable_fence());
+  request.set_checkpoint_id(id);
+  EXPECT_TRUE(checkpoint_stub_->Delete(&context, request, &response).ok());
   EXPECT_FALSE(Download(id, 0).ok());
 }
 

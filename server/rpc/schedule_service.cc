@@ -91,6 +91,19 @@ grpc::ServerUnaryReactor* ScheduleService::ProposePlan(
   return ReplyNow(context, next.status());
 }
 
+grpc::ServerUnaryReactor* ScheduleService::RequestCheckpoint(
+    grpc::CallbackServerContext* context,
+    const v1::RequestCheckpointRequest* request,
+    v1::RequestCheckpointResponse* response) {
+  const absl::Status admitted =
+      gate_->AdmitOperator(FromProto(request->fence()));
+  if (!admitted.ok()) return ReplyNow(context, admitted);
+  const absl::StatusOr<int64_t> newest =
+      schedule_->RequestCheckpoint(request->job(), request->reason());
+  if (newest.ok()) response->set_newest_step(*newest);
+  return ReplyNow(context, newest.status());
+}
+
 grpc::ServerUnaryReactor* ScheduleService::Why(
     grpc::CallbackServerContext* context, const v1::WhyRequest* request,
     v1::WhyResponse* response) {

@@ -12,7 +12,7 @@ namespace coxswain::server {
 // Thread-safe; the pointers must outlive the gRPC server.
 class ScheduleService : public v1::Schedule::CallbackService {
  public:
-  ScheduleService(PlanRoom* plans, const ScheduleRoom* schedule,
+  ScheduleService(PlanRoom* plans, ScheduleRoom* schedule,
                   const FenceGate* gate)
       : plans_(plans), schedule_(schedule), gate_(gate) {}
 
@@ -23,13 +23,17 @@ class ScheduleService : public v1::Schedule::CallbackService {
       grpc::CallbackServerContext* context,
       const v1::ProposePlanRequest* request,
       v1::ProposePlanResponse* response) override;
+  grpc::ServerUnaryReactor* RequestCheckpoint(
+      grpc::CallbackServerContext* context,
+      const v1::RequestCheckpointRequest* request,
+      v1::RequestCheckpointResponse* response) override;
   grpc::ServerUnaryReactor* Why(grpc::CallbackServerContext* context,
                                 const v1::WhyRequest* request,
                                 v1::WhyResponse* response) override;
 
  private:
   PlanRoom* const plans_;
-  const ScheduleRoom* const schedule_;
+  ScheduleRoom* const schedule_;
   const FenceGate* const gate_;
 };
 

@@ -98,6 +98,7 @@ class Worker {
     ticket->set_plan_version(plan_version);
     ticket->set_hook(hook);
     ticket->set_drain(drain);
+    ticket->set_checkpoint(checkpoint);
     return stream_->Write(request);
   }
   bool Vote(int64_t round, const std::string& reason) {
@@ -119,6 +120,7 @@ class Worker {
 
   int64_t plan_version = 1;
   std::string drain;
+  std::string checkpoint;
 
  private:
   std::unique_ptr<v1::Rendezvous::Stub> stub_;
@@ -179,6 +181,20 @@ class ScheduleWireTest : public testing::Test {
         schedule_->ProposePlan(&context, request, &response);
     if (!status.ok()) return FromGrpcStatus(status);
     return response.next();
+  }
+  absl::StatusOr<int64_t> RequestCheckpoint(const Team& team,
+                                            const std::string& job) {
+    Context context;
+    v1::RequestCheckpointRequest request;
+    v1::RequestCheckpointResponse response;
+    request.set_job(job);
+    request.set_reason("an operator");
+    request.mutable_fence()->set_cluster_id(team[0]->joined().cluster_id());
+    request.mutable_fence()->set_term(team[0]->joined().term());
+    const grpc::Status status =
+        schedule_->RequestCheckpoint(&context, request, &response);
+    if (!status.ok()) return FromGrpcStatus(status);
+    return response.newest_step();
   }
   absl::StatusOr<v1::WhyResponse> Why(const std::string& job) {
     Context context;
@@ -391,6 +407,27 @@ TEST_F(ScheduleWireTest, APositionThatNoProgramComesToIsRefused) {
   ASSERT_TRUE(team[0]->SayPosition(-1));
   EXPECT_THAT(team[0]->Finish(), StatusIs(absl::StatusCode::kInvalidArgument,
                                           HasSubstr("position.round")));
+}
+
+TEST_F(ScheduleWireTest, ACheckpointIsDecidedForAll) {
+  Team team = Run(2);
+  EXPECT_THAT(RequestCheckpoint(team, "other"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("other")));
+  ASSERT_OK_AND_ASSIGN(const int64_t newest, RequestCheckpoint(team, "job"));
+  EXPECT_EQ(newest, 0);
+  team[1]->checkpoint = "SIGTERM";
+  for (const auto& worker : team) ASSERT_TRUE(worker->Announce(0));
+  for (const auto& worker : team) {
+    EXPECT_EQ(worker->Read().decision().checkpoint(),
+              "rank 1 (host-a/1) asks: SIGTERM; an operator");
+  }
+}
+
+TEST_F(ScheduleWireTest, WithoutEnforcementNobodyCanBeAskedForACheckpoint) {
+  Team team = Run(1, {{"enforcement", "off"}});
+  EXPECT_THAT(RequestCheckpoint(team, "job"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("checkpoint_every")));
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ AttachEvent ToEvent(const std::string& stream, StepAgreement::Message message) {
       event.reason = std::move(message.decision.reason);
       event.stop = std::move(message.decision.stop);
       event.regroup = std::move(message.decision.regroup);
+      event.checkpoint = std::move(message.decision.checkpoint);
       event.plan = std::move(message.decision.plan);
       break;
     case StepAgreement::Message::Kind::kWarning:
@@ -96,6 +97,14 @@ void JobSchedule::Resume(const ResumedFrom& from, absl::Time now) {
   resumed_->positions.clear();
 }
 
+std::vector<int> JobSchedule::Left() const {
+  std::vector<int> left;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].left) left.push_back(static_cast<int>(rank));
+  }
+  return left;
+}
+
 std::vector<int> JobSchedule::Absent() const {
   std::vector<int> absent;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -112,6 +121,7 @@ StepAgreement::Options JobSchedule::OptionsOf(absl::string_view stream) const {
   options.name_of = asks_.name_of;
   options.resumed = resumed_.has_value();
   options.absent = Absent();
+  options.checkpoints = stream == kTrainStream;
   if (stream != kTrainStream) return options;
   options.next_plan = asks_.next_plan;
   // What this stream delivers comes to it with no decision of another one.
@@ -135,6 +145,7 @@ absl::StatusOr<JobSchedule::Stream*> JobSchedule::FindOrAddStream(
   Stream& stream = streams_.emplace(name, std::move(added)).first->second;
   if (name == kTrainStream) {
     if (!regroup_.empty()) stream.agreement.RequestRegroup(regroup_);
+    stream.agreement.RequestCheckpoint(std::exchange(checkpoint_, ""));
   } else {
     for (const Plan& plan : changes_) stream.agreement.NotePlan(plan);
   }
@@ -204,6 +215,27 @@ void JobSchedule::OnRegroupWanted(absl::string_view reason) {
   if (train != streams_.end()) train->second.agreement.RequestRegroup(reason);
 }
 
+absl::Status JobSchedule::OnCheckpointWanted(absl::string_view reason) {
+  if (over()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job '", job(), "' does not run, so nobody has a state to save"));
+  }
+  if (plan().terms.enforcement == Enforcement::kOff) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the plan of job '", job(),
+        "' has enforcement=off: its ranks ask nobody after which step to save; "
+        "set checkpoint_every in the plan"));
+  }
+  const std::string why(reason.empty() ? "it was asked for" : reason);
+  const auto train = streams_.find(kTrainStream);
+  if (train == streams_.end()) {
+    checkpoint_ = why;
+  } else {
+    train->second.agreement.RequestCheckpoint(why);
+  }
+  return absl::OkStatus();
+}
+
 void JobSchedule::NoteBack(int rank, absl::Time now) {
   Rank& returned = ranks_[static_cast<size_t>(rank)];
   if (!std::exchange(returned.absent, false)) return;
@@ -265,6 +297,7 @@ void JobSchedule::Apply(StepAgreement::Messages messages, absl::Time now,
     DirectedEvent directed;
     directed.rank = to_all ? DirectedEvent::kAllRanks : message.rank;
     directed.event = ToEvent(stream->name, std::move(message));
+    directed.event.spell = resumed_.has_value() ? resumed_->spell : 0;
     effects->events.push_back(std::move(directed));
   }
   if (!stream->agreement.failure().ok()) {
@@ -302,6 +335,9 @@ void JobSchedule::NoteDecision(const StepDecision& decision, Stream* stream,
 void JobSchedule::NotePosition(const StepDecision& decision, Stream* stream,
                                Effects* effects) {
   effects->positions.push_back({stream->name, decision});
+  if (stream->name == kTrainStream) {
+    newest_step_ = std::max(newest_step_, decision.next_step.value_or(0));
+  }
   stream->stopped = !decision.stop.empty() || !decision.regroup.empty() ||
                     IsLastStep(*stream, decision);
 }

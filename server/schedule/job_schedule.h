@@ -16,11 +16,9 @@
 #include "absl/time/time.h"
 #include "server/membership/fence.h"
 #include "server/membership/membership.h"
-#include "server/schedule/plan.h"
 #include "server/schedule/schedule_report.h"
 #include "server/schedule/stall.h"
-#include "server/schedule/step_agreement.h"
-#include "server/schedule/ticket.h"
+#include "server/schedule/types.h"
 
 namespace coxswain::server {
 
@@ -39,14 +37,14 @@ struct ScheduleLimits {
 // and carries out what it wants done. No clock, no locks, no network.
 class JobSchedule {
  public:
-  // The last decision of a stream.
+  // The last decision of a stream, as a rank says it that leaves.
   struct Position {
     std::string stream;
     StepDecision decision;
   };
   // What is to be done after a call, in this order.
   struct Effects {
-    std::vector<Position> positions;  // are to be kept for ResumedFrom
+    std::vector<Position> positions;  // that are new; for the log
     std::optional<Plan> plan;         // has come into force
     std::vector<DirectedEvent> events;
     absl::Status failure;  // not OK: the generation must end with it
@@ -67,6 +65,8 @@ class JobSchedule {
   // Where an earlier coordinator has left the generation.
   struct ResumedFrom {
     int64_t term = 0;
+    // Of a stand-in that has led it meanwhile; 0: there was none.
+    int64_t spell = 0;
     std::vector<int> left;
     // Whose place the plan in force has taken, maybe unheard.
     std::optional<Plan> plan_before;
@@ -89,6 +89,11 @@ class JobSchedule {
   // The next decision that ends a step of "train" says regroup; none does for
   // an empty reason.
   void OnRegroupWanted(absl::string_view reason);
+  // A decision of a step of "train" soon says checkpoint.
+  //   FAILED_PRECONDITION  it is over, or the plan has enforcement=off
+  absl::Status OnCheckpointWanted(absl::string_view reason);
+  // Of "train": its steps that are known to have been decided.
+  int64_t newest_step() const { return newest_step_; }
   void OnMemberLeft(int rank, absl::Time now, Effects* effects);
   // Looks at all deadlines, and for a stall. `members` as Membership::MembersOf
   // gives them. To be called from next_look() on; InfiniteFuture: not yet.
@@ -100,6 +105,9 @@ class JobSchedule {
   void End(const std::vector<MemberDescription>& members,
            const absl::Status& reason, absl::Time now);
   bool ended() const { return end_.has_value(); }
+  // Ranks that have left, and what OnRegroupWanted has said last.
+  std::vector<int> Left() const;
+  const std::string& regroup_wanted() const { return regroup_; }
   ScheduleReport Report(const std::vector<MemberDescription>& members,
                         absl::Time now) const;
 
@@ -164,6 +172,9 @@ class JobSchedule {
   std::deque<Plan> changes_;
   std::optional<ResumedFrom> resumed_;
   std::string regroup_;  // is wanted
+  // Is wanted, before there is a stream "train".
+  std::string checkpoint_;
+  int64_t newest_step_ = 0;
   std::map<std::string, Stream, std::less<>> streams_;
   std::vector<Rank> ranks_;
   std::deque<RoundReport> history_;  // the newest first

@@ -9,7 +9,7 @@
 #include "base/error_detail.h"
 #include "proto/types.pb.h"
 #include "server/schedule/job_schedule.h"
-#include "server/schedule/schedule_errors.h"
+#include "server/schedule/types.h"
 
 namespace coxswain::server {
 namespace {
@@ -95,8 +95,15 @@ std::string JobSchedule::ResumedText() const {
   if (!absent.empty()) {
     parts.push_back(absl::StrCat(RankList(absent), " did not come back yet"));
   }
-  return absl::StrCat("the coordinator was restarted: resumed from term ",
-                      resumed_->term, parts.empty() ? "" : "; ",
+  const std::string what =
+      resumed_->spell > 0
+          ? absl::StrCat(
+                "the ranks went on without a coordinator: resumed "
+                "after spell ",
+                resumed_->spell, " of their stand-in")
+          : absl::StrCat("the coordinator was restarted: resumed from term ",
+                         resumed_->term);
+  return absl::StrCat(what, parts.empty() ? "" : "; ",
                       absl::StrJoin(parts, ", "));
 }
 

@@ -6,8 +6,8 @@
 #include "base/check.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "schedule/plan_terms.h"
 #include "server/schedule/plan_record.h"
-#include "server/schedule/plan_terms.h"
 
 namespace coxswain::server {
 namespace {

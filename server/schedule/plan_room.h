@@ -17,7 +17,7 @@
 #include "base/schedule_terms.h"
 #include "server/membership/fence.h"
 #include "server/options.h"
-#include "server/schedule/plan.h"
+#include "server/schedule/types.h"
 #include "server/state/state_store.h"
 
 namespace coxswain::server {

@@ -22,7 +22,8 @@ constexpr char kCommit[] = "commit";
 constexpr char kReason[] = "reason";
 constexpr char kStop[] = "stop";
 constexpr char kRegroup[] = "regroup";
-constexpr char kPlan[] = "plan";  // left out: none
+constexpr char kCheckpoint[] = "checkpoint";  // left out: none
+constexpr char kPlan[] = "plan";              // left out: none
 
 template <typename Value>
 void AddLine(absl::string_view name, const Value& value, std::string* record) {
@@ -74,6 +75,9 @@ std::string EncodePosition(const StepDecision& decision) {
   AddLine(kReason, absl::CEscape(decision.reason), &record);
   AddLine(kStop, absl::CEscape(decision.stop), &record);
   AddLine(kRegroup, absl::CEscape(decision.regroup), &record);
+  if (!decision.checkpoint.empty()) {
+    AddLine(kCheckpoint, absl::CEscape(decision.checkpoint), &record);
+  }
   if (decision.plan.has_value()) {
     AddLine(kPlan, absl::CEscape(EncodePlan(*decision.plan)), &record);
   }
@@ -95,6 +99,10 @@ absl::StatusOr<StepDecision> DecodePosition(absl::string_view record) {
   COXSWAIN_RETURN_IF_ERROR(ReadText(lines, kReason, &decision.reason));
   COXSWAIN_RETURN_IF_ERROR(ReadText(lines, kStop, &decision.stop));
   COXSWAIN_RETURN_IF_ERROR(ReadText(lines, kRegroup, &decision.regroup));
+  if (lines.count(kCheckpoint) != 0) {
+    COXSWAIN_RETURN_IF_ERROR(
+        ReadText(lines, kCheckpoint, &decision.checkpoint));
+  }
   if (lines.count(kPlan) != 0) {
     std::string plan;
     COXSWAIN_RETURN_IF_ERROR(ReadText(lines, kPlan, &plan));

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/schedule/step_agreement.h"
+#include "server/schedule/types.h"
 
 namespace coxswain::server {
 

@@ -21,6 +21,7 @@ StepDecision Full() {
   decision.reason = "rank 1: loss is nan\nround 7\n";
   decision.stop = "a \xff \\ byte";
   decision.regroup = "rank 3 drains: SIGTERM";
+  decision.checkpoint = "checkpoint_every=41";
   decision.plan.emplace();
   decision.plan->version = 3;
   decision.plan->hook = "bf16";
@@ -40,6 +41,7 @@ TEST(PositionRecordTest, KeepsWhatTheNextRoundsNeed) {
   EXPECT_EQ(read.reason, full.reason);
   EXPECT_EQ(read.stop, full.stop);
   EXPECT_EQ(read.regroup, full.regroup);
+  EXPECT_EQ(read.checkpoint, full.checkpoint);
   ASSERT_TRUE(read.plan.has_value());
   EXPECT_EQ(read.plan->version, 3);
   EXPECT_EQ(read.plan->at_step, 41);
@@ -52,6 +54,7 @@ TEST(PositionRecordTest, WhatIsNotKnownStaysUnknown) {
   EXPECT_TRUE(read.commit);
   EXPECT_FALSE(read.next_step.has_value());
   EXPECT_FALSE(read.plan.has_value());
+  EXPECT_EQ(read.checkpoint, "");
 }
 
 TEST(PositionRecordTest, WhatIsDamagedIsRefused) {

@@ -1,7 +1,6 @@
 #include "server/schedule/schedule_room.h"
 
 #include <algorithm>
-#include <limits>
 #include <set>
 #include <utility>
 
@@ -53,9 +52,7 @@ std::vector<ScheduleRoom::RunPtr> ScheduleRoom::AllRuns() const {
 
 absl::Status ScheduleRoom::OnTicket(const Seat& seat, absl::string_view stream,
                                     const Ticket& ticket) {
-  const RunPtr run = Find(seat.job, seat.generation);
-  if (run == nullptr) return absl::OkStatus();
-  return Do(run, [&](JobSchedule* schedule, JobSchedule::Effects* effects) {
+  return DoFor(seat, [&](JobSchedule* schedule, JobSchedule::Effects* effects) {
     return schedule->OnTicket(seat.rank, stream, ticket, rooms_.clock->Now(),
                               effects);
   });
@@ -63,9 +60,7 @@ absl::Status ScheduleRoom::OnTicket(const Seat& seat, absl::string_view stream,
 
 absl::Status ScheduleRoom::OnVote(const Seat& seat, absl::string_view stream,
                                   const Vote& vote) {
-  const RunPtr run = Find(seat.job, seat.generation);
-  if (run == nullptr) return absl::OkStatus();
-  return Do(run, [&](JobSchedule* schedule, JobSchedule::Effects* effects) {
+  return DoFor(seat, [&](JobSchedule* schedule, JobSchedule::Effects* effects) {
     return schedule->OnVote(seat.rank, stream, vote, rooms_.clock->Now(),
                             effects);
   });
@@ -74,12 +69,44 @@ absl::Status ScheduleRoom::OnVote(const Seat& seat, absl::string_view stream,
 absl::Status ScheduleRoom::OnPosition(const Seat& seat,
                                       absl::string_view stream,
                                       const StepDecision& last) {
-  const RunPtr run = Find(seat.job, seat.generation);
-  if (run == nullptr) return absl::OkStatus();
-  return Do(run, [&](JobSchedule* schedule, JobSchedule::Effects* effects) {
+  return DoFor(seat, [&](JobSchedule* schedule, JobSchedule::Effects* effects) {
     return schedule->OnPosition(seat.rank, stream, last, rooms_.clock->Now(),
                                 effects);
   });
+}
+
+absl::Status ScheduleRoom::OnStoodIn(const Seat& seat, int64_t spell) {
+  if (spell < 1 || spell > kMaxStep) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "stood_in.spell must be 1 to ", kMaxStep, ", not ", spell));
+  }
+  const RunPtr run = Find(seat.job, seat.generation);
+  if (run == nullptr) return absl::OkStatus();
+  {
+    MutexLock lock(&run->mutex);
+    if (!SpeaksLocked(seat, run.get())) return absl::OkStatus();
+  }
+  BeginSpell(run, spell, seat.rank);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> ScheduleRoom::RequestCheckpoint(
+    absl::string_view job, absl::string_view reason) {
+  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<JobDescription> jobs,
+                            rooms_.membership->Describe(job));
+  const RunPtr run = Find(job, jobs.front().generation);
+  if (run == nullptr || jobs.front().state != JobState::kRunning) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job '", job, "' is ", ToString(jobs.front().state),
+                     ", so nobody has a state to save"));
+  }
+  int64_t newest_step = 0;
+  COXSWAIN_RETURN_IF_ERROR(
+      Do(run, [&](JobSchedule* schedule, JobSchedule::Effects* /*effects*/) {
+        newest_step = schedule->newest_step();
+        return schedule->OnCheckpointWanted(reason);
+      }));
+  return newest_step;
 }
 
 void ScheduleRoom::OnRegroupWanted(absl::string_view job, Generation generation,
@@ -92,11 +119,87 @@ void ScheduleRoom::OnRegroupWanted(absl::string_view job, Generation generation,
   }).IgnoreError();
 }
 
-void ScheduleRoom::OnLeaving(absl::string_view job, Generation generation) {
+absl::Status ScheduleRoom::OnLeaving(absl::string_view job,
+                                     Generation generation,
+                                     const LastWords& words) {
   const RunPtr run = Find(job, generation);
-  if (run == nullptr) return;
-  // Each member leaves once, so the queue ends somewhere all the same.
-  WriteNewest(run, std::numeric_limits<int>::max());
+  if (run == nullptr) return absl::OkStatus();
+  if (words.spell > 0) BeginSpell(run, words.spell, words.rank);
+  for (const LastWords::Position& position : words.positions) {
+    COXSWAIN_RETURN_IF_ERROR(Do(run, [&](JobSchedule* schedule,
+                                         JobSchedule::Effects* effects) {
+      return schedule->OnPosition(words.rank, position.stream, position.last,
+                                  rooms_.clock->Now(), effects);
+    }));
+    Keep(run, position);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ScheduleRoom::DoFor(const Seat& seat, Action act) {
+  const RunPtr run = Find(seat.job, seat.generation);
+  if (run == nullptr) return absl::OkStatus();
+  return Do(run, [&](JobSchedule* schedule, JobSchedule::Effects* effects) {
+    if (!SpeaksLocked(seat, run.get())) return absl::OkStatus();
+    return act(schedule, effects);
+  });
+}
+
+bool ScheduleRoom::SpeaksLocked(const Seat& seat, Run* run) {
+  const auto rank = static_cast<size_t>(seat.rank);
+  if (seat.attachment <= run->barred[rank]) return false;
+  if (seat.attachment < run->speakers[rank]) return false;
+  run->speakers[rank] = seat.attachment;
+  return true;
+}
+
+void ScheduleRoom::BeginSpell(const RunPtr& run, int64_t spell, int rank) {
+  {
+    MutexLock lock(&run->mutex);
+    if (spell <= run->spell || run->schedule->ended()) return;
+    ResumeLocked(spell, rank, run.get());
+  }
+  LogInfo("back_from_stand_in", {{"job", run->job},
+                                 {"generation", run->generation.value()},
+                                 {"rank", rank},
+                                 {"spell", spell}});
+  rooms_.membership->CutOffOthers(
+      run->job, run->generation, rank,
+      absl::UnavailableError(
+          absl::StrCat("rank ", rank,
+                       " comes back from the stand-in: attach again, and say "
+                       "where you are")));
+}
+
+// A rank says nothing over its stream before it has been attached, and it comes
+// back from the stand-in with another one: so whatever is attached now may
+// carry words from before.
+void ScheduleRoom::ResumeLocked(int64_t spell, int rank, Run* run) const {
+  const uint64_t newest = rooms_.membership->NewestAttachment();
+  for (size_t i = 0; i < run->speakers.size(); ++i) {
+    if (static_cast<int>(i) == rank) continue;
+    run->speakers[i] = 0;
+    run->barred[i] = newest;
+  }
+  run->spell = spell;
+  JobSchedule::ResumedFrom from;
+  from.term = rooms_.membership->term().value();
+  from.spell = spell;
+  from.left = run->schedule->Left();
+  for (const auto& [stream, last] : run->kept) {
+    from.positions.push_back({stream, last});
+  }
+  GenerationBegin begin = run->begin;
+  const absl::StatusOr<PlanRoom::Plans> plans = rooms_.plans->Get(run->job);
+  if (plans.ok()) {
+    begin.plan = plans->current;
+    from.plan_before = plans->before;
+  }
+  const std::string regroup = run->schedule->regroup_wanted();
+  const absl::Time now = rooms_.clock->Now();
+  run->schedule.emplace(limits_, begin, now, run->asks);
+  run->schedule->Resume(from, now);
+  if (!regroup.empty()) run->schedule->OnRegroupWanted(regroup);
 }
 
 absl::Status ScheduleRoom::Do(const RunPtr& run, Action act) {
@@ -104,7 +207,7 @@ absl::Status ScheduleRoom::Do(const RunPtr& run, Action act) {
   absl::Status status;
   {
     MutexLock lock(&run->mutex);
-    status = act(&run->schedule, &effects);
+    status = act(&*run->schedule, &effects);
     if (run->queue.size() >= run->max_queue) DropRepeats(&effects);
     if (!effects.empty()) run->queue.push_back(std::move(effects));
     if (run->queue.empty()) return status;
@@ -133,10 +236,6 @@ void ScheduleRoom::Empty(const RunPtr& run) {
 
 void ScheduleRoom::CarryOut(const RunPtr& run,
                             const JobSchedule::Effects& effects) {
-  // First: what is told can be kept from then on; see OnLeaving.
-  for (const JobSchedule::Position& position : effects.positions) {
-    Keep(run, position);
-  }
   if (effects.plan.has_value()) {
     rooms_.membership->NotePlan(run->job, run->generation, *effects.plan);
     LogInfo("plan_in_force",
@@ -156,6 +255,12 @@ void ScheduleRoom::CarryOut(const RunPtr& run,
     rooms_.membership->Tell(run->job, run->generation, effects.events);
   }
   for (const JobSchedule::Position& position : effects.positions) {
+    if (!position.decision.checkpoint.empty()) {
+      LogInfo("checkpoint_decided", {{"job", run->job},
+                                     {"generation", run->generation.value()},
+                                     {"round", position.decision.round},
+                                     {"reason", position.decision.checkpoint}});
+    }
     if (position.decision.regroup.empty()) continue;
     LogInfo("regroup_decided", {{"job", run->job},
                                 {"generation", run->generation.value()},
@@ -171,57 +276,29 @@ void ScheduleRoom::CarryOut(const RunPtr& run,
 }
 
 void ScheduleRoom::Keep(const RunPtr& run,
-                        const JobSchedule::Position& position) {
+                        const LastWords::Position& position) {
   MutexLock handing(&run->handing);
-  {
-    MutexLock lock(&run->mutex);
-    run->unwritten[position.stream].newest = EncodePosition(position.decision);
-  }
-  WritePosition(run, position.stream, kMaxUnwritten);
-}
-
-void ScheduleRoom::WriteNewest(const RunPtr& run, int most) {
-  MutexLock handing(&run->handing);
-  std::vector<std::string> streams;
-  {
-    MutexLock lock(&run->mutex);
-    for (const auto& [stream, unwritten] : run->unwritten) {
-      if (unwritten.newest.has_value()) streams.push_back(stream);
-    }
-  }
-  for (const std::string& stream : streams) WritePosition(run, stream, most);
-}
-
-void ScheduleRoom::WritePosition(const RunPtr& run, const std::string& stream,
-                                 int most) {
   StateBatch batch;
   {
     MutexLock lock(&run->mutex);
-    Unwritten& unwritten = run->unwritten[stream];
-    if (run->schedule.ended() || unwritten.queued >= most) return;
-    batch.Put(TableOf(run->generation), stream, *unwritten.newest);
-    unwritten.newest.reset();
-    ++unwritten.queued;
+    if (run->schedule->ended()) return;
+    const auto known = run->kept.find(position.stream);
+    if (known != run->kept.end() &&
+        known->second.round >= position.last.round) {
+      return;
+    }
+    run->kept[position.stream] = position.last;
+    batch.Put(TableOf(run->generation), position.stream,
+              EncodePosition(position.last));
   }
-  rooms_.state->Write(std::move(batch),
-                      [run, stream](const absl::Status& status) {
-                        NoteWritten(run, stream, status);
-                      });
-}
-
-void ScheduleRoom::NoteWritten(const RunPtr& run, const std::string& stream,
-                               const absl::Status& status) {
-  {
-    MutexLock lock(&run->mutex);
-    --run->unwritten[stream].queued;
-    const bool before = std::exchange(run->unwritable, !status.ok());
-    if (before || status.ok()) return;
-  }
-  LogWarning("position_not_kept",
-             {{"job", run->job},
-              {"stream", stream},
-              {"reason", status.ToString()},
-              {"next", "the ranks say it after a restart"}});
+  rooms_.state->Write(
+      std::move(batch), [run, stream = position.stream](absl::Status status) {
+        if (status.ok()) return;
+        LogWarning("position_not_kept", {{"job", run->job},
+                                         {"stream", stream},
+                                         {"reason", status.ToString()},
+                                         {"next", "other ranks may know it"}});
+      });
 }
 
 std::optional<Plan> ScheduleRoom::NextPlan(const std::string& job,
@@ -259,11 +336,10 @@ void ScheduleRoom::TickRun(const RunPtr& run, absl::Time now) {
   bool look = false;
   {
     MutexLock lock(&run->mutex);
-    if (run->schedule.ended()) return;
-    signs = run->schedule.TakeSigns();
-    look = run->schedule.next_look() <= now || !run->queue.empty();
+    if (run->schedule->ended()) return;
+    signs = run->schedule->TakeSigns();
+    look = run->schedule->next_look() <= now || !run->queue.empty();
   }
-  WriteNewest(run, kMaxUnwritten);
   if (!signs.empty()) {
     rooms_.membership->NoteSigns(run->job, run->generation, signs);
   }
@@ -287,7 +363,7 @@ absl::StatusOr<WhyReport> ScheduleRoom::Why(absl::string_view job) const {
   if (run == nullptr) return report;
   const std::vector<MemberDescription> members = MembersOf(*run);
   MutexLock lock(&run->mutex);
-  report.schedule = run->schedule.Report(members, rooms_.clock->Now());
+  report.schedule = run->schedule->Report(members, rooms_.clock->Now());
   return report;
 }
 
@@ -296,7 +372,7 @@ void ScheduleRoom::EvictLocked() {
   auto oldest = runs_.end();
   for (auto it = runs_.begin(); it != runs_.end(); ++it) {
     MutexLock lock(&it->second->mutex);
-    if (!it->second->schedule.ended()) continue;
+    if (!it->second->schedule->ended()) continue;
     if (oldest == runs_.end() ||
         it->second->generation < oldest->second->generation) {
       oldest = it;
@@ -335,7 +411,10 @@ absl::Status ScheduleRoom::OnResume(
     const RunPtr run = MakeRun(begin);
     {
       MutexLock lock(&run->mutex);
-      run->schedule.Resume(from, rooms_.clock->Now());
+      run->schedule->Resume(from, rooms_.clock->Now());
+      for (const JobSchedule::Position& position : from.positions) {
+        run->kept[position.stream] = position.decision;
+      }
     }
     MutexLock lock(&mutex_);
     runs_[begin.job] = run;
@@ -392,7 +471,7 @@ void ScheduleRoom::OnGenerationEnded(absl::string_view job,
   const std::vector<MemberDescription> members = MembersOf(*run);
   {
     MutexLock lock(&run->mutex);
-    run->schedule.End(members, reason, rooms_.clock->Now());
+    run->schedule->End(members, reason, rooms_.clock->Now());
   }
   // The coordinator ends, and the generation does not.
   if (absl::IsUnavailable(reason)) return;

@@ -23,8 +23,7 @@
 #include "server/schedule/job_schedule.h"
 #include "server/schedule/plan_room.h"
 #include "server/schedule/schedule_report.h"
-#include "server/schedule/step_agreement.h"
-#include "server/schedule/ticket.h"
+#include "server/schedule/types.h"
 #include "server/state/state_writer.h"
 
 namespace coxswain::server {
@@ -44,11 +43,17 @@ struct WhyReport {
 // decision. Keeps the schedule of a job's last generation after its end, for
 // Why().
 //
-// Durable: the last decision of each stream is written to the state store,
-// behind its back: nobody waits for the disk. It is queued there before anybody
-// is told, or, where the store is slow, before the leaving of a rank is:
-// whoever leaves cannot take the only copy of a decision along. What a crash
-// takes with it the other ranks bring back: see StepAgreement.
+// The ranks are its log: what a crash takes with it they bring back, see
+// StepAgreement. Only what a rank has heard that leaves is written to the state
+// store, queued before its leaving is: whoever leaves cannot take the only copy
+// of a decision along. A decision that nobody may have heard is written
+// nowhere: after a crash, or while no rank reached this coordinator, it may be
+// made otherwise, by the ranks' stand-in too.
+//
+// Spells: a rank that comes back from the stand-in says so first (OnStoodIn).
+// From a spell that was not known the schedule of the generation begins anew,
+// as after a restart: what was said before, or is still under way, counts no
+// more, and the other ranks are cut off, so that they say again where they are.
 //
 // Life-cycle: registered as an observer of the membership; then requests and
 // Tick() from any thread. Thread-safe. What is said to one generation is said
@@ -80,9 +85,32 @@ class ScheduleRoom : public GenerationObserver {
   absl::Status OnPosition(const Seat& seat, absl::string_view stream,
                           const StepDecision& last);
 
-  // A member is about to leave; to be called before Membership::Leave, for one
-  // that passes the fence. Queues what is decided and was not queued yet.
-  void OnLeaving(absl::string_view job, Generation generation);
+  // Asks that a running job's ranks save their state after one of their next
+  // steps; returns the number of steps that are known to have been decided.
+  // Forgotten by a coordinator that is restarted before it was decided.
+  //   NOT_FOUND            no such job
+  //   FAILED_PRECONDITION  it does not run, or has enforcement=off
+  absl::StatusOr<int64_t> RequestCheckpoint(absl::string_view job,
+                                            absl::string_view reason);
+
+  // The rank has been with the stand-in of its generation, up to this spell.
+  // Before its positions. INVALID_ARGUMENT: no spell has this number.
+  absl::Status OnStoodIn(const Seat& seat, int64_t spell);
+
+  // A member is about to leave, having heard these decisions last, one of each
+  // stream, in this spell (0: none). To be called before Membership::Leave, for
+  // one that passes the fence. Errors as OnPosition.
+  struct LastWords {
+    struct Position {
+      std::string stream;
+      StepDecision last;
+    };
+    int rank = 0;
+    int64_t spell = 0;
+    std::vector<Position> positions;
+  };
+  absl::Status OnLeaving(absl::string_view job, Generation generation,
+                         const LastWords& words);
 
   // Looks at all deadlines, and for stalls; and tells the membership whose
   // tickets have come. To be called before Membership::Tick().
@@ -103,27 +131,23 @@ class ScheduleRoom : public GenerationObserver {
  private:
   // More than honest ranks have under way.
   static constexpr size_t kQueueSlack = 64;
-  // Positions of one stream that wait for the store, and one more for each
-  // member that leaves. Where it is slower than that, only the newest of the
-  // others is written.
-  static constexpr int kMaxUnwritten = 8;
-
-  struct Unwritten {
-    int queued = 0;
-    std::optional<std::string> newest;
-  };
-
   // One generation.
   struct Run {
     Run(const ScheduleLimits& limits, const GenerationBegin& begin,
         absl::Time now, JobSchedule::Asks asks)
         : job(begin.job),
           generation(begin.generation),
+          begin(begin),
+          asks(asks),
           max_queue(kQueueSlack + 2 * static_cast<size_t>(begin.world_size)),
-          schedule(limits, begin, now, std::move(asks)) {}
+          schedule(std::in_place, limits, begin, now, std::move(asks)),
+          speakers(static_cast<size_t>(begin.world_size), 0),
+          barred(static_cast<size_t>(begin.world_size), 0) {}
 
     const std::string job;
     const Generation generation;
+    const GenerationBegin begin;
+    const JobSchedule::Asks asks;
     // From this length on repetitions are dropped from the queue; and what one
     // thread does of it at once.
     const size_t max_queue;
@@ -131,11 +155,16 @@ class ScheduleRoom : public GenerationObserver {
     // one; taken before `mutex`.
     Mutex handing;
     Mutex mutex;
-    JobSchedule schedule ABSL_GUARDED_BY(mutex);
+    std::optional<JobSchedule> schedule ABSL_GUARDED_BY(mutex);
+    int64_t spell ABSL_GUARDED_BY(mutex) = 0;
+    // By rank: the attachment over which it has spoken in this spell (0: none),
+    // and the last one whose words do not count any more.
+    std::vector<uint64_t> speakers ABSL_GUARDED_BY(mutex);
+    std::vector<uint64_t> barred ABSL_GUARDED_BY(mutex);
     std::deque<JobSchedule::Effects> queue ABSL_GUARDED_BY(mutex);
     bool emptying ABSL_GUARDED_BY(mutex) = false;  // a thread is at it
-    std::map<std::string, Unwritten> unwritten ABSL_GUARDED_BY(mutex);
-    bool unwritable ABSL_GUARDED_BY(mutex) = false;  // was logged
+    // What those had heard last that have left, by stream; written.
+    std::map<std::string, StepDecision> kept ABSL_GUARDED_BY(mutex);
   };
   using RunPtr = std::shared_ptr<Run>;
 
@@ -158,15 +187,18 @@ class ScheduleRoom : public GenerationObserver {
   using Action =
       absl::FunctionRef<absl::Status(JobSchedule*, JobSchedule::Effects*)>;
   absl::Status Do(const RunPtr& run, Action act);
+  // The same for what the holder of a seat says, if that still counts.
+  absl::Status DoFor(const Seat& seat, Action act);
+  static bool SpeaksLocked(const Seat& seat,
+                           Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // From a rank that has been in this spell.
+  void BeginSpell(const RunPtr& run, int64_t spell, int rank);
+  void ResumeLocked(int64_t spell, int rank,
+                    Run* run) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void Empty(const RunPtr& run);
   void CarryOut(const RunPtr& run, const JobSchedule::Effects& effects);
-  void Keep(const RunPtr& run, const JobSchedule::Position& position);
-  // Hands over what was put off, where less than `most` are queued.
-  void WriteNewest(const RunPtr& run, int most);
-  void WritePosition(const RunPtr& run, const std::string& stream, int most);
-  // Outlives the room.
-  static void NoteWritten(const RunPtr& run, const std::string& stream,
-                          const absl::Status& status);
+  // Writes what a rank has heard that leaves.
+  void Keep(const RunPtr& run, const LastWords::Position& position);
   void TickRun(const RunPtr& run, absl::Time now);
 
   const ScheduleLimits limits_;

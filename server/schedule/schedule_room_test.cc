@@ -27,6 +27,7 @@ using testing::ElementsAre;
 using testing::Field;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 using Kind = AttachEvent::Kind;
 
@@ -132,6 +133,15 @@ class ScheduleRoomTest : public testing::Test {
         });
     EXPECT_OK(attachment);
     worker->attachment = attachment.value_or(0);
+    worker->seat = membership_->SeatOf(worker->attachment).value_or(Seat());
+  }
+  absl::Status SayLastWords(const Worker& worker, const StepDecision& last,
+                            int64_t spell = 0) {
+    ScheduleRoom::LastWords words;
+    words.rank = worker.joined->rank;
+    words.spell = spell;
+    words.positions.push_back({std::string(kTrain), last});
+    return room_->OnLeaving("job", worker.joined->generation, words);
   }
   void SayPosition(const Worker& worker, const StepDecision& last) {
     EXPECT_OK(room_->OnPosition(worker.seat, kTrain, last));
@@ -699,41 +709,49 @@ TEST_F(ScheduleRoomTest, NoThreadEmptiesTheQueueForEver) {
   EXPECT_LT(told, 1000);
 }
 
-TEST_F(ScheduleRoomTest, ADecisionIsKeptBeforeItIsTold) {
+TEST_F(ScheduleRoomTest, NoDecisionIsWrittenBeforeARankLeaves) {
   const Team team = Run(2);
   Announce(team, 0);
+  EXPECT_THAT(Tables(), IsEmpty());
+  ASSERT_OK(SayLastWords(*team[0], Heard(0)));
   ASSERT_THAT(Tables(), SizeIs(1));
-  const auto kept = store_.Get(Tables()[0], kTrain);
-  ASSERT_OK(kept);
-  EXPECT_THAT(*kept, HasSubstr("round 0"));
+  EXPECT_THAT(store_.Get(Tables()[0], kTrain).value_or(""),
+              HasSubstr("round 0"));
   for (const Worker* worker : team) {
     EXPECT_OK(membership_->Leave(worker->fence(), "done", false));
   }
   EXPECT_THAT(Tables(), IsEmpty());
 }
 
-TEST_F(ScheduleRoomTest, ASlowStoreIsGivenTheNewestDecisionOnly) {
-  const Team team = Run(2);
+TEST_F(ScheduleRoomTest, WhatALeavingRankHasHeardIsQueuedBeforeItLeaves) {
+  const Team team = Run(3);
+  Announce(team, 0);
   store_.Hold();
-  for (int round = 0; round < 20; ++round) Announce(team, round);
-  EXPECT_THAT(team[0]->events, SizeIs(20));
-  EXPECT_EQ(store_.waiting(), 8u);
+  ASSERT_OK(SayLastWords(*team[0], Heard(0)));
+  EXPECT_EQ(store_.waiting(), 1u);
+  // What is known is not written again.
+  ASSERT_OK(SayLastWords(*team[1], Heard(0)));
+  EXPECT_EQ(store_.waiting(), 1u);
   store_.Release();
-  Tick();
-  EXPECT_THAT(store_.Get(Tables()[0], kTrain).value_or(""),
-              HasSubstr("round 19"));
 }
 
-TEST_F(ScheduleRoomTest, WhatWasDecidedIsQueuedBeforeAMemberLeaves) {
+// It may have overtaken what it says on its stream.
+TEST_F(ScheduleRoomTest, ALeavingRankTellsARestartedCoordinatorWhereItIs) {
   const Team team = Run(2);
-  store_.Hold();
-  for (int round = 0; round < 20; ++round) Announce(team, round);
-  room_->OnLeaving("job", team[0]->seat.generation);
-  room_->OnLeaving("job", team[0]->seat.generation);
-  EXPECT_EQ(store_.waiting(), 9u);
-  store_.Release();
-  EXPECT_THAT(store_.Get(Tables()[0], kTrain).value_or(""),
-              HasSubstr("round 19"));
+  Announce(team, 0);
+  Restart();
+  for (Worker* worker : team) Reattach(worker);
+  StepDecision last = Heard(0);
+  last.stop = "rank 0: a signal";
+  ASSERT_OK(SayLastWords(*team[0], last));
+  Fence fence = team[0]->fence();
+  fence.term = membership_->term();
+  EXPECT_OK(membership_->Leave(fence, "done", false));
+  Announce({team[1]}, 0);  // it has heard nothing
+  ASSERT_THAT(team[1]->events, Not(IsEmpty()));
+  EXPECT_EQ(team[1]->events.back().kind, Kind::kDecision);
+  EXPECT_EQ(team[1]->events.back().stop, "rank 0: a signal");
+  EXPECT_EQ(Description().state, JobState::kRunning);
 }
 
 TEST_F(ScheduleRoomTest, TrainingGoesOnAfterARestart) {
@@ -759,10 +777,85 @@ TEST_F(ScheduleRoomTest, ALostDecisionIsToldAfterARestart) {
   const Team team = Run(2);
   Announce(team, 0);
   Restart();
-  Reattach(team[1]);
+  for (Worker* worker : team) Reattach(worker);
   Announce({team[1]}, 0);  // it has heard nothing
+  EXPECT_THAT(team[1]->events, IsEmpty());
+  SayPosition(*team[0], Heard(0));
   ASSERT_THAT(team[1]->events, SizeIs(1));
   EXPECT_EQ(team[1]->events[0].round, 0);
+}
+
+// The coordinator was cut off, not restarted: what it had decided meanwhile,
+// and what it was told before, counts no more.
+TEST_F(ScheduleRoomTest, ARankBackFromTheStandInBeginsASpell) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  Announce(team, 1);  // decided, and nobody hears of it
+  Announce({team[0]}, 2);
+  const Seat old = team[0]->seat;
+  Reattach(team[1]);
+  team[1]->events.clear();
+  ASSERT_OK(room_->OnStoodIn(team[1]->seat, 1));
+  // Who has spoken before is to come again, and to say where it is.
+  EXPECT_THAT(team[0]->Told(Kind::kClosed), SizeIs(1));
+  EXPECT_OK(room_->OnTicket(old, kTrain, MakeTicket(6)));
+  SayPosition(*team[1], Heard(5));
+  Announce({team[1]}, 6);
+  EXPECT_THAT(team[1]->Told(Kind::kDecision), IsEmpty());
+  Reattach(team[0]);
+  ASSERT_OK(room_->OnStoodIn(team[0]->seat, 1));
+  EXPECT_THAT(team[1]->Told(Kind::kClosed), IsEmpty());
+  SayPosition(*team[0], Heard(4));
+  Announce({team[0]}, 5);
+  Announce({team[0]}, 6);
+  const auto told = team[0]->Told(Kind::kDecision);
+  ASSERT_THAT(told, SizeIs(2));
+  EXPECT_EQ(told[0].round, 5);
+  EXPECT_EQ(told[1].round, 6);
+  EXPECT_EQ(told[1].spell, 1);
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+TEST_F(ScheduleRoomTest, ALeavingRankMayComeFromTheStandIn) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  ASSERT_OK(SayLastWords(*team[0], Heard(7), /*spell=*/2));
+  EXPECT_OK(membership_->Leave(team[0]->fence(), "done", false));
+  Reattach(team[1]);
+  ASSERT_OK(room_->OnStoodIn(team[1]->seat, 2));
+  SayPosition(*team[1], Heard(6));
+  Announce({team[1]}, 7);
+  ASSERT_THAT(team[1]->Told(Kind::kDecision), SizeIs(1));
+  EXPECT_EQ(team[1]->Told(Kind::kDecision)[0].round, 7);
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+TEST_F(ScheduleRoomTest, TheStandInIsToldToTheOthers) {
+  const Team team = Run(3);
+  EXPECT_OK(membership_->NoteStandIn(team[1]->attachment, ""));
+  EXPECT_THAT(team[1]->Told(Kind::kStandIn), IsEmpty());
+  EXPECT_OK(membership_->NoteStandIn(team[0]->attachment, "10.0.0.1:4711"));
+  EXPECT_THAT(team[0]->Told(Kind::kStandIn), IsEmpty());
+  ASSERT_THAT(team[1]->Told(Kind::kStandIn), SizeIs(1));
+  EXPECT_EQ(team[1]->Told(Kind::kStandIn)[0].address, "10.0.0.1:4711");
+  // Of others it does not count.
+  EXPECT_OK(membership_->NoteStandIn(team[1]->attachment, "10.0.0.2:1"));
+  Reattach(team[2]);
+  EXPECT_OK(membership_->NoteStandIn(team[2]->attachment, ""));
+  ASSERT_THAT(team[2]->Told(Kind::kStandIn), SizeIs(1));
+  EXPECT_EQ(team[2]->Told(Kind::kStandIn)[0].address, "10.0.0.1:4711");
+  EXPECT_EQ(team[2]->Told(Kind::kStandIn)[0].rank, 0);
+}
+
+TEST_F(ScheduleRoomTest, AStandInIsAHostAndAPort) {
+  const Team team = Run(1);
+  for (const std::string& address :
+       {std::string("10.0.0.1"), std::string(":1"), std::string("a:0"),
+        std::string("a:65536"), std::string(300, 'a') + ":1"}) {
+    EXPECT_THAT(membership_->NoteStandIn(team[0]->attachment, address),
+                StatusIs(absl::StatusCode::kInvalidArgument, testing::_))
+        << address;
+  }
 }
 
 TEST_F(ScheduleRoomTest, WhyTellsOfTheRestart) {
@@ -853,6 +946,7 @@ TEST_F(ScheduleRoomTest, WhatCannotBeKeptIsToldAllTheSame) {
 TEST_F(ScheduleRoomTest, ADamagedPositionKeepsTheCoordinatorFromStarting) {
   const Team team = Run(2);
   Announce(team, 0);
+  ASSERT_OK(SayLastWords(*team[0], Heard(0)));
   ASSERT_OK(memory_.Put(Tables()[0], kTrain, "nonsense"));
   room_.reset();
   membership_.reset();
@@ -878,9 +972,12 @@ TEST_F(ScheduleRoomTest, ARegroupIsTheLastDecision) {
     EXPECT_EQ(worker->events[0].regroup, "");
     EXPECT_EQ(worker->events[1].regroup, "2 spares wait");
   }
-  // Also for a coordinator that is started then.
+  // Also for a coordinator that is started then, if anybody has heard it.
   Restart();
-  Reattach(team[1]);
+  for (Worker* worker : team) Reattach(worker);
+  StepDecision last = Heard(1);
+  last.regroup = "2 spares wait";
+  SayPosition(*team[0], last);
   Announce({team[1]}, 1);
   ASSERT_THAT(team[1]->events, SizeIs(1));
   EXPECT_EQ(team[1]->events[0].regroup, "2 spares wait");
@@ -915,6 +1012,42 @@ TEST_F(ScheduleRoomTest, OtherStreamsDoNotRegroup) {
   EXPECT_EQ(team[0]->events.back().regroup, "");
   Announce(team, 0);
   EXPECT_EQ(team[0]->events.back().regroup, "2 spares wait");
+}
+
+TEST_F(ScheduleRoomTest, ACheckpointIsAskedForOnceAndKept) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  ASSERT_OK_AND_ASSIGN(const int64_t newest,
+                       room_->RequestCheckpoint("job", "an operator"));
+  EXPECT_EQ(newest, 1);
+  Announce(team, 1);
+  // Also for a coordinator that is started then, if anybody has heard it.
+  Restart();
+  for (Worker* worker : team) Reattach(worker);
+  StepDecision last = Heard(1);
+  last.checkpoint = "an operator";
+  SayPosition(*team[0], last);
+  Announce({team[1]}, 1);
+  ASSERT_THAT(team[1]->events, SizeIs(1));
+  EXPECT_EQ(team[1]->events[0].checkpoint, "an operator");
+}
+
+TEST_F(ScheduleRoomTest, ACheckpointMayBeAskedForBeforeTheFirstTicket) {
+  const Team team = Run(2);
+  EXPECT_OK(room_->RequestCheckpoint("job", ""));
+  for (const Worker* worker : team) {
+    EXPECT_OK(room_->OnTicket(worker->seat, "critic", MakeTicket(0)));
+  }
+  EXPECT_EQ(team[0]->events.back().checkpoint, "") << "of another stream";
+  Announce(team, 0);
+  EXPECT_EQ(team[0]->events.back().checkpoint, "it was asked for");
+  Announce(team, 1);
+  EXPECT_EQ(team[0]->events.back().checkpoint, "");
+}
+
+TEST_F(ScheduleRoomTest, OnlyAJobThatRunsCanBeSaved) {
+  EXPECT_THAT(room_->RequestCheckpoint("job", "an operator"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("job")));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_SERVER_STORAGE_FILE_SYSTEM_H_
 #define COXSWAIN_SERVER_STORAGE_FILE_SYSTEM_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace coxswain::server {
 
@@ -19,6 +21,14 @@ class WritableFile {
  public:
   virtual ~WritableFile() = default;
   virtual absl::Status Append(absl::string_view data) = 0;
+  // The pieces, one after the other.
+  virtual absl::Status AppendAll(absl::Span<const absl::string_view> pieces) {
+    for (const absl::string_view piece : pieces) {
+      absl::Status status = Append(piece);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
   // What was appended survives a crash, once the folders that lead to the
   // file do (FileSystem::SyncFolder).
   virtual absl::Status Sync() = 0;
@@ -33,6 +43,15 @@ class ReadableFile {
   // `count` bytes from `offset`, fewer only at the end of the file.
   virtual absl::StatusOr<std::string> Read(int64_t offset,
                                            size_t count) const = 0;
+  // The same into `buffer`, which has room for `count` bytes; returns how many
+  // there were.
+  virtual absl::StatusOr<size_t> ReadInto(int64_t offset, size_t count,
+                                          char* buffer) const {
+    absl::StatusOr<std::string> data = Read(offset, count);
+    if (!data.ok()) return data.status();
+    std::copy(data->begin(), data->end(), buffer);
+    return data->size();
+  }
   virtual absl::StatusOr<int64_t> Size() const = 0;
 };
 

@@ -2,7 +2,9 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -98,11 +100,23 @@ class PosixWritableFile : public WritableFile {
   PosixWritableFile(int fd, const std::string& path) : file_(fd, path) {}
 
   absl::Status Append(absl::string_view data) override {
-    while (!data.empty()) {
-      const ssize_t written = write(file_.fd(), data.data(), data.size());
+    return AppendAll(absl::MakeConstSpan(&data, 1));
+  }
+
+  absl::Status AppendAll(absl::Span<const absl::string_view> pieces) override {
+    std::vector<iovec> rest;
+    rest.reserve(pieces.size());
+    for (const absl::string_view piece : pieces) {
+      rest.push_back({const_cast<char*>(piece.data()), piece.size()});
+    }
+    size_t first = 0;
+    while (DropWritten(0, &rest, &first)) {
+      const ssize_t written = writev(
+          file_.fd(), &rest[first],
+          static_cast<int>(std::min<size_t>(rest.size() - first, IOV_MAX)));
       if (written < 0 && errno == EINTR) continue;
       if (written < 0) return ErrnoStatus("write", file_.path());
-      data.remove_prefix(written);
+      DropWritten(written, &rest, &first);
     }
     return absl::OkStatus();
   }
@@ -110,6 +124,22 @@ class PosixWritableFile : public WritableFile {
   absl::Status Close() override { return file_.Close(); }
 
  private:
+  // Takes what was written, and empty pieces, off the front. False: nothing is
+  // left.
+  static bool DropWritten(size_t written, std::vector<iovec>* pieces,
+                          size_t* first) {
+    for (; *first < pieces->size(); ++*first) {
+      iovec& piece = (*pieces)[*first];
+      if (written < piece.iov_len) {
+        piece.iov_base = static_cast<char*>(piece.iov_base) + written;
+        piece.iov_len -= written;
+        return true;
+      }
+      written -= piece.iov_len;
+    }
+    return false;
+  }
+
   Descriptor file_;
 };
 
@@ -120,17 +150,24 @@ class PosixReadableFile : public ReadableFile {
   absl::StatusOr<std::string> Read(int64_t offset,
                                    size_t count) const override {
     std::string data(count, '\0');
+    COXSWAIN_ASSIGN_OR_RETURN(const size_t filled,
+                              ReadInto(offset, count, &data[0]));
+    data.resize(filled);
+    return data;
+  }
+
+  absl::StatusOr<size_t> ReadInto(int64_t offset, size_t count,
+                                  char* buffer) const override {
     size_t filled = 0;
     while (filled < count) {
-      const ssize_t got = pread(file_.fd(), &data[filled], count - filled,
+      const ssize_t got = pread(file_.fd(), buffer + filled, count - filled,
                                 offset + static_cast<int64_t>(filled));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return ErrnoStatus("read", file_.path());
       if (got == 0) break;
       filled += got;
     }
-    data.resize(filled);
-    return data;
+    return filled;
   }
 
   absl::StatusOr<int64_t> Size() const override {

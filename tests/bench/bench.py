@@ -114,6 +114,9 @@ def parse_arguments(arguments):
     parser.add_argument("--schedule-worker", metavar="FILE")
     parser.add_argument("--scale-worker", metavar="FILE")
     parser.add_argument("--etcd-worker", metavar="FILE")
+    parser.add_argument("--checkpoint-worker", metavar="FILE")
+    parser.add_argument("--bulk-worker", metavar="FILE")
+    parser.add_argument("--parameter-worker", metavar="FILE")
     parser.add_argument("--coxswain", metavar="FILE")
     parsed = parser.parse_intermixed_args(arguments)
     if parsed.samples is not None and parsed.samples < 1:
@@ -161,6 +164,9 @@ def measure_all(options, benchmarks, selected):
         schedule_worker=options.schedule_worker,
         scale_worker=options.scale_worker,
         etcd_worker=options.etcd_worker,
+        checkpoint_worker=options.checkpoint_worker,
+        bulk_worker=options.bulk_worker,
+        parameter_worker=options.parameter_worker,
         coxswain=options.coxswain,
         cores=cores,
     )

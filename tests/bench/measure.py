@@ -90,6 +90,9 @@ class Context:
     schedule_worker: the program schedule/main.cc.
     scale_worker: the program scale/main.cc.
     etcd_worker: the program scale/etcd_main.cc.
+    checkpoint_worker: the program checkpoint/main.cc.
+    bulk_worker: the program bulk/main.cc.
+    parameter_worker: the program parameter_server/main.cc.
     coxswain: the command line.
     cores: those that such benchmarks may use; this process has one of them.
     """
@@ -103,6 +106,9 @@ class Context:
     schedule_worker: str = ""
     scale_worker: str = ""
     etcd_worker: str = ""
+    checkpoint_worker: str = ""
+    bulk_worker: str = ""
+    parameter_worker: str = ""
     coxswain: str = ""
     cores: Sequence[int] = ()
 

@@ -39,6 +39,9 @@ struct CommunicatorCase {
   bool waits = true;
   // Whether data goes through a transport that wire_bytes() counts.
   bool has_wire = false;
+  // Wire bytes of an all-reduce for each byte of it, by the number of ranks;
+  // null: those of a ring.
+  std::function<double(int size)> wire_share;
 };
 
 inline void PrintTo(const CommunicatorCase& value, std::ostream* out) {

@@ -65,6 +65,9 @@ class HookWorld {
 
   int size() const { return static_cast<int>(hooks_.size()); }
   Hook& hook(int rank) { return *hooks_[static_cast<size_t>(rank)]; }
+  Communicator& communicator(int rank) {
+    return *communicators_[static_cast<size_t>(rank)];
+  }
   // Of all ranks' communicators so far; equal on all.
   int64_t payload_bytes() const;
   // Collectives that each rank has started; likewise.

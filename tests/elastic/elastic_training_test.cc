@@ -63,13 +63,17 @@ struct Worker {
   // Likewise, when it has passed and before the optimizer's step.
   std::function<absl::Status(ElasticTraining&)> before_step;
   bool declares = true;  // its micro-batches
+  std::string resume;
 
   std::shared_ptr<Net> net = std::make_shared<Net>();
   ::torch::optim::Adam optimizer{net->parameters(), 0.01};
   absl::Status status = absl::UnknownError("not run");
   std::vector<RecoveryReport> reports;
-  int64_t rows = 0;  // the counter, at the end
-  int64_t done = 0;  // steps, at the end
+  // Told by another thread until Run has returned.
+  std::vector<SaveReport> saves;
+  int64_t began_at = 0;  // step, the last generation's
+  int64_t rows = 0;      // the counter, at the end
+  int64_t done = 0;      // steps, at the end
   std::thread thread;
 
   std::string Bits() const {
@@ -141,6 +145,11 @@ class ElasticTrainingTest : public ::testing::Test {
       worker.reports.push_back(report);
     };
     options.run.drain_requested = [&worker] { return worker.drain.load(); };
+    options.on_checkpoint = [&worker](const SaveReport& report) {
+      worker.saves.push_back(report);
+    };
+    options.resume = worker.resume;
+    options.ddp.terms.checkpoint_every = checkpoint_every_;
     options.run.patience = patience_;
     options.hook = hook_;
     options.ddp.make_hook = MakePlannedHook;
@@ -151,6 +160,7 @@ class ElasticTrainingTest : public ::testing::Test {
   }
 
   static absl::Status Body(Worker& worker, ElasticTraining& t) {
+    worker.began_at = t.step();
     while (t.step() < worker.steps && t.going()) {
       const Tensor x = Rows(t.counter("rows") + t.rank() * kRows);
       MicroBatch micro;
@@ -193,6 +203,7 @@ class ElasticTrainingTest : public ::testing::Test {
   std::string job_ = "nets";
   std::string hook_ = "powersgd(rank=2,start_step=2)";
   int accumulation_ = 1;
+  int64_t checkpoint_every_ = 0;
   absl::Duration patience_ = kPatience;
   std::unique_ptr<server::Coordinator> coordinator_;
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -317,6 +328,57 @@ TEST_F(ElasticTrainingTest, AWorkerDrains) {
   EXPECT_EQ(c.done, 7) << "it asks with the ticket after its step";
   ExpectAlike({&a, &b});
   EXPECT_EQ(a.rows, (7 * 3 + 13 * 2) * kRows);
+}
+
+TEST_F(ElasticTrainingTest, AWorkerThatDrainsLeavesACheckpointBehind) {
+  Worker& a = Add(0);
+  Worker& b = Add(1);
+  Worker& c = Add(2);
+  c.before_backward = [&](ElasticTraining& t) {
+    if (t.step() == 5) c.drain = true;
+    return absl::OkStatus();
+  };
+  StartAll();
+  Join();
+  ExpectAlike({&a, &b});
+  EXPECT_OK(c.status);
+  for (const Worker* worker : {&a, &b, &c}) {
+    ASSERT_THAT(worker->saves, SizeIs(1)) << "slot " << worker->slot;
+    EXPECT_OK(worker->saves[0].status);
+    EXPECT_EQ(worker->saves[0].step, c.done);
+    EXPECT_THAT(worker->saves[0].reason, HasSubstr("asks: "));
+  }
+}
+
+TEST_F(ElasticTrainingTest, AJobGoesOnFromItsNewestCheckpoint) {
+  checkpoint_every_ = 8;
+  Worker& a = Add(0);
+  Worker& b = Add(1);
+  Worker& c = Add(2);
+  for (Worker* worker : {&a, &b, &c}) {
+    worker->resume = "newest";  // there is none
+    worker->steps = 16;
+  }
+  StartAll();
+  Join();
+  ExpectAlike({&a, &b, &c});
+  EXPECT_EQ(a.began_at, 0);
+  ASSERT_THAT(a.saves, SizeIs(2));
+  EXPECT_EQ(a.saves[1].step, 16);
+  EXPECT_OK(a.saves[1].status);
+  checkpoint_every_ = 0;
+  Worker& d = Add(0);
+  Worker& e = Add(1);
+  Worker& f = Add(2);
+  for (Worker* worker : {&d, &e, &f}) {
+    worker->resume = "newest";
+    Start(*worker);
+  }
+  Join();
+  ExpectAlike({&d, &e, &f});
+  EXPECT_EQ(d.began_at, 16);
+  EXPECT_EQ(d.done, 20);
+  EXPECT_EQ(d.rows, 20 * 3 * kRows) << "the counters as well";
 }
 
 // A body that does not look at going() is told by an error, which is no error

@@ -25,7 +25,8 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 
-constexpr char kSteps[] = "4000";
+// More than are made while nobody leads: the workers train on.
+constexpr char kSteps[] = "20000";
 constexpr int64_t kReportEvery = 100;
 
 absl::Time Now() { return Clock::Real()->Now(); }

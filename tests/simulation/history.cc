@@ -157,6 +157,22 @@ void DrawCrashes(Dice* dice, History* history) {
   }
 }
 
+void DrawCheckpoints(Dice* dice, History* history) {
+  if (dice->Chance(0.3)) {
+    history->plan.terms.checkpoint_every = dice->Int(1, 5);
+  }
+  if (!dice->Chance(0.4)) return;
+  const int count = dice->Int(1, 3);
+  for (int i = 0; i < count; ++i) {
+    CheckpointWish& wish = history->checkpoints.emplace_back();
+    wish.after = dice->Between(absl::ZeroDuration(),
+                               history->slowest_step * history->steps);
+    if (dice->Chance(0.5)) {
+      wish.rank = dice->Int(0, history->world_size - 1);
+    }
+  }
+}
+
 }  // namespace
 
 const char* ToString(Deviation deviation) {
@@ -213,6 +229,8 @@ History History::Random(uint64_t seed) {
   DrawDeviation(&dice, &history);
   Dice crashes(seed, 3);
   DrawCrashes(&crashes, &history);
+  Dice checkpoints(seed, 4);
+  DrawCheckpoints(&checkpoints, &history);
   return history;
 }
 
@@ -224,7 +242,8 @@ std::string History::Describe() const {
       stops_requested, " stops, loss ", link.loss, ", duplicates ",
       link.duplicates, ", delays to ", absl::FormatDuration(link.slowest), ", ",
       link.reconnects, " reconnects, ", crashes.size(), " crashes, ",
-      regroups.size(), " regroups, deviation: ", ToString(deviation),
+      regroups.size(), " regroups, ", checkpoints.size(),
+      " wishes for a checkpoint, deviation: ", ToString(deviation),
       " of ranks ", absl::StrJoin(deviants, ","), " from round ",
       deviation_round);
 }

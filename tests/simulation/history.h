@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/schedule/plan.h"
+#include "server/schedule/types.h"
 
 namespace coxswain::simulation {
 
@@ -61,7 +61,7 @@ struct Crash {
   enum class When {
     kAnyTime,   // `after` the beginning
     kDecision,  // as the decision of `round` travels
-    kNews,      // as one travels that brings a plan, a stop or a regroup
+    kNews,      // as one travels that brings a plan, a stop and the like
   };
   When when = When::kAnyTime;
   absl::Duration after;
@@ -73,6 +73,12 @@ struct Crash {
 struct Regroup {
   absl::Duration after;  // the beginning
   int drains = -1;       // rank, or none
+};
+
+// Somebody wants the state saved: an operator, or a rank.
+struct CheckpointWish {
+  absl::Duration after;  // the beginning
+  int rank = -1;         // or none
 };
 
 // One generation of one job, before it runs: all that is not drawn on the way.
@@ -88,6 +94,7 @@ struct History {
   absl::Duration slowest_return;  // of a rank after a restart
   absl::Duration slowest_write;   // that nobody waits for
   std::vector<Regroup> regroups;
+  std::vector<CheckpointWish> checkpoints;
   Link link;
   absl::Duration resend;
   double skip_chance = 0;  // of each ticket, and of each vote

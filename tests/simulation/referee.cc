@@ -51,6 +51,7 @@ void Referee::OnTicketReceived(int rank, const server::Ticket& ticket) {
   Received& received = ReceivedIn(ticket.round);
   if (!ticket.stop.empty()) received.stop = true;
   if (!ticket.drain.empty()) received.drain = true;
+  if (!ticket.checkpoint.empty()) received.checkpoint = true;
   received.ends_window = ticket.end_of_data ||
                          ticket.micro + 1 >= ticket.window ||
                          !history_.plan.terms.sync_each_batch;
@@ -73,6 +74,7 @@ void Referee::OnVoteReceived(int rank, const server::Vote& vote) {
 void Referee::OnCrashed() {
   ++coordinator_;
   regroup_wanted_ = false;
+  checkpoint_wanted_ = false;
   received_.clear();
 }
 
@@ -105,6 +107,22 @@ void Referee::CheckRegroup(const server::StepDecision& decision,
   if (!rounds_.empty() && !rounds_.back().regroup.empty()) {
     Violate("a decision after the one that ended the generation");
   }
+}
+
+void Referee::CheckCheckpoint(const server::StepDecision& decision,
+                              const server::Plan& plan,
+                              const Received& received) {
+  const int64_t every = plan.terms.checkpoint_every;
+  const bool planned = every > 0 && (decision.step + 1) % every == 0;
+  const bool right = received.ends_window && decision.commit &&
+                     !decision.without_data &&
+                     (planned || received.checkpoint || checkpoint_wanted_);
+  if (decision.checkpoint.empty() == right) {
+    Violate(absl::StrCat("round ", decision.round,
+                         right ? " is to be saved" : " is not to be saved",
+                         ", and the decision is otherwise"));
+  }
+  if (right) checkpoint_wanted_ = false;
 }
 
 void Referee::OnGranted(int64_t round) {
@@ -145,6 +163,7 @@ void Referee::OnDecided(const server::StepDecision& decision,
                          " the last, and the decision is otherwise"));
   }
   CheckRegroup(decision, received);
+  CheckCheckpoint(decision, plan, received);
   if (decision.plan.has_value() &&
       decision.plan->version == decision.plan_version) {
     Violate(absl::StrCat("round ", round, " of plan ", decision.plan_version,
@@ -156,6 +175,7 @@ void Referee::OnDecided(const server::StepDecision& decision,
   decided.stop = decision.stop;
   decided.plan_version = decision.plan.has_value() ? decision.plan->version : 0;
   decided.regroup = decision.regroup;
+  decided.checkpoint = decision.checkpoint;
   decided.coordinator = coordinator_;
   received_.erase(round - 1);
 }
@@ -224,7 +244,8 @@ void Referee::OnActed(int rank, int64_t round, int64_t step,
       decision.plan.has_value() ? decision.plan->version : 0;
   if (decision.reason != right.tag || decision.commit != right.commit ||
       decision.stop != right.stop || version != right.plan_version ||
-      decision.regroup != right.regroup) {
+      decision.regroup != right.regroup ||
+      decision.checkpoint != right.checkpoint) {
     Violate(absl::StrCat("rank ", rank, " acted in round ", round, " on \"",
                          decision.reason, "\" with plan ", version,
                          ", decided was \"", right.tag, "\" with plan ",

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/reduce/step_gate.h"
-#include "server/schedule/step_agreement.h"
+#include "server/schedule/types.h"
 #include "tests/simulation/history.h"
 
 namespace coxswain::simulation {
@@ -28,6 +28,7 @@ class Referee {
   void OnVoteReceived(int rank, const server::Vote& vote);
   // What it says. `plan` is the one that the round was measured by.
   void OnRegroupWanted() { regroup_wanted_ = true; }
+  void OnCheckpointWanted() { checkpoint_wanted_ = true; }
   // It has died, and knows only what was kept.
   void OnCrashed();
   // A decision is durable.
@@ -70,6 +71,7 @@ class Referee {
     std::string stop;
     int64_t plan_version = 0;  // that it brings; 0: none
     std::string regroup;
+    std::string checkpoint;
     int coordinator = 0;  // that made it
     bool heard = false;   // by any rank
     bool kept = false;
@@ -90,6 +92,7 @@ class Referee {
     bool skip = false;
     bool stop = false;
     bool drain = false;
+    bool checkpoint = false;
     bool ends_window = false;
     std::vector<bool> ticket_of;
     std::vector<bool> vote_of;
@@ -101,6 +104,8 @@ class Referee {
   bool IsForgotten(int64_t round) const;
   void CheckRegroup(const server::StepDecision& decision,
                     const Received& received);
+  void CheckCheckpoint(const server::StepDecision& decision,
+                       const server::Plan& plan, const Received& received);
   void CheckFailureNames();
   bool Silent() const;
   bool MustFail() const;
@@ -111,6 +116,7 @@ class Referee {
   int coordinator_ = 0;
   int64_t made_again_ = 0;
   bool regroup_wanted_ = false;
+  bool checkpoint_wanted_ = false;
   std::vector<int64_t> acted_;  // rounds, by rank
   std::map<int64_t, int64_t> plan_of_step_;
   std::vector<int> deviated_;

@@ -81,6 +81,7 @@ TEST(SimulationTest, RandomHistoriesHold) {
     sum.plan_changes += result.plan_changes;
     sum.events += result.events;
     sum.regroups += result.regroups;
+    sum.checkpoints += result.checkpoints;
     sum.crashes += result.crashes;
     sum.made_again += result.made_again;
     sum.told_back += result.told_back;
@@ -95,10 +96,10 @@ TEST(SimulationTest, RandomHistoriesHold) {
   std::cout << count << " histories from seed " << first << ": " << sum.rounds
             << " rounds decided, " << sum.skips << " of them skipped, "
             << sum.plan_changes << " with a new plan, " << sum.stops
-            << " with a stop, " << sum.regroups << " with a regroup; "
-            << sum.crashes << " crashes, " << sum.made_again
-            << " decisions made again, " << sum.told_back
-            << " told back by a rank, " << sum.plans_late
+            << " with a stop, " << sum.regroups << " with a regroup, "
+            << sum.checkpoints << " with a checkpoint; " << sum.crashes
+            << " crashes, " << sum.made_again << " decisions made again, "
+            << sum.told_back << " told back by a rank, " << sum.plans_late
             << " with a plan from before a crash; " << sum.events
             << " events\n";
   for (const auto& [ending, number] : endings) {
@@ -123,7 +124,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Sabotage::kFlipsCommit, Sabotage::kRelabelsRounds,
                     Sabotage::kDelaysPlans, Sabotage::kDecidesAlone,
                     Sabotage::kSwallowsAnswers, Sabotage::kHidesPositions,
-                    Sabotage::kForgetsLast, Sabotage::kForgetsPlan));
+                    Sabotage::kForgetsLast, Sabotage::kForgetsPlan,
+                    Sabotage::kHidesCheckpoints));
 
 }  // namespace
 }  // namespace coxswain::simulation

@@ -9,7 +9,7 @@
 #include "client/reduce/step_gate.h"
 #include "client/schedule/job_plan.h"
 #include "client/schedule/step_agent.h"
-#include "server/schedule/plan.h"
+#include "server/schedule/types.h"
 #include "tests/simulation/history.h"
 
 namespace coxswain::simulation {

@@ -65,6 +65,7 @@ World::Result World::Run() {
     if (!round.commit) ++result.skips;
     if (!round.stop.empty()) ++result.stops;
     if (!round.regroup.empty()) ++result.regroups;
+    if (!round.checkpoint.empty()) ++result.checkpoints;
     if (round.plan_version > 0) ++result.plan_changes;
   }
   result.events = handled_;
@@ -93,6 +94,9 @@ void World::Schedule() {
   }
   for (size_t i = 0; i < history_.regroups.size(); ++i) {
     At(history_.regroups[i].after, Kind::kRegroup, 0, i);
+  }
+  for (size_t i = 0; i < history_.checkpoints.size(); ++i) {
+    At(history_.checkpoints[i].after, Kind::kWantCheckpoint, 0, i);
   }
   At(history_.plan.terms.progress_timeout / 2, Kind::kStallCheck);
 }
@@ -156,6 +160,8 @@ void World::Handle(const Event& event) {
                                                                 : void();
     case Kind::kRegroup:
       return WantRegroup(history_.regroups[event.payload]);
+    case Kind::kWantCheckpoint:
+      return WantCheckpoint(history_.checkpoints[event.payload]);
     case Kind::kServerTick:
       server_tick_ = absl::InfiniteFuture();
       if (Idle()) return;
@@ -179,7 +185,6 @@ void World::Say(const server::StepAgreement::Messages& messages) {
     const bool all = message.rank == Message::kAllRanks;
     if (message.kind == Message::Kind::kLearned) {
       ++counts_.told_back;
-      Keep(message.decision);
       continue;
     }
     if (message.kind == Message::Kind::kWarning) {
@@ -205,6 +210,7 @@ void World::Say(const server::StepAgreement::Messages& messages) {
                              : Referee::Tag(decided);
       decision->stop = decided.stop;
       decision->regroup = decided.regroup;
+      decision->checkpoint = decided.checkpoint;
       if (decided.plan.has_value()) decision->plan = ToJobPlan(*decided.plan);
       down.decision = std::move(decision);
     }
@@ -221,7 +227,6 @@ void World::NoteDecided(const server::StepDecision& decision) {
   if (decision.plan.has_value() && durable_.plan_since < coordinator_) {
     ++counts_.plans_late;
   }
-  Keep(decision);
   CrashWith(decision);
 }
 

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/reduce/step_gate.h"
-#include "server/schedule/step_agreement.h"
+#include "server/schedule/types.h"
 #include "tests/simulation/dice.h"
 #include "tests/simulation/history.h"
 #include "tests/simulation/referee.h"
@@ -25,14 +25,15 @@ namespace coxswain::simulation {
 // the consequences.
 enum class Sabotage {
   kNone,
-  kFlipsCommit,      // its decisions say the opposite
-  kRelabelsRounds,   // a decision is taken for that of the present round
-  kDelaysPlans,      // plans come with the decision after theirs
-  kDecidesAlone,     // it is answered before the others have said anything
-  kSwallowsAnswers,  // it hears nothing
-  kHidesPositions,   // a coordinator that was restarted is told none
-  kForgetsLast,      // a crash loses also what was written
-  kForgetsPlan,      // the plan before the one in force is not kept
+  kFlipsCommit,       // its decisions say the opposite
+  kRelabelsRounds,    // a decision is taken for that of the present round
+  kDelaysPlans,       // plans come with the decision after theirs
+  kDecidesAlone,      // it is answered before the others have said anything
+  kSwallowsAnswers,   // it hears nothing
+  kHidesPositions,    // a coordinator that was restarted is told none
+  kForgetsLast,       // a crash loses also what was written
+  kForgetsPlan,       // the plan before the one in force is not kept
+  kHidesCheckpoints,  // its decisions ask for none
 };
 
 // One history: the real StepAgreement and a real StepAgent for each rank, on a
@@ -53,6 +54,7 @@ class World {
     int64_t plan_changes = 0;
     int64_t stops = 0;
     int64_t regroups = 0;
+    int64_t checkpoints = 0;
     int64_t crashes = 0;
     int64_t made_again = 0;  // decisions that a crash took with it
     int64_t told_back = 0;   // that only a rank still knew
@@ -76,6 +78,7 @@ class World {
     kPropose,
     kRequestStop,
     kRegroup,
+    kWantCheckpoint,
     kPosition,
     kLeave,
     kCommit,
@@ -171,13 +174,15 @@ class World {
   void AfterGrace();
   void WriteLater(Write write);
   void Commit(uint64_t up_to);
-  void Keep(const server::StepDecision& decision);
+  void Keep(const Worker& worker);
+  server::StepDecision ToServerDecision(const StepAgent::Heard& heard) const;
   void OnLeave(int rank);
 
   // The coordinator.
   server::StepAgreement& agreement() { return *agreement_; }
   bool Idle() const { return failed_ || agreement_ == nullptr; }
   void WantRegroup(const Regroup& regroup);
+  void WantCheckpoint(const CheckpointWish& wish);
   void Say(const server::StepAgreement::Messages& messages);
   void NoteDecided(const server::StepDecision& decision);
   void AfterAgreement();
@@ -207,6 +212,7 @@ class World {
   std::vector<bool> crashed_;  // by crash of the history: it was begun
   std::deque<Write> writes_;   // not durable yet
   uint64_t written_ = 0;       // of all that were ever queued
+  int64_t kept_round_ = -1;    // the highest that was queued of them
   Result counts_;
   std::map<int64_t, server::Plan> plans_;  // by version
   int64_t newest_plan_ = 1;

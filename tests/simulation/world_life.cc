@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/schedule/schedule_errors.h"
+#include "server/schedule/types.h"
 #include "tests/simulation/world.h"
 
 namespace coxswain::simulation {
@@ -35,9 +35,17 @@ void World::Commit(uint64_t up_to) {
   }
 }
 
-void World::Keep(const server::StepDecision& decision) {
+// What a rank has heard that leaves, written before its leaving is.
+void World::Keep(const Worker& worker) {
+  const std::optional<StepAgent::Heard> heard = worker.agent.heard();
+  if (!heard.has_value()) return;
+  if (sabotage_ != Sabotage::kHidesPositions && !failed_) {
+    ReceivePosition(worker.rank, *heard);
+  }
+  if (kept_round_ >= heard->round) return;
+  kept_round_ = heard->round;
   Write write;
-  write.position = decision;
+  write.position = ToServerDecision(*heard);
   WriteLater(std::move(write));
 }
 
@@ -46,6 +54,7 @@ void World::OnLeave(int rank) {
   if (agreement_ == nullptr || Rank(rank).coordinator != coordinator_) return;
   const auto index = static_cast<size_t>(rank);
   if (left_[index]) return;
+  Keep(Rank(rank));
   left_[index] = true;
   absent_[index] = false;
   Write write;
@@ -65,10 +74,19 @@ void World::WantRegroup(const Regroup& regroup) {
   }
 }
 
+void World::WantCheckpoint(const CheckpointWish& wish) {
+  if (wish.rank >= 0) {
+    Rank(wish.rank).agent.RequestCheckpoint("SIGTERM");
+  } else if (!Idle()) {
+    agreement().RequestCheckpoint("an operator");
+    referee_.OnCheckpointWanted();
+  }
+}
+
 // Some have heard it then, and some have not.
 void World::CrashWith(const server::StepDecision& decision) {
   const bool news = decision.plan.has_value() || !decision.stop.empty() ||
-                    !decision.regroup.empty();
+                    !decision.regroup.empty() || !decision.checkpoint.empty();
   crashed_.resize(history_.crashes.size(), false);
   for (size_t i = 0; i < history_.crashes.size(); ++i) {
     const Crash& crash = history_.crashes[i];
@@ -91,6 +109,7 @@ void World::Die(const Crash& crash) {
   if (sabotage_ == Sabotage::kForgetsLast) durable_.position.reset();
   if (sabotage_ == Sabotage::kForgetsPlan) durable_.plan_before.reset();
   writes_.clear();
+  kept_round_ = durable_.position.has_value() ? durable_.position->round : -1;
   ++coordinator_;
   referee_.OnCrashed();
   for (Worker& worker : workers_) {
@@ -195,16 +214,22 @@ void World::SendPosition(Worker* worker) {
 }
 
 void World::ReceivePosition(int rank, const StepAgent::Heard& heard) {
+  Say(agreement().OnPosition(rank, ToServerDecision(heard), now_));
+}
+
+server::StepDecision World::ToServerDecision(
+    const StepAgent::Heard& heard) const {
   server::StepDecision last;
   last.round = heard.round;
   last.commit = heard.decision.commit;
   last.reason = heard.decision.reason;
   last.stop = heard.decision.stop;
   last.regroup = heard.decision.regroup;
+  last.checkpoint = heard.decision.checkpoint;
   if (heard.decision.plan.has_value()) {
     last.plan = plans_.at(heard.decision.plan->version);
   }
-  Say(agreement().OnPosition(rank, last, now_));
+  return last;
 }
 
 }  // namespace coxswain::simulation

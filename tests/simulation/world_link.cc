@@ -8,9 +8,7 @@
 namespace coxswain::simulation {
 namespace {
 
-server::Ticket ToServerTicket(const StepTicket& ticket, int64_t round,
-                              const std::string& stop = "",
-                              const std::string& drain = "") {
+server::Ticket ToServerTicket(const StepTicket& ticket, int64_t round) {
   server::Ticket result;
   result.round = round;
   result.step = ticket.step;
@@ -25,8 +23,6 @@ server::Ticket ToServerTicket(const StepTicket& ticket, int64_t round,
   result.digest = ticket.digest;
   result.checksum = ticket.checksum;
   result.skip = ticket.skip;
-  result.stop = stop;
-  result.drain = drain;
   return result;
 }
 
@@ -58,8 +54,10 @@ void World::SendUp(const Worker& worker, const StepAgent::Outgoing& outgoing) {
   message.connection = worker.connection;
   message.coordinator = worker.coordinator;
   if (outgoing.ticket.has_value()) {
-    message.ticket = ToServerTicket(*outgoing.ticket, outgoing.round,
-                                    outgoing.stop, outgoing.drain);
+    message.ticket = ToServerTicket(*outgoing.ticket, outgoing.round);
+    message.ticket->stop = outgoing.stop;
+    message.ticket->drain = outgoing.drain;
+    message.ticket->checkpoint = outgoing.checkpoint;
   }
   if (outgoing.vote.has_value()) {
     message.vote = ToServerVote(*outgoing.vote, outgoing.round, outgoing.stop);
@@ -130,6 +128,9 @@ void World::OnToRank(const Event& event) {
     int64_t round = message.round;
     if (sabotaged && sabotage_ == Sabotage::kFlipsCommit) {
       decision.commit = !decision.commit;
+    }
+    if (sabotaged && sabotage_ == Sabotage::kHidesCheckpoints) {
+      decision.checkpoint.clear();
     }
     if (sabotaged && sabotage_ == Sabotage::kRelabelsRounds) {
       round = worker->agent.round();

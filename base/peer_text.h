@@ -1,0 +1,25 @@
+#ifndef COXSWAIN_BASE_PEER_TEXT_H_
+#define COXSWAIN_BASE_PEER_TEXT_H_
+
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace coxswain {
+
+// Text that came from a peer, made fit to be kept and to be shown.
+
+// Cut to at most `max_bytes` with "..." at the end. UTF-8 stays valid, because
+// no message could be parsed that carried a half letter.
+std::string Shorten(absl::string_view text, size_t max_bytes);
+
+// On one line, whatever is in it; for people.
+std::string OneLine(std::string text);
+
+// The first byte of the UTF-8 letter that the byte at `at` belongs to.
+size_t LetterStart(absl::string_view text, size_t at);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_BASE_PEER_TEXT_H_

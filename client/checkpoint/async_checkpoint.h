@@ -1,0 +1,124 @@
+#ifndef COXSWAIN_CLIENT_CHECKPOINT_ASYNC_CHECKPOINT_H_
+#define COXSWAIN_CLIENT_CHECKPOINT_ASYNC_CHECKPOINT_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "client/checkpoint/checkpoint_client.h"
+#include "client/checkpoint/training_state.h"
+#include "client/comm/communicator.h"
+#include "client/reduce/averager.h"
+#include "client/reduce/bucket.h"
+#include "client/reduce/hook.h"
+
+namespace coxswain {
+
+// What became of one snapshot.
+struct SaveReport {
+  int64_t step = 0;
+  std::string reason;         // why it was taken
+  std::string checkpoint_id;  // if it was saved
+  absl::Duration pause;       // of this rank's training, for the copy
+  absl::Duration took;        // the rest, beside training
+  // ABORTED also on ranks that were fine, where another one was not; CANCELLED
+  // if a newer snapshot has taken its place.
+  absl::Status status;
+};
+
+// Saves training state while training goes on. At a step that all ranks have
+// agreed on (StepDecision::checkpoint) each rank calls Snapshot, which copies
+// what belongs to the checkpoint and returns; a thread of this object does the
+// rest: forms the mean of the ranks' errors from the copies, on a communicator
+// of its own, uploads this rank's shard, and, on rank 0, commits. The result
+// equals that of SaveTrainingState in the same step, bit for bit.
+//
+// One save is under way at a time, and one more may wait. A snapshot that comes
+// when one waits takes its place; which one that is may differ from rank to
+// rank, so the ranks agree first on the step that they save: the newest that
+// any of them has come to. Training never waits, and an error of a save never
+// ends it: it is logged, told to on_report, and kept in status().
+//
+// Life-cycle: one generation; ends before its session does. The end of the
+// generation ends a save (ABORTED). Threading: Snapshot and Finish are for the
+// thread that trains, the rest for any.
+class AsyncCheckpoint {
+ public:
+  struct Options {
+    int rank = 0;
+    int world_size = 1;
+    // Connects all ranks; called before the first save with 0, and with the
+    // next number after each error. A rank that has met none comes along, once
+    // it finds that the others have given up its communicator. In the object's
+    // thread; the end of the generation ends it.
+    std::function<absl::StatusOr<std::shared_ptr<Communicator>>(int number)>
+        connect;
+    // Each rank's own error is saved in place of the mean: then a resume on as
+    // many ranks goes on bit by bit, and one on another number forms the mean
+    // (LoadHook), at the cost of as many times the bytes. Without an averager.
+    bool own_errors = false;
+    // What becomes of earlier ones once one is saved; rank 0's counts.
+    CheckpointRetention retention;
+    // No wait for other ranks is longer.
+    absl::Duration timeout = absl::Minutes(15);
+    const Clock* clock = Clock::Real();
+    // Called in the object's thread, or in Snapshot.
+    std::function<void(const SaveReport&)> on_report;
+  };
+
+  using Blobs = std::map<std::string, std::string>;
+
+  // What a checkpoint is made of, in the thread that trains, between steps.
+  struct Source {
+    int64_t step = 0;  // optimizer steps done
+    std::string reason;
+    std::map<std::string, std::string> metadata;  // the same on all ranks
+    const Hook* hook = nullptr;
+    // Makes another hook like that one: holds the copy, in the other thread.
+    HookMaker make_hook;
+    std::vector<ParameterSpec> parameters;  // that it is configured with
+    // May be null. Its SaveState is called with a communicator on which it can
+    // exchange nothing. The ranks must not be apart.
+    Averager* averager = nullptr;
+    // Copies what else there is, over what it copied into the same blobs some
+    // snapshots before: their memory is used again. On rank 0 only, whose blobs
+    // are uploaded. May be null.
+    std::function<absl::Status(Blobs*)> fill_blobs;
+  };
+
+  AsyncCheckpoint(const CheckpointClient& checkpoints, Options options);
+  // Gives up what is under way, see Finish; waits for a connection that is
+  // being made.
+  ~AsyncCheckpoint();
+  AsyncCheckpoint(const AsyncCheckpoint&) = delete;
+  AsyncCheckpoint& operator=(const AsyncCheckpoint&) = delete;
+
+  // Called by all ranks after the same steps. An error is this rank's alone,
+  // and means that the checkpoint of this step fails on all of them.
+  absl::Status Snapshot(const Source& source);
+
+  // Waits until nothing is under way, or DEADLINE_EXCEEDED. Otherwise the
+  // status of the last save.
+  absl::Status Finish(absl::Duration timeout);
+
+  // Of the last save that has ended; OK before.
+  absl::Status status() const;
+  std::optional<SaveReport> last() const;
+  bool busy() const;
+
+ private:
+  class Core;
+  const std::shared_ptr<Core> core_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_CHECKPOINT_ASYNC_CHECKPOINT_H_

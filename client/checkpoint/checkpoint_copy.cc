@@ -1,0 +1,96 @@
+#include "client/checkpoint/checkpoint_copy.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/checkpoint/rank_only_communicator.h"
+
+namespace coxswain {
+namespace {
+
+absl::Status CheckSource(const AsyncCheckpoint::Source& source) {
+  if (source.hook->needs_averager() && source.averager == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the state of hook ", source.hook->spec(),
+                     " is of no use without its averager's; pass that too"));
+  }
+  if (source.averager == nullptr || !source.averager->diverged()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the ranks' parameters are apart (averager ", source.averager->spec(),
+      "); call AverageNow before they are copied and saved"));
+}
+
+// The pause.
+absl::Status CopyFrom(const AsyncCheckpoint::Source& source,
+                      const AsyncCheckpoint::Options& options,
+                      CheckpointCopy* copy) {
+  COXSWAIN_RETURN_IF_ERROR(CheckSource(source));
+  COXSWAIN_ASSIGN_OR_RETURN(copy->hook, source.hook->SaveOwn());
+  if (source.averager != nullptr) {
+    RankOnlyCommunicator nobody(options.rank, options.world_size);
+    COXSWAIN_ASSIGN_OR_RETURN(copy->averager,
+                              source.averager->SaveState(nobody));
+  }
+  if (options.rank != 0 || source.fill_blobs == nullptr) {
+    return absl::OkStatus();
+  }
+  return source.fill_blobs(&copy->blobs);
+}
+
+CheckpointLabel LabelOf(const AsyncCheckpoint::Source& source,
+                        const AsyncCheckpoint::Options& options) {
+  CheckpointLabel label;
+  label.step = source.step;
+  label.metadata = source.metadata;
+  label.retention = options.retention;
+  label.metadata["hook"] = source.hook->spec();
+  label.metadata["world_size"] = absl::StrCat(options.world_size);
+  if (options.own_errors && source.averager == nullptr) {
+    label.metadata[kErrorsLabel] = kOwnErrors;
+  }
+  return label;
+}
+
+}  // namespace
+
+CopyPtr MakeCopy(const AsyncCheckpoint::Source& source,
+                 const AsyncCheckpoint::Options& options,
+                 AsyncCheckpoint::Blobs blobs) {
+  auto copy = std::make_unique<CheckpointCopy>();
+  copy->begun = options.clock->Now();
+  copy->label = LabelOf(source, options);
+  copy->reason = source.reason;
+  copy->make_hook = source.make_hook;
+  copy->parameters = source.parameters;
+  copy->blobs = std::move(blobs);
+  copy->status = CopyFrom(source, options, copy.get());
+  copy->pause = options.clock->Now() - copy->begun;
+  return copy;
+}
+
+Offer Offer::Of(const CheckpointCopy& copy) {
+  const int64_t step = copy.label.step;
+  Offer offer;
+  offer.values = {step, -step, copy.status.ok() ? 0 : 1};
+  return offer;
+}
+
+absl::StatusOr<Offer> ExchangeOffers(Communicator& communicator,
+                                     const Offer& mine,
+                                     absl::Duration timeout) {
+  const auto all = std::make_shared<Offer>(mine);
+  Span span;
+  span.data = all->values.data();
+  span.count = static_cast<int64_t>(all->values.size());
+  span.dtype = DType::kInt64;
+  const WorkPtr work = communicator.AllReduce(span, ReduceOp::kMax);
+  // Past a timeout the work still writes there.
+  work->OnDone([all](const absl::Status&) {});
+  COXSWAIN_RETURN_IF_ERROR(work->Wait(timeout));
+  return *all;
+}
+
+}  // namespace coxswain

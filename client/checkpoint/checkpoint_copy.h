@@ -1,0 +1,59 @@
+#ifndef COXSWAIN_CLIENT_CHECKPOINT_CHECKPOINT_COPY_H_
+#define COXSWAIN_CLIENT_CHECKPOINT_CHECKPOINT_COPY_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/checkpoint/async_checkpoint.h"
+#include "client/checkpoint/save_together.h"
+#include "client/checkpoint/training_state.h"
+#include "client/comm/communicator.h"
+
+// What AsyncCheckpoint holds between training and the save. For the files of
+// this room.
+
+namespace coxswain {
+
+// What one rank has in one step.
+struct CheckpointCopy {
+  CheckpointLabel label;
+  std::string reason;
+  absl::Time begun;
+  absl::Duration pause;
+  absl::Status status;  // of the copying
+  HookState hook;
+  HookState averager;  // without a spec if there is none
+  HookMaker make_hook;
+  std::vector<ParameterSpec> parameters;
+  AsyncCheckpoint::Blobs blobs;
+};
+using CopyPtr = std::unique_ptr<CheckpointCopy>;
+
+// The pause: copies what the source has; `blobs` have memory to use again.
+CopyPtr MakeCopy(const AsyncCheckpoint::Source& source,
+                 const AsyncCheckpoint::Options& options,
+                 AsyncCheckpoint::Blobs blobs);
+
+// What ranks tell each other before they save.
+struct Offer {
+  std::array<int64_t, 3> values{};  // step, -step, failed
+
+  static Offer Of(const CheckpointCopy& copy);
+  int64_t highest() const { return values[0]; }
+  int64_t lowest() const { return -values[1]; }
+  bool failed() const { return values[2] != 0; }
+};
+
+// The highest of each over all ranks. Collective.
+absl::StatusOr<Offer> ExchangeOffers(Communicator& communicator,
+                                     const Offer& mine, absl::Duration timeout);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_CHECKPOINT_CHECKPOINT_COPY_H_

@@ -1,0 +1,46 @@
+#ifndef COXSWAIN_CLIENT_CHECKPOINT_SAVE_TOGETHER_H_
+#define COXSWAIN_CLIENT_CHECKPOINT_SAVE_TOGETHER_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/checkpoint/checkpoint_client.h"
+#include "client/comm/communicator.h"
+
+// The part of a save that all ranks make together: every rank uploads, and one
+// of them commits. For the files of this room.
+
+namespace coxswain {
+
+// Ranks wait for each other as long as the slowest upload may take.
+constexpr absl::Duration kAgreementTimeout = absl::Minutes(15);
+
+// What a checkpoint of training state says of itself.
+struct CheckpointLabel {
+  int64_t step = 0;
+  std::map<std::string, std::string> metadata;  // the same on all ranks
+  CheckpointRetention retention;                // rank 0's counts
+};
+
+// Tells every rank whether all ranks have come here with OK; ABORTED where
+// another has not. Collective.
+absl::Status Agree(Communicator& communicator, const absl::Status& mine,
+                   absl::string_view what,
+                   absl::Duration timeout = kAgreementTimeout);
+
+// Uploads this rank's shard, which may be an error; rank 0 commits once all
+// have. Collective. The checkpoint's id on all ranks, or an error on all of
+// them, unless the communicator itself fails in between.
+absl::StatusOr<std::string> SaveTogether(
+    CheckpointClient& checkpoints, Communicator& communicator,
+    const CheckpointLabel& label, const absl::StatusOr<std::string>& shard,
+    absl::Duration timeout = kAgreementTimeout);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_CHECKPOINT_SAVE_TOGETHER_H_

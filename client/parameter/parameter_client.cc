@@ -1,0 +1,175 @@
+#include "client/parameter/parameter_client.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/rpc/retrying_coordinator_stub.h"
+#include "proto/parameter.pb.h"
+
+namespace coxswain {
+namespace {
+
+constexpr absl::Duration kConnect = absl::Seconds(10);
+
+v1::Reduction ReductionOf(const ParameterPart& part) {
+  if (part.parts == 1) return v1::REDUCTION_SET;
+  switch (part.op) {
+    case ReduceOp::kMin:
+      return v1::REDUCTION_MIN;
+    case ReduceOp::kMax:
+      return v1::REDUCTION_MAX;
+    case ReduceOp::kSum:
+      break;
+  }
+  return v1::REDUCTION_SUM;
+}
+
+absl::Status CheckSpan(absl::string_view name, const Span& span) {
+  if (span.count > 0 && span.data != nullptr &&
+      span.device.kind == Device::Kind::kCpu) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("parameter '", name, "': ", span.count,
+                   " elements without memory of the CPU"));
+}
+
+absl::Status CopyTo(absl::string_view name, const PulledParameter& pulled,
+                    const Span& span) {
+  if (pulled.header.dtype() != NameOf(span.dtype) ||
+      pulled.header.bytes() != span.bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter '", name, "' has ", pulled.header.bytes(), " bytes of ",
+        pulled.header.dtype(), ", and is pulled into ", span.bytes(),
+        " bytes of ", NameOf(span.dtype)));
+  }
+  std::memcpy(span.data, pulled.bytes.data(), pulled.bytes.size());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ParameterStub>> ParameterClient::Stub(
+    absl::Duration timeout) {
+  MutexLock lock(&mutex_);
+  if (stub_ == nullptr) {
+    COXSWAIN_ASSIGN_OR_RETURN(
+        stub_, ConnectParameterStub(membership_->stub().address(),
+                                    std::min(timeout, kConnect),
+                                    &membership_->ended()));
+  }
+  return stub_;
+}
+
+void ParameterClient::DropStub() {
+  MutexLock lock(&mutex_);
+  stub_ = nullptr;
+}
+
+absl::Status ParameterClient::Push(absl::string_view name, int64_t version,
+                                   const Span& span) {
+  return PushPart(name, version, span, {}).status();
+}
+
+absl::StatusOr<bool> ParameterClient::PushPart(absl::string_view name,
+                                               int64_t version,
+                                               const Span& span,
+                                               const ParameterPart& part) {
+  COXSWAIN_RETURN_IF_ERROR(CheckSpan(name, span));
+  v1::PushHeader header;
+  header.set_name(std::string(name));
+  header.set_version(version);
+  header.set_reduction(ReductionOf(part));
+  header.set_dtype(std::string(NameOf(span.dtype)));
+  header.set_part(part.part);
+  header.set_parts(part.parts);
+  header.set_bytes(span.bytes());
+  return Push(std::move(header), span);
+}
+
+absl::StatusOr<bool> ParameterClient::Push(v1::PushHeader header,
+                                           const Span& span) {
+  const absl::string_view bytes(static_cast<const char*>(span.data),
+                                static_cast<size_t>(span.bytes()));
+  const CallOptions options = membership_->Call(transfer_timeout_);
+  bool complete = false;
+  bool again = false;
+  absl::Status status =
+      CallWithRetries(membership_->policy(), options, [&](absl::Duration left) {
+        COXSWAIN_ASSIGN_OR_RETURN(const auto stub, Stub(left));
+        *header.mutable_fence() = membership_->fence();
+        CallOptions once = options;
+        once.timeout = left;
+        const auto pushed = stub->Push(header, bytes, once);
+        if (pushed.ok()) complete = *pushed;
+        // What was lost may have been the answer alone.
+        if (again && absl::IsAlreadyExists(pushed.status())) {
+          return absl::OkStatus();
+        }
+        again = true;
+        if (absl::IsUnavailable(pushed.status())) DropStub();
+        return pushed.status();
+      });
+  if (!status.ok()) return membership_->Outcome(status);
+  return complete;
+}
+
+absl::StatusOr<ParameterDescription> ParameterClient::Pull(
+    absl::string_view name, int64_t version, absl::Duration timeout,
+    const Span& span) {
+  COXSWAIN_RETURN_IF_ERROR(CheckSpan(name, span));
+  v1::PullRequest request;
+  request.set_name(std::string(name));
+  request.set_version(version);
+  const absl::Time deadline = membership_->policy().clock->Now() + timeout;
+  const CallOptions options = membership_->Call(timeout + transfer_timeout_);
+  PulledParameter pulled;
+  const absl::Status status =
+      CallWithRetries(membership_->policy(), options, [&](absl::Duration left) {
+        COXSWAIN_ASSIGN_OR_RETURN(const auto stub, Stub(left));
+        *request.mutable_fence() = membership_->fence();
+        request.set_timeout_ms(
+            TimeoutMillis(deadline - membership_->policy().clock->Now()));
+        CallOptions once = options;
+        once.timeout = left;
+        auto answer = stub->Pull(request, once);
+        if (answer.ok()) pulled = *std::move(answer);
+        if (absl::IsUnavailable(answer.status())) DropStub();
+        return answer.status();
+      });
+  if (!status.ok()) return membership_->Outcome(status);
+  COXSWAIN_RETURN_IF_ERROR(CopyTo(name, pulled, span));
+  return ParameterDescription{std::string(name), pulled.header.version(),
+                              pulled.header.dtype(), pulled.header.bytes(),
+                              pulled.header.generation()};
+}
+
+absl::StatusOr<std::vector<ParameterDescription>> ParameterClient::List() {
+  v1::ListParametersRequest request;
+  *request.mutable_fence() = membership_->fence();
+  v1::ListParametersResponse response;
+  const absl::Status status =
+      membership_->stub().Call("/coxswain.v1.Parameter/ListParameters", request,
+                               &response, membership_->Call());
+  if (!status.ok()) return membership_->Outcome(status);
+  std::vector<ParameterDescription> list;
+  for (const v1::ParameterVersion& one : response.parameters()) {
+    list.push_back({one.name(), one.version(), one.dtype(), one.bytes(),
+                    one.generation()});
+  }
+  return list;
+}
+
+absl::StatusOr<bool> ParameterClient::Forget(absl::string_view name) {
+  v1::ForgetRequest request;
+  *request.mutable_fence() = membership_->fence();
+  request.set_name(std::string(name));
+  v1::ForgetResponse response;
+  const absl::Status status = membership_->stub().Call(
+      "/coxswain.v1.Parameter/Forget", request, &response, membership_->Call());
+  if (!status.ok()) return membership_->Outcome(status);
+  return response.existed();
+}
+
+}  // namespace coxswain

@@ -1,0 +1,89 @@
+#ifndef COXSWAIN_CLIENT_PARAMETER_PARAMETER_CLIENT_H_
+#define COXSWAIN_CLIENT_PARAMETER_PARAMETER_CLIENT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "client/comm/communicator.h"
+#include "client/comm/tensor.h"
+#include "client/rpc/membership.h"
+#include "client/rpc/parameter_stub.h"
+
+namespace coxswain {
+
+// What the coordinator knows of a parameter.
+struct ParameterDescription {
+  std::string name;
+  int64_t version = 0;
+  std::string dtype;
+  int64_t bytes = 0;
+  int64_t generation = 0;  // in which it was pushed
+};
+
+// A part of a parameter whose parts several ranks push.
+struct ParameterPart {
+  int part = 0;
+  int parts = 1;
+  ReduceOp op =
+      ReduceOp::kSum;  // over the parts, in the order of their numbers
+};
+
+// The current parameters of a job at the coordinator: named tensors, of which
+// the newest complete version is kept, also for the next generation of the job.
+// For who comes late, or was away: it pulls what the others have pushed. Not
+// durable: a coordinator that is started again knows none; what must not be
+// lost belongs into a checkpoint. Made by Session.
+//
+// Thread-safe. Calls block, and are repeated while the coordinator is not
+// there, at most as long as the transfer timeout. Errors: as
+// proto/parameter.proto says; ABORTED once the generation has ended.
+class ParameterClient {
+ public:
+  explicit ParameterClient(std::shared_ptr<Membership> membership,
+                           absl::Duration transfer_timeout = absl::Minutes(10))
+      : membership_(std::move(membership)),
+        transfer_timeout_(transfer_timeout) {}
+
+  // Versions count from 1 and rise, such as the optimizer step: ALREADY_EXISTS
+  // if this one, or a newer one, has been pushed in this generation.
+  absl::Status Push(absl::string_view name, int64_t version, const Span& span);
+  // One of several parts of equal size. Whether all of them are there.
+  absl::StatusOr<bool> PushPart(absl::string_view name, int64_t version,
+                                const Span& span, const ParameterPart& part);
+
+  // Waits for `version` or a newer one (0: any) and copies it into `span`,
+  // whose type and size must be the parameter's: INVALID_ARGUMENT names both.
+  // With a timeout of 0, NOT_FOUND if it is not there.
+  absl::StatusOr<ParameterDescription> Pull(absl::string_view name,
+                                            int64_t version,
+                                            absl::Duration timeout,
+                                            const Span& span);
+
+  // What can be pulled now, by name.
+  absl::StatusOr<std::vector<ParameterDescription>> List();
+  // Whether there was one.
+  absl::StatusOr<bool> Forget(absl::string_view name);
+
+ private:
+  // Of a connection of its own, made by the first call that needs it.
+  absl::StatusOr<std::shared_ptr<ParameterStub>> Stub(absl::Duration timeout);
+  void DropStub();
+  absl::StatusOr<bool> Push(v1::PushHeader header, const Span& span);
+
+  const std::shared_ptr<Membership> membership_;
+  const absl::Duration transfer_timeout_;
+  Mutex mutex_;
+  std::shared_ptr<ParameterStub> stub_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_PARAMETER_PARAMETER_CLIENT_H_

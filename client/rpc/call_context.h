@@ -1,0 +1,60 @@
+#ifndef COXSWAIN_CLIENT_RPC_CALL_CONTEXT_H_
+#define COXSWAIN_CLIENT_RPC_CALL_CONTEXT_H_
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/cancel_signal.h"
+#include "base/grpc_status.h"
+#include "client/rpc/coordinator_stub.h"
+#include "grpcpp/grpcpp.h"
+
+// What calls over gRPC have in common. For this folder only.
+namespace coxswain {
+
+using ContextPtr = std::shared_ptr<grpc::ClientContext>;
+
+inline ContextPtr MakeContext(const CallOptions& options) {
+  auto context = std::make_shared<grpc::ClientContext>();
+  const absl::Duration timeout = std::min(options.timeout, absl::Hours(8760));
+  context->set_deadline(
+      std::chrono::system_clock::now() +
+      std::chrono::microseconds(absl::ToInt64Microseconds(timeout)));
+  return context;
+}
+
+// Cancels a call when a signal is raised, as long as this object lives.
+class CancelLink {
+ public:
+  CancelLink(CancelSignal* signal, const ContextPtr& context)
+      : signal_(signal) {
+    if (signal_ == nullptr) return;
+    id_ = signal_->OnRaise([context]() { context->TryCancel(); });
+  }
+  ~CancelLink() {
+    if (signal_ != nullptr) signal_->Forget(id_);
+  }
+  CancelLink(const CancelLink&) = delete;
+  CancelLink& operator=(const CancelLink&) = delete;
+
+  // The signal's status instead of a cancelled call's own.
+  absl::Status Translate(const grpc::Status& status) const {
+    if (!status.ok() && signal_ != nullptr) {
+      absl::Status raised = signal_->status();
+      if (!raised.ok()) return raised;
+    }
+    return FromGrpcStatus(status);
+  }
+
+ private:
+  CancelSignal* const signal_;
+  uint64_t id_ = 0;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_RPC_CALL_CONTEXT_H_

@@ -1,0 +1,88 @@
+#ifndef COXSWAIN_CLIENT_RPC_PARAMETER_STUB_H_
+#define COXSWAIN_CLIENT_RPC_PARAMETER_STUB_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/cancel_signal.h"
+#include "client/rpc/coordinator_stub.h"
+#include "proto/parameter.pb.h"
+
+namespace coxswain {
+
+// What an Exchange stream hears. `pieces` lie in the library's buffers, for the
+// time of the callback.
+struct ExchangeEvent {
+  v1::ExchangeResponse head;  // without a chunk
+  bool has_chunk = false;
+  int64_t offset = 0;
+  uint32_t crc32c = 0;
+  std::vector<absl::string_view> pieces;
+};
+
+// The Exchange stream of one rank of one group. One message is written at a
+// time: after each, on_written is called before there can be another one.
+// Destroying it ends it; no callback runs after that, so it must not be
+// destroyed from within one.
+class ExchangeStream {
+ public:
+  virtual ~ExchangeStream() = default;
+  // Both copy what they are given, and return at once. Nothing happens once the
+  // stream has ended. They return the size of the message.
+  virtual int64_t Write(const v1::ExchangeRequest& request) = 0;
+  virtual int64_t WriteChunk(int64_t offset, uint32_t crc32c,
+                             absl::string_view bytes) = 0;
+  // Ends the stream soon, from any thread.
+  virtual void Cancel() = 0;
+};
+
+// One at a time, but for on_written, which may come beside the others; on
+// threads of the library, without a lock.
+struct ExchangeCallbacks {
+  std::function<void(const ExchangeEvent&)> on_event;
+  std::function<void()> on_written;
+  std::function<void(const absl::Status&)> on_end;  // the last one
+};
+
+// A parameter with its bytes.
+struct PulledParameter {
+  v1::PullHeader header;
+  std::string bytes;
+};
+
+// The bulk rpcs of coxswain.v1.Parameter, on a connection of their own: a
+// member's heartbeats and tickets do not queue behind its gradients. Blocking
+// calls; statuses are those of proto/parameter.proto, and UNAVAILABLE when the
+// connection is lost. Thread-safe.
+class ParameterStub {
+ public:
+  virtual ~ParameterStub() = default;
+
+  virtual std::unique_ptr<ExchangeStream> Exchange(
+      ExchangeCallbacks callbacks) = 0;
+  // Whether all parts of the version are there.
+  virtual absl::StatusOr<bool> Push(const v1::PushHeader& header,
+                                    absl::string_view bytes,
+                                    const CallOptions& options) = 0;
+  virtual absl::StatusOr<PulledParameter> Pull(const v1::PullRequest& request,
+                                               const CallOptions& options) = 0;
+  virtual std::string address() const = 0;
+};
+
+// Connects to the coordinator at HOST:PORT, or to that of several with commas
+// between which leads: the others do not listen. Blocks until then. UNAVAILABLE
+// if none is there in time; `cancel` (may be null) gives up at once, with its
+// status.
+absl::StatusOr<std::shared_ptr<ParameterStub>> ConnectParameterStub(
+    const std::string& addresses, absl::Duration timeout, CancelSignal* cancel);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_RPC_PARAMETER_STUB_H_

@@ -1,0 +1,261 @@
+#include "client/rpc/stand_in_server.h"
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <list>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/grpc_status.h"
+#include "base/mutex.h"
+#include "grpcpp/grpcpp.h"
+#include "proto/rendezvous.grpc.pb.h"
+
+namespace coxswain {
+namespace {
+
+// A ticket with the longest texts, or a position with a plan.
+constexpr int kMaxMessageBytes = 1 << 20;
+constexpr int kMaxStreamsPerConnection = 8;
+// Streams that have not said hello.
+constexpr size_t kMaxUngreeted = 64;
+// Events for a rank that does not read them; each stream of exchanges has two
+// at most under way.
+constexpr size_t kMaxQueuedEvents = 256;
+constexpr std::chrono::seconds kShutdown{2};
+
+// The streams that have not said hello, the oldest first.
+class Ungreeted {
+ public:
+  using Entry = std::list<grpc::CallbackServerContext*>::iterator;
+
+  Entry Add(grpc::CallbackServerContext* context) {
+    MutexLock lock(&mutex_);
+    // A context lives until its stream is done, and Remove comes before.
+    if (contexts_.size() >= kMaxUngreeted) contexts_.front()->TryCancel();
+    return contexts_.insert(contexts_.end(), context);
+  }
+  void Remove(Entry entry) {
+    MutexLock lock(&mutex_);
+    contexts_.erase(entry);
+  }
+
+ private:
+  Mutex mutex_;
+  std::list<grpc::CallbackServerContext*> contexts_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One rank's stream. gRPC owns it until OnDone.
+class VisitStream
+    : public grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent> {
+ public:
+  VisitStream(std::shared_ptr<StandInDesk> desk, Ungreeted* ungreeted,
+              grpc::CallbackServerContext* context)
+      : desk_(std::move(desk)),
+        ungreeted_(ungreeted),
+        entry_(ungreeted->Add(context)) {
+    StartRead(&request_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Over(absl::OkStatus());
+    if (request_.has_let_go()) return Over(absl::OkStatus());
+    const absl::Status heard =
+        visit_ == 0 ? Greet() : desk_->Hear(visit_, std::move(request_));
+    if (!heard.ok()) return Over(heard);
+    request_.Clear();
+    StartRead(&request_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    {
+      MutexLock lock(&mutex_);
+      writing_ = false;
+      if (!ok) queue_.clear();
+    }
+    Advance();
+  }
+
+  void OnCancel() override { Over(absl::CancelledError("the rank is gone")); }
+
+  void OnDone() override {
+    if (visit_ != 0) desk_->Depart(visit_);
+    Greeted();
+    delete this;
+  }
+
+ private:
+  // On the thread of reads, of which there is one at a time.
+  absl::Status Greet() {
+    if (!request_.has_hello()) {
+      return absl::InvalidArgumentError("a stream begins with a hello");
+    }
+    Greeted();
+    StandInDesk::Ear ear;
+    ear.on_event = [this](const v1::AttachEvent& event) { Say(event); };
+    ear.on_end = [this](const absl::Status& status) { Close(status); };
+    const auto visit = desk_->Arrive(request_.hello(), std::move(ear));
+    if (!visit.ok()) return visit.status();
+    visit_ = *visit;
+    return absl::OkStatus();
+  }
+
+  void Greeted() {
+    MutexLock lock(&mutex_);
+    if (std::exchange(greeted_, true)) return;
+    ungreeted_->Remove(entry_);
+  }
+
+  void Say(const v1::AttachEvent& event) {
+    {
+      MutexLock lock(&mutex_);
+      if (closing_) return;
+      if (queue_.size() < kMaxQueuedEvents) {
+        queue_.push_back(event);
+      } else {
+        queue_.clear();
+        closing_ = true;
+        status_ = absl::ResourceExhaustedError(
+            absl::StrCat("the rank does not read its events; at most ",
+                         kMaxQueuedEvents, " of them wait (kMaxQueuedEvents)"));
+      }
+    }
+    Advance();
+  }
+
+  // What was said counts no more before the rank can know that it has gone.
+  void Over(const absl::Status& status) {
+    if (visit_ != 0) desk_->Depart(visit_);
+    {
+      MutexLock lock(&mutex_);
+      queue_.clear();
+    }
+    Close(status);
+  }
+
+  void Close(const absl::Status& status) {
+    {
+      MutexLock lock(&mutex_);
+      if (closing_) return;
+      closing_ = true;
+      status_ = status;
+    }
+    Advance();
+  }
+
+  void Advance() {
+    bool write = false;
+    absl::Status status;
+    {
+      MutexLock lock(&mutex_);
+      if (writing_ || finished_) return;
+      if (!queue_.empty()) {
+        write = writing_ = true;
+        event_ = std::move(queue_.front());
+        queue_.pop_front();
+      } else if (closing_) {
+        finished_ = true;
+        status = status_;
+      } else {
+        return;
+      }
+    }
+    if (write) {
+      StartWrite(&event_);
+    } else {
+      Finish(ToGrpcStatus(status));
+    }
+  }
+
+  const std::shared_ptr<StandInDesk> desk_;
+  Ungreeted* const ungreeted_;
+  const Ungreeted::Entry entry_;
+  v1::AttachRequest request_;       // of the read under way
+  std::atomic<uint64_t> visit_{0};  // reads set it
+  v1::AttachEvent event_;           // of the write under way
+
+  Mutex mutex_;
+  std::deque<v1::AttachEvent> queue_ ABSL_GUARDED_BY(mutex_);
+  bool greeted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+class VisitService : public v1::Rendezvous::CallbackService {
+ public:
+  explicit VisitService(std::shared_ptr<StandInDesk> desk)
+      : desk_(std::move(desk)) {}
+
+  grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent>* Attach(
+      grpc::CallbackServerContext* context) override {
+    return new VisitStream(desk_, &ungreeted_, context);
+  }
+
+ private:
+  const std::shared_ptr<StandInDesk> desk_;
+  Ungreeted ungreeted_;
+};
+
+void Configure(grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                              kMaxStreamsPerConnection);
+  // The port is never shared: a rank must not come to another stand-in.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // A rank whose host is gone is to be noticed, and ranks probe us as well.
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 3000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder->AddChannelArgument(
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+}
+
+std::string HostPort(absl::string_view host, int port) {
+  if (absl::StrContains(host, ':') && !absl::StartsWith(host, "[")) {
+    return absl::StrCat("[", host, "]:", port);
+  }
+  return absl::StrCat(host, ":", port);
+}
+
+}  // namespace
+
+struct StandInServer::Parts {
+  explicit Parts(std::shared_ptr<StandInDesk> desk) : service(desk) {}
+  VisitService service;
+  std::string address;
+  std::unique_ptr<grpc::Server> server;
+};
+
+absl::StatusOr<std::unique_ptr<StandInServer>> StandInServer::Start(
+    absl::string_view host, std::shared_ptr<StandInDesk> desk) {
+  auto parts = std::make_unique<Parts>(std::move(desk));
+  grpc::ServerBuilder builder;
+  Configure(&builder);
+  int port = 0;
+  builder.AddListeningPort(HostPort(host, 0), grpc::InsecureServerCredentials(),
+                           &port);
+  builder.RegisterService(&parts->service);
+  parts->server = builder.BuildAndStart();
+  if (parts->server == nullptr || port == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on any port of ", host));
+  }
+  parts->address = HostPort(host, port);
+  return std::unique_ptr<StandInServer>(new StandInServer(std::move(parts)));
+}
+
+StandInServer::StandInServer(std::unique_ptr<Parts> parts)
+    : parts_(std::move(parts)) {}
+
+StandInServer::~StandInServer() {
+  // The system clock is gRPC's own here.
+  parts_->server->Shutdown(std::chrono::system_clock::now() + kShutdown);
+}
+
+const std::string& StandInServer::address() const { return parts_->address; }
+
+}  // namespace coxswain

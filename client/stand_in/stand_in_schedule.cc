@@ -1,0 +1,123 @@
+#include "client/stand_in/stand_in_schedule.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace coxswain {
+
+using schedule::StepAgreement;
+
+StandInSchedule::StandInSchedule(Options options)
+    : options_(std::move(options)),
+      here_(static_cast<size_t>(options_.world_size), false) {}
+
+StandInSchedule::Arrival StandInSchedule::OnArrival(int rank) {
+  OnGone(rank);
+  Arrival arrival;
+  if (broken_) {
+    broken_ = false;
+    ++spell_;
+    silent_.clear();
+    heard_plan_ = 0;
+    for (size_t other = 0; other < here_.size(); ++other) {
+      if (here_[other]) arrival.sent_away.push_back(static_cast<int>(other));
+      here_[other] = false;
+    }
+  }
+  here_[static_cast<size_t>(rank)] = true;
+  arrival.spell = spell_;
+  return arrival;
+}
+
+void StandInSchedule::OnGone(int rank) {
+  if (!here(rank)) return;
+  here_[static_cast<size_t>(rank)] = false;
+  broken_ = true;
+  streams_.clear();
+}
+
+void StandInSchedule::FallSilent(std::string why) {
+  silent_ = std::move(why);
+  streams_.clear();
+}
+
+StepAgreement* StandInSchedule::Find(int rank, absl::string_view stream) {
+  if (broken_ || !here(rank) || !silent_.empty()) return nullptr;
+  const auto found = streams_.find(stream);
+  if (found != streams_.end()) return &found->second;
+  if (streams_.size() >= options_.max_streams) {
+    FallSilent(absl::StrCat("more than ", options_.max_streams, " streams"));
+    return nullptr;
+  }
+  StepAgreement::Options options;
+  options.stream = std::string(stream);
+  options.world_size = options_.world_size;
+  options.plan = options_.plan();
+  options.resumed = true;
+  options.checkpoints = stream == "train";
+  options.plans_from_positions = true;
+  for (int other = 0; other < options_.world_size; ++other) {
+    options.absent.push_back(other);
+  }
+  return &streams_.emplace(stream, StepAgreement(std::move(options)))
+              .first->second;
+}
+
+std::vector<StandInSchedule::Said> StandInSchedule::OnPosition(
+    int rank, absl::string_view stream, const schedule::StepDecision& last,
+    absl::Time now) {
+  StepAgreement* const agreement = Find(rank, stream);
+  if (agreement == nullptr) return {};
+  if (last.plan.has_value()) {
+    heard_plan_ = std::max(heard_plan_, last.plan->version);
+  }
+  return Take(stream, *agreement, agreement->OnPosition(rank, last, now));
+}
+
+std::vector<StandInSchedule::Said> StandInSchedule::OnTicket(
+    int rank, absl::string_view stream, const schedule::Ticket& ticket,
+    absl::Time now) {
+  StepAgreement* const agreement = Find(rank, stream);
+  if (agreement == nullptr) return {};
+  if (!ticket.drain.empty()) {
+    FallSilent(absl::StrCat("rank ", rank, " drains"));
+    return {};
+  }
+  const int64_t newest = std::max(heard_plan_, options_.plan().version);
+  if (ticket.plan_version > newest) {
+    FallSilent(absl::StrCat("rank ", rank, " follows plan ",
+                            ticket.plan_version, ", known is ", newest));
+    return {};
+  }
+  return Take(stream, *agreement, agreement->OnTicket(rank, ticket, now));
+}
+
+std::vector<StandInSchedule::Said> StandInSchedule::OnVote(
+    int rank, absl::string_view stream, const schedule::Vote& vote,
+    absl::Time now) {
+  StepAgreement* const agreement = Find(rank, stream);
+  if (agreement == nullptr) return {};
+  return Take(stream, *agreement, agreement->OnVote(rank, vote, now));
+}
+
+std::vector<StandInSchedule::Said> StandInSchedule::Take(
+    absl::string_view stream, const StepAgreement& agreement,
+    StepAgreement::Messages messages) {
+  using Kind = StepAgreement::Message::Kind;
+  std::vector<Said> said;
+  for (StepAgreement::Message& message : messages) {
+    if (message.kind != Kind::kGrant && message.kind != Kind::kDecision) {
+      continue;
+    }
+    said.push_back({std::string(stream), std::move(message)});
+  }
+  // Last: it ends the agreement.
+  if (!agreement.failure().ok()) {
+    FallSilent(std::string(agreement.failure().message()));
+  }
+  return said;
+}
+
+}  // namespace coxswain

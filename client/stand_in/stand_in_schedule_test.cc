@@ -1,0 +1,168 @@
+#include "client/stand_in/stand_in_schedule.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace coxswain {
+namespace {
+
+using schedule::StepAgreement;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using Kind = StepAgreement::Message::Kind;
+
+constexpr char kTrain[] = "train";
+const absl::Time kNow = absl::UnixEpoch();
+
+class StandInScheduleTest : public testing::Test {
+ protected:
+  StandInScheduleTest() {
+    plan_.version = 1;
+    plan_.hook = "allreduce";
+  }
+  schedule::Ticket TicketOf(int64_t round, int64_t plan_version = 1) const {
+    schedule::Ticket ticket;
+    ticket.round = ticket.step = round;
+    ticket.micro_batches = ticket.window = 1;
+    ticket.weight = 1;
+    ticket.plan_version = plan_version;
+    ticket.hook = "allreduce";
+    return ticket;
+  }
+  std::vector<StandInSchedule::Said> Announce(int rank, int64_t round) {
+    return schedule_.OnTicket(rank, kTrain, TicketOf(round), kNow);
+  }
+  std::vector<StandInSchedule::Said> SayPosition(int rank, int64_t round) {
+    schedule::StepDecision last;
+    last.round = round;
+    return schedule_.OnPosition(rank, kTrain, last, kNow);
+  }
+  void ArriveAll() {
+    for (int rank = 0; rank < 3; ++rank) schedule_.OnArrival(rank);
+  }
+
+  schedule::Plan plan_;
+  StandInSchedule schedule_{{3, [this]() { return plan_; }, 2}};
+};
+
+TEST_F(StandInScheduleTest, ItDecidesOnceAllHaveCome) {
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(schedule_.OnArrival(rank).spell, 1);
+    SayPosition(rank, 4);
+    EXPECT_THAT(Announce(rank, 5), IsEmpty());
+  }
+  EXPECT_THAT(Announce(2, 5), IsEmpty()) << "it is still elsewhere";
+  EXPECT_EQ(schedule_.OnArrival(2).spell, 1);
+  const auto said = Announce(2, 5);
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_EQ(said[0].message.kind, Kind::kDecision);
+  EXPECT_EQ(said[0].message.rank, StepAgreement::Message::kAllRanks);
+  EXPECT_EQ(said[0].message.round, 5);
+  // Repeated, because the answer was lost.
+  const auto again = Announce(1, 5);
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_EQ(again[0].message.rank, 1);
+}
+
+TEST_F(StandInScheduleTest, WhatOneHasHeardIsToldToTheOthers) {
+  ArriveAll();
+  EXPECT_THAT(Announce(1, 5), IsEmpty());
+  const auto said = SayPosition(0, 5);
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_EQ(said[0].message.rank, 1);
+  EXPECT_EQ(said[0].message.round, 5);
+}
+
+TEST_F(StandInScheduleTest, ATicketOfOneThatHasGoneCountsNoMore) {
+  ArriveAll();
+  Announce(1, 0);
+  schedule_.OnGone(1);
+  Announce(0, 0);
+  EXPECT_THAT(Announce(2, 0), IsEmpty());
+  // The next spell begins with nothing, and without the others.
+  const auto arrival = schedule_.OnArrival(1);
+  EXPECT_EQ(arrival.spell, 2);
+  EXPECT_THAT(arrival.sent_away, ElementsAre(0, 2));
+  EXPECT_FALSE(schedule_.here(0));
+  Announce(1, 0);
+  EXPECT_EQ(schedule_.OnArrival(0).spell, 2);
+  EXPECT_EQ(schedule_.OnArrival(2).spell, 2);
+  Announce(0, 0);
+  EXPECT_THAT(Announce(2, 0), SizeIs(1));
+}
+
+TEST_F(StandInScheduleTest, WhoComesTwiceHasGoneBetween) {
+  ArriveAll();
+  Announce(1, 0);
+  EXPECT_EQ(schedule_.OnArrival(1).spell, 2);
+  EXPECT_FALSE(schedule_.here(0));
+}
+
+TEST_F(StandInScheduleTest, ItIsSilentWhereTicketsDiffer) {
+  ArriveAll();
+  Announce(0, 0);
+  Announce(1, 0);
+  schedule::Ticket other = TicketOf(0);
+  other.layout = 7;
+  EXPECT_THAT(schedule_.OnTicket(2, kTrain, other, kNow), IsEmpty());
+  EXPECT_THAT(schedule_.silent(), HasSubstr("layout"));
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(Announce(rank, 0), IsEmpty());
+  }
+}
+
+TEST_F(StandInScheduleTest, ItIsSilentAboutADrain) {
+  ArriveAll();
+  schedule::Ticket ticket = TicketOf(0);
+  ticket.drain = "SIGTERM";
+  schedule_.OnTicket(0, kTrain, ticket, kNow);
+  Announce(1, 0);
+  EXPECT_THAT(Announce(2, 0), IsEmpty());
+  EXPECT_THAT(schedule_.silent(), HasSubstr("rank 0 drains"));
+}
+
+TEST_F(StandInScheduleTest, ItIsSilentAboutAPlanThatItDoesNotKnow) {
+  ArriveAll();
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(schedule_.OnTicket(rank, kTrain, TicketOf(0, 2), kNow),
+                IsEmpty());
+  }
+  EXPECT_THAT(schedule_.silent(), HasSubstr("plan"));
+}
+
+TEST_F(StandInScheduleTest, APlanThatOneRankHasHeardIsTakenFromIt) {
+  ArriveAll();
+  Announce(0, 3);
+  schedule::StepDecision last;
+  last.round = 3;
+  last.plan = plan_;
+  last.plan->version = 2;
+  const auto said = schedule_.OnPosition(1, kTrain, last, kNow);
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_EQ(said[0].message.rank, 0);
+  EXPECT_EQ(said[0].message.decision.plan->version, 2);
+  for (int rank = 0; rank < 2; ++rank) {
+    schedule_.OnTicket(rank, kTrain, TicketOf(4, 2), kNow);
+  }
+  Announce(2, 3);
+  EXPECT_THAT(schedule_.OnTicket(2, kTrain, TicketOf(4, 2), kNow), SizeIs(1));
+}
+
+TEST_F(StandInScheduleTest, StreamsAreBounded) {
+  ArriveAll();
+  schedule_.OnTicket(0, "a", TicketOf(0), kNow);
+  schedule_.OnTicket(0, "b", TicketOf(0), kNow);
+  EXPECT_THAT(schedule_.silent(), IsEmpty());
+  schedule_.OnTicket(0, "c", TicketOf(0), kNow);
+  EXPECT_THAT(schedule_.silent(), HasSubstr("2 streams"));
+}
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,108 @@
+#ifndef COXSWAIN_CLIENT_TORCH_MODULE_CHECKPOINT_H_
+#define COXSWAIN_CLIENT_TORCH_MODULE_CHECKPOINT_H_
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/checkpoint/async_checkpoint.h"
+#include "client/session/session.h"
+#include "client/torch/distributed_data_parallel.h"
+
+namespace coxswain::torch {
+
+// Saves what a libtorch program trains, and goes on from it: parameters and
+// buffers, the optimizer's state, the hook's (and the averager's), where the
+// plan's streams are, and bytes of the program's own.
+//
+//   ModuleCheckpoint checkpoint(*session, model, &optimizer, options);
+//   COXSWAIN_ASSIGN_OR_RETURN(auto from, checkpoint.Resume("newest", *ddp));
+//   for (each step) {
+//     COXSWAIN_RETURN_IF_ERROR(ddp->StepOptimizer(optimizer).status());
+//     checkpoint.SaveIfAsked(*ddp, {{"sampler", ...}});
+//     if (ddp->stopping()) break;
+//   }
+//   checkpoint.Finish(absl::Seconds(60)).IgnoreError();  // it was logged
+//
+// Which steps are saved is agreed on by all ranks (StepDecision::checkpoint):
+// by the plan's checkpoint_every, by ScheduleClient::RequestCheckpoint on any
+// rank, or by an operator. Saving goes on beside training, see AsyncCheckpoint.
+//
+// Life-cycle: one session, which outlives it. Threading: the thread that
+// trains.
+class ModuleCheckpoint {
+ public:
+  struct Options {
+    // As DistributedDataParallelOptions::make_hook, and needed.
+    std::function<absl::StatusOr<std::unique_ptr<Hook>>(const JobPlan&)>
+        make_hook;
+    // As those of AsyncCheckpoint.
+    bool own_errors = false;
+    CheckpointRetention retention;
+    std::function<void(const SaveReport&)> on_report;
+  };
+  using Blobs = std::map<std::string, std::string>;
+
+  // What a program goes on from.
+  struct Resumed {
+    std::string checkpoint_id;
+    int64_t step = 0;
+    Blobs blobs;  // the program's own
+  };
+
+  ModuleCheckpoint(Session& session,
+                   std::shared_ptr<::torch::nn::Module> module,
+                   ::torch::optim::Optimizer* optimizer,
+                   const Options& options);
+
+  // After each step, once its optimizer step is taken, on all ranks alike:
+  // copies the state where the decision on that step says so; tells whether it
+  // did. `blobs` are the same on all ranks; their names begin with no dot.
+  // Where there is an averager, the ranks' parameters are brought together
+  // first. What goes wrong is reported and logged, and is no error of training:
+  // only that of AverageParameters is.
+  absl::StatusOr<bool> SaveIfAsked(DistributedDataParallel& ddp,
+                                   const Blobs& blobs = {});
+  // The same, asked or not; nothing if this step has been saved.
+  absl::StatusOr<bool> Save(DistributedDataParallel& ddp,
+                            absl::string_view reason, const Blobs& blobs = {});
+
+  // Before the session is left: waits for what is being saved. As
+  // AsyncCheckpoint::Finish.
+  absl::Status Finish(absl::Duration timeout) { return saver_.Finish(timeout); }
+
+  // Goes on from a checkpoint of this job, of any world size: the one named, or
+  // "newest", which is then the same for all ranks. All ranks call it after the
+  // wrapper was made, before the first step.
+  //   NOT_FOUND            there is none
+  //   FAILED_PRECONDITION  it is of another model or hook: lists what differs
+  absl::StatusOr<Resumed> Resume(absl::string_view id,
+                                 DistributedDataParallel& ddp);
+
+  const AsyncCheckpoint& saver() const { return saver_; }
+
+ private:
+  absl::StatusOr<std::string> AgreeOnNewest();
+  absl::Status Apply(const TrainingState& state, DistributedDataParallel& ddp);
+  absl::Status Fill(const Blobs& own, AsyncCheckpoint::Blobs* blobs) const;
+
+  Session& session_;
+  const std::shared_ptr<::torch::nn::Module> module_;
+  ::torch::optim::Optimizer& optimizer_;
+  const Options options_;
+  int64_t saved_ = -1;  // decisions when it was saved last
+  AsyncCheckpoint saver_;
+};
+
+}  // namespace coxswain::torch
+
+#endif  // COXSWAIN_CLIENT_TORCH_MODULE_CHECKPOINT_H_

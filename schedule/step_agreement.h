@@ -1,0 +1,308 @@
+#ifndef COXSWAIN_SCHEDULE_STEP_AGREEMENT_H_
+#define COXSWAIN_SCHEDULE_STEP_AGREEMENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/schedule_terms.h"
+#include "schedule/plan.h"
+#include "schedule/ticket.h"
+#include "schedule/ticket_diff.h"
+
+namespace coxswain::schedule {
+
+// What all ranks do with one round.
+struct StepDecision {
+  int64_t round = 0;
+  int64_t step = 0;
+  bool commit = true;
+  std::string reason;  // why it is skipped: which ranks asked for it, and why
+  std::string stop;
+  // No rank had data: the step does not count, the next round has it again.
+  bool without_data = false;
+  std::optional<Plan> plan;  // in force from the next step on
+  std::string regroup;       // the generation ends after this step, and why
+  std::string checkpoint;    // all save their state after this step, and why
+  // Of the round after it; unset: not known any more.
+  std::optional<int64_t> next_step;
+  // For the history.
+  absl::Time decided;
+  absl::Duration tickets_took;  // from the first to the last
+  int last_rank = 0;            // whose ticket came last
+  int64_t plan_version = 0;     // the tickets'
+};
+
+// Whether the ranks of one generation do the same in each exchange of one
+// stream: a state machine without clock, locks or network. Used by the
+// schedule room, and by the simulation of tests/simulation.
+//
+// Rules, which the simulation checks:
+//   - A round is granted (strict only) and decided once, in order, and only
+//     when the tickets of all ranks are there and agree (and with commit_vote
+//     all votes). Whoever repeats a ticket or a vote is answered again, with
+//     the same decision: the last kRemembered of them are kept. A rank sends
+//     the ticket of a round only after it has heard the decision of the round
+//     before, so that is enough.
+//   - A mismatch, a ticket or a vote that cannot be (a round that is not the
+//     next one, another content under a number that was used), a rank that has
+//     left while others go on, and with on_stall=abort a rank whose ticket or
+//     vote does not come within progress_timeout of the first: the agreement
+//     fails, once, with an error that names the ranks and shows the difference.
+//     It waits for the tickets of all ranks, but at most kSettle, to tell who
+//     is the odd one. After that nothing is granted or decided.
+//   - A decision says skip if any ticket or vote asked for it, and stop
+//     likewise. One that ends a window may carry a plan, which the next round
+//     is measured by; or say regroup, if a ticket drains or RequestRegroup was
+//     called: then it is the last one. One of them that commits says
+//     checkpoint every checkpoint_every-th step, if a ticket asks for it, or
+//     RequestCheckpoint was called.
+//   - A decision is a function of the tickets and votes, of the plan that comes
+//     next and of RequestRegroup. What of it any rank has heard is not decided
+//     again, also not by the agreement of a coordinator that was restarted: see
+//     Options::resumed.
+//
+// Where it is resumed, the ranks are its memory. Each says first which decision
+// it has heard last (OnPosition), then repeats its tickets and votes. No rank
+// can be more than one round ahead of another, so the highest decision that is
+// known, from a rank or from what was kept (Restore), is the last one; ranks
+// that are behind are answered with it, and one that nobody has heard is made
+// again, from the same tickets. What a rank says of a round that cannot be yet
+// is held until it has said its position. Patience begins when all have come
+// back.
+//
+// Which fields must be equal: step, plan_version, hook, layout, digest,
+// checksum (also whether there is one), and with sync_each_batch micro and
+// window. micro_batches must be the rank's window of the plan (with
+// sync_each_batch 1), or, where the data has ended (end_of_data), at most that;
+// with uneven_data=refuse all ranks' data ends together. A rank with
+// micro_batches 0 is out of data: weight 0. The odd ones are those that differ
+// from the majority; where there is none, from the plan and from the step that
+// comes next; else all are named.
+class StepAgreement {
+ public:
+  static constexpr int kRemembered = 2;
+
+  struct Options {
+    std::string stream;  // for messages
+    int world_size = 0;
+    Plan plan;
+    // The plan that is in force from this step on, if that is another one.
+    // Asked once for each decision; may be null.
+    std::function<std::optional<Plan>(int64_t step)> next_plan;
+    // Whether its decisions say checkpoint.
+    bool checkpoints = true;
+    // How a rank is called in messages, beside its number; may be null.
+    std::function<std::string(int rank)> name_of;
+
+    // An earlier coordinator has led it up to here.
+    bool resumed = false;
+    // Who has not come back since.
+    std::vector<int> absent;
+    // It may have told the ranks of this plan, which it meant to bring into
+    // force after `plan`, or not. The tickets tell which.
+    std::optional<Plan> undelivered;
+    // Whether a rank may have heard of a plan that is not known here: of a
+    // stand-in, which knows what one rank has heard.
+    bool plans_from_positions = false;
+  };
+
+  // What there is to be said; rank kAllRanks means all.
+  struct Message {
+    // kLearned is said to nobody: the round was decided before the restart.
+    enum class Kind { kGrant, kDecision, kWarning, kLearned };
+    static constexpr int kAllRanks = -1;
+    Kind kind = Kind::kGrant;
+    int rank = kAllRanks;
+    int64_t round = 0;
+    StepDecision decision;  // kDecision, kLearned
+    std::string text;       // kWarning
+  };
+  using Messages = std::vector<Message>;
+
+  explicit StepAgreement(Options options);
+
+  // Each returns what to say now. Nothing once failure() is set.
+  Messages OnTicket(int rank, const Ticket& ticket, absl::Time now);
+  Messages OnVote(int rank, const Vote& vote, absl::Time now);
+  Messages OnMemberLeft(int rank, absl::Time now);
+  Messages Tick(absl::Time now);
+
+  // The decision that this rank has heard last. Where it was made here, nothing
+  // happens.
+  Messages OnPosition(int rank, const StepDecision& last, absl::Time now);
+  // The last decision that was kept; before everything else.
+  void Restore(const StepDecision& last);
+  // One of Options::absent is there again.
+  void OnBack(int rank, absl::Time now);
+
+  // The next decision that ends a window says regroup, unless it is to stop or
+  // on the plan's last step. The last reason counts; an empty one withdraws
+  // the wish.
+  void RequestRegroup(absl::string_view reason);
+
+  // The next decision that may say so says checkpoint. The last reason counts
+  // until then.
+  void RequestCheckpoint(absl::string_view reason);
+
+  // Another stream's decision has changed the plan: this one's tickets may
+  // follow it from now on, all of a round together.
+  void NotePlan(const Plan& plan);
+
+  // When Tick has something to do; InfiniteFuture: never.
+  absl::Time deadline() const;
+
+  // OK, or why the generation must end: ABORTED, with ScheduleMismatch as its
+  // ErrorDetail.
+  const absl::Status& failure() const { return failure_; }
+
+  // For reports. A rank's last ticket, and when it came.
+  struct LastTicket {
+    Ticket ticket;
+    absl::Time at;
+    bool decided = false;
+    // Only its round is known, from the decision that the rank has heard.
+    bool inferred = false;
+  };
+  const std::vector<std::optional<LastTicket>>& last_tickets() const {
+    return last_tickets_;
+  }
+  // The round whose tickets are awaited, or which is being voted on.
+  int64_t round() const { return round_; }
+  // Ranks whose ticket or vote the others wait for; empty if nobody waits.
+  std::vector<int> Missing() const;
+  // Since when they wait; InfiniteFuture: nobody does.
+  absl::Time waiting_since() const;
+  // The same, but no earlier than all could have answered after a restart.
+  absl::Time patient_since() const;
+  // Whether it is votes that are awaited.
+  bool voting() const;
+  const Plan& plan() const { return options_.plan; }
+  // Whether the last decision said so.
+  bool regrouped() const { return !regrouped_.empty(); }
+
+ private:
+  // Text from a rank is kept and repeated to all others.
+  static constexpr size_t kMaxReasonBytes = 512;
+  static constexpr size_t kMaxHookBytes = 4096;
+  static constexpr size_t kMaxNotedPlans = 8;
+  // How long a failure waits for the tickets of the other ranks, so that it
+  // can tell who is the odd one.
+  static constexpr absl::Duration kSettle = absl::Seconds(1);
+
+  struct Decided {
+    StepDecision decision;
+    bool granted = false;
+  };
+  // Said before the rank's position.
+  struct Early {
+    std::optional<Ticket> ticket;
+    std::optional<Vote> vote;
+  };
+  // The round whose tickets and votes come in.
+  struct Round {
+    int tickets = 0;
+    int votes = 0;
+    int first_rank = 0;
+    int last_rank = 0;
+    absl::Time first_ticket = absl::InfiniteFuture();
+    absl::Time last_ticket;
+    absl::Time first_vote = absl::InfiniteFuture();
+    absl::Time trouble = absl::InfiniteFuture();  // something does not agree
+    bool granted = false;
+    bool warned = false;
+    bool adopted_plan = false;
+  };
+
+  bool HasTicket(int rank) const;
+  bool HasVote(int rank) const;
+  bool strict() const;
+  TicketRules Rules() const;
+
+  void Accept(int rank, Ticket ticket, absl::Time now);
+  void AdoptPlan(int64_t version);
+  // Of a round before the present one, or of this one once more.
+  void AnswerTicket(int rank, const Ticket& ticket, absl::Time now,
+                    Messages* messages);
+  void AnswerDecided(int rank, int64_t round, Messages* messages) const;
+
+  // Whatever can be done now.
+  void Advance(absl::Time now, Messages* messages);
+  void Decide(absl::Time now, Messages* messages);
+  StepDecision MakeDecision(absl::Time now) const;
+  // What a decision asks for beside commit or skip.
+  std::string RegroupText(const StepDecision& decision) const;
+  std::string CheckpointText(const StepDecision& decision) const;
+  // What ranks ask for in this field of their tickets, each with its rank.
+  std::vector<std::string> Asked(std::string Ticket::*field,
+                                 absl::string_view what) const;
+  std::optional<Plan> PlanAfter(const StepDecision& decision) const;
+  bool EndsWindow(const Ticket& ticket) const;
+  bool WithoutData() const;
+  bool LeaversMissing() const;
+  bool EverybodyHeard() const;
+  void CheckStall(absl::Time now, Messages* messages);
+  // InfiniteFuture while any of Options::absent is.
+  absl::Time all_back() const {
+    return absent_count_ > 0 ? absl::InfiniteFuture() : all_back_;
+  }
+
+  // Takes over a decision that was made elsewhere.
+  void Learn(StepDecision decision);
+  // Whether this coordinator may know less of the round than the rank.
+  bool Unplaced(int rank) const;
+  void NoteHeard(int rank, int64_t round, absl::Time now);
+  void AnswerAllOf(int64_t round, Messages* messages) const;
+  void ReleaseEarly(absl::Time now, Messages* messages);
+  // Whether it can be the decision on a round that was decided here.
+  bool Contradicts(const StepDecision& told) const;
+  std::optional<Plan> KnownPlan(int64_t version) const;
+
+  void FailRound();
+  void AddLeavers(const std::vector<int>& gone, const std::vector<int>& present,
+                  TicketDiff* diff) const;
+  void FailRank(int rank, absl::string_view what,
+                absl::string_view look_for =
+                    "two sessions or threads that share one stream");
+  void Fail(const TicketDiff& diff);
+  std::string Sentence(const TicketDiff& diff) const;
+  std::string MissingText(const std::vector<int>& missing,
+                          absl::Time now) const;
+  std::string LastWords(const std::vector<int>& ranks) const;
+  int64_t step() const;  // of the present round
+
+  Options options_;
+  std::deque<Plan> noted_plans_;
+  absl::Status failure_;
+  int64_t round_ = 0;
+  Round now_;
+  std::vector<std::optional<LastTicket>> last_tickets_;
+  std::vector<std::optional<Vote>> last_votes_;
+  std::vector<bool> left_;
+  bool any_left_ = false;
+  bool stopped_ = false;              // the last decision said so
+  std::string regrouped_;             // likewise
+  std::string regroup_;               // is to be said
+  std::string checkpoint_;            // likewise, once
+  std::optional<int64_t> next_step_;  // none before the first decision
+  std::deque<Decided> decided_;
+
+  // Where it was resumed; by rank.
+  std::vector<bool> absent_;
+  int absent_count_ = 0;
+  absl::Time all_back_ = absl::InfinitePast();
+  std::vector<bool> placed_;
+  std::map<int, Early> early_;
+};
+
+}  // namespace coxswain::schedule
+
+#endif  // COXSWAIN_SCHEDULE_STEP_AGREEMENT_H_

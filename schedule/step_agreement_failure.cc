@@ -1,0 +1,154 @@
+// How a StepAgreement fails, and what it says then.
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/peer_text.h"
+#include "schedule/schedule_errors.h"
+#include "schedule/step_agreement.h"
+
+namespace coxswain::schedule {
+namespace {
+
+// Less than what trailing metadata may hold.
+constexpr size_t kMaxSentenceBytes = 3072;
+
+}  // namespace
+
+void StepAgreement::CheckStall(absl::Time now, Messages* messages) {
+  const ScheduleTerms& terms = options_.plan.terms;
+  if (now_.warned || now < patient_since() + terms.progress_timeout) return;
+  TicketDiff diff;
+  diff.step = step();
+  diff.odd = Missing();
+  diff.lines = {MissingText(diff.odd, now)};
+  diff.advice =
+      "a rank that hangs outside of an exchange, or that has ended its loop";
+  if (terms.on_stall == OnStall::kAbort) {
+    Fail(diff);
+    return;
+  }
+  now_.warned = true;
+  Message warning;
+  warning.kind = Message::Kind::kWarning;
+  warning.rank = Message::kAllRanks;
+  warning.round = round_;
+  warning.text = Sentence(diff);
+  messages->push_back(std::move(warning));
+}
+
+std::string StepAgreement::MissingText(const std::vector<int>& missing,
+                                       absl::Time now) const {
+  return absl::StrCat(RankList(missing),
+                      voting() ? " did not vote on it" : " did not announce it",
+                      " within ", Rounded(now - waiting_since()),
+                      " of the first to do so: ", LastWords(missing));
+}
+
+// Where each of them was when it was last heard.
+std::string StepAgreement::LastWords(const std::vector<int>& ranks) const {
+  std::map<std::optional<int64_t>, std::vector<int>> ranks_at;
+  for (int rank : ranks) {
+    const std::optional<LastTicket>& last =
+        last_tickets_[static_cast<size_t>(rank)];
+    const bool known = last.has_value() && !last->inferred;
+    ranks_at[known ? std::optional<int64_t>(last->ticket.step) : std::nullopt]
+        .push_back(rank);
+  }
+  std::vector<std::string> parts;
+  for (const auto& [step, of_step] : ranks_at) {
+    parts.push_back(absl::StrCat(
+        ranks_at.size() == 1 ? "" : absl::StrCat(RankList(of_step), ": "),
+        step.has_value()   ? absl::StrCat("the last ticket was of step ", *step)
+        : options_.resumed ? "no ticket came since the coordinator was "
+                             "restarted"
+                           : "no ticket ever came"));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
+// The tickets differ, or a rank is gone.
+void StepAgreement::FailRound() {
+  std::vector<RankTicket> tickets;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    if (!HasTicket(rank)) continue;
+    tickets.push_back(
+        {rank, &last_tickets_[static_cast<size_t>(rank)]->ticket});
+  }
+  TicketDiff diff = DiffTickets(Rules(), tickets);
+  // Nobody votes on what does not agree.
+  const bool votes = voting() && diff.lines.empty();
+  std::vector<int> present;
+  std::vector<int> gone;
+  std::vector<int> silent;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    if (votes ? HasVote(rank) : HasTicket(rank)) {
+      present.push_back(rank);
+    } else {
+      (left_[static_cast<size_t>(rank)] ? gone : silent).push_back(rank);
+    }
+  }
+  if (tickets.empty()) diff.step = step();
+  if (!gone.empty()) AddLeavers(gone, present, &diff);
+  if (!silent.empty()) {
+    diff.lines.push_back(
+        votes ? absl::StrCat(RankList(silent), " did not vote on it")
+              : absl::StrCat("nothing came from ", RankList(silent),
+                             " in this step"));
+  }
+  Fail(diff);
+}
+
+void StepAgreement::AddLeavers(const std::vector<int>& gone,
+                               const std::vector<int>& present,
+                               TicketDiff* diff) const {
+  diff->lines.push_back(
+      stopped_
+          ? absl::StrCat(RankList(present),
+                         " went on although all were told to stop")
+          : absl::StrCat(RankList(gone), " left the job (", LastWords(gone),
+                         ") while ", RankList(present), " went on"));
+  const std::vector<int>& odd = stopped_ ? present : gone;
+  std::set<int> all(diff->odd.begin(), diff->odd.end());
+  all.insert(odd.begin(), odd.end());
+  diff->odd.assign(all.begin(), all.end());
+  if (!diff->advice.empty()) return;
+  diff->advice =
+      stopped_ ? "a loop that does not heed the decision to stop"
+               : "loops of different lengths; uneven_data=wait_for_all or "
+                 "end_at_first lets ranks have different amounts of data";
+}
+
+void StepAgreement::FailRank(int rank, absl::string_view what,
+                             absl::string_view look_for) {
+  TicketDiff diff;
+  diff.step = step();
+  diff.odd = {rank};
+  diff.lines = {absl::StrCat("rank ", rank, " ", what)};
+  diff.advice = std::string(look_for);
+  Fail(diff);
+}
+
+void StepAgreement::Fail(const TicketDiff& diff) {
+  ScheduleMismatch mismatch;
+  mismatch.stream = options_.stream;
+  mismatch.round = round_;
+  mismatch.odd_ranks = diff.odd;
+  mismatch.differences = diff.lines;
+  failure_ = ScheduleMismatchError(Sentence(diff), mismatch);
+}
+
+std::string StepAgreement::Sentence(const TicketDiff& diff) const {
+  return absl::StrCat(
+      "step ", diff.step, " of stream \"", options_.stream,
+      "\": ", diff.opening,
+      Shorten(absl::StrJoin(diff.lines, "; "), kMaxSentenceBytes),
+      "; look for ", diff.advice);
+}
+
+}  // namespace coxswain::schedule

@@ -1,0 +1,155 @@
+// How a StepAgreement goes on where another coordinator has led it.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/peer_text.h"
+#include "schedule/step_agreement.h"
+
+namespace coxswain::schedule {
+namespace {
+
+int64_t VersionOf(const std::optional<Plan>& plan) {
+  return plan.has_value() ? plan->version : 0;
+}
+
+}  // namespace
+
+void StepAgreement::OnBack(int rank, absl::Time now) {
+  const auto index = static_cast<size_t>(rank);
+  if (!absent_[index]) return;
+  absent_[index] = false;
+  --absent_count_;
+  all_back_ = now;
+}
+
+void StepAgreement::RequestRegroup(absl::string_view reason) {
+  regroup_ = OneLine(Shorten(reason, kMaxReasonBytes));
+}
+
+void StepAgreement::RequestCheckpoint(absl::string_view reason) {
+  checkpoint_ = OneLine(Shorten(reason, kMaxReasonBytes));
+}
+
+bool StepAgreement::Unplaced(int rank) const {
+  return !placed_[static_cast<size_t>(rank)];
+}
+
+void StepAgreement::Restore(const StepDecision& last) {
+  COXSWAIN_CHECK(options_.resumed && now_.tickets == 0);
+  if (last.round >= round_) Learn(last);
+}
+
+StepAgreement::Messages StepAgreement::OnPosition(int rank,
+                                                  const StepDecision& last,
+                                                  absl::Time now) {
+  COXSWAIN_CHECK(rank >= 0 && rank < options_.world_size);
+  Messages messages;
+  if (!failure_.ok()) return messages;
+  OnBack(rank, now);
+  const bool news = last.round >= round_;
+  const int64_t version = VersionOf(last.plan);
+  if (news && options_.plans_from_positions && version > 0 &&
+      !KnownPlan(version)) {
+    options_.undelivered = last.plan;
+  }
+  if (news ? !Unplaced(rank) || (version > 0 && !KnownPlan(version))
+           : Contradicts(last)) {
+    FailRank(rank, absl::StrCat("has heard a decision on round ", last.round,
+                                " that was not made"));
+    return messages;
+  }
+  placed_[static_cast<size_t>(rank)] = true;
+  if (news) {
+    StepDecision learned = last;
+    if (version > 0) learned.plan = KnownPlan(version);
+    Learn(std::move(learned));
+    Message message;
+    message.kind = Message::Kind::kLearned;
+    message.round = last.round;
+    message.decision = decided_.back().decision;
+    messages.push_back(std::move(message));
+    AnswerAllOf(last.round, &messages);
+  }
+  NoteHeard(rank, last.round, now);
+  ReleaseEarly(now, &messages);
+  return messages;
+}
+
+std::optional<Plan> StepAgreement::KnownPlan(int64_t version) const {
+  if (options_.plan.version == version) return options_.plan;
+  if (VersionOf(options_.undelivered) == version) return options_.undelivered;
+  return std::nullopt;
+}
+
+bool StepAgreement::Contradicts(const StepDecision& told) const {
+  for (const Decided& decided : decided_) {
+    const StepDecision& known = decided.decision;
+    if (known.round != told.round) continue;
+    return known.commit != told.commit || known.stop != told.stop ||
+           known.regroup != told.regroup ||
+           known.checkpoint != told.checkpoint ||
+           VersionOf(known.plan) != VersionOf(told.plan);
+  }
+  return false;
+}
+
+void StepAgreement::Learn(StepDecision decision) {
+  decision.reason = OneLine(Shorten(decision.reason, 2 * kMaxReasonBytes));
+  const bool plan_is_new =
+      decision.plan.has_value() &&
+      decision.plan->version == VersionOf(options_.undelivered);
+  if (plan_is_new) {
+    options_.plan = *std::exchange(options_.undelivered, std::nullopt);
+  }
+  if (decision.round == round_ && now_.tickets > 0) decision.step = step();
+  for (std::optional<LastTicket>& last : last_tickets_) {
+    if (last.has_value()) last->decided = true;
+  }
+  stopped_ = !decision.stop.empty();
+  regrouped_ = decision.regroup;
+  next_step_ = decision.next_step;
+  round_ = decision.round + 1;
+  now_ = Round();
+  decided_.clear();
+  decided_.push_back({std::move(decision), false});
+}
+
+// A rank that has heard the decision on a round had announced it.
+void StepAgreement::NoteHeard(int rank, int64_t round, absl::Time now) {
+  std::optional<LastTicket>& last = last_tickets_[static_cast<size_t>(rank)];
+  if (last.has_value() && last->ticket.round >= round) return;
+  last.emplace();
+  last->ticket.round = round;
+  last->at = now;
+  last->decided = true;
+  last->inferred = true;
+}
+
+void StepAgreement::AnswerAllOf(int64_t round, Messages* messages) const {
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    const std::optional<LastTicket>& last =
+        last_tickets_[static_cast<size_t>(rank)];
+    if (last.has_value() && last->ticket.round == round) {
+      AnswerDecided(rank, round, messages);
+    }
+  }
+}
+
+void StepAgreement::ReleaseEarly(absl::Time now, Messages* messages) {
+  const std::map<int, Early> early = std::exchange(early_, {});
+  for (const auto& [rank, said] : early) {
+    if (said.ticket.has_value()) {
+      Messages more = OnTicket(rank, *said.ticket, now);
+      messages->insert(messages->end(), more.begin(), more.end());
+    }
+    if (said.vote.has_value()) {
+      Messages more = OnVote(rank, *said.vote, now);
+      messages->insert(messages->end(), more.begin(), more.end());
+    }
+  }
+}
+
+}  // namespace coxswain::schedule

@@ -1,0 +1,317 @@
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "schedule/step_agreement.h"
+
+namespace coxswain::schedule {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using Kind = StepAgreement::Message::Kind;
+using Messages = StepAgreement::Messages;
+
+constexpr int kWorld = 3;
+constexpr absl::Duration kTimeout = absl::Seconds(5);
+
+Plan PlanOf(int64_t version) {
+  Plan plan;
+  plan.version = version;
+  plan.hook = version == 1 ? "allreduce" : "bf16";
+  plan.terms.progress_timeout = kTimeout;
+  return plan;
+}
+
+StepDecision Heard(int64_t round) {
+  StepDecision decision;
+  decision.round = round;
+  return decision;
+}
+
+// An agreement that was resumed: nobody has come back, nothing was kept.
+class ResumedAgreementTest : public testing::Test {
+ protected:
+  ResumedAgreementTest() {
+    options_.stream = "train";
+    options_.world_size = kWorld;
+    options_.plan = PlanOf(1);
+    options_.resumed = true;
+    options_.absent = {0, 1, 2};
+    options_.next_plan = [this](int64_t step) {
+      asked_.push_back(step);
+      return std::exchange(next_, std::nullopt);
+    };
+  }
+  StepAgreement& agreement() {
+    if (!agreement_.has_value()) agreement_.emplace(options_);
+    return *agreement_;
+  }
+  Messages Announce(int rank, int64_t round, int64_t plan_version = 1) {
+    return agreement().OnTicket(rank, TicketOf(round, plan_version), now_);
+  }
+  Ticket TicketOf(int64_t round, int64_t plan_version = 1) {
+    Ticket ticket;
+    ticket.round = round;
+    ticket.step = round + 100;
+    ticket.window = ticket.micro_batches = 1;
+    ticket.weight = 1;
+    ticket.plan_version = plan_version;
+    ticket.hook = PlanOf(plan_version).hook;
+    return ticket;
+  }
+  Messages Position(int rank, const StepDecision& last) {
+    return agreement().OnPosition(rank, last, now_);
+  }
+  // What is said, without what was learned.
+  static Messages Said(Messages messages) {
+    Messages said;
+    for (auto& message : messages) {
+      if (message.kind != Kind::kLearned) said.push_back(std::move(message));
+    }
+    return said;
+  }
+
+  StepAgreement::Options options_;
+  std::optional<Plan> next_;
+  std::vector<int64_t> asked_;
+  absl::Time now_ = absl::UnixEpoch();
+  std::optional<StepAgreement> agreement_;
+};
+
+TEST_F(ResumedAgreementTest, GoesOnWhereTheRanksAre) {
+  for (int rank = 0; rank < kWorld; ++rank) {
+    EXPECT_THAT(Said(Position(rank, Heard(41))), IsEmpty());
+  }
+  EXPECT_EQ(agreement().round(), 42);
+  EXPECT_THAT(Announce(0, 42), IsEmpty());
+  EXPECT_THAT(Announce(1, 42), IsEmpty());
+  const Messages messages = Announce(2, 42);
+  ASSERT_THAT(messages, SizeIs(1));
+  EXPECT_EQ(messages[0].kind, Kind::kDecision);
+  EXPECT_EQ(messages[0].round, 42);
+  EXPECT_EQ(messages[0].decision.step, 142);
+}
+
+TEST_F(ResumedAgreementTest, OneThatIsBehindHearsWhatAnotherHasHeard) {
+  StepDecision told = Heard(41);
+  told.commit = false;
+  told.stop = "rank 2: a signal";
+  EXPECT_THAT(Said(Position(0, Heard(40))), IsEmpty());
+  EXPECT_THAT(Announce(0, 41), IsEmpty());
+  EXPECT_THAT(Said(Position(1, Heard(40))), IsEmpty());
+  const Messages messages = Position(2, told);
+  ASSERT_THAT(messages, SizeIs(2));
+  EXPECT_EQ(messages[0].kind, Kind::kLearned);
+  EXPECT_EQ(messages[0].decision.step, 141) << "as rank 0 has said";
+  EXPECT_EQ(messages[1].kind, Kind::kDecision);
+  EXPECT_EQ(messages[1].rank, 0);
+  EXPECT_FALSE(messages[1].decision.commit);
+  EXPECT_EQ(messages[1].decision.stop, told.stop);
+  // And who asks later.
+  const Messages later = Announce(1, 41);
+  ASSERT_THAT(later, SizeIs(1));
+  EXPECT_EQ(later[0].rank, 1);
+  EXPECT_EQ(later[0].decision.stop, told.stop);
+  EXPECT_THAT(asked_, IsEmpty()) << "it was not decided again";
+}
+
+TEST_F(ResumedAgreementTest, WhatWasKeptAnswersThoseBehind) {
+  StepDecision kept = Heard(41);
+  kept.step = 141;
+  kept.next_step = 142;
+  kept.regroup = "2 spares wait";
+  agreement().Restore(kept);
+  EXPECT_TRUE(agreement().regrouped());
+  EXPECT_THAT(Said(Position(0, Heard(40))), IsEmpty());
+  const Messages messages = Announce(0, 41);
+  ASSERT_THAT(messages, SizeIs(1));
+  EXPECT_EQ(messages[0].decision.regroup, kept.regroup);
+}
+
+TEST_F(ResumedAgreementTest, RanksKnowMoreThanWhatWasKept) {
+  agreement().Restore(Heard(39));
+  Position(0, Heard(41));
+  EXPECT_EQ(agreement().round(), 42);
+}
+
+TEST_F(ResumedAgreementTest, WhatNobodyHasHeardIsDecidedAgain) {
+  agreement().Restore(Heard(40));
+  for (int rank = 0; rank < kWorld; ++rank) Position(rank, Heard(40));
+  Announce(0, 41);
+  Announce(1, 41);
+  const Messages messages = Announce(2, 41);
+  ASSERT_THAT(messages, SizeIs(1));
+  EXPECT_EQ(messages[0].rank, StepAgreement::Message::kAllRanks);
+}
+
+TEST_F(ResumedAgreementTest, ATicketBeforeThePositionIsHeld) {
+  EXPECT_THAT(Announce(1, 42), IsEmpty());
+  Vote vote;
+  vote.round = 42;
+  EXPECT_THAT(agreement().OnVote(1, vote, now_), IsEmpty());
+  EXPECT_OK(agreement().failure());
+  EXPECT_THAT(Said(Position(1, Heard(41))), IsEmpty());
+  EXPECT_THAT(agreement().Missing(), ElementsAre(0, 2));
+  Position(0, Heard(41));
+  Position(2, Heard(41));
+  Announce(0, 42);
+  EXPECT_THAT(Announce(2, 42), SizeIs(1));
+}
+
+// Another rank's position says as much.
+TEST_F(ResumedAgreementTest, AHeldTicketCountsOnceItsRoundCanBe) {
+  Announce(1, 42);
+  Position(0, Heard(41));
+  EXPECT_EQ(agreement().last_tickets()[1]->ticket.round, 42);
+}
+
+TEST_F(ResumedAgreementTest, PatienceBeginsWhenAllAreBack) {
+  Position(0, Heard(41));
+  Announce(0, 42);
+  EXPECT_EQ(agreement().deadline(), absl::InfiniteFuture());
+  now_ += 10 * kTimeout;
+  EXPECT_THAT(agreement().Tick(now_), IsEmpty());
+  agreement().OnBack(1, now_);
+  EXPECT_EQ(agreement().deadline(), absl::InfiniteFuture());
+  agreement().OnBack(2, now_);
+  agreement().OnBack(2, now_ + absl::Seconds(1));
+  EXPECT_EQ(agreement().deadline(), now_ + kTimeout);
+  now_ += kTimeout;
+  agreement().Tick(now_);
+  EXPECT_THAT(agreement().failure(),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("ranks 1, 2")));
+}
+
+// Else of two tickets that differ nobody could tell the odd one.
+TEST_F(ResumedAgreementTest, AMismatchWaitsForThoseWhoAreAway) {
+  Announce(0, 0);
+  Ticket other = TicketOf(0);
+  other.hook = "bf16";
+  agreement().OnTicket(1, other, now_);
+  now_ += kTimeout;
+  agreement().Tick(now_);
+  EXPECT_OK(agreement().failure());
+  Announce(2, 0);
+  EXPECT_THAT(agreement().failure(),
+              StatusIs(absl::StatusCode::kAborted,
+                       AllOf(HasSubstr("bf16 on rank 1"),
+                             HasSubstr("allreduce on ranks 0, 2"))));
+}
+
+TEST_F(ResumedAgreementTest, WhoHasLeftIsNotAwaited) {
+  options_.absent = {0, 1};
+  agreement().Restore(Heard(41));
+  agreement().OnMemberLeft(2, now_);
+  Position(0, Heard(40));
+  Announce(0, 41);
+  Position(1, Heard(41));
+  EXPECT_OK(agreement().failure());
+  Announce(0, 42);
+  Announce(1, 42);
+  EXPECT_THAT(agreement().failure(),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2 left")));
+}
+
+TEST_F(ResumedAgreementTest, APlanThatNobodyHasHeardOfComesNow) {
+  options_.undelivered = PlanOf(2);
+  for (int rank = 0; rank < kWorld; ++rank) Position(rank, Heard(40));
+  Announce(0, 41, 1);
+  Announce(1, 41, 1);
+  const Messages messages = Announce(2, 41, 1);
+  ASSERT_THAT(messages, SizeIs(1));
+  ASSERT_TRUE(messages[0].decision.plan.has_value());
+  EXPECT_EQ(messages[0].decision.plan->version, 2);
+  EXPECT_THAT(asked_, IsEmpty()) << "one more would hide it";
+  for (int rank = 0; rank < kWorld; ++rank) Announce(rank, 42, 2);
+  EXPECT_EQ(agreement().round(), 43);
+  EXPECT_THAT(asked_, ElementsAre(143));
+}
+
+TEST_F(ResumedAgreementTest, APlanThatTheRanksFollowIsNotToldAgain) {
+  options_.undelivered = PlanOf(2);
+  for (int rank = 0; rank < kWorld; ++rank) Position(rank, Heard(40));
+  for (int rank = 0; rank < kWorld; ++rank) Announce(rank, 41, 2);
+  EXPECT_OK(agreement().failure());
+  EXPECT_EQ(agreement().round(), 42);
+  EXPECT_EQ(agreement().plan().version, 2);
+  EXPECT_THAT(asked_, ElementsAre(142));
+}
+
+TEST_F(ResumedAgreementTest, APlanThatOneHasHeardOfAllHear) {
+  options_.undelivered = PlanOf(2);
+  StepDecision told = Heard(41);
+  told.plan = PlanOf(2);
+  told.plan->at_step = 0;  // is not on the wire
+  options_.undelivered->at_step = 142;
+  Position(0, Heard(40));
+  Announce(0, 41, 1);
+  const Messages messages = Said(Position(1, told));
+  ASSERT_THAT(messages, SizeIs(1));
+  ASSERT_TRUE(messages[0].decision.plan.has_value());
+  EXPECT_EQ(messages[0].decision.plan->at_step, 142);
+  EXPECT_EQ(agreement().plan().version, 2);
+}
+
+TEST_F(ResumedAgreementTest, PositionsThatCannotBeAreNamed) {
+  StepDecision unknown = Heard(41);
+  unknown.plan = PlanOf(7);
+  Position(1, unknown);
+  EXPECT_THAT(agreement().failure(),
+              StatusIs(absl::StatusCode::kAborted,
+                       AllOf(HasSubstr("rank 1"), HasSubstr("round 41"),
+                             HasSubstr("was not made"))));
+}
+
+TEST_F(ResumedAgreementTest, TwoDecisionsOnOneRoundAreNamed) {
+  Position(0, Heard(41));
+  StepDecision other = Heard(41);
+  other.commit = false;
+  Position(2, other);
+  EXPECT_THAT(agreement().failure(),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2")));
+}
+
+TEST_F(ResumedAgreementTest, APositionIsNoNewsToWhoDecidedItself) {
+  options_.resumed = false;
+  options_.absent.clear();
+  for (int rank = 0; rank < kWorld; ++rank) Announce(rank, 0);
+  EXPECT_THAT(Position(1, Heard(0)), IsEmpty());
+  EXPECT_OK(agreement().failure());
+  Position(1, Heard(1));
+  EXPECT_THAT(agreement().failure(),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("was not made")));
+}
+
+TEST_F(ResumedAgreementTest, ACheckpointThatOneRankHasHeardIsToldToAll) {
+  StepDecision told = Heard(41);
+  told.checkpoint = "an operator";
+  EXPECT_THAT(Said(Position(0, Heard(40))), IsEmpty());
+  EXPECT_THAT(Announce(0, 41), IsEmpty());
+  const Messages messages = Position(2, told);
+  ASSERT_THAT(messages, SizeIs(2));
+  EXPECT_EQ(messages[0].kind, Kind::kLearned);
+  EXPECT_EQ(messages[0].decision.checkpoint, told.checkpoint);
+  EXPECT_EQ(messages[1].rank, 0);
+  EXPECT_EQ(messages[1].decision.checkpoint, told.checkpoint);
+}
+
+TEST_F(ResumedAgreementTest, ACheckpointThatOthersHaveNotHeardContradicts) {
+  StepDecision told = Heard(41);
+  told.checkpoint = "an operator";
+  Position(0, told);
+  Position(1, Heard(41));
+  EXPECT_THAT(agreement().failure(),
+              StatusIs(absl::StatusCode::kAborted,
+                       HasSubstr("rank 1 has heard a decision on round 41")));
+}
+
+}  // namespace
+}  // namespace coxswain::schedule

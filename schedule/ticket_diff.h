@@ -1,0 +1,56 @@
+#ifndef COXSWAIN_SCHEDULE_TICKET_DIFF_H_
+#define COXSWAIN_SCHEDULE_TICKET_DIFF_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "schedule/plan.h"
+#include "schedule/ticket.h"
+
+namespace coxswain::schedule {
+
+// What the tickets of one round are measured by.
+struct TicketRules {
+  const Plan* plan = nullptr;
+  int world_size = 0;
+  // Windows may still have the length of the plan before: tail=carry.
+  bool carried_windows = false;
+  // The step that comes next, if all are where they were when they last
+  // agreed; none in the first round.
+  std::optional<int64_t> next_step;
+};
+
+struct RankTicket {
+  int rank = 0;
+  const Ticket* ticket = nullptr;
+};
+
+// Whether what this rank announces is possible by the plan alone.
+bool TicketFits(const TicketRules& rules, const RankTicket& ticket);
+
+// Whether two ranks announce the same: equal in all fields that must be equal.
+bool TicketsAgree(const TicketRules& rules, const RankTicket& a,
+                  const RankTicket& b);
+
+// A repetition of what was sent before. `stop` may have been added since.
+bool SameTicket(const Ticket& a, const Ticket& b);
+bool SameVote(const Vote& a, const Vote& b);
+
+// How tickets differ, for people.
+struct TicketDiff {
+  // Those that differ from the majority, or that do not fit the plan. Where
+  // there is neither a majority nor anything else to go by: all.
+  std::vector<int> odd;            // ascending
+  std::string opening;             // says that they differ, if they do
+  std::vector<std::string> lines;  // a sentence each, the most telling first
+  std::string advice;              // what to look for
+  int64_t step = 0;                // of those that are not odd, if there are
+};
+TicketDiff DiffTickets(const TicketRules& rules,
+                       const std::vector<RankTicket>& tickets);
+
+}  // namespace coxswain::schedule
+
+#endif  // COXSWAIN_SCHEDULE_TICKET_DIFF_H_

@@ -1,0 +1,114 @@
+#include "server/checkpoint/checkpoint_store.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+
+namespace coxswain::server {
+
+// The new one is durable: whatever fails here leaves one checkpoint too many.
+void CheckpointStore::DeleteSuperseded(const CheckpointRecord& by) {
+  std::vector<CheckpointRecord> superseded;
+  {
+    MutexLock lock(&mutex_);
+    for (CheckpointRecord& record : catalogue_.OfStep(by.job, by.step)) {
+      if (!(record.generation < by.generation)) continue;
+      if (record.generation == Generation(0)) continue;  // an operator's
+      catalogue_.Remove(record.job, record.id);
+      superseded.push_back(std::move(record));
+    }
+  }
+  DeleteAll(std::move(superseded), "checkpoint_superseded", by);
+}
+
+void CheckpointStore::DeleteUnretained(const CheckpointRecord& committed,
+                                       const RetentionRules& rules) {
+  if (rules.empty() || committed.generation == Generation(0)) return;
+  std::vector<CheckpointRecord> unretained;
+  {
+    MutexLock lock(&mutex_);
+    std::vector<CheckpointRecord> records = catalogue_.List(committed.job);
+    const std::set<std::string> kept = Retained(records, rules);
+    for (CheckpointRecord& record : records) {
+      if (kept.count(record.id) != 0 || record.id == committed.id ||
+          readers_.IsRead(record.id, clock_->Now())) {
+        continue;
+      }
+      catalogue_.Remove(record.job, record.id);
+      unretained.push_back(std::move(record));
+    }
+  }
+  DeleteAll(std::move(unretained), "checkpoint_not_retained", committed);
+}
+
+void CheckpointStore::DeleteAll(std::vector<CheckpointRecord> records,
+                                absl::string_view reason,
+                                const CheckpointRecord& by) {
+  for (CheckpointRecord& record : records) {
+    const std::string id = record.id;
+    const absl::Status deleted = DeleteComplete(std::move(record));
+    LogInfo(reason, {{"job", by.job},
+                     {"checkpoint", id},
+                     {"by", by.id},
+                     {"deleted", deleted.ToString()}});
+  }
+}
+
+absl::Status CheckpointStore::DeleteComplete(CheckpointRecord record) {
+  const std::string folder = FinalFolder(record);
+  const std::string doomed = absl::StrCat(folder, kDeletedSuffix);
+  absl::Status renamed = file_system_->Rename(folder, doomed);
+  if (!renamed.ok()) {
+    MutexLock lock(&mutex_);
+    catalogue_.Add(std::move(record));
+    return renamed;
+  }
+  COXSWAIN_RETURN_IF_ERROR(file_system_->SyncFolder(JobFolder(record.job)));
+  return file_system_->RemoveTree(doomed);
+}
+
+absl::Status CheckpointStore::Delete(absl::string_view job,
+                                     absl::string_view id) {
+  CheckpointRecord record;
+  bool complete = false;
+  {
+    MutexLock lock(&mutex_);
+    const CheckpointRecord* found = catalogue_.Find(job, id);
+    complete = found != nullptr;
+    if (complete) {
+      record = *found;
+      catalogue_.Remove(job, id);
+    } else {
+      const auto it = open_.find(id);
+      if (it == open_.end() || it->second.record.job != job) {
+        return absl::NotFoundError(
+            absl::StrCat("job \"", job, "\" has no checkpoint \"", id, "\""));
+      }
+      if (it->second.phase == Phase::kCommitting) {
+        return absl::UnavailableError(
+            absl::StrCat("checkpoint ", id, " is being committed; try again"));
+      }
+      record = it->second.record;
+      open_.erase(it);
+    }
+  }
+  LogInfo("checkpoint_deleted", {{"job", job}, {"checkpoint", id}});
+  if (complete) return DeleteComplete(std::move(record));
+  RemoveFolders(record);
+  return absl::OkStatus();
+}
+
+void CheckpointStore::RemoveFolders(const CheckpointRecord& record) {
+  absl::Status status = file_system_->RemoveTree(StagingFolder(record));
+  // There only if a commit failed after its rename.
+  status.Update(file_system_->RemoveTree(FinalFolder(record)));
+  if (!status.ok()) {
+    LogWarning("checkpoint_left_behind",
+               {{"checkpoint", record.id}, {"error", status.ToString()}});
+  }
+}
+
+}  // namespace coxswain::server

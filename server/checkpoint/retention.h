@@ -1,0 +1,33 @@
+#ifndef COXSWAIN_SERVER_CHECKPOINT_RETENTION_H_
+#define COXSWAIN_SERVER_CHECKPOINT_RETENTION_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/checkpoint/manifest.h"
+
+namespace coxswain::server {
+
+// Which complete checkpoints of a job stay. 0: no rule.
+struct RetentionRules {
+  int keep_last = 0;       // the last so many that were made
+  int64_t keep_every = 0;  // those whose step is a multiple of this
+
+  bool empty() const { return keep_last == 0 && keep_every == 0; }
+  // INVALID_ARGUMENT if one is negative.
+  absl::Status Validate() const;
+};
+
+// The ids of those that stay, of a job's complete checkpoints with the last one
+// made first: what a rule keeps; the first, whatever the rules say; those that
+// were imported (generation 0), which do not count for keep_last either; and
+// all of them where there is no rule.
+std::set<std::string> Retained(const std::vector<CheckpointRecord>& checkpoints,
+                               const RetentionRules& rules);
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_CHECKPOINT_RETENTION_H_

@@ -1,0 +1,100 @@
+#ifndef COXSWAIN_SERVER_MEMBERSHIP_JOB_RECORD_H_
+#define COXSWAIN_SERVER_MEMBERSHIP_JOB_RECORD_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/ids.h"
+#include "server/membership/member.h"
+#include "server/membership/member_table.h"
+#include "server/membership/membership_records.h"
+#include "server/membership/membership_types.h"
+#include "server/membership/waiting_room.h"
+#include "server/schedule/types.h"
+
+namespace coxswain::server {
+
+// What the membership room knows of one job. Plain data, under its lock; what
+// follows from them is in job_rules.h.
+
+// How a round was refused whose manifests differ, for those of its workers who
+// come late or ask again.
+struct RoundRefusal {
+  absl::Status status;
+  absl::Time until;
+  std::set<uint64_t> launchers;
+  std::set<Incarnation> incarnations;
+};
+
+// Nobody hears of a generation before its observers: who asks meanwhile for an
+// answer that was given, waits here.
+struct Announcement {
+  bool done = false;
+  std::vector<std::function<void()>> waiting;
+};
+
+// A generation, also when it has ended; its number is 0 if there was none.
+struct RunRecord {
+  Generation generation;
+  MemberTable members;
+  std::shared_ptr<const Manifest> manifest;  // null once it is finished
+  Generation manifest_at;                    // where that is stored
+  WorkerIdentity manifest_holder;
+  Plan plan;
+  std::string reason;  // why its round closed
+  Generation previous;
+  int previous_world_size = 0;
+  std::shared_ptr<const std::vector<LostMember>> lost;
+  int lost_count = 0;
+  absl::Time began;
+  bool resumed = false;               // from an earlier term
+  bool ended_well = false;            // all members left in good order
+  bool finished = false;              // and their work was done
+  std::vector<FinishedPlace> places;  // with `finished`
+  bool regroups = false;              // its members were told to make way
+  bool wants_growth = false;          // spares are to be taken in, now
+  bool wanted_growth = false;         // or were, at some time
+  // When the first member made way for the next generation.
+  std::optional<absl::Time> making_way;
+  std::shared_ptr<Announcement> announcement;  // null: long ago
+  std::string stand_in;  // where rank 0 stands in; empty: nowhere
+};
+
+struct JobRecord {
+  std::string name;
+  JobState state = JobState::kEnded;
+  std::string last_event;
+  absl::Time ended_at;
+  int64_t attempt = 0;  // the highest that was heard of
+  RunRecord run;        // the last generation
+
+  // The next generation.
+  WaitingRoom room;
+  int world_size = 0;  // that is asked for, at most and at least
+  int min_world_size = 0;
+  // Those who wait go on from the last generation: only who has its manifest
+  // may join them.
+  bool bound = false;
+  bool starts_anew = false;  // nobody goes on from the last generation
+  absl::Time survivors_until = absl::InfinitePast();
+  int vain_regroups = 0;                // in a row: they have brought nobody
+  std::optional<RoundRefusal> refusal;  // of the last round, if it ended so
+  // Gave up waiting in this round: their death may be reported yet.
+  std::map<Incarnation, WorkerIdentity> withdrawn;
+
+  // Something of it could not be written.
+  bool unsaved = false;
+  absl::Time save_again;
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_MEMBERSHIP_JOB_RECORD_H_

@@ -1,0 +1,66 @@
+#ifndef COXSWAIN_SERVER_MEMBERSHIP_JOB_RULES_H_
+#define COXSWAIN_SERVER_MEMBERSHIP_JOB_RULES_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/ids.h"
+#include "server/membership/job_record.h"
+#include "server/membership/member.h"
+#include "server/membership/member_table.h"
+#include "server/membership/membership_records.h"
+#include "server/membership/membership_types.h"
+#include "server/schedule/plan_room.h"
+
+namespace coxswain::server {
+
+// What follows from what is known of one job. Pure functions, but for those
+// that change the record that they are given; all under the lock of the
+// membership room.
+
+// Two processes of one launcher: it has ended the one before it started the
+// other. Those without a launcher share none.
+bool SameLauncher(uint64_t a, uint64_t b);
+
+// Whether nobody is left to go on, and others have done their work.
+bool IsDone(const RunRecord& run);
+// Notes that it is so.
+void Finish(RunRecord* run);
+// What a process is told that its launcher has started again when the work of
+// the job was done; OK for all others, who may begin it anew.
+absl::Status CheckDone(const JoinRequest& request, const JobRecord& job);
+
+// Whether it is the process that is, or was, in the last generation, and is
+// not known to be dead.
+bool Survives(const JoinRequest& request, const JobRecord& job);
+// Who waits while the generation runs, and holds no place in it.
+std::vector<WorkerIdentity> SparesOf(const JobRecord& job);
+// Who waits, in the order of their ranks if these can be known.
+std::vector<Member> PresentIn(const JobRecord& job);
+// The ranks that workers keep in the next generation, and that processes in
+// their places get.
+std::map<WorkerIdentity, int> HeldRanks(const JobRecord& job);
+// Who of the last generation is not in `next`: the first of them, and in
+// `count` how many.
+std::vector<LostMember> LostSince(const JobRecord& job, const MemberTable& next,
+                                  int* count);
+// What the last generation has shown of its plan.
+PlanTrial TrialOf(const JobRecord& job);
+
+// After any change of who waits in a round.
+void NoteSizes(JobRecord* job);
+// Whether a larger generation was wanted, and the next has nobody new.
+void NoteGrowth(const RunRecord& next, JobRecord* job);
+// This process stood still: nobody's time has passed.
+void BePatient(absl::Time now, JobRecord* job);
+
+// What is kept of it.
+KeptJob KeptOf(const JobRecord& job, const RunRecord& run, bool running);
+Departure DepartureOf(const MemberRecord& record);
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_MEMBERSHIP_JOB_RULES_H_

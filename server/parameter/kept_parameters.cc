@@ -1,0 +1,311 @@
+#include "server/parameter/kept_parameters.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/crc32c.h"
+#include "base/status_macros.h"
+
+namespace coxswain::server {
+namespace {
+
+void RunAll(const std::vector<std::function<void()>>& calls) {
+  for (const auto& call : calls) call();
+}
+
+bool SameSpec(const TensorSpec& a, const TensorSpec& b) {
+  return a.reduction == b.reduction && a.dtype == b.dtype &&
+         a.bytes == b.bytes && a.parts == b.parts;
+}
+
+std::string Describe(absl::string_view name, int64_t version) {
+  return absl::StrCat("parameter '", name, "' version ", version);
+}
+
+}  // namespace
+
+KeptParameters::Push::Push(std::shared_ptr<KeptParameters> parameters,
+                           std::string name, int64_t version, int part,
+                           std::shared_ptr<Aggregate> tensor)
+    : parameters_(std::move(parameters)),
+      name_(std::move(name)),
+      version_(version),
+      part_(part),
+      tensor_(std::move(tensor)) {}
+
+KeptParameters::Push::~Push() {
+  if (!finished_) parameters_->EndPart(name_, version_, part_, tensor_);
+}
+
+absl::Status KeptParameters::Push::Append(int64_t offset, std::string bytes,
+                                          uint32_t crc32c) {
+  if (Crc32c(bytes) != crc32c) {
+    return absl::DataLossError(
+        absl::StrCat("a chunk of ", Describe(name_, version_), " at ", offset,
+                     " does not match its checksum"));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(
+      auto chunk,
+      ChunkBuffer::Make(std::move(bytes), crc32c, parameters_->budget_));
+  return tensor_->Append(part_, offset, std::move(chunk));
+}
+
+absl::StatusOr<bool> KeptParameters::Push::Finish() {
+  if (!tensor_->PartComplete(part_)) {
+    return absl::DataLossError(absl::StrCat(
+        "part ", part_, " of ", Describe(name_, version_),
+        " ended before all of its ", tensor_->spec().bytes, " bytes came"));
+  }
+  finished_ = true;
+  parameters_->EndPart(name_, version_, part_, tensor_);
+  return tensor_->complete();
+}
+
+absl::StatusOr<std::unique_ptr<KeptParameters::Push>> KeptParameters::StartPush(
+    const std::shared_ptr<KeptParameters>& parameters, absl::string_view name,
+    int64_t version, int part, const TensorSpec& spec) {
+  COXSWAIN_ASSIGN_OR_RETURN(auto tensor,
+                            parameters->StartPart(name, version, part, spec));
+  return std::unique_ptr<Push>(new Push(parameters, std::string(name), version,
+                                        part, std::move(tensor)));
+}
+
+absl::Status KeptParameters::CheckPushLocked(const Parameter& parameter,
+                                             absl::string_view name,
+                                             int64_t version) const {
+  const KeptVersion& newest = parameter.newest;
+  if (newest.tensor == nullptr || newest.generation != generation_ ||
+      newest.version < version) {
+    return absl::OkStatus();
+  }
+  return absl::AlreadyExistsError(
+      absl::StrCat(Describe(name, newest.version),
+                   " is complete already: push versions that rise"));
+}
+
+absl::StatusOr<std::shared_ptr<Aggregate>> KeptParameters::StartPart(
+    absl::string_view name, int64_t version, int part, const TensorSpec& spec) {
+  if (name.empty() || version < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Describe(name, version),
+                     ": a parameter has a name, and versions count from 1"));
+  }
+  if (name.size() > limits_.max_name_bytes) {
+    return ParameterLimitError("max_name_bytes",
+                               static_cast<int64_t>(limits_.max_name_bytes),
+                               "choose a shorter name");
+  }
+  COXSWAIN_RETURN_IF_ERROR(spec.Check(limits_.max_tensor_bytes));
+  if (spec.bytes == 0 || part < 0 || part >= spec.parts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Describe(name, version), ": there is no part ", part,
+                     " of ", spec.bytes, " bytes among ", spec.parts));
+  }
+  MutexLock lock(&mutex_);
+  COXSWAIN_RETURN_IF_ERROR(ended_);
+  const bool known = parameters_.find(name) != parameters_.end();
+  if (!known && parameters_.size() >= limits_.max_parameters) {
+    return ParameterLimitError("max_parameters",
+                               static_cast<int64_t>(limits_.max_parameters),
+                               "forget some");
+  }
+  Parameter& parameter = parameters_[std::string(name)];
+  COXSWAIN_RETURN_IF_ERROR(CheckPushLocked(parameter, name, version));
+  Forming& forming = parameter.forming[version];
+  if (forming.tensor == nullptr) {
+    forming.tensor = std::make_shared<Aggregate>(spec);
+  }
+  if (!SameSpec(forming.tensor->spec(), spec)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("another part of ", Describe(name, version),
+                     " was declared with another reduction, type or size"));
+  }
+  if (forming.tensor->PartComplete(part)) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "part ", part, " of ", Describe(name, version), " is complete"));
+  }
+  if (!forming.pushing.insert(part).second) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("part ", part, " of ", Describe(name, version),
+                     " is being pushed by somebody else"));
+  }
+  return forming.tensor;
+}
+
+void KeptParameters::EndPart(const std::string& name, int64_t version, int part,
+                             const std::shared_ptr<Aggregate>& tensor) {
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    const auto it = parameters_.find(name);
+    if (it == parameters_.end()) return;
+    auto& forming = it->second.forming;
+    const auto own = forming.find(version);
+    if (own == forming.end() || own->second.tensor != tensor) return;
+    own->second.pushing.erase(part);
+    if (tensor->complete()) {
+      CompleteLocked(name, version, tensor, &calls);
+    } else if (!tensor->PartComplete(part)) {
+      // Chunks of it may be summed up with those of other parts already.
+      forming.erase(own);
+      EraseIfEmptyLocked(name);
+      AnswerLocked(
+          [&](const Waiting& waiting) {
+            return waiting.name == name && waiting.version == version;
+          },
+          absl::AbortedError(absl::StrCat("the push of ",
+                                          Describe(name, version),
+                                          " broke off: push it again")),
+          &calls);
+    }
+  }
+  RunAll(calls);
+}
+
+void KeptParameters::CompleteLocked(const std::string& name, int64_t version,
+                                    const std::shared_ptr<Aggregate>& tensor,
+                                    Calls* calls) {
+  Parameter& parameter = parameters_[name];
+  parameter.forming.erase(parameter.forming.begin(),
+                          parameter.forming.upper_bound(version));
+  parameter.newest.version = version;
+  parameter.newest.generation = generation_;
+  parameter.newest.tensor = tensor;
+  AnswerLocked(
+      [&](const Waiting& waiting) {
+        return waiting.name == name && waiting.version <= version;
+      },
+      parameter.newest, calls);
+}
+
+template <typename Match>
+void KeptParameters::AnswerLocked(const Match& match,
+                                  const absl::StatusOr<KeptVersion>& answer,
+                                  Calls* calls) {
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (!match(it->second)) {
+      ++it;
+      continue;
+    }
+    calls->push_back(
+        [done = std::move(it->second.done), answer] { done(answer); });
+    it = waiting_.erase(it);
+  }
+}
+
+void KeptParameters::EraseIfEmptyLocked(const std::string& name) {
+  const auto it = parameters_.find(name);
+  if (it == parameters_.end()) return;
+  if (it->second.newest.tensor == nullptr && it->second.forming.empty()) {
+    parameters_.erase(it);
+  }
+}
+
+void KeptParameters::Pull(uint64_t call, absl::string_view name,
+                          int64_t version, absl::Time deadline, bool wait,
+                          PullDone done) {
+  absl::StatusOr<KeptVersion> answer = absl::NotFoundError(
+      absl::StrCat(Describe(name, version), " is not here"));
+  {
+    MutexLock lock(&mutex_);
+    const auto it = parameters_.find(name);
+    if (!ended_.ok()) {
+      answer = ended_;
+    } else if (it != parameters_.end() && it->second.newest.tensor != nullptr &&
+               it->second.newest.version >= version) {
+      answer = it->second.newest;
+    } else if (wait && waiting_.size() >= limits_.max_waiting_pulls) {
+      answer = ParameterLimitError(
+          "max_waiting_pulls", static_cast<int64_t>(limits_.max_waiting_pulls),
+          "pull later");
+    } else if (wait) {
+      waiting_[call] = {std::string(name), version, deadline, std::move(done)};
+      return;
+    }
+  }
+  done(std::move(answer));
+}
+
+void KeptParameters::Cancel(uint64_t call) {
+  MutexLock lock(&mutex_);
+  waiting_.erase(call);
+}
+
+void KeptParameters::Expire(absl::Time now) {
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    for (auto it = waiting_.begin(); it != waiting_.end();) {
+      if (it->second.deadline > now) {
+        ++it;
+        continue;
+      }
+      std::string missing;
+      const auto parameter = parameters_.find(it->second.name);
+      if (parameter != parameters_.end()) {
+        const auto& forming = parameter->second.forming;
+        const auto own = forming.lower_bound(it->second.version);
+        if (own != forming.end()) {
+          missing = absl::StrCat(
+              "; missing parts: ",
+              absl::StrJoin(own->second.tensor->MissingParts(), ", "));
+        }
+      }
+      calls.push_back([done = std::move(it->second.done),
+                       why = absl::DeadlineExceededError(absl::StrCat(
+                           Describe(it->second.name, it->second.version),
+                           " did not come in time", missing))] { done(why); });
+      it = waiting_.erase(it);
+    }
+  }
+  RunAll(calls);
+}
+
+std::vector<KeptDescription> KeptParameters::List() const {
+  std::vector<KeptDescription> list;
+  MutexLock lock(&mutex_);
+  for (const auto& [name, parameter] : parameters_) {
+    const KeptVersion& newest = parameter.newest;
+    if (newest.tensor == nullptr) continue;
+    list.push_back({name, newest.version, newest.tensor->spec().dtype,
+                    newest.tensor->spec().total_bytes(), newest.generation});
+  }
+  return list;
+}
+
+bool KeptParameters::Forget(absl::string_view name) {
+  MutexLock lock(&mutex_);
+  const auto it = parameters_.find(name);
+  if (it == parameters_.end()) return false;
+  parameters_.erase(it);
+  return true;
+}
+
+void KeptParameters::Begin(Generation generation) {
+  MutexLock lock(&mutex_);
+  generation_ = generation;
+  ended_ = absl::OkStatus();
+}
+
+void KeptParameters::End(const absl::Status& why) {
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    ended_ = why;
+    AnswerLocked([](const Waiting&) { return true; }, why, &calls);
+    for (auto it = parameters_.begin(); it != parameters_.end();) {
+      it->second.forming.clear();
+      const bool kept = it->second.newest.tensor != nullptr;
+      it = kept ? std::next(it) : parameters_.erase(it);
+    }
+  }
+  RunAll(calls);
+}
+
+bool KeptParameters::empty() const {
+  MutexLock lock(&mutex_);
+  return parameters_.empty();
+}
+
+}  // namespace coxswain::server

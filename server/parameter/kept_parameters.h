@@ -1,0 +1,146 @@
+#ifndef COXSWAIN_SERVER_PARAMETER_KEPT_PARAMETERS_H_
+#define COXSWAIN_SERVER_PARAMETER_KEPT_PARAMETERS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/ids.h"
+#include "base/mutex.h"
+#include "server/parameter/aggregate.h"
+#include "server/parameter/parameter_limits.h"
+
+namespace coxswain::server {
+
+// A complete version of a parameter.
+struct KeptVersion {
+  int64_t version = 0;
+  Generation generation;  // in which it was completed
+  std::shared_ptr<const Aggregate> tensor;
+};
+
+// What is known of one without its bytes.
+struct KeptDescription {
+  std::string name;
+  int64_t version = 0;
+  std::string dtype;
+  int64_t bytes = 0;
+  Generation generation;
+};
+
+// The named parameters of one job: the newest complete version of each, those
+// that are being pushed, and who waits. They are inherited by the next
+// generation of the job, in which any version replaces them. Thread-safe;
+// answers run without a lock held.
+class KeptParameters {
+ public:
+  using PullDone = std::function<void(absl::StatusOr<KeptVersion>)>;
+
+  KeptParameters(const ParameterLimits& limits,
+                 std::shared_ptr<ByteBudget> budget)
+      : limits_(limits), budget_(std::move(budget)) {}
+
+  // One part that is being pushed. One thread at a time. If it is destroyed
+  // before its last chunk the version is discarded.
+  class Push {
+   public:
+    ~Push();
+    Push(const Push&) = delete;
+    Push& operator=(const Push&) = delete;
+    absl::Status Append(int64_t offset, std::string bytes, uint32_t crc32c);
+    // DATA_LOSS if chunks are missing. Whether all parts of the version are
+    // there.
+    absl::StatusOr<bool> Finish();
+
+   private:
+    friend class KeptParameters;
+    Push(std::shared_ptr<KeptParameters> parameters, std::string name,
+         int64_t version, int part, std::shared_ptr<Aggregate> tensor);
+
+    const std::shared_ptr<KeptParameters> parameters_;
+    const std::string name_;
+    const int64_t version_;
+    const int part_;
+    const std::shared_ptr<Aggregate> tensor_;
+    bool finished_ = false;
+  };
+
+  // Errors: as Parameter.Push.
+  static absl::StatusOr<std::unique_ptr<Push>> StartPush(
+      const std::shared_ptr<KeptParameters>& parameters, absl::string_view name,
+      int64_t version, int part, const TensorSpec& spec);
+
+  // Answers with a version of at least `version`. `call` is unique.
+  void Pull(uint64_t call, absl::string_view name, int64_t version,
+            absl::Time deadline, bool wait, PullDone done);
+  void Cancel(uint64_t call);
+  void Expire(absl::Time now);
+
+  std::vector<KeptDescription> List() const;
+  bool Forget(absl::string_view name);
+
+  // What is pushed from now on belongs to this generation.
+  void Begin(Generation generation);
+  // Answers who waits, and drops what is not complete.
+  void End(const absl::Status& why);
+  bool empty() const;
+
+ private:
+  struct Forming {
+    std::shared_ptr<Aggregate> tensor;
+    std::set<int> pushing;  // parts
+  };
+  struct Waiting {
+    std::string name;
+    int64_t version = 0;
+    absl::Time deadline;
+    PullDone done;
+  };
+  struct Parameter {
+    KeptVersion newest;  // no tensor: there is none
+    std::map<int64_t, Forming> forming;
+  };
+  using Calls = std::vector<std::function<void()>>;
+
+  absl::StatusOr<std::shared_ptr<Aggregate>> StartPart(absl::string_view name,
+                                                       int64_t version,
+                                                       int part,
+                                                       const TensorSpec& spec);
+  absl::Status CheckPushLocked(const Parameter& parameter,
+                               absl::string_view name, int64_t version) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndPart(const std::string& name, int64_t version, int part,
+               const std::shared_ptr<Aggregate>& tensor);
+  void CompleteLocked(const std::string& name, int64_t version,
+                      const std::shared_ptr<Aggregate>& tensor, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EraseIfEmptyLocked(const std::string& name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Answers the waiting calls that `match` says, with `answer`.
+  template <typename Match>
+  void AnswerLocked(const Match& match,
+                    const absl::StatusOr<KeptVersion>& answer, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const ParameterLimits limits_;
+  const std::shared_ptr<ByteBudget> budget_;
+
+  mutable Mutex mutex_;
+  Generation generation_ ABSL_GUARDED_BY(mutex_);
+  absl::Status ended_ ABSL_GUARDED_BY(mutex_);  // until the next one begins
+  std::map<std::string, Parameter, std::less<>> parameters_
+      ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_PARAMETER_KEPT_PARAMETERS_H_

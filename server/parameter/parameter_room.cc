@@ -1,0 +1,207 @@
+#include "server/parameter/parameter_room.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace coxswain::server {
+
+ParameterRoom::ParameterRoom(const ParameterLimits& limits, const Clock* clock)
+    : limits_(limits),
+      clock_(clock),
+      total_(std::make_shared<ByteBudget>("max_total_bytes",
+                                          limits.max_total_bytes)) {}
+
+ParameterRoom::~ParameterRoom() = default;
+
+absl::StatusOr<ParameterRoom::Job*> ParameterRoom::FindJobLocked(
+    const Fence& fence) {
+  COXSWAIN_RETURN_IF_ERROR(ended_.Check(fence));
+  Job& job = jobs_[fence.job];
+  if (job.budget == nullptr) {
+    job.budget = std::make_shared<ByteBudget>("max_job_bytes",
+                                              limits_.max_job_bytes, total_);
+    job.kept = std::make_shared<KeptParameters>(limits_, job.budget);
+  }
+  if (job.generation != fence.generation) {
+    job.generation = fence.generation;
+    job.ended = false;
+    job.groups.clear();
+    job.kept->Begin(fence.generation);
+  }
+  return &job;
+}
+
+absl::StatusOr<std::shared_ptr<ExchangeGroup>> ParameterRoom::FindGroupLocked(
+    Job* job, absl::string_view name, int size) {
+  if (name.empty() || name.size() > limits_.max_name_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the name of a group has 1 to ", limits_.max_name_bytes,
+                     " bytes, not ", name.size()));
+  }
+  if (job->groups.size() >= limits_.max_groups &&
+      job->groups.count(std::string(name)) == 0) {
+    return ParameterLimitError("max_groups",
+                               static_cast<int64_t>(limits_.max_groups),
+                               "end some communicators");
+  }
+  auto& group = job->groups[std::string(name)];
+  if (group == nullptr) {
+    group = std::make_shared<ExchangeGroup>(limits_, size, job->budget);
+  }
+  if (group->size() != size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "group '", name, "' has ", group->size(), " ranks, not ", size));
+  }
+  return group;
+}
+
+absl::StatusOr<std::unique_ptr<ParameterRoom::Seat>> ParameterRoom::TakeSeat(
+    const Fence& fence, absl::string_view group, int rank, int size,
+    std::shared_ptr<Outbox> outbox) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " is not a rank of a group of ", size));
+  }
+  MutexLock lock(&mutex_);
+  COXSWAIN_ASSIGN_OR_RETURN(Job* const job, FindJobLocked(fence));
+  COXSWAIN_ASSIGN_OR_RETURN(auto found, FindGroupLocked(job, group, size));
+  COXSWAIN_RETURN_IF_ERROR(found->Join(rank, std::move(outbox)));
+  return std::unique_ptr<Seat>(
+      new Seat(this, fence, std::string(group), rank, std::move(found)));
+}
+
+void ParameterRoom::LeaveSeat(const Seat& seat) {
+  const bool empty = seat.group_->Leave(seat.rank_);
+  if (!empty) return;
+  MutexLock lock(&mutex_);
+  const auto job = jobs_.find(seat.job_);
+  if (job == jobs_.end() || job->second.generation != seat.generation_) return;
+  // Those who come later find a rank that has left, and not a new group, as
+  // long as some have yet to come.
+  auto& groups = job->second.groups;
+  const auto it = groups.find(seat.name_);
+  if (it != groups.end() && it->second == seat.group_ &&
+      seat.group_->AllHaveCome()) {
+    groups.erase(it);
+  }
+}
+
+ParameterRoom::Seat::Seat(ParameterRoom* room, const Fence& fence,
+                          std::string name, int rank,
+                          std::shared_ptr<ExchangeGroup> group)
+    : room_(room),
+      job_(fence.job),
+      generation_(fence.generation),
+      name_(std::move(name)),
+      rank_(rank),
+      group_(std::move(group)) {}
+
+ParameterRoom::Seat::~Seat() { room_->LeaveSeat(*this); }
+
+absl::Status ParameterRoom::Seat::Begin(const ExchangeOperation& operation) {
+  return group_->Begin(rank_, operation, room_->clock_->Now());
+}
+
+absl::Status ParameterRoom::Seat::Append(uint64_t operation, int64_t offset,
+                                         std::string bytes, uint32_t crc32c) {
+  return group_->Append(rank_, operation, offset, std::move(bytes), crc32c);
+}
+
+absl::StatusOr<std::shared_ptr<KeptParameters>> ParameterRoom::KeptOf(
+    const Fence& fence) {
+  MutexLock lock(&mutex_);
+  COXSWAIN_ASSIGN_OR_RETURN(const Job* const job, FindJobLocked(fence));
+  return job->kept;
+}
+
+absl::StatusOr<std::unique_ptr<KeptParameters::Push>> ParameterRoom::StartPush(
+    const Fence& fence, absl::string_view name, int64_t version, int part,
+    const TensorSpec& spec) {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto kept, KeptOf(fence));
+  return KeptParameters::StartPush(kept, name, version, part, spec);
+}
+
+ParameterRoom::CallId ParameterRoom::Pull(const Fence& fence,
+                                          absl::string_view name,
+                                          int64_t version,
+                                          absl::Duration timeout,
+                                          KeptParameters::PullDone done) {
+  CallId call = 0;
+  {
+    MutexLock lock(&mutex_);
+    call = ++last_call_;
+  }
+  const auto kept = KeptOf(fence);
+  if (!kept.ok()) {
+    done(kept.status());
+    return call;
+  }
+  const absl::Time deadline =
+      clock_->Now() + std::min(timeout, limits_.max_timeout);
+  (*kept)->Pull(call, name, version, deadline, timeout > absl::ZeroDuration(),
+                std::move(done));
+  return call;
+}
+
+void ParameterRoom::Cancel(const Fence& fence, CallId call) {
+  const auto kept = KeptOf(fence);
+  if (kept.ok()) (*kept)->Cancel(call);
+}
+
+absl::StatusOr<std::vector<KeptDescription>> ParameterRoom::List(
+    const Fence& fence) {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto kept, KeptOf(fence));
+  return kept->List();
+}
+
+absl::StatusOr<bool> ParameterRoom::Forget(const Fence& fence,
+                                           absl::string_view name) {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto kept, KeptOf(fence));
+  return kept->Forget(name);
+}
+
+void ParameterRoom::Tick(absl::Time now) {
+  std::vector<std::shared_ptr<ExchangeGroup>> groups;
+  std::vector<std::shared_ptr<KeptParameters>> kept;
+  {
+    MutexLock lock(&mutex_);
+    for (auto it = jobs_.begin(); it != jobs_.end();) {
+      Job& job = it->second;
+      if (job.ended &&
+          (job.kept->empty() || now - job.ended_at >= limits_.keep_after_end)) {
+        it = jobs_.erase(it);
+        continue;
+      }
+      kept.push_back(job.kept);
+      for (const auto& [name, group] : job.groups) groups.push_back(group);
+      ++it;
+    }
+  }
+  for (const auto& group : groups) group->Expire(now);
+  for (const auto& one : kept) one->Expire(now);
+}
+
+void ParameterRoom::OnGenerationEnded(absl::string_view job,
+                                      Generation generation,
+                                      const absl::Status& reason) {
+  std::map<std::string, std::shared_ptr<ExchangeGroup>> groups;
+  std::shared_ptr<KeptParameters> kept;
+  {
+    MutexLock lock(&mutex_);
+    ended_.End(generation, reason);
+    const auto it = jobs_.find(job);
+    if (it == jobs_.end() || it->second.generation != generation) return;
+    groups.swap(it->second.groups);
+    kept = it->second.kept;
+    it->second.ended = true;
+    it->second.ended_at = clock_->Now();
+  }
+  const absl::Status end = GenerationGuard::EndOf(job, generation, reason);
+  for (const auto& [name, group] : groups) group->End(end);
+  kept->End(end);
+}
+
+}  // namespace coxswain::server

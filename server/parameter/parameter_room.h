@@ -1,0 +1,123 @@
+#ifndef COXSWAIN_SERVER_PARAMETER_PARAMETER_ROOM_H_
+#define COXSWAIN_SERVER_PARAMETER_PARAMETER_ROOM_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/mutex.h"
+#include "server/membership/fence.h"
+#include "server/membership/generation_guard.h"
+#include "server/parameter/exchange_group.h"
+#include "server/parameter/kept_parameters.h"
+#include "server/parameter/outbox.h"
+#include "server/parameter/parameter_limits.h"
+
+namespace coxswain::server {
+
+// The tensors that pass through the coordinator: the groups of the
+// parameter-server mode, which live in a generation, and the named parameters
+// of a job, which the next generation of the job inherits. All of it is in
+// memory and bounded by ParameterLimits; nothing is durable.
+//
+// Called by the Parameter service, with fences that a FenceGate has admitted.
+// Answers run once, without a lock held, possibly before the call has returned.
+// When a generation ends its streams end and its calls are answered with
+// ABORTED, or UNAVAILABLE if it is the coordinator that ends. Thread-safe.
+class ParameterRoom : public GenerationObserver {
+ public:
+  using CallId = uint64_t;  // names a pull that waits; never 0
+
+  // `clock` must outlive the room.
+  ParameterRoom(const ParameterLimits& limits, const Clock* clock);
+  ~ParameterRoom() override;
+
+  // The place of one rank in the operations of one group, from its first
+  // message to the end of its stream. One thread at a time.
+  class Seat {
+   public:
+    ~Seat();  // leaves the group
+    Seat(const Seat&) = delete;
+    Seat& operator=(const Seat&) = delete;
+    // Both: errors are those of the stream; see ExchangeGroup.
+    absl::Status Begin(const ExchangeOperation& operation);
+    absl::Status Append(uint64_t operation, int64_t offset, std::string bytes,
+                        uint32_t crc32c);
+
+   private:
+    friend class ParameterRoom;
+    Seat(ParameterRoom* room, const Fence& fence, std::string name, int rank,
+         std::shared_ptr<ExchangeGroup> group);
+
+    ParameterRoom* const room_;
+    const std::string job_;
+    const Generation generation_;
+    const std::string name_;
+    const int rank_;
+    const std::shared_ptr<ExchangeGroup> group_;
+  };
+
+  // Errors: as Parameter.Exchange. The room must outlive the seat.
+  absl::StatusOr<std::unique_ptr<Seat>> TakeSeat(
+      const Fence& fence, absl::string_view group, int rank, int size,
+      std::shared_ptr<Outbox> outbox);
+
+  // The named parameters. Errors: as Parameter.Push and Parameter.Pull.
+  absl::StatusOr<std::unique_ptr<KeptParameters::Push>> StartPush(
+      const Fence& fence, absl::string_view name, int64_t version, int part,
+      const TensorSpec& spec);
+  CallId Pull(const Fence& fence, absl::string_view name, int64_t version,
+              absl::Duration timeout, KeptParameters::PullDone done);
+  void Cancel(const Fence& fence, CallId call);
+  absl::StatusOr<std::vector<KeptDescription>> List(const Fence& fence);
+  absl::StatusOr<bool> Forget(const Fence& fence, absl::string_view name);
+
+  // Ends what has waited too long, and drops what nobody has inherited.
+  void Tick(absl::Time now);
+
+  void OnGenerationEnded(absl::string_view job, Generation generation,
+                         const absl::Status& reason) override;
+
+  // Memory that is held for peers, for the status page and tests.
+  int64_t bytes() const { return total_->used(); }
+
+ private:
+  struct Job {
+    Generation generation;  // the present one, or the last one
+    bool ended = false;
+    absl::Time ended_at;
+    std::shared_ptr<ByteBudget> budget;
+    std::shared_ptr<KeptParameters> kept;
+    std::map<std::string, std::shared_ptr<ExchangeGroup>> groups;
+  };
+
+  // ABORTED if its generation has ended.
+  absl::StatusOr<Job*> FindJobLocked(const Fence& fence)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<KeptParameters>> KeptOf(const Fence& fence);
+  absl::StatusOr<std::shared_ptr<ExchangeGroup>> FindGroupLocked(
+      Job* job, absl::string_view name, int size)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LeaveSeat(const Seat& seat);
+
+  const ParameterLimits limits_;
+  const Clock* const clock_;
+  const std::shared_ptr<ByteBudget> total_;
+
+  mutable Mutex mutex_;
+  CallId last_call_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, Job, std::less<>> jobs_ ABSL_GUARDED_BY(mutex_);
+  GenerationGuard ended_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_PARAMETER_PARAMETER_ROOM_H_

@@ -1,0 +1,347 @@
+#include "server/parameter/parameter_room.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
+#include "base/fake_clock.h"
+#include "base/status_matchers.h"
+#include "base/tensor_chunk.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::_;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+// One rank of a group, and what it was sent.
+class TestRank {
+ public:
+  TestRank(ParameterRoom* room, const Fence& fence, int rank, int size)
+      : outbox(std::make_shared<Outbox>([this] { ++wakes; })) {
+    auto taken = room->TakeSeat(fence, "group", rank, size, outbox);
+    EXPECT_OK(taken);
+    if (taken.ok()) seat = *std::move(taken);
+  }
+
+  absl::Status Give(uint64_t id, int64_t offset, const std::string& bytes) {
+    return seat->Append(id, offset, bytes, Crc32c(bytes));
+  }
+
+  // Everything that waits: the bytes, or how it failed.
+  std::string Bytes() {
+    std::string bytes;
+    while (auto delivery = outbox->Take()) {
+      if (!delivery->status.ok()) {
+        failures.push_back(delivery->status);
+      } else {
+        bytes += std::string(delivery->bytes());
+        ++deliveries;
+      }
+    }
+    return bytes;
+  }
+  absl::Status Failure() {
+    Bytes();
+    return failures.empty() ? absl::OkStatus() : failures.back();
+  }
+
+  std::shared_ptr<Outbox> outbox;
+  std::unique_ptr<ParameterRoom::Seat> seat;
+  std::vector<absl::Status> failures;
+  int deliveries = 0;
+  int wakes = 0;
+};
+
+class ParameterRoomTest : public testing::Test {
+ protected:
+  ParameterRoomTest() {
+    fence_.job = "job";
+    fence_.generation = Generation(7);
+    MakeRoom({});
+  }
+
+  void MakeRoom(const ParameterLimits& limits) {
+    ranks_.clear();
+    room_ = std::make_unique<ParameterRoom>(limits, &clock_);
+  }
+  void Seat(int size) {
+    for (int rank = 0; rank < size; ++rank) {
+      ranks_.push_back(
+          std::make_unique<TestRank>(room_.get(), fence_, rank, size));
+    }
+  }
+  TestRank& rank(int number) { return *ranks_[static_cast<size_t>(number)]; }
+
+  // A reduction of all ranks' parts, all of which everybody wants.
+  static ExchangeOperation Sum(uint64_t id, int64_t bytes,
+                               const std::string& dtype = "float32") {
+    ExchangeOperation operation;
+    operation.id = id;
+    operation.name = "collective";
+    operation.version = static_cast<int64_t>(id);
+    operation.reduction = Reduction::kSum;
+    operation.dtype = dtype;
+    operation.bytes = bytes;
+    operation.what = "all-reduce";
+    operation.range = {0, bytes, 0, 1};
+    operation.timeout = absl::Minutes(1);
+    return operation;
+  }
+  static std::string Floats(const std::vector<float>& values) {
+    std::string bytes(values.size() * sizeof(float), '\0');
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return bytes;
+  }
+
+  FakeClock clock_;
+  Fence fence_;
+  std::unique_ptr<ParameterRoom> room_;
+  std::vector<std::unique_ptr<TestRank>> ranks_;
+};
+
+TEST_F(ParameterRoomTest, SumsInTheOrderOfRanksWhateverTheOrderOfArrival) {
+  Seat(3);
+  // 1 in this order, and 0 in that of their arrival.
+  const std::vector<float> values = {1e8f, -1e8f, 1.0f};
+  for (const int number : {2, 1, 0}) {
+    ASSERT_OK(rank(number).seat->Begin(Sum(1, 4)));
+    EXPECT_THAT(rank(number).Bytes(), IsEmpty());
+    ASSERT_OK(rank(number).Give(1, 0, Floats({values[number]})));
+  }
+  for (const auto& one : ranks_) EXPECT_EQ(one->Bytes(), Floats({1.0f}));
+  EXPECT_EQ(room_->bytes(), 0);
+}
+
+TEST_F(ParameterRoomTest, AChunkIsSentBeforeTheNextOneHasCome) {
+  Seat(2);
+  const std::string first(kTensorChunkBytes, '\1'), second(8, '\2');
+  const auto operation = Sum(1, kTensorChunkBytes + 8, "int8");
+  for (const auto& one : ranks_) ASSERT_OK(one->seat->Begin(operation));
+  ASSERT_OK(rank(0).Give(1, 0, first));
+  ASSERT_OK(rank(0).Give(1, kTensorChunkBytes, second));
+  ASSERT_OK(rank(1).Give(1, 0, first));
+  EXPECT_EQ(rank(0).Bytes(), std::string(kTensorChunkBytes, '\2'));
+  ASSERT_OK(rank(1).Give(1, kTensorChunkBytes, second));
+  EXPECT_EQ(rank(0).Bytes(), std::string(8, '\4'));
+  EXPECT_EQ(rank(0).deliveries, 2);
+  EXPECT_EQ(rank(1).Bytes(),
+            std::string(kTensorChunkBytes, '\2') + std::string(8, '\4'));
+}
+
+TEST_F(ParameterRoomTest, EachRankMayWantOtherRuns) {
+  Seat(2);
+  // An all-to-all: run r of each part goes to rank r.
+  auto operation = Sum(1, 4, "uint8");
+  operation.reduction = Reduction::kConcat;
+  for (int number = 0; number < 2; ++number) {
+    operation.range = {2 * number, 2, 4, 2};
+    ASSERT_OK(rank(number).seat->Begin(operation));
+  }
+  ASSERT_OK(rank(1).Give(1, 0, "wxyz"));
+  ASSERT_OK(rank(0).Give(1, 0, "abcd"));
+  EXPECT_EQ(rank(0).Bytes(), "abwx");
+  EXPECT_EQ(rank(1).Bytes(), "cdyz");
+}
+
+TEST_F(ParameterRoomTest, ABarrierWaitsForAll) {
+  Seat(3);
+  auto barrier = Sum(1, 0);
+  barrier.range = {};
+  for (int number = 0; number < 3; ++number) {
+    for (const auto& one : ranks_) {
+      one->Bytes();
+      EXPECT_EQ(one->deliveries, 0);
+    }
+    ASSERT_OK(rank(number).seat->Begin(barrier));
+  }
+  for (const auto& one : ranks_) {
+    one->Bytes();
+    EXPECT_EQ(one->deliveries, 1);
+  }
+}
+
+TEST_F(ParameterRoomTest, ARankThatLeavesIsNamedToThoseWhoNeedIt) {
+  Seat(3);
+  ASSERT_OK(rank(0).seat->Begin(Sum(1, 4)));
+  rank(2).seat.reset();
+  EXPECT_THAT(rank(0).Failure(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 2")));
+  // Those who come later hear the same, of this one and of others.
+  ASSERT_OK(rank(1).seat->Begin(Sum(1, 4)));
+  EXPECT_THAT(rank(1).Failure(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 2")));
+  ASSERT_OK(rank(1).seat->Begin(Sum(2, 4)));
+  EXPECT_THAT(rank(1).Failure(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 2")));
+  EXPECT_THAT(rank(1).failures, SizeIs(2));
+}
+
+TEST_F(ParameterRoomTest, ARankMayLeaveOnceItHasGivenItsPart) {
+  Seat(2);
+  ASSERT_OK(rank(1).seat->Begin(Sum(1, 4)));
+  ASSERT_OK(rank(1).Give(1, 0, Floats({2})));
+  rank(1).seat.reset();
+  ASSERT_OK(rank(0).seat->Begin(Sum(1, 4)));
+  ASSERT_OK(rank(0).Give(1, 0, Floats({1})));
+  EXPECT_EQ(rank(0).Bytes(), Floats({3}));
+}
+
+TEST_F(ParameterRoomTest, ADeadlineNamesWhoIsMissing) {
+  Seat(3);
+  ASSERT_OK(rank(1).seat->Begin(Sum(1, 4)));
+  ASSERT_OK(rank(1).Give(1, 0, Floats({1})));
+  room_->Tick(clock_.Now());
+  EXPECT_OK(rank(1).Failure());
+  clock_.Advance(absl::Minutes(1));
+  room_->Tick(clock_.Now());
+  EXPECT_THAT(rank(1).Failure(), StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                          HasSubstr("ranks 0, 2")));
+}
+
+TEST_F(ParameterRoomTest, WhatIsDamagedFailsForAll) {
+  Seat(2);
+  for (const auto& one : ranks_) ASSERT_OK(one->seat->Begin(Sum(1, 8)));
+  ASSERT_OK(rank(0).seat->Append(1, 0, Floats({1, 2}), 0x1234));
+  for (const auto& one : ranks_) {
+    EXPECT_THAT(one->Failure(),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("checksum")));
+  }
+  // Chunks of it that are on their way are dropped.
+  EXPECT_OK(rank(1).Give(1, 0, Floats({1, 2})));
+  for (const auto& one : ranks_) ASSERT_OK(one->seat->Begin(Sum(2, 8)));
+  ASSERT_OK(rank(1).Give(2, 4, Floats({1})));
+  EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kDataLoss,
+                                          HasSubstr("should follow")));
+  EXPECT_EQ(room_->bytes(), 0);
+}
+
+TEST_F(ParameterRoomTest, DifferentOperationsAreToldApart) {
+  Seat(2);
+  ASSERT_OK(rank(0).seat->Begin(Sum(1, 4)));
+  ASSERT_OK(rank(1).seat->Begin(Sum(1, 8, "float64")));
+  for (const auto& one : ranks_) {
+    EXPECT_THAT(one->Failure(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("rank 1 all-reduce")));
+  }
+}
+
+TEST_F(ParameterRoomTest, WhatMakesNoSenseIsRefused) {
+  Seat(2);
+  auto beyond = Sum(1, 8);
+  beyond.range = {4, 8, 0, 1};
+  ASSERT_OK(rank(0).seat->Begin(beyond));
+  EXPECT_THAT(rank(0).Failure(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("lie")));
+  auto far = Sum(2, 8);
+  far.range = {0, 4, int64_t{1} << 62, int64_t{1} << 62};
+  ASSERT_OK(rank(0).seat->Begin(far));
+  EXPECT_THAT(rank(0).Failure(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("lie")));
+  ASSERT_OK(rank(0).seat->Begin(Sum(3, 7)));
+  EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("7 bytes")));
+  ASSERT_OK(rank(0).seat->Begin(Sum(4, 8, "float8")));
+  EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("'float8'")));
+  // These are the stream's.
+  EXPECT_THAT(rank(0).seat->Begin(Sum(4, 8)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rise")));
+  EXPECT_THAT(
+      rank(0).Give(9, 0, "x"),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has not begun")));
+  EXPECT_THAT(room_->TakeSeat(fence_, "group", 1, 2, rank(0).outbox),
+              StatusIs(absl::StatusCode::kAlreadyExists, _));
+}
+
+TEST_F(ParameterRoomTest, LimitsHold) {
+  ParameterLimits limits;
+  limits.max_tensor_bytes = 100;
+  limits.max_job_bytes = 50;
+  limits.max_tensors = 2;
+  limits.max_operations = 3;
+  MakeRoom(limits);
+  Seat(2);
+  ASSERT_OK(rank(0).seat->Begin(Sum(1, 104)));
+  EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                          HasSubstr("max_tensor_bytes")));
+  ASSERT_OK(rank(0).seat->Begin(Sum(2, 60)));
+  ASSERT_OK(rank(0).Give(2, 0, std::string(60, 'x')));
+  EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                          HasSubstr("max_job_bytes of 50")));
+  ASSERT_OK(rank(0).seat->Begin(Sum(3, 4)));
+  ASSERT_OK(rank(0).seat->Begin(Sum(4, 4)));
+  EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                          HasSubstr("max_tensors")));
+}
+
+TEST_F(ParameterRoomTest, TheEndOfTheGenerationEndsStreamsAndPulls) {
+  Seat(2);
+  ASSERT_OK(rank(0).seat->Begin(Sum(1, 4)));
+  absl::Status pulled;
+  room_->Pull(fence_, "w", 0, absl::Minutes(1),
+              [&](const absl::StatusOr<KeptVersion>& version) {
+                pulled = version.status();
+              });
+  room_->OnGenerationEnded("job", Generation(7),
+                           absl::AbortedError("rank 1 was lost"));
+  EXPECT_THAT(pulled, StatusIs(absl::StatusCode::kAborted,
+                               HasSubstr("rank 1 was lost")));
+  ASSERT_TRUE(rank(0).outbox->ended().has_value());
+  EXPECT_THAT(*rank(0).outbox->ended(),
+              StatusIs(absl::StatusCode::kAborted, _));
+  EXPECT_THAT(room_->TakeSeat(fence_, "other", 0, 1, rank(0).outbox),
+              StatusIs(absl::StatusCode::kAborted, _));
+}
+
+TEST_F(ParameterRoomTest, WhatNobodyInheritsIsDropped) {
+  TensorSpec spec;
+  spec.bytes = 4;
+  {
+    ASSERT_OK_AND_ASSIGN(const auto push,
+                         room_->StartPush(fence_, "w", 1, 0, spec));
+    ASSERT_OK(push->Append(0, "abcd", Crc32c("abcd")));
+    ASSERT_OK(push->Finish());
+  }
+  room_->OnGenerationEnded("job", Generation(7), absl::AbortedError("over"));
+  clock_.Advance(absl::Minutes(9));
+  room_->Tick(clock_.Now());
+  EXPECT_EQ(room_->bytes(), 4);
+  clock_.Advance(absl::Minutes(2));
+  room_->Tick(clock_.Now());
+  EXPECT_EQ(room_->bytes(), 0);
+}
+
+TEST_F(ParameterRoomTest, APushThatBreaksOffLeavesNothing) {
+  TensorSpec spec;
+  spec.bytes = 8;
+  absl::Status pulled;
+  room_->Pull(fence_, "w", 3, absl::Minutes(1),
+              [&](const absl::StatusOr<KeptVersion>& version) {
+                pulled = version.status();
+              });
+  {
+    ASSERT_OK_AND_ASSIGN(const auto push,
+                         room_->StartPush(fence_, "w", 3, 0, spec));
+    EXPECT_THAT(room_->StartPush(fence_, "w", 3, 0, spec),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("somebody else")));
+    EXPECT_THAT(push->Append(0, "abcd", Crc32c("abcd")),
+                StatusIs(absl::StatusCode::kDataLoss, _));
+    EXPECT_THAT(push->Finish(), StatusIs(absl::StatusCode::kDataLoss, _));
+  }
+  EXPECT_THAT(pulled,
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("push it again")));
+  EXPECT_EQ(room_->bytes(), 0);
+  EXPECT_THAT(*room_->List(fence_), IsEmpty());
+}
+
+}  // namespace
+}  // namespace coxswain::server

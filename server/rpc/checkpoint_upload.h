@@ -1,0 +1,23 @@
+#ifndef COXSWAIN_SERVER_RPC_CHECKPOINT_UPLOAD_H_
+#define COXSWAIN_SERVER_RPC_CHECKPOINT_UPLOAD_H_
+
+#include "grpcpp/grpcpp.h"
+#include "server/checkpoint/checkpoint_store.h"
+#include "server/membership/fence.h"
+#include "server/options.h"
+#include "server/rpc/disk_threads.h"
+
+namespace coxswain::server {
+
+// Serves one Upload: messages as they lie in gRPC's buffers, from which chunks
+// go to the disk without a copy. One message is taken at a time, and the next
+// is asked for when the disk has this one: a stream holds one message and, on
+// its way, what HTTP/2's window lets in. gRPC owns what is returned.
+grpc::ServerReadReactor<grpc::ByteBuffer>* StartUpload(
+    const RpcOptions& options, CheckpointStore* store, const FenceGate* gate,
+    DiskThreads* disk, grpc::CallbackServerContext* context,
+    grpc::ByteBuffer* response);
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_RPC_CHECKPOINT_UPLOAD_H_

@@ -1,0 +1,190 @@
+#include "server/rpc/exchange_call.h"
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "base/grpc_status.h"
+#include "base/status_macros.h"
+#include "proto/bulk/chunk_codec.h"
+#include "server/rpc/parameter_wire.h"
+#include "server/rpc/proto_conversion.h"
+
+namespace coxswain::server {
+namespace {
+
+// Pieces up to this size travel in one message with their operation's id, which
+// costs a copy and spares a message.
+constexpr size_t kSmallPiece = 16 << 10;
+
+std::string Joined(const bulk::Payload& payload) {
+  std::string bytes;
+  bytes.reserve(payload.size());
+  for (const absl::string_view piece : payload.pieces()) {
+    bytes.append(piece.data(), piece.size());
+  }
+  return bytes;
+}
+
+grpc::ByteBuffer Small(const Delivery& delivery) {
+  v1::ExchangeResponse response;
+  response.set_operation_id(delivery.operation);
+  if (!delivery.status.ok()) {
+    response.set_error(static_cast<int>(delivery.status.code()));
+    response.set_message(std::string(delivery.status.message()));
+    return bulk::Encode(response);
+  }
+  const absl::string_view bytes = delivery.bytes();
+  response.mutable_chunk()->set_offset(delivery.offset);
+  response.mutable_chunk()->set_data(bytes.data(), bytes.size());
+  response.mutable_chunk()->set_crc32c(PieceChecksum(delivery));
+  return bulk::Encode(response);
+}
+
+grpc::ByteBuffer Large(const Delivery& delivery) {
+  return bulk::EncodeChunk(v1::ExchangeResponse::kChunkFieldNumber,
+                           delivery.offset, PieceChecksum(delivery),
+                           bulk::Lend(delivery.bytes(), delivery.chunk));
+}
+
+}  // namespace
+
+ExchangeCall* ExchangeCall::Start(const RpcOptions& options,
+                                  ParameterRoom* room, const FenceGate* gate,
+                                  grpc::CallbackServerContext* context) {
+  std::shared_ptr<ExchangeCall> call(new ExchangeCall(room, gate));
+  call->self_ = call;
+  call->outbox_ =
+      std::make_shared<Outbox>([weak = std::weak_ptr<ExchangeCall>(call)] {
+        const auto strong = weak.lock();
+        if (strong != nullptr) strong->Advance();
+      });
+  call->open_deadline_.emplace(context, options.first_message_timeout,
+                               "the stream's first message did not come");
+  call->StartRead(&call->request_);
+  return call.get();
+}
+
+void ExchangeCall::OnReadDone(bool ok) {
+  const absl::Status status =
+      ok ? Take() : absl::CancelledError("the worker closed the stream");
+  request_.Clear();
+  if (status.ok()) {
+    StartRead(&request_);
+    return;
+  }
+  open_deadline_.reset();
+  // Now, and not once the stream has ended: others wait for it.
+  seat_.reset();
+  End(ok ? status : absl::OkStatus());
+}
+
+absl::Status ExchangeCall::Take() {
+  v1::ExchangeRequest message;
+  COXSWAIN_ASSIGN_OR_RETURN(const std::optional<bulk::Chunk> chunk,
+                            bulk::Decode(request_, &message));
+  if (message.has_open()) return TakeOpen(message.open());
+  if (seat_ == nullptr) {
+    return absl::InvalidArgumentError("an Exchange stream begins with open");
+  }
+  if (message.has_operation()) {
+    COXSWAIN_RETURN_IF_ERROR(TakeOperation(message.operation()));
+  }
+  if (!chunk.has_value()) return absl::OkStatus();
+  return seat_->Append(reading_operation_, chunk->offset, Joined(chunk->data),
+                       chunk->crc32c);
+}
+
+absl::Status ExchangeCall::TakeOpen(const v1::ExchangeOpen& open) {
+  if (seat_ != nullptr) {
+    return absl::InvalidArgumentError("an Exchange stream is opened once");
+  }
+  const Fence fence = FromProto(open.fence());
+  COXSWAIN_RETURN_IF_ERROR(gate_->Admit(fence).status());
+  COXSWAIN_ASSIGN_OR_RETURN(
+      seat_,
+      room_->TakeSeat(fence, open.group(), open.rank(), open.size(), outbox_));
+  open_deadline_.reset();
+  {
+    MutexLock lock(&mutex_);
+    opened_ = true;
+  }
+  Advance();
+  return absl::OkStatus();
+}
+
+absl::Status ExchangeCall::TakeOperation(
+    const v1::ExchangeOperation& operation) {
+  COXSWAIN_ASSIGN_OR_RETURN(const ExchangeOperation taken,
+                            TakeExchangeOperation(operation));
+  reading_operation_ = taken.id;
+  return seat_->Begin(taken);
+}
+
+void ExchangeCall::OnWriteDone(bool ok) {
+  {
+    MutexLock lock(&mutex_);
+    writing_ = false;
+  }
+  if (!ok) End(absl::CancelledError("the connection was lost"));
+  Advance();
+}
+
+void ExchangeCall::End(const absl::Status& status) {
+  {
+    MutexLock lock(&mutex_);
+    if (!end_.has_value()) end_ = status;
+  }
+  outbox_->End(status);
+  Advance();
+}
+
+bool ExchangeCall::NextLocked() {
+  if (opened_) {
+    opened_ = false;
+    v1::ExchangeResponse opened;
+    opened.set_opened(true);
+    response_ = bulk::Encode(opened);
+    return true;
+  }
+  if (!next_.has_value()) next_ = outbox_->Take();
+  if (!next_.has_value()) return false;
+  if (!next_->status.ok() || next_->size <= kSmallPiece) {
+    writing_operation_ = next_->operation;
+    response_ = Small(*next_);
+  } else if (writing_operation_ != next_->operation) {
+    writing_operation_ = next_->operation;
+    v1::ExchangeResponse turn;
+    turn.set_operation_id(writing_operation_);
+    response_ = bulk::Encode(turn);
+    return true;  // and the piece after it
+  } else {
+    response_ = Large(*next_);
+  }
+  next_.reset();
+  return true;
+}
+
+void ExchangeCall::Advance() {
+  std::optional<absl::Status> end = outbox_->ended();
+  {
+    MutexLock lock(&mutex_);
+    if (writing_ || finished_) return;
+    if (end_.has_value()) end = end_;
+    if (!end.has_value()) {
+      writing_ = NextLocked();
+      // gRPC never calls back from within StartWrite.
+      if (writing_) StartWrite(&response_);
+      return;
+    }
+    finished_ = true;
+  }
+  Finish(ToGrpcStatus(*end));
+}
+
+void ExchangeCall::OnDone() {
+  const std::shared_ptr<ExchangeCall> self = std::move(self_);
+  seat_.reset();
+}
+
+}  // namespace coxswain::server

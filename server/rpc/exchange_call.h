@@ -1,0 +1,69 @@
+#ifndef COXSWAIN_SERVER_RPC_EXCHANGE_CALL_H_
+#define COXSWAIN_SERVER_RPC_EXCHANGE_CALL_H_
+
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "base/mutex.h"
+#include "grpcpp/grpcpp.h"
+#include "proto/parameter.pb.h"
+#include "server/membership/fence.h"
+#include "server/options.h"
+#include "server/parameter/parameter_room.h"
+#include "server/rpc/call_deadline.h"
+
+namespace coxswain::server {
+
+// One Exchange stream: what comes goes to a seat in the room, and what the room
+// has put into the outbox is written, one message at a time. Held by itself
+// until gRPC is done with it.
+class ExchangeCall
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+      public std::enable_shared_from_this<ExchangeCall> {
+ public:
+  static ExchangeCall* Start(const RpcOptions& options, ParameterRoom* room,
+                             const FenceGate* gate,
+                             grpc::CallbackServerContext* context);
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone() override;
+
+ private:
+  ExchangeCall(ParameterRoom* room, const FenceGate* gate)
+      : room_(room), gate_(gate) {}
+
+  absl::Status Take();
+  absl::Status TakeOpen(const v1::ExchangeOpen& open);
+  absl::Status TakeOperation(const v1::ExchangeOperation& operation);
+  // Ends the stream once what is being written is; the first end counts.
+  void End(const absl::Status& status);
+  // Writes the next message, or finishes, unless a write is under way.
+  void Advance();
+  // The next message to be written; false if there is none.
+  bool NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  ParameterRoom* const room_;
+  const FenceGate* const gate_;
+  std::shared_ptr<ExchangeCall> self_;  // until OnDone
+  std::optional<CallDeadline> open_deadline_;
+  std::shared_ptr<Outbox> outbox_;
+  // Of the reading side, which is one thread at a time.
+  grpc::ByteBuffer request_;
+  std::unique_ptr<ParameterRoom::Seat> seat_;
+  uint64_t reading_operation_ = 0;
+
+  Mutex mutex_;
+  bool opened_ ABSL_GUARDED_BY(mutex_) = false;  // `opened` is to be sent
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+  uint64_t writing_operation_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<Delivery> next_ ABSL_GUARDED_BY(mutex_);
+  grpc::ByteBuffer response_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_RPC_EXCHANGE_CALL_H_
