@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_SCHEDULE_STEP_AGREEMENT_H_
 #define COXSWAIN_SCHEDULE_STEP_AGREEMENT_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -143,6 +144,8 @@ class StepAgreement {
   void Restore(const StepDecision& last);
   // One of Options::absent is there again.
   void OnBack(int rank, absl::Time now);
+  // Nobody could have been heard until now: patience begins again.
+  void BePatient(absl::Time now) { all_back_ = std::max(all_back_, now); }
 
   // The next decision that ends a window says regroup, unless it is to stop or
   // on the plan's last step. The last reason counts; an empty one withdraws

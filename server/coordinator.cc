@@ -88,11 +88,11 @@ struct Coordinator::Parts {
   std::shared_ptr<OwnedState> state;
   std::unique_ptr<GroupCommit> writer;
   std::unique_ptr<PlanRoom> plans;
+  std::unique_ptr<CheckpointStore> checkpoints;
   std::unique_ptr<Membership> membership;
   std::unique_ptr<ScheduleRoom> schedule;
   std::unique_ptr<StoreRoom> store;
   std::unique_ptr<GroupRoom> groups;
-  std::unique_ptr<CheckpointStore> checkpoints;
   std::unique_ptr<ParameterRoom> parameters;
 
   std::unique_ptr<GrpcServer> server;
@@ -116,9 +116,17 @@ absl::Status Coordinator::Parts::OpenRooms() {
   writer = std::make_unique<GroupCommit>(&state->store());
   COXSWAIN_ASSIGN_OR_RETURN(plans, PlanRoom::Load(options.plan, writer.get()));
   COXSWAIN_ASSIGN_OR_RETURN(
-      membership,
-      Membership::Open(options.membership, {options.clock, options.random,
-                                            writer.get(), plans.get()}));
+      checkpoints,
+      CheckpointStore::Open(
+          PosixFileSystem(), absl::StrCat(options.state_dir, "/checkpoints"),
+          options.checkpoints, options.clock, options.random));
+  checkpoints->SetDefaultRetention(options.checkpoint_retention);
+  // With a new state over old checkpoints, the new run's are the newest.
+  COXSWAIN_ASSIGN_OR_RETURN(
+      membership, Membership::Open(options.membership,
+                                   {options.clock, options.random, writer.get(),
+                                    plans.get()},
+                                   checkpoints->NewestGeneration()));
   schedule = std::make_unique<ScheduleRoom>(
       options.schedule, ScheduleRoom::Rooms{options.clock, membership.get(),
                                             plans.get(), writer.get()});
@@ -126,12 +134,6 @@ absl::Status Coordinator::Parts::OpenRooms() {
       std::make_unique<StoreRoom>(options.store, options.clock, writer.get());
   groups =
       std::make_unique<GroupRoom>(options.groups, options.clock, writer.get());
-  COXSWAIN_ASSIGN_OR_RETURN(
-      checkpoints,
-      CheckpointStore::Open(
-          PosixFileSystem(), absl::StrCat(options.state_dir, "/checkpoints"),
-          options.checkpoints, options.clock, options.random));
-  checkpoints->SetDefaultRetention(options.checkpoint_retention);
   parameters =
       std::make_unique<ParameterRoom>(options.parameters, options.clock);
   membership->AddObserver(plans.get());

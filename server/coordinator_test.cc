@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,6 +23,7 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "proto/schedule.grpc.pb.h"
 #include "proto/store.grpc.pb.h"
+#include "server/checkpoint/manifest.h"
 #include "server/state/memory_state_store.h"
 #include "server/state/owned_state.h"
 
@@ -253,6 +256,27 @@ TEST(CoordinatorTest, TheAnswersOfALargeJobAreShort) {
   EXPECT_THAT(worker.Members(0, 1),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("stale generation")));
+}
+
+TEST(CoordinatorTest, GenerationsGoOnAfterThoseOfTheCheckpoints) {
+  CoordinatorOptions options;
+  options.state_dir = NewFolder();
+  const std::string folder =
+      absl::StrCat(options.state_dir, "/checkpoints/job/step-5");
+  std::filesystem::create_directories(folder);
+  CheckpointRecord old;
+  old.id = "step-5";
+  old.job = "job";
+  old.step = 5;
+  old.generation = Generation(41);
+  old.shard_count = 1;
+  old.shards[0] = {0, "shard-00000.1", 0, 0};
+  ASSERT_OK_AND_ASSIGN(const std::string manifest, EncodeManifest(old));
+  std::ofstream(absl::StrCat(folder, "/", kManifestFile)) << manifest;
+  const auto coordinator = Coordinator::Start(options);
+  ASSERT_OK(coordinator);
+  EXPECT_EQ(JoinTeam((*coordinator)->port(), 1)[0]->response().generation(),
+            42);
 }
 
 TEST(CoordinatorTest, LeavingEndsTheStreamWithOk) {

@@ -33,6 +33,16 @@ absl::StatusOr<bool> AskPerson(const std::string& question) {
   return first == 'y' || first == 'Y';
 }
 
+// The name comes from the coordinator, and is written to.
+absl::Status CheckFolderName(const std::string& id) {
+  const bool is_name = !id.empty() && id != "." && id != ".." &&
+                       id.find('/') == std::string::npos;
+  if (is_name) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the coordinator calls the checkpoint \"", id,
+      "\", which is no name for a folder; say with --to where it is to go"));
+}
+
 std::string Named(const v1::CheckpointInfo& one) {
   return absl::StrCat("checkpoint ", one.checkpoint_id(), " of job ", one.job(),
                       " (step ", one.step(), ", ", SizeText(one.bytes()), ")");
@@ -67,9 +77,11 @@ class Command {
     COXSWAIN_ASSIGN_OR_RETURN(const FoundCheckpoint found, Find());
     COXSWAIN_ASSIGN_OR_RETURN(const v1::ShowResponse shown,
                               AskFor(found.checkpoint));
-    const std::string folder = options_.folder.empty()
-                                   ? found.checkpoint.checkpoint_id()
-                                   : options_.folder;
+    std::string folder = options_.folder;
+    if (folder.empty()) {
+      folder = found.checkpoint.checkpoint_id();
+      COXSWAIN_RETURN_IF_ERROR(CheckFolderName(folder));
+    }
     COXSWAIN_RETURN_IF_ERROR(ExportCheckpoint(world_.transfer, shown, folder));
     return absl::StrCat(Named(found.checkpoint), " is in ", folder, "\n");
   }

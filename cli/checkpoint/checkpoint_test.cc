@@ -18,6 +18,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "client/rpc/fake_coordinator_stub.h"
 #include "client/rpc/stub_factory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -251,6 +252,37 @@ TEST_F(CheckpointTest, AFlippedBitOfAnExportIsRefusedWithItsShard) {
                                    HasSubstr("manifest"), HasSubstr("out")));
   EXPECT_THAT(Import("nowhere"), HasSubstr("NOT_FOUND"));
   EXPECT_EQ(CountStored("elsewhere"), 0);
+}
+
+// A stub that says what it is told to of a checkpoint that nobody has.
+TEST_F(CheckpointTest, ExportWritesToNoPathThatTheCoordinatorChooses) {
+  for (const char* id : {"", ".", "..", "/tmp/x", "../x", "a/b"}) {
+    FakeCoordinatorStub fake;
+    v1::CheckpointInfo info;
+    info.set_job("job");
+    info.set_checkpoint_id(id);
+    fake.Answer<v1::DescribeRequest, v1::DescribeResponse>(
+        "Rendezvous/Describe",
+        [](const v1::DescribeRequest&, const CallOptions&) {
+          v1::DescribeResponse response;
+          response.add_jobs()->set_job("job");
+          return response;
+        });
+    fake.Answer<v1::ListRequest, v1::ListResponse>(
+        "Checkpoint/List", [&](const v1::ListRequest&, const CallOptions&) {
+          v1::ListResponse response;
+          *response.add_checkpoints() = info;
+          return response;
+        });
+    fake.Answer<v1::ShowRequest, v1::ShowResponse>(
+        "Checkpoint/Show", [&](const v1::ShowRequest&, const CallOptions&) {
+          v1::ShowResponse response;
+          *response.mutable_checkpoint() = info;
+          return response;
+        });
+    world_.transfer.stub = &fake;
+    EXPECT_THAT(Run(Action::kExport), HasSubstr("no name for a folder")) << id;
+  }
 }
 
 TEST_F(CheckpointTest, ExportOverwritesNothingAndLeavesNothingBehind) {

@@ -31,8 +31,9 @@ absl::Status ExportCheckpoint(const Transfer& transfer,
 
 // Reads and verifies the whole folder, then uploads it into that job and
 // commits it. DATA_LOSS names the shard that is damaged, before anything was
-// uploaded. After any error the coordinator has nothing of it, but for what it
-// discards when the import is tried again.
+// uploaded. After an error the coordinator is asked once to discard what it has
+// of it. Where that does not reach it, the open import keeps its place and its
+// bytes until the next import into this job, or a restart of the coordinator.
 absl::StatusOr<v1::CheckpointInfo> ImportCheckpoint(const Transfer& transfer,
                                                     const FoundJob& job,
                                                     const std::string& folder);

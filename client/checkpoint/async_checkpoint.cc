@@ -163,7 +163,7 @@ void AsyncCheckpoint::Core::Run() {
     if (copy == nullptr) continue;
     const absl::StatusOr<std::string> id = Save(&copy);
     if (!id.ok()) Disconnect();
-    if (copy != nullptr) Report(std::move(copy), id);
+    Report(std::move(copy), id);
     MutexLock lock(&mutex_);
     saving_ = false;
     changed_.NotifyAll();
@@ -220,9 +220,18 @@ absl::Status AsyncCheckpoint::Core::AgreeOnStep(CopyPtr* copy) {
 
 absl::Status AsyncCheckpoint::Core::TakeNewer(CopyPtr* copy) {
   const int64_t step = (*copy)->label.step;
-  Report(std::move(*copy), Superseded(step));
-  *copy = Await(options_.timeout);
-  if (*copy != nullptr) return absl::OkStatus();
+  {
+    // What remains says what was not saved; the memory is for the newer one.
+    MutexLock lock(&mutex_);
+    spare_ = std::exchange((*copy)->blobs, {});
+  }
+  (*copy)->hook = (*copy)->averager = HookState();
+  CopyPtr newer = Await(options_.timeout);
+  if (newer != nullptr) {
+    std::swap(*copy, newer);
+    Report(std::move(newer), Superseded(step));
+    return absl::OkStatus();
+  }
   return absl::AbortedError(
       absl::StrCat("no copy of a step after ", step,
                    " came, although another rank has one"));
@@ -279,7 +288,7 @@ void AsyncCheckpoint::Core::Report(CopyPtr copy,
   if (id.ok()) report.checkpoint_id = *id;
   {
     MutexLock lock(&mutex_);
-    spare_ = std::move(copy->blobs);
+    if (!copy->blobs.empty()) spare_ = std::move(copy->blobs);
     if (!absl::IsCancelled(report.status)) last_ = report;
   }
   if (id.ok()) {

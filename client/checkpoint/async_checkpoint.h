@@ -57,8 +57,10 @@ class AsyncCheckpoint {
     int world_size = 1;
     // Connects all ranks; called before the first save with 0, and with the
     // next number after each error. A rank that has met none comes along, once
-    // it finds that the others have given up its communicator. In the object's
-    // thread; the end of the generation ends it.
+    // it finds that the others have given up its communicator. The number says
+    // how often this rank has tried, and another may have tried less often: how
+    // they find each other is for `connect` to say. In the object's thread; the
+    // end of the generation ends it.
     std::function<absl::StatusOr<std::shared_ptr<Communicator>>(int number)>
         connect;
     // Each rank's own error is saved in place of the mean: then a resume on as
@@ -95,8 +97,10 @@ class AsyncCheckpoint {
   };
 
   AsyncCheckpoint(const CheckpointClient& checkpoints, Options options);
-  // Gives up what is under way, see Finish; waits for a connection that is
-  // being made.
+  // Gives up what is under way, see Finish. Waits for a call of `connect`,
+  // `make_hook` or on_report as long as it takes (so `connect` needs a deadline
+  // of its own), and then 2 s at most: a transfer that takes longer, or the
+  // coordinator's answer, goes on by itself, and uses nothing of the owner's.
   ~AsyncCheckpoint();
   AsyncCheckpoint(const AsyncCheckpoint&) = delete;
   AsyncCheckpoint& operator=(const AsyncCheckpoint&) = delete;

@@ -155,6 +155,7 @@ class AsyncCheckpointTest : public ::testing::Test {
       options.rank = rank;
       options.world_size = size;
       options.own_errors = own_errors;
+      options.timeout = timeout_;
       options.retention.keep_last = 3;
       options.retention.keep_every = 100;
       options.connect = [this, rank](int number) {
@@ -202,6 +203,7 @@ class AsyncCheckpointTest : public ::testing::Test {
   FakeCheckpointService service_{fake_.get()};
   std::unique_ptr<CheckpointClient> client_;
   std::unique_ptr<Meeting> meeting_;
+  absl::Duration timeout_ = absl::Minutes(15);
   Mutex mutex_;
   std::vector<std::vector<SaveReport>> reports_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<AsyncCheckpoint>> ranks_;  // ends first
@@ -324,9 +326,23 @@ TEST_F(AsyncCheckpointTest, AFailedUploadIsNoCheckpointAndTheNextOneIs) {
                                   HasSubstr("could not save its shard")));
   EXPECT_EQ(ranks_[0]->status().code(), absl::StatusCode::kAborted);
   EXPECT_FALSE(LoadTrainingState(*client_).ok());
+  EXPECT_THAT(service_.deleted, ::testing::ElementsAre("step-10"))
+      << "it would stay open, and the job may have few of those";
   service_.upload_error = nullptr;
   SnapshotAll(20);
   for (int rank : {0, 1}) EXPECT_OK(Finish(rank));
+}
+
+// Rank 1 has said that it has step 20, and has none that is newer.
+TEST_F(AsyncCheckpointTest, ARankThatWaitsInVainForANewerCopyReportsItsOwn) {
+  timeout_ = absl::Milliseconds(50);
+  Start(2);
+  EXPECT_OK(Snapshot(0, 10, 1));
+  EXPECT_OK(Snapshot(1, 20, 1));
+  EXPECT_THAT(Finish(0), StatusIs(absl::StatusCode::kAborted,
+                                  HasSubstr("no copy of a step after 10")));
+  ASSERT_EQ(reports(0).size(), 1u);
+  EXPECT_EQ(reports(0)[0].step, 10);
 }
 
 TEST_F(AsyncCheckpointTest, ItsEndDoesNotWaitForRanksThatNeverCome) {

@@ -137,9 +137,8 @@ absl::Status CheckpointClient::SaveOnce(v1::BeginRequest* begin,
                                         absl::Duration left) {
   const absl::Time deadline = membership_->policy().clock->Now() + left;
   *begin->mutable_fence() = membership_->NewRequest();
-  CallOptions call = membership_->Call();
-  call.timeout = std::min(call.timeout, left);
-  auto opened = membership_->stub().BeginCheckpoint(*begin, call);
+  auto opened =
+      membership_->stub().BeginCheckpoint(*begin, membership_->Call(left));
   if (!opened.ok()) return opened.status();
   header->set_checkpoint_id(opened->checkpoint_id());
   // Before the stream is opened, because the coordinator waits for its header
@@ -194,8 +193,8 @@ absl::StatusOr<CheckpointDescription> CheckpointClient::Commit(
   request.set_keep_every(retention.keep_every);
   *request.mutable_fence() = membership_->NewRequest();
   request.set_checkpoint_id(std::string(id));
-  auto response =
-      membership_->stub().CommitCheckpoint(request, membership_->Call());
+  auto response = membership_->stub().CommitCheckpoint(
+      request, membership_->Call(transfer_timeout_));
   if (!response.ok()) return membership_->Outcome(response.status());
   return FromProto(response->checkpoint());
 }

@@ -60,6 +60,14 @@ TEST_P(SizesTest, WhatWasSavedIsLoaded) {
 INSTANTIATE_TEST_SUITE_P(All, SizesTest,
                          ::testing::Values(0, 1, 9, 10, 11, 99));
 
+// Both may have to wait until the coordinator has removed whole checkpoints.
+TEST_F(CheckpointClientTest, BeginAndCommitHaveAsLongAsATransfer) {
+  client_ = std::make_unique<CheckpointClient>(membership_, absl::Hours(2));
+  SaveOne("abc");
+  EXPECT_GT(service_.begin_timeout, absl::Hours(1));
+  EXPECT_GT(service_.commit_timeout, absl::Hours(1));
+}
+
 TEST_F(CheckpointClientTest, ABrokenUploadIsRepeated) {
   int uploads = 0;
   service_.upload_error = [&uploads](int) -> absl::Status {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/crc32c.h"
 #include "base/mutex.h"
 #include "client/rpc/fake_coordinator_stub.h"
@@ -26,8 +27,9 @@ class FakeCheckpointService {
   explicit FakeCheckpointService(FakeCoordinatorStub* stub) {
     stub->Answer<v1::BeginRequest, v1::BeginResponse>(
         "Checkpoint/Begin",
-        [this](const v1::BeginRequest& request, const CallOptions&) {
+        [this](const v1::BeginRequest& request, const CallOptions& call) {
           MutexLock lock(&mutex_);
+          begin_timeout = call.timeout;
           v1::BeginResponse response;
           response.set_checkpoint_id(absl::StrCat("step-", request.step()));
           response.set_chunk_bytes(kChunkBytes);
@@ -41,9 +43,10 @@ class FakeCheckpointService {
     stub->Answer<v1::CommitRequest, v1::CommitResponse>(
         "Checkpoint/Commit",
         [this](const v1::CommitRequest& request,
-               const CallOptions&) -> absl::StatusOr<v1::CommitResponse> {
+               const CallOptions& call) -> absl::StatusOr<v1::CommitResponse> {
           if (!commit_error.ok()) return commit_error;
           MutexLock lock(&mutex_);
+          commit_timeout = call.timeout;
           const std::string& id = request.checkpoint_id();
           committed = request;
           v1::CommitResponse response;
@@ -63,6 +66,13 @@ class FakeCheckpointService {
           }
           return response;
         });
+    stub->Answer<v1::DeleteRequest, v1::DeleteResponse>(
+        "Checkpoint/Delete",
+        [this](const v1::DeleteRequest& request, const CallOptions&) {
+          MutexLock lock(&mutex_);
+          deleted.push_back(request.checkpoint_id());
+          return v1::DeleteResponse();
+        });
     stub->on_upload = [this]() { return std::make_unique<FakeUpload>(this); };
     stub->on_download = [this](const v1::DownloadRequest& request) {
       return std::make_unique<FakeDownload>(Chunks(request));
@@ -73,7 +83,10 @@ class FakeCheckpointService {
   std::function<void(std::vector<v1::DownloadChunk>*)> spoil_download;
   std::function<absl::Status(int shard)> upload_error;
   absl::Status commit_error;
-  v1::CommitRequest committed;  // the last one; read when all is quiet
+  // Of the last ones; read when all is quiet.
+  v1::CommitRequest committed;
+  absl::Duration begin_timeout, commit_timeout;
+  std::vector<std::string> deleted;
 
  private:
   class FakeUpload : public UploadStream {

@@ -30,11 +30,16 @@ absl::StatusOr<std::string> SaveTogether(
       shard.ok() ? checkpoints.Save(label.step, communicator.rank(),
                                     communicator.size(), label.metadata, *shard)
                  : shard.status();
-  COXSWAIN_RETURN_IF_ERROR(Agree(
+  const bool leader = communicator.rank() == 0;
+  const absl::Status saved = Agree(
       communicator, id.status(),
       absl::StrCat("save its shard of the checkpoint of step ", label.step),
-      timeout));
-  const bool leader = communicator.rank() == 0;
+      timeout);
+  if (!saved.ok()) {
+    // Nobody commits it any more, and the job may have few open at a time.
+    if (leader && id.ok()) checkpoints.Delete(*id).IgnoreError();
+    return saved;
+  }
   const absl::Status committed =
       leader ? checkpoints.Commit(*id, label.retention).status()
              : absl::OkStatus();

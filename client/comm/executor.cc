@@ -13,6 +13,12 @@ bool IsHarmless(const absl::Status& status) {
          absl::IsUnimplemented(status);
 }
 
+// It has a bound of its own.
+absl::Status Await(const Executor::Completion& complete) {
+  return complete(absl::InfiniteFuture())
+      .value_or(absl::InternalError("an operation did not end"));
+}
+
 }  // namespace
 
 Executor::Executor(std::function<void(const absl::Status&)> wake)
@@ -107,13 +113,10 @@ void Executor::Assist(uint64_t number, absl::Time until) {
     ordered_.busy = true;
   }
   std::optional<absl::Status> status = assisted.complete(until);
-  if (!status.has_value()) {
-    MutexLock lock(&mutex_);
-    if (stopped_.ok()) {
-      QueueLocked(std::move(assisted));
-    } else {
-      status = stopped_;
-    }
+  if (!status.has_value() && !TryQueue(&assisted)) {
+    // Stopped, but perhaps not woken yet: until it has ended it may use the
+    // caller's memory.
+    status = Await(assisted.complete);
   }
   // Operations end one after the other, so the next one begins later.
   if (status.has_value()) {
@@ -124,13 +127,18 @@ void Executor::Assist(uint64_t number, absl::Time until) {
   if (!ordered_.tasks.empty()) NotifyLocked(&ordered_, 1);
 }
 
+bool Executor::TryQueue(Assisted* assisted) {
+  MutexLock lock(&mutex_);
+  if (!stopped_.ok()) return false;
+  QueueLocked(std::move(*assisted));
+  return true;
+}
+
 void Executor::QueueLocked(Assisted assisted) {
   Task task;
   task.work = std::move(assisted.work);
   task.operation = [complete = std::move(assisted.complete)] {
-    // It has a bound of its own.
-    return complete(absl::InfiniteFuture())
-        .value_or(absl::InternalError("an operation did not end"));
+    return Await(complete);
   };
   ordered_.tasks.push_front(std::move(task));
 }

@@ -102,6 +102,8 @@ class Executor {
   // Brings the assisted operation of this number to its end, or hands it to the
   // lane. Does nothing once it is another one's turn.
   void Assist(uint64_t number, absl::Time until);
+  // Hands it to the lane; false once the executor has stopped.
+  bool TryQueue(Assisted* assisted);
   // Puts it before all tasks of the lane.
   void QueueLocked(Assisted assisted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(const Task& task, absl::Status status);

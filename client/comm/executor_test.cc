@@ -360,6 +360,35 @@ TEST(AssistedTest, LaterOperationsTakeItUpAndRunAfterIt) {
   EXPECT_TRUE(work->Done());
 }
 
+TEST(AssistedTest, AWaiterThatGivesUpAfterTheStopWaitsForTheEnd) {
+  Gate waiting;
+  Gate give_up;
+  Gate asked_again;
+  // Until it returns, the operation may use the caller's memory.
+  Executor executor([&](const absl::Status&) {
+    give_up.Open();
+    EXPECT_TRUE(asked_again.Await());
+  });
+  const WorkPtr work = executor.TryRunAssisted(
+      [] {},
+      [&](absl::Time until) -> std::optional<absl::Status> {
+        if (until == absl::InfiniteFuture()) {
+          asked_again.Open();
+          return absl::AbortedError("woken");
+        }
+        waiting.Open();
+        give_up.Await();
+        return std::nullopt;
+      });
+  std::thread waiter([&] {
+    EXPECT_THAT(work->Wait(kSoon),
+                StatusIs(absl::StatusCode::kAborted, "enough"));
+  });
+  ASSERT_TRUE(waiting.Await());
+  executor.Abort("enough");
+  waiter.join();
+}
+
 TEST(AssistedTest, LaterOperationsDoNotRunBesideAWaiter) {
   Executor executor([](const absl::Status&) {});
   Errand errand;

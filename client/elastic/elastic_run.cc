@@ -258,6 +258,7 @@ void Runner::AfterStep(int64_t step) {
   session_->ReportProgress(step);
   if (drain_told_ || !draining()) return;
   drain_told_ = true;
+  if (options_.on_drain) options_.on_drain(*session_);
   session_->schedule().RequestDrain(options_.drain_reason);
 }
 

@@ -85,6 +85,9 @@ class ElasticRun {
     // of drain_signal.h, say. May be null.
     std::function<bool()> drain_requested;
     std::string drain_reason = "it was asked to drain";
+    // Called together with asking for that, in the thread that trains. May be
+    // null.
+    std::function<void(Session&)> on_drain;
   };
 
   // What one generation's training came to. The function returns OK when

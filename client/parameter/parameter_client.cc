@@ -1,5 +1,6 @@
 #include "client/parameter/parameter_client.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -52,13 +53,17 @@ absl::Status CopyTo(absl::string_view name, const PulledParameter& pulled,
 
 absl::StatusOr<std::shared_ptr<ParameterStub>> ParameterClient::Stub(
     absl::Duration timeout) {
-  MutexLock lock(&mutex_);
-  if (stub_ == nullptr) {
-    COXSWAIN_ASSIGN_OR_RETURN(
-        stub_, ConnectParameterStub(membership_->stub().address(),
-                                    std::min(timeout, kConnect),
-                                    &membership_->ended()));
+  {
+    MutexLock lock(&mutex_);
+    if (stub_ != nullptr) return stub_;
   }
+  // Without the lock: it blocks, and calls of others may end meanwhile.
+  COXSWAIN_ASSIGN_OR_RETURN(
+      auto stub,
+      ConnectParameterStub(membership_->stub().address(),
+                           std::min(timeout, kConnect), &membership_->ended()));
+  MutexLock lock(&mutex_);
+  if (stub_ == nullptr) stub_ = std::move(stub);
   return stub_;
 }
 
@@ -105,7 +110,7 @@ absl::StatusOr<bool> ParameterClient::Push(v1::PushHeader header,
         if (pushed.ok()) complete = *pushed;
         // What was lost may have been the answer alone.
         if (again && absl::IsAlreadyExists(pushed.status())) {
-          return absl::OkStatus();
+          return IsThere(header, &complete);
         }
         again = true;
         if (absl::IsUnavailable(pushed.status())) DropStub();
@@ -115,6 +120,18 @@ absl::StatusOr<bool> ParameterClient::Push(v1::PushHeader header,
   return complete;
 }
 
+absl::Status ParameterClient::IsThere(const v1::PushHeader& header,
+                                      bool* complete) {
+  *complete = header.parts() == 1;
+  if (*complete) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(const auto list, List());
+  for (const ParameterDescription& one : list) {
+    *complete |= one.name == header.name() && one.version >= header.version() &&
+                 one.generation == header.fence().generation();
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ParameterDescription> ParameterClient::Pull(
     absl::string_view name, int64_t version, absl::Duration timeout,
     const Span& span) {
@@ -122,6 +139,7 @@ absl::StatusOr<ParameterDescription> ParameterClient::Pull(
   v1::PullRequest request;
   request.set_name(std::string(name));
   request.set_version(version);
+  const bool wait = timeout > absl::ZeroDuration();
   const absl::Time deadline = membership_->policy().clock->Now() + timeout;
   const CallOptions options = membership_->Call(timeout + transfer_timeout_);
   PulledParameter pulled;
@@ -129,8 +147,11 @@ absl::StatusOr<ParameterDescription> ParameterClient::Pull(
       CallWithRetries(membership_->policy(), options, [&](absl::Duration left) {
         COXSWAIN_ASSIGN_OR_RETURN(const auto stub, Stub(left));
         *request.mutable_fence() = membership_->fence();
+        // Not 0, which asks for another error.
+        const absl::Duration rest =
+            deadline - membership_->policy().clock->Now();
         request.set_timeout_ms(
-            TimeoutMillis(deadline - membership_->policy().clock->Now()));
+            std::max<int64_t>(TimeoutMillis(rest), wait ? 1 : 0));
         CallOptions once = options;
         once.timeout = left;
         auto answer = stub->Pull(request, once);

@@ -77,6 +77,8 @@ class ParameterClient {
   absl::StatusOr<std::shared_ptr<ParameterStub>> Stub(absl::Duration timeout);
   void DropStub();
   absl::StatusOr<bool> Push(v1::PushHeader header, const Span& span);
+  // Whether the version of a part that is there is complete.
+  absl::Status IsThere(const v1::PushHeader& header, bool* complete);
 
   const std::shared_ptr<Membership> membership_;
   const absl::Duration transfer_timeout_;

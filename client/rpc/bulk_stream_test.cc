@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/grpc_status.h"
+#include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/rpc/grpc_coordinator_stub.h"
 #include "proto/checkpoint.grpc.pb.h"
@@ -25,16 +26,17 @@ class PlainService final : public v1::Checkpoint::Service {
   grpc::Status Upload(grpc::ServerContext*,
                       grpc::ServerReader<v1::UploadRequest>* reader,
                       v1::UploadResponse*) override {
+    MutexLock lock(&mutex_);
     v1::UploadRequest message;
     while (reader->Read(&message)) {
-      if (message.has_header()) header = message.header();
+      if (message.has_header()) header_ = message.header();
       if (!message.has_chunk()) continue;
       const v1::Chunk& chunk = message.chunk();
-      if (chunk.offset() != static_cast<int64_t>(bytes.size()) ||
+      if (chunk.offset() != static_cast<int64_t>(bytes_.size()) ||
           chunk.crc32c() != Crc32c(chunk.data())) {
         return ToGrpcStatus(absl::DataLossError("a damaged chunk"));
       }
-      bytes += chunk.data();
+      bytes_ += chunk.data();
     }
     return grpc::Status::OK;
   }
@@ -42,24 +44,36 @@ class PlainService final : public v1::Checkpoint::Service {
   grpc::Status Download(
       grpc::ServerContext*, const v1::DownloadRequest* wanted,
       grpc::ServerWriter<v1::DownloadChunk>* writer) override {
-    if (wanted->checkpoint_id() != header.checkpoint_id()) {
+    MutexLock lock(&mutex_);
+    if (wanted->checkpoint_id() != header_.checkpoint_id()) {
       return ToGrpcStatus(absl::NotFoundError("another checkpoint"));
     }
     v1::DownloadChunk message;
-    message.mutable_header()->set_bytes(static_cast<int64_t>(bytes.size()));
+    message.mutable_header()->set_bytes(static_cast<int64_t>(bytes_.size()));
     writer->Write(message);
-    for (size_t at = 0; at < bytes.size(); at += kChunk) {
+    for (size_t at = 0; at < bytes_.size(); at += kChunk) {
       v1::Chunk* chunk = message.mutable_chunk();
       chunk->set_offset(static_cast<int64_t>(at));
-      chunk->set_data(bytes.substr(at, kChunk));
+      chunk->set_data(bytes_.substr(at, kChunk));
       chunk->set_crc32c(Crc32c(chunk->data()));
       writer->Write(message);
     }
     return grpc::Status::OK;
   }
 
-  v1::UploadHeader header;
-  std::string bytes;
+  std::string id() {
+    MutexLock lock(&mutex_);
+    return header_.checkpoint_id();
+  }
+  std::string bytes() {
+    MutexLock lock(&mutex_);
+    return bytes_;
+  }
+
+ private:
+  Mutex mutex_;
+  v1::UploadHeader header_ ABSL_GUARDED_BY(mutex_);
+  std::string bytes_ ABSL_GUARDED_BY(mutex_);
 };
 
 class BulkStreamTest : public testing::Test {
@@ -100,13 +114,13 @@ class BulkStreamTest : public testing::Test {
 TEST_F(BulkStreamTest, APlainServiceUnderstandsWhatIsLentToIt) {
   auto owner = std::make_shared<int>(0);
   EXPECT_THAT(Upload(owner), IsOk());
-  EXPECT_EQ(service_.header.checkpoint_id(), "mine");
-  EXPECT_TRUE(service_.bytes == data_);
+  EXPECT_EQ(service_.id(), "mine");
+  EXPECT_TRUE(service_.bytes() == data_);
 }
 
 TEST_F(BulkStreamTest, APlainServiceUnderstandsCopies) {
   EXPECT_THAT(Upload(nullptr), IsOk());
-  EXPECT_TRUE(service_.bytes == data_);
+  EXPECT_TRUE(service_.bytes() == data_);
 }
 
 TEST_F(BulkStreamTest, ARefusalComesThrough) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -86,6 +87,15 @@ class FakeAttachment {
 // answer is UNIMPLEMENTED. Set it up before it is used; then thread-safe.
 class FakeCoordinatorStub : public CoordinatorStub {
  public:
+  ~FakeCoordinatorStub() override {
+    std::vector<std::thread> answering;
+    {
+      MutexLock lock(&mutex_);
+      answering.swap(answering_);
+    }
+    for (std::thread& thread : answering) thread.join();
+  }
+
   // Answers the call "Service/Method".
   template <typename Request, typename Response>
   void Answer(const std::string& method,
@@ -125,18 +135,24 @@ class FakeCoordinatorStub : public CoordinatorStub {
       StreamCallbacks<v1::AttachEvent> callbacks) override {
     auto attachment = std::make_shared<FakeAttachment>(std::move(callbacks));
     auto stream = std::make_unique<ClientEnd>(attachment);
-    std::function<void(FakeAttachment&)> on_attach;
-    {
+    // Not within this call, as gRPC does not either: the caller may hold locks.
+    MutexLock lock(&mutex_);
+    const size_t number = answering_.size();
+    answering_.emplace_back([this, number, attachment, on_attach = on_attach_] {
+      on_attach(*attachment);
       MutexLock lock(&mutex_);
+      attached_.WaitFor(&mutex_, absl::Seconds(20),
+                        [this, number]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                          return attachments_.size() == number;
+                        });
       attachments_.push_back(attachment);
       attached_.NotifyAll();
-      on_attach = on_attach_;
-    }
-    on_attach(*attachment);
+    });
     return stream;
   }
 
-  // The n-th stream that the client opens, from 0; waits for it.
+  // The n-th stream that the client opens, from 0; waits for it, and for what
+  // OnAttach does with it.
   std::shared_ptr<FakeAttachment> AttachmentNumber(size_t n) {
     MutexLock lock(&mutex_);
     const bool came = attached_.WaitFor(
@@ -202,6 +218,7 @@ class FakeCoordinatorStub : public CoordinatorStub {
       ABSL_GUARDED_BY(mutex_);
   std::function<void(FakeAttachment&)> on_attach_ ABSL_GUARDED_BY(mutex_) =
       [](FakeAttachment& stream) { stream.Attached(); };
+  std::vector<std::thread> answering_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace coxswain

@@ -3,13 +3,16 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
-#include <list>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/grpc_status.h"
 #include "base/mutex.h"
+#include "grpc/grpc.h"
+#include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/rendezvous.grpc.pb.h"
 
@@ -21,6 +24,7 @@ constexpr int kMaxMessageBytes = 1 << 20;
 constexpr int kMaxStreamsPerConnection = 8;
 // Streams that have not said hello.
 constexpr size_t kMaxUngreeted = 64;
+constexpr std::chrono::seconds kHelloTimeout{10};
 // Events for a rank that does not read them; each stream of exchanges has two
 // at most under way.
 constexpr size_t kMaxQueuedEvents = 256;
@@ -29,13 +33,18 @@ constexpr std::chrono::seconds kShutdown{2};
 // The streams that have not said hello, the oldest first.
 class Ungreeted {
  public:
-  using Entry = std::list<grpc::CallbackServerContext*>::iterator;
+  using Entry = uint64_t;
 
   Entry Add(grpc::CallbackServerContext* context) {
     MutexLock lock(&mutex_);
-    // A context lives until its stream is done, and Remove comes before.
-    if (contexts_.size() >= kMaxUngreeted) contexts_.front()->TryCancel();
-    return contexts_.insert(contexts_.end(), context);
+    // A context lives until its stream is done, and Remove comes before. One
+    // that is cancelled makes room at once, and is not cancelled again.
+    if (contexts_.size() >= kMaxUngreeted) {
+      contexts_.begin()->second->TryCancel();
+      contexts_.erase(contexts_.begin());
+    }
+    contexts_[++newest_] = context;
+    return newest_;
   }
   void Remove(Entry entry) {
     MutexLock lock(&mutex_);
@@ -44,7 +53,29 @@ class Ungreeted {
 
  private:
   Mutex mutex_;
-  std::list<grpc::CallbackServerContext*> contexts_ ABSL_GUARDED_BY(mutex_);
+  Entry newest_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<Entry, grpc::CallbackServerContext*> contexts_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+// Ends a stream whose hello does not come, unless it is destroyed before.
+class HelloDeadline {
+ public:
+  explicit HelloDeadline(grpc::CallbackServerContext* context) {
+    // The alarm may go off while the stream ends: it holds the call.
+    grpc_call_ref(context->c_call());
+    const std::shared_ptr<grpc_call> call(context->c_call(), grpc_call_unref);
+    alarm_.Set(std::chrono::system_clock::now() + kHelloTimeout,
+               [call](bool expired) {
+                 if (!expired) return;
+                 grpc_call_cancel_with_status(
+                     call.get(), GRPC_STATUS_DEADLINE_EXCEEDED,
+                     "the stream's hello did not come in time", nullptr);
+               });
+  }
+
+ private:
+  grpc::Alarm alarm_;
 };
 
 // One rank's stream. gRPC owns it until OnDone.
@@ -56,6 +87,7 @@ class VisitStream
       : desk_(std::move(desk)),
         ungreeted_(ungreeted),
         entry_(ungreeted->Add(context)) {
+    hello_deadline_.emplace(context);
     StartRead(&request_);
   }
 
@@ -106,6 +138,7 @@ class VisitStream
     MutexLock lock(&mutex_);
     if (std::exchange(greeted_, true)) return;
     ungreeted_->Remove(entry_);
+    hello_deadline_.reset();
   }
 
   void Say(const v1::AttachEvent& event) {
@@ -174,7 +207,8 @@ class VisitStream
   const Ungreeted::Entry entry_;
   v1::AttachRequest request_;       // of the read under way
   std::atomic<uint64_t> visit_{0};  // reads set it
-  v1::AttachEvent event_;           // of the write under way
+  std::optional<HelloDeadline> hello_deadline_;
+  v1::AttachEvent event_;  // of the write under way
 
   Mutex mutex_;
   std::deque<v1::AttachEvent> queue_ ABSL_GUARDED_BY(mutex_);

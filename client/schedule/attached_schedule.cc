@@ -233,24 +233,32 @@ void AttachedSchedule::AddLastWords(v1::LeaveRequest* leave) const {
   }
 }
 
-void AttachedSchedule::OnEvent(const v1::AttachEvent& event) {
+bool AttachedSchedule::OnEvent(const v1::AttachEvent& event) {
   if (event.has_warning()) {
     LogWarning("coordinator_warns",
                {{"job", options_.job}, {"warning", event.warning().text()}});
   }
   MutexLock lock(&mutex_);
-  if (event.has_attached()) OnTermLocked(event.attached().term());
-  if (leader_ != Leader::kCoordinator) return;
-  // One that it has made before it heard of the stand-in.
-  if (event.has_decision() && event.decision().spell() < spell_) return;
+  if (event.has_attached()) {
+    OnTermLocked(event.attached().term());
+    coordinator_spell_ = event.attached().spell();
+  }
+  if (!event.has_grant() && !event.has_decision()) return true;
+  if (leader_ != Leader::kCoordinator) return false;
+  // One that it has made before it heard of the stand-in, from this rank or
+  // from another.
+  const int64_t spell = std::max(spell_, coordinator_spell_);
+  if (event.has_decision() && event.decision().spell() < spell) return false;
   HearLocked(event);
+  return true;
 }
 
-void AttachedSchedule::OnStandInEvent(const v1::AttachEvent& event,
+bool AttachedSchedule::OnStandInEvent(const v1::AttachEvent& event,
                                       int64_t spell) {
   MutexLock lock(&mutex_);
-  if (leader_ != Leader::kStandIn || spell != spell_) return;
+  if (leader_ != Leader::kStandIn || spell != spell_) return false;
   HearLocked(event);
+  return true;
 }
 
 void AttachedSchedule::HearLocked(const v1::AttachEvent& event) {

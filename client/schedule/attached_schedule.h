@@ -73,9 +73,11 @@ class AttachedSchedule : public ScheduleClient {
   // does next comes after it; at most kPositionWait.
   void AwaitPositionsSaid();
   // Of the coordinator, and of the stand-in in this spell. Events that are none
-  // of the schedule's are ignored. Does not block.
-  void OnEvent(const v1::AttachEvent& event);
-  void OnStandInEvent(const v1::AttachEvent& event, int64_t spell);
+  // of the schedule's are ignored. Does not block. False: it is a decision or a
+  // grant of one that this rank does not follow, or from before a spell, and
+  // counts for nothing.
+  bool OnEvent(const v1::AttachEvent& event);
+  bool OnStandInEvent(const v1::AttachEvent& event, int64_t spell);
   // What a rank that leaves has heard, and the last spell that it was in.
   void AddLastWords(v1::LeaveRequest* leave) const;
   // The generation is over: all waits end with this.
@@ -147,6 +149,8 @@ class AttachedSchedule : public ScheduleClient {
   Sender stand_in_ ABSL_GUARDED_BY(mutex_);
   // The last one of the stand-in that this rank was in; 0: none.
   int64_t spell_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The last one that the coordinator knew of when it accepted the stream.
+  int64_t coordinator_spell_ ABSL_GUARDED_BY(mutex_) = 0;
   // How often the positions were to be said, and have been.
   int64_t attached_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t positions_taken_ ABSL_GUARDED_BY(mutex_) = 0;

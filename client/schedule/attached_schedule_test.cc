@@ -466,6 +466,27 @@ TEST_F(AttachedScheduleTest, NothingHeardIsNoPosition) {
   EXPECT_TRUE(line_.Request(1).has_ticket());
 }
 
+// Another rank has told the coordinator of the spell: what it had made before
+// counts for this one neither.
+TEST_F(AttachedScheduleTest, ADecisionOfBeforeTheCoordinatorsSpellIsDropped) {
+  Start(Enforcement::kAudit);
+  v1::AttachEvent attached;
+  attached.mutable_attached()->set_term(1);
+  attached.mutable_attached()->set_spell(2);
+  EXPECT_TRUE(schedule_->OnEvent(attached));
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  ASSERT_OK(train_->AwaitGrant());
+  v1::AttachEvent old = DecisionEvent("train", 0, "of before");
+  old.mutable_decision()->set_spell(1);
+  EXPECT_FALSE(schedule_->OnEvent(old));
+  v1::AttachEvent now = DecisionEvent("train", 0);
+  now.mutable_decision()->set_spell(2);
+  EXPECT_FALSE(schedule_->OnStandInEvent(now, 2)) << "it is not followed";
+  EXPECT_TRUE(schedule_->OnEvent(now));
+  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  EXPECT_TRUE(decision.commit);
+}
+
 TEST_F(AttachedScheduleTest, ADrainGoesOutWithTrainOnly) {
   Start(Enforcement::kStrict);
   schedule_->RequestDrain("SIGTERM");

@@ -13,9 +13,6 @@ namespace coxswain {
 namespace {
 
 constexpr absl::Duration kAttachTimeout = absl::Seconds(30);
-// A thousand workers that have lost one coordinator come to the next within
-// about a second.
-constexpr absl::Duration kSpreadPerMember = absl::Milliseconds(1);
 // For telling that a member of an ended generation does not come back.
 constexpr absl::Duration kFarewellTimeout = absl::Seconds(2);
 
@@ -97,7 +94,7 @@ void Session::Core::MakeStandIn() {
   options.world_size = members.world_size();
   options.fence = membership->fence();
   options.host = request.options.address;
-  options.after = request.options.stand_in_after;
+  options.after = StandInAfter(request.options, members.world_size());
   options.clock = request.options.clock;
   options.random = request.options.random;
   options.retry_base = request.options.retry_base;
@@ -117,8 +114,7 @@ void Session::Core::MakeStandIn() {
     schedule->FollowStandIn(std::move(sender), spell);
   };
   callbacks.on_event = [this](const v1::AttachEvent& event, int64_t spell) {
-    schedule_->OnStandInEvent(event, spell);
-    NoteEvent(event);
+    if (schedule_->OnStandInEvent(event, spell)) NoteEvent(event);
   };
   callbacks.plan = [schedule]() { return ToSchedule(schedule->plan()); };
   stand_in_ =
@@ -128,7 +124,7 @@ void Session::Core::MakeStandIn() {
 absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
   Attachment::Options options;
   options.grace = request.options.reattach_grace;
-  options.spread = kSpreadPerMember * members.world_size();
+  options.spread = ReattachSpread(members.world_size());
   if (joined.heartbeat_interval_ms() > 0) {
     options.heartbeat_interval =
         absl::Milliseconds(joined.heartbeat_interval_ms());
@@ -181,8 +177,7 @@ void Session::Core::OnCoordinatorEvent(const v1::AttachEvent& event) {
   if (event.has_member_left()) {
     stand_in_->NoteRankLeft(event.member_left().member().rank());
   }
-  schedule_->OnEvent(event);
-  NoteEvent(event);
+  if (schedule_->OnEvent(event)) NoteEvent(event);
 }
 
 v1::Heartbeat Session::Core::Progress() const {

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
@@ -18,7 +19,17 @@ std::vector<int> RanksOf(const v1::GroupInfo& info) {
   return ranks;
 }
 
+bool IsOfCheckpoints(absl::string_view name) {
+  return absl::StartsWith(name, "checkpoint/");
+}
+
 }  // namespace
+
+void SessionGroups::Done::Add(const Communicator& communicator) {
+  sequence += communicator.sequence();
+  payload_bytes += communicator.payload_bytes();
+  wire_bytes += communicator.wire_bytes();
+}
 
 SessionGroups::SessionGroups(int rank, ProcessGroup::ConnectOptions connect,
                              std::shared_ptr<Membership> membership)
@@ -53,8 +64,10 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Obtain(
   COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> known, Claim(info));
   if (known != nullptr) return known;
   const std::string& id = info.communicator_id();
+  ProcessGroup::ConnectOptions connect = connect_;
+  if (IsOfCheckpoints(info.name())) connect.on_peer_lost = nullptr;
   auto group = ProcessGroup::Connect({info.name(), RanksOf(info), id}, rank_,
-                                     connect_, membership_);
+                                     connect, membership_);
   const absl::Status kept = group.ok() ? Keep(*group) : group.status();
   {
     MutexLock lock(&mutex_);
@@ -68,8 +81,18 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Obtain(
 
 absl::Status SessionGroups::Keep(const std::shared_ptr<ProcessGroup>& group) {
   absl::Status ended;
+  std::shared_ptr<ProcessGroup> replaced;  // ends without the lock
   {
     MutexLock lock(&mutex_);
+    if (IsOfCheckpoints(group->name())) {
+      const auto former = groups_.find(checkpoint_);
+      if (former != groups_.end()) {
+        forgotten_.Add(former->second->communicator());
+        replaced = std::move(former->second);
+        groups_.erase(former);
+      }
+      checkpoint_ = group->communicator_id();
+    }
     groups_.emplace(group->communicator_id(), group);
     if (!aborted_) return end_;
     ended = end_;
@@ -91,16 +114,12 @@ void SessionGroups::End(const absl::Status& why, bool abort_communicators) {
 }
 
 void SessionGroups::AddProgress(v1::Heartbeat* heartbeat) const {
-  int64_t sequence = 0, payload_bytes = 0, wire_bytes = 0;
   MutexLock lock(&mutex_);
-  for (const auto& [id, group] : groups_) {
-    sequence += group->communicator().sequence();
-    payload_bytes += group->communicator().payload_bytes();
-    wire_bytes += group->communicator().wire_bytes();
-  }
-  heartbeat->set_collective_sequence(sequence);
-  heartbeat->set_payload_bytes(payload_bytes);
-  heartbeat->set_wire_bytes(wire_bytes);
+  Done done = forgotten_;
+  for (const auto& [id, group] : groups_) done.Add(group->communicator());
+  heartbeat->set_collective_sequence(done.sequence);
+  heartbeat->set_payload_bytes(done.payload_bytes);
+  heartbeat->set_wire_bytes(done.wire_bytes);
 }
 
 }  // namespace coxswain

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_SESSION_SESSION_GROUPS_H_
 #define COXSWAIN_CLIENT_SESSION_SESSION_GROUPS_H_
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -18,6 +19,11 @@ namespace coxswain {
 
 // The groups of a session, each connected once. A part of Session.
 // Thread-safe.
+//
+// Groups whose names begin with "checkpoint/" belong to the saving of
+// checkpoints, which gives its connections up after an error, and training goes
+// on. So their losses are not reported as those of peers, and the session keeps
+// the last of them only: each takes the place of the one before it.
 class SessionGroups {
  public:
   SessionGroups(int rank, ProcessGroup::ConnectOptions connect,
@@ -41,6 +47,12 @@ class SessionGroups {
       const v1::GroupInfo& info);
   // Keeps a group that has just been connected.
   absl::Status Keep(const std::shared_ptr<ProcessGroup>& group);
+  // What communicators have done.
+  struct Done {
+    int64_t sequence = 0, payload_bytes = 0, wire_bytes = 0;
+
+    void Add(const Communicator& communicator);
+  };
 
   const int rank_;
   const ProcessGroup::ConnectOptions connect_;
@@ -50,9 +62,12 @@ class SessionGroups {
   CondVar connected_;
   absl::Status end_ ABSL_GUARDED_BY(mutex_);
   bool aborted_ ABSL_GUARDED_BY(mutex_) = false;  // communicators are
-  // By communicator id. All of them live as long as the session.
+  // By communicator id. All of them live as long as the session, but for those
+  // of checkpoints.
   std::map<std::string, std::shared_ptr<ProcessGroup>> groups_
       ABSL_GUARDED_BY(mutex_);
+  std::string checkpoint_ ABSL_GUARDED_BY(mutex_);  // the last one's id
+  Done forgotten_ ABSL_GUARDED_BY(mutex_);          // by those before it
   std::set<std::string> connecting_ ABSL_GUARDED_BY(mutex_);
   // Why it could not be connected, by communicator id: an id is used once.
   std::map<std::string, absl::Status> failed_ ABSL_GUARDED_BY(mutex_);

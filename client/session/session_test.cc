@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "base/error_detail.h"
 #include "base/fake_clock.h"
 #include "base/mutex.h"
@@ -57,7 +58,8 @@ TEST_F(SessionTest, JoinWaitsForACoordinatorThatStartsLater) {
   Mailbox<std::string> notice;
   options_.notice_interval = absl::Milliseconds(1);
   options_.on_waiting = [&notice](const std::string& text) {
-    notice.Put(text);
+    // Earlier ones may say that nothing was heard yet.
+    if (absl::StrContains(text, "refused")) notice.Put(text);
   };
   uint64_t incarnation = 0;
   AnswerJoin([&](const v1::JoinRequest& request) -> absl::Status {
@@ -237,6 +239,32 @@ TEST_F(SessionTest, GroupsOfOneNameAreOneGroup) {
   EXPECT_THAT(session->CreateGroup("others", {1, 2}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("rank 0 is not in the group 'others'")));
+}
+
+TEST_F(SessionTest, OfTheGroupsOfCheckpointsOnlyTheLastIsKept) {
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  std::weak_ptr<ProcessGroup> first, second;
+  {
+    ASSERT_OK_AND_ASSIGN(const auto group,
+                         session->CreateGroup("checkpoint/1", {0}));
+    float value = 1;
+    ASSERT_OK(
+        group->communicator()
+            .AllReduce({&value, 1, DType::kFloat32, Device{}}, ReduceOp::kSum)
+            ->Wait(absl::Seconds(20)));
+    first = group;
+    second = *session->CreateGroup("checkpoint/2", {0});
+  }
+  EXPECT_TRUE(first.expired());
+  EXPECT_FALSE(second.expired());
+  EXPECT_EQ(session->CreateGroup("checkpoint/2", {0}).value(), second.lock());
+  session->ReportProgress(3);
+  EXPECT_TRUE(fake_->AttachmentNumber(0)->WaitForRequest(
+      [](const v1::AttachRequest& request) {
+        return request.heartbeat().step() == 3 &&
+               request.heartbeat().collective_sequence() == 1;
+      }))
+      << "what it has done counts";
 }
 
 TEST_F(SessionTest, AnAbortEndsEverythingWithItsReason) {

@@ -10,6 +10,8 @@
 namespace coxswain {
 namespace {
 
+constexpr absl::Duration kSpreadPerMember = absl::Milliseconds(1);
+
 std::vector<int64_t> RowMajor(const std::vector<int64_t>& shape) {
   std::vector<int64_t> strides(shape.size());
   int64_t stride = 1;
@@ -118,6 +120,14 @@ PreviousGeneration PreviousOf(const v1::JoinResponse& joined) {
     previous.lost.push_back(std::move(lost));
   }
   return previous;
+}
+
+absl::Duration ReattachSpread(int world_size) {
+  return kSpreadPerMember * world_size;
+}
+
+absl::Duration StandInAfter(const SessionOptions& options, int world_size) {
+  return options.stand_in_after + ReattachSpread(world_size);
 }
 
 }  // namespace coxswain

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "absl/time/time.h"
 #include "client/session/job.h"
 #include "client/session/session_options.h"
 #include "proto/rendezvous.pb.h"
@@ -20,6 +21,13 @@ v1::Fence MakeFence(const SessionOptions& options,
 void AppendMembers(const google::protobuf::RepeatedPtrField<v1::Member>& wire,
                    std::vector<JobMember>* members);
 PreviousGeneration PreviousOf(const v1::JoinResponse& joined);
+
+// How far apart the workers of a job come back that have lost one coordinator:
+// a thousand of them within about a second.
+absl::Duration ReattachSpread(int world_size);
+// How long a lost stream may take to come back before anybody goes to the
+// stand-in: no less than after a coordinator that has only cut the streams.
+absl::Duration StandInAfter(const SessionOptions& options, int world_size);
 
 }  // namespace coxswain
 

@@ -75,6 +75,7 @@ void StandIn::OnAttached() {
 }
 
 void StandIn::NoteAddress(absl::string_view address) {
+  if (address.empty()) return NoteRankLeft(0);
   MutexLock lock(&mutex_);
   address_ = std::string(address);
   changed_.NotifyAll();

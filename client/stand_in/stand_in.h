@@ -86,7 +86,7 @@ class StandIn {
   // It was accepted, for the first time or again. The coordinator is followed
   // when this returns, or as soon as the stand-in has let go.
   void OnAttached();
-  // As the coordinator says.
+  // As the coordinator says; empty: rank 0 has left.
   void NoteAddress(absl::string_view address);
   // Rank 0 has left: nobody stands in any more.
   void NoteRankLeft(int rank);

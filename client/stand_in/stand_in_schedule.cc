@@ -9,6 +9,12 @@ namespace coxswain {
 
 using schedule::StepAgreement;
 
+namespace {
+
+constexpr absl::string_view kTrainStream = "train";
+
+}  // namespace
+
 StandInSchedule::StandInSchedule(Options options)
     : options_(std::move(options)),
       here_(static_cast<size_t>(options_.world_size), false) {}
@@ -56,7 +62,7 @@ StepAgreement* StandInSchedule::Find(int rank, absl::string_view stream) {
   options.world_size = options_.world_size;
   options.plan = options_.plan();
   options.resumed = true;
-  options.checkpoints = stream == "train";
+  options.checkpoints = stream == kTrainStream;
   options.plans_from_positions = true;
   for (int other = 0; other < options_.world_size; ++other) {
     options.absent.push_back(other);
@@ -89,6 +95,15 @@ std::vector<StandInSchedule::Said> StandInSchedule::OnTicket(
   if (ticket.plan_version > newest) {
     FallSilent(absl::StrCat("rank ", rank, " follows plan ",
                             ticket.plan_version, ", known is ", newest));
+    return {};
+  }
+  // Such a stream takes up a plan later than "train" does, and whose terms its
+  // rounds have until then is known to the coordinator.
+  const int64_t plan = agreement->plan().version;
+  if (stream != kTrainStream && ticket.plan_version != 0 &&
+      ticket.plan_version != plan) {
+    FallSilent(absl::StrCat("stream \"", stream, "\" follows plan ",
+                            ticket.plan_version, ", and not ", plan));
     return {};
   }
   return Take(stream, *agreement, agreement->OnTicket(rank, ticket, now));

@@ -137,6 +137,17 @@ TEST_F(StandInScheduleTest, ItIsSilentAboutAPlanThatItDoesNotKnow) {
   EXPECT_THAT(schedule_.silent(), HasSubstr("plan"));
 }
 
+// Its terms may be others, so the newest plan must not measure it.
+TEST_F(StandInScheduleTest, ItIsSilentAboutAStreamThatFollowsAnOlderPlan) {
+  plan_.version = 2;
+  ArriveAll();
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(schedule_.OnTicket(rank, "average", TicketOf(0, 1), kNow),
+                IsEmpty());
+  }
+  EXPECT_THAT(schedule_.silent(), HasSubstr("follows plan 1, and not 2"));
+}
+
 TEST_F(StandInScheduleTest, APlanThatOneRankHasHeardIsTakenFromIt) {
   ArriveAll();
   Announce(0, 3);

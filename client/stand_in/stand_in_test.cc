@@ -157,6 +157,17 @@ TEST_F(StandInTest, WithoutAStandInRankZeroHasLeftTheCoordinatorIsFollowed) {
   EXPECT_TRUE(second_.Await("coordinator"));
 }
 
+// In a large generation nobody is told of a member that leaves.
+TEST_F(StandInTest, AnEmptyAddressSaysThatRankZeroHasLeft) {
+  for (Rank* rank : {&first_, &second_}) rank->stand_in().OnLost();
+  for (Rank* rank : {&first_, &second_}) ASSERT_TRUE(rank->Await("stand-in"));
+  first_.stand_in().End();
+  ASSERT_TRUE(second_.Await("nobody"));
+  second_.stand_in().OnAttached();
+  second_.stand_in().NoteAddress("");
+  EXPECT_TRUE(second_.Await("coordinator"));
+}
+
 TEST_F(StandInTest, AShortLossIsNoReason) {
   Rank patient(0, 1, absl::Hours(1));
   patient.stand_in().OnAttached();

@@ -69,6 +69,11 @@ absl::Status ElasticTraining::Run(const ElasticTrainingOptions& options,
                             DescribeJob(*module, options.hook, options.ddp));
   run.manifest.world_size = options.run.manifest.world_size;
   run.manifest.min_world_size = options.run.manifest.min_world_size;
+  // In one place with the drain, so that both come with the same ticket.
+  run.on_drain = [&options](Session& session) {
+    session.schedule().RequestCheckpoint(options.run.drain_reason);
+    if (options.run.on_drain) options.run.on_drain(session);
+  };
   COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<ElasticModuleState> state,
                             ElasticModuleState::Create(module, &optimizer));
   return ElasticRun::Run(
@@ -191,11 +196,6 @@ absl::StatusOr<bool> ElasticTraining::Flush() {
 absl::StatusOr<bool> ElasticTraining::StepOptimizer() {
   COXSWAIN_ASSIGN_OR_RETURN(const bool taken, ddp_->StepOptimizer(optimizer_));
   Keep();
-  const bool drains =
-      options_.run.drain_requested && options_.run.drain_requested();
-  if (drains && !std::exchange(checkpoint_told_, true)) {
-    session().schedule().RequestCheckpoint(options_.run.drain_reason);
-  }
   generation_.after_step(state_.step());
   NoteErrorNorm();
   return taken;

@@ -67,8 +67,11 @@ struct ElasticTrainingOptions {
 // was committed is undone: counters, buffers, gradients.
 //
 // Checkpoints hold all of this. One that a step's decision asks for is copied
-// before the next step begins, or when the body returns, with what the program
-// has changed by then. A worker that drains asks for one of its last step.
+// in the next Accumulate, or when the body returns, with what the program has
+// changed by then. Where micro-batches are not declared (no Accumulate), it is
+// copied in the next Backward only: with the buffers as the forward pass before
+// it has left them, and the counters and blobs as they are then. A worker that
+// drains asks for one of its last step.
 //
 // The body returns OK when it is finished or going() is false, and otherwise
 // the error that it met. It is called again where that came from a peer's end.
@@ -138,8 +141,7 @@ class ElasticTraining {
   ElasticGeneration& generation_;
   std::unique_ptr<DistributedDataParallel> ddp_;
   std::unique_ptr<ModuleCheckpoint> checkpoint_;
-  bool checkpoint_told_ = false;  // that this worker, which drains, wants one
-  int64_t decided_before_ = 0;    // progress when the wrapper was made
+  int64_t decided_before_ = 0;  // progress when the wrapper was made
   absl::Time error_noted_;
   bool told_ = false;  // the body, that it is to return
 };

@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "client/checkpoint/connection_number.h"
 #include "client/schedule/schedule_client.h"
 #include "client/torch/module_bytes.h"
 #include "client/torch/optimizer_bytes.h"
@@ -25,6 +26,10 @@ constexpr char kPlanVersion[] = "plan_version";
 // Where rank 0 tells the others which checkpoint is the newest.
 constexpr char kNewestKey[] = "checkpoint/newest";
 constexpr absl::Duration kNewestTimeout = absl::Minutes(1);
+// Ranks meet an error of a save at different times.
+constexpr absl::Duration kConnectTimeout = absl::Minutes(5);
+// A session takes care of groups of such names: see SessionGroups.
+constexpr char kGroup[] = "checkpoint/";
 
 AsyncCheckpoint::Options SaverOptions(
     Session& session, const ModuleCheckpoint::Options& options) {
@@ -34,15 +39,20 @@ AsyncCheckpoint::Options SaverOptions(
   saver.own_errors = options.own_errors;
   saver.retention = options.retention;
   saver.on_report = options.on_report;
+  const auto number = std::make_shared<ConnectionNumber>(
+      session.rank(), &session.store(), kConnectTimeout);
   saver.connect =
-      [&session](int number) -> absl::StatusOr<std::shared_ptr<Communicator>> {
+      [&session, number](int) -> absl::StatusOr<std::shared_ptr<Communicator>> {
+    COXSWAIN_ASSIGN_OR_RETURN(const int64_t next, number->Next());
     std::vector<int> ranks(static_cast<size_t>(session.world_size()));
     std::iota(ranks.begin(), ranks.end(), 0);
-    COXSWAIN_ASSIGN_OR_RETURN(
-        std::shared_ptr<ProcessGroup> group,
-        session.CreateGroup(absl::StrCat("checkpoint/", number), ranks));
-    Communicator* const communicator = &group->communicator();
-    return std::shared_ptr<Communicator>(std::move(group), communicator);
+    auto group = session.CreateGroup(absl::StrCat(kGroup, next), ranks);
+    if (!group.ok()) {
+      number->GiveUp();
+      return group.status();
+    }
+    Communicator* const communicator = &(*group)->communicator();
+    return std::shared_ptr<Communicator>(*std::move(group), communicator);
   };
   return saver;
 }
@@ -106,12 +116,19 @@ absl::StatusOr<bool> ModuleCheckpoint::Save(DistributedDataParallel& ddp,
                                             absl::string_view reason,
                                             const Blobs& blobs) {
   if (saved_ == ddp.decided()) return false;
-  COXSWAIN_ASSIGN_OR_RETURN(const auto position, ddp.accumulator().Position());
+  const auto at = ddp.accumulator().Position();
+  if (!at.ok()) {
+    // In the middle of a window, which has no position that one could go on
+    // from. No reason to end training.
+    LogError("checkpoint_not_copied",
+             {{"job", session_.job()}, {"reason", at.status().ToString()}});
+    return false;
+  }
   COXSWAIN_RETURN_IF_ERROR(ddp.AverageParameters());
   saved_ = ddp.decided();
   AsyncCheckpoint::Source source;
   source.reason = std::string(reason);
-  for (const auto& [stream, windows] : position) {
+  for (const auto& [stream, windows] : *at) {
     source.metadata[absl::StrCat(kPosition, stream)] = absl::StrCat(windows);
     if (stream == kTrainStream) source.step = windows;
   }

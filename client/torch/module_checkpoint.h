@@ -37,8 +37,10 @@ namespace coxswain::torch {
 // by the plan's checkpoint_every, by ScheduleClient::RequestCheckpoint on any
 // rank, or by an operator. Saving goes on beside training, see AsyncCheckpoint.
 //
-// Life-cycle: one session, which outlives it. Threading: the thread that
-// trains.
+// Life-cycle: one session, which outlives it, and one object of it. Its
+// destructor waits as that of AsyncCheckpoint: for ranks that are connecting,
+// up to the session's collective_timeout, or 5 minutes where rank 0 is behind;
+// the end of the generation ends both. Threading: the thread that trains.
 class ModuleCheckpoint {
  public:
   struct Options {
@@ -69,7 +71,8 @@ class ModuleCheckpoint {
   // did. `blobs` are the same on all ranks; their names begin with no dot.
   // Where there is an averager, the ranks' parameters are brought together
   // first. What goes wrong is reported and logged, and is no error of training:
-  // only that of AverageParameters is.
+  // only that of AverageParameters is. In the middle of a window nothing is
+  // copied, which is logged (checkpoint_not_copied).
   absl::StatusOr<bool> SaveIfAsked(DistributedDataParallel& ddp,
                                    const Blobs& blobs = {});
   // The same, asked or not; nothing if this step has been saved.

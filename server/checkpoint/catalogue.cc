@@ -145,6 +145,16 @@ std::vector<CheckpointRecord> Catalogue::List(absl::string_view job) const {
   return records;
 }
 
+Generation Catalogue::NewestGeneration() const {
+  Generation newest(0);
+  for (const auto& [job, records] : jobs_) {
+    for (const auto& [id, record] : records) {
+      newest = std::max(newest, record.generation);
+    }
+  }
+  return newest;
+}
+
 size_t Catalogue::CountOf(absl::string_view job) const {
   const auto of_job = jobs_.find(job);
   return of_job == jobs_.end() ? 0 : of_job->second.size();

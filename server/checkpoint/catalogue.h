@@ -45,10 +45,13 @@ class Catalogue {
   // Those of one step: of each generation that has made one.
   std::vector<CheckpointRecord> OfStep(absl::string_view job,
                                        int64_t step) const;
-  // The last one made first: by date, then by generation and step. A run from
-  // scratch begins at step 0 again, so the step says nothing about the age.
+  // The last one made first: by generation, which never goes back as a clock
+  // may, then by date and step. A run from scratch begins at step 0 again, so
+  // the step says little about the age.
   std::vector<CheckpointRecord> List(absl::string_view job) const;
   size_t CountOf(absl::string_view job) const;
+  // The highest one, of all jobs; 0 if there is none.
+  Generation NewestGeneration() const;
 
  private:
   using JobMap = std::map<std::string, CheckpointRecord, std::less<>>;  // by id

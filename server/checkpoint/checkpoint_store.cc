@@ -136,6 +136,22 @@ absl::StatusOr<std::string> CheckpointStore::FindToJoinLocked(
   return std::string();
 }
 
+bool CheckpointStore::PlacesAreFullLocked(absl::string_view job) const {
+  const size_t open_of_job = std::count_if(
+      open_.begin(), open_.end(),
+      [&](const auto& entry) { return entry.second.record.job == job; });
+  return open_of_job >= limits_.max_open_checkpoints_per_job;
+}
+
+bool CheckpointStore::CatalogueIsFullLocked(absl::string_view job,
+                                            int64_t step) const {
+  // One that takes another's place needs no room of its own.
+  for (const CheckpointRecord& record : catalogue_.OfStep(job, step)) {
+    if (record.generation != Generation(0)) return false;
+  }
+  return catalogue_.CountOf(job) >= limits_.max_checkpoints_per_job;
+}
+
 absl::Status CheckpointStore::CheckRoomLocked(absl::string_view job,
                                               int64_t step) const {
   if (open_.size() >= limits_.max_open_checkpoints) {
@@ -143,20 +159,13 @@ absl::Status CheckpointStore::CheckRoomLocked(absl::string_view job,
         "the limit max_open_checkpoints of ", limits_.max_open_checkpoints,
         " is reached; commit or delete one"));
   }
-  const size_t open_of_job = std::count_if(
-      open_.begin(), open_.end(),
-      [&](const auto& entry) { return entry.second.record.job == job; });
-  if (open_of_job >= limits_.max_open_checkpoints_per_job) {
+  if (PlacesAreFullLocked(job)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the limit max_open_checkpoints_per_job of ",
                      limits_.max_open_checkpoints_per_job,
                      " is reached by job \"", job, "\"; commit or delete one"));
   }
-  // One that takes another's place needs no room of its own.
-  for (const CheckpointRecord& record : catalogue_.OfStep(job, step)) {
-    if (record.generation != Generation(0)) return absl::OkStatus();
-  }
-  if (catalogue_.CountOf(job) >= limits_.max_checkpoints_per_job) {
+  if (CatalogueIsFullLocked(job, step)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the limit max_checkpoints_per_job of ",
                      limits_.max_checkpoints_per_job, " is reached by job \"",
@@ -200,6 +209,11 @@ absl::StatusOr<std::string> CheckpointStore::Begin(
     COXSWAIN_ASSIGN_OR_RETURN(std::string id,
                               FindToJoinLocked(fence, step, shards, metadata));
     if (!id.empty()) return id;
+  }
+  DiscardForgotten(fence, step);
+  DeleteForRoom(fence.job, step);
+  {
+    MutexLock lock(&mutex_);
     COXSWAIN_RETURN_IF_ERROR(CheckRoomLocked(fence.job, step));
   }
   COXSWAIN_RETURN_IF_ERROR(MakeStaging(open.record));
@@ -370,8 +384,16 @@ absl::StatusOr<CheckpointRecord> CheckpointStore::Commit(
                                   {"shards", open.record.shard_count},
                                   {"bytes", open.record.TotalBytes()}});
   DeleteSuperseded(open.record);
-  DeleteUnretained(open.record, rules.empty() ? retention_ : rules);
+  if (open.record.generation != Generation(0)) {
+    DeleteUnretained(open.record.job, open.record.id,
+                     rules.empty() ? retention_ : rules);
+  }
   return open.record;
+}
+
+Generation CheckpointStore::NewestGeneration() const {
+  MutexLock lock(&mutex_);
+  return catalogue_.NewestGeneration();
 }
 
 std::vector<CheckpointRecord> CheckpointStore::List(

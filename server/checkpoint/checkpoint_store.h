@@ -73,7 +73,10 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
 
   // Opens a checkpoint of (job, generation, step), or joins the open one;
   // returns its id. One of this step by an earlier generation stays until the
-  // new one is committed.
+  // new one is committed. Where the job's places are full, the open one of the
+  // lowest step of this generation is discarded, if this step is higher: its
+  // save has failed, or is not needed any more. Where the job has as many
+  // complete ones as it may, those go that the default rules do not keep.
   //   INVALID_ARGUMENT     bad job name, step or shard count
   //   ALREADY_EXISTS       this generation has completed one of this step
   //   FAILED_PRECONDITION  the open one has other shards or metadata
@@ -105,8 +108,9 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
 
   // Makes the checkpoint visible and durable, then deletes those of the same
   // step by earlier generations, and those that `rules`, or the default ones
-  // where these are empty, do not keep; repeating it is harmless. What cannot
-  // be deleted stays, and is no error. An import deletes nothing.
+  // where these are empty, do not keep; repeating it is harmless. What is
+  // being read, or cannot be deleted, stays, and is no error. An import deletes
+  // nothing.
   //   INVALID_ARGUMENT     a rule is negative
   //   NOT_FOUND            no such checkpoint
   //   FAILED_PRECONDITION  shards are missing; the message names them
@@ -114,6 +118,11 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   absl::StatusOr<CheckpointRecord> Commit(const Fence& fence,
                                           absl::string_view id,
                                           const RetentionRules& rules = {});
+
+  // The highest generation that has made one of the complete checkpoints, of
+  // any job; 0: there are none. Later ones must be higher, since the order of
+  // generations says which checkpoint is the newest.
+  Generation NewestGeneration() const;
 
   // Complete checkpoints of a job, the last one made first.
   std::vector<CheckpointRecord> List(absl::string_view job) const;
@@ -176,8 +185,16 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   CheckpointRecord NewRecord(
       const Fence& fence, int64_t step, int shards,
       const std::map<std::string, std::string>& metadata) const;
+  // Of what is open, and of what is complete.
   absl::Status CheckRoomLocked(absl::string_view job, int64_t step) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool PlacesAreFullLocked(absl::string_view job) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool CatalogueIsFullLocked(absl::string_view job, int64_t step) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes room for one of this step, where there is none: see Begin.
+  void DiscardForgotten(const Fence& fence, int64_t step);
+  void DeleteForRoom(absl::string_view job, int64_t step);
   // What Commit has to write and from which phase, or why it cannot.
   absl::StatusOr<OpenCheckpoint> PrepareCommit(const Fence& fence,
                                                absl::string_view id);
@@ -186,11 +203,12 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
                     const absl::Status& status);
   absl::Status DeleteComplete(CheckpointRecord record);
   void DeleteSuperseded(const CheckpointRecord& by);
-  void DeleteUnretained(const CheckpointRecord& committed,
+  // All but `committed`; empty: there is none.
+  void DeleteUnretained(absl::string_view job, absl::string_view committed,
                         const RetentionRules& rules);
   // Deletes what was taken out of the catalogue, and logs it.
   void DeleteAll(std::vector<CheckpointRecord> records,
-                 absl::string_view reason, const CheckpointRecord& by);
+                 absl::string_view reason, absl::string_view by);
   // Counts a download, or says why it cannot begin.
   absl::StatusOr<std::pair<std::string, ShardRecord>> AdmitDownload(
       absl::string_view job, absl::string_view id, int shard);

@@ -2,6 +2,7 @@
 
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
@@ -17,23 +18,66 @@ void CheckpointStore::DeleteSuperseded(const CheckpointRecord& by) {
     for (CheckpointRecord& record : catalogue_.OfStep(by.job, by.step)) {
       if (!(record.generation < by.generation)) continue;
       if (record.generation == Generation(0)) continue;  // an operator's
+      if (readers_.IsRead(record.id, clock_->Now())) continue;
       catalogue_.Remove(record.job, record.id);
       superseded.push_back(std::move(record));
     }
   }
-  DeleteAll(std::move(superseded), "checkpoint_superseded", by);
+  DeleteAll(std::move(superseded), "checkpoint_superseded", by.id);
 }
 
-void CheckpointStore::DeleteUnretained(const CheckpointRecord& committed,
+// Saves that fail may leave theirs open: whoever began it is gone, or could not
+// delete it. Not one that is being committed.
+void CheckpointStore::DiscardForgotten(const Fence& fence, int64_t step) {
+  CheckpointRecord forgotten;
+  {
+    MutexLock lock(&mutex_);
+    if (!PlacesAreFullLocked(fence.job)) return;
+    auto lowest = open_.end();
+    for (auto it = open_.begin(); it != open_.end(); ++it) {
+      const OpenCheckpoint& open = it->second;
+      if (open.record.job != fence.job ||
+          open.record.generation != fence.generation ||
+          open.phase != Phase::kOpen || open.record.step >= step) {
+        continue;
+      }
+      if (lowest == open_.end() ||
+          open.record.step < lowest->second.record.step) {
+        lowest = it;
+      }
+    }
+    if (lowest == open_.end()) return;
+    forgotten = std::move(lowest->second.record);
+    open_.erase(lowest);
+  }
+  LogWarning("open_checkpoint_discarded",
+             {{"job", forgotten.job},
+              {"checkpoint", forgotten.id},
+              {"reason", absl::StrCat("step ", step, " needs its place")}});
+  RemoveFolders(forgotten);
+}
+
+// Otherwise a job that has as many as it may would never come to a commit, and
+// so never to its rules.
+void CheckpointStore::DeleteForRoom(absl::string_view job, int64_t step) {
+  {
+    MutexLock lock(&mutex_);
+    if (!CatalogueIsFullLocked(job, step)) return;
+  }
+  DeleteUnretained(job, /*committed=*/"", retention_);
+}
+
+void CheckpointStore::DeleteUnretained(absl::string_view job,
+                                       absl::string_view committed,
                                        const RetentionRules& rules) {
-  if (rules.empty() || committed.generation == Generation(0)) return;
+  if (rules.empty()) return;
   std::vector<CheckpointRecord> unretained;
   {
     MutexLock lock(&mutex_);
-    std::vector<CheckpointRecord> records = catalogue_.List(committed.job);
+    std::vector<CheckpointRecord> records = catalogue_.List(job);
     const std::set<std::string> kept = Retained(records, rules);
     for (CheckpointRecord& record : records) {
-      if (kept.count(record.id) != 0 || record.id == committed.id ||
+      if (kept.count(record.id) != 0 || record.id == committed ||
           readers_.IsRead(record.id, clock_->Now())) {
         continue;
       }
@@ -46,13 +90,14 @@ void CheckpointStore::DeleteUnretained(const CheckpointRecord& committed,
 
 void CheckpointStore::DeleteAll(std::vector<CheckpointRecord> records,
                                 absl::string_view reason,
-                                const CheckpointRecord& by) {
+                                absl::string_view by) {
   for (CheckpointRecord& record : records) {
+    const std::string job = record.job;
     const std::string id = record.id;
     const absl::Status deleted = DeleteComplete(std::move(record));
-    LogInfo(reason, {{"job", by.job},
+    LogInfo(reason, {{"job", job},
                      {"checkpoint", id},
-                     {"by", by.id},
+                     {"by", by},
                      {"deleted", deleted.ToString()}});
   }
 }

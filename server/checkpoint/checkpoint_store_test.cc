@@ -368,6 +368,7 @@ TEST_F(CheckpointStoreTest, ANewGenerationReplacesAStepOfAnEarlierOne) {
   ASSERT_OK_AND_ASSIGN(const std::string second,
                        store_->Begin(FenceOf("job", 2), 5, 1, {}));
   EXPECT_EQ(Download(first, 0).value_or("missing"), "first");
+  clock_.Advance(limits_.read_grace);
   ASSERT_OK(Upload(second, 0, "second", 2));
   ASSERT_OK(store_->Commit(FenceOf("job", 2), second));
   EXPECT_EQ(Download(second, 0).value_or("missing"), "second");
@@ -386,10 +387,27 @@ TEST_F(CheckpointStoreTest, OneJobCannotTakeAllPlaces) {
   Reopen();
   ASSERT_OK(store_->Begin(FenceOf("a"), 1, 1, {}));
   ASSERT_OK(store_->Begin(FenceOf("a"), 2, 1, {}));
-  EXPECT_THAT(store_->Begin(FenceOf("a"), 3, 1, {}),
+  EXPECT_THAT(store_->Begin(FenceOf("a", 2), 3, 1, {}),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("max_open_checkpoints_per_job")));
   EXPECT_OK(store_->Begin(FenceOf("b"), 3, 1, {}));
+}
+
+TEST_F(CheckpointStoreTest, SavesThatFailedDoNotUseUpTheJobsPlaces) {
+  limits_.max_open_checkpoints = 10;
+  Reopen();
+  std::string last;
+  for (int64_t step = 1; step <= 20; ++step) {
+    ASSERT_OK_AND_ASSIGN(last, store_->Begin(FenceOf(), step, 1, {}));
+  }
+  EXPECT_EQ(FoldersOfJob(), limits_.max_open_checkpoints_per_job);
+  ASSERT_OK(Upload(last, 0, "data"));
+  EXPECT_OK(store_->Commit(FenceOf(), last));
+  // Nor does one that comes late take the place of a newer one.
+  ASSERT_OK(store_->Begin(FenceOf(), 21, 1, {}));
+  EXPECT_THAT(store_->Begin(FenceOf(), 2, 1, {}),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("max_open_checkpoints_per_job")));
 }
 
 TEST_F(CheckpointStoreTest, DownloadsAtOnceAreLimited) {
@@ -481,6 +499,31 @@ TEST_F(RetentionInStoreTest, WhatIsReadStaysForAWhile) {
   clock_.Advance(absl::Seconds(2));
   ASSERT_OK(SaveWith(rules_, 60));
   EXPECT_THAT(Steps(), testing::ElementsAre(60, 50));
+}
+
+TEST_F(RetentionInStoreTest, WhatIsReadIsNotReplacedEither) {
+  ASSERT_OK_AND_ASSIGN(const std::string read, SaveWith({}, 10));
+  {
+    ASSERT_OK_AND_ASSIGN(const auto download,
+                         store_->StartDownload("job", read, 0));
+    ASSERT_OK(SaveWith({}, 10, 2));
+    EXPECT_THAT(Steps(), testing::ElementsAre(10, 10));
+    EXPECT_OK(download->Next());
+  }
+  clock_.Advance(limits_.read_grace);
+  ASSERT_OK(SaveWith({}, 10, 3));
+  EXPECT_THAT(Steps(), testing::ElementsAre(10));
+}
+
+TEST_F(RetentionInStoreTest, RulesCountAlsoForAJobThatHasAsManyAsItMay) {
+  limits_.max_checkpoints_per_job = 4;
+  Reopen();
+  for (int64_t step = 10; step <= 40; step += 10) ASSERT_OK(SaveWith({}, step));
+  EXPECT_THAT(SaveWith({}, 50), StatusIs(absl::StatusCode::kResourceExhausted,
+                                         HasSubstr("delete old")));
+  store_->SetDefaultRetention(rules_);
+  ASSERT_OK(SaveWith({}, 50));
+  EXPECT_THAT(Steps(), testing::ElementsAre(50, 40));
 }
 
 TEST_F(RetentionInStoreTest, ANegativeRuleIsRefusedBeforeAnythingIsDone) {

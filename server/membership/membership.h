@@ -71,9 +71,12 @@ class Membership : public FenceGate {
   };
 
   // Begins a new term on `rooms.store`, and reads what earlier terms have left.
-  // DATA_LOSS, FAILED_PRECONDITION: that cannot be read; nothing was changed.
+  // Generations begin after `used`, if that is higher than what is stored: what
+  // outlives the store has seen it. DATA_LOSS, FAILED_PRECONDITION: the store
+  // cannot be read; nothing was changed.
   static absl::StatusOr<std::unique_ptr<Membership>> Open(
-      const MembershipOptions& options, const Rooms& rooms);
+      const MembershipOptions& options, const Rooms& rooms,
+      Generation used = Generation(0));
   // Waits for what is being written.
   ~Membership() override;
 
@@ -143,6 +146,9 @@ class Membership : public FenceGate {
                     const absl::Status& reason);
   // No attachment of this coordinator is higher yet.
   uint64_t NewestAttachment() const;
+  // Whether the last decision on a step that is known sends the ranks to the
+  // next generation: one may have been made otherwise.
+  void NoteRegroup(absl::string_view job, Generation generation, bool decided);
   // Ends it with this reason and the payloads of the status.
   void AbortGeneration(absl::string_view job, Generation generation,
                        const absl::Status& reason);
@@ -196,7 +202,7 @@ class Membership : public FenceGate {
       : options_(options), rooms_(rooms) {}
 
   // membership_restore.cc: what is kept.
-  absl::Status BeginTerm();
+  absl::Status BeginTerm(Generation used);
   void RestoreLocked(LoadedJob loaded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::vector<GenerationResumed>> FindResumedLocked()
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -175,6 +175,19 @@ bool Membership::NoteRegroupLocked(const std::vector<DirectedEvent>& events,
   return true;
 }
 
+void Membership::NoteRegroup(absl::string_view job, Generation generation,
+                             bool decided) {
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    Job* const running = FindRunningLocked(job, generation);
+    if (running == nullptr) return;
+    if (std::exchange(running->run.regroups, decided) == decided) return;
+    SaveLocked(StateBatch(), running, &calls);
+  }
+  RunAll(calls);
+}
+
 void Membership::NoteSigns(absl::string_view job, Generation generation,
                            const std::vector<absl::Time>& heard) {
   MutexLock lock(&mutex_);

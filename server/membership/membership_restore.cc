@@ -69,10 +69,10 @@ std::vector<MemberRecord> RecordsOf(const LoadedJob& loaded, absl::Time now) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Membership>> Membership::Open(
-    const MembershipOptions& options, const Rooms& rooms) {
+    const MembershipOptions& options, const Rooms& rooms, Generation used) {
   COXSWAIN_RETURN_IF_ERROR(options.Validate());
   std::unique_ptr<Membership> membership(new Membership(options, rooms));
-  COXSWAIN_RETURN_IF_ERROR(membership->BeginTerm());
+  COXSWAIN_RETURN_IF_ERROR(membership->BeginTerm(used));
   return membership;
 }
 
@@ -92,7 +92,7 @@ Membership::~Membership() {
   }
 }
 
-absl::Status Membership::BeginTerm() {
+absl::Status Membership::BeginTerm(Generation used) {
   StateStore& store = *rooms_.store;
   absl::StatusOr<std::string> id = store.Get(kClusterTable, "id");
   if (absl::IsNotFound(id.status())) {
@@ -114,7 +114,7 @@ absl::Status Membership::BeginTerm() {
   MutexLock lock(&mutex_);
   cluster_id_ = *id;
   term_ = Term(term);
-  next_generation_ = generation;
+  next_generation_ = std::max(generation, used.value() + 1);
   last_tick_ = rooms_.clock->Now();
   for (LoadedJob& loaded : jobs) RestoreLocked(std::move(loaded));
   garbage_.insert(garbage_.end(), stale.begin(), stale.end());

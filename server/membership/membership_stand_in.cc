@@ -38,8 +38,11 @@ absl::Status Membership::NoteStandIn(uint64_t attachment,
     auto& run = jobs_[found->second.first].run;
     const int rank = found->second.second;
     if (rank == 0) run.stand_in = std::string(address);
-    if (run.stand_in.empty()) return absl::OkStatus();
-    event.address = run.stand_in;
+    // An empty address says that nobody stands in any more.
+    const bool gone =
+        rank != 0 && run.members[0].liveness.state == MemberState::kLeft;
+    if (run.stand_in.empty() && !gone) return absl::OkStatus();
+    if (!gone) event.address = run.stand_in;
     for (const MemberRecord& record : run.members) {
       const bool told =
           rank == 0 ? record.member.rank != 0 : record.member.rank == rank;

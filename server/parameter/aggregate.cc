@@ -41,7 +41,7 @@ absl::string_view NameOf(Reduction reduction) {
   return "unknown reduction";
 }
 
-absl::Status TensorSpec::Check(int64_t max_bytes) const {
+absl::Status TensorSpec::Check(const ParameterLimits& limits) const {
   const std::optional<ElementType> type = ElementTypeFromName(dtype);
   if (!type.has_value()) {
     return absl::InvalidArgumentError(
@@ -51,17 +51,34 @@ absl::Status TensorSpec::Check(int64_t max_bytes) const {
     return absl::InvalidArgumentError(absl::StrCat(
         "a tensor of ", NameOf(reduction), " cannot have ", parts, " parts"));
   }
+  if (parts > limits.max_parts) {
+    return ParameterLimitError("max_parts", limits.max_parts,
+                               absl::StrCat("do not declare ", parts));
+  }
   if (bytes < 0 || bytes % static_cast<int64_t>(SizeOf(*type)) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(bytes, " bytes are no number of ", dtype, " elements"));
   }
   const int64_t copies = reduction == Reduction::kConcat ? parts : 1;
-  if (bytes > max_bytes / copies) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a tensor of ", copies, " times ", bytes,
-        " bytes is larger than max_tensor_bytes, which is ", max_bytes));
+  if (bytes > limits.max_tensor_bytes / copies) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a tensor of ", copies, " times ", bytes,
+                     " bytes is larger than max_tensor_bytes, which is ",
+                     limits.max_tensor_bytes));
   }
   return absl::OkStatus();
+}
+
+absl::Status TensorSpec::CheckChunk(int part, int64_t received, int64_t offset,
+                                    int64_t size) const {
+  const int64_t expected = std::min(kTensorChunkBytes, bytes - received);
+  if (offset == received && size == expected && size > 0) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(
+      absl::StrCat("part ", part, ": a chunk of ", size, " bytes at ", offset,
+                   " came where one of ", expected, " bytes at ", received,
+                   " should follow"));
 }
 
 Aggregate::Aggregate(const TensorSpec& spec)
@@ -103,15 +120,9 @@ absl::Status Aggregate::Append(int part, int64_t offset,
   {
     MutexLock lock(&mutex_);
     int64_t& received = received_[static_cast<size_t>(part)];
-    const int64_t expected =
-        std::min(kTensorChunkBytes, spec_.bytes - received);
     const auto size = static_cast<int64_t>(chunk->bytes.size());
-    if (offset != received || size != expected || size == 0) {
-      return absl::DataLossError(
-          absl::StrCat("part ", part, ": a chunk of ", size, " bytes at ",
-                       offset, " came where one of ", expected, " bytes at ",
-                       received, " should follow"));
-    }
+    absl::Status follows = spec_.CheckChunk(part, received, offset, size);
+    if (!follows.ok()) return follows;
     received += size;
     cell = &CellLocked(part, offset / kTensorChunkBytes);
     const int place = Reduces(spec_.reduction) ? part : 0;
@@ -162,6 +173,12 @@ bool Aggregate::complete() const {
 bool Aggregate::PartComplete(int part) const {
   MutexLock lock(&mutex_);
   return received_[static_cast<size_t>(part)] == spec_.bytes;
+}
+
+bool Aggregate::AnyPartComplete() const {
+  MutexLock lock(&mutex_);
+  return std::find(received_.begin(), received_.end(), spec_.bytes) !=
+         received_.end();
 }
 
 std::vector<int> Aggregate::MissingParts() const {

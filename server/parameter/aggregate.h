@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "base/reduce_elements.h"
 #include "server/parameter/byte_budget.h"
+#include "server/parameter/parameter_limits.h"
 
 namespace coxswain::server {
 
@@ -30,9 +31,13 @@ struct TensorSpec {
   int64_t total_bytes() const {
     return reduction == Reduction::kConcat ? bytes * parts : bytes;
   }
-  // INVALID_ARGUMENT says what makes no sense, RESOURCE_EXHAUSTED that it is
-  // larger than `max_bytes`.
-  absl::Status Check(int64_t max_bytes) const;
+  // INVALID_ARGUMENT says what makes no sense, RESOURCE_EXHAUSTED which limit
+  // it passes.
+  absl::Status Check(const ParameterLimits& limits) const;
+  // DATA_LOSS unless this is the next chunk of a part of which `received` bytes
+  // are there.
+  absl::Status CheckChunk(int part, int64_t received, int64_t offset,
+                          int64_t size) const;
 };
 
 // One tensor while it is formed from its parts, and afterwards. Reductions are
@@ -55,6 +60,7 @@ class Aggregate {
   // All chunks of all parts are there. (A part of no bytes always is.)
   bool complete() const;
   bool PartComplete(int part) const;
+  bool AnyPartComplete() const;
   // Parts of which chunks are missing.
   std::vector<int> MissingParts() const;
 

@@ -46,7 +46,14 @@ absl::Status ExchangeOperation::Check(int group_size,
                      " make no sense in a group of ", group_size));
   }
   const TensorSpec spec = SpecFor(group_size);
-  COXSWAIN_RETURN_IF_ERROR(spec.Check(limits.max_tensor_bytes));
+  COXSWAIN_RETURN_IF_ERROR(spec.Check(limits));
+  // One of each part is all that any collective wants, and each costs memory
+  // until it is sent.
+  if (range.count > group_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no rank is sent ", range.count,
+                     " runs of a tensor of a group of ", group_size));
+  }
   if (!Fits(range, spec.total_bytes())) {
     return absl::InvalidArgumentError(absl::StrCat(
         range.count, " runs of ", range.bytes, " bytes, ", range.stride,

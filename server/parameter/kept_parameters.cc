@@ -35,7 +35,9 @@ KeptParameters::Push::Push(std::shared_ptr<KeptParameters> parameters,
       tensor_(std::move(tensor)) {}
 
 KeptParameters::Push::~Push() {
-  if (!finished_) parameters_->EndPart(name_, version_, part_, tensor_);
+  if (ended_) return;
+  const auto end = parameters_->EndPart(name_, version_, part_, tensor_);
+  static_cast<void>(end);  // nobody is told
 }
 
 absl::Status KeptParameters::Push::Append(int64_t offset, std::string bytes,
@@ -45,21 +47,32 @@ absl::Status KeptParameters::Push::Append(int64_t offset, std::string bytes,
         absl::StrCat("a chunk of ", Describe(name_, version_), " at ", offset,
                      " does not match its checksum"));
   }
+  const auto size = static_cast<int64_t>(bytes.size());
+  COXSWAIN_RETURN_IF_ERROR(
+      tensor_->spec().CheckChunk(part_, received_, offset, size));
   COXSWAIN_ASSIGN_OR_RETURN(
       auto chunk,
       ChunkBuffer::Make(std::move(bytes), crc32c, parameters_->budget_));
-  return tensor_->Append(part_, offset, std::move(chunk));
+  chunks_.push_back(std::move(chunk));
+  received_ += size;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> KeptParameters::Push::Finish() {
-  if (!tensor_->PartComplete(part_)) {
+  if (received_ != tensor_->spec().bytes) {
     return absl::DataLossError(absl::StrCat(
         "part ", part_, " of ", Describe(name_, version_),
         " ended before all of its ", tensor_->spec().bytes, " bytes came"));
   }
-  finished_ = true;
-  parameters_->EndPart(name_, version_, part_, tensor_);
-  return tensor_->complete();
+  int64_t offset = 0;
+  for (auto& chunk : chunks_) {
+    const auto size = static_cast<int64_t>(chunk->bytes.size());
+    COXSWAIN_RETURN_IF_ERROR(tensor_->Append(part_, offset, std::move(chunk)));
+    offset += size;
+  }
+  chunks_.clear();
+  ended_ = true;
+  return parameters_->EndPart(name_, version_, part_, tensor_);
 }
 
 absl::StatusOr<std::unique_ptr<KeptParameters::Push>> KeptParameters::StartPush(
@@ -84,19 +97,22 @@ absl::Status KeptParameters::CheckPushLocked(const Parameter& parameter,
                    " is complete already: push versions that rise"));
 }
 
+absl::Status KeptParameters::CheckName(absl::string_view name) const {
+  if (name.size() <= limits_.max_name_bytes) return absl::OkStatus();
+  return ParameterLimitError("max_name_bytes",
+                             static_cast<int64_t>(limits_.max_name_bytes),
+                             "choose a shorter name");
+}
+
 absl::StatusOr<std::shared_ptr<Aggregate>> KeptParameters::StartPart(
     absl::string_view name, int64_t version, int part, const TensorSpec& spec) {
+  COXSWAIN_RETURN_IF_ERROR(CheckName(name));
   if (name.empty() || version < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat(Describe(name, version),
                      ": a parameter has a name, and versions count from 1"));
   }
-  if (name.size() > limits_.max_name_bytes) {
-    return ParameterLimitError("max_name_bytes",
-                               static_cast<int64_t>(limits_.max_name_bytes),
-                               "choose a shorter name");
-  }
-  COXSWAIN_RETURN_IF_ERROR(spec.Check(limits_.max_tensor_bytes));
+  COXSWAIN_RETURN_IF_ERROR(spec.Check(limits_));
   if (spec.bytes == 0 || part < 0 || part >= spec.parts) {
     return absl::InvalidArgumentError(
         absl::StrCat(Describe(name, version), ": there is no part ", part,
@@ -133,34 +149,59 @@ absl::StatusOr<std::shared_ptr<Aggregate>> KeptParameters::StartPart(
   return forming.tensor;
 }
 
-void KeptParameters::EndPart(const std::string& name, int64_t version, int part,
-                             const std::shared_ptr<Aggregate>& tensor) {
+absl::StatusOr<bool> KeptParameters::EndPart(
+    const std::string& name, int64_t version, int part,
+    const std::shared_ptr<Aggregate>& tensor) {
   Calls calls;
+  absl::StatusOr<bool> complete = false;
   {
     MutexLock lock(&mutex_);
     const auto it = parameters_.find(name);
-    if (it == parameters_.end()) return;
+    if (it == parameters_.end()) {
+      return DroppedLocked(name, version, tensor.get());
+    }
     auto& forming = it->second.forming;
     const auto own = forming.find(version);
-    if (own == forming.end() || own->second.tensor != tensor) return;
+    if (own == forming.end() || own->second.tensor != tensor) {
+      return DroppedLocked(name, version, tensor.get());
+    }
     own->second.pushing.erase(part);
     if (tensor->complete()) {
       CompleteLocked(name, version, tensor, &calls);
-    } else if (!tensor->PartComplete(part)) {
-      // Chunks of it may be summed up with those of other parts already.
-      forming.erase(own);
-      EraseIfEmptyLocked(name);
-      AnswerLocked(
-          [&](const Waiting& waiting) {
-            return waiting.name == name && waiting.version == version;
-          },
-          absl::AbortedError(absl::StrCat("the push of ",
-                                          Describe(name, version),
-                                          " broke off: push it again")),
-          &calls);
+      complete = true;
+    } else if (own->second.pushing.empty() && !tensor->AnyPartComplete()) {
+      DiscardLocked(name, version, &calls);
     }
   }
   RunAll(calls);
+  return complete;
+}
+
+absl::StatusOr<bool> KeptParameters::DroppedLocked(
+    const std::string& name, int64_t version, const Aggregate* tensor) const {
+  COXSWAIN_RETURN_IF_ERROR(ended_);
+  const auto it = parameters_.find(name);
+  if (it != parameters_.end()) {
+    // Another part's thread may have been the one to complete it.
+    if (it->second.newest.tensor.get() == tensor) return true;
+    COXSWAIN_RETURN_IF_ERROR(CheckPushLocked(it->second, name, version));
+  }
+  return absl::AbortedError(
+      absl::StrCat(Describe(name, version),
+                   " was dropped while it was pushed: push it again"));
+}
+
+void KeptParameters::DiscardLocked(const std::string& name, int64_t version,
+                                   Calls* calls) {
+  parameters_[name].forming.erase(version);
+  EraseIfEmptyLocked(name);
+  AnswerLocked(
+      [&](const Waiting& waiting) {
+        return waiting.name == name && waiting.version == version;
+      },
+      absl::AbortedError(absl::StrCat("the push of ", Describe(name, version),
+                                      " broke off: push it again")),
+      calls);
 }
 
 void KeptParameters::CompleteLocked(const std::string& name, int64_t version,
@@ -205,6 +246,10 @@ void KeptParameters::EraseIfEmptyLocked(const std::string& name) {
 void KeptParameters::Pull(uint64_t call, absl::string_view name,
                           int64_t version, absl::Time deadline, bool wait,
                           PullDone done) {
+  if (absl::Status named = CheckName(name); !named.ok()) {
+    done(named);
+    return;
+  }
   absl::StatusOr<KeptVersion> answer = absl::NotFoundError(
       absl::StrCat(Describe(name, version), " is not here"));
   {
@@ -282,23 +327,34 @@ bool KeptParameters::Forget(absl::string_view name) {
   return true;
 }
 
-void KeptParameters::Begin(Generation generation) {
+KeptParameters::Calls KeptParameters::Begin(Generation generation) {
+  Calls calls;
   MutexLock lock(&mutex_);
   generation_ = generation;
   ended_ = absl::OkStatus();
+  AnswerLocked([](const Waiting&) { return true; },
+               absl::AbortedError("another generation has begun: join again"),
+               &calls);
+  DropFormingLocked();
+  return calls;
 }
 
-void KeptParameters::End(const absl::Status& why) {
+void KeptParameters::DropFormingLocked() {
+  for (auto it = parameters_.begin(); it != parameters_.end();) {
+    it->second.forming.clear();
+    const bool kept = it->second.newest.tensor != nullptr;
+    it = kept ? std::next(it) : parameters_.erase(it);
+  }
+}
+
+void KeptParameters::End(Generation generation, const absl::Status& why) {
   Calls calls;
   {
     MutexLock lock(&mutex_);
+    if (generation_ != generation) return;  // the next one has begun
     ended_ = why;
     AnswerLocked([](const Waiting&) { return true; }, why, &calls);
-    for (auto it = parameters_.begin(); it != parameters_.end();) {
-      it->second.forming.clear();
-      const bool kept = it->second.newest.tensor != nullptr;
-      it = kept ? std::next(it) : parameters_.erase(it);
-    }
+    DropFormingLocked();
   }
   RunAll(calls);
 }

@@ -43,21 +43,22 @@ struct KeptDescription {
 class KeptParameters {
  public:
   using PullDone = std::function<void(absl::StatusOr<KeptVersion>)>;
+  using Calls = std::vector<std::function<void()>>;
 
   KeptParameters(const ParameterLimits& limits,
                  std::shared_ptr<ByteBudget> budget)
       : limits_(limits), budget_(std::move(budget)) {}
 
-  // One part that is being pushed. One thread at a time. If it is destroyed
-  // before its last chunk the version is discarded.
+  // One part that is being pushed, which joins the others once it is there as a
+  // whole. One thread at a time. If it is destroyed before, it alone is lost.
   class Push {
    public:
     ~Push();
     Push(const Push&) = delete;
     Push& operator=(const Push&) = delete;
     absl::Status Append(int64_t offset, std::string bytes, uint32_t crc32c);
-    // DATA_LOSS if chunks are missing. Whether all parts of the version are
-    // there.
+    // Whether all parts of the version are there. DATA_LOSS if chunks are
+    // missing; ABORTED or ALREADY_EXISTS if the version was dropped meanwhile.
     absl::StatusOr<bool> Finish();
 
    private:
@@ -70,7 +71,9 @@ class KeptParameters {
     const int64_t version_;
     const int part_;
     const std::shared_ptr<Aggregate> tensor_;
-    bool finished_ = false;
+    std::vector<std::shared_ptr<ChunkBuffer>> chunks_;
+    int64_t received_ = 0;  // bytes
+    bool ended_ = false;
   };
 
   // Errors: as Parameter.Push.
@@ -87,10 +90,12 @@ class KeptParameters {
   std::vector<KeptDescription> List() const;
   bool Forget(absl::string_view name);
 
-  // What is pushed from now on belongs to this generation.
-  void Begin(Generation generation);
+  // What is pushed from now on belongs to this generation; what is not complete
+  // of an earlier one is dropped. Returns the answers to those who wait for
+  // such, to be run without a lock.
+  Calls Begin(Generation generation);
   // Answers who waits, and drops what is not complete.
-  void End(const absl::Status& why);
+  void End(Generation generation, const absl::Status& why);
   bool empty() const;
 
  private:
@@ -108,8 +113,6 @@ class KeptParameters {
     KeptVersion newest;  // no tensor: there is none
     std::map<int64_t, Forming> forming;
   };
-  using Calls = std::vector<std::function<void()>>;
-
   absl::StatusOr<std::shared_ptr<Aggregate>> StartPart(absl::string_view name,
                                                        int64_t version,
                                                        int part,
@@ -117,8 +120,19 @@ class KeptParameters {
   absl::Status CheckPushLocked(const Parameter& parameter,
                                absl::string_view name, int64_t version) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndPart(const std::string& name, int64_t version, int part,
-               const std::shared_ptr<Aggregate>& tensor);
+  // Nobody pushes this part any more. Whether the version is complete, or why
+  // it can be so no more.
+  absl::StatusOr<bool> EndPart(const std::string& name, int64_t version,
+                               int part,
+                               const std::shared_ptr<Aggregate>& tensor);
+  // What becomes of a version that was dropped while it was pushed.
+  absl::StatusOr<bool> DroppedLocked(const std::string& name, int64_t version,
+                                     const Aggregate* tensor) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DiscardLocked(const std::string& name, int64_t version, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropFormingLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckName(absl::string_view name) const;
   void CompleteLocked(const std::string& name, int64_t version,
                       const std::shared_ptr<Aggregate>& tensor, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "server/parameter/byte_budget.h"
+#include "server/parameter/parameter_limits.h"
 
 namespace coxswain::server {
 
@@ -34,26 +35,32 @@ struct Delivery {
 
 // What one rank is to be sent, in order, until its stream takes it. It holds
 // references only, so a slow reader costs no memory but that of the chunks that
-// others have received already, which count against the job's budget.
+// others have received already, which count against the job's budget, and that
+// of the deliveries themselves: past `max_bytes` of these it ends with
+// RESOURCE_EXHAUSTED.
 // Thread-safe; holds no other lock while it is held itself.
 class Outbox {
  public:
   // `on_ready` is called by Wake, on any thread and without a lock.
-  explicit Outbox(std::function<void()> on_ready)
-      : on_ready_(std::move(on_ready)) {}
+  explicit Outbox(std::function<void()> on_ready,
+                  int64_t max_bytes = ParameterLimits().max_outbox_bytes)
+      : on_ready_(std::move(on_ready)), max_bytes_(max_bytes) {}
 
   // Safe under any lock: nobody is told before Wake.
   void Add(Delivery delivery) {
     MutexLock lock(&mutex_);
     if (end_.has_value()) return;
+    bytes_ += CostOf(delivery);
     deliveries_.push_back(std::move(delivery));
+    if (bytes_ <= max_bytes_) return;
+    EndLocked(ParameterLimitError("max_outbox_bytes", max_bytes_,
+                                  "read what was asked for"));
   }
   // Nothing comes after it, and nothing that waits is sent: the first end
   // counts.
   void End(const absl::Status& why) {
     MutexLock lock(&mutex_);
-    if (!end_.has_value()) end_ = why;
-    deliveries_.clear();
+    EndLocked(why);
   }
   void Wake() const { on_ready_(); }
 
@@ -62,6 +69,7 @@ class Outbox {
     if (deliveries_.empty()) return std::nullopt;
     Delivery first = std::move(deliveries_.front());
     deliveries_.pop_front();
+    bytes_ -= CostOf(first);
     return first;
   }
   std::optional<absl::Status> ended() const {
@@ -70,8 +78,21 @@ class Outbox {
   }
 
  private:
+  static int64_t CostOf(const Delivery& delivery) {
+    return static_cast<int64_t>(sizeof(Delivery) +
+                                delivery.status.message().size());
+  }
+  void EndLocked(const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!end_.has_value()) end_ = why;
+    deliveries_.clear();
+    bytes_ = 0;
+  }
+
   const std::function<void()> on_ready_;
+  const int64_t max_bytes_;
   mutable Mutex mutex_;
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of the deliveries
   std::deque<Delivery> deliveries_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
 };

@@ -20,11 +20,17 @@ struct ParameterLimits {
   // yet by all who will.
   int64_t max_job_bytes = int64_t{4} << 30;
   int64_t max_total_bytes = int64_t{8} << 30;  // of all jobs together
-  size_t max_parameters = 1 << 16;             // names of one job
-  size_t max_tensors = 1 << 16;                // of one group at once
-  size_t max_groups = 1 << 12;                 // of one job
-  size_t max_operations = 1 << 12;             // of one stream at once
-  size_t max_waiting_pulls = 1 << 14;          // of one job
+  // Of one tensor, and ranks of one group: what the room holds for each is not
+  // counted in the bytes above. A job has no more members.
+  int max_parts = 1 << 14;
+  size_t max_parameters = 1 << 16;  // names of one job
+  size_t max_tensors = 1 << 16;     // of one group at once
+  size_t max_groups = 1 << 12;      // of one job
+  size_t max_operations = 1 << 12;  // of one stream at once
+  // What waits to be sent on one stream, without the tensors' bytes: a reader
+  // that stands still loses its stream.
+  int64_t max_outbox_bytes = int64_t{16} << 20;
+  size_t max_waiting_pulls = 1 << 14;  // of one job
   absl::Duration max_timeout = absl::Hours(24);
   // How long the parameters of a generation are kept for the next one.
   absl::Duration keep_after_end = absl::Minutes(10);

@@ -17,7 +17,7 @@ ParameterRoom::ParameterRoom(const ParameterLimits& limits, const Clock* clock)
 ParameterRoom::~ParameterRoom() = default;
 
 absl::StatusOr<ParameterRoom::Job*> ParameterRoom::FindJobLocked(
-    const Fence& fence) {
+    const Fence& fence, Calls* calls) {
   COXSWAIN_RETURN_IF_ERROR(ended_.Check(fence));
   Job& job = jobs_[fence.job];
   if (job.budget == nullptr) {
@@ -25,13 +25,30 @@ absl::StatusOr<ParameterRoom::Job*> ParameterRoom::FindJobLocked(
                                               limits_.max_job_bytes, total_);
     job.kept = std::make_shared<KeptParameters>(limits_, job.budget);
   }
-  if (job.generation != fence.generation) {
-    job.generation = fence.generation;
-    job.ended = false;
-    job.groups.clear();
-    job.kept->Begin(fence.generation);
+  if (fence.generation < job.generation) {
+    return GenerationGuard::EndedError(
+        fence.job, fence.generation,
+        absl::StrCat("generation ", job.generation.value(),
+                     " has begun; join again"));
   }
+  Switch(fence.job, fence.generation, &job, calls);
   return &job;
+}
+
+void ParameterRoom::Switch(absl::string_view name, Generation generation,
+                           Job* job, Calls* calls) {
+  if (job->generation == generation) return;
+  const absl::Status end = GenerationGuard::EndedError(
+      name, job->generation,
+      absl::StrCat("generation ", generation.value(), " has begun"));
+  for (const auto& [id, group] : job->groups) {
+    calls->push_back([group = group, end] { group->End(end); });
+  }
+  job->generation = generation;
+  job->ended = false;
+  job->groups.clear();
+  const Calls answers = job->kept->Begin(generation);
+  calls->insert(calls->end(), answers.begin(), answers.end());
 }
 
 absl::StatusOr<std::shared_ptr<ExchangeGroup>> ParameterRoom::FindGroupLocked(
@@ -65,12 +82,26 @@ absl::StatusOr<std::unique_ptr<ParameterRoom::Seat>> ParameterRoom::TakeSeat(
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank, " is not a rank of a group of ", size));
   }
+  if (size > limits_.max_parts) {
+    return ParameterLimitError("max_parts", limits_.max_parts,
+                               "take fewer ranks");
+  }
+  Calls calls;
+  auto found = Enter(fence, group, rank, size, std::move(outbox), &calls);
+  RunAll(calls);
+  if (!found.ok()) return found.status();
+  return std::unique_ptr<Seat>(
+      new Seat(this, fence, std::string(group), rank, *std::move(found)));
+}
+
+absl::StatusOr<std::shared_ptr<ExchangeGroup>> ParameterRoom::Enter(
+    const Fence& fence, absl::string_view group, int rank, int size,
+    std::shared_ptr<Outbox> outbox, Calls* calls) {
   MutexLock lock(&mutex_);
-  COXSWAIN_ASSIGN_OR_RETURN(Job* const job, FindJobLocked(fence));
+  COXSWAIN_ASSIGN_OR_RETURN(Job* const job, FindJobLocked(fence, calls));
   COXSWAIN_ASSIGN_OR_RETURN(auto found, FindGroupLocked(job, group, size));
   COXSWAIN_RETURN_IF_ERROR(found->Join(rank, std::move(outbox)));
-  return std::unique_ptr<Seat>(
-      new Seat(this, fence, std::string(group), rank, std::move(found)));
+  return found;
 }
 
 void ParameterRoom::LeaveSeat(const Seat& seat) {
@@ -112,9 +143,19 @@ absl::Status ParameterRoom::Seat::Append(uint64_t operation, int64_t offset,
 
 absl::StatusOr<std::shared_ptr<KeptParameters>> ParameterRoom::KeptOf(
     const Fence& fence) {
-  MutexLock lock(&mutex_);
-  COXSWAIN_ASSIGN_OR_RETURN(const Job* const job, FindJobLocked(fence));
-  return job->kept;
+  Calls calls;
+  absl::StatusOr<std::shared_ptr<KeptParameters>> kept;
+  {
+    MutexLock lock(&mutex_);
+    const auto job = FindJobLocked(fence, &calls);
+    if (job.ok()) {
+      kept = (*job)->kept;
+    } else {
+      kept = job.status();
+    }
+  }
+  RunAll(calls);
+  return kept;
 }
 
 absl::StatusOr<std::unique_ptr<KeptParameters::Push>> ParameterRoom::StartPush(
@@ -184,6 +225,17 @@ void ParameterRoom::Tick(absl::Time now) {
   for (const auto& one : kept) one->Expire(now);
 }
 
+void ParameterRoom::OnGenerationBegan(const GenerationBegin& begin) {
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    const auto it = jobs_.find(begin.job);
+    if (it == jobs_.end() || begin.generation < it->second.generation) return;
+    Switch(begin.job, begin.generation, &it->second, &calls);
+  }
+  RunAll(calls);
+}
+
 void ParameterRoom::OnGenerationEnded(absl::string_view job,
                                       Generation generation,
                                       const absl::Status& reason) {
@@ -201,7 +253,7 @@ void ParameterRoom::OnGenerationEnded(absl::string_view job,
   }
   const absl::Status end = GenerationGuard::EndOf(job, generation, reason);
   for (const auto& [name, group] : groups) group->End(end);
-  kept->End(end);
+  kept->End(generation, end);
 }
 
 }  // namespace coxswain::server

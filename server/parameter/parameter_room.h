@@ -83,6 +83,10 @@ class ParameterRoom : public GenerationObserver {
   // Ends what has waited too long, and drops what nobody has inherited.
   void Tick(absl::Time now);
 
+  const ParameterLimits& limits() const { return limits_; }
+
+  // A job's parameters stay for it, whether it asks for them or not.
+  void OnGenerationBegan(const GenerationBegin& begin) override;
   void OnGenerationEnded(absl::string_view job, Generation generation,
                          const absl::Status& reason) override;
 
@@ -99,9 +103,18 @@ class ParameterRoom : public GenerationObserver {
     std::map<std::string, std::shared_ptr<ExchangeGroup>> groups;
   };
 
-  // ABORTED if its generation has ended.
-  absl::StatusOr<Job*> FindJobLocked(const Fence& fence)
+  using Calls = KeptParameters::Calls;
+
+  // ABORTED if its generation has ended. `calls` are to be run without the
+  // lock, in any case.
+  absl::StatusOr<Job*> FindJobLocked(const Fence& fence, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends what the job has of an earlier generation.
+  static void Switch(absl::string_view name, Generation generation, Job* job,
+                     Calls* calls);
+  absl::StatusOr<std::shared_ptr<ExchangeGroup>> Enter(
+      const Fence& fence, absl::string_view group, int rank, int size,
+      std::shared_ptr<Outbox> outbox, Calls* calls);
   absl::StatusOr<std::shared_ptr<KeptParameters>> KeptOf(const Fence& fence);
   absl::StatusOr<std::shared_ptr<ExchangeGroup>> FindGroupLocked(
       Job* job, absl::string_view name, int size)

@@ -241,7 +241,7 @@ TEST_F(ParameterRoomTest, WhatMakesNoSenseIsRefused) {
   EXPECT_THAT(rank(0).Failure(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("lie")));
   auto far = Sum(2, 8);
-  far.range = {0, 4, int64_t{1} << 62, int64_t{1} << 62};
+  far.range = {0, 4, int64_t{1} << 62, 2};
   ASSERT_OK(rank(0).seat->Begin(far));
   EXPECT_THAT(rank(0).Failure(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("lie")));
@@ -341,6 +341,145 @@ TEST_F(ParameterRoomTest, APushThatBreaksOffLeavesNothing) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("push it again")));
   EXPECT_EQ(room_->bytes(), 0);
   EXPECT_THAT(*room_->List(fence_), IsEmpty());
+}
+
+TEST_F(ParameterRoomTest, NobodyDeclaresMoreThanTheRoomHolds) {
+  EXPECT_THAT(room_->TakeSeat(fence_, "group", 0, 2'147'483'647, nullptr),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("max_parts of 16384")));
+  TensorSpec spec;
+  spec.reduction = Reduction::kConcat;
+  spec.dtype = "int8";
+  spec.bytes = 1;
+  spec.parts = 1 << 30;
+  EXPECT_THAT(room_->StartPush(fence_, "w", 1, 0, spec),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("max_parts of 16384")));
+  Seat(2);
+  auto many = Sum(1, 1024, "int8");
+  many.range = {0, 1, 1, 1024};
+  ASSERT_OK(rank(0).seat->Begin(many));
+  EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("sent 1024 runs")));
+}
+
+TEST_F(ParameterRoomTest, AReaderThatStandsStillLosesItsStream) {
+  const auto outbox = std::make_shared<Outbox>([] {}, 1000);
+  ASSERT_OK_AND_ASSIGN(const auto seat,
+                       room_->TakeSeat(fence_, "group", 0, 2, outbox));
+  uint64_t id = 0;
+  while (!outbox->ended().has_value() && id < 1000) {
+    ASSERT_OK(seat->Begin(Sum(++id, 7)));  // refused
+  }
+  ASSERT_TRUE(outbox->ended().has_value());
+  EXPECT_THAT(*outbox->ended(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                         HasSubstr("max_outbox_bytes")));
+  EXPECT_FALSE(outbox->Take().has_value());
+  // One that reads does not.
+  const auto read = std::make_shared<Outbox>([] {}, 1000);
+  ASSERT_OK_AND_ASSIGN(const auto other,
+                       room_->TakeSeat(fence_, "group", 1, 2, read));
+  for (id = 1; id < 100; ++id) {
+    ASSERT_OK(other->Begin(Sum(id, 7)));
+    EXPECT_TRUE(read->Take().has_value());
+  }
+  EXPECT_FALSE(read->ended().has_value());
+}
+
+TEST_F(ParameterRoomTest, NamesHaveALimitWhereverTheyCome) {
+  const std::string name(4096, 'n');
+  absl::Status pulled;
+  room_->Pull(fence_, name, 0, absl::Minutes(1),
+              [&](const absl::StatusOr<KeptVersion>& version) {
+                pulled = version.status();
+              });
+  EXPECT_THAT(pulled, StatusIs(absl::StatusCode::kResourceExhausted,
+                               HasSubstr("max_name_bytes")));
+  EXPECT_THAT(room_->StartPush(fence_, name, 0, 0, {}),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("max_name_bytes")));
+}
+
+TEST_F(ParameterRoomTest, APushThatBreaksOffLosesNoOtherPart) {
+  TensorSpec spec;
+  spec.reduction = Reduction::kSum;
+  spec.bytes = 4;
+  spec.parts = 2;
+  const std::string one = Floats({1});
+  {
+    ASSERT_OK_AND_ASSIGN(const auto first,
+                         room_->StartPush(fence_, "w", 1, 0, spec));
+    ASSERT_OK(first->Append(0, one, Crc32c(one)));
+    EXPECT_EQ(*first->Finish(), false);
+  }
+  {
+    ASSERT_OK_AND_ASSIGN(const auto broken,
+                         room_->StartPush(fence_, "w", 1, 1, spec));
+    ASSERT_OK(broken->Append(0, one, Crc32c(one)));
+  }
+  EXPECT_EQ(room_->bytes(), 4);
+  ASSERT_OK_AND_ASSIGN(const auto again,
+                       room_->StartPush(fence_, "w", 1, 1, spec));
+  ASSERT_OK(again->Append(0, one, Crc32c(one)));
+  ASSERT_OK_AND_ASSIGN(const bool complete, again->Finish());
+  EXPECT_TRUE(complete);
+  EXPECT_THAT(*room_->List(fence_), SizeIs(1));
+}
+
+TEST_F(ParameterRoomTest, APushThatTheGenerationDoesNotOutliveFails) {
+  TensorSpec spec;
+  spec.bytes = 4;
+  ASSERT_OK_AND_ASSIGN(const auto push,
+                       room_->StartPush(fence_, "w", 1, 0, spec));
+  ASSERT_OK(push->Append(0, "abcd", Crc32c("abcd")));
+  room_->OnGenerationEnded("job", Generation(7), absl::AbortedError("over"));
+  EXPECT_THAT(push->Finish(),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("over")));
+}
+
+TEST_F(ParameterRoomTest, AGenerationThatAsksForNothingKeepsWhatItInherited) {
+  TensorSpec spec;
+  spec.bytes = 4;
+  {
+    ASSERT_OK_AND_ASSIGN(const auto push,
+                         room_->StartPush(fence_, "w", 1, 0, spec));
+    ASSERT_OK(push->Append(0, "abcd", Crc32c("abcd")));
+    ASSERT_OK(push->Finish());
+  }
+  room_->OnGenerationEnded("job", Generation(7), absl::AbortedError("over"));
+  GenerationBegin begin;
+  begin.job = "job";
+  begin.generation = Generation(8);
+  room_->OnGenerationBegan(begin);
+  clock_.Advance(absl::Hours(1));
+  room_->Tick(clock_.Now());
+  fence_.generation = Generation(8);
+  EXPECT_THAT(*room_->List(fence_), SizeIs(1));
+  // It is the one whose end counts now.
+  room_->OnGenerationEnded("job", Generation(8), absl::AbortedError("over"));
+  clock_.Advance(absl::Minutes(11));
+  room_->Tick(clock_.Now());
+  EXPECT_EQ(room_->bytes(), 0);
+}
+
+TEST_F(ParameterRoomTest, ANewGenerationEndsWhatTheOldOneHas) {
+  Seat(2);
+  ASSERT_OK(rank(0).seat->Begin(Sum(1, 4)));
+  absl::Status pulled;
+  room_->Pull(fence_, "w", 0, absl::Minutes(1),
+              [&](const absl::StatusOr<KeptVersion>& version) {
+                pulled = version.status();
+              });
+  const Fence old = fence_;
+  fence_.generation = Generation(8);
+  ASSERT_OK(room_->List(fence_));
+  EXPECT_THAT(pulled, StatusIs(absl::StatusCode::kAborted, _));
+  ASSERT_TRUE(rank(0).outbox->ended().has_value());
+  EXPECT_THAT(*rank(0).outbox->ended(),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("generation 8")));
+  EXPECT_GT(rank(0).wakes, 0);
+  EXPECT_THAT(room_->List(old),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("join again")));
 }
 
 }  // namespace

@@ -169,6 +169,7 @@ bool AttachStream::HandleHello(const v1::Hello& hello) {
   }
   // None if the generation has ended meanwhile; what comes is ignored then.
   seat_ = membership_->SeatOf(*attachment).value_or(Seat());
+  const int64_t spell = schedule_->SpellOf(seat_);
   bool broken = false;
   {
     MutexLock lock(&mutex_);
@@ -176,6 +177,7 @@ bool AttachStream::HandleHello(const v1::Hello& hello) {
     greeted_ = true;
     v1::AttachEvent attached;
     attached.mutable_attached()->set_term(membership_->term().value());
+    attached.mutable_attached()->set_spell(spell);
     queue_.push_front(std::move(attached));
     broken = broken_;
   }

@@ -54,11 +54,12 @@ ExchangeCall* ExchangeCall::Start(const RpcOptions& options,
                                   grpc::CallbackServerContext* context) {
   std::shared_ptr<ExchangeCall> call(new ExchangeCall(room, gate));
   call->self_ = call;
-  call->outbox_ =
-      std::make_shared<Outbox>([weak = std::weak_ptr<ExchangeCall>(call)] {
+  call->outbox_ = std::make_shared<Outbox>(
+      [weak = std::weak_ptr<ExchangeCall>(call)] {
         const auto strong = weak.lock();
         if (strong != nullptr) strong->Advance();
-      });
+      },
+      room->limits().max_outbox_bytes);
   call->open_deadline_.emplace(context, options.first_message_timeout,
                                "the stream's first message did not come");
   call->StartRead(&call->request_);
@@ -66,9 +67,11 @@ ExchangeCall* ExchangeCall::Start(const RpcOptions& options,
 }
 
 void ExchangeCall::OnReadDone(bool ok) {
-  const absl::Status status =
+  absl::Status status =
       ok ? Take() : absl::CancelledError("the worker closed the stream");
   request_.Clear();
+  // A worker that does not read may go on writing.
+  if (status.ok()) status = outbox_->ended().value_or(absl::OkStatus());
   if (status.ok()) {
     StartRead(&request_);
     return;
@@ -100,7 +103,12 @@ absl::Status ExchangeCall::TakeOpen(const v1::ExchangeOpen& open) {
     return absl::InvalidArgumentError("an Exchange stream is opened once");
   }
   const Fence fence = FromProto(open.fence());
-  COXSWAIN_RETURN_IF_ERROR(gate_->Admit(fence).status());
+  COXSWAIN_ASSIGN_OR_RETURN(const Caller caller, gate_->Admit(fence));
+  if (open.size() > caller.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("a group of ", open.size(),
+                                                   " ranks in a world of ",
+                                                   caller.world_size));
+  }
   COXSWAIN_ASSIGN_OR_RETURN(
       seat_,
       room_->TakeSeat(fence, open.group(), open.rank(), open.size(), outbox_));

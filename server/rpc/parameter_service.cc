@@ -63,8 +63,13 @@ class PushCall : public grpc::ServerReadReactor<v1::PushRequest> {
       return absl::InvalidArgumentError("a push has one header");
     }
     const Fence fence = FromProto(header.fence());
-    COXSWAIN_RETURN_IF_ERROR(gate_->Admit(fence).status());
+    COXSWAIN_ASSIGN_OR_RETURN(const Caller caller, gate_->Admit(fence));
     COXSWAIN_ASSIGN_OR_RETURN(const TensorSpec spec, TakeSpec(header));
+    if (spec.parts > caller.world_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(spec.parts, " parts of a parameter in a world of ",
+                       caller.world_size, ": a rank pushes at most one"));
+    }
     COXSWAIN_ASSIGN_OR_RETURN(
         push_, room_->StartPush(fence, header.name(), header.version(),
                                 header.part(), spec));

@@ -17,6 +17,9 @@ constexpr absl::string_view kTrainStream = "train";
 constexpr absl::Duration kMaxLookInterval = absl::Seconds(1);
 constexpr int kLooksPerTimeout = 10;
 
+// So long a coordinator may be kept from looking without having stood still.
+constexpr absl::Duration kBusy = absl::Seconds(1);
+
 // Changes of the plan that a stream which begins late may still begin with.
 constexpr size_t kMaxChanges = 8;
 
@@ -78,6 +81,8 @@ JobSchedule::JobSchedule(const ScheduleLimits& limits,
 
 void JobSchedule::Resume(const ResumedFrom& from, absl::Time now) {
   resumed_ = from;
+  checkpoint_ = from.checkpoint;
+  newest_step_ = from.newest_step;
   if (from.plan_before.has_value()) {
     first_plan_ = *from.plan_before;
     changes_.push_back(begin_.plan);
@@ -145,7 +150,7 @@ absl::StatusOr<JobSchedule::Stream*> JobSchedule::FindOrAddStream(
   Stream& stream = streams_.emplace(name, std::move(added)).first->second;
   if (name == kTrainStream) {
     if (!regroup_.empty()) stream.agreement.RequestRegroup(regroup_);
-    stream.agreement.RequestCheckpoint(std::exchange(checkpoint_, ""));
+    stream.agreement.RequestCheckpoint(checkpoint_);
   } else {
     for (const Plan& plan : changes_) stream.agreement.NotePlan(plan);
   }
@@ -228,11 +233,8 @@ absl::Status JobSchedule::OnCheckpointWanted(absl::string_view reason) {
   }
   const std::string why(reason.empty() ? "it was asked for" : reason);
   const auto train = streams_.find(kTrainStream);
-  if (train == streams_.end()) {
-    checkpoint_ = why;
-  } else {
-    train->second.agreement.RequestCheckpoint(why);
-  }
+  checkpoint_ = why;
+  if (train != streams_.end()) train->second.agreement.RequestCheckpoint(why);
   return absl::OkStatus();
 }
 
@@ -255,17 +257,41 @@ void JobSchedule::OnMemberLeft(int rank, absl::Time now, Effects* effects) {
 void JobSchedule::Tick(const std::vector<MemberDescription>& members,
                        absl::Time now, Effects* effects) {
   if (over()) return;
-  for (size_t rank = 0; rank < std::min(members.size(), ranks_.size());
-       ++rank) {
-    if (members[rank].state != MemberState::kAttached) continue;
-    NoteBack(static_cast<int>(rank), now);
+  // Those that lost this coordinator may train on without it.
+  if (NoteAttached(members, now)) {
+    away_ = true;
+    return LookAgainSoon(now);
   }
+  if (std::exchange(away_, false)) BePatient(now);
   // First: it knows more of who is missing than an agreement does.
   LookForStall(members, now, effects);
   for (auto& [name, stream] : streams_) {
     if (now < stream.agreement.deadline()) continue;
     Apply(stream.agreement.Tick(now), now, &stream, effects);
   }
+}
+
+bool JobSchedule::NoteAttached(const std::vector<MemberDescription>& members,
+                               absl::Time now) {
+  bool away = false;
+  for (size_t rank = 0; rank < std::min(members.size(), ranks_.size());
+       ++rank) {
+    const MemberState state = members[rank].state;
+    if (state == MemberState::kAttached) NoteBack(static_cast<int>(rank), now);
+    away |= state == MemberState::kDetached && !ranks_[rank].left;
+  }
+  return away;
+}
+
+void JobSchedule::BePatient(absl::Time now) {
+  for (Rank& rank : ranks_) rank.progressed = std::max(rank.progressed, now);
+  for (auto& [name, stream] : streams_) stream.agreement.BePatient(now);
+}
+
+void JobSchedule::NoteStoodStill(absl::Duration how_long, absl::Time now) {
+  const absl::Duration timeout = plan().terms.progress_timeout;
+  if (over() || how_long <= std::max(kBusy, timeout / 2)) return;
+  BePatient(now);
 }
 
 void JobSchedule::Apply(StepAgreement::Messages messages, absl::Time now,
@@ -328,6 +354,7 @@ void JobSchedule::NoteDecision(const StepDecision& decision, Stream* stream,
   if (history_.size() > static_cast<size_t>(limits_.max_history)) {
     history_.pop_back();
   }
+  if (!decision.checkpoint.empty()) checkpoint_.clear();
   NotePosition(decision, stream, effects);
   if (decision.plan.has_value()) NotePlan(*decision.plan, *stream, effects);
 }
@@ -372,10 +399,15 @@ absl::Time JobSchedule::next_look() const {
   return next;
 }
 
+void JobSchedule::LookAgainSoon(absl::Time now) {
+  next_look_ = now + std::min(kMaxLookInterval,
+                              plan().terms.progress_timeout / kLooksPerTimeout);
+}
+
 void JobSchedule::LookForStall(const std::vector<MemberDescription>& members,
                                absl::Time now, Effects* effects) {
   const absl::Duration timeout = plan().terms.progress_timeout;
-  next_look_ = now + std::min(kMaxLookInterval, timeout / kLooksPerTimeout);
+  LookAgainSoon(now);
   if (!Absent().empty()) return;
   const StallInput input = InputOf(members, now);
   const StallReport report = FindStall(now, input);

@@ -67,6 +67,9 @@ class JobSchedule {
     int64_t term = 0;
     // Of a stand-in that has led it meanwhile; 0: there was none.
     int64_t spell = 0;
+    // A wish of RequestCheckpoint, and of how many steps was known.
+    std::string checkpoint;
+    int64_t newest_step = 0;
     std::vector<int> left;
     // Whose place the plan in force has taken, maybe unheard.
     std::optional<Plan> plan_before;
@@ -95,11 +98,15 @@ class JobSchedule {
   // Of "train": its steps that are known to have been decided.
   int64_t newest_step() const { return newest_step_; }
   void OnMemberLeft(int rank, absl::Time now, Effects* effects);
-  // Looks at all deadlines, and for a stall. `members` as Membership::MembersOf
-  // gives them. To be called from next_look() on; InfiniteFuture: not yet.
+  // Looks at all deadlines, and for a stall; not while a member is detached,
+  // nor before it has had time to speak again. `members` as
+  // Membership::MembersOf gives them. To be called from next_look() on;
+  // InfiniteFuture: not yet.
   void Tick(const std::vector<MemberDescription>& members, absl::Time now,
             Effects* effects);
   absl::Time next_look() const;
+  // Tick was not called for so long: who was heard of meanwhile is not known.
+  void NoteStoodStill(absl::Duration how_long, absl::Time now);
 
   // Freezes what Report says, and frees the rest.
   void End(const std::vector<MemberDescription>& members,
@@ -108,6 +115,8 @@ class JobSchedule {
   // Ranks that have left, and what OnRegroupWanted has said last.
   std::vector<int> Left() const;
   const std::string& regroup_wanted() const { return regroup_; }
+  // What OnCheckpointWanted has said last, while no decision has said it.
+  const std::string& checkpoint_wanted() const { return checkpoint_; }
   ScheduleReport Report(const std::vector<MemberDescription>& members,
                         absl::Time now) const;
 
@@ -144,6 +153,11 @@ class JobSchedule {
   StepAgreement::Options OptionsOf(absl::string_view stream) const;
   std::vector<int> Absent() const;
   void NoteBack(int rank, absl::Time now);
+  // Whether a member that is awaited is not attached.
+  bool NoteAttached(const std::vector<MemberDescription>& members,
+                    absl::Time now);
+  void BePatient(absl::Time now);
+  void LookAgainSoon(absl::Time now);
   void NoteSign(int rank, bool is_new, absl::Time now);
   void Apply(StepAgreement::Messages messages, absl::Time now, Stream* stream,
              Effects* effects);
@@ -171,9 +185,10 @@ class JobSchedule {
   Plan first_plan_;
   std::deque<Plan> changes_;
   std::optional<ResumedFrom> resumed_;
-  std::string regroup_;  // is wanted
-  // Is wanted, before there is a stream "train".
-  std::string checkpoint_;
+  std::string regroup_;     // is wanted
+  std::string checkpoint_;  // likewise
+  // When it was looked last, a member was not attached.
+  bool away_ = false;
   int64_t newest_step_ = 0;
   std::map<std::string, Stream, std::less<>> streams_;
   std::vector<Rank> ranks_;

@@ -19,6 +19,18 @@ std::string TableOf(Generation generation) {
   return absl::StrCat(kTablePrefix, generation.value());
 }
 
+// The stream whose decisions may say regroup.
+constexpr absl::string_view kTrainStream = "train";
+
+// More than a stand-in can begin: a rank comes and goes for each.
+constexpr int64_t kMaxSpell = (int64_t{1} << 31) - 1;
+
+absl::Status CheckSpell(int64_t spell, int64_t first) {
+  if (spell >= first && spell <= kMaxSpell) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a spell must be ", first, " to ", kMaxSpell, ", not ", spell));
+}
+
 // What is said to one rank is said again: it had been said to all.
 void DropRepeats(JobSchedule::Effects* effects) {
   std::vector<DirectedEvent>& events = effects->events;
@@ -76,10 +88,7 @@ absl::Status ScheduleRoom::OnPosition(const Seat& seat,
 }
 
 absl::Status ScheduleRoom::OnStoodIn(const Seat& seat, int64_t spell) {
-  if (spell < 1 || spell > kMaxStep) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "stood_in.spell must be 1 to ", kMaxStep, ", not ", spell));
-  }
+  COXSWAIN_RETURN_IF_ERROR(CheckSpell(spell, 1));
   const RunPtr run = Find(seat.job, seat.generation);
   if (run == nullptr) return absl::OkStatus();
   {
@@ -122,18 +131,27 @@ void ScheduleRoom::OnRegroupWanted(absl::string_view job, Generation generation,
 absl::Status ScheduleRoom::OnLeaving(absl::string_view job,
                                      Generation generation,
                                      const LastWords& words) {
+  COXSWAIN_RETURN_IF_ERROR(CheckSpell(words.spell, 0));
   const RunPtr run = Find(job, generation);
   if (run == nullptr) return absl::OkStatus();
   if (words.spell > 0) BeginSpell(run, words.spell, words.rank);
   for (const LastWords::Position& position : words.positions) {
     COXSWAIN_RETURN_IF_ERROR(Do(run, [&](JobSchedule* schedule,
                                          JobSchedule::Effects* effects) {
+      KeepLocked(position, run.get());
       return schedule->OnPosition(words.rank, position.stream, position.last,
                                   rooms_.clock->Now(), effects);
     }));
-    Keep(run, position);
+    Keep(run, position.stream);
   }
   return absl::OkStatus();
+}
+
+int64_t ScheduleRoom::SpellOf(const Seat& seat) const {
+  const RunPtr run = Find(seat.job, seat.generation);
+  if (run == nullptr) return 0;
+  MutexLock lock(&run->mutex);
+  return run->spell;
 }
 
 absl::Status ScheduleRoom::DoFor(const Seat& seat, Action act) {
@@ -165,7 +183,8 @@ void ScheduleRoom::BeginSpell(const RunPtr& run, int64_t spell, int rank) {
                                  {"spell", spell}});
   rooms_.membership->CutOffOthers(
       run->job, run->generation, rank,
-      absl::UnavailableError(
+      // Not UNAVAILABLE: they are to come here again, and nowhere else.
+      absl::CancelledError(
           absl::StrCat("rank ", rank,
                        " comes back from the stand-in: attach again, and say "
                        "where you are")));
@@ -182,9 +201,17 @@ void ScheduleRoom::ResumeLocked(int64_t spell, int rank, Run* run) const {
     run->barred[i] = newest;
   }
   run->spell = spell;
+  // A plan that has come into force stays so.
+  for (JobSchedule::Effects& effects : run->queue) {
+    effects.events.clear();
+    effects.positions.clear();
+    effects.failure = absl::OkStatus();
+  }
   JobSchedule::ResumedFrom from;
   from.term = rooms_.membership->term().value();
   from.spell = spell;
+  from.checkpoint = run->schedule->checkpoint_wanted();
+  from.newest_step = run->schedule->newest_step();
   from.left = run->schedule->Left();
   for (const auto& [stream, last] : run->kept) {
     from.positions.push_back({stream, last});
@@ -254,6 +281,7 @@ void ScheduleRoom::CarryOut(const RunPtr& run,
   if (!effects.events.empty()) {
     rooms_.membership->Tell(run->job, run->generation, effects.events);
   }
+  NoteRegroups(run, effects);
   for (const JobSchedule::Position& position : effects.positions) {
     if (!position.decision.checkpoint.empty()) {
       LogInfo("checkpoint_decided", {{"job", run->job},
@@ -275,30 +303,52 @@ void ScheduleRoom::CarryOut(const RunPtr& run,
                                      effects.failure);
 }
 
-void ScheduleRoom::Keep(const RunPtr& run,
-                        const LastWords::Position& position) {
+// What of it nobody had heard may have been decided otherwise since: by the
+// stand-in, or by ranks that have taken what it decided along.
+void ScheduleRoom::NoteRegroups(const RunPtr& run,
+                                const JobSchedule::Effects& effects) {
+  std::optional<bool> decided;
+  {
+    MutexLock lock(&run->mutex);
+    for (const auto& [stream, decision] : effects.positions) {
+      if (stream != kTrainStream || decision.round < run->regroup_round) {
+        continue;
+      }
+      decided = !decision.regroup.empty();
+      if (*decided) run->regroup_round = decision.round;
+    }
+  }
+  if (!decided.has_value()) return;
+  rooms_.membership->NoteRegroup(run->job, run->generation, *decided);
+}
+
+void ScheduleRoom::KeepLocked(const LastWords::Position& position, Run* run) {
+  if (run->schedule->ended()) return;
+  const auto [known, is_new] =
+      run->kept.emplace(position.stream, position.last);
+  if (is_new || known->second.round >= position.last.round) return;
+  known->second = position.last;
+}
+
+void ScheduleRoom::Keep(const RunPtr& run, const std::string& stream) {
   MutexLock handing(&run->handing);
   StateBatch batch;
   {
     MutexLock lock(&run->mutex);
-    if (run->schedule->ended()) return;
-    const auto known = run->kept.find(position.stream);
-    if (known != run->kept.end() &&
-        known->second.round >= position.last.round) {
-      return;
-    }
-    run->kept[position.stream] = position.last;
-    batch.Put(TableOf(run->generation), position.stream,
-              EncodePosition(position.last));
+    const auto known = run->kept.find(stream);
+    if (run->schedule->ended() || known == run->kept.end()) return;
+    int64_t& handed = run->handed.emplace(stream, -1).first->second;
+    if (handed >= known->second.round) return;
+    handed = known->second.round;
+    batch.Put(TableOf(run->generation), stream, EncodePosition(known->second));
   }
-  rooms_.state->Write(
-      std::move(batch), [run, stream = position.stream](absl::Status status) {
-        if (status.ok()) return;
-        LogWarning("position_not_kept", {{"job", run->job},
-                                         {"stream", stream},
-                                         {"reason", status.ToString()},
-                                         {"next", "other ranks may know it"}});
-      });
+  rooms_.state->Write(std::move(batch), [run, stream](absl::Status status) {
+    if (status.ok()) return;
+    LogWarning("position_not_kept", {{"job", run->job},
+                                     {"stream", stream},
+                                     {"reason", status.ToString()},
+                                     {"next", "other ranks may know it"}});
+  });
 }
 
 std::optional<Plan> ScheduleRoom::NextPlan(const std::string& job,
@@ -328,10 +378,17 @@ std::vector<MemberDescription> ScheduleRoom::MembersOf(const Run& run) const {
 }
 
 void ScheduleRoom::Tick(absl::Time now) {
-  for (const RunPtr& run : AllRuns()) TickRun(run, now);
+  absl::Duration pause;
+  {
+    MutexLock lock(&mutex_);
+    pause = now - last_tick_.value_or(now);
+    last_tick_ = now;
+  }
+  for (const RunPtr& run : AllRuns()) TickRun(run, pause, now);
 }
 
-void ScheduleRoom::TickRun(const RunPtr& run, absl::Time now) {
+void ScheduleRoom::TickRun(const RunPtr& run, absl::Duration pause,
+                           absl::Time now) {
   std::vector<absl::Time> signs;
   bool look = false;
   {
@@ -346,6 +403,7 @@ void ScheduleRoom::TickRun(const RunPtr& run, absl::Time now) {
   if (!look) return;
   const std::vector<MemberDescription> members = MembersOf(*run);
   Do(run, [&](JobSchedule* schedule, JobSchedule::Effects* effects) {
+    schedule->NoteStoodStill(pause, now);
     if (schedule->next_look() <= now) schedule->Tick(members, now, effects);
     return absl::OkStatus();
   }).IgnoreError();

@@ -48,7 +48,9 @@ struct WhyReport {
 // store, queued before its leaving is: whoever leaves cannot take the only copy
 // of a decision along. A decision that nobody may have heard is written
 // nowhere: after a crash, or while no rank reached this coordinator, it may be
-// made otherwise, by the ranks' stand-in too.
+// made otherwise, by the ranks' stand-in too. That one said regroup is written
+// before it is told, by the membership, and taken back where the ranks have
+// gone on.
 //
 // Spells: a rank that comes back from the stand-in says so first (OnStoodIn).
 // From a spell that was not known the schedule of the generation begins anew,
@@ -94,12 +96,14 @@ class ScheduleRoom : public GenerationObserver {
                                             absl::string_view reason);
 
   // The rank has been with the stand-in of its generation, up to this spell.
-  // Before its positions. INVALID_ARGUMENT: no spell has this number.
+  // Before its positions. INVALID_ARGUMENT: no spell has this number; no
+  // generation has 2^31 of them.
   absl::Status OnStoodIn(const Seat& seat, int64_t spell);
 
   // A member is about to leave, having heard these decisions last, one of each
   // stream, in this spell (0: none). To be called before Membership::Leave, for
   // one that passes the fence. Errors as OnPosition.
+  // Also INVALID_ARGUMENT for a spell that cannot be.
   struct LastWords {
     struct Position {
       std::string stream;
@@ -111,6 +115,9 @@ class ScheduleRoom : public GenerationObserver {
   };
   absl::Status OnLeaving(absl::string_view job, Generation generation,
                          const LastWords& words);
+  // The last spell that is known of its generation, for who is attached:
+  // decisions of earlier ones do not count for it. 0: none.
+  int64_t SpellOf(const Seat& seat) const;
 
   // Looks at all deadlines, and for stalls; and tells the membership whose
   // tickets have come. To be called before Membership::Tick().
@@ -165,6 +172,10 @@ class ScheduleRoom : public GenerationObserver {
     bool emptying ABSL_GUARDED_BY(mutex) = false;  // a thread is at it
     // What those had heard last that have left, by stream; written.
     std::map<std::string, StepDecision> kept ABSL_GUARDED_BY(mutex);
+    // The rounds of them that were handed to the store.
+    std::map<std::string, int64_t> handed ABSL_GUARDED_BY(mutex);
+    // Of the last decision of "train" that has said regroup.
+    int64_t regroup_round ABSL_GUARDED_BY(mutex) = -1;
   };
   using RunPtr = std::shared_ptr<Run>;
 
@@ -197,15 +208,21 @@ class ScheduleRoom : public GenerationObserver {
                     Run* run) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void Empty(const RunPtr& run);
   void CarryOut(const RunPtr& run, const JobSchedule::Effects& effects);
-  // Writes what a rank has heard that leaves.
-  void Keep(const RunPtr& run, const LastWords::Position& position);
-  void TickRun(const RunPtr& run, absl::Time now);
+  // Tells the membership what has become of a regroup.
+  void NoteRegroups(const RunPtr& run, const JobSchedule::Effects& effects);
+  // What a rank has heard that leaves: known at once, and written by Keep.
+  static void KeepLocked(const LastWords::Position& position,
+                         Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void Keep(const RunPtr& run, const std::string& stream);
+  // `pause`: since the last look at all.
+  void TickRun(const RunPtr& run, absl::Duration pause, absl::Time now);
 
   const ScheduleLimits limits_;
   const Rooms rooms_;
   mutable Mutex mutex_;  // taken before that of a run
   std::map<std::string, RunPtr, std::less<>> runs_
       ABSL_GUARDED_BY(mutex_);  // by job
+  std::optional<absl::Time> last_tick_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace coxswain::server

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_detail.h"
 #include "base/fake_clock.h"
@@ -797,7 +798,11 @@ TEST_F(ScheduleRoomTest, ARankBackFromTheStandInBeginsASpell) {
   team[1]->events.clear();
   ASSERT_OK(room_->OnStoodIn(team[1]->seat, 1));
   // Who has spoken before is to come again, and to say where it is.
-  EXPECT_THAT(team[0]->Told(Kind::kClosed), SizeIs(1));
+  ASSERT_THAT(team[0]->Told(Kind::kClosed), SizeIs(1));
+  // With UNAVAILABLE it would look for another coordinator.
+  EXPECT_THAT(team[0]->Told(Kind::kClosed)[0].status,
+              StatusIs(absl::StatusCode::kCancelled, testing::_));
+  EXPECT_EQ(room_->SpellOf(team[1]->seat), 1);
   EXPECT_OK(room_->OnTicket(old, kTrain, MakeTicket(6)));
   SayPosition(*team[1], Heard(5));
   Announce({team[1]}, 6);
@@ -828,6 +833,103 @@ TEST_F(ScheduleRoomTest, ALeavingRankMayComeFromTheStandIn) {
   ASSERT_THAT(team[1]->Told(Kind::kDecision), SizeIs(1));
   EXPECT_EQ(team[1]->Told(Kind::kDecision)[0].round, 7);
   EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+TEST_F(ScheduleRoomTest, ASpellThatCannotBeIsRefused) {
+  const Team team = Run(2);
+  const int64_t too_many = int64_t{1} << 31;
+  const auto refused = StatusIs(absl::StatusCode::kInvalidArgument,
+                                HasSubstr("a spell must be"));
+  EXPECT_THAT(room_->OnStoodIn(team[0]->seat, 0), refused);
+  EXPECT_THAT(room_->OnStoodIn(team[0]->seat, too_many), refused);
+  EXPECT_THAT(SayLastWords(*team[0], Heard(7), -1), refused);
+  EXPECT_THAT(SayLastWords(*team[0], Heard(7), too_many), refused);
+  EXPECT_EQ(room_->SpellOf(team[0]->seat), 0);
+}
+
+TEST_F(ScheduleRoomTest, ASpellForgetsNoWishForACheckpoint) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  ASSERT_OK_AND_ASSIGN(const int64_t before,
+                       room_->RequestCheckpoint("job", "an operator"));
+  ASSERT_OK(room_->OnStoodIn(team[0]->seat, 1));
+  Reattach(team[1]);
+  ASSERT_OK(room_->OnStoodIn(team[1]->seat, 1));
+  ASSERT_OK_AND_ASSIGN(const int64_t after,
+                       room_->RequestCheckpoint("job", "an operator"));
+  EXPECT_GE(after, before);
+  for (const Worker* worker : team) SayPosition(*worker, Heard(4));
+  Announce(team, 5);
+  EXPECT_EQ(team[0]->events.back().checkpoint, "an operator");
+}
+
+// The coordinator has said it to nobody, and the ranks have gone on.
+TEST_F(ScheduleRoomTest, ARegroupThatWasDecidedOtherwiseIsTakenBack) {
+  for (const bool back : {true, false}) {
+    const Team team = Run(2);
+    Announce(team, 0);
+    room_->OnRegroupWanted("job", team[0]->seat.generation, "2 spares wait");
+    Announce(team, 1);
+    if (back) {
+      ASSERT_OK(room_->OnStoodIn(team[0]->seat, 1));
+    }
+    // They end their work, which is no regroup.
+    for (const Worker* worker : team) {
+      if (back) {
+        ASSERT_OK(SayLastWords(*worker, Heard(9), /*spell=*/1));
+      }
+      EXPECT_OK(membership_->Leave(worker->fence(), "done", false));
+    }
+    EXPECT_EQ(absl::StrContains(Description().last_event,
+                                "before their work was done"),
+              !back)
+        << Description().last_event;
+  }
+}
+
+// It was cut off, and they have trained on with the stand-in.
+TEST_F(ScheduleRoomTest, NobodyIsMissedWhileOneIsDetached) {
+  const Team team = Run(2, {{"progress_timeout", "2s"}});
+  Announce(team, 0);
+  Announce({team[0]}, 1);
+  Tick();
+  membership_->Detach(team[1]->attachment);
+  for (int i = 0; i < 4; ++i) {
+    clock_.Advance(absl::Seconds(1));
+    Tick();
+  }
+  ASSERT_EQ(Description().state, JobState::kRunning)
+      << Description().last_event;
+  Reattach(team[1]);
+  for (int i = 0; i < 2; ++i) {
+    Tick();
+    ASSERT_EQ(Description().state, JobState::kRunning)
+        << Description().last_event;
+    clock_.Advance(absl::Seconds(1));
+  }
+  Tick();
+  EXPECT_EQ(Description().state, JobState::kEnded);
+}
+
+TEST_F(ScheduleRoomTest, ACoordinatorThatStoodStillMissesNobodyYet) {
+  const Team team = Run(2, {{"progress_timeout", "2s"}});
+  Announce(team, 0);
+  Announce({team[0]}, 1);
+  Tick();
+  clock_.Advance(absl::Seconds(4));
+  Tick();
+  EXPECT_EQ(Description().state, JobState::kRunning)
+      << Description().last_event;
+}
+
+TEST_F(ScheduleRoomTest, ThatTheStandInHasLeftIsToldToWhoeverAttaches) {
+  const Team team = Run(2);
+  EXPECT_OK(membership_->NoteStandIn(team[0]->attachment, "10.0.0.1:4711"));
+  EXPECT_OK(membership_->Leave(team[0]->fence(), "done", false));
+  Reattach(team[1]);
+  EXPECT_OK(membership_->NoteStandIn(team[1]->attachment, ""));
+  ASSERT_THAT(team[1]->Told(Kind::kStandIn), SizeIs(1));
+  EXPECT_EQ(team[1]->Told(Kind::kStandIn)[0].address, "");
 }
 
 TEST_F(ScheduleRoomTest, TheStandInIsToldToTheOthers) {

@@ -45,6 +45,7 @@ struct JobRun {
   bool own_errors = false;
   bool same_data = true;  // on all ranks
   int64_t width = 24;
+  int accumulation = 1;
   // Called on each rank after each step.
   std::function<void(Session&, int64_t step)> after_step;
 };
@@ -106,6 +107,7 @@ class ModuleCheckpointTest : public ::testing::Test {
     ::torch::optim::Adam optimizer(net->parameters(), 0.01);
     DistributedDataParallelOptions options;
     options.terms.checkpoint_every = run.every;
+    options.accumulation_steps = run.accumulation;
     COXSWAIN_ASSIGN_OR_RETURN(JobManifest manifest,
                               DescribeJob(*net, run.hook, options));
     SessionOptions joining;
@@ -166,6 +168,13 @@ class ModuleCheckpointTest : public ::testing::Test {
       const Tensor loss =
           net->forward(Numbers(5 * 32, data, 1).view({5, 32})).square().mean();
       COXSWAIN_RETURN_IF_ERROR(ddp->Backward(loss * micro.loss_scale));
+      if (!micro.sync) {
+        // Nothing that one could go on from, and no end of training.
+        COXSWAIN_ASSIGN_OR_RETURN(const bool saved,
+                                  checkpoint.Save(*ddp, "in a window"));
+        EXPECT_FALSE(saved) << "after step " << step;
+        continue;
+      }
       COXSWAIN_RETURN_IF_ERROR(ddp->StepOptimizer(*optimizer).status());
       ++step;
       COXSWAIN_RETURN_IF_ERROR(
@@ -270,6 +279,16 @@ TEST_F(ModuleCheckpointTest, ARankAsksForOneAndAllStopThere) {
   EXPECT_OK(ended.reports[0].status);
   EXPECT_EQ(ended.reports[0].step, 5);
   EXPECT_EQ(ended.reports[0].reason, "rank 1 (host-a/1) asks: SIGTERM");
+}
+
+TEST_F(ModuleCheckpointTest, NothingIsSavedWithinAWindow) {
+  JobRun run;
+  run.ranks = 2;
+  run.accumulation = 2;
+  const Ended ended = Train(run);
+  ASSERT_OK(ended.status);
+  ASSERT_THAT(ended.reports, SizeIs(2));
+  EXPECT_EQ(ended.reports[1].step, 12);
 }
 
 TEST_F(ModuleCheckpointTest, AveragersAreSavedToo) {

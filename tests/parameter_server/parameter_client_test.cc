@@ -68,6 +68,9 @@ TEST(ParameterClientTest, APullWaitsForThePush) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'w'")));
   EXPECT_THAT(reader.Pull("w", 5, absl::Milliseconds(50), SpanOf(&pulled)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("'w'")));
+  // Less than the unit of the request is no wait of 0.
+  EXPECT_THAT(reader.Pull("w", 5, absl::Microseconds(1), SpanOf(&pulled)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("'w'")));
   std::thread pulling(
       [&] { EXPECT_OK(reader.Pull("w", 5, kSoon, SpanOf(&pulled))); });
   EXPECT_OK(writer.Push("w", 6, SpanOf(&current)));
@@ -127,6 +130,9 @@ TEST(ParameterClientTest, TypesAndLimitsAreChecked) {
   EXPECT_THAT(client.Push("large", 1, SpanOf(&large)),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("max_job_bytes")));
+  EXPECT_THAT(client.PushPart("many", 1, SpanOf(&few), {0, 17}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("17 parts of a parameter in a world of 16")));
   // What came of it before is gone.
   EXPECT_EQ(server.room().bytes(), static_cast<int64_t>(4 * values.size()));
   EXPECT_EQ(ValueOf(client.Forget("w")), true);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "client/comm/executor.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/memory_store.h"
 #include "tests/conformance/communicator_conformance.h"
@@ -156,6 +157,58 @@ TEST(ParameterServerCommunicatorTest, TensorsHaveALimit) {
   EXPECT_THAT(group[0]->AllReduce(SpanOf(&large))->Wait(kSoon),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("max_tensor_bytes")));
+}
+
+TEST(ParameterServerCommunicatorTest, ALimitOfTheStreamIsToldAsOne) {
+  server::ParameterLimits limits;
+  limits.max_operations = 2;
+  ParameterServer server(limits);
+  const auto membership = server.MakeMembership("job", 1);
+  const Group group =
+      ConnectGroup(2, absl::Minutes(1), [&](CommunicatorOptions options) {
+        options.store = std::make_shared<MemberStore>(membership);
+        return ConnectParameterServer(options);
+      });
+  std::vector<WorkPtr> works;
+  for (int i = 0; i < 3; ++i) works.push_back(group[0]->Barrier());
+  EXPECT_THAT(works.front()->Wait(kSoon),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("max_operations of 2")));
+}
+
+TEST(ParameterServerCommunicatorTest, AGroupIsNotLargerThanItsWorld) {
+  CommunicatorOptions options;
+  options.id = "large";
+  options.size = 17;
+  options.timeout = kSoon;
+  options.store = std::make_shared<MemberStore>(
+      SharedServer().MakeMembership("large", 2'000'000));
+  EXPECT_THAT(ConnectParameterServer(options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("17 ranks in a world of 16")));
+}
+
+TEST(ParameterServerCommunicatorTest, AMessageThatIsRefusedTakesNoNumber) {
+  constexpr uint32_t kTag = 1'000'000;
+  const Group group = MakeGroup(2, absl::Minutes(1));
+  std::vector<std::vector<float>> data(Executor::kMaxMessages,
+                                       std::vector<float>(1));
+  std::vector<float> value = {7}, received(1);
+  std::vector<WorkPtr> works;
+  for (uint32_t tag = 0; tag < data.size(); ++tag) {
+    works.push_back(group[0]->Receive(SpanOf(&data[tag]), 1, tag));
+  }
+  EXPECT_THAT(group[0]->Receive(SpanOf(&received), 1, kTag)->Wait(kSoon),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("let some end first")));
+  for (uint32_t tag = 0; tag < data.size(); ++tag) {
+    ASSERT_OK(group[1]->Send(SpanOf(&value), 0, tag)->Wait(kSoon));
+    ASSERT_OK(works[tag]->Wait(kSoon));
+  }
+  const WorkPtr again = group[0]->Receive(SpanOf(&received), 1, kTag);
+  ASSERT_OK(group[1]->Send(SpanOf(&value), 0, kTag)->Wait(kSoon));
+  ASSERT_OK(again->Wait(kSoon));
+  EXPECT_EQ(received, value);
 }
 
 TEST(ParameterServerCommunicatorTest, NothingIsLeftAtTheServer) {

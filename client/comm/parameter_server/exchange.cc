@@ -126,6 +126,13 @@ std::optional<absl::Status> Exchange::Wait(const OperationPtr& operation,
   return operation->end;
 }
 
+absl::Status Exchange::Abandon(const OperationPtr& operation,
+                               const absl::Status& why) {
+  MutexLock lock(&mutex_);
+  EndLocked(operation.get(), why);
+  return *operation->end;
+}
+
 void Exchange::Close(const absl::Status& why) {
   MutexLock lock(&mutex_);
   CloseLocked(why);
@@ -239,10 +246,15 @@ void Exchange::OnEnd(const absl::Status& status) {
   const bool generation = absl::IsAborted(status);
   absl::Status why = status;
   if (!generation && !absl::IsUnavailable(status)) {
-    why = absl::UnavailableError(absl::StrCat(
-        "the exchange through the coordinator at ", stub_->address(),
-        " has ended: ", status.ok() ? "it closed the stream" : "",
-        status.message()));
+    // A limit is not cured by another attempt, so its code is kept.
+    const auto code = absl::IsResourceExhausted(status)
+                          ? absl::StatusCode::kResourceExhausted
+                          : absl::StatusCode::kUnavailable;
+    why = absl::Status(
+        code, absl::StrCat(
+                  "the exchange through the coordinator at ", stub_->address(),
+                  " has ended: ", status.ok() ? "it closed the stream" : "",
+                  status.message()));
   }
   {
     MutexLock lock(&mutex_);

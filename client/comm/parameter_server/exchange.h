@@ -75,6 +75,10 @@ class Exchange {
   std::optional<absl::Status> Wait(const OperationPtr& operation,
                                    absl::Time until);
 
+  // Ends the operation with `why` unless it has ended; its memory is left alone
+  // from now on. Returns how it has ended.
+  absl::Status Abandon(const OperationPtr& operation, const absl::Status& why);
+
   // Ends the stream and all operations with `why`; their memory is left alone
   // from now on. Does not block for long; the first reason stays.
   void Close(const absl::Status& why);

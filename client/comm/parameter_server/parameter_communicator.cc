@@ -72,8 +72,9 @@ class ParameterServerCommunicator : public Communicator {
                     self->executor->Abort(why.message());
                   }),
         executor_([this](const absl::Status& why) {
-          ended_->Raise(why);
+          // First, so that no callback finds memory in use.
           exchange_.Close(why);
+          ended_->Raise(why);
         }) {
     MutexLock lock(&self_->mutex);
     self_->exchange = &exchange_;
@@ -229,10 +230,21 @@ class ParameterServerCommunicator : public Communicator {
         });
     if (work != nullptr) return work;
     *begun = exchange_.Begin(transfer);
-    return executor_.RunInOrder([this, begun, what] {
+    return Released(*begun, executor_.RunInOrder([this, begun, what] {
       return WithPrefix(absl::StrCat(what, where_),
                         Await(*begun, options_.timeout));
-    });
+    }));
+  }
+
+  // An executor that stops meanwhile refuses to wait for what has begun: the
+  // caller may free its memory as soon as it sees that.
+  WorkPtr Released(const Exchange::OperationPtr& operation, WorkPtr work) {
+    if (operation != nullptr && work->Done()) {
+      const absl::Status end = exchange_.Abandon(
+          operation, absl::AbortedError("the communicator has stopped"));
+      static_cast<void>(end);  // the Work has its own
+    }
+    return work;
   }
 
   // Begins it at once as well, and nothing waits for it.
@@ -244,12 +256,13 @@ class ParameterServerCommunicator : public Communicator {
     if (span.count == 0) return executor_.Nothing();
     transfer.operation.set_name(
         absl::StrCat("message/", from, "/", to, "/", tag));
-    transfer.operation.set_version(messages_[{from, to, tag}]++);
     transfer.operation.set_root(from);
     transfer.operation.set_peer(to);
     auto begun = std::make_shared<Exchange::OperationPtr>();
-    return executor_.RunBeside(
+    WorkPtr work = executor_.RunBeside(
         [&] {
+          // Here, since a message that is refused has no number.
+          transfer.operation.set_version(messages_[{from, to, tag}]++);
           *begun = exchange_.Begin(transfer);
           return absl::OkStatus();
         },
@@ -257,6 +270,7 @@ class ParameterServerCommunicator : public Communicator {
           return WithPrefix(absl::StrCat(kind, where_),
                             Await(*begun, options_.timeout));
         });
+    return Released(*begun, std::move(work));
   }
 
   static absl::Time DeadlineOf(absl::Duration timeout) {
@@ -266,7 +280,7 @@ class ParameterServerCommunicator : public Communicator {
   absl::Status Await(const Exchange::OperationPtr& operation,
                      absl::Duration timeout) {
     auto end = exchange_.Wait(operation, DeadlineOf(timeout));
-    return end.has_value() ? *end : NoAnswer();
+    return end.has_value() ? *end : exchange_.Abandon(operation, NoAnswer());
   }
 
   std::optional<absl::Status> End(const std::string& what,
@@ -276,7 +290,8 @@ class ParameterServerCommunicator : public Communicator {
     if (!end.has_value() && Clock::Real()->Now() < deadline) {
       return std::nullopt;
     }
-    return WithPrefix(absl::StrCat(what, where_), end.value_or(NoAnswer()));
+    if (!end.has_value()) end = exchange_.Abandon(operation, NoAnswer());
+    return WithPrefix(absl::StrCat(what, where_), *end);
   }
 
   absl::Status NoAnswer() const {
