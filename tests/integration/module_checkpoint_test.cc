@@ -72,7 +72,7 @@ class ModuleCheckpointTest : public ::testing::Test {
     if (started.ok()) coordinator_ = std::move(started).value();
   }
 
-  // Rank 0's end, after all have ended.
+  // An end with an error, or rank 0's, after all have ended.
   Ended Train(const JobRun& run) {
     std::vector<Ended> ended(static_cast<size_t>(run.ranks));
     std::vector<std::thread> threads;
@@ -86,7 +86,11 @@ class ModuleCheckpointTest : public ::testing::Test {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    for (Ended& one : ended) {
+    // A rank's own error rather than what the others hear of it.
+    for (const Ended& one : ended) {
+      if (!one.status.ok() && !absl::IsAborted(one.status)) return one;
+    }
+    for (const Ended& one : ended) {
       if (!one.status.ok()) return one;
     }
     return ended[0];
