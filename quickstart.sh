@@ -19,6 +19,8 @@ starts a coordinator and the workers. Needs Debian 12, root or sudo, no GPU.
   --accumulate K  micro-batches per exchange (default 1)
   --epochs E      passes over the training data (default 2)
   --batch B       samples per worker and micro-batch (default 64)
+  --device D      where to train: cpu; cuda, each worker on a GPU of its own;
+                  cuda:N; auto (default): on GPUs where there are enough
   --json FILE     also write the results to FILE, replacing it
   --trace FILE    also write a trace of the steps of each worker, for
                   ui.perfetto.dev: rank 0 of trace.json to trace.rank0.json; of
@@ -50,6 +52,10 @@ check() {
       [[ "${value}" == collective || "${value}" == parameter-server ]] ||
         fail "--mode is collective or parameter-server, not '${value}'"
       ;;
+    --device)
+      [[ "${value}" =~ ^(auto|cpu|cuda(:[0-9]{1,3})?)$ ]] ||
+        fail "--device is auto, cpu, cuda or cuda:N, not '${value}'"
+      ;;
     --hook)
       [[ -n "${value}" ]] || fail "--hook needs a spec, such as allreduce"
       ;;
@@ -76,6 +82,7 @@ trace_of_run() {
 
 workers=2
 mode=collective
+device=auto
 hooks=()
 json=""
 trace=""
@@ -88,7 +95,7 @@ while [[ $# -gt 0 ]]; do
       exit 0
       ;;
     --workers | --mode | --hook | --accumulate | --epochs | --batch) ;;
-    --json | --trace) ;;
+    --device | --json | --trace) ;;
     *) fail "unknown option '$1'" ;;
   esac
   if [[ "$1" == *=* ]]; then
@@ -110,11 +117,19 @@ while [[ $# -gt 0 ]]; do
       ;;
     --json) json="$(realpath -- "${value}")" ;;
     --trace) trace="$(realpath -- "${value}")" ;;
+    --device) device="${value}" ;;
     *) training+=("${option}" "${value}") ;;
   esac
 done
 [[ ${#hooks[@]} -gt 0 ]] ||
   hooks=(allreduce bf16 "powersgd(rank=2,start_step=20)")
+if [[ "${mode}" == parameter-server ]]; then
+  # What goes through the coordinator is in the CPU's memory.
+  [[ "${device}" != cuda* ]] ||
+    fail "--mode parameter-server does not go with --device ${device}"
+  device=cpu
+fi
+training+=(--device "${device}")
 
 cd "$(dirname "${BASH_SOURCE[0]}")"
 tools/install_deps.sh
@@ -137,9 +152,12 @@ trainer="bazel-bin/examples/fashion_mnist/train"
 report="bazel-bin/examples/fashion_mnist/report"
 
 for hook in "${hooks[@]}"; do
-  # A wrong spec is an error before anything is started.
-  "${trainer}" --hook "${hook}" "${training[@]}" --check
+  # A wrong spec, or a device that is not there, is an error before anything is
+  # started.
+  where="$("${trainer}" --hook "${hook}" "${training[@]}" --check \
+    --check-workers "${workers}")"
 done
+echo "${where}" >&2
 
 scratch="$(mktemp -d)"
 coordinator=""

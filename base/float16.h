@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/host_device.h"
+
 namespace coxswain {
 
 // Conversions of one element between float and the two 16-bit formats, which
@@ -12,19 +14,19 @@ namespace coxswain {
 // too large becomes an infinity, and a NaN stays a NaN. Every branch is a
 // choice between two values, so that a loop over these becomes vector code.
 
-inline uint32_t FloatBits(float value) {
+COXSWAIN_HOST_DEVICE inline uint32_t FloatBits(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   return bits;
 }
 
-inline float FloatFromBits(uint32_t bits) {
+COXSWAIN_HOST_DEVICE inline float FloatFromBits(uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
 
-inline uint16_t FloatToFloat16(float value) {
+COXSWAIN_HOST_DEVICE inline uint16_t FloatToFloat16(float value) {
   const uint32_t bits = FloatBits(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
@@ -43,7 +45,7 @@ inline uint16_t FloatToFloat16(float value) {
   return static_cast<uint16_t>(sign | result);
 }
 
-inline float Float16ToFloat(uint16_t half) {
+COXSWAIN_HOST_DEVICE inline float Float16ToFloat(uint16_t half) {
   const uint32_t sign = (half & 0x8000u) << 16;
   const uint32_t magnitude = half & 0x7fffu;
   const uint32_t normal = (magnitude << 13) + (112u << 23);
@@ -55,7 +57,7 @@ inline float Float16ToFloat(uint16_t half) {
   return FloatFromBits(sign | result);
 }
 
-inline uint16_t FloatToBFloat16(float value) {
+COXSWAIN_HOST_DEVICE inline uint16_t FloatToBFloat16(float value) {
   const uint32_t bits = FloatBits(value);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const uint32_t nan = (bits >> 16) | 0x40u;
@@ -63,7 +65,7 @@ inline uint16_t FloatToBFloat16(float value) {
                                                                   : rounded);
 }
 
-inline float BFloat16ToFloat(uint16_t brain) {
+COXSWAIN_HOST_DEVICE inline float BFloat16ToFloat(uint16_t brain) {
   return FloatFromBits(static_cast<uint32_t>(brain) << 16);
 }
 

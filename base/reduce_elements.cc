@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 #include "base/check.h"
 #include "base/float16.h"
@@ -81,36 +80,6 @@ void ReduceAs(ElementOp op, void* out, const void* a, const void* b,
 }
 
 }  // namespace
-
-size_t SizeOf(ElementType type) {
-  switch (type) {
-    case ElementType::kFloat64:
-    case ElementType::kInt64:
-      return 8;
-    case ElementType::kFloat32:
-    case ElementType::kInt32:
-      return 4;
-    case ElementType::kFloat16:
-    case ElementType::kBFloat16:
-      return 2;
-    case ElementType::kInt8:
-    case ElementType::kUInt8:
-      return 1;
-  }
-  COXSWAIN_CHECK(false);
-}
-
-std::optional<ElementType> ElementTypeFromName(absl::string_view name) {
-  constexpr std::pair<const char*, ElementType> kNames[] = {
-      {"float32", ElementType::kFloat32}, {"float64", ElementType::kFloat64},
-      {"float16", ElementType::kFloat16}, {"bfloat16", ElementType::kBFloat16},
-      {"int8", ElementType::kInt8},       {"int32", ElementType::kInt32},
-      {"int64", ElementType::kInt64},     {"uint8", ElementType::kUInt8}};
-  for (const auto& [known, type] : kNames) {
-    if (name == known) return type;
-  }
-  return std::nullopt;
-}
 
 void ReduceElements(ElementType type, ElementOp op, void* out, const void* a,
                     const void* b, size_t count) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -5,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/command_line.h"
 #include "cli/plan_change.h"
+#include "client/device/selection.h"
 
 namespace coxswain {
 namespace {
@@ -51,6 +53,11 @@ std::string Check(RunOptions& run) {
   if (!run.coordinator.empty() && run.job.empty()) {
     return "no job: give --job NAME, or set COXSWAIN_JOB; all launchers of a "
            "job give the same";
+  }
+  if (run.nproc == 0) {
+    const auto gpus = ParseGpuRequest(run.gpus.empty() ? "none" : run.gpus);
+    if (!gpus.ok()) return absl::StrCat("--gpus: ", gpus.status().message());
+    run.nproc = std::max(1, gpus->count);
   }
   const std::string workers = CheckWorkers(run);
   if (!workers.empty()) return workers;

@@ -304,6 +304,28 @@ TEST_F(CommandLineTest, TheFileIsCheckedToo) {
               IsUsageError("has no port"));
 }
 
+TEST_F(CommandLineTest, WithoutNprocThereIsAWorkerPerGpu) {
+  const auto nproc = [](std::vector<std::string> options) {
+    options.insert(options.begin(), "run");
+    options.insert(options.end(), {"--", "true"});
+    const auto line = ParseCommandLine(options);
+    EXPECT_OK(line);
+    return line.ok() ? line->run.nproc : -1;
+  };
+  EXPECT_EQ(nproc({}), 1);
+  EXPECT_EQ(nproc({"--gpus", "4"}), 4);
+  EXPECT_EQ(nproc({"--gpus", "2,0"}), 2);
+  EXPECT_EQ(nproc({"--gpus", "4,"}), 1);
+  EXPECT_EQ(nproc({"--gpus", "none"}), 1);
+  EXPECT_EQ(nproc({"--gpus", "2", "--nproc", "3"}), 3);
+  Set("COXSWAIN_GPUS", "0,1,2");
+  EXPECT_EQ(nproc({}), 3);
+  ASSERT_OK_AND_ASSIGN(
+      const CommandLine file,
+      ParseCommandLine({"run", "--gpus", "GPU-8a5c,GPU-77aa", "--", "true"}));
+  EXPECT_EQ(file.run.gpus, "GPU-8a5c,GPU-77aa");
+}
+
 TEST_F(CommandLineTest, WrongFlagsAreNamed) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "no command"},
@@ -334,6 +356,9 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"run", "--max-restarts", "-1", "--", "true"}, "--max-restarts"},
       {{"run", "--attempt", "-1", "--", "true"}, "--attempt"},
       {{"run", "--topology", "zone-1,", "--", "true"}, "as in zone-1,rack-7"},
+      {{"run", "--gpus", "0;1", "--", "true"}, "must be how many GPUs"},
+      {{"run", "--gpus", "0", "--", "true"}, "give none for the CPU"},
+      {{"run", "--gpus", "1,2,1", "--", "true"}, "would share GPU 1"},
       {{"run", "--topology", "zone 1", "--", "true"}, "--topology"},
       {{"run", "--join-timeout", "soon", "--", "true"}, "is no duration"},
       {{"run", "--stop-grace", "-1s", "--", "true"}, "must be at least 0"},

@@ -300,6 +300,20 @@ TEST_F(CoxswainTest, WrongCommandLinesAreStatus2) {
   EXPECT_THAT(run->err(), HasSubstr("--nproc"));
 }
 
+TEST_F(CoxswainTest, GpusThatAreNotThereAreSaidBeforeAWorkerStarts) {
+  auto run = Start({"run", "--gpus", "4000", "--", "/bin/echo", "started"});
+  EXPECT_EQ(Finish(*run).Status(), 1);
+  EXPECT_THAT(run->err(), HasSubstr("GPU"));
+  EXPECT_THAT(run->out(), Not(HasSubstr("started")));
+}
+
+TEST_F(CoxswainTest, WorkersWithoutGpusAreShownNone) {
+  auto run = Start({"run", "--gpus", "none", "--no-prefix", "--", "/bin/sh",
+                    "-c", "echo $CUDA_VISIBLE_DEVICES $COXSWAIN_LOCAL_DEVICE"});
+  EXPECT_EQ(Finish(*run).Status(), 0) << run->err();
+  EXPECT_EQ(run->out(), "-1 cpu\n");
+}
+
 TEST_F(CoxswainTest, HooksAreListedWithoutACoordinator) {
   auto all = Start({"hooks"});
   EXPECT_EQ(Finish(*all).Status(), 0);

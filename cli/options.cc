@@ -10,10 +10,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "cli/address.h"
 #include "cli/option_kinds.h"
+#include "client/comm/registry.h"
+#include "client/device/selection.h"
 #include "server/state/open_state.h"
 
 namespace coxswain {
@@ -105,6 +108,10 @@ std::string CheckTrace(const std::string& text) {
                       "'");
 }
 
+std::string CheckGpus(const std::string& text) {
+  return std::string(ParseGpuRequest(text).status().message());
+}
+
 std::string CheckTopology(const std::string& text) {
   for (const std::string& key :
        std::vector<std::string>(absl::StrSplit(text, ','))) {
@@ -194,7 +201,8 @@ void AddOptions(CLI::App* app, RunOptions* options) {
                "launchers of this job, one per node. MIN:MAX: the job begins "
                "with MIN nodes, goes on with as few, and takes up to MAX");
   AddNumber(app, "nproc", &options->nproc, 1, kMaxWorkers,
-            "workers that this launcher starts; the same on all nodes");
+            "workers that this launcher starts; the same on all nodes")
+      ->default_str("1, or one per GPU of --gpus");
   app->add_option("--min-workers", options->min_workers,
                   "as few workers as the job may run with, on all nodes "
                   "together; by default MIN times --nproc")
@@ -222,9 +230,15 @@ void AddOptions(CLI::App* app, RunOptions* options) {
           "this node's name, of which each launcher of a job has its own; by "
           "default the host name",
           CheckNode);
+  AddText(app, "gpus", &options->gpus, "N|LIST|none",
+          "a GPU for each worker of this node: the first N, or those of a list "
+          "in the order of workers, as in 2,0 (and 2, for that one alone), by "
+          "number among those of CUDA_VISIBLE_DEVICES or by UUID; none hides "
+          "them. By default workers find their own",
+          CheckGpus);
   AddText(app, "backend", &options->backend, "NAME",
-          "how workers exchange gradients: auto, gloo, loopback, "
-          "parameter_server, shm",
+          absl::StrCat("how workers exchange gradients: ",
+                       absl::StrJoin(BackendNames(), ", ")),
           nullptr);
   AddText(app, "bind-address", &options->bind_address, "ADDRESS",
           "where workers listen for each other; by default the address that "

@@ -39,7 +39,8 @@ struct NodeRange {
 
 struct RunOptions {
   NodeRange nnodes;
-  int nproc = 1;
+  // 0: one per GPU of `gpus`, or else 1, which ParseCommandLine fills in.
+  int nproc = 0;
   int min_workers = 0;  // of the whole job; 0: nnodes.least * nproc
   int max_restarts = 0;
   int attempt = 0;
@@ -47,6 +48,7 @@ struct RunOptions {
   std::string coordinator;  // empty: a private one
   std::string job;
   std::string node;          // empty: the host name
+  std::string gpus;          // for ParseGpuRequest; empty: not said
   std::string backend;       // empty: the library's choice
   std::string bind_address;  // empty: found by the library
   std::string trace;         // a file in a folder that exists; empty: none

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include "cli/launch/launcher.h"
 #include "cli/private_coordinator.h"
 #include "cli/signals.h"
+#include "client/device/selection.h"
 #include "client/rpc/stub_factory.h"
 
 namespace coxswain {
@@ -44,6 +46,21 @@ std::vector<std::string> InheritedEnvironment() {
     variables.emplace_back(*variable);
   }
   return variables;
+}
+
+// Who uses which GPU; nothing where nobody has said.
+absl::StatusOr<std::optional<GpuAssignment>> ChooseGpus(
+    const RunOptions& options) {
+  if (options.gpus.empty()) return std::nullopt;
+  COXSWAIN_ASSIGN_OR_RETURN(const GpuRequest request,
+                            ParseGpuRequest(options.gpus));
+  std::optional<std::string> visible;
+  const char* const inherited = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (inherited != nullptr) visible = inherited;
+  COXSWAIN_ASSIGN_OR_RETURN(
+      GpuAssignment gpus,
+      AssignGpus(request, CountHostGpus(), visible, options.nproc));
+  return gpus;
 }
 
 v1::ReportExitRequest Report(const WorkerEnvironment& environment,
@@ -87,6 +104,7 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   environment.trace = options.trace;
   environment.plan = absl::StrJoin(options.plan, " ");
   environment.join_timeout = options.join_timeout;
+  COXSWAIN_ASSIGN_OR_RETURN(environment.gpus, ChooseGpus(options));
   if (environment.node.empty()) {
     COXSWAIN_ASSIGN_OR_RETURN(environment.node, HostName());
   }

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "hooks/device/device_exchange.h"
+#include "hooks/kernels/cuda/elementwise.h"
 #include "hooks/kernels/elementwise.h"
 #include "hooks/plain_hook.h"
 
@@ -45,15 +47,35 @@ class AllReduceExchange : public Exchange {
   bool started_ = false;
 };
 
+absl::Status EnqueueAllReduce(const Span& data, Communicator& communicator,
+                              DeviceQueue& queue) {
+  if (communicator.size() > 1) {
+    LaunchTarget target = queue.runtime().Target(queue.stream());
+    EnqueueDivide(&target, data.dtype, data.data, data.count,
+                  communicator.size());
+    COXSWAIN_RETURN_IF_ERROR(queue.runtime().StatusOf(target));
+  }
+  return Begun(communicator.AllReduce(data));
+}
+
 class AllReduceHook : public PlainHook {
  public:
   using PlainHook::PlainHook;
 
+  absl::Status Configure(const std::vector<ParameterSpec>& parameters,
+                         int world_size) override {
+    sequences_.Clear();
+    return PlainHook::Configure(parameters, world_size);
+  }
+
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
       const Bucket& bucket, Communicator& communicator) override {
-    COXSWAIN_RETURN_IF_ERROR(CheckBucket(spec(), bucket));
-    return PrepareAllReduce(bucket, communicator);
+    COXSWAIN_RETURN_IF_ERROR(CheckBucketType(spec(), bucket));
+    return PrepareAllReduce(bucket, communicator, &sequences_);
   }
+
+ private:
+  SequenceCache sequences_;
 };
 
 }  // namespace
@@ -74,6 +96,7 @@ HookRow AllReduceRow() {
       "type",
       "networks that are slower than the computation",
   };
+  row.on_device = true;
   row.make = [](std::string spec, OptionValues, std::unique_ptr<Hook>) {
     return MakeAllReduceHook(std::move(spec));
   };
@@ -81,8 +104,21 @@ HookRow AllReduceRow() {
 }
 
 absl::StatusOr<std::unique_ptr<Exchange>> PrepareAllReduce(
-    const Bucket& bucket, Communicator& communicator) {
-  return std::make_unique<AllReduceExchange>(bucket.data, communicator);
+    const Bucket& bucket, Communicator& communicator,
+    SequenceCache* sequences) {
+  if (!IsOnDevice(bucket)) {
+    return std::make_unique<AllReduceExchange>(bucket.data, communicator);
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(DeviceQueue* const queue,
+                            QueueFor("allreduce", bucket, communicator));
+  const auto enqueue = [data = bucket.data, &communicator, queue] {
+    return EnqueueAllReduce(data, communicator, *queue);
+  };
+  return MakeDeviceExchange(
+      bucket, *queue, [enqueue, data = bucket.data, queue, sequences] {
+        return sequences == nullptr ? enqueue()
+                                    : sequences->Run(*queue, data, 0, enqueue);
+      });
 }
 
 }  // namespace coxswain

@@ -5,6 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "hooks/allreduce.h"
+#include "hooks/device/device_exchange.h"
+#include "hooks/device/device_scratch.h"
+#include "hooks/device/sequence_cache.h"
+#include "hooks/kernels/cuda/elementwise.h"
 #include "hooks/narrow.h"
 #include "hooks/narrow_wrapper.h"
 #include "hooks/plain_hook.h"
@@ -61,21 +65,73 @@ class CastHook : public PlainHook {
   CastHook(std::string spec, DType dtype, CastOrder order)
       : PlainHook(std::move(spec)), dtype_(dtype), order_(order) {}
 
+  absl::Status Configure(const std::vector<ParameterSpec>& parameters,
+                         int world_size) override {
+    sequences_.Clear();
+    device_scratch_.Clear();
+    return PlainHook::Configure(parameters, world_size);
+  }
+
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
       const Bucket& bucket, Communicator& communicator) override {
-    COXSWAIN_RETURN_IF_ERROR(CheckBucket(spec(), bucket));
+    COXSWAIN_RETURN_IF_ERROR(CheckBucketType(spec(), bucket));
     if (!IsWide(bucket.data.dtype)) {
-      return PrepareAllReduce(bucket, communicator);
+      return PrepareAllReduce(bucket, communicator, &sequences_);
     }
+    if (IsOnDevice(bucket)) return PrepareOnDevice(bucket, communicator);
     return std::make_unique<CastExchange>(
         bucket.data, communicator, dtype_, order_,
         scratch_.Take<uint16_t>(static_cast<size_t>(bucket.data.count)));
   }
 
  private:
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareOnDevice(
+      const Bucket& bucket, Communicator& communicator) {
+    COXSWAIN_ASSIGN_OR_RETURN(DeviceQueue* const queue,
+                              QueueFor(spec(), bucket, communicator));
+    return MakeDeviceExchange(
+        bucket, *queue,
+        [this, data = bucket.data, &communicator, queue]() -> absl::Status {
+          // Not within a recording, where memory may not be had.
+          const int64_t bytes =
+              data.count * static_cast<int64_t>(SizeOf(dtype_));
+          COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<void> memory,
+                                    device_scratch_.Take(*queue, bytes));
+          const auto enqueue = [&] {
+            return Enqueue(data, static_cast<uint16_t*>(memory.get()),
+                           communicator, *queue);
+          };
+          absl::Status status = sequences_.Run(*queue, data, 0, enqueue);
+          status.Update(device_scratch_.Seal(*queue));
+          return status;
+        });
+  }
+
+  // From the writing of `narrow` to its last reading, so that exchanges,
+  // recorded ones too, may have the same memory for it.
+  absl::Status Enqueue(const Span& data, uint16_t* narrow,
+                       Communicator& communicator, DeviceQueue& queue) const {
+    const int size = communicator.size();
+    const bool divide_first = order_ == CastOrder::kDivideThenCast;
+    DeviceRuntime& runtime = queue.runtime();
+    LaunchTarget target = runtime.Target(queue.stream());
+    EnqueueNarrow(&target, data.dtype, data.data, dtype_, narrow, data.count,
+                  divide_first ? size : 1);
+    if (!divide_first) {
+      EnqueueDivide(&target, dtype_, narrow, data.count, size);
+    }
+    COXSWAIN_RETURN_IF_ERROR(runtime.StatusOf(target));
+    COXSWAIN_RETURN_IF_ERROR(Begun(
+        communicator.AllReduce(Span{narrow, data.count, dtype_, data.device})));
+    EnqueueWiden(&target, dtype_, narrow, data.dtype, data.data, data.count);
+    return runtime.StatusOf(target);
+  }
+
   const DType dtype_;
   const CastOrder order_;
   ScratchPool scratch_;
+  DeviceScratch device_scratch_;
+  SequenceCache sequences_;
 };
 
 constexpr char kDivideThenCast[] = "divide_then_cast";
@@ -135,6 +191,7 @@ HookRow CastRow(std::string name, std::string help, CostCard card,
   row.description.help = std::move(help);
   row.description.card = std::move(card);
   row.description.takes_inner = true;
+  row.on_device = true;
   row.description.options = {OrderOption()};
   row.check = CheckCast;
   row.make = [dtype](std::string spec, OptionValues options,

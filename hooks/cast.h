@@ -23,6 +23,10 @@ enum class CastOrder {
 // in 16 bits. fp16 holds 11 bits and up to 65504 (beyond is an infinity, which
 // the trainer sees); bf16 holds 8 bits in float32's range. Not for models that
 // need their small gradients exactly; powersgd saves more bytes.
+//
+// On a GPU: a kernel before the collective and one after it, which move 6 bytes
+// an element of float32 each, on the same stream without the host between; the
+// order kCastThenDivide has one more.
 std::unique_ptr<Hook> MakeCastHook(std::string spec, DType dtype,
                                    CastOrder order);
 

@@ -37,6 +37,9 @@ struct HookDescription {
 // made. The file that implements a hook offers its row.
 struct HookRow {
   HookDescription description;
+  // Whether the hook exchanges buckets in a GPU's memory itself. Those of the
+  // others are staged (hooks/device/staged_hook.h).
+  bool on_device = false;
   // What no single option's range can say; null if there is no such thing.
   std::function<absl::Status(const OptionValues& options, bool has_inner)>
       check;

@@ -4,26 +4,49 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "hooks/device/device_exchange.h"
+#include "hooks/kernels/cuda/elementwise.h"
 #include "hooks/narrow.h"
 
 namespace coxswain {
 
 NarrowCommunicator::NarrowCommunicator(Communicator& inner, DType dtype,
-                                       ScratchPool& scratch)
+                                       ScratchPool& scratch,
+                                       DeviceScratch* device)
     : Communicator(inner.rank(), inner.size()),
       inner_(inner),
       dtype_(dtype),
-      scratch_(scratch) {
+      scratch_(scratch),
+      device_scratch_(device),
+      queue_(inner.device_queue()) {
   COXSWAIN_CHECK(dtype == DType::kFloat16 || dtype == DType::kBFloat16);
 }
 
 NarrowCommunicator::NarrowCommunicator(std::unique_ptr<Communicator> inner,
-                                       DType dtype, ScratchPool& scratch)
+                                       DType dtype, ScratchPool& scratch,
+                                       DeviceScratch* device)
     : Communicator(inner->rank(), inner->size()),
       owned_(std::move(inner)),
       inner_(*owned_),
       dtype_(dtype),
-      scratch_(scratch) {}
+      scratch_(scratch),
+      device_scratch_(device),
+      queue_(inner_.device_queue()) {}
+
+DeviceQueue* NarrowCommunicator::device_queue() {
+  return inner_.device_queue() == nullptr ? nullptr : &queue_;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceSequence>>
+NarrowCommunicator::Queue::Record(const std::function<absl::Status()>&) {
+  return absl::UnimplementedError(
+      "collectives that are narrowed on their way are not recorded");
+}
+
+absl::Status NarrowCommunicator::Queue::Replay(const DeviceSequence&) {
+  return absl::UnimplementedError(
+      "collectives that are narrowed on their way are not recorded");
+}
 
 absl::StatusOr<std::unique_ptr<BufferOwner>> NarrowCommunicator::AllocateBuffer(
     int64_t count, DType dtype) {
@@ -31,8 +54,14 @@ absl::StatusOr<std::unique_ptr<BufferOwner>> NarrowCommunicator::AllocateBuffer(
 }
 
 WorkPtr NarrowCommunicator::DoAllReduce(Span span, ReduceOp op) {
-  if (!IsWide(span.dtype) || span.device.kind != Device::Kind::kCpu) {
-    return inner_.AllReduce(span, op);
+  if (!IsWide(span.dtype)) return inner_.AllReduce(span, op);
+  if (span.device.kind != Device::Kind::kCpu) {
+    DeviceQueue* const queue = inner_.device_queue();
+    // Without one, the communicator beneath says what is wrong.
+    if (queue == nullptr || device_scratch_ == nullptr) {
+      return inner_.AllReduce(span, op);
+    }
+    return ReduceOnDevice(span, op, *queue);
   }
   auto narrow = scratch_.Take<uint16_t>(static_cast<size_t>(span.count));
   NarrowSpan(span, dtype_, narrow.get());
@@ -44,6 +73,31 @@ WorkPtr NarrowCommunicator::DoAllReduce(Span span, ReduceOp op) {
             widened->Complete(status);
           });
   return widened;
+}
+
+WorkPtr NarrowCommunicator::ReduceOnDevice(const Span& span, ReduceOp op,
+                                           DeviceQueue& queue) {
+  Span travelling{nullptr, span.count, dtype_, span.device};
+  const absl::StatusOr<std::shared_ptr<void>> memory =
+      device_scratch_->Take(queue, travelling.bytes());
+  if (!memory.ok()) return Work::Ended(memory.status());
+  travelling.data = memory->get();
+  absl::Status status = EnqueueReduce(span, travelling, op, queue);
+  status.Update(device_scratch_->Seal(queue));
+  return status.ok() ? queue.Mark() : Work::Ended(status);
+}
+
+absl::Status NarrowCommunicator::EnqueueReduce(const Span& span,
+                                               const Span& travelling,
+                                               ReduceOp op,
+                                               DeviceQueue& queue) {
+  auto* const narrow = static_cast<uint16_t*>(travelling.data);
+  LaunchTarget target = queue.runtime().Target(queue.stream());
+  EnqueueNarrow(&target, span.dtype, span.data, dtype_, narrow, span.count);
+  COXSWAIN_RETURN_IF_ERROR(queue.runtime().StatusOf(target));
+  COXSWAIN_RETURN_IF_ERROR(Begun(inner_.AllReduce(travelling, op)));
+  EnqueueWiden(&target, dtype_, narrow, span.dtype, span.data, span.count);
+  return queue.runtime().StatusOf(target);
 }
 
 WorkPtr NarrowCommunicator::DoBroadcast(Span span, int root) {
@@ -72,7 +126,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NarrowCommunicator::DoSplit(
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> inner,
                             inner_.Split(ranks));
   return std::make_unique<NarrowCommunicator>(std::move(inner), dtype_,
-                                              scratch_);
+                                              scratch_, device_scratch_);
 }
 
 }  // namespace coxswain

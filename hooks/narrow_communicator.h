@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "client/comm/communicator.h"
+#include "client/comm/device_queue.h"
+#include "hooks/device/device_scratch.h"
 #include "hooks/scratch.h"
 
 namespace coxswain {
@@ -24,19 +26,27 @@ namespace coxswain {
 // What is split off it is such a view of what is split off the communicator
 // beneath, and belongs to that one: it stays of use when the view has gone.
 //
-// Lives as long as one exchange; the communicator and the pool outlive it.
+// Spans on a GPU are rounded and widened by kernels on the queue of the
+// communicator beneath, without the host between. The view's own queue is that
+// one, but records nothing.
+//
+// Lives as long as one exchange; the communicator and the memory outlive it.
 // Works may end after it is gone. Threading as any communicator's.
 class NarrowCommunicator : public Communicator {
  public:
-  // `dtype` is kFloat16 or kBFloat16.
-  NarrowCommunicator(Communicator& inner, DType dtype, ScratchPool& scratch);
+  // `dtype` is kFloat16 or kBFloat16. The values lie in `scratch` while they
+  // travel, or in `device` where they are on a GPU; if that is null, such spans
+  // travel as they are.
+  NarrowCommunicator(Communicator& inner, DType dtype, ScratchPool& scratch,
+                     DeviceScratch* device = nullptr);
   // Owns what it is a view of.
   NarrowCommunicator(std::unique_ptr<Communicator> inner, DType dtype,
-                     ScratchPool& scratch);
+                     ScratchPool& scratch, DeviceScratch* device = nullptr);
 
   absl::string_view backend() const override { return inner_.backend(); }
   absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
       int64_t count, DType dtype) override;
+  DeviceQueue* device_queue() override;
   void Abort(absl::string_view reason) override { inner_.Abort(reason); }
   int64_t wire_bytes() const override { return inner_.wire_bytes(); }
 
@@ -53,10 +63,33 @@ class NarrowCommunicator : public Communicator {
       const std::vector<int>& ranks) override;
 
  private:
+  // The queue beneath, but for recording: the all-reduces here take memory as
+  // they are started.
+  class Queue : public DeviceQueue {
+   public:
+    explicit Queue(DeviceQueue* inner) : inner_(inner) {}
+    DeviceRuntime& runtime() override { return inner_->runtime(); }
+    DeviceStream stream() override { return inner_->stream(); }
+    WorkPtr Mark() override { return inner_->Mark(); }
+    absl::StatusOr<std::unique_ptr<DeviceSequence>> Record(
+        const std::function<absl::Status()>& enqueue) override;
+    absl::Status Replay(const DeviceSequence& sequence) override;
+
+   private:
+    DeviceQueue* const inner_;
+  };
+
+  WorkPtr ReduceOnDevice(const Span& span, ReduceOp op, DeviceQueue& queue);
+  // By way of `travelling`, which is of the 16-bit type.
+  absl::Status EnqueueReduce(const Span& span, const Span& travelling,
+                             ReduceOp op, DeviceQueue& queue);
+
   const std::unique_ptr<Communicator> owned_;  // or null
   Communicator& inner_;
   const DType dtype_;
   ScratchPool& scratch_;
+  DeviceScratch* const device_scratch_;  // or null
+  Queue queue_;
 };
 
 }  // namespace coxswain

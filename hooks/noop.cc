@@ -36,6 +36,7 @@ HookRow NoopRow() {
       "training; it only shows how fast steps would be if communication "
       "were free",
   };
+  row.on_device = true;
   row.make = [](std::string spec, OptionValues, std::unique_ptr<Hook>) {
     return MakeNoopHook(std::move(spec));
   };

@@ -60,14 +60,17 @@ std::unique_ptr<Exchange> MakeExchange(
 }
 
 absl::Status CheckBucket(absl::string_view hook, const Bucket& bucket) {
-  const Span& data = bucket.data;
-  if (data.device.kind != Device::Kind::kCpu) {
+  if (bucket.data.device.kind != Device::Kind::kCpu) {
     return absl::InvalidArgumentError(
         absl::StrCat("hook ", hook, ": bucket ", bucket.index,
                      " is not in the CPU's memory; the hook has no kernels for "
                      "other devices"));
   }
-  switch (data.dtype) {
+  return CheckBucketType(hook, bucket);
+}
+
+absl::Status CheckBucketType(absl::string_view hook, const Bucket& bucket) {
+  switch (bucket.data.dtype) {
     case DType::kFloat32:
     case DType::kFloat64:
     case DType::kFloat16:
@@ -76,7 +79,7 @@ absl::Status CheckBucket(absl::string_view hook, const Bucket& bucket) {
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("hook ", hook, ": bucket ", bucket.index, " holds ",
-                       NameOf(data.dtype),
+                       NameOf(bucket.data.dtype),
                        ", but only floating-point gradients have an "
                        "average"));
   }

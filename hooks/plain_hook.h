@@ -41,9 +41,12 @@ class PlainHook : public Hook {
 std::unique_ptr<Exchange> MakeExchange(
     std::function<absl::StatusOr<WorkPtr>(int call)> advance);
 
-// INVALID_ARGUMENT if a hook cannot average this bucket: gradients that are
-// not floating point, or not in the CPU's memory.
+// INVALID_ARGUMENT if a hook that has kernels for the CPU only cannot average
+// this bucket: gradients that are not floating point, or not in the CPU's
+// memory.
 absl::Status CheckBucket(absl::string_view hook, const Bucket& bucket);
+// The same for a hook that has kernels for GPUs as well.
+absl::Status CheckBucketType(absl::string_view hook, const Bucket& bucket);
 
 // FAILED_PRECONDITION if `state` was saved by a hook of another name.
 absl::Status CheckStateName(absl::string_view own_spec, const HookState& state);

@@ -15,6 +15,7 @@
 #include "hooks/averagers/hierarchical_sgd.h"
 #include "hooks/averagers/post_local_sgd.h"
 #include "hooks/cast.h"
+#include "hooks/device/staged_hook.h"
 #include "hooks/int8/int8.h"
 #include "hooks/low_rank/acp_sgd.h"
 #include "hooks/low_rank/batched_powersgd.h"
@@ -231,8 +232,10 @@ bool SetStartStep(int64_t step, Spec* spec) {
 std::unique_ptr<Hook> Make(Resolved resolved) {
   std::unique_ptr<Hook> inner;
   if (resolved.inner != nullptr) inner = Make(std::move(*resolved.inner));
-  return resolved.row->make(std::move(resolved.canonical),
-                            std::move(resolved.options), std::move(inner));
+  auto hook = resolved.row->make(std::move(resolved.canonical),
+                                 std::move(resolved.options), std::move(inner));
+  return resolved.row->on_device ? std::move(hook)
+                                 : MakeStagedHook(std::move(hook));
 }
 
 }  // namespace

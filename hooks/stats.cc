@@ -8,6 +8,9 @@
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "hooks/device/device_exchange.h"
+#include "hooks/device/device_scratch.h"
+#include "hooks/kernels/cuda/elementwise.h"
 #include "hooks/non_finite.h"
 #include "hooks/wrapper_hook.h"
 
@@ -47,36 +50,107 @@ class Metered {
   const int64_t collectives_;
 };
 
+// Looks through a span on a GPU.
+class DeviceLook {
+ public:
+  explicit DeviceLook(DeviceScratch& scratch) : scratch_(scratch) {}
+
+  absl::StatusOr<WorkPtr> Start(const Span& data, DeviceQueue& queue) {
+    const int64_t partials = CountNonFinitePartials(1);
+    COXSWAIN_ASSIGN_OR_RETURN(
+        const std::shared_ptr<void> memory,
+        scratch_.Take(queue,
+                      static_cast<int64_t>(sizeof(Question)) + 8 * partials));
+    COXSWAIN_ASSIGN_OR_RETURN(host_,
+                              scratch_.TakeHost(queue, sizeof(Question)));
+    *static_cast<Question*>(host_->data) = Question{{0, data.count}, 0};
+    auto* const question = static_cast<Question*>(memory.get());
+    DeviceRuntime& runtime = queue.runtime();
+    host_->copying = true;
+    COXSWAIN_RETURN_IF_ERROR(
+        runtime.Copy(question, host_->data, sizeof(Question), queue.stream()));
+    LaunchTarget target = runtime.Target(queue.stream());
+    EnqueueCountNonFinite(&target, data.dtype, data.data, &question->range, 1,
+                          reinterpret_cast<int64_t*>(question + 1),
+                          &question->found);
+    COXSWAIN_RETURN_IF_ERROR(runtime.StatusOf(target));
+    COXSWAIN_RETURN_IF_ERROR(
+        runtime.Copy(host_->data, question, sizeof(Question), queue.stream()));
+    COXSWAIN_RETURN_IF_ERROR(scratch_.Seal(queue));
+    return queue.Mark();
+  }
+
+  bool started() const { return host_ != nullptr; }
+
+  // Once that Work has ended.
+  bool Found() {
+    host_->copying = false;
+    return static_cast<const Question*>(host_->data)->found > 0;
+  }
+
+ private:
+  struct Question {
+    ElementRange range;
+    int64_t found = 0;
+  };
+
+  DeviceScratch& scratch_;
+  std::shared_ptr<DeviceScratch::HostBlock> host_;
+};
+
 class StatsExchange : public Exchange {
  public:
-  StatsExchange(std::unique_ptr<Exchange> inner, Span data,
-                const Communicator& communicator, StepCount& step)
+  StatsExchange(std::unique_ptr<Exchange> inner, const Bucket& bucket,
+                Communicator& communicator, StepCount& step,
+                DeviceScratch& scratch)
       : inner_(std::move(inner)),
-        data_(data),
+        bucket_(bucket),
         communicator_(communicator),
-        step_(step) {}
+        step_(step),
+        look_(scratch) {}
 
   absl::StatusOr<WorkPtr> Advance() override {
+    if (look_.started()) {
+      step_.non_finite |= look_.Found();
+      return WorkPtr();
+    }
     absl::StatusOr<WorkPtr> work;
     {
       Metered metered(communicator_, step_);
       work = inner_->Advance();
     }
-    if (work.ok() && *work == nullptr) step_.non_finite |= AnyNonFinite(data_);
+    if (!work.ok() || *work != nullptr) return work;
+    DeviceQueue* const queue = communicator_.device_queue();
+    const Span& data = bucket_.data;
+    if (data.device.kind != Device::Kind::kCpu && queue != nullptr &&
+        SizeOf(data.dtype) > 1 && data.dtype != DType::kInt32 &&
+        data.dtype != DType::kInt64) {
+      // The inner exchange need not have waited for them.
+      COXSWAIN_RETURN_IF_ERROR(AwaitGradients(bucket_, *queue));
+      return look_.Start(data, *queue);
+    }
+    step_.non_finite |= AnyNonFinite(data);
     return work;
   }
 
  private:
   const std::unique_ptr<Exchange> inner_;
-  const Span data_;
-  const Communicator& communicator_;
+  const Bucket bucket_;
+  Communicator& communicator_;
   StepCount& step_;
+  DeviceLook look_;
 };
 
 class StatsHook : public WrapperHook {
  public:
   StatsHook(std::string spec, int64_t every, std::unique_ptr<Hook> inner)
       : WrapperHook(std::move(spec), std::move(inner)), every_(every) {}
+
+  absl::Status Configure(const std::vector<ParameterSpec>& parameters,
+                         int world_size) override {
+    scratch_.Clear();
+    return WrapperHook::Configure(parameters, world_size);
+  }
 
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
       const Bucket& bucket, Communicator& communicator) override {
@@ -86,8 +160,8 @@ class StatsHook : public WrapperHook {
     Metered metered(communicator, step_);
     COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Exchange> exchange,
                               inner().Prepare(bucket, communicator));
-    return std::make_unique<StatsExchange>(std::move(exchange), bucket.data,
-                                           communicator, step_);
+    return std::make_unique<StatsExchange>(std::move(exchange), bucket,
+                                           communicator, step_, scratch_);
   }
 
   absl::Status Commit() override {
@@ -149,6 +223,7 @@ class StatsHook : public WrapperHook {
   }
 
   const int64_t every_;
+  DeviceScratch scratch_;
   StepCount step_;  // in progress; the exchanges add to it
   mutable Mutex mutex_;
   HookStats total_ ABSL_GUARDED_BY(mutex_);
@@ -186,6 +261,7 @@ HookRow StatsRow() {
       "runs that one more pass over the averaged gradients would slow down: "
       "they are looked through for infinities and NaNs",
   };
+  row.on_device = true;
   row.make = [](std::string spec, OptionValues options,
                 std::unique_ptr<Hook> inner) {
     return MakeStatsHook(std::move(spec), options.Int("every"),

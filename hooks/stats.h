@@ -34,7 +34,8 @@ struct HookStats {
 // 16-bit bytes, fp16(stats(h)) counts them before they are narrowed. What h
 // sends through communicators split off it is not counted.
 //
-// Cost: one pass over the result of each bucket, for its non-finite values.
+// Cost: one pass over the result of each bucket, for its non-finite values; on
+// a GPU by kernels there, and one more call of Advance.
 std::unique_ptr<Hook> MakeStatsHook(std::string spec, int64_t every,
                                     std::unique_ptr<Hook> inner);
 

@@ -7,8 +7,10 @@
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
 #include "client/comm/in_process/in_process_world.h"
+#include "client/device/emulated/emulated_runtime.h"
 #include "client/reduce/hook_state.h"
 #include "hooks/registry.h"
+#include "tests/conformance/stream_communicator.h"
 
 namespace coxswain {
 namespace {
@@ -74,6 +76,36 @@ TEST_F(StatsTest, CountsWhatTravels) {
   EXPECT_EQ(stats.ratio(), 2);
   EXPECT_EQ(stats.rolled_back, 0);
   EXPECT_EQ(stats.non_finite, 0);
+}
+
+// On a GPU, where a hook need not have waited for the gradients.
+TEST(StatsOnDeviceTest, LooksOnceTheGradientsStand) {
+  EmulatedRuntime runtime;
+  StreamCommunicator rank(InProcessWorld::Create(1)->MakeRank(0), runtime);
+  ASSERT_OK_AND_ASSIGN(const DeviceStream caller, runtime.CreateStream());
+  ASSERT_OK_AND_ASSIGN(const DeviceEvent ready, runtime.CreateEvent());
+  ASSERT_OK_AND_ASSIGN(const auto hook, MakeHook("stats(noop)"));
+  ASSERT_OK(hook->Configure({{"a", {2}, DType::kFloat32, {}, {}}}, 1));
+  std::vector<float> values(2, std::numeric_limits<float>::quiet_NaN());
+  const std::vector<float> gradients = {3, 4};
+  Bucket bucket;
+  bucket.data = {values.data(), 2, DType::kFloat32, runtime.device()};
+  bucket.gradients = {{0, 0, 2}};
+  bucket.ready = ready;
+  runtime.HoldStream(caller);
+  ASSERT_OK(runtime.Copy(values.data(), gradients.data(), 8, caller));
+  ASSERT_OK(runtime.Record(ready, caller));
+  ASSERT_OK_AND_ASSIGN(const auto exchange, hook->Prepare(bucket, rank));
+  ASSERT_OK_AND_ASSIGN(const WorkPtr look, exchange->Advance());
+  EXPECT_FALSE(look->Done());
+  runtime.ReleaseStream(caller);
+  ASSERT_OK(look->Wait(kDeadline));
+  ASSERT_OK_AND_ASSIGN(const WorkPtr none, exchange->Advance());
+  EXPECT_EQ(none, nullptr);
+  ASSERT_OK(hook->Commit());
+  EXPECT_EQ(StatsOf(*hook).value().non_finite, 0);
+  runtime.DestroyEvent(ready);
+  runtime.DestroyStream(caller);
 }
 
 TEST_F(StatsTest, NothingThatTravelsIsAnInfiniteRatio) {

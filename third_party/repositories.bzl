@@ -1,11 +1,13 @@
 """What the build takes from outside: everything is a system library."""
 
+load("//third_party:cuda.bzl", "cuda_toolkit")
 load("//third_party:offline.bzl", "offline_bazel_repositories")
 load("//third_party:pkg_config.bzl", "system_libraries")
 
 def coxswain_repositories():
     """Called by WORKSPACE."""
     offline_bazel_repositories()
+    cuda_toolkit(name = "cuda")
     system_libraries(
         name = "system",
         tools = {

@@ -1,10 +1,40 @@
 #include "cli/launch/worker_environment.h"
 
+#include <algorithm>
 #include <map>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace coxswain {
+namespace {
+
+constexpr char kDeviceOrder[] = "CUDA_DEVICE_ORDER";
+
+bool Has(const std::vector<std::string>& variables, absl::string_view name) {
+  return std::any_of(
+      variables.begin(), variables.end(), [&](const std::string& variable) {
+        return absl::StartsWith(variable, absl::StrCat(name, "="));
+      });
+}
+
+// Numbers as nvidia-smi has them, unless the user says otherwise: CUDA's own
+// default puts the fastest first.
+void AddGpus(const GpuAssignment& gpus, int slot,
+             const std::vector<std::string>& inherited,
+             std::map<std::string, std::string>* own) {
+  if (gpus.devices.empty()) {
+    (*own)["CUDA_VISIBLE_DEVICES"] = "-1";
+    (*own)["COXSWAIN_LOCAL_DEVICE"] = "cpu";
+    return;
+  }
+  (*own)["CUDA_VISIBLE_DEVICES"] = absl::StrJoin(gpus.visible, ",");
+  (*own)["COXSWAIN_LOCAL_DEVICE"] = absl::StrCat(gpus.devices.at(slot));
+  if (!Has(inherited, kDeviceOrder)) (*own)[kDeviceOrder] = "PCI_BUS_ID";
+}
+
+}  // namespace
 
 std::vector<std::string> WorkerEnvironment::For(
     int slot, uint64_t incarnation,
@@ -26,6 +56,7 @@ std::vector<std::string> WorkerEnvironment::For(
   if (!topology.empty()) own["COXSWAIN_TOPOLOGY"] = topology;
   if (!trace.empty()) own["COXSWAIN_TRACE"] = trace;
   if (!plan.empty()) own["COXSWAIN_PLAN"] = plan;
+  if (gpus.has_value()) AddGpus(*gpus, slot, inherited, &own);
   if (join_timeout != absl::InfiniteDuration()) {
     own["COXSWAIN_JOIN_TIMEOUT"] = absl::FormatDuration(join_timeout);
   }

@@ -2,10 +2,12 @@
 #define COXSWAIN_CLI_LAUNCH_WORKER_ENVIRONMENT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "client/device/selection.h"
 
 namespace coxswain {
 
@@ -25,6 +27,7 @@ struct WorkerEnvironment {
   std::string topology;      // keys with commas between; empty: unset
   std::string trace;         // empty: unset
   std::string plan;  // NAME=VALUE words with spaces between; empty: unset
+  std::optional<GpuAssignment> gpus;                       // nothing: unset
   absl::Duration join_timeout = absl::InfiniteDuration();  // infinite: unset
 
   // `inherited` (NAME=VALUE each) with these variables set for one worker.

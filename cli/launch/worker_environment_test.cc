@@ -53,6 +53,44 @@ TEST(WorkerEnvironmentTest, OptionsAreSetOnlyWhenGiven) {
                     Contains("COXSWAIN_JOIN_TIMEOUT=1m30s")));
 }
 
+TEST(WorkerEnvironmentTest, EachWorkerIsToldItsOwnAmongTheSameGpus) {
+  WorkerEnvironment environment = Example();
+  environment.gpus = GpuAssignment{{"2", "0"}, {0, 1}};
+  for (const int slot : {0, 1}) {
+    EXPECT_THAT(environment.For(slot, 1, {"CUDA_VISIBLE_DEVICES=7"}),
+                AllOf(Contains("CUDA_VISIBLE_DEVICES=2,0"),
+                      Contains("CUDA_DEVICE_ORDER=PCI_BUS_ID"),
+                      Contains(slot == 0 ? "COXSWAIN_LOCAL_DEVICE=0"
+                                         : "COXSWAIN_LOCAL_DEVICE=1"),
+                      Not(Contains("CUDA_VISIBLE_DEVICES=7"))));
+  }
+}
+
+TEST(WorkerEnvironmentTest, TheUsersOrderOfGpusStays) {
+  WorkerEnvironment environment = Example();
+  environment.gpus = GpuAssignment{{"2", "0"}, {0, 1}};
+  EXPECT_THAT(environment.For(0, 1, {"CUDA_DEVICE_ORDER=FASTEST_FIRST"}),
+              AllOf(Contains("CUDA_DEVICE_ORDER=FASTEST_FIRST"),
+                    Not(Contains("CUDA_DEVICE_ORDER=PCI_BUS_ID"))));
+}
+
+TEST(WorkerEnvironmentTest, NoGpusAreHiddenGpus) {
+  WorkerEnvironment environment = Example();
+  environment.gpus = GpuAssignment();
+  EXPECT_THAT(environment.For(0, 1, {"COXSWAIN_LOCAL_DEVICE=1"}),
+              AllOf(Contains("CUDA_VISIBLE_DEVICES=-1"),
+                    Contains("COXSWAIN_LOCAL_DEVICE=cpu"),
+                    Not(Contains("COXSWAIN_LOCAL_DEVICE=1")),
+                    Not(Contains(StartsWith("CUDA_DEVICE_ORDER")))));
+}
+
+TEST(WorkerEnvironmentTest, WithoutAChoiceGpusAreAsInherited) {
+  EXPECT_THAT(Example().For(0, 1, {"CUDA_VISIBLE_DEVICES=3", "PATH=/bin"}),
+              AllOf(Contains("CUDA_VISIBLE_DEVICES=3"),
+                    Not(Contains(StartsWith("COXSWAIN_LOCAL_DEVICE"))),
+                    Not(Contains(StartsWith("CUDA_DEVICE_ORDER")))));
+}
+
 TEST(WorkerEnvironmentTest, InheritedVariablesStayButOursWin) {
   EXPECT_THAT(Example().For(0, 1, {"PATH=/bin", "COXSWAIN_INCARNATION=7"}),
               AllOf(Contains("PATH=/bin"), Contains("COXSWAIN_INCARNATION=1"),

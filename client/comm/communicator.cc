@@ -70,6 +70,11 @@ void Communicator::Count(int64_t bytes) {
   CountPayload(bytes);
 }
 
+void Communicator::AddToCounts(int64_t collectives, int64_t bytes) {
+  sequence_.fetch_add(collectives);
+  CountPayload(bytes);
+}
+
 void Communicator::CountPayload(int64_t bytes) {
   for (Payload* all = payload_.get(); all != nullptr; all = all->parent.get()) {
     all->bytes.fetch_add(bytes);

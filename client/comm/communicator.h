@@ -17,7 +17,9 @@
 
 namespace coxswain {
 
-enum class ReduceOp { kSum, kMin, kMax };
+using ReduceOp = ElementOp;
+
+class DeviceQueue;  // client/comm/device_queue.h
 
 // Memory that a back end handed out; freed on destruction.
 class BufferOwner {
@@ -39,8 +41,9 @@ class BufferOwner {
 // be defined); Abort and the counters are safe from any thread.
 //
 // Memory handed in stays valid and untouched by the caller until the Work has
-// ended. In place unless stated otherwise. A back end supports the CPU or one
-// GPU; a span elsewhere is INVALID_ARGUMENT.
+// ended. In place unless stated otherwise. A back end moves memory of the CPU,
+// or of one GPU and, by way of that and meant for little of it, of the CPU; a
+// span elsewhere is INVALID_ARGUMENT.
 //
 // Results: all ranks receive the same bits. Sums of float16 and bfloat16 are
 // rounded to that type once per hop or better; the bits are the same anyway.
@@ -103,6 +106,10 @@ class Communicator {
   virtual absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
       int64_t count, DType dtype);
 
+  // The stream that collectives on GPU memory run on; null if this back end
+  // moves CPU memory only.
+  virtual DeviceQueue* device_queue() { return nullptr; }
+
   // Ends everything in flight and to come with ABORTED. Returns at once, from
   // any thread, any number of times; the first reason stays. Peers that wait
   // for this rank soon end as well, with ABORTED or UNAVAILABLE.
@@ -132,6 +139,10 @@ class Communicator {
   // The list has been checked. UNIMPLEMENTED where it lacks.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
       const std::vector<int>& ranks);
+
+  // Adds to sequence() and payload_bytes(), for collectives that are noted
+  // without being run, and run without being started (DeviceQueue).
+  void AddToCounts(int64_t collectives, int64_t bytes);
 
  private:
   // A child adds to its own and to its parents'.
@@ -169,6 +180,9 @@ struct CommunicatorOptions {
   // The address that peers on other hosts reach this process at.
   std::string address = "127.0.0.1";
   std::shared_ptr<RendezvousStore> store;
+  // Where the memory is that this rank's data lies in. Back ends of the CPU
+  // ignore it.
+  Device device;
   // How long to wait for peers, when connecting and within a collective.
   absl::Duration timeout = absl::Minutes(5);
   // For connecting, where that is shorter; what has no other way ignores it.

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "client/comm/gloo/gloo_communicator.h"
 #include "client/comm/loopback/loopback_communicator.h"
+#include "client/comm/nccl/nccl_communicator.h"
 #include "client/comm/parameter_server/parameter_communicator.h"
 #include "client/comm/shm/shm_communicator.h"
 #include "client/comm/topology/host_identity.h"
@@ -68,9 +69,45 @@ void SayOnce(const CommunicatorOptions& options, absl::string_view why) {
           {{"communicator", options.id}, {"reason", why}});
 }
 
-// By where the ranks are.
+std::string PlaceOf(const Device& device) {
+  return device.kind == Device::Kind::kCpu
+             ? "its data is in memory of the CPU"
+             : absl::StrCat("its data is on GPU ", device.index);
+}
+
+// Whether the data of all ranks is on GPUs; an error where that of some is,
+// because no back end moves both.
+absl::StatusOr<bool> AllOnGpus(const CommunicatorOptions& options) {
+  const bool own = options.device.kind == Device::Kind::kCuda;
+  if (options.size == 1 || options.store == nullptr) return own;
+  const absl::Status place =
+      absl::FailedPreconditionError(PlaceOf(options.device));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::string on_gpu,
+      AgreeThatAll(options, "cpu", own ? place : absl::OkStatus()));
+  if (on_gpu.empty()) return false;
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::string on_cpu,
+      AgreeThatAll(options, "gpu", own ? absl::OkStatus() : place));
+  if (on_cpu.empty()) return true;
+  return absl::FailedPreconditionError(
+      absl::StrCat("communicator '", options.id, "': ", on_gpu, ", and ",
+                   on_cpu, "; give all ranks a GPU, or none"));
+}
+
+// By where the data is, and then by where the ranks are.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectAuto(
     const CommunicatorOptions& options) {
+  COXSWAIN_ASSIGN_OR_RETURN(const bool gpus, AllOnGpus(options));
+  if (gpus) {
+    if (options.rank == 0) {
+      LogInfo("communicator_by_nccl",
+              {{"communicator", options.id},
+               {"ranks", options.size},
+               {"reason", "the data of all ranks is on GPUs"}});
+    }
+    return ConnectNccl(options);
+  }
   if (options.size == 1) return ConnectLoopback(options);
   if (options.store == nullptr) return ConnectGloo(options);  // which refuses
   COXSWAIN_ASSIGN_OR_RETURN(const Hosts hosts,
@@ -96,8 +133,11 @@ struct Backend {
   Factory connect;
 };
 constexpr Backend kBackends[] = {
-    {"auto", ConnectAuto},         {"gloo", ConnectGloo},
-    {"loopback", ConnectLoopback}, {"parameter_server", ConnectParameterServer},
+    {"auto", ConnectAuto},
+    {"gloo", ConnectGloo},
+    {"loopback", ConnectLoopback},
+    {"nccl", ConnectNccl},
+    {"parameter_server", ConnectParameterServer},
     {"shm", ConnectShm},
 };
 

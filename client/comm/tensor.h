@@ -1,29 +1,20 @@
 #ifndef COXSWAIN_CLIENT_COMM_TENSOR_H_
 #define COXSWAIN_CLIENT_COMM_TENSOR_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 
 #include "absl/strings/string_view.h"
+#include "base/element_names.h"
+#include "base/element_type.h"
 
 namespace coxswain {
 
-// Element types that travel. 16-bit floats are held as their bit patterns.
-enum class DType {
-  kFloat32,
-  kFloat64,
-  kFloat16,
-  kBFloat16,
-  kInt8,
-  kInt32,
-  kInt64,
-  kUInt8
-};
+using DType = ElementType;
 
-size_t SizeOf(DType dtype);             // bytes of one element
-absl::string_view NameOf(DType dtype);  // "float32", ...
-std::optional<DType> DTypeFromName(absl::string_view name);
+inline std::optional<DType> DTypeFromName(absl::string_view name) {
+  return ElementTypeFromName(name);
+}
 
 // Where memory lives. Index counts devices of a kind on this host.
 struct Device {

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/comm/host_buffer.h"
 #include "client/comm/wait_holding.h"
 
 namespace coxswain {
@@ -19,7 +20,7 @@ absl::StatusOr<int64_t> BroadcastLength(Communicator& communicator,
                                         int64_t length, int root,
                                         absl::Duration timeout) {
   COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<BufferOwner> memory,
-                            communicator.AllocateBuffer(1, DType::kInt64));
+                            AllocateHostBuffer(communicator, 1, DType::kInt64));
   auto* const number = static_cast<int64_t*>(memory->span().data);
   *number = length;
   COXSWAIN_RETURN_IF_ERROR(WaitHolding(
@@ -46,9 +47,10 @@ absl::StatusOr<std::string> BroadcastBytes(Communicator& communicator,
   }
   std::string received;
   if (want && !is_root) received.reserve(static_cast<size_t>(length));
-  COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<BufferOwner> memory,
-                            communicator.AllocateBuffer(
-                                std::min(length, kChunkBytes), DType::kUInt8));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::shared_ptr<BufferOwner> memory,
+      AllocateHostBuffer(communicator, std::min(length, kChunkBytes),
+                         DType::kUInt8));
   for (int64_t at = 0; at < length; at += kChunkBytes) {
     const int64_t count = std::min(length - at, kChunkBytes);
     const Span chunk = memory->span().Slice(0, count);

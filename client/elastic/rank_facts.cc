@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/comm/host_buffer.h"
 #include "client/comm/wait_holding.h"
 #include "client/reduce/agreement.h"
 
@@ -182,7 +183,7 @@ absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
   const int size = communicator.size();
   COXSWAIN_ASSIGN_OR_RETURN(
       const std::shared_ptr<BufferOwner> memory,
-      communicator.AllocateBuffer(size * kNumbers, DType::kInt64));
+      AllocateHostBuffer(communicator, size * kNumbers, DType::kInt64));
   auto* const numbers = static_cast<char*>(memory->span().data);
   std::memset(numbers, 0, static_cast<size_t>(memory->span().bytes()));
   std::memcpy(numbers + communicator.rank() * sizeof(RankFacts), &own,

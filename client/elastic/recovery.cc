@@ -24,6 +24,18 @@ absl::string_view BytesOf(const Span& span) {
                            static_cast<size_t>(span.bytes()));
 }
 
+absl::Status CheckOnHost(const std::vector<Span>& spans) {
+  for (const Span& span : spans) {
+    if (span.device.kind == Device::Kind::kCpu) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        "a tensor of the state to recover is on GPU ", span.device.index,
+        ", and recovery copies the CPU's memory only: keep a copy "
+        "there (ElasticState::Tensors), or train without changes "
+        "of the members"));
+  }
+  return absl::OkStatus();
+}
+
 uint32_t ChecksumOf(const std::vector<Span>& spans) {
   uint32_t checksum = 0;
   for (const Span& span : spans) checksum = Crc32c(BytesOf(span), checksum);
@@ -294,6 +306,8 @@ absl::StatusOr<Recovered> Recover(Communicator& communicator,
                                   int64_t generation,
                                   const RecoveryOptions& options,
                                   ElasticState* state, RankStanding* standing) {
+  COXSWAIN_RETURN_IF_ERROR(CheckOnHost(state->Tensors()));
+  COXSWAIN_RETURN_IF_ERROR(CheckOnHost(state->LooseTensors()));
   return Recovery(&communicator, options, state, standing).Run(generation);
 }
 

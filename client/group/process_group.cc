@@ -42,6 +42,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Connect(
   communicator_options.rank = static_cast<int>(position - ranks.begin());
   communicator_options.size = static_cast<int>(ranks.size());
   communicator_options.address = options.address;
+  communicator_options.device = options.device;
   communicator_options.timeout = options.timeout;
   communicator_options.cancel = &membership->ended();
   communicator_options.store = std::make_shared<StoreRendezvous>(

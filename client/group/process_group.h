@@ -33,6 +33,7 @@ class ProcessGroup {
     // Told the rank in the job of each peer whose data connection broke; see
     // PeerLossSource. May be null; the communicator may outlive the session.
     std::function<void(int rank)> on_peer_lost;
+    Device device;  // where this rank's data lies
   };
 
   // What the coordinator says of a group.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/parameter/reduction_wire.h"
 #include "client/rpc/retrying_coordinator_stub.h"
 #include "proto/parameter.pb.h"
 
@@ -12,19 +13,6 @@ namespace coxswain {
 namespace {
 
 constexpr absl::Duration kConnect = absl::Seconds(10);
-
-v1::Reduction ReductionOf(const ParameterPart& part) {
-  if (part.parts == 1) return v1::REDUCTION_SET;
-  switch (part.op) {
-    case ReduceOp::kMin:
-      return v1::REDUCTION_MIN;
-    case ReduceOp::kMax:
-      return v1::REDUCTION_MAX;
-    case ReduceOp::kSum:
-      break;
-  }
-  return v1::REDUCTION_SUM;
-}
 
 absl::Status CheckSpan(absl::string_view name, const Span& span) {
   if (span.count > 0 && span.data != nullptr &&
@@ -85,7 +73,7 @@ absl::StatusOr<bool> ParameterClient::PushPart(absl::string_view name,
   v1::PushHeader header;
   header.set_name(std::string(name));
   header.set_version(version);
-  header.set_reduction(ReductionOf(part));
+  header.set_reduction(part.parts == 1 ? v1::REDUCTION_SET : ToWire(part.op));
   header.set_dtype(std::string(NameOf(span.dtype)));
   header.set_part(part.part);
   header.set_parts(part.parts);

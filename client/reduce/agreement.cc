@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "client/comm/host_buffer.h"
 #include "client/comm/tensor.h"
 #include "client/comm/wait_holding.h"
 #include "client/comm/work.h"
@@ -162,7 +163,7 @@ template <class Start, class Fill, class Read>
 absl::Status Comparison::Run(int64_t count, DType dtype, const Start& start,
                              const Fill& fill, const Read& read) {
   COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<BufferOwner> memory,
-                            communicator_->AllocateBuffer(count, dtype));
+                            AllocateHostBuffer(*communicator_, count, dtype));
   fill(memory->span().data);
   COXSWAIN_RETURN_IF_ERROR(
       WaitHolding(start(memory->span()), memory, timeout_));

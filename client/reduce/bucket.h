@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/comm/tensor.h"
+#include "client/device/runtime.h"
 
 namespace coxswain {
 
@@ -42,6 +43,9 @@ struct Bucket {
   bool last = false;  // the last one of the step
   Span data;          // all gradients, one after the other, no gaps
   std::vector<GradientSlot> gradients;
+  // On a GPU: once it has passed the gradients stand there; whoever reads them
+  // lets its stream wait for it. Null: they stand there already.
+  DeviceEvent ready = nullptr;
 
   Span Gradient(const GradientSlot& slot) const {
     return data.Slice(slot.offset, slot.count);

@@ -1,6 +1,5 @@
 #include "client/reduce/bucket_layout.h"
 
-#include <cstring>
 #include <map>
 #include <string>
 #include <utility>
@@ -12,31 +11,39 @@ namespace coxswain {
 absl::StatusOr<std::unique_ptr<BucketLayout>> BucketLayout::Create(
     const BucketPlanOptions& options,
     const std::vector<ParameterSpec>& parameters,
-    absl::Span<const int> ready_order, Communicator& communicator) {
+    absl::Span<const int> ready_order, Communicator& communicator,
+    GradientMemory& memory) {
   std::unique_ptr<BucketLayout> layout(new BucketLayout());
   COXSWAIN_ASSIGN_OR_RETURN(layout->buckets_,
                             PlanBuckets(options, parameters, ready_order));
   layout->places_.resize(parameters.size());
   for (Bucket& bucket : layout->buckets_) {
     COXSWAIN_ASSIGN_OR_RETURN(
-        std::shared_ptr<BufferOwner> memory,
+        std::shared_ptr<BufferOwner> owner,
         communicator.AllocateBuffer(bucket.data.count, bucket.data.dtype));
-    bucket.data = memory->span();
-    if (bucket.data.count > 0) {
-      std::memset(bucket.data.data, 0,
-                  static_cast<size_t>(bucket.data.bytes()));
-    }
+    COXSWAIN_ASSIGN_OR_RETURN(GradientMemory::Ready ready, memory.MakeReady());
+    bucket.data = owner->span();
+    bucket.ready = ready.get();
+    layout->events_.push_back(std::move(ready));
     for (const GradientSlot& slot : bucket.gradients) {
       layout->places_[static_cast<size_t>(slot.parameter)] = {
-          bucket.index, bucket.Gradient(slot), memory};
+          bucket.index, bucket.Gradient(slot), owner};
     }
   }
   return layout;
 }
 
-void BucketLayout::CopyFrom(const BucketLayout& other,
-                            const std::vector<ParameterSpec>& other_parameters,
-                            const std::vector<ParameterSpec>& parameters) {
+absl::Status BucketLayout::Clear(GradientMemory& memory) {
+  for (const Bucket& bucket : buckets_) {
+    COXSWAIN_RETURN_IF_ERROR(memory.Clear(bucket.data));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BucketLayout::CopyFrom(
+    const BucketLayout& other,
+    const std::vector<ParameterSpec>& other_parameters,
+    const std::vector<ParameterSpec>& parameters, GradientMemory& memory) {
   std::map<std::string, int> numbers;
   for (size_t i = 0; i < other_parameters.size(); ++i) {
     numbers[other_parameters[i].name] = static_cast<int>(i);
@@ -49,11 +56,10 @@ void BucketLayout::CopyFrom(const BucketLayout& other,
     if (old.shape != parameters[i].shape || old.dtype != parameters[i].dtype) {
       continue;
     }
-    const Span& from = other.place(found->second).view;
-    const Span& to = places_[i].view;
-    if (to.count == 0) continue;
-    std::memcpy(to.data, from.data, static_cast<size_t>(to.bytes()));
+    COXSWAIN_RETURN_IF_ERROR(
+        memory.Copy(places_[i].view, other.place(found->second).view));
   }
+  return absl::OkStatus();
 }
 
 }  // namespace coxswain

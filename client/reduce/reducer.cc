@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
-#include "client/reduce/gradient_statistics.h"
 
 namespace coxswain {
 absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(
@@ -28,7 +27,14 @@ Reducer::Reducer(const ReducerOptions& options, Hook* hook,
     : options_(options), hook_(hook), communicator_(communicator) {}
 
 Reducer::~Reducer() {
-  if (!thread_.joinable()) return;  // Create failed
+  Stop();
+  if (memory_ == nullptr) return;
+  (void)memory_->FollowCaller();
+  memory_->Quiesce(options_.after_abort());
+}
+
+void Reducer::Stop() {
+  if (!thread_.joinable()) return;  // Create failed, or it has been
   EndStep();
   {
     MutexLock lock(&mutex_);
@@ -103,6 +109,7 @@ void Reducer::MakeExchange(const StepTicket& ticket, double divisor) {
   context.hook = hook_;
   context.communicator = communicator_;
   context.marks = &marks_;
+  context.memory = memory_.get();
   context.fail = [this](const absl::Status& status) { return Fail(status); };
   context.decide = [this] { return DecideOnce(StepVote()); };
   context.parameters = parameters_.size();
@@ -125,7 +132,8 @@ absl::Status Reducer::BeginStep(const StepTicket& ticket, double divisor) {
     decision_.reset();
   }
   COXSWAIN_RETURN_IF_ERROR(Announce(complete));
-  BeginMarks();
+  const absl::Status begun = BeginMarks();
+  if (!begun.ok()) return Fail(WithPrefix("beginning it: ", begun));
   MutexLock lock(&mutex_);
   state_ = State::kCollecting;
   exchanging_ = true;
@@ -169,15 +177,22 @@ absl::Status Reducer::Finish() {
     return status();
   }
   StepReport report = exchange_->report();
-  if (!report.empty) Deliver(report);
+  if (!report.empty) {
+    const absl::Status delivered = Deliver(report);
+    if (!delivered.ok()) {
+      (void)Fail(WithPrefix("handing the averages over: ", delivered));
+      Rollback();
+      return status();
+    }
+  }
   report.finished = options_.clock->Now();
   report.waited = report.finished - begun;
   Publish(report);
   return absl::OkStatus();
 }
 
-void Reducer::Deliver(StepReport& report) {
-  const GradientStatistics& statistics = exchange_->statistics();
+absl::Status Reducer::Deliver(StepReport& report) {
+  const GradientStatistics statistics = memory_->statistics();
   report.gradient_norm = std::sqrt(statistics.sum_of_squares);
   report.non_finite = statistics.non_finite;
   if (options_.max_norm > 0 && statistics.non_finite == 0) {
@@ -188,14 +203,11 @@ void Reducer::Deliver(StepReport& report) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const int parameter = static_cast<int>(i);
     if (unused_everywhere(parameter)) continue;
-    const Span view = GradientView(parameter);
-    void* const outside = marks_.TakeOutside(parameter);
-    if (outside != nullptr) {
-      CopyScaled(view, report.clip_scale, outside);
-    } else if (report.clip_scale != 1) {
-      Scale(view, report.clip_scale);
-    }
+    COXSWAIN_RETURN_IF_ERROR(memory_->Deliver(GradientView(parameter),
+                                              report.clip_scale,
+                                              marks_.TakeOutside(parameter)));
   }
+  return memory_->NoteDelivered();
 }
 
 void Reducer::Publish(const StepReport& summary) {

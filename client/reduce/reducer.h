@@ -17,6 +17,7 @@
 #include "client/reduce/bucket_layout.h"
 #include "client/reduce/bucket_plan.h"
 #include "client/reduce/gradient_marks.h"
+#include "client/reduce/gradient_memory.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
 #include "client/reduce/step_digest.h"
@@ -56,6 +57,11 @@ namespace coxswain {
 // reducer is broken from then on: everything returns the first error, which
 // names rank, step and bucket. The contents of the buckets are then undefined.
 //
+// On a GPU: gradients come on the caller's stream, which is asked for on the
+// thread that marks them (ReducerOptions::caller_stream), and marking does not
+// wait until they stand. What the caller enqueues on that stream once Finish
+// has returned finds the averages.
+//
 // Threading: all methods are for one thread at a time, but: MarkReady is safe
 // from any thread between BeginStep and Finish; Abort, status, step, report and
 // totals at any time. The hook is called by
@@ -75,13 +81,18 @@ class Reducer {
   // Plans the buckets, takes their memory from the communicator and
   // configures the hook. No collective. Hook, communicator and clock outlive
   // the reducer. INVALID_ARGUMENT names what is wrong with the parameters or
-  // options; UNIMPLEMENTED: gradients that are not in host memory.
+  // options, or says that the parameters are not on one device, or not on the
+  // one whose memory the communicator moves.
   static absl::StatusOr<std::unique_ptr<Reducer>> Create(
       const ReducerOptions& options, std::vector<ParameterSpec> parameters,
       Hook* hook, Communicator* communicator);
 
-  // Never waits for peers: a step in flight is aborted.
+  // Never waits for peers: a step in flight is aborted. On a GPU, waits for
+  // what is on the caller's stream, which may read the views.
   ~Reducer();
+  // The first half of it: nothing works on the buckets any more. After this
+  // the views are all that is left to use.
+  void Stop();
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const std::vector<Bucket>& buckets() const { return layout_->buckets(); }
@@ -116,6 +127,8 @@ class Reducer {
   // Copies it there first: same count and type as the parameter, row-major.
   absl::Status MarkReady(int parameter, Span gradient);
   absl::Status MarkReady(int parameter, Span gradient, const MarkOptions& mark);
+  // The rank's backward pass does not reach the parameter: writes zeros there.
+  absl::Status MarkZeros(int parameter);
 
   // Parameters that have not been marked in this step.
   std::vector<int> Unmarked() const;
@@ -191,6 +204,9 @@ class Reducer {
   absl::Status ApplyLayout(const BucketPlanOptions& buckets,
                            std::vector<ParameterSpec> parameters,
                            const std::vector<int>& order);
+  // Its elements are zeros, or what stands in the layout before.
+  absl::Status FillLayout(BucketLayout& layout,
+                          const std::vector<ParameterSpec>& parameters);
   absl::Status Rebuild();
   // FAILED_PRECONDITION in a step, or the first error.
   absl::Status CheckIdle(absl::string_view what) const;
@@ -206,13 +222,16 @@ class Reducer {
   // OK on all ranks or on none.
   absl::Status AllOrNone(const absl::Status& own);
 
-  void BeginMarks();
+  absl::Status BeginMarks();
   absl::Status Claim(int parameter, const GradientMarks::Mark& mark);
   absl::Status MarkedTwice(int parameter) const;
-  void CountDown(int parameter);
+  // Its gradient stands, or will when the caller's stream gets there.
+  absl::Status CountDown(int parameter);
+  absl::Status ClearAndCount(int parameter);
   void MarkMissing();
+  const Bucket& BucketOf(int parameter) const;
   // Clips, and copies what has not been copied to its place outside.
-  void Deliver(StepReport& report);
+  absl::Status Deliver(StepReport& report);
   void Publish(const StepReport& report);
   absl::Status CheckCommit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether it is what the other ranks do.
@@ -238,6 +257,7 @@ class Reducer {
   // These belong to the exchange thread within a step, and to the callers of
   // the other methods between steps.
   std::vector<ParameterSpec> parameters_;
+  std::unique_ptr<GradientMemory> memory_;
   std::unique_ptr<BucketLayout> layout_;
   std::vector<int> order_;  // that the layout was made by; empty: the first one
   int64_t layout_version_ = 0;

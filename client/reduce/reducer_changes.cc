@@ -1,7 +1,6 @@
 // The part of Reducer that acts between steps: its layout, what may change, and
 // what the ranks have to agree on after that.
 
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -12,8 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
+#include "client/comm/device_queue.h"
 #include "client/comm/wait_holding.h"
 #include "client/reduce/agreement.h"
+#include "client/reduce/device_gradient_memory.h"
 #include "client/reduce/gathered_state.h"
 #include "client/reduce/reducer.h"
 #include "client/reduce/root_broadcast.h"
@@ -33,13 +34,45 @@ absl::Status CheckParameters(const std::vector<ParameterSpec>& parameters) {
           absl::StrCat("two parameters are named \"", parameter.name,
                        "\"; give each one a name of its own"));
     }
-    if (parameter.device.kind != Device::Kind::kCpu) {
-      return absl::UnimplementedError(absl::StrCat(
-          "parameter \"", parameter.name,
-          "\" is not in host memory; the reducer handles host memory only"));
-    }
   }
   return absl::OkStatus();
+}
+
+std::string Name(const Device& device) {
+  return device.kind == Device::Kind::kCpu
+             ? "the CPU"
+             : absl::StrCat("cuda:", device.index);
+}
+
+// Whether they are all where the communicator moves memory.
+absl::Status CheckDevice(const std::vector<ParameterSpec>& parameters,
+                         Communicator& communicator) {
+  const ParameterSpec& first = parameters[0];
+  for (const ParameterSpec& parameter : parameters) {
+    if (parameter.device == first.device) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter \"", first.name, "\" is on ", Name(first.device), " and \"",
+        parameter.name, "\" on ", Name(parameter.device),
+        "; a model that is reduced lies on one device: move it there as a "
+        "whole"));
+  }
+  DeviceQueue* const queue = communicator.device_queue();
+  const Device moved = queue == nullptr ? Device() : queue->runtime().device();
+  if (moved == first.device) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the parameters are on ", Name(first.device), ", and the communicator (",
+      communicator.backend(), ") moves memory of ", Name(moved),
+      first.device.kind == Device::Kind::kCpu
+          ? "; move the model there, or connect through a back end of the CPU"
+          : "; connect through nccl, by setting SessionOptions::device (or "
+            "CommunicatorOptions::device) to the model's device"));
+}
+
+std::unique_ptr<GradientMemory> MakeMemory(const ReducerOptions& options,
+                                           Communicator& communicator) {
+  if (communicator.device_queue() == nullptr) return MakeHostGradientMemory();
+  return std::make_unique<DeviceGradientMemory>(communicator.device_queue(),
+                                                options.caller_stream);
 }
 
 // Reversed registration order, which a layout is made by at first.
@@ -55,17 +88,35 @@ absl::Status Reducer::ApplyLayout(const BucketPlanOptions& buckets,
                                   std::vector<ParameterSpec> parameters,
                                   const std::vector<int>& order) {
   COXSWAIN_RETURN_IF_ERROR(CheckParameters(parameters));
-  COXSWAIN_ASSIGN_OR_RETURN(
-      std::unique_ptr<BucketLayout> layout,
-      BucketLayout::Create(buckets, parameters, order, *communicator_));
+  COXSWAIN_RETURN_IF_ERROR(CheckDevice(parameters, *communicator_));
+  if (memory_ == nullptr) memory_ = MakeMemory(options_, *communicator_);
+  COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<BucketLayout> layout,
+                            BucketLayout::Create(buckets, parameters, order,
+                                                 *communicator_, *memory_));
   COXSWAIN_RETURN_IF_ERROR(hook_->Configure(parameters, communicator_->size()));
-  if (layout_ != nullptr) layout->CopyFrom(*layout_, parameters_, parameters);
+  const absl::Status filled = FillLayout(*layout, parameters);
+  if (!filled.ok()) {
+    (void)memory_->FollowCaller();
+    memory_->Quiesce(options_.after_abort());
+    return filled;
+  }
   layout_ = std::move(layout);
   layout_hash_ = HashLayout(layout_->buckets());
   parameters_ = std::move(parameters);
   order_ = order;
   ++layout_version_;
   return absl::OkStatus();
+}
+
+absl::Status Reducer::FillLayout(BucketLayout& layout,
+                                 const std::vector<ParameterSpec>& parameters) {
+  COXSWAIN_RETURN_IF_ERROR(layout.Clear(*memory_));
+  if (layout_ != nullptr) {
+    COXSWAIN_RETURN_IF_ERROR(
+        layout.CopyFrom(*layout_, parameters_, parameters, *memory_));
+  }
+  // The old buckets are about to be freed.
+  return memory_->Settle(layout.buckets(), options_.timeout);
 }
 
 absl::Status Reducer::Rebuild() {
@@ -159,8 +210,10 @@ absl::Status Reducer::BroadcastFromRoot(const std::vector<Span>& spans,
                                         int root) {
   COXSWAIN_RETURN_IF_ERROR(CheckIdle("a broadcast"));
   COXSWAIN_RETURN_IF_ERROR(EnsureAgreement());
-  const absl::Status status =
-      BroadcastSpans(*communicator_, spans, root, options_.timeout);
+  absl::Status status = memory_->FollowCaller();
+  if (status.ok()) {
+    status = BroadcastSpans(*communicator_, spans, root, options_.timeout);
+  }
   if (status.ok() || absl::IsUnimplemented(status)) return status;
   return Fail(status);
 }

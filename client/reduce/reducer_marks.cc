@@ -1,34 +1,23 @@
 // The part of Reducer that takes gradients.
 
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/status_prefix.h"
 #include "client/reduce/reducer.h"
 
 namespace coxswain {
-namespace {
 
-// memcpy wants valid pointers even for nothing.
-void CopyBytes(void* to, const void* from, int64_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
-
-void Clear(const Span& span) {
-  if (span.count > 0) {
-    std::memset(span.data, 0, static_cast<size_t>(span.bytes()));
-  }
-}
-
-}  // namespace
-
-void Reducer::BeginMarks() {
+absl::Status Reducer::BeginMarks() {
   const bool complete = weight_ == 0;
+  COXSWAIN_RETURN_IF_ERROR(memory_->Begin(buckets()));
   for (const Bucket& bucket : buckets()) {
-    if (complete) Clear(bucket.data);
+    if (!complete) break;
+    COXSWAIN_RETURN_IF_ERROR(memory_->ClearGradient(bucket, bucket.data));
+    COXSWAIN_RETURN_IF_ERROR(memory_->NoteGradient(bucket));
   }
   marks_.Begin(buckets(), parameters_.size(), complete,
                exchange_->report().begun);
+  return absl::OkStatus();
 }
 
 absl::Status Reducer::MarkReady(int parameter) {
@@ -37,8 +26,7 @@ absl::Status Reducer::MarkReady(int parameter) {
 
 absl::Status Reducer::MarkReady(int parameter, const MarkOptions& mark) {
   COXSWAIN_RETURN_IF_ERROR(Claim(parameter, {mark.used, nullptr}));
-  CountDown(parameter);
-  return absl::OkStatus();
+  return CountDown(parameter);
 }
 
 absl::Status Reducer::MarkReady(int parameter, Span gradient) {
@@ -50,15 +38,26 @@ absl::Status Reducer::MarkReady(int parameter, Span gradient,
   COXSWAIN_RETURN_IF_ERROR(
       Claim(parameter, {mark.used, mark.copy_back ? gradient.data : nullptr}));
   const Span view = GradientView(parameter);
+  if (!(gradient.device == view.device)) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat(
+        "the gradient of \"", parameters_[static_cast<size_t>(parameter)].name,
+        "\" is not on the device of its parameter; move it there")));
+  }
   if (gradient.count != view.count || gradient.dtype != view.dtype) {
     return Fail(absl::InvalidArgumentError(absl::StrCat(
         "the gradient of \"", parameters_[static_cast<size_t>(parameter)].name,
         "\" has ", gradient.count, " x ", NameOf(gradient.dtype),
         ", its parameter ", view.count, " x ", NameOf(view.dtype))));
   }
-  CopyBytes(view.data, gradient.data, view.bytes());
-  CountDown(parameter);
-  return absl::OkStatus();
+  const absl::Status copied =
+      memory_->CopyGradient(BucketOf(parameter), view, gradient.data);
+  if (!copied.ok()) return Fail(WithPrefix("taking a gradient: ", copied));
+  return CountDown(parameter);
+}
+
+absl::Status Reducer::MarkZeros(int parameter) {
+  COXSWAIN_RETURN_IF_ERROR(Claim(parameter, {/*used=*/false, nullptr}));
+  return ClearAndCount(parameter);
 }
 
 absl::Status Reducer::Claim(int parameter, const GradientMarks::Mark& mark) {
@@ -94,8 +93,22 @@ absl::Status Reducer::MarkedTwice(int parameter) const {
       "inside)"));
 }
 
-void Reducer::CountDown(int parameter) {
+const Bucket& Reducer::BucketOf(int parameter) const {
+  return buckets()[static_cast<size_t>(Place(parameter).bucket)];
+}
+
+absl::Status Reducer::CountDown(int parameter) {
+  const absl::Status noted = memory_->NoteGradient(BucketOf(parameter));
+  if (!noted.ok()) return Fail(WithPrefix("taking a gradient: ", noted));
   marks_.CountDown(parameter, Place(parameter).bucket, options_.clock->Now());
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::ClearAndCount(int parameter) {
+  const absl::Status cleared =
+      memory_->ClearGradient(BucketOf(parameter), GradientView(parameter));
+  if (!cleared.ok()) return Fail(WithPrefix("writing zeros: ", cleared));
+  return CountDown(parameter);
 }
 
 std::vector<int> Reducer::Unmarked() const { return marks_.Unclaimed(); }
@@ -104,8 +117,7 @@ void Reducer::MarkMissing() {
   for (const int parameter : Unmarked()) {
     // Another thread's error may come first: then nothing counts any more.
     if (!Claim(parameter, {/*used=*/false, nullptr}).ok()) return;
-    Clear(GradientView(parameter));
-    CountDown(parameter);
+    if (!ClearAndCount(parameter).ok()) return;
   }
 }
 

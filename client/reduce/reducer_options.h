@@ -7,8 +7,10 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "client/device/launch.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/bucket_plan.h"
 #include "client/reduce/step_gate.h"
@@ -55,6 +57,10 @@ struct ReducerOptions {
   bool verify = true;
   // Further settings that must be equal on all ranks.
   std::map<std::string, std::string> settings;
+  // The stream on which the caller has enqueued a gradient that it marks, asked
+  // for on the thread that does; of parameters on a GPU. Null: the device's
+  // default stream. A step ends with an error of it.
+  std::function<absl::StatusOr<DeviceStream>()> caller_stream;
   // The longest that one collective, or Finish, may take. The communicator has
   // a bound of its own, SessionOptions::collective_timeout: the shorter one
   // counts, so raise both for slow exchanges. Finish also allows for the time

@@ -359,8 +359,9 @@ TEST(ReducerTest, RefusesParametersThatItCannotReduce) {
                                            HasSubstr("named \"p0\"")));
   parameters = Parameters(1);
   parameters[0].device.kind = Device::Kind::kCuda;
-  EXPECT_THAT(create(parameters), StatusIs(absl::StatusCode::kUnimplemented,
-                                           HasSubstr("not in host memory")));
+  EXPECT_THAT(create(parameters),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("moves memory of the CPU")));
 }
 
 // Many steps, several threads that mark on each rank, in an order of their

@@ -10,8 +10,10 @@
 namespace coxswain {
 
 // Copies root's data to all ranks, small spans packed together. All ranks pass
-// spans of the same sizes in the same order, in the CPU's memory:
-// UNIMPLEMENTED, before anything is sent, for a span elsewhere. Any other error
+// spans of the same sizes in the same order, in memory that the communicator
+// moves: the CPU's or, with a device_queue, of its GPU too, as they are when
+// that queue's stream gets to them. UNIMPLEMENTED, before anything is sent, for
+// a span elsewhere. Any other error
 // is returned once nothing uses the spans any more, or, where the communicator,
 // which is aborted then, does not end, another `timeout` later.
 absl::Status BroadcastSpans(Communicator& communicator,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <map>
 #include <set>
 #include <string>
@@ -91,11 +90,21 @@ absl::Status StepExchange::CheckPlans() const {
 
 absl::Status StepExchange::Run() {
   if (report_.empty) return absl::OkStatus();
+  absl::Status status = ExchangeAll();
+  if (status.ok()) return status;
+  status = context_.fail(status);
+  // Averages may still be on their way to the caller's memory.
+  context_.memory->Quiesce(context_.options->after_abort());
+  return status;
+}
+
+absl::Status StepExchange::ExchangeAll() {
   const int64_t before = communicator_.sequence();
   COXSWAIN_RETURN_IF_ERROR(ExchangeBuckets());
   collectives_ = communicator_.sequence() - before;
   COXSWAIN_RETURN_IF_ERROR(ExchangeUsers());
-  return ExchangeOrder();
+  COXSWAIN_RETURN_IF_ERROR(ExchangeOrder());
+  return context_.memory->AwaitAverages(context_.options->timeout);
 }
 
 absl::Status StepExchange::ExchangeBuckets() {
@@ -121,7 +130,9 @@ absl::Status StepExchange::ExchangeBuckets() {
 
 absl::Status StepExchange::AwaitReady(const Bucket& bucket) {
   COXSWAIN_RETURN_IF_ERROR(context_.marks->AwaitBucket(bucket.index));
-  if (scale_ != 1) Scale(bucket.data, scale_);
+  if (scale_ != 1) {
+    COXSWAIN_RETURN_IF_ERROR(context_.memory->Weigh(bucket, scale_));
+  }
   if (context_.options->gate != nullptr) {
     context_.options->gate->NoteBucket(bucket.index);
   }
@@ -130,17 +141,15 @@ absl::Status StepExchange::AwaitReady(const Bucket& bucket) {
 
 absl::Status StepExchange::OnAverage(const Bucket& bucket) {
   const ReducerOptions& options = *context_.options;
+  std::vector<void*> outside;
   for (const GradientSlot& slot : bucket.gradients) {
-    const Span average = bucket.Gradient(slot);
-    void* const outside = TakeOutside(slot.parameter);
-    if (options.measures()) {
-      statistics_.Add(outside == nullptr ? Measure(average)
-                                         : CopyAndMeasure(average, outside));
-    } else if (outside != nullptr && average.count > 0) {
-      std::memcpy(outside, average.data, static_cast<size_t>(average.bytes()));
-    }
+    outside.push_back(TakeOutside(slot.parameter));
   }
-  return options.on_average ? HandOver(bucket) : absl::OkStatus();
+  COXSWAIN_RETURN_IF_ERROR(
+      context_.memory->TakeAverages(bucket, outside, options.measures()));
+  if (!options.on_average) return absl::OkStatus();
+  COXSWAIN_RETURN_IF_ERROR(context_.memory->AwaitAverages(options.timeout));
+  return HandOver(bucket);
 }
 
 absl::Status StepExchange::HandOver(const Bucket& bucket) {

@@ -12,7 +12,7 @@
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/gradient_marks.h"
-#include "client/reduce/gradient_statistics.h"
+#include "client/reduce/gradient_memory.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
 #include "client/reduce/step_gate.h"
@@ -35,6 +35,7 @@ class StepExchange {
     Hook* hook = nullptr;
     Communicator* communicator = nullptr;
     GradientMarks* marks = nullptr;
+    GradientMemory* memory = nullptr;
     // Breaks the reducer with this error, and returns the first one there was.
     std::function<absl::Status(const absl::Status&)> fail;
     // What all ranks do with the step; asked before on_average is called.
@@ -60,7 +61,6 @@ class StepExchange {
   int64_t collectives() const { return collectives_; }
   // By bucket, without the times at which they were ready.
   const std::vector<BucketTiming>& timings() const { return timings_; }
-  const GradientStatistics& statistics() const { return statistics_; }
   // With find_unused_parameters: how many ranks used each parameter.
   const std::vector<int32_t>& users() const { return users_; }
   // With learns_order: a permutation of the parameters.
@@ -68,6 +68,7 @@ class StepExchange {
 
  private:
   void ReadHeader(const std::vector<double>& header);
+  absl::Status ExchangeAll();
   absl::Status ExchangeBuckets();
   absl::Status AwaitReady(const Bucket& bucket);
   absl::Status OnAverage(const Bucket& bucket);
@@ -89,7 +90,6 @@ class StepExchange {
   StepReport report_;
   int64_t collectives_ = 0;
   std::vector<BucketTiming> timings_;
-  GradientStatistics statistics_;
   std::vector<int32_t> users_;
   std::vector<int> ready_order_;
 };

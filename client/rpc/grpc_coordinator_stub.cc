@@ -209,21 +209,40 @@ class GrpcUploadStream : public UploadStream {
   BulkStream stream_;
 };
 
-class GrpcDownloadStream : public DownloadStream {
+// One request, of which any number of messages come back.
+template <class Base, class Message>
+class GrpcReadStream : public Base {
  public:
-  GrpcDownloadStream(const std::shared_ptr<grpc::Channel>& channel,
-                     const v1::DownloadRequest& request,
-                     const CallOptions& options)
-      : stream_(channel, "/coxswain.v1.Checkpoint/Download", options) {
+  GrpcReadStream(const std::shared_ptr<grpc::Channel>& channel,
+                 const char* method,
+                 const google::protobuf::MessageLite& request,
+                 const CallOptions& options)
+      : stream_(channel, method, options) {
     stream_.Write(bulk::Encode(request));
     stream_.WritesDone();
   }
 
-  bool Read(v1::DownloadChunk* message) override {
+  bool Read(Message* message) override {
     if (!stream_.Read(&buffer_)) return false;
     decoded_ = bulk::DecodeMessage(buffer_, message);
     return decoded_.ok();
   }
+  // Leaves the call to the destructor if there is nothing to wait for.
+  absl::Status Finish() override {
+    if (!decoded_.ok()) return decoded_;
+    return stream_.Finish();
+  }
+
+ protected:
+  BulkStream stream_;
+  grpc::ByteBuffer buffer_;
+  absl::Status decoded_;
+};
+
+class GrpcDownloadStream
+    : public GrpcReadStream<DownloadStream, v1::DownloadChunk> {
+ public:
+  using GrpcReadStream::GrpcReadStream;
   bool ReadPieces(v1::DownloadChunk* message,
                   std::vector<absl::string_view>* data) override {
     if (!stream_.Read(&buffer_)) return false;
@@ -239,43 +258,12 @@ class GrpcDownloadStream : public DownloadStream {
     message->mutable_chunk()->clear_data();
     return true;
   }
-  // Leaves the call to the destructor if there is nothing to wait for.
-  absl::Status Finish() override {
-    if (!decoded_.ok()) return decoded_;
-    return stream_.Finish();
-  }
 
  private:
-  BulkStream stream_;
-  grpc::ByteBuffer buffer_;
   std::optional<bulk::Chunk> chunk_;
-  absl::Status decoded_;
 };
 
-class GrpcVerifyStream : public VerifyStream {
- public:
-  GrpcVerifyStream(const std::shared_ptr<grpc::Channel>& channel,
-                   const v1::VerifyRequest& request, const CallOptions& options)
-      : stream_(channel, "/coxswain.v1.Checkpoint/Verify", options) {
-    stream_.Write(bulk::Encode(request));
-    stream_.WritesDone();
-  }
-
-  bool Read(v1::VerifyProgress* progress) override {
-    if (!stream_.Read(&buffer_)) return false;
-    decoded_ = bulk::DecodeMessage(buffer_, progress);
-    return decoded_.ok();
-  }
-  absl::Status Finish() override {
-    if (!decoded_.ok()) return decoded_;
-    return stream_.Finish();
-  }
-
- private:
-  BulkStream stream_;
-  grpc::ByteBuffer buffer_;
-  absl::Status decoded_;
-};
+using GrpcVerifyStream = GrpcReadStream<VerifyStream, v1::VerifyProgress>;
 
 class GrpcCoordinatorStub : public CoordinatorStub {
  public:
@@ -326,11 +314,13 @@ class GrpcCoordinatorStub : public CoordinatorStub {
   }
   std::unique_ptr<DownloadStream> Download(
       const v1::DownloadRequest& request, const CallOptions& options) override {
-    return std::make_unique<GrpcDownloadStream>(channel_, request, options);
+    return std::make_unique<GrpcDownloadStream>(
+        channel_, "/coxswain.v1.Checkpoint/Download", request, options);
   }
   std::unique_ptr<VerifyStream> Verify(const v1::VerifyRequest& request,
                                        const CallOptions& options) override {
-    return std::make_unique<GrpcVerifyStream>(channel_, request, options);
+    return std::make_unique<GrpcVerifyStream>(
+        channel_, "/coxswain.v1.Checkpoint/Verify", request, options);
   }
 
   bool Connected() const override {

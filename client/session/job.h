@@ -28,7 +28,8 @@ struct JobManifest {
   ScheduleTerms terms;
   std::vector<ParameterSpec> parameters;  // in registration order
   // Further settings that change results or the order of collectives: bucket
-  // caps, seed. Session::Join adds "library_version".
+  // caps, seed. Session::Join adds "library_version", "device"
+  // and, with a GPU, "nccl_version".
   std::map<std::string, std::string> settings;
 };
 

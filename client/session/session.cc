@@ -10,6 +10,8 @@
 #include "base/error_detail.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "client/comm/nccl/nccl_library.h"
+#include "client/comm/nccl/nccl_status.h"
 #include "client/schedule/schedule_wire.h"
 #include "client/session/join.h"
 #include "client/session/plan_overrides.h"
@@ -75,6 +77,12 @@ absl::Status FillDefaults(JobManifest* manifest, SessionOptions* options) {
   COXSWAIN_RETURN_IF_ERROR(
       ApplyPlanOverrides(options->plan_overrides, manifest));
   COXSWAIN_RETURN_IF_ERROR(manifest->terms.Validate());
+  if (options->device.kind == Device::Kind::kCuda &&
+      options->nccl_version.empty()) {
+    const auto nccl = LoadNccl();
+    options->nccl_version =
+        nccl.ok() ? NcclVersionText((*nccl)->version()) : "none";
+  }
   if (options->host.empty()) options->host = HostName();
   if (options->identity.node.empty()) options->identity.node = options->host;
   if (options->incarnation == Incarnation()) {

@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/error_detail.h"
 #include "base/logging.h"
 #include "client/rpc/grpc_coordinator_stub.h"
+#include "client/session/nccl_ras.h"
 #include "client/session/session_wire.h"
 
 namespace coxswain {
@@ -38,6 +40,13 @@ int LostRank(const absl::Status& why) {
   return detail.member_lost().member().rank();
 }
 
+bool IsMismatch(const absl::Status& why) {
+  const auto payload = why.GetPayload(kErrorDetailUrl);
+  v1::ErrorDetail detail;
+  return payload.has_value() && detail.ParseFromString(std::string(*payload)) &&
+         detail.has_schedule_mismatch();
+}
+
 }  // namespace
 
 Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
@@ -67,7 +76,8 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
                [reports = std::weak_ptr<PeerReports>(peer_reports_)](int peer) {
                  const auto living = reports.lock();
                  if (living != nullptr) living->Report({peer});
-               }},
+               },
+               request.options.device},
               membership),
       noted_plan_(plan.version) {
   AttachedSchedule::Options schedule_options;
@@ -210,6 +220,7 @@ void Session::Core::Note(SessionEvent::Kind kind, std::string text,
 void Session::Core::NoteEvent(const v1::AttachEvent& event) {
   if (event.has_warning()) {
     Note(SessionEvent::Kind::kWarning, event.warning().text());
+    NoteNcclState();
   } else if (event.has_member_left()) {
     const v1::MemberLeft& left = event.member_left();
     Note(SessionEvent::Kind::kMemberLeft,
@@ -239,11 +250,29 @@ void Session::Core::NoteDecision(const v1::Decision& decision) {
   if (regroup) Note(SessionEvent::Kind::kRegroup, decision.regroup());
 }
 
+void Session::Core::NoteNcclState() {
+  // It tells of all ranks: one asks.
+  if (rank != 0 || request.options.device.kind != Device::Kind::kCuda) return;
+  const auto said = ReadNcclRas(request.options.ras_address);
+  if (!said.ok()) {
+    LogInfo("nccl_says_nothing", {{"job", request.options.job},
+                                  {"reason", said.status().message()}});
+    return;
+  }
+  for (absl::string_view line :
+       absl::StrSplit(*said, '\n', absl::SkipWhitespace())) {
+    LogWarning("nccl_says", {{"job", request.options.job}, {"line", line}});
+  }
+  Note(SessionEvent::Kind::kWarning, absl::StrCat("NCCL says:\n", *said));
+}
+
 void Session::Core::OnEnd(const absl::Status& why) {
   LogError("generation_ended", {{"job", request.options.job},
                                 {"rank", rank},
                                 {"generation", generation},
                                 {"reason", why.message()}});
+  // Before the communicators that it tells of are aborted.
+  if (IsMismatch(why)) NoteNcclState();
   Close(why, /*abort_communicators=*/true);
   Note(SessionEvent::Kind::kGenerationEnded, std::string(why.message()),
        LostRank(why));

@@ -107,6 +107,9 @@ class Session::Core {
   void NoteDecision(const v1::Decision& decision);
   void Note(SessionEvent::Kind kind, std::string text, int rank = -1,
             int64_t term = 0);
+  // A job on GPUs stands still: what NCCL makes of it goes to the log and to
+  // the events. Blocks kRasPatience at most.
+  void NoteNcclState();
   // The generation is over, and not by Leave. On the attachment's thread.
   void OnEnd(const absl::Status& why);
   // Ends waiting calls and, if asked to, the communicators.

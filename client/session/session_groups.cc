@@ -23,6 +23,16 @@ bool IsOfCheckpoints(absl::string_view name) {
   return absl::StartsWith(name, "checkpoint/");
 }
 
+// For what goes on beside training, in memory of the CPU. On one GPU it could
+// wait for the collectives of training, and they for it on another.
+void OnTheSide(ProcessGroup::ConnectOptions* connect) {
+  connect->on_peer_lost = nullptr;
+  if (connect->device.kind == Device::Kind::kCpu) return;
+  connect->device = Device();
+  // One of the CPU's stays as it was chosen.
+  if (connect->backend == "nccl") connect->backend = "auto";
+}
+
 }  // namespace
 
 void SessionGroups::Done::Add(const Communicator& communicator) {
@@ -65,7 +75,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Obtain(
   if (known != nullptr) return known;
   const std::string& id = info.communicator_id();
   ProcessGroup::ConnectOptions connect = connect_;
-  if (IsOfCheckpoints(info.name())) connect.on_peer_lost = nullptr;
+  if (IsOfCheckpoints(info.name())) OnTheSide(&connect);
   auto group = ProcessGroup::Connect({info.name(), RanksOf(info), id}, rank_,
                                      connect, membership_);
   const absl::Status kept = group.ok() ? Keep(*group) : group.status();

@@ -118,6 +118,23 @@ absl::Status ReadTopology(const GetVariable& get, const char* name,
   return absl::OkStatus();
 }
 
+absl::Status ReadDevice(const GetVariable& get, const char* name,
+                        Device* result) {
+  const std::string value = Text(get, name);
+  if (value.empty()) return absl::OkStatus();
+  Device device;
+  if (value != "cpu") {
+    device.kind = Device::Kind::kCuda;
+    if (!absl::SimpleAtoi(value, &device.index) || device.index < 0) {
+      return Invalid(name, value,
+                     "cpu or the number of a GPU among those that CUDA shows "
+                     "this process, from 0");
+    }
+  }
+  *result = device;
+  return absl::OkStatus();
+}
+
 // How many workers the job has, and as few as it may have.
 absl::Status ReadWorldSizes(const GetVariable& get, SessionOptions* options) {
   COXSWAIN_RETURN_IF_ERROR(
@@ -240,6 +257,9 @@ absl::StatusOr<SessionOptions> SessionOptions::FromVariables(
                                 options.local_world_size));
   }
   COXSWAIN_RETURN_IF_ERROR(ReadWorldSizes(get, &options));
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadDevice(get, "COXSWAIN_LOCAL_DEVICE", &options.device));
+  options.ras_address = Text(get, "NCCL_RAS_ADDR");
   COXSWAIN_RETURN_IF_ERROR(
       ReadInt(get, "COXSWAIN_ATTEMPT", 0, &options.attempt));
   COXSWAIN_RETURN_IF_ERROR(

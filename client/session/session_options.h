@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/random.h"
+#include "client/comm/tensor.h"
 #include "client/rpc/stub_factory.h"
 
 namespace coxswain {
@@ -29,6 +30,8 @@ struct SessionOptions {
   //   COXSWAIN_LOCAL_WORLD_SIZE  workers on this node; default 1
   //   COXSWAIN_WORLD_SIZE        workers of the job; default: the manifest's
   //   COXSWAIN_MIN_WORLD_SIZE    as few as it may run with; default: as many
+  //   COXSWAIN_LOCAL_DEVICE      `device`: cpu, or the number of a GPU among
+  //                              those that CUDA shows; default cpu
   //   COXSWAIN_ATTEMPT           `attempt`; default 0
   //   COXSWAIN_TOPOLOGY          `topology`, with commas between; default: none
   //   COXSWAIN_LAUNCHER_ID       a number, decimal or 0x...; default: none
@@ -41,6 +44,7 @@ struct SessionOptions {
   //   COXSWAIN_TRACE             `trace_file`; default: none
   //   COXSWAIN_PLAN              `plan_overrides`, as NAME=VALUE words with
   //                              spaces between them; default: none
+  //   NCCL_RAS_ADDR              `ras_address`
   // Empty counts as unset. INVALID_ARGUMENT names the variable, its value and
   // what it should be.
   static absl::StatusOr<SessionOptions> FromEnvironment();
@@ -56,6 +60,14 @@ struct SessionOptions {
   int local_world_size = 1;
   int world_size = 0;      // 0: as the manifest says
   int min_world_size = 0;  // 0: as the manifest says
+  // Where this worker's gradients are to lie. All workers of a job use a GPU,
+  // or none does, and those that do have one version of NCCL: otherwise Join
+  // fails. A program that finds out by itself sets it before it joins.
+  Device device;
+  std::string nccl_version;  // empty, with a GPU: that of the library found
+  // Where NCCL tells of itself (RAS), HOST:PORT: asked by rank 0 when the job
+  // stands still on GPUs. Empty: where it does by default, localhost:28028.
+  std::string ras_address;
   // Which start of the whole job this process belongs to: workers of an earlier
   // one than the latest are refused.
   int64_t attempt = 0;
@@ -91,7 +103,7 @@ struct SessionOptions {
   // Whether the ranks agree among themselves, at rank 0, while the coordinator
   // cannot be reached: docs/durability.md. Otherwise their next step waits.
   bool stand_in = true;
-  // How long the stream may be gone before they do.
+  // How long the stream may be gone before they do, plus 1 ms per member.
   absl::Duration stand_in_after = absl::Milliseconds(500);
 
   // For tests.

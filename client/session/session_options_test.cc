@@ -36,6 +36,8 @@ TEST(SessionOptionsTest, CoordinatorAndJobAreEnough) {
   EXPECT_EQ(options.attempt, 0);
   EXPECT_TRUE(options.topology.empty());
   EXPECT_EQ(options.trace_file, "");
+  EXPECT_EQ(options.device, Device());
+  EXPECT_EQ(options.ras_address, "");
 }
 
 TEST(SessionOptionsTest, ReadsEveryVariable) {
@@ -45,6 +47,8 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
                              {"COXSWAIN_LOCAL_WORLD_SIZE", "4"},
                              {"COXSWAIN_WORLD_SIZE", "8"},
                              {"COXSWAIN_MIN_WORLD_SIZE", "3"},
+                             {"COXSWAIN_LOCAL_DEVICE", "3"},
+                             {"NCCL_RAS_ADDR", "localhost:9999"},
                              {"COXSWAIN_ATTEMPT", "5000000000"},
                              {"COXSWAIN_TOPOLOGY", "rack-3,node-12"},
                              {"COXSWAIN_LAUNCHER_ID", "18446744073709551615"},
@@ -59,6 +63,8 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
   EXPECT_EQ(options.local_world_size, 4);
   EXPECT_EQ(options.world_size, 8);
   EXPECT_EQ(options.min_world_size, 3);
+  EXPECT_EQ(options.device, (Device{Device::Kind::kCuda, 3}));
+  EXPECT_EQ(options.ras_address, "localhost:9999");
   EXPECT_EQ(options.attempt, 5000000000);
   EXPECT_EQ(options.topology, (std::vector<std::string>{"rack-3", "node-12"}));
   EXPECT_EQ(options.launcher_id, ~uint64_t{0});
@@ -70,6 +76,19 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
   const std::map<std::string, std::string> overrides = {{"accumulation", "4"},
                                                         {"tail", "drop"}};
   EXPECT_EQ(options.plan_overrides, overrides);
+}
+
+TEST(SessionOptionsTest, ADeviceIsTheCpuOrTheNumberOfAGpu) {
+  ASSERT_OK_AND_ASSIGN(const SessionOptions cpu,
+                       Read({{"COXSWAIN_LOCAL_DEVICE", "cpu"}}));
+  EXPECT_EQ(cpu.device, Device());
+  for (const char* wrong : {"cuda", "-1", "1,2", "GPU-8a5c"}) {
+    EXPECT_THAT(
+        Read({{"COXSWAIN_LOCAL_DEVICE", wrong}}),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr("COXSWAIN_LOCAL_DEVICE"), HasSubstr(wrong),
+                       HasSubstr("cpu or the number of a GPU"))));
+  }
 }
 
 TEST(SessionOptionsTest, AWrongPlanNamesTheVariable) {

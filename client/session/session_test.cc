@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "base/status_matchers.h"
 #include "base/version.h"
 #include "client/rpc/fake_coordinator_stub.h"
+#include "client/session/fake_ras_server.h"
 #include "client/session/session_test_support.h"
 #include "gtest/gtest.h"
 
@@ -51,6 +53,26 @@ TEST_F(SessionTest, JoinTellsTheManifestAndLearnsThePlace) {
   EXPECT_EQ(seen.manifest().parameters(0).shape(1), 20);
   EXPECT_EQ(seen.manifest().settings().at("seed"), "1");
   EXPECT_EQ(seen.manifest().settings().at("library_version"), kVersion);
+  EXPECT_EQ(seen.manifest().settings().at("device"), "cpu");
+  EXPECT_EQ(seen.manifest().settings().count("nccl_version"), 0u);
+}
+
+TEST_F(SessionTest, JoinOnAGpuTellsTheVersionOfNccl) {
+  std::map<std::string, std::string> settings;
+  AnswerJoin([&settings](const v1::JoinRequest& request) {
+    const auto& seen = request.manifest().settings();
+    settings = {seen.begin(), seen.end()};
+    return absl::OkStatus();
+  });
+  options_.device.kind = Device::Kind::kCuda;
+  options_.nccl_version = "2.28.9";
+  EXPECT_OK(Join());
+  EXPECT_EQ(settings["device"], "cuda");
+  EXPECT_EQ(settings["nccl_version"], "2.28.9");
+  // That of the library, or that there is none.
+  options_.nccl_version = "";
+  EXPECT_OK(Join());
+  EXPECT_NE(settings["nccl_version"], "");
 }
 
 TEST_F(SessionTest, JoinWaitsForACoordinatorThatStartsLater) {
@@ -265,6 +287,16 @@ TEST_F(SessionTest, OfTheGroupsOfCheckpointsOnlyTheLastIsKept) {
                request.heartbeat().collective_sequence() == 1;
       }))
       << "what it has done counts";
+}
+
+TEST_F(SessionTest, ABackEndOfTheCpuServesCheckpointsOfGpusToo) {
+  options_.device.kind = Device::Kind::kCuda;
+  options_.nccl_version = "2.28.9";
+  options_.backend = "chosen";
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  EXPECT_THAT(session->CreateGroup("checkpoint/1", {0}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("no communication back end 'chosen'")));
 }
 
 TEST_F(SessionTest, AnAbortEndsEverythingWithItsReason) {
@@ -627,6 +659,65 @@ TEST_F(SessionTest, AMismatchIsWhatTheGateReturns) {
   EXPECT_EQ(detail.schedule_mismatch().round(), 7);
   EXPECT_EQ(detail.schedule_mismatch().odd_ranks(0), 1);
   EXPECT_EQ(session->status(), status);
+}
+
+class StalledOnGpusTest : public SessionTest {
+ protected:
+  StalledOnGpusTest() {
+    options_.device.kind = Device::Kind::kCuda;
+    options_.nccl_version = "2.28.9";
+    options_.ras_address = ras_.address();
+  }
+
+  static v1::AttachEvent Mismatch() {
+    v1::AttachEvent event;
+    event.mutable_abort()->set_reason("rank 1 stands still");
+    event.mutable_abort()->mutable_mismatch()->set_round(7);
+    return event;
+  }
+  static absl::StatusOr<SessionEvent> NextWarning(Session& session) {
+    while (true) {
+      auto event = session.events().Next(absl::Seconds(20));
+      if (!event.ok() || event->kind == SessionEvent::Kind::kWarning) {
+        return event;
+      }
+    }
+  }
+
+  FakeRasServer ras_{
+      {"SERVER PROTOCOL 2\n", "OK\n", "Rank 1: 3 collectives behind\n"}};
+};
+
+TEST_F(StalledOnGpusTest, AStallIsReportedWithWhatNcclSays) {
+  ASSERT_OK_AND_ASSIGN(auto session, Join());
+  fake_->AttachmentNumber(0)->Event(Mismatch());
+  ASSERT_OK_AND_ASSIGN(const SessionEvent event, NextWarning(*session));
+  EXPECT_EQ(event.text, "NCCL says:\nRank 1: 3 collectives behind\n");
+  ASSERT_OK_AND_ASSIGN(const SessionEvent last,
+                       session->events().Next(absl::Seconds(20)));
+  EXPECT_EQ(last.kind, SessionEvent::Kind::kGenerationEnded);
+  EXPECT_EQ(last.text, "rank 1 stands still");
+}
+
+TEST_F(StalledOnGpusTest, AWarningOfAStallToo) {
+  ASSERT_OK_AND_ASSIGN(auto session, Join());
+  v1::AttachEvent warning;
+  warning.mutable_warning()->set_text("rank 1 is slow");
+  fake_->AttachmentNumber(0)->Event(warning);
+  ASSERT_OK_AND_ASSIGN(const SessionEvent first, NextWarning(*session));
+  EXPECT_EQ(first.text, "rank 1 is slow");
+  ASSERT_OK_AND_ASSIGN(const SessionEvent second, NextWarning(*session));
+  EXPECT_THAT(second.text, HasSubstr("3 collectives behind"));
+  EXPECT_OK(session->Leave("done"));
+}
+
+TEST_F(StalledOnGpusTest, OnTheCpuNobodyAsksNccl) {
+  options_.device = Device();
+  ASSERT_OK_AND_ASSIGN(auto session, Join());
+  fake_->AttachmentNumber(0)->Event(Mismatch());
+  EXPECT_THAT(NextWarning(*session),
+              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("no more")));
+  EXPECT_TRUE(ras_.Finish().empty());
 }
 
 TEST_F(SessionTest, LeavingEndsTheWaitsOfGates) {

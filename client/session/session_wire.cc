@@ -84,7 +84,11 @@ v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
   AddTerms(manifest.terms, wire);
   wire->mutable_settings()->insert(manifest.settings.begin(),
                                    manifest.settings.end());
-  (*wire->mutable_settings())["library_version"] = kVersion;
+  auto& settings = *wire->mutable_settings();
+  settings["library_version"] = kVersion;
+  const bool on_gpu = options.device.kind == Device::Kind::kCuda;
+  settings["device"] = on_gpu ? "cuda" : "cpu";
+  if (on_gpu) settings["nccl_version"] = options.nccl_version;
   return request;
 }
 

@@ -22,7 +22,9 @@ absl::Status DistributedDataParallel::WithValues(
   std::vector<Span> values;
   Keep(Guarded("reading the parameters", [&] {
     for (const auto& parameter : parameters_) {
-      dense.push_back(parameter->gradient.parameter().detach().contiguous());
+      // Averagers work in the CPU's memory; what is there is not copied.
+      dense.push_back(
+          parameter->gradient.parameter().detach().contiguous().cpu());
       values.push_back(ElementsOf(dense.back()));
     }
   }));
@@ -82,7 +84,10 @@ absl::Status DistributedDataParallel::UpdateParameters() {
   COXSWAIN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> specs,
                             DescribeParameters(*module_));
   COXSWAIN_RETURN_IF_ERROR(AverageParameters());
-  Keep(reducer_->ChangeParameters(std::move(specs)));
+  // A gradient is copied out of its bucket, which the change of parameters
+  // frees once that has run.
+  Keep(Guarded("giving gradients back", [this] { ReleaseUntrained(); }));
+  if (status_.ok()) Keep(reducer_->ChangeParameters(std::move(specs)));
   if (status_.ok()) Keep(BroadcastNews());
   COXSWAIN_RETURN_IF_ERROR(status_);
   Keep(Guarded("registering with autograd", [this] { TakeParameters(); }));

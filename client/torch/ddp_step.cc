@@ -281,7 +281,8 @@ absl::StatusOr<uint64_t> DistributedDataParallel::Checksum() const {
   COXSWAIN_RETURN_IF_ERROR(Guarded("reading the parameters", [&] {
     const ::torch::NoGradGuard no_grad;
     for (const auto& parameter : parameters_) {
-      const Tensor dense = parameter->gradient.parameter().contiguous();
+      // From a GPU they are copied; on the CPU nothing is.
+      const Tensor dense = parameter->gradient.parameter().contiguous().cpu();
       const Span bytes = BytesOf(dense);
       checksum = Crc32c({static_cast<const char*>(bytes.data),
                          static_cast<size_t>(bytes.count)},

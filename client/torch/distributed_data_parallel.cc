@@ -14,6 +14,7 @@
 #include "client/reduce/trace_file.h"
 #include "client/torch/ddp_options.h"
 #include "client/torch/ddp_parameter.h"
+#include "client/torch/device_stream.h"
 #include "client/torch/module_tensors.h"
 #include "client/torch/static_graph.h"
 
@@ -85,10 +86,12 @@ DistributedDataParallel::DistributedDataParallel(
 
 DistributedDataParallel::~DistributedDataParallel() {
   // First what may still be at work on the gradients.
-  reducer_.reset();
+  if (reducer_ != nullptr) reducer_->Stop();
   for (const auto& parameter : parameters_) {
     (void)Guarded("giving a gradient back", [&] { Release(*parameter); });
   }
+  // On a GPU, waits until they have been copied out of the buckets.
+  reducer_.reset();
 }
 
 std::unique_ptr<Hook> DistributedDataParallel::TakeHook(
@@ -103,8 +106,8 @@ absl::Status DistributedDataParallel::Connect(Communicator* communicator) {
   communicator_ = communicator;
   COXSWAIN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> specs,
                             DescribeParameters(*module_));
-  COXSWAIN_ASSIGN_OR_RETURN(const ReducerOptions options,
-                            CompleteReducerOptions());
+  COXSWAIN_ASSIGN_OR_RETURN(ReducerOptions options, CompleteReducerOptions());
+  COXSWAIN_RETURN_IF_ERROR(CompleteForDevice(&options));
   COXSWAIN_ASSIGN_OR_RETURN(
       reducer_,
       Reducer::Create(options, std::move(specs), hook_.get(), communicator));
@@ -134,6 +137,22 @@ DistributedDataParallel::CompleteReducerOptions() {
   COXSWAIN_RETURN_IF_ERROR(
       AddTrace(options_.trace_file, communicator_->rank(), &options));
   return options;
+}
+
+absl::Status DistributedDataParallel::CompleteForDevice(
+    ReducerOptions* options) const {
+  const Device device = DeviceOf(*module_);
+  if (device.kind == Device::Kind::kCpu) return absl::OkStatus();
+  if (options_.overlapped_optimizer) {
+    return absl::UnimplementedError(
+        "overlapped_optimizer steps on a thread of its own, whose work on a "
+        "GPU nothing orders with the program's: leave it out, or keep the "
+        "parameters on the CPU");
+  }
+  if (!options->caller_stream) {
+    options->caller_stream = [device] { return CurrentStream(device); };
+  }
+  return absl::OkStatus();
 }
 
 absl::Status DistributedDataParallel::Broadcast(
@@ -234,8 +253,20 @@ DistributedDataParallel::Register(const Tensor& tensor) {
 void DistributedDataParallel::Release(Parameter& parameter) {
   if (parameter.hook_key != 0) {
     parameter.accumulate_grad->del_post_hook(parameter.hook_key);
+    parameter.hook_key = 0;
   }
   parameter.gradient.Release();
+}
+
+void DistributedDataParallel::ReleaseUntrained() {
+  const std::vector<NamedTensor> trained = TrainableParameters(*module_);
+  for (const auto& parameter : parameters_) {
+    const bool stays = std::any_of(
+        trained.begin(), trained.end(), [&](const NamedTensor& named) {
+          return parameter->gradient.parameter().is_same(named.tensor);
+        });
+    if (!stays) Release(*parameter);
+  }
 }
 
 void DistributedDataParallel::PointGradients() {

@@ -261,6 +261,9 @@ class DistributedDataParallel {
   absl::Status Connect(Communicator* communicator);
   // What the reducer is told beyond the user's options.
   absl::StatusOr<ReducerOptions> CompleteReducerOptions();
+  // Where the parameters are on a GPU. UNIMPLEMENTED: an option that is for the
+  // CPU only.
+  absl::Status CompleteForDevice(ReducerOptions* options) const;
   absl::Status ConfigureAverager();
   // Rank root's values.
   absl::Status Broadcast(const std::vector<::torch::Tensor>& tensors, int root);
@@ -275,6 +278,8 @@ class DistributedDataParallel {
   void TakeParameters();
   std::unique_ptr<Parameter> Register(const ::torch::Tensor& tensor);
   void Release(Parameter& parameter);
+  // Those that the module does not train any more.
+  void ReleaseUntrained();
   // Follows the reducer's layout.
   void PointGradients();
 

@@ -19,7 +19,9 @@
 namespace coxswain::torch {
 
 struct DistributedDataParallelOptions {
-  // Among them: find_unused_parameters, statistics, max_norm, and the gate,
+  // Among them: find_unused_parameters, statistics, max_norm, caller_stream
+  // (on a GPU; by default the one that is current: see CurrentStream), and the
+  // gate,
   // where steps are announced and decided. on_average and settings are this
   // class's own; what a plan decides is taken from it.
   ReducerOptions reducer;

@@ -99,7 +99,8 @@ absl::Status CheckMemory(const std::string& name, const Tensor& tensor) {
   return absl::InvalidArgumentError(absl::StrCat(
       "\"", name, "\" cannot be copied between workers: it ",
       tensor.is_cpu() ? "shares memory among its elements, or has gaps"
-                      : "is not in host memory"));
+                      : "is on a GPU, and changes of the members need the "
+                        "CPU's memory"));
 }
 
 }  // namespace

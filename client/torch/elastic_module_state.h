@@ -34,8 +34,7 @@ struct ElasticRecord {
 // The state of a libtorch program: see ElasticTraining, which keeps it.
 class ElasticModuleState : public ElasticState {
  public:
-  // INVALID_ARGUMENT names a parameter or buffer that is not in host memory, or
-  // has gaps.
+  // INVALID_ARGUMENT names a parameter or buffer that is on a GPU, or has gaps.
   static absl::StatusOr<std::unique_ptr<ElasticModuleState>> Create(
       std::shared_ptr<::torch::nn::Module> module,
       ::torch::optim::Optimizer* optimizer);

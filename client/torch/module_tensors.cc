@@ -38,13 +38,6 @@ std::optional<DType> ToDType(::torch::ScalarType type) {
   }
 }
 
-Device ToDevice(const ::torch::Device& device) {
-  Device result;
-  if (!device.is_cpu()) result.kind = Device::Kind::kCuda;
-  if (device.has_index() && !device.is_cpu()) result.index = device.index();
-  return result;
-}
-
 std::string Form(const Tensor& tensor) {
   return absl::StrCat(::torch::toString(tensor.scalar_type()), " [",
                       absl::StrJoin(tensor.sizes().vec(), ", "), "]");
@@ -114,6 +107,13 @@ std::map<std::string, std::string> DescribeUntrained(
     if (ToDType(type) == dtype) return type;
   }
   return ::torch::kFloat32;
+}
+
+Device ToDevice(const ::torch::Device& device) {
+  Device result;
+  if (!device.is_cpu()) result.kind = Device::Kind::kCuda;
+  if (device.has_index() && !device.is_cpu()) result.index = device.index();
+  return result;
 }
 
 Span ElementsOf(const Tensor& tensor) {

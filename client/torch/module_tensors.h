@@ -39,6 +39,7 @@ std::map<std::string, std::string> DescribeUntrained(
     const ::torch::nn::Module& module);
 
 ::torch::ScalarType FromDType(DType dtype);
+Device ToDevice(const ::torch::Device& device);
 
 // The elements of a row-major tensor of a supported type.
 Span ElementsOf(const ::torch::Tensor& tensor);

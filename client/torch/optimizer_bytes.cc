@@ -41,6 +41,14 @@ uint32_t DigestTensor(const Tensor& tensor, uint32_t seed) {
                 seed);
 }
 
+// Where its state is.
+::torch::Device DeviceOf(const ::torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    if (!group.params().empty()) return group.params()[0].device();
+  }
+  return ::torch::kCPU;
+}
+
 // What a parameter's state writes into an archive, name by name.
 uint32_t DigestState(const ::torch::optim::OptimizerParamState& state,
                      uint32_t seed) {
@@ -95,7 +103,8 @@ absl::Status LoadOptimizer(absl::string_view bytes,
   const absl::Status loaded = Guarded("loading the optimizer", [&] {
     const absl::string_view rest = bytes.substr(head);
     ::torch::serialize::InputArchive archive;
-    archive.load_from(rest.data(), rest.size());
+    // The peer's device may have another number.
+    archive.load_from(rest.data(), rest.size(), DeviceOf(*optimizer));
     // What the peer has not, this one must not keep.
     optimizer->state().clear();
     optimizer->load(archive);

@@ -2,7 +2,6 @@
 
 #include <torch/utils.h>
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,7 +17,9 @@ void ParameterGradient::Point(const GradientPlace& place) {
   // Whoever keeps a view, keeps its memory.
   view_ = ::torch::from_blob(
       place.view.data, parameter_.sizes(), [memory = place.memory](void*) {},
-      FromDType(place.view.dtype));
+      ::torch::TensorOptions()
+          .dtype(FromDType(place.view.dtype))
+          .device(parameter_.device()));
   Tensor& gradient = parameter_.mutable_grad();
   if (before.defined() && gradient.defined() && gradient.is_alias_of(before)) {
     gradient = view_;
@@ -85,13 +86,7 @@ absl::Status ParameterGradient::Mark(Reducer& reducer, int index, bool used) {
 }
 
 absl::Status ParameterGradient::MarkZeros(Reducer& reducer, int index) {
-  const Span place = reducer.GradientView(index);
-  if (place.count > 0) {
-    std::memset(place.data, 0, static_cast<size_t>(place.bytes()));
-  }
-  Reducer::MarkOptions mark;
-  mark.used = false;
-  return reducer.MarkReady(index, mark);
+  return reducer.MarkZeros(index);
 }
 
 void ParameterGradient::SetAside() {

@@ -8,6 +8,7 @@
 
 #include "CLI/CLI.hpp"
 #include "base/logging.h"
+#include "examples/fashion_mnist/device_choice.h"
 #include "examples/fashion_mnist/display.h"
 #include "examples/fashion_mnist/events.h"
 #include "examples/fashion_mnist/trainer.h"
@@ -24,7 +25,7 @@ using coxswain::examples::Trainer;
 using coxswain::examples::TrainerOptions;
 
 void AddOptions(CLI::App& app, TrainerOptions& options, bool& events,
-                bool& check) {
+                bool& check, int& check_workers) {
   app.add_option("--hook", options.hook,
                  "communication hook spec, or @FILE with one in YAML")
       ->capture_default_str();
@@ -44,6 +45,9 @@ void AddOptions(CLI::App& app, TrainerOptions& options, bool& events,
   app.add_option("--seed", options.seed,
                  "of the weights and of the images' order")
       ->capture_default_str();
+  app.add_option("--device", options.device,
+                 "where to train: auto, cpu, cuda or cuda:N")
+      ->capture_default_str();
   app.add_option("--data", options.data, "folder of the packaged images")
       ->capture_default_str();
   app.add_option("--checkpoint-every", options.checkpoint_every,
@@ -62,7 +66,11 @@ void AddOptions(CLI::App& app, TrainerOptions& options, bool& events,
                  "id of the checkpoint to go on from, or newest");
   app.add_flag("--events", events,
                "print progress as JSON lines, for programs (rank 0)");
-  app.add_flag("--check", check, "only check the options, then end");
+  app.add_flag("--check", check,
+               "only check the options, say where it would train, and end");
+  app.add_option("--check-workers", check_workers,
+                 "with --check: how many workers there are to be here")
+      ->check(CLI::Range(1, 1000000));
 }
 
 // Prints for people.
@@ -72,6 +80,20 @@ void PrintEvent(ProgressDisplay& display, const Event& event) {
   } else {
     std::cout << ResultTable({std::get<ResultEvent>(event)}) << std::flush;
   }
+}
+
+// Before anything is started; says which device it would be.
+int Check(const TrainerOptions& options, int workers) {
+  const auto choice = coxswain::examples::ChooseDevice(
+      options.device, coxswain::examples::FindDevices(
+                          coxswain::Device(), /*local_rank=*/0, workers));
+  if (!choice.ok()) {
+    std::cerr << "train: " << choice.status().message() << std::endl;
+    return 2;
+  }
+  std::cout << "Training on " << coxswain::examples::NameOf(choice->device)
+            << ": " << choice->why << std::endl;
+  return 0;
 }
 
 int Train(TrainerOptions options, bool events) {
@@ -98,7 +120,8 @@ int main(int argc, char** argv) {
   TrainerOptions options;
   bool events = false;
   bool check = false;
-  AddOptions(app, options, events, check);
+  int check_workers = 1;
+  AddOptions(app, options, events, check, check_workers);
   CLI11_PARSE(app, argc, argv);
   const auto hook = coxswain::ReadHookArgument(options.hook);
   if (!hook.ok()) {
@@ -106,5 +129,5 @@ int main(int argc, char** argv) {
     return 2;
   }
   options.hook = *hook;
-  return check ? 0 : Train(options, events);
+  return check ? Check(options, check_workers) : Train(options, events);
 }

@@ -8,12 +8,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/elastic/drain_signal.h"
 #include "client/schedule/schedule_client.h"
 #include "client/session/explain.h"
 #include "client/torch/follow_session.h"
 #include "client/torch/manifest.h"
+#include "examples/fashion_mnist/device_choice.h"
 #include "hooks/planned_hook.h"
 #include "hooks/registry.h"
 
@@ -47,6 +49,9 @@ absl::Status Trainer::Connect() {
   at::set_num_threads(1);
   ::torch::manual_seed(options_.seed);
   network_ = std::make_shared<Network>();
+  COXSWAIN_ASSIGN_OR_RETURN(SessionOptions session_options,
+                            SessionOptions::FromEnvironment());
+  COXSWAIN_RETURN_IF_ERROR(MoveToDevice(&session_options));
 
   COXSWAIN_ASSIGN_OR_RETURN(const std::string hook,
                             CanonicalSpec(options_.hook));
@@ -61,8 +66,6 @@ absl::Status Trainer::Connect() {
   manifest.settings["learning_rate"] = absl::StrCat(options_.learning_rate);
   manifest.settings["epochs"] = absl::StrCat(options_.epochs);
 
-  COXSWAIN_ASSIGN_OR_RETURN(const SessionOptions session_options,
-                            SessionOptions::FromEnvironment());
   COXSWAIN_ASSIGN_OR_RETURN(session_, Session::Join(session_options, manifest));
   COXSWAIN_ASSIGN_OR_RETURN(world_, session_->World());
   // Steps are taken as the job's plan says, also where `coxswain plan set`
@@ -100,6 +103,31 @@ absl::Status Trainer::Connect() {
     return absl::OkStatus();
   }
   return DrainOnSignal();
+}
+
+absl::Status Trainer::MoveToDevice(SessionOptions* options) {
+  DeviceFacts facts = FindDevices(options->device, options->local_rank,
+                                  options->local_world_size);
+  facts.backend = options->backend;
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceChoice choice,
+                            ChooseDevice(options_.device, facts));
+  LogInfo("device",
+          {{"trains_on", NameOf(choice.device)}, {"why", choice.why}});
+  options->device = choice.device;
+  if (choice.device.kind == Device::Kind::kCpu) return absl::OkStatus();
+  device_ = ::torch::Device(::torch::kCUDA,
+                            static_cast<c10::DeviceIndex>(choice.device.index));
+  try {
+    network_->to(device_);
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat(
+        "moving the model to ", NameOf(choice.device), ": ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+Batch Trainer::Here(Batch batch) const {
+  return {batch.images.to(device_), batch.labels.to(device_)};
 }
 
 absl::Status Trainer::StartSampler(const SamplerState& start) {
@@ -186,7 +214,8 @@ bool Trainer::Over() const { return ddp_->stopping() || ddp_->finished(); }
 absl::Status Trainer::TrainEpoch() {
   COXSWAIN_RETURN_IF_ERROR(ddp_->BeginEpoch());
   while (const auto indices = sampler_->NextBatch()) {
-    COXSWAIN_RETURN_IF_ERROR(TrainMicroBatch(MakeBatch(train_, *indices)));
+    COXSWAIN_RETURN_IF_ERROR(
+        TrainMicroBatch(Here(MakeBatch(train_, *indices))));
     if (Over()) return absl::OkStatus();
     if (ddp_->ended()) break;
   }
@@ -285,7 +314,7 @@ absl::StatusOr<double> Trainer::TestAccuracy() {
     std::vector<int64_t> indices;
     const int64_t end = std::min(first + kTestBatch, test_.count());
     for (int64_t i = first; i < end; ++i) indices.push_back(i);
-    const Batch batch = MakeBatch(test_, indices);
+    const Batch batch = Here(MakeBatch(test_, indices));
     const auto guesses = network_->Forward(batch.images).argmax(1);
     *right += guesses.eq(batch.labels).sum().item<int64_t>();
   }

@@ -25,6 +25,7 @@ struct TrainerOptions {
   int batch = 64;  // images per micro-batch and rank
   double learning_rate = 0.05;
   uint64_t seed = 1;
+  std::string device = "auto";  // see ChooseDevice
   std::string data = "/usr/share/datasets/fashion-mnist";
   int64_t checkpoint_every = 0;  // steps; 0: only where somebody asks
   CheckpointRetention retention;
@@ -57,6 +58,10 @@ class Trainer {
   };
 
   Trainer() = default;
+  // Moves the model, and says so in the log.
+  absl::Status MoveToDevice(SessionOptions* options);
+  // With its tensors where the model is.
+  Batch Here(Batch batch) const;
   absl::Status Connect();
   absl::Status StartSampler(const SamplerState& start);
   absl::Status Resume();
@@ -82,6 +87,7 @@ class Trainer {
   Dataset train_;
   Dataset test_;
   std::shared_ptr<Network> network_;
+  ::torch::Device device_ = ::torch::kCPU;
   std::unique_ptr<Session> session_;
   std::shared_ptr<ProcessGroup> world_;
   std::unique_ptr<torch::DistributedDataParallel> ddp_;

@@ -4,8 +4,13 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
 #include "base/status_macros.h"
 #include "hooks/allreduce.h"
+#include "hooks/device/device_exchange.h"
+#include "hooks/int8/int8_device.h"
+#include "hooks/int8/int8_device_exchange.h"
 #include "hooks/int8/int8_errors.h"
 #include "hooks/int8/int8_exchange.h"
 #include "hooks/int8/int8_state.h"
@@ -22,11 +27,24 @@ class Int8Hook : public Hook {
   Int8Hook(std::string spec, OptionValues options)
       : spec_(std::move(spec)), options_(std::move(options)) {}
 
+  ~Int8Hook() override {
+    if (device_ == nullptr) return;
+    const absl::Status awaited = device_->Await();
+    if (awaited.ok()) return;
+    LogWarning("int8_device_not_through", {{"reason", awaited.message()}});
+    // What a stream may still write to is nobody else's. A device that has
+    // failed works on nothing any more.
+    if (absl::IsDeadlineExceeded(awaited)) {
+      static_cast<void>(new AllInt8Parameters(std::move(state_)));
+    }
+  }
+
   std::string spec() const override { return spec_; }
 
   absl::Status Configure(const std::vector<ParameterSpec>& parameters,
                          int world_size) override {
     COXSWAIN_RETURN_IF_ERROR(CheckParameters(parameters, world_size));
+    COXSWAIN_RETURN_IF_ERROR(AwaitDevice());
     AllInt8Parameters kept;
     for (const ParameterSpec& parameter : parameters) {
       if (parameter.dtype == DType::kFloat64) {
@@ -43,7 +61,7 @@ class Int8Hook : public Hook {
 
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
       const Bucket& bucket, Communicator& communicator) override {
-    COXSWAIN_RETURN_IF_ERROR(CheckBucket(spec_, bucket));
+    COXSWAIN_RETURN_IF_ERROR(CheckBucketType(spec_, bucket));
     COXSWAIN_RETURN_IF_ERROR(CheckSlots(bucket, parameters_));
     if (!std::exchange(in_step_, true)) non_finite_.clear();
     if (!started()) return PrepareAllReduce(bucket, communicator);
@@ -62,8 +80,8 @@ class Int8Hook : public Hook {
   }
 
   void Rollback() override {
-    for (auto& [name, one] : std::get<0>(state_)) one.is_staged = false;
-    for (auto& [name, one] : std::get<1>(state_)) one.is_staged = false;
+    for (auto& [name, one] : std::get<0>(state_)) Unstage(one);
+    for (auto& [name, one] : std::get<1>(state_)) Unstage(one);
     in_step_ = false;
   }
 
@@ -77,8 +95,9 @@ class Int8Hook : public Hook {
   }
 
   absl::StatusOr<HookState> SaveOwn() const override {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto current, OnHost());
     HookState state =
-        SaveOwnInt8State(parameters_, state_, options_.Texts(), world_size_);
+        SaveOwnInt8State(parameters_, *current, options_.Texts(), world_size_);
     state.spec = spec_;
     state.step = step_;
     return state;
@@ -87,6 +106,7 @@ class Int8Hook : public Hook {
   absl::Status LoadOwn(const HookState& state, double error_scale) override {
     COXSWAIN_RETURN_IF_ERROR(CheckErrorScale(spec_, error_scale));
     COXSWAIN_RETURN_IF_ERROR(CheckStateName(spec_, state));
+    COXSWAIN_RETURN_IF_ERROR(AwaitDevice());
     COXSWAIN_ASSIGN_OR_RETURN(
         state_, LoadOwnInt8State(state, parameters_, state_, options_.Texts(),
                                  world_size_, error_scale));
@@ -94,12 +114,19 @@ class Int8Hook : public Hook {
     return absl::OkStatus();
   }
 
-  double ErrorNorm() const override { return NormOf(state_, world_size_); }
+  double ErrorNorm() const override {
+    const auto current = OnHost();
+    if (current.ok()) return NormOf(**current, world_size_);
+    LogWarning("int8_errors_unknown", {{"reason", current.status().message()}});
+    return std::numeric_limits<double>::quiet_NaN();
+  }
 
   absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
-    const bool any = options_.Bool("error_feedback") && HasErrors();
-    HookState state = SaveInt8State(parameters_, state_, any, options_.Texts(),
-                                    communicator.rank(), world_size_);
+    COXSWAIN_ASSIGN_OR_RETURN(const auto current, OnHost());
+    const bool any = options_.Bool("error_feedback") && HasErrors(*current);
+    HookState state =
+        SaveInt8State(parameters_, *current, any, options_.Texts(),
+                      communicator.rank(), world_size_);
     state.spec = spec_;
     state.step = step_;
     return state;
@@ -108,6 +135,7 @@ class Int8Hook : public Hook {
   absl::Status LoadState(const HookState& state, int rank,
                          int world_size) override {
     COXSWAIN_RETURN_IF_ERROR(CheckStateName(spec_, state));
+    COXSWAIN_RETURN_IF_ERROR(AwaitDevice());
     COXSWAIN_ASSIGN_OR_RETURN(
         state_, LoadInt8State(state, parameters_, state_, options_.Texts(),
                               rank, world_size));
@@ -118,14 +146,33 @@ class Int8Hook : public Hook {
  private:
   // The same on all ranks: errors come with the first compressed step, or with
   // a loaded state.
-  bool HasErrors() const {
+  static bool HasErrors(const AllInt8Parameters& current) {
     const auto any = [](const auto& parameters) {
       return std::any_of(parameters.begin(), parameters.end(),
                          [](const auto& entry) {
                            return !entry.second.current.local.empty();
                          });
     };
-    return any(std::get<0>(state_)) || any(std::get<1>(state_));
+    return any(std::get<0>(current)) || any(std::get<1>(current));
+  }
+
+  // Before memory that the device may be using is freed.
+  absl::Status AwaitDevice() {
+    if (device_ == nullptr) return absl::OkStatus();
+    COXSWAIN_RETURN_IF_ERROR(device_->Await());
+    device_->scratch().Clear();
+    return absl::OkStatus();
+  }
+
+  // What is known, with all current errors in the host's memory.
+  absl::StatusOr<std::shared_ptr<const AllInt8Parameters>> OnHost() const {
+    if (device_ == nullptr) {
+      return std::shared_ptr<const AllInt8Parameters>(std::shared_ptr<void>(),
+                                                      &state_);
+    }
+    COXSWAIN_ASSIGN_OR_RETURN(AllInt8Parameters fetched,
+                              device_->Fetch(state_));
+    return std::make_shared<const AllInt8Parameters>(std::move(fetched));
   }
 
   // Enters a parameter into `kept`, with what is known about a parameter of
@@ -137,7 +184,7 @@ class Int8Hook : public Hook {
     const auto found = known.find(parameter.name);
     if (found != known.end() && found->second.shape == parameter.shape) {
       one = std::move(found->second);
-      one.is_staged = false;
+      Unstage(one);
       return;
     }
     one.shape = parameter.shape;
@@ -145,25 +192,63 @@ class Int8Hook : public Hook {
   }
 
   template <typename T>
-  std::unique_ptr<Exchange> PrepareQuantised(const Bucket& bucket,
-                                             Communicator& communicator) {
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareQuantised(
+      const Bucket& bucket, Communicator& communicator) {
     auto& known = std::get<Int8Parameters<T>>(state_);
     std::vector<Int8Parameter<T>*> state;
     for (const GradientSlot& slot : bucket.gradients) {
       const auto number = static_cast<size_t>(slot.parameter);
       state.push_back(&known.at(parameters_[number].name));
     }
-    return MakeInt8Exchange(
-        bucket, communicator, std::move(state),
-        Int8Context{spec_, parameters_, scratch_, non_finite_, step_,
-                    options_.Int("block"), options_.Bool("error_feedback")});
+    const Int8Context context{spec_,
+                              parameters_,
+                              scratch_,
+                              non_finite_,
+                              step_,
+                              options_.Int("block"),
+                              options_.Bool("error_feedback")};
+    if (IsOnDevice(bucket)) {
+      COXSWAIN_ASSIGN_OR_RETURN(DeviceQueue* const queue,
+                                QueueFor(spec_, bucket, communicator));
+      COXSWAIN_RETURN_IF_ERROR(UseDevice(*queue));
+      return MakeInt8DeviceExchange(bucket, communicator, *queue,
+                                    std::move(state), context, *device_);
+    }
+    for (Int8Parameter<T>* one : state) {
+      if (!one->on_device) continue;
+      COXSWAIN_RETURN_IF_ERROR(device_->FetchOne(one));
+    }
+    return MakeInt8Exchange(bucket, communicator, std::move(state), context);
+  }
+
+  absl::Status UseDevice(DeviceQueue& queue) {
+    if (device_ == nullptr) {
+      COXSWAIN_ASSIGN_OR_RETURN(device_, Int8Device::Make(queue.runtime()));
+    }
+    if (&device_->runtime() == &queue.runtime()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "hook ", spec_, ": its errors are on GPU ",
+        device_->runtime().device().index, ", but a bucket is on GPU ",
+        queue.runtime().device().index, "; a rank's buckets lie on one GPU"));
+  }
+
+  template <typename T>
+  static void Unstage(Int8Parameter<T>& one) {
+    one.is_staged = false;
+    one.staged_on_device = false;
   }
 
   template <typename T>
   void CommitAll(Int8Parameters<T>& parameters) {
     for (auto& [name, one] : parameters) {
-      if (std::exchange(one.is_staged, false))
+      if (!std::exchange(one.is_staged, false)) continue;
+      if (std::exchange(one.staged_on_device, false)) {
+        std::swap(one.device_current, one.device_staged);
+        one.on_device = true;
+        one.current = {};
+      } else {
         std::swap(one.current, one.staged);
+      }
     }
   }
 
@@ -176,6 +261,8 @@ class Int8Hook : public Hook {
   bool in_step_ = false;  // something has been prepared since the last step
   std::vector<NonFiniteGradient> non_finite_;
   ScratchPool scratch_;
+  // Once a bucket was on a GPU. After the state, whose memory it may be using.
+  std::unique_ptr<Int8Device> device_;
 };
 
 CostCard Card() {
@@ -216,6 +303,7 @@ HookRow Int8Row() {
                 "elements that share a scale; fewer are more exact"),
   };
   row.description.card = Card();
+  row.on_device = true;
   row.make = [](std::string spec, OptionValues options, std::unique_ptr<Hook>) {
     return MakeInt8Hook(std::move(spec), std::move(options));
   };

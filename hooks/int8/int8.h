@@ -45,6 +45,10 @@ namespace coxswain {
 // bucket is NaN on all of them then, its errors stay as they were, and one
 // more all-reduce, of W int32, finds out whose gradient it was.
 //
+// Buckets on a GPU are exchanged there, with the same bits, in one go on the
+// communicator's stream; their errors stay there (int8_device_exchange.h). What
+// is saved and loaded is the same, so a run may go on on either.
+//
 // State: E1 on each rank, E2 of a parameter's element on the rank that owned
 // its slice. When an element changes its owner, because of other buckets or
 // another world size, the old one adds W E2 to its E1: later averages have the

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "client/comm/tensor.h"
+#include "client/device/buffer.h"
 
 namespace coxswain {
 
@@ -38,6 +40,17 @@ std::vector<T> Folded(const Int8Errors<T>& errors, int64_t count,
   return folded;
 }
 
+// The same in a GPU's memory, of which other parameters of the bucket may have
+// parts.
+template <typename T>
+struct Int8DeviceErrors {
+  std::shared_ptr<DeviceBuffer> memory;
+  T* local = nullptr;  // null means zero
+  int64_t begin = 0;
+  T* average = nullptr;
+  int64_t average_count = 0;
+};
+
 // What the hook knows about one parameter. An exchange writes `staged`, Commit
 // swaps it in.
 template <typename T>
@@ -47,6 +60,12 @@ struct Int8Parameter {
   Int8Errors<T> current;
   Int8Errors<T> staged;
   bool is_staged = false;  // `staged` holds a step's outcome
+
+  // Of a parameter whose bucket is on a GPU, in place of those above.
+  Int8DeviceErrors<T> device_current;
+  Int8DeviceErrors<T> device_staged;
+  bool on_device = false;         // of the current ones
+  bool staged_on_device = false;  // of those in `is_staged`
 };
 
 // By name.

@@ -8,6 +8,7 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "hooks/allreduce.h"
+#include "hooks/device/device_exchange.h"
 #include "hooks/parameter_state.h"
 #include "hooks/plain_hook.h"
 
@@ -60,6 +61,7 @@ absl::Status LowRankHook::Configure(
   COXSWAIN_RETURN_IF_ERROR(CheckParameters(parameters, world_size));
   const bool same = std::equal(parameters.begin(), parameters.end(),
                                parameters_.begin(), parameters_.end(), Same);
+  COXSWAIN_RETURN_IF_ERROR(LeaveDevice());
   if (same) return absl::OkStatus();
   BeforeOtherParameters();
   Tensors kept;
@@ -86,13 +88,26 @@ int LowRankHook::IndexOf(const std::string& name) const {
 
 absl::StatusOr<std::unique_ptr<Exchange>> LowRankHook::Prepare(
     const Bucket& bucket, Communicator& communicator) {
-  COXSWAIN_RETURN_IF_ERROR(CheckBucket(spec_, bucket));
+  COXSWAIN_RETURN_IF_ERROR(CheckBucketType(spec_, bucket));
   COXSWAIN_RETURN_IF_ERROR(CheckSlots(bucket, parameters_));
   if (!std::exchange(open_, true)) report_ = LowRankReport();
   rank_ = communicator.rank();
   if (!started()) return PrepareAllReduce(bucket, communicator);
-  return Compress(bucket, communicator,
-                  LowRankStep{config_, parameters_, scratch_, report_, step_});
+  const LowRankStep step{config_, parameters_, scratch_, report_, step_};
+  if (IsOnDevice(bucket)) return CompressOnDevice(bucket, communicator, step);
+  COXSWAIN_RETURN_IF_ERROR(LeaveDevice());
+  return Compress(bucket, communicator, step);
+}
+
+absl::StatusOr<std::unique_ptr<Exchange>> LowRankHook::CompressOnDevice(
+    const Bucket& bucket, Communicator&, const LowRankStep&) {
+  return CheckBucket(spec_, bucket);
+}
+
+absl::Status LowRankHook::LeaveDevice() {
+  COXSWAIN_RETURN_IF_ERROR(FetchFromDevice());
+  ForgetDevice();
+  return absl::OkStatus();
 }
 
 absl::Status LowRankHook::Commit() {

@@ -47,6 +47,7 @@ class LowRankHook : public Hook {
   // restores its errors with a scale of 1, and drops them with any other.
   absl::StatusOr<HookState> SaveOwn() const final;
   absl::Status LoadOwn(const HookState& state, double error_scale) final;
+  // NaN if a GPU that has failed has the errors.
   double ErrorNorm() const final;
   absl::StatusOr<HookState> SaveState(Communicator& communicator) final;
   absl::Status LoadState(const HookState& state, int rank,
@@ -78,6 +79,17 @@ class LowRankHook : public Hook {
   virtual std::unique_ptr<Exchange> Compress(const Bucket& bucket,
                                              Communicator& communicator,
                                              const LowRankStep& step) = 0;
+
+  // The same for one in a GPU's memory. INVALID_ARGUMENT by default: hooks
+  // without it are staged (hooks/device/staged_hook.h).
+  virtual absl::StatusOr<std::unique_ptr<Exchange>> CompressOnDevice(
+      const Bucket& bucket, Communicator& communicator,
+      const LowRankStep& step);
+  // Before tensors() are read or worked on: brings over to them what stands in
+  // a GPU's memory only.
+  virtual absl::Status FetchFromDevice() const { return absl::OkStatus(); }
+  // From now on tensors() are what counts.
+  virtual void ForgetDevice() {}
 
   // Where a parameter's committed error stands.
   virtual std::variant<ErrorView<float>, ErrorView<double>> ErrorOf(
@@ -116,6 +128,8 @@ class LowRankHook : public Hook {
   using Take =
       std::function<absl::Status(const StateTensor& saved, Tensors& loaded)>;
 
+  // FetchFromDevice and ForgetDevice.
+  absl::Status LeaveDevice();
   Tensor MakeTensor(const ParameterSpec& parameter) const;
   // Takes a whole state over, or nothing.
   absl::Status Load(const HookState& state, const Take& take);

@@ -1,6 +1,7 @@
 // LowRankHook's state: saving and loading it.
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <type_traits>
 #include <utility>
@@ -51,6 +52,7 @@ void LowRankHook::SaveFactors(HookState& state) const {
 }
 
 absl::StatusOr<HookState> LowRankHook::SaveState(Communicator& communicator) {
+  COXSWAIN_RETURN_IF_ERROR(FetchFromDevice());
   HookState state;
   state.spec = spec_;
   state.step = step_;
@@ -149,6 +151,7 @@ absl::Status LowRankHook::Load(const HookState& state, const Take& take) {
     }
     COXSWAIN_RETURN_IF_ERROR(take(tensor, loaded));
   }
+  ForgetDevice();
   tensors_ = std::move(loaded);
   step_ = state.step;
   AfterLoading(state);
@@ -176,6 +179,7 @@ absl::Status LowRankHook::LoadOwnError(const StateTensor& saved, double scale,
 }
 
 absl::StatusOr<HookState> LowRankHook::SaveOwn() const {
+  COXSWAIN_RETURN_IF_ERROR(FetchFromDevice());
   HookState state;
   state.spec = spec_;
   state.step = step_;
@@ -200,6 +204,12 @@ absl::Status LowRankHook::LoadOwn(const HookState& state, double error_scale) {
   });
 }
 
-double LowRankHook::ErrorNorm() const { return NormOf(ErrorSources()); }
+double LowRankHook::ErrorNorm() const {
+  const absl::Status fetched = FetchFromDevice();
+  if (fetched.ok()) return NormOf(ErrorSources());
+  LogWarning("error_norm_unknown",
+             {{"hook", name_}, {"reason", fetched.message()}});
+  return std::nan("");
+}
 
 }  // namespace coxswain

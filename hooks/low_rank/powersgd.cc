@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "hooks/low_rank/device/device_powersgd.h"
 #include "hooks/low_rank/low_rank_config.h"
 #include "hooks/low_rank/low_rank_hook.h"
 #include "hooks/low_rank/powersgd_exchange.h"
@@ -36,6 +37,27 @@ class PowerSgdHook : public LowRankHook {
                : MakePowerSgdExchange(bucket, TensorsOf<float>(bucket),
                                       communicator, step);
   }
+
+  absl::StatusOr<std::unique_ptr<Exchange>> CompressOnDevice(
+      const Bucket& bucket, Communicator& communicator,
+      const LowRankStep& step) override {
+    return bucket.data.dtype == DType::kFloat64
+               ? device_.Prepare(bucket, TensorsOf<double>(bucket),
+                                 communicator, step)
+               : device_.Prepare(bucket, TensorsOf<float>(bucket), communicator,
+                                 step);
+  }
+
+  absl::Status FetchFromDevice() const override { return device_.Fetch(); }
+  void ForgetDevice() override { device_.Forget(); }
+
+  void EndStep(bool commit) override {
+    LowRankHook::EndStep(commit);
+    device_.EndStep(commit);
+  }
+
+ private:
+  DevicePowerSgd device_;
 };
 
 OptionDescription ModeOption() {
@@ -96,6 +118,7 @@ HookRow PowerSgdRow() {
       OrthogonalizeOption(),
   };
   row.description.card = Card();
+  row.on_device = true;
   row.check = [](const OptionValues& options, bool) {
     return CheckMemory(options);
   };

@@ -14,6 +14,7 @@
 #include "server/group/groups.h"
 #include "server/state/direct_writer.h"
 #include "server/state/group_commit.h"
+#include "server/state/interrupted_writer.h"
 #include "server/state/written.h"
 #include "tests/conformance/scripted_state_store.h"
 
@@ -97,23 +98,6 @@ class Coordinator {
   FakeClock clock;
   Writer writer;
   GroupRoom room;
-};
-
-// Does something between the decision to write and the write.
-class InterruptedWriter : public DirectWriter {
- public:
-  using DirectWriter::DirectWriter;
-  void Write(StateBatch batch, Done done) override {
-    const std::function<void()> interrupt = std::exchange(interrupt_, nullptr);
-    if (interrupt) interrupt();
-    DirectWriter::Write(std::move(batch), std::move(done));
-  }
-  void Interrupt(std::function<void()> interrupt) {
-    interrupt_ = std::move(interrupt);
-  }
-
- private:
-  std::function<void()> interrupt_;
 };
 
 // Each operation is one commit; whoever got no answer asks again, and so does

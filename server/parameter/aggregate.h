@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/element_names.h"
 #include "base/mutex.h"
 #include "base/reduce_elements.h"
 #include "server/parameter/byte_budget.h"

@@ -3,21 +3,12 @@
 #include "base/schedule_terms.h"
 #include "base/status_macros.h"
 #include "proto/types.pb.h"
+#include "schedule/schedule_wire.h"
 
 namespace coxswain::server {
 
 std::string EncodePlan(const Plan& plan) {
-  v1::Plan proto;
-  proto.set_version(plan.version);
-  proto.set_accumulation_steps(plan.accumulation_steps);
-  proto.set_hook(plan.hook);
-  proto.set_compression_start_step(plan.compression_start_step);
-  for (const auto& [name, value] : plan.terms.ToMap()) {
-    (*proto.mutable_terms())[name] = value;
-  }
-  proto.set_global_micro_batches(plan.global_micro_batches);
-  proto.set_at_step(plan.at_step);
-  return proto.SerializeAsString();
+  return schedule::ToWire(plan).SerializeAsString();
 }
 
 absl::StatusOr<Plan> DecodePlan(absl::string_view record) {

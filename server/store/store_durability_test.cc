@@ -15,6 +15,7 @@
 #include "base/status_matchers.h"
 #include "server/state/direct_writer.h"
 #include "server/state/group_commit.h"
+#include "server/state/interrupted_writer.h"
 #include "server/state/memory_state_store.h"
 #include "server/state/written.h"
 #include "server/store/store.h"
@@ -53,23 +54,6 @@ struct Coordinator {
   FakeClock clock;
   Writer writer;
   StoreRoom room;
-};
-
-// Does something between the decision to write and the write.
-class InterruptedWriter : public DirectWriter {
- public:
-  using DirectWriter::DirectWriter;
-  void Write(StateBatch batch, Done done) override {
-    const std::function<void()> interrupt = std::exchange(interrupt_, nullptr);
-    if (interrupt) interrupt();
-    DirectWriter::Write(std::move(batch), std::move(done));
-  }
-  void Interrupt(std::function<void()> interrupt) {
-    interrupt_ = std::move(interrupt);
-  }
-
- private:
-  std::function<void()> interrupt_;
 };
 
 // An operation whose answer is a text.

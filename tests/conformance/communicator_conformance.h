@@ -37,6 +37,8 @@ struct CommunicatorCase {
   // Whether an operation waits for its peers, so that it can be caught
   // waiting; not so for a group of one.
   bool waits = true;
+  // Where memory is that it does not move.
+  Device elsewhere = {Device::Kind::kCuda, 0};
   // Whether data goes through a transport that wire_bytes() counts.
   bool has_wire = false;
   // Wire bytes of an all-reduce for each byte of it, by the number of ranks;

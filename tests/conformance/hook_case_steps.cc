@@ -6,7 +6,9 @@
 namespace coxswain {
 
 std::vector<ParameterSpec> Parameters(const HookCase& hook) {
-  return OddParameters(hook.dtype);
+  std::vector<ParameterSpec> parameters = OddParameters(hook.dtype);
+  for (ParameterSpec& parameter : parameters) parameter.device = hook.device;
+  return parameters;
 }
 
 HookWorld MakeWorld(const HookCase& hook, int size,

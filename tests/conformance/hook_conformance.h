@@ -35,6 +35,8 @@ struct HookCase {
   // Makes the hook where no spec names it, as with a user's own.
   std::function<std::unique_ptr<Hook>()> make;
   DType dtype = DType::kFloat32;
+  // Where the parameters and buckets are; a GPU is an emulated one.
+  Device device;
   // Relative distance of a step's result from the average, once the hook has
   // started; negative if one step promises nothing.
   double average_tolerance = 0;

@@ -11,10 +11,12 @@
 #include "base/float16.h"
 #include "base/random.h"
 #include "base/status_matchers.h"
+#include "client/comm/device_queue.h"
 #include "client/comm/loopback/loopback_communicator.h"
 #include "gtest/gtest.h"
 #include "hooks/registry.h"
 #include "tests/conformance/lockstep_world.h"
+#include "tests/conformance/stream_communicator.h"
 
 namespace coxswain {
 namespace {
@@ -99,6 +101,19 @@ void ReadBucket(const Bucket& bucket, Gradients& values) {
 }
 
 }  // namespace
+
+// A bucket of all ranks, from Prepare to the end of its exchanges.
+struct HookWorld::Flight {
+  // For what the last calls of Advance began.
+  void Await() {
+    for (const WorkPtr& work : works) EXPECT_OK(work->Wait(kDeadline));
+    works.clear();
+  }
+
+  std::vector<RankBucket> made;
+  std::vector<std::unique_ptr<coxswain::Exchange>> exchanges;
+  std::vector<WorkPtr> works;
+};
 
 std::vector<ParameterSpec> OddParameters(DType dtype) {
   const std::vector<std::vector<int64_t>> shapes = {
@@ -219,8 +234,26 @@ HookWorld::HookWorld(const Maker& make, std::vector<ParameterSpec> parameters,
   for (int rank = 0; rank < size; ++rank) {
     communicators_.push_back(world->MakeRank(rank));
     hooks_.push_back(make());
+    if (!on_device()) continue;
+    RankDevice& device = devices_.emplace_back();
+    device.runtime =
+        std::make_unique<EmulatedRuntime>(parameters_[0].device.index);
+    device.stream = *device.runtime->CreateStream();
+    device.ready = *device.runtime->CreateEvent();
+    communicators_.back() = std::make_unique<StreamCommunicator>(
+        std::move(communicators_.back()), *device.runtime);
   }
   Rebucket(buckets.empty() ? DefaultBuckets(parameters_) : std::move(buckets));
+}
+
+HookWorld::~HookWorld() {
+  hooks_.clear();
+  communicators_.clear();
+  for (const RankDevice& device : devices_) {
+    device.runtime->DestroyEvent(device.ready);
+    device.runtime->DestroyStream(device.stream);
+    EXPECT_EQ(device.runtime->leaked(), 0);
+  }
 }
 
 void HookWorld::BeforeEachRank(std::function<void(int rank)> call) {
@@ -235,6 +268,42 @@ void HookWorld::Rebucket(Buckets buckets) {
 void HookWorld::Reconfigure(std::vector<ParameterSpec> parameters) {
   parameters_ = std::move(parameters);
   Rebucket(DefaultBuckets(parameters_));
+}
+
+bool HookWorld::on_device() const {
+  return !parameters_.empty() &&
+         parameters_[0].device.kind == Device::Kind::kCuda;
+}
+
+void HookWorld::MoveToDevice(int rank, Bucket& bucket) {
+  RankDevice& device = devices_[static_cast<size_t>(rank)];
+  const auto index = static_cast<size_t>(bucket.index);
+  const auto bytes = static_cast<size_t>(bucket.data.bytes());
+  // Some buckets start off the multiples of 16 bytes.
+  const size_t offset = index % 4 * SizeOf(bucket.data.dtype);
+  if (device.memory.size() <= index) device.memory.resize(index + 1);
+  if (device.memory[index].size() < bytes + offset + 16) {
+    device.memory[index].resize(bytes + offset + 16);
+  }
+  char* const data = device.memory[index].data() + offset;
+  EXPECT_OK(device.runtime->Copy(data, bucket.data.data, bucket.data.bytes(),
+                                 device.stream));
+  EXPECT_OK(device.runtime->Record(device.ready, device.stream));
+  bucket.data.data = data;
+  bucket.data.device = device.runtime->device();
+  bucket.ready = device.ready;
+}
+
+void HookWorld::AwaitDevices() {
+  if (!on_device()) return;
+  std::vector<WorkPtr> works;
+  for (size_t rank = 0; rank < communicators_.size(); ++rank) {
+    DeviceQueue& queue = *communicators_[rank]->device_queue();
+    // A hook that enqueues nothing has not waited for it.
+    EXPECT_OK(queue.runtime().StreamWait(queue.stream(), devices_[rank].ready));
+    works.push_back(queue.Mark());
+  }
+  for (const WorkPtr& work : works) EXPECT_OK(work->Wait(kDeadline));
 }
 
 int64_t HookWorld::payload_bytes() const {
@@ -252,48 +321,86 @@ int64_t HookWorld::collectives() const {
   return communicators_[0]->sequence();
 }
 
-void HookWorld::Drive(
-    std::vector<std::unique_ptr<coxswain::Exchange>>& exchanges, int advances) {
-  for (int i = 0; i < advances; ++i) {
-    std::vector<WorkPtr> works;
-    for (size_t rank = 0; rank < exchanges.size(); ++rank) {
-      before_each_rank_(static_cast<int>(rank));
-      auto work = exchanges[rank]->Advance();
-      EXPECT_OK(work);
-      if (!work.ok()) return;
-      if (*work != nullptr) works.push_back(*std::move(work));
-    }
-    if (works.empty()) return;
-    // All ranks end in the same call.
-    EXPECT_EQ(works.size(), exchanges.size());
-    for (const WorkPtr& work : works) EXPECT_OK(work->Wait(kDeadline));
+bool HookWorld::Begin(size_t index, const std::vector<Gradients>& local,
+                      Flight& flight) {
+  for (const Gradients& own : local) {
+    flight.made.push_back(MakeBucket(parameters_, buckets_, index, own));
   }
+  for (size_t rank = 0; rank < hooks_.size(); ++rank) {
+    RankBucket& made = flight.made[rank];
+    made.bucket.data.data = made.memory.data();
+    if (on_device()) MoveToDevice(static_cast<int>(rank), made.bucket);
+    before_each_rank_(static_cast<int>(rank));
+    auto exchange = hooks_[rank]->Prepare(made.bucket, *communicators_[rank]);
+    EXPECT_OK(exchange);
+    if (!exchange.ok()) {
+      AwaitDevices();
+      return false;
+    }
+    flight.exchanges.push_back(*std::move(exchange));
+  }
+  return true;
+}
+
+bool HookWorld::Advance(Flight& flight) {
+  flight.Await();
+  for (size_t rank = 0; rank < flight.exchanges.size(); ++rank) {
+    before_each_rank_(static_cast<int>(rank));
+    auto work = flight.exchanges[rank]->Advance();
+    EXPECT_OK(work);
+    if (!work.ok()) return false;
+    if (*work != nullptr) flight.works.push_back(*std::move(work));
+  }
+  // All ranks end in the same call.
+  if (flight.works.empty()) {
+    flight.exchanges.clear();
+  } else {
+    EXPECT_EQ(flight.works.size(), flight.exchanges.size());
+  }
+  return !flight.works.empty();
+}
+
+bool HookWorld::End(const Flight& flight, std::vector<Gradients>& results) {
+  AwaitDevices();
+  bool same = true;
+  for (size_t rank = 0; rank < hooks_.size(); ++rank) {
+    const Span& data = flight.made[rank].bucket.data;
+    same = same && (data.count == 0 ||
+                    std::memcmp(data.data, flight.made[0].bucket.data.data,
+                                static_cast<size_t>(data.bytes())) == 0);
+    ReadBucket(flight.made[rank].bucket, results[rank]);
+  }
+  return same;
 }
 
 bool HookWorld::ExchangeBucket(size_t index,
                                const std::vector<Gradients>& local,
                                int advances, std::vector<Gradients>& results) {
-  std::vector<RankBucket> made;
-  std::vector<std::unique_ptr<coxswain::Exchange>> exchanges;
-  for (const Gradients& own : local) {
-    made.push_back(MakeBucket(parameters_, buckets_, index, own));
+  Flight flight;
+  if (!Begin(index, local, flight)) return true;
+  for (int i = 0; i < advances; ++i) {
+    if (!Advance(flight)) break;
   }
-  for (size_t rank = 0; rank < hooks_.size(); ++rank) {
-    made[rank].bucket.data.data = made[rank].memory.data();
-    before_each_rank_(static_cast<int>(rank));
-    auto exchange =
-        hooks_[rank]->Prepare(made[rank].bucket, *communicators_[rank]);
-    EXPECT_OK(exchange);
-    if (!exchange.ok()) return true;
-    exchanges.push_back(*std::move(exchange));
+  flight.Await();
+  return End(flight, results);
+}
+
+std::vector<Gradients> HookWorld::ExchangeInFlight(
+    const std::vector<Gradients>& local) {
+  std::vector<Gradients> results(hooks_.size(), Gradients(parameters_.size()));
+  std::vector<std::unique_ptr<Flight>> flights;
+  for (bool any = true; any;) {
+    size_t earlier = flights.size();
+    any = earlier < buckets_.size();
+    if (any) {
+      flights.push_back(std::make_unique<Flight>());
+      if (!Begin(earlier, local, *flights.back())) return results;
+      Advance(*flights.back());
+    }
+    while (earlier-- > 0) any = Advance(*flights[earlier]) || any;
   }
-  Drive(exchanges, advances);
-  bool same = true;
-  for (size_t rank = 0; rank < hooks_.size(); ++rank) {
-    same = same && made[rank].memory == made[0].memory;
-    ReadBucket(made[rank].bucket, results[rank]);
-  }
-  return same;
+  for (const auto& flight : flights) End(*flight, results);
+  return results;
 }
 
 std::pair<std::vector<Gradients>, bool> HookWorld::ExchangeAll(

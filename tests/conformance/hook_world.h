@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/comm/communicator.h"
+#include "client/device/emulated/emulated_runtime.h"
 #include "client/reduce/hook.h"
 
 namespace coxswain {
@@ -45,6 +46,10 @@ std::vector<double> ValuesOf(const StateTensor& tensor);
 // The ranks of one job in this process, each with its own instance of a hook,
 // and what a reducer does with them, driven by the thread that calls. A
 // failure fails the test.
+//
+// Where the parameters are on a GPU each rank has an emulated one: its buckets
+// are there, stay where they are from step to step, and are filled by another
+// stream than the communicator's, which bucket.ready tells of.
 class HookWorld {
  public:
   // Which parameters each bucket has, in order; those of one bucket have one
@@ -59,6 +64,10 @@ class HookWorld {
             int size, Buckets buckets = {});
   HookWorld(const Maker& make, std::vector<ParameterSpec> parameters, int size,
             Buckets buckets = {});
+
+  // Checks that the hooks and communicators leave nothing on emulated GPUs.
+  ~HookWorld();
+  HookWorld(HookWorld&&) = default;
 
   // Called with a rank before each call of that rank's hook or exchange.
   void BeforeEachRank(std::function<void(int rank)> call);
@@ -83,13 +92,22 @@ class HookWorld {
   Gradients Exchange(const std::vector<Gradients>& local);
   // The same without the check: the results by rank.
   std::vector<Gradients> ExchangeApart(const std::vector<Gradients>& local);
+  // The results by rank with all buckets in flight at a time, advanced in the
+  // order in which the reducer does it.
+  std::vector<Gradients> ExchangeInFlight(const std::vector<Gradients>& local);
   // Begins a step and gives it up, as after a failure: the first bucket is
-  // exchanged, the second one's exchange is dropped after `advances` calls.
+  // exchanged, the second one's exchange is dropped after `advances` calls. For
+  // two buckets or more.
   void GiveUp(const std::vector<Gradients>& local, int advances);
   void Commit();
   void Rollback();
   // Exchange and Commit.
   Gradients Step(const std::vector<Gradients>& local);
+
+  // A rank's, where the parameters are on one.
+  EmulatedRuntime& runtime(int rank) {
+    return *devices_[static_cast<size_t>(rank)].runtime;
+  }
 
   // What the hooks report of the step exchanged last. Checks that all ranks
   // report the same.
@@ -106,20 +124,37 @@ class HookWorld {
   HookState SaveOwn(int rank, bool errors = true);
 
  private:
-  // One bucket of all ranks, from Prepare to the end of its exchanges, or
-  // until `advances` calls. Adds to the results by rank; tells whether the
-  // bits are the same on all.
+  // A rank's emulated GPU.
+  struct RankDevice {
+    std::unique_ptr<EmulatedRuntime> runtime;
+    DeviceStream stream = nullptr;  // what fills the buckets
+    DeviceEvent ready = nullptr;
+    std::vector<std::string> memory;  // of each bucket
+  };
+
+  bool on_device() const;
+  // Moves a rank's bucket to its GPU, from memory that stays as it is.
+  void MoveToDevice(int rank, Bucket& bucket);
+  // Until nothing is left on the communicators' streams.
+  void AwaitDevices();
+  struct Flight;
+  // Prepares a bucket on all ranks; false if a hook refuses it.
+  bool Begin(size_t index, const std::vector<Gradients>& local, Flight& flight);
+  // Waits for what it began the last time and advances all ranks; false if
+  // they have ended.
+  bool Advance(Flight& flight);
+  // Adds to the results by rank; tells whether the bits are the same on all.
+  bool End(const Flight& flight, std::vector<Gradients>& results);
+  // All of it for one bucket, in `advances` calls of Advance at most.
   bool ExchangeBucket(size_t index, const std::vector<Gradients>& local,
                       int advances, std::vector<Gradients>& results);
-  // Calls Advance on all ranks until they have ended, or `advances` times.
-  void Drive(std::vector<std::unique_ptr<coxswain::Exchange>>& exchanges,
-             int advances);
   // The results by rank, and whether all bits are the same.
   std::pair<std::vector<Gradients>, bool> ExchangeAll(
       const std::vector<Gradients>& local);
 
   std::vector<ParameterSpec> parameters_;
   Buckets buckets_;
+  std::vector<RankDevice> devices_;  // outlive the others
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<std::unique_ptr<Hook>> hooks_;
   std::function<void(int)> before_each_rank_ = [](int) {};

@@ -1,6 +1,7 @@
 #include "client/session/session.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -113,6 +114,57 @@ class SessionIntegrationTest : public ::testing::Test {
   int port_ = 0;
   std::unique_ptr<server::Coordinator> coordinator_;
 };
+
+// Joins three workers whose options differ, and expects that each is told how.
+class DifferentDevicesTest : public SessionIntegrationTest {
+ protected:
+  void ExpectRefused(
+      const std::function<void(int slot, SessionOptions*)>& change,
+      const std::string& difference) {
+    StartCoordinator();
+    InThreads(3, [&](int slot) {
+      SessionOptions options = OptionsOf(slot, 3);
+      options.device = {Device::Kind::kCuda, slot};
+      options.nccl_version = "2.28.9";
+      change(slot, &options);
+      EXPECT_THAT(Session::Join(options, {}),
+                  StatusIs(absl::StatusCode::kFailedPrecondition,
+                           HasSubstr(difference)))
+          << slot;
+    });
+  }
+};
+
+TEST_F(SessionIntegrationTest, CheckpointsOfAJobOnGpusGoByTheCpu) {
+  StartCoordinator();
+  SessionOptions options = OptionsOf(0, 1);
+  options.device = {Device::Kind::kCuda, 0};
+  options.nccl_version = "2.28.9";
+  options.backend = "nccl";
+  ASSERT_OK_AND_ASSIGN(const auto session, Session::Join(options, {}));
+  ASSERT_OK_AND_ASSIGN(const auto group,
+                       session->CreateGroup("checkpoint/1", {0}));
+  EXPECT_EQ(group->communicator().backend(), "loopback");
+  EXPECT_OK(session->Leave("done"));
+}
+
+TEST_F(DifferentDevicesTest, VersionsOfNcclAreToldByRank) {
+  ExpectRefused(
+      [](int slot, SessionOptions* options) {
+        if (slot == 2) options->nccl_version = "2.26.2";
+      },
+      "setting nccl_version: 2.28.9 on rank 0 (host-a/0), rank 1 (host-a/1); "
+      "2.26.2 on rank 2 (host-a/2)");
+}
+
+TEST_F(DifferentDevicesTest, AWorkerOnTheCpuIsToldByRank) {
+  ExpectRefused(
+      [](int slot, SessionOptions* options) {
+        if (slot == 1) options->device = {};
+      },
+      "setting device: cuda on rank 0 (host-a/0), rank 2 (host-a/2); "
+      "cpu on rank 1 (host-a/1)");
+}
 
 TEST_F(SessionIntegrationTest, RanksAreDistinctAndEveryoneKnowsEveryone) {
   StartCoordinator();

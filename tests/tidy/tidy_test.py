@@ -2,9 +2,9 @@
 """Checks the rules that the compiler does not.
 
 The rooms and the one way they depend, in includes and in BUILD files; who may
-include gRPC and libtorch; what is banned; and the form of files. Each rule is
-also run over small trees that break it, so a rule that finds nothing is known
-to work.
+include gRPC, libtorch, CUDA and NCCL; what is banned; and the form of files.
+Each rule is also run over small trees that break it, so a rule that finds
+nothing is known to work.
 
 Run as a test it finds the workspace behind its WORKSPACE file; it also takes
 the workspace's path as an argument.
@@ -47,6 +47,9 @@ RESERVED = {
     "torch/": ("client/torch/", "examples/"),
     "ATen/": ("client/torch/", "examples/"),
     "c10/": ("client/torch/", "examples/"),
+    # NCCL speaks of CUDA's streams and errors.
+    "cuda": ("client/device/", "client/comm/nccl/"),
+    "nccl.h": ("client/comm/nccl/",),
 }
 RESERVED_DEPS = {
     "//third_party:torch": ("client/torch/", "examples/"),
@@ -69,7 +72,7 @@ def is_test(path):
 
 
 def is_source(path):
-    return path.endswith((".h", ".cc"))
+    return path.endswith((".h", ".cc", ".cu", ".cuh"))
 
 
 def without_comments(text):
@@ -116,6 +119,21 @@ BANS = [
         lambda path: not _may_be_nondeterministic(path),
         "take the source of base/random.h",
     ),
+    Ban(
+        "wait for a GPU",
+        r"\b(cu(da)?(Device|Ctx|Stream|Event)Synchronize|"
+        r"cuda(Memcpy|Memset)(2D|3D|ToSymbol|FromSymbol)?)\s*\(",
+        lambda path: not path.startswith("tests/gpu/"),
+        "poll an event of client/device/runtime.h",
+    ),
+    Ban(
+        "launch",
+        r"<<<",
+        lambda path: not path.startswith(
+            ("client/device/launch", "tests/gpu/")
+        ),
+        "the stream may be forgotten: use Launch of client/device/launch.h",
+    ),
 ]
 
 
@@ -131,7 +149,7 @@ def check_form(path, text):
 
 
 def check_guard(path, text):
-    if not path.endswith(".h"):
+    if not path.endswith((".h", ".cuh")):
         return
     guard = "COXSWAIN_%s_" % re.sub(r"[^A-Z0-9]", "_", path.upper())
     match = re.search(r"^#ifndef (\S+)\n#define (\S+)$", text, re.MULTILINE)
@@ -209,7 +227,7 @@ def check_build_deps(path, text):
 
 
 def check_named_in_build(path, files):
-    if not path.endswith(".cc"):
+    if not path.endswith((".cc", ".cu")):
         return
     folder, name = os.path.split(path)
     while folder and folder + "/BUILD" not in files:
@@ -334,7 +352,7 @@ class RulesTest(unittest.TestCase):
             }
         )
 
-    def test_grpc_and_torch_have_their_doors(self):
+    def test_vendors_have_their_doors(self):
         for path, header in [
             ("server/membership/x.cc", "grpcpp/grpcpp.h"),
             ("client/session.cc", "grpcpp/channel.h"),
@@ -342,6 +360,8 @@ class RulesTest(unittest.TestCase):
             ("base/status.cc", "grpcpp/support/status.h"),
             ("hooks/x.cc", "torch/torch.h"),
             ("client/reduce/x.cc", "ATen/ATen.h"),
+            ("hooks/kernels/x.cu", "cuda_fp16.h"),
+            ("client/comm/x.cc", "nccl.h"),
         ]:
             self.assert_finds(self.include(path, header), "is only for")
         for path, header in [
@@ -350,6 +370,8 @@ class RulesTest(unittest.TestCase):
             ("base/grpc_status.cc", "grpcpp/support/status.h"),
             ("client/session_test.cc", "grpcpp/grpcpp.h"),
             ("client/torch/x.cc", "torch/torch.h"),
+            ("client/device/cuda/x.cc", "cuda_runtime.h"),
+            ("client/comm/nccl/x.cc", "nccl.h"),
         ]:
             self.assert_clean(self.include(path, header))
         self.assert_finds(
@@ -364,6 +386,11 @@ class RulesTest(unittest.TestCase):
             ("server/x.cc", "throw 1;", "throw"),
             ("server/x.cc", "auto now = absl::Now();", "wall clock"),
             ("client/x.cc", "std::random_device device;", "randomness"),
+            ("hooks/x.cu", "cudaDeviceSynchronize();", "wait for a GPU"),
+            ("client/x.cc", "cudaStreamSynchronize(s);", "wait for a GPU"),
+            ("client/device/x.cc", "cudaMemcpy(a, b, n, k);", "wait for"),
+            ("tests/x.cc", "cudaEventSynchronize(e);", "wait for a GPU"),
+            ("hooks/x.cu", "Halve<<<blocks, 256>>>(values);", "launch"),
         ]:
             self.assert_finds(self.source(path, text), words)
         for path, text in [
@@ -373,6 +400,8 @@ class RulesTest(unittest.TestCase):
             ("server/x_test.cc", "throw 1;"),
             ("base/x.cc", "return absl::Now();"),
             ("cli/main.cc", "std::random_device device;"),
+            ("client/x.cc", "cudaMemcpyAsync(a, b, n, k, s); x << y;"),
+            ("tests/gpu/x.cu", "cudaDeviceSynchronize();"),
         ]:
             self.assert_clean(self.source(path, text))
 

@@ -12,7 +12,7 @@
 #include <gloo/broadcast.h>
 #include <gloo/types.h>
 
-#include "client/comm/reduce_ops.h"
+#include "base/reduce_elements.h"
 
 namespace coxswain {
 namespace {
@@ -61,9 +61,10 @@ void RingAllReduce(const GlooContext& context, uint32_t tag, Span span,
     options.setOutput<T>(static_cast<T*>(span.data),
                          static_cast<size_t>(span.count));
   });
-  options.setReduceFunction(
-      [dtype = span.dtype, op](void* out, const void* a, const void* b,
-                               size_t n) { Reduce(dtype, op, out, a, b, n); });
+  options.setReduceFunction([dtype = span.dtype, op](void* out, const void* a,
+                                                     const void* b, size_t n) {
+    ReduceElements(dtype, op, out, a, b, n);
+  });
   options.setTag(tag);
   options.setMaxSegmentSize(kSegmentBytes);
   ::gloo::allreduce(options);
@@ -149,8 +150,8 @@ void GlooReduceScatter(const GlooContext& context, uint32_t tag, Span input,
     to_next->waitSend();
     const Span own = slice(rank - 1 - step);
     void* out = step + 1 == size ? output.data : sum.data();
-    Reduce(own.dtype, op, out, arriving.data(), own.data,
-           static_cast<size_t>(own.count));
+    ReduceElements(own.dtype, op, out, arriving.data(), own.data,
+                   static_cast<size_t>(own.count));
   }
 }
 

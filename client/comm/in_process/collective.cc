@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/reduce_elements.h"
 #include "base/status_macros.h"
-#include "client/comm/reduce_ops.h"
 
 namespace coxswain {
 namespace {
@@ -39,8 +39,8 @@ std::vector<char> ReduceSlice(const Parts& parts, int64_t slices,
   std::memcpy(sum.data(), first.data, sum.size());
   for (size_t rank = 1; rank < parts.size(); ++rank) {
     const Span next = parts[rank]->input.Slice(index * count, count);
-    Reduce(next.dtype, parts[0]->op, sum.data(), sum.data(), next.data,
-           static_cast<size_t>(count));
+    ReduceElements(next.dtype, parts[0]->op, sum.data(), sum.data(), next.data,
+                   static_cast<size_t>(count));
   }
   return sum;
 }

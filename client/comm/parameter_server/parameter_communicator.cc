@@ -18,6 +18,7 @@
 #include "client/comm/host_span.h"
 #include "client/comm/parameter_server/exchange.h"
 #include "client/comm/split_link.h"
+#include "client/parameter/reduction_wire.h"
 #include "client/rpc/membership_source.h"
 #include "client/rpc/parameter_stub.h"
 
@@ -26,18 +27,6 @@ namespace {
 
 // What the coordinator's own, better message may come late by.
 constexpr absl::Duration kGrace = absl::Seconds(10);
-
-v1::Reduction ReductionOf(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kMin:
-      return v1::REDUCTION_MIN;
-    case ReduceOp::kMax:
-      return v1::REDUCTION_MAX;
-    case ReduceOp::kSum:
-      break;
-  }
-  return v1::REDUCTION_SUM;
-}
 
 void WantRuns(int64_t offset, int64_t bytes, int64_t stride, int64_t count,
               Transfer* transfer) {
@@ -114,7 +103,7 @@ class ParameterServerCommunicator : public Communicator {
 
  protected:
   WorkPtr DoAllReduce(Span span, ReduceOp op) override {
-    Transfer transfer = Give("all-reduce", ReductionOf(op), span);
+    Transfer transfer = Give("all-reduce", ToWire(op), span);
     Want(span, &transfer);
     return Collective(transfer, {span});
   }
@@ -136,7 +125,7 @@ class ParameterServerCommunicator : public Communicator {
     return Collective(transfer, {input, output});
   }
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
-    Transfer transfer = Give("reduce-scatter", ReductionOf(op), input);
+    Transfer transfer = Give("reduce-scatter", ToWire(op), input);
     Want(output, &transfer);
     transfer.operation.mutable_range()->set_offset(rank() * output.bytes());
     return Collective(transfer, {input, output});

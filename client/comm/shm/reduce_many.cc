@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/float16.h"
-#include "client/comm/reduce_ops.h"
+#include "base/reduce_elements.h"
 
 namespace coxswain {
 namespace {
@@ -21,7 +21,8 @@ void Accumulate(const uint16_t* in, float* sum, int64_t count, ReduceOp op) {
   }
   float wide[kBlock];
   for (int64_t i = 0; i < count; ++i) wide[i] = kLoad(in[i]);
-  Reduce(DType::kFloat32, op, sum, sum, wide, static_cast<size_t>(count));
+  ReduceElements(DType::kFloat32, op, sum, sum, wide,
+                 static_cast<size_t>(count));
 }
 
 template <float (*kLoad)(uint16_t), uint16_t (*kStore)(float)>
@@ -56,11 +57,11 @@ void ReduceBlock(DType dtype, ReduceOp op,
     std::memcpy(sum, inputs[0] + begin * width,
                 elements * static_cast<size_t>(width));
   } else {
-    Reduce(dtype, op, sum, inputs[0] + begin * width, inputs[1] + begin * width,
-           elements);
+    ReduceElements(dtype, op, sum, inputs[0] + begin * width,
+                   inputs[1] + begin * width, elements);
   }
   for (size_t k = 2; k < inputs.size(); ++k) {
-    Reduce(dtype, op, sum, sum, inputs[k] + begin * width, elements);
+    ReduceElements(dtype, op, sum, sum, inputs[k] + begin * width, elements);
   }
   for (char* const output : outputs) {
     std::memcpy(output + begin * width, sum,

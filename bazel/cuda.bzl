@@ -1,0 +1,90 @@
+"""cu_library: sources for GPUs, compiled by nvcc where the toolkit was found.
+
+Elsewhere the library is empty but for its headers, and COXSWAIN_CUDA is not
+defined. .cu files include neither Abseil nor gRPC.
+"""
+
+load("@cuda//:defs.bzl", "ARCHITECTURES", "HAS_CUDA", "NVCC")
+load("//bazel:cc.bzl", "cc_library")
+
+# The same bits as the CPU computes: no contraction to fused multiply-adds.
+_FLAGS = [
+    "-c",
+    "-std=c++17",
+    "-O3",
+    "--fmad=false",
+    "--threads=0",
+    "-Werror=all-warnings",
+    "-Xcompiler=-fPIC,-Wall,-Wextra,-O2,-ffp-contract=off",
+]
+
+def _architecture_flags():
+    flags = [
+        "-gencode=arch=compute_{0},code=sm_{0}".format(number)
+        for number in ARCHITECTURES
+    ]
+
+    # Newer GPUs compile this at start.
+    last = ARCHITECTURES[-1]
+    return flags + ["-gencode=arch=compute_{0},code=compute_{0}".format(last)]
+
+def _nvcc_impl(ctx):
+    contexts = [dep[CcInfo].compilation_context for dep in ctx.attr.deps]
+    headers = depset(transitive = [context.headers for context in contexts])
+    objects = []
+    for src in ctx.files.srcs:
+        out = ctx.actions.declare_file(src.basename[:-len(".cu")] + ".pic.o")
+        args = ctx.actions.args()
+        args.add_all(_FLAGS + _architecture_flags())
+        args.add("-I.")
+        args.add("-I" + ctx.bin_dir.path)
+        for context in contexts:
+            args.add_all(context.defines, format_each = "-D%s")
+            args.add_all(context.system_includes, before_each = "-isystem")
+        args.add("-o", out)
+        args.add(src)
+        ctx.actions.run(
+            executable = NVCC,
+            arguments = [args],
+            inputs = depset(ctx.files.srcs + ctx.files.hdrs, transitive = [headers]),
+            outputs = [out],
+            mnemonic = "CudaCompile",
+            progress_message = "Compiling %s for GPUs" % src.short_path,
+            use_default_shell_env = True,
+        )
+        objects.append(out)
+    return [DefaultInfo(files = depset(objects))]
+
+_nvcc = rule(
+    implementation = _nvcc_impl,
+    attrs = {
+        "deps": attr.label_list(providers = [CcInfo]),
+        "hdrs": attr.label_list(allow_files = True),
+        "srcs": attr.label_list(allow_files = [".cu"]),
+    },
+)
+
+def cu_library(name, srcs, hdrs = [], deps = [], tags = [], testonly = False, **kwargs):
+    """A cc_library of objects that nvcc made of `srcs`."""
+    deps = deps + ["//client/device:launch"]
+    objects = []
+    if HAS_CUDA:
+        _nvcc(
+            name = name + "_objects",
+            srcs = srcs,
+            hdrs = hdrs,
+            tags = tags,
+            testonly = testonly,
+            visibility = ["//visibility:private"],
+            deps = deps,
+        )
+        objects = [name + "_objects"]
+    cc_library(
+        name = name,
+        srcs = objects,
+        hdrs = hdrs,
+        tags = tags,
+        testonly = testonly,
+        deps = deps,
+        **kwargs
+    )

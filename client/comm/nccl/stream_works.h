@@ -1,0 +1,120 @@
+#ifndef COXSWAIN_CLIENT_COMM_NCCL_STREAM_WORKS_H_
+#define COXSWAIN_CLIENT_COMM_NCCL_STREAM_WORKS_H_
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "client/comm/work.h"
+#include "client/device/runtime.h"
+
+namespace coxswain {
+
+// The Works of what is on a communicator's stream. A thread asks their events
+// whether they have passed, without ever waiting for the device, and ends the
+// Works in order; it also watches for deadlines and for what the library finds
+// to be wrong. Keeps the rule that a communicator is of no further use after
+// its first failure: then everything ends, once the stream no longer touches
+// the memory of those who wait.
+//
+// Thread-safe. Must not be destroyed on its own thread, so not in a callback of
+// a Work.
+class StreamWorks {
+ public:
+  struct Links {
+    // Asked now and then; an error fails everything.
+    std::function<absl::Status()> check;
+    // Makes what waits for peers leave the stream. Called once, on the thread.
+    std::function<void()> sever;
+    // Told once, by whoever ends it, without a lock: what comes from now on
+    // ends with this. Must not block.
+    std::function<void(const absl::Status& why)> on_end;
+  };
+
+  // Each operation may take `timeout` from when those before it have ended.
+  StreamWorks(DeviceRuntime* runtime, DeviceStream stream,
+              absl::Duration timeout, Clock* clock, Links links);
+  // Closes.
+  ~StreamWorks();
+
+  // The Work of all that is on the stream now. `finish` runs before it ends
+  // well, and not otherwise. After everything has ended it waits itself for
+  // what the stream still does, for up to 10 seconds.
+  WorkPtr Add(std::string what, std::function<void()> finish = nullptr);
+  // The Work of what could not be started: everything ends with it.
+  WorkPtr AddFailed(const absl::Status& why);
+
+  // OK, or what operations that are started end with.
+  absl::Status ended() const;
+  // Ends everything with ABORTED, soon. The first reason stays.
+  void Abort(absl::string_view reason);
+  // Ends everything with ABORTED, and the thread. Returns whether nothing was
+  // in flight, in which case nothing was severed.
+  bool Close(absl::string_view reason);
+
+ private:
+  struct Pending {
+    WorkPtr work;
+    DeviceEvent event = nullptr;  // null: it was never on the stream
+    std::string what;
+    std::function<void()> finish;
+    bool late = false;  // came when all was to end already
+  };
+
+  // Whether nothing is in flight.
+  bool idle() const;
+  void Serve();
+  // Ends what has passed. False once there is nothing more to do.
+  bool Look();
+  bool EndFirst();
+  // How long to leave the events alone.
+  absl::Duration Pause() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // An error if the first one has waited for too long.
+  absl::Status CheckDeadline() const;
+  absl::Status HasFirstPassed(bool* passed);
+  // The first operation, or `culprit`, ends with `cause`.
+  void Fail(const absl::Status& cause, WorkPtr culprit);
+  // True if it was the first to end it.
+  bool End(const absl::Status& ended, const absl::Status& cause,
+           WorkPtr culprit);
+  void EndAll();
+  // Waits, if not for too long, until the stream is through with what is on it.
+  void Drain();
+  absl::Status AwaitStream(absl::Duration patience);
+  absl::StatusOr<DeviceEvent> Mark();
+
+  DeviceRuntime* const runtime_;
+  const DeviceStream stream_;
+  const absl::Duration timeout_;
+  Clock* const clock_;
+  const Links links_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
+  std::vector<DeviceEvent> spare_ ABSL_GUARDED_BY(mutex_);
+  // Since when the first one has been the first.
+  absl::Time since_ ABSL_GUARDED_BY(mutex_);
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status closed_ ABSL_GUARDED_BY(mutex_);  // how it ends everything
+  absl::Status ended_ ABSL_GUARDED_BY(mutex_);
+  absl::Status cause_ ABSL_GUARDED_BY(mutex_);
+  WorkPtr culprit_ ABSL_GUARDED_BY(mutex_);
+  // The Works that end together are complete, and new ones are on their own.
+  bool drained_ ABSL_GUARDED_BY(mutex_) = false;
+  // The thread's, up to its end.
+  int64_t looks_ = 0;
+  bool severed_ = false;
+  std::thread thread_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_NCCL_STREAM_WORKS_H_

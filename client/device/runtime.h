@@ -1,0 +1,99 @@
+#ifndef COXSWAIN_CLIENT_DEVICE_RUNTIME_H_
+#define COXSWAIN_CLIENT_DEVICE_RUNTIME_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/comm/tensor.h"
+#include "client/device/launch.h"
+
+namespace coxswain {
+
+// Of CUDA's runtime a cudaEvent_t and a cudaGraphExec_t.
+struct DeviceEventHandle;
+using DeviceEvent = DeviceEventHandle*;
+struct DeviceGraphHandle;
+using DeviceGraph = DeviceGraphHandle*;
+
+// What a GPU is, for people and for the manifest.
+struct DeviceProperties {
+  std::string name;        // "NVIDIA H200"
+  std::string pci_bus_id;  // "0000:1b:00.0"
+  std::string uuid;        // 32 hexadecimal digits
+  int compute_major = 0;
+  int compute_minor = 0;
+  int64_t memory = 0;  // bytes
+  int multiprocessors = 0;
+};
+
+// One GPU, as this library uses it: memory, streams, events, graphs.
+// Implemented over CUDA (client/device/cuda) and on the CPU
+// (client/device/emulated), where each stream is a thread and memory is the
+// host's, so that what is missing in the order of streams shows. Both pass
+// tests/conformance/device_conformance.h.
+//
+// There is no call here that waits for the GPU: whoever must wait polls an
+// event. Copies and launches return before they have run.
+//
+// Life-cycle: one per device and process (client/device/devices.h), lives to
+// the process's end. Everything made here is destroyed here, after its use:
+// memory when no stream works on it any more. Null as a stream is CUDA's
+// default stream, for tests.
+// Threading: all methods from any thread; a capture belongs to one thread.
+// Errors: RESOURCE_EXHAUSTED when memory is out (with the bytes), UNAVAILABLE
+// when the device has failed, which it stays; INVALID_ARGUMENT.
+class DeviceRuntime {
+ public:
+  virtual ~DeviceRuntime() = default;
+
+  virtual Device device() const = 0;  // of kind kCuda
+  virtual const DeviceProperties& properties() const = 0;
+
+  // Aligned to 256 bytes, contents undefined. 0 bytes: null.
+  virtual absl::StatusOr<void*> Allocate(int64_t bytes) = 0;
+  virtual void Free(void* memory) = 0;
+  // Memory of the host that copies move fastest and in the background.
+  virtual absl::StatusOr<void*> AllocateHost(int64_t bytes) = 0;
+  virtual void FreeHost(void* memory) = 0;
+
+  // A stream that waits for no other one, of the highest priority.
+  virtual absl::StatusOr<DeviceStream> CreateStream() = 0;
+  // Returns at once; what is on it still runs.
+  virtual void DestroyStream(DeviceStream stream) = 0;
+  virtual absl::StatusOr<DeviceEvent> CreateEvent() = 0;
+  virtual void DestroyEvent(DeviceEvent event) = 0;
+  // The event stands for all that is on the stream now.
+  virtual absl::Status Record(DeviceEvent event, DeviceStream stream) = 0;
+  // What comes on the stream waits for what the event stands for now; for
+  // nothing if it has never been recorded.
+  virtual absl::Status StreamWait(DeviceStream stream, DeviceEvent event) = 0;
+  // Whether what the event stands for has run; true if it has never been
+  // recorded. Errors of the device too.
+  virtual absl::StatusOr<bool> HasPassed(DeviceEvent event) = 0;
+
+  // Between memory of this device and the host, in any direction. Memory of the
+  // host that is not of AllocateHost may make the caller wait.
+  virtual absl::Status Copy(void* to, const void* from, int64_t bytes,
+                            DeviceStream stream) = 0;
+  virtual absl::Status Fill(void* to, uint8_t value, int64_t bytes,
+                            DeviceStream stream) = 0;
+
+  // For kernels; look at its error with StatusOf.
+  virtual LaunchTarget Target(DeviceStream stream) = 0;
+  // OK, or what the first error of these launches was.
+  virtual absl::Status StatusOf(const LaunchTarget& target) = 0;
+
+  // What this thread enqueues on the stream up to EndCapture is not run but
+  // noted, events excepted: Record and StreamWait are FAILED_PRECONDITION on
+  // it. Null, the default stream, cannot be captured.
+  virtual absl::Status BeginCapture(DeviceStream stream) = 0;
+  virtual absl::StatusOr<DeviceGraph> EndCapture(DeviceStream stream) = 0;
+  virtual absl::Status LaunchGraph(DeviceGraph graph, DeviceStream stream) = 0;
+  virtual void DestroyGraph(DeviceGraph graph) = 0;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_DEVICE_RUNTIME_H_

@@ -1,0 +1,269 @@
+#include "client/reduce/device_gradient_memory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/device/await_event.h"
+
+namespace coxswain {
+namespace {
+
+// Where each of the bucket's gradients begins, and the last one ends.
+std::vector<int64_t> BeginsOf(const Bucket& bucket) {
+  std::vector<int64_t> begins;
+  for (const GradientSlot& slot : bucket.gradients) {
+    begins.push_back(slot.offset);
+  }
+  begins.push_back(bucket.data.count);
+  return begins;
+}
+
+int64_t BytesOfStatistics(int64_t count) {
+  return count * static_cast<int64_t>(sizeof(DeviceStatistics));
+}
+
+}  // namespace
+
+DeviceGradientMemory::DeviceGradientMemory(DeviceQueue* queue,
+                                           CallerStream caller_stream)
+    : queue_(*queue),
+      runtime_(queue->runtime()),
+      caller_stream_(std::move(caller_stream)) {}
+
+DeviceGradientMemory::~DeviceGradientMemory() {
+  if (caller_event_ != nullptr) runtime_.DestroyEvent(caller_event_);
+  if (delivered_ != nullptr) runtime_.DestroyEvent(delivered_);
+}
+
+absl::StatusOr<DeviceStream> DeviceGradientMemory::Caller() const {
+  if (!caller_stream_) return DeviceStream();
+  return caller_stream_();
+}
+
+absl::StatusOr<DeviceStream> DeviceGradientMemory::CallerAfterDelivery() const {
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, Caller());
+  if (delivered_ != nullptr) {
+    COXSWAIN_RETURN_IF_ERROR(runtime_.StreamWait(stream, delivered_));
+  }
+  return stream;
+}
+
+absl::Status DeviceGradientMemory::CopyBytes(void* to, const void* from,
+                                             int64_t bytes,
+                                             DeviceStream stream) {
+  if (bytes == 0 || to == from) return absl::OkStatus();
+  return runtime_.Copy(to, from, bytes, stream);
+}
+
+absl::Status DeviceGradientMemory::Scale(DeviceStream stream, const Span& in,
+                                         double factor, void* out) {
+  LaunchTarget target = runtime_.Target(stream);
+  ScaleOnDevice(&target, in.dtype, in.data, out, in.count, factor);
+  return runtime_.StatusOf(target);
+}
+
+// ---- between steps ----
+
+absl::StatusOr<GradientMemory::Ready> DeviceGradientMemory::MakeReady() {
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceEvent event, runtime_.CreateEvent());
+  return Ready(event, [runtime = &runtime_](DeviceEvent made) {
+    runtime->DestroyEvent(made);
+  });
+}
+
+absl::Status DeviceGradientMemory::Clear(const Span& span) {
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, Caller());
+  if (span.count == 0) return absl::OkStatus();
+  return runtime_.Fill(span.data, 0, span.bytes(), stream);
+}
+
+absl::Status DeviceGradientMemory::Copy(const Span& to, const Span& from) {
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, CallerAfterDelivery());
+  return CopyBytes(to.data, from.data, to.bytes(), stream);
+}
+
+absl::Status DeviceGradientMemory::FollowCaller() {
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, CallerAfterDelivery());
+  if (caller_event_ == nullptr) {
+    COXSWAIN_ASSIGN_OR_RETURN(caller_event_, runtime_.CreateEvent());
+  }
+  COXSWAIN_RETURN_IF_ERROR(runtime_.Record(caller_event_, stream));
+  return runtime_.StreamWait(queue_.stream(), caller_event_);
+}
+
+absl::Status DeviceGradientMemory::Settle(const std::vector<Bucket>& buckets,
+                                          absl::Duration timeout) {
+  COXSWAIN_RETURN_IF_ERROR(FollowCaller());
+  COXSWAIN_RETURN_IF_ERROR(queue_.Mark()->Wait(timeout));
+  return Reserve(buckets);
+}
+
+absl::Status DeviceGradientMemory::Reserve(const std::vector<Bucket>& buckets) {
+  int64_t results = 0;
+  int64_t elements = 0;
+  std::vector<int64_t> first_result;
+  for (const Bucket& bucket : buckets) {
+    first_result.push_back(results);
+    results += static_cast<int64_t>(bucket.gradients.size());
+    elements = std::max(
+        elements, ScratchForMeasure(BeginsOf(bucket).data(),
+                                    static_cast<int>(bucket.gradients.size())));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(
+      DeviceBuffer scratch,
+      DeviceBuffer::Make(&runtime_, BytesOfStatistics(elements)));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      DeviceBuffer on_device,
+      DeviceBuffer::Make(&runtime_, BytesOfStatistics(results)));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      host_results_, PinnedBuffer::Make(&runtime_, BytesOfStatistics(results)));
+  first_result_ = std::move(first_result);
+  scratch_ = std::move(scratch);
+  results_ = std::move(on_device);
+  return absl::OkStatus();
+}
+
+// ---- by the caller's threads ----
+
+absl::Status DeviceGradientMemory::Begin(const std::vector<Bucket>& buckets) {
+  measured_.clear();
+  copied_ = false;
+  statistics_ = GradientStatistics();
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, CallerAfterDelivery());
+  MutexLock lock(&mutex_);
+  recorded_.clear();
+  for (const Bucket& bucket : buckets) {
+    COXSWAIN_RETURN_IF_ERROR(runtime_.Record(bucket.ready, stream));
+    recorded_[bucket.ready] = stream;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DeviceStream> DeviceGradientMemory::EnterLocked(
+    const Bucket& bucket) {
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, Caller());
+  if (recorded_[bucket.ready] != stream) {
+    COXSWAIN_RETURN_IF_ERROR(runtime_.StreamWait(stream, bucket.ready));
+  }
+  return stream;
+}
+
+absl::StatusOr<DeviceStream> DeviceGradientMemory::Enter(const Bucket& bucket) {
+  MutexLock lock(&mutex_);
+  return EnterLocked(bucket);
+}
+
+absl::Status DeviceGradientMemory::ClearGradient(const Bucket& bucket,
+                                                 const Span& view) {
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, Enter(bucket));
+  if (view.count == 0) return absl::OkStatus();
+  return runtime_.Fill(view.data, 0, view.bytes(), stream);
+}
+
+absl::Status DeviceGradientMemory::CopyGradient(const Bucket& bucket,
+                                                const Span& view,
+                                                const void* gradient) {
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, Enter(bucket));
+  return CopyBytes(view.data, gradient, view.bytes(), stream);
+}
+
+absl::Status DeviceGradientMemory::NoteGradient(const Bucket& bucket) {
+  MutexLock lock(&mutex_);
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, EnterLocked(bucket));
+  COXSWAIN_RETURN_IF_ERROR(runtime_.Record(bucket.ready, stream));
+  recorded_[bucket.ready] = stream;
+  return absl::OkStatus();
+}
+
+absl::Status DeviceGradientMemory::Deliver(const Span& average, double factor,
+                                           void* outside) {
+  if (outside == nullptr && factor == 1) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, Caller());
+  if (factor == 1) {
+    return CopyBytes(outside, average.data, average.bytes(), stream);
+  }
+  return Scale(stream, average, factor,
+               outside == nullptr ? average.data : outside);
+}
+
+absl::Status DeviceGradientMemory::NoteDelivered() {
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, Caller());
+  if (delivered_ == nullptr) {
+    COXSWAIN_ASSIGN_OR_RETURN(delivered_, runtime_.CreateEvent());
+  }
+  return runtime_.Record(delivered_, stream);
+}
+
+// ---- by the exchange thread ----
+
+absl::Status DeviceGradientMemory::Weigh(const Bucket& bucket, double factor) {
+  COXSWAIN_RETURN_IF_ERROR(runtime_.StreamWait(queue_.stream(), bucket.ready));
+  return Scale(queue_.stream(), bucket.data, factor, bucket.data.data);
+}
+
+absl::Status DeviceGradientMemory::Measure(const Bucket& bucket) {
+  LaunchTarget target = runtime_.Target(queue_.stream());
+  const std::vector<int64_t> begins = BeginsOf(bucket);
+  MeasureOnDevice(&target, bucket.data.dtype, bucket.data.data, begins.data(),
+                  static_cast<int>(bucket.gradients.size()),
+                  scratch_.as<DeviceStatistics>(),
+                  results_.as<DeviceStatistics>() +
+                      first_result_[static_cast<size_t>(bucket.index)]);
+  COXSWAIN_RETURN_IF_ERROR(runtime_.StatusOf(target));
+  measured_.push_back(&bucket);
+  return absl::OkStatus();
+}
+
+absl::Status DeviceGradientMemory::TakeAverages(
+    const Bucket& bucket, const std::vector<void*>& outside, bool measure) {
+  // A hook that left the gradients as they are did not wait for them.
+  if (bucket.ready != nullptr) {
+    COXSWAIN_RETURN_IF_ERROR(
+        runtime_.StreamWait(queue_.stream(), bucket.ready));
+  }
+  for (size_t i = 0; i < bucket.gradients.size(); ++i) {
+    if (outside[i] == nullptr) continue;
+    const Span average = bucket.Gradient(bucket.gradients[i]);
+    copied_ = true;
+    COXSWAIN_RETURN_IF_ERROR(
+        CopyBytes(outside[i], average.data, average.bytes(), queue_.stream()));
+  }
+  return measure ? Measure(bucket) : absl::OkStatus();
+}
+
+absl::Status DeviceGradientMemory::AwaitAverages(absl::Duration timeout) {
+  if (measured_.empty() && !copied_) return absl::OkStatus();
+  if (!measured_.empty()) {
+    COXSWAIN_RETURN_IF_ERROR(CopyBytes(host_results_.data(), results_.data(),
+                                       results_.bytes(), queue_.stream()));
+  }
+  COXSWAIN_RETURN_IF_ERROR(queue_.Mark()->Wait(timeout));
+  copied_ = false;
+  const DeviceStatistics* const results = host_results_.as<DeviceStatistics>();
+  statistics_ = GradientStatistics();
+  for (const Bucket* bucket : measured_) {
+    const int64_t first = first_result_[static_cast<size_t>(bucket->index)];
+    for (size_t i = 0; i < bucket->gradients.size(); ++i) {
+      const DeviceStatistics& one = results[first + static_cast<int64_t>(i)];
+      statistics_.Add({one.sum_of_squares, one.non_finite});
+    }
+  }
+  if (std::isnan(statistics_.sum_of_squares)) {
+    statistics_.sum_of_squares = std::numeric_limits<double>::quiet_NaN();
+  }
+  return absl::OkStatus();
+}
+
+void DeviceGradientMemory::Quiesce(absl::Duration timeout) {
+  // Not by a Work, which the end of its communicator ends at once.
+  const absl::StatusOr<Ready> idle = MakeReady();
+  if (!idle.ok()) return;
+  if (!runtime_.Record(idle->get(), queue_.stream()).ok()) return;
+  AwaitEvent(&runtime_, idle->get(), timeout).IgnoreError();
+}
+
+}  // namespace coxswain

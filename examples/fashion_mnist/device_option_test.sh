@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# --device, as the trainer and the quickstart take it, before anything is
+# started. usage: device_option_test.sh TRAINER QUICKSTART
+set -uo pipefail
+
+trainer="$1"
+quickstart="$2"
+failures=0
+
+# Runs a command; its exit code and its output must be as expected.
+expect() {
+  local code="$1" text="$2" output rc=0
+  shift 2
+  output="$("$@" 2>&1)" || rc=$?
+  if [[ "${rc}" -ne "${code}" || "${output}" != *"${text}"* ]]; then
+    echo "FAILED: $*" >&2
+    echo "  exit code ${rc}, expected ${code}; expected '${text}' in:" >&2
+    echo "  ${output}" >&2
+    failures=$((failures + 1))
+  fi
+}
+
+wrong="--device is auto, cpu, cuda or cuda:N"
+expect 0 "Training on the CPU: --device says so" \
+  "${trainer}" --check --device cpu
+expect 2 "${wrong}" "${trainer}" --check --device gpu
+expect 2 "${wrong}" "${quickstart}" --device gpu
+expect 2 "${wrong}" "${quickstart}" --device=cuda:x
+expect 2 "does not go with --device cuda:0" \
+  "${quickstart}" --mode parameter-server --device cuda:0
+
+found="$("${trainer}" --check --device auto)"
+case "${found}" in
+  "Training on cuda:0: "?*)
+    expect 0 "Training on cuda:0: " "${trainer}" --check --device cuda
+    expect 2 "GPU 999" "${trainer}" --check --device cuda:999
+    ;;
+  "Training on the CPU: "?*)
+    # For the same reason as auto gave.
+    why="${found#Training on the CPU: }"
+    expect 2 "--device cuda: ${why}" "${trainer}" --check --device cuda
+    expect 2 "--device cuda:1: ${why}" "${trainer}" --check --device cuda:1
+    ;;
+  *)
+    echo "FAILED: auto says '${found}'" >&2
+    failures=$((failures + 1))
+    ;;
+esac
+exit "$((failures > 0))"
