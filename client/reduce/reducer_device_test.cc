@@ -468,6 +468,7 @@ TEST_F(HeldStreamTest, AStepOverwritesOnlyWhatWasDelivered) {
   const Span next = gpu_.Tensor(4);
   gpu_.Write(next, {9, 9, 9, 9}, other);
   ASSERT_OK(reducer_->MarkReady(0, next));
+  ASSERT_TRUE(hook_.log().WaitForSize(2));
   EXPECT_FALSE(communicator_->device_queue()->Mark()->Done());
   gpu_.runtime.ReleaseStream(gpu_.stream);
   ASSERT_OK(reducer_->Finish());
