@@ -215,7 +215,7 @@ void ElasticTraining::Keep() {
 }
 
 void ElasticTraining::NoteErrorNorm() {
-  Clock* const clock = options_.run.session.clock;
+  const Clock* const clock = options_.run.session.clock;
   const absl::Time begun = clock->Now();
   if (begun < next_error_norm_) return;
   generation_.session->ReportErrorNorm(ddp_->hook().ErrorNorm(), state_.step());
