@@ -62,7 +62,7 @@ absl::Status CoordinatorOptions::Validate() const {
         absl::FormatDuration(membership.lease), ", got ",
         absl::FormatDuration(tick_interval)));
   }
-  COXSWAIN_RETURN_IF_ERROR(security.Validate(clock->Now()));
+  COXSWAIN_RETURN_IF_ERROR(security.Validate(clock->WallTime()));
   COXSWAIN_RETURN_IF_ERROR(membership.Validate());
   COXSWAIN_RETURN_IF_ERROR(plan.Validate());
   COXSWAIN_RETURN_IF_ERROR(rpc.Validate());
