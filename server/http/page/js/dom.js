@@ -15,15 +15,18 @@ function text(value) {
   return document.createTextNode(shown);
 }
 
+function nodesOf(children) {
+  return children.flat(Infinity)
+      .filter((child) => child !== null && child !== undefined && child !== false)
+      .map((child) => (child instanceof Node ? child : text(child)));
+}
+
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === false || value === null || value === undefined) continue;
     node.setAttribute(name, value === true ? '' : value);
   }
-  for (const child of children.flat(Infinity)) {
-    if (child === null || child === undefined || child === false) continue;
-    node.append(child instanceof Node ? child : text(child));
-  }
+  node.append(...nodesOf(children));
   return node;
 }
 
@@ -68,8 +71,9 @@ function morph(old, fresh) {
   update(old, [...fresh.childNodes]);
 }
 
-// Makes the children of `parent` like `fresh`.
-export function update(parent, fresh) {
+// Makes the children of `parent` like `content`: nodes, and what becomes text.
+export function update(parent, content) {
+  const fresh = nodesOf([content]);
   const keyed = new Map();
   for (const child of parent.childNodes) {
     if (keyOf(child) !== null) keyed.set(keyOf(child), child);
