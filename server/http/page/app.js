@@ -38,10 +38,16 @@ function plotWidth() {
   return Math.max(120, Math.floor(room - LABEL_PIXELS));
 }
 
+function draw(width) {
+  update(content, route.job === null ? jobsPage(jobs, filter)
+    : jobPage(route.job, { ...view, pins: route.pins, width }));
+}
+
 function render() {
-  const page = route.job === null ? jobsPage(jobs, filter)
-    : jobPage(route.job, { ...view, pins: route.pins, width: plotWidth() });
-  update(content, page);
+  const width = plotWidth();
+  draw(width);
+  // Where the picture is new, or brought the scroll bar.
+  if (route.job !== null && plotWidth() !== width) draw(plotWidth());
   content.classList.toggle('stale', lostAt !== null);
 }
 

@@ -68,12 +68,20 @@ function morph(old, fresh) {
     return;
   }
   morphAttributes(old, fresh);
-  update(old, [...fresh.childNodes]);
+  reconcile(old, [...fresh.childNodes]);
 }
 
 // Makes the children of `parent` like `content`: nodes, and what becomes text.
 export function update(parent, content) {
-  const fresh = nodesOf([content]);
+  const focused = document.activeElement;
+  reconcile(parent, nodesOf([content]));
+  // An element that moves to another place loses it.
+  if (focused.isConnected && focused !== document.activeElement) {
+    focused.focus({ preventScroll: true });
+  }
+}
+
+function reconcile(parent, fresh) {
   const keyed = new Map();
   for (const child of parent.childNodes) {
     if (keyOf(child) !== null) keyed.set(keyOf(child), child);

@@ -37,7 +37,7 @@ const ROUND_COLUMNS = [
   { name: 'Tickets within', number: true,
     of: (round) => number(round.tickets_seconds * 1000, 1) + ' ms' },
   { name: 'Last rank', number: true, of: (round) => count(round.last_rank) },
-  { name: 'Reason', text: true, of: (round) => said(round.reason) },
+  { name: 'Reason', long: true, of: (round) => said(round.reason) },
 ];
 
 function report(job, now) {
@@ -76,7 +76,7 @@ function memberColumns(now) {
     { name: 'Step', number: true, of: (member) => count(member.step) },
     { name: 'Heard', number: true, of: (member) => ago(now, member.heard_at) },
     { name: 'Progressed', number: true, of: (member) => ago(now, member.progressed_at) },
-    { name: 'Does', text: true, of: (member) => said(member.activity || 'computes') },
+    { name: 'Does', long: true, of: (member) => said(member.activity || 'computes') },
     { name: 'Left process', number: true, of: (member) => bytes(member.wire_bytes) },
     { name: 'Address', text: true, of: (member) => said(member.address) },
   ];
@@ -105,7 +105,7 @@ function members(job, now, first) {
 const ratio = (value) => (typeof value === 'number' ? number(value, 2) + '×' : '–');
 
 const HOOK_COLUMNS = [
-  { name: 'Hook', text: true, of: (row) => said(row.hook) },
+  { name: 'Hook', long: true, of: (row) => said(row.hook) },
   { name: 'Payload', number: true, of: (row) => bytes(row.payload_bytes) },
   { name: 'Left process', number: true, of: (row) => bytes(row.wire_bytes) },
   { name: 'Saved', number: true, of: (row) => bytes(row.saved_bytes) },
@@ -130,11 +130,11 @@ function terms(plan) {
 const PLAN_COLUMNS = (now) => [
   { name: 'Version', number: true, of: (plan) => count(plan.version) },
   { name: 'When', of: (plan) => plan.role },
-  { name: 'Hook', text: true, of: (plan) => said(plan.hook) },
+  { name: 'Hook', long: true, of: (plan) => said(plan.hook) },
   { name: 'Accumulation', number: true, of: (plan) => count(plan.accumulation_steps) },
   { name: 'Compression from step', number: true, of: (plan) =>
     (plan.compression_start_step < 0 ? 'hook’s own' : count(plan.compression_start_step)) },
-  { name: 'Terms', text: true, of: terms },
+  { name: 'Terms', long: true, of: terms },
   { name: 'Seen', number: true, of: (plan) => (typeof plan.seen_at === 'number'
     ? [when(now, plan.seen_at), `, step ${count(plan.seen_step)}`] : '–') },
 ];
@@ -196,11 +196,11 @@ function detail(event) {
 
 const EVENT_COLUMNS = (now) => [
   { name: 'Time', of: (event) => when(now, event.at) },
-  { name: 'Event', of: (event) => [
+  { name: 'Event', text: true, of: (event) => [
     /^(warning|error)/.test(event.level) && straggler(event.level), ' ', said(words(event.event))] },
   { name: 'Generation', number: true, of: (event) => count(event.generation) },
   { name: 'Rank', number: true, of: (event) => count(event.rank) },
-  { name: 'Reason and details', text: true, of: detail },
+  { name: 'Reason and details', long: true, of: detail },
 ];
 
 function kindChoice(kind) {

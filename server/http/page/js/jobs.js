@@ -47,8 +47,8 @@ const COLUMNS = [
   { name: 'Steps/s', number: true, of: (job) => number(job.steps_per_second) },
   { name: 'Saved', number: true,
     of: (job) => bytes(job.payload_bytes - job.wire_bytes) },
-  { name: 'Hook', text: true, of: (job) => said(job.hook) },
-  { name: 'Last event', text: true, of: (job) => said(job.last_event) },
+  { name: 'Hook', long: true, of: (job) => said(job.hook) },
+  { name: 'Last event', long: true, of: (job) => said(job.last_event) },
 ];
 
 function filterBox() {

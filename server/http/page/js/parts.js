@@ -43,15 +43,26 @@ export function section(key, title, ...content) {
       el('h2', { id: 'h-' + key }, title), ...content);
 }
 
-// columns: [{name, number?, wide?, of: (row) => content}]; the first one names
+// Names that peers give may be the same twice.
+function uniqueKeys() {
+  const times = new Map();
+  return (key) => {
+    const before = times.get(String(key)) || 0;
+    times.set(String(key), before + 1);
+    return `${before} ${key}`;
+  };
+}
+
+// columns: [{name, number?, text?, long?, of: (row) => content}]; the first one names
 // the row. Scrolls within itself where the window is too narrow.
 export function table(caption, columns, rows, keyOf) {
   const kind = (column) =>
-      [column.number && 'number', column.wide && 'wide', column.text && 'text']
+      [column.number && 'number', (column.text || column.long) && 'text', column.long && 'long']
           .filter(Boolean).join(' ') || null;
+  const unique = uniqueKeys();
   const head = columns.map((column) =>
       el('th', { scope: 'col', class: kind(column) }, column.name));
-  const body = rows.map((row) => el('tr', { 'data-key': 'r' + keyOf(row) },
+  const body = rows.map((row) => el('tr', { 'data-key': unique(keyOf(row)) },
       columns.map((column, index) => index === 0
           ? el('th', { scope: 'row', class: kind(column) }, column.of(row))
           : el('td', { class: kind(column) }, column.of(row)))));

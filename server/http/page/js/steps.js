@@ -2,7 +2,7 @@
 
 // The bound of what is drawn, whatever the size of the job.
 export const MAX_ROWS = 24;
-const STEPS = { least: 16, most: 64, pixels: 14 };
+const STEPS = { least: 12, most: 48, pixels: 24 };
 // A step that took longer than so many medians is drawn shorter.
 const LONGEST = 4;
 const PARTS = ['compute_seconds', 'wait_seconds', 'exchange_seconds'];
@@ -76,7 +76,7 @@ export function bars(row, places) {
   const parts = PARTS.map(() => []);
   places.forEach((place, step) => {
     let x = place.x;
-    const end = place.x + Math.max(place.width - 1, place.width * 0.8);
+    const end = place.x + Math.max(place.width - 2, place.width * 0.8);
     PARTS.forEach((name, part) => {
       const value = row[name][step];
       if (typeof value !== 'number' || !(value > 0)) return;
