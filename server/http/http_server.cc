@@ -102,7 +102,6 @@ void ToLibrary(const HttpAnswer& answer, httplib::Response* response) {
 // No page of another site may read, frame or script what is served here.
 httplib::Headers SafeHeaders() {
   return {{"Cache-Control", "no-store"},
-          {"Connection", "close"},
           {"Content-Security-Policy",
            "default-src 'self'; base-uri 'none'; form-action 'none'; "
            "frame-ancestors 'none'"},
@@ -179,15 +178,15 @@ class Library : public httplib::Server {
                          {options_.time_limit, options_.max_request_bytes},
                          Clock::Real(), &stop_);
     bool closed = false;
-    const bool answered = process_request(
-        stream, /*close_connection=*/true, closed,
-        [](httplib::Request& request) {
-          // Many overlapping ranges, or a slow compression, of a long answer
-          // would cost far more than it does.
-          request.ranges.clear();
-          request.headers.erase("Range");
-          request.headers.erase("Accept-Encoding");
-        });
+    const bool answered =
+        process_request(stream, /*close_connection=*/true, closed,
+                        [](httplib::Request& request) {
+                          // Many overlapping ranges, or a slow compression, of
+                          // a long answer would cost far more than it does.
+                          request.ranges.clear();
+                          request.headers.erase("Range");
+                          request.headers.erase("Accept-Encoding");
+                        });
     shutdown(socket, SHUT_RDWR);
     return answered;
   }
@@ -202,23 +201,6 @@ class Library : public httplib::Server {
 };
 
 }  // namespace
-
-absl::Status HttpOptions::Validate() const {
-  COXSWAIN_ASSIGN_OR_RETURN(const auto address, ParseListenAddress(listen));
-  if (!insecure && !IsLoopbackHost(address.host)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--http ", listen,
-        " can be reached from elsewhere, in plain text and by everybody: "
-        "listen on 127.0.0.1, or say --insecure if you trust the network"));
-  }
-  if (threads < 1 || threads > 1024 || max_waiting < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("HTTP needs 1 to 1024 threads, not ", threads,
-                     ", and room for a connection that waits, not ",
-                     max_waiting));
-  }
-  return absl::OkStatus();
-}
 
 struct HttpServer::Parts {
   Parts(const HttpOptions& options, const std::string& host,
