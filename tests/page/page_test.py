@@ -116,7 +116,10 @@ class PageTest(unittest.TestCase):
                 Job("a", 2), Job("b", 2, slow=[1]), Job("c", 2, state="ended")
             ).url
         )
-        names = "return [...document.querySelectorAll('tbody th')].map(e => e.innerText)"
+        names = (
+            "return [...document.querySelectorAll('tbody th')]"
+            ".map(e => e.innerText)"
+        )
         self.assertEqual(self.window.run(names), ["b", "a", "c"])
         box = self.window.driver.find_element("id", "filter")
         box.send_keys("C")
@@ -360,7 +363,8 @@ class PageTest(unittest.TestCase):
             self.assertEqual(self.rows()[: len(shown)], shown)
             self.assertIn("24 of 4,096 ranks", self.window.text(".steps"))
             self.assert_few_elements()
-            self.window.driver.find_element("id", "pin-rank").send_keys("2222\n")
+            pin = self.window.driver.find_element("id", "pin-rank")
+            pin.send_keys("2222\n")
             self.window.wait(
                 lambda: self.rows()[:1] == [2222], "rank 2222 on top"
             )

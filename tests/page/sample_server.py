@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Serves the files of the status page, and the answers of sample_answers.
 
 Under the policy that the coordinator serves them with. Run by itself it is

@@ -52,8 +52,10 @@ function render() {
 }
 
 function renderTop() {
-  update(byId('path'), route.job === null ? [] :
-    [el('a', { href: '#/' }, 'Jobs'), ' / ', el('span', { 'aria-current': 'page' }, said(route.job))]);
+  update(byId('path'), route.job === null ? [] : [
+    el('a', { href: '#/' }, 'Jobs'), ' / ',
+    el('span', { 'aria-current': 'page' }, said(route.job)),
+  ]);
   if (!version) return;
   update(byId('coordinator'), [
     `${version.version}, term ${version.term}, since `, time(version.started_at),
@@ -181,7 +183,8 @@ function pin(ranks) {
 function togglePin(rank) {
   const pins = route.pins.includes(rank) ? route.pins.filter((other) => other !== rank)
     : [...route.pins, rank].slice(-MAX_PINS);
-  if (!route.pins.includes(rank)) news.say(`Rank ${rank} is pinned; ${plural(pins.length, 'pin')}.`);
+  const done = pins.includes(rank) ? 'pinned' : 'no longer pinned';
+  news.say(`Rank ${rank} is ${done}; ${plural(pins.length, 'pin')}.`);
   pin(pins);
 }
 

@@ -47,7 +47,8 @@ function report(job, now) {
   }
   const { findings, odd_ranks: odd, rounds } = job.report;
   return section('report', title,
-      job.state === 'ended' && el('p', null, 'As it was at the end, ', when(now, job.report.at), ':'),
+      job.state === 'ended' &&
+          el('p', null, 'As it was at the end, ', when(now, job.report.at), ':'),
       findings.length > 0
         ? el('ol', { class: 'findings' }, findings.map((finding) => el('li', null, said(finding))))
         : none('Nobody waits for a rank.'),
@@ -68,7 +69,8 @@ function flags(member) {
 
 function memberColumns(now) {
   return [
-    { name: 'Rank', number: true, of: (member) => (member.rank < 0 ? 'spare' : count(member.rank)) },
+    { name: 'Rank', number: true,
+      of: (member) => (member.rank < 0 ? 'spare' : count(member.rank)) },
     { name: 'State', of: (member) => state(member.state) },
     { name: 'Marks', of: flags },
     { name: 'Host', text: true, of: (member) => said(member.host) },
@@ -86,9 +88,11 @@ function pager(job, first) {
   if (job.member_count <= MEMBERS_PER_PAGE) return null;
   const end = Math.min(first + MEMBERS_PER_PAGE, job.member_count);
   return el('p', { class: 'controls' },
-      button('members', Math.max(0, first - MEMBERS_PER_PAGE), 'Ranks before', { disabled: first === 0 }),
+      button('members', Math.max(0, first - MEMBERS_PER_PAGE), 'Ranks before',
+          { disabled: first === 0 }),
       el('span', null, `${count(first)} to ${count(end - 1)} of ${count(job.member_count)} ranks`),
-      button('members', first + MEMBERS_PER_PAGE, 'Ranks after', { disabled: end >= job.member_count }));
+      button('members', first + MEMBERS_PER_PAGE, 'Ranks after',
+          { disabled: end >= job.member_count }));
 }
 
 function members(job, now, first) {
@@ -182,9 +186,13 @@ function checkpoints(job, now) {
 
 const OTHER_SUBJECTS = /^(plan|checkpoint|open_checkpoint|import|shard|schedule_warning)/;
 
+function isWarning(event) {
+  return event.level === 'warning' || event.level === 'error';
+}
+
 const KINDS = {
   membership: ['Membership', (event) => !OTHER_SUBJECTS.test(event.event)],
-  warnings: ['Warnings and errors', (event) => /^(warning|error)/.test(event.level)],
+  warnings: ['Warnings and errors', isWarning],
   all: ['All', () => true],
 };
 
@@ -197,7 +205,7 @@ function detail(event) {
 const EVENT_COLUMNS = (now) => [
   { name: 'Time', of: (event) => when(now, event.at) },
   { name: 'Event', text: true, of: (event) => [
-    /^(warning|error)/.test(event.level) && straggler(event.level), ' ', said(words(event.event))] },
+    isWarning(event) && straggler(event.level), ' ', said(words(event.event))] },
   { name: 'Generation', number: true, of: (event) => count(event.generation) },
   { name: 'Rank', number: true, of: (event) => count(event.rank) },
   { name: 'Reason and details', long: true, of: detail },

@@ -107,7 +107,7 @@ function summary(answer, steps, cut) {
       `${plural(answer.world_size, 'rank')}; a step takes ${seconds(typical)} ` +
       'in the median. ' +
       (named.length > 0 ? `Stragglers: ${named.join(', ')} of ${steps.length} steps` +
-          (worst.size > 4 ? `, and ${worst.size - 4} more ranks.` : '.')
+          (worst.size > 4 ? `, and ${plural(worst.size - 4, 'rank')} more.` : '.')
         : 'No rank was a straggler.') +
       (cut ? ' A step marked // took more than four medians and is drawn shorter.' : '');
 }
