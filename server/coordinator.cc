@@ -10,6 +10,8 @@
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "server/journal/journal.h"
+#include "server/journal/journal_sink.h"
 #include "server/listen_address.h"
 #include "server/membership/membership.h"
 #include "server/parameter/parameter_room.h"
@@ -76,7 +78,8 @@ absl::Status CoordinatorOptions::Validate() const {
 
 // In order of construction: what is below stands on what is above.
 struct Coordinator::Parts {
-  explicit Parts(const CoordinatorOptions& options_in) : options(options_in) {}
+  explicit Parts(const CoordinatorOptions& options_in)
+      : options(options_in), journal_sink(&journal, options.clock) {}
   ~Parts();
 
   absl::Status OpenRooms();
@@ -85,6 +88,8 @@ struct Coordinator::Parts {
   void StopTicks();
 
   const CoordinatorOptions options;
+  Journal journal;
+  JournalSink journal_sink;
   std::shared_ptr<OwnedState> state;
   std::unique_ptr<GroupCommit> writer;
   std::unique_ptr<PlanRoom> plans;
@@ -156,6 +161,8 @@ absl::Status Coordinator::Parts::Listen() {
   rooms.groups = groups.get();
   rooms.checkpoints = checkpoints.get();
   rooms.parameters = parameters.get();
+  rooms.journal = &journal;
+  rooms.clock = options.clock;
   GrpcServer::MayAnswer may_answer;
   // A file cannot be lost: nothing to ask before each answer.
   if (state->can_be_lost()) {
@@ -183,6 +190,7 @@ void Coordinator::Parts::RunTicks() {
     store->Tick(now);
     groups->Tick(now);
     parameters->Tick(now);
+    journal.Tick();
   }
 }
 
@@ -229,6 +237,7 @@ void Coordinator::Shutdown(absl::Duration deadline) {
     parts_->server->StopServing();
     parts_->StopTicks();
     parts_->membership->Shutdown();
+    parts_->journal.Close();
     parts_->server->Shutdown(deadline);
     LogInfo("coordinator_stopped", {{"port", parts_->server->port()}});
   });
