@@ -162,7 +162,7 @@ absl::Status ShowLogs(const LogsOptions& options, const LogsWorld& world) {
 absl::Status ShowLogs(const LogsOptions& options) {
   HeldSignals signals({SIGINT, SIGTERM});
   COXSWAIN_ASSIGN_OR_RETURN(const auto watch, StopWatch::Start(signals));
-  const auto stub = ConnectJournal(options.coordinator);
+  const auto stub = ConnectJournal(options.coordinator, options.security);
   LogsWorld world;
   world.stub = stub.get();
   world.stop = &watch->stop();

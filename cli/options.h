@@ -29,6 +29,7 @@ struct ServeOptions {
   int checkpoint_keep_every = 0;  // 0: no rule
   std::string port_file;          // empty: none
   std::string log_level = "info";
+  std::string log_format = "text";
 };
 
 // A coordinator admits no more to a job.
@@ -63,6 +64,7 @@ struct RunOptions {
   absl::Duration stop_grace = absl::Seconds(10);
   bool prefix = true;
   std::string log_level = "info";
+  std::string log_format = "text";
   std::vector<std::string> program;  // and its arguments
 
   int MaxWorkers() const { return nnodes.most * nproc; }
@@ -75,6 +77,18 @@ struct StatusOptions {
   std::string coordinator;
   ClientSecurity security;
   std::string job;  // empty: all
+  bool json = false;
+  bool watch = false;
+  absl::Duration interval = absl::Seconds(1);  // between two looks
+  absl::Duration timeout = absl::Seconds(5);
+};
+
+struct LogsOptions {
+  std::string coordinator;
+  ClientSecurity security;
+  std::string job;  // empty: all
+  bool follow = false;
+  absl::Duration since = absl::ZeroDuration();  // 0: all
   bool json = false;
   absl::Duration timeout = absl::Seconds(5);
 };
@@ -122,6 +136,7 @@ struct HooksOptions {
 void AddOptions(CLI::App* app, ServeOptions* options);
 void AddOptions(CLI::App* app, RunOptions* options);
 void AddOptions(CLI::App* app, StatusOptions* options);
+void AddOptions(CLI::App* app, LogsOptions* options);
 void AddOptions(CLI::App* app, JobOptions* options);
 void AddOptions(CLI::App* app, PlanSetOptions* options);
 void AddOptions(CLI::App* app, HooksOptions* options);

@@ -40,10 +40,11 @@ class GrpcJournalStream : public JournalStream {
 
 class GrpcJournalStub : public JournalStub {
  public:
-  explicit GrpcJournalStub(const std::string& address) : address_(address) {
+  GrpcJournalStub(const std::string& address, const ClientSecurity& security)
+      : address_(address) {
     for (const std::string& one :
          std::vector<std::string>(absl::StrSplit(address, ','))) {
-      stubs_.push_back(v1::Journal::NewStub(MakeCoordinatorChannel(one)));
+      stubs_.push_back(v1::Journal::NewStub(MakeCoordinatorChannel(one, security)));
     }
   }
 
@@ -79,8 +80,9 @@ class GrpcJournalStub : public JournalStub {
 
 }  // namespace
 
-std::unique_ptr<JournalStub> ConnectJournal(const std::string& address) {
-  return std::make_unique<GrpcJournalStub>(address);
+std::unique_ptr<JournalStub> ConnectJournal(const std::string& address,
+ const ClientSecurity& security) {
+  return std::make_unique<GrpcJournalStub>(address, security);
 }
 
 }  // namespace coxswain

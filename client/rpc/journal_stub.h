@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/tls_files.h"
 #include "client/rpc/coordinator_stub.h"
 #include "proto/journal.pb.h"
 
@@ -35,7 +36,8 @@ class JournalStub {
 
 // At HOST:PORT, or at several with commas between, of which one leads: Read
 // asks one after the other until one is there, Follow the one that was there.
-std::unique_ptr<JournalStub> ConnectJournal(const std::string& address);
+std::unique_ptr<JournalStub> ConnectJournal(
+    const std::string& address, const ClientSecurity& security = {});
 
 }  // namespace coxswain
 
