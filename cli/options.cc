@@ -395,6 +395,10 @@ void AddOptions(CLI::App* app, CheckpointOptions::Action action,
   if (action == Action::kList || action == Action::kShow) {
     AddFlag(app, "--json", "json", &options->json, "print JSON");
   }
+  if (import || action == Action::kExport || action == Action::kVerify) {
+    AddFlag(app, "--quiet", "quiet", &options->quiet,
+            "do not show how far it is");
+  }
   if (action == Action::kDelete) {
     AddFlag(app, "--yes", "yes", &options->yes, "do not ask");
   }

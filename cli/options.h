@@ -123,6 +123,7 @@ struct CheckpointOptions {
   std::string reason = "an operator asks";
   bool json = false;
   bool yes = false;                           // delete without asking
+  bool quiet = false;                         // shows no progress
   absl::Duration timeout = absl::Seconds(5);  // of each short call
 };
 
