@@ -230,6 +230,11 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
   AddOptions(AddCommand(&root, "status", "Show the jobs of a coordinator.",
                         kOtherExits),
              &line.status);
+  AddOptions(AddCommand(&root, "logs",
+                        "Show what happened to a job, or to all jobs:\n"
+                        "coxswain logs [JOB] [OPTIONS]",
+                        kOtherExits),
+             &line.logs);
   AddPlanCommands(&root, &line);
   AddCheckpointCommands(&root, &line);
   AddCertsCommands(&root, &line);
@@ -307,6 +312,7 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
       {"serve", Command::kServe},
       {"run", Command::kRun},
       {"status", Command::kStatus},
+      {"logs", Command::kLogs},
       {"plan show", Command::kPlanShow},
       {"plan set", Command::kPlanSet},
       {"why", Command::kWhy},

@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "cli/address.h"
+#include "cli/grpc_log.h"
 #include "cli/port_file.h"
 #include "cli/signals.h"
 #include "cli/stop_watch.h"
@@ -239,6 +240,8 @@ class Service {
 absl::Status Serve(const ServeOptions& options) {
   HeldSignals signals({SIGINT, SIGTERM});
   SetLogLevel(options.log_level);
+  SetLogFormat(options.log_format);
+  if (options.log_format == "json") TakeGrpcLog();
   // gRPC's locks are Abseil's, and Debian builds those with a search for
   // deadlocks at every lock: an eighth of a round of 64 workers.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);

@@ -139,4 +139,18 @@ void Journal::Tick() {
   for (const auto& listener : listeners_) listener.second();
 }
 
+void Journal::Close() {
+  MutexLock listeners_lock(&listeners_mutex_);
+  {
+    MutexLock lock(&mutex_);
+    closed_ = true;
+  }
+  for (const auto& listener : listeners_) listener.second();
+}
+
+bool Journal::closed() const {
+  MutexLock lock(&mutex_);
+  return closed_;
+}
+
 }  // namespace coxswain::server

@@ -148,6 +148,15 @@ TEST(JournalTest, ListenersAreToldOnceOfWhatIsNew) {
   EXPECT_EQ(told, 1);
 }
 
+TEST(JournalTest, ListenersAreToldOfTheEnd) {
+  Journal journal;
+  bool told = false;
+  journal.Listen([&] { told = journal.closed(); });
+  EXPECT_FALSE(journal.closed());
+  journal.Close();
+  EXPECT_TRUE(told);
+}
+
 TEST(JournalTest, ThreadsMayNoteAndReadTogether) {
   JournalLimits limits;
   limits.max_events_per_job = 16;

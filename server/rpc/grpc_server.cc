@@ -19,6 +19,7 @@
 #include "server/rpc/credentials.h"
 #include "server/rpc/front_door.h"
 #include "server/rpc/group_service.h"
+#include "server/rpc/journal_service.h"
 #include "server/rpc/parameter_service.h"
 #include "server/rpc/rendezvous_service.h"
 #include "server/rpc/schedule_service.h"
@@ -90,7 +91,9 @@ struct GrpcServer::Parts {
         store(rooms.store, rooms.membership),
         groups(rooms.groups, rooms.membership),
         checkpoints(options, rooms.checkpoints, rooms.membership),
-        parameters(options, rooms.parameters, rooms.membership) {}
+        parameters(options, rooms.parameters, rooms.membership),
+        journal({rooms.journal, rooms.clock, rooms.membership->cluster_id(),
+                 rooms.membership->term().value()}) {}
 
   RendezvousService rendezvous;
   ScheduleService schedule;
@@ -98,6 +101,7 @@ struct GrpcServer::Parts {
   GroupService groups;
   CheckpointService checkpoints;
   ParameterService parameters;
+  JournalService journal;
   int port = 0;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<Acceptor> acceptor;
@@ -129,6 +133,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   builder.RegisterService(&parts->groups);
   builder.RegisterService(&parts->checkpoints);
   builder.RegisterService(&parts->parameters);
+  builder.RegisterService(&parts->journal);
   parts->server = builder.BuildAndStart();
   if (parts->server == nullptr) {
     return absl::UnavailableError("gRPC cannot start a server");

@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_CLI_CHECKPOINT_PROGRESS_H_
-#define COXSWAIN_CLI_CHECKPOINT_PROGRESS_H_
+#ifndef COXSWAIN_CLI_PROGRESS_H_
+#define COXSWAIN_CLI_PROGRESS_H_
 
 #include <cstdint>
 #include <functional>
@@ -21,8 +21,9 @@ struct ProgressOutput {
   const Clock* clock = Clock::Real();
 };
 
-// stderr, and whether it is a terminal.
-ProgressOutput ProgressOnStderr();
+// A descriptor that stays open, stderr for example. It is a terminal if it is
+// one, and TERM does not call it dumb.
+ProgressOutput ProgressOn(int fd);
 
 // How far a long transfer is: on a terminal one line that is drawn over,
 // elsewhere a line now and then. Nothing at all of what ends at once. One
@@ -52,4 +53,4 @@ class Progress {
 
 }  // namespace coxswain
 
-#endif  // COXSWAIN_CLI_CHECKPOINT_PROGRESS_H_
+#endif  // COXSWAIN_CLI_PROGRESS_H_

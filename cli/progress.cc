@@ -1,13 +1,15 @@
-#include "cli/checkpoint/progress.h"
+#include "cli/progress.h"
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cerrno>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 
 namespace coxswain {
 namespace {
@@ -36,13 +38,21 @@ std::string SizeText(int64_t bytes) {
   return absl::StrFormat("%.*f %s", value < 99.95 ? 1 : 0, value, kUnits[unit]);
 }
 
-ProgressOutput ProgressOnStderr() {
+ProgressOutput ProgressOn(int fd) {
   ProgressOutput output;
-  output.write = [](const std::string& text) {
-    std::fputs(text.c_str(), stderr);
-    std::fflush(stderr);
+  // What cannot be shown is no reason to end.
+  output.write = [fd](const std::string& text) {
+    absl::string_view rest = text;
+    while (!rest.empty()) {
+      const ssize_t written = write(fd, rest.data(), rest.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return;
+      rest.remove_prefix(written);
+    }
   };
-  output.terminal = isatty(STDERR_FILENO) == 1;
+  const char* const kind = std::getenv("TERM");
+  const bool dumb = kind != nullptr && absl::string_view(kind) == "dumb";
+  output.terminal = isatty(fd) == 1 && !dumb;
   return output;
 }
 

@@ -1,8 +1,13 @@
-#include "cli/checkpoint/progress.h"
+#include "cli/progress.h"
 
+#include <pty.h>
+#include <unistd.h>
+
+#include <cstdlib>
 #include <string>
 
 #include "base/fake_clock.h"
+#include "base/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -69,6 +74,52 @@ TEST_F(ProgressTest, ElsewhereThereIsALineNowAndThen) {
   progress.Add(1'000'000);
   EXPECT_EQ(shown_,
             "coxswain: importing  50%  2.0 MB of 4.0 MB  200 kB/s  10s left\n");
+}
+
+std::string ReadSome(int fd) {
+  char text[4096];
+  const ssize_t got = read(fd, text, sizeof(text));
+  return std::string(text, got > 0 ? got : 0);
+}
+
+TEST_F(ProgressTest, APseudoTerminalGetsABarThatIsDrawnOver) {
+  setenv("TERM", "xterm", 1);
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr), 0);
+  const UniqueFd near(ends[0]);
+  const UniqueFd far(ends[1]);
+  ProgressOutput output = ProgressOn(far.get());
+  EXPECT_TRUE(output.terminal);
+  output.clock = &clock_;
+  {
+    Progress progress(output, "verifying", 4'000'000);
+    clock_.Advance(absl::Seconds(1));
+    progress.Add(1'000'000);
+    EXPECT_EQ(ReadSome(near.get()),
+              "\rverifying [######..................]  25%  1.0 MB of 4.0 MB  "
+              "1.0 MB/s  3s left\x1b[K");
+    clock_.Advance(absl::Seconds(1));
+    progress.Add(3'000'000);
+    EXPECT_THAT(ReadSome(near.get()), HasSubstr("\rverifying [####"));
+  }
+  EXPECT_EQ(ReadSome(near.get()), "\r\n");
+  setenv("TERM", "dumb", 1);
+  EXPECT_FALSE(ProgressOn(far.get()).terminal);
+}
+
+TEST_F(ProgressTest, APipeGetsLines) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(pipe(ends), 0);
+  const UniqueFd near(ends[0]);
+  const UniqueFd far(ends[1]);
+  ProgressOutput output = ProgressOn(far.get());
+  EXPECT_FALSE(output.terminal);
+  output.clock = &clock_;
+  Progress progress(output, "importing", 4'000'000);
+  clock_.Advance(absl::Seconds(10));
+  progress.Add(1'000'000);
+  EXPECT_EQ(ReadSome(near.get()),
+            "coxswain: importing  25%  1.0 MB of 4.0 MB  100 kB/s  30s left\n");
 }
 
 }  // namespace
