@@ -6,16 +6,23 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/grpc_status.h"
 #include "base/status_matchers.h"
 #include "base/unique_fd.h"
+#include "client/rpc/stand_in_server.h"
+#include "client/stand_in/stand_in_desk.h"
 #include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "proto/rendezvous.grpc.pb.h"
@@ -97,6 +104,10 @@ class BareClient {
 
   const UniqueFd fd_;
 };
+
+std::string Greeting() {
+  return absl::StrCat(kHttp2Preface, Http2Frame(kHttp2Settings, 0, 0, ""));
+}
 
 class LimitsTest : public testing::Test {
  protected:
@@ -182,8 +193,7 @@ TEST_F(LimitsTest, AConnectionHasNoMoreStreamsThanTheLimit) {
   options.max_streams_per_connection = 5;
   Start(options);
   BareClient client(coordinator_->port());
-  client.Send(
-      absl::StrCat(kHttp2Preface, Http2Frame(kHttp2Settings, 0, 0, "")));
+  client.Send(Greeting());
   // SETTINGS_MAX_CONCURRENT_STREAMS, which gRPC's transport enforces.
   EXPECT_EQ(client.Setting(3), 5u);
 }
@@ -225,6 +235,34 @@ TEST_F(LimitsTest, AWorkerThatDoesNotReadItsEventsIsDetached) {
   await("detached");
 }
 
+// Errors and log lines say whose they are, however long that is.
+TEST_F(LimitsTest, LongNamesAreNotRepeatedInFull) {
+  Start(server::RpcOptions());
+  const std::string name(1 << 20, 'x');
+  {
+    Context context;
+    v1::DescribeRequest request;
+    request.set_job(name);
+    v1::DescribeResponse response;
+    const absl::Status status =
+        FromGrpcStatus(rendezvous_->Describe(&context, request, &response));
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound,
+                                 HasSubstr("no job 'xxx")));
+    EXPECT_LT(status.message().size(), 10'000u);
+  }
+  testing::internal::CaptureStderr();
+  Context context;
+  v1::JoinRequest request;
+  request.set_job(name);
+  request.mutable_identity()->set_node(name);
+  v1::JoinResponse response;
+  EXPECT_THAT(FromGrpcStatus(rendezvous_->Join(&context, request, &response)),
+              StatusIs(absl::StatusCode::kInvalidArgument, _));
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("join_refused"));
+  EXPECT_LT(log.size(), 2000u);
+}
+
 TEST_F(LimitsTest, ALeaveHasNoMorePositionsThanTheLimit) {
   Start(server::RpcOptions());
   const auto leave = [this](int positions) {
@@ -241,6 +279,70 @@ TEST_F(LimitsTest, ALeaveHasNoMorePositionsThanTheLimit) {
   EXPECT_THAT(leave(257), StatusIs(absl::StatusCode::kInvalidArgument,
                                    HasSubstr("at most 256 positions")));
   EXPECT_OK(leave(8));
+}
+
+// Where the ranks go while no coordinator is there.
+class StandInLimitsTest : public testing::Test {
+ protected:
+  StandInLimitsTest() {
+    StandInDesk::Options options;
+    options.world_size = 2;
+    options.plan = [] { return schedule::Plan(); };
+    const auto desk = std::make_shared<StandInDesk>(options);
+    auto server = StandInServer::Start("127.0.0.1", desk);
+    EXPECT_OK(server);
+    server_ = *std::move(server);
+    const std::vector<std::string> parts =
+        absl::StrSplit(server_->address(), ':');
+    EXPECT_TRUE(absl::SimpleAtoi(parts.back(), &port_));
+  }
+
+  std::unique_ptr<StandInServer> server_;
+  int port_ = 0;
+};
+
+TEST_F(StandInLimitsTest, AConnectionHasNoMoreStreamsThanTheLimit) {
+  BareClient client(port_);
+  client.Send(Greeting());
+  EXPECT_EQ(client.Setting(3), 8u);
+}
+
+TEST_F(StandInLimitsTest, TheOldestOfTooManyThatDoNotGreetIsSentAway) {
+  constexpr size_t kMost = 64;
+  struct Visit {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::GenericStub> stub;
+    std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
+    grpc::Status status;
+  };
+  grpc::CompletionQueue queue;
+  const auto next = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    EXPECT_TRUE(queue.Next(&tag, &ok));
+    return static_cast<Visit*>(tag);
+  };
+  std::vector<std::unique_ptr<Visit>> visits(kMost + 1);
+  for (auto& visit : visits) {
+    visit = std::make_unique<Visit>();
+    // A connection of its own.
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    visit->stub = std::make_unique<grpc::GenericStub>(grpc::CreateCustomChannel(
+        server_->address(), grpc::InsecureChannelCredentials(), arguments));
+    visit->stream = visit->stub->PrepareCall(
+        &visit->context, "/coxswain.v1.Rendezvous/Attach", &queue);
+    visit->stream->StartCall(visit.get());
+    next();
+  }
+  for (const auto& visit : visits) {
+    visit->stream->Finish(&visit->status, visit.get());
+  }
+  // Not because of its silence, for which it would have had 10 s.
+  EXPECT_EQ(next()->status.error_code(), grpc::StatusCode::CANCELLED);
+  for (const auto& visit : visits) visit->context.TryCancel();
+  for (size_t i = 0; i < kMost; ++i) next();
+  queue.Shutdown();
 }
 
 }  // namespace
