@@ -100,7 +100,6 @@ void Start(MemoryStateStore* store) {
     (*membership)->Describe("").IgnoreError();
   }
   (*membership)->Shutdown();
-  membership->reset();
 }
 
 }  // namespace

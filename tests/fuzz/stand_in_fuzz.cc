@@ -1,9 +1,9 @@
 // The desk that ranks come to while no coordinator is there. Whatever they
-// say, those who hear a decision of one round hear the same.
+// say, nobody hears anything once the visit is over.
 
 #include <map>
+#include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "base/check.h"
@@ -51,6 +51,7 @@ class Desk {
       Arrive(rank);
     } else if (what == 1) {
       desk_.Depart(visits_[rank]);
+      *over_[visits_[rank]] = true;
       visits_.erase(rank);
     } else {
       desk_.Hear(visits_[rank], Request(what)).IgnoreError();
@@ -74,11 +75,17 @@ class Desk {
     *hello.mutable_fence() = Generation();
     hello.set_rank(rank);
     DamageMessage(Words(), bytes_, &hello);
+    const auto over = std::make_shared<bool>(false);
     StandInDesk::Ear ear;
-    ear.on_event = [this](const v1::AttachEvent& event) { Note(event); };
-    ear.on_end = [](const absl::Status&) {};
+    ear.on_event = [over](const v1::AttachEvent&) { COXSWAIN_CHECK(!*over); };
+    ear.on_end = [over](const absl::Status& why) {
+      COXSWAIN_CHECK(!*over && !why.ok());
+      *over = true;
+    };
     const auto visit = desk_.Arrive(hello, ear);
-    if (visit.ok()) visits_[hello.rank()] = *visit;
+    if (!visit.ok()) return;
+    visits_[hello.rank()] = *visit;
+    over_[*visit] = over;
   }
 
   v1::AttachRequest Request(size_t what) {
@@ -110,19 +117,10 @@ class Desk {
   }
   int64_t Round() { return static_cast<int64_t>(bytes_->Below(4)); }
 
-  void Note(const v1::AttachEvent& event) {
-    if (!event.has_decision()) return;
-    const v1::Decision& decision = event.decision();
-    const auto key =
-        std::make_tuple(decision.spell(), decision.stream(), decision.round());
-    const auto heard = heard_.emplace(key, decision.SerializeAsString()).first;
-    COXSWAIN_CHECK(heard->second == decision.SerializeAsString());
-  }
-
   FuzzBytes* const bytes_;
   FakeClock clock_;
   std::map<int, StandInDesk::Visit> visits_;  // by rank
-  std::map<std::tuple<int64_t, std::string, int64_t>, std::string> heard_;
+  std::map<StandInDesk::Visit, std::shared_ptr<bool>> over_;
   StandInDesk desk_;
 };
 

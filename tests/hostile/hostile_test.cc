@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +27,8 @@ constexpr int kRanks = 3;
 constexpr int kSteps = 20;
 // Each is a descriptor of this process, and one of the coordinator.
 constexpr int kConnections = 1000;
+// Bytes that a coordinator may log of two jobs and an attack.
+constexpr size_t kMostLog = 100'000;
 
 // A job of kRanks workers with its digests after each step.
 std::vector<std::string> Job(const std::string& coordinator,
@@ -63,7 +67,11 @@ class HostileTest : public testing::TestWithParam<AttackKind> {
 Digests* HostileTest::expected_ = nullptr;
 
 TEST_P(HostileTest, OthersAreServedAsIfNothingWere) {
-  ServedCoordinator coordinator;
+  // To a file, which takes as much as there is.
+  const TemporaryFolder folder;
+  const std::string log = folder.path("log");
+  ServedCoordinator coordinator("127.0.0.1:0",
+                                {"sh", "-c", "exec \"$@\" 2>>" + log, "sh"});
   // One job runs when it begins ...
   Gate gate;
   const auto early = Start(
@@ -87,7 +95,13 @@ TEST_P(HostileTest, OthersAreServedAsIfNothingWere) {
               static_cast<long long>(count.calls));
   // It did take place.
   EXPECT_GE(count.connections, 1);
-  EXPECT_THAT(coordinator.Stop(), Not(HasSubstr(" lost")));
+  coordinator.Stop();
+  std::ifstream in(log);
+  const std::string said{std::istreambuf_iterator<char>(in), {}};
+  std::printf("%zu bytes of log\n", said.size());
+  EXPECT_THAT(said, HasSubstr("coordinator_stopped"));
+  EXPECT_THAT(said, Not(HasSubstr(" lost")));
+  EXPECT_LT(said.size(), kMostLog);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, HostileTest, testing::ValuesIn(AllAttacks()),

@@ -158,7 +158,7 @@ class LimitsTest : public testing::Test {
     return FromGrpcStatus(store_->Set(&context, request, &response));
   }
 
-  std::string StateOfMember() {
+  std::string StateOfJob() {
     Context context;
     v1::DescribeRequest request;
     request.set_job("job");
@@ -166,9 +166,11 @@ class LimitsTest : public testing::Test {
     const absl::Status status =
         FromGrpcStatus(rendezvous_->Describe(&context, request, &response));
     EXPECT_OK(status);
-    return response.jobs_size() == 1 && response.jobs(0).members_size() == 1
-               ? response.jobs(0).members(0).state()
-               : "?";
+    if (response.jobs_size() != 1 || response.jobs(0).members_size() != 1) {
+      return "?";
+    }
+    const v1::JobDescription& job = response.jobs(0);
+    return absl::StrCat(job.state(), ", ", job.members(0).state());
   }
 
   std::unique_ptr<server::Coordinator> coordinator_;
@@ -216,11 +218,11 @@ TEST_F(LimitsTest, AWorkerThatDoesNotReadItsEventsIsDetached) {
   const auto until =
       std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatienceMs);
   const auto await = [&](const std::string& state) {
-    while (StateOfMember() != state) {
-      ASSERT_LT(std::chrono::steady_clock::now(), until) << StateOfMember();
+    while (StateOfJob() != state) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until) << StateOfJob();
     }
   };
-  await("attached");
+  await("running, attached");
   v1::AttachRequest ticket;
   ticket.mutable_ticket()->set_stream("train");
   ticket.mutable_ticket()->set_micro_batches(1);
@@ -232,7 +234,7 @@ TEST_F(LimitsTest, AWorkerThatDoesNotReadItsEventsIsDetached) {
     client.Send(
         Http2Frame(kHttp2Data, 0, 1, GrpcMessage(ticket.SerializeAsString())));
   }
-  await("detached");
+  await("running, detached");
 }
 
 // Errors and log lines say whose they are, however long that is.
