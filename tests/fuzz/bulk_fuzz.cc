@@ -44,8 +44,9 @@ void Compare(const grpc::ByteBuffer& buffer, absl::string_view bytes) {
   const auto chunk = bulk::Decode(buffer, &decoded);
   Message expected;
   const bool whole = expected.ParseFromString(std::string(bytes));
-  COXSWAIN_CHECK(chunk.ok() == whole);
+  // It takes numbers that are spelled longer than protobuf takes them.
   if (!whole) return;
+  COXSWAIN_CHECK(chunk.ok());
   COXSWAIN_CHECK(chunk->has_value() == expected.has_chunk());
   if (!chunk->has_value()) return;
   COXSWAIN_CHECK((*chunk)->offset == expected.chunk().offset());
