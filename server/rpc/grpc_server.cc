@@ -17,6 +17,7 @@
 #include "server/rpc/caller_gate.h"
 #include "server/rpc/checkpoint_service.h"
 #include "server/rpc/credentials.h"
+#include "server/rpc/connection_limit.h"
 #include "server/rpc/front_door.h"
 #include "server/rpc/group_service.h"
 #include "server/rpc/journal_service.h"
@@ -116,8 +117,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   COXSWAIN_ASSIGN_OR_RETURN(Listeners listeners, Listen(address));
   auto parts = std::make_unique<Parts>(options, rooms);
   parts->port = listeners.port;
-  parts->connections =
-      std::make_shared<AdmittedConnections>(options.max_connections);
+  parts->connections = std::make_shared<AdmittedConnections>(
+      ConnectionLimit(options.max_connections));
   grpc::ServerBuilder builder;
   ConfigureServer(options, &builder);
   COXSWAIN_ASSIGN_OR_RETURN(
