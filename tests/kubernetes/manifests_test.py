@@ -354,6 +354,12 @@ class ManifestsTest(unittest.TestCase):
             if not certificates:
                 continue
             for _, _, container in overlay.containers:
+                if container["name"] == "worker":
+                    job = manifests.environment(container)["COXSWAIN_JOB"]
+                    self.assertEqual(
+                        certificates["coxswain-worker"]["uris"],
+                        ["coxswain://job/" + job],
+                    )
                 called = manifests.environment(container)[
                     "COXSWAIN_COORDINATOR"
                 ]
@@ -372,11 +378,12 @@ class ManifestsTest(unittest.TestCase):
                 encrypted = {
                     "COXSWAIN_TLS_" + one for one in ("CERT", "KEY", "CA")
                 } <= set(settings)
-                plain = settings.get("COXSWAIN_INSECURE") == "true"
-                self.assertNotEqual(encrypted, plain, where)
                 self.assertEqual(
                     encrypted, overlay.name == "tls-cert-manager", where
                 )
+                if container["name"] == "coordinator":
+                    plain = settings.get("COXSWAIN_INSECURE") == "true"
+                    self.assertNotEqual(encrypted, plain, where)
 
     def test_services_do_not_become_settings(self):
         for overlay in self.each():
