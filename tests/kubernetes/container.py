@@ -143,6 +143,7 @@ class Container:
         self.name = name
         self.namespace = namespace
         self.status = None  # as a shell says it, once it has ended
+        self.killed = False
         scratch = os.path.join(folder, "root")
         os.makedirs(scratch)
         spec = os.path.join(folder, "spec.sh")
@@ -167,7 +168,8 @@ class Container:
         for line in self.process.stdout:
             on_line(self, line.rstrip("\n"))
         status = self.process.wait()
-        self.status = status if status >= 0 else 128 - status
+        # unshare does not always hand on how its child was killed.
+        self.status = 137 if self.killed else status
         on_end(self)
 
     def init(self):
@@ -183,8 +185,10 @@ class Container:
 
     def signal(self, number):
         pid = self.init()
-        if pid is not None:
-            os.kill(pid, number)
+        if pid is None:
+            return
+        self.killed = self.killed or number == signal.SIGKILL
+        os.kill(pid, number)
 
     def execute(self, words, timeout=60):
         """`kubectl exec`: in all namespaces of it, as its user."""
@@ -192,9 +196,9 @@ class Container:
         with open("/proc/%d/environ" % pid, "rb") as file:
             known = file.read().decode().split("\0")[:-1]
         return subprocess.run(
-            ["nsenter", "--target", str(pid), "--all", "--root", "--wd=/"]
+            ["nsenter", "--target", str(pid), "--all", "--root"]
             + ["setpriv", "--reuid=10001", "--regid=10001", "--clear-groups"]
-            + ["env", "-i"]
+            + ["env", "-C", "/", "-i"]
             + known
             + words,
             stdin=subprocess.DEVNULL,
