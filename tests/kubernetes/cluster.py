@@ -138,7 +138,7 @@ class Cluster:
         pod = Pod(metadata, spec, address, namespace)
         self.say("creates %s at %s" % (pod.name, address))
         self.pods.append(pod)
-        folder = os.path.join(self.folder, pod.name)
+        folder = os.path.join(self.folder, namespace)
         for volume in spec.get("volumes", []):
             path = os.path.join(folder, volume["name"])
             os.makedirs(path)
@@ -276,7 +276,6 @@ class StatefulSet:
             for claim in spec.get("volumeClaimTemplates", [])
         }
         pod = self.cluster.create_pod(
-            # Folders of this rehearsal are named after pods; it is no field.
             {"name": name},
             spec["template"],
             name,

@@ -122,7 +122,8 @@ def script(pod, container, programs, volumes, resolver):
     lines.append('mount -t proc proc "${root}"/proc')
     lines.append("hostname %s" % shlex.quote(pod["spec"]["hostname"]))
     known = environment(pod, container)
-    words = ["exec", "chroot", '"${root}"', "setpriv"]
+    # With the test dies unshare, and with that the container.
+    words = ["exec", "chroot", '"${root}"', "setpriv", "--pdeathsig=KILL"]
     words += ["--reuid=%d" % context["runAsUser"]]
     words += ["--regid=%d" % context["runAsGroup"]]
     words += ["--groups=%d" % context["fsGroup"]]
@@ -210,6 +211,6 @@ class Container:
         )
 
     def close(self):
-        if self.status is None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
+        if self.status is None:
+            self.signal(signal.SIGKILL)
         self.thread.join(30)

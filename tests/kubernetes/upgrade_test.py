@@ -75,13 +75,13 @@ class UpgradeTest(unittest.TestCase):
     def play(self, golden):
         self.start(golden)
         before = self.job()
-        self.assertEqual(before["name"], "train")
+        self.assertEqual(before["job"], "train")
         self.assertEqual(len(before["members"]), 3)
         self.assertIn(
             "progress_timeout", self.coxswain("plan", "show", "train")
         )
         listed = self.coxswain("checkpoint", "list", "--job", "train")
-        self.assertIn("step-000000000120-91f2b04ce7a6d358", listed)
+        self.assertIn("step-000000000120-0eaa0e5dc939d071", listed)
         self.coxswain("checkpoint", "verify", "newest", "--job", "train")
 
         # New processes in the places of the old ones, of today's version.
