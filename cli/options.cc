@@ -197,6 +197,19 @@ void AddOptions(CLI::App* app, ServeOptions* options) {
             "0: no others");
   AddText(app, "port-file", &options->port_file, "FILE",
           "write the port to this file once it is bound", nullptr);
+  AddText(app, "http", &options->http, "HOST:PORT",
+          "serve the status page, its data and Prometheus' metrics here, over "
+          "plain HTTP and without a login; port 0 takes any free port",
+          IsAddress(PortRule::kAnyFree));
+  AddText(app, "http-port-file", &options->http_port_file, "FILE",
+          "write the port of --http to this file once it is bound", nullptr);
+  app->add_option("--http-hosts", options->http_hosts,
+                  "further names by which browsers and programs may ask for "
+                  "--http, with commas between, as of a proxy; addresses, "
+                  "localhost and this machine's name always count")
+      ->type_name("NAME,...")
+      ->envname(VariableOf("http-hosts"))
+      ->delimiter(',');
   AddLogLevel(app, &options->log_level);
 }
 

@@ -1,5 +1,6 @@
 #include "server/coordinator.h"
 
+#include <atomic>
 #include <filesystem>
 #include <mutex>
 #include <system_error>
@@ -20,6 +21,7 @@
 #include "server/state/open_state.h"
 #include "server/state/written.h"
 #include "server/storage/posix_file_system.h"
+#include "server/telemetry/rpc_metrics.h"
 
 namespace coxswain::server {
 namespace {
@@ -95,8 +97,12 @@ struct Coordinator::Parts {
   std::unique_ptr<StoreRoom> store;
   std::unique_ptr<GroupRoom> groups;
   std::unique_ptr<ParameterRoom> parameters;
+  std::unique_ptr<Telemetry> telemetry;
+  RpcMetrics rpc;
 
   std::unique_ptr<GrpcServer> server;
+  absl::Time started;
+  std::atomic<int64_t> last_tick{0};  // nanoseconds of the clock
 
   std::once_flag shutdown_once;
   Mutex mutex;
@@ -137,6 +143,8 @@ absl::Status Coordinator::Parts::OpenRooms() {
       std::make_unique<GroupRoom>(options.groups, options.clock, writer.get());
   parameters =
       std::make_unique<ParameterRoom>(options.parameters, options.clock);
+  telemetry = std::make_unique<Telemetry>(options.telemetry, options.clock);
+  membership->AddObserver(telemetry.get());
   membership->AddObserver(plans.get());
   membership->AddObserver(schedule.get());
   membership->AddObserver(store.get());
@@ -157,6 +165,8 @@ absl::Status Coordinator::Parts::Listen() {
   rooms.groups = groups.get();
   rooms.checkpoints = checkpoints.get();
   rooms.parameters = parameters.get();
+  rooms.telemetry = telemetry.get();
+  if (options.count_calls) rooms.rpc = &rpc;
   GrpcServer::MayAnswer may_answer;
   // A file cannot be lost: nothing to ask before each answer.
   if (state->can_be_lost()) {
@@ -185,6 +195,8 @@ void Coordinator::Parts::RunTicks() {
     store->Tick(now);
     groups->Tick(now);
     parameters->Tick(now);
+    telemetry->Tick(now);
+    last_tick = absl::ToUnixNanos(now);
   }
 }
 
@@ -201,6 +213,8 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(
     const CoordinatorOptions& options) {
   COXSWAIN_RETURN_IF_ERROR(options.Validate());
   auto parts = std::make_unique<Parts>(options);
+  parts->started = options.clock->Now();
+  parts->last_tick = absl::ToUnixNanos(parts->started);
   COXSWAIN_RETURN_IF_ERROR(parts->OpenRooms());
   COXSWAIN_RETURN_IF_ERROR(parts->Listen());
   Parts* const running = parts.get();
@@ -220,6 +234,26 @@ Coordinator::Coordinator(std::unique_ptr<Parts> parts)
 Coordinator::~Coordinator() { Shutdown(kImpliedShutdown); }
 
 int Coordinator::port() const { return parts_->server->port(); }
+
+CoordinatorView Coordinator::view() const {
+  CoordinatorView view;
+  view.clock = parts_->options.clock;
+  view.membership = parts_->membership.get();
+  view.plans = parts_->plans.get();
+  view.schedule = parts_->schedule.get();
+  view.checkpoints = parts_->checkpoints.get();
+  view.parameters = parts_->parameters.get();
+  view.telemetry = parts_->telemetry.get();
+  view.rpc = &parts_->rpc;
+  view.started = parts_->started;
+  view.leads = [state = parts_->state] {
+    return !state->can_be_lost() || state->Held();
+  };
+  view.last_tick = [parts = parts_.get()] {
+    return absl::FromUnixNanos(parts->last_tick.load());
+  };
+  return view;
+}
 
 void Coordinator::Abandon() {
   parts_->server->Cut();

@@ -17,6 +17,8 @@ packages=(
   nlohmann-json3-dev
   # Certificates.
   libssl-dev
+  # The coordinator's HTTP and its metrics.
+  libcpp-httplib-dev prometheus-cpp-dev
   # Vector instructions of whatever CPU the program runs on.
   libhwy-dev
   # Tests; etcd-server for those of its state store, iproute2 for those with
