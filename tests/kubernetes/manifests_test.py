@@ -384,6 +384,8 @@ class ManifestsTest(unittest.TestCase):
                 if container["name"] == "coordinator":
                     plain = settings.get("COXSWAIN_INSECURE") == "true"
                     self.assertNotEqual(encrypted, plain, where)
+                    page = settings["COXSWAIN_HTTP"].split(":")[0]
+                    self.assertEqual(encrypted, page == "127.0.0.1", where)
 
     def test_services_do_not_become_settings(self):
         for overlay in self.each():
