@@ -28,6 +28,7 @@ constexpr size_t kMaxNode = 255;
 constexpr int kMaxRestarts = 1000000;
 constexpr int kMaxKeep = 1000000000;
 constexpr int kMaxAttempt = 1000000000;
+constexpr int kMaxStatus = 255;
 
 // "3", or "2:5" for as few as 2 and as many as 5.
 bool ParseNodeRange(const std::string& text, NodeRange* range) {
@@ -294,6 +295,11 @@ void AddOptions(CLI::App* app, RunOptions* options) {
   AddDuration(app, "stop-grace", absl::ZeroDuration(), &options->stop_grace,
               "after SIGTERM, or a request to stop, how long before SIGKILL: "
               "time to finish the step under way");
+  AddNumber(app, "stop-status", &options->stop_status, 0, kMaxStatus,
+            "the exit status where all was well, but it was asked to stop: for "
+            "who starts launchers again, to tell a drained node from a job "
+            "that is done")
+      ->default_str("0");
   AddFlag(app, "--prefix,!--no-prefix", "prefix", &options->prefix,
           "begin each line of output with [node/slot] (the default); without, "
           "output passes as it comes");

@@ -65,6 +65,7 @@ struct RunOptions {
   absl::Duration join_timeout = absl::InfiniteDuration();  // the library's
   absl::Duration exit_grace = absl::Seconds(5);
   absl::Duration stop_grace = absl::Seconds(10);
+  int stop_status = 0;
   bool prefix = true;
   std::string log_level = "info";
   std::string log_format = "text";
