@@ -61,15 +61,21 @@ std::string Check(RunOptions& run) {
   }
   const std::string workers = CheckWorkers(run);
   if (!workers.empty()) return workers;
+  if (!run.coordinator.empty()) {
+    const std::string wrong = CheckSecurity(run.security, run.coordinator);
+    if (!wrong.empty()) return wrong;
+  }
   const auto plan = ReadPlanOverrides(run.plan);
   if (!plan.ok()) return absl::StrCat("--plan: ", plan.status().message());
   run.plan = {*plan};
   return "";
 }
 
-std::string CheckAsked(const std::string& coordinator, const std::string& job) {
+std::string CheckAsked(const std::string& coordinator, const std::string& job,
+                       const ClientSecurity& security) {
   if (coordinator.empty()) return kNoCoordinator;
-  return job.empty() ? "" : CheckJob(job);
+  const std::string wrong = job.empty() ? "" : CheckJob(job);
+  return wrong.empty() ? CheckSecurity(security, coordinator) : wrong;
 }
 
 std::string Check(PlanSetOptions& set) {
@@ -78,7 +84,7 @@ std::string Check(PlanSetOptions& set) {
     set.job = set.changes.front();
     set.changes.erase(set.changes.begin());
   }
-  std::string wrong = CheckAsked(set.coordinator, set.job);
+  std::string wrong = CheckAsked(set.coordinator, set.job, set.security);
   if (!wrong.empty()) return wrong;
   const auto change = PlanChange::Parse(set.changes);
   if (!change.ok()) return std::string(change.status().message());
@@ -93,18 +99,25 @@ std::string Check(PlanSetOptions& set) {
 std::string CheckCombination(CommandLine& line) {
   using Command = CommandLine::Command;
   switch (line.command) {
+    case Command::kServe:
+      return CheckSecurity(line.serve.security, line.serve.listen);
     case Command::kRun:
       return Check(line.run);
     case Command::kStatus:
-      return CheckAsked(line.status.coordinator, line.status.job);
+      return CheckAsked(line.status.coordinator, line.status.job,
+                        line.status.security);
     case Command::kPlanShow:
-      return CheckAsked(line.plan_show.coordinator, line.plan_show.job);
+      return CheckAsked(line.plan_show.coordinator, line.plan_show.job,
+                        line.plan_show.security);
     case Command::kPlanSet:
       return Check(line.plan_set);
     case Command::kWhy:
-      return CheckAsked(line.why.coordinator, line.why.job);
+      return CheckAsked(line.why.coordinator, line.why.job, line.why.security);
     case Command::kCheckpoint:
-      return CheckAsked(line.checkpoint.coordinator, line.checkpoint.job);
+      return CheckAsked(line.checkpoint.coordinator, line.checkpoint.job,
+                        line.checkpoint.security);
+    case Command::kCerts:
+      return CheckCerts(line.certs);
     case Command::kHooks:
       return Check(line.hooks);
     default:

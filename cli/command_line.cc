@@ -174,6 +174,24 @@ void AddCheckpointCommands(CLI::App* root, CommandLine* line) {
   }
 }
 
+void AddCertsCommands(CLI::App* root, CommandLine* line) {
+  using Action = CertsOptions::Action;
+  CLI::App* certs = root->add_subcommand(
+      "certs", "Make certificates for a coordinator and its jobs.");
+  certs->require_subcommand(1);
+  const auto add = [&](Action action, const std::string& name,
+                       const std::string& description) {
+    CLI::App* app = AddCommand(certs, name, description, kOtherExits);
+    AddCertsOptions(app, action, &line->certs);
+    app->callback([line, action] { line->certs.action = action; });
+  };
+  add(Action::kInit, "init",
+      "Make a certificate authority, and certificates for the coordinator,\n"
+      "an operator and each --job.");
+  add(Action::kAdd, "add", "Make certificates for further jobs.");
+  add(Action::kShow, "show", "List certificates, and when they run out.");
+}
+
 // "plan set", for example; empty if no command was found.
 std::string NameOfParsed(const CLI::App& root) {
   std::string name;
@@ -214,6 +232,7 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
              &line.status);
   AddPlanCommands(&root, &line);
   AddCheckpointCommands(&root, &line);
+  AddCertsCommands(&root, &line);
   AddOptions(AddCommand(&root, "why",
                         "Show where each rank of a job is, which are odd, and "
                         "why it ended:\ncoxswain why [JOB] [OPTIONS]",
@@ -298,6 +317,9 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
       {"checkpoint export", Command::kCheckpoint},
       {"checkpoint import", Command::kCheckpoint},
       {"checkpoint delete", Command::kCheckpoint},
+      {"certs init", Command::kCerts},
+      {"certs add", Command::kCerts},
+      {"certs show", Command::kCerts},
       {"hooks", Command::kHooks},
       {"version", Command::kVersion}};
   line.command = version ? Command::kVersion : commands->at(command);

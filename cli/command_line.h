@@ -27,6 +27,7 @@ struct CommandLine {
     kPlanSet,
     kWhy,
     kCheckpoint,
+    kCerts,
     kHooks,
     kVersion
   };
@@ -39,6 +40,7 @@ struct CommandLine {
   PlanSetOptions plan_set;
   JobOptions why;
   CheckpointOptions checkpoint;
+  CertsOptions certs;
   HooksOptions hooks;
 };
 

@@ -143,8 +143,8 @@ TEST_F(CoxswainTest, TwoCoordinatorsOnOneStateAreAClearError) {
 }
 
 TEST_F(CoxswainTest, ServingTheNetworkIsWarnedAbout) {
-  auto server =
-      Start({"serve", "--listen", "0.0.0.0:0", "--state-dir", Path("state")});
+  auto server = Start({"serve", "--listen", "0.0.0.0:0", "--insecure",
+                       "--state-dir", Path("state")});
   EXPECT_OK(server->WaitForStdout("listening on 0.0.0.0:", kSoon));
   EXPECT_THAT(server->err(), HasSubstr("not_encrypted"));
   server->Signal(SIGINT);

@@ -2,12 +2,15 @@
 // them. Each command is a file pair of its own.
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "base/random.h"
+#include "cli/certs.h"
 #include "cli/checkpoint/checkpoint.h"
 #include "cli/command_line.h"
 #include "cli/hooks.h"
@@ -41,6 +44,13 @@ int PrintOrFail(const absl::StatusOr<std::string>& text) {
   return text.ok() ? Print(*text) : Fail(text.status(), kExitFailure);
 }
 
+// The coordinator that a command is about.
+template <typename Options>
+std::shared_ptr<CoordinatorStub> StubOf(const Options& options) {
+  return ConnectCoordinator(options.coordinator, RetryPolicy(),
+                            options.security);
+}
+
 int ExitOfRun(const absl::StatusOr<int>& status) {
   if (status.ok()) return *status;
   if (absl::IsNotFound(status.status())) {
@@ -65,20 +75,19 @@ int Main(const std::vector<std::string>& args) {
     case CommandLine::Command::kStatus:
       return Exit(ShowStatus(line->status));
     case CommandLine::Command::kPlanShow:
-      return PrintOrFail(ShowPlan(
-          line->plan_show, *ConnectCoordinator(line->plan_show.coordinator)));
+      return PrintOrFail(ShowPlan(line->plan_show, *StubOf(line->plan_show)));
     case CommandLine::Command::kPlanSet:
-      return PrintOrFail(SetPlan(
-          line->plan_set, *ConnectCoordinator(line->plan_set.coordinator),
-          RandomSource::System()));
+      return PrintOrFail(SetPlan(line->plan_set, *StubOf(line->plan_set),
+                                 RandomSource::System()));
     case CommandLine::Command::kWhy:
-      return PrintOrFail(
-          ShowWhy(line->why, *ConnectCoordinator(line->why.coordinator)));
+      return PrintOrFail(ShowWhy(line->why, *StubOf(line->why)));
     case CommandLine::Command::kCheckpoint: {
-      const auto stub = ConnectCoordinator(line->checkpoint.coordinator);
+      const auto stub = StubOf(line->checkpoint);
       return PrintOrFail(
           RunCheckpoint(line->checkpoint, RealCheckpointWorld(stub.get())));
     }
+    case CommandLine::Command::kCerts:
+      return PrintOrFail(RunCerts(line->certs, Clock::Real()->Now()));
     case CommandLine::Command::kHooks:
       return PrintOrFail(DescribeHooks(line->hooks));
     case CommandLine::Command::kVersion:

@@ -126,11 +126,13 @@ std::string CheckTopology(const std::string& text) {
   return "";
 }
 
-void AddCoordinator(CLI::App* app, std::string* coordinator) {
+void AddCoordinator(CLI::App* app, std::string* coordinator,
+                    ClientSecurity* security) {
   AddText(app, "coordinator", coordinator, "HOST:PORT[,...]",
           "the coordinator to ask; required. Several with commas between: the "
           "one that leads, and those that stand by",
           AreAddresses);
+  AddClientSecurity(app, security);
 }
 
 void AddTimeout(CLI::App* app, absl::Duration* timeout) {
@@ -165,9 +167,10 @@ void AddLogLevel(CLI::App* app, std::string* level) {
 
 void AddOptions(CLI::App* app, ServeOptions* options) {
   AddText(app, "listen", &options->listen, "HOST:PORT",
-          "where to listen; port 0 takes any free port. Traffic is not "
-          "encrypted: leave the loopback only on a network you trust",
+          "where to listen; port 0 takes any free port. Beyond the loopback "
+          "with --tls-cert, or --insecure",
           IsAddress(PortRule::kAnyFree));
+  AddServeSecurity(app, &options->security);
   AddText(app, "state-dir", &options->state_dir, "DIR",
           "folder of the checkpoints, and of the state without --state; "
           "created if missing",
@@ -224,6 +227,7 @@ void AddOptions(CLI::App* app, RunOptions* options) {
           "one leads. Without it, and with one node, a private one runs "
           "inside the launcher",
           AreAddresses);
+  AddClientSecurity(app, &options->security);
   AddText(app, "job", &options->job, "NAME",
           "the job's name; needed with --coordinator", CheckJob);
   AddText(app, "node", &options->node, "NAME",
@@ -272,14 +276,14 @@ void AddOptions(CLI::App* app, RunOptions* options) {
 }
 
 void AddOptions(CLI::App* app, StatusOptions* options) {
-  AddCoordinator(app, &options->coordinator);
+  AddCoordinator(app, &options->coordinator, &options->security);
   AddText(app, "job", &options->job, "NAME", "only this job", CheckJob);
   AddFlag(app, "--json", "json", &options->json, "print JSON");
   AddTimeout(app, &options->timeout);
 }
 
 void AddOptions(CLI::App* app, JobOptions* options) {
-  AddCoordinator(app, &options->coordinator);
+  AddCoordinator(app, &options->coordinator, &options->security);
   app->add_option("--job,JOB", options->job,
                   "the job; may be left out where there is only one")
       ->type_name("NAME")
@@ -290,7 +294,7 @@ void AddOptions(CLI::App* app, JobOptions* options) {
 }
 
 void AddOptions(CLI::App* app, PlanSetOptions* options) {
-  AddCoordinator(app, &options->coordinator);
+  AddCoordinator(app, &options->coordinator, &options->security);
   AddText(app, "job", &options->job, "NAME",
           "the job; may be left out where there is only one", nullptr);
   app->add_option("CHANGE", options->changes,
@@ -331,7 +335,7 @@ void AddOptions(CLI::App* app, CheckpointOptions::Action action,
   using Action = CheckpointOptions::Action;
   const bool import = action == Action::kImport;
   const bool one = action != Action::kList && action != Action::kNow && !import;
-  AddCoordinator(app, &options->coordinator);
+  AddCoordinator(app, &options->coordinator, &options->security);
   AddText(app, "job", &options->job, "NAME",
           import ? "the job that is to have it; by default the one that had it"
                  : "the job; may be left out where there is only one",

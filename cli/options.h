@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "cli/security_options.h"
 #include "server/options.h"
 
 namespace CLI {
@@ -19,6 +20,7 @@ namespace coxswain {
 
 struct ServeOptions {
   std::string listen = "127.0.0.1:7077";
+  ServeSecurity security;
   std::string state_dir = "coxswain-state";
   std::string state;  // sqlite:DIR or etcd://...; empty: SQLite in state_dir
   absl::Duration leader_lease = absl::Seconds(5);  // with etcd
@@ -46,6 +48,7 @@ struct RunOptions {
   int attempt = 0;
   std::string topology;     // keys with commas between; empty: none
   std::string coordinator;  // empty: a private one
+  ClientSecurity security;
   std::string job;
   std::string node;          // empty: the host name
   std::string gpus;          // for ParseGpuRequest; empty: not said
@@ -70,6 +73,7 @@ struct RunOptions {
 
 struct StatusOptions {
   std::string coordinator;
+  ClientSecurity security;
   std::string job;  // empty: all
   bool json = false;
   absl::Duration timeout = absl::Seconds(5);
@@ -78,6 +82,7 @@ struct StatusOptions {
 // Of `plan show` and `why`.
 struct JobOptions {
   std::string coordinator;
+  ClientSecurity security;
   std::string job;  // empty: the only one
   bool json = false;
   absl::Duration timeout = absl::Seconds(5);
@@ -85,6 +90,7 @@ struct JobOptions {
 
 struct PlanSetOptions {
   std::string coordinator;
+  ClientSecurity security;
   std::string job;                   // empty: the only one
   std::vector<std::string> changes;  // NAME=VALUE, checked
   int64_t expect = 0;  // the version to change; 0: the newest, whichever it is
@@ -96,6 +102,7 @@ struct CheckpointOptions {
   enum class Action { kList, kShow, kExport, kImport, kVerify, kDelete, kNow };
   Action action = Action::kList;
   std::string coordinator;
+  ClientSecurity security;
   std::string job;               // empty: the only one, or that of the import
   std::string which = "newest";  // or an id, or a step
   std::string folder;            // to export to, or to import from

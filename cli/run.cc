@@ -91,6 +91,8 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   launch.restarts.most = options.max_restarts;
   WorkerEnvironment& environment = launch.environment;
   environment.coordinator = options.coordinator;
+  // A private coordinator is in this process, and speaks plain text.
+  if (!options.coordinator.empty()) environment.security = options.security;
   environment.job = options.job.empty() ? kPrivateJob : options.job;
   environment.node = options.node;
   environment.nproc = options.nproc;
@@ -115,7 +117,8 @@ absl::StatusOr<int> Run(const RunOptions& options) {
     environment.coordinator = coordinator->address();
   }
 
-  ExitReporter reporter(ConnectCoordinator(environment.coordinator));
+  ExitReporter reporter(ConnectCoordinator(
+      environment.coordinator, RetryPolicy(), environment.security));
   COXSWAIN_ASSIGN_OR_RETURN(
       const int status,
       Launch(launch, signals,

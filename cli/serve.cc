@@ -22,6 +22,7 @@
 #include "cli/stop_watch.h"
 #include "server/coordinator.h"
 #include "server/listen_address.h"
+#include "server/rpc/health_server.h"
 #include "server/state/open_state.h"
 
 namespace coxswain {
@@ -91,6 +92,7 @@ class Service {
         stop_(stop) {
     coordinator_.listen = options.listen;
     coordinator_.state_dir = options.state_dir;
+    coordinator_.security = options.security.rpc;
     coordinator_.membership = options.membership;
     coordinator_.checkpoint_retention.keep_last = options.checkpoint_keep_last;
     coordinator_.checkpoint_retention.keep_every =
@@ -99,6 +101,7 @@ class Service {
 
   absl::Status Run() {
     COXSWAIN_RETURN_IF_ERROR(coordinator_.Validate());
+    COXSWAIN_RETURN_IF_ERROR(StartHealth());
     if (location_.is_etcd()) COXSWAIN_RETURN_IF_ERROR(TryToListen());
     while (stop_->status().ok()) {
       auto state = Acquire();
@@ -110,6 +113,19 @@ class Service {
   }
 
  private:
+  // Before it leads: one that stands by is alive.
+  absl::Status StartHealth() {
+    const std::string& listen = options_.security.health_listen;
+    if (listen.empty()) return absl::OkStatus();
+    COXSWAIN_ASSIGN_OR_RETURN(health_, server::HealthServer::Start(listen));
+    LogInfo("health_listening",
+            {{"listen", listen}, {"port", health_->port()}});
+    return absl::OkStatus();
+  }
+  void SetReady(bool ready) {
+    if (health_ != nullptr) health_->SetReady(ready);
+  }
+
   // What would fail once it leads is to fail now.
   absl::Status TryToListen() const {
     COXSWAIN_ASSIGN_OR_RETURN(const auto address,
@@ -169,7 +185,9 @@ class Service {
           WritePortFile(options_.port_file, address_.port));
     }
     Say(absl::StrCat("listening on ", address_.ToString()));
+    SetReady(true);
     WaitForEither(stop_, &state.lost());
+    SetReady(false);
     if (!state.lost().status().ok()) {
       coordinator.Abandon();
     } else {
@@ -184,6 +202,7 @@ class Service {
   const server::StateLocation location_;
   CancelSignal* const stop_;
   server::CoordinatorOptions coordinator_;
+  std::unique_ptr<server::HealthServer> health_;
 };
 
 }  // namespace
@@ -197,12 +216,12 @@ absl::Status Serve(const ServeOptions& options) {
   COXSWAIN_ASSIGN_OR_RETURN(const HostPort address,
                             ParseHostPort(options.listen, PortRule::kAnyFree));
   COXSWAIN_ASSIGN_OR_RETURN(auto location, LocationOf(options));
-  if (!IsLoopback(address.host)) {
+  if (!IsLoopback(address.host) && !options.security.rpc.encrypts()) {
     LogWarning("not_encrypted",
                {{"listen", options.listen},
                 {"meaning",
-                 "whoever reaches this address can read the traffic and join, "
-                 "change or end jobs; use a network you trust"}});
+                 "--insecure: whoever reaches this address can read the "
+                 "traffic, and without --tokens join, change or end jobs"}});
   }
   COXSWAIN_ASSIGN_OR_RETURN(const auto watch, StopWatch::Start(signals));
   return Service(options, address, std::move(location), &watch->stop()).Run();

@@ -142,7 +142,8 @@ absl::Status ShowStatus(const StatusOptions& options) {
   CallOptions call;
   call.timeout = options.timeout;
   const auto response =
-      ConnectCoordinator(options.coordinator)->Describe(request, call);
+      ConnectCoordinator(options.coordinator, RetryPolicy(), options.security)
+          ->Describe(request, call);
   if (!response.ok()) {
     return absl::Status(response.status().code(),
                         absl::StrCat("the coordinator at ", options.coordinator,

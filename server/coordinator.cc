@@ -62,6 +62,7 @@ absl::Status CoordinatorOptions::Validate() const {
         absl::FormatDuration(membership.lease), ", got ",
         absl::FormatDuration(tick_interval)));
   }
+  COXSWAIN_RETURN_IF_ERROR(security.Validate(clock->Now()));
   COXSWAIN_RETURN_IF_ERROR(membership.Validate());
   COXSWAIN_RETURN_IF_ERROR(plan.Validate());
   COXSWAIN_RETURN_IF_ERROR(rpc.Validate());
@@ -162,7 +163,8 @@ absl::Status Coordinator::Parts::Listen() {
     may_answer = [state = state] { return state->Held(); };
   }
   COXSWAIN_ASSIGN_OR_RETURN(
-      server, GrpcServer::Start(address, options.rpc, rooms, may_answer));
+      server, GrpcServer::Start(address, options.rpc, rooms, may_answer,
+                                options.security));
   return absl::OkStatus();
 }
 

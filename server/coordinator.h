@@ -15,6 +15,7 @@
 #include "server/options.h"
 #include "server/parameter/parameter_limits.h"
 #include "server/schedule/job_schedule.h"
+#include "server/security.h"
 #include "server/state/owned_state.h"
 #include "server/store/store.h"
 
@@ -31,6 +32,7 @@ struct CoordinatorOptions {
   // How often deadlines are looked at: well under any of them.
   absl::Duration tick_interval = absl::Milliseconds(50);
 
+  SecurityOptions security;
   MembershipOptions membership;
   PlanOptions plan;
   ScheduleLimits schedule;

@@ -15,6 +15,8 @@ packages=(
   # State, checksums, configuration, command line, logging.
   libcli11-dev libisal-dev libspdlog-dev libsqlite3-dev libyaml-cpp-dev
   nlohmann-json3-dev
+  # Certificates.
+  libssl-dev
   # Vector instructions of whatever CPU the program runs on.
   libhwy-dev
   # Tests; etcd-server for those of its state store, iproute2 for those with

@@ -30,7 +30,9 @@ class Rank {
     options.host = "127.0.0.1";
     options.after = after;
     options.retry_base = options.retry_cap = absl::Milliseconds(1);
-    options.connect = MakeGrpcCoordinatorStub;
+    options.connect = [](const std::string& address) {
+      return MakeGrpcCoordinatorStub(address);
+    };
     StandIn::Callbacks callbacks;
     callbacks.needed = []() { return true; };
     callbacks.follow_nobody = [this]() { Set("nobody", 0, nullptr); };

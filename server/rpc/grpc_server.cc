@@ -3,6 +3,7 @@
 #include <chrono>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
@@ -12,7 +13,9 @@
 #include "proto/bulk/transport.h"
 #include "server/rpc/admitted_connections.h"
 #include "server/rpc/answer_gate.h"
+#include "server/rpc/caller_gate.h"
 #include "server/rpc/checkpoint_service.h"
+#include "server/rpc/credentials.h"
 #include "server/rpc/front_door.h"
 #include "server/rpc/group_service.h"
 #include "server/rpc/parameter_service.h"
@@ -38,6 +41,10 @@ void ConfigureServer(const RpcOptions& options, grpc::ServerBuilder* builder) {
   bulk::ConfigureTransport([builder](const char* name, int value) {
     builder->AddChannelArgument(name, value);
   });
+  // Of TLS, once the front door has seen its first bytes.
+  builder->AddChannelArgument(
+      GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(options.greeting_timeout)));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                               options.max_streams_per_connection);
   builder->AddChannelArgument(
@@ -51,6 +58,24 @@ void ConfigureServer(const RpcOptions& options, grpc::ServerBuilder* builder) {
   // Workers probe us as well; without this they would be sent away for it.
   builder->AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+}
+
+// What each call passes, the first one first in what the server says.
+absl::StatusOr<std::vector<
+    std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>>
+MakeGates(const GrpcServer::MayAnswer& may_answer,
+          const std::shared_ptr<AdmittedConnections>& connections,
+          const SecurityOptions& security) {
+  std::vector<
+      std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
+      gates;
+  if (may_answer != nullptr) gates = MakeAnswerGate(may_answer, connections);
+  if (security.identifies()) {
+    COXSWAIN_ASSIGN_OR_RETURN(auto identities,
+                              CallerIdentities::Open(security));
+    gates.push_back(MakeCallerGate(std::move(identities)));
+  }
+  return gates;
 }
 
 }  // namespace
@@ -80,7 +105,7 @@ struct GrpcServer::Parts {
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     const ListenAddress& address, const RpcOptions& options, const Rooms& rooms,
-    const MayAnswer& may_answer) {
+    const MayAnswer& may_answer, const SecurityOptions& security) {
   COXSWAIN_ASSIGN_OR_RETURN(Listeners listeners, Listen(address));
   auto parts = std::make_unique<Parts>(options, rooms);
   parts->port = listeners.port;
@@ -88,12 +113,13 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
       std::make_shared<AdmittedConnections>(options.max_connections);
   grpc::ServerBuilder builder;
   ConfigureServer(options, &builder);
-  if (may_answer != nullptr) {
-    builder.experimental().SetInterceptorCreators(
-        MakeAnswerGate(may_answer, parts->connections));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      auto gates, MakeGates(may_answer, parts->connections, security));
+  if (!gates.empty()) {
+    builder.experimental().SetInterceptorCreators(std::move(gates));
   }
   parts->acceptor = builder.experimental().AddExternalConnectionAcceptor(
-      AcceptorType::FROM_FD, grpc::InsecureServerCredentials());
+      AcceptorType::FROM_FD, MakeServerCredentials(security));
   builder.RegisterService(&parts->rendezvous);
   builder.RegisterService(&parts->schedule);
   builder.RegisterService(&parts->store);
@@ -110,8 +136,9 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     acceptor->HandleNewConnection(&parameters);
   };
   COXSWAIN_ASSIGN_OR_RETURN(
-      parts->door, FrontDoor::Open(std::move(listeners), options, admit,
-                                   parts->connections));
+      parts->door,
+      FrontDoor::Open(std::move(listeners), options, admit, parts->connections,
+                      security.encrypts() ? Greeting::kTls : Greeting::kHttp2));
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(parts)));
 }
 

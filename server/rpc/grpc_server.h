@@ -14,6 +14,7 @@
 #include "server/parameter/parameter_room.h"
 #include "server/schedule/plan_room.h"
 #include "server/schedule/schedule_room.h"
+#include "server/security.h"
 #include "server/store/store.h"
 
 namespace coxswain::server {
@@ -37,10 +38,12 @@ class GrpcServer {
   // connections are cut instead. Any thread; cheap.
   using MayAnswer = std::function<bool()>;
 
-  // Listens and serves. UNAVAILABLE if the address cannot be listened on.
+  // Listens and serves. UNAVAILABLE if the address cannot be listened on,
+  // INVALID_ARGUMENT if the tokens cannot be read.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
       const ListenAddress& address, const RpcOptions& options,
-      const Rooms& rooms, const MayAnswer& may_answer = nullptr);
+      const Rooms& rooms, const MayAnswer& may_answer = nullptr,
+      const SecurityOptions& security = {});
 
   ~GrpcServer();
   GrpcServer(const GrpcServer&) = delete;

@@ -50,6 +50,7 @@ RESERVED = {
     # NCCL speaks of CUDA's streams and errors.
     "cuda": ("client/device/", "client/comm/nccl/"),
     "nccl.h": ("client/comm/nccl/",),
+    "openssl/": ("base/certificates",),
 }
 RESERVED_DEPS = {
     "//third_party:torch": ("client/torch/", "examples/"),
