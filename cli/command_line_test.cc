@@ -453,6 +453,7 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"run", "--topology", "zone 1", "--", "true"}, "--topology"},
       {{"run", "--join-timeout", "soon", "--", "true"}, "is no duration"},
       {{"run", "--stop-grace", "-1s", "--", "true"}, "must be at least 0"},
+      {{"run", "--stop-status", "256", "--", "true"}, "255"},
       {{"run", "--job", "a/b", "--", "true"}, "is no job name"},
       {{"run", "--node", "a b", "--", "true"}, "is no node name"},
       {{"run", "--coordinator", "head:0", "--job", "j", "--", "true"},

@@ -232,6 +232,32 @@ TEST_F(CoxswainTest, TheDeathOfAWorkerReachesTheCoordinator) {
   EXPECT_NE(joined.code(), absl::StatusCode::kDeadlineExceeded) << joined;
 }
 
+TEST_F(CoxswainTest, WorkersOfANeighbouringVersionAreServedOrToldWhatToDo) {
+  Serve();
+  CallOptions options;
+  options.timeout = kSoon;
+  const auto stub = ConnectCoordinator(address_);
+  const auto join = [&](const std::string& job, const std::string& version) {
+    v1::JoinRequest request = JoinOf(job, 1);
+    (*request.mutable_manifest()->mutable_settings())["library_version"] =
+        version;
+    return stub->Join(request, options).status();
+  };
+  std::vector<int> numbers;
+  for (const auto part : absl::StrSplit(kVersion, '.')) {
+    ASSERT_TRUE(absl::SimpleAtoi(part, &numbers.emplace_back()));
+  }
+  const std::string series = absl::StrCat(numbers[0], ".", numbers[1]);
+  EXPECT_OK(join("a", series + ".99"));
+  if (numbers[1] > 0) {
+    EXPECT_OK(join("b", absl::StrCat(numbers[0], ".", numbers[1] - 1, ".0")));
+  }
+  EXPECT_THAT(join("c", absl::StrCat(numbers[0], ".", numbers[1] + 1, ".0")),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(kVersion),
+                             HasSubstr("upgrade the coordinator first"))));
+}
+
 TEST_F(CoxswainTest, ThePlanOfAJobIsShownAndChanged) {
   Serve();
   auto none = Ask({"plan", "show"});

@@ -103,7 +103,7 @@ int Main(const std::vector<std::string>& args) {
           RunCheckpoint(line->checkpoint, RealCheckpointWorld(stub.get())));
     }
     case CommandLine::Command::kCerts:
-      return PrintOrFail(RunCerts(line->certs, Clock::Real()->Now()));
+      return PrintOrFail(RunCerts(line->certs, Clock::Real()->WallTime()));
     case CommandLine::Command::kHooks:
       return PrintOrFail(DescribeHooks(line->hooks));
     case CommandLine::Command::kVersion:

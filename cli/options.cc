@@ -28,6 +28,7 @@ constexpr size_t kMaxNode = 255;
 constexpr int kMaxRestarts = 1000000;
 constexpr int kMaxKeep = 1000000000;
 constexpr int kMaxAttempt = 1000000000;
+constexpr int kMaxStatus = 255;
 
 // "3", or "2:5" for as few as 2 and as many as 5.
 bool ParseNodeRange(const std::string& text, NodeRange* range) {
@@ -207,6 +208,19 @@ void AddOptions(CLI::App* app, ServeOptions* options) {
             "0: no others");
   AddText(app, "port-file", &options->port_file, "FILE",
           "write the port to this file once it is bound", nullptr);
+  AddText(app, "http", &options->http, "HOST:PORT",
+          "serve the status page, its data and Prometheus' metrics here, over "
+          "plain HTTP and without a login; port 0 takes any free port",
+          IsAddress(PortRule::kAnyFree));
+  AddText(app, "http-port-file", &options->http_port_file, "FILE",
+          "write the port of --http to this file once it is bound", nullptr);
+  app->add_option("--http-hosts", options->http_hosts,
+                  "further names by which browsers and programs may ask for "
+                  "--http, with commas between, as of a proxy; addresses, "
+                  "localhost and this machine's name always count")
+      ->type_name("NAME,...")
+      ->envname(VariableOf("http-hosts"))
+      ->delimiter(',');
   AddLogLevel(app, &options->log_level);
   AddLogFormat(app, &options->log_format);
 }
@@ -281,6 +295,11 @@ void AddOptions(CLI::App* app, RunOptions* options) {
   AddDuration(app, "stop-grace", absl::ZeroDuration(), &options->stop_grace,
               "after SIGTERM, or a request to stop, how long before SIGKILL: "
               "time to finish the step under way");
+  AddNumber(app, "stop-status", &options->stop_status, 0, kMaxStatus,
+            "the exit status where all was well, but it was asked to stop: for "
+            "who starts launchers again, to tell a drained node from a job "
+            "that is done")
+      ->default_str("0");
   AddFlag(app, "--prefix,!--no-prefix", "prefix", &options->prefix,
           "begin each line of output with [node/slot] (the default); without, "
           "output passes as it comes");

@@ -28,6 +28,9 @@ struct ServeOptions {
   int checkpoint_keep_last = 0;   // 0: no rule
   int checkpoint_keep_every = 0;  // 0: no rule
   std::string port_file;          // empty: none
+  std::string http;               // HOST:PORT; empty: no HTTP
+  std::string http_port_file;     // empty: none
+  std::vector<std::string> http_hosts;
   std::string log_level = "info";
   std::string log_format = "text";
 };
@@ -62,6 +65,7 @@ struct RunOptions {
   absl::Duration join_timeout = absl::InfiniteDuration();  // the library's
   absl::Duration exit_grace = absl::Seconds(5);
   absl::Duration stop_grace = absl::Seconds(10);
+  int stop_status = 0;
   bool prefix = true;
   std::string log_level = "info";
   std::string log_format = "text";

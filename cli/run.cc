@@ -92,6 +92,7 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   launch.graces = {options.exit_grace, options.stop_grace};
   launch.restarts.elastic = options.MinWorkers() < options.MaxWorkers();
   launch.restarts.most = options.max_restarts;
+  launch.stop_status = options.stop_status;
   WorkerEnvironment& environment = launch.environment;
   environment.coordinator = options.coordinator;
   // A private coordinator is in this process, and speaks plain text.

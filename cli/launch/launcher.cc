@@ -159,7 +159,8 @@ int Launcher::Run() {
     pollfd ready = {sink->fd(), POLLOUT, 0};
     while (!sink->empty() && poll(&ready, 1, 0) > 0) sink->Write();
   }
-  return table_.ExitStatus();
+  const int status = table_.ExitStatus();
+  return status == 0 && table_.stop_requested() ? options_.stop_status : status;
 }
 
 bool Launcher::Finished() const {

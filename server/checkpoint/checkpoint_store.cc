@@ -199,6 +199,7 @@ absl::StatusOr<std::string> CheckpointStore::Begin(
   COXSWAIN_RETURN_IF_ERROR(ValidateBegin(fence, step, shards, metadata));
   OpenCheckpoint open;
   open.record = NewRecord(fence, step, shards, metadata);
+  open.opened = clock_->Now();
   // What cannot be written must not be accepted.
   COXSWAIN_RETURN_IF_ERROR(EncodeManifest(open.record).status());
 
@@ -343,6 +344,10 @@ void CheckpointStore::FinishCommit(const CheckpointRecord& record, bool renamed,
     MutexLock lock(&mutex_);
     const auto it = open_.find(record.id);
     if (status.ok()) {
+      if (record.generation != Generation(0)) {
+        durations_.Observe(
+            absl::ToDoubleSeconds(clock_->Now() - it->second.opened));
+      }
       catalogue_.Add(record);
       open_.erase(it);
       return;
@@ -407,6 +412,38 @@ std::vector<CheckpointRecord> CheckpointStore::List(
     absl::string_view job) const {
   MutexLock lock(&mutex_);
   return catalogue_.List(job);
+}
+
+CheckpointOverview CheckpointStore::Overview(absl::string_view job,
+                                             size_t most) const {
+  const auto summary = [](const CheckpointRecord& record, bool complete) {
+    CheckpointSummary result;
+    result.id = record.id;
+    result.step = record.step;
+    result.generation = record.generation;
+    result.created = record.created;
+    result.bytes = record.TotalBytes();
+    result.shards = record.shard_count;
+    result.complete = complete;
+    return result;
+  };
+  CheckpointOverview overview;
+  MutexLock lock(&mutex_);
+  overview.complete = catalogue_.CountOf(job);
+  for (const auto& [id, open] : open_) {
+    if (open.record.job != job || overview.newest.size() >= most) continue;
+    overview.newest.push_back(summary(open.record, false));
+  }
+  const size_t left = most - overview.newest.size();
+  for (const CheckpointRecord* record : catalogue_.Newest(job, left)) {
+    overview.newest.push_back(summary(*record, true));
+  }
+  return overview;
+}
+
+Histogram CheckpointStore::Durations() const {
+  MutexLock lock(&mutex_);
+  return durations_;
 }
 
 absl::StatusOr<CheckpointRecord> CheckpointStore::Find(

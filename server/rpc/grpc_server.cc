@@ -13,9 +13,11 @@
 #include "proto/bulk/transport.h"
 #include "server/rpc/admitted_connections.h"
 #include "server/rpc/answer_gate.h"
+#include "server/rpc/call_counter.h"
 #include "server/rpc/caller_gate.h"
 #include "server/rpc/checkpoint_service.h"
 #include "server/rpc/credentials.h"
+#include "server/rpc/connection_limit.h"
 #include "server/rpc/front_door.h"
 #include "server/rpc/group_service.h"
 #include "server/rpc/journal_service.h"
@@ -66,7 +68,7 @@ absl::StatusOr<std::vector<
     std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>>
 MakeGates(const GrpcServer::MayAnswer& may_answer,
           const std::shared_ptr<AdmittedConnections>& connections,
-          const SecurityOptions& security) {
+          const SecurityOptions& security, RpcMetrics* metrics) {
   std::vector<
       std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
       gates;
@@ -76,6 +78,7 @@ MakeGates(const GrpcServer::MayAnswer& may_answer,
                               CallerIdentities::Open(security));
     gates.push_back(MakeCallerGate(std::move(identities)));
   }
+  if (metrics != nullptr) gates.push_back(MakeCallCounter(metrics));
   return gates;
 }
 
@@ -83,7 +86,8 @@ MakeGates(const GrpcServer::MayAnswer& may_answer,
 
 struct GrpcServer::Parts {
   Parts(const RpcOptions& options, const Rooms& rooms)
-      : rendezvous(options, rooms.membership, rooms.schedule),
+      : rendezvous(options, rooms.membership, rooms.schedule,
+                   {rooms.plans, rooms.telemetry, rooms.rpc}),
         schedule(rooms.plans, rooms.schedule, rooms.membership),
         store(rooms.store, rooms.membership),
         groups(rooms.groups, rooms.membership),
@@ -113,12 +117,12 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   COXSWAIN_ASSIGN_OR_RETURN(Listeners listeners, Listen(address));
   auto parts = std::make_unique<Parts>(options, rooms);
   parts->port = listeners.port;
-  parts->connections =
-      std::make_shared<AdmittedConnections>(options.max_connections);
+  parts->connections = std::make_shared<AdmittedConnections>(
+      ConnectionLimit(options.max_connections));
   grpc::ServerBuilder builder;
   ConfigureServer(options, &builder);
   COXSWAIN_ASSIGN_OR_RETURN(
-      auto gates, MakeGates(may_answer, parts->connections, security));
+      auto gates, MakeGates(may_answer, parts->connections, security, rooms.rpc));
   if (!gates.empty()) {
     builder.experimental().SetInterceptorCreators(std::move(gates));
   }

@@ -18,6 +18,8 @@
 #include "server/schedule/schedule_room.h"
 #include "server/security.h"
 #include "server/store/store.h"
+#include "server/telemetry/rpc_metrics.h"
+#include "server/telemetry/telemetry.h"
 
 namespace coxswain::server {
 
@@ -30,6 +32,8 @@ struct Rooms {
   GroupRoom* groups = nullptr;
   CheckpointStore* checkpoints = nullptr;
   ParameterRoom* parameters = nullptr;
+  Telemetry* telemetry = nullptr;  // null: nobody asks how steps go
+  RpcMetrics* rpc = nullptr;       // null: calls are not counted
   Journal* journal = nullptr;
   const Clock* clock = nullptr;
 };
