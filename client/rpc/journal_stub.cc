@@ -44,7 +44,8 @@ class GrpcJournalStub : public JournalStub {
       : address_(address) {
     for (const std::string& one :
          std::vector<std::string>(absl::StrSplit(address, ','))) {
-      stubs_.push_back(v1::Journal::NewStub(MakeCoordinatorChannel(one, security)));
+      stubs_.push_back(
+          v1::Journal::NewStub(MakeCoordinatorChannel(one, security)));
     }
   }
 
@@ -81,7 +82,7 @@ class GrpcJournalStub : public JournalStub {
 }  // namespace
 
 std::unique_ptr<JournalStub> ConnectJournal(const std::string& address,
- const ClientSecurity& security) {
+                                            const ClientSecurity& security) {
   return std::make_unique<GrpcJournalStub>(address, security);
 }
 

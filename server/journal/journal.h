@@ -50,7 +50,8 @@ class Journal {
  public:
   explicit Journal(const JournalLimits& limits = {}) : limits_(limits) {}
 
-  // Sets the sequence. An event without a job is not kept.
+  // Sets the sequence. An event without a job is not kept; bytes that are no
+  // UTF-8 become U+FFFD, so that what is kept can be sent.
   void Note(JournalEvent event);
 
   // Up to `limit` events with a higher sequence than `after`, the oldest first.
