@@ -81,7 +81,9 @@ bool IsForAnyone(absl::string_view method) {
 }
 
 bool IsCutDown(absl::string_view method) {
-  return method == "/coxswain.v1.Rendezvous/Describe";
+  return method == "/coxswain.v1.Rendezvous/Describe" ||
+         method == "/coxswain.v1.Journal/Read" ||
+         method == "/coxswain.v1.Journal/Follow";
 }
 
 std::vector<std::string> JobsIn(const Message& message) {

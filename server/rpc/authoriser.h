@@ -25,8 +25,8 @@ bool IsForEveryone(absl::string_view method);
 // the services are.
 bool IsForAnyone(absl::string_view method);
 
-// Whether a message that says no job is allowed at the beginning: the answer is
-// cut down to the caller's job instead (KeepOwn).
+// Whether a message that says no job is allowed at the beginning: the answers
+// are cut down to the caller's job instead (KeepOwn).
 bool IsCutDown(absl::string_view method);
 
 // The jobs that a message names, each with a character at least.

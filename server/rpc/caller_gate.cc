@@ -183,7 +183,7 @@ class GateKeeper : public Interceptor {
   const std::optional<Method> method_;
 
   // The call begins before anything else happens in it, and has one read under
-  // way at a time, and one answer that is cut down.
+  // way at a time, and one write of an answer that is cut down.
   std::optional<Identity> caller_;
   bool first_ = true;
   std::unique_ptr<Message> answer_;

@@ -1,5 +1,6 @@
 // A whole job, as real processes: `coxswain certs init`, then what it prints.
 #include <csignal>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
