@@ -133,6 +133,7 @@ class ObservabilityTest : public testing::Test {
       options.host = "host-a";
       options.world_size = kRanks;
       options.join_timeout = kPatience;
+      options.backend = "gloo";
       JobManifest manifest;
       manifest.hook = "allreduce";
       auto session = Session::Join(options, manifest);
@@ -156,17 +157,23 @@ class ObservabilityTest : public testing::Test {
     EXPECT_TRUE(parsed["now"].is_number());
     return parsed;
   }
+  // Whether the last heartbeats of all ranks have come.
+  bool AllStepsAreKnown(const json& steps) {
+    const auto& rows = steps["steps"];
+    if (rows.empty() || rows.back()["step"] != kSteps - 1) return false;
+    if (rows.back()["reported"] != kRanks) return false;
+    const json job = GetJson("/api/v1/jobs/mnist");
+    return std::all_of(
+        job["members"].begin(), job["members"].end(),
+        [](const json& member) { return member["step"] == kSteps; });
+  }
   // Once the heartbeats have told of all steps.
   json AwaitSteps() {
     const absl::Time until = Clock::Real()->Now() + kPatience;
     json steps;
     while (Clock::Real()->Now() < until) {
       steps = GetJson("/api/v1/jobs/mnist/steps?last=8");
-      const auto& rows = steps["steps"];
-      if (!rows.empty() && rows.back()["step"] == kSteps - 1 &&
-          rows.back()["reported"] == kRanks) {
-        return steps;
-      }
+      if (AllStepsAreKnown(steps)) return steps;
       Pause();
     }
     ADD_FAILURE() << "the last step was not reported: " << steps.dump();
