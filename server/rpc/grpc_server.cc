@@ -117,7 +117,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   grpc::ServerBuilder builder;
   ConfigureServer(options, &builder);
   COXSWAIN_ASSIGN_OR_RETURN(
-      auto gates, MakeGates(may_answer, parts->connections, security, rooms.rpc));
+      auto gates,
+      MakeGates(may_answer, parts->connections, security, rooms.rpc));
   if (!gates.empty()) {
     builder.experimental().SetInterceptorCreators(std::move(gates));
   }

@@ -285,7 +285,9 @@ TEST_F(ObservabilityTest, WhoAsksAgainIsToldThatNothingHasChanged) {
 std::set<std::string> CheckMetrics(const std::string& text) {
   static const std::regex name("[a-zA-Z_:][a-zA-Z0-9_:]*");
   static const std::regex sample(
-      R"re(([a-zA-Z_:][a-zA-Z0-9_:]*)(\{([a-zA-Z_][a-zA-Z0-9_]*="([^"\\\n]|\\.)*",?)*\})? (\S+))re");
+      R"(([a-zA-Z_:][a-zA-Z0-9_:]*))"
+      R"re((\{([a-zA-Z_][a-zA-Z0-9_]*="([^"\\\n]|\\.)*",?)*\})?)re"
+      R"( (\S+))");
   std::set<std::string> known, seen, series;
   std::string family, type;
   EXPECT_TRUE(absl::EndsWith(text, "\n"));
