@@ -119,8 +119,14 @@ std::string CheckCombination(CommandLine& line) {
     case Command::kRun:
       return Check(line.run);
     case Command::kStatus:
+      if (line.status.json && line.status.watch) {
+        return "give one of --json and --watch";
+      }
       return CheckAsked(line.status.coordinator, line.status.job,
                         line.status.security);
+    case Command::kLogs:
+      return CheckAsked(line.logs.coordinator, line.logs.job,
+                        line.logs.security);
     case Command::kPlanShow:
       return CheckAsked(line.plan_show.coordinator, line.plan_show.job,
                         line.plan_show.security);

@@ -1,6 +1,7 @@
 #include "cli/serve.h"
 
 #include <limits.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -17,6 +18,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "cli/address.h"
+#include "cli/grpc_log.h"
 #include "cli/port_file.h"
 #include "cli/signals.h"
 #include "cli/stop_watch.h"
@@ -40,6 +42,14 @@ constexpr absl::Duration kGivenUp = absl::Seconds(1);
 void Say(const std::string& line) {
   std::printf("coxswain: %s\n", line.c_str());
   std::fflush(stdout);
+}
+
+// Each connection is one, and many systems give a process 1,024 at first.
+void RaiseDescriptorLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 absl::StatusOr<server::StateLocation> LocationOf(const ServeOptions& options) {
@@ -239,6 +249,9 @@ class Service {
 absl::Status Serve(const ServeOptions& options) {
   HeldSignals signals({SIGINT, SIGTERM});
   SetLogLevel(options.log_level);
+  SetLogFormat(options.log_format);
+  if (options.log_format == "json") TakeGrpcLog();
+  RaiseDescriptorLimit();
   // gRPC's locks are Abseil's, and Debian builds those with a search for
   // deadlocks at every lock: an eighth of a round of 64 workers.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);

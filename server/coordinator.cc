@@ -11,6 +11,8 @@
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "server/journal/journal.h"
+#include "server/journal/journal_sink.h"
 #include "server/listen_address.h"
 #include "server/membership/membership.h"
 #include "server/parameter/parameter_room.h"
@@ -64,7 +66,7 @@ absl::Status CoordinatorOptions::Validate() const {
         absl::FormatDuration(membership.lease), ", got ",
         absl::FormatDuration(tick_interval)));
   }
-  COXSWAIN_RETURN_IF_ERROR(security.Validate(clock->Now()));
+  COXSWAIN_RETURN_IF_ERROR(security.Validate(clock->WallTime()));
   COXSWAIN_RETURN_IF_ERROR(membership.Validate());
   COXSWAIN_RETURN_IF_ERROR(plan.Validate());
   COXSWAIN_RETURN_IF_ERROR(rpc.Validate());
@@ -79,7 +81,8 @@ absl::Status CoordinatorOptions::Validate() const {
 
 // In order of construction: what is below stands on what is above.
 struct Coordinator::Parts {
-  explicit Parts(const CoordinatorOptions& options_in) : options(options_in) {}
+  explicit Parts(const CoordinatorOptions& options_in)
+      : options(options_in), journal_sink(&journal, options.clock) {}
   ~Parts();
 
   absl::Status OpenRooms();
@@ -88,6 +91,8 @@ struct Coordinator::Parts {
   void StopTicks();
 
   const CoordinatorOptions options;
+  Journal journal;
+  JournalSink journal_sink;
   std::shared_ptr<OwnedState> state;
   std::unique_ptr<GroupCommit> writer;
   std::unique_ptr<PlanRoom> plans;
@@ -167,6 +172,8 @@ absl::Status Coordinator::Parts::Listen() {
   rooms.parameters = parameters.get();
   rooms.telemetry = telemetry.get();
   if (options.count_calls) rooms.rpc = &rpc;
+  rooms.journal = &journal;
+  rooms.clock = options.clock;
   GrpcServer::MayAnswer may_answer;
   // A file cannot be lost: nothing to ask before each answer.
   if (state->can_be_lost()) {
@@ -197,6 +204,7 @@ void Coordinator::Parts::RunTicks() {
     parameters->Tick(now);
     telemetry->Tick(now);
     last_tick = absl::ToUnixNanos(now);
+    journal.Tick();
   }
 }
 
@@ -245,6 +253,7 @@ CoordinatorView Coordinator::view() const {
   view.parameters = parts_->parameters.get();
   view.telemetry = parts_->telemetry.get();
   view.rpc = &parts_->rpc;
+  view.journal = &parts_->journal;
   view.started = parts_->started;
   view.leads = [state = parts_->state] {
     return !state->can_be_lost() || state->Held();
@@ -265,6 +274,7 @@ void Coordinator::Shutdown(absl::Duration deadline) {
     parts_->server->StopServing();
     parts_->StopTicks();
     parts_->membership->Shutdown();
+    parts_->journal.Close();
     parts_->server->Shutdown(deadline);
     LogInfo("coordinator_stopped", {{"port", parts_->server->port()}});
   });

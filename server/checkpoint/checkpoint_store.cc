@@ -381,13 +381,20 @@ absl::StatusOr<CheckpointRecord> CheckpointStore::Commit(
   FinishCommit(open.record, renamed, status);
   if (!status.ok()) {
     LogError("checkpoint_commit_failed",
-             {{"checkpoint", id}, {"error", status.ToString()}});
+             {{"job", open.record.job},
+              {"generation", open.record.generation.value()},
+              {"step", open.record.step},
+              {"checkpoint", id},
+              {"error", status.ToString()}});
     return status;
   }
-  LogInfo("checkpoint_complete", {{"job", open.record.job},
-                                  {"checkpoint", id},
-                                  {"shards", open.record.shard_count},
-                                  {"bytes", open.record.TotalBytes()}});
+  LogInfo("checkpoint_complete",
+          {{"job", open.record.job},
+           {"generation", open.record.generation.value()},
+           {"step", open.record.step},
+           {"checkpoint", id},
+           {"shards", open.record.shard_count},
+           {"bytes", open.record.TotalBytes()}});
   DeleteSuperseded(open.record);
   if (open.record.generation != Generation(0)) {
     DeleteUnretained(open.record.job, open.record.id,

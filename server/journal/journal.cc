@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "base/peer_text.h"
+#include "base/utf8.h"
 
 namespace coxswain::server {
 namespace {
@@ -20,8 +21,9 @@ size_t BytesOf(const JournalEvent& event) {
   return bytes;
 }
 
-// Cuts `text` to what is left, and takes that away.
+// Makes `text` valid, cuts it to what is left, and takes that away.
 void Fit(std::string* text, size_t* left) {
+  *text = ValidUtf8(*text);
   constexpr size_t kMark = 3;  // "...", which Shorten() always leaves
   if (text->size() > *left) {
     *text = *left < kMark ? std::string() : Shorten(*text, *left);
@@ -45,7 +47,7 @@ void Cut(const JournalLimits& limits, JournalEvent* event) {
 
 void Journal::Note(JournalEvent event) {
   if (event.job.empty()) return;
-  event.job = Shorten(event.job, limits_.max_event_bytes);
+  event.job = Shorten(ValidUtf8(event.job), limits_.max_event_bytes);
   Cut(limits_, &event);
   MutexLock lock(&mutex_);
   event.sequence = ++newest_;
@@ -137,6 +139,20 @@ void Journal::Tick() {
   if (now == told_) return;
   told_ = now;
   for (const auto& listener : listeners_) listener.second();
+}
+
+void Journal::Close() {
+  MutexLock listeners_lock(&listeners_mutex_);
+  {
+    MutexLock lock(&mutex_);
+    closed_ = true;
+  }
+  for (const auto& listener : listeners_) listener.second();
+}
+
+bool Journal::closed() const {
+  MutexLock lock(&mutex_);
+  return closed_;
 }
 
 }  // namespace coxswain::server

@@ -50,7 +50,8 @@ class Journal {
  public:
   explicit Journal(const JournalLimits& limits = {}) : limits_(limits) {}
 
-  // Sets the sequence. An event without a job is not kept.
+  // Sets the sequence. An event without a job is not kept; bytes that are no
+  // UTF-8 become U+FFFD, so that what is kept can be sent.
   void Note(JournalEvent event);
 
   // Up to `limit` events with a higher sequence than `after`, the oldest first.
@@ -71,8 +72,12 @@ class Journal {
   // called with a lock held that the callback takes.
   void Forget(uint64_t listener);
 
-  // Tells listeners the news. To be called often, from one thread.
+  // Tells listeners the news. To be called often.
   void Tick();
+
+  // Nothing more will come: tells listeners so. Noting and reading go on.
+  void Close();
+  bool closed() const;
 
  private:
   using Sequences = std::deque<int64_t>;
@@ -87,6 +92,7 @@ class Journal {
   mutable Mutex mutex_;
   int64_t newest_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t forgotten_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<int64_t, JournalEvent> events_ ABSL_GUARDED_BY(mutex_);
   // Those of each job, in order; none is empty.

@@ -118,6 +118,18 @@ TEST(JournalTest, ALongEventIsCutAtALetter) {
   EXPECT_EQ(kept.fields[1].first + kept.fields[1].second, "");
 }
 
+TEST(JournalTest, WhatIsKeptCanBeSent) {
+  Journal journal;
+  JournalEvent event = Event("a\xff", "odd\xc3");
+  event.fields = {{"k\xfe", "\x80 J\xc3\xbcrgen"}};
+  journal.Note(event);
+  const JournalEvent kept = journal.Read("", 0, 1).at(0);
+  EXPECT_EQ(kept.job, "a\xef\xbf\xbd");
+  EXPECT_EQ(kept.event, "odd\xef\xbf\xbd");
+  EXPECT_EQ(kept.fields[0].first, "k\xef\xbf\xbd");
+  EXPECT_EQ(kept.fields[0].second, "\xef\xbf\xbd J\xc3\xbcrgen");
+}
+
 TEST(JournalTest, OneEventLargerThanAllBytesIsKept) {
   JournalLimits limits;
   limits.max_bytes = 1;
@@ -146,6 +158,15 @@ TEST(JournalTest, ListenersAreToldOnceOfWhatIsNew) {
   journal.Note(Event("a", "3"));
   journal.Tick();
   EXPECT_EQ(told, 1);
+}
+
+TEST(JournalTest, ListenersAreToldOfTheEnd) {
+  Journal journal;
+  bool told = false;
+  journal.Listen([&] { told = journal.closed(); });
+  EXPECT_FALSE(journal.closed());
+  journal.Close();
+  EXPECT_TRUE(told);
 }
 
 TEST(JournalTest, ThreadsMayNoteAndReadTogether) {

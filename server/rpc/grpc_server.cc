@@ -17,8 +17,10 @@
 #include "server/rpc/caller_gate.h"
 #include "server/rpc/checkpoint_service.h"
 #include "server/rpc/credentials.h"
+#include "server/rpc/connection_limit.h"
 #include "server/rpc/front_door.h"
 #include "server/rpc/group_service.h"
+#include "server/rpc/journal_service.h"
 #include "server/rpc/parameter_service.h"
 #include "server/rpc/rendezvous_service.h"
 #include "server/rpc/schedule_service.h"
@@ -90,7 +92,9 @@ struct GrpcServer::Parts {
         store(rooms.store, rooms.membership),
         groups(rooms.groups, rooms.membership),
         checkpoints(options, rooms.checkpoints, rooms.membership),
-        parameters(options, rooms.parameters, rooms.membership) {}
+        parameters(options, rooms.parameters, rooms.membership),
+        journal({rooms.journal, rooms.clock, rooms.membership->cluster_id(),
+                 rooms.membership->term().value()}) {}
 
   RendezvousService rendezvous;
   ScheduleService schedule;
@@ -98,6 +102,7 @@ struct GrpcServer::Parts {
   GroupService groups;
   CheckpointService checkpoints;
   ParameterService parameters;
+  JournalService journal;
   int port = 0;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<Acceptor> acceptor;
@@ -112,8 +117,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   COXSWAIN_ASSIGN_OR_RETURN(Listeners listeners, Listen(address));
   auto parts = std::make_unique<Parts>(options, rooms);
   parts->port = listeners.port;
-  parts->connections =
-      std::make_shared<AdmittedConnections>(options.max_connections);
+  parts->connections = std::make_shared<AdmittedConnections>(
+      ConnectionLimit(options.max_connections));
   grpc::ServerBuilder builder;
   ConfigureServer(options, &builder);
   COXSWAIN_ASSIGN_OR_RETURN(
@@ -130,6 +135,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   builder.RegisterService(&parts->groups);
   builder.RegisterService(&parts->checkpoints);
   builder.RegisterService(&parts->parameters);
+  builder.RegisterService(&parts->journal);
   parts->server = builder.BuildAndStart();
   if (parts->server == nullptr) {
     return absl::UnavailableError("gRPC cannot start a server");

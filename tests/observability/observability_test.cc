@@ -256,6 +256,15 @@ TEST_F(ObservabilityTest, AJobIsShownWithHowItsRanksSpendTheirSteps) {
             kRanks * kSteps * 8000);
   EXPECT_EQ(job["traffic"]["hooks"][0]["hook"], "allreduce");
 
+  const json first = GetJson("/api/v1/jobs/mnist/events?limit=1");
+  ASSERT_EQ(first["events"].size(), 1u);
+  EXPECT_EQ(first["events"][0]["job"], "mnist");
+  EXPECT_EQ(first["last"], first["events"][0]["sequence"]);
+  const json rest = GetJson(absl::StrCat("/api/v1/jobs/mnist/events?after=",
+                                         first["last"].get<int64_t>()));
+  ASSERT_FALSE(rest["events"].empty());
+  EXPECT_GT(rest["events"][0]["sequence"], first["last"]);
+
   const json jobs = GetJson("/api/v1/jobs");
   ASSERT_EQ(jobs["jobs"].size(), 1u);
   EXPECT_EQ(jobs["jobs"][0]["name"], "mnist");
