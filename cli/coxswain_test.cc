@@ -16,6 +16,7 @@
 #include "base/status_matchers.h"
 #include "base/version.h"
 #include "client/rpc/stub_factory.h"
+#include "httplib.h"
 #include "nlohmann/json.hpp"
 #include "proto/rendezvous.pb.h"
 #include "tests/support/process.h"
@@ -104,6 +105,32 @@ TEST_F(CoxswainTest, ServeTellsItsPortAndEndsOnSigterm) {
   EXPECT_EQ(address_, "127.0.0.1:" + port);
   server_->Signal(SIGTERM);
   EXPECT_EQ(Finish(*server_).Status(), 0);
+}
+
+TEST_F(CoxswainTest, ServeShowsItselfOverHttp) {
+  auto server =
+      Start({"serve", "--listen", "127.0.0.1:0", "--state-dir", Path("state"),
+             "--http", "127.0.0.1:0", "--http-port-file", Path("http-port")});
+  ASSERT_OK(server->WaitForStdout("serving http://127.0.0.1:", kSoon));
+  ASSERT_OK(server->WaitForStdout("listening on ", kSoon));
+  std::ifstream file(Path("http-port"));
+  int port = 0;
+  ASSERT_TRUE(file >> port);
+  httplib::Client client("127.0.0.1", port);
+  client.set_read_timeout(20);
+  const auto health = client.Get("/healthz");
+  ASSERT_TRUE(health);
+  EXPECT_EQ(health->status, 200);
+  const auto metrics = client.Get("/metrics");
+  ASSERT_TRUE(metrics);
+  EXPECT_THAT(metrics->body, HasSubstr("coxswain_build_info"));
+  server->Signal(SIGTERM);
+  EXPECT_EQ(Finish(*server).Status(), 0);
+
+  auto open = Start({"serve", "--listen", "127.0.0.1:0", "--state-dir",
+                     Path("other"), "--http", "0.0.0.0:0"});
+  EXPECT_EQ(Finish(*open).Status(), 2);
+  EXPECT_THAT(open->err(), HasSubstr("--insecure"));
 }
 
 TEST_F(CoxswainTest, StatusOfAnIdleCoordinator) {

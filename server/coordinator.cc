@@ -253,6 +253,7 @@ CoordinatorView Coordinator::view() const {
   view.parameters = parts_->parameters.get();
   view.telemetry = parts_->telemetry.get();
   view.rpc = &parts_->rpc;
+  view.journal = &parts_->journal;
   view.started = parts_->started;
   view.leads = [state = parts_->state] {
     return !state->can_be_lost() || state->Held();

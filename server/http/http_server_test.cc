@@ -242,10 +242,12 @@ TEST(HttpOptionsTest, LeavesTheLoopbackOnlyWhereThatIsSaid) {
   options.insecure = true;
   EXPECT_OK(options.Validate());
   options.listen = "nonsense";
-  EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("nonsense")));
   options.listen = "127.0.0.1:0";
   options.threads = 0;
-  EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("threads")));
 }
 
 TEST(HostNamesTest, KnowsTheLoopback) {

@@ -119,6 +119,7 @@ void Site::Show(const CoordinatorView& view) {
 void Site::Hide() {
   MutexLock lock(&mutex_);
   view_.reset();
+  // Answers wait for nothing, so this does not either, for long.
   changed_.WaitForWork(&mutex_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return visitors_ == 0;
   });

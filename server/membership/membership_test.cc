@@ -44,6 +44,26 @@ TEST_F(MembershipTest, RoundClosesWithTheLastWorker) {
   EXPECT_EQ(Description().state, JobState::kRunning);
 }
 
+TEST_F(MembershipTest, ASummaryCountsMembersByTheirState) {
+  Worker* a = Make(2, 0);
+  Worker* b = Make(2, 1);
+  Join(a);
+  ASSERT_THAT(membership_->Summaries(), SizeIs(1));
+  EXPECT_EQ(membership_->Summaries()[0].waiting, 1);
+  EXPECT_EQ(membership_->Summaries()[0].live(), 0);
+  Join(b);
+  const JobSummary summary = membership_->Summaries()[0];
+  EXPECT_EQ(summary.job, "job");
+  EXPECT_EQ(summary.state, JobState::kRunning);
+  EXPECT_EQ(summary.generation, Generation(1));
+  EXPECT_EQ(summary.world_size, 2);
+  EXPECT_EQ(summary.joined, 2);
+  EXPECT_EQ(summary.live(), 2);
+  EXPECT_EQ(summary.waiting, 0);
+  EXPECT_EQ(summary.plan_version, 1);
+  EXPECT_FALSE(summary.idle.has_value()) << "nobody is attached";
+}
+
 TEST_F(MembershipTest, JoinDeadlineNamesThePresentAndCountsTheMissing) {
   Worker* a = Make(3, 0);
   Worker* b = Make(3, 1);
