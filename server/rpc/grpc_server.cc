@@ -16,8 +16,8 @@
 #include "server/rpc/call_counter.h"
 #include "server/rpc/caller_gate.h"
 #include "server/rpc/checkpoint_service.h"
-#include "server/rpc/credentials.h"
 #include "server/rpc/connection_limit.h"
+#include "server/rpc/credentials.h"
 #include "server/rpc/front_door.h"
 #include "server/rpc/group_service.h"
 #include "server/rpc/journal_service.h"
@@ -122,7 +122,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   grpc::ServerBuilder builder;
   ConfigureServer(options, &builder);
   COXSWAIN_ASSIGN_OR_RETURN(
-      auto gates, MakeGates(may_answer, parts->connections, security, rooms.rpc));
+      auto gates,
+      MakeGates(may_answer, parts->connections, security, rooms.rpc));
   if (!gates.empty()) {
     builder.experimental().SetInterceptorCreators(std::move(gates));
   }
