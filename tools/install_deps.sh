@@ -22,6 +22,8 @@ packages=(
   # Tests; etcd-server for those of its state store, iproute2 for those with
   # several network namespaces, spin for models.
   etcd-server iproute2 libgmock-dev libgtest-dev spin
+  # Tests of the compose file.
+  python3-yaml
   "$@"
 )
 
