@@ -7,6 +7,7 @@
 #include "cli/command_line.h"
 #include "cli/plan_change.h"
 #include "client/device/selection.h"
+#include "server/http/http_options.h"
 
 namespace coxswain {
 namespace {
@@ -21,6 +22,20 @@ std::string Check(const HooksOptions& hooks) {
   if (hooks.check.empty() || hooks.name.empty()) return "";
   return absl::StrCat("--check takes the whole spec, quoted; what is '",
                       hooks.name, "'?");
+}
+
+std::string Check(const ServeOptions& serve) {
+  const std::string wrong = CheckSecurity(serve.security, serve.listen);
+  if (!wrong.empty()) return wrong;
+  if (serve.http.empty()) {
+    return serve.http_port_file.empty() && serve.http_hosts.empty()
+               ? ""
+               : "--http-port-file and --http-hosts go with --http HOST:PORT";
+  }
+  server::HttpOptions http;
+  http.listen = serve.http;
+  http.insecure = serve.security.insecure;
+  return std::string(http.Validate().message());
 }
 
 std::string CheckWorkers(const RunOptions& run) {
@@ -100,12 +115,18 @@ std::string CheckCombination(CommandLine& line) {
   using Command = CommandLine::Command;
   switch (line.command) {
     case Command::kServe:
-      return CheckSecurity(line.serve.security, line.serve.listen);
+      return Check(line.serve);
     case Command::kRun:
       return Check(line.run);
     case Command::kStatus:
+      if (line.status.json && line.status.watch) {
+        return "give one of --json and --watch";
+      }
       return CheckAsked(line.status.coordinator, line.status.job,
                         line.status.security);
+    case Command::kLogs:
+      return CheckAsked(line.logs.coordinator, line.logs.job,
+                        line.logs.security);
     case Command::kPlanShow:
       return CheckAsked(line.plan_show.coordinator, line.plan_show.job,
                         line.plan_show.security);

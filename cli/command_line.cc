@@ -27,7 +27,8 @@ constexpr char kRunExits[] =
     "worker\n"
     "that failed, 128 + N if signal N ended it. 2 for a wrong command line, "
     "126\n"
-    "or 127 if PROGRAM cannot be executed or found, 1 for other failures.\n\n"
+    "or 127 if PROGRAM cannot be executed or found, 1 for other failures.\n"
+    "--stop-status instead of 0 if it was asked to stop.\n\n"
     "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are handed on to the "
     "workers.\n"
     "After the first three they may take --stop-grace to end; a second SIGINT\n"
@@ -230,6 +231,11 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
   AddOptions(AddCommand(&root, "status", "Show the jobs of a coordinator.",
                         kOtherExits),
              &line.status);
+  AddOptions(AddCommand(&root, "logs",
+                        "Show what happened to a job, or to all jobs:\n"
+                        "coxswain logs [JOB] [OPTIONS]",
+                        kOtherExits),
+             &line.logs);
   AddPlanCommands(&root, &line);
   AddCheckpointCommands(&root, &line);
   AddCertsCommands(&root, &line);
@@ -307,6 +313,7 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
       {"serve", Command::kServe},
       {"run", Command::kRun},
       {"status", Command::kStatus},
+      {"logs", Command::kLogs},
       {"plan show", Command::kPlanShow},
       {"plan set", Command::kPlanSet},
       {"why", Command::kWhy},

@@ -23,6 +23,7 @@ struct CommandLine {
     kServe,
     kRun,
     kStatus,
+    kLogs,
     kPlanShow,
     kPlanSet,
     kWhy,
@@ -36,6 +37,7 @@ struct CommandLine {
   ServeOptions serve;
   RunOptions run;
   StatusOptions status;
+  LogsOptions logs;
   JobOptions plan_show;
   PlanSetOptions plan_set;
   JobOptions why;

@@ -239,6 +239,53 @@ TEST_F(CommandLineTest, ATraceGoesToAFolderThatExists) {
   }
 }
 
+TEST_F(CommandLineTest, LogsAreOfAJobOrOfAll) {
+  ASSERT_OK_AND_ASSIGN(
+      CommandLine line,
+      ParseCommandLine({"logs", "mnist", "--follow", "--since", "10m", "--json",
+                        "--coordinator", "127.0.0.1:1"}));
+  EXPECT_EQ(line.command, CommandLine::Command::kLogs);
+  EXPECT_EQ(line.logs.job, "mnist");
+  EXPECT_TRUE(line.logs.follow);
+  EXPECT_TRUE(line.logs.json);
+  EXPECT_EQ(line.logs.since, absl::Minutes(10));
+  ASSERT_OK_AND_ASSIGN(
+      line, ParseCommandLine({"logs", "--coordinator", "127.0.0.1:1"}));
+  EXPECT_EQ(line.logs.job, "");
+  EXPECT_EQ(line.logs.since, absl::ZeroDuration());
+  EXPECT_THAT(ParseCommandLine({"logs", "a b", "--coordinator", "h:1"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::HasSubstr("no job name")));
+  EXPECT_THAT(ParseCommandLine({"logs"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::HasSubstr("no coordinator")));
+}
+
+TEST_F(CommandLineTest, LogFormatsAreTextAndJson) {
+  ASSERT_OK_AND_ASSIGN(CommandLine line,
+                       ParseCommandLine({"serve", "--log-format", "json"}));
+  EXPECT_EQ(line.serve.log_format, "json");
+  Set("COXSWAIN_LOG_FORMAT", "json");
+  ASSERT_OK_AND_ASSIGN(line, ParseCommandLine({"run", "--", "true"}));
+  EXPECT_EQ(line.run.log_format, "json");
+  EXPECT_THAT(ParseCommandLine({"serve", "--log-format", "xml"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::HasSubstr("must be text or json, not 'xml'")));
+}
+
+TEST_F(CommandLineTest, StatusIsWatchedOrJson) {
+  ASSERT_OK_AND_ASSIGN(
+      CommandLine line,
+      ParseCommandLine({"status", "--watch", "--interval", "2s",
+                        "--coordinator", "127.0.0.1:1"}));
+  EXPECT_TRUE(line.status.watch);
+  EXPECT_EQ(line.status.interval, absl::Seconds(2));
+  EXPECT_THAT(ParseCommandLine({"status", "--watch", "--json", "--coordinator",
+                                "127.0.0.1:1"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::HasSubstr("--json and --watch")));
+}
+
 TEST_F(CommandLineTest, AFlagWinsOverTheEnvironmentAndThatOverTheFile) {
   const std::string file = ConfigFile(
       "[serve]\nlisten = \"127.0.0.1:1\"\nlog-level = \"error\"\n"
@@ -406,6 +453,7 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"run", "--topology", "zone 1", "--", "true"}, "--topology"},
       {{"run", "--join-timeout", "soon", "--", "true"}, "is no duration"},
       {{"run", "--stop-grace", "-1s", "--", "true"}, "must be at least 0"},
+      {{"run", "--stop-status", "256", "--", "true"}, "255"},
       {{"run", "--job", "a/b", "--", "true"}, "is no job name"},
       {{"run", "--node", "a b", "--", "true"}, "is no node name"},
       {{"run", "--coordinator", "head:0", "--job", "j", "--", "true"},

@@ -9,16 +9,19 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/logging.h"
 #include "base/random.h"
 #include "cli/certs.h"
 #include "cli/checkpoint/checkpoint.h"
 #include "cli/command_line.h"
 #include "cli/hooks.h"
+#include "cli/logs.h"
 #include "cli/plan.h"
 #include "cli/run.h"
 #include "cli/serve.h"
 #include "cli/status.h"
 #include "cli/version.h"
+#include "cli/watch.h"
 #include "cli/why.h"
 #include "client/rpc/stub_factory.h"
 
@@ -32,6 +35,16 @@ int Print(const std::string& text) {
 }
 
 int Fail(const absl::Status& status, int exit_status) {
+  if (GetLogFormat() == LogFormat::kJson) {
+    const std::string line = FormatLogLine(
+        LogFormat::kJson,
+        {Clock::Real()->WallTime(),
+         "error",
+         "failed",
+         {{"reason", status.message()}, {"exit_status", exit_status}}});
+    std::fprintf(stderr, "%s\n", line.c_str());
+    return exit_status;
+  }
   std::fprintf(stderr, "coxswain: %s\n", std::string(status.message()).c_str());
   return exit_status;
 }
@@ -73,7 +86,10 @@ int Main(const std::vector<std::string>& args) {
     case CommandLine::Command::kRun:
       return ExitOfRun(Run(line->run));
     case CommandLine::Command::kStatus:
-      return Exit(ShowStatus(line->status));
+      return Exit(line->status.watch ? WatchStatus(line->status)
+                                     : ShowStatus(line->status));
+    case CommandLine::Command::kLogs:
+      return Exit(ShowLogs(line->logs));
     case CommandLine::Command::kPlanShow:
       return PrintOrFail(ShowPlan(line->plan_show, *StubOf(line->plan_show)));
     case CommandLine::Command::kPlanSet:
@@ -87,7 +103,7 @@ int Main(const std::vector<std::string>& args) {
           RunCheckpoint(line->checkpoint, RealCheckpointWorld(stub.get())));
     }
     case CommandLine::Command::kCerts:
-      return PrintOrFail(RunCerts(line->certs, Clock::Real()->Now()));
+      return PrintOrFail(RunCerts(line->certs, Clock::Real()->WallTime()));
     case CommandLine::Command::kHooks:
       return PrintOrFail(DescribeHooks(line->hooks));
     case CommandLine::Command::kVersion:

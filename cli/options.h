@@ -28,7 +28,11 @@ struct ServeOptions {
   int checkpoint_keep_last = 0;   // 0: no rule
   int checkpoint_keep_every = 0;  // 0: no rule
   std::string port_file;          // empty: none
+  std::string http;               // HOST:PORT; empty: no HTTP
+  std::string http_port_file;     // empty: none
+  std::vector<std::string> http_hosts;
   std::string log_level = "info";
+  std::string log_format = "text";
 };
 
 // A coordinator admits no more to a job.
@@ -61,8 +65,10 @@ struct RunOptions {
   absl::Duration join_timeout = absl::InfiniteDuration();  // the library's
   absl::Duration exit_grace = absl::Seconds(5);
   absl::Duration stop_grace = absl::Seconds(10);
+  int stop_status = 0;
   bool prefix = true;
   std::string log_level = "info";
+  std::string log_format = "text";
   std::vector<std::string> program;  // and its arguments
 
   int MaxWorkers() const { return nnodes.most * nproc; }
@@ -75,6 +81,18 @@ struct StatusOptions {
   std::string coordinator;
   ClientSecurity security;
   std::string job;  // empty: all
+  bool json = false;
+  bool watch = false;
+  absl::Duration interval = absl::Seconds(1);  // between two looks
+  absl::Duration timeout = absl::Seconds(5);
+};
+
+struct LogsOptions {
+  std::string coordinator;
+  ClientSecurity security;
+  std::string job;  // empty: all
+  bool follow = false;
+  absl::Duration since = absl::ZeroDuration();  // 0: all
   bool json = false;
   absl::Duration timeout = absl::Seconds(5);
 };
@@ -109,6 +127,7 @@ struct CheckpointOptions {
   std::string reason = "an operator asks";
   bool json = false;
   bool yes = false;                           // delete without asking
+  bool quiet = false;                         // shows no progress
   absl::Duration timeout = absl::Seconds(5);  // of each short call
 };
 
@@ -122,6 +141,7 @@ struct HooksOptions {
 void AddOptions(CLI::App* app, ServeOptions* options);
 void AddOptions(CLI::App* app, RunOptions* options);
 void AddOptions(CLI::App* app, StatusOptions* options);
+void AddOptions(CLI::App* app, LogsOptions* options);
 void AddOptions(CLI::App* app, JobOptions* options);
 void AddOptions(CLI::App* app, PlanSetOptions* options);
 void AddOptions(CLI::App* app, HooksOptions* options);

@@ -41,7 +41,7 @@ void AddClientSecurity(CLI::App* app, ClientSecurity* security) {
 std::string CheckSecurity(const ClientSecurity& security,
                           const std::string& coordinator) {
   return std::string(
-      CheckClientSecurity(security, coordinator, Clock::Real()->Now())
+      CheckClientSecurity(security, coordinator, Clock::Real()->WallTime())
           .message());
 }
 
@@ -65,7 +65,7 @@ void AddServeSecurity(CLI::App* app, ServeSecurity* security) {
 
 std::string CheckSecurity(const ServeSecurity& security,
                           const std::string& listen) {
-  const absl::Status files = security.rpc.Validate(Clock::Real()->Now());
+  const absl::Status files = security.rpc.Validate(Clock::Real()->WallTime());
   if (!files.ok()) return std::string(files.message());
   const auto address = ParseHostPort(listen, PortRule::kAnyFree);
   const bool loopback = address.ok() && IsLoopback(address->host);

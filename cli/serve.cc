@@ -1,6 +1,7 @@
 #include "cli/serve.h"
 
 #include <limits.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -17,10 +18,13 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "cli/address.h"
+#include "cli/grpc_log.h"
 #include "cli/port_file.h"
 #include "cli/signals.h"
 #include "cli/stop_watch.h"
 #include "server/coordinator.h"
+#include "server/http/http_server.h"
+#include "server/http/site.h"
 #include "server/listen_address.h"
 #include "server/rpc/health_server.h"
 #include "server/state/open_state.h"
@@ -38,6 +42,14 @@ constexpr absl::Duration kGivenUp = absl::Seconds(1);
 void Say(const std::string& line) {
   std::printf("coxswain: %s\n", line.c_str());
   std::fflush(stdout);
+}
+
+// Each connection is one, and many systems give a process 1,024 at first.
+void RaiseDescriptorLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 absl::StatusOr<server::StateLocation> LocationOf(const ServeOptions& options) {
@@ -89,7 +101,9 @@ class Service {
       : options_(options),
         address_(address),
         location_(std::move(location)),
-        stop_(stop) {
+        stop_(stop),
+        site_(options.security.insecure) {
+    coordinator_.count_calls = !options.http.empty();
     coordinator_.listen = options.listen;
     coordinator_.state_dir = options.state_dir;
     coordinator_.security = options.security.rpc;
@@ -102,6 +116,7 @@ class Service {
   absl::Status Run() {
     COXSWAIN_RETURN_IF_ERROR(coordinator_.Validate());
     COXSWAIN_RETURN_IF_ERROR(StartHealth());
+    COXSWAIN_RETURN_IF_ERROR(StartHttp());
     if (location_.is_etcd()) COXSWAIN_RETURN_IF_ERROR(TryToListen());
     while (stop_->status().ok()) {
       auto state = Acquire();
@@ -121,6 +136,25 @@ class Service {
     LogInfo("health_listening",
             {{"listen", listen}, {"port", health_->port()}});
     return absl::OkStatus();
+  }
+  // Before it leads, too.
+  absl::Status StartHttp() {
+    if (options_.http.empty()) return absl::OkStatus();
+    server::HttpOptions http;
+    http.listen = options_.http;
+    http.insecure = options_.security.insecure;
+    http.hosts = options_.http_hosts;
+    COXSWAIN_ASSIGN_OR_RETURN(
+        http_, server::HttpServer::Start(
+                   http, [this](const server::HttpRequest& request) {
+                     return site_.Answer(request);
+                   }));
+    COXSWAIN_ASSIGN_OR_RETURN(HostPort address,
+                              ParseHostPort(options_.http, PortRule::kAnyFree));
+    address.port = http_->port();
+    Say(absl::StrCat("serving http://", address.ToString(), "/"));
+    if (options_.http_port_file.empty()) return absl::OkStatus();
+    return WritePortFile(options_.http_port_file, address.port);
   }
   void SetReady(bool ready) {
     if (health_ != nullptr) health_->SetReady(ready);
@@ -186,7 +220,9 @@ class Service {
     }
     Say(absl::StrCat("listening on ", address_.ToString()));
     SetReady(true);
+    site_.Show(coordinator.view());
     WaitForEither(stop_, &state.lost());
+    site_.Hide();
     SetReady(false);
     if (!state.lost().status().ok()) {
       coordinator.Abandon();
@@ -203,6 +239,9 @@ class Service {
   CancelSignal* const stop_;
   server::CoordinatorOptions coordinator_;
   std::unique_ptr<server::HealthServer> health_;
+  server::Site site_;
+  // Ends first: its requests look at the site.
+  std::unique_ptr<server::HttpServer> http_;
 };
 
 }  // namespace
@@ -210,6 +249,9 @@ class Service {
 absl::Status Serve(const ServeOptions& options) {
   HeldSignals signals({SIGINT, SIGTERM});
   SetLogLevel(options.log_level);
+  SetLogFormat(options.log_format);
+  if (options.log_format == "json") TakeGrpcLog();
+  RaiseDescriptorLimit();
   // gRPC's locks are Abseil's, and Debian builds those with a search for
   // deadlocks at every lock: an eighth of a round of 64 workers.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);

@@ -17,15 +17,21 @@ packages=(
   nlohmann-json3-dev
   # Certificates.
   libssl-dev
+  # The coordinator's HTTP and its metrics.
+  libcpp-httplib-dev prometheus-cpp-dev
   # Vector instructions of whatever CPU the program runs on.
   libhwy-dev
+  # Tests of the status page in a browser.
+  chromium chromium-driver python3-selenium
   # Tests; etcd-server for those of its state store, iproute2 for those with
   # several network namespaces, spin for models.
   etcd-server iproute2 libgmock-dev libgtest-dev spin
-  # Tests of the compose file.
-  python3-yaml
+  # Tests of the manifests for Kubernetes and of the compose file.
+  python3-grpcio python3-jsonschema python3-pip python3-yaml
   "$@"
 )
+# Other packages than Debian's bring one, too.
+command -v kubectl > /dev/null || packages+=(kubernetes-client)
 
 die() {
   echo "install_deps.sh: $*" >&2

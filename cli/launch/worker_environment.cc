@@ -71,6 +71,7 @@ std::vector<std::string> WorkerEnvironment::For(
   if (!topology.empty()) own["COXSWAIN_TOPOLOGY"] = topology;
   if (!trace.empty()) own["COXSWAIN_TRACE"] = trace;
   if (!plan.empty()) own["COXSWAIN_PLAN"] = plan;
+  if (!log_format.empty()) own["COXSWAIN_LOG_FORMAT"] = log_format;
   AddSecurity(security, inherited, &own);
   if (gpus.has_value()) AddGpus(*gpus, slot, inherited, &own);
   if (join_timeout != absl::InfiniteDuration()) {

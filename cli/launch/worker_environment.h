@@ -28,6 +28,7 @@ struct WorkerEnvironment {
   std::string bind_address;  // empty: unset
   std::string topology;      // keys with commas between; empty: unset
   std::string trace;         // empty: unset
+  std::string log_format;    // empty: unset
   std::string plan;  // NAME=VALUE words with spaces between; empty: unset
   std::optional<GpuAssignment> gpus;                       // nothing: unset
   absl::Duration join_timeout = absl::InfiniteDuration();  // infinite: unset

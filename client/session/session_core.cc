@@ -85,6 +85,7 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
   schedule_options.job = request.options.job;
   schedule_options.plan = plan;
   schedule_options.clock = request.options.clock;
+  schedule_options.traffic = [this]() { return groups_.traffic(); };
   schedule_ = std::make_unique<AttachedSchedule>(
       schedule_options, [this](const v1::AttachRequest& said) {
         return attachment_ != nullptr && attachment_->Send(said);

@@ -149,7 +149,7 @@ absl::Status ReadSecurity(const GetVariable& get,
     return Invalid("COXSWAIN_INSECURE", insecure, "true or false");
   }
   COXSWAIN_RETURN_IF_ERROR(
-      CheckClientSecurity(security, coordinator, Clock::Real()->Now()));
+      CheckClientSecurity(security, coordinator, Clock::Real()->WallTime()));
   *result = std::move(security);
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <chrono>
@@ -18,6 +19,7 @@
 #include "base/status_matchers.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/rendezvous.grpc.pb.h"
+#include "server/rpc/connection_limit.h"
 
 namespace coxswain::server {
 namespace {
@@ -368,6 +370,15 @@ TEST(FrontDoorTest, GuestsHaveALimitAndEndedOnesMakeRoom) {
            std::chrono::steady_clock::now() < deadline);
   EXPECT_THAT(status, Works());
   EXPECT_THAT(second.Call(), Works());
+}
+
+TEST(ConnectionLimitTest, DescriptorsAreLeftForTheDisk) {
+  EXPECT_EQ(ConnectionLimit(100, 1024), 100);
+  EXPECT_EQ(ConnectionLimit(65'536, 1024), 768);
+  EXPECT_EQ(ConnectionLimit(65'536, 20'000), 20'000 - 2048);
+  EXPECT_EQ(ConnectionLimit(65'536, 1 << 20), 65'536);
+  EXPECT_EQ(ConnectionLimit(65'536, RLIM_INFINITY), 65'536);
+  EXPECT_EQ(ConnectionLimit(65'536), ConnectionLimit(ConnectionLimit(65'536)));
 }
 
 TEST(FrontDoorTest, GuestsThatDoNotAnswerProbesAreGivenUp) {

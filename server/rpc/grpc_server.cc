@@ -13,11 +13,14 @@
 #include "proto/bulk/transport.h"
 #include "server/rpc/admitted_connections.h"
 #include "server/rpc/answer_gate.h"
+#include "server/rpc/call_counter.h"
 #include "server/rpc/caller_gate.h"
 #include "server/rpc/checkpoint_service.h"
 #include "server/rpc/credentials.h"
+#include "server/rpc/connection_limit.h"
 #include "server/rpc/front_door.h"
 #include "server/rpc/group_service.h"
+#include "server/rpc/journal_service.h"
 #include "server/rpc/parameter_service.h"
 #include "server/rpc/rendezvous_service.h"
 #include "server/rpc/schedule_service.h"
@@ -65,7 +68,7 @@ absl::StatusOr<std::vector<
     std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>>
 MakeGates(const GrpcServer::MayAnswer& may_answer,
           const std::shared_ptr<AdmittedConnections>& connections,
-          const SecurityOptions& security) {
+          const SecurityOptions& security, RpcMetrics* metrics) {
   std::vector<
       std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
       gates;
@@ -75,6 +78,7 @@ MakeGates(const GrpcServer::MayAnswer& may_answer,
                               CallerIdentities::Open(security));
     gates.push_back(MakeCallerGate(std::move(identities)));
   }
+  if (metrics != nullptr) gates.push_back(MakeCallCounter(metrics));
   return gates;
 }
 
@@ -82,12 +86,15 @@ MakeGates(const GrpcServer::MayAnswer& may_answer,
 
 struct GrpcServer::Parts {
   Parts(const RpcOptions& options, const Rooms& rooms)
-      : rendezvous(options, rooms.membership, rooms.schedule),
+      : rendezvous(options, rooms.membership, rooms.schedule,
+                   {rooms.plans, rooms.telemetry, rooms.rpc}),
         schedule(rooms.plans, rooms.schedule, rooms.membership),
         store(rooms.store, rooms.membership),
         groups(rooms.groups, rooms.membership),
         checkpoints(options, rooms.checkpoints, rooms.membership),
-        parameters(options, rooms.parameters, rooms.membership) {}
+        parameters(options, rooms.parameters, rooms.membership),
+        journal({rooms.journal, rooms.clock, rooms.membership->cluster_id(),
+                 rooms.membership->term().value()}) {}
 
   RendezvousService rendezvous;
   ScheduleService schedule;
@@ -95,6 +102,7 @@ struct GrpcServer::Parts {
   GroupService groups;
   CheckpointService checkpoints;
   ParameterService parameters;
+  JournalService journal;
   int port = 0;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<Acceptor> acceptor;
@@ -109,12 +117,12 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   COXSWAIN_ASSIGN_OR_RETURN(Listeners listeners, Listen(address));
   auto parts = std::make_unique<Parts>(options, rooms);
   parts->port = listeners.port;
-  parts->connections =
-      std::make_shared<AdmittedConnections>(options.max_connections);
+  parts->connections = std::make_shared<AdmittedConnections>(
+      ConnectionLimit(options.max_connections));
   grpc::ServerBuilder builder;
   ConfigureServer(options, &builder);
   COXSWAIN_ASSIGN_OR_RETURN(
-      auto gates, MakeGates(may_answer, parts->connections, security));
+      auto gates, MakeGates(may_answer, parts->connections, security, rooms.rpc));
   if (!gates.empty()) {
     builder.experimental().SetInterceptorCreators(std::move(gates));
   }
@@ -126,6 +134,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   builder.RegisterService(&parts->groups);
   builder.RegisterService(&parts->checkpoints);
   builder.RegisterService(&parts->parameters);
+  builder.RegisterService(&parts->journal);
   parts->server = builder.BuildAndStart();
   if (parts->server == nullptr) {
     return absl::UnavailableError("gRPC cannot start a server");

@@ -6,8 +6,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "server/checkpoint/checkpoint_store.h"
 #include "server/group/groups.h"
+#include "server/journal/journal.h"
 #include "server/listen_address.h"
 #include "server/membership/membership.h"
 #include "server/options.h"
@@ -16,6 +18,8 @@
 #include "server/schedule/schedule_room.h"
 #include "server/security.h"
 #include "server/store/store.h"
+#include "server/telemetry/rpc_metrics.h"
+#include "server/telemetry/telemetry.h"
 
 namespace coxswain::server {
 
@@ -28,6 +32,10 @@ struct Rooms {
   GroupRoom* groups = nullptr;
   CheckpointStore* checkpoints = nullptr;
   ParameterRoom* parameters = nullptr;
+  Telemetry* telemetry = nullptr;  // null: nobody asks how steps go
+  RpcMetrics* rpc = nullptr;       // null: calls are not counted
+  Journal* journal = nullptr;
+  const Clock* clock = nullptr;
 };
 
 // All services of the wire contract, and the standard health and reflection

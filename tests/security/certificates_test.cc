@@ -104,7 +104,7 @@ TEST_F(CertificatesTest, ACoordinatorWithAnotherNameIsNotBelieved) {
 
 TEST_F(CertificatesTest, WhatHasRunOutDoesNotCount) {
   ServeTls();
-  const absl::Time now = Clock::Real()->Now();
+  const absl::Time now = Clock::Real()->WallTime();
   const TlsFiles old = certificates_.Issue(
       "old", "coxswain://job/a", {now - absl::Hours(2), now - absl::Hours(1)});
   EXPECT_THAT(Ask(With(old), kRefused), IsNotAnswered());

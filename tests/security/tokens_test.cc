@@ -137,7 +137,7 @@ TEST_F(TokensTest, ATokenIsNotSentOverANetworkInPlainText) {
   Serve({}, absl::StrCat("job/a ", kFirst));
   const std::string file = files_.Write("token", kFirst);
   const std::string address =
-      absl::StrCat("127.1:", coordinator_->port());  // not spelled as one
+      absl::StrCat("[::ffff:127.0.0.1]:", coordinator_->port());
   EXPECT_THAT(
       Ask(*ConnectCoordinator(address, RetryPolicy(), {{}, file, false})),
       StatusIs(absl::StatusCode::kUnauthenticated, testing::_));
