@@ -26,7 +26,7 @@ packages=(
   # Tests; etcd-server for those of its state store, iproute2 for those with
   # several network namespaces, spin for models.
   etcd-server iproute2 libgmock-dev libgtest-dev spin
-  # Tests of the manifests for Kubernetes.
+  # Tests of the manifests for Kubernetes and of the compose file.
   python3-grpcio python3-jsonschema python3-pip python3-yaml
   "$@"
 )

@@ -36,15 +36,24 @@ def output_of(*command, **more):
     ).stdout
 
 
-def package_of(library):
-    """The Debian package that a file belongs to; /lib is a link to usr/lib."""
-    for path in (library, os.path.realpath(library)):
-        for place in (path, re.sub("^/usr/lib/", "/lib/", path)):
-            found = re.match(r"([a-z0-9.+-]+)(:\w+)?: /", output_of(
-                "dpkg", "-S", place))
-            if found:
-                return found.group(1)
-    raise AssertionError("no package has " + library)
+def packages_of(libraries):
+    """The Debian packages that files belong to; /lib is a link to usr/lib."""
+    # Asked for all at once, because each question reads all lists.
+    places = {}
+    for library in libraries:
+        for path in (library, os.path.realpath(library)):
+            places[path] = places[re.sub("^/usr/lib/", "/lib/", path)] = library
+    said = output_of("dpkg", "-S", *places)
+    owners = {
+        places[path]: package
+        for package, path in re.findall(
+            r"^([a-z0-9.+-]+)(?::\w+)?: (/\S+)$", said, re.MULTILINE
+        )
+    }
+    orphans = set(libraries) - set(owners)
+    if orphans:
+        raise AssertionError("no package has " + ", ".join(sorted(orphans)))
+    return set(owners.values())
 
 
 def libraries_of(program):
@@ -96,7 +105,7 @@ class ImagesTest(unittest.TestCase):
         listed = self.packages("runtime")
         self.assertIn("libgrpc++1.51", listed)
         brought = closure(listed)
-        owners = {package_of(l) for l in libraries_of(PROGRAMS["coxswain"])}
+        owners = packages_of(libraries_of(PROGRAMS["coxswain"]))
         self.assertEqual(owners - brought, set(), "not in the image")
         self.assertEqual(set(listed) - owners, set(), "not needed")
 
@@ -108,7 +117,7 @@ class ImagesTest(unittest.TestCase):
         self.assertIn('ARG PACKAGES="libtorch1.13"', self.text)
         self.assertIn("packages=libtorch1.13",
                       source_tree.read("deploy/docker/build.sh"))
-        owners = {package_of(l) for l in libraries_of(PROGRAMS["elastic"])}
+        owners = packages_of(libraries_of(PROGRAMS["elastic"]))
         self.assertEqual(owners - closure(listed), set(), "not in the image")
 
     def test_images_run_as_nobody_special(self):
