@@ -136,7 +136,7 @@ class SchemaTest(unittest.TestCase):
 
 def missing():
     if manifests.kubectl() is None:
-        return "kubectl (tools/install_deps.sh installs one)"
+        return "kubectl (tools/install_deps.sh --tests installs one)"
     if jsonschema is None:
         return "the Python module jsonschema (Debian: python3-jsonschema)"
     if package() is None:
