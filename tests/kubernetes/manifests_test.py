@@ -652,7 +652,7 @@ class ManifestsTest(unittest.TestCase):
 
 if __name__ == "__main__":
     if manifests.kubectl() is None:
-        print("SKIPPED: no kubectl here (tools/install_deps.sh --tests installs one):")
+        print("SKIPPED: no kubectl (tools/install_deps.sh --tests has it):")
         print("NOTHING of deploy/kubernetes was checked")
         sys.exit(0)
     unittest.main(verbosity=2)

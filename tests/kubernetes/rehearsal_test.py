@@ -194,7 +194,7 @@ class RehearsalTest(unittest.TestCase):
 
 def missing():
     if manifests.kubectl() is None:
-        return "there is no kubectl (tools/install_deps.sh --tests installs one)"
+        return "there is no kubectl (tools/install_deps.sh --tests has it)"
     try:
         import grpc  # noqa: F401
     except ImportError:

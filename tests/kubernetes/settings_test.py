@@ -259,7 +259,7 @@ class SettingsTest(unittest.TestCase):
 if __name__ == "__main__":
     COXSWAIN = os.path.realpath(sys.argv.pop(1))
     if manifests.kubectl() is None:
-        print("SKIPPED: no kubectl here (tools/install_deps.sh --tests installs one):")
+        print("SKIPPED: no kubectl (tools/install_deps.sh --tests has it):")
         print("NO program was started as the manifests say")
         sys.exit(0)
     unittest.main(verbosity=2)

@@ -12,9 +12,9 @@ def why_not():
     """Why there is no browser here; None where there is one."""
     for program in ("chromium", "chromedriver"):
         if not shutil.which(program):
-            return "there is no %s; tools/install_deps.sh --tests installs it" % program
+            return "no %s: tools/install_deps.sh --tests installs it" % program
     if not importlib.util.find_spec("selenium"):
-        return "Python has no selenium; tools/install_deps.sh --tests installs it"
+        return "no selenium: tools/install_deps.sh --tests installs it"
     return None
 
 
