@@ -21,7 +21,7 @@ SECTIONS = [
     "Who waits for whom",
     "The last steps by rank",
     "Ranks",
-    "Bytes saved by hook",
+    "Bytes by hook",
     "Checkpoints",
     "Plan and its history",
     "Membership and other events",
@@ -98,11 +98,11 @@ class PageTest(unittest.TestCase):
         )
         for selector, words in [
             (".now", "powersgd(rank=2,start_step=100)"),
-            (".now", "880 GB"),
+            (".now", "2.0 TB"),
             (".report", "rank 5 (host-0) has not sent its ticket"),
             (".steps figcaption", "Stragglers: rank 5 in"),
             (".members", "waits for the decision of step 1201"),
-            (".traffic", "50.00×"),
+            (".traffic", "40.0 GB"),
             (".checkpoints", "step-000800"),
             (".plan", "enforcement=audit"),
             (".history", "exit status 137"),

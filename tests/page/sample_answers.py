@@ -56,7 +56,7 @@ class Job:
             "hook": self.say("powersgd(rank=2,start_step=100)"),
             "plan_version": 2,
             "stragglers": sorted(self.slow)[:16],
-            "payload_bytes": 4 * 10**9 * self.ranks,
+            "payload_bytes": 5 * 10**7 * self.ranks,
             "wire_bytes": 10**8 * self.ranks,
             "last_event": self.say("worker node-b/1 was lost: exit status 137"),
         }
@@ -83,7 +83,7 @@ class Job:
                 "" if rank in self.slow
                 else "waits for the decision of step %d" % (self.step + 1)
             ),
-            "payload_bytes": 4 * 10**9,
+            "payload_bytes": 5 * 10**7,
             "wire_bytes": 10**8,
             "straggler": rank in self.slow,
             "odd": rank in self.slow,
@@ -149,8 +149,8 @@ class Job:
     def traffic(self):
         hooks = []
         for hook, payload, wire in [
-            ("powersgd(rank=2,start_step=100)", 10**12, 2 * 10**10),
-            ("allreduce", 2 * 10**11, 3 * 10**11),
+            ("powersgd(rank=2,start_step=100)", 2 * 10**10, 4 * 10**10),
+            ("allreduce", 10**12, 195 * 10**10),
         ]:
             hooks.append(
                 {
@@ -162,10 +162,10 @@ class Job:
                 }
             )
         whole = {
-            "payload_bytes": 12 * 10**11,
-            "wire_bytes": 32 * 10**10,
-            "compression_ratio": 3.75,
-            "saved_bytes": 88 * 10**10,
+            "payload_bytes": 102 * 10**10,
+            "wire_bytes": 199 * 10**10,
+            "compression_ratio": 102 / 199,
+            "saved_bytes": -97 * 10**10,
         }
         return dict(whole, hooks=hooks[: 1 if self.text else 2])
 
@@ -239,7 +239,7 @@ class Job:
                     "compute_seconds": [one["compute"] for one in spent],
                     "wait_seconds": [one["wait"] for one in spent],
                     "exchange_seconds": [one["exchange"] for one in spent],
-                    "payload_bytes": [3309 for _ in spent],
+                    "payload_bytes": [34 for _ in spent],
                     "wire_bytes": [68 for _ in spent],
                 }
             )

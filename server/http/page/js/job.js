@@ -24,7 +24,7 @@ function head(job, plan) {
         ['Step', count(job.step)],
         ['Steps/s', number(job.steps_per_second)],
         ['Hook', plan ? said(plan.hook) : '–'],
-        ['Bytes saved', bytes(job.traffic.saved_bytes)],
+        ['Left processes', bytes(job.traffic.wire_bytes)],
       ]),
       job.last_event && el('p', null, 'Last event: ', said(job.last_event)));
 }
@@ -106,24 +106,20 @@ function members(job, now, first) {
           quiet(`${count(job.spares.length)} spares, ${MEMBERS_PER_PAGE} of them shown.`));
 }
 
-const ratio = (value) => (typeof value === 'number' ? number(value, 2) + '×' : '–');
-
 const HOOK_COLUMNS = [
   { name: 'Hook', long: true, of: (row) => said(row.hook) },
-  { name: 'Payload', number: true, of: (row) => bytes(row.payload_bytes) },
-  { name: 'Left process', number: true, of: (row) => bytes(row.wire_bytes) },
-  { name: 'Saved', number: true, of: (row) => bytes(row.saved_bytes) },
-  { name: 'Ratio', number: true, of: (row) => ratio(row.compression_ratio) },
+  { name: 'To collectives', number: true, of: (row) => bytes(row.payload_bytes) },
+  { name: 'Left processes', number: true, of: (row) => bytes(row.wire_bytes) },
 ];
 
 function traffic(job) {
   const rows = job.traffic.hooks;
-  return section('traffic', 'Bytes saved by hook',
+  return section('traffic', 'Bytes by hook',
       rows.length > 0 ? table('Bytes by hook', HOOK_COLUMNS, rows, (row) => row.hook)
         : none('No gradient has been exchanged yet.'),
-      quiet('Payload: gradients in their own type. Left process: what the ranks ' +
-          'handed to the network or to shared memory, so a ring of plain ' +
-          'gradients of many ranks shows nearly twice the payload.'));
+      quiet('Of all ranks. To collectives: what the hook made of the gradients. ' +
+          'Left processes: what that took, for N ranks in a ring 2(N−1)/N times ' +
+          'as much.'));
 }
 
 function terms(plan) {

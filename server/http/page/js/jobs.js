@@ -45,8 +45,7 @@ const COLUMNS = [
   { name: 'Stragglers', of: slow },
   { name: 'Step', number: true, of: (job) => count(job.step) },
   { name: 'Steps/s', number: true, of: (job) => number(job.steps_per_second) },
-  { name: 'Saved', number: true,
-    of: (job) => bytes(job.payload_bytes - job.wire_bytes) },
+  { name: 'Left processes', number: true, of: (job) => bytes(job.wire_bytes) },
   { name: 'Hook', long: true, of: (job) => said(job.hook) },
   { name: 'Last event', long: true, of: (job) => said(job.last_event) },
 ];
