@@ -67,9 +67,9 @@ TEST(WatchTest, ThePageHasProgressRateAndTable) {
 
 TEST(WatchTest, AFrameFitsItsTerminalAndIsHarmless) {
   const std::string frame =
-      WatchFrame("one\ntwo \x1b[2J is long\nthree\nfour\n", {4, 12});
+      WatchFrame("one\ntwo \x1b[2J is long\nthree\nfour\n", {4, 14});
   EXPECT_EQ(frame,
-            "\x1b[Hone\x1b[K\r\ntwo ?[2J ...\x1b[K\r\n(2 more lines)\x1b[K"
+            "\x1b[Hone\x1b[K\r\ntwo ?[2J is...\x1b[K\r\n(2 more lines)\x1b[K"
             "\r\n\x1b[J");
 }
 
