@@ -47,6 +47,9 @@ std::unique_ptr<Attack> Attack::Begin(AttackKind kind, int port,
     case AttackKind::kHugeMessages:
     case AttackKind::kAbandonedStreams:
       return BeginCallAttack(kind, port);
+    case AttackKind::kResets:
+      // As fast as it goes, which one is enough for.
+      return BeginSocketAttack(kind, port, 1);
     default:
       return BeginSocketAttack(kind, port, connections);
   }
