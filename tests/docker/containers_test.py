@@ -15,6 +15,7 @@ import signal
 import sys
 import unittest
 
+sys.dont_write_bytecode = True  # It would be in the source tree.
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
 import engine
