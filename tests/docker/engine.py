@@ -105,7 +105,11 @@ class Engine:
                 except subprocess.TimeoutExpired:
                     self.process.kill()
                     self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        # The one mount that dockerd leaves behind.
+        default = os.path.join(self.folder, "exec/netns/default")
+        if os.path.ismount(default):
+            subprocess.run(["umount", default], check=False)
+        shutil.rmtree(self.folder)
 
     @property
     def log(self):

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import unittest
 
+sys.dont_write_bytecode = True  # It would be in the source tree.
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
 import source_tree
