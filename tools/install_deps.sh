@@ -17,8 +17,9 @@ packages=(
   nlohmann-json3-dev
   # Vector instructions of whatever CPU the program runs on.
   libhwy-dev
-  # Packages of the program, and what looks at them and at the units.
-  dpkg-dev groff-base systemd
+  # Packages of the program, what looks at them and at the units, and a build
+  # of a program outside.
+  cmake dpkg-dev groff-base systemd
   # Tests; etcd-server for those of its state store, iproute2 for those with
   # several network namespaces, spin for models.
   etcd-server iproute2 libgmock-dev libgtest-dev spin
