@@ -15,6 +15,8 @@ install_program() {
     "${prefix}/share/fish/vendor_completions.d/coxswain.fish"
   install -D -m 644 deploy/slurm/coxswain.sbatch \
     "${prefix}/share/doc/coxswain/examples/coxswain.sbatch"
+  install -D -m 644 deploy/systemd/tls.conf \
+    "${prefix}/share/doc/coxswain/examples/tls.conf"
   install -D -m 644 deploy/systemd/worker-example.env \
     "${prefix}/share/doc/coxswain/examples/worker-example.env"
 }

@@ -179,10 +179,21 @@ absl::Status DeviceGradientMemory::NoteGradient(const Bucket& bucket) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<DeviceStream> DeviceGradientMemory::CallerAfterGradients() {
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, Caller());
+  MutexLock lock(&mutex_);
+  for (auto& [ready, recorded] : recorded_) {
+    if (recorded == stream) continue;
+    COXSWAIN_RETURN_IF_ERROR(runtime_.StreamWait(stream, ready));
+    recorded = stream;
+  }
+  return stream;
+}
+
 absl::Status DeviceGradientMemory::Deliver(const Span& average, double factor,
                                            void* outside) {
   if (outside == nullptr && factor == 1) return absl::OkStatus();
-  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, Caller());
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, CallerAfterGradients());
   if (factor == 1) {
     return CopyBytes(outside, average.data, average.bytes(), stream);
   }
@@ -191,7 +202,7 @@ absl::Status DeviceGradientMemory::Deliver(const Span& average, double factor,
 }
 
 absl::Status DeviceGradientMemory::NoteDelivered() {
-  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, Caller());
+  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, CallerAfterGradients());
   if (delivered_ == nullptr) {
     COXSWAIN_ASSIGN_OR_RETURN(delivered_, runtime_.CreateEvent());
   }

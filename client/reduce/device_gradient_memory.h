@@ -69,6 +69,9 @@ class DeviceGradientMemory : public GradientMemory {
   absl::StatusOr<DeviceStream> Caller() const;
   // It comes after what was delivered, maybe on another stream.
   absl::StatusOr<DeviceStream> CallerAfterDelivery() const;
+  // It comes after the gradients of all buckets: a hook that leaves them as
+  // they are waits for none.
+  absl::StatusOr<DeviceStream> CallerAfterGradients();
   absl::Status CopyBytes(void* to, const void* from, int64_t bytes,
                          DeviceStream stream);
   absl::Status Scale(DeviceStream stream, const Span& in, double factor,

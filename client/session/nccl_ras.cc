@@ -86,11 +86,19 @@ absl::Status RasConnection::ConnectTo(const addrinfo& remote) {
 
 absl::Status RasConnection::Connect(const std::string& host,
                                     const std::string& port) {
+  // Looking a name up has no deadline.
   addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
-  if (error != 0) return Failed(gai_strerror(error));
+  // Null is the loopback, in both families.
+  const char* const where = host == "localhost" ? nullptr : host.c_str();
+  const int error = getaddrinfo(where, port.c_str(), &hints, &found);
+  if (error != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "NCCL_RAS_ADDR='", address_, "': ", gai_strerror(error),
+        "; it must be localhost or an IP address, with a port number"));
+  }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> remotes(
       found, &freeaddrinfo);
   absl::Status last = Failed("no address");

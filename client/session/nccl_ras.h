@@ -22,8 +22,9 @@ inline constexpr absl::Duration kRasPatience = absl::Seconds(2);
 // answers for all of them, or, where several jobs share the host, of another
 // job, which the text says. Asked by Session when its job stands still.
 //
-// Blocks, `patience` at most. `address` is HOST:PORT; empty for the default.
-//   INVALID_ARGUMENT    no HOST:PORT
+// Blocks, `patience` at most. `address` is HOST:PORT, where the host is
+// "localhost" or an IP address; empty for the default.
+//   INVALID_ARGUMENT    no such HOST:PORT
 //   UNAVAILABLE         nobody listens there, or does not speak RAS
 //   DEADLINE_EXCEEDED   no answer within `patience`
 // An answer that is too long, or does not end in time, is cut, and says so.

@@ -30,6 +30,15 @@ TEST(NcclRasTest, TheStatusIsReadToItsEnd) {
               ElementsAre("CLIENT PROTOCOL 2", "TIMEOUT 1", "VERBOSE STATUS"));
 }
 
+TEST(NcclRasTest, LocalhostIsNotLookedUp) {
+  FakeRasServer server({"SERVER PROTOCOL 2\n", "OK\n", "fine\n"});
+  const std::string port =
+      server.address().substr(server.address().rfind(':') + 1);
+  ASSERT_OK_AND_ASSIGN(const std::string text,
+                       ReadNcclRas("localhost:" + port, kPatience));
+  EXPECT_EQ(text, "fine\n");
+}
+
 TEST(NcclRasTest, AnotherVersionOfTheProtocolIsTried) {
   FakeRasServer server({"server protocol 9\n", "ERROR: unknown\n", "fine\n"});
   ASSERT_OK_AND_ASSIGN(const std::string text,
@@ -88,7 +97,8 @@ TEST(NcclRasTest, NobodyThereIsUnavailable) {
 }
 
 TEST(NcclRasTest, AnAddressHasAHostAndAPort) {
-  for (const char* wrong : {"localhost", ":28028", "localhost:"}) {
+  for (const char* wrong : {"localhost", ":28028", "localhost:",
+                            "localhost:ras", "gpu-node-7:28028"}) {
     EXPECT_THAT(ReadNcclRas(wrong, kPatience),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr(wrong), HasSubstr("NCCL_RAS_ADDR"))));

@@ -142,7 +142,7 @@ class ElasticTraining {
   std::unique_ptr<DistributedDataParallel> ddp_;
   std::unique_ptr<ModuleCheckpoint> checkpoint_;
   int64_t decided_before_ = 0;  // progress when the wrapper was made
-  absl::Time error_noted_;
+  absl::Time next_error_norm_;
   bool told_ = false;  // the body, that it is to return
 };
 

@@ -78,6 +78,12 @@ class PageTest(unittest.TestCase):
         return os.path.join(self.folder, *names)
 
     def test_its_commands_work(self):
+        for tool in ("cmake", "dpkg-shlibdeps"):
+            if not shutil.which(tool):
+                print("SKIPPED: no %s here (tools/install_deps.sh --tests "
+                      "installs it), so the page was not tried" % tool,
+                      flush=True)
+                self.skipTest("no " + tool)
         with open("docs/installation.md", encoding="utf-8") as file:
             blocks = re.findall(r"^```sh\n(.*?)^```$", file.read(),
                                 re.MULTILINE | re.DOTALL)

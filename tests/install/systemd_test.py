@@ -69,6 +69,20 @@ class SystemdTest(unittest.TestCase):
             said = run("systemd-analyze", "verify", "--man=no", copy)
             self.assertIn("ProtectSistem", said.stdout)
 
+    def test_certificates_come_by_a_drop_in(self):
+        for unit, copy in self.copies():
+            if "coordinator" not in unit:
+                continue
+            os.mkdir(copy + ".d")
+            drop_in = os.path.join(copy + ".d", "tls.conf")
+            shutil.copyfile(os.path.join(UNITS, "tls.conf"), drop_in)
+            said = run("systemd-analyze", "verify", "--man=no", copy)
+            self.assertEqual((said.returncode, said.stdout), (0, ""))
+            with open(drop_in, "a", encoding="utf-8") as file:
+                file.write("LoadCredentiol=x:y\n")  # it is read at all
+            said = run("systemd-analyze", "verify", "--man=no", copy)
+            self.assertIn("LoadCredentiol", said.stdout)
+
     def test_units_are_hardened(self):
         for unit, copy in self.copies():
             with self.subTest(unit):
