@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Where the files of an installation go; sourced by build_deb.sh and install.sh,
 # in the root of the source tree.
 

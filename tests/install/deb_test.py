@@ -151,8 +151,8 @@ class DebTest(unittest.TestCase):
                 file.write(text + ".NOSUCHMACRO\n")
             self.assertNotEqual(self.lint(wrong), "")
         else:
-            print("SKIPPED: no groff here (Debian package groff-base), so the page "
-                  "was not linted", flush=True)
+            print("SKIPPED: no groff here (Debian package groff-base), so the "
+                  "page was not linted", flush=True)
         for command in ("serve", "run", "plan set", "checkpoint export"):
             self.assertIn("\n.SS coxswain %s\n" % command, text)
             said = run(COXSWAIN, *command.split(), "--help")
