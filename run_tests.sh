@@ -41,7 +41,8 @@ done
 cd "$(dirname "${BASH_SOURCE[0]}")"
 # Whatever ends this script early, the count is its last line.
 trap 'echo "0 passed, 1 failed"' EXIT
-tools/install_deps.sh
+tools/install_deps.sh --tests
+tools/fetch_kubernetes_schemas.sh
 
 events="$(mktemp -d)"
 trap 'rm -rf "${events}"; echo "0 passed, 1 failed"' EXIT

@@ -3,8 +3,17 @@
 #include <string>
 
 #include "absl/strings/cord.h"
+#include "base/peer_text.h"
 
 namespace coxswain {
+namespace {
+
+// A message may repeat what a peer has sent, which may be long; a status that
+// does not fit into what receivers take of metadata does not arrive at all.
+constexpr size_t kMaxMessageBytes = 8 << 10;
+constexpr size_t kMaxDetailBytes = 32 << 10;
+
+}  // namespace
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
@@ -12,9 +21,10 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (const auto payload = status.GetPayload(kErrorDetailUrl)) {
     detail = std::string(*payload);
   }
+  if (detail.size() > kMaxDetailBytes) detail.clear();
   // Both sides number the canonical codes alike.
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
-                      std::string(status.message()), detail);
+                      Shorten(status.message(), kMaxMessageBytes), detail);
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {

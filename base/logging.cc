@@ -1,13 +1,21 @@
 #include "base/logging.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/time/clock.h"
 #include "base/mutex.h"
+#include "nlohmann/json.hpp"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
@@ -15,13 +23,27 @@ namespace coxswain {
 namespace {
 
 constexpr size_t kMaxOnceKeys = 4096;
+// What all readers of JSON keep of a whole number.
+constexpr uint64_t kMaxJsonInteger = uint64_t{1} << 53;
+
+LogFormat FormatOfEnvironment() {
+  const char* const format = std::getenv("COXSWAIN_LOG_FORMAT");
+  return format != nullptr && absl::string_view(format) == "json"
+             ? LogFormat::kJson
+             : LogFormat::kText;
+}
+
+std::atomic<LogFormat>& Format() {
+  static std::atomic<LogFormat> format{FormatOfEnvironment()};
+  return format;
+}
 
 spdlog::logger& Logger() {
   // Never destroyed: threads may log while the process ends.
   static spdlog::logger* const logger = [] {
     auto* created = new spdlog::logger(
         "coxswain", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    created->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%L%$ %v");
+    created->set_pattern("%v");  // FormatLogLine() makes all of it.
     created->flush_on(spdlog::level::debug);
     return created;
   }();
@@ -53,35 +75,107 @@ std::string Quoted(absl::string_view value) {
   return text + '"';
 }
 
-std::string Line(absl::string_view event, LogFields fields) {
-  std::string line(event);
-  for (const LogField& field : fields) {
+std::string TextLine(const LogLine& line) {
+  const std::string time =
+      absl::FormatTime("%Y-%m-%dT%H:%M:%E3S", line.time, absl::LocalTimeZone());
+  const char level =
+      absl::ascii_toupper(line.level.empty() ? '?' : line.level[0]);
+  std::string text =
+      absl::StrCat(time, " ", absl::string_view(&level, 1), " ", line.event);
+  for (const LogField& field : line.fields) {
     absl::StrAppend(
-        &line, " ", field.key, "=",
+        &text, " ", field.key, "=",
         NeedsQuotes(field.value) ? Quoted(field.value) : field.value);
   }
-  return line;
+  return text;
 }
 
-void Log(spdlog::level::level_enum level, absl::string_view event,
-         LogFields fields) {
-  if (!Logger().should_log(level)) return;
-  Logger().log(level, "{}", Line(event, fields));
+std::string JsonString(absl::string_view value) {
+  return nlohmann::json(std::string(value))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+bool IsJsonNumber(absl::string_view value) {
+  uint64_t magnitude = 0;
+  const absl::string_view digits =
+      absl::StartsWith(value, "-") ? value.substr(1) : value;
+  if (std::all_of(digits.begin(), digits.end(), absl::ascii_isdigit)) {
+    return absl::SimpleAtoi(digits, &magnitude) && magnitude <= kMaxJsonInteger;
+  }
+  double number = 0;
+  return absl::SimpleAtod(value, &number) && std::isfinite(number);
+}
+
+std::string JsonValue(const LogField& field) {
+  if (field.kind == LogField::Kind::kBool) {
+    return field.value == "0" ? "false" : "true";
+  }
+  const bool bare =
+      field.kind == LogField::Kind::kNumber && IsJsonNumber(field.value);
+  return bare ? field.value : JsonString(field.value);
+}
+
+std::string JsonLine(const LogLine& line) {
+  std::string text = absl::StrCat(
+      R"({"time":")",
+      absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", line.time, absl::UTCTimeZone()),
+      R"(","level":)", JsonString(line.level), R"(,"event":)",
+      JsonString(line.event));
+  std::set<std::string> used = {"time", "level", "event"};
+  for (const LogField& field : line.fields) {
+    std::string key(field.key);
+    while (!used.insert(key).second) key += '_';
+    absl::StrAppend(&text, ",", JsonString(key), ":", JsonValue(field));
+  }
+  return text + "}";
+}
+
+struct Sinks {
+  std::atomic<bool> any{false};
+  Mutex mutex;
+  std::vector<LogSink*> all ABSL_GUARDED_BY(mutex);
+};
+
+// Never destroyed, as the logger.
+Sinks& AllSinks() {
+  static Sinks* const sinks = new Sinks;
+  return *sinks;
+}
+
+void TellSinks(const LogLine& line) {
+  static thread_local bool telling = false;
+  if (telling) return;
+  telling = true;
+  {
+    MutexLock lock(&AllSinks().mutex);
+    for (LogSink* const sink : AllSinks().all) sink->OnLine(line);
+  }
+  telling = false;
+}
+
+void Log(spdlog::level::level_enum level, absl::string_view name,
+         absl::string_view event, LogFields fields) {
+  const bool printed = Logger().should_log(level);
+  const bool told = level >= spdlog::level::info && AllSinks().any;
+  if (!printed && !told) return;
+  const LogLine line{absl::Now(), name, event, fields};
+  if (printed) Logger().log(level, "{}", FormatLogLine(Format(), line));
+  if (told) TellSinks(line);
 }
 
 }  // namespace
 
 void LogDebug(absl::string_view event, LogFields fields) {
-  Log(spdlog::level::debug, event, fields);
+  Log(spdlog::level::debug, "debug", event, fields);
 }
 void LogInfo(absl::string_view event, LogFields fields) {
-  Log(spdlog::level::info, event, fields);
+  Log(spdlog::level::info, "info", event, fields);
 }
 void LogWarning(absl::string_view event, LogFields fields) {
-  Log(spdlog::level::warn, event, fields);
+  Log(spdlog::level::warn, "warning", event, fields);
 }
 void LogError(absl::string_view event, LogFields fields) {
-  Log(spdlog::level::err, event, fields);
+  Log(spdlog::level::err, "error", event, fields);
 }
 
 bool SetLogLevel(absl::string_view level) {
@@ -90,6 +184,35 @@ bool SetLogLevel(absl::string_view level) {
   if (parsed == spdlog::level::off && name != "off") return false;
   Logger().set_level(parsed);
   return true;
+}
+
+void SetLogFormat(LogFormat format) { Format() = format; }
+
+bool SetLogFormat(absl::string_view format) {
+  if (format != "text" && format != "json") return false;
+  SetLogFormat(format == "json" ? LogFormat::kJson : LogFormat::kText);
+  return true;
+}
+
+LogFormat GetLogFormat() { return Format(); }
+
+std::string FormatLogLine(LogFormat format, const LogLine& line) {
+  return format == LogFormat::kJson ? JsonLine(line) : TextLine(line);
+}
+
+void AddLogSink(LogSink* sink) {
+  Sinks& sinks = AllSinks();
+  MutexLock lock(&sinks.mutex);
+  sinks.all.push_back(sink);
+  sinks.any = true;
+}
+
+void RemoveLogSink(LogSink* sink) {
+  Sinks& sinks = AllSinks();
+  MutexLock lock(&sinks.mutex);
+  sinks.all.erase(std::remove(sinks.all.begin(), sinks.all.end(), sink),
+                  sinks.all.end());
+  sinks.any = !sinks.all.empty();
 }
 
 void LogWarningOnce(absl::string_view key, absl::string_view event,

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/tls_files.h"
 
 namespace coxswain {
 namespace {
@@ -81,8 +82,6 @@ absl::StatusOr<std::vector<HostPort>> ParseHostPorts(absl::string_view text) {
   return addresses;
 }
 
-bool IsLoopback(absl::string_view host) {
-  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
-}
+bool IsLoopback(absl::string_view host) { return IsLoopbackHost(host); }
 
 }  // namespace coxswain

@@ -7,6 +7,7 @@
 #include "cli/command_line.h"
 #include "cli/plan_change.h"
 #include "client/device/selection.h"
+#include "server/http/http_options.h"
 
 namespace coxswain {
 namespace {
@@ -21,6 +22,20 @@ std::string Check(const HooksOptions& hooks) {
   if (hooks.check.empty() || hooks.name.empty()) return "";
   return absl::StrCat("--check takes the whole spec, quoted; what is '",
                       hooks.name, "'?");
+}
+
+std::string Check(const ServeOptions& serve) {
+  const std::string wrong = CheckSecurity(serve.security, serve.listen);
+  if (!wrong.empty()) return wrong;
+  if (serve.http.empty()) {
+    return serve.http_port_file.empty() && serve.http_hosts.empty()
+               ? ""
+               : "--http-port-file and --http-hosts go with --http HOST:PORT";
+  }
+  server::HttpOptions http;
+  http.listen = serve.http;
+  http.insecure = serve.security.insecure;
+  return std::string(http.Validate().message());
 }
 
 std::string CheckWorkers(const RunOptions& run) {
@@ -61,15 +76,21 @@ std::string Check(RunOptions& run) {
   }
   const std::string workers = CheckWorkers(run);
   if (!workers.empty()) return workers;
+  if (!run.coordinator.empty()) {
+    const std::string wrong = CheckSecurity(run.security, run.coordinator);
+    if (!wrong.empty()) return wrong;
+  }
   const auto plan = ReadPlanOverrides(run.plan);
   if (!plan.ok()) return absl::StrCat("--plan: ", plan.status().message());
   run.plan = {*plan};
   return "";
 }
 
-std::string CheckAsked(const std::string& coordinator, const std::string& job) {
+std::string CheckAsked(const std::string& coordinator, const std::string& job,
+                       const ClientSecurity& security) {
   if (coordinator.empty()) return kNoCoordinator;
-  return job.empty() ? "" : CheckJob(job);
+  const std::string wrong = job.empty() ? "" : CheckJob(job);
+  return wrong.empty() ? CheckSecurity(security, coordinator) : wrong;
 }
 
 std::string Check(PlanSetOptions& set) {
@@ -78,7 +99,7 @@ std::string Check(PlanSetOptions& set) {
     set.job = set.changes.front();
     set.changes.erase(set.changes.begin());
   }
-  std::string wrong = CheckAsked(set.coordinator, set.job);
+  std::string wrong = CheckAsked(set.coordinator, set.job, set.security);
   if (!wrong.empty()) return wrong;
   const auto change = PlanChange::Parse(set.changes);
   if (!change.ok()) return std::string(change.status().message());
@@ -93,18 +114,31 @@ std::string Check(PlanSetOptions& set) {
 std::string CheckCombination(CommandLine& line) {
   using Command = CommandLine::Command;
   switch (line.command) {
+    case Command::kServe:
+      return Check(line.serve);
     case Command::kRun:
       return Check(line.run);
     case Command::kStatus:
-      return CheckAsked(line.status.coordinator, line.status.job);
+      if (line.status.json && line.status.watch) {
+        return "give one of --json and --watch";
+      }
+      return CheckAsked(line.status.coordinator, line.status.job,
+                        line.status.security);
+    case Command::kLogs:
+      return CheckAsked(line.logs.coordinator, line.logs.job,
+                        line.logs.security);
     case Command::kPlanShow:
-      return CheckAsked(line.plan_show.coordinator, line.plan_show.job);
+      return CheckAsked(line.plan_show.coordinator, line.plan_show.job,
+                        line.plan_show.security);
     case Command::kPlanSet:
       return Check(line.plan_set);
     case Command::kWhy:
-      return CheckAsked(line.why.coordinator, line.why.job);
+      return CheckAsked(line.why.coordinator, line.why.job, line.why.security);
     case Command::kCheckpoint:
-      return CheckAsked(line.checkpoint.coordinator, line.checkpoint.job);
+      return CheckAsked(line.checkpoint.coordinator, line.checkpoint.job,
+                        line.checkpoint.security);
+    case Command::kCerts:
+      return CheckCerts(line.certs);
     case Command::kHooks:
       return Check(line.hooks);
     default:

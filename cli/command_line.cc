@@ -27,7 +27,8 @@ constexpr char kRunExits[] =
     "worker\n"
     "that failed, 128 + N if signal N ended it. 2 for a wrong command line, "
     "126\n"
-    "or 127 if PROGRAM cannot be executed or found, 1 for other failures.\n\n"
+    "or 127 if PROGRAM cannot be executed or found, 1 for other failures.\n"
+    "--stop-status instead of 0 if it was asked to stop.\n\n"
     "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are handed on to the "
     "workers.\n"
     "After the first three they may take --stop-grace to end; a second SIGINT\n"
@@ -174,6 +175,24 @@ void AddCheckpointCommands(CLI::App* root, CommandLine* line) {
   }
 }
 
+void AddCertsCommands(CLI::App* root, CommandLine* line) {
+  using Action = CertsOptions::Action;
+  CLI::App* certs = root->add_subcommand(
+      "certs", "Make certificates for a coordinator and its jobs.");
+  certs->require_subcommand(1);
+  const auto add = [&](Action action, const std::string& name,
+                       const std::string& description) {
+    CLI::App* app = AddCommand(certs, name, description, kOtherExits);
+    AddCertsOptions(app, action, &line->certs);
+    app->callback([line, action] { line->certs.action = action; });
+  };
+  add(Action::kInit, "init",
+      "Make a certificate authority, and certificates for the coordinator,\n"
+      "an operator and each --job.");
+  add(Action::kAdd, "add", "Make certificates for further jobs.");
+  add(Action::kShow, "show", "List certificates, and when they run out.");
+}
+
 // "plan set", for example; empty if no command was found.
 std::string NameOfParsed(const CLI::App& root) {
   std::string name;
@@ -212,8 +231,14 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
   AddOptions(AddCommand(&root, "status", "Show the jobs of a coordinator.",
                         kOtherExits),
              &line.status);
+  AddOptions(AddCommand(&root, "logs",
+                        "Show what happened to a job, or to all jobs:\n"
+                        "coxswain logs [JOB] [OPTIONS]",
+                        kOtherExits),
+             &line.logs);
   AddPlanCommands(&root, &line);
   AddCheckpointCommands(&root, &line);
+  AddCertsCommands(&root, &line);
   AddOptions(AddCommand(&root, "why",
                         "Show where each rank of a job is, which are odd, and "
                         "why it ended:\ncoxswain why [JOB] [OPTIONS]",
@@ -288,6 +313,7 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
       {"serve", Command::kServe},
       {"run", Command::kRun},
       {"status", Command::kStatus},
+      {"logs", Command::kLogs},
       {"plan show", Command::kPlanShow},
       {"plan set", Command::kPlanSet},
       {"why", Command::kWhy},
@@ -298,6 +324,9 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
       {"checkpoint export", Command::kCheckpoint},
       {"checkpoint import", Command::kCheckpoint},
       {"checkpoint delete", Command::kCheckpoint},
+      {"certs init", Command::kCerts},
+      {"certs add", Command::kCerts},
+      {"certs show", Command::kCerts},
       {"hooks", Command::kHooks},
       {"version", Command::kVersion}};
   line.command = version ? Command::kVersion : commands->at(command);

@@ -23,10 +23,12 @@ struct CommandLine {
     kServe,
     kRun,
     kStatus,
+    kLogs,
     kPlanShow,
     kPlanSet,
     kWhy,
     kCheckpoint,
+    kCerts,
     kHooks,
     kVersion
   };
@@ -35,10 +37,12 @@ struct CommandLine {
   ServeOptions serve;
   RunOptions run;
   StatusOptions status;
+  LogsOptions logs;
   JobOptions plan_show;
   PlanSetOptions plan_set;
   JobOptions why;
   CheckpointOptions checkpoint;
+  CertsOptions certs;
   HooksOptions hooks;
 };
 

@@ -115,16 +115,16 @@ TEST_F(CommandLineTest, PlanCommandsTakeAJobOrLeaveItOut) {
 
 TEST_F(CommandLineTest, PlanCommandsReadTheEnvironmentAndTheFile) {
   Set("COXSWAIN_CONFIG",
-      ConfigFile("[plan.set]\ncoordinator = \"file:1\"\njob = \"f\"\n"
+      ConfigFile("[plan.set]\ncoordinator = \"127.0.0.1:1\"\njob = \"f\"\n"
                  "[why]\ntimeout = \"9s\"\n"));
   ASSERT_OK_AND_ASSIGN(CommandLine set,
                        ParseCommandLine({"plan", "set", "tail=drop"}));
-  EXPECT_EQ(set.plan_set.coordinator, "file:1");
+  EXPECT_EQ(set.plan_set.coordinator, "127.0.0.1:1");
   EXPECT_EQ(set.plan_set.job, "f");
-  Set("COXSWAIN_COORDINATOR", "env:1");
+  Set("COXSWAIN_COORDINATOR", "127.0.0.1:2");
   Set("COXSWAIN_JOB", "e");
   ASSERT_OK_AND_ASSIGN(set, ParseCommandLine({"plan", "set", "tail=drop"}));
-  EXPECT_EQ(set.plan_set.coordinator, "env:1");
+  EXPECT_EQ(set.plan_set.coordinator, "127.0.0.1:2");
   EXPECT_EQ(set.plan_set.job, "e");
   ASSERT_OK_AND_ASSIGN(set,
                        ParseCommandLine({"plan", "set", "x", "tail=drop"}));
@@ -239,25 +239,72 @@ TEST_F(CommandLineTest, ATraceGoesToAFolderThatExists) {
   }
 }
 
+TEST_F(CommandLineTest, LogsAreOfAJobOrOfAll) {
+  ASSERT_OK_AND_ASSIGN(
+      CommandLine line,
+      ParseCommandLine({"logs", "mnist", "--follow", "--since", "10m", "--json",
+                        "--coordinator", "127.0.0.1:1"}));
+  EXPECT_EQ(line.command, CommandLine::Command::kLogs);
+  EXPECT_EQ(line.logs.job, "mnist");
+  EXPECT_TRUE(line.logs.follow);
+  EXPECT_TRUE(line.logs.json);
+  EXPECT_EQ(line.logs.since, absl::Minutes(10));
+  ASSERT_OK_AND_ASSIGN(
+      line, ParseCommandLine({"logs", "--coordinator", "127.0.0.1:1"}));
+  EXPECT_EQ(line.logs.job, "");
+  EXPECT_EQ(line.logs.since, absl::ZeroDuration());
+  EXPECT_THAT(ParseCommandLine({"logs", "a b", "--coordinator", "h:1"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::HasSubstr("no job name")));
+  EXPECT_THAT(ParseCommandLine({"logs"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::HasSubstr("no coordinator")));
+}
+
+TEST_F(CommandLineTest, LogFormatsAreTextAndJson) {
+  ASSERT_OK_AND_ASSIGN(CommandLine line,
+                       ParseCommandLine({"serve", "--log-format", "json"}));
+  EXPECT_EQ(line.serve.log_format, "json");
+  Set("COXSWAIN_LOG_FORMAT", "json");
+  ASSERT_OK_AND_ASSIGN(line, ParseCommandLine({"run", "--", "true"}));
+  EXPECT_EQ(line.run.log_format, "json");
+  EXPECT_THAT(ParseCommandLine({"serve", "--log-format", "xml"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::HasSubstr("must be text or json, not 'xml'")));
+}
+
+TEST_F(CommandLineTest, StatusIsWatchedOrJson) {
+  ASSERT_OK_AND_ASSIGN(
+      CommandLine line,
+      ParseCommandLine({"status", "--watch", "--interval", "2s",
+                        "--coordinator", "127.0.0.1:1"}));
+  EXPECT_TRUE(line.status.watch);
+  EXPECT_EQ(line.status.interval, absl::Seconds(2));
+  EXPECT_THAT(ParseCommandLine({"status", "--watch", "--json", "--coordinator",
+                                "127.0.0.1:1"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::HasSubstr("--json and --watch")));
+}
+
 TEST_F(CommandLineTest, AFlagWinsOverTheEnvironmentAndThatOverTheFile) {
   const std::string file = ConfigFile(
-      "[serve]\nlisten = \"file:1\"\nlog-level = \"error\"\n"
+      "[serve]\nlisten = \"127.0.0.1:1\"\nlog-level = \"error\"\n"
       "state-dir = \"from-file\"\n");
   ASSERT_OK_AND_ASSIGN(CommandLine line,
                        ParseCommandLine({"serve", "--config", file}));
-  EXPECT_EQ(line.serve.listen, "file:1");
+  EXPECT_EQ(line.serve.listen, "127.0.0.1:1");
   EXPECT_EQ(line.serve.log_level, "error");
 
-  Set("COXSWAIN_LISTEN", "env:1");
+  Set("COXSWAIN_LISTEN", "127.0.0.1:2");
   Set("COXSWAIN_LOG_LEVEL", "debug");
   ASSERT_OK_AND_ASSIGN(line, ParseCommandLine({"serve", "--config", file}));
-  EXPECT_EQ(line.serve.listen, "env:1");
+  EXPECT_EQ(line.serve.listen, "127.0.0.1:2");
   EXPECT_EQ(line.serve.log_level, "debug");
   EXPECT_EQ(line.serve.state_dir, "from-file");
 
   ASSERT_OK_AND_ASSIGN(line, ParseCommandLine({"serve", "--config", file,
-                                               "--listen", "flag:1"}));
-  EXPECT_EQ(line.serve.listen, "flag:1");
+                                               "--listen", "127.0.0.1:3"}));
+  EXPECT_EQ(line.serve.listen, "127.0.0.1:3");
   EXPECT_EQ(line.serve.log_level, "debug");
 }
 
@@ -326,6 +373,50 @@ TEST_F(CommandLineTest, WithoutNprocThereIsAWorkerPerGpu) {
   EXPECT_EQ(file.run.gpus, "GPU-8a5c,GPU-77aa");
 }
 
+TEST_F(CommandLineTest, PlainTextBeyondTheLoopbackHasToBeSaid) {
+  for (const char* const listen : {"127.9.9.9:1", "[::1]:1", "localhost:1"}) {
+    EXPECT_OK(ParseCommandLine({"serve", "--listen", listen})) << listen;
+  }
+  for (const char* const listen :
+       {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "127.evil.example:1"}) {
+    EXPECT_THAT(ParseCommandLine({"serve", "--listen", listen}),
+                AllOf(IsUsageError(listen), IsUsageError("--tls-cert"),
+                      IsUsageError("--insecure")));
+    EXPECT_OK(ParseCommandLine({"serve", "--listen", listen, "--insecure"}))
+        << listen;
+  }
+  Set("COXSWAIN_INSECURE", "true");
+  EXPECT_OK(ParseCommandLine({"serve", "--listen", "0.0.0.0:1"}));
+}
+
+TEST_F(CommandLineTest, CertificatesAreLookedAtAtOnce) {
+  const std::string absent = testing::TempDir() + "/absent.crt";
+  const std::vector<std::vector<std::string>> commands = {
+      {"serve"},
+      {"run", "--coordinator", "h:1", "--job", "a"},
+      {"status", "--coordinator", "h:1"},
+      {"plan", "show", "--coordinator", "h:1"},
+      {"plan", "set", "accumulation=2", "--coordinator", "h:1"},
+      {"why", "--coordinator", "h:1"},
+      {"checkpoint", "list", "--coordinator", "h:1"}};
+  for (std::vector<std::string> command : commands) {
+    SCOPED_TRACE(command.front());
+    command.insert(command.end(), {"--tls-ca", absent});
+    if (command.front() == "run") command.insert(command.end(), {"--", "true"});
+    EXPECT_THAT(ParseCommandLine(command), IsUsageError(absent));
+  }
+  EXPECT_THAT(ParseCommandLine(
+                  {"status", "--coordinator", "h:1", "--tls-cert", absent}),
+              IsUsageError("--tls-key is missing"));
+  EXPECT_THAT(ParseCommandLine({"serve", "--health-listen", "here"}),
+              IsUsageError("--health-listen"));
+  Set("COXSWAIN_TLS_CA", absent);
+  EXPECT_THAT(ParseCommandLine({"status", "--coordinator", "h:1"}),
+              IsUsageError(absent));
+  // Without a coordinator there is nobody to speak to.
+  EXPECT_OK(ParseCommandLine({"run", "--", "true"}));
+}
+
 TEST_F(CommandLineTest, WrongFlagsAreNamed) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "no command"},
@@ -362,6 +453,7 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"run", "--topology", "zone 1", "--", "true"}, "--topology"},
       {{"run", "--join-timeout", "soon", "--", "true"}, "is no duration"},
       {{"run", "--stop-grace", "-1s", "--", "true"}, "must be at least 0"},
+      {{"run", "--stop-status", "256", "--", "true"}, "255"},
       {{"run", "--job", "a/b", "--", "true"}, "is no job name"},
       {{"run", "--node", "a b", "--", "true"}, "is no node name"},
       {{"run", "--coordinator", "head:0", "--job", "j", "--", "true"},

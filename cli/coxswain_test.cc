@@ -5,14 +5,18 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/status_matchers.h"
 #include "base/version.h"
 #include "client/rpc/stub_factory.h"
+#include "httplib.h"
 #include "nlohmann/json.hpp"
 #include "proto/rendezvous.pb.h"
 #include "tests/support/process.h"
@@ -61,9 +65,12 @@ class CoxswainTest : public testing::Test {
   }
 
   // Starts a coordinator on a free port.
-  void Serve() {
-    server_ = Start({"serve", "--listen", "127.0.0.1:0", "--state-dir",
-                     Path("state"), "--port-file", Path("port")});
+  void Serve(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> command = {
+        "serve",       "--listen",    "127.0.0.1:0", "--state-dir",
+        Path("state"), "--port-file", Path("port")};
+    command.insert(command.end(), more.begin(), more.end());
+    server_ = Start(std::move(command));
     ASSERT_OK(server_->WaitForStdout("\n", kSoon));
     std::string line = server_->out();
     ASSERT_TRUE(absl::StrContains(line, "coxswain: listening on 127.0.0.1:"));
@@ -98,6 +105,32 @@ TEST_F(CoxswainTest, ServeTellsItsPortAndEndsOnSigterm) {
   EXPECT_EQ(address_, "127.0.0.1:" + port);
   server_->Signal(SIGTERM);
   EXPECT_EQ(Finish(*server_).Status(), 0);
+}
+
+TEST_F(CoxswainTest, ServeShowsItselfOverHttp) {
+  auto server =
+      Start({"serve", "--listen", "127.0.0.1:0", "--state-dir", Path("state"),
+             "--http", "127.0.0.1:0", "--http-port-file", Path("http-port")});
+  ASSERT_OK(server->WaitForStdout("serving http://127.0.0.1:", kSoon));
+  ASSERT_OK(server->WaitForStdout("listening on ", kSoon));
+  std::ifstream file(Path("http-port"));
+  int port = 0;
+  ASSERT_TRUE(file >> port);
+  httplib::Client client("127.0.0.1", port);
+  client.set_read_timeout(20);
+  const auto health = client.Get("/healthz");
+  ASSERT_TRUE(health);
+  EXPECT_EQ(health->status, 200);
+  const auto metrics = client.Get("/metrics");
+  ASSERT_TRUE(metrics);
+  EXPECT_THAT(metrics->body, HasSubstr("coxswain_build_info"));
+  server->Signal(SIGTERM);
+  EXPECT_EQ(Finish(*server).Status(), 0);
+
+  auto open = Start({"serve", "--listen", "127.0.0.1:0", "--state-dir",
+                     Path("other"), "--http", "0.0.0.0:0"});
+  EXPECT_EQ(Finish(*open).Status(), 2);
+  EXPECT_THAT(open->err(), HasSubstr("--insecure"));
 }
 
 TEST_F(CoxswainTest, StatusOfAnIdleCoordinator) {
@@ -143,8 +176,8 @@ TEST_F(CoxswainTest, TwoCoordinatorsOnOneStateAreAClearError) {
 }
 
 TEST_F(CoxswainTest, ServingTheNetworkIsWarnedAbout) {
-  auto server =
-      Start({"serve", "--listen", "0.0.0.0:0", "--state-dir", Path("state")});
+  auto server = Start({"serve", "--listen", "0.0.0.0:0", "--insecure",
+                       "--state-dir", Path("state")});
   EXPECT_OK(server->WaitForStdout("listening on 0.0.0.0:", kSoon));
   EXPECT_THAT(server->err(), HasSubstr("not_encrypted"));
   server->Signal(SIGINT);
@@ -224,6 +257,32 @@ TEST_F(CoxswainTest, TheDeathOfAWorkerReachesTheCoordinator) {
   worker.join();
   EXPECT_THAT(joined, Not(IsOk()));
   EXPECT_NE(joined.code(), absl::StatusCode::kDeadlineExceeded) << joined;
+}
+
+TEST_F(CoxswainTest, WorkersOfANeighbouringVersionAreServedOrToldWhatToDo) {
+  Serve();
+  CallOptions options;
+  options.timeout = kSoon;
+  const auto stub = ConnectCoordinator(address_);
+  const auto join = [&](const std::string& job, const std::string& version) {
+    v1::JoinRequest request = JoinOf(job, 1);
+    (*request.mutable_manifest()->mutable_settings())["library_version"] =
+        version;
+    return stub->Join(request, options).status();
+  };
+  std::vector<int> numbers;
+  for (const auto part : absl::StrSplit(kVersion, '.')) {
+    ASSERT_TRUE(absl::SimpleAtoi(part, &numbers.emplace_back()));
+  }
+  const std::string series = absl::StrCat(numbers[0], ".", numbers[1]);
+  EXPECT_OK(join("a", series + ".99"));
+  if (numbers[1] > 0) {
+    EXPECT_OK(join("b", absl::StrCat(numbers[0], ".", numbers[1] - 1, ".0")));
+  }
+  EXPECT_THAT(join("c", absl::StrCat(numbers[0], ".", numbers[1] + 1, ".0")),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(kVersion),
+                             HasSubstr("upgrade the coordinator first"))));
 }
 
 TEST_F(CoxswainTest, ThePlanOfAJobIsShownAndChanged) {
@@ -347,6 +406,110 @@ TEST_F(CoxswainTest, HooksCheckSaysTheCanonicalSpecOrTheError) {
   auto file = Start({"hooks", "--check", "@" + Path("hook.yaml")});
   EXPECT_EQ(Finish(*file).Status(), 1);
   EXPECT_THAT(file->err(), HasSubstr("hook.yaml: hook YAML, line 1"));
+}
+
+// A worker of the one-rank job "j" that a launcher answers for.
+void JoinAndDie(const std::string& address) {
+  const auto stub = ConnectCoordinator(address);
+  CallOptions options;
+  options.timeout = kSoon;
+  v1::JoinRequest join = JoinOf("j", 1);
+  join.set_launcher_id(5);
+  ASSERT_OK(stub->Join(join, options));
+  v1::ReportExitRequest exit;
+  exit.set_job("j");
+  exit.set_launcher_id(5);
+  exit.mutable_identity()->set_node("n");
+  exit.set_incarnation(1);
+  exit.set_exit_code(7);
+  ASSERT_OK(stub->ReportExit(exit, options));
+}
+
+TEST_F(CoxswainTest, EveryLineOfAJsonLogIsAnObject) {
+  Serve({"--log-format", "json", "--log-level", "debug"});
+  JoinAndDie(address_);
+  server_->Signal(SIGTERM);
+  EXPECT_EQ(Finish(*server_).Status(), 0);
+  bool lost = false;
+  for (const std::string& line : std::vector<std::string>(
+           absl::StrSplit(server_->err(), '\n', absl::SkipEmpty()))) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    ASSERT_TRUE(json.is_object()) << line;
+    EXPECT_TRUE(json["time"].is_string()) << line;
+    EXPECT_TRUE(json["level"].is_string()) << line;
+    EXPECT_TRUE(json["event"].is_string()) << line;
+    if (json["event"] != "member_lost") continue;
+    lost = true;
+    EXPECT_EQ(json["job"], "j");
+    EXPECT_EQ(json["rank"], 0);
+    EXPECT_EQ(json["generation"], 1);
+    EXPECT_TRUE(json["step"].is_number());
+  }
+  EXPECT_TRUE(lost) << server_->err();
+
+  auto second = Start({"serve", "--log-format", "json", "--listen",
+                       "127.0.0.1:0", "--state-dir", "/proc/none"});
+  EXPECT_EQ(Finish(*second).Status(), 1);
+  const std::string err = second->err();
+  const std::string last = err.substr(err.rfind('\n', err.size() - 2) + 1);
+  const auto failed = nlohmann::json::parse(last, nullptr, false);
+  ASSERT_TRUE(failed.is_object()) << last;
+  EXPECT_EQ(failed["event"], "failed");
+}
+
+TEST_F(CoxswainTest, LogsFollowAMembersLossAndARestart) {
+  Serve();
+  auto follow = Ask({"logs", "j", "--follow"});
+  ASSERT_OK(follow->WaitForStderr("no such events of job j", kSoon));
+  JoinAndDie(address_);
+  ASSERT_OK(follow->WaitForStdout("generation_ended", kSoon));
+  EXPECT_THAT(follow->out(),
+              AllOf(HasSubstr(" W member_lost job=j generation=1 rank=0 "),
+                    HasSubstr("exited with code 7")));
+  auto all = Ask({"logs", "--json", "--since", "1h"});
+  EXPECT_EQ(Finish(*all).Status(), 0) << all->err();
+  EXPECT_THAT(all->out(), HasSubstr(R"("event":"member_lost","sequence":)"));
+
+  server_->Signal(SIGKILL);
+  Finish(*server_);
+  ASSERT_OK(follow->WaitForStderr("is gone", kSoon));
+  server_ =
+      Start({"serve", "--listen", address_, "--state-dir", Path("state")});
+  ASSERT_OK(follow->WaitForStderr("was started again (term 2)", kSoon));
+  follow->Signal(SIGINT);
+  EXPECT_EQ(Finish(*follow).Status(), 0) << follow->err();
+}
+
+TEST_F(CoxswainTest, StatusIsWatchedUntilASignal) {
+  Serve();
+  CallOptions options;
+  options.timeout = kSoon;
+  ASSERT_OK(ConnectCoordinator(address_)->Join(JoinOf("j", 1), options));
+  auto watch = Ask({"status", "--watch", "--interval", "100ms"});
+  ASSERT_OK(
+      watch->WaitForStdout("job j: running, generation 1, 1 members, "
+                           "step 0, 0.00 steps/s\n",
+                           kSoon));
+  watch->Signal(SIGTERM);
+  EXPECT_EQ(Finish(*watch).Status(), 0) << watch->err();
+  EXPECT_THAT(watch->out(), Not(HasSubstr("\x1b")));
+  auto wrong = Ask({"status", "--watch", "--json"});
+  EXPECT_EQ(Finish(*wrong).Status(), 2);
+}
+
+TEST_F(CoxswainTest, JsonLinesOfWorkersStayObjects) {
+  auto run = Start({"run", "--node", "n", "--log-format", "json", "--",
+                    "/bin/sh", "-c",
+                    "echo '{\"event\":\"x\"}' >&2; echo in "
+                    "$COXSWAIN_LOG_FORMAT; exit 3"});
+  EXPECT_EQ(Finish(*run).Status(), 3);
+  EXPECT_EQ(run->out(), "[n/0] in json\n");
+  EXPECT_THAT(run->err(),
+              HasSubstr("{\"node\":\"n\",\"slot\":0,\"event\":\"x\"}\n"));
+  for (const std::string& line : std::vector<std::string>(
+           absl::StrSplit(run->err(), '\n', absl::SkipEmpty()))) {
+    EXPECT_TRUE(nlohmann::json::accept(line)) << line;
+  }
 }
 
 TEST_F(CoxswainTest, VersionNamesTheLibraries) {

@@ -2,20 +2,26 @@
 // them. Each command is a file pair of its own.
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/logging.h"
 #include "base/random.h"
+#include "cli/certs.h"
 #include "cli/checkpoint/checkpoint.h"
 #include "cli/command_line.h"
 #include "cli/hooks.h"
+#include "cli/logs.h"
 #include "cli/plan.h"
 #include "cli/run.h"
 #include "cli/serve.h"
 #include "cli/status.h"
 #include "cli/version.h"
+#include "cli/watch.h"
 #include "cli/why.h"
 #include "client/rpc/stub_factory.h"
 
@@ -29,6 +35,16 @@ int Print(const std::string& text) {
 }
 
 int Fail(const absl::Status& status, int exit_status) {
+  if (GetLogFormat() == LogFormat::kJson) {
+    const std::string line = FormatLogLine(
+        LogFormat::kJson,
+        {Clock::Real()->WallTime(),
+         "error",
+         "failed",
+         {{"reason", status.message()}, {"exit_status", exit_status}}});
+    std::fprintf(stderr, "%s\n", line.c_str());
+    return exit_status;
+  }
   std::fprintf(stderr, "coxswain: %s\n", std::string(status.message()).c_str());
   return exit_status;
 }
@@ -39,6 +55,13 @@ int Exit(const absl::Status& status) {
 
 int PrintOrFail(const absl::StatusOr<std::string>& text) {
   return text.ok() ? Print(*text) : Fail(text.status(), kExitFailure);
+}
+
+// The coordinator that a command is about.
+template <typename Options>
+std::shared_ptr<CoordinatorStub> StubOf(const Options& options) {
+  return ConnectCoordinator(options.coordinator, RetryPolicy(),
+                            options.security);
 }
 
 int ExitOfRun(const absl::StatusOr<int>& status) {
@@ -63,22 +86,24 @@ int Main(const std::vector<std::string>& args) {
     case CommandLine::Command::kRun:
       return ExitOfRun(Run(line->run));
     case CommandLine::Command::kStatus:
-      return Exit(ShowStatus(line->status));
+      return Exit(line->status.watch ? WatchStatus(line->status)
+                                     : ShowStatus(line->status));
+    case CommandLine::Command::kLogs:
+      return Exit(ShowLogs(line->logs));
     case CommandLine::Command::kPlanShow:
-      return PrintOrFail(ShowPlan(
-          line->plan_show, *ConnectCoordinator(line->plan_show.coordinator)));
+      return PrintOrFail(ShowPlan(line->plan_show, *StubOf(line->plan_show)));
     case CommandLine::Command::kPlanSet:
-      return PrintOrFail(SetPlan(
-          line->plan_set, *ConnectCoordinator(line->plan_set.coordinator),
-          RandomSource::System()));
+      return PrintOrFail(SetPlan(line->plan_set, *StubOf(line->plan_set),
+                                 RandomSource::System()));
     case CommandLine::Command::kWhy:
-      return PrintOrFail(
-          ShowWhy(line->why, *ConnectCoordinator(line->why.coordinator)));
+      return PrintOrFail(ShowWhy(line->why, *StubOf(line->why)));
     case CommandLine::Command::kCheckpoint: {
-      const auto stub = ConnectCoordinator(line->checkpoint.coordinator);
+      const auto stub = StubOf(line->checkpoint);
       return PrintOrFail(
           RunCheckpoint(line->checkpoint, RealCheckpointWorld(stub.get())));
     }
+    case CommandLine::Command::kCerts:
+      return PrintOrFail(RunCerts(line->certs, Clock::Real()->WallTime()));
     case CommandLine::Command::kHooks:
       return PrintOrFail(DescribeHooks(line->hooks));
     case CommandLine::Command::kVersion:

@@ -28,6 +28,7 @@ constexpr size_t kMaxNode = 255;
 constexpr int kMaxRestarts = 1000000;
 constexpr int kMaxKeep = 1000000000;
 constexpr int kMaxAttempt = 1000000000;
+constexpr int kMaxStatus = 255;
 
 // "3", or "2:5" for as few as 2 and as many as 5.
 bool ParseNodeRange(const std::string& text, NodeRange* range) {
@@ -75,6 +76,11 @@ std::string CheckLogLevel(const std::string& text) {
   if (levels.count(text) > 0) return "";
   return absl::StrCat("must be debug, info, warning, error or off, not '", text,
                       "'");
+}
+
+std::string CheckLogFormat(const std::string& text) {
+  if (text == "text" || text == "json") return "";
+  return absl::StrCat("must be text or json, not '", text, "'");
 }
 
 std::string CheckState(const std::string& text) {
@@ -126,11 +132,13 @@ std::string CheckTopology(const std::string& text) {
   return "";
 }
 
-void AddCoordinator(CLI::App* app, std::string* coordinator) {
+void AddCoordinator(CLI::App* app, std::string* coordinator,
+                    ClientSecurity* security) {
   AddText(app, "coordinator", coordinator, "HOST:PORT[,...]",
           "the coordinator to ask; required. Several with commas between: the "
           "one that leads, and those that stand by",
           AreAddresses);
+  AddClientSecurity(app, security);
 }
 
 void AddTimeout(CLI::App* app, absl::Duration* timeout) {
@@ -154,6 +162,12 @@ void AddMembership(CLI::App* app, server::MembershipOptions* membership) {
               "one more");
 }
 
+void AddLogFormat(CLI::App* app, std::string* format) {
+  AddText(app, "log-format", format, "FORMAT",
+          "how it is logged: text, or json for one object in each line",
+          CheckLogFormat);
+}
+
 void AddLogLevel(CLI::App* app, std::string* level) {
   AddText(app, "log-level", level, "LEVEL",
           "least level that is logged to stderr: debug, info, warning, error "
@@ -165,9 +179,10 @@ void AddLogLevel(CLI::App* app, std::string* level) {
 
 void AddOptions(CLI::App* app, ServeOptions* options) {
   AddText(app, "listen", &options->listen, "HOST:PORT",
-          "where to listen; port 0 takes any free port. Traffic is not "
-          "encrypted: leave the loopback only on a network you trust",
+          "where to listen; port 0 takes any free port. Beyond the loopback "
+          "with --tls-cert, or --insecure",
           IsAddress(PortRule::kAnyFree));
+  AddServeSecurity(app, &options->security);
   AddText(app, "state-dir", &options->state_dir, "DIR",
           "folder of the checkpoints, and of the state without --state; "
           "created if missing",
@@ -193,7 +208,21 @@ void AddOptions(CLI::App* app, ServeOptions* options) {
             "0: no others");
   AddText(app, "port-file", &options->port_file, "FILE",
           "write the port to this file once it is bound", nullptr);
+  AddText(app, "http", &options->http, "HOST:PORT",
+          "serve the status page, its data and Prometheus' metrics here, over "
+          "plain HTTP and without a login; port 0 takes any free port",
+          IsAddress(PortRule::kAnyFree));
+  AddText(app, "http-port-file", &options->http_port_file, "FILE",
+          "write the port of --http to this file once it is bound", nullptr);
+  app->add_option("--http-hosts", options->http_hosts,
+                  "further names by which browsers and programs may ask for "
+                  "--http, with commas between, as of a proxy; addresses, "
+                  "localhost and this machine's name always count")
+      ->type_name("NAME,...")
+      ->envname(VariableOf("http-hosts"))
+      ->delimiter(',');
   AddLogLevel(app, &options->log_level);
+  AddLogFormat(app, &options->log_format);
 }
 
 void AddOptions(CLI::App* app, RunOptions* options) {
@@ -224,6 +253,7 @@ void AddOptions(CLI::App* app, RunOptions* options) {
           "one leads. Without it, and with one node, a private one runs "
           "inside the launcher",
           AreAddresses);
+  AddClientSecurity(app, &options->security);
   AddText(app, "job", &options->job, "NAME",
           "the job's name; needed with --coordinator", CheckJob);
   AddText(app, "node", &options->node, "NAME",
@@ -265,21 +295,47 @@ void AddOptions(CLI::App* app, RunOptions* options) {
   AddDuration(app, "stop-grace", absl::ZeroDuration(), &options->stop_grace,
               "after SIGTERM, or a request to stop, how long before SIGKILL: "
               "time to finish the step under way");
+  AddNumber(app, "stop-status", &options->stop_status, 0, kMaxStatus,
+            "the exit status where all was well, but it was asked to stop: for "
+            "who starts launchers again, to tell a drained node from a job "
+            "that is done")
+      ->default_str("0");
   AddFlag(app, "--prefix,!--no-prefix", "prefix", &options->prefix,
           "begin each line of output with [node/slot] (the default); without, "
           "output passes as it comes");
   AddLogLevel(app, &options->log_level);
+  AddLogFormat(app, &options->log_format);
 }
 
 void AddOptions(CLI::App* app, StatusOptions* options) {
-  AddCoordinator(app, &options->coordinator);
+  AddCoordinator(app, &options->coordinator, &options->security);
   AddText(app, "job", &options->job, "NAME", "only this job", CheckJob);
   AddFlag(app, "--json", "json", &options->json, "print JSON");
+  AddFlag(app, "--watch", "watch", &options->watch,
+          "look again and again, with rates, until it is interrupted: in place "
+          "on a terminal, elsewhere a line for each job");
+  AddDuration(app, "interval", absl::Milliseconds(100), &options->interval,
+              "with --watch: how long to wait between two looks");
+  AddTimeout(app, &options->timeout);
+}
+
+void AddOptions(CLI::App* app, LogsOptions* options) {
+  AddCoordinator(app, &options->coordinator, &options->security);
+  app->add_option("--job,JOB", options->job, "only this job")
+      ->type_name("NAME")
+      ->envname(VariableOf("job"))
+      ->check(CheckJob, "");
+  AddFlag(app, "--follow", "follow", &options->follow,
+          "go on with what comes, until it is interrupted; a coordinator that "
+          "is gone is waited for");
+  AddDuration(app, "since", absl::ZeroDuration(), &options->since,
+              "only what is no older than this; 0: all");
+  AddFlag(app, "--json", "json", &options->json, "one JSON object in a line");
   AddTimeout(app, &options->timeout);
 }
 
 void AddOptions(CLI::App* app, JobOptions* options) {
-  AddCoordinator(app, &options->coordinator);
+  AddCoordinator(app, &options->coordinator, &options->security);
   app->add_option("--job,JOB", options->job,
                   "the job; may be left out where there is only one")
       ->type_name("NAME")
@@ -290,7 +346,7 @@ void AddOptions(CLI::App* app, JobOptions* options) {
 }
 
 void AddOptions(CLI::App* app, PlanSetOptions* options) {
-  AddCoordinator(app, &options->coordinator);
+  AddCoordinator(app, &options->coordinator, &options->security);
   AddText(app, "job", &options->job, "NAME",
           "the job; may be left out where there is only one", nullptr);
   app->add_option("CHANGE", options->changes,
@@ -331,7 +387,7 @@ void AddOptions(CLI::App* app, CheckpointOptions::Action action,
   using Action = CheckpointOptions::Action;
   const bool import = action == Action::kImport;
   const bool one = action != Action::kList && action != Action::kNow && !import;
-  AddCoordinator(app, &options->coordinator);
+  AddCoordinator(app, &options->coordinator, &options->security);
   AddText(app, "job", &options->job, "NAME",
           import ? "the job that is to have it; by default the one that had it"
                  : "the job; may be left out where there is only one",
@@ -357,6 +413,10 @@ void AddOptions(CLI::App* app, CheckpointOptions::Action action,
   }
   if (action == Action::kList || action == Action::kShow) {
     AddFlag(app, "--json", "json", &options->json, "print JSON");
+  }
+  if (import || action == Action::kExport || action == Action::kVerify) {
+    AddFlag(app, "--quiet", "quiet", &options->quiet,
+            "do not show how far it is");
   }
   if (action == Action::kDelete) {
     AddFlag(app, "--yes", "yes", &options->yes, "do not ask");

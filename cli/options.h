@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "cli/security_options.h"
 #include "server/options.h"
 
 namespace CLI {
@@ -19,6 +20,7 @@ namespace coxswain {
 
 struct ServeOptions {
   std::string listen = "127.0.0.1:7077";
+  ServeSecurity security;
   std::string state_dir = "coxswain-state";
   std::string state;  // sqlite:DIR or etcd://...; empty: SQLite in state_dir
   absl::Duration leader_lease = absl::Seconds(5);  // with etcd
@@ -26,7 +28,11 @@ struct ServeOptions {
   int checkpoint_keep_last = 0;   // 0: no rule
   int checkpoint_keep_every = 0;  // 0: no rule
   std::string port_file;          // empty: none
+  std::string http;               // HOST:PORT; empty: no HTTP
+  std::string http_port_file;     // empty: none
+  std::vector<std::string> http_hosts;
   std::string log_level = "info";
+  std::string log_format = "text";
 };
 
 // A coordinator admits no more to a job.
@@ -46,6 +52,7 @@ struct RunOptions {
   int attempt = 0;
   std::string topology;     // keys with commas between; empty: none
   std::string coordinator;  // empty: a private one
+  ClientSecurity security;
   std::string job;
   std::string node;          // empty: the host name
   std::string gpus;          // for ParseGpuRequest; empty: not said
@@ -58,8 +65,10 @@ struct RunOptions {
   absl::Duration join_timeout = absl::InfiniteDuration();  // the library's
   absl::Duration exit_grace = absl::Seconds(5);
   absl::Duration stop_grace = absl::Seconds(10);
+  int stop_status = 0;
   bool prefix = true;
   std::string log_level = "info";
+  std::string log_format = "text";
   std::vector<std::string> program;  // and its arguments
 
   int MaxWorkers() const { return nnodes.most * nproc; }
@@ -70,7 +79,20 @@ struct RunOptions {
 
 struct StatusOptions {
   std::string coordinator;
+  ClientSecurity security;
   std::string job;  // empty: all
+  bool json = false;
+  bool watch = false;
+  absl::Duration interval = absl::Seconds(1);  // between two looks
+  absl::Duration timeout = absl::Seconds(5);
+};
+
+struct LogsOptions {
+  std::string coordinator;
+  ClientSecurity security;
+  std::string job;  // empty: all
+  bool follow = false;
+  absl::Duration since = absl::ZeroDuration();  // 0: all
   bool json = false;
   absl::Duration timeout = absl::Seconds(5);
 };
@@ -78,6 +100,7 @@ struct StatusOptions {
 // Of `plan show` and `why`.
 struct JobOptions {
   std::string coordinator;
+  ClientSecurity security;
   std::string job;  // empty: the only one
   bool json = false;
   absl::Duration timeout = absl::Seconds(5);
@@ -85,6 +108,7 @@ struct JobOptions {
 
 struct PlanSetOptions {
   std::string coordinator;
+  ClientSecurity security;
   std::string job;                   // empty: the only one
   std::vector<std::string> changes;  // NAME=VALUE, checked
   int64_t expect = 0;  // the version to change; 0: the newest, whichever it is
@@ -96,12 +120,14 @@ struct CheckpointOptions {
   enum class Action { kList, kShow, kExport, kImport, kVerify, kDelete, kNow };
   Action action = Action::kList;
   std::string coordinator;
+  ClientSecurity security;
   std::string job;               // empty: the only one, or that of the import
   std::string which = "newest";  // or an id, or a step
   std::string folder;            // to export to, or to import from
   std::string reason = "an operator asks";
   bool json = false;
   bool yes = false;                           // delete without asking
+  bool quiet = false;                         // shows no progress
   absl::Duration timeout = absl::Seconds(5);  // of each short call
 };
 
@@ -115,6 +141,7 @@ struct HooksOptions {
 void AddOptions(CLI::App* app, ServeOptions* options);
 void AddOptions(CLI::App* app, RunOptions* options);
 void AddOptions(CLI::App* app, StatusOptions* options);
+void AddOptions(CLI::App* app, LogsOptions* options);
 void AddOptions(CLI::App* app, JobOptions* options);
 void AddOptions(CLI::App* app, PlanSetOptions* options);
 void AddOptions(CLI::App* app, HooksOptions* options);

@@ -15,6 +15,7 @@
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "cli/grpc_log.h"
 #include "cli/launch/exit_reporter.h"
 #include "cli/launch/launcher.h"
 #include "cli/private_coordinator.h"
@@ -81,6 +82,8 @@ v1::ReportExitRequest Report(const WorkerEnvironment& environment,
 absl::StatusOr<int> Run(const RunOptions& options) {
   HeldSignals signals(kLauncherSignals);
   SetLogLevel(options.log_level);
+  SetLogFormat(options.log_format);
+  if (options.log_format == "json") TakeGrpcLog();
 
   LaunchOptions launch;
   launch.program = options.program;
@@ -89,8 +92,11 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   launch.graces = {options.exit_grace, options.stop_grace};
   launch.restarts.elastic = options.MinWorkers() < options.MaxWorkers();
   launch.restarts.most = options.max_restarts;
+  launch.stop_status = options.stop_status;
   WorkerEnvironment& environment = launch.environment;
   environment.coordinator = options.coordinator;
+  // A private coordinator is in this process, and speaks plain text.
+  if (!options.coordinator.empty()) environment.security = options.security;
   environment.job = options.job.empty() ? kPrivateJob : options.job;
   environment.node = options.node;
   environment.nproc = options.nproc;
@@ -102,6 +108,7 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   environment.backend = options.backend;
   environment.bind_address = options.bind_address;
   environment.trace = options.trace;
+  environment.log_format = options.log_format;
   environment.plan = absl::StrJoin(options.plan, " ");
   environment.join_timeout = options.join_timeout;
   COXSWAIN_ASSIGN_OR_RETURN(environment.gpus, ChooseGpus(options));
@@ -115,7 +122,8 @@ absl::StatusOr<int> Run(const RunOptions& options) {
     environment.coordinator = coordinator->address();
   }
 
-  ExitReporter reporter(ConnectCoordinator(environment.coordinator));
+  ExitReporter reporter(ConnectCoordinator(
+      environment.coordinator, RetryPolicy(), environment.security));
   COXSWAIN_ASSIGN_OR_RETURN(
       const int status,
       Launch(launch, signals,

@@ -1,6 +1,7 @@
 #include "cli/serve.h"
 
 #include <limits.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -17,11 +18,15 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "cli/address.h"
+#include "cli/grpc_log.h"
 #include "cli/port_file.h"
 #include "cli/signals.h"
 #include "cli/stop_watch.h"
 #include "server/coordinator.h"
+#include "server/http/http_server.h"
+#include "server/http/site.h"
 #include "server/listen_address.h"
+#include "server/rpc/health_server.h"
 #include "server/state/open_state.h"
 
 namespace coxswain {
@@ -37,6 +42,14 @@ constexpr absl::Duration kGivenUp = absl::Seconds(1);
 void Say(const std::string& line) {
   std::printf("coxswain: %s\n", line.c_str());
   std::fflush(stdout);
+}
+
+// Each connection is one, and many systems give a process 1,024 at first.
+void RaiseDescriptorLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 absl::StatusOr<server::StateLocation> LocationOf(const ServeOptions& options) {
@@ -88,9 +101,12 @@ class Service {
       : options_(options),
         address_(address),
         location_(std::move(location)),
-        stop_(stop) {
+        stop_(stop),
+        site_(options.security.insecure) {
+    coordinator_.count_calls = !options.http.empty();
     coordinator_.listen = options.listen;
     coordinator_.state_dir = options.state_dir;
+    coordinator_.security = options.security.rpc;
     coordinator_.membership = options.membership;
     coordinator_.checkpoint_retention.keep_last = options.checkpoint_keep_last;
     coordinator_.checkpoint_retention.keep_every =
@@ -99,6 +115,8 @@ class Service {
 
   absl::Status Run() {
     COXSWAIN_RETURN_IF_ERROR(coordinator_.Validate());
+    COXSWAIN_RETURN_IF_ERROR(StartHealth());
+    COXSWAIN_RETURN_IF_ERROR(StartHttp());
     if (location_.is_etcd()) COXSWAIN_RETURN_IF_ERROR(TryToListen());
     while (stop_->status().ok()) {
       auto state = Acquire();
@@ -110,6 +128,38 @@ class Service {
   }
 
  private:
+  // Before it leads: one that stands by is alive.
+  absl::Status StartHealth() {
+    const std::string& listen = options_.security.health_listen;
+    if (listen.empty()) return absl::OkStatus();
+    COXSWAIN_ASSIGN_OR_RETURN(health_, server::HealthServer::Start(listen));
+    LogInfo("health_listening",
+            {{"listen", listen}, {"port", health_->port()}});
+    return absl::OkStatus();
+  }
+  // Before it leads, too.
+  absl::Status StartHttp() {
+    if (options_.http.empty()) return absl::OkStatus();
+    server::HttpOptions http;
+    http.listen = options_.http;
+    http.insecure = options_.security.insecure;
+    http.hosts = options_.http_hosts;
+    COXSWAIN_ASSIGN_OR_RETURN(
+        http_, server::HttpServer::Start(
+                   http, [this](const server::HttpRequest& request) {
+                     return site_.Answer(request);
+                   }));
+    COXSWAIN_ASSIGN_OR_RETURN(HostPort address,
+                              ParseHostPort(options_.http, PortRule::kAnyFree));
+    address.port = http_->port();
+    Say(absl::StrCat("serving http://", address.ToString(), "/"));
+    if (options_.http_port_file.empty()) return absl::OkStatus();
+    return WritePortFile(options_.http_port_file, address.port);
+  }
+  void SetReady(bool ready) {
+    if (health_ != nullptr) health_->SetReady(ready);
+  }
+
   // What would fail once it leads is to fail now.
   absl::Status TryToListen() const {
     COXSWAIN_ASSIGN_OR_RETURN(const auto address,
@@ -169,7 +219,11 @@ class Service {
           WritePortFile(options_.port_file, address_.port));
     }
     Say(absl::StrCat("listening on ", address_.ToString()));
+    SetReady(true);
+    site_.Show(coordinator.view());
     WaitForEither(stop_, &state.lost());
+    site_.Hide();
+    SetReady(false);
     if (!state.lost().status().ok()) {
       coordinator.Abandon();
     } else {
@@ -184,6 +238,10 @@ class Service {
   const server::StateLocation location_;
   CancelSignal* const stop_;
   server::CoordinatorOptions coordinator_;
+  std::unique_ptr<server::HealthServer> health_;
+  server::Site site_;
+  // Ends first: its requests look at the site.
+  std::unique_ptr<server::HttpServer> http_;
 };
 
 }  // namespace
@@ -191,18 +249,21 @@ class Service {
 absl::Status Serve(const ServeOptions& options) {
   HeldSignals signals({SIGINT, SIGTERM});
   SetLogLevel(options.log_level);
+  SetLogFormat(options.log_format);
+  if (options.log_format == "json") TakeGrpcLog();
+  RaiseDescriptorLimit();
   // gRPC's locks are Abseil's, and Debian builds those with a search for
   // deadlocks at every lock: an eighth of a round of 64 workers.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   COXSWAIN_ASSIGN_OR_RETURN(const HostPort address,
                             ParseHostPort(options.listen, PortRule::kAnyFree));
   COXSWAIN_ASSIGN_OR_RETURN(auto location, LocationOf(options));
-  if (!IsLoopback(address.host)) {
+  if (!IsLoopback(address.host) && !options.security.rpc.encrypts()) {
     LogWarning("not_encrypted",
                {{"listen", options.listen},
                 {"meaning",
-                 "whoever reaches this address can read the traffic and join, "
-                 "change or end jobs; use a network you trust"}});
+                 "--insecure: whoever reaches this address can read the "
+                 "traffic, and without --tokens join, change or end jobs"}});
   }
   COXSWAIN_ASSIGN_OR_RETURN(const auto watch, StopWatch::Start(signals));
   return Service(options, address, std::move(location), &watch->stop()).Run();

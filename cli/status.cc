@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/status_macros.h"
 #include "cli/plan_change.h"
 #include "cli/table.h"
 #include "client/rpc/stub_factory.h"
@@ -136,21 +137,29 @@ std::string FormatJson(const v1::DescribeResponse& description) {
          "\n";
 }
 
-absl::Status ShowStatus(const StatusOptions& options) {
+absl::StatusOr<v1::DescribeResponse> AskStatus(const StatusOptions& options,
+                                               CoordinatorStub& stub,
+                                               CancelSignal* cancel) {
   v1::DescribeRequest request;
   request.set_job(options.job);
   CallOptions call;
   call.timeout = options.timeout;
-  const auto response =
-      ConnectCoordinator(options.coordinator)->Describe(request, call);
-  if (!response.ok()) {
-    return absl::Status(response.status().code(),
-                        absl::StrCat("the coordinator at ", options.coordinator,
-                                     " did not describe its jobs: ",
-                                     response.status().message()));
-  }
+  call.cancel = cancel;
+  auto response = stub.Describe(request, call);
+  if (response.ok()) return response;
+  return absl::Status(response.status().code(),
+                      absl::StrCat("the coordinator at ", options.coordinator,
+                                   " did not describe its jobs: ",
+                                   response.status().message()));
+}
+
+absl::Status ShowStatus(const StatusOptions& options) {
+  const auto stub =
+      ConnectCoordinator(options.coordinator, RetryPolicy(), options.security);
+  COXSWAIN_ASSIGN_OR_RETURN(const auto response,
+                            AskStatus(options, *stub, nullptr));
   const std::string text =
-      options.json ? FormatJson(*response) : FormatTable(*response);
+      options.json ? FormatJson(response) : FormatTable(response);
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
     return absl::UnavailableError("cannot write to stdout");
   }

@@ -4,13 +4,21 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/cancel_signal.h"
 #include "cli/options.h"
+#include "client/rpc/coordinator_stub.h"
 #include "proto/rendezvous.pb.h"
 
 namespace coxswain {
 
 // `coxswain status`: asks the coordinator and prints to stdout.
 absl::Status ShowStatus(const StatusOptions& options);
+
+// What the coordinator says of its jobs; errors name it. `cancel` may be null.
+absl::StatusOr<v1::DescribeResponse> AskStatus(const StatusOptions& options,
+                                               CoordinatorStub& stub,
+                                               CancelSignal* cancel);
 
 // The answer as a table for people, which ends with a newline.
 std::string FormatTable(const v1::DescribeResponse& description);

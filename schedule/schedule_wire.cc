@@ -79,6 +79,9 @@ absl::StatusOr<StepDecision> TakePosition(v1::Position* wire) {
 
 absl::StatusOr<Plan> PlanFromWire(const v1::Plan& wire) {
   Plan plan;
+  COXSWAIN_RETURN_IF_ERROR(CheckNumber("plan.version", wire.version()));
+  COXSWAIN_RETURN_IF_ERROR(
+      CheckNumber("plan.global_micro_batches", wire.global_micro_batches()));
   COXSWAIN_ASSIGN_OR_RETURN(
       plan.terms, ReadTerms({wire.terms().begin(), wire.terms().end()}));
   plan.version = wire.version();

@@ -1,5 +1,6 @@
 #include "server/coordinator.h"
 
+#include <atomic>
 #include <filesystem>
 #include <mutex>
 #include <system_error>
@@ -10,6 +11,8 @@
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "server/journal/journal.h"
+#include "server/journal/journal_sink.h"
 #include "server/listen_address.h"
 #include "server/membership/membership.h"
 #include "server/parameter/parameter_room.h"
@@ -20,6 +23,7 @@
 #include "server/state/open_state.h"
 #include "server/state/written.h"
 #include "server/storage/posix_file_system.h"
+#include "server/telemetry/rpc_metrics.h"
 
 namespace coxswain::server {
 namespace {
@@ -62,6 +66,7 @@ absl::Status CoordinatorOptions::Validate() const {
         absl::FormatDuration(membership.lease), ", got ",
         absl::FormatDuration(tick_interval)));
   }
+  COXSWAIN_RETURN_IF_ERROR(security.Validate(clock->WallTime()));
   COXSWAIN_RETURN_IF_ERROR(membership.Validate());
   COXSWAIN_RETURN_IF_ERROR(plan.Validate());
   COXSWAIN_RETURN_IF_ERROR(rpc.Validate());
@@ -76,7 +81,8 @@ absl::Status CoordinatorOptions::Validate() const {
 
 // In order of construction: what is below stands on what is above.
 struct Coordinator::Parts {
-  explicit Parts(const CoordinatorOptions& options_in) : options(options_in) {}
+  explicit Parts(const CoordinatorOptions& options_in)
+      : options(options_in), journal_sink(&journal, options.clock) {}
   ~Parts();
 
   absl::Status OpenRooms();
@@ -85,6 +91,8 @@ struct Coordinator::Parts {
   void StopTicks();
 
   const CoordinatorOptions options;
+  Journal journal;
+  JournalSink journal_sink;
   std::shared_ptr<OwnedState> state;
   std::unique_ptr<GroupCommit> writer;
   std::unique_ptr<PlanRoom> plans;
@@ -94,8 +102,12 @@ struct Coordinator::Parts {
   std::unique_ptr<StoreRoom> store;
   std::unique_ptr<GroupRoom> groups;
   std::unique_ptr<ParameterRoom> parameters;
+  std::unique_ptr<Telemetry> telemetry;
+  RpcMetrics rpc;
 
   std::unique_ptr<GrpcServer> server;
+  absl::Time started;
+  std::atomic<int64_t> last_tick{0};  // nanoseconds of the clock
 
   std::once_flag shutdown_once;
   Mutex mutex;
@@ -136,6 +148,8 @@ absl::Status Coordinator::Parts::OpenRooms() {
       std::make_unique<GroupRoom>(options.groups, options.clock, writer.get());
   parameters =
       std::make_unique<ParameterRoom>(options.parameters, options.clock);
+  telemetry = std::make_unique<Telemetry>(options.telemetry, options.clock);
+  membership->AddObserver(telemetry.get());
   membership->AddObserver(plans.get());
   membership->AddObserver(schedule.get());
   membership->AddObserver(store.get());
@@ -156,13 +170,18 @@ absl::Status Coordinator::Parts::Listen() {
   rooms.groups = groups.get();
   rooms.checkpoints = checkpoints.get();
   rooms.parameters = parameters.get();
+  rooms.telemetry = telemetry.get();
+  if (options.count_calls) rooms.rpc = &rpc;
+  rooms.journal = &journal;
+  rooms.clock = options.clock;
   GrpcServer::MayAnswer may_answer;
   // A file cannot be lost: nothing to ask before each answer.
   if (state->can_be_lost()) {
     may_answer = [state = state] { return state->Held(); };
   }
   COXSWAIN_ASSIGN_OR_RETURN(
-      server, GrpcServer::Start(address, options.rpc, rooms, may_answer));
+      server, GrpcServer::Start(address, options.rpc, rooms, may_answer,
+                                options.security));
   return absl::OkStatus();
 }
 
@@ -183,6 +202,9 @@ void Coordinator::Parts::RunTicks() {
     store->Tick(now);
     groups->Tick(now);
     parameters->Tick(now);
+    telemetry->Tick(now);
+    last_tick = absl::ToUnixNanos(now);
+    journal.Tick();
   }
 }
 
@@ -199,6 +221,8 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(
     const CoordinatorOptions& options) {
   COXSWAIN_RETURN_IF_ERROR(options.Validate());
   auto parts = std::make_unique<Parts>(options);
+  parts->started = options.clock->Now();
+  parts->last_tick = absl::ToUnixNanos(parts->started);
   COXSWAIN_RETURN_IF_ERROR(parts->OpenRooms());
   COXSWAIN_RETURN_IF_ERROR(parts->Listen());
   Parts* const running = parts.get();
@@ -219,6 +243,27 @@ Coordinator::~Coordinator() { Shutdown(kImpliedShutdown); }
 
 int Coordinator::port() const { return parts_->server->port(); }
 
+CoordinatorView Coordinator::view() const {
+  CoordinatorView view;
+  view.clock = parts_->options.clock;
+  view.membership = parts_->membership.get();
+  view.plans = parts_->plans.get();
+  view.schedule = parts_->schedule.get();
+  view.checkpoints = parts_->checkpoints.get();
+  view.parameters = parts_->parameters.get();
+  view.telemetry = parts_->telemetry.get();
+  view.rpc = &parts_->rpc;
+  view.journal = &parts_->journal;
+  view.started = parts_->started;
+  view.leads = [state = parts_->state] {
+    return !state->can_be_lost() || state->Held();
+  };
+  view.last_tick = [parts = parts_.get()] {
+    return absl::FromUnixNanos(parts->last_tick.load());
+  };
+  return view;
+}
+
 void Coordinator::Abandon() {
   parts_->server->Cut();
   Shutdown(absl::ZeroDuration());
@@ -229,6 +274,7 @@ void Coordinator::Shutdown(absl::Duration deadline) {
     parts_->server->StopServing();
     parts_->StopTicks();
     parts_->membership->Shutdown();
+    parts_->journal.Close();
     parts_->server->Shutdown(deadline);
     LogInfo("coordinator_stopped", {{"port", parts_->server->port()}});
   });

@@ -11,12 +11,15 @@
 #include "base/random.h"
 #include "server/checkpoint/checkpoint_store.h"
 #include "server/checkpoint/retention.h"
+#include "server/coordinator_view.h"
 #include "server/group/groups.h"
 #include "server/options.h"
 #include "server/parameter/parameter_limits.h"
 #include "server/schedule/job_schedule.h"
+#include "server/security.h"
 #include "server/state/owned_state.h"
 #include "server/store/store.h"
+#include "server/telemetry/telemetry.h"
 
 namespace coxswain::server {
 
@@ -31,6 +34,7 @@ struct CoordinatorOptions {
   // How often deadlines are looked at: well under any of them.
   absl::Duration tick_interval = absl::Milliseconds(50);
 
+  SecurityOptions security;
   MembershipOptions membership;
   PlanOptions plan;
   ScheduleLimits schedule;
@@ -41,6 +45,9 @@ struct CoordinatorOptions {
   // For jobs that give no rules of their own.
   RetentionRules checkpoint_retention;
   ParameterLimits parameters;
+  TelemetryLimits telemetry;
+  // For the metrics: a few microseconds of each call.
+  bool count_calls = false;
 
   // Must outlive the coordinator.
   Clock* clock = Clock::Real();
@@ -72,6 +79,9 @@ class Coordinator {
 
   // The port that is listened on.
   int port() const;
+
+  // For the status page and the metrics. Valid while the coordinator lives.
+  CoordinatorView view() const;
 
   // Answers everyone who waits with UNAVAILABLE, then ends; calls that are
   // still under way after `deadline` are cancelled. Safe to repeat.

@@ -106,7 +106,8 @@ struct RpcOptions {
   // Connections that have not greeted yet; one more closes the oldest.
   int max_waiting_connections = 1024;
   // Connections that have greeted; more are closed until others end. Room for
-  // four from each member of the largest job.
+  // four from each member of the largest job. Fewer where the process may not
+  // have as many descriptors: some are left for the disk.
   int max_connections = 65'536;
 
   absl::Status Validate() const;

@@ -69,7 +69,7 @@ TEST(StandardServicesTest, HealthSaysServingAndReflectionListsOurServices) {
       port, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
       std::string("\x3a\x00", 2));
   for (const char* service : {"Rendezvous", "Group", "Schedule", "Checkpoint",
-                              "Store", "Parameter"}) {
+                              "Store", "Parameter", "Journal"}) {
     EXPECT_THAT(services, HasSubstr(absl::StrCat("coxswain.v1.", service)));
   }
 }

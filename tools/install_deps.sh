@@ -1,8 +1,25 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the build and the tests need, and those
-# named as arguments, as far as they are not there yet. Says nothing and needs
-# no rights when all of them are.
+# install_deps.sh [--tests] [PACKAGE]...
+# Installs the Debian packages that the build needs, with --tests those that
+# only some tests need, and those named, as far as they are not there yet. Says
+# nothing and needs no rights when all of them are.
 set -euo pipefail
+
+tests=()
+if [[ "${1:-}" == --tests ]]; then
+  shift
+  tests=(
+    # The status page in a browser.
+    chromium chromium-driver python3-selenium
+    # The manifests for Kubernetes, and the compose file.
+    python3-grpcio python3-jsonschema python3-pip python3-yaml
+    # Packages of the program, what looks at them and at the units, and a build
+    # of a program outside.
+    cmake dpkg-dev groff-base systemd
+  )
+  # Other packages than Debian's bring one, too.
+  command -v kubectl > /dev/null || tests+=(kubernetes-client)
+fi
 
 packages=(
   # Build tools.
@@ -15,12 +32,16 @@ packages=(
   # State, checksums, configuration, command line, logging.
   libcli11-dev libisal-dev libspdlog-dev libsqlite3-dev libyaml-cpp-dev
   nlohmann-json3-dev
+  # Certificates.
+  libssl-dev
+  # The coordinator's HTTP and its metrics.
+  libcpp-httplib-dev prometheus-cpp-dev
   # Vector instructions of whatever CPU the program runs on.
   libhwy-dev
   # Tests; etcd-server for those of its state store, iproute2 for those with
   # several network namespaces, spin for models.
   etcd-server iproute2 libgmock-dev libgtest-dev spin
-  "$@"
+  "${tests[@]}" "$@"
 )
 
 die() {

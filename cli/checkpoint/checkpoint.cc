@@ -183,14 +183,16 @@ CheckpointWorld RealCheckpointWorld(CoordinatorStub* stub) {
   world.transfer.stub = stub;
   world.transfer.files = server::PosixFileSystem();
   world.transfer.random = RandomSource::System();
-  world.transfer.progress = ProgressOnStderr();
+  world.transfer.progress = ProgressOn(STDERR_FILENO);
   world.confirm = AskPerson;
   return world;
 }
 
 absl::StatusOr<std::string> RunCheckpoint(const CheckpointOptions& options,
                                           const CheckpointWorld& world) {
-  Command command(options, world);
+  CheckpointWorld own = world;
+  if (options.quiet) own.transfer.progress.write = nullptr;
+  Command command(options, own);
   using Action = CheckpointOptions::Action;
   switch (options.action) {
     case Action::kList:

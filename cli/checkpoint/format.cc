@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
-#include "cli/checkpoint/progress.h"
+#include "cli/progress.h"
 #include "cli/table.h"
 #include "nlohmann/json.hpp"
 

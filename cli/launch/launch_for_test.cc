@@ -1,10 +1,11 @@
 // The launcher alone, for its tests: no coordinator, and exits are reported
 // to stderr as "reported SLOT STATUS of INCARNATION".
 //
-//   launch_for_test NPROC[:RESTARTS] EXIT_GRACE STOP_GRACE PREFIX
+//   launch_for_test NPROC[:RESTARTS] EXIT_GRACE STOP_GRACE[:STATUS] PREFIX
 //                   PROGRAM [ARGUMENTS...]
 //
-// With RESTARTS, which may be 0, the job is elastic.
+// With RESTARTS, which may be 0, the job is elastic. STATUS is that of a launch
+// that was asked to stop.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,8 +31,13 @@ int main(int argc, char** argv) {
   options.prefix = std::string(argv[4]) == "prefix";
   options.inherited = {"PATH=/usr/bin:/bin"};
   options.program.assign(argv + 5, argv + argc);
+  std::string stop = argv[3];
+  if (const size_t colon = stop.find(':'); colon != std::string::npos) {
+    options.stop_status = std::atoi(stop.c_str() + colon + 1);
+    stop.resize(colon);
+  }
   if (!absl::ParseDuration(argv[2], &options.graces.exit) ||
-      !absl::ParseDuration(argv[3], &options.graces.stop)) {
+      !absl::ParseDuration(stop, &options.graces.stop)) {
     return 2;
   }
   const auto status = coxswain::Launch(

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/logging.h"
 #include "base/status_macros.h"
 #include "base/unique_fd.h"
 #include "cli/launch/child_process.h"
@@ -56,8 +57,20 @@ class Launcher {
     return absl::StrCat("worker ", options_.environment.node, "/", slot);
   }
   void Say(absl::string_view text) {
-    stderr_.Append(absl::StrCat("coxswain: ", text, "\n"));
+    if (GetLogFormat() == LogFormat::kText) {
+      stderr_.Append(absl::StrCat("coxswain: ", text, "\n"));
+      return;
+    }
+    stderr_.Append(
+        FormatLogLine(LogFormat::kJson, {options_.clock->WallTime(),
+                                         "info",
+                                         "launcher",
+                                         {{"job", options_.environment.job},
+                                          {"node", options_.environment.node},
+                                          {"text", text}}}));
+    stderr_.Append("\n");
   }
+  LinePrefixer PrefixerOf(int slot) const;
 
   absl::Status StartWorker(int slot);
   void Restart(int slot);
@@ -99,6 +112,14 @@ absl::Status Launcher::Start(const HeldSignals& signals) {
   return absl::OkStatus();
 }
 
+LinePrefixer Launcher::PrefixerOf(int slot) const {
+  const std::string& node = options_.environment.node;
+  if (!options_.prefix) return LinePrefixer("");
+  const std::string prefix = absl::StrCat("[", node, "/", slot, "] ");
+  if (GetLogFormat() == LogFormat::kText) return LinePrefixer(prefix);
+  return LinePrefixer::OfJson(prefix, node, slot);
+}
+
 absl::Status Launcher::StartWorker(int slot) {
   Worker& worker = workers_[slot];
   worker.incarnation = options_.random->NextId();
@@ -107,15 +128,10 @@ absl::Status Launcher::StartWorker(int slot) {
       ChildProcess::Start(options_.program,
                           options_.environment.For(slot, worker.incarnation,
                                                    options_.inherited)));
-  const std::string prefix =
-      options_.prefix
-          ? absl::StrCat("[", options_.environment.node, "/", slot, "] ")
-          : "";
+  const LinePrefixer prefixer = PrefixerOf(slot);
   ChildProcess& process = *worker.process;
-  worker.streams.push_back(
-      {&process.stdout_pipe(), &stdout_, LinePrefixer(prefix)});
-  worker.streams.push_back(
-      {&process.stderr_pipe(), &stderr_, LinePrefixer(prefix)});
+  worker.streams.push_back({&process.stdout_pipe(), &stdout_, prefixer});
+  worker.streams.push_back({&process.stderr_pipe(), &stderr_, prefixer});
   return absl::OkStatus();
 }
 
@@ -143,7 +159,8 @@ int Launcher::Run() {
     pollfd ready = {sink->fd(), POLLOUT, 0};
     while (!sink->empty() && poll(&ready, 1, 0) > 0) sink->Write();
   }
-  return table_.ExitStatus();
+  const int status = table_.ExitStatus();
+  return status == 0 && table_.stop_requested() ? options_.stop_status : status;
 }
 
 bool Launcher::Finished() const {

@@ -21,6 +21,7 @@ struct LaunchOptions {
   bool prefix = true;                  // "[node/slot] " before each line
   LaunchGraces graces;
   RestartPolicy restarts;
+  int stop_status = 0;  // in place of 0, if a request to stop came
   Clock* clock = Clock::Real();
   RandomSource* random = RandomSource::System();
 };
@@ -35,8 +36,9 @@ inline constexpr int kLauncherSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1,
 
 // Starts the workers and stays until all have ended and their output is
 // written; returns the exit status of the first that failed, or 0, as
-// ProcessTable::ExitStatus says. Copies their output line by line to stdout and
-// stderr, hands `signals` on to them, and names those that failed on stderr.
+// ProcessTable::ExitStatus says, or stop_status. Copies their output line by
+// line to stdout and stderr, hands `signals` on to them, and names those that
+// failed on stderr.
 //
 // SIGINT, SIGTERM and SIGHUP also ask to stop: workers that still run after
 // graces.stop, or when SIGINT comes again, are killed. After a failure the

@@ -312,6 +312,25 @@ TEST(LauncherTest, ADrainIsHandedOnAndNobodyIsStartedAgain) {
   EXPECT_THAT(launcher->err(), Not(HasSubstr("is started again")));
 }
 
+TEST(LauncherTest, AStatusTellsADrainFromAnEnd) {
+  const std::string script =
+      "trap 'exit $STATUS' TERM; echo ready; "
+      "while :; do sleep 1000 & wait; done";
+  for (const auto& [own, expected] :
+       std::vector<std::pair<int, int>>{{0, 75}, {3, 3}}) {
+    auto launcher = LaunchWorkers(1, absl::StrCat("STATUS=", own, "; ", script),
+                                  {kForever, "1h:75"});
+    ASSERT_OK(launcher->WaitForStdout("ready", kSoon));
+    launcher->Signal(SIGTERM);
+    ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kSoon));
+    EXPECT_EQ(exit.Status(), expected);
+  }
+  // Nobody has asked.
+  auto launcher = LaunchWorkers(1, "exit 0", {kForever, "1h:75"});
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kSoon));
+  EXPECT_EQ(exit.Status(), 0);
+}
+
 TEST(LauncherTest, AReaderThatStandsStillDoesNotHoldUpTheEnd) {
   // Nobody reads the launcher's output while the script fills it.
   auto launcher =

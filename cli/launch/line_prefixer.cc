@@ -1,8 +1,33 @@
 #include "cli/launch/line_prefixer.h"
 
+#include <utility>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 
 namespace coxswain {
+namespace {
+
+using Json = nlohmann::json;
+
+// The object that the line is, or nothing.
+Json ObjectIn(const std::string& line) {
+  if (!absl::StartsWith(line, "{")) return Json();
+  return Json::parse(line, nullptr, /*allow_exceptions=*/false);
+}
+
+}  // namespace
+
+LinePrefixer LinePrefixer::OfJson(std::string prefix, absl::string_view node,
+                                  int slot) {
+  LinePrefixer prefixer(std::move(prefix), kMaxJsonLine);
+  const std::string name =
+      nlohmann::json(std::string(node))
+          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  prefixer.json_fields_ = absl::StrCat(R"("node":)", name, R"(,"slot":)", slot);
+  return prefixer;
+}
 
 void LinePrefixer::Append(absl::string_view data, std::string* out) {
   if (prefix_.empty()) {
@@ -30,8 +55,17 @@ void LinePrefixer::Finish(std::string* out) {
 }
 
 void LinePrefixer::Emit(absl::string_view rest_of_line, std::string* out) {
-  absl::StrAppend(out, prefix_, partial_, rest_of_line, "\n");
-  partial_.clear();
+  absl::StrAppend(&partial_, rest_of_line);
+  const std::string line = std::exchange(partial_, "");
+  const auto object = json_fields_.empty() ? Json() : ObjectIn(line);
+  if (!object.is_object()) {
+    absl::StrAppend(out, prefix_, line, "\n");
+  } else if (object.contains("node")) {
+    absl::StrAppend(out, line, "\n");
+  } else {
+    absl::StrAppend(out, "{", json_fields_, object.empty() ? "" : ",",
+                    line.substr(line.find('{') + 1), "\n");
+  }
 }
 
 }  // namespace coxswain

@@ -17,9 +17,17 @@ namespace coxswain {
 class LinePrefixer {
  public:
   static constexpr size_t kMaxLine = 16 << 10;
+  // A JSON object that is cut is none.
+  static constexpr size_t kMaxJsonLine = 256 << 10;
 
   explicit LinePrefixer(std::string prefix, size_t max_line = kMaxLine)
       : prefix_(std::move(prefix)), max_line_(max_line) {}
+
+  // For workers that log as JSON: a line that is a JSON object stays one, and
+  // begins with `node` and `slot` instead, unless it has a `node` already.
+  // Other lines get the prefix.
+  static LinePrefixer OfJson(std::string prefix, absl::string_view node,
+                             int slot);
 
   // Takes the next bytes of the stream; appends the lines they complete.
   void Append(absl::string_view data, std::string* out);
@@ -31,6 +39,7 @@ class LinePrefixer {
   void Emit(absl::string_view rest_of_line, std::string* out);
 
   const std::string prefix_;
+  std::string json_fields_;  // "node":...,"slot":...; empty: not of JSON
   const size_t max_line_;
   std::string partial_;
 };

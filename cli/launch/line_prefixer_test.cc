@@ -56,5 +56,22 @@ TEST(LinePrefixerTest, WithoutAPrefixBytesPassAsTheyCome) {
   EXPECT_EQ(out, "50%\r");
 }
 
+TEST(LinePrefixerTest, JsonObjectsStayObjectsAndSayWhoseTheyAre) {
+  EXPECT_EQ(Prefixed(LinePrefixer::OfJson("[a/1] ", "a", 1),
+                     {"{\"event\":\"x\"}\n{}\nplain\n{\"node\":\"b\"}\n",
+                      "{\"torn\"\n[1]\n{\"last\":", "2}"}),
+            "{\"node\":\"a\",\"slot\":1,\"event\":\"x\"}\n"
+            "{\"node\":\"a\",\"slot\":1}\n"
+            "[a/1] plain\n"
+            "{\"node\":\"b\"}\n"
+            "[a/1] {\"torn\"\n"
+            "[a/1] [1]\n"
+            "{\"node\":\"a\",\"slot\":1,\"last\":2}\n");
+}
+
+TEST(LinePrefixerTest, ObjectsAreToldFromTextOnlyWhereTheLogIsJson) {
+  EXPECT_EQ(Prefixed(LinePrefixer("[a/1] "), {"{}\n"}), "[a/1] {}\n");
+}
+
 }  // namespace
 }  // namespace coxswain

@@ -78,6 +78,7 @@ class ProcessTable {
   // When an ended slot is to be started again; infinite: it is not.
   absl::Time restart_at(int slot) const { return slots_[slot].restart_at; }
   int restarts(int slot) const { return slots_[slot].restarts; }
+  bool stop_requested() const { return stop_at_ < absl::InfiniteFuture(); }
   // Nothing runs, and nothing is to be started again.
   bool AllEnded() const;
 

@@ -34,6 +34,21 @@ void AddGpus(const GpuAssignment& gpus, int slot,
   if (!Has(inherited, kDeviceOrder)) (*own)[kDeviceOrder] = "PCI_BUS_ID";
 }
 
+// Inherited ones do not count: the launcher's options have been made of them.
+void AddSecurity(const ClientSecurity& security,
+                 const std::vector<std::string>& inherited,
+                 std::map<std::string, std::string>* own) {
+  const std::map<std::string, std::string> variables = {
+      {"COXSWAIN_TLS_CA", security.tls.ca},
+      {"COXSWAIN_TLS_CERT", security.tls.cert},
+      {"COXSWAIN_TLS_KEY", security.tls.key},
+      {"COXSWAIN_TOKEN_FILE", security.token_file},
+      {"COXSWAIN_INSECURE", security.insecure ? "true" : ""}};
+  for (const auto& [name, value] : variables) {
+    if (!value.empty() || Has(inherited, name)) (*own)[name] = value;
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> WorkerEnvironment::For(
@@ -56,6 +71,8 @@ std::vector<std::string> WorkerEnvironment::For(
   if (!topology.empty()) own["COXSWAIN_TOPOLOGY"] = topology;
   if (!trace.empty()) own["COXSWAIN_TRACE"] = trace;
   if (!plan.empty()) own["COXSWAIN_PLAN"] = plan;
+  if (!log_format.empty()) own["COXSWAIN_LOG_FORMAT"] = log_format;
+  AddSecurity(security, inherited, &own);
   if (gpus.has_value()) AddGpus(*gpus, slot, inherited, &own);
   if (join_timeout != absl::InfiniteDuration()) {
     own["COXSWAIN_JOIN_TIMEOUT"] = absl::FormatDuration(join_timeout);

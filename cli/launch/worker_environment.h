@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/tls_files.h"
 #include "client/device/selection.h"
 
 namespace coxswain {
@@ -15,6 +16,7 @@ namespace coxswain {
 // a session reads it. Nothing depends on a rank: the coordinator gives those.
 struct WorkerEnvironment {
   std::string coordinator;  // HOST:PORT, or several with commas between
+  ClientSecurity security;  // what is empty is empty for the workers too
   std::string job;
   std::string node;
   int nproc = 1;           // on this node
@@ -26,6 +28,7 @@ struct WorkerEnvironment {
   std::string bind_address;  // empty: unset
   std::string topology;      // keys with commas between; empty: unset
   std::string trace;         // empty: unset
+  std::string log_format;    // empty: unset
   std::string plan;  // NAME=VALUE words with spaces between; empty: unset
   std::optional<GpuAssignment> gpus;                       // nothing: unset
   absl::Duration join_timeout = absl::InfiniteDuration();  // infinite: unset

@@ -43,6 +43,7 @@ TEST(WorkerEnvironmentTest, OptionsAreSetOnlyWhenGiven) {
   environment.topology = "zone-1,rack-7";
   environment.trace = "runs/trace.json";
   environment.plan = "max_steps=9 tail=drop";
+  environment.log_format = "json";
   environment.join_timeout = absl::Seconds(90);
   EXPECT_THAT(environment.For(0, 1, {}),
               AllOf(Contains("COXSWAIN_BACKEND=gloo"),
@@ -50,6 +51,7 @@ TEST(WorkerEnvironmentTest, OptionsAreSetOnlyWhenGiven) {
                     Contains("COXSWAIN_TOPOLOGY=zone-1,rack-7"),
                     Contains("COXSWAIN_TRACE=runs/trace.json"),
                     Contains("COXSWAIN_PLAN=max_steps=9 tail=drop"),
+                    Contains("COXSWAIN_LOG_FORMAT=json"),
                     Contains("COXSWAIN_JOIN_TIMEOUT=1m30s")));
 }
 

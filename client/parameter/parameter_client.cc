@@ -47,9 +47,9 @@ absl::StatusOr<std::shared_ptr<ParameterStub>> ParameterClient::Stub(
   }
   // Without the lock: it blocks, and calls of others may end meanwhile.
   COXSWAIN_ASSIGN_OR_RETURN(
-      auto stub,
-      ConnectParameterStub(membership_->stub().address(),
-                           std::min(timeout, kConnect), &membership_->ended()));
+      auto stub, ConnectParameterStub(
+                     membership_->stub().address(), membership_->security(),
+                     std::min(timeout, kConnect), &membership_->ended()));
   MutexLock lock(&mutex_);
   if (stub_ == nullptr) stub_ = std::move(stub);
   return stub_;

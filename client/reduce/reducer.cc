@@ -233,6 +233,7 @@ void Reducer::Publish(const StepReport& summary) {
     }
     report_ = report;
   }
+  if (options_.gate != nullptr) options_.gate->NoteExchange(report);
   if (options_.on_step) options_.on_step(report);
 }
 

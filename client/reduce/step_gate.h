@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/reduce/step_report.h"
 #include "client/schedule/job_plan.h"
 
 namespace coxswain {
@@ -72,6 +73,12 @@ class StepGate {
 
   // The bucket that is being exchanged, for reports.
   virtual void NoteBucket(int bucket) { static_cast<void>(bucket); }
+
+  // The exchange has ended on this rank, and Finish returns; for reports. On
+  // the thread that trains.
+  virtual void NoteExchange(const StepReport& report) {
+    static_cast<void>(report);
+  }
 
   // How long AwaitGrant, or a Decide of the exchange thread, may wait for other
   // ranks: the end of the exchange is waited for that much longer.

@@ -1,11 +1,12 @@
 #include "client/rpc/grpc_channel.h"
 
+#include "client/rpc/credentials.h"
 #include "proto/bulk/transport.h"
 
 namespace coxswain {
+namespace {
 
-std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(
-    const std::string& address) {
+grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
   // A proxy of the environment is for the web, not for the cluster.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -18,6 +19,9 @@ std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(
   // host accepts it, and says nothing.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  // One that was moved has the same name and another address: gRPC would ask
+  // for it twice a minute.
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
   // Only callers know what may be repeated.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetMaxReceiveMessageSize(64 << 20);
@@ -35,8 +39,23 @@ std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                   arguments);
+  return arguments;
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(
+    const std::string& address, const ClientSecurity& security) {
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      address, MakeChannelCredentials(security), Arguments(),
+      MakeTokenInterceptors(security, address));
+}
+
+std::shared_ptr<grpc::Channel> MakeStandInChannel(
+    const std::string& address, const ClientSecurity& security,
+    const std::string& job) {
+  return grpc::CreateCustomChannel(
+      address, MakeStandInChannelCredentials(security, job), Arguments());
 }
 
 }  // namespace coxswain

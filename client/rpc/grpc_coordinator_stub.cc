@@ -342,9 +342,16 @@ class GrpcCoordinatorStub : public CoordinatorStub {
 }  // namespace
 
 std::shared_ptr<CoordinatorStub> MakeGrpcCoordinatorStub(
-    const std::string& address) {
-  return std::make_shared<GrpcCoordinatorStub>(address,
-                                               MakeCoordinatorChannel(address));
+    const std::string& address, const ClientSecurity& security) {
+  return std::make_shared<GrpcCoordinatorStub>(
+      address, MakeCoordinatorChannel(address, security));
+}
+
+std::shared_ptr<CoordinatorStub> MakeStandInStub(const std::string& address,
+                                                 const ClientSecurity& security,
+                                                 const std::string& job) {
+  return std::make_shared<GrpcCoordinatorStub>(
+      address, MakeStandInChannel(address, security, job));
 }
 
 }  // namespace coxswain

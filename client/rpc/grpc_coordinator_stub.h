@@ -4,14 +4,20 @@
 #include <memory>
 #include <string>
 
+#include "base/tls_files.h"
 #include "client/rpc/coordinator_stub.h"
 
 namespace coxswain {
 
-// Speaks to the coordinator at HOST:PORT over gRPC, without encryption. Makes
-// no call by itself; gRPC connects, and connects again, when there is one.
+// Speaks to the coordinator at HOST:PORT over gRPC. Makes no call by itself;
+// gRPC connects, and connects again, when there is one.
 std::shared_ptr<CoordinatorStub> MakeGrpcCoordinatorStub(
-    const std::string& address);
+    const std::string& address, const ClientSecurity& security = {});
+
+// The same to a member of this job that stands in for the coordinator.
+std::shared_ptr<CoordinatorStub> MakeStandInStub(const std::string& address,
+                                                 const ClientSecurity& security,
+                                                 const std::string& job);
 
 }  // namespace coxswain
 

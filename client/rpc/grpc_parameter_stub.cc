@@ -108,12 +108,12 @@ constexpr absl::Duration kTurn = absl::Milliseconds(200);
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ParameterStub>> ConnectParameterStub(
-    const std::string& addresses, absl::Duration timeout,
-    CancelSignal* cancel) {
+    const std::string& addresses, const ClientSecurity& security,
+    absl::Duration timeout, CancelSignal* cancel) {
   const std::vector<std::string> each = absl::StrSplit(addresses, ',');
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (const std::string& address : each) {
-    channels.push_back(MakeCoordinatorChannel(address));
+    channels.push_back(MakeCoordinatorChannel(address, security));
   }
   const absl::Time deadline = Clock::Real()->Now() + timeout;
   do {

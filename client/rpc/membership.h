@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
+#include "base/tls_files.h"
 #include "client/rpc/coordinator_stub.h"
 #include "client/rpc/current_term.h"
 #include "client/rpc/member_stub.h"
@@ -22,17 +23,20 @@ namespace coxswain {
 class Membership {
  public:
   Membership(std::shared_ptr<CoordinatorStub> stub, v1::Fence fence,
-             const RetryPolicy& policy)
+             const RetryPolicy& policy, ClientSecurity security = {})
       : term_(std::make_shared<CurrentTerm>(fence.term())),
         stub_(MakeMemberStub(std::move(stub), term_, policy)),
         fence_(std::move(fence)),
-        policy_(policy) {}
+        policy_(policy),
+        security_(std::move(security)) {}
 
   // Its unary calls wait for a coordinator that is started again, and go on
   // there: see member_stub.h.
   CoordinatorStub& stub() const { return *stub_; }
   const std::string& job() const { return fence_.job(); }
   const RetryPolicy& policy() const { return policy_; }
+  // How the coordinator is spoken to, for connections of one's own.
+  const ClientSecurity& security() const { return security_; }
 
   // The term of the coordinator that has accepted this member's stream last:
   // raised by the attachment.
@@ -79,6 +83,7 @@ class Membership {
   const std::shared_ptr<CoordinatorStub> stub_;
   const v1::Fence fence_;
   const RetryPolicy policy_;
+  const ClientSecurity security_;
   CancelSignal ended_;
   CancelSignal stale_;
 };

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
+#include "base/tls_files.h"
 #include "client/rpc/coordinator_stub.h"
 #include "proto/parameter.pb.h"
 
@@ -81,7 +82,8 @@ class ParameterStub {
 // if none is there in time; `cancel` (may be null) gives up at once, with its
 // status.
 absl::StatusOr<std::shared_ptr<ParameterStub>> ConnectParameterStub(
-    const std::string& addresses, absl::Duration timeout, CancelSignal* cancel);
+    const std::string& addresses, const ClientSecurity& security,
+    absl::Duration timeout, CancelSignal* cancel);
 
 }  // namespace coxswain
 

@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/grpc_status.h"
 #include "base/mutex.h"
+#include "base/status_macros.h"
+#include "client/rpc/credentials.h"
 #include "grpc/grpc.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
@@ -82,11 +84,17 @@ class HelloDeadline {
 class VisitStream
     : public grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent> {
  public:
+  // `admitted`: whether this peer may come at all.
   VisitStream(std::shared_ptr<StandInDesk> desk, Ungreeted* ungreeted,
-              grpc::CallbackServerContext* context)
+              grpc::CallbackServerContext* context,
+              const absl::Status& admitted)
       : desk_(std::move(desk)),
         ungreeted_(ungreeted),
         entry_(ungreeted->Add(context)) {
+    if (!admitted.ok()) {
+      Close(admitted);
+      return;
+    }
     hello_deadline_.emplace(context);
     StartRead(&request_);
   }
@@ -221,16 +229,22 @@ class VisitStream
 
 class VisitService : public v1::Rendezvous::CallbackService {
  public:
-  explicit VisitService(std::shared_ptr<StandInDesk> desk)
-      : desk_(std::move(desk)) {}
+  VisitService(std::shared_ptr<StandInDesk> desk, std::string job,
+               ClientSecurity security)
+      : desk_(std::move(desk)),
+        job_(std::move(job)),
+        security_(std::move(security)) {}
 
   grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent>* Attach(
       grpc::CallbackServerContext* context) override {
-    return new VisitStream(desk_, &ungreeted_, context);
+    return new VisitStream(desk_, &ungreeted_, context,
+                           AdmitToStandIn(*context, security_, job_));
   }
 
  private:
   const std::shared_ptr<StandInDesk> desk_;
+  const std::string job_;
+  const ClientSecurity security_;
   Ungreeted ungreeted_;
 };
 
@@ -258,20 +272,24 @@ std::string HostPort(absl::string_view host, int port) {
 }  // namespace
 
 struct StandInServer::Parts {
-  explicit Parts(std::shared_ptr<StandInDesk> desk) : service(desk) {}
+  Parts(std::shared_ptr<StandInDesk> desk, const std::string& job,
+        const ClientSecurity& security)
+      : service(std::move(desk), job, security) {}
   VisitService service;
   std::string address;
   std::unique_ptr<grpc::Server> server;
 };
 
 absl::StatusOr<std::unique_ptr<StandInServer>> StandInServer::Start(
-    absl::string_view host, std::shared_ptr<StandInDesk> desk) {
-  auto parts = std::make_unique<Parts>(std::move(desk));
+    absl::string_view host, std::shared_ptr<StandInDesk> desk,
+    const std::string& job, const ClientSecurity& security) {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto credentials,
+                            MakeStandInServerCredentials(security));
+  auto parts = std::make_unique<Parts>(std::move(desk), job, security);
   grpc::ServerBuilder builder;
   Configure(&builder);
   int port = 0;
-  builder.AddListeningPort(HostPort(host, 0), grpc::InsecureServerCredentials(),
-                           &port);
+  builder.AddListeningPort(HostPort(host, 0), credentials, &port);
   builder.RegisterService(&parts->service);
   parts->server = builder.BuildAndStart();
   if (parts->server == nullptr || port == 0) {

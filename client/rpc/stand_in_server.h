@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/tls_files.h"
 #include "client/stand_in/stand_in_desk.h"
 
 namespace coxswain {
@@ -18,9 +19,12 @@ namespace coxswain {
 // and what waits for a rank that does not read (its visit ends).
 class StandInServer {
  public:
-  // Listens on any free port of this address. UNAVAILABLE if that cannot be.
+  // Listens on any free port of this address, for members of this job.
+  // UNAVAILABLE if that cannot be, FAILED_PRECONDITION if the coordinator is
+  // spoken to in secret and this worker has no certificate.
   static absl::StatusOr<std::unique_ptr<StandInServer>> Start(
-      absl::string_view host, std::shared_ptr<StandInDesk> desk);
+      absl::string_view host, std::shared_ptr<StandInDesk> desk,
+      const std::string& job = "", const ClientSecurity& security = {});
 
   // Ends all streams, and waits until none is left.
   ~StandInServer();

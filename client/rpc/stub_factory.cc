@@ -9,11 +9,12 @@
 
 namespace coxswain {
 
-std::shared_ptr<CoordinatorStub> ConnectCoordinator(const std::string& address,
-                                                    const RetryPolicy& policy) {
+std::shared_ptr<CoordinatorStub> ConnectCoordinator(
+    const std::string& address, const RetryPolicy& policy,
+    const ClientSecurity& security) {
   std::vector<std::shared_ptr<CoordinatorStub>> stubs;
   for (const absl::string_view one : absl::StrSplit(address, ',')) {
-    stubs.push_back(MakeGrpcCoordinatorStub(std::string(one)));
+    stubs.push_back(MakeGrpcCoordinatorStub(std::string(one), security));
   }
   auto stub = stubs.size() == 1
                   ? stubs.front()

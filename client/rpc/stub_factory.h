@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "base/tls_files.h"
 #include "client/rpc/coordinator_stub.h"
 #include "client/rpc/retrying_coordinator_stub.h"
 
@@ -15,9 +16,10 @@ namespace coxswain {
 using StubFactory = std::function<std::shared_ptr<CoordinatorStub>(
     const std::string& address, const RetryPolicy& policy)>;
 
-// The usual one: gRPC, with retries around it.
+// What is used where nobody says otherwise: gRPC, with retries around it.
 std::shared_ptr<CoordinatorStub> ConnectCoordinator(
-    const std::string& address, const RetryPolicy& policy = {});
+    const std::string& address, const RetryPolicy& policy = {},
+    const ClientSecurity& security = {});
 
 }  // namespace coxswain
 

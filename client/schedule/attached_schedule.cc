@@ -47,17 +47,38 @@ StepAgent::Options AgentOptions(absl::string_view stream, const JobPlan& plan,
 
 class AttachedSchedule::AttachedGate : public StepGate {
  public:
-  AttachedGate(AttachedSchedule* schedule, Stream* stream)
-      : schedule_(schedule), stream_(stream) {}
+  // `timed`: its steps are those of the training.
+  AttachedGate(AttachedSchedule* schedule, Stream* stream, bool timed)
+      : schedule_(schedule), stream_(stream), timed_(timed) {}
 
   absl::Status Announce(const StepTicket& ticket) override {
+    if (timed_) {
+      schedule_->timings_.Begun(ticket.step, schedule_->Now(),
+                                schedule_->TrafficNow());
+    }
     return schedule_->Announce(*stream_, ticket);
   }
-  absl::Status AwaitGrant() override { return schedule_->AwaitGrant(*stream_); }
+  absl::Status AwaitGrant() override {
+    const absl::Time begun = schedule_->Now();
+    const absl::Status status = schedule_->AwaitGrant(*stream_);
+    if (timed_) schedule_->timings_.Waited(begun, schedule_->Now());
+    return status;
+  }
   absl::StatusOr<StepDecision> Decide(const StepVote& vote) override {
-    return schedule_->Decide(*stream_, vote);
+    const absl::Time begun = schedule_->Now();
+    absl::StatusOr<StepDecision> decision = schedule_->Decide(*stream_, vote);
+    if (!timed_ || !decision.ok()) return decision;
+    schedule_->timings_.Decided(begun, schedule_->Now());
+    schedule_->EndStep();
+    return decision;
   }
   void NoteBucket(int bucket) override { schedule_->bucket_ = bucket; }
+  void NoteExchange(const StepReport& report) override {
+    if (!timed_) return;
+    const absl::Time now = schedule_->Now();
+    schedule_->timings_.Exchanged(now - report.waited, now);
+    schedule_->EndStep();
+  }
   void Abort(const absl::Status& reason) override {
     schedule_->Abort(*stream_, reason);
   }
@@ -68,6 +89,7 @@ class AttachedSchedule::AttachedGate : public StepGate {
  private:
   AttachedSchedule* const schedule_;
   Stream* const stream_;
+  const bool timed_;
 };
 
 struct AttachedSchedule::Stream {
@@ -75,7 +97,7 @@ struct AttachedSchedule::Stream {
          int64_t plan_version_in)
       : agent(std::move(options)),
         plan_version(plan_version_in),
-        gate(schedule, this) {}
+        gate(schedule, this, agent.options().stream == kTrainStream) {}
 
   // All but `gate` under the schedule's mutex.
   StepAgent agent;
@@ -311,7 +333,17 @@ void AttachedSchedule::End(const absl::Status& why) {
   said_.NotifyAll();
 }
 
+StepTimings::Traffic AttachedSchedule::TrafficNow() const {
+  return options_.traffic == nullptr ? StepTimings::Traffic()
+                                     : options_.traffic();
+}
+
+void AttachedSchedule::EndStep() {
+  if (timings_.Over()) timings_.Ended(Now(), TrafficNow());
+}
+
 void AttachedSchedule::AddProgress(v1::Heartbeat* heartbeat) const {
+  timings_.AddTo(heartbeat);
   heartbeat->set_micro_batches(micro_batches_);
   heartbeat->set_rounds(rounds_);
   heartbeat->set_bucket(bucket_);

@@ -18,6 +18,7 @@
 #include "base/mutex.h"
 #include "client/schedule/job_plan.h"
 #include "client/schedule/schedule_client.h"
+#include "client/schedule/step_timings.h"
 #include "proto/rendezvous.pb.h"
 
 namespace coxswain {
@@ -45,6 +46,9 @@ class AttachedSchedule : public ScheduleClient {
     // How often a wait looks at the clock: only a clock that is not the
     // machine's makes a difference.
     absl::Duration look_again = absl::Seconds(1);
+    // What the session's communicators have done, for the timings of steps;
+    // null: not known. Called with no lock held.
+    std::function<StepTimings::Traffic()> traffic;
   };
   // Hands a request to the Attach stream, now; false if it was not taken.
   // Called with no lock that an event may need.
@@ -83,7 +87,8 @@ class AttachedSchedule : public ScheduleClient {
   // The generation is over: all waits end with this.
   void End(const absl::Status& why);
 
-  // Adds how far the streams are.
+  // Adds how far the streams are, and how the last steps of the stream "train"
+  // were spent, which is said once.
   void AddProgress(v1::Heartbeat* heartbeat) const;
 
  private:
@@ -123,12 +128,17 @@ class AttachedSchedule : public ScheduleClient {
   absl::StatusOr<StepDecision> Decide(Stream& stream, const StepVote& vote);
   void Abort(Stream& stream, const absl::Status& reason);
   absl::Duration Patience(const Stream& stream) const;
+  // Of the stream "train": a step that is over is kept for the heartbeat.
+  void EndStep();
+  StepTimings::Traffic TrafficNow() const;
+  absl::Time Now() const { return options_.clock->Now(); }
 
   const Options options_;
   const Sender sender_;
   std::atomic<int64_t> micro_batches_{0};
   std::atomic<int64_t> rounds_{0};
   std::atomic<int> bucket_{-1};
+  mutable StepTimings timings_;
 
   // Keeps what is sent in order; taken before mutex_.
   Mutex send_mutex_;

@@ -427,6 +427,29 @@ TEST_F(AttachedScheduleTest, ProgressSaysWhatIsDone) {
   EXPECT_EQ(later.activity(), "");
 }
 
+TEST_F(AttachedScheduleTest, AStepIsTimedFromItsGateAndItsReducer) {
+  Start(Enforcement::kOff);
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_OK(train_->Announce(TicketOf(step)));
+    ASSERT_OK(train_->AwaitGrant());
+    clock_.Advance(absl::Seconds(5));
+    StepReport report;
+    report.waited = absl::Seconds(2);
+    train_->NoteExchange(report);
+    ASSERT_OK(train_->Decide({}));
+  }
+  v1::Heartbeat beat;
+  schedule_->AddProgress(&beat);
+  ASSERT_EQ(beat.steps_size(), 2);
+  EXPECT_EQ(beat.steps(1).step(), 1);
+  EXPECT_DOUBLE_EQ(beat.steps(1).compute(), 3);
+  EXPECT_DOUBLE_EQ(beat.steps(1).exchange(), 2);
+  EXPECT_DOUBLE_EQ(beat.steps(1).wait(), 0);
+  v1::Heartbeat later;
+  schedule_->AddProgress(&later);
+  EXPECT_EQ(later.steps_size(), 0);
+}
+
 TEST_F(AttachedScheduleTest, CallsOutOfOrderAreErrors) {
   Start(Enforcement::kStrict);
   EXPECT_THAT(train_->AwaitGrant(),

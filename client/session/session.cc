@@ -97,9 +97,12 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(
     SessionOptions options, const JobManifest& program) {
   auto manifest = std::make_shared<JobManifest>(program);
   COXSWAIN_RETURN_IF_ERROR(FillDefaults(manifest.get(), &options));
-  std::shared_ptr<CoordinatorStub> stub = options.stub_factory(
-      options.coordinator, RetryPolicy{options.clock, options.random,
-                                       options.retry_base, options.retry_cap});
+  const RetryPolicy policy{options.clock, options.random, options.retry_base,
+                           options.retry_cap};
+  std::shared_ptr<CoordinatorStub> stub =
+      options.stub_factory
+          ? options.stub_factory(options.coordinator, policy)
+          : ConnectCoordinator(options.coordinator, policy, options.security);
   return Core::Join({std::move(options), std::move(manifest), std::move(stub)});
 }
 

@@ -59,7 +59,8 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
       membership(std::make_shared<Membership>(
           request.stub, MakeFence(request.options, joined),
           RetryPolicy{request.options.clock, request.options.random,
-                      request.options.retry_base, request.options.retry_cap})),
+                      request.options.retry_base, request.options.retry_cap},
+          request.options.security)),
       members(joined, membership),
       store(membership),
       checkpoints(membership),
@@ -84,6 +85,7 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
   schedule_options.job = request.options.job;
   schedule_options.plan = plan;
   schedule_options.clock = request.options.clock;
+  schedule_options.traffic = [this]() { return groups_.traffic(); };
   schedule_ = std::make_unique<AttachedSchedule>(
       schedule_options, [this](const v1::AttachRequest& said) {
         return attachment_ != nullptr && attachment_->Send(said);
@@ -109,7 +111,11 @@ void Session::Core::MakeStandIn() {
   options.random = request.options.random;
   options.retry_base = request.options.retry_base;
   options.retry_cap = request.options.retry_cap;
-  options.connect = MakeGrpcCoordinatorStub;
+  options.security = request.options.security;
+  options.connect = [security = request.options.security,
+                     job = request.options.job](const std::string& address) {
+    return MakeStandInStub(address, security, job);
+  };
   StandIn::Callbacks callbacks;
   AttachedSchedule* const schedule = schedule_.get();
   callbacks.needed = [schedule]() {

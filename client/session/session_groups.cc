@@ -123,10 +123,20 @@ void SessionGroups::End(const absl::Status& why, bool abort_communicators) {
   for (const auto& group : groups) group->communicator().Abort(why.message());
 }
 
-void SessionGroups::AddProgress(v1::Heartbeat* heartbeat) const {
+SessionGroups::Done SessionGroups::AllDone() const {
   MutexLock lock(&mutex_);
   Done done = forgotten_;
   for (const auto& [id, group] : groups_) done.Add(group->communicator());
+  return done;
+}
+
+StepTimings::Traffic SessionGroups::traffic() const {
+  const Done done = AllDone();
+  return {done.payload_bytes, done.wire_bytes};
+}
+
+void SessionGroups::AddProgress(v1::Heartbeat* heartbeat) const {
+  const Done done = AllDone();
   heartbeat->set_collective_sequence(done.sequence);
   heartbeat->set_payload_bytes(done.payload_bytes);
   heartbeat->set_wire_bytes(done.wire_bytes);

@@ -12,6 +12,7 @@
 #include "base/mutex.h"
 #include "client/group/process_group.h"
 #include "client/rpc/membership.h"
+#include "client/schedule/step_timings.h"
 #include "proto/group.pb.h"
 #include "proto/rendezvous.pb.h"
 
@@ -37,6 +38,8 @@ class SessionGroups {
   // if asked to, all communicators are aborted. Once.
   void End(const absl::Status& why, bool abort_communicators);
 
+  // What all communicators have moved.
+  StepTimings::Traffic traffic() const;
   // Adds what all communicators have done.
   void AddProgress(v1::Heartbeat* heartbeat) const;
 
@@ -53,6 +56,7 @@ class SessionGroups {
 
     void Add(const Communicator& communicator);
   };
+  Done AllDone() const;
 
   const int rank_;
   const ProcessGroup::ConnectOptions connect_;

@@ -135,6 +135,25 @@ absl::Status ReadDevice(const GetVariable& get, const char* name,
   return absl::OkStatus();
 }
 
+// Files that are wrong are said now: gRPC would only not connect.
+absl::Status ReadSecurity(const GetVariable& get,
+                          const std::string& coordinator,
+                          ClientSecurity* result) {
+  ClientSecurity security;
+  security.tls.ca = Text(get, "COXSWAIN_TLS_CA");
+  security.tls.cert = Text(get, "COXSWAIN_TLS_CERT");
+  security.tls.key = Text(get, "COXSWAIN_TLS_KEY");
+  security.token_file = Text(get, "COXSWAIN_TOKEN_FILE");
+  const std::string insecure = Text(get, "COXSWAIN_INSECURE");
+  if (!insecure.empty() && !absl::SimpleAtob(insecure, &security.insecure)) {
+    return Invalid("COXSWAIN_INSECURE", insecure, "true or false");
+  }
+  COXSWAIN_RETURN_IF_ERROR(
+      CheckClientSecurity(security, coordinator, Clock::Real()->WallTime()));
+  *result = std::move(security);
+  return absl::OkStatus();
+}
+
 // How many workers the job has, and as few as it may have.
 absl::Status ReadWorldSizes(const GetVariable& get, SessionOptions* options) {
   COXSWAIN_RETURN_IF_ERROR(
@@ -242,6 +261,8 @@ absl::StatusOr<SessionOptions> SessionOptions::FromVariables(
                    "HOST:PORT with a port from 1 to 65535, or several of them "
                    "with commas between");
   }
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadSecurity(get, options.coordinator, &options.security));
   options.job = Text(get, "COXSWAIN_JOB");
   COXSWAIN_RETURN_IF_ERROR(Required("COXSWAIN_JOB", options.job, "the job"));
   options.identity.node = Text(get, "COXSWAIN_NODE");

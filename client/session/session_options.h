@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/random.h"
+#include "base/tls_files.h"
 #include "client/comm/tensor.h"
 #include "client/rpc/stub_factory.h"
 
@@ -24,6 +25,13 @@ struct SessionOptions {
   // Reads, as `coxswain run` sets them:
   //   COXSWAIN_COORDINATOR       HOST:PORT, or several with commas between;
   //                              required
+  //   COXSWAIN_TLS_CA            security.tls.ca: PEM file; default: none, in
+  //                              plain text
+  //   COXSWAIN_TLS_CERT, COXSWAIN_TLS_KEY
+  //                              security.tls.cert, .key; default: none
+  //   COXSWAIN_TOKEN_FILE        security.token_file; default: none
+  //   COXSWAIN_INSECURE          security.insecure: true or false; default
+  //                              false
   //   COXSWAIN_JOB               the job's name; required
   //   COXSWAIN_NODE              identity.node; default: the host name
   //   COXSWAIN_LOCAL_RANK        identity.slot and local_rank; default 0
@@ -54,6 +62,9 @@ struct SessionOptions {
       const std::function<const char*(const char* name)>& get);
 
   std::string coordinator;  // HOST:PORT, or several with commas between
+  // How the coordinator is spoken to. With a certificate, the members of the
+  // job trust each other by theirs where one stands in for the coordinator.
+  ClientSecurity security;
   std::string job;
   WorkerIdentity identity;
   int local_rank = 0;
@@ -109,7 +120,7 @@ struct SessionOptions {
   // For tests.
   const Clock* clock = Clock::Real();
   RandomSource* random = RandomSource::System();
-  StubFactory stub_factory = ConnectCoordinator;
+  StubFactory stub_factory;  // empty: ConnectCoordinator
   absl::Duration notice_interval = absl::Seconds(10);
   absl::Duration retry_base = absl::Milliseconds(100);
   absl::Duration retry_cap = absl::Seconds(2);

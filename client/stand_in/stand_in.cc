@@ -26,7 +26,8 @@ StandIn::StandIn(Options options, Callbacks callbacks)
         options_.fence, options_.world_size, callbacks_.plan, options_.clock});
   }
   if (options_.rank == 0 && options_.world_size > 1) {
-    auto server = StandInServer::Start(options_.host, desk_);
+    auto server = StandInServer::Start(options_.host, desk_,
+                                       options_.fence.job(), options_.security);
     if (server.ok()) {
       server_ = *std::move(server);
     } else {

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/random.h"
+#include "base/tls_files.h"
 #include "client/rpc/coordinator_stub.h"
 #include "client/rpc/stand_in_server.h"
 #include "client/stand_in/stand_in_desk.h"
@@ -50,6 +51,8 @@ class StandIn {
     v1::Fence fence;
     // Where rank 0 listens for the others.
     std::string host;
+    // How the others come there.
+    ClientSecurity security;
     // How long a lost stream may take to come back before anybody stands in.
     absl::Duration after = absl::Milliseconds(500);
     // How long the stand-in may take to answer before it is asked again.

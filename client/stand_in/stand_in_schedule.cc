@@ -53,6 +53,12 @@ StepAgreement* StandInSchedule::Find(int rank, absl::string_view stream) {
   if (broken_ || !here(rank) || !silent_.empty()) return nullptr;
   const auto found = streams_.find(stream);
   if (found != streams_.end()) return &found->second;
+  if (stream.size() > options_.max_stream_bytes) {
+    FallSilent(absl::StrCat("rank ", rank, " names a stream with ",
+                            stream.size(), " bytes, more than ",
+                            options_.max_stream_bytes));
+    return nullptr;
+  }
   if (streams_.size() >= options_.max_streams) {
     FallSilent(absl::StrCat("more than ", options_.max_streams, " streams"));
     return nullptr;

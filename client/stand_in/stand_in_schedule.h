@@ -38,6 +38,7 @@ class StandInSchedule {
     // The newest plan that is known here, asked as a stream begins.
     std::function<schedule::Plan()> plan;
     size_t max_streams = 64;
+    size_t max_stream_bytes = 64;  // of a stream's name
   };
   // What is to be said about a stream; the message's rank as there.
   struct Said {

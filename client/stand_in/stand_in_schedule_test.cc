@@ -128,6 +128,15 @@ TEST_F(StandInScheduleTest, ItIsSilentAboutADrain) {
   EXPECT_THAT(schedule_.silent(), HasSubstr("rank 0 drains"));
 }
 
+TEST_F(StandInScheduleTest, ItIsSilentAboutAStreamWithALongName) {
+  ArriveAll();
+  const std::string name(65, 'x');
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(schedule_.OnTicket(rank, name, TicketOf(0), kNow), IsEmpty());
+  }
+  EXPECT_THAT(schedule_.silent(), HasSubstr("65 bytes, more than 64"));
+}
+
 TEST_F(StandInScheduleTest, ItIsSilentAboutAPlanThatItDoesNotKnow) {
   ArriveAll();
   for (int rank = 0; rank < 3; ++rank) {

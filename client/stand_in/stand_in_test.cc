@@ -1,6 +1,7 @@
 #include "client/stand_in/stand_in.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,9 @@ class Rank {
     options.host = "127.0.0.1";
     options.after = after;
     options.retry_base = options.retry_cap = absl::Milliseconds(1);
-    options.connect = MakeGrpcCoordinatorStub;
+    options.connect = [](const std::string& address) {
+      return MakeGrpcCoordinatorStub(address);
+    };
     StandIn::Callbacks callbacks;
     callbacks.needed = []() { return true; };
     callbacks.follow_nobody = [this]() { Set("nobody", 0, nullptr); };
@@ -233,6 +236,64 @@ TEST_F(VisitorTest, WhoIsNoMemberIsRefused) {
   ticket.mutable_ticket()->set_stream("train");
   EXPECT_THAT(EndOf(ticket),
               StatusIs(absl::StatusCode::kInvalidArgument, testing::_));
+}
+
+// A visit that the test holds open, and how it ended.
+class HeldVisit {
+ public:
+  explicit HeldVisit(const std::string& address)
+      : stub_(MakeGrpcCoordinatorStub(address)) {
+    StreamCallbacks<v1::AttachEvent> callbacks;
+    callbacks.on_event = [this](const v1::AttachEvent& event) {
+      MutexLock lock(&mutex_);
+      attached_ = attached_ || event.has_attached();
+      changed_.NotifyAll();
+    };
+    callbacks.on_end = [this](const absl::Status& status) {
+      MutexLock lock(&mutex_);
+      end_ = status;
+      changed_.NotifyAll();
+    };
+    stream_ = stub_->Attach(callbacks);
+  }
+
+  bool Send(const v1::AttachRequest& request) { return stream_->Send(request); }
+  bool AwaitAttached() {
+    MutexLock lock(&mutex_);
+    return changed_.WaitFor(&mutex_, kPatience, [this]() { return attached_; });
+  }
+  absl::Status AwaitEnd() {
+    MutexLock lock(&mutex_);
+    EXPECT_TRUE(changed_.WaitFor(&mutex_, kPatience,
+                                 [this]() { return end_.has_value(); }));
+    return end_.value_or(absl::OkStatus());
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool attached_ = false;
+  std::optional<absl::Status> end_;
+  std::shared_ptr<CoordinatorStub> stub_;
+  std::shared_ptr<AttachStream> stream_;
+};
+
+TEST_F(VisitorTest, AMessageIsNotLargerThanTheLimit) {
+  v1::AttachRequest request = Hello(1, 7);
+  request.mutable_hello()->set_stand_in(std::string(2 << 20, 'x'));
+  EXPECT_THAT(EndOf(request),
+              StatusIs(absl::StatusCode::kResourceExhausted, testing::_));
+}
+
+TEST_F(VisitorTest, ARankHasOneVisit) {
+  HeldVisit first(first_.stand_in().address());
+  ASSERT_TRUE(first.Send(Hello(1, 7)));
+  ASSERT_TRUE(first.AwaitAttached());
+  HeldVisit second(first_.stand_in().address());
+  ASSERT_TRUE(second.Send(Hello(1, 7)));
+  EXPECT_TRUE(second.AwaitAttached());
+  EXPECT_THAT(first.AwaitEnd(),
+              StatusIs(absl::StatusCode::kUnavailable, testing::_));
 }
 
 }  // namespace

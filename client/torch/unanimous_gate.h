@@ -35,6 +35,9 @@ class UnanimousGate : public StepGate {
     return decision;
   }
   void NoteBucket(int bucket) override { inner_->NoteBucket(bucket); }
+  void NoteExchange(const StepReport& report) override {
+    inner_->NoteExchange(report);
+  }
   void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
   absl::Duration patience() const override { return inner_->patience(); }
 

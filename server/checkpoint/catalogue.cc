@@ -131,17 +131,29 @@ std::vector<CheckpointRecord> Catalogue::OfStep(absl::string_view job,
   return records;
 }
 
-std::vector<CheckpointRecord> Catalogue::List(absl::string_view job) const {
-  std::vector<CheckpointRecord> records;
+std::vector<const CheckpointRecord*> Catalogue::Newest(absl::string_view job,
+                                                       size_t most) const {
+  std::vector<const CheckpointRecord*> records;
   const auto of_job = jobs_.find(job);
   if (of_job == jobs_.end()) return records;
-  for (const auto& [id, record] : of_job->second) records.push_back(record);
-  std::sort(records.begin(), records.end(),
-            [](const CheckpointRecord& a, const CheckpointRecord& b) {
-              // The generation first: it never goes back, as a clock may.
-              return std::tie(a.generation, a.created, a.step) >
-                     std::tie(b.generation, b.created, b.step);
-            });
+  for (const auto& [id, record] : of_job->second) records.push_back(&record);
+  const size_t count = std::min(most, records.size());
+  std::partial_sort(
+      records.begin(), records.begin() + static_cast<std::ptrdiff_t>(count),
+      records.end(), [](const CheckpointRecord* a, const CheckpointRecord* b) {
+        // The generation first: it never goes back, as a clock may.
+        return std::tie(a->generation, a->created, a->step) >
+               std::tie(b->generation, b->created, b->step);
+      });
+  records.resize(count);
+  return records;
+}
+
+std::vector<CheckpointRecord> Catalogue::List(absl::string_view job) const {
+  std::vector<CheckpointRecord> records;
+  for (const CheckpointRecord* record : Newest(job, CountOf(job))) {
+    records.push_back(*record);
+  }
   return records;
 }
 

@@ -49,6 +49,9 @@ class Catalogue {
   // may, then by date and step. A run from scratch begins at step 0 again, so
   // the step says little about the age.
   std::vector<CheckpointRecord> List(absl::string_view job) const;
+  // The first ones of List, at most `most`. Valid until the next Add or Remove.
+  std::vector<const CheckpointRecord*> Newest(absl::string_view job,
+                                              size_t most) const;
   size_t CountOf(absl::string_view job) const;
   // The highest one, of all jobs; 0 if there is none.
   Generation NewestGeneration() const;

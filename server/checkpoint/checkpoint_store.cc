@@ -199,6 +199,7 @@ absl::StatusOr<std::string> CheckpointStore::Begin(
   COXSWAIN_RETURN_IF_ERROR(ValidateBegin(fence, step, shards, metadata));
   OpenCheckpoint open;
   open.record = NewRecord(fence, step, shards, metadata);
+  open.opened = clock_->Now();
   // What cannot be written must not be accepted.
   COXSWAIN_RETURN_IF_ERROR(EncodeManifest(open.record).status());
 
@@ -343,6 +344,10 @@ void CheckpointStore::FinishCommit(const CheckpointRecord& record, bool renamed,
     MutexLock lock(&mutex_);
     const auto it = open_.find(record.id);
     if (status.ok()) {
+      if (record.generation != Generation(0)) {
+        durations_.Observe(
+            absl::ToDoubleSeconds(clock_->Now() - it->second.opened));
+      }
       catalogue_.Add(record);
       open_.erase(it);
       return;
@@ -376,13 +381,20 @@ absl::StatusOr<CheckpointRecord> CheckpointStore::Commit(
   FinishCommit(open.record, renamed, status);
   if (!status.ok()) {
     LogError("checkpoint_commit_failed",
-             {{"checkpoint", id}, {"error", status.ToString()}});
+             {{"job", open.record.job},
+              {"generation", open.record.generation.value()},
+              {"step", open.record.step},
+              {"checkpoint", id},
+              {"error", status.ToString()}});
     return status;
   }
-  LogInfo("checkpoint_complete", {{"job", open.record.job},
-                                  {"checkpoint", id},
-                                  {"shards", open.record.shard_count},
-                                  {"bytes", open.record.TotalBytes()}});
+  LogInfo("checkpoint_complete",
+          {{"job", open.record.job},
+           {"generation", open.record.generation.value()},
+           {"step", open.record.step},
+           {"checkpoint", id},
+           {"shards", open.record.shard_count},
+           {"bytes", open.record.TotalBytes()}});
   DeleteSuperseded(open.record);
   if (open.record.generation != Generation(0)) {
     DeleteUnretained(open.record.job, open.record.id,
@@ -400,6 +412,38 @@ std::vector<CheckpointRecord> CheckpointStore::List(
     absl::string_view job) const {
   MutexLock lock(&mutex_);
   return catalogue_.List(job);
+}
+
+CheckpointOverview CheckpointStore::Overview(absl::string_view job,
+                                             size_t most) const {
+  const auto summary = [](const CheckpointRecord& record, bool complete) {
+    CheckpointSummary result;
+    result.id = record.id;
+    result.step = record.step;
+    result.generation = record.generation;
+    result.created = record.created;
+    result.bytes = record.TotalBytes();
+    result.shards = record.shard_count;
+    result.complete = complete;
+    return result;
+  };
+  CheckpointOverview overview;
+  MutexLock lock(&mutex_);
+  overview.complete = catalogue_.CountOf(job);
+  for (const auto& [id, open] : open_) {
+    if (open.record.job != job || overview.newest.size() >= most) continue;
+    overview.newest.push_back(summary(open.record, false));
+  }
+  const size_t left = most - overview.newest.size();
+  for (const CheckpointRecord* record : catalogue_.Newest(job, left)) {
+    overview.newest.push_back(summary(*record, true));
+  }
+  return overview;
+}
+
+Histogram CheckpointStore::Durations() const {
+  MutexLock lock(&mutex_);
+  return durations_;
 }
 
 absl::StatusOr<CheckpointRecord> CheckpointStore::Find(

@@ -26,6 +26,7 @@
 #include "server/membership/fence.h"
 #include "server/membership/generation_guard.h"
 #include "server/storage/file_system.h"
+#include "server/telemetry/histogram.h"
 
 namespace coxswain::server {
 
@@ -45,6 +46,23 @@ struct CheckpointLimits {
   size_t max_open_imports = 8;
   // What retention leaves alone for as long after it was last read.
   absl::Duration read_grace = absl::Minutes(1);
+};
+
+// A checkpoint without its shards.
+struct CheckpointSummary {
+  std::string id;
+  int64_t step = 0;
+  Generation generation;  // 0: imported
+  absl::Time created;     // of the calendar; of an open one the epoch
+  int64_t bytes = 0;      // of what is there
+  int shards = 0;         // that it has, or is to have
+  bool complete = false;
+};
+
+// The checkpoints of a job, as many can ask for them often.
+struct CheckpointOverview {
+  size_t complete = 0;
+  std::vector<CheckpointSummary> newest;  // the newest first
 };
 
 // Checkpoints on disk, in two phases: shards are uploaded into a staging
@@ -127,6 +145,11 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   // Complete checkpoints of a job, the last one made first.
   std::vector<CheckpointRecord> List(absl::string_view job) const;
 
+  // The newest ones of a job, open ones too, at most `most`.
+  CheckpointOverview Overview(absl::string_view job, size_t most) const;
+  // How long each took, from its Begin to its Commit, without imports.
+  Histogram Durations() const;
+
   // One complete checkpoint. NOT_FOUND.
   absl::StatusOr<CheckpointRecord> Find(absl::string_view job,
                                         absl::string_view id) const;
@@ -157,6 +180,7 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
     Phase phase = Phase::kOpen;
     bool abandoned = false;  // discard it if the running commit fails
     uint64_t import = 0;     // request id of an import
+    absl::Time opened;
   };
   using OpenMap = std::map<std::string, OpenCheckpoint, std::less<>>;
 
@@ -239,6 +263,7 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   uint64_t next_file_ ABSL_GUARDED_BY(mutex_) = 1;
   Readers readers_ ABSL_GUARDED_BY(mutex_){limits_.read_grace};
   GenerationGuard ended_ ABSL_GUARDED_BY(mutex_);
+  Histogram durations_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace coxswain::server

@@ -94,8 +94,10 @@ void CheckpointStore::DeleteAll(std::vector<CheckpointRecord> records,
   for (CheckpointRecord& record : records) {
     const std::string job = record.job;
     const std::string id = record.id;
+    const int64_t step = record.step;
     const absl::Status deleted = DeleteComplete(std::move(record));
     LogInfo(reason, {{"job", job},
+                     {"step", step},
                      {"checkpoint", id},
                      {"by", by},
                      {"deleted", deleted.ToString()}});
@@ -140,7 +142,8 @@ absl::Status CheckpointStore::Delete(absl::string_view job,
       open_.erase(it);
     }
   }
-  LogInfo("checkpoint_deleted", {{"job", job}, {"checkpoint", id}});
+  LogInfo("checkpoint_deleted",
+          {{"job", job}, {"step", record.step}, {"checkpoint", id}});
   if (complete) return DeleteComplete(std::move(record));
   RemoveFolders(record);
   return absl::OkStatus();

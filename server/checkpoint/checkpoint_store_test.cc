@@ -118,6 +118,32 @@ TEST_F(CheckpointStoreTest, WhatWasCommittedIsReadBackAlsoAfterARestart) {
   }
 }
 
+TEST_F(CheckpointStoreTest, AnOverviewHasTheNewestAndWhatIsOpen) {
+  ASSERT_OK(Save(1, "one"));
+  clock_.Advance(absl::Minutes(1));
+  ASSERT_OK_AND_ASSIGN(const std::string id,
+                       store_->Begin(FenceOf(), 2, 1, {}));
+  ASSERT_OK(Upload(id, 0, "second"));
+  CheckpointOverview overview = store_->Overview("job", 10);
+  EXPECT_EQ(overview.complete, 1u);
+  ASSERT_EQ(overview.newest.size(), 2u);
+  EXPECT_EQ(overview.newest[0].step, 2);
+  EXPECT_FALSE(overview.newest[0].complete);
+  EXPECT_EQ(overview.newest[1].step, 1);
+  EXPECT_EQ(overview.newest[1].bytes, 3);
+  EXPECT_TRUE(overview.newest[1].complete);
+  clock_.Advance(absl::Seconds(7));
+  ASSERT_OK(store_->Commit(FenceOf(), id));
+  overview = store_->Overview("job", 1);
+  EXPECT_EQ(overview.complete, 2u);
+  ASSERT_EQ(overview.newest.size(), 1u);
+  EXPECT_EQ(overview.newest[0].id, id);
+  EXPECT_EQ(overview.newest[0].created, clock_.WallTime());
+  EXPECT_EQ(store_->Durations().count(), 2u);
+  EXPECT_DOUBLE_EQ(store_->Durations().sum(), 7);
+  EXPECT_TRUE(store_->Overview("another", 10).newest.empty());
+}
+
 TEST_F(CheckpointStoreTest, RanksThatBeginAtOnceJoinTheSameCheckpoint) {
   std::vector<std::string> ids(8);
   std::vector<std::thread> threads;

@@ -1,6 +1,7 @@
 #include "server/checkpoint/manifest.h"
 
 #include <exception>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/crc32c.h"
+#include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace coxswain::server {
@@ -17,6 +19,8 @@ namespace {
 // The first line is "coxswain-checkpoint <version> <crc32c of the rest>".
 constexpr absl::string_view kMagic = "coxswain-checkpoint";
 constexpr int kVersion = 1;
+// No coordinator comes so far, and the next ones can still be counted.
+constexpr int64_t kMaxGeneration = int64_t{1} << 53;
 
 using Json = nlohmann::json;
 
@@ -43,25 +47,65 @@ Json ToJson(const CheckpointRecord& record) {
           {"shards", std::move(shards)}};
 }
 
-CheckpointRecord FromJson(const Json& json) {
+// Whoever wrote the file may have written any number, or none.
+absl::Status ReadNumber(const Json& json, const char* name, int64_t most,
+                        int64_t* value) {
+  const Json& number = json.at(name);
+  // Of another kind, the conversion would be undefined.
+  if (number.is_number_integer()) {
+    *value = number.get<int64_t>();  // too large: comes out negative
+    if (*value >= 0 && *value <= most) return absl::OkStatus();
+  }
+  return Damaged(
+      absl::StrCat("'", name, "' is no whole number from 0 to ", most));
+}
+
+template <typename Number>
+absl::Status ReadNumber(const Json& json, const char* name, Number* value) {
+  int64_t number = 0;
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadNumber(json, name, std::numeric_limits<Number>::max(), &number));
+  *value = static_cast<Number>(number);
+  return absl::OkStatus();
+}
+
+absl::Status ReadShards(const Json& json, CheckpointRecord* record) {
+  int64_t total = 0;
+  for (const Json& item : json.at("shards")) {
+    ShardRecord shard;
+    COXSWAIN_RETURN_IF_ERROR(ReadNumber(item, "shard", &shard.shard));
+    COXSWAIN_RETURN_IF_ERROR(ReadNumber(item, "bytes", &shard.bytes));
+    COXSWAIN_RETURN_IF_ERROR(ReadNumber(item, "crc32c", &shard.crc32c));
+    shard.file = item.at("file").get<std::string>();
+    if (__builtin_add_overflow(total, shard.bytes, &total)) {
+      return Damaged("no disk holds as many bytes as its shards have");
+    }
+    if (!record->shards.emplace(shard.shard, shard).second) {
+      return Damaged(absl::StrCat("it has shard ", shard.shard, " twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CheckpointRecord> FromJson(const Json& json) {
   CheckpointRecord record;
   record.id = json.at("id").get<std::string>();
   record.job = json.at("job").get<std::string>();
-  record.step = json.at("step").get<int64_t>();
-  record.generation = Generation(json.value("generation", int64_t{0}));
-  record.shard_count = json.at("shard_count").get<int>();
+  COXSWAIN_RETURN_IF_ERROR(ReadNumber(json, "step", &record.step));
+  int64_t generation = 0;
+  if (json.contains("generation")) {
+    COXSWAIN_RETURN_IF_ERROR(
+        ReadNumber(json, "generation", kMaxGeneration, &generation));
+  }
+  record.generation = Generation(generation);
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadNumber(json, "shard_count", &record.shard_count));
   record.metadata =
       json.at("metadata").get<std::map<std::string, std::string>>();
-  record.created =
-      absl::FromUnixMillis(json.at("created_unix_ms").get<int64_t>());
-  for (const Json& item : json.at("shards")) {
-    ShardRecord shard;
-    shard.shard = item.at("shard").get<int>();
-    shard.file = item.at("file").get<std::string>();
-    shard.bytes = item.at("bytes").get<int64_t>();
-    shard.crc32c = item.at("crc32c").get<uint32_t>();
-    record.shards[shard.shard] = shard;
-  }
+  const Json& created = json.at("created_unix_ms");
+  if (!created.is_number_integer()) return Damaged("it has no date");
+  record.created = absl::FromUnixMillis(created.get<int64_t>());
+  COXSWAIN_RETURN_IF_ERROR(ReadShards(json, &record));
   return record;
 }
 

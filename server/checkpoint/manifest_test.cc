@@ -2,6 +2,10 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "base/crc32c.h"
 #include "base/status_matchers.h"
 
 namespace coxswain::server {
@@ -51,6 +55,43 @@ TEST(ManifestTest, ReadsVersionOne) {
   EXPECT_EQ(record.generation, Generation(0));
   EXPECT_EQ(record.metadata.at("k"), "v");
   EXPECT_EQ(record.shards.at(0).bytes, 3);
+}
+
+// With a checksum that fits, as whoever made it by hand would have it.
+TEST(ManifestTest, NumbersThatCannotBeAreRefused) {
+  const std::string shard = R"({"bytes":3,"crc32c":4,"file":"f","shard":0})";
+  const auto decode = [](const std::string& step, const std::string& shards) {
+    const std::string body = absl::StrCat(
+        R"({"created_unix_ms":1,"id":"i","job":"j","metadata":{},)",
+        R"("shard_count":1,"shards":[)", shards, R"(],"step":)", step, "}");
+    return DecodeManifest(
+        absl::StrFormat("coxswain-checkpoint 1 %08x\n%s", Crc32c(body), body));
+  };
+  EXPECT_OK(decode("2", shard));
+  for (const char* step : {"-1", "1e300", "2.5", "true", "\"2\"",
+                           "9223372036854775808", "18446744073709551615"}) {
+    EXPECT_THAT(decode(step, shard),
+                StatusIs(absl::StatusCode::kDataLoss, testing::_))
+        << step;
+  }
+  const auto with = [&shard](const std::string& from, const std::string& to) {
+    return absl::StrReplaceAll(shard, {{from, to}});
+  };
+  for (const std::string& bad : {with("\"bytes\":3", "\"bytes\":-3"),
+                                 with("\"shard\":0", "\"shard\":-1"),
+                                 with("\"crc32c\":4", "\"crc32c\":4294967296"),
+                                 with("\"shard\":0", "\"shard\":4294967296"),
+                                 absl::StrCat(shard, ",", shard)}) {
+    EXPECT_THAT(decode("2", bad),
+                StatusIs(absl::StatusCode::kDataLoss, testing::_))
+        << bad;
+  }
+  const std::string most = with("\"bytes\":3", "\"bytes\":9223372036854775807");
+  EXPECT_THAT(
+      decode("2", absl::StrCat(most, ",",
+                               absl::StrReplaceAll(
+                                   most, {{"\"shard\":0", "\"shard\":1"}}))),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no disk")));
 }
 
 TEST(ManifestTest, EveryFlippedBitIsNoticed) {

@@ -51,8 +51,8 @@ GenerationResumed Running(int64_t generation, std::vector<int> left = {}) {
 template <typename Writer>
 class Coordinator {
  public:
-  explicit Coordinator(StateStore* state)
-      : writer(state), room(GroupLimits(), &clock, &writer) {}
+  explicit Coordinator(StateStore* state, const GroupLimits& limits = {})
+      : writer(state), room(limits, &clock, &writer) {}
 
   // What a call says as soon as it says anything; "" until then.
   std::string Declare(int rank, const std::string& name,
@@ -279,6 +279,30 @@ TEST(GroupsDurabilityTest, OneDeclarationIsCommittedForAllWhoMakeIt) {
   EXPECT_EQ(declared, kRanks - 1);
   EXPECT_EQ(refused, 1);
   EXPECT_EQ(state.applies(), 1u);
+}
+
+TEST(GroupsDurabilityTest, DeclarationsThatWaitForOneAnotherAreBounded) {
+  GroupLimits limits;
+  limits.max_declarations = 2;
+  ScriptedStateStore state;
+  Coordinator<GroupCommit> coordinator(&state, limits);
+  std::vector<std::string> said(4);
+  state.Hold();
+  // The first is being written, and the others wait to see what it becomes.
+  for (int rank = 0; rank < 4; ++rank) {
+    coordinator.room.CreateGroup(
+        FenceOf(rank), CallerOf(rank), "g", {0, 1, 2, 3},
+        [&said, rank](const absl::StatusOr<GroupInfo>& group) {
+          said[rank] = group.ok() ? "ok" : group.status().ToString();
+        });
+  }
+  state.Release();
+  WaitUntilWritten(&coordinator.writer);
+  EXPECT_EQ(said[0], "ok");
+  EXPECT_EQ(said[1], "ok");
+  EXPECT_EQ(said[2], "ok");
+  EXPECT_THAT(said[3], testing::HasSubstr("RESOURCE_EXHAUSTED"));
+  EXPECT_THAT(said[3], testing::HasSubstr("max_declarations"));
 }
 
 TEST(GroupsDurabilityTest, WhoWaitedForADeclarationThatFailedMakesItsOwn) {

@@ -182,6 +182,18 @@ TEST_F(GroupsTest, TheGroupCountIsLimited) {
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_groups")));
 }
 
+TEST_F(GroupsTest, NobodyWaitsAtABarrierForLongerThanTheLimit) {
+  Come(0, 0, "", "t", 1, absl::InfiniteDuration());
+  clock_.Advance(GroupLimits().max_timeout - absl::Milliseconds(1));
+  room_.Tick(clock_.Now());
+  EXPECT_FALSE(Answered(0));
+  clock_.Advance(absl::Milliseconds(1));
+  room_.Tick(clock_.Now());
+  ASSERT_TRUE(Answered(0));
+  EXPECT_THAT(StatusOf(0),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, testing::_));
+}
+
 TEST_F(GroupsTest, ABarrierOpensWhenAllRanksCameAndItsTagIsFreeAgain) {
   for (int round = 0; round < 2; ++round) {
     answers_.clear();

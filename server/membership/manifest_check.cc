@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "base/schedule_terms.h"
 #include "base/status_macros.h"
+#include "base/version.h"
+#include "server/membership/library_version.h"
 
 namespace coxswain::server {
 namespace {
@@ -63,6 +65,13 @@ absl::Status CheckTerms(const std::map<std::string, std::string>& values) {
   COXSWAIN_ASSIGN_OR_RETURN(const ScheduleTerms terms,
                             ScheduleTerms::FromMap(values));
   return terms.Validate();
+}
+
+// One that does not say is served: there are other clients than ours.
+absl::Status CheckVersion(const std::map<std::string, std::string>& settings) {
+  const auto found = settings.find(kLibraryVersionSetting);
+  if (found == settings.end()) return absl::OkStatus();
+  return CheckLibraryVersion(found->second, kVersion);
 }
 
 bool IsRowMajor(const ParameterInfo& parameter) {
@@ -131,6 +140,7 @@ absl::Status CheckManifest(const Manifest& manifest,
         AtMost("bytes in a setting", std::max(key.size(), value.size()),
                options.max_setting_bytes, "max_setting_bytes"));
   }
+  COXSWAIN_RETURN_IF_ERROR(CheckVersion(manifest.settings));
   COXSWAIN_RETURN_IF_ERROR(AtMost("parameters", manifest.parameters.size(),
                                   options.max_parameters, "max_parameters"));
   for (const ParameterInfo& parameter : manifest.parameters) {
@@ -150,6 +160,13 @@ void NormaliseManifest(Manifest* manifest) {
   for (ParameterInfo& parameter : manifest->parameters) {
     NormaliseStrides(&parameter);
   }
+  NormaliseLibraryVersion(manifest);
+}
+
+void NormaliseLibraryVersion(Manifest* manifest) {
+  const auto version = manifest->settings.find(kLibraryVersionSetting);
+  if (version == manifest->settings.end()) return;
+  version->second = LibrarySeries(version->second);
 }
 
 bool SameParameter(const ParameterInfo& a, const ParameterInfo& b) {

@@ -7,13 +7,17 @@
 
 namespace coxswain::server {
 
-// INVALID_ARGUMENT or RESOURCE_EXHAUSTED naming what is out of bounds.
+// INVALID_ARGUMENT or RESOURCE_EXHAUSTED naming what is out of bounds;
+// FAILED_PRECONDITION if the worker's version is not served.
 absl::Status CheckManifest(const Manifest& manifest,
                            const MembershipOptions& options);
 
 // Writes what means the same in one way: no terms that have their defaults, no
-// strides where they are row-major. For a manifest that was checked.
+// strides where they are row-major, of the library's version its series. For a
+// manifest that was checked.
 void NormaliseManifest(Manifest* manifest);
+// That alone, also for one that was not checked.
+void NormaliseLibraryVersion(Manifest* manifest);
 
 // Of normalised ones.
 bool SameParameter(const ParameterInfo& a, const ParameterInfo& b);

@@ -48,6 +48,17 @@ TEST(NormaliseManifestTest, WhatDiffersStays) {
   EXPECT_THAT(manifest.parameters[0].strides, ElementsAre(1, 1, 48, 16));
 }
 
+TEST(NormaliseManifestTest, PatchesOfOneSeriesAreAlike) {
+  Manifest manifests[] = {MakeManifest(), MakeManifest(), MakeManifest()};
+  const std::string versions[] = {"0.1.0", "0.1.12", "0.2.0"};
+  for (int i = 0; i < 3; ++i) {
+    manifests[i].settings["library_version"] = versions[i];
+    NormaliseManifest(&manifests[i]);
+  }
+  EXPECT_TRUE(SameManifest(manifests[0], manifests[1]));
+  EXPECT_FALSE(SameManifest(manifests[1], manifests[2]));
+}
+
 TEST(SameManifestTest, EveryFieldCounts) {
   const std::vector<std::function<void(Manifest*)>> changes = {
       [](Manifest* m) { m->world_size = 3; },
@@ -100,6 +111,10 @@ TEST(CheckManifestTest, EveryBoundIsNamed) {
          for (int i = 0; i < 300; ++i) m->settings[absl::StrCat(i)] = "";
        },
        exhausted, "max_settings"},
+      {[](Manifest* m) { m->settings["library_version"] = "new"; }, invalid,
+       "no version"},
+      {[](Manifest* m) { m->settings["library_version"] = "4000000000.0.0"; },
+       absl::StatusCode::kFailedPrecondition, "upgrade the coordinator"},
       {[](Manifest* m) { m->min_world_size = m->world_size + 1; }, invalid,
        "min_world_size"},
       {[](Manifest* m) { m->min_world_size = -1; }, invalid, "min_world_size"},

@@ -173,6 +173,8 @@ class Membership : public FenceGate {
   // All jobs, or the one that is named; NOT_FOUND if it is not known.
   absl::StatusOr<std::vector<JobDescription>> Describe(
       absl::string_view job) const;
+  // All jobs, by name.
+  std::vector<JobSummary> Summaries() const;
   // Calls back once what was described before is durable.
   void AfterWritten(std::function<void()> done) const {
     rooms_.store->AfterWritten(std::move(done));

@@ -75,8 +75,10 @@ absl::StatusOr<uint64_t> Membership::Attach(const Fence& fence,
     }
     attachments_[attachment] = {fence.job, record.member.rank};
     RefuseDuplicateLocked(record.member, &jobs_[fence.job], &calls);
-    LogInfo("attached",
-            {{"job", fence.job}, {"member", record.member.ToString()}});
+    LogInfo("attached", {{"job", fence.job},
+                         {"generation", fence.generation.value()},
+                         {"rank", record.member.rank},
+                         {"member", record.member.ToString()}});
   }
   RunAll(calls);
   return attachment;
@@ -123,6 +125,9 @@ void Membership::Detach(uint64_t attachment) {
   record.liveness.detached_at = rooms_.clock->Now();
   LogWarning("detached",
              {{"job", found->second.first},
+              {"generation", jobs_[found->second.first].run.generation.value()},
+              {"rank", record.member.rank},
+              {"step", record.progress.step},
               {"member", record.member.ToString()},
               {"grace", absl::FormatDuration(options_.reattach_grace)}});
   attachments_.erase(found);

@@ -1,5 +1,6 @@
 // The part of Membership that says what it knows.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,9 +17,68 @@ MemberDescription Membership::DescribeLocked(const MemberRecord& record) const {
   description.state = record.liveness.state;
   description.progress = record.progress;
   description.silence = now - record.liveness.last_sign;
-  description.idle =
-      now - record.progressed.value_or(record.liveness.last_sign);
+  description.heard = record.liveness.last_sign;
+  description.progressed =
+      record.progressed.value_or(record.liveness.last_sign);
+  description.idle = now - description.progressed;
   return description;
+}
+
+namespace {
+
+void Count(const MemberRecord& record, absl::Time now, JobSummary* summary) {
+  switch (record.liveness.state) {
+    case MemberState::kJoined:
+      ++summary->joined;
+      break;
+    case MemberState::kAttached:
+      ++summary->attached;
+      break;
+    case MemberState::kDetached:
+      ++summary->detached;
+      break;
+    case MemberState::kLeft:
+      ++summary->left;
+      break;
+    case MemberState::kLost:
+      ++summary->lost;
+      break;
+  }
+  summary->step = std::max(summary->step, record.progress.step);
+  if (record.liveness.state != MemberState::kAttached) return;
+  const absl::Duration idle =
+      now - record.progressed.value_or(record.liveness.last_sign);
+  summary->idle = std::min(summary->idle.value_or(idle), idle);
+}
+
+JobSummary Summarise(const JobRecord& job, absl::Time now) {
+  JobSummary summary;
+  summary.job = job.name;
+  summary.state = job.state;
+  summary.generation = job.run.generation;
+  summary.world_size = job.world_size;
+  summary.min_world_size = job.min_world_size;
+  summary.attempt = job.attempt;
+  summary.plan_version = job.run.plan.version;
+  summary.hook = job.run.plan.hook;
+  summary.last_event = job.last_event;
+  summary.waiting = job.room.size();
+  for (const MemberRecord& record : job.run.members) {
+    Count(record, now, &summary);
+  }
+  return summary;
+}
+
+}  // namespace
+
+std::vector<JobSummary> Membership::Summaries() const {
+  MutexLock lock(&mutex_);
+  const absl::Time now = rooms_.clock->Now();
+  std::vector<JobSummary> summaries;
+  for (const auto& [name, job] : jobs_) {
+    summaries.push_back(Summarise(job, now));
+  }
+  return summaries;
 }
 
 std::string Membership::DescribeRoundLocked(const Job& job) const {
@@ -46,6 +106,7 @@ JobDescription Membership::DescribeLocked(const Job& job) const {
     MemberDescription member;
     member.member = entry.second.member;
     member.member.rank = -1;
+    member.heard = member.progressed = absl::InfinitePast();
     waiting.push_back(std::move(member));
   }
   if (job.state == JobState::kForming) {

@@ -48,6 +48,12 @@ void Membership::LoseMemberLocked(absl::string_view why, MemberRecord* record,
                                   Job* job, Calls* calls) {
   job->run.members.SetState(record, MemberState::kLost);
   record->departure = std::string(why);
+  LogWarning("member_lost", {{"job", job->name},
+                             {"generation", job->run.generation.value()},
+                             {"rank", record->member.rank},
+                             {"step", record->progress.step},
+                             {"member", record->member.ToString()},
+                             {"reason", why}});
   EndGenerationLocked(
       GenerationEndedError(
           absl::StrCat(record->member.ToString(), " was lost: ", why),
@@ -62,6 +68,8 @@ void Membership::LoseSurvivorLocked(absl::string_view why, MemberRecord* record,
   record->rejoins = false;
   job->room.ExpectNoLonger(record->member.identity);
   LogInfo("survivor_lost", {{"job", job->name},
+                            {"generation", job->run.generation.value()},
+                            {"rank", record->member.rank},
                             {"member", record->member.ToString()},
                             {"reason", why}});
   StateBatch batch;

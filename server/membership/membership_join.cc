@@ -1,11 +1,13 @@
 // The part of Membership that answers Join: who may wait for a generation.
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "server/membership/job_rules.h"
 #include "server/membership/join_check.h"
@@ -15,6 +17,11 @@
 
 namespace coxswain::server {
 namespace {
+
+// What was refused may be of any length.
+std::string Shown(absl::string_view text) {
+  return absl::CHexEscape(Shorten(text, 128));
+}
 
 absl::Status JobIsFull(absl::string_view job, size_t members) {
   return absl::FailedPreconditionError(
@@ -34,10 +41,9 @@ uint64_t Membership::Join(JoinRequest request, JoinCallback callback) {
     status = JoinLocked(&request, &callback, &ticket, &calls);
   }
   if (!status.ok()) {
-    LogInfo("join_refused",
-            {{"job", absl::CHexEscape(request.job)},
-             {"worker", absl::CHexEscape(request.identity.ToString())},
-             {"reason", status.message()}});
+    LogInfo("join_refused", {{"job", Shown(request.job)},
+                             {"worker", Shown(request.identity.ToString())},
+                             {"reason", status.message()}});
   }
   RunAll(calls);
   if (!status.ok()) callback(status);

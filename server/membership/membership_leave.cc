@@ -126,6 +126,12 @@ void Membership::FailLocked(const LeaveNotice& notice, MemberRecord* record,
   if (!notice.rejoin) job->room.ExpectNoLonger(record->member.identity);
   CloseStreamLocked(absl::OkStatus(), record, calls);
   if (!running) return;
+  LogWarning("member_failed", {{"job", job->name},
+                               {"generation", job->run.generation.value()},
+                               {"rank", record->member.rank},
+                               {"step", record->progress.step},
+                               {"member", record->member.ToString()},
+                               {"reason", notice.reason}});
   EndGenerationLocked(
       GenerationEndedError(
           absl::StrCat(record->member.ToString(), " failed: ", notice.reason),
@@ -149,6 +155,9 @@ void Membership::DepartLocked(const LeaveNotice& notice, MemberRecord* record,
   }
   if (!was_live) return;
   LogInfo("left", {{"job", job->name},
+                   {"generation", job->run.generation.value()},
+                   {"rank", record->member.rank},
+                   {"step", record->progress.step},
                    {"member", record->member.ToString()},
                    {"rejoins", notice.rejoin},
                    {"reason", notice.reason}});

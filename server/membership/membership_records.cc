@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "proto/state.pb.h"
+#include "server/membership/manifest_check.h"
 #include "server/membership/member_proto.h"
 
 namespace coxswain::server {
@@ -189,6 +190,8 @@ absl::Status LoadManifest(const StateStore& store, LoadedJob* loaded) {
     return Unreadable(loaded->job.name, "manifest");
   }
   loaded->manifest = FromProto(proto);
+  // A coordinator of before there were series has kept all of it.
+  NormaliseLibraryVersion(&loaded->manifest);
   return absl::OkStatus();
 }
 

@@ -9,6 +9,9 @@
 #include "absl/strings/str_join.h"
 #include "base/random.h"
 #include "base/status_matchers.h"
+#include "base/version.h"
+#include "server/membership/library_version.h"
+#include "server/membership/member_proto.h"
 #include "server/membership/membership_fixture.h"
 
 namespace coxswain::server {
@@ -57,6 +60,37 @@ TEST_F(RestartTest, ARunningGenerationGoesOn) {
   EXPECT_OK(membership_->Leave(left, "drained", false));
   EXPECT_OK(membership_->Leave(fence, "done", false));
   EXPECT_EQ(Description().members[0].state, MemberState::kLeft);
+}
+
+// Workers are replaced one after the other by those of a newer patch, over a
+// state in which a former coordinator has kept the whole version.
+TEST_F(RestartTest, AGenerationMayHaveSeveralPatchesOfOneSeries) {
+  const std::string series = LibrarySeries(kVersion);
+  std::vector<Worker*> team;
+  for (int slot = 0; slot < 3; ++slot) {
+    team.push_back(MakeElastic(2, 3, slot));
+    team.back()->request.manifest.settings["library_version"] = kVersion;
+    Join(team.back());
+  }
+  for (Worker* worker : team) Attach(worker);
+  ASSERT_OK_AND_ASSIGN(const auto records, store_.List("manifest/1"));
+  ASSERT_THAT(records, SizeIs(1));
+  ASSERT_OK(store_.Apply(StateBatch().Put(
+      "manifest/1", records[0].first,
+      ToProto(team[0]->request.manifest).SerializeAsString())));
+  Restart();
+
+  Attach(team[0]);
+  Attach(team[1]);
+  Worker* const patched = MakeElastic(2, 3, 2);
+  patched->request.manifest.settings["library_version"] = series + ".77";
+  Join(patched);  // In the place of the third.
+  Rejoin(team[0]);
+  Rejoin(team[1]);
+  ASSERT_THAT(patched->answers, SizeIs(1));
+  ASSERT_OK(patched->answers[0]);
+  EXPECT_EQ(patched->joined().generation, Generation(2));
+  EXPECT_THAT(*patched->joined().members, SizeIs(3));
 }
 
 TEST_F(RestartTest, MembersHaveAGraceFromThenOn) {

@@ -34,7 +34,7 @@ absl::StatusOr<int64_t> ReadCounter(const StateStore& store,
   if (absl::IsNotFound(text.status())) return 1;
   COXSWAIN_RETURN_IF_ERROR(text.status());
   int64_t value = 0;
-  if (!absl::SimpleAtoi(*text, &value) || value < 1) {
+  if (!absl::SimpleAtoi(*text, &value) || value < 1 || value > kMaxStep) {
     return absl::DataLossError(
         absl::StrCat("the stored ", key, " is '", *text, "', not a number"));
   }

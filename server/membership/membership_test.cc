@@ -44,6 +44,26 @@ TEST_F(MembershipTest, RoundClosesWithTheLastWorker) {
   EXPECT_EQ(Description().state, JobState::kRunning);
 }
 
+TEST_F(MembershipTest, ASummaryCountsMembersByTheirState) {
+  Worker* a = Make(2, 0);
+  Worker* b = Make(2, 1);
+  Join(a);
+  ASSERT_THAT(membership_->Summaries(), SizeIs(1));
+  EXPECT_EQ(membership_->Summaries()[0].waiting, 1);
+  EXPECT_EQ(membership_->Summaries()[0].live(), 0);
+  Join(b);
+  const JobSummary summary = membership_->Summaries()[0];
+  EXPECT_EQ(summary.job, "job");
+  EXPECT_EQ(summary.state, JobState::kRunning);
+  EXPECT_EQ(summary.generation, Generation(1));
+  EXPECT_EQ(summary.world_size, 2);
+  EXPECT_EQ(summary.joined, 2);
+  EXPECT_EQ(summary.live(), 2);
+  EXPECT_EQ(summary.waiting, 0);
+  EXPECT_EQ(summary.plan_version, 1);
+  EXPECT_FALSE(summary.idle.has_value()) << "nobody is attached";
+}
+
 TEST_F(MembershipTest, JoinDeadlineNamesThePresentAndCountsTheMissing) {
   Worker* a = Make(3, 0);
   Worker* b = Make(3, 1);
@@ -555,6 +575,9 @@ TEST_F(MembershipTest, MalformedJoinsAreRefused) {
           {"timeout", [](JoinRequest* r) { r->timeout = absl::Seconds(0); }},
           {"address", [](JoinRequest* r) { r->address.assign(256, 'x'); }},
           {"topology", [](JoinRequest* r) { r->topology = {"a b"}; }},
+          {"topology",
+           [](JoinRequest* r) { r->topology = {std::string(65, 'x')}; }},
+          {"host", [](JoinRequest* r) { r->host.assign(256, 'x'); }},
           {"world_size", [](JoinRequest* r) { r->manifest.world_size = 0; }},
       };
   for (const auto& [what, spoil] : cases) {
@@ -565,6 +588,29 @@ TEST_F(MembershipTest, MalformedJoinsAreRefused) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)));
   }
   EXPECT_THAT(*membership_->Describe(""), IsEmpty());
+}
+
+TEST_F(MembershipTest, TopologyKeysAreLimited) {
+  Worker* worker = Make(2, 0);
+  worker->request.topology.assign(17, "rack");
+  Join(worker);
+  EXPECT_THAT(worker->answers.at(0),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("max_topology_keys is 16")));
+}
+
+TEST_F(MembershipTest, NobodyWaitsForARoundForLongerThanTheLimit) {
+  options_.max_join_timeout = absl::Seconds(40);
+  Restart();
+  Worker* worker = Make(2, 0);
+  worker->request.timeout = absl::InfiniteDuration();
+  Join(worker);
+  Pass(absl::Seconds(39));
+  EXPECT_THAT(worker->answers, IsEmpty());
+  Pass(absl::Seconds(1));
+  ASSERT_THAT(worker->answers, SizeIs(1));
+  EXPECT_THAT(worker->answers[0],
+              StatusIs(absl::StatusCode::kDeadlineExceeded, testing::_));
 }
 
 TEST_F(MembershipTest, OldestEndedJobMakesRoomAndRunningOnesDoNot) {

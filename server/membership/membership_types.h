@@ -122,6 +122,8 @@ struct MemberDescription {
   Progress progress;
   absl::Duration silence;  // since the last sign of life
   absl::Duration idle;     // since its progress changed
+  absl::Time heard;        // the last sign of life; of a waiter: never
+  absl::Time progressed;   // its progress changed
 };
 
 enum class JobState { kForming, kRunning, kEnded };
@@ -138,6 +140,27 @@ struct JobDescription {
   int min_world_size = 0;
   std::vector<MemberDescription> spares;
   int64_t attempt = 0;
+};
+
+// A job without its members: what many can ask for often.
+struct JobSummary {
+  std::string job;
+  JobState state = JobState::kForming;
+  Generation generation;
+  int world_size = 0;
+  int min_world_size = 0;
+  int64_t attempt = 0;
+  int64_t plan_version = 0;  // 0: none yet
+  std::string hook;
+  std::string last_event;
+  int joined = 0, attached = 0, detached = 0, left = 0, lost = 0;
+  int waiting = 0;   // for a generation: spares, while one runs
+  int64_t step = 0;  // the highest that a member reported
+  // Since the progress of one of its attached members changed last; unset:
+  // there are none.
+  std::optional<absl::Duration> idle;
+
+  int live() const { return joined + attached + detached; }
 };
 
 }  // namespace coxswain::server

@@ -282,6 +282,26 @@ TEST_F(ParameterRoomTest, LimitsHold) {
                                           HasSubstr("max_tensors")));
 }
 
+TEST_F(ParameterRoomTest, PullsThatWaitAreBoundedInNumberAndTime) {
+  ParameterLimits limits;
+  limits.max_waiting_pulls = 1;
+  MakeRoom(limits);
+  std::vector<absl::Status> said;
+  const auto note = [&said](const absl::StatusOr<KeptVersion>& version) {
+    said.push_back(version.status());
+  };
+  room_->Pull(fence_, "w", 0, absl::InfiniteDuration(), note);
+  EXPECT_THAT(said, IsEmpty());
+  room_->Pull(fence_, "w", 0, absl::Minutes(1), note);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_THAT(said[0], StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("max_waiting_pulls")));
+  clock_.Advance(limits.max_timeout);
+  room_->Tick(clock_.Now());
+  ASSERT_EQ(said.size(), 2u);
+  EXPECT_THAT(said[1], StatusIs(absl::StatusCode::kDeadlineExceeded, _));
+}
+
 TEST_F(ParameterRoomTest, TheEndOfTheGenerationEndsStreamsAndPulls) {
   Seat(2);
   ASSERT_OK(rank(0).seat->Begin(Sum(1, 4)));

@@ -1,6 +1,8 @@
 #include "server/rpc/attach_stream.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -26,6 +28,44 @@ Progress FromProto(const v1::Heartbeat& heartbeat) {
   progress.error_norm = heartbeat.error_norm();
   progress.error_step = heartbeat.error_step();
   return progress;
+}
+
+// The newest ones; the rest is not read.
+std::vector<StepTiming> TimingsOf(const v1::Heartbeat& heartbeat) {
+  const int most = static_cast<int>(Telemetry::kMaxTimings);
+  std::vector<StepTiming> timings;
+  for (int i = std::max(heartbeat.steps_size() - most, 0);
+       i < heartbeat.steps_size(); ++i) {
+    const v1::StepTiming& proto = heartbeat.steps(i);
+    StepTiming timing;
+    timing.step = proto.step();
+    timing.payload_bytes = proto.payload_bytes();
+    timing.wire_bytes = proto.wire_bytes();
+    timing.compute = static_cast<float>(proto.compute());
+    timing.wait = static_cast<float>(proto.wait());
+    timing.exchange = static_cast<float>(proto.exchange());
+    timings.push_back(timing);
+  }
+  return timings;
+}
+
+const char* KindOf(const v1::AttachRequest& request) {
+  switch (request.kind_case()) {
+    case v1::AttachRequest::kHello:
+      return "hello";
+    case v1::AttachRequest::kHeartbeat:
+      return "heartbeat";
+    case v1::AttachRequest::kTicket:
+      return "ticket";
+    case v1::AttachRequest::kVote:
+      return "vote";
+    case v1::AttachRequest::kPosition:
+      return "position";
+    case v1::AttachRequest::kPeersBroken:
+      return "peers_broken";
+    default:
+      return "other";
+  }
 }
 
 void FillAbort(const AttachEvent& event, v1::Abort* abort) {
@@ -83,9 +123,10 @@ v1::AttachEvent ToMessage(const AttachEvent& event) {
 AttachStream* AttachStream::Start(const RpcOptions& options,
                                   Membership* membership,
                                   ScheduleRoom* schedule,
+                                  const AttachWitness& witness,
                                   grpc::CallbackServerContext* context) {
   std::shared_ptr<AttachStream> stream(
-      new AttachStream(options, membership, schedule));
+      new AttachStream(options, membership, schedule, witness));
   stream->self_ = stream;
   stream->hello_deadline_.emplace(context, options.first_message_timeout,
                                   "the stream's hello did not come");
@@ -112,6 +153,9 @@ bool AttachStream::HandleRequest() {
     if (closing_) return false;
     attachment = attachment_;
   }
+  if (witness_.messages != nullptr) {
+    witness_.messages->NoteMessage(KindOf(request_));
+  }
   if (attachment == 0 && request_.has_hello()) {
     hello_deadline_.reset();
     return HandleHello(request_.hello());
@@ -125,9 +169,7 @@ bool AttachStream::HandleRequest() {
 absl::Status AttachStream::HandleMessage(uint64_t attachment) {
   switch (request_.kind_case()) {
     case v1::AttachRequest::kHeartbeat:
-      // Refused only when the stream is being closed, which says why.
-      membership_->Heartbeat(attachment, FromProto(request_.heartbeat()))
-          .IgnoreError();
+      HandleHeartbeat(attachment, request_.heartbeat());
       return absl::OkStatus();
     case v1::AttachRequest::kTicket: {
       COXSWAIN_ASSIGN_OR_RETURN(const Ticket ticket,
@@ -155,6 +197,17 @@ absl::Status AttachStream::HandleMessage(uint64_t attachment) {
     default:
       return NoSuchMessage();
   }
+}
+
+void AttachStream::HandleHeartbeat(uint64_t attachment,
+                                   const v1::Heartbeat& heartbeat) {
+  const Progress progress = FromProto(heartbeat);
+  // Refused only when the stream is being closed, which says why.
+  if (!membership_->Heartbeat(attachment, progress).ok()) return;
+  if (witness_.telemetry == nullptr) return;
+  const auto plans = witness_.plans->Get(seat_.job);
+  witness_.telemetry->Note(seat_, plans.ok() ? plans->current : Plan(),
+                           progress, TimingsOf(heartbeat));
 }
 
 bool AttachStream::HandleHello(const v1::Hello& hello) {

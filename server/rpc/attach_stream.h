@@ -12,9 +12,19 @@
 #include "server/membership/membership.h"
 #include "server/options.h"
 #include "server/rpc/call_deadline.h"
+#include "server/schedule/plan_room.h"
 #include "server/schedule/schedule_room.h"
+#include "server/telemetry/rpc_metrics.h"
+#include "server/telemetry/telemetry.h"
 
 namespace coxswain::server {
+
+// Who is told besides how the workers get on, all or none of them.
+struct AttachWitness {
+  const PlanRoom* plans = nullptr;
+  Telemetry* telemetry = nullptr;
+  RpcMetrics* messages = nullptr;
+};
 
 // One worker's Attach stream: hello, heartbeats and broken peers go to the
 // membership table, positions, tickets and votes to the schedule room; their
@@ -27,6 +37,7 @@ class AttachStream
   // For gRPC, which calls OnDone() in the end.
   static AttachStream* Start(const RpcOptions& options, Membership* membership,
                              ScheduleRoom* schedule,
+                             const AttachWitness& witness,
                              grpc::CallbackServerContext* context);
 
   void OnReadDone(bool ok) override;
@@ -36,14 +47,18 @@ class AttachStream
 
  private:
   AttachStream(const RpcOptions& options, Membership* membership,
-               ScheduleRoom* schedule)
-      : options_(options), membership_(membership), schedule_(schedule) {}
+               ScheduleRoom* schedule, const AttachWitness& witness)
+      : options_(options),
+        membership_(membership),
+        schedule_(schedule),
+        witness_(witness) {}
 
   // Whether to read on.
   bool HandleRequest();
   bool HandleHello(const v1::Hello& hello);
   // What an attached worker says.
   absl::Status HandleMessage(uint64_t attachment);
+  void HandleHeartbeat(uint64_t attachment, const v1::Heartbeat& heartbeat);
   void HandleEvent(const AttachEvent& event);
   // The client is gone or has stopped sending: the worker is detached.
   void Disconnect(const absl::Status& status);
@@ -55,6 +70,7 @@ class AttachStream
   const RpcOptions options_;
   Membership* const membership_;
   ScheduleRoom* const schedule_;
+  const AttachWitness witness_;
   std::shared_ptr<AttachStream> self_;          // until OnDone
   std::optional<CallDeadline> hello_deadline_;  // reads set and end it
   v1::AttachRequest request_;                   // of the read under way

@@ -24,7 +24,10 @@
 namespace coxswain::server {
 namespace {
 
-constexpr absl::string_view kGreeting = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+constexpr absl::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+// A record of a handshake, of whichever version 3.x; its length is not fixed.
+constexpr absl::string_view kTlsRecord = "\x16\x03";
+constexpr size_t kTlsRecordHeader = 5;
 // Marks of the epoll set: the wake-up, the listeners, then connections.
 constexpr uint64_t kWakeId = 0;
 constexpr uint64_t kFirstListenerId = 1;
@@ -50,15 +53,47 @@ std::string AddressText(const sockaddr_storage& address, socklen_t length) {
   return std::string(host);
 }
 
-// The first bytes, as many as a greeting has. Negative: why there are none.
+// The first bytes, as many as the longest greeting has. Negative: why there are
+// none.
 ssize_t Peek(int fd, std::string* bytes) {
-  bytes->resize(kGreeting.size());
+  bytes->resize(kPreface.size());
   ssize_t size;
   do {
     size = recv(fd, bytes->data(), bytes->size(), MSG_PEEK | MSG_DONTWAIT);
   } while (size < 0 && errno == EINTR);
   bytes->resize(std::max<ssize_t>(size, 0));
   return size < 0 ? -errno : size;
+}
+
+// How many of the first bytes are looked at.
+size_t SizeOf(Greeting greeting) {
+  return greeting == Greeting::kTls ? kTlsRecordHeader : kPreface.size();
+}
+
+// Whether the connection may have begun so; `bytes` may be its first few.
+bool MayBe(Greeting greeting, absl::string_view bytes) {
+  const absl::string_view begin =
+      greeting == Greeting::kTls ? kTlsRecord : kPreface;
+  const size_t size = std::min(begin.size(), bytes.size());
+  return begin.substr(0, size) == bytes.substr(0, size);
+}
+
+absl::string_view NameOf(Greeting greeting) {
+  return greeting == Greeting::kTls ? "TLS" : "HTTP/2";
+}
+
+// What is wrong with one that began otherwise.
+absl::string_view Complaint(Greeting expected, absl::string_view bytes) {
+  if (expected == Greeting::kTls) {
+    return MayBe(Greeting::kHttp2, bytes)
+               ? "it speaks plain text, and this coordinator TLS: give it "
+                 "--tls-ca"
+               : "it does not speak TLS";
+  }
+  return MayBe(Greeting::kTls, bytes)
+             ? "it speaks TLS, and this coordinator has no certificate: give "
+               "the coordinator --tls-cert"
+             : "it does not speak HTTP/2, as gRPC does";
 }
 
 // One word of a log line, whatever a stranger sent. As in an URL, since a log
@@ -79,9 +114,10 @@ std::string Escaped(absl::string_view bytes) {
 
 absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Open(
     Listeners listeners, const RpcOptions& options, Admit admit,
-    std::shared_ptr<AdmittedConnections> admitted) {
-  std::unique_ptr<FrontDoor> door(new FrontDoor(
-      std::move(listeners), options, std::move(admit), std::move(admitted)));
+    std::shared_ptr<AdmittedConnections> admitted, Greeting greeting) {
+  std::unique_ptr<FrontDoor> door(new FrontDoor(std::move(listeners), options,
+                                                std::move(admit),
+                                                std::move(admitted), greeting));
   bool watched = door->epoll_.valid() && door->wake_.valid() &&
                  door->Watch(door->wake_.get(), kWakeId, EPOLLIN);
   uint64_t id = kFirstListenerId;
@@ -99,11 +135,13 @@ absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Open(
 }
 
 FrontDoor::FrontDoor(Listeners listeners, const RpcOptions& options,
-                     Admit admit, std::shared_ptr<AdmittedConnections> admitted)
+                     Admit admit, std::shared_ptr<AdmittedConnections> admitted,
+                     Greeting greeting)
     : listeners_(std::move(listeners)),
       options_(options),
       admit_(std::move(admit)),
       admitted_(std::move(admitted)),
+      greeting_(greeting),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -225,15 +263,15 @@ void FrontDoor::Look(uint64_t id, bool hung_up) {
   if (size == -EAGAIN && !hung_up) return;
   if (size <= 0) {
     waiting_.erase(found);
-  } else if (!absl::StartsWith(kGreeting, bytes)) {
-    Refuse(id, "it does not speak HTTP/2, as gRPC does");
-  } else if (bytes.size() == kGreeting.size()) {
+  } else if (!MayBe(greeting_, bytes)) {
+    Refuse(id, Complaint(greeting_, bytes));
+  } else if (bytes.size() >= SizeOf(greeting_)) {
     Waiting connection = std::move(found->second);
     waiting_.erase(found);
     LetIn(std::move(connection));
   } else if (hung_up) {
     Refuse(id, absl::StrCat("it hung up after ", size,
-                            " bytes of the greeting of HTTP/2"));
+                            " bytes of the greeting of ", NameOf(greeting_)));
   }
 }
 
@@ -274,7 +312,8 @@ void FrontDoor::Refuse(uint64_t id, absl::string_view reason) {
 void FrontDoor::RefuseLate(Time now) {
   while (!waiting_.empty() && waiting_.begin()->second.deadline <= now) {
     Refuse(waiting_.begin()->first,
-           absl::StrCat("it has not greeted as HTTP/2 does within ",
+           absl::StrCat("it has not greeted as ", NameOf(greeting_),
+                        " does within ",
                         absl::FormatDuration(options_.greeting_timeout)));
   }
 }

@@ -19,8 +19,14 @@
 
 namespace coxswain::server {
 
+// With what a connection begins.
+enum class Greeting {
+  kHttp2,  // the client's preface of HTTP/2 (RFC 9113, 3.4)
+  kTls,    // a ClientHello (RFC 8446, 5.1)
+};
+
 // Accepts the coordinator's connections and lets in those that begin with the
-// client's preface of HTTP/2 (RFC 9113, 3.4), which it leaves unread. All
+// right greeting, which it leaves unread. All
 // others are closed and logged, once for each address: gRPC would say nothing,
 // and it would hold a silent connection for minutes. One that says nothing and
 // hangs up only looked whether the port is open, and is not worth a line.
@@ -37,7 +43,8 @@ class FrontDoor {
   // no more descriptors.
   static absl::StatusOr<std::unique_ptr<FrontDoor>> Open(
       Listeners listeners, const RpcOptions& options, Admit admit,
-      std::shared_ptr<AdmittedConnections> admitted);
+      std::shared_ptr<AdmittedConnections> admitted,
+      Greeting greeting = Greeting::kHttp2);
 
   // Stops listening and closes the connections that still wait. No connection
   // is let in afterwards; those that were, stay.
@@ -55,7 +62,7 @@ class FrontDoor {
   };
 
   FrontDoor(Listeners listeners, const RpcOptions& options, Admit admit,
-            std::shared_ptr<AdmittedConnections> admitted);
+            std::shared_ptr<AdmittedConnections> admitted, Greeting greeting);
 
   bool Watch(int fd, uint64_t id, uint32_t events);
   void Run();
@@ -72,6 +79,7 @@ class FrontDoor {
   const RpcOptions options_;
   const Admit admit_;
   const std::shared_ptr<AdmittedConnections> admitted_;
+  const Greeting greeting_;
   UniqueFd epoll_;
   UniqueFd wake_;
 

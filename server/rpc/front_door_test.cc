@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <chrono>
@@ -18,6 +19,7 @@
 #include "base/status_matchers.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/rendezvous.grpc.pb.h"
+#include "server/rpc/connection_limit.h"
 
 namespace coxswain::server {
 namespace {
@@ -60,7 +62,8 @@ class EchoService final : public v1::Rendezvous::Service {
 class House {
  public:
   explicit House(const RpcOptions& options = RpcOptions(),
-                 const std::string& host = "127.0.0.1") {
+                 const std::string& host = "127.0.0.1",
+                 Greeting greeting = Greeting::kHttp2) {
     auto listeners = Listen({host, 0});
     EXPECT_OK(listeners);
     port_ = listeners->port;
@@ -86,7 +89,8 @@ class House {
           parameters.fd = fd.Release();
           acceptor_->HandleNewConnection(&parameters);
         },
-        std::make_shared<AdmittedConnections>(options.max_connections));
+        std::make_shared<AdmittedConnections>(options.max_connections),
+        greeting);
     EXPECT_OK(door);
     door_ = *std::move(door);
   }
@@ -248,6 +252,37 @@ TEST(FrontDoorTest, HalfAGreetingIsRefusedAtTheHangUp) {
               ElementsAre(HasSubstr("it hung up after 10 bytes of the")));
 }
 
+TEST(FrontDoorTest, WhoSpeaksTlsToOneInPlainTextIsToldApart) {
+  House house;
+  LogCapture log;
+  const UniqueFd fd = Connect(house.port(), "127.0.39.1");
+  Send(fd, std::string("\x16\x03\x01\x02\x00\x01", 6));
+  EXPECT_TRUE(WaitUntilClosed(fd));
+  EXPECT_THAT(log.End(), ElementsAre(AllOf(HasSubstr("it speaks TLS"),
+                                           HasSubstr("--tls-cert"))));
+}
+
+TEST(FrontDoorTest, ADoorForTlsLetsNothingElseIn) {
+  House house(RpcOptions(), "127.0.0.1", Greeting::kTls);
+  LogCapture log;
+  const UniqueFd plain = Connect(house.port(), "127.0.39.2");
+  Send(plain, kPreface);
+  EXPECT_TRUE(WaitUntilClosed(plain));
+  const UniqueFd garbage = Connect(house.port(), "127.0.39.3");
+  Send(garbage, "GET / HTTP/1.1\r\n");
+  EXPECT_TRUE(WaitUntilClosed(garbage));
+  const UniqueFd half = Connect(house.port(), "127.0.39.4");
+  Send(half, "\x16\x03\x01");
+  shutdown(half.get(), SHUT_WR);
+  EXPECT_TRUE(WaitUntilClosed(half));
+  EXPECT_THAT(
+      log.End(),
+      ElementsAre(
+          AllOf(HasSubstr("plain text"), HasSubstr("--tls-ca")),
+          HasSubstr("it does not speak TLS"),
+          HasSubstr("it hung up after 3 bytes of the greeting of TLS")));
+}
+
 TEST(FrontDoorTest, ALookAtThePortIsNotLogged) {
   House house;
   LogCapture log;
@@ -335,6 +370,15 @@ TEST(FrontDoorTest, GuestsHaveALimitAndEndedOnesMakeRoom) {
            std::chrono::steady_clock::now() < deadline);
   EXPECT_THAT(status, Works());
   EXPECT_THAT(second.Call(), Works());
+}
+
+TEST(ConnectionLimitTest, DescriptorsAreLeftForTheDisk) {
+  EXPECT_EQ(ConnectionLimit(100, 1024), 100);
+  EXPECT_EQ(ConnectionLimit(65'536, 1024), 768);
+  EXPECT_EQ(ConnectionLimit(65'536, 20'000), 20'000 - 2048);
+  EXPECT_EQ(ConnectionLimit(65'536, 1 << 20), 65'536);
+  EXPECT_EQ(ConnectionLimit(65'536, RLIM_INFINITY), 65'536);
+  EXPECT_EQ(ConnectionLimit(65'536), ConnectionLimit(ConnectionLimit(65'536)));
 }
 
 TEST(FrontDoorTest, GuestsThatDoNotAnswerProbesAreGivenUp) {

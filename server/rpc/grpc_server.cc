@@ -3,6 +3,7 @@
 #include <chrono>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
@@ -12,9 +13,14 @@
 #include "proto/bulk/transport.h"
 #include "server/rpc/admitted_connections.h"
 #include "server/rpc/answer_gate.h"
+#include "server/rpc/call_counter.h"
+#include "server/rpc/caller_gate.h"
 #include "server/rpc/checkpoint_service.h"
+#include "server/rpc/connection_limit.h"
+#include "server/rpc/credentials.h"
 #include "server/rpc/front_door.h"
 #include "server/rpc/group_service.h"
+#include "server/rpc/journal_service.h"
 #include "server/rpc/parameter_service.h"
 #include "server/rpc/rendezvous_service.h"
 #include "server/rpc/schedule_service.h"
@@ -38,6 +44,10 @@ void ConfigureServer(const RpcOptions& options, grpc::ServerBuilder* builder) {
   bulk::ConfigureTransport([builder](const char* name, int value) {
     builder->AddChannelArgument(name, value);
   });
+  // Of TLS, once the front door has seen its first bytes.
+  builder->AddChannelArgument(
+      GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(options.greeting_timeout)));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                               options.max_streams_per_connection);
   builder->AddChannelArgument(
@@ -53,16 +63,38 @@ void ConfigureServer(const RpcOptions& options, grpc::ServerBuilder* builder) {
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
 }
 
+// What each call passes, the first one first in what the server says.
+absl::StatusOr<std::vector<
+    std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>>
+MakeGates(const GrpcServer::MayAnswer& may_answer,
+          const std::shared_ptr<AdmittedConnections>& connections,
+          const SecurityOptions& security, RpcMetrics* metrics) {
+  std::vector<
+      std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
+      gates;
+  if (may_answer != nullptr) gates = MakeAnswerGate(may_answer, connections);
+  if (security.identifies()) {
+    COXSWAIN_ASSIGN_OR_RETURN(auto identities,
+                              CallerIdentities::Open(security));
+    gates.push_back(MakeCallerGate(std::move(identities)));
+  }
+  if (metrics != nullptr) gates.push_back(MakeCallCounter(metrics));
+  return gates;
+}
+
 }  // namespace
 
 struct GrpcServer::Parts {
   Parts(const RpcOptions& options, const Rooms& rooms)
-      : rendezvous(options, rooms.membership, rooms.schedule),
+      : rendezvous(options, rooms.membership, rooms.schedule,
+                   {rooms.plans, rooms.telemetry, rooms.rpc}),
         schedule(rooms.plans, rooms.schedule, rooms.membership),
         store(rooms.store, rooms.membership),
         groups(rooms.groups, rooms.membership),
         checkpoints(options, rooms.checkpoints, rooms.membership),
-        parameters(options, rooms.parameters, rooms.membership) {}
+        parameters(options, rooms.parameters, rooms.membership),
+        journal({rooms.journal, rooms.clock, rooms.membership->cluster_id(),
+                 rooms.membership->term().value()}) {}
 
   RendezvousService rendezvous;
   ScheduleService schedule;
@@ -70,6 +102,7 @@ struct GrpcServer::Parts {
   GroupService groups;
   CheckpointService checkpoints;
   ParameterService parameters;
+  JournalService journal;
   int port = 0;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<Acceptor> acceptor;
@@ -80,26 +113,29 @@ struct GrpcServer::Parts {
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     const ListenAddress& address, const RpcOptions& options, const Rooms& rooms,
-    const MayAnswer& may_answer) {
+    const MayAnswer& may_answer, const SecurityOptions& security) {
   COXSWAIN_ASSIGN_OR_RETURN(Listeners listeners, Listen(address));
   auto parts = std::make_unique<Parts>(options, rooms);
   parts->port = listeners.port;
-  parts->connections =
-      std::make_shared<AdmittedConnections>(options.max_connections);
+  parts->connections = std::make_shared<AdmittedConnections>(
+      ConnectionLimit(options.max_connections));
   grpc::ServerBuilder builder;
   ConfigureServer(options, &builder);
-  if (may_answer != nullptr) {
-    builder.experimental().SetInterceptorCreators(
-        MakeAnswerGate(may_answer, parts->connections));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      auto gates,
+      MakeGates(may_answer, parts->connections, security, rooms.rpc));
+  if (!gates.empty()) {
+    builder.experimental().SetInterceptorCreators(std::move(gates));
   }
   parts->acceptor = builder.experimental().AddExternalConnectionAcceptor(
-      AcceptorType::FROM_FD, grpc::InsecureServerCredentials());
+      AcceptorType::FROM_FD, MakeServerCredentials(security));
   builder.RegisterService(&parts->rendezvous);
   builder.RegisterService(&parts->schedule);
   builder.RegisterService(&parts->store);
   builder.RegisterService(&parts->groups);
   builder.RegisterService(&parts->checkpoints);
   builder.RegisterService(&parts->parameters);
+  builder.RegisterService(&parts->journal);
   parts->server = builder.BuildAndStart();
   if (parts->server == nullptr) {
     return absl::UnavailableError("gRPC cannot start a server");
@@ -110,8 +146,9 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     acceptor->HandleNewConnection(&parameters);
   };
   COXSWAIN_ASSIGN_OR_RETURN(
-      parts->door, FrontDoor::Open(std::move(listeners), options, admit,
-                                   parts->connections));
+      parts->door,
+      FrontDoor::Open(std::move(listeners), options, admit, parts->connections,
+                      security.encrypts() ? Greeting::kTls : Greeting::kHttp2));
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(parts)));
 }
 

@@ -6,15 +6,20 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "server/checkpoint/checkpoint_store.h"
 #include "server/group/groups.h"
+#include "server/journal/journal.h"
 #include "server/listen_address.h"
 #include "server/membership/membership.h"
 #include "server/options.h"
 #include "server/parameter/parameter_room.h"
 #include "server/schedule/plan_room.h"
 #include "server/schedule/schedule_room.h"
+#include "server/security.h"
 #include "server/store/store.h"
+#include "server/telemetry/rpc_metrics.h"
+#include "server/telemetry/telemetry.h"
 
 namespace coxswain::server {
 
@@ -27,6 +32,10 @@ struct Rooms {
   GroupRoom* groups = nullptr;
   CheckpointStore* checkpoints = nullptr;
   ParameterRoom* parameters = nullptr;
+  Telemetry* telemetry = nullptr;  // null: nobody asks how steps go
+  RpcMetrics* rpc = nullptr;       // null: calls are not counted
+  Journal* journal = nullptr;
+  const Clock* clock = nullptr;
 };
 
 // All services of the wire contract, and the standard health and reflection
@@ -37,10 +46,12 @@ class GrpcServer {
   // connections are cut instead. Any thread; cheap.
   using MayAnswer = std::function<bool()>;
 
-  // Listens and serves. UNAVAILABLE if the address cannot be listened on.
+  // Listens and serves. UNAVAILABLE if the address cannot be listened on,
+  // INVALID_ARGUMENT if the tokens cannot be read.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
       const ListenAddress& address, const RpcOptions& options,
-      const Rooms& rooms, const MayAnswer& may_answer = nullptr);
+      const Rooms& rooms, const MayAnswer& may_answer = nullptr,
+      const SecurityOptions& security = {});
 
   ~GrpcServer();
   GrpcServer(const GrpcServer&) = delete;

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "server/rpc/attach_stream.h"
 #include "server/rpc/call.h"
 #include "server/rpc/proto_conversion.h"
 #include "server/rpc/schedule_wire.h"
@@ -142,7 +141,8 @@ grpc::ServerUnaryReactor* RendezvousService::Join(
 
 grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent>*
 RendezvousService::Attach(grpc::CallbackServerContext* context) {
-  return AttachStream::Start(options_, membership_, schedule_, context);
+  return AttachStream::Start(options_, membership_, schedule_, witness_,
+                             context);
 }
 
 grpc::ServerUnaryReactor* RendezvousService::Leave(

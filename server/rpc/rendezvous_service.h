@@ -6,6 +6,7 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "server/membership/membership.h"
 #include "server/options.h"
+#include "server/rpc/attach_stream.h"
 #include "server/schedule/schedule_room.h"
 
 namespace coxswain::server {
@@ -16,8 +17,11 @@ namespace coxswain::server {
 class RendezvousService : public v1::Rendezvous::CallbackService {
  public:
   RendezvousService(const RpcOptions& options, Membership* membership,
-                    ScheduleRoom* schedule)
-      : options_(options), membership_(membership), schedule_(schedule) {}
+                    ScheduleRoom* schedule, const AttachWitness& witness = {})
+      : options_(options),
+        membership_(membership),
+        schedule_(schedule),
+        witness_(witness) {}
 
   grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
                                  const v1::JoinRequest* request,
@@ -45,6 +49,7 @@ class RendezvousService : public v1::Rendezvous::CallbackService {
   const RpcOptions options_;
   Membership* const membership_;
   ScheduleRoom* const schedule_;
+  const AttachWitness witness_;
   // As many references as descriptions are under way, and one.
   const std::shared_ptr<void> describing_ = std::make_shared<int>();
 };

@@ -267,6 +267,7 @@ void ScheduleRoom::CarryOut(const RunPtr& run,
     rooms_.membership->NotePlan(run->job, run->generation, *effects.plan);
     LogInfo("plan_in_force",
             {{"job", run->job},
+             {"generation", run->generation.value()},
              {"version", effects.plan->version},
              {"step", effects.plan->at_step},
              {"hook", effects.plan->hook},

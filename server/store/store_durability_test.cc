@@ -431,6 +431,22 @@ TEST(StoreDurabilityTest, ChangesThatWaitForTheDiskAreBounded) {
   EXPECT_OK(Set(&room, FenceOf(4), "more", ""));
 }
 
+TEST(StoreDurabilityTest, BytesThatWaitForTheDiskAreBounded) {
+  StoreLimits limits;
+  limits.max_change_bytes = 100;
+  ScriptedStateStore state;
+  Coordinator<GroupCommit> coordinator(&state, limits);
+  StoreRoom& room = coordinator.room;
+  state.Hold();
+  room.Set(FenceOf(1), "key", std::string(90, 'x'), [](const absl::Status&) {});
+  EXPECT_THAT(Set(&room, FenceOf(2), "more", std::string(90, 'x')),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("max_change_bytes")));
+  state.Release();
+  WaitUntilWritten(&coordinator.writer);
+  EXPECT_OK(Set(&room, FenceOf(2), "more", std::string(90, 'x')));
+}
+
 TEST(StoreDurabilityTest, WhatBelongsToNoRunningGenerationIsDropped) {
   ScriptedStateStore state;
   {

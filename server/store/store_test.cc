@@ -79,6 +79,20 @@ TEST_F(StoreTest, GetWakesWhenTheKeyIsSet) {
   EXPECT_EQ(answer->value_or("missing"), "value");
 }
 
+TEST_F(StoreTest, NobodyWaitsForLongerThanTheLimit) {
+  std::optional<absl::Status> answer;
+  room_.Wait(NewFence(), {"a"}, absl::InfiniteDuration(),
+             [&](absl::Status status) { answer = status; });
+  clock_.Advance(StoreLimits().max_timeout - absl::Milliseconds(1));
+  room_.Tick(clock_.Now());
+  EXPECT_FALSE(answer.has_value());
+  clock_.Advance(absl::Milliseconds(1));
+  room_.Tick(clock_.Now());
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_THAT(*answer, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                HasSubstr("\"a\"")));
+}
+
 TEST_F(StoreTest, WaitNamesTheKeysThatDidNotComeByTheDeadline) {
   std::optional<absl::Status> answer;
   room_.Wait(NewFence(), {"a", "b", "c"}, absl::Seconds(5),

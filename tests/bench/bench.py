@@ -12,6 +12,7 @@ import gc
 import importlib
 import os
 import sys
+import time
 import traceback
 
 sys.dont_write_bytecode = True  # the folder is under version control
@@ -48,23 +49,50 @@ def select(patterns, benchmarks):
     )
 
 
-class Terminal:
-    """Progress on stderr: one line that changes on a terminal, otherwise a
-    line per benchmark."""
+def about(seconds):
+    """A time for people: "40s", "12m", "3h10m"."""
+    if seconds < 60:
+        return "%ds" % max(1, round(seconds))
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return "%dm" % minutes
+    return "%dh%02dm" % divmod(minutes, 60)
 
-    def __init__(self, stream=sys.stderr):
+
+class Terminal:
+    """Progress on stderr: one line that changes on a terminal (unless TERM
+    calls it dumb), otherwise a line per benchmark. Once one is done it says
+    about how long the others take."""
+
+    WIDTH = 16
+
+    def __init__(self, stream=sys.stderr, clock=time.monotonic):
         self._stream = stream
-        self._live = stream.isatty()
+        self._live = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._clock = clock
+        self._began = None
         self.title = ""
 
-    def start(self, title):
-        self.title = title
-        if not self._live:
-            print(title, file=self._stream, flush=True)
+    def start(self, number, total, what):
+        if self._began is None:
+            self._began = self._clock()
+        done = number - 1
+        place = "%d/%d" % (number, total)
+        if done > 0:
+            taken = self._clock() - self._began
+            place += ", about %s left" % about(taken / done * (total - done))
+        if self._live:
+            bar = "#" * (self.WIDTH * done // total)
+            bar = bar.ljust(self.WIDTH, ".")
+            self.title = "%s [%s] %s" % (bar, place, what)
+            self.progress("")
+        else:
+            self.title = "[%s] %s" % (place, what)
+            print(self.title, file=self._stream, flush=True)
 
     def progress(self, text):
         if self._live:
-            line = "%s: %s" % (self.title, text)
+            line = ": ".join(filter(None, (self.title, text)))
             print("\r\x1b[K" + line[:79], end="", file=self._stream, flush=True)
 
     def clear(self):
@@ -78,9 +106,7 @@ def run(benchmarks, selected, context, terminal):
     results, failed = [], []
     for number, benchmark in enumerate(benchmarks, 1):
         wanted = [row.name for row in benchmark.rows if row.name in selected]
-        terminal.start(
-            "[%d/%d] %s" % (number, len(benchmarks), ", ".join(wanted))
-        )
+        terminal.start(number, len(benchmarks), ", ".join(wanted))
         measured = {}
         try:
             for result in benchmark.measure(context):

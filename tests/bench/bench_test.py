@@ -10,6 +10,7 @@ import sys
 import tempfile
 import types
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -173,6 +174,36 @@ class DriverTest(unittest.TestCase):
     def test_names_may_stand_between_options(self):
         code, _, error = self.main("copy*", "--samples", "3", "c*", "--check")
         self.assertEqual((code, error), (0, ""))
+
+    def test_progress_says_how_long_the_rest_takes(self):
+        for seconds, words in ((0.2, "1s"), (59, "59s"), (600, "10m"),
+                               (11400, "3h10m")):
+            self.assertEqual(bench.about(seconds), words)
+        now = [0.0]
+        out = io.StringIO()
+        terminal = bench.Terminal(out, clock=lambda: now[0])
+        terminal.start(1, 3, "copy")
+        terminal.progress("round 1")
+        now[0] = 100.0
+        terminal.start(2, 3, "cast")
+        self.assertEqual(
+            out.getvalue(), "[1/3] copy\n[2/3, about 3m left] cast\n"
+        )
+
+    def test_a_terminal_has_one_line_with_a_bar(self):
+        near, far = os.openpty()
+        with open(near, "rb", buffering=0) as shown, open(far, "w") as tty:
+            with unittest.mock.patch.dict(os.environ, {"TERM": "xterm"}):
+                terminal = bench.Terminal(tty, clock=lambda: 0.0)
+            terminal.start(2, 4, "cast")
+            terminal.progress("round 1")
+            terminal.clear()
+            self.assertEqual(
+                shown.read(4096).decode(),
+                "\r\x1b[K####............ [2/4, about 1s left] cast"
+                "\r\x1b[K####............ [2/4, about 1s left] cast: round 1"
+                "\r\x1b[K",
+            )
 
     def run_benchmarks(self, benchmarks, selected):
         terminal = bench.Terminal(io.StringIO())

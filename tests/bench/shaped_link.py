@@ -211,6 +211,7 @@ def coordinator(host, options, folder):
         within(host)
         + [os.path.join(options.binaries, "cli/coxswain"), "serve"]
         + ["--listen", ADDRESSES[0] + ":0", "--port-file", port_file]
+        + ["--insecure"]  # in a network of its own
         + ["--state-dir", os.path.join(folder, "state")]
         + ["--log-level", "warning"],
         stdout=subprocess.PIPE,

@@ -108,6 +108,8 @@ void Crew::Serve(const std::string& listen,
   command.insert(command.end(), {kCoxswain, "serve", "--listen",
                                  address_.empty() ? listen : address_,
                                  "--state-dir", folder_.path("state")});
+  // In a network of the test's own.
+  if (!absl::StartsWith(listen, "127.")) command.push_back("--insecure");
   const std::string address = std::exchange(address_, "");
   coordinator_ = processes_.Start("coordinator", command);
   ASSERT_TRUE(Await("the coordinator listens", [&] {

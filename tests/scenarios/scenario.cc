@@ -16,6 +16,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -117,6 +118,8 @@ ServedCoordinator::ServedCoordinator(const std::string& listen,
   std::vector<std::string> command = before;
   command.insert(command.end(), {kCoxswain, "serve", "--listen", listen,
                                  "--state-dir", state_.path("state")});
+  // In a network of the test's own.
+  if (!absl::StartsWith(listen, "127.")) command.push_back("--insecure");
   process_ = coxswain::Start(command);
   const std::string greeting = "coxswain: listening on ";
   EXPECT_OK(process_->WaitForStdout(greeting, kPatience));

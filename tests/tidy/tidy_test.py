@@ -50,6 +50,9 @@ RESERVED = {
     # NCCL speaks of CUDA's streams and errors.
     "cuda": ("client/device/", "client/comm/nccl/"),
     "nccl.h": ("client/comm/nccl/",),
+    "httplib.h": ("server/http/",),
+    "prometheus/": ("server/metrics/",),
+    "openssl/": ("base/certificates",),
 }
 RESERVED_DEPS = {
     "//third_party:torch": ("client/torch/", "examples/"),

@@ -331,7 +331,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectParameterServer(
       std::min(options.timeout, options.connect_timeout);
   COXSWAIN_ASSIGN_OR_RETURN(
       connection.stub,
-      ConnectParameterStub(connection.membership->stub().address(), patience,
+      ConnectParameterStub(connection.membership->stub().address(),
+                           connection.membership->security(), patience,
                            options.cancel));
   auto communicator = std::make_unique<ParameterServerCommunicator>(
       options, std::move(connection), std::make_shared<ExchangeBytes>());

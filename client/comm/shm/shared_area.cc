@@ -5,6 +5,16 @@
 namespace coxswain {
 namespace {
 
+// A peer wrote it: it may be none.
+std::string TypeOf(DType dtype) {
+  for (const DType known :
+       {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
+        DType::kInt8, DType::kInt32, DType::kInt64, DType::kUInt8}) {
+    if (dtype == known) return std::string(coxswain::NameOf(dtype));
+  }
+  return absl::StrCat("type ", static_cast<int>(dtype));
+}
+
 const char* NameOf(Collective kind) {
   switch (kind) {
     case Collective::kBarrier:
@@ -33,7 +43,7 @@ bool SamePost(const Post& a, const Post& b) {
 std::string Describe(const Post& post) {
   if (post.kind == Collective::kBarrier) return NameOf(post.kind);
   const std::string what = absl::StrCat(NameOf(post.kind), " of ", post.count,
-                                        " x ", coxswain::NameOf(post.dtype));
+                                        " x ", TypeOf(post.dtype));
   if (post.kind != Collective::kBroadcast) return what;
   return absl::StrCat(what, " from rank ", post.root);
 }

@@ -33,6 +33,9 @@ class TimedGate : public StepGate {
     return gate_.Decide(vote);
   }
   void NoteBucket(int bucket) override { gate_.NoteBucket(bucket); }
+  void NoteExchange(const StepReport& report) override {
+    gate_.NoteExchange(report);
+  }
   void Abort(const absl::Status& reason) override { gate_.Abort(reason); }
 
   // Since the last reset. What looking at the clocks costs is in it: some

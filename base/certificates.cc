@@ -1,0 +1,312 @@
+#include "base/certificates.h"
+
+#include <arpa/inet.h>
+#include <openssl/bio.h>
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/rand.h>
+#include <openssl/sha.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
+
+#include <ctime>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+
+namespace coxswain {
+namespace {
+
+template <auto Free>
+struct Freer {
+  template <typename T>
+  void operator()(T* pointer) const {
+    Free(pointer);
+  }
+};
+using Bio = std::unique_ptr<BIO, Freer<BIO_free_all>>;
+using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
+using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
+using Extension = std::unique_ptr<X509_EXTENSION, Freer<X509_EXTENSION_free>>;
+using Names = std::unique_ptr<GENERAL_NAMES, Freer<GENERAL_NAMES_free>>;
+using Asn1Time = std::unique_ptr<ASN1_TIME, Freer<ASN1_STRING_free>>;
+
+constexpr int kSerialBytes = 16;
+// X.509 counts from 0: this is version 3, which has extensions.
+constexpr long kVersion3 = 2;  // NOLINT(runtime/int): as OpenSSL has it
+
+// Takes what OpenSSL noted, so that it does not turn up in another error.
+std::string LastError() {
+  const unsigned long code = ERR_get_error();  // NOLINT(runtime/int)
+  ERR_clear_error();
+  char text[256] = "unknown reason";
+  if (code != 0) ERR_error_string_n(code, text, sizeof(text));
+  return text;
+}
+
+absl::Status Failed(absl::string_view what) {
+  return absl::InternalError(absl::StrCat("cannot ", what, ": ", LastError()));
+}
+
+Bio Reading(absl::string_view text) {
+  return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+}
+
+std::string TextOf(BIO* bio) {
+  char* data = nullptr;
+  const auto size = BIO_get_mem_data(bio, &data);
+  return std::string(data, size);
+}
+
+// A key file with a passphrase is refused instead of asked for on a terminal.
+int NoPassphrase(char* /*buffer*/, int /*size*/, int /*writing*/,
+                 void* /*data*/) {
+  return 0;
+}
+
+absl::StatusOr<Certificate> ParseCertificate(absl::string_view pem) {
+  const Bio bio = Reading(pem);
+  Certificate certificate(
+      PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr));
+  if (certificate != nullptr) return certificate;
+  return absl::InvalidArgumentError(
+      absl::StrCat("no certificate as PEM text: ", LastError()));
+}
+
+absl::StatusOr<Key> ParseKey(absl::string_view pem) {
+  const Bio bio = Reading(pem);
+  Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassphrase, nullptr));
+  if (key != nullptr) return key;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "no private key as PEM text without a passphrase: ", LastError()));
+}
+
+absl::StatusOr<std::string> ToPem(X509* certificate) {
+  const Bio bio(BIO_new(BIO_s_mem()));
+  if (bio == nullptr || PEM_write_bio_X509(bio.get(), certificate) != 1) {
+    return Failed("write a certificate");
+  }
+  return TextOf(bio.get());
+}
+
+absl::StatusOr<std::string> ToPem(EVP_PKEY* key) {
+  const Bio bio(BIO_new(BIO_s_mem()));
+  if (bio == nullptr ||
+      PEM_write_bio_PKCS8PrivateKey(bio.get(), key, nullptr, nullptr, 0,
+                                    nullptr, nullptr) != 1) {
+    return Failed("write a private key");
+  }
+  return TextOf(bio.get());
+}
+
+bool SetTime(ASN1_TIME* target, absl::Time time) {
+  return ASN1_TIME_set(target, absl::ToTimeT(time)) != nullptr;
+}
+
+absl::Time TimeOf(const ASN1_TIME* time) {
+  tm parts = {};
+  if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
+  return absl::FromTM(parts, absl::UTCTimeZone());
+}
+
+bool SetName(X509_NAME* name, const std::string& common_name) {
+  return X509_NAME_add_entry_by_txt(
+             name, "CN", MBSTRING_UTF8,
+             reinterpret_cast<const unsigned char*>(common_name.data()),
+             static_cast<int>(common_name.size()), -1, 0) == 1;
+}
+
+// Unguessable, and never used twice.
+bool SetSerial(X509* certificate) {
+  unsigned char bytes[kSerialBytes];
+  if (RAND_bytes(bytes, sizeof(bytes)) != 1) return false;
+  bytes[0] &= 0x7f;  // a positive number
+  BIGNUM* const number = BN_bin2bn(bytes, sizeof(bytes), nullptr);
+  const bool set =
+      number != nullptr &&
+      BN_to_ASN1_INTEGER(number, X509_get_serialNumber(certificate)) != nullptr;
+  BN_free(number);
+  return set;
+}
+
+bool AddExtension(X509* certificate, X509* issuer, int kind,
+                  const std::string& value) {
+  X509V3_CTX context;
+  X509V3_set_ctx_nodb(&context);
+  X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
+  const Extension extension(
+      X509V3_EXT_conf_nid(nullptr, &context, kind, value.c_str()));
+  return extension != nullptr &&
+         X509_add_ext(certificate, extension.get(), -1) == 1;
+}
+
+bool IsAddress(const std::string& host) {
+  in6_addr address;
+  return inet_pton(AF_INET, host.c_str(), &address) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+// Letters that would begin another name in OpenSSL's list.
+absl::Status CheckWord(const std::string& word) {
+  if (!word.empty() && word.find_first_of(", \t\n;") == std::string::npos) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", word, "' cannot be a name in a certificate"));
+}
+
+absl::StatusOr<std::string> AlternativeNames(
+    const CertificateRequest& request) {
+  std::vector<std::string> names;
+  COXSWAIN_RETURN_IF_ERROR(CheckWord(request.uri));
+  names.push_back(absl::StrCat("URI:", request.uri));
+  for (const std::string& host : request.hosts) {
+    COXSWAIN_RETURN_IF_ERROR(CheckWord(host));
+    names.push_back(absl::StrCat(IsAddress(host) ? "IP:" : "DNS:", host));
+  }
+  return absl::StrJoin(names, ",");
+}
+
+// What is the same in every certificate; the issuer's name follows.
+absl::StatusOr<Certificate> Begin(EVP_PKEY* key, const std::string& name,
+                                  const Validity& validity) {
+  Certificate certificate(X509_new());
+  if (certificate == nullptr ||
+      X509_set_version(certificate.get(), kVersion3) != 1 ||
+      !SetSerial(certificate.get()) ||
+      !SetTime(X509_getm_notBefore(certificate.get()), validity.not_before) ||
+      !SetTime(X509_getm_notAfter(certificate.get()), validity.not_after) ||
+      !SetName(X509_get_subject_name(certificate.get()), name) ||
+      X509_set_pubkey(certificate.get(), key) != 1) {
+    return Failed("make a certificate");
+  }
+  return certificate;
+}
+
+absl::StatusOr<KeyPair> Sign(X509* certificate, EVP_PKEY* own,
+                             EVP_PKEY* signer) {
+  if (X509_sign(certificate, signer, EVP_sha256()) == 0) {
+    return Failed("sign a certificate");
+  }
+  KeyPair pair;
+  COXSWAIN_ASSIGN_OR_RETURN(pair.cert, ToPem(certificate));
+  COXSWAIN_ASSIGN_OR_RETURN(pair.key, ToPem(own));
+  return pair;
+}
+
+absl::StatusOr<Key> NewKey() {
+  Key key(EVP_EC_gen("P-256"));
+  if (key == nullptr) return Failed("make a key");
+  return key;
+}
+
+std::string Text(const ASN1_STRING* string) {
+  return std::string(
+      reinterpret_cast<const char*>(ASN1_STRING_get0_data(string)),
+      ASN1_STRING_length(string));
+}
+
+std::vector<std::string> UrisOf(X509* certificate) {
+  std::vector<std::string> uris;
+  const Names names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type != GEN_URI) continue;
+    uris.push_back(Text(name->d.uniformResourceIdentifier));
+  }
+  return uris;
+}
+
+}  // namespace
+
+absl::StatusOr<CertificateAuthority> CertificateAuthority::Create(
+    const std::string& common_name, const Validity& validity) {
+  COXSWAIN_ASSIGN_OR_RETURN(const Key key, NewKey());
+  COXSWAIN_ASSIGN_OR_RETURN(const Certificate certificate,
+                            Begin(key.get(), common_name, validity));
+  X509* const ca = certificate.get();
+  if (X509_set_issuer_name(ca, X509_get_subject_name(ca)) != 1 ||
+      !AddExtension(ca, ca, NID_basic_constraints,
+                    "critical,CA:TRUE,pathlen:0") ||
+      !AddExtension(ca, ca, NID_key_usage, "critical,keyCertSign,cRLSign") ||
+      !AddExtension(ca, ca, NID_subject_key_identifier, "hash")) {
+    return Failed("make a certificate authority");
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(KeyPair pair, Sign(ca, key.get(), key.get()));
+  return CertificateAuthority(std::move(pair));
+}
+
+absl::StatusOr<CertificateAuthority> CertificateAuthority::Load(KeyPair pair) {
+  COXSWAIN_RETURN_IF_ERROR(CheckKeyBelongs(pair.cert, pair.key));
+  return CertificateAuthority(std::move(pair));
+}
+
+absl::StatusOr<KeyPair> CertificateAuthority::Issue(
+    const CertificateRequest& request) const {
+  COXSWAIN_ASSIGN_OR_RETURN(const Certificate ca, ParseCertificate(pair_.cert));
+  COXSWAIN_ASSIGN_OR_RETURN(const Key ca_key, ParseKey(pair_.key));
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string names, AlternativeNames(request));
+  COXSWAIN_ASSIGN_OR_RETURN(const Key key, NewKey());
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const Certificate certificate,
+      Begin(key.get(), request.common_name, request.validity));
+  X509* const leaf = certificate.get();
+  if (X509_set_issuer_name(leaf, X509_get_subject_name(ca.get())) != 1 ||
+      !AddExtension(leaf, ca.get(), NID_basic_constraints,
+                    "critical,CA:FALSE") ||
+      !AddExtension(leaf, ca.get(), NID_key_usage,
+                    "critical,digitalSignature") ||
+      !AddExtension(leaf, ca.get(), NID_ext_key_usage,
+                    "clientAuth,serverAuth") ||
+      !AddExtension(leaf, ca.get(), NID_authority_key_identifier, "keyid") ||
+      !AddExtension(leaf, ca.get(), NID_subject_alt_name, names)) {
+    return Failed(absl::StrCat("make a certificate for ", names));
+  }
+  return Sign(leaf, key.get(), ca_key.get());
+}
+
+absl::StatusOr<CertificateFacts> ReadCertificate(absl::string_view pem) {
+  COXSWAIN_ASSIGN_OR_RETURN(const Certificate certificate,
+                            ParseCertificate(pem));
+  CertificateFacts facts;
+  char name[256] = "";
+  X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()),
+                            NID_commonName, name, sizeof(name));
+  facts.common_name = name;
+  facts.uris = UrisOf(certificate.get());
+  facts.not_before = TimeOf(X509_get0_notBefore(certificate.get()));
+  facts.not_after = TimeOf(X509_get0_notAfter(certificate.get()));
+  return facts;
+}
+
+absl::Status CheckKeyBelongs(absl::string_view cert, absl::string_view key) {
+  COXSWAIN_ASSIGN_OR_RETURN(const Certificate certificate,
+                            ParseCertificate(cert));
+  COXSWAIN_ASSIGN_OR_RETURN(const Key private_key, ParseKey(key));
+  if (X509_check_private_key(certificate.get(), private_key.get()) == 1) {
+    return absl::OkStatus();
+  }
+  ERR_clear_error();
+  return absl::InvalidArgumentError(
+      "the private key is not that of the certificate");
+}
+
+std::string Sha256(absl::string_view text) {
+  std::string digest(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+         reinterpret_cast<unsigned char*>(digest.data()));
+  return digest;
+}
+
+bool SameInConstantTime(absl::string_view a, absl::string_view b) {
+  return a.size() == b.size() &&
+         CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+}  // namespace coxswain

@@ -1,0 +1,101 @@
+#include "base/tls_files.h"
+
+#include <arpa/inet.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/certificates.h"
+#include "base/status_macros.h"
+#include "base/watched_file.h"
+
+namespace coxswain {
+namespace {
+
+// 127.0.0.0/8, in the order of the network.
+constexpr unsigned char kLoopbackNet = 127;
+
+absl::Status About(const std::string& path, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  auto text = WatchedFile(path).Read();
+  if (text.ok()) return text;
+  return absl::InvalidArgumentError(text.status().message());
+}
+
+absl::StatusOr<std::string> ReadValid(const std::string& path, absl::Time now) {
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string pem, ReadFile(path));
+  const auto facts = ReadCertificate(pem);
+  COXSWAIN_RETURN_IF_ERROR(About(path, facts.status()));
+  if (now > facts->not_after) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": the certificate '", facts->common_name, "' ran out at ",
+        absl::FormatTime(facts->not_after, absl::UTCTimeZone()), ": renew it"));
+  }
+  if (now < facts->not_before) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": the certificate '", facts->common_name, "' counts only from ",
+        absl::FormatTime(facts->not_before, absl::UTCTimeZone()),
+        ": look at this host's clock"));
+  }
+  return pem;
+}
+
+// Of HOST:PORT.
+absl::string_view HostOf(absl::string_view address) {
+  return address.substr(0, address.rfind(':'));
+}
+
+}  // namespace
+
+bool IsLoopbackHost(absl::string_view host) {
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  if (host == "localhost") return true;
+  const std::string text(host);
+  unsigned char v4[sizeof(in_addr)];
+  if (inet_pton(AF_INET, text.c_str(), v4) == 1) return v4[0] == kLoopbackNet;
+  in6_addr v6;
+  return inet_pton(AF_INET6, text.c_str(), &v6) == 1 &&
+         IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+absl::Status CheckTlsFiles(const TlsFiles& files, absl::Time now) {
+  if (files.cert.empty() != files.key.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--tls-cert and --tls-key belong together: ",
+        files.cert.empty() ? "--tls-cert" : "--tls-key", " is missing"));
+  }
+  if (!files.ca.empty()) {
+    COXSWAIN_RETURN_IF_ERROR(ReadValid(files.ca, now).status());
+  }
+  if (files.cert.empty()) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string cert, ReadValid(files.cert, now));
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string key, ReadFile(files.key));
+  return About(files.key, CheckKeyBelongs(cert, key));
+}
+
+absl::Status CheckClientSecurity(const ClientSecurity& security,
+                                 absl::string_view addresses, absl::Time now) {
+  COXSWAIN_RETURN_IF_ERROR(CheckTlsFiles(security.tls, now));
+  if (security.tls.ca.empty() && !security.tls.cert.empty()) {
+    return absl::InvalidArgumentError(
+        "--tls-cert without --tls-ca: give the certificate authority that "
+        "vouches for the coordinator");
+  }
+  if (security.token_file.empty()) return absl::OkStatus();
+  COXSWAIN_RETURN_IF_ERROR(ReadFile(security.token_file).status());
+  if (!security.tls.ca.empty() || security.insecure) return absl::OkStatus();
+  for (const absl::string_view address : absl::StrSplit(addresses, ',')) {
+    if (IsLoopbackHost(HostOf(address))) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the token of ", security.token_file, " would go to ", address,
+        " for everyone to read: give --tls-ca, or --insecure if you trust the "
+        "network"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace coxswain

@@ -1,0 +1,59 @@
+#include "base/utf8.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace coxswain {
+namespace {
+
+constexpr char kReplacement[] = "\xef\xbf\xbd";
+
+uint8_t ByteAt(absl::string_view text, size_t at) {
+  return static_cast<uint8_t>(text[at]);
+}
+
+size_t LengthBy(uint8_t first) {
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first <= 0xdf) return 2;
+  if (first >= 0xe0 && first <= 0xef) return 3;
+  if (first >= 0xf0 && first <= 0xf4) return 4;
+  return 0;
+}
+
+// Neither longer than need be, nor a surrogate, nor past the last letter.
+bool IsSecond(uint8_t first, uint8_t second) {
+  const uint8_t least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+  const uint8_t most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+  return second >= least && second <= most;
+}
+
+// The bytes of the letter that the text begins with; 0: it begins with none.
+size_t LetterLength(absl::string_view text) {
+  const size_t length = LengthBy(ByteAt(text, 0));
+  if (length == 0 || length > text.size()) return 0;
+  if (length > 1 && !IsSecond(ByteAt(text, 0), ByteAt(text, 1))) return 0;
+  for (size_t at = 2; at < length; ++at) {
+    if ((ByteAt(text, at) & 0xc0) != 0x80) return 0;
+  }
+  return length;
+}
+
+}  // namespace
+
+std::string ValidUtf8(absl::string_view text) {
+  std::string valid;
+  valid.reserve(text.size());
+  while (!text.empty()) {
+    const size_t length = LetterLength(text);
+    if (length == 0) {
+      valid += kReplacement;
+      text.remove_prefix(1);
+    } else {
+      valid.append(text.data(), length);
+      text.remove_prefix(length);
+    }
+  }
+  return valid;
+}
+
+}  // namespace coxswain

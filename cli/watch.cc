@@ -1,0 +1,223 @@
+#include "cli/watch.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/peer_text.h"
+#include "base/status_macros.h"
+#include "cli/signals.h"
+#include "cli/status.h"
+#include "cli/stop_watch.h"
+#include "client/rpc/stub_factory.h"
+
+namespace coxswain {
+namespace {
+
+constexpr absl::Duration kRateOver = absl::Seconds(10);
+constexpr int kBarWidth = 30;
+// The other screen, without a cursor; and back.
+constexpr char kEnter[] = "\x1b[?1049h\x1b[?25l";
+constexpr char kLeave[] = "\x1b[?25h\x1b[?1049l";
+
+int64_t MaxSteps(const v1::JobDescription& job) {
+  const auto found = job.plan().terms().find("max_steps");
+  int64_t steps = 0;
+  if (found == job.plan().terms().end()) return 0;
+  return absl::SimpleAtoi(found->second, &steps) ? std::max<int64_t>(0, steps)
+                                                 : 0;
+}
+
+std::string RateText(double rate) {
+  return rate < 0 ? "-" : absl::StrFormat("%.*f", rate < 10 ? 2 : 1, rate);
+}
+
+std::string BarText(double part) {
+  const int filled = static_cast<int>(std::min(1.0, part) * kBarWidth);
+  return absl::StrCat("[", std::string(filled, '#'),
+                      std::string(kBarWidth - filled, '.'), "]");
+}
+
+std::string ProgressText(const v1::JobDescription& job, double rate) {
+  const int64_t step = StepRates::StepOf(job);
+  const int64_t most = MaxSteps(job);
+  std::string text = absl::StrCat("step ", step);
+  if (most > 0) {
+    const double part = static_cast<double>(step) / most;
+    absl::StrAppend(&text, " of ", most, " ", BarText(part));
+  }
+  absl::StrAppend(&text, ", ", RateText(rate), " steps/s");
+  if (most > step && rate > 0) {
+    const absl::Duration left = absl::Seconds((most - step) / rate);
+    absl::StrAppend(&text, ", ",
+                    absl::FormatDuration(absl::Ceil(left, absl::Seconds(1))),
+                    " left");
+  }
+  return text;
+}
+
+// Whatever a peer calls itself, it moves no cursor.
+std::string Harmless(std::string line) { return OneLine(std::move(line)); }
+
+// One screen that is drawn over, for as long as it lives.
+class Screen {
+ public:
+  explicit Screen(const WatchWorld& world) : world_(world) {
+    if (world_.terminal) world_.write(kEnter);
+  }
+  ~Screen() {
+    if (world_.terminal) world_.write(kLeave);
+  }
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+ private:
+  const WatchWorld& world_;
+};
+
+bool ShowError(const WatchWorld& world, const absl::Status& error) {
+  const std::string text = absl::StrCat(
+      "no answer, asking again: ", OneLine(std::string(error.message())), "\n");
+  return world.write(world.terminal ? WatchFrame(text, world.size()) : text);
+}
+
+bool Show(const WatchWorld& world, const v1::DescribeResponse& description,
+          const StepRates& rates) {
+  return world.write(
+      world.terminal ? WatchFrame(WatchPage(description, rates), world.size())
+                     : WatchLines(description, rates, world.clock->WallTime()));
+}
+
+TerminalSize SizeOfStdout() {
+  winsize size = {};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0) {
+    return {};
+  }
+  return {size.ws_row, size.ws_col};
+}
+
+}  // namespace
+
+int64_t StepRates::StepOf(const v1::JobDescription& job) {
+  int64_t step = 0;
+  for (const v1::MemberDescription& member : job.members()) {
+    step = std::max(step, member.step());
+  }
+  return step;
+}
+
+void StepRates::Note(const v1::DescribeResponse& description, absl::Time now) {
+  std::map<std::string, Seen> still;
+  for (const v1::JobDescription& job : description.jobs()) {
+    Seen& seen = still[job.job()];
+    const auto before = jobs_.find(job.job());
+    if (before != jobs_.end() &&
+        before->second.generation == job.generation()) {
+      seen = std::move(before->second);
+    }
+    seen.generation = job.generation();
+    seen.steps.emplace_back(now, StepOf(job));
+    while (seen.steps.size() > 2 &&
+           now - seen.steps.front().first > kRateOver) {
+      seen.steps.pop_front();
+    }
+  }
+  jobs_ = std::move(still);
+}
+
+double StepRates::Of(const v1::JobDescription& job) const {
+  const auto found = jobs_.find(job.job());
+  if (found == jobs_.end() || found->second.steps.size() < 2) return -1;
+  const auto& [began, first] = found->second.steps.front();
+  const auto& [ended, last] = found->second.steps.back();
+  if (ended <= began) return -1;
+  return static_cast<double>(std::max<int64_t>(0, last - first)) /
+         absl::ToDoubleSeconds(ended - began);
+}
+
+std::string WatchPage(const v1::DescribeResponse& description,
+                      const StepRates& rates) {
+  std::string page;
+  for (const v1::JobDescription& job : description.jobs()) {
+    absl::StrAppend(&page, job.job(), ": ", ProgressText(job, rates.Of(job)),
+                    "\n");
+  }
+  return absl::StrCat(page, page.empty() ? "" : "\n", FormatTable(description));
+}
+
+std::string WatchLines(const v1::DescribeResponse& description,
+                       const StepRates& rates, absl::Time wall_time) {
+  std::string lines;
+  const std::string time =
+      absl::FormatTime("%Y-%m-%dT%H:%M:%S", wall_time, absl::LocalTimeZone());
+  for (const v1::JobDescription& job : description.jobs()) {
+    absl::StrAppend(&lines, time, " job ", job.job(), ": ", job.state(),
+                    ", generation ", job.generation(), ", ", job.members_size(),
+                    " members, ", ProgressText(job, rates.Of(job)), "\n");
+  }
+  return lines.empty() ? absl::StrCat(time, " no jobs\n") : lines;
+}
+
+std::string WatchFrame(const std::string& page, const TerminalSize& size) {
+  std::vector<std::string> lines = absl::StrSplit(page, '\n');
+  if (!lines.empty() && lines.back().empty()) lines.pop_back();
+  const size_t rows = std::max(2, size.rows) - 1;
+  if (lines.size() > rows) {
+    const size_t hidden = lines.size() - rows + 1;
+    lines.resize(rows - 1);
+    lines.push_back(absl::StrCat("(", hidden, " more lines)"));
+  }
+  std::string frame = "\x1b[H";
+  const size_t columns = std::max(10, size.columns);
+  for (std::string& line : lines) {
+    absl::StrAppend(&frame, Shorten(Harmless(std::move(line)), columns),
+                    "\x1b[K\r\n");
+  }
+  return frame + "\x1b[J";
+}
+
+absl::Status WatchStatus(const WatchWorld& world) {
+  auto description = world.describe();
+  COXSWAIN_RETURN_IF_ERROR(description.status());
+  const Screen screen(world);
+  StepRates rates;
+  while (world.stop->status().ok()) {
+    bool shown = false;
+    if (description.ok()) {
+      rates.Note(*description, world.clock->Now());
+      shown = Show(world, *description, rates);
+    } else {
+      shown = ShowError(world, description.status());
+    }
+    if (!shown) return absl::UnavailableError("cannot write to stdout");
+    if (world.stop->WaitFor(world.interval)) break;
+    description = world.describe();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WatchStatus(const StatusOptions& options) {
+  HeldSignals signals({SIGINT, SIGTERM});
+  COXSWAIN_ASSIGN_OR_RETURN(const auto watch, StopWatch::Start(signals));
+  const auto stub =
+      ConnectCoordinator(options.coordinator, RetryPolicy(), options.security);
+  WatchWorld world;
+  world.describe = [&]() { return AskStatus(options, *stub, &watch->stop()); };
+  world.stop = &watch->stop();
+  world.write = [](const std::string& text) {
+    return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  };
+  world.terminal = isatty(STDOUT_FILENO) == 1;
+  world.size = SizeOfStdout;
+  world.interval = options.interval;
+  return WatchStatus(world);
+}
+
+}  // namespace coxswain

@@ -1,0 +1,115 @@
+#include "server/http/api_json.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/telemetry/stragglers.h"
+
+namespace coxswain::server {
+namespace {
+
+// Of the newest steps, for the overview.
+constexpr int kRecentSteps = 8;
+constexpr size_t kMaxStragglers = 16;
+
+Json JobJsonOf(const JobSummary& job, const CoordinatorView& view) {
+  const auto steps =
+      SummariseSteps(view.telemetry->Matrix(job.job, kRecentSteps));
+  std::vector<int> stragglers = PersistentStragglers(steps);
+  if (stragglers.size() > kMaxStragglers) stragglers.resize(kMaxStragglers);
+  const double pace = StepsPerSecond(steps);
+  const JobTelemetry totals =
+      view.telemetry->Totals(job.job).value_or(JobTelemetry());
+  Json json = {
+      {"name", job.job},
+      {"state", std::string(ToString(job.state))},
+      {"generation", job.generation.value()},
+      {"attempt", job.attempt},
+      {"world_size", job.world_size},
+      {"min_world_size", job.min_world_size},
+      {"members", job.live()},
+      {"attached", job.attached},
+      {"spares", job.waiting},
+      {"step", job.step},
+      {"hook", job.hook},
+      {"plan_version", job.plan_version},
+      {"stragglers", stragglers},
+      {"payload_bytes", totals.traffic.payload_bytes},
+      {"wire_bytes", totals.traffic.wire_bytes},
+      {"last_event", job.last_event},
+  };
+  json["steps_per_second"] = pace > 0 ? Json(pace) : Json();
+  return json;
+}
+
+Json NumberOrNull(int64_t value) { return value < 0 ? Json() : Json(value); }
+
+Json EventJson(const JournalEvent& event) {
+  Json fields = Json::object();
+  for (const auto& [name, value] : event.fields) fields[name] = value;
+  return {{"sequence", event.sequence},
+          {"at", absl::ToDoubleSeconds(event.time - absl::UnixEpoch())},
+          {"level", event.level},
+          {"event", event.event},
+          {"job", event.job},
+          {"generation", NumberOrNull(event.generation)},
+          {"rank", NumberOrNull(event.rank)},
+          {"step", NumberOrNull(event.step)},
+          {"fields", std::move(fields)}};
+}
+
+}  // namespace
+
+Json TimeJson(absl::Time time, absl::Duration calendar) {
+  if (time == absl::InfinitePast() || time == absl::InfiniteFuture()) {
+    return Json();
+  }
+  return absl::ToDoubleSeconds(time + calendar - absl::UnixEpoch());
+}
+
+absl::StatusOr<int64_t> NumberOf(const Query& query, const std::string& name,
+                                 int64_t otherwise, int64_t least,
+                                 int64_t most) {
+  const auto found = query.find(name);
+  if (found == query.end()) return otherwise;
+  int64_t value = 0;
+  if (absl::SimpleAtoi(found->second, &value) && value >= least &&
+      value <= most) {
+    return value;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", name, "' must be a number from ", least, " to ", most,
+                   ", not '", found->second, "'"));
+}
+
+Json JobsJson(const CoordinatorView& view) {
+  Json jobs = Json::array();
+  for (const JobSummary& job : view.membership->Summaries()) {
+    jobs.push_back(JobJsonOf(job, view));
+  }
+  return {{"cluster_id", view.membership->cluster_id()},
+          {"term", view.membership->term().value()},
+          {"jobs", std::move(jobs)}};
+}
+
+absl::StatusOr<Json> EventsJson(const CoordinatorView& view,
+                                const std::string& job, const Query& query) {
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const int64_t after,
+      NumberOf(query, "after", 0, 0, std::numeric_limits<int64_t>::max()));
+  COXSWAIN_ASSIGN_OR_RETURN(const int64_t limit,
+                            NumberOf(query, "limit", 100, 1, 1000));
+  Json events = Json::array();
+  int64_t last = after;
+  if (view.journal != nullptr) {
+    for (const JournalEvent& event :
+         view.journal->Read(job, after, static_cast<int>(limit))) {
+      events.push_back(EventJson(event));
+      last = event.sequence;
+    }
+  }
+  return Json{{"events", std::move(events)}, {"last", last}};
+}
+
+}  // namespace coxswain::server

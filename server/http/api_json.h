@@ -1,0 +1,43 @@
+#ifndef COXSWAIN_SERVER_HTTP_API_JSON_H_
+#define COXSWAIN_SERVER_HTTP_API_JSON_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "nlohmann/json.hpp"
+#include "server/coordinator_view.h"
+
+namespace coxswain::server {
+
+// The objects of /api/v1, without their `now`. docs/observability.md has the
+// fields. Points in time are seconds since 1970 by the clock of the view, moved
+// by `calendar`; null: never.
+
+using Json = nlohmann::json;
+using Query = std::map<std::string, std::string>;
+
+Json TimeJson(absl::Time time, absl::Duration calendar);
+
+// A number of a query, or its default. INVALID_ARGUMENT says which are allowed.
+absl::StatusOr<int64_t> NumberOf(const Query& query, const std::string& name,
+                                 int64_t otherwise, int64_t least,
+                                 int64_t most);
+
+Json JobsJson(const CoordinatorView& view);
+// All of these: NOT_FOUND: no such job; INVALID_ARGUMENT: the query.
+absl::StatusOr<Json> JobJson(const CoordinatorView& view,
+                             const std::string& job, const Query& query,
+                             absl::Duration calendar);
+absl::StatusOr<Json> StepsJson(const CoordinatorView& view,
+                               const std::string& job, const Query& query);
+// An empty job: those of all.
+absl::StatusOr<Json> EventsJson(const CoordinatorView& view,
+                                const std::string& job, const Query& query);
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_HTTP_API_JSON_H_

@@ -1,0 +1,20 @@
+#ifndef COXSWAIN_SERVER_RPC_CALLER_GATE_H_
+#define COXSWAIN_SERVER_RPC_CALLER_GATE_H_
+
+#include <memory>
+
+#include "grpcpp/support/server_interceptor.h"
+#include "server/rpc/credentials.h"
+
+namespace coxswain::server {
+
+// What every call of every service passes before the service sees any of it:
+// who calls, and whether each message is one that this caller may send
+// (authoriser.h). Of a message that it may not, the service sees an empty one,
+// and whatever it answers, the caller gets the refusal and nothing else.
+std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
+MakeCallerGate(std::shared_ptr<const CallerIdentities> identities);
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_RPC_CALLER_GATE_H_

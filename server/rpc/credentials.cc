@@ -1,0 +1,142 @@
+#include "server/rpc/credentials.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/certificates.h"
+#include "base/status_macros.h"
+#include "grpc/grpc_security_constants.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/security/tls_certificate_provider.h"
+
+namespace coxswain::server {
+namespace {
+
+using grpc::experimental::FileWatcherCertificateProvider;
+using grpc::experimental::TlsServerCredentialsOptions;
+
+// How often gRPC looks whether a file has changed.
+constexpr unsigned int kLookSeconds = 1;
+constexpr char kTokenHeader[] = "authorization";
+constexpr absl::string_view kBearer = "Bearer ";
+
+absl::string_view View(const grpc::string_ref& text) {
+  return {text.data(), text.size()};
+}
+
+std::vector<std::string> PropertiesOf(const grpc::AuthContext& peer,
+                                      const char* name) {
+  std::vector<std::string> values;
+  for (const grpc::string_ref& value : peer.FindPropertyValues(name)) {
+    values.emplace_back(value.data(), value.size());
+  }
+  return values;
+}
+
+// The first of our names in it. Of one that has several, the others would be
+// ignored without a word: it counts for none.
+std::optional<Identity> IdentityOf(const std::vector<std::string>& uris) {
+  std::optional<Identity> found;
+  for (const std::string& uri : uris) {
+    absl::string_view job = uri;
+    Identity identity;
+    identity.is_operator = uri == kOperatorUri;
+    if (!identity.is_operator) {
+      if (!absl::ConsumePrefix(&job, kJobUriPrefix) || job.empty()) continue;
+      identity.job = std::string(job);
+    }
+    if (found.has_value()) return std::nullopt;
+    found = std::move(identity);
+  }
+  return found;
+}
+
+absl::StatusOr<Identity> ByCertificate(const grpc::AuthContext& peer) {
+  const auto names = PropertiesOf(peer, GRPC_X509_CN_PROPERTY_NAME);
+  const std::string proof = absl::StrCat(
+      "by the certificate '", names.empty() ? "" : names.front(), "'");
+  auto identity = IdentityOf(PropertiesOf(peer, GRPC_PEER_URI_PROPERTY_NAME));
+  if (!identity.has_value()) {
+    return absl::UnauthenticatedError(absl::StrCat(
+        "whoever came ", proof,
+        " is nobody here: it must have one name of the kind URI that is ",
+        kOperatorUri, " or ", kJobUriPrefix,
+        "NAME. `coxswain certs` makes such certificates"));
+  }
+  identity->proof = proof;
+  return *std::move(identity);
+}
+
+std::optional<std::string> TokenOf(const grpc::ServerContextBase& context) {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find(kTokenHeader);
+  if (found == metadata.end()) return std::nullopt;
+  absl::string_view value = View(found->second);
+  if (!absl::ConsumePrefix(&value, kBearer)) return std::nullopt;
+  return std::string(value);
+}
+
+grpc_ssl_client_certificate_request_type WhatToAskFor(
+    const SecurityOptions& options) {
+  if (options.tls.ca.empty()) return GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE;
+  return options.tokens.empty()
+             ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+             : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY;
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
+    const SecurityOptions& options) {
+  if (!options.encrypts()) return grpc::InsecureServerCredentials();
+  TlsServerCredentialsOptions tls(
+      std::make_shared<FileWatcherCertificateProvider>(
+          options.tls.key, options.tls.cert, options.tls.ca, kLookSeconds));
+  tls.watch_identity_key_cert_pairs();
+  if (!options.tls.ca.empty()) tls.watch_root_certs();
+  tls.set_cert_request_type(WhatToAskFor(options));
+  return grpc::experimental::TlsServerCredentials(tls);
+}
+
+absl::StatusOr<std::shared_ptr<CallerIdentities>> CallerIdentities::Open(
+    const SecurityOptions& options) {
+  std::unique_ptr<TokenTable> tokens;
+  if (!options.tokens.empty()) {
+    COXSWAIN_ASSIGN_OR_RETURN(tokens, TokenTable::Open(options.tokens));
+  }
+  return std::shared_ptr<CallerIdentities>(
+      new CallerIdentities(std::move(tokens)));
+}
+
+absl::StatusOr<Identity> CallerIdentities::Of(
+    const grpc::ServerContextBase& context) const {
+  const auto peer = context.auth_context();
+  // Without encryption there is no peer, and nobody has proved anything.
+  if (peer != nullptr && peer->IsPeerAuthenticated()) {
+    return ByCertificate(*peer);
+  }
+  if (tokens_ == nullptr) {
+    return absl::UnauthenticatedError(
+        "no certificate came: give --tls-cert and --tls-key "
+        "(COXSWAIN_TLS_CERT, COXSWAIN_TLS_KEY)");
+  }
+  const std::optional<std::string> token = TokenOf(context);
+  if (!token.has_value()) {
+    return absl::UnauthenticatedError(
+        "neither a certificate nor a token came: give --token-file "
+        "(COXSWAIN_TOKEN_FILE), or --tls-cert and --tls-key");
+  }
+  std::optional<Identity> identity = tokens_->Find(*token);
+  if (identity.has_value()) return *std::move(identity);
+  return absl::UnauthenticatedError(
+      "the token is none of this coordinator's: it may have been replaced, or "
+      "belong to another one. Put the present one into the file of "
+      "--token-file; it is read again for each call");
+}
+
+}  // namespace coxswain::server

@@ -1,0 +1,41 @@
+#ifndef COXSWAIN_SERVER_RPC_CREDENTIALS_H_
+#define COXSWAIN_SERVER_RPC_CREDENTIALS_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "grpcpp/grpcpp.h"
+#include "server/rpc/identity.h"
+#include "server/rpc/token_table.h"
+#include "server/security.h"
+
+namespace coxswain::server {
+
+// All that the coordinator knows of gRPC's credentials.
+
+// How a server with these options speaks. Certificates are read again, within
+// seconds, when their files change; connections that are there stay.
+std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
+    const SecurityOptions& options);
+
+// Finds out who calls. Thread-safe.
+class CallerIdentities {
+ public:
+  // INVALID_ARGUMENT if the tokens cannot be read.
+  static absl::StatusOr<std::shared_ptr<CallerIdentities>> Open(
+      const SecurityOptions& options);
+
+  // By the certificate of the connection, else by the token of the call.
+  // UNAUTHENTICATED says what is missing.
+  absl::StatusOr<Identity> Of(const grpc::ServerContextBase& context) const;
+
+ private:
+  explicit CallerIdentities(std::unique_ptr<TokenTable> tokens)
+      : tokens_(std::move(tokens)) {}
+
+  const std::unique_ptr<TokenTable> tokens_;  // null: only certificates count
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_RPC_CREDENTIALS_H_

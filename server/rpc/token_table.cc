@@ -1,0 +1,112 @@
+#include "server/rpc/token_table.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/certificates.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "server/membership/job_name.h"
+
+namespace coxswain::server {
+namespace {
+
+absl::StatusOr<Identity> ParseName(absl::string_view name) {
+  Identity identity;
+  identity.proof = "by its token";
+  if (name == "operator") {
+    identity.is_operator = true;
+    return identity;
+  }
+  if (!absl::ConsumePrefix(&name, "job/") || !ValidateJobName(name).ok()) {
+    // Not what it begins with: that may be the token.
+    return absl::InvalidArgumentError(
+        "a line begins with operator or job/NAME");
+  }
+  identity.job = std::string(name);
+  return identity;
+}
+
+}  // namespace
+
+absl::StatusOr<TokenTable::Entries> TokenTable::Parse(absl::string_view text) {
+  Entries entries;
+  int number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = absl::StripAsciiWhitespace(line);
+    if (line.empty() || line.front() == '#') continue;
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    const auto wrong = [&](absl::string_view what) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("line ", number, ": ", what));
+    };
+    // Nothing of such a line is shown: the token may be any of its words.
+    if (words.size() != 2) {
+      return wrong("a line is operator or job/NAME, a space, and a token");
+    }
+    auto identity = ParseName(words[0]);
+    if (!identity.ok()) return wrong(identity.status().message());
+    if (words[1].size() < kLeastTokenBytes ||
+        words[1].size() > kMostTokenBytes) {
+      return wrong(absl::StrCat("a token has ", kLeastTokenBytes, " to ",
+                                kMostTokenBytes,
+                                " characters: `openssl rand -hex 32` makes "
+                                "one"));
+    }
+    if (entries.size() >= kMostTokens) {
+      return wrong(absl::StrCat("more than ", kMostTokens, " tokens"));
+    }
+    std::string digest = Sha256(words[1]);
+    for (const Entry& other : entries) {
+      if (other.digest == digest) return wrong("this token is there already");
+    }
+    entries.push_back({std::move(digest), *std::move(identity)});
+  }
+  return entries;
+}
+
+absl::Status TokenTable::ReadLocked() {
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string text, file_.Read());
+  auto entries = Parse(text);
+  if (!entries.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_.path(), ": ", entries.status().message()));
+  }
+  entries_ = *std::move(entries);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<TokenTable>> TokenTable::Open(
+    const std::string& path) {
+  std::unique_ptr<TokenTable> table(new TokenTable(path));
+  MutexLock lock(&table->mutex_);
+  const absl::Status read = table->ReadLocked();
+  if (!read.ok()) return absl::InvalidArgumentError(read.message());
+  return table;
+}
+
+std::optional<Identity> TokenTable::Find(absl::string_view token) {
+  const std::string digest = Sha256(token);
+  MutexLock lock(&mutex_);
+  if (file_.Changed()) {
+    const absl::Status read = ReadLocked();
+    if (read.ok()) {
+      LogInfo("tokens_read",
+              {{"file", file_.path()}, {"tokens", entries_.size()}});
+    } else {
+      LogError("tokens_not_read", {{"error", read.message()},
+                                   {"next", "the earlier ones count on"}});
+    }
+  }
+  const Entry* found = nullptr;
+  for (const Entry& entry : entries_) {
+    if (SameInConstantTime(entry.digest, digest)) found = &entry;
+  }
+  if (found == nullptr) return std::nullopt;
+  return found->identity;
+}
+
+}  // namespace coxswain::server

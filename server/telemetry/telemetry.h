@@ -1,0 +1,173 @@
+#ifndef COXSWAIN_SERVER_TELEMETRY_TELEMETRY_H_
+#define COXSWAIN_SERVER_TELEMETRY_TELEMETRY_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/mutex.h"
+#include "server/membership/fence.h"
+#include "server/membership/member.h"
+#include "server/membership/membership_types.h"
+#include "server/schedule/types.h"
+#include "server/telemetry/histogram.h"
+#include "server/telemetry/step_timing.h"
+#include "server/telemetry/stragglers.h"
+
+namespace coxswain::server {
+
+struct TelemetryLimits {
+  // Steps that are kept of each rank.
+  int steps_per_rank = 256;
+  // A timing takes 40 bytes. A job of 4,096 ranks has its 256 steps in 40 MiB;
+  // one of 16,384 ranks keeps 64 of each in as much. All jobs together: 160
+  // MiB, past which a rank's newest steps take the places of its oldest.
+  int64_t records_per_job = int64_t{1} << 20;
+  int64_t records = int64_t{1} << 22;
+  // As many jobs as the membership knows at most; past it, a new one is not
+  // followed.
+  size_t jobs = 1024;
+  // A program may change its hook and its plan as often as it likes.
+  size_t hooks_per_job = 16;
+  size_t plans_per_job = 32;
+  // How long a job stays here once its last generation has ended.
+  absl::Duration kept_after_end = absl::Minutes(5);
+};
+
+// Bytes that ranks moved, as their heartbeats say.
+struct Traffic {
+  int64_t payload_bytes = 0;  // handed to collectives
+  int64_t wire_bytes = 0;     // left the processes
+};
+
+// What a job did since this coordinator heard of it first.
+struct JobTelemetry {
+  std::string job;
+  int64_t steps = 0;    // that the job made: of its fastest rank
+  int64_t refused = 0;  // timings that made no sense
+  Traffic traffic;      // of all hooks
+  // By hook: the one of the plan in force when the heartbeat came. Past
+  // hooks_per_job, "other".
+  std::map<std::string, Traffic> hooks;
+  // Of all ranks.
+  Histogram duration, compute, wait, exchange;
+};
+
+// A plan that heartbeats were counted under.
+struct SeenPlan {
+  Plan plan;
+  absl::Time seen;
+  int64_t step = 0;  // of the heartbeat that it was seen with
+};
+
+// How the ranks spend their steps, and what they move: told by heartbeats, in
+// memory only, within limits. For the status page and the metrics; nothing is
+// decided by it.
+//
+// Life-cycle: registered as an observer of the membership; then any thread.
+// Thread-safe. Each job has a lock of its own, which is held while numbers are
+// copied and never while they are worked on.
+class Telemetry : public GenerationObserver {
+ public:
+  // Of one heartbeat: the newest count.
+  static constexpr size_t kMaxTimings = 64;
+
+  // `clock` must outlive the room.
+  Telemetry(const TelemetryLimits& limits, const Clock* clock)
+      : limits_(limits), clock_(clock) {}
+
+  // A heartbeat of the holder of a seat, under the plan that is in force.
+  // Ignored if it is not of the job's last generation; timings that make no
+  // sense are counted, and dropped.
+  void Note(const Seat& seat, const Plan& plan, const Progress& progress,
+            const std::vector<StepTiming>& timings);
+
+  // Forgets jobs that ended long ago.
+  void Tick(absl::Time now);
+
+  // What all ranks computed in the last `last` steps of a job. Empty: nothing
+  // is known.
+  StepMatrix Matrix(absl::string_view job, int last) const;
+  // All that is known of these ranks, each ascending from this step on.
+  std::vector<std::vector<StepTiming>> Timings(absl::string_view job,
+                                               const std::vector<int>& ranks,
+                                               int64_t first_step) const;
+  // Nothing: not known.
+  std::optional<JobTelemetry> Totals(absl::string_view job) const;
+  std::vector<JobTelemetry> AllTotals() const;
+  // The newest first.
+  std::vector<SeenPlan> Plans(absl::string_view job) const;
+
+  // Of all jobs, also of those that are forgotten.
+  struct Generations {
+    int64_t begun = 0;
+    // "left" (all, in good order), "member" (one was lost, or failed),
+    // "schedule" (ranks did different things, or nothing), "other".
+    std::map<std::string, int64_t> ended;
+  };
+  Generations generations() const;
+  int64_t records() const { return records_.load(); }
+  const TelemetryLimits& limits() const { return limits_; }
+
+  void OnGenerationBegan(const GenerationBegin& begin) override;
+  absl::Status OnResume(const std::vector<GenerationResumed>& running) override;
+  void OnGenerationEnded(absl::string_view job, Generation generation,
+                         const absl::Status& reason) override;
+
+ private:
+  // A ring of the newest timings.
+  struct Rank {
+    std::vector<StepTiming> ring;
+    size_t oldest = 0;  // once it is full
+    // As the last heartbeat said; nothing: there was none, and what was before
+    // it is not known.
+    std::optional<Traffic> said;
+
+    const StepTiming& At(size_t i) const {
+      return ring[(oldest + i) % ring.size()];
+    }
+  };
+  struct Job {
+    Mutex mutex;
+    Generation generation ABSL_GUARDED_BY(mutex);
+    size_t capacity ABSL_GUARDED_BY(mutex) = 0;  // of each ring
+    std::vector<Rank> ranks ABSL_GUARDED_BY(mutex);
+    int64_t newest_step ABSL_GUARDED_BY(mutex) = -1;
+    JobTelemetry totals ABSL_GUARDED_BY(mutex);
+    std::vector<SeenPlan> plans ABSL_GUARDED_BY(mutex);  // the oldest first
+    std::optional<absl::Time> ended ABSL_GUARDED_BY(mutex);
+  };
+  using JobPtr = std::shared_ptr<Job>;
+
+  JobPtr Find(absl::string_view job) const;
+  std::vector<JobPtr> All() const;
+  void Begin(const GenerationBegin& begin, bool resumed);
+  void ClearRanks(Job* job) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void NoteTraffic(const Progress& progress, const std::string& hook,
+                   Rank* rank, Job* job) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void NotePlan(const Plan& plan, int64_t step,
+                Job* job) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void NoteTiming(const StepTiming& timing, Rank* rank,
+                  Job* job) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void Keep(const StepTiming& timing, size_t capacity, Rank* rank);
+
+  const TelemetryLimits limits_;
+  const Clock* const clock_;
+  std::atomic<int64_t> records_{0};
+  mutable Mutex mutex_;  // taken before that of a job
+  std::map<std::string, JobPtr, std::less<>> jobs_ ABSL_GUARDED_BY(mutex_);
+  Generations generations_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_TELEMETRY_TELEMETRY_H_

@@ -1,0 +1,17 @@
+#ifndef COXSWAIN_TESTS_FUZZ_SERVICES_H_
+#define COXSWAIN_TESTS_FUZZ_SERVICES_H_
+
+#include "absl/strings/string_view.h"
+
+// The targets of service_targets.cc; see fuzz_target.h.
+
+namespace coxswain {
+
+// Any rpc, with messages that are sensible but for some fields, or are none.
+void FuzzServices(absl::string_view input);
+// The streams of members and of tensors only, which keep more state.
+void FuzzStreams(absl::string_view input);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_FUZZ_SERVICES_H_

@@ -1,0 +1,67 @@
+#include "tests/hostile/attack.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "tests/hostile/call_attack.h"
+#include "tests/hostile/socket_attack.h"
+
+namespace coxswain {
+
+std::vector<AttackKind> AllAttacks() {
+  return {AttackKind::kSilent,       AttackKind::kGreetedSilent,
+          AttackKind::kGarbage,      AttackKind::kBrokenFrames,
+          AttackKind::kResets,       AttackKind::kSmallCalls,
+          AttackKind::kHugeMessages, AttackKind::kAbandonedStreams};
+}
+
+std::string NameOf(AttackKind kind) {
+  switch (kind) {
+    case AttackKind::kSilent:
+      return "Silent";
+    case AttackKind::kGreetedSilent:
+      return "GreetedSilent";
+    case AttackKind::kGarbage:
+      return "Garbage";
+    case AttackKind::kBrokenFrames:
+      return "BrokenFrames";
+    case AttackKind::kResets:
+      return "Resets";
+    case AttackKind::kSmallCalls:
+      return "SmallCalls";
+    case AttackKind::kHugeMessages:
+      return "HugeMessages";
+    case AttackKind::kAbandonedStreams:
+      return "AbandonedStreams";
+  }
+  COXSWAIN_CHECK(false);
+  return "";
+}
+
+std::unique_ptr<Attack> Attack::Begin(AttackKind kind, int port,
+                                      int connections) {
+  switch (kind) {
+    case AttackKind::kSmallCalls:
+    case AttackKind::kHugeMessages:
+    case AttackKind::kAbandonedStreams:
+      return BeginCallAttack(kind, port);
+    case AttackKind::kResets:
+      // As fast as it goes, which one is enough for.
+      return BeginSocketAttack(kind, port, 1);
+    default:
+      return BeginSocketAttack(kind, port, connections);
+  }
+}
+
+bool RaiseDescriptorLimit(int wanted) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+  const auto most = static_cast<rlim_t>(wanted);
+  if (limit.rlim_cur >= most) return true;
+  limit.rlim_cur = std::min(most, limit.rlim_max);
+  return setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= most;
+}
+
+}  // namespace coxswain

@@ -1,0 +1,45 @@
+#include "tests/hostile/http2.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace coxswain {
+namespace {
+
+std::string BigEndian(uint64_t number, int bytes) {
+  std::string text;
+  for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8) {
+    text.push_back(static_cast<char>(number >> shift));
+  }
+  return text;
+}
+
+// In words, and not to be remembered (RFC 7541, 6.2.2).
+std::string Header(absl::string_view name, absl::string_view value) {
+  std::string header(1, '\0');
+  for (const absl::string_view text : {name, value}) {
+    header.push_back(static_cast<char>(text.size()));
+    header.append(text.data(), text.size());
+  }
+  return header;
+}
+
+}  // namespace
+
+std::string Http2Frame(uint8_t type, uint8_t flags, uint32_t stream,
+                       absl::string_view payload) {
+  return absl::StrCat(BigEndian(payload.size(), 3), BigEndian(type, 1),
+                      BigEndian(flags, 1), BigEndian(stream, 4), payload);
+}
+
+std::string GrpcHeaders(absl::string_view method) {
+  return absl::StrCat(Header(":method", "POST"), Header(":scheme", "http"),
+                      Header(":path", method), Header(":authority", "c"),
+                      Header("content-type", "application/grpc"),
+                      Header("te", "trailers"));
+}
+
+std::string GrpcMessage(absl::string_view bytes) {
+  return absl::StrCat(BigEndian(0, 1), BigEndian(bytes.size(), 4), bytes);
+}
+
+}  // namespace coxswain

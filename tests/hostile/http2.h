@@ -1,0 +1,32 @@
+#ifndef COXSWAIN_TESTS_HOSTILE_HTTP2_H_
+#define COXSWAIN_TESTS_HOSTILE_HTTP2_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace coxswain {
+
+// As much of HTTP/2 (RFC 9113) and HPACK (RFC 7541) as a client needs that
+// keeps to neither. Pure functions.
+
+inline constexpr char kHttp2Preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+inline constexpr uint8_t kHttp2Data = 0;
+inline constexpr uint8_t kHttp2Headers = 1;
+inline constexpr uint8_t kHttp2Reset = 3;
+inline constexpr uint8_t kHttp2Settings = 4;
+inline constexpr uint8_t kHttp2EndHeaders = 4;  // a flag
+
+std::string Http2Frame(uint8_t type, uint8_t flags, uint32_t stream,
+                       absl::string_view payload);
+
+// The headers of a call of gRPC.
+std::string GrpcHeaders(absl::string_view method);
+
+// A message of gRPC, uncompressed.
+std::string GrpcMessage(absl::string_view bytes);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_HOSTILE_HTTP2_H_

@@ -1,0 +1,188 @@
+#include "tests/hostile/socket_attack.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/random.h"
+#include "base/unique_fd.h"
+#include "tests/hostile/http2.h"
+
+namespace coxswain {
+namespace {
+
+// How many are opened again before those that are there are looked at.
+constexpr int kMostOpened = 64;
+constexpr int kLookMs = 20;
+
+std::string Settings() { return Http2Frame(kHttp2Settings, 0, 0, ""); }
+
+// Calls that are reset before they can be answered.
+std::string BegunAndReset(uint32_t* stream) {
+  const std::string headers = GrpcHeaders("/coxswain.v1.Rendezvous/Describe");
+  std::string bytes;
+  for (int i = 0; i < 50; ++i, *stream += 2) {
+    bytes += Http2Frame(kHttp2Headers, kHttp2EndHeaders, *stream, headers);
+    bytes += Http2Frame(kHttp2Reset, 0, *stream, std::string("\0\0\0\x08", 4));
+  }
+  return bytes;
+}
+
+struct Connection {
+  UniqueFd fd;
+  std::string unsent;
+  uint32_t stream = 1;
+};
+
+class SocketAttack : public Attack {
+ public:
+  SocketAttack(AttackKind kind, int port, int connections)
+      : kind_(kind),
+        port_(port),
+        connections_(connections),
+        wake_(eventfd(0, EFD_CLOEXEC)) {
+    for (Connection& one : connections_) Open(&one);
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~SocketAttack() override {
+    eventfd_write(wake_.get(), 1);
+    thread_.join();
+  }
+
+  Count count() const override { return {opened_, closed_, 0}; }
+
+ private:
+  void Run() {
+    while (!Look()) {
+      int opened = 0;
+      for (Connection& one : connections_) {
+        if (one.fd.valid() || opened == kMostOpened) continue;
+        Open(&one);
+        ++opened;
+      }
+    }
+  }
+
+  // Deals with what has happened; true once it is to end.
+  bool Look() {
+    std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
+    for (const Connection& one : connections_) {
+      const short writes = one.unsent.empty() ? 0 : POLLOUT;
+      entries.push_back({one.fd.get(), static_cast<short>(POLLIN | writes), 0});
+    }
+    poll(entries.data(), entries.size(), kLookMs);
+    for (size_t i = 0; i < connections_.size(); ++i) {
+      if (entries[i + 1].revents == 0) continue;
+      if (IsClosed(&connections_[i])) {
+        connections_[i] = Connection();
+        ++closed_;
+      } else {
+        SendMore(&connections_[i]);
+      }
+    }
+    return entries[0].revents != 0;
+  }
+
+  void Open(Connection* one) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(port_));
+    one->fd = UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    COXSWAIN_CHECK(one->fd.valid());
+    if (connect(one->fd.get(), reinterpret_cast<sockaddr*>(&address),
+                sizeof(address)) != 0) {
+      one->fd.Close();
+      return;
+    }
+    fcntl(one->fd.get(), F_SETFL, O_NONBLOCK);
+    ++opened_;
+    one->unsent = FirstBytes();
+    SendMore(one);
+  }
+
+  std::string FirstBytes() {
+    switch (kind_) {
+      case AttackKind::kGreetedSilent:
+        return absl::StrCat(kHttp2Preface, Settings());
+      case AttackKind::kGarbage:
+        return absl::StrCat("\xfe", Random(200));
+      case AttackKind::kBrokenFrames:
+        return absl::StrCat(kHttp2Preface, Settings(), BrokenFrame(),
+                            Random(500));
+      case AttackKind::kResets:
+        return absl::StrCat(kHttp2Preface, Settings());
+      default:
+        return "";
+    }
+  }
+
+  // Of any type, with any flags, of any stream, with a length that lies or not.
+  std::string BrokenFrame() {
+    const uint64_t dice = random_.Bits(drawn_++);
+    std::string frame = Http2Frame(
+        static_cast<uint8_t>(dice % 12), static_cast<uint8_t>(dice >> 8),
+        static_cast<uint32_t>(dice >> 16), Random(dice >> 56));
+    if ((dice >> 55 & 1) != 0) frame[0] = '\x7f';
+    return frame;
+  }
+
+  std::string Random(size_t size) {
+    std::string bytes(size, '\0');
+    for (char& c : bytes) c = static_cast<char>(random_.Bits(drawn_++));
+    return bytes;
+  }
+
+  // What it says is thrown away.
+  static bool IsClosed(Connection* one) {
+    char data[4096];
+    ssize_t size = 0;
+    do {
+      size = recv(one->fd.get(), data, sizeof(data), MSG_DONTWAIT);
+    } while (size > 0);
+    return size == 0 || (errno != EAGAIN && errno != EINTR);
+  }
+
+  void SendMore(Connection* one) {
+    if (one->unsent.empty() && kind_ == AttackKind::kResets) {
+      one->unsent = BegunAndReset(&one->stream);
+    }
+    const ssize_t sent = send(one->fd.get(), one->unsent.data(),
+                              one->unsent.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) one->unsent.erase(0, static_cast<size_t>(sent));
+    if (one->unsent.empty() && kind_ == AttackKind::kResets) {
+      one->unsent = BegunAndReset(&one->stream);
+    }
+  }
+
+  const AttackKind kind_;
+  const int port_;
+  std::vector<Connection> connections_;
+  const UniqueFd wake_;
+  const CounterRandom random_{/*seed=*/1, /*stream=*/0};
+  uint64_t drawn_ = 0;
+  std::atomic<int64_t> opened_{0};
+  std::atomic<int64_t> closed_{0};
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<Attack> BeginSocketAttack(AttackKind kind, int port,
+                                          int connections) {
+  return std::make_unique<SocketAttack>(kind, port, connections);
+}
+
+}  // namespace coxswain

@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""Starts our programs with the arguments and variables of the manifests.
+
+Every container of every overlay, exactly as it is rendered, but for what a
+cluster would map: ports are free ones of this machine, files are below a
+folder of this test, names are 127.0.0.1. The program after `--` is one that
+says which variables it got.
+
+  settings_test.py COXSWAIN
+"""
+
+import os
+import re
+import selectors
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.request
+
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+
+import container as containers  # noqa: E402
+import manifests  # noqa: E402
+
+try:
+    import prober
+except ImportError:
+    prober = None
+
+COXSWAIN = ""
+PATIENCE = 60
+TOLD = r"""#!/bin/sh
+env | grep ^COXSWAIN_
+"""
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def help_of(command):
+    return subprocess.run(
+        [COXSWAIN, command, "--help"],
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+        timeout=PATIENCE,
+    ).stdout
+
+
+class Running:
+    """A process whose output is read while it is waited for."""
+
+    def __init__(self, command, environment):
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.said = ""
+
+    def wait_for(self, text):
+        """Until it has said that, or has ended; false at the deadline."""
+        end = time.monotonic() + PATIENCE
+        with selectors.DefaultSelector() as ready:
+            ready.register(self.process.stdout, selectors.EVENT_READ)
+            while text not in self.said:
+                if not ready.select(max(0, end - time.monotonic())):
+                    return False
+                data = os.read(self.process.stdout.fileno(), 65536)
+                if not data:
+                    return False
+                self.said += data.decode(errors="replace")
+        return True
+
+    def stop(self):
+        self.process.terminate()
+        rest, _ = self.process.communicate(timeout=PATIENCE)
+        self.said += rest.decode(errors="replace")
+        return self.process.returncode
+
+
+class SettingsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(
+            dir=os.environ.get("TEST_TMPDIR"), ignore_cleanup_errors=True
+        )
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        program = os.path.join(self.folder, "bin", "elastic")
+        os.mkdir(os.path.dirname(program))
+        with open(program, "w", encoding="utf-8") as file:
+            file.write(TOLD)
+        os.chmod(program, 0o755)
+        os.symlink(COXSWAIN, os.path.join(self.folder, "bin", "coxswain"))
+
+    def containers_of(self, overlay):
+        """(container, pod) of ours, by name."""
+        found = {}
+        for _, template in manifests.all_templates(
+            manifests.render_overlay(overlay)
+        ):
+            for one in template["spec"]["containers"]:
+                if manifests.is_own(one):
+                    found[one["name"]] = (one, template)
+        return found
+
+    def start(self, container, template, ports):
+        """As the kubelet would, with what a cluster maps mapped."""
+        pod = {
+            "metadata": {
+                "name": "pod-0",
+                "namespace": "space",
+                "annotations": {
+                    "batch.kubernetes.io/job-completion-index": "2",
+                    "jobset.sigs.k8s.io/restart-attempt": "4",
+                },
+            },
+            "spec": dict(template["spec"], hostname="pod-0"),
+        }
+        known = containers.environment(pod, container)
+        for name, value in known.items():
+            if not name.startswith("COXSWAIN_"):
+                continue
+            known[name] = self.mapped(value, ports)
+        known["PATH"] = "%s:/usr/bin:/bin" % os.path.join(self.folder, "bin")
+        words = containers.command(container, known)
+        return Running(words, known), known
+
+    def mapped(self, value, ports):
+        value = re.sub(r"coxswain-[a-z0-9.-]*[a-z0-9]:", "127.0.0.1:", value)
+        value = re.sub(
+            r":(70\d\d)\b",
+            lambda m: ":%d" % ports.setdefault(m[1], free_port()),
+            value,
+        )
+        if value.startswith("/"):
+            value = self.folder + value
+        return value
+
+    def test_every_variable_is_an_option_of_its_command(self):
+        options = {
+            command: set(re.findall(r"Env:(COXSWAIN_\w+)", help_of(command)))
+            for command in ("serve", "run", "status")
+        }
+        # `kubectl exec` runs other commands in the coordinator's pod.
+        options["serve"] |= options["status"]
+        for overlay in manifests.OVERLAYS:
+            for container, _ in self.containers_of(overlay).values():
+                command = container["args"][0]
+                names = {
+                    entry["name"]
+                    for entry in container["env"]
+                    if entry["name"].startswith("COXSWAIN_")
+                }
+                self.assertEqual(names - options[command], set(), overlay)
+
+    def make_certificates(self):
+        folder = os.path.join(self.folder, "certificates")
+        subprocess.run(
+            [COXSWAIN, "certs", "init", "--dir", folder, "--host", "127.0.0.1"]
+            + ["--job", "train"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            timeout=PATIENCE,
+        )
+        return folder
+
+    def mount_certificates(self, made, name):
+        target = self.folder + "/etc/coxswain/tls"
+        shutil.rmtree(target, ignore_errors=True)
+        os.makedirs(target)
+        shutil.copy(os.path.join(made, "ca.crt"), target + "/ca.crt")
+        for kind in ("crt", "key"):
+            shutil.copy(
+                os.path.join(made, "%s.%s" % (name, kind)),
+                "%s/tls.%s" % (target, kind),
+            )
+
+    def check_health(self, ports, ready):
+        if prober is None:
+            print("SKIPPED: no Python module grpc: health was not asked for")
+            return
+        address = "127.0.0.1:%d" % ports["7078"]
+        for service, wanted in (
+            ("liveness", "SERVING"),
+            ("readiness", "SERVING" if ready else "NOT_SERVING"),
+        ):
+            self.assertEqual(prober.check(address, service), wanted)
+
+    def check_pages(self, ports):
+        address = "http://127.0.0.1:%d" % ports["7079"]
+        for path in ("/healthz", "/readyz", "/metrics"):
+            with urllib.request.urlopen(address + path, timeout=30) as page:
+                self.assertEqual(page.status, 200, path)
+                text = page.read().decode()
+        self.assertIn("# TYPE coxswain_", text)
+
+    def test_coordinators_listen_and_workers_learn_who_they_are(self):
+        for overlay in manifests.OVERLAYS:
+            with self.subTest(overlay=overlay):
+                self.play(overlay, self.containers_of(overlay))
+
+    def play(self, overlay, parts):
+        made = None
+        if overlay == "tls-cert-manager":
+            made = self.make_certificates()
+            self.mount_certificates(made, "coordinator")
+        ports = {}
+        state = os.path.join(self.folder, "var/lib/coxswain")
+        shutil.rmtree(state, ignore_errors=True)
+        os.makedirs(state)
+        stands_by = overlay == "etcd-ha"
+        coordinator, known = self.start(*parts["coordinator"], ports)
+        try:
+            # There is no etcd here: it is alive, and not ready.
+            said = "state_not_reached" if stands_by else "listening on"
+            self.assertTrue(coordinator.wait_for(said), coordinator.said)
+            self.check_health(ports, ready=not stands_by)
+            if not stands_by:
+                self.check_pages(ports)
+                self.assertTrue(os.path.isdir(known["COXSWAIN_STATE_DIR"]))
+            if made is not None:
+                self.mount_certificates(made, "job-train")
+            self.check_worker(overlay, parts["worker"], ports)
+        finally:
+            status = coordinator.stop()
+        self.assertEqual(status, 0, coordinator.said)
+
+    def check_worker(self, overlay, part, ports):
+        worker, known = self.start(*part, ports)
+        rest, _ = worker.process.communicate(timeout=PATIENCE)
+        said = rest.decode()
+        if overlay == "gpu":  # and there may be none here
+            self.assertIn(worker.process.returncode, (0, 1), said)
+            if worker.process.returncode == 1:
+                self.assertIn("GPU", said)
+                return
+        self.assertEqual(worker.process.returncode, 0, said)
+        most = int(known["COXSWAIN_NNODES"].split(":")[1])
+        for told in (
+            "COXSWAIN_NODE=worker-2",
+            "COXSWAIN_JOB=train",
+            "COXSWAIN_COORDINATOR=" + known["COXSWAIN_COORDINATOR"],
+            "COXSWAIN_WORLD_SIZE=%d" % (most * 8 if overlay == "gpu" else most),
+            "COXSWAIN_ATTEMPT=%d" % (4 if overlay == "jobset" else 0),
+        ):
+            self.assertIn(told + "\n", said)
+
+
+if __name__ == "__main__":
+    COXSWAIN = os.path.realpath(sys.argv.pop(1))
+    if manifests.kubectl() is None:
+        print("SKIPPED: no kubectl (tools/install_deps.sh --tests has it):")
+        print("NO program was started as the manifests say")
+        sys.exit(0)
+    unittest.main(verbosity=2)

@@ -1,0 +1,176 @@
+// TLS between the coordinator and the library that workers use, over loopback.
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status_matchers.h"
+#include "client/rpc/stub_factory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/coordinator.h"
+#include "tests/security/test_certificates.h"
+
+namespace coxswain {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+// For connections that are not to be.
+constexpr absl::Duration kRefused = absl::Milliseconds(700);
+
+// gRPC connects again and again, and may be about to when time is up.
+MATCHER(IsNotAnswered, "is not answered") {
+  *result_listener << arg.ToString();
+  return absl::IsUnavailable(arg) || absl::IsDeadlineExceeded(arg);
+}
+
+class CertificatesTest : public testing::Test {
+ protected:
+  CertificatesTest()
+      : certificates_(absl::StrCat(
+            "certificates-",
+            testing::UnitTest::GetInstance()->current_test_info()->name())) {}
+
+  void Serve(const server::SecurityOptions& security) {
+    server::CoordinatorOptions options;
+    options.state_dir = certificates_.Path("state");
+    options.security = security;
+    ASSERT_OK_AND_ASSIGN(coordinator_, server::Coordinator::Start(options));
+  }
+  void ServeTls() { Serve({certificates_.Coordinator(), ""}); }
+
+  // Asks over a connection of its own.
+  absl::Status Ask(const ClientSecurity& security, absl::Duration timeout,
+                   const std::string& host = "127.0.0.1") const {
+    const auto stub = ConnectCoordinator(
+        absl::StrCat(host, ":", coordinator_->port()), RetryPolicy(), security);
+    CallOptions options;
+    options.timeout = timeout;
+    return stub->Describe({}, options).status();
+  }
+  static ClientSecurity With(const TlsFiles& files) {
+    return {files, "", false};
+  }
+  // Until a new connection is answered, or not any more.
+  bool Await(const ClientSecurity& security, bool answered) const {
+    const absl::Time deadline = Clock::Real()->Now() + kPatience;
+    while (Clock::Real()->Now() < deadline) {
+      if (Ask(security, kRefused).ok() == answered) return true;
+    }
+    return false;
+  }
+
+  TestCertificates certificates_;
+  std::unique_ptr<server::Coordinator> coordinator_;
+};
+
+TEST_F(CertificatesTest, WhoHasACertificateIsAnswered) {
+  ServeTls();
+  EXPECT_OK(Ask(With(certificates_.Job("a")), kPatience));
+  EXPECT_OK(Ask(With(certificates_.Operator()), kPatience));
+}
+
+TEST_F(CertificatesTest, WhoHasNoneOrAStrangersIsNot) {
+  ServeTls();
+  TlsFiles no_cert;
+  no_cert.ca = certificates_.Path("ca.crt");
+  EXPECT_THAT(Ask(With(no_cert), kRefused), IsNotAnswered());
+  EXPECT_THAT(Ask({}, kRefused), IsNotAnswered());
+  // Of another authority, which calls itself the same. It trusts ours.
+  TestCertificates others("others");
+  TlsFiles stranger = others.Job("a");
+  stranger.ca = certificates_.Path("ca.crt");
+  EXPECT_THAT(Ask(With(stranger), kRefused), IsNotAnswered());
+  EXPECT_OK(Ask(With(certificates_.Job("a")), kPatience));
+}
+
+TEST_F(CertificatesTest, ACoordinatorOfAnotherAuthorityIsNotBelieved) {
+  ServeTls();
+  TlsFiles files = certificates_.Job("a");
+  TestCertificates others("others-ca");
+  files.ca = others.Path("ca.crt");
+  EXPECT_THAT(Ask(With(files), kRefused), IsNotAnswered());
+}
+
+TEST_F(CertificatesTest, ACoordinatorWithAnotherNameIsNotBelieved) {
+  ServeTls();  // for 127.0.0.1 alone
+  EXPECT_THAT(Ask(With(certificates_.Job("a")), kRefused, "localhost"),
+              IsNotAnswered());
+}
+
+TEST_F(CertificatesTest, WhatHasRunOutDoesNotCount) {
+  ServeTls();
+  const absl::Time now = Clock::Real()->WallTime();
+  const TlsFiles old = certificates_.Issue(
+      "old", "coxswain://job/a", {now - absl::Hours(2), now - absl::Hours(1)});
+  EXPECT_THAT(Ask(With(old), kRefused), IsNotAnswered());
+  // A coordinator does not start with one.
+  server::CoordinatorOptions options;
+  options.state_dir = certificates_.Path("another-state");
+  options.security.tls = old;
+  EXPECT_THAT(
+      server::Coordinator::Start(options).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ran out")));
+}
+
+TEST_F(CertificatesTest, TlsToACoordinatorInPlainTextIsNotAnswered) {
+  Serve({});
+  EXPECT_THAT(Ask(With(certificates_.Job("a")), kRefused), IsNotAnswered());
+  EXPECT_OK(Ask({}, kPatience));
+}
+
+TEST_F(CertificatesTest, FilesAreReadAgainWithoutARestart) {
+  ServeTls();
+  const ClientSecurity before = With(certificates_.Job("a"));
+  ASSERT_OK(Ask(before, kPatience));
+  // One of before, which stays as it was.
+  ClientSecurity old = before;
+  for (std::string* const file : {&old.tls.cert, &old.tls.key, &old.tls.ca}) {
+    const std::string copy = *file + ".old";
+    ASSERT_EQ(link(file->c_str(), copy.c_str()), 0);
+    *file = copy;
+  }
+  // A client from before the change, whose files change as well.
+  const auto stub = ConnectCoordinator(
+      absl::StrCat("127.0.0.1:", coordinator_->port()), RetryPolicy(), before);
+  CallOptions options;
+  options.timeout = kPatience;
+  ASSERT_OK(stub->Describe({}, options).status());
+
+  certificates_.Renew();
+  certificates_.Coordinator();
+  certificates_.Job("a");
+  EXPECT_TRUE(Await(before, /*answered=*/true));
+  EXPECT_TRUE(Await(old, /*answered=*/false));
+  // Its connection has stayed.
+  EXPECT_OK(stub->Describe({}, options).status());
+}
+
+TEST_F(CertificatesTest, AClientReadsItsFilesAgain) {
+  ServeTls();
+  const int port = coordinator_->port();
+  const auto stub =
+      ConnectCoordinator(absl::StrCat("127.0.0.1:", port), RetryPolicy(),
+                         With(certificates_.Job("a")));
+  CallOptions options;
+  options.timeout = kPatience;
+  ASSERT_OK(stub->Describe({}, options).status());
+  // All is new, the coordinator too: the same stub finds its way back.
+  certificates_.Renew();
+  const TlsFiles files = certificates_.Coordinator();
+  certificates_.Job("a");
+  coordinator_.reset();
+  server::CoordinatorOptions again;
+  again.listen = absl::StrCat("127.0.0.1:", port);
+  again.state_dir = certificates_.Path("state");
+  again.security.tls = files;
+  ASSERT_OK_AND_ASSIGN(coordinator_, server::Coordinator::Start(again));
+  EXPECT_OK(stub->Describe({}, options).status());
+}
+
+}  // namespace
+}  // namespace coxswain
