@@ -14,6 +14,7 @@ import threading
 CLONE_NEWNET = 0x40000000
 IP = "/sbin/ip"  # not in every user's PATH
 GATEWAY = "10.79.0.1"
+HARDWARE = "02:00:00:4f:00:01"
 
 
 def ip(*arguments):
@@ -40,6 +41,9 @@ class Network:
         """Raises OSError where that cannot be done."""
         self._make_namespace(self.node)
         ip("-n", self.node, "link", "add", "bridge", "type", "bridge")
+        # Its own, or it would be that of some pod, and change with the pods:
+        # what others know of it would be wrong for half a minute.
+        ip(*("-n %s link set bridge address" % self.node).split(), HARDWARE)
         ip("-n", self.node, "addr", "add", GATEWAY + "/16", "dev", "bridge")
         ip("-n", self.node, "link", "set", "bridge", "up")
 

@@ -3,7 +3,7 @@
 
 Every container of every overlay, exactly as it is rendered, but for what a
 cluster would map: ports are free ones of this machine, files are below a
-folder of this test, names are 127.0.0.1. The program after `--` is one that
+folder of this test, names are on the loopback. The program after `--` is one that
 says which variables it got.
 
   settings_test.py COXSWAIN
@@ -136,7 +136,11 @@ class SettingsTest(unittest.TestCase):
         return Running(words, known), known
 
     def mapped(self, value, ports):
-        value = re.sub(r"coxswain-[a-z0-9.-]*[a-z0-9]:", "127.0.0.1:", value)
+        value = re.sub(
+            r"coxswain-[a-z]+-?(\d?)[a-z.-]*:",
+            lambda m: "127.0.0.%d:" % (1 + int(m[1] or 0)),
+            value,
+        )
         value = re.sub(
             r":(70\d\d)\b",
             lambda m: ":%d" % ports.setdefault(m[1], free_port()),
