@@ -11,7 +11,7 @@ namespace {
 // A message may repeat what a peer has sent, which may be long; a status that
 // does not fit into what receivers take of metadata does not arrive at all.
 constexpr size_t kMaxMessageBytes = 8 << 10;
-constexpr size_t kMaxDetailBytes = 32 << 10;
+constexpr size_t kMaxDetailBytes = 24 << 10;
 
 }  // namespace
 

@@ -333,6 +333,21 @@ TEST_F(AsyncCheckpointTest, AFailedUploadIsNoCheckpointAndTheNextOneIs) {
   for (int rank : {0, 1}) EXPECT_OK(Finish(rank));
 }
 
+TEST_F(AsyncCheckpointTest, WhatARestartedCoordinatorLacksIsUploadedAgain) {
+  Start(2);
+  service_.restarts = 2;
+  SnapshotAll(10);
+  for (int rank : {0, 1}) EXPECT_OK(Finish(rank));
+  ASSERT_OK_AND_ASSIGN(const TrainingState state, LoadTrainingState(*client_));
+  EXPECT_EQ(state.step, 10);
+  service_.restarts = 3;
+  SnapshotAll(20);
+  EXPECT_THAT(Finish(0), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                  HasSubstr("shards are missing")));
+  EXPECT_THAT(Finish(1), StatusIs(absl::StatusCode::kAborted,
+                                  HasSubstr("could not commit")));
+}
+
 // Rank 1 has said that it has step 20, and has none that is newer.
 TEST_F(AsyncCheckpointTest, ARankThatWaitsInVainForANewerCopyReportsItsOwn) {
   timeout_ = absl::Milliseconds(50);

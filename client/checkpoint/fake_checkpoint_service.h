@@ -49,6 +49,10 @@ class FakeCheckpointService {
           commit_timeout = call.timeout;
           const std::string& id = request.checkpoint_id();
           committed = request;
+          if (restarts > 0) {
+            --restarts;
+            shards_[id].erase(0);
+          }
           v1::CommitResponse response;
           *response.mutable_checkpoint() = infos_[id];
           if (static_cast<int>(shards_[id].size()) != infos_[id].shards()) {
@@ -83,6 +87,8 @@ class FakeCheckpointService {
   std::function<void(std::vector<v1::DownloadChunk>*)> spoil_download;
   std::function<absl::Status(int shard)> upload_error;
   absl::Status commit_error;
+  // So many times it is started again before a commit, and lacks shard 0.
+  int restarts = 0;
   // Of the last ones; read when all is quiet.
   v1::CommitRequest committed;
   absl::Duration begin_timeout, commit_timeout;

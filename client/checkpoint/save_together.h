@@ -34,8 +34,9 @@ absl::Status Agree(Communicator& communicator, const absl::Status& mine,
                    absl::Duration timeout = kAgreementTimeout);
 
 // Uploads this rank's shard, which may be an error; rank 0 commits once all
-// have. Collective. The checkpoint's id on all ranks, or an error on all of
-// them, unless the communicator itself fails in between.
+// have; again, where a coordinator that was started meanwhile lacks some.
+// Collective. The checkpoint's id on all ranks, or an error on all of them,
+// unless the communicator itself fails in between.
 absl::StatusOr<std::string> SaveTogether(
     CheckpointClient& checkpoints, Communicator& communicator,
     const CheckpointLabel& label, const absl::StatusOr<std::string>& shard,

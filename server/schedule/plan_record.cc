@@ -2,13 +2,22 @@
 
 #include "base/schedule_terms.h"
 #include "base/status_macros.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "proto/types.pb.h"
 #include "schedule/schedule_wire.h"
 
 namespace coxswain::server {
 
 std::string EncodePlan(const Plan& plan) {
-  return schedule::ToWire(plan).SerializeAsString();
+  std::string record;
+  google::protobuf::io::StringOutputStream text(&record);
+  google::protobuf::io::CodedOutputStream coded(&text);
+  // Equal plans are equal records, in whatever order their terms lie.
+  coded.SetSerializationDeterministic(true);
+  schedule::ToWire(plan).SerializeToCodedStream(&coded);
+  coded.Trim();
+  return record;
 }
 
 absl::StatusOr<Plan> DecodePlan(absl::string_view record) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "server/membership/job_name.h"
 #include "server/schedule/position_record.h"
 
 namespace coxswain::server {
@@ -411,6 +412,8 @@ void ScheduleRoom::TickRun(const RunPtr& run, absl::Duration pause,
 }
 
 absl::StatusOr<WhyReport> ScheduleRoom::Why(absl::string_view job) const {
+  // Membership takes no name for all jobs, of which there may be none.
+  COXSWAIN_RETURN_IF_ERROR(ValidateJobName(job));
   const auto jobs = rooms_.membership->Describe(job);
   if (!jobs.ok()) return jobs.status();
   const JobDescription& description = jobs->front();

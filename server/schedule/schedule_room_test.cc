@@ -528,6 +528,8 @@ TEST_F(ScheduleRoomTest, StreamsAreLimited) {
 TEST_F(ScheduleRoomTest, WhyNamesWhoIsMissing) {
   EXPECT_THAT(room_->Why("job"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("job")));
+  EXPECT_THAT(room_->Why(""), StatusIs(absl::StatusCode::kInvalidArgument,
+                                       HasSubstr("a job name")));
   const Team team = Run(2);
   Announce(team, 0);
   clock_.Advance(absl::Seconds(2));

@@ -29,13 +29,16 @@ absl::Status Prune(CheckpointClient& checkpoints) {
 }
 
 // Rank 0 commits. False, for all ranks: a new coordinator knows nothing of what
-// was uploaded to the last, so it has to be uploaded again.
+// was uploaded to the last, be it all or the shard of one rank, so it has to be
+// uploaded again.
 absl::StatusOr<bool> CommitStep(Session& session, int64_t step,
                                 const std::string& id, int attempt) {
   const std::string key = absl::StrCat("committed ", step, " ", attempt);
   if (session.rank() == 0) {
     const absl::Status status = session.checkpoints().Commit(id).status();
-    if (!absl::IsNotFound(status)) COXSWAIN_RETURN_IF_ERROR(status);
+    if (!absl::IsNotFound(status) && !absl::IsFailedPrecondition(status)) {
+      COXSWAIN_RETURN_IF_ERROR(status);
+    }
     if (status.ok()) {
       std::cout << absl::StrCat("complete ", step, "\n") << std::flush;
       COXSWAIN_RETURN_IF_ERROR(Prune(session.checkpoints()));

@@ -120,9 +120,12 @@ class LimitsTest : public testing::Test {
         testing::UnitTest::GetInstance()->current_test_info()->name());
     options.rpc = rpc;
     ASSERT_OK_AND_ASSIGN(coordinator_, server::Coordinator::Start(options));
-    const auto channel =
-        grpc::CreateChannel(absl::StrCat("127.0.0.1:", coordinator_->port()),
-                            grpc::InsecureChannelCredentials());
+    grpc::ChannelArguments arguments;
+    // As the library's own channels take it.
+    arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, 64 << 10);
+    const auto channel = grpc::CreateCustomChannel(
+        absl::StrCat("127.0.0.1:", coordinator_->port()),
+        grpc::InsecureChannelCredentials(), arguments);
     rendezvous_ = v1::Rendezvous::NewStub(channel);
     store_ = v1::Store::NewStub(channel);
     Join();

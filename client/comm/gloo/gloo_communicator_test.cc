@@ -211,6 +211,23 @@ TEST(GlooCommunicatorTest, WhoseConnectionBrokeIsTold) {
               StatusIs(absl::StatusCode::kUnknown, "peer 1"));
 }
 
+TEST(GlooCommunicatorTest, IsToldBeforeTheCollectiveFails) {
+  auto group = MakeGroup(2, absl::Minutes(1));
+  MeetAll(group);
+  std::atomic<int> told{0};
+  dynamic_cast<PeerLossSource&>(*group[0]).TellPeerLosses(
+      [&told](int peer) { told += peer; });
+  std::vector<float> data(1000);
+  Span span;
+  span.data = data.data();
+  span.count = 1000;
+  const WorkPtr work = group[0]->AllReduce(span);
+  group[1].reset();
+  EXPECT_THAT(work->Wait(absl::Seconds(20)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));
+  EXPECT_GE(told, 1);
+}
+
 TEST(GlooCommunicatorTest, ConnectionsOfAnAbortedCommunicatorAreNotTold) {
   auto group = MakeGroup(2, absl::Minutes(1));
   MeetAll(group);

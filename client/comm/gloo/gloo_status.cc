@@ -49,15 +49,10 @@ class BrokenPipeGuard {
   bool was_pending_ = false;
 };
 
-// Gloo throws one type for a broken connection and for a timeout.
 absl::Status FromMessage(absl::string_view where, absl::string_view message) {
   const std::string text = absl::StrCat(where, ": ", WithoutSource(message));
-  const std::string lower = absl::AsciiStrToLower(message);
-  if (absl::StrContains(lower, "timed out") ||
-      absl::StrContains(lower, "timeout")) {
-    return absl::DeadlineExceededError(text);
-  }
-  return absl::UnavailableError(text);
+  return IsTimeout(message) ? absl::DeadlineExceededError(text)
+                            : absl::UnavailableError(text);
 }
 
 }  // namespace

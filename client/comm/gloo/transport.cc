@@ -115,6 +115,11 @@ class WatchedBuffer : public transport::UnboundBuffer {
   void Guard(const std::vector<int>& peers, const Function& function) {
     const auto error = ErrorOf(function);
     if (!error.has_value()) return;
+    // It may be told here before those who watch the peers have seen it, and
+    // once this has failed they do not look any more.
+    if (peers.size() == 1 && !IsTimeout(*error)) {
+      control_->Lose(PeerFailure(peers[0], *error));
+    }
     MutexLock lock(control_->settling());
     control_->Fail(
         PeerFailure(peers.size() == 1 ? peers[0] : kSomePeer, *error));

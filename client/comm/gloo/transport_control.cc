@@ -1,8 +1,17 @@
 #include "client/comm/gloo/transport_control.h"
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+
 namespace coxswain {
 
 std::string MessageOf(const std::exception& error) { return error.what(); }
+
+bool IsTimeout(absl::string_view message) {
+  const std::string lower = absl::AsciiStrToLower(message);
+  return absl::StrContains(lower, "timed out") ||
+         absl::StrContains(lower, "timeout");
+}
 
 void TransportControl::Interrupt() {
   MutexLock lock(&mutex_);

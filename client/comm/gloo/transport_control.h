@@ -16,6 +16,7 @@
 
 #include <gloo/transport/unbound_buffer.h>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
 
@@ -39,6 +40,10 @@ class PeerFailure : public std::runtime_error {
 // A copy of an exception's message. A function of its own, for
 // ThreadSanitizer's list of what it cannot judge.
 std::string MessageOf(const std::exception& error);
+
+// Whether gloo's message is of a wait that took too long. It throws one type
+// for that and for a broken connection.
+bool IsTimeout(absl::string_view message);
 
 // What every buffer of one communicator reports to: counts what is sent, and
 // ends waits. Thread-safe. Shared by the communicator and the transport
