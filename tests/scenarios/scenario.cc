@@ -91,7 +91,8 @@ std::vector<std::string> Launcher(const std::vector<std::string>& run_options,
 
 Ended EndOf(Process& process) {
   Ended ended;
-  const auto exit = process.Wait(kPatience);
+  // A whole run, which takes minutes beside another test on a small machine.
+  const auto exit = process.Wait(3 * kPatience);
   EXPECT_OK(exit);
   if (exit.ok()) ended.status = exit->Status();
   ended.out = process.out();
