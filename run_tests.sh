@@ -49,17 +49,7 @@ trap 'rm -rf "${events}"; echo "0 passed, 1 failed"' EXIT
 runs=()
 for config in "${configs[@]}"; do
   flags=(--keep_going "--build_event_json_file=${events}/${config}")
-  build=(--build_tests_only --keep_going)
-  if [[ "${config}" != plain ]]; then
-    flags+=("--config=${config}")
-    build+=("--config=${config}")
-  fi
-  # First all of the building, beside which tests with several processes take
-  # many times as long. What does not build is told by the test run. Options may
-  # be such as only "bazel test" takes.
-  if [[ ${#options[@]} -eq 0 ]]; then
-    tools/run_bazel.sh build "${build[@]}" -- "${targets[@]}" < /dev/null || true
-  fi
+  [[ "${config}" == plain ]] || flags+=("--config=${config}")
   code=0
   tools/run_bazel.sh test "${flags[@]}" "${options[@]}" -- "${targets[@]}" \
     < /dev/null || code=$?
