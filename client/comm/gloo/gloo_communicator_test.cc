@@ -59,6 +59,13 @@ INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorConformance,
 
 // Long ones travel in parts, which must neither overlap nor leave a gap, nor be
 // taken for those of the next one.
+Span SpanOf(std::vector<float>* data) {
+  Span span;
+  span.data = data->data();
+  span.count = static_cast<int64_t>(data->size());
+  return span;
+}
+
 TEST(GlooCommunicatorTest, LongAllReducesSumUpEveryElement) {
   constexpr int kRanks = 3;
   constexpr int64_t kCount = (5 << 20) + 7;
@@ -218,10 +225,7 @@ TEST(GlooCommunicatorTest, IsToldBeforeTheCollectiveFails) {
   dynamic_cast<PeerLossSource&>(*group[0]).TellPeerLosses(
       [&told](int peer) { told += peer; });
   std::vector<float> data(1000);
-  Span span;
-  span.data = data.data();
-  span.count = 1000;
-  const WorkPtr work = group[0]->AllReduce(span);
+  const WorkPtr work = group[0]->AllReduce(SpanOf(&data));
   group[1].reset();
   EXPECT_THAT(work->Wait(absl::Seconds(20)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));
@@ -243,23 +247,13 @@ TEST(GlooCommunicatorTest, ConnectionsOfAnAbortedCommunicatorAreNotTold) {
 TEST(GlooCommunicatorTest, ALostPeerIsNamedWithoutSourceLines) {
   auto group = MakeGroup(2, absl::Minutes(1));
   std::vector<float> data(1000);
-  Span span;
-  span.data = data.data();
-  span.count = 1000;
-  const WorkPtr work = group[0]->AllReduce(span);
+  const WorkPtr work = group[0]->AllReduce(SpanOf(&data));
   group[1].reset();
   EXPECT_THAT(work->Wait(absl::Seconds(20)),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("rank 0 of communicator 'under-test'"),
                              HasSubstr("rank 1"), HasSubstr("127.0.0.1"),
                              Not(HasSubstr(".cc:")))));
-}
-
-Span SpanOf(std::vector<float>* data) {
-  Span span;
-  span.data = data->data();
-  span.count = static_cast<int64_t>(data->size());
-  return span;
 }
 
 // Rank 1 of two, by gloo alone, so that it can misbehave.
