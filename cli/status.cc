@@ -139,9 +139,11 @@ std::string FormatJson(const v1::DescribeResponse& description) {
 
 absl::StatusOr<v1::DescribeResponse> AskStatus(const StatusOptions& options,
                                                CoordinatorStub& stub,
-                                               CancelSignal* cancel) {
+                                               CancelSignal* cancel,
+                                               int steps) {
   v1::DescribeRequest request;
   request.set_job(options.job);
+  request.set_steps(steps);
   CallOptions call;
   call.timeout = options.timeout;
   call.cancel = cancel;

@@ -16,9 +16,11 @@ namespace coxswain {
 absl::Status ShowStatus(const StatusOptions& options);
 
 // What the coordinator says of its jobs; errors name it. `cancel` may be null.
+// `steps`: of how many of its last steps each rank's timings are wanted.
 absl::StatusOr<v1::DescribeResponse> AskStatus(const StatusOptions& options,
                                                CoordinatorStub& stub,
-                                               CancelSignal* cancel);
+                                               CancelSignal* cancel,
+                                               int steps = 0);
 
 // The answer as a table for people, which ends with a newline.
 std::string FormatTable(const v1::DescribeResponse& description);

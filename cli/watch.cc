@@ -10,11 +10,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "cli/signals.h"
 #include "cli/status.h"
+#include "cli/step_bars.h"
 #include "cli/stop_watch.h"
 #include "client/rpc/stub_factory.h"
 
@@ -23,6 +25,7 @@ namespace {
 
 constexpr absl::Duration kRateOver = absl::Seconds(10);
 constexpr int kBarWidth = 30;
+constexpr int kStepsShown = 16;
 // The other screen, without a cursor; and back.
 constexpr char kEnter[] = "\x1b[?1049h\x1b[?25l";
 constexpr char kLeave[] = "\x1b[?25h\x1b[?1049l";
@@ -61,6 +64,11 @@ std::string ProgressText(const v1::JobDescription& job, double rate) {
                     " left");
   }
   return text;
+}
+
+std::string StragglersText(const v1::JobDescription& job) {
+  if (job.stragglers().empty()) return "";
+  return absl::StrCat(", stragglers ", absl::StrJoin(job.stragglers(), " "));
 }
 
 // Whatever a peer calls itself, it moves no cursor.
@@ -147,7 +155,7 @@ std::string WatchPage(const v1::DescribeResponse& description,
   std::string page;
   for (const v1::JobDescription& job : description.jobs()) {
     absl::StrAppend(&page, job.job(), ": ", ProgressText(job, rates.Of(job)),
-                    "\n");
+                    "\n", StepBars(job));
   }
   return absl::StrCat(page, page.empty() ? "" : "\n", FormatTable(description));
 }
@@ -160,7 +168,8 @@ std::string WatchLines(const v1::DescribeResponse& description,
   for (const v1::JobDescription& job : description.jobs()) {
     absl::StrAppend(&lines, time, " job ", job.job(), ": ", job.state(),
                     ", generation ", job.generation(), ", ", job.members_size(),
-                    " members, ", ProgressText(job, rates.Of(job)), "\n");
+                    " members, ", ProgressText(job, rates.Of(job)),
+                    StragglersText(job), "\n");
   }
   return lines.empty() ? absl::StrCat(time, " no jobs\n") : lines;
 }
@@ -209,7 +218,9 @@ absl::Status WatchStatus(const StatusOptions& options) {
   const auto stub =
       ConnectCoordinator(options.coordinator, RetryPolicy(), options.security);
   WatchWorld world;
-  world.describe = [&]() { return AskStatus(options, *stub, &watch->stop()); };
+  world.describe = [&]() {
+    return AskStatus(options, *stub, &watch->stop(), kStepsShown);
+  };
   world.stop = &watch->stop();
   world.write = [](const std::string& text) {
     return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;

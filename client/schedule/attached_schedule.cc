@@ -54,7 +54,7 @@ class AttachedSchedule::AttachedGate : public StepGate {
   absl::Status Announce(const StepTicket& ticket) override {
     if (timed_) {
       schedule_->timings_.Begun(ticket.step, schedule_->Now(),
-                                schedule_->TrafficNow());
+                                [this] { return schedule_->TrafficNow(); });
     }
     return schedule_->Announce(*stream_, ticket);
   }
@@ -74,6 +74,9 @@ class AttachedSchedule::AttachedGate : public StepGate {
   }
   void NoteBucket(int bucket) override { schedule_->bucket_ = bucket; }
   void NoteExchange(const StepReport& report) override {
+    for (const BucketTiming& bucket : report.buckets) {
+      schedule_->gradient_bytes_ += bucket.gradient_bytes;
+    }
     if (!timed_) return;
     const absl::Time now = schedule_->Now();
     schedule_->timings_.Exchanged(now - report.waited, now);
@@ -347,6 +350,7 @@ void AttachedSchedule::AddProgress(v1::Heartbeat* heartbeat) const {
   heartbeat->set_micro_batches(micro_batches_);
   heartbeat->set_rounds(rounds_);
   heartbeat->set_bucket(bucket_);
+  heartbeat->set_gradient_bytes(gradient_bytes_);
   MutexLock lock(&mutex_);
   for (const auto& [name, stream] : streams_) {
     if (!stream->waits_for.empty()) heartbeat->set_activity(stream->waits_for);

@@ -22,9 +22,10 @@ double Seconds(absl::Duration duration) {
 
 }  // namespace
 
-void StepTimings::Begun(int64_t step, absl::Time now, const Traffic& traffic) {
+void StepTimings::Begun(int64_t step, absl::Time now,
+                        absl::FunctionRef<Traffic()> traffic) {
   MutexLock lock(&mutex_);
-  if (!ended_.has_value()) traffic_ = traffic;
+  if (!ended_.has_value()) traffic_ = traffic();
   open_.emplace();
   open_->step = step;
   open_->since = ended_.value_or(now);

@@ -6,6 +6,7 @@
 #include <deque>
 #include <optional>
 
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "proto/rendezvous.pb.h"
@@ -34,7 +35,9 @@ class StepTimings {
     int64_t wire_bytes = 0;
   };
 
-  void Begun(int64_t step, absl::Time now, const Traffic& traffic);
+  // `traffic` is asked by the first step alone.
+  void Begun(int64_t step, absl::Time now,
+             absl::FunctionRef<Traffic()> traffic);
   // A grant was waited for, on whichever thread.
   void Waited(absl::Time from, absl::Time to);
   // The same for the decision, which has come.

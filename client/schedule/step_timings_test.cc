@@ -16,10 +16,12 @@ v1::Heartbeat Beat(StepTimings* timings) {
   return beat;
 }
 
+StepTimings::Traffic Nothing() { return {}; }
+
 // A step from `from` on: exchanged from 6 to 8 s after it, and decided at 9.
 void Step(int64_t step, double from, StepTimings* timings,
           StepTimings::Traffic before = {}, StepTimings::Traffic after = {}) {
-  timings->Begun(step, At(from), before);
+  timings->Begun(step, At(from), [&] { return before; });
   timings->Exchanged(At(from + 6), At(from + 8));
   EXPECT_FALSE(timings->Over());
   timings->Decided(At(from + 8), At(from + 9));
@@ -52,7 +54,7 @@ TEST(StepTimingsTest, PartsAddUpToTheTimeSinceTheStepBefore) {
 
 TEST(StepTimingsTest, WhatTheBackwardPassHidesIsNoWait) {
   StepTimings timings;
-  timings.Begun(0, At(0), {});
+  timings.Begun(0, At(0), Nothing);
   timings.Waited(At(1), At(5));  // for the grant; computed until 4
   timings.Exchanged(At(4), At(7));
   timings.Decided(At(7), At(7));
@@ -66,7 +68,7 @@ TEST(StepTimingsTest, WhatTheBackwardPassHidesIsNoWait) {
 
 TEST(StepTimingsTest, ADecisionWithinTheExchangeIsWaitedForThere) {
   StepTimings timings;
-  timings.Begun(0, At(0), {});
+  timings.Begun(0, At(0), Nothing);
   timings.Decided(At(3), At(5));  // on the exchange thread
   EXPECT_FALSE(timings.Over());
   timings.Exchanged(At(2), At(6));
@@ -103,7 +105,7 @@ TEST(StepTimingsTest, AHeartbeatHasTheNewestOnce) {
 
 TEST(StepTimingsTest, AStepThatIsGivenUpIsNotCounted) {
   StepTimings timings;
-  timings.Begun(0, At(0), {});
+  timings.Begun(0, At(0), Nothing);
   timings.Exchanged(At(1), At(2));  // no decision came
   EXPECT_FALSE(timings.Over());
   timings.Ended(At(3), {});

@@ -10,12 +10,11 @@ namespace coxswain::server {
 namespace {
 
 // Of the newest steps, for the overview.
-constexpr int kRecentSteps = 8;
 constexpr size_t kMaxStragglers = 16;
 
 Json JobJsonOf(const JobSummary& job, const CoordinatorView& view) {
   const auto steps =
-      SummariseSteps(view.telemetry->Matrix(job.job, kRecentSteps));
+      SummariseSteps(view.telemetry->Matrix(job.job, kStragglerSteps));
   std::vector<int> stragglers = PersistentStragglers(steps);
   if (stragglers.size() > kMaxStragglers) stragglers.resize(kMaxStragglers);
   const double pace = StepsPerSecond(steps);

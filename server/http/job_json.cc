@@ -11,7 +11,6 @@
 namespace coxswain::server {
 namespace {
 
-constexpr int kRecentSteps = 8;
 constexpr size_t kMaxOdd = 64;
 constexpr size_t kMaxRounds = 32;
 constexpr size_t kMaxCheckpoints = 64;
@@ -134,13 +133,17 @@ void AddCheckpoints(const CoordinatorView& view, const std::string& job,
 }
 
 Json TrafficJson(const Traffic& traffic) {
-  Json json = {{"payload_bytes", traffic.payload_bytes},
-               {"wire_bytes", traffic.wire_bytes},
-               {"saved_bytes", traffic.payload_bytes - traffic.wire_bytes}};
+  Json json = {{"gradient_bytes", traffic.gradient_bytes},
+               {"payload_bytes", traffic.payload_bytes},
+               {"wire_bytes", traffic.wire_bytes}};
+  const bool known = traffic.gradient_bytes > 0;
+  json["saved_bytes"] =
+      known ? Json(traffic.gradient_bytes - traffic.payload_bytes) : Json();
   json["compression_ratio"] =
-      traffic.wire_bytes > 0 ? Json(static_cast<double>(traffic.payload_bytes) /
-                                    static_cast<double>(traffic.wire_bytes))
-                             : Json();
+      known && traffic.payload_bytes > 0
+          ? Json(static_cast<double>(traffic.gradient_bytes) /
+                 static_cast<double>(traffic.payload_bytes))
+          : Json();
   return json;
 }
 
@@ -178,7 +181,8 @@ absl::StatusOr<Json> JobJson(const CoordinatorView& view,
       NumberOf(query, "ranks", kDefaultMembers, 1, kMaxMembers));
   COXSWAIN_ASSIGN_OR_RETURN(const auto found, view.membership->Describe(name));
   const JobDescription& job = found.front();
-  const auto steps = SummariseSteps(view.telemetry->Matrix(name, kRecentSteps));
+  const auto steps =
+      SummariseSteps(view.telemetry->Matrix(name, kStragglerSteps));
   const std::vector<int> stragglers = PersistentStragglers(steps);
   Marks marks;
   marks.stragglers.insert(stragglers.begin(), stragglers.end());

@@ -71,6 +71,7 @@ struct LostMember {
 struct Progress {
   int64_t step = 0;
   int64_t collective_sequence = 0;
+  int64_t gradient_bytes = 0;
   int64_t payload_bytes = 0;
   int64_t wire_bytes = 0;
   int64_t micro_batches = 0;

@@ -140,12 +140,21 @@ void AddCheckpoints(const std::string& job, const CoordinatorView& view,
 void AddTraffic(const JobTelemetry& job, MetricFamilies* out) {
   for (const auto& [hook, traffic] : job.hooks) {
     const MetricFamilies::Labels labels = {{"job", job.job}, {"hook", hook}};
+    out->Counter("job_gradient_bytes_total",
+                 "Bytes of the gradients that ranks averaged, by hook.",
+                 Number(traffic.gradient_bytes), labels);
     out->Counter("job_payload_bytes_total",
                  "Bytes that ranks handed to collectives, by hook.",
                  Number(traffic.payload_bytes), labels);
     out->Counter("job_wire_bytes_total",
                  "Bytes that left the processes of ranks, by hook.",
                  Number(traffic.wire_bytes), labels);
+    if (traffic.gradient_bytes > 0 && traffic.payload_bytes > 0) {
+      out->Gauge("job_compression_ratio",
+                 "Gradient bytes over payload bytes, by hook.",
+                 Number(traffic.gradient_bytes) / Number(traffic.payload_bytes),
+                 labels);
+    }
     if (traffic.wire_bytes <= 0) continue;
     out->Gauge(
         "job_payload_wire_ratio", "Payload bytes over wire bytes, by hook.",

@@ -19,6 +19,7 @@ Progress FromProto(const v1::Heartbeat& heartbeat) {
   Progress progress;
   progress.step = heartbeat.step();
   progress.collective_sequence = heartbeat.collective_sequence();
+  progress.gradient_bytes = heartbeat.gradient_bytes();
   progress.payload_bytes = heartbeat.payload_bytes();
   progress.wire_bytes = heartbeat.wire_bytes();
   progress.micro_batches = heartbeat.micro_batches();

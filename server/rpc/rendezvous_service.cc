@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "server/rpc/call.h"
+#include "server/rpc/describe_steps.h"
 #include "server/rpc/proto_conversion.h"
 #include "server/rpc/schedule_wire.h"
 
@@ -238,18 +239,24 @@ grpc::ServerUnaryReactor* RendezvousService::Describe(
                      " descriptions are asked for at once: ask later")));
     return call->reactor();
   }
-  auto jobs = membership_->Describe(request->job());
-  membership_->AfterWritten(
-      [call, turn, membership = membership_, jobs = std::move(jobs)] {
-        if (!jobs.ok()) return call->Answer(jobs.status());
-        v1::DescribeResponse answer;
-        answer.set_cluster_id(membership->cluster_id());
-        answer.set_term(membership->term().value());
-        for (const JobDescription& job : *jobs) {
-          *answer.add_jobs() = ToProto(job);
-        }
-        call->Answer(std::move(answer));
-      });
+  const auto jobs = membership_->Describe(request->job());
+  if (!jobs.ok()) {
+    membership_->AfterWritten(
+        [call, error = jobs.status()] { call->Answer(error); });
+    return call->reactor();
+  }
+  v1::DescribeResponse answer;
+  answer.set_cluster_id(membership_->cluster_id());
+  answer.set_term(membership_->term().value());
+  for (const JobDescription& job : *jobs) {
+    v1::JobDescription* const described = answer.add_jobs();
+    *described = ToProto(job);
+    if (request->steps() <= 0 || witness_.telemetry == nullptr) continue;
+    AddSteps(*witness_.telemetry, request->steps(), described);
+  }
+  membership_->AfterWritten([call, turn, answer = std::move(answer)]() mutable {
+    call->Answer(std::move(answer));
+  });
   return call->reactor();
 }
 

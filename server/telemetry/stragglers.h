@@ -13,6 +13,9 @@ namespace coxswain::server {
 // kStragglerSeconds longer. What it waited does not count: others make it wait.
 inline constexpr double kStragglerFactor = 1.5;
 inline constexpr double kStragglerSeconds = 0.005;
+// Over how many of a job's last steps PersistentStragglers looks, wherever they
+// are shown.
+inline constexpr int kStragglerSteps = 8;
 // The same, as a sentence.
 std::string StragglerRule();
 

@@ -132,22 +132,22 @@ void Telemetry::Note(const Seat& seat, const Plan& plan,
 
 void Telemetry::NoteTraffic(const Progress& progress, const std::string& hook,
                             Rank* rank, Job* job) {
-  const Traffic said = {progress.payload_bytes, progress.wire_bytes};
+  const Traffic said = {progress.gradient_bytes, progress.payload_bytes,
+                        progress.wire_bytes};
   const Traffic before = rank->said.value_or(said);
   rank->said = said;
   // A rank that counts backwards is not believed.
-  const int64_t payload =
-      std::max<int64_t>(said.payload_bytes - before.payload_bytes, 0);
-  const int64_t wire =
-      std::max<int64_t>(said.wire_bytes - before.wire_bytes, 0);
-  job->totals.traffic.payload_bytes += payload;
-  job->totals.traffic.wire_bytes += wire;
+  const auto more = [](int64_t now, int64_t then) {
+    return std::max<int64_t>(now - then, 0);
+  };
+  const Traffic moved = {more(said.gradient_bytes, before.gradient_bytes),
+                         more(said.payload_bytes, before.payload_bytes),
+                         more(said.wire_bytes, before.wire_bytes)};
+  job->totals.traffic.Add(moved);
   auto& hooks = job->totals.hooks;
   const bool room =
       hooks.count(hook) > 0 || hooks.size() < limits_.hooks_per_job;
-  Traffic& total = hooks[room ? hook : "other"];
-  total.payload_bytes += payload;
-  total.wire_bytes += wire;
+  hooks[room ? hook : "other"].Add(moved);
 }
 
 void Telemetry::NotePlan(const Plan& plan, int64_t step, Job* job) const {

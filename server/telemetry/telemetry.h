@@ -45,8 +45,15 @@ struct TelemetryLimits {
 
 // Bytes that ranks moved, as their heartbeats say.
 struct Traffic {
-  int64_t payload_bytes = 0;  // handed to collectives
-  int64_t wire_bytes = 0;     // left the processes
+  int64_t gradient_bytes = 0;  // were averaged, in the gradients' own type
+  int64_t payload_bytes = 0;   // handed to collectives, for whatever purpose
+  int64_t wire_bytes = 0;      // left the processes
+
+  void Add(const Traffic& other) {
+    gradient_bytes += other.gradient_bytes;
+    payload_bytes += other.payload_bytes;
+    wire_bytes += other.wire_bytes;
+  }
 };
 
 // What a job did since this coordinator heard of it first.

@@ -37,8 +37,9 @@ Plan PlanOf(int64_t version, const std::string& hook) {
   return plan;
 }
 
-Progress MovedOf(int64_t payload, int64_t wire) {
+Progress MovedOf(int64_t payload, int64_t wire, int64_t gradient = 0) {
   Progress progress;
+  progress.gradient_bytes = gradient;
   progress.payload_bytes = payload;
   progress.wire_bytes = wire;
   return progress;
@@ -178,14 +179,16 @@ TEST_F(TelemetryTest, BytesCountUnderTheHookOfTheirTime) {
   const Seat rank1 = {"job", Generation(1), 1, 2};
   telemetry().Note(rank0, PlanOf(1, "none"), MovedOf(100, 200), {});
   telemetry().Note(rank1, PlanOf(1, "none"), MovedOf(10, 20), {});
-  telemetry().Note(rank0, PlanOf(2, "fp16"), MovedOf(150, 225), {});
+  telemetry().Note(rank0, PlanOf(2, "fp16"), MovedOf(150, 225, 100), {});
   telemetry().Note(rank0, PlanOf(3, "int8"), MovedOf(160, 227), {});
   telemetry().Note(rank0, PlanOf(3, "int8"), MovedOf(1, 1), {});  // backwards
   const JobTelemetry totals = *telemetry().Totals("job");
   EXPECT_EQ(totals.traffic.payload_bytes, 170);
   EXPECT_EQ(totals.traffic.wire_bytes, 247);
   ASSERT_EQ(totals.hooks.size(), 3u) << "the limit, and other";
+  EXPECT_EQ(totals.traffic.gradient_bytes, 100);
   EXPECT_EQ(totals.hooks.at("none").payload_bytes, 110);
+  EXPECT_EQ(totals.hooks.at("fp16").gradient_bytes, 100);
   EXPECT_EQ(totals.hooks.at("fp16").wire_bytes, 25);
   EXPECT_EQ(totals.hooks.at("other").payload_bytes, 10);
   const auto plans = telemetry().Plans("job");

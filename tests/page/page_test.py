@@ -103,6 +103,8 @@ class PageTest(unittest.TestCase):
             (".steps figcaption", "Stragglers: rank 5 in"),
             (".members", "waits for the decision of step 1201"),
             (".traffic", "40.0 GB"),
+            (".traffic", "980 GB"),
+            (".traffic", "50.00"),
             (".checkpoints", "step-000800"),
             (".plan", "enforcement=audit"),
             (".history", "exit status 137"),

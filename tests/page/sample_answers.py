@@ -148,24 +148,31 @@ class Job:
 
     def traffic(self):
         hooks = []
-        for hook, payload, wire in [
-            ("powersgd(rank=2,start_step=100)", 2 * 10**10, 4 * 10**10),
-            ("allreduce", 10**12, 195 * 10**10),
+        for hook, gradient, payload, wire in [
+            (
+                "powersgd(rank=2,start_step=100)",
+                10**12,
+                2 * 10**10,
+                4 * 10**10,
+            ),
+            ("allreduce", 10**12, 10**12, 195 * 10**10),
         ]:
             hooks.append(
                 {
                     "hook": self.say(hook),
+                    "gradient_bytes": gradient,
                     "payload_bytes": payload,
                     "wire_bytes": wire,
-                    "compression_ratio": payload / wire,
-                    "saved_bytes": payload - wire,
+                    "compression_ratio": gradient / payload,
+                    "saved_bytes": gradient - payload,
                 }
             )
         whole = {
+            "gradient_bytes": 200 * 10**10,
             "payload_bytes": 102 * 10**10,
             "wire_bytes": 199 * 10**10,
-            "compression_ratio": 102 / 199,
-            "saved_bytes": -97 * 10**10,
+            "compression_ratio": 200 / 102,
+            "saved_bytes": 98 * 10**10,
         }
         return dict(whole, hooks=hooks[: 1 if self.text else 2])
 

@@ -25,6 +25,7 @@ function head(job, plan) {
         ['Steps/s', number(job.steps_per_second)],
         ['Hook', plan ? said(plan.hook) : '–'],
         ['Left processes', bytes(job.traffic.wire_bytes)],
+        ['Saved by hooks', bytes(job.traffic.saved_bytes)],
       ]),
       job.last_event && el('p', null, 'Last event: ', said(job.last_event)));
 }
@@ -108,7 +109,10 @@ function members(job, now, first) {
 
 const HOOK_COLUMNS = [
   { name: 'Hook', long: true, of: (row) => said(row.hook) },
+  { name: 'Gradients', number: true, of: (row) => bytes(row.gradient_bytes) },
   { name: 'To collectives', number: true, of: (row) => bytes(row.payload_bytes) },
+  { name: 'Saved', number: true, of: (row) => bytes(row.saved_bytes) },
+  { name: 'Ratio', number: true, of: (row) => number(row.compression_ratio, 2) },
   { name: 'Left processes', number: true, of: (row) => bytes(row.wire_bytes) },
 ];
 
@@ -117,8 +121,9 @@ function traffic(job) {
   return section('traffic', 'Bytes by hook',
       rows.length > 0 ? table('Bytes by hook', HOOK_COLUMNS, rows, (row) => row.hook)
         : none('No gradient has been exchanged yet.'),
-      quiet('Of all ranks. To collectives: what the hook made of the gradients. ' +
-          'Left processes: what that took, for N ranks in a ring 2(N−1)/N times ' +
+      quiet('Of all ranks. To collectives: what the hook made of the gradients, and ' +
+          'what else was exchanged, as the parameters at the start. Saved: the ' +
+          'one without the other. Left processes: what that took, for N ranks in a ring 2(N−1)/N times ' +
           'as much.'));
 }
 
