@@ -37,8 +37,8 @@ class StepRates {
 };
 
 // What is shown of one look. The first is a page: `coxswain status`, with rates
-// and, where the plan has max_steps, how far each job is, and StepBars. The second is a line
-// for each job.
+// and StepBars and, where the plan has max_steps, how far each job is. The
+// second is a line for each job.
 std::string WatchPage(const v1::DescribeResponse& description,
                       const StepRates& rates);
 std::string WatchLines(const v1::DescribeResponse& description,
