@@ -1,6 +1,7 @@
 // Changes between steps: of the parameters, the hook, the buckets.
 
-#include <torch/torch.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <memory>

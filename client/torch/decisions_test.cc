@@ -1,6 +1,8 @@
 // What all ranks decide about a step, and what they do then.
 
-#include <torch/torch.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <limits>
 #include <memory>

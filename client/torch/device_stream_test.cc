@@ -1,7 +1,8 @@
 #include "client/torch/device_stream.h"
 
 #include <c10/core/impl/FakeGuardImpl.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
 
 #include "base/status_matchers.h"
 

@@ -1,6 +1,8 @@
 // Where gradients are, and that each kind of parameter gets its average.
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/types.h>
 
 #include <memory>
 #include <string>

@@ -1,7 +1,9 @@
 // Steps whose passes do not give each parameter one gradient: parameters
 // without a use, static graphs.
 
-#include <torch/torch.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <cmath>
 #include <memory>

@@ -1,6 +1,8 @@
 #include "client/torch/module_bytes.h"
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
 
 #include <string>
 

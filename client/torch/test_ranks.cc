@@ -1,7 +1,9 @@
 #include "client/torch/test_ranks.h"
 
 #include <ATen/Parallel.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <limits>
 #include <thread>

@@ -1,7 +1,10 @@
 // What windows average: weights, tails, exchanges in each micro-batch, ranks
 // with different amounts of data. Always compared with one process.
 
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <cmath>
 #include <memory>

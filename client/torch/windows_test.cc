@@ -1,7 +1,5 @@
 // What becomes of declared micro-batches that do not run as declared.
 
-#include <torch/torch.h>
-
 #include <memory>
 #include <string>
 #include <vector>

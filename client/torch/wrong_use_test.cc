@@ -1,7 +1,8 @@
 // What is refused at the call: passes, forwards and optimizer steps in the
 // wrong place, and options that do not go together.
 
-#include <torch/torch.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <memory>
 #include <string>

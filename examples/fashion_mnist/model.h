@@ -1,7 +1,10 @@
 #ifndef COXSWAIN_EXAMPLES_FASHION_MNIST_MODEL_H_
 #define COXSWAIN_EXAMPLES_FASHION_MNIST_MODEL_H_
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <vector>

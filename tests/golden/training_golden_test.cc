@@ -3,7 +3,7 @@
 
 #include "client/torch/distributed_data_parallel.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,11 @@
 #include "tests/golden/training_net.h"
 
-#include <torch/torch.h>
+#include <torch/nn/functional.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <string>
 

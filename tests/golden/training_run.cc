@@ -1,7 +1,10 @@
 #include "tests/golden/training_run.h"
 
 #include <ATen/Parallel.h>
-#include <torch/torch.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,7 +1,11 @@
 #ifndef COXSWAIN_TESTS_INTEGRATION_SYNCHRONISATION_NET_H_
 #define COXSWAIN_TESTS_INTEGRATION_SYNCHRONISATION_NET_H_
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <memory>

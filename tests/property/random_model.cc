@@ -1,6 +1,7 @@
 #include "tests/property/random_model.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <string>
 

@@ -1,7 +1,10 @@
 #include "tests/property/run_case.h"
 
 #include <ATen/Parallel.h>
-#include <torch/torch.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <exception>

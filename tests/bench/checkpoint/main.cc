@@ -3,7 +3,11 @@
 // turns beside training and at once. Prints the seconds that each stops the
 // ranks, as JSON.
 
-#include <torch/torch.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <iostream>
