@@ -1,5 +1,10 @@
 #include "examples/fashion_mnist/trainer.h"
 
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
+
 #include <algorithm>
 #include <exception>
 #include <sstream>
