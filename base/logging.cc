@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -38,6 +39,14 @@ std::atomic<LogFormat>& Format() {
   return format;
 }
 
+constexpr spdlog::level::level_enum kInfo = spdlog::level::info;
+
+std::optional<spdlog::level::level_enum> LevelOf(absl::string_view name) {
+  const auto parsed = spdlog::level::from_str(std::string(name));
+  if (parsed == spdlog::level::off && name != "off") return std::nullopt;
+  return parsed;
+}
+
 spdlog::logger& Logger() {
   // Never destroyed: threads may log while the process ends.
   static spdlog::logger* const logger = [] {
@@ -45,6 +54,8 @@ spdlog::logger& Logger() {
         "coxswain", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     created->set_pattern("%v");  // FormatLogLine() makes all of it.
     created->flush_on(spdlog::level::debug);
+    const char* const level = std::getenv("COXSWAIN_LOG_LEVEL");
+    if (level != nullptr) created->set_level(LevelOf(level).value_or(kInfo));
     return created;
   }();
   return *logger;
@@ -179,11 +190,9 @@ void LogError(absl::string_view event, LogFields fields) {
 }
 
 bool SetLogLevel(absl::string_view level) {
-  const std::string name(level);
-  const auto parsed = spdlog::level::from_str(name);
-  if (parsed == spdlog::level::off && name != "off") return false;
-  Logger().set_level(parsed);
-  return true;
+  const auto parsed = LevelOf(level);
+  if (parsed.has_value()) Logger().set_level(*parsed);
+  return parsed.has_value();
 }
 
 void SetLogFormat(LogFormat format) { Format() = format; }

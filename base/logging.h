@@ -43,8 +43,10 @@ void LogInfo(absl::string_view event, LogFields fields = {});
 void LogWarning(absl::string_view event, LogFields fields = {});
 void LogError(absl::string_view event, LogFields fields = {});
 
-// The least level that is printed: "debug", "info" (default), "warning",
-// "error" or "off". False if the name is none of these.
+// The least level that is printed: "debug", "info", "warning", "error" or
+// "off". False if the name is none of these. Before the first call, in programs
+// that link this library as well, it is as COXSWAIN_LOG_LEVEL says, "info" for
+// anything else.
 bool SetLogLevel(absl::string_view level);
 
 enum class LogFormat { kText, kJson };

@@ -286,6 +286,11 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
     std::ostringstream out;
     std::ostringstream err;
     if (root.exit(error, out, err) != 0) {
+      if (error.get_name() == "ExtrasError") {
+        return UsageError(
+            command, absl::StrCat("not expected: ",
+                                  absl::StrJoin(root.remaining(true), " ")));
+      }
       if (error.get_name() != "RequiredError") {
         return UsageError(command, error.what());
       }

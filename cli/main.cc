@@ -20,6 +20,7 @@
 #include "cli/run.h"
 #include "cli/serve.h"
 #include "cli/status.h"
+#include "cli/tls_hint.h"
 #include "cli/version.h"
 #include "cli/watch.h"
 #include "cli/why.h"
@@ -53,8 +54,10 @@ int Exit(const absl::Status& status) {
   return status.ok() ? kExitOk : Fail(status, kExitFailure);
 }
 
-int PrintOrFail(const absl::StatusOr<std::string>& text) {
-  return text.ok() ? Print(*text) : Fail(text.status(), kExitFailure);
+int PrintOrFail(const absl::StatusOr<std::string>& text,
+                const ClientSecurity& security = {}) {
+  return text.ok() ? Print(*text)
+                   : Fail(HintAtTls(text.status(), security), kExitFailure);
 }
 
 // The coordinator that a command is about.
@@ -86,21 +89,26 @@ int Main(const std::vector<std::string>& args) {
     case CommandLine::Command::kRun:
       return ExitOfRun(Run(line->run));
     case CommandLine::Command::kStatus:
-      return Exit(line->status.watch ? WatchStatus(line->status)
-                                     : ShowStatus(line->status));
+      return Exit(HintAtTls(line->status.watch ? WatchStatus(line->status)
+                                               : ShowStatus(line->status),
+                            line->status.security));
     case CommandLine::Command::kLogs:
-      return Exit(ShowLogs(line->logs));
+      return Exit(HintAtTls(ShowLogs(line->logs), line->logs.security));
     case CommandLine::Command::kPlanShow:
-      return PrintOrFail(ShowPlan(line->plan_show, *StubOf(line->plan_show)));
+      return PrintOrFail(ShowPlan(line->plan_show, *StubOf(line->plan_show)),
+                         line->plan_show.security);
     case CommandLine::Command::kPlanSet:
       return PrintOrFail(SetPlan(line->plan_set, *StubOf(line->plan_set),
-                                 RandomSource::System()));
+                                 RandomSource::System()),
+                         line->plan_set.security);
     case CommandLine::Command::kWhy:
-      return PrintOrFail(ShowWhy(line->why, *StubOf(line->why)));
+      return PrintOrFail(ShowWhy(line->why, *StubOf(line->why)),
+                         line->why.security);
     case CommandLine::Command::kCheckpoint: {
       const auto stub = StubOf(line->checkpoint);
       return PrintOrFail(
-          RunCheckpoint(line->checkpoint, RealCheckpointWorld(stub.get())));
+          RunCheckpoint(line->checkpoint, RealCheckpointWorld(stub.get())),
+          line->checkpoint.security);
     }
     case CommandLine::Command::kCerts:
       return PrintOrFail(RunCerts(line->certs, Clock::Real()->WallTime()));

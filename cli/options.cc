@@ -288,6 +288,9 @@ void AddOptions(CLI::App* app, RunOptions* options) {
   AddDuration(app, "join-timeout", absl::Milliseconds(1),
               &options->join_timeout,
               "how long workers wait for the job to be complete");
+  AddDuration(app, "reattach-grace", absl::Milliseconds(1),
+              &options->reattach_grace,
+              "how long workers may be without the coordinator");
   AddDuration(
       app, "exit-grace", absl::ZeroDuration(), &options->exit_grace,
       "after a worker failed in a job that cannot go on without it, how "

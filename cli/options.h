@@ -62,7 +62,8 @@ struct RunOptions {
   // What the job's plan begins with, whatever the program says: NAME=VALUE
   // words, several in one text or not; checked, they are one text.
   std::vector<std::string> plan;
-  absl::Duration join_timeout = absl::InfiniteDuration();  // the library's
+  absl::Duration join_timeout = absl::InfiniteDuration();    // the library's
+  absl::Duration reattach_grace = absl::InfiniteDuration();  // likewise
   absl::Duration exit_grace = absl::Seconds(5);
   absl::Duration stop_grace = absl::Seconds(10);
   int stop_status = 0;

@@ -108,9 +108,11 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   environment.backend = options.backend;
   environment.bind_address = options.bind_address;
   environment.trace = options.trace;
+  environment.log_level = options.log_level;
   environment.log_format = options.log_format;
   environment.plan = absl::StrJoin(options.plan, " ");
   environment.join_timeout = options.join_timeout;
+  environment.reattach_grace = options.reattach_grace;
   COXSWAIN_ASSIGN_OR_RETURN(environment.gpus, ChooseGpus(options));
   if (environment.node.empty()) {
     COXSWAIN_ASSIGN_OR_RETURN(environment.node, HostName());

@@ -18,6 +18,8 @@ install_program() {
     "${prefix}/share/doc/coxswain/examples/coxswain.sbatch"
   install -D -m 644 deploy/systemd/tls.conf \
     "${prefix}/share/doc/coxswain/examples/tls.conf"
+  install -D -m 644 deploy/systemd/worker-tls.conf \
+    "${prefix}/share/doc/coxswain/examples/worker-tls.conf"
   install -D -m 644 deploy/systemd/worker-example.env \
     "${prefix}/share/doc/coxswain/examples/worker-example.env"
 }

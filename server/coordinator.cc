@@ -61,10 +61,10 @@ absl::Status CoordinatorOptions::Validate() const {
   if (tick_interval <= absl::ZeroDuration() ||
       tick_interval > membership.lease / 4) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "tick_interval must be more than 0 and at most a quarter of the lease "
-        "of ",
-        absl::FormatDuration(membership.lease), ", got ",
-        absl::FormatDuration(tick_interval)));
+        "the lease (", absl::FormatDuration(membership.lease),
+        ") must be at least four times tick_interval, at which it is looked "
+        "at (",
+        absl::FormatDuration(tick_interval), ")"));
   }
   COXSWAIN_RETURN_IF_ERROR(security.Validate(clock->WallTime()));
   COXSWAIN_RETURN_IF_ERROR(membership.Validate());

@@ -71,11 +71,15 @@ std::vector<std::string> WorkerEnvironment::For(
   if (!topology.empty()) own["COXSWAIN_TOPOLOGY"] = topology;
   if (!trace.empty()) own["COXSWAIN_TRACE"] = trace;
   if (!plan.empty()) own["COXSWAIN_PLAN"] = plan;
+  if (!log_level.empty()) own["COXSWAIN_LOG_LEVEL"] = log_level;
   if (!log_format.empty()) own["COXSWAIN_LOG_FORMAT"] = log_format;
   AddSecurity(security, inherited, &own);
   if (gpus.has_value()) AddGpus(*gpus, slot, inherited, &own);
   if (join_timeout != absl::InfiniteDuration()) {
     own["COXSWAIN_JOIN_TIMEOUT"] = absl::FormatDuration(join_timeout);
+  }
+  if (reattach_grace != absl::InfiniteDuration()) {
+    own["COXSWAIN_REATTACH_GRACE"] = absl::FormatDuration(reattach_grace);
   }
 
   std::vector<std::string> result;

@@ -28,10 +28,13 @@ struct WorkerEnvironment {
   std::string bind_address;  // empty: unset
   std::string topology;      // keys with commas between; empty: unset
   std::string trace;         // empty: unset
+  std::string log_level;     // empty: unset
   std::string log_format;    // empty: unset
   std::string plan;  // NAME=VALUE words with spaces between; empty: unset
-  std::optional<GpuAssignment> gpus;                       // nothing: unset
-  absl::Duration join_timeout = absl::InfiniteDuration();  // infinite: unset
+  std::optional<GpuAssignment> gpus;  // nothing: unset
+  // Infinite: unset.
+  absl::Duration join_timeout = absl::InfiniteDuration();
+  absl::Duration reattach_grace = absl::InfiniteDuration();
 
   // `inherited` (NAME=VALUE each) with these variables set for one worker.
   // Unset ones are left as inherited.

@@ -43,16 +43,20 @@ TEST(WorkerEnvironmentTest, OptionsAreSetOnlyWhenGiven) {
   environment.topology = "zone-1,rack-7";
   environment.trace = "runs/trace.json";
   environment.plan = "max_steps=9 tail=drop";
+  environment.log_level = "warning";
   environment.log_format = "json";
   environment.join_timeout = absl::Seconds(90);
+  environment.reattach_grace = absl::Minutes(2);
   EXPECT_THAT(environment.For(0, 1, {}),
               AllOf(Contains("COXSWAIN_BACKEND=gloo"),
                     Contains("COXSWAIN_BIND_ADDRESS=10.0.0.1"),
                     Contains("COXSWAIN_TOPOLOGY=zone-1,rack-7"),
                     Contains("COXSWAIN_TRACE=runs/trace.json"),
                     Contains("COXSWAIN_PLAN=max_steps=9 tail=drop"),
+                    Contains("COXSWAIN_LOG_LEVEL=warning"),
                     Contains("COXSWAIN_LOG_FORMAT=json"),
-                    Contains("COXSWAIN_JOIN_TIMEOUT=1m30s")));
+                    Contains("COXSWAIN_JOIN_TIMEOUT=1m30s"),
+                    Contains("COXSWAIN_REATTACH_GRACE=2m")));
 }
 
 TEST(WorkerEnvironmentTest, EachWorkerIsToldItsOwnAmongTheSameGpus) {

@@ -52,6 +52,8 @@ class AttachedSchedule::AttachedGate : public StepGate {
       : schedule_(schedule), stream_(stream), timed_(timed) {}
 
   absl::Status Announce(const StepTicket& ticket) override {
+    const bool last = ticket.micro + ticket.micro_batches >= ticket.window;
+    steps_ = ticket.step + (last || ticket.end_of_data ? 1 : 0);
     if (timed_) {
       schedule_->timings_.Begun(ticket.step, schedule_->Now(),
                                 [this] { return schedule_->TrafficNow(); });
@@ -68,6 +70,7 @@ class AttachedSchedule::AttachedGate : public StepGate {
     const absl::Time begun = schedule_->Now();
     absl::StatusOr<StepDecision> decision = schedule_->Decide(*stream_, vote);
     if (!timed_ || !decision.ok()) return decision;
+    if (decision->commit) schedule_->steps_ = steps_;
     schedule_->timings_.Decided(begun, schedule_->Now());
     schedule_->EndStep();
     return decision;
@@ -93,6 +96,7 @@ class AttachedSchedule::AttachedGate : public StepGate {
   AttachedSchedule* const schedule_;
   Stream* const stream_;
   const bool timed_;
+  int64_t steps_ = 0;  // that are done once this one is committed
 };
 
 struct AttachedSchedule::Stream {
@@ -351,6 +355,7 @@ void AttachedSchedule::AddProgress(v1::Heartbeat* heartbeat) const {
   heartbeat->set_rounds(rounds_);
   heartbeat->set_bucket(bucket_);
   heartbeat->set_gradient_bytes(gradient_bytes_);
+  if (heartbeat->step() == 0) heartbeat->set_step(steps_);
   MutexLock lock(&mutex_);
   for (const auto& [name, stream] : streams_) {
     if (!stream->waits_for.empty()) heartbeat->set_activity(stream->waits_for);

@@ -138,6 +138,7 @@ class AttachedSchedule : public ScheduleClient {
   std::atomic<int64_t> micro_batches_{0};
   std::atomic<int64_t> rounds_{0};
   std::atomic<int64_t> gradient_bytes_{0};  // that were averaged
+  std::atomic<int64_t> steps_{0};           // of the stream "train"
   std::atomic<int> bucket_{-1};
   mutable StepTimings timings_;
 

@@ -427,6 +427,43 @@ TEST_F(AttachedScheduleTest, ProgressSaysWhatIsDone) {
   EXPECT_EQ(later.activity(), "");
 }
 
+TEST_F(AttachedScheduleTest, StepsThatWereCommittedAreProgress) {
+  Start(Enforcement::kAudit);
+  const auto done = [this] {
+    v1::Heartbeat beat;
+    schedule_->AddProgress(&beat);
+    return beat.step();
+  };
+  EXPECT_EQ(done(), 0);
+  ASSERT_OK(train_->Announce(TicketOf(41)));
+  schedule_->OnEvent(DecisionEvent("train", 0));
+  EXPECT_EQ(done(), 0);
+  ASSERT_OK(train_->Decide({}));
+  EXPECT_EQ(done(), 42);
+  // The first of two exchanges of one step.
+  StepTicket half = TicketOf(42);
+  half.window = 2;
+  ASSERT_OK(train_->Announce(half));
+  schedule_->OnEvent(DecisionEvent("train", 1));
+  ASSERT_OK(train_->Decide({}));
+  EXPECT_EQ(done(), 42);
+  half.micro = 1;
+  ASSERT_OK(train_->Announce(half));
+  schedule_->OnEvent(DecisionEvent("train", 2));
+  ASSERT_OK(train_->Decide({}));
+  EXPECT_EQ(done(), 43);
+  // One that all skip.
+  ASSERT_OK(train_->Announce(TicketOf(43)));
+  schedule_->OnEvent(DecisionEvent("train", 3, "an infinity"));
+  ASSERT_OK(train_->Decide({}));
+  EXPECT_EQ(done(), 43);
+  // The program's own word counts.
+  v1::Heartbeat beat;
+  beat.set_step(7);
+  schedule_->AddProgress(&beat);
+  EXPECT_EQ(beat.step(), 7);
+}
+
 TEST_F(AttachedScheduleTest, AStepIsTimedFromItsGateAndItsReducer) {
   Start(Enforcement::kOff);
   for (int step = 0; step < 2; ++step) {

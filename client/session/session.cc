@@ -17,6 +17,7 @@
 #include "client/session/plan_overrides.h"
 #include "client/session/session_core.h"
 #include "client/session/session_wire.h"
+#include "proto/types.pb.h"
 
 namespace coxswain {
 namespace {
@@ -91,6 +92,20 @@ absl::Status FillDefaults(JobManifest* manifest, SessionOptions* options) {
   return absl::OkStatus();
 }
 
+// Whether a worker that has the state of a job was taken into a generation that
+// ended before it could attach: a survivor, whom the next one waits for as long
+// as it does not leave.
+bool IsForNext(const SessionOptions& options, const absl::Status& attached) {
+  if (options.after_generation == 0) return false;
+  const auto payload = attached.GetPayload(kErrorDetailUrl);
+  v1::ErrorDetail detail;
+  if (!payload.has_value() || !detail.ParseFromString(std::string(*payload))) {
+    return false;
+  }
+  return detail.has_member_lost() || detail.has_schedule_mismatch() ||
+         detail.stale_fence().field() == "generation";
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Join(
@@ -103,10 +118,13 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(
       options.stub_factory
           ? options.stub_factory(options.coordinator, policy)
           : ConnectCoordinator(options.coordinator, policy, options.security);
-  return Core::Join({std::move(options), std::move(manifest), std::move(stub)});
+  int64_t entered = 0;
+  return Core::Join({std::move(options), std::move(manifest), std::move(stub)},
+                    &entered);
 }
 
-absl::StatusOr<std::unique_ptr<Session>> Session::Core::Join(Request asked) {
+absl::StatusOr<std::unique_ptr<Session>> Session::Core::Join(Request asked,
+                                                             int64_t* entered) {
   v1::JoinRequest request = MakeJoinRequest(asked.options, *asked.manifest);
   COXSWAIN_ASSIGN_OR_RETURN(const v1::JoinResponse joined,
                             JoinJob(asked.options, *asked.stub, &request));
@@ -114,14 +132,17 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Core::Join(Request asked) {
   const auto plan = FromWire(joined.plan());
   auto core = std::make_unique<Core>(std::move(asked), joined,
                                      plan.ok() ? *plan : JobPlan());
+  core->entered = *entered = core->generation;
   absl::Status attached = core->Attach(joined);
   if (attached.ok()) attached = plan.status();
   if (attached.ok()) attached = CheckAddresses(joined);
   if (!attached.ok()) {
-    core->Leave(Departure::Failed(
-                    absl::StrCat("could not take part: ", attached.message()),
-                    kDestructorTimeout))
-        .IgnoreError();
+    if (!IsForNext(core->request.options, attached)) {
+      core->Leave(Departure::Failed(
+                      absl::StrCat("could not take part: ", attached.message()),
+                      kDestructorTimeout))
+          .IgnoreError();
+    }
     return attached;
   }
   LogInfo("joined", {{"job", core->request.options.job},
@@ -137,8 +158,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Core::Join(Request asked) {
 absl::StatusOr<std::unique_ptr<Session>> Session::Rejoin() {
   COXSWAIN_RETURN_IF_ERROR(core_->LeaveForNext());
   Core::Request next = core_->request;
-  next.options.after_generation = core_->generation;
-  auto joined = Core::Join(std::move(next));
+  next.options.after_generation = core_->entered;
+  auto joined = Core::Join(std::move(next), &core_->entered);
   if (joined.ok()) core_->NoteJoinedNext();
   return joined;
 }

@@ -127,7 +127,9 @@ class Session {
   // Current parameters of this job, for who comes late.
   ParameterClient& parameters();
 
-  // Says how far this worker is; told to the coordinator with the heartbeats.
+  // Says how far this worker is; told to the coordinator with the heartbeats
+  // and when it leaves. Who never calls it is as far as its schedule's stream
+  // "train".
   void ReportProgress(int64_t optimizer_steps);
   // Hook::ErrorNorm after this step, likewise.
   void ReportErrorNorm(double norm, int64_t step);

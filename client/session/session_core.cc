@@ -351,6 +351,7 @@ absl::Status Session::Core::TellLeave(const Departure& departure,
   leave.set_failed(departure.failed);
   leave.set_rejoin(departure.rejoin);
   schedule_->AddLastWords(&leave);
+  *leave.mutable_progress() = Progress();
   CallOptions call;
   call.timeout = timeout;
   return membership->stub().Leave(leave, call).status();

@@ -37,8 +37,10 @@ class Session::Core {
     std::shared_ptr<CoordinatorStub> stub;
   };
 
-  // Joins a round, and attaches.
-  static absl::StatusOr<std::unique_ptr<Session>> Join(Request asked);
+  // Joins a round, and attaches. `entered` becomes the generation that took
+  // this worker in, also where that is over before the worker has attached.
+  static absl::StatusOr<std::unique_ptr<Session>> Join(Request asked,
+                                                       int64_t* entered);
 
   Core(Request request_in, const v1::JoinResponse& joined,
        const JobPlan& plan_in);
@@ -85,6 +87,8 @@ class Session::Core {
   const Request request;
   const int rank;
   const int64_t generation;
+  // The newest generation that this worker was a member of. For Rejoin alone.
+  int64_t entered = 0;
   const JobPlan plan;
   const PreviousGeneration previous;
   const std::shared_ptr<Membership> membership;

@@ -301,6 +301,8 @@ absl::StatusOr<SessionOptions> SessionOptions::FromVariables(
   options.address = Text(get, "COXSWAIN_BIND_ADDRESS");
   COXSWAIN_RETURN_IF_ERROR(
       ReadDuration(get, "COXSWAIN_JOIN_TIMEOUT", &options.join_timeout));
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadDuration(get, "COXSWAIN_REATTACH_GRACE", &options.reattach_grace));
   options.trace_file = Text(get, "COXSWAIN_TRACE");
   COXSWAIN_RETURN_IF_ERROR(
       ReadPlan(get, "COXSWAIN_PLAN", &options.plan_overrides));

@@ -49,6 +49,7 @@ struct SessionOptions {
   //   COXSWAIN_BIND_ADDRESS      `address`; default: found by the route
   //   COXSWAIN_JOIN_TIMEOUT      such as 90s or 5m, or plain seconds; default
   //                              5m
+  //   COXSWAIN_REATTACH_GRACE    likewise; default 30s
   //   COXSWAIN_TRACE             `trace_file`; default: none
   //   COXSWAIN_PLAN              `plan_overrides`, as NAME=VALUE words with
   //                              spaces between them; default: none

@@ -56,6 +56,7 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
                              {"COXSWAIN_BACKEND", "gloo"},
                              {"COXSWAIN_BIND_ADDRESS", "10.0.0.1"},
                              {"COXSWAIN_JOIN_TIMEOUT", "90s"},
+                             {"COXSWAIN_REATTACH_GRACE", "2m"},
                              {"COXSWAIN_PLAN", "accumulation=4 tail=drop"},
                              {"COXSWAIN_TRACE", "runs/trace.json"}}));
   EXPECT_EQ(options.identity.ToString(), "host-a/2");
@@ -72,6 +73,7 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
   EXPECT_EQ(options.backend, "gloo");
   EXPECT_EQ(options.address, "10.0.0.1");
   EXPECT_EQ(options.join_timeout, absl::Seconds(90));
+  EXPECT_EQ(options.reattach_grace, absl::Minutes(2));
   EXPECT_EQ(options.trace_file, "runs/trace.json");
   const std::map<std::string, std::string> overrides = {{"accumulation", "4"},
                                                         {"tail", "drop"}};

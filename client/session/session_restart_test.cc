@@ -355,6 +355,38 @@ TEST_F(SessionRestartTest, ARejoinThatFailedCanBeTriedAgain) {
   EXPECT_OK(session->Rejoin());
 }
 
+TEST_F(SessionRestartTest, AGenerationThatEndedBeforeItsBeginLosesNobody) {
+  std::vector<v1::JoinRequest> joins;
+  AnswerJoin([&joins](const v1::JoinRequest& request) {
+    joins.push_back(request);
+    return absl::OkStatus();
+  });
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  fake_->AttachmentNumber(0)->Event(AbortEvent());
+  NextOf(*session, Kind::kGenerationEnded);
+  joined_.set_generation(8);
+  fake_->OnAttach(
+      [](FakeAttachment& stream) { stream.End(Stale("generation", 0)); });
+  EXPECT_THAT(session->Rejoin(), StatusIs(absl::StatusCode::kAborted,
+                                          HasSubstr("stale generation")));
+  EXPECT_FALSE(leave_.Holds()) << "it is a member of what comes next";
+  AcceptIn(3);
+  joined_.set_generation(9);
+  ASSERT_OK_AND_ASSIGN(const auto next, session->Rejoin());
+  ASSERT_EQ(joins.size(), 3u);
+  EXPECT_EQ(joins[1].after_generation(), 7);
+  EXPECT_EQ(joins[2].after_generation(), 8);
+  EXPECT_OK(next->Leave("done"));
+}
+
+TEST_F(SessionRestartTest, ANewcomerToSuchAGenerationIsNotWaitedFor) {
+  fake_->OnAttach(
+      [](FakeAttachment& stream) { stream.End(Stale("generation", 0)); });
+  EXPECT_THAT(Join().status(), StatusIs(absl::StatusCode::kAborted,
+                                        HasSubstr("stale generation")));
+  EXPECT_TRUE(leave_.Take().failed());
+}
+
 TEST_F(SessionRestartTest, ASpareThatWasNotNeededIsToldApart) {
   v1::ErrorDetail finished;
   finished.mutable_job_finished();

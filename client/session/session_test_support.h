@@ -36,6 +36,10 @@ class Mailbox {
                        [this]()
                            ABSL_NO_THREAD_SAFETY_ANALYSIS { return full_; });
   }
+  bool Holds() {
+    MutexLock lock(&mutex_);
+    return full_;
+  }
   T Take() {
     EXPECT_TRUE(Wait());
     MutexLock lock(&mutex_);

@@ -3,44 +3,50 @@
 
 #include <iostream>
 
+#include "base/status_macros.h"
 #include "client/session/session.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/follow_session.h"
 #include "client/torch/manifest.h"
 #include "hooks/planned_hook.h"
 
-int main() {
+absl::Status Train() {
   auto model = std::make_shared<torch::nn::LinearImpl>(64, 16);
   torch::optim::SGD optimizer(model->parameters(), /*lr=*/0.1);
 
-  // These lines make it data-parallel. value() ends the program on an error.
-  auto manifest =
-      coxswain::torch::DescribeJob(*model, "powersgd(start_step=10)").value();
-  auto options = coxswain::SessionOptions::FromEnvironment().value();
-  auto session = coxswain::Session::Join(options, manifest).value();
-  auto world = session->World().value();
+  // These lines make it data-parallel. Each returns its error, if it has one.
+  COXSWAIN_ASSIGN_OR_RETURN(
+      auto manifest,
+      coxswain::torch::DescribeJob(*model, "powersgd(start_step=10)"));
+  COXSWAIN_ASSIGN_OR_RETURN(auto options,
+                            coxswain::SessionOptions::FromEnvironment());
+  COXSWAIN_ASSIGN_OR_RETURN(auto session,
+                            coxswain::Session::Join(options, manifest));
+  COXSWAIN_ASSIGN_OR_RETURN(auto world, session->World());
   coxswain::torch::DistributedDataParallelOptions follow;
   follow.make_hook = coxswain::MakePlannedHook;
-  if (!coxswain::torch::FollowSession(*session, &follow).ok()) return 1;
-  auto ddp = coxswain::torch::DistributedDataParallel::Create(
-                 model, &world->communicator(),
-                 coxswain::MakePlannedHook(*follow.plan).value(), follow)
-                 .value();
+  COXSWAIN_RETURN_IF_ERROR(coxswain::torch::FollowSession(*session, &follow));
+  COXSWAIN_ASSIGN_OR_RETURN(auto hook, coxswain::MakePlannedHook(*follow.plan));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      auto ddp, coxswain::torch::DistributedDataParallel::Create(
+                    model, &world->communicator(), std::move(hook), follow));
 
   torch::manual_seed(session->rank());  // each rank has data of its own
   for (int batch = 0; batch < 100 && !ddp->finished(); ++batch) {
     auto x = torch::randn({32, 64});
     auto micro = ddp->Accumulate();  // as the job's plan says
     auto loss = (model->forward(x) - x.narrow(1, 0, 16)).square().mean();
-    auto status = ddp->Backward(loss * micro.loss_scale);
-    if (status.ok() && micro.sync)
-      status = ddp->StepOptimizer(optimizer).status();
-    if (!status.ok()) {
-      std::cerr << status.message() << std::endl;
-      return 1;  // the session tells the other ranks
-    }
+    COXSWAIN_RETURN_IF_ERROR(ddp->Backward(loss * micro.loss_scale));
+    if (micro.sync)
+      COXSWAIN_RETURN_IF_ERROR(ddp->StepOptimizer(optimizer).status());
     if (batch % 20 == 19 && session->rank() == 0)
       std::cout << batch + 1 << " " << loss.item<float>() << std::endl;
   }
-  return session->Leave("done").ok() ? 0 : 1;
+  return session->Leave("done");
+}
+
+int main() {
+  const absl::Status status = Train();  // the session tells the other ranks
+  if (!status.ok()) std::cerr << status.message() << std::endl;
+  return status.ok() ? 0 : 1;
 }

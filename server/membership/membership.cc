@@ -130,6 +130,15 @@ absl::StatusOr<Caller> Membership::Admit(const Fence& fence) const {
   return caller;
 }
 
+absl::StatusOr<uint64_t> Membership::AttachmentOf(const Fence& fence) const {
+  MutexLock lock(&mutex_);
+  COXSWAIN_ASSIGN_OR_RETURN(const MemberRecord* const record,
+                            AdmitLocked(fence));
+  if (record->attachment != 0) return record->attachment;
+  return absl::NotFoundError(
+      absl::StrCat(record->member.ToString(), " is not attached"));
+}
+
 absl::StatusOr<std::shared_ptr<const std::vector<Member>>> Membership::PeersOf(
     const Fence& fence) const {
   MutexLock lock(&mutex_);

@@ -168,6 +168,8 @@ class Membership : public FenceGate {
       const Fence& fence) const;
 
   absl::StatusOr<Caller> Admit(const Fence& fence) const override;
+  // The attachment of the caller. NOT_FOUND: there is none; errors as Admit().
+  absl::StatusOr<uint64_t> AttachmentOf(const Fence& fence) const;
   absl::Status AdmitOperator(const Fence& fence) const override;
 
   // All jobs, or the one that is named; NOT_FOUND if it is not known.

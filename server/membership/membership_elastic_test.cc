@@ -112,6 +112,27 @@ TEST_F(ElasticTest, SparesDoNotTakeThePlaceOfSurvivors) {
   EXPECT_THAT(spares[1]->answers, IsEmpty());
 }
 
+TEST_F(ElasticTest, SurvivorsOfWhatEndedBeforeItsBeginAreWaitedFor) {
+  const auto team = RunElastic(2, 2, 2);
+  std::vector<Worker*> spares;
+  for (int slot = 0; slot < 3; ++slot) {
+    spares.push_back(MakeElastic(2, 2, slot, "host-z"));
+    Join(spares.back());
+  }
+  membership_->ReportExit(team[1]->exit(9));
+  Rejoin(team[0]);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  // The newcomer dies, and team[0] has not attached.
+  ASSERT_OK(spares[0]->answers.at(0));
+  membership_->ReportExit(spares[0]->exit(9));
+  Pass(absl::Seconds(6));
+  EXPECT_THAT(spares[1]->answers, IsEmpty()) << "there are enough without it";
+  Rejoin(team[0]);
+  ASSERT_THAT(team[0]->answers, SizeIs(3));
+  ASSERT_OK(team[0]->answers[2]);
+  EXPECT_THAT(Names(team[0]->joined()), ElementsAre("host-a/0", "host-z/1"));
+}
+
 TEST_F(ElasticTest, NewcomersAloneWaitForWhoHasTheState) {
   const auto team = RunElastic(1, 2, 2);
   membership_->ReportExit(team[1]->exit(9));

@@ -170,7 +170,7 @@ bool AttachStream::HandleRequest() {
 absl::Status AttachStream::HandleMessage(uint64_t attachment) {
   switch (request_.kind_case()) {
     case v1::AttachRequest::kHeartbeat:
-      HandleHeartbeat(attachment, request_.heartbeat());
+      NoteHeartbeat(request_.heartbeat(), attachment, witness_, membership_);
       return absl::OkStatus();
     case v1::AttachRequest::kTicket: {
       COXSWAIN_ASSIGN_OR_RETURN(const Ticket ticket,
@@ -200,15 +200,16 @@ absl::Status AttachStream::HandleMessage(uint64_t attachment) {
   }
 }
 
-void AttachStream::HandleHeartbeat(uint64_t attachment,
-                                   const v1::Heartbeat& heartbeat) {
+void NoteHeartbeat(const v1::Heartbeat& heartbeat, uint64_t attachment,
+                   const AttachWitness& witness, Membership* membership) {
   const Progress progress = FromProto(heartbeat);
+  const absl::StatusOr<Seat> seat = membership->SeatOf(attachment);
   // Refused only when the stream is being closed, which says why.
-  if (!membership_->Heartbeat(attachment, progress).ok()) return;
-  if (witness_.telemetry == nullptr) return;
-  const auto plans = witness_.plans->Get(seat_.job);
-  witness_.telemetry->Note(seat_, plans.ok() ? plans->current : Plan(),
-                           progress, TimingsOf(heartbeat));
+  if (!seat.ok() || !membership->Heartbeat(attachment, progress).ok()) return;
+  if (witness.telemetry == nullptr) return;
+  const auto plans = witness.plans->Get(seat->job);
+  witness.telemetry->Note(*seat, plans.ok() ? plans->current : Plan(), progress,
+                          TimingsOf(heartbeat));
 }
 
 bool AttachStream::HandleHello(const v1::Hello& hello) {

@@ -26,6 +26,11 @@ struct AttachWitness {
   RpcMetrics* messages = nullptr;
 };
 
+// What the worker with this attachment says of itself, for the membership and
+// the witness. Nothing happens if there is no such attachment any more.
+void NoteHeartbeat(const v1::Heartbeat& heartbeat, uint64_t attachment,
+                   const AttachWitness& witness, Membership* membership);
+
 // One worker's Attach stream: hello, heartbeats and broken peers go to the
 // membership table, positions, tickets and votes to the schedule room; their
 // events go out through a bounded queue. gRPC owns the stream until it is done;
@@ -58,7 +63,6 @@ class AttachStream
   bool HandleHello(const v1::Hello& hello);
   // What an attached worker says.
   absl::Status HandleMessage(uint64_t attachment);
-  void HandleHeartbeat(uint64_t attachment, const v1::Heartbeat& heartbeat);
   void HandleEvent(const AttachEvent& event);
   // The client is gone or has stopped sending: the worker is detached.
   void Disconnect(const absl::Status& status);

@@ -178,6 +178,10 @@ absl::Status RendezvousService::HearLastWords(const Fence& fence,
         absl::StrCat("a leave has at most ", kMaxPositions, " positions, not ",
                      request.positions_size()));
   }
+  const absl::StatusOr<uint64_t> attachment = membership_->AttachmentOf(fence);
+  if (attachment.ok() && request.has_progress()) {
+    NoteHeartbeat(request.progress(), *attachment, witness_, membership_);
+  }
   ScheduleRoom::LastWords words;
   words.rank = caller->rank;
   words.spell = request.spell();

@@ -314,6 +314,23 @@ TEST_F(RendezvousServiceTest, WhatAMemberHasHeardIsWrittenBeforeItsLeave) {
   EXPECT_OK(FromGrpcStatus(leave.status));
 }
 
+TEST_F(RendezvousServiceTest, WhoLeavesSaysHowFarItIs) {
+  const std::vector<Fence> fences = Run(2);
+  ASSERT_OK(membership_->Attach(fences[0], [](const AttachEvent&) {}));
+  for (const Fence& fence : fences) {
+    Context context;
+    v1::LeaveRequest request;
+    *request.mutable_fence() = ToProto(fence);
+    request.mutable_progress()->set_step(4000);
+    v1::LeaveResponse response;
+    EXPECT_OK(FromGrpcStatus(stub_->Leave(&context, request, &response)));
+  }
+  ASSERT_OK_AND_ASSIGN(const auto jobs, membership_->Describe("job"));
+  EXPECT_EQ(jobs.at(0).members.at(0).progress.step, 4000);
+  EXPECT_EQ(jobs.at(0).members.at(1).progress.step, 0)
+      << "it was never attached";
+}
+
 TEST_F(RendezvousServiceTest, ThatAMemberDrainsIsToldOnceItIsDurable) {
   const std::vector<Fence> fences = Run(1);
   std::vector<std::string> told;

@@ -71,11 +71,10 @@ class SystemdTest(unittest.TestCase):
 
     def test_certificates_come_by_a_drop_in(self):
         for unit, copy in self.copies():
-            if "coordinator" not in unit:
-                continue
+            name = "tls.conf" if "coordinator" in unit else "worker-tls.conf"
             os.mkdir(copy + ".d")
-            drop_in = os.path.join(copy + ".d", "tls.conf")
-            shutil.copyfile(os.path.join(UNITS, "tls.conf"), drop_in)
+            drop_in = os.path.join(copy + ".d", name)
+            shutil.copyfile(os.path.join(UNITS, name), drop_in)
             said = run("systemd-analyze", "verify", "--man=no", copy)
             self.assertEqual((said.returncode, said.stdout), (0, ""))
             with open(drop_in, "a", encoding="utf-8") as file:

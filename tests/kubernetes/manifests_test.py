@@ -625,6 +625,8 @@ class ManifestsTest(unittest.TestCase):
         (container,) = coordinator["spec"]["template"]["spec"]["containers"]
         listen = manifests.environment(container)["COXSWAIN_HTTP"]
         self.assertTrue(listen.endswith(":%d" % ports[endpoint["port"]]))
+        # Alerts and dashboard go by our label `job`.
+        self.assertIs(endpoint["honorLabels"], True)
 
     def test_two_coordinators_share_what_they_must(self):
         (ha,) = [o for o in self.overlays if o.name == "etcd-ha"]
