@@ -113,10 +113,10 @@ TEST_F(ElasticTest, SparesDoNotTakeThePlaceOfSurvivors) {
 }
 
 TEST_F(ElasticTest, SurvivorsOfWhatEndedBeforeItsBeginAreWaitedFor) {
-  const auto team = RunElastic(2, 2, 2);
+  const auto team = RunElastic(1, 2, 2);
   std::vector<Worker*> spares;
   for (int slot = 0; slot < 3; ++slot) {
-    spares.push_back(MakeElastic(2, 2, slot, "host-z"));
+    spares.push_back(MakeElastic(1, 2, slot, "host-z"));
     Join(spares.back());
   }
   membership_->ReportExit(team[1]->exit(9));

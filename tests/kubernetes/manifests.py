@@ -12,7 +12,7 @@ WORKSPACE = os.path.dirname(
 ROOT = os.path.join(WORKSPACE, "deploy/kubernetes")
 OVERLAYS = sorted(os.listdir(os.path.join(ROOT, "overlays")))
 # Of the containers whose program is ours.
-OWN_IMAGES = ("coxswain-coordinator", "coxswain-worker")
+OWN_IMAGES = ("coxswain-coordinator", "coxswain-worker", "coxswain-worker-cuda")
 
 
 def kubectl():
