@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import unittest
+import urllib.request
 
 sys.dont_write_bytecode = True  # It would be in the source tree.
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
@@ -32,6 +33,7 @@ BLOCKS = {b.name: b.commands for b in source_tree.blocks(
     source_tree.read("docs/containers.md")) if b.name}
 
 COMPOSE = "docker compose -f deploy/docker/docker-compose.yml "
+COMPOSE_TLS = COMPOSE + "-f deploy/docker/docker-compose.tls.yml "
 
 
 def in_tree(commands, timeout=SHORT_S, **more):
@@ -165,6 +167,9 @@ class ContainersTest(unittest.TestCase):
             self.assert_trained(said, 2000)
             self.assertIn(" of 3 ", said)
             self.assertIn("demo", in_tree(BLOCKS["ask"]))
+            page = "http://%s:7079/readyz" % in_tree(BLOCKS["page"]).strip()
+            with urllib.request.urlopen(page, timeout=SHORT_S) as answer:
+                self.assertEqual(answer.status, 200)
             self.assertEqual(
                 inspect(containers["coordinator"])["State"]["Health"][
                     "Status"
@@ -192,6 +197,20 @@ class ContainersTest(unittest.TestCase):
                 )
         finally:
             in_tree(BLOCKS["down"], TRAIN_S)
+
+    def test_7_compose_trains_with_certificates(self):
+        in_tree(BLOCKS["up-tls"], TRAIN_S)
+        try:
+            for name in ("worker-1", "worker-2", "worker-3"):
+                container = in_tree(COMPOSE_TLS + "ps -q " + name).strip()
+                self.assert_confined(container)
+                in_tree("docker wait " + container, TRAIN_S)
+                self.assert_ended_well(container)
+            self.assert_trained(in_tree(COMPOSE_TLS + "logs --no-color"), 2000)
+            self.assertIn("demo", in_tree(BLOCKS["ask-tls"]))
+            in_tree(BLOCKS["up-tls"], TRAIN_S)  # with what is there
+        finally:
+            in_tree(BLOCKS["down-tls"], TRAIN_S)
 
     def wait_for(self, service, words):
         """Until the service has said so."""

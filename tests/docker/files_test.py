@@ -189,9 +189,10 @@ class ComposeFileTest(unittest.TestCase):
 
     KEYS = {
         "cap_drop", "command", "depends_on", "environment", "healthcheck",
-        "hostname", "image", "networks", "pids_limit", "read_only", "restart",
+        "entrypoint", "hostname", "image", "networks", "pids_limit", "read_only", "restart",
         "security_opt", "shm_size", "stop_grace_period", "tmpfs", "volumes",
     }
+    ONCE = []  # services that end before the others begin
 
     def setUp(self):
         self.file = source_tree.compose_file({})
@@ -200,7 +201,8 @@ class ComposeFileTest(unittest.TestCase):
     def test_services_are_confined(self):
         self.assertEqual(
             sorted(self.services),
-            ["coordinator", "worker-1", "worker-2", "worker-3"],
+            sorted(["coordinator", "worker-1", "worker-2", "worker-3"]
+                   + self.ONCE),
         )
         for name, service in self.services.items():
             self.assertEqual(set(service) - self.KEYS, set(), name)
@@ -225,8 +227,12 @@ class ComposeFileTest(unittest.TestCase):
 
     def test_who_depends_on_whom_and_where_things_are(self):
         for service in self.services.values():
-            for other in service.get("depends_on", {}):
-                self.assertIn("healthcheck", self.services[other])
+            for other, when in service.get("depends_on", {}).items():
+                if other in self.ONCE:
+                    self.assertEqual(when["condition"],
+                                     "service_completed_successfully")
+                else:
+                    self.assertIn("healthcheck", self.services[other])
             for volume in service.get("volumes", []):
                 self.assertIn(volume.split(":")[0], self.file["volumes"])
         state = self.services["coordinator"]["volumes"][0].split(":")[1]
@@ -244,6 +250,64 @@ class ComposeFileTest(unittest.TestCase):
             )
 
 
+class CertificatesTest(ComposeFileTest):
+    """The same with docker-compose.tls.yml over it."""
+
+    ONCE = ["certificates", "job-certificates"]
+
+    def setUp(self):
+        self.file = source_tree.compose_file({}, "docker-compose.tls.yml")
+        self.services = self.file["services"]
+
+    def test_files_of_certificates_are_in_the_volumes(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            folders = {name: os.path.join(scratch, name) for name in self.ONCE}
+            for name in self.ONCE:
+                self.make(name, folders)
+            made = {name: set(os.listdir(folders[name])) for name in self.ONCE}
+            self.make("certificates", folders)  # once more: nothing happens
+        self.assertEqual(
+            made["job-certificates"], {"ca.crt", "job-demo.crt", "job-demo.key"}
+        )
+        for name, service in self.services.items():
+            (volume,) = [v for v in service["volumes"] if "certificates" in v][
+                -1:]
+            volume = volume.split(":")[0]
+            words = list(service.get("environment", {}).values())
+            words += service.get("healthcheck", {}).get("test", [])
+            files = {w for w in words if w.startswith("/etc/coxswain/")}
+            self.assertEqual(len(files), 0 if name in self.ONCE else 3 + 2 * (
+                name == "coordinator"), name)
+            self.assertEqual(
+                {os.path.basename(f) for f in files} - made[volume], set(), name
+            )
+
+    def make(self, name, folders):
+        """Runs a service that runs once, in folders in place of volumes."""
+        service = self.services[name]
+        (script,) = service["command"]
+        for volume in service["volumes"]:
+            source, place = volume.split(":")[:2]
+            os.makedirs(folders[source], exist_ok=True)
+            script = script.replace(place, folders[source])
+        path = os.path.dirname(PROGRAMS["coxswain"]) + ":" + os.environ["PATH"]
+        subprocess.run(
+            service["entrypoint"] + [script],
+            env={"PATH": path},
+            stdout=subprocess.DEVNULL,
+            timeout=PATIENCE_S,
+            check=True,
+        )
+
+    def test_nobody_speaks_in_plain_text(self):
+        settings = self.services["coordinator"]["environment"]
+        self.assertEqual(settings["COXSWAIN_INSECURE"], "false")
+        self.assertTrue(settings["COXSWAIN_HTTP"].startswith("127.0.0.1:"))
+        for name, service in self.services.items():
+            if name not in self.ONCE:
+                self.assertIn("COXSWAIN_TLS_CERT", service["environment"])
+
+
 class CommandsTest(unittest.TestCase):
     """The compose file's commands, as processes of this machine.
 
@@ -251,13 +315,17 @@ class CommandsTest(unittest.TestCase):
     coordinator's address.
     """
 
+    OVER = ()
+
     def setUp(self):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.scratch = scratch.name
+        self.certificates = os.path.join(self.scratch, "certificates")
         self.started = []
         self.addCleanup(self.end)
-        self.file = source_tree.compose_file({"STEPS": "200"})["services"]
+        self.file = source_tree.compose_file(
+            {"STEPS": "200"}, *self.OVER)["services"]
 
     def end(self):
         for process in self.started:
@@ -278,7 +346,8 @@ class CommandsTest(unittest.TestCase):
         variables = {"PATH": ":".join(
             [os.path.dirname(PROGRAMS["elastic"]), os.environ["PATH"]])}
         variables.update(self.image_environment(stage))
-        variables.update(service.get("environment", {}))
+        for variable, value in service.get("environment", {}).items():
+            variables[variable] = self.here(value)
         variables.update(environment)
         process = subprocess.Popen(
             [PROGRAMS["coxswain"]] + arguments,
@@ -290,13 +359,18 @@ class CommandsTest(unittest.TestCase):
         self.started.append(process)
         return process
 
+    def here(self, word):
+        return word.replace("/etc/coxswain", self.certificates)
+
     def test_they_train_and_end(self):
         coordinator = self.start(
             "coordinator", "coordinator", self.file["coordinator"]["command"],
             {"COXSWAIN_LISTEN": "127.0.0.1:0",
+             "COXSWAIN_HTTP": "127.0.0.1:0",
              "COXSWAIN_STATE_DIR": os.path.join(self.scratch, "state")},
         )
-        line = coordinator.stdout.readline()
+        page, line = [coordinator.stdout.readline() for _ in range(2)]
+        self.assertIn("serving http://127.0.0.1:", page)
         self.assertIn("listening on ", line)
         address = line.split()[-1]
         workers = []
@@ -312,14 +386,29 @@ class CommandsTest(unittest.TestCase):
         self.assertEqual(said.count(" of 3 pid"), 3, said)
         test, *words = self.file["coordinator"]["healthcheck"]["test"]
         self.assertEqual((test, words[0]), ("CMD", "coxswain"))
+        settings = {
+            name: self.here(value) for name, value in
+            self.file["coordinator"]["environment"].items()
+        }
         asked = subprocess.run(
-            [PROGRAMS["coxswain"]] + words[1:],
-            env=dict(os.environ, COXSWAIN_COORDINATOR=address),
+            [PROGRAMS["coxswain"]] + [self.here(word) for word in words[1:]],
+            env=dict(os.environ, COXSWAIN_COORDINATOR=address, **settings),
             stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=True)
         self.assertIn("demo", asked.stdout)
         coordinator.terminate()
         coordinator.communicate(timeout=PATIENCE_S)
         self.assertEqual(coordinator.returncode, 0)
+
+
+class SecureCommandsTest(CommandsTest):
+    OVER = ("docker-compose.tls.yml",)
+
+    def setUp(self):
+        super().setUp()
+        subprocess.run(
+            [PROGRAMS["coxswain"], "certs", "init", "--dir", self.certificates,
+             "--host", "coordinator", "--job", "demo"],
+            stdout=subprocess.DEVNULL, timeout=PATIENCE_S, check=True)
 
 
 class PageTest(unittest.TestCase):
