@@ -70,7 +70,7 @@ TEST_F(KeySetTest, WhatIsWrongIsNamedWithoutShowingIt) {
   const std::pair<Json, std::string> cases[] = {
       {With(rsa_, "d", secret), "private key"},
       {With(ec_, "d", secret), "private key"},
-      {With(rsa_, "n", secret), "144 bits"},
+      {With(rsa_, "n", secret), "103 bits"},
       {With(rsa_, "n", secret + "="), "'n' is no number"},
       {With(rsa_, "e", 65537), "'e' is no number"},
       {With(ec_, "x", secret), "32 bytes"},

@@ -26,6 +26,13 @@ using Json = nlohmann::json;
 constexpr char kSubject[] = "system:serviceaccount:space:train";
 const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
 
+// One of each kind for all tests: new keys take long.
+const TestIssuer& IssuerOf(SignatureKind kind) {
+  static const auto* const rsa = new TestIssuer(SignatureKind::kRs256);
+  static const auto* const ec = new TestIssuer(SignatureKind::kEs256);
+  return kind == SignatureKind::kRs256 ? *rsa : *ec;
+}
+
 auto IsRefused(const std::string& what) {
   return StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr(what));
 }
@@ -55,7 +62,7 @@ class WebTokenTest : public testing::TestWithParam<SignatureKind> {
     return issuer_.Sign(header.dump(), Claims().dump());
   }
 
-  const TestIssuer issuer_{GetParam()};
+  const TestIssuer& issuer_ = IssuerOf(GetParam());
   const KeySet keys_ = KeySet::Parse(KeySetOf({issuer_.Key()})).value();
 };
 
