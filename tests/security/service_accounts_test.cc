@@ -172,8 +172,8 @@ TEST_F(ServiceAccountsTest, ATokenRunsOutAndItsSuccessorTakesItsPlace) {
   EXPECT_THAT(Ask(*stub), IsNobody("ran out"));
   Show(second);
   EXPECT_OK(Ask(*stub));
-  Show(issuer_.Sign(TestIssuer::Claims(
-      kTrain, calendar_.WallTime() + absl::Minutes(1))));
+  Show(issuer_.Sign(
+      TestIssuer::Claims(kTrain, calendar_.WallTime() + absl::Minutes(1))));
   EXPECT_THAT(Ask(*stub), IsNobody("only from"));
 }
 
