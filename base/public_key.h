@@ -21,7 +21,7 @@ enum class SignatureKind {
 // Keys have them. A value; copies share the key. Thread-safe.
 class PublicKey {
  public:
-  // Shorter ones can be broken, longer ones cost a caller's victim too much.
+  // Shorter ones can be broken; checking with longer ones takes too long.
   static constexpr int kLeastRsaBits = 2048;
   static constexpr int kMostRsaBits = 8192;
 

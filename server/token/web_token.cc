@@ -106,9 +106,11 @@ std::optional<absl::Time> DateOf(const Json& claims, const char* name) {
 absl::StatusOr<absl::Time> CheckDates(const Json& claims, absl::Time now) {
   const auto expires = DateOf(claims, "exp");
   if (!expires) return Refused("it does not say when it runs out ('exp')");
+  // Not what time it is: an error that is always another one is logged anew
+  // with each call.
   if (now >= *expires + kTokenLeeway) {
     return Refused(absl::StrCat(
-        "it ran out at ", Shown(*expires), ", and here it is ", Shown(now),
+        "by the coordinator's clock it ran out at ", Shown(*expires),
         ": put the present one into the file of --token-file, which is read "
         "again for each call"));
   }
@@ -116,9 +118,9 @@ absl::StatusOr<absl::Time> CheckDates(const Json& claims, absl::Time now) {
   const auto begins = DateOf(claims, "nbf");
   if (!begins) return Refused("'nbf' is no date");
   if (now + kTokenLeeway < *begins) {
-    return Refused(absl::StrCat("it counts only from ", Shown(*begins),
-                                ", and here it is ", Shown(now),
-                                ": look at the clocks of both hosts"));
+    return Refused(
+        absl::StrCat("by the coordinator's clock it counts only from ",
+                     Shown(*begins), " on: look at the clocks of both hosts"));
   }
   return *expires;
 }

@@ -230,7 +230,10 @@ class SettingsTest(unittest.TestCase):
 
     def check_admitted(self, known):
         """The worker's token is its job's, and no other's."""
-        for job, said in (("train", "no job"), ("other", "may not call")):
+        for job, said in (
+            ("train", "has no plan"),
+            ("other", "may not call"),
+        ):
             done = subprocess.run(
                 [COXSWAIN, "plan", "show", job],
                 env={k: v for k, v in known.items() if k != "COXSWAIN_JOB"},
