@@ -12,8 +12,8 @@
 
 namespace coxswain {
 
-// Certificates (X.509) as this project uses them. All of OpenSSL is in this
-// library. Texts are PEM. Plain functions and values.
+// Certificates (X.509) as this project uses them. OpenSSL is in this library
+// and in public_key.h alone. Texts are PEM. Plain functions and values.
 
 // Who a certificate or a token speaks for, as a name in the certificate (a
 // subject alternative name of the kind URI).

@@ -417,6 +417,23 @@ TEST_F(CommandLineTest, CertificatesAreLookedAtAtOnce) {
   EXPECT_OK(ParseCommandLine({"run", "--", "true"}));
 }
 
+TEST_F(CommandLineTest, KeysOfTokensAreLookedAtAtOnce) {
+  const std::string absent = testing::TempDir() + "/absent.json";
+  EXPECT_THAT(ParseCommandLine({"serve", "--token-keys", absent}),
+              IsUsageError("--token-issuer"));
+  EXPECT_THAT(ParseCommandLine({"serve", "--token-issuer", "https://i"}),
+              IsUsageError("--token-keys"));
+  const std::string tokens = testing::TempDir() + "/bound-tokens";
+  std::ofstream(tokens) << "job/a subject:system:serviceaccount:space:a\n";
+  EXPECT_THAT(ParseCommandLine({"serve", "--tokens", tokens}),
+              IsUsageError("--token-keys"));
+  Set("COXSWAIN_TOKEN_KEYS", absent);
+  Set("COXSWAIN_TOKEN_ISSUER", "https://i");
+  EXPECT_THAT(ParseCommandLine({"serve", "--tokens", tokens}),
+              IsUsageError(absent));
+  EXPECT_OK(ParseCommandLine({"status", "--coordinator", "h:1"}));
+}
+
 TEST_F(CommandLineTest, WrongFlagsAreNamed) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "no command"},

@@ -54,6 +54,14 @@ void AddServeSecurity(CLI::App* app, ServeSecurity* security) {
           "callers show a bearer token: a line for each, 'operator TOKEN' or "
           "'job/NAME TOKEN'",
           nullptr);
+  AddText(app, "token-keys", &security->rpc.token_keys, "FILE",
+          "tokens that these keys have signed count too (a JSON Web Key Set): "
+          "--tokens has a line 'job/NAME subject:SUBJECT' for each subject",
+          nullptr);
+  AddText(app, "token-issuer", &security->rpc.token_rules.issuer, "ISSUER",
+          "who signs them, as they say it themselves", nullptr);
+  AddText(app, "token-audience", &security->rpc.token_rules.audience, "NAME",
+          "whom they are for: no others count", nullptr);
   AddFlag(app, "--insecure", "insecure", &security->insecure,
           "listen beyond the loopback in plain text: whoever reaches the "
           "address can read the traffic");

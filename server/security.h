@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/tls_files.h"
+#include "server/token/web_token.h"
 
 namespace coxswain::server {
 
@@ -16,6 +17,10 @@ struct SecurityOptions {
   TlsFiles tls;
   // A line for each token: "operator TOKEN" or "job/NAME TOKEN".
   std::string tokens;
+  // With the public keys of an issuer (a JSON Web Key Set) its signed tokens
+  // count too, if their subject has a line "job/NAME subject:SUBJECT".
+  std::string token_keys;
+  TokenRules token_rules = {"", "coxswain"};
 
   bool encrypts() const { return !tls.cert.empty(); }
   // Whether each caller is somebody: an operator, or a job.
@@ -23,6 +28,9 @@ struct SecurityOptions {
 
   // INVALID_ARGUMENT says which file is wrong or missing.
   absl::Status Validate(absl::Time now) const;
+
+ private:
+  absl::Status ValidateTokens() const;
 };
 
 }  // namespace coxswain::server

@@ -104,13 +104,39 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
 }
 
 absl::StatusOr<std::shared_ptr<CallerIdentities>> CallerIdentities::Open(
-    const SecurityOptions& options) {
+    const SecurityOptions& options, const Clock* clock) {
   std::unique_ptr<TokenTable> tokens;
   if (!options.tokens.empty()) {
     COXSWAIN_ASSIGN_OR_RETURN(tokens, TokenTable::Open(options.tokens));
   }
+  std::unique_ptr<TokenVerifier> verifier;
+  if (!options.token_keys.empty()) {
+    COXSWAIN_ASSIGN_OR_RETURN(
+        verifier,
+        TokenVerifier::Open(options.token_keys, options.token_rules, clock));
+  }
   return std::shared_ptr<CallerIdentities>(
-      new CallerIdentities(std::move(tokens)));
+      new CallerIdentities(std::move(tokens), std::move(verifier)));
+}
+
+absl::StatusOr<Identity> CallerIdentities::ByToken(
+    absl::string_view token) const {
+  std::optional<Identity> identity = tokens_->Find(token);
+  if (identity.has_value()) return *std::move(identity);
+  if (verifier_ == nullptr || !LooksLikeWebToken(token)) {
+    return absl::UnauthenticatedError(
+        "the token is none of this coordinator's: it may have been replaced, "
+        "or belong to another one. Put the present one into the file of "
+        "--token-file; it is read again for each call");
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string subject,
+                            verifier_->SubjectOf(token));
+  identity = tokens_->FindSubject(subject);
+  if (identity.has_value()) return *std::move(identity);
+  return absl::UnauthenticatedError(
+      absl::StrCat("the token is good, but its subject, ", subject,
+                   ", is nobody here: add the line 'job/NAME subject:", subject,
+                   "' to the file of the coordinator's --tokens"));
 }
 
 absl::StatusOr<Identity> CallerIdentities::Of(
@@ -131,12 +157,7 @@ absl::StatusOr<Identity> CallerIdentities::Of(
         "neither a certificate nor a token came: give --token-file "
         "(COXSWAIN_TOKEN_FILE), or --tls-cert and --tls-key");
   }
-  std::optional<Identity> identity = tokens_->Find(*token);
-  if (identity.has_value()) return *std::move(identity);
-  return absl::UnauthenticatedError(
-      "the token is none of this coordinator's: it may have been replaced, or "
-      "belong to another one. Put the present one into the file of "
-      "--token-file; it is read again for each call");
+  return ByToken(*token);
 }
 
 }  // namespace coxswain::server

@@ -4,10 +4,13 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
 #include "grpcpp/grpcpp.h"
 #include "server/rpc/identity.h"
 #include "server/rpc/token_table.h"
 #include "server/security.h"
+#include "server/token/token_verifier.h"
 
 namespace coxswain::server {
 
@@ -21,19 +24,24 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
 // Finds out who calls. Thread-safe.
 class CallerIdentities {
  public:
-  // INVALID_ARGUMENT if the tokens cannot be read.
+  // INVALID_ARGUMENT if the tokens, or the keys for them, cannot be read. By
+  // the clock tokens run out; it outlives this.
   static absl::StatusOr<std::shared_ptr<CallerIdentities>> Open(
-      const SecurityOptions& options);
+      const SecurityOptions& options, const Clock* clock);
 
   // By the certificate of the connection, else by the token of the call.
   // UNAUTHENTICATED says what is missing.
   absl::StatusOr<Identity> Of(const grpc::ServerContextBase& context) const;
 
  private:
-  explicit CallerIdentities(std::unique_ptr<TokenTable> tokens)
-      : tokens_(std::move(tokens)) {}
+  CallerIdentities(std::unique_ptr<TokenTable> tokens,
+                   std::unique_ptr<TokenVerifier> verifier)
+      : tokens_(std::move(tokens)), verifier_(std::move(verifier)) {}
+
+  absl::StatusOr<Identity> ByToken(absl::string_view token) const;
 
   const std::unique_ptr<TokenTable> tokens_;  // null: only certificates count
+  const std::unique_ptr<TokenVerifier> verifier_;  // null: nobody signs tokens
 };
 
 }  // namespace coxswain::server

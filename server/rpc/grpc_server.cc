@@ -68,17 +68,17 @@ absl::StatusOr<std::vector<
     std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>>
 MakeGates(const GrpcServer::MayAnswer& may_answer,
           const std::shared_ptr<AdmittedConnections>& connections,
-          const SecurityOptions& security, RpcMetrics* metrics) {
+          const SecurityOptions& security, const Rooms& rooms) {
   std::vector<
       std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
       gates;
   if (may_answer != nullptr) gates = MakeAnswerGate(may_answer, connections);
   if (security.identifies()) {
     COXSWAIN_ASSIGN_OR_RETURN(auto identities,
-                              CallerIdentities::Open(security));
+                              CallerIdentities::Open(security, rooms.clock));
     gates.push_back(MakeCallerGate(std::move(identities)));
   }
-  if (metrics != nullptr) gates.push_back(MakeCallCounter(metrics));
+  if (rooms.rpc != nullptr) gates.push_back(MakeCallCounter(rooms.rpc));
   return gates;
 }
 
@@ -122,8 +122,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   grpc::ServerBuilder builder;
   ConfigureServer(options, &builder);
   COXSWAIN_ASSIGN_OR_RETURN(
-      auto gates,
-      MakeGates(may_answer, parts->connections, security, rooms.rpc));
+      auto gates, MakeGates(may_answer, parts->connections, security, rooms));
   if (!gates.empty()) {
     builder.experimental().SetInterceptorCreators(std::move(gates));
   }

@@ -47,7 +47,7 @@ class GrpcServer {
   using MayAnswer = std::function<bool()>;
 
   // Listens and serves. UNAVAILABLE if the address cannot be listened on,
-  // INVALID_ARGUMENT if the tokens cannot be read.
+  // INVALID_ARGUMENT if the tokens, or the keys for them, cannot be read.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
       const ListenAddress& address, const RpcOptions& options,
       const Rooms& rooms, const MayAnswer& may_answer = nullptr,

@@ -12,7 +12,7 @@ namespace coxswain::server {
 struct Identity {
   bool is_operator = false;
   std::string job;    // of one that is no operator
-  std::string proof;  // for messages: which certificate, or that it is a token
+  std::string proof;  // for messages: which certificate, or whose token
 
   std::string ToString() const {
     return absl::StrCat(is_operator ? "an operator" : absl::StrCat("job ", job),

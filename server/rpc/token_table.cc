@@ -8,9 +8,12 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "server/membership/job_name.h"
+#include "server/token/web_token.h"
 
 namespace coxswain::server {
 namespace {
+
+constexpr absl::string_view kSubject = "subject:";
 
 absl::StatusOr<Identity> ParseName(absl::string_view name) {
   Identity identity;
@@ -29,6 +32,46 @@ absl::StatusOr<Identity> ParseName(absl::string_view name) {
 }
 
 }  // namespace
+
+absl::Status TokenTable::Entries::AddSubject(absl::string_view subject,
+                                             Identity identity) {
+  if (!IsSubject(subject)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "after ", kSubject, " comes a name of 1 to ", kMostSubjectBytes,
+        " visible characters of ASCII, such as "
+        "system:serviceaccount:NAMESPACE:NAME"));
+  }
+  identity.proof = absl::StrCat("by a token of ", subject);
+  if (subjects.emplace(subject, std::move(identity)).second) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "this subject is there already: it has one name");
+}
+
+absl::Status TokenTable::Entries::Add(absl::string_view word,
+                                      Identity identity) {
+  if (size() >= kMostTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("more than ", kMostTokens, " tokens"));
+  }
+  if (absl::ConsumePrefix(&word, kSubject)) {
+    return AddSubject(word, std::move(identity));
+  }
+  if (word.size() < kLeastTokenBytes || word.size() > kMostTokenBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a token has ", kLeastTokenBytes, " to ", kMostTokenBytes,
+                     " characters: `openssl rand -hex 32` makes one"));
+  }
+  std::string digest = Sha256(word);
+  for (const Entry& other : tokens) {
+    if (other.digest == digest) {
+      return absl::InvalidArgumentError("this token is there already");
+    }
+  }
+  tokens.push_back({std::move(digest), std::move(identity)});
+  return absl::OkStatus();
+}
 
 absl::StatusOr<TokenTable::Entries> TokenTable::Parse(absl::string_view text) {
   Entries entries;
@@ -49,21 +92,8 @@ absl::StatusOr<TokenTable::Entries> TokenTable::Parse(absl::string_view text) {
     }
     auto identity = ParseName(words[0]);
     if (!identity.ok()) return wrong(identity.status().message());
-    if (words[1].size() < kLeastTokenBytes ||
-        words[1].size() > kMostTokenBytes) {
-      return wrong(absl::StrCat("a token has ", kLeastTokenBytes, " to ",
-                                kMostTokenBytes,
-                                " characters: `openssl rand -hex 32` makes "
-                                "one"));
-    }
-    if (entries.size() >= kMostTokens) {
-      return wrong(absl::StrCat("more than ", kMostTokens, " tokens"));
-    }
-    std::string digest = Sha256(words[1]);
-    for (const Entry& other : entries) {
-      if (other.digest == digest) return wrong("this token is there already");
-    }
-    entries.push_back({std::move(digest), *std::move(identity)});
+    const absl::Status added = entries.Add(words[1], *std::move(identity));
+    if (!added.ok()) return wrong(added.message());
   }
   return entries;
 }
@@ -73,7 +103,7 @@ absl::Status TokenTable::ReadLocked() {
   auto entries = Parse(text);
   if (!entries.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(file_.path(), ": ", entries.status().message()));
+        absl::StrCat(path_, ": ", entries.status().message()));
   }
   entries_ = *std::move(entries);
   return absl::OkStatus();
@@ -88,25 +118,40 @@ absl::StatusOr<std::unique_ptr<TokenTable>> TokenTable::Open(
   return table;
 }
 
+void TokenTable::ReadAgainLocked() {
+  if (!file_.Changed()) return;
+  const absl::Status read = ReadLocked();
+  if (read.ok()) {
+    LogInfo("tokens_read", {{"file", path_}, {"tokens", entries_.size()}});
+  } else {
+    LogError("tokens_not_read", {{"error", read.message()},
+                                 {"next", "the earlier ones count on"}});
+  }
+}
+
 std::optional<Identity> TokenTable::Find(absl::string_view token) {
   const std::string digest = Sha256(token);
   MutexLock lock(&mutex_);
-  if (file_.Changed()) {
-    const absl::Status read = ReadLocked();
-    if (read.ok()) {
-      LogInfo("tokens_read",
-              {{"file", file_.path()}, {"tokens", entries_.size()}});
-    } else {
-      LogError("tokens_not_read", {{"error", read.message()},
-                                   {"next", "the earlier ones count on"}});
-    }
-  }
+  ReadAgainLocked();
   const Entry* found = nullptr;
-  for (const Entry& entry : entries_) {
+  for (const Entry& entry : entries_.tokens) {
     if (SameInConstantTime(entry.digest, digest)) found = &entry;
   }
   if (found == nullptr) return std::nullopt;
   return found->identity;
+}
+
+std::optional<Identity> TokenTable::FindSubject(const std::string& subject) {
+  MutexLock lock(&mutex_);
+  ReadAgainLocked();
+  const auto found = entries_.subjects.find(subject);
+  if (found == entries_.subjects.end()) return std::nullopt;
+  return found->second;
+}
+
+bool TokenTable::NamesSubjects() const {
+  MutexLock lock(&mutex_);
+  return !entries_.subjects.empty();
 }
 
 }  // namespace coxswain::server

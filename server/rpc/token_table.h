@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_SERVER_RPC_TOKEN_TABLE_H_
 #define COXSWAIN_SERVER_RPC_TOKEN_TABLE_H_
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,10 +22,13 @@ namespace coxswain::server {
 //   # comment
 //   operator  TOKEN
 //   job/NAME  TOKEN
+//   job/NAME  subject:SUBJECT
 //
-// A name may have several, so that one can be replaced while both count. The
-// file is read again when it has changed; one that cannot be understood then is
-// logged, and the tokens stay as they were. Only digests are kept. Thread-safe.
+// where the last one stands for whatever tokens an issuer signs for SUBJECT
+// (server/token). A name may have several, so that one can be replaced while
+// both count; a token or a subject has one name. The file is read again when it
+// has changed; one that cannot be understood then is logged, and the tokens
+// stay as they were. Only digests are kept of tokens. Thread-safe.
 class TokenTable {
  public:
   static constexpr size_t kLeastTokenBytes = 16;
@@ -37,19 +41,34 @@ class TokenTable {
 
   // Whose token it is. Takes the same time for each that it is not.
   std::optional<Identity> Find(absl::string_view token);
+  // Who a subject is; that somebody has vouched for it was found before.
+  std::optional<Identity> FindSubject(const std::string& subject);
+
+  bool NamesSubjects() const;
+  const std::string& path() const { return path_; }
 
  private:
   struct Entry {
     std::string digest;
     Identity identity;
   };
-  using Entries = std::vector<Entry>;
-  explicit TokenTable(std::string path) : file_(std::move(path)) {}
+  struct Entries {
+    std::vector<Entry> tokens;
+    std::map<std::string, Identity> subjects;
+
+    // What is wrong with the second word of a line; nothing of it is shown.
+    absl::Status Add(absl::string_view word, Identity identity);
+    absl::Status AddSubject(absl::string_view subject, Identity identity);
+    size_t size() const { return tokens.size() + subjects.size(); }
+  };
+  explicit TokenTable(const std::string& path) : path_(path), file_(path) {}
 
   static absl::StatusOr<Entries> Parse(absl::string_view text);
   absl::Status ReadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReadAgainLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  Mutex mutex_;
+  const std::string path_;
+  mutable Mutex mutex_;
   WatchedFile file_ ABSL_GUARDED_BY(mutex_);
   Entries entries_ ABSL_GUARDED_BY(mutex_);
 };

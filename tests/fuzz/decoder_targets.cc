@@ -22,6 +22,8 @@ const std::vector<FuzzTarget>& FuzzTargets() {
       {"shm_peer", FuzzShmPeer, 200},
       {"nccl_ras", FuzzNcclRas, 200},
       {"stand_in", FuzzStandIn, 5'000},
+      {"web_token", FuzzWebToken, 5'000},
+      {"key_set", FuzzKeySet, 3'000},
   };
   return *targets;
 }

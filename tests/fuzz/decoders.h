@@ -24,6 +24,8 @@ void FuzzHosts(absl::string_view input);
 void FuzzShmPeer(absl::string_view input);
 void FuzzNcclRas(absl::string_view input);
 void FuzzStandIn(absl::string_view input);
+void FuzzWebToken(absl::string_view input);
+void FuzzKeySet(absl::string_view input);
 
 }  // namespace coxswain
 

@@ -77,6 +77,11 @@ def selects(selector, labels):
     return all(labels.get(k) == v for k, v in selector.items())
 
 
+def namespace_of(overlay):
+    (namespace,) = overlay.of_kind("Namespace")
+    return namespace["metadata"]["name"]
+
+
 class Overlay:
     def __init__(self, name, objects):
         self.name = name
@@ -120,7 +125,14 @@ class ManifestsTest(unittest.TestCase):
     def test_all_overlays_are_there(self):
         self.assertGreaterEqual(
             set(manifests.OVERLAYS),
-            {"cpu-demo", "etcd-ha", "gpu", "jobset", "tls-cert-manager"},
+            {
+                "cpu-demo",
+                "etcd-ha",
+                "gpu",
+                "jobset",
+                "service-account-tokens",
+                "tls-cert-manager",
+            },
         )
         for overlay in self.each():
             names = [manifests.name_of(o) for o in overlay.objects]
@@ -334,6 +346,11 @@ class ManifestsTest(unittest.TestCase):
                 for _, template in overlay.templates
                 for volume in template["spec"].get("volumes", [])
                 if "secret" in volume
+            } | {
+                source["secret"]["name"]
+                for _, template in overlay.templates
+                for source in self.projected(template)
+                if "secret" in source
             }
             self.assertLessEqual(used, made)
             issuers = {i["metadata"]["name"] for i in overlay.of_kind("Issuer")}
@@ -345,6 +362,99 @@ class ManifestsTest(unittest.TestCase):
                 if "ca" in issuer["spec"]:
                     self.assertIn(issuer["spec"]["ca"]["secretName"], made)
 
+    @staticmethod
+    def projected(template):
+        """The sources of all projected volumes of a pod."""
+        return [
+            source
+            for volume in template["spec"].get("volumes", [])
+            for source in volume.get("projected", {}).get("sources", [])
+        ]
+
+    def accounts(self):
+        (overlay,) = [
+            o for o in self.overlays if o.name == "service-account-tokens"
+        ]
+        self.overlay = overlay.name
+        job = manifests.one(overlay.objects, "Job", "coxswain-train")
+        coordinator = manifests.one(
+            overlay.objects, "StatefulSet", "coxswain-coordinator"
+        )
+        (container,) = coordinator["spec"]["template"]["spec"]["containers"]
+        return overlay, job, manifests.environment(container)
+
+    def test_accounts_get_tokens_for_the_coordinator_alone(self):
+        overlay, job, settings = self.accounts()
+        template = job["spec"]["template"]
+        (asked,) = [
+            source["serviceAccountToken"]
+            for source in self.projected(template)
+            if "serviceAccountToken" in source
+        ]
+        self.assertEqual(asked["audience"], settings["COXSWAIN_TOKEN_AUDIENCE"])
+        # The least that Kubernetes gives.
+        self.assertGreaterEqual(asked["expirationSeconds"], 600)
+        (container,) = template["spec"]["containers"]
+        self.assertTrue(
+            manifests.environment(container)["COXSWAIN_TOKEN_FILE"].endswith(
+                "/" + asked["path"]
+            )
+        )
+        for _, other in overlay.templates:
+            if other is not template:
+                self.assertNotIn("serviceAccountName", other["spec"])
+
+    def test_accounts_are_bound_to_their_jobs(self):
+        overlay, job, _ = self.accounts()
+        spec = job["spec"]["template"]["spec"]
+        account = manifests.one(
+            overlay.objects, "ServiceAccount", spec["serviceAccountName"]
+        )
+        self.assertIs(account["automountServiceAccountToken"], False)
+        (container,) = spec["containers"]
+        bound = manifests.one(overlay.objects, "ConfigMap", "coxswain-tokens")
+        self.assertEqual(
+            bound["data"]["tokens"].split(),
+            [
+                "job/" + manifests.environment(container)["COXSWAIN_JOB"],
+                "subject:system:serviceaccount:%s:%s"
+                % (
+                    job["metadata"]["namespace"],
+                    account["metadata"]["name"],
+                ),
+            ],
+        )
+
+    def test_workers_that_are_accounts_see_no_key(self):
+        _, job, _ = self.accounts()
+        template = job["spec"]["template"]
+        for volume in template["spec"]["volumes"]:
+            self.assertNotIn("secret", volume)
+        (secret,) = [
+            source["secret"]
+            for source in self.projected(template)
+            if "secret" in source
+        ]
+        self.assertEqual([i["key"] for i in secret["items"]], ["ca.crt"])
+
+    def test_config_maps_are_there_or_the_manual_says_how_to_make_them(self):
+        path = os.path.join(manifests.WORKSPACE, "docs/kubernetes.md")
+        with open(path, encoding="utf-8") as file:
+            manual = file.read()
+        for overlay in self.each():
+            made = {c["metadata"]["name"] for c in overlay.of_kind("ConfigMap")}
+            for where, template in overlay.templates:
+                for volume in template["spec"].get("volumes", []):
+                    if "configMap" not in volume:
+                        continue
+                    name = volume["configMap"]["name"]
+                    command = "-n %s create configmap %s " % (
+                        namespace_of(overlay),
+                        name,
+                    )
+                    if name not in made:
+                        self.assertIn(command, manual, where)
+
     def test_certificates_have_the_names_that_workers_call(self):
         for overlay in self.each():
             certificates = {
@@ -354,15 +464,16 @@ class ManifestsTest(unittest.TestCase):
             if not certificates:
                 continue
             for _, _, container in overlay.containers:
-                if container["name"] == "worker":
-                    job = manifests.environment(container)["COXSWAIN_JOB"]
+                settings = manifests.environment(container)
+                if container["name"] == "worker" and (
+                    "COXSWAIN_TLS_CERT" in settings
+                ):
+                    job = settings["COXSWAIN_JOB"]
                     self.assertEqual(
                         certificates["coxswain-worker"]["uris"],
                         ["coxswain://job/" + job],
                     )
-                called = manifests.environment(container)[
-                    "COXSWAIN_COORDINATOR"
-                ]
+                called = settings["COXSWAIN_COORDINATOR"]
                 for address in called.split(","):
                     self.assertIn(
                         address.rsplit(":", 1)[0],
@@ -375,11 +486,15 @@ class ManifestsTest(unittest.TestCase):
                 if not manifests.is_own(container):
                     continue
                 settings = manifests.environment(container)
-                encrypted = {
-                    "COXSWAIN_TLS_" + one for one in ("CERT", "KEY", "CA")
-                } <= set(settings)
+                needed = {"COXSWAIN_TLS_CERT", "COXSWAIN_TLS_KEY"}
+                if "COXSWAIN_TOKEN_FILE" in settings:
+                    needed = set()
+                encrypted = needed | {"COXSWAIN_TLS_CA"} <= set(settings)
                 self.assertEqual(
-                    encrypted, overlay.name == "tls-cert-manager", where
+                    encrypted,
+                    overlay.name
+                    in ("service-account-tokens", "tls-cert-manager"),
+                    where,
                 )
                 if container["name"] == "coordinator":
                     plain = settings.get("COXSWAIN_INSECURE") == "true"

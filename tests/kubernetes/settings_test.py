@@ -24,6 +24,7 @@ import urllib.request
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
 import container as containers  # noqa: E402
+import issuer as issuers  # noqa: E402
 import manifests  # noqa: E402
 
 try:
@@ -189,6 +190,62 @@ class SettingsTest(unittest.TestCase):
                 "%s/tls.%s" % (target, kind),
             )
 
+    def mount(self, path, text):
+        path = self.folder + path
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def mount_accounts(self, objects, made):
+        """The volumes of an overlay whose workers are service accounts."""
+        coordinator = manifests.one(
+            objects, "StatefulSet", "coxswain-coordinator"
+        )["spec"]["template"]["spec"]["containers"][0]
+        settings = manifests.environment(coordinator)
+        issuer = issuers.Issuer(settings["COXSWAIN_TOKEN_ISSUER"])
+        self.mount(settings["COXSWAIN_TOKEN_KEYS"], issuer.key_set())
+        self.mount(
+            settings["COXSWAIN_TOKENS"],
+            manifests.one(objects, "ConfigMap", "coxswain-tokens")["data"][
+                "tokens"
+            ],
+        )
+        job = manifests.one(objects, "Job", "coxswain-train")
+        spec = job["spec"]["template"]["spec"]
+        (volume,) = [v for v in spec["volumes"] if v["name"] == "identity"]
+        folder = "/var/run/coxswain/"
+        for source in volume["projected"]["sources"]:
+            if "serviceAccountToken" in source:
+                asked = source["serviceAccountToken"]
+                subject = "system:serviceaccount:%s:%s" % (
+                    job["metadata"]["namespace"],
+                    spec["serviceAccountName"],
+                )
+                self.mount(
+                    folder + asked["path"],
+                    issuer.token(subject, asked["audience"], time.time()),
+                )
+        with open(os.path.join(made, "ca.crt"), encoding="utf-8") as file:
+            self.mount(folder + "ca.crt", file.read())
+
+    def check_admitted(self, known):
+        """The worker's token is its job's, and no other's."""
+        for job, said in (
+            ("train", "has no plan"),
+            ("other", "may not call"),
+        ):
+            done = subprocess.run(
+                [COXSWAIN, "plan", "show", job],
+                env={k: v for k, v in known.items() if k != "COXSWAIN_JOB"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                check=False,
+                text=True,
+                timeout=PATIENCE,
+            )
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn(said, done.stdout)
+
     def check_health(self, ports, ready):
         if prober is None:
             print("SKIPPED: no Python module grpc: health was not asked for")
@@ -215,9 +272,12 @@ class SettingsTest(unittest.TestCase):
 
     def play(self, overlay, parts):
         made = None
-        if overlay == "tls-cert-manager":
+        accounts = overlay == "service-account-tokens"
+        if overlay == "tls-cert-manager" or accounts:
             made = self.make_certificates()
             self.mount_certificates(made, "coordinator")
+        if accounts:
+            self.mount_accounts(manifests.render_overlay(overlay), made)
         ports = {}
         state = os.path.join(self.folder, "var/lib/coxswain")
         shutil.rmtree(state, ignore_errors=True)
@@ -232,7 +292,7 @@ class SettingsTest(unittest.TestCase):
             if not stands_by:
                 self.check_pages(ports)
                 self.assertTrue(os.path.isdir(known["COXSWAIN_STATE_DIR"]))
-            if made is not None:
+            if made is not None and not accounts:
                 self.mount_certificates(made, "job-train")
             self.check_worker(overlay, parts["worker"], ports)
         finally:
@@ -249,6 +309,8 @@ class SettingsTest(unittest.TestCase):
                 self.assertIn("GPU", said)
                 return
         self.assertEqual(worker.process.returncode, 0, said)
+        if "COXSWAIN_TOKEN_FILE" in known:
+            self.check_admitted(known)
         most = int(known["COXSWAIN_NNODES"].split(":")[1])
         for told in (
             "COXSWAIN_NODE=worker-2",

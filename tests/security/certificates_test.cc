@@ -41,7 +41,11 @@ class CertificatesTest : public testing::Test {
     options.security = security;
     ASSERT_OK_AND_ASSIGN(coordinator_, server::Coordinator::Start(options));
   }
-  void ServeTls() { Serve({certificates_.Coordinator(), ""}); }
+  void ServeTls() {
+    server::SecurityOptions security;
+    security.tls = certificates_.Coordinator();
+    Serve(security);
+  }
 
   // Asks over a connection of its own.
   absl::Status Ask(const ClientSecurity& security, absl::Duration timeout,

@@ -7,9 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/public_key.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/security/test_certificates.h"
+#include "tests/security/test_issuer.h"
 #include "tests/support/process.h"
 
 namespace coxswain {
@@ -49,10 +53,14 @@ class SecureJobTest : public testing::Test {
     ASSERT_EQ(Finish(*certs), 0) << certs->err();
   }
   void Serve() {
-    server_ =
-        Start({"serve", "--listen", "127.0.0.1:0", "--state-dir", Path("state"),
-               "--tls-cert", Path("coordinator.crt"), "--tls-key",
+    ServeWith({"--tls-cert", Path("coordinator.crt"), "--tls-key",
                Path("coordinator.key"), "--tls-ca", Path("ca.crt")});
+  }
+  void ServeWith(const std::vector<std::string>& flags) {
+    std::vector<std::string> words = {"serve", "--listen", "127.0.0.1:0",
+                                      "--state-dir", Path("state")};
+    words.insert(words.end(), flags.begin(), flags.end());
+    server_ = Start(std::move(words));
     ASSERT_OK(server_->WaitForStdout("\n", kPatience));
     const std::string line = server_->out();
     address_ = line.substr(line.find("127.0.0.1:"));
@@ -97,6 +105,36 @@ TEST_F(SecureJobTest, TrainsWithCertificatesOfItsOwn) {
 
   server_->Signal(SIGTERM);
   EXPECT_EQ(Finish(*server_), 0);
+}
+
+TEST_F(SecureJobTest, TrainsWithTokensThatAnIssuerHasSigned) {
+  // The folder of the fixture.
+  TestCertificates files(absl::StrCat(
+      "secure-job-",
+      testing::UnitTest::GetInstance()->current_test_info()->name()));
+  const TlsFiles tls = files.Coordinator();
+  const TestIssuer issuer(SignatureKind::kRs256);
+  ServeWith({"--tls-cert", tls.cert, "--tls-key", tls.key, "--tokens",
+             files.Write("tokens", "job/a subject:train\njob/b subject:b\n"),
+             "--token-keys", files.Write("jwks.json", KeySetOf({issuer.Key()})),
+             "--token-issuer", TestIssuer::kName});
+  const auto token_of = [&](const std::string& subject) {
+    return files.Write(subject, issuer.Sign(TestIssuer::Claims(
+                                    subject, Clock::Real()->WallTime())));
+  };
+  const auto run =
+      Start({"run", "--job", "a", "--nproc", "2", "--no-prefix", "--token-file",
+             token_of("train"), "--tls-ca", tls.ca, "--coordinator", address_,
+             "--", "examples/minimal/minimal"});
+  EXPECT_EQ(Finish(*run), 0) << run->err();
+  EXPECT_THAT(run->out(), HasSubstr("100 ")) << run->err();
+  const auto other =
+      Start({"plan", "show", "a"}, {{"COXSWAIN_COORDINATOR", address_},
+                                    {"COXSWAIN_TOKEN_FILE", token_of("b")},
+                                    {"COXSWAIN_TLS_CA", tls.ca}});
+  EXPECT_EQ(Finish(*other), 1);
+  EXPECT_THAT(other->err(),
+              AllOf(HasSubstr("job b (by a token of b)"), HasSubstr("job a")));
 }
 
 TEST_F(SecureJobTest, WorkersOfAnotherJobAreTurnedAwayWithTheReason) {

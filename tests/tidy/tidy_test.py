@@ -52,7 +52,7 @@ RESERVED = {
     "nccl.h": ("client/comm/nccl/",),
     "httplib.h": ("server/http/",),
     "prometheus/": ("server/metrics/",),
-    "openssl/": ("base/certificates",),
+    "openssl/": ("base/certificates", "base/public_key"),
 }
 RESERVED_DEPS = {
     "//third_party:torch": ("client/torch/", "examples/"),

@@ -1,0 +1,58 @@
+#ifndef COXSWAIN_TESTS_SECURITY_TEST_ISSUER_H_
+#define COXSWAIN_TESTS_SECURITY_TEST_ISSUER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/public_key.h"
+#include "nlohmann/json.hpp"
+
+namespace coxswain {
+
+// Whoever signs tokens, as a cluster of Kubernetes does, with a key of its own.
+// Aborts the test program where OpenSSL fails. Thread-compatible.
+class TestIssuer {
+ public:
+  static constexpr char kName[] = "https://issuer.example";
+  static constexpr char kAudience[] = "coxswain";
+
+  // With a new key. `bits` is of an RSA key.
+  explicit TestIssuer(SignatureKind kind, const std::string& key_id = "k1",
+                      int bits = 2048);
+  ~TestIssuer();
+
+  // The public key as a JSON Web Key, and as PEM.
+  nlohmann::json Key() const;
+  std::string Pem() const;
+
+  // {"alg": ..., "kid": ...} of this key.
+  nlohmann::json Header() const;
+  // A token in its compact form, whatever the two texts are.
+  std::string Sign(absl::string_view header, absl::string_view payload) const;
+  std::string Sign(const nlohmann::json& claims) const;
+
+  // What a projected token of a service account says that counts for an hour
+  // from `now` on.
+  static nlohmann::json Claims(const std::string& subject, absl::Time now);
+
+ private:
+  struct Keeper;  // of OpenSSL's key
+  std::string Signature(absl::string_view text) const;
+
+  const SignatureKind kind_;
+  const std::string key_id_;
+  const std::unique_ptr<Keeper> keeper_;
+};
+
+// A JSON Web Key Set of these.
+std::string KeySetOf(const std::vector<nlohmann::json>& keys);
+
+// The letters of base64url, without padding.
+std::string ToBase64Url(absl::string_view bytes);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_SECURITY_TEST_ISSUER_H_
