@@ -77,13 +77,13 @@ def blocks(page):
     return found
 
 
-def compose_file(variables):
-    """docker-compose.yml, with variables put in as compose does."""
+def compose_file(variables, name="docker-compose.yml"):
+    """A compose file, with variables put in as compose does."""
     import yaml
 
     def value(match):
         name, default = match.group(1), match.group(2)
         return variables.get(name, default)
 
-    text = read("deploy/docker/docker-compose.yml")
+    text = read("deploy/docker/" + name)
     return yaml.safe_load(re.sub(r"\$\{(\w+):-([^}]*)\}", value, text))
