@@ -477,8 +477,11 @@ class CommandsTest(unittest.TestCase):
         self.places.update({tls: self.scratch + "/coordinator/",
                             listen: "127.0.0.1:0",
                             "127.0.0.1:7079": "127.0.0.1:0"})
-        state = {"COXSWAIN_STATE_DIR": os.path.join(self.scratch, "state")}
-        coordinator = self.start("coordinator", "coordinator", state)
+        coordinator = self.start(
+            "coordinator", "coordinator",
+            {"COXSWAIN_STATE_DIR": os.path.join(self.scratch, "state"),
+             # Port 0 is for those who listen.
+             "COXSWAIN_COORDINATOR": "127.0.0.1:1"})
         page = self.line(coordinator, "serving http://127.0.0.1:")
         address = self.line(coordinator, "listening on ")
         operator = self.environment("coordinator", "coordinator",
