@@ -228,6 +228,7 @@ class SettingsTest(unittest.TestCase):
         if running.process.poll() is None:
             running.process.kill()
             running.process.wait()
+        running.process.stdout.close()
 
     def start_standby(self, ports, said):
         """One of two coordinators; the state is in the same etcd."""
