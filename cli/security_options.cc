@@ -67,7 +67,7 @@ void AddServeSecurity(CLI::App* app, ServeSecurity* security) {
           "address can read the traffic");
   AddText(app, "health-listen", &security->health_listen, "HOST:PORT",
           "answer grpc.health.v1 here, in plain text, and nothing else: "
-          "services '' and 'liveness', and 'readiness'",
+          "services '' and 'liveness', 'readiness', and 'availability'",
           CheckListen);
 }
 

@@ -33,6 +33,7 @@ namespace coxswain {
 namespace {
 
 using server::OwnedState;
+using HealthState = server::HealthServer::State;
 
 // Workers that are told to go need a moment to be told.
 constexpr absl::Duration kShutdown = absl::Seconds(5);
@@ -156,8 +157,8 @@ class Service {
     if (options_.http_port_file.empty()) return absl::OkStatus();
     return WritePortFile(options_.http_port_file, address.port);
   }
-  void SetReady(bool ready) {
-    if (health_ != nullptr) health_->SetReady(ready);
+  void SetHealth(HealthState state) {
+    if (health_ != nullptr) health_->Set(state);
   }
 
   // What would fail once it leads is to fail now.
@@ -172,7 +173,11 @@ class Service {
     acquire.name = NameOf(options_);
     acquire.leader_lease = options_.leader_lease;
     acquire.cancel = stop_;
-    acquire.on_wait = [](const std::string& leader, const absl::Status& why) {
+    acquire.on_wait = [this](const std::string& leader,
+                             const absl::Status& why) {
+      // Before it is said: who reads that may ask at once.
+      SetHealth(leader.empty() ? HealthState::kNeither
+                               : HealthState::kStandsBy);
       if (leader.empty()) {
         LogWarning("state_not_reached", {{"reason", why.message()}});
       } else {
@@ -185,6 +190,8 @@ class Service {
 
   // Until this coordinator is stopped, or leads no more; OK then.
   absl::Status Lead(std::shared_ptr<OwnedState> state) {
+    // One that leads and cannot start is no good to anybody.
+    SetHealth(HealthState::kNeither);
     coordinator_.state = state;
     auto coordinator = server::Coordinator::Start(coordinator_);
     coordinator_.state.reset();
@@ -218,12 +225,12 @@ class Service {
       COXSWAIN_RETURN_IF_ERROR(
           WritePortFile(options_.port_file, address_.port));
     }
-    Say(absl::StrCat("listening on ", address_.ToString()));
-    SetReady(true);
+    SetHealth(HealthState::kLeads);
     site_.Show(coordinator.view());
+    Say(absl::StrCat("listening on ", address_.ToString()));
     WaitForEither(stop_, &state.lost());
     site_.Hide();
-    SetReady(false);
+    SetHealth(HealthState::kNeither);
     if (!state.lost().status().ok()) {
       coordinator.Abandon();
     } else {

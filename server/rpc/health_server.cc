@@ -19,6 +19,7 @@ namespace {
 
 constexpr char kLiveness[] = "liveness";
 constexpr char kReadiness[] = "readiness";
+constexpr char kAvailability[] = "availability";
 // A request is the name of a service.
 constexpr int kMaxMessageBytes = 4096;
 constexpr int kMaxStreamsPerConnection = 16;
@@ -73,7 +74,7 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(
   std::unique_ptr<HealthServer> result(new HealthServer(std::move(parts)));
   result->parts_->server->GetHealthCheckService()->SetServingStatus(kLiveness,
                                                                     true);
-  result->SetReady(false);
+  result->Set(State::kNeither);
   return result;
 }
 
@@ -87,8 +88,10 @@ HealthServer::~HealthServer() {
 
 int HealthServer::port() const { return parts_->port; }
 
-void HealthServer::SetReady(bool ready) {
-  parts_->server->GetHealthCheckService()->SetServingStatus(kReadiness, ready);
+void HealthServer::Set(State state) {
+  auto* const service = parts_->server->GetHealthCheckService();
+  service->SetServingStatus(kReadiness, state == State::kLeads);
+  service->SetServingStatus(kAvailability, state != State::kNeither);
 }
 
 }  // namespace coxswain::server

@@ -11,8 +11,10 @@ namespace coxswain::server {
 
 // A port of its own, in plain text, with grpc.health.v1 and nothing else: for
 // probes that have no certificate. "" and "liveness" are served as long as this
-// object lives, "readiness" while requests are answered. Made by whoever runs a
-// coordinator, before it, so that one that stands by is alive too. Thread-safe.
+// object lives, "readiness" while requests are answered, and "availability"
+// also while another coordinator answers them, in whose place this one would
+// step: what a roll-out waits for. Made by whoever runs a coordinator, before
+// it, so that one that stands by is alive too. Thread-safe.
 class HealthServer {
  public:
   // Listens on HOST:PORT (0: any free port). INVALID_ARGUMENT if it is no such
@@ -26,8 +28,12 @@ class HealthServer {
 
   int port() const;
 
-  // False at the beginning.
-  void SetReady(bool ready);
+  enum class State {
+    kNeither,   // starts, ends, or does not reach its state; the first
+    kStandsBy,  // for one that leads
+    kLeads,     // and answers
+  };
+  void Set(State state);
 
  private:
   struct Parts;

@@ -3,7 +3,7 @@
 
 usage: files_test.py COXSWAIN ELASTIC
 
-The images' packages against what the binaries link to; the compose file, whose
+The images' packages against what the binaries link to; the compose files, whose
 commands are run as processes of this machine; what build.sh stages; and that
 docs/containers.md says for each command whether it is run.
 """
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.request
 
 sys.dont_write_bytecode = True  # It would be in the source tree.
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
@@ -23,6 +24,9 @@ import source_tree
 
 PATIENCE_S = 120
 PROGRAMS = {}
+PLAIN = "docker-compose.yml"
+TLS = "docker-compose.tls.yml"
+WORKERS = ["worker-1", "worker-2", "worker-3"]
 
 
 def output_of(*command, **more):
@@ -184,148 +188,165 @@ class ImagesTest(unittest.TestCase):
         )
 
 
-class ComposeFileTest(unittest.TestCase):
+class ComposeFilesTest(unittest.TestCase):
     """Of the keys that compose knows we use few, and check these."""
 
     KEYS = {
-        "cap_drop", "command", "depends_on", "environment", "healthcheck",
-        "entrypoint", "hostname", "image", "networks", "pids_limit", "read_only", "restart",
-        "security_opt", "shm_size", "stop_grace_period", "tmpfs", "volumes",
+        "cap_add", "cap_drop", "command", "depends_on", "entrypoint",
+        "environment", "healthcheck", "hostname", "image", "network_mode",
+        "networks", "pids_limit", "read_only", "restart", "security_opt",
+        "shm_size", "stop_grace_period", "tmpfs", "user", "volumes",
     }
-    ONCE = []  # services that end before the others begin
 
-    def setUp(self):
-        self.file = source_tree.compose_file({})
-        self.services = self.file["services"]
+    def each(self):
+        for name in (PLAIN, TLS):
+            self.named = name
+            file = source_tree.compose_file({}, name)
+            yield name, file, file["services"]
+
+    def _formatMessage(self, msg, standardMsg):
+        where = getattr(self, "named", "")
+        return "%s: %s" % (where, super()._formatMessage(msg, standardMsg))
 
     def test_services_are_confined(self):
-        self.assertEqual(
-            sorted(self.services),
-            sorted(["coordinator", "worker-1", "worker-2", "worker-3"]
-                   + self.ONCE),
-        )
-        for name, service in self.services.items():
-            self.assertEqual(set(service) - self.KEYS, set(), name)
-            self.assertIs(service["read_only"], True)
-            self.assertEqual(service["cap_drop"], ["ALL"])
+        for name, file, services in self.each():
             self.assertEqual(
-                service["security_opt"], ["no-new-privileges:true"]
+                sorted(services),
+                (["certs"] if name == TLS else []) + ["coordinator"] + WORKERS,
             )
-            self.assertNotIn("ports", service)
-            self.assertEqual(service["networks"], ["training"])
-        self.assertIs(self.file["networks"]["training"]["internal"], True)
+            for where, service in services.items():
+                self.assertEqual(set(service) - self.KEYS, set(), where)
+                self.assertIs(service["read_only"], True)
+                self.assertEqual(service["cap_drop"], ["ALL"])
+                self.assertEqual(
+                    service["security_opt"], ["no-new-privileges:true"]
+                )
+                self.assertNotIn("ports", service)
+                if where != "certs":
+                    self.assertNotIn("cap_add", service)
+                    self.assertNotIn("user", service)
+            for where in WORKERS:
+                self.assertEqual(services[where]["networks"], ["training"])
+            self.assertIs(file["networks"]["training"]["internal"], True)
+
+    def test_who_is_in_which_network(self):
+        for name, _, services in self.each():
+            for where, service in services.items():
+                self.assertEqual(
+                    service.get("network_mode"),
+                    {"certs": "none", "coordinator": "host"}.get(where)
+                    if name == TLS
+                    else None,
+                )
+                self.assertNotEqual(
+                    "network_mode" in service, "networks" in service, where
+                )
 
     def test_images_are_those_that_are_built(self):
         stages = source_tree.stages(source_tree.read("deploy/docker/Dockerfile"))
         version = re.search(
             r'"(.*)"', re.search(r"kVersion.*", source_tree.read(
                 "base/version.h")).group(0)).group(1)
-        for service in self.services.values():
-            stage, tag = service["image"].split(":")
-            self.assertIn(stage.replace("coxswain-", "", 1), stages)
-            self.assertEqual(tag, version)
+        for _, _, services in self.each():
+            for service in services.values():
+                stage, tag = service["image"].split(":")
+                self.assertIn(stage.replace("coxswain-", "", 1), stages)
+                self.assertEqual(tag, version)
 
     def test_who_depends_on_whom_and_where_things_are(self):
-        for service in self.services.values():
-            for other, when in service.get("depends_on", {}).items():
-                if other in self.ONCE:
-                    self.assertEqual(when["condition"],
-                                     "service_completed_successfully")
-                else:
-                    self.assertIn("healthcheck", self.services[other])
-            for volume in service.get("volumes", []):
-                self.assertIn(volume.split(":")[0], self.file["volumes"])
-        state = self.services["coordinator"]["volumes"][0].split(":")[1]
-        self.assertIn("VOLUME " + state,
-                      source_tree.read("deploy/docker/Dockerfile"))
+        for _, file, services in self.each():
+            for service in services.values():
+                for other, how in service.get("depends_on", {}).items():
+                    checked = "test" in services[other].get("healthcheck", {})
+                    self.assertEqual(
+                        how["condition"],
+                        "service_healthy"
+                        if checked
+                        else "service_completed_successfully",
+                    )
+                for volume in service.get("volumes", []):
+                    self.assertIn(volume.split(":")[0], file["volumes"])
+            state = services["coordinator"]["volumes"][0].split(":")[1]
+            self.assertIn("VOLUME " + state,
+                          source_tree.read("deploy/docker/Dockerfile"))
 
     def test_graces_fit_into_each_other(self):
-        for name in ("worker-1", "worker-2", "worker-3"):
-            service = self.services[name]
-            (grace,) = [w.split("=")[1] for w in service["command"]
-                        if w.startswith("--stop-grace=")]
-            self.assertLess(
-                float(grace.rstrip("s")),
-                float(service["stop_grace_period"].rstrip("s")),
-            )
+        for _, _, services in self.each():
+            for name in WORKERS:
+                service = services[name]
+                (grace,) = [w.split("=")[1] for w in service["command"]
+                            if w.startswith("--stop-grace=")]
+                self.assertLess(
+                    float(grace.rstrip("s")),
+                    float(service["stop_grace_period"].rstrip("s")),
+                )
 
+    def test_either_encrypted_or_said_not_to_be(self):
+        for name, _, services in self.each():
+            for where, service in services.items():
+                said = service.get("environment", {})
+                encrypted = {
+                    "COXSWAIN_TLS_" + one for one in ("CERT", "KEY", "CA")
+                } <= set(said)
+                self.assertEqual(
+                    encrypted, name == TLS and where != "certs", where
+                )
+                self.assertEqual(
+                    "COXSWAIN_INSECURE" in said,
+                    name == PLAIN and where == "coordinator",
+                )
+                self.assertNotIn("--insecure", service["command"])
 
-class CertificatesTest(ComposeFileTest):
-    """The same with docker-compose.tls.yml over it."""
+    def test_nobody_sees_certificates_that_are_not_its_own(self):
+        services = source_tree.compose_file({}, TLS)["services"]
+        seen = {
+            where: [v for v in service["volumes"] if not v.startswith("state:")]
+            for where, service in services.items()
+        }
+        certs = ":/etc/coxswain/tls:ro"
+        self.assertEqual(seen.pop("coordinator"), ["coordinator-certs" + certs])
+        self.assertEqual(len(seen.pop("certs")), 3)
+        for volumes in seen.values():
+            self.assertEqual(volumes, ["worker-certs" + certs])
 
-    ONCE = ["certificates", "job-certificates"]
-
-    def setUp(self):
-        self.file = source_tree.compose_file({}, "docker-compose.tls.yml")
-        self.services = self.file["services"]
-
-    def test_files_of_certificates_are_in_the_volumes(self):
-        with tempfile.TemporaryDirectory() as scratch:
-            folders = {name: os.path.join(scratch, name) for name in self.ONCE}
-            for name in self.ONCE:
-                self.make(name, folders)
-            made = {name: set(os.listdir(folders[name])) for name in self.ONCE}
-            self.make("certificates", folders)  # once more: nothing happens
+    def test_the_page_is_on_the_loopback_and_calls_are_not(self):
+        file = source_tree.compose_file({"COXSWAIN_NET": "10.1.2"}, TLS)
+        (network,) = file["networks"]["training"]["ipam"]["config"]
         self.assertEqual(
-            made["job-certificates"], {"ca.crt", "job-demo.crt", "job-demo.key"}
+            network, {"subnet": "10.1.2.0/24", "gateway": "10.1.2.1"}
         )
-        for name, service in self.services.items():
-            (volume,) = [v for v in service["volumes"] if "certificates" in v][
-                -1:]
-            volume = volume.split(":")[0]
-            words = list(service.get("environment", {}).values())
-            words += service.get("healthcheck", {}).get("test", [])
-            files = {w for w in words if w.startswith("/etc/coxswain/")}
-            self.assertEqual(len(files), 0 if name in self.ONCE else 3 + 2 * (
-                name == "coordinator"), name)
-            self.assertEqual(
-                {os.path.basename(f) for f in files} - made[volume], set(), name
-            )
-
-    def make(self, name, folders):
-        """Runs a service that runs once, in folders in place of volumes."""
-        service = self.services[name]
-        (script,) = service["command"]
-        for volume in service["volumes"]:
-            source, place = volume.split(":")[:2]
-            os.makedirs(folders[source], exist_ok=True)
-            script = script.replace(place, folders[source])
-        path = os.path.dirname(PROGRAMS["coxswain"]) + ":" + os.environ["PATH"]
-        subprocess.run(
-            service["entrypoint"] + [script],
-            env={"PATH": path},
-            stdout=subprocess.DEVNULL,
-            timeout=PATIENCE_S,
-            check=True,
+        coordinator = file["services"]["coordinator"]
+        self.assertIn("--http=127.0.0.1:7079", coordinator["command"])
+        address = network["gateway"] + ":7077"
+        self.assertIn("--listen=" + address, coordinator["command"])
+        self.assertEqual(
+            coordinator["environment"]["COXSWAIN_COORDINATOR"], address
         )
-
-    def test_nobody_speaks_in_plain_text(self):
-        settings = self.services["coordinator"]["environment"]
-        self.assertEqual(settings["COXSWAIN_INSECURE"], "false")
-        self.assertTrue(settings["COXSWAIN_HTTP"].startswith("127.0.0.1:"))
-        for name, service in self.services.items():
-            if name not in self.ONCE:
-                self.assertIn("COXSWAIN_TLS_CERT", service["environment"])
+        for name in WORKERS:
+            self.assertIn("--coordinator=" + address,
+                          file["services"][name]["command"])
+        self.assertIn('--host "%s"' % network["gateway"],
+                      file["services"]["certs"]["command"][0])
 
 
 class CommandsTest(unittest.TestCase):
-    """The compose file's commands, as processes of this machine.
+    """The compose files' commands, as processes of this machine.
 
-    The same words and variables, but for the place of the state and the
-    coordinator's address.
+    The same words and variables, but for addresses and the places of files.
     """
-
-    OVER = ()
 
     def setUp(self):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.scratch = scratch.name
-        self.certificates = os.path.join(self.scratch, "certificates")
         self.started = []
         self.addCleanup(self.end)
-        self.file = source_tree.compose_file(
-            {"STEPS": "200"}, *self.OVER)["services"]
+        self.file = {}
+        # What is put in the place of what.
+        self.places = {}
+
+    def use(self, name):
+        self.file = source_tree.compose_file({"STEPS": "200"}, name)["services"]
 
     def end(self):
         for process in self.started:
@@ -341,74 +362,150 @@ class CommandsTest(unittest.TestCase):
         )
         return dict(word.split("=", 1) for word in text.split())
 
-    def start(self, name, stage, arguments, environment, **more):
-        service = self.file[name]
+    def put(self, text):
+        for old, new in self.places.items():
+            text = text.replace(old, new)
+        return text
+
+    def environment(self, name, stage, more):
         variables = {"PATH": ":".join(
             [os.path.dirname(PROGRAMS["elastic"]), os.environ["PATH"]])}
         variables.update(self.image_environment(stage))
-        for variable, value in service.get("environment", {}).items():
-            variables[variable] = self.here(value)
-        variables.update(environment)
+        variables.update(self.file[name].get("environment", {}))
+        variables.update(more)
+        return {key: self.put(value) for key, value in variables.items()}
+
+    def start(self, name, stage, more):
         process = subprocess.Popen(
-            [PROGRAMS["coxswain"]] + arguments,
-            env=variables,
+            [PROGRAMS["coxswain"]]
+            + [self.put(word) for word in self.file[name]["command"]],
+            env=self.environment(name, stage, more),
             stdout=subprocess.PIPE,
             text=True,
-            **more
         )
         self.started.append(process)
         return process
 
-    def here(self, word):
-        return word.replace("/etc/coxswain", self.certificates)
+    def line(self, process, words):
+        line = process.stdout.readline()
+        self.assertIn(words, line)
+        return line.split()[-1]
 
-    def test_they_train_and_end(self):
-        coordinator = self.start(
-            "coordinator", "coordinator", self.file["coordinator"]["command"],
-            {"COXSWAIN_LISTEN": "127.0.0.1:0",
-             "COXSWAIN_HTTP": "127.0.0.1:0",
-             "COXSWAIN_STATE_DIR": os.path.join(self.scratch, "state")},
-        )
-        page, line = [coordinator.stdout.readline() for _ in range(2)]
-        self.assertIn("serving http://127.0.0.1:", page)
-        self.assertIn("listening on ", line)
-        address = line.split()[-1]
+    def train(self, address):
         workers = []
-        for name in ("worker-1", "worker-2", "worker-3"):
-            command = [w.replace("coordinator:7077", address)
-                       for w in self.file[name]["command"]]
-            self.assertIn("--coordinator=" + address, command)
+        for name in WORKERS:
+            self.assertIn("--coordinator=" + address,
+                          [self.put(w) for w in self.file[name]["command"]])
             workers.append(self.start(
-                name, "worker", command,
-                {"COXSWAIN_NODE": self.file[name]["hostname"]}))
+                name, "worker", {"COXSWAIN_NODE": self.file[name]["hostname"]}))
         said = "".join(w.communicate(timeout=PATIENCE_S)[0] for w in workers)
         self.assertEqual([w.returncode for w in workers], [0, 0, 0], said)
         self.assertEqual(said.count(" of 3 pid"), 3, said)
+
+    def ask(self, words, variables):
+        return subprocess.run(
+            [PROGRAMS["coxswain"]] + words, env=variables, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            timeout=PATIENCE_S, check=False)
+
+    def check_health(self, variables):
         test, *words = self.file["coordinator"]["healthcheck"]["test"]
         self.assertEqual((test, words[0]), ("CMD", "coxswain"))
-        settings = {
-            name: self.here(value) for name, value in
-            self.file["coordinator"]["environment"].items()
-        }
-        asked = subprocess.run(
-            [PROGRAMS["coxswain"]] + [self.here(word) for word in words[1:]],
-            env=dict(os.environ, COXSWAIN_COORDINATOR=address, **settings),
-            stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=True)
+        asked = self.ask(words[1:], variables)
+        self.assertEqual(asked.returncode, 0, asked.stdout)
         self.assertIn("demo", asked.stdout)
+        return words[1:]
+
+    def stop(self, coordinator):
         coordinator.terminate()
         coordinator.communicate(timeout=PATIENCE_S)
         self.assertEqual(coordinator.returncode, 0)
 
+    def test_they_train_and_end(self):
+        self.use(PLAIN)
+        coordinator = self.start(
+            "coordinator", "coordinator",
+            {"COXSWAIN_LISTEN": "127.0.0.1:0",
+             "COXSWAIN_STATE_DIR": os.path.join(self.scratch, "state")},
+        )
+        address = self.line(coordinator, "listening on ")
+        self.places["coordinator:7077"] = address
+        self.train(address)
+        self.check_health(dict(os.environ, COXSWAIN_COORDINATOR=address))
+        self.stop(coordinator)
 
-class SecureCommandsTest(CommandsTest):
-    OVER = ("docker-compose.tls.yml",)
+    def make_certificates(self):
+        """Runs the script of the service "certs" twice."""
+        for name in ("authority", "coordinator", "worker", "bin"):
+            os.mkdir(os.path.join(self.scratch, name))
+            self.places[" /%s/" % name] = " %s/%s/" % (self.scratch, name)
+        self.places["chown 10001:10001 "] = "ls -ld "  # for root only
+        os.symlink(PROGRAMS["coxswain"],
+                   os.path.join(self.scratch, "bin/coxswain"))
+        path = os.path.join(self.scratch, "bin") + ":" + os.environ["PATH"]
+        service = self.file["certs"]
+        made = []
+        for _ in range(2):
+            done = subprocess.run(
+                service["entrypoint"] + [
+                    self.put(word) for word in service["command"]],
+                env={"PATH": path}, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, timeout=PATIENCE_S,
+                check=False)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            made.append(self.files_of("authority/certs", "ca.key"))
+        self.assertEqual(made[0], made[1], "an authority was replaced")
+        self.assertEqual(
+            sorted(os.listdir(os.path.join(self.scratch, "coordinator"))),
+            ["ca.crt", "coordinator.crt", "coordinator.key", "operator.crt",
+             "operator.key"])
+        self.assertEqual(
+            sorted(os.listdir(os.path.join(self.scratch, "worker"))),
+            ["ca.crt", "job-demo.crt", "job-demo.key"])
 
-    def setUp(self):
-        super().setUp()
-        subprocess.run(
-            [PROGRAMS["coxswain"], "certs", "init", "--dir", self.certificates,
-             "--host", "coordinator", "--job", "demo"],
-            stdout=subprocess.DEVNULL, timeout=PATIENCE_S, check=True)
+    def files_of(self, folder, name):
+        path = os.path.join(self.scratch, folder, name)
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    def test_they_train_with_certificates(self):
+        self.use(TLS)
+        listen = "172.30.77.1:7077"
+        self.make_certificates()
+        tls = "/etc/coxswain/tls/"
+        mine = dict(self.places)
+        self.places.update({tls: self.scratch + "/coordinator/",
+                            listen: "127.0.0.1:0",
+                            "127.0.0.1:7079": "127.0.0.1:0"})
+        coordinator = self.start(
+            "coordinator", "coordinator",
+            {"COXSWAIN_STATE_DIR": os.path.join(self.scratch, "state"),
+             # Port 0 is for those who listen.
+             "COXSWAIN_COORDINATOR": "127.0.0.1:1"})
+        page = self.line(coordinator, "serving http://127.0.0.1:")
+        address = self.line(coordinator, "listening on ")
+        operator = self.environment("coordinator", "coordinator",
+                                    {"COXSWAIN_COORDINATOR": address})
+        self.places = dict(mine)
+        self.places.update({tls: self.scratch + "/worker/", listen: address})
+        self.train(address)
+
+        words = self.check_health(operator)
+        nobody = {"COXSWAIN_COORDINATOR": address, "COXSWAIN_INSECURE": "true"}
+        refused = self.ask(words, nobody)
+        self.assertNotEqual(refused.returncode, 0, refused.stdout)
+        with urllib.request.urlopen(
+            page + "api/v1/version", timeout=PATIENCE_S
+        ) as answer:
+            self.assertIn('"insecure":false', answer.read().decode())
+        self.stop(coordinator)
+
+    def test_without_certificates_the_coordinator_does_not_start(self):
+        self.use(TLS)
+        self.places["/etc/coxswain/tls/"] = self.scratch + "/nowhere/"
+        process = self.start("coordinator", "coordinator", {})
+        process.communicate(timeout=PATIENCE_S)
+        self.assertNotEqual(process.returncode, 0)
 
 
 class PageTest(unittest.TestCase):

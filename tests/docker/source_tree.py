@@ -77,34 +77,13 @@ def blocks(page):
     return found
 
 
-def compose_file(variables, *over):
-    """docker-compose.yml, with variables put in as compose does.
-
-    `over`: names of files that are laid over it.
-    """
+def compose_file(variables, name="docker-compose.yml"):
+    """A compose file, with variables put in as compose does."""
     import yaml
 
     def value(match):
         name, default = match.group(1), match.group(2)
         return variables.get(name, default)
 
-    whole = {}
-    for name in ("docker-compose.yml",) + over:
-        text = read(os.path.join("deploy/docker", name))
-        whole = laid_over(
-            whole, yaml.safe_load(re.sub(r"\$\{(\w+):-([^}]*)\}", value, text))
-        )
-    return whole
-
-
-def laid_over(below, above):
-    """What compose makes of two files: volumes are more, commands others."""
-    if not isinstance(below, dict) or not isinstance(above, dict):
-        return above
-    whole = dict(below)
-    for name, value in above.items():
-        if name == "volumes" and isinstance(value, list):
-            whole[name] = below.get(name, []) + value
-        else:
-            whole[name] = laid_over(below.get(name), value)
-    return whole
+    text = read("deploy/docker/" + name)
+    return yaml.safe_load(re.sub(r"\$\{(\w+):-([^}]*)\}", value, text))

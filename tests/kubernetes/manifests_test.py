@@ -554,10 +554,11 @@ class ManifestsTest(unittest.TestCase):
                 asked[kind] = probe["service"]
             self.assertEqual(asked["startup"], "liveness")
             self.assertEqual(asked["liveness"], "liveness")
-            # A standby is never ready, and a roll-out must not wait for it.
+            # A standby does not serve, and a roll-out must not wait for that;
+            # but it must not go on before there is a standby.
             self.assertEqual(
                 asked["readiness"],
-                "liveness"
+                "availability"
                 if coordinator["spec"]["replicas"] > 1
                 else "readiness",
             )

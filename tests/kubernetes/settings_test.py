@@ -4,7 +4,8 @@
 Every container of every overlay, exactly as it is rendered, but for what a
 cluster would map: ports are free ones of this machine, files are below a
 folder of this test, names are on the loopback. The program after `--` is one that
-says which variables it got.
+says which variables it got. Two coordinators of etcd-ha are also started over
+a real etcd, which this test needs.
 
   settings_test.py COXSWAIN
 """
@@ -17,8 +18,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
+import urllib.error
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
@@ -143,7 +146,7 @@ class SettingsTest(unittest.TestCase):
             value,
         )
         value = re.sub(
-            r":(70\d\d)\b",
+            r":(70\d\d|2379)\b",
             lambda m: ":%d" % ports.setdefault(m[1], free_port()),
             value,
         )
@@ -248,16 +251,105 @@ class SettingsTest(unittest.TestCase):
             self.assertEqual(done.returncode, 1, done.stdout)
             self.assertIn(said, done.stdout)
 
-    def check_health(self, ports, ready):
+    def check_health(self, ports, *serving):
+        """That these of the services are said to be served, and no others."""
         if prober is None:
             print("SKIPPED: no Python module grpc: health was not asked for")
             return
         address = "127.0.0.1:%d" % ports["7078"]
-        for service, wanted in (
-            ("liveness", "SERVING"),
-            ("readiness", "SERVING" if ready else "NOT_SERVING"),
-        ):
-            self.assertEqual(prober.check(address, service), wanted)
+        for service in ("liveness", "readiness", "availability"):
+            self.assertEqual(
+                prober.check(address, service),
+                "SERVING" if service in serving else "NOT_SERVING",
+                service,
+            )
+
+    def start_etcd(self, port):
+        """At the three addresses that the names of its pods are mapped to."""
+        folder = os.path.join(self.folder, "etcd")
+        urls = ",".join("http://127.0.0.%d:%d" % (i, port) for i in (1, 2, 3))
+        peer = "http://127.0.0.1:%d" % free_port()
+        words = ["etcd", "--name=one", "--data-dir=" + folder]
+        words += ["--listen-client-urls=" + urls]
+        words += ["--advertise-client-urls=" + urls]
+        words += ["--listen-peer-urls=" + peer]
+        words += ["--initial-advertise-peer-urls=" + peer]
+        words += ["--initial-cluster=one=" + peer]
+        etcd = Running(words, dict(os.environ))
+        self.addCleanup(self.end, etcd)
+        self.assertTrue(etcd.wait_for("ready to serve"), etcd.said)
+        # It says more, and must not wait for a reader.
+        threading.Thread(target=etcd.process.stdout.read, daemon=True).start()
+        return etcd.process
+
+    @staticmethod
+    def end(running):
+        if running.process.poll() is None:
+            running.process.kill()
+            running.process.wait()
+        running.process.stdout.close()
+
+    def start_standby(self, ports, said):
+        """One of two coordinators; the state is in the same etcd."""
+        (container, template) = self.containers_of("etcd-ha")["coordinator"]
+        self.assertEqual(
+            container["readinessProbe"]["grpc"]["service"], "availability"
+        )
+        running, _ = self.start(container, template, ports)
+        self.addCleanup(self.end, running)
+        self.assertTrue(running.wait_for(said), running.said)
+        return running
+
+    def status_of(self, ports, path):
+        address = "http://127.0.0.1:%d" % ports["7079"]
+        try:
+            with urllib.request.urlopen(address + path, timeout=30) as page:
+                return page.status
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    def test_a_roll_out_of_two_coordinators_goes_on_while_one_can_lead(self):
+        """What the kubelet's probe is told, which is what a roll-out sees."""
+        etcd = free_port()
+        os.makedirs(os.path.join(self.folder, "var/lib/coxswain"))
+        server = self.start_etcd(etcd)
+        ports = [
+            {"2379": etcd, "7077": free_port(), "7078": free_port(),
+             "7079": free_port()}
+            for _ in range(2)
+        ]
+        zero = self.start_standby(ports[0], "listening on")
+        self.check_health(
+            ports[0], "liveness", "readiness", "availability"
+        )
+        one = self.start_standby(ports[1], "standing by for")
+        self.check_health(ports[1], "liveness", "availability")
+        self.assertEqual(self.status_of(ports[1], "/healthz"), 200)
+        self.assertEqual(self.status_of(ports[1], "/readyz"), 503)
+
+        # The standby is replaced first, the one that leads when it is ready.
+        self.assertEqual(one.stop(), 0, one.said)
+        one = self.start_standby(ports[1], "standing by for")
+        self.check_health(ports[1], "liveness", "availability")
+        self.assertEqual(zero.stop(), 0, zero.said)
+        self.assertTrue(one.wait_for("listening on"), one.said)
+        self.check_health(
+            ports[1], "liveness", "readiness", "availability"
+        )
+        zero = self.start_standby(ports[0], "standing by for")
+        self.check_health(ports[0], "liveness", "availability")
+
+        # Without etcd neither is any good, and a roll-out has to stop.
+        server.kill()
+        server.wait()
+        for running, its in ((zero, ports[0]), (one, ports[1])):
+            self.assertTrue(
+                running.wait_for("state_not_reached"), running.said
+            )
+            self.check_health(its, "liveness")
+            self.assertEqual(self.status_of(its, "/readyz"), 503)
+            self.assertEqual(running.stop(), 0, running.said)
 
     def check_pages(self, ports):
         address = "http://127.0.0.1:%d" % ports["7079"]
@@ -290,8 +382,12 @@ class SettingsTest(unittest.TestCase):
             # There is no etcd here: it is alive, and not ready.
             said = "state_not_reached" if stands_by else "listening on"
             self.assertTrue(coordinator.wait_for(said), coordinator.said)
-            self.check_health(ports, ready=not stands_by)
-            if not stands_by:
+            if stands_by:
+                self.check_health(ports, "liveness")
+            else:
+                self.check_health(
+                    ports, "liveness", "readiness", "availability"
+                )
                 self.check_pages(ports)
                 self.assertTrue(os.path.isdir(known["COXSWAIN_STATE_DIR"]))
             if made is not None and not accounts:

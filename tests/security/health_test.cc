@@ -42,13 +42,23 @@ TEST_F(HealthTest, IsAliveFromTheBeginningAndReadyWhenItIsSaid) {
   EXPECT_EQ(Check("").answer, kServing);
   EXPECT_EQ(Check("liveness").answer, kServing);
   EXPECT_EQ(Check("readiness").answer, kNotServing);
-  health_->SetReady(true);
+  EXPECT_EQ(Check("availability").answer, kNotServing);
+  health_->Set(HealthServer::State::kLeads);
   EXPECT_EQ(Check("readiness").answer, kServing);
-  health_->SetReady(false);
+  EXPECT_EQ(Check("availability").answer, kServing);
+  health_->Set(HealthServer::State::kNeither);
   EXPECT_EQ(Check("readiness").answer, kNotServing);
+  EXPECT_EQ(Check("availability").answer, kNotServing);
   EXPECT_EQ(Check("liveness").answer, kServing);
   EXPECT_THAT(Check("other").status,
               StatusIs(absl::StatusCode::kNotFound, testing::_));
+}
+
+TEST_F(HealthTest, OneThatStandsByIsAvailableAndNotReady) {
+  health_->Set(HealthServer::State::kStandsBy);
+  EXPECT_EQ(Check("liveness").answer, kServing);
+  EXPECT_EQ(Check("readiness").answer, kNotServing);
+  EXPECT_EQ(Check("availability").answer, kServing);
 }
 
 TEST_F(HealthTest, ThereIsNothingElse) {
