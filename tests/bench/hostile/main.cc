@@ -30,6 +30,7 @@ struct Options {
   int barriers = 200;
   int turns = 5;
   int connections = 1000;
+  std::string only;  // an attack; empty: all
 };
 
 using Times = std::vector<double>;  // seconds
@@ -92,6 +93,7 @@ absl::Status Run(const Options& options) {
                "connections     calls"
             << std::endl;
   for (const AttackKind kind : AllAttacks()) {
+    if (!options.only.empty() && options.only != NameOf(kind)) continue;
     COXSWAIN_RETURN_IF_ERROR(Measure(kind, options, coordinator.port, &job));
   }
   return absl::OkStatus();
@@ -110,6 +112,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--turns", options.turns)->capture_default_str();
   app.add_option("--connections", options.connections)->capture_default_str();
+  app.add_option("--only", options.only, "one attack, by its name");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = coxswain::bench::Run(options);
   if (!status.ok()) std::cerr << "hostile: " << status.message() << std::endl;
