@@ -79,6 +79,7 @@ EmulatedRuntime::~EmulatedRuntime() {
   default_stream_.reset();
   for (const auto& [memory, bytes] : memory_) std::free(memory);
   for (const auto& [memory, bytes] : host_memory_) std::free(memory);
+  for (void* const memory : unreclaimed_) std::free(memory);
 }
 
 HostStream* EmulatedRuntime::HostStreamOf(DeviceStream stream) {
@@ -173,7 +174,12 @@ void EmulatedRuntime::FreeIn(Pieces* pieces, void* memory) {
   const MutexLock lock(&mutex_);
   const bool was_there = pieces->erase(memory) == 1;
   COXSWAIN_CHECK(was_there && "freed what is not allocated");
-  std::free(memory);
+  // Nobody can wait for the work of a device that has failed.
+  if (failed_.load()) {
+    unreclaimed_.push_back(memory);
+  } else {
+    std::free(memory);
+  }
 }
 
 absl::StatusOr<DeviceStream> EmulatedRuntime::CreateStream() {

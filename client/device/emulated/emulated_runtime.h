@@ -114,6 +114,8 @@ class EmulatedRuntime : public DeviceRuntime {
   int64_t failing_allocation_ ABSL_GUARDED_BY(mutex_) = -1;
   Pieces memory_ ABSL_GUARDED_BY(mutex_);
   Pieces host_memory_ ABSL_GUARDED_BY(mutex_);
+  // Freed after the device has failed, which may still work on them.
+  std::vector<void*> unreclaimed_ ABSL_GUARDED_BY(mutex_);
   // Those that were destroyed too, whose threads end when they are through.
   std::vector<std::unique_ptr<EmulatedStream>> streams_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<EmulatedStream> default_stream_;

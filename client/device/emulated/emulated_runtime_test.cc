@@ -1,5 +1,6 @@
 #include "client/device/emulated/emulated_runtime.h"
 
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -216,7 +217,7 @@ TEST_F(EmulatedRuntimeTest, AFailedDeviceDropsWhatHasNotBegun) {
 }
 
 TEST_F(EmulatedRuntimeTest, ItsEndRunsWhatIsLeft) {
-  int runs = 0;
+  std::atomic<int> runs = 0;
   auto runtime = std::make_unique<EmulatedRuntime>();
   const DeviceStream stream = *runtime->CreateStream();
   runtime->HoldStream(stream);
