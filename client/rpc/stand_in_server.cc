@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/grpc_status.h"
 #include "base/mutex.h"
+#include "base/reset_watch/reset_watch.h"
 #include "base/status_macros.h"
 #include "client/rpc/credentials.h"
 #include "grpc/grpc.h"
@@ -278,6 +279,7 @@ struct StandInServer::Parts {
   VisitService service;
   std::string address;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<ResetWatch> watch;
 };
 
 absl::StatusOr<std::unique_ptr<StandInServer>> StandInServer::Start(
@@ -297,6 +299,7 @@ absl::StatusOr<std::unique_ptr<StandInServer>> StandInServer::Start(
         absl::StrCat("cannot listen on any port of ", host));
   }
   parts->address = HostPort(host, port);
+  parts->watch = std::make_unique<ResetWatch>(port, kMaxStreamsPerConnection);
   return std::unique_ptr<StandInServer>(new StandInServer(std::move(parts)));
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/reset_watch/reset_watch.h"
 #include "base/status_macros.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
@@ -107,6 +108,7 @@ struct GrpcServer::Parts {
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<Acceptor> acceptor;
   std::shared_ptr<AdmittedConnections> connections;
+  std::unique_ptr<ResetWatch> watch;
   // Ends first: gRPC would not close what comes after the server's end.
   std::unique_ptr<FrontDoor> door;
 };
@@ -139,6 +141,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   if (parts->server == nullptr) {
     return absl::UnavailableError("gRPC cannot start a server");
   }
+  parts->watch = std::make_unique<ResetWatch>(
+      parts->port, options.max_streams_per_connection);
   const auto admit = [acceptor = parts->acceptor.get()](UniqueFd connection) {
     Acceptor::NewConnectionParameters parameters;
     parameters.fd = connection.Release();

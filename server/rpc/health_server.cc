@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/reset_watch/reset_watch.h"
 #include "base/status_macros.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/grpcpp.h"
@@ -54,6 +55,7 @@ struct HealthServer::Parts {
   grpc::CallbackGenericService nothing_else;
   int port = 0;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<ResetWatch> watch;
 };
 
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(
@@ -71,6 +73,8 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", listen, " for health checks"));
   }
+  parts->watch =
+      std::make_unique<ResetWatch>(parts->port, kMaxStreamsPerConnection);
   std::unique_ptr<HealthServer> result(new HealthServer(std::move(parts)));
   result->parts_->server->GetHealthCheckService()->SetServingStatus(kLiveness,
                                                                     true);

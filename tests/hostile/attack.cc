@@ -13,7 +13,8 @@ namespace coxswain {
 std::vector<AttackKind> AllAttacks() {
   return {AttackKind::kSilent,       AttackKind::kGreetedSilent,
           AttackKind::kGarbage,      AttackKind::kBrokenFrames,
-          AttackKind::kResets,       AttackKind::kSmallCalls,
+          AttackKind::kResets,       AttackKind::kManyResets,
+          AttackKind::kWholeResets,  AttackKind::kSmallCalls,
           AttackKind::kHugeMessages, AttackKind::kAbandonedStreams};
 }
 
@@ -29,6 +30,10 @@ std::string NameOf(AttackKind kind) {
       return "BrokenFrames";
     case AttackKind::kResets:
       return "Resets";
+    case AttackKind::kManyResets:
+      return "ManyResets";
+    case AttackKind::kWholeResets:
+      return "WholeResets";
     case AttackKind::kSmallCalls:
       return "SmallCalls";
     case AttackKind::kHugeMessages:
@@ -48,6 +53,7 @@ std::unique_ptr<Attack> Attack::Begin(AttackKind kind, int port,
     case AttackKind::kAbandonedStreams:
       return BeginCallAttack(kind, port);
     case AttackKind::kResets:
+    case AttackKind::kWholeResets:
       // As fast as it goes, which one is enough for.
       return BeginSocketAttack(kind, port, 1);
     default:

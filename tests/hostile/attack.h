@@ -17,7 +17,9 @@ enum class AttackKind {
   kGreetedSilent,  // that greet as HTTP/2 does, and say nothing more
   kGarbage,        // that send bytes of no protocol
   kBrokenFrames,   // that greet, and send frames that make no sense
-  kResets,         // that begin calls and reset them, as fast as they can
+  kResets,         // one, that begins calls and resets them, as fast as it can
+  kManyResets,     // that all do
+  kWholeResets,    // one, that sends requests, and resets their calls
   // Calls of gRPC, begun again as they end.
   kSmallCalls,        // many small ones at once on one connection
   kHugeMessages,      // messages as large as they may be, and larger

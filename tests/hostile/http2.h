@@ -16,7 +16,9 @@ inline constexpr uint8_t kHttp2Data = 0;
 inline constexpr uint8_t kHttp2Headers = 1;
 inline constexpr uint8_t kHttp2Reset = 3;
 inline constexpr uint8_t kHttp2Settings = 4;
-inline constexpr uint8_t kHttp2EndHeaders = 4;  // a flag
+// Flags.
+inline constexpr uint8_t kHttp2EndStream = 1;
+inline constexpr uint8_t kHttp2EndHeaders = 4;
 
 std::string Http2Frame(uint8_t type, uint8_t flags, uint32_t stream,
                        absl::string_view payload);

@@ -30,11 +30,15 @@ constexpr int kLookMs = 20;
 std::string Settings() { return Http2Frame(kHttp2Settings, 0, 0, ""); }
 
 // Calls that are reset before they can be answered.
-std::string BegunAndReset(uint32_t* stream) {
+std::string BegunAndReset(uint32_t* stream, bool whole) {
   const std::string headers = GrpcHeaders("/coxswain.v1.Rendezvous/Describe");
   std::string bytes;
   for (int i = 0; i < 50; ++i, *stream += 2) {
     bytes += Http2Frame(kHttp2Headers, kHttp2EndHeaders, *stream, headers);
+    if (whole) {
+      bytes +=
+          Http2Frame(kHttp2Data, kHttp2EndStream, *stream, GrpcMessage(""));
+    }
     bytes += Http2Frame(kHttp2Reset, 0, *stream, std::string("\0\0\0\x08", 4));
   }
   return bytes;
@@ -122,11 +126,14 @@ class SocketAttack : public Attack {
       case AttackKind::kBrokenFrames:
         return absl::StrCat(kHttp2Preface, Settings(), BrokenFrame(),
                             Random(500));
-      case AttackKind::kResets:
-        return absl::StrCat(kHttp2Preface, Settings());
       default:
-        return "";
+        return Resets() ? absl::StrCat(kHttp2Preface, Settings()) : "";
     }
+  }
+
+  bool Resets() const {
+    return kind_ == AttackKind::kResets || kind_ == AttackKind::kManyResets ||
+           kind_ == AttackKind::kWholeResets;
   }
 
   // Of any type, with any flags, of any stream, with a length that lies or not.
@@ -156,15 +163,17 @@ class SocketAttack : public Attack {
   }
 
   void SendMore(Connection* one) {
-    if (one->unsent.empty() && kind_ == AttackKind::kResets) {
-      one->unsent = BegunAndReset(&one->stream);
-    }
+    Refill(one);
     const ssize_t sent = send(one->fd.get(), one->unsent.data(),
                               one->unsent.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) one->unsent.erase(0, static_cast<size_t>(sent));
-    if (one->unsent.empty() && kind_ == AttackKind::kResets) {
-      one->unsent = BegunAndReset(&one->stream);
-    }
+    Refill(one);
+  }
+
+  void Refill(Connection* one) const {
+    if (!one->unsent.empty() || !Resets()) return;
+    one->unsent =
+        BegunAndReset(&one->stream, kind_ == AttackKind::kWholeResets);
   }
 
   const AttackKind kind_;
