@@ -72,6 +72,10 @@ absl::StatusOr<StepDecision> TakePosition(v1::Position* wire) {
   decision.regroup = std::move(*last.mutable_regroup());
   decision.checkpoint = std::move(*last.mutable_checkpoint());
   if (last.has_plan()) {
+    if (last.plan().version() < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "position.plan.version must be from 1, not ", last.plan().version()));
+    }
     COXSWAIN_ASSIGN_OR_RETURN(decision.plan, PlanFromWire(last.plan()));
   }
   return decision;

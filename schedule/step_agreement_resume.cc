@@ -99,8 +99,8 @@ bool StepAgreement::Contradicts(const StepDecision& told) const {
 void StepAgreement::Learn(StepDecision decision) {
   decision.reason = OneLine(Shorten(decision.reason, 2 * kMaxReasonBytes));
   const bool plan_is_new =
-      decision.plan.has_value() &&
-      decision.plan->version == VersionOf(options_.undelivered);
+      decision.plan.has_value() && options_.undelivered.has_value() &&
+      decision.plan->version == options_.undelivered->version;
   if (plan_is_new) {
     options_.plan = *std::exchange(options_.undelivered, std::nullopt);
   }

@@ -245,6 +245,15 @@ TEST_F(ResumedAgreementTest, APlanThatTheRanksFollowIsNotToldAgain) {
   EXPECT_THAT(asked_, ElementsAre(142));
 }
 
+// A rank may say so, whatever it has heard.
+TEST_F(ResumedAgreementTest, APlanWithoutANumberIsNotTheUndeliveredOne) {
+  StepDecision told = Heard(41);
+  told.plan = PlanOf(0);
+  Position(0, told);
+  EXPECT_EQ(agreement().plan().version, 1);
+  EXPECT_EQ(agreement().plan().hook, PlanOf(1).hook);
+}
+
 TEST_F(ResumedAgreementTest, APlanThatOneHasHeardOfAllHear) {
   options_.undelivered = PlanOf(2);
   StepDecision told = Heard(41);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -74,12 +75,13 @@ class Worker {
     stub_ = v1::Rendezvous::NewStub(channel);
     return Attach();
   }
-  bool SayPosition(int64_t round) {
+  bool SayPosition(int64_t round, std::optional<int64_t> plan = {}) {
     v1::AttachRequest request;
     v1::Decision* last = request.mutable_position()->mutable_last();
     last->set_stream(kTrain);
     last->set_round(round);
     last->set_commit(true);
+    if (plan.has_value()) last->mutable_plan()->set_version(*plan);
     return stream_->Write(request);
   }
   int64_t term() const { return term_; }
@@ -407,6 +409,14 @@ TEST_F(ScheduleWireTest, APositionThatNoProgramComesToIsRefused) {
   ASSERT_TRUE(team[0]->SayPosition(-1));
   EXPECT_THAT(team[0]->Finish(), StatusIs(absl::StatusCode::kInvalidArgument,
                                           HasSubstr("position.round")));
+}
+
+TEST_F(ScheduleWireTest, APositionWithAPlanWithoutANumberIsRefused) {
+  Team team = Run(1);
+  ASSERT_TRUE(team[0]->SayPosition(0, 0));
+  EXPECT_THAT(team[0]->Finish(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("position.plan.version must be from 1")));
 }
 
 TEST_F(ScheduleWireTest, ACheckpointIsDecidedForAll) {

@@ -11,11 +11,11 @@
 namespace coxswain {
 
 std::vector<AttackKind> AllAttacks() {
-  return {AttackKind::kSilent,       AttackKind::kGreetedSilent,
-          AttackKind::kGarbage,      AttackKind::kBrokenFrames,
-          AttackKind::kResets,       AttackKind::kManyResets,
-          AttackKind::kWholeResets,  AttackKind::kSmallCalls,
-          AttackKind::kHugeMessages, AttackKind::kAbandonedStreams};
+  return {AttackKind::kSilent,          AttackKind::kGreetedSilent,
+          AttackKind::kGarbage,         AttackKind::kBrokenFrames,
+          AttackKind::kResets,          AttackKind::kWholeResets,
+          AttackKind::kSmallCalls,      AttackKind::kHugeMessages,
+          AttackKind::kAbandonedStreams};
 }
 
 std::string NameOf(AttackKind kind) {
@@ -30,8 +30,6 @@ std::string NameOf(AttackKind kind) {
       return "BrokenFrames";
     case AttackKind::kResets:
       return "Resets";
-    case AttackKind::kManyResets:
-      return "ManyResets";
     case AttackKind::kWholeResets:
       return "WholeResets";
     case AttackKind::kSmallCalls:

@@ -18,7 +18,6 @@ enum class AttackKind {
   kGarbage,        // that send bytes of no protocol
   kBrokenFrames,   // that greet, and send frames that make no sense
   kResets,         // one, that begins calls and resets them, as fast as it can
-  kManyResets,     // that all do
   kWholeResets,    // one, that sends requests, and resets their calls
   // Calls of gRPC, begun again as they end.
   kSmallCalls,        // many small ones at once on one connection

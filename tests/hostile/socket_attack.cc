@@ -132,8 +132,7 @@ class SocketAttack : public Attack {
   }
 
   bool Resets() const {
-    return kind_ == AttackKind::kResets || kind_ == AttackKind::kManyResets ||
-           kind_ == AttackKind::kWholeResets;
+    return kind_ == AttackKind::kResets || kind_ == AttackKind::kWholeResets;
   }
 
   // Of any type, with any flags, of any stream, with a length that lies or not.

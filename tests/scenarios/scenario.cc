@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -152,8 +153,12 @@ Gate::Gate() {
 }
 
 void Gate::Open() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
+  if (fd_ < 0) return;
+  // Who comes to the gate later finds a file, and does not wait for a writer.
+  const std::string open = folder_.path("open");
+  std::ofstream file(open);
+  COXSWAIN_CHECK(file.good() && std::rename(open.c_str(), path().c_str()) == 0);
+  close(std::exchange(fd_, -1));
 }
 
 int UnusedPort() {
