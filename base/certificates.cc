@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 
 namespace coxswain {
@@ -283,6 +284,33 @@ absl::StatusOr<CertificateFacts> ReadCertificate(absl::string_view pem) {
   facts.not_before = TimeOf(X509_get0_notBefore(certificate.get()));
   facts.not_after = TimeOf(X509_get0_notAfter(certificate.get()));
   return facts;
+}
+
+absl::Status CheckNotRunOut(absl::string_view pem, absl::Time now) {
+  const auto facts = ReadCertificate(pem);
+  if (!facts.ok()) return absl::UnauthenticatedError(facts.status().message());
+  if (now <= facts->not_after) return absl::OkStatus();
+  return absl::UnauthenticatedError(
+      absl::StrCat("the certificate '", facts->common_name, "' ran out at ",
+                   absl::FormatTime(facts->not_after, absl::UTCTimeZone()),
+                   ": put a new one into its place, and connect again"));
+}
+
+std::optional<CertificateSubject> SubjectOf(
+    const std::vector<std::string>& uris) {
+  std::optional<CertificateSubject> found;
+  for (const std::string& uri : uris) {
+    absl::string_view job = uri;
+    CertificateSubject subject;
+    subject.is_operator = uri == kOperatorUri;
+    if (!subject.is_operator) {
+      if (!absl::ConsumePrefix(&job, kJobUriPrefix) || job.empty()) continue;
+      subject.job = std::string(job);
+    }
+    if (found.has_value()) return std::nullopt;
+    found = std::move(subject);
+  }
+  return found;
 }
 
 absl::Status CheckKeyBelongs(absl::string_view cert, absl::string_view key) {

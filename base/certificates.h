@@ -2,6 +2,7 @@
 #define COXSWAIN_BASE_CERTIFICATES_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,19 @@ class CertificateAuthority {
 
 // Of the first certificate in the text. INVALID_ARGUMENT if there is none.
 absl::StatusOr<CertificateFacts> ReadCertificate(absl::string_view pem);
+
+// UNAUTHENTICATED if it has run out by now, or is none.
+absl::Status CheckNotRunOut(absl::string_view pem, absl::Time now);
+
+// Whom the names in a certificate (of the kind URI) make of its holder. Nobody
+// if none of them is ours, or several: all but one would be ignored without a
+// word.
+struct CertificateSubject {
+  bool is_operator = false;
+  std::string job;  // of one that is no operator
+};
+std::optional<CertificateSubject> SubjectOf(
+    const std::vector<std::string>& uris);
 
 // INVALID_ARGUMENT if the text is no private key, or not that of the first
 // certificate.

@@ -14,8 +14,13 @@ namespace coxswain {
 // no message could be parsed that carried a half letter.
 std::string Shorten(absl::string_view text, size_t max_bytes);
 
-// On one line, whatever is in it; for people.
+// On one line, whatever is in it; for people. Nothing of it commands a
+// terminal: control characters, those of Unicode as well (U+0080 to U+009F),
+// are "?".
 std::string OneLine(std::string text);
+
+// Whether OneLine() would change it.
+bool HasControls(absl::string_view text);
 
 // The first byte of the UTF-8 letter that the byte at `at` belongs to.
 size_t LetterStart(absl::string_view text, size_t at);

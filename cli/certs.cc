@@ -122,10 +122,21 @@ class Folder {
   }
 
   absl::Status MakeFolder() const {
-    if (mkdir(options_.dir.c_str(), kFolder) == 0 || errno == EEXIST) {
+    if (mkdir(options_.dir.c_str(), kFolder) == 0) return absl::OkStatus();
+    if (errno != EEXIST) return Failed(options_.dir, errno);
+    struct stat status = {};
+    if (stat(options_.dir.c_str(), &status) != 0) {
+      return Failed(options_.dir, errno);
+    }
+    if (S_ISDIR(status.st_mode) && status.st_uid == geteuid() &&
+        (status.st_mode & (S_IWGRP | S_IWOTH)) == 0) {
       return absl::OkStatus();
     }
-    return Failed(options_.dir, errno);
+    return absl::FailedPreconditionError(absl::StrCat(
+        options_.dir,
+        " is not a folder of this user that nobody else may write into, so "
+        "that others could put keys of their own there: name another --dir, "
+        "which is made, or chmod go-w it"));
   }
 
   absl::Status CheckFree(const std::vector<std::string>& names) const {

@@ -79,6 +79,16 @@ TEST_F(CertsTest, NothingIsOverwritten) {
   EXPECT_EQ(*WatchedFile(Path("job-a.key")).Read(), before);
 }
 
+TEST_F(CertsTest, AFolderThatIsOpenToOthersIsNotTaken) {
+  ASSERT_EQ(mkdir(options_.dir.c_str(), 0700), 0);
+  ASSERT_EQ(chmod(options_.dir.c_str(), 0777), 0);
+  EXPECT_THAT(RunCerts(options_, kNow).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(options_.dir), HasSubstr("chmod"))));
+  ASSERT_EQ(chmod(options_.dir.c_str(), 0755), 0);
+  EXPECT_OK(RunCerts(options_, kNow).status());
+}
+
 TEST_F(CertsTest, AddSignsWithTheSameAuthority) {
   ASSERT_OK(RunCerts(options_, kNow).status());
   options_.action = CertsOptions::Action::kAdd;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "cli/plan_change.h"
 #include "cli/table.h"
@@ -54,16 +55,16 @@ void AppendJob(const v1::JobDescription& job, std::string* out) {
                   job.generation(), ", world size ", WorldSize(job));
   if (job.attempt() > 0) absl::StrAppend(out, ", attempt ", job.attempt());
   if (job.has_plan()) {
-    absl::StrAppend(out, ", hook ", job.plan().hook(), ", accumulation ",
-                    job.plan().accumulation_steps());
+    absl::StrAppend(out, ", hook ", OneLine(job.plan().hook()),
+                    ", accumulation ", job.plan().accumulation_steps());
     const std::vector<std::string> changed = ChangedTerms(job.plan());
     if (!changed.empty()) {
-      absl::StrAppend(out, ", ", absl::StrJoin(changed, ", "));
+      absl::StrAppend(out, ", ", OneLine(absl::StrJoin(changed, ", ")));
     }
   }
   absl::StrAppend(out, "\n");
   if (!job.last_event().empty()) {
-    absl::StrAppend(out, "  last end: ", job.last_event(), "\n");
+    absl::StrAppend(out, "  last end: ", OneLine(job.last_event()), "\n");
   }
   AppendMembers(job, out);
 }

@@ -46,6 +46,20 @@ TEST(StatusTest, TheTableShowsWhoIsWhere) {
             "  1     b/7     host-b  attached  1234  1.5s    10.0.0.2\n");
 }
 
+TEST(StatusTest, NothingThatAWorkerSaidCommandsTheTerminal) {
+  v1::DescribeResponse response = Example();
+  v1::JobDescription* const job = response.mutable_jobs(0);
+  job->set_last_event("gone\x1b[2J\njob evil: running");
+  job->mutable_plan()->set_hook("h\x1b]0;title\x07");
+  job->mutable_members(0)->mutable_member()->set_host(
+      "a\xc2\x9b"
+      "2J");
+  const std::string table = FormatTable(response);
+  EXPECT_THAT(table, HasSubstr("last end: gone?[2J?job evil: running\n"));
+  EXPECT_THAT(table, HasSubstr("hook h?]0;title?, "));
+  EXPECT_THAT(table, HasSubstr("a?2J "));
+}
+
 TEST(StatusTest, AnElasticJobShowsItsBoundsItsSparesAndItsAttempt) {
   v1::DescribeResponse response = Example();
   v1::JobDescription* job = response.mutable_jobs(0);

@@ -1,13 +1,18 @@
 #include "cli/table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/peer_text.h"
 
 namespace coxswain {
 
-std::string AlignTable(const std::vector<TableRow>& rows) {
+std::string AlignTable(std::vector<TableRow> rows) {
+  for (TableRow& row : rows) {
+    for (std::string& cell : row) cell = OneLine(std::move(cell));
+  }
   std::vector<int> widths(rows.front().size(), 0);
   for (const TableRow& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) {

@@ -10,9 +10,10 @@ namespace coxswain {
 using TableRow = std::vector<std::string>;
 
 // The rows as lines of text: two spaces before each cell, columns as wide as
-// their widest cell, nothing behind the last. All rows have as many cells as
+// their widest cell, nothing behind the last; without control characters,
+// whoever a cell came from. All rows have as many cells as
 // the first, of which there must be one.
-std::string AlignTable(const std::vector<TableRow>& rows);
+std::string AlignTable(std::vector<TableRow> rows);
 
 }  // namespace coxswain
 

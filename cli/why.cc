@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "cli/job_query.h"
 #include "cli/table.h"
@@ -129,10 +130,10 @@ std::string FormatWhy(const std::string& job, const v1::WhyResponse& why) {
   std::string out = absl::StrCat("job ", job, ": ", why.state(),
                                  ", generation ", why.generation(), "\n");
   if (!why.last_event().empty()) {
-    absl::StrAppend(&out, "  last end: ", why.last_event(), "\n");
+    absl::StrAppend(&out, "  last end: ", OneLine(why.last_event()), "\n");
   }
   for (const std::string& finding : why.findings()) {
-    absl::StrAppend(&out, "- ", finding, "\n");
+    absl::StrAppend(&out, "- ", OneLine(finding), "\n");
   }
   if (why.findings().empty()) absl::StrAppend(&out, "- nothing is odd\n");
   AppendRanks(why, &out);

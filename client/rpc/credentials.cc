@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/certificates.h"
+#include "base/clock.h"
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/watched_file.h"
@@ -42,8 +43,14 @@ void UseAll(const TlsFiles& files, TlsCredentialsOptions* options) {
   if (!files.cert.empty()) options->watch_identity_key_cert_pairs();
 }
 
-bool IsOfJob(absl::string_view uri, absl::string_view job) {
-  return uri == kOperatorUri || uri == absl::StrCat(kJobUriPrefix, job);
+bool IsOfJob(const std::vector<grpc::string_ref>& names,
+             absl::string_view job) {
+  std::vector<std::string> uris;
+  for (const grpc::string_ref& name : names) {
+    uris.emplace_back(name.data(), name.size());
+  }
+  const auto subject = SubjectOf(uris);
+  return subject.has_value() && (subject->is_operator || subject->job == job);
 }
 
 grpc::Status NotOfJob(absl::string_view job) {
@@ -60,10 +67,8 @@ class OfJobVerifier : public ExternalCertificateVerifier {
   bool Verify(TlsCustomVerificationCheckRequest* request,
               std::function<void(grpc::Status)> /*callback*/,
               grpc::Status* status) override {
-    *status = NotOfJob(job_);
-    for (const grpc::string_ref& uri : request->uri_names()) {
-      if (IsOfJob({uri.data(), uri.size()}, job_)) *status = grpc::Status::OK;
-    }
+    *status =
+        IsOfJob(request->uri_names(), job_) ? grpc::Status::OK : NotOfJob(job_);
     return true;  // decided at once
   }
   void Cancel(TlsCustomVerificationCheckRequest* /*request*/) override {}
@@ -175,7 +180,12 @@ MakeTokenInterceptors(const ClientSecurity& security,
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>>
 MakeStandInServerCredentials(const ClientSecurity& security) {
-  if (!IsEncrypted(security)) return grpc::InsecureServerCredentials();
+  if (!IsEncrypted(security)) {
+    if (security.token_file.empty()) return grpc::InsecureServerCredentials();
+    return absl::FailedPreconditionError(
+        "a token proves nothing to peers in plain text: give --tls-ca, "
+        "--tls-cert and --tls-key");
+  }
   if (security.tls.cert.empty()) {
     return absl::FailedPreconditionError(
         "this worker has no certificate that its peers could check: give "
@@ -193,13 +203,17 @@ absl::Status AdmitToStandIn(const grpc::ServerContextBase& context,
                             absl::string_view job) {
   if (!IsEncrypted(security)) return absl::OkStatus();
   const auto peer = context.auth_context();
-  if (peer != nullptr) {
-    for (const grpc::string_ref& uri :
-         peer->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
-      if (IsOfJob({uri.data(), uri.size()}, job)) return absl::OkStatus();
-    }
+  if (peer == nullptr ||
+      !IsOfJob(peer->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME), job)) {
+    return absl::PermissionDeniedError(NotOfJob(job).error_message());
   }
-  return absl::PermissionDeniedError(NotOfJob(job).error_message());
+  // Who resumes a session of TLS is not asked for a certificate again.
+  const auto certificates =
+      peer->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  return certificates.empty() ? absl::OkStatus()
+                              : CheckNotRunOut({certificates.front().data(),
+                                                certificates.front().size()},
+                                               Clock::Real()->WallTime());
 }
 
 }  // namespace coxswain

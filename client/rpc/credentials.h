@@ -33,13 +33,14 @@ std::vector<
 MakeTokenInterceptors(const ClientSecurity& security,
                       const std::string& address);
 
-// For a member that stands in. FAILED_PRECONDITION if the coordinator is spoken
-// to in secret, and this worker has no certificate for its peers to check.
+// For a member that stands in. FAILED_PRECONDITION if the coordinator knows who
+// calls, and this worker has no certificate for its peers to check.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>>
 MakeStandInServerCredentials(const ClientSecurity& security);
 
 // Whether a peer may come to a stand-in of this job: over an encrypted
-// connection by its certificate, over any other always. PERMISSION_DENIED.
+// connection by its certificate, over any other always: where nobody is asked
+// who he is. PERMISSION_DENIED, or UNAUTHENTICATED if it has run out.
 absl::Status AdmitToStandIn(const grpc::ServerContextBase& context,
                             const ClientSecurity& security,
                             absl::string_view job);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/frame_guard/frame_guard.h"
 #include "base/grpc_status.h"
 #include "base/mutex.h"
 #include "base/reset_watch/reset_watch.h"
@@ -299,6 +300,7 @@ absl::StatusOr<std::unique_ptr<StandInServer>> StandInServer::Start(
         absl::StrCat("cannot listen on any port of ", host));
   }
   parts->address = HostPort(host, port);
+  FrameGuard::Works();  // warns if it does not
   parts->watch = std::make_unique<ResetWatch>(port, kMaxStreamsPerConnection);
   return std::unique_ptr<StandInServer>(new StandInServer(std::move(parts)));
 }

@@ -101,7 +101,12 @@ Session::Core::~Core() {
 
 void Session::Core::MakeStandIn() {
   StandIn::Options options;
-  options.on = request.options.stand_in;
+  // A token proves who a worker is to the coordinator alone: to its peers there
+  // would be no proof. Steps wait for the coordinator then.
+  const ClientSecurity& security = request.options.security;
+  const bool peers_know =
+      security.token_file.empty() || !security.tls.ca.empty();
+  options.on = request.options.stand_in && peers_know;
   options.rank = rank;
   options.world_size = members.world_size();
   options.fence = membership->fence();

@@ -4,8 +4,10 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "server/membership/job_name.h"
 #include "server/membership/manifest_check.h"
@@ -19,9 +21,7 @@ constexpr int kMaxSlot = 65535;
 absl::Status CheckName(absl::string_view what, absl::string_view name,
                        int max_bytes) {
   const bool valid = name.size() <= static_cast<size_t>(max_bytes) &&
-                     std::all_of(name.begin(), name.end(), [](unsigned char c) {
-                       return c > ' ' && c != 0x7f;
-                     });
+                     !absl::StrContains(name, ' ') && !HasControls(name);
   if (valid) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(what, " must have at most ", max_bytes,

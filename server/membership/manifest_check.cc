@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <map>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "base/peer_text.h"
 #include "base/schedule_terms.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -23,6 +25,14 @@ absl::Status AtMost(absl::string_view what, size_t value, int limit,
   if (value <= static_cast<size_t>(limit)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "the manifest has ", value, " ", what, "; ", limit_name, " is ", limit));
+}
+
+// They are shown to people, on terminals as well.
+absl::Status CheckShown(absl::string_view what, absl::string_view text) {
+  if (!HasControls(text)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the manifest's ", what, ", '",
+                                                 absl::CHexEscape(text),
+                                                 "', has control characters"));
 }
 
 absl::Status CheckParameter(const ParameterInfo& parameter,
@@ -132,6 +142,7 @@ absl::Status CheckManifest(const Manifest& manifest,
   }
   COXSWAIN_RETURN_IF_ERROR(AtMost("bytes of hook spec", manifest.hook.size(),
                                   options.max_hook_bytes, "max_hook_bytes"));
+  COXSWAIN_RETURN_IF_ERROR(CheckShown("hook spec", manifest.hook));
   COXSWAIN_RETURN_IF_ERROR(CheckTerms(manifest.terms));
   COXSWAIN_RETURN_IF_ERROR(AtMost("settings", manifest.settings.size(),
                                   options.max_settings, "max_settings"));

@@ -105,6 +105,8 @@ TEST(CheckManifestTest, EveryBoundIsNamed) {
        "compression_start"},
       {[](Manifest* m) { m->hook.assign(5000, 'x'); }, exhausted,
        "max_hook_bytes"},
+      {[](Manifest* m) { m->hook = "bf16\x1b[2J"; }, invalid,
+       "control characters"},
       {[](Manifest* m) { m->settings["x"].assign(5000, 'x'); }, exhausted,
        "max_setting_bytes"},
       {[](Manifest* m) {

@@ -50,8 +50,8 @@ void Membership::Leave(const Fence& fence, const LeaveNotice& notice,
   {
     MutexLock lock(&mutex_);
     LeaveNotice shortened = notice;
-    shortened.reason =
-        Shorten(notice.reason, static_cast<size_t>(options_.max_reason_bytes));
+    shortened.reason = OneLine(
+        Shorten(notice.reason, static_cast<size_t>(options_.max_reason_bytes)));
     LeaveLocked(fence, std::move(shortened), std::move(callback), &calls);
   }
   RunAll(calls);

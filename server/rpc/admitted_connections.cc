@@ -24,7 +24,11 @@ bool AdmittedConnections::Add(int fd) {
                        [](const auto& known) { return !IsOpen(known); }),
         connections_.end());
   }
-  if (connections_.size() >= limit_) return false;
+  if (connections_.size() >= limit_) {
+    if (full_ == Full::kRefusesNew || connections_.empty()) return false;
+    shutdown(connections_.front().fd, SHUT_RDWR);
+    connections_.erase(connections_.begin());
+  }
   struct stat status = {};
   fstat(fd, &status);
   connections_.push_back({fd, status.st_dev, status.st_ino});

@@ -15,7 +15,12 @@ namespace coxswain::server {
 // Thread-safe.
 class AdmittedConnections {
  public:
-  explicit AdmittedConnections(size_t limit) : limit_(limit) {}
+  enum class Full {
+    kRefusesNew,
+    kEndsOldest,  // where connections are short, and nobody owns one
+  };
+  explicit AdmittedConnections(size_t limit, Full full = Full::kRefusesNew)
+      : limit_(limit), full_(full) {}
 
   // Before gRPC gets it. False if there are as many as may be, or after Cut().
   bool Add(int fd);
@@ -36,6 +41,7 @@ class AdmittedConnections {
   static bool IsOpen(const Connection& connection);
 
   const size_t limit_;
+  const Full full_;
   mutable Mutex mutex_;
   bool cut_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Connection> connections_ ABSL_GUARDED_BY(mutex_);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "base/frame_guard/frame_guard.h"
 #include "base/grpc_status.h"
 #include "base/logging.h"
 #include "base/mutex.h"
@@ -101,11 +102,18 @@ class GateKeeper : public Interceptor {
     if (IsForEveryone(name_)) return;
     auto caller = identities_->Of(*info_->server_context());
     if (!caller.ok()) return Refuse(caller.status());
+    caller_ = *std::move(caller);
+    const std::string peer = info_->server_context()->peer();
+    if (FrameGuard::IsStranger(peer)) {
+      const absl::Status good =
+          identities_->CheckStillGood(*info_->server_context());
+      if (!good.ok()) return Refuse(good);
+      FrameGuard::Know(peer);
+    }
     if (!method_.has_value() && !IsForAnyone(name_)) {
       return Refuse(absl::PermissionDeniedError(
           absl::StrCat("nobody may call ", name_, " here")));
     }
-    caller_ = *std::move(caller);
   }
 
   // A message that the service is about to see; null: there are no more.
@@ -168,7 +176,13 @@ class GateKeeper : public Interceptor {
       verdict_ = status;
     }
     const std::string message(status.message());
-    LogWarningOnce(absl::StrCat("refused/", name_, message), "call_refused",
+    // Nothing in the key is of the caller's choice: it could use up what is
+    // remembered, and later refusals would not be logged.
+    const std::string key =
+        absl::StrCat("refused/", method_.has_value() ? name_ : "", "/",
+                     absl::StatusCodeToString(status.code()), "/",
+                     caller_.has_value() ? caller_->ToString() : "");
+    LogWarningOnce(key, "call_refused",
                    {{"peer", info_->server_context()->peer()},
                     {"method", name_},
                     {"reason", message}});

@@ -38,38 +38,20 @@ std::vector<std::string> PropertiesOf(const grpc::AuthContext& peer,
   return values;
 }
 
-// The first of our names in it. Of one that has several, the others would be
-// ignored without a word: it counts for none.
-std::optional<Identity> IdentityOf(const std::vector<std::string>& uris) {
-  std::optional<Identity> found;
-  for (const std::string& uri : uris) {
-    absl::string_view job = uri;
-    Identity identity;
-    identity.is_operator = uri == kOperatorUri;
-    if (!identity.is_operator) {
-      if (!absl::ConsumePrefix(&job, kJobUriPrefix) || job.empty()) continue;
-      identity.job = std::string(job);
-    }
-    if (found.has_value()) return std::nullopt;
-    found = std::move(identity);
-  }
-  return found;
-}
-
 absl::StatusOr<Identity> ByCertificate(const grpc::AuthContext& peer) {
   const auto names = PropertiesOf(peer, GRPC_X509_CN_PROPERTY_NAME);
   const std::string proof = absl::StrCat(
       "by the certificate '", names.empty() ? "" : names.front(), "'");
-  auto identity = IdentityOf(PropertiesOf(peer, GRPC_PEER_URI_PROPERTY_NAME));
-  if (!identity.has_value()) {
+  const auto subject =
+      SubjectOf(PropertiesOf(peer, GRPC_PEER_URI_PROPERTY_NAME));
+  if (!subject.has_value()) {
     return absl::UnauthenticatedError(absl::StrCat(
         "whoever came ", proof,
         " is nobody here: it must have one name of the kind URI that is ",
         kOperatorUri, " or ", kJobUriPrefix,
         "NAME. `coxswain certs` makes such certificates"));
   }
-  identity->proof = proof;
-  return *std::move(identity);
+  return Identity{subject->is_operator, subject->job, proof};
 }
 
 std::optional<std::string> TokenOf(const grpc::ServerContextBase& context) {
@@ -116,7 +98,7 @@ absl::StatusOr<std::shared_ptr<CallerIdentities>> CallerIdentities::Open(
         TokenVerifier::Open(options.token_keys, options.token_rules, clock));
   }
   return std::shared_ptr<CallerIdentities>(
-      new CallerIdentities(std::move(tokens), std::move(verifier)));
+      new CallerIdentities(std::move(tokens), std::move(verifier), clock));
 }
 
 absl::StatusOr<Identity> CallerIdentities::ByToken(
@@ -158,6 +140,16 @@ absl::StatusOr<Identity> CallerIdentities::Of(
         "(COXSWAIN_TOKEN_FILE), or --tls-cert and --tls-key");
   }
   return ByToken(*token);
+}
+
+absl::Status CallerIdentities::CheckStillGood(
+    const grpc::ServerContextBase& context) const {
+  const auto peer = context.auth_context();
+  if (peer == nullptr || !peer->IsPeerAuthenticated()) return absl::OkStatus();
+  const auto certificates =
+      PropertiesOf(*peer, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  return CheckNotRunOut(certificates.empty() ? "" : certificates.front(),
+                        clock_->WallTime());
 }
 
 }  // namespace coxswain::server

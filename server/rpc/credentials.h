@@ -33,15 +33,23 @@ class CallerIdentities {
   // UNAUTHENTICATED says what is missing.
   absl::StatusOr<Identity> Of(const grpc::ServerContextBase& context) const;
 
+  // UNAUTHENTICATED if the connection's certificate has run out: one that opens
+  // it by resuming a session of TLS is not asked for it again. For the first
+  // call of a connection; those that are there stay.
+  absl::Status CheckStillGood(const grpc::ServerContextBase& context) const;
+
  private:
   CallerIdentities(std::unique_ptr<TokenTable> tokens,
-                   std::unique_ptr<TokenVerifier> verifier)
-      : tokens_(std::move(tokens)), verifier_(std::move(verifier)) {}
+                   std::unique_ptr<TokenVerifier> verifier, const Clock* clock)
+      : tokens_(std::move(tokens)),
+        verifier_(std::move(verifier)),
+        clock_(clock) {}
 
   absl::StatusOr<Identity> ByToken(absl::string_view token) const;
 
   const std::unique_ptr<TokenTable> tokens_;  // null: only certificates count
   const std::unique_ptr<TokenVerifier> verifier_;  // null: nobody signs tokens
+  const Clock* const clock_;
 };
 
 }  // namespace coxswain::server

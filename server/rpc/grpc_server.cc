@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/frame_guard/frame_guard.h"
 #include "base/reset_watch/reset_watch.h"
 #include "base/status_macros.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -109,6 +110,7 @@ struct GrpcServer::Parts {
   std::unique_ptr<Acceptor> acceptor;
   std::shared_ptr<AdmittedConnections> connections;
   std::unique_ptr<ResetWatch> watch;
+  std::unique_ptr<FrameGuard> guard;  // null: nobody is asked who he is
   // Ends first: gRPC would not close what comes after the server's end.
   std::unique_ptr<FrontDoor> door;
 };
@@ -143,6 +145,9 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   }
   parts->watch = std::make_unique<ResetWatch>(
       parts->port, options.max_streams_per_connection);
+  if (FrameGuard::Works() && security.identifies()) {
+    parts->guard = std::make_unique<FrameGuard>(parts->port);
+  }
   const auto admit = [acceptor = parts->acceptor.get()](UniqueFd connection) {
     Acceptor::NewConnectionParameters parameters;
     parameters.fd = connection.Release();

@@ -6,17 +6,24 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/frame_guard/frame_guard.h"
 #include "base/reset_watch/reset_watch.h"
 #include "base/status_macros.h"
+#include "base/unique_fd.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/server_builder_option.h"
 #include "grpcpp/impl/server_builder_plugin.h"
 #include "server/listen_address.h"
+#include "server/options.h"
+#include "server/rpc/admitted_connections.h"
+#include "server/rpc/front_door.h"
 
 namespace coxswain::server {
 namespace {
+
+using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
 
 constexpr char kLiveness[] = "liveness";
 constexpr char kReadiness[] = "readiness";
@@ -24,6 +31,9 @@ constexpr char kAvailability[] = "availability";
 // A request is the name of a service.
 constexpr int kMaxMessageBytes = 4096;
 constexpr int kMaxStreamsPerConnection = 16;
+// A probe comes, asks and goes. Who opens more ends the oldest: probes are
+// answered whoever else is there.
+constexpr size_t kMaxConnections = 64;
 constexpr std::chrono::seconds kShutdown{1};
 
 // Keeps out what the process adds to its servers: reflection.
@@ -44,8 +54,6 @@ void Configure(grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                               kMaxStreamsPerConnection);
-  // Never shared with another process: probes would be answered by either.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
 }  // namespace
@@ -55,26 +63,48 @@ struct HealthServer::Parts {
   grpc::CallbackGenericService nothing_else;
   int port = 0;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<Acceptor> acceptor;
   std::unique_ptr<ResetWatch> watch;
+  // Ends first: gRPC would not close what comes after the server's end.
+  std::unique_ptr<FrontDoor> door;
 };
 
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(
     absl::string_view listen) {
   COXSWAIN_ASSIGN_OR_RETURN(const ListenAddress address,
                             ParseListenAddress(listen));
+  auto listeners = Listen(address);
+  if (!listeners.ok()) {
+    return absl::Status(
+        listeners.status().code(),
+        absl::StrCat("for health checks: ", listeners.status().message()));
+  }
   auto parts = std::make_unique<Parts>();
+  parts->port = listeners->port;
   grpc::ServerBuilder builder;
   Configure(&builder);
-  builder.AddListeningPort(absl::StrCat(address.host, ":", address.port),
-                           grpc::InsecureServerCredentials(), &parts->port);
+  parts->acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
   builder.RegisterCallbackGenericService(&parts->nothing_else);
   parts->server = builder.BuildAndStart();
-  if (parts->server == nullptr || parts->port == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", listen, " for health checks"));
+  if (parts->server == nullptr) {
+    return absl::UnavailableError("gRPC cannot start a server");
   }
+  FrameGuard::Works();  // warns if it does not
   parts->watch =
       std::make_unique<ResetWatch>(parts->port, kMaxStreamsPerConnection);
+  const auto admit = [acceptor = parts->acceptor.get()](UniqueFd connection) {
+    Acceptor::NewConnectionParameters parameters;
+    parameters.fd = connection.Release();
+    acceptor->HandleNewConnection(&parameters);
+  };
+  COXSWAIN_ASSIGN_OR_RETURN(
+      parts->door,
+      FrontDoor::Open(
+          *std::move(listeners), RpcOptions(), admit,
+          std::make_shared<AdmittedConnections>(
+              kMaxConnections, AdmittedConnections::Full::kEndsOldest)));
   std::unique_ptr<HealthServer> result(new HealthServer(std::move(parts)));
   result->parts_->server->GetHealthCheckService()->SetServingStatus(kLiveness,
                                                                     true);
@@ -86,6 +116,7 @@ HealthServer::HealthServer(std::unique_ptr<Parts> parts)
     : parts_(std::move(parts)) {}
 
 HealthServer::~HealthServer() {
+  parts_->door.reset();
   // The system clock is gRPC's own here.
   parts_->server->Shutdown(std::chrono::system_clock::now() + kShutdown);
 }

@@ -232,9 +232,14 @@ grpc::ServerUnaryReactor* RendezvousService::Members(
 }
 
 grpc::ServerUnaryReactor* RendezvousService::Describe(
-    grpc::CallbackServerContext* /*context*/,
-    const v1::DescribeRequest* request, v1::DescribeResponse* response) {
+    grpc::CallbackServerContext* context, const v1::DescribeRequest* request,
+    v1::DescribeResponse* response) {
   const auto call = DeferredCall<v1::DescribeResponse>::Start(response);
+  // Of whom the gate has refused: a description is too much work for nobody.
+  if (context->IsCancelled()) {
+    call->Answer(absl::CancelledError("the call is over"));
+    return call->reactor();
+  }
   // All copies of it go with the last reference to the answer.
   const std::shared_ptr<void> turn = describing_;
   if (describing_.use_count() > kMaxDescribes + 1) {

@@ -2,9 +2,11 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/logging.h"
+#include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "schedule/plan_terms.h"
 #include "server/schedule/plan_record.h"
@@ -262,6 +264,11 @@ absl::Status PlanRoom::Validate(const Plan& plan) const {
     return absl::InvalidArgumentError(
         absl::StrCat("the hook spec must have 1 to ", options_.max_hook_bytes,
                      " bytes, not ", plan.hook.size()));
+  }
+  if (HasControls(plan.hook)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the hook spec, '", absl::CHexEscape(plan.hook),
+                     "', has control characters"));
   }
   if (plan.compression_start_step < -1) {
     return absl::InvalidArgumentError(

@@ -11,11 +11,11 @@
 namespace coxswain {
 
 std::vector<AttackKind> AllAttacks() {
-  return {AttackKind::kSilent,          AttackKind::kGreetedSilent,
-          AttackKind::kGarbage,         AttackKind::kBrokenFrames,
-          AttackKind::kResets,          AttackKind::kWholeResets,
-          AttackKind::kSmallCalls,      AttackKind::kHugeMessages,
-          AttackKind::kAbandonedStreams};
+  return {AttackKind::kSilent,         AttackKind::kGreetedSilent,
+          AttackKind::kGarbage,        AttackKind::kBrokenFrames,
+          AttackKind::kResets,         AttackKind::kWholeResets,
+          AttackKind::kEndlessHeaders, AttackKind::kSmallCalls,
+          AttackKind::kHugeMessages,   AttackKind::kAbandonedStreams};
 }
 
 std::string NameOf(AttackKind kind) {
@@ -32,6 +32,8 @@ std::string NameOf(AttackKind kind) {
       return "Resets";
     case AttackKind::kWholeResets:
       return "WholeResets";
+    case AttackKind::kEndlessHeaders:
+      return "EndlessHeaders";
     case AttackKind::kSmallCalls:
       return "SmallCalls";
     case AttackKind::kHugeMessages:
@@ -54,6 +56,8 @@ std::unique_ptr<Attack> Attack::Begin(AttackKind kind, int port,
     case AttackKind::kWholeResets:
       // As fast as it goes, which one is enough for.
       return BeginSocketAttack(kind, port, 1);
+    case AttackKind::kEndlessHeaders:
+      return BeginSocketAttack(kind, port, 16);
     default:
       return BeginSocketAttack(kind, port, connections);
   }

@@ -38,6 +38,10 @@ std::string GrpcHeaders(absl::string_view method) {
                       Header("te", "trailers"));
 }
 
+std::string EndlessHeader() {
+  return std::string("\x00\x01\x61\x7f\x81\xff\xff\xff\x03", 9);
+}
+
 std::string GrpcMessage(absl::string_view bytes) {
   return absl::StrCat(BigEndian(0, 1), BigEndian(bytes.size(), 4), bytes);
 }

@@ -16,6 +16,7 @@ inline constexpr uint8_t kHttp2Data = 0;
 inline constexpr uint8_t kHttp2Headers = 1;
 inline constexpr uint8_t kHttp2Reset = 3;
 inline constexpr uint8_t kHttp2Settings = 4;
+inline constexpr uint8_t kHttp2Continuation = 9;
 // Flags.
 inline constexpr uint8_t kHttp2EndStream = 1;
 inline constexpr uint8_t kHttp2EndHeaders = 4;
@@ -25,6 +26,9 @@ std::string Http2Frame(uint8_t type, uint8_t flags, uint32_t stream,
 
 // The headers of a call of gRPC.
 std::string GrpcHeaders(absl::string_view method);
+
+// The begin of a header of 1 GiB (RFC 7541, 5.1).
+std::string EndlessHeader();
 
 // A message of gRPC, uncompressed.
 std::string GrpcMessage(absl::string_view bytes);

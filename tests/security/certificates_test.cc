@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/fake_clock.h"
 #include "base/status_matchers.h"
 #include "client/rpc/stub_factory.h"
 #include "gmock/gmock.h"
@@ -119,6 +120,28 @@ TEST_F(CertificatesTest, WhatHasRunOutDoesNotCount) {
   EXPECT_THAT(
       server::Coordinator::Start(options).status(),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ran out")));
+}
+
+// As if the connection had been opened by resuming a session of TLS, for which
+// nobody looks at the certificate again: gRPC follows the system's clock.
+TEST_F(CertificatesTest, WhatHasRunOutOpensNoConnectionByAnOldSession) {
+  FakeClock clock(Clock::Real()->WallTime());
+  server::CoordinatorOptions options;
+  options.state_dir = certificates_.Path("state");
+  options.security.tls = certificates_.Coordinator();
+  options.clock = &clock;
+  ASSERT_OK_AND_ASSIGN(coordinator_, server::Coordinator::Start(options));
+  const ClientSecurity job = With(certificates_.Job("a"));
+  const auto before = ConnectCoordinator(
+      absl::StrCat("127.0.0.1:", coordinator_->port()), RetryPolicy(), job);
+  CallOptions call;
+  call.timeout = kPatience;
+  ASSERT_OK(before->Describe({}, call).status());
+  clock.Advance(absl::Hours(24 * 365 * 100));
+  EXPECT_THAT(Ask(job, kPatience), StatusIs(absl::StatusCode::kUnauthenticated,
+                                            HasSubstr("ran out at")));
+  // A connection that was there stays.
+  EXPECT_OK(before->Describe({}, call).status());
 }
 
 TEST_F(CertificatesTest, TlsToACoordinatorInPlainTextIsNotAnswered) {

@@ -1,6 +1,7 @@
 // The port for probes: health in plain text, and nothing else.
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
@@ -52,6 +53,21 @@ TEST_F(HealthTest, IsAliveFromTheBeginningAndReadyWhenItIsSaid) {
   EXPECT_EQ(Check("liveness").answer, kServing);
   EXPECT_THAT(Check("other").status,
               StatusIs(absl::StatusCode::kNotFound, testing::_));
+}
+
+// Connections of gRPC's own, which are kept: past the bound the oldest ends.
+TEST_F(HealthTest, ProbesAreAnsweredHoweverManyConnectionsThereAre) {
+  std::vector<std::shared_ptr<grpc::Channel>> others;
+  for (int i = 0; i < 100; ++i) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    others.push_back(grpc::CreateCustomChannel(
+        absl::StrCat("127.0.0.1:", health_->port()),
+        grpc::InsecureChannelCredentials(), arguments));
+    ASSERT_EQ(CallByName(others.back(), kCheck, "", kPatience).answer, kServing)
+        << i;
+  }
+  EXPECT_EQ(Check("").answer, kServing);
 }
 
 TEST_F(HealthTest, OneThatStandsByIsAvailableAndNotReady) {

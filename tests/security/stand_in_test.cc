@@ -91,6 +91,11 @@ TEST_F(StandInTest, WithATokenAloneNobodyStandsIn) {
   EXPECT_THAT(
       StandInServer::Start("127.0.0.1", desk_, "a", security).status(),
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("--tls-cert")));
+  security.tls.ca.clear();
+  security.token_file = certificates_.Path("token");
+  EXPECT_THAT(
+      StandInServer::Start("127.0.0.1", desk_, "a", security).status(),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("--tls-ca")));
 }
 
 }  // namespace

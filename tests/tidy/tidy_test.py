@@ -44,7 +44,7 @@ RESERVED = {
         "cli/",
     ),
     "grpc/": ("server/rpc/", "client/rpc/", "base/grpc_status",
-              "base/reset_watch/", "cli/"),
+              "base/reset_watch/", "base/frame_guard/", "cli/"),
     "torch/": ("client/torch/", "examples/"),
     "ATen/": ("client/torch/", "examples/"),
     "c10/": ("client/torch/", "examples/"),
