@@ -230,6 +230,18 @@ def check_build_deps(path, text):
                 )
 
 
+def check_sizes(path, text):
+    for target in targets(text):
+        name = re.search(r'\bname = "([^"]*)"', target)
+        if re.search(r'size = "(large|enormous)"', target) and not re.search(
+            r'"(long|bench|gpu)"', target
+        ):
+            yield (
+                "%s (%s): Bazel's filter -long leaves it out, because of its "
+                "size: make it smaller, or tag it" % (path, name and name[1])
+            )
+
+
 def check_named_in_build(path, files):
     if not path.endswith((".cc", ".cu")):
         return
@@ -255,6 +267,7 @@ def check(files):
             findings += check_named_in_build(path, files)
         elif os.path.basename(path) == "BUILD":
             findings += check_build_deps(path, text)
+            findings += check_sizes(path, text)
     return findings
 
 
@@ -423,6 +436,13 @@ class RulesTest(unittest.TestCase):
         self.assert_finds({"base/x.h": wrong}, "COXSWAIN_BASE_X_H_")
         self.assert_finds({"base/x.h": "#pragma once\n"}, "include guard")
         self.assert_clean({"base/x.h": wrong.replace("_Y_H_", "_BASE_X_H_")})
+
+    def test_no_test_is_left_out_by_its_size(self):
+        wrong = 'cc_test(\n    name = "x",\n    size = "large",\n)\n'
+        self.assert_finds({"base/BUILD": wrong}, "(x): Bazel's filter")
+        tagged = wrong.replace("\n)", '\n    tags = ["long"],\n)')
+        self.assert_clean({"base/BUILD": tagged})
+        self.assert_clean({"base/BUILD": wrong.replace("large", "medium")})
 
     def test_every_source_is_built(self):
         tree = self.source("base/x.cc", "")
