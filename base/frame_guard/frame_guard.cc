@@ -52,11 +52,11 @@ Function Next(const char* name) {
 // A connection that came to a server. gRPC reads it on one thread at a time.
 struct Connection {
   std::string peer;
-  bool was_stranger = false;
   std::atomic<bool> stranger{false};
-  FrameScanner scanner;
-  int64_t bytes = 0;
-  int64_t shared = 0;  // of what strangers share
+  Mutex mutex;
+  FrameScanner scanner ABSL_GUARDED_BY(mutex);
+  int64_t bytes ABSL_GUARDED_BY(mutex) = 0;
+  int64_t shared ABSL_GUARDED_BY(mutex) = 0;  // of what strangers share
 };
 
 class Connections {
@@ -83,22 +83,26 @@ class Connections {
     const bool numbered =
         absl::SimpleAtoi(local.substr(local.rfind(':') + 1), &port);
     MutexLock lock(&mutex_);
-    connection->was_stranger = numbered && ports_.count(port) > 0;
-    connection->stranger = connection->was_stranger;
-    if (connection->was_stranger) strangers_[connection->peer] = connection;
+    connection->stranger = numbered && ports_.count(port) > 0;
+    if (connection->stranger) strangers_[connection->peer] = connection;
     by_transport_[transport] = std::move(connection);
   }
 
   void Remove(const void* transport) {
-    MutexLock lock(&mutex_);
-    const auto found = by_transport_.find(transport);
-    if (found == by_transport_.end()) return;
-    shared_ -= found->second->shared;
-    const auto stranger = strangers_.find(found->second->peer);
-    if (stranger != strangers_.end() && stranger->second == found->second) {
-      strangers_.erase(stranger);
+    std::shared_ptr<Connection> connection;
+    {
+      MutexLock lock(&mutex_);
+      const auto found = by_transport_.find(transport);
+      if (found == by_transport_.end()) return;
+      connection = std::move(found->second);
+      by_transport_.erase(found);
+      const auto stranger = strangers_.find(connection->peer);
+      if (stranger != strangers_.end() && stranger->second == connection) {
+        strangers_.erase(stranger);
+      }
     }
-    by_transport_.erase(found);
+    MutexLock lock(&connection->mutex);
+    shared_ -= std::exchange(connection->shared, 0);
   }
 
   std::shared_ptr<Connection> Find(const void* transport) {
@@ -120,6 +124,7 @@ class Connections {
   }
 
   absl::Status Scan(Connection* connection, absl::string_view bytes) {
+    MutexLock lock(&connection->mutex);
     const absl::Status status = connection->scanner.Scan(bytes);
     if (!status.ok()) return status;
     if (connection->stranger) return Count(connection, bytes.size());
@@ -131,7 +136,8 @@ class Connections {
 
  private:
   // UNAVAILABLE, for which clients try again: it need not be their fault.
-  absl::Status Count(Connection* connection, size_t size) {
+  absl::Status Count(Connection* connection, size_t size)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(connection->mutex) {
     connection->bytes += static_cast<int64_t>(size);
     if (connection->scanner.calls() > FrameGuard::kStrangerCalls) {
       return absl::UnavailableError(

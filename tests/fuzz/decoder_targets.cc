@@ -24,6 +24,7 @@ const std::vector<FuzzTarget>& FuzzTargets() {
       {"stand_in", FuzzStandIn, 5'000},
       {"web_token", FuzzWebToken, 5'000},
       {"key_set", FuzzKeySet, 3'000},
+      {"frames", FuzzFrames, 10'000},
   };
   return *targets;
 }

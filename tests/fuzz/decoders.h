@@ -26,6 +26,7 @@ void FuzzNcclRas(absl::string_view input);
 void FuzzStandIn(absl::string_view input);
 void FuzzWebToken(absl::string_view input);
 void FuzzKeySet(absl::string_view input);
+void FuzzFrames(absl::string_view input);
 
 }  // namespace coxswain
 
