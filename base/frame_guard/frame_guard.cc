@@ -1,24 +1,23 @@
 #include "base/frame_guard/frame_guard.h"
 
 #include <dlfcn.h>
+#include <sys/socket.h>
 
-#include <atomic>
-#include <map>
 #include <memory>
-#include <set>
+#include <unordered_map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/frame_guard/frame_scanner.h"
+#include "base/clock.h"
+#include "base/frame_guard/guarded_connections.h"
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "grpc/slice.h"
 
 // gRPC's own, of which nothing but the names is known here.
+struct grpc_chttp2_stream_map;
 struct grpc_chttp2_transport;
 struct grpc_endpoint;
 struct grpc_transport;
@@ -27,6 +26,7 @@ class ChannelArgs;
 }
 absl::string_view grpc_endpoint_get_peer(grpc_endpoint* endpoint);
 absl::string_view grpc_endpoint_get_local_address(grpc_endpoint* endpoint);
+int grpc_endpoint_get_fd(grpc_endpoint* endpoint);
 
 namespace coxswain {
 namespace {
@@ -37,11 +37,17 @@ constexpr char kCreate[] =
 constexpr char kRead[] =
     "_Z24grpc_chttp2_perform_readP21grpc_chttp2_transportRK10grpc_slice";
 constexpr char kDestroy[] = "_ZN21grpc_chttp2_transportD1Ev";
+constexpr char kMakeMap[] =
+    "_Z27grpc_chttp2_stream_map_initP22grpc_chttp2_stream_mapm";
+constexpr char kEndStream[] =
+    "_Z29grpc_chttp2_stream_map_deleteP22grpc_chttp2_stream_mapj";
 
 using Create = grpc_transport* (*)(const grpc_core::ChannelArgs&,
                                    grpc_endpoint*, bool);
 using Read = absl::Status (*)(grpc_chttp2_transport*, const grpc_slice&);
 using Destroy = void (*)(void*);
+using MakeMap = void (*)(grpc_chttp2_stream_map*, size_t);
+using EndStream = void* (*)(grpc_chttp2_stream_map*, uint32_t);
 
 // gRPC's function of this name, behind ours.
 template <typename Function>
@@ -49,142 +55,71 @@ Function Next(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
 }
 
-// A connection that came to a server. gRPC reads it on one thread at a time.
-struct Connection {
-  std::string peer;
-  std::atomic<bool> stranger{false};
-  Mutex mutex;
-  FrameScanner scanner ABSL_GUARDED_BY(mutex);
-  int64_t bytes ABSL_GUARDED_BY(mutex) = 0;
-  int64_t shared ABSL_GUARDED_BY(mutex) = 0;  // of what strangers share
-};
+GuardedConnections& Connections() {
+  static auto& connections =
+      *new GuardedConnections(GuardedConnections::Limits(), Clock::Real());
+  return connections;
+}
 
-class Connections {
+using ConnectionPtr = std::shared_ptr<GuardedConnections::Connection>;
+
+// What gRPC's objects belong to. Thread-safe.
+class Objects {
  public:
-  static Connections& All() {
-    static auto& all = *new Connections;
-    return all;
+  static Objects& Of() {
+    static auto& objects = *new Objects;
+    return objects;
   }
 
-  void Guard(int port) {
+  // A transport, and its map of streams.
+  void Add(const void* transport, const void* map, ConnectionPtr connection) {
     MutexLock lock(&mutex_);
-    ports_.insert(port);
+    by_map_[map] = connection;
+    by_transport_[transport] = {std::move(connection), map};
   }
-  void Release(int port) {
-    MutexLock lock(&mutex_);
-    ports_.erase(ports_.find(port));
-  }
-
-  void Add(const void* transport, absl::string_view peer,
-           absl::string_view local) {
-    auto connection = std::make_shared<Connection>();
-    connection->peer = std::string(peer);
-    int port = 0;
-    const bool numbered =
-        absl::SimpleAtoi(local.substr(local.rfind(':') + 1), &port);
-    MutexLock lock(&mutex_);
-    connection->stranger = numbered && ports_.count(port) > 0;
-    if (connection->stranger) strangers_[connection->peer] = connection;
-    by_transport_[transport] = std::move(connection);
-  }
-
-  void Remove(const void* transport) {
-    std::shared_ptr<Connection> connection;
-    {
-      MutexLock lock(&mutex_);
-      const auto found = by_transport_.find(transport);
-      if (found == by_transport_.end()) return;
-      connection = std::move(found->second);
-      by_transport_.erase(found);
-      const auto stranger = strangers_.find(connection->peer);
-      if (stranger != strangers_.end() && stranger->second == connection) {
-        strangers_.erase(stranger);
-      }
-    }
-    MutexLock lock(&connection->mutex);
-    shared_ -= std::exchange(connection->shared, 0);
-  }
-
-  std::shared_ptr<Connection> Find(const void* transport) {
+  // Null if it is a client's.
+  ConnectionPtr Remove(const void* transport) {
     MutexLock lock(&mutex_);
     const auto found = by_transport_.find(transport);
-    return found == by_transport_.end() ? nullptr : found->second;
+    if (found == by_transport_.end()) return nullptr;
+    ConnectionPtr connection = std::move(found->second.connection);
+    by_map_.erase(found->second.map);
+    by_transport_.erase(found);
+    return connection;
   }
-
-  bool IsStranger(const std::string& peer) {
+  ConnectionPtr OfTransport(const void* transport) {
     MutexLock lock(&mutex_);
-    return strangers_.contains(peer);
+    const auto found = by_transport_.find(transport);
+    return found == by_transport_.end() ? nullptr : found->second.connection;
   }
-  void Know(const std::string& peer) {
+  ConnectionPtr OfMap(const void* map) {
     MutexLock lock(&mutex_);
-    const auto found = strangers_.find(peer);
-    if (found == strangers_.end()) return;
-    found->second->stranger = false;
-    strangers_.erase(found);
-  }
-
-  absl::Status Scan(Connection* connection, absl::string_view bytes) {
-    MutexLock lock(&connection->mutex);
-    const absl::Status status = connection->scanner.Scan(bytes);
-    if (!status.ok()) return status;
-    if (connection->stranger) return Count(connection, bytes.size());
-    if (connection->shared > 0) {
-      shared_ -= std::exchange(connection->shared, 0);
-    }
-    return absl::OkStatus();
+    const auto found = by_map_.find(map);
+    return found == by_map_.end() ? nullptr : found->second;
   }
 
  private:
-  // UNAVAILABLE, for which clients try again: it need not be their fault.
-  absl::Status Count(Connection* connection, size_t size)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(connection->mutex) {
-    connection->bytes += static_cast<int64_t>(size);
-    if (connection->scanner.calls() > FrameGuard::kStrangerCalls) {
-      return absl::UnavailableError(
-          absl::StrCat("more than ", FrameGuard::kStrangerCalls,
-                       " calls without having shown who it is"));
-    }
-    if (connection->bytes > FrameGuard::kStrangerBytes) {
-      return absl::UnavailableError(
-          absl::StrCat("more than ", FrameGuard::kStrangerBytes,
-                       " bytes without having shown who it is"));
-    }
-    if (connection->bytes <= FrameGuard::kFreeBytes) return absl::OkStatus();
-    connection->shared += static_cast<int64_t>(size);
-    shared_ += static_cast<int64_t>(size);
-    if (shared_ <= FrameGuard::kSharedBytes) return absl::OkStatus();
-    return absl::UnavailableError(absl::StrCat(
-        "connections that have not shown who they are have sent more than ",
-        FrameGuard::kSharedBytes, " bytes together"));
-  }
-
+  struct Transport {
+    ConnectionPtr connection;
+    const void* map;
+  };
   Mutex mutex_;
-  std::multiset<int> ports_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<const void*, std::shared_ptr<Connection>> by_transport_
+  std::unordered_map<const void*, Transport> by_transport_
       ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, std::shared_ptr<Connection>> strangers_
+  std::unordered_map<const void*, ConnectionPtr> by_map_
       ABSL_GUARDED_BY(mutex_);
-  std::atomic<int64_t> shared_{0};
 };
 
-std::atomic<int64_t>& Ended() {
-  static auto& ended = *new std::atomic<int64_t>{0};
-  return ended;
-}
-
-absl::string_view HostOf(absl::string_view peer) {
-  return peer.substr(0, peer.rfind(':'));
-}
-
-}  // namespace
-
-namespace {
+// The map of streams that was made last on this thread: a transport makes one
+// while it is made itself.
+thread_local const void* newest_map = nullptr;
 
 // Whether calls to these names, gRPC's own as well, come here.
 bool IsInFront() {
   Dl_info ours = {};
-  if (dladdr(reinterpret_cast<void*>(&HostOf), &ours) == 0) return false;
-  for (const char* const name : {kCreate, kRead, kDestroy}) {
+  if (dladdr(reinterpret_cast<void*>(&Connections), &ours) == 0) return false;
+  for (const char* const name :
+       {kCreate, kRead, kDestroy, kMakeMap, kEndStream}) {
     Dl_info first = {};
     void* const found = dlsym(RTLD_DEFAULT, name);
     if (found == nullptr || dladdr(found, &first) == 0 ||
@@ -212,56 +147,73 @@ bool FrameGuard::Works() {
 }
 
 FrameGuard::FrameGuard(int port) : port_(port) {
-  if (Works()) Connections::All().Guard(port_);
+  if (Works()) Connections().Guard(port_);
 }
 FrameGuard::~FrameGuard() {
-  if (Works()) Connections::All().Release(port_);
+  if (Works()) Connections().Release(port_);
 }
 
 bool FrameGuard::IsStranger(const std::string& peer) {
-  return Connections::All().IsStranger(peer);
+  return Connections().IsStranger(peer);
 }
-void FrameGuard::Know(const std::string& peer) {
-  Connections::All().Know(peer);
-}
-int64_t FrameGuard::ended() { return Ended(); }
+void FrameGuard::Know(const std::string& peer) { Connections().Know(peer); }
+int64_t FrameGuard::ended() { return Connections().ended(); }
+int64_t FrameGuard::held() { return Connections().held(); }
 
 }  // namespace coxswain
 
 grpc_transport* grpc_create_chttp2_transport(
     const grpc_core::ChannelArgs& arguments, grpc_endpoint* endpoint,
     bool is_client) {
-  using coxswain::Connections;
   static const auto next = coxswain::Next<coxswain::Create>(coxswain::kCreate);
   // Of a connection that breaks at once nothing can be asked any more later.
   const std::string peer(grpc_endpoint_get_peer(endpoint));
-  const std::string local(grpc_endpoint_get_local_address(endpoint));
+  const absl::string_view local = grpc_endpoint_get_local_address(endpoint);
+  int port = 0;
+  if (!absl::SimpleAtoi(local.substr(local.rfind(':') + 1), &port)) port = 0;
+  // Open until the transport is destroyed, whose endpoint it is.
+  const int fd = grpc_endpoint_get_fd(endpoint);
   grpc_transport* const transport = next(arguments, endpoint, is_client);
-  if (!is_client) Connections::All().Add(transport, peer, local);
+  if (!is_client) {
+    coxswain::Objects::Of().Add(transport, coxswain::newest_map,
+                                coxswain::Connections().Add(peer, port, [fd] {
+                                  shutdown(fd, SHUT_RDWR);
+                                }));
+  }
   return transport;
 }
 
 absl::Status grpc_chttp2_perform_read(grpc_chttp2_transport* transport,
                                       const grpc_slice& slice) {
-  using coxswain::Connections;
   static const auto next = coxswain::Next<coxswain::Read>(coxswain::kRead);
-  const auto connection = Connections::All().Find(transport);
+  const auto connection = coxswain::Objects::Of().OfTransport(transport);
   if (connection != nullptr) {
     const absl::string_view bytes(
         reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)),
         GRPC_SLICE_LENGTH(slice));
     const absl::Status status =
-        Connections::All().Scan(connection.get(), bytes);
-    if (!status.ok()) {
-      ++coxswain::Ended();
-      coxswain::LogWarningOnce(
-          absl::StrCat("frames/", coxswain::HostOf(connection->peer)),
-          "connection_ended",
-          {{"peer", connection->peer}, {"reason", status.message()}});
-      return status;
-    }
+        coxswain::Connections().Scan(connection.get(), bytes);
+    if (!status.ok()) return status;
   }
   return next(transport, slice);
+}
+
+void grpc_chttp2_stream_map_init(grpc_chttp2_stream_map* map, size_t size) {
+  static const auto next =
+      coxswain::Next<coxswain::MakeMap>(coxswain::kMakeMap);
+  coxswain::newest_map = map;
+  next(map, size);
+}
+
+void* grpc_chttp2_stream_map_delete(grpc_chttp2_stream_map* map,
+                                    uint32_t stream) {
+  static const auto next =
+      coxswain::Next<coxswain::EndStream>(coxswain::kEndStream);
+  const auto connection = coxswain::Objects::Of().OfMap(map);
+  if (connection != nullptr) {
+    coxswain::Connections().EndCall(connection.get(), stream);
+  }
+  return next(map, stream);
 }
 
 // grpc_chttp2_transport::~grpc_chttp2_transport()
@@ -270,6 +222,7 @@ extern "C" void CoxswainTransportEnds(void* transport) asm(
 extern "C" void CoxswainTransportEnds(void* transport) {
   static const auto next =
       coxswain::Next<coxswain::Destroy>(coxswain::kDestroy);
-  coxswain::Connections::All().Remove(transport);
+  const auto connection = coxswain::Objects::Of().Remove(transport);
+  if (connection != nullptr) coxswain::Connections().Remove(connection);
   next(transport);
 }

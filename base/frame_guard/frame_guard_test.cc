@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/frame_guard/guarded_connections.h"
 #include "base/unique_fd.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -162,7 +163,7 @@ TEST_F(FrameGuardTest, AStrangerMayBeginAFewCalls) {
   const FrameGuard guard(port_);
   const Client client = Connect();
   EXPECT_TRUE(FrameGuard::IsStranger(client.peer));
-  for (uint32_t i = 0; i <= FrameGuard::kStrangerCalls; ++i) {
+  for (uint32_t i = 0; i <= GuardedConnections::Limits().stranger_calls; ++i) {
     Send(client, BeginCall(2 * i + 1));
   }
   EXPECT_TRUE(IsEnded(client));
@@ -173,7 +174,8 @@ TEST_F(FrameGuardTest, WhoIsKnownMayBeginMore) {
   const Client client = Connect();
   FrameGuard::Know(client.peer);
   EXPECT_FALSE(FrameGuard::IsStranger(client.peer));
-  for (uint32_t i = 0; i <= 2 * FrameGuard::kStrangerCalls; ++i) {
+  for (uint32_t i = 0; i <= 2 * GuardedConnections::Limits().stranger_calls;
+       ++i) {
     ASSERT_TRUE(Send(client, BeginCall(2 * i + 1)));
   }
   // An answer to a ping says that all before it was read.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/frame_guard/frame_scanner.h"
@@ -12,16 +12,28 @@
 namespace coxswain {
 namespace {
 
-using Outcome = std::pair<absl::StatusCode, int64_t>;
+// The code, and what is counted: calls, resets, open calls, bytes held.
+using Outcome =
+    std::tuple<absl::StatusCode, int64_t, int64_t, int64_t, int64_t>;
+
+Outcome OutcomeOf(const FrameScanner& scanner, const absl::Status& status) {
+  return {status.code(), scanner.calls(), scanner.resets(),
+          scanner.open_calls(), scanner.held_bytes()};
+}
 
 Outcome ScanInPieces(absl::string_view bytes, size_t piece) {
   FrameScanner scanner;
+  const auto most = static_cast<int64_t>(bytes.size());
   while (!bytes.empty()) {
     const absl::Status status = scanner.Scan(bytes.substr(0, piece));
-    if (!status.ok()) return {status.code(), scanner.calls()};
+    if (!status.ok()) return OutcomeOf(scanner, status);
     bytes.remove_prefix(std::min(piece, bytes.size()));
+    // No more is held than has come, nor for calls that are not there.
+    COXSWAIN_CHECK(scanner.held_bytes() >= 0 && scanner.held_bytes() <= most);
+    COXSWAIN_CHECK(scanner.open_calls() > 0 || scanner.held_bytes() == 0);
+    COXSWAIN_CHECK(scanner.open_calls() + scanner.resets() <= scanner.calls());
   }
-  return {absl::StatusCode::kOk, scanner.calls()};
+  return OutcomeOf(scanner, absl::OkStatus());
 }
 
 }  // namespace

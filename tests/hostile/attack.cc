@@ -14,6 +14,7 @@ std::vector<AttackKind> AllAttacks() {
   return {AttackKind::kSilent,         AttackKind::kGreetedSilent,
           AttackKind::kGarbage,        AttackKind::kBrokenFrames,
           AttackKind::kResets,         AttackKind::kWholeResets,
+          AttackKind::kManyResets,     AttackKind::kHalfMessages,
           AttackKind::kEndlessHeaders, AttackKind::kSmallCalls,
           AttackKind::kHugeMessages,   AttackKind::kAbandonedStreams};
 }
@@ -32,6 +33,10 @@ std::string NameOf(AttackKind kind) {
       return "Resets";
     case AttackKind::kWholeResets:
       return "WholeResets";
+    case AttackKind::kManyResets:
+      return "ManyResets";
+    case AttackKind::kHalfMessages:
+      return "HalfMessages";
     case AttackKind::kEndlessHeaders:
       return "EndlessHeaders";
     case AttackKind::kSmallCalls:
@@ -58,6 +63,8 @@ std::unique_ptr<Attack> Attack::Begin(AttackKind kind, int port,
       return BeginSocketAttack(kind, port, 1);
     case AttackKind::kEndlessHeaders:
       return BeginSocketAttack(kind, port, 16);
+    case AttackKind::kHalfMessages:
+      return BeginSocketAttack(kind, port, 64);
     default:
       return BeginSocketAttack(kind, port, connections);
   }

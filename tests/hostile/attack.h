@@ -19,6 +19,8 @@ enum class AttackKind {
   kBrokenFrames,    // that greet, and send frames that make no sense
   kResets,          // one, that begins calls and resets them, as fast as it can
   kWholeResets,     // one, that sends requests, and resets their calls
+  kManyResets,      // all of them begin calls and reset them
+  kHalfMessages,    // 64, with large messages that never become whole
   kEndlessHeaders,  // 16, that begin a call whose headers have no end
   // Calls of gRPC, begun again as they end.
   kSmallCalls,        // many small ones at once on one connection

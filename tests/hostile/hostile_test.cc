@@ -1,6 +1,8 @@
 // One client attacks, and a job that came before it and one that comes while
 // it does both end as if nobody had: in real processes, over real sockets.
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -29,6 +31,20 @@ constexpr int kSteps = 20;
 constexpr int kConnections = 1000;
 // Bytes that a coordinator may log of two jobs and an attack.
 constexpr size_t kMostLog = 100'000;
+// And memory that it may take: what all connections may have it hold, and what
+// it needs for a thousand of them and two jobs.
+constexpr int64_t kMostKib = 1 << 20;
+
+// The most that a process has ever had of it, -1 if that is not known.
+int64_t MostKib(pid_t process) {
+  std::ifstream status(absl::StrCat("/proc/", process, "/status"));
+  std::string word;
+  int64_t kib = -1;
+  while (status >> word) {
+    if (word == "VmHWM:" && status >> kib) return kib;
+  }
+  return -1;
+}
 
 // A job of kRanks workers with its digests after each step.
 std::vector<std::string> Job(const std::string& coordinator,
@@ -95,10 +111,14 @@ TEST_P(HostileTest, OthersAreServedAsIfNothingWere) {
               static_cast<long long>(count.calls));
   // It did take place.
   EXPECT_GE(count.connections, 1);
+  const int64_t kib = MostKib(coordinator.process().pid());
+  EXPECT_GT(kib, 0);
+  EXPECT_LT(kib, kMostKib);
   coordinator.Stop();
   std::ifstream in(log);
   const std::string said{std::istreambuf_iterator<char>(in), {}};
-  std::printf("%zu bytes of log\n", said.size());
+  std::printf("%zu bytes of log, %lld KiB of memory at most\n", said.size(),
+              static_cast<long long>(kib));
   EXPECT_THAT(said, HasSubstr("coordinator_stopped"));
   EXPECT_THAT(said, Not(HasSubstr(" lost")));
   EXPECT_LT(said.size(), kMostLog);

@@ -43,7 +43,12 @@ std::string EndlessHeader() {
 }
 
 std::string GrpcMessage(absl::string_view bytes) {
-  return absl::StrCat(BigEndian(0, 1), BigEndian(bytes.size(), 4), bytes);
+  return absl::StrCat(GrpcMessagePrefix(static_cast<uint32_t>(bytes.size())),
+                      bytes);
+}
+
+std::string GrpcMessagePrefix(uint32_t size) {
+  return absl::StrCat(BigEndian(0, 1), BigEndian(size, 4));
 }
 
 }  // namespace coxswain

@@ -16,6 +16,8 @@ inline constexpr uint8_t kHttp2Data = 0;
 inline constexpr uint8_t kHttp2Headers = 1;
 inline constexpr uint8_t kHttp2Reset = 3;
 inline constexpr uint8_t kHttp2Settings = 4;
+inline constexpr uint8_t kHttp2Ping = 6;
+inline constexpr uint8_t kHttp2WindowUpdate = 8;
 inline constexpr uint8_t kHttp2Continuation = 9;
 // Flags.
 inline constexpr uint8_t kHttp2EndStream = 1;
@@ -32,6 +34,8 @@ std::string EndlessHeader();
 
 // A message of gRPC, uncompressed.
 std::string GrpcMessage(absl::string_view bytes);
+// What stands before one of this size.
+std::string GrpcMessagePrefix(uint32_t size);
 
 }  // namespace coxswain
 

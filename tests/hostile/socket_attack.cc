@@ -9,15 +9,18 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "base/random.h"
 #include "base/unique_fd.h"
+#include "tests/hostile/half_messages.h"
 #include "tests/hostile/http2.h"
 
 namespace coxswain {
@@ -26,6 +29,8 @@ namespace {
 // How many are opened again before those that are there are looked at.
 constexpr int kMostOpened = 64;
 constexpr int kLookMs = 20;
+// Unfinished messages on a connection.
+constexpr int kHalfMessages = 64;
 
 std::string Settings() { return Http2Frame(kHttp2Settings, 0, 0, ""); }
 
@@ -48,6 +53,7 @@ struct Connection {
   UniqueFd fd;
   std::string unsent;
   uint32_t stream = 1;
+  std::unique_ptr<HalfMessages> half;  // of that attack
 };
 
 class SocketAttack : public Attack {
@@ -113,6 +119,9 @@ class SocketAttack : public Attack {
     }
     fcntl(one->fd.get(), F_SETFL, O_NONBLOCK);
     ++opened_;
+    if (kind_ == AttackKind::kHalfMessages) {
+      one->half = std::make_unique<HalfMessages>(kHalfMessages);
+    }
     one->unsent = FirstBytes();
     SendMore(one);
   }
@@ -129,13 +138,14 @@ class SocketAttack : public Attack {
       case AttackKind::kEndlessHeaders:
         return absl::StrCat(kHttp2Preface, Settings(),
                             Http2Frame(kHttp2Headers, 0, 1, EndlessHeader()));
+      case AttackKind::kHalfMessages:
+      case AttackKind::kResets:
+      case AttackKind::kWholeResets:
+      case AttackKind::kManyResets:
+        return absl::StrCat(kHttp2Preface, Settings());
       default:
-        return Resets() ? absl::StrCat(kHttp2Preface, Settings()) : "";
+        return "";
     }
-  }
-
-  bool Resets() const {
-    return kind_ == AttackKind::kResets || kind_ == AttackKind::kWholeResets;
   }
 
   // Of any type, with any flags, of any stream, with a length that lies or not.
@@ -154,12 +164,14 @@ class SocketAttack : public Attack {
     return bytes;
   }
 
-  // What it says is thrown away.
   static bool IsClosed(Connection* one) {
     char data[4096];
     ssize_t size = 0;
     do {
       size = recv(one->fd.get(), data, sizeof(data), MSG_DONTWAIT);
+      if (size > 0 && one->half != nullptr) {
+        one->half->Take(absl::string_view(data, static_cast<size_t>(size)));
+      }
     } while (size > 0);
     return size == 0 || (errno != EAGAIN && errno != EINTR);
   }
@@ -178,9 +190,13 @@ class SocketAttack : public Attack {
       one->unsent =
           Http2Frame(kHttp2Continuation, 0, 1, std::string(16'384, 'a'));
     }
-    if (!Resets()) return;
-    one->unsent =
-        BegunAndReset(&one->stream, kind_ == AttackKind::kWholeResets);
+    if (kind_ == AttackKind::kHalfMessages) one->unsent = one->half->More();
+    if (kind_ == AttackKind::kResets || kind_ == AttackKind::kManyResets) {
+      one->unsent = BegunAndReset(&one->stream, /*whole=*/false);
+    }
+    if (kind_ == AttackKind::kWholeResets) {
+      one->unsent = BegunAndReset(&one->stream, /*whole=*/true);
+    }
   }
 
   const AttackKind kind_;
