@@ -5,10 +5,12 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/frame_guard/guarded_connections.h"
@@ -24,24 +26,35 @@ namespace {
 
 constexpr int kPatienceMs = 60'000;
 
-// Knows no method, and says so once it has the whole request.
+// Knows no method, and says so once it has the whole request; /waits, of which
+// there may be one, is answered when its client gives up.
 class KnowsNothing : public grpc::CallbackGenericService {
  public:
   grpc::ServerGenericBidiReactor* CreateReactor(
-      grpc::GenericCallbackServerContext* /*context*/) override {
-    class Reactor : public grpc::ServerGenericBidiReactor {
-     public:
-      Reactor() { StartRead(&request_); }
-      void OnReadDone(bool /*ok*/) override {
-        Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, ""));
-      }
-      void OnDone() override { delete this; }
-
-     private:
-      grpc::ByteBuffer request_;
-    };
-    return new Reactor;  // gRPC owns it.
+      grpc::GenericCallbackServerContext* context) override {
+    return new Reactor(context->method() == "/waits");  // gRPC owns it.
   }
+
+ private:
+  class Reactor : public grpc::ServerGenericBidiReactor {
+   public:
+    explicit Reactor(bool waits) : waits_(waits) { StartRead(&request_); }
+    void OnReadDone(bool ok) override {
+      if (waits_ && ok) return;
+      FinishOnce(grpc::StatusCode::UNIMPLEMENTED);
+    }
+    void OnCancel() override { FinishOnce(grpc::StatusCode::CANCELLED); }
+    void OnDone() override { delete this; }
+
+   private:
+    void FinishOnce(grpc::StatusCode code) {
+      if (!finished_.exchange(true)) Finish(grpc::Status(code, ""));
+    }
+
+    const bool waits_;
+    std::atomic<bool> finished_{false};
+    grpc::ByteBuffer request_;
+  };
 };
 
 class FrameGuardTest : public testing::Test {
@@ -125,9 +138,24 @@ class FrameGuardTest : public testing::Test {
     queue.Next(&tag, &ok);
     return status.error_code();
   }
-  static std::string BeginCall(uint32_t stream) {
+  static std::string BeginCall(uint32_t stream,
+                               absl::string_view method = "/a/b") {
     return Http2Frame(kHttp2Headers, kHttp2EndHeaders, stream,
-                      GrpcHeaders("/a/b"));
+                      GrpcHeaders(method));
+  }
+  static void ReadUntil(const Client& client, absl::string_view text) {
+    std::string got;
+    char bytes[4096];
+    while (!absl::StrContains(got, text)) {
+      const ssize_t size = recv(client.fd.get(), bytes, sizeof(bytes), 0);
+      ASSERT_GT(size, 0) << got;
+      got.append(bytes, static_cast<size_t>(size));
+    }
+  }
+  // Returns once the server has read what came before.
+  static void Ping(const Client& client) {
+    ASSERT_TRUE(Send(client, Http2Frame(kHttp2Ping, 0, 0, "12345678")));
+    ReadUntil(client, "12345678");
   }
 
   int port_ = 0;
@@ -178,16 +206,31 @@ TEST_F(FrameGuardTest, WhoIsKnownMayBeginMore) {
        ++i) {
     ASSERT_TRUE(Send(client, BeginCall(2 * i + 1)));
   }
-  // An answer to a ping says that all before it was read.
-  constexpr uint8_t kPing = 6;
-  ASSERT_TRUE(Send(client, Http2Frame(kPing, 0, 0, "12345678")));
-  std::string got;
-  char bytes[4096];
-  while (got.find("12345678") == std::string::npos) {
-    const ssize_t size = recv(client.fd.get(), bytes, sizeof(bytes), 0);
-    ASSERT_GT(size, 0);
-    got.append(bytes, static_cast<size_t>(size));
-  }
+  Ping(client);
+}
+
+TEST_F(FrameGuardTest, ItKnowsWhatGrpcHolds) {
+  ASSERT_EQ(FrameGuard::held(), 0);
+  const Client client = Connect();
+  const std::string message = GrpcMessage(std::string(10'000, 'x'));
+  ASSERT_TRUE(Send(client, BeginCall(1, "/waits")));
+  ASSERT_TRUE(Send(client, Http2Frame(kHttp2Data, 0, 1, message)));
+  // And one that is not whole.
+  ASSERT_TRUE(Send(client, BeginCall(3)));
+  ASSERT_TRUE(
+      Send(client, Http2Frame(kHttp2Data, 0, 3, message.substr(0, 5005))));
+  Ping(client);
+  EXPECT_EQ(FrameGuard::held(), 15'000);
+  ASSERT_TRUE(
+      Send(client, Http2Frame(kHttp2Reset, 0, 1, std::string(4, '\0'))));
+  Ping(client);
+  EXPECT_EQ(FrameGuard::held(), 5'000);
+  // When it is whole, the server answers: the call ends by itself.
+  ASSERT_TRUE(Send(client, Http2Frame(kHttp2Data, kHttp2EndStream, 3,
+                                      message.substr(5005))));
+  ReadUntil(client, "grpc-status");
+  Ping(client);
+  EXPECT_EQ(FrameGuard::held(), 0);
 }
 
 TEST_F(FrameGuardTest, WithoutAGuardNobodyIsAStranger) {
