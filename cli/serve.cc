@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
+#include "base/front_door/listen_address.h"
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
@@ -25,7 +26,6 @@
 #include "server/coordinator.h"
 #include "server/http/http_server.h"
 #include "server/http/site.h"
-#include "server/listen_address.h"
 #include "server/rpc/health_server.h"
 #include "server/state/open_state.h"
 
@@ -164,8 +164,8 @@ class Service {
   // What would fail once it leads is to fail now.
   absl::Status TryToListen() const {
     COXSWAIN_ASSIGN_OR_RETURN(const auto address,
-                              server::ParseListenAddress(options_.listen));
-    return server::Listen(address).status();
+                              ParseListenAddress(options_.listen));
+    return Listen(address).status();
   }
 
   absl::StatusOr<std::unique_ptr<OwnedState>> Acquire() {

@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/front_door/listen_address.h"
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "server/journal/journal.h"
 #include "server/journal/journal_sink.h"
-#include "server/listen_address.h"
 #include "server/membership/membership.h"
 #include "server/parameter/parameter_room.h"
 #include "server/rpc/grpc_server.h"

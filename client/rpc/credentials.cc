@@ -133,11 +133,11 @@ class TokenFactory : public ClientInterceptorFactoryInterface {
   const std::shared_ptr<Token> token_;
 };
 
+}  // namespace
+
 bool IsEncrypted(const ClientSecurity& security) {
   return !security.tls.ca.empty();
 }
-
-}  // namespace
 
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
     const ClientSecurity& security) {

@@ -15,6 +15,9 @@
 // All that this side knows of gRPC's credentials. For this folder only.
 namespace coxswain {
 
+// Whether connections are, to the coordinator and to a member that stands in.
+bool IsEncrypted(const ClientSecurity& security);
+
 // To the coordinator: encrypted if there is a certificate authority, which then
 // must vouch for a certificate with the coordinator's host name. Files are read
 // again, within seconds, when they change; connections that are there stay.

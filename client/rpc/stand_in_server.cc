@@ -1,5 +1,6 @@
 #include "client/rpc/stand_in_server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -10,10 +11,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/frame_guard/frame_guard.h"
+#include "base/front_door/admitted_connections.h"
+#include "base/front_door/connection_limit.h"
+#include "base/front_door/front_door.h"
+#include "base/front_door/listen_address.h"
 #include "base/grpc_status.h"
 #include "base/mutex.h"
 #include "base/reset_watch/reset_watch.h"
 #include "base/status_macros.h"
+#include "base/unique_fd.h"
 #include "client/rpc/credentials.h"
 #include "grpc/grpc.h"
 #include "grpcpp/alarm.h"
@@ -23,9 +29,16 @@
 namespace coxswain {
 namespace {
 
+using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
+
 // A ticket with the longest texts, or a position with a plan.
 constexpr int kMaxMessageBytes = 1 << 20;
 constexpr int kMaxStreamsPerConnection = 8;
+// As many as the largest job has members, each with one.
+constexpr int kMaxConnections = 16'384;
+// Of these, silent ones are some, and leave the process what it needs.
+constexpr int kMaxWaiting = 1024;
+constexpr int kWaitingPart = 8;
 // Streams that have not said hello.
 constexpr size_t kMaxUngreeted = 64;
 constexpr std::chrono::seconds kHelloTimeout{10};
@@ -254,8 +267,8 @@ void Configure(grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                               kMaxStreamsPerConnection);
-  // The port is never shared: a rank must not come to another stand-in.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Who greets as TLS does may still say nothing afterwards.
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
   // A rank whose host is gone is to be noticed, and ranks probe us as well.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 3000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
@@ -280,7 +293,10 @@ struct StandInServer::Parts {
   VisitService service;
   std::string address;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<Acceptor> acceptor;
   std::unique_ptr<ResetWatch> watch;
+  // Ends first: gRPC would not close what comes after the server's end.
+  std::unique_ptr<FrontDoor> door;
 };
 
 absl::StatusOr<std::unique_ptr<StandInServer>> StandInServer::Start(
@@ -288,20 +304,38 @@ absl::StatusOr<std::unique_ptr<StandInServer>> StandInServer::Start(
     const std::string& job, const ClientSecurity& security) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto credentials,
                             MakeStandInServerCredentials(security));
+  COXSWAIN_ASSIGN_OR_RETURN(Listeners listeners,
+                            Listen({std::string(host), 0}));
   auto parts = std::make_unique<Parts>(std::move(desk), job, security);
+  parts->address = HostPort(host, listeners.port);
   grpc::ServerBuilder builder;
   Configure(&builder);
-  int port = 0;
-  builder.AddListeningPort(HostPort(host, 0), credentials, &port);
+  parts->acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      credentials);
   builder.RegisterService(&parts->service);
   parts->server = builder.BuildAndStart();
-  if (parts->server == nullptr || port == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on any port of ", host));
+  if (parts->server == nullptr) {
+    return absl::UnavailableError("gRPC cannot start a server");
   }
-  parts->address = HostPort(host, port);
   FrameGuard::Works();  // warns if it does not
-  parts->watch = std::make_unique<ResetWatch>(port, kMaxStreamsPerConnection);
+  parts->watch =
+      std::make_unique<ResetWatch>(listeners.port, kMaxStreamsPerConnection);
+  const auto admit = [acceptor = parts->acceptor.get()](UniqueFd connection) {
+    Acceptor::NewConnectionParameters parameters;
+    parameters.fd = connection.Release();
+    acceptor->HandleNewConnection(&parameters);
+  };
+  const int connections = ConnectionLimit(kMaxConnections);
+  FrontDoor::Limits limits;
+  limits.max_waiting_connections =
+      std::min(kMaxWaiting, connections / kWaitingPart);
+  COXSWAIN_ASSIGN_OR_RETURN(
+      parts->door,
+      FrontDoor::Open(
+          std::move(listeners), limits, admit,
+          std::make_shared<AdmittedConnections>(connections),
+          IsEncrypted(security) ? Greeting::kTls : Greeting::kHttp2));
   return std::unique_ptr<StandInServer>(new StandInServer(std::move(parts)));
 }
 
@@ -309,6 +343,7 @@ StandInServer::StandInServer(std::unique_ptr<Parts> parts)
     : parts_(std::move(parts)) {}
 
 StandInServer::~StandInServer() {
+  parts_->door.reset();
   // The system clock is gRPC's own here.
   parts_->server->Shutdown(std::chrono::system_clock::now() + kShutdown);
 }

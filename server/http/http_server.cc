@@ -13,13 +13,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/front_door/listen_address.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "base/unique_fd.h"
 #include "httplib.h"
 #include "server/http/host_names.h"
 #include "server/http/request_stream.h"
-#include "server/listen_address.h"
 
 namespace coxswain::server {
 namespace {

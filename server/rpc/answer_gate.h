@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/front_door/admitted_connections.h"
 #include "grpcpp/support/server_interceptor.h"
-#include "server/rpc/admitted_connections.h"
 
 namespace coxswain::server {
 

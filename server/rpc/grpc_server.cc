@@ -7,20 +7,20 @@
 
 #include "absl/status/status.h"
 #include "base/frame_guard/frame_guard.h"
+#include "base/front_door/admitted_connections.h"
+#include "base/front_door/connection_limit.h"
+#include "base/front_door/front_door.h"
 #include "base/reset_watch/reset_watch.h"
 #include "base/status_macros.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "proto/bulk/transport.h"
-#include "server/rpc/admitted_connections.h"
 #include "server/rpc/answer_gate.h"
 #include "server/rpc/call_counter.h"
 #include "server/rpc/caller_gate.h"
 #include "server/rpc/checkpoint_service.h"
-#include "server/rpc/connection_limit.h"
 #include "server/rpc/credentials.h"
-#include "server/rpc/front_door.h"
 #include "server/rpc/group_service.h"
 #include "server/rpc/journal_service.h"
 #include "server/rpc/parameter_service.h"
@@ -34,6 +34,14 @@ namespace {
 using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
 using AcceptorType =
     grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+
+FrontDoor::Limits DoorLimits(const RpcOptions& options) {
+  FrontDoor::Limits limits;
+  limits.max_waiting_connections = options.max_waiting_connections;
+  limits.greeting_timeout = options.greeting_timeout;
+  limits.keepalive_timeout = options.keepalive_timeout;
+  return limits;
+}
 
 void ConfigureServer(const RpcOptions& options, grpc::ServerBuilder* builder) {
   // Both are switches of the whole process and affect servers built later.
@@ -155,7 +163,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   };
   COXSWAIN_ASSIGN_OR_RETURN(
       parts->door,
-      FrontDoor::Open(std::move(listeners), options, admit, parts->connections,
+      FrontDoor::Open(std::move(listeners), DoorLimits(options), admit,
+                      parts->connections,
                       security.encrypts() ? Greeting::kTls : Greeting::kHttp2));
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(parts)));
 }

@@ -7,6 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/frame_guard/frame_guard.h"
+#include "base/front_door/admitted_connections.h"
+#include "base/front_door/front_door.h"
+#include "base/front_door/listen_address.h"
 #include "base/reset_watch/reset_watch.h"
 #include "base/status_macros.h"
 #include "base/unique_fd.h"
@@ -15,10 +18,6 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/server_builder_option.h"
 #include "grpcpp/impl/server_builder_plugin.h"
-#include "server/listen_address.h"
-#include "server/options.h"
-#include "server/rpc/admitted_connections.h"
-#include "server/rpc/front_door.h"
 
 namespace coxswain::server {
 namespace {
@@ -102,7 +101,7 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(
   COXSWAIN_ASSIGN_OR_RETURN(
       parts->door,
       FrontDoor::Open(
-          *std::move(listeners), RpcOptions(), admit,
+          *std::move(listeners), FrontDoor::Limits(), admit,
           std::make_shared<AdmittedConnections>(
               kMaxConnections, AdmittedConnections::Full::kEndsOldest)));
   std::unique_ptr<HealthServer> result(new HealthServer(std::move(parts)));

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "base/front_door/listen_address.h"
 #include "base/schedule_terms.h"
 #include "cli/address.h"
 #include "cli/command_line.h"
@@ -16,7 +17,6 @@
 #include "client/device/selection.h"
 #include "client/session/plan_overrides.h"
 #include "client/session/session_options.h"
-#include "server/listen_address.h"
 #include "server/state/open_state.h"
 #include "tests/fuzz/decoders.h"
 
@@ -32,7 +32,7 @@ void ReadAddresses(absl::string_view text) {
     IsLoopback(one->host);
   }
   ParseHostPorts(text).IgnoreError();
-  server::ParseListenAddress(text).IgnoreError();
+  ParseListenAddress(text).IgnoreError();
   server::ParseStateLocation(text).IgnoreError();
 }
 

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -63,6 +65,19 @@ class BareClient {
   void Send(const std::string& bytes) {
     EXPECT_EQ(send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
+  }
+  // Reads on until the server has said this. False if it has closed before.
+  bool Says(const std::string& text) {
+    std::string said;
+    char data[64];
+    pollfd readable = {fd_.get(), POLLIN, 0};
+    while (!absl::StrContains(said, text)) {
+      if (poll(&readable, 1, kPatienceMs) <= 0) ADD_FAILURE() << "silence";
+      const ssize_t size = recv(fd_.get(), data, sizeof(data), MSG_DONTWAIT);
+      if (size <= 0) return false;
+      said.append(data, static_cast<size_t>(size));
+    }
+    return true;
   }
   // The setting with this id among the server's first ones.
   std::optional<uint32_t> Setting(uint16_t id) {
@@ -310,6 +325,62 @@ TEST_F(StandInLimitsTest, AConnectionHasNoMoreStreamsThanTheLimit) {
   BareClient client(port_);
   client.Send(Greeting());
   EXPECT_EQ(client.Setting(3), 8u);
+}
+
+// What this process may have of them, while it lives.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(rlim_t few) {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit limit = before_;
+    limit.rlim_cur = few;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  ~FewDescriptors() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST(StandInConnectionsTest, SomeDescriptorsAreLeftToTheWorker) {
+  StandInDesk::Options options;
+  options.world_size = 2;
+  options.plan = [] { return schedule::Plan(); };
+  constexpr int kDescriptors = 256;
+  constexpr int kMost = 192;
+  std::optional<FewDescriptors> few(kDescriptors);
+  const auto server =
+      StandInServer::Start("127.0.0.1", std::make_shared<StandInDesk>(options));
+  ASSERT_OK(server);
+  few.reset();  // the clients' ends are of this process too
+  int port = 0;
+  const std::vector<std::string> parts =
+      absl::StrSplit((*server)->address(), ':');
+  ASSERT_TRUE(absl::SimpleAtoi(parts.back(), &port));
+  std::vector<std::unique_ptr<BareClient>> clients;
+  for (int i = 0; i < kMost; ++i) {
+    clients.push_back(std::make_unique<BareClient>(port));
+    clients.back()->Send(Greeting());
+    ASSERT_EQ(clients.back()->Setting(3), 8u) << i;
+  }
+  const std::string ping = Http2Frame(kHttp2Ping, 0, 0, "12345678");
+  const auto is_served = [&](BareClient* client) {
+    client->Send(ping);
+    return client->Says("12345678");
+  };
+  BareClient another(port);
+  another.Send(Greeting());
+  EXPECT_FALSE(another.Says("12345678"));
+  // Those that are there stay, and who goes makes room, in the server's time.
+  EXPECT_TRUE(is_served(clients.front().get()));
+  clients.pop_back();
+  for (bool served = false; !served;) {
+    BareClient next(port);
+    next.Send(absl::StrCat(Greeting(), ping));
+    served = next.Says("12345678");
+  }
 }
 
 TEST_F(StandInLimitsTest, TheOldestOfTooManyThatDoNotGreetIsSentAway) {

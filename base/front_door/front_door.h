@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_SERVER_RPC_FRONT_DOOR_H_
-#define COXSWAIN_SERVER_RPC_FRONT_DOOR_H_
+#ifndef COXSWAIN_BASE_FRONT_DOOR_FRONT_DOOR_H_
+#define COXSWAIN_BASE_FRONT_DOOR_FRONT_DOOR_H_
 
 #include <chrono>
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/front_door/admitted_connections.h"
+#include "base/front_door/listen_address.h"
 #include "base/unique_fd.h"
-#include "server/listen_address.h"
-#include "server/options.h"
-#include "server/rpc/admitted_connections.h"
 
-namespace coxswain::server {
+namespace coxswain {
 
 // With what a connection begins.
 enum class Greeting {
@@ -25,16 +25,25 @@ enum class Greeting {
   kTls,    // a ClientHello (RFC 8446, 5.1)
 };
 
-// Accepts the coordinator's connections and lets in those that begin with the
-// right greeting, which it leaves unread. All
-// others are closed and logged, once for each address: gRPC would say nothing,
-// and it would hold a silent connection for minutes. One that says nothing and
-// hangs up only looked whether the port is open, and is not worth a line.
+// Accepts a server's connections and lets in those that begin with the right
+// greeting, which it leaves unread. All others are closed and logged, once for
+// each address: gRPC would say nothing, and it would hold a silent connection
+// for minutes. One that says nothing and hangs up only looked whether the port
+// is open, and is not worth a line.
 //
-// Owned by the gRPC server. One thread of its own, which runs from Open() to
-// the destructor. It waits in the system, whose clock its deadlines follow.
+// Owned by whoever owns the gRPC server. One thread of its own, which runs from
+// Open() to the destructor. It waits in the system, whose clock its deadlines
+// follow.
 class FrontDoor {
  public:
+  struct Limits {
+    // Connections that have not greeted yet; one more closes the oldest.
+    int max_waiting_connections = 1024;
+    absl::Duration greeting_timeout = absl::Seconds(5);
+    // A connection is lost if what was sent is not acknowledged in this time.
+    absl::Duration keepalive_timeout = absl::Seconds(5);
+  };
+
   // Takes over a connection: non-blocking, its greeting unread. Called on the
   // door's thread; must not block.
   using Admit = std::function<void(UniqueFd connection)>;
@@ -42,7 +51,7 @@ class FrontDoor {
   // Whom it lets in is added to `admitted` first. UNAVAILABLE if the system has
   // no more descriptors.
   static absl::StatusOr<std::unique_ptr<FrontDoor>> Open(
-      Listeners listeners, const RpcOptions& options, Admit admit,
+      Listeners listeners, const Limits& limits, Admit admit,
       std::shared_ptr<AdmittedConnections> admitted,
       Greeting greeting = Greeting::kHttp2);
 
@@ -61,7 +70,7 @@ class FrontDoor {
     Time deadline;
   };
 
-  FrontDoor(Listeners listeners, const RpcOptions& options, Admit admit,
+  FrontDoor(Listeners listeners, const Limits& limits, Admit admit,
             std::shared_ptr<AdmittedConnections> admitted, Greeting greeting);
 
   bool Watch(int fd, uint64_t id, uint32_t events);
@@ -76,7 +85,7 @@ class FrontDoor {
   void RefuseLate(Time now);
 
   const Listeners listeners_;
-  const RpcOptions options_;
+  const Limits limits_;
   const Admit admit_;
   const std::shared_ptr<AdmittedConnections> admitted_;
   const Greeting greeting_;
@@ -92,6 +101,6 @@ class FrontDoor {
   std::thread thread_;
 };
 
-}  // namespace coxswain::server
+}  // namespace coxswain
 
-#endif  // COXSWAIN_SERVER_RPC_FRONT_DOOR_H_
+#endif  // COXSWAIN_BASE_FRONT_DOOR_FRONT_DOOR_H_

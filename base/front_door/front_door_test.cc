@@ -1,4 +1,4 @@
-#include "server/rpc/front_door.h"
+#include "base/front_door/front_door.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -14,14 +14,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/front_door/connection_limit.h"
 #include "base/grpc_status.h"
 #include "base/random.h"
 #include "base/status_matchers.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/rendezvous.grpc.pb.h"
-#include "server/rpc/connection_limit.h"
 
-namespace coxswain::server {
+namespace coxswain {
 namespace {
 
 using testing::AllOf;
@@ -58,10 +58,15 @@ class EchoService final : public v1::Rendezvous::Service {
   }
 };
 
+struct HouseOptions : FrontDoor::Limits {
+  absl::Duration keepalive_time = absl::Seconds(10);
+  size_t max_connections = 65'536;
+};
+
 // A gRPC server behind a door.
 class House {
  public:
-  explicit House(const RpcOptions& options = RpcOptions(),
+  explicit House(const HouseOptions& options = HouseOptions(),
                  const std::string& host = "127.0.0.1",
                  Greeting greeting = Greeting::kHttp2) {
     auto listeners = Listen({host, 0});
@@ -199,7 +204,7 @@ TEST(FrontDoorTest, GuestsComeInAndAreKnown) {
 }
 
 TEST(FrontDoorTest, AWildcardKnowsItsGuestsByTheirIpv4Address) {
-  House house(RpcOptions(), "[::]");
+  House house(HouseOptions(), "[::]");
   EXPECT_THAT(Guest(house.port()).Peer(), StartsWith("ipv4:127.0.0.1:"));
   LogCapture log;
   const UniqueFd fd = Connect(house.port(), "127.0.1.1");
@@ -263,7 +268,7 @@ TEST(FrontDoorTest, WhoSpeaksTlsToOneInPlainTextIsToldApart) {
 }
 
 TEST(FrontDoorTest, ADoorForTlsLetsNothingElseIn) {
-  House house(RpcOptions(), "127.0.0.1", Greeting::kTls);
+  House house(HouseOptions(), "127.0.0.1", Greeting::kTls);
   LogCapture log;
   const UniqueFd plain = Connect(house.port(), "127.0.39.2");
   Send(plain, kPreface);
@@ -293,7 +298,7 @@ TEST(FrontDoorTest, ALookAtThePortIsNotLogged) {
 }
 
 TEST(FrontDoorTest, SilenceEndsAtTheDeadline) {
-  RpcOptions options;
+  HouseOptions options;
   options.greeting_timeout = absl::Milliseconds(200);
   House house(options);
   LogCapture log;
@@ -325,7 +330,7 @@ TEST(FrontDoorTest, AGreetingMayComeInPieces) {
 }
 
 TEST(FrontDoorTest, TheOldestOfTooManySilentOnesIsClosed) {
-  RpcOptions options;
+  HouseOptions options;
   options.greeting_timeout = absl::Hours(1);
   options.max_waiting_connections = 3;
   House house(options);
@@ -345,7 +350,7 @@ TEST(FrontDoorTest, TheOldestOfTooManySilentOnesIsClosed) {
 }
 
 TEST(FrontDoorTest, GuestsHaveALimitAndEndedOnesMakeRoom) {
-  RpcOptions options;
+  HouseOptions options;
   options.max_connections = 2;
   House house(options);
   auto first = std::make_unique<Guest>(house.port());
@@ -382,7 +387,7 @@ TEST(ConnectionLimitTest, DescriptorsAreLeftForTheDisk) {
 }
 
 TEST(FrontDoorTest, GuestsThatDoNotAnswerProbesAreGivenUp) {
-  RpcOptions options;
+  HouseOptions options;
   options.keepalive_time = absl::Milliseconds(300);
   options.keepalive_timeout = absl::Milliseconds(300);
   House house(options);
@@ -424,4 +429,4 @@ TEST(FrontDoorTest, AShutdownEndsTheStreamsOfGuests) {
 }
 
 }  // namespace
-}  // namespace coxswain::server
+}  // namespace coxswain

@@ -1,4 +1,4 @@
-#include "server/rpc/front_door.h"
+#include "base/front_door/front_door.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
@@ -18,10 +18,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "absl/time/time.h"
 #include "base/logging.h"
 
-namespace coxswain::server {
+namespace coxswain {
 namespace {
 
 constexpr absl::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -86,13 +85,13 @@ absl::string_view NameOf(Greeting greeting) {
 absl::string_view Complaint(Greeting expected, absl::string_view bytes) {
   if (expected == Greeting::kTls) {
     return MayBe(Greeting::kHttp2, bytes)
-               ? "it speaks plain text, and this coordinator TLS: give it "
+               ? "it speaks plain text, and this port TLS: give it "
                  "--tls-ca"
                : "it does not speak TLS";
   }
   return MayBe(Greeting::kTls, bytes)
-             ? "it speaks TLS, and this coordinator has no certificate: give "
-               "the coordinator --tls-cert"
+             ? "it speaks TLS, and this port plain text: give the coordinator "
+               "--tls-cert"
              : "it does not speak HTTP/2, as gRPC does";
 }
 
@@ -113,9 +112,9 @@ std::string Escaped(absl::string_view bytes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Open(
-    Listeners listeners, const RpcOptions& options, Admit admit,
+    Listeners listeners, const Limits& limits, Admit admit,
     std::shared_ptr<AdmittedConnections> admitted, Greeting greeting) {
-  std::unique_ptr<FrontDoor> door(new FrontDoor(std::move(listeners), options,
+  std::unique_ptr<FrontDoor> door(new FrontDoor(std::move(listeners), limits,
                                                 std::move(admit),
                                                 std::move(admitted), greeting));
   bool watched = door->epoll_.valid() && door->wake_.valid() &&
@@ -134,11 +133,11 @@ absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Open(
   return door;
 }
 
-FrontDoor::FrontDoor(Listeners listeners, const RpcOptions& options,
-                     Admit admit, std::shared_ptr<AdmittedConnections> admitted,
+FrontDoor::FrontDoor(Listeners listeners, const Limits& limits, Admit admit,
+                     std::shared_ptr<AdmittedConnections> admitted,
                      Greeting greeting)
     : listeners_(std::move(listeners)),
-      options_(options),
+      limits_(limits),
       admit_(std::move(admit)),
       admitted_(std::move(admitted)),
       greeting_(greeting),
@@ -236,20 +235,20 @@ void FrontDoor::Add(UniqueFd fd, std::string peer) {
   SetTcpOption(fd.get(), TCP_NODELAY, 1);
   SetTcpOption(
       fd.get(), TCP_USER_TIMEOUT,
-      static_cast<int>(absl::ToInt64Milliseconds(options_.keepalive_timeout)));
+      static_cast<int>(absl::ToInt64Milliseconds(limits_.keepalive_timeout)));
   const uint64_t id = next_id_++;
   const int number = fd.get();
   waiting_[id] = {std::move(fd), std::move(peer),
                   std::chrono::steady_clock::now() +
-                      absl::ToChronoMilliseconds(options_.greeting_timeout)};
+                      absl::ToChronoMilliseconds(limits_.greeting_timeout)};
   // At edges: bytes that are only looked at would else be reported for ever.
   if (!Watch(number, id, EPOLLIN | EPOLLRDHUP | EPOLLET)) {
     Refuse(id, std::strerror(errno));
   }
-  if (waiting_.size() > static_cast<size_t>(options_.max_waiting_connections)) {
+  if (waiting_.size() > static_cast<size_t>(limits_.max_waiting_connections)) {
     Refuse(waiting_.begin()->first,
            absl::StrCat("it was the oldest of more than ",
-                        options_.max_waiting_connections,
+                        limits_.max_waiting_connections,
                         " connections without a greeting "
                         "(max_waiting_connections)"));
   }
@@ -314,8 +313,8 @@ void FrontDoor::RefuseLate(Time now) {
     Refuse(waiting_.begin()->first,
            absl::StrCat("it has not greeted as ", NameOf(greeting_),
                         " does within ",
-                        absl::FormatDuration(options_.greeting_timeout)));
+                        absl::FormatDuration(limits_.greeting_timeout)));
   }
 }
 
-}  // namespace coxswain::server
+}  // namespace coxswain

@@ -1,4 +1,4 @@
-#include "server/listen_address.h"
+#include "base/front_door/listen_address.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -8,7 +8,7 @@
 
 #include "base/status_matchers.h"
 
-namespace coxswain::server {
+namespace coxswain {
 namespace {
 
 using testing::HasSubstr;
@@ -125,4 +125,4 @@ TEST(ListenTest, EveryAddressOfANameHasTheSamePort) {
 }
 
 }  // namespace
-}  // namespace coxswain::server
+}  // namespace coxswain

@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_SERVER_RPC_ADMITTED_CONNECTIONS_H_
-#define COXSWAIN_SERVER_RPC_ADMITTED_CONNECTIONS_H_
+#ifndef COXSWAIN_BASE_FRONT_DOOR_ADMITTED_CONNECTIONS_H_
+#define COXSWAIN_BASE_FRONT_DOOR_ADMITTED_CONNECTIONS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 #include "base/mutex.h"
 
-namespace coxswain::server {
+namespace coxswain {
 
 // The connections that the front door has given to gRPC, as far as they have
 // not ended. gRPC owns their descriptors; here they are known by number and
@@ -47,6 +47,6 @@ class AdmittedConnections {
   std::vector<Connection> connections_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace coxswain::server
+}  // namespace coxswain
 
-#endif  // COXSWAIN_SERVER_RPC_ADMITTED_CONNECTIONS_H_
+#endif  // COXSWAIN_BASE_FRONT_DOOR_ADMITTED_CONNECTIONS_H_

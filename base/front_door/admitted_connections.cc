@@ -1,11 +1,11 @@
-#include "server/rpc/admitted_connections.h"
+#include "base/front_door/admitted_connections.h"
 
 #include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 
-namespace coxswain::server {
+namespace coxswain {
 
 bool AdmittedConnections::IsOpen(const Connection& connection) {
   struct stat status = {};
@@ -49,4 +49,4 @@ void AdmittedConnections::Cut() {
   connections_.clear();
 }
 
-}  // namespace coxswain::server
+}  // namespace coxswain

@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_SERVER_LISTEN_ADDRESS_H_
-#define COXSWAIN_SERVER_LISTEN_ADDRESS_H_
+#ifndef COXSWAIN_BASE_FRONT_DOOR_LISTEN_ADDRESS_H_
+#define COXSWAIN_BASE_FRONT_DOOR_LISTEN_ADDRESS_H_
 
 #include <string>
 #include <vector>
@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "base/unique_fd.h"
 
-namespace coxswain::server {
+namespace coxswain {
 
 // "HOST:PORT", "[IPV6]:PORT" or ":PORT" (all addresses) in two parts.
 struct ListenAddress {
@@ -31,6 +31,6 @@ struct Listeners {
 // with the system's reason.
 absl::StatusOr<Listeners> Listen(const ListenAddress& address);
 
-}  // namespace coxswain::server
+}  // namespace coxswain
 
-#endif  // COXSWAIN_SERVER_LISTEN_ADDRESS_H_
+#endif  // COXSWAIN_BASE_FRONT_DOOR_LISTEN_ADDRESS_H_

@@ -1,10 +1,10 @@
-#include "server/rpc/connection_limit.h"
+#include "base/front_door/connection_limit.h"
 
 #include <sys/resource.h>
 
 #include <algorithm>
 
-namespace coxswain::server {
+namespace coxswain {
 namespace {
 
 // For shards that come and go, the state's files, and gRPC itself.
@@ -23,4 +23,4 @@ int ConnectionLimit(int wanted) {
   return ConnectionLimit(wanted, limit.rlim_cur);
 }
 
-}  // namespace coxswain::server
+}  // namespace coxswain

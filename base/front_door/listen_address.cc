@@ -1,4 +1,4 @@
-#include "server/listen_address.h"
+#include "base/front_door/listen_address.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
@@ -12,7 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
-namespace coxswain::server {
+namespace coxswain {
 namespace {
 
 // A port that is free for one address of a host may be taken for another.
@@ -156,4 +156,4 @@ absl::StatusOr<Listeners> Listen(const ListenAddress& address) {
   return failure(std::strerror(error));
 }
 
-}  // namespace coxswain::server
+}  // namespace coxswain
