@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,8 +19,9 @@
 #include "base/grpc_status.h"
 #include "base/random.h"
 #include "base/status_matchers.h"
+#include "grpcpp/generic/async_generic_service.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
-#include "proto/rendezvous.grpc.pb.h"
 
 namespace coxswain {
 namespace {
@@ -39,23 +41,34 @@ std::string EmptySettings() {
   return std::string("\x00\x00\x00\x04\x00\x00\x00\x00\x00", 9);
 }
 
-// Says who called, and keeps Attach streams for as long as they last.
-class EchoService final : public v1::Rendezvous::Service {
+// Says who called; a call of /stay lasts for as long as its client does.
+class EchoService final : public grpc::CallbackGenericService {
  public:
-  using Stream = grpc::ServerReaderWriter<v1::AttachEvent, v1::AttachRequest>;
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
+    return new Reactor(context->method() == "/stay",
+                       context->peer());  // gRPC owns it.
+  }
 
-  grpc::Status Describe(grpc::ServerContext* context,
-                        const v1::DescribeRequest*,
-                        v1::DescribeResponse*) override {
-    return {grpc::StatusCode::ALREADY_EXISTS, context->peer()};
-  }
-  grpc::Status Attach(grpc::ServerContext*, Stream* stream) override {
-    stream->SendInitialMetadata();
-    v1::AttachRequest request;
-    while (stream->Read(&request)) {
+ private:
+  class Reactor : public grpc::ServerGenericBidiReactor {
+   public:
+    Reactor(bool stays, std::string peer)
+        : stays_(stays), peer_(std::move(peer)) {
+      if (stays_) StartSendInitialMetadata();
+      StartRead(&request_);
     }
-    return grpc::Status::OK;
-  }
+    void OnReadDone(bool ok) override {
+      if (ok && stays_) return StartRead(&request_);
+      Finish(grpc::Status(grpc::StatusCode::ALREADY_EXISTS, peer_));
+    }
+    void OnDone() override { delete this; }
+
+   private:
+    const bool stays_;
+    const std::string peer_;
+    grpc::ByteBuffer request_;
+  };
 };
 
 struct HouseOptions : FrontDoor::Limits {
@@ -84,7 +97,7 @@ class House {
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
         grpc::InsecureServerCredentials());
-    builder.RegisterService(&service_);
+    builder.RegisterCallbackGenericService(&service_);
     server_ = builder.BuildAndStart();
     auto door = FrontDoor::Open(
         *std::move(listeners), options,
@@ -121,7 +134,7 @@ class Guest {
   explicit Guest(int port, const std::string& host = "127.0.0.1") {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    stub_ = v1::Rendezvous::NewStub(grpc::CreateCustomChannel(
+    stub_ = std::make_unique<grpc::GenericStub>(grpc::CreateCustomChannel(
         absl::StrCat(host, ":", port), grpc::InsecureChannelCredentials(),
         arguments));
   }
@@ -129,16 +142,22 @@ class Guest {
   absl::Status Call() {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kPatience);
-    v1::DescribeResponse response;
-    return FromGrpcStatus(stub_->Describe(&context, {}, &response));
+    const grpc::Slice empty;
+    const grpc::ByteBuffer request(&empty, 1);
+    grpc::ByteBuffer response;
+    std::promise<grpc::Status> status;
+    stub_->UnaryCall(
+        &context, "/call", grpc::StubOptions(), &request, &response,
+        [&status](grpc::Status said) { status.set_value(std::move(said)); });
+    return FromGrpcStatus(status.get_future().get());
   }
   // Who the server says that called.
   std::string Peer() { return std::string(Call().message()); }
 
-  v1::Rendezvous::Stub& stub() { return *stub_; }
+  grpc::GenericStub& stub() { return *stub_; }
 
  private:
-  std::unique_ptr<v1::Rendezvous::Stub> stub_;
+  std::unique_ptr<grpc::GenericStub> stub_;
 };
 
 MATCHER(Works, "") {
@@ -413,16 +432,29 @@ TEST(FrontDoorTest, AShutdownEndsTheStreamsOfGuests) {
   Guest guest(house.port());
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kPatience);
-  const auto stream = guest.stub().Attach(&context);
-  stream->WaitForInitialMetadata();
+  grpc::CompletionQueue queue;
+  const auto next = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  const auto stream = guest.stub().PrepareCall(&context, "/stay", &queue);
+  stream->StartCall(nullptr);
+  ASSERT_TRUE(next());
+  stream->ReadInitialMetadata(nullptr);
+  ASSERT_TRUE(next());
   const UniqueFd idle = Connect(house.port(), "127.0.11.1");
   Send(idle, kPreface + EmptySettings());
   ASSERT_TRUE(IsReadable(idle, kPatience));
   house.Shutdown();
-  v1::AttachEvent event;
-  EXPECT_FALSE(stream->Read(&event));
+  grpc::ByteBuffer event;
+  stream->Read(&event, nullptr);
+  EXPECT_FALSE(next());
+  grpc::Status status;
+  stream->Finish(&status, nullptr);
+  EXPECT_TRUE(next());
   EXPECT_THAT(
-      FromGrpcStatus(stream->Finish()),
+      FromGrpcStatus(status),
       AllOf(Not(IsOk()),
             Not(StatusIs(absl::StatusCode::kDeadlineExceeded, testing::_))));
   EXPECT_TRUE(WaitUntilClosed(idle));
