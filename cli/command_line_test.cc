@@ -596,5 +596,14 @@ TEST_F(CommandLineTest, RetentionOfTheCoordinator) {
       ParseCommandLine({"serve", "--checkpoint-keep-last", "-1"}).ok());
 }
 
+TEST_F(CommandLineTest, WhatCallersMayHaveItHold) {
+  EXPECT_EQ(ParseCommandLine({"serve"})->serve.max_held_mib, 0);
+  const auto line = ParseCommandLine({"serve", "--max-held-mib", "4096"});
+  ASSERT_OK(line);
+  EXPECT_EQ(line->serve.max_held_mib, 4096);
+  EXPECT_THAT(ParseCommandLine({"serve", "--max-held-mib", "-1"}),
+              IsUsageError("--max-held-mib"));
+}
+
 }  // namespace
 }  // namespace coxswain

@@ -27,6 +27,7 @@ constexpr size_t kMaxJob = 128;
 constexpr size_t kMaxNode = 255;
 constexpr int kMaxRestarts = 1000000;
 constexpr int kMaxKeep = 1000000000;
+constexpr int kMaxHeldMib = 1 << 30;
 constexpr int kMaxAttempt = 1000000000;
 constexpr int kMaxStatus = 255;
 
@@ -206,6 +207,10 @@ void AddOptions(CLI::App* app, ServeOptions* options) {
             kMaxKeep,
             "beside those, checkpoints whose step is a multiple of this stay; "
             "0: no others");
+  AddNumber(app, "max-held-mib", &options->max_held_mib, 0, kMaxHeldMib,
+            "how many MiB callers may have it hold with unfinished messages "
+            "and calls that go on; past it the connection that holds most is "
+            "ended; 0: an eighth of the memory, 512 at least");
   AddText(app, "port-file", &options->port_file, "FILE",
           "write the port to this file once it is bound", nullptr);
   AddText(app, "http", &options->http, "HOST:PORT",

@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
+#include "base/frame_guard/frame_guard.h"
 #include "base/front_door/listen_address.h"
 #include "base/logging.h"
 #include "base/mutex.h"
@@ -116,6 +117,9 @@ class Service {
 
   absl::Status Run() {
     COXSWAIN_RETURN_IF_ERROR(coordinator_.Validate());
+    if (options_.max_held_mib > 0) {
+      FrameGuard::SetMaxHeld(int64_t{options_.max_held_mib} << 20);
+    }
     COXSWAIN_RETURN_IF_ERROR(StartHealth());
     COXSWAIN_RETURN_IF_ERROR(StartHttp());
     if (location_.is_etcd()) COXSWAIN_RETURN_IF_ERROR(TryToListen());

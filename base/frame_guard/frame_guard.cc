@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "base/frame_guard/guarded_connections.h"
 #include "base/logging.h"
 #include "base/mutex.h"
+#include "base/process_memory.h"
 #include "grpc/slice.h"
 
 // gRPC's own, of which nothing but the names is known here.
@@ -55,9 +57,15 @@ Function Next(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
 }
 
+constexpr int64_t kPartOfMemory = 8;
+
 GuardedConnections& Connections() {
-  static auto& connections =
-      *new GuardedConnections(GuardedConnections::Limits(), Clock::Real());
+  static auto& connections = *[] {
+    GuardedConnections::Limits limits;
+    limits.held_bytes =
+        std::max(limits.held_bytes, ProcessMemory() / kPartOfMemory);
+    return new GuardedConnections(limits, Clock::Real());
+  }();
   return connections;
 }
 
@@ -157,6 +165,7 @@ bool FrameGuard::IsStranger(const std::string& peer) {
   return Connections().IsStranger(peer);
 }
 void FrameGuard::Know(const std::string& peer) { Connections().Know(peer); }
+void FrameGuard::SetMaxHeld(int64_t bytes) { Connections().SetMaxHeld(bytes); }
 int64_t FrameGuard::ended() { return Connections().ended(); }
 int64_t FrameGuard::held() { return Connections().held(); }
 

@@ -33,6 +33,10 @@ class FrameGuard {
   static bool IsStranger(const std::string& peer);
   static void Know(const std::string& peer);
 
+  // What gRPC may hold for all connections to this process, in bytes. Before
+  // it is said, an eighth of the process's memory, but 512 MiB at least.
+  static void SetMaxHeld(int64_t bytes);
+
   // Of this process: connections that were ended, and what gRPC holds for those
   // that are there (GuardedConnections::held).
   static int64_t ended();

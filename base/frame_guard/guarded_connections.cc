@@ -56,7 +56,10 @@ struct GuardedConnections::Resets {
 };
 
 GuardedConnections::GuardedConnections(const Limits& limits, const Clock* clock)
-    : limits_(limits), clock_(clock), resets_(std::make_unique<Resets>()) {}
+    : limits_(limits),
+      clock_(clock),
+      resets_(std::make_unique<Resets>()),
+      max_held_(limits.held_bytes) {}
 
 GuardedConnections::~GuardedConnections() = default;
 
@@ -96,7 +99,7 @@ absl::Status GuardedConnections::Scan(Connection* connection,
                                       absl::string_view bytes) {
   const absl::Status status = Look(connection, bytes);
   // Only this takes the lock of all, and only when much is held.
-  if (held_ > limits_.held_bytes) EndHeaviest();
+  if (held_ > max_held_) EndHeaviest();
   return status;
 }
 
@@ -192,12 +195,12 @@ void GuardedConnections::CountHeld(Connection* connection) {
 void GuardedConnections::EndHeaviest() {
   MutexLock lock(&mutex_);
   const int64_t held = held_;
-  if (held <= limits_.held_bytes) {
+  const int64_t most_held = max_held_;
+  if (held <= most_held) {
     none_heavy_at_ = 0;
     return;
   }
-  if (none_heavy_at_ > 0 &&
-      held < none_heavy_at_ + limits_.held_bytes / kMoreHeld)
+  if (none_heavy_at_ > 0 && held < none_heavy_at_ + most_held / kMoreHeld)
     return;
   Connection* heaviest = nullptr;
   int64_t most = limits_.own_held_bytes;
@@ -216,7 +219,7 @@ void GuardedConnections::EndHeaviest() {
            absl::StrCat("it had this process hold ", most,
                         " bytes for calls and unfinished messages, more than "
                         "any other, and all together ",
-                        held, "; there may be ", limits_.held_bytes));
+                        held, "; there may be ", most_held));
   heaviest->end();
 }
 

@@ -34,7 +34,8 @@ class GuardedConnections {
     // What all connections may make gRPC hold: bytes of messages
     // (FrameScanner::held_bytes), and so many for each call past the first few
     // of a connection. Past it the one ends that holds most, unless that is no
-    // more than everybody may.
+    // more than everybody may. Much, because a large job that waits for its
+    // last worker holds all of its manifests.
     int64_t held_bytes = 512 << 20;
     int64_t own_held_bytes = 2 << 20;  // a chunk of a shard, and the next one
     int64_t own_calls = 64;
@@ -62,6 +63,9 @@ class GuardedConnections {
   std::shared_ptr<Connection> Add(absl::string_view peer, int local_port,
                                   std::function<void()> end);
   void Remove(const std::shared_ptr<Connection>& connection);
+
+  // Instead of Limits::held_bytes.
+  void SetMaxHeld(int64_t bytes) { max_held_ = bytes; }
 
   // What has come, before gRPC gets it. An error if the connection is over.
   absl::Status Scan(Connection* connection, absl::string_view bytes);
@@ -103,6 +107,7 @@ class GuardedConnections {
   const std::unique_ptr<Resets> resets_;
   std::atomic<int64_t> strangers_bytes_{0};
   std::atomic<int64_t> held_{0};
+  std::atomic<int64_t> max_held_;
   std::atomic<int64_t> ended_{0};
 };
 

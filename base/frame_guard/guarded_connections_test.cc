@@ -111,6 +111,15 @@ TEST_F(GuardedConnectionsTest, WhoHoldsNoMoreThanEverybodyMayStays) {
   EXPECT_EQ(connections_.ended(), 1);
 }
 
+TEST_F(GuardedConnectionsTest, HowMuchMayBeHeldCanBeSaid) {
+  connections_.SetMaxHeld(5000);
+  Client client = Connect();
+  EXPECT_TRUE(Hold(&client, 5000).ok());
+  EXPECT_FALSE(*client.ended);
+  EXPECT_TRUE(Hold(&client, 1).ok());
+  EXPECT_TRUE(*client.ended);
+}
+
 TEST_F(GuardedConnectionsTest, CallsCountPastTheFirst) {
   Client client = Connect();
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(BeginCall(&client).ok());

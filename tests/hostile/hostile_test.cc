@@ -86,8 +86,9 @@ TEST_P(HostileTest, OthersAreServedAsIfNothingWere) {
   // To a file, which takes as much as there is.
   const TemporaryFolder folder;
   const std::string log = folder.path("log");
-  ServedCoordinator coordinator("127.0.0.1:0",
-                                {"sh", "-c", "exec \"$@\" 2>>" + log, "sh"});
+  ServedCoordinator coordinator(
+      "127.0.0.1:0",
+      {"sh", "-c", "exec \"$@\" --max-held-mib 512 2>>" + log, "sh"});
   // One job runs when it begins ...
   Gate gate;
   const auto early = Start(
