@@ -177,9 +177,8 @@ absl::Status GuardedConnections::CountResets(Connection* connection,
   return absl::UnavailableError(absl::StrCat(
       "it begins calls and resets them: ", connection->scanner.resets(),
       " of its ", connection->scanner.calls(),
-      ", while clients together "
-      "reset more than ",
-      limits_.resets_per_second, " in a second"));
+      ", while clients together reset more than ", limits_.resets_per_second,
+      " in a second"));
 }
 
 void GuardedConnections::CountHeld(Connection* connection) {

@@ -16,14 +16,6 @@ constexpr uint32_t kMessage = (32 << 20) - 100;
 constexpr uint16_t kInitialWindowSize = 4;
 constexpr uint8_t kAck = 1;
 
-uint32_t Number(absl::string_view bytes, size_t at, size_t size) {
-  uint32_t number = 0;
-  for (const char c : bytes.substr(at, size)) {
-    number = number << 8 | static_cast<unsigned char>(c);
-  }
-  return number;
-}
-
 }  // namespace
 
 HalfMessages::HalfMessages(int calls)
@@ -38,10 +30,10 @@ void HalfMessages::Take(absl::string_view bytes) {
   received_.append(bytes.data(), bytes.size());
   absl::string_view rest = received_;
   while (rest.size() >= kFrameHeader) {
-    const size_t size = Number(rest, 0, 3);
+    const size_t size = Http2Number(rest, 0, 3);
     if (rest.size() < kFrameHeader + size) break;
     OnFrame(static_cast<uint8_t>(rest[3]), static_cast<uint8_t>(rest[4]),
-            Number(rest, 5, 4), rest.substr(kFrameHeader, size));
+            Http2Number(rest, 5, 4), rest.substr(kFrameHeader, size));
     rest.remove_prefix(kFrameHeader + size);
   }
   received_ = std::string(rest);
@@ -50,14 +42,14 @@ void HalfMessages::Take(absl::string_view bytes) {
 void HalfMessages::OnFrame(uint8_t type, uint8_t flags, uint32_t stream,
                            absl::string_view payload) {
   if (type == kHttp2WindowUpdate) {
-    const int64_t more = Number(payload, 0, 4);
+    const int64_t more = Http2Number(payload, 0, 4);
     if (stream == 0) window_ += more;
     const auto call = calls_.find(stream);
     if (call != calls_.end()) call->second.window += more;
   } else if (type == kHttp2Settings && flags != kAck) {
     for (size_t at = 0; at + 6 <= payload.size(); at += 6) {
-      if (Number(payload, at, 2) != kInitialWindowSize) continue;
-      const int64_t window = Number(payload, at + 2, 4);
+      if (Http2Number(payload, at, 2) != kInitialWindowSize) continue;
+      const int64_t window = Http2Number(payload, at + 2, 4);
       for (auto& [id, call] : calls_) call.window += window - first_window_;
       first_window_ = window;
     }

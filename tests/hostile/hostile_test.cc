@@ -1,8 +1,6 @@
 // One client attacks, and a job that came before it and one that comes while
 // it does both end as if nobody had: in real processes, over real sockets.
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -17,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/hostile/attack.h"
 #include "tests/scenarios/scenario.h"
+#include "tests/support/process_status.h"
 
 namespace coxswain {
 namespace {
@@ -34,17 +33,6 @@ constexpr size_t kMostLog = 100'000;
 // And memory that it may take: what all connections may have it hold, and what
 // it needs for a thousand of them and two jobs.
 constexpr int64_t kMostKib = 1 << 20;
-
-// The most that a process has ever had of it, -1 if that is not known.
-int64_t MostKib(pid_t process) {
-  std::ifstream status(absl::StrCat("/proc/", process, "/status"));
-  std::string word;
-  int64_t kib = -1;
-  while (status >> word) {
-    if (word == "VmHWM:" && status >> kib) return kib;
-  }
-  return -1;
-}
 
 // A job of kRanks workers with its digests after each step.
 std::vector<std::string> Job(const std::string& coordinator,
@@ -112,7 +100,7 @@ TEST_P(HostileTest, OthersAreServedAsIfNothingWere) {
               static_cast<long long>(count.calls));
   // It did take place.
   EXPECT_GE(count.connections, 1);
-  const int64_t kib = MostKib(coordinator.process().pid());
+  const int64_t kib = StatusKib(coordinator.process().pid(), "VmHWM");
   EXPECT_GT(kib, 0);
   EXPECT_LT(kib, kMostKib);
   coordinator.Stop();

@@ -25,6 +25,14 @@ std::string Header(absl::string_view name, absl::string_view value) {
 
 }  // namespace
 
+uint32_t Http2Number(absl::string_view bytes, size_t at, size_t size) {
+  uint32_t number = 0;
+  for (const char c : bytes.substr(at, size)) {
+    number = number << 8 | static_cast<unsigned char>(c);
+  }
+  return number;
+}
+
 std::string Http2Frame(uint8_t type, uint8_t flags, uint32_t stream,
                        absl::string_view payload) {
   return absl::StrCat(BigEndian(payload.size(), 3), BigEndian(type, 1),

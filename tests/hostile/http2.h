@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_TESTS_HOSTILE_HTTP2_H_
 #define COXSWAIN_TESTS_HOSTILE_HTTP2_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -22,6 +23,9 @@ inline constexpr uint8_t kHttp2Continuation = 9;
 // Flags.
 inline constexpr uint8_t kHttp2EndStream = 1;
 inline constexpr uint8_t kHttp2EndHeaders = 4;
+
+// The number of `size` bytes at a place, as HTTP/2 writes it.
+uint32_t Http2Number(absl::string_view bytes, size_t at, size_t size);
 
 std::string Http2Frame(uint8_t type, uint8_t flags, uint32_t stream,
                        absl::string_view payload);

@@ -82,23 +82,17 @@ class BareClient {
   // The setting with this id among the server's first ones.
   std::optional<uint32_t> Setting(uint16_t id) {
     const std::string head = Read(9);
-    const size_t size = Number(head, 0, 3);
+    const size_t size = Http2Number(head, 0, 3);
     EXPECT_EQ(head[3], kHttp2Settings);
     const std::string settings = Read(size);
     for (size_t at = 0; at + 6 <= size; at += 6) {
-      if (Number(settings, at, 2) == id) return Number(settings, at + 2, 4);
+      if (Http2Number(settings, at, 2) == id)
+        return Http2Number(settings, at + 2, 4);
     }
     return std::nullopt;
   }
 
  private:
-  static uint32_t Number(const std::string& bytes, size_t at, size_t size) {
-    uint32_t number = 0;
-    for (size_t i = 0; i < size; ++i) {
-      number = number << 8 | static_cast<unsigned char>(bytes[at + i]);
-    }
-    return number;
-  }
   std::string Read(size_t size) {
     std::string bytes;
     while (bytes.size() < size) {
@@ -304,7 +298,9 @@ TEST_F(LimitsTest, ALeaveHasNoMorePositionsThanTheLimit) {
 // Where the ranks go while no coordinator is there.
 class StandInLimitsTest : public testing::Test {
  protected:
-  StandInLimitsTest() {
+  StandInLimitsTest() { Start(); }
+
+  void Start() {
     StandInDesk::Options options;
     options.world_size = 2;
     options.plan = [] { return schedule::Plan(); };
@@ -344,24 +340,17 @@ class FewDescriptors {
   rlimit before_ = {};
 };
 
-TEST(StandInConnectionsTest, SomeDescriptorsAreLeftToTheWorker) {
-  StandInDesk::Options options;
-  options.world_size = 2;
-  options.plan = [] { return schedule::Plan(); };
+TEST_F(StandInLimitsTest, SomeDescriptorsAreLeftToTheWorker) {
   constexpr int kDescriptors = 256;
   constexpr int kMost = 192;
-  std::optional<FewDescriptors> few(kDescriptors);
-  const auto server =
-      StandInServer::Start("127.0.0.1", std::make_shared<StandInDesk>(options));
-  ASSERT_OK(server);
-  few.reset();  // the clients' ends are of this process too
-  int port = 0;
-  const std::vector<std::string> parts =
-      absl::StrSplit((*server)->address(), ':');
-  ASSERT_TRUE(absl::SimpleAtoi(parts.back(), &port));
+  {
+    // Not any longer: the clients' ends are of this process too.
+    const FewDescriptors few(kDescriptors);
+    Start();
+  }
   std::vector<std::unique_ptr<BareClient>> clients;
   for (int i = 0; i < kMost; ++i) {
-    clients.push_back(std::make_unique<BareClient>(port));
+    clients.push_back(std::make_unique<BareClient>(port_));
     clients.back()->Send(Greeting());
     ASSERT_EQ(clients.back()->Setting(3), 8u) << i;
   }
@@ -370,14 +359,14 @@ TEST(StandInConnectionsTest, SomeDescriptorsAreLeftToTheWorker) {
     client->Send(ping);
     return client->Says("12345678");
   };
-  BareClient another(port);
+  BareClient another(port_);
   another.Send(Greeting());
   EXPECT_FALSE(another.Says("12345678"));
   // Those that are there stay, and who goes makes room, in the server's time.
   EXPECT_TRUE(is_served(clients.front().get()));
   clients.pop_back();
   for (bool served = false; !served;) {
-    BareClient next(port);
+    BareClient next(port_);
     next.Send(absl::StrCat(Greeting(), ping));
     served = next.Says("12345678");
   }

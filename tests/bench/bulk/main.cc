@@ -5,7 +5,6 @@
 //   memory   many ranks upload at once. Prints a line of JSON: the
 //            coordinator's resident memory before and at its most, in KiB.
 
-#include <fstream>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -26,6 +25,7 @@
 #include "client/session/session.h"
 #include "tests/bench/bulk/bulk_peers.h"
 #include "tests/bench/scale/coordinator_process.h"
+#include "tests/support/process_status.h"
 
 namespace coxswain::bench {
 namespace {
@@ -151,17 +151,6 @@ class Rate {
   bool count_ = false;
   std::map<std::string, std::vector<double>> times_;
 };
-
-// A field of /proc/PID/status, in KiB.
-int64_t StatusKib(pid_t process, const std::string& field) {
-  std::ifstream status(absl::StrCat("/proc/", process, "/status"));
-  std::string word;
-  int64_t kib = -1;
-  while (status >> word) {
-    if (word == field + ":" && status >> kib) return kib;
-  }
-  return -1;
-}
 
 // Calls it for each rank, on a thread of its own; the first error.
 absl::Status ForAllRanks(int ranks,
