@@ -3,15 +3,18 @@ set -euo pipefail
 
 usage() {
   cat << 'END'
-usage: ./run_tests.sh [--sanitizers | --all] [BAZEL OPTION | TARGET]...
+usage: ./run_tests.sh [--sanitizers | --all] [--times FILE]
+                      [BAZEL OPTION | TARGET]...
 
-Installs what is missing, builds, and runs the tests. The last line of output
-is "N passed, N failed" and counts test cases; the exit status is 0 only if
-nothing failed and something ran.
+Installs what is missing, builds, and runs the tests. The last lines of output
+are the slowest tests and compilations and "N passed, N failed", which counts
+test cases; the exit status is 0 only if nothing failed and something ran.
 
   --sanitizers  run the tests under AddressSanitizer + UBSan and under
                 ThreadSanitizer instead
   --all         run them plainly and under the sanitizers
+  --times FILE  also write how long each test, compilation and phase took to
+                FILE, as JSON
   --help        show this
 
 Anything else goes to "bazel test". Without a TARGET all tests are run. Left
@@ -23,7 +26,10 @@ END
 configs=(plain)
 options=()
 targets=()
-for argument in "$@"; do
+times=()
+while [[ $# -gt 0 ]]; do
+  argument="$1"
+  shift
   case "${argument}" in
     --help | -h)
       usage
@@ -31,6 +37,14 @@ for argument in "$@"; do
       ;;
     --sanitizers) configs=(asan tsan) ;;
     --all) configs=(plain asan tsan) ;;
+    --times)
+      if [[ $# -eq 0 || ! -d "$(dirname -- "$1")" ]]; then
+        echo "run_tests.sh: --times needs a file in a folder that exists" >&2
+        exit 2
+      fi
+      times=(--times "$(realpath -- "$(dirname -- "$1")")/$(basename -- "$1")")
+      shift
+      ;;
     -//* | //* | :* | @*) targets+=("${argument}") ;;
     -*) options+=("${argument}") ;;
     *) targets+=("${argument}") ;;
@@ -48,7 +62,8 @@ events="$(mktemp -d)"
 trap 'rm -rf "${events}"; echo "0 passed, 1 failed"' EXIT
 runs=()
 for config in "${configs[@]}"; do
-  flags=(--keep_going "--build_event_json_file=${events}/${config}")
+  flags=(--keep_going "--build_event_json_file=${events}/${config}"
+    "--profile=${events}/${config}.profile")
   [[ "${config}" == plain ]] || flags+=("--config=${config}")
   code=0
   tools/run_bazel.sh test "${flags[@]}" "${options[@]}" -- "${targets[@]}" \
@@ -57,7 +72,7 @@ for config in "${configs[@]}"; do
 done
 
 status=0
-python3 tools/test_summary.py "${runs[@]}" || status=$?
+python3 tools/test_summary.py "${times[@]}" "${runs[@]}" || status=$?
 trap - EXIT
 rm -rf "${events}"
 exit "${status}"

@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Counts test cases in what Bazel reports about its runs.
 
-usage: test_summary.py EVENTS:EXIT_CODE...
+usage: test_summary.py [--times FILE] EVENTS:EXIT_CODE...
 
 EVENTS is a file written by bazel test --build_event_json_file, EXIT_CODE what
-that command returned. Counts single GoogleTest cases. A test target that fails
-without naming a failed case (it crashed, hung or did not build) counts as one
-failure, and so does a run of Bazel that fails for any other reason.
+that command returned; EVENTS.profile, if it is there, what its --profile wrote.
+Counts single GoogleTest cases. A test target that fails without naming a failed
+case (it crashed, hung or did not build) counts as one failure, and so does a
+run of Bazel that fails for any other reason.
 
-Prints the failures and, as the last line, "N passed, N failed" (with
-", N skipped" if there are any). Exits with 1 if anything failed or nothing ran.
+Prints the slowest tests and actions, the failures and, as the last line,
+"N passed, N failed" (with ", N skipped" if there are any). Exits with 1 if
+anything failed or nothing ran. --times writes all durations as JSON.
 """
 
+import collections
+import gzip
 import json
 import sys
 import urllib.parse
@@ -22,6 +26,8 @@ BUILD_FAILED = 1
 TESTS_FAILED = 3
 NO_TESTS = 4  # Nothing to run; that shows in the counts.
 GOOD = ("PASSED", "FLAKY")
+
+SLOWEST = 20  # How many are printed.
 
 
 class Counts:
@@ -100,10 +106,74 @@ def count(path, exit_code, counts):
     counts.failures += failures
 
 
+def test_seconds(path):
+    """Returns {label: seconds}, the sum over its shards of their last runs."""
+    seconds = collections.Counter()
+    for (label, _, _), result in read_events(path)[1].items():
+        if not result.get("cachedLocally"):
+            milliseconds = int(result.get("testAttemptDurationMillis", 0))
+            seconds[label] += milliseconds / 1e3
+    return dict(seconds)
+
+
+def read_profile(path):
+    """Returns ({phase: seconds}, {action: seconds}) of a profile of Bazel."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+    except (OSError, EOFError, ValueError, KeyError):
+        return {}, {}  # There is none, or Bazel was killed while it wrote.
+    begins, actions, end = [], collections.Counter(), 0
+    for event in events:
+        start, name = event.get("ts", 0), event.get("name", "")
+        end = max(end, start + event.get("dur", 0))
+        if event.get("cat") == "build phase marker":
+            begins.append((start, name))
+        elif event.get("cat") == "action processing":
+            if not name.startswith("Testing "):
+                actions[name] += event.get("dur", 0) / 1e6
+    phases = collections.Counter()
+    begins.sort()
+    ends = [start for start, _ in begins[1:]] + [end]
+    for (start, name), stop in zip(begins, ends):
+        phases[name] += (stop - start) / 1e6
+    return dict(phases), dict(actions)
+
+
+def print_slowest(what, seconds):
+    slowest = sorted(seconds.items(), key=lambda item: -item[1])[:SLOWEST]
+    if not slowest:
+        return
+    total = sum(seconds.values())
+    print("Slowest of %d %s (%.0f s together):" % (len(seconds), what, total))
+    for name, duration in slowest:
+        print("%8.1f s  %s" % (duration, name))
+
+
+def report_times(paths, times_file):
+    runs = []
+    for path in paths:
+        phases, actions = read_profile(path + ".profile")
+        tests = test_seconds(path)
+        runs.append({"phases": phases, "actions": actions, "tests": tests})
+        print_slowest("tests", tests)
+        print_slowest("actions that build", actions)
+        for name, duration in phases.items():
+            print("%8.1f s  %s" % (duration, name))
+    if times_file:
+        with open(times_file, "w", encoding="utf-8") as file:
+            json.dump(runs, file, indent=1)
+
+
 def main(arguments):
     counts = Counts()
-    for argument in arguments:
-        path, exit_code = argument.rsplit(":", 1)
+    times_file = None
+    if arguments[:1] == ["--times"]:
+        times_file = arguments[1]
+        arguments = arguments[2:]
+    runs = [argument.rsplit(":", 1) for argument in arguments]
+    report_times([path for path, _ in runs], times_file)
+    for path, exit_code in runs:
         count(path, int(exit_code), counts)
     for failure in counts.failures:
         print("FAILED: " + failure)

@@ -2,6 +2,7 @@
 """The count must never call a failure a success."""
 
 import contextlib
+import gzip
 import io
 import json
 import os
@@ -99,6 +100,70 @@ class SummaryTest(unittest.TestCase):
         self.add_test("//a", "FAILED", FAILED_CASE)
         self.add_test("//a", "FLAKY", PASSED_CASE)
         self.assertEqual(self.summary(0), ("1 passed, 0 failed", 0))
+
+
+class TimesTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.events = os.path.join(folder.name, "events")
+        self.times = os.path.join(folder.name, "times.json")
+
+    def write(self, results, profile):
+        with open(self.events, "w", encoding="utf-8") as file:
+            for label, shard, milliseconds, cached in results:
+                event = {
+                    "id": {"testResult": {"label": label, "shard": shard}},
+                    "testResult": {
+                        "status": "PASSED",
+                        "cachedLocally": cached,
+                        "testAttemptDurationMillis": str(milliseconds),
+                    },
+                }
+                file.write(json.dumps(event) + "\n")
+        with gzip.open(self.events + ".profile", "wt") as file:
+            file.write(profile)
+
+    def report(self):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            test_summary.report_times([self.events], self.times)
+        with open(self.times, encoding="utf-8") as file:
+            return output.getvalue(), json.load(file)[0]
+
+    def test_shards_add_up_and_the_slowest_is_first(self):
+        results = [("//a", 1, 900, False), ("//b", 1, 700, False)]
+        results += [("//b", 2, 800, False), ("//c", 1, 9000, True)]
+        self.write(results, json.dumps({"traceEvents": []}))
+        output, times = self.report()
+        self.assertEqual(times["tests"], {"//a": 0.9, "//b": 1.5})
+        self.assertLess(output.index("//b"), output.index("//a"))
+
+    def test_a_profile_is_cut_into_phases_and_actions(self):
+        def action(name, start, length):
+            category = "action processing"
+            return {"cat": category, "name": name, "ts": start, "dur": length}
+
+        def phase(name, start):
+            category = "build phase marker"
+            return {"cat": category, "name": name, "ts": start}
+
+        events = [
+            phase("Load", 0),
+            phase("Execute", 1000000),
+            action("Compiling a.cc", 1000000, 2000000),
+            action("Testing //a", 3000000, 1000000),
+        ]
+        self.write([], json.dumps({"traceEvents": events}))
+        times = self.report()[1]
+        self.assertEqual(times["actions"], {"Compiling a.cc": 2})
+        self.assertEqual(times["phases"], {"Load": 1, "Execute": 3})
+
+    def test_a_profile_that_was_cut_off_is_left_out(self):
+        self.write([("//a", 1, 900, False)], '{"traceEvents": [')
+        times = self.report()[1]
+        self.assertEqual(times["actions"], {})
+        self.assertEqual(times["tests"], {"//a": 0.9})
 
 
 if __name__ == "__main__":
