@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/status_macros.h"
 #include "base/tensor_chunk.h"
 
 namespace coxswain::server {
@@ -81,11 +82,22 @@ absl::Status TensorSpec::CheckChunk(int part, int64_t received, int64_t offset,
                    " should follow"));
 }
 
-Aggregate::Aggregate(const TensorSpec& spec)
-    : spec_(spec), type_(*ElementTypeFromName(spec.dtype)) {
-  received_.resize(static_cast<size_t>(spec_.parts), 0);
-  cells_.resize(static_cast<size_t>(chunk_count()));
+absl::StatusOr<std::shared_ptr<Aggregate>> Aggregate::Make(
+    const TensorSpec& spec, std::shared_ptr<ByteBudget> budget) {
+  const auto bytes =
+      static_cast<int64_t>(sizeof(Aggregate)) + kAllocationBytes +
+      ArrayBytes(spec.parts * static_cast<int64_t>(sizeof(int64_t))) +
+      BytesOf(spec.dtype);
+  COXSWAIN_ASSIGN_OR_RETURN(BudgetCharge charge,
+                            BudgetCharge::Take(std::move(budget), bytes));
+  return std::shared_ptr<Aggregate>(new Aggregate(spec, std::move(charge)));
 }
+
+Aggregate::Aggregate(const TensorSpec& spec, BudgetCharge charge)
+    : charge_(std::move(charge)),
+      spec_(spec),
+      type_(*ElementTypeFromName(spec.dtype)),
+      received_(static_cast<size_t>(spec.parts), 0) {}
 
 int64_t Aggregate::ChunksOfAPart() const {
   return (spec_.bytes + kTensorChunkBytes - 1) / kTensorChunkBytes;
@@ -107,7 +119,7 @@ Aggregate::Place Aggregate::PlaceOf(int64_t offset) const {
 Aggregate::Cell& Aggregate::CellLocked(int part, int64_t chunk) {
   const int64_t first =
       spec_.reduction == Reduction::kConcat ? part * ChunksOfAPart() : 0;
-  return cells_[static_cast<size_t>(first + chunk)];
+  return cells_[first + chunk];
 }
 
 bool Aggregate::DoneLocked(const Cell& cell) const {
@@ -167,7 +179,7 @@ void Aggregate::Reduce(Cell* cell) {
 
 bool Aggregate::complete() const {
   MutexLock lock(&mutex_);
-  return done_ == static_cast<int64_t>(cells_.size());
+  return done_ == chunk_count();
 }
 
 bool Aggregate::PartComplete(int part) const {
@@ -193,9 +205,10 @@ std::vector<int> Aggregate::MissingParts() const {
 
 ChunkPtr Aggregate::Chunk(int64_t index) const {
   MutexLock lock(&mutex_);
-  const Cell& cell = cells_[static_cast<size_t>(index)];
-  const bool done = DoneLocked(cell) && !cell.busy;
-  return done ? cell.result : nullptr;
+  const auto cell = cells_.find(index);
+  if (cell == cells_.end()) return nullptr;
+  const bool done = DoneLocked(cell->second) && !cell->second.busy;
+  return done ? cell->second.result : nullptr;
 }
 
 }  // namespace coxswain::server

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/element_names.h"
 #include "base/mutex.h"
@@ -48,8 +49,11 @@ struct TensorSpec {
 // Thread-safe.
 class Aggregate {
  public:
-  // `spec` has been checked.
-  explicit Aggregate(const TensorSpec& spec);
+  // `spec` has been checked. What the tensor costs without its chunks is taken
+  // of the budget first, and given back with it; fails with RESOURCE_EXHAUSTED
+  // if that does not fit. Chunks bring what the cells of their own cost.
+  static absl::StatusOr<std::shared_ptr<Aggregate>> Make(
+      const TensorSpec& spec, std::shared_ptr<ByteBudget> budget);
 
   const TensorSpec& spec() const { return spec_; }
 
@@ -85,6 +89,8 @@ class Aggregate {
     std::shared_ptr<ChunkBuffer> result;
   };
 
+  Aggregate(const TensorSpec& spec, BudgetCharge charge);
+
   int64_t ChunksOfAPart() const;
   // Where a chunk of this part goes.
   Cell& CellLocked(int part, int64_t chunk)
@@ -93,12 +99,14 @@ class Aggregate {
   // Reduces what can be. Without the lock.
   void Reduce(Cell* cell);
 
+  const BudgetCharge charge_;
   const TensorSpec spec_;
   const ElementType type_;
 
   mutable Mutex mutex_;
   std::vector<int64_t> received_ ABSL_GUARDED_BY(mutex_);  // bytes, by part
-  std::vector<Cell> cells_ ABSL_GUARDED_BY(mutex_);
+  // By the number of the chunk; made by the first chunk that comes for one.
+  std::map<int64_t, Cell> cells_ ABSL_GUARDED_BY(mutex_);
   int64_t done_ ABSL_GUARDED_BY(mutex_) = 0;  // cells
 };
 

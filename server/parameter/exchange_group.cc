@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
+#include "schedule/schedule_errors.h"
 
 namespace coxswain::server {
 namespace {
@@ -16,25 +16,32 @@ void WakeAll(const Touched& touched) {
   for (const auto& outbox : touched) outbox->Wake();
 }
 
-void AddEnd(uint64_t operation, const absl::Status& why, Outbox* outbox) {
+template <typename Touched>
+void AddEnd(uint64_t operation, const absl::Status& why,
+            const std::shared_ptr<Outbox>& outbox, Touched* touched) {
   Delivery end;
   end.operation = operation;
   end.status = why;
   outbox->Add(std::move(end));
+  touched->insert(outbox);
 }
 
 }  // namespace
 
-absl::Status ExchangeGroup::Join(int rank, std::shared_ptr<Outbox> outbox) {
+absl::Status ExchangeGroup::Join(int rank, std::shared_ptr<Outbox> outbox,
+                                 BudgetCharge charge) {
   MutexLock lock(&mutex_);
-  Rank joined;
-  joined.outbox = std::move(outbox);
-  if (!ranks_.emplace(rank, std::move(joined)).second) {
+  COXSWAIN_RETURN_IF_ERROR(ended_);
+  if (ranks_.count(rank) != 0) {
     return absl::AlreadyExistsError(
         absl::StrCat("rank ", rank,
                      " takes part in this exchange already, or did: an id of "
                      "a communicator is used once"));
   }
+  outbox->ChargeTo(budget_);
+  Rank& joined = ranks_[rank];
+  joined.outbox = std::move(outbox);
+  joined.charge = std::move(charge);
   ++present_;
   return absl::OkStatus();
 }
@@ -45,19 +52,22 @@ bool ExchangeGroup::Leave(int rank) {
   {
     MutexLock lock(&mutex_);
     Rank& left = ranks_[rank];
-    if (!left.gone) --present_;
+    if (left.gone) return present_ == 0;
     left.gone = true;
+    --present_;
     left.operations.clear();
     left.outbox = nullptr;
-    const auto tensors = tensors_;  // those that fail may go
-    for (const auto& [key, tensor] : tensors) {
-      SettleLocked(key, tensor.get(), rank);
-      if (tensor->failure.ok() && !HasGiven(*tensor, rank)) {
-        FailLocked(key, tensor.get(), GoneLocked(tensor->declared), &touched);
+    for (auto it = tensors_.begin(); it != tensors_.end();) {
+      const TensorPtr tensor = it->second;
+      ++it;  // the tensor may go
+      if (IsPending(*tensor, rank)) SettleLocked(tensor, rank);
+      if (tensor->aggregate != nullptr && !HasGiven(*tensor, rank)) {
+        FailLocked(tensor, GoneLocked(tensor->declared), &touched);
       }
     }
     empty = present_ == 0;
-    if (empty) tensors_.clear();
+    // What ranks that have yet to come could ask for is not kept for them.
+    if (empty) DropTensorsLocked();
   }
   WakeAll(touched);
   return empty;
@@ -79,39 +89,61 @@ absl::Status ExchangeGroup::GoneLocked(
   }
   if (gone.empty()) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrCat("its part of rank ", absl::StrJoin(gone, ", "),
+      absl::StrCat("its part of ", schedule::RankList(gone),
                    " will not come: that rank has aborted, was destroyed, or "
                    "lost its connection to the coordinator"));
 }
 
-absl::StatusOr<ExchangeGroup::TensorPtr> ExchangeGroup::FindTensorLocked(
+int ExchangeGroup::PendingLocked(const ExchangeOperation& operation) const {
+  int pending = size_;
+  if (operation.peer >= 0) pending = operation.peer == operation.root ? 1 : 2;
+  for (const auto& [rank, state] : ranks_) {
+    if (state.gone && operation.TakesPart(rank)) --pending;
+  }
+  return pending;
+}
+
+absl::StatusOr<ExchangeGroup::TensorPtr> ExchangeGroup::MakeTensorLocked(
     int rank, const ExchangeOperation& operation) {
-  TensorPtr& tensor = tensors_[Key(operation.name, operation.version)];
-  if (tensor != nullptr) return tensor;
-  if (tensors_.size() > limits_.max_tensors) {
-    tensors_.erase(Key(operation.name, operation.version));
+  if (tensors_.size() >= limits_.max_tensors) {
     return ParameterLimitError("max_tensors",
                                static_cast<int64_t>(limits_.max_tensors),
                                "let others catch up");
   }
-  tensor = std::make_shared<Tensor>();
+  // The name is kept in the key as well.
+  COXSWAIN_ASSIGN_OR_RETURN(
+      BudgetCharge charge,
+      BudgetCharge::Take(
+          declared_, static_cast<int64_t>(sizeof(Tensor)) + size_ / 8 +
+                         4 * kAllocationBytes + 2 * BytesOf(operation.name) +
+                         BytesOf(operation.dtype) + BytesOf(operation.what)));
+  const auto tensor = std::make_shared<Tensor>();
   tensor->declared = operation;
   tensor->first_rank = rank;
-  tensor->aggregate = std::make_shared<Aggregate>(operation.SpecFor(size_));
-  for (int other = 0; other < size_; ++other) {
-    const auto state = ranks_.find(other);
-    const bool gone = state != ranks_.end() && state->second.gone;
-    if (operation.TakesPart(other) && !gone) tensor->pending.insert(other);
-  }
   tensor->failure = GoneLocked(operation);
+  if (tensor->failure.ok()) {
+    COXSWAIN_ASSIGN_OR_RETURN(
+        tensor->aggregate,
+        Aggregate::Make(operation.SpecFor(size_), declared_));
+  }
+  tensor->came.resize(static_cast<size_t>(size_));
+  tensor->pending = PendingLocked(operation);
+  tensor->charge = std::move(charge);
+  tensors_[KeyOf(operation)] = tensor;
   return tensor;
 }
 
 bool ExchangeGroup::HasGiven(const Tensor& tensor, int rank) {
   const ExchangeOperation& declared = tensor.declared;
   if (!declared.TakesPart(rank) || !declared.Contributes(rank)) return true;
-  return tensor.came.count(rank) != 0 &&
+  return tensor.came[static_cast<size_t>(rank)] &&
          tensor.aggregate->PartComplete(declared.PartOf(rank));
+}
+
+bool ExchangeGroup::IsPending(const Tensor& tensor, int rank) {
+  if (!tensor.declared.TakesPart(rank)) return false;
+  return !tensor.came[static_cast<size_t>(rank)] ||
+         tensor.pulls.count(rank) != 0;
 }
 
 absl::Status ExchangeGroup::Begin(int rank, const ExchangeOperation& operation,
@@ -119,6 +151,7 @@ absl::Status ExchangeGroup::Begin(int rank, const ExchangeOperation& operation,
   Touched touched;
   {
     MutexLock lock(&mutex_);
+    COXSWAIN_RETURN_IF_ERROR(ended_);
     Rank& self = ranks_[rank];
     if (self.gone) return absl::AbortedError("the rank has left");
     if (operation.id <= self.last_operation) {
@@ -140,25 +173,23 @@ absl::Status ExchangeGroup::Begin(int rank, const ExchangeOperation& operation,
 
 void ExchangeGroup::BeginLocked(int rank, const ExchangeOperation& operation,
                                 absl::Time now, Touched* touched) {
-  const Key key(operation.name, operation.version);
-  auto admitted = AdmitLocked(rank, operation, touched);
+  Rank& self = ranks_[rank];
+  const auto admitted = AdmitLocked(rank, operation, touched);
   if (!admitted.ok()) {
-    RefuseLocked(rank, operation.id, admitted.status(), touched);
-    return;
+    return AddEnd(operation.id, admitted.status(), self.outbox, touched);
   }
-  Tensor* const tensor = admitted->get();
+  const TensorPtr& tensor = *admitted;
   if (!tensor->failure.ok()) {
-    RefuseLocked(rank, operation.id, tensor->failure, touched);
-    SettleLocked(key, tensor, rank);
-    return;
+    AddEnd(operation.id, tensor->failure, self.outbox, touched);
+    return SettleLocked(tensor, rank);
   }
-  tensor->came.insert(rank);
   Pull& pull = tensor->pulls[rank];
+  pull.outbox = self.outbox;
   pull.operation = operation.id;
   pull.range = operation.range;
   pull.deadline = now + std::min(operation.timeout, limits_.max_timeout);
-  ranks_[rank].operations[operation.id] = {key, *admitted};
-  DeliverLocked(key, tensor, touched);
+  self.operations[operation.id] = tensor;
+  DeliverLocked(tensor, touched);
 }
 
 absl::StatusOr<ExchangeGroup::TensorPtr> ExchangeGroup::AdmitLocked(
@@ -168,49 +199,63 @@ absl::StatusOr<ExchangeGroup::TensorPtr> ExchangeGroup::AdmitLocked(
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", rank, " takes no part in ", operation.ToString()));
   }
-  COXSWAIN_ASSIGN_OR_RETURN(TensorPtr tensor,
-                            FindTensorLocked(rank, operation));
-  if (tensor->failure.ok() && !operation.AgreesWith(tensor->declared)) {
-    FailLocked(Key(operation.name, operation.version), tensor.get(),
-               absl::InvalidArgumentError(absl::StrCat(
-                   "the ranks started different collectives: rank ",
-                   tensor->first_rank, " ", tensor->declared.ToString(),
-                   ", rank ", rank, " ", operation.ToString())),
-               touched);
+  TensorPtr tensor;
+  const auto known = tensors_.find(KeyOf(operation));
+  if (known == tensors_.end()) {
+    COXSWAIN_ASSIGN_OR_RETURN(tensor, MakeTensorLocked(rank, operation));
+  } else {
+    tensor = known->second;
   }
-  if (tensor->pending.count(rank) == 0 || tensor->pulls.count(rank) != 0) {
+  if (tensor->came[static_cast<size_t>(rank)]) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank, " takes part in ", operation.name,
                      " version ", operation.version, " twice"));
   }
+  absl::Status status;
+  if (!operation.AgreesWith(tensor->declared)) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("the ranks started different collectives: rank ",
+                     tensor->first_rank, " ", tensor->declared.ToString(),
+                     ", rank ", rank, " ", operation.ToString()));
+  } else {
+    // Of the pull, and of the operation among those of the rank.
+    status = tensor->charge.Grow(static_cast<int64_t>(sizeof(Pull)) +
+                                 3 * kAllocationBytes);
+  }
+  if (!status.ok()) FailLocked(tensor, status, touched);
+  // Only participants of the tensor as it was declared are waited for.
+  if (!tensor->declared.TakesPart(rank)) return tensor->failure;
+  tensor->came[static_cast<size_t>(rank)] = true;
+  ++tensor->came_count;
   return tensor;
 }
 
-absl::StatusOr<ExchangeGroup::Operation*> ExchangeGroup::FindOperationLocked(
+absl::StatusOr<ExchangeGroup::TensorPtr> ExchangeGroup::FindOperationLocked(
     int rank, uint64_t operation) {
   Rank& self = ranks_[rank];
   const auto it = self.operations.find(operation);
-  if (it != self.operations.end()) return &it->second;
-  if (operation <= self.last_operation) return nullptr;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "a chunk of operation ", operation, ", which has not begun"));
+  if (it == self.operations.end()) {
+    if (operation <= self.last_operation) return TensorPtr();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a chunk of operation ", operation, ", which has not begun"));
+  }
+  TensorPtr tensor = it->second;
+  if (tensor->aggregate != nullptr) return tensor;
+  self.operations.erase(it);
+  return TensorPtr();
 }
 
 absl::Status ExchangeGroup::Append(int rank, uint64_t operation, int64_t offset,
                                    std::string bytes, uint32_t crc32c) {
-  Operation found;
+  TensorPtr tensor;
   std::shared_ptr<Aggregate> aggregate;
   int part = 0;
   {
     MutexLock lock(&mutex_);
-    COXSWAIN_ASSIGN_OR_RETURN(const Operation* const entry,
-                              FindOperationLocked(rank, operation));
-    if (entry == nullptr || entry->tensor->aggregate == nullptr) {
-      return absl::OkStatus();
-    }
-    found = *entry;
-    aggregate = entry->tensor->aggregate;
-    const ExchangeOperation& declared = entry->tensor->declared;
+    COXSWAIN_ASSIGN_OR_RETURN(tensor, FindOperationLocked(rank, operation));
+    if (tensor == nullptr) return absl::OkStatus();
+    aggregate = tensor->aggregate;
+    const ExchangeOperation& declared = tensor->declared;
     if (!declared.Contributes(rank)) {
       return absl::InvalidArgumentError(
           absl::StrCat("rank ", rank, " has no part in ", declared.ToString()));
@@ -232,9 +277,9 @@ absl::Status ExchangeGroup::Append(int rank, uint64_t operation, int64_t offset,
   {
     MutexLock lock(&mutex_);
     if (!status.ok()) {
-      FailLocked(found.key, found.tensor.get(), status, &touched);
+      FailLocked(tensor, status, &touched);
     } else {
-      DeliverLocked(found.key, found.tensor.get(), &touched);
+      DeliverLocked(tensor, &touched);
     }
     ForgetLocked(rank, operation);
   }
@@ -242,14 +287,13 @@ absl::Status ExchangeGroup::Append(int rank, uint64_t operation, int64_t offset,
   return absl::OkStatus();
 }
 
-bool ExchangeGroup::Advance(const Aggregate& aggregate, Pull* pull,
-                            Outbox* outbox) {
+bool ExchangeGroup::Advance(const Aggregate& aggregate, Pull* pull) {
   const PullRange& range = pull->range;
   if (range.empty()) {
     if (!aggregate.complete()) return false;
     Delivery empty;
     empty.operation = pull->operation;
-    outbox->Add(std::move(empty));
+    pull->outbox->Add(std::move(empty));
     return true;
   }
   while (pull->run < range.count) {
@@ -265,7 +309,7 @@ bool ExchangeGroup::Advance(const Aggregate& aggregate, Pull* pull,
                           static_cast<size_t>(range.bytes - pull->done));
     piece.chunk = std::move(chunk);
     pull->done += static_cast<int64_t>(piece.size);
-    outbox->Add(std::move(piece));
+    pull->outbox->Add(std::move(piece));
     if (pull->done < range.bytes) continue;
     pull->done = 0;
     ++pull->run;
@@ -273,94 +317,87 @@ bool ExchangeGroup::Advance(const Aggregate& aggregate, Pull* pull,
   return true;
 }
 
-void ExchangeGroup::DeliverLocked(const Key& key, Tensor* tensor,
-                                  Touched* touched) {
+void ExchangeGroup::DeliverLocked(const TensorPtr& tensor, Touched* touched) {
   if (tensor->aggregate == nullptr) return;
   // Parts of no bytes have no chunks that would say that they are there.
   if (tensor->declared.bytes == 0 && tensor->declared.root < 0 &&
-      tensor->came.size() < static_cast<size_t>(size_)) {
+      tensor->came_count < size_) {
     return;
   }
-  std::vector<int> answered;
+  std::vector<std::pair<int, uint64_t>> answered;
   for (auto& [rank, pull] : tensor->pulls) {
-    const std::shared_ptr<Outbox>& outbox = ranks_[rank].outbox;
     const int64_t before = pull.run * pull.range.bytes + pull.done;
-    const bool all = Advance(*tensor->aggregate, &pull, outbox.get());
+    const bool all = Advance(*tensor->aggregate, &pull);
     if (all || pull.run * pull.range.bytes + pull.done != before) {
-      touched->insert(outbox);
+      touched->insert(pull.outbox);
     }
-    if (all) answered.push_back(rank);
+    if (all) answered.emplace_back(rank, pull.operation);
   }
-  for (const int rank : answered) {
-    const uint64_t operation = tensor->pulls[rank].operation;
-    SettleLocked(key, tensor, rank);
+  for (const auto& [rank, operation] : answered) {
+    SettleLocked(tensor, rank);
     ForgetLocked(rank, operation);
   }
 }
 
-void ExchangeGroup::SettleLocked(const Key& key, Tensor* tensor, int rank) {
+void ExchangeGroup::SettleLocked(const TensorPtr& tensor, int rank) {
   tensor->pulls.erase(rank);
-  tensor->pending.erase(rank);
-  if (!tensor->pending.empty()) return;
-  const auto it = tensors_.find(key);
-  if (it != tensors_.end() && it->second.get() == tensor) tensors_.erase(it);
+  if (--tensor->pending > 0) return;
+  tensor->aggregate = nullptr;
+  tensors_.erase(KeyOf(tensor->declared));
 }
 
 void ExchangeGroup::ForgetLocked(int rank, uint64_t operation) {
   Rank& self = ranks_[rank];
   const auto it = self.operations.find(operation);
   if (it == self.operations.end()) return;
-  const Tensor& tensor = *it->second.tensor;
-  const ExchangeOperation& declared = tensor.declared;
-  const bool given = tensor.aggregate == nullptr ||
-                     !declared.Contributes(rank) ||
-                     tensor.aggregate->PartComplete(declared.PartOf(rank));
-  if (given && tensor.pending.count(rank) == 0) self.operations.erase(it);
+  const Tensor& tensor = *it->second;
+  const bool given = tensor.aggregate == nullptr || HasGiven(tensor, rank);
+  if (given && !IsPending(tensor, rank)) self.operations.erase(it);
 }
 
-void ExchangeGroup::RefuseLocked(int rank, uint64_t operation,
+void ExchangeGroup::RefuseLocked(int rank, const Pull& pull,
                                  const absl::Status& why, Touched* touched) {
-  Rank& self = ranks_[rank];
-  self.operations.erase(operation);
-  if (self.outbox == nullptr) return;
-  AddEnd(operation, why, self.outbox.get());
-  touched->insert(self.outbox);
+  ranks_[rank].operations.erase(pull.operation);
+  AddEnd(pull.operation, why, pull.outbox, touched);
 }
 
-void ExchangeGroup::FailLocked(const Key& key, Tensor* tensor,
-                               const absl::Status& why, Touched* touched) {
+void ExchangeGroup::FailLocked(const TensorPtr& tensor, const absl::Status& why,
+                               Touched* touched) {
   if (!tensor->failure.ok()) return;
   tensor->failure = why;
   tensor->aggregate = nullptr;
-  const auto pulls = tensor->pulls;
-  for (const auto& [rank, pull] : pulls) {
-    RefuseLocked(rank, pull.operation, why, touched);
-    SettleLocked(key, tensor, rank);
+  while (!tensor->pulls.empty()) {
+    const auto& [rank, pull] = *tensor->pulls.begin();
+    RefuseLocked(rank, pull, why, touched);
+    SettleLocked(tensor, rank);
   }
 }
 
-std::string ExchangeGroup::Missing(const Tensor& tensor) const {
+std::vector<int> ExchangeGroup::Missing(const Tensor& tensor) const {
   std::vector<int> missing;
   for (int rank = 0; rank < size_; ++rank) {
     if (!HasGiven(tensor, rank)) missing.push_back(rank);
   }
-  return absl::StrJoin(missing, ", ");
+  return missing;
 }
 
 void ExchangeGroup::Expire(absl::Time now) {
   Touched touched;
   {
     MutexLock lock(&mutex_);
-    const auto tensors = tensors_;
-    for (const auto& [key, tensor] : tensors) {
-      const auto pulls = tensor->pulls;
-      for (const auto& [rank, pull] : pulls) {
-        if (pull.deadline > now) continue;
-        RefuseLocked(rank, pull.operation,
-                     absl::DeadlineExceededError(absl::StrCat(
-                         "no answer in time from ranks ", Missing(*tensor))),
-                     &touched);
-        SettleLocked(key, tensor.get(), rank);
+    for (auto it = tensors_.begin(); it != tensors_.end();) {
+      const TensorPtr tensor = it->second;
+      ++it;  // the tensor may go
+      std::vector<int> late;
+      for (const auto& [rank, pull] : tensor->pulls) {
+        if (pull.deadline <= now) late.push_back(rank);
+      }
+      if (late.empty()) continue;
+      const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
+          "no answer in time from ", schedule::RankList(Missing(*tensor))));
+      for (const int rank : late) {
+        RefuseLocked(rank, tensor->pulls[rank], why, &touched);
+        SettleLocked(tensor, rank);
       }
     }
   }
@@ -371,14 +408,26 @@ void ExchangeGroup::End(const absl::Status& why) {
   Touched touched;
   {
     MutexLock lock(&mutex_);
-    for (const auto& [rank, state] : ranks_) {
+    if (!ended_.ok()) return;
+    ended_ = why;
+    for (auto& [rank, state] : ranks_) {
+      state.operations.clear();
       if (state.outbox == nullptr) continue;
       state.outbox->End(why);
       touched.insert(state.outbox);
     }
-    tensors_.clear();
+    DropTensorsLocked();
   }
   WakeAll(touched);
+}
+
+void ExchangeGroup::DropTensorsLocked() {
+  // A chunk that is being summed up refers to its tensor until it is done.
+  for (const auto& [key, tensor] : tensors_) {
+    tensor->aggregate = nullptr;
+    tensor->pulls.clear();
+  }
+  tensors_.clear();
 }
 
 size_t ExchangeGroup::tensor_count() const {

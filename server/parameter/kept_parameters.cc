@@ -1,5 +1,6 @@
 #include "server/parameter/kept_parameters.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,12 +24,27 @@ std::string Describe(absl::string_view name, int64_t version) {
   return absl::StrCat("parameter '", name, "' version ", version);
 }
 
+// All of a few, and how many there are beside the first ones of many.
+std::string ListOf(const std::vector<int>& parts) {
+  constexpr size_t kMost = 16;
+  const size_t named = std::min(parts.size(), kMost);
+  const std::vector<int> first(parts.begin(),
+                               parts.begin() + static_cast<int>(named));
+  std::string list = absl::StrJoin(first, ", ");
+  if (named < parts.size()) {
+    absl::StrAppend(&list, " and ", parts.size() - named, " more");
+  }
+  return list;
+}
+
 }  // namespace
 
 KeptParameters::Push::Push(std::shared_ptr<KeptParameters> parameters,
                            std::string name, int64_t version, int part,
-                           std::shared_ptr<Aggregate> tensor)
-    : parameters_(std::move(parameters)),
+                           std::shared_ptr<Aggregate> tensor,
+                           BudgetCharge charge)
+    : charge_(std::move(charge)),
+      parameters_(std::move(parameters)),
       name_(std::move(name)),
       version_(version),
       part_(part),
@@ -78,10 +94,17 @@ absl::StatusOr<bool> KeptParameters::Push::Finish() {
 absl::StatusOr<std::unique_ptr<KeptParameters::Push>> KeptParameters::StartPush(
     const std::shared_ptr<KeptParameters>& parameters, absl::string_view name,
     int64_t version, int part, const TensorSpec& spec) {
+  // Also of its part among those that are being pushed.
+  COXSWAIN_ASSIGN_OR_RETURN(
+      BudgetCharge charge,
+      BudgetCharge::Take(parameters->declared_,
+                         static_cast<int64_t>(sizeof(Push) + name.size()) +
+                             4 * kAllocationBytes));
   COXSWAIN_ASSIGN_OR_RETURN(auto tensor,
                             parameters->StartPart(name, version, part, spec));
   return std::unique_ptr<Push>(new Push(parameters, std::string(name), version,
-                                        part, std::move(tensor)));
+                                        part, std::move(tensor),
+                                        std::move(charge)));
 }
 
 absl::Status KeptParameters::CheckPushLocked(const Parameter& parameter,
@@ -120,18 +143,15 @@ absl::StatusOr<std::shared_ptr<Aggregate>> KeptParameters::StartPart(
   }
   MutexLock lock(&mutex_);
   COXSWAIN_RETURN_IF_ERROR(ended_);
-  const bool known = parameters_.find(name) != parameters_.end();
-  if (!known && parameters_.size() >= limits_.max_parameters) {
-    return ParameterLimitError("max_parameters",
-                               static_cast<int64_t>(limits_.max_parameters),
-                               "forget some");
+  auto known = parameters_.find(name);
+  if (known != parameters_.end()) {
+    COXSWAIN_RETURN_IF_ERROR(CheckPushLocked(known->second, name, version));
   }
-  Parameter& parameter = parameters_[std::string(name)];
-  COXSWAIN_RETURN_IF_ERROR(CheckPushLocked(parameter, name, version));
-  Forming& forming = parameter.forming[version];
-  if (forming.tensor == nullptr) {
-    forming.tensor = std::make_shared<Aggregate>(spec);
+  if (known == parameters_.end() || known->second.forming.count(version) == 0) {
+    COXSWAIN_RETURN_IF_ERROR(StartVersionLocked(name, version, spec));
+    known = parameters_.find(name);
   }
+  Forming& forming = known->second.forming[version];
   if (!SameSpec(forming.tensor->spec(), spec)) {
     return absl::FailedPreconditionError(
         absl::StrCat("another part of ", Describe(name, version),
@@ -147,6 +167,36 @@ absl::StatusOr<std::shared_ptr<Aggregate>> KeptParameters::StartPart(
                      " is being pushed by somebody else"));
   }
   return forming.tensor;
+}
+
+absl::Status KeptParameters::StartVersionLocked(absl::string_view name,
+                                                int64_t version,
+                                                const TensorSpec& spec) {
+  const auto known = parameters_.find(name);
+  const bool first = known == parameters_.end();
+  if (first && parameters_.size() >= limits_.max_parameters) {
+    return ParameterLimitError("max_parameters",
+                               static_cast<int64_t>(limits_.max_parameters),
+                               "forget some");
+  }
+  // All that it costs is taken before anything is made.
+  BudgetCharge entry(declared_);
+  if (first) {
+    COXSWAIN_RETURN_IF_ERROR(
+        entry.Grow(static_cast<int64_t>(sizeof(Parameter) + name.size()) +
+                   2 * kAllocationBytes));
+  }
+  Forming forming;
+  COXSWAIN_ASSIGN_OR_RETURN(forming.place, BudgetCharge::Take(versions_, 1));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      forming.charge,
+      BudgetCharge::Take(
+          declared_, static_cast<int64_t>(sizeof(Forming)) + kAllocationBytes));
+  COXSWAIN_ASSIGN_OR_RETURN(forming.tensor, Aggregate::Make(spec, declared_));
+  Parameter& parameter = first ? parameters_[std::string(name)] : known->second;
+  if (first) parameter.charge = std::move(entry);
+  parameter.forming.emplace(version, std::move(forming));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> KeptParameters::EndPart(
@@ -254,6 +304,7 @@ void KeptParameters::Pull(uint64_t call, absl::string_view name,
       absl::StrCat(Describe(name, version), " is not here"));
   {
     MutexLock lock(&mutex_);
+    BudgetCharge charge(declared_);
     const auto it = parameters_.find(name);
     if (!ended_.ok()) {
       answer = ended_;
@@ -265,8 +316,15 @@ void KeptParameters::Pull(uint64_t call, absl::string_view name,
           "max_waiting_pulls", static_cast<int64_t>(limits_.max_waiting_pulls),
           "pull later");
     } else if (wait) {
-      waiting_[call] = {std::string(name), version, deadline, std::move(done)};
-      return;
+      const absl::Status charged =
+          charge.Grow(static_cast<int64_t>(sizeof(Waiting) + name.size()) +
+                      4 * kAllocationBytes);
+      if (charged.ok()) {
+        waiting_[call] = {std::string(name), version, deadline, std::move(done),
+                          std::move(charge)};
+        return;
+      }
+      answer = charged;
     }
   }
   done(std::move(answer));
@@ -292,9 +350,8 @@ void KeptParameters::Expire(absl::Time now) {
         const auto& forming = parameter->second.forming;
         const auto own = forming.lower_bound(it->second.version);
         if (own != forming.end()) {
-          missing = absl::StrCat(
-              "; missing parts: ",
-              absl::StrJoin(own->second.tensor->MissingParts(), ", "));
+          missing = absl::StrCat("; missing parts: ",
+                                 ListOf(own->second.tensor->MissingParts()));
         }
       }
       calls.push_back([done = std::move(it->second.done),

@@ -45,9 +45,15 @@ class KeptParameters {
   using PullDone = std::function<void(absl::StatusOr<KeptVersion>)>;
   using Calls = std::vector<std::function<void()>>;
 
+  // Chunks count against `budget`, what is declared against `declared`.
   KeptParameters(const ParameterLimits& limits,
-                 std::shared_ptr<ByteBudget> budget)
-      : limits_(limits), budget_(std::move(budget)) {}
+                 std::shared_ptr<ByteBudget> budget,
+                 std::shared_ptr<ByteBudget> declared)
+      : limits_(limits),
+        budget_(std::move(budget)),
+        declared_(std::move(declared)),
+        versions_(std::make_shared<ByteBudget>("max_forming_versions",
+                                               limits.max_forming_versions)) {}
 
   // One part that is being pushed, which joins the others once it is there as a
   // whole. One thread at a time. If it is destroyed before, it alone is lost.
@@ -64,8 +70,10 @@ class KeptParameters {
    private:
     friend class KeptParameters;
     Push(std::shared_ptr<KeptParameters> parameters, std::string name,
-         int64_t version, int part, std::shared_ptr<Aggregate> tensor);
+         int64_t version, int part, std::shared_ptr<Aggregate> tensor,
+         BudgetCharge charge);
 
+    const BudgetCharge charge_;
     const std::shared_ptr<KeptParameters> parameters_;
     const std::string name_;
     const int64_t version_;
@@ -102,21 +110,29 @@ class KeptParameters {
   struct Forming {
     std::shared_ptr<Aggregate> tensor;
     std::set<int> pushing;  // parts
+    BudgetCharge charge;
+    BudgetCharge place;  // one of max_forming_versions
   };
   struct Waiting {
     std::string name;
     int64_t version = 0;
     absl::Time deadline;
     PullDone done;
+    BudgetCharge charge;
   };
   struct Parameter {
     KeptVersion newest;  // no tensor: there is none
     std::map<int64_t, Forming> forming;
+    BudgetCharge charge;
   };
   absl::StatusOr<std::shared_ptr<Aggregate>> StartPart(absl::string_view name,
                                                        int64_t version,
                                                        int part,
                                                        const TensorSpec& spec);
+  // A version of which no part was declared before.
+  absl::Status StartVersionLocked(absl::string_view name, int64_t version,
+                                  const TensorSpec& spec)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckPushLocked(const Parameter& parameter,
                                absl::string_view name, int64_t version) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -146,6 +162,8 @@ class KeptParameters {
 
   const ParameterLimits limits_;
   const std::shared_ptr<ByteBudget> budget_;
+  const std::shared_ptr<ByteBudget> declared_;
+  const std::shared_ptr<ByteBudget> versions_;  // that are forming
 
   mutable Mutex mutex_;
   Generation generation_ ABSL_GUARDED_BY(mutex_);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -35,9 +36,9 @@ struct Delivery {
 
 // What one rank is to be sent, in order, until its stream takes it. It holds
 // references only, so a slow reader costs no memory but that of the chunks that
-// others have received already, which count against the job's budget, and that
-// of the deliveries themselves: past `max_bytes` of these it ends with
-// RESOURCE_EXHAUSTED.
+// others have received already, and that of the deliveries themselves. Both
+// count against the job's budget. It ends with RESOURCE_EXHAUSTED past
+// `max_bytes` of deliveries, and where the budget has no more.
 // Thread-safe; holds no other lock while it is held itself.
 class Outbox {
  public:
@@ -46,15 +47,26 @@ class Outbox {
                   int64_t max_bytes = ParameterLimits().max_outbox_bytes)
       : on_ready_(std::move(on_ready)), max_bytes_(max_bytes) {}
 
+  // Charges what waits to this budget. Before the first Add.
+  void ChargeTo(std::shared_ptr<ByteBudget> budget) {
+    MutexLock lock(&mutex_);
+    charge_ = BudgetCharge(std::move(budget));
+  }
+
   // Safe under any lock: nobody is told before Wake.
   void Add(Delivery delivery) {
     MutexLock lock(&mutex_);
     if (end_.has_value()) return;
-    bytes_ += CostOf(delivery);
+    const int64_t cost = CostOf(delivery);
+    absl::Status status;
+    if (charge_.bytes() > max_bytes_ - cost) {
+      status = ParameterLimitError("max_outbox_bytes", max_bytes_,
+                                   "read what was asked for");
+    } else {
+      status = charge_.Grow(cost);
+    }
+    if (!status.ok()) return EndLocked(status);
     deliveries_.push_back(std::move(delivery));
-    if (bytes_ <= max_bytes_) return;
-    EndLocked(ParameterLimitError("max_outbox_bytes", max_bytes_,
-                                  "read what was asked for"));
   }
   // Nothing comes after it, and nothing that waits is sent: the first end
   // counts.
@@ -69,7 +81,7 @@ class Outbox {
     if (deliveries_.empty()) return std::nullopt;
     Delivery first = std::move(deliveries_.front());
     deliveries_.pop_front();
-    bytes_ -= CostOf(first);
+    charge_.Shrink(CostOf(first));
     return first;
   }
   std::optional<absl::Status> ended() const {
@@ -79,20 +91,22 @@ class Outbox {
 
  private:
   static int64_t CostOf(const Delivery& delivery) {
-    return static_cast<int64_t>(sizeof(Delivery) +
-                                delivery.status.message().size());
+    const auto bytes = static_cast<int64_t>(sizeof(Delivery));
+    if (delivery.status.ok()) return bytes;
+    return bytes + 2 * kAllocationBytes +
+           static_cast<int64_t>(delivery.status.message().size());
   }
   void EndLocked(const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!end_.has_value()) end_ = why;
     deliveries_.clear();
-    bytes_ = 0;
+    charge_.Release();
   }
 
   const std::function<void()> on_ready_;
   const int64_t max_bytes_;
   mutable Mutex mutex_;
-  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of the deliveries
+  BudgetCharge charge_ ABSL_GUARDED_BY(mutex_);  // of the deliveries
   std::deque<Delivery> deliveries_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
 };

@@ -20,16 +20,26 @@ struct ParameterLimits {
   // yet by all who will.
   int64_t max_job_bytes = int64_t{4} << 30;
   int64_t max_total_bytes = int64_t{8} << 30;  // of all jobs together
-  // Of one tensor, and ranks of one group: what the room holds for each is not
-  // counted in the bytes above. A job has no more members.
+  // Of one job: memory for what was declared (groups and their
+  // ranks, operations, tensors, parameters and their versions, waiting pulls)
+  // beside the tensors' bytes. It counts as bytes of the job as well.
+  int64_t max_declared_bytes = int64_t{256} << 20;
+  // Of one tensor, and ranks of one group. A job has no more members.
   int max_parts = 1 << 14;
   size_t max_parameters = 1 << 16;  // names of one job
+  // Of all parameters of one job: versions of which parts are missing.
+  int64_t max_forming_versions = 1 << 16;
   size_t max_tensors = 1 << 16;     // of one group at once
   size_t max_groups = 1 << 12;      // of one job
   size_t max_operations = 1 << 12;  // of one stream at once
   // What waits to be sent on one stream, without the tensors' bytes: a reader
-  // that stands still loses its stream.
+  // that falls further behind loses its stream.
   int64_t max_outbox_bytes = int64_t{16} << 20;
+  // How long one message of an Exchange stream may wait for its reader, and for
+  // how long it is waited for once the stream has ended. Then the stream is
+  // cancelled, and its rank has left.
+  absl::Duration max_write_time = absl::Minutes(1);
+  absl::Duration end_grace = absl::Seconds(5);
   size_t max_waiting_pulls = 1 << 14;  // of one job
   absl::Duration max_timeout = absl::Hours(24);
   // How long the parameters of a generation are kept for the next one.

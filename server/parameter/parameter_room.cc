@@ -23,7 +23,10 @@ absl::StatusOr<ParameterRoom::Job*> ParameterRoom::FindJobLocked(
   if (job.budget == nullptr) {
     job.budget = std::make_shared<ByteBudget>("max_job_bytes",
                                               limits_.max_job_bytes, total_);
-    job.kept = std::make_shared<KeptParameters>(limits_, job.budget);
+    job.declared = std::make_shared<ByteBudget>(
+        "max_declared_bytes", limits_.max_declared_bytes, job.budget);
+    job.kept =
+        std::make_shared<KeptParameters>(limits_, job.budget, job.declared);
   }
   if (fence.generation < job.generation) {
     return GenerationGuard::EndedError(
@@ -66,7 +69,8 @@ absl::StatusOr<std::shared_ptr<ExchangeGroup>> ParameterRoom::FindGroupLocked(
   }
   auto& group = job->groups[std::string(name)];
   if (group == nullptr) {
-    group = std::make_shared<ExchangeGroup>(limits_, size, job->budget);
+    group = std::make_shared<ExchangeGroup>(limits_, size, job->budget,
+                                            job->declared);
   }
   if (group->size() != size) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -99,8 +103,14 @@ absl::StatusOr<std::shared_ptr<ExchangeGroup>> ParameterRoom::Enter(
     std::shared_ptr<Outbox> outbox, Calls* calls) {
   MutexLock lock(&mutex_);
   COXSWAIN_ASSIGN_OR_RETURN(Job* const job, FindJobLocked(fence, calls));
+  // Before the group, which would stay empty if there was nothing left for its
+  // first rank.
+  COXSWAIN_ASSIGN_OR_RETURN(
+      BudgetCharge charge,
+      BudgetCharge::Take(job->declared, ExchangeGroup::RankBytes(group)));
   COXSWAIN_ASSIGN_OR_RETURN(auto found, FindGroupLocked(job, group, size));
-  COXSWAIN_RETURN_IF_ERROR(found->Join(rank, std::move(outbox)));
+  COXSWAIN_RETURN_IF_ERROR(
+      found->Join(rank, std::move(outbox), std::move(charge)));
   return found;
 }
 

@@ -99,6 +99,7 @@ class ParameterRoom : public GenerationObserver {
     bool ended = false;
     absl::Time ended_at;
     std::shared_ptr<ByteBudget> budget;
+    std::shared_ptr<ByteBudget> declared;  // a part of the budget
     std::shared_ptr<KeptParameters> kept;
     std::map<std::string, std::shared_ptr<ExchangeGroup>> groups;
   };

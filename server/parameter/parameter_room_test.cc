@@ -117,6 +117,7 @@ TEST_F(ParameterRoomTest, SumsInTheOrderOfRanksWhateverTheOrderOfArrival) {
     ASSERT_OK(rank(number).Give(1, 0, Floats({values[number]})));
   }
   for (const auto& one : ranks_) EXPECT_EQ(one->Bytes(), Floats({1.0f}));
+  ranks_.clear();
   EXPECT_EQ(room_->bytes(), 0);
 }
 
@@ -220,6 +221,7 @@ TEST_F(ParameterRoomTest, WhatIsDamagedFailsForAll) {
   ASSERT_OK(rank(1).Give(2, 4, Floats({1})));
   EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kDataLoss,
                                           HasSubstr("should follow")));
+  ranks_.clear();
   EXPECT_EQ(room_->bytes(), 0);
 }
 
@@ -262,20 +264,22 @@ TEST_F(ParameterRoomTest, WhatMakesNoSenseIsRefused) {
 }
 
 TEST_F(ParameterRoomTest, LimitsHold) {
+  constexpr int64_t kLarge = 100'000;
   ParameterLimits limits;
-  limits.max_tensor_bytes = 100;
-  limits.max_job_bytes = 50;
+  limits.max_tensor_bytes = 2 * kLarge;
+  limits.max_job_bytes = kLarge;
   limits.max_tensors = 2;
   limits.max_operations = 3;
   MakeRoom(limits);
   Seat(2);
-  ASSERT_OK(rank(0).seat->Begin(Sum(1, 104)));
+  ASSERT_OK(rank(0).seat->Begin(Sum(1, 2 * kLarge + 4)));
   EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kResourceExhausted,
                                           HasSubstr("max_tensor_bytes")));
-  ASSERT_OK(rank(0).seat->Begin(Sum(2, 60)));
-  ASSERT_OK(rank(0).Give(2, 0, std::string(60, 'x')));
-  EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kResourceExhausted,
-                                          HasSubstr("max_job_bytes of 50")));
+  ASSERT_OK(rank(0).seat->Begin(Sum(2, kLarge)));
+  ASSERT_OK(rank(0).Give(2, 0, std::string(kLarge, 'x')));
+  EXPECT_THAT(rank(0).Failure(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("max_job_bytes of 100000")));
   ASSERT_OK(rank(0).seat->Begin(Sum(3, 4)));
   ASSERT_OK(rank(0).seat->Begin(Sum(4, 4)));
   EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kResourceExhausted,
@@ -333,7 +337,7 @@ TEST_F(ParameterRoomTest, WhatNobodyInheritsIsDropped) {
   room_->OnGenerationEnded("job", Generation(7), absl::AbortedError("over"));
   clock_.Advance(absl::Minutes(9));
   room_->Tick(clock_.Now());
-  EXPECT_EQ(room_->bytes(), 4);
+  EXPECT_GE(room_->bytes(), 4);
   clock_.Advance(absl::Minutes(2));
   room_->Tick(clock_.Now());
   EXPECT_EQ(room_->bytes(), 0);
@@ -406,6 +410,71 @@ TEST_F(ParameterRoomTest, AReaderThatStandsStillLosesItsStream) {
   EXPECT_FALSE(read->ended().has_value());
 }
 
+TEST_F(ParameterRoomTest, AReaderThatStandsStillCountsAgainstItsJob) {
+  ParameterLimits limits;
+  limits.max_job_bytes = 50'000;
+  MakeRoom(limits);
+  Seat(2);
+  uint64_t id = 0;
+  while (!rank(0).outbox->ended().has_value() && id < 1000) {
+    ASSERT_OK(rank(0).seat->Begin(Sum(++id, 7)));  // refused
+  }
+  ASSERT_TRUE(rank(0).outbox->ended().has_value());
+  EXPECT_THAT(*rank(0).outbox->ended(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("max_job_bytes of 50000")));
+  ranks_.clear();
+  EXPECT_EQ(room_->bytes(), 0);
+}
+
+TEST_F(ParameterRoomTest, AnOperationThatFailedIsForgottenWithItsLastChunk) {
+  ParameterLimits limits;
+  limits.max_operations = 1;
+  MakeRoom(limits);
+  Seat(3);
+  // Rank 1 has all that it wants before its own part has come.
+  auto operation = Sum(1, 4, "uint8");
+  operation.reduction = Reduction::kConcat;
+  for (const int number : {0, 1, 2}) {
+    operation.range = {0, number == 1 ? 4 : 12, 0, 1};
+    ASSERT_OK(rank(number).seat->Begin(operation));
+  }
+  ASSERT_OK(rank(0).Give(1, 0, "abcd"));
+  EXPECT_EQ(rank(1).Bytes(), "abcd");
+  rank(2).seat.reset();
+  EXPECT_THAT(rank(0).Failure(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 2")));
+  ASSERT_OK(rank(1).Give(1, 0, "efgh"));
+  EXPECT_OK(rank(1).seat->Begin(Sum(2, 4)));
+}
+
+TEST_F(ParameterRoomTest, ALongListOfTheMissingIsCut) {
+  constexpr int kSize = 10'000;
+  const auto outbox = std::make_shared<Outbox>([] {});
+  ASSERT_OK_AND_ASSIGN(const auto seat,
+                       room_->TakeSeat(fence_, "group", 0, kSize, outbox));
+  ASSERT_OK(seat->Begin(Sum(1, 4)));
+  TensorSpec spec;
+  spec.reduction = Reduction::kSum;
+  spec.bytes = 4;
+  spec.parts = kSize;
+  absl::Status pulled;
+  room_->Pull(fence_, "w", 1, absl::Minutes(1),
+              [&](const absl::StatusOr<KeptVersion>& version) {
+                pulled = version.status();
+              });
+  ASSERT_OK_AND_ASSIGN(const auto push,
+                       room_->StartPush(fence_, "w", 1, 0, spec));
+  clock_.Advance(absl::Minutes(1));
+  room_->Tick(clock_.Now());
+  const auto answer = outbox->Take();
+  ASSERT_TRUE(answer.has_value());
+  for (const absl::Status& status : {answer->status, pulled}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_LT(status.message().size(), 500u) << status;
+  }
+}
+
 TEST_F(ParameterRoomTest, NamesHaveALimitWhereverTheyCome) {
   const std::string name(4096, 'n');
   absl::Status pulled;
@@ -432,12 +501,14 @@ TEST_F(ParameterRoomTest, APushThatBreaksOffLosesNoOtherPart) {
     ASSERT_OK(first->Append(0, one, Crc32c(one)));
     EXPECT_EQ(*first->Finish(), false);
   }
+  const int64_t with_one = room_->bytes();
+  EXPECT_GE(with_one, 4);
   {
     ASSERT_OK_AND_ASSIGN(const auto broken,
                          room_->StartPush(fence_, "w", 1, 1, spec));
     ASSERT_OK(broken->Append(0, one, Crc32c(one)));
   }
-  EXPECT_EQ(room_->bytes(), 4);
+  EXPECT_EQ(room_->bytes(), with_one);
   ASSERT_OK_AND_ASSIGN(const auto again,
                        room_->StartPush(fence_, "w", 1, 1, spec));
   ASSERT_OK(again->Append(0, one, Crc32c(one)));

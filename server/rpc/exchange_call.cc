@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/grpc_status.h"
 #include "base/status_macros.h"
 #include "proto/bulk/chunk_codec.h"
@@ -52,7 +53,7 @@ grpc::ByteBuffer Large(const Delivery& delivery) {
 ExchangeCall* ExchangeCall::Start(const RpcOptions& options,
                                   ParameterRoom* room, const FenceGate* gate,
                                   grpc::CallbackServerContext* context) {
-  std::shared_ptr<ExchangeCall> call(new ExchangeCall(room, gate));
+  std::shared_ptr<ExchangeCall> call(new ExchangeCall(room, gate, context));
   call->self_ = call;
   call->outbox_ = std::make_shared<Outbox>(
       [weak = std::weak_ptr<ExchangeCall>(call)] {
@@ -133,6 +134,8 @@ void ExchangeCall::OnWriteDone(bool ok) {
   {
     MutexLock lock(&mutex_);
     writing_ = false;
+    write_deadline_.reset();
+    response_.Clear();  // it may hold a chunk
   }
   if (!ok) End(absl::CancelledError("the connection was lost"));
   Advance();
@@ -173,16 +176,31 @@ bool ExchangeCall::NextLocked() {
   return true;
 }
 
+void ExchangeCall::HastenLocked() {
+  if (hastened_) return;
+  hastened_ = true;
+  write_deadline_.emplace(context_, room_->limits().end_grace,
+                          "the stream has ended, and the worker did not read "
+                          "what it was sent before");
+}
+
 void ExchangeCall::Advance() {
   std::optional<absl::Status> end = outbox_->ended();
   {
     MutexLock lock(&mutex_);
-    if (writing_ || finished_) return;
+    if (finished_) return;
     if (end_.has_value()) end = end_;
+    if (writing_) {
+      if (end.has_value()) HastenLocked();
+      return;
+    }
     if (!end.has_value()) {
       writing_ = NextLocked();
+      if (!writing_) return;
+      write_deadline_.emplace(context_, room_->limits().max_write_time,
+                              "the worker did not read what it was sent");
       // gRPC never calls back from within StartWrite.
-      if (writing_) StartWrite(&response_);
+      StartWrite(&response_);
       return;
     }
     finished_ = true;

@@ -16,8 +16,10 @@
 namespace coxswain::server {
 
 // One Exchange stream: what comes goes to a seat in the room, and what the room
-// has put into the outbox is written, one message at a time. Held by itself
-// until gRPC is done with it.
+// has put into the outbox is written, one message at a time. Cancelled if
+// the reader does not take a message within ParameterLimits::max_write_time, or
+// within `end_grace` once the stream is to end. Held by itself until gRPC is
+// done with it.
 class ExchangeCall
     : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
       public std::enable_shared_from_this<ExchangeCall> {
@@ -31,21 +33,27 @@ class ExchangeCall
   void OnDone() override;
 
  private:
-  ExchangeCall(ParameterRoom* room, const FenceGate* gate)
-      : room_(room), gate_(gate) {}
+  ExchangeCall(ParameterRoom* room, const FenceGate* gate,
+               grpc::CallbackServerContext* context)
+      : room_(room), gate_(gate), context_(context) {}
 
   absl::Status Take();
   absl::Status TakeOpen(const v1::ExchangeOpen& open);
   absl::Status TakeOperation(const v1::ExchangeOperation& operation);
-  // Ends the stream once what is being written is; the first end counts.
+  // Ends the stream once what is being written is, or after the grace; the
+  // first end counts.
   void End(const absl::Status& status);
   // Writes the next message, or finishes, unless a write is under way.
   void Advance();
   // The next message to be written; false if there is none.
   bool NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives the write that is under way no more than the grace.
+  void HastenLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   ParameterRoom* const room_;
   const FenceGate* const gate_;
+  // Valid until OnDone, and so at least until Finish.
+  grpc::CallbackServerContext* const context_;
   std::shared_ptr<ExchangeCall> self_;  // until OnDone
   std::optional<CallDeadline> open_deadline_;
   std::shared_ptr<Outbox> outbox_;
@@ -57,6 +65,9 @@ class ExchangeCall
   Mutex mutex_;
   bool opened_ ABSL_GUARDED_BY(mutex_) = false;  // `opened` is to be sent
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  // Of the write that is under way.
+  std::optional<CallDeadline> write_deadline_ ABSL_GUARDED_BY(mutex_);
+  bool hastened_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   uint64_t writing_operation_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -25,6 +25,7 @@ const std::vector<FuzzTarget>& FuzzTargets() {
       {"web_token", FuzzWebToken, 5'000},
       {"key_set", FuzzKeySet, 3'000},
       {"frames", FuzzFrames, 10'000},
+      {"exchange", FuzzExchange, 10'000},
   };
   return *targets;
 }

@@ -56,7 +56,10 @@ TEST(ParameterClientTest, WhoComesLatePullsTheNewestVersion) {
   EXPECT_EQ(pulled, current);
   EXPECT_THAT(writer.Push("layer.weight", 20, SpanOf(&old)),
               StatusIs(absl::StatusCode::kAlreadyExists, _));
-  EXPECT_EQ(server.room().bytes(), static_cast<int64_t>(4 * current.size()));
+  // One version is held, and not two.
+  const auto bytes = static_cast<int64_t>(4 * current.size());
+  EXPECT_GE(server.room().bytes(), bytes);
+  EXPECT_LT(server.room().bytes(), 2 * bytes);
 }
 
 TEST(ParameterClientTest, APullWaitsForThePush) {
@@ -124,6 +127,8 @@ TEST(ParameterClientTest, TypesAndLimitsAreChecked) {
   ParameterClient client(server.MakeMembership("job", 1));
   std::vector<float> values = Values(1), few(3), large(1'200'000);
   ASSERT_OK(client.Push("w", 1, SpanOf(&values)));
+  const int64_t held = server.room().bytes();
+  EXPECT_GE(held, static_cast<int64_t>(4 * values.size()));
   EXPECT_THAT(
       client.Pull("w", 0, kSoon, SpanOf(&few)),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("into 12 bytes")));
@@ -134,7 +139,7 @@ TEST(ParameterClientTest, TypesAndLimitsAreChecked) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("17 parts of a parameter in a world of 16")));
   // What came of it before is gone.
-  EXPECT_EQ(server.room().bytes(), static_cast<int64_t>(4 * values.size()));
+  EXPECT_EQ(server.room().bytes(), held);
   EXPECT_EQ(ValueOf(client.Forget("w")), true);
   EXPECT_EQ(ValueOf(client.Forget("w")), false);
   EXPECT_EQ(server.room().bytes(), 0);

@@ -233,6 +233,7 @@ TEST(ParameterServerCommunicatorTest, NothingIsLeftAtTheServer) {
       works.push_back(group[rank]->Barrier());
     for (const WorkPtr& work : works) ASSERT_OK(work->Wait(kSoon));
   }
+  server.Shutdown();
   EXPECT_EQ(server.room().bytes(), 0);
 }
 

@@ -44,6 +44,16 @@ class ParameterServer {
   }
 
   server::ParameterRoom& room() { return room_; }
+  int port() const { return port_; }
+
+  // Waits until nothing is held for any peer; false if that takes too long.
+  bool WaitUntilEmpty() {
+    MutexLock lock(&mutex_);
+    return changed_.WaitFor(&mutex_, absl::Seconds(30),
+                            [this] { return room_.bytes() == 0; });
+  }
+  // Returns once all calls have ended.
+  void Shutdown() { server_->Shutdown(); }
 
   // A member's own, of a job that is at this generation.
   std::shared_ptr<Membership> MakeMembership(const std::string& job,
@@ -75,6 +85,7 @@ class ParameterServer {
         &mutex_, absl::Milliseconds(20),
         [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_; })) {
       room_.Tick(Clock::Real()->Now());
+      changed_.NotifyAll();
     }
   }
 
