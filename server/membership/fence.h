@@ -61,8 +61,13 @@ struct GenerationResumed {
   std::vector<int> left;
 };
 
-// Told when a generation has ended, so that what is scoped by it is dropped
+// Learns when a generation has ended, so that what is scoped by it is dropped
 // and its waiters are answered. Called without any lock held.
+//
+// The calls about one job come one after the other, in the order of what they
+// are about: the begin of a generation, members that left, its end, the begin
+// of the next one. Each observer gets a call after those that were registered
+// before it. What an observer causes by a call is reported after that call.
 //
 // UNAVAILABLE as the reason means that this coordinator stops, and not that
 // the generation has ended: waiters are answered, and nothing that is durable
@@ -97,8 +102,7 @@ class GenerationObserver {
     static_cast<void>(reason);
   }
 
-  // A member has left in good order; its generation goes on without it. It
-  // may come after the end of that generation.
+  // A member has left in good order; its generation goes on without it.
   virtual void OnMemberLeft(absl::string_view job, Generation generation,
                             int rank) {
     static_cast<void>(job);

@@ -1,7 +1,9 @@
 #ifndef COXSWAIN_SERVER_MEMBERSHIP_JOB_RECORD_H_
 #define COXSWAIN_SERVER_MEMBERSHIP_JOB_RECORD_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,6 +19,7 @@
 #include "server/membership/member_table.h"
 #include "server/membership/membership_records.h"
 #include "server/membership/membership_types.h"
+#include "server/membership/ordered_calls.h"
 #include "server/membership/waiting_room.h"
 #include "server/schedule/types.h"
 
@@ -24,6 +27,12 @@ namespace coxswain::server {
 
 // What the membership room knows of one job. Plain data, under its lock; what
 // follows from them is in job_rules.h.
+
+// Calls to make once the lock is released, in order.
+using CallList = std::vector<std::function<void()>>;
+
+// A generation on its way to the disk; see membership_commit.cc.
+struct RunCommit;
 
 // How a round was refused whose manifests differ, for those of its workers who
 // come late or ask again.
@@ -89,6 +98,16 @@ struct JobRecord {
   std::optional<RoundRefusal> refusal;  // of the last round, if it ended so
   // Gave up waiting in this round: their death may be reported yet.
   std::map<Incarnation, WorkerIdentity> withdrawn;
+
+  // The generation that is being committed; null: none. Until it has begun or
+  // failed, whatever changes the job waits in `deferred`, in the order of the
+  // calls: the job looks as if the commit took no time.
+  std::shared_ptr<RunCommit> commit;
+  std::deque<std::function<void(CallList*)>> deferred;  // under the lock
+  size_t deferred_joins = 0;
+
+  // What observers learn of the job. Shared with calls that are yet to be made.
+  std::shared_ptr<OrderedCalls> notices = std::make_shared<OrderedCalls>();
 
   // Something of it could not be written.
   bool unsaved = false;

@@ -1,6 +1,7 @@
 #include "server/membership/membership.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -25,6 +26,20 @@ absl::string_view ToString(JobState state) {
 
 void Membership::RunAll(const Calls& calls) {
   for (const auto& call : calls) call();
+}
+
+void Membership::NotifyLocked(std::function<void(GenerationObserver*)> notice,
+                              Job* job, Calls* calls) {
+  CallInOrderLocked({[observers = observers_, notice = std::move(notice)] {
+                      for (GenerationObserver* observer : observers)
+                        notice(observer);
+                    }},
+                    job, calls);
+}
+
+void Membership::CallInOrderLocked(Calls notices, Job* job, Calls* calls) {
+  job->notices->Add([notices = std::move(notices)] { RunAll(notices); });
+  calls->push_back([ordered = job->notices] { ordered->Run(); });
 }
 
 void Membership::AddObserver(GenerationObserver* observer) {
@@ -53,6 +68,8 @@ absl::StatusOr<Membership::Job*> Membership::FindOrAddJobLocked(
     auto oldest = jobs_.end();
     for (auto it = jobs_.begin(); it != jobs_.end(); ++it) {
       if (it->second.state != JobState::kEnded) continue;
+      // Its observers are to know of its end before another job has its name.
+      if (!it->second.notices->idle()) continue;
       if (oldest == jobs_.end() ||
           std::pair(it->second.ended_at, it->second.run.generation) <
               std::pair(oldest->second.ended_at,
@@ -210,7 +227,9 @@ void Membership::Tick() {
         DecideGrowthLocked(now, job, &calls);
       }
       DecideRoundLocked(now, job, &calls);
-      if (job->unsaved && now >= job->save_again) SaveAgainLocked(job, &calls);
+      if (job->unsaved && job->commit == nullptr && now >= job->save_again) {
+        SaveAgainLocked(job, &calls);
+      }
     }
     if (now >= drop_garbage_at_) DropGarbageLocked(&calls);
   }
@@ -229,11 +248,16 @@ void Membership::Shutdown() {
     for (auto& entry : jobs_) {
       Job& job = entry.second;
       AnswerAllLocked(status, &job, &calls);
+      // What waits for a commit is refused as well.
+      job.commit = nullptr;
+      for (const Change& change : std::exchange(job.deferred, {})) {
+        change(&calls);
+      }
       for (MemberRecord& record : job.run.members) {
         CloseStreamLocked(status, &record, &calls);
       }
       if (job.state != JobState::kRunning) continue;
-      NotifyObserversLocked(job, status, &calls);
+      NotifyEndLocked(status, &job, &calls);
     }
   }
   RunAll(calls);

@@ -48,13 +48,19 @@ namespace coxswain::server {
 //
 // A generation is durable before any member hears of it, and who leaves is told
 // so once that is durable: a later coordinator on the same state goes on with
-// it. That a generation has ended is told at once, and written behind; a
-// coordinator that died in between finds its members gone by their leases.
-// Rounds are not kept: their workers ask again.
+// it. While it is being committed, calls that change its job wait for the
+// outcome; those of other jobs go on, for nothing waits for the disk, nor
+// encodes what may be large, under the lock. That a generation has ended is
+// told at once, and written behind; a coordinator that died in between finds
+// its members gone by their leases. Rounds are not kept: their workers ask
+// again.
 //
 // Life-cycle: Open(), AddObserver(), Resume(), then requests and Tick() from
 // any thread, then Shutdown(). Thread-safe. Callbacks, sinks and observers are
-// called without any lock held, from whichever thread caused the event.
+// called without any lock held, from any thread that calls this class or that
+// the state writer calls back on. The observers learn of a job's events one
+// after the other and in their order, and the workers of a generation of it
+// after them.
 class Membership : public FenceGate {
  public:
   using JoinCallback = server::JoinCallback;
@@ -198,8 +204,9 @@ class Membership : public FenceGate {
   static constexpr char kClusterTable[] = "cluster";
   static constexpr char kNextGenerationKey[] = "next_generation";
 
-  // Calls to make once the lock is released, in order.
-  using Calls = std::vector<std::function<void()>>;
+  using Calls = CallList;
+  // Changes a job, with the lock held.
+  using Change = std::function<void(Calls*)>;
   static void RunAll(const Calls& calls);
 
   Membership(const MembershipOptions& options, const Rooms& rooms)
@@ -226,8 +233,18 @@ class Membership : public FenceGate {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // membership_join.cc: who may join, and when.
-  absl::Status JoinLocked(JoinRequest* request, JoinCallback* callback,
-                          uint64_t* ticket, Calls* calls)
+  //
+  // Answers the request, or lets its worker wait with this ticket.
+  void TakeJoinLocked(JoinRequest request, JoinCallback callback,
+                      uint64_t ticket, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same once the commit of its job has ended. Answers UNAVAILABLE where
+  // too many wait for that.
+  void DeferJoinLocked(JoinRequest request, JoinCallback callback,
+                       uint64_t ticket, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status JoinLocked(JoinRequest* request, const JoinCallback& callback,
+                          uint64_t ticket, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Job*> FindOrAddJobLocked(const std::string& name, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -293,11 +310,6 @@ class Membership : public FenceGate {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Run NextRunLocked(absl::string_view reason, std::vector<Member> members,
                     const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A write or a few, under the lock: nobody hears of a generation before.
-  absl::Status CommitRunLocked(const Job& job, Run* run)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WriteTablesLocked(const Run& run)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginRunLocked(Run run, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AnnounceLocked(Job* job, Calls* calls)
@@ -324,6 +336,25 @@ class Membership : public FenceGate {
   void DecideGrowthLocked(absl::Time now, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // membership_commit.cc: from a generation to one that is durable.
+  //
+  // Commits `run`, which begins then, while other changes of the job wait.
+  void CommitRunLocked(Run run, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteNextTable(const std::shared_ptr<RunCommit>& commit);
+  void NoteTableWritten(const std::shared_ptr<RunCommit>& commit,
+                        const absl::Status& written);
+  // The generation begins with this plan, or its round fails.
+  void FinishCommit(const std::shared_ptr<RunCommit>& commit,
+                    absl::StatusOr<Plan> plan);
+  // Makes the change now or, while a generation of the job is being committed,
+  // after that.
+  void ChangeLocked(Change change, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // UNAVAILABLE: as many calls wait for a commit of the job as may.
+  absl::Status CheckTurnLocked(const Job& job) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // membership_leave.cc: members that leave of their own accord.
   void LeaveLocked(const Fence& fence, LeaveNotice notice,
                    LeaveCallback callback, Calls* calls)
@@ -331,13 +362,15 @@ class Membership : public FenceGate {
   // Once it is durable, or is not.
   void FinishLeave(const Fence& fence, const LeaveNotice& notice,
                    const absl::Status& written, const LeaveCallback& callback);
+  void FinishLeaveLocked(const Fence& fence, const LeaveNotice& notice,
+                         Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What a departure that is durable, or is written behind, brings with it.
   void DepartLocked(const LeaveNotice& notice, MemberRecord* record, Job* job,
                     Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FailLocked(const LeaveNotice& notice, MemberRecord* record, Job* job,
                   Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TellDepartureLocked(const MemberRecord& record, const Job& job,
-                           Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellDepartureLocked(const MemberRecord& record, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // membership_attach.cc: what attached workers are told.
   //
@@ -366,11 +399,17 @@ class Membership : public FenceGate {
                            Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExpectSurvivorsLocked(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NotifyObserversLocked(const Job& job, const absl::Status& status,
-                             Calls* calls)
+  void NotifyEndLocked(const absl::Status& status, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseStreamLocked(const absl::Status& status, MemberRecord* record,
                          Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Calls each observer, after all notices of the job so far.
+  void NotifyLocked(std::function<void(GenerationObserver*)> notice, Job* job,
+                    Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes these calls after all notices of the job so far.
+  void CallInOrderLocked(Calls notices, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Null if that generation does not run any more.
   Job* FindRunningLocked(absl::string_view job, Generation generation)

@@ -1,6 +1,7 @@
 // The part of Membership in which members are lost, and generations end.
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -128,7 +129,7 @@ void Membership::EndGenerationLocked(const absl::Status& status,
     calls->push_back([sink = record.sink, abort] { sink(*abort); });
     CloseStreamLocked(status, &record, calls);
   }
-  NotifyObserversLocked(*job, status, calls);
+  NotifyEndLocked(status, job, calls);
   job->state = JobState::kEnded;
   StateBatch batch;
   if (job->run.finished) {
@@ -159,29 +160,45 @@ void Membership::ExpectSurvivorsLocked(Job* job) {
   }
 }
 
-void Membership::NotifyObserversLocked(const Job& job,
-                                       const absl::Status& status,
-                                       Calls* calls) {
-  calls->push_back([observers = observers_, name = job.name,
-                    generation = job.run.generation, status] {
-    for (GenerationObserver* observer : observers) {
-      observer->OnGenerationEnded(name, generation, status);
-    }
-  });
+void Membership::NotifyEndLocked(const absl::Status& status, Job* job,
+                                 Calls* calls) {
+  NotifyLocked(
+      [name = job->name, generation = job->run.generation,
+       status](GenerationObserver* observer) {
+        observer->OnGenerationEnded(name, generation, status);
+      },
+      job, calls);
 }
 
 void Membership::ReportExit(const ExitReport& report, ReportCallback callback) {
   Calls calls;
   {
     MutexLock lock(&mutex_);
-    ReportExitLocked(report, &calls);
+    // Also when it changes nothing: it may be the same report once more.
+    const std::function<void()> answer = [this, job = report.job, callback] {
+      rooms_.store->AfterWritten(
+          [this, job, callback] { callback(CheckSaved(job)); });
+    };
+    const auto found = jobs_.find(report.job);
+    // No worker has a longer name.
+    const bool can_match = report.identity.node.size() <=
+                           static_cast<size_t>(options_.max_name_bytes);
+    if (found == jobs_.end() || !can_match) {
+      calls.push_back(answer);
+    } else if (const absl::Status turn = CheckTurnLocked(found->second);
+               !turn.ok()) {
+      calls.push_back(
+          [callback = std::move(callback), turn] { callback(turn); });
+    } else {
+      ChangeLocked(
+          [this, report, answer](Calls* after) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+            ReportExitLocked(report, after);
+            after->push_back(answer);
+          },
+          &found->second, &calls);
+    }
   }
   RunAll(calls);
-  // Also when it changed nothing: it may be the same report once more.
-  rooms_.store->AfterWritten(
-      [this, job = report.job, callback = std::move(callback)] {
-        callback(CheckSaved(job));
-      });
 }
 
 absl::Status Membership::CheckSaved(const std::string& name) const {

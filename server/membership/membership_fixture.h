@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error_detail.h"
 #include "base/fake_clock.h"
+#include "base/mutex.h"
 #include "base/random.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -83,6 +84,69 @@ class RecordingObserver : public GenerationObserver {
   std::vector<std::string> left;
   std::vector<std::string> regroups;
   std::vector<std::vector<GenerationResumed>> resumed;
+};
+
+// The events of jobs in the order in which an observer learns of them: "began
+// 1", "left 1 0" (generation and rank), "ended 1". Thread-safe.
+class EventLog : public GenerationObserver {
+ public:
+  void OnGenerationBegan(const GenerationBegin& begin) override {
+    Add(absl::StrCat("began ", begin.generation.value()));
+  }
+  void OnMemberLeft(absl::string_view /*job*/, Generation generation,
+                    int rank) override {
+    Add(absl::StrCat("left ", generation.value(), " ", rank));
+  }
+  void OnGenerationEnded(absl::string_view /*job*/, Generation generation,
+                         const absl::Status& /*reason*/) override {
+    Add(absl::StrCat("ended ", generation.value()));
+  }
+  void Add(std::string event) {
+    MutexLock lock(&mutex_);
+    events_.push_back(std::move(event));
+  }
+  std::vector<std::string> events() const {
+    MutexLock lock(&mutex_);
+    return events_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<std::string> events_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Holds the threads that come to it until a test opens it. Every wait ends
+// after a minute, which is a failure.
+class Gate {
+ public:
+  ~Gate() { Open(); }
+  void Pass() {
+    MutexLock lock(&mutex_);
+    reached_ = true;
+    changed_.NotifyAll();
+    EXPECT_TRUE(changed_.WaitFor(
+        &mutex_, kDeadline,
+        [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return open_; }));
+  }
+  // Whether a thread has come.
+  bool AwaitThread() {
+    MutexLock lock(&mutex_);
+    return changed_.WaitFor(
+        &mutex_, kDeadline,
+        [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return reached_; });
+  }
+  void Open() {
+    MutexLock lock(&mutex_);
+    open_ = true;
+    changed_.NotifyAll();
+  }
+
+ private:
+  static constexpr absl::Duration kDeadline = absl::Minutes(1);
+  Mutex mutex_;
+  CondVar changed_;
+  bool reached_ ABSL_GUARDED_BY(mutex_) = false;
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // One process: what it asks to join with, and what it was told.

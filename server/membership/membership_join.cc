@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "server/membership/job_rules.h"
 #include "server/membership/join_check.h"
+#include "server/membership/manifest_agreement.h"
 #include "server/membership/manifest_check.h"
 #include "server/membership/membership.h"
 #include "server/membership/membership_errors.h"
@@ -18,9 +19,19 @@
 namespace coxswain::server {
 namespace {
 
+// Joins that wait for the commit of a generation: each brings a manifest, which
+// may have megabytes, and a round keeps no more of them.
+constexpr size_t kMaxDeferredJoins = ManifestAgreement::kMaxKept;
+
 // What was refused may be of any length.
 std::string Shown(absl::string_view text) {
   return absl::CHexEscape(Shorten(text, 128));
+}
+
+void LogRefusal(const JoinRequest& request, const absl::Status& status) {
+  LogInfo("join_refused", {{"job", Shown(request.job)},
+                           {"worker", Shown(request.identity.ToString())},
+                           {"reason", status.message()}});
 }
 
 absl::Status JobIsFull(absl::string_view job, size_t members) {
@@ -32,27 +43,67 @@ absl::Status JobIsFull(absl::string_view job, size_t members) {
 }  // namespace
 
 uint64_t Membership::Join(JoinRequest request, JoinCallback callback) {
-  absl::Status status = CheckJoin(request, options_);
+  const absl::Status valid = CheckJoin(request, options_);
+  if (!valid.ok()) {
+    LogRefusal(request, valid);
+    callback(valid);
+    return 0;
+  }
+  NormaliseManifest(&request.manifest);
   uint64_t ticket = 0;
   Calls calls;
-  if (status.ok()) {
-    NormaliseManifest(&request.manifest);
+  {
     MutexLock lock(&mutex_);
-    status = JoinLocked(&request, &callback, &ticket, &calls);
-  }
-  if (!status.ok()) {
-    LogInfo("join_refused", {{"job", Shown(request.job)},
-                             {"worker", Shown(request.identity.ToString())},
-                             {"reason", status.message()}});
+    ticket = next_handle_++;
+    const auto found = jobs_.find(request.job);
+    if (found != jobs_.end() && found->second.commit != nullptr) {
+      DeferJoinLocked(std::move(request), std::move(callback), ticket,
+                      &found->second, &calls);
+    } else {
+      TakeJoinLocked(std::move(request), std::move(callback), ticket, &calls);
+    }
   }
   RunAll(calls);
-  if (!status.ok()) callback(status);
   return ticket;
 }
 
+void Membership::TakeJoinLocked(JoinRequest request, JoinCallback callback,
+                                uint64_t ticket, Calls* calls) {
+  const absl::Status status = JoinLocked(&request, callback, ticket, calls);
+  if (status.ok()) return;
+  LogRefusal(request, status);
+  calls->push_back(
+      [callback = std::move(callback), status] { callback(status); });
+}
+
+void Membership::DeferJoinLocked(JoinRequest request, JoinCallback callback,
+                                 uint64_t ticket, Job* job, Calls* calls) {
+  absl::Status turn = CheckTurnLocked(*job);
+  if (turn.ok() && job->deferred_joins >= kMaxDeferredJoins) {
+    turn = absl::UnavailableError(absl::StrCat(
+        "a generation of job '", job->name, "' is being committed, and ",
+        job->deferred_joins, " more workers wait for that to join: ask again"));
+  }
+  if (!turn.ok()) {
+    LogRefusal(request, turn);
+    calls->push_back(
+        [callback = std::move(callback), turn] { callback(turn); });
+    return;
+  }
+  ++job->deferred_joins;
+  tickets_[ticket] = {job->name, request.identity};
+  job->deferred.push_back(
+      [this, job, request = std::move(request), callback = std::move(callback),
+       ticket](Calls* after) ABSL_NO_THREAD_SAFETY_ANALYSIS mutable {
+        --job->deferred_joins;
+        tickets_.erase(ticket);
+        TakeJoinLocked(std::move(request), std::move(callback), ticket, after);
+      });
+}
+
 absl::Status Membership::JoinLocked(JoinRequest* request,
-                                    JoinCallback* callback, uint64_t* ticket,
-                                    Calls* calls) {
+                                    const JoinCallback& callback,
+                                    uint64_t ticket, Calls* calls) {
   if (shut_down_) return absl::UnavailableError("coordinator shuts down");
   COXSWAIN_ASSIGN_OR_RETURN(Job* const job,
                             FindOrAddJobLocked(request->job, calls));
@@ -64,10 +115,8 @@ absl::Status Membership::JoinLocked(JoinRequest* request,
     if (answer.has_value()) {
       COXSWAIN_RETURN_IF_ERROR(answer->status());
       return AnswerAgainLocked(
-          [callback = *callback, answer = *std::move(answer)] {
-            callback(answer);
-          },
-          job, calls);
+          [callback, answer = *std::move(answer)] { callback(answer); }, job,
+          calls);
     }
     // To make way for it, the generation may have come to its end.
     COXSWAIN_RETURN_IF_ERROR(CheckDone(*request, *job));
@@ -82,10 +131,10 @@ absl::Status Membership::JoinLocked(JoinRequest* request,
   waiter.member.address = std::move(request->address);
   waiter.member.topology = std::move(request->topology);
   waiter.launcher_id = request->launcher_id;
-  waiter.ticket = *ticket = next_handle_++;
+  waiter.ticket = ticket;
   waiter.timeout = std::min(request->timeout, options_.max_join_timeout);
   waiter.after = request->after_generation;
-  waiter.callback = *callback;
+  waiter.callback = callback;
   tickets_[waiter.ticket] = {job->name, request->identity};
   job->withdrawn.erase(request->incarnation);
   job->room.Add(std::move(waiter), std::move(request->manifest),

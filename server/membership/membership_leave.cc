@@ -52,7 +52,20 @@ void Membership::Leave(const Fence& fence, const LeaveNotice& notice,
     LeaveNotice shortened = notice;
     shortened.reason = OneLine(
         Shorten(notice.reason, static_cast<size_t>(options_.max_reason_bytes)));
-    LeaveLocked(fence, std::move(shortened), std::move(callback), &calls);
+    absl::Status known = FindFencedJobLocked(fence).status();
+    if (known.ok()) known = CheckTurnLocked(jobs_[fence.job]);
+    if (known.ok()) {
+      ChangeLocked(
+          [this, fence, shortened = std::move(shortened),
+           callback = std::move(callback)](Calls* after)
+              ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                LeaveLocked(fence, shortened, callback, after);
+              },
+          &jobs_[fence.job], &calls);
+    } else {
+      calls.push_back(
+          [callback = std::move(callback), known] { callback(known); });
+    }
   }
   RunAll(calls);
 }
@@ -98,22 +111,36 @@ void Membership::LeaveLocked(const Fence& fence, LeaveNotice notice,
 void Membership::FinishLeave(const Fence& fence, const LeaveNotice& notice,
                              const absl::Status& written,
                              const LeaveCallback& callback) {
-  Calls calls;
-  if (written.ok()) {
-    MutexLock lock(&mutex_);
-    const auto job = jobs_.find(fence.job);
-    if (job != jobs_.end() && job->second.run.generation == fence.generation) {
-      MemberRecord* const record =
-          job->second.run.members.Find(fence.incarnation);
-      DepartLocked(notice, record, &job->second, &calls);
-      DecideRoundLocked(&job->second, &calls);
-    }
-  } else {
+  if (!written.ok()) {
     LogError("departure_not_saved",
              {{"job", fence.job}, {"error", written.message()}});
+    return callback(NotWrittenError(written));
+  }
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    const auto job = jobs_.find(fence.job);
+    if (job == jobs_.end()) {
+      calls.push_back([callback] { callback(absl::OkStatus()); });
+    } else {
+      ChangeLocked(
+          [this, fence, notice, callback](Calls* after)
+              ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                FinishLeaveLocked(fence, notice, after);
+                after->push_back([callback] { callback(absl::OkStatus()); });
+              },
+          &job->second, &calls);
+    }
   }
   RunAll(calls);
-  callback(NotWrittenError(written));
+}
+
+void Membership::FinishLeaveLocked(const Fence& fence,
+                                   const LeaveNotice& notice, Calls* calls) {
+  Job* const job = &jobs_[fence.job];
+  if (job->run.generation != fence.generation) return;
+  DepartLocked(notice, job->run.members.Find(fence.incarnation), job, calls);
+  DecideRoundLocked(job, calls);
 }
 
 void Membership::FailLocked(const LeaveNotice& notice, MemberRecord* record,
@@ -161,28 +188,27 @@ void Membership::DepartLocked(const LeaveNotice& notice, MemberRecord* record,
                    {"member", record->member.ToString()},
                    {"rejoins", notice.rejoin},
                    {"reason", notice.reason}});
-  TellDepartureLocked(*record, *job, calls);
+  TellDepartureLocked(*record, job, calls);
   if (notice.rejoin && !job->run.making_way.has_value()) {
     job->run.making_way = rooms_.clock->Now();
   }
   if (job->run.members.live() == 0) EndWellLocked(job, calls);
 }
 
-void Membership::TellDepartureLocked(const MemberRecord& record, const Job& job,
+void Membership::TellDepartureLocked(const MemberRecord& record, Job* job,
                                      Calls* calls) {
-  calls->push_back([observers = observers_, name = job.name,
-                    generation = job.run.generation,
-                    rank = record.member.rank] {
-    for (GenerationObserver* observer : observers) {
-      observer->OnMemberLeft(name, generation, rank);
-    }
-  });
-  if (job.run.members.size() > kMaxToldOfDepartures) return;
+  NotifyLocked(
+      [name = job->name, generation = job->run.generation,
+       rank = record.member.rank](GenerationObserver* observer) {
+        observer->OnMemberLeft(name, generation, rank);
+      },
+      job, calls);
+  if (job->run.members.size() > kMaxToldOfDepartures) return;
   AttachEvent event;
   event.kind = AttachEvent::Kind::kMemberLeft;
   event.member = record.member;
   event.reason = record.departure;
-  for (const MemberRecord& other : job.run.members) {
+  for (const MemberRecord& other : job->run.members) {
     if (other.attachment == 0) continue;
     calls->push_back([sink = other.sink, event] { sink(event); });
   }

@@ -77,6 +77,11 @@ absl::StatusOr<std::unique_ptr<Membership>> Membership::Open(
 }
 
 Membership::~Membership() {
+  {
+    // No commit under way goes on with its next table.
+    MutexLock lock(&mutex_);
+    shut_down_ = true;
+  }
   Mutex mutex;
   CondVar written;
   bool done = false;

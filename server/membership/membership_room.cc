@@ -135,7 +135,12 @@ void Membership::Withdraw(uint64_t ticket) {
   Calls calls;
   {
     MutexLock lock(&mutex_);
-    WithdrawLocked(ticket, &calls);
+    const auto found = tickets_.find(ticket);
+    if (found == tickets_.end()) return;
+    ChangeLocked(
+        [this, ticket](Calls* after)
+            ABSL_NO_THREAD_SAFETY_ANALYSIS { WithdrawLocked(ticket, after); },
+        &jobs_[found->second.first], &calls);
   }
   RunAll(calls);
 }

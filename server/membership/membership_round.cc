@@ -29,7 +29,7 @@ void Membership::DecideRoundLocked(Job* job, Calls* calls) {
 }
 
 void Membership::DecideRoundLocked(absl::Time now, Job* job, Calls* calls) {
-  if (job->state != JobState::kForming) return;
+  if (job->state != JobState::kForming || job->commit != nullptr) return;
   RoundOptions options;
   options.min = job->room.min();
   options.max = job->room.max();
@@ -58,19 +58,7 @@ void Membership::CloseRoundLocked(absl::string_view reason, Job* job,
     members.push_back(job->room.Find(identity)->member);
   }
   AssignRanks(HeldRanks(*job), &members);
-  Run run = NextRunLocked(reason, std::move(members), *job);
-  const absl::Time before = rooms_.clock->Now();
-  const absl::Status committed = CommitRunLocked(*job, &run);
-  const absl::Time now = rooms_.clock->Now();
-  // Nobody could give a sign of life meanwhile.
-  if (now - before > options_.lease / 4) {
-    for (auto& entry : jobs_) BePatient(now, &entry.second);
-  }
-  if (!committed.ok()) {
-    GiveUpRoundLocked(NotWrittenError(committed), job, calls);
-    return;
-  }
-  BeginRunLocked(std::move(run), job, calls);
+  CommitRunLocked(NextRunLocked(reason, std::move(members), *job), job, calls);
 }
 
 Membership::Run Membership::NextRunLocked(absl::string_view reason,
@@ -122,16 +110,20 @@ void Membership::BeginRunLocked(Run run, Job* job, Calls* calls) {
   begin.generation = job->run.generation;
   begin.world_size = static_cast<int>(job->run.members.size());
   begin.plan = job->run.plan;
-  calls->push_back([observers = observers_, begin] {
-    for (GenerationObserver* observer : observers) {
-      observer->OnGenerationBegan(begin);
-    }
-  });
+  NotifyLocked(
+      [begin](GenerationObserver* observer) {
+        observer->OnGenerationBegan(begin);
+      },
+      job, calls);
+  // Another thread may be at the notices: no member hears of it before it has
+  // made that one.
+  Calls answers;
   for (const MemberRecord& record : job->run.members) {
     AnswerLocked(record.member.identity, ResultLocked(*job, record.member.rank),
-                 job, calls);
+                 job, &answers);
   }
-  AnnounceLocked(job, calls);
+  AnnounceLocked(job, &answers);
+  CallInOrderLocked(std::move(answers), job, calls);
   // Those for whom there was no room wait on.
   job->room.ExpectNobody();
   job->room.Begin(now, absl::InfinitePast());
@@ -273,12 +265,12 @@ void Membership::DecideGrowthLocked(absl::Time now, Job* job, Calls* calls) {
                               : absl::StrCat(spares.size(), " workers wait"),
                           " to join: ", NameWorkers(spares));
   }
-  calls->push_back([observers = observers_, name = job->name,
-                    generation = run.generation, reason] {
-    for (GenerationObserver* observer : observers) {
-      observer->OnRegroupWanted(name, generation, reason);
-    }
-  });
+  NotifyLocked(
+      [name = job->name, generation = run.generation,
+       reason](GenerationObserver* observer) {
+        observer->OnRegroupWanted(name, generation, reason);
+      },
+      job, calls);
 }
 
 }  // namespace coxswain::server

@@ -2,11 +2,13 @@
 // each of them something for each of the others.
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "server/membership/membership_fixture.h"
 #include "server/state/group_commit.h"
@@ -17,6 +19,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
+using testing::StartsWith;
 
 constexpr int kMembers = 10'000;
 constexpr int kPerHost = 8;
@@ -103,6 +106,36 @@ TEST_F(ScaleTest, AnEndThatCouldNotBeWrittenFitsIntoItsBatches) {
 // own while others wait in commits.
 class ThreadedTest : public MembershipTest {
  protected:
+  void TearDown() override {
+    membership_.reset();
+    plans_.reset();
+    commit_.reset();
+  }
+  // A new coordinator on the same state.
+  void Reopen() {
+    TearDown();
+    commit_ = std::make_unique<GroupCommit>(&store_);
+    ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), commit_.get()));
+    ASSERT_OK_AND_ASSIGN(
+        membership_, Membership::Open(options_, {&clock_, &random_,
+                                                 commit_.get(), plans_.get()}));
+    membership_->AddObserver(&log_);
+    ASSERT_OK(membership_->Resume());
+  }
+  void JoinAndCount(Worker* worker) {
+    membership_->Join(worker->request, [this, worker](auto result) {
+      MutexLock lock(&mutex_);
+      worker->answers.push_back(std::move(result));
+      ++answered_;
+      changed_.NotifyAll();
+    });
+  }
+  bool AwaitAnswers(size_t count) {
+    MutexLock lock(&mutex_);
+    return changed_.WaitFor(
+        &mutex_, absl::Minutes(1),
+        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return answered_ >= count; });
+  }
   // Each thread calls `act` with the workers whose turn it is.
   static void InThreads(const std::vector<Worker*>& team,
                         const std::function<void(Worker*)>& act) {
@@ -115,22 +148,23 @@ class ThreadedTest : public MembershipTest {
     }
     for (std::thread& thread : threads) thread.join();
   }
+
+  std::unique_ptr<GroupCommit> commit_;
+  EventLog log_;
+  Mutex mutex_;
+  CondVar changed_;
+  size_t answered_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 TEST_F(ThreadedTest, ManyLeaveAndComeBackAtOnce) {
-  membership_.reset();
-  GroupCommit commit(&store_);
-  ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), &commit));
-  ASSERT_OK_AND_ASSIGN(
-      membership_,
-      Membership::Open(options_, {&clock_, &random_, &commit, plans_.get()}));
-  ASSERT_OK(membership_->Resume());
+  Reopen();
   std::vector<Worker*> team;
   for (int slot = 0; slot < 64; ++slot) {
     team.push_back(MakeElastic(1, 64, slot));
   }
   for (int round = 1; round <= 20; ++round) {
-    InThreads(team, [&](Worker* worker) { Join(worker); });
+    InThreads(team, [&](Worker* worker) { JoinAndCount(worker); });
+    ASSERT_TRUE(AwaitAnswers(round * team.size()));
     for (Worker* worker : team) {
       ASSERT_EQ(worker->answers.size(), static_cast<size_t>(round));
       ASSERT_OK(worker->answers.back());
@@ -145,8 +179,33 @@ TEST_F(ThreadedTest, ManyLeaveAndComeBackAtOnce) {
     });
     EXPECT_EQ(Description().state, JobState::kEnded);
   }
-  membership_.reset();
-  plans_.reset();
+  TearDown();
+  const std::vector<std::string> events = log_.events();
+  ASSERT_THAT(events, SizeIs(20 * (64 + 2)));
+  for (size_t i = 0; i < events.size(); ++i) {
+    const size_t round = i / 66 + 1;
+    if (i % 66 == 0) {
+      EXPECT_EQ(events[i], absl::StrCat("began ", round));
+    } else if (i % 66 == 65) {
+      EXPECT_EQ(events[i], absl::StrCat("ended ", round));
+    } else {
+      EXPECT_THAT(events[i], StartsWith(absl::StrCat("left ", round, " ")));
+    }
+  }
+}
+
+TEST_F(ThreadedTest, ACoordinatorCanGoWhileAGenerationIsCommitted) {
+  for (int round = 0; round < 50; ++round) {
+    Reopen();
+    Worker* const worker = MakeElastic(1, 1, 0);
+    worker->request.job = absl::StrCat("job-", round);
+    // Its answer comes, or does not.
+    membership_->Join(worker->request, [](const auto&) {});
+  }
+  Reopen();
+  for (const JobSummary& job : membership_->Summaries()) {
+    EXPECT_EQ(job.state, JobState::kRunning);
+  }
 }
 
 }  // namespace
