@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/frame_guard/frame_scanner.h"
-#include "base/logging.h"
 
 namespace coxswain {
 namespace {
@@ -58,6 +57,7 @@ struct GuardedConnections::Resets {
 GuardedConnections::GuardedConnections(const Limits& limits, const Clock* clock)
     : limits_(limits),
       clock_(clock),
+      ended_log_("connection_ended", clock),
       resets_(std::make_unique<Resets>()),
       max_held_(limits.held_bytes) {}
 
@@ -237,9 +237,8 @@ void GuardedConnections::Know(const std::string& peer) {
 void GuardedConnections::SayEnded(const Connection& connection,
                                   absl::string_view reason) {
   ++ended_;
-  const absl::string_view peer = connection.peer;
-  LogWarningOnce(absl::StrCat("frames/", peer.substr(0, peer.rfind(':'))),
-                 "connection_ended", {{"peer", peer}, {"reason", reason}});
+  ended_log_.Line(HostOfPeer(connection.peer),
+                  {{"peer", connection.peer}, {"reason", reason}});
 }
 
 }  // namespace coxswain

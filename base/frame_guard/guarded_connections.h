@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
+#include "base/log_rate.h"
 #include "base/mutex.h"
 
 namespace coxswain {
@@ -94,6 +95,7 @@ class GuardedConnections {
 
   const Limits limits_;
   const Clock* const clock_;
+  LogRate ended_log_;
 
   mutable Mutex mutex_;  // taken before that of a connection
   std::multiset<int> ports_ ABSL_GUARDED_BY(mutex_);

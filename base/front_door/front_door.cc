@@ -18,7 +18,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "base/logging.h"
 
 namespace coxswain {
 namespace {
@@ -221,7 +220,7 @@ void FrontDoor::AcceptFrom(int listener) {
                absl::StrCat("its place was needed for another: ", reason));
         continue;
       }
-      LogWarningOnce("accept_failed", "accept_failed", {{"reason", reason}});
+      not_accepted_.Line("", {{"reason", reason}});
       Listen(false);
       return;
     }
@@ -285,10 +284,10 @@ void FrontDoor::LetIn(Waiting connection) {
   }
   if (!admitted_->Add(fd)) {
     if (admitted_->cut()) return;
-    LogWarningOnce("max_connections", "connection_refused",
-                   {{"peer", connection.peer},
-                    {"reason", absl::StrCat("there are ", admitted_->limit(),
-                                            " others (max_connections)")}});
+    refused_.Line(connection.peer,
+                  {{"peer", connection.peer},
+                   {"reason", absl::StrCat("there are ", admitted_->limit(),
+                                           " others (max_connections)")}});
     return;
   }
   admit_(std::move(connection.fd));
@@ -300,11 +299,9 @@ void FrontDoor::Refuse(uint64_t id, absl::string_view reason) {
   const Waiting& connection = found->second;
   std::string bytes;
   Peek(connection.fd.get(), &bytes);
-  LogWarningOnce(absl::StrCat("garbage/", connection.peer),
-                 "connection_refused",
-                 {{"peer", connection.peer},
-                  {"reason", reason},
-                  {"first_bytes", Escaped(bytes)}});
+  refused_.Line(connection.peer, {{"peer", connection.peer},
+                                  {"reason", reason},
+                                  {"first_bytes", Escaped(bytes)}});
   waiting_.erase(found);
 }
 

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/front_door/admitted_connections.h"
 #include "base/front_door/listen_address.h"
+#include "base/log_rate.h"
 #include "base/unique_fd.h"
 
 namespace coxswain {
@@ -26,10 +27,10 @@ enum class Greeting {
 };
 
 // Accepts a server's connections and lets in those that begin with the right
-// greeting, which it leaves unread. All others are closed and logged, once for
-// each address: gRPC would say nothing, and it would hold a silent connection
-// for minutes. One that says nothing and hangs up only looked whether the port
-// is open, and is not worth a line.
+// greeting, which it leaves unread. All others are closed and logged, once a
+// minute for each address: gRPC would say nothing, and it would hold a silent
+// connection for minutes. One that says nothing and hangs up only looked
+// whether the port is open, and is not worth a line.
 //
 // Owned by whoever owns the gRPC server. One thread of its own, which runs from
 // Open() to the destructor. It waits in the system, whose clock its deadlines
@@ -97,6 +98,8 @@ class FrontDoor {
   std::map<uint64_t, Waiting> waiting_;  // the oldest first
   bool listening_ = true;
   Time listen_again_;
+  LogRate refused_{"connection_refused"};
+  LogRate not_accepted_{"accept_failed"};
 
   std::thread thread_;
 };

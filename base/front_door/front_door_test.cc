@@ -165,8 +165,8 @@ MATCHER(Works, "") {
   return arg.code() == absl::StatusCode::kAlreadyExists;
 }
 
-// Each test speaks from a loopback address of its own: what is logged once for
-// an address is logged once in this process.
+// From a loopback address of the caller's choice: a peer is known by its
+// address.
 UniqueFd Connect(int port, const std::string& from) {
   UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};

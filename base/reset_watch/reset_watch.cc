@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -10,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "base/logging.h"
+#include "base/log_rate.h"
 #include "base/mutex.h"
 #include "base/reset_watch/channelz.h"
 #include "base/reset_watch/reset_judge.h"
@@ -99,9 +100,8 @@ class ResetWatch::Watcher {
     return now <= watched->look_until && now >= watched->look_again;
   }
 
-  static void Look(const grpc_counts::Server& server,
-                   const std::vector<std::shared_ptr<Port>>& ports,
-                   Watched* watched) {
+  void Look(const grpc_counts::Server& server,
+            const std::vector<std::shared_ptr<Port>>& ports, Watched* watched) {
     const absl::Time begun = Clock::Real()->Now();
     std::map<int, std::vector<grpc_counts::Connection>> by_port;
     for (auto& connection : grpc_counts::ListConnections(server.id)) {
@@ -127,16 +127,14 @@ class ResetWatch::Watcher {
     watched->look_again = now + kRest * (now - begun);
   }
 
-  static void Log(const grpc_counts::Connection& connection) {
-    grpc_counts::Endpoint host = connection.remote;
-    host.port = 0;
-    LogWarningOnce(
-        absl::StrCat("resets/", grpc_counts::TextOf(host)), "connection_ended",
-        {{"peer", grpc_counts::TextOf(connection.remote)},
-         {"reason",
-          absl::StrCat("it begins calls and resets them: ",
-                       connection.begun - connection.answered, " of its ",
-                       connection.begun, " calls were not answered")}});
+  void Log(const grpc_counts::Connection& connection) {
+    const std::string peer = grpc_counts::TextOf(connection.remote);
+    ended_.Line(HostOfPeer(peer),
+                {{"peer", peer},
+                 {"reason", absl::StrCat("it begins calls and resets them: ",
+                                         connection.begun - connection.answered,
+                                         " of its ", connection.begun,
+                                         " calls were not answered")}});
   }
 
   Mutex mutex_;
@@ -144,6 +142,7 @@ class ResetWatch::Watcher {
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<Port>> ports_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, Watched> watched_;  // by the server's id; the thread's own
+  LogRate ended_{"connection_ended"};
   std::thread thread_;
 };
 

@@ -44,7 +44,8 @@ CheckpointStore::CheckpointStore(FileSystem* file_system,
       folder_(folder),
       limits_(limits),
       clock_(clock),
-      random_(random) {}
+      random_(random),
+      refused_uploads_("upload_refused", clock) {}
 
 CheckpointStore::~CheckpointStore() = default;
 
@@ -274,8 +275,8 @@ absl::StatusOr<std::unique_ptr<ShardUpload>> CheckpointStore::StartUpload(
     expected.bytes = bytes;
     expected.crc32c = crc32c;
     upload = std::make_unique<ShardUpload>(
-        file_system_, static_cast<ShardOwner*>(this), std::string(id),
-        StagingFolder(open->record), std::move(expected),
+        file_system_, static_cast<ShardOwner*>(this), fence.job,
+        std::string(id), StagingFolder(open->record), std::move(expected),
         limits_.max_chunk_bytes);
   }
   COXSWAIN_RETURN_IF_ERROR(upload->Open());
@@ -293,6 +294,15 @@ absl::StatusOr<std::string> CheckpointStore::CompleteShard(
   std::string replaced = complete.file;
   complete = shard;
   return replaced;
+}
+
+void CheckpointStore::UploadRefused(const std::string& job,
+                                    const std::string& id, int shard,
+                                    const absl::Status& status) {
+  refused_uploads_.Line(job, {{"job", job},
+                              {"checkpoint", id},
+                              {"shard", shard},
+                              {"error", status.ToString()}});
 }
 
 void CheckpointStore::UploadEnded() {

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/log_rate.h"
 #include "base/mutex.h"
 #include "base/random.h"
 #include "server/checkpoint/catalogue.h"
@@ -241,6 +242,8 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
 
   absl::StatusOr<std::string> CompleteShard(const std::string& id,
                                             const ShardRecord& shard) override;
+  void UploadRefused(const std::string& job, const std::string& id, int shard,
+                     const absl::Status& status) override;
   void UploadEnded() override;
 
   std::string JobFolder(absl::string_view job) const;
@@ -253,6 +256,7 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   const Clock* const clock_;
   RandomSource* const random_;
   RetentionRules retention_;
+  LogRate refused_uploads_;
 
   Mutex begin_mutex_;  // taken before mutex_
   mutable Mutex mutex_;

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/crc32c.h"
 #include "base/fake_clock.h"
+#include "base/log_rate.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -116,6 +118,32 @@ TEST_F(CheckpointStoreTest, WhatWasCommittedIsReadBackAlsoAfterARestart) {
     EXPECT_OK(store_->Commit(FenceOf(), id));
     Reopen();
   }
+}
+
+// A worker can have an upload refused as often as it likes, of any shard of any
+// checkpoint.
+TEST_F(CheckpointStoreTest, RefusedUploadsAreLoggedOnceAMinuteForAJob) {
+  const auto refused = [this](const std::string& job, int times) {
+    testing::internal::CaptureStderr();
+    const std::string id = store_->Begin(FenceOf(job), 7, 8, {}).value();
+    for (int i = 0; i < times; ++i) {
+      const auto upload =
+          store_->StartUpload(FenceOf(job), id, i % 8, 4, Crc32c("data"));
+      EXPECT_THAT((*upload)->Append(0, "data", Crc32c("else")),
+                  StatusIs(absl::StatusCode::kDataLoss, testing::_));
+    }
+    const std::vector<std::string> lines = absl::StrSplit(
+        testing::internal::GetCapturedStderr(), '\n', absl::SkipEmpty());
+    return lines;
+  };
+  EXPECT_THAT(refused("a", 100),
+              testing::ElementsAre(HasSubstr(" W upload_refused job=a ")));
+  EXPECT_THAT(refused("b", 1),
+              testing::ElementsAre(HasSubstr(" W upload_refused job=b ")));
+  clock_.Advance(LogRate::kPeriod);
+  EXPECT_THAT(refused("a", 1),
+              testing::ElementsAre(HasSubstr("of=upload_refused lines=99"),
+                                   HasSubstr(" W upload_refused job=a ")));
 }
 
 TEST_F(CheckpointStoreTest, AnOverviewHasTheNewestAndWhatIsOpen) {

@@ -11,10 +11,11 @@
 namespace coxswain::server {
 
 ShardUpload::ShardUpload(FileSystem* file_system, ShardOwner* owner,
-                         std::string id, std::string folder,
+                         std::string job, std::string id, std::string folder,
                          ShardRecord expected, size_t max_chunk_bytes)
     : file_system_(file_system),
       owner_(owner),
+      job_(std::move(job)),
       id_(std::move(id)),
       folder_(std::move(folder)),
       expected_(std::move(expected)),
@@ -47,12 +48,7 @@ absl::Status ShardUpload::Fail(absl::Status status) {
   status_ = std::move(status);
   file_.reset();
   RemoveFile(expected_.file);
-  // A peer may try again as fast as it likes.
-  LogWarningOnce(absl::StrCat("upload_refused ", id_, " ", expected_.shard),
-                 "upload_refused",
-                 {{"checkpoint", id_},
-                  {"shard", expected_.shard},
-                  {"error", status_.ToString()}});
+  owner_->UploadRefused(job_, id_, expected_.shard, status_);
   return status_;
 }
 

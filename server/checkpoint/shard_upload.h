@@ -23,6 +23,8 @@ class ShardOwner {
   // NOT_FOUND if the checkpoint is no longer open.
   virtual absl::StatusOr<std::string> CompleteShard(
       const std::string& id, const ShardRecord& shard) = 0;
+  virtual void UploadRefused(const std::string& job, const std::string& id,
+                             int shard, const absl::Status& status) = 0;
   virtual void UploadEnded() = 0;
 };
 
@@ -34,8 +36,9 @@ class ShardUpload {
  public:
   // `expected` is what the header announced, and the file to write in
   // `folder`.
-  ShardUpload(FileSystem* file_system, ShardOwner* owner, std::string id,
-              std::string folder, ShardRecord expected, size_t max_chunk_bytes);
+  ShardUpload(FileSystem* file_system, ShardOwner* owner, std::string job,
+              std::string id, std::string folder, ShardRecord expected,
+              size_t max_chunk_bytes);
   ~ShardUpload();
   ShardUpload(const ShardUpload&) = delete;
   ShardUpload& operator=(const ShardUpload&) = delete;
@@ -68,6 +71,7 @@ class ShardUpload {
 
   FileSystem* const file_system_;
   ShardOwner* const owner_;
+  const std::string job_;
   const std::string id_;
   const std::string folder_;
   const ShardRecord expected_;

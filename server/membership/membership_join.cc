@@ -4,10 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
-#include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "server/membership/job_rules.h"
 #include "server/membership/join_check.h"
@@ -23,17 +21,6 @@ namespace {
 // may have megabytes, and a round keeps no more of them.
 constexpr size_t kMaxDeferredJoins = ManifestAgreement::kMaxKept;
 
-// What was refused may be of any length.
-std::string Shown(absl::string_view text) {
-  return absl::CHexEscape(Shorten(text, 128));
-}
-
-void LogRefusal(const JoinRequest& request, const absl::Status& status) {
-  LogInfo("join_refused", {{"job", Shown(request.job)},
-                           {"worker", Shown(request.identity.ToString())},
-                           {"reason", status.message()}});
-}
-
 absl::Status JobIsFull(absl::string_view job, size_t members) {
   return absl::FailedPreconditionError(
       absl::StrCat("job '", job, "' is running with all ", members,
@@ -45,7 +32,6 @@ absl::Status JobIsFull(absl::string_view job, size_t members) {
 uint64_t Membership::Join(JoinRequest request, JoinCallback callback) {
   const absl::Status valid = CheckJoin(request, options_);
   if (!valid.ok()) {
-    LogRefusal(request, valid);
     callback(valid);
     return 0;
   }
@@ -71,7 +57,6 @@ void Membership::TakeJoinLocked(JoinRequest request, JoinCallback callback,
                                 uint64_t ticket, Calls* calls) {
   const absl::Status status = JoinLocked(&request, callback, ticket, calls);
   if (status.ok()) return;
-  LogRefusal(request, status);
   calls->push_back(
       [callback = std::move(callback), status] { callback(status); });
 }
@@ -85,7 +70,6 @@ void Membership::DeferJoinLocked(JoinRequest request, JoinCallback callback,
         job->deferred_joins, " more workers wait for that to join: ask again"));
   }
   if (!turn.ok()) {
-    LogRefusal(request, turn);
     calls->push_back(
         [callback = std::move(callback), turn] { callback(turn); });
     return;

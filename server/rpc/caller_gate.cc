@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "base/frame_guard/frame_guard.h"
 #include "base/grpc_status.h"
-#include "base/logging.h"
+#include "base/log_rate.h"
 #include "base/mutex.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
@@ -64,11 +64,12 @@ std::optional<Method> FindMethod(absl::string_view name) {
   return method;
 }
 
+        refusals_(std::move(refusals)),
 // One call. gRPC runs reads and writes of a stream side by side.
 class GateKeeper : public Interceptor {
  public:
   GateKeeper(std::shared_ptr<const CallerIdentities> identities,
-             ServerRpcInfo* info)
+             std::shared_ptr<LogRate> refusals, ServerRpcInfo* info)
       : identities_(std::move(identities)),
         info_(info),
         name_(info->method()),
@@ -176,16 +177,13 @@ class GateKeeper : public Interceptor {
       verdict_ = status;
     }
     const std::string message(status.message());
-    // Nothing in the key is of the caller's choice: it could use up what is
-    // remembered, and later refusals would not be logged.
-    const std::string key =
-        absl::StrCat("refused/", method_.has_value() ? name_ : "", "/",
-                     absl::StatusCodeToString(status.code()), "/",
-                     caller_.has_value() ? caller_->ToString() : "");
-    LogWarningOnce(key, "call_refused",
-                   {{"peer", info_->server_context()->peer()},
-                    {"method", name_},
-                    {"reason", message}});
+    const std::string peer = info_->server_context()->peer();
+    const std::string who = caller_.has_value() ? caller_->ToString()
+                                                : std::string(HostOfPeer(peer));
+    refusals_->Line(
+        absl::StrCat(who, " ", absl::StatusCodeToString(status.code())),
+        {{"peer", peer}, {"method", name_}, {"reason", message}});
+  const std::shared_ptr<LogRate> refusals_;
     grpc_call_cancel_with_status(info_->server_context()->c_call(),
                                  static_cast<grpc_status_code>(status.code()),
                                  message.c_str(), nullptr);
@@ -208,10 +206,13 @@ class GateKeeper : public Interceptor {
 
 class Factory : public ServerInterceptorFactoryInterface {
  public:
-  explicit Factory(std::shared_ptr<const CallerIdentities> identities)
-      : identities_(std::move(identities)) {}
+  Factory(std::shared_ptr<const CallerIdentities> identities,
+          const Clock* clock)
+      : identities_(std::move(identities)),
+        refusals_(std::make_shared<LogRate>("call_refused", clock)) {}
+  const std::shared_ptr<LogRate> refusals_;
   Interceptor* CreateServerInterceptor(ServerRpcInfo* info) override {
-    return new GateKeeper(identities_, info);  // gRPC owns it.
+    return new GateKeeper(identities_, refusals_, info);  // gRPC owns it.
   }
 
  private:
@@ -221,8 +222,8 @@ class Factory : public ServerInterceptorFactoryInterface {
 }  // namespace
 
 std::unique_ptr<ServerInterceptorFactoryInterface> MakeCallerGate(
-    std::shared_ptr<const CallerIdentities> identities) {
-  return std::make_unique<Factory>(std::move(identities));
+    std::shared_ptr<const CallerIdentities> identities, const Clock* clock) {
+  return std::make_unique<Factory>(std::move(identities), clock);
 }
 
 }  // namespace coxswain::server

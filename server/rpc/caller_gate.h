@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "base/clock.h"
 #include "grpcpp/support/server_interceptor.h"
 #include "server/rpc/credentials.h"
 
@@ -12,8 +13,10 @@ namespace coxswain::server {
 // who calls, and whether each message is one that this caller may send
 // (authoriser.h). Of a message that it may not, the service sees an empty one,
 // and whatever it answers, the caller gets the refusal and nothing else.
+// `clock`, by which refusals are logged at a rate, outlives it.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
-MakeCallerGate(std::shared_ptr<const CallerIdentities> identities);
+MakeCallerGate(std::shared_ptr<const CallerIdentities> identities,
+               const Clock* clock);
 
 }  // namespace coxswain::server
 

@@ -86,7 +86,7 @@ MakeGates(const GrpcServer::MayAnswer& may_answer,
   if (security.identifies()) {
     COXSWAIN_ASSIGN_OR_RETURN(auto identities,
                               CallerIdentities::Open(security, rooms.clock));
-    gates.push_back(MakeCallerGate(std::move(identities)));
+    gates.push_back(MakeCallerGate(std::move(identities), rooms.clock));
   }
   if (rooms.rpc != nullptr) gates.push_back(MakeCallCounter(rooms.rpc));
   return gates;
@@ -97,7 +97,7 @@ MakeGates(const GrpcServer::MayAnswer& may_answer,
 struct GrpcServer::Parts {
   Parts(const RpcOptions& options, const Rooms& rooms)
       : rendezvous(options, rooms.membership, rooms.schedule,
-                   {rooms.plans, rooms.telemetry, rooms.rpc}),
+                   {rooms.plans, rooms.telemetry, rooms.rpc}, rooms.clock),
         schedule(rooms.plans, rooms.schedule, rooms.membership),
         store(rooms.store, rooms.membership),
         groups(rooms.groups, rooms.membership),

@@ -1,10 +1,16 @@
 #include "server/rpc/rendezvous_service.h"
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "server/rpc/call.h"
 #include "server/rpc/describe_steps.h"
@@ -21,6 +27,11 @@ constexpr int kMaxMembersInPage = 1024;
 constexpr int kMaxDescribes = 64;
 // In a request to leave: one for each stream.
 constexpr int kMaxPositions = 256;
+
+// What a peer wrote may be of any length.
+std::string Shown(absl::string_view text) {
+  return absl::CHexEscape(Shorten(text, 128));
+}
 
 JoinRequest FromProto(const v1::JoinRequest& proto) {
   JoinRequest request;
@@ -127,14 +138,28 @@ v1::JobDescription ToProto(const JobDescription& job) {
 }  // namespace
 
 grpc::ServerUnaryReactor* RendezvousService::Join(
-    grpc::CallbackServerContext* /*context*/, const v1::JoinRequest* request,
+    grpc::CallbackServerContext* context, const v1::JoinRequest* request,
     v1::JoinResponse* response) {
   const auto call = DeferredCall<v1::JoinResponse>::Start(response);
+  JoinRequest join = FromProto(*request);
+  // Whether it waits in a round: why that fails is logged with the round. An
+  // error before is a refusal, which a client can repeat as fast as it likes.
+  const auto waits = std::make_shared<std::atomic<bool>>(false);
+  const auto log_refusal =
+      [this, peer = context->peer(), job = Shown(join.job),
+       worker = Shown(join.identity.ToString())](const absl::Status& status) {
+        refusals_.Line(HostOfPeer(peer), {{"job", job},
+                                          {"worker", worker},
+                                          {"peer", peer},
+                                          {"reason", status.message()}});
+      };
   const uint64_t ticket = membership_->Join(
-      FromProto(*request), [call](const absl::StatusOr<JoinResult>& result) {
-        if (!result.ok()) return call->Answer(result.status());
-        call->Answer(ToProto(*result));
+      std::move(join), [=](const absl::StatusOr<JoinResult>& result) {
+        if (result.ok()) return call->Answer(ToProto(*result));
+        if (!*waits) log_refusal(result.status());
+        call->Answer(result.status());
       });
+  *waits = true;
   call->OnceCancelled(
       [membership = membership_, ticket] { membership->Withdraw(ticket); });
   return call->reactor();

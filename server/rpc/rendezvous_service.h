@@ -3,6 +3,10 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "base/log_rate.h"
+#include "base/logging.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "server/membership/membership.h"
 #include "server/options.h"
@@ -16,12 +20,15 @@ namespace coxswain::server {
 // so that nobody waits on.
 class RendezvousService : public v1::Rendezvous::CallbackService {
  public:
+  // `clock`, by which refusals are logged at a rate, outlives it too.
   RendezvousService(const RpcOptions& options, Membership* membership,
-                    ScheduleRoom* schedule, const AttachWitness& witness = {})
+                    ScheduleRoom* schedule, const AttachWitness& witness = {},
+                    const Clock* clock = Clock::Real())
       : options_(options),
         membership_(membership),
         schedule_(schedule),
-        witness_(witness) {}
+        witness_(witness),
+        refusals_("join_refused", clock, LogInfo) {}
 
   grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
                                  const v1::JoinRequest* request,
@@ -50,6 +57,7 @@ class RendezvousService : public v1::Rendezvous::CallbackService {
   Membership* const membership_;
   ScheduleRoom* const schedule_;
   const AttachWitness witness_;
+  LogRate refusals_;
   // As many references as descriptions are under way, and one.
   const std::shared_ptr<void> describing_ = std::make_shared<int>();
 };

@@ -1,8 +1,11 @@
 // Bearer tokens, over plain text on loopback and over TLS.
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/logging.h"
 #include "base/status_matchers.h"
 #include "client/rpc/stub_factory.h"
 #include "gmock/gmock.h"
@@ -14,6 +17,7 @@ namespace coxswain {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -73,6 +77,29 @@ TEST_F(TokensTest, ATokenStandsForItsJob) {
       StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("--token-file")));
   EXPECT_THAT(Ask(*Connect("")), StatusIs(absl::StatusCode::kUnauthenticated,
                                           HasSubstr("--token-file")));
+}
+
+// However much else was logged before, of others and of the same peer.
+TEST_F(TokensTest, ARefusedTokenIsLoggedWhateverWasLoggedBefore) {
+  Serve({}, absl::StrCat("job/a ", kFirst));
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 5000; ++i) {
+    LogWarningOnce(absl::StrCat("key-", i), "something_else");
+  }
+  testing::internal::GetCapturedStderr();
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_THAT(Ask(*Connect(kFirst), absl::StrCat("b-", i)),
+                StatusIs(absl::StatusCode::kPermissionDenied, testing::_));
+  }
+  EXPECT_THAT(Ask(*Connect(kSecond)),
+              StatusIs(absl::StatusCode::kUnauthenticated, testing::_));
+  const std::vector<std::string> lines = absl::StrSplit(
+      testing::internal::GetCapturedStderr(), '\n', absl::SkipEmpty());
+  EXPECT_THAT(lines, Contains(AllOf(HasSubstr(" W call_refused "),
+                                    HasSubstr("--token-file"))));
+  // One line for a peer and what is wrong with it, in a minute.
+  EXPECT_LT(lines.size(), 10u);
 }
 
 TEST_F(TokensTest, TlsCarriesThemWithoutACertificateOfTheClient) {

@@ -124,6 +124,17 @@ BANS = [
         "take the source of base/random.h",
     ),
     Ban(
+        "log once",
+        r"\bLogWarningOnce\s*\(",
+        # Its memory is for the whole process and never forgets.
+        lambda path: path.startswith(
+            ("base/", "proto/", "server/", "client/rpc/", "client/stand_in/")
+        )
+        and not path.startswith("base/logging.")
+        and not is_test(path),
+        "peers can cause this: use base/log_rate.h",
+    ),
+    Ban(
         "wait for a GPU",
         r"\b(cu(da)?(Device|Ctx|Stream|Event)Synchronize|"
         r"cuda(Memcpy|Memset)(2D|3D|ToSymbol|FromSymbol)?)\s*\(",
@@ -403,6 +414,7 @@ class RulesTest(unittest.TestCase):
             ("server/x.cc", "throw 1;", "throw"),
             ("server/x.cc", "auto now = absl::Now();", "wall clock"),
             ("client/x.cc", "std::random_device device;", "randomness"),
+            ("server/x.cc", 'LogWarningOnce(peer, "refused");', "log once"),
             ("hooks/x.cu", "cudaDeviceSynchronize();", "wait for a GPU"),
             ("client/x.cc", "cudaStreamSynchronize(s);", "wait for a GPU"),
             ("client/device/x.cc", "cudaMemcpy(a, b, n, k);", "wait for"),
@@ -416,6 +428,7 @@ class RulesTest(unittest.TestCase):
             ("client/comm/gloo/x.cc", "throw 1;"),
             ("server/x_test.cc", "throw 1;"),
             ("base/x.cc", "return absl::Now();"),
+            ("client/device/x.cc", 'LogWarningOnce("gpu", "not_released");'),
             ("cli/main.cc", "std::random_device device;"),
             ("client/x.cc", "cudaMemcpyAsync(a, b, n, k, s); x << y;"),
             ("tests/gpu/x.cu", "cudaDeviceSynchronize();"),
