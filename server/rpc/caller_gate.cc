@@ -18,6 +18,7 @@
 #include "google/protobuf/message.h"
 #include "grpc/grpc.h"
 #include "proto/bulk/chunk_codec.h"
+#include "proto/bulk/raw_methods.h"
 #include "server/rpc/authoriser.h"
 
 namespace coxswain::server {
@@ -38,13 +39,6 @@ struct Method {
   bool raw = false;
   int chunk_field = 0;  // of a raw one, in a request; 0: none
 };
-// As the services declare it: WithRawCallbackMethod_*. caller_gate_test calls
-// all methods: one that is missing here, or wrong, breaks there.
-bool IsRaw(absl::string_view method) {
-  return method == "/coxswain.v1.Checkpoint/Upload" ||
-         method == "/coxswain.v1.Checkpoint/Download" ||
-         method == "/coxswain.v1.Parameter/Exchange";
-}
 
 // "/coxswain.v1.Service/Method" as the linked protos have it; nothing for
 // another one.
@@ -58,19 +52,19 @@ std::optional<Method> FindMethod(absl::string_view name) {
   Method method;
   method.request = factory->GetPrototype(descriptor->input_type());
   method.answer = factory->GetPrototype(descriptor->output_type());
-  method.raw = IsRaw(name);
+  method.raw = bulk::IsRaw(name);
   const auto* const chunk = descriptor->input_type()->FindFieldByName("chunk");
   if (chunk != nullptr) method.chunk_field = chunk->number();
   return method;
 }
 
-        refusals_(std::move(refusals)),
 // One call. gRPC runs reads and writes of a stream side by side.
 class GateKeeper : public Interceptor {
  public:
   GateKeeper(std::shared_ptr<const CallerIdentities> identities,
              std::shared_ptr<LogRate> refusals, ServerRpcInfo* info)
       : identities_(std::move(identities)),
+        refusals_(std::move(refusals)),
         info_(info),
         name_(info->method()),
         method_(FindMethod(name_)) {}
@@ -183,13 +177,13 @@ class GateKeeper : public Interceptor {
     refusals_->Line(
         absl::StrCat(who, " ", absl::StatusCodeToString(status.code())),
         {{"peer", peer}, {"method", name_}, {"reason", message}});
-  const std::shared_ptr<LogRate> refusals_;
     grpc_call_cancel_with_status(info_->server_context()->c_call(),
                                  static_cast<grpc_status_code>(status.code()),
                                  message.c_str(), nullptr);
   }
 
   const std::shared_ptr<const CallerIdentities> identities_;
+  const std::shared_ptr<LogRate> refusals_;
   ServerRpcInfo* const info_;
   const std::string name_;
   const std::optional<Method> method_;
@@ -210,13 +204,13 @@ class Factory : public ServerInterceptorFactoryInterface {
           const Clock* clock)
       : identities_(std::move(identities)),
         refusals_(std::make_shared<LogRate>("call_refused", clock)) {}
-  const std::shared_ptr<LogRate> refusals_;
   Interceptor* CreateServerInterceptor(ServerRpcInfo* info) override {
     return new GateKeeper(identities_, refusals_, info);  // gRPC owns it.
   }
 
  private:
   const std::shared_ptr<const CallerIdentities> identities_;
+  const std::shared_ptr<LogRate> refusals_;
 };
 
 }  // namespace

@@ -16,7 +16,8 @@ std::vector<AttackKind> AllAttacks() {
           AttackKind::kResets,         AttackKind::kWholeResets,
           AttackKind::kManyResets,     AttackKind::kHalfMessages,
           AttackKind::kEndlessHeaders, AttackKind::kSmallCalls,
-          AttackKind::kHugeMessages,   AttackKind::kAbandonedStreams};
+          AttackKind::kHugeMessages,   AttackKind::kAbandonedStreams,
+          AttackKind::kCompressedJoins};
 }
 
 std::string NameOf(AttackKind kind) {
@@ -45,6 +46,8 @@ std::string NameOf(AttackKind kind) {
       return "HugeMessages";
     case AttackKind::kAbandonedStreams:
       return "AbandonedStreams";
+    case AttackKind::kCompressedJoins:
+      return "CompressedJoins";
   }
   COXSWAIN_CHECK(false);
   return "";
@@ -56,6 +59,7 @@ std::unique_ptr<Attack> Attack::Begin(AttackKind kind, int port,
     case AttackKind::kSmallCalls:
     case AttackKind::kHugeMessages:
     case AttackKind::kAbandonedStreams:
+    case AttackKind::kCompressedJoins:
       return BeginCallAttack(kind, port);
     case AttackKind::kResets:
     case AttackKind::kWholeResets:

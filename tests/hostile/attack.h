@@ -26,6 +26,7 @@ enum class AttackKind {
   kSmallCalls,        // many small ones at once on one connection
   kHugeMessages,      // messages as large as they may be, and larger
   kAbandonedStreams,  // streams without a first message, left half-way
+  kCompressedJoins,   // that wait, each a thousand times as large as it is sent
 };
 std::vector<AttackKind> AllAttacks();
 std::string NameOf(AttackKind kind);

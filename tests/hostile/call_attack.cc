@@ -19,6 +19,9 @@ namespace coxswain {
 namespace {
 
 constexpr size_t kLargest = 32 << 20;  // RpcOptions::max_message_bytes
+// Together more than a coordinator may take, were they not refused.
+constexpr int kCompressedJoins = 48;
+constexpr size_t kCompressedJoinBytes = 30 << 20;
 
 // How an attack calls, and with what.
 struct Way {
@@ -28,6 +31,7 @@ struct Way {
   std::string (*message)(int64_t number) = nullptr;
   // Does not say that it has no more to say, and cancels.
   bool abandons = false;
+  bool compressed = false;
 };
 
 std::string DescribeOrGet(int64_t number) {
@@ -48,6 +52,16 @@ std::string JoinOrSet(int64_t number) {
                          : "/coxswain.v1.Store/Set";
 }
 
+v1::JoinRequest LongManifest(const std::string& job, size_t size) {
+  v1::JoinRequest request;
+  request.set_job(job);
+  const std::string name(1000, 'n');
+  for (size_t bytes = 0; bytes + 1100 < size; bytes += 1010) {
+    request.mutable_manifest()->add_parameters()->set_name(name);
+  }
+  return request;
+}
+
 // A manifest with as many names as fit, and a value that no store takes, each
 // just within what a message may have; every fourth is larger than that.
 std::string HugeMessage(int64_t number) {
@@ -58,11 +72,22 @@ std::string HugeMessage(int64_t number) {
     request.set_value(std::string(size, 'v'));
     return request.SerializeAsString();
   }
-  v1::JoinRequest request;
-  request.set_job("huge");
-  const std::string name(1000, 'n');
-  for (size_t bytes = 0; bytes + 1100 < size; bytes += 1010) {
-    request.mutable_manifest()->add_parameters()->set_name(name);
+  return LongManifest("huge", size).SerializeAsString();
+}
+
+std::string Join(int64_t) { return "/coxswain.v1.Rendezvous/Join"; }
+
+// Waits for the rest of its job, which does not come.
+std::string WaitingJoin(int64_t number) {
+  v1::JoinRequest request = LongManifest("compressed", kCompressedJoinBytes);
+  request.mutable_identity()->set_node(absl::StrCat("node-", number));
+  request.set_incarnation(static_cast<uint64_t>(number) + 1);
+  request.set_timeout_ms(60'000);
+  request.mutable_manifest()->set_world_size(10'000);
+  request.mutable_manifest()->set_hook("allreduce");
+  request.mutable_manifest()->set_accumulation_steps(1);
+  for (auto& parameter : *request.mutable_manifest()->mutable_parameters()) {
+    parameter.set_dtype("float32");
   }
   return request.SerializeAsString();
 }
@@ -82,6 +107,8 @@ Way WayOf(AttackKind kind) {
       return {256, DescribeOrGet, SmallMessage, false};
     case AttackKind::kHugeMessages:
       return {2, JoinOrSet, HugeMessage, false};
+    case AttackKind::kCompressedJoins:
+      return {kCompressedJoins, Join, WaitingJoin, false, true};
     default:
       return {1000, AnyStream, Nothing, true};
   }
@@ -124,6 +151,9 @@ class CallAttack : public Attack {
     call->number = begun_++;
     call->context.set_deadline(std::chrono::system_clock::now() +
                                std::chrono::minutes(1));
+    if (way_.compressed) {
+      call->context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+    }
     call->stream =
         stub_.PrepareCall(&call->context, way_.method(call->number), &queue_);
     Call* const started = call.get();

@@ -50,13 +50,14 @@ std::string EndlessHeader() {
   return std::string("\x00\x01\x61\x7f\x81\xff\xff\xff\x03", 9);
 }
 
-std::string GrpcMessage(absl::string_view bytes) {
-  return absl::StrCat(GrpcMessagePrefix(static_cast<uint32_t>(bytes.size())),
-                      bytes);
+std::string GrpcMessage(absl::string_view bytes, bool compressed) {
+  return absl::StrCat(
+      GrpcMessagePrefix(static_cast<uint32_t>(bytes.size()), compressed),
+      bytes);
 }
 
-std::string GrpcMessagePrefix(uint32_t size) {
-  return absl::StrCat(BigEndian(0, 1), BigEndian(size, 4));
+std::string GrpcMessagePrefix(uint32_t size, bool compressed) {
+  return absl::StrCat(BigEndian(compressed ? 1 : 0, 1), BigEndian(size, 4));
 }
 
 }  // namespace coxswain

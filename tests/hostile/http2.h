@@ -36,10 +36,10 @@ std::string GrpcHeaders(absl::string_view method);
 // The begin of a header of 1 GiB (RFC 7541, 5.1).
 std::string EndlessHeader();
 
-// A message of gRPC, uncompressed.
-std::string GrpcMessage(absl::string_view bytes);
+// A message of gRPC, with or without the flag of a compressed one.
+std::string GrpcMessage(absl::string_view bytes, bool compressed = false);
 // What stands before one of this size.
-std::string GrpcMessagePrefix(uint32_t size);
+std::string GrpcMessagePrefix(uint32_t size, bool compressed = false);
 
 }  // namespace coxswain
 

@@ -1,26 +1,18 @@
 // What one peer may take of a coordinator, as docs/limits.md lists it, where it
 // shows on the wire only.
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <poll.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/grpc_status.h"
 #include "base/status_matchers.h"
-#include "base/unique_fd.h"
 #include "client/rpc/stand_in_server.h"
 #include "client/stand_in/stand_in_desk.h"
 #include "gmock/gmock.h"
@@ -30,15 +22,18 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "proto/store.grpc.pb.h"
 #include "server/coordinator.h"
+#include "tests/hostile/bare_client.h"
 #include "tests/hostile/http2.h"
 
 namespace coxswain {
 namespace {
 
 using testing::_;
+using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
 
-constexpr int kPatienceMs = 20'000;
+constexpr int kPatienceMs = BareClient::kPatienceMs;
 
 // Every call of a test ends within this, whatever happens.
 struct Context : grpc::ClientContext {
@@ -47,76 +42,6 @@ struct Context : grpc::ClientContext {
                  std::chrono::milliseconds(kPatienceMs));
   }
 };
-
-// A client that speaks HTTP/2 by hand.
-class BareClient {
- public:
-  explicit BareClient(int port)
-      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    EXPECT_EQ(connect(fd_.get(), reinterpret_cast<sockaddr*>(&address),
-                      sizeof(address)),
-              0);
-  }
-
-  void Send(const std::string& bytes) {
-    EXPECT_EQ(send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(bytes.size()));
-  }
-  // Reads on until the server has said this. False if it has closed before.
-  bool Says(const std::string& text) {
-    std::string said;
-    char data[64];
-    pollfd readable = {fd_.get(), POLLIN, 0};
-    while (!absl::StrContains(said, text)) {
-      if (poll(&readable, 1, kPatienceMs) <= 0) ADD_FAILURE() << "silence";
-      const ssize_t size = recv(fd_.get(), data, sizeof(data), MSG_DONTWAIT);
-      if (size <= 0) return false;
-      said.append(data, static_cast<size_t>(size));
-    }
-    return true;
-  }
-  // The setting with this id among the server's first ones.
-  std::optional<uint32_t> Setting(uint16_t id) {
-    const std::string head = Read(9);
-    const size_t size = Http2Number(head, 0, 3);
-    EXPECT_EQ(head[3], kHttp2Settings);
-    const std::string settings = Read(size);
-    for (size_t at = 0; at + 6 <= size; at += 6) {
-      if (Http2Number(settings, at, 2) == id)
-        return Http2Number(settings, at + 2, 4);
-    }
-    return std::nullopt;
-  }
-
- private:
-  std::string Read(size_t size) {
-    std::string bytes;
-    while (bytes.size() < size) {
-      pollfd readable = {fd_.get(), POLLIN, 0};
-      char data[64];
-      const size_t left = std::min(sizeof(data), size - bytes.size());
-      const ssize_t got = poll(&readable, 1, kPatienceMs) > 0
-                              ? recv(fd_.get(), data, left, 0)
-                              : -1;
-      if (got <= 0) {
-        ADD_FAILURE() << "the server says no more";
-        return std::string(size, '\0');
-      }
-      bytes.append(data, static_cast<size_t>(got));
-    }
-    return bytes;
-  }
-
-  const UniqueFd fd_;
-};
-
-std::string Greeting() {
-  return absl::StrCat(kHttp2Preface, Http2Frame(kHttp2Settings, 0, 0, ""));
-}
 
 class LimitsTest : public testing::Test {
  protected:
@@ -207,7 +132,7 @@ TEST_F(LimitsTest, AConnectionHasNoMoreStreamsThanTheLimit) {
   options.max_streams_per_connection = 5;
   Start(options);
   BareClient client(coordinator_->port());
-  client.Send(Greeting());
+  client.Send(BareClient::Greeting());
   // SETTINGS_MAX_CONCURRENT_STREAMS, which gRPC's transport enforces.
   EXPECT_EQ(client.Setting(3), 5u);
 }
@@ -277,6 +202,52 @@ TEST_F(LimitsTest, LongNamesAreNotRepeatedInFull) {
   EXPECT_LT(log.size(), 2000u);
 }
 
+// Whoever reaches the port can be refused as often as it likes.
+TEST_F(LimitsTest, RefusedJoinsAreLoggedOnceAMinuteForAPeer) {
+  Start(server::RpcOptions());
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 500; ++i) {
+    Context context;
+    v1::JoinRequest request;
+    request.set_job(absl::StrCat("job-", i));
+    v1::JoinResponse response;
+    EXPECT_THAT(FromGrpcStatus(rendezvous_->Join(&context, request, &response)),
+                StatusIs(absl::StatusCode::kInvalidArgument, _));
+  }
+  const std::vector<std::string> lines = absl::StrSplit(
+      testing::internal::GetCapturedStderr(), '\n', absl::SkipEmpty());
+  // A slow machine may take more than a minute.
+  EXPECT_LE(lines.size(), 20u);
+  EXPECT_THAT(lines, Contains(AllOf(HasSubstr(" I join_refused job=job-0 "),
+                                    HasSubstr("peer=ipv4:127.0.0.1:"))));
+}
+
+// Of gRPC's two ways to say that a message is compressed this is the one that
+// can be at odds with the other: no encoding is named.
+TEST_F(LimitsTest, AMessageWithTheCompressedFlagIsRefusedAndHasNoEffect) {
+  Start(server::RpcOptions());
+  v1::SetRequest request;
+  *request.mutable_fence() = fence_;
+  request.mutable_fence()->set_request_id(++requests_);
+  request.set_key("flagged");
+  request.set_value("value");
+  BareClient client(coordinator_->port());
+  client.Send(absl::StrCat(BareClient::Greeting(),
+                           Http2Frame(kHttp2Headers, kHttp2EndHeaders, 1,
+                                      GrpcHeaders("/coxswain.v1.Store/Set")),
+                           Http2Frame(kHttp2Data, kHttp2EndStream, 1,
+                                      GrpcMessage(request.SerializeAsString(),
+                                                  /*compressed=*/true))));
+  EXPECT_TRUE(client.Says("/coxswain.v1.Store/Set is compressed"));
+  Context context;
+  v1::GetRequest get;
+  *get.mutable_fence() = fence_;
+  get.set_key("flagged");
+  v1::GetResponse response;
+  EXPECT_THAT(FromGrpcStatus(store_->Get(&context, get, &response)),
+              StatusIs(absl::StatusCode::kNotFound, _));
+}
+
 TEST_F(LimitsTest, ALeaveHasNoMorePositionsThanTheLimit) {
   Start(server::RpcOptions());
   const auto leave = [this](int positions) {
@@ -319,7 +290,7 @@ class StandInLimitsTest : public testing::Test {
 
 TEST_F(StandInLimitsTest, AConnectionHasNoMoreStreamsThanTheLimit) {
   BareClient client(port_);
-  client.Send(Greeting());
+  client.Send(BareClient::Greeting());
   EXPECT_EQ(client.Setting(3), 8u);
 }
 
@@ -351,7 +322,7 @@ TEST_F(StandInLimitsTest, SomeDescriptorsAreLeftToTheWorker) {
   std::vector<std::unique_ptr<BareClient>> clients;
   for (int i = 0; i < kMost; ++i) {
     clients.push_back(std::make_unique<BareClient>(port_));
-    clients.back()->Send(Greeting());
+    clients.back()->Send(BareClient::Greeting());
     ASSERT_EQ(clients.back()->Setting(3), 8u) << i;
   }
   const std::string ping = Http2Frame(kHttp2Ping, 0, 0, "12345678");
@@ -360,14 +331,14 @@ TEST_F(StandInLimitsTest, SomeDescriptorsAreLeftToTheWorker) {
     return client->Says("12345678");
   };
   BareClient another(port_);
-  another.Send(Greeting());
+  another.Send(BareClient::Greeting());
   EXPECT_FALSE(another.Says("12345678"));
   // Those that are there stay, and who goes makes room, in the server's time.
   EXPECT_TRUE(is_served(clients.front().get()));
   clients.pop_back();
   for (bool served = false; !served;) {
     BareClient next(port_);
-    next.Send(absl::StrCat(Greeting(), ping));
+    next.Send(absl::StrCat(BareClient::Greeting(), ping));
     served = next.Says("12345678");
   }
 }

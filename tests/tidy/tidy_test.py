@@ -43,7 +43,7 @@ RESERVED = {
         "base/grpc_status",
         "cli/",
     ),
-    "grpc/": ("server/rpc/", "client/rpc/", "base/grpc_status",
+    "grpc/": ("server/rpc/", "client/rpc/", "proto/bulk/", "base/grpc_status",
               "base/reset_watch/", "base/frame_guard/", "cli/"),
     "torch/": ("client/torch/", "examples/"),
     "ATen/": ("client/torch/", "examples/"),

@@ -1,0 +1,180 @@
+// A message that is compressed may be a thousand times as large as what comes
+// of it, and no server of this project decompresses one: with real clients, at
+// each port, by each kind of method.
+
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/grpc_status.h"
+#include "base/status_matchers.h"
+#include "client/rpc/stand_in_server.h"
+#include "client/stand_in/stand_in_desk.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "server/coordinator.h"
+#include "server/rpc/health_server.h"
+#include "tests/support/process_status.h"
+
+namespace coxswain {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr size_t kPiece = 1 << 20;
+// Of the message once it is decompressed, and what the process may take for it.
+constexpr int64_t kMessageKib = 96 << 10;
+constexpr int64_t kMostKib = 48 << 10;
+
+// A server in this process, which the test can call.
+struct Served {
+  std::string address;
+  std::shared_ptr<void> server;
+};
+
+Served ServeCoordinator() {
+  server::CoordinatorOptions options;
+  options.listen = "127.0.0.1:0";
+  options.state_dir =
+      absl::StrCat(testing::TempDir(), "/compression-", getpid());
+  std::shared_ptr<server::Coordinator> coordinator =
+      server::Coordinator::Start(options).value();
+  return {absl::StrCat("127.0.0.1:", coordinator->port()), coordinator};
+}
+
+Served ServeHealth() {
+  std::shared_ptr<server::HealthServer> health =
+      server::HealthServer::Start("127.0.0.1:0").value();
+  return {absl::StrCat("127.0.0.1:", health->port()), health};
+}
+
+Served ServeStandIn() {
+  StandInDesk::Options options;
+  options.world_size = 2;
+  options.plan = [] { return schedule::Plan(); };
+  std::shared_ptr<StandInServer> stand_in =
+      StandInServer::Start("127.0.0.1", std::make_shared<StandInDesk>(options))
+          .value();
+  return {stand_in->address(), stand_in};
+}
+
+struct Port {
+  const char* name;
+  Served (*serve)();
+  std::vector<std::string> methods;  // one of each kind that it has
+};
+
+std::vector<Port> Ports() {
+  return {
+      {"Coordinator",
+       ServeCoordinator,
+       {"/coxswain.v1.Rendezvous/Join", "/coxswain.v1.Rendezvous/Attach",
+        "/coxswain.v1.Store/Watch", "/coxswain.v1.Parameter/Push",
+        // Those that take messages in gRPC's own buffers.
+        "/coxswain.v1.Checkpoint/Upload", "/coxswain.v1.Checkpoint/Download",
+        "/coxswain.v1.Parameter/Exchange", "/grpc.health.v1.Health/Check",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}},
+      {"Health",
+       ServeHealth,
+       {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}},
+      {"StandIn", ServeStandIn, {"/coxswain.v1.Rendezvous/Attach"}},
+  };
+}
+
+// Zeros, which lie in memory once.
+grpc::ByteBuffer LongMessage() {
+  static const auto& zeros = *new std::string(kPiece, '\0');
+  const grpc::Slice piece(zeros.data(), zeros.size(),
+                          grpc::Slice::STATIC_SLICE);
+  const std::vector<grpc::Slice> pieces(kMessageKib * 1024 / kPiece, piece);
+  return grpc::ByteBuffer(pieces.data(), pieces.size());
+}
+
+// Calls with one message, and returns how the call ended.
+absl::Status Call(const std::string& address, const std::string& method,
+                  grpc_compression_algorithm algorithm,
+                  const grpc::ByteBuffer& message) {
+  grpc::GenericStub stub(
+      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::CompletionQueue queue;
+  const auto await = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    EXPECT_TRUE(queue.Next(&tag, &ok));
+  };
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::minutes(1));
+  context.set_compression_algorithm(algorithm);
+  const auto stream = stub.PrepareCall(&context, method, &queue);
+  stream->StartCall(nullptr);
+  await();
+  stream->WriteLast(message, grpc::WriteOptions(), nullptr);
+  await();
+  grpc::Status status;
+  stream->Finish(&status, nullptr);
+  await();
+  queue.Shutdown();
+  return FromGrpcStatus(status);
+}
+
+// So that VmHWM is of what comes from now on (proc(5)).
+void ForgetPeakOfMemory() {
+  std::ofstream("/proc/self/clear_refs") << "5" << std::flush;
+}
+
+class CompressionTest : public testing::TestWithParam<
+                            std::tuple<Port, grpc_compression_algorithm>> {};
+
+TEST_P(CompressionTest, ACompressedMessageIsRefusedAndNotDecompressed) {
+  const auto& [port, algorithm] = GetParam();
+  const Served served = port.serve();
+  for (const std::string& method : port.methods) {
+    ForgetPeakOfMemory();
+    const int64_t before = StatusKib(getpid(), "VmHWM");
+    ASSERT_GT(before, 0);
+    EXPECT_THAT(Call(served.address, method, algorithm, LongMessage()),
+                StatusIs(absl::StatusCode::kUnimplemented,
+                         AllOf(HasSubstr(method), HasSubstr("is compressed"),
+                               HasSubstr("without compression"))));
+    EXPECT_LT(StatusKib(getpid(), "VmHWM") - before, kMostKib) << method;
+  }
+}
+
+// A client that may compress, and does not where it would gain nothing.
+TEST_P(CompressionTest, AMessageThatIsNotCompressedIsTaken) {
+  const auto& [port, algorithm] = GetParam();
+  const Served served = port.serve();
+  const grpc::Slice nothing;
+  const absl::Status status = Call(served.address, port.methods.front(),
+                                   algorithm, grpc::ByteBuffer(&nothing, 1));
+  // Whatever a service thinks of an empty one.
+  EXPECT_FALSE(absl::IsUnimplemented(status)) << status;
+  EXPECT_FALSE(absl::IsUnavailable(status)) << status;
+}
+
+std::string NameOf(
+    const testing::TestParamInfo<CompressionTest::ParamType>& p) {
+  return absl::StrCat(
+      std::get<0>(p.param).name,
+      std::get<1>(p.param) == GRPC_COMPRESS_GZIP ? "Gzip" : "Deflate");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CompressionTest,
+    testing::Combine(testing::ValuesIn(Ports()),
+                     testing::Values(GRPC_COMPRESS_GZIP,
+                                     GRPC_COMPRESS_DEFLATE)),
+    NameOf);
+
+}  // namespace
+}  // namespace coxswain
