@@ -81,49 +81,10 @@ HttpAnswer NoSuchPath(const std::string& path) {
 
 }  // namespace
 
-// A request's look at the coordinator, which waits for its end.
-class Site::Visit {
- public:
-  explicit Visit(const Site* site) : site_(site) {
-    MutexLock lock(&site_->mutex_);
-    ++site_->visitors_;
-    view_ = site_->view_;
-  }
-  ~Visit() {
-    MutexLock lock(&site_->mutex_);
-    --site_->visitors_;
-    site_->changed_.NotifyAll();
-  }
-  Visit(const Visit&) = delete;
-  Visit& operator=(const Visit&) = delete;
-
-  const CoordinatorView* view() const {
-    return view_.has_value() ? &*view_ : nullptr;
-  }
-
- private:
-  const Site* const site_;
-  std::optional<CoordinatorView> view_;
-};
-
 Site::Site(bool insecure, const Clock* clock)
     : insecure_(insecure),
       clock_(clock),
       calendar_(clock->WallTime() - clock->Now()) {}
-
-void Site::Show(const CoordinatorView& view) {
-  MutexLock lock(&mutex_);
-  view_ = view;
-}
-
-void Site::Hide() {
-  MutexLock lock(&mutex_);
-  view_.reset();
-  // Answers wait for nothing, so this does not either, for long.
-  changed_.WaitForWork(&mutex_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return visitors_ == 0;
-  });
-}
 
 HttpAnswer Site::Health(const CoordinatorView* view) const {
   // One that stands by has nothing to look at.
@@ -185,7 +146,7 @@ HttpAnswer Site::Api(const HttpRequest& request,
 }
 
 HttpAnswer Site::Answer(const HttpRequest& request) const {
-  const Visit visit(this);
+  const ShownView::Visit visit(&shown_);
   const CoordinatorView* const view = visit.view();
   if (request.path == "/healthz") return Health(view);
   if (request.path == "/readyz") return Ready(view);

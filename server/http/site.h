@@ -1,13 +1,11 @@
 #ifndef COXSWAIN_SERVER_HTTP_SITE_H_
 #define COXSWAIN_SERVER_HTTP_SITE_H_
 
-#include <optional>
-
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "base/mutex.h"
 #include "server/coordinator_view.h"
 #include "server/http/http_message.h"
+#include "server/http/shown_view.h"
 
 namespace coxswain::server {
 
@@ -26,14 +24,12 @@ class Site {
 
   // What is shown from now on, until Hide() returns: it waits for the requests
   // that are under way, which do not wait for anything.
-  void Show(const CoordinatorView& view);
-  void Hide();
+  void Show(const CoordinatorView& view) { shown_.Show(view); }
+  void Hide() { shown_.Hide(); }
 
   HttpAnswer Answer(const HttpRequest& request) const;
 
  private:
-  class Visit;
-
   HttpAnswer Api(const HttpRequest& request, const CoordinatorView& view) const;
   HttpAnswer Version(const CoordinatorView& view) const;
   HttpAnswer Health(const CoordinatorView* view) const;
@@ -44,10 +40,7 @@ class Site {
   // From readings of the clock to the calendar. Once, so that the same moment
   // is always said in the same way.
   const absl::Duration calendar_;
-  mutable Mutex mutex_;
-  mutable CondVar changed_;
-  std::optional<CoordinatorView> view_ ABSL_GUARDED_BY(mutex_);
-  mutable int visitors_ ABSL_GUARDED_BY(mutex_) = 0;
+  ShownView shown_;
 };
 
 }  // namespace coxswain::server
