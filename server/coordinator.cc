@@ -1,9 +1,7 @@
 #include "server/coordinator.h"
 
 #include <atomic>
-#include <filesystem>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -30,14 +28,6 @@ namespace {
 
 // For a coordinator that is destroyed without Shutdown().
 constexpr absl::Duration kImpliedShutdown = absl::Seconds(1);
-
-absl::Status CreateFolder(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot create the state folder '",
-                                             path, "': ", error.message()));
-}
 
 absl::StatusOr<std::shared_ptr<OwnedState>> OpenStateOf(
     const CoordinatorOptions& options) {
@@ -123,7 +113,7 @@ Coordinator::Parts::~Parts() {
 }
 
 absl::Status Coordinator::Parts::OpenRooms() {
-  COXSWAIN_RETURN_IF_ERROR(CreateFolder(options.state_dir));
+  COXSWAIN_RETURN_IF_ERROR(MakeStateFolder(options.state_dir));
   COXSWAIN_ASSIGN_OR_RETURN(state, OpenStateOf(options));
   writer = std::make_unique<GroupCommit>(&state->store());
   COXSWAIN_ASSIGN_OR_RETURN(plans, PlanRoom::Load(options.plan, writer.get()));

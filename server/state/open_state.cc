@@ -1,7 +1,6 @@
 #include "server/state/open_state.h"
 
-#include <filesystem>
-#include <system_error>
+#include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -13,6 +12,8 @@
 #include "base/status_macros.h"
 #include "server/state/etcd/etcd_state_store.h"
 #include "server/state/sqlite_state_store.h"
+#include "server/storage/make_folders.h"
+#include "server/storage/posix_file_system.h"
 
 namespace coxswain::server {
 namespace {
@@ -90,18 +91,20 @@ class SoleState : public OwnedState {
 
 absl::StatusOr<std::unique_ptr<OwnedState>> OpenFile(
     const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot create the state folder '", folder, "': ", error.message()));
-  }
+  COXSWAIN_RETURN_IF_ERROR(MakeStateFolder(folder));
   COXSWAIN_ASSIGN_OR_RETURN(auto store, SqliteStateStore::Open(absl::StrCat(
                                             folder, "/state.sqlite")));
   return std::make_unique<SoleState>(std::move(store));
 }
 
 }  // namespace
+
+absl::Status MakeStateFolder(const std::string& folder) {
+  const absl::Status made = MakeFolders(PosixFileSystem(), folder);
+  if (made.ok()) return made;
+  return absl::UnavailableError(absl::StrCat("cannot create the state folder '",
+                                             folder, "': ", made.message()));
+}
 
 absl::StatusOr<StateLocation> ParseStateLocation(absl::string_view text) {
   absl::string_view rest = text;

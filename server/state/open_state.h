@@ -45,6 +45,10 @@ struct AcquireOptions {
   absl::Status Validate() const;
 };
 
+// Makes the folder of a state, with those above it: it and what is synced in it
+// survive a crash. OK if it exists. UNAVAILABLE if it cannot be made.
+absl::Status MakeStateFolder(const std::string& folder);
+
 // Opens the state, and makes it this coordinator's own: in etcd, it waits until
 // no other one leads. An SQLite file in use by another is UNAVAILABLE at once.
 //   INVALID_ARGUMENT     an option is out of range

@@ -1,11 +1,34 @@
 #include "server/state/open_state.h"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <set>
 #include <string>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+
+namespace {
+
+// The folders that this process has synced.
+std::set<std::string>& Synced() {
+  static auto& synced = *new std::set<std::string>;
+  return synced;
+}
+
+}  // namespace
+
+// In front of the system's own, for all that this program is linked with.
+extern "C" int fsync(int fd) {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink(
+      "/proc/self/fd/" + std::to_string(fd), error);
+  if (!error) Synced().insert(path.string());
+  return static_cast<int>(syscall(SYS_fsync, fd));
+}
 
 namespace coxswain::server {
 namespace {
@@ -50,6 +73,21 @@ TEST(AcquireStateTest, AFileIsHeldAndNotGivenTwice) {
   EXPECT_OK(state->store().Put("table", "key", "value"));
   EXPECT_THAT(AcquireState(location, {}),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("another")));
+}
+
+// Or a crash of the machine would take all of the state, whatever of it had
+// been synced.
+TEST(AcquireStateTest, TheFoldersAboveANewOneAreSynced) {
+  const std::filesystem::path root =
+      std::filesystem::canonical(testing::TempDir()) /
+      absl::StrCat("open-state-above-", getpid());
+  StateLocation location;
+  location.folder = root / "a" / "b";
+  Synced().clear();
+  ASSERT_OK(AcquireState(location, {}));
+  EXPECT_THAT(Synced(),
+              testing::IsSupersetOf({root.parent_path().string(), root.string(),
+                                     (root / "a").string()}));
 }
 
 TEST(AcquireStateTest, ALeaseOutOfRangeIsRefused) {

@@ -56,7 +56,8 @@ class ReadableFile {
 };
 
 // The seam between checkpoints and the disk, so that tests can lose unsynced
-// data and fail any operation. Used by server/checkpoint only.
+// data and fail any operation. Used by server/checkpoint, and for the folder of
+// the state.
 //
 // Durability is that of POSIX and no better: data needs WritableFile::Sync,
 // and a created, renamed or removed name needs SyncFolder of its folder.

@@ -1,0 +1,80 @@
+#include "server/storage/make_folders.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "server/storage/fault_file_system.h"
+#include "server/storage/memory_file_system.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::_;
+using testing::ElementsAre;
+
+// What is in the folder; none if that is not there.
+std::vector<std::string> NamesIn(const FileSystem& files,
+                                 const std::string& folder) {
+  return files.List(folder).value_or(std::vector<std::string>());
+}
+
+TEST(MakeFoldersTest, AllOfThemSurviveACrash) {
+  MemoryFileSystem files;
+  ASSERT_OK(MakeFolders(&files, "/a/b/c"));
+  files.Crash(UnsyncedData::kLost);
+  EXPECT_THAT(NamesIn(files, "/a/b"), ElementsAre("c"));
+}
+
+TEST(MakeFoldersTest, FoldersThatAreThereAreNoError) {
+  MemoryFileSystem files;
+  ASSERT_OK(MakeFolders(&files, "/a/b"));
+  EXPECT_OK(MakeFolders(&files, "/a/b/"));
+  EXPECT_OK(MakeFolders(&files, "/a//b/c//"));
+  EXPECT_THAT(NamesIn(files, "/a/b"), ElementsAre("c"));
+}
+
+// The first start ends after each of its steps, a second one is whole, and only
+// then the power fails.
+TEST(MakeFoldersTest, WhatWasCutShortIsMadeGoodByTheNextCall) {
+  MemoryFileSystem whole;
+  FaultFileSystem counted(&whole);
+  ASSERT_OK(MakeFolders(&counted, "/a/b/c"));
+  ASSERT_GT(counted.mutations(), 6);
+  for (int64_t step = 0; step < counted.mutations(); ++step) {
+    MemoryFileSystem files;
+    FaultFileSystem first(&files);
+    first.CrashAfter(step);
+    EXPECT_THAT(MakeFolders(&first, "/a/b/c"),
+                StatusIs(absl::StatusCode::kUnavailable, _));
+    ASSERT_OK(MakeFolders(&files, "/a/b/c"));
+    files.Crash(UnsyncedData::kLost);
+    EXPECT_THAT(NamesIn(files, "/a/b"), ElementsAre("c")) << step;
+  }
+}
+
+// A folder that others own, such as /var/lib/private.
+class ClosedFolder : public MemoryFileSystem {
+ public:
+  absl::Status SyncFolder(const std::string& path) override {
+    if (path != "/closed") return MemoryFileSystem::SyncFolder(path);
+    return absl::PermissionDeniedError("/closed may not be read");
+  }
+};
+
+TEST(MakeFoldersTest, AFolderAboveThatMayNotBeReadIsNoError) {
+  ClosedFolder files;
+  ASSERT_OK(files.MakeFolder("/closed"));
+  EXPECT_OK(MakeFolders(&files, "/closed/a"));
+}
+
+TEST(MakeFoldersTest, AFileInTheWayIsAnError) {
+  MemoryFileSystem files;
+  ASSERT_OK(files.Create("/a"));
+  EXPECT_THAT(MakeFolders(&files, "/a/b"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, _));
+}
+
+}  // namespace
+}  // namespace coxswain::server
