@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace coxswain::server {
@@ -41,6 +42,14 @@ absl::Status FaultFileSystem::BeforeRead() const {
 
 absl::Status FaultFileSystem::BeforeMutation(const std::string& path) {
   COXSWAIN_RETURN_IF_ERROR(BeforeRead());
+  std::function<void()> hook;
+  {
+    MutexLock lock(&mutex_);
+    if (hook_ != nullptr && mutations_ >= hook_at_) {
+      hook = std::exchange(hook_, nullptr);
+    }
+  }
+  if (hook != nullptr) hook();
   MutexLock lock(&mutex_);
   if (!fail_status_.ok() && path.find(fail_part_) != std::string::npos) {
     return std::exchange(fail_status_, absl::OkStatus());
@@ -76,6 +85,12 @@ absl::Status FaultFileSystem::MakeFolder(const std::string& path) {
 
 absl::Status FaultFileSystem::SyncFolder(const std::string& path) {
   COXSWAIN_RETURN_IF_ERROR(BeforeMutation(path));
+  {
+    MutexLock lock(&mutex_);
+    if (!fail_sync_status_.ok() && path == fail_sync_path_) {
+      return std::exchange(fail_sync_status_, absl::OkStatus());
+    }
+  }
   return base_->SyncFolder(path);
 }
 
@@ -85,8 +100,19 @@ absl::Status FaultFileSystem::Rename(const std::string& from,
   return base_->Rename(from, to);
 }
 
+// Name by name, as a real one: crashes and others see it half done.
 absl::Status FaultFileSystem::RemoveTree(const std::string& path) {
+  const auto names = base_->List(path);
+  if (names.ok()) {
+    for (const std::string& name : *names) {
+      COXSWAIN_RETURN_IF_ERROR(RemoveTree(absl::StrCat(path, "/", name)));
+    }
+  }
   COXSWAIN_RETURN_IF_ERROR(BeforeMutation(path));
+  const auto added = base_->List(path);
+  if (added.ok() && !added->empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not empty"));
+  }
   return base_->RemoveTree(path);
 }
 
@@ -95,10 +121,23 @@ void FaultFileSystem::CrashAfter(int64_t count) {
   crash_at_ = mutations_ + count;
 }
 
+void FaultFileSystem::Before(int64_t count, std::function<void()> hook) {
+  MutexLock lock(&mutex_);
+  hook_at_ = mutations_ + count;
+  hook_ = std::move(hook);
+}
+
 void FaultFileSystem::FailNext(const std::string& part, absl::Status status) {
   MutexLock lock(&mutex_);
   fail_part_ = part;
   fail_status_ = std::move(status);
+}
+
+void FaultFileSystem::FailNextSync(const std::string& path,
+                                   absl::Status status) {
+  MutexLock lock(&mutex_);
+  fail_sync_path_ = path;
+  fail_sync_status_ = std::move(status);
 }
 
 void FaultFileSystem::Restart(UnsyncedData unsynced) {
@@ -106,6 +145,8 @@ void FaultFileSystem::Restart(UnsyncedData unsynced) {
     MutexLock lock(&mutex_);
     crash_at_ = -1;
     fail_status_ = absl::OkStatus();
+    fail_sync_status_ = absl::OkStatus();
+    hook_ = nullptr;
   }
   base_->Crash(unsynced);
 }

@@ -2,6 +2,7 @@
 #define COXSWAIN_SERVER_STORAGE_FAULT_FILE_SYSTEM_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,9 +17,9 @@ namespace coxswain::server {
 // A FileSystem that fails when told to, over one in memory. For tests of what
 // a crash or a bad disk leaves behind. Thread-safe.
 //
-// Mutations are counted: Create, Append, Sync, MakeFolder, SyncFolder, Rename
-// and RemoveTree, each as one. A test runs once to count them, then once per
-// count with a crash at that point.
+// Mutations are counted: Create, Append, Sync, MakeFolder, SyncFolder and
+// Rename, each as one, and each name that RemoveTree removes. A test runs once
+// to count them, then once per count with a crash at that point.
 class FaultFileSystem : public FileSystem {
  public:
   // `base` must outlive this and all files.
@@ -40,6 +41,11 @@ class FaultFileSystem : public FileSystem {
   void CrashAfter(int64_t count);
   // The next mutation on a path that contains `part` returns `status`.
   void FailNext(const std::string& part, absl::Status status);
+  // The next SyncFolder of exactly this path does.
+  void FailNextSync(const std::string& path, absl::Status status);
+  // From now on, `count` mutations happen; then `hook` is called, once, before
+  // the next one, which another process may thus precede.
+  void Before(int64_t count, std::function<void()> hook);
   // The machine is up again. What was unsynced fares as told; no fault is set.
   void Restart(UnsyncedData unsynced);
 
@@ -56,6 +62,10 @@ class FaultFileSystem : public FileSystem {
   int64_t crash_at_ ABSL_GUARDED_BY(mutex_) = -1;  // -1: never
   std::string fail_part_ ABSL_GUARDED_BY(mutex_);
   absl::Status fail_status_ ABSL_GUARDED_BY(mutex_);  // OK: none is set
+  std::string fail_sync_path_ ABSL_GUARDED_BY(mutex_);
+  absl::Status fail_sync_status_ ABSL_GUARDED_BY(mutex_);
+  int64_t hook_at_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::function<void()> hook_ ABSL_GUARDED_BY(mutex_);  // null: none is set
 };
 
 }  // namespace coxswain::server
