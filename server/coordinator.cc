@@ -20,6 +20,8 @@
 #include "server/state/group_commit.h"
 #include "server/state/open_state.h"
 #include "server/state/written.h"
+#include "server/storage/fenced_file_system.h"
+#include "server/storage/file_system.h"
 #include "server/storage/posix_file_system.h"
 #include "server/telemetry/rpc_metrics.h"
 
@@ -28,6 +30,18 @@ namespace {
 
 // For a coordinator that is destroyed without Shutdown().
 constexpr absl::Duration kImpliedShutdown = absl::Seconds(1);
+
+// A file's owner is the only one in the folder beside it. Others may share
+// that of a state that can be lost: UNAVAILABLE then, since a client only has
+// to ask the other coordinator.
+std::unique_ptr<FileSystem> FilesOf(const std::shared_ptr<OwnedState>& state) {
+  return std::make_unique<FencedFileSystem>(PosixFileSystem(), [state] {
+    if (!state->can_be_lost() || state->Held()) return absl::OkStatus();
+    return absl::UnavailableError(
+        "this coordinator may not change the checkpoints any more: it leads no "
+        "more; ask the one that leads");
+  });
+}
 
 absl::StatusOr<std::shared_ptr<OwnedState>> OpenStateOf(
     const CoordinatorOptions& options) {
@@ -86,6 +100,7 @@ struct Coordinator::Parts {
   std::shared_ptr<OwnedState> state;
   std::unique_ptr<GroupCommit> writer;
   std::unique_ptr<PlanRoom> plans;
+  std::unique_ptr<FileSystem> files;
   std::unique_ptr<CheckpointStore> checkpoints;
   std::unique_ptr<Membership> membership;
   std::unique_ptr<ScheduleRoom> schedule;
@@ -117,10 +132,11 @@ absl::Status Coordinator::Parts::OpenRooms() {
   COXSWAIN_ASSIGN_OR_RETURN(state, OpenStateOf(options));
   writer = std::make_unique<GroupCommit>(&state->store());
   COXSWAIN_ASSIGN_OR_RETURN(plans, PlanRoom::Load(options.plan, writer.get()));
+  files = FilesOf(state);
   COXSWAIN_ASSIGN_OR_RETURN(
       checkpoints,
       CheckpointStore::Open(
-          PosixFileSystem(), absl::StrCat(options.state_dir, "/checkpoints"),
+          files.get(), absl::StrCat(options.state_dir, "/checkpoints"),
           options.checkpoints, options.clock, options.random));
   checkpoints->SetDefaultRetention(options.checkpoint_retention);
   // With a new state over old checkpoints, the new run's are the newest.
@@ -129,6 +145,7 @@ absl::Status Coordinator::Parts::OpenRooms() {
                                    {options.clock, options.random, writer.get(),
                                     plans.get()},
                                    checkpoints->NewestGeneration()));
+  checkpoints->SetTerm(membership->term());
   schedule = std::make_unique<ScheduleRoom>(
       options.schedule, ScheduleRoom::Rooms{options.clock, membership.get(),
                                             plans.get(), writer.get()});

@@ -1,12 +1,17 @@
 #include "server/checkpoint/catalogue.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "server/membership/job_name.h"
@@ -16,6 +21,42 @@ namespace {
 
 // Far above what the limits on shards and metadata allow to be written.
 constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
+
+// How versions before the folders of terms called what is not complete.
+constexpr absl::string_view kStagingSuffix = ".staging";
+constexpr absl::string_view kDeletedSuffix = ".deleted";
+
+void RemoveLeftover(FileSystem* file_system, const std::string& path) {
+  const absl::Status removed = file_system->RemoveTree(path);
+  LogInfo("checkpoint_leftover_removed",
+          {{"path", path}, {"result", removed.ToString()}});
+}
+
+// shard-00000.17
+bool IsShardFile(absl::string_view name) {
+  if (!absl::ConsumePrefix(&name, "shard-")) return false;
+  const std::vector<absl::string_view> numbers = absl::StrSplit(name, '.');
+  return numbers.size() == 2 &&
+         std::all_of(numbers.begin(), numbers.end(), [](absl::string_view n) {
+           return !n.empty() &&
+                  std::all_of(n.begin(), n.end(), absl::ascii_isdigit);
+         });
+}
+
+// Uploads that lost a race with the commit. Anything else that lies there was
+// not put there by a coordinator.
+void RemoveUnnamedShards(FileSystem* file_system, const std::string& path,
+                         const CheckpointRecord& record) {
+  const auto names = file_system->List(path);
+  if (!names.ok()) return;
+  std::set<std::string> unnamed;
+  std::copy_if(names->begin(), names->end(),
+               std::inserter(unnamed, unnamed.end()), IsShardFile);
+  for (const auto& [index, shard] : record.shards) unnamed.erase(shard.file);
+  for (const std::string& name : unnamed) {
+    RemoveLeftover(file_system, absl::StrCat(path, "/", name));
+  }
+}
 
 }  // namespace
 
@@ -68,6 +109,12 @@ absl::Status Catalogue::Load(FileSystem* file_system,
 void Catalogue::LoadJob(FileSystem* file_system, const std::string& folder,
                         const std::string& job) {
   const std::string job_folder = absl::StrCat(folder, "/", job);
+  // A coordinator may have ended between a commit's rename and its sync.
+  const absl::Status synced = file_system->SyncFolder(job_folder);
+  if (!synced.ok()) {
+    LogWarning("checkpoints_not_synced",
+               {{"job", job}, {"error", synced.ToString()}});
+  }
   const absl::StatusOr<std::vector<std::string>> names =
       file_system->List(job_folder);
   if (!names.ok()) {
@@ -79,9 +126,7 @@ void Catalogue::LoadJob(FileSystem* file_system, const std::string& folder,
     const std::string path = absl::StrCat(job_folder, "/", id);
     if (absl::EndsWith(id, kStagingSuffix) ||
         absl::EndsWith(id, kDeletedSuffix)) {
-      const absl::Status removed = file_system->RemoveTree(path);
-      LogInfo("checkpoint_leftover_removed",
-              {{"path", path}, {"result", removed.ToString()}});
+      RemoveLeftover(file_system, path);
       continue;
     }
     absl::StatusOr<CheckpointRecord> record = ReadManifest(*file_system, path);
@@ -92,6 +137,7 @@ void Catalogue::LoadJob(FileSystem* file_system, const std::string& folder,
                  {{"path", path}, {"error", status.ToString()}});
       continue;
     }
+    RemoveUnnamedShards(file_system, path, *record);
     Add(*std::move(record));
   }
 }

@@ -16,10 +16,6 @@
 
 namespace coxswain::server {
 
-// What a checkpoint's folder is called while it is not complete.
-inline constexpr absl::string_view kStagingSuffix = ".staging";
-inline constexpr absl::string_view kDeletedSuffix = ".deleted";
-
 // What the manifest in the folder says. NOT_FOUND, and as DecodeManifest.
 absl::StatusOr<CheckpointRecord> ReadManifest(const FileSystem& file_system,
                                               const std::string& folder);
@@ -32,9 +28,10 @@ absl::Status CheckManifestOf(const CheckpointRecord& record,
 // file system says. A part of CheckpointStore: thread-compatible.
 class Catalogue {
  public:
-  // Reads <folder>/<job>/<id>/MANIFEST of all jobs, and removes the folders of
-  // incomplete and deleted checkpoints. A checkpoint that cannot be read is
-  // logged and left alone: it may be somebody's only one.
+  // Reads <folder>/<job>/<id>/MANIFEST of all jobs, once their names are
+  // durable, and removes what older versions have left: incomplete and deleted
+  // checkpoints, and files of shards that no manifest names. A checkpoint that
+  // cannot be read is logged and left alone: it may be somebody's only one.
   absl::Status Load(FileSystem* file_system, const std::string& folder);
 
   void Add(CheckpointRecord record);

@@ -1,6 +1,7 @@
 #include "server/checkpoint/checkpoint_store.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -14,6 +15,10 @@ namespace {
 
 // Enough to recognise what is missing, few enough for an error message.
 constexpr size_t kMaxNamedShards = 16;
+
+// In the folder of the term.
+constexpr absl::string_view kUploadsSuffix = ".uploads";
+constexpr absl::string_view kDeletedSuffix = ".deleted";
 
 absl::Status NoSuchOpen(absl::string_view id) {
   return absl::NotFoundError(absl::StrCat(
@@ -45,7 +50,8 @@ CheckpointStore::CheckpointStore(FileSystem* file_system,
       limits_(limits),
       clock_(clock),
       random_(random),
-      refused_uploads_("upload_refused", clock) {}
+      refused_uploads_("upload_refused", clock),
+      lead_folder_(file_system, folder, random) {}
 
 CheckpointStore::~CheckpointStore() = default;
 
@@ -60,6 +66,7 @@ absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(
   COXSWAIN_RETURN_IF_ERROR(file_system->SyncFolder(parent));
   std::unique_ptr<CheckpointStore> store(
       new CheckpointStore(file_system, folder, limits, clock, random));
+  COXSWAIN_RETURN_IF_ERROR(LeadFolder::EndEarlier(file_system, folder));
   MutexLock lock(&store->mutex_);
   COXSWAIN_RETURN_IF_ERROR(store->catalogue_.Load(file_system, folder));
   return store;
@@ -73,9 +80,19 @@ std::string CheckpointStore::FinalFolder(const CheckpointRecord& record) const {
   return absl::StrCat(JobFolder(record.job), "/", record.id);
 }
 
+std::string CheckpointStore::UploadsFolder(
+    const CheckpointRecord& record) const {
+  return lead_folder_.PathOf(absl::StrCat(record.id, kUploadsSuffix));
+}
+
 std::string CheckpointStore::StagingFolder(
     const CheckpointRecord& record) const {
-  return absl::StrCat(FinalFolder(record), kStagingSuffix);
+  return lead_folder_.PathOf(record.id);
+}
+
+std::string CheckpointStore::DeletedFolder(
+    const CheckpointRecord& record) const {
+  return lead_folder_.PathOf(absl::StrCat(record.id, kDeletedSuffix));
 }
 
 absl::Status CheckpointStore::ValidateBegin(
@@ -191,7 +208,8 @@ CheckpointRecord CheckpointStore::NewRecord(
 absl::Status CheckpointStore::MakeStaging(const CheckpointRecord& record) {
   COXSWAIN_RETURN_IF_ERROR(file_system_->MakeFolder(JobFolder(record.job)));
   COXSWAIN_RETURN_IF_ERROR(file_system_->SyncFolder(folder_));
-  return file_system_->MakeFolder(StagingFolder(record));
+  COXSWAIN_RETURN_IF_ERROR(lead_folder_.Make());
+  return file_system_->MakeFolder(UploadsFolder(record));
 }
 
 absl::StatusOr<std::string> CheckpointStore::Begin(
@@ -276,7 +294,7 @@ absl::StatusOr<std::unique_ptr<ShardUpload>> CheckpointStore::StartUpload(
     expected.crc32c = crc32c;
     upload = std::make_unique<ShardUpload>(
         file_system_, static_cast<ShardOwner*>(this), fence.job,
-        std::string(id), StagingFolder(open->record), std::move(expected),
+        std::string(id), UploadsFolder(open->record), std::move(expected),
         limits_.max_chunk_bytes);
   }
   COXSWAIN_RETURN_IF_ERROR(upload->Open());
@@ -332,12 +350,35 @@ absl::StatusOr<CheckpointStore::OpenCheckpoint> CheckpointStore::PrepareCommit(
   return prepared;
 }
 
+// One thread at a time commits a checkpoint, and only that one changes the
+// folder: an upload that ends meanwhile finds its own file in the other one.
+absl::Status CheckpointStore::MoveShards(const CheckpointRecord& record) {
+  const std::string staging = StagingFolder(record);
+  COXSWAIN_RETURN_IF_ERROR(file_system_->MakeFolder(staging));
+  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                            file_system_->List(staging));
+  std::set<std::string> missing;
+  for (const auto& [index, shard] : record.shards) missing.insert(shard.file);
+  for (const std::string& name : names) {
+    if (missing.erase(name) > 0) continue;
+    COXSWAIN_RETURN_IF_ERROR(
+        file_system_->RemoveTree(absl::StrCat(staging, "/", name)));
+  }
+  const std::string uploads = UploadsFolder(record);
+  for (const std::string& name : missing) {
+    COXSWAIN_RETURN_IF_ERROR(file_system_->Rename(
+        absl::StrCat(uploads, "/", name), absl::StrCat(staging, "/", name)));
+  }
+  return absl::OkStatus();
+}
+
 // The order is the whole point: the shards' data is synced already; then the
 // manifest, the names in the folder, the new name of the folder.
 absl::Status CheckpointStore::WriteManifestAndRename(
     const CheckpointRecord& record) {
-  const std::string staging = StagingFolder(record);
   COXSWAIN_ASSIGN_OR_RETURN(const std::string manifest, EncodeManifest(record));
+  COXSWAIN_RETURN_IF_ERROR(MoveShards(record));
+  const std::string staging = StagingFolder(record);
   COXSWAIN_ASSIGN_OR_RETURN(
       const std::unique_ptr<WritableFile> file,
       file_system_->Create(absl::StrCat(staging, "/", kManifestFile)));
@@ -405,6 +446,7 @@ absl::StatusOr<CheckpointRecord> CheckpointStore::Commit(
            {"checkpoint", id},
            {"shards", open.record.shard_count},
            {"bytes", open.record.TotalBytes()}});
+  RemoveUploads(open.record);
   DeleteSuperseded(open.record);
   if (open.record.generation != Generation(0)) {
     DeleteUnretained(open.record.job, open.record.id,

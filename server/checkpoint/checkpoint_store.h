@@ -19,6 +19,7 @@
 #include "base/mutex.h"
 #include "base/random.h"
 #include "server/checkpoint/catalogue.h"
+#include "server/checkpoint/lead_folder.h"
 #include "server/checkpoint/manifest.h"
 #include "server/checkpoint/readers.h"
 #include "server/checkpoint/retention.h"
@@ -66,26 +67,34 @@ struct CheckpointOverview {
   std::vector<CheckpointSummary> newest;  // the newest first
 };
 
-// Checkpoints on disk, in two phases: shards are uploaded into a staging
-// folder and verified; Commit makes the whole visible by one rename.
+// Checkpoints on disk, in two phases: shards are uploaded into a folder of
+// their own and verified; Commit moves them to the checkpoint's folder, which
+// thus holds nothing else, and makes the whole visible by one rename.
 //
 // The file system is the catalogue: a checkpoint exists exactly if its folder
 // has its final name. Keeping a second list in the StateStore would be a
 // second truth, and a crash between the two would leave them different. The
 // bytes are described in docs/storage-format.md.
 //
+// Where several coordinators use one folder in turn, `file_system` refuses the
+// changes of one that does not lead (FencedFileSystem), and LeadFolder stops
+// those that were under way when it was deposed.
+//
 // Called by the Checkpoint service; the fences have been admitted by a
 // FenceGate. Thread-safe. Calls block on the disk; no lock is held while they
 // do, except that Begin calls wait for each other.
 class CheckpointStore : public GenerationObserver, private ShardOwner {
  public:
-  // Opens or creates the store in `folder` (whose parent must exist), lists
-  // what is complete and removes what a crash left in staging. The pointers
-  // must outlive the store.
+  // Opens or creates the store in `folder` (whose parent must exist), ends the
+  // terms of earlier coordinators there, removes what they have left, and lists
+  // what is complete. The pointers must outlive the store.
   static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(
       FileSystem* file_system, const std::string& folder,
       const CheckpointLimits& limits, const Clock* clock, RandomSource* random);
   ~CheckpointStore() override;
+
+  // The term of this coordinator, for names on the disk. Before any change.
+  void SetTerm(Term term) { lead_folder_.SetTerm(term); }
 
   // What holds for jobs that give no rules of their own. Before any Commit.
   void SetDefaultRetention(const RetentionRules& rules) { retention_ = rules; }
@@ -223,10 +232,16 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   // What Commit has to write and from which phase, or why it cannot.
   absl::StatusOr<OpenCheckpoint> PrepareCommit(const Fence& fence,
                                                absl::string_view id);
+  // Moves the record's shards to the checkpoint's folder, and removes what else
+  // an earlier try has left there.
+  absl::Status MoveShards(const CheckpointRecord& record);
   absl::Status WriteManifestAndRename(const CheckpointRecord& record);
   void FinishCommit(const CheckpointRecord& record, bool renamed,
                     const absl::Status& status);
   absl::Status DeleteComplete(CheckpointRecord record);
+  // Takes the folder out of the job's, then removes it. `renamed`: whether the
+  // first was done, also if the second fails.
+  absl::Status RemoveFinal(const CheckpointRecord& record, bool* renamed);
   void DeleteSuperseded(const CheckpointRecord& by);
   // All but `committed`; empty: there is none.
   void DeleteUnretained(absl::string_view job, absl::string_view committed,
@@ -238,7 +253,9 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   absl::StatusOr<std::pair<std::string, ShardRecord>> AdmitDownload(
       absl::string_view job, absl::string_view id, int shard);
   void DownloadEnded(const std::string& id);
+  // Of a checkpoint that is not complete.
   void RemoveFolders(const CheckpointRecord& record);
+  void RemoveUploads(const CheckpointRecord& record);
 
   absl::StatusOr<std::string> CompleteShard(const std::string& id,
                                             const ShardRecord& shard) override;
@@ -248,7 +265,11 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
 
   std::string JobFolder(absl::string_view job) const;
   std::string FinalFolder(const CheckpointRecord& record) const;
+  // In the folder of the term: of shards, of the whole that is to be renamed,
+  // and of what is deleted.
+  std::string UploadsFolder(const CheckpointRecord& record) const;
   std::string StagingFolder(const CheckpointRecord& record) const;
+  std::string DeletedFolder(const CheckpointRecord& record) const;
 
   FileSystem* const file_system_;
   const std::string folder_;
@@ -257,6 +278,7 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   RandomSource* const random_;
   RetentionRules retention_;
   LogRate refused_uploads_;
+  LeadFolder lead_folder_;
 
   Mutex begin_mutex_;  // taken before mutex_
   mutable Mutex mutex_;

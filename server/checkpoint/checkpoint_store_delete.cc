@@ -104,17 +104,24 @@ void CheckpointStore::DeleteAll(std::vector<CheckpointRecord> records,
   }
 }
 
+absl::Status CheckpointStore::RemoveFinal(const CheckpointRecord& record,
+                                          bool* renamed) {
+  COXSWAIN_RETURN_IF_ERROR(lead_folder_.Make());
+  const std::string deleted = DeletedFolder(record);
+  COXSWAIN_RETURN_IF_ERROR(file_system_->Rename(FinalFolder(record), deleted));
+  *renamed = true;
+  COXSWAIN_RETURN_IF_ERROR(file_system_->SyncFolder(JobFolder(record.job)));
+  return file_system_->RemoveTree(deleted);
+}
+
 absl::Status CheckpointStore::DeleteComplete(CheckpointRecord record) {
-  const std::string folder = FinalFolder(record);
-  const std::string doomed = absl::StrCat(folder, kDeletedSuffix);
-  absl::Status renamed = file_system_->Rename(folder, doomed);
-  if (!renamed.ok()) {
+  bool renamed = false;
+  const absl::Status status = RemoveFinal(record, &renamed);
+  if (!renamed) {
     MutexLock lock(&mutex_);
     catalogue_.Add(std::move(record));
-    return renamed;
   }
-  COXSWAIN_RETURN_IF_ERROR(file_system_->SyncFolder(JobFolder(record.job)));
-  return file_system_->RemoveTree(doomed);
+  return status;
 }
 
 absl::Status CheckpointStore::Delete(absl::string_view job,
@@ -142,17 +149,34 @@ absl::Status CheckpointStore::Delete(absl::string_view job,
       open_.erase(it);
     }
   }
-  LogInfo("checkpoint_deleted",
-          {{"job", job}, {"step", record.step}, {"checkpoint", id}});
-  if (complete) return DeleteComplete(std::move(record));
-  RemoveFolders(record);
-  return absl::OkStatus();
+  absl::Status deleted;
+  if (complete) {
+    deleted = DeleteComplete(record);
+  } else {
+    RemoveFolders(record);
+  }
+  LogInfo("checkpoint_deleted", {{"job", job},
+                                 {"step", record.step},
+                                 {"checkpoint", id},
+                                 {"deleted", deleted.ToString()}});
+  return deleted;
+}
+
+void CheckpointStore::RemoveUploads(const CheckpointRecord& record) {
+  const absl::Status status = file_system_->RemoveTree(UploadsFolder(record));
+  if (!status.ok()) {
+    LogWarning("checkpoint_left_behind",
+               {{"checkpoint", record.id}, {"error", status.ToString()}});
+  }
 }
 
 void CheckpointStore::RemoveFolders(const CheckpointRecord& record) {
+  RemoveUploads(record);
   absl::Status status = file_system_->RemoveTree(StagingFolder(record));
   // There only if a commit failed after its rename.
-  status.Update(file_system_->RemoveTree(FinalFolder(record)));
+  bool renamed = false;
+  const absl::Status removed = RemoveFinal(record, &renamed);
+  if (!absl::IsNotFound(removed)) status.Update(removed);
   if (!status.ok()) {
     LogWarning("checkpoint_left_behind",
                {{"checkpoint", record.id}, {"error", status.ToString()}});

@@ -88,7 +88,37 @@ class CheckpointStoreTest : public testing::Test {
     COXSWAIN_RETURN_IF_ERROR(store_->Commit(FenceOf(), id).status());
     return id;
   }
-  size_t FoldersOfJob() { return files_.List("/checkpoints/job")->size(); }
+  // Of what is not complete; "" before the first change.
+  std::string TermFolder() {
+    const std::vector<std::string> names = *files_.List(kFolder);
+    for (const std::string& name : names) {
+      if (name.front() == '@') return absl::StrCat(kFolder, "/", name);
+    }
+    return "";
+  }
+  // Of complete checkpoints of the job, and of all others.
+  size_t FoldersOfJob() {
+    const std::string others = TermFolder();
+    return files_.List("/checkpoints/job")->size() +
+           (others.empty() ? 0 : files_.List(others)->size());
+  }
+  std::vector<std::string> FilesOf(const std::string& id) {
+    return *files_.List(absl::StrCat(kFolder, "/job/", id));
+  }
+  // Of the complete checkpoint.
+  std::vector<std::string> FilesInManifest(const std::string& id) {
+    std::vector<std::string> files = {std::string(kManifestFile)};
+    const CheckpointRecord record = *store_->Find("job", id);
+    for (const auto& [index, shard] : record.shards) {
+      files.push_back(shard.file);
+    }
+    return files;
+  }
+  absl::Status Write(const std::string& path, const std::string& data) {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto file, files_.Create(path));
+    COXSWAIN_RETURN_IF_ERROR(file->Append(data));
+    return file->Sync();
+  }
 
   MemoryFileSystem memory_;
   FaultFileSystem files_;
@@ -217,8 +247,7 @@ TEST_F(CheckpointStoreTest, ADamagedUploadIsDiscardedAndNothingElse) {
   ASSERT_OK_AND_ASSIGN(const std::string id,
                        store_->Begin(FenceOf(), 5, 1, {}));
   ASSERT_OK(Upload(id, 0, "good"));
-  const std::string staging =
-      absl::StrCat("/checkpoints/job/", id, kStagingSuffix);
+  const std::string uploads = absl::StrCat(TermFolder(), "/", id, ".uploads");
   const std::string half(16, 'h');
   const auto loss = [](const char* text) {
     return StatusIs(absl::StatusCode::kDataLoss, HasSubstr(text));
@@ -254,7 +283,7 @@ TEST_F(CheckpointStoreTest, ADamagedUploadIsDiscardedAndNothingElse) {
     EXPECT_THAT(upload->Finish(), loss("00000001 was announced"));
   }
   { const auto abandoned = start(); }
-  EXPECT_EQ(files_.List(staging)->size(), 1);
+  EXPECT_EQ(files_.List(uploads)->size(), 1);
   ASSERT_OK(store_->Commit(FenceOf(), id));
   EXPECT_EQ(Download(id, 0).value_or("unreadable"), "good");
 }
@@ -270,6 +299,97 @@ TEST_F(CheckpointStoreTest, TheLastCompleteUploadOfAShardCounts) {
   EXPECT_THAT(unfinished->Finish(),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(id)));
   EXPECT_EQ(Download(id, 0).value_or("unreadable"), "second");
+}
+
+TEST_F(CheckpointStoreTest, UploadsDuringACommitLeaveNothingInItsFolder) {
+  bool done = false;
+  for (int64_t point = 0; !done; ++point) {
+    SCOPED_TRACE(absl::StrCat("before mutation ", point));
+    Reopen();
+    ASSERT_OK_AND_ASSIGN(const std::string id,
+                         store_->Begin(FenceOf(), point, 1, {}));
+    ASSERT_OK(Upload(id, 0, "data"));
+    ASSERT_OK_AND_ASSIGN(const auto abandoned, Start(id, 0, "other"));
+    std::unique_ptr<ShardUpload> late;
+    bool ran = false;
+    files_.Before(point, [&] {
+      ran = true;
+      EXPECT_FALSE(Upload(id, 0, "third").ok());
+      late = Start(id, 0, "fourth").value_or(nullptr);
+    });
+    ASSERT_OK(store_->Commit(FenceOf(), id));
+    done = !ran;
+    files_.Restart(UnsyncedData::kKept);
+    EXPECT_THAT(abandoned->Append(0, "other", Crc32c("other")), IsOk());
+    EXPECT_FALSE(abandoned->Finish().ok());
+    late.reset();
+    EXPECT_EQ(FilesOf(id), FilesInManifest(id));
+    EXPECT_EQ(Download(id, 0).value_or("unreadable"), "data");
+    EXPECT_THAT(*files_.List(TermFolder()), testing::IsEmpty());
+    ASSERT_OK(store_->Delete("job", id));
+  }
+}
+
+TEST_F(CheckpointStoreTest, ACommitDuringAnUploadHasNothingElseInItsFolder) {
+  bool done = false;
+  for (int64_t point = 0; !done; ++point) {
+    SCOPED_TRACE(absl::StrCat("before mutation ", point));
+    Reopen();
+    ASSERT_OK_AND_ASSIGN(const std::string id,
+                         store_->Begin(FenceOf(), point, 2, {}));
+    ASSERT_OK(Upload(id, 0, "first"));
+    ASSERT_OK(Upload(id, 1, "of another rank"));
+    bool ran = false;
+    files_.Before(point, [&] {
+      ran = true;
+      EXPECT_OK(store_->Commit(FenceOf(), id));
+    });
+    const bool second = Upload(id, 0, "second").ok();
+    done = !ran;
+    files_.Restart(UnsyncedData::kKept);
+    if (done) {
+      EXPECT_OK(store_->Commit(FenceOf(), id));
+    }
+    EXPECT_EQ(FilesOf(id), FilesInManifest(id));
+    EXPECT_EQ(Download(id, 0).value_or("unreadable"),
+              second ? "second" : "first");
+    EXPECT_THAT(*files_.List(TermFolder()), testing::IsEmpty());
+    ASSERT_OK(store_->Delete("job", id));
+  }
+}
+
+TEST_F(CheckpointStoreTest, AShardUploadedAgainAfterAFailedCommitIsTheOnlyOne) {
+  ASSERT_OK_AND_ASSIGN(const std::string id,
+                       store_->Begin(FenceOf(), 5, 1, {}));
+  ASSERT_OK(Upload(id, 0, "first"));
+  files_.FailNext("MANIFEST", absl::ResourceExhaustedError("disk full"));
+  EXPECT_FALSE(store_->Commit(FenceOf(), id).ok());
+  ASSERT_OK(Upload(id, 0, "second"));
+  ASSERT_OK(store_->Commit(FenceOf(), id));
+  EXPECT_EQ(FilesOf(id), FilesInManifest(id));
+  EXPECT_EQ(Download(id, 0).value_or("unreadable"), "second");
+}
+
+TEST_F(CheckpointStoreTest, WhatOlderVersionsHaveLeftIsRemovedWhenReopened) {
+  ASSERT_OK_AND_ASSIGN(const std::string id, Save(5, "data"));
+  const std::vector<std::string> named = FilesInManifest(id);
+  const std::string folder = absl::StrCat(kFolder, "/job/", id);
+  ASSERT_OK(Write(folder + "/shard-00000.99", "lost a race with the commit"));
+  ASSERT_OK(Write(folder + "/notes.txt", "of an operator"));
+  ASSERT_OK(files_.MakeFolder(folder + "0.staging"));
+  ASSERT_OK(Write(folder + "0.staging/shard-00000.98", "open"));
+  ASSERT_OK(files_.MakeFolder(folder + "1.deleted"));
+  // It does not count for anything before, either.
+  EXPECT_OK(store_->CheckManifest("job", id));
+  EXPECT_EQ(Download(id, 0).value_or("unreadable"), "data");
+  Reopen();
+  EXPECT_EQ(Download(id, 0).value_or("unreadable"), "data");
+  std::vector<std::string> left = named;
+  left.push_back("notes.txt");
+  EXPECT_THAT(FilesOf(id), testing::UnorderedElementsAreArray(left));
+  EXPECT_EQ(FoldersOfJob(), 1);
+  ASSERT_OK(store_->Delete("job", id));
+  EXPECT_EQ(FoldersOfJob(), 0);
 }
 
 TEST_F(CheckpointStoreTest, AFlippedBitOnDiskIsDataLoss) {
@@ -324,7 +444,7 @@ TEST_F(CheckpointStoreTest, ACommitWhoseLastSyncFailedCanBeRepeated) {
                        store_->Begin(FenceOf(), 5, 1, {}));
   ASSERT_OK(Upload(id, 0, "data"));
   // Find the last mutation of a commit: everything before it succeeds.
-  files_.CrashAfter(5);
+  files_.CrashAfter(7);
   EXPECT_FALSE(store_->Commit(FenceOf(), id).ok());
   files_.Restart(UnsyncedData::kKept);
   EXPECT_TRUE(files_.List(absl::StrCat(kFolder, "/job/", id)).ok());

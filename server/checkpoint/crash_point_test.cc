@@ -135,6 +135,7 @@ TEST_P(CrashPointTest, ACommitIsWholeOrAbsentAndTheFormerOneStays) {
     (has_new ? seen_whole : seen_absent) = true;
     ASSERT_OK_AND_ASSIGN(const auto names, files.List("/checkpoints/job"));
     EXPECT_EQ(names.size(), has_new ? 2 : 1) << "leftovers";
+    EXPECT_THAT(*files.List("/checkpoints"), testing::ElementsAre("job"));
     // What was lost can be saved again.
     if (!has_new) {
       EXPECT_OK(next.Save(2));
@@ -172,7 +173,7 @@ TEST_P(CrashPointTest,
 }
 
 TEST_P(CrashPointTest, ADeletedCheckpointIsWholeOrAbsent) {
-  for (int64_t point = 0; point <= 3; ++point) {
+  for (int64_t point = 0; point <= 8; ++point) {
     SCOPED_TRACE(absl::StrCat("crash after mutation ", point));
     MemoryFileSystem memory;
     FaultFileSystem files(&memory);
@@ -192,6 +193,7 @@ TEST_P(CrashPointTest, ADeletedCheckpointIsWholeOrAbsent) {
     const bool has_deleted = next.HasWhole(2);
     EXPECT_FALSE(has_deleted && deleted.ok()) << "acknowledged, then back";
     EXPECT_EQ(files.List("/checkpoints/job")->size(), has_deleted ? 2 : 1);
+    EXPECT_THAT(*files.List("/checkpoints"), testing::ElementsAre("job"));
   }
 }
 

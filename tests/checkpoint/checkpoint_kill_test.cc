@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -87,20 +88,30 @@ class CheckpointKillTest : public testing::Test {
         ConnectCoordinator(address_), fence, RetryPolicy()));
   }
 
-  // Names below the checkpoints' folder that are not those of complete ones.
+  // What is below the checkpoints' folder, besides complete ones.
   std::vector<std::string> Garbage() const {
     std::vector<std::string> found;
     std::error_code ignored;  // there is no folder before the first
-    for (const auto& entry : fs::directory_iterator(
-             folder_.path(absl::StrCat("state/checkpoints/", kJob)), ignored)) {
-      const std::string name = entry.path().filename().string();
-      if (absl::StrContains(name, '.')) found.push_back(name);
-      if (!fs::exists(entry.path() / "MANIFEST", ignored) &&
-          !absl::StrContains(name, '.')) {
-        found.push_back(name + " without manifest");
+    for (const auto& parent :
+         fs::directory_iterator(folder_.path("state/checkpoints"), ignored)) {
+      const std::string parent_name = parent.path().filename().string();
+      for (const auto& entry : fs::directory_iterator(parent, ignored)) {
+        const std::string name = entry.path().filename().string();
+        if (parent_name != kJob) {
+          found.push_back(absl::StrCat(parent_name, "/", name));
+        } else if (!fs::exists(entry.path() / "MANIFEST", ignored)) {
+          found.push_back(name + " without manifest");
+        } else if (FilesIn(entry.path()) != kRanks + 1) {
+          found.push_back(name + " with other files than its manifest's");
+        }
       }
     }
     return found;
+  }
+  static int FilesIn(const fs::path& folder) {
+    std::error_code ignored;
+    return static_cast<int>(std::distance(
+        fs::directory_iterator(folder, ignored), fs::directory_iterator()));
   }
   void ExpectNoGarbage() {
     const absl::Time deadline = Clock::Real()->Now() + kPatience;

@@ -18,8 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kRounds = 6;
-constexpr int kEvery = 10;  // steps from one checkpoint to the next
-constexpr char kOpen[] = ".staging";
+constexpr int kEvery = 10;            // steps from one checkpoint to the next
+constexpr char kOpen[] = ".uploads";  // in the folder of the term
 
 // A worker is killed as soon as a checkpoint is begun, while its shards travel.
 // The checkpoint is complete or it is none; the job goes on from the newest
@@ -29,14 +29,17 @@ class KillWhileSavingTest : public testing::Test {
   // Of complete checkpoints, or of those that are open.
   std::vector<int> Steps(bool open) const {
     std::vector<int> steps;
-    std::error_code ignored;  // there is no folder before the first
-    const std::string folder = crew_.state_folder() + "/checkpoints/rows";
-    for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-      const std::string name = entry.path().filename().string();
-      int step = 0;
-      if (std::sscanf(name.c_str(), "step-%d-", &step) != 1) continue;
-      const bool complete = !absl::StrContains(name, '.');
-      if (open ? absl::EndsWith(name, kOpen) : complete) steps.push_back(step);
+    std::error_code ignored;  // folders come and go
+    const std::string folder = crew_.state_folder() + "/checkpoints";
+    for (const auto& parent : fs::directory_iterator(folder, ignored)) {
+      const bool of_term = parent.path().filename().string().front() == '@';
+      if (of_term != open) continue;
+      for (const auto& entry : fs::directory_iterator(parent, ignored)) {
+        const std::string name = entry.path().filename().string();
+        int step = 0;
+        if (std::sscanf(name.c_str(), "step-%d-", &step) != 1) continue;
+        if (!open || absl::EndsWith(name, kOpen)) steps.push_back(step);
+      }
     }
     std::sort(steps.begin(), steps.end());
     return steps;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,6 +12,7 @@
 #include "base/crc32c.h"
 #include "base/fake_clock.h"
 #include "cli/checkpoint/folder.h"
+#include "server/checkpoint/catalogue.h"
 #include "server/checkpoint/checkpoint_store.h"
 #include "server/checkpoint/manifest.h"
 #include "server/storage/memory_file_system.h"
@@ -87,15 +89,37 @@ void FuzzManifest(absl::string_view input) {
 
 void FuzzCheckpointFolder(absl::string_view input) {
   server::MemoryFileSystem files;
+  const std::string term = "/checkpoints/@term-3-0000000000000007";
+  const std::string open = absl::StrCat(term, "/", kId, ".uploads");
   for (const std::string& folder :
        {std::string("/checkpoints"), absl::StrCat("/checkpoints/", kJob),
-        absl::StrCat("/checkpoints/", kJob, "/", kId)}) {
+        absl::StrCat("/checkpoints/", kJob, "/", kId), term, open}) {
     COXSWAIN_CHECK(files.MakeFolder(folder).ok());
   }
   const std::string folder = absl::StrCat("/checkpoints/", kJob, "/", kId);
   PutFile(folder + "/MANIFEST", WithChecksum(input), &files);
   PutFile(folder + "/shard-00000.1", "the bytes of a shard", &files);
+  PutFile(folder + "/shard-00001.2", "the bytes of a shard", &files);
+  PutFile(folder + "/notes", "of an operator", &files);
+  PutFile(open + "/shard-00000.8", "the bytes of a shard", &files);
   OpenStore(&files);
+  // Nothing is left of the earlier term, and nothing is removed that may be
+  // part of a checkpoint, or is not a coordinator's.
+  COXSWAIN_CHECK(*files.List("/checkpoints") == std::vector<std::string>{kJob});
+  COXSWAIN_CHECK(files.Open(folder + "/MANIFEST").ok());
+  COXSWAIN_CHECK(files.Open(folder + "/notes").ok());
+  const auto record = server::ReadManifest(files, folder);
+  if (!record.ok() || !server::CheckManifestOf(*record, kJob, kId).ok()) {
+    COXSWAIN_CHECK(files.Open(folder + "/shard-00000.1").ok());
+    COXSWAIN_CHECK(files.Open(folder + "/shard-00001.2").ok());
+  } else {
+    for (const auto& [index, shard] : record->shards) {
+      const bool was_there =
+          shard.file == "shard-00000.1" || shard.file == "shard-00001.2";
+      const std::string path = absl::StrCat(folder, "/", shard.file);
+      COXSWAIN_CHECK(files.Open(path).ok() || !was_there);
+    }
+  }
   ReadAsImport(files);
 }
 
