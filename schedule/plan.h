@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_SCHEDULE_PLAN_H_
 #define COXSWAIN_SCHEDULE_PLAN_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -10,6 +11,9 @@ namespace coxswain::schedule {
 
 // Beyond this no program ever comes, and sums of two do not overflow.
 constexpr int64_t kMaxStep = int64_t{1} << 53;
+
+// The spec of a hook.
+constexpr size_t kMaxHookBytes = 4096;
 
 // When gradients are exchanged, and with which hook. Deterministic: a worker
 // that knows the plan asks nothing while it trains.

@@ -1,36 +1,14 @@
 #include "schedule/schedule_wire.h"
 
-#include <cstdint>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "schedule/bounds.h"
 #include "schedule/plan_terms.h"
 
 namespace coxswain::schedule {
-namespace {
-
-// What is computed with must be a number that a program can come to.
-absl::Status CheckNumber(absl::string_view what, int64_t value) {
-  if (value >= 0 && value <= kMaxStep) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, " must be 0 to ", kMaxStep, ", not ", value));
-}
-
-absl::Status CheckNumbers(const v1::Ticket& wire) {
-  COXSWAIN_RETURN_IF_ERROR(CheckNumber("ticket.round", wire.round()));
-  COXSWAIN_RETURN_IF_ERROR(CheckNumber("ticket.step", wire.step()));
-  COXSWAIN_RETURN_IF_ERROR(CheckNumber("ticket.micro", wire.micro()));
-  COXSWAIN_RETURN_IF_ERROR(
-      CheckNumber("ticket.micro_batches", wire.micro_batches()));
-  return CheckNumber("ticket.window", wire.window());
-}
-
-}  // namespace
 
 absl::StatusOr<Ticket> TakeTicket(v1::Ticket* wire) {
-  COXSWAIN_RETURN_IF_ERROR(CheckNumbers(*wire));
   Ticket ticket;
   ticket.round = wire->round();
   ticket.step = wire->step();
@@ -48,22 +26,22 @@ absl::StatusOr<Ticket> TakeTicket(v1::Ticket* wire) {
   ticket.stop = std::move(*wire->mutable_stop());
   ticket.drain = std::move(*wire->mutable_drain());
   ticket.checkpoint = std::move(*wire->mutable_checkpoint());
+  COXSWAIN_RETURN_IF_ERROR(CheckTicket(ticket));
   return ticket;
 }
 
 absl::StatusOr<Vote> TakeVote(v1::Vote* wire) {
-  COXSWAIN_RETURN_IF_ERROR(CheckNumber("vote.round", wire->round()));
   Vote vote;
   vote.round = wire->round();
   vote.commit = wire->commit();
   vote.reason = std::move(*wire->mutable_reason());
   vote.stop = std::move(*wire->mutable_stop());
+  COXSWAIN_RETURN_IF_ERROR(CheckVote(vote));
   return vote;
 }
 
 absl::StatusOr<StepDecision> TakePosition(v1::Position* wire) {
   v1::Decision& last = *wire->mutable_last();
-  COXSWAIN_RETURN_IF_ERROR(CheckNumber("position.round", last.round()));
   StepDecision decision;
   decision.round = last.round();
   decision.commit = last.commit();
@@ -72,20 +50,15 @@ absl::StatusOr<StepDecision> TakePosition(v1::Position* wire) {
   decision.regroup = std::move(*last.mutable_regroup());
   decision.checkpoint = std::move(*last.mutable_checkpoint());
   if (last.has_plan()) {
-    if (last.plan().version() < 1) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "position.plan.version must be from 1, not ", last.plan().version()));
-    }
     COXSWAIN_ASSIGN_OR_RETURN(decision.plan, PlanFromWire(last.plan()));
   }
+  CutTexts(&decision);
+  COXSWAIN_RETURN_IF_ERROR(CheckPosition(decision));
   return decision;
 }
 
 absl::StatusOr<Plan> PlanFromWire(const v1::Plan& wire) {
   Plan plan;
-  COXSWAIN_RETURN_IF_ERROR(CheckNumber("plan.version", wire.version()));
-  COXSWAIN_RETURN_IF_ERROR(
-      CheckNumber("plan.global_micro_batches", wire.global_micro_batches()));
   COXSWAIN_ASSIGN_OR_RETURN(
       plan.terms, ReadTerms({wire.terms().begin(), wire.terms().end()}));
   plan.version = wire.version();
@@ -94,6 +67,7 @@ absl::StatusOr<Plan> PlanFromWire(const v1::Plan& wire) {
   plan.compression_start_step = wire.compression_start_step();
   plan.global_micro_batches = wire.global_micro_batches();
   plan.at_step = wire.at_step();
+  COXSWAIN_RETURN_IF_ERROR(CheckPlan(plan));
   return plan;
 }
 

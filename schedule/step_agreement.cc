@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
-#include "base/peer_text.h"
+#include "schedule/bounds.h"
 #include "schedule/schedule_errors.h"
 
 namespace coxswain::schedule {
@@ -105,11 +105,7 @@ StepAgreement::Messages StepAgreement::OnTicket(int rank, const Ticket& ticket,
   if (!failure_.ok()) return messages;
   OnBack(rank, now);
   Ticket cut = ticket;
-  cut.hook = Shorten(cut.hook, kMaxHookBytes);
-  cut.skip = OneLine(Shorten(cut.skip, kMaxReasonBytes));
-  cut.stop = OneLine(Shorten(cut.stop, kMaxReasonBytes));
-  cut.drain = OneLine(Shorten(cut.drain, kMaxReasonBytes));
-  cut.checkpoint = OneLine(Shorten(cut.checkpoint, kMaxReasonBytes));
+  CutTexts(&cut);
   if (ticket.round > round_ && Unplaced(rank)) {
     early_[rank].ticket = std::move(cut);
     return messages;
@@ -226,8 +222,7 @@ StepAgreement::Messages StepAgreement::OnVote(int rank, const Vote& vote,
   if (!failure_.ok()) return messages;
   OnBack(rank, now);
   Vote cut = vote;
-  cut.reason = OneLine(Shorten(cut.reason, kMaxReasonBytes));
-  cut.stop = OneLine(Shorten(cut.stop, kMaxReasonBytes));
+  CutTexts(&cut);
   if (vote.round > round_ && Unplaced(rank)) {
     early_[rank].vote = std::move(cut);
     return messages;
@@ -404,6 +399,8 @@ StepDecision StepAgreement::MakeDecision(absl::Time now) const {
     decision.checkpoint = CheckpointText(decision);
     decision.plan = PlanAfter(decision);
   }
+  // As a rank that repeats it has it cut.
+  CutTexts(&decision);
   decision.decided = now;
   decision.tickets_took = now_.last_ticket - now_.first_ticket;
   decision.last_rank = now_.last_rank;

@@ -193,9 +193,6 @@ class StepAgreement {
   bool regrouped() const { return !regrouped_.empty(); }
 
  private:
-  // Text from a rank is kept and repeated to all others.
-  static constexpr size_t kMaxReasonBytes = 512;
-  static constexpr size_t kMaxHookBytes = 4096;
   static constexpr size_t kMaxNotedPlans = 8;
   // How long a failure waits for the tickets of the other ranks, so that it
   // can tell who is the odd one.

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/peer_text.h"
+#include "schedule/bounds.h"
 #include "schedule/step_agreement.h"
 
 namespace coxswain::schedule {
@@ -26,11 +26,11 @@ void StepAgreement::OnBack(int rank, absl::Time now) {
 }
 
 void StepAgreement::RequestRegroup(absl::string_view reason) {
-  regroup_ = OneLine(Shorten(reason, kMaxReasonBytes));
+  regroup_ = CutReason(reason);
 }
 
 void StepAgreement::RequestCheckpoint(absl::string_view reason) {
-  checkpoint_ = OneLine(Shorten(reason, kMaxReasonBytes));
+  checkpoint_ = CutReason(reason);
 }
 
 bool StepAgreement::Unplaced(int rank) const {
@@ -39,7 +39,10 @@ bool StepAgreement::Unplaced(int rank) const {
 
 void StepAgreement::Restore(const StepDecision& last) {
   COXSWAIN_CHECK(options_.resumed && now_.tickets == 0);
-  if (last.round >= round_) Learn(last);
+  if (last.round < round_) return;
+  StepDecision learned = last;
+  CutTexts(&learned);
+  Learn(std::move(learned));
 }
 
 StepAgreement::Messages StepAgreement::OnPosition(int rank,
@@ -49,23 +52,24 @@ StepAgreement::Messages StepAgreement::OnPosition(int rank,
   Messages messages;
   if (!failure_.ok()) return messages;
   OnBack(rank, now);
-  const bool news = last.round >= round_;
-  const int64_t version = VersionOf(last.plan);
+  StepDecision told = last;
+  CutTexts(&told);
+  const bool news = told.round >= round_;
+  const int64_t version = VersionOf(told.plan);
   if (news && options_.plans_from_positions && version > 0 &&
       !KnownPlan(version)) {
-    options_.undelivered = last.plan;
+    options_.undelivered = told.plan;
   }
   if (news ? !Unplaced(rank) || (version > 0 && !KnownPlan(version))
-           : Contradicts(last)) {
+           : Contradicts(told)) {
     FailRank(rank, absl::StrCat("has heard a decision on round ", last.round,
                                 " that was not made"));
     return messages;
   }
   placed_[static_cast<size_t>(rank)] = true;
   if (news) {
-    StepDecision learned = last;
-    if (version > 0) learned.plan = KnownPlan(version);
-    Learn(std::move(learned));
+    if (version > 0) told.plan = KnownPlan(version);
+    Learn(std::move(told));
     Message message;
     message.kind = Message::Kind::kLearned;
     message.round = last.round;
@@ -97,7 +101,6 @@ bool StepAgreement::Contradicts(const StepDecision& told) const {
 }
 
 void StepAgreement::Learn(StepDecision decision) {
-  decision.reason = OneLine(Shorten(decision.reason, 2 * kMaxReasonBytes));
   const bool plan_is_new =
       decision.plan.has_value() && options_.undelivered.has_value() &&
       decision.plan->version == options_.undelivered->version;

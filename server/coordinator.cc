@@ -74,13 +74,7 @@ absl::Status CoordinatorOptions::Validate() const {
   COXSWAIN_RETURN_IF_ERROR(membership.Validate());
   COXSWAIN_RETURN_IF_ERROR(plan.Validate());
   COXSWAIN_RETURN_IF_ERROR(rpc.Validate());
-  COXSWAIN_RETURN_IF_ERROR(checkpoint_retention.Validate());
-  if (plan.max_plans <= membership.max_jobs) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_plans (", plan.max_plans, ") must be more than max_jobs (",
-        membership.max_jobs, ")"));
-  }
-  return absl::OkStatus();
+  return checkpoint_retention.Validate();
 }
 
 // In order of construction: what is below stands on what is above.

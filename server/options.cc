@@ -1,10 +1,12 @@
 #include "server/options.h"
 
+#include <cstddef>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "schedule/plan.h"
 
 namespace coxswain::server {
 namespace {
@@ -19,6 +21,17 @@ absl::Status Positive(absl::string_view name, int value) {
   if (value > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(name, " must be at least 1, not ", value));
+}
+
+// A longer spec could not be stored.
+absl::Status CheckHookBytes(int max_hook_bytes) {
+  COXSWAIN_RETURN_IF_ERROR(Positive("max_hook_bytes", max_hook_bytes));
+  if (static_cast<size_t>(max_hook_bytes) <= schedule::kMaxHookBytes) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("max_hook_bytes must be at most ", schedule::kMaxHookBytes,
+                   ", not ", max_hook_bytes));
 }
 
 }  // namespace
@@ -47,13 +60,18 @@ absl::Status MembershipOptions::Validate() const {
         std::pair("max_dimensions", max_dimensions),
         std::pair("max_settings", max_settings),
         std::pair("max_setting_bytes", max_setting_bytes),
-        std::pair("max_hook_bytes", max_hook_bytes),
         std::pair("max_accumulation_steps", max_accumulation_steps),
         std::pair("max_name_bytes", max_name_bytes),
         std::pair("max_topology_keys", max_topology_keys),
         std::pair("max_topology_key_bytes", max_topology_key_bytes),
         std::pair("max_reason_bytes", max_reason_bytes)}) {
     COXSWAIN_RETURN_IF_ERROR(Positive(name, value));
+  }
+  COXSWAIN_RETURN_IF_ERROR(CheckHookBytes(max_hook_bytes));
+  if (max_members_per_job > kMaxWorldSize) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_members_per_job must be at most ", kMaxWorldSize,
+                     ", not ", max_members_per_job));
   }
   if (lease < 2 * heartbeat_interval) {
     return absl::InvalidArgumentError(
@@ -67,8 +85,7 @@ absl::Status MembershipOptions::Validate() const {
 absl::Status PlanOptions::Validate() const {
   COXSWAIN_RETURN_IF_ERROR(
       Positive("max_accumulation_steps", max_accumulation_steps));
-  COXSWAIN_RETURN_IF_ERROR(Positive("max_hook_bytes", max_hook_bytes));
-  return Positive("max_plans", max_plans);
+  return CheckHookBytes(max_hook_bytes);
 }
 
 absl::Status RpcOptions::Validate() const {

@@ -10,6 +10,10 @@ namespace coxswain::server {
 // has a limit; past it the answer is RESOURCE_EXHAUSTED and names the limit.
 // Validate() answers INVALID_ARGUMENT with the option that is out of range.
 
+// Members of a generation, and groups of a mesh: what a record may have at
+// most, whatever the options say.
+constexpr int kMaxWorldSize = 1 << 20;
+
 struct MembershipOptions {
   // How often a worker should send a heartbeat: several fit into a lease, so
   // that one late packet costs nobody the job.
@@ -45,7 +49,8 @@ struct MembershipOptions {
 
   // Jobs known at once; the oldest ended one makes room for a new one.
   int max_jobs = 1024;
-  // Every member costs a stream and a record in each answer to Join.
+  // Every member costs a stream and a record in each answer to Join. At most
+  // kMaxWorldSize.
   int max_members_per_job = 16'384;
   // Workers that wait while a generation runs.
   int max_spares_per_job = 1024;
@@ -58,7 +63,7 @@ struct MembershipOptions {
   int max_dimensions = 16;
   int max_settings = 256;
   int max_setting_bytes = 4096;
-  int max_hook_bytes = 4096;
+  int max_hook_bytes = 4096;  // not more than kMaxHookBytes of schedule/plan.h
   int max_accumulation_steps = 1'000'000;
 
   // Bounds of what a worker says of itself.
@@ -74,10 +79,7 @@ struct MembershipOptions {
 
 struct PlanOptions {
   int max_accumulation_steps = 1'000'000;
-  int max_hook_bytes = 4096;
-  // More than MembershipOptions::max_jobs, so that a running job never has to
-  // give up its plan for another.
-  int max_plans = 2048;
+  int max_hook_bytes = 4096;  // not more than kMaxHookBytes of schedule/plan.h
 
   absl::Status Validate() const;
 };

@@ -1,10 +1,15 @@
 #include "server/group/group_records.h"
 
+#include <set>
+
 #include "absl/strings/str_cat.h"
+#include "server/options.h"
 #include "server/state/record_bytes.h"
 
 namespace coxswain::server {
 namespace {
+
+constexpr uint64_t kMost = kMaxWorldSize;
 
 absl::Status Damaged(absl::string_view what, absl::string_view bytes) {
   return absl::DataLossError(absl::StrCat(
@@ -62,20 +67,38 @@ absl::StatusOr<std::vector<int>> DecodeRanks(absl::string_view bytes) {
   if (bytes.size() % 8 != 0) return Damaged("a group", bytes);
   RecordReader reader(bytes);
   std::vector<int> ranks;
-  while (!reader.empty()) ranks.push_back(static_cast<int>(reader.Number()));
+  std::set<uint64_t> seen;
+  while (!reader.empty()) {
+    const uint64_t rank = reader.Number();
+    if (rank >= kMost || !seen.insert(rank).second) {
+      return Damaged("a group", bytes);
+    }
+    ranks.push_back(static_cast<int>(rank));
+  }
   return ranks;
 }
 
 absl::StatusOr<std::vector<MeshAxis>> DecodeAxes(absl::string_view bytes) {
   RecordReader reader(bytes);
   std::vector<MeshAxis> axes;
+  uint64_t world = 1;
   while (!reader.empty() && reader.ok()) {
     MeshAxis axis;
     axis.name = reader.String();
-    axis.size = static_cast<int>(reader.Number());
+    const uint64_t size = reader.Number();
+    if (size < 1 || size > kMost || world * size > kMost) {
+      return Damaged("a mesh", bytes);
+    }
+    world *= size;
+    axis.size = static_cast<int>(size);
     axes.push_back(std::move(axis));
   }
   if (!reader.complete()) return Damaged("a mesh", bytes);
+  // Its sizes were checked above, and make this world.
+  if (!ValidateMesh(axes, static_cast<int>(world)).ok() ||
+      axes.size() * world > kMost) {
+    return Damaged("a mesh", bytes);
+  }
   return axes;
 }
 

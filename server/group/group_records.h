@@ -32,7 +32,8 @@ std::string EncodeRanks(const std::vector<int>& ranks);
 std::string EncodeAxes(const std::vector<MeshAxis>& axes);
 std::string EncodeRequests(const std::vector<BarrierRequest>& requests);
 
-// DATA_LOSS if the bytes are not what was encoded.
+// DATA_LOSS if the bytes are not what was encoded, or name ranks or a mesh that
+// cannot be (see kMaxWorldSize): nothing is made of its size before.
 absl::StatusOr<uint64_t> DecodeBarrierRecord(absl::string_view key);
 absl::StatusOr<std::vector<int>> DecodeRanks(absl::string_view bytes);
 absl::StatusOr<std::vector<MeshAxis>> DecodeAxes(absl::string_view bytes);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "server/group/group_records.h"
+#include "server/options.h"
 #include "server/state/written.h"
 
 namespace coxswain::server {
@@ -203,7 +204,9 @@ absl::Status GroupRoom::CheckMesh(const Caller& caller, absl::string_view name,
     COXSWAIN_RETURN_IF_ERROR(CheckName("mesh axis", axis.name));
   }
   COXSWAIN_RETURN_IF_ERROR(ValidateMesh(axes, caller.world_size));
-  if (axes.size() * caller.world_size <= limits_.max_groups) {
+  // More could be declared, but not read again.
+  const size_t groups = axes.size() * caller.world_size;
+  if (groups <= limits_.max_groups && groups <= size_t{kMaxWorldSize}) {
     return absl::OkStatus();
   }
   return absl::ResourceExhaustedError(absl::StrCat(

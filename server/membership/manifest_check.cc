@@ -12,6 +12,7 @@
 #include "base/schedule_terms.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "schedule/plan.h"
 #include "server/membership/library_version.h"
 
 namespace coxswain::server {
@@ -111,6 +112,37 @@ void NormaliseStrides(ParameterInfo* parameter) {
 
 }  // namespace
 
+absl::Status CheckManifestBounds(const Manifest& manifest) {
+  const auto not_negative = [](int64_t number) { return number >= 0; };
+  const bool sizes = manifest.world_size >= 1 &&
+                     manifest.world_size <= kMaxWorldSize &&
+                     manifest.min_world_size >= 0 &&
+                     manifest.min_world_size <= manifest.world_size;
+  if (!sizes || manifest.accumulation_steps < 1 ||
+      manifest.compression_start_step < -1 ||
+      manifest.hook.size() > schedule::kMaxHookBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a manifest cannot be for ", manifest.min_world_size, " to ",
+        manifest.world_size, " workers, ", manifest.accumulation_steps,
+        " micro-batches, compression from step ",
+        manifest.compression_start_step, " and a hook spec of ",
+        manifest.hook.size(), " bytes"));
+  }
+  for (const ParameterInfo& parameter : manifest.parameters) {
+    const std::vector<int64_t>& shape = parameter.shape;
+    const std::vector<int64_t>& strides = parameter.strides;
+    if (std::all_of(shape.begin(), shape.end(), not_negative) &&
+        std::all_of(strides.begin(), strides.end(), not_negative) &&
+        (strides.empty() || strides.size() == shape.size())) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a parameter cannot have the shape [", absl::StrJoin(shape, ","),
+        "] and the strides [", absl::StrJoin(strides, ","), "]"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckManifest(const Manifest& manifest,
                            const MembershipOptions& options) {
   if (manifest.world_size < 1) {
@@ -157,7 +189,7 @@ absl::Status CheckManifest(const Manifest& manifest,
   for (const ParameterInfo& parameter : manifest.parameters) {
     COXSWAIN_RETURN_IF_ERROR(CheckParameter(parameter, options));
   }
-  return absl::OkStatus();
+  return CheckManifestBounds(manifest);
 }
 
 void NormaliseManifest(Manifest* manifest) {

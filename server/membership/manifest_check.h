@@ -7,8 +7,14 @@
 
 namespace coxswain::server {
 
-// INVALID_ARGUMENT or RESOURCE_EXHAUSTED naming what is out of bounds;
-// FAILED_PRECONDITION if the worker's version is not served.
+// INVALID_ARGUMENT unless the numbers of a manifest are such that the rooms can
+// work with it, whatever the options say. To be called for one that came in,
+// before it is stored, and for one that was read.
+absl::Status CheckManifestBounds(const Manifest& manifest);
+
+// Of a manifest that comes in. INVALID_ARGUMENT or RESOURCE_EXHAUSTED naming
+// what is out of bounds, CheckManifestBounds() among them; FAILED_PRECONDITION
+// if the worker's version is not served.
 absl::Status CheckManifest(const Manifest& manifest,
                            const MembershipOptions& options);
 

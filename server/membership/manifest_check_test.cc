@@ -152,5 +152,30 @@ TEST(CheckManifestTest, EveryBoundIsNamed) {
   }
 }
 
+TEST(CheckManifestTest, WhatIsAcceptedIsWithinTheBoundsOfARecord) {
+  Manifest manifest;
+  manifest.world_size = kMaxWorldSize;
+  manifest.accumulation_steps = 1;
+  manifest.hook = std::string(4096, 'x');
+  manifest.parameters = {{"weight", {2, 0}, "float32", {1, 1}}};
+  EXPECT_OK(CheckManifestBounds(manifest));
+  const auto refused = [&](auto change) {
+    Manifest changed = manifest;
+    change(&changed);
+    EXPECT_THAT(CheckManifestBounds(changed),
+                StatusIs(absl::StatusCode::kInvalidArgument, testing::_));
+    EXPECT_FALSE(CheckManifest(changed, MembershipOptions()).ok());
+  };
+  refused([](Manifest* one) { one->world_size = 0; });
+  refused([](Manifest* one) { one->world_size = kMaxWorldSize + 1; });
+  refused([](Manifest* one) { one->min_world_size = -1; });
+  refused([](Manifest* one) { one->min_world_size = one->world_size + 1; });
+  refused([](Manifest* one) { one->accumulation_steps = 0; });
+  refused([](Manifest* one) { one->compression_start_step = -2; });
+  refused([](Manifest* one) { one->hook += "x"; });
+  refused([](Manifest* one) { one->parameters[0].shape[1] = -1; });
+  refused([](Manifest* one) { one->parameters[0].strides = {1}; });
+}
+
 }  // namespace
 }  // namespace coxswain::server

@@ -95,6 +95,7 @@ void Membership::ForgetLocked(const Job& job, Calls* calls) {
   if (job.run.generation == Generation(0)) return;
   StateBatch batch;
   DeleteJob(KeptOf(job, job.run, false), &batch);
+  rooms_.plans->Forget(job.name, &batch);
   WriteLocked(
       std::move(batch),
       [name = job.name](const absl::Status& status) {

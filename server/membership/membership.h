@@ -116,7 +116,8 @@ class Membership : public FenceGate {
   // Says where the holder of this attachment stands in for a coordinator that
   // is gone; empty: nowhere. That of rank 0 counts, and is told to the others:
   // to those that are attached, and to those that attach later.
-  // INVALID_ARGUMENT: no address.
+  // INVALID_ARGUMENT: no address, as CheckStandIn() finds.
+  absl::Status CheckStandIn(absl::string_view address) const;
   absl::Status NoteStandIn(uint64_t attachment, absl::string_view address);
 
   // The data connections from the holder of this attachment to these ranks
@@ -268,6 +269,11 @@ class Membership : public FenceGate {
   // in the order of arrival; 0: behind all others.
   absl::StatusOr<uint64_t> EnterRoundLocked(const JoinRequest& request,
                                             Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether one that waits already keeps this worker from waiting. To be called
+  // before anything is done for its request: what is refused has no effect.
+  absl::Status CheckWaitersLocked(const JoinRequest& request,
+                                  const Job& job) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BindRoundLocked(const JoinRequest& request, Job* job,
                                Calls* calls)

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/membership/job_rules.h"
+#include "server/membership/manifest_check.h"
 #include "server/membership/membership.h"
 #include "server/membership/membership_errors.h"
 
@@ -91,6 +92,8 @@ void Membership::CommitRunLocked(Run run, Job* job, Calls* calls) {
   commit->run = std::move(run);
   job->commit = commit;
   calls->push_back([this, commit] {
+    const absl::Status bounds = CheckManifestBounds(*commit->run.manifest);
+    if (!bounds.ok()) return NoteTableWritten(commit, bounds);
     commit->tables = EncodeTables(commit->run);
     WriteNextTable(commit);
   });

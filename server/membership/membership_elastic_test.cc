@@ -401,6 +401,67 @@ TEST_F(ElasticTest, WorkersOfAnEarlierAttemptAreRefused) {
                        HasSubstr("attempt 2 has begun")));
 }
 
+// Of a launcher that starts a worker anew with the incarnation of another one.
+TEST_F(ElasticTest, ARefusedJoinEndsNoGeneration) {
+  const auto team = RunElastic(1, 4, 2);
+  Worker* const spare = MakeElastic(1, 4, 3);
+  Join(spare);
+  Worker* const twin = MakeElastic(1, 4, 0);
+  twin->request.incarnation = spare->request.incarnation;
+  Join(twin);
+  ASSERT_THAT(twin->answers, SizeIs(1));
+  EXPECT_FALSE(twin->answers[0].ok());
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  EXPECT_THAT(team[0]->events, IsEmpty());
+  EXPECT_THAT(spare->answers, IsEmpty());
+}
+
+TEST_F(ElasticTest, ARefusedMemberDoesNotMakeWay) {
+  const auto team = RunElastic(1, 4, 2);
+  launcher_ = 8;
+  Worker* const waits = MakeElastic(1, 4, 0);
+  membership_->Detach(team[0]->attachment);
+  Join(waits);  // in case that the member is gone
+  ASSERT_THAT(waits->answers, IsEmpty());
+  team[0]->request.after_generation =
+      Generation(team[0]->joined().generation.value() + 1);
+  Join(team[0]);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  EXPECT_FALSE(team[0]->answers[1].ok());
+  EXPECT_EQ(Description().members[0].state, MemberState::kDetached);
+}
+
+TEST_F(ElasticTest, AnAttemptThatIsRefusedEndsNothing) {
+  Worker* const one = MakeElastic(2, 2, 0);
+  Worker* const other = MakeElastic(2, 2, 1);
+  other->request.manifest.hook = "bf16";
+  Join(one);
+  Join(other);
+  Pass(options_.mismatch_settle);
+  ASSERT_THAT(other->answers, SizeIs(1));
+  ASSERT_FALSE(other->answers[0].ok());
+  launcher_ = 8;
+  Worker* const waits = MakeElastic(2, 2, 0);
+  Join(waits);
+  other->request.attempt = 1;
+  Join(other);
+  ASSERT_THAT(other->answers, SizeIs(2));
+  EXPECT_FALSE(other->answers[1].ok()) << "its launcher has been refused";
+  EXPECT_THAT(waits->answers, IsEmpty());
+  EXPECT_EQ(Description().attempt, 0);
+}
+
+// Nobody goes on from the generation that its attempt has ended.
+TEST_F(ElasticTest, ALaterAttemptOfAMemberBeginsAnew) {
+  const auto team = RunElastic(1, 2, 2);
+  team[0]->request.attempt = 1;
+  team[0]->request.manifest.hook = "bf16";
+  Rejoin(team[0]);
+  Pass(options_.last_call);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  EXPECT_OK(team[0]->answers[1]);
+}
+
 TEST_F(ElasticTest, OnlyWhoHasTheSameManifestMayJoinSurvivors) {
   const auto team = RunElastic(1, 3, 3);
   Worker* other = MakeElastic(1, 3, 0, "host-z");

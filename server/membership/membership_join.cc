@@ -92,8 +92,9 @@ absl::Status Membership::JoinLocked(JoinRequest* request,
   COXSWAIN_ASSIGN_OR_RETURN(Job* const job,
                             FindOrAddJobLocked(request->job, calls));
   COXSWAIN_RETURN_IF_ERROR(CheckDone(*request, *job));
-  COXSWAIN_RETURN_IF_ERROR(CheckAttemptLocked(*request, job, calls));
   COXSWAIN_RETURN_IF_ERROR(CheckRefusalLocked(*request, job));
+  // The first that may do something.
+  COXSWAIN_RETURN_IF_ERROR(CheckAttemptLocked(*request, job, calls));
   if (job->state == JobState::kRunning) {
     auto answer = JoinRunningLocked(*request, job, calls);
     if (answer.has_value()) {
@@ -188,6 +189,8 @@ std::optional<absl::StatusOr<JoinResult>> Membership::JoinRunningLocked(
       if (holder->liveness.state == MemberState::kDetached) return std::nullopt;
       return IdentityTakenError(job->name, request.identity);
     }
+    const absl::Status may_wait = CheckWaitersLocked(request, *job);
+    if (!may_wait.ok()) return may_wait;
     LoseMemberLocked("a new process took its place", holder, job, calls);
     return std::nullopt;
   }
@@ -217,6 +220,8 @@ std::optional<absl::StatusOr<JoinResult>> Membership::JoinAgainLocked(
   }
   // It asks for the next generation, and so has left this one.
   if (live) {
+    const absl::Status may_wait = CheckWaitersLocked(request, *job);
+    if (!may_wait.ok()) return may_wait;
     LeaveNotice notice;
     notice.reason = "it joined the next generation";
     notice.rejoin = true;

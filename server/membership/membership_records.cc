@@ -190,6 +190,9 @@ absl::Status LoadManifest(const StateStore& store, LoadedJob* loaded) {
     return Unreadable(loaded->job.name, "manifest");
   }
   loaded->manifest = FromProto(proto);
+  if (!CheckManifestBounds(loaded->manifest).ok()) {
+    return Unreadable(loaded->job.name, "manifest");
+  }
   // A coordinator of before there were series has kept all of it.
   NormaliseLibraryVersion(&loaded->manifest);
   return absl::OkStatus();

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -198,6 +200,9 @@ absl::Status Membership::Resume() {
   std::vector<GenerationResumed> resumed;
   {
     MutexLock lock(&mutex_);
+    std::set<std::string> known;
+    for (const auto& entry : jobs_) known.insert(entry.first);
+    rooms_.plans->KeepOnly(known);
     COXSWAIN_ASSIGN_OR_RETURN(resumed, FindResumedLocked());
     last_tick_ = rooms_.clock->Now();
   }

@@ -13,27 +13,38 @@
 
 namespace coxswain::server {
 
-absl::StatusOr<uint64_t> Membership::EnterRoundLocked(
-    const JoinRequest& request, Job* job, Calls* calls) {
-  const Waiter* const old = job->room.Find(request.identity);
+absl::Status Membership::CheckWaitersLocked(const JoinRequest& request,
+                                            const Job& job) const {
+  const Waiter* const old = job.room.Find(request.identity);
   const bool repeats =
       old != nullptr && old->member.incarnation == request.incarnation;
   const bool shared =
       old != nullptr && SameLauncher(old->launcher_id, request.launcher_id);
   if (old != nullptr && !repeats && !shared) {
-    if (!Survives(request, *job)) {
-      return IdentityTakenError(job->name, request.identity);
+    if (!Survives(request, job)) {
+      return IdentityTakenError(job.name, request.identity);
     }
   } else if (old != nullptr && !repeats &&
              request.after_generation != Generation(0) &&
              (old->after == Generation(0) ||
               request.after_generation < old->after)) {
-    return IdentityLostError(job->name, request.identity);
+    return IdentityLostError(job.name, request.identity);
   }
-  const Waiter* const twin = job->room.Find(request.incarnation);
+  const Waiter* const twin = job.room.Find(request.incarnation);
   if (twin != nullptr && twin != old) {
     return SameIncarnationError(twin->member.identity);
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> Membership::EnterRoundLocked(
+    const JoinRequest& request, Job* job, Calls* calls) {
+  COXSWAIN_RETURN_IF_ERROR(CheckWaitersLocked(request, *job));
+  const Waiter* const old = job->room.Find(request.identity);
+  const bool repeats =
+      old != nullptr && old->member.incarnation == request.incarnation;
+  const bool shared =
+      old != nullptr && SameLauncher(old->launcher_id, request.launcher_id);
   if (old == nullptr) {
     COXSWAIN_RETURN_IF_ERROR(CheckSparesLocked(request, *job));
   }
@@ -104,7 +115,8 @@ absl::Status Membership::BindRoundLocked(const JoinRequest& request, Job* job,
   if (job->state == JobState::kRunning || job->run.manifest == nullptr) {
     return absl::OkStatus();
   }
-  const bool survives = request.after_generation == job->run.generation &&
+  const bool survives = !job->starts_anew &&
+                        request.after_generation == job->run.generation &&
                         job->run.members.Find(request.incarnation) != nullptr;
   if (!survives && !(job->bound && !job->room.empty())) {
     job->bound = false;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "server/membership/membership.h"
 
 namespace coxswain::server {
@@ -20,14 +21,19 @@ bool IsHostPort(absl::string_view text, size_t max_bytes) {
 
 }  // namespace
 
+absl::Status Membership::CheckStandIn(absl::string_view address) const {
+  if (address.empty() ||
+      IsHostPort(address, static_cast<size_t>(options_.max_name_bytes))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("hello.stand_in must be empty or host:port of at most ",
+                   options_.max_name_bytes, " bytes; it has ", address.size()));
+}
+
 absl::Status Membership::NoteStandIn(uint64_t attachment,
                                      absl::string_view address) {
-  if (!address.empty() &&
-      !IsHostPort(address, static_cast<size_t>(options_.max_name_bytes))) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "hello.stand_in must be empty or host:port of at most ",
-        options_.max_name_bytes, " bytes; it has ", address.size()));
-  }
+  COXSWAIN_RETURN_IF_ERROR(CheckStandIn(address));
   AttachEvent event;
   event.kind = AttachEvent::Kind::kStandIn;
   std::vector<EventSink> sinks;

@@ -628,6 +628,56 @@ TEST_F(MembershipTest, OldestEndedJobMakesRoomAndRunningOnesDoNot) {
   EXPECT_FALSE(membership_->Describe("a").ok());
 }
 
+TEST_F(MembershipTest, AForgottenJobTakesItsPlanAlong) {
+  options_.max_jobs = 1;
+  Restart();
+  const auto gone = Run(1, "gone");
+  ASSERT_OK(plans_->Propose("gone", 1, MakePlan(2, "bf16", -1)));
+  ASSERT_OK(membership_->Leave(gone[0]->fence(), "done", false));
+  EXPECT_OK(plans_->Get("gone")) << "until it is forgotten";
+  Run(1, "here");
+  EXPECT_FALSE(plans_->Get("gone").ok());
+  const auto tables = store_.Tables("plan.");
+  for (const std::string& table : *tables) {
+    EXPECT_FALSE(store_.Get(table, "gone").ok()) << table;
+  }
+  Restart();
+  EXPECT_FALSE(plans_->Get("gone").ok());
+  EXPECT_OK(plans_->Get("here"));
+}
+
+// A store of a coordinator that did not delete them.
+TEST_F(MembershipTest, PlansOfForgottenJobsAreDroppedAtTheStart) {
+  Run(1, "here");
+  for (const char* table : {"plan.current", "plan.manifest"}) {
+    ASSERT_OK(store_.Put(table, "gone", *store_.Get(table, "here")));
+  }
+  Restart();
+  EXPECT_FALSE(plans_->Get("gone").ok());
+  EXPECT_OK(plans_->Get("here"));
+  EXPECT_FALSE(store_.Get("plan.current", "gone").ok());
+}
+
+// Others come and go while it waits for its last worker.
+TEST_F(MembershipTest, APlanBetweenTwoGenerationsOutlivesManyForgottenJobs) {
+  options_.max_jobs = 3;
+  Restart();
+  membership_->AddObserver(plans_.get());
+  const auto team = Run(2);
+  ASSERT_OK(plans_->Propose("job", 1, MakePlan(8, "bf16", -1)));
+  membership_->ReportExit(team[1]->exit(9));
+  Rejoin(team[0]);
+  for (int i = 0; i < 2100; ++i) {
+    const auto other = Run(1, absl::StrCat("other-", i));
+    ASSERT_OK(membership_->Leave(other[0]->fence(), "done", false));
+  }
+  Worker* const replacement = Make(2, 1);
+  Join(replacement);
+  ASSERT_OK(replacement->answers.at(0));
+  EXPECT_EQ(replacement->joined().plan.version, 2);
+  EXPECT_EQ(replacement->joined().plan.hook, "bf16");
+}
+
 TEST_F(MembershipTest, LeavingTwiceOrUnknownIsTold) {
   const auto team = Run(2);
   membership_->ReportExit(team[1]->exit(9));

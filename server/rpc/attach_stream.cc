@@ -213,6 +213,12 @@ void NoteHeartbeat(const v1::Heartbeat& heartbeat, uint64_t attachment,
 }
 
 bool AttachStream::HandleHello(const v1::Hello& hello) {
+  // Attaching ends the attachment before: a hello that is refused must not.
+  const absl::Status stand_in = membership_->CheckStandIn(hello.stand_in());
+  if (!stand_in.ok()) {
+    Close(stand_in);
+    return false;
+  }
   const absl::StatusOr<uint64_t> attachment = membership_->Attach(
       coxswain::server::FromProto(hello.fence()),
       [self = shared_from_this()](const AttachEvent& event) {

@@ -203,10 +203,7 @@ absl::Status RendezvousService::HearLastWords(const Fence& fence,
         absl::StrCat("a leave has at most ", kMaxPositions, " positions, not ",
                      request.positions_size()));
   }
-  const absl::StatusOr<uint64_t> attachment = membership_->AttachmentOf(fence);
-  if (attachment.ok() && request.has_progress()) {
-    NoteHeartbeat(request.progress(), *attachment, witness_, membership_);
-  }
+  // Before any of it counts, all of it is checked, here and in OnLeaving().
   ScheduleRoom::LastWords words;
   words.rank = caller->rank;
   words.spell = request.spell();
@@ -214,7 +211,13 @@ absl::Status RendezvousService::HearLastWords(const Fence& fence,
     COXSWAIN_ASSIGN_OR_RETURN(StepDecision last, TakePosition(&position));
     words.positions.push_back({position.last().stream(), std::move(last)});
   }
-  return schedule_->OnLeaving(fence.job, fence.generation, words);
+  COXSWAIN_RETURN_IF_ERROR(
+      schedule_->OnLeaving(fence.job, fence.generation, words));
+  const absl::StatusOr<uint64_t> attachment = membership_->AttachmentOf(fence);
+  if (attachment.ok() && request.has_progress()) {
+    NoteHeartbeat(request.progress(), *attachment, witness_, membership_);
+  }
+  return absl::OkStatus();
 }
 
 grpc::ServerUnaryReactor* RendezvousService::ReportExit(

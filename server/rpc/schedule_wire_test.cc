@@ -55,9 +55,7 @@ class Worker {
     Context context;
     return FromGrpcStatus(stub_->Join(&context, request_, &joined_));
   }
-  bool Attach() {
-    context_ = std::make_unique<Context>();
-    stream_ = stub_->Attach(context_.get());
+  v1::AttachRequest Hello() const {
     v1::AttachRequest request;
     v1::Fence* fence = request.mutable_hello()->mutable_fence();
     fence->set_cluster_id(joined_.cluster_id());
@@ -65,7 +63,12 @@ class Worker {
     fence->set_job("job");
     fence->set_generation(joined_.generation());
     fence->set_incarnation(request_.incarnation());
-    if (!stream_->Write(request)) return false;
+    return request;
+  }
+  bool Attach() {
+    context_ = std::make_unique<Context>();
+    stream_ = stub_->Attach(context_.get());
+    if (!stream_->Write(Hello())) return false;
     const v1::AttachEvent event = Read();
     term_ = event.attached().term();
     return event.has_attached();
@@ -337,8 +340,26 @@ TEST_F(ScheduleWireTest, AStreamWithoutANameIsRefused) {
                                           HasSubstr("name of a stream")));
 }
 
+// The one before is as it was.
+TEST_F(ScheduleWireTest, AHelloThatIsRefusedTakesNoPlace) {
+  Team team = Run(1);
+  v1::AttachRequest request = team[0]->Hello();
+  request.mutable_hello()->set_stand_in("no address");
+  Context context;
+  const auto stub = v1::Rendezvous::NewStub(channel_);
+  const auto second = stub->Attach(&context);
+  ASSERT_TRUE(second->Write(request));
+  v1::AttachEvent event;
+  EXPECT_FALSE(second->Read(&event));
+  EXPECT_THAT(FromGrpcStatus(second->Finish()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("hello.stand_in must be")));
+  ASSERT_TRUE(team[0]->Announce(0));
+  EXPECT_TRUE(team[0]->Read().has_decision());
+}
+
 TEST_F(ScheduleWireTest, NumbersThatNoProgramComesToAreRefused) {
-  for (const int64_t round : {int64_t{-1}, (int64_t{1} << 53) + 1}) {
+  for (const int64_t round : {int64_t{-1}, int64_t{1} << 53}) {
     Team team = Run(1);
     ASSERT_TRUE(team[0]->Announce(round));
     EXPECT_THAT(team[0]->Finish(), StatusIs(absl::StatusCode::kInvalidArgument,

@@ -1,6 +1,7 @@
 #include "server/schedule/job_schedule.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -140,11 +141,8 @@ absl::StatusOr<JobSchedule::Stream*> JobSchedule::FindOrAddStream(
   if (found != streams_.end()) return &found->second;
   const absl::Status valid = CheckStreamName(name, limits_.max_stream_bytes);
   if (!valid.ok()) return valid;
-  if (streams_.size() >= static_cast<size_t>(limits_.max_streams)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "job '", job(), "' has ", streams_.size(),
-        " streams of exchanges; max_streams is ", limits_.max_streams));
-  }
+  const absl::Status fits = CheckStreamCount(streams_.size() + 1);
+  if (!fits.ok()) return fits;
   Stream added{std::string(name), StepAgreement(OptionsOf(name)),
                std::vector<int64_t>(ranks_.size(), -1)};
   Stream& stream = streams_.emplace(name, std::move(added)).first->second;
@@ -200,6 +198,34 @@ absl::Status JobSchedule::OnVote(int rank, absl::string_view stream,
   return absl::OkStatus();
 }
 
+absl::Status JobSchedule::CheckStreamCount(size_t count) const {
+  if (count <= static_cast<size_t>(limits_.max_streams)) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("job '", job(), "' would have ", count,
+                   " streams of exchanges; max_streams is ",
+                   limits_.max_streams, ": use fewer names"));
+}
+
+absl::Status JobSchedule::CheckPositions(
+    const std::vector<Position>& positions) const {
+  std::set<absl::string_view> named;
+  size_t count = streams_.size();
+  for (const auto& [stream, decision] : positions) {
+    absl::Status valid = CheckStreamName(stream, limits_.max_stream_bytes);
+    valid.Update(CheckPosition(decision));
+    if (!valid.ok()) return valid;
+    if (!named.insert(stream).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("there are two positions of stream \"", stream,
+                       "\"; one decision of each is the last"));
+    }
+    if (streams_.find(stream) == streams_.end()) ++count;
+  }
+  return CheckStreamCount(count);
+}
+
 absl::Status JobSchedule::OnPosition(int rank, absl::string_view stream,
                                      const StepDecision& last, absl::Time now,
                                      Effects* effects) {
@@ -231,7 +257,8 @@ absl::Status JobSchedule::OnCheckpointWanted(absl::string_view reason) {
         "' has enforcement=off: its ranks ask nobody after which step to save; "
         "set checkpoint_every in the plan"));
   }
-  const std::string why(reason.empty() ? "it was asked for" : reason);
+  const std::string why =
+      schedule::CutReason(reason.empty() ? "it was asked for" : reason);
   const auto train = streams_.find(kTrainStream);
   checkpoint_ = why;
   if (train != streams_.end()) train->second.agreement.RequestCheckpoint(why);

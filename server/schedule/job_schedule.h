@@ -37,7 +37,7 @@ struct ScheduleLimits {
 // and carries out what it wants done. No clock, no locks, no network.
 class JobSchedule {
  public:
-  // The last decision of a stream, as a rank says it that leaves.
+  // The last decision of a stream that a rank has heard.
   struct Position {
     std::string stream;
     StepDecision decision;
@@ -86,6 +86,9 @@ class JobSchedule {
                         const Ticket& ticket, absl::Time now, Effects* effects);
   absl::Status OnVote(int rank, absl::string_view stream, const Vote& vote,
                       absl::Time now, Effects* effects);
+  // Whether one rank can have these last decisions, one of each stream: then
+  // OnPosition() takes all of them.
+  absl::Status CheckPositions(const std::vector<Position>& positions) const;
   absl::Status OnPosition(int rank, absl::string_view stream,
                           const StepDecision& last, absl::Time now,
                           Effects* effects);
@@ -112,6 +115,8 @@ class JobSchedule {
   void End(const std::vector<MemberDescription>& members,
            const absl::Status& reason, absl::Time now);
   bool ended() const { return end_.has_value(); }
+  // It has ended, or it has failed and is about to be ended.
+  bool over() const { return ended() || !failure_.ok(); }
   // Ranks that have left, and what OnRegroupWanted has said last.
   std::vector<int> Left() const;
   const std::string& regroup_wanted() const { return regroup_; }
@@ -147,9 +152,9 @@ class JobSchedule {
   const Plan& plan() const {
     return changes_.empty() ? first_plan_ : changes_.back();
   }
-  bool over() const { return ended() || !failure_.ok(); }
   absl::StatusOr<Stream*> FindOrAddStream(absl::string_view name,
                                           absl::Time now, Effects* effects);
+  absl::Status CheckStreamCount(size_t count) const;
   StepAgreement::Options OptionsOf(absl::string_view stream) const;
   std::vector<int> Absent() const;
   void NoteBack(int rank, absl::Time now);

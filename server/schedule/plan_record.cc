@@ -32,13 +32,7 @@ absl::StatusOr<Plan> DecodePlan(absl::string_view record) {
   plan.compression_start_step = proto.compression_start_step();
   plan.global_micro_batches = proto.global_micro_batches();
   plan.at_step = proto.at_step();
-  const auto can_be = [](int64_t number, int64_t least) {
-    return number >= least && number <= kMaxStep;
-  };
-  if (!can_be(plan.version, 0) || !can_be(plan.global_micro_batches, 0) ||
-      !can_be(plan.at_step, Plan::kAtNextStep)) {
-    return absl::InvalidArgumentError("one of its numbers cannot be");
-  }
+  COXSWAIN_RETURN_IF_ERROR(CheckPlan(plan));
   COXSWAIN_ASSIGN_OR_RETURN(
       plan.terms,
       ScheduleTerms::FromMap({proto.terms().begin(), proto.terms().end()}));

@@ -9,8 +9,9 @@
 
 namespace coxswain::server {
 
-// A plan as it is kept in the state store. Decode fails with INVALID_ARGUMENT;
-// its caller says whose plan it is.
+// A plan as it is kept in the state store. CheckPlan() allows whatever is
+// encoded, and Decode fails with INVALID_ARGUMENT for what it does not allow;
+// the caller of Decode says whose plan it is.
 std::string EncodePlan(const Plan& plan);
 absl::StatusOr<Plan> DecodePlan(absl::string_view record);
 

@@ -4,7 +4,6 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/logging.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
@@ -21,6 +20,12 @@ constexpr char kBeforeTable[] = "plan.before";
 constexpr char kNextTable[] = "plan.next";
 constexpr char kManifestTable[] = "plan.manifest";
 constexpr char kTrialTable[] = "plan.trial";
+constexpr const char* kTables[] = {kCurrentTable, kBeforeTable, kNextTable,
+                                   kManifestTable, kTrialTable};
+
+void DeletePlan(absl::string_view job, StateBatch* batch) {
+  for (const char* table : kTables) batch->Delete(table, job);
+}
 
 absl::StatusOr<Plan> Decode(const StateStore::Record& record) {
   absl::StatusOr<Plan> plan = DecodePlan(record.second);
@@ -97,8 +102,25 @@ absl::StatusOr<std::unique_ptr<PlanRoom>> PlanRoom::Load(
   return room;
 }
 
-void PlanRoom::AddToBatch(const std::string& job, const Record& record,
-                          StateBatch* batch) {
+Plan PlanRoom::SettingsOf(const Record& record) {
+  Plan settings;
+  settings.hook = record.settings.hook;
+  settings.accumulation_steps = record.settings.accumulation_steps;
+  settings.compression_start_step = record.settings.compression_start_step;
+  settings.terms = record.settings.terms;
+  settings.global_micro_batches = GlobalMicroBatches(
+      settings.accumulation_steps, record.settings.world_size);
+  return settings;
+}
+
+absl::Status PlanRoom::AddToBatch(const std::string& job, const Record& record,
+                                  StateBatch* batch) {
+  const Plan settings = SettingsOf(record);
+  COXSWAIN_RETURN_IF_ERROR(CheckPlan(settings));
+  COXSWAIN_RETURN_IF_ERROR(CheckPlan(record.plans.current));
+  for (const auto* plan : {&record.plans.next, &record.plans.before}) {
+    if (plan->has_value()) COXSWAIN_RETURN_IF_ERROR(CheckPlan(**plan));
+  }
   batch->Put(kCurrentTable, job, EncodePlan(record.plans.current));
   const auto add = [&](const char* table, const std::optional<Plan>& plan) {
     if (plan.has_value()) {
@@ -109,36 +131,45 @@ void PlanRoom::AddToBatch(const std::string& job, const Record& record,
   };
   add(kNextTable, record.plans.next);
   add(kBeforeTable, record.plans.before);
-  Plan settings;
-  settings.hook = record.settings.hook;
-  settings.accumulation_steps = record.settings.accumulation_steps;
-  settings.compression_start_step = record.settings.compression_start_step;
-  settings.terms = record.settings.terms;
-  settings.global_micro_batches = GlobalMicroBatches(
-      settings.accumulation_steps, record.settings.world_size);
   batch->Put(kManifestTable, job, EncodePlan(settings));
   if (record.on_trial) {
     batch->Put(kTrialTable, job, "");
   } else {
     batch->Delete(kTrialTable, job);
   }
+  return absl::OkStatus();
 }
 
-std::optional<std::string> PlanRoom::VictimLocked() const {
-  if (static_cast<int>(records_.size()) < options_.max_plans) {
-    return std::nullopt;
-  }
-  const std::pair<const std::string, Record>* oldest = nullptr;
-  for (const auto& entry : records_) {
-    if (entry.second.running) continue;
-    if (oldest == nullptr ||
-        entry.second.generation < oldest->second.generation) {
-      oldest = &entry;
+void PlanRoom::Forget(absl::string_view job, StateBatch* batch) {
+  MutexLock lock(&mutex_);
+  const auto found = records_.find(job);
+  if (found == records_.end()) return;
+  DeletePlan(job, batch);
+  records_.erase(found);
+}
+
+void PlanRoom::KeepOnly(const std::set<std::string>& jobs) {
+  MutexLock lock(&mutex_);
+  StateBatch batch;
+  const auto write = [&] {
+    const absl::Status dropped = store_->Apply(std::exchange(batch, {}));
+    if (dropped.ok()) return;
+    LogWarning("plans_not_dropped",
+               {{"reason", dropped.ToString()},
+                {"next", "tried again at the next start"}});
+  };
+  for (auto it = records_.begin(); it != records_.end();) {
+    if (jobs.count(it->first) != 0) {
+      ++it;
+      continue;
     }
+    LogInfo("plan_dropped",
+            {{"job", it->first}, {"reason", "there is no such job any more"}});
+    DeletePlan(it->first, &batch);
+    it = records_.erase(it);
+    if (batch.writes().size() >= StateStore::kMaxWrites / 2) write();
   }
-  // CoordinatorOptions::Validate allows fewer running jobs than plans.
-  COXSWAIN_CHECK(oldest != nullptr);
-  return oldest->first;
+  if (!batch.empty()) write();
 }
 
 bool PlanRoom::Failed(const Record& record, PlanTrial last) {
@@ -219,15 +250,7 @@ absl::StatusOr<Plan> PlanRoom::BeginGeneration(GenerationStart start) {
       CheckWindow(record.plans.current, settings.world_size));
 
   StateBatch& batch = start.batch;
-  std::optional<std::string> victim;
-  if (found == records_.end()) victim = VictimLocked();
-  if (victim.has_value()) {
-    for (const char* table : {kCurrentTable, kBeforeTable, kNextTable,
-                              kManifestTable, kTrialTable}) {
-      batch.Delete(table, *victim);
-    }
-  }
-  AddToBatch(start.job, record, &batch);
+  COXSWAIN_RETURN_IF_ERROR(AddToBatch(start.job, record, &batch));
   COXSWAIN_RETURN_IF_ERROR(store_->Apply(batch));
   if (Failed(before, start.last)) {
     LogWarning(
@@ -241,7 +264,6 @@ absl::StatusOr<Plan> PlanRoom::BeginGeneration(GenerationStart start) {
                           "step"},
          {"now", record.plans.current.hook}});
   }
-  if (victim.has_value()) records_.erase(*victim);
   return (records_[start.job] = std::move(record)).plans.current;
 }
 
@@ -270,18 +292,7 @@ absl::Status PlanRoom::Validate(const Plan& plan) const {
         absl::StrCat("the hook spec, '", absl::CHexEscape(plan.hook),
                      "', has control characters"));
   }
-  if (plan.compression_start_step < -1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("compression_start_step must be at least 0, or -1 for "
-                     "the hook's own, not ",
-                     plan.compression_start_step));
-  }
-  if (plan.at_step < Plan::kAtNextStep || plan.at_step > kMaxStep) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "at_step must be a step up to ", kMaxStep,
-        ", 0 for the next generation, or -1 for the next step, not ",
-        plan.at_step));
-  }
+  COXSWAIN_RETURN_IF_ERROR(CheckPlan(plan));
   return plan.terms.Validate();
 }
 
@@ -320,7 +331,7 @@ Plan PlanRoom::Successor(const Record& record, const Plan& proposal) {
 absl::Status PlanRoom::StoreLocked(absl::string_view job, Record record,
                                    Record* target) {
   StateBatch batch;
-  AddToBatch(std::string(job), record, &batch);
+  COXSWAIN_RETURN_IF_ERROR(AddToBatch(std::string(job), record, &batch));
   COXSWAIN_RETURN_IF_ERROR(store_->Apply(batch));
   *target = std::move(record);
   return absl::OkStatus();

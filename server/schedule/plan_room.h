@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -99,10 +100,21 @@ class PlanRoom : public GenerationObserver {
 
   // The proposal that comes into force with this step of the generation;
   // nothing if none is due. To be called for each decision of the stream
-  // "train", with the step after the decided one. An error leaves it pending.
+  // "train", with the step after the decided one. An error leaves it pending;
+  // INVALID_ARGUMENT: no plan can come into force at this step.
   absl::StatusOr<std::optional<Plan>> TakeEffect(absl::string_view job,
                                                  Generation generation,
                                                  int64_t step);
+
+  // The membership forgets a job: adds the removal of its plan to the batch
+  // that removes the job.
+  void Forget(absl::string_view job, StateBatch* batch);
+
+  // Drops the plans of all other jobs: nobody can ask for them any more. To be
+  // called once, before any request, with the jobs that the membership knows.
+  // From then on there is no plan without a job, so that the number of jobs
+  // bounds that of plans.
+  void KeepOnly(const std::set<std::string>& jobs);
 
   absl::Status OnResume(const std::vector<GenerationResumed>& running) override;
   void OnMemberLeft(absl::string_view job, Generation generation,
@@ -145,8 +157,12 @@ class PlanRoom : public GenerationObserver {
   PlanRoom(const PlanOptions& options, StateStore* store)
       : options_(options), store_(store) {}
 
-  static void AddToBatch(const std::string& job, const Record& record,
-                         StateBatch* batch);
+  // The workers' settings as they are stored.
+  static Plan SettingsOf(const Record& record);
+  // Adds what the state store keeps of a job; INVALID_ARGUMENT, and the batch
+  // is as it was, if one of its plans could not be read again.
+  static absl::Status AddToBatch(const std::string& job, const Record& record,
+                                 StateBatch* batch);
 
   // The record of a job once this generation has begun.
   static Record Next(const GenerationStart& start, const Settings& settings,
@@ -170,9 +186,6 @@ class PlanRoom : public GenerationObserver {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The plan on trial has made a step.
   void ProveLocked(absl::string_view job, Record* record)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Names the job whose plan makes room for a new job's, if one must.
-  std::optional<std::string> VictimLocked() const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const PlanOptions options_;

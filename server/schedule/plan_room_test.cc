@@ -221,18 +221,51 @@ TEST_F(PlanRoomTest, NothingChangesWhenTheCommitFails) {
   EXPECT_FALSE(room_->Get("job")->next.has_value());
 }
 
-TEST_F(PlanRoomTest, OldestPlanOfAnEndedJobMakesRoom) {
-  options_.max_plans = 2;
+TEST_F(PlanRoomTest, APlanGoesWithItsJob) {
+  Begin(1, "allreduce", 1, "gone");
+  Begin(2, "allreduce", 1, "here");
+  ASSERT_OK(room_->Propose("gone", 1, MakePlan(2, "bf16", -1)));
+  StateBatch batch;
+  room_->Forget("gone", &batch);
+  room_->Forget("never heard of", &batch);
+  EXPECT_FALSE(room_->Get("gone").ok());
+  EXPECT_OK(room_->Get("here"));
+  ASSERT_OK(store_.Apply(batch));
+  const auto tables = store_.Tables("plan.");
+  for (const std::string& table : *tables) {
+    EXPECT_FALSE(store_.Get(table, "gone").ok()) << table;
+  }
+  EXPECT_EQ(Begin(3, "allreduce", 1, "gone").version, 1) << "another job";
+}
+
+TEST_F(PlanRoomTest, PlansWithoutAJobAreDroppedAtTheStart) {
+  constexpr int kJobs = 60;  // more than one batch of deletions
+  for (int i = 1; i <= kJobs; ++i) {
+    Begin(i, "allreduce", 1, absl::StrCat("job-", i));
+  }
   Reload();
-  Begin(1, "allreduce", 1, "running");
-  Begin(2, "allreduce", 1, "ended");
-  room_->OnGenerationEnded("ended", Generation(2), absl::AbortedError("x"));
-  Begin(3, "allreduce", 1, "new");
-  EXPECT_OK(room_->Get("running"));
-  EXPECT_OK(room_->Get("new"));
-  EXPECT_FALSE(room_->Get("ended").ok());
+  room_->KeepOnly({"job-7", "job-31", "never heard of"});
+  EXPECT_OK(room_->Get("job-7"));
+  EXPECT_FALSE(room_->Get("job-8").ok());
+  const auto tables = store_.Tables("plan.");
+  for (const std::string& table : *tables) {
+    EXPECT_EQ(store_.List(table)->size(), 2u) << table;
+  }
+}
+
+TEST_F(PlanRoomTest, NothingComesIntoForceThatCouldNotBeReadAgain) {
+  ASSERT_OK(BeginWith(1, 1, 2));
+  Plan plan = MakePlan(4, "bf16", -1);
+  plan.at_step = Plan::kAtNextStep;
+  ASSERT_OK(room_->Propose("job", 1, plan));
+  EXPECT_THAT(
+      room_->TakeEffect("job", Generation(1), kMaxStep + 1),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at_step")));
+  EXPECT_EQ(room_->Get("job")->current.version, 1);
+  EXPECT_TRUE(room_->Get("job")->next.has_value());
+  EXPECT_EQ(Take(1, kMaxStep).version, 2);
   Reload();
-  EXPECT_FALSE(room_->Get("ended").ok());
+  EXPECT_EQ(room_->Get("job")->current.at_step, kMaxStep);
 }
 
 TEST_F(PlanRoomTest, TermsOfTheManifestArePartOfThePlan) {

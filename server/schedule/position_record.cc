@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "server/schedule/plan_record.h"
 
@@ -47,8 +48,7 @@ absl::StatusOr<Lines> SplitLines(absl::string_view record) {
 
 absl::Status ReadNumber(const Lines& lines, const char* name, int64_t* value) {
   const auto found = lines.find(name);
-  if (found != lines.end() && absl::SimpleAtoi(found->second, value) &&
-      *value >= 0 && *value <= kMaxStep) {
+  if (found != lines.end() && absl::SimpleAtoi(found->second, value)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("no number '", name, "'"));
@@ -57,6 +57,8 @@ absl::Status ReadNumber(const Lines& lines, const char* name, int64_t* value) {
 absl::Status ReadText(const Lines& lines, const char* name, std::string* text) {
   const auto found = lines.find(name);
   if (found != lines.end() && absl::CUnescape(found->second, text)) {
+    // Records of earlier versions may have more.
+    *text = Shorten(*text, schedule::kMaxDecisionTextBytes);
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("no text '", name, "'"));
@@ -108,6 +110,7 @@ absl::StatusOr<StepDecision> DecodePosition(absl::string_view record) {
     COXSWAIN_RETURN_IF_ERROR(ReadText(lines, kPlan, &plan));
     COXSWAIN_ASSIGN_OR_RETURN(decision.plan, DecodePlan(plan));
   }
+  COXSWAIN_RETURN_IF_ERROR(CheckPosition(decision));
   return decision;
 }
 

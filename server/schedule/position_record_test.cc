@@ -57,6 +57,14 @@ TEST(PositionRecordTest, WhatIsNotKnownStaysUnknown) {
   EXPECT_EQ(read.checkpoint, "");
 }
 
+TEST(PositionRecordTest, LongTextsOfEarlierVersionsAreCut) {
+  StepDecision old = Full();
+  old.regroup = std::string(20'000, 'x');
+  ASSERT_OK_AND_ASSIGN(const StepDecision read,
+                       DecodePosition(EncodePosition(old)));
+  EXPECT_EQ(read.regroup.size(), schedule::kMaxDecisionTextBytes);
+}
+
 TEST(PositionRecordTest, WhatIsDamagedIsRefused) {
   const std::string record = EncodePosition(Full());
   EXPECT_THAT(DecodePosition("nonsense"),
@@ -70,7 +78,7 @@ TEST(PositionRecordTest, WhatIsDamagedIsRefused) {
   }
   EXPECT_THAT(
       DecodePosition(absl::StrReplaceAll(record, {{"round 41", "round -1"}})),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'round'")));
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("position.round")));
 }
 
 }  // namespace

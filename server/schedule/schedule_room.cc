@@ -94,9 +94,12 @@ absl::Status ScheduleRoom::OnStoodIn(const Seat& seat, int64_t spell) {
   if (run == nullptr) return absl::OkStatus();
   {
     MutexLock lock(&run->mutex);
-    if (!SpeaksLocked(seat, run.get())) return absl::OkStatus();
+    if (!SpeaksLocked(seat, run.get()) ||
+        !BeginSpellLocked(spell, seat.rank, run.get())) {
+      return absl::OkStatus();
+    }
   }
-  BeginSpell(run, spell, seat.rank);
+  CutOffOthers(*run, spell, seat.rank);
   return absl::OkStatus();
 }
 
@@ -135,14 +138,26 @@ absl::Status ScheduleRoom::OnLeaving(absl::string_view job,
   COXSWAIN_RETURN_IF_ERROR(CheckSpell(words.spell, 0));
   const RunPtr run = Find(job, generation);
   if (run == nullptr) return absl::OkStatus();
-  if (words.spell > 0) BeginSpell(run, words.spell, words.rank);
-  for (const LastWords::Position& position : words.positions) {
-    COXSWAIN_RETURN_IF_ERROR(Do(run, [&](JobSchedule* schedule,
-                                         JobSchedule::Effects* effects) {
-      KeepLocked(position, run.get());
-      return schedule->OnPosition(words.rank, position.stream, position.last,
-                                  rooms_.clock->Now(), effects);
-    }));
+  bool begins = false;
+  // All of it is checked before any of it counts. A spell that begins makes
+  // another schedule in the place of this one.
+  const auto act =
+      [&](JobSchedule*, JobSchedule::Effects* effects)
+          ABSL_NO_THREAD_SAFETY_ANALYSIS {
+            std::optional<JobSchedule>& schedule = run->schedule;
+            COXSWAIN_RETURN_IF_ERROR(schedule->CheckPositions(words.positions));
+            begins = BeginSpellLocked(words.spell, words.rank, run.get());
+            for (const JobSchedule::Position& position : words.positions) {
+              COXSWAIN_RETURN_IF_ERROR(schedule->OnPosition(
+                  words.rank, position.stream, position.decision,
+                  rooms_.clock->Now(), effects));
+              KeepLocked(position, run.get());
+            }
+            return absl::OkStatus();
+          };
+  COXSWAIN_RETURN_IF_ERROR(Do(run, act));
+  if (begins) CutOffOthers(*run, words.spell, words.rank);
+  for (const JobSchedule::Position& position : words.positions) {
     Keep(run, position.stream);
   }
   return absl::OkStatus();
@@ -172,18 +187,19 @@ bool ScheduleRoom::SpeaksLocked(const Seat& seat, Run* run) {
   return true;
 }
 
-void ScheduleRoom::BeginSpell(const RunPtr& run, int64_t spell, int rank) {
-  {
-    MutexLock lock(&run->mutex);
-    if (spell <= run->spell || run->schedule->ended()) return;
-    ResumeLocked(spell, rank, run.get());
-  }
-  LogInfo("back_from_stand_in", {{"job", run->job},
-                                 {"generation", run->generation.value()},
+bool ScheduleRoom::BeginSpellLocked(int64_t spell, int rank, Run* run) const {
+  if (spell <= run->spell || run->schedule->ended()) return false;
+  ResumeLocked(spell, rank, run);
+  return true;
+}
+
+void ScheduleRoom::CutOffOthers(const Run& run, int64_t spell, int rank) {
+  LogInfo("back_from_stand_in", {{"job", run.job},
+                                 {"generation", run.generation.value()},
                                  {"rank", rank},
                                  {"spell", spell}});
   rooms_.membership->CutOffOthers(
-      run->job, run->generation, rank,
+      run.job, run.generation, rank,
       // Not UNAVAILABLE: they are to come here again, and nowhere else.
       absl::CancelledError(
           absl::StrCat("rank ", rank,
@@ -324,12 +340,12 @@ void ScheduleRoom::NoteRegroups(const RunPtr& run,
   rooms_.membership->NoteRegroup(run->job, run->generation, *decided);
 }
 
-void ScheduleRoom::KeepLocked(const LastWords::Position& position, Run* run) {
-  if (run->schedule->ended()) return;
+void ScheduleRoom::KeepLocked(const JobSchedule::Position& position, Run* run) {
+  if (run->schedule->over()) return;
   const auto [known, is_new] =
-      run->kept.emplace(position.stream, position.last);
-  if (is_new || known->second.round >= position.last.round) return;
-  known->second = position.last;
+      run->kept.emplace(position.stream, position.decision);
+  if (is_new || known->second.round >= position.decision.round) return;
+  known->second = position.decision;
 }
 
 void ScheduleRoom::Keep(const RunPtr& run, const std::string& stream) {
@@ -534,6 +550,8 @@ void ScheduleRoom::OnGenerationEnded(absl::string_view job,
   {
     MutexLock lock(&run->mutex);
     run->schedule->End(members, reason, rooms_.clock->Now());
+    run->kept.clear();
+    run->handed.clear();
   }
   // The coordinator ends, and the generation does not.
   if (absl::IsUnavailable(reason)) return;

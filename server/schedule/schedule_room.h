@@ -102,16 +102,13 @@ class ScheduleRoom : public GenerationObserver {
 
   // A member is about to leave, having heard these decisions last, one of each
   // stream, in this spell (0: none). To be called before Membership::Leave, for
-  // one that passes the fence. Errors as OnPosition.
-  // Also INVALID_ARGUMENT for a spell that cannot be.
+  // one that passes the fence. Errors as OnPosition; also INVALID_ARGUMENT for
+  // a spell that cannot be, and for two positions of one stream. After an error
+  // nothing has changed.
   struct LastWords {
-    struct Position {
-      std::string stream;
-      StepDecision last;
-    };
     int rank = 0;
     int64_t spell = 0;
-    std::vector<Position> positions;
+    std::vector<JobSchedule::Position> positions;
   };
   absl::Status OnLeaving(absl::string_view job, Generation generation,
                          const LastWords& words);
@@ -170,7 +167,9 @@ class ScheduleRoom : public GenerationObserver {
     std::vector<uint64_t> barred ABSL_GUARDED_BY(mutex);
     std::deque<JobSchedule::Effects> queue ABSL_GUARDED_BY(mutex);
     bool emptying ABSL_GUARDED_BY(mutex) = false;  // a thread is at it
-    // What those had heard last that have left, by stream; written.
+    // What those had heard last that have left, by stream; written. Of as many
+    // streams as the schedule has, with the bounds of CheckPosition(), until
+    // the generation ends.
     std::map<std::string, StepDecision> kept ABSL_GUARDED_BY(mutex);
     // The rounds of them that were handed to the store.
     std::map<std::string, int64_t> handed ABSL_GUARDED_BY(mutex);
@@ -202,8 +201,11 @@ class ScheduleRoom : public GenerationObserver {
   absl::Status DoFor(const Seat& seat, Action act);
   static bool SpeaksLocked(const Seat& seat,
                            Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // From a rank that has been in this spell.
-  void BeginSpell(const RunPtr& run, int64_t spell, int rank);
+  // From a rank that has been in this spell. Returns whether the spell is new:
+  // then CutOffOthers() comes next, without the lock.
+  bool BeginSpellLocked(int64_t spell, int rank,
+                        Run* run) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void CutOffOthers(const Run& run, int64_t spell, int rank);
   void ResumeLocked(int64_t spell, int rank,
                     Run* run) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void Empty(const RunPtr& run);
@@ -211,7 +213,7 @@ class ScheduleRoom : public GenerationObserver {
   // Tells the membership what has become of a regroup.
   void NoteRegroups(const RunPtr& run, const JobSchedule::Effects& effects);
   // What a rank has heard that leaves: known at once, and written by Keep.
-  static void KeepLocked(const LastWords::Position& position,
+  static void KeepLocked(const JobSchedule::Position& position,
                          Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void Keep(const RunPtr& run, const std::string& stream);
   // `pause`: since the last look at all.

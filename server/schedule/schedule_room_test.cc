@@ -849,6 +849,70 @@ TEST_F(ScheduleRoomTest, ASpellThatCannotBeIsRefused) {
   EXPECT_EQ(room_->SpellOf(team[0]->seat), 0);
 }
 
+// Each has a position that could be kept, and something else is wrong.
+TEST_F(ScheduleRoomTest, ARefusedLeaveHasNoEffect) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  const auto leave = [&](const std::vector<JobSchedule::Position>& more) {
+    ScheduleRoom::LastWords words;
+    words.spell = 3;
+    words.positions.push_back({std::string(kTrain), Heard(9)});
+    words.positions.insert(words.positions.end(), more.begin(), more.end());
+    return room_->OnLeaving("job", team[0]->joined->generation, words);
+  };
+  const auto refused = [](const std::string& text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  store_.Hold();
+  EXPECT_THAT(leave({{"!!", Heard(0)}}), refused("1 to 64 characters"));
+  EXPECT_THAT(leave({{std::string(kTrain), Heard(9)}}),
+              refused("two positions of stream \"train\""));
+  EXPECT_THAT(leave({{"a", Heard(-1)}}), refused("position.round"));
+  StepDecision planned = Heard(0);
+  planned.plan = Plan();
+  planned.plan->version = 1;
+  planned.plan->at_step = -7;
+  EXPECT_THAT(leave({{"a", planned}}), refused("at_step"));
+  StepDecision long_stop = Heard(0);
+  long_stop.stop = std::string(1 << 20, 'x');
+  EXPECT_THAT(leave({{"a", long_stop}}), refused("a text of a position"));
+  std::vector<JobSchedule::Position> many;
+  for (int i = 0; i < ScheduleLimits().max_streams; ++i) {
+    many.push_back({absl::StrCat("stream-", i), Heard(0)});
+  }
+  EXPECT_THAT(leave(many), StatusIs(absl::StatusCode::kResourceExhausted,
+                                    HasSubstr("max_streams is 64")));
+  EXPECT_EQ(store_.waiting(), 0u);
+  EXPECT_EQ(room_->SpellOf(team[0]->seat), 0);
+  EXPECT_THAT(team[1]->Told(Kind::kClosed), IsEmpty());
+  // No stream was taken up either: there is room for all but one.
+  for (int i = 0; i + 1 < ScheduleLimits().max_streams; ++i) {
+    EXPECT_OK(room_->OnTicket(team[0]->seat, absl::StrCat("other-", i),
+                              MakeTicket(0)));
+  }
+  Announce(team, 1);
+  EXPECT_EQ(team[1]->Told(Kind::kDecision).back().round, 1);
+}
+
+// Its rank has heard what was never decided: nothing that the next coordinator
+// should begin with.
+TEST_F(ScheduleRoomTest, WhatEndsTheGenerationIsNotKept) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  store_.Hold();
+  ASSERT_OK(SayLastWords(*team[0], Heard(5)));
+  store_.Release();
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  EXPECT_THAT(Tables(), IsEmpty());
+}
+
+TEST_F(ScheduleRoomTest, AWishForACheckpointIsCut) {
+  const Team team = Run(1);
+  ASSERT_OK(room_->RequestCheckpoint("job", std::string(1 << 20, 'x')));
+  Announce(team, 0);
+  EXPECT_EQ(team[0]->events.back().checkpoint.size(), 512u);
+}
+
 TEST_F(ScheduleRoomTest, ASpellForgetsNoWishForACheckpoint) {
   const Team team = Run(2);
   Announce(team, 0);

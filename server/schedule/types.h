@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_SERVER_SCHEDULE_TYPES_H_
 #define COXSWAIN_SERVER_SCHEDULE_TYPES_H_
 
+#include "schedule/bounds.h"
 #include "schedule/plan.h"
 #include "schedule/plan_terms.h"
 #include "schedule/schedule_errors.h"
@@ -12,6 +13,8 @@ namespace coxswain::server {
 // The words of the room schedule/ are the server's own as well. The library
 // has other structs of the same names, which is why these are in a namespace.
 
+using schedule::CheckPlan;
+using schedule::CheckPosition;
 using schedule::kMaxStep;
 using schedule::Plan;
 using schedule::RankList;

@@ -139,6 +139,17 @@ MessagePtr Leave(Knowledge* known, int, FuzzBytes* bytes) {
   auto message = Fenced<v1::LeaveRequest>(known, bytes);
   message->set_reason("done");
   message->set_rejoin(bytes->Below(2) == 1);
+  static constexpr const char* kStreams[] = {"train", "a", "!!"};
+  for (size_t i = bytes->Below(4); i > 0; --i) {
+    v1::Decision& last = *message->add_positions()->mutable_last();
+    last.set_stream(kStreams[bytes->Below(3)]);
+    last.set_round(static_cast<int64_t>(bytes->Number()));
+    last.set_commit(true);
+    if (bytes->Below(2) == 0) continue;
+    last.mutable_plan()->set_version(1);
+    last.mutable_plan()->set_at_step(static_cast<int64_t>(bytes->Number()));
+  }
+  message->set_spell(static_cast<int64_t>(bytes->Number()));
   return message;
 }
 

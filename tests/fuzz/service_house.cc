@@ -2,7 +2,10 @@
 
 #include <chrono>
 
+#include "absl/strings/match.h"
 #include "base/check.h"
+#include "server/schedule/plan_record.h"
+#include "server/schedule/position_record.h"
 
 namespace coxswain {
 namespace {
@@ -45,6 +48,41 @@ ServiceHouse::~ServiceHouse() {
   membership_->Shutdown();
   server_->Shutdown(std::chrono::system_clock::now());
   server_->Wait();
+  parameter_service_.reset();
+  checkpoint_service_.reset();
+  group_service_.reset();
+  store_service_.reset();
+  schedule_service_.reset();
+  rendezvous_service_.reset();
+  CloseRooms();
+  CheckRecords();
+  OpenRooms();
+  membership_->Shutdown();
+  CloseRooms();
+}
+
+void ServiceHouse::CloseRooms() {
+  parameters_.reset();
+  groups_.reset();
+  store_.reset();
+  schedule_.reset();
+  membership_.reset();
+  checkpoints_.reset();
+  plans_.reset();
+}
+
+void ServiceHouse::CheckRecords() {
+  const auto tables = state_.Tables("");
+  for (const std::string& table : *tables) {
+    const auto records = state_.List(table);
+    for (const auto& record : *records) {
+      if (absl::StartsWith(table, "plan.") && table != "plan.trial") {
+        COXSWAIN_CHECK(server::DecodePlan(record.second).ok());
+      } else if (absl::StartsWith(table, "schedule/")) {
+        COXSWAIN_CHECK(server::DecodePosition(record.second).ok());
+      }
+    }
+  }
 }
 
 void ServiceHouse::OpenRooms() {

@@ -32,7 +32,8 @@ namespace coxswain {
 
 // All rooms of a coordinator behind its real services, in this process, with a
 // clock that stands still and a disk in memory. A job "mnist" of two members
-// runs in it. One thread.
+// runs in it. The destructor makes sure that all that was stored can be read
+// again, and that rooms start on it. One thread.
 class ServiceHouse {
  public:
   ServiceHouse();
@@ -57,6 +58,8 @@ class ServiceHouse {
   };
 
   void OpenRooms();
+  void CloseRooms();
+  void CheckRecords();
   void OpenServer();
   void RunJob();
 

@@ -1,0 +1,107 @@
+#include "schedule/bounds.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/peer_text.h"
+#include "base/status_macros.h"
+
+namespace coxswain::schedule {
+namespace {
+
+absl::Status CheckNumber(absl::string_view what, int64_t value, int64_t most) {
+  if (value >= 0 && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " must be 0 to ", most, ", not ", value));
+}
+
+std::string Cut(absl::string_view text, size_t max_bytes) {
+  return OneLine(Shorten(text, max_bytes));
+}
+
+}  // namespace
+
+absl::Status CheckTicket(const Ticket& ticket) {
+  COXSWAIN_RETURN_IF_ERROR(
+      CheckNumber("ticket.round", ticket.round, kMaxRound));
+  COXSWAIN_RETURN_IF_ERROR(CheckNumber("ticket.step", ticket.step, kMaxRound));
+  COXSWAIN_RETURN_IF_ERROR(CheckNumber("ticket.micro", ticket.micro, kMaxStep));
+  COXSWAIN_RETURN_IF_ERROR(
+      CheckNumber("ticket.micro_batches", ticket.micro_batches, kMaxStep));
+  return CheckNumber("ticket.window", ticket.window, kMaxStep);
+}
+
+absl::Status CheckVote(const Vote& vote) {
+  return CheckNumber("vote.round", vote.round, kMaxRound);
+}
+
+absl::Status CheckPlan(const Plan& plan) {
+  COXSWAIN_RETURN_IF_ERROR(CheckNumber("plan.version", plan.version, kMaxStep));
+  COXSWAIN_RETURN_IF_ERROR(CheckNumber("plan.accumulation_steps",
+                                       plan.accumulation_steps, kMaxStep));
+  COXSWAIN_RETURN_IF_ERROR(CheckNumber("plan.global_micro_batches",
+                                       plan.global_micro_batches, kMaxStep));
+  if (plan.hook.size() > kMaxHookBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan.hook must have at most ", kMaxHookBytes,
+                     " bytes, not ", plan.hook.size()));
+  }
+  if (plan.compression_start_step < -1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan.compression_start_step must be at least 0, or -1 "
+                     "for the hook's own, not ",
+                     plan.compression_start_step));
+  }
+  if (plan.at_step < Plan::kAtNextStep || plan.at_step > kMaxStep) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "plan.at_step must be a step up to ", kMaxStep,
+        ", 0 for the next generation, or -1 for the next step, not ",
+        plan.at_step));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPosition(const StepDecision& last) {
+  COXSWAIN_RETURN_IF_ERROR(
+      CheckNumber("position.round", last.round, kMaxRound));
+  COXSWAIN_RETURN_IF_ERROR(CheckNumber("position.step", last.step, kMaxRound));
+  COXSWAIN_RETURN_IF_ERROR(
+      CheckNumber("position.next_step", last.next_step.value_or(0), kMaxStep));
+  for (const std::string* text :
+       {&last.reason, &last.stop, &last.regroup, &last.checkpoint}) {
+    if (text->size() <= kMaxDecisionTextBytes) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("a text of a position must have at most ",
+                     kMaxDecisionTextBytes, " bytes, not ", text->size()));
+  }
+  if (!last.plan.has_value()) return absl::OkStatus();
+  if (last.plan->version < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "position.plan.version must be from 1, not ", last.plan->version));
+  }
+  return CheckPlan(*last.plan);
+}
+
+std::string CutReason(absl::string_view reason) {
+  return Cut(reason, kMaxReasonBytes);
+}
+
+void CutTexts(Ticket* ticket) {
+  ticket->hook = Shorten(ticket->hook, kMaxHookBytes);
+  for (std::string* text :
+       {&ticket->skip, &ticket->stop, &ticket->drain, &ticket->checkpoint}) {
+    *text = CutReason(*text);
+  }
+}
+
+void CutTexts(Vote* vote) {
+  vote->reason = CutReason(vote->reason);
+  vote->stop = CutReason(vote->stop);
+}
+
+void CutTexts(StepDecision* decision) {
+  for (std::string* text : {&decision->reason, &decision->stop,
+                            &decision->regroup, &decision->checkpoint}) {
+    *text = Cut(*text, kMaxDecisionTextBytes);
+  }
+}
+
+}  // namespace coxswain::schedule

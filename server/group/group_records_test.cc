@@ -1,0 +1,56 @@
+#include "server/group/group_records.h"
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "server/options.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr absl::StatusCode kDataLoss = absl::StatusCode::kDataLoss;
+
+TEST(GroupRecordsTest, RanksAndAxesAreReadAsTheyWereWritten) {
+  ASSERT_OK_AND_ASSIGN(const std::vector<int> ranks,
+                       DecodeRanks(EncodeRanks({5, 0, kMaxWorldSize - 1})));
+  EXPECT_THAT(ranks, ElementsAre(5, 0, kMaxWorldSize - 1));
+  ASSERT_OK_AND_ASSIGN(const std::vector<int> all, DecodeRanks(""));
+  EXPECT_THAT(all, IsEmpty());
+  const std::vector<MeshAxis> mesh = {{"data", 128}, {"model", 64}, {"x", 1}};
+  ASSERT_OK_AND_ASSIGN(const auto axes, DecodeAxes(EncodeAxes(mesh)));
+  EXPECT_EQ(axes, mesh);
+}
+
+// A group and a mesh are made of these numbers: of their size, or divided by
+// them.
+TEST(GroupRecordsTest, RanksThatCannotBeAreRefused) {
+  for (const std::vector<int>& ranks :
+       {std::vector<int>{-1}, std::vector<int>{0, 3, 0},
+        std::vector<int>{kMaxWorldSize}}) {
+    EXPECT_THAT(DecodeRanks(EncodeRanks(ranks)),
+                StatusIs(kDataLoss, testing::_));
+  }
+}
+
+TEST(GroupRecordsTest, AMeshThatCannotBeIsRefused) {
+  constexpr int kHuge = std::numeric_limits<int>::max();
+  std::vector<MeshAxis> many;
+  for (int i = 0; i < 100; ++i) many.push_back({std::to_string(i), 1});
+  many.push_back({"data", kMaxWorldSize / 2});
+  for (const std::vector<MeshAxis>& axes :
+       {std::vector<MeshAxis>{}, std::vector<MeshAxis>{{"a", 0}},
+        std::vector<MeshAxis>{{"a", 2}, {"b", -1}},
+        std::vector<MeshAxis>{{"a", 2}, {"a", 2}},
+        std::vector<MeshAxis>{{"a", kHuge}, {"b", kHuge}, {"c", kHuge}},
+        many}) {
+    EXPECT_THAT(DecodeAxes(EncodeAxes(axes)), StatusIs(kDataLoss, testing::_));
+  }
+}
+
+}  // namespace
+}  // namespace coxswain::server
