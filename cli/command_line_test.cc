@@ -45,6 +45,7 @@ TEST_F(CommandLineTest, ServeHasSafeDefaults) {
   EXPECT_EQ(line.command, Command::kServe);
   EXPECT_EQ(line.serve.listen, "127.0.0.1:7077");
   EXPECT_EQ(line.serve.state_dir, "coxswain-state");
+  EXPECT_FALSE(line.serve.repair_state);
   EXPECT_EQ(line.serve.port_file, "");
   EXPECT_EQ(line.serve.log_level, "info");
 }
@@ -53,10 +54,11 @@ TEST_F(CommandLineTest, WhereTheStateIsAndHowLongLeasesAre) {
   ASSERT_OK_AND_ASSIGN(
       CommandLine line,
       ParseCommandLine({"serve", "--state", "etcd://a:1,b:2/x",
-                        "--leader-lease", "7s", "--lease", "6s",
-                        "--heartbeat-interval", "500ms", "--reattach-grace",
-                        "1m", "--last-call", "3"}));
+                        "--repair-state", "--leader-lease", "7s", "--lease",
+                        "6s", "--heartbeat-interval", "500ms",
+                        "--reattach-grace", "1m", "--last-call", "3"}));
   EXPECT_EQ(line.serve.state, "etcd://a:1,b:2/x");
+  EXPECT_TRUE(line.serve.repair_state);
   EXPECT_EQ(line.serve.leader_lease, absl::Seconds(7));
   EXPECT_EQ(line.serve.membership.lease, absl::Seconds(6));
   EXPECT_EQ(line.serve.membership.heartbeat_interval, absl::Milliseconds(500));

@@ -195,6 +195,10 @@ void AddOptions(CLI::App* app, ServeOptions* options) {
           "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]. Of several coordinators "
           "on one etcd one leads, and the others stand by",
           CheckState);
+  AddFlag(app, "--repair-state", "repair-state", &options->repair_state,
+          "where a start is refused because the id, the schema or the numbers "
+          "of the cluster cannot be read: go on as a new cluster, with which "
+          "running jobs end; does nothing to a state that can be read");
   AddDuration(app, "leader-lease", absl::Seconds(1), &options->leader_lease,
               "with etcd: how long a leader that etcd does not hear of goes on "
               "to be one; another one takes over then");

@@ -23,6 +23,7 @@ struct ServeOptions {
   ServeSecurity security;
   std::string state_dir = "coxswain-state";
   std::string state;  // sqlite:DIR or etcd://...; empty: SQLite in state_dir
+  bool repair_state = false;
   absl::Duration leader_lease = absl::Seconds(5);  // with etcd
   server::MembershipOptions membership;
   int checkpoint_keep_last = 0;   // 0: no rule

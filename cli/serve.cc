@@ -108,6 +108,7 @@ class Service {
     coordinator_.count_calls = !options.http.empty();
     coordinator_.listen = options.listen;
     coordinator_.state_dir = options.state_dir;
+    coordinator_.repair_state = options.repair_state;
     coordinator_.security = options.security.rpc;
     coordinator_.membership = options.membership;
     coordinator_.checkpoint_retention.keep_last = options.checkpoint_keep_last;

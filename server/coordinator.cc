@@ -4,6 +4,7 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/front_door/listen_address.h"
@@ -17,8 +18,10 @@
 #include "server/rpc/grpc_server.h"
 #include "server/schedule/plan_room.h"
 #include "server/schedule/schedule_room.h"
+#include "server/state/cluster_records.h"
 #include "server/state/group_commit.h"
 #include "server/state/open_state.h"
+#include "server/state/quarantine.h"
 #include "server/state/written.h"
 #include "server/storage/fenced_file_system.h"
 #include "server/storage/file_system.h"
@@ -93,6 +96,7 @@ struct Coordinator::Parts {
   JournalSink journal_sink;
   std::shared_ptr<OwnedState> state;
   std::unique_ptr<GroupCommit> writer;
+  std::vector<QuarantinedRecord> quarantined;
   std::unique_ptr<PlanRoom> plans;
   std::unique_ptr<FileSystem> files;
   std::unique_ptr<CheckpointStore> checkpoints;
@@ -124,6 +128,14 @@ Coordinator::Parts::~Parts() {
 absl::Status Coordinator::Parts::OpenRooms() {
   COXSWAIN_RETURN_IF_ERROR(MakeStateFolder(options.state_dir));
   COXSWAIN_ASSIGN_OR_RETURN(state, OpenStateOf(options));
+  if (options.repair_state) {
+    COXSWAIN_RETURN_IF_ERROR(
+        RepairClusterRecords(options.random, &state->store()));
+  }
+  // Before anything is changed.
+  COXSWAIN_RETURN_IF_ERROR(ReadClusterRecords(state->store()).status());
+  COXSWAIN_RETURN_IF_ERROR(
+      QuarantineDamaged(PlanRoom::TableNames(), &state->store()));
   writer = std::make_unique<GroupCommit>(&state->store());
   COXSWAIN_ASSIGN_OR_RETURN(plans, PlanRoom::Load(options.plan, writer.get()));
   files = FilesOf(state);
@@ -157,7 +169,9 @@ absl::Status Coordinator::Parts::OpenRooms() {
   membership->AddObserver(groups.get());
   membership->AddObserver(checkpoints.get());
   membership->AddObserver(parameters.get());
-  return membership->Resume();
+  COXSWAIN_RETURN_IF_ERROR(membership->Resume());
+  COXSWAIN_ASSIGN_OR_RETURN(quarantined, ListQuarantined(*writer));
+  return absl::OkStatus();
 }
 
 absl::Status Coordinator::Parts::Listen() {
@@ -255,6 +269,7 @@ CoordinatorView Coordinator::view() const {
   view.telemetry = parts_->telemetry.get();
   view.rpc = &parts_->rpc;
   view.journal = &parts_->journal;
+  view.quarantined = &parts_->quarantined;
   view.started = parts_->started;
   view.leads = [state = parts_->state] {
     return !state->can_be_lost() || state->Held();

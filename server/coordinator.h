@@ -31,6 +31,10 @@ struct CoordinatorOptions {
   // Where the state is kept. Once it is not held any more this coordinator says
   // nothing to anybody, and is to be ended.
   std::shared_ptr<OwnedState> state;
+  // Makes a state usable that is refused because the records of the cluster
+  // cannot be read, as a new cluster; see RepairClusterRecords. Does nothing to
+  // any other.
+  bool repair_state = false;
   // How often deadlines are looked at: well under any of them.
   absl::Duration tick_interval = absl::Milliseconds(50);
 

@@ -2,6 +2,7 @@
 #define COXSWAIN_SERVER_COORDINATOR_VIEW_H_
 
 #include <functional>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -11,6 +12,7 @@
 #include "server/parameter/parameter_room.h"
 #include "server/schedule/plan_room.h"
 #include "server/schedule/schedule_room.h"
+#include "server/state/quarantine.h"
 #include "server/telemetry/rpc_metrics.h"
 #include "server/telemetry/telemetry.h"
 
@@ -28,8 +30,10 @@ struct CoordinatorView {
   const Telemetry* telemetry = nullptr;
   const RpcMetrics* rpc = nullptr;
   const Journal* journal = nullptr;  // null: no events are kept
-  absl::Time started;                // by the clock
-  std::function<bool()> leads;       // whether its state is still held
+  // What of the state could not be read, when it started. Null: nothing.
+  const std::vector<QuarantinedRecord>* quarantined = nullptr;
+  absl::Time started;           // by the clock
+  std::function<bool()> leads;  // whether its state is still held
   // When its deadlines were looked at last.
   std::function<absl::Time()> last_tick;
 };

@@ -1,6 +1,7 @@
 #include "server/group/group_scope.h"
 
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,6 +55,38 @@ Declaration GroupScope::MakeMesh(absl::string_view name,
     mesh.groups.push_back(MakeGroup(name, axes, std::move(part)));
   }
   return mesh;
+}
+
+absl::Status GroupScope::CheckRecord(const StateStore::Record& record,
+                                     int world_size) {
+  const auto& [key, value] = record;
+  const char kind = key.empty() ? '\0' : key[0];
+  if (kind == kBarrierRecord) {
+    COXSWAIN_RETURN_IF_ERROR(DecodeBarrierRecord(key).status());
+    return DecodeRequests(value).status();
+  }
+  if (key.size() > 1 && kind == kMeshRecord) {
+    COXSWAIN_ASSIGN_OR_RETURN(const std::vector<MeshAxis> axes,
+                              DecodeAxes(value));
+    const absl::Status valid = ValidateMesh(axes, world_size);
+    return valid.ok() ? valid : absl::DataLossError(valid.message());
+  }
+  if (key.size() > 1 && kind == kGroupRecord) {
+    COXSWAIN_ASSIGN_OR_RETURN(const std::vector<int> ranks, DecodeRanks(value));
+    const std::set<int> distinct(ranks.begin(), ranks.end());
+    // None stand for all.
+    if (ranks.empty() ||
+        (distinct.size() == ranks.size() && *distinct.begin() >= 0 &&
+         *distinct.rbegin() < world_size && EncodeRanks(ranks) == value)) {
+      return absl::OkStatus();
+    }
+    return absl::DataLossError(
+        absl::StrCat("a group of ", ranks.size(),
+                     " ranks names one twice, or one that is "
+                     "not 0 to ",
+                     world_size - 1));
+  }
+  return absl::DataLossError("a record of the groups is of no known kind");
 }
 
 absl::Status GroupScope::Load(const std::vector<StateStore::Record>& records) {

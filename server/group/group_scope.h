@@ -35,6 +35,9 @@ class GroupScope {
   GroupScope(const GroupScope&) = delete;
   GroupScope& operator=(const GroupScope&) = delete;
 
+  // DATA_LOSS if it is no record of a generation with so many ranks.
+  static absl::Status CheckRecord(const StateStore::Record& record,
+                                  int world_size);
   // What an earlier term has left; before anything else. DATA_LOSS.
   absl::Status Load(const std::vector<StateStore::Record>& records);
 

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "server/group/group_records.h"
 #include "server/options.h"
+#include "server/state/quarantine.h"
 #include "server/state/written.h"
 
 namespace coxswain::server {
@@ -71,14 +72,22 @@ absl::Status GroupRoom::OnResume(
   std::set<std::string> kept;
   for (const GenerationResumed& resumed : running) {
     const std::string table = GroupTable(resumed.begin.generation);
-    kept.insert(table);
     COXSWAIN_ASSIGN_OR_RETURN(const auto records, state_->List(table));
-    MutexLock lock(&mutex_);
-    const absl::Status loaded = LoadLocked(resumed, records);
-    if (!loaded.ok()) {
-      return absl::Status(loaded.code(), absl::StrCat("table '", table,
-                                                      "': ", loaded.message()));
+    std::vector<UnreadableRecord> unreadable;
+    for (const StateStore::Record& record : records) {
+      const absl::Status readable =
+          GroupScope::CheckRecord(record, resumed.begin.world_size);
+      if (readable.ok()) continue;
+      unreadable.push_back({table, record.first, record.second,
+                            resumed.begin.job,
+                            std::string(readable.message())});
     }
+    COXSWAIN_RETURN_IF_ERROR(QuarantineRecords(unreadable, state_));
+    // The membership ends it.
+    if (!unreadable.empty()) continue;
+    kept.insert(table);
+    MutexLock lock(&mutex_);
+    COXSWAIN_RETURN_IF_ERROR(LoadLocked(resumed, records));
   }
   COXSWAIN_ASSIGN_OR_RETURN(const auto tables, state_->Tables(kGroupTables));
   for (const std::string& table : tables) {

@@ -11,10 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/fake_clock.h"
 #include "base/status_matchers.h"
+#include "server/group/group_records.h"
 #include "server/group/groups.h"
 #include "server/state/direct_writer.h"
 #include "server/state/group_commit.h"
 #include "server/state/interrupted_writer.h"
+#include "server/state/quarantine.h"
 #include "server/state/written.h"
 #include "tests/conformance/scripted_state_store.h"
 
@@ -43,6 +45,7 @@ GenerationResumed Running(int64_t generation, std::vector<int> left = {}) {
   GenerationResumed resumed;
   resumed.begin.job = "job";
   resumed.begin.generation = Generation(generation);
+  resumed.begin.world_size = kWorld;
   resumed.left = std::move(left);
   return resumed;
 }
@@ -381,16 +384,41 @@ TEST(GroupsDurabilityTest, ACommitThatIsLateForTheEndIsDroppedAsWell) {
   EXPECT_THAT(*state.Tables(""), testing::IsEmpty());
 }
 
-TEST(GroupsDurabilityTest, ARecordThatCannotBeReadKeepsTheCoordinatorDown) {
-  for (const std::string& key :
-       {std::string("b"), std::string("b12345678"), std::string("gname"),
-        std::string("mname"), std::string(""), std::string("x")}) {
+// And no other generation loses anything.
+TEST(GroupsDurabilityTest, ARecordThatCannotBeReadGoesIntoQuarantine) {
+  const std::vector<std::pair<std::string, std::string>> records = {
+      {"b", "?"},
+      {"b12345678", "?"},
+      {"gname", "?"},
+      {"mname", "?"},
+      {"", "?"},
+      {"x", "?"},
+      // Numbers that no generation of this size has.
+      {"gname", EncodeRanks({0, kWorld})},
+      {"gname", EncodeRanks({-1})},
+      {"gname", EncodeRanks({0, 0})},
+      {"gname", std::string("\0\0\0\x01\0\0\0\0", 8)},
+      {"mname", EncodeAxes({{"dp", 1 << 30}, {"tp", 1 << 30}})},
+      {"mname", EncodeAxes({{"dp", 0}})},
+      {"mname", EncodeAxes({{"dp", -1}, {"tp", -kWorld}})},
+  };
+  for (const auto& [key, value] : records) {
+    SCOPED_TRACE(key);
     ScriptedStateStore state;
-    ASSERT_OK(state.Put(kTable, key, "?"));
+    ASSERT_OK(state.Put(kTable, key, value));
+    ASSERT_OK(state.Put(kTable, "ggood", EncodeRanks({0})));
+    ASSERT_OK(state.Put("group/2", "ggood", EncodeRanks({0})));
     Coordinator<DirectWriter> coordinator(&state);
-    EXPECT_THAT(coordinator.room.OnResume({Running(1)}),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(kTable)))
-        << key;
+    ASSERT_OK(coordinator.room.OnResume({Running(1), Running(2)}));
+    ASSERT_OK_AND_ASSIGN(const auto quarantined, ListQuarantined(state));
+    ASSERT_EQ(quarantined.size(), 1u);
+    EXPECT_EQ(quarantined[0].table, kTable);
+    EXPECT_EQ(quarantined[0].key, key);
+    EXPECT_EQ(state.List("quarantine")->at(0).second, value);
+    // The membership ends the generation, whose records are of no use.
+    EXPECT_EQ(state.List(kTable)->size(), 0u);
+    EXPECT_EQ(coordinator.room.scope_count(), 1u);
+    EXPECT_EQ(state.List("group/2")->size(), 1u);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "server/http/api_json.h"
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -11,6 +12,8 @@ namespace {
 
 // Of the newest steps, for the overview.
 constexpr size_t kMaxStragglers = 16;
+// Of the newest records in quarantine.
+constexpr size_t kMaxQuarantined = 64;
 
 Json JobJsonOf(const JobSummary& job, const CoordinatorView& view) {
   const auto steps =
@@ -39,6 +42,21 @@ Json JobJsonOf(const JobSummary& job, const CoordinatorView& view) {
       {"last_event", job.last_event},
   };
   json["steps_per_second"] = pace > 0 ? Json(pace) : Json();
+  return json;
+}
+
+// Keys are any bytes, and are shown with escapes.
+Json QuarantineJson(const std::vector<QuarantinedRecord>& records) {
+  Json json = Json::array();
+  const size_t first =
+      records.size() > kMaxQuarantined ? records.size() - kMaxQuarantined : 0;
+  for (size_t i = first; i < records.size(); ++i) {
+    json.push_back({{"table", records[i].table},
+                    {"key", absl::CHexEscape(records[i].key)},
+                    {"job", records[i].job},
+                    {"bytes", records[i].bytes},
+                    {"reason", records[i].reason}});
+  }
   return json;
 }
 
@@ -87,8 +105,13 @@ Json JobsJson(const CoordinatorView& view) {
   for (const JobSummary& job : view.membership->Summaries()) {
     jobs.push_back(JobJsonOf(job, view));
   }
+  const std::vector<QuarantinedRecord> none;
+  const auto& quarantined =
+      view.quarantined == nullptr ? none : *view.quarantined;
   return {{"cluster_id", view.membership->cluster_id()},
           {"term", view.membership->term().value()},
+          {"quarantined", QuarantineJson(quarantined)},
+          {"quarantined_count", quarantined.size()},
           {"jobs", std::move(jobs)}};
 }
 

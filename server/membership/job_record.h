@@ -54,8 +54,9 @@ struct Announcement {
 struct RunRecord {
   Generation generation;
   MemberTable members;
-  std::shared_ptr<const Manifest> manifest;  // null once it is finished
-  Generation manifest_at;                    // where that is stored
+  // Null once it is finished, or if it or the members could not be read.
+  std::shared_ptr<const Manifest> manifest;
+  Generation manifest_at;  // where that is stored
   WorkerIdentity manifest_holder;
   Plan plan;
   std::string reason;  // why its round closed

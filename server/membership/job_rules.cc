@@ -177,6 +177,7 @@ KeptJob KeptOf(const JobRecord& job, const RunRecord& run, bool running) {
   kept.running = running;
   kept.finished = run.finished;
   kept.regroups = run.regroups;
+  kept.unreadable = !run.finished && run.manifest == nullptr;
   kept.places = run.places;
   // One that runs has begun anew.
   kept.starts_anew = job.starts_anew && !running;

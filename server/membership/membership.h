@@ -78,8 +78,10 @@ class Membership : public FenceGate {
 
   // Begins a new term on `rooms.store`, and reads what earlier terms have left.
   // Generations begin after `used`, if that is higher than what is stored: what
-  // outlives the store has seen it. DATA_LOSS, FAILED_PRECONDITION: the store
-  // cannot be read; nothing was changed.
+  // outlives the store has seen it. A record of a job that cannot be read goes
+  // into quarantine, and ends the generation of that job. DATA_LOSS,
+  // FAILED_PRECONDITION: the records of the cluster cannot be read; nothing was
+  // changed.
   static absl::StatusOr<std::unique_ptr<Membership>> Open(
       const MembershipOptions& options, const Rooms& rooms,
       Generation used = Generation(0));
@@ -202,8 +204,6 @@ class Membership : public FenceGate {
   using Job = JobRecord;
   using Run = RunRecord;
   using Refusal = RoundRefusal;
-  static constexpr char kClusterTable[] = "cluster";
-  static constexpr char kNextGenerationKey[] = "next_generation";
 
   using Calls = CallList;
   // Changes a job, with the lock held.
@@ -216,8 +216,14 @@ class Membership : public FenceGate {
   // membership_restore.cc: what is kept.
   absl::Status BeginTerm(Generation used);
   void RestoreLocked(LoadedJob loaded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<std::vector<GenerationResumed>> FindResumedLocked()
+  // Jobs of which only this is known: their own record is in quarantine.
+  void RestoreUnknownLocked(const std::vector<QuarantinedRecord>& quarantined)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<GenerationResumed> FindResumedLocked()
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends the generations that lack a plan, or a record that is in quarantine.
+  void EndDamagedLocked(const std::vector<QuarantinedRecord>& quarantined,
+                        Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes what has become of the job, behind; once more later if that fails.
   void SaveLocked(StateBatch batch, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

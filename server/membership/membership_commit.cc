@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "server/membership/job_rules.h"
 #include "server/membership/manifest_check.h"
 #include "server/membership/membership.h"
 #include "server/membership/membership_errors.h"
+#include "server/state/cluster_records.h"
 
 namespace coxswain::server {
 
@@ -73,6 +73,7 @@ GenerationStart StartOf(const JobRecord& job, const RunRecord& run) {
   start.terms = run.manifest->terms;
   start.world_size = static_cast<int>(run.members.size());
   start.last = TrialOf(job);
+  start.follows = job.run.generation != Generation(0);
   PutJob(KeptOf(job, run, true), &start.batch);
   if (job.run.generation != Generation(0)) {
     DeleteMembers(job.run.generation, &start.batch);
@@ -108,8 +109,7 @@ void Membership::WriteNextTable(const std::shared_ptr<RunCommit>& commit) {
     commit->tables.pop_front();
     // Durable before the number is used. Jobs commit side by side: as it is
     // read and handed to the writer under one lock, the highest comes last.
-    batch.Put(kClusterTable, kNextGenerationKey,
-              absl::StrCat(next_generation_));
+    PutNextGeneration(next_generation_, &batch);
     WriteLocked(
         std::move(batch),
         [this, commit](const absl::Status& written) {

@@ -1,6 +1,7 @@
 #include "server/membership/membership_records.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "proto/state.pb.h"
+#include "server/membership/job_name.h"
 #include "server/membership/manifest_check.h"
 #include "server/membership/member_proto.h"
 
@@ -42,9 +44,8 @@ std::string NumberedKey(absl::string_view prefix, size_t number) {
 }
 
 absl::Status Unreadable(absl::string_view job, absl::string_view what) {
-  return absl::DataLossError(absl::StrCat(
-      "the stored ", what, " of job '", job,
-      "' cannot be read: restore the state from a backup, or begin a new one"));
+  return absl::DataLossError(
+      absl::StrCat("the stored ", what, " of job '", job, "' cannot be read"));
 }
 
 // Puts records into batches that the store takes.
@@ -96,6 +97,7 @@ KeptJob Decode(const std::string& name, const state::v1::Job& proto) {
   job.finished = proto.finished();
   job.starts_anew = proto.starts_anew();
   job.regroups = proto.regroups();
+  job.unreadable = proto.unreadable();
   job.attempt = proto.attempt();
   job.last_event = proto.last_event();
   job.reason = proto.reason();
@@ -165,29 +167,51 @@ bool AddDeparture(absl::string_view key, const std::string& value,
   return rank >= 0 && rank < loaded->job.world_size;
 }
 
-absl::Status LoadMembers(const StateStore& store, LoadedJob* loaded) {
-  COXSWAIN_ASSIGN_OR_RETURN(const auto records,
-                            store.List(MembersTable(loaded->job.generation)));
+// Adds the records of a job's table that are to go into quarantine.
+void Add(const LoadedJob& loaded, const std::string& table,
+         const std::vector<StateStore::Record>& records,
+         std::vector<UnreadableRecord>* unreadable) {
   for (const auto& [key, value] : records) {
+    unreadable->push_back({table, key, value, loaded.job.name,
+                           std::string(loaded.damage.message())});
+  }
+}
+
+absl::Status LoadMembers(const StateStore& store, LoadedJob* loaded,
+                         std::vector<UnreadableRecord>* unreadable) {
+  const std::string table = MembersTable(loaded->job.generation);
+  COXSWAIN_ASSIGN_OR_RETURN(const auto records, store.List(table));
+  for (const StateStore::Record& record : records) {
+    const auto& [key, value] = record;
     const bool read = absl::StartsWith(key, kGonePrefix)
                           ? AddDeparture(key, value, loaded)
                           : AddBlock(value, loaded);
-    if (!read) return Unreadable(loaded->job.name, "list of members");
+    if (read) continue;
+    loaded->damage = Unreadable(loaded->job.name, "list of members");
+    Add(*loaded, table, {record}, unreadable);
+    return absl::OkStatus();
   }
   if (static_cast<int>(loaded->members.size()) != loaded->job.world_size) {
-    return Unreadable(loaded->job.name, "list of members");
+    loaded->damage = Unreadable(
+        loaded->job.name, absl::StrCat("list of members (", records.size(),
+                                       " records with ", loaded->members.size(),
+                                       " of ", loaded->job.world_size, ")"));
+    Add(*loaded, table, records, unreadable);
   }
   return absl::OkStatus();
 }
 
-absl::Status LoadManifest(const StateStore& store, LoadedJob* loaded) {
-  COXSWAIN_ASSIGN_OR_RETURN(const auto records,
-                            store.List(ManifestTable(loaded->job.manifest)));
+absl::Status LoadManifest(const StateStore& store, LoadedJob* loaded,
+                          std::vector<UnreadableRecord>* unreadable) {
+  const std::string table = ManifestTable(loaded->job.manifest);
+  COXSWAIN_ASSIGN_OR_RETURN(const auto records, store.List(table));
   std::string bytes;
   for (const auto& record : records) bytes.append(record.second);
   coxswain::v1::Manifest proto;
   if (records.empty() || !proto.ParseFromString(bytes)) {
-    return Unreadable(loaded->job.name, "manifest");
+    loaded->damage = Unreadable(loaded->job.name, "manifest");
+    Add(*loaded, table, records, unreadable);
+    return absl::OkStatus();
   }
   loaded->manifest = FromProto(proto);
   if (!CheckManifestBounds(loaded->manifest).ok()) {
@@ -196,6 +220,26 @@ absl::Status LoadManifest(const StateStore& store, LoadedJob* loaded) {
   // A coordinator of before there were series has kept all of it.
   NormaliseLibraryVersion(&loaded->manifest);
   return absl::OkStatus();
+}
+
+// Marks the jobs that claim the tables of one generation together: which of
+// them tells the truth is not known.
+void CheckNumbers(std::vector<LoadedJob>* jobs) {
+  std::map<std::string, LoadedJob*> owners;
+  const auto claim = [&owners](const std::string& table, LoadedJob* loaded) {
+    const auto [owner, added] = owners.emplace(table, loaded);
+    if (added) return;
+    for (LoadedJob* const one : {owner->second, loaded}) {
+      one->damage = absl::DataLossError(
+          absl::StrCat("jobs '", owner->second->job.name, "' and '",
+                       loaded->job.name, "' both have table '", table, "'"));
+    }
+  };
+  for (LoadedJob& loaded : *jobs) {
+    if (loaded.job.finished || loaded.job.unreadable) continue;
+    claim(MembersTable(loaded.job.generation), &loaded);
+    claim(ManifestTable(loaded.job.manifest), &loaded);
+  }
 }
 
 }  // namespace
@@ -209,6 +253,7 @@ void PutJob(const KeptJob& job, StateBatch* batch) {
   proto.set_finished(job.finished);
   proto.set_starts_anew(job.starts_anew);
   proto.set_regroups(job.regroups);
+  proto.set_unreadable(job.unreadable);
   proto.set_attempt(job.attempt);
   proto.set_last_event(job.last_event);
   proto.set_reason(job.reason);
@@ -293,24 +338,67 @@ std::vector<StateBatch> ManifestBatches(Generation generation,
   return std::move(batches).Take();
 }
 
-absl::StatusOr<std::vector<LoadedJob>> LoadJobs(const StateStore& store) {
+absl::StatusOr<LoadedJobs> LoadJobs(const StateStore& store, Generation next) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto records, store.List(kJobTable));
-  std::vector<LoadedJob> jobs;
+  LoadedJobs loaded;
+  std::map<std::string, std::string> values(records.begin(), records.end());
+  const auto refuse = [&](const std::string& job, const absl::Status& why) {
+    loaded.unreadable.push_back(
+        {kJobTable, job, values[job], job, std::string(why.message())});
+  };
   for (const auto& record : records) {
-    LoadedJob& loaded = jobs.emplace_back();
-    COXSWAIN_ASSIGN_OR_RETURN(loaded.job, DecodeJob(record));
-    if (loaded.job.finished) continue;
-    COXSWAIN_RETURN_IF_ERROR(LoadManifest(store, &loaded));
-    COXSWAIN_RETURN_IF_ERROR(LoadMembers(store, &loaded));
+    absl::StatusOr<KeptJob> job = DecodeJob(record);
+    const absl::Status name = ValidateJobName(record.first);
+    if (!name.ok()) job = name;
+    if (job.ok() && !(job->generation < next)) {
+      job = absl::DataLossError(absl::StrCat(
+          "generation ", job->generation.value(), " of job '", record.first,
+          "' was never given out; the next one is ", next.value()));
+    }
+    if (job.ok()) {
+      loaded.jobs.emplace_back().job = *std::move(job);
+    } else {
+      refuse(record.first, job.status());
+    }
   }
-  return jobs;
+  CheckNumbers(&loaded.jobs);
+  for (const LoadedJob& one : loaded.jobs) {
+    if (!one.damage.ok()) refuse(one.job.name, one.damage);
+  }
+  loaded.jobs.erase(
+      std::remove_if(loaded.jobs.begin(), loaded.jobs.end(),
+                     [](const LoadedJob& one) { return !one.damage.ok(); }),
+      loaded.jobs.end());
+  for (LoadedJob& one : loaded.jobs) {
+    if (one.job.finished || one.job.unreadable) continue;
+    COXSWAIN_RETURN_IF_ERROR(LoadManifest(store, &one, &loaded.unreadable));
+    if (one.damage.ok()) {
+      COXSWAIN_RETURN_IF_ERROR(LoadMembers(store, &one, &loaded.unreadable));
+    }
+    if (one.damage.ok()) continue;
+    one.members.clear();
+    one.departures.clear();
+    one.manifest = Manifest();
+  }
+  return loaded;
+}
+
+std::vector<std::string> JobsInQuarantine(
+    const std::vector<QuarantinedRecord>& quarantined) {
+  std::set<std::string> jobs;
+  for (const QuarantinedRecord& record : quarantined) {
+    if (record.table == kJobTable) jobs.insert(record.key);
+  }
+  return std::vector<std::string>(jobs.begin(), jobs.end());
 }
 
 absl::StatusOr<std::vector<std::string>> StaleTables(
     const StateStore& store, const std::vector<LoadedJob>& jobs) {
   std::set<std::string> needed;
   for (const LoadedJob& loaded : jobs) {
-    if (loaded.job.finished) continue;
+    if (loaded.job.finished || loaded.job.unreadable || !loaded.damage.ok()) {
+      continue;
+    }
     needed.insert(ManifestTable(loaded.job.manifest));
     needed.insert(MembersTable(loaded.job.generation));
   }

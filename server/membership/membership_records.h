@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/ids.h"
 #include "server/membership/member.h"
+#include "server/state/quarantine.h"
 #include "server/state/state_store.h"
 
 namespace coxswain::server {
@@ -67,6 +68,7 @@ struct KeptJob {
   bool finished = false;
   bool starts_anew = false;  // nobody goes on from this generation
   bool regroups = false;     // its members were told to make way
+  bool unreadable = false;   // neither members nor manifest are stored
   int64_t attempt = 0;
   std::string last_event;
   std::string reason;
@@ -78,7 +80,9 @@ struct KeptJob {
 
 struct LoadedJob {
   KeptJob job;
-  // Unless the job is finished:
+  // Why its members or its manifest cannot be read, if they cannot.
+  absl::Status damage;
+  // Unless the job is finished or unreadable:
   Manifest manifest;
   std::vector<KeptMember> members;  // by rank
   std::map<int, Departure> departures;
@@ -97,9 +101,20 @@ std::vector<StateBatch> MemberBatches(Generation generation,
 std::vector<StateBatch> ManifestBatches(Generation generation,
                                         const Manifest& manifest);
 
-// DATA_LOSS naming the job whose records cannot be read;
-// FAILED_PRECONDITION if a newer coordinator wrote them.
-absl::StatusOr<std::vector<LoadedJob>> LoadJobs(const StateStore& store);
+struct LoadedJobs {
+  std::vector<LoadedJob> jobs;
+  // What could not be read, to be put into quarantine. A job whose own record
+  // is among them is not in `jobs`; one whose other records are has `damage`.
+  std::vector<UnreadableRecord> unreadable;
+};
+
+// Reads all jobs, of which no generation is as high as `next`. Fails only if
+// the store does.
+absl::StatusOr<LoadedJobs> LoadJobs(const StateStore& store, Generation next);
+// Names the jobs whose records are in quarantine, and of which nothing else is
+// known.
+std::vector<std::string> JobsInQuarantine(
+    const std::vector<QuarantinedRecord>& quarantined);
 
 // Tables of generations that none of these jobs needs.
 absl::StatusOr<std::vector<std::string>> StaleTables(

@@ -10,15 +10,20 @@
 #include "base/random.h"
 #include "base/status_matchers.h"
 #include "base/version.h"
+#include "proto/state.pb.h"
 #include "server/membership/library_version.h"
 #include "server/membership/member_proto.h"
 #include "server/membership/membership_fixture.h"
+#include "server/state/cluster_records.h"
+#include "server/state/quarantine.h"
 
 namespace coxswain::server {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
+using testing::Field;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
@@ -308,52 +313,214 @@ TEST_F(RestartTest, TheHighestAttemptIsKept) {
   EXPECT_EQ(Description().state, JobState::kRunning);
 }
 
+// One record of a job is spoiled while no coordinator runs. Another job is
+// there and goes on.
 class UnreadableStateTest : public RestartTest {
  protected:
-  absl::Status Reopen() {
-    membership_.reset();
-    return Membership::Open(options_,
-                            {&clock_, &random_, &writer_, plans_.get()})
-        .status();
+  void SetUp() override {
+    options_.max_jobs = 3;
+    RestartTest::SetUp();
+    team_ = Run(2);
+    other_ = Run(1, "other");
   }
+  void Spoil(const std::string& table, const std::string& key,
+             const std::string& value) {
+    ASSERT_OK(store_.Put(table, key, value));
+    Restart();
+    ASSERT_OK_AND_ASSIGN(const auto quarantined, ListQuarantined(store_));
+    EXPECT_THAT(quarantined,
+                Contains(AllOf(Field(&QuarantinedRecord::table, table),
+                               Field(&QuarantinedRecord::key, key),
+                               Field(&QuarantinedRecord::job, "job"))));
+    ASSERT_OK_AND_ASSIGN(const auto values, store_.List("quarantine"));
+    EXPECT_THAT(values, Contains(Field(&StateStore::Record::second, value)));
+  }
+  void ExpectOtherGoesOn() {
+    EXPECT_EQ(Description("other").state, JobState::kRunning);
+    Attach(other_[0]);
+    Fence fence = other_[0]->fence();
+    fence.term = membership_->term();
+    EXPECT_OK(membership_->Admit(fence));
+  }
+  // A worker of the lost generation is fenced off, and the next has a number
+  // that was never used.
+  void ExpectBeginsAgain(const std::string& why) {
+    EXPECT_EQ(Description().state, JobState::kEnded);
+    EXPECT_THAT(Description().last_event, HasSubstr(why));
+    const Fence old = team_[0]->fence();
+    const absl::Status fenced =
+        membership_->Attach(old, [](const AttachEvent&) {}).status();
+    EXPECT_EQ(DetailOf(fenced).stale_fence().field(), "generation");
+    Rejoin(team_[0]);
+    Rejoin(team_[1]);
+    ASSERT_OK(team_[0]->answers.back());
+    EXPECT_EQ(team_[0]->joined().generation, Generation(3));
+    Attach(team_[0]);
+  }
+
+  std::vector<Worker*> team_;
+  std::vector<Worker*> other_;
 };
 
-TEST_F(UnreadableStateTest, IsRefusedAndLeftAlone) {
-  Run(2);
-  const std::vector<std::pair<std::string, std::string>> records = {
-      {"jobs", "job"},
-      {"members/1", "block/00000000"},
-      {"manifest/1", "00000000"}};
-  const std::string term = *store_.Get("cluster", "next_term");
-  for (const auto& [table, key] : records) {
-    ASSERT_OK_AND_ASSIGN(const std::string good, store_.Get(table, key));
-    ASSERT_OK(store_.Put(table, key, "\xff\xff\xff"));
-    EXPECT_THAT(Reopen(),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'job'")))
-        << table;
-    ASSERT_OK(store_.Apply(StateBatch().Delete(table, key)));
-    if (table != "jobs") {
-      EXPECT_THAT(Reopen(),
-                  StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'job'")))
-          << table;
-    }
-    ASSERT_OK(store_.Put(table, key, good));
-  }
-  ASSERT_OK(store_.Put("members/1", "gone/00000009", ""));
-  EXPECT_THAT(Reopen(),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'job'")));
-  EXPECT_EQ(*store_.Get("cluster", "next_term"), term);
-  ASSERT_OK(store_.Apply(StateBatch().Delete("members/1", "gone/00000009")));
-  EXPECT_OK(Reopen());
+TEST_F(UnreadableStateTest, TheRecordOfAJobCostsItsGeneration) {
+  Spoil("jobs", "job", "\xff\xff\xff");
+  EXPECT_THAT(*store_.Tables("members/"), ElementsAre("members/2"));
+  // It is known as long as its record is in quarantine.
+  Restart();
+  ExpectOtherGoesOn();
+  ExpectBeginsAgain("in quarantine");
 }
 
-TEST_F(UnreadableStateTest, OfANewerCoordinatorIsNotGuessedAt) {
-  Run(1);
-  // format = 2
-  ASSERT_OK_AND_ASSIGN(std::string record, store_.Get("jobs", "job"));
-  ASSERT_OK(store_.Put("jobs", "job", record + "\x08\x02"));
-  EXPECT_THAT(Reopen(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                 HasSubstr("written by a newer one")));
+// Its plan is gone as well, so that nothing tells which versions it has had.
+TEST_F(UnreadableStateTest, AJobWithoutRecordAndPlanGetsNoVersionAgain) {
+  for (const std::string& table : PlanRoom::TableNames()) {
+    ASSERT_OK(store_.Delete(table, "job"));
+  }
+  Spoil("jobs", "job", "?");
+  ExpectBeginsAgain("in quarantine");
+  EXPECT_GT(team_[0]->joined().plan.version, 1);
+}
+
+TEST_F(UnreadableStateTest, MembersCostTheGeneration) {
+  ASSERT_OK_AND_ASSIGN(const std::string block,
+                       store_.Get("members/1", "block/00000000"));
+  Spoil("members/1", "block/00000000", block.substr(0, block.size() - 1));
+  Restart();
+  ExpectOtherGoesOn();
+  ExpectBeginsAgain("list of members");
+}
+
+TEST_F(UnreadableStateTest, AMemberTooManyCostsTheGeneration) {
+  Spoil("members/1", "gone/00000009", "");
+  ExpectOtherGoesOn();
+  ExpectBeginsAgain("list of members");
+}
+
+TEST_F(UnreadableStateTest, AMissingMemberCostsTheGeneration) {
+  ASSERT_OK(store_.Delete("members/1", "block/00000000"));
+  Restart();
+  ExpectOtherGoesOn();
+  ExpectBeginsAgain("0 of 2");
+}
+
+TEST_F(UnreadableStateTest, TheManifestCostsTheGeneration) {
+  Spoil("manifest/1", "00000000", "\xff\xff\xff");
+  ExpectOtherGoesOn();
+  ExpectBeginsAgain("manifest");
+  Restart();
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+TEST_F(UnreadableStateTest, ThePlanCostsTheGenerationAndNoVersionIsReused) {
+  const int64_t version = team_[0]->joined().plan.version;
+  Spoil("plan.current", "job", "\xff\xff\xff");
+  ExpectOtherGoesOn();
+  ExpectBeginsAgain("plan");
+  EXPECT_GT(team_[0]->joined().plan.version, version);
+  EXPECT_EQ(team_[0]->joined().previous, Generation(1));
+  Restart();
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+TEST_F(UnreadableStateTest, AMissingPlanCostsTheGeneration) {
+  for (const std::string& table : PlanRoom::TableNames()) {
+    ASSERT_OK(store_.Delete(table, "job"));
+  }
+  Restart();
+  ExpectOtherGoesOn();
+  ExpectBeginsAgain("plan");
+  EXPECT_GT(team_[0]->joined().plan.version, 1);
+}
+
+// It may have been the record of another job, or of another generation.
+TEST_F(UnreadableStateTest, AGenerationThatWasNeverGivenOutIsNotBelieved) {
+  state::v1::Job job;
+  ASSERT_TRUE(job.ParseFromString(*store_.Get("jobs", "job")));
+  job.set_generation(3);
+  Spoil("jobs", "job", job.SerializeAsString());
+  ExpectOtherGoesOn();
+  ExpectBeginsAgain("in quarantine");
+}
+
+TEST_F(UnreadableStateTest, OfTwoJobsWithOneGenerationNeitherIsBelieved) {
+  ASSERT_OK_AND_ASSIGN(const std::string record, store_.Get("jobs", "other"));
+  Spoil("jobs", "job", record);
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  EXPECT_EQ(Description("other").state, JobState::kEnded);
+}
+
+TEST_F(UnreadableStateTest, AFormatThatTheSchemaDoesNotHaveIsNotGuessedAt) {
+  ASSERT_OK_AND_ASSIGN(const std::string record, store_.Get("jobs", "job"));
+  Spoil("jobs", "job", record + "\x08\x02");  // format = 2
+  ExpectOtherGoesOn();
+  ExpectBeginsAgain("in quarantine");
+}
+
+// What ended before the next generation began stays known.
+TEST_F(UnreadableStateTest, TheAttemptOutlivesItsMembers) {
+  Worker* const later = Make(2, 0);
+  later->request.attempt = 4;
+  Join(later);
+  Worker* const second = Make(2, 1);
+  second->request.attempt = 4;
+  Join(second);
+  ASSERT_OK(later->answers.at(0));
+  Spoil("members/3", "block/00000000", "\xff");
+  Worker* const stale = Make(2, 0);
+  stale->request.attempt = 3;
+  Join(stale);
+  EXPECT_THAT(stale->answers.at(0),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("attempt 4 has begun")));
+  Join(later);
+  Join(second);
+  ASSERT_OK(later->answers.back());
+  EXPECT_EQ(later->joined().generation, Generation(4));
+}
+
+TEST_F(UnreadableStateTest, JobsInQuarantineDriveOutNoOthers) {
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_OK(store_.Put("jobs", absl::StrCat("lost-", i), "?"));
+  }
+  Restart();
+  EXPECT_THAT(membership_->Summaries(), SizeIs(3));
+  ExpectOtherGoesOn();
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+TEST_F(UnreadableStateTest, WithoutTheNumbersNothingIsChanged) {
+  ASSERT_OK(store_.Put("cluster", "next_generation", "2"));
+  ASSERT_OK(store_.Put("jobs", "job", "?"));
+  membership_.reset();
+  EXPECT_THAT(
+      Membership::Open(options_, {&clock_, &random_, &writer_, plans_.get()}),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'next_generation'")));
+  EXPECT_EQ(store_.Get("jobs", "job").value_or(""), "?");
+  EXPECT_THAT(*ListQuarantined(store_), IsEmpty());
+}
+
+// A coordinator from before there was a schema wrote plain numbers, and no mark
+// of plan versions.
+TEST_F(UnreadableStateTest, AnOlderStateIsTakenOver) {
+  const std::string id = membership_->cluster_id();
+  ASSERT_OK(store_.Apply(StateBatch()
+                             .DeleteTable("cluster")
+                             .Put("cluster", "id", id)
+                             .Put("cluster", "next_term", "7")
+                             .Put("cluster", "next_generation", "3")));
+  Restart();
+  EXPECT_EQ(membership_->cluster_id(), id);
+  EXPECT_EQ(membership_->term(), Term(7));
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  ExpectOtherGoesOn();
+  ASSERT_OK_AND_ASSIGN(const ClusterRecords cluster,
+                       ReadClusterRecords(store_));
+  EXPECT_EQ(cluster.next_term, 8);
+  EXPECT_EQ(cluster.next_generation, 3);
+  EXPECT_EQ(cluster.next_plan_version, 2);
+  Spoil("plan.current", "job", "?");
+  ExpectBeginsAgain("plan");
+  EXPECT_EQ(team_[0]->joined().plan.version, 2);
 }
 
 class MixedRandom : public RandomSource {

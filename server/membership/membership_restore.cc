@@ -7,13 +7,17 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/numbers.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "server/membership/job_name.h"
 #include "server/membership/job_rules.h"
 #include "server/membership/membership.h"
+#include "server/membership/membership_errors.h"
+#include "server/state/cluster_records.h"
+#include "server/state/quarantine.h"
 
 namespace coxswain::server {
 namespace {
@@ -28,19 +32,9 @@ constexpr size_t kGarbageInBatch = 100;
 constexpr size_t kMaxGarbage = 4096;
 static_assert(kGarbageInBatch <= StateStore::kMaxWrites);
 
-// A number that a former term has left; 1 in a new store.
-absl::StatusOr<int64_t> ReadCounter(const StateStore& store,
-                                    absl::string_view table,
-                                    absl::string_view key) {
-  const absl::StatusOr<std::string> text = store.Get(table, key);
-  if (absl::IsNotFound(text.status())) return 1;
-  COXSWAIN_RETURN_IF_ERROR(text.status());
-  int64_t value = 0;
-  if (!absl::SimpleAtoi(*text, &value) || value < 1 || value > kMaxStep) {
-    return absl::DataLossError(
-        absl::StrCat("the stored ", key, " is '", *text, "', not a number"));
-  }
-  return value;
+// Whether a record of this generation is in the table.
+bool IsOfGeneration(absl::string_view table, Generation generation) {
+  return absl::EndsWith(table, absl::StrCat("/", generation.value()));
 }
 
 MemberState StateOf(const Departure& departure) {
@@ -101,31 +95,49 @@ Membership::~Membership() {
 
 absl::Status Membership::BeginTerm(Generation used) {
   StateStore& store = *rooms_.store;
-  absl::StatusOr<std::string> id = store.Get(kClusterTable, "id");
-  if (absl::IsNotFound(id.status())) {
-    id = absl::StrFormat("%016x%016x", rooms_.random->Next(),
-                         rooms_.random->Next());
+  COXSWAIN_ASSIGN_OR_RETURN(ClusterRecords cluster, ReadClusterRecords(store));
+  const int64_t term = cluster.next_term;
+  if (cluster.id.empty()) {
+    cluster.id = absl::StrFormat("%016x%016x", rooms_.random->Next(),
+                                 rooms_.random->Next());
   }
-  COXSWAIN_RETURN_IF_ERROR(id.status());
-  COXSWAIN_ASSIGN_OR_RETURN(const int64_t term,
-                            ReadCounter(store, kClusterTable, "next_term"));
   COXSWAIN_ASSIGN_OR_RETURN(
-      const int64_t generation,
-      ReadCounter(store, kClusterTable, kNextGenerationKey));
-  COXSWAIN_ASSIGN_OR_RETURN(std::vector<LoadedJob> jobs, LoadJobs(store));
-  COXSWAIN_ASSIGN_OR_RETURN(const auto stale, StaleTables(store, jobs));
-  COXSWAIN_RETURN_IF_ERROR(store.Apply(
-      StateBatch()
-          .Put(kClusterTable, "id", *id)
-          .Put(kClusterTable, "next_term", absl::StrCat(term + 1))));
+      LoadedJobs loaded, LoadJobs(store, Generation(cluster.next_generation)));
+  COXSWAIN_ASSIGN_OR_RETURN(const auto stale, StaleTables(store, loaded.jobs));
+  cluster.next_term = term + 1;
+  cluster.next_generation = std::max(cluster.next_generation, used.value() + 1);
+  cluster.next_plan_version = rooms_.plans->next_version();
+  StateBatch batch;
+  PutClusterRecords(cluster, &batch);
+  COXSWAIN_RETURN_IF_ERROR(store.Apply(batch));
+  COXSWAIN_RETURN_IF_ERROR(QuarantineRecords(loaded.unreadable, &store));
+  COXSWAIN_ASSIGN_OR_RETURN(const auto quarantined, ListQuarantined(store));
+  rooms_.plans->NoteQuarantined(quarantined);
   MutexLock lock(&mutex_);
-  cluster_id_ = *id;
+  cluster_id_ = cluster.id;
   term_ = Term(term);
-  next_generation_ = std::max(generation, used.value() + 1);
+  next_generation_ = cluster.next_generation;
   last_tick_ = rooms_.clock->Now();
-  for (LoadedJob& loaded : jobs) RestoreLocked(std::move(loaded));
+  for (LoadedJob& job : loaded.jobs) RestoreLocked(std::move(job));
+  RestoreUnknownLocked(quarantined);
   garbage_.insert(garbage_.end(), stale.begin(), stale.end());
   return absl::OkStatus();
+}
+
+void Membership::RestoreUnknownLocked(
+    const std::vector<QuarantinedRecord>& quarantined) {
+  for (const std::string& name : JobsInQuarantine(quarantined)) {
+    if (!ValidateJobName(name).ok() || jobs_.count(name) > 0) continue;
+    // One more would drive out a job that is known.
+    if (jobs_.size() >= static_cast<size_t>(options_.max_jobs)) return;
+    Job& job = jobs_[name];
+    job.name = name;
+    job.state = JobState::kEnded;
+    job.ended_at = rooms_.clock->Now();
+    job.last_event =
+        "the stored record of the job could not be read and is in quarantine; "
+        "its last generation has ended";
+  }
 }
 
 void Membership::RestoreLocked(LoadedJob loaded) {
@@ -156,6 +168,20 @@ void Membership::RestoreLocked(LoadedJob loaded) {
   if (plans.ok()) run.plan = plans->current;
   if (run.finished) return;
   run.manifest_at = loaded.job.manifest;
+  if (loaded.job.unreadable || !loaded.damage.ok()) {
+    job.state = JobState::kEnded;
+    job.starts_anew = true;
+    if (loaded.damage.ok()) return;
+    // Written by Resume(), with what else has ended.
+    job.last_event = absl::StrCat(loaded.damage.message(),
+                                  " and is in quarantine; the generation has "
+                                  "ended");
+    job.unsaved = true;
+    LogError("generation_lost", {{"job", job.name},
+                                 {"generation", run.generation.value()},
+                                 {"reason", job.last_event}});
+    return;
+  }
   run.manifest_holder = loaded.job.manifest_holder;
   job.world_size = loaded.manifest.world_size;
   job.min_world_size = loaded.manifest.MinWorldSize();
@@ -165,17 +191,14 @@ void Membership::RestoreLocked(LoadedJob loaded) {
   }
 }
 
-absl::StatusOr<std::vector<GenerationResumed>> Membership::FindResumedLocked() {
+std::vector<GenerationResumed> Membership::FindResumedLocked() {
   std::vector<GenerationResumed> resumed;
   for (auto& [name, job] : jobs_) {
     if (job.state != JobState::kRunning || job.run.members.live() == 0) {
       continue;
     }
-    if (job.run.plan.version == 0) {
-      return absl::DataLossError(absl::StrCat(
-          "job '", name, "' runs generation ", job.run.generation.value(),
-          ", and the state has no plan of it"));
-    }
+    // Without a plan it is ended by EndDamagedLocked.
+    if (job.run.plan.version == 0) continue;
     GenerationResumed& one = resumed.emplace_back();
     one.begin.job = name;
     one.begin.generation = job.run.generation;
@@ -196,14 +219,48 @@ absl::StatusOr<std::vector<GenerationResumed>> Membership::FindResumedLocked() {
   return resumed;
 }
 
+void Membership::EndDamagedLocked(
+    const std::vector<QuarantinedRecord>& quarantined, Calls* calls) {
+  for (auto& [name, job] : jobs_) {
+    if (job.state != JobState::kRunning) continue;
+    std::string why;
+    if (job.run.plan.version == 0) why = "its stored plan could not be read";
+    for (const QuarantinedRecord& record : quarantined) {
+      if (!IsOfGeneration(record.table, job.run.generation)) continue;
+      why = absl::StrCat("a record of table '", record.table,
+                         "' could not be read and is in quarantine (",
+                         record.reason, ")");
+    }
+    if (why.empty()) continue;
+    LogError("generation_lost", {{"job", name},
+                                 {"generation", job.run.generation.value()},
+                                 {"reason", why}});
+    EndGenerationLocked(
+        GenerationEndedError(
+            absl::StrCat("generation ", job.run.generation.value(), " of job '",
+                         name,
+                         "' cannot go on after a restart of the "
+                         "coordinator: ",
+                         why),
+            std::nullopt),
+        nullptr, &job, calls);
+  }
+}
+
 absl::Status Membership::Resume() {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto quarantined,
+                            ListQuarantined(*rooms_.store));
   std::vector<GenerationResumed> resumed;
   {
     MutexLock lock(&mutex_);
     std::set<std::string> known;
     for (const auto& entry : jobs_) known.insert(entry.first);
+    // A job whose record cannot be read is known, and may come back.
+    for (const QuarantinedRecord& record : quarantined) {
+      known.insert(record.job);
+    }
     rooms_.plans->KeepOnly(known);
-    COXSWAIN_ASSIGN_OR_RETURN(resumed, FindResumedLocked());
+    resumed = FindResumedLocked();
     last_tick_ = rooms_.clock->Now();
   }
   for (GenerationObserver* observer : observers_) {
@@ -218,7 +275,12 @@ absl::Status Membership::Resume() {
       if (job.state == JobState::kRunning && job.run.members.live() == 0) {
         EndWellLocked(&job, &calls);
       }
+      // Its members or its manifest could not be read.
+      if (std::exchange(job.unsaved, false)) {
+        SaveLocked(StateBatch(), &job, &calls);
+      }
     }
+    EndDamagedLocked(quarantined, &calls);
     while (!garbage_.empty()) DropGarbageLocked(&calls);
   }
   RunAll(calls);

@@ -11,6 +11,7 @@
 #include "base/status_matchers.h"
 #include "proto/types.pb.h"
 #include "server/membership/membership_fixture.h"
+#include "server/state/cluster_records.h"
 
 namespace coxswain::server {
 namespace {
@@ -534,8 +535,9 @@ TEST_F(MembershipTest, NoGenerationBeginsThatIsNotOnDisk) {
   EXPECT_THAT(b->answers.at(0),
               StatusIs(absl::StatusCode::kUnavailable, "disk full"));
   EXPECT_EQ(Description().state, JobState::kEnded);
-  EXPECT_EQ(store_.Get("cluster", "next_generation").status().code(),
-            absl::StatusCode::kNotFound);
+  ASSERT_OK_AND_ASSIGN(const ClusterRecords cluster,
+                       ReadClusterRecords(store_));
+  EXPECT_EQ(cluster.next_generation, 1);
 }
 
 TEST_F(MembershipTest, ProgressIsDescribed) {

@@ -44,6 +44,12 @@ void AddCoordinator(const CoordinatorView& view, MetricFamilies* out) {
   }
   out->Gauge("telemetry_records", "Timings of steps that are kept.",
              Number(view.telemetry->records()));
+  out->Gauge("state_quarantined_records",
+             "Records of the state that could not be read, and are in "
+             "quarantine since this start or an earlier one.",
+             view.quarantined == nullptr
+                 ? 0
+                 : static_cast<double>(view.quarantined->size()));
   out->Gauge("parameter_bytes",
              "Bytes that the parameter service holds for jobs.",
              Number(view.parameters->bytes()));

@@ -1,20 +1,26 @@
 #include "server/schedule/plan_room.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "schedule/plan_terms.h"
 #include "server/schedule/plan_record.h"
+#include "server/state/cluster_records.h"
+#include "server/state/quarantine.h"
 
 namespace coxswain::server {
 namespace {
 
 // One record per job in each, in the last for plans on trial only; all change
 // in one batch.
+constexpr char kPlanTables[] = "plan.";
 constexpr char kCurrentTable[] = "plan.current";
 constexpr char kBeforeTable[] = "plan.before";
 constexpr char kNextTable[] = "plan.next";
@@ -27,12 +33,12 @@ void DeletePlan(absl::string_view job, StateBatch* batch) {
   for (const char* table : kTables) batch->Delete(table, job);
 }
 
-absl::StatusOr<Plan> Decode(const StateStore::Record& record) {
-  absl::StatusOr<Plan> plan = DecodePlan(record.second);
-  if (plan.ok()) return plan;
-  return absl::DataLossError(
-      absl::StrCat("the stored plan of job '", record.first,
-                   "' is unreadable: ", plan.status().message()));
+// Added to the mark of versions where it is not stored, and a plan that cannot
+// be read may have had any: more than a job was ever given.
+constexpr int64_t kUnreadMargin = int64_t{1} << 20;
+
+bool IsPlanTable(absl::string_view table) {
+  return absl::StartsWith(table, kPlanTables);
 }
 
 int64_t GlobalMicroBatches(int accumulation_steps, int world_size) {
@@ -70,35 +76,7 @@ absl::StatusOr<std::unique_ptr<PlanRoom>> PlanRoom::Load(
     const PlanOptions& options, StateStore* store) {
   std::unique_ptr<PlanRoom> room(new PlanRoom(options, store));
   MutexLock lock(&room->mutex_);
-  COXSWAIN_ASSIGN_OR_RETURN(const auto current, store->List(kCurrentTable));
-  for (const auto& record : current) {
-    COXSWAIN_ASSIGN_OR_RETURN(room->records_[record.first].plans.current,
-                              Decode(record));
-  }
-  COXSWAIN_ASSIGN_OR_RETURN(const auto before, store->List(kBeforeTable));
-  for (const auto& record : before) {
-    COXSWAIN_ASSIGN_OR_RETURN(room->records_[record.first].plans.before,
-                              Decode(record));
-  }
-  COXSWAIN_ASSIGN_OR_RETURN(const auto next, store->List(kNextTable));
-  for (const auto& record : next) {
-    COXSWAIN_ASSIGN_OR_RETURN(room->records_[record.first].plans.next,
-                              Decode(record));
-  }
-  COXSWAIN_ASSIGN_OR_RETURN(const auto manifests, store->List(kManifestTable));
-  for (const auto& record : manifests) {
-    COXSWAIN_ASSIGN_OR_RETURN(Plan settings, Decode(record));
-    Settings& target = room->records_[record.first].settings;
-    target.hook = std::move(settings.hook);
-    target.accumulation_steps = settings.accumulation_steps;
-    target.compression_start_step = settings.compression_start_step;
-    target.terms = settings.terms;
-    target.world_size = WorldOf(settings);
-  }
-  COXSWAIN_ASSIGN_OR_RETURN(const auto trials, store->List(kTrialTable));
-  for (const auto& record : trials) {
-    room->records_[record.first].on_trial = true;
-  }
+  COXSWAIN_RETURN_IF_ERROR(room->LoadLocked());
   return room;
 }
 
@@ -111,6 +89,113 @@ Plan PlanRoom::SettingsOf(const Record& record) {
   settings.global_micro_batches = GlobalMicroBatches(
       settings.accumulation_steps, record.settings.world_size);
   return settings;
+}
+
+std::vector<std::string> PlanRoom::TableNames() {
+  return {std::begin(kTables), std::end(kTables)};
+}
+
+int64_t PlanRoom::next_version() const {
+  MutexLock lock(&mutex_);
+  return next_version_;
+}
+
+absl::Status PlanRoom::LoadLocked() {
+  COXSWAIN_ASSIGN_OR_RETURN(const std::optional<int64_t> mark,
+                            ReadNextPlanVersion(*store_));
+  std::map<std::string, StoredPlan> stored;
+  for (const std::string& table : TableNames()) {
+    COXSWAIN_ASSIGN_OR_RETURN(auto records, store_->List(table));
+    for (auto& [job, value] : records) stored[job][table] = std::move(value);
+  }
+  std::vector<UnreadableRecord> unreadable;
+  int64_t unused = 1;
+  for (const auto& [job, tables] : stored) {
+    absl::StatusOr<Record> record = Decode(tables);
+    if (record.ok() && mark.has_value() && VersionAfter(*record) > *mark) {
+      record = absl::DataLossError(
+          absl::StrCat("version ", VersionAfter(*record) - 1,
+                       " was never given out; the next one is ", *mark));
+    }
+    if (record.ok()) {
+      unused = std::max(unused, VersionAfter(*record));
+      records_[job] = *std::move(record);
+      continue;
+    }
+    for (const auto& [table, value] : tables) {
+      unreadable.push_back({table, job, value, job,
+                            absl::StrCat("the plan cannot be read: ",
+                                         record.status().message())});
+    }
+  }
+  next_version_ =
+      mark.value_or(unused + (unreadable.empty() ? 0 : kUnreadMargin));
+  COXSWAIN_RETURN_IF_ERROR(QuarantineRecords(unreadable, store_));
+  COXSWAIN_ASSIGN_OR_RETURN(const auto quarantined, ListQuarantined(*store_));
+  NoteQuarantinedLocked(quarantined);
+  return absl::OkStatus();
+}
+
+void PlanRoom::NoteQuarantined(
+    const std::vector<QuarantinedRecord>& quarantined) {
+  MutexLock lock(&mutex_);
+  NoteQuarantinedLocked(quarantined);
+}
+
+void PlanRoom::NoteQuarantinedLocked(
+    const std::vector<QuarantinedRecord>& quarantined) {
+  for (const QuarantinedRecord& record : quarantined) {
+    const std::string& job =
+        IsPlanTable(record.table) ? record.key : record.job;
+    if (job.empty() || !lost_.insert(job).second) continue;
+    const auto found = records_.find(job);
+    if (found != records_.end()) found->second.least_version = next_version_;
+  }
+}
+
+absl::StatusOr<PlanRoom::Record> PlanRoom::Decode(const StoredPlan& stored) {
+  const auto read =
+      [&stored](const char* table) -> absl::StatusOr<std::optional<Plan>> {
+    const auto found = stored.find(table);
+    if (found == stored.end()) return std::optional<Plan>();
+    absl::StatusOr<Plan> plan = DecodePlan(found->second);
+    if (plan.ok()) return std::optional<Plan>(*std::move(plan));
+    return absl::DataLossError(
+        absl::StrCat(table, ": ", plan.status().message()));
+  };
+  Record record;
+  COXSWAIN_ASSIGN_OR_RETURN(std::optional<Plan> current, read(kCurrentTable));
+  if (!current.has_value() || current->version < 1) {
+    return absl::DataLossError(
+        absl::StrCat(kCurrentTable, " has no plan with a version"));
+  }
+  record.plans.current = *std::move(current);
+  COXSWAIN_ASSIGN_OR_RETURN(record.plans.before, read(kBeforeTable));
+  COXSWAIN_ASSIGN_OR_RETURN(record.plans.next, read(kNextTable));
+  COXSWAIN_ASSIGN_OR_RETURN(std::optional<Plan> own, read(kManifestTable));
+  if (own.has_value()) {
+    record.settings.hook = std::move(own->hook);
+    record.settings.accumulation_steps = own->accumulation_steps;
+    record.settings.compression_start_step = own->compression_start_step;
+    record.settings.terms = own->terms;
+    record.settings.world_size = WorldOf(*own);
+  }
+  record.on_trial = stored.count(kTrialTable) > 0;
+  return record;
+}
+
+int64_t PlanRoom::VersionAfter(const Record& record) {
+  const int64_t current = record.plans.current.version;
+  return 1 + (record.plans.next.has_value()
+                  ? std::max(current, record.plans.next->version)
+                  : current);
+}
+
+int64_t PlanRoom::AddMarkLocked(const Record& record, StateBatch* batch) const {
+  const int64_t after = VersionAfter(record);
+  if (after <= next_version_) return next_version_;
+  PutNextPlanVersion(after, batch);
+  return after;
 }
 
 absl::Status PlanRoom::AddToBatch(const std::string& job, const Record& record,
@@ -193,7 +278,7 @@ PlanRoom::Record PlanRoom::Next(const GenerationStart& start,
   } else if (current.version == 0 || failed ||
              !record.settings.SameProgram(settings)) {
     Plan own;
-    own.version = current.version + 1;
+    own.version = std::max(current.version + 1, record.least_version);
     own.accumulation_steps = settings.accumulation_steps;
     own.hook = settings.hook;
     own.compression_start_step = settings.compression_start_step;
@@ -244,14 +329,22 @@ absl::StatusOr<Plan> PlanRoom::BeginGeneration(GenerationStart start) {
 
   MutexLock lock(&mutex_);
   const auto found = records_.find(start.job);
-  const Record before = found == records_.end() ? Record() : found->second;
+  Record before;
+  if (found != records_.end()) {
+    before = found->second;
+  } else if (start.follows || lost_.count(start.job) > 0) {
+    // It has had plans of which nothing is known.
+    before.least_version = next_version_;
+  }
   Record record = Next(start, settings, before);
   COXSWAIN_RETURN_IF_ERROR(
       CheckWindow(record.plans.current, settings.world_size));
 
   StateBatch& batch = start.batch;
   COXSWAIN_RETURN_IF_ERROR(AddToBatch(start.job, record, &batch));
+  const int64_t mark = AddMarkLocked(record, &batch);
   COXSWAIN_RETURN_IF_ERROR(store_->Apply(batch));
+  next_version_ = mark;
   if (Failed(before, start.last)) {
     LogWarning(
         "proposed_plan_dropped",
@@ -319,7 +412,7 @@ Plan PlanRoom::Successor(const Record& record, const Plan& proposal) {
   const Plan& current = record.plans.current;
   const Plan& newest = record.plans.next.value_or(current);
   Plan plan = proposal;
-  plan.version = newest.version + 1;
+  plan.version = std::max(newest.version + 1, record.least_version);
   plan.global_micro_batches =
       KeepsGlobalBatch(newest, plan)
           ? newest.global_micro_batches
@@ -332,7 +425,9 @@ absl::Status PlanRoom::StoreLocked(absl::string_view job, Record record,
                                    Record* target) {
   StateBatch batch;
   COXSWAIN_RETURN_IF_ERROR(AddToBatch(std::string(job), record, &batch));
+  const int64_t mark = AddMarkLocked(record, &batch);
   COXSWAIN_RETURN_IF_ERROR(store_->Apply(batch));
+  next_version_ = mark;
   *target = std::move(record);
   return absl::OkStatus();
 }

@@ -19,6 +19,7 @@
 #include "server/membership/fence.h"
 #include "server/options.h"
 #include "server/schedule/types.h"
+#include "server/state/quarantine.h"
 #include "server/state/state_store.h"
 
 namespace coxswain::server {
@@ -41,7 +42,8 @@ struct GenerationStart {
   std::map<std::string, std::string> terms;
   int world_size = 0;
   PlanTrial last = PlanTrial::kUnknown;
-  StateBatch batch;  // to be committed together with the plan
+  bool follows = false;  // the job has had a generation before
+  StateBatch batch;      // to be committed together with the plan
 };
 
 // The plan of every job. Membership asks for the plan of a new generation when
@@ -75,9 +77,24 @@ class PlanRoom : public GenerationObserver {
     std::optional<Plan> before;
   };
 
-  // Reads the plans that are in `store`, which must outlive the room.
+  // Reads the plans that are in `store`, which must outlive the room. The plan
+  // of a job that cannot be read goes into quarantine with all of its records,
+  // and the job gets a new one with its next generation. DATA_LOSS,
+  // FAILED_PRECONDITION: the mark of versions cannot be read, see
+  // ReadClusterRecords.
   static absl::StatusOr<std::unique_ptr<PlanRoom>> Load(
       const PlanOptions& options, StateStore* store);
+
+  // Takes note of what else is in quarantine: of a job with a record there it
+  // is not known which plans it has had. Before the first request only.
+  void NoteQuarantined(const std::vector<QuarantinedRecord>& quarantined);
+
+  // The tables whose records of one job are one plan.
+  static std::vector<std::string> TableNames();
+
+  // Returns the lowest version that no job has had: versions of one job are
+  // never used twice, also when its plan is lost.
+  int64_t next_version() const;
 
   // The plan of a new generation.
   //   INVALID_ARGUMENT    the terms are not those of a plan
@@ -144,7 +161,8 @@ class PlanRoom : public GenerationObserver {
     Settings settings;
     bool on_trial = false;  // `current` was proposed, and made no step yet
     // Not durable.
-    Generation generation;  // the last one that began or was resumed
+    int64_t least_version = 1;  // that the next plan may have
+    Generation generation;      // the last one that began or was resumed
     bool running = false;
     // `current` came into force with the last generation or in it, its
     // decisions can prove it, and nobody is known to have made a step with it.
@@ -163,6 +181,18 @@ class PlanRoom : public GenerationObserver {
   // is as it was, if one of its plans could not be read again.
   static absl::Status AddToBatch(const std::string& job, const Record& record,
                                  StateBatch* batch);
+
+  // What is stored of one job, by table.
+  using StoredPlan = std::map<std::string, std::string>;
+  static absl::StatusOr<Record> Decode(const StoredPlan& stored);
+  absl::Status LoadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteQuarantinedLocked(const std::vector<QuarantinedRecord>& quarantined)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The lowest version that none of its plans has.
+  static int64_t VersionAfter(const Record& record);
+  // Adds the mark of versions, if this record raises it; returns the mark.
+  int64_t AddMarkLocked(const Record& record, StateBatch* batch) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The record of a job once this generation has begun.
   static Record Next(const GenerationStart& start, const Settings& settings,
@@ -192,6 +222,9 @@ class PlanRoom : public GenerationObserver {
   StateStore* const store_;
   mutable Mutex mutex_;
   Records records_ ABSL_GUARDED_BY(mutex_);
+  int64_t next_version_ ABSL_GUARDED_BY(mutex_) = 1;
+  // Jobs with records in quarantine.
+  std::set<std::string, std::less<>> lost_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace coxswain::server

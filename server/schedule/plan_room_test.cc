@@ -1,13 +1,19 @@
 #include "server/schedule/plan_room.h"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "proto/types.pb.h"
+#include "server/state/cluster_records.h"
 #include "server/state/memory_state_store.h"
+#include "server/state/quarantine.h"
 
 namespace coxswain::server {
 namespace {
@@ -358,6 +364,130 @@ TEST_F(PlanRoomTest, RecordsOfOlderCoordinatorsAreRead) {
   ASSERT_OK_AND_ASSIGN(const Plan plan, BeginWith(9, 2, 4));
   EXPECT_EQ(plan.version, 3);
   EXPECT_EQ(plan.global_micro_batches, 8);
+}
+
+// A plan of which one record is spoiled, beside one of another job.
+class UnreadablePlanTest : public PlanRoomTest {
+ protected:
+  void SetUp() override {
+    PlanRoomTest::SetUp();
+    Begin(1, "allreduce", 1);
+    ASSERT_EQ(Begin(2, "allreduce", 2).version, 2);
+    ASSERT_OK_AND_ASSIGN(const Plan next,
+                         room_->Propose("job", 2, MakePlan(4, "bf16", -1)));
+    ASSERT_EQ(next.version, 3);
+    ASSERT_EQ(Begin(3, "allreduce", 1, "other").version, 1);
+  }
+  std::vector<std::string> TablesOfJob() const {
+    std::vector<std::string> tables;
+    for (const std::string& table : PlanRoom::TableNames()) {
+      if (store_.Get(table, "job").ok()) tables.push_back(table);
+    }
+    return tables;
+  }
+};
+
+TEST_F(UnreadablePlanTest, GoesIntoQuarantineAsAWhole) {
+  v1::Plan plan;
+  ASSERT_TRUE(plan.ParseFromString(*store_.Get("plan.current", "job")));
+  const auto edited = [&plan](const std::function<void(v1::Plan*)>& edit) {
+    v1::Plan copy = plan;
+    edit(&copy);
+    return copy.SerializeAsString();
+  };
+  const std::vector<std::string> spoiled = {
+      "",
+      "\xff\xff\xff",
+      plan.SerializeAsString().substr(0, 5),
+      edited([](v1::Plan* p) { p->set_version(4); }),  // not given out yet
+      edited([](v1::Plan* p) { p->set_version(int64_t{1} << 60); }),
+      edited([](v1::Plan* p) { p->set_version(-1); }),
+      edited([](v1::Plan* p) { p->set_at_step(-7); }),
+      edited([](v1::Plan* p) { p->set_global_micro_batches(-1); })};
+  std::vector<std::pair<std::string, std::string>> good;
+  for (const std::string& table : TablesOfJob()) {
+    good.emplace_back(table, *store_.Get(table, "job"));
+  }
+  ASSERT_THAT(good, testing::SizeIs(3));  // current, next, manifest
+  size_t quarantined = 0;
+  for (const std::string& value : spoiled) {
+    SCOPED_TRACE(absl::CHexEscape(value));
+    for (const auto& [table, bytes] : good) {
+      ASSERT_OK(store_.Put(table, "job", bytes));
+    }
+    ASSERT_OK(store_.Put("plan.current", "job", value));
+    Reload();
+    EXPECT_FALSE(room_->Get("job").ok());
+    EXPECT_EQ(room_->Get("other")->current.version, 1);
+    EXPECT_THAT(TablesOfJob(), testing::IsEmpty());
+    ASSERT_OK_AND_ASSIGN(const auto records, ListQuarantined(store_));
+    ASSERT_EQ(records.size(), quarantined + 3);
+    EXPECT_EQ(records[quarantined].table, "plan.current");
+    EXPECT_EQ(records[quarantined].key, "job");
+    EXPECT_EQ(records[quarantined].bytes, value.size());
+    quarantined = records.size();
+  }
+}
+
+TEST_F(UnreadablePlanTest, AnyRecordOfItMayBeTheOne) {
+  for (const char* table :
+       {"plan.current", "plan.before", "plan.next", "plan.manifest"}) {
+    SCOPED_TRACE(table);
+    ASSERT_OK(store_.Put(table, "job", "\xff"));
+    Reload();
+    EXPECT_FALSE(room_->Get("job").ok());
+    EXPECT_OK(room_->Get("other"));
+    EXPECT_THAT(TablesOfJob(), testing::IsEmpty());
+    EXPECT_NE(Begin(4, "allreduce", 2).version, 0);
+  }
+}
+
+TEST_F(UnreadablePlanTest, ItsVersionsAreNotGivenOutAgain) {
+  ASSERT_OK(store_.Put("plan.current", "job", "?"));
+  Reload();
+  Reload();  // The quarantine is what is left of it.
+  EXPECT_EQ(Begin(4, "allreduce", 2).version, 4);
+  ASSERT_OK(store_.Put("plan.current", "job", "?"));
+  Reload();
+  EXPECT_EQ(Begin(5, "allreduce", 2).version, 5);
+  // Another job counts on by itself.
+  EXPECT_EQ(Begin(6, "allreduce", 7, "other").version, 2);
+}
+
+TEST_F(UnreadablePlanTest, NorAreThoseOfAPlanThatIsMissing) {
+  for (const std::string& table : PlanRoom::TableNames()) {
+    ASSERT_OK(store_.Delete(table, "job"));
+  }
+  Reload();
+  GenerationStart start = StartOf(4, 2, 1, {});
+  start.follows = true;
+  EXPECT_EQ(room_->BeginGeneration(std::move(start))->version, 4);
+}
+
+TEST_F(UnreadablePlanTest, WithoutTheMarkNothingIsLoadedOrChanged) {
+  StateBatch batch;
+  ClusterRecords cluster;
+  cluster.id = "cafe";
+  cluster.next_plan_version = 4;
+  PutClusterRecords(cluster, &batch);
+  ASSERT_OK(store_.Apply(batch));
+  ASSERT_OK(store_.Put("cluster", "next_plan_version", "4"));
+  ASSERT_OK(store_.Put("plan.current", "job", "?"));
+  EXPECT_THAT(
+      PlanRoom::Load(options_, &store_),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("--repair-state")));
+  EXPECT_EQ(store_.Get("plan.current", "job").value_or(""), "?");
+}
+
+// An older coordinator kept no mark of versions.
+TEST_F(UnreadablePlanTest, WithoutAMarkTheNextVersionIsFarAway) {
+  ASSERT_OK(store_.Apply(StateBatch().DeleteTable("cluster")));
+  Reload();
+  EXPECT_EQ(room_->next_version(), 4);
+  ASSERT_OK(store_.Put("plan.current", "job", "?"));
+  Reload();
+  EXPECT_GT(room_->next_version(), 1 << 20);
+  EXPECT_GT(Begin(4, "allreduce", 2).version, 1 << 20);
 }
 
 TEST_F(PlanRoomTest, AProposalForAStepIsPendingUntilThen) {

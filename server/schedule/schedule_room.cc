@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "server/membership/job_name.h"
 #include "server/schedule/position_record.h"
+#include "server/state/quarantine.h"
 
 namespace coxswain::server {
 namespace {
@@ -480,9 +481,13 @@ void ScheduleRoom::OnGenerationBegan(const GenerationBegin& begin) {
 
 absl::Status ScheduleRoom::OnResume(
     const std::vector<GenerationResumed>& running) {
+  std::set<std::string> tables;
   for (const GenerationResumed& resumed : running) {
-    COXSWAIN_ASSIGN_OR_RETURN(const JobSchedule::ResumedFrom from,
-                              ReadResumed(resumed));
+    COXSWAIN_ASSIGN_OR_RETURN(const auto read, ReadResumed(resumed));
+    // The membership ends it.
+    if (!read.has_value()) continue;
+    const JobSchedule::ResumedFrom& from = *read;
+    tables.insert(TableOf(resumed.begin.generation));
     GenerationBegin begin = resumed.begin;
     const absl::StatusOr<PlanRoom::Plans> plans = rooms_.plans->Get(begin.job);
     if (plans.ok()) begin.plan = plans->current;
@@ -497,38 +502,42 @@ absl::Status ScheduleRoom::OnResume(
     MutexLock lock(&mutex_);
     runs_[begin.job] = run;
   }
-  return DropTables(running);
+  return DropTables(tables);
 }
 
-absl::StatusOr<JobSchedule::ResumedFrom> ScheduleRoom::ReadResumed(
-    const GenerationResumed& resumed) const {
+absl::StatusOr<std::optional<JobSchedule::ResumedFrom>>
+ScheduleRoom::ReadResumed(const GenerationResumed& resumed) const {
   JobSchedule::ResumedFrom from;
   from.term = rooms_.membership->term().value() - 1;
   from.left = resumed.left;
   const absl::StatusOr<PlanRoom::Plans> plans =
       rooms_.plans->Get(resumed.begin.job);
   if (plans.ok()) from.plan_before = plans->before;
-  COXSWAIN_ASSIGN_OR_RETURN(
-      const auto records,
-      rooms_.state->List(TableOf(resumed.begin.generation)));
+  const std::string table = TableOf(resumed.begin.generation);
+  COXSWAIN_ASSIGN_OR_RETURN(const auto records, rooms_.state->List(table));
+  std::vector<UnreadableRecord> unreadable;
   for (const auto& [stream, record] : records) {
     absl::StatusOr<StepDecision> decision = DecodePosition(record);
-    if (!decision.ok()) {
-      return absl::DataLossError(absl::StrCat(
-          "the stored position of job '", resumed.begin.job, "' in stream '",
-          stream, "' is unreadable: ", decision.status().message()));
+    // The names of streams have the letters that those of jobs have.
+    if (decision.ok() && (stream.size() > limits_.max_stream_bytes ||
+                          !ValidateJobName(stream).ok())) {
+      decision = absl::InvalidArgumentError("its key names no stream");
     }
-    from.positions.push_back({stream, *std::move(decision)});
+    if (decision.ok()) {
+      from.positions.push_back({stream, *std::move(decision)});
+      continue;
+    }
+    unreadable.push_back({table, stream, record, resumed.begin.job,
+                          absl::StrCat("the position in the stream cannot be "
+                                       "read: ",
+                                       decision.status().message())});
   }
-  return from;
+  COXSWAIN_RETURN_IF_ERROR(QuarantineRecords(unreadable, rooms_.state));
+  if (!unreadable.empty()) return std::optional<JobSchedule::ResumedFrom>();
+  return std::optional<JobSchedule::ResumedFrom>(std::move(from));
 }
 
-absl::Status ScheduleRoom::DropTables(
-    const std::vector<GenerationResumed>& running) {
-  std::set<std::string> kept;
-  for (const GenerationResumed& resumed : running) {
-    kept.insert(TableOf(resumed.begin.generation));
-  }
+absl::Status ScheduleRoom::DropTables(const std::set<std::string>& kept) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto tables,
                             rooms_.state->Tables(kTablePrefix));
   for (const std::string& table : tables) {

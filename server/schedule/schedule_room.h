@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -179,9 +180,10 @@ class ScheduleRoom : public GenerationObserver {
   using RunPtr = std::shared_ptr<Run>;
 
   RunPtr MakeRun(const GenerationBegin& begin);
-  absl::StatusOr<JobSchedule::ResumedFrom> ReadResumed(
+  // Nothing, if a position cannot be read; it is in quarantine then.
+  absl::StatusOr<std::optional<JobSchedule::ResumedFrom>> ReadResumed(
       const GenerationResumed& resumed) const;
-  absl::Status DropTables(const std::vector<GenerationResumed>& running);
+  absl::Status DropTables(const std::set<std::string>& kept);
   // Null if it is not the job's last one.
   RunPtr Find(absl::string_view job, Generation generation) const;
   std::vector<RunPtr> AllRuns() const;

@@ -18,6 +18,7 @@
 #include "proto/types.pb.h"
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
+#include "server/state/quarantine.h"
 
 namespace coxswain::server {
 namespace {
@@ -1111,23 +1112,36 @@ TEST_F(ScheduleRoomTest, WhatCannotBeKeptIsToldAllTheSame) {
   EXPECT_THAT(team[1]->events, SizeIs(1));
 }
 
-TEST_F(ScheduleRoomTest, ADamagedPositionKeepsTheCoordinatorFromStarting) {
+TEST_F(ScheduleRoomTest, ADamagedPositionEndsItsGeneration) {
   const Team team = Run(2);
   Announce(team, 0);
   ASSERT_OK(SayLastWords(*team[0], Heard(0)));
-  ASSERT_OK(memory_.Put(Tables()[0], kTrain, "nonsense"));
-  room_.reset();
-  membership_.reset();
-  ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), &store_));
-  ASSERT_OK_AND_ASSIGN(membership_, Membership::Open(MembershipOptions(),
-                                                     {&clock_, &random_,
-                                                      &store_, plans_.get()}));
-  ScheduleRoom room(ScheduleLimits(),
-                    {&clock_, membership_.get(), plans_.get(), &store_});
-  membership_->AddObserver(&room);
-  EXPECT_THAT(membership_->Resume(),
-              StatusIs(absl::StatusCode::kDataLoss,
-                       AllOf(HasSubstr("'job'"), HasSubstr("'train'"))));
+  const std::string table = Tables()[0];
+  ASSERT_OK(memory_.Put(table, kTrain, "nonsense"));
+  Restart();
+  ASSERT_OK_AND_ASSIGN(const auto quarantined, ListQuarantined(memory_));
+  ASSERT_THAT(quarantined, SizeIs(1));
+  EXPECT_EQ(quarantined[0].table, table);
+  EXPECT_EQ(quarantined[0].key, kTrain);
+  EXPECT_EQ(quarantined[0].job, "job");
+  EXPECT_EQ(memory_.List("quarantine")->at(0).second, "nonsense");
+  EXPECT_THAT(Tables(), IsEmpty());
+  ASSERT_OK_AND_ASSIGN(const auto jobs, membership_->Describe("job"));
+  EXPECT_EQ(jobs[0].state, JobState::kEnded);
+  EXPECT_THAT(jobs[0].last_event,
+              AllOf(HasSubstr(table), HasSubstr("in quarantine")));
+}
+
+TEST_F(ScheduleRoomTest, APositionOfNoStreamEndsItsGeneration) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  ASSERT_OK(SayLastWords(*team[0], Heard(0)));
+  const std::string table = Tables()[0];
+  ASSERT_OK_AND_ASSIGN(const std::string good, memory_.Get(table, kTrain));
+  ASSERT_OK(memory_.Put(table, "!!", good));
+  Restart();
+  EXPECT_EQ(memory_.List("quarantine")->at(0).second, good);
+  EXPECT_EQ(membership_->Describe("job")->at(0).state, JobState::kEnded);
 }
 
 TEST_F(ScheduleRoomTest, ARegroupIsTheLastDecision) {

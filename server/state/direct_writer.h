@@ -27,6 +27,9 @@ class DirectWriter : public StateWriter {
       absl::string_view prefix) const override {
     return store_->Tables(prefix);
   }
+  absl::StatusOr<std::vector<Damaged>> FindDamaged() const override {
+    return store_->FindDamaged();
+  }
   absl::Status Apply(const StateBatch& batch) override {
     return store_->Apply(batch);
   }

@@ -187,6 +187,11 @@ absl::StatusOr<std::vector<std::string>> GroupCommit::Tables(
   return store_->Tables(prefix);
 }
 
+absl::StatusOr<std::vector<StateStore::Damaged>> GroupCommit::FindDamaged()
+    const {
+  return store_->FindDamaged();
+}
+
 absl::Status GroupCommit::Apply(const StateBatch& batch) {
   struct Outcome {
     Mutex mutex;

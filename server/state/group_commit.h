@@ -29,6 +29,7 @@ class GroupCommit : public StateWriter {
       absl::string_view table) const override;
   absl::StatusOr<std::vector<std::string>> Tables(
       absl::string_view prefix) const override;
+  absl::StatusOr<std::vector<Damaged>> FindDamaged() const override;
   absl::Status Apply(const StateBatch& batch) override;
   void Write(StateBatch batch, Done done) override;
   void AfterWritten(std::function<void()> done) override;

@@ -86,6 +86,20 @@ absl::StatusOr<std::vector<std::string>> SqliteStateStore::Tables(
   }
 }
 
+absl::StatusOr<std::vector<StateStore::Damaged>> SqliteStateStore::FindDamaged()
+    const {
+  MutexLock lock(&mutex_);
+  SqliteStatement select(db_, path_,
+                         "SELECT room, key, value FROM state WHERE crc <> "
+                         "coxswain_crc(room, key, value)");
+  std::vector<Damaged> damaged;
+  while (true) {
+    COXSWAIN_ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return damaged;
+    damaged.push_back({select.Bytes(0), select.Bytes(1), select.Bytes(2)});
+  }
+}
+
 absl::Status SqliteStateStore::Apply(const StateBatch& batch) {
   COXSWAIN_RETURN_IF_ERROR(CheckBatch(batch));
   MutexLock lock(&mutex_);

@@ -19,9 +19,10 @@ namespace coxswain::server {
 // coordinators never share it. Thread-safe.
 class SqliteStateStore : public StateStore {
  public:
-  // Opens or creates the file, and reads all of it once. A file that is not
-  // ours, is damaged, or was written by a newer Coxswain is left as it is, and
-  // so is its write-ahead log:
+  // Opens or creates the file, and looks at all of its pages once. A file that
+  // is not ours, is damaged, or was written by a newer Coxswain is left as it
+  // is, and so is its write-ahead log. One whose pages are well is opened,
+  // whatever its records are: FindDamaged() has those that are not.
   //   DATA_LOSS            not a SQLite file, or damaged
   //   FAILED_PRECONDITION  of a newer format, or of another program
   //   UNAVAILABLE          in use by another process, or cannot be opened
@@ -38,6 +39,7 @@ class SqliteStateStore : public StateStore {
       absl::string_view table) const override;
   absl::StatusOr<std::vector<std::string>> Tables(
       absl::string_view prefix) const override;
+  absl::StatusOr<std::vector<Damaged>> FindDamaged() const override;
   absl::Status Apply(const StateBatch& batch) override;
   // A thousand small changes cost one sync of the disk.
   Limits limits() const override { return {4096, 8 << 20}; }

@@ -100,6 +100,18 @@ class StateStore {
   virtual absl::StatusOr<std::vector<std::string>> Tables(
       absl::string_view prefix) const = 0;
 
+  // A record whose stored checksum does not match it, as it was found.
+  struct Damaged {
+    std::string table;
+    std::string key;
+    std::string value;
+  };
+  // Returns all of them; none where the medium has no checksums. Until they
+  // are overwritten or deleted, Get and List of their tables fail.
+  virtual absl::StatusOr<std::vector<Damaged>> FindDamaged() const {
+    return std::vector<Damaged>();
+  }
+
   // Returns once the changes would survive a power cut. ABORTED, and nothing
   // was changed, once another coordinator owns the store.
   virtual absl::Status Apply(const StateBatch& batch) = 0;

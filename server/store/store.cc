@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/state/quarantine.h"
 #include "server/state/written.h"
 #include "server/store/store_records.h"
 
@@ -48,17 +49,23 @@ absl::Status StoreRoom::OnResume(
   std::set<std::string> kept;
   for (const GenerationResumed& resumed : running) {
     const std::string table = StoreTable(resumed.begin.generation);
-    kept.insert(table);
     COXSWAIN_ASSIGN_OR_RETURN(const auto records, state_->List(table));
+    std::vector<UnreadableRecord> unreadable;
+    for (const auto& [key, value] : records) {
+      const absl::Status readable = CheckStoreRecord(key, value);
+      if (readable.ok()) continue;
+      unreadable.push_back({table, key, value, resumed.begin.job,
+                            std::string(readable.message())});
+    }
+    COXSWAIN_RETURN_IF_ERROR(QuarantineRecords(unreadable, state_));
+    // The membership ends it.
+    if (!unreadable.empty()) continue;
+    kept.insert(table);
     if (records.empty()) continue;
     MutexLock lock(&mutex_);
-    const absl::Status loaded =
+    COXSWAIN_RETURN_IF_ERROR(
         AddScopeLocked({resumed.begin.job, resumed.begin.generation})
-            ->Load(records);
-    if (!loaded.ok()) {
-      return absl::Status(loaded.code(), absl::StrCat("table '", table,
-                                                      "': ", loaded.message()));
-    }
+            ->Load(records));
   }
   COXSWAIN_ASSIGN_OR_RETURN(const auto tables, state_->Tables(kStoreTables));
   for (const std::string& table : tables) {

@@ -17,6 +17,7 @@
 #include "server/state/group_commit.h"
 #include "server/state/interrupted_writer.h"
 #include "server/state/memory_state_store.h"
+#include "server/state/quarantine.h"
 #include "server/state/written.h"
 #include "server/store/store.h"
 #include "server/store/store_test_calls.h"
@@ -520,15 +521,30 @@ TEST(StoreDurabilityTest, StoppingAnswersWhatIsBeingCommitted) {
   EXPECT_EQ(state.List(kTable)->size(), 2u);  // It may be asked for again.
 }
 
-TEST(StoreDurabilityTest, ARecordThatCannotBeReadKeepsTheCoordinatorDown) {
-  for (const std::string& key : {std::string("a"), std::string("a12345678"),
-                                 std::string(""), std::string("x")}) {
+// And no other generation loses anything.
+TEST(StoreDurabilityTest, ARecordThatCannotBeReadGoesIntoQuarantine) {
+  for (const std::string& key :
+       {std::string("a"), std::string("a12345678"), std::string(""),
+        std::string("x"), std::string("k")}) {
+    SCOPED_TRACE(key);
     ScriptedStateStore state;
     ASSERT_OK(state.Put(kTable, key, "?"));
+    ASSERT_OK(state.Put(kTable, "kgood", "value"));
+    ASSERT_OK(state.Put("store/2", "kgood", "value"));
     Coordinator<DirectWriter> coordinator(&state);
-    EXPECT_THAT(coordinator.room.OnResume({Running(1)}),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(kTable)))
-        << key;
+    ASSERT_OK(coordinator.room.OnResume({Running(1), Running(2)}));
+    ASSERT_OK_AND_ASSIGN(const auto quarantined, ListQuarantined(state));
+    ASSERT_EQ(quarantined.size(), 1u);
+    EXPECT_EQ(quarantined[0].table, kTable);
+    EXPECT_EQ(quarantined[0].key, key);
+    EXPECT_EQ(quarantined[0].job, "job");
+    EXPECT_EQ(state.List("quarantine")->at(0).second, "?");
+    // The membership ends the generation, whose records are of no use.
+    EXPECT_EQ(state.List(kTable)->size(), 0u);
+    EXPECT_EQ(coordinator.room.scope_count(), 1u);
+    coordinator.room.OnGenerationEnded("job", Generation(1),
+                                       absl::AbortedError("over"));
+    EXPECT_EQ(state.List("store/2")->size(), 1u);
   }
 }
 

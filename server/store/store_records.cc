@@ -27,6 +27,15 @@ std::string EncodeAnswer(const StoreRequestKey& request,
   return bytes;
 }
 
+absl::Status CheckStoreRecord(absl::string_view key, absl::string_view value) {
+  // No key of a store is empty.
+  if (key.size() > 1 && key[0] == kStoreKey) return absl::OkStatus();
+  if (!key.empty() && key[0] == kStoreAnswer) {
+    return DecodeAnswer(key, value).status();
+  }
+  return absl::DataLossError("a record of the store is of no known kind");
+}
+
 absl::StatusOr<RememberedAnswer> DecodeAnswer(absl::string_view key,
                                               absl::string_view value) {
   RecordReader name(key.substr(1));

@@ -31,6 +31,8 @@ struct RememberedAnswer {
 };
 std::string EncodeAnswer(const StoreRequestKey& request,
                          const StoreAnswer& answer);
+// DATA_LOSS if it is no record of a store.
+absl::Status CheckStoreRecord(absl::string_view key, absl::string_view value);
 // DATA_LOSS if it is no such record.
 absl::StatusOr<RememberedAnswer> DecodeAnswer(absl::string_view key,
                                               absl::string_view value);

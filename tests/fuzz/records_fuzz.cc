@@ -93,12 +93,12 @@ void Start(MemoryStateStore* store) {
   (*membership)->AddObserver(&schedule);
   (*membership)->AddObserver(&kept);
   (*membership)->AddObserver(&groups);
-  if ((*membership)->Resume().ok()) {
-    clock.Advance(absl::Minutes(20));
-    schedule.Tick(clock.Now());
-    (*membership)->Tick();
-    (*membership)->Describe("").IgnoreError();
-  }
+  // No record of a job keeps a coordinator from starting.
+  COXSWAIN_CHECK((*membership)->Resume().ok());
+  clock.Advance(absl::Minutes(20));
+  schedule.Tick(clock.Now());
+  (*membership)->Tick();
+  (*membership)->Describe("").IgnoreError();
   (*membership)->Shutdown();
 }
 

@@ -127,6 +127,31 @@ class PageTest(unittest.TestCase):
         box.send_keys("C")
         self.assertEqual(self.window.run(names), ["c"])
 
+    def test_records_in_quarantine_stand_above_the_jobs(self):
+        server = self.serve(
+            Job("mnist", 2),
+            quarantined=[
+                {
+                    "table": "members/7", "key": "block/00000000",
+                    "job": HOSTILE, "bytes": 3, "reason": "it is cut off",
+                }
+            ],
+        )
+        self.open(server.url)
+        text = self.window.text(".quarantine")
+        self.assertIn("1 record of the state could not be read", text)
+        for words in ["members/7", "block/00000000", "it is cut off", "<img"]:
+            self.assertIn(words, text)
+        sections = (
+            "return [...document.querySelectorAll('.card h2')]"
+            ".map(e => e.innerText)"
+        )
+        self.assertEqual(
+            self.window.run(sections),
+            ["Records in quarantine", "All jobs of this coordinator"],
+        )
+        self.assertEqual(self.window.complaints(), [])
+
     def test_numbers_are_brought_up_to_date_in_place(self):
         job = Job("mnist", 4)
         server = self.serve(job)

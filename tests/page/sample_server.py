@@ -66,10 +66,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 class World:
     """The jobs that the answers are of."""
 
-    def __init__(self, jobs, knows_order=True):
+    def __init__(self, jobs, knows_order=True, quarantined=()):
         self.jobs = {job.name: job for job in jobs}
         self.now = sample_answers.NOW
         self.knows_order = knows_order
+        self.quarantined = list(quarantined)
 
     def answer(self, path, query):
         if path == "version":
@@ -80,7 +81,11 @@ class World:
             }
         if path == "jobs":
             rows = [self.jobs[name].row() for name in sorted(self.jobs)]
-            return 200, {"cluster_id": "a1b2", "term": 3, "jobs": rows}
+            return 200, {
+                "cluster_id": "a1b2", "term": 3, "jobs": rows,
+                "quarantined": self.quarantined[-64:],
+                "quarantined_count": len(self.quarantined),
+            }
         for name, job in self.jobs.items():
             if path == "jobs/" + name:
                 return 200, job.detail(

@@ -59,12 +59,34 @@ function filterBox() {
       }));
 }
 
+const LOST = [
+  { name: 'Job', text: true, of: (record) => said(record.job || 'not known') },
+  { name: 'Table', text: true, of: (record) => said(record.table) },
+  { name: 'Key', text: true, of: (record) => said(record.key) },
+  { name: 'Size', number: true, of: (record) => bytes(record.bytes) },
+  { name: 'Reason', long: true, of: (record) => said(record.reason) },
+];
+
+// What of the state could not be read; nothing where all of it could.
+function quarantine(answer) {
+  const many = answer.quarantined_count || 0;
+  if (many === 0) return [];
+  const shown = answer.quarantined;
+  return [section('quarantine', 'Records in quarantine',
+      el('p', null, straggler(`${plural(many, 'record')} of the state could not be read`),
+          ' when this coordinator or an earlier one started. Their jobs lost a generation ' +
+          'or a plan; other jobs went on.' +
+          (many > shown.length ? ` The newest ${count(shown.length)} are shown.` : '')),
+      table('Records in quarantine', LOST, shown,
+          (record) => `${record.table} ${record.key}`))];
+}
+
 // answer: of /jobs, or null while it has not come.
 export function jobsPage(answer, filter) {
   const title = el('h1', { id: 'title', tabindex: '-1' }, 'Jobs');
   if (!answer) return [title, none('Asking the coordinator …')];
   if (answer.jobs.length === 0) {
-    return [title, none('There is no job yet. One begins with: coxswain run ' +
+    return [title, ...quarantine(answer), none('There is no job yet. One begins with: coxswain run ' +
         '--coordinator ADDRESS --job NAME -- PROGRAM')];
   }
   const found = chosenJobs(answer.jobs, filter);
@@ -74,6 +96,6 @@ export function jobsPage(answer, filter) {
       'stragglers, then by state and name' +
       (found.length > shown.length
           ? `; at most ${MAX_ROWS} are shown: type a part of a name to find the others.` : '.');
-  return [title, section('jobs', 'All jobs of this coordinator', filterBox(),
+  return [title, ...quarantine(answer), section('jobs', 'All jobs of this coordinator', filterBox(),
       quiet(rule), table('Jobs', COLUMNS, shown, (job) => job.name))];
 }

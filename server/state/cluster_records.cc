@@ -1,0 +1,269 @@
+#include "server/state/cluster_records.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/crc32c.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "server/state/quarantine.h"
+
+namespace coxswain::server {
+namespace {
+
+constexpr char kSchemaKey[] = "schema";
+constexpr char kIdKey[] = "id";
+constexpr char kTermKey[] = "next_term";
+constexpr char kGenerationKey[] = "next_generation";
+constexpr char kPlanVersionKey[] = "next_plan_version";
+
+// As far as numbers go on the wire.
+constexpr int64_t kMaxNumber = int64_t{1} << 53;
+// More than were given out since anything that is still readable was written.
+constexpr int64_t kRepairMargin = int64_t{1} << 32;
+
+std::string Checksum(absl::string_view key, absl::string_view text) {
+  return absl::StrFormat("%08x", Crc32c(text, Crc32c(key)));
+}
+
+std::string Seal(absl::string_view key, absl::string_view text) {
+  return absl::StrCat(text, " ", Checksum(key, text));
+}
+
+absl::Status Unreadable(absl::string_view key, absl::string_view why) {
+  return absl::DataLossError(absl::StrCat(
+      "the record '", key, "' of table '", kClusterTable, "' ", why,
+      ", and without it numbers could be given out twice; nothing was changed. "
+      "Restore the state from a backup, or start the coordinator with "
+      "--repair-state: it goes on as a new cluster, with which running jobs "
+      "end, and keeps plans and the other records (docs/durability.md)"));
+}
+
+// A record as it is stored; missing is no error.
+struct Raw {
+  bool present = false;
+  bool sealed = false;
+  std::string text;
+};
+
+absl::StatusOr<Raw> ReadRaw(const StateStore& store, const char* key) {
+  Raw raw;
+  absl::StatusOr<std::string> value = store.Get(kClusterTable, key);
+  if (absl::IsNotFound(value.status())) return raw;
+  if (absl::IsDataLoss(value.status())) {
+    return Unreadable(
+        key, absl::StrCat("cannot be read (", value.status().message(), ")"));
+  }
+  COXSWAIN_RETURN_IF_ERROR(value.status());
+  raw.present = true;
+  raw.text = *std::move(value);
+  const size_t space = raw.text.rfind(' ');
+  if (space == std::string::npos) return raw;
+  const std::string text = raw.text.substr(0, space);
+  if (raw.text.substr(space + 1) != Checksum(key, text)) {
+    return Unreadable(
+        key, absl::StrCat("does not match its checksum (it is '",
+                          absl::CHexEscape(raw.text.substr(0, 64)), "')"));
+  }
+  raw.sealed = true;
+  raw.text = text;
+  return raw;
+}
+
+absl::StatusOr<int64_t> Number(const char* key, const Raw& raw) {
+  int64_t number = 0;
+  if (absl::SimpleAtoi(raw.text, &number) && number >= 1 &&
+      number <= kMaxNumber) {
+    return number;
+  }
+  return Unreadable(
+      key, absl::StrCat("is '", absl::CHexEscape(raw.text.substr(0, 64)),
+                        "', which is no number from 1 to ", kMaxNumber));
+}
+
+absl::StatusOr<Raw> ReadSealed(const StateStore& store, const char* key) {
+  COXSWAIN_ASSIGN_OR_RETURN(Raw raw, ReadRaw(store, key));
+  if (!raw.present) return Unreadable(key, "is missing");
+  if (!raw.sealed) return Unreadable(key, "has no checksum");
+  return raw;
+}
+
+absl::StatusOr<int64_t> ReadSealedNumber(const StateStore& store,
+                                         const char* key) {
+  COXSWAIN_ASSIGN_OR_RETURN(const Raw raw, ReadSealed(store, key));
+  return Number(key, raw);
+}
+
+// Whether there is one; refuses those that this coordinator does not know.
+absl::StatusOr<bool> HasSchema(const StateStore& store) {
+  COXSWAIN_ASSIGN_OR_RETURN(const Raw raw, ReadRaw(store, kSchemaKey));
+  if (!raw.present) return false;
+  if (!raw.sealed) return Unreadable(kSchemaKey, "has no checksum");
+  COXSWAIN_ASSIGN_OR_RETURN(const int64_t schema, Number(kSchemaKey, raw));
+  if (schema <= kStateSchema) return true;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the state has schema ", schema,
+                   ", and this coordinator knows up to ", kStateSchema,
+                   ": it was written by a newer one, and was left as it is; "
+                   "run the newer coordinator"));
+}
+
+absl::StatusOr<bool> HasJobs(const StateStore& store) {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto tables, store.Tables(""));
+  return std::any_of(tables.begin(), tables.end(), [](const std::string& name) {
+    return name != kClusterTable && !IsQuarantineTable(name);
+  });
+}
+
+// Of a coordinator from before there was a schema.
+absl::StatusOr<ClusterRecords> ReadWithoutSchema(const StateStore& store) {
+  std::map<std::string, Raw> raws;
+  for (const char* key : {kIdKey, kTermKey, kGenerationKey}) {
+    COXSWAIN_ASSIGN_OR_RETURN(raws[key], ReadRaw(store, key));
+    // The schema is written together with the first checksum of these.
+    if (raws[key].sealed) return Unreadable(kSchemaKey, "is missing");
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const bool has_jobs, HasJobs(store));
+  ClusterRecords records;
+  COXSWAIN_ASSIGN_OR_RETURN(records.next_plan_version,
+                            ReadNextPlanVersion(store));
+  const bool begun = raws[kIdKey].present || raws[kTermKey].present ||
+                     raws[kGenerationKey].present;
+  if (!begun && !has_jobs) return records;
+  for (const char* key : {kIdKey, kTermKey}) {
+    if (!raws[key].present) return Unreadable(key, "is missing");
+  }
+  if (raws[kIdKey].text.empty()) return Unreadable(kIdKey, "is empty");
+  records.id = raws[kIdKey].text;
+  COXSWAIN_ASSIGN_OR_RETURN(records.next_term,
+                            Number(kTermKey, raws[kTermKey]));
+  if (raws[kGenerationKey].present) {
+    COXSWAIN_ASSIGN_OR_RETURN(records.next_generation,
+                              Number(kGenerationKey, raws[kGenerationKey]));
+  } else if (has_jobs) {
+    return Unreadable(kGenerationKey, "is missing");
+  }
+  return records;
+}
+
+// The highest generation in the name of a table.
+absl::StatusOr<int64_t> HighestTable(const StateStore& store) {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto tables, store.Tables(""));
+  int64_t highest = 0;
+  for (const std::string& table : tables) {
+    const size_t slash = table.rfind('/');
+    int64_t number = 0;
+    if (slash != std::string::npos &&
+        absl::SimpleAtoi(table.substr(slash + 1), &number) &&
+        number <= kMaxNumber - kRepairMargin) {
+      highest = std::max(highest, number);
+    }
+  }
+  return highest;
+}
+
+// The number of a record if it can be read, or else one far above `least`.
+int64_t NumberAbove(const StateStore& store, const char* key, int64_t least) {
+  const absl::StatusOr<Raw> raw = ReadRaw(store, key);
+  if (raw.ok() && raw->present && raw->sealed) {
+    const absl::StatusOr<int64_t> number = Number(key, *raw);
+    if (number.ok()) return std::max(*number, least + 1);
+  }
+  return least + kRepairMargin;
+}
+
+// Moves all records of the table away.
+absl::Status QuarantineAll(absl::string_view reason, StateStore* store) {
+  COXSWAIN_ASSIGN_OR_RETURN(std::vector<StateStore::Damaged> damaged,
+                            store->FindDamaged());
+  std::vector<UnreadableRecord> records;
+  for (StateStore::Damaged& one : damaged) {
+    if (one.table != kClusterTable) continue;
+    records.push_back({one.table, one.key, one.value, "", std::string(reason)});
+  }
+  COXSWAIN_RETURN_IF_ERROR(QuarantineRecords(records, store));
+  COXSWAIN_ASSIGN_OR_RETURN(const auto rest, store->List(kClusterTable));
+  records.clear();
+  for (const auto& [key, value] : rest) {
+    records.push_back({kClusterTable, key, value, "", std::string(reason)});
+  }
+  return QuarantineRecords(records, store);
+}
+
+}  // namespace
+
+absl::StatusOr<ClusterRecords> ReadClusterRecords(const StateStore& store) {
+  COXSWAIN_ASSIGN_OR_RETURN(const bool has_schema, HasSchema(store));
+  if (!has_schema) return ReadWithoutSchema(store);
+  ClusterRecords records;
+  COXSWAIN_ASSIGN_OR_RETURN(const Raw id, ReadSealed(store, kIdKey));
+  if (id.text.empty()) return Unreadable(kIdKey, "is empty");
+  records.id = id.text;
+  COXSWAIN_ASSIGN_OR_RETURN(records.next_term,
+                            ReadSealedNumber(store, kTermKey));
+  COXSWAIN_ASSIGN_OR_RETURN(records.next_generation,
+                            ReadSealedNumber(store, kGenerationKey));
+  COXSWAIN_ASSIGN_OR_RETURN(records.next_plan_version,
+                            ReadSealedNumber(store, kPlanVersionKey));
+  return records;
+}
+
+absl::StatusOr<std::optional<int64_t>> ReadNextPlanVersion(
+    const StateStore& store) {
+  COXSWAIN_ASSIGN_OR_RETURN(const bool has_schema, HasSchema(store));
+  COXSWAIN_ASSIGN_OR_RETURN(const Raw raw, ReadRaw(store, kPlanVersionKey));
+  if (!raw.present && !has_schema) return std::nullopt;
+  COXSWAIN_ASSIGN_OR_RETURN(const int64_t number,
+                            ReadSealedNumber(store, kPlanVersionKey));
+  return number;
+}
+
+void PutClusterRecords(const ClusterRecords& records, StateBatch* batch) {
+  batch->Put(kClusterTable, kSchemaKey,
+             Seal(kSchemaKey, absl::StrCat(kStateSchema)));
+  batch->Put(kClusterTable, kIdKey, Seal(kIdKey, records.id));
+  batch->Put(kClusterTable, kTermKey,
+             Seal(kTermKey, absl::StrCat(records.next_term)));
+  PutNextGeneration(records.next_generation, batch);
+  PutNextPlanVersion(*records.next_plan_version, batch);
+}
+
+void PutNextGeneration(int64_t next, StateBatch* batch) {
+  batch->Put(kClusterTable, kGenerationKey,
+             Seal(kGenerationKey, absl::StrCat(next)));
+}
+
+void PutNextPlanVersion(int64_t next, StateBatch* batch) {
+  batch->Put(kClusterTable, kPlanVersionKey,
+             Seal(kPlanVersionKey, absl::StrCat(next)));
+}
+
+absl::Status RepairClusterRecords(RandomSource* random, StateStore* store) {
+  const absl::Status refused = ReadClusterRecords(*store).status();
+  if (!absl::IsDataLoss(refused)) return refused;
+  COXSWAIN_ASSIGN_OR_RETURN(const int64_t table, HighestTable(*store));
+  ClusterRecords records;
+  records.id = absl::StrFormat("%016x%016x", random->Next(), random->Next());
+  records.next_term = NumberAbove(*store, kTermKey, 0);
+  records.next_generation = NumberAbove(*store, kGenerationKey, table);
+  records.next_plan_version = NumberAbove(*store, kPlanVersionKey, 0);
+  COXSWAIN_RETURN_IF_ERROR(QuarantineAll(refused.message(), store));
+  StateBatch batch;
+  PutClusterRecords(records, &batch);
+  COXSWAIN_RETURN_IF_ERROR(store->Apply(batch));
+  LogError("state_repaired",
+           {{"reason", refused.message()},
+            {"cluster_id", records.id},
+            {"next_term", records.next_term},
+            {"next_generation", records.next_generation},
+            {"next_plan_version", *records.next_plan_version}});
+  return absl::OkStatus();
+}
+
+}  // namespace coxswain::server

@@ -1,0 +1,60 @@
+#ifndef COXSWAIN_SERVER_STATE_CLUSTER_RECORDS_H_
+#define COXSWAIN_SERVER_STATE_CLUSTER_RECORDS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/random.h"
+#include "server/state/state_store.h"
+
+namespace coxswain::server {
+
+// The records that belong to no job: who this cluster is, which schema the
+// other records follow, and the lowest numbers that were never given out. They
+// stand apart from the records of jobs, so that a job's record can be lost
+// without a number being given out twice; each is changed in the batch that
+// hands the number out. Every value ends with a checksum of its own, because
+// not every store has one.
+constexpr char kClusterTable[] = "cluster";
+
+struct ClusterRecords {
+  std::string id;  // empty: the state is new
+  int64_t next_term = 1;
+  int64_t next_generation = 1;
+  // Of all jobs; unset if the coordinator that wrote the state kept none.
+  std::optional<int64_t> next_plan_version;
+};
+
+// The first schema; a coordinator of an earlier one wrote no record of it, and
+// its numbers have no checksums.
+constexpr int64_t kStateSchema = 1;
+
+// Returns the records, those of an empty store or of a coordinator from before
+// there was a schema too.
+//   DATA_LOSS            a record is missing or cannot be read; the message
+//                        has the way to repair it
+//   FAILED_PRECONDITION  a newer coordinator wrote the state
+absl::StatusOr<ClusterRecords> ReadClusterRecords(const StateStore& store);
+
+// Returns the lowest plan version that no job has had, of one record only;
+// unset and errors as above.
+absl::StatusOr<std::optional<int64_t>> ReadNextPlanVersion(
+    const StateStore& store);
+
+// Adds all of the records; next_plan_version must be set.
+void PutClusterRecords(const ClusterRecords& records, StateBatch* batch);
+void PutNextGeneration(int64_t next, StateBatch* batch);
+void PutNextPlanVersion(int64_t next, StateBatch* batch);
+
+// Makes a state usable whose records ReadClusterRecords refuses with DATA_LOSS;
+// does nothing to any other. What cannot be read goes into quarantine. The
+// cluster gets a new id, which fences every worker of the old one off, and
+// numbers far above all that can have been given out.
+absl::Status RepairClusterRecords(RandomSource* random, StateStore* store);
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_STATE_CLUSTER_RECORDS_H_

@@ -1,0 +1,60 @@
+#ifndef COXSWAIN_SERVER_STATE_QUARANTINE_H_
+#define COXSWAIN_SERVER_STATE_QUARANTINE_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/state/state_store.h"
+
+namespace coxswain::server {
+
+// Where records of jobs go that cannot be read: out of the way of the next
+// start, and kept byte for byte for whoever looks into it. A job loses what the
+// record stood for, and nothing else is lost.
+//
+// In the store, the table "quarantine" has the values as they were, under
+// NUMBER/TABLE, a zero byte, KEY; "quarantine.notes" has the job and the
+// reason of each under the same key.
+
+struct UnreadableRecord {
+  std::string table;
+  std::string key;
+  std::string value;
+  std::string job;  // empty: not known
+  std::string reason;
+};
+
+// One that is in quarantine, by this start or by an earlier one.
+struct QuarantinedRecord {
+  std::string table;
+  std::string key;
+  std::string job;
+  std::string reason;
+  size_t bytes = 0;
+};
+
+bool IsQuarantineTable(absl::string_view table);
+
+// Moves the records from their tables into quarantine, and reports each in the
+// log. A record and its note move together; of many, some may have been moved
+// when it fails.
+absl::Status QuarantineRecords(const std::vector<UnreadableRecord>& records,
+                               StateStore* store);
+
+// Moves the records whose checksums the store does not confirm, except those of
+// the cluster. The records of one key in the tables of `together`, which is the
+// name of a job, are read as one: all of them move if one is damaged.
+absl::Status QuarantineDamaged(const std::vector<std::string>& together,
+                               StateStore* store);
+
+// Returns all that are in quarantine, oldest first.
+absl::StatusOr<std::vector<QuarantinedRecord>> ListQuarantined(
+    const StateStore& store);
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_STATE_QUARANTINE_H_
