@@ -34,6 +34,12 @@ ROWS = (
     ".map(e => parseInt(e.textContent.replace('◆', '')))"
 )
 FOCUSED = "return document.activeElement"
+# The tables of which a part is only seen by scrolling.
+CUT = (
+    "return [...document.querySelectorAll('.scroll')]"
+    ".filter(e => e.scrollWidth > e.clientWidth)"
+    ".map(e => e.getAttribute('aria-label'))"
+)
 SIDEWAYS = (
     "return document.documentElement.scrollWidth - window.innerWidth"
 )
@@ -306,6 +312,26 @@ class PageTest(unittest.TestCase):
         self.window.look(width=320, height=740)
         self.await_polls(server, 1)
         self.assert_fits()
+
+    def test_tables_are_shown_whole_at_ordinary_widths(self):
+        server = self.serve(Job("mnist", 8, slow=[5]))
+        self.open_job(server)
+        self.window.run(
+            "document.querySelectorAll('details')"
+            ".forEach(e => { e.open = true; })"
+        )
+        for width in (1920, 1600, 1400, 1280, 1180, 1024):
+            self.window.look(width=width)
+            self.assertEqual(self.window.run(CUT), [], width)
+            self.assert_fits()
+        # The tables with the most columns scroll within themselves from here on.
+        self.window.look(width=800)
+        self.assertLessEqual(
+            set(self.window.run(CUT)), {"Ranks", "Versions of the plan"}
+        )
+        # The measure itself can fail.
+        self.window.look(width=360)
+        self.assertIn("Bytes by hook", self.window.run(CUT))
 
     def test_text_can_be_read_in_light_and_dark(self):
         here = os.path.dirname(os.path.abspath(__file__))
