@@ -107,6 +107,30 @@ TEST_F(CoxswainTest, ServeTellsItsPortAndEndsOnSigterm) {
   EXPECT_EQ(Finish(*server_).Status(), 0);
 }
 
+TEST_F(CoxswainTest, ServeLeavesNoOrphanAZombie) {
+  // What a shell leaves to the program that it becomes is as if inherited.
+  const auto started = Process::Start(
+      {{"/bin/sh", "-c",
+        absl::StrCat("sleep 1000 & echo orphan=$!.; exec ", kCoxswain,
+                     " serve --listen 127.0.0.1:0 --state-dir ",
+                     Path("state"))},
+       {}});
+  ASSERT_OK(started);
+  Process& server = **started;
+  ASSERT_OK(server.WaitForStdout("listening on ", kSoon));
+  const pid_t orphan =
+      std::atoi(server.out().c_str() + server.out().find("orphan=") + 7);
+  ASSERT_GT(orphan, 1);
+  ASSERT_EQ(kill(orphan, SIGKILL), 0);
+  const absl::Time deadline = Clock::Real()->Now() + kSoon;
+  while (kill(orphan, 0) == 0 && Clock::Real()->Now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(kill(orphan, 0), -1) << "process " << orphan << " is a zombie";
+  server.Signal(SIGTERM);
+  EXPECT_EQ(Finish(server).Status(), 0);
+}
+
 TEST_F(CoxswainTest, ServeShowsItselfOverHttp) {
   auto server =
       Start({"serve", "--listen", "127.0.0.1:0", "--state-dir", Path("state"),

@@ -260,6 +260,9 @@ class Service {
 
 absl::Status Serve(const ServeOptions& options) {
   HeldSignals signals({SIGINT, SIGTERM});
+  // As the entry point of a container this process inherits orphans, and starts
+  // no processes itself: the kernel collects all that end.
+  std::signal(SIGCHLD, SIG_IGN);
   SetLogLevel(options.log_level);
   SetLogFormat(options.log_format);
   if (options.log_format == "json") TakeGrpcLog();

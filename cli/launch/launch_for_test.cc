@@ -5,7 +5,10 @@
 //                   PROGRAM [ARGUMENTS...]
 //
 // With RESTARTS, which may be 0, the job is elastic. STATUS is that of a launch
-// that was asked to stop.
+// that was asked to stop. Orphans of the workers become children of this
+// process, as they do of the entry point of a container.
+#include <sys/prctl.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,7 +19,7 @@
 #include "cli/signals.h"
 
 int main(int argc, char** argv) {
-  if (argc < 6) return 2;
+  if (argc < 6 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return 2;
   coxswain::HeldSignals signals(coxswain::kLauncherSignals);
   coxswain::LaunchOptions options;
   options.environment.coordinator = "nowhere:1";

@@ -2,10 +2,12 @@
 
 #include <poll.h>
 #include <sys/signalfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <memory>
 #include <utility>
 
@@ -82,6 +84,8 @@ class Launcher {
   void TakeSignal();
   void SignalAll(int signal);
   void TakeExit(int slot);
+  bool IsRunningWorker(pid_t pid) const;
+  void CollectOrphans();
   void NoteAllEnded();
   void Read(Stream* stream);
   void EndStream(Stream* stream);
@@ -103,6 +107,9 @@ class Launcher {
 };
 
 absl::Status Launcher::Start(const HeldSignals& signals) {
+  // Inherited over exec, and with it ignored the kernel drops the exit statuses
+  // of all children.
+  std::signal(SIGCHLD, SIG_DFL);
   COXSWAIN_ASSIGN_OR_RETURN(const int fd, signals.OpenDescriptor());
   signals_ = UniqueFd(fd);
   workers_.resize(options_.environment.nproc);
@@ -151,6 +158,7 @@ int Launcher::Run() {
   while (!Finished()) {
     Decide();
     Poll(Patience());
+    CollectOrphans();
   }
   SayHowItEnded();
   // What is left when the time to drain is over.
@@ -229,6 +237,7 @@ void Launcher::TakeSignal() {
   signalfd_siginfo info;
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
   const int signal = static_cast<int>(info.ssi_signo);
+  if (signal == SIGCHLD) return;  // Run collects orphans after every wake-up
   if (signal != SIGUSR1 && signal != SIGUSR2) {
     table_.StopRequested(options_.clock->Now(), signal);
   }
@@ -250,6 +259,28 @@ void Launcher::TakeExit(int slot) {
   on_exit_(exit, worker.incarnation);
   SayWhatFollows(exit);
   if (table_.AllEnded()) NoteAllEnded();
+}
+
+bool Launcher::IsRunningWorker(pid_t pid) const {
+  for (size_t slot = 0; slot < workers_.size(); ++slot) {
+    if (table_.running(slot) && workers_[slot].process->pid() == pid) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Looks at a child that has ended before it collects it: only TakeExit collects
+// a worker. Where one is next, its pidfd is readable, so this runs again soon.
+void Launcher::CollectOrphans() {
+  for (;;) {
+    siginfo_t ended = {};
+    const int looked = waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT);
+    if (looked != 0 || ended.si_pid == 0) return;
+    if (IsRunningWorker(ended.si_pid)) return;
+    const id_t orphan = static_cast<id_t>(ended.si_pid);
+    if (waitid(P_PID, orphan, &ended, WEXITED | WNOHANG) != 0) return;
+  }
 }
 
 void Launcher::NoteAllEnded() {

@@ -30,9 +30,10 @@ struct LaunchOptions {
 using ExitCallback =
     std::function<void(const WorkerExit&, uint64_t incarnation)>;
 
-// The signals that a launcher takes, and hands on to its workers.
-inline constexpr int kLauncherSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1,
-                                           SIGUSR2};
+// The signals that a launcher takes. It hands them on to its workers, but for
+// SIGCHLD.
+inline constexpr int kLauncherSignals[] = {SIGINT,  SIGTERM, SIGHUP,
+                                           SIGUSR1, SIGUSR2, SIGCHLD};
 
 // Starts the workers and stays until all have ended and their output is
 // written; returns the exit status of the first that failed, or 0, as
@@ -47,6 +48,9 @@ inline constexpr int kLauncherSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1,
 // process takes the place of the one that failed as often as `restarts` allows,
 // with an incarnation of its own. When Launch returns, no process of the
 // workers' groups is left.
+//
+// Collects every other child of this process that ends, so that none stays a
+// zombie: the entry point of a container inherits all orphans of the container.
 //
 // Runs in the calling thread, which must be the main one (see ChildProcess).
 // Errors are those of ChildProcess::Start, for the first processes; nothing

@@ -30,6 +30,7 @@ using testing::SizeIs;
 
 constexpr absl::Duration kSoon = absl::Seconds(20);
 constexpr char kLauncher[] = "cli/launch/launch_for_test";
+constexpr char kCoxswain[] = "cli/coxswain";
 // Far beyond any test's end.
 constexpr char kForever[] = "1h";
 
@@ -221,6 +222,108 @@ class Signpost {
   std::string folder_ = testing::TempDir() + "/launcher_test-XXXXXX";
   int fd_ = -1;
 };
+
+// The story of a worker that leaves orphans and exits with code 5.
+class OrphansStory {
+ public:
+  std::string Script() const {
+    return absl::StrCat(
+        // The pid is that of the /proc of this machine, in all namespaces.
+        "for i in 1 2 3 4 5 6; do (sh -c 'read pid rest < /proc/self/stat; "
+        "echo orphan $0 pid=$pid.; exec cat ",
+        orphans_end_.path(), " 2> /dev/null' $i &); done; echo all left; cat ",
+        worker_goes_on_.path(), " 2> /dev/null; echo worker went on; cat ",
+        worker_ends_.path(), " 2> /dev/null; exit 5");
+  }
+
+  // Fails if an orphan is left as a zombie, or the worker's exit code is lost.
+  void Play(Process* launcher) {
+    ASSERT_OK(launcher->WaitForStdout("all left", kSoon)) << launcher->err();
+    for (const int i : {1, 2, 3, 4, 5, 6}) {
+      ASSERT_OK(launcher->WaitForStdout(absl::StrCat("orphan ", i), kSoon));
+    }
+    const auto orphans = NumbersAfter("pid=", launcher->out());
+    ASSERT_THAT(orphans, SizeIs(6));
+    for (const pid_t pid : orphans) ASSERT_EQ(kill(pid, 0), 0);
+    orphans_end_.Open();
+    for (const pid_t pid : orphans) EXPECT_TRUE(WaitUntilGone(pid, kSoon));
+    // What the worker writes from here on is copied only by a launcher that has
+    // collected them.
+    worker_goes_on_.Open();
+    ASSERT_OK(launcher->WaitForStdout("worker went on", kSoon));
+    for (const pid_t pid : orphans) {
+      EXPECT_EQ(kill(pid, 0), -1) << "process " << pid << " is a zombie";
+    }
+    worker_ends_.Open();
+    ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kSoon));
+    EXPECT_EQ(exit.Status(), 5) << launcher->err();
+  }
+
+ private:
+  Signpost orphans_end_;
+  Signpost worker_goes_on_;
+  Signpost worker_ends_;
+};
+
+TEST(LauncherTest, OrphansAreCollectedWhileTheirWorkerRuns) {
+  OrphansStory story;
+  auto launcher = LaunchWorkers(1, story.Script());
+  story.Play(launcher.get());
+}
+
+// The first of these commands that works here; nothing: none does.
+std::vector<std::string> NewPidNamespace() {
+  const std::vector<std::string> as_root = {"unshare", "--pid", "--fork",
+                                            "--kill-child=SIGKILL"};
+  std::vector<std::string> as_user = as_root;
+  as_user.push_back("--map-root-user");
+  for (const std::vector<std::string>& command : {as_root, as_user}) {
+    std::vector<std::string> attempt = command;
+    attempt.push_back("true");
+    const auto process = Process::Start({attempt, {}});
+    if (!process.ok()) continue;
+    const auto exit = (*process)->Wait(kSoon);
+    if (exit.ok() && exit->Status() == 0) return command;
+  }
+  return {};
+}
+
+TEST(LauncherTest, TheEntryPointOfAContainerCollectsOrphans) {
+  std::vector<std::string> command = NewPidNamespace();
+  if (command.empty()) GTEST_SKIP() << "may not make a PID namespace here";
+  OrphansStory story;
+  command.insert(command.end(), {kCoxswain, "run", "--node", "here", "--",
+                                 "/bin/sh", "-c", story.Script()});
+  ASSERT_OK_AND_ASSIGN(auto launcher, Process::Start({command, {}}));
+  story.Play(launcher.get());
+}
+
+TEST(LauncherTest, OrphansDoNotCostTheExitStatusOfAWorker) {
+  // Orphans end before, with and after their workers.
+  auto launcher = LaunchWorkers(
+      "4:3",
+      "i=0; while [ $i -lt 50 ]; do (true &); i=$((i + 1)); done; "
+      "(sleep 0 &); exit 7");
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kSoon));
+  EXPECT_EQ(exit.Status(), 7);
+  for (int slot = 0; slot < 4; ++slot) {
+    const std::vector<std::string> ends =
+        absl::StrSplit(launcher->err(), absl::StrCat("reported ", slot, " 7 "));
+    EXPECT_THAT(ends, SizeIs(1 + 4)) << launcher->err();
+  }
+}
+
+TEST(LauncherTest, ACallerThatIgnoresTheEndOfChildrenChangesNothing) {
+  // Of Debian's shells only bash hands this on.
+  ASSERT_OK_AND_ASSIGN(
+      auto launcher,
+      Process::Start({{"/bin/bash", "-c",
+                       absl::StrCat("trap '' CHLD; exec ", kLauncher,
+                                    " 1 1h 1h prefix /bin/sh -c 'exit 6'")},
+                      {}}));
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kSoon));
+  EXPECT_EQ(exit.Status(), 6) << launcher->err();
+}
 
 TEST(LauncherTest, AnElasticJobGoesOnWithoutAWorker) {
   Signpost go;
