@@ -18,6 +18,18 @@ _FLAGS = [
     "-Xcompiler=-fPIC,-Wall,-Wextra,-O2,-ffp-contract=off",
 ]
 
+# Runs "$2"... with a temporary folder of its own, "$1". nvcc names its temporary
+# files by its process number, which is the same in all sandboxes, and these
+# share /tmp. Bazel sets TMPDIR itself, whatever `env` of the action says.
+_IN_OWN_TMPDIR = """
+export TMPDIR="${PWD}/$1"
+shift
+rm -rf "${TMPDIR}"
+mkdir -p "${TMPDIR}" || exit
+trap 'rm -rf "${TMPDIR}"' EXIT
+"$@"
+"""
+
 def _architecture_flags():
     flags = [
         "-gencode=arch=compute_{0},code=sm_{0}".format(number)
@@ -28,7 +40,8 @@ def _architecture_flags():
     last = ARCHITECTURES[-1]
     return flags + ["-gencode=arch=compute_{0},code=compute_{0}".format(last)]
 
-def _nvcc_impl(ctx):
+def _nvcc_objects_impl(ctx):
+    compiler = ctx.file.compiler
     contexts = [dep[CcInfo].compilation_context for dep in ctx.attr.deps]
     headers = depset(transitive = [context.headers for context in contexts])
     objects = []
@@ -43,21 +56,36 @@ def _nvcc_impl(ctx):
             args.add_all(context.system_includes, before_each = "-isystem")
         args.add("-o", out)
         args.add(src)
-        ctx.actions.run(
-            executable = NVCC,
-            arguments = [args],
-            inputs = depset(ctx.files.srcs + ctx.files.hdrs, transitive = [headers]),
+        ctx.actions.run_shell(
+            command = _IN_OWN_TMPDIR,
+            arguments = [
+                out.path + ".tmp",
+                compiler.path if compiler else NVCC,
+                args,
+            ],
+            inputs = depset(
+                ctx.files.srcs + ctx.files.hdrs + ctx.files.compiler,
+                transitive = [headers],
+            ),
             outputs = [out],
             mnemonic = "CudaCompile",
             progress_message = "Compiling %s for GPUs" % src.short_path,
             use_default_shell_env = True,
         )
         objects.append(out)
-    return [DefaultInfo(files = depset(objects))]
+    return [DefaultInfo(
+        files = depset(objects),
+        runfiles = ctx.runfiles(files = objects),
+    )]
 
-_nvcc = rule(
-    implementation = _nvcc_impl,
+nvcc_objects = rule(
+    doc = "The object files that nvcc makes of `srcs`.",
+    implementation = _nvcc_objects_impl,
     attrs = {
+        "compiler": attr.label(
+            doc = "For tests: a program in the place of nvcc.",
+            allow_single_file = True,
+        ),
         "deps": attr.label_list(providers = [CcInfo]),
         "hdrs": attr.label_list(allow_files = True),
         "srcs": attr.label_list(allow_files = [".cu"]),
@@ -69,7 +97,7 @@ def cu_library(name, srcs, hdrs = [], deps = [], tags = [], testonly = False, **
     deps = deps + ["//client/device:launch"]
     objects = []
     if HAS_CUDA:
-        _nvcc(
+        nvcc_objects(
             name = name + "_objects",
             srcs = srcs,
             hdrs = hdrs,
