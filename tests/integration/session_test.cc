@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"
+#include "client/rpc/forwarding_coordinator_stub.h"
+#include "client/rpc/stub_factory.h"
 #include "gtest/gtest.h"
 #include "server/coordinator.h"
 #include "tests/support/in_threads.h"
@@ -430,6 +432,51 @@ TEST_F(SessionIntegrationTest, WorkersWaitForACoordinatorThatStartsLater) {
   EXPECT_TRUE(waits.Wait());
   StartCoordinator(port_);
   worker.join();
+}
+
+// A stub whose first connect(2) fails. In a process that has just started gRPC
+// sometimes reports the error of another system call as that of connect(2).
+class FirstConnectFails : public ForwardingCoordinatorStub {
+ public:
+  FirstConnectFails(std::shared_ptr<CoordinatorStub> stub, absl::Status* first)
+      : ForwardingCoordinatorStub(std::move(stub)), first_(*first) {}
+
+  absl::Status Call(absl::string_view method,
+                    const google::protobuf::MessageLite& request,
+                    google::protobuf::MessageLite* response,
+                    const CallOptions& options) override {
+    if (!first_.ok()) return stub().Call(method, request, response, options);
+    CallOptions once = options;
+    once.retry = false;
+    first_ = ConnectCoordinator("unix:/nonexistent/coordinator")
+                 ->Call(method, request, response, once);
+    return first_;
+  }
+
+ private:
+  absl::Status& first_;
+};
+
+TEST_F(SessionIntegrationTest, AJoinWhoseFirstConnectFailsIsRepeated) {
+  StartCoordinator();
+  InThreads(4, [&](int slot) {
+    SessionOptions options = OptionsOf(slot, 4);
+    absl::Status first;
+    if (slot == 2) {
+      options.stub_factory = [&first](const std::string& address,
+                                      const RetryPolicy& policy) {
+        return std::make_shared<FirstConnectFails>(
+            ConnectCoordinator(address, policy), &first);
+      };
+    }
+    const auto session = Session::Join(options, {});
+    ASSERT_OK(session);
+    EXPECT_OK((*session)->Leave("done"));
+    if (slot == 2) {
+      EXPECT_THAT(first, StatusIs(absl::StatusCode::kUnavailable,
+                                  HasSubstr("No such file or directory")));
+    }
+  });
 }
 
 TEST_F(SessionIntegrationTest, ACoordinatorThatNeverStartsIsAClearError) {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "client/rpc/grpc_coordinator_stub.h"
+#include "client/rpc/stub_factory.h"
 
 namespace coxswain::bench {
 namespace {
@@ -61,7 +61,8 @@ absl::Status LightWorkers::JoinAll(const std::string& coordinator,
   std::vector<std::thread> threads;
   for (int slot = 0; slot < count; ++slot) {
     const auto at = static_cast<size_t>(slot);
-    workers_[at].stub = MakeGrpcCoordinatorStub(coordinator);
+    // With retries: a connection may fail where many are made at once.
+    workers_[at].stub = ConnectCoordinator(coordinator);
     threads.emplace_back([this, &answers, at, slot, count, &job] {
       CallOptions call;
       call.timeout = kPatience;

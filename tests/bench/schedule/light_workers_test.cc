@@ -1,0 +1,77 @@
+#include "tests/bench/schedule/light_workers.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "base/unique_fd.h"
+#include "gtest/gtest.h"
+#include "server/coordinator.h"
+
+namespace coxswain::bench {
+namespace {
+
+constexpr int kPatienceMs = 20'000;
+
+// Listens on a free port, in the place of a coordinator.
+class Impostor {
+ public:
+  Impostor() : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    // So that the coordinator can have the port at once.
+    const int on = 1;
+    setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(bind(listener_.get(), any, size), 0);
+    EXPECT_EQ(listen(listener_.get(), 16), 0);
+    EXPECT_EQ(getsockname(listener_.get(), any, &size), 0);
+    port_ = ntohs(address.sin_port);
+  }
+
+  int port() const { return port_; }
+  // Takes the next connection, and ends it.
+  void EndOne() {
+    pollfd ready = {listener_.get(), POLLIN, 0};
+    ASSERT_EQ(poll(&ready, 1, kPatienceMs), 1) << "no connection comes";
+    const UniqueFd connection(accept(listener_.get(), nullptr, nullptr));
+    EXPECT_TRUE(connection.valid());
+  }
+
+ private:
+  UniqueFd listener_;
+  int port_ = 0;
+};
+
+TEST(LightWorkersTest, ConnectionsThatFailAtFirstAreMadeAgain) {
+  constexpr int kWorkers = 2;
+  auto impostor = std::make_unique<Impostor>();
+  const std::string address = absl::StrCat("127.0.0.1:", impostor->port());
+  absl::StatusOr<std::unique_ptr<LightWorkers>> workers;
+  std::thread joining(
+      [&] { workers = LightWorkers::Join(address, "job", kWorkers); });
+  for (int i = 0; i < kWorkers; ++i) impostor->EndOne();
+  impostor.reset();
+  server::CoordinatorOptions options;
+  options.listen = address;
+  options.state_dir = testing::TempDir() + "/state";
+  const auto coordinator = server::Coordinator::Start(options);
+  EXPECT_OK(coordinator);
+  joining.join();
+  ASSERT_OK(workers);
+  EXPECT_OK((*workers)->Round());
+  workers->reset();  // leaves while the coordinator is there
+}
+
+}  // namespace
+}  // namespace coxswain::bench
