@@ -31,6 +31,8 @@ packages=(
   protobuf-compiler-grpc
   # Exchange, training framework and the data it trains on.
   dataset-fashion-mnist libgloo-dev libtorch-dev zlib1g-dev
+  # libtorch calls whatever libblas.so.3 is: this one, and not the reference.
+  libopenblas0-pthread
   # State, checksums, configuration, command line, logging.
   libcli11-dev libisal-dev libspdlog-dev libsqlite3-dev libyaml-cpp-dev
   nlohmann-json3-dev

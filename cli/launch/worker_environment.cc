@@ -34,6 +34,18 @@ void AddGpus(const GpuAssignment& gpus, int slot,
   if (!Has(inherited, kDeviceOrder)) (*own)[kDeviceOrder] = "PCI_BUS_ID";
 }
 
+// OpenBLAS, which Debian's libtorch computes with, starts a thread for each
+// core in each process, so that the ranks of a host slow each other down. It
+// follows the first of these that is set.
+void AddBlasThreads(const std::vector<std::string>& inherited,
+                    std::map<std::string, std::string>* own) {
+  for (const char* const name :
+       {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"}) {
+    if (Has(inherited, name)) return;
+  }
+  (*own)["OPENBLAS_NUM_THREADS"] = "1";
+}
+
 // Inherited ones do not count: the launcher's options have been made of them.
 void AddSecurity(const ClientSecurity& security,
                  const std::vector<std::string>& inherited,
@@ -73,6 +85,7 @@ std::vector<std::string> WorkerEnvironment::For(
   if (!plan.empty()) own["COXSWAIN_PLAN"] = plan;
   if (!log_level.empty()) own["COXSWAIN_LOG_LEVEL"] = log_level;
   if (!log_format.empty()) own["COXSWAIN_LOG_FORMAT"] = log_format;
+  AddBlasThreads(inherited, &own);
   AddSecurity(security, inherited, &own);
   if (gpus.has_value()) AddGpus(*gpus, slot, inherited, &own);
   if (join_timeout != absl::InfiniteDuration()) {

@@ -37,7 +37,8 @@ struct WorkerEnvironment {
   absl::Duration reattach_grace = absl::InfiniteDuration();
 
   // `inherited` (NAME=VALUE each) with these variables set for one worker.
-  // Unset ones are left as inherited.
+  // Unset ones are left as inherited. OPENBLAS_NUM_THREADS is 1 unless
+  // `inherited` has it, or another variable that OpenBLAS reads for the same.
   std::vector<std::string> For(int slot, uint64_t incarnation,
                                const std::vector<std::string>& inherited) const;
 };

@@ -33,7 +33,17 @@ TEST(WorkerEnvironmentTest, AWorkerIsToldWhereItIsButNoRank) {
                   "COXSWAIN_LOCAL_WORLD_SIZE=2", "COXSWAIN_WORLD_SIZE=6",
                   "COXSWAIN_MIN_WORLD_SIZE=4", "COXSWAIN_ATTEMPT=3",
                   "COXSWAIN_LAUNCHER_ID=18446744073709551615",
-                  "COXSWAIN_INCARNATION=42"));
+                  "COXSWAIN_INCARNATION=42", "OPENBLAS_NUM_THREADS=1"));
+}
+
+TEST(WorkerEnvironmentTest, TheUsersThreadsOfBlasStay) {
+  for (const std::string users :
+       {"OPENBLAS_NUM_THREADS=8", "GOTO_NUM_THREADS=4", "OMP_NUM_THREADS=2",
+        "OPENBLAS_NUM_THREADS="}) {
+    EXPECT_THAT(
+        Example().For(0, 1, {"PATH=/bin", users}),
+        AllOf(Contains(users), Not(Contains("OPENBLAS_NUM_THREADS=1"))));
+  }
 }
 
 TEST(WorkerEnvironmentTest, OptionsAreSetOnlyWhenGiven) {

@@ -13,8 +13,8 @@ Binaries that were built on a release of Debian need a base image of the same.
   --tag TAG        of the images (default: the version of this source tree)
   --program FILE   a training program for the worker's image, instead of
                    examples/elastic; may be repeated
-  --packages LIST  Debian packages that the programs link to, with blanks
-                   between (default: libtorch1.13)
+  --packages LIST  Debian packages that the programs need, with blanks between
+                   (default: libtorch1.13 libopenblas0-pthread)
   --nccl FILE      the libnccl.so.2 to put into the image "cuda"
   --bin DIR        Bazel's output folder (default: bazel-bin)
   --stage DIR      only fill DIR, which must not exist, with what Docker would
@@ -36,7 +36,7 @@ source="${here}/../.."
 base=debian:bookworm-slim
 tag=""
 programs=()
-packages=libtorch1.13
+packages="libtorch1.13 libopenblas0-pthread"
 nccl=""
 bin="${source}/bazel-bin"
 stage=""

@@ -118,10 +118,13 @@ class ImagesTest(unittest.TestCase):
         shutil.which("dpkg-query") is None, "SKIPPED: this is no Debian"
     )
     def test_the_packages_bring_what_the_program_links_to(self):
-        listed = self.packages("runtime") + ["libtorch1.13"]
-        self.assertIn('ARG PACKAGES="libtorch1.13"', self.text)
-        self.assertIn("packages=libtorch1.13",
+        (besides,) = re.findall('^ARG PACKAGES="(.*)"$', self.text, re.M)
+        self.assertIn('\npackages="%s"\n' % besides,
                       source_tree.read("deploy/docker/build.sh"))
+        self.assertIn("(default: %s)" % besides, self.build("--help"))
+        # Or libtorch would compute with the reference BLAS.
+        self.assertIn("libopenblas0-pthread", besides.split())
+        listed = self.packages("runtime") + besides.split()
         owners = packages_of(libraries_of(PROGRAMS["elastic"]))
         self.assertEqual(owners - closure(listed), set(), "not in the image")
 

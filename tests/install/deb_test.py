@@ -62,6 +62,10 @@ class DebTest(unittest.TestCase):
         for library in ("libc6", "libgrpc++", "libsqlite3-0"):
             self.assertIn(library, depends)
         self.assertNotIn("torch", depends)
+        # For workers whose libtorch is Debian's; a coordinator needs none.
+        self.assertNotIn("blas", depends)
+        self.assertEqual(run("dpkg-deb", "-f", self.package,
+                             "Recommends").strip(), "libopenblas0-pthread")
 
     def test_files_are_where_debian_wants_them(self):
         for name in (
