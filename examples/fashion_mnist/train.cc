@@ -63,7 +63,8 @@ void AddOptions(CLI::App& app, TrainerOptions& options, bool& events,
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--resume", options.resume,
-                 "id of the checkpoint to go on from, or newest");
+                 "id of the checkpoint to go on from, or newest (the "
+                 "beginning, where there is none)");
   app.add_flag("--events", events,
                "print progress as JSON lines, for programs (rank 0)");
   app.add_flag("--check", check,

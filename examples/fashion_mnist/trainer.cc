@@ -148,14 +148,18 @@ absl::Status Trainer::StartSampler(const SamplerState& start) {
 }
 
 absl::Status Trainer::Resume() {
-  COXSWAIN_ASSIGN_OR_RETURN(auto resumed,
-                            checkpoint_->Resume(options_.resume, *ddp_));
-  steps_ = resumed.step;
+  auto resumed = checkpoint_->Resume(options_.resume, *ddp_);
+  if (absl::IsNotFound(resumed.status()) && options_.resume == "newest") {
+    LogInfo("resumed_from_nothing", {{"job", session_->job()}});
+    return absl::OkStatus();
+  }
+  COXSWAIN_RETURN_IF_ERROR(resumed.status());
+  steps_ = resumed->step;
   SamplerState state;
-  std::istringstream text(resumed.blobs[kSamplerBlob]);
+  std::istringstream text(resumed->blobs[kSamplerBlob]);
   if (!(text >> state.epoch >> state.seed >> state.position)) {
     return absl::DataLossError(absl::StrCat("checkpoint '",
-                                            resumed.checkpoint_id,
+                                            resumed->checkpoint_id,
                                             "' does not say where its data "
                                             "is"));
   }

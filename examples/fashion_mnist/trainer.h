@@ -29,7 +29,8 @@ struct TrainerOptions {
   std::string data = "/usr/share/datasets/fashion-mnist";
   int64_t checkpoint_every = 0;  // steps; 0: only where somebody asks
   CheckpointRetention retention;
-  // A checkpoint's id, or "newest", to go on from; empty: from the beginning.
+  // Where training goes on from: a checkpoint's id, or "newest", which is the
+  // beginning where the job has none yet. Empty: from the beginning.
   std::string resume;
   // Told on rank 0 only, several times a second.
   std::function<void(const Event&)> on_event = [](const Event&) {};
