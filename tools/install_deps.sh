@@ -16,6 +16,8 @@ if [[ "${1:-}" == --tests ]]; then
     # Packages of the program, what looks at them and at the units, and a build
     # of a program outside.
     cmake dpkg-dev groff-base systemd
+    # The batch script for Slurm.
+    munge slurm-wlm
     # The commands of docs/operations.md.
     curl procps
   )
