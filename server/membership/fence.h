@@ -84,8 +84,9 @@ class GenerationObserver {
   }
 
   // Once, before any request: what an earlier term has left running. Whatever
-  // else the room keeps of generations in the state store is to be dropped. An
-  // error (DATA_LOSS) keeps the coordinator from starting.
+  // else the room keeps of generations in the state store is to be dropped. A
+  // record that cannot be read goes into quarantine, and the membership ends
+  // its generation. An error of the store keeps the coordinator from starting.
   virtual absl::Status OnResume(const std::vector<GenerationResumed>& running) {
     static_cast<void>(running);
     return absl::OkStatus();
