@@ -21,6 +21,9 @@ namespace {
 // No value of a term needs more.
 constexpr int kMaxTermBytes = 128;
 
+// Of a text that is refused, in the error: receivers bound its length.
+constexpr size_t kMaxShownBytes = 128;
+
 absl::Status AtMost(absl::string_view what, size_t value, int limit,
                     absl::string_view limit_name) {
   if (value <= static_cast<size_t>(limit)) return absl::OkStatus();
@@ -31,9 +34,10 @@ absl::Status AtMost(absl::string_view what, size_t value, int limit,
 // They are shown to people, on terminals as well.
 absl::Status CheckShown(absl::string_view what, absl::string_view text) {
   if (!HasControls(text)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the manifest's ", what, ", '",
-                                                 absl::CHexEscape(text),
-                                                 "', has control characters"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the manifest's ", what, ", '",
+                   absl::CHexEscape(Shorten(text, kMaxShownBytes)),
+                   "', has control characters"));
 }
 
 absl::Status CheckParameter(const ParameterInfo& parameter,
@@ -61,7 +65,8 @@ absl::Status CheckParameter(const ParameterInfo& parameter,
                   [](int64_t stride) { return stride < 0; })) {
     return absl::InvalidArgumentError(absl::StrCat(
         "parameter '", parameter.name, "' has ", parameter.shape.size(),
-        " dimensions and strides [", absl::StrJoin(parameter.strides, ","),
+        " dimensions and strides [",
+        Shorten(absl::StrJoin(parameter.strides, ","), kMaxShownBytes),
         "]: there must be one of 0 or more for each, or none"));
   }
   return absl::OkStatus();
@@ -137,8 +142,10 @@ absl::Status CheckManifestBounds(const Manifest& manifest) {
       continue;
     }
     return absl::InvalidArgumentError(absl::StrCat(
-        "a parameter cannot have the shape [", absl::StrJoin(shape, ","),
-        "] and the strides [", absl::StrJoin(strides, ","), "]"));
+        "a parameter cannot have the shape [",
+        Shorten(absl::StrJoin(shape, ","), kMaxShownBytes),
+        "] and the strides [",
+        Shorten(absl::StrJoin(strides, ","), kMaxShownBytes), "]"));
   }
   return absl::OkStatus();
 }

@@ -14,6 +14,7 @@
 #include "server/membership/job_name.h"
 #include "server/membership/manifest_check.h"
 #include "server/membership/member_proto.h"
+#include "server/options.h"
 
 namespace coxswain::server {
 namespace {
@@ -129,6 +130,7 @@ absl::StatusOr<KeptJob> DecodeJob(const StateStore::Record& record) {
                      kFormat, ": it was written by a newer one; use that"));
   }
   if (proto.format() < 1 || proto.generation() < 1 || proto.world_size() < 1 ||
+      proto.world_size() > kMaxWorldSize ||
       (proto.running() && proto.finished())) {
     return Unreadable(record.first, "record");
   }
@@ -215,7 +217,10 @@ absl::Status LoadManifest(const StateStore& store, LoadedJob* loaded,
   }
   loaded->manifest = FromProto(proto);
   if (!CheckManifestBounds(loaded->manifest).ok()) {
-    return Unreadable(loaded->job.name, "manifest");
+    loaded->manifest = Manifest();
+    loaded->damage = Unreadable(loaded->job.name, "manifest");
+    Add(*loaded, table, records, unreadable);
+    return absl::OkStatus();
   }
   // A coordinator of before there were series has kept all of it.
   NormaliseLibraryVersion(&loaded->manifest);

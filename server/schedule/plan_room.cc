@@ -26,6 +26,9 @@ constexpr char kBeforeTable[] = "plan.before";
 constexpr char kNextTable[] = "plan.next";
 constexpr char kManifestTable[] = "plan.manifest";
 constexpr char kTrialTable[] = "plan.trial";
+// Of a text that is refused, in the error.
+constexpr size_t kMaxShownBytes = 128;
+
 constexpr const char* kTables[] = {kCurrentTable, kBeforeTable, kNextTable,
                                    kManifestTable, kTrialTable};
 
@@ -382,7 +385,8 @@ absl::Status PlanRoom::Validate(const Plan& plan) const {
   }
   if (HasControls(plan.hook)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the hook spec, '", absl::CHexEscape(plan.hook),
+        absl::StrCat("the hook spec, '",
+                     absl::CHexEscape(Shorten(plan.hook, kMaxShownBytes)),
                      "', has control characters"));
   }
   COXSWAIN_RETURN_IF_ERROR(CheckPlan(plan));
