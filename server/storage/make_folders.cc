@@ -13,30 +13,21 @@ std::string ParentOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-std::string WithoutSlashes(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
-}
-
 }  // namespace
 
 absl::Status MakeFolders(FileSystem* files, const std::string& path) {
-  const std::string folder = WithoutSlashes(path);
-  const std::string parent = WithoutSlashes(ParentOf(folder));
-  absl::Status made = files->MakeFolder(folder);
-  const bool parent_is_missing = absl::IsNotFound(made) && parent != folder;
-  if (parent_is_missing) {
-    COXSWAIN_RETURN_IF_ERROR(MakeFolders(files, parent));
-    made = files->MakeFolder(folder);
+  size_t end = 0;
+  while (end != std::string::npos) {
+    end = path.find('/', end + 1);
+    const std::string folder = path.substr(0, end);
+    if (folder.empty() || folder.back() == '/') continue;
+    COXSWAIN_RETURN_IF_ERROR(files->MakeFolder(folder));
+    const absl::Status synced = files->SyncFolder(ParentOf(folder));
+    // One that may not be read cannot be synced. It is somebody else's, who has
+    // made what it leads to.
+    if (!absl::IsPermissionDenied(synced)) COXSWAIN_RETURN_IF_ERROR(synced);
   }
-  COXSWAIN_RETURN_IF_ERROR(made);
-  const absl::Status synced = files->SyncFolder(parent);
-  // A folder that may not be read cannot be synced. It was there before, as is,
-  // as a rule, what it leads to.
-  if (absl::IsPermissionDenied(synced) && !parent_is_missing) {
-    return absl::OkStatus();
-  }
-  return synced;
+  return absl::OkStatus();
 }
 
 }  // namespace coxswain::server

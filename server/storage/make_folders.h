@@ -9,9 +9,9 @@
 namespace coxswain::server {
 
 // Makes the folder and those above it that are missing, so that all of them
-// survive a crash: each name is synced before anything is made under it, which
-// holds for what an earlier call made that was cut short, too. OK if the folder
-// exists already. The errors are those of FileSystem.
+// survive a crash. Each name on the path is synced before anything is made
+// under it, also where it exists already: an earlier call may have been cut
+// short. OK if the folder exists. The errors are those of FileSystem.
 absl::Status MakeFolders(FileSystem* files, const std::string& path);
 
 }  // namespace coxswain::server
