@@ -31,8 +31,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr size_t kPiece = 1 << 20;
-// Of the message once it is decompressed, and what the process may take for it.
-constexpr int64_t kMessageKib = 96 << 10;
+// What the process may take for a call.
 constexpr int64_t kMostKib = 48 << 10;
 
 // A server in this process, which the test can call.
@@ -70,6 +69,7 @@ Served ServeStandIn() {
 struct Port {
   const char* name;
   Served (*serve)();
+  size_t mib;  // of a message that it would take as it is sent
   std::vector<std::string> methods;  // one of each kind that it has
 };
 
@@ -77,6 +77,7 @@ std::vector<Port> Ports() {
   return {
       {"Coordinator",
        ServeCoordinator,
+       96,
        {"/coxswain.v1.Rendezvous/Join", "/coxswain.v1.Rendezvous/Attach",
         "/coxswain.v1.Store/Watch", "/coxswain.v1.Parameter/Push",
         // Those that take messages in gRPC's own buffers.
@@ -85,17 +86,18 @@ std::vector<Port> Ports() {
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}},
       {"Health",
        ServeHealth,
+       2,
        {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}},
-      {"StandIn", ServeStandIn, {"/coxswain.v1.Rendezvous/Attach"}},
+      {"StandIn", ServeStandIn, 96, {"/coxswain.v1.Rendezvous/Attach"}},
   };
 }
 
 // Zeros, which lie in memory once.
-grpc::ByteBuffer LongMessage() {
+grpc::ByteBuffer LongMessage(size_t mib) {
   static const auto& zeros = *new std::string(kPiece, '\0');
   const grpc::Slice piece(zeros.data(), zeros.size(),
                           grpc::Slice::STATIC_SLICE);
-  const std::vector<grpc::Slice> pieces(kMessageKib * 1024 / kPiece, piece);
+  const std::vector<grpc::Slice> pieces(mib, piece);
   return grpc::ByteBuffer(pieces.data(), pieces.size());
 }
 
@@ -110,6 +112,7 @@ absl::Status Call(const std::string& address, const std::string& method,
     void* tag = nullptr;
     bool ok = false;
     EXPECT_TRUE(queue.Next(&tag, &ok));
+    return ok;
   };
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() +
@@ -120,6 +123,11 @@ absl::Status Call(const std::string& address, const std::string& method,
   await();
   stream->WriteLast(message, grpc::WriteOptions(), nullptr);
   await();
+  // Its end comes after the last answer.
+  grpc::ByteBuffer answer;
+  do {
+    stream->Read(&answer, nullptr);
+  } while (await());
   grpc::Status status;
   stream->Finish(&status, nullptr);
   await();
@@ -142,7 +150,7 @@ TEST_P(CompressionTest, ACompressedMessageIsRefusedAndNotDecompressed) {
     ForgetPeakOfMemory();
     const int64_t before = StatusKib(getpid(), "VmHWM");
     ASSERT_GT(before, 0);
-    EXPECT_THAT(Call(served.address, method, algorithm, LongMessage()),
+    EXPECT_THAT(Call(served.address, method, algorithm, LongMessage(port.mib)),
                 StatusIs(absl::StatusCode::kUnimplemented,
                          AllOf(HasSubstr(method), HasSubstr("is compressed"),
                                HasSubstr("without compression"))));
