@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "base/unique_fd.h"
