@@ -3,8 +3,9 @@
 
 namespace coxswain {
 
-// From now on what gRPC says on stderr are lines of our log, as event "grpc".
-// For a process whose log is JSON: its lines would be none otherwise.
+// Makes what gRPC logs lines of our log, as event "grpc": in its format, and
+// errors, which callers can cause as often as they like, once a minute for each
+// place in gRPC.
 void TakeGrpcLog();
 
 }  // namespace coxswain

@@ -265,7 +265,7 @@ absl::Status Serve(const ServeOptions& options) {
   std::signal(SIGCHLD, SIG_IGN);
   SetLogLevel(options.log_level);
   SetLogFormat(options.log_format);
-  if (options.log_format == "json") TakeGrpcLog();
+  TakeGrpcLog();
   RaiseDescriptorLimit();
   // gRPC's locks are Abseil's, and Debian builds those with a search for
   // deadlocks at every lock: an eighth of a round of 64 workers.

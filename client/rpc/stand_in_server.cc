@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -25,7 +24,7 @@
 #include "grpc/grpc.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
-#include "proto/bulk/compression_gate.h"
+#include "proto/bulk/compression.h"
 #include "proto/rendezvous.grpc.pb.h"
 
 namespace coxswain {
@@ -277,11 +276,7 @@ void Configure(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder->AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
-  std::vector<
-      std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
-      gates;
-  gates.push_back(bulk::RefuseCompression(builder));
-  builder->experimental().SetInterceptorCreators(std::move(gates));
+  bulk::RefuseCompression(builder);
 }
 
 std::string HostPort(absl::string_view host, int port) {

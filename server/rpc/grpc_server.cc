@@ -15,7 +15,7 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
-#include "proto/bulk/compression_gate.h"
+#include "proto/bulk/compression.h"
 #include "proto/bulk/transport.h"
 #include "server/rpc/answer_gate.h"
 #include "server/rpc/call_counter.h"
@@ -52,6 +52,7 @@ void ConfigureServer(const RpcOptions& options, grpc::ServerBuilder* builder) {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
   builder->SetMaxReceiveMessageSize(options.max_message_bytes);
+  bulk::RefuseCompression(builder);
   bulk::ConfigureTransport([builder](const char* name, int value) {
     builder->AddChannelArgument(name, value);
   });
@@ -79,8 +80,7 @@ absl::StatusOr<std::vector<
     std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>>
 MakeGates(const GrpcServer::MayAnswer& may_answer,
           const std::shared_ptr<AdmittedConnections>& connections,
-          const SecurityOptions& security, const Rooms& rooms,
-          grpc::ServerBuilder* builder) {
+          const SecurityOptions& security, const Rooms& rooms) {
   std::vector<
       std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
       gates;
@@ -90,7 +90,6 @@ MakeGates(const GrpcServer::MayAnswer& may_answer,
                               CallerIdentities::Open(security, rooms.clock));
     gates.push_back(MakeCallerGate(std::move(identities), rooms.clock));
   }
-  gates.push_back(bulk::RefuseCompression(builder));
   if (rooms.rpc != nullptr) gates.push_back(MakeCallCounter(rooms.rpc));
   return gates;
 }
@@ -137,9 +136,10 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   grpc::ServerBuilder builder;
   ConfigureServer(options, &builder);
   COXSWAIN_ASSIGN_OR_RETURN(
-      auto gates,
-      MakeGates(may_answer, parts->connections, security, rooms, &builder));
-  builder.experimental().SetInterceptorCreators(std::move(gates));
+      auto gates, MakeGates(may_answer, parts->connections, security, rooms));
+  if (!gates.empty()) {
+    builder.experimental().SetInterceptorCreators(std::move(gates));
+  }
   parts->acceptor = builder.experimental().AddExternalConnectionAcceptor(
       AcceptorType::FROM_FD, MakeServerCredentials(security));
   builder.RegisterService(&parts->rendezvous);

@@ -18,7 +18,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/server_builder_option.h"
 #include "grpcpp/impl/server_builder_plugin.h"
-#include "proto/bulk/compression_gate.h"
+#include "proto/bulk/compression.h"
 
 namespace coxswain::server {
 namespace {
@@ -54,11 +54,7 @@ void Configure(grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                               kMaxStreamsPerConnection);
-  std::vector<
-      std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
-      gates;
-  gates.push_back(bulk::RefuseCompression(builder));
-  builder->experimental().SetInterceptorCreators(std::move(gates));
+  bulk::RefuseCompression(builder);
 }
 
 }  // namespace

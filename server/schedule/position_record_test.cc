@@ -78,7 +78,8 @@ TEST(PositionRecordTest, WhatIsDamagedIsRefused) {
   }
   EXPECT_THAT(
       DecodePosition(absl::StrReplaceAll(record, {{"round 41", "round -1"}})),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("position.round")));
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("position.round")));
 }
 
 }  // namespace
