@@ -248,17 +248,17 @@ void Membership::EndDamagedLocked(
 }
 
 absl::Status Membership::Resume() {
-  COXSWAIN_ASSIGN_OR_RETURN(const auto quarantined,
-                            ListQuarantined(*rooms_.store));
+  std::set<std::string> known;
+  {
+    // A job whose record cannot be read is known, and may come back.
+    COXSWAIN_ASSIGN_OR_RETURN(const auto before,
+                              ListQuarantined(*rooms_.store));
+    for (const QuarantinedRecord& record : before) known.insert(record.job);
+  }
   std::vector<GenerationResumed> resumed;
   {
     MutexLock lock(&mutex_);
-    std::set<std::string> known;
     for (const auto& entry : jobs_) known.insert(entry.first);
-    // A job whose record cannot be read is known, and may come back.
-    for (const QuarantinedRecord& record : quarantined) {
-      known.insert(record.job);
-    }
     rooms_.plans->KeepOnly(known);
     resumed = FindResumedLocked();
     last_tick_ = rooms_.clock->Now();
@@ -266,6 +266,9 @@ absl::Status Membership::Resume() {
   for (GenerationObserver* observer : observers_) {
     COXSWAIN_RETURN_IF_ERROR(observer->OnResume(resumed));
   }
+  // With what the observers could not read.
+  COXSWAIN_ASSIGN_OR_RETURN(const auto quarantined,
+                            ListQuarantined(*rooms_.store));
   Calls calls;
   {
     MutexLock lock(&mutex_);
