@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
@@ -156,10 +157,23 @@ class CheckpointStreamsTest : public testing::Test {
 
   // What lies in the folder of the open checkpoint.
   std::vector<std::string> ShardFiles() {
-    auto folders = files_.List("/checkpoints/job");
-    EXPECT_THAT(folders, IsOk());
-    if (!folders.ok() || folders->size() != 1) return {"not one folder"};
-    return *files_.List(absl::StrCat("/checkpoints/job/", folders->front()));
+    std::vector<std::string> shards;
+    for (const std::string& term : Listed("/checkpoints")) {
+      if (!absl::StartsWith(term, "@term-")) continue;
+      const std::string folder = absl::StrCat("/checkpoints/", term);
+      for (const std::string& entry : Listed(folder)) {
+        if (!absl::EndsWith(entry, ".uploads")) continue;
+        for (std::string& shard : Listed(absl::StrCat(folder, "/", entry))) {
+          shards.push_back(std::move(shard));
+        }
+      }
+    }
+    return shards;
+  }
+  std::vector<std::string> Listed(const std::string& folder) {
+    auto entries = files_.List(folder);
+    EXPECT_THAT(entries, IsOk());
+    return entries.ok() ? *std::move(entries) : std::vector<std::string>();
   }
 
   // Waits until so many lie there.

@@ -73,7 +73,7 @@ TEST(MakeFoldersTest, AFileInTheWayIsAnError) {
   MemoryFileSystem files;
   ASSERT_OK(files.Create("/a"));
   EXPECT_THAT(MakeFolders(&files, "/a/b"),
-              StatusIs(absl::StatusCode::kFailedPrecondition, _));
+              StatusIs(absl::StatusCode::kAlreadyExists, _));
 }
 
 }  // namespace
