@@ -151,7 +151,7 @@ absl::Status Coordinator::Parts::OpenRooms() {
                                    {options.clock, options.random, writer.get(),
                                     plans.get()},
                                    checkpoints->NewestGeneration()));
-  checkpoints->SetTerm(membership->term());
+  COXSWAIN_RETURN_IF_ERROR(checkpoints->BeginTerm(membership->term()));
   schedule = std::make_unique<ScheduleRoom>(
       options.schedule, ScheduleRoom::Rooms{options.clock, membership.get(),
                                             plans.get(), writer.get()});

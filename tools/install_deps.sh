@@ -16,13 +16,14 @@ if [[ "${1:-}" == --tests ]]; then
     # Packages of the program, what looks at them and at the units, and a build
     # of a program outside.
     cmake dpkg-dev groff-base systemd
-    # The batch script for Slurm.
-    munge slurm-wlm
     # The commands of docs/operations.md.
     curl procps
   )
   # Other packages than Debian's bring one, too.
   command -v kubectl > /dev/null || tests+=(kubernetes-client)
+  # For the batch script; a node of a Slurm keeps its own.
+  { command -v slurmctld && command -v munged; } > /dev/null ||
+    tests+=(munge slurm-wlm)
 fi
 
 packages=(

@@ -4,20 +4,18 @@
 # cache below COXSWAIN_CACHE_GIB (20).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-cache=()
 if [[ -z "${HOME:-}" || ! -w "${HOME}" ]]; then
   HOME="$(getent passwd "$(id -u)" | cut -d: -f6 || true)"
   if [[ -z "${HOME}" || ! -w "${HOME}" ]]; then
     HOME="${TMPDIR:-/tmp}/coxswain-home-$(id -u)"
     mkdir -p "${HOME}"
-    # Bazel's "~" is the home folder of the user database.
-    cache=("--disk_cache=${HOME}/.cache/coxswain-bazel")
   fi
   export HOME
 fi
 if [[ "${1:-}" == build || "${1:-}" == test ]]; then
-  python3 tools/prune_cache.py "${HOME}/.cache/coxswain-bazel" \
-    "${COXSWAIN_CACHE_GIB:-20}"
-  exec bazel "$1" "${cache[@]}" "${@:2}"
+  # Bazel's "~", as in .bazelrc, is the home folder of the user database.
+  cache="${HOME}/.cache/coxswain-bazel"
+  python3 tools/prune_cache.py "${cache}" "${COXSWAIN_CACHE_GIB:-20}"
+  exec bazel "$1" "--disk_cache=${cache}" "${@:2}"
 fi
 exec bazel "$@"

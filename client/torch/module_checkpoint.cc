@@ -25,6 +25,8 @@ constexpr char kPosition[] = "position/";
 constexpr char kPlanVersion[] = "plan_version";
 // Where rank 0 tells the others which checkpoint is the newest.
 constexpr char kNewestKey[] = "checkpoint/newest";
+// In the place of an id, none of which begins so.
+constexpr char kNotListed[] = "!";
 constexpr absl::Duration kNewestTimeout = absl::Minutes(1);
 // Ranks meet an error of a save at different times.
 constexpr absl::Duration kConnectTimeout = absl::Minutes(5);
@@ -156,13 +158,20 @@ absl::StatusOr<std::string> ModuleCheckpoint::AgreeOnNewest() {
   if (session_.rank() != 0) {
     COXSWAIN_ASSIGN_OR_RETURN(std::string id,
                               session_.store().Get(kNewestKey, kNewestTimeout));
+    if (id == kNotListed) {
+      return absl::UnavailableError(
+          "rank 0 could not list the checkpoints of this job; its error says "
+          "why");
+    }
     if (!id.empty()) return id;
     return absl::NotFoundError("this job has no complete checkpoint");
   }
   const auto list = session_.checkpoints().List();
   const bool any = list.ok() && !list->empty();
-  COXSWAIN_RETURN_IF_ERROR(
-      session_.store().Set(kNewestKey, any ? list->front().id : ""));
+  std::string said = any ? list->front().id : "";
+  // Not "none", with which the others would begin anew.
+  if (!list.ok()) said = kNotListed;
+  COXSWAIN_RETURN_IF_ERROR(session_.store().Set(kNewestKey, said));
   COXSWAIN_RETURN_IF_ERROR(list.status());
   if (any) return list->front().id;
   return absl::NotFoundError("this job has no complete checkpoint");
@@ -175,9 +184,14 @@ absl::StatusOr<ModuleCheckpoint::Resumed> ModuleCheckpoint::Resume(
     COXSWAIN_ASSIGN_OR_RETURN(chosen, AgreeOnNewest());
   }
   const TrainingRank me{session_.rank(), session_.world_size()};
-  COXSWAIN_ASSIGN_OR_RETURN(
-      TrainingState state,
-      LoadTrainingState(session_.checkpoints(), chosen, me));
+  auto loaded = LoadTrainingState(session_.checkpoints(), chosen, me);
+  // NOT_FOUND of "newest" means that all ranks begin anew; here others go on.
+  if (absl::IsNotFound(loaded.status()) && id == kNewest) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "checkpoint ", chosen, ", on which the ranks have agreed, is gone: ",
+        loaded.status().message(), "; resume again"));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(TrainingState state, std::move(loaded));
   COXSWAIN_RETURN_IF_ERROR(Apply(state, ddp));
   LogInfo("resumed", {{"job", session_.job()},
                       {"checkpoint", state.checkpoint_id},

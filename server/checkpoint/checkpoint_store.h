@@ -93,8 +93,14 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
       const CheckpointLimits& limits, const Clock* clock, RandomSource* random);
   ~CheckpointStore() override;
 
-  // The term of this coordinator, for names on the disk. Before any change.
-  void SetTerm(Term term) { lead_folder_.SetTerm(term); }
+  // Makes the folder of this coordinator's term, by whose renaming the next
+  // coordinator keeps this one from changing anything. Called once, before any
+  // other call: a coordinator that was frozen before its first change is fenced
+  // off as well.
+  absl::Status BeginTerm(Term term) {
+    lead_folder_.SetTerm(term);
+    return lead_folder_.Make();
+  }
 
   // What holds for jobs that give no rules of their own. Before any Commit.
   void SetDefaultRetention(const RetentionRules& rules) { retention_ = rules; }

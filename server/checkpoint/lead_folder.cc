@@ -33,7 +33,10 @@ absl::Status RemoveEnded(FileSystem* file_system, const std::string& path) {
     const std::string entry = absl::StrCat(path, "/", name);
     const absl::Status renamed =
         file_system->Rename(entry, absl::StrCat(entry, kGoneSuffix));
-    if (!absl::IsNotFound(renamed)) COXSWAIN_RETURN_IF_ERROR(renamed);
+    // One of that name that could not be removed before is removed below.
+    if (!absl::IsNotFound(renamed) && !absl::IsFailedPrecondition(renamed)) {
+      COXSWAIN_RETURN_IF_ERROR(renamed);
+    }
   }
   absl::Status removed;
   for (int i = 0; i < kRemoveTries; ++i) {

@@ -87,7 +87,7 @@ class Lead {
     COXSWAIN_ASSIGN_OR_RETURN(
         store_, CheckpointStore::Open(&fenced_, "/checkpoints", {}, &clock_,
                                       RandomSource::System()));
-    store_->SetTerm(Term(name_));
+    EXPECT_OK(store_->BeginTerm(Term(name_)));
     return absl::OkStatus();
   }
   FaultFileSystem& files() { return files_; }

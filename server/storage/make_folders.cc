@@ -23,9 +23,12 @@ absl::Status MakeFolders(FileSystem* files, const std::string& path) {
     if (folder.empty() || folder.back() == '/') continue;
     COXSWAIN_RETURN_IF_ERROR(files->MakeFolder(folder));
     const absl::Status synced = files->SyncFolder(ParentOf(folder));
-    // One that may not be read cannot be synced. It is somebody else's, who has
-    // made what it leads to.
-    if (!absl::IsPermissionDenied(synced)) COXSWAIN_RETURN_IF_ERROR(synced);
+    // One that may not be read cannot be synced; its owner has made what it
+    // leads to. Some file systems (autofs, procfs, squashfs) have no sync for
+    // folders.
+    if (!absl::IsPermissionDenied(synced) && !absl::IsInvalidArgument(synced)) {
+      COXSWAIN_RETURN_IF_ERROR(synced);
+    }
   }
   return absl::OkStatus();
 }

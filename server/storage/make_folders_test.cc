@@ -54,19 +54,34 @@ TEST(MakeFoldersTest, WhatWasCutShortIsMadeGoodByTheNextCall) {
   }
 }
 
-// A folder that others own, such as /var/lib/private.
-class ClosedFolder : public MemoryFileSystem {
+// A folder that cannot be synced.
+class OddFolder : public MemoryFileSystem {
  public:
+  explicit OddFolder(absl::Status error) : error_(std::move(error)) {}
   absl::Status SyncFolder(const std::string& path) override {
-    if (path != "/closed") return MemoryFileSystem::SyncFolder(path);
-    return absl::PermissionDeniedError("/closed may not be read");
+    return path == "/odd" ? error_ : MemoryFileSystem::SyncFolder(path);
   }
+
+ private:
+  const absl::Status error_;
 };
 
-TEST(MakeFoldersTest, AFolderAboveThatMayNotBeReadIsNoError) {
-  ClosedFolder files;
-  ASSERT_OK(files.MakeFolder("/closed"));
-  EXPECT_OK(MakeFolders(&files, "/closed/a"));
+// One that others own, such as /var/lib/private, or an autofs such as /home.
+TEST(MakeFoldersTest, AFolderAboveThatCannotBeSyncedIsNoError) {
+  for (const absl::Status& error :
+       {absl::PermissionDeniedError("it may not be read"),
+        absl::InvalidArgumentError("it has no sync")}) {
+    OddFolder files(error);
+    ASSERT_OK(files.MakeFolder("/odd"));
+    EXPECT_OK(MakeFolders(&files, "/odd/a"));
+  }
+}
+
+TEST(MakeFoldersTest, ADiskThatFailsIsAnError) {
+  OddFolder files(absl::UnavailableError("I/O error"));
+  ASSERT_OK(files.MakeFolder("/odd"));
+  EXPECT_THAT(MakeFolders(&files, "/odd/a"),
+              StatusIs(absl::StatusCode::kUnavailable, _));
 }
 
 TEST(MakeFoldersTest, AFileInTheWayIsAnError) {
