@@ -399,7 +399,7 @@ TEST(BadInputTest, GarbageAtThePortDisturbsNobody) {
   half.Close();
   const std::string log = coordinator.Stop();
   EXPECT_THAT(log, Not(HasSubstr("lost")));
-  EXPECT_THAT(LinesWith(log, "connection_refused"),
+  EXPECT_THAT(LinesWith(log, " connection_refused "),
               ElementsAre(AllOf(HasSubstr(" W "), HasSubstr("peer=127.0.0.1 "),
                                 HasSubstr("it does not speak HTTP/2"))))
       << "one line for all of a peer's garbage";
