@@ -6,12 +6,15 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/crc32c.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "proto/state.pb.h"
+#include "proto/types.pb.h"
 #include "server/state/quarantine.h"
 
 namespace coxswain::server {
@@ -25,6 +28,12 @@ constexpr char kPlanVersionKey[] = "next_plan_version";
 
 // As far as numbers go on the wire.
 constexpr int64_t kMaxNumber = int64_t{1} << 53;
+// The tables of jobs and their plans whose records have such numbers.
+constexpr char kJobTable[] = "jobs";
+constexpr char kPlanTables[] = "plan.";
+constexpr const char* kVersionTables[] = {"plan.current", "plan.next"};
+// What has no checksum of its own is not believed past it.
+constexpr int64_t kMaxBelieved = kMaxNumber / 2;
 // More than were given out since anything that is still readable was written.
 constexpr int64_t kRepairMargin = int64_t{1} << 32;
 
@@ -52,6 +61,16 @@ struct Raw {
   std::string text;
 };
 
+// The text before a checksum, if a value ends with the right one.
+std::optional<std::string> Unseal(absl::string_view key,
+                                  absl::string_view value) {
+  const size_t space = value.rfind(' ');
+  if (space == absl::string_view::npos) return std::nullopt;
+  const absl::string_view text = value.substr(0, space);
+  if (value.substr(space + 1) != Checksum(key, text)) return std::nullopt;
+  return std::string(text);
+}
+
 absl::StatusOr<Raw> ReadRaw(const StateStore& store, const char* key) {
   Raw raw;
   absl::StatusOr<std::string> value = store.Get(kClusterTable, key);
@@ -63,16 +82,15 @@ absl::StatusOr<Raw> ReadRaw(const StateStore& store, const char* key) {
   COXSWAIN_RETURN_IF_ERROR(value.status());
   raw.present = true;
   raw.text = *std::move(value);
-  const size_t space = raw.text.rfind(' ');
-  if (space == std::string::npos) return raw;
-  const std::string text = raw.text.substr(0, space);
-  if (raw.text.substr(space + 1) != Checksum(key, text)) {
+  if (!absl::StrContains(raw.text, ' ')) return raw;
+  std::optional<std::string> text = Unseal(key, raw.text);
+  if (!text.has_value()) {
     return Unreadable(
         key, absl::StrCat("does not match its checksum (it is '",
                           absl::CHexEscape(raw.text.substr(0, 64)), "')"));
   }
   raw.sealed = true;
-  raw.text = text;
+  raw.text = *std::move(text);
   return raw;
 }
 
@@ -152,8 +170,8 @@ absl::StatusOr<ClusterRecords> ReadWithoutSchema(const StateStore& store) {
   return records;
 }
 
-// The highest generation in the name of a table.
-absl::StatusOr<int64_t> HighestTable(const StateStore& store) {
+// The highest generation in the name of a table, or that a job has.
+absl::StatusOr<int64_t> HighestGeneration(const StateStore& store) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto tables, store.Tables(""));
   int64_t highest = 0;
   for (const std::string& table : tables) {
@@ -161,39 +179,81 @@ absl::StatusOr<int64_t> HighestTable(const StateStore& store) {
     int64_t number = 0;
     if (slash != std::string::npos &&
         absl::SimpleAtoi(table.substr(slash + 1), &number) &&
-        number <= kMaxNumber - kRepairMargin) {
+        number <= kMaxBelieved) {
       highest = std::max(highest, number);
+    }
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const auto jobs, store.List(kJobTable));
+  for (const auto& [name, value] : jobs) {
+    state::v1::Job job;
+    if (job.ParseFromString(value) && job.generation() <= kMaxBelieved) {
+      highest = std::max<int64_t>(highest, job.generation());
     }
   }
   return highest;
 }
 
-// The number of a record if it can be read, or else one far above `least`.
-int64_t NumberAbove(const StateStore& store, const char* key, int64_t least) {
-  const absl::StatusOr<Raw> raw = ReadRaw(store, key);
-  if (raw.ok() && raw->present && raw->sealed) {
-    const absl::StatusOr<int64_t> number = Number(key, *raw);
-    if (number.ok()) return std::max(*number, least + 1);
+// The highest version that a plan has.
+absl::StatusOr<int64_t> HighestVersion(const StateStore& store) {
+  int64_t highest = 0;
+  for (const char* table : kVersionTables) {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto plans, store.List(table));
+    for (const auto& [job, value] : plans) {
+      v1::Plan plan;
+      if (plan.ParseFromString(value) && plan.version() <= kMaxBelieved) {
+        highest = std::max<int64_t>(highest, plan.version());
+      }
+    }
   }
-  return least + kRepairMargin;
+  return highest;
 }
 
-// Moves all records of the table away.
-absl::Status QuarantineAll(absl::string_view reason, StateStore* store) {
-  COXSWAIN_ASSIGN_OR_RETURN(std::vector<StateStore::Damaged> damaged,
-                            store->FindDamaged());
-  std::vector<UnreadableRecord> records;
-  for (StateStore::Damaged& one : damaged) {
-    if (one.table != kClusterTable) continue;
-    records.push_back({one.table, one.key, one.value, "", std::string(reason)});
+std::optional<int64_t> SealedNumber(const char* key, absl::string_view value) {
+  Raw raw;
+  std::optional<std::string> text = Unseal(key, value);
+  if (!text.has_value()) return std::nullopt;
+  raw.text = *std::move(text);
+  const absl::StatusOr<int64_t> number = Number(key, raw);
+  if (!number.ok()) return std::nullopt;
+  return *number;
+}
+
+// Returns a number above `used` and above what every record of the key in
+// `quarantined` can have led to: that of `value` if it can be read, or else one
+// that no earlier repair can have come to.
+int64_t NumberAbove(const char* key, absl::string_view value, int64_t used,
+                    const std::vector<StateStore::Record>& quarantined) {
+  int64_t margin = kRepairMargin;
+  for (const auto& [known, earlier] : quarantined) {
+    if (known != key) continue;
+    margin += kRepairMargin;
+    used = std::max(used, SealedNumber(key, earlier).value_or(1) - 1);
   }
-  COXSWAIN_RETURN_IF_ERROR(QuarantineRecords(records, store));
-  COXSWAIN_ASSIGN_OR_RETURN(const auto rest, store->List(kClusterTable));
-  records.clear();
-  for (const auto& [key, value] : rest) {
-    records.push_back({kClusterTable, key, value, "", std::string(reason)});
+  const std::optional<int64_t> number = SealedNumber(key, value);
+  return number.has_value() ? std::max(*number, used + 1) : used + margin;
+}
+
+// Returns the records of the cluster as they are, damaged ones too, by key, and
+// an empty one for each that is missing: in quarantine, the next repair counts
+// it.
+absl::StatusOr<std::map<std::string, std::string>> ReadValues(
+    const StateStore& store) {
+  std::map<std::string, std::string> values;
+  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<StateStore::Damaged> damaged,
+                            store.FindDamaged());
+  for (const StateStore::Damaged& one : damaged) {
+    if (one.table == kClusterTable) values[one.key] = one.value;
   }
-  return QuarantineRecords(records, store);
+  // A table with a damaged record cannot be listed.
+  for (const char* key :
+       {kSchemaKey, kIdKey, kTermKey, kGenerationKey, kPlanVersionKey}) {
+    if (values.count(key) > 0) continue;
+    absl::StatusOr<std::string> value = store.Get(kClusterTable, key);
+    if (absl::IsNotFound(value.status())) value = "";
+    COXSWAIN_RETURN_IF_ERROR(value.status());
+    values[key] = *std::move(value);
+  }
+  return values;
 }
 
 }  // namespace
@@ -247,16 +307,31 @@ void PutNextPlanVersion(int64_t next, StateBatch* batch) {
 absl::Status RepairClusterRecords(RandomSource* random, StateStore* store) {
   const absl::Status refused = ReadClusterRecords(*store).status();
   if (!absl::IsDataLoss(refused)) return refused;
-  COXSWAIN_ASSIGN_OR_RETURN(const int64_t table, HighestTable(*store));
+  // Tables with damaged records, those of the quarantine too, cannot be read.
+  COXSWAIN_ASSIGN_OR_RETURN(const auto plan_tables, store->Tables(kPlanTables));
+  COXSWAIN_RETURN_IF_ERROR(QuarantineDamaged(plan_tables, store));
+  COXSWAIN_ASSIGN_OR_RETURN(const auto quarantined,
+                            ReadQuarantined(*store, kClusterTable));
+  COXSWAIN_ASSIGN_OR_RETURN(const int64_t generation,
+                            HighestGeneration(*store));
+  COXSWAIN_ASSIGN_OR_RETURN(const int64_t version, HighestVersion(*store));
+  COXSWAIN_ASSIGN_OR_RETURN(auto values, ReadValues(*store));
+  const auto above = [&](const char* key, int64_t used) {
+    return NumberAbove(key, values[key], used, quarantined);
+  };
   ClusterRecords records;
   records.id = absl::StrFormat("%016x%016x", random->Next(), random->Next());
-  records.next_term = NumberAbove(*store, kTermKey, 0);
-  records.next_generation = NumberAbove(*store, kGenerationKey, table);
-  records.next_plan_version = NumberAbove(*store, kPlanVersionKey, 0);
-  COXSWAIN_RETURN_IF_ERROR(QuarantineAll(refused.message(), store));
+  records.next_term = above(kTermKey, 0);
+  records.next_generation = above(kGenerationKey, generation);
+  records.next_plan_version = above(kPlanVersionKey, version);
+  std::vector<UnreadableRecord> all;
+  for (const auto& [key, value] : values) {
+    all.push_back(
+        {kClusterTable, key, value, "", std::string(refused.message())});
+  }
   StateBatch batch;
   PutClusterRecords(records, &batch);
-  COXSWAIN_RETURN_IF_ERROR(store->Apply(batch));
+  COXSWAIN_RETURN_IF_ERROR(QuarantineRecords(all, store, batch));
   LogError("state_repaired",
            {{"reason", refused.message()},
             {"cluster_id", records.id},

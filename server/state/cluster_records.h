@@ -50,9 +50,11 @@ void PutNextGeneration(int64_t next, StateBatch* batch);
 void PutNextPlanVersion(int64_t next, StateBatch* batch);
 
 // Makes a state usable whose records ReadClusterRecords refuses with DATA_LOSS;
-// does nothing to any other. What cannot be read goes into quarantine. The
-// cluster gets a new id, which fences every worker of the old one off, and
-// numbers far above all that can have been given out.
+// does nothing to any other. The records go into quarantine, as do damaged ones
+// of jobs. The cluster gets a new id, which fences every worker of the old one
+// off, and numbers far above all that can have been given out: also by earlier
+// repairs, as far as the quarantine, the jobs and their plans tell of them. All
+// of it is one batch.
 absl::Status RepairClusterRecords(RandomSource* random, StateStore* store);
 
 }  // namespace coxswain::server

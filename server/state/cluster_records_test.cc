@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status_matchers.h"
+#include "proto/state.pb.h"
+#include "proto/types.pb.h"
 #include "server/state/memory_state_store.h"
 #include "server/state/quarantine.h"
 #include "server/state/sqlite_state_store.h"
@@ -188,6 +190,86 @@ TEST(ClusterRecordsTest, ARepairBeginsANewClusterWithHigherNumbers) {
   }
 }
 
+// Whatever is lost of the numbers, and however often.
+TEST(ClusterRecordsTest, RepairsInARowGiveNoNumberTwice) {
+  CountedRandom random;
+  MemoryStateStore store;
+  Fill(&store);
+  ClusterRecords last = SomeRecords();
+  const std::vector<std::function<absl::Status()>> losses = {
+      [&] { return store.Put("cluster", "next_term", "?"); },
+      [&] { return store.Put("cluster", "next_plan_version", ""); },
+      [&] { return store.Delete("cluster", "next_generation"); },
+      [&] { return store.Apply(StateBatch().DeleteTable("cluster")); },
+      [&] { return store.Put("cluster", "id", "?"); },
+      [&] { return store.Apply(StateBatch().DeleteTable("cluster")); }};
+  for (int round = 0; round < 3; ++round) {
+    for (const auto& lose : losses) {
+      // As it is used.
+      last.next_term += 3;
+      last.next_generation += 4;
+      *last.next_plan_version += 5;
+      StateBatch used;
+      PutClusterRecords(last, &used);
+      ASSERT_OK(store.Apply(used));
+      ASSERT_OK(lose());
+      ASSERT_OK(RepairClusterRecords(&random, &store));
+      ASSERT_OK_AND_ASSIGN(const ClusterRecords next,
+                           ReadClusterRecords(store));
+      EXPECT_GE(next.next_term, last.next_term);
+      EXPECT_GE(next.next_generation, last.next_generation);
+      EXPECT_GE(*next.next_plan_version, *last.next_plan_version);
+      last = next;
+    }
+  }
+}
+
+// Also when the quarantine has been emptied since an earlier repair.
+TEST(ClusterRecordsTest, ARepairGoesAboveWhatJobsAndPlansHave) {
+  constexpr int64_t kHigh = int64_t{1} << 40;
+  CountedRandom random;
+  MemoryStateStore store;
+  Fill(&store);
+  state::v1::Job job;
+  job.set_generation(kHigh);
+  v1::Plan current;
+  current.set_version(kHigh + 1);
+  v1::Plan next;
+  next.set_version(kHigh + 2);
+  ASSERT_OK(
+      store.Apply(StateBatch()
+                      .DeleteTable("cluster")
+                      .Put("jobs", "job", job.SerializeAsString())
+                      .Put("jobs", "other", "?")
+                      .Put("plan.current", "job", current.SerializeAsString())
+                      .Put("plan.next", "job", next.SerializeAsString())));
+  ASSERT_OK(RepairClusterRecords(&random, &store));
+  ASSERT_OK_AND_ASSIGN(const ClusterRecords records, ReadClusterRecords(store));
+  EXPECT_GT(records.next_generation, kHigh);
+  EXPECT_GT(*records.next_plan_version, kHigh + 2);
+}
+
+class CountedStore : public MemoryStateStore {
+ public:
+  absl::Status Apply(const StateBatch& batch) override {
+    ++batches;
+    return MemoryStateStore::Apply(batch);
+  }
+  int batches = 0;
+};
+
+// So that it is done or not, whenever the coordinator dies.
+TEST(ClusterRecordsTest, ARepairIsOneBatch) {
+  CountedRandom random;
+  CountedStore store;
+  Fill(&store);
+  ASSERT_OK(store.Put("cluster", "next_term", "?"));
+  store.batches = 0;
+  ASSERT_OK(RepairClusterRecords(&random, &store));
+  EXPECT_EQ(store.batches, 1);
+  EXPECT_THAT(*ListQuarantined(store), SizeIs(5));
+}
+
 TEST(ClusterRecordsTest, ARepairDoesNothingToANewState) {
   CountedRandom random;
   MemoryStateStore store;
@@ -211,6 +293,7 @@ TEST(QuarantineTest, RecordsAreKeptByteForByteEachTime) {
     EXPECT_EQ(record.key, key);
     EXPECT_EQ(record.job, "job");
     EXPECT_EQ(record.reason, "why");
+    EXPECT_TRUE(record.name_known);
   }
   ASSERT_OK_AND_ASSIGN(const auto values, store.List("quarantine"));
   EXPECT_EQ(values[0].second, std::string("\0\xff", 2));
@@ -263,6 +346,12 @@ TEST(QuarantineTest, WhatSqliteFindsDamagedIsMoved) {
     EXPECT_EQ(store->Get("jobs", "job").value_or(""), "?");
     ASSERT_OK_AND_ASSIGN(const auto quarantined, ListQuarantined(*store));
     EXPECT_THAT(quarantined, SizeIs(3));
+    EXPECT_THAT(quarantined,
+                Contains(AllOf(Field(&QuarantinedRecord::table, "plan.a"),
+                               Field(&QuarantinedRecord::name_known, false))));
+    EXPECT_THAT(quarantined,
+                Contains(AllOf(Field(&QuarantinedRecord::table, "plan.b"),
+                               Field(&QuarantinedRecord::name_known, true))));
     EXPECT_OK(ReadClusterRecords(*store));
   }
   // What is in quarantine itself is kept there, and read again.
@@ -296,6 +385,30 @@ TEST(QuarantineTest, TheClusterIsLeftWhereItIs) {
   ASSERT_OK(RepairClusterRecords(&random, store.get()));
   EXPECT_OK(ReadClusterRecords(*store));
   EXPECT_THAT(*ListQuarantined(*store), SizeIs(5));
+}
+
+TEST(QuarantineTest, DamageOfItIsNoObstacleToARepair) {
+  const std::string path =
+      absl::StrCat(testing::TempDir(), "/repair-", getpid(), ".sqlite");
+  {
+    ASSERT_OK_AND_ASSIGN(const auto store, SqliteStateStore::Open(path));
+    Fill(store.get());
+    ASSERT_OK(QuarantineRecords({{"members/41", "block/0", "?", "", "why"}},
+                                store.get()));
+  }
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(db, "UPDATE state SET crc = crc + 1", nullptr, nullptr,
+                         nullptr),
+            SQLITE_OK);
+  sqlite3_close(db);
+  ASSERT_OK_AND_ASSIGN(const auto store, SqliteStateStore::Open(path));
+  EXPECT_THAT(ReadClusterRecords(*store), kRefused);
+  CountedRandom random;
+  ASSERT_OK(RepairClusterRecords(&random, store.get()));
+  EXPECT_OK(ReadClusterRecords(*store));
+  // The first, the job's record, and those of the cluster.
+  EXPECT_THAT(*ListQuarantined(*store), SizeIs(7));
 }
 
 }  // namespace

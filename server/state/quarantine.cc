@@ -20,7 +20,6 @@ namespace {
 
 constexpr char kValues[] = "quarantine";
 constexpr char kNotes[] = "quarantine.notes";
-constexpr size_t kWritesOfOne = 3;
 constexpr char kJobTable[] = "jobs";
 // Of a record in quarantine; a key with a higher one was not written here.
 constexpr int64_t kMaxNumber = int64_t{1} << 53;
@@ -81,10 +80,18 @@ bool IsQuarantineTable(absl::string_view table) {
 }
 
 absl::Status QuarantineRecords(const std::vector<UnreadableRecord>& records,
-                               StateStore* store) {
-  if (records.empty()) return absl::OkStatus();
+                               StateStore* store, const StateBatch& after) {
+  if (records.empty() && after.empty()) return absl::OkStatus();
   COXSWAIN_ASSIGN_OR_RETURN(int64_t number, NextNumber(*store));
   StateBatch batch;
+  const auto add = [&batch, store](const StateBatch& more) -> absl::Status {
+    if (batch.writes().size() + more.writes().size() > StateStore::kMaxWrites ||
+        batch.ByteSize() + more.ByteSize() > StateStore::kMaxBytes) {
+      COXSWAIN_RETURN_IF_ERROR(store->Apply(std::exchange(batch, {})));
+    }
+    batch.Append(more);
+    return absl::OkStatus();
+  };
   for (const UnreadableRecord& record : records) {
     const std::string key = KeyOf(number++, record);
     std::string note;
@@ -94,13 +101,9 @@ absl::Status QuarantineRecords(const std::vector<UnreadableRecord>& records,
     one.Put(kValues, key, record.value);
     one.Put(kNotes, key, note);
     one.Delete(record.table, record.key);
-    if (batch.writes().size() + kWritesOfOne > StateStore::kMaxWrites ||
-        batch.ByteSize() + one.ByteSize() > StateStore::kMaxBytes) {
-      COXSWAIN_RETURN_IF_ERROR(store->Apply(batch));
-      batch = StateBatch();
-    }
-    batch.Append(one);
+    COXSWAIN_RETURN_IF_ERROR(add(one));
   }
+  COXSWAIN_RETURN_IF_ERROR(add(after));
   COXSWAIN_RETURN_IF_ERROR(store->Apply(batch));
   for (const UnreadableRecord& record : records) Report(record);
   return absl::OkStatus();
@@ -123,8 +126,7 @@ absl::Status QuarantineDamaged(const std::vector<std::string>& together,
     if (of_group) jobs.insert(one.key);
     const std::string job = of_group || one.table == kJobTable ? one.key : "";
     records.push_back({std::move(one.table), std::move(one.key),
-                       std::move(one.value), job,
-                       "it does not match its checksum"});
+                       std::move(one.value), job, kWrongChecksum});
   }
   for (const std::string& job : jobs) {
     for (const std::string& table : together) {
@@ -159,6 +161,19 @@ absl::StatusOr<std::vector<QuarantinedRecord>> ListQuarantined(
     RecordReader reader(note->second);
     record.job = reader.String();
     record.reason = reader.String();
+    record.name_known = reader.complete() && record.reason != kWrongChecksum;
+  }
+  return records;
+}
+
+absl::StatusOr<std::vector<StateStore::Record>> ReadQuarantined(
+    const StateStore& store, absl::string_view table) {
+  COXSWAIN_ASSIGN_OR_RETURN(auto values, store.List(kValues));
+  std::vector<StateStore::Record> records;
+  for (auto& [key, value] : values) {
+    ParsedKey parsed = Parse(key);
+    if (parsed.table != table) continue;
+    records.emplace_back(std::move(parsed.key), std::move(value));
   }
   return records;
 }

@@ -35,15 +35,23 @@ struct QuarantinedRecord {
   std::string job;
   std::string reason;
   size_t bytes = 0;
+  // Whether it was the record of this table and key. One whose checksum was
+  // wrong may have been any other, and so may one without a note.
+  bool name_known = false;
 };
+
+// The reason of a record that is damaged in its value, its key or its table.
+constexpr char kWrongChecksum[] = "it does not match its checksum";
 
 bool IsQuarantineTable(absl::string_view table);
 
 // Moves the records from their tables into quarantine, and reports each in the
 // log. A record and its note move together; of many, some may have been moved
-// when it fails.
+// when it fails. The changes of `after` are committed together with the last
+// ones, as one batch with all of them where they fit into one.
 absl::Status QuarantineRecords(const std::vector<UnreadableRecord>& records,
-                               StateStore* store);
+                               StateStore* store,
+                               const StateBatch& after = StateBatch());
 
 // Moves the records whose checksums the store does not confirm, except those of
 // the cluster. The records of one key in the tables of `together`, which is the
@@ -54,6 +62,11 @@ absl::Status QuarantineDamaged(const std::vector<std::string>& together,
 // Returns all that are in quarantine, oldest first.
 absl::StatusOr<std::vector<QuarantinedRecord>> ListQuarantined(
     const StateStore& store);
+
+// Returns the records of one table that are in quarantine, oldest first, as
+// they were.
+absl::StatusOr<std::vector<StateStore::Record>> ReadQuarantined(
+    const StateStore& store, absl::string_view table);
 
 }  // namespace coxswain::server
 
