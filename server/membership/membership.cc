@@ -92,10 +92,13 @@ absl::StatusOr<Membership::Job*> Membership::FindOrAddJobLocked(
 }
 
 void Membership::ForgetLocked(const Job& job, Calls* calls) {
-  if (job.run.generation == Generation(0)) return;
   StateBatch batch;
-  DeleteJob(KeptOf(job, job.run, false), &batch);
+  if (job.run.generation != Generation(0)) {
+    DeleteJob(KeptOf(job, job.run, false), &batch);
+  }
+  // Also that of a job whose own record is in quarantine.
   rooms_.plans->Forget(job.name, &batch);
+  if (batch.empty()) return;
   WriteLocked(
       std::move(batch),
       [name = job.name](const absl::Status& status) {

@@ -92,12 +92,16 @@ void Membership::CommitRunLocked(Run run, Job* job, Calls* calls) {
   commit->start = StartOf(*job, run);
   commit->run = std::move(run);
   job->commit = commit;
-  calls->push_back([this, commit] {
-    const absl::Status bounds = CheckManifestBounds(*commit->run.manifest);
-    if (!bounds.ok()) return NoteTableWritten(commit, bounds);
-    commit->tables = EncodeTables(commit->run);
-    WriteNextTable(commit);
-  });
+  // The plan of the generation follows from what the observers, the plan room
+  // among them, have learned of the one before.
+  CallInOrderLocked({[this, commit] {
+                      const absl::Status bounds =
+                          CheckManifestBounds(*commit->run.manifest);
+                      if (!bounds.ok()) return NoteTableWritten(commit, bounds);
+                      commit->tables = EncodeTables(commit->run);
+                      WriteNextTable(commit);
+                    }},
+                    job, calls);
 }
 
 void Membership::WriteNextTable(const std::shared_ptr<RunCommit>& commit) {
@@ -124,7 +128,8 @@ void Membership::NoteTableWritten(const std::shared_ptr<RunCommit>& commit,
                                   const absl::Status& written) {
   if (!written.ok()) return FinishCommit(commit, written);
   if (!commit->tables.empty()) return WriteNextTable(commit);
-  // Waits for one small commit.
+  // Waits for one small commit, and so do the calls that the writer would
+  // answer next.
   FinishCommit(commit, rooms_.plans->BeginGeneration(std::move(commit->start)));
 }
 

@@ -59,6 +59,17 @@ class SteppedWriter : public DirectWriter {
   std::deque<std::pair<StateBatch, Done>> waiting_;
 };
 
+// Holds Apply() while a test wants it.
+class GatedStore : public DirectWriter {
+ public:
+  using DirectWriter::DirectWriter;
+  absl::Status Apply(const StateBatch& batch) override {
+    if (gate != nullptr) gate->Pass();
+    return DirectWriter::Apply(batch);
+  }
+  Gate* gate = nullptr;
+};
+
 class CommitTest : public MembershipTest {
  protected:
   // The plans do not wait: their commit is the last of a generation's.
@@ -303,6 +314,58 @@ TEST_F(CommitTest, CallsThatWaitForACommitAreLimited) {
   stepped_.Release();
   EXPECT_EQ(Description().state, JobState::kRunning);
   EXPECT_THAT(refused, SizeIs(3 + 16)) << "the job is full";
+}
+
+TEST_F(CommitTest, AJoinThatIsRefusedAfterTheCommitIsReportedAsRefused) {
+  Worker* const first = Make(1, 0);
+  stepped_.Hold();
+  Join(first);
+  Worker* const stranger = Make(1, 1);
+  stranger->request.on_refused = [&](const absl::Status& status) {
+    EXPECT_THAT(stranger->answers, IsEmpty());
+    Note("refused", status);
+  };
+  Join(stranger);
+  EXPECT_THAT(log_.events(), IsEmpty());
+  stepped_.Release();
+  EXPECT_THAT(log_.events(),
+              ElementsAre("began 1", "refused: FAILED_PRECONDITION"));
+  EXPECT_THAT(stranger->answers, SizeIs(1));
+}
+
+TEST_F(CommitTest, NothingWaitsForTheCommitOfAPlanUnderTheLock) {
+  options_.max_jobs = 3;
+  GatedStore gated(&store_);
+  Open(&writer_, &gated);
+  const auto runs = Run(1, "runs");
+  const auto gone = Run(1, "gone");
+  membership_->ReportExit(gone[0]->exit(9));
+
+  Gate disk;
+  gated.gate = &disk;
+  Worker* const begins = Make(1, 0, "begins");
+  std::thread joining([&] { Join(begins); });
+  EXPECT_TRUE(disk.AwaitThread());
+  Gate done;
+  done.Open();
+  std::thread others([&] {
+    // In the place of the one that has ended, with its plan.
+    Join(Make(2, 0, "forms"));
+    EXPECT_OK(membership_->Heartbeat(runs[0]->attachment, Progress()));
+    EXPECT_OK(plans_->Get("runs"));
+    EXPECT_EQ(*plans_->TakeEffect("runs", Generation(1), 1), std::nullopt);
+    EXPECT_FALSE(plans_->Get("gone").ok());
+    done.Pass();
+  });
+  EXPECT_TRUE(done.AwaitThread());
+  EXPECT_THAT(begins->answers, IsEmpty());
+  disk.Open();
+  joining.join();
+  others.join();
+  ASSERT_THAT(begins->answers, SizeIs(1));
+  EXPECT_OK(begins->answers[0]);
+  EXPECT_FALSE(store_.Get("plan.current", "gone").ok());
+  membership_.reset();
 }
 
 // With the writer of a coordinator, and a disk that stands still.

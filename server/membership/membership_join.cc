@@ -1,6 +1,7 @@
 // The part of Membership that answers Join: who may wait for a generation.
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -21,6 +22,16 @@ namespace {
 // may have megabytes, and a round keeps no more of them.
 constexpr size_t kMaxDeferredJoins = ManifestAgreement::kMaxKept;
 
+// Returns the call that refuses the request.
+std::function<void()> RefusalOf(const JoinRequest& request,
+                                JoinCallback callback, absl::Status status) {
+  return [on_refused = request.on_refused, callback = std::move(callback),
+          status = std::move(status)] {
+    if (on_refused) on_refused(status);
+    callback(status);
+  };
+}
+
 absl::Status JobIsFull(absl::string_view job, size_t members) {
   return absl::FailedPreconditionError(
       absl::StrCat("job '", job, "' is running with all ", members,
@@ -32,7 +43,7 @@ absl::Status JobIsFull(absl::string_view job, size_t members) {
 uint64_t Membership::Join(JoinRequest request, JoinCallback callback) {
   const absl::Status valid = CheckJoin(request, options_);
   if (!valid.ok()) {
-    callback(valid);
+    RefusalOf(request, std::move(callback), valid)();
     return 0;
   }
   NormaliseManifest(&request.manifest);
@@ -57,8 +68,7 @@ void Membership::TakeJoinLocked(JoinRequest request, JoinCallback callback,
                                 uint64_t ticket, Calls* calls) {
   const absl::Status status = JoinLocked(&request, callback, ticket, calls);
   if (status.ok()) return;
-  calls->push_back(
-      [callback = std::move(callback), status] { callback(status); });
+  calls->push_back(RefusalOf(request, std::move(callback), status));
 }
 
 void Membership::DeferJoinLocked(JoinRequest request, JoinCallback callback,
@@ -70,8 +80,7 @@ void Membership::DeferJoinLocked(JoinRequest request, JoinCallback callback,
         job->deferred_joins, " more workers wait for that to join: ask again"));
   }
   if (!turn.ok()) {
-    calls->push_back(
-        [callback = std::move(callback), turn] { callback(turn); });
+    calls->push_back(RefusalOf(request, std::move(callback), turn));
     return;
   }
   ++job->deferred_joins;

@@ -79,8 +79,9 @@ TEST_F(OrderTest, ABeginDoesNotOvertakeTheEndBeforeIt) {
   Worker* const second = Make(1, 0);
   Join(second);
   Join(second);  // again
-  EXPECT_EQ(Description().generation, Generation(2));
-  EXPECT_THAT(second->answers, IsEmpty()) << "its observers do not know of it";
+  EXPECT_EQ(Description().generation, Generation(1))
+      << "no commit begins before the observers know of the end";
+  EXPECT_THAT(second->answers, IsEmpty());
   gate_.Open();
   ending.join();
   EXPECT_THAT(log_.events(), ElementsAre("began 1", "ended 1", "began 2"));
@@ -192,6 +193,28 @@ TEST_F(ComponentsOrderTest, NothingIsKeptOfAGenerationThatEndedAsItBegan) {
   EXPECT_THAT(plans_->Propose("job", 1, plan),
               StatusIs(absl::StatusCode::kFailedPrecondition, testing::_))
       << "no generation runs";
+}
+
+// A departure that proves the plan of a generation counts for the next one.
+TEST_F(ComponentsOrderTest, ACommitDoesNotOvertakeADeparture) {
+  Worker* const worker = Make(1, 0);
+  Join(worker);
+  ASSERT_OK(plans_->Propose("job", 1, MakePlan(2, "bf16", -1)));
+  ASSERT_OK(Leave(worker, true));
+  Rejoin(worker);
+  ASSERT_EQ(worker->joined().plan.version, 2);
+  // Its first step has been decided, and that alone proves nothing.
+  ASSERT_OK(plans_->TakeEffect("job", Generation(2), 1));
+  hooks_.left = HeldOnce();
+  std::thread leaving([&] { EXPECT_OK(Leave(worker, true)); });
+  EXPECT_TRUE(gate_.AwaitThread());
+  Rejoin(worker);
+  gate_.Open();
+  leaving.join();
+  ASSERT_OK(worker->answers.back());
+  EXPECT_EQ(worker->joined().generation, Generation(3));
+  EXPECT_EQ(worker->joined().plan.version, 2);
+  EXPECT_EQ(worker->joined().plan.hook, "bf16");
 }
 
 }  // namespace

@@ -24,7 +24,9 @@ constexpr char kMembersPrefix[] = "members/";
 constexpr char kManifestPrefix[] = "manifest/";
 constexpr char kBlockPrefix[] = "block/";
 constexpr char kGonePrefix[] = "gone/";
-// Raised by whatever an older coordinator would misread.
+// Raised, together with kStateSchema, by whatever an older coordinator would
+// misread: it refuses a schema that it does not know, but a format alone would
+// cost the job its record.
 constexpr int kFormat = 1;
 
 constexpr int kMembersPerBlock = 256;
@@ -203,14 +205,23 @@ absl::Status LoadMembers(const StateStore& store, LoadedJob* loaded,
   return absl::OkStatus();
 }
 
-absl::Status LoadManifest(const StateStore& store, LoadedJob* loaded,
+// Without a piece, or with the last one cut off, what is left may be read as
+// another manifest: all of them must be there, and none in `quarantined`, the
+// names of tables.
+absl::Status LoadManifest(const StateStore& store,
+                          const std::set<std::string>& quarantined,
+                          LoadedJob* loaded,
                           std::vector<UnreadableRecord>* unreadable) {
   const std::string table = ManifestTable(loaded->job.manifest);
   COXSWAIN_ASSIGN_OR_RETURN(const auto records, store.List(table));
   std::string bytes;
-  for (const auto& record : records) bytes.append(record.second);
+  bool complete = !records.empty() && quarantined.count(table) == 0;
+  for (size_t i = 0; i < records.size(); ++i) {
+    complete = complete && records[i].first == NumberedKey("", i);
+    bytes.append(records[i].second);
+  }
   coxswain::v1::Manifest proto;
-  if (records.empty() || !proto.ParseFromString(bytes)) {
+  if (!complete || !proto.ParseFromString(bytes)) {
     loaded->damage = Unreadable(loaded->job.name, "manifest");
     Add(*loaded, table, records, unreadable);
     return absl::OkStatus();
@@ -374,9 +385,15 @@ absl::StatusOr<LoadedJobs> LoadJobs(const StateStore& store, Generation next) {
       std::remove_if(loaded.jobs.begin(), loaded.jobs.end(),
                      [](const LoadedJob& one) { return !one.damage.ok(); }),
       loaded.jobs.end());
+  COXSWAIN_ASSIGN_OR_RETURN(const auto quarantined, ListQuarantined(store));
+  std::set<std::string> tables;
+  for (const QuarantinedRecord& record : quarantined) {
+    tables.insert(record.table);
+  }
   for (LoadedJob& one : loaded.jobs) {
     if (one.job.finished || one.job.unreadable) continue;
-    COXSWAIN_RETURN_IF_ERROR(LoadManifest(store, &one, &loaded.unreadable));
+    COXSWAIN_RETURN_IF_ERROR(
+        LoadManifest(store, tables, &one, &loaded.unreadable));
     if (one.damage.ok()) {
       COXSWAIN_RETURN_IF_ERROR(LoadMembers(store, &one, &loaded.unreadable));
     }

@@ -381,6 +381,39 @@ TEST_F(UnreadableStateTest, AJobWithoutRecordAndPlanGetsNoVersionAgain) {
   EXPECT_GT(team_[0]->joined().plan.version, 1);
 }
 
+// Its record, whose key is damaged, seems to be that of another job.
+TEST_F(UnreadableStateTest, AJobWhoseNameIsLostKeepsItsPlan) {
+  Plan proposal = team_[0]->joined().plan;
+  proposal.hook = "bf16";
+  ASSERT_OK(plans_->Propose("job", 1, proposal));
+  ASSERT_OK_AND_ASSIGN(const std::string record, store_.Get("jobs", "job"));
+  ASSERT_OK(store_.Apply(
+      StateBatch().Delete("jobs", "job").Put("jobs", "jib", record)));
+  ASSERT_OK(QuarantineRecords({{"jobs", "jib", record, "jib", kWrongChecksum}},
+                              &store_));
+  Restart();
+  ExpectOtherGoesOn();
+  for (Worker* worker : team_) Join(worker);
+  ASSERT_OK(team_[0]->answers.back());
+  EXPECT_EQ(team_[0]->joined().generation, Generation(3));
+  EXPECT_EQ(team_[0]->joined().plan.version, 2);
+  EXPECT_EQ(team_[0]->joined().plan.hook, "bf16");
+}
+
+// One of which no more is known than its record in quarantine.
+TEST_F(UnreadableStateTest, AForgottenJobTakesItsPlanAlong) {
+  Spoil("jobs", "job", "?");
+  EXPECT_OK(store_.Get("plan.current", "job"));
+  Run(1, "third");
+  Run(1, "fourth");
+  EXPECT_THAT(membership_->Describe("job"),
+              StatusIs(absl::StatusCode::kNotFound, testing::_));
+  for (const std::string& table : PlanRoom::TableNames()) {
+    EXPECT_FALSE(store_.Get(table, "job").ok()) << table;
+  }
+  EXPECT_OK(store_.Get("plan.current", "other"));
+}
+
 TEST_F(UnreadableStateTest, MembersCostTheGeneration) {
   ASSERT_OK_AND_ASSIGN(const std::string block,
                        store_.Get("members/1", "block/00000000"));
@@ -409,6 +442,61 @@ TEST_F(UnreadableStateTest, TheManifestCostsTheGeneration) {
   ExpectBeginsAgain("manifest");
   Restart();
   EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
+// What is left of a manifest without one of its pieces may be read as well, as
+// another one.
+class ManifestPiecesTest : public UnreadableStateTest {
+ protected:
+  void SetUp() override {
+    UnreadableStateTest::SetUp();
+    // A generation whose manifest is in the table of the one before.
+    for (Worker* worker : team_) ASSERT_OK(Leave(worker, true));
+    for (Worker* worker : team_) Rejoin(worker);
+    ASSERT_EQ(team_[0]->joined().generation, Generation(3));
+    // Each piece is a whole field.
+    ASSERT_OK_AND_ASSIGN(const std::string bytes,
+                         store_.Get("manifest/1", "00000000"));
+    StateBatch batch;
+    batch.Put("manifest/1", "00000000", bytes);
+    for (const char* key : {"00000001", "00000002"}) {
+      coxswain::v1::Manifest piece;
+      auto* const parameter = piece.add_parameters();
+      parameter->set_name(key);
+      parameter->add_shape(1);
+      parameter->set_dtype("float32");
+      batch.Put("manifest/1", key, piece.SerializeAsString());
+    }
+    ASSERT_OK(store_.Apply(batch));
+    Restart();
+    ASSERT_EQ(Description().state, JobState::kRunning);
+  }
+  void ExpectLost() {
+    ExpectOtherGoesOn();
+    EXPECT_EQ(Description().state, JobState::kEnded);
+    EXPECT_THAT(Description().last_event, HasSubstr("manifest"));
+    ASSERT_OK_AND_ASSIGN(const auto quarantined, ListQuarantined(store_));
+    EXPECT_THAT(quarantined,
+                Contains(Field(&QuarantinedRecord::table, "manifest/1")));
+    for (Worker* worker : team_) Rejoin(worker);
+    ASSERT_OK(team_[0]->answers.back());
+    EXPECT_EQ(team_[0]->joined().generation, Generation(4));
+    Restart();
+    EXPECT_EQ(Description().state, JobState::kRunning);
+  }
+};
+
+TEST_F(ManifestPiecesTest, AMissingOneCostsTheGeneration) {
+  ASSERT_OK(store_.Delete("manifest/1", "00000001"));
+  Restart();
+  ExpectLost();
+}
+
+TEST_F(ManifestPiecesTest, TheLastOneInQuarantineCostsTheGeneration) {
+  ASSERT_OK(QuarantineRecords(
+      {{"manifest/1", "00000002", "?", "", kWrongChecksum}}, &store_));
+  Restart();
+  ExpectLost();
 }
 
 TEST_F(UnreadableStateTest, ThePlanCostsTheGenerationAndNoVersionIsReused) {

@@ -33,6 +33,10 @@ struct JoinRequest {
   absl::Duration timeout;
   Generation after_generation;  // 0: none
   int64_t attempt = 0;
+  // Called before the answer where the request is refused, at once or after the
+  // commit of a generation, and not where its worker has waited in a round. May
+  // be null; without any lock held.
+  std::function<void(const absl::Status&)> on_refused;
 };
 
 struct JoinResult {
@@ -80,7 +84,7 @@ struct AttachEvent {
   std::string regroup;
   std::string checkpoint;
   int64_t spell = 0;  // kDecision; see v1.Decision
-  int rank = 0;        // kStandIn
+  int rank = 0;       // kStandIn
   std::string address;
 };
 using EventSink = std::function<void(const AttachEvent&)>;

@@ -1,7 +1,6 @@
 #include "server/rpc/rendezvous_service.h"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -142,24 +141,21 @@ grpc::ServerUnaryReactor* RendezvousService::Join(
     v1::JoinResponse* response) {
   const auto call = DeferredCall<v1::JoinResponse>::Start(response);
   JoinRequest join = FromProto(*request);
-  // Whether it waits in a round: why that fails is logged with the round. An
-  // error before is a refusal, which a client can repeat as fast as it likes.
-  const auto waits = std::make_shared<std::atomic<bool>>(false);
-  const auto log_refusal =
-      [this, peer = context->peer(), job = Shown(join.job),
+  // A client can repeat it as fast as it likes. Why a round fails is logged
+  // with the round.
+  join.on_refused =
+      [refusals = refusals_, peer = context->peer(), job = Shown(join.job),
        worker = Shown(join.identity.ToString())](const absl::Status& status) {
-        refusals_.Line(HostOfPeer(peer), {{"job", job},
+        refusals->Line(HostOfPeer(peer), {{"job", job},
                                           {"worker", worker},
                                           {"peer", peer},
                                           {"reason", status.message()}});
       };
   const uint64_t ticket = membership_->Join(
-      std::move(join), [=](const absl::StatusOr<JoinResult>& result) {
+      std::move(join), [call](const absl::StatusOr<JoinResult>& result) {
         if (result.ok()) return call->Answer(ToProto(*result));
-        if (!*waits) log_refusal(result.status());
         call->Answer(result.status());
       });
-  *waits = true;
   call->OnceCancelled(
       [membership = membership_, ticket] { membership->Withdraw(ticket); });
   return call->reactor();

@@ -28,7 +28,7 @@ class RendezvousService : public v1::Rendezvous::CallbackService {
         membership_(membership),
         schedule_(schedule),
         witness_(witness),
-        refusals_("join_refused", clock, LogInfo) {}
+        refusals_(std::make_shared<LogRate>("join_refused", clock, LogInfo)) {}
 
   grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
                                  const v1::JoinRequest* request,
@@ -57,7 +57,8 @@ class RendezvousService : public v1::Rendezvous::CallbackService {
   Membership* const membership_;
   ScheduleRoom* const schedule_;
   const AttachWitness witness_;
-  LogRate refusals_;
+  // Shared with requests to join, which may be refused after their calls.
+  const std::shared_ptr<LogRate> refusals_;
   // As many references as descriptions are under way, and one.
   const std::shared_ptr<void> describing_ = std::make_shared<int>();
 };

@@ -148,11 +148,15 @@ void PlanRoom::NoteQuarantined(
 void PlanRoom::NoteQuarantinedLocked(
     const std::vector<QuarantinedRecord>& quarantined) {
   for (const QuarantinedRecord& record : quarantined) {
+    names_lost_ = names_lost_ || !record.name_known;
     const std::string& job =
         IsPlanTable(record.table) ? record.key : record.job;
-    if (job.empty() || !lost_.insert(job).second) continue;
-    const auto found = records_.find(job);
-    if (found != records_.end()) found->second.least_version = next_version_;
+    if (!job.empty()) lost_.insert(job);
+  }
+  for (auto& [job, record] : records_) {
+    if (names_lost_ || lost_.count(job) > 0) {
+      record.least_version = next_version_;
+    }
   }
 }
 
@@ -194,7 +198,8 @@ int64_t PlanRoom::VersionAfter(const Record& record) {
                   : current);
 }
 
-int64_t PlanRoom::AddMarkLocked(const Record& record, StateBatch* batch) const {
+int64_t PlanRoom::AddMark(const Record& record, StateBatch* batch) const {
+  MutexLock lock(&mutex_);
   const int64_t after = VersionAfter(record);
   if (after <= next_version_) return next_version_;
   PutNextPlanVersion(after, batch);
@@ -237,27 +242,33 @@ void PlanRoom::Forget(absl::string_view job, StateBatch* batch) {
 }
 
 void PlanRoom::KeepOnly(const std::set<std::string>& jobs) {
-  MutexLock lock(&mutex_);
-  StateBatch batch;
-  const auto write = [&] {
-    const absl::Status dropped = store_->Apply(std::exchange(batch, {}));
-    if (dropped.ok()) return;
+  MutexLock writing(&writing_);
+  std::vector<StateBatch> batches;
+  {
+    MutexLock lock(&mutex_);
+    if (names_lost_) return;
+    for (auto it = records_.begin(); it != records_.end();) {
+      if (jobs.count(it->first) != 0) {
+        ++it;
+        continue;
+      }
+      LogInfo("plan_dropped", {{"job", it->first},
+                               {"reason", "there is no such job any more"}});
+      if (batches.empty() ||
+          batches.back().writes().size() >= StateStore::kMaxWrites / 2) {
+        batches.emplace_back();
+      }
+      DeletePlan(it->first, &batches.back());
+      it = records_.erase(it);
+    }
+  }
+  for (const StateBatch& batch : batches) {
+    const absl::Status dropped = store_->Apply(batch);
+    if (dropped.ok()) continue;
     LogWarning("plans_not_dropped",
                {{"reason", dropped.ToString()},
                 {"next", "tried again at the next start"}});
-  };
-  for (auto it = records_.begin(); it != records_.end();) {
-    if (jobs.count(it->first) != 0) {
-      ++it;
-      continue;
-    }
-    LogInfo("plan_dropped",
-            {{"job", it->first}, {"reason", "there is no such job any more"}});
-    DeletePlan(it->first, &batch);
-    it = records_.erase(it);
-    if (batch.writes().size() >= StateStore::kMaxWrites / 2) write();
   }
-  if (!batch.empty()) write();
 }
 
 bool PlanRoom::Failed(const Record& record, PlanTrial last) {
@@ -330,14 +341,17 @@ absl::StatusOr<Plan> PlanRoom::BeginGeneration(GenerationStart start) {
   COXSWAIN_ASSIGN_OR_RETURN(settings.terms, ReadTerms(start.terms));
   settings.world_size = start.world_size;
 
-  MutexLock lock(&mutex_);
-  const auto found = records_.find(start.job);
+  MutexLock writing(&writing_);
   Record before;
-  if (found != records_.end()) {
-    before = found->second;
-  } else if (start.follows || lost_.count(start.job) > 0) {
-    // It has had plans of which nothing is known.
-    before.least_version = next_version_;
+  {
+    MutexLock lock(&mutex_);
+    const auto found = records_.find(start.job);
+    if (found != records_.end()) {
+      before = found->second;
+    } else if (start.follows || names_lost_ || lost_.count(start.job) > 0) {
+      // It has had plans of which nothing is known, or may have.
+      before.least_version = next_version_;
+    }
   }
   Record record = Next(start, settings, before);
   COXSWAIN_RETURN_IF_ERROR(
@@ -345,9 +359,8 @@ absl::StatusOr<Plan> PlanRoom::BeginGeneration(GenerationStart start) {
 
   StateBatch& batch = start.batch;
   COXSWAIN_RETURN_IF_ERROR(AddToBatch(start.job, record, &batch));
-  const int64_t mark = AddMarkLocked(record, &batch);
+  const int64_t mark = AddMark(record, &batch);
   COXSWAIN_RETURN_IF_ERROR(store_->Apply(batch));
-  next_version_ = mark;
   if (Failed(before, start.last)) {
     LogWarning(
         "proposed_plan_dropped",
@@ -360,6 +373,8 @@ absl::StatusOr<Plan> PlanRoom::BeginGeneration(GenerationStart start) {
                           "step"},
          {"now", record.plans.current.hook}});
   }
+  MutexLock lock(&mutex_);
+  next_version_ = mark;
   return (records_[start.job] = std::move(record)).plans.current;
 }
 
@@ -425,25 +440,43 @@ Plan PlanRoom::Successor(const Record& record, const Plan& proposal) {
   return plan;
 }
 
-absl::Status PlanRoom::StoreLocked(absl::string_view job, Record record,
-                                   Record* target) {
+std::optional<PlanRoom::Record> PlanRoom::Find(absl::string_view job) const {
+  MutexLock lock(&mutex_);
+  const auto found = records_.find(job);
+  if (found == records_.end()) return std::nullopt;
+  return found->second;
+}
+
+absl::Status PlanRoom::Store(absl::string_view job, Record record) {
   StateBatch batch;
   COXSWAIN_RETURN_IF_ERROR(AddToBatch(std::string(job), record, &batch));
-  const int64_t mark = AddMarkLocked(record, &batch);
+  const int64_t mark = AddMark(record, &batch);
   COXSWAIN_RETURN_IF_ERROR(store_->Apply(batch));
-  next_version_ = mark;
-  *target = std::move(record);
-  return absl::OkStatus();
+  {
+    MutexLock lock(&mutex_);
+    next_version_ = mark;
+    const auto found = records_.find(job);
+    if (found != records_.end()) {
+      record.running = found->second.running;  // it may have ended
+      found->second = std::move(record);
+      return absl::OkStatus();
+    }
+  }
+  // Its removal may have been committed before.
+  StateBatch removal;
+  DeletePlan(job, &removal);
+  COXSWAIN_RETURN_IF_ERROR(store_->Apply(removal));
+  return NoSuchJob(job);
 }
 
 absl::StatusOr<Plan> PlanRoom::Propose(absl::string_view job,
                                        int64_t expected_version,
                                        const Plan& plan) {
   COXSWAIN_RETURN_IF_ERROR(Validate(plan));
-  MutexLock lock(&mutex_);
-  const auto found = records_.find(job);
-  if (found == records_.end()) return NoSuchJob(job);
-  Record record = found->second;
+  MutexLock writing(&writing_);
+  std::optional<Record> found = Find(job);
+  if (!found.has_value()) return NoSuchJob(job);
+  Record& record = *found;
   const std::optional<Plan>& next = record.plans.next;
   const Plan& current = record.plans.current;
   // A repetition; the first may be in force already.
@@ -464,7 +497,7 @@ absl::StatusOr<Plan> PlanRoom::Propose(absl::string_view job,
   COXSWAIN_RETURN_IF_ERROR(CheckTiming(job, record, plan));
   const Plan successor = Successor(record, plan);
   record.plans.next = successor;
-  COXSWAIN_RETURN_IF_ERROR(StoreLocked(job, std::move(record), &found->second));
+  COXSWAIN_RETURN_IF_ERROR(Store(job, std::move(record)));
   LogInfo("plan_proposed", {{"job", job},
                             {"version", successor.version},
                             {"hook", successor.hook},
@@ -473,21 +506,36 @@ absl::StatusOr<Plan> PlanRoom::Propose(absl::string_view job,
   return successor;
 }
 
+bool PlanRoom::Concerns(const Record& record, int64_t step) {
+  return IsDue(record, step) ||
+         (record.unproved && step > record.plans.current.at_step);
+}
+
+bool PlanRoom::IsDue(const Record& record, int64_t step) {
+  const std::optional<Plan>& next = record.plans.next;
+  return next.has_value() && next->at_step != Plan::kWithNextGeneration &&
+         next->at_step <= step;
+}
+
 absl::StatusOr<std::optional<Plan>> PlanRoom::TakeEffect(absl::string_view job,
                                                          Generation generation,
                                                          int64_t step) {
-  MutexLock lock(&mutex_);
-  const auto found = records_.find(job);
-  if (found == records_.end() || found->second.generation != generation) {
-    return std::nullopt;
-  }
-  NoteDecidedLocked(job, step, &found->second);
-  const std::optional<Plan>& next = found->second.plans.next;
-  if (!next.has_value() || next->at_step == Plan::kWithNextGeneration ||
-      next->at_step > step) {
-    return std::nullopt;
-  }
-  Record record = found->second;
+  const auto find = [&]() -> std::optional<Record> {
+    std::optional<Record> found = Find(job);
+    if (!found.has_value() || found->generation != generation ||
+        !Concerns(*found, step)) {
+      return std::nullopt;
+    }
+    return found;
+  };
+  // Most steps do not wait for the commit of another job.
+  if (!find().has_value()) return std::nullopt;
+  MutexLock writing(&writing_);
+  std::optional<Record> found = find();
+  if (!found.has_value()) return std::nullopt;
+  Record& record = *found;
+  NoteDecided(job, step, &record);
+  if (!IsDue(record, step)) return std::nullopt;
   Plan& current = record.plans.current;
   record.plans.before = current;
   current = *std::exchange(record.plans.next, std::nullopt);
@@ -498,26 +546,37 @@ absl::StatusOr<std::optional<Plan>> PlanRoom::TakeEffect(absl::string_view job,
   }
   record.on_trial = record.unproved = CanBeProved(current);
   record.first_decided.reset();
-  COXSWAIN_RETURN_IF_ERROR(StoreLocked(job, std::move(record), &found->second));
-  return found->second.plans.current;
+  Plan plan = current;
+  COXSWAIN_RETURN_IF_ERROR(Store(job, std::move(record)));
+  return plan;
 }
 
-void PlanRoom::NoteDecidedLocked(absl::string_view job, int64_t step,
-                                 Record* record) {
+void PlanRoom::NoteDecided(absl::string_view job, int64_t step,
+                           Record* record) {
   if (!record->unproved || step <= record->plans.current.at_step) return;
-  if (!record->first_decided.has_value()) record->first_decided = step;
+  if (!record->first_decided.has_value()) {
+    record->first_decided = step;
+    MutexLock lock(&mutex_);
+    const auto found = records_.find(job);
+    if (found != records_.end()) found->second.first_decided = step;
+  }
   // Who decides on the step after its first one has made that one.
-  if (step > *record->first_decided) ProveLocked(job, record);
+  if (step > *record->first_decided) Prove(job, record);
 }
 
-void PlanRoom::ProveLocked(absl::string_view job, Record* record) {
-  Record proved = *record;
-  proved.on_trial = false;
-  proved.unproved = false;
-  const absl::Status stored = StoreLocked(job, std::move(proved), record);
-  if (stored.ok()) return;
+void PlanRoom::Prove(absl::string_view job, Record* record) {
+  record->on_trial = false;
+  record->unproved = false;
+  const absl::Status stored = Store(job, *record);
+  if (stored.ok() || absl::IsNotFound(stored)) return;
   // It counts while this process lives.
-  record->on_trial = record->unproved = false;
+  {
+    MutexLock lock(&mutex_);
+    const auto found = records_.find(job);
+    if (found != records_.end()) {
+      found->second.on_trial = found->second.unproved = false;
+    }
+  }
   LogWarning("plan_trial_not_stored",
              {{"job", job}, {"reason", stored.ToString()}});
 }
@@ -538,12 +597,18 @@ absl::Status PlanRoom::OnResume(const std::vector<GenerationResumed>& running) {
 // Its plan let it finish.
 void PlanRoom::OnMemberLeft(absl::string_view job, Generation generation,
                             int /*rank*/) {
-  MutexLock lock(&mutex_);
-  const auto found = records_.find(job);
-  if (found == records_.end() || found->second.generation != generation) {
-    return;
-  }
-  if (found->second.unproved) ProveLocked(job, &found->second);
+  const auto find = [&]() -> std::optional<Record> {
+    std::optional<Record> found = Find(job);
+    if (!found.has_value() || found->generation != generation ||
+        !found->unproved) {
+      return std::nullopt;
+    }
+    return found;
+  };
+  if (!find().has_value()) return;
+  MutexLock writing(&writing_);
+  std::optional<Record> found = find();
+  if (found.has_value()) Prove(job, &*found);
 }
 
 void PlanRoom::OnGenerationEnded(absl::string_view job, Generation generation,

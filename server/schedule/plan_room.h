@@ -86,14 +86,15 @@ class PlanRoom : public GenerationObserver {
       const PlanOptions& options, StateStore* store);
 
   // Takes note of what else is in quarantine: of a job with a record there it
-  // is not known which plans it has had. Before the first request only.
+  // is not known which plans it has had; nor of any job, while a record is
+  // there whose name is not known. Before the first request only.
   void NoteQuarantined(const std::vector<QuarantinedRecord>& quarantined);
 
   // The tables whose records of one job are one plan.
   static std::vector<std::string> TableNames();
 
-  // Returns the lowest version that no job has had: versions of one job are
-  // never used twice, also when its plan is lost.
+  // Returns the lowest version that no job has had: while a job is known, none
+  // of its versions is used twice, also when its plan is lost.
   int64_t next_version() const;
 
   // The plan of a new generation.
@@ -124,13 +125,14 @@ class PlanRoom : public GenerationObserver {
                                                  int64_t step);
 
   // The membership forgets a job: adds the removal of its plan to the batch
-  // that removes the job.
+  // that removes the job. Like Get, does not wait for a commit.
   void Forget(absl::string_view job, StateBatch* batch);
 
   // Drops the plans of all other jobs: nobody can ask for them any more. To be
   // called once, before any request, with the jobs that the membership knows.
   // From then on there is no plan without a job, so that the number of jobs
-  // bounds that of plans.
+  // bounds that of plans. Drops none while a record is in quarantine whose name
+  // is not known: it may be that of any job.
   void KeepOnly(const std::set<std::string>& jobs);
 
   absl::Status OnResume(const std::vector<GenerationResumed>& running) override;
@@ -191,8 +193,8 @@ class PlanRoom : public GenerationObserver {
   // The lowest version that none of its plans has.
   static int64_t VersionAfter(const Record& record);
   // Adds the mark of versions, if this record raises it; returns the mark.
-  int64_t AddMarkLocked(const Record& record, StateBatch* batch) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t AddMark(const Record& record, StateBatch* batch) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The record of a job once this generation has begun.
   static Record Next(const GenerationStart& start, const Settings& settings,
@@ -208,23 +210,35 @@ class PlanRoom : public GenerationObserver {
   static absl::Status CheckTiming(absl::string_view job, const Record& record,
                                   const Plan& plan);
   absl::Status CheckWindow(const Plan& plan, int world_size) const;
-  // Commits what a job's record becomes.
-  absl::Status StoreLocked(absl::string_view job, Record record, Record* target)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Record> Find(absl::string_view job) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Commits what a job's record becomes. NOT_FOUND: it was forgotten meanwhile.
+  absl::Status Store(absl::string_view job, Record record)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether a decision before this step changes anything.
+  static bool Concerns(const Record& record, int64_t step);
+  // Whether the pending proposal comes into force with this step.
+  static bool IsDue(const Record& record, int64_t step);
   // The step before this one was decided.
-  void NoteDecidedLocked(absl::string_view job, int64_t step, Record* record)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteDecided(absl::string_view job, int64_t step, Record* record)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_) ABSL_LOCKS_EXCLUDED(mutex_);
   // The plan on trial has made a step.
-  void ProveLocked(absl::string_view job, Record* record)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Prove(absl::string_view job, Record* record)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const PlanOptions options_;
   StateStore* const store_;
+  // Held by whatever changes a plan, until that is committed. Taken before
+  // `mutex_`, which is never held meanwhile: a job may be forgotten, and its
+  // generation may end, during a commit.
+  Mutex writing_;
   mutable Mutex mutex_;
   Records records_ ABSL_GUARDED_BY(mutex_);
   int64_t next_version_ ABSL_GUARDED_BY(mutex_) = 1;
   // Jobs with records in quarantine.
   std::set<std::string, std::less<>> lost_ ABSL_GUARDED_BY(mutex_);
+  // A record is in quarantine that may be of any job.
+  bool names_lost_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace coxswain::server

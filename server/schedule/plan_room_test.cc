@@ -464,6 +464,21 @@ TEST_F(UnreadablePlanTest, NorAreThoseOfAPlanThatIsMissing) {
   EXPECT_EQ(room_->BeginGeneration(std::move(start))->version, 4);
 }
 
+// A record of another name may have been that of its job, or its proposal.
+TEST_F(UnreadablePlanTest, IsKeptWhileTheNameOfALostRecordIsNotKnown) {
+  ASSERT_OK(store_.Delete("plan.next", "job"));
+  ASSERT_OK(QuarantineRecords(
+      {{"plan.next", "jib", "?", "jib", kWrongChecksum}}, &store_));
+  Reload();
+  room_->KeepOnly({"jib"});
+  Reload();
+  ASSERT_OK_AND_ASSIGN(const auto plans, room_->Get("job"));
+  EXPECT_EQ(plans.current.version, 2);
+  EXPECT_OK(room_->Get("other"));
+  EXPECT_EQ(Begin(4, "bf16", 1).version, 4) << "3 may be the lost one's";
+  EXPECT_EQ(Begin(5, "allreduce", 1, "new").version, 5);
+}
+
 TEST_F(UnreadablePlanTest, WithoutTheMarkNothingIsLoadedOrChanged) {
   StateBatch batch;
   ClusterRecords cluster;

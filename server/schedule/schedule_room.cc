@@ -556,6 +556,8 @@ void ScheduleRoom::OnGenerationEnded(absl::string_view job,
   const RunPtr run = Find(job, generation);
   if (run == nullptr) return;
   const std::vector<MemberDescription> members = MembersOf(*run);
+  // Until the removal is queued: a position behind it would never be removed.
+  MutexLock handing(&run->handing);
   {
     MutexLock lock(&run->mutex);
     run->schedule->End(members, reason, rooms_.clock->Now());

@@ -157,7 +157,7 @@ class ScheduleRoom : public GenerationObserver {
     // thread does of it at once.
     const size_t max_queue;
     // Held while a position is handed to the store, so that none passes a newer
-    // one; taken before `mutex`.
+    // one or the removal of them all; taken before `mutex`.
     Mutex handing;
     Mutex mutex;
     std::optional<JobSchedule> schedule ABSL_GUARDED_BY(mutex);

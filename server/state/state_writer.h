@@ -18,7 +18,8 @@ namespace coxswain::server {
 //
 // Callbacks run once, one at a time and in the order of the calls, with no lock
 // held: on a thread of the writer, or on the caller's, before the call returns.
-// They must not wait for a commit. Thread-safe.
+// One that waits for a commit, as in Apply, holds up those after it: only for a
+// small one that is rare, as the last of a generation. Thread-safe.
 class StateWriter : public StateStore {
  public:
   using Done = std::function<void(const absl::Status&)>;
