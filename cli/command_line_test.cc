@@ -391,6 +391,24 @@ TEST_F(CommandLineTest, PlainTextBeyondTheLoopbackHasToBeSaid) {
   EXPECT_OK(ParseCommandLine({"serve", "--listen", "0.0.0.0:1"}));
 }
 
+// Whoever reaches a port that asks for no certificate can stop the coordinator
+// before it shows a token.
+TEST_F(CommandLineTest, TokensStayOnTheLoopbackUnlessItIsInsecure) {
+  const std::string tokens = testing::TempDir() + "/tokens_of_serve";
+  std::ofstream(tokens) << "operator " << std::string(64, 'a') << "\n";
+  const std::vector<std::string> serve = {"serve", "--tokens", tokens,
+                                          "--listen"};
+  const auto with = [&serve](std::vector<std::string> more) {
+    more.insert(more.begin(), serve.begin(), serve.end());
+    return ParseCommandLine(more);
+  };
+  EXPECT_OK(with({"127.0.0.1:1"}));
+  EXPECT_THAT(with({"0.0.0.0:1"}),
+              AllOf(IsUsageError("0.0.0.0:1"), IsUsageError("haproxy"),
+                    IsUsageError("--tls-ca"), IsUsageError("--insecure")));
+  EXPECT_OK(with({"0.0.0.0:1", "--insecure"}));
+}
+
 TEST_F(CommandLineTest, CertificatesAreLookedAtAtOnce) {
   const std::string absent = testing::TempDir() + "/absent.crt";
   const std::vector<std::vector<std::string>> commands = {
@@ -598,8 +616,7 @@ TEST_F(CommandLineTest, RetentionOfTheCoordinator) {
       ParseCommandLine({"serve", "--checkpoint-keep-last", "-1"}).ok());
 }
 
-TEST_F(CommandLineTest, WhatCallersMayHaveItHold) {
-  EXPECT_EQ(ParseCommandLine({"serve"})->serve.max_held_mib, 0);
+TEST_F(CommandLineTest, WhatCallersMayHaveItHoldIsStillAccepted) {
   const auto line = ParseCommandLine({"serve", "--max-held-mib", "4096"});
   ASSERT_OK(line);
   EXPECT_EQ(line->serve.max_held_mib, 4096);

@@ -212,9 +212,8 @@ void AddOptions(CLI::App* app, ServeOptions* options) {
             "beside those, checkpoints whose step is a multiple of this stay; "
             "0: no others");
   AddNumber(app, "max-held-mib", &options->max_held_mib, 0, kMaxHeldMib,
-            "how many MiB callers may have it hold with unfinished messages "
-            "and calls that go on; past it the connection that holds most is "
-            "ended; 0: an eighth of the memory, 512 at least");
+            "has no effect any more: bound the memory of the process instead "
+            "(docs/security.md)");
   AddText(app, "port-file", &options->port_file, "FILE",
           "write the port to this file once it is bound", nullptr);
   AddText(app, "http", &options->http, "HOST:PORT",

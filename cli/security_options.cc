@@ -63,11 +63,12 @@ void AddServeSecurity(CLI::App* app, ServeSecurity* security) {
   AddText(app, "token-audience", &security->rpc.token_rules.audience, "NAME",
           "whom they are for: no others count", nullptr);
   AddFlag(app, "--insecure", "insecure", &security->insecure,
-          "listen beyond the loopback in plain text: whoever reaches the "
-          "address can read the traffic");
+          "listen beyond the loopback without requiring certificates: "
+          "whoever reaches the address can read the traffic or stop the "
+          "coordinator");
   AddText(app, "health-listen", &security->health_listen, "HOST:PORT",
-          "answer grpc.health.v1 here, in plain text, and nothing else: "
-          "services '' and 'liveness', 'readiness', and 'availability'",
+          "answer probes here, over plain HTTP, and nothing else: /liveness, "
+          "/readiness and /availability",
           CheckListen);
 }
 
@@ -76,13 +77,24 @@ std::string CheckSecurity(const ServeSecurity& security,
   const absl::Status files = security.rpc.Validate(Clock::Real()->WallTime());
   if (!files.ok()) return std::string(files.message());
   const auto address = ParseHostPort(listen, PortRule::kAnyFree);
-  const bool loopback = address.ok() && IsLoopback(address->host);
-  if (security.rpc.encrypts() || security.insecure || loopback) return "";
+  if (security.insecure || !address.ok() || IsLoopback(address->host)) {
+    return "";
+  }
+  if (!security.rpc.tokens.empty()) {
+    // gRPC reads what a caller sends before it shows a token.
+    return absl::StrCat(
+        "--listen ", listen,
+        " can be reached by callers without a token, and nothing would bound "
+        "what they send: with --tokens listen on 127.0.0.1 behind a proxy "
+        "(deploy/haproxy), or require certificates (--tls-ca) instead, or give "
+        "--insecure if you trust the network");
+  }
+  if (!security.rpc.tls.ca.empty()) return "";
   return absl::StrCat(
       "--listen ", listen,
       " can be reached from elsewhere, in plain text: give --tls-cert, "
       "--tls-key and --tls-ca (`coxswain certs init` makes them), listen on "
-      "127.0.0.1, or say --insecure if you trust the network");
+      "127.0.0.1, or give --insecure if you trust the network");
 }
 
 void AddCertsOptions(CLI::App* app, CertsOptions::Action action,

@@ -14,8 +14,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
-#include "base/frame_guard/frame_guard.h"
-#include "base/front_door/listen_address.h"
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
@@ -25,10 +23,11 @@
 #include "cli/signals.h"
 #include "cli/stop_watch.h"
 #include "server/coordinator.h"
+#include "server/http/health_server.h"
 #include "server/http/http_server.h"
 #include "server/http/site.h"
-#include "server/rpc/health_server.h"
 #include "server/state/open_state.h"
+#include "transport/listen_address.h"
 
 namespace coxswain {
 namespace {
@@ -119,7 +118,11 @@ class Service {
   absl::Status Run() {
     COXSWAIN_RETURN_IF_ERROR(coordinator_.Validate());
     if (options_.max_held_mib > 0) {
-      FrameGuard::SetMaxHeld(int64_t{options_.max_held_mib} << 20);
+      LogWarning("option_ignored",
+                 {{"option", "--max-held-mib"},
+                  {"next", "remove it: what callers can make the coordinator "
+                           "hold is bounded by MemoryMax of its unit, or by a "
+                           "proxy (docs/security.md)"}});
     }
     COXSWAIN_RETURN_IF_ERROR(StartHealth());
     COXSWAIN_RETURN_IF_ERROR(StartHttp());

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/front_door/listen_address.h"
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
@@ -27,6 +26,7 @@
 #include "server/storage/file_system.h"
 #include "server/storage/posix_file_system.h"
 #include "server/telemetry/rpc_metrics.h"
+#include "transport/listen_address.h"
 
 namespace coxswain::server {
 namespace {

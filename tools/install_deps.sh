@@ -12,12 +12,14 @@ if [[ "${1:-}" == --tests ]]; then
     # The status page in a browser.
     chromium chromium-driver python3-selenium
     # The manifests for Kubernetes, and the compose file.
-    python3-grpcio python3-jsonschema python3-pip python3-yaml
+    python3-jsonschema python3-pip python3-yaml
     # Packages of the program, what looks at them and at the units, and a build
     # of a program outside.
     cmake dpkg-dev groff-base systemd
     # The commands of docs/operations.md.
     curl procps
+    # The proxy in front of an exposed coordinator.
+    haproxy
   )
   # Other packages than Debian's bring one, too.
   command -v kubectl > /dev/null || tests+=(kubernetes-client)

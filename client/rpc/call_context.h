@@ -7,6 +7,8 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
 #include "base/grpc_status.h"
@@ -25,6 +27,23 @@ inline ContextPtr MakeContext(const CallOptions& options) {
       std::chrono::system_clock::now() +
       std::chrono::microseconds(absl::ToInt64Microseconds(timeout)));
   return context;
+}
+
+// Returns the error of a call that has ended without a status of a coordinator,
+// and says what that probably means: a coordinator that ends or refuses a call
+// sends a status, and a connection that is lost ends it with UNAVAILABLE.
+inline absl::Status ExplainReset(const absl::Status& status) {
+  const bool reset = absl::IsCancelled(status) || absl::IsUnknown(status);
+  if (!reset || !(absl::StrContains(status.message(), "RST_STREAM") ||
+                  absl::StrContains(status.message(), "Stream removed"))) {
+    return status;
+  }
+  return absl::Status(
+      status.code(),
+      absl::StrCat(status.message(),
+                   ": a proxy in front of the coordinator has probably refused "
+                   "or cut the call, because no coordinator answers behind it "
+                   "or this host has too many calls; its log tells which"));
 }
 
 // Cancels a call when a signal is raised, as long as this object lives.
@@ -47,7 +66,7 @@ class CancelLink {
       absl::Status raised = signal_->status();
       if (!raised.ok()) return raised;
     }
-    return FromGrpcStatus(status);
+    return ExplainReset(FromGrpcStatus(status));
   }
 
  private:

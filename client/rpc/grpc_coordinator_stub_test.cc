@@ -12,6 +12,7 @@
 #include "base/grpc_status.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"
+#include "client/rpc/call_context.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "proto/checkpoint.grpc.pb.h"
@@ -284,6 +285,22 @@ TEST_F(GrpcCoordinatorStubTest, ARaisedSignalEndsAWatch) {
   ASSERT_TRUE(ended.Wait());
   EXPECT_THAT(
       end, StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1 was lost")));
+}
+
+TEST(ExplainResetTest, NamesAProxyWhereNoStatusCame) {
+  const auto after = [](grpc::StatusCode code, const char* message) {
+    return CancelLink(nullptr, nullptr).Translate({code, message});
+  };
+  EXPECT_THAT(after(grpc::StatusCode::CANCELLED,
+                    "Received RST_STREAM with error code 8"),
+              StatusIs(absl::StatusCode::kCancelled,
+                       testing::HasSubstr("a proxy in front")));
+  EXPECT_THAT(after(grpc::StatusCode::UNKNOWN, "Stream removed"),
+              StatusIs(absl::StatusCode::kUnknown,
+                       testing::HasSubstr("a proxy in front")));
+  // What a coordinator says itself.
+  EXPECT_THAT(after(grpc::StatusCode::CANCELLED, "the rank is gone"),
+              StatusIs(absl::StatusCode::kCancelled, "the rank is gone"));
 }
 
 }  // namespace

@@ -10,27 +10,21 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/frame_guard/frame_guard.h"
-#include "base/front_door/admitted_connections.h"
-#include "base/front_door/connection_limit.h"
-#include "base/front_door/front_door.h"
-#include "base/front_door/listen_address.h"
 #include "base/grpc_status.h"
 #include "base/mutex.h"
-#include "base/reset_watch/reset_watch.h"
 #include "base/status_macros.h"
-#include "base/unique_fd.h"
 #include "client/rpc/credentials.h"
 #include "grpc/grpc.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
-#include "proto/bulk/compression.h"
 #include "proto/rendezvous.grpc.pb.h"
+#include "transport/accepted_connections.h"
+#include "transport/accepting_server.h"
+#include "transport/connection_limit.h"
+#include "transport/listen_address.h"
 
 namespace coxswain {
 namespace {
-
-using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
 
 // A ticket with the longest texts, or a position with a plan.
 constexpr int kMaxMessageBytes = 1 << 20;
@@ -46,7 +40,7 @@ constexpr std::chrono::seconds kHelloTimeout{10};
 // Events for a rank that does not read them; each stream of exchanges has two
 // at most under way.
 constexpr size_t kMaxQueuedEvents = 256;
-constexpr std::chrono::seconds kShutdown{2};
+constexpr absl::Duration kShutdown = absl::Seconds(2);
 
 // The streams that have not said hello, the oldest first.
 class Ungreeted {
@@ -264,21 +258,6 @@ class VisitService : public v1::Rendezvous::CallbackService {
   Ungreeted ungreeted_;
 };
 
-void Configure(grpc::ServerBuilder* builder) {
-  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
-                              kMaxStreamsPerConnection);
-  // Who greets as TLS does may still say nothing afterwards.
-  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
-  // A rank whose host is gone is to be noticed, and ranks probe us as well.
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 3000);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  builder->AddChannelArgument(
-      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
-  bulk::RefuseCompression(builder);
-}
-
 std::string HostPort(absl::string_view host, int port) {
   if (absl::StrContains(host, ':') && !absl::StartsWith(host, "[")) {
     return absl::StrCat("[", host, "]:", port);
@@ -294,11 +273,7 @@ struct StandInServer::Parts {
       : service(std::move(desk), job, security) {}
   VisitService service;
   std::string address;
-  std::unique_ptr<grpc::Server> server;
-  std::unique_ptr<Acceptor> acceptor;
-  std::unique_ptr<ResetWatch> watch;
-  // Ends first: gRPC would not close what comes after the server's end.
-  std::unique_ptr<FrontDoor> door;
+  std::unique_ptr<AcceptingServer> server;
 };
 
 absl::StatusOr<std::unique_ptr<StandInServer>> StandInServer::Start(
@@ -310,45 +285,27 @@ absl::StatusOr<std::unique_ptr<StandInServer>> StandInServer::Start(
                             Listen({std::string(host), 0}));
   auto parts = std::make_unique<Parts>(std::move(desk), job, security);
   parts->address = HostPort(host, listeners.port);
-  grpc::ServerBuilder builder;
-  Configure(&builder);
-  parts->acceptor = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      credentials);
-  builder.RegisterService(&parts->service);
-  parts->server = builder.BuildAndStart();
-  if (parts->server == nullptr) {
-    return absl::UnavailableError("gRPC cannot start a server");
-  }
-  FrameGuard::Works();  // warns if it does not
-  parts->watch =
-      std::make_unique<ResetWatch>(listeners.port, kMaxStreamsPerConnection);
-  const auto admit = [acceptor = parts->acceptor.get()](UniqueFd connection) {
-    Acceptor::NewConnectionParameters parameters;
-    parameters.fd = connection.Release();
-    acceptor->HandleNewConnection(&parameters);
-  };
   const int connections = ConnectionLimit(kMaxConnections);
-  FrontDoor::Limits limits;
-  limits.max_waiting_connections =
+  AcceptingServer::Options options;
+  options.listeners = std::move(listeners);
+  options.limits.max_waiting_connections =
       std::min(kMaxWaiting, connections / kWaitingPart);
+  options.connections = std::make_shared<AcceptedConnections>(connections);
+  options.credentials = credentials;
+  options.preface = IsEncrypted(security) ? Preface::kTls : Preface::kHttp2;
+  options.max_message_bytes = kMaxMessageBytes;
+  options.max_streams_per_connection = kMaxStreamsPerConnection;
+  grpc::ServerBuilder builder;
+  builder.RegisterService(&parts->service);
   COXSWAIN_ASSIGN_OR_RETURN(
-      parts->door,
-      FrontDoor::Open(
-          std::move(listeners), limits, admit,
-          std::make_shared<AdmittedConnections>(connections),
-          IsEncrypted(security) ? Greeting::kTls : Greeting::kHttp2));
+      parts->server, AcceptingServer::Start(std::move(options), &builder));
   return std::unique_ptr<StandInServer>(new StandInServer(std::move(parts)));
 }
 
 StandInServer::StandInServer(std::unique_ptr<Parts> parts)
     : parts_(std::move(parts)) {}
 
-StandInServer::~StandInServer() {
-  parts_->door.reset();
-  // The system clock is gRPC's own here.
-  parts_->server->Shutdown(std::chrono::system_clock::now() + kShutdown);
-}
+StandInServer::~StandInServer() { parts_->server->Shutdown(kShutdown); }
 
 const std::string& StandInServer::address() const { return parts_->address; }
 

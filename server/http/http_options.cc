@@ -1,9 +1,9 @@
 #include "server/http/http_options.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/front_door/listen_address.h"
 #include "base/status_macros.h"
 #include "server/http/host_names.h"
+#include "transport/listen_address.h"
 
 namespace coxswain::server {
 

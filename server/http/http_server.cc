@@ -13,13 +13,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/front_door/listen_address.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "base/unique_fd.h"
 #include "httplib.h"
 #include "server/http/host_names.h"
 #include "server/http/request_stream.h"
+#include "transport/listen_address.h"
 
 namespace coxswain::server {
 namespace {
@@ -150,6 +150,26 @@ class Library : public httplib::Server {
 
   void RequestStop() { stop_ = true; }
 
+  bool Serve(UniqueFd connection) {
+    const int socket = connection.get();
+    fcntl(socket, F_SETFL, fcntl(socket, F_GETFL, 0) | O_NONBLOCK);
+    RequestStream stream(socket,
+                         {options_.time_limit, options_.max_request_bytes},
+                         Clock::Real(), &stop_);
+    bool closed = false;
+    const bool answered =
+        process_request(stream, /*close_connection=*/true, closed,
+                        [](httplib::Request& request) {
+                          // Many overlapping ranges, or a slow compression, of
+                          // a long answer would cost far more than it does.
+                          request.ranges.clear();
+                          request.headers.erase("Range");
+                          request.headers.erase("Accept-Encoding");
+                        });
+    shutdown(socket, SHUT_RDWR);
+    return answered;
+  }
+
  private:
   HttpAnswer Answer(const httplib::Request& request) const {
     if (request.method != "GET" && request.method != "HEAD") {
@@ -172,23 +192,7 @@ class Library : public httplib::Server {
   }
 
   bool process_and_close_socket(socket_t socket) override {
-    UniqueFd connection(socket);
-    fcntl(socket, F_SETFL, fcntl(socket, F_GETFL, 0) | O_NONBLOCK);
-    RequestStream stream(socket,
-                         {options_.time_limit, options_.max_request_bytes},
-                         Clock::Real(), &stop_);
-    bool closed = false;
-    const bool answered =
-        process_request(stream, /*close_connection=*/true, closed,
-                        [](httplib::Request& request) {
-                          // Many overlapping ranges, or a slow compression, of
-                          // a long answer would cost far more than it does.
-                          request.ranges.clear();
-                          request.headers.erase("Range");
-                          request.headers.erase("Accept-Encoding");
-                        });
-    shutdown(socket, SHUT_RDWR);
-    return answered;
+    return Serve(UniqueFd(socket));
   }
 
   const HttpOptions options_;
@@ -199,6 +203,11 @@ class Library : public httplib::Server {
   CondVar changed_;
   bool accepting_ ABSL_GUARDED_BY(mutex_) = false;
 };
+
+std::string ListenHost(const HttpOptions& options) {
+  const auto address = ParseListenAddress(options.listen);
+  return address.ok() ? address->host : "";
+}
 
 }  // namespace
 
@@ -250,5 +259,18 @@ HttpServer::HttpServer(std::unique_ptr<Parts> parts)
 HttpServer::~HttpServer() = default;
 
 int HttpServer::port() const { return parts_->port; }
+
+struct HttpResponder::Parts {
+  Library library;
+};
+
+HttpResponder::HttpResponder(const HttpOptions& options, HttpHandler handler)
+    : parts_(new Parts{{options, ListenHost(options), std::move(handler)}}) {}
+
+HttpResponder::~HttpResponder() = default;
+
+void HttpResponder::Answer(UniqueFd connection) {
+  parts_->library.Serve(std::move(connection));
+}
 
 }  // namespace coxswain::server

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "base/unique_fd.h"
 #include "server/http/http_message.h"
 #include "server/http/http_options.h"
 
@@ -28,6 +29,25 @@ class HttpServer {
  private:
   struct Parts;  // Keeps cpp-httplib out of this header.
   explicit HttpServer(std::unique_ptr<Parts> parts);
+  const std::unique_ptr<Parts> parts_;
+};
+
+// Answers connections that something else has accepted, each by HttpServer's
+// rules and on the caller's thread. Thread-safe.
+class HttpResponder {
+ public:
+  // With options that Validate() accepts.
+  HttpResponder(const HttpOptions& options, HttpHandler handler);
+  ~HttpResponder();
+  HttpResponder(const HttpResponder&) = delete;
+  HttpResponder& operator=(const HttpResponder&) = delete;
+
+  // Reads one request, answers it and closes the connection, all within twice
+  // the options' time limit.
+  void Answer(UniqueFd connection);
+
+ private:
+  struct Parts;
   const std::unique_ptr<Parts> parts_;
 };
 

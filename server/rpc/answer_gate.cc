@@ -13,7 +13,7 @@ using grpc::experimental::ServerRpcInfo;
 
 struct Gate {
   std::function<bool()> may_answer;
-  std::shared_ptr<AdmittedConnections> connections;
+  std::shared_ptr<AcceptedConnections> connections;
 };
 
 class GateKeeper : public Interceptor {
@@ -51,7 +51,7 @@ class Factory : public ServerInterceptorFactoryInterface {
 
 std::vector<std::unique_ptr<ServerInterceptorFactoryInterface>> MakeAnswerGate(
     std::function<bool()> may_answer,
-    std::shared_ptr<AdmittedConnections> connections) {
+    std::shared_ptr<AcceptedConnections> connections) {
   std::vector<std::unique_ptr<ServerInterceptorFactoryInterface>> factories;
   factories.push_back(std::make_unique<Factory>(std::make_shared<const Gate>(
       Gate{std::move(may_answer), std::move(connections)})));

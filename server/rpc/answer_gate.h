@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "base/front_door/admitted_connections.h"
 #include "grpcpp/support/server_interceptor.h"
+#include "transport/accepted_connections.h"
 
 namespace coxswain::server {
 
@@ -17,7 +17,7 @@ namespace coxswain::server {
 std::vector<
     std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
 MakeAnswerGate(std::function<bool()> may_answer,
-               std::shared_ptr<AdmittedConnections> connections);
+               std::shared_ptr<AcceptedConnections> connections);
 
 }  // namespace coxswain::server
 

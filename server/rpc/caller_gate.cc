@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
-#include "base/frame_guard/frame_guard.h"
 #include "base/grpc_status.h"
 #include "base/log_rate.h"
 #include "base/mutex.h"
@@ -62,8 +61,10 @@ std::optional<Method> FindMethod(absl::string_view name) {
 class GateKeeper : public Interceptor {
  public:
   GateKeeper(std::shared_ptr<const CallerIdentities> identities,
+             std::shared_ptr<CheckedPeers> checked,
              std::shared_ptr<LogRate> refusals, ServerRpcInfo* info)
       : identities_(std::move(identities)),
+        checked_(std::move(checked)),
         refusals_(std::move(refusals)),
         info_(info),
         name_(info->method()),
@@ -99,11 +100,11 @@ class GateKeeper : public Interceptor {
     if (!caller.ok()) return Refuse(caller.status());
     caller_ = *std::move(caller);
     const std::string peer = info_->server_context()->peer();
-    if (FrameGuard::IsStranger(peer)) {
+    if (!checked_->Contains(peer)) {
       const absl::Status good =
           identities_->CheckStillGood(*info_->server_context());
       if (!good.ok()) return Refuse(good);
-      FrameGuard::Know(peer);
+      checked_->Add(peer);
     }
     if (!method_.has_value() && !IsForAnyone(name_)) {
       return Refuse(absl::PermissionDeniedError(
@@ -183,6 +184,7 @@ class GateKeeper : public Interceptor {
   }
 
   const std::shared_ptr<const CallerIdentities> identities_;
+  const std::shared_ptr<CheckedPeers> checked_;
   const std::shared_ptr<LogRate> refusals_;
   ServerRpcInfo* const info_;
   const std::string name_;
@@ -201,23 +203,28 @@ class GateKeeper : public Interceptor {
 class Factory : public ServerInterceptorFactoryInterface {
  public:
   Factory(std::shared_ptr<const CallerIdentities> identities,
-          const Clock* clock)
+          std::shared_ptr<CheckedPeers> checked, const Clock* clock)
       : identities_(std::move(identities)),
+        checked_(std::move(checked)),
         refusals_(std::make_shared<LogRate>("call_refused", clock)) {}
   Interceptor* CreateServerInterceptor(ServerRpcInfo* info) override {
-    return new GateKeeper(identities_, refusals_, info);  // gRPC owns it.
+    // gRPC owns it.
+    return new GateKeeper(identities_, checked_, refusals_, info);
   }
 
  private:
   const std::shared_ptr<const CallerIdentities> identities_;
+  const std::shared_ptr<CheckedPeers> checked_;
   const std::shared_ptr<LogRate> refusals_;
 };
 
 }  // namespace
 
 std::unique_ptr<ServerInterceptorFactoryInterface> MakeCallerGate(
-    std::shared_ptr<const CallerIdentities> identities, const Clock* clock) {
-  return std::make_unique<Factory>(std::move(identities), clock);
+    std::shared_ptr<const CallerIdentities> identities,
+    std::shared_ptr<CheckedPeers> checked, const Clock* clock) {
+  return std::make_unique<Factory>(std::move(identities), std::move(checked),
+                                   clock);
 }
 
 }  // namespace coxswain::server

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "grpcpp/support/server_interceptor.h"
 #include "server/rpc/credentials.h"
+#include "transport/checked_peers.h"
 
 namespace coxswain::server {
 
@@ -13,10 +14,11 @@ namespace coxswain::server {
 // who calls, and whether each message is one that this caller may send
 // (authoriser.h). Of a message that it may not, the service sees an empty one,
 // and whatever it answers, the caller gets the refusal and nothing else.
-// `clock`, by which refusals are logged at a rate, outlives it.
+// `checked` has the connections whose certificate has been looked at. `clock`,
+// by which refusals are logged at a rate, outlives it.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
 MakeCallerGate(std::shared_ptr<const CallerIdentities> identities,
-               const Clock* clock);
+               std::shared_ptr<CheckedPeers> checked, const Clock* clock);
 
 }  // namespace coxswain::server
 

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "base/front_door/listen_address.h"
+#include "transport/listen_address.h"
 #include "server/checkpoint/checkpoint_store.h"
 #include "server/group/groups.h"
 #include "server/journal/journal.h"

@@ -24,7 +24,6 @@ const std::vector<FuzzTarget>& FuzzTargets() {
       {"stand_in", FuzzStandIn, 5'000},
       {"web_token", FuzzWebToken, 5'000},
       {"key_set", FuzzKeySet, 3'000},
-      {"frames", FuzzFrames, 10'000},
       {"exchange", FuzzExchange, 10'000},
   };
   return *targets;

@@ -26,7 +26,6 @@ void FuzzNcclRas(absl::string_view input);
 void FuzzStandIn(absl::string_view input);
 void FuzzWebToken(absl::string_view input);
 void FuzzKeySet(absl::string_view input);
-void FuzzFrames(absl::string_view input);
 void FuzzExchange(absl::string_view input);
 
 }  // namespace coxswain

@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
-#include "base/front_door/listen_address.h"
+#include "transport/listen_address.h"
 #include "base/schedule_terms.h"
 #include "cli/address.h"
 #include "cli/command_line.h"

@@ -21,7 +21,6 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "server/coordinator.h"
-#include "server/rpc/health_server.h"
 #include "tests/support/process_status.h"
 
 namespace coxswain {
@@ -48,12 +47,6 @@ Served ServeCoordinator() {
   std::shared_ptr<server::Coordinator> coordinator =
       server::Coordinator::Start(options).value();
   return {absl::StrCat("127.0.0.1:", coordinator->port()), coordinator};
-}
-
-Served ServeHealth() {
-  std::shared_ptr<server::HealthServer> health =
-      server::HealthServer::Start("127.0.0.1:0").value();
-  return {absl::StrCat("127.0.0.1:", health->port()), health};
 }
 
 Served ServeStandIn() {
@@ -84,10 +77,6 @@ std::vector<Port> Ports() {
         "/coxswain.v1.Checkpoint/Upload", "/coxswain.v1.Checkpoint/Download",
         "/coxswain.v1.Parameter/Exchange", "/grpc.health.v1.Health/Check",
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}},
-      {"Health",
-       ServeHealth,
-       2,
-       {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}},
       {"StandIn", ServeStandIn, 96, {"/coxswain.v1.Rendezvous/Attach"}},
   };
 }

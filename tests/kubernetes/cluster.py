@@ -226,9 +226,14 @@ class Cluster:
     def probe(self, pod, kind):
         """What one probe of a pod's container is answered."""
         (only,) = pod.spec["containers"]
-        asked = only[kind + "Probe"]["grpc"]
+        asked = only[kind + "Probe"]["httpGet"]
+        (port,) = [
+            p["containerPort"]
+            for p in only["ports"]
+            if p["name"] == asked["port"]
+        ]
         self.prober.stdin.write(
-            "%s:%d %s\n" % (pod.address, asked["port"], asked["service"])
+            "%s:%d %s\n" % (pod.address, port, asked["path"])
         )
         self.prober.stdin.flush()
         return self.prober.stdout.readline().strip()

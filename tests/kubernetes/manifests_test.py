@@ -530,15 +530,11 @@ class ManifestsTest(unittest.TestCase):
                 if "worker" in where or "train" in where:
                     continue
                 ports = container["ports"]
-                numbers = [p["containerPort"] for p in ports]
                 names = [p["name"] for p in ports]
                 for kind in ("livenessProbe", "readinessProbe"):
                     probe = container[kind]
-                    if "grpc" in probe:
-                        self.assertIn(probe["grpc"]["port"], numbers)
-                    else:
-                        (action,) = set(probe) & {"httpGet", "tcpSocket"}
-                        self.assertIn(probe[action]["port"], names)
+                    (action,) = set(probe) & {"httpGet", "tcpSocket"}
+                    self.assertIn(probe[action]["port"], names)
 
     def test_the_coordinators_probes_ask_what_it_serves_in_plaintext(self):
         for overlay in self.each():
@@ -549,18 +545,23 @@ class ManifestsTest(unittest.TestCase):
             health = manifests.environment(container)["COXSWAIN_HEALTH_LISTEN"]
             asked = {}
             for kind in ("startup", "liveness", "readiness"):
-                probe = container[kind + "Probe"]["grpc"]
-                self.assertEqual(probe["port"], int(health.rsplit(":", 1)[1]))
-                asked[kind] = probe["service"]
-            self.assertEqual(asked["startup"], "liveness")
-            self.assertEqual(asked["liveness"], "liveness")
+                probe = container[kind + "Probe"]["httpGet"]
+                (port,) = [
+                    p["containerPort"]
+                    for p in container["ports"]
+                    if p["name"] == probe["port"]
+                ]
+                self.assertEqual(port, int(health.rsplit(":", 1)[1]))
+                asked[kind] = probe["path"]
+            self.assertEqual(asked["startup"], "/liveness")
+            self.assertEqual(asked["liveness"], "/liveness")
             # A standby does not serve, and a roll-out must not wait for that;
             # but it must not go on before there is a standby.
             self.assertEqual(
                 asked["readiness"],
-                "availability"
+                "/availability"
                 if coordinator["spec"]["replicas"] > 1
-                else "readiness",
+                else "/readiness",
             )
 
     def test_a_drain_fits_into_its_grace(self):

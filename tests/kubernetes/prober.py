@@ -1,31 +1,26 @@
 #!/usr/bin/env python3
-"""Asks for health by gRPC, as a kubelet does; runs in the node's network.
+"""Asks for health over HTTP, as a kubelet does; runs in the node's network.
 
-Reads lines "HOST:PORT SERVICE", and answers each with the line "SERVING",
-"NOT_SERVING", or what went wrong.
+Reads lines "HOST:PORT PATH", and answers each with the status, such as "200",
+or with what went wrong.
 """
 
 import sys
-
-import grpc
-
-NAMES = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
+import urllib.error
+import urllib.request
 
 
-def check(address, service):
-    with grpc.insecure_channel(address) as channel:
-        call = channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            request_serializer=lambda text: bytes([0x0A, len(text)])
-            + text.encode(),
-            response_deserializer=lambda data: data,
-        )
-        try:
-            answer = call(service, timeout=5)
-        except grpc.RpcError as error:
-            return error.code().name
-    # One field, the first, of type enum.
-    return NAMES[answer[1] if len(answer) == 2 and answer[0] == 8 else 0]
+def check(address, path):
+    try:
+        with urllib.request.urlopen(
+            "http://%s%s" % (address, path), timeout=5
+        ) as answer:
+            return str(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return str(error.code)
+    except OSError as error:
+        return type(error).__name__
 
 
 if __name__ == "__main__":

@@ -1,89 +1,95 @@
-// The port for probes: health in plain text, and nothing else.
+// The port for probes: health over plain HTTP, and nothing else.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "base/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/rpc/health_server.h"
-#include "tests/security/call_by_name.h"
+#include "httplib.h"
+#include "server/http/health_server.h"
 
 namespace coxswain {
 namespace {
 
 using server::HealthServer;
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
-constexpr char kCheck[] = "/grpc.health.v1.Health/Check";
-// HealthCheckResponse{status: SERVING} and NOT_SERVING
-constexpr char kServing[] = "\x08\x01";
-constexpr char kNotServing[] = "\x08\x02";
+constexpr int kServed = 200;
+constexpr int kNotServed = 503;
 
 class HealthTest : public testing::Test {
  protected:
-  HealthTest() : health_(HealthServer::Start("127.0.0.1:0").value()) {
-    channel_ = grpc::CreateChannel(absl::StrCat("127.0.0.1:", health_->port()),
-                                   grpc::InsecureChannelCredentials());
+  HealthTest() : health_(HealthServer::Start("127.0.0.1:0").value()) {}
+
+  // The status of the answer; 0: none came.
+  int Get(const std::string& path) {
+    const auto result = client().Get(path.c_str());
+    return result ? result->status : 0;
   }
-  CallResult Check(const std::string& service) {
-    std::string request;
-    if (!service.empty()) {
-      request = absl::StrCat("\x0a", std::string(1, service.size()), service);
-    }
-    return CallByName(channel_, kCheck, request, kPatience);
+  httplib::Client client() {
+    httplib::Client client("127.0.0.1", health_->port());
+    client.set_read_timeout(20);
+    return client;
+  }
+  // A connection that has sent these bytes.
+  UniqueFd Connect(const std::string& bytes) {
+    UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(health_->port()));
+    EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address),
+                      sizeof(address)),
+              0);
+    send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    return fd;
   }
 
   std::unique_ptr<HealthServer> health_;
-  std::shared_ptr<grpc::Channel> channel_;
 };
 
 TEST_F(HealthTest, IsAliveFromTheBeginningAndReadyWhenItIsSaid) {
-  EXPECT_EQ(Check("").answer, kServing);
-  EXPECT_EQ(Check("liveness").answer, kServing);
-  EXPECT_EQ(Check("readiness").answer, kNotServing);
-  EXPECT_EQ(Check("availability").answer, kNotServing);
+  EXPECT_EQ(Get("/liveness"), kServed);
+  EXPECT_EQ(Get("/readiness"), kNotServed);
+  EXPECT_EQ(Get("/availability"), kNotServed);
   health_->Set(HealthServer::State::kLeads);
-  EXPECT_EQ(Check("readiness").answer, kServing);
-  EXPECT_EQ(Check("availability").answer, kServing);
+  EXPECT_EQ(Get("/readiness"), kServed);
+  EXPECT_EQ(Get("/availability"), kServed);
   health_->Set(HealthServer::State::kNeither);
-  EXPECT_EQ(Check("readiness").answer, kNotServing);
-  EXPECT_EQ(Check("availability").answer, kNotServing);
-  EXPECT_EQ(Check("liveness").answer, kServing);
-  EXPECT_THAT(Check("other").status,
-              StatusIs(absl::StatusCode::kNotFound, testing::_));
+  EXPECT_EQ(Get("/readiness"), kNotServed);
+  EXPECT_EQ(Get("/availability"), kNotServed);
+  EXPECT_EQ(Get("/liveness"), kServed);
 }
 
-// Connections of gRPC's own, which are kept: past the bound the oldest ends.
+// More connections than wait at once, of which none sends a whole request.
 TEST_F(HealthTest, ProbesAreAnsweredHoweverManyConnectionsThereAre) {
-  std::vector<std::shared_ptr<grpc::Channel>> others;
-  for (int i = 0; i < 100; ++i) {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    others.push_back(grpc::CreateCustomChannel(
-        absl::StrCat("127.0.0.1:", health_->port()),
-        grpc::InsecureChannelCredentials(), arguments));
-    ASSERT_EQ(CallByName(others.back(), kCheck, "", kPatience).answer, kServing)
-        << i;
+  std::vector<UniqueFd> others;
+  for (int i = 0; i < 300; ++i) {
+    others.push_back(Connect(i % 2 == 0 ? "" : "GET /liveness HTTP/1.1\r\n"));
   }
-  EXPECT_EQ(Check("").answer, kServing);
+  EXPECT_EQ(Get("/liveness"), kServed);
 }
 
 TEST_F(HealthTest, OneThatStandsByIsAvailableAndNotReady) {
   health_->Set(HealthServer::State::kStandsBy);
-  EXPECT_EQ(Check("liveness").answer, kServing);
-  EXPECT_EQ(Check("readiness").answer, kNotServing);
-  EXPECT_EQ(Check("availability").answer, kServing);
+  EXPECT_EQ(Get("/liveness"), kServed);
+  EXPECT_EQ(Get("/readiness"), kNotServed);
+  EXPECT_EQ(Get("/availability"), kServed);
 }
 
 TEST_F(HealthTest, ThereIsNothingElse) {
-  for (const char* const method :
-       {"/coxswain.v1.Rendezvous/Describe",
-        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}) {
-    EXPECT_THAT(CallByName(channel_, method, "", kPatience).status,
-                StatusIs(absl::StatusCode::kUnimplemented, testing::_));
+  for (const char* const path : {"/", "/metrics", "/api/v1/jobs", "/healthz"}) {
+    EXPECT_EQ(Get(path), 404) << path;
   }
+  EXPECT_EQ(client().Post("/liveness", "x", "text/plain")->status, 405);
+  EXPECT_EQ(Get(absl::StrCat("/", std::string(4000, 'x'))), 0);
+  EXPECT_EQ(Get("/liveness"), kServed);
 }
 
 TEST_F(HealthTest, APortThatIsTakenIsAnError) {

@@ -17,13 +17,16 @@ import unittest
 
 # Room -> the rooms it may use, besides itself.
 # Composition roots use the libraries, but not each other.
-LIBRARIES = {"base", "proto", "schedule", "server", "client", "hooks"}
+LIBRARIES = {
+    "base", "proto", "transport", "schedule", "server", "client", "hooks"
+}
 ROOMS = {
     "base": set(),
     "proto": {"base"},
+    "transport": {"base", "proto"},
     "schedule": {"base", "proto"},
-    "server": {"base", "proto", "schedule"},
-    "client": {"base", "proto", "schedule"},
+    "server": {"base", "proto", "transport", "schedule"},
+    "client": {"base", "proto", "transport", "schedule"},
     "hooks": {"base", "proto", "client"},
     "cli": LIBRARIES,
     "examples": LIBRARIES,
@@ -38,13 +41,15 @@ RESERVED = {
         "server/rpc/",
         "server/state/etcd/",
         "client/rpc/",
-        # What both of these share: messages in gRPC's own buffers.
+        # What both of these share: how a server listens, and messages in
+        # gRPC's own buffers.
+        "transport/",
         "proto/bulk/",
         "base/grpc_status",
         "cli/",
     ),
     "grpc/": ("server/rpc/", "client/rpc/", "proto/bulk/", "base/grpc_status",
-              "base/reset_watch/", "base/frame_guard/", "cli/"),
+              "cli/"),
     "torch/": ("client/torch/", "examples/"),
     "ATen/": ("client/torch/", "examples/"),
     "c10/": ("client/torch/", "examples/"),
@@ -128,7 +133,10 @@ BANS = [
         r"\bLogWarningOnce\s*\(",
         # Its memory is for the whole process and never forgets.
         lambda path: path.startswith(
-            ("base/", "proto/", "server/", "client/rpc/", "client/stand_in/")
+            (
+                "base/", "proto/", "transport/", "server/", "client/rpc/",
+                "client/stand_in/",
+            )
         )
         and not path.startswith("base/logging.")
         and not is_test(path),

@@ -1,0 +1,149 @@
+#include "tests/hostile/reachable.h"
+
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace coxswain {
+namespace {
+
+constexpr char kProxyConfig[] = "deploy/haproxy/haproxy.cfg";
+constexpr char kMakeMaps[] = "deploy/haproxy/make_maps.sh";
+// Where attackers come from: the proxy counts sources by their address.
+constexpr char kAttackersAddress[] = "127.0.7.7";
+
+std::string TextOf(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::unique_ptr<Process> StartHaproxy(
+    const std::string& config,
+    const std::map<std::string, std::string>& environment) {
+  // -W: a master that takes SIGUSR2 for a reload.
+  auto process =
+      Process::Start({{"haproxy", "-W", "-db", "-f", config}, environment});
+  COXSWAIN_CHECK(process.ok());
+  return *std::move(process);
+}
+
+}  // namespace
+
+std::string NameOf(Way way) {
+  switch (way) {
+    case Way::kInsecure:
+      return "Insecure";
+    case Way::kCertificates:
+      return "Certificates";
+    case Way::kProxy:
+      return "Proxy";
+  }
+  return "";
+}
+
+ReachableCoordinator::ReachableCoordinator(Way way) : way_(way) {
+  MakeCertificates();
+  std::vector<std::string> before = {"sh", "-c", "exec \"$@\" 2>>\"$LOG\"",
+                                     "sh"};
+  std::string flags;
+  if (way == Way::kCertificates) {
+    flags = absl::StrCat(" --tls-cert ", Made("coordinator.crt"), " --tls-key ",
+                         Made("coordinator.key"), " --tls-ca ", Made("ca.crt"));
+  }
+  if (way == Way::kProxy) {
+    std::ofstream(folder_.path("tokens"))
+        << "job/rows " << std::string(64, 'a') << "\njob/attacker "
+        << std::string(64, 'b') << "\n";
+    flags = absl::StrCat(" --tokens ", folder_.path("tokens"));
+  }
+  before[2] = absl::StrCat("exec \"$@\"", flags, " 2>>", folder_.path("log"));
+  coordinator_ = std::make_unique<ServedCoordinator>("127.0.0.1:0", before);
+  port_ = stranger_port_ = member_port_ = coordinator_->port();
+  if (way == Way::kProxy) StartProxy();
+  if (way != Way::kInsecure) StartTunnels();
+}
+
+void ReachableCoordinator::MakeCertificates() {
+  const Ended made =
+      RunToEnd({kCoxswain, "certs", "init", "--dir", folder_.path("certs"),
+                "--job", "rows", "--job", "attacker"});
+  ASSERT_EQ(made.status, 0) << made.err;
+}
+
+void ReachableCoordinator::StartProxy() {
+  std::filesystem::create_directory(folder_.path("maps"));
+  const Ended maps =
+      RunToEnd({kMakeMaps, folder_.path("tokens"), folder_.path("maps")});
+  ASSERT_EQ(maps.status, 0) << maps.err;
+  std::ofstream(Made("front.pem"))
+      << TextOf(Made("coordinator.crt")) << TextOf(Made("coordinator.key"));
+  port_ = UnusedPort();
+  proxy_ = StartHaproxy(
+      kProxyConfig,
+      {{"COXSWAIN_FRONT", absl::StrCat("127.0.0.1:", port_)},
+       {"COXSWAIN_BEHIND", absl::StrCat("127.0.0.1:", coordinator_->port())},
+       {"COXSWAIN_CERTS", folder_.path("certs")},
+       {"COXSWAIN_MAPS", folder_.path("maps")}});
+  // It listens before it is said, and calls before its check are refused as
+  // by a coordinator that starts: tried again.
+  ASSERT_OK(proxy_->WaitForStderr("Loading success", kPatience));
+}
+
+// What turns an attacker's plain text into TLS: haproxy as a client.
+void ReachableCoordinator::StartTunnels() {
+  stranger_port_ = UnusedPort();
+  member_port_ = UnusedPort();
+  std::ofstream(Made("attacker.pem"))
+      << TextOf(Made("job-attacker.crt")) << TextOf(Made("job-attacker.key"));
+  const auto tunnel = [this](const char* name, int port,
+                             const std::string& certificate) {
+    return absl::StrCat("listen ", name, "\n  bind 127.0.0.1:", port,
+                        "\n  server target 127.0.0.1:", port_, " source ",
+                        kAttackersAddress, " ssl verify none alpn h2",
+                        certificate, "\n");
+  };
+  const std::string config = folder_.path("tunnels.cfg");
+  std::ofstream(config)
+      << "global\n  maxconn 8000\ndefaults\n  mode tcp\n"
+         "  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n"
+      << tunnel("stranger", stranger_port_, "")
+      << tunnel("member", member_port_,
+                absl::StrCat(" crt ", Made("attacker.pem")));
+  tunnels_ = StartHaproxy(config, {});
+  ASSERT_OK(tunnels_->WaitForStderr("Loading success", kPatience));
+}
+
+std::vector<std::string> ReachableCoordinator::WorkerOptions() const {
+  std::vector<std::string> options = {"--job", "rows", "--coordinator",
+                                      absl::StrCat("127.0.0.1:", port_)};
+  if (way_ != Way::kInsecure) {
+    for (const auto& [flag, file] : {std::pair("--tls-ca", "ca.crt"),
+                                     std::pair("--tls-cert", "job-rows.crt"),
+                                     std::pair("--tls-key", "job-rows.key")}) {
+      options.emplace_back(flag);
+      options.push_back(Made(file));
+    }
+  }
+  return options;
+}
+
+int ReachableCoordinator::PortFor(bool member) const {
+  return member ? member_port_ : stranger_port_;
+}
+
+void ReachableCoordinator::ReloadProxy() { proxy_->Signal(SIGUSR2); }
+
+std::string ReachableCoordinator::Stop() {
+  coordinator_->Stop();
+  return TextOf(folder_.path("log"));
+}
+
+}  // namespace coxswain

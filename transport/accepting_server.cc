@@ -1,0 +1,78 @@
+#include "transport/accepting_server.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "base/unique_fd.h"
+#include "proto/bulk/compression.h"
+
+namespace coxswain {
+namespace {
+
+using Entrance = grpc::experimental::ExternalConnectionAcceptor;
+using EntranceType =
+    grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+
+int Milliseconds(absl::Duration duration) {
+  return static_cast<int>(absl::ToInt64Milliseconds(duration));
+}
+
+void Configure(const AcceptingServer::Options& options,
+               grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(options.max_message_bytes);
+  bulk::RefuseCompression(builder);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                              Milliseconds(options.handshake_timeout));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                              options.max_streams_per_connection);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                              Milliseconds(options.keepalive_time));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                              Milliseconds(options.keepalive_timeout));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Clients probe as well; without this they would be sent away for it.
+  builder->AddChannelArgument(
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AcceptingServer>> AcceptingServer::Start(
+    Options options, grpc::ServerBuilder* builder) {
+  Configure(options, builder);
+  std::unique_ptr<AcceptingServer> result(new AcceptingServer);
+  result->entrance_ = builder->experimental().AddExternalConnectionAcceptor(
+      EntranceType::FROM_FD, options.credentials);
+  result->server_ = builder->BuildAndStart();
+  if (result->server_ == nullptr) {
+    return absl::UnavailableError("gRPC cannot start a server");
+  }
+  auto accept = [entrance = result->entrance_.get(),
+                 checked = options.checked](UniqueFd connection) {
+    if (checked != nullptr) checked->Forget(connection.get());
+    Entrance::NewConnectionParameters parameters;
+    parameters.fd = connection.Release();
+    entrance->HandleNewConnection(&parameters);
+  };
+  COXSWAIN_ASSIGN_OR_RETURN(
+      result->acceptor_,
+      ConnectionAcceptor::Open(
+          std::move(options.listeners), options.limits, std::move(accept),
+          std::move(options.connections), options.preface));
+  return result;
+}
+
+AcceptingServer::~AcceptingServer() {
+  if (server_ != nullptr) Shutdown(absl::ZeroDuration());
+}
+
+void AcceptingServer::Shutdown(absl::Duration deadline) {
+  acceptor_.reset();
+  // The system clock is gRPC's own here.
+  server_->Shutdown(std::chrono::system_clock::now() +
+                    absl::ToChronoMilliseconds(deadline));
+}
+
+}  // namespace coxswain

@@ -1,0 +1,68 @@
+#ifndef COXSWAIN_TRANSPORT_ACCEPTING_SERVER_H_
+#define COXSWAIN_TRANSPORT_ACCEPTING_SERVER_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "grpcpp/grpcpp.h"
+#include "transport/accepted_connections.h"
+#include "transport/checked_peers.h"
+#include "transport/connection_acceptor.h"
+#include "transport/listen_address.h"
+
+namespace coxswain {
+
+// A gRPC server whose connections come through a ConnectionAcceptor: how both
+// the coordinator and a worker's fallback coordinator listen. Thread-safe.
+class AcceptingServer {
+ public:
+  struct Options {
+    Listeners listeners;
+    ConnectionAcceptor::Limits limits;
+    // Shared with whatever closes all of them.
+    std::shared_ptr<AcceptedConnections> connections;
+    std::shared_ptr<grpc::ServerCredentials> credentials;
+    Preface preface = Preface::kHttp2;  // that of the credentials
+    // Forgets a peer as its next connection comes; null: no call asks.
+    std::shared_ptr<CheckedPeers> checked;
+    // Of the handshake of TLS, once its first bytes are there.
+    absl::Duration handshake_timeout = absl::Seconds(10);
+    int max_message_bytes = 4 << 20;
+    int max_streams_per_connection = 8;
+    // An idle connection is probed after the first, and closed if no answer
+    // comes within the second. Clients may probe as often as once a second.
+    absl::Duration keepalive_time = absl::Seconds(3);
+    absl::Duration keepalive_timeout = absl::Seconds(5);
+  };
+
+  // Builds the services of `builder`, which outlive the server, into one that
+  // listens. Fails with UNAVAILABLE if gRPC cannot start it or the system has
+  // no more descriptors.
+  static absl::StatusOr<std::unique_ptr<AcceptingServer>> Start(
+      Options options, grpc::ServerBuilder* builder);
+
+  // Shutdown(0), unless that was called.
+  ~AcceptingServer();
+  AcceptingServer(const AcceptingServer&) = delete;
+  AcceptingServer& operator=(const AcceptingServer&) = delete;
+
+  grpc::Server& grpc() { return *server_; }
+  // Stops listening. Connections that were accepted stay.
+  void StopAccepting() { acceptor_.reset(); }
+  // Stops listening, waits for calls to end, and cancels what is left after
+  // `deadline`.
+  void Shutdown(absl::Duration deadline);
+
+ private:
+  AcceptingServer() = default;
+
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> entrance_;
+  // Ends first: gRPC would not close what comes after the server's end.
+  std::unique_ptr<ConnectionAcceptor> acceptor_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TRANSPORT_ACCEPTING_SERVER_H_
