@@ -4,7 +4,8 @@
 # FOLDER/tokens.map has the SHA-256 of each token, FOLDER/certificates.map the
 # token that a certificate is exchanged for, by the common name that `coxswain
 # certs` writes (operator, job-NAME). Both are for their owner only. Make them
-# again and reload haproxy when tokens change.
+# again and reload haproxy when tokens change. Subjects of signed tokens are in
+# no map: haproxy passes those tokens by their form (COXSWAIN_SIGNED_TOKENS).
 set -euo pipefail
 
 fail() {
@@ -24,18 +25,22 @@ trap 'rm -rf "${work}"' EXIT
 : > "${work}/certificates.map"
 declare -A named
 number=0
+subjects=0
 while read -r name token rest || [[ -n "${name}" ]]; do
   number=$((number + 1))
   [[ -n "${name}" && "${name}" != \#* ]] || continue
   [[ -n "${token}" && -z "${rest}" ]] ||
     fail "${tokens}:${number}: not 'operator TOKEN' or 'job/NAME TOKEN'"
-  [[ "${token}" != subject:* ]] || fail "${tokens}:${number}: a subject has no" \
-    "token that the proxy could know"
+  if [[ "${token}" == subject:* ]]; then
+    subjects=$((subjects + 1))
+    continue
+  fi
   digest="$(printf '%s' "${token}" | sha256sum)"
   echo "${digest%% *} ${name}" >> "${work}/tokens.map"
   [[ -z "${named[${name}]:-}" ]] || continue
   named["${name}"]=1
   echo "${name/#job\//job-} ${token}" >> "${work}/certificates.map"
 done < "${tokens}"
-[[ -s "${work}/tokens.map" ]] || fail "${tokens} has no token"
+[[ -s "${work}/tokens.map" || ${subjects} -gt 0 ]] ||
+  fail "${tokens} has neither a token nor a subject"
 mv "${work}/tokens.map" "${work}/certificates.map" "${folder}/"

@@ -79,6 +79,12 @@ def all_templates(objects):
     ]
 
 
+def container_of(template, name):
+    """The container of a pod that has that name."""
+    (found,) = [c for c in template["spec"]["containers"] if c["name"] == name]
+    return found
+
+
 def is_own(container):
     return container["image"].split(":")[0] in OWN_IMAGES
 

@@ -332,7 +332,7 @@ class ManifestsTest(unittest.TestCase):
                     if not value.startswith("/"):
                         continue
                     self.assertTrue(
-                        any(value.startswith(path + "/") for path in mounts),
+                        any((value + "/").startswith(m + "/") for m in mounts),
                         "%s: %s=%s" % (where, name, value),
                     )
 
@@ -380,50 +380,117 @@ class ManifestsTest(unittest.TestCase):
         coordinator = manifests.one(
             overlay.objects, "StatefulSet", "coxswain-coordinator"
         )
-        (container,) = coordinator["spec"]["template"]["spec"]["containers"]
-        return overlay, job, manifests.environment(container)
+        template = coordinator["spec"]["template"]
+        return overlay, job, template
 
     def test_accounts_get_tokens_for_the_coordinator_alone(self):
-        overlay, job, settings = self.accounts()
-        template = job["spec"]["template"]
-        (asked,) = [
-            source["serviceAccountToken"]
-            for source in self.projected(template)
-            if "serviceAccountToken" in source
-        ]
-        self.assertEqual(asked["audience"], settings["COXSWAIN_TOKEN_AUDIENCE"])
-        # The least that Kubernetes gives.
-        self.assertGreaterEqual(asked["expirationSeconds"], 600)
-        (container,) = template["spec"]["containers"]
-        self.assertTrue(
-            manifests.environment(container)["COXSWAIN_TOKEN_FILE"].endswith(
-                "/" + asked["path"]
+        _, job, coordinator = self.accounts()
+        settings = manifests.environment(
+            manifests.container_of(coordinator, "coordinator")
+        )
+        for template, name in (
+            (job["spec"]["template"], "worker"),
+            (coordinator, "coordinator"),
+        ):
+            (asked,) = [
+                source["serviceAccountToken"]
+                for source in self.projected(template)
+                if "serviceAccountToken" in source
+            ]
+            self.assertEqual(
+                asked["audience"], settings["COXSWAIN_TOKEN_AUDIENCE"]
             )
-        )
-        for _, other in overlay.templates:
-            if other is not template:
-                self.assertNotIn("serviceAccountName", other["spec"])
+            # The least that Kubernetes gives.
+            self.assertGreaterEqual(asked["expirationSeconds"], 600)
+            container = manifests.container_of(template, name)
+            self.assertTrue(
+                manifests.environment(container)[
+                    "COXSWAIN_TOKEN_FILE"
+                ].endswith("/" + asked["path"])
+            )
 
-    def test_accounts_are_bound_to_their_jobs(self):
-        overlay, job, _ = self.accounts()
-        spec = job["spec"]["template"]["spec"]
-        account = manifests.one(
-            overlay.objects, "ServiceAccount", spec["serviceAccountName"]
+    def test_accounts_are_bound_to_their_names(self):
+        overlay, job, coordinator = self.accounts()
+        worker = job["spec"]["template"]
+        settings = manifests.environment(
+            manifests.container_of(worker, "worker")
         )
-        self.assertIs(account["automountServiceAccountToken"], False)
-        (container,) = spec["containers"]
+        expected = {}
+        for template, name in (
+            (worker, "job/" + settings["COXSWAIN_JOB"]),
+            (coordinator, "operator"),
+        ):
+            account = manifests.one(
+                overlay.objects,
+                "ServiceAccount",
+                template["spec"]["serviceAccountName"],
+            )
+            self.assertIs(account["automountServiceAccountToken"], False)
+            expected[name] = "subject:system:serviceaccount:%s:%s" % (
+                job["metadata"]["namespace"],
+                account["metadata"]["name"],
+            )
         bound = manifests.one(overlay.objects, "ConfigMap", "coxswain-tokens")
-        self.assertEqual(
-            bound["data"]["tokens"].split(),
-            [
-                "job/" + manifests.environment(container)["COXSWAIN_JOB"],
-                "subject:system:serviceaccount:%s:%s"
-                % (
-                    job["metadata"]["namespace"],
-                    account["metadata"]["name"],
-                ),
-            ],
+        lines = bound["data"]["tokens"].splitlines()
+        self.assertEqual(dict(line.split() for line in lines), expected)
+        self.assertEqual(len(lines), len(expected))
+
+    def test_tokens_are_shown_to_a_proxy_with_the_configuration_of_all(self):
+        overlay, _, coordinator = self.accounts()
+        settings = manifests.environment(
+            manifests.container_of(coordinator, "coordinator")
         )
+        proxy = manifests.container_of(coordinator, "proxy")
+        known = manifests.environment(proxy)
+        self.assertEqual(known["COXSWAIN_BEHIND"], settings["COXSWAIN_LISTEN"])
+        self.assertEqual(known["COXSWAIN_SIGNED_TOKENS"], "yes")
+        (service,) = overlay.of_kind("Service")
+        (port,) = service["spec"]["ports"]
+        self.assertEqual(known["COXSWAIN_FRONT"], "0.0.0.0:%d" % port["port"])
+        self.assertEqual(
+            proxy["ports"],
+            [{"containerPort": port["port"], "name": port["targetPort"]}],
+        )
+        (volume,) = [
+            v for v in coordinator["spec"]["volumes"] if v["name"] == "proxy"
+        ]
+        data = manifests.one(
+            overlay.objects, "ConfigMap", volume["configMap"]["name"]
+        )["data"]
+        for name in ("haproxy.cfg", "run_haproxy.sh"):
+            path = os.path.join(manifests.WORKSPACE, "deploy/haproxy", name)
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(data[name], file.read(), name)
+        for word in proxy["command"][1:] + proxy["args"]:
+            folder, name = os.path.split(word)
+            self.assertEqual(folder, known["COXSWAIN_MAPS"])
+            self.assertIn(name, data)
+        (secret,) = [
+            v for v in coordinator["spec"]["volumes"] if v["name"] == "tls"
+        ]
+        self.assertEqual(
+            {i["path"] for i in secret["secret"]["items"]},
+            {"front.pem", "front.pem.key", "ca.crt"},
+        )
+        # Only the proxy sees the key.
+        for container in coordinator["spec"]["containers"]:
+            mounted = [m["name"] for m in container["volumeMounts"]]
+            self.assertEqual("tls" in mounted, container is proxy)
+
+    def test_commands_run_in_the_coordinator_where_there_are_two_containers(
+        self,
+    ):
+        for overlay in self.each():
+            for where, template in overlay.templates:
+                if len(template["spec"]["containers"]) == 1:
+                    continue
+                self.assertEqual(
+                    template["metadata"]["annotations"][
+                        "kubectl.kubernetes.io/default-container"
+                    ],
+                    "coordinator",
+                    where,
+                )
 
     def test_workers_that_are_accounts_see_no_key(self):
         _, job, _ = self.accounts()
@@ -465,6 +532,8 @@ class ManifestsTest(unittest.TestCase):
                 continue
             for _, _, container in overlay.containers:
                 settings = manifests.environment(container)
+                if "COXSWAIN_TLS_CA" not in settings:
+                    continue
                 if container["name"] == "worker" and (
                     "COXSWAIN_TLS_CERT" in settings
                 ):
@@ -490,17 +559,23 @@ class ManifestsTest(unittest.TestCase):
                 if "COXSWAIN_TOKEN_FILE" in settings:
                     needed = set()
                 encrypted = needed | {"COXSWAIN_TLS_CA"} <= set(settings)
+                # Behind a proxy that speaks TLS.
+                behind = settings.get("COXSWAIN_LISTEN") == "127.0.0.1:7070"
                 self.assertEqual(
-                    encrypted,
+                    encrypted or behind,
                     overlay.name
                     in ("service-account-tokens", "tls-cert-manager"),
                     where,
                 )
                 if container["name"] == "coordinator":
                     plain = settings.get("COXSWAIN_INSECURE") == "true"
-                    self.assertNotEqual(encrypted, plain, where)
+                    self.assertNotEqual(encrypted or behind, plain, where)
                     page = settings["COXSWAIN_HTTP"].split(":")[0]
-                    self.assertEqual(encrypted, page == "127.0.0.1", where)
+                    self.assertNotEqual(plain, page == "127.0.0.1", where)
+                    # Callers with tokens are bounded by a proxy alone.
+                    self.assertEqual(
+                        behind, "COXSWAIN_TOKENS" in settings, where
+                    )
 
     def test_services_do_not_become_settings(self):
         for overlay in self.each():
@@ -541,7 +616,9 @@ class ManifestsTest(unittest.TestCase):
             coordinator = manifests.one(
                 overlay.objects, "StatefulSet", "coxswain-coordinator"
             )
-            (container,) = coordinator["spec"]["template"]["spec"]["containers"]
+            container = manifests.container_of(
+                coordinator["spec"]["template"], "coordinator"
+            )
             health = manifests.environment(container)["COXSWAIN_HEALTH_LISTEN"]
             asked = {}
             for kind in ("startup", "liveness", "readiness"):

@@ -3,17 +3,20 @@
 
 Every container of every overlay, exactly as it is rendered, but for what a
 cluster would map: ports are free ones of this machine, files are below a
-folder of this test, names are on the loopback. The program after `--` is one that
-says which variables it got. Two coordinators of etcd-ha are also started over
-a real etcd, which this test needs.
+folder of this test, names are on the loopback. The program after `--` is one
+that says which variables it got. Two coordinators of etcd-ha are also started
+over a real etcd, and the proxy of service-account-tokens is a real haproxy:
+this test needs both.
 
   settings_test.py COXSWAIN
 """
 
+import hashlib
 import os
 import re
 import selectors
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -67,12 +70,12 @@ class Running:
         )
         self.said = ""
 
-    def wait_for(self, text):
+    def wait_for(self, text, times=1):
         """Until it has said that, or has ended; false at the deadline."""
         end = time.monotonic() + PATIENCE
         with selectors.DefaultSelector() as ready:
             ready.register(self.process.stdout, selectors.EVENT_READ)
-            while text not in self.said:
+            while self.said.count(text) < times:
                 if not ready.select(max(0, end - time.monotonic())):
                     return False
                 data = os.read(self.process.stdout.fileno(), 65536)
@@ -113,7 +116,7 @@ class SettingsTest(unittest.TestCase):
                     found[one["name"]] = (one, template)
         return found
 
-    def start(self, container, template, ports):
+    def start(self, container, template, ports, **more):
         """As the kubelet would, with what a cluster maps mapped."""
         pod = {
             "metadata": {
@@ -131,8 +134,14 @@ class SettingsTest(unittest.TestCase):
             if not name.startswith("COXSWAIN_"):
                 continue
             known[name] = self.mapped(value, ports)
-        known["PATH"] = "%s:/usr/bin:/bin" % os.path.join(self.folder, "bin")
-        words = containers.command(container, known)
+        known["PATH"] = "%s:/usr/sbin:/usr/bin:/bin" % os.path.join(
+            self.folder, "bin"
+        )
+        known.update(more)
+        words = [
+            self.folder + word if word.startswith("/") else word
+            for word in containers.command(container, known)
+        ]
         return Running(words, known), known
 
     def mapped(self, value, ports):
@@ -167,8 +176,8 @@ class SettingsTest(unittest.TestCase):
                 }
                 self.assertEqual(names - options[command], set(), overlay)
 
-    def make_certificates(self):
-        folder = os.path.join(self.folder, "certificates")
+    def make_certificates(self, name="certificates"):
+        folder = os.path.join(self.folder, name)
         if os.path.exists(folder):  # of another overlay
             return folder
         subprocess.run(
@@ -197,37 +206,88 @@ class SettingsTest(unittest.TestCase):
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
 
-    def mount_accounts(self, objects, made):
-        """The volumes of an overlay whose workers are service accounts."""
-        coordinator = manifests.one(
+    def mount_coordinator_of_accounts(self, objects):
+        """The volumes of a coordinator that reads signed tokens."""
+        template = manifests.one(
             objects, "StatefulSet", "coxswain-coordinator"
-        )["spec"]["template"]["spec"]["containers"][0]
-        settings = manifests.environment(coordinator)
-        issuer = issuers.Issuer(settings["COXSWAIN_TOKEN_ISSUER"])
-        self.mount(settings["COXSWAIN_TOKEN_KEYS"], issuer.key_set())
+        )["spec"]["template"]
+        settings = manifests.environment(
+            manifests.container_of(template, "coordinator")
+        )
+        self.issuer = issuers.Issuer(settings["COXSWAIN_TOKEN_ISSUER"])
+        self.mount(settings["COXSWAIN_TOKEN_KEYS"], self.issuer.key_set())
         self.mount(
             settings["COXSWAIN_TOKENS"],
             manifests.one(objects, "ConfigMap", "coxswain-tokens")["data"][
                 "tokens"
             ],
         )
-        job = manifests.one(objects, "Job", "coxswain-train")
-        spec = job["spec"]["template"]["spec"]
+        self.mount_token(objects, template)
+
+    def mount_token(self, objects, template):
+        """What the kubelet makes of a pod's volume "identity"."""
+        (space,) = [o["metadata"] for o in objects if o["kind"] == "Namespace"]
+        spec = template["spec"]
         (volume,) = [v for v in spec["volumes"] if v["name"] == "identity"]
-        folder = "/var/run/coxswain/"
         for source in volume["projected"]["sources"]:
             if "serviceAccountToken" in source:
                 asked = source["serviceAccountToken"]
                 subject = "system:serviceaccount:%s:%s" % (
-                    job["metadata"]["namespace"],
+                    space["name"],
                     spec["serviceAccountName"],
                 )
                 self.mount(
-                    folder + asked["path"],
-                    issuer.token(subject, asked["audience"], time.time()),
+                    "/var/run/coxswain/" + asked["path"],
+                    self.issuer.token(subject, asked["audience"], time.time()),
                 )
-        with open(os.path.join(made, "ca.crt"), encoding="utf-8") as file:
-            self.mount(folder + "ca.crt", file.read())
+
+    def mount_front(self, made):
+        """The proxy's certificate, as its volume names the files."""
+        target = self.folder + "/etc/coxswain/tls/"
+        os.makedirs(target, exist_ok=True)
+        for source, name in (
+            ("coordinator.key", "front.pem.key"),
+            ("ca.crt", "ca.crt"),
+            ("coordinator.crt", "front.pem"),
+        ):
+            shutil.copy(os.path.join(made, source), target + "next")
+            os.rename(target + "next", target + name)
+
+    def start_proxy(self, objects, made, ports, **more):
+        template = manifests.one(
+            objects, "StatefulSet", "coxswain-coordinator"
+        )["spec"]["template"]
+        (volume,) = [
+            v for v in template["spec"]["volumes"] if v["name"] == "proxy"
+        ]
+        data = manifests.one(
+            objects, "ConfigMap", volume["configMap"]["name"]
+        )["data"]
+        for name, text in data.items():
+            self.mount("/etc/haproxy/" + name, text)
+        self.mount_front(made)
+        proxy, _ = self.start(
+            manifests.container_of(template, "proxy"),
+            template,
+            ports,
+            COXSWAIN_RELOAD_SECONDS="1",
+            **more,
+        )
+        self.addCleanup(proxy.process.terminate)
+        self.assertTrue(proxy.wait_for("Loading success"), proxy.said)
+        return proxy
+
+    def ask(self, known, *words):
+        done = subprocess.run(
+            [COXSWAIN, *words],
+            env={k: v for k, v in known.items() if k != "COXSWAIN_JOB"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            text=True,
+            timeout=PATIENCE,
+        )
+        return done.returncode, done.stdout
 
     def check_admitted(self, known):
         """The worker's token is its job's, and no other's."""
@@ -235,17 +295,41 @@ class SettingsTest(unittest.TestCase):
             ("train", "has no plan"),
             ("other", "may not call"),
         ):
-            done = subprocess.run(
-                [COXSWAIN, "plan", "show", job],
-                env={k: v for k, v in known.items() if k != "COXSWAIN_JOB"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                check=False,
-                text=True,
-                timeout=PATIENCE,
+            status, out = self.ask(known, "plan", "show", job)
+            self.assertEqual(status, 1, out)
+            self.assertIn(said, out)
+
+    def check_refused(self, known, by_form):
+        """Who refuses a caller depends on the form of its token."""
+        for token, said in (
+            ("0123456789abcdef", "the proxy knows no such caller"),
+            ("a.b.c", by_form),
+        ):
+            path = os.path.join(self.folder, "refused")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(token)
+            status, out = self.ask(
+                dict(known, COXSWAIN_TOKEN_FILE=path), "plan", "show", "train"
             )
-            self.assertEqual(done.returncode, 1, done.stdout)
-            self.assertIn(said, done.stdout)
+            self.assertEqual(status, 1, out)
+            self.assertIn(said, out)
+
+    def check_proxy_takes_over_certificates(self, proxy, known):
+        """A renewed certificate counts without a restart."""
+        renewed = self.make_certificates("renewed")
+        authority = os.path.join(renewed, "ca.crt")
+        status, out = self.ask(
+            dict(known, COXSWAIN_TLS_CA=authority),
+            "plan", "show", "train", "--timeout", "1s",
+        )
+        self.assertEqual(status, 1, out)
+        self.assertNotIn("has no plan", out)
+        self.mount_front(renewed)
+        # The files are replaced one after the other: what is there in between
+        # may be refused, or be a reload of its own.
+        self.assertTrue(proxy.wait_for("Loading success", 2), proxy.said)
+        shutil.copy(authority, known["COXSWAIN_TLS_CA"])
+        self.check_admitted(known)
 
     def check_health(self, ports, *serving):
         """That these are answered with yes, and no others."""
@@ -344,6 +428,36 @@ class SettingsTest(unittest.TestCase):
             self.assertEqual(self.status_of(its, "/readyz"), 503)
             self.assertEqual(running.stop(), 0, running.said)
 
+    def test_maps_have_the_digests_of_tokens_and_no_subjects(self):
+        make = os.path.join(manifests.WORKSPACE, "deploy/haproxy/make_maps.sh")
+
+        def maps_of(text):
+            self.mount("/tokens", text)
+            done = subprocess.run(
+                [make, self.folder + "/tokens", self.folder],
+                stderr=subprocess.PIPE,
+                check=False,
+                text=True,
+                timeout=PATIENCE,
+            )
+            self.assertEqual(done.returncode, 0, done.stderr)
+            found = []
+            for name in ("tokens.map", "certificates.map"):
+                path = os.path.join(self.folder, name)
+                self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+                with open(path, encoding="utf-8") as file:
+                    found.append(file.read())
+            return found
+
+        self.assertEqual(
+            maps_of("# comment\njob/train secret\noperator subject:ops\n"),
+            [
+                hashlib.sha256(b"secret").hexdigest() + " job/train\n",
+                "job-train secret\n",
+            ],
+        )
+        self.assertEqual(maps_of("job/train subject:one\n"), ["", ""])
+
     def check_pages(self, ports):
         address = "http://127.0.0.1:%d" % ports["7079"]
         for path in ("/healthz", "/readyz", "/metrics"):
@@ -358,13 +472,12 @@ class SettingsTest(unittest.TestCase):
                 self.play(overlay, self.containers_of(overlay))
 
     def play(self, overlay, parts):
-        made = None
         accounts = overlay == "service-account-tokens"
-        if overlay == "tls-cert-manager" or accounts:
-            made = self.make_certificates()
-            self.mount_certificates(made, "coordinator")
+        objects = manifests.render_overlay(overlay)
         if accounts:
-            self.mount_accounts(manifests.render_overlay(overlay), made)
+            self.mount_coordinator_of_accounts(objects)
+        elif overlay == "tls-cert-manager":
+            self.mount_certificates(self.make_certificates(), "coordinator")
         ports = {}
         state = os.path.join(self.folder, "var/lib/coxswain")
         shutil.rmtree(state, ignore_errors=True)
@@ -383,12 +496,43 @@ class SettingsTest(unittest.TestCase):
                 )
                 self.check_pages(ports)
                 self.assertTrue(os.path.isdir(known["COXSWAIN_STATE_DIR"]))
-            if made is not None and not accounts:
-                self.mount_certificates(made, "job-train")
-            self.check_worker(overlay, parts["worker"], ports)
+            if accounts:
+                self.play_accounts(objects, parts, known, ports)
+            else:
+                if overlay == "tls-cert-manager":
+                    self.mount_certificates(
+                        self.make_certificates(), "job-train"
+                    )
+                self.check_worker(overlay, parts["worker"], ports)
         finally:
             status = coordinator.stop()
         self.assertEqual(status, 0, coordinator.said)
+
+    def play_accounts(self, objects, parts, coordinator, ports):
+        """The rest of the pod, and a worker that comes through the proxy."""
+        status, out = self.ask(coordinator, "status", "--json")
+        self.assertEqual(status, 0, out)
+        made = self.make_certificates()
+        proxy = self.start_proxy(objects, made, ports)
+        container, template = parts["worker"]
+        self.mount_token(objects, template)
+        with open(os.path.join(made, "ca.crt"), encoding="utf-8") as file:
+            self.mount("/var/run/coxswain/ca.crt", file.read())
+        known = self.check_worker("", (container, template), ports)
+        self.check_admitted(known)
+        self.check_refused(known, "the token does not count")
+        self.check_proxy_takes_over_certificates(proxy, known)
+        # haproxy's own, by which of its processes ends first.
+        self.assertIn(proxy.stop(), (0, 128 + signal.SIGTERM), proxy.said)
+        # Where it is not told that there are signed ones, it knows them all.
+        proxy = self.start_proxy(
+            objects,
+            os.path.join(self.folder, "renewed"),
+            ports,
+            COXSWAIN_SIGNED_TOKENS="",
+        )
+        self.check_refused(known, "the proxy knows no such caller")
+        proxy.stop()
 
     def check_worker(self, overlay, part, ports):
         worker, known = self.start(*part, ports)
@@ -398,10 +542,8 @@ class SettingsTest(unittest.TestCase):
             self.assertIn(worker.process.returncode, (0, 1), said)
             if worker.process.returncode == 1:
                 self.assertIn("GPU", said)
-                return
+                return known
         self.assertEqual(worker.process.returncode, 0, said)
-        if "COXSWAIN_TOKEN_FILE" in known:
-            self.check_admitted(known)
         most = int(known["COXSWAIN_NNODES"].split(":")[1])
         for told in (
             "COXSWAIN_NODE=worker-2",
@@ -411,6 +553,7 @@ class SettingsTest(unittest.TestCase):
             "COXSWAIN_ATTEMPT=%d" % (4 if overlay == "jobset" else 0),
         ):
             self.assertIn(told + "\n", said)
+        return known
 
 
 if __name__ == "__main__":
