@@ -43,7 +43,7 @@ inline absl::Status ExplainReset(const absl::Status& status) {
       absl::StrCat(status.message(),
                    ": a proxy in front of the coordinator has probably refused "
                    "or cut the call, because no coordinator answers behind it "
-                   "or this host has too many calls; its log tells which"));
+                   "or this host has too many calls (docs/proxy.md)"));
 }
 
 // Cancels a call when a signal is raised, as long as this object lives.
