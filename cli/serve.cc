@@ -120,9 +120,10 @@ class Service {
     if (options_.max_held_mib > 0) {
       LogWarning("option_ignored",
                  {{"option", "--max-held-mib"},
-                  {"next", "remove it: what callers can make the coordinator "
-                           "hold is bounded by MemoryMax of its unit, or by a "
-                           "proxy (docs/security.md)"}});
+                  {"next",
+                   "remove it: what callers can make the coordinator "
+                   "hold is bounded by MemoryMax of its unit, or by a "
+                   "proxy (docs/security.md)"}});
     }
     COXSWAIN_RETURN_IF_ERROR(StartHealth());
     COXSWAIN_RETURN_IF_ERROR(StartHttp());
