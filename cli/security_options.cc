@@ -92,9 +92,9 @@ std::string CheckSecurity(const ServeSecurity& security,
   if (!security.rpc.tls.ca.empty()) return "";
   return absl::StrCat(
       "--listen ", listen,
-      " can be reached from elsewhere, in plain text: give --tls-cert, "
-      "--tls-key and --tls-ca (`coxswain certs init` makes them), listen on "
-      "127.0.0.1, or give --insecure if you trust the network");
+      " can be reached from elsewhere, and callers need no certificate: give "
+      "--tls-cert, --tls-key and --tls-ca (`coxswain certs init` makes them), "
+      "listen on 127.0.0.1, or give --insecure if you trust the network");
 }
 
 void AddCertsOptions(CLI::App* app, CertsOptions::Action action,

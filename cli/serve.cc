@@ -277,12 +277,22 @@ absl::Status Serve(const ServeOptions& options) {
   COXSWAIN_ASSIGN_OR_RETURN(const HostPort address,
                             ParseHostPort(options.listen, PortRule::kAnyFree));
   COXSWAIN_ASSIGN_OR_RETURN(auto location, LocationOf(options));
-  if (!IsLoopback(address.host) && !options.security.rpc.encrypts()) {
-    LogWarning("not_encrypted",
-               {{"listen", options.listen},
-                {"meaning",
-                 "--insecure: whoever reaches this address can read the "
-                 "traffic, and without --tokens join, change or end jobs"}});
+  const server::SecurityOptions& rpc = options.security.rpc;
+  if (!IsLoopback(address.host)) {
+    if (!rpc.encrypts()) {
+      LogWarning("not_encrypted",
+                 {{"listen", options.listen},
+                  {"meaning",
+                   "--insecure: whoever reaches this address can read the "
+                   "traffic, stop the coordinator, and without --tokens join, "
+                   "change or end jobs"}});
+    } else if (rpc.tls.ca.empty() || !rpc.tokens.empty()) {
+      LogWarning("certificates_not_required",
+                 {{"listen", options.listen},
+                  {"meaning",
+                   "--insecure: whoever reaches this address can stop the "
+                   "coordinator (docs/security.md)"}});
+    }
   }
   COXSWAIN_ASSIGN_OR_RETURN(const auto watch, StopWatch::Start(signals));
   return Service(options, address, std::move(location), &watch->stop()).Run();

@@ -5,6 +5,7 @@
 
 #include "base/grpc_status.h"
 #include "base/mutex.h"
+#include "client/rpc/call_context.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/bulk/chunk_codec.h"
 
@@ -72,7 +73,8 @@ class Reactor
   }
 
   void OnDone(const grpc::Status& status) override {
-    absl::Status end = garbled_.ok() ? FromGrpcStatus(status) : garbled_;
+    absl::Status end =
+        garbled_.ok() ? ExplainReset(FromGrpcStatus(status)) : garbled_;
     if (!stopping()) callbacks_.on_end(end);
     MutexLock lock(&mutex_);
     done_ = true;

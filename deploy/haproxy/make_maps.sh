@@ -28,6 +28,8 @@ number=0
 subjects=0
 while read -r name token rest || [[ -n "${name}" ]]; do
   number=$((number + 1))
+  # Lines may end as on Windows.
+  name="${name%$'\r'}" token="${token%$'\r'}" rest="${rest%$'\r'}"
   [[ -n "${name}" && "${name}" != \#* ]] || continue
   [[ -n "${token}" && -z "${rest}" ]] ||
     fail "${tokens}:${number}: not 'operator TOKEN' or 'job/NAME TOKEN'"

@@ -11,12 +11,19 @@
 namespace coxswain {
 
 std::vector<AttackKind> AllAttacks() {
-  return {AttackKind::kSilent,         AttackKind::kGreetedSilent,
-          AttackKind::kGarbage,        AttackKind::kBrokenFrames,
-          AttackKind::kResets,         AttackKind::kWholeResets,
-          AttackKind::kManyResets,     AttackKind::kHalfMessages,
-          AttackKind::kEndlessHeaders, AttackKind::kSmallCalls,
-          AttackKind::kHugeMessages,   AttackKind::kAbandonedStreams,
+  return {AttackKind::kSilent,
+          AttackKind::kGreetedSilent,
+          AttackKind::kGarbage,
+          AttackKind::kBrokenFrames,
+          AttackKind::kResets,
+          AttackKind::kWholeResets,
+          AttackKind::kManyResets,
+          AttackKind::kHalfMessages,
+          AttackKind::kPaddedHalfMessages,
+          AttackKind::kEndlessHeaders,
+          AttackKind::kSmallCalls,
+          AttackKind::kHugeMessages,
+          AttackKind::kAbandonedStreams,
           AttackKind::kCompressedJoins};
 }
 
@@ -38,6 +45,8 @@ std::string NameOf(AttackKind kind) {
       return "ManyResets";
     case AttackKind::kHalfMessages:
       return "HalfMessages";
+    case AttackKind::kPaddedHalfMessages:
+      return "PaddedHalfMessages";
     case AttackKind::kEndlessHeaders:
       return "EndlessHeaders";
     case AttackKind::kSmallCalls:
@@ -68,6 +77,7 @@ std::unique_ptr<Attack> Attack::Begin(AttackKind kind, int port,
     case AttackKind::kEndlessHeaders:
       return BeginSocketAttack(kind, port, 16);
     case AttackKind::kHalfMessages:
+    case AttackKind::kPaddedHalfMessages:
       return BeginSocketAttack(kind, port, 64);
     default:
       return BeginSocketAttack(kind, port, connections);

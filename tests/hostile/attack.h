@@ -13,15 +13,16 @@ namespace coxswain {
 // What one client does to a coordinator that the others use.
 enum class AttackKind {
   // Connections, kept up: whichever is closed is opened again.
-  kSilent,          // that never greet
-  kGreetedSilent,   // that greet as HTTP/2 does, and say nothing more
-  kGarbage,         // that send bytes of no protocol
-  kBrokenFrames,    // that greet, and send frames that make no sense
-  kResets,          // one, that begins calls and resets them, as fast as it can
-  kWholeResets,     // one, that sends requests, and resets their calls
-  kManyResets,      // all of them begin calls and reset them
-  kHalfMessages,    // 64, with large messages that never become whole
-  kEndlessHeaders,  // 16, that begin a call whose headers have no end
+  kSilent,         // that never greet
+  kGreetedSilent,  // that greet as HTTP/2 does, and say nothing more
+  kGarbage,        // that send bytes of no protocol
+  kBrokenFrames,   // that greet, and send frames that make no sense
+  kResets,         // one, that begins calls and resets them, as fast as it can
+  kWholeResets,    // one, that sends requests, and resets their calls
+  kManyResets,     // all of them begin calls and reset them
+  kHalfMessages,   // 64, with large messages that never become whole
+  kPaddedHalfMessages,  // the same, with headers as large as they may be
+  kEndlessHeaders,      // 16, that begin a call whose headers have no end
   // Calls of gRPC, begun again as they end.
   kSmallCalls,        // many small ones at once on one connection
   kHugeMessages,      // messages as large as they may be, and larger

@@ -18,8 +18,8 @@ constexpr uint8_t kAck = 1;
 
 }  // namespace
 
-HalfMessages::HalfMessages(int calls)
-    : window_(kFirstWindow), first_window_(kFirstWindow) {
+HalfMessages::HalfMessages(int calls, size_t padding)
+    : padding_(padding), window_(kFirstWindow), first_window_(kFirstWindow) {
   for (int i = 0; i < calls; ++i) {
     calls_[2 * static_cast<uint32_t>(i) + 1] = {kFirstWindow, kMessage - 1,
                                                 false};
@@ -70,8 +70,9 @@ std::string HalfMessages::Data(uint32_t stream, Call* call) {
   if (size <= 0) return "";
   std::string frame;
   if (!call->begun) {
-    frame = Http2Frame(kHttp2Headers, kHttp2EndHeaders, stream,
-                       GrpcHeaders("/coxswain.v1.Rendezvous/Describe"));
+    std::string headers = GrpcHeaders("/coxswain.v1.Rendezvous/Describe");
+    if (padding_ > 0) headers += PaddingHeader(padding_);
+    frame = Http2Frame(kHttp2Headers, kHttp2EndHeaders, stream, headers);
     call->begun = true;
   }
   payload.append(static_cast<size_t>(size), 'x');

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_TESTS_HOSTILE_HALF_MESSAGES_H_
 #define COXSWAIN_TESTS_HOSTILE_HALF_MESSAGES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -15,7 +16,8 @@ namespace coxswain {
 // one for each connection; does no I/O. Thread-compatible.
 class HalfMessages {
  public:
-  explicit HalfMessages(int calls);
+  // `padding` bytes are added to the headers of each call.
+  explicit HalfMessages(int calls, size_t padding = 0);
 
   // What the server has sent, in pieces of any size.
   void Take(absl::string_view bytes);
@@ -32,6 +34,7 @@ class HalfMessages {
                absl::string_view payload);
   std::string Data(uint32_t stream, Call* call);
 
+  const size_t padding_;
   std::string received_;
   std::string answers_;
   int64_t window_;

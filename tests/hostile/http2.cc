@@ -17,7 +17,17 @@ std::string BigEndian(uint64_t number, int bytes) {
 std::string Header(absl::string_view name, absl::string_view value) {
   std::string header(1, '\0');
   for (const absl::string_view text : {name, value}) {
-    header.push_back(static_cast<char>(text.size()));
+    // A number with a prefix of 7 bits (RFC 7541, 5.1).
+    if (text.size() < 127) {
+      header.push_back(static_cast<char>(text.size()));
+    } else {
+      header.push_back(127);
+      size_t rest = text.size() - 127;
+      for (; rest >= 128; rest >>= 7) {
+        header.push_back(static_cast<char>(rest % 128 + 128));
+      }
+      header.push_back(static_cast<char>(rest));
+    }
     header.append(text.data(), text.size());
   }
   return header;
@@ -44,6 +54,10 @@ std::string GrpcHeaders(absl::string_view method) {
                       Header(":path", method), Header(":authority", "c"),
                       Header("content-type", "application/grpc"),
                       Header("te", "trailers"));
+}
+
+std::string PaddingHeader(size_t bytes) {
+  return Header("x-padding", std::string(bytes, 'p'));
 }
 
 std::string EndlessHeader() {

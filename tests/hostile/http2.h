@@ -33,6 +33,9 @@ std::string Http2Frame(uint8_t type, uint8_t flags, uint32_t stream,
 // The headers of a call of gRPC.
 std::string GrpcHeaders(absl::string_view method);
 
+// One more header, of so many bytes.
+std::string PaddingHeader(size_t bytes);
+
 // The begin of a header of 1 GiB (RFC 7541, 5.1).
 std::string EndlessHeader();
 

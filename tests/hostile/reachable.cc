@@ -2,14 +2,20 @@
 
 #include <signal.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/clock.h"
+#include "base/grpc_status.h"
 #include "base/status_matchers.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 
 namespace coxswain {
@@ -17,6 +23,9 @@ namespace {
 
 constexpr char kProxyConfig[] = "deploy/haproxy/haproxy.cfg";
 constexpr char kMakeMaps[] = "deploy/haproxy/make_maps.sh";
+// haproxy's, once it listens.
+constexpr char kLoaded[] = "Loading success";
+constexpr absl::Duration kLook = absl::Milliseconds(50);
 // Where attackers come from: the proxy counts sources by their address.
 constexpr char kAttackersAddress[] = "127.0.7.7";
 
@@ -94,7 +103,7 @@ void ReachableCoordinator::StartProxy() {
        {"COXSWAIN_MAPS", folder_.path("maps")}});
   // It listens before it is said, and calls before its check are refused as
   // by a coordinator that starts: tried again.
-  ASSERT_OK(proxy_->WaitForStderr("Loading success", kPatience));
+  ASSERT_OK(proxy_->WaitForStderr(kLoaded, kPatience));
 }
 
 // What turns an attacker's plain text into TLS: haproxy as a client.
@@ -118,7 +127,7 @@ void ReachableCoordinator::StartTunnels() {
       << tunnel("member", member_port_,
                 absl::StrCat(" crt ", Made("attacker.pem")));
   tunnels_ = StartHaproxy(config, {});
-  ASSERT_OK(tunnels_->WaitForStderr("Loading success", kPatience));
+  ASSERT_OK(tunnels_->WaitForStderr(kLoaded, kPatience));
 }
 
 std::vector<std::string> ReachableCoordinator::WorkerOptions() const {
@@ -139,7 +148,35 @@ int ReachableCoordinator::PortFor(bool member) const {
   return member ? member_port_ : stranger_port_;
 }
 
-void ReachableCoordinator::ReloadProxy() { proxy_->Signal(SIGUSR2); }
+absl::Status ReachableCoordinator::Probe(bool member) const {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  grpc::GenericStub stub(
+      grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", PortFor(member)),
+                                grpc::InsecureChannelCredentials(), arguments));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       absl::ToChronoSeconds(kPatience));
+  const grpc::Slice empty;
+  const grpc::ByteBuffer request(&empty, 1);
+  grpc::ByteBuffer response;
+  std::promise<grpc::Status> ended;
+  stub.UnaryCall(&context, "/coxswain.v1.Schedule/GetPlan", grpc::StubOptions(),
+                 &request, &response,
+                 [&ended](grpc::Status status) { ended.set_value(status); });
+  return FromGrpcStatus(ended.get_future().get());
+}
+
+void ReachableCoordinator::ReloadProxy() {
+  const size_t before = LinesWith(proxy_->err(), kLoaded).size();
+  proxy_->Signal(SIGUSR2);
+  const absl::Time deadline = Clock::Real()->Now() + kPatience;
+  while (LinesWith(proxy_->err(), kLoaded).size() == before) {
+    ASSERT_LT(Clock::Real()->Now(), deadline) << proxy_->err();
+    // Reads what comes meanwhile.
+    (void)proxy_->WaitForStderr("what it never prints", kLook);
+  }
+}
 
 std::string ReachableCoordinator::Stop() {
   coordinator_->Stop();

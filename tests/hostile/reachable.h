@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "tests/scenarios/scenario.h"
 
 namespace coxswain {
@@ -32,6 +33,10 @@ class ReachableCoordinator {
   // its proxy speaks TLS: with the certificate of the job "attacker" if the
   // attacker is a member, without one if it is a stranger.
   int PortFor(bool member) const;
+
+  // How an attacker's call without a message of sense ends: what shows that an
+  // attack reaches what it is meant for.
+  absl::Status Probe(bool member) const;
 
   // Reloads the proxy, as after a change of its maps. Way::kProxy only.
   void ReloadProxy();

@@ -31,6 +31,8 @@ constexpr int kMostOpened = 64;
 constexpr int kLookMs = 20;
 // Unfinished messages on a connection.
 constexpr int kHalfMessages = 64;
+// gRPC takes 8 KiB of headers.
+constexpr size_t kPadding = 6500;
 
 std::string Settings() { return Http2Frame(kHttp2Settings, 0, 0, ""); }
 
@@ -122,6 +124,9 @@ class SocketAttack : public Attack {
     if (kind_ == AttackKind::kHalfMessages) {
       one->half = std::make_unique<HalfMessages>(kHalfMessages);
     }
+    if (kind_ == AttackKind::kPaddedHalfMessages) {
+      one->half = std::make_unique<HalfMessages>(kHalfMessages, kPadding);
+    }
     one->unsent = FirstBytes();
     SendMore(one);
   }
@@ -139,6 +144,7 @@ class SocketAttack : public Attack {
         return absl::StrCat(kHttp2Preface, Settings(),
                             Http2Frame(kHttp2Headers, 0, 1, EndlessHeader()));
       case AttackKind::kHalfMessages:
+      case AttackKind::kPaddedHalfMessages:
       case AttackKind::kResets:
       case AttackKind::kWholeResets:
       case AttackKind::kManyResets:
@@ -190,7 +196,7 @@ class SocketAttack : public Attack {
       one->unsent =
           Http2Frame(kHttp2Continuation, 0, 1, std::string(16'384, 'a'));
     }
-    if (kind_ == AttackKind::kHalfMessages) one->unsent = one->half->More();
+    if (one->half != nullptr) one->unsent = one->half->More();
     if (kind_ == AttackKind::kResets || kind_ == AttackKind::kManyResets) {
       one->unsent = BegunAndReset(&one->stream, /*whole=*/false);
     }
