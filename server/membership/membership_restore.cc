@@ -259,10 +259,11 @@ absl::Status Membership::Resume() {
   {
     MutexLock lock(&mutex_);
     for (const auto& entry : jobs_) known.insert(entry.first);
-    rooms_.plans->KeepOnly(known);
     resumed = FindResumedLocked();
     last_tick_ = rooms_.clock->Now();
   }
+  // Not under the lock: it writes.
+  rooms_.plans->KeepOnly(known);
   for (GenerationObserver* observer : observers_) {
     COXSWAIN_RETURN_IF_ERROR(observer->OnResume(resumed));
   }
