@@ -63,7 +63,7 @@ trap 'rm -rf "${events}"; echo "0 passed, 1 failed"' EXIT
 runs=()
 for config in "${configs[@]}"; do
   flags=(--keep_going "--build_event_json_file=${events}/${config}"
-    "--profile=${events}/${config}.profile")
+    "--profile=${events}/${config}.profile.gz")
   [[ "${config}" == plain ]] || flags+=("--config=${config}")
   code=0
   tools/run_bazel.sh test "${flags[@]}" "${options[@]}" -- "${targets[@]}" \

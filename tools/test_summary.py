@@ -4,8 +4,8 @@
 usage: test_summary.py [--times FILE] EVENTS:EXIT_CODE...
 
 EVENTS is a file written by bazel test --build_event_json_file, EXIT_CODE what
-that command returned; EVENTS.profile, if it is there, what its --profile wrote.
-Counts single GoogleTest cases. A test target that fails without naming a failed
+that command returned; EVENTS.profile.gz, if it is there, what its --profile
+wrote. Counts single GoogleTest cases. A test target that fails without naming a failed
 case (it crashed, hung or did not build) counts as one failure, and so does a
 run of Bazel that fails for any other reason.
 
@@ -153,7 +153,7 @@ def print_slowest(what, seconds):
 def report_times(paths, times_file):
     runs = []
     for path in paths:
-        phases, actions = read_profile(path + ".profile")
+        phases, actions = read_profile(path + ".profile.gz")
         tests = test_seconds(path)
         runs.append({"phases": phases, "actions": actions, "tests": tests})
         print_slowest("tests", tests)

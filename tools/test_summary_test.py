@@ -121,7 +121,7 @@ class TimesTest(unittest.TestCase):
                     },
                 }
                 file.write(json.dumps(event) + "\n")
-        with gzip.open(self.events + ".profile", "wt") as file:
+        with gzip.open(self.events + ".profile.gz", "wt") as file:
             file.write(profile)
 
     def report(self):
