@@ -14,7 +14,8 @@
 namespace coxswain {
 
 // A gRPC server whose connections come through a ConnectionAcceptor: how both
-// the coordinator and a worker's fallback coordinator listen. Thread-safe.
+// the coordinator and a worker's fallback coordinator listen. Thread-safe, but
+// for StopAccepting(), which no other call may run beside.
 class AcceptingServer {
  public:
   struct Options {
