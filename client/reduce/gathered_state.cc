@@ -31,31 +31,34 @@ absl::StatusOr<std::vector<int64_t>> GatherSizes(int64_t own,
 }
 
 absl::Status CheckSizes(const std::vector<int64_t>& sizes, int64_t max_bytes) {
+  int64_t total = 0;
   for (size_t rank = 0; rank < sizes.size(); ++rank) {
     if (sizes[rank] < 0) {
       return absl::FailedPreconditionError(absl::StrCat(
           "rank ", rank, " could not save its hook's state; see its log"));
     }
-    if (sizes[rank] > max_bytes) {
+    // None of them is added that does not fit, so the sum does not overflow.
+    if (sizes[rank] > max_bytes - total) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          "rank ", rank, " offers ", sizes[rank],
-          " bytes of hook state; at most ", max_bytes, " fit this model"));
+          "ranks 0 to ", rank, " of ", sizes.size(), " offer ", total, " + ",
+          sizes[rank], " bytes of hook state, all of which each rank would ",
+          "hold, and at most ", max_bytes, " fit this model: implement ",
+          "SaveOwn and LoadOwn in the hook, with which each rank keeps its ",
+          "own, or change hooks without the state"));
     }
+    total += sizes[rank];
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<HookState> ReceiveShard(int rank, std::string bytes,
-                                       Communicator& communicator,
-                                       absl::Duration timeout) {
-  auto memory = std::make_shared<std::string>(std::move(bytes));
+// Copies rank's bytes to all.
+absl::Status Share(int rank, const std::shared_ptr<std::string>& bytes,
+                   Communicator& communicator, absl::Duration timeout) {
   Span span;
-  span.data = memory->data();
-  span.count = static_cast<int64_t>(memory->size());
+  span.data = bytes->data();
+  span.count = static_cast<int64_t>(bytes->size());
   span.dtype = DType::kUInt8;
-  COXSWAIN_RETURN_IF_ERROR(
-      WaitHolding(communicator.Broadcast(span, rank), memory, timeout));
-  return ParseHookState(*memory);
+  return WaitHolding(communicator.Broadcast(span, rank), bytes, timeout);
 }
 
 }  // namespace
@@ -65,23 +68,26 @@ absl::StatusOr<HookState> GatherHookState(Hook& hook,
                                           int64_t max_bytes,
                                           absl::Duration timeout) {
   absl::StatusOr<HookState> own = hook.SaveState(communicator);
-  const std::string bytes = own.ok() ? SerializeHookState(*own) : "";
+  auto bytes = std::make_shared<std::string>(own.ok() ? SerializeHookState(*own)
+                                                      : std::string());
   COXSWAIN_ASSIGN_OR_RETURN(
       const std::vector<int64_t> sizes,
-      GatherSizes(own.ok() ? static_cast<int64_t>(bytes.size()) : kFailed,
+      GatherSizes(own.ok() ? static_cast<int64_t>(bytes->size()) : kFailed,
                   communicator, timeout));
   COXSWAIN_RETURN_IF_ERROR(own.status());
   COXSWAIN_RETURN_IF_ERROR(CheckSizes(sizes, max_bytes));
   std::vector<HookState> shards;
   for (int rank = 0; rank < communicator.size(); ++rank) {
-    std::string buffer =
-        rank == communicator.rank()
-            ? bytes
-            : std::string(static_cast<size_t>(sizes[static_cast<size_t>(rank)]),
-                          '\0');
-    COXSWAIN_ASSIGN_OR_RETURN(
-        HookState shard,
-        ReceiveShard(rank, std::move(buffer), communicator, timeout));
+    if (rank == communicator.rank()) {
+      COXSWAIN_RETURN_IF_ERROR(
+          Share(rank, std::exchange(bytes, nullptr), communicator, timeout));
+      shards.push_back(*std::move(own));
+      continue;
+    }
+    const auto theirs = std::make_shared<std::string>(
+        static_cast<size_t>(sizes[static_cast<size_t>(rank)]), '\0');
+    COXSWAIN_RETURN_IF_ERROR(Share(rank, theirs, communicator, timeout));
+    COXSWAIN_ASSIGN_OR_RETURN(HookState shard, ParseHookState(*theirs));
     shards.push_back(std::move(shard));
   }
   return MergeHookStates(std::move(shards));

@@ -12,8 +12,10 @@
 namespace coxswain {
 
 // The whole state of a hook on every rank, merged from the ranks' shards: what
-// a checkpoint would hold. Collective, between steps. RESOURCE_EXHAUSTED if a
-// rank offers more than `max_bytes`; otherwise the errors of SaveState, of
+// a checkpoint would hold. Collective, between steps. A rank holds the merged
+// state, its own shard's bytes and those of one other rank at a time.
+// RESOURCE_EXHAUSTED, on all ranks and before any shard travels, if the shards
+// have more than `max_bytes` together; otherwise the errors of SaveState, of
 // MergeHookStates, and of the communicator. `timeout` bounds each collective.
 absl::StatusOr<HookState> GatherHookState(Hook& hook,
                                           Communicator& communicator,

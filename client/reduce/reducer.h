@@ -2,6 +2,7 @@
 #define COXSWAIN_CLIENT_REDUCE_REDUCER_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -138,7 +139,8 @@ class Reducer {
   absl::Status Finish();
 
   // With find_unused_parameters, in the step finished last, until the next one
-  // begins: no rank's backward pass reached the parameter.
+  // begins: no rank's backward pass reached the parameter; or, where the hook
+  // left each rank with its own gradients, not this rank's.
   bool unused_everywhere(int parameter) const;
 
   // What all ranks do with the finished step: waits for the gate's decision;
@@ -164,12 +166,18 @@ class Reducer {
   // Other bucket sizes.
   absl::Status ChangeBuckets(const BucketPlanOptions& buckets);
   // Other parameters: groups added or frozen later. The hook keeps its state
-  // for those that stay, by name and shape.
-  absl::Status ChangeParameters(std::vector<ParameterSpec> parameters);
+  // for those that stay, by name and shape. `settings`, if given, take the
+  // place of ReducerOptions::settings.
+  absl::Status ChangeParameters(
+      std::vector<ParameterSpec> parameters,
+      std::optional<std::map<std::string, std::string>> settings = {});
   // Another hook, which outlives the reducer; collective. With `carry_state` it
-  // takes over the state of the old one (its mean over the ranks, as from a
-  // checkpoint): FAILED_PRECONDITION if that is another kind of hook's, and the
-  // old hook stays. INVALID_ARGUMENT for one that needs an averager.
+  // takes over what the old one keeps, each rank its own (Hook::SaveOwn and
+  // LoadOwn), of which nothing travels. A hook that has no LoadOwn gets the
+  // merged state of all ranks, as from a checkpoint: RESOURCE_EXHAUSTED if
+  // that is larger than 64 MiB and 32 bytes per element of the gradients.
+  // FAILED_PRECONDITION if the state is another kind of hook's, and the old
+  // hook stays. INVALID_ARGUMENT for one that needs an averager.
   absl::Status ChangeHook(Hook* hook, bool carry_state);
 
   // Takes over what the plan says of the header exchange, and its version, from
@@ -219,8 +227,21 @@ class Reducer {
   absl::Status Exchange();
   // Asks the gate once a step.
   absl::StatusOr<StepDecision> DecideOnce(const StepVote& vote);
+
+  // How many ranks could not change over to another hook, and to how many of
+  // these it has no LoadOwn.
+  struct HookChange {
+    int failed = 0;
+    int unimplemented = 0;
+  };
+  absl::StatusOr<HookChange> CompareChanges(const absl::Status& own);
   // OK on all ranks or on none.
-  absl::Status AllOrNone(const absl::Status& own);
+  absl::Status AllOrNone(const absl::Status& own,
+                         const HookChange& change) const;
+  // `hook` takes over what this rank keeps.
+  absl::Status CarryState(Hook& hook) const;
+  // The same through a checkpoint's state, for hooks without LoadOwn.
+  absl::Status CarryMergedState(Hook& hook);
 
   absl::Status BeginMarks();
   absl::Status Claim(int parameter, const GradientMarks::Mark& mark);

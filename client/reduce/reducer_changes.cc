@@ -1,8 +1,11 @@
 // The part of Reducer that acts between steps: its layout, what may change, and
 // what the ranks have to agree on after that.
 
+#include <array>
+#include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -137,10 +140,13 @@ absl::Status Reducer::ChangeBuckets(const BucketPlanOptions& buckets) {
   return absl::OkStatus();
 }
 
-absl::Status Reducer::ChangeParameters(std::vector<ParameterSpec> parameters) {
+absl::Status Reducer::ChangeParameters(
+    std::vector<ParameterSpec> parameters,
+    std::optional<std::map<std::string, std::string>> settings) {
   COXSWAIN_RETURN_IF_ERROR(CheckIdle("to change its parameters"));
   COXSWAIN_RETURN_IF_ERROR(
       ApplyLayout(options_.buckets, std::move(parameters), {}));
+  if (settings) options_.settings = *std::move(settings);
   exchange_.reset();  // its results are by the old numbers
   // A new order is learned, unless the hook needs the layout to stay.
   frozen_ = false;
@@ -157,22 +163,34 @@ absl::Status Reducer::ChangeHook(Hook* hook, bool carry_state) {
         "begin with it"));
   }
   absl::Status own = hook->Configure(parameters_, communicator_->size());
-  if (carry_state) {
-    // Per element: errors of two kinds at up to 8 bytes, factors, and text.
-    int64_t limit = 64 << 20;
-    for (const Bucket& bucket : buckets()) limit += 32 * bucket.data.count;
-    absl::StatusOr<HookState> state =
-        GatherHookState(*hook_, *communicator_, limit, options_.timeout);
-    if (!state.ok()) return Fail(WithPrefix("hook change: ", state.status()));
-    if (own.ok()) {
-      own =
-          hook->LoadState(*state, communicator_->rank(), communicator_->size());
-    }
+  if (own.ok() && carry_state) own = CarryState(*hook);
+  COXSWAIN_ASSIGN_OR_RETURN(HookChange change, CompareChanges(own));
+  if (change.unimplemented == communicator_->size()) {
+    own = CarryMergedState(*hook);
+    COXSWAIN_RETURN_IF_ERROR(status());
+    COXSWAIN_ASSIGN_OR_RETURN(change, CompareChanges(own));
   }
-  COXSWAIN_RETURN_IF_ERROR(AllOrNone(own));
+  COXSWAIN_RETURN_IF_ERROR(AllOrNone(own, change));
   hook_ = hook;
   agreed_ = false;
   return absl::OkStatus();
+}
+
+absl::Status Reducer::CarryState(Hook& hook) const {
+  COXSWAIN_ASSIGN_OR_RETURN(const HookState state, hook_->SaveOwn());
+  return hook.LoadOwn(state, /*error_scale=*/1);
+}
+
+absl::Status Reducer::CarryMergedState(Hook& hook) {
+  // Per element: errors of two kinds at up to 8 bytes, factors, and text.
+  int64_t limit = 64 << 20;
+  for (const Bucket& bucket : buckets()) limit += 32 * bucket.data.count;
+  absl::StatusOr<HookState> state =
+      GatherHookState(*hook_, *communicator_, limit, options_.timeout);
+  // Too large a state is refused on all ranks, before any of it travels.
+  if (absl::IsResourceExhausted(state.status())) return state.status();
+  if (!state.ok()) return Fail(WithPrefix("hook change: ", state.status()));
+  return hook.LoadState(*state, communicator_->rank(), communicator_->size());
 }
 
 absl::Status Reducer::ChangePlan(const JobPlan& plan) {
@@ -190,19 +208,27 @@ absl::Status Reducer::ChangePlan(const JobPlan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status Reducer::AllOrNone(const absl::Status& own) {
-  auto failed = std::make_shared<int32_t>(own.ok() ? 0 : 1);
+absl::StatusOr<Reducer::HookChange> Reducer::CompareChanges(
+    const absl::Status& own) {
+  const auto counts = std::make_shared<std::array<int32_t, 2>>();
+  (*counts)[0] = own.ok() ? 0 : 1;
+  (*counts)[1] = absl::IsUnimplemented(own) ? 1 : 0;
   Span span;
-  span.data = failed.get();
-  span.count = 1;
+  span.data = counts->data();
+  span.count = static_cast<int64_t>(counts->size());
   span.dtype = DType::kInt32;
   const absl::Status status =
-      WaitHolding(communicator_->AllReduce(span), failed, options_.timeout);
+      WaitHolding(communicator_->AllReduce(span), counts, options_.timeout);
   if (!status.ok()) return Fail(WithPrefix("hook change: ", status));
+  return HookChange{(*counts)[0], (*counts)[1]};
+}
+
+absl::Status Reducer::AllOrNone(const absl::Status& own,
+                                const HookChange& change) const {
   COXSWAIN_RETURN_IF_ERROR(own);
-  if (*failed == 0) return absl::OkStatus();
+  if (change.failed == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(*failed, " other ranks of ", communicator_->size(),
+      absl::StrCat(change.failed, " other ranks of ", communicator_->size(),
                    " could not change over to the new hook; see their logs"));
 }
 

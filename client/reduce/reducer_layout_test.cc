@@ -29,8 +29,9 @@ class StatefulHook : public AverageHook {
     StateTensor shard;
     shard.kind = "number";
     shard.parameter = absl::StrCat("rank", communicator.rank());
-    shard.shape = {1};
-    shard.data = std::string(4, static_cast<char>(communicator.rank()));
+    shard.shape = {elements_};
+    shard.data = std::string(static_cast<size_t>(4 * elements_),
+                             static_cast<char>(communicator.rank()));
     state.tensors.push_back(shard);
     return state;
   }
@@ -41,6 +42,7 @@ class StatefulHook : public AverageHook {
   }
 
   void Refuse() { refuses_ = true; }
+  void set_elements(int64_t elements) { elements_ = elements; }
   const HookState& loaded() const { return loaded_; }
   int configurations() const { return configurations_; }
 
@@ -49,6 +51,24 @@ class StatefulHook : public AverageHook {
   HookState loaded_;
   int configurations_ = 0;
   bool refuses_ = false;
+  int64_t elements_ = 1;
+};
+
+// The same for each rank's own state.
+class OwnStateHook : public StatefulHook {
+ public:
+  using StatefulHook::StatefulHook;
+
+  absl::StatusOr<HookState> SaveOwn() const override { return own_; }
+  absl::Status LoadOwn(const HookState& state, double error_scale) override {
+    EXPECT_EQ(error_scale, 1);
+    own_ = state;
+    return absl::OkStatus();
+  }
+  HookState& own() { return own_; }
+
+ private:
+  HookState own_;
 };
 
 std::vector<int> OrderOf(const Reducer& reducer) {
@@ -224,6 +244,45 @@ TEST(ReducerHookChangeTest, TheNewHookTakesOverTheStateOfAllRanks) {
     ASSERT_OK(reducer->Commit());
     EXPECT_EQ(old.step(), 1);
     EXPECT_EQ(next.step(), 1);
+  });
+}
+
+// However much a rank keeps, it is not what other ranks need.
+TEST(ReducerHookChangeTest, EachRanksOwnStateStaysOnItAndNothingOfItTravels) {
+  OnRanks(3, [](int rank, Communicator* communicator) {
+    OwnStateHook old;
+    OwnStateHook next("wrapped(stateful)");
+    old.own().step = 10 + rank;
+    old.own().options["kept"] = std::string(1 << 20, 'x');
+    ASSERT_OK_AND_ASSIGN(
+        const auto reducer,
+        Reducer::Create(OneBucketEach(), Parameters(2), &old, communicator));
+    const int64_t before = communicator->payload_bytes();
+    ASSERT_OK(reducer->ChangeHook(&next, /*carry_state=*/true));
+    EXPECT_LE(communicator->payload_bytes() - before, 64);
+    EXPECT_EQ(next.own().step, 10 + rank);
+    EXPECT_EQ(next.own().options, old.own().options);
+    EXPECT_TRUE(next.loaded().tensors.empty());
+  });
+}
+
+TEST(ReducerHookChangeTest, AMergedStateBeyondTheBoundIsRefusedOnAllRanks) {
+  OnRanks(3, [](int, Communicator* communicator) {
+    StatefulHook old;
+    StatefulHook next;
+    // Each shard fits, and all together do not.
+    old.set_elements(6 << 20);
+    ASSERT_OK_AND_ASSIGN(
+        const auto reducer,
+        Reducer::Create(OneBucketEach(), Parameters(2), &old, communicator));
+    const int64_t before = communicator->payload_bytes();
+    EXPECT_THAT(reducer->ChangeHook(&next, /*carry_state=*/true),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("ranks 0 to 2 of 3 offer")));
+    EXPECT_LE(communicator->payload_bytes() - before, 64);
+    Step(*reducer, {1, 0});
+    ASSERT_OK(reducer->Commit());
+    EXPECT_EQ(old.step(), 1);
   });
 }
 

@@ -55,6 +55,7 @@ class ReducerTeam {
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   Reducer& reducer(int rank) { return *reducers_[Index(rank)]; }
   WatchedHook& hook(int rank) { return *hooks_[Index(rank)]; }
+  Communicator& communicator(int rank) { return *communicators_[Index(rank)]; }
 
   // A rank marks the parameters in order of registration, from this one on and
   // around. At first, rank 0 begins with parameter 0.
