@@ -18,7 +18,8 @@ namespace coxswain {
 //
 // Life-cycle: Configure, then AfterOptimizerStep once per optimizer step, and
 // AverageNow where the ranks have to agree in between; Configure again when
-// the world size or the generation changes.
+// the parameters, the world size or the generation change. State is kept by
+// parameter name, shape and type, so it survives that.
 //
 // Threading: one thread at a time, the one that trains, while no other
 // thread starts collectives. All ranks make the same calls: whether a step
@@ -56,6 +57,9 @@ class Averager {
   virtual int64_t step() const = 0;
   // Whether the next AfterOptimizerStep exchanges anything, on some rank.
   virtual bool averages_next() const = 0;
+  // Whether all ranks hold the same values after the next AfterOptimizerStep,
+  // although each has stepped by gradients of its own.
+  virtual bool unites_next() const { return averages_next(); }
   // Whether the ranks may hold different values.
   virtual bool diverged() const = 0;
 

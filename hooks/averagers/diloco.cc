@@ -1,5 +1,6 @@
 #include "hooks/averagers/diloco.h"
 
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -71,8 +72,11 @@ class Diloco : public SteppedAverager {
     return (call + 1 - start_step()) % optimizer_.inner_steps == 0;
   }
 
-  absl::Status Connect(const std::vector<Span>& values) override {
-    if (step() >= start_step() && !Keeps(values)) Capture(values);
+  absl::Status Connect(const std::vector<ParameterSpec>& before,
+                       const std::vector<Span>& values) override {
+    if (step() < start_step()) return absl::OkStatus();
+    Follow(before, values, floats_);
+    Follow(before, values, doubles_);
     return absl::OkStatus();
   }
 
@@ -132,20 +136,47 @@ class Diloco : public SteppedAverager {
   }
 
  private:
-  // Whether the outer parameters are those of these values.
-  bool Keeps(const std::vector<Span>& values) const {
-    const auto fit = [&](const auto& tensors, bool wide) {
-      for (const auto& [i, outer] : tensors) {
-        if (i >= values.size() ||
-            (values[i].dtype == DType::kFloat64) != wide ||
-            values[i].count != static_cast<int64_t>(outer.values.size())) {
-          return false;
-        }
+  // Renumbers what was kept of `before` as the parameters are now. What the
+  // model has got since, or what was set to other values while the ranks
+  // agreed, begins anew from its values.
+  template <typename T>
+  void Follow(const std::vector<ParameterSpec>& before,
+              const std::vector<Span>& values, OuterTensors<T>& tensors) const {
+    std::map<std::string, size_t> numbers;
+    for (size_t i = 0; i < before.size(); ++i) numbers[before[i].name] = i;
+    OuterTensors<T> kept;
+    for (size_t i = 0; i < values.size(); ++i) {
+      if ((values[i].dtype == DType::kFloat64) != std::is_same_v<T, double>) {
+        continue;
       }
-      return true;
-    };
-    return floats_.size() + doubles_.size() == values.size() &&
-           fit(floats_, false) && fit(doubles_, true);
+      const auto number = numbers.find(parameters()[i].name);
+      const auto found = number == numbers.end() ||
+                                 !Same(before[number->second], parameters()[i])
+                             ? tensors.end()
+                             : tensors.find(number->second);
+      if (found != tensors.end() &&
+          (diverged() || StandsIn(found->second, values[i]))) {
+        kept[i] = std::move(found->second);
+      } else {
+        Begin(values[i], kept[i]);
+      }
+    }
+    tensors = std::move(kept);
+  }
+
+  static bool Same(const ParameterSpec& a, const ParameterSpec& b) {
+    return a.name == b.name && a.shape == b.shape && a.dtype == b.dtype;
+  }
+
+  // Whether these values are the outer ones, rounded to their type.
+  template <typename T>
+  static bool StandsIn(const OuterTensor<T>& outer, const Span& value) {
+    std::string rounded(static_cast<size_t>(value.bytes()), '\0');
+    Span span = value;
+    span.data = rounded.data();
+    WriteSpan(outer.values.data(), span);
+    return rounded.empty() ||
+           std::memcmp(rounded.data(), value.data, rounded.size()) == 0;
   }
 
   // The ranks agree on these values.
@@ -255,8 +286,8 @@ HookRow DilocoRow() {
   row.description.card = {
       "gradients: N elements before the start, 0 after it; parameters: 4 bytes "
       "an element (8 of float64) every inner_steps steps",
-      "gradients: 1 all-reduce before the start; parameters: 1 all-reduce per "
-      "4 Mi elements every inner_steps steps",
+      "gradients: 1 all-reduce before the start, 0 after it; parameters: 1 "
+      "all-reduce per 4 Mi elements every inner_steps steps",
       "outer parameters and momentum, 4 bytes an element each (8 of float64), "
       "4 more for 16-bit parameters, and two chunks of 4 Mi elements from the "
       "first average on",

@@ -80,7 +80,8 @@ class HierarchicalSgd : public SteppedAverager {
     return call % levels_.back().period == 0;
   }
 
-  absl::Status Connect(const std::vector<Span>&) override {
+  absl::Status Connect(const std::vector<ParameterSpec>&,
+                       const std::vector<Span>&) override {
     const int64_t last = levels_.back().size;
     if (last != 0 && last != world().size()) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -160,8 +161,9 @@ HookRow HierarchicalSgdRow() {
   row.description.card = {
       "gradients: N elements before the start, 0 after it; parameters: 4 bytes "
       "an element (8 of float64) in every step that has a level",
-      "gradients: 1 all-reduce before the start; parameters: 1 all-reduce per "
-      "4 Mi elements, within the largest group whose period divides the step",
+      "gradients: 1 all-reduce before the start, 0 after it; parameters: 1 "
+      "all-reduce per 4 Mi elements, within the largest group whose period "
+      "divides the step",
       "two chunks of 4 Mi elements from the first average on; a communicator "
       "per level",
       "between two averages over all the ranks hold different parameters; "

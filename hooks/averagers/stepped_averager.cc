@@ -1,5 +1,7 @@
 #include "hooks/averagers/stepped_averager.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "hooks/averagers/mean.h"
@@ -37,10 +39,11 @@ absl::Status SteppedAverager::Configure(
   for (const ParameterSpec& parameter : parameters) {
     COXSWAIN_RETURN_IF_ERROR(CheckParameter(spec_, parameter));
   }
-  parameters_ = parameters;
+  const std::vector<ParameterSpec> before =
+      std::exchange(parameters_, parameters);
   world_ = &world;
   COXSWAIN_RETURN_IF_ERROR(CheckValues(values));
-  return Connect(values);
+  return Connect(before, values);
 }
 
 absl::Status SteppedAverager::CheckValues(

@@ -36,6 +36,9 @@ class SteppedAverager : public Averager {
   bool averages_next() const override {
     return step_ >= start_step_ && Exchanges(step_);
   }
+  bool unites_next() const override {
+    return step_ >= start_step_ && Unites(step_);
+  }
   bool diverged() const override;
   absl::StatusOr<HookState> SaveState(Communicator& communicator) override;
   absl::Status LoadState(const HookState& state, int rank,
@@ -47,8 +50,10 @@ class SteppedAverager : public Averager {
   virtual bool Exchanges(int64_t call) const = 0;
   virtual bool Unites(int64_t call) const { return Exchanges(call); }
 
-  // The rest of Configure. parameters() and world() are set.
-  virtual absl::Status Connect(const std::vector<Span>&) {
+  // The rest of Configure. parameters() and world() are set; `before` are the
+  // parameters of the Configure before.
+  virtual absl::Status Connect(const std::vector<ParameterSpec>& /*before*/,
+                               const std::vector<Span>& /*values*/) {
     return absl::OkStatus();
   }
   // What call `call` does where it exchanges; by default the mean over all
