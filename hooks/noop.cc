@@ -11,6 +11,8 @@ class NoopHook : public PlainHook {
  public:
   using PlainHook::PlainHook;
 
+  GradientReach reach() const override { return GradientReach::kOwn; }
+
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(const Bucket&,
                                                     Communicator&) override {
     return MakeExchange([](int) { return WorkPtr(); });

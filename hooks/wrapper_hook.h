@@ -32,6 +32,7 @@ class WrapperHook : public Hook {
     return inner_->needs_frozen_layout();
   }
   bool needs_averager() const override { return inner_->needs_averager(); }
+  GradientReach reach() const override { return inner_->reach(); }
   std::vector<NonFiniteGradient> non_finite() const override {
     return inner_->non_finite();
   }

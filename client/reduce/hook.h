@@ -35,6 +35,13 @@ struct NonFiniteGradient {
   std::string parameter;
 };
 
+// Whose gradients a step averages.
+enum class GradientReach {
+  kAll,    // those of all ranks, which then hold the same
+  kGroup,  // those of a part of the ranks
+  kOwn,    // its own: nothing travels
+};
+
 // A communication hook: turns each rank's gradients into their average over
 // the ranks. The socket that hooks/ plugs into, and the user's own hooks.
 //
@@ -89,18 +96,25 @@ class Hook {
   // they would train models of their own, so whoever runs the hook refuses.
   virtual bool needs_averager() const { return false; }
 
+  // What the next step averages, until its Commit: the same on all ranks.
+  // Where it is not kAll, the ranks need not meet in the step.
+  virtual GradientReach reach() const {
+    return needs_averager() ? GradientReach::kGroup : GradientReach::kAll;
+  }
+
   // The gradients because of which the step exchanged last came out as NaN,
   // the first one of each rank and bucket; the same on all ranks. Empty if
   // that step was finite, and from hooks without state, which do not look.
   virtual std::vector<NonFiniteGradient> non_finite() const { return {}; }
 
   // This rank's own state, between steps: its errors, and what all ranks have
-  // alike. Not collective. For a change of the members of a running job, where
-  // each survivor keeps its own; LoadOwn takes it over on the same rank or
-  // another, after Configure, its errors multiplied by `error_scale`: W'/W
-  // where W' ranks go on with what W had left unsent, so that what the
-  // survivors did not send keeps its weight in the mean; 0 on a newcomer.
-  // Errors of LoadOwn as of LoadState.
+  // alike. Not collective. For a change of hooks, and of the members of a
+  // running job, where each survivor keeps its own; LoadOwn takes it over on
+  // the same rank or another, after Configure, its errors multiplied by
+  // `error_scale`: W'/W where W' ranks go on with what W had left unsent, so
+  // that what the survivors did not send keeps its weight in the mean; 0 on a
+  // newcomer. Errors of LoadOwn as of LoadState; UNIMPLEMENTED where a hook has
+  // none.
   virtual absl::StatusOr<HookState> SaveOwn() const {
     HookState state;
     state.spec = spec();

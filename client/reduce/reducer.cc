@@ -115,7 +115,8 @@ void Reducer::MakeExchange(const StepTicket& ticket, double divisor) {
   context.parameters = parameters_.size();
   context.ticket = ticket;
   context.divisor = divisor;
-  context.learns_order = !frozen_;
+  // Where nothing travels, no order is of any use.
+  context.learns_order = !frozen_ && hook_->reach() != GradientReach::kOwn;
   exchange_ = std::make_unique<StepExchange>(std::move(context));
 }
 
@@ -213,9 +214,8 @@ absl::Status Reducer::Deliver(StepReport& report) {
 void Reducer::Publish(const StepReport& summary) {
   StepReport report = summary;
   report.buckets = exchange_->timings();
-  // A hook that asks nobody leaves each rank with gradients of its own.
   const bool same_averages =
-      exchange_->collectives() > 0 && !hook_->needs_averager();
+      exchange_->collectives() > 0 && hook_->reach() == GradientReach::kAll;
   digest_.Add(report, exchange_->collectives(), same_averages);
   const std::vector<absl::Time> ready = marks_.ready_times();
   {

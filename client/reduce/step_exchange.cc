@@ -174,6 +174,10 @@ void* StepExchange::TakeOutside(int parameter) {
 
 absl::Status StepExchange::ExchangeUsers() {
   if (!context_.options->find_unused_parameters) return absl::OkStatus();
+  if (context_.hook->reach() == GradientReach::kOwn) {
+    users_ = context_.marks->users();
+    return absl::OkStatus();
+  }
   auto users = std::make_shared<std::vector<int32_t>>(context_.marks->users());
   COXSWAIN_RETURN_IF_ERROR(
       Await(communicator_.AllReduce(SpanOf(*users, DType::kInt32)), users));

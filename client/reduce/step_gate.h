@@ -71,6 +71,13 @@ class StepGate {
   // nothing.
   virtual absl::StatusOr<StepDecision> Decide(const StepVote& vote) = 0;
 
+  // In place of Announce and Decide, on the same threads, for a step in which
+  // the ranks exchange nothing and decide nothing together: for reports.
+  virtual void BeginLocal(const StepTicket& ticket) {
+    static_cast<void>(ticket);
+  }
+  virtual void EndLocal() {}
+
   // The bucket that is being exchanged, for reports.
   virtual void NoteBucket(int bucket) { static_cast<void>(bucket); }
 

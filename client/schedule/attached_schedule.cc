@@ -52,12 +52,7 @@ class AttachedSchedule::AttachedGate : public StepGate {
       : schedule_(schedule), stream_(stream), timed_(timed) {}
 
   absl::Status Announce(const StepTicket& ticket) override {
-    const bool last = ticket.micro + ticket.micro_batches >= ticket.window;
-    steps_ = ticket.step + (last || ticket.end_of_data ? 1 : 0);
-    if (timed_) {
-      schedule_->timings_.Begun(ticket.step, schedule_->Now(),
-                                [this] { return schedule_->TrafficNow(); });
-    }
+    NoteBegun(ticket);
     return schedule_->Announce(*stream_, ticket);
   }
   absl::Status AwaitGrant() override {
@@ -69,12 +64,11 @@ class AttachedSchedule::AttachedGate : public StepGate {
   absl::StatusOr<StepDecision> Decide(const StepVote& vote) override {
     const absl::Time begun = schedule_->Now();
     absl::StatusOr<StepDecision> decision = schedule_->Decide(*stream_, vote);
-    if (!timed_ || !decision.ok()) return decision;
-    if (decision->commit) schedule_->steps_ = steps_;
-    schedule_->timings_.Decided(begun, schedule_->Now());
-    schedule_->EndStep();
+    if (decision.ok()) NoteDecided(begun, decision->commit);
     return decision;
   }
+  void BeginLocal(const StepTicket& ticket) override { NoteBegun(ticket); }
+  void EndLocal() override { NoteDecided(schedule_->Now(), /*commit=*/true); }
   void NoteBucket(int bucket) override { schedule_->bucket_ = bucket; }
   void NoteExchange(const StepReport& report) override {
     for (const BucketTiming& bucket : report.buckets) {
@@ -93,6 +87,21 @@ class AttachedSchedule::AttachedGate : public StepGate {
   }
 
  private:
+  void NoteBegun(const StepTicket& ticket) {
+    const bool last = ticket.micro + ticket.micro_batches >= ticket.window;
+    steps_ = ticket.step + (last || ticket.end_of_data ? 1 : 0);
+    if (!timed_) return;
+    schedule_->timings_.Begun(ticket.step, schedule_->Now(),
+                              [this] { return schedule_->TrafficNow(); });
+  }
+  // Since `begun` the decision was waited for.
+  void NoteDecided(absl::Time begun, bool commit) {
+    if (!timed_) return;
+    if (commit) schedule_->steps_ = steps_;
+    schedule_->timings_.Decided(begun, schedule_->Now());
+    schedule_->EndStep();
+  }
+
   AttachedSchedule* const schedule_;
   Stream* const stream_;
   const bool timed_;

@@ -464,6 +464,28 @@ TEST_F(AttachedScheduleTest, StepsThatWereCommittedAreProgress) {
   EXPECT_EQ(beat.step(), 7);
 }
 
+TEST_F(AttachedScheduleTest, ALocalStepIsProgressOfWhichNothingIsSent) {
+  Start(Enforcement::kStrict);
+  for (int step = 41; step < 43; ++step) {
+    train_->BeginLocal(TicketOf(step));
+    clock_.Advance(absl::Seconds(5));
+    StepReport report;
+    report.waited = absl::Seconds(2);
+    train_->NoteExchange(report);
+    train_->EndLocal();
+  }
+  v1::Heartbeat beat;
+  schedule_->AddProgress(&beat);
+  EXPECT_EQ(beat.step(), 43);
+  EXPECT_EQ(beat.steps_size(), 2);
+  EXPECT_EQ(beat.rounds(), 0);
+  EXPECT_EQ(line_.size(), 0u);
+  // The next round is the first one.
+  ASSERT_OK(train_->Announce(TicketOf(43)));
+  EXPECT_EQ(line_.Request(0).ticket().round(), 0);
+  EXPECT_EQ(line_.Request(0).ticket().step(), 43);
+}
+
 TEST_F(AttachedScheduleTest, AStepIsTimedFromItsGateAndItsReducer) {
   Start(Enforcement::kOff);
   for (int step = 0; step < 2; ++step) {

@@ -28,6 +28,7 @@ class PairedHook : public Hook {
   bool needs_frozen_layout() const override {
     return hook_.needs_frozen_layout();
   }
+  GradientReach reach() const override { return hook_.reach(); }
   std::vector<NonFiniteGradient> non_finite() const override {
     return hook_.non_finite();
   }

@@ -18,6 +18,7 @@
 namespace coxswain::torch {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Pair;
 using testing::UnorderedElementsAre;
@@ -90,6 +91,72 @@ TEST(UpdateParametersTest, RanksThatDifferAreRefusedWithADiff) {
     EXPECT_THAT(ddp->UpdateParameters(),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          HasSubstr("\"odd\": float32 [3]")));
+  });
+}
+
+TEST(UpdateParametersTest, BuffersThatDifferAreRefusedWithTheRanks) {
+  OnRanks(3, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a"});
+    model->register_buffer("count", ::torch::zeros({2}));
+    auto ddp = Wrap(rank, model, SmallBuckets(true));
+    ASSERT_OK(ddp->Backward(model->Use({"a"}, 1)));
+    model->register_buffer("mean", ::torch::ones({rank.index == 2 ? 3 : 4}));
+    EXPECT_THAT(ddp->UpdateParameters(),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("rank 2 differs from rank 0"),
+                               HasSubstr("buffer mean Float [3]"),
+                               HasSubstr("buffer mean Float [4]"))));
+  });
+}
+
+TEST(UpdateParametersTest, BuffersThatAllRanksChangeGoOn) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a"});
+    Tensor count = model->register_buffer("count", ::torch::zeros({2}));
+    auto ddp = Wrap(rank, model, SmallBuckets(true));
+    ASSERT_OK(ddp->Backward(model->Use({"a"}, 1)));
+    {
+      const ::torch::NoGradGuard no_grad;
+      count.resize_({3}).fill_(rank.index + 1);
+    }
+    ASSERT_OK(ddp->UpdateParameters());
+    count.fill_(5 + rank.index);
+    ASSERT_OK(ddp->Backward(model->Use({"a"}, 1)));
+    EXPECT_EQ(count[2].item<double>(), 5);
+  });
+}
+
+TEST(BuffersTest, RanksWithBuffersOfDifferentSizesDoNotBegin) {
+  OnRanks(3, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a"});
+    model->register_buffer("mean", ::torch::ones({rank.index == 1 ? 3 : 4}));
+    EXPECT_THAT(DistributedDataParallel::Create(model, rank.communicator,
+                                                std::make_unique<AverageHook>(),
+                                                SmallBuckets(true))
+                    .status(),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("rank 1 differs from rank 0"),
+                               HasSubstr("buffer mean Float [3]"),
+                               HasSubstr("buffer mean Float [4]"))));
+  });
+}
+
+TEST(BuffersTest, OneThatChangesOnOneRankEndsTheStepOnAll) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a"});
+    Tensor mean = model->register_buffer("mean", ::torch::ones({4}));
+    auto ddp = Wrap(rank, model, SmallBuckets(true));
+    ASSERT_OK(ddp->Backward(model->Use({"a"}, 1)));
+    if (rank.index == 1) mean.resize_({3});
+    const absl::Status status = ddp->Backward(model->Use({"a"}, 1));
+    EXPECT_FALSE(status.ok());
+    if (rank.index == 0) return;
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("rank 1, step 1"),
+                               HasSubstr("\"mean\", now of type Float and "
+                                         "shape [3], has changed"),
+                               HasSubstr("call UpdateParameters"))));
   });
 }
 

@@ -63,10 +63,18 @@ absl::Status DistributedDataParallel::ConfigureAverager() {
 
 absl::Status DistributedDataParallel::AverageParameters() {
   COXSWAIN_RETURN_IF_ERROR(status_);
-  if (averager_ == nullptr) return absl::OkStatus();
-  return WithValues([this](const std::vector<Span>& values) {
+  COXSWAIN_ASSIGN_OR_RETURN(const bool apart, UniteParameters());
+  if (apart) Keep(BroadcastBuffers());
+  return status_;
+}
+
+absl::StatusOr<bool> DistributedDataParallel::UniteParameters() {
+  if (averager_ == nullptr) return false;
+  const bool apart = averager_->diverged();
+  COXSWAIN_RETURN_IF_ERROR(WithValues([this](const std::vector<Span>& values) {
     return averager_->AverageNow(values);
-  });
+  }));
+  return apart;
 }
 
 absl::Status DistributedDataParallel::CheckBetweenSteps(
@@ -83,12 +91,15 @@ absl::Status DistributedDataParallel::UpdateParameters() {
   COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("UpdateParameters"));
   COXSWAIN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> specs,
                             DescribeParameters(*module_));
-  COXSWAIN_RETURN_IF_ERROR(AverageParameters());
+  COXSWAIN_ASSIGN_OR_RETURN(const bool apart, UniteParameters());
   // A gradient is copied out of its bucket, which the change of parameters
   // frees once that has run.
   Keep(Guarded("giving gradients back", [this] { ReleaseUntrained(); }));
-  if (status_.ok()) Keep(reducer_->ChangeParameters(std::move(specs)));
+  if (status_.ok()) {
+    Keep(reducer_->ChangeParameters(std::move(specs), AgreedByAll()));
+  }
   if (status_.ok()) Keep(BroadcastNews());
+  if (status_.ok() && apart) Keep(BroadcastBuffers());
   COXSWAIN_RETURN_IF_ERROR(status_);
   Keep(Guarded("registering with autograd", [this] { TakeParameters(); }));
   COXSWAIN_RETURN_IF_ERROR(status_);

@@ -89,14 +89,21 @@ absl::Status DistributedDataParallel::FinishStep(bool apply,
     return absl::FailedPreconditionError(
         "there is no exchanged step to finish; call Synchronize first");
   }
-  COXSWAIN_RETURN_IF_ERROR(CheckVote(apply));
+  if (!local_) COXSWAIN_RETURN_IF_ERROR(CheckVote(apply));
   gate_.set_unanimous(!plan().terms.commit_vote);
-  absl::StatusOr<StepDecision> decision = reducer_->Decide(VoteOf(apply, why));
+  const bool failed = local_ && !passes_.failure().empty();
+  const StepVote vote =
+      failed ? VoteOf(/*apply=*/false, passes_.failure()) : VoteOf(apply, why);
+  absl::StatusOr<StepDecision> decision =
+      reducer_->Decide(local_ ? StepVote() : vote);
   Keep(decision.status());
   phase_ = Phase::kNone;
   COXSWAIN_RETURN_IF_ERROR(status_);
   ++decided_;
   Keep(EndExchange(*decision));
+  if (local_ && !vote.commit && status_.ok()) {
+    Keep(SkipLocal(vote.reason, &*decision));
+  }
   COXSWAIN_RETURN_IF_ERROR(status_);
   NoteDecision(*decision);
   passes_.EndExchange();
@@ -127,7 +134,20 @@ absl::Status DistributedDataParallel::EndExchange(
       AddAverages();
     }
   }));
-  return empty ? absl::OkStatus() : BroadcastBuffers();
+  return empty || !meets_ ? absl::OkStatus() : BroadcastBuffers();
+}
+
+absl::Status DistributedDataParallel::SkipLocal(const std::string& why,
+                                                StepDecision* decision) {
+  decision->commit = false;
+  decision->reason =
+      absl::StrCat("rank ", communicator_->rank(), ", in a local step: ", why);
+  COXSWAIN_RETURN_IF_ERROR(
+      Guarded("clearing the gradients", [this] { ClearGradients(); }));
+  averager_due_ = false;
+  return WithValues([this](const std::vector<Span>& values) {
+    return averager_->AfterOptimizerStep(values);
+  });
 }
 
 void DistributedDataParallel::NoteDecision(const StepDecision& decision) {

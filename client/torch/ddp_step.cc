@@ -301,7 +301,25 @@ absl::Status DistributedDataParallel::BeginReducerStep(const WindowSum& sum) {
   COXSWAIN_ASSIGN_OR_RETURN(const StepTicket ticket, TicketOf(sum));
   sum_ = sum;
   step_due_ = false;
+  local_ = IsLocal(sum, ticket);
+  meets_ = hook_->reach() == GradientReach::kAll ||
+           (averager_ != nullptr && averager_->unites_next());
+  gate_.set_local(local_);
   return reducer_->BeginStep(ticket, sum.divisor);
+}
+
+bool DistributedDataParallel::IsLocal(const WindowSum& sum,
+                                      const StepTicket& ticket) const {
+  if (averager_ == nullptr || averager_->unites_next() ||
+      hook_->reach() != GradientReach::kOwn) {
+    return false;
+  }
+  // In the first one the ranks find out whether they do the same.
+  if (decided_ == 0 || sum.end_of_data || ticket.checksum) return false;
+  const ScheduleTerms& terms = plan().terms;
+  const int64_t steps = sum.step + 1;
+  if (terms.max_steps > 0 && steps >= terms.max_steps) return false;
+  return terms.checkpoint_every <= 0 || steps % terms.checkpoint_every != 0;
 }
 
 double DistributedDataParallel::rescale() const {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/reduce/trace_file.h"
@@ -22,6 +23,11 @@ namespace coxswain::torch {
 namespace {
 
 using ::torch::Tensor;
+using BufferForm = std::pair<::torch::ScalarType, std::vector<int64_t>>;
+
+BufferForm FormOf(const Tensor& buffer) {
+  return {buffer.scalar_type(), buffer.sizes().vec()};
+}
 
 // Steps go to the trace as well as to whoever listened before.
 absl::Status AddTrace(const std::string& path, int rank,
@@ -124,11 +130,7 @@ DistributedDataParallel::CompleteReducerOptions() {
   options.statistics |= options_.skip_non_finite;
   gate_.set_inner(options.gate);
   if (options.gate != nullptr) options.gate = &gate_;
-  for (const auto& [name, value] : AgreedSettings(options_)) {
-    options.settings[name] = value;
-  }
-  // They are broadcast, which needs all ranks to have the same.
-  options.settings.merge(DescribeUntrained(*module_));
+  options.settings = AgreedByAll();
   if (options_.overlapped_optimizer) {
     options.on_average = [this](const Bucket& bucket) {
       return StepOptimizers(bucket);
@@ -137,6 +139,17 @@ DistributedDataParallel::CompleteReducerOptions() {
   COXSWAIN_RETURN_IF_ERROR(
       AddTrace(options_.trace_file, communicator_->rank(), &options));
   return options;
+}
+
+std::map<std::string, std::string> DistributedDataParallel::AgreedByAll()
+    const {
+  std::map<std::string, std::string> settings = options_.reducer.settings;
+  for (const auto& [name, value] : AgreedSettings(options_)) {
+    settings[name] = value;
+  }
+  // They are broadcast, which needs all ranks to have the same.
+  settings.merge(DescribeUntrained(*module_));
+  return settings;
 }
 
 absl::Status DistributedDataParallel::CompleteForDevice(
@@ -188,15 +201,43 @@ absl::Status DistributedDataParallel::BroadcastNews() {
     known[key] = named.tensor;
   }
   known_ = std::move(known);
-  has_buffers_ = !module_->buffers().empty();
-  return Broadcast(news, /*root=*/0);
+  COXSWAIN_RETURN_IF_ERROR(Broadcast(news, /*root=*/0));
+  buffer_forms_.clear();
+  for (const auto& item : module_->named_buffers()) {
+    if (!item.value().defined()) continue;
+    buffer_forms_[item.key()] = FormOf(item.value());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status DistributedDataParallel::BroadcastBuffers() {
-  if (!options_.broadcast_buffers || !has_buffers_) return absl::OkStatus();
+  if (!options_.broadcast_buffers || buffer_forms_.empty()) {
+    return absl::OkStatus();
+  }
+  const auto changed = [](absl::string_view what) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        what,
+        " since the ranks compared their buffers: call UpdateParameters "
+        "on all ranks after such a change"));
+  };
   std::vector<Tensor> buffers;
-  for (const Tensor& buffer : module_->buffers()) {
-    if (buffer.defined()) buffers.push_back(buffer);
+  for (const auto& item : module_->named_buffers()) {
+    if (!item.value().defined()) continue;
+    const auto agreed = buffer_forms_.find(item.key());
+    if (agreed == buffer_forms_.end() ||
+        agreed->second != FormOf(item.value())) {
+      return changed(absl::StrCat(
+          "the buffer \"", item.key(), "\", now of type ",
+          ::torch::toString(item.value().scalar_type()), " and shape [",
+          absl::StrJoin(item.value().sizes().vec(), ", "), "], has ",
+          agreed == buffer_forms_.end() ? "come" : "changed"));
+    }
+    buffers.push_back(item.value());
+  }
+  if (buffers.size() != buffer_forms_.size()) {
+    return changed(absl::StrCat("of ", buffer_forms_.size(), " buffers, ",
+                                buffer_forms_.size() - buffers.size(),
+                                " have gone"));
   }
   return Broadcast(buffers, reducer_->report().first_live_rank);
 }

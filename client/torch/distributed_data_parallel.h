@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -61,6 +62,12 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
 // averager (local SGD, DiLoCo) lets the ranks' parameters go apart between its
 // averages: before a test of the model, or a checkpoint of it, all ranks call
 // AverageParameters.
+//
+// Local steps: where the averager's hook keeps gradients to each rank and the
+// averager does not bring all ranks together, a step meets no other rank: no
+// collective, no ticket and no wait for a decision. Only the first step of this
+// object, those that the plan's checkpoint_every, checksum_every or max_steps
+// names, and one at the end of the data are decided on by all ranks.
 //
 // Schedule: options.plan says how micro-batches become steps (see
 // ScheduleTerms), and the gate in options.reducer ends each exchange with a
@@ -133,9 +140,10 @@ class DistributedDataParallel {
   MicroBatch Accumulate(const Accumulator::Begin& begin = {});
 
   // In place of Backward, where this rank's loss cannot be computed: it still
-  // takes part in the window's exchange, and all ranks skip its step. OK, as
-  // for a step that was skipped; `why` itself, as an error that ends the job,
-  // where nobody can be told: without a gate, or with enforcement=off.
+  // takes part in the window's exchange, and all ranks skip its step; a local
+  // step is skipped by this rank alone. OK, as for a step that was skipped;
+  // `why` itself, as an error that ends the job, where nobody can be told:
+  // without a gate, or with enforcement=off.
   absl::Status FailMicroBatch(const absl::Status& why);
 
   // Runs loss.backward(). If this pass exchanges, waits for the averages and
@@ -152,7 +160,8 @@ class DistributedDataParallel {
   // Ends a synchronised step as all ranks decide: Commit of the hook, or as if
   // the step had not been; skipped() tells. apply=false asks for the second, a
   // vote that needs the plan's commit_vote; without a gate it is up to the
-  // caller that all ranks ask for the same.
+  // caller that all ranks ask for the same. In a local step it is this rank's
+  // alone, and the step counts for hook and averager all the same.
   absl::Status FinishStep(bool apply = true, absl::string_view why = "");
 
   // Of the window that ended last, or the one under way: its optimizer step is
@@ -166,7 +175,8 @@ class DistributedDataParallel {
   // Not empty: all ranks save their state once this step has been taken, and
   // why. See ModuleCheckpoint, which does so.
   const std::string& checkpointing() const { return decision_.checkpoint; }
-  // Exchanges that all ranks have decided on, and this one has heard of it.
+  // Exchanges whose decision this rank has: that of all ranks or, in a local
+  // step, its own.
   int64_t decided() const { return decided_; }
   const StepDecision& decision() const { return decision_; }
   // With end_at_first: another rank ran out of data, so the epoch is over. The
@@ -214,10 +224,11 @@ class DistributedDataParallel {
   absl::StatusOr<bool> StepWithoutData();
 
   // Between steps, on all ranks alike, after the module got further trainable
-  // parameters, or parameters were frozen: compares them over the ranks, takes
-  // over rank 0's values of the new ones (and of new buffers), and divides the
-  // buckets anew. The hook keeps its state for those that stay, .grad its local
-  // sums; an averager brings the ranks together and is configured anew.
+  // parameters, parameters were frozen, or buffers came, went or changed their
+  // shape: compares all of them over the ranks, takes over rank 0's values of
+  // the new ones, and divides the buckets anew. Hook and averager keep their
+  // state for those that stay, by name, shape and type, .grad its local sums;
+  // an averager brings the ranks together before.
   absl::Status UpdateParameters();
 
   // Between steps, on all ranks alike: see Reducer::ChangeHook. Not with an
@@ -232,8 +243,9 @@ class DistributedDataParallel {
   // averager.
   absl::Status AfterOptimizerStep();
 
-  // Brings the parameters of all ranks together if they are apart. All ranks
-  // call it. Buffers, such as running means, stay each rank's own.
+  // Brings the parameters of all ranks together if they are apart, and then,
+  // with broadcast_buffers, gives all ranks rank 0's buffers. All ranks call
+  // it.
   absl::Status AverageParameters();
 
   // Backward passes within the scope only sum up locally.
@@ -265,11 +277,17 @@ class DistributedDataParallel {
   // CPU only.
   absl::Status CompleteForDevice(ReducerOptions* options) const;
   absl::Status ConfigureAverager();
+  // The averager's part of AverageParameters; whether the ranks were apart.
+  absl::StatusOr<bool> UniteParameters();
   // Rank root's values.
   absl::Status Broadcast(const std::vector<::torch::Tensor>& tensors, int root);
   // Rank 0's values of what the module has got since the last call.
   absl::Status BroadcastNews();
+  // FAILED_PRECONDITION if a buffer has changed its form since the ranks have
+  // compared them.
   absl::Status BroadcastBuffers();
+  // What all ranks must have alike, beside the parameters.
+  std::map<std::string, std::string> AgreedByAll() const;
   // Runs `action` on the parameters' values, and keeps its error.
   absl::Status WithValues(
       const std::function<absl::Status(const std::vector<Span>&)>& action);
@@ -320,6 +338,10 @@ class DistributedDataParallel {
   // FAILED_PRECONDITION if the hook and the averager that it needs are not in
   // the same step, or the averager missed one.
   absl::Status CheckAverager();
+  // Whether no rank meets another in the step of this ticket: its gradients
+  // stay its own, the averager brings nobody together after it, and the plan
+  // wants nothing of all ranks there. The same on all ranks.
+  bool IsLocal(const WindowSum& sum, const StepTicket& ticket) const;
 
   // The end of an exchange: see ddp_decision.cc.
   absl::Status CheckVote(bool apply) const;
@@ -330,6 +352,9 @@ class DistributedDataParallel {
   absl::Status EndExchange(const StepDecision& decision);
   // For the window, whose decision follows from those of its exchanges.
   void NoteDecision(const StepDecision& decision);
+  // A local step of which this rank takes none: it counts all the same, as on
+  // the other ranks.
+  absl::Status SkipLocal(const std::string& why, StepDecision* decision);
   // Where a micro-batch of the window was skipped before.
   void NoteAfterSkip(const StepDecision& decision);
   absl::Status EndWindow();
@@ -367,7 +392,9 @@ class DistributedDataParallel {
   std::unique_ptr<StaticGraph> static_graph_;
   // What has been broadcast, by name.
   std::map<std::string, ::torch::Tensor> known_;
-  bool has_buffers_ = false;
+  // The type and shape of each buffer, as the ranks have compared them last.
+  std::map<std::string, std::pair<::torch::ScalarType, std::vector<int64_t>>>
+      buffer_forms_;
   int64_t layout_version_ = -1;  // that the gradients follow
   absl::Status status_;          // the first error
   Phase phase_ = Phase::kNone;
@@ -375,6 +402,8 @@ class DistributedDataParallel {
   int no_sync_depth_ = 0;
   GraphMark scope_mark_;  // when the outermost NoSync scope was opened
   WindowSum sum_;         // of the exchange begun last
+  bool local_ = false;    // its step: see IsLocal
+  bool meets_ = true;     // all ranks hold the same after it
   StepDecision decision_;
   int64_t decided_ = 0;
   // The decision's, until the window and what belongs to it are over.

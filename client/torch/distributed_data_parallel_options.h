@@ -60,9 +60,11 @@ struct DistributedDataParallelOptions {
   // parameter several gradients. Learned in the first such pass, in which all
   // is exchanged at the end; a later pass that differs is an error.
   bool static_graph = false;
-  // After each step that exchanged, all ranks take over the module's buffers
-  // (running means) of rank 0, or of the first rank that still has data. At
-  // the start they always do.
+  // After each step that brought all ranks together, which local steps and the
+  // hook noop do not, all ranks take over the module's buffers (running means)
+  // of rank 0, or of the first rank that still has data. At the start they
+  // always do. Between two UpdateParameters buffers keep their types and
+  // shapes: FAILED_PRECONDITION otherwise.
   bool broadcast_buffers = true;
   // If set, an optimizer of its own for each parameter, made by this function,
   // takes its step as soon as the parameter's average stands, while other

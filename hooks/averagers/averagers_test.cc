@@ -231,6 +231,8 @@ TEST_P(AveragersTest, SaysWhetherTheRanksAgree) {
   EXPECT_FALSE(team.averager(0).diverged());
   for (int64_t call = 0; call < 30; ++call) {
     const bool agree = StepModel(test, call, model);
+    EXPECT_EQ(team.averager(0).unites_next(), agree && call >= test.start)
+        << call;
     team.RunTo(call + 1, test.start);
     EXPECT_EQ(team.averager(0).diverged(), !agree) << call;
   }
@@ -483,6 +485,93 @@ TEST(DilocoTest, ConfiguredForAnotherModelItBeginsAnew) {
   }
 }
 
+// Parameters of one size, which only their names and shapes tell apart.
+struct NamedValues {
+  std::vector<ParameterSpec> parameters;
+  std::vector<std::vector<float>> memory;
+
+  void Add(const std::string& name, float value,
+           std::vector<int64_t> shape = {2}) {
+    ParameterSpec parameter;
+    parameter.name = name;
+    parameter.shape = std::move(shape);
+    memory.emplace_back(static_cast<size_t>(parameter.count()), value);
+    parameters.push_back(std::move(parameter));
+  }
+  std::vector<Span> spans() {
+    std::vector<Span> result;
+    for (std::vector<float>& values : memory) {
+      result.push_back({values.data(),
+                        static_cast<int64_t>(values.size()),
+                        DType::kFloat32,
+                        {}});
+    }
+    return result;
+  }
+};
+
+// A model of "a", which has the outer momentum 1 and the value 0, and "b",
+// which stands at 100.
+std::unique_ptr<Averager> DilocoOfTwo(Communicator& world) {
+  auto averager = MakeAverager(
+      "diloco(inner_steps=1,outer_lr=1,outer_momentum=0.5,nesterov=false)");
+  EXPECT_OK(averager);
+  NamedValues model;
+  model.Add("a", 1);
+  model.Add("b", 100);
+  EXPECT_OK((*averager)->Configure(model.parameters, model.spans(), world));
+  model.memory[0] = {0, 0};
+  EXPECT_OK((*averager)->AfterOptimizerStep(model.spans()));
+  EXPECT_EQ(model.memory[0][0], 0);
+  EXPECT_EQ(model.memory[1][0], 100);
+  return *std::move(averager);
+}
+
+TEST(DilocoTest, WhatItKeepsFollowsTheNamesWhenTheModelChanges) {
+  const Group group = InProcessGroup(1);
+  const auto averager = DilocoOfTwo(*group[0]);
+  // In another order, and with a parameter more.
+  for (const bool more : {false, true}) {
+    NamedValues model;
+    if (more) model.Add("late", 7);
+    model.Add("b", 100);
+    model.Add("a", more ? -0.5F : 0);
+    ASSERT_OK(averager->Configure(model.parameters, model.spans(), *group[0]));
+    ASSERT_OK(averager->AfterOptimizerStep(model.spans()));
+    // The momentum halves, and nothing else moves.
+    EXPECT_EQ(model.memory.back()[1], more ? -0.75F : -0.5F);
+    EXPECT_EQ(model.memory[more ? 1 : 0][1], 100);
+    EXPECT_EQ(model.memory[0][1], more ? 7 : 100);
+  }
+}
+
+TEST(DilocoTest, AParameterOfAnotherShapeOrWithOtherValuesBeginsAnew) {
+  const Group group = InProcessGroup(1);
+  const auto averager = DilocoOfTwo(*group[0]);
+  NamedValues model;
+  model.Add("a", 0, {1, 2});
+  model.Add("b", 30);
+  ASSERT_OK(averager->Configure(model.parameters, model.spans(), *group[0]));
+  ASSERT_OK(averager->AfterOptimizerStep(model.spans()));
+  EXPECT_EQ(model.memory[0][1], 0);
+  EXPECT_EQ(model.memory[1][1], 30);
+}
+
+TEST(DilocoTest, AParameterThatLeftAndCameBackBeginsAnew) {
+  const Group group = InProcessGroup(1);
+  const auto averager = DilocoOfTwo(*group[0]);
+  NamedValues fewer;
+  fewer.Add("b", 100);
+  ASSERT_OK(averager->Configure(fewer.parameters, fewer.spans(), *group[0]));
+  NamedValues model;
+  model.Add("a", 5);
+  model.Add("b", 100);
+  ASSERT_OK(averager->Configure(model.parameters, model.spans(), *group[0]));
+  ASSERT_OK(averager->AfterOptimizerStep(model.spans()));
+  EXPECT_EQ(model.memory[0][1], 5);
+  EXPECT_EQ(model.memory[1][1], 100);
+}
+
 TEST(AveragerTest, ValuesThatAreNotTheModelsAreRefused) {
   const Group group = InProcessGroup(1);
   ASSERT_OK_AND_ASSIGN(const auto averager, MakeAverager("post_local_sgd"));
@@ -578,6 +667,26 @@ std::vector<std::vector<float>> ExchangeOnce(
   }
   for (auto& thread : threads) thread.join();
   return data;
+}
+
+TEST(LocalGradientsTest, ReachesAllRanksBeforeTheStartAndItsSubgroupAfter) {
+  const std::vector<std::pair<std::string, GradientReach>> cases = {
+      {"diloco(start_step=1)", GradientReach::kOwn},
+      {"hierarchical_sgd(start_step=1)", GradientReach::kOwn},
+      {"stats(fp16(post_local_sgd(start_step=1)))", GradientReach::kOwn},
+      {"post_local_sgd(start_step=1,subgroup=2)", GradientReach::kGroup},
+      {"bf16(post_local_sgd(start_step=1,subgroup=4))", GradientReach::kAll},
+      {"noop", GradientReach::kOwn},
+      {"powersgd", GradientReach::kAll},
+  };
+  for (const auto& [spec, reach] : cases) {
+    ASSERT_OK_AND_ASSIGN(const auto hook, MakeHook(spec));
+    ASSERT_OK(hook->Configure({}, 4));
+    const bool waits = hook->needs_averager();
+    EXPECT_EQ(hook->reach(), waits ? GradientReach::kAll : reach) << spec;
+    ASSERT_OK(hook->Commit());
+    EXPECT_EQ(hook->reach(), reach) << spec;
+  }
 }
 
 TEST(LocalGradientsTest, SubgroupsOverGlooAverageAmongThemselves) {

@@ -22,10 +22,15 @@ class LocalGradientsHook : public PlainHook {
 
   bool started() const override { return step() >= start_step_; }
   bool needs_averager() const override { return true; }
+  GradientReach reach() const override {
+    if (!started() || group_ >= world_size_) return GradientReach::kAll;
+    return group_ == 1 ? GradientReach::kOwn : GradientReach::kGroup;
+  }
 
   absl::Status Configure(const std::vector<ParameterSpec>& parameters,
                          int world_size) override {
     block_.reset();
+    world_size_ = world_size;
     return PlainHook::Configure(parameters, world_size);
   }
 
@@ -48,6 +53,7 @@ class LocalGradientsHook : public PlainHook {
  private:
   const int64_t start_step_;
   const int64_t group_;
+  int world_size_ = 0;
   std::unique_ptr<Communicator> block_;  // null until needed
 };
 
