@@ -99,13 +99,13 @@ class BatchedPowerSgdExchange : public LowRankExchange<T> {
 
   // `error` gets the factors of the error.
   LowRankPass<T> Accumulation(Part<T>& part, Part<T>& error) {
-    const LowRankMemory<T>& now = matrix_.now;
+    const LowRankMemory<T>& before = matrix_.error();
     LowRankPass<T> pass = PassOver(part);
     pass.gradient = Gradients(part);
     pass.type = Type();
-    if (now.has_error) {
-      pass.previous = now.x.data() + part.offset;
-      const LowRankProduct<T> product = ErrorProduct(now, r_);
+    if (before.has_error) {
+      pass.previous = before.x.data() + part.offset;
+      const LowRankProduct<T> product = ErrorProduct(before, r_);
       CopyFactors(product.p, product.q, product.r, error);
       pass.product = {error.p.data(), error.q.data(), product.r};
     }

@@ -46,13 +46,13 @@ void LowRankExchange<T>::Place(const std::vector<LowRankTensor<T>*>& tensors,
 template <typename T>
 LowRankPass<T> LowRankExchange<T>::Accumulation(const Matrix& matrix) {
   LowRankTensor<T>& tensor = matrix.tensor;
-  const LowRankMemory<T>& now = tensor.now;
+  const LowRankMemory<T>& error = tensor.error();
   LowRankPass<T> pass;
   pass.gradient = matrix.gradient.data;
   pass.type = matrix.gradient.dtype;
-  if (now.has_error) {
-    pass.previous = now.x.data();
-    pass.product = ErrorProduct(now, tensor.r);
+  if (error.has_error) {
+    pass.previous = error.x.data();
+    pass.product = ErrorProduct(error, tensor.r);
   }
   if (tensor.keeps_error) {
     tensor.next.x.Allocate(tensor.count);

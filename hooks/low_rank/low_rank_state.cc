@@ -68,10 +68,16 @@ template <typename T>
 void DropError(LowRankTensor<T>& tensor) {
   LogWarning("error_dropped",
              {{"tensor", tensor.name}, {"overflows_on_end", tensor.overflows}});
-  tensor.now.has_error = false;
-  tensor.now.error_p.clear();
-  tensor.now.error_q.clear();
+  tensor.mended.emplace();
   tensor.overflows = 0;
+}
+
+template <typename T>
+ErrorView<T> ViewOf(const LowRankMemory<T>& memory,
+                    const LowRankTensor<T>& tensor) {
+  if (!memory.has_error) return {};
+  return {memory.x.data(), ErrorProduct(memory, tensor.r), tensor.n, tensor.m,
+          0};
 }
 
 // Collective. The bytes of the mean error; empty if this rank is not to keep
@@ -138,18 +144,17 @@ void ReadError(const ErrorView<T>& error, int64_t begin, int64_t length,
 
 template <typename T>
 ErrorView<T> ErrorViewOf(const LowRankTensor<T>& tensor) {
-  const LowRankMemory<T>& now = tensor.now;
-  if (!now.has_error) return {};
-  return {now.x.data(), ErrorProduct(now, tensor.r), tensor.n, tensor.m, 0};
+  return ViewOf(tensor.now, tensor);
 }
 
 template <typename T>
 void DropOverflow(LowRankTensor<T>& tensor) {
-  const ErrorView<T> view = ErrorViewOf(tensor);
+  const ErrorView<T> view = ViewOf(tensor.error(), tensor);
   if (view.x == nullptr) return;
   if (++tensor.overflows == kMaxOverflows) return DropError(tensor);
-  AlignedArray<T> repaired;
-  repaired.Allocate(tensor.count);
+  LowRankMemory<T> repaired;
+  repaired.has_error = true;
+  repaired.x.Allocate(tensor.count);
   std::vector<double> piece(Size(std::min(kPiece, tensor.count)));
   int64_t dropped = 0;
   for (int64_t begin = 0; begin < tensor.count; begin += kPiece) {
@@ -158,16 +163,14 @@ void DropOverflow(LowRankTensor<T>& tensor) {
     for (int64_t i = 0; i < length; ++i) {
       const double value = piece[Size(i)];
       const bool sound = std::isfinite(value);
-      repaired.data()[begin + i] = sound ? static_cast<T>(value) : T{0};
+      repaired.x.data()[begin + i] = sound ? static_cast<T>(value) : T{0};
       dropped += sound ? 0 : 1;
     }
   }
   if (dropped == 0) return;
   LogWarning("error_overflowed",
              {{"tensor", tensor.name}, {"elements_dropped", dropped}});
-  tensor.now.x = std::move(repaired);
-  tensor.now.error_p.clear();
-  tensor.now.error_q.clear();
+  tensor.mended = std::move(repaired);
 }
 
 absl::Status SaveErrors(const std::vector<ErrorSource>& sources,

@@ -48,12 +48,14 @@ void ReadError(const ErrorView<T>& error, int64_t begin, int64_t length,
 template <typename T>
 ErrorView<T> ErrorViewOf(const LowRankTensor<T>& tensor);
 
-// What a step does that overflowed although all gradients are finite. Between
-// steps of gradients near the largest number, an error may overflow although
-// nothing else does: the elements in question are set to zero. Or the errors
-// have grown so large that what is sent of them overflows, in float16 most
-// likely; as such a step leaves them as they are, so would all later ones. So
-// the third on end drops this rank's whole error of the tensor, and logs it.
+// Mends the error after a step that overflowed although all gradients are
+// finite. Between steps of gradients near the largest number, an error may
+// overflow although nothing else does: the elements in question are set to
+// zero. Or the errors have grown so large that what is sent of them overflows,
+// in float16 most likely; as such a step leaves them as they are, so would all
+// later ones. So the third on end drops this rank's whole error of the tensor,
+// and logs it. The next step begins with the mended error, whether this one is
+// committed or rolled back; the committed error changes with a commit only.
 template <typename T>
 void DropOverflow(LowRankTensor<T>& tensor);
 

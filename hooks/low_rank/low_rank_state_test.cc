@@ -76,9 +76,40 @@ TEST(LowRankStateTest, OverflownErrorsAreDropped) {
   EXPECT_EQ(tensor.now.error_p.size(), 2u);
   tensor.now.error_q = {3e38f, 1};
   DropOverflow(tensor);
+  EndStepOf(tensor, /*commit=*/false);
+  EXPECT_EQ(tensor.now.error_p.size(), 2u) << "as it was before the step";
+  EXPECT_THAT(
+      std::vector<float>(tensor.error().x.data(), tensor.error().x.data() + 3),
+      ElementsAre(0, 3, 3 - 3e38f))
+      << "for the next step";
+  EndStepOf(tensor, /*commit=*/true);
   std::vector<double> error(3);
   ReadError(ErrorViewOf(tensor), 0, 3, error.data());
   EXPECT_THAT(error, ElementsAre(0, 3, 3 - 3e38f));
+}
+
+// The third overflow on end drops the error for the steps to come; what is
+// saved after a rollback is that of before.
+TEST(LowRankStateTest, ARolledBackOverflowLeavesTheCommittedError) {
+  LowRankTensor<float> tensor;
+  tensor.n = tensor.m = tensor.count = 1;
+  tensor.now.has_error = true;
+  tensor.now.x.Allocate(1);
+  tensor.now.x.data()[0] = 5;
+  for (int i = 0; i < 3; ++i) {
+    DropOverflow(tensor);
+    EndStepOf(tensor, /*commit=*/false);
+    ASSERT_TRUE(tensor.now.has_error);
+    EXPECT_EQ(tensor.now.x.data()[0], 5);
+    EXPECT_EQ(tensor.error().has_error, i < 2);
+  }
+  tensor.next.has_error = true;
+  tensor.next.x.Allocate(1);
+  tensor.next.x.data()[0] = 7;
+  tensor.staged = true;
+  EndStepOf(tensor, /*commit=*/true);
+  EXPECT_EQ(tensor.now.x.data()[0], 7);
+  EXPECT_EQ(&tensor.error(), &tensor.now);
 }
 
 TEST(LowRankStateTest, ShardsAreRunsOfAboutEqualBytes) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,8 +74,14 @@ struct LowRankTensor {
   bool staged = false;
   // Steps on end that overflowed although no gradient was to blame.
   int overflows = 0;
+  // What the next step reads the error from in place of `now`, after one that
+  // overflowed (DropOverflow). Commit makes it that of now; after a rollback
+  // `now`, and with it the state to be saved, is as it was before the step.
+  std::optional<LowRankMemory<T>> mended;
 
   bool raw() const { return r == 0; }
+  // The error that a step begins with.
+  const LowRankMemory<T>& error() const { return mended ? *mended : now; }
 };
 
 // Makes what a step has staged that of now, or forgets it.
@@ -83,6 +90,13 @@ void EndStepOf(LowRankTensor<T>& tensor, bool commit) {
   if (tensor.staged && commit) {
     std::swap(tensor.now, tensor.next);
     tensor.overflows = 0;
+    tensor.mended.reset();
+  } else if (commit && tensor.mended) {
+    tensor.now.has_error = tensor.mended->has_error;
+    tensor.now.x = std::move(tensor.mended->x);
+    tensor.now.error_p.clear();
+    tensor.now.error_q.clear();
+    tensor.mended.reset();
   }
   tensor.staged = false;
 }

@@ -75,7 +75,8 @@ class PowerSgdExchange : public LowRankExchange<T> {
     if (!tensor.keeps_error) return;
     tensor.next.x.Allocate(tensor.count);
     T* x = tensor.next.x.data();
-    const T* error = tensor.now.has_error ? tensor.now.x.data() : nullptr;
+    const LowRankMemory<T>& before = tensor.error();
+    const T* error = before.has_error ? before.x.data() : nullptr;
     for (int64_t j = 0; j < tensor.count; ++j) {
       if (error != nullptr) raw.values[j] += error[j];
       x[j] = raw.values[j];

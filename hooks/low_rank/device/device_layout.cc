@@ -57,13 +57,13 @@ void WriteSide(const DeviceLayout& layout,
                const std::vector<LowRankTensor<T>*>& tensors, T* side) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const LowRankTensor<T>& tensor = *tensors[i];
-    const LowRankMemory<T>& now = tensor.now;
+    const LowRankMemory<T>& error = tensor.error();
     const DeviceLayout::Place& place = layout.places[i];
-    CopyTo(now.q, side + layout.start + place.second);
-    if (place.x < 0 || !now.has_error) continue;
-    std::copy_n(now.x.data(), tensor.count, side + place.x);
-    CopyTo(now.error_p, side + layout.first + place.first);
-    CopyTo(now.error_q, side + layout.error_q + place.second);
+    CopyTo(tensor.now.q, side + layout.start + place.second);
+    if (place.x < 0 || !error.has_error) continue;
+    std::copy_n(error.x.data(), tensor.count, side + place.x);
+    CopyTo(error.error_p, side + layout.first + place.first);
+    CopyTo(error.error_q, side + layout.error_q + place.second);
   }
 }
 

@@ -233,6 +233,26 @@ TEST(DevicePowerSgdStepTest, OverflowsDropTheErrorsAsOnTheCpu) {
   pair.Compare(3, 0.05);
 }
 
+TEST(DevicePowerSgdStepTest, ARollbackAfterOverflowsLeavesTheState) {
+  const std::vector<ParameterSpec> parameters = {
+      Parameter("w", {16, 16}, DType::kFloat32)};
+  Pair pair("fp16(powersgd(start_step=2))", parameters, 2);
+  pair.Compare(3, 0.05);
+  auto local = Local(parameters, 2, 5);
+  AddTo(local[0], local[0], 1e6);
+  const std::string before = SerializeHookState(pair.gpu.Save());
+  for (int i = 0; i < 3; ++i) {
+    for (HookWorld* world : {&pair.cpu, &pair.gpu}) {
+      EXPECT_TRUE(std::isnan(world->Exchange(local)[0][0]));
+      world->Rollback();
+    }
+    EXPECT_EQ(SerializeHookState(pair.gpu.Save()), before);
+    EXPECT_GT(pair.gpu.hook(0).ErrorNorm(), 0);
+  }
+  // Both begin the next one without errors.
+  pair.Compare(3, 0.05);
+}
+
 // A step of zeros, or of a lower rank than the factors, leaves zero columns
 // in Q, which are drawn anew: the same as the CPU draws.
 TEST(DevicePowerSgdStepTest, ZeroColumnsAreDrawn) {
