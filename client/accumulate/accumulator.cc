@@ -275,15 +275,14 @@ absl::Status Accumulator::ChangePlan(const JobPlan& plan) {
 }
 
 absl::StatusOr<std::map<std::string, int64_t>> Accumulator::Position() const {
-  std::map<std::string, int64_t> position;
-  for (const auto& [name, state] : streams_) {
-    if (state.micro > 0) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "stream \"", name, "\" is at micro-batch ", state.micro, " of ",
-          state.window, "; take the position after one with sync"));
-    }
-    position[name] = state.step;
+  const Stream* const train = Look(kTrain);
+  if (train != nullptr && train->micro > 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "stream \"", kTrain, "\" is at micro-batch ", train->micro, " of ",
+        train->window, "; take the position after one with sync"));
   }
+  std::map<std::string, int64_t> position;
+  for (const auto& [name, state] : streams_) position[name] = state.step;
   return position;
 }
 

@@ -98,8 +98,10 @@ class Accumulator {
   // sync_each_batch stay.
   absl::Status ChangePlan(const JobPlan& plan);
 
-  // Where each stream stands: its number of ended windows. FAILED_PRECONDITION
-  // in the middle of a window, whose local gradients no position can tell.
+  // Returns each stream's number of ended windows. FAILED_PRECONDITION in the
+  // middle of a window of the stream "train", whose local gradients no position
+  // can tell. Other streams only count: a window of theirs that has begun is
+  // not part of the position, and begins anew after Restore.
   absl::StatusOr<std::map<std::string, int64_t>> Position() const;
   // Goes on from there; forgets windows that were begun and epochs' lengths.
   // INVALID_ARGUMENT if a count is negative.

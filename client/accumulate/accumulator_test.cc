@@ -10,6 +10,8 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pair;
+using testing::UnorderedElementsAre;
 
 JobPlan PlanOf(int steps, TailPolicy tail = TailPolicy::kFlush) {
   JobPlan plan;
@@ -504,6 +506,21 @@ TEST(AccumulatorPlanTest, OtherStreamsWindowsAreNotInTheWay) {
   EXPECT_TRUE(BeginMany(accumulator, 2, "eval").sync);
   EXPECT_EQ(accumulator.Sum("eval").divisor, 3);
   EXPECT_EQ(accumulator.BeginMicroBatch("train", {5, false})->window, 2);
+}
+
+TEST(AccumulatorTest, APositionHoldsTheWholeWindowsOfOtherStreams) {
+  Accumulator first = Make(2);
+  BeginMany(first, 4);
+  BeginMany(first, 3, "eval");
+  ASSERT_OK_AND_ASSIGN(const auto position, first.Position());
+  EXPECT_THAT(position,
+              UnorderedElementsAre(Pair("train", 2), Pair("eval", 1)));
+
+  Accumulator second = Make(2);
+  ASSERT_OK(second.Restore(position));
+  const MicroBatch micro = BeginMany(second, 1, "eval");
+  EXPECT_EQ(micro.step, 1);
+  EXPECT_EQ(micro.micro, 0) << "the window that was begun begins anew";
 }
 
 TEST(AccumulatorTest, GoesOnFromASavedPosition) {
