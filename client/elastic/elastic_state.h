@@ -35,12 +35,16 @@ class ElasticState {
   // that the state is that of step().
   virtual void Rollback() = 0;
 
-  // The large part, in place: parameters, in an order and of sizes that are the
-  // same on all ranks.
+  // The large part: parameters, in an order and of sizes that are the same on
+  // all ranks, and their elements in an order that is the same, too. The spans
+  // are valid until the next call, or TakeTensors.
   virtual std::vector<Span> Tensors() = 0;
   // Likewise, what ranks may hold different bits of, such as running means:
   // taken from one rank whenever a generation begins. Small.
   virtual std::vector<Span> LooseTensors() { return {}; }
+  // Called after the spans that either of them returned last were written to:
+  // a state whose spans are not the memory of its tensors copies them there.
+  virtual absl::Status TakeTensors() { return absl::OkStatus(); }
 
   // The rest as bytes: the optimizer's state, counters, where the program is in
   // its data. Load is only called with what Save gave, here or on a peer, at

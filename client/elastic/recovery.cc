@@ -67,6 +67,7 @@ class Backup {
       if (tensors_[i].empty()) continue;
       std::memcpy(spans[i].data, tensors_[i].data(), tensors_[i].size());
     }
+    COXSWAIN_RETURN_IF_ERROR(state->TakeTensors());
     return state->Load(bytes_, step_);
   }
 
@@ -215,7 +216,8 @@ absl::Status Recovery::CopyTensorsAndBytes() {
                             options_.max_bytes, options_.timeout));
   if (!copies) return absl::OkStatus();
   const int64_t step = facts_[static_cast<size_t>(plan_.source)].step;
-  const absl::Status loaded = state_.Load(bytes, step);
+  absl::Status loaded = state_.TakeTensors();
+  if (loaded.ok()) loaded = state_.Load(bytes, step);
   return loaded.ok() ? loaded : Fail("loading the copied state", loaded);
 }
 
@@ -247,7 +249,10 @@ absl::Status Recovery::CopyLooseBytes() {
 absl::Status Recovery::CopyLooseTensors() {
   const std::vector<Span> spans = state_.LooseTensors();
   if (spans.empty()) return absl::OkStatus();
-  return BroadcastSpans(communicator_, spans, plan_.source, options_.timeout);
+  COXSWAIN_RETURN_IF_ERROR(
+      BroadcastSpans(communicator_, spans, plan_.source, options_.timeout));
+  const absl::Status taken = state_.TakeTensors();
+  return taken.ok() ? taken : Fail("loading the copied buffers", taken);
 }
 
 absl::Status Recovery::CopyHook() {

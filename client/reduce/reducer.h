@@ -184,7 +184,8 @@ class Reducer {
   // the next step on. The layout stays.
   absl::Status ChangePlan(const JobPlan& plan);
 
-  // Copies root's data to all ranks; see BroadcastSpans.
+  // Copies root's data to all ranks; see BroadcastSpans. Also after Finish,
+  // before the step is committed or rolled back.
   absl::Status BroadcastFromRoot(const std::vector<Span>& spans, int root = 0);
 
   // Breaks the reducer and the communicator, with this error unless they are

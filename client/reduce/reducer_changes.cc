@@ -234,7 +234,15 @@ absl::Status Reducer::AllOrNone(const absl::Status& own,
 
 absl::Status Reducer::BroadcastFromRoot(const std::vector<Span>& spans,
                                         int root) {
-  COXSWAIN_RETURN_IF_ERROR(CheckIdle("a broadcast"));
+  {
+    MutexLock lock(&mutex_);
+    COXSWAIN_RETURN_IF_ERROR(status_);
+    if (state_ == State::kCollecting) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "rank ", communicator_->rank(), " begins a broadcast, but its step ",
+          step_, " is still being exchanged; call Finish first"));
+    }
+  }
   COXSWAIN_RETURN_IF_ERROR(EnsureAgreement());
   absl::Status status = memory_->FollowCaller();
   if (status.ok()) {

@@ -40,7 +40,7 @@ absl::Status DistributedDataParallel::WithValues(
 }
 
 absl::Status DistributedDataParallel::AfterOptimizerStep() {
-  COXSWAIN_RETURN_IF_ERROR(status_);
+  COXSWAIN_RETURN_IF_ERROR(CommitStep());
   step_due_ = false;
   // Of a step that was skipped it is not told.
   const bool counts = !skipped() || averager_due_;
@@ -89,6 +89,7 @@ absl::Status DistributedDataParallel::CheckBetweenSteps(
 
 absl::Status DistributedDataParallel::UpdateParameters() {
   COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("UpdateParameters"));
+  COXSWAIN_RETURN_IF_ERROR(CommitStep());
   COXSWAIN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> specs,
                             DescribeParameters(*module_));
   COXSWAIN_ASSIGN_OR_RETURN(const bool apart, UniteParameters());
@@ -109,6 +110,7 @@ absl::Status DistributedDataParallel::UpdateParameters() {
 absl::Status DistributedDataParallel::ChangeHook(std::unique_ptr<Hook> hook,
                                                  bool carry_state) {
   COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("ChangeHook"));
+  COXSWAIN_RETURN_IF_ERROR(CommitStep());
   if (averager_ != nullptr || hook->needs_averager()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the hook ", hook_->spec(), " cannot give way to ", hook->spec(),
@@ -128,6 +130,7 @@ absl::Status DistributedDataParallel::ChangeHook(std::unique_ptr<Hook> hook,
 absl::Status DistributedDataParallel::ChangeBuckets(
     const BucketPlanOptions& buckets) {
   COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("ChangeBuckets"));
+  COXSWAIN_RETURN_IF_ERROR(CommitStep());
   absl::Status changed = reducer_->ChangeBuckets(buckets);
   status_ = reducer_->status();
   if (!changed.ok()) return changed;

@@ -121,7 +121,8 @@ absl::Status DistributedDataParallel::EndExchange(
   ended_ = empty && plan().terms.uneven_data == UnevenData::kEndAtFirst;
   if (decision.commit && !empty) {
     COXSWAIN_RETURN_IF_ERROR(CheckAverager());
-    COXSWAIN_RETURN_IF_ERROR(reducer_->Commit());
+    commit_due_ = commits_later();
+    if (!commit_due_) COXSWAIN_RETURN_IF_ERROR(reducer_->Commit());
   } else {
     reducer_->Rollback();
     COXSWAIN_RETURN_IF_ERROR(reducer_->status());
@@ -148,6 +149,21 @@ absl::Status DistributedDataParallel::SkipLocal(const std::string& why,
   return WithValues([this](const std::vector<Span>& values) {
     return averager_->AfterOptimizerStep(values);
   });
+}
+
+bool DistributedDataParallel::commits_later() const {
+  const bool skips = sum_.exchanged > 0 && !decision_.commit;
+  return options_.commit_with_optimizer && !passes_.in_window() && !skips;
+}
+
+absl::Status DistributedDataParallel::CommitStep() {
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  if (!std::exchange(commit_due_, false)) return absl::OkStatus();
+  Keep(reducer_->Commit());
+  if (status_.ok() && layout_version_ != reducer_->layout_version()) {
+    Keep(Guarded("moving the gradients", [this] { PointGradients(); }));
+  }
+  return status_;
 }
 
 void DistributedDataParallel::NoteDecision(const StepDecision& decision) {
@@ -192,6 +208,7 @@ absl::Status DistributedDataParallel::EndWindow() {
   if (next_plan_ && step_due_ && may_average && ChangesHook(*next_plan_)) {
     return absl::OkStatus();  // the averager counts this step first
   }
+  if (commit_due_) return absl::OkStatus();
   return FollowNextPlan();
 }
 
@@ -254,6 +271,7 @@ absl::StatusOr<bool> DistributedDataParallel::StepOptimizer(
   }
   Keep(Guarded("optimizer step", [&] {
     optimizer.step();
+    ++optimizer_steps_;
     optimizer.zero_grad();
   }));
   COXSWAIN_RETURN_IF_ERROR(AfterOptimizerStep());

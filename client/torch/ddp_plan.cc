@@ -38,6 +38,7 @@ absl::Status DistributedDataParallel::FollowNextPlan() {
       phase_ != Phase::kNone) {
     return status_;
   }
+  COXSWAIN_RETURN_IF_ERROR(CommitStep());
   const JobPlan next = *std::exchange(next_plan_, std::nullopt);
   KeepShared(FollowPlan(next));
   return status_;

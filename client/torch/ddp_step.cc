@@ -298,6 +298,7 @@ absl::Status DistributedDataParallel::BeginReducerStep(const WindowSum& sum) {
         "the plan has changed, which takes effect after the optimizer step: "
         "call AfterOptimizerStep after each, or StepOptimizer");
   }
+  COXSWAIN_RETURN_IF_ERROR(CommitStep());
   COXSWAIN_ASSIGN_OR_RETURN(const StepTicket ticket, TicketOf(sum));
   sum_ = sum;
   step_due_ = false;

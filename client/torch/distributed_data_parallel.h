@@ -192,6 +192,12 @@ class DistributedDataParallel {
   // FAILED_PRECONDITION on gradients that have not been exchanged, or stepped
   // by already. Who steps by hand follows the same order.
   absl::StatusOr<bool> StepOptimizer(::torch::optim::Optimizer& optimizer);
+  // How many optimizer steps it has taken, those included after which it
+  // failed.
+  int64_t optimizer_steps() const { return optimizer_steps_; }
+  // With commit_with_optimizer, where the program leaves an optimizer step out:
+  // commits the hook's step all the same. OK and nothing to do otherwise.
+  absl::Status CommitStep();
 
   // At the end of the data, when its length was not told to the accumulator:
   // ends a window that was cut short as the plan's tail says. flush: exchanges
@@ -350,6 +356,9 @@ class DistributedDataParallel {
   std::string NonFinite() const;
   // For the hook, the buffers and .grad.
   absl::Status EndExchange(const StepDecision& decision);
+  // Whether the exchange that was decided to be committed is so only with the
+  // optimizer's step.
+  bool commits_later() const;
   // For the window, whose decision follows from those of its exchanges.
   void NoteDecision(const StepDecision& decision);
   // A local step of which this rank takes none: it counts all the same, as on
@@ -406,6 +415,9 @@ class DistributedDataParallel {
   bool meets_ = true;     // all ranks hold the same after it
   StepDecision decision_;
   int64_t decided_ = 0;
+  int64_t optimizer_steps_ = 0;
+  // The hook's step awaits the optimizer's: see commit_with_optimizer.
+  bool commit_due_ = false;
   // The decision's, until the window and what belongs to it are over.
   std::optional<JobPlan> next_plan_;
   bool ended_ = false;

@@ -66,6 +66,12 @@ struct DistributedDataParallelOptions {
   // always do. Between two UpdateParameters buffers keep their types and
   // shapes: FAILED_PRECONDITION otherwise.
   bool broadcast_buffers = true;
+  // The hook's step is committed by StepOptimizer or AfterOptimizerStep, once
+  // the optimizer has taken its own, and a change of plan follows after both:
+  // an error on the way leaves the hook as it was, as it leaves the parameters.
+  // With sync_each_batch this holds for the last exchange of a window; those
+  // before it are committed as they come.
+  bool commit_with_optimizer = false;
   // If set, an optimizer of its own for each parameter, made by this function,
   // takes its step as soon as the parameter's average stands, while other
   // buckets still travel; its .grad is then as after zero_grad. The caller has

@@ -2,10 +2,12 @@
 
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/schedule/schedule_client.h"
@@ -74,33 +76,37 @@ std::map<std::string, int64_t> ReadNumbers(Reader* reader) {
   return numbers;
 }
 
-// The memory of a tensor, whatever the order of its dimensions there.
-Span MemoryOf(const Tensor& tensor) {
-  Span span;
-  span.data = tensor.data_ptr();
-  span.count = static_cast<int64_t>(tensor.nbytes());
-  span.dtype = DType::kUInt8;
-  return span;
-}
-
-std::vector<Span> MemoryOf(const std::vector<Tensor>& tensors) {
-  std::vector<Span> spans;
-  for (const Tensor& tensor : tensors) {
-    if (tensor.defined()) spans.push_back(MemoryOf(tensor));
+// Whether each element has memory of its own: each dimension steps over all
+// that those of smaller strides reach.
+bool HasOwnElements(const Tensor& tensor) {
+  std::vector<std::pair<int64_t, int64_t>> dimensions;  // stride, size
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) == 0) return true;
+    if (tensor.size(i) > 1) {
+      dimensions.emplace_back(tensor.stride(i), tensor.size(i));
+    }
   }
-  return spans;
+  std::sort(dimensions.begin(), dimensions.end());
+  int64_t last = 0;  // the farthest element of the dimensions before
+  for (const auto& [stride, size] : dimensions) {
+    if (stride <= last) return false;
+    last += stride * (size - 1);
+  }
+  return true;
 }
 
 absl::Status CheckMemory(const std::string& name, const Tensor& tensor) {
   if (!tensor.defined()) return absl::OkStatus();
-  if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense()) {
-    return absl::OkStatus();
-  }
+  if (tensor.is_cpu() && HasOwnElements(tensor)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "\"", name, "\" cannot be copied between workers: it ",
-      tensor.is_cpu() ? "shares memory among its elements, or has gaps"
-                      : "is on a GPU, and changes of the members need the "
-                        "CPU's memory"));
+      "\"", name, "\" cannot be copied between workers: ",
+      tensor.is_cpu()
+          ? "some of its elements share memory (sizes [" +
+                absl::StrJoin(tensor.sizes(), ", ") + "], strides [" +
+                absl::StrJoin(tensor.strides(), ", ") +
+                "]); register a contiguous() copy of it"
+          : "it is on a GPU, and changes of the members need the CPU's "
+            "memory"));
 }
 
 }  // namespace
@@ -151,6 +157,8 @@ absl::StatusOr<std::unique_ptr<ElasticModuleState>> ElasticModuleState::Create(
 
 void ElasticModuleState::Keep() {
   in_window_ = false;
+  dense_.clear();
+  loose_dense_.clear();
   kept_ = record_;
   kept_buffers_.clear();
   for (const Tensor& buffer : module_->buffers()) {
@@ -183,12 +191,38 @@ void ElasticModuleState::Rollback() {
   if (!status.ok()) LogError("rollback", {{"reason", status.message()}});
 }
 
+std::vector<Span> ElasticModuleState::SpansOf(
+    const std::vector<Tensor>& tensors, std::vector<DenseCopy>* copies) {
+  copies->clear();
+  std::vector<Span> spans;
+  for (const Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    if (tensor.is_contiguous()) {
+      spans.push_back(BytesOf(tensor));
+      continue;
+    }
+    copies->push_back({tensor, tensor.detach().contiguous()});
+    spans.push_back(BytesOf(copies->back().dense));
+  }
+  return spans;
+}
+
 std::vector<Span> ElasticModuleState::Tensors() {
-  return MemoryOf(module_->parameters());
+  return SpansOf(module_->parameters(), &dense_);
 }
 
 std::vector<Span> ElasticModuleState::LooseTensors() {
-  return MemoryOf(module_->buffers());
+  return SpansOf(module_->buffers(), &loose_dense_);
+}
+
+absl::Status ElasticModuleState::TakeTensors() {
+  return Guarded("taking copied tensors over", [this] {
+    const ::torch::NoGradGuard no_grad;
+    for (std::vector<DenseCopy>* copies : {&dense_, &loose_dense_}) {
+      for (DenseCopy& copy : *copies) copy.tensor.copy_(copy.dense);
+      copies->clear();
+    }
+  });
 }
 
 absl::StatusOr<std::string> ElasticModuleState::Save() {

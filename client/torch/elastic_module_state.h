@@ -34,7 +34,8 @@ struct ElasticRecord {
 // The state of a libtorch program: see ElasticTraining, which keeps it.
 class ElasticModuleState : public ElasticState {
  public:
-  // INVALID_ARGUMENT names a parameter or buffer that is on a GPU, or has gaps.
+  // INVALID_ARGUMENT names a parameter or buffer that is on a GPU, or whose
+  // elements share memory (an expanded tensor).
   static absl::StatusOr<std::unique_ptr<ElasticModuleState>> Create(
       std::shared_ptr<::torch::nn::Module> module,
       ::torch::optim::Optimizer* optimizer);
@@ -57,8 +58,11 @@ class ElasticModuleState : public ElasticState {
   int64_t step() const override;
   int64_t progress() const override { return record_.progress; }
   void Rollback() override;
+  // In row-major order, whatever the strides, which ranks may have different
+  // ones of: of tensors that are not contiguous the spans are copies.
   std::vector<Span> Tensors() override;
   std::vector<Span> LooseTensors() override;
+  absl::Status TakeTensors() override;
   absl::StatusOr<std::string> Save() override;
   absl::Status Load(absl::string_view bytes, int64_t step) override;
   // The record: a program may have counted differently on each rank.
@@ -72,11 +76,23 @@ class ElasticModuleState : public ElasticState {
                      ::torch::optim::Optimizer* optimizer)
       : module_(std::move(module)), optimizer_(*optimizer) {}
 
+  // A tensor that is not contiguous, and a copy of it that is.
+  struct DenseCopy {
+    ::torch::Tensor tensor;
+    ::torch::Tensor dense;
+  };
+
+  static std::vector<Span> SpansOf(const std::vector<::torch::Tensor>& tensors,
+                                   std::vector<DenseCopy>* copies);
+
   const std::shared_ptr<::torch::nn::Module> module_;
   ::torch::optim::Optimizer& optimizer_;
   ElasticRecord record_;
   ElasticRecord kept_;
   std::vector<::torch::Tensor> kept_buffers_;
+  // Behind the spans that were returned last.
+  std::vector<DenseCopy> dense_;
+  std::vector<DenseCopy> loose_dense_;
   bool in_window_ = false;
 };
 

@@ -62,7 +62,9 @@ struct Worker {
       }
     };
     copy(state->Tensors(), other.state->Tensors());
+    ASSERT_OK(state->TakeTensors());
     copy(state->LooseTensors(), other.state->LooseTensors());
+    ASSERT_OK(state->TakeTensors());
     ASSERT_OK_AND_ASSIGN(const std::string bytes, other.state->Save());
     ASSERT_OK(state->Load(bytes, other.state->step()));
   }
@@ -208,25 +210,54 @@ TEST(ElasticModuleStateTest, NonsenseIsRefused) {
   }
 }
 
-TEST(ElasticModuleStateTest, MemoryWithGapsIsRefused) {
-  auto net = std::make_shared<::torch::nn::Module>();
-  net->register_buffer("every_other", ::torch::zeros({8}).slice(0, 0, 8, 2));
-  net->register_parameter("w", ::torch::zeros({2}));
-  SGD optimizer(net->parameters(), 0.1);
-  EXPECT_THAT(ElasticModuleState::Create(net, &optimizer),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("\"every_other\"")));
+TEST(ElasticModuleStateTest, ElementsThatShareMemoryAreRefused) {
+  for (const ::torch::Tensor& shared :
+       {::torch::zeros({1}).expand({4}),
+        ::torch::zeros({4}).as_strided({3, 2}, {1, 1})}) {
+    auto net = std::make_shared<::torch::nn::Module>();
+    net->register_buffer("shared", shared);
+    net->register_parameter("w", ::torch::zeros({2}));
+    SGD optimizer(net->parameters(), 0.1);
+    EXPECT_THAT(ElasticModuleState::Create(net, &optimizer),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("\"shared\" cannot be copied")));
+  }
 }
 
-TEST(ElasticModuleStateTest, ChannelsLastParametersAreTakenAsTheyLie) {
-  auto net = std::make_shared<::torch::nn::Module>();
-  net->register_parameter(
-      "w",
-      ::torch::rand({2, 3, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast));
-  SGD optimizer(net->parameters(), 0.1);
-  ASSERT_OK_AND_ASSIGN(const auto state,
-                       ElasticModuleState::Create(net, &optimizer));
-  EXPECT_EQ(state->Tensors()[0].bytes(), 2 * 3 * 4 * 4 * 4);
+// Of one shape, in memory of different orders, and with gaps.
+std::vector<::torch::Tensor> SameShapes() {
+  return {
+      ::torch::rand({2, 3, 4, 4}),
+      ::torch::rand({2, 3, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast),
+      ::torch::rand({4, 4, 3, 2}).permute({3, 2, 1, 0}),
+      ::torch::rand({2, 3, 4, 8}).slice(3, 0, 8, 2)};
+}
+
+Worker<SGD> WorkerOfLayout(size_t layout) {
+  auto net = std::make_shared<Net>();
+  net->register_parameter("w", SameShapes()[layout]);
+  net->register_buffer("b", SameShapes()[layout]);
+  return Worker<SGD>(SGD(net->parameters(), 0.1), net);
+}
+
+TEST(ElasticModuleStateTest, ACopyIsTheSameWhateverTheStrides) {
+  const size_t layouts = SameShapes().size();
+  for (size_t from = 0; from < layouts; ++from) {
+    for (size_t to = 0; to < layouts; ++to) {
+      Worker<SGD> source = WorkerOfLayout(from);
+      Worker<SGD> copy = WorkerOfLayout(to);
+      const ::torch::Tensor w = *copy.net->named_parameters().find("w");
+      const ::torch::Tensor b = *copy.net->named_buffers().find("b");
+      const std::vector<int64_t> strides = w.strides().vec();
+      copy.CopyFrom(source);
+      EXPECT_TRUE(::torch::equal(w, *source.net->named_parameters().find("w")))
+          << from << " to " << to;
+      EXPECT_TRUE(::torch::equal(b, *source.net->named_buffers().find("b")))
+          << from << " to " << to;
+      EXPECT_EQ(w.strides().vec(), strides) << "they stay the rank's own";
+      EXPECT_EQ(copy.Bits(), source.Bits());
+    }
+  }
 }
 
 }  // namespace

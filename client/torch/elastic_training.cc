@@ -97,6 +97,7 @@ absl::Status ElasticTraining::Run(const Body& body,
 
 absl::Status ElasticTraining::MakeWrapper() {
   DistributedDataParallelOptions options = options_.ddp;
+  options.commit_with_optimizer = true;
   COXSWAIN_RETURN_IF_ERROR(FollowSession(*generation_.session, &options));
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> hook,
                             options.make_hook(*options.plan));
@@ -156,8 +157,10 @@ bool ElasticTraining::going() const {
 }
 
 MicroBatch ElasticTraining::Accumulate(const Accumulator::Begin& begin) {
-  // What the program has changed since the last step belongs to that.
-  if (ddp_->accumulator().Position().ok()) {
+  // A window is counted even if the program left its optimizer step out. Errors
+  // stay in the wrapper, and come back from what follows.
+  if (ddp_->accumulator().Position().ok() && ddp_->CommitStep().ok()) {
+    // What the program has changed since the last step belongs to that.
     Keep();
     SaveIfAsked();
   }
@@ -176,21 +179,20 @@ absl::Status ElasticTraining::CheckGoing() {
 
 absl::Status ElasticTraining::Backward(const ::torch::Tensor& loss) {
   COXSWAIN_RETURN_IF_ERROR(CheckGoing());
-  SaveIfAsked();
-  state_.BeginUndeclared();
+  BeginUndeclared();
   return ddp_->Backward(loss);
 }
 
 absl::StatusOr<bool> ElasticTraining::StepWithoutData() {
   COXSWAIN_RETURN_IF_ERROR(CheckGoing());
-  SaveIfAsked();
-  state_.BeginUndeclared();
+  BeginUndeclared();
   COXSWAIN_ASSIGN_OR_RETURN(const bool more, ddp_->StepWithoutData());
   if (!more) Keep();
   return more;
 }
 
 absl::StatusOr<bool> ElasticTraining::Flush() {
+  NotePosition();
   state_.BeginUndeclared();
   COXSWAIN_ASSIGN_OR_RETURN(const bool more, ddp_->Flush());
   if (!more) Keep();
@@ -198,11 +200,28 @@ absl::StatusOr<bool> ElasticTraining::Flush() {
 }
 
 absl::StatusOr<bool> ElasticTraining::StepOptimizer() {
-  COXSWAIN_ASSIGN_OR_RETURN(const bool taken, ddp_->StepOptimizer(optimizer_));
-  Keep();
+  const int64_t before = ddp_->optimizer_steps();
+  const absl::StatusOr<bool> taken = ddp_->StepOptimizer(optimizer_);
+  // Also where only what follows the step has failed, such as a change of plan
+  // that a peer's end cuts short: the parameters are those of the new step.
+  if (taken.ok() || ddp_->optimizer_steps() > before) Keep();
+  COXSWAIN_RETURN_IF_ERROR(taken.status());
   generation_.after_step(state_.step());
   NoteErrorNorm();
   return taken;
+}
+
+void ElasticTraining::BeginUndeclared() {
+  NotePosition();
+  SaveIfAsked();
+  state_.BeginUndeclared();
+}
+
+void ElasticTraining::NotePosition() {
+  if (state_.in_window()) return;
+  absl::StatusOr<std::map<std::string, int64_t>> position =
+      ddp_->accumulator().Position();
+  if (position.ok()) state_.record().position = *std::move(position);
 }
 
 void ElasticTraining::Keep() {
@@ -231,6 +250,7 @@ absl::Status ElasticTraining::Finish(absl::Status status,
     // The body has gone on until it was told.
     if (told_) status = absl::OkStatus();
   }
+  NotePosition();
   if (status.ok()) {
     SaveIfAsked();
     // One that failed was logged, and is no reason not to go on.

@@ -63,8 +63,10 @@ struct ElasticTrainingOptions {
 // else decides what it does next belongs into counter() or blob(); these are
 // the job's, not the rank's: all ranks change them alike, and those that are
 // behind, or new, take them over, with parameters, buffers, the optimizer's
-// state and learning rates, and the hook's state. What a step changed before it
-// was committed is undone: counters, buffers, gradients.
+// state and learning rates, and the hook's state. What a step changed before
+// StepOptimizer has taken it is undone: counters, buffers, gradients, and what
+// the hook has staged. Windows of other streams than "train" do not
+// matter to that: those that had ended by then count.
 //
 // Checkpoints hold all of this. One that a step's decision asks for is copied
 // in the next Accumulate, or when the body returns, with what the program has
@@ -130,6 +132,12 @@ class ElasticTraining {
   void SaveIfAsked();
   // The error of a body that goes on although going() is false.
   absl::Status CheckGoing();
+  // Begins a window, unless it has begun: what Accumulate does where
+  // micro-batches are declared.
+  void BeginUndeclared();
+  // Between steps: takes over how many windows all streams have ended since
+  // Keep, which the program's counters may have counted.
+  void NotePosition();
   // Between steps: what Rollback will go back to.
   void Keep();
   void NoteErrorNorm();

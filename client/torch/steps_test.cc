@@ -408,6 +408,65 @@ TEST(OverlappedOptimizerTest, WhatItThrowsEndsTheStep) {
                        HasSubstr("overlapped optimizer: it broke")));
 }
 
+// ---- a commit that waits for the optimizer ----
+
+struct Buffered : Weights {
+  Buffered() : Weights({"a"}) {
+    count = register_buffer("count", ::torch::zeros({2}));
+  }
+  Tensor count;
+};
+
+class CommitWithOptimizerTest : public testing::TestWithParam<bool> {
+ protected:
+  static DistributedDataParallelOptions Options() {
+    DistributedDataParallelOptions options = SmallBuckets(GetParam());
+    options.commit_with_optimizer = true;
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(CopyAndView, CommitWithOptimizerTest, testing::Bool());
+
+TEST_P(CommitWithOptimizerTest, TheHookStepsWithTheOptimizer) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Buffered>();
+    auto ddp = Wrap(rank, model, Options());
+    ::torch::optim::SGD optimizer(model->parameters(), 1);
+    for (int step = 0; step < 3; ++step) {
+      model->count.fill_(10 * step + rank.index);
+      ASSERT_OK(ddp->Backward(model->Use({"a"}, 1 + 2 * rank.index)));
+      EXPECT_EQ(model->Gradient("a"), 2);
+      EXPECT_EQ(model->count[0].item<double>(), 10 * step)
+          << "buffers come before";
+      EXPECT_EQ(ddp->hook().step(), step);
+      ASSERT_OK(ddp->StepOptimizer(optimizer).status());
+      EXPECT_EQ(ddp->hook().step(), step + 1);
+      EXPECT_EQ(ddp->optimizer_steps(), step + 1);
+    }
+    // What was decided, and the optimizer has not taken, is rolled back.
+    ASSERT_OK(ddp->Backward(model->Use({"a"}, 1)));
+    const auto hook = DistributedDataParallel::TakeHook(std::move(ddp));
+    EXPECT_EQ(hook->step(), 3);
+    EXPECT_EQ(static_cast<AverageHook&>(*hook).rollbacks(), 1);
+  });
+}
+
+TEST_P(CommitWithOptimizerTest, AStepThatTheProgramLeavesOutCountsForTheHook) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Buffered>();
+    auto ddp = Wrap(rank, model, Options());
+    ASSERT_OK(ddp->Backward(model->Use({"a"}, 1)));
+    ASSERT_OK(ddp->Backward(model->Use({"a"}, 1)));
+    EXPECT_EQ(ddp->hook().step(), 1);
+    ASSERT_OK(ddp->CommitStep());
+    EXPECT_EQ(ddp->hook().step(), 2);
+    ASSERT_OK(ddp->CommitStep());  // nothing to do
+    ASSERT_OK(ddp->Backward(model->Use({"a"}, 1)));
+    ASSERT_OK(ddp->ChangeBuckets({1, 32}));
+    EXPECT_EQ(ddp->hook().step(), 3);
+  });
+}
+
 // ---- the trace ----
 
 TEST(TraceTest, StepsGoToTheFileAndToWhoeverListens) {

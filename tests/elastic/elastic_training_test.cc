@@ -273,6 +273,101 @@ TEST_F(ElasticTrainingTest, AStepThatWasNotTakenIsNotCounted) {
   EXPECT_TRUE(a.reports[1].copied);
 }
 
+// Between the decision on a step and the optimizer's, all ranks stop. What the
+// hook has sent in it is sent again: the bits are those of a run in which they
+// stop before the step.
+TEST_F(ElasticTrainingTest, AHookIsNoStepAheadOfTheParameters) {
+  patience_ = absl::Milliseconds(200);
+  const auto initial = std::make_shared<Net>();
+  std::string before;
+  for (const bool decided : {false, true}) {
+    job_ = decided ? "decided" : "before";
+    workers_.clear();
+    for (int slot = 0; slot < 3; ++slot) {
+      Worker& worker = Add(slot);
+      const auto stops = [stopped = false](ElasticTraining& t) mutable {
+        if (t.step() != 8 || std::exchange(stopped, true)) {
+          return absl::OkStatus();
+        }
+        return absl::UnavailableError("something broke");
+      };
+      if (decided) {
+        worker.before_step = stops;
+      } else {
+        worker.before_backward = stops;
+      }
+      const ::torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < initial->parameters().size(); ++i) {
+        worker.net->parameters()[i].copy_(initial->parameters()[i]);
+      }
+    }
+    StartAll();
+    Join();
+    Worker& a = *workers_[0];
+    ExpectAlike({&a, workers_[1].get(), workers_[2].get()});
+    ASSERT_THAT(a.reports, SizeIs(2));
+    EXPECT_EQ(a.reports[1].step, 8);
+    EXPECT_FALSE(a.reports[1].copied);
+    EXPECT_EQ(a.rows, 20 * 3 * kRows);
+    if (!decided) before = a.Bits();
+    EXPECT_TRUE(a.Bits() == before);
+  }
+}
+
+// Parameters and buffers lie differently in the memory of each rank. None of
+// them is trained, and the newcomer begins with other values.
+TEST_F(ElasticTrainingTest, RanksMayHaveOtherStrides) {
+  const Tensor values = ::torch::arange(2 * 3 * 4 * 5, ::torch::kFloat32);
+  const auto add = [&](Worker& worker, float first, bool channels_last) {
+    Tensor table = values.view({2, 3, 4, 5}) + first;
+    Tensor grid = values.view({5, 4, 3, 2}) - first;
+    if (channels_last) {
+      table = table.contiguous(at::MemoryFormat::ChannelsLast);
+      // With gaps.
+      Tensor wide = ::torch::zeros({5, 4, 3, 4});
+      Tensor narrow = wide.slice(3, 0, 4, 2);
+      narrow.copy_(grid);
+      grid = narrow;
+    }
+    worker.net->register_parameter("table", table, /*requires_grad=*/false);
+    worker.net->register_buffer("grid", grid);
+    worker.steps = 100'000;
+  };
+  Worker& a = Add(0);
+  Worker& b = Add(1);
+  Worker& c = Add(2);
+  add(a, 0, false);
+  add(b, 0, true);
+  add(c, 0, false);
+  c.before_backward = DiesAt(8);
+  int grown = 0;
+  a.before_backward = [&](ElasticTraining& t) {
+    if (t.world_size() == 3 && a.reports.size() > 1 && ++grown == 10) {
+      t.session().schedule().RequestStop("ten steps with all three");
+    }
+    return absl::OkStatus();
+  };
+  StartAll();
+  c.thread.join();
+  Worker& again = Add(2);
+  add(again, 7, true);
+  Start(again);
+  Join();
+  ExpectAlike({&a, &b, &again});
+  ASSERT_THAT(again.reports, SizeIs(1));
+  EXPECT_TRUE(again.reports[0].copied);
+  for (const Worker* worker : {&a, &b, &again}) {
+    const auto parameters = worker->net->named_parameters();
+    const auto buffers = worker->net->named_buffers();
+    EXPECT_TRUE(
+        ::torch::equal(*parameters.find("table"), values.view({2, 3, 4, 5})))
+        << "slot " << worker->slot;
+    EXPECT_TRUE(
+        ::torch::equal(*buffers.find("grid"), values.view({5, 4, 3, 2})))
+        << "slot " << worker->slot;
+  }
+}
+
 TEST_F(ElasticTrainingTest, CountersOfOneRankEndNoJob) {
   Worker& a = Add(0);
   Worker& b = Add(1);
