@@ -1,8 +1,8 @@
 #include "base/random.h"
 
-#include <cmath>
 #include <random>
 
+#include "base/box_muller.h"
 #include "base/mutex.h"
 
 namespace coxswain {
@@ -21,8 +21,6 @@ class SystemRandom : public RandomSource {
   std::random_device device_ ABSL_GUARDED_BY(mutex_);
 };
 
-constexpr double kTwoPi = 6.283185307179586476925286766559;
-
 }  // namespace
 
 RandomSource* RandomSource::System() {
@@ -39,9 +37,7 @@ uint64_t StableHash(absl::string_view text) {
 }
 
 double CounterRandom::Normal(uint64_t index) const {
-  // 1 - u is in (0, 1], so the logarithm is finite.
-  const double radius = std::sqrt(-2.0 * std::log(1.0 - Uniform(2 * index)));
-  return radius * std::cos(kTwoPi * Uniform(2 * index + 1));
+  return BoxMuller(Uniform(2 * index), Uniform(2 * index + 1));
 }
 
 }  // namespace coxswain

@@ -53,7 +53,8 @@ class CounterRandom {
     return static_cast<double>(Bits(index) >> 11) * 0x1.0p-53;
   }
 
-  // Standard normal by the Box-Muller transform, from two uniforms.
+  // Standard normal by the Box-Muller transform, from two uniforms. The same
+  // bits on every processor.
   double Normal(uint64_t index) const;
 
  private:

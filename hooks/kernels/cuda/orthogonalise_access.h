@@ -1,10 +1,9 @@
 #ifndef COXSWAIN_HOOKS_KERNELS_CUDA_ORTHOGONALISE_ACCESS_H_
 #define COXSWAIN_HOOKS_KERNELS_CUDA_ORTHOGONALISE_ACCESS_H_
 
-#include <math.h>
-
 #include <cstdint>
 
+#include "base/box_muller.h"
 #include "base/host_device.h"
 #include "hooks/kernels/cuda/low_rank_block_sums.h"
 #include "hooks/kernels/cuda/orthogonalise.h"
@@ -44,7 +43,7 @@ COXSWAIN_HOST_DEVICE inline uint64_t DeviceMix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// CounterRandom of a matrix in a step.
+// CounterRandom of a matrix in a step, with the same bits.
 class DeviceDraw {
  public:
   COXSWAIN_HOST_DEVICE DeviceDraw(uint64_t seed, uint64_t stream,
@@ -53,9 +52,7 @@ class DeviceDraw {
 
   COXSWAIN_HOST_DEVICE double Normal(int64_t at) const {
     const auto index = static_cast<uint64_t>(at);
-    constexpr double kTwoPi = 6.283185307179586476925286766559;
-    return sqrt(-2.0 * log(1.0 - Uniform(2 * index))) *
-           cos(kTwoPi * Uniform(2 * index + 1));
+    return BoxMuller(Uniform(2 * index), Uniform(2 * index + 1));
   }
 
  private:
