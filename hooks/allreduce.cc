@@ -1,17 +1,23 @@
 #include "hooks/allreduce.h"
 
+#include <optional>
 #include <utility>
 
 #include "base/status_macros.h"
+#include "client/device/arithmetic.h"
+#include "client/reduce/gradient_statistics.h"
 #include "hooks/device/device_exchange.h"
 #include "hooks/kernels/cuda/elementwise.h"
 #include "hooks/kernels/elementwise.h"
 #include "hooks/plain_hook.h"
+#include "hooks/share.h"
 
 namespace coxswain {
 namespace {
 
-void DivideInPlace(const Span& span, int divisor) {
+// Makes it this rank's part of the average, with one rounding.
+void TakePart(const Span& span, std::optional<double> share, int divisor) {
+  if (share.has_value()) return Scale(span, *share);
   if (divisor == 1) return;
   switch (span.dtype) {
     case DType::kFloat32:
@@ -32,25 +38,32 @@ void DivideInPlace(const Span& span, int divisor) {
 
 class AllReduceExchange : public Exchange {
  public:
-  AllReduceExchange(Span data, Communicator& communicator)
-      : data_(data), communicator_(communicator) {}
+  AllReduceExchange(const Bucket& bucket, Communicator& communicator)
+      : data_(bucket.data),
+        share_(UnevenShare(bucket, communicator.size())),
+        communicator_(communicator) {}
 
   absl::StatusOr<WorkPtr> Advance() override {
     if (std::exchange(started_, true)) return WorkPtr();
-    DivideInPlace(data_, communicator_.size());
+    TakePart(data_, share_, communicator_.size());
     return communicator_.AllReduce(data_);
   }
 
  private:
   const Span data_;
+  const std::optional<double> share_;
   Communicator& communicator_;
   bool started_ = false;
 };
 
-absl::Status EnqueueAllReduce(const Span& data, Communicator& communicator,
-                              DeviceQueue& queue) {
-  if (communicator.size() > 1) {
-    LaunchTarget target = queue.runtime().Target(queue.stream());
+absl::Status EnqueueAllReduce(const Span& data, std::optional<double> share,
+                              Communicator& communicator, DeviceQueue& queue) {
+  LaunchTarget target = queue.runtime().Target(queue.stream());
+  if (share.has_value()) {
+    ScaleOnDevice(&target, data.dtype, data.data, data.data, data.count,
+                  *share);
+    COXSWAIN_RETURN_IF_ERROR(queue.runtime().StatusOf(target));
+  } else if (communicator.size() > 1) {
     EnqueueDivide(&target, data.dtype, data.data, data.count,
                   communicator.size());
     COXSWAIN_RETURN_IF_ERROR(queue.runtime().StatusOf(target));
@@ -61,6 +74,8 @@ absl::Status EnqueueAllReduce(const Span& data, Communicator& communicator,
 class AllReduceHook : public PlainHook {
  public:
   using PlainHook::PlainHook;
+
+  bool applies_share() const override { return true; }
 
   absl::Status Configure(const std::vector<ParameterSpec>& parameters,
                          int world_size) override {
@@ -107,13 +122,16 @@ absl::StatusOr<std::unique_ptr<Exchange>> PrepareAllReduce(
     const Bucket& bucket, Communicator& communicator,
     SequenceCache* sequences) {
   if (!IsOnDevice(bucket)) {
-    return std::make_unique<AllReduceExchange>(bucket.data, communicator);
+    return std::make_unique<AllReduceExchange>(bucket, communicator);
   }
   COXSWAIN_ASSIGN_OR_RETURN(DeviceQueue* const queue,
                             QueueFor("allreduce", bucket, communicator));
-  const auto enqueue = [data = bucket.data, &communicator, queue] {
-    return EnqueueAllReduce(data, communicator, *queue);
+  const auto share = UnevenShare(bucket, communicator.size());
+  const auto enqueue = [data = bucket.data, share, &communicator, queue] {
+    return EnqueueAllReduce(data, share, communicator, *queue);
   };
+  // Shares differ from step to step.
+  if (share.has_value()) sequences = nullptr;
   return MakeDeviceExchange(
       bucket, *queue, [enqueue, data = bucket.data, queue, sequences] {
         return sequences == nullptr ? enqueue()

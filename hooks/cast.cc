@@ -1,5 +1,6 @@
 #include "hooks/cast.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,15 +14,17 @@
 #include "hooks/narrow_wrapper.h"
 #include "hooks/plain_hook.h"
 #include "hooks/scratch.h"
+#include "hooks/share.h"
 
 namespace coxswain {
 namespace {
 
 class CastExchange : public Exchange {
  public:
-  CastExchange(Span data, Communicator& communicator, DType dtype,
+  CastExchange(const Bucket& bucket, Communicator& communicator, DType dtype,
                CastOrder order, std::shared_ptr<uint16_t> narrow)
-      : data_(data),
+      : data_(bucket.data),
+        share_(UnevenShare(bucket, communicator.size())),
         communicator_(communicator),
         dtype_(dtype),
         order_(order),
@@ -44,8 +47,8 @@ class CastExchange : public Exchange {
  private:
   void Narrow() {
     const int size = communicator_.size();
-    if (order_ == CastOrder::kDivideThenCast) {
-      NarrowSpan(data_, dtype_, narrow_.get(), size);
+    if (share_.has_value() || order_ == CastOrder::kDivideThenCast) {
+      NarrowSpan(data_, dtype_, narrow_.get(), share_.value_or(1.0 / size));
     } else {
       NarrowSpan(data_, dtype_, narrow_.get());
       DivideNarrow(narrow_.get(), data_.count, dtype_, size);
@@ -53,6 +56,7 @@ class CastExchange : public Exchange {
   }
 
   const Span data_;
+  const std::optional<double> share_;
   Communicator& communicator_;
   const DType dtype_;
   const CastOrder order_;
@@ -64,6 +68,8 @@ class CastHook : public PlainHook {
  public:
   CastHook(std::string spec, DType dtype, CastOrder order)
       : PlainHook(std::move(spec)), dtype_(dtype), order_(order) {}
+
+  bool applies_share() const override { return true; }
 
   absl::Status Configure(const std::vector<ParameterSpec>& parameters,
                          int world_size) override {
@@ -80,7 +86,7 @@ class CastHook : public PlainHook {
     }
     if (IsOnDevice(bucket)) return PrepareOnDevice(bucket, communicator);
     return std::make_unique<CastExchange>(
-        bucket.data, communicator, dtype_, order_,
+        bucket, communicator, dtype_, order_,
         scratch_.Take<uint16_t>(static_cast<size_t>(bucket.data.count)));
   }
 
@@ -89,19 +95,24 @@ class CastHook : public PlainHook {
       const Bucket& bucket, Communicator& communicator) {
     COXSWAIN_ASSIGN_OR_RETURN(DeviceQueue* const queue,
                               QueueFor(spec(), bucket, communicator));
+    const auto share = UnevenShare(bucket, communicator.size());
     return MakeDeviceExchange(
         bucket, *queue,
-        [this, data = bucket.data, &communicator, queue]() -> absl::Status {
+        [this, data = bucket.data, share, &communicator,
+         queue]() -> absl::Status {
           // Not within a recording, where memory may not be had.
           const int64_t bytes =
               data.count * static_cast<int64_t>(SizeOf(dtype_));
           COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<void> memory,
                                     device_scratch_.Take(*queue, bytes));
           const auto enqueue = [&] {
-            return Enqueue(data, static_cast<uint16_t*>(memory.get()),
+            return Enqueue(data, share, static_cast<uint16_t*>(memory.get()),
                            communicator, *queue);
           };
-          absl::Status status = sequences_.Run(*queue, data, 0, enqueue);
+          // Shares differ from step to step.
+          absl::Status status = share.has_value()
+                                    ? enqueue()
+                                    : sequences_.Run(*queue, data, 0, enqueue);
           status.Update(device_scratch_.Seal(*queue));
           return status;
         });
@@ -109,14 +120,16 @@ class CastHook : public PlainHook {
 
   // From the writing of `narrow` to its last reading, so that exchanges,
   // recorded ones too, may have the same memory for it.
-  absl::Status Enqueue(const Span& data, uint16_t* narrow,
-                       Communicator& communicator, DeviceQueue& queue) const {
+  absl::Status Enqueue(const Span& data, std::optional<double> share,
+                       uint16_t* narrow, Communicator& communicator,
+                       DeviceQueue& queue) const {
     const int size = communicator.size();
-    const bool divide_first = order_ == CastOrder::kDivideThenCast;
+    const bool divide_first =
+        share.has_value() || order_ == CastOrder::kDivideThenCast;
     DeviceRuntime& runtime = queue.runtime();
     LaunchTarget target = runtime.Target(queue.stream());
     EnqueueNarrow(&target, data.dtype, data.data, dtype_, narrow, data.count,
-                  divide_first ? size : 1);
+                  divide_first ? share.value_or(1.0 / size) : 1);
     if (!divide_first) {
       EnqueueDivide(&target, dtype_, narrow, data.count, size);
     }

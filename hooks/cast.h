@@ -11,7 +11,9 @@ namespace coxswain {
 
 enum class CastOrder {
   kDivideThenCast,  // divide by the number of ranks in the wide type
-  kCastThenDivide   // as PyTorch: large gradients overflow before the division
+  // As PyTorch: large gradients overflow before the division. Shares of ranks
+  // with weights, which PyTorch does not have, are applied in the wide type.
+  kCastThenDivide
 };
 
 // `fp16` and `bf16`: gradients of float32 or float64 travel as `dtype`

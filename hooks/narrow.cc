@@ -9,12 +9,12 @@ namespace coxswain {
 namespace {
 
 template <typename T>
-void NarrowValues(const Span& in, DType to, uint16_t* out, int divisor) {
+void NarrowValues(const Span& in, DType to, uint16_t* out, double factor) {
   const T* values = static_cast<const T*>(in.data);
   if (to == DType::kFloat16) {
-    DivideToFloat16(values, out, in.count, static_cast<T>(divisor));
+    ScaleToFloat16(values, out, in.count, static_cast<T>(factor));
   } else {
-    DivideToBFloat16(values, out, in.count, static_cast<T>(divisor));
+    ScaleToBFloat16(values, out, in.count, static_cast<T>(factor));
   }
 }
 
@@ -58,12 +58,12 @@ template void ReadSpan<double>(const Span&, double*);
 template void WriteSpan<float>(const float*, const Span&);
 template void WriteSpan<double>(const double*, const Span&);
 
-void NarrowSpan(const Span& in, DType to, uint16_t* out, int divisor) {
+void NarrowSpan(const Span& in, DType to, uint16_t* out, double factor) {
   COXSWAIN_CHECK(IsWide(in.dtype) && !IsWide(to));
   if (in.dtype == DType::kFloat32) {
-    NarrowValues<float>(in, to, out, divisor);
+    NarrowValues<float>(in, to, out, factor);
   } else {
-    NarrowValues<double>(in, to, out, divisor);
+    NarrowValues<double>(in, to, out, factor);
   }
 }
 

@@ -27,8 +27,8 @@ void ReadSpan(const Span& in, T* out);
 template <typename T>
 void WriteSpan(const T* in, const Span& out);
 
-// out[i] = in[i] / divisor, divided in `in`'s type before it is rounded.
-void NarrowSpan(const Span& in, DType to, uint16_t* out, int divisor = 1);
+// out[i] = in[i] * factor, multiplied in `in`'s type before it is rounded.
+void NarrowSpan(const Span& in, DType to, uint16_t* out, double factor = 1);
 // out[i] = in[i], which are of type `from`.
 void WidenSpan(const uint16_t* in, DType from, const Span& out);
 // values[i] /= divisor.

@@ -2,6 +2,7 @@
 #define COXSWAIN_CLIENT_REDUCE_BUCKET_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,11 @@ struct Bucket {
   // On a GPU: once it has passed the gradients stand there; whoever reads them
   // lets its stream wait for it. Null: they stand there already.
   DeviceEvent ready = nullptr;
+  // Where ranks have weights, and the hook applies them (Hook::applies_share):
+  // these gradients' share of the average, w / sum(w), by which the hook
+  // multiplies them in place of dividing by the number of ranks. Set on all
+  // ranks or on none.
+  std::optional<double> share;
 
   Span Gradient(const GradientSlot& slot) const {
     return data.Slice(slot.offset, slot.count);

@@ -213,6 +213,10 @@ absl::Status DeviceGradientMemory::NoteDelivered() {
 
 absl::Status DeviceGradientMemory::Weigh(const Bucket& bucket, double factor) {
   COXSWAIN_RETURN_IF_ERROR(runtime_.StreamWait(queue_.stream(), bucket.ready));
+  if (factor == 0 && bucket.data.count > 0) {
+    return runtime_.Fill(bucket.data.data, 0, bucket.data.bytes(),
+                         queue_.stream());
+  }
   return Scale(queue_.stream(), bucket.data, factor, bucket.data.data);
 }
 

@@ -65,7 +65,8 @@ class GradientMemory {
 
   // Of a step, by the exchange thread:
 
-  // After all gradients of the bucket.
+  // After all gradients of the bucket. A factor of 0 makes them zeros, whatever
+  // they are.
   virtual absl::Status Weigh(const Bucket& bucket, double factor) = 0;
   // The averages stand in the bucket: copies them to `outside`, which has a
   // place or null for each gradient, and measures them.

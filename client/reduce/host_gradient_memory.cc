@@ -62,6 +62,7 @@ class HostGradientMemory : public GradientMemory {
   absl::Status NoteDelivered() override { return absl::OkStatus(); }
 
   absl::Status Weigh(const Bucket& bucket, double factor) override {
+    if (factor == 0) return Clear(bucket.data);
     Scale(bucket.data, factor);
     return absl::OkStatus();
   }

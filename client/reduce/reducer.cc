@@ -124,7 +124,7 @@ absl::Status Reducer::BeginStep(const StepTicket& ticket, double divisor) {
   COXSWAIN_RETURN_IF_ERROR(CheckIdle("to exchange gradients"));
   COXSWAIN_RETURN_IF_ERROR(CheckTicket(ticket, divisor));
   if (!options_.rebuild || hook_->needs_frozen_layout()) frozen_ = true;
-  weight_ = ticket.weight;
+  without_data_ = ticket.without_data();
   const StepTicket complete = Complete(ticket);
   MakeExchange(complete, divisor);
   {

@@ -48,9 +48,11 @@ namespace coxswain {
 // Missing gradients: a parameter that has not been marked when Finish is
 // called contributes zeros, and receives the average like all others.
 //
-// Uneven inputs: gradients are multiplied by w W / sum(w) before the hook sees
-// them, w being BeginStep's weight and W the world size, and hooks divide by W,
-// so that errors they keep back are never weighted twice.
+// Uneven inputs: a hook that applies shares gets w / sum(w) with each bucket, w
+// being BeginStep's weight, and multiplies by that in the type it computes in.
+// For other hooks gradients are multiplied by w W / sum(w) in their own type
+// first, W being the world size, and the hook divides by W. Either way errors
+// that a hook keeps back are never weighted.
 //
 // Errors: any error in a step (of the hook, of a collective, of the caller)
 // aborts the communicator, which also ends the waiting of its peers (over gloo
@@ -109,17 +111,19 @@ class Reducer {
 
   // Begins a step. All ranks begin the same steps. With
   // ReducerOptions::uneven_inputs `weight` says how much this rank's gradients
-  // count; with 0 all its gradients are zeros, already marked, and its views
-  // are overwritten. Where all weights are 0, nothing is exchanged and the
-  // report says `empty`. INVALID_ARGUMENT: a weight that is negative or not
-  // finite, or another one than 1 without that option. FAILED_PRECONDITION if
-  // the last step has been neither committed nor rolled back.
+  // count; with 0 it has no data: all its gradients are zeros, already marked,
+  // and its views are overwritten. Where all weights are 0, nothing is
+  // exchanged and the report says `empty`. INVALID_ARGUMENT: a weight that is
+  // negative or not finite, or another one than 1 without that option.
+  // FAILED_PRECONDITION if the last step has been neither committed nor rolled
+  // back.
   absl::Status BeginStep(double weight = 1);
   // The same for gradients of several micro-batches, announced at the options'
   // gate: the average is the sum over the ranks of divisor * gradients, over
   // the sum of ticket.weight (without uneven_inputs: the mean over the ranks,
-  // and neither counts). The reducer fills in the ticket's hook, layout,
-  // digest and plan version.
+  // and neither counts). Gradients of micro-batches whose weights are all 0 are
+  // marked as ever, and replaced by zeros. The reducer fills in the ticket's
+  // hook, layout, digest and plan version.
   absl::Status BeginStep(const StepTicket& ticket, double divisor);
 
   // The gradient stands in GradientView(parameter).
@@ -285,7 +289,7 @@ class Reducer {
   int64_t layout_version_ = 0;
   bool frozen_ = false;
   bool agreed_ = false;
-  double weight_ = 1;
+  bool without_data_ = false;  // in the step begun last
   uint64_t layout_hash_ = 0;
   StepDigest digest_;
   // The hook was still at work when its step was given up.

@@ -1,5 +1,7 @@
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <optional>
 
 #include "base/status_matchers.h"
 #include "client/reduce/reducer_test_support.h"
@@ -77,6 +79,98 @@ TEST(ReducerWeightsTest, OnceNoRankHasDataNothingIsExchanged) {
     reducer->Rollback();
     ASSERT_OK(reducer->BeginStep(0));
   });
+}
+
+// Gets gradients as they are, and weighs them by itself.
+class SharesHook : public AverageHook {
+ public:
+  bool applies_share() const override { return true; }
+  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
+      const Bucket& bucket, Communicator& communicator) override {
+    first_ = *static_cast<const float*>(bucket.data.data);
+    share_ = bucket.share;
+    return AverageHook::Prepare(bucket, communicator);
+  }
+  float first() const { return first_; }
+  std::optional<double> share() const { return share_; }
+
+ private:
+  float first_ = 0;
+  std::optional<double> share_;
+};
+
+TEST(ReducerWeightsTest, AHookThatAppliesSharesGetsThemWithWholeGradients) {
+  OnRanks(3, [](int rank, Communicator* communicator) {
+    SharesHook hook;
+    ASSERT_OK_AND_ASSIGN(
+        const auto reducer,
+        Reducer::Create(Uneven(), Parameters(1), &hook, communicator));
+    // Weights 0, 3, 5, the second one's gradients with a divisor of 6.
+    StepTicket ticket;
+    ticket.micro_batches = rank == 0 ? 0 : 1;
+    ticket.weight = rank == 0 ? 0 : 1 + 2 * rank;
+    const double divisor = rank == 1 ? 6 : ticket.weight;
+    ASSERT_OK(reducer->BeginStep(ticket, divisor));
+    if (rank > 0) {
+      Fill(*reducer, 0, 8);
+      ASSERT_OK(reducer->MarkReady(0));
+    }
+    ASSERT_OK(reducer->Finish());
+    EXPECT_EQ(hook.first(), rank == 0 ? 0 : 8);
+    // On all ranks, also on those without data.
+    ASSERT_TRUE(hook.share().has_value());
+    EXPECT_EQ(*hook.share(), rank == 0 ? 1.0 / 3 : divisor / 8);
+    ASSERT_OK(reducer->Commit());
+  });
+  LoopbackCommunicator communicator;
+  SharesHook hook;
+  ASSERT_OK_AND_ASSIGN(
+      const auto even,
+      Reducer::Create(OneBucketEach(), Parameters(1), &hook, &communicator));
+  ASSERT_OK(even->BeginStep());
+  ASSERT_OK(even->Finish());
+  EXPECT_FALSE(hook.share().has_value());
+}
+
+// Data of weight 0 is not the end of data.
+TEST(ReducerWeightsTest, DataOfWeight0CountsForNothingWhateverItIs) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const bool applies : {false, true}) {
+    OnRanks(2, [&](int rank, Communicator* communicator) {
+      AverageHook plain;
+      SharesHook shares;
+      AverageHook& hook = applies ? shares : plain;
+      ReducerOptions options = Uneven();
+      options.end_at_first = true;
+      ASSERT_OK_AND_ASSIGN(
+          const auto reducer,
+          Reducer::Create(options, Parameters(1), &hook, communicator));
+      const auto run = [&](double weight, float value) {
+        StepTicket ticket;
+        ticket.weight = weight;
+        ASSERT_OK(reducer->BeginStep(ticket, weight));
+        Fill(*reducer, 0, value);
+        ASSERT_OK(reducer->MarkReady(0));
+        ASSERT_OK(reducer->Finish());
+        EXPECT_EQ(reducer->report().ranks_with_data, 2);
+        EXPECT_FALSE(reducer->report().ended);
+      };
+      run(rank == 0 ? 0 : 4, rank == 0 ? nan : 6);
+      EXPECT_FALSE(reducer->report().empty);
+      EXPECT_EQ(reducer->report().live_ranks, 1);
+      EXPECT_EQ(Gradient(*reducer, 0)[0], applies ? 3 : 6);
+      ASSERT_OK(reducer->Commit());
+      run(0, nan);
+      EXPECT_TRUE(reducer->report().empty);
+      reducer->Rollback();
+      // The end of the data is.
+      ASSERT_OK(reducer->BeginStep(rank));
+      ASSERT_OK(reducer->Finish());
+      EXPECT_TRUE(reducer->report().ended);
+      EXPECT_EQ(reducer->report().ranks_with_data, 1);
+      reducer->Rollback();
+    });
+  }
 }
 
 TEST(ReducerWeightsTest, SenselessWeightsAreRefused) {

@@ -8,7 +8,7 @@
 namespace coxswain {
 
 absl::Status Reducer::BeginMarks() {
-  const bool complete = weight_ == 0;
+  const bool complete = without_data_;
   COXSWAIN_RETURN_IF_ERROR(memory_->Begin(buckets()));
   for (const Bucket& bucket : buckets()) {
     if (!complete) break;
@@ -78,7 +78,7 @@ absl::Status Reducer::Claim(int parameter, const GradientMarks::Mark& mark) {
 }
 
 absl::Status Reducer::MarkedTwice(int parameter) const {
-  if (weight_ == 0) {
+  if (without_data_) {
     return absl::FailedPreconditionError(absl::StrCat(
         "parameter \"", parameters_[static_cast<size_t>(parameter)].name,
         "\" was marked ready in a step of weight 0, whose gradients are zeros; "

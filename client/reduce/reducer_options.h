@@ -30,7 +30,7 @@ struct ReducerOptions {
   // Ranks may have different weights, and run out of data: see BeginStep. Costs
   // one small all-reduce a step, while the first gradients are computed.
   bool uneven_inputs = false;
-  // With uneven_inputs: a step in which a rank has weight 0 is one of no data
+  // With uneven_inputs: a step in which a rank has no data is one of no data
   // for all, as if all weights were 0.
   bool end_at_first = false;
   // Fills StepReport's norm and non_finite: a pass over each bucket by the

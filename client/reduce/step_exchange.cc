@@ -17,6 +17,16 @@
 namespace coxswain {
 namespace {
 
+// Where a rank's data stands, as the header has it.
+constexpr double kHasData = 0;
+constexpr double kEndsHere = 1;  // with this step
+constexpr double kHasEnded = 2;
+
+double StandingOf(const StepTicket& ticket) {
+  if (ticket.without_data()) return kHasEnded;
+  return ticket.end_of_data ? kEndsHere : kHasData;
+}
+
 template <typename T>
 Span SpanOf(std::vector<T>& values, DType dtype) {
   Span span;
@@ -34,6 +44,7 @@ StepExchange::StepExchange(Context context)
   report_.begun = context_.options->clock->Now();
   report_.total_weight = communicator_.size();
   report_.live_ranks = communicator_.size();
+  report_.ranks_with_data = communicator_.size();
 }
 
 absl::Status StepExchange::ExchangeHeader() {
@@ -43,7 +54,7 @@ absl::Status StepExchange::ExchangeHeader() {
   const size_t rank = static_cast<size_t>(communicator_.rank());
   const StepTicket& ticket = context_.ticket;
   (*header)[rank] = ticket.weight;
-  (*header)[ranks + rank] = ticket.weight == 0 || ticket.end_of_data ? 1 : 0;
+  (*header)[ranks + rank] = StandingOf(ticket);
   (*header)[2 * ranks + rank] = static_cast<double>(ticket.plan_version);
   COXSWAIN_RETURN_IF_ERROR(
       Await(communicator_.AllReduce(SpanOf(*header, DType::kFloat64)), header));
@@ -55,20 +66,38 @@ void StepExchange::ReadHeader(const std::vector<double>& header) {
   const size_t ranks = header.size() / 3;
   report_.total_weight = 0;
   report_.live_ranks = 0;
+  report_.ranks_with_data = 0;
   for (size_t rank = ranks; rank-- > 0;) {
     plans_.insert(plans_.begin(),
                   static_cast<int64_t>(header[2 * ranks + rank]));
-    if (header[ranks + rank] != 0) ++report_.ended_ranks;
+    if (header[ranks + rank] != kHasData) ++report_.ended_ranks;
+    if (header[ranks + rank] != kHasEnded) ++report_.ranks_with_data;
     report_.total_weight += header[rank];
     if (header[rank] == 0) continue;
     ++report_.live_ranks;
     report_.first_live_rank = static_cast<int>(rank);
   }
   report_.ended = context_.options->end_at_first &&
-                  report_.live_ranks < static_cast<int>(ranks);
+                  report_.ranks_with_data < static_cast<int>(ranks);
   report_.empty = report_.live_ranks == 0 || report_.ended;
-  if (report_.empty || context_.ticket.weight == 0) return;
-  scale_ = context_.divisor * static_cast<double>(ranks) / report_.total_weight;
+  if (!report_.empty) Weigh();
+}
+
+void StepExchange::Weigh() {
+  const double ranks = communicator_.size();
+  const StepTicket& ticket = context_.ticket;
+  const bool counts = ticket.weight > 0;
+  if (context_.hook->applies_share()) {
+    shared_ = *context_.buckets;
+    for (Bucket& bucket : shared_) {
+      bucket.share =
+          counts ? context_.divisor / report_.total_weight : 1 / ranks;
+    }
+  } else if (counts) {
+    scale_ = context_.divisor * ranks / report_.total_weight;
+  }
+  // Whatever they are, even if they are not finite.
+  if (!counts && !ticket.without_data()) scale_ = 0;
 }
 
 absl::Status StepExchange::CheckPlans() const {
@@ -108,7 +137,7 @@ absl::Status StepExchange::ExchangeAll() {
 }
 
 absl::Status StepExchange::ExchangeBuckets() {
-  timings_.assign(context_.buckets->size(), BucketTiming());
+  timings_.assign(buckets().size(), BucketTiming());
   ExchangePipeline::Options options;
   options.timeout = context_.options->timeout;
   options.clock = context_.options->clock;
@@ -118,8 +147,8 @@ absl::Status StepExchange::ExchangeBuckets() {
   options.on_average = [this](const Bucket& bucket) {
     return OnAverage(bucket);
   };
-  ExchangePipeline pipeline(options, *context_.buckets, *context_.hook,
-                            communicator_, &timings_);
+  ExchangePipeline pipeline(options, buckets(), *context_.hook, communicator_,
+                            &timings_);
   absl::Status status = pipeline.Run();
   if (status.ok()) return status;
   // Aborts the communicator, so that the pipeline's collectives end.

@@ -68,6 +68,11 @@ class StepExchange {
 
  private:
   void ReadHeader(const std::vector<double>& header);
+  // Once the sum of the weights is known.
+  void Weigh();
+  const std::vector<Bucket>& buckets() const {
+    return shared_.empty() ? *context_.buckets : shared_;
+  }
   absl::Status ExchangeAll();
   absl::Status ExchangeBuckets();
   absl::Status AwaitReady(const Bucket& bucket);
@@ -83,7 +88,10 @@ class StepExchange {
 
   const Context context_;
   Communicator& communicator_;
-  double scale_ = 1;            // of this rank's gradients
+  // What this rank's gradients are multiplied by before the hook has them.
+  double scale_ = 1;
+  // Those of the context with this rank's share, if the hook applies it.
+  std::vector<Bucket> shared_;
   std::vector<int64_t> plans_;  // by rank, with a header
   // Whether on_average may be called; asked once.
   std::optional<bool> takes_averages_;

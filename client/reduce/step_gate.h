@@ -28,6 +28,9 @@ struct StepTicket {
   uint64_t digest = 0;
   std::optional<uint64_t> checksum;
   std::string skip;  // why this rank asks all to skip the step
+
+  // Whether the rank only takes part, without data of its own.
+  bool without_data() const { return weight == 0 && micro_batches == 0; }
 };
 
 struct StepVote {

@@ -37,9 +37,11 @@ struct StepReport {
   double total_weight = 0;
   int live_ranks = 0;
   int first_live_rank = 0;
+  // Ranks that had data for it, also such as summed up to a weight of zero.
+  int ranks_with_data = 0;
   // Ranks whose data has ended, with this step or before it.
   int ended_ranks = 0;
-  // No rank had any data, or `ended`: nothing was exchanged.
+  // All weights were zero, or `ended`: nothing was exchanged.
   bool empty = false;
   // With ReducerOptions::end_at_first: a rank had no data.
   bool ended = false;

@@ -29,6 +29,8 @@ class PairedHook : public Hook {
     return hook_.needs_frozen_layout();
   }
   GradientReach reach() const override { return hook_.reach(); }
+  bool applies_share() const override { return hook_.applies_share(); }
+  bool averages() const override { return hook_.averages(); }
   std::vector<NonFiniteGradient> non_finite() const override {
     return hook_.non_finite();
   }

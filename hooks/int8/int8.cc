@@ -18,6 +18,7 @@
 #include "hooks/parameter_state.h"
 #include "hooks/plain_hook.h"
 #include "hooks/scratch.h"
+#include "hooks/weighted_exchange.h"
 
 namespace coxswain {
 namespace {
@@ -45,6 +46,7 @@ class Int8Hook : public Hook {
                          int world_size) override {
     COXSWAIN_RETURN_IF_ERROR(CheckParameters(parameters, world_size));
     COXSWAIN_RETURN_IF_ERROR(AwaitDevice());
+    weighted_.Clear();
     AllInt8Parameters kept;
     for (const ParameterSpec& parameter : parameters) {
       if (parameter.dtype == DType::kFloat64) {
@@ -65,11 +67,15 @@ class Int8Hook : public Hook {
     COXSWAIN_RETURN_IF_ERROR(CheckSlots(bucket, parameters_));
     if (!std::exchange(in_step_, true)) non_finite_.clear();
     if (!started()) return PrepareAllReduce(bucket, communicator);
-    if (bucket.data.dtype == DType::kFloat64) {
-      return PrepareQuantised<double>(bucket, communicator);
-    }
-    return PrepareQuantised<float>(bucket, communicator);
+    return weighted_.Make(
+        spec_, bucket, communicator,
+        [this](const Bucket& weighted, Communicator& ranks) {
+          return weighted.data.dtype == DType::kFloat64
+                     ? PrepareQuantised<double>(weighted, ranks)
+                     : PrepareQuantised<float>(weighted, ranks);
+        });
   }
+  bool applies_share() const override { return true; }
 
   absl::Status Commit() override {
     CommitAll(std::get<0>(state_));
@@ -261,6 +267,7 @@ class Int8Hook : public Hook {
   bool in_step_ = false;  // something has been prepared since the last step
   std::vector<NonFiniteGradient> non_finite_;
   ScratchPool scratch_;
+  WeightedExchanges weighted_;
   // Once a bucket was on a GPU. After the state, whose memory it may be using.
   std::unique_ptr<Int8Device> device_;
 };

@@ -233,7 +233,7 @@ class Int8DeviceExchange : public Exchange {
     return Span{memory, count, DType::kUInt8, bucket_.data.device};
   }
 
-  const Bucket& bucket_;
+  const Bucket bucket_;
   Communicator& communicator_;
   DeviceQueue& queue_;
   DeviceRuntime& runtime_;

@@ -163,7 +163,7 @@ class Int8Exchange : public Exchange {
     return Span{memory.get(), count, DType::kUInt8, Device()};
   }
 
-  const Bucket& bucket_;
+  const Bucket bucket_;
   Communicator& communicator_;
   const Int8Context context_;
   const int64_t blocks_;       // of a slice

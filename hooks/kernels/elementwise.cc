@@ -207,21 +207,21 @@ void DivideBFloat16(uint16_t* values, int64_t count, float divisor) {
   DivideNarrow(DType::kBFloat16, values, count, divisor);
 }
 
-void DivideToFloat16(const float* in, uint16_t* out, int64_t count,
-                     float divisor) {
-  Narrow(in, DType::kFloat16, out, count, 1 / divisor);
+void ScaleToFloat16(const float* in, uint16_t* out, int64_t count,
+                    float factor) {
+  Narrow(in, DType::kFloat16, out, count, factor);
 }
-void DivideToFloat16(const double* in, uint16_t* out, int64_t count,
-                     double divisor) {
-  Narrow(in, DType::kFloat16, out, count, 1 / divisor);
+void ScaleToFloat16(const double* in, uint16_t* out, int64_t count,
+                    double factor) {
+  Narrow(in, DType::kFloat16, out, count, factor);
 }
-void DivideToBFloat16(const float* in, uint16_t* out, int64_t count,
-                      float divisor) {
-  Narrow(in, DType::kBFloat16, out, count, 1 / divisor);
+void ScaleToBFloat16(const float* in, uint16_t* out, int64_t count,
+                     float factor) {
+  Narrow(in, DType::kBFloat16, out, count, factor);
 }
-void DivideToBFloat16(const double* in, uint16_t* out, int64_t count,
-                      double divisor) {
-  Narrow(in, DType::kBFloat16, out, count, 1 / divisor);
+void ScaleToBFloat16(const double* in, uint16_t* out, int64_t count,
+                     double factor) {
+  Narrow(in, DType::kBFloat16, out, count, factor);
 }
 
 void WidenFloat16(const uint16_t* in, float* out, int64_t count) {

@@ -22,18 +22,18 @@ void Divide(double* values, int64_t count, double divisor);
 void DivideFloat16(uint16_t* values, int64_t count, float divisor);
 void DivideBFloat16(uint16_t* values, int64_t count, float divisor);
 
-// out[i] = narrow(in[i] * (1 / divisor)); reciprocal and product are rounded
-// to `in`'s type before the product is narrowed, which makes no difference
-// where the divisor is a power of two. Moves 6 bytes an element from float;
-// large outputs are written past the caches.
-void DivideToFloat16(const float* in, uint16_t* out, int64_t count,
-                     float divisor);
-void DivideToFloat16(const double* in, uint16_t* out, int64_t count,
-                     double divisor);
-void DivideToBFloat16(const float* in, uint16_t* out, int64_t count,
-                      float divisor);
-void DivideToBFloat16(const double* in, uint16_t* out, int64_t count,
-                      double divisor);
+// out[i] = narrow(in[i] * factor); the product is rounded to `in`'s type before
+// it is narrowed, which makes no difference where the factor is a power of two.
+// Moves 6 bytes an element from float; large outputs are written past the
+// caches. To divide, pass the reciprocal in `in`'s type.
+void ScaleToFloat16(const float* in, uint16_t* out, int64_t count,
+                    float factor);
+void ScaleToFloat16(const double* in, uint16_t* out, int64_t count,
+                    double factor);
+void ScaleToBFloat16(const float* in, uint16_t* out, int64_t count,
+                     float factor);
+void ScaleToBFloat16(const double* in, uint16_t* out, int64_t count,
+                     double factor);
 
 // out[i] = in[i], exactly.
 void WidenFloat16(const uint16_t* in, float* out, int64_t count);

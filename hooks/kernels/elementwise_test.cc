@@ -60,9 +60,9 @@ void ExpectNarrowed(const std::vector<float>& in, float divisor,
   from.Fill(in);
   ForEveryTarget([&] {
     Guarded<uint16_t> out(count, offset, 0x5555);
-    DivideToFloat16(from.data(), out.data(), count, divisor);
+    ScaleToFloat16(from.data(), out.data(), count, 1 / divisor);
     ASSERT_TRUE(SameBits(out.Values(), expected.float16));
-    DivideToBFloat16(from.data(), out.data(), count, divisor);
+    ScaleToBFloat16(from.data(), out.data(), count, 1 / divisor);
     ASSERT_TRUE(SameBits(out.Values(), expected.bfloat16));
     ASSERT_TRUE(out.IsIntact());
   });
@@ -121,14 +121,14 @@ TEST(ElementwiseTest, NarrowsDoublesToTheNearest) {
   const auto count = static_cast<int64_t>(in.size());
   std::vector<uint16_t> out(in.size());
   ForEveryTarget([&] {
-    DivideToFloat16(in.data(), out.data(), count, 1);
+    ScaleToFloat16(in.data(), out.data(), count, 1);
     for (size_t i = 0; i < in.size(); ++i) {
       const uint16_t guess = FloatToFloat16(static_cast<float>(in[i]));
       const double value = std::clamp(in[i], -65536.0, 65536.0);
       ASSERT_EQ(out[i], Nearest(value, guess, Float16ToFloat, 65536.0))
           << in[i];
     }
-    DivideToBFloat16(in.data(), out.data(), count, 1);
+    ScaleToBFloat16(in.data(), out.data(), count, 1);
     for (size_t i = 0; i < in.size(); ++i) {
       const uint16_t guess = FloatToBFloat16(static_cast<float>(in[i]));
       const double infinity = std::ldexp(1.0, 128);
@@ -139,15 +139,15 @@ TEST(ElementwiseTest, NarrowsDoublesToTheNearest) {
   });
 }
 
-TEST(ElementwiseTest, DividesBeforeItRounds) {
+TEST(ElementwiseTest, ScalesBeforeItRounds) {
   // 98256 exceeds float16, a third of it does not.
   const float in[] = {98256.0f, 1.0f, -3.0f};
   uint16_t out[3];
-  DivideToFloat16(in, out, 3, 3.0f);
+  ScaleToFloat16(in, out, 3, 1 / 3.0f);
   EXPECT_EQ(Float16ToFloat(out[0]), 32752.0f);
   EXPECT_EQ(out[1], FloatToFloat16(1.0f / 3.0f));
   EXPECT_EQ(out[2], FloatToFloat16(-1.0f));
-  DivideToBFloat16(in, out, 3, 3.0f);
+  ScaleToBFloat16(in, out, 3, 1 / 3.0f);
   EXPECT_EQ(out[1], FloatToBFloat16(1.0f / 3.0f));
 }
 
@@ -159,14 +159,14 @@ TEST(ElementwiseTest, DoublesAreRoundedOnce) {
                        tie - std::ldexp(1.0, -40), 1e300,
                        std::numeric_limits<double>::quiet_NaN()};
   uint16_t out[5];
-  DivideToFloat16(in, out, 5, 1.0);
+  ScaleToFloat16(in, out, 5, 1.0);
   EXPECT_EQ(out[0], 0x3c01);
   EXPECT_EQ(out[1], 0x3c00);
   EXPECT_EQ(out[2], 0x3c00);
   EXPECT_EQ(out[3], 0x7c00);
   EXPECT_TRUE(std::isnan(Float16ToFloat(out[4])));
   const double brain = -(1.0 + std::ldexp(1.0, -8) + std::ldexp(1.0, -40));
-  DivideToBFloat16(&brain, out, 1, 1.0);
+  ScaleToBFloat16(&brain, out, 1, 1.0);
   EXPECT_EQ(out[0], 0xbf81);
 }
 

@@ -25,9 +25,9 @@ void ExpectBlock(uint32_t block) {
   std::vector<uint16_t> out(kBlock);
   for (const auto& target : KernelTargets()) {
     ASSERT_TRUE(UseKernelTarget(target));
-    DivideToFloat16(in.data(), out.data(), kBlock, 1);
+    ScaleToFloat16(in.data(), out.data(), kBlock, 1);
     ASSERT_EQ(out, float16) << target << ", block " << block;
-    DivideToBFloat16(in.data(), out.data(), kBlock, 1);
+    ScaleToBFloat16(in.data(), out.data(), kBlock, 1);
     ASSERT_EQ(out, bfloat16) << target << ", block " << block;
   }
 }

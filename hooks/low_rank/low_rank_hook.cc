@@ -62,6 +62,7 @@ absl::Status LowRankHook::Configure(
   const bool same = std::equal(parameters.begin(), parameters.end(),
                                parameters_.begin(), parameters_.end(), Same);
   COXSWAIN_RETURN_IF_ERROR(LeaveDevice());
+  weighted_.Clear();
   if (same) return absl::OkStatus();
   BeforeOtherParameters();
   Tensors kept;
@@ -93,10 +94,17 @@ absl::StatusOr<std::unique_ptr<Exchange>> LowRankHook::Prepare(
   if (!std::exchange(open_, true)) report_ = LowRankReport();
   rank_ = communicator.rank();
   if (!started()) return PrepareAllReduce(bucket, communicator);
-  const LowRankStep step{config_, parameters_, scratch_, report_, step_};
-  if (IsOnDevice(bucket)) return CompressOnDevice(bucket, communicator, step);
-  COXSWAIN_RETURN_IF_ERROR(LeaveDevice());
-  return Compress(bucket, communicator, step);
+  return weighted_.Make(
+      spec_, bucket, communicator,
+      [this](const Bucket& weighted,
+             Communicator& ranks) -> absl::StatusOr<std::unique_ptr<Exchange>> {
+        const LowRankStep step{config_, parameters_, scratch_, report_, step_};
+        if (IsOnDevice(weighted)) {
+          return CompressOnDevice(weighted, ranks, step);
+        }
+        COXSWAIN_RETURN_IF_ERROR(LeaveDevice());
+        return Compress(weighted, ranks, step);
+      });
 }
 
 absl::StatusOr<std::unique_ptr<Exchange>> LowRankHook::CompressOnDevice(

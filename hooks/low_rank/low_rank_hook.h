@@ -17,6 +17,7 @@
 #include "hooks/low_rank/low_rank_tensor.h"
 #include "hooks/options.h"
 #include "hooks/scratch.h"
+#include "hooks/weighted_exchange.h"
 
 namespace coxswain {
 
@@ -40,6 +41,7 @@ class LowRankHook : public Hook {
   // A plain step needs neither factors nor errors. A loaded state may have them
   // before the start, but errors on some ranks only, and all have to agree.
   bool needs_frozen_layout() const final { return started(); }
+  bool applies_share() const final { return true; }
   std::vector<NonFiniteGradient> non_finite() const final {
     return report_.non_finite;
   }
@@ -149,6 +151,7 @@ class LowRankHook : public Hook {
   Tensors tensors_;                     // by registration index
   int64_t step_ = 0;
   ScratchPool scratch_;
+  WeightedExchanges weighted_;
 
   bool open_ = false;     // between the first Prepare and the end of a step
   LowRankReport report_;  // of the step prepared last

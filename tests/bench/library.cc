@@ -83,7 +83,7 @@ void coxswain_bench_stream_copy(void* to, const void* from, int64_t bytes) {
 void coxswain_bench_narrow(float* in, int64_t count, const char* type,
                            uint16_t* out, int divisor) {
   const Span span{in, count, DType::kFloat32, coxswain::Device()};
-  coxswain::NarrowSpan(span, TypeOf(type), out, divisor);
+  coxswain::NarrowSpan(span, TypeOf(type), out, 1.0 / divisor);
 }
 
 void coxswain_bench_widen(const uint16_t* in, const char* type, float* out,

@@ -76,7 +76,7 @@ Case NarrowCase(const Elements& elements, ElementType other, int divisor) {
          [=](LaunchTarget* target, unsigned char* base) {
            EnqueueNarrow(target, elements.type, in.in(base), other,
                          Array<uint16_t>{out.offset}.in(base), elements.count,
-                         divisor);
+                         1.0 / divisor);
          });
   return one;
 }

@@ -59,12 +59,12 @@ void Adopt(const HookState& alone, size_t rank, size_t ranks,
   }
 }
 
-// The value that a reducer hands to the hook where weights differ.
+// What a hook with errors adds them to where weights differ: computed in
+// float32 at least.
 double Weighted(DType dtype, double value, double factor) {
   if (factor == 1) return value;
   if (dtype == DType::kFloat64) return value * factor;
-  const double narrow = RoundTo(DType::kFloat32, factor);
-  return RoundTo(dtype, RoundTo(DType::kFloat32, value * narrow));
+  return RoundTo(DType::kFloat32, value * RoundTo(DType::kFloat32, factor));
 }
 
 // Adds noise in proportion to the values' norm, or from nothing.
@@ -122,24 +122,42 @@ const Gradients& Expectation::averages(size_t rank) const {
   return averages_.size() == 1 ? averages_[0] : averages_.at(rank);
 }
 
-std::vector<Gradients> Expectation::Given() const {
+std::vector<double> Expectation::Shares() const {
   double total = 0;
   for (const RankStep* rank : ranks_) total += rank->weight;
-  std::vector<Gradients> given;
+  std::vector<double> shares;
   for (const RankStep* rank : ranks_) {
-    const double factor =
-        rank->divisor * static_cast<double>(ranks_.size()) / total;
-    Gradients& own = given.emplace_back();
+    shares.push_back(rank->weight == 0 ? 1 / static_cast<double>(ranks_.size())
+                                       : rank->divisor / total);
+  }
+  return shares;
+}
+
+std::vector<Gradients> Expectation::Own() const {
+  std::vector<Gradients> all;
+  for (const RankStep* rank : ranks_) {
+    Gradients& own = all.emplace_back();
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const auto number = static_cast<size_t>(rank->numbers[i]);
       std::vector<double> values = rank->own[number].values;
       values.resize(static_cast<size_t>(parameters_[i].count()));
-      for (double& value : values) {
-        value = rank->weight == 0
-                    ? 0
-                    : Weighted(parameters_[i].dtype, value, factor);
-      }
+      if (rank->weight == 0) values.assign(values.size(), 0);
       own.push_back(std::move(values));
+    }
+  }
+  return all;
+}
+
+std::vector<Gradients> Expectation::Given() const {
+  std::vector<Gradients> given = Own();
+  if (meaning_.kind == Meaning::Kind::kLocal) return given;
+  const std::vector<double> shares = Shares();
+  for (size_t rank = 0; rank < given.size(); ++rank) {
+    const double factor = shares[rank] * static_cast<double>(ranks_.size());
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      for (double& value : given[rank][i]) {
+        value = Weighted(parameters_[i].dtype, value, factor);
+      }
     }
   }
   return given;
@@ -151,11 +169,11 @@ void Expectation::Emulate() {
     const DType wide = parameters_[i].dtype;
     const bool narrows = meaning_.narrows && !IsNarrow(wide);
     std::vector<Gradients> local;
-    for (const Gradients& own : given_) local.push_back({own[i]});
+    for (const Gradients& own : Own()) local.push_back({own[i]});
     result.push_back(reference::CastReference(
         local, wide, narrows ? meaning_.narrow : wide,
         // What is narrow already is divided in its type.
-        meaning_.divide_first || !narrows)[0]);
+        meaning_.divide_first || !narrows, Shares())[0]);
   }
 }
 

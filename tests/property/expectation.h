@@ -23,8 +23,8 @@ class Expectation {
   // Whether the hook averages plainly in this step, with known roundings.
   bool exact() const { return exact_; }
 
-  // What the hooks are given, by rank and the reducer's parameter numbers, in
-  // the values that the gradients' types have.
+  // What the hooks average, by rank and the reducer's parameter numbers: the
+  // gradients, weighted where ranks have weights.
   const std::vector<Gradients>& given() const { return given_; }
   // What `rank` has to hold when the hook is done.
   const Gradients& averages(size_t rank) const;
@@ -46,6 +46,9 @@ class Expectation {
   double ConservationTolerance(size_t parameter) const;
 
  private:
+  // By rank, as Bucket::share has it, and the gradients as they come.
+  std::vector<double> Shares() const;
+  std::vector<Gradients> Own() const;
   std::vector<Gradients> Given() const;
   void Emulate();
   void FollowFormulas();

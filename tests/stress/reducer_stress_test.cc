@@ -26,6 +26,7 @@
 #include "client/comm/memory_store.h"
 #include "gtest/gtest.h"
 #include "hooks/registry.h"
+#include "tests/conformance/share_hook.h"
 #include "tests/stress/brittle_hook.h"
 #include "tests/stress/reducer_life.h"
 #include "tests/stress/stress_plan.h"
@@ -40,6 +41,12 @@ std::unique_ptr<BrittleHook> MakeBrittleHook(const std::string& spec) {
   auto hook = MakeHook(spec);
   EXPECT_OK(hook);
   return std::make_unique<BrittleHook>(spec, *std::move(hook));
+}
+
+std::unique_ptr<Hook> MakeShareHook(const std::string& spec) {
+  auto hook = MakeHook(spec);
+  EXPECT_OK(hook);
+  return std::make_unique<ShareHook>(*std::move(hook), 1);
 }
 
 double Norm(const Gradients& gradients) {
@@ -57,7 +64,8 @@ class Fleet {
   explicit Fleet(const FleetPlan& plan)
       : plan_(plan),
         parameters_(OddParameters(plan.dtype)),
-        undisturbed_(plan.hook, parameters_, plan.world_size) {
+        undisturbed_([&plan] { return MakeShareHook(plan.hook); }, parameters_,
+                     plan.world_size) {
     for (int rank = 0; rank < plan.world_size; ++rank) {
       hooks_.push_back(MakeBrittleHook(plan.hook));
     }
@@ -167,6 +175,10 @@ class Fleet {
     std::vector<Gradients> local;
     for (int rank = 0; rank < plan_.world_size; ++rank) {
       local.push_back(Contribution(parameters_, plan, rank, step));
+      static_cast<ShareHook&>(undisturbed_.hook(rank))
+          .set_share(
+              PlanStep(plan, static_cast<int>(parameters_.size()), rank, step)
+                  .share);
     }
     Gradients expected = undisturbed_.Exchange(local);
     if (committed) {

@@ -98,13 +98,6 @@ double Weight(const GenerationPlan& generation, int rank, int step) {
   return draw.Of<double>({1, 2, 0.5, 0});
 }
 
-// Rounded as by the reducer: a difference in the last bit grows from step to
-// step where factors are carried over.
-double Scaled(double value, double factor, DType dtype) {
-  if (dtype == DType::kFloat64) return value * factor;
-  return static_cast<float>(value) * static_cast<float>(factor);
-}
-
 // Shuffles, and leaves some out.
 std::vector<MarkPlan> DrawMarks(Draw& draw, int parameters, int unreached) {
   std::vector<MarkPlan> marks;
@@ -231,7 +224,8 @@ StepPlan PlanStep(const GenerationPlan& generation, int parameters, int rank,
     sum += Weight(generation, i, step);
   }
   plan.weight = Weight(generation, rank, step);
-  plan.factor = plan.weight * generation.world_size / sum;
+  plan.share =
+      plan.weight > 0 ? plan.weight / sum : 1.0 / generation.world_size;
   Draw shared(generation.key, Mix64(static_cast<uint64_t>(step)));
   plan.change_buckets = shared.OneIn(4);
   plan.buckets = DrawBuckets(shared);
@@ -273,9 +267,7 @@ Gradients Contribution(const std::vector<ParameterSpec>& parameters,
   }
   for (const MarkPlan& mark : plan.marks) {
     const auto p = static_cast<size_t>(mark.parameter);
-    for (size_t i = 0; i < own[p].size(); ++i) {
-      result[p][i] = Scaled(own[p][i], plan.factor, parameters[p].dtype);
-    }
+    result[p] = own[p];
   }
   return result;
 }

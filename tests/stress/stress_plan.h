@@ -116,7 +116,7 @@ struct MarkPlan {
 };
 struct StepPlan {
   double weight = 1;
-  double factor = 1;            // of the gradients, before the hook sees them
+  double share = 1;             // of the average
   std::vector<MarkPlan> marks;  // in this order; the others are missing
   bool change_buckets = false;  // before the step
   BucketPlanOptions buckets;
@@ -128,7 +128,7 @@ StepPlan PlanStep(const GenerationPlan& generation, int parameters, int rank,
 // A rank's gradients in a step: multiples of 1/64, so that sums are exact.
 Gradients StressGradients(const std::vector<ParameterSpec>& parameters,
                           const GenerationPlan& generation, int rank, int step);
-// What the hook sees of them: weighted, and zeros where nothing is marked.
+// What the hook sees of them: zeros where nothing is marked.
 Gradients Contribution(const std::vector<ParameterSpec>& parameters,
                        const GenerationPlan& generation, int rank, int step);
 

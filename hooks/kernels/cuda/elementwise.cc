@@ -100,7 +100,8 @@ Stretch MakeStretch(int64_t count, int group, uintptr_t out, size_t out_size,
 }
 
 void EnqueueNarrow(LaunchTarget* target, ElementType from, const void* in,
-                   ElementType to, uint16_t* out, int64_t count, int divisor) {
+                   ElementType to, uint16_t* out, int64_t count,
+                   double factor) {
   WithWide(target, from, [&](auto wide) {
     WithFormat(target, to, [&](auto format) {
       using T = decltype(wide);
@@ -110,7 +111,7 @@ void EnqueueNarrow(LaunchTarget* target, ElementType from, const void* in,
                       AddressOf(in), sizeof(T), 0);
       LaunchElementwise(
           target, stretch,
-          Body{static_cast<const T*>(in), out, T{1} / static_cast<T>(divisor)});
+          Body{static_cast<const T*>(in), out, static_cast<T>(factor)});
     });
   });
 }

@@ -23,11 +23,12 @@
 
 namespace coxswain {
 
-// out[i] = narrow(in[i] * (1 / divisor)): `from` is kFloat32 or kFloat64, `to`
-// kFloat16 or kBFloat16. 4 + 2 bytes from float32, 8 + 2 from float64.
+// out[i] = narrow(in[i] * factor), which is of `from`'s type: kFloat32 or
+// kFloat64; `to` is kFloat16 or kBFloat16. 4 + 2 bytes from float32, 8 + 2 from
+// float64. The reciprocal of an integer comes out as divided in that type.
 void EnqueueNarrow(LaunchTarget* target, ElementType from, const void* in,
                    ElementType to, uint16_t* out, int64_t count,
-                   int divisor = 1);
+                   double factor = 1);
 
 // out[i] = in[i], exactly. 2 + 4 bytes to float32, 2 + 8 to float64.
 void EnqueueWiden(LaunchTarget* target, ElementType from, const uint16_t* in,

@@ -51,15 +51,15 @@ const std::vector<int64_t>& Counts() {
 }
 
 void NarrowOnCpu(const float* in, ElementType to, uint16_t* out, int64_t count,
-                 int divisor) {
-  const auto by = static_cast<float>(divisor);
-  IsF16(to) ? DivideToFloat16(in, out, count, by)
-            : DivideToBFloat16(in, out, count, by);
+                 double factor) {
+  const auto by = static_cast<float>(factor);
+  IsF16(to) ? ScaleToFloat16(in, out, count, by)
+            : ScaleToBFloat16(in, out, count, by);
 }
 void NarrowOnCpu(const double* in, ElementType to, uint16_t* out, int64_t count,
-                 int divisor) {
-  IsF16(to) ? DivideToFloat16(in, out, count, divisor)
-            : DivideToBFloat16(in, out, count, divisor);
+                 double factor) {
+  IsF16(to) ? ScaleToFloat16(in, out, count, factor)
+            : ScaleToBFloat16(in, out, count, factor);
 }
 template <typename T>
 void WidenOnCpu(const uint16_t* in, ElementType from, T* out, int64_t count) {
@@ -144,10 +144,10 @@ void ExpectNarrowed(LaunchTarget* target, const std::vector<T>& values,
   in.Fill(values);
   for (const ElementType to : {kF16, kB16}) {
     std::vector<uint16_t> expected(values.size());
-    NarrowOnCpu(values.data(), to, expected.data(), count, divisor);
+    NarrowOnCpu(values.data(), to, expected.data(), count, 1.0 / divisor);
     Guarded<uint16_t> out(count, out_offset, 0x5555);
     EnqueueNarrow(target, kTypeOf<T>, in.data(), to, out.data(), count,
-                  divisor);
+                  1.0 / divisor);
     ASSERT_TRUE(SameOrNan16(out.Values(), expected, to))
         << count << " by " << divisor << " at " << in_offset << " to "
         << out_offset;

@@ -58,19 +58,26 @@ std::vector<Gradients> RoundTo(DType dtype, std::vector<Gradients> all) {
 }
 
 Gradients CastReference(const std::vector<Gradients>& local, DType wide,
-                        DType narrow, bool divide_first) {
+                        DType narrow, bool divide_first,
+                        const std::vector<double>& shares) {
   const auto ranks = static_cast<double>(local.size());
-  const auto contribution = [&](double gradient) {
+  const DType computed =
+      wide == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  const auto contribution = [&](size_t rank, double gradient) {
     const double value = RoundTo(wide, gradient);
+    if (!shares.empty() && shares[rank] != 1 / ranks) {
+      const double share = RoundTo(computed, shares[rank]);
+      return RoundTo(narrow, RoundTo(computed, value * share));
+    }
     return divide_first ? RoundTo(narrow, RoundTo(wide, value / ranks))
                         : RoundTo(narrow, RoundTo(narrow, value) / ranks);
   };
   Gradients result = local[0];
   for (size_t p = 0; p < result.size(); ++p) {
     for (size_t i = 0; i < result[p].size(); ++i) {
-      double sum = contribution(local[0][p][i]);
+      double sum = contribution(0, local[0][p][i]);
       for (size_t w = 1; w < local.size(); ++w) {
-        sum = RoundTo(narrow, sum + contribution(local[w][p][i]));
+        sum = RoundTo(narrow, sum + contribution(w, local[w][p][i]));
       }
       result[p][i] = sum;
     }

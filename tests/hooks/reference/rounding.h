@@ -17,8 +17,11 @@ std::vector<Gradients> RoundTo(DType dtype, std::vector<Gradients> all);
 
 // fp16 and bf16: what every rank holds after a step. `wide` is the type of the
 // gradients, `narrow` that of what travels; the sum is rounded rank by rank.
+// With `shares`, a rank whose share is uneven multiplies by it, in float32 at
+// least, whatever the order.
 Gradients CastReference(const std::vector<Gradients>& local, DType wide,
-                        DType narrow, bool divide_first);
+                        DType narrow, bool divide_first,
+                        const std::vector<double>& shares = {});
 
 }  // namespace reference
 }  // namespace coxswain
