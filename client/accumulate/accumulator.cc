@@ -74,7 +74,8 @@ absl::StatusOr<MicroBatch> Accumulator::BeginMicroBatch(
   Stream& state = Find(stream);
   COXSWAIN_RETURN_IF_ERROR(CheckBegin(stream, state, begin));
   if (state.micro == 0) BeginWindow(state, begin);
-  const double weight = state.weighted ? begin.weight : 1;
+  const double weight = state.weighted ? *begin.weight : 1;
+  if (state.first_weight == 0) state.first_weight = weight;
   state.weight += weight;
   ++state.micro;
   if (state.left > 0) --state.left;
@@ -84,7 +85,9 @@ absl::StatusOr<MicroBatch> Accumulator::BeginMicroBatch(
   micro.step = state.step;
   micro.micro = state.micro - 1;
   micro.window = state.window;
-  micro.loss_scale = weight / (state.first_weight * state.window);
+  micro.empty = weight == 0;
+  micro.loss_scale =
+      micro.empty ? 0 : weight / (state.first_weight * state.window);
   micro.sync = state.micro == state.window ||
                (begin.end_of_data && terms().tail == TailPolicy::kFlush);
   micro.exchange = micro.sync || (state.each && !state.dropped);
@@ -113,20 +116,19 @@ absl::Status Accumulator::CheckBegin(absl::string_view stream,
 
 absl::Status Accumulator::CheckWeight(absl::string_view stream,
                                       const Stream& state,
-                                      double weight) const {
-  if (!(weight >= 0) || std::isinf(weight)) {
+                                      std::optional<double> weight) const {
+  if (weight.has_value() && (!(*weight >= 0) || std::isinf(*weight))) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a micro-batch of weight ", weight, " on stream \"", stream,
-        "\"; a weight is finite and above 0: draw another batch in place of "
-        "one that counts for nothing"));
+        "a micro-batch of weight ", *weight, " on stream \"", stream,
+        "\"; a weight is finite and not negative: state the number of samples "
+        "or tokens"));
   }
   const bool weighted =
       state.micro > 0 ? state.weighted : terms().weighting != Weighting::kMean;
-  if (weight > 0 || !weighted) return absl::OkStatus();
+  if (weight.has_value() || !weighted) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "a micro-batch on stream \"", stream,
-      "\" without a weight, or of weight 0: the plan weighs micro-batches by "
-      "their ",
+      "\" without a weight: the plan weighs micro-batches by their ",
       terms().weighting == Weighting::kTokens ? "tokens" : "samples",
       ": state the number (Begin::weight)"));
 }
@@ -145,7 +147,7 @@ void Accumulator::BeginWindow(Stream& state, const Begin& begin) {
                   state.left < state.full;
   state.weighted = terms().weighting != Weighting::kMean;
   state.each = terms().sync_each_batch;
-  state.first_weight = state.weighted ? begin.weight : 1;
+  state.first_weight = state.weighted ? 0 : 1;
   state.weight = 0;
 }
 

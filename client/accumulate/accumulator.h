@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -36,10 +37,11 @@ class Accumulator {
     int world_size = 1;
   };
   struct Begin {
-    // The number of samples or tokens, with the plan's weighting: above 0; 0 is
-    // one that is not stated. With weighting=mean each micro-batch counts 1,
-    // whatever is stated, so a program may state it always.
-    double weight = 0;
+    // The number of samples or tokens, with the plan's weighting; one of 0 is
+    // empty, and has its place in the window all the same. With weighting=mean
+    // each micro-batch counts 1, whatever is stated, so a program may state it
+    // always.
+    std::optional<double> weight;
     // The data ends with this micro-batch.
     bool end_of_data = false;
   };
@@ -119,10 +121,10 @@ class Accumulator {
     int window = 0;  // planned
     int full = 0;    // without the end of the data
     bool weighted = false;
-    bool each = false;     // sync_each_batch
-    bool dropped = false;  // it will not be filled
-    double first_weight = 1;
-    double weight = 0;  // of those begun
+    bool each = false;        // sync_each_batch
+    bool dropped = false;     // it will not be filled
+    double first_weight = 1;  // of those that are not empty; 0: none yet
+    double weight = 0;        // of those begun
   };
 
   explicit Accumulator(const Options& options) : options_(options) {}
@@ -140,7 +142,7 @@ class Accumulator {
   absl::Status CheckBegin(absl::string_view stream, const Stream& state,
                           const Begin& begin) const;
   absl::Status CheckWeight(absl::string_view stream, const Stream& state,
-                           double weight) const;
+                           std::optional<double> weight) const;
   void BeginWindow(Stream& state, const Begin& begin);
   static void EndWindow(Stream& state);
   // Of a window with at least one micro-batch. `ends`: this is its end.

@@ -71,13 +71,40 @@ TEST(AccumulatorWeightTest, SenselessOnesAreRefusedAndCountNothing) {
     begin.weight = weight;
     EXPECT_THAT(accumulator.BeginMicroBatch("train", begin),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("finite and above 0")));
+                         HasSubstr("finite and not negative")));
   }
   EXPECT_THAT(accumulator.BeginMicroBatch(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("weighs micro-batches by their samples: "
                                  "state the number")));
   EXPECT_EQ(Begin(accumulator, 1).step, 0);
+}
+
+TEST(AccumulatorWeightTest, OneOfWeight0IsEmptyAndHasItsPlace) {
+  JobPlan plan;
+  plan.accumulation_steps = 3;
+  plan.terms.weighting = Weighting::kTokens;
+  Accumulator accumulator = Make(plan);
+  const MicroBatch first = Begin(accumulator, 0);
+  EXPECT_TRUE(first.empty);
+  EXPECT_EQ(first.loss_scale, 0);
+  const MicroBatch second = Begin(accumulator, 100);
+  EXPECT_FALSE(second.empty);
+  EXPECT_EQ(second.micro, 1);
+  EXPECT_DOUBLE_EQ(second.loss_scale, 1.0 / 3);
+  EXPECT_DOUBLE_EQ(Begin(accumulator, 50).loss_scale, 1.0 / 6);
+  EXPECT_EQ(accumulator.Sum().micro_batches, 3);
+  EXPECT_EQ(accumulator.Sum().weight, 150);
+  EXPECT_EQ(accumulator.Sum().divisor, 300);
+  for (const bool sync : {false, false, true}) {
+    const MicroBatch empty = Begin(accumulator, 0);
+    EXPECT_TRUE(empty.empty);
+    EXPECT_EQ(empty.sync, sync);
+    EXPECT_EQ(empty.step, 1);
+  }
+  EXPECT_EQ(accumulator.Sum().micro_batches, 3);
+  EXPECT_EQ(accumulator.Sum().weight, 0);
+  EXPECT_DOUBLE_EQ(Begin(accumulator, 7).loss_scale, 1.0 / 3);
 }
 
 TEST(AccumulatorWeightTest, NeedNotBeStatedWithWeightingMean) {
@@ -191,7 +218,7 @@ class Rank {
       begin.end_of_data = ending == Ending::kFlagged && i + 1 == length;
       const auto micro = accumulator_.BeginMicroBatch("train", begin);
       ASSERT_OK(micro.status());
-      Backward(*micro, begin.weight, draw.Value());
+      Backward(*micro, *begin.weight, draw.Value());
     }
     const WindowSum rest = accumulator_.EndOfData();
     if (rest.micro_batches == 0 && rest.exchanged == 0) return;

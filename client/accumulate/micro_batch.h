@@ -14,6 +14,8 @@ struct MicroBatch {
   // What to multiply its mean loss by: 1 / window, or with weights its share of
   // that, so that local sums stay of the size of a mean.
   double loss_scale = 1;
+  // Its weight is 0: it counts for nothing, and needs no backward pass.
+  bool empty = false;
   // Whether the window ends with this one: an optimizer step follows.
   bool sync = true;
   // Whether the gradients are exchanged in this one's backward pass: where
@@ -36,7 +38,7 @@ struct WindowSum {
   int micro = 0;
   int micro_batches = 0;  // 0: nothing was summed up
   int window = 1;         // planned
-  double weight = 0;      // the sum of theirs
+  double weight = 0;      // the sum of theirs; 0 too if all were empty
   // What the losses' scales have divided the weighted sum of their gradients
   // by: the average over the ranks is
   //   sum over ranks of (divisor * gradients) / sum over ranks of weight.

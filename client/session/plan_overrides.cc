@@ -90,4 +90,23 @@ absl::Status ApplyPlanOverrides(const PlanOverrides& overrides,
   return absl::OkStatus();
 }
 
+std::set<std::string> NotAskedFor(const PlanOverrides& overrides,
+                                  const JobManifest& manifest,
+                                  const JobPlan& plan) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : overrides) names.insert(name);
+  if (plan.accumulation_steps != manifest.accumulation_steps) {
+    names.insert("accumulation");
+  }
+  if (plan.hook != manifest.hook) names.insert("hook");
+  if (plan.compression_start_step != manifest.compression_start_step) {
+    names.insert(std::string(kCompressionStart));
+  }
+  const auto asked = manifest.terms.ToMap();
+  for (const auto& [name, value] : plan.terms.ToMap()) {
+    if (asked.at(name) != value) names.insert(name);
+  }
+  return names;
+}
+
 }  // namespace coxswain

@@ -2,6 +2,7 @@
 #define COXSWAIN_CLIENT_SESSION_PLAN_OVERRIDES_H_
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -24,6 +25,12 @@ absl::StatusOr<PlanOverrides> ParsePlanOverrides(absl::string_view text);
 // word that is wrong.
 absl::Status ApplyPlanOverrides(const PlanOverrides& overrides,
                                 JobManifest* manifest);
+
+// Names what of a plan the program has not asked for: what was overridden, and
+// what differs from the manifest to which the overrides have been applied.
+std::set<std::string> NotAskedFor(const PlanOverrides& overrides,
+                                  const JobManifest& manifest,
+                                  const JobPlan& plan);
 
 }  // namespace coxswain
 

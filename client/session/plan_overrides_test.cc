@@ -38,6 +38,26 @@ TEST(PlanOverridesTest, NoneChangeNothing) {
   EXPECT_TRUE(overrides.empty());
 }
 
+TEST(PlanOverridesTest, WhatTheProgramHasNotAskedForIsNamed) {
+  JobManifest manifest;
+  manifest.accumulation_steps = 2;
+  JobPlan plan;
+  plan.accumulation_steps = 2;
+  plan.hook = manifest.hook;
+  EXPECT_THAT(NotAskedFor({}, manifest, plan), UnorderedElementsAre());
+  // Also where the manifest, with the overrides in it, says so too.
+  EXPECT_THAT(NotAskedFor({{"accumulation", "2"}}, manifest, plan),
+              UnorderedElementsAre("accumulation"));
+  plan.accumulation_steps = 3;
+  plan.hook = "fp16";
+  plan.compression_start_step = 5;
+  plan.terms.tail = TailPolicy::kCarry;
+  plan.terms.max_steps = 9;
+  EXPECT_THAT(NotAskedFor({}, manifest, plan),
+              UnorderedElementsAre("accumulation", "hook", "compression_start",
+                                   "tail", "max_steps"));
+}
+
 TEST(PlanOverridesTest, WrongWordsAreNamed) {
   const auto error = [](const char* text) {
     const absl::Status status = ParsePlanOverrides(text).status();

@@ -179,6 +179,10 @@ int Session::local_rank() const { return core_->request.options.local_rank; }
 int64_t Session::generation() const { return core_->generation; }
 const std::string& Session::job() const { return core_->request.options.job; }
 const JobPlan& Session::plan() const { return core_->plan; }
+std::set<std::string> Session::ChangedByOperator(const JobPlan& plan) const {
+  return NotAskedFor(core_->request.options.plan_overrides,
+                     *core_->request.manifest, plan);
+}
 absl::StatusOr<std::vector<JobMember>> Session::Members() {
   return core_->members.All();
 }

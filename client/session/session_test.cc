@@ -590,6 +590,13 @@ TEST_F(SessionTest, TheManifestTellsTermsAndStrides) {
   EXPECT_EQ(session->plan().terms.tail, TailPolicy::kDrop);
   EXPECT_EQ(session->plan().global_micro_batches, 24);
   EXPECT_EQ(session->plan().compression_start_step, 5);
+  // What was overridden, and what the plan has otherwise than the manifest.
+  const auto changed = session->ChangedByOperator(session->plan());
+  for (const char* name :
+       {"accumulation", "hook", "compression_start", "enforcement", "tail"}) {
+    EXPECT_EQ(changed.count(name), 1u) << name;
+  }
+  EXPECT_EQ(changed.count("weighting"), 0u);
 }
 
 TEST_F(SessionTest, TermsThatDoNotGoTogetherAreRefused) {

@@ -129,7 +129,7 @@ absl::Status DistributedDataParallel::EndExchange(
   }
   COXSWAIN_RETURN_IF_ERROR(Guarded("moving the gradients", [&] {
     if (layout_version_ != reducer_->layout_version()) PointGradients();
-    if (ended_ || (!decision.commit && !empty)) {
+    if (ended_ || AllWereEmpty() || (!decision.commit && !empty)) {
       ClearGradients();
     } else {
       AddAverages();
@@ -173,8 +173,18 @@ void DistributedDataParallel::NoteDecision(const StepDecision& decision) {
   } else {
     NoteAfterSkip(decision);
   }
-  // A round without data, that was decided by no coordinator.
-  if (reducer_->report().empty) decision_.checkpoint.clear();
+  if (AllWereEmpty()) {
+    decision_.commit = false;
+    decision_.reason = "all micro-batches of the step had weight 0";
+  } else if (reducer_->report().empty) {
+    // A round without data, that was decided by no coordinator.
+    decision_.checkpoint.clear();
+  }
+}
+
+bool DistributedDataParallel::AllWereEmpty() const {
+  const StepReport report = reducer_->report();
+  return report.empty && report.ranks_with_data > 0 && !report.ended;
 }
 
 void DistributedDataParallel::NoteAfterSkip(const StepDecision& decision) {

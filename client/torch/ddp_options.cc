@@ -1,5 +1,7 @@
 #include "client/torch/ddp_options.h"
 
+#include <vector>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -105,8 +107,8 @@ absl::Status CheckSkips(const DistributedDataParallelOptions& options,
         "commit_vote and checksum_every need the coordinator: set a gate (see "
         "FollowSession)");
   }
-  if (options.skip_non_finite && Averages(hook, averager) &&
-      !plan.terms.commit_vote) {
+  const bool apart = Averages(hook, averager) || !hook.averages();
+  if (options.skip_non_finite && apart && !plan.terms.commit_vote) {
     return absl::InvalidArgumentError(absl::StrCat(
         "skip_non_finite with the hook ", hook.spec(),
         " needs the plan's commit_vote, since each rank sees averages of its "
@@ -117,10 +119,8 @@ absl::Status CheckSkips(const DistributedDataParallelOptions& options,
 
 absl::string_view OnOff(bool value) { return value ? "true" : "false"; }
 
-}  // namespace
-
-JobPlan PlanOf(const DistributedDataParallelOptions& options) {
-  if (options.plan) return *options.plan;
+// What the program asks for, whatever it follows.
+JobPlan AskedFor(const DistributedDataParallelOptions& options) {
   JobPlan plan;
   plan.accumulation_steps = options.accumulation_steps;
   plan.terms = options.terms;
@@ -131,6 +131,39 @@ JobPlan PlanOf(const DistributedDataParallelOptions& options) {
                                  : UnevenData::kWaitForAll;
   }
   return plan;
+}
+
+// By the names of a plan's settings.
+std::map<std::string, std::string> SettingsOf(const JobPlan& plan) {
+  std::map<std::string, std::string> settings = plan.terms.ToMap();
+  settings["accumulation"] = absl::StrCat(plan.accumulation_steps);
+  return settings;
+}
+
+}  // namespace
+
+JobPlan PlanOf(const DistributedDataParallelOptions& options) {
+  return options.plan ? *options.plan : AskedFor(options);
+}
+
+absl::Status CheckAskedFor(const DistributedDataParallelOptions& options) {
+  if (!options.plan) return absl::OkStatus();
+  const auto defaults = SettingsOf(JobPlan());
+  const auto planned = SettingsOf(*options.plan);
+  std::vector<std::string> contradictions;
+  for (const auto& [name, asked] : SettingsOf(AskedFor(options))) {
+    if (asked == defaults.at(name) || asked == planned.at(name)) continue;
+    if (options.changed_by_operator.count(name) > 0) continue;
+    contradictions.push_back(absl::StrCat(name, "=", asked, " against ", name,
+                                          "=", planned.at(name)));
+  }
+  if (contradictions.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the options ask for another schedule than version ",
+      options.plan->version, " of the plan that they follow, which counts: ",
+      absl::StrJoin(contradictions, ", "),
+      "; give DescribeJob the same options, which puts them into the plan, or "
+      "leave them out"));
 }
 
 absl::Status CheckPlan(const DistributedDataParallelOptions& options,

@@ -21,6 +21,10 @@ absl::Status CheckPlan(const DistributedDataParallelOptions& options,
                        const JobPlan& plan, int world_size, const Hook& hook,
                        const Averager* averager);
 
+// INVALID_ARGUMENT if the options ask for something else than the plan that
+// they follow, where no operator has changed it: names both values.
+absl::Status CheckAskedFor(const DistributedDataParallelOptions& options);
+
 // INVALID_ARGUMENT if the program's make_hook makes another hook of its plan
 // than `hook`, which would then be exchanged for it at some change of the plan.
 absl::Status CheckPlannedHook(const DistributedDataParallelOptions& options,

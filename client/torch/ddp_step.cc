@@ -77,12 +77,12 @@ absl::Status DistributedDataParallel::CheckForward(const Tensor& loss) const {
 absl::Status DistributedDataParallel::Backward(const Tensor& loss) {
   COXSWAIN_RETURN_IF_ERROR(status_);
   const bool exchanges = this->exchanges();
-  if (exchanges) {
-    COXSWAIN_RETURN_IF_ERROR(passes_.CheckNotSpent());
-    COXSWAIN_RETURN_IF_ERROR(CheckUndeclared());
-  }
-  COXSWAIN_RETURN_IF_ERROR(CheckForward(loss));
+  if (exchanges) Keep(CheckExchange());
+  if (!passes_.empty()) Keep(CheckForward(loss));
+  COXSWAIN_RETURN_IF_ERROR(status_);
   COXSWAIN_RETURN_IF_ERROR(FollowNextPlan());
+  // Its loss may well be no number: a mean over nothing.
+  if (passes_.empty()) return RunWithoutPass();
   passes_.BeginPass();
   if (exchanges && options_.reducer.find_unused_parameters &&
       static_graph_ == nullptr) {
@@ -99,14 +99,33 @@ absl::Status DistributedDataParallel::Synchronize() {
   if (passes_.pass_due()) passes_.BeginPass();
   passes_.EndPass();
   if (!exchanges() || phase_ == Phase::kAveraged) return status_;
-  COXSWAIN_RETURN_IF_ERROR(passes_.CheckNotSpent());
+  Keep(passes_.CheckNotSpent());
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  // The caller may leave the backward of an empty micro-batch out.
+  const bool of_pass = !passes_.empty() || phase_ != Phase::kNone;
   if (phase_ == Phase::kRunning) {
     Keep(absl::FailedPreconditionError(
         "the backward pass that exchanges gradients did not run to its end"));
   }
   if (phase_ == Phase::kNone) Keep(BeginStep());
-  FinishExchange(/*of_pass=*/true);
+  FinishExchange(of_pass);
   return status_;
+}
+
+absl::Status DistributedDataParallel::CheckExchange() const {
+  COXSWAIN_RETURN_IF_ERROR(passes_.CheckNotSpent());
+  return CheckUndeclared();
+}
+
+absl::Status DistributedDataParallel::RunWithoutPass() {
+  passes_.BeginPass();
+  passes_.EndPass();
+  if (!exchanges()) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(const WindowSum sum, SumToExchange());
+  Keep(BeginReducerStep(sum));
+  FinishExchange(/*of_pass=*/false);
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  return FinishStep();
 }
 
 absl::Status DistributedDataParallel::FailMicroBatch(const absl::Status& why) {
@@ -125,20 +144,10 @@ absl::Status DistributedDataParallel::FailMicroBatch(const absl::Status& why) {
                                    why.message())));
     return status_;
   }
-  if (exchanges()) {
-    COXSWAIN_RETURN_IF_ERROR(passes_.CheckNotSpent());
-    COXSWAIN_RETURN_IF_ERROR(CheckUndeclared());
-  }
+  if (exchanges()) COXSWAIN_RETURN_IF_ERROR(CheckExchange());
   COXSWAIN_RETURN_IF_ERROR(FollowNextPlan());
-  passes_.BeginPass();
-  passes_.EndPass();
   passes_.Fail(why);
-  if (!exchanges()) return absl::OkStatus();
-  COXSWAIN_ASSIGN_OR_RETURN(const WindowSum sum, SumToExchange());
-  Keep(BeginReducerStep(sum));
-  FinishExchange(/*of_pass=*/false);
-  COXSWAIN_RETURN_IF_ERROR(status_);
-  return FinishStep();
+  return RunWithoutPass();
 }
 
 absl::StatusOr<bool> DistributedDataParallel::Flush() {
@@ -218,10 +227,11 @@ absl::StatusOr<bool> DistributedDataParallel::StepWithoutData() {
   }
   FinishExchange(/*of_pass=*/false);
   COXSWAIN_RETURN_IF_ERROR(status_);
-  const bool more = !reducer_->report().empty;
+  const StepReport report = reducer_->report();
+  const bool more = report.ranks_with_data > 0 && !report.ended;
   // A step of no rank is none, as the coordinator has it. Where others had data
   // that is given up with the epoch, they have counted its window.
-  if (reducer_->report().live_ranks == 0) accumulator_ = before;
+  if (report.ranks_with_data == 0) accumulator_ = before;
   COXSWAIN_RETURN_IF_ERROR(FinishStep());
   return more;
 }

@@ -25,6 +25,8 @@ class DeclaredPasses {
   bool declared() const { return declared_; }
   // Whether passes exchange that are in no NoSync scope.
   bool exchanges() const { return micro_.exchange; }
+  // Whether the micro-batch that was declared last counts for nothing.
+  bool empty() const { return declared_ && micro_.empty; }
   const GraphMark& since() const { return since_; }
 
   // A backward pass of the micro-batch runs.

@@ -66,6 +66,7 @@ DistributedDataParallel::Create(std::shared_ptr<::torch::nn::Module> module,
                                 std::unique_ptr<Hook> hook,
                                 const DistributedDataParallelOptions& options,
                                 std::unique_ptr<Averager> averager) {
+  COXSWAIN_RETURN_IF_ERROR(CheckAskedFor(options));
   const JobPlan plan = PlanOf(options);
   COXSWAIN_RETURN_IF_ERROR(
       CheckPlan(options, plan, communicator->size(), *hook, averager.get()));

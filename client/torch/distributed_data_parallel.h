@@ -100,7 +100,10 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
 //
 // Errors: within a backward pass nothing is thrown on our behalf. An error is
 // kept, the pass runs to its end, and Backward or Synchronize returns it; the
-// gradients are then of no use, and neither is the communicator.
+// gradients are then of no use, and neither is the communicator. Errors of
+// Accumulate, and of the checks before a pass or an exchange, are kept as well:
+// a rank whose step did not run cannot go on beside those whose step did. Any
+// other call that is refused changes nothing.
 //
 // Threading: one thread, the one that calls backward. Several instances in
 // several threads are independent.
@@ -111,7 +114,8 @@ class DistributedDataParallel {
   // module's parameters afterwards (module->to(dtype)) is not noticed. The
   // averager, if any, is the one that belongs to the hook; INVALID_ARGUMENT if
   // the hook needs one and there is none, or if options.make_hook makes another
-  // hook of options.plan than this one.
+  // hook of options.plan than this one, or if the options ask for a schedule
+  // that contradicts options.plan.
   static absl::StatusOr<std::unique_ptr<DistributedDataParallel>> Create(
       std::shared_ptr<::torch::nn::Module> module, Communicator* communicator,
       std::unique_ptr<Hook> hook,
@@ -133,10 +137,13 @@ class DistributedDataParallel {
   absl::Status BeginEpoch(
       int64_t micro_batches = std::numeric_limits<int64_t>::max());
 
-  // Begins the next micro-batch: call it before its forward. Says whether its
-  // backward pass exchanges, and what to multiply its mean loss by. A misuse is
-  // kept and returned by Backward or Synchronize: another micro-batch before
-  // this one's backward; one after the end of the data or max_steps.
+  // Begins the next micro-batch: call it before its forward. One of weight 0 is
+  // empty: Backward runs no pass for it; a caller that runs backward leaves it
+  // out, and calls Synchronize. Where all of a step's are, the step is skipped.
+  // Returns whether its backward pass exchanges, and what to multiply its mean
+  // loss by. A misuse is kept and returned by Backward or Synchronize: another
+  // micro-batch before this one's backward; one after the end of the data or
+  // max_steps.
   MicroBatch Accumulate(const Accumulator::Begin& begin = {});
 
   // In place of Backward, where this rank's loss cannot be computed: it still
@@ -146,10 +153,11 @@ class DistributedDataParallel {
   // without a gate, or with enforcement=off.
   absl::Status FailMicroBatch(const absl::Status& why);
 
-  // Runs loss.backward(). If this pass exchanges, waits for the averages and
-  // ends the step for the hook (FinishStep). INTERNAL if libtorch throws.
-  // FAILED_PRECONDITION, before the pass: its forward ran outside the
-  // micro-batch (options.forward_in_scope).
+  // Runs loss.backward(), unless the micro-batch is empty. If this pass
+  // exchanges, waits for the averages and ends the step for the hook
+  // (FinishStep). INTERNAL if libtorch throws. FAILED_PRECONDITION, before the
+  // pass: the micro-batch has run its backward, or was not declared and has to
+  // be, or its forward ran outside it (options.forward_in_scope).
   absl::Status Backward(const ::torch::Tensor& loss);
 
   // The result of the exchange in the backward pass just run, with the
@@ -310,6 +318,10 @@ class DistributedDataParallel {
   bool exchanges() const { return no_sync_depth_ == 0 && passes_.exchanges(); }
   // Whether a rank can tell the others that it wants a step skipped.
   bool can_skip() const;
+  // That the pass that is to come may exchange.
+  absl::Status CheckExchange() const;
+  // Takes the place of a declared micro-batch's backward pass.
+  absl::Status RunWithoutPass();
   absl::Status CheckBetweenSteps(absl::string_view what) const;
   // Nothing has been summed up that was not exchanged.
   absl::Status CheckNothingLocal() const;
@@ -354,6 +366,8 @@ class DistributedDataParallel {
   StepVote VoteOf(bool apply, absl::string_view why) const;
   // Which averages are not finite; empty if all are.
   std::string NonFinite() const;
+  // Ranks had data for the step, and all of it had weight 0.
+  bool AllWereEmpty() const;
   // For the hook, the buffers and .grad.
   absl::Status EndExchange(const StepDecision& decision);
   // Whether the exchange that was decided to be committed is so only with the

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -27,12 +28,17 @@ struct DistributedDataParallelOptions {
   ReducerOptions reducer;
 
   // The schedule that the program asks for. DescribeJob puts it into the
-  // manifest. reducer.uneven_inputs asks for uneven_data=wait_for_all.
+  // manifest. reducer.uneven_inputs asks for uneven_data=wait_for_all. What has
+  // its default asks for nothing.
   int accumulation_steps = 1;
   ScheduleTerms terms;
   // The schedule that the job's ranks have agreed on, which counts instead: see
-  // FollowSession.
+  // FollowSession. INVALID_ARGUMENT if the program asks for something else,
+  // unless an operator has changed that.
   std::optional<JobPlan> plan;
+  // What of the plan an operator has changed: "accumulation", and the names of
+  // terms. Set by FollowSession.
+  std::set<std::string> changed_by_operator;
   // Make what a later plan names, such as MakePlannedHook and
   // MakePlannedAverager; null: the hook stays until the next generation.
   std::function<absl::StatusOr<std::unique_ptr<Hook>>(const JobPlan&)>

@@ -10,6 +10,7 @@ absl::Status FollowSession(Session& session,
   COXSWAIN_ASSIGN_OR_RETURN(options->reducer.gate,
                             session.schedule().Gate(kTrainStream));
   options->plan = session.schedule().plan();
+  options->changed_by_operator = session.ChangedByOperator(*options->plan);
   options->on_micro_batch = [&session] { session.schedule().NoteMicroBatch(); };
   return absl::OkStatus();
 }

@@ -127,6 +127,150 @@ TEST(WeightsTest, TicketsSayWhatWasSummedUp) {
   });
 }
 
+// A mean over nothing.
+absl::Status TrainOnNothing(DistributedDataParallel& ddp, Weights& model) {
+  const double nan = std::nan("");
+  return TrainOn(ddp, model, nan, {0, false});
+}
+
+class EmptyTest : public testing::TestWithParam<std::tuple<bool, bool, bool>> {
+ protected:
+  static DistributedDataParallelOptions Options(const JobPlan& plan,
+                                                StepGate* gate = nullptr) {
+    auto options = Following(plan, gate);
+    const auto [view, static_graph, unused] = GetParam();
+    options.gradient_as_bucket_view = view;
+    options.static_graph = static_graph;
+    options.reducer.find_unused_parameters = unused;
+    return options;
+  }
+  static JobPlan Plan(int accumulation_steps,
+                      UnevenData uneven = UnevenData::kRefuse) {
+    ScheduleTerms terms;
+    terms.weighting = Weighting::kTokens;
+    terms.uneven_data = uneven;
+    return PlanOf(accumulation_steps, terms);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(ViewsAndGraphs, EmptyTest,
+                         testing::Combine(testing::Bool(), testing::Bool(),
+                                          testing::Bool()));
+
+TEST_P(EmptyTest, AMicroBatchOfWeight0CountsForNothing) {
+  const JobPlan plan = Plan(2);
+  FakeSchedule schedule(2, plan);
+  OnRanks(2, [&](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a"});
+    auto ddp = Wrap(rank, model, Options(plan, schedule.gate(rank.index)));
+    ::torch::optim::SGD optimizer(model->parameters(), /*lr=*/0.5);
+    const auto train = [&](double x, double weight) {
+      return weight == 0 ? TrainOnNothing(*ddp, *model)
+                         : TrainOn(*ddp, *model, x, {weight, false});
+    };
+    const auto step = [&](double average, double value) {
+      EXPECT_FLOAT_EQ(model->Gradient("a"), average);
+      ASSERT_OK_AND_ASSIGN(const bool stepped, ddp->StepOptimizer(optimizer));
+      EXPECT_TRUE(stepped);
+      EXPECT_FLOAT_EQ(model->weight("a")[0].item<double>(), value);
+    };
+    const bool first = rank.index == 0;
+    // At the window's end on one rank, all of it on the other.
+    ASSERT_OK(train(4, first ? 10 : 0));
+    ASSERT_OK(train(9, 0));
+    step(4, -1);
+    // At its beginning.
+    ASSERT_OK(train(5, 0));
+    ASSERT_OK(train(first ? 2 : 6, first ? 1 : 3));
+    step(5, -3.5);
+    // On all ranks: a step that is skipped.
+    ASSERT_OK(train(1, 0));
+    ASSERT_OK(train(1, 0));
+    EXPECT_TRUE(ddp->skipped());
+    EXPECT_THAT(ddp->decision().reason, HasSubstr("had weight 0"));
+    ASSERT_OK_AND_ASSIGN(const bool stepped, ddp->StepOptimizer(optimizer));
+    EXPECT_FALSE(stepped);
+    EXPECT_EQ(ddp->hook().step(), 2);
+    // And on.
+    ASSERT_OK(train(1, 2));
+    ASSERT_OK(train(1, 2));
+    step(1, -4);
+    ASSERT_OK_AND_ASSIGN(const auto position, ddp->accumulator().Position());
+    EXPECT_EQ(position.at("train"), 4);
+    for (const StepTicket& ticket : schedule.tickets(rank.index)) {
+      EXPECT_EQ(ticket.micro_batches, 2);
+    }
+  });
+}
+
+TEST_P(EmptyTest, ItIsNotTheEndOfTheData) {
+  for (const auto uneven : {UnevenData::kWaitForAll, UnevenData::kEndAtFirst}) {
+    OnRanks(2, [&](const TestRank& rank) {
+      auto model = std::make_shared<Weights>(Names{"a"});
+      auto ddp = Wrap(rank, model, Options(Plan(1, uneven)));
+      ::torch::optim::SGD optimizer(model->parameters(), /*lr=*/0.5);
+      if (rank.index == 0) {
+        ASSERT_OK(TrainOn(*ddp, *model, 3, {2, false}));
+      } else {
+        ASSERT_OK(TrainOnNothing(*ddp, *model));
+      }
+      EXPECT_FALSE(ddp->ended());
+      EXPECT_EQ(model->Gradient("a"), 3);
+      ASSERT_OK_AND_ASSIGN(bool stepped, ddp->StepOptimizer(optimizer));
+      EXPECT_TRUE(stepped);
+      ASSERT_OK(TrainOnNothing(*ddp, *model));
+      EXPECT_FALSE(ddp->ended());
+      ASSERT_OK_AND_ASSIGN(stepped, ddp->StepOptimizer(optimizer));
+      EXPECT_FALSE(stepped);
+    });
+  }
+}
+
+// A rank that is out of data waits for those whose data has weight 0.
+TEST_P(EmptyTest, PeersWithoutDataGoOn) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a"});
+    auto ddp = Wrap(rank, model, Options(Plan(1, UnevenData::kWaitForAll)));
+    ::torch::optim::SGD optimizer(model->parameters(), /*lr=*/0.5);
+    bool more = true;
+    if (rank.index == 0) {
+      ASSERT_OK(TrainOnNothing(*ddp, *model));
+    } else {
+      ASSERT_OK_AND_ASSIGN(more, ddp->StepWithoutData());
+      EXPECT_TRUE(more);
+    }
+    ASSERT_OK_AND_ASSIGN(bool stepped, ddp->StepOptimizer(optimizer));
+    EXPECT_FALSE(stepped);
+    if (rank.index == 0) {
+      ASSERT_OK(TrainOn(*ddp, *model, 3, {2, false}));
+    } else {
+      ASSERT_OK_AND_ASSIGN(more, ddp->StepWithoutData());
+      EXPECT_TRUE(more);
+    }
+    EXPECT_EQ(model->Gradient("a"), 3);
+    ASSERT_OK_AND_ASSIGN(stepped, ddp->StepOptimizer(optimizer));
+    EXPECT_TRUE(stepped);
+    ASSERT_OK_AND_ASSIGN(more, ddp->StepWithoutData());
+    EXPECT_FALSE(more);
+  });
+}
+
+TEST_P(EmptyTest, ACallerThatRunsBackwardLeavesItOut) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a"});
+    auto ddp = Wrap(rank, model, Options(Plan(2)));
+    for (int window = 0; window < 2; ++window) {
+      ddp->Accumulate({3, false});
+      model->Use({"a"}, 4.0 / 2).backward();
+      const MicroBatch micro = ddp->Accumulate({0, false});
+      EXPECT_TRUE(micro.empty);
+      ASSERT_OK(ddp->Synchronize());
+      ASSERT_OK(ddp->FinishStep());
+      EXPECT_FLOAT_EQ(model->Gradient("a"), 4);
+      model->zero_grad();
+    }
+  });
+}
+
 // ---- the end of the data ----
 
 // Whether a header exchange tells the weights.

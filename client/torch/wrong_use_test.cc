@@ -18,7 +18,9 @@
 namespace coxswain::torch {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using ::torch::Tensor;
 
 using Names = std::vector<std::string>;
@@ -38,6 +40,15 @@ class WrongUseTest : public testing::Test {
   absl::Status Run() {
     const MicroBatch micro = ddp_->Accumulate();
     return ddp_->Backward(Loss() * micro.loss_scale);
+  }
+
+  // The first error stays, whatever comes next.
+  void ExpectOver(const std::string& what) {
+    ddp_->Accumulate();
+    EXPECT_THAT(ddp_->Backward(Loss()), Refused(what));
+    EXPECT_THAT(ddp_->Synchronize(), Refused(what));
+    EXPECT_THAT(ddp_->FinishStep(), Refused(what));
+    EXPECT_THAT(ddp_->StepOptimizer(optimizer_), Refused(what));
   }
 
   LoopbackCommunicator communicator_;
@@ -104,10 +115,21 @@ TEST_F(WrongUseTest, PlacesInAWindowThatNobodyHasSaid) {
   terms.sync_each_batch = true;
   Wrap(Following(PlanOf(2, terms)));
   EXPECT_THAT(ddp_->Backward(Loss()), Refused("declare each by Accumulate()"));
-  // Nothing has happened yet.
+  ExpectOver("declare each by Accumulate()");
+}
+
+TEST_F(WrongUseTest, ASecondPassOfAMicroBatch) {
+  Wrap(Following(PlanOf(1)));
   ASSERT_OK(Run());
+  EXPECT_THAT(ddp_->Backward(Loss()), Refused("has exchanged its own"));
+  ExpectOver("has exchanged its own");
+}
+
+TEST_F(WrongUseTest, ASecondExchangeOfAMicroBatch) {
+  Wrap(Following(PlanOf(1)));
   ASSERT_OK(Run());
-  EXPECT_EQ(model_->Gradient("a"), 2);
+  EXPECT_THAT(ddp_->Synchronize(), Refused("has exchanged its own"));
+  ExpectOver("has exchanged its own");
 }
 
 TEST_F(WrongUseTest, AFailureAfterTheExchange) {
@@ -130,12 +152,16 @@ TEST_F(WrongUseTest, AForwardBeforeItsMicroBatch) {
   Wrap(Following(PlanOf(2)));
   const Tensor loss = Loss();
   const MicroBatch micro = ddp_->Accumulate();
-  EXPECT_THAT(ddp_->Backward(loss), Refused("call Accumulate before"));
-  // Also where the end of the graph is new.
   EXPECT_THAT(ddp_->Backward(loss * micro.loss_scale),
               Refused("call Accumulate before"));
-  // Nothing has happened yet.
-  EXPECT_OK(ddp_->Backward(Loss()));
+  ExpectOver("call Accumulate before");
+}
+
+TEST_F(WrongUseTest, AForwardBeforeItsMicroBatchWithNothingAfterIt) {
+  Wrap(Following(PlanOf(2)));
+  const Tensor loss = Loss();
+  ddp_->Accumulate();
+  EXPECT_THAT(ddp_->Backward(loss), Refused("call Accumulate before"));
 }
 
 TEST_F(WrongUseTest, AForwardBeforeItsNoSyncScope) {
@@ -144,10 +170,23 @@ TEST_F(WrongUseTest, AForwardBeforeItsNoSyncScope) {
   {
     const auto no_sync = ddp_->NoSync();
     EXPECT_THAT(ddp_->Backward(outside / 2), Refused("open it before"));
-    ASSERT_OK(ddp_->Backward(Loss() / 2));
   }
-  ASSERT_OK(ddp_->Backward(Loss() / 2));
-  EXPECT_EQ(model_->Gradient("a"), 2);
+  ExpectOver("open it before");
+}
+
+// The peers of a rank whose Backward has refused wait for it no longer.
+TEST_F(WrongUseTest, ARefusedPassEndsTheStepOnAllRanks) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a"});
+    auto ddp = torch::Wrap(rank, model, Following(PlanOf(1)));
+    const Tensor early = model->Use({"a"}, 2);
+    ddp->Accumulate();
+    if (rank.index == 0) {
+      EXPECT_THAT(ddp->Backward(early), Refused("call Accumulate before"));
+      return;
+    }
+    EXPECT_FALSE(ddp->Backward(model->Use({"a"}, 2)).ok());
+  });
 }
 
 TEST_F(WrongUseTest, OneForwardMayHaveSeveralLosses) {
@@ -229,12 +268,77 @@ TEST_F(WrongUseTest, PassesThatNobodyDeclaresAreCountedForTheTicket) {
 
 // ---- options ----
 
-absl::Status Creation(const DistributedDataParallelOptions& options) {
+absl::Status Creation(
+    const DistributedDataParallelOptions& options,
+    std::unique_ptr<Hook> hook = std::make_unique<AverageHook>()) {
   LoopbackCommunicator communicator;
-  return DistributedDataParallel::Create(
-             std::make_shared<Weights>(Names{"a"}), &communicator,
-             std::make_unique<AverageHook>(), options)
+  return DistributedDataParallel::Create(std::make_shared<Weights>(Names{"a"}),
+                                         &communicator, std::move(hook),
+                                         options)
       .status();
+}
+
+auto RefusedOptions(const std::string& what) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
+}
+
+TEST(OptionsTest, WhatContradictsThePlanIsRefusedWithBothValues) {
+  ScheduleTerms terms;
+  terms.tail = TailPolicy::kCarry;
+  const DistributedDataParallelOptions following = Following(PlanOf(2, terms));
+  auto options = following;
+  options.accumulation_steps = 4;
+  EXPECT_THAT(Creation(options),
+              RefusedOptions("accumulation=4 against accumulation=2"));
+  options.accumulation_steps = 2;  // as the plan has it
+  EXPECT_OK(Creation(options));
+  options = following;
+  options.terms.tail = TailPolicy::kDrop;
+  options.terms.max_steps = 7;
+  EXPECT_THAT(Creation(options),
+              RefusedOptions("max_steps=7 against max_steps=0, tail=drop "
+                             "against tail=carry"));
+  options = following;
+  options.reducer.uneven_inputs = true;
+  EXPECT_THAT(Creation(options),
+              RefusedOptions("uneven_data=wait_for_all against "
+                             "uneven_data=refuse"));
+  options.reducer.end_at_first = true;
+  EXPECT_THAT(Creation(options), RefusedOptions("uneven_data=end_at_first"));
+}
+
+TEST(OptionsTest, WhatAnOperatorHasChangedCounts) {
+  auto options = Following(PlanOf(2));
+  options.accumulation_steps = 4;
+  options.terms.max_steps = 7;
+  options.changed_by_operator = {"accumulation"};
+  EXPECT_THAT(Creation(options),
+              AllOf(RefusedOptions("max_steps=7 against max_steps=0"),
+                    Not(RefusedOptions("accumulation=4"))));
+  options.changed_by_operator = {"accumulation", "max_steps"};
+  EXPECT_OK(Creation(options));
+}
+
+// Leaves each rank what it has.
+class OwnGradientsHook : public AverageHook {
+ public:
+  bool averages() const override { return false; }
+};
+
+TEST(OptionsTest, RanksThatSeeOtherGradientsAgreeOnASkipByVote) {
+  auto options = Following(PlanOf(1));
+  options.make_hook = nullptr;
+  options.skip_non_finite = true;
+  EXPECT_OK(Creation(options));
+  EXPECT_THAT(Creation(options, std::make_unique<OwnGradientsHook>()),
+              RefusedOptions("needs the plan's commit_vote, since each rank "
+                             "sees averages of its own"));
+  ScheduleTerms votes;
+  votes.commit_vote = true;
+  FakeSchedule schedule(1, PlanOf(1, votes));
+  options.plan = PlanOf(1, votes);
+  options.reducer.gate = schedule.gate(0);
+  EXPECT_OK(Creation(options, std::make_unique<OwnGradientsHook>()));
 }
 
 TEST(OptionsTest, ThatDoNotGoTogether) {

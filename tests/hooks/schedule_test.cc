@@ -151,8 +151,8 @@ class TokenWeightedTest : public testing::TestWithParam<std::string> {
       const Gradients gradients = NormalGradients(
           team_.parameters(), static_cast<uint64_t>(100 + micro), rank, step);
       AddTo(sum, gradients, batch->loss_scale);
-      AddTo(exact, gradients, begin.weight);
-      weights += begin.weight;
+      AddTo(exact, gradients, *begin.weight);
+      weights += *begin.weight;
       EXPECT_EQ(batch->sync, micro + 1 == micros);
     }
     return sum;
