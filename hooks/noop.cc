@@ -14,7 +14,6 @@ class NoopHook : public PlainHook {
   GradientReach reach() const override { return GradientReach::kOwn; }
   // A share is for averages, and there are none.
   bool applies_share() const override { return true; }
-  bool averages() const override { return false; }
 
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(const Bucket&,
                                                     Communicator&) override {

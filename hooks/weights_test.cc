@@ -199,12 +199,12 @@ TEST(ShareTest, WrappersAreWhatTheirHookIs) {
        {"allreduce", "stats(powersgd)", "fp16(int8)"}) {
     ASSERT_OK_AND_ASSIGN(const auto hook, MakeHook(spec));
     EXPECT_TRUE(hook->applies_share()) << spec;
-    EXPECT_TRUE(hook->averages()) << spec;
+    EXPECT_EQ(hook->reach(), GradientReach::kAll) << spec;
   }
   for (const std::string spec : {"noop", "stats(noop)", "fp16(noop)"}) {
     ASSERT_OK_AND_ASSIGN(const auto hook, MakeHook(spec));
     EXPECT_TRUE(hook->applies_share()) << spec;
-    EXPECT_FALSE(hook->averages()) << spec;
+    EXPECT_EQ(hook->reach(), GradientReach::kOwn) << spec;
   }
 }
 

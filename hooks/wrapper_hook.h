@@ -34,7 +34,6 @@ class WrapperHook : public Hook {
   bool needs_averager() const override { return inner_->needs_averager(); }
   GradientReach reach() const override { return inner_->reach(); }
   bool applies_share() const override { return inner_->applies_share(); }
-  bool averages() const override { return inner_->averages(); }
   std::vector<NonFiniteGradient> non_finite() const override {
     return inner_->non_finite();
   }

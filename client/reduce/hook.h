@@ -107,10 +107,6 @@ class Hook {
   // Prepare, in their own type: 16-bit ones may overflow.
   virtual bool applies_share() const { return false; }
 
-  // False for a hook that leaves each rank gradients of its own: the other
-  // ranks know nothing that follows from them.
-  virtual bool averages() const { return true; }
-
   // The gradients because of which the step exchanged last came out as NaN,
   // the first one of each rank and bucket; the same on all ranks. Empty if
   // that step was finite, and from hooks without state, which do not look.

@@ -30,7 +30,6 @@ class PairedHook : public Hook {
   }
   GradientReach reach() const override { return hook_.reach(); }
   bool applies_share() const override { return hook_.applies_share(); }
-  bool averages() const override { return hook_.averages(); }
   std::vector<NonFiniteGradient> non_finite() const override {
     return hook_.non_finite();
   }

@@ -107,7 +107,8 @@ absl::Status CheckSkips(const DistributedDataParallelOptions& options,
         "commit_vote and checksum_every need the coordinator: set a gate (see "
         "FollowSession)");
   }
-  const bool apart = Averages(hook, averager) || !hook.averages();
+  const bool apart =
+      Averages(hook, averager) || hook.reach() == GradientReach::kOwn;
   if (options.skip_non_finite && apart && !plan.terms.commit_vote) {
     return absl::InvalidArgumentError(absl::StrCat(
         "skip_non_finite with the hook ", hook.spec(),

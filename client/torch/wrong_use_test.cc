@@ -322,7 +322,7 @@ TEST(OptionsTest, WhatAnOperatorHasChangedCounts) {
 // Leaves each rank what it has.
 class OwnGradientsHook : public AverageHook {
  public:
-  bool averages() const override { return false; }
+  GradientReach reach() const override { return GradientReach::kOwn; }
 };
 
 TEST(OptionsTest, RanksThatSeeOtherGradientsAgreeOnASkipByVote) {
