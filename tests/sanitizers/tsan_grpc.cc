@@ -15,9 +15,9 @@
 // Two counters in the call say so. OnDone and OnCancel also run on the thread
 // that finds the counter at zero, and not on one more whose order is not seen.
 //
-// And what gRPC's headers guard with absl::Mutex is ordered by it. Likewise the
-// last owner of an absl::Status, who frees it, comes after all others: they
-// count down inside the library.
+// What gRPC's headers guard with absl::Mutex is ordered by it. And the last
+// owner of an absl::Status, which deletes it, comes after all others: they
+// count down inside the library, so this is compiled here once more.
 //
 // Linked into every program under --config=tsan, see bazel/cc.bzl.
 
@@ -90,12 +90,15 @@ void absl::CondVar::Wait(Mutex* mutex) {
   __tsan_acquire(mutex);
 }
 
+// As the library has it. An owner may be added and go between any two steps of
+// another one: no order that is stated before or after the library's own
+// decrement covers all of them.
 void absl::Status::UnrefNonInlined(uintptr_t rep) {
-  static auto* const real =
-      RealAbsl<void(uintptr_t)>("6Status15UnrefNonInlinedEm");
-  __tsan_release(reinterpret_cast<void*>(rep));
-  __tsan_acquire(reinterpret_cast<void*>(rep));
-  real(rep);
+  status_internal::StatusRep* const shared = RepToPointer(rep);
+  if (shared->ref.load(std::memory_order_acquire) == 1 ||
+      shared->ref.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    delete shared;
+  }
 }
 
 namespace grpc {
