@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "proto/bulk/transport.h"
 
 namespace coxswain::server {
 namespace {
@@ -45,8 +46,15 @@ class JournalServiceTest : public testing::Test {
     builder.RegisterService(service_.get());
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
-    stub_ = v1::Journal::NewStub(grpc::CreateChannel(
-        absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
+    // As real clients do. Otherwise gRPC's own windows grow, at times to more
+    // than a test sends.
+    grpc::ChannelArguments arguments;
+    bulk::ConfigureTransport([&arguments](const char* name, int value) {
+      arguments.SetInt(name, value);
+    });
+    stub_ = v1::Journal::NewStub(grpc::CreateCustomChannel(
+        absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials(),
+        arguments));
   }
   void TearDown() override { server_->Shutdown(); }
 
