@@ -49,9 +49,7 @@ absl::StatusOr<std::unique_ptr<AcceptingServer>> AcceptingServer::Start(
   if (result->server_ == nullptr) {
     return absl::UnavailableError("gRPC cannot start a server");
   }
-  auto accept = [entrance = result->entrance_.get(),
-                 checked = options.checked](UniqueFd connection) {
-    if (checked != nullptr) checked->Forget(connection.get());
+  auto accept = [entrance = result->entrance_.get()](UniqueFd connection) {
     Entrance::NewConnectionParameters parameters;
     parameters.fd = connection.Release();
     entrance->HandleNewConnection(&parameters);

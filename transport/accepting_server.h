@@ -7,7 +7,6 @@
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "transport/accepted_connections.h"
-#include "transport/checked_peers.h"
 #include "transport/connection_acceptor.h"
 #include "transport/listen_address.h"
 
@@ -25,8 +24,6 @@ class AcceptingServer {
     std::shared_ptr<AcceptedConnections> connections;
     std::shared_ptr<grpc::ServerCredentials> credentials;
     Preface preface = Preface::kHttp2;  // that of the credentials
-    // Forgets a peer as its next connection comes; null: no call asks.
-    std::shared_ptr<CheckedPeers> checked;
     // Of the handshake of TLS, once its first bytes are there.
     absl::Duration handshake_timeout = absl::Seconds(10);
     int max_message_bytes = 4 << 20;

@@ -23,7 +23,6 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "transport/accepting_server.h"
-#include "transport/checked_peers.h"
 #include "transport/connection_limit.h"
 
 namespace coxswain {
@@ -95,7 +94,6 @@ class TestServer {
         std::make_shared<AcceptedConnections>(options.max_connections);
     accepting.credentials = grpc::InsecureServerCredentials();
     accepting.preface = preface;
-    accepting.checked = checked_;
     accepting.keepalive_time = options.keepalive_time;
     accepting.keepalive_timeout = options.keepalive_timeout;
     grpc::ServerBuilder builder;
@@ -106,14 +104,11 @@ class TestServer {
   }
 
   int port() const { return port_; }
-  CheckedPeers& checked() { return *checked_; }
   void StopAccepting() { server_->StopAccepting(); }
   void Shutdown() { server_->Shutdown(absl::ZeroDuration()); }
 
  private:
   EchoService service_;
-  const std::shared_ptr<CheckedPeers> checked_ =
-      std::make_shared<CheckedPeers>();
   std::unique_ptr<AcceptingServer> server_;
   int port_ = 0;
 };
@@ -157,12 +152,9 @@ MATCHER(Works, "") {
 
 // From a loopback address of the caller's choice: a peer is known by its
 // address.
-UniqueFd Connect(int port, const std::string& from, int from_port = 0) {
+UniqueFd Connect(int port, const std::string& from) {
   UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int yes = 1;
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   sockaddr_in address = {};
-  address.sin_port = htons(from_port);
   address.sin_family = AF_INET;
   auto* const name = reinterpret_cast<sockaddr*>(&address);
   inet_pton(AF_INET, from.c_str(), &address.sin_addr);
@@ -171,13 +163,6 @@ UniqueFd Connect(int port, const std::string& from, int from_port = 0) {
   address.sin_port = htons(port);
   EXPECT_EQ(connect(fd.get(), name, sizeof(address)), 0);
   return fd;
-}
-
-int PortOf(const UniqueFd& fd) {
-  sockaddr_in address = {};
-  socklen_t length = sizeof(address);
-  getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  return ntohs(address.sin_port);
 }
 
 void Send(const UniqueFd& fd, const std::string& bytes) {
@@ -451,44 +436,6 @@ TEST(ConnectionAcceptorTest, ARequestOfHttp1IsHandedOverWhenItIsWhole) {
   ASSERT_THAT(requests, SizeIs(22));
   EXPECT_EQ(requests[0], "GET /whole HTTP/1.1\r\n\r\n");
   EXPECT_EQ(requests[21], "GET /half HTTP/1.1\r\n\r\n");
-}
-
-// A connection that has the address of an earlier one is another connection.
-TEST(CheckedPeersTest, ANewConnectionIsCheckedAgainWhateverItsPort) {
-  for (const std::string host : {"127.0.0.1", "[::1]"}) {
-    TestServer server(TestOptions(), host);
-    Client client(server.port(), host);
-    const std::string peer = client.Peer();
-    EXPECT_FALSE(server.checked().Contains(peer));
-    server.checked().Add(peer);
-    EXPECT_EQ(client.Peer(), peer);
-    EXPECT_TRUE(server.checked().Contains(peer));
-  }
-  TestServer server;
-  int own_port = 0;
-  for (int i = 0; i < 2; ++i) {
-    const UniqueFd fd = Connect(server.port(), "127.0.13.2", own_port);
-    own_port = PortOf(fd);
-    const std::string peer = absl::StrCat("ipv4:127.0.13.2:", own_port);
-    EXPECT_EQ(server.checked().Contains(peer), i == 1);
-    Send(fd, kPreface + EmptySettings());
-    ASSERT_TRUE(IsReadable(fd, kPatience));  // It has been accepted.
-    EXPECT_FALSE(server.checked().Contains(peer)) << i;
-    server.checked().Add(peer);
-    linger at_once = {1, 0};  // So that the port is free again at once.
-    setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-  }
-}
-
-TEST(CheckedPeersTest, TheOldestIsForgottenPastTheLimit) {
-  CheckedPeers peers(2);
-  for (const char* const peer : {"ipv4:1.1.1.1:1", "ipv6:%5B::1%5D:2",
-                                 "ipv4:1.1.1.1:1", "ipv4:1.1.1.1:3"}) {
-    peers.Add(peer);
-  }
-  EXPECT_FALSE(peers.Contains("ipv4:1.1.1.1:1"));
-  EXPECT_TRUE(peers.Contains("ipv6:%5B::1%5D:2"));
-  EXPECT_TRUE(peers.Contains("ipv4:1.1.1.1:3"));
 }
 
 TEST(ConnectionAcceptorTest, OnceItIsClosedConnectionsStayAndNoneAreAdded) {

@@ -60,11 +60,9 @@ std::optional<Method> FindMethod(absl::string_view name) {
 // One call. gRPC runs reads and writes of a stream side by side.
 class GateKeeper : public Interceptor {
  public:
-  GateKeeper(std::shared_ptr<const CallerIdentities> identities,
-             std::shared_ptr<CheckedPeers> checked,
+  GateKeeper(std::shared_ptr<CallerIdentities> identities,
              std::shared_ptr<LogRate> refusals, ServerRpcInfo* info)
       : identities_(std::move(identities)),
-        checked_(std::move(checked)),
         refusals_(std::move(refusals)),
         info_(info),
         name_(info->method()),
@@ -99,13 +97,9 @@ class GateKeeper : public Interceptor {
     auto caller = identities_->Of(*info_->server_context());
     if (!caller.ok()) return Refuse(caller.status());
     caller_ = *std::move(caller);
-    const std::string peer = info_->server_context()->peer();
-    if (!checked_->Contains(peer)) {
-      const absl::Status good =
-          identities_->CheckStillGood(*info_->server_context());
-      if (!good.ok()) return Refuse(good);
-      checked_->Add(peer);
-    }
+    const absl::Status good =
+        identities_->CheckConnection(info_->server_context());
+    if (!good.ok()) return Refuse(good);
     if (!method_.has_value() && !IsForAnyone(name_)) {
       return Refuse(absl::PermissionDeniedError(
           absl::StrCat("nobody may call ", name_, " here")));
@@ -183,8 +177,7 @@ class GateKeeper : public Interceptor {
                                  message.c_str(), nullptr);
   }
 
-  const std::shared_ptr<const CallerIdentities> identities_;
-  const std::shared_ptr<CheckedPeers> checked_;
+  const std::shared_ptr<CallerIdentities> identities_;
   const std::shared_ptr<LogRate> refusals_;
   ServerRpcInfo* const info_;
   const std::string name_;
@@ -202,29 +195,24 @@ class GateKeeper : public Interceptor {
 
 class Factory : public ServerInterceptorFactoryInterface {
  public:
-  Factory(std::shared_ptr<const CallerIdentities> identities,
-          std::shared_ptr<CheckedPeers> checked, const Clock* clock)
+  Factory(std::shared_ptr<CallerIdentities> identities, const Clock* clock)
       : identities_(std::move(identities)),
-        checked_(std::move(checked)),
         refusals_(std::make_shared<LogRate>("call_refused", clock)) {}
   Interceptor* CreateServerInterceptor(ServerRpcInfo* info) override {
     // gRPC owns it.
-    return new GateKeeper(identities_, checked_, refusals_, info);
+    return new GateKeeper(identities_, refusals_, info);
   }
 
  private:
-  const std::shared_ptr<const CallerIdentities> identities_;
-  const std::shared_ptr<CheckedPeers> checked_;
+  const std::shared_ptr<CallerIdentities> identities_;
   const std::shared_ptr<LogRate> refusals_;
 };
 
 }  // namespace
 
 std::unique_ptr<ServerInterceptorFactoryInterface> MakeCallerGate(
-    std::shared_ptr<const CallerIdentities> identities,
-    std::shared_ptr<CheckedPeers> checked, const Clock* clock) {
-  return std::make_unique<Factory>(std::move(identities), std::move(checked),
-                                   clock);
+    std::shared_ptr<CallerIdentities> identities, const Clock* clock) {
+  return std::make_unique<Factory>(std::move(identities), clock);
 }
 
 }  // namespace coxswain::server

@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "grpcpp/support/server_interceptor.h"
 #include "server/rpc/credentials.h"
-#include "transport/checked_peers.h"
 
 namespace coxswain::server {
 
@@ -14,11 +13,10 @@ namespace coxswain::server {
 // who calls, and whether each message is one that this caller may send
 // (authoriser.h). Of a message that it may not, the service sees an empty one,
 // and whatever it answers, the caller gets the refusal and nothing else.
-// `checked` has the connections whose certificate has been looked at. `clock`,
-// by which refusals are logged at a rate, outlives it.
+// `clock`, by which refusals are logged at a rate, outlives it.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
-MakeCallerGate(std::shared_ptr<const CallerIdentities> identities,
-               std::shared_ptr<CheckedPeers> checked, const Clock* clock);
+MakeCallerGate(std::shared_ptr<CallerIdentities> identities,
+               const Clock* clock);
 
 }  // namespace coxswain::server
 

@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "base/certificates.h"
 #include "base/status_macros.h"
+#include "grpc/grpc_security.h"
 #include "grpc/grpc_security_constants.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/security/tls_certificate_provider.h"
@@ -24,6 +25,9 @@ using grpc::experimental::TlsServerCredentialsOptions;
 constexpr unsigned int kLookSeconds = 1;
 constexpr char kTokenHeader[] = "authorization";
 constexpr absl::string_view kBearer = "Bearer ";
+// A property of a connection whose certificate has been checked. It is kept in
+// gRPC's record of the connection, which its calls share, and ends with it.
+constexpr char kChecked[] = "coxswain_certificate_checked";
 
 absl::string_view View(const grpc::string_ref& text) {
   return {text.data(), text.size()};
@@ -122,10 +126,11 @@ absl::StatusOr<Identity> CallerIdentities::ByToken(
 }
 
 absl::StatusOr<Identity> CallerIdentities::Of(
-    const grpc::ServerContextBase& context) const {
+    const grpc::ServerContextBase& context) {
   const auto peer = context.auth_context();
   // Without encryption there is no peer, and nobody has proved anything.
   if (peer != nullptr && peer->IsPeerAuthenticated()) {
+    MutexLock lock(&mutex_);
     return ByCertificate(*peer);
   }
   if (tokens_ == nullptr) {
@@ -142,14 +147,21 @@ absl::StatusOr<Identity> CallerIdentities::Of(
   return ByToken(*token);
 }
 
-absl::Status CallerIdentities::CheckStillGood(
-    const grpc::ServerContextBase& context) const {
-  const auto peer = context.auth_context();
+absl::Status CallerIdentities::CheckConnection(
+    grpc::ServerContextBase* context) {
+  const auto peer = context->auth_context();
   if (peer == nullptr || !peer->IsPeerAuthenticated()) return absl::OkStatus();
+  MutexLock lock(&mutex_);
+  if (!peer->FindPropertyValues(kChecked).empty()) return absl::OkStatus();
   const auto certificates =
       PropertiesOf(*peer, GRPC_X509_PEM_CERT_PROPERTY_NAME);
-  return CheckNotRunOut(certificates.empty() ? "" : certificates.front(),
-                        clock_->WallTime());
+  COXSWAIN_RETURN_IF_ERROR(CheckNotRunOut(
+      certificates.empty() ? "" : certificates.front(), clock_->WallTime()));
+  // What `peer` refers to; gRPC's C++ offers it only for reading.
+  grpc_auth_context* const shared = grpc_call_auth_context(context->c_call());
+  grpc_auth_context_add_cstring_property(shared, kChecked, "");
+  grpc_auth_context_release(shared);
+  return absl::OkStatus();
 }
 
 }  // namespace coxswain::server

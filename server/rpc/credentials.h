@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "grpcpp/grpcpp.h"
 #include "server/rpc/identity.h"
 #include "server/rpc/token_table.h"
@@ -31,12 +32,14 @@ class CallerIdentities {
 
   // By the certificate of the connection, else by the token of the call.
   // UNAUTHENTICATED says what is missing.
-  absl::StatusOr<Identity> Of(const grpc::ServerContextBase& context) const;
+  absl::StatusOr<Identity> Of(const grpc::ServerContextBase& context)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // UNAUTHENTICATED if the connection's certificate has run out: one that opens
-  // it by resuming a session of TLS is not asked for it again. For the first
-  // call of a connection; those that are there stay.
-  absl::Status CheckStillGood(const grpc::ServerContextBase& context) const;
+  // Fails with UNAUTHENTICATED if the connection's certificate has run out: a
+  // session of TLS is resumed without one. Checks it in the first call of each
+  // connection only: those that are there stay.
+  absl::Status CheckConnection(grpc::ServerContextBase* context)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   CallerIdentities(std::unique_ptr<TokenTable> tokens,
@@ -50,6 +53,9 @@ class CallerIdentities {
   const std::unique_ptr<TokenTable> tokens_;  // null: only certificates count
   const std::unique_ptr<TokenVerifier> verifier_;  // null: nobody signs tokens
   const Clock* const clock_;
+  // Guards the properties of all connections, which gRPC does not: calls read
+  // them, and the first one of a connection adds one.
+  Mutex mutex_;
 };
 
 }  // namespace coxswain::server

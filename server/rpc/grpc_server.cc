@@ -23,7 +23,6 @@
 #include "server/rpc/store_service.h"
 #include "transport/accepted_connections.h"
 #include "transport/accepting_server.h"
-#include "transport/checked_peers.h"
 #include "transport/connection_limit.h"
 
 namespace coxswain::server {
@@ -62,7 +61,6 @@ absl::StatusOr<std::vector<
     std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>>
 MakeGates(const GrpcServer::MayAnswer& may_answer,
           const std::shared_ptr<AcceptedConnections>& connections,
-          const std::shared_ptr<CheckedPeers>& checked,
           const SecurityOptions& security, const Rooms& rooms) {
   std::vector<
       std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
@@ -71,8 +69,7 @@ MakeGates(const GrpcServer::MayAnswer& may_answer,
   if (security.identifies()) {
     COXSWAIN_ASSIGN_OR_RETURN(auto identities,
                               CallerIdentities::Open(security, rooms.clock));
-    gates.push_back(
-        MakeCallerGate(std::move(identities), checked, rooms.clock));
+    gates.push_back(MakeCallerGate(std::move(identities), rooms.clock));
   }
   if (rooms.rpc != nullptr) gates.push_back(MakeCallCounter(rooms.rpc));
   return gates;
@@ -117,10 +114,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   AcceptingServer::Options accepting = OptionsOf(options, security);
   accepting.listeners = std::move(listeners);
   accepting.connections = parts->connections;
-  accepting.checked = std::make_shared<CheckedPeers>();
   COXSWAIN_ASSIGN_OR_RETURN(
-      auto gates, MakeGates(may_answer, parts->connections, accepting.checked,
-                            security, rooms));
+      auto gates, MakeGates(may_answer, parts->connections, security, rooms));
   if (!gates.empty()) {
     builder.experimental().SetInterceptorCreators(std::move(gates));
   }

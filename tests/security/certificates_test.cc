@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "server/coordinator.h"
 #include "tests/security/test_certificates.h"
+#include "tests/support/tcp_relay.h"
 
 #ifdef __SANITIZE_ADDRESS__
 // c-ares leaks the name of a host that it finds in the system's file of hosts.
@@ -149,6 +150,44 @@ TEST_F(CertificatesTest, WhatHasRunOutOpensNoConnectionByAnOldSession) {
                                             HasSubstr("ran out at")));
   // A connection that was there stays.
   EXPECT_OK(before->Describe({}, call).status());
+}
+
+// A peer's address and port do not tell connections apart: those to different
+// addresses of the coordinator may share both.
+TEST_F(CertificatesTest, WhatHasRunOutDoesNotPassForAGoodOneOfTheSamePort) {
+  FakeClock clock(Clock::Real()->WallTime());
+  server::CoordinatorOptions options;
+  options.listen = "0.0.0.0:0";
+  options.state_dir = certificates_.Path("state");
+  options.security.tls = certificates_.Coordinator();
+  options.clock = &clock;
+  ASSERT_OK_AND_ASSIGN(coordinator_, server::Coordinator::Start(options));
+  const absl::Time now = clock.WallTime();
+  const absl::Duration year = absl::Hours(24 * 365);
+  const TlsFiles good =
+      certificates_.Issue("good", "coxswain://job/a", {now, now + 9 * year});
+  const TlsFiles old =
+      certificates_.Issue("old", "coxswain://job/a", {now, now + year});
+  // Below the ports that the system gives, of an address that none else uses.
+  const TcpRelay::End source = {"127.0.77.1", 20'077};
+  TcpRelay to_one({"127.0.0.1", coordinator_->port()}, source);
+  TcpRelay to_another({"127.0.0.2", coordinator_->port()}, source);
+  const auto connect = [](const TcpRelay& relay, const TlsFiles& files) {
+    return ConnectCoordinator(absl::StrCat("127.0.0.1:", relay.port()),
+                              RetryPolicy(), With(files));
+  };
+  const auto with_old = connect(to_one, old);
+  const auto with_good = connect(to_another, good);
+  CallOptions call;
+  call.timeout = kPatience;
+  // gRPC, which follows the system's clock, accepts both.
+  clock.Advance(2 * year);
+  const auto run_out =
+      StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("ran out at"));
+  EXPECT_THAT(with_old->Describe({}, call).status(), run_out);
+  EXPECT_OK(with_good->Describe({}, call).status());
+  EXPECT_THAT(with_old->Describe({}, call).status(), run_out);
+  EXPECT_OK(with_good->Describe({}, call).status());
 }
 
 TEST_F(CertificatesTest, TlsToACoordinatorInPlainTextIsNotAnswered) {

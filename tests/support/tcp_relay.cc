@@ -17,11 +17,11 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
-sockaddr_in Loopback(int port) {
+sockaddr_in AddressOf(const TcpRelay::End& end) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(port);
+  COXSWAIN_CHECK(inet_pton(AF_INET, end.host.c_str(), &address.sin_addr) == 1);
+  address.sin_port = htons(end.port);
   return address;
 }
 
@@ -41,10 +41,14 @@ bool Forward(int from, int to) {
 }  // namespace
 
 TcpRelay::TcpRelay(int target_port)
-    : target_port_(target_port),
+    : TcpRelay({"127.0.0.1", target_port}, End()) {}
+
+TcpRelay::TcpRelay(End target, End source)
+    : target_(std::move(target)),
+      source_(std::move(source)),
       listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  sockaddr_in address = Loopback(0);
+  sockaddr_in address = AddressOf(End());
   socklen_t length = sizeof(address);
   auto* const name = reinterpret_cast<sockaddr*>(&address);
   COXSWAIN_CHECK(bind(listener_.get(), name, length) == 0 &&
@@ -126,9 +130,16 @@ void TcpRelay::Accept() {
   pair.client =
       UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   pair.server = UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const sockaddr_in address = Loopback(target_port_);
-  if (connect(pair.server.get(), reinterpret_cast<const sockaddr*>(&address),
-              sizeof(address)) == 0) {
+  const sockaddr_in source = AddressOf(source_);
+  const sockaddr_in target = AddressOf(target_);
+  // Of several connections to different targets one port may be the source.
+  const int yes = 1;
+  setsockopt(pair.server.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  COXSWAIN_CHECK(bind(pair.server.get(),
+                      reinterpret_cast<const sockaddr*>(&source),
+                      sizeof(source)) == 0);
+  if (connect(pair.server.get(), reinterpret_cast<const sockaddr*>(&target),
+              sizeof(target)) == 0) {
     pairs_.push_back(std::move(pair));
   }
 }

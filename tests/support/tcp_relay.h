@@ -2,6 +2,7 @@
 #define COXSWAIN_TESTS_SUPPORT_TCP_RELAY_H_
 
 #include <list>
+#include <string>
 #include <thread>
 
 #include "base/mutex.h"
@@ -9,7 +10,7 @@
 
 namespace coxswain {
 
-// Passes the connections to a port of the loopback interface on to another one,
+// Passes the connections to a port of the loopback interface on to another end,
 // until a test wants a network that does not: nothing is refused then, it just
 // gets nowhere. Thread-safe.
 class TcpRelay {
@@ -20,7 +21,14 @@ class TcpRelay {
     kHoldAll,      // nothing gets through, nor a new connection
   };
 
+  struct End {
+    std::string host = "127.0.0.1";  // an address of IPv4
+    int port = 0;
+  };
+
   explicit TcpRelay(int target_port);
+  // Connects from `source`, whose port 0 is any that is free.
+  TcpRelay(End target, End source);
   ~TcpRelay();
   TcpRelay(const TcpRelay&) = delete;
   TcpRelay& operator=(const TcpRelay&) = delete;
@@ -42,7 +50,8 @@ class TcpRelay {
   void Wake();
   void Accept();
 
-  const int target_port_;
+  const End target_;
+  const End source_;
   UniqueFd listener_;
   UniqueFd wake_;
   int port_ = 0;
