@@ -245,6 +245,38 @@ class ComposeFilesTest(unittest.TestCase):
                     "network_mode" in service, "networks" in service, where
                 )
 
+    def test_other_machines_reach_nothing(self):
+        for _, file, _ in self.each():
+            self.assertEqual(source_tree.reached_from_elsewhere(file), [])
+
+    def test_what_other_machines_would_reach_is_found(self):
+        def change(where, **how):
+            file = source_tree.compose_file({}, TLS)
+            place = file
+            for word in where:
+                place = place[word]
+            place.update(how)
+            return source_tree.reached_from_elsewhere(file)
+
+        coordinator = ("services", "coordinator")
+        self.assertEqual(change(coordinator, ports=["127.0.0.1:1:7077"]), [])
+        self.assertEqual(
+            change(coordinator, ports=["7077:7077"]),
+            ["coordinator publishes 7077:7077"],
+        )
+        self.assertEqual(
+            change(coordinator, command=["serve"]),
+            ["coordinator listens on 0.0.0.0:7077"],
+        )
+        self.assertEqual(
+            change(coordinator, environment={}),
+            ["coordinator listens on 172.30.77.1:7077"],
+        )
+        self.assertEqual(
+            change(("networks", "training"), internal=False),
+            ["the network training is not internal"],
+        )
+
     def test_images_are_those_that_are_built(self):
         stages = source_tree.stages(source_tree.read("deploy/docker/Dockerfile"))
         version = re.search(

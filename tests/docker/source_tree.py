@@ -87,3 +87,48 @@ def compose_file(variables, name="docker-compose.yml"):
 
     text = read("deploy/docker/" + name)
     return yaml.safe_load(re.sub(r"\$\{(\w+):-([^}]*)\}", value, text))
+
+
+def listens(service):
+    """Where a coordinator of a compose file listens, but for its own loopback."""
+    variables = service.get("environment", {})
+    found = {
+        # The image's own.
+        "listen": variables.get("COXSWAIN_LISTEN", "0.0.0.0:7077"),
+        "http": variables.get("COXSWAIN_HTTP", ""),
+        "health-listen": variables.get("COXSWAIN_HEALTH_LISTEN", ""),
+    }
+    for word in service.get("command", []):
+        match = re.match(r"--(listen|http|health-listen)=(.*)", word)
+        if match:
+            found[match.group(1)] = match.group(2)
+    return sorted(
+        address
+        for address in found.values()
+        if address and not address.startswith("127.")
+    )
+
+
+def reached_from_elsewhere(file):
+    """What other machines can reach of a compose file's services, and how.
+
+    An internal network is this machine's alone, and so is its gateway, as far as
+    other machines do not route it here: there a port asks for certificates.
+    """
+    found, gateways = [], set()
+    for name, network in file["networks"].items():
+        if network.get("internal") is not True:
+            found.append("the network %s is not internal" % name)
+        for config in network.get("ipam", {}).get("config", []):
+            gateways.add(config["gateway"])
+    for name, service in file["services"].items():
+        for port in service.get("ports", []):
+            if not str(port).startswith("127."):
+                found.append("%s publishes %s" % (name, port))
+        if service.get("network_mode", "none") == "none":
+            continue
+        certificates = "COXSWAIN_TLS_CA" in service.get("environment", {})
+        for address in listens(service):
+            if address.rsplit(":", 1)[0] not in gateways or not certificates:
+                found.append("%s listens on %s" % (name, address))
+    return found
