@@ -212,8 +212,9 @@ void AddOptions(CLI::App* app, ServeOptions* options) {
             "beside those, checkpoints whose step is a multiple of this stay; "
             "0: no others");
   AddNumber(app, "max-held-mib", &options->max_held_mib, 0, kMaxHeldMib,
-            "has no effect any more: bound the memory of the process instead "
-            "(docs/security.md)");
+            "how many MiB gRPC may hold of calls and their messages, whole or "
+            "not; past it some are ended, and tried again by their clients; 0: "
+            "a quarter of what the process may use, 64 at least");
   AddText(app, "port-file", &options->port_file, "FILE",
           "write the port to this file once it is bound", nullptr);
   AddText(app, "http", &options->http, "HOST:PORT",

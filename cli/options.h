@@ -28,7 +28,7 @@ struct ServeOptions {
   server::MembershipOptions membership;
   int checkpoint_keep_last = 0;   // 0: no rule
   int checkpoint_keep_every = 0;  // 0: no rule
-  int max_held_mib = 0;           // ignored, with a warning
+  int max_held_mib = 0;           // 0: the coordinator's own
   std::string port_file;          // empty: none
   std::string http;               // HOST:PORT; empty: no HTTP
   std::string http_port_file;     // empty: none

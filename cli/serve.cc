@@ -110,6 +110,7 @@ class Service {
     coordinator_.repair_state = options.repair_state;
     coordinator_.security = options.security.rpc;
     coordinator_.membership = options.membership;
+    coordinator_.rpc.max_held_bytes = int64_t{options.max_held_mib} << 20;
     coordinator_.checkpoint_retention.keep_last = options.checkpoint_keep_last;
     coordinator_.checkpoint_retention.keep_every =
         options.checkpoint_keep_every;
@@ -117,14 +118,6 @@ class Service {
 
   absl::Status Run() {
     COXSWAIN_RETURN_IF_ERROR(coordinator_.Validate());
-    if (options_.max_held_mib > 0) {
-      LogWarning("option_ignored",
-                 {{"option", "--max-held-mib"},
-                  {"next",
-                   "remove it: what callers can make the coordinator "
-                   "hold is bounded by MemoryMax of its unit, or by a "
-                   "proxy (docs/security.md)"}});
-    }
     COXSWAIN_RETURN_IF_ERROR(StartHealth());
     COXSWAIN_RETURN_IF_ERROR(StartHttp());
     if (location_.is_etcd()) COXSWAIN_RETURN_IF_ERROR(TryToListen());

@@ -90,6 +90,10 @@ absl::Status PlanOptions::Validate() const {
 
 absl::Status RpcOptions::Validate() const {
   COXSWAIN_RETURN_IF_ERROR(Positive("max_message_bytes", max_message_bytes));
+  if (max_held_bytes < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_held_bytes must be at least 0, not ", max_held_bytes));
+  }
   COXSWAIN_RETURN_IF_ERROR(
       Positive("max_streams_per_connection", max_streams_per_connection));
   COXSWAIN_RETURN_IF_ERROR(Positive("max_queued_events", max_queued_events));

@@ -85,8 +85,13 @@ struct PlanOptions {
 };
 
 struct RpcOptions {
-  // Holds a manifest of 100,000 parameters with long names.
+  // Holds a manifest of 100,000 parameters with long names. gRPC looks only
+  // once a message is whole: until then max_held_bytes counts.
   int max_message_bytes = 32 << 20;
+  // What gRPC may hold of all calls and their messages. Past it gRPC ends calls
+  // and idle connections, whichever: their clients try again. 0: a quarter of
+  // what the process may use, 64 MiB at least.
+  int64_t max_held_bytes = 0;
   // Calls under way at once on one connection; more wait for their turn. A
   // worker needs its Attach stream, its store calls and its uploads.
   int max_streams_per_connection = 1024;

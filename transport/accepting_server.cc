@@ -1,6 +1,7 @@
 #include "transport/accepting_server.h"
 
 #include <chrono>
+#include <cstddef>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -22,6 +23,9 @@ void Configure(const AcceptingServer::Options& options,
                grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(options.max_message_bytes);
   bulk::RefuseCompression(builder);
+  grpc::ResourceQuota held("calls");
+  held.Resize(static_cast<size_t>(options.max_held_bytes));
+  builder->SetResourceQuota(held);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                               Milliseconds(options.handshake_timeout));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
@@ -32,9 +36,9 @@ void Configure(const AcceptingServer::Options& options,
                               Milliseconds(options.keepalive_timeout));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Clients probe as well; without this they would be sent away for it.
-  builder->AddChannelArgument(
-      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  // Clients probe as well, as often as they like. To send those away that probe
+  // too often costs more than to answer them, and memory (ADR 0033).
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
 }
 
 }  // namespace

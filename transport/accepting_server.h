@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_TRANSPORT_ACCEPTING_SERVER_H_
 #define COXSWAIN_TRANSPORT_ACCEPTING_SERVER_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -27,9 +28,12 @@ class AcceptingServer {
     // Of the handshake of TLS, once its first bytes are there.
     absl::Duration handshake_timeout = absl::Seconds(10);
     int max_message_bytes = 4 << 20;
+    // What gRPC may hold of all calls and their messages, whole or not. Past it
+    // gRPC ends calls and idle connections, whichever they are.
+    int64_t max_held_bytes = 256 << 20;
     int max_streams_per_connection = 8;
     // An idle connection is probed after the first, and closed if no answer
-    // comes within the second. Clients may probe as often as once a second.
+    // comes within the second.
     absl::Duration keepalive_time = absl::Seconds(3);
     absl::Duration keepalive_timeout = absl::Seconds(5);
   };

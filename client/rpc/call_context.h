@@ -31,8 +31,18 @@ inline ContextPtr MakeContext(const CallOptions& options) {
 
 // Returns the error of a call that has ended without a status of a coordinator,
 // and says what that probably means: a coordinator that ends or refuses a call
-// sends a status, and a connection that is lost ends it with UNAVAILABLE.
+// sends a status, and a connection that is lost ends it with UNAVAILABLE. So
+// does a coordinator whose gRPC has ended the call to free memory, at whatever
+// point.
 inline absl::Status ExplainReset(const absl::Status& status) {
+  // ENHANCE_YOUR_CALM of HTTP/2 (RFC 9113, 7).
+  if (absl::IsResourceExhausted(status) &&
+      absl::StrContains(status.message(), "RST_STREAM with error code 11")) {
+    return absl::UnavailableError(
+        absl::StrCat("the coordinator holds as much for calls as it may "
+                     "(--max-held-mib) and has ended this one: ",
+                     status.message()));
+  }
   const bool reset = absl::IsCancelled(status) || absl::IsUnknown(status);
   if (!reset || !(absl::StrContains(status.message(), "RST_STREAM") ||
                   absl::StrContains(status.message(), "Stream removed"))) {

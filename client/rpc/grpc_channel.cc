@@ -34,7 +34,7 @@ grpc::ChannelArguments Arguments() {
   // would end a stream: it is noticed within eight seconds, soon after a
   // standby has taken over. One that is busy with thousands of workers may take
   // seconds to answer a ping, and would only have more to do if they all came
-  // again. The coordinator allows a ping each second.
+  // again.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 3000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

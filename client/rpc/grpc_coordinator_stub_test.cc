@@ -303,5 +303,19 @@ TEST(ExplainResetTest, NamesAProxyWhereNoStatusCame) {
               StatusIs(absl::StatusCode::kCancelled, "the rank is gone"));
 }
 
+TEST(ExplainResetTest, ACallThatWasEndedToFreeMemoryIsTriedAgain) {
+  const auto after = [](const char* message) {
+    return CancelLink(nullptr, nullptr)
+        .Translate({grpc::StatusCode::RESOURCE_EXHAUSTED, message});
+  };
+  EXPECT_THAT(after("Received RST_STREAM with error code 11"),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       testing::HasSubstr("--max-held-mib")));
+  // What a coordinator says itself.
+  EXPECT_THAT(
+      after("1024 jobs are known"),
+      StatusIs(absl::StatusCode::kResourceExhausted, "1024 jobs are known"));
+}
+
 }  // namespace
 }  // namespace coxswain

@@ -1,10 +1,13 @@
 #include "server/rpc/grpc_server.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <mutex>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/process_memory.h"
 #include "base/status_macros.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
@@ -28,6 +31,16 @@
 namespace coxswain::server {
 namespace {
 
+// Less serves no job.
+constexpr int64_t kLeastHeldBytes = 64 << 20;
+// The rest is for what the services keep.
+constexpr int64_t kHeldPart = 4;
+
+int64_t MaxHeldBytes(const RpcOptions& rpc) {
+  if (rpc.max_held_bytes > 0) return rpc.max_held_bytes;
+  return std::max(kLeastHeldBytes, ProcessMemory() / kHeldPart);
+}
+
 AcceptingServer::Options OptionsOf(const RpcOptions& rpc,
                                    const SecurityOptions& security) {
   AcceptingServer::Options options;
@@ -38,6 +51,7 @@ AcceptingServer::Options OptionsOf(const RpcOptions& rpc,
   options.preface = security.encrypts() ? Preface::kTls : Preface::kHttp2;
   options.handshake_timeout = rpc.greeting_timeout;
   options.max_message_bytes = rpc.max_message_bytes;
+  options.max_held_bytes = MaxHeldBytes(rpc);
   options.max_streams_per_connection = rpc.max_streams_per_connection;
   options.keepalive_time = rpc.keepalive_time;
   options.keepalive_timeout = rpc.keepalive_timeout;

@@ -21,6 +21,7 @@ std::vector<AttackKind> AllAttacks() {
           AttackKind::kHalfMessages,
           AttackKind::kPaddedHalfMessages,
           AttackKind::kEndlessHeaders,
+          AttackKind::kPings,
           AttackKind::kSmallCalls,
           AttackKind::kHugeMessages,
           AttackKind::kAbandonedStreams,
@@ -49,6 +50,8 @@ std::string NameOf(AttackKind kind) {
       return "PaddedHalfMessages";
     case AttackKind::kEndlessHeaders:
       return "EndlessHeaders";
+    case AttackKind::kPings:
+      return "Pings";
     case AttackKind::kSmallCalls:
       return "SmallCalls";
     case AttackKind::kHugeMessages:
@@ -75,6 +78,7 @@ std::unique_ptr<Attack> Attack::Begin(AttackKind kind, int port,
       // As fast as it goes, which one is enough for.
       return BeginSocketAttack(kind, port, 1);
     case AttackKind::kEndlessHeaders:
+    case AttackKind::kPings:
       return BeginSocketAttack(kind, port, 16);
     case AttackKind::kHalfMessages:
     case AttackKind::kPaddedHalfMessages:

@@ -23,6 +23,7 @@ enum class AttackKind {
   kHalfMessages,   // 64, with large messages that never become whole
   kPaddedHalfMessages,  // the same, with headers as large as they may be
   kEndlessHeaders,      // 16, that begin a call whose headers have no end
+  kPings,               // 16, that send pings and read no answer
   // Calls of gRPC, begun again as they end.
   kSmallCalls,        // many small ones at once on one connection
   kHugeMessages,      // messages as large as they may be, and larger
@@ -40,6 +41,7 @@ class Attack {
     int64_t connections = 0;  // that it has opened
     int64_t closed = 0;       // of these, by the coordinator
     int64_t calls = 0;        // that have ended
+    int64_t bytes = 0;        // sent over its own connections
   };
 
   // Of `connections` connections, where it needs any. Returns once they have

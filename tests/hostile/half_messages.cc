@@ -12,7 +12,8 @@ constexpr int64_t kFirstWindow = 65'535;  // RFC 9113, 6.9.2
 constexpr size_t kFrameHeader = 9;
 constexpr size_t kPiece = 16'384;
 constexpr size_t kMore = 256 << 10;
-constexpr uint32_t kMessage = (32 << 20) - 100;
+// More than a message may have: gRPC looks once it is whole.
+constexpr uint32_t kMessage = 64 << 20;
 constexpr uint16_t kInitialWindowSize = 4;
 constexpr uint8_t kAck = 1;
 

@@ -10,8 +10,8 @@
 
 namespace coxswain {
 
-// A client of HTTP/2 that begins calls, and sends of each a message as large as
-// it may be, but for its last byte. It keeps to the windows that the server
+// A client of HTTP/2 that begins calls, and sends of each a large message, but
+// for its last byte. It keeps to the windows that the server
 // gives it (RFC 9113, 5.2): else it would be sent away for that. For an attack,
 // one for each connection; does no I/O. Thread-compatible.
 class HalfMessages {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/grpc_status.h"
 #include "base/status_matchers.h"
@@ -135,6 +136,18 @@ TEST_F(LimitsTest, AConnectionHasNoMoreStreamsThanTheLimit) {
   client.Send(BareClient::Greeting());
   // SETTINGS_MAX_CONCURRENT_STREAMS, which gRPC's transport enforces.
   EXPECT_EQ(client.Setting(3), 5u);
+}
+
+// To count them, and to send those away that send many, costs more.
+TEST_F(LimitsTest, PingsAreAnsweredHoweverManyThereAre) {
+  Start(server::RpcOptions());
+  BareClient client(coordinator_->port());
+  std::string pings;
+  for (int i = 0; i < 100; ++i) {
+    pings += Http2Frame(kHttp2Ping, 0, 0, absl::StrFormat("ping%04d", i));
+  }
+  client.Send(BareClient::Greeting() + pings);
+  EXPECT_TRUE(client.Says("ping0099"));
 }
 
 // It sends tickets, which are answered again and again, and takes no answer:

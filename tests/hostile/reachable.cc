@@ -62,16 +62,17 @@ ReachableCoordinator::ReachableCoordinator(Way way) : way_(way) {
   MakeCertificates();
   std::vector<std::string> before = {"sh", "-c", "exec \"$@\" 2>>\"$LOG\"",
                                      "sh"};
-  std::string flags;
+  std::string flags = absl::StrCat(" --max-held-mib ", kMaxHeldMib);
   if (way == Way::kCertificates) {
-    flags = absl::StrCat(" --tls-cert ", Made("coordinator.crt"), " --tls-key ",
-                         Made("coordinator.key"), " --tls-ca ", Made("ca.crt"));
+    absl::StrAppend(&flags, " --tls-cert ", Made("coordinator.crt"),
+                    " --tls-key ", Made("coordinator.key"), " --tls-ca ",
+                    Made("ca.crt"));
   }
   if (way == Way::kProxy) {
     std::ofstream(folder_.path("tokens"))
         << "job/rows " << std::string(64, 'a') << "\njob/attacker "
         << std::string(64, 'b') << "\n";
-    flags = absl::StrCat(" --tokens ", folder_.path("tokens"));
+    absl::StrAppend(&flags, " --tokens ", folder_.path("tokens"));
   }
   before[2] = absl::StrCat("exec \"$@\"", flags, " 2>>", folder_.path("log"));
   coordinator_ = std::make_unique<ServedCoordinator>("127.0.0.1:0", before);

