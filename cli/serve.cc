@@ -23,6 +23,7 @@
 #include "cli/signals.h"
 #include "cli/stop_watch.h"
 #include "server/coordinator.h"
+#include "server/coordinator_view.h"
 #include "server/http/health_server.h"
 #include "server/http/http_server.h"
 #include "server/http/site.h"

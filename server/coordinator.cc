@@ -10,6 +10,9 @@
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "server/checkpoint/checkpoint_store.h"
+#include "server/coordinator_view.h"
+#include "server/group/groups.h"
 #include "server/journal/journal.h"
 #include "server/journal/journal_sink.h"
 #include "server/membership/membership.h"
@@ -25,7 +28,9 @@
 #include "server/storage/fenced_file_system.h"
 #include "server/storage/file_system.h"
 #include "server/storage/posix_file_system.h"
+#include "server/store/store.h"
 #include "server/telemetry/rpc_metrics.h"
+#include "server/telemetry/telemetry.h"
 #include "transport/listen_address.h"
 
 namespace coxswain::server {

@@ -9,19 +9,16 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/random.h"
-#include "server/checkpoint/checkpoint_store.h"
 #include "server/checkpoint/retention.h"
-#include "server/coordinator_view.h"
-#include "server/group/groups.h"
 #include "server/options.h"
 #include "server/parameter/parameter_limits.h"
-#include "server/schedule/job_schedule.h"
 #include "server/security.h"
 #include "server/state/owned_state.h"
-#include "server/store/store.h"
-#include "server/telemetry/telemetry.h"
+#include "server/store/store_limits.h"
 
 namespace coxswain::server {
+
+struct CoordinatorView;
 
 struct CoordinatorOptions {
   std::string listen = "127.0.0.1:0";  // HOST:PORT; port 0: any free one

@@ -1,6 +1,9 @@
 #ifndef COXSWAIN_SERVER_OPTIONS_H_
 #define COXSWAIN_SERVER_OPTIONS_H_
 
+#include <cstddef>
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
@@ -82,6 +85,63 @@ struct PlanOptions {
   int max_hook_bytes = 4096;  // not more than kMaxHookBytes of schedule/plan.h
 
   absl::Status Validate() const;
+};
+
+// Limits of what a peer can have kept for it.
+struct ScheduleLimits {
+  int max_streams = 64;  // of one generation
+  size_t max_stream_bytes = 64;
+  int max_history = 64;  // rounds of one job
+  // Jobs whose last generation is kept after its end. More than
+  // MembershipOptions::max_jobs costs nothing: running ones always have room.
+  int max_jobs = 1024;
+};
+
+// What one generation of a job may declare.
+struct GroupLimits {
+  size_t max_groups = 1 << 16;
+  size_t max_name_bytes = 128;
+  size_t max_tag_bytes = 256;
+  size_t max_barriers = 1 << 12;      // tags with someone waiting
+  size_t max_declarations = 1 << 14;  // that wait for one another
+  absl::Duration max_timeout = absl::Hours(24);
+};
+
+// What peers may make the store hold.
+struct CheckpointLimits {
+  int64_t max_shard_bytes = int64_t{64} << 30;
+  int max_shards = 1 << 16;
+  size_t max_chunk_bytes = 1 << 20;
+  size_t max_metadata_bytes = 64 << 10;  // keys and values together
+  size_t max_open_uploads = 512;         // each holds a file descriptor
+  size_t max_open_downloads = 512;       // and so does each of these
+  size_t max_open_checkpoints = 64;
+  // So that one job cannot take the places of all others.
+  size_t max_open_checkpoints_per_job = 4;
+  size_t max_checkpoints_per_job = 1000;
+  // Of all jobs; those of one that was killed stay until it is tried again.
+  size_t max_open_imports = 8;
+  // What retention leaves alone for as long after it was last read.
+  absl::Duration read_grace = absl::Minutes(1);
+};
+
+// How much is kept of the steps of ranks.
+struct TelemetryLimits {
+  // Steps that are kept of each rank.
+  int steps_per_rank = 256;
+  // A timing takes 40 bytes. A job of 4,096 ranks has its 256 steps in 40 MiB;
+  // one of 16,384 ranks keeps 64 of each in as much. All jobs together: 160
+  // MiB, past which a rank's newest steps take the places of its oldest.
+  int64_t records_per_job = int64_t{1} << 20;
+  int64_t records = int64_t{1} << 22;
+  // As many jobs as the membership knows at most; past it, a new one is not
+  // followed.
+  size_t jobs = 1024;
+  // A program may change its hook and its plan as often as it likes.
+  size_t hooks_per_job = 16;
+  size_t plans_per_job = 32;
+  // How long a job stays here once its last generation has ended.
+  absl::Duration kept_after_end = absl::Minutes(5);
 };
 
 struct RpcOptions {

@@ -27,28 +27,11 @@
 #include "server/checkpoint/shard_upload.h"
 #include "server/membership/fence.h"
 #include "server/membership/generation_guard.h"
+#include "server/options.h"
 #include "server/storage/file_system.h"
 #include "server/telemetry/histogram.h"
 
 namespace coxswain::server {
-
-// What peers may make the store hold.
-struct CheckpointLimits {
-  int64_t max_shard_bytes = int64_t{64} << 30;
-  int max_shards = 1 << 16;
-  size_t max_chunk_bytes = 1 << 20;
-  size_t max_metadata_bytes = 64 << 10;  // keys and values together
-  size_t max_open_uploads = 512;         // each holds a file descriptor
-  size_t max_open_downloads = 512;       // and so does each of these
-  size_t max_open_checkpoints = 64;
-  // So that one job cannot take the places of all others.
-  size_t max_open_checkpoints_per_job = 4;
-  size_t max_checkpoints_per_job = 1000;
-  // Of all jobs; those of one that was killed stay until it is tried again.
-  size_t max_open_imports = 8;
-  // What retention leaves alone for as long after it was last read.
-  absl::Duration read_grace = absl::Minutes(1);
-};
 
 // A checkpoint without its shards.
 struct CheckpointSummary {

@@ -12,19 +12,10 @@
 #include "server/group/barrier.h"
 #include "server/group/declarations.h"
 #include "server/group/group_work.h"
+#include "server/options.h"
 #include "server/state/state_store.h"
 
 namespace coxswain::server {
-
-// What one generation of a job may declare.
-struct GroupLimits {
-  size_t max_groups = 1 << 16;
-  size_t max_name_bytes = 128;
-  size_t max_tag_bytes = 256;
-  size_t max_barriers = 1 << 12;      // tags with someone waiting
-  size_t max_declarations = 1 << 14;  // that wait for one another
-  absl::Duration max_timeout = absl::Hours(24);
-};
 
 // The groups and barriers of one (job, generation). A part of GroupRoom, which
 // holds its lock around every call: one thread at a time. Answers that a call

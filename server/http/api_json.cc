@@ -5,6 +5,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "server/coordinator_view.h"
 #include "server/telemetry/stragglers.h"
 
 namespace coxswain::server {

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "server/coordinator_view.h"
 #include "server/http/api_json.h"
 #include "server/telemetry/stragglers.h"
 

@@ -11,6 +11,8 @@
 #include "absl/strings/strip.h"
 #include "base/crc32c.h"
 #include "base/version.h"
+#include "nlohmann/json.hpp"
+#include "server/coordinator_view.h"
 #include "server/http/api_json.h"
 #include "server/http/static_files.h"
 #include "server/metrics/metrics_text.h"

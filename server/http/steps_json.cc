@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "server/coordinator_view.h"
 #include "server/http/api_json.h"
 #include "server/telemetry/stragglers.h"
 

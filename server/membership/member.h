@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/ids.h"
 
 namespace coxswain::server {
@@ -50,12 +48,7 @@ struct Member {
 
   // "rank 2 (host-a/2, incarnation 3f..)", for people; with the host where
   // the node is called otherwise.
-  std::string ToString() const {
-    return absl::StrCat("rank ", rank, " (", identity.ToString(),
-                        host.empty() || host == identity.node ? "" : " on ",
-                        host == identity.node ? "" : host, ", incarnation ",
-                        absl::StrFormat("%016x", incarnation.value()), ")");
-  }
+  std::string ToString() const;
 };
 
 // A member of the last generation that is not in this one.

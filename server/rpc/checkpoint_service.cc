@@ -30,6 +30,13 @@ grpc::ServerUnaryReactor* ReplyFrom(DiskThreads* disk,
 
 }  // namespace
 
+CheckpointService::CheckpointService(const RpcOptions& options,
+                                     CheckpointStore* store,
+                                     const FenceGate* gate)
+    : options_(options), store_(store), gate_(gate) {}
+
+CheckpointService::~CheckpointService() = default;
+
 grpc::ServerUnaryReactor* CheckpointService::Begin(
     grpc::CallbackServerContext* context, const v1::BeginRequest* request,
     v1::BeginResponse* response) {

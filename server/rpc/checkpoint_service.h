@@ -20,8 +20,8 @@ class CheckpointService final
               v1::Checkpoint::CallbackService>> {
  public:
   CheckpointService(const RpcOptions& options, CheckpointStore* store,
-                    const FenceGate* gate)
-      : options_(options), store_(store), gate_(gate) {}
+                    const FenceGate* gate);
+  ~CheckpointService() override;
 
   // Enough for shards that sync side by side, which disks like.
   static constexpr int kDiskThreads = 4;

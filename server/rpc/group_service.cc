@@ -53,6 +53,11 @@ absl::Status WithMissing(const BarrierAnswer& answer) {
 
 }  // namespace
 
+GroupService::GroupService(GroupRoom* room, const FenceGate* gate)
+    : room_(room), gate_(gate) {}
+
+GroupService::~GroupService() = default;
+
 grpc::ServerUnaryReactor* GroupService::CreateGroup(
     grpc::CallbackServerContext* context, const v1::CreateGroupRequest* request,
     v1::CreateGroupResponse* response) {

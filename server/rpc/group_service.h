@@ -12,8 +12,8 @@ namespace coxswain::server {
 // outlive the gRPC server.
 class GroupService final : public v1::Group::CallbackService {
  public:
-  GroupService(GroupRoom* room, const FenceGate* gate)
-      : room_(room), gate_(gate) {}
+  GroupService(GroupRoom* room, const FenceGate* gate);
+  ~GroupService() override;
 
   grpc::ServerUnaryReactor* CreateGroup(
       grpc::CallbackServerContext* context,

@@ -7,21 +7,22 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "transport/listen_address.h"
-#include "server/checkpoint/checkpoint_store.h"
-#include "server/group/groups.h"
-#include "server/journal/journal.h"
-#include "server/membership/membership.h"
 #include "server/options.h"
-#include "server/parameter/parameter_room.h"
-#include "server/schedule/plan_room.h"
-#include "server/schedule/schedule_room.h"
 #include "server/security.h"
-#include "server/store/store.h"
-#include "server/telemetry/rpc_metrics.h"
-#include "server/telemetry/telemetry.h"
+#include "transport/listen_address.h"
 
 namespace coxswain::server {
+
+class CheckpointStore;
+class GroupRoom;
+class Journal;
+class Membership;
+class ParameterRoom;
+class PlanRoom;
+class RpcMetrics;
+class ScheduleRoom;
+class StoreRoom;
+class Telemetry;
 
 // The rooms that the services stand in front of. They outlive the server.
 struct Rooms {

@@ -166,6 +166,11 @@ class RefusedCall : public grpc::ServerWriteReactor<v1::JournalPage> {
 
 }  // namespace
 
+JournalService::JournalService(Source source, const FollowLimits& limits)
+    : source_(std::move(source)), limits_(limits) {}
+
+JournalService::~JournalService() = default;
+
 grpc::ServerUnaryReactor* JournalService::Read(
     grpc::CallbackServerContext* context, const v1::JournalRequest* request,
     v1::JournalPage* response) {

@@ -31,8 +31,8 @@ class JournalService : public v1::Journal::CallbackService {
     int64_t term = 0;
   };
 
-  explicit JournalService(Source source, const FollowLimits& limits = {})
-      : source_(std::move(source)), limits_(limits) {}
+  explicit JournalService(Source source, const FollowLimits& limits = {});
+  ~JournalService() override;
 
   grpc::ServerUnaryReactor* Read(grpc::CallbackServerContext* context,
                                  const v1::JournalRequest* request,

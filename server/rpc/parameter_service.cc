@@ -215,6 +215,12 @@ class PullCall : public grpc::ServerWriteReactor<v1::PullResponse>,
 
 }  // namespace
 
+ParameterService::ParameterService(const RpcOptions& options,
+                                   ParameterRoom* room, const FenceGate* gate)
+    : options_(options), room_(room), gate_(gate) {}
+
+ParameterService::~ParameterService() = default;
+
 grpc::ServerReadReactor<v1::PushRequest>* ParameterService::Push(
     grpc::CallbackServerContext* context, v1::PushResponse* response) {
   return new PushCall(options_, room_, gate_, context, response);

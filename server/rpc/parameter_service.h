@@ -21,8 +21,8 @@ class ParameterService final
                           v1::Parameter::Service>>>>> {
  public:
   ParameterService(const RpcOptions& options, ParameterRoom* room,
-                   const FenceGate* gate)
-      : options_(options), room_(room), gate_(gate) {}
+                   const FenceGate* gate);
+  ~ParameterService() override;
 
   grpc::ServerReadReactor<v1::PushRequest>* Push(
       grpc::CallbackServerContext* context,

@@ -136,6 +136,19 @@ v1::JobDescription ToProto(const JobDescription& job) {
 
 }  // namespace
 
+RendezvousService::RendezvousService(const RpcOptions& options,
+                                     Membership* membership,
+                                     ScheduleRoom* schedule,
+                                     const AttachWitness& witness,
+                                     const Clock* clock)
+    : options_(options),
+      membership_(membership),
+      schedule_(schedule),
+      witness_(witness),
+      refusals_(std::make_shared<LogRate>("join_refused", clock, LogInfo)) {}
+
+RendezvousService::~RendezvousService() = default;
+
 grpc::ServerUnaryReactor* RendezvousService::Join(
     grpc::CallbackServerContext* context, const v1::JoinRequest* request,
     v1::JoinResponse* response) {

@@ -23,12 +23,8 @@ class RendezvousService : public v1::Rendezvous::CallbackService {
   // `clock`, by which refusals are logged at a rate, outlives it too.
   RendezvousService(const RpcOptions& options, Membership* membership,
                     ScheduleRoom* schedule, const AttachWitness& witness = {},
-                    const Clock* clock = Clock::Real())
-      : options_(options),
-        membership_(membership),
-        schedule_(schedule),
-        witness_(witness),
-        refusals_(std::make_shared<LogRate>("join_refused", clock, LogInfo)) {}
+                    const Clock* clock = Clock::Real());
+  ~RendezvousService() override;
 
   grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
                                  const v1::JoinRequest* request,

@@ -64,6 +64,12 @@ v1::WhyResponse ToProto(const WhyReport& why) {
 
 }  // namespace
 
+ScheduleService::ScheduleService(PlanRoom* plans, ScheduleRoom* schedule,
+                                 const FenceGate* gate)
+    : plans_(plans), schedule_(schedule), gate_(gate) {}
+
+ScheduleService::~ScheduleService() = default;
+
 grpc::ServerUnaryReactor* ScheduleService::GetPlan(
     grpc::CallbackServerContext* context, const v1::GetPlanRequest* request,
     v1::GetPlanResponse* response) {

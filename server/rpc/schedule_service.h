@@ -13,8 +13,8 @@ namespace coxswain::server {
 class ScheduleService : public v1::Schedule::CallbackService {
  public:
   ScheduleService(PlanRoom* plans, ScheduleRoom* schedule,
-                  const FenceGate* gate)
-      : plans_(plans), schedule_(schedule), gate_(gate) {}
+                  const FenceGate* gate);
+  ~ScheduleService() override;
 
   grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context,
                                     const v1::GetPlanRequest* request,

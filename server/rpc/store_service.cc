@@ -77,6 +77,11 @@ class RefusedWatch : public grpc::ServerWriteReactor<v1::WatchEvent> {
 
 }  // namespace
 
+StoreService::StoreService(StoreRoom* room, const FenceGate* gate)
+    : room_(room), gate_(gate) {}
+
+StoreService::~StoreService() = default;
+
 grpc::ServerUnaryReactor* StoreService::Set(
     grpc::CallbackServerContext* context, const v1::SetRequest* request,
     v1::SetResponse* response) {

@@ -13,8 +13,8 @@ namespace coxswain::server {
 // server.
 class StoreService final : public v1::Store::CallbackService {
  public:
-  StoreService(StoreRoom* room, const FenceGate* gate)
-      : room_(room), gate_(gate) {}
+  StoreService(StoreRoom* room, const FenceGate* gate);
+  ~StoreService() override;
 
   grpc::ServerUnaryReactor* Set(grpc::CallbackServerContext* context,
                                 const v1::SetRequest* request,

@@ -16,21 +16,12 @@
 #include "absl/time/time.h"
 #include "server/membership/fence.h"
 #include "server/membership/membership.h"
+#include "server/options.h"
 #include "server/schedule/schedule_report.h"
 #include "server/schedule/stall.h"
 #include "server/schedule/types.h"
 
 namespace coxswain::server {
-
-// Limits of what a peer can have kept for it.
-struct ScheduleLimits {
-  int max_streams = 64;  // of one generation
-  size_t max_stream_bytes = 64;
-  int max_history = 64;  // rounds of one job
-  // Jobs whose last generation is kept after its end. More than
-  // MembershipOptions::max_jobs costs nothing: running ones always have room.
-  int max_jobs = 1024;
-};
 
 // The schedule of one generation: an agreement for each stream, and what is
 // known of each rank. A part of the schedule room, which brings it what happens

@@ -18,30 +18,13 @@
 #include "server/membership/fence.h"
 #include "server/membership/member.h"
 #include "server/membership/membership_types.h"
+#include "server/options.h"
 #include "server/schedule/types.h"
 #include "server/telemetry/histogram.h"
 #include "server/telemetry/step_timing.h"
 #include "server/telemetry/stragglers.h"
 
 namespace coxswain::server {
-
-struct TelemetryLimits {
-  // Steps that are kept of each rank.
-  int steps_per_rank = 256;
-  // A timing takes 40 bytes. A job of 4,096 ranks has its 256 steps in 40 MiB;
-  // one of 16,384 ranks keeps 64 of each in as much. All jobs together: 160
-  // MiB, past which a rank's newest steps take the places of its oldest.
-  int64_t records_per_job = int64_t{1} << 20;
-  int64_t records = int64_t{1} << 22;
-  // As many jobs as the membership knows at most; past it, a new one is not
-  // followed.
-  size_t jobs = 1024;
-  // A program may change its hook and its plan as often as it likes.
-  size_t hooks_per_job = 16;
-  size_t plans_per_job = 32;
-  // How long a job stays here once its last generation has ended.
-  absl::Duration kept_after_end = absl::Minutes(5);
-};
 
 // Bytes that ranks moved, as their heartbeats say.
 struct Traffic {

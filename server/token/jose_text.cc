@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "nlohmann/json.hpp"
 
 namespace coxswain::server {
 
