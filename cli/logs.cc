@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
-#include "cli/signals.h"
+#include "cli/launch/signals.h"
 #include "cli/stop_watch.h"
 
 namespace coxswain {

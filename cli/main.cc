@@ -12,7 +12,7 @@
 #include "base/logging.h"
 #include "base/random.h"
 #include "cli/certs.h"
-#include "cli/checkpoint/checkpoint.h"
+#include "cli/checkpoint.h"
 #include "cli/command_line.h"
 #include "cli/hooks.h"
 #include "cli/logs.h"

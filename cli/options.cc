@@ -17,7 +17,7 @@
 #include "cli/option_kinds.h"
 #include "client/comm/registry.h"
 #include "client/device/selection.h"
-#include "server/state/open_state.h"
+#include "server/open_state.h"
 
 namespace coxswain {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/time/time.h"
 #include "cli/security_options.h"
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace CLI {
 class App;

@@ -18,8 +18,8 @@
 #include "cli/grpc_log.h"
 #include "cli/launch/exit_reporter.h"
 #include "cli/launch/launcher.h"
+#include "cli/launch/signals.h"
 #include "cli/private_coordinator.h"
-#include "cli/signals.h"
 #include "client/device/selection.h"
 #include "client/rpc/stub_factory.h"
 

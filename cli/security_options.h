@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/tls_files.h"
-#include "server/security.h"
+#include "server/token/security.h"
 
 namespace CLI {
 class App;

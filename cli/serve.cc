@@ -19,15 +19,15 @@
 #include "base/status_macros.h"
 #include "cli/address.h"
 #include "cli/grpc_log.h"
+#include "cli/launch/signals.h"
 #include "cli/port_file.h"
-#include "cli/signals.h"
 #include "cli/stop_watch.h"
 #include "server/coordinator.h"
 #include "server/coordinator_view.h"
 #include "server/http/health_server.h"
 #include "server/http/http_server.h"
 #include "server/http/site.h"
-#include "server/state/open_state.h"
+#include "server/open_state.h"
 #include "transport/listen_address.h"
 
 namespace coxswain {

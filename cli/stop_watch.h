@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "base/cancel_signal.h"
 #include "base/unique_fd.h"
-#include "cli/signals.h"
+#include "cli/launch/signals.h"
 
 namespace coxswain {
 

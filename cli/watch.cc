@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
-#include "cli/signals.h"
+#include "cli/launch/signals.h"
 #include "cli/status.h"
 #include "cli/step_bars.h"
 #include "cli/stop_watch.h"

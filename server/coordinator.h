@@ -10,11 +10,11 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "server/checkpoint/retention.h"
-#include "server/options.h"
+#include "server/options/options.h"
 #include "server/parameter/parameter_limits.h"
-#include "server/security.h"
 #include "server/state/owned_state.h"
 #include "server/store/store_limits.h"
+#include "server/token/security.h"
 
 namespace coxswain::server {
 

@@ -10,7 +10,7 @@
 #include "server/journal/journal.h"
 #include "server/membership/membership.h"
 #include "server/parameter/parameter_room.h"
-#include "server/schedule/plan_room.h"
+#include "server/plan/plan_room.h"
 #include "server/schedule/schedule_room.h"
 #include "server/state/quarantine.h"
 #include "server/telemetry/rpc_metrics.h"

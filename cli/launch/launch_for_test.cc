@@ -16,7 +16,7 @@
 
 #include "absl/time/time.h"
 #include "cli/launch/launcher.h"
-#include "cli/signals.h"
+#include "cli/launch/signals.h"
 
 int main(int argc, char** argv) {
   if (argc < 6 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return 2;

@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "cli/launch/process_table.h"
+#include "cli/launch/signals.h"
 #include "cli/launch/worker_environment.h"
-#include "cli/signals.h"
 
 namespace coxswain {
 

@@ -14,7 +14,7 @@
 #include "absl/strings/strip.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
-#include "server/membership/job_name.h"
+#include "server/generation/job_name.h"
 
 namespace coxswain::server {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
-#include "server/membership/job_name.h"
+#include "server/generation/job_name.h"
 
 namespace coxswain::server {
 namespace {

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/histogram.h"
 #include "base/ids.h"
 #include "base/log_rate.h"
 #include "base/mutex.h"
@@ -25,11 +26,10 @@
 #include "server/checkpoint/retention.h"
 #include "server/checkpoint/shard_download.h"
 #include "server/checkpoint/shard_upload.h"
-#include "server/membership/fence.h"
-#include "server/membership/generation_guard.h"
-#include "server/options.h"
+#include "server/generation/fence.h"
+#include "server/generation/generation_guard.h"
+#include "server/options/options.h"
 #include "server/storage/file_system.h"
-#include "server/telemetry/histogram.h"
 
 namespace coxswain::server {
 

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "server/options.h"
+#include "server/options/options.h"
 #include "server/state/record_bytes.h"
 
 namespace coxswain::server {

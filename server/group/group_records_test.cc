@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace coxswain::server {
 namespace {

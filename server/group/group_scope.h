@@ -12,7 +12,7 @@
 #include "server/group/barrier.h"
 #include "server/group/declarations.h"
 #include "server/group/group_work.h"
-#include "server/options.h"
+#include "server/options/options.h"
 #include "server/state/state_store.h"
 
 namespace coxswain::server {

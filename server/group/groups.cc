@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "server/group/group_records.h"
-#include "server/options.h"
+#include "server/options/options.h"
 #include "server/state/quarantine.h"
 #include "server/state/written.h"
 

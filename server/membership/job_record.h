@@ -15,13 +15,13 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
+#include "server/generation/schedule_types.h"
 #include "server/membership/member.h"
 #include "server/membership/member_table.h"
 #include "server/membership/membership_records.h"
 #include "server/membership/membership_types.h"
 #include "server/membership/ordered_calls.h"
 #include "server/membership/waiting_room.h"
-#include "server/schedule/types.h"
 
 namespace coxswain::server {
 

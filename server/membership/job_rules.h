@@ -13,7 +13,7 @@
 #include "server/membership/member_table.h"
 #include "server/membership/membership_records.h"
 #include "server/membership/membership_types.h"
-#include "server/schedule/plan_room.h"
+#include "server/plan/plan_room.h"
 
 namespace coxswain::server {
 

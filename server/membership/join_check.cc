@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
-#include "server/membership/job_name.h"
+#include "server/generation/job_name.h"
 #include "server/membership/manifest_check.h"
 
 namespace coxswain::server {

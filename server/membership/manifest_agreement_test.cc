@@ -14,7 +14,7 @@
 #include "base/status_matchers.h"
 #include "proto/types.pb.h"
 #include "server/membership/membership.h"
-#include "server/schedule/plan_room.h"
+#include "server/plan/plan_room.h"
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
 

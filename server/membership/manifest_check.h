@@ -3,7 +3,7 @@
 
 #include "absl/status/status.h"
 #include "server/membership/member.h"
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace coxswain::server {
 

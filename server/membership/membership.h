@@ -20,13 +20,13 @@
 #include "base/ids.h"
 #include "base/mutex.h"
 #include "base/random.h"
-#include "server/membership/fence.h"
+#include "server/generation/fence.h"
+#include "server/generation/schedule_types.h"
 #include "server/membership/job_record.h"
 #include "server/membership/membership_records.h"
 #include "server/membership/membership_types.h"
-#include "server/options.h"
-#include "server/schedule/plan_room.h"
-#include "server/schedule/types.h"
+#include "server/options/options.h"
+#include "server/plan/plan_room.h"
 #include "server/state/state_writer.h"
 
 namespace coxswain::server {

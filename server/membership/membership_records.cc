@@ -11,10 +11,10 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "proto/state.pb.h"
-#include "server/membership/job_name.h"
+#include "server/generation/job_name.h"
 #include "server/membership/manifest_check.h"
 #include "server/membership/member_proto.h"
-#include "server/options.h"
+#include "server/options/options.h"
 
 namespace coxswain::server {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
-#include "server/membership/job_name.h"
+#include "server/generation/job_name.h"
 #include "server/membership/job_rules.h"
 #include "server/membership/membership.h"
 #include "server/membership/membership_errors.h"

@@ -13,9 +13,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
+#include "server/generation/schedule_types.h"
 #include "server/membership/liveness.h"
 #include "server/membership/member.h"
-#include "server/schedule/types.h"
 
 namespace coxswain::server {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/histogram.h"
 #include "prometheus/metric_family.h"
-#include "server/telemetry/histogram.h"
 
 namespace coxswain::server {
 

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/message.h"
-#include "server/rpc/identity.h"
+#include "server/token/identity.h"
 
 namespace coxswain::server {
 

@@ -3,7 +3,7 @@
 
 #include "grpcpp/grpcpp.h"
 #include "server/checkpoint/checkpoint_store.h"
-#include "server/options.h"
+#include "server/options/options.h"
 #include "server/rpc/disk_threads.h"
 
 namespace coxswain::server {

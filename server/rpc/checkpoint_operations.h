@@ -6,8 +6,8 @@
 #include "proto/checkpoint.pb.h"
 #include "server/checkpoint/checkpoint_store.h"
 #include "server/checkpoint/manifest.h"
-#include "server/membership/fence.h"
-#include "server/options.h"
+#include "server/generation/fence.h"
+#include "server/options/options.h"
 #include "server/rpc/disk_threads.h"
 
 namespace coxswain::server {

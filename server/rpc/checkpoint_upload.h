@@ -3,8 +3,8 @@
 
 #include "grpcpp/grpcpp.h"
 #include "server/checkpoint/checkpoint_store.h"
-#include "server/membership/fence.h"
-#include "server/options.h"
+#include "server/generation/fence.h"
+#include "server/options/options.h"
 #include "server/rpc/disk_threads.h"
 
 namespace coxswain::server {

@@ -8,9 +8,9 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "grpcpp/grpcpp.h"
-#include "server/rpc/identity.h"
-#include "server/rpc/token_table.h"
-#include "server/security.h"
+#include "server/token/identity.h"
+#include "server/token/security.h"
+#include "server/token/token_table.h"
 #include "server/token/token_verifier.h"
 
 namespace coxswain::server {

@@ -8,8 +8,8 @@
 #include "base/mutex.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/parameter.pb.h"
-#include "server/membership/fence.h"
-#include "server/options.h"
+#include "server/generation/fence.h"
+#include "server/options/options.h"
 #include "server/parameter/parameter_room.h"
 #include "server/rpc/call_deadline.h"
 

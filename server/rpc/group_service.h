@@ -2,8 +2,8 @@
 #define COXSWAIN_SERVER_RPC_GROUP_SERVICE_H_
 
 #include "proto/group.grpc.pb.h"
+#include "server/generation/fence.h"
 #include "server/group/groups.h"
-#include "server/membership/fence.h"
 
 namespace coxswain::server {
 

@@ -7,8 +7,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "server/options.h"
-#include "server/security.h"
+#include "server/options/options.h"
+#include "server/token/security.h"
 #include "transport/listen_address.h"
 
 namespace coxswain::server {

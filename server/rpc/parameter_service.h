@@ -2,8 +2,8 @@
 #define COXSWAIN_SERVER_RPC_PARAMETER_SERVICE_H_
 
 #include "proto/parameter.grpc.pb.h"
-#include "server/membership/fence.h"
-#include "server/options.h"
+#include "server/generation/fence.h"
+#include "server/options/options.h"
 #include "server/parameter/parameter_room.h"
 
 namespace coxswain::server {

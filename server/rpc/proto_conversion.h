@@ -3,9 +3,9 @@
 
 #include "absl/status/statusor.h"
 #include "proto/types.pb.h"
-#include "server/membership/fence.h"
+#include "server/generation/fence.h"
+#include "server/generation/schedule_types.h"
 #include "server/membership/member_proto.h"
-#include "server/schedule/types.h"
 
 namespace coxswain::server {
 

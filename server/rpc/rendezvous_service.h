@@ -9,7 +9,7 @@
 #include "base/logging.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "server/membership/membership.h"
-#include "server/options.h"
+#include "server/options/options.h"
 #include "server/rpc/attach_stream.h"
 #include "server/schedule/schedule_room.h"
 

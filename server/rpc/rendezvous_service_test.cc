@@ -17,7 +17,7 @@
 #include "base/random.h"
 #include "base/status_matchers.h"
 #include "grpcpp/grpcpp.h"
-#include "server/schedule/plan_room.h"
+#include "server/plan/plan_room.h"
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
 

@@ -2,8 +2,8 @@
 #define COXSWAIN_SERVER_RPC_SCHEDULE_SERVICE_H_
 
 #include "proto/schedule.grpc.pb.h"
-#include "server/membership/fence.h"
-#include "server/schedule/plan_room.h"
+#include "server/generation/fence.h"
+#include "server/plan/plan_room.h"
 #include "server/schedule/schedule_room.h"
 
 namespace coxswain::server {

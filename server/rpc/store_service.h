@@ -2,7 +2,7 @@
 #define COXSWAIN_SERVER_RPC_STORE_SERVICE_H_
 
 #include "proto/store.grpc.pb.h"
-#include "server/membership/fence.h"
+#include "server/generation/fence.h"
 #include "server/store/store.h"
 
 namespace coxswain::server {

@@ -14,12 +14,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "server/membership/fence.h"
+#include "server/generation/fence.h"
+#include "server/generation/schedule_types.h"
 #include "server/membership/membership.h"
-#include "server/options.h"
+#include "server/options/options.h"
 #include "server/schedule/schedule_report.h"
 #include "server/schedule/stall.h"
-#include "server/schedule/types.h"
 
 namespace coxswain::server {
 

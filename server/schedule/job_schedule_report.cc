@@ -8,8 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "base/error_detail.h"
 #include "proto/types.pb.h"
+#include "server/generation/schedule_types.h"
 #include "server/schedule/job_schedule.h"
-#include "server/schedule/types.h"
 
 namespace coxswain::server {
 namespace {

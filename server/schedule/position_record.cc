@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
-#include "server/schedule/plan_record.h"
+#include "server/plan/plan_record.h"
 
 namespace coxswain::server {
 namespace {

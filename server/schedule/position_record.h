@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/schedule/types.h"
+#include "server/generation/schedule_types.h"
 
 namespace coxswain::server {
 

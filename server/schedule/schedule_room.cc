@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
-#include "server/membership/job_name.h"
+#include "server/generation/job_name.h"
 #include "server/schedule/position_record.h"
 #include "server/state/quarantine.h"
 

@@ -19,12 +19,12 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/mutex.h"
-#include "server/membership/fence.h"
+#include "server/generation/fence.h"
+#include "server/generation/schedule_types.h"
 #include "server/membership/membership.h"
+#include "server/plan/plan_room.h"
 #include "server/schedule/job_schedule.h"
-#include "server/schedule/plan_room.h"
 #include "server/schedule/schedule_report.h"
-#include "server/schedule/types.h"
 #include "server/state/state_writer.h"
 
 namespace coxswain::server {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "server/schedule/types.h"
+#include "server/generation/schedule_types.h"
 
 namespace coxswain::server {
 namespace {

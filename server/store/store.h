@@ -17,8 +17,8 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/mutex.h"
-#include "server/membership/fence.h"
-#include "server/membership/generation_guard.h"
+#include "server/generation/fence.h"
+#include "server/generation/generation_guard.h"
 #include "server/state/state_writer.h"
 #include "server/store/store_scope.h"
 

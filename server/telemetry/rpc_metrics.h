@@ -8,8 +8,8 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/histogram.h"
 #include "base/mutex.h"
-#include "server/telemetry/histogram.h"
 
 namespace coxswain::server {
 

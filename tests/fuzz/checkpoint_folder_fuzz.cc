@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/fake_clock.h"
-#include "cli/checkpoint/folder.h"
+#include "cli/checkpoint_folder.h"
 #include "server/checkpoint/catalogue.h"
 #include "server/checkpoint/checkpoint_store.h"
 #include "server/checkpoint/manifest.h"

@@ -4,7 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "base/check.h"
-#include "server/schedule/plan_record.h"
+#include "server/plan/plan_record.h"
 #include "server/schedule/position_record.h"
 
 namespace coxswain {

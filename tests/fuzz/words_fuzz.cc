@@ -9,7 +9,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
-#include "transport/listen_address.h"
 #include "base/schedule_terms.h"
 #include "cli/address.h"
 #include "cli/command_line.h"
@@ -17,8 +16,9 @@
 #include "client/device/selection.h"
 #include "client/session/plan_overrides.h"
 #include "client/session/session_options.h"
-#include "server/state/open_state.h"
+#include "server/open_state.h"
 #include "tests/fuzz/decoders.h"
+#include "transport/listen_address.h"
 
 namespace coxswain {
 namespace {

@@ -22,7 +22,7 @@
 #include "proto/types.pb.h"
 #include "server/coordinator.h"
 #include "server/http/site.h"
-#include "server/state/open_state.h"
+#include "server/open_state.h"
 #include "server/state/quarantine.h"
 #include "server/state/record_bytes.h"
 #include "server/state/state_store.h"

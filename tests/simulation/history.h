@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/schedule/types.h"
+#include "server/generation/schedule_types.h"
 
 namespace coxswain::simulation {
 

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/reduce/step_gate.h"
-#include "server/schedule/types.h"
+#include "server/generation/schedule_types.h"
 #include "tests/simulation/history.h"
 
 namespace coxswain::simulation {

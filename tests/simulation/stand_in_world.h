@@ -14,7 +14,7 @@
 #include "client/reduce/step_gate.h"
 #include "client/schedule/step_agent.h"
 #include "client/stand_in/stand_in_schedule.h"
-#include "server/schedule/types.h"
+#include "server/generation/schedule_types.h"
 #include "tests/simulation/dice.h"
 
 namespace coxswain::simulation {

@@ -9,7 +9,7 @@
 #include "client/reduce/step_gate.h"
 #include "client/schedule/job_plan.h"
 #include "client/schedule/step_agent.h"
-#include "server/schedule/types.h"
+#include "server/generation/schedule_types.h"
 #include "tests/simulation/history.h"
 
 namespace coxswain::simulation {

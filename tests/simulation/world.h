@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/reduce/step_gate.h"
-#include "server/schedule/types.h"
+#include "server/generation/schedule_types.h"
 #include "tests/simulation/dice.h"
 #include "tests/simulation/history.h"
 #include "tests/simulation/referee.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/schedule/types.h"
+#include "server/generation/schedule_types.h"
 #include "tests/simulation/world.h"
 
 namespace coxswain::simulation {

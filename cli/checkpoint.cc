@@ -1,0 +1,216 @@
+#include "cli/checkpoint.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "cli/checkpoint_folder.h"
+#include "cli/checkpoint_format.h"
+#include "cli/checkpoint_query.h"
+#include "server/storage/posix_file_system.h"
+
+namespace coxswain {
+namespace {
+
+using Text = absl::StatusOr<std::string>;
+
+// A deletion removes files from the coordinator's disk.
+constexpr absl::Duration kDelete = absl::Minutes(5);
+
+absl::StatusOr<bool> AskPerson(const std::string& question) {
+  if (isatty(STDIN_FILENO) == 0) {
+    return absl::FailedPreconditionError(
+        "there is no terminal to ask at; give --yes");
+  }
+  std::fprintf(stderr, "%s [y/N] ", question.c_str());
+  std::fflush(stderr);
+  const int first = std::getchar();
+  for (int c = first; c != '\n' && c != EOF;) c = std::getchar();
+  return first == 'y' || first == 'Y';
+}
+
+// The name comes from the coordinator, and is written to.
+absl::Status CheckFolderName(const std::string& id) {
+  const bool is_name = !id.empty() && id != "." && id != ".." &&
+                       id.find('/') == std::string::npos;
+  if (is_name) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the coordinator calls the checkpoint \"", id,
+      "\", which is no name for a folder; say with --to where it is to go"));
+}
+
+std::string Named(const v1::CheckpointInfo& one) {
+  return absl::StrCat("checkpoint ", one.checkpoint_id(), " of job ", one.job(),
+                      " (step ", one.step(), ", ", SizeText(one.bytes()), ")");
+}
+
+// One command.
+class Command {
+ public:
+  Command(const CheckpointOptions& options, const CheckpointWorld& world)
+      : options_(options), world_(world), stub_(*world.transfer.stub) {
+    call_.timeout = options.timeout;
+  }
+
+  Text List() {
+    COXSWAIN_ASSIGN_OR_RETURN(const FoundJob found, Job(options_.job));
+    const std::string& job = found.job.job();
+    COXSWAIN_ASSIGN_OR_RETURN(const auto checkpoints,
+                              ListCheckpoints(stub_, job, options_.timeout));
+    return options_.json ? FormatCheckpointsJson(job, checkpoints)
+                         : FormatCheckpoints(job, checkpoints);
+  }
+
+  Text Show() {
+    COXSWAIN_ASSIGN_OR_RETURN(const FoundCheckpoint found, Find());
+    COXSWAIN_ASSIGN_OR_RETURN(const v1::ShowResponse shown,
+                              AskFor(found.checkpoint));
+    return options_.json ? FormatCheckpointJson(shown)
+                         : FormatCheckpoint(shown);
+  }
+
+  Text Export() {
+    COXSWAIN_ASSIGN_OR_RETURN(const FoundCheckpoint found, Find());
+    COXSWAIN_ASSIGN_OR_RETURN(const v1::ShowResponse shown,
+                              AskFor(found.checkpoint));
+    std::string folder = options_.folder;
+    if (folder.empty()) {
+      folder = found.checkpoint.checkpoint_id();
+      COXSWAIN_RETURN_IF_ERROR(CheckFolderName(folder));
+    }
+    COXSWAIN_RETURN_IF_ERROR(ExportCheckpoint(world_.transfer, shown, folder));
+    return absl::StrCat(Named(found.checkpoint), " is in ", folder, "\n");
+  }
+
+  Text Import() {
+    std::string job = options_.job;
+    if (job.empty()) {
+      COXSWAIN_ASSIGN_OR_RETURN(
+          const auto record,
+          ReadFolder(*world_.transfer.files, options_.folder));
+      job = record.job;
+    }
+    COXSWAIN_ASSIGN_OR_RETURN(const FoundJob found, Job(job));
+    COXSWAIN_ASSIGN_OR_RETURN(
+        const v1::CheckpointInfo imported,
+        ImportCheckpoint(world_.transfer, found, options_.folder));
+    return absl::StrCat(Named(imported), " is there, from ", options_.folder,
+                        "\n");
+  }
+
+  Text Verify() {
+    COXSWAIN_ASSIGN_OR_RETURN(const FoundCheckpoint found, Find());
+    COXSWAIN_RETURN_IF_ERROR(
+        VerifyCheckpoint(world_.transfer, found.checkpoint));
+    return absl::StrCat(Named(found.checkpoint), " is whole\n");
+  }
+
+  Text Delete() {
+    COXSWAIN_ASSIGN_OR_RETURN(const FoundCheckpoint found, Find());
+    const std::string named = Named(found.checkpoint);
+    if (!options_.yes) {
+      COXSWAIN_ASSIGN_OR_RETURN(
+          const bool yes,
+          world_.confirm(absl::StrCat("Delete ", named, " for good?")));
+      if (!yes) return std::string("nothing was deleted\n");
+    }
+    v1::DeleteRequest request;
+    *request.mutable_fence() =
+        OperatorFence(found.found, world_.transfer.random);
+    request.set_job(found.checkpoint.job());
+    request.set_checkpoint_id(found.checkpoint.checkpoint_id());
+    CallOptions call = call_;
+    call.timeout = kDelete;
+    const absl::Status deleted = stub_.DeleteCheckpoint(request, call).status();
+    // The first of several tries may have been the one that counted.
+    if (deleted.ok() || absl::IsNotFound(deleted)) {
+      return absl::StrCat(named, " is deleted\n");
+    }
+    return ExplainCall(stub_, "did not delete the checkpoint", deleted);
+  }
+
+  Text Now() {
+    COXSWAIN_ASSIGN_OR_RETURN(const FoundJob found, Job(options_.job));
+    v1::RequestCheckpointRequest request;
+    request.set_job(found.job.job());
+    request.set_reason(options_.reason);
+    *request.mutable_fence() = OperatorFence(found, world_.transfer.random);
+    const auto asked = stub_.RequestCheckpoint(request, call_);
+    if (!asked.ok()) {
+      return ExplainCall(stub_, "did not ask for a checkpoint", asked.status());
+    }
+    return absl::StrCat(
+        "job ", found.job.job(),
+        " was asked to save after one of its next "
+        "steps; step ",
+        asked->newest_step(),
+        " is the last one known. `coxswain checkpoint list` has it once it is "
+        "complete\n");
+  }
+
+ private:
+  absl::StatusOr<FoundJob> Job(const std::string& name) {
+    return FindJob(stub_, name, options_.timeout);
+  }
+  absl::StatusOr<FoundCheckpoint> Find() {
+    return FindCheckpoint(stub_, options_.job, options_.which,
+                          options_.timeout);
+  }
+  absl::StatusOr<v1::ShowResponse> AskFor(const v1::CheckpointInfo& one) {
+    v1::ShowRequest request;
+    request.set_job(one.job());
+    request.set_checkpoint_id(one.checkpoint_id());
+    auto shown = stub_.ShowCheckpoint(request, call_);
+    if (shown.ok()) return shown;
+    return ExplainCall(stub_, "did not describe the checkpoint",
+                       shown.status());
+  }
+
+  const CheckpointOptions& options_;
+  const CheckpointWorld& world_;
+  CoordinatorStub& stub_;
+  CallOptions call_;
+};
+
+}  // namespace
+
+CheckpointWorld RealCheckpointWorld(CoordinatorStub* stub) {
+  CheckpointWorld world;
+  world.transfer.stub = stub;
+  world.transfer.files = server::PosixFileSystem();
+  world.transfer.random = RandomSource::System();
+  world.transfer.progress = ProgressOn(STDERR_FILENO);
+  world.confirm = AskPerson;
+  return world;
+}
+
+absl::StatusOr<std::string> RunCheckpoint(const CheckpointOptions& options,
+                                          const CheckpointWorld& world) {
+  CheckpointWorld own = world;
+  if (options.quiet) own.transfer.progress.write = nullptr;
+  Command command(options, own);
+  using Action = CheckpointOptions::Action;
+  switch (options.action) {
+    case Action::kList:
+      return command.List();
+    case Action::kShow:
+      return command.Show();
+    case Action::kExport:
+      return command.Export();
+    case Action::kImport:
+      return command.Import();
+    case Action::kVerify:
+      return command.Verify();
+    case Action::kDelete:
+      return command.Delete();
+    case Action::kNow:
+      return command.Now();
+  }
+  return absl::InternalError("no such command");
+}
+
+}  // namespace coxswain

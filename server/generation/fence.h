@@ -1,0 +1,117 @@
+#ifndef COXSWAIN_SERVER_GENERATION_FENCE_H_
+#define COXSWAIN_SERVER_GENERATION_FENCE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/ids.h"
+#include "server/generation/schedule_types.h"
+
+namespace coxswain::server {
+
+// What a mutating request says about the world it was made in.
+struct Fence {
+  std::string cluster_id;
+  Term term;
+  std::string job;
+  Generation generation;
+  Incarnation incarnation;
+  uint64_t request_id = 0;
+};
+
+// Who sent a request that passed the fence.
+struct Caller {
+  WorkerIdentity identity;
+  int rank = 0;
+  int world_size = 0;
+};
+
+// Decides whether a request still belongs to the present. Implemented by the
+// membership room, used by every room that changes something for a member.
+// Thread-safe.
+class FenceGate {
+ public:
+  virtual ~FenceGate() = default;
+
+  // The caller, or FAILED_PRECONDITION naming the field that is stale (with
+  // ErrorDetail.stale_fence as payload), or NOT_FOUND for an unknown job.
+  virtual absl::StatusOr<Caller> Admit(const Fence& fence) const = 0;
+
+  // For a request of an operator, who is no member: judges the cluster and the
+  // term only. INVALID_ARGUMENT if a generation or an incarnation is named.
+  virtual absl::Status AdmitOperator(const Fence& fence) const = 0;
+};
+
+// A generation that has just begun.
+struct GenerationBegin {
+  std::string job;
+  Generation generation;
+  int world_size = 0;
+  Plan plan;
+};
+
+// A generation that an earlier term has left running.
+struct GenerationResumed {
+  GenerationBegin begin;  // its plan is the one in force now
+  // In good order, before the restart.
+  std::vector<int> left;
+};
+
+// Learns when a generation has ended, so that what is scoped by it is dropped
+// and its waiters are answered. Called without any lock held.
+//
+// The calls about one job come one after the other, in the order of what they
+// are about: the begin of a generation, members that left, its end, the begin
+// of the next one. Each observer gets a call after those that were registered
+// before it. What an observer causes by a call is reported after that call.
+//
+// UNAVAILABLE as the reason means that this coordinator stops, and not that
+// the generation has ended: waiters are answered, and nothing that is durable
+// is dropped, for the next coordinator resumes the generation (OnResume).
+class GenerationObserver {
+ public:
+  virtual ~GenerationObserver() = default;
+  virtual void OnGenerationEnded(absl::string_view job, Generation generation,
+                                 const absl::Status& reason) = 0;
+
+  // Before any of its members has heard of it.
+  virtual void OnGenerationBegan(const GenerationBegin& begin) {
+    static_cast<void>(begin);
+  }
+
+  // Once, before any request: what an earlier term has left running. Whatever
+  // else the room keeps of generations in the state store is to be dropped. A
+  // record that cannot be read goes into quarantine, and the membership ends
+  // its generation. An error of the store keeps the coordinator from starting.
+  virtual absl::Status OnResume(const std::vector<GenerationResumed>& running) {
+    static_cast<void>(running);
+    return absl::OkStatus();
+  }
+
+  // The generation should make way for one with other members, at the end of a
+  // step: `reason` says for whom. Repeated until it has ended, or until it
+  // need not any more: then `reason` is empty, once. Where the
+  // schedule is not enforced there are no common steps, and nothing happens.
+  virtual void OnRegroupWanted(absl::string_view job, Generation generation,
+                               absl::string_view reason) {
+    static_cast<void>(job);
+    static_cast<void>(generation);
+    static_cast<void>(reason);
+  }
+
+  // A member has left in good order; its generation goes on without it.
+  virtual void OnMemberLeft(absl::string_view job, Generation generation,
+                            int rank) {
+    static_cast<void>(job);
+    static_cast<void>(generation);
+    static_cast<void>(rank);
+  }
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_GENERATION_FENCE_H_

@@ -1,0 +1,20 @@
+#ifndef COXSWAIN_SERVER_PLAN_PLAN_RECORD_H_
+#define COXSWAIN_SERVER_PLAN_PLAN_RECORD_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/generation/schedule_types.h"
+
+namespace coxswain::server {
+
+// A plan as it is kept in the state store. CheckPlan() allows whatever is
+// encoded, and Decode fails with INVALID_ARGUMENT for what it does not allow;
+// the caller of Decode says whose plan it is.
+std::string EncodePlan(const Plan& plan);
+absl::StatusOr<Plan> DecodePlan(absl::string_view record);
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_PLAN_PLAN_RECORD_H_

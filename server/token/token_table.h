@@ -1,0 +1,78 @@
+#ifndef COXSWAIN_SERVER_TOKEN_TOKEN_TABLE_H_
+#define COXSWAIN_SERVER_TOKEN_TOKEN_TABLE_H_
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "base/watched_file.h"
+#include "server/token/identity.h"
+
+namespace coxswain::server {
+
+// The bearer tokens of a coordinator: a file with a line for each,
+//
+//   # comment
+//   operator  TOKEN
+//   job/NAME  TOKEN
+//   job/NAME  subject:SUBJECT
+//
+// where the last one stands for whatever tokens an issuer signs for SUBJECT
+// (server/token). A name may have several, so that one can be replaced while
+// both count; a token or a subject has one name. The file is read again when it
+// has changed; one that cannot be understood then is logged, and the tokens
+// stay as they were. Only digests are kept of tokens. Thread-safe.
+class TokenTable {
+ public:
+  static constexpr size_t kLeastTokenBytes = 16;
+  static constexpr size_t kMostTokenBytes = 4096;
+  static constexpr size_t kMostTokens = 4096;
+
+  // INVALID_ARGUMENT names the line that is wrong, never a token.
+  static absl::StatusOr<std::unique_ptr<TokenTable>> Open(
+      const std::string& path);
+
+  // Whose token it is. Takes the same time for each that it is not.
+  std::optional<Identity> Find(absl::string_view token);
+  // Who a subject is; that somebody has vouched for it was found before.
+  std::optional<Identity> FindSubject(const std::string& subject);
+
+  bool NamesSubjects() const;
+  const std::string& path() const { return path_; }
+
+ private:
+  struct Entry {
+    std::string digest;
+    Identity identity;
+  };
+  struct Entries {
+    std::vector<Entry> tokens;
+    std::map<std::string, Identity> subjects;
+
+    // What is wrong with the second word of a line; nothing of it is shown.
+    absl::Status Add(absl::string_view word, Identity identity);
+    absl::Status AddSubject(absl::string_view subject, Identity identity);
+    size_t size() const { return tokens.size() + subjects.size(); }
+  };
+  explicit TokenTable(const std::string& path) : path_(path), file_(path) {}
+
+  static absl::StatusOr<Entries> Parse(absl::string_view text);
+  absl::Status ReadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReadAgainLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string path_;
+  mutable Mutex mutex_;
+  WatchedFile file_ ABSL_GUARDED_BY(mutex_);
+  Entries entries_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain::server
+
+#endif  // COXSWAIN_SERVER_TOKEN_TOKEN_TABLE_H_
