@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "cli/security_options.h"
+#include "cli/options.h"
 
 namespace coxswain {
 

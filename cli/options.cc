@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "CLI/App.hpp"
@@ -13,8 +15,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "cli/address.h"
-#include "cli/option_kinds.h"
 #include "client/comm/registry.h"
 #include "client/device/selection.h"
 #include "server/open_state.h"
@@ -30,6 +33,148 @@ constexpr int kMaxKeep = 1000000000;
 constexpr int kMaxHeldMib = 1 << 30;
 constexpr int kMaxAttempt = 1000000000;
 constexpr int kMaxStatus = 255;
+constexpr int kMostDays = 10 * 365;
+
+// The kinds of options that the commands have: each is a flag, a variable and a
+// key of the configuration file at once, with its check.
+
+// A check returns what is wrong, or nothing.
+using OptionCheck = std::function<std::string(const std::string&)>;
+
+// Such as 500ms, 10s, 5m, or plain seconds.
+bool ParseDuration(const std::string& text, absl::Duration* duration) {
+  double seconds = 0;
+  if (absl::SimpleAtod(text, &seconds))
+    *duration = absl::Seconds(seconds);
+  else if (!absl::ParseDuration(text, duration))
+    return false;
+  return *duration < absl::InfiniteDuration() &&
+         *duration > -absl::InfiniteDuration();
+}
+
+// --name-of-option may be given as COXSWAIN_NAME_OF_OPTION.
+std::string VariableOf(std::string option) {
+  for (char& c : option) c = c == '-' ? '_' : absl::ascii_toupper(c);
+  return absl::StrCat("COXSWAIN_", option);
+}
+
+// `check` may be null.
+CLI::Option* AddText(CLI::App* app, const std::string& name,
+                     std::string* target, const std::string& type,
+                     const std::string& description, const OptionCheck& check) {
+  CLI::Option* option = app->add_option("--" + name, *target, description)
+                            ->type_name(type)
+                            ->envname(VariableOf(name));
+  if (!target->empty()) option->default_str(*target);
+  if (check != nullptr) option->check(check, "");
+  return option;
+}
+
+OptionCheck IsNumber(int least, int most) {
+  return [=](const std::string& text) {
+    int value = 0;
+    if (absl::SimpleAtoi(text, &value) && value >= least && value <= most) {
+      return std::string();
+    }
+    return absl::StrCat("must be a whole number from ", least, " to ", most,
+                        ", not '", text, "'");
+  };
+}
+
+CLI::Option* AddNumber(CLI::App* app, const std::string& name, int* target,
+                       int least, int most, const std::string& description) {
+  return app->add_option("--" + name, *target, description)
+      ->type_name("N")
+      ->default_str(absl::StrCat(*target))
+      ->envname(VariableOf(name))
+      ->check(IsNumber(least, most), "");
+}
+
+CLI::Option* AddDuration(CLI::App* app, const std::string& name,
+                         absl::Duration least, absl::Duration* target,
+                         const std::string& description) {
+  const auto parse = [target](const std::string& text) {
+    ParseDuration(text, target);  // checked before
+  };
+  const auto check = [least](const std::string& text) {
+    absl::Duration value;
+    if (!ParseDuration(text, &value)) {
+      return absl::StrCat("'", text,
+                          "' is no duration; write for example 500ms, 10s, 5m");
+    }
+    if (value < least) {
+      return absl::StrCat("must be at least ", absl::FormatDuration(least),
+                          ", not ", text);
+    }
+    return std::string();
+  };
+  CLI::Option* option =
+      app->add_option_function<std::string>("--" + name, parse, description)
+          ->type_name("DURATION")
+          ->envname(VariableOf(name))
+          ->check(check, "");
+  if (*target != absl::InfiniteDuration()) {
+    option->default_str(absl::FormatDuration(*target));
+  }
+  return option;
+}
+
+CLI::Option* AddFlag(CLI::App* app, const std::string& flags,
+                     const std::string& name, bool* target,
+                     const std::string& description) {
+  return app->add_flag(flags, *target, description)->envname(VariableOf(name));
+}
+
+std::string CheckListen(const std::string& text) {
+  return std::string(
+      ParseHostPort(text, PortRule::kAnyFree).status().message());
+}
+
+void AddTlsFiles(CLI::App* app, TlsFiles* files, const std::string& cert,
+                 const std::string& ca) {
+  AddText(app, "tls-cert", &files->cert, "FILE", cert, nullptr);
+  AddText(app, "tls-key", &files->key, "FILE", "the private key of --tls-cert",
+          nullptr);
+  AddText(app, "tls-ca", &files->ca, "FILE", ca, nullptr);
+}
+
+void AddClientSecurity(CLI::App* app, ClientSecurity* security) {
+  AddTlsFiles(app, &security->tls,
+              "who you are, for the coordinator: a certificate (PEM)",
+              "speak TLS to a coordinator that this certificate authority "
+              "vouches for. Files are read again when they change");
+  AddText(app, "token-file", &security->token_file, "FILE",
+          "who you are, by the bearer token in this file", nullptr);
+  AddFlag(app, "--insecure", "insecure", &security->insecure,
+          "send the token in plain text, also over a network");
+}
+
+void AddServeSecurity(CLI::App* app, ServeSecurity* security) {
+  AddTlsFiles(app, &security->rpc.tls,
+              "speak TLS only, with this certificate (PEM)",
+              "callers show a certificate that this certificate authority "
+              "vouches for. Files are read again when they change");
+  AddText(app, "tokens", &security->rpc.tokens, "FILE",
+          "callers show a bearer token: a line for each, 'operator TOKEN' or "
+          "'job/NAME TOKEN'",
+          nullptr);
+  AddText(app, "token-keys", &security->rpc.token_keys, "FILE",
+          "tokens that these keys have signed count too (a JSON Web Key Set): "
+          "--tokens has a line 'job/NAME subject:SUBJECT' for each subject",
+          nullptr);
+  AddText(app, "token-issuer", &security->rpc.token_rules.issuer, "ISSUER",
+          "who signs them, as they say it themselves", nullptr);
+  AddText(app, "token-audience", &security->rpc.token_rules.audience, "NAME",
+          "whom they are for: no others count", nullptr);
+  AddFlag(app, "--insecure", "insecure", &security->insecure,
+          "listen beyond the loopback without requiring certificates: "
+          "whoever reaches the address can read the traffic or stop the "
+          "coordinator");
+  AddText(app, "health-listen", &security->health_listen, "HOST:PORT",
+          "answer probes here, over plain HTTP, and nothing else: /liveness, "
+          "/readiness and /availability",
+          CheckListen);
+}
 
 // "3", or "2:5" for as few as 2 and as many as 5.
 bool ParseNodeRange(const std::string& text, NodeRange* range) {
@@ -438,6 +583,71 @@ void AddOptions(CLI::App* app, CheckpointOptions::Action action,
             "why, for the logs of the workers", nullptr);
   }
   AddTimeout(app, &options->timeout);
+}
+
+std::string CheckSecurity(const ClientSecurity& security,
+                          const std::string& coordinator) {
+  return std::string(
+      CheckClientSecurity(security, coordinator, Clock::Real()->WallTime())
+          .message());
+}
+
+std::string CheckSecurity(const ServeSecurity& security,
+                          const std::string& listen) {
+  const absl::Status files = security.rpc.Validate(Clock::Real()->WallTime());
+  if (!files.ok()) return std::string(files.message());
+  const auto address = ParseHostPort(listen, PortRule::kAnyFree);
+  if (security.insecure || !address.ok() || IsLoopback(address->host)) {
+    return "";
+  }
+  if (!security.rpc.tokens.empty()) {
+    // gRPC reads what a caller sends before it shows a token.
+    return absl::StrCat(
+        "--listen ", listen,
+        " can be reached by callers without a token, and nothing would bound "
+        "what they send: with --tokens listen on 127.0.0.1 behind a proxy "
+        "(deploy/haproxy), or require certificates (--tls-ca) instead, or give "
+        "--insecure if you trust the network");
+  }
+  if (!security.rpc.tls.ca.empty()) return "";
+  return absl::StrCat(
+      "--listen ", listen,
+      " can be reached from elsewhere, and callers need no certificate: give "
+      "--tls-cert, --tls-key and --tls-ca (`coxswain certs init` makes them), "
+      "listen on 127.0.0.1, or give --insecure if you trust the network");
+}
+
+void AddCertsOptions(CLI::App* app, CertsOptions::Action action,
+                     CertsOptions* options) {
+  using Action = CertsOptions::Action;
+  AddText(app, "dir", &options->dir, "DIR",
+          action == Action::kInit ? "the folder to make"
+                                  : "the folder that `certs init` made",
+          nullptr);
+  if (action == Action::kShow) return;
+  if (action == Action::kInit) {
+    app->add_option("--host", options->hosts,
+                    "a name or an address by which workers reach the "
+                    "coordinator, beside this host's name and the loopback; "
+                    "may be repeated")
+        ->type_name("NAME")
+        ->allow_extra_args(false);
+  }
+  app->add_option("--job", options->jobs,
+                  "a job that gets a certificate; may be repeated")
+      ->type_name("NAME")
+      ->allow_extra_args(false)
+      ->check(CheckJob, "");
+  AddNumber(app, "days", &options->days, 1, kMostDays,
+            "how long the certificates count");
+}
+
+std::string CheckCerts(const CertsOptions& options) {
+  if (options.dir.empty()) return "--dir must name a folder";
+  if (options.action == CertsOptions::Action::kAdd && options.jobs.empty()) {
+    return "nothing to add: give --job NAME";
+  }
+  return "";
 }
 
 std::string CheckJob(const std::string& text) {

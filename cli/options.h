@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "cli/security_options.h"
+#include "base/tls_files.h"
 #include "server/options/options.h"
+#include "server/token/security.h"
 
 namespace CLI {
 class App;
@@ -17,6 +18,13 @@ namespace coxswain {
 
 // What can be said to each command. AddOptions declares flags, environment
 // variables and checks; the structs start with the defaults.
+
+// Who may speak to `coxswain serve`, and how.
+struct ServeSecurity {
+  server::SecurityOptions rpc;
+  bool insecure = false;      // plain text may leave this machine
+  std::string health_listen;  // HOST:PORT; empty: no port for health checks
+};
 
 struct ServeOptions {
   std::string listen = "127.0.0.1:7077";
@@ -141,6 +149,16 @@ struct HooksOptions {
   bool markdown = false;
 };
 
+// Of `coxswain certs`.
+struct CertsOptions {
+  enum class Action { kInit, kAdd, kShow };
+  Action action = Action::kInit;
+  std::string dir = "coxswain-certs";
+  std::vector<std::string> hosts;  // of the coordinator
+  std::vector<std::string> jobs;
+  int days = 365;
+};
+
 void AddOptions(CLI::App* app, ServeOptions* options);
 void AddOptions(CLI::App* app, RunOptions* options);
 void AddOptions(CLI::App* app, StatusOptions* options);
@@ -151,6 +169,17 @@ void AddOptions(CLI::App* app, HooksOptions* options);
 // Those of one action.
 void AddOptions(CLI::App* app, CheckpointOptions::Action action,
                 CheckpointOptions* options);
+
+void AddCertsOptions(CLI::App* app, CertsOptions::Action action,
+                     CertsOptions* options);
+
+// What is wrong with them together, and with the files; empty if nothing is.
+// `coordinator` is HOST:PORT, or several with commas between.
+std::string CheckSecurity(const ClientSecurity& security,
+                          const std::string& coordinator);
+std::string CheckSecurity(const ServeSecurity& security,
+                          const std::string& listen);
+std::string CheckCerts(const CertsOptions& options);
 
 // What is wrong with a job's name; empty if nothing is.
 std::string CheckJob(const std::string& text);

@@ -2,16 +2,22 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status_macros.h"
@@ -19,9 +25,9 @@
 #include "cli/launch/exit_reporter.h"
 #include "cli/launch/launcher.h"
 #include "cli/launch/signals.h"
-#include "cli/private_coordinator.h"
 #include "client/device/selection.h"
 #include "client/rpc/stub_factory.h"
+#include "server/coordinator.h"
 
 namespace coxswain {
 namespace {
@@ -32,6 +38,61 @@ constexpr char kPrivateJob[] = "standalone";
 // A lease, as long as it is not set otherwise: by then it has noticed by
 // itself.
 constexpr absl::Duration kReportDrain = absl::Seconds(10);
+
+constexpr char kHost[] = "127.0.0.1";
+constexpr absl::Duration kShutdown = absl::Seconds(2);
+
+// A coordinator for one launcher: in its process, reachable from this machine
+// only, with its state in a temporary folder that goes with it.
+class PrivateCoordinator {
+ public:
+  static absl::StatusOr<std::unique_ptr<PrivateCoordinator>> Start();
+  ~PrivateCoordinator();
+  PrivateCoordinator(const PrivateCoordinator&) = delete;
+  PrivateCoordinator& operator=(const PrivateCoordinator&) = delete;
+
+  std::string address() const;
+
+ private:
+  explicit PrivateCoordinator(std::string state_dir)
+      : state_dir_(std::move(state_dir)) {}
+
+  const std::string state_dir_;
+  std::unique_ptr<server::Coordinator> coordinator_;
+};
+
+absl::StatusOr<std::unique_ptr<PrivateCoordinator>>
+PrivateCoordinator::Start() {
+  std::error_code error;
+  const auto parent = std::filesystem::temp_directory_path(error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("no folder for temporary files: ", error.message()));
+  }
+  std::string folder = (parent / "coxswain-standalone-XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) {
+    return absl::ErrnoToStatus(errno,
+                               absl::StrCat("cannot make the folder ", folder));
+  }
+  std::unique_ptr<PrivateCoordinator> result(new PrivateCoordinator(folder));
+  server::CoordinatorOptions options;
+  options.listen = absl::StrCat(kHost, ":0");
+  options.state_dir = folder;
+  COXSWAIN_ASSIGN_OR_RETURN(result->coordinator_,
+                            server::Coordinator::Start(options));
+  return result;
+}
+
+PrivateCoordinator::~PrivateCoordinator() {
+  if (coordinator_ != nullptr) coordinator_->Shutdown(kShutdown);
+  coordinator_.reset();
+  std::error_code ignored;  // it lies in the folder for temporary files
+  std::filesystem::remove_all(state_dir_, ignored);
+}
+
+std::string PrivateCoordinator::address() const {
+  return absl::StrCat(kHost, ":", coordinator_->port());
+}
 
 absl::StatusOr<std::string> HostName() {
   char name[HOST_NAME_MAX + 1] = {};

@@ -4,12 +4,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -20,7 +22,6 @@
 #include "cli/address.h"
 #include "cli/grpc_log.h"
 #include "cli/launch/signals.h"
-#include "cli/port_file.h"
 #include "cli/stop_watch.h"
 #include "server/coordinator.h"
 #include "server/coordinator_view.h"
@@ -44,6 +45,25 @@ constexpr absl::Duration kGivenUp = absl::Seconds(1);
 void Say(const std::string& line) {
   std::printf("coxswain: %s\n", line.c_str());
   std::fflush(stdout);
+}
+
+// Writes a port number and a newline to a file that appears at once and
+// whole: a script may wait for the file, then read it.
+absl::Status WritePortFile(const std::string& path, int port) {
+  const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
+  FILE* const file = std::fopen(temporary.c_str(), "we");
+  if (file == nullptr) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", temporary));
+  }
+  bool written = std::fprintf(file, "%d\n", port) > 0;
+  written = std::fclose(file) == 0 && written;
+  if (!written || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    absl::Status status =
+        absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
+    unlink(temporary.c_str());
+    return status;
+  }
+  return absl::OkStatus();
 }
 
 // Each connection is one, and many systems give a process 1,024 at first.

@@ -41,6 +41,13 @@ class AcceptedConnections {
   std::vector<Connection> connections_ ABSL_GUARDED_BY(mutex_);
 };
 
+// How many connections may be accepted where `wanted` are allowed: each is a
+// descriptor, and whoever connects must not take those that the process needs
+// for its disk. A quarter of what the process may have, 2048 at most, is left.
+int ConnectionLimit(int wanted);
+// The same for a process that may have `descriptors`.
+int ConnectionLimit(int wanted, unsigned long descriptors);
+
 }  // namespace coxswain
 
 #endif  // COXSWAIN_TRANSPORT_ACCEPTED_CONNECTIONS_H_

@@ -1,5 +1,6 @@
 #include "cli/launch/launcher.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -8,17 +9,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "base/unique_fd.h"
 #include "cli/launch/child_process.h"
 #include "cli/launch/line_prefixer.h"
-#include "cli/launch/output_sink.h"
 
 namespace coxswain {
 namespace {
@@ -31,6 +34,55 @@ constexpr absl::Duration kDrain = absl::Seconds(2);
 constexpr int kLastReads = 32;
 // As a shell says that a program could not be started.
 constexpr int kNotStarted = 127;
+
+// Writes to a descriptor it does not own, without ever blocking on it: a
+// reader that stands still must not keep the launcher from its workers. What
+// cannot be written yet is kept; while that is a lot, the launcher stops
+// reading, and the workers wait in turn. A reader that has gone is no failure:
+// what would go there is dropped. One thread only.
+class OutputSink {
+ public:
+  static constexpr size_t kFull = 64 << 10;
+
+  explicit OutputSink(int fd) : fd_(fd) {}
+
+  void Append(absl::string_view data);
+  // Where to append directly.
+  std::string* buffer() { return &buffer_; }
+
+  int fd() const { return fd_; }
+  bool empty() const { return buffer_.empty(); }
+  bool full() const { return buffer_.size() >= kFull; }
+
+  // poll() says that the descriptor takes more, or has failed.
+  void Write();
+
+ private:
+  const int fd_;
+  bool gone_ = false;
+  std::string buffer_;
+};
+
+void OutputSink::Append(absl::string_view data) {
+  absl::StrAppend(&buffer_, data);
+}
+
+void OutputSink::Write() {
+  // After poll() a pipe takes PIPE_BUF bytes without blocking, but perhaps not
+  // more. The descriptor is shared with other processes, so it is not made
+  // non-blocking.
+  while (!buffer_.empty() && !gone_) {
+    const ssize_t written =
+        write(fd_, buffer_.data(), std::min<size_t>(buffer_.size(), PIPE_BUF));
+    if (written >= 0) {
+      buffer_.erase(0, written);
+      return;
+    }
+    if (errno == EAGAIN) return;
+    gone_ = errno != EINTR;
+  }
+  if (gone_) buffer_.clear();
+}
 
 struct Stream {
   UniqueFd* pipe;

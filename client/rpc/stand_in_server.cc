@@ -20,7 +20,6 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "transport/accepted_connections.h"
 #include "transport/accepting_server.h"
-#include "transport/connection_limit.h"
 #include "transport/listen_address.h"
 
 namespace coxswain {

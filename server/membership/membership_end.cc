@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
-#include "server/membership/growth.h"
 #include "server/membership/job_rules.h"
 #include "server/membership/membership.h"
 #include "server/membership/membership_errors.h"
+#include "server/membership/round.h"
 
 namespace coxswain::server {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "server/membership/growth.h"
 #include "server/membership/membership_fixture.h"
+#include "server/membership/round.h"
 
 namespace coxswain::server {
 namespace {

@@ -6,12 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
-#include "server/membership/growth.h"
 #include "server/membership/job_rules.h"
 #include "server/membership/manifest_check.h"
 #include "server/membership/membership.h"
 #include "server/membership/membership_errors.h"
 #include "server/membership/rank_assignment.h"
+#include "server/membership/round.h"
 
 namespace coxswain::server {
 namespace {

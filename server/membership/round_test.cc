@@ -4,7 +4,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/membership/growth.h"
 #include "server/membership/liveness.h"
 
 namespace coxswain::server {

@@ -9,11 +9,15 @@
 #include "base/error_detail.h"
 #include "base/grpc_status.h"
 #include "base/status_macros.h"
+#include "schedule/schedule_wire.h"
 #include "server/rpc/proto_conversion.h"
-#include "server/rpc/schedule_wire.h"
 
 namespace coxswain::server {
 namespace {
+
+using schedule::TakePosition;
+using schedule::TakeTicket;
+using schedule::TakeVote;
 
 Progress FromProto(const v1::Heartbeat& heartbeat) {
   Progress progress;

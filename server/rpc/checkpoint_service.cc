@@ -8,9 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/grpc_status.h"
 #include "server/rpc/call.h"
-#include "server/rpc/checkpoint_download.h"
 #include "server/rpc/checkpoint_operations.h"
-#include "server/rpc/checkpoint_upload.h"
+#include "server/rpc/checkpoint_streams.h"
 #include "server/rpc/proto_conversion.h"
 
 namespace coxswain::server {

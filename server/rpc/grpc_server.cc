@@ -26,7 +26,6 @@
 #include "server/rpc/store_service.h"
 #include "transport/accepted_connections.h"
 #include "transport/accepting_server.h"
-#include "transport/connection_limit.h"
 
 namespace coxswain::server {
 namespace {

@@ -1,6 +1,8 @@
 #include "server/rpc/proto_conversion.h"
 
+#include "proto/rendezvous.pb.h"
 #include "schedule/schedule_wire.h"
+#include "server/membership/membership_types.h"
 
 namespace coxswain::server {
 
@@ -20,5 +22,19 @@ absl::StatusOr<Plan> FromProto(const v1::Plan& proto) {
 }
 
 v1::Plan ToProto(const Plan& plan) { return schedule::ToWire(plan); }
+
+v1::Decision DecisionToWire(const AttachEvent& event) {
+  v1::Decision wire;
+  wire.set_stream(event.stream);
+  wire.set_round(event.round);
+  wire.set_commit(event.commit);
+  wire.set_reason(event.reason);
+  wire.set_stop(event.stop);
+  wire.set_regroup(event.regroup);
+  wire.set_spell(event.spell);
+  wire.set_checkpoint(event.checkpoint);
+  if (event.plan.has_value()) *wire.mutable_plan() = ToProto(*event.plan);
+  return wire;
+}
 
 }  // namespace coxswain::server

@@ -7,7 +7,13 @@
 #include "server/generation/schedule_types.h"
 #include "server/membership/member_proto.h"
 
+namespace coxswain::v1 {
+class Decision;
+}
+
 namespace coxswain::server {
+
+struct AttachEvent;
 
 // Between the messages of the wire and the structs of the core. What can be
 // said in the core's words is not judged here: the rooms validate what they are
@@ -19,6 +25,7 @@ Fence FromProto(const v1::Fence& fence);
 absl::StatusOr<Plan> FromProto(const v1::Plan& plan);
 
 v1::Plan ToProto(const Plan& plan);
+v1::Decision DecisionToWire(const AttachEvent& event);
 
 }  // namespace coxswain::server
 

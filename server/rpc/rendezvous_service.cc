@@ -11,13 +11,15 @@
 #include "absl/time/time.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
+#include "schedule/schedule_wire.h"
 #include "server/rpc/call.h"
 #include "server/rpc/describe_steps.h"
 #include "server/rpc/proto_conversion.h"
-#include "server/rpc/schedule_wire.h"
 
 namespace coxswain::server {
 namespace {
+
+using schedule::TakePosition;
 
 // The answers to Join have all members of a generation as large as this.
 constexpr size_t kMaxMembersInJoin = 64;

@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_SERVER_RPC_CHECKPOINT_UPLOAD_H_
-#define COXSWAIN_SERVER_RPC_CHECKPOINT_UPLOAD_H_
+#ifndef COXSWAIN_SERVER_RPC_CHECKPOINT_STREAMS_H_
+#define COXSWAIN_SERVER_RPC_CHECKPOINT_STREAMS_H_
 
 #include "grpcpp/grpcpp.h"
 #include "server/checkpoint/checkpoint_store.h"
@@ -18,6 +18,13 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* StartUpload(
     DiskThreads* disk, grpc::CallbackServerContext* context,
     grpc::ByteBuffer* response);
 
+// Serves one Download: chunks go from the disk's memory to gRPC without a
+// copy. While one is written the next is read, so that a stream holds two.
+// gRPC owns what is returned.
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartDownload(
+    const RpcOptions& options, CheckpointStore* store, DiskThreads* disk,
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
+
 }  // namespace coxswain::server
 
-#endif  // COXSWAIN_SERVER_RPC_CHECKPOINT_UPLOAD_H_
+#endif  // COXSWAIN_SERVER_RPC_CHECKPOINT_STREAMS_H_
