@@ -307,6 +307,7 @@ class World {
 class TwoLeadsTest : public testing::TestWithParam<Work> {
  protected:
   void SetUp() override { ASSERT_TRUE(SetLogLevel("error")); }
+  void TearDown() override { ASSERT_TRUE(SetLogLevel("info")); }
 };
 
 TEST_P(TwoLeadsTest, OneThatWasFrozenChangesNothingOfTheNextOnes) {
