@@ -103,7 +103,9 @@ absl::Status NarrowCommunicator::EnqueueReduce(const Span& span,
 WorkPtr NarrowCommunicator::DoBroadcast(Span span, int root) {
   return inner_.Broadcast(span, root);
 }
-WorkPtr NarrowCommunicator::DoBarrier() { return inner_.Barrier(); }
+WorkPtr NarrowCommunicator::DoAgree(const CollectiveHeader& header) {
+  return inner_.Agree(header);
+}
 WorkPtr NarrowCommunicator::DoAllGather(Span input, Span output) {
   return inner_.AllGather(input, output);
 }

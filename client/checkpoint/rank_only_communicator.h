@@ -22,7 +22,7 @@ class RankOnlyCommunicator : public Communicator {
  protected:
   WorkPtr DoAllReduce(Span, ReduceOp) override { return Refuse(); }
   WorkPtr DoBroadcast(Span, int) override { return Refuse(); }
-  WorkPtr DoBarrier() override { return Refuse(); }
+  WorkPtr DoAgree(const CollectiveHeader&) override { return Refuse(); }
 
  private:
   static WorkPtr Refuse() {

@@ -110,69 +110,106 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::DoSplit(
       absl::StrCat("the ", backend(), " back end cannot be split"));
 }
 
+absl::Status Communicator::CheckPlace(const Span&) const {
+  return absl::OkStatus();
+}
+
+absl::Status Communicator::CheckPlaces(absl::Status found, const Span& input,
+                                       const Span& output) const {
+  if (found.ok()) found = CheckPlace(input);
+  if (found.ok()) found = CheckPlace(output);
+  return found;
+}
+
+WorkPtr Communicator::Refuse(CollectiveKind kind, absl::Status why) {
+  CollectiveHeader header;
+  header.kind = kind;
+  header.refused = true;
+  // The peers learn of it in its place; the caller does at once.
+  DoAgree(header);
+  return Fail(std::move(why));
+}
+
 WorkPtr Communicator::AllReduce(Span span, ReduceOp op) {
-  if (auto status = CheckSpan(span); !status.ok()) return Fail(status);
+  constexpr auto kKind = CollectiveKind::kAllReduce;
+  const absl::Status status = CheckPlaces(CheckSpan(span), span, span);
+  if (!status.ok()) return Refuse(kKind, status);
   Count(span.bytes());
+  if (span.count == 0) return DoAgree(HeaderOf(kKind, span, op));
   return DoAllReduce(span, op);
 }
 
 WorkPtr Communicator::Broadcast(Span span, int root) {
-  if (auto status = CheckSpan(span); !status.ok()) return Fail(status);
-  if (auto status = CheckRank("root", root, size_); !status.ok()) {
-    return Fail(status);
-  }
+  constexpr auto kKind = CollectiveKind::kBroadcast;
+  absl::Status status = CheckPlaces(CheckSpan(span), span, span);
+  if (status.ok()) status = CheckRank("root", root, size_);
+  if (!status.ok()) return Refuse(kKind, status);
   Count(root == rank_ ? span.bytes() : 0);
+  if (span.count == 0) {
+    return DoAgree(HeaderOf(kKind, span, ReduceOp::kSum, root));
+  }
   return DoBroadcast(span, root);
 }
 
 WorkPtr Communicator::Barrier() {
   Count(0);
-  return DoBarrier();
+  return DoAgree(CollectiveHeader());
+}
+
+WorkPtr Communicator::Agree(const CollectiveHeader& header) {
+  Count(0);
+  return DoAgree(header);
 }
 
 WorkPtr Communicator::AllGather(Span input, Span output) {
-  if (auto status = CheckSlices(input, output, size_); !status.ok()) {
-    return Fail(status);
-  }
+  constexpr auto kKind = CollectiveKind::kAllGather;
+  const absl::Status status =
+      CheckPlaces(CheckSlices(input, output, size_), input, output);
+  if (!status.ok()) return Refuse(kKind, status);
   Count(input.bytes());
+  if (input.count == 0) return DoAgree(HeaderOf(kKind, input));
   return DoAllGather(input, output);
 }
 
 WorkPtr Communicator::ReduceScatter(Span input, Span output, ReduceOp op) {
-  if (auto status = CheckSlices(output, input, size_); !status.ok()) {
-    return Fail(status);
-  }
+  constexpr auto kKind = CollectiveKind::kReduceScatter;
+  const absl::Status status =
+      CheckPlaces(CheckSlices(output, input, size_), input, output);
+  if (!status.ok()) return Refuse(kKind, status);
   Count(input.bytes());
+  if (input.count == 0) return DoAgree(HeaderOf(kKind, input, op));
   return DoReduceScatter(input, output, op);
 }
 
 WorkPtr Communicator::AllToAll(Span input, Span output) {
-  if (input.count % size_ != 0) {
-    return Fail(absl::InvalidArgumentError(absl::StrCat(
-        input.count, " elements do not split into ", size_, " slices")));
+  constexpr auto kKind = CollectiveKind::kAllToAll;
+  absl::Status status = CheckSpan(input);
+  if (status.ok() && input.count % size_ != 0) {
+    status = absl::InvalidArgumentError(absl::StrCat(
+        input.count, " elements do not split into ", size_, " slices"));
   }
-  const Span slice = input.Slice(0, input.count / size_);
-  if (auto status = CheckSlices(slice, output, size_); !status.ok()) {
-    return Fail(status);
+  if (status.ok()) {
+    status = CheckSlices(input.Slice(0, input.count / size_), output, size_);
   }
+  status = CheckPlaces(std::move(status), input, output);
+  if (!status.ok()) return Refuse(kKind, status);
   Count(input.bytes());
+  if (input.count == 0) return DoAgree(HeaderOf(kKind, input));
   return DoAllToAll(input, output);
 }
 
 WorkPtr Communicator::Send(Span span, int peer, uint32_t tag) {
-  if (auto status = CheckSpan(span); !status.ok()) return Fail(status);
-  if (auto status = CheckPeer(peer, rank_, size_); !status.ok()) {
-    return Fail(status);
-  }
+  absl::Status status = CheckPlaces(CheckSpan(span), span, span);
+  if (status.ok()) status = CheckPeer(peer, rank_, size_);
+  if (!status.ok()) return Fail(status);
   CountPayload(span.bytes());
   return DoSend(span, peer, tag);
 }
 
 WorkPtr Communicator::Receive(Span span, int peer, uint32_t tag) {
-  if (auto status = CheckSpan(span); !status.ok()) return Fail(status);
-  if (auto status = CheckPeer(peer, rank_, size_); !status.ok()) {
-    return Fail(status);
-  }
+  absl::Status status = CheckPlaces(CheckSpan(span), span, span);
+  if (status.ok()) status = CheckPeer(peer, rank_, size_);
+  if (!status.ok()) return Fail(status);
   return DoReceive(span, peer, tag);
 }
 

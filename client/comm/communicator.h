@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
+#include "client/comm/collective_header.h"
 #include "client/comm/tensor.h"
 #include "client/comm/work.h"
 
@@ -35,7 +36,11 @@ class BufferOwner {
 // Life-cycle: made by a CommunicatorFactory for one (group, generation); dies
 // with the generation. Every rank must start the same collectives in the same
 // order. Collectives of one communicator run in that order, one after the
-// other; those of different communicators run independently.
+// other; those of different communicators run independently. All count, those
+// of no elements and those that are refused too: where ranks differ in what
+// they begin in the same place, all of them get INVALID_ARGUMENT that names the
+// ranks and what each began, no data has moved, and the communicator stays of
+// use. `nccl` cannot compare (docs/communicators.md).
 //
 // Threading: collectives are started by one thread at a time (the order must
 // be defined); Abort and the counters are safe from any thread.
@@ -49,7 +54,8 @@ class BufferOwner {
 // rounded to that type once per hop or better; the bits are the same anyway.
 //
 // Errors, through the Work:
-//   INVALID_ARGUMENT   counts or roots that make no sense
+//   INVALID_ARGUMENT   counts or roots that make no sense, at once; ranks that
+//                      begin different collectives
 //   UNIMPLEMENTED      an optional ability this back end lacks
 //   ABORTED            Abort was called; the message has its reason
 //   DEADLINE_EXCEEDED  no answer from a peer within the options' timeout
@@ -74,6 +80,10 @@ class Communicator {
   WorkPtr Broadcast(Span span, int root);
   // Ends when all ranks have started it.
   WorkPtr Barrier();
+  // Ends when all ranks have begun something in this place: well if that is
+  // `header` on all of them, but for the sequence number, which the back end
+  // sets. Moves no data. For communicators that are made of others.
+  WorkPtr Agree(const CollectiveHeader& header);
 
   // The following are optional abilities: UNIMPLEMENTED where they lack.
 
@@ -127,10 +137,16 @@ class Communicator {
   virtual int64_t wire_bytes() const = 0;
 
  protected:
-  // The back end's part. Arguments have been checked. Ends the Work later.
+  // INVALID_ARGUMENT for memory that this back end does not move.
+  virtual absl::Status CheckPlace(const Span& span) const;
+
+  // The back end's part. Arguments have been checked, and collectives have
+  // elements. Ends the Work later.
   virtual WorkPtr DoAllReduce(Span span, ReduceOp op) = 0;
   virtual WorkPtr DoBroadcast(Span span, int root) = 0;
-  virtual WorkPtr DoBarrier() = 0;
+  // See Agree: of barriers, of collectives without elements, and of refused
+  // ones, whose Work nobody waits for.
+  virtual WorkPtr DoAgree(const CollectiveHeader& header) = 0;
   virtual WorkPtr DoAllGather(Span input, Span output);
   virtual WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op);
   virtual WorkPtr DoAllToAll(Span input, Span output);
@@ -151,6 +167,11 @@ class Communicator {
     std::shared_ptr<Payload> parent;
   };
 
+  // Announces a call that is refused with `why`, and returns that.
+  WorkPtr Refuse(CollectiveKind kind, absl::Status why);
+  // CheckPlace for all memory, after what the caller found.
+  absl::Status CheckPlaces(absl::Status found, const Span& input,
+                           const Span& output) const;
   // Counts a collective, or a message, that hands in `bytes`.
   void Count(int64_t bytes);
   void CountPayload(int64_t bytes);

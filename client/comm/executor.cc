@@ -164,19 +164,28 @@ WorkPtr Executor::RunBeside(const Operation& post, Operation wait) {
     MutexLock lock(&mutex_);
     --messages_;
   };
+  Task task{nullptr, std::make_shared<Work>()};
   if (absl::Status posted = post(); !posted.ok()) {
     release();
-    Task task{nullptr, std::make_shared<Work>()};
     Finish(task, std::move(posted));
     return task.work;
   }
-  MutexLock lock(&mutex_);
-  return EnqueueLocked(&beside_, kMaxMessages,
-                       [release, wait = std::move(wait)] {
-                         absl::Status status = wait();
-                         release();
-                         return status;
-                       });
+  task.operation = [release, wait = std::move(wait)] {
+    absl::Status status = wait();
+    release();
+    return status;
+  };
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_.ok()) {
+      return EnqueueLocked(&beside_, kMaxMessages, std::move(task.operation));
+    }
+  }
+  // It has been woken, or is about to be.
+  absl::Status status = task.operation();
+  task.operation = nullptr;
+  Finish(task, std::move(status));
+  return task.work;
 }
 
 void Executor::Abort(absl::string_view reason) {
@@ -191,11 +200,9 @@ void Executor::Stop(absl::Status why, const std::function<void()>& cause) {
     first = stopped_.ok();
     if (first) {
       stopped_ = why;
-      for (Lane* lane : {&ordered_, &beside_}) {
-        for (const Task& task : lane->tasks) dropped.push_back(task.work);
-        lane->tasks.clear();
-        lane->changed.NotifyAll();
-      }
+      for (const Task& task : ordered_.tasks) dropped.push_back(task.work);
+      ordered_.tasks.clear();
+      for (Lane* lane : {&ordered_, &beside_}) lane->changed.NotifyAll();
       if (assisted_.has_value()) dropped.push_back(assisted_->work);
       assisted_.reset();
     }

@@ -26,6 +26,7 @@ namespace coxswain {
 //                  with the reason of that
 //   anything else  stops the executor: all that waits and all that comes ends
 //                  with ABORTED and this reason
+// Operations in order that have not begun when it stops never do.
 //
 // Thread-safe. Must not be destroyed on one of its own threads, so not in a
 // callback of a Work.
@@ -56,8 +57,10 @@ class Executor {
                          Completion complete);
 
   // Runs `post` at once on this thread, and if that is well `wait` on a thread
-  // that no other operation keeps busy. RESOURCE_EXHAUSTED while
-  // kMaxMessages of them wait.
+  // that no other operation keeps busy. What has been posted is waited for,
+  // also past a stop: only `wait` knows when it no longer uses the caller's
+  // memory, and the Work does not end before. RESOURCE_EXHAUSTED while
+  // kMaxMessages of them wait; then nothing is posted.
   WorkPtr RunBeside(const Operation& post, Operation wait);
   static constexpr int kMaxMessages = 256;
 

@@ -117,6 +117,43 @@ TEST(ExecutorTest, AMessageThatCannotBePostedStopsToo) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("closed")));
 }
 
+// Only the wait knows when what was posted no longer uses the caller's memory.
+TEST(ExecutorTest, WhatWasPostedBeforeAStopIsWaitedFor) {
+  Gate gate;
+  Executor executor([&](const absl::Status&) { gate.Open(); });
+  bool waited = false;
+  const WorkPtr work = executor.RunBeside(
+      [&] {
+        executor.Abort("stopped meanwhile");
+        return absl::OkStatus();
+      },
+      [&] {
+        gate.Await();
+        waited = true;
+        return absl::AbortedError("woken");
+      });
+  EXPECT_THAT(work->Wait(kSoon),
+              StatusIs(absl::StatusCode::kAborted, "stopped meanwhile"));
+  EXPECT_TRUE(waited);
+}
+
+TEST(ExecutorTest, WhatNoThreadHasTakenUpYetIsWaitedForToo) {
+  for (int round = 0; round < 200; ++round) {
+    Gate gate;
+    std::atomic<bool> waited{false};
+    Executor executor([&](const absl::Status&) { gate.Open(); });
+    const WorkPtr work = executor.RunBeside(Nothing, [&] {
+      gate.Await();
+      waited = true;
+      return absl::AbortedError("woken");
+    });
+    executor.Abort("at once");
+    EXPECT_THAT(work->Wait(kSoon),
+                StatusIs(absl::StatusCode::kAborted, "at once"));
+    ASSERT_TRUE(waited) << "round " << round;
+  }
+}
+
 TEST(ExecutorTest, AbortWakesWhatRunsAndGivesItTheReason) {
   Gate gate;
   Executor executor([&](const absl::Status&) { gate.Open(); });

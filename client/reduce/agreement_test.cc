@@ -275,7 +275,9 @@ class LyingRoot : public Communicator {
     }
     return Work::Ended(absl::OkStatus());
   }
-  WorkPtr DoBarrier() override { return Work::Ended(absl::OkStatus()); }
+  WorkPtr DoAgree(const CollectiveHeader&) override {
+    return Work::Ended(absl::OkStatus());
+  }
 
  private:
   const int64_t announced_;
@@ -344,7 +346,7 @@ class DeafCommunicator : public Communicator {
  protected:
   WorkPtr DoAllReduce(Span, ReduceOp) override { return work; }
   WorkPtr DoBroadcast(Span, int) override { return work; }
-  WorkPtr DoBarrier() override { return work; }
+  WorkPtr DoAgree(const CollectiveHeader&) override { return work; }
 
  private:
   class CountedBuffer : public BufferOwner {

@@ -63,6 +63,8 @@ bool ExchangeGroup::Leave(int rank) {
       if (IsPending(*tensor, rank)) SettleLocked(tensor, rank);
       if (tensor->aggregate != nullptr && !HasGiven(*tensor, rank)) {
         FailLocked(tensor, GoneLocked(tensor->declared), &touched);
+      } else {
+        DeliverLocked(tensor, &touched);
       }
     }
     empty = present_ == 0;
@@ -101,6 +103,24 @@ int ExchangeGroup::PendingLocked(const ExchangeOperation& operation) const {
     if (state.gone && operation.TakesPart(rank)) --pending;
   }
   return pending;
+}
+
+bool ExchangeGroup::IsAwaitedLocked(const Tensor& tensor, int rank) const {
+  if (!tensor.declared.TakesPart(rank) ||
+      tensor.came[static_cast<size_t>(rank)]) {
+    return false;
+  }
+  const auto known = ranks_.find(rank);
+  return known == ranks_.end() || !known->second.gone;
+}
+
+bool ExchangeGroup::AwaitsRanksLocked(const Tensor& tensor) const {
+  // The common case, once for each chunk.
+  if (tensor.came_count == size_) return false;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (IsAwaitedLocked(tensor, rank)) return true;
+  }
+  return false;
 }
 
 absl::StatusOr<ExchangeGroup::TensorPtr> ExchangeGroup::MakeTensorLocked(
@@ -319,11 +339,9 @@ bool ExchangeGroup::Advance(const Aggregate& aggregate, Pull* pull) {
 
 void ExchangeGroup::DeliverLocked(const TensorPtr& tensor, Touched* touched) {
   if (tensor->aggregate == nullptr) return;
-  // Parts of no bytes have no chunks that would say that they are there.
-  if (tensor->declared.bytes == 0 && tensor->declared.root < 0 &&
-      tensor->came_count < size_) {
-    return;
-  }
+  // Ranks that declare it otherwise are found once they come: whoever were
+  // answered before, such as the root of a broadcast, would not learn of it.
+  if (AwaitsRanksLocked(*tensor)) return;
   std::vector<std::pair<int, uint64_t>> answered;
   for (auto& [rank, pull] : tensor->pulls) {
     const int64_t before = pull.run * pull.range.bytes + pull.done;
@@ -373,10 +391,12 @@ void ExchangeGroup::FailLocked(const TensorPtr& tensor, const absl::Status& why,
   }
 }
 
-std::vector<int> ExchangeGroup::Missing(const Tensor& tensor) const {
+std::vector<int> ExchangeGroup::MissingLocked(const Tensor& tensor) const {
   std::vector<int> missing;
   for (int rank = 0; rank < size_; ++rank) {
-    if (!HasGiven(tensor, rank)) missing.push_back(rank);
+    if (IsAwaitedLocked(tensor, rank) || !HasGiven(tensor, rank)) {
+      missing.push_back(rank);
+    }
   }
   return missing;
 }
@@ -393,8 +413,9 @@ void ExchangeGroup::Expire(absl::Time now) {
         if (pull.deadline <= now) late.push_back(rank);
       }
       if (late.empty()) continue;
-      const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
-          "no answer in time from ", schedule::RankList(Missing(*tensor))));
+      const absl::Status why = absl::DeadlineExceededError(
+          absl::StrCat("no answer in time from ",
+                       schedule::RankList(MissingLocked(*tensor))));
       for (const int rank : late) {
         RefuseLocked(rank, tensor->pulls[rank], why, &touched);
         SettleLocked(tensor, rank);

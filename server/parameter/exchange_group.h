@@ -152,6 +152,11 @@ class ExchangeGroup {
   static bool HasGiven(const Tensor& tensor, int rank);
   // Whether the rank, which has not left, is still to be answered.
   static bool IsPending(const Tensor& tensor, int rank);
+  // Whether the rank takes part, has not begun its operation and may yet.
+  bool IsAwaitedLocked(const Tensor& tensor, int rank) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AwaitsRanksLocked(const Tensor& tensor) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Why this tensor cannot be formed any more, or OK.
   absl::Status GoneLocked(const ExchangeOperation& operation) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -159,8 +164,9 @@ class ExchangeGroup {
   // Ends the operation of a pull with an error.
   void RefuseLocked(int rank, const Pull& pull, const absl::Status& why,
                     Touched* touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ranks whose parts are not complete.
-  std::vector<int> Missing(const Tensor& tensor) const;
+  // Ranks that have not begun the operation, or whose parts are not complete.
+  std::vector<int> MissingLocked(const Tensor& tensor) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const ParameterLimits limits_;
   const int size_;

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/float16.h"
@@ -429,36 +430,299 @@ TEST_P(CommunicatorConformance, LackingAbilitiesAreUnimplemented) {
 TEST_P(CommunicatorConformance, BadArgumentsAreRefusedAndHarmless) {
   for (int size : GetParam().sizes) {
     const Group group = GetParam().make_group(size, kTimeout);
-    Communicator& comm = *group[0];
-    Elements some(DType::kFloat32, 4);
-    Elements others(DType::kFloat64, 4 * size);
+    std::vector<Elements> some(size, Elements(DType::kFloat32, 4));
+    std::vector<Elements> others(size, Elements(DType::kFloat64, 4 * size));
     const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, _);
-    Span nothing;
-    nothing.count = 5;
-    Span elsewhere = some.span();
-    elsewhere.device = GetParam().elsewhere;
-    EXPECT_THAT(comm.AllReduce(nothing)->Wait(kSoon), refused);
-    EXPECT_THAT(comm.AllReduce(elsewhere)->Wait(kSoon), refused);
-    EXPECT_THAT(comm.Broadcast(some.span(), size)->Wait(kSoon), refused);
-    EXPECT_THAT(comm.Broadcast(some.span(), -1)->Wait(kSoon), refused);
-    EXPECT_THAT(comm.AllGather(some.span(), others.span())->Wait(kSoon),
-                refused);
-    EXPECT_THAT(comm.Send(some.span(), 0, 0)->Wait(kSoon), refused);
-    EXPECT_THAT(comm.Receive(some.span(), size, 0)->Wait(kSoon), refused);
+    // Alike on all ranks, as refused collectives have their place in the order.
+    for (int rank = 0; rank < size; ++rank) {
+      Communicator& comm = *group[rank];
+      Span nothing;
+      nothing.count = 5;
+      Span negative;
+      negative.count = -size;
+      Span elsewhere = some[rank].span();
+      elsewhere.device = GetParam().elsewhere;
+      EXPECT_THAT(comm.AllReduce(nothing)->Wait(kSoon), refused);
+      EXPECT_THAT(comm.AllReduce(elsewhere)->Wait(kSoon), refused);
+      EXPECT_THAT(comm.Broadcast(some[rank].span(), size)->Wait(kSoon),
+                  refused);
+      EXPECT_THAT(comm.Broadcast(some[rank].span(), -1)->Wait(kSoon), refused);
+      EXPECT_THAT(
+          comm.AllGather(some[rank].span(), others[rank].span())->Wait(kSoon),
+          refused);
+      EXPECT_THAT(comm.AllToAll(negative, negative)->Wait(kSoon), refused);
+      EXPECT_THAT(comm.Send(some[rank].span(), rank, 0)->Wait(kSoon), refused);
+      EXPECT_THAT(comm.Receive(some[rank].span(), size, 0)->Wait(kSoon),
+                  refused);
+    }
     RunAll(group, [](Communicator* each, int) { return each->Barrier(); });
   }
 }
 
-TEST_P(CommunicatorConformance, EmptySpansEndWithoutPeers) {
+TEST_P(CommunicatorConformance, EmptyCollectivesEndWell) {
   for (int size : GetParam().sizes) {
     const Group group = GetParam().make_group(size, kTimeout);
     Elements none(DType::kFloat32, 0);
-    // On one rank only: there is nothing to wait for.
-    EXPECT_OK(group[0]->AllReduce(none.span())->Wait(kSoon));
-    EXPECT_OK(group[0]->Broadcast(none.span(), size - 1)->Wait(kSoon));
+    RunAll(group, [&](Communicator* comm, int) {
+      return comm->AllReduce(none.span());
+    });
+    RunAll(group, [&](Communicator* comm, int) {
+      return comm->Broadcast(none.span(), size - 1);
+    });
     if (GetParam().all_gather) {
-      EXPECT_OK(group[0]->AllGather(none.span(), none.span())->Wait(kSoon));
+      RunAll(group, [&](Communicator* comm, int) {
+        return comm->AllGather(none.span(), none.span());
+      });
     }
+    if (GetParam().reduce_scatter) {
+      RunAll(group, [&](Communicator* comm, int) {
+        return comm->ReduceScatter(none.span(), none.span());
+      });
+    }
+    if (GetParam().all_to_all) {
+      RunAll(group, [&](Communicator* comm, int) {
+        return comm->AllToAll(none.span(), none.span());
+      });
+    }
+    RunAll(group, [](Communicator* comm, int) { return comm->Barrier(); });
+  }
+}
+
+// What one rank begins where the others begin an all-reduce of `kOurs`.
+constexpr int64_t kOurs = 1000;
+struct OddCollective {
+  std::string name;
+  // What the error of all ranks says of it.
+  std::string description;
+  std::function<WorkPtr(Communicator*, Elements*)> begin;
+};
+
+std::vector<OddCollective> OddCollectives(const CommunicatorCase& param) {
+  std::vector<OddCollective> odd = {
+      {"another kind", "broadcast",
+       [](Communicator* comm, Elements* data) {
+         return comm->Broadcast(data->span(), 0);
+       }},
+      {"a barrier", "barrier",
+       [](Communicator* comm, Elements*) { return comm->Barrier(); }},
+      {"another type", "float64",
+       [](Communicator* comm, Elements* data) {
+         Span span = data->span();
+         span.dtype = DType::kFloat64;
+         span.count /= 2;
+         return comm->AllReduce(span);
+       }},
+      {"another type of this width", "int32",
+       [](Communicator* comm, Elements* data) {
+         Span span = data->span();
+         span.dtype = DType::kInt32;
+         return comm->AllReduce(span);
+       }},
+      {"fewer elements", "all-reduce",
+       [](Communicator* comm, Elements* data) {
+         return comm->AllReduce(data->span().Slice(0, kOurs - 1));
+       }},
+      {"more elements", "all-reduce",
+       [](Communicator* comm, Elements* data) {
+         Span span = data->span();
+         span.count = 2 * kOurs;
+         return comm->AllReduce(span);
+       }},
+      {"no element", "all-reduce",
+       [](Communicator* comm, Elements* data) {
+         return comm->AllReduce(data->span().Slice(0, 0));
+       }},
+      {"another reduction", "max",
+       [](Communicator* comm, Elements* data) {
+         return comm->AllReduce(data->span(), ReduceOp::kMax);
+       }},
+      {"a call that is refused", "refused call of all-reduce",
+       [](Communicator* comm, Elements*) {
+         Span nothing;
+         nothing.count = kOurs;
+         return comm->AllReduce(nothing);
+       }},
+      {"memory that is refused", "refused call of all-reduce",
+       [elsewhere = param.elsewhere](Communicator* comm, Elements* data) {
+         Span span = data->span();
+         span.device = elsewhere;
+         return comm->AllReduce(span);
+       }},
+  };
+  return odd;
+}
+
+TEST_P(CommunicatorConformance, DifferentCollectivesAreAnErrorThatNamesThem) {
+  if (!GetParam().compares || !GetParam().waits) GTEST_SKIP();
+  for (int size : GetParam().sizes) {
+    if (size < 2) continue;
+    const Group group = GetParam().make_group(size, kTimeout);
+    for (const OddCollective& odd : OddCollectives(GetParam())) {
+      for (const int one : {0, size - 1}) {
+        SCOPED_TRACE(
+            absl::StrCat("rank ", one, " of ", size, " begins ", odd.name));
+        // Room for those that take it for longer.
+        std::vector<Elements> data(size, Elements(DType::kFloat32, 4 * kOurs));
+        std::vector<WorkPtr> works;
+        for (int rank = 0; rank < size; ++rank) {
+          Communicator* const comm = group[rank].get();
+          works.push_back(
+              rank == one ? odd.begin(comm, &data[rank])
+                          : comm->AllReduce(data[rank].span().Slice(0, kOurs)));
+        }
+        for (int rank = 0; rank < size; ++rank) {
+          const absl::Status status = works[rank]->Wait(kSoon);
+          EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument)
+              << "rank " << rank << ": " << status;
+          // A rank whose own call was refused has learnt why already.
+          if (rank == one && absl::StrContains(odd.name, "refused")) continue;
+          const std::string message(status.message());
+          EXPECT_THAT(message, HasSubstr("different collectives"));
+          EXPECT_THAT(message, HasSubstr(absl::StrCat("rank ", one)));
+          EXPECT_THAT(message, HasSubstr("all-reduce"));
+          EXPECT_THAT(message, HasSubstr(odd.description));
+        }
+        // Not a byte has moved.
+        for (int rank = 0; rank < size; ++rank) {
+          EXPECT_EQ(data[rank].bytes(),
+                    Elements(DType::kFloat32, 4 * kOurs).bytes());
+        }
+      }
+    }
+    // The group is of use as before.
+    RunAll(group, [](Communicator* comm, int) { return comm->Barrier(); });
+  }
+}
+
+TEST_P(CommunicatorConformance, DifferentBroadcastsAreAnErrorThatNamesThem) {
+  if (!GetParam().compares || !GetParam().waits) GTEST_SKIP();
+  for (int size : GetParam().sizes) {
+    if (size < 2) continue;
+    const Group group = GetParam().make_group(size, kTimeout);
+    for (const int64_t count : {1000, 100003}) {
+      for (const int64_t other : {count - 1, count + 1}) {
+        // The root has another count, and then a receiver.
+        for (const int one : {0, size - 1}) {
+          std::vector<Elements> data(size,
+                                     Elements(DType::kFloat32, count + 1));
+          std::vector<WorkPtr> works;
+          for (int rank = 0; rank < size; ++rank) {
+            const int64_t own = rank == one ? other : count;
+            works.push_back(
+                group[rank]->Broadcast(data[rank].span().Slice(0, own), 0));
+          }
+          for (const WorkPtr& work : works) {
+            EXPECT_THAT(work->Wait(kSoon),
+                        StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr(absl::StrCat("rank ", one))));
+          }
+        }
+      }
+    }
+    // Roots that differ.
+    std::vector<Elements> data(size, Elements(DType::kFloat32, 10));
+    std::vector<WorkPtr> works;
+    for (int rank = 0; rank < size; ++rank) {
+      works.push_back(group[rank]->Broadcast(data[rank].span(), rank % 2));
+    }
+    for (const WorkPtr& work : works) {
+      EXPECT_THAT(work->Wait(kSoon),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           testing::AllOf(HasSubstr("from rank 0"),
+                                          HasSubstr("from rank 1"))));
+    }
+    RunAll(group, [](Communicator* comm, int) { return comm->Barrier(); });
+  }
+}
+
+TEST_P(CommunicatorConformance, AnotherOrderIsAnErrorThatNamesTheRanks) {
+  if (!GetParam().compares || !GetParam().waits) GTEST_SKIP();
+  for (int size : GetParam().sizes) {
+    if (size < 2) continue;
+    const Group group = GetParam().make_group(size, kTimeout);
+    std::vector<Elements> data(size, Elements(DType::kFloat32, 500));
+    std::vector<Elements> more(size, Elements(DType::kFloat32, 700));
+    std::vector<WorkPtr> works;
+    for (int rank = 0; rank < size; ++rank) {
+      const auto first = [&] {
+        works.push_back(group[rank]->AllReduce(data[rank].span()));
+      };
+      if (rank + 1 < size) first();
+      works.push_back(group[rank]->AllReduce(more[rank].span()));
+      if (rank + 1 == size) first();
+    }
+    for (const WorkPtr& work : works) {
+      EXPECT_THAT(work->Wait(kSoon),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           HasSubstr(absl::StrCat("rank ", size - 1))));
+    }
+    RunAll(group, [](Communicator* comm, int) { return comm->Barrier(); });
+  }
+}
+
+// A message whose ends differ is an error at the receiver at least, and never
+// the end of a process.
+TEST_P(CommunicatorConformance, MessagesOfDifferentSizesAreRefused) {
+  if (!GetParam().messages || !GetParam().waits) GTEST_SKIP();
+  const Group group = GetParam().make_group(2, kTimeout);
+  for (const int64_t sent : {99, 101}) {
+    Elements from(DType::kFloat32, sent);
+    Elements to(DType::kFloat32, 100);
+    const WorkPtr send = group[0]->Send(from.span(), 1, 4);
+    EXPECT_THAT(group[1]->Receive(to.span(), 0, 4)->Wait(kSoon),
+                StatusIs(absl::StatusCode::kInvalidArgument, _));
+    const absl::Status status = send->Wait(kSoon);
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+  }
+  // Later ones of the tag pair as before.
+  Elements from = Filled(DType::kFloat32, 100, 3);
+  Elements to(DType::kFloat32, 100);
+  const WorkPtr send = group[0]->Send(from.span(), 1, 4);
+  EXPECT_OK(group[1]->Receive(to.span(), 0, 4)->Wait(kSoon));
+  EXPECT_OK(send->Wait(kSoon));
+  EXPECT_EQ(to.bytes(), from.bytes());
+}
+
+// Runs an operation on each rank, on a thread of its own, and destroys its
+// communicator at once.
+void RunAndLeave(Group group,
+                 const std::function<WorkPtr(Communicator*, int)>& start) {
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < group.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      EXPECT_OK(start(group[rank].get(), static_cast<int>(rank))->Wait(kSoon))
+          << "rank " << rank;
+      group[rank].reset();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST_P(CommunicatorConformance, WhoLeavesAfterABroadcastDisturbsNobody) {
+  const int size = GetParam().sizes.back();
+  for (int round = 0; round < 60; ++round) {
+    for (const int64_t count : {16, 40000}) {
+      auto data = FilledForAll(DType::kFloat32, count, size);
+      const int root = round % size;
+      const Elements sent = data[root];
+      RunAndLeave(GetParam().make_group(size, kTimeout),
+                  [&](Communicator* comm, int rank) {
+                    return comm->Broadcast(data[rank].span(), root);
+                  });
+      for (const Elements& one : data) ASSERT_EQ(one.bytes(), sent.bytes());
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, WhoLeavesAfterAnAllReduceDisturbsNobody) {
+  const int size = GetParam().sizes.back();
+  for (int round = 0; round < 30; ++round) {
+    auto data = FilledForAll(DType::kFloat32, 40000, size);
+    RunAndLeave(GetParam().make_group(size, kTimeout),
+                [&](Communicator* comm, int rank) {
+                  return comm->AllReduce(data[rank].span());
+                });
+    for (const Elements& one : data) ASSERT_EQ(one.bytes(), data[0].bytes());
   }
 }
 

@@ -20,22 +20,26 @@ class LockstepCommunicator : public Communicator {
 
  protected:
   WorkPtr DoAllReduce(Span span, ReduceOp op) override {
-    return Start({CollectiveKind::kAllReduce, span, {}, op, 0});
+    return Start({HeaderOf(CollectiveKind::kAllReduce, span, op), span, {}});
   }
   WorkPtr DoBroadcast(Span span, int root) override {
-    return Start({CollectiveKind::kBroadcast, span, {}, ReduceOp::kSum, root});
+    return Start(
+        {HeaderOf(CollectiveKind::kBroadcast, span, ReduceOp::kSum, root),
+         span,
+         {}});
   }
-  WorkPtr DoBarrier() override {
-    return Start({CollectiveKind::kBarrier, {}, {}, ReduceOp::kSum, 0});
+  WorkPtr DoAgree(const CollectiveHeader& header) override {
+    return Start({header, {}, {}});
   }
   WorkPtr DoAllGather(Span input, Span output) override {
-    return Start({CollectiveKind::kAllGather, input, output, ReduceOp::kSum});
+    return Start({HeaderOf(CollectiveKind::kAllGather, input), input, output});
   }
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
-    return Start({CollectiveKind::kReduceScatter, input, output, op, 0});
+    return Start(
+        {HeaderOf(CollectiveKind::kReduceScatter, input, op), input, output});
   }
   WorkPtr DoAllToAll(Span input, Span output) override {
-    return Start({CollectiveKind::kAllToAll, input, output, ReduceOp::kSum});
+    return Start({HeaderOf(CollectiveKind::kAllToAll, input), input, output});
   }
 
   absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
@@ -46,15 +50,13 @@ class LockstepCommunicator : public Communicator {
   }
 
  private:
-  WorkPtr Start(const CollectivePart& part) {
-    if (part.kind != CollectiveKind::kBarrier && part.input.count == 0) {
-      return Work::Ended(absl::OkStatus());
-    }
-    return world_->Meet(rank(), next_++, part);
+  WorkPtr Start(CollectivePart part) {
+    part.header.sequence = next_++;
+    return world_->Meet(rank(), part);
   }
 
   const std::shared_ptr<LockstepWorld> world_;
-  int64_t next_ = 0;
+  uint64_t next_ = 0;
   std::map<std::vector<int>, int64_t> splits_;
 };
 
@@ -69,8 +71,8 @@ std::unique_ptr<Communicator> LockstepWorld::MakeRank(int rank) {
                                                 shared_from_this());
 }
 
-WorkPtr LockstepWorld::Meet(int rank, int64_t sequence,
-                            const CollectivePart& part) {
+WorkPtr LockstepWorld::Meet(int rank, const CollectivePart& part) {
+  const uint64_t sequence = part.header.sequence;
   auto work = std::make_shared<Work>();
   Meeting whole;
   {
@@ -99,7 +101,7 @@ std::shared_ptr<LockstepWorld> LockstepWorld::Group(
 }
 
 void LockstepWorld::Abort(const absl::Status& status) {
-  std::map<int64_t, Meeting> meetings;
+  std::map<uint64_t, Meeting> meetings;
   std::vector<std::shared_ptr<LockstepWorld>> groups;
   {
     MutexLock lock(&mutex_);

@@ -29,8 +29,8 @@ class LockstepWorld : public std::enable_shared_from_this<LockstepWorld> {
 
   // The following is for the communicators.
 
-  // Brings `rank`'s part of its `sequence`-th collective.
-  WorkPtr Meet(int rank, int64_t sequence, const CollectivePart& part);
+  // Brings `rank`'s part of the collective of this sequence number.
+  WorkPtr Meet(int rank, const CollectivePart& part);
   // The world of the `number`-th group among these ranks.
   std::shared_ptr<LockstepWorld> Group(const std::vector<int>& ranks,
                                        int64_t number);
@@ -48,7 +48,7 @@ class LockstepWorld : public std::enable_shared_from_this<LockstepWorld> {
   const int size_;
   Mutex mutex_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // not OK once aborted
-  std::map<int64_t, Meeting> meetings_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Meeting> meetings_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<std::vector<int>, int64_t>, std::shared_ptr<LockstepWorld>>
       groups_ ABSL_GUARDED_BY(mutex_);
 };

@@ -107,8 +107,8 @@ WorkPtr StreamCommunicator::DoBroadcast(Span span, int root) {
     return inner.Broadcast(span, root);
   });
 }
-WorkPtr StreamCommunicator::DoBarrier() {
-  return Enqueue([](Communicator& inner) { return inner.Barrier(); });
+WorkPtr StreamCommunicator::DoAgree(const CollectiveHeader& header) {
+  return Enqueue([header](Communicator& inner) { return inner.Agree(header); });
 }
 WorkPtr StreamCommunicator::DoAllGather(Span input, Span output) {
   return Enqueue(

@@ -46,7 +46,7 @@ class StreamCommunicator : public Communicator, public DeviceQueue {
  protected:
   WorkPtr DoAllReduce(Span span, ReduceOp op) override;
   WorkPtr DoBroadcast(Span span, int root) override;
-  WorkPtr DoBarrier() override;
+  WorkPtr DoAgree(const CollectiveHeader& header) override;
   WorkPtr DoAllGather(Span input, Span output) override;
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override;
   WorkPtr DoAllToAll(Span input, Span output) override;

@@ -52,6 +52,7 @@ std::vector<CommunicatorCase> Cases() {
   nccl.sizes.clear();
   for (int size = 1; size <= ranks; ++size) nccl.sizes.push_back(size);
   nccl.messages = false;
+  nccl.compares = false;  // docs/communicators.md
   nccl.has_wire = true;
   nccl.elsewhere.index = 99;
   return {nccl};

@@ -87,13 +87,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> GatedCommunicator::DoSplit(
   return child;
 }
 
-WorkPtr GatedCommunicator::Hold(const char* kind, const Span& span,
+WorkPtr GatedCommunicator::Hold(absl::string_view kind, const Span& span,
                                 std::function<WorkPtr()> start) {
   auto work = std::make_shared<Work>();
   {
     MutexLock lock(&mutex_);
     const auto index = static_cast<int64_t>(launches_.size());
-    launches_.push_back({kind, span.count, span.dtype});
+    launches_.push_back({std::string(kind), span.count, span.dtype});
     launched_.NotifyAll();
     if (!stopped_.ok()) return Work::Ended(stopped_);
     held_.push_back({index, std::move(start), work});
@@ -145,8 +145,11 @@ WorkPtr GatedCommunicator::DoAllReduce(Span span, ReduceOp op) {
 WorkPtr GatedCommunicator::DoBroadcast(Span span, int root) {
   return Hold("broadcast", span, [=] { return inner_->Broadcast(span, root); });
 }
-WorkPtr GatedCommunicator::DoBarrier() {
-  return Hold("barrier", {}, [this] { return inner_->Barrier(); });
+WorkPtr GatedCommunicator::DoAgree(const CollectiveHeader& header) {
+  Span span;
+  span.count = header.count;
+  span.dtype = header.dtype;
+  return Hold(NameOf(header.kind), span, [=] { return inner_->Agree(header); });
 }
 WorkPtr GatedCommunicator::DoAllGather(Span input, Span output) {
   return Hold("all-gather", input,

@@ -69,7 +69,7 @@ class GatedCommunicator : public Communicator {
  protected:
   WorkPtr DoAllReduce(Span span, ReduceOp op) override;
   WorkPtr DoBroadcast(Span span, int root) override;
-  WorkPtr DoBarrier() override;
+  WorkPtr DoAgree(const CollectiveHeader& header) override;
   WorkPtr DoAllGather(Span input, Span output) override;
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override;
   WorkPtr DoAllToAll(Span input, Span output) override;
@@ -85,7 +85,7 @@ class GatedCommunicator : public Communicator {
     WorkPtr work;
   };
 
-  WorkPtr Hold(const char* kind, const Span& span,
+  WorkPtr Hold(absl::string_view kind, const Span& span,
                std::function<WorkPtr()> start);
   void Stop(absl::string_view reason);
   // Starts what may pass, in order, on one thread at a time and unlocked.

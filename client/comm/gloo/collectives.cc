@@ -8,7 +8,6 @@
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/alltoall.h>
-#include <gloo/barrier.h>
 #include <gloo/broadcast.h>
 #include <gloo/types.h>
 
@@ -105,13 +104,6 @@ void GlooBroadcast(const GlooContext& context, uint32_t tag, Span span,
   ::gloo::broadcast(options);
 }
 
-void GlooBarrier(const GlooContext& context, uint32_t tag) {
-  if (context->size == 1) return;
-  ::gloo::BarrierOptions options(context);
-  options.setTag(tag);
-  ::gloo::barrier(options);
-}
-
 void GlooAllGather(const GlooContext& context, uint32_t tag, Span input,
                    Span output) {
   if (context->size == 1) return Copy(input, output);
@@ -165,8 +157,8 @@ void GlooAllToAll(const GlooContext& context, uint32_t tag, Span input,
   ::gloo::alltoall(options);
 }
 
-uint64_t MessageSlot(uint32_t tag) {
-  return ::gloo::Slot::build(kMessageSlotPrefix, tag);
+uint64_t MessageSlot(uint32_t tag, uint8_t number) {
+  return ::gloo::Slot::build(kMessageSlotPrefix, tag) + number;
 }
 
 }  // namespace coxswain

@@ -11,7 +11,8 @@
 
 // The collectives of a connected gloo context. They block, throw what gloo
 // throws, and need a `tag` that no other running collective has. Spans are not
-// empty. The context may have one rank.
+// empty, and equal in what header_exchange.h compares. The context may have one
+// rank.
 
 namespace coxswain {
 
@@ -24,7 +25,6 @@ void GlooAllReduce(const GlooContext& context, uint32_t tag, Span span,
                    ReduceOp op);
 void GlooBroadcast(const GlooContext& context, uint32_t tag, Span span,
                    int root);
-void GlooBarrier(const GlooContext& context, uint32_t tag);
 void GlooAllGather(const GlooContext& context, uint32_t tag, Span input,
                    Span output);
 // A ring; a rank sends (n - 1) / n of the input.
@@ -33,9 +33,9 @@ void GlooReduceScatter(const GlooContext& context, uint32_t tag, Span input,
 void GlooAllToAll(const GlooContext& context, uint32_t tag, Span input,
                   Span output);
 
-// The slot that a message between two ranks travels in; apart from those of
-// gloo's collectives.
-uint64_t MessageSlot(uint32_t tag);
+// The slot that the data of a message between two ranks travels in; apart from
+// those of gloo's collectives. `number` is that of the message with this tag.
+uint64_t MessageSlot(uint32_t tag, uint8_t number);
 
 }  // namespace coxswain
 

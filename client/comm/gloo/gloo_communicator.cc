@@ -4,15 +4,18 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/cancel_signal.h"
 #include "base/status_macros.h"
+#include "base/status_prefix.h"
 #include "client/comm/executor.h"
 #include "client/comm/gloo/collectives.h"
 #include "client/comm/gloo/gloo_status.h"
+#include "client/comm/gloo/header_exchange.h"
 #include "client/comm/gloo/rendezvous.h"
 #include "client/comm/gloo/transport_control.h"
 #include "client/comm/group_options.h"
@@ -54,6 +57,7 @@ class GlooCommunicator : public Communicator, public PeerLossSource {
                            options.id, "'")),
         context_(std::move(context)),
         control_(std::move(control)),
+        headers_(context_, absl::StrCat("communicator '", options.id, "'")),
         closer_(context_),
         executor_([this](const absl::Status& why) {
           control_->Interrupt();
@@ -71,45 +75,42 @@ class GlooCommunicator : public Communicator, public PeerLossSource {
   }
 
  protected:
+  absl::Status CheckPlace(const Span& span) const override {
+    return CheckOnHost(*this, span);
+  }
   WorkPtr DoAllReduce(Span span, ReduceOp op) override {
-    return Collective("all-reduce", span, span, [=](uint32_t tag) {
-      GlooAllReduce(context_, tag, span, op);
-    });
+    return Run(HeaderOf(CollectiveKind::kAllReduce, span, op),
+               [=](uint32_t tag) { GlooAllReduce(context_, tag, span, op); });
   }
   WorkPtr DoBroadcast(Span span, int root) override {
-    return Collective("broadcast", span, span, [=](uint32_t tag) {
-      GlooBroadcast(context_, tag, span, root);
-    });
+    return Run(HeaderOf(CollectiveKind::kBroadcast, span, ReduceOp::kSum, root),
+               [=](uint32_t tag) { GlooBroadcast(context_, tag, span, root); });
   }
   WorkPtr DoAllGather(Span input, Span output) override {
-    return Collective("all-gather", input, output, [=](uint32_t tag) {
+    return Run(HeaderOf(CollectiveKind::kAllGather, input), [=](uint32_t tag) {
       GlooAllGather(context_, tag, input, output);
     });
   }
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
-    return Collective("reduce-scatter", input, output, [=](uint32_t tag) {
-      GlooReduceScatter(context_, tag, input, output, op);
-    });
+    return Run(HeaderOf(CollectiveKind::kReduceScatter, input, op),
+               [=](uint32_t tag) {
+                 GlooReduceScatter(context_, tag, input, output, op);
+               });
   }
   WorkPtr DoAllToAll(Span input, Span output) override {
-    return Collective("all-to-all", input, output, [=](uint32_t tag) {
+    return Run(HeaderOf(CollectiveKind::kAllToAll, input), [=](uint32_t tag) {
       GlooAllToAll(context_, tag, input, output);
     });
   }
-  WorkPtr DoBarrier() override {
-    return Run("barrier", [this](uint32_t tag) { GlooBarrier(context_, tag); });
+  // Once all headers are here, all ranks have come.
+  WorkPtr DoAgree(const CollectiveHeader& header) override {
+    return Run(header, [](uint32_t) {});
   }
   WorkPtr DoSend(Span span, int peer, uint32_t tag) override {
-    return Message(
-        "send", span,
-        [=](UnboundBuffer* buffer) { buffer->send(peer, MessageSlot(tag)); },
-        [](UnboundBuffer* buffer) { buffer->waitSend(); });
+    return Message("send", /*is_sender=*/true, span, peer, tag);
   }
   WorkPtr DoReceive(Span span, int peer, uint32_t tag) override {
-    return Message(
-        "receive", span,
-        [=](UnboundBuffer* buffer) { buffer->recv(peer, MessageSlot(tag)); },
-        [](UnboundBuffer* buffer) { buffer->waitRecv(); });
+    return Message("receive", /*is_sender=*/false, span, peer, tag);
   }
 
   absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
@@ -131,49 +132,59 @@ class GlooCommunicator : public Communicator, public PeerLossSource {
   }
 
  private:
-  using UnboundBuffer = ::gloo::transport::UnboundBuffer;
-
+  // Moves data by `function` where the ranks' headers are equal.
   template <typename Function>
-  WorkPtr Collective(const char* kind, const Span& input, const Span& output,
-                     Function function) {
-    for (const Span& span : {input, output}) {
-      if (auto status = CheckOnHost(*this, span); !status.ok()) {
-        return Work::Ended(status);
-      }
-    }
-    if (input.count == 0) return executor_.Nothing();
-    return Run(kind, std::move(function));
-  }
-
-  template <typename Function>
-  WorkPtr Run(const char* kind, Function function) {
-    const uint32_t tag = next_tag_++;
-    return executor_.RunInOrder([this, kind, tag, function] {
-      return CallGloo(absl::StrCat(kind, " of ", name_),
-                      [&] { function(tag); });
+  WorkPtr Run(CollectiveHeader header, Function function) {
+    header.sequence = next_sequence_++;
+    return executor_.RunInOrder([this, header, function]() -> absl::Status {
+      const std::string where =
+          absl::StrCat(NameOf(header.kind), " of ", name_);
+      absl::Status equal;
+      COXSWAIN_RETURN_IF_ERROR(
+          CallGloo(where, [&] { equal = headers_.Compare(header); }));
+      COXSWAIN_RETURN_IF_ERROR(equal);
+      return CallGloo(
+          where, [&] { function(static_cast<uint32_t>(header.sequence)); });
     });
   }
 
-  // Posts a message at once, so that messages pair up in the order in which
-  // they were started, and waits for its end.
-  template <typename Post, typename Await>
-  WorkPtr Message(const char* kind, const Span& span, Post post, Await await) {
-    if (auto status = CheckOnHost(*this, span); !status.ok()) {
-      return Work::Ended(status);
-    }
+  // Posts a message's header at once, so that messages pair up in the order in
+  // which they were started, and its data once both ends have announced the
+  // same.
+  WorkPtr Message(const char* kind, bool is_sender, const Span& span, int peer,
+                  uint32_t tag) {
     if (span.count == 0) return executor_.Nothing();
     const std::string where = absl::StrCat(kind, " of ", name_);
-    auto buffer = std::make_shared<std::unique_ptr<UnboundBuffer>>();
+    auto headers = std::make_shared<std::unique_ptr<GlooMessageHeaders>>();
+    auto number = std::make_shared<uint8_t>(0);
     return executor_.RunBeside(
         [&] {
+          // Here, since a message that is refused has no number.
+          *number = messages_[{is_sender, peer, tag}]++;
           return CallGloo(where, [&] {
-            *buffer = context_->createUnboundBuffer(
-                span.data, static_cast<size_t>(span.bytes()));
-            post(buffer->get());
+            *headers = std::make_unique<GlooMessageHeaders>(
+                context_, is_sender, peer, tag, *number, span);
           });
         },
-        [where, buffer, await] {
-          return CallGloo(where, [&] { await(buffer->get()); });
+        [=]() -> absl::Status {
+          absl::Status equal;
+          COXSWAIN_RETURN_IF_ERROR(CallGloo(where, [&] {
+            equal = (*headers)->Compare(
+                absl::StrCat("communicator '", options_.id, "'"));
+          }));
+          COXSWAIN_RETURN_IF_ERROR(
+              WithPrefix(absl::StrCat(where, ", tag ", tag, ": "), equal));
+          return CallGloo(where, [&] {
+            const auto buffer = context_->createUnboundBuffer(
+                span.data, static_cast<size_t>(span.bytes()));
+            if (is_sender) {
+              buffer->send(peer, MessageSlot(tag, *number));
+              buffer->waitSend();
+            } else {
+              buffer->recv(peer, MessageSlot(tag, *number));
+              buffer->waitRecv();
+            }
+          });
         });
   }
 
@@ -181,7 +192,10 @@ class GlooCommunicator : public Communicator, public PeerLossSource {
   const std::string name_;
   const GlooContext context_;
   const std::shared_ptr<TransportControl> control_;
-  uint32_t next_tag_ = 0;
+  GlooHeaderExchange headers_;
+  uint64_t next_sequence_ = 0;
+  // How many were started: sent or received, by peer and tag.
+  std::map<std::tuple<bool, int, uint32_t>, uint8_t> messages_;
   std::map<std::vector<int>, int64_t> splits_;  // how often each list was
   // Raised when the executor stops.
   const std::shared_ptr<CancelSignal> ended_ = std::make_shared<CancelSignal>();

@@ -21,10 +21,13 @@ namespace coxswain {
 // The communicator runs collectives on one thread of its own and messages on
 // others; gloo adds one for its sockets. Abort, an error and destruction end
 // what is in flight and close the connections, which the peers see as
-// UNAVAILABLE: a rank that leaves in peace ends with a Barrier.
+// UNAVAILABLE if they wait for this rank. A rank none of whose operations is in
+// flight can leave.
 //
-// Ranks must agree on counts and types, which gloo does not compare.
-// wire_bytes() counts payload without gloo's message headers.
+// Each rank sends a header of 32 bytes to each other one before a collective's
+// data, and both ends of a message to each other before the message's: gloo
+// compares nothing, and ends the process where sizes differ. wire_bytes()
+// counts payload and these, without gloo's own message headers.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(
     const CommunicatorOptions& options);
 

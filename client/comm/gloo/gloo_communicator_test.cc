@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/cancel_signal.h"
 #include "base/status_matchers.h"
+#include "client/comm/collective_header.h"
 #include "client/comm/memory_store.h"
 #include "client/comm/peer_loss.h"
 #include "client/comm/work.h"
@@ -267,19 +268,26 @@ class RawPeer {
     auto device = ::gloo::transport::tcp::CreateDevice(attributes);
     context_->connectFullMesh(store_, device);
   }
-  void Send(uint32_t tag, std::vector<float>* data) {
-    auto buffer = BufferOf(data);
-    buffer->send(0, SlotOf(tag));
-    buffer->waitSend();
+  // Announces what it expects of rank 0, which then sends the data.
+  void Expect(uint32_t tag, std::vector<float>* data) {
+    Span span;
+    span.count = static_cast<int64_t>(data->size());
+    CollectiveHeaderBytes own = Encode(
+        HeaderOf(CollectiveKind::kMessage, span, ReduceOp::kSum, /*root=*/0));
+    CollectiveHeaderBytes arriving;
+    auto from = context_->createUnboundBuffer(arriving.data(), arriving.size());
+    auto to = context_->createUnboundBuffer(own.data(), own.size());
+    // The slots of a message's sender, receiver and data.
+    from->recv(0, ::gloo::Slot::build(0x44, tag));
+    to->send(0, ::gloo::Slot::build(0x45, tag));
+    from->waitRecv();
+    to->waitSend();
+    EXPECT_EQ(arriving, own);
   }
-  void Receive(uint32_t tag, std::vector<float>* data) {
-    auto buffer = BufferOf(data);
-    buffer->recv(0, SlotOf(tag));
-    buffer->waitRecv();
-  }
-  // Asks for a message, and then does not read on when it comes.
-  void ReceiveAndStop(uint32_t tag, std::vector<float>* data) {
-    BufferOf(data)->recv(0, SlotOf(tag));
+  // Asks for a message's data, and then does not read on when it comes.
+  void AskAndStop(uint32_t tag, std::vector<float>* data) {
+    context_->createUnboundBuffer(data->data(), data->size() * sizeof(float))
+        ->recv(0, ::gloo::Slot::build(0x41, tag));
   }
   void Close() { context_->closeConnections(); }
 
@@ -309,16 +317,6 @@ class RawPeer {
     const std::shared_ptr<RendezvousStore> store_;
   };
 
-  // As the messages of a communicator have it.
-  static uint64_t SlotOf(uint32_t tag) {
-    return ::gloo::Slot::build(0x41, tag);
-  }
-  std::unique_ptr<::gloo::transport::UnboundBuffer> BufferOf(
-      std::vector<float>* data) {
-    return context_->createUnboundBuffer(data->data(),
-                                         data->size() * sizeof(float));
-  }
-
   Store store_;
   const std::shared_ptr<::gloo::rendezvous::Context> context_;
 };
@@ -330,18 +328,14 @@ TEST(GlooCommunicatorTest, APeerThatIsLostAmidASendIsNoticed) {
   auto rank_0 = ConnectGloo(TestGroupOptions(0, 2, store, absl::Minutes(1)));
   connecting.join();
   ASSERT_OK(rank_0);
-  std::vector<float> small(1), other_small(1), arriving(1);
   std::vector<float> huge(16 << 20), other_huge(16 << 20);  // past any socket
-  const WorkPtr reply = (*rank_0)->Receive(SpanOf(&arriving), 1, 7);
   const WorkPtr sent = (*rank_0)->Send(SpanOf(&huge), 1, 5);
-  const WorkPtr told = (*rank_0)->Send(SpanOf(&small), 1, 8);
-  // It has read all of the above, and rank 0 reads in the order of the below:
-  // has the reply arrived, the huge message is on its way and stuck.
-  peer->Receive(8, &other_small);
-  peer->ReceiveAndStop(5, &other_huge);
-  peer->Send(7, &other_small);
-  ASSERT_OK(told->Wait(absl::Seconds(20)));
-  ASSERT_OK(reply->Wait(absl::Seconds(20)));
+  peer->Expect(5, &other_huge);
+  const int64_t bytes = SpanOf(&huge).bytes();
+  while ((*rank_0)->wire_bytes() < bytes) std::this_thread::yield();
+  // The send waits to be asked for its data. Rank 0 reads the question before
+  // it can see the end of the connection, and so has begun to write by then.
+  peer->AskAndStop(5, &other_huge);
   peer->Close();
   EXPECT_THAT(sent->Wait(absl::Seconds(10)),
               StatusIs(absl::StatusCode::kUnavailable,

@@ -1,9 +1,7 @@
 #include "client/comm/in_process/collective.h"
 
 #include <cstring>
-#include <string>
 
-#include "absl/strings/str_cat.h"
 #include "base/reduce_elements.h"
 #include "base/status_macros.h"
 
@@ -12,22 +10,12 @@ namespace {
 
 using Parts = std::vector<const CollectivePart*>;
 
-std::string Describe(const CollectivePart& part) {
-  return absl::StrCat(NameOf(part.kind), " of ", part.input.count, " x ",
-                      NameOf(part.input.dtype), " with root ", part.root,
-                      " and reduction ", static_cast<int>(part.op));
-}
-
-absl::Status CheckEqual(const Parts& parts) {
-  const std::string first = Describe(*parts[0]);
-  for (size_t rank = 1; rank < parts.size(); ++rank) {
-    const std::string other = Describe(*parts[rank]);
-    if (other == first) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("the ranks started different collectives: rank 0 ", first,
-                     ", rank ", rank, " ", other));
+absl::Status CompareParts(const Parts& parts) {
+  std::vector<RankHeader> headers;
+  for (const auto* part : parts) {
+    headers.push_back({static_cast<int>(headers.size()), part->header});
   }
-  return absl::OkStatus();
+  return CompareHeaders("a group in one process", headers);
 }
 
 // Reduces, in rank order, the `index`-th of `slices` slices of all inputs.
@@ -39,8 +27,8 @@ std::vector<char> ReduceSlice(const Parts& parts, int64_t slices,
   std::memcpy(sum.data(), first.data, sum.size());
   for (size_t rank = 1; rank < parts.size(); ++rank) {
     const Span next = parts[rank]->input.Slice(index * count, count);
-    ReduceElements(next.dtype, parts[0]->op, sum.data(), sum.data(), next.data,
-                   static_cast<size_t>(count));
+    ReduceElements(next.dtype, parts[0]->header.op, sum.data(), sum.data(),
+                   next.data, static_cast<size_t>(count));
   }
   return sum;
 }
@@ -53,7 +41,7 @@ void AllReduce(const Parts& parts) {
 }
 
 void Broadcast(const Parts& parts) {
-  const auto root = static_cast<size_t>(parts[0]->root);
+  const auto root = static_cast<size_t>(parts[0]->header.root);
   const Span& from = parts[root]->input;
   for (size_t rank = 0; rank < parts.size(); ++rank) {
     if (rank == root) continue;
@@ -99,27 +87,10 @@ void AllToAll(const Parts& parts) {
 
 }  // namespace
 
-absl::string_view NameOf(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-      return "all-reduce";
-    case CollectiveKind::kBroadcast:
-      return "broadcast";
-    case CollectiveKind::kBarrier:
-      return "barrier";
-    case CollectiveKind::kAllGather:
-      return "all-gather";
-    case CollectiveKind::kReduceScatter:
-      return "reduce-scatter";
-    case CollectiveKind::kAllToAll:
-      return "all-to-all";
-  }
-  return "unknown collective";
-}
-
 absl::Status ComputeCollective(const Parts& parts) {
-  COXSWAIN_RETURN_IF_ERROR(CheckEqual(parts));
-  switch (parts[0]->kind) {
+  COXSWAIN_RETURN_IF_ERROR(CompareParts(parts));
+  if (parts[0]->input.data == nullptr) return absl::OkStatus();
+  switch (parts[0]->header.kind) {
     case CollectiveKind::kAllReduce:
       AllReduce(parts);
       break;
@@ -127,6 +98,7 @@ absl::Status ComputeCollective(const Parts& parts) {
       Broadcast(parts);
       break;
     case CollectiveKind::kBarrier:
+    case CollectiveKind::kMessage:
       break;
     case CollectiveKind::kAllGather:
       AllGather(parts);

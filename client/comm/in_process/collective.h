@@ -4,29 +4,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
-#include "client/comm/communicator.h"
+#include "client/comm/collective_header.h"
 #include "client/comm/tensor.h"
 
 namespace coxswain {
 
-enum class CollectiveKind {
-  kAllReduce,
-  kBroadcast,
-  kBarrier,
-  kAllGather,
-  kReduceScatter,
-  kAllToAll
-};
-absl::string_view NameOf(CollectiveKind kind);
-
-// What one rank brings to a collective. In-place kinds use `input` alone.
+// What one rank brings to a collective. In-place kinds use `input` alone;
+// without memory in it nothing moves.
 struct CollectivePart {
-  CollectiveKind kind = CollectiveKind::kBarrier;
+  CollectiveHeader header;
   Span input;
   Span output;
-  ReduceOp op = ReduceOp::kSum;
-  int root = 0;
 };
 
 // Computes the collective of these parts, one per rank, over shared memory.

@@ -25,25 +25,18 @@ void InProcessCommunicator::Abort(absl::string_view reason) {
   executor_.Abort(reason);
 }
 
+absl::Status InProcessCommunicator::CheckPlace(const Span& span) const {
+  return CheckOnHost(*this, span);
+}
+
 WorkPtr InProcessCommunicator::Start(CollectivePart part) {
-  for (const Span& span : {part.input, part.output}) {
-    if (auto status = CheckOnHost(*this, span); !status.ok()) {
-      return Work::Ended(status);
-    }
-  }
-  if (part.kind != CollectiveKind::kBarrier && part.input.count == 0) {
-    return executor_.Nothing();
-  }
-  return executor_.RunInOrder([this, part, sequence = next_sequence_++] {
-    return world_->Meet(rank(), sequence, part);
-  });
+  part.header.sequence = next_sequence_++;
+  return executor_.RunInOrder(
+      [this, part] { return world_->Meet(rank(), part); });
 }
 
 WorkPtr InProcessCommunicator::Exchange(bool is_send, Span span, int peer,
                                         uint32_t tag) {
-  if (auto status = CheckOnHost(*this, span); !status.ok()) {
-    return Work::Ended(status);
-  }
   if (span.count == 0) return executor_.Nothing();
   auto message = std::make_shared<std::shared_ptr<InProcessWorld::Message>>();
   return executor_.RunBeside(
@@ -55,23 +48,27 @@ WorkPtr InProcessCommunicator::Exchange(bool is_send, Span span, int peer,
 }
 
 WorkPtr InProcessCommunicator::DoAllReduce(Span span, ReduceOp op) {
-  return Start({CollectiveKind::kAllReduce, span, {}, op, 0});
+  return Start({HeaderOf(CollectiveKind::kAllReduce, span, op), span, {}});
 }
 WorkPtr InProcessCommunicator::DoBroadcast(Span span, int root) {
-  return Start({CollectiveKind::kBroadcast, span, {}, ReduceOp::kSum, root});
+  return Start(
+      {HeaderOf(CollectiveKind::kBroadcast, span, ReduceOp::kSum, root),
+       span,
+       {}});
 }
-WorkPtr InProcessCommunicator::DoBarrier() {
-  return Start({CollectiveKind::kBarrier, {}, {}, ReduceOp::kSum, 0});
+WorkPtr InProcessCommunicator::DoAgree(const CollectiveHeader& header) {
+  return Start({header, {}, {}});
 }
 WorkPtr InProcessCommunicator::DoAllGather(Span input, Span output) {
-  return Start({CollectiveKind::kAllGather, input, output, ReduceOp::kSum, 0});
+  return Start({HeaderOf(CollectiveKind::kAllGather, input), input, output});
 }
 WorkPtr InProcessCommunicator::DoReduceScatter(Span input, Span output,
                                                ReduceOp op) {
-  return Start({CollectiveKind::kReduceScatter, input, output, op, 0});
+  return Start(
+      {HeaderOf(CollectiveKind::kReduceScatter, input, op), input, output});
 }
 WorkPtr InProcessCommunicator::DoAllToAll(Span input, Span output) {
-  return Start({CollectiveKind::kAllToAll, input, output, ReduceOp::kSum, 0});
+  return Start({HeaderOf(CollectiveKind::kAllToAll, input), input, output});
 }
 WorkPtr InProcessCommunicator::DoSend(Span span, int peer, uint32_t tag) {
   return Exchange(true, span, peer, tag);

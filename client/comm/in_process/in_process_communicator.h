@@ -27,9 +27,10 @@ class InProcessCommunicator : public Communicator {
   int64_t wire_bytes() const override { return 0; }
 
  protected:
+  absl::Status CheckPlace(const Span& span) const override;
   WorkPtr DoAllReduce(Span span, ReduceOp op) override;
   WorkPtr DoBroadcast(Span span, int root) override;
-  WorkPtr DoBarrier() override;
+  WorkPtr DoAgree(const CollectiveHeader& header) override;
   WorkPtr DoAllGather(Span input, Span output) override;
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override;
   WorkPtr DoAllToAll(Span input, Span output) override;
@@ -43,7 +44,7 @@ class InProcessCommunicator : public Communicator {
   WorkPtr Exchange(bool is_send, Span span, int peer, uint32_t tag);
 
   const std::shared_ptr<InProcessWorld> world_;
-  int64_t next_sequence_ = 0;
+  uint64_t next_sequence_ = 0;
   // How often each list has been split off here.
   std::map<std::vector<int>, int64_t> splits_;
   // Raised when the executor stops.

@@ -49,7 +49,7 @@ TEST(InProcessCommunicatorTest, DifferentCollectivesAreToldApart) {
   for (const WorkPtr& work : {first, second}) {
     EXPECT_THAT(work->Wait(kSoon),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("rank 0 all-reduce of 2 x float32")));
+                         HasSubstr("rank 0 all-reduce (sum) of 2 x float32")));
   }
 }
 

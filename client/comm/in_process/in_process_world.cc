@@ -79,8 +79,8 @@ absl::Status InProcessWorld::AwaitMeetingLocked(int rank,
                    " from ranks ", ranks));
 }
 
-absl::Status InProcessWorld::Meet(int rank, int64_t sequence,
-                                  const CollectivePart& part) {
+absl::Status InProcessWorld::Meet(int rank, const CollectivePart& part) {
+  const uint64_t sequence = part.header.sequence;
   std::shared_ptr<Meeting> meeting;
   {
     MutexLock lock(&mutex_);
@@ -92,10 +92,10 @@ absl::Status InProcessWorld::Meet(int rank, int64_t sequence,
     meeting = slot;
     meeting->parts[static_cast<size_t>(rank)] = &part;
     if (++meeting->arrived < size_) {
-      return AwaitMeetingLocked(
-          rank,
-          absl::StrCat(NameOf(part.kind), " of rank ", rank, " of ", size_),
-          meeting.get());
+      return AwaitMeetingLocked(rank,
+                                absl::StrCat(NameOf(part.header.kind),
+                                             " of rank ", rank, " of ", size_),
+                                meeting.get());
     }
     meeting->closed = true;
     meetings_.erase(sequence);

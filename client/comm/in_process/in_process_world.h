@@ -25,10 +25,8 @@ namespace coxswain {
 // programs with a thread per rank. Has every ability; reduces in rank order, so
 // results do not depend on timing; nothing leaves the process.
 //
-// Ranks that start different collectives, or with different counts, all get
-// INVALID_ARGUMENT with the difference. A rank whose communicator was aborted,
-// failed or was destroyed is gone, like a broken connection: whoever waits for
-// it gets UNAVAILABLE.
+// A rank whose communicator was aborted, failed or was destroyed is gone, like
+// a broken connection: whoever waits for it gets UNAVAILABLE.
 //
 // Thread-safe. The communicators keep the world alive.
 class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
@@ -42,8 +40,8 @@ class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
 
   // The following is for the communicators.
 
-  // Meets the other ranks in their `sequence`-th collective. Blocks.
-  absl::Status Meet(int rank, int64_t sequence, const CollectivePart& part);
+  // Meets the other ranks in the collective of this sequence number. Blocks.
+  absl::Status Meet(int rank, const CollectivePart& part);
 
   // A message on its way: its sender's or its receiver's half.
   struct Message {
@@ -104,7 +102,8 @@ class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
   Mutex mutex_;
   CondVar changed_;
   std::vector<bool> gone_ ABSL_GUARDED_BY(mutex_);
-  std::map<int64_t, std::shared_ptr<Meeting>> meetings_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::shared_ptr<Meeting>> meetings_
+      ABSL_GUARDED_BY(mutex_);
   std::map<SplitKey, std::shared_ptr<Assembly>> assemblies_
       ABSL_GUARDED_BY(mutex_);
   // Halves without their other half; one channel holds one kind only.

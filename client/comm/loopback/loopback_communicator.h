@@ -24,9 +24,10 @@ class LoopbackCommunicator : public Communicator {
   int64_t wire_bytes() const override { return 0; }
 
  protected:
+  absl::Status CheckPlace(const Span& span) const override;
   WorkPtr DoAllReduce(Span span, ReduceOp op) override;
   WorkPtr DoBroadcast(Span span, int root) override;
-  WorkPtr DoBarrier() override;
+  WorkPtr DoAgree(const CollectiveHeader& header) override;
   WorkPtr DoAllGather(Span input, Span output) override;
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override;
   WorkPtr DoAllToAll(Span input, Span output) override;

@@ -111,9 +111,10 @@ class NcclCommunicator : public Communicator, public DeviceQueue {
   absl::Status Replay(const DeviceSequence& sequence) override;
 
  protected:
+  absl::Status CheckPlace(const Span& span) const override;
   WorkPtr DoAllReduce(Span span, ReduceOp op) override;
   WorkPtr DoBroadcast(Span span, int root) override;
-  WorkPtr DoBarrier() override;
+  WorkPtr DoAgree(const CollectiveHeader& header) override;
   WorkPtr DoAllGather(Span input, Span output) override;
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override;
   WorkPtr DoAllToAll(Span input, Span output) override;
@@ -139,7 +140,6 @@ class NcclCommunicator : public Communicator, public DeviceQueue {
   };
 
   WorkPtr Start(const Operation& operation);
-  absl::Status CheckPlace(const Span& span) const;
   absl::StatusOr<Places> Place(const Operation& operation);
   absl::Status Enqueue(const std::string& what, const Operation& operation,
                        const Places& places);
@@ -332,13 +332,7 @@ std::function<void()> NcclCommunicator::Finisher(const Span& output,
 }
 
 WorkPtr NcclCommunicator::Start(const Operation& operation) {
-  for (const Span& span : {operation.input, operation.output}) {
-    if (absl::Status status = CheckPlace(span); !status.ok()) {
-      return Work::Ended(status);
-    }
-  }
-  absl::Status why = works_->ended();
-  if (!why.ok() || operation.input.count == 0) return Work::Ended(why);
+  if (absl::Status why = works_->ended(); !why.ok()) return Work::Ended(why);
   const bool on_device = operation.input.device.kind == Device::Kind::kCuda &&
                          operation.output.device.kind == Device::Kind::kCuda;
   const std::string what = absl::StrCat(operation.kind, " of ", name_);
@@ -383,7 +377,12 @@ WorkPtr NcclCommunicator::DoBroadcast(Span span, int root) {
   return Start(operation);
 }
 
-WorkPtr NcclCommunicator::DoBarrier() {
+// NCCL has no way to compare headers but a collective of their own, for which
+// the host would have to wait: what moves nothing ends at once.
+WorkPtr NcclCommunicator::DoAgree(const CollectiveHeader& header) {
+  if (header.kind != CollectiveKind::kBarrier || header.refused) {
+    return Work::Ended(works_->ended());
+  }
   Span span;
   span.data = barrier_->data();
   span.count = 1;

@@ -40,7 +40,9 @@ class Rank : public Communicator {
   WorkPtr DoBroadcast(Span span, int root) override {
     return inner_->Broadcast(Placed(span), root);
   }
-  WorkPtr DoBarrier() override { return inner_->Barrier(); }
+  WorkPtr DoAgree(const CollectiveHeader& header) override {
+    return inner_->Agree(header);
+  }
   WorkPtr DoAllGather(Span input, Span output) override {
     return inner_->AllGather(Placed(input), Placed(output));
   }
@@ -91,6 +93,7 @@ CommunicatorCase NcclCase(const std::string& name, const Manner& manner) {
     return group;
   };
   result.messages = false;
+  result.compares = false;  // docs/communicators.md
   result.has_wire = true;
   result.elsewhere.index = 99;
   return result;

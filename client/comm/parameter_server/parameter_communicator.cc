@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
+#include "client/comm/collective_header.h"
 #include "client/comm/executor.h"
 #include "client/comm/group_options.h"
 #include "client/comm/host_span.h"
@@ -102,10 +103,13 @@ class ParameterServerCommunicator : public Communicator {
   int64_t wire_bytes() const override { return bytes_->sent.load(); }
 
  protected:
+  absl::Status CheckPlace(const Span& span) const override {
+    return CheckOnHost(*this, span);
+  }
   WorkPtr DoAllReduce(Span span, ReduceOp op) override {
     Transfer transfer = Give("all-reduce", ToWire(op), span);
     Want(span, &transfer);
-    return Collective(transfer, {span});
+    return Run(transfer);
   }
   WorkPtr DoBroadcast(Span span, int root) override {
     Transfer transfer = Give("broadcast", v1::REDUCTION_SET, span);
@@ -114,28 +118,30 @@ class ParameterServerCommunicator : public Communicator {
       transfer.input = nullptr;
       Want(span, &transfer);
     }
-    return Collective(transfer, {span});
+    return Run(transfer);
   }
-  WorkPtr DoBarrier() override {
-    return Run(Give("barrier", v1::REDUCTION_SUM, Span()));
+  // The coordinator compares what operations say of themselves; this one says
+  // all that the header does, and gives nothing.
+  WorkPtr DoAgree(const CollectiveHeader& header) override {
+    return Run(Give(Describe(header), v1::REDUCTION_SUM, Span()));
   }
   WorkPtr DoAllGather(Span input, Span output) override {
     Transfer transfer = Give("all-gather", v1::REDUCTION_CONCAT, input);
     Want(output, &transfer);
-    return Collective(transfer, {input, output});
+    return Run(transfer);
   }
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
     Transfer transfer = Give("reduce-scatter", ToWire(op), input);
     Want(output, &transfer);
     transfer.operation.mutable_range()->set_offset(rank() * output.bytes());
-    return Collective(transfer, {input, output});
+    return Run(transfer);
   }
   WorkPtr DoAllToAll(Span input, Span output) override {
     Transfer transfer = Give("all-to-all", v1::REDUCTION_CONCAT, input);
     const int64_t slice = input.bytes() / size();
     transfer.output = static_cast<char*>(output.data);
     WantRuns(rank() * slice, slice, input.bytes(), size(), &transfer);
-    return Collective(transfer, {input, output});
+    return Run(transfer);
   }
   WorkPtr DoSend(Span span, int peer, uint32_t tag) override {
     return Message(Give("message", v1::REDUCTION_SET, span), "send", rank(),
@@ -167,7 +173,7 @@ class ParameterServerCommunicator : public Communicator {
   }
 
  private:
-  Transfer Give(const char* what, v1::Reduction reduction,
+  Transfer Give(const std::string& what, v1::Reduction reduction,
                 const Span& span) const {
     Transfer transfer;
     v1::ExchangeOperation& operation = transfer.operation;
@@ -193,16 +199,6 @@ class ParameterServerCommunicator : public Communicator {
     transfer.operation.set_name("meeting");
     transfer.operation.set_timeout_ms(TimeoutMillis(patience));
     return Await(exchange_.Begin(transfer), patience);
-  }
-
-  WorkPtr Collective(const Transfer& transfer, std::vector<Span> spans) {
-    for (const Span& span : spans) {
-      if (auto status = CheckOnHost(*this, span); !status.ok()) {
-        return Work::Ended(status);
-      }
-    }
-    if (spans.front().count == 0) return executor_.Nothing();
-    return Run(transfer);
   }
 
   // Begins it at once, so that several are under way; they end in order.
@@ -239,9 +235,6 @@ class ParameterServerCommunicator : public Communicator {
   // Begins it at once as well, and nothing waits for it.
   WorkPtr Message(Transfer transfer, const char* kind, int from, int to,
                   uint32_t tag, const Span& span) {
-    if (auto status = CheckOnHost(*this, span); !status.ok()) {
-      return Work::Ended(status);
-    }
     if (span.count == 0) return executor_.Nothing();
     transfer.operation.set_name(
         absl::StrCat("message/", from, "/", to, "/", tag));

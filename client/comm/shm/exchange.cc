@@ -44,8 +44,9 @@ Slice SliceOf(int64_t count, int rank, int size) {
 }
 
 // Whether the input consists of a slice for each rank.
-bool HasSlices(Collective kind) {
-  return kind == Collective::kReduceScatter || kind == Collective::kAllToAll;
+bool HasSlices(CollectiveKind kind) {
+  return kind == CollectiveKind::kReduceScatter ||
+         kind == CollectiveKind::kAllToAll;
 }
 
 std::vector<const char*> Shift(const std::vector<char*>& memory,
@@ -77,7 +78,13 @@ bool ShmExchange::IsSmall(const Operation& operation) const {
 void ShmExchange::Begin(const Operation& operation) {
   deadline_ = Now() + timeout_;
   ++turn_;
-  area_.post(rank_, turn_) = operation.post;
+  CollectiveHeader header = operation.header;
+  header.sequence = turn_;
+  refused_ = header.refused;
+  Post& post = area_.post(rank_, turn_);
+  post.header = Encode(header);
+  post.segment = operation.segment;
+  post.offset = operation.offset;
   if (IsSmall(operation) && operation.input.count > 0) {
     Copy(area_.slot(rank_, turn_), At(operation.input, 0),
          operation.input.bytes());
@@ -96,7 +103,7 @@ std::optional<absl::Status> ShmExchange::TryFinish(const Operation& operation,
     case Phases::Outcome::kMet:
       break;
   }
-  absl::Status status = ComparePosts();
+  absl::Status status = CompareHeaders();
   if (status.ok()) ReadSlots(operation);
   return status;
 }
@@ -107,7 +114,7 @@ absl::Status ShmExchange::Run(const Operation& operation) {
     return TryFinish(operation, deadline_).value_or(Late());
   }
   COXSWAIN_RETURN_IF_ERROR(Meet());
-  COXSWAIN_RETURN_IF_ERROR(ComparePosts());
+  COXSWAIN_RETURN_IF_ERROR(CompareHeaders());
   COXSWAIN_ASSIGN_OR_RETURN(const std::vector<std::shared_ptr<char>> mapped,
                             DirectInputs(operation));
   if (mapped.empty()) return RunInPieces(operation);
@@ -128,55 +135,66 @@ absl::Status ShmExchange::Meet() {
 }
 
 absl::Status ShmExchange::Late() const {
+  const auto own = DecodeCollectiveHeader(area_.post(rank_, turn_).header);
   return absl::DeadlineExceededError(
-      absl::StrCat(Describe(area_.post(rank_, turn_)), " of ", name_, ": rank ",
-                   phases_.Missing(), " did not come within ",
+      absl::StrCat(own.has_value() ? Describe(*own) : "operation", " of ",
+                   name_, ": rank ", phases_.Missing(), " did not come within ",
                    absl::FormatDuration(timeout_)));
 }
 
-absl::Status ShmExchange::ComparePosts() const {
-  const Post& first = area_.post(0, turn_);
-  for (int peer = 1; peer < size_; ++peer) {
-    const Post& other = area_.post(peer, turn_);
-    if (SamePost(first, other)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the ranks of ", name_, " begin different collectives: rank 0 ",
-        Describe(first), ", rank ", peer, " ", Describe(other)));
+absl::Status ShmExchange::CompareHeaders() const {
+  const Post& own = area_.post(rank_, turn_);
+  bool equal = !refused_;
+  for (int peer = 0; peer < size_ && equal; ++peer) {
+    equal = area_.post(peer, turn_).header == own.header;
   }
-  return absl::OkStatus();
+  if (equal) return absl::OkStatus();
+  std::vector<RankHeader> headers;
+  for (int peer = 0; peer < size_; ++peer) {
+    const auto header = DecodeCollectiveHeader(area_.post(peer, turn_).header);
+    if (!header.has_value()) {
+      return absl::InternalError(absl::StrCat(
+          "what rank ", peer, " of ", name_,
+          " begins cannot be read: it runs another version of the library"));
+    }
+    headers.push_back({peer, *header});
+  }
+  return coxswain::CompareHeaders(name_, headers);
 }
 
 void ShmExchange::ReadSlots(const Operation& operation) {
+  if (operation.input.data == nullptr) return;
   std::vector<char*> slots;
   for (int peer = 0; peer < size_; ++peer) {
     slots.push_back(area_.slot(peer, turn_));
   }
   const Span& output = operation.output;
   const int64_t slice = operation.input.bytes() / size_;
-  switch (operation.post.kind) {
-    case Collective::kBarrier:
+  switch (operation.header.kind) {
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kMessage:
       return;
-    case Collective::kAllReduce:
-      ReduceMany(output.dtype, operation.post.op, Shift(slots, 0),
+    case CollectiveKind::kAllReduce:
+      ReduceMany(output.dtype, operation.header.op, Shift(slots, 0),
                  {At(output, 0)}, output.count);
       break;
-    case Collective::kBroadcast:
-      if (rank_ != operation.post.root) {
-        Copy(At(output, 0), slots[static_cast<size_t>(operation.post.root)],
+    case CollectiveKind::kBroadcast:
+      if (rank_ != operation.header.root) {
+        Copy(At(output, 0), slots[static_cast<size_t>(operation.header.root)],
              output.bytes());
       }
       break;
-    case Collective::kAllGather:
+    case CollectiveKind::kAllGather:
       for (int peer = 0; peer < size_; ++peer) {
         Copy(At(output, peer * operation.input.count),
              slots[static_cast<size_t>(peer)], operation.input.bytes());
       }
       break;
-    case Collective::kReduceScatter:
-      ReduceMany(output.dtype, operation.post.op, Shift(slots, rank_ * slice),
+    case CollectiveKind::kReduceScatter:
+      ReduceMany(output.dtype, operation.header.op, Shift(slots, rank_ * slice),
                  {At(output, 0)}, output.count);
       break;
-    case Collective::kAllToAll:
+    case CollectiveKind::kAllToAll:
       for (int peer = 0; peer < size_; ++peer) {
         Copy(At(output, peer * (output.count / size_)),
              slots[static_cast<size_t>(peer)] + rank_ * slice, slice);
@@ -190,8 +208,8 @@ absl::StatusOr<std::vector<std::shared_ptr<char>>> ShmExchange::DirectInputs(
     const Operation& operation) {
   std::vector<int> sources;
   for (int peer = 0; peer < size_; ++peer) {
-    const bool broadcast = operation.post.kind == Collective::kBroadcast;
-    if (!broadcast || peer == operation.post.root) sources.push_back(peer);
+    const bool broadcast = operation.header.kind == CollectiveKind::kBroadcast;
+    if (!broadcast || peer == operation.header.root) sources.push_back(peer);
   }
   std::vector<std::shared_ptr<char>> inputs;
   for (const int peer : sources) {
@@ -219,30 +237,30 @@ absl::Status ShmExchange::RunDirect(const Operation& operation,
   const Span& output = operation.output;
   const int64_t width = Width(input);
   const int64_t slice = input.count / size_;
-  switch (operation.post.kind) {
-    case Collective::kAllReduce: {
+  switch (operation.header.kind) {
+    case CollectiveKind::kAllReduce: {
       const Slice own = SliceOf(input.count, rank_, size_);
       std::vector<char*> outputs = inputs;
       for (char*& memory : outputs) memory += own.begin * width;
-      ReduceMany(input.dtype, operation.post.op,
+      ReduceMany(input.dtype, operation.header.op,
                  Shift(inputs, own.begin * width), outputs, own.count);
       moved_->Add(2 * (size_ - 1) * own.count * width);
       break;
     }
-    case Collective::kReduceScatter:
-      ReduceMany(input.dtype, operation.post.op,
+    case CollectiveKind::kReduceScatter:
+      ReduceMany(input.dtype, operation.header.op,
                  Shift(inputs, rank_ * slice * width), {At(output, 0)},
                  output.count);
       moved_->Add((size_ - 1) * output.bytes());
       break;
-    case Collective::kBroadcast:
-      if (rank_ == operation.post.root) break;
-      Copy(At(output, 0), inputs[static_cast<size_t>(operation.post.root)],
+    case CollectiveKind::kBroadcast:
+      if (rank_ == operation.header.root) break;
+      Copy(At(output, 0), inputs[static_cast<size_t>(operation.header.root)],
            output.bytes());
       moved_->Add(output.bytes());
       break;
     default: {  // all-gather, all-to-all
-      const bool sliced = HasSlices(operation.post.kind);
+      const bool sliced = HasSlices(operation.header.kind);
       const int64_t each = sliced ? slice : input.count;
       for (int peer = 0; peer < size_; ++peer) {
         Copy(At(output, peer * each),
@@ -258,7 +276,7 @@ absl::Status ShmExchange::RunDirect(const Operation& operation,
 }
 
 absl::Status ShmExchange::RunInPieces(const Operation& operation) {
-  const bool sliced = HasSlices(operation.post.kind);
+  const bool sliced = HasSlices(operation.header.kind);
   const int64_t total =
       sliced ? operation.input.count / size_ : operation.input.count;
   const int64_t room = SharedArea::kPieceBytes / Width(operation.input);
@@ -280,11 +298,11 @@ void ShmExchange::CopyPieceIn(const Operation& operation, int64_t begin,
                               int64_t count) {
   const Span& input = operation.input;
   const int64_t bytes = count * Width(input);
-  if (operation.post.kind == Collective::kBroadcast &&
-      operation.post.root != rank_) {
+  if (operation.header.kind == CollectiveKind::kBroadcast &&
+      operation.header.root != rank_) {
     return;
   }
-  if (!HasSlices(operation.post.kind)) {
+  if (!HasSlices(operation.header.kind)) {
     return Copy(area_.input(rank_), At(input, begin), bytes);
   }
   for (int peer = 0; peer < size_; ++peer) {
@@ -300,24 +318,24 @@ void ShmExchange::UsePiece(const Operation& operation, int64_t begin,
   const int64_t bytes = count * width;
   std::vector<char*> inputs;
   for (int peer = 0; peer < size_; ++peer) inputs.push_back(area_.input(peer));
-  switch (operation.post.kind) {
-    case Collective::kAllReduce: {
+  switch (operation.header.kind) {
+    case CollectiveKind::kAllReduce: {
       const Slice own = SliceOf(count, rank_, size_);
-      ReduceMany(output.dtype, operation.post.op,
+      ReduceMany(output.dtype, operation.header.op,
                  Shift(inputs, own.begin * width),
                  {area_.output(rank_) + own.begin * width}, own.count);
       moved_->Add((size_ - 1) * own.count * width);
       return;
     }
-    case Collective::kReduceScatter:
-      ReduceMany(output.dtype, operation.post.op, Shift(inputs, rank_ * bytes),
-                 {At(output, begin)}, count);
+    case CollectiveKind::kReduceScatter:
+      ReduceMany(output.dtype, operation.header.op,
+                 Shift(inputs, rank_ * bytes), {At(output, begin)}, count);
       break;
-    case Collective::kBroadcast:
-      if (rank_ == operation.post.root) break;
-      Copy(At(output, begin), area_.input(operation.post.root), bytes);
+    case CollectiveKind::kBroadcast:
+      if (rank_ == operation.header.root) break;
+      Copy(At(output, begin), area_.input(operation.header.root), bytes);
       break;
-    case Collective::kAllGather:
+    case CollectiveKind::kAllGather:
       for (int peer = 0; peer < size_; ++peer) {
         Copy(At(output, peer * operation.input.count + begin),
              area_.input(peer), bytes);
@@ -336,7 +354,7 @@ void ShmExchange::UsePiece(const Operation& operation, int64_t begin,
 // does not overwrite it before all have met again.
 void ShmExchange::CopyPieceOut(const Operation& operation, int64_t begin,
                                int64_t count) {
-  if (operation.post.kind != Collective::kAllReduce) return;
+  if (operation.header.kind != CollectiveKind::kAllReduce) return;
   const int64_t width = Width(operation.output);
   for (int peer = 0; peer < size_; ++peer) {
     const Slice slice = SliceOf(count, peer, size_);

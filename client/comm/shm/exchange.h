@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/comm/collective_header.h"
 #include "client/comm/shm/byte_counter.h"
 #include "client/comm/shm/phases.h"
 #include "client/comm/shm/shared_area.h"
@@ -30,8 +31,10 @@ namespace coxswain {
 //           time; two meetings each.
 //
 // Sums are formed in the order of ranks by whoever computes them, so all ranks
-// get the same bits. A collective that ranks begin differently (another count
-// or type) is INVALID_ARGUMENT on all of them, and no harm to later ones.
+// get the same bits. The headers of the ranks lie in the shared area before the
+// first meeting, which every collective has anyway, so comparing them costs no
+// message: those that differ are INVALID_ARGUMENT on all ranks, and no harm to
+// later collectives.
 //
 // Threading: one thread at a time; Stop of the phases is for any thread.
 class ShmExchange {
@@ -42,9 +45,12 @@ class ShmExchange {
       int peer, uint64_t segment, int64_t offset, int64_t bytes)>;
 
   struct Operation {
-    Post post;
-    Span input;
-    Span output;  // as input where a collective is in place
+    CollectiveHeader header;  // but for its sequence number
+    Span input;               // without memory: nothing moves
+    Span output;              // as input where a collective is in place
+    // Where the input lies, if in memory that is shared.
+    uint64_t segment = 0;
+    int64_t offset = 0;
   };
 
   ShmExchange(const SharedArea& area, Phases* phases, int rank, int size,
@@ -68,7 +74,7 @@ class ShmExchange {
  private:
   absl::Status Meet();
   absl::Status Late() const;
-  absl::Status ComparePosts() const;
+  absl::Status CompareHeaders() const;
 
   void ReadSlots(const Operation& operation);
   absl::Status RunDirect(const Operation& operation,
@@ -89,6 +95,7 @@ class ShmExchange {
   const absl::Duration timeout_;
   const Resolver resolver_;
   uint64_t turn_ = 0;
+  bool refused_ = false;  // the header of this turn
   absl::Time deadline_;
   // Read from, or written to, what belongs to other ranks.
   const std::shared_ptr<ByteCounter> moved_;

@@ -2,37 +2,19 @@
 #define COXSWAIN_CLIENT_COMM_SHM_SHARED_AREA_H_
 
 #include <cstdint>
-#include <string>
 
-#include "client/comm/communicator.h"
+#include "client/comm/collective_header.h"
 #include "client/comm/shm/phases.h"
-#include "client/comm/tensor.h"
 
 namespace coxswain {
 
-enum class Collective : int32_t {
-  kBarrier,
-  kAllReduce,
-  kBroadcast,
-  kAllGather,
-  kReduceScatter,
-  kAllToAll,
-};
-
-// What a rank says of the collective that it begins. The ranks compare all but
-// where the input is.
+// What a rank announces of the collective that it begins: the header, which the
+// ranks compare, and where the input is.
 struct Post {
-  Collective kind = Collective::kBarrier;
-  DType dtype = DType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;
-  int32_t root = 0;
-  int64_t count = 0;     // elements of the input
+  CollectiveHeaderBytes header = {};
   uint64_t segment = 0;  // that the input lies in; 0: in none that is shared
   int64_t offset = 0;    // bytes, in that segment
 };
-
-bool SamePost(const Post& a, const Post& b);
-std::string Describe(const Post& post);
 
 // How a communicator's segment is divided: for each rank its line of phases,
 // two posts and two slots, used in turns by successive collectives, and two

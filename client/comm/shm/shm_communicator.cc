@@ -11,6 +11,7 @@
 #include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "client/comm/collective_header.h"
 #include "client/comm/executor.h"
 #include "client/comm/group_options.h"
 #include "client/comm/host_span.h"
@@ -115,30 +116,29 @@ class ShmCommunicator : public Communicator, public PeerLossSource {
   }
 
  protected:
+  absl::Status CheckPlace(const Span& span) const override {
+    return CheckOnHost(*this, span);
+  }
   WorkPtr DoAllReduce(Span span, ReduceOp op) override {
-    ShmExchange::Operation operation = {{Collective::kAllReduce}, span, span};
-    operation.post.op = op;
-    return Start(std::move(operation));
+    return Start(HeaderOf(CollectiveKind::kAllReduce, span, op), span, span);
   }
   WorkPtr DoBroadcast(Span span, int root) override {
-    ShmExchange::Operation operation = {{Collective::kBroadcast}, span, span};
-    operation.post.root = root;
-    return Start(std::move(operation));
+    return Start(
+        HeaderOf(CollectiveKind::kBroadcast, span, ReduceOp::kSum, root), span,
+        span);
   }
-  WorkPtr DoBarrier() override {
-    return Start({{Collective::kBarrier}, {}, {}});
+  WorkPtr DoAgree(const CollectiveHeader& header) override {
+    return Start(header, {}, {});
   }
   WorkPtr DoAllGather(Span input, Span output) override {
-    return Start({{Collective::kAllGather}, input, output});
+    return Start(HeaderOf(CollectiveKind::kAllGather, input), input, output);
   }
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
-    ShmExchange::Operation operation = {
-        {Collective::kReduceScatter}, input, output};
-    operation.post.op = op;
-    return Start(std::move(operation));
+    return Start(HeaderOf(CollectiveKind::kReduceScatter, input, op), input,
+                 output);
   }
   WorkPtr DoAllToAll(Span input, Span output) override {
-    return Start({{Collective::kAllToAll}, input, output});
+    return Start(HeaderOf(CollectiveKind::kAllToAll, input), input, output);
   }
   WorkPtr DoSend(Span span, int peer, uint32_t tag) override;
   WorkPtr DoReceive(Span span, int peer, uint32_t tag) override;
@@ -148,7 +148,8 @@ class ShmCommunicator : public Communicator, public PeerLossSource {
  private:
   // Rank 0 makes the area and shows it to the others.
   absl::Status ShareArea();
-  WorkPtr Start(ShmExchange::Operation operation);
+  WorkPtr Start(const CollectiveHeader& header, const Span& input,
+                const Span& output);
   void OnFrame(int peer, const PeerFrame& frame, UniqueFd fd);
   void Lose(const absl::Status& why);
   void Stop(const absl::Status& why);
@@ -295,16 +296,9 @@ absl::StatusOr<std::shared_ptr<char>> ShmCommunicator::Resolve(int peer,
   return std::shared_ptr<char>(memory, memory->data() + offset);
 }
 
-WorkPtr ShmCommunicator::Start(ShmExchange::Operation operation) {
-  for (const Span& span : {operation.input, operation.output}) {
-    if (auto status = CheckOnHost(*this, span); !status.ok()) {
-      return Work::Ended(status);
-    }
-  }
-  const bool barrier = operation.post.kind == Collective::kBarrier;
-  if (operation.input.count == 0 && !barrier) return executor_->Nothing();
-  operation.post.dtype = operation.input.dtype;
-  operation.post.count = operation.input.count;
+WorkPtr ShmCommunicator::Start(const CollectiveHeader& header,
+                               const Span& input, const Span& output) {
+  ShmExchange::Operation operation = {header, input, output};
   if (exchange_->IsSmall(operation)) {
     WorkPtr work = executor_->TryRunAssisted(
         [&] { exchange_->Begin(operation); },
@@ -316,17 +310,14 @@ WorkPtr ShmCommunicator::Start(ShmExchange::Operation operation) {
     if (work != nullptr) return work;
   } else {
     const Arena::Location location = arena_->Find(operation.input);
-    operation.post.segment = location.segment;
-    operation.post.offset = location.offset;
+    operation.segment = location.segment;
+    operation.offset = location.offset;
   }
   return executor_->RunInOrder(
       [this, operation] { return Explain(exchange_->Run(operation)); });
 }
 
 WorkPtr ShmCommunicator::DoSend(Span span, int peer, uint32_t tag) {
-  if (auto status = CheckOnHost(*this, span); !status.ok()) {
-    return Work::Ended(status);
-  }
   if (span.count == 0) return executor_->Nothing();
   const uint64_t id = next_message_.fetch_add(1);
   return executor_->RunBeside(
@@ -346,9 +337,6 @@ WorkPtr ShmCommunicator::DoSend(Span span, int peer, uint32_t tag) {
 }
 
 WorkPtr ShmCommunicator::DoReceive(Span span, int peer, uint32_t tag) {
-  if (auto status = CheckOnHost(*this, span); !status.ok()) {
-    return Work::Ended(status);
-  }
   if (span.count == 0) return executor_->Nothing();
   const uint64_t ticket = inbox_.TakeTicket(peer, tag);
   return executor_->RunBeside(

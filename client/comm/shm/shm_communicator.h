@@ -31,8 +31,7 @@ namespace coxswain {
 // thread of the communicator's own, messages on further ones. One thread
 // listens for what peers say, and notices at once when one has ended.
 //
-// Ranks that begin different collectives get INVALID_ARGUMENT, all of them,
-// where the difference shows in count, type, operation or root.
+// Headers of collectives are compared in shared memory, without a message.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectShm(
     const CommunicatorOptions& options);
 

@@ -1,11 +1,15 @@
 #include "client/comm/two_level/two_level_communicator.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
+#include "base/status_prefix.h"
+#include "client/comm/collective_header.h"
 #include "client/comm/executor.h"
 #include "client/comm/host_span.h"
 #include "client/comm/peer_loss.h"
@@ -13,6 +17,9 @@
 namespace coxswain {
 namespace {
 
+// A part names who is late at its own deadline, which is the same: it comes
+// first.
+constexpr absl::Duration kGrace = absl::Seconds(10);
 // Of one rank's memory: large against what a message costs, small against what
 // a bucket holds.
 constexpr int64_t kPieceBytes = 4 << 20;
@@ -23,7 +30,11 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
       : Communicator(parts.flat->rank(), parts.flat->size()),
         parts_(std::move(parts)),
         timeout_(timeout),
-        executor_([this](const absl::Status& why) { AbortParts(why); }) {}
+        executor_([this](const absl::Status& why) { Stop(why); }) {}
+  ~TwoLevelCommunicator() override {
+    MutexLock lock(&mutex_);
+    destroying_ = true;
+  }
 
   absl::string_view backend() const override { return "two_level"; }
   void Abort(absl::string_view reason) override { executor_.Abort(reason); }
@@ -43,34 +54,44 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
   }
 
  protected:
+  absl::Status CheckPlace(const Span& span) const override {
+    return CheckOnHost(*this, span);
+  }
   WorkPtr DoAllReduce(Span span, ReduceOp op) override {
-    if (auto status = CheckOnHost(*this, span); !status.ok()) {
-      return Work::Ended(status);
-    }
-    if (span.count == 0) return executor_.Nothing();
-    return executor_.RunInOrder(
-        [=] { return Named("all-reduce", AllReducePieces(span, op)); });
+    const CollectiveHeader header =
+        HeaderOf(CollectiveKind::kAllReduce, span, op);
+    return Run(NameOf(header.kind), [=]() -> absl::Status {
+      // The parts would compare among the ranks of one host, or of one place.
+      COXSWAIN_RETURN_IF_ERROR(Wait(parts_.flat->Agree(header)));
+      return AllReducePieces(span, op);
+    });
   }
   WorkPtr DoBroadcast(Span span, int root) override {
-    return Flat([=] { return parts_.flat->Broadcast(span, root); });
+    return Run("broadcast",
+               [=] { return Wait(parts_.flat->Broadcast(span, root)); });
   }
-  WorkPtr DoBarrier() override {
-    return Flat([=] { return parts_.flat->Barrier(); });
+  WorkPtr DoAgree(const CollectiveHeader& header) override {
+    return Run(NameOf(header.kind),
+               [=] { return Wait(parts_.flat->Agree(header)); });
   }
   WorkPtr DoAllGather(Span input, Span output) override {
-    return Flat([=] { return parts_.flat->AllGather(input, output); });
+    return Run("all-gather",
+               [=] { return Wait(parts_.flat->AllGather(input, output)); });
   }
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
-    return Flat([=] { return parts_.flat->ReduceScatter(input, output, op); });
+    return Run("reduce-scatter", [=] {
+      return Wait(parts_.flat->ReduceScatter(input, output, op));
+    });
   }
   WorkPtr DoAllToAll(Span input, Span output) override {
-    return Flat([=] { return parts_.flat->AllToAll(input, output); });
+    return Run("all-to-all",
+               [=] { return Wait(parts_.flat->AllToAll(input, output)); });
   }
   WorkPtr DoSend(Span span, int peer, uint32_t tag) override {
-    return Message(parts_.flat->Send(span, peer, tag));
+    return Message([=] { return parts_.flat->Send(span, peer, tag); });
   }
   WorkPtr DoReceive(Span span, int peer, uint32_t tag) override {
-    return Message(parts_.flat->Receive(span, peer, tag));
+    return Message([=] { return parts_.flat->Receive(span, peer, tag); });
   }
   absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
       const std::vector<int>& ranks) override {
@@ -90,22 +111,64 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
     return {parts_.local.get(), parts_.across.get(), parts_.flat.get()};
   }
 
-  // In the order of this communicator's operations.
+  // Runs an operation of the parts in the order of this communicator's own.
+  template <typename Operation>
+  WorkPtr Run(absl::string_view what, Operation operation) {
+    return executor_.RunInOrder([this, what, operation]() -> absl::Status {
+      COXSWAIN_RETURN_IF_ERROR(Enter());
+      const absl::Status status = operation();
+      Leave();
+      return Named(what, status);
+    });
+  }
+  // Begins a message of the flat communicator, which pairs by the order in
+  // which messages are started, and whose memory is in use from then on until
+  // the wait for it returns.
   template <typename Begin>
-  WorkPtr Flat(Begin begin) {
-    return executor_.RunInOrder(
-        [=] { return Named("operation", Wait(begin())); });
+  WorkPtr Message(const Begin& begin) {
+    const auto begun = std::make_shared<WorkPtr>();
+    return executor_.RunBeside(
+        [&]() -> absl::Status {
+          COXSWAIN_RETURN_IF_ERROR(Enter());
+          *begun = begin();
+          return absl::OkStatus();
+        },
+        [this, begun] {
+          const absl::Status status = Wait(*begun);
+          Leave();
+          return status;
+        });
   }
   // A part's error, by this communicator's rank.
   absl::Status Named(absl::string_view what, const absl::Status& status) const {
-    if (status.ok()) return status;
-    return absl::Status(status.code(),
-                        absl::StrCat(what, " of rank ", rank(), " of ", size(),
-                                     " on several hosts: ", status.message()));
+    return WithPrefix(absl::StrCat(what, " of rank ", rank(), " of ", size(),
+                                   " on several hosts: "),
+                      status);
   }
-  WorkPtr Message(const WorkPtr& work) {
-    return executor_.RunBeside([] { return absl::OkStatus(); },
-                               [=] { return Wait(work); });
+
+  // Counts an operation that uses the parts; ABORTED once this has stopped.
+  absl::Status Enter() {
+    MutexLock lock(&mutex_);
+    if (stopped_) return absl::AbortedError("stopped");
+    ++running_;
+    return absl::OkStatus();
+  }
+  void Leave() {
+    MutexLock lock(&mutex_);
+    --running_;
+  }
+  // Wakes what uses the parts. A rank that is destroyed with nothing in flight
+  // leaves in good order, and aborts nothing: what it has sent last may still
+  // be on its way, which an abort's closed connections would cut off. The parts
+  // close softly as they are destroyed.
+  void Stop(const absl::Status& why) {
+    bool in_good_order = false;
+    {
+      MutexLock lock(&mutex_);
+      stopped_ = true;
+      in_good_order = destroying_ && running_ == 0;
+    }
+    if (!in_good_order) AbortParts(why);
   }
 
   // A piece on its way: which operation of the three comes next.
@@ -121,7 +184,7 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
   // A part's operation has ended when this returns, and no longer uses the
   // caller's memory.
   absl::Status Wait(const WorkPtr& work) {
-    absl::Status status = work->Wait(timeout_);
+    absl::Status status = work->Wait(timeout_ + kGrace);
     if (!work->Done()) {
       AbortParts(status);
       work->Wait(absl::InfiniteDuration()).IgnoreError();
@@ -134,6 +197,10 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
 
   const TwoLevelParts parts_;
   const absl::Duration timeout_;
+  Mutex mutex_;
+  bool destroying_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  int running_ ABSL_GUARDED_BY(mutex_) = 0;
   Executor executor_;
 };
 

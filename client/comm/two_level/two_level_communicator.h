@@ -25,7 +25,9 @@ struct TwoLevelParts {
 };
 
 // All ranks hand in parts that belong together. A failure of one part, or an
-// abort, ends them all.
+// abort, ends them all; a rank that is destroyed with nothing in flight leaves
+// its peers to finish what they have. Headers are compared among all ranks, by
+// the flat communicator.
 std::unique_ptr<Communicator> MakeTwoLevel(TwoLevelParts parts,
                                            absl::Duration timeout);
 

@@ -1,53 +1,22 @@
 #include "client/comm/two_level/two_level_communicator.h"
 
+#include <atomic>
 #include <memory>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "client/comm/gloo/gloo_communicator.h"
-#include "client/comm/shm/shm_communicator.h"
+#include "client/comm/executor.h"
+#include "client/comm/gated/gated_communicator.h"
+#include "client/comm/in_process/in_process_world.h"
+#include "client/comm/loopback/loopback_communicator.h"
 #include "tests/conformance/communicator_conformance.h"
 #include "tests/conformance/connected_group.h"
+#include "tests/conformance/two_level_group.h"
 
 namespace coxswain {
 namespace {
-
-// Two ranks on each host, or all on one where that does not come out even.
-Hosts HostsOf(int size) {
-  std::vector<int> host_of;
-  for (int rank = 0; rank < size; ++rank) {
-    host_of.push_back(size % 2 == 0 ? rank / 2 : 0);
-  }
-  return Hosts(host_of);
-}
-
-CommunicatorOptions Part(CommunicatorOptions group, const std::string& id,
-                         int rank, size_t size) {
-  group.id = id;
-  group.rank = rank;
-  group.size = static_cast<int>(size);
-  return group;
-}
-
-absl::StatusOr<std::unique_ptr<Communicator>> ConnectTwoLevel(
-    const CommunicatorOptions& group) {
-  TwoLevelParts parts = {nullptr, nullptr, nullptr, HostsOf(group.size)};
-  const int host = parts.hosts.host_of(group.rank);
-  const int place = parts.hosts.local_rank(group.rank);
-  COXSWAIN_ASSIGN_OR_RETURN(
-      parts.local, ConnectShm(Part(group, "host-" + std::to_string(host), place,
-                                   parts.hosts.ranks(host).size())));
-  COXSWAIN_ASSIGN_OR_RETURN(
-      parts.across,
-      ConnectGloo(Part(group, "place-" + std::to_string(place), host,
-                       static_cast<size_t>(parts.hosts.count()))));
-  COXSWAIN_ASSIGN_OR_RETURN(parts.flat, ConnectGloo(group));
-  return MakeTwoLevel(std::move(parts), group.timeout);
-}
 
 std::vector<std::unique_ptr<Communicator>> MakeGroup(int size,
                                                      absl::Duration timeout) {
@@ -111,6 +80,148 @@ TEST(TwoLevelTest, AGroupOfOneHostSharesMemory) {
     });
   }
   for (auto& thread : threads) thread.join();
+}
+
+// A part that counts how often it was aborted.
+class WatchedPart : public Communicator {
+ public:
+  WatchedPart(std::unique_ptr<Communicator> inner, std::atomic<int>* aborts)
+      : Communicator(inner->rank(), inner->size()),
+        inner_(std::move(inner)),
+        aborts_(aborts) {}
+  absl::string_view backend() const override { return inner_->backend(); }
+  void Abort(absl::string_view reason) override {
+    ++*aborts_;
+    inner_->Abort(reason);
+  }
+  int64_t wire_bytes() const override { return 0; }
+
+ protected:
+  WorkPtr DoAllReduce(Span span, ReduceOp op) override {
+    return inner_->AllReduce(span, op);
+  }
+  WorkPtr DoBroadcast(Span span, int root) override {
+    return inner_->Broadcast(span, root);
+  }
+  WorkPtr DoAgree(const CollectiveHeader& header) override {
+    return inner_->Agree(header);
+  }
+  WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
+    return inner_->ReduceScatter(input, output, op);
+  }
+  WorkPtr DoAllGather(Span input, Span output) override {
+    return inner_->AllGather(input, output);
+  }
+
+ private:
+  const std::unique_ptr<Communicator> inner_;
+  std::atomic<int>* const aborts_;
+};
+
+// A group of one rank, whose flat communicator waits at a gate.
+struct LoneRank {
+  LoneRank() {
+    TwoLevelParts parts = {Watched(std::make_unique<LoopbackCommunicator>()),
+                           Watched(std::make_unique<LoopbackCommunicator>()),
+                           nullptr, Hosts({0})};
+    auto gated = std::make_unique<GatedCommunicator>(
+        std::make_unique<LoopbackCommunicator>());
+    gate = gated.get();
+    parts.flat = Watched(std::move(gated));
+    comm = MakeTwoLevel(std::move(parts), absl::Minutes(1));
+  }
+  std::unique_ptr<Communicator> Watched(std::unique_ptr<Communicator> part) {
+    return std::make_unique<WatchedPart>(std::move(part), &aborts);
+  }
+
+  std::atomic<int> aborts{0};
+  GatedCommunicator* gate = nullptr;
+  std::unique_ptr<Communicator> comm;
+};
+
+constexpr absl::Duration kSoon = absl::Seconds(20);
+
+TEST(TwoLevelTest, ARankThatLeavesInGoodOrderAbortsNoPart) {
+  LoneRank rank;
+  rank.gate->Open();
+  std::vector<float> data(100);
+  const Span span{data.data(), 100, DType::kFloat32, {}};
+  ASSERT_OK(rank.comm->AllReduce(span)->Wait(kSoon));
+  ASSERT_OK(rank.comm->Broadcast(span, 0)->Wait(kSoon));
+  ASSERT_OK(rank.comm->Barrier()->Wait(kSoon));
+  rank.comm.reset();
+  EXPECT_EQ(rank.aborts, 0);
+}
+
+TEST(TwoLevelTest, ARankThatLeavesAmidAnOperationAbortsItsParts) {
+  LoneRank rank;
+  const WorkPtr work = rank.comm->Barrier();
+  ASSERT_TRUE(rank.gate->AwaitLaunches(1, kSoon));
+  rank.comm.reset();
+  EXPECT_GE(rank.aborts, 3);
+  EXPECT_THAT(work->Wait(kSoon), StatusIs(absl::StatusCode::kAborted,
+                                          testing::HasSubstr("destroyed")));
+}
+
+TEST(TwoLevelTest, AMessageThatIsRefusedHasNotBegun) {
+  // Rank 0 of two, without the other.
+  const auto world = InProcessWorld::Create(2, absl::Minutes(1));
+  auto gated = std::make_unique<GatedCommunicator>(world->MakeRank(0));
+  GatedCommunicator* const gate = gated.get();
+  TwoLevelParts parts = {std::make_unique<LoopbackCommunicator>(),
+                         std::make_unique<LoopbackCommunicator>(),
+                         std::move(gated), Hosts({0, 0})};
+  const auto comm = MakeTwoLevel(std::move(parts), absl::Minutes(1));
+  std::vector<float> data(Executor::kMaxMessages + 1);
+  WorkPtr last;
+  for (size_t i = 0; i < data.size(); ++i) {
+    const Span span{&data[i], 1, DType::kFloat32, {}};
+    last = comm->Receive(span, 1, static_cast<uint32_t>(i));
+  }
+  EXPECT_THAT(last->Wait(kSoon),
+              StatusIs(absl::StatusCode::kResourceExhausted, testing::_));
+  // It would use memory that the caller has back.
+  EXPECT_EQ(gate->launches().size(),
+            static_cast<size_t>(Executor::kMaxMessages));
+}
+
+TEST(TwoLevelTest, AnAbortOfOneRankEndsWhatAllOthersWaitFor) {
+  for (int one = 0; one < 4; ++one) {
+    const auto group = MakeGroup(4, absl::Minutes(2));
+    std::vector<std::vector<float>> data(4, std::vector<float>(100000));
+    std::vector<WorkPtr> works;
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank == one) continue;
+      const Span span{data[rank].data(), 100000, DType::kFloat32, {}};
+      works.push_back(group[rank]->AllReduce(span));
+    }
+    group[one]->Abort("the hook broke");
+    for (const WorkPtr& work : works) {
+      EXPECT_THAT(work->Wait(kSoon), StatusIs(absl::StatusCode::kUnavailable,
+                                              testing::HasSubstr("rank ")));
+    }
+  }
+}
+
+TEST(TwoLevelTest, ARankThatIsLostAmidItsDataIsNoticedByAllOthers) {
+  for (int one = 0; one < 4; ++one) {
+    auto group = MakeGroup(4, absl::Minutes(2));
+    std::vector<std::vector<float>> data(4, std::vector<float>(8 << 20));
+    std::vector<WorkPtr> works;
+    for (int rank = 0; rank < 4; ++rank) {
+      const Span span{data[rank].data(), 8 << 20, DType::kFloat32, {}};
+      works.push_back(group[rank]->AllReduce(span));
+    }
+    while (group[one]->wire_bytes() < 4 << 20) std::this_thread::yield();
+    group[one].reset();
+    for (int rank = 0; rank < 4; ++rank) {
+      const absl::Status status = works[rank]->Wait(kSoon);
+      // Well, if this thread was too slow.
+      EXPECT_TRUE(status.ok() || absl::IsUnavailable(status) ||
+                  (rank == one && absl::IsAborted(status)))
+          << "rank " << rank << " of " << one << ": " << status;
+    }
+  }
 }
 
 }  // namespace
