@@ -1,6 +1,7 @@
-#include "tests/scenarios/join_mismatch.h"
-
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -12,11 +13,18 @@ namespace coxswain {
 namespace {
 
 using testing::AllOf;
-using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
+
+// How a job of four workers ended that two launchers had started.
+struct JoinMismatch {
+  std::map<std::string, std::string> errors;  // worker "bow/0": its stderr
+  std::string launchers;  // what these have printed and said themselves
+  std::string log;        // of the coordinator
+  std::string present;    // "4 of 4 workers"
+};
 
 // From the start of the first process to the end of the last one: much less
 // than the workers would wait for each other.
@@ -51,11 +59,13 @@ void Collect(const std::string& err, JoinMismatch* mismatch) {
   }
 }
 
-}  // namespace
-
+// Starts a coordinator and, for one job, a launcher on node "bow" and another
+// one on node "stroke", each with two workers of these options: ranks 0 and 1,
+// and 2 and 3. Of more nodes nobody comes. Expects that all processes end by
+// themselves within a time, and the launchers with exit code 1.
 JoinMismatch RunDifferently(const std::vector<std::string>& bow_options,
                             const std::vector<std::string>& stroke_options,
-                            int nodes) {
+                            int nodes = 2) {
   ServedCoordinator coordinator;
   const absl::Time start = Clock::Real()->Now();
   const auto bow = StartNode(coordinator, "bow", nodes, bow_options);
@@ -74,6 +84,8 @@ JoinMismatch RunDifferently(const std::vector<std::string>& bow_options,
   return mismatch;
 }
 
+// Expects that each of the four workers, and the coordinator in its log, have
+// told these differences and no others, and that no worker has joined.
 void ExpectToldEverywhere(const JoinMismatch& mismatch,
                           const std::vector<std::string>& differences) {
   std::string lines;
@@ -109,4 +121,54 @@ void ExpectToldEverywhere(const JoinMismatch& mismatch,
   EXPECT_THAT(LinesWith(mismatch.log, "generation_began"), IsEmpty());
 }
 
+TEST(DifferentHookOptionsTest, EveryRankIsToldWhoHasWhich) {
+  ExpectToldEverywhere(
+      RunDifferently({"--hook", "powersgd(rank=4)"},
+                     {"--hook", "powersgd(rank=2)"}),
+      {"hook: powersgd(rank=4) on rank 0 (bow/0), rank 1 (bow/1); "
+       "powersgd(rank=2) on rank 2 (stroke/0), rank 3 (stroke/1)"});
+}
+
+TEST(DifferentHookOptionsTest, AnOptionOfAnInnerHookCountsToo) {
+  ExpectToldEverywhere(
+      RunDifferently({"--hook", "fp16(powersgd(rank=4, start_step=10))"},
+                     {"--hook", "fp16(powersgd(rank=4, start_step=11))"}),
+      {"hook: fp16(powersgd(rank=4,start_step=10)) on rank 0 (bow/0), "
+       "rank 1 (bow/1); fp16(powersgd(rank=4,start_step=11)) on rank 2 "
+       "(stroke/0), rank 3 (stroke/1)"});
+}
+
+// Its ranks are not known then.
+TEST(DifferentHookOptionsTest, NobodyWaitsForALauncherThatDoesNotCome) {
+  ExpectToldEverywhere(RunDifferently({"--hook", "bf16"}, {"--hook", "fp16"},
+                                      /*nodes=*/3),
+                       {"hook: bf16 on bow/0, bow/1; fp16 on stroke/0, "
+                        "stroke/1"});
+}
+
+TEST(DifferentParameterDtypeTest, EveryRankIsToldWhichParametersAndWhose) {
+  ExpectToldEverywhere(
+      RunDifferently({"--dtype", "float32"}, {"--dtype", "float64"}),
+      {"parameter 0: layer1.weight float32[48,64] on rank 0 (bow/0), rank 1 "
+       "(bow/1); layer1.weight float64[48,64] on rank 2 (stroke/0), rank 3 "
+       "(stroke/1)",
+       "parameter 1: layer1.bias float32[48] on rank 0 (bow/0), rank 1 "
+       "(bow/1); layer1.bias float64[48] on rank 2 (stroke/0), rank 3 "
+       "(stroke/1)",
+       "parameter 2: layer2.weight float32[32,48] on rank 0 (bow/0), rank 1 "
+       "(bow/1); layer2.weight float64[32,48] on rank 2 (stroke/0), rank 3 "
+       "(stroke/1)",
+       "parameter 3: layer2.bias float32[32] on rank 0 (bow/0), rank 1 "
+       "(bow/1); layer2.bias float64[32] on rank 2 (stroke/0), rank 3 "
+       "(stroke/1)"});
+}
+
+TEST(OffByOneAccumulationTest, NoStepIsMadeAndEveryRankIsToldWhoCountsHow) {
+  ExpectToldEverywhere(
+      RunDifferently({"--accumulate", "3"}, {"--accumulate", "4"}),
+      {"accumulation_steps: 3 on rank 0 (bow/0), rank 1 (bow/1); 4 on rank 2 "
+       "(stroke/0), rank 3 (stroke/1)"});
+}
+
+}  // namespace
 }  // namespace coxswain
