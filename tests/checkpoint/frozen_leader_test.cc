@@ -20,8 +20,8 @@
 #include "client/rpc/stub_factory.h"
 #include "client/session/session.h"
 #include "tests/checkpoint/shard_bytes.h"
-#include "tests/scenarios/scenario.h"
 #include "tests/support/etcd_server.h"
+#include "tests/system/scenario.h"
 
 namespace coxswain {
 namespace {

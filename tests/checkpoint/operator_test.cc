@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tests/scenarios/scenario.h"
+#include "tests/system/scenario.h"
 
 namespace coxswain {
 namespace {

@@ -17,7 +17,7 @@ namespace coxswain {
 // then sleep on a futex. Who sleeps says so, and whoever arrives rings the
 // bells of those who do; both first write their own word and then read the
 // other's, in a total order, so that at least one of them sees the other and no
-// bell is missed. tests/model has the protocol as a model that is checked
+// bell is missed. tests/simulation has the protocol as a model that is checked
 // exhaustively.
 //
 // Threading: one thread of the process arrives and waits at a time; Stop is for

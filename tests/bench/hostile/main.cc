@@ -18,7 +18,7 @@
 #include "base/status_macros.h"
 #include "tests/bench/scale/coordinator_process.h"
 #include "tests/bench/scale/large_job.h"
-#include "tests/hostile/attack.h"
+#include "tests/security/attack.h"
 
 namespace coxswain::bench {
 namespace {

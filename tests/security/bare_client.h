@@ -1,0 +1,38 @@
+#ifndef COXSWAIN_TESTS_SECURITY_BARE_CLIENT_H_
+#define COXSWAIN_TESTS_SECURITY_BARE_CLIENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/unique_fd.h"
+
+namespace coxswain {
+
+// A client that speaks HTTP/2 by hand, to a port of the loopback. One thread.
+class BareClient {
+ public:
+  // No wait is longer.
+  static constexpr int kPatienceMs = 20'000;
+
+  // What a client sends first.
+  static std::string Greeting();
+
+  explicit BareClient(int port);
+
+  void Send(const std::string& bytes);
+  // Reads on until the server has said this. False if it has closed before.
+  bool Says(const std::string& text);
+  // The setting with this id among the server's first ones.
+  std::optional<uint32_t> Setting(uint16_t id);
+
+ private:
+  std::string Read(size_t size);
+
+  const UniqueFd fd_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_SECURITY_BARE_CLIENT_H_

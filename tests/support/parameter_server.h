@@ -1,0 +1,118 @@
+#ifndef COXSWAIN_TESTS_SUPPORT_PARAMETER_SERVER_H_
+#define COXSWAIN_TESTS_SUPPORT_PARAMETER_SERVER_H_
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "client/comm/memory_store.h"
+#include "client/rpc/grpc_coordinator_stub.h"
+#include "client/rpc/membership.h"
+#include "client/rpc/membership_source.h"
+#include "grpcpp/grpcpp.h"
+#include "server/parameter/parameter_room.h"
+#include "server/rpc/parameter_service.h"
+
+namespace coxswain {
+
+// The Parameter service alone, on a port of its own: whoever says that he is a
+// member is believed, and its world has 16 ranks.
+class ParameterServer {
+ public:
+  explicit ParameterServer(const server::ParameterLimits& limits = {})
+      : room_(limits, Clock::Real()), service_({}, &room_, &gate_) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    COXSWAIN_CHECK(server_ != nullptr);
+    ticks_ = std::thread([this] { RunTicks(); });
+  }
+  ~ParameterServer() {
+    {
+      MutexLock lock(&mutex_);
+      stop_ = true;
+      changed_.NotifyAll();
+    }
+    ticks_.join();
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  server::ParameterRoom& room() { return room_; }
+  int port() const { return port_; }
+
+  // Waits until nothing is held for any peer; false if that takes too long.
+  bool WaitUntilEmpty() {
+    MutexLock lock(&mutex_);
+    return changed_.WaitFor(&mutex_, absl::Seconds(30),
+                            [this] { return room_.bytes() == 0; });
+  }
+  // Returns once all calls have ended.
+  void Shutdown() { server_->Shutdown(); }
+
+  // A member's own, of a job that is at this generation.
+  std::shared_ptr<Membership> MakeMembership(const std::string& job,
+                                             int64_t generation) const {
+    v1::Fence fence;
+    fence.set_job(job);
+    fence.set_generation(generation);
+    return std::make_shared<Membership>(
+        MakeGrpcCoordinatorStub(absl::StrCat("127.0.0.1:", port_)), fence,
+        RetryPolicy());
+  }
+
+ private:
+  class EverybodyIsAMember : public server::FenceGate {
+   public:
+    absl::StatusOr<server::Caller> Admit(const server::Fence&) const override {
+      server::Caller caller;
+      caller.world_size = 16;
+      return caller;
+    }
+    absl::Status AdmitOperator(const server::Fence&) const override {
+      return absl::OkStatus();
+    }
+  };
+
+  void RunTicks() {
+    MutexLock lock(&mutex_);
+    while (!changed_.WaitFor(
+        &mutex_, absl::Milliseconds(20),
+        [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_; })) {
+      room_.Tick(Clock::Real()->Now());
+      changed_.NotifyAll();
+    }
+  }
+
+  const EverybodyIsAMember gate_;
+  server::ParameterRoom room_;
+  server::ParameterService service_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread ticks_;
+};
+
+// A rendezvous store of a member.
+class MemberStore : public MemoryStore, public MembershipSource {
+ public:
+  explicit MemberStore(std::shared_ptr<Membership> membership)
+      : membership_(std::move(membership)) {}
+  std::shared_ptr<Membership> membership() const override {
+    return membership_;
+  }
+
+ private:
+  const std::shared_ptr<Membership> membership_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_SUPPORT_PARAMETER_SERVER_H_

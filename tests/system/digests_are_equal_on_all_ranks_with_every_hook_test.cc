@@ -1,0 +1,62 @@
+#include <cctype>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "tests/system/scenario.h"
+
+namespace coxswain {
+namespace {
+
+using testing::SizeIs;
+
+constexpr int kSteps = 12;
+
+using Case = std::tuple<const char*, int, int>;  // hook, workers, accumulation
+
+class EveryHookTest : public testing::TestWithParam<Case> {};
+
+TEST_P(EveryHookTest, DigestsAreEqualAfterEveryStep) {
+  const auto [hook, workers, accumulation] = GetParam();
+  auto launcher =
+      Start(Launcher({"--nproc", absl::StrCat(workers)},
+                     {"--hook", hook, "--steps", absl::StrCat(kSteps),
+                      "--accumulate", absl::StrCat(accumulation), "--digest"}));
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kPatience));
+  ASSERT_EQ(exit.Status(), 0) << launcher->err();
+
+  const auto digests = DigestsByRank(launcher->out());
+  ASSERT_THAT(digests, SizeIs(workers)) << launcher->out();
+  std::set<std::string> different;
+  for (const auto& [step, digest] : digests.at(0)) different.insert(digest);
+  EXPECT_THAT(different, SizeIs(kSteps)) << "a step did not change anything";
+  for (const auto& [rank, steps] : digests) {
+    EXPECT_EQ(steps, digests.at(0)) << "rank " << rank;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, EveryHookTest,
+    testing::Combine(
+        testing::Values("allreduce", "fp16", "fp16(order=cast_then_divide)",
+                        "bf16", "powersgd(rank=2,start_step=2)",
+                        "powersgd(rank=1,start_step=6)",
+                        "powersgd(start_step=2,warm_start=false)",
+                        "powersgd(rank=2,start_step=2,error_feedback=false)",
+                        "fp16(powersgd(rank=2,start_step=2))",
+                        "bf16(powersgd(rank=2,start_step=2))",
+                        "bf16(allreduce)"),
+        testing::Values(2, 3), testing::Values(1, 4)),
+    [](const testing::TestParamInfo<Case>& info) {
+      std::string name;
+      for (const char c : std::string(std::get<0>(info.param))) {
+        name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+      }
+      return absl::StrCat(name, "_workers", std::get<1>(info.param),
+                          "_accumulate", std::get<2>(info.param));
+    });
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,193 @@
+#include "tests/system/random_kills.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status_matchers.h"
+
+namespace coxswain {
+namespace {
+
+constexpr int kWorld = 4;
+constexpr int kSpares = 4;
+constexpr int kMinWorkers = 2;
+// Milliseconds between kills, at most: of the same order as a recovery.
+constexpr uint64_t kMostIdle = 600;
+// What a survivor does before it counts as training again.
+constexpr int64_t kProgress = 3;
+
+absl::Time Now() { return Clock::Real()->Now(); }
+
+}  // namespace
+
+void RandomKills::Run() {
+  StartAll();
+  const absl::Time last = Now() + options_.at_most;
+  while (kills_ < options_.kills && Now() < last) {
+    Round();
+    if (testing::Test::HasFailure()) return;
+  }
+  ASSERT_TRUE(crew_.AwaitDescribed("all are back", [](const auto& job) {
+    return job.members_size() == kWorld && job.spares_size() == kSpares;
+  }));
+  ASSERT_TRUE(crew_.AwaitSteps(kWorld, kProgress));
+  crew_.EndTraining();
+  crew_.Finish({{workers_, 0}, {spares_, 0}});
+  crew_.ExpectExactAndEqual(kWorld);
+  Report();
+}
+
+void RandomKills::StartAll() {
+  crew_.Serve();
+  const std::vector<std::string> toy = {"--steps", "1000000000", "--pace-ms",
+                                        "2"};
+  std::vector<std::string> run = {
+      "--min-workers",  absl::StrCat(kMinWorkers),
+      "--max-restarts", "1000000",
+      "--backend",      options_.seed % 2 == 1 ? "shm" : "gloo"};
+  workers_ = crew_.Start({"workers", kWorld, run, toy});
+  ASSERT_TRUE(crew_.AwaitSteps(kWorld, kProgress));
+  static_assert(kSpares == kWorld, "all launchers of a job say the same");
+  spares_ = crew_.Start({"spares", kSpares, run, toy});
+}
+
+void RandomKills::Round() {
+  // Mostly when all train again; sometimes in the middle of that.
+  if (Chance(70) && !AwaitProgress()) return;
+  Idle();
+  const std::vector<WorkerLife*> training = crew_.Training();
+  const uint64_t kind = Pick(100);
+  const bool coordinator = kind < 8;
+  const size_t workers = kind < 4 ? 0 : kind < 80 ? 1 : kind < 95 ? 2 : 3;
+  if (coordinator) {
+    crew_.KillCoordinator();
+    ++coordinator_kills_;
+    ++kills_;
+  }
+  const std::vector<pid_t> victims = Victims(workers);
+  const absl::Time at = Now();
+  for (const pid_t pid : victims) crew_.Kill(pid);
+  kills_ += static_cast<int>(victims.size());
+  if (coordinator) {
+    Idle();
+    crew_.Serve();
+    return;
+  }
+  // To be measured, all must have been in the midst of it.
+  Struck struck = {at, 0, crew_.Training()};
+  const bool all =
+      training.size() > struck.survivors.size() &&
+      static_cast<int>(training.size()) == training[0]->world() &&
+      std::all_of(training.begin(), training.end(), [](const WorkerLife* life) {
+        return life->step_generation == life->generation();
+      });
+  if (!all) return;
+  struck.generation = training[0]->generation();
+  Measure(struck);
+}
+
+void RandomKills::Idle() {
+  crew_.processes().WaitUntil([] { return false; },
+                              absl::Milliseconds(Pick(kMostIdle)));
+}
+
+std::vector<pid_t> RandomKills::Victims(size_t count) {
+  std::vector<pid_t> pids = crew_.PidsOf(workers_);
+  for (const pid_t pid : crew_.PidsOf(spares_)) pids.push_back(pid);
+  std::sort(pids.begin(), pids.end());
+  const std::vector<WorkerLife*> training = crew_.Training();
+  if (!training.empty()) {
+    const pid_t kept = training[Pick(training.size())]->pid;
+    pids.erase(std::remove(pids.begin(), pids.end(), kept), pids.end());
+  }
+  std::vector<pid_t> victims;
+  while (victims.size() < count && !pids.empty()) {
+    const size_t at = Pick(pids.size());
+    victims.push_back(pids[at]);
+    pids.erase(pids.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  return victims;
+}
+
+// That enough of those that are alive take steps together.
+bool RandomKills::AwaitProgress() {
+  int64_t step = 0;
+  for (const auto& life : crew_.lives()) step = std::max(step, life->step);
+  step += kProgress;
+  return crew_.Await("training goes on", [&] {
+    const std::vector<WorkerLife*> training = crew_.Training();
+    return static_cast<int>(training.size()) >= kMinWorkers &&
+           static_cast<int>(training.size()) == training[0]->world() &&
+           std::all_of(training.begin(), training.end(),
+                       [&](const WorkerLife* life) {
+                         return life->step >= step &&
+                                life->step_generation == life->generation();
+                       });
+  });
+}
+
+void RandomKills::Measure(const Struck& struck) {
+  const auto hit = [&](const WorkerLife* life) {
+    return std::find_if(
+        life->generations.begin(), life->generations.end(),
+        [&](const auto& one) { return one.generation == struck.generation; });
+  };
+  const auto trains = [&](const WorkerLife* life) {
+    return std::find_if(hit(life) + 1, life->generations.end(),
+                        [](const auto& one) {
+                          return one.first_step < absl::InfiniteFuture();
+                        });
+  };
+  const auto all = [&](const auto& is) {
+    return std::all_of(struck.survivors.begin(), struck.survivors.end(), is);
+  };
+  if (!crew_.Await("the survivors notice", [&] {
+        return all([&](const WorkerLife* life) {
+          // Without an error: it was about to make way for another worker.
+          return hit(life)->ended < absl::InfiniteFuture() ||
+                 hit(life) + 1 != life->generations.end();
+        });
+      })) {
+    return;
+  }
+  for (const WorkerLife* life : struck.survivors) {
+    const absl::Time ended = hit(life)->ended;
+    if (ended < absl::InfiniteFuture()) to_error_.Add(ended - struck.at);
+  }
+  // Fewer must wait for a process to start.
+  if (struck.survivors.size() < kMinWorkers) return;
+  if (!crew_.Await("the survivors train again", [&] {
+        return all([&](const WorkerLife* life) {
+          return trains(life) != life->generations.end();
+        });
+      })) {
+    return;
+  }
+  for (const WorkerLife* life : struck.survivors) {
+    to_training_.Add(trains(life)->first_step - struck.at);
+  }
+}
+
+void RandomKills::Report() const {
+  std::printf(
+      "seed %llu: %d kills, %d of them of the coordinator, %zu lives\n"
+      "death -> error at survivors: %s\n"
+      "death -> training again:     %s\n",
+      static_cast<unsigned long long>(options_.seed), kills_,
+      coordinator_kills_, crew_.lives().size(), to_error_.ToString().c_str(),
+      to_training_.ToString().c_str());
+  const char* const folder = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR");
+  if (folder == nullptr) return;
+  std::ofstream(absl::StrCat(folder, "/random_kills.json"))
+      << "{\"seed\": " << options_.seed << ", \"kills\": " << kills_
+      << ", \"coordinator_kills\": " << coordinator_kills_
+      << ", \"to_error\": " << to_error_.ToJson()
+      << ", \"to_training\": " << to_training_.ToJson() << "}\n";
+}
+
+}  // namespace coxswain

@@ -1,0 +1,78 @@
+#ifndef COXSWAIN_TESTS_SYSTEM_RANDOM_KILLS_H_
+#define COXSWAIN_TESTS_SYSTEM_RANDOM_KILLS_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "tests/system/crew.h"
+#include "tests/system/latencies.h"
+
+namespace coxswain {
+
+// A job of four workers, and four spares, of which some are killed again and
+// again: at random moments, whatever they do then, one or several at once, and
+// sometimes the coordinator. At least one that has the training's state is left
+// alive each time, since with the last one it would be gone.
+//
+// Checks that training goes on after each kill, and at the end that all who
+// trained to the end have every sum right and the same bits, and that no
+// process is left. Measures how soon the others know, and train again.
+//
+// What is killed when is a function of the seed, as far as a machine repeats
+// itself; odd seeds exchange through shared memory, even ones through Gloo.
+class RandomKills {
+ public:
+  struct Options {
+    int kills = 0;
+    absl::Duration at_most;  // begins no kill after it
+    uint64_t seed = 0;
+  };
+
+  explicit RandomKills(const Options& options)
+      : options_(options), random_(options.seed, /*stream=*/1) {}
+
+  // Failures of the test are this test's.
+  void Run();
+
+ private:
+  // Of a kill among workers that were all in the same generation.
+  struct Struck {
+    absl::Time at;
+    int64_t generation = 0;
+    std::vector<WorkerLife*> survivors;
+  };
+
+  uint64_t Pick(uint64_t below) { return random_.Bits(draws_++) % below; }
+  bool Chance(int percent) {
+    return Pick(100) < static_cast<uint64_t>(percent);
+  }
+
+  void StartAll();
+  void Idle();
+  void Round();
+  // Those that may die, but for one that has the state.
+  std::vector<pid_t> Victims(size_t count);
+  bool AwaitProgress();
+  void Measure(const Struck& struck);
+  void Report() const;
+
+  const Options options_;
+  const CounterRandom random_;
+  uint64_t draws_ = 0;
+  Crew crew_;
+  Crew::Launcher workers_ = 0;
+  Crew::Launcher spares_ = 0;
+  int kills_ = 0;
+  int coordinator_kills_ = 0;
+  Latencies to_error_;
+  Latencies to_training_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_SYSTEM_RANDOM_KILLS_H_

@@ -1,0 +1,87 @@
+#ifndef COXSWAIN_TESTS_SYSTEM_TOY_TOY_TRAINING_H_
+#define COXSWAIN_TESTS_SYSTEM_TOY_TOY_TRAINING_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/accumulate/accumulator.h"
+#include "client/reduce/reducer.h"
+#include "client/session/session.h"
+#include "tests/system/toy/toy_dump.h"
+#include "tests/system/toy/toy_model.h"
+#include "tests/system/toy/toy_options.h"
+
+namespace coxswain {
+
+// Prints a line at once.
+void Say(const std::string& line);
+
+// What a rank does between joining and leaving, as a program without a
+// framework would write it: windows of micro-batches, each ended by an exchange
+// that is announced, decided and then applied or forgotten.
+class ToyTraining {
+ public:
+  // `options` and `session` outlive it.
+  ToyTraining(const ToyOptions& options, Session* session);
+
+  absl::Status Run();
+
+ private:
+  absl::Status Connect();
+  absl::Status MakeReducer();
+  absl::Status Restore();
+  absl::Status Save();
+
+  absl::Status Epoch(int64_t length);
+  absl::Status EndOfData();
+  absl::Status ShareSteps();
+  absl::StatusOr<MicroBatch> BeginMicroBatch();
+  int SamplesOf(int64_t batch) const;
+  void AddGradients(const MicroBatch& micro);
+  absl::Status Evaluate();
+  bool over() const;
+
+  // The exchange of a window, and what follows it.
+  absl::Status Step(const WindowSum& sum);
+  StepTicket TicketOf(const WindowSum& sum);
+  absl::Status Exchange(const WindowSum& sum, const StepTicket& ticket);
+  absl::Status Apply(const StepDecision& decision);
+  absl::Status EndStep(const StepDecision& decision);
+  absl::Status ChangePlan(const JobPlan& plan);
+  absl::Status ChangeHook(const JobPlan& plan);
+  absl::Status Dump();
+
+  // What goes wrong, or waits.
+  absl::Status SpoilBefore(const WindowSum& sum);
+  absl::Status WaitAtGate(absl::string_view where) const;
+
+  void SayOfRank(absl::string_view what) const;
+  void Report() const;
+
+  const ToyOptions& options_;
+  Session& session_;
+  ToyModel model_;
+  int64_t step_ = 0;
+  int64_t batches_ = 0;  // begun, of the train stream
+  bool in_window_ = false;
+  int64_t evaluations_ = 0;
+  bool epoch_over_ = false;
+  bool stopped_ = false;
+  StepGate* gate_ = nullptr;
+  std::shared_ptr<ProcessGroup> world_;
+  std::unique_ptr<Hook> hook_;
+  std::optional<Accumulator> accumulator_;
+  // Aborts a step in flight when it goes, so it goes first.
+  std::unique_ptr<Reducer> reducer_;
+  ToyDumpWriter dump_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_SYSTEM_TOY_TOY_TRAINING_H_

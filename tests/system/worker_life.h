@@ -1,0 +1,65 @@
+#ifndef COXSWAIN_TESTS_SYSTEM_WORKER_LIFE_H_
+#define COXSWAIN_TESTS_SYSTEM_WORKER_LIFE_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace coxswain {
+
+// A generation, as a worker has told of it when it had recovered.
+struct LivedGeneration {
+  int64_t generation = 0;
+  int rank = -1;
+  int world = 0;
+  int64_t from_step = 0;
+  bool copied = false;
+  absl::Time began;       // as far as the test knows: when the line was read
+  absl::Time first_step;  // taken in it; infinite: none yet
+  absl::Time ended;       // when the worker saw its error; infinite: not so
+};
+
+// What a worker says at its end.
+struct WorkerResult {
+  int64_t step = 0;
+  bool finished = false;
+  int64_t samples = 0;
+  std::string parameters;  // a checksum
+  bool exact = false;
+  std::string runs;  // which steps were taken in which generation, as JSON
+};
+
+// One process of the elastic toy (tests/system/toy), from its own words.
+struct WorkerLife {
+  std::string worker;  // NODE/SLOT
+  pid_t pid = 0;
+  std::vector<LivedGeneration> generations;
+  int64_t step = 0;             // the last it has told of
+  int64_t step_generation = 0;  // in which it was taken
+  std::optional<WorkerResult> result;
+  std::optional<absl::Time> killed;  // by the test
+  bool gone = false;                 // its launcher says so
+
+  int64_t generation() const { return generations.back().generation; }
+  int rank() const { return generations.back().rank; }
+  int world() const { return generations.back().world; }
+  bool over() const { return result.has_value() || killed.has_value() || gone; }
+};
+
+// The pid in a line that a worker says when a generation begins; 0: it is
+// another line.
+pid_t PidOfLine(absl::string_view line);
+
+// Takes what a worker has said at `now`, without the launcher's prefix. False:
+// the line is none that this knows.
+bool TakeLine(absl::string_view line, absl::Time now, WorkerLife* life);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_TESTS_SYSTEM_WORKER_LIFE_H_

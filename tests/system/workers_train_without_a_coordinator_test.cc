@@ -1,0 +1,53 @@
+#include <csignal>
+#include <string>
+
+#include "base/status_matchers.h"
+#include "tests/system/crew.h"
+
+namespace coxswain {
+namespace {
+
+// The coordinator is killed, and none is there. The workers agree among
+// themselves, at rank 0, and find the next one when it comes, in the same
+// processes and the same generation; no sum is lost or counted twice.
+void TrainThroughADeath(int workers, const std::vector<std::string>& run) {
+  Crew crew;
+  crew.Serve();
+  const auto launcher = crew.Start({"bow", workers, run, kLongToy});
+  ASSERT_TRUE(crew.AwaitSteps(workers, 20));
+  const auto before = crew.Training();
+  const int64_t generation = before[0]->generation();
+  for (int death = 0; death < 2; ++death) {
+    crew.KillCoordinator();
+    ASSERT_TRUE(crew.AwaitSteps(workers, 60)) << "no coordinator is there";
+    crew.Serve();
+    ASSERT_TRUE(crew.AwaitDescribed(
+        "all are attached again", [&](const v1::JobDescription& job) {
+          int attached = 0;
+          for (const v1::MemberDescription& member : job.members()) {
+            attached += member.state() == "attached" ? 1 : 0;
+          }
+          return attached == workers;
+        }));
+    ASSERT_TRUE(crew.AwaitSteps(workers, 60));
+  }
+  EXPECT_EQ(crew.Training(), before) << "a process is another one";
+  EXPECT_EQ(before[0]->generation(), generation);
+  EXPECT_EQ(crew.lives().size(), static_cast<size_t>(workers));
+  crew.EndTraining();
+  crew.Finish({{launcher, 0}});
+  crew.ExpectExactAndEqual(workers);
+}
+
+TEST(WorkersTrainWithoutACoordinatorTest, Audit) { TrainThroughADeath(3, {}); }
+
+TEST(WorkersTrainWithoutACoordinatorTest, Strict) {
+  TrainThroughADeath(3, {"--plan", "enforcement=strict"});
+}
+
+TEST(WorkersTrainWithoutACoordinatorTest, AWorkerAlone) {
+  TrainThroughADeath(1, {});
+}
+
+}  // namespace
+}  // namespace coxswain
