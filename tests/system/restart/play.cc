@@ -73,12 +73,29 @@ void Play::Run() {
   CheckAfterRestart();
 }
 
+template <typename Request, typename Response>
+void Play::Declare(const std::string& rpc,
+                   grpc::Status (v1::Group::Stub::*method)(grpc::ClientContext*,
+                                                           const Request&,
+                                                           Response*),
+                   Request (*random)(Dice*)) {
+  const size_t rank = dice_.Below(2);
+  Request request = random(&dice_);
+  *request.mutable_fence() = FenceOf(rank);
+  Response response;
+  const absl::Status status = Do(
+      rpc, [&] { return Call(&house_.group(), method, request, &response); });
+  if (!status.ok() || rank != 0) return;
+  repeats_.push_back(
+      RepeatOf(&WireHouse::group, method, &house_, request, response));
+}
+
 void Play::PlayOne() {
   switch (dice_.Below(10)) {
     case 0:
-      return DeclareGroup();
+      return Declare("CreateGroup", &v1::Group::Stub::CreateGroup, RandomGroup);
     case 1:
-      return DeclareMesh();
+      return Declare("CreateMesh", &v1::Group::Stub::CreateMesh, RandomMesh);
     case 2:
       return MeetAtBarrier();
     case 3:
@@ -201,34 +218,6 @@ void Play::ChangeStore() {
       return change("DeleteKey", &v1::Store::Stub::DeleteKey,
                     v1::DeleteKeyRequest(), v1::DeleteKeyResponse());
   }
-}
-
-void Play::DeclareGroup() {
-  const size_t rank = dice_.Below(2);
-  v1::CreateGroupRequest request = RandomGroup(&dice_);
-  *request.mutable_fence() = FenceOf(rank);
-  v1::CreateGroupResponse response;
-  const absl::Status status = Do("CreateGroup", [&] {
-    return Call(&house_.group(), &v1::Group::Stub::CreateGroup, request,
-                &response);
-  });
-  if (!status.ok() || rank != 0) return;
-  repeats_.push_back(RepeatOf(&WireHouse::group, &v1::Group::Stub::CreateGroup,
-                              &house_, request, response));
-}
-
-void Play::DeclareMesh() {
-  const size_t rank = dice_.Below(2);
-  v1::CreateMeshRequest request = RandomMesh(&dice_);
-  *request.mutable_fence() = FenceOf(rank);
-  v1::CreateMeshResponse response;
-  const absl::Status status = Do("CreateMesh", [&] {
-    return Call(&house_.group(), &v1::Group::Stub::CreateMesh, request,
-                &response);
-  });
-  if (!status.ok() || rank != 0) return;
-  repeats_.push_back(RepeatOf(&WireHouse::group, &v1::Group::Stub::CreateMesh,
-                              &house_, request, response));
 }
 
 void Play::MeetAtBarrier() {

@@ -58,8 +58,13 @@ class Play {
   void PlayOthers();
   void PlayOne();
   void ChangeStore();
-  void DeclareGroup();
-  void DeclareMesh();
+  // Of a group or a mesh, by either rank.
+  template <typename Request, typename Response>
+  void Declare(const std::string& rpc,
+               grpc::Status (v1::Group::Stub::*method)(grpc::ClientContext*,
+                                                       const Request&,
+                                                       Response*),
+               Request (*random)(Dice*));
   void MeetAtBarrier();
   void Propose(const std::string& job);
   void Step();
