@@ -91,7 +91,7 @@ class Stream {
 
 TEST(ExchangeStreamTest, TheGenerationEndsWhileSixRanksStream) {
   constexpr int kSize = 6;
-  constexpr int kGenerations = 30;
+  constexpr int kGenerations = 10;
   ParameterServer server;
   for (int64_t generation = 1; generation <= kGenerations; ++generation) {
     std::atomic<int64_t> answers{0};
@@ -112,7 +112,7 @@ TEST(ExchangeStreamTest, TheGenerationEndsWhileSixRanksStream) {
         v1::ExchangeResponse response;
         while (stream->Read(&response)) {
           // At another point of the exchange each time.
-          if (++answers == 10 + generation * 7) {
+          if (++answers == 10 + generation * 21) {
             server.room().OnGenerationEnded("job", Generation(generation),
                                             absl::AbortedError("rank 9 left"));
           }

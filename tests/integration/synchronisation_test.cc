@@ -1,11 +1,14 @@
 // When gradients are exchanged and when they are only summed up: what
 // Accelerate's users rely on, shown with every hook, on one, two and four
-// ranks, with and without gradients that live in their buckets.
+// ranks, with and without gradients that live in their buckets. Each hook meets
+// each number of ranks and both kinds of gradients; all combinations of them if
+// COXSWAIN_EVERY_SETTING is set.
 //
 // What is compared with what: synchronisation_reference.h.
 
 #include <ATen/Parallel.h>
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -61,11 +64,14 @@ std::vector<Setting> Settings() {
   for (AnyHook& hook : EveryHook()) {
     if (!NeedsAverager(hook.spec)) hooks.push_back(std::move(hook));
   }
+  const bool all = std::getenv("COXSWAIN_EVERY_SETTING") != nullptr;
   std::vector<Setting> settings;
+  bool view = false;
   for (const AnyHook& hook : hooks) {
     for (const int size : {1, 2, 4}) {
-      settings.push_back({hook, size, false});
-      settings.push_back({hook, size, true});
+      settings.push_back({hook, size, view});
+      view = !view;
+      if (all) settings.push_back({hook, size, view});
     }
   }
   return settings;

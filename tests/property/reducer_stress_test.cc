@@ -3,7 +3,8 @@
 // first of all; but whatever a Finish yields is checked, and so is that a step
 // which was broken has left no trace in a hook.
 //
-// COXSWAIN_STRESS_SEED=7 in the environment runs the fleet of that seed alone.
+// COXSWAIN_STRESS_SEED=7 in the environment runs the fleet of that seed alone,
+// COXSWAIN_STRESS_FLEETS=1000 those of so many seeds.
 
 #include <algorithm>
 #include <cmath>
@@ -34,7 +35,7 @@
 namespace coxswain {
 namespace {
 
-constexpr uint64_t kFleets = 100;
+constexpr uint64_t kFleets = 40;
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
 std::unique_ptr<BrittleHook> MakeBrittleHook(const std::string& spec) {
@@ -281,7 +282,10 @@ TEST(ReducerStressTest, BrokenStepsLeaveNoTrace) {
   if (chosen != nullptr && absl::SimpleAtoi(chosen, &seed)) {
     return RunFleet(seed);
   }
-  for (; seed < kFleets && !HasFailure(); ++seed) RunFleet(seed);
+  uint64_t fleets = kFleets;
+  const char* const wanted = std::getenv("COXSWAIN_STRESS_FLEETS");
+  ASSERT_TRUE(wanted == nullptr || absl::SimpleAtoi(wanted, &fleets));
+  for (; seed < fleets && !HasFailure(); ++seed) RunFleet(seed);
 }
 
 }  // namespace

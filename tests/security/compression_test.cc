@@ -135,7 +135,10 @@ class CompressionTest : public testing::TestWithParam<
 TEST_P(CompressionTest, ACompressedMessageIsRefusedAndNotDecompressed) {
   const auto& [port, algorithm] = GetParam();
   const Served served = port.serve();
-  for (const std::string& method : port.methods) {
+  // By which algorithm is the same to all methods.
+  const size_t stride = algorithm == GRPC_COMPRESS_GZIP ? 1 : 4;
+  for (size_t i = 0; i < port.methods.size(); i += stride) {
+    const std::string& method = port.methods[i];
     ForgetPeakOfMemory();
     const int64_t before = StatusKib(getpid(), "VmHWM");
     ASSERT_GT(before, 0);

@@ -23,7 +23,10 @@
 namespace coxswain::simulation {
 namespace {
 
-constexpr int64_t kDefaultHistories = 10000;
+constexpr int64_t kDefaultHistories = 2000;
+// One of a thousand histories has a thousand ranks, and takes as long as they.
+constexpr int kLargeHistories = 20;
+constexpr int kLargeWorld = 1000;
 
 int64_t FromEnvironment(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);
@@ -62,6 +65,17 @@ bool Holds(uint64_t seed, World::Result* result) {
 TEST(SimulationTest, HistoriesThatOnceFailedHold) {
   World::Result result;
   for (uint64_t seed : KeptSeeds()) Holds(seed, &result);
+}
+
+TEST(SimulationTest, HistoriesOfAThousandRanksHold) {
+  auto seed =
+      static_cast<uint64_t>(FromEnvironment("COXSWAIN_SIMULATION_SEED", 1));
+  World::Result result;
+  for (int found = 0; found < kLargeHistories; ++seed) {
+    if (History::Random(seed).world_size != kLargeWorld) continue;
+    ++found;
+    if (!Holds(seed, &result)) return;
+  }
 }
 
 TEST(SimulationTest, RandomHistoriesHold) {

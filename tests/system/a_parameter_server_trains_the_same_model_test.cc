@@ -54,10 +54,11 @@ INSTANTIATE_TEST_SUITE_P(
 // What a worker is told when the coordinator that it exchanged through is gone.
 TEST(ParameterServerTest, WithoutItsCoordinatorAJobEndsWithAReason) {
   ServedCoordinator coordinator;
-  const auto launcher = Start(Launcher(
-      {"--nproc", "2", "--nnodes", "1", "--coordinator", coordinator.address(),
-       "--job", "lost", "--backend", "parameter_server"},
-      {"--steps", "100000"}));
+  const auto launcher =
+      Start(Launcher({"--nproc", "2", "--nnodes", "1", "--coordinator",
+                      coordinator.address(), "--job", "lost", "--backend",
+                      "parameter_server", "--reattach-grace", "2s"},
+                     {"--steps", "100000"}));
   ASSERT_OK(launcher->WaitForStdout("through parameter_server", kPatience));
   coordinator.process().Signal(SIGKILL);
   const Ended ended = EndOf(*launcher);

@@ -25,8 +25,10 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 
-// More than are made while nobody leads: the workers train on.
-constexpr char kSteps[] = "20000";
+constexpr char kSteps[] = "6000";
+// Until there the workers train while nobody leads, and wait then for who does,
+// so that they are not done before.
+constexpr char kWaitAt[] = "1000";
 constexpr int64_t kReportEvery = 100;
 
 absl::Time Now() { return Clock::Real()->Now(); }
@@ -67,16 +69,23 @@ class StandbyTest : public testing::Test {
     second_ = Serve(second_port_, lease);
     ASSERT_OK(second_->WaitForStdout(
         absl::StrCat("standing by for ", Address(first_port_)), kPatience));
+    std::vector<std::string> toy = Toy();
+    toy.insert(toy.end(), {"--gate", gate_.path(), "--wait-at", kWaitAt});
     launcher_ = Start(Launcher(
         {"--nproc", "2", "--job", "rows", "--coordinator",
          absl::StrCat(Address(first_port_), ",", Address(second_port_))},
-        Toy()));
+        toy));
     ASSERT_OK(WaitForStep(kReportEvery));
   }
 
   absl::Status WaitForStep(int64_t step) {
     return launcher_->WaitForStdout(absl::StrCat(" step ", step, " digest"),
                                     kPatience);
+  }
+  // The second leads.
+  void AwaitTakeover() {
+    ASSERT_OK(second_->WaitForStdout("listening on", kPatience));
+    gate_.Open();
   }
   // Which comes, at the earliest, with a step that is still to be done.
   int64_t NextReport() {
@@ -100,6 +109,7 @@ class StandbyTest : public testing::Test {
 
   EtcdServer etcd_;
   TemporaryFolder folder_;
+  Gate gate_;
   const int first_port_ = UnusedPort();
   const int second_port_ = UnusedPort();
   std::unique_ptr<Process> first_;
@@ -112,7 +122,7 @@ TEST_F(StandbyTest, WhenTheActiveOneIsKilledWithinItsLeaseAndTwoSeconds) {
   StartAll("5s");
   const absl::Time killed = Now();
   first_->Signal(SIGKILL);
-  ASSERT_OK(second_->WaitForStdout("listening on", kPatience));
+  AwaitTakeover();
   const absl::Duration takeover = Now() - killed;
   const int64_t next = NextReport();
   ASSERT_OK(WaitForStep(next));
@@ -129,7 +139,7 @@ TEST_F(StandbyTest, WhenTheActiveOneIsStoppedInGoodOrderAtOnce) {
   StartAll("5s");
   const absl::Time stopped = Now();
   first_->Signal(SIGTERM);
-  ASSERT_OK(second_->WaitForStdout("listening on", kPatience));
+  AwaitTakeover();
   const absl::Duration takeover = Now() - stopped;
   std::printf("listening after %s\n", absl::FormatDuration(takeover).c_str());
   EXPECT_LE(takeover, absl::Seconds(3));
@@ -152,7 +162,7 @@ TEST_F(StandbyTest, OneThatWasFrozenMeanwhileSaysNothingAndStandsBy) {
   for (absl::Status& answer : answers) {
     callers.emplace_back([&] { answer = stub->Describe({}, call).status(); });
   }
-  ASSERT_OK(second_->WaitForStdout("listening on", kPatience));
+  AwaitTakeover();
   first_->Signal(SIGCONT);
   for (std::thread& caller : callers) caller.join();
   EXPECT_THAT(answers,
