@@ -167,11 +167,19 @@ TEST_P(AnyWorldSize, GoesOnAsIfItHadNotBeenInterrupted) {
   EXPECT_LE(largest.later, bound.later);
 }
 
-INSTANTIATE_TEST_SUITE_P(Hooks, AnyWorldSize,
-                         testing::Combine(testing::ValuesIn(Hooks()),
-                                          testing::Values(DType::kFloat32,
-                                                          DType::kFloat64),
-                                          testing::Bool()),
+// Each hook in both types, once with the same and once with other buckets.
+std::vector<Parameter> Parameters() {
+  std::vector<Parameter> parameters;
+  bool other_buckets = false;
+  for (const HookUnderTest& hook : Hooks()) {
+    parameters.emplace_back(hook, DType::kFloat32, other_buckets);
+    parameters.emplace_back(hook, DType::kFloat64, !other_buckets);
+    other_buckets = !other_buckets;
+  }
+  return parameters;
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, AnyWorldSize, testing::ValuesIn(Parameters()),
                          NameOfTest);
 
 // Noise is the worst case: see Signal::kNone. After ten steps in float32, 6e-5
