@@ -95,6 +95,12 @@ KNOWN_CIRCLES = (
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]')
 LABEL = re.compile(r'"(//[^"]*)"')
+NAMESPACE = re.compile(r"(?:inline )?namespace ([\w:]*) ?\{$")
+# At the outermost level: within a class names are the class's own.
+CLASS = re.compile(
+    r"(?:template <.*> )?(?:class|struct) (?:[A-Z_]+(?:\(.*\))? )?"
+    r"(\w+)(?: final)?(?: :[^;]*)? ?\{"
+)
 MAX_COLUMNS = 80
 
 # Comments, raw strings, strings and characters.
@@ -363,11 +369,37 @@ def check_folders(files):
             " -> ".join(circle),
             "".join(steps),
         )
+def classes_in(text):
+    """Yields the classes whose names other files can see."""
+    scopes = []
+    for line in text.split("\n"):
+        opened = NAMESPACE.match(line)
+        found = CLASS.match(line)
+        if opened:
+            scopes.append(opened.group(1) or "")
+        elif line.startswith("}  // namespace") and scopes:
+            scopes.pop()
+        elif found and "" not in scopes:
+            yield "::".join(scopes + [found.group(1)])
+
+
+def check_one_definition(files):
+    """Two classes of one name are one to the linker: with the functions of
+    whichever it finds first."""
+    where = {}
+    for path, text in sorted(files.items()):
+        if is_source(path):
+            for name in classes_in(text):
+                where.setdefault(name, set()).add(path)
+    for name, paths in sorted(where.items()):
+        if len(paths) > 1:
+            yield "%s is defined in %s" % (name, " and ".join(sorted(paths)))
 
 
 def check(files):
     """Returns the findings in a tree, given as {path: text}."""
     findings = list(check_folders(files))
+    findings += check_one_definition(files)
     for path, text in sorted(files.items()):
         if path.split("/")[0] not in ROOMS:
             continue
@@ -590,6 +622,22 @@ class RulesTest(unittest.TestCase):
         tree = self.include(one + "/x.cc", "client/new/y.h")
         tree.update(self.include("client/new/y.cc", one + "/x.h"))
         self.assert_finds(tree, "circle")
+    def test_a_class_has_a_name_of_its_own(self):
+        def both(first, second):
+            tree = self.source("base/x.cc", first)
+            tree.update(self.source("client/y.cc", second))
+            return tree
+
+        one = "namespace coxswain {\nclass One {\n"
+        self.assert_finds(both(one, one), "coxswain::One is defined in base")
+        self.assert_clean(both(one, one.replace("coxswain", "other")))
+        hidden = "namespace coxswain {\nnamespace {\nclass One {\n"
+        self.assert_clean(both(hidden, one))
+        after = hidden.replace(
+            "class", "}  // namespace\nclass"
+        )
+        self.assert_finds(both(after, one), "coxswain::One is defined in base")
+        self.assert_clean(both("class One;\n", "class One;\n"))
 
     def test_every_source_is_built(self):
         tree = self.source("base/x.cc", "")

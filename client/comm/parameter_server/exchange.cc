@@ -45,16 +45,17 @@ int64_t PlaceOf(const v1::PullRange& range, int64_t offset, int64_t size) {
 }  // namespace
 
 // Guarded by the exchange's lock.
-class Exchange::Operation {
+class ParameterExchange::Operation {
  public:
-  explicit Operation(const Transfer& transfer_in) : transfer(transfer_in) {}
+  explicit Operation(const ExchangeTransfer& transfer_in)
+      : transfer(transfer_in) {}
 
   bool sent_all() const { return begun && sent == transfer.input_bytes(); }
   bool received_all() const {
     return answered && received == transfer.output_bytes();
   }
 
-  Transfer transfer;
+  ExchangeTransfer transfer;
   bool begun = false;     // its first message is written
   bool answered = false;  // by a first chunk
   int64_t sent = 0;
@@ -62,14 +63,14 @@ class Exchange::Operation {
   std::optional<absl::Status> end;
 };
 
-Exchange::Exchange(std::shared_ptr<ParameterStub> stub,
-                   std::shared_ptr<ExchangeBytes> bytes,
-                   std::function<void(const absl::Status&)> on_generation_end)
+ParameterExchange::ParameterExchange(
+    std::shared_ptr<ParameterStub> stub, std::shared_ptr<ExchangeBytes> bytes,
+    std::function<void(const absl::Status&)> on_generation_end)
     : stub_(std::move(stub)),
       bytes_(std::move(bytes)),
       on_generation_end_(std::move(on_generation_end)) {}
 
-Exchange::~Exchange() {
+ParameterExchange::~ParameterExchange() {
   Close(absl::AbortedError("the communicator was destroyed"));
   std::unique_ptr<ExchangeStream> stream;
   {
@@ -78,8 +79,8 @@ Exchange::~Exchange() {
   }
 }
 
-absl::Status Exchange::Open(const v1::ExchangeOpen& open,
-                            absl::Duration timeout) {
+absl::Status ParameterExchange::Open(const v1::ExchangeOpen& open,
+                                     absl::Duration timeout) {
   ExchangeCallbacks callbacks;
   callbacks.on_event = [this](const ExchangeEvent& event) { OnEvent(event); };
   callbacks.on_written = [this] { OnWritten(); };
@@ -102,7 +103,8 @@ absl::Status Exchange::Open(const v1::ExchangeOpen& open,
                    " within ", absl::FormatDuration(timeout)));
 }
 
-Exchange::OperationPtr Exchange::Begin(const Transfer& transfer) {
+ParameterExchange::OperationPtr ParameterExchange::Begin(
+    const ExchangeTransfer& transfer) {
   auto operation = std::make_shared<Operation>(transfer);
   MutexLock lock(&mutex_);
   operation->transfer.operation.set_id(++last_id_);
@@ -116,8 +118,8 @@ Exchange::OperationPtr Exchange::Begin(const Transfer& transfer) {
   return operation;
 }
 
-std::optional<absl::Status> Exchange::Wait(const OperationPtr& operation,
-                                           absl::Time until) {
+std::optional<absl::Status> ParameterExchange::Wait(
+    const OperationPtr& operation, absl::Time until) {
   MutexLock lock(&mutex_);
   changed_.WaitFor(&mutex_, until - Clock::Real()->Now(),
                    [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -126,20 +128,20 @@ std::optional<absl::Status> Exchange::Wait(const OperationPtr& operation,
   return operation->end;
 }
 
-absl::Status Exchange::Abandon(const OperationPtr& operation,
-                               const absl::Status& why) {
+absl::Status ParameterExchange::Abandon(const OperationPtr& operation,
+                                        const absl::Status& why) {
   MutexLock lock(&mutex_);
   EndLocked(operation.get(), why);
   return *operation->end;
 }
 
-void Exchange::Close(const absl::Status& why) {
+void ParameterExchange::Close(const absl::Status& why) {
   MutexLock lock(&mutex_);
   CloseLocked(why);
   if (stream_ != nullptr) stream_->Cancel();
 }
 
-void Exchange::CloseLocked(const absl::Status& why) {
+void ParameterExchange::CloseLocked(const absl::Status& why) {
   if (!closed_.ok()) return;
   closed_ = why;
   to_send_.clear();
@@ -149,7 +151,8 @@ void Exchange::CloseLocked(const absl::Status& why) {
   changed_.NotifyAll();
 }
 
-void Exchange::EndLocked(Operation* operation, const absl::Status& status) {
+void ParameterExchange::EndLocked(Operation* operation,
+                                  const absl::Status& status) {
   if (operation->end.has_value()) return;
   operation->end = status;
   active_.erase(operation->transfer.operation.id());
@@ -161,7 +164,7 @@ void Exchange::EndLocked(Operation* operation, const absl::Status& status) {
   changed_.NotifyAll();
 }
 
-void Exchange::PumpLocked() {
+void ParameterExchange::PumpLocked() {
   if (writing_ || !closed_.ok() || to_send_.empty()) return;
   writing_ = true;
   const OperationPtr first = to_send_.front();
@@ -171,8 +174,8 @@ void Exchange::PumpLocked() {
   if (first->received_all()) EndLocked(first.get(), absl::OkStatus());
 }
 
-void Exchange::SendLocked(Operation* operation) {
-  const Transfer& transfer = operation->transfer;
+void ParameterExchange::SendLocked(Operation* operation) {
+  const ExchangeTransfer& transfer = operation->transfer;
   const int64_t left = transfer.input_bytes() - operation->sent;
   const int64_t size = std::min(left, kTensorChunkBytes);
   const absl::string_view bytes(transfer.input + operation->sent,
@@ -193,13 +196,13 @@ void Exchange::SendLocked(Operation* operation) {
   bytes_->AddSent(stream_->Write(request));
 }
 
-void Exchange::OnWritten() {
+void ParameterExchange::OnWritten() {
   MutexLock lock(&mutex_);
   writing_ = false;
   PumpLocked();
 }
 
-void Exchange::OnEvent(const ExchangeEvent& event) {
+void ParameterExchange::OnEvent(const ExchangeEvent& event) {
   MutexLock lock(&mutex_);
   if (event.head.opened()) {
     opened_ = true;
@@ -208,12 +211,12 @@ void Exchange::OnEvent(const ExchangeEvent& event) {
   ReceiveLocked(event);
 }
 
-void Exchange::ReceiveLocked(const ExchangeEvent& event) {
+void ParameterExchange::ReceiveLocked(const ExchangeEvent& event) {
   if (event.head.operation_id() != 0) receiving_ = event.head.operation_id();
   const auto it = active_.find(receiving_);
   if (it == active_.end()) return;  // it has ended here
   const OperationPtr operation = it->second;
-  const Transfer& transfer = operation->transfer;
+  const ExchangeTransfer& transfer = operation->transfer;
   if (event.head.error() != 0) {
     EndLocked(operation.get(),
               absl::Status(static_cast<absl::StatusCode>(event.head.error()),
@@ -242,7 +245,7 @@ void Exchange::ReceiveLocked(const ExchangeEvent& event) {
   }
 }
 
-void Exchange::OnEnd(const absl::Status& status) {
+void ParameterExchange::OnEnd(const absl::Status& status) {
   const bool generation = absl::IsAborted(status);
   absl::Status why = status;
   if (!generation && !absl::IsUnavailable(status)) {

@@ -34,7 +34,7 @@ struct ExchangeBytes {
 
 // What one rank gives to a tensor at the coordinator, and where it wants what
 // it is sent of it. The memory stays valid until the operation has ended.
-struct Transfer {
+struct ExchangeTransfer {
   v1::ExchangeOperation operation;  // but for its id
   const char* input = nullptr;      // operation.bytes of them; null: no part
   char* output = nullptr;           // the runs of operation.range in a row
@@ -50,26 +50,26 @@ struct Transfer {
 // One rank's stream to the coordinator: operations are sent in the order of
 // their beginning, chunk by chunk, and what comes goes straight to where it is
 // wanted; several may be under way. Made by the communicator. Thread-safe.
-class Exchange {
+class ParameterExchange {
  public:
   class Operation;
   using OperationPtr = std::shared_ptr<Operation>;
 
   // `on_generation_end` is called at most once, on a thread of the library,
   // when the coordinator ends the stream because the generation has ended.
-  Exchange(std::shared_ptr<ParameterStub> stub,
-           std::shared_ptr<ExchangeBytes> bytes,
-           std::function<void(const absl::Status&)> on_generation_end);
-  ~Exchange();
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
+  ParameterExchange(std::shared_ptr<ParameterStub> stub,
+                    std::shared_ptr<ExchangeBytes> bytes,
+                    std::function<void(const absl::Status&)> on_generation_end);
+  ~ParameterExchange();
+  ParameterExchange(const ParameterExchange&) = delete;
+  ParameterExchange& operator=(const ParameterExchange&) = delete;
 
   // Takes the rank's place; blocks until the coordinator has agreed. Called
   // once, before operations begin; Close ends it.
   absl::Status Open(const v1::ExchangeOpen& open, absl::Duration timeout);
 
   // Queues the operation and returns at once.
-  OperationPtr Begin(const Transfer& transfer);
+  OperationPtr Begin(const ExchangeTransfer& transfer);
 
   // How it has ended, or nullopt if it had not until then (by Clock::Real()).
   std::optional<absl::Status> Wait(const OperationPtr& operation,

@@ -63,12 +63,12 @@ class FakeStub : public ParameterStub {
 
 TEST(ExchangeTest, AbandonedMemoryIsLeftAlone) {
   const auto stub = std::make_shared<FakeStub>();
-  Exchange exchange(stub, std::make_shared<ExchangeBytes>(), nullptr);
+  ParameterExchange exchange(stub, std::make_shared<ExchangeBytes>(), nullptr);
   // It is not opened in time, which makes no difference here.
   EXPECT_THAT(exchange.Open({}, absl::ZeroDuration()),
               StatusIs(absl::StatusCode::kDeadlineExceeded, testing::_));
   std::string input(2 * kTensorChunkBytes, 'i'), output(4, 'o');
-  Transfer transfer;
+  ExchangeTransfer transfer;
   transfer.operation.set_bytes(static_cast<int64_t>(input.size()));
   transfer.operation.mutable_range()->set_bytes(4);
   transfer.operation.mutable_range()->set_count(1);

@@ -30,7 +30,7 @@ namespace {
 constexpr absl::Duration kGrace = absl::Seconds(10);
 
 void WantRuns(int64_t offset, int64_t bytes, int64_t stride, int64_t count,
-              Transfer* transfer) {
+              ExchangeTransfer* transfer) {
   v1::PullRange& range = *transfer->operation.mutable_range();
   range.set_offset(offset);
   range.set_bytes(bytes);
@@ -107,12 +107,12 @@ class ParameterServerCommunicator : public Communicator {
     return CheckOnHost(*this, span);
   }
   WorkPtr DoAllReduce(Span span, ReduceOp op) override {
-    Transfer transfer = Give("all-reduce", ToWire(op), span);
+    ExchangeTransfer transfer = Give("all-reduce", ToWire(op), span);
     Want(span, &transfer);
     return Run(transfer);
   }
   WorkPtr DoBroadcast(Span span, int root) override {
-    Transfer transfer = Give("broadcast", v1::REDUCTION_SET, span);
+    ExchangeTransfer transfer = Give("broadcast", v1::REDUCTION_SET, span);
     transfer.operation.set_root(root);
     if (root != rank()) {
       transfer.input = nullptr;
@@ -126,18 +126,18 @@ class ParameterServerCommunicator : public Communicator {
     return Run(Give(Describe(header), v1::REDUCTION_SUM, Span()));
   }
   WorkPtr DoAllGather(Span input, Span output) override {
-    Transfer transfer = Give("all-gather", v1::REDUCTION_CONCAT, input);
+    ExchangeTransfer transfer = Give("all-gather", v1::REDUCTION_CONCAT, input);
     Want(output, &transfer);
     return Run(transfer);
   }
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
-    Transfer transfer = Give("reduce-scatter", ToWire(op), input);
+    ExchangeTransfer transfer = Give("reduce-scatter", ToWire(op), input);
     Want(output, &transfer);
     transfer.operation.mutable_range()->set_offset(rank() * output.bytes());
     return Run(transfer);
   }
   WorkPtr DoAllToAll(Span input, Span output) override {
-    Transfer transfer = Give("all-to-all", v1::REDUCTION_CONCAT, input);
+    ExchangeTransfer transfer = Give("all-to-all", v1::REDUCTION_CONCAT, input);
     const int64_t slice = input.bytes() / size();
     transfer.output = static_cast<char*>(output.data);
     WantRuns(rank() * slice, slice, input.bytes(), size(), &transfer);
@@ -148,7 +148,7 @@ class ParameterServerCommunicator : public Communicator {
                    peer, tag, span);
   }
   WorkPtr DoReceive(Span span, int peer, uint32_t tag) override {
-    Transfer transfer = Give("message", v1::REDUCTION_SET, span);
+    ExchangeTransfer transfer = Give("message", v1::REDUCTION_SET, span);
     transfer.input = nullptr;
     Want(span, &transfer);
     return Message(std::move(transfer), "receive", peer, rank(), tag, span);
@@ -173,9 +173,9 @@ class ParameterServerCommunicator : public Communicator {
   }
 
  private:
-  Transfer Give(const std::string& what, v1::Reduction reduction,
-                const Span& span) const {
-    Transfer transfer;
+  ExchangeTransfer Give(const std::string& what, v1::Reduction reduction,
+                        const Span& span) const {
+    ExchangeTransfer transfer;
     v1::ExchangeOperation& operation = transfer.operation;
     operation.set_what(what);
     operation.set_reduction(reduction);
@@ -188,24 +188,24 @@ class ParameterServerCommunicator : public Communicator {
     return transfer;
   }
   // The first bytes of the tensor, as many as the span has.
-  static void Want(const Span& span, Transfer* transfer) {
+  static void Want(const Span& span, ExchangeTransfer* transfer) {
     transfer->output = static_cast<char*>(span.data);
     WantRuns(0, span.bytes(), 0, 1, transfer);
   }
 
   // Waits until all ranks are there.
   absl::Status Meet(absl::Duration patience) {
-    Transfer transfer = Give("meeting", v1::REDUCTION_SUM, Span());
+    ExchangeTransfer transfer = Give("meeting", v1::REDUCTION_SUM, Span());
     transfer.operation.set_name("meeting");
     transfer.operation.set_timeout_ms(TimeoutMillis(patience));
     return Await(exchange_.Begin(transfer), patience);
   }
 
   // Begins it at once, so that several are under way; they end in order.
-  WorkPtr Run(Transfer transfer) {
+  WorkPtr Run(ExchangeTransfer transfer) {
     transfer.operation.set_name("collective");
     transfer.operation.set_version(next_collective_++);
-    auto begun = std::make_shared<Exchange::OperationPtr>();
+    auto begun = std::make_shared<ParameterExchange::OperationPtr>();
     const absl::Time deadline = DeadlineOf(options_.timeout);
     const std::string what = transfer.operation.what();
     WorkPtr work = executor_.TryRunAssisted(
@@ -223,7 +223,8 @@ class ParameterServerCommunicator : public Communicator {
 
   // An executor that stops meanwhile refuses to wait for what has begun: the
   // caller may free its memory as soon as it sees that.
-  WorkPtr Released(const Exchange::OperationPtr& operation, WorkPtr work) {
+  WorkPtr Released(const ParameterExchange::OperationPtr& operation,
+                   WorkPtr work) {
     if (operation != nullptr && work->Done()) {
       const absl::Status end = exchange_.Abandon(
           operation, absl::AbortedError("the communicator has stopped"));
@@ -233,14 +234,14 @@ class ParameterServerCommunicator : public Communicator {
   }
 
   // Begins it at once as well, and nothing waits for it.
-  WorkPtr Message(Transfer transfer, const char* kind, int from, int to,
+  WorkPtr Message(ExchangeTransfer transfer, const char* kind, int from, int to,
                   uint32_t tag, const Span& span) {
     if (span.count == 0) return executor_.Nothing();
     transfer.operation.set_name(
         absl::StrCat("message/", from, "/", to, "/", tag));
     transfer.operation.set_root(from);
     transfer.operation.set_peer(to);
-    auto begun = std::make_shared<Exchange::OperationPtr>();
+    auto begun = std::make_shared<ParameterExchange::OperationPtr>();
     WorkPtr work = executor_.RunBeside(
         [&] {
           // Here, since a message that is refused has no number.
@@ -259,15 +260,15 @@ class ParameterServerCommunicator : public Communicator {
     return Clock::Real()->Now() + std::min(timeout, absl::Hours(8760)) + kGrace;
   }
 
-  absl::Status Await(const Exchange::OperationPtr& operation,
+  absl::Status Await(const ParameterExchange::OperationPtr& operation,
                      absl::Duration timeout) {
     auto end = exchange_.Wait(operation, DeadlineOf(timeout));
     return end.has_value() ? *end : exchange_.Abandon(operation, NoAnswer());
   }
 
-  std::optional<absl::Status> End(const std::string& what,
-                                  const Exchange::OperationPtr& operation,
-                                  absl::Time until, absl::Time deadline) {
+  std::optional<absl::Status> End(
+      const std::string& what, const ParameterExchange::OperationPtr& operation,
+      absl::Time until, absl::Time deadline) {
     auto end = exchange_.Wait(operation, until);
     if (!end.has_value() && Clock::Real()->Now() < deadline) {
       return std::nullopt;
@@ -285,7 +286,7 @@ class ParameterServerCommunicator : public Communicator {
   // What a callback that comes late may still find.
   struct Self {
     Mutex mutex;
-    Exchange* exchange ABSL_GUARDED_BY(mutex) = nullptr;
+    ParameterExchange* exchange ABSL_GUARDED_BY(mutex) = nullptr;
     Executor* executor ABSL_GUARDED_BY(mutex) = nullptr;
   };
 
@@ -299,7 +300,7 @@ class ParameterServerCommunicator : public Communicator {
   std::map<std::vector<int>, int64_t> splits_;  // how often each list was
   // Raised when the executor stops.
   const std::shared_ptr<CancelSignal> ended_ = std::make_shared<CancelSignal>();
-  Exchange exchange_;
+  ParameterExchange exchange_;
   // After all that its threads use.
   Executor executor_;
   std::unique_ptr<SplitLink> link_;  // where this one was split off another
