@@ -118,7 +118,7 @@ absl::Status DistributedDataParallel::FinishStep(bool apply,
 absl::Status DistributedDataParallel::EndExchange(
     const StepDecision& decision) {
   const bool empty = reducer_->report().empty;
-  ended_ = empty && plan().terms.uneven_data == UnevenData::kEndAtFirst;
+  ended_ = reducer_->report().ended;
   if (decision.commit && !empty) {
     COXSWAIN_RETURN_IF_ERROR(CheckAverager());
     commit_due_ = commits_later();

@@ -35,14 +35,25 @@ TEST_P(WindowsTest, ADeclaredMicroBatchExchangesOnce) {
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          HasSubstr("call Accumulate before each forward")));
     EXPECT_EQ(model->Gradient("a"), 2);
-    // The refusal comes before the pass, and the next micro-batch is fine.
+    // The refusal comes before the pass, and stays.
+    EXPECT_FALSE(ddp->Accumulate().sync);
+    EXPECT_THAT(ddp->Backward(model->Use({"a"}, 2)),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("call Accumulate before each forward")));
+  });
+}
+
+TEST_P(WindowsTest, APassWithinNoSyncIsOfTheMicroBatchThatExchanges) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(Names{"a"});
+    auto ddp = Wrap(rank, model, Accumulating(1));
     ASSERT_TRUE(ddp->Accumulate().sync);
     {
       const auto scope = ddp->NoSync();
       ASSERT_OK(ddp->Backward(model->Use({"a"}, 1)));
     }
     ASSERT_OK(ddp->Backward(model->Use({"a"}, 1)));
-    EXPECT_EQ(ddp->hook().step(), 2);
+    EXPECT_EQ(ddp->hook().step(), 1);
   });
 }
 
