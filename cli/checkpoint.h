@@ -22,7 +22,7 @@ struct CheckpointWorld {
 CheckpointWorld RealCheckpointWorld(CoordinatorStub* stub);
 
 // `coxswain checkpoint ...`; returns the text for stdout. Errors as FindJob and
-// PickCheckpoint, and as transfer.h.
+// PickCheckpoint, and as checkpoint_transfer.h.
 absl::StatusOr<std::string> RunCheckpoint(const CheckpointOptions& options,
                                           const CheckpointWorld& world);
 

@@ -25,7 +25,7 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 
-constexpr char kSteps[] = "6000";
+constexpr char kSteps[] = "12000";
 // Until there the workers train while nobody leads, and wait then for who does,
 // so that they are not done before.
 constexpr char kWaitAt[] = "1000";
