@@ -145,6 +145,8 @@ absl::Status DistributedDataParallel::SkipLocal(const std::string& why,
       absl::StrCat("rank ", communicator_->rank(), ", in a local step: ", why);
   COXSWAIN_RETURN_IF_ERROR(
       Guarded("clearing the gradients", [this] { ClearGradients(); }));
+  // The averager counts the step, and the hook with it.
+  COXSWAIN_RETURN_IF_ERROR(CommitStep());
   averager_due_ = false;
   return WithValues([this](const std::vector<Span>& values) {
     return averager_->AfterOptimizerStep(values);

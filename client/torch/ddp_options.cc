@@ -78,6 +78,9 @@ absl::Status CheckOverlap(const DistributedDataParallelOptions& options,
   if (options.skip_non_finite) {
     return refuse("skip_non_finite", "all averages have been looked at");
   }
+  if (options.commit_with_optimizer) {
+    return refuse("commit_with_optimizer", "the program steps the optimizer");
+  }
   return absl::OkStatus();
 }
 

@@ -326,7 +326,7 @@ bool DistributedDataParallel::IsLocal(const WindowSum& sum,
     return false;
   }
   // In the first one the ranks find out whether they do the same.
-  if (decided_ == 0 || sum.end_of_data || ticket.checksum) return false;
+  if (decided_ == 0 || ticket.checksum) return false;
   const ScheduleTerms& terms = plan().terms;
   const int64_t steps = sum.step + 1;
   if (terms.max_steps > 0 && steps >= terms.max_steps) return false;

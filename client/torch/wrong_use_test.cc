@@ -375,6 +375,11 @@ TEST(OptionsTest, ThatDoNotGoTogether) {
   options.skip_non_finite = true;
   EXPECT_THAT(Creation(options),
               refused("overlapped_optimizer does not go with skip_non_finite"));
+  options.skip_non_finite = false;
+  options.commit_with_optimizer = true;
+  EXPECT_THAT(
+      Creation(options),
+      refused("overlapped_optimizer does not go with commit_with_optimizer"));
 
   options = Following(PlanOf(1));
   options.plan->hook = "whole";

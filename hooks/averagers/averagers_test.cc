@@ -669,6 +669,31 @@ std::vector<std::vector<float>> ExchangeOnce(
   return data;
 }
 
+// A level whose group is the whole job brings all ranks together.
+TEST(HierarchicalSgdTest, UnitesWithTheSmallestLevelThatHasAllRanks) {
+  const Group group = InProcessGroup(2);
+  std::vector<std::thread> threads;
+  for (const auto& communicator : group) {
+    threads.emplace_back([&communicator] {
+      ASSERT_OK_AND_ASSIGN(
+          const auto averager,
+          MakeAverager("hierarchical_sgd(levels=2x8+16xall,start_step=0)"));
+      float memory[2] = {1, 2};
+      const std::vector<Span> values = {{memory, 2, DType::kFloat32, {}}};
+      ParameterSpec parameter;
+      parameter.name = "w";
+      parameter.shape = {2};
+      ASSERT_OK(averager->Configure({parameter}, values, *communicator));
+      for (int step = 0; step < 4; ++step) {
+        EXPECT_EQ(averager->unites_next(), step % 2 == 0) << step;
+        ASSERT_OK(averager->AfterOptimizerStep(values));
+        EXPECT_EQ(averager->diverged(), step % 2 != 0) << step;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(LocalGradientsTest, ReachesAllRanksBeforeTheStartAndItsSubgroupAfter) {
   const std::vector<std::pair<std::string, GradientReach>> cases = {
       {"diloco(start_step=1)", GradientReach::kOwn},

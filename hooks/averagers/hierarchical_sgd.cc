@@ -70,15 +70,14 @@ class HierarchicalSgd : public SteppedAverager {
   HierarchicalSgd(std::string spec, int64_t start_step,
                   std::vector<AveragingLevel> levels)
       : SteppedAverager(std::move(spec), start_step),
-        levels_(std::move(levels)) {}
+        levels_(std::move(levels)),
+        whole_period_(levels_.back().period) {}
 
  protected:
   bool Exchanges(int64_t call) const override {
     return call % levels_.front().period == 0;
   }
-  bool Unites(int64_t call) const override {
-    return call % levels_.back().period == 0;
-  }
+  bool Unites(int64_t call) const override { return call % whole_period_ == 0; }
 
   absl::Status Connect(const std::vector<ParameterSpec>&,
                        const std::vector<Span>&) override {
@@ -91,6 +90,7 @@ class HierarchicalSgd : public SteppedAverager {
     }
     groups_.clear();
     for (const AveragingLevel& level : levels_) {
+      whole_period_ = level.period;
       if (level.size == 0 || level.size >= world().size()) break;
       if (level.size == 1) continue;  // the mean of one
       COXSWAIN_ASSIGN_OR_RETURN(
@@ -113,6 +113,8 @@ class HierarchicalSgd : public SteppedAverager {
 
  private:
   const std::vector<AveragingLevel> levels_;
+  // Of the smallest level that has all ranks in one group.
+  int64_t whole_period_;
   // By period, those that are smaller than the world.
   std::map<int64_t, std::unique_ptr<Communicator>> groups_;
 };

@@ -138,7 +138,7 @@ BucketMatrices<T>::MakeMatrix(const std::vector<GradientSlot>& slots,
 
 template <typename T>
 void BucketMatrices<T>::MoveBack(const Matrix& matrix, const Tensors& tensors) {
-  const LowRankMemory<T>& now = matrix.tensor.now;
+  const LowRankMemory<T>& now = matrix.tensor.error();
   if (!now.has_error) return;
   ErrorView<T> view{now.x.data(), ErrorProduct(now, matrix.tensor.r),
                     matrix.tensor.n, matrix.tensor.m, 0};

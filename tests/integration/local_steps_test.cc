@@ -317,20 +317,25 @@ TEST(LocalStepsTest, AFailedLossSkipsALocalStepOnItsRankAlone) {
 
 TEST(LocalStepsTest, AVoteAgainstALocalStepIsTheRanksOwn) {
   constexpr char kSpec[] = "diloco(inner_steps=100)";
-  OnRanks(
-      kSpec, [](int) { return Options(); },
-      [](Rank& rank) {
-        rank.Step();
-        rank.net().Loss(1).backward();
-        ASSERT_OK(rank.ddp().Synchronize());
-        const Tensor before = rank.net().a.detach().clone();
-        ASSERT_OK(rank.ddp().FinishStep(rank.index() == 0, "no"));
-        EXPECT_EQ(rank.ddp().skipped(), rank.index() == 1);
-        rank.Apply();
-        EXPECT_EQ(::torch::equal(before, rank.net().a), rank.index() == 1);
-        EXPECT_EQ(rank.ddp().averager()->step(), 2);
-        rank.Step();
-      });
+  for (const bool with_optimizer : {false, true}) {
+    Options options;
+    options.commit_with_optimizer = with_optimizer;
+    OnRanks(
+        kSpec, [&](int) { return options; },
+        [](Rank& rank) {
+          rank.Step();
+          rank.net().Loss(1).backward();
+          ASSERT_OK(rank.ddp().Synchronize());
+          const Tensor before = rank.net().a.detach().clone();
+          ASSERT_OK(rank.ddp().FinishStep(rank.index() == 0, "no"));
+          EXPECT_EQ(rank.ddp().skipped(), rank.index() == 1);
+          rank.Apply();
+          EXPECT_EQ(::torch::equal(before, rank.net().a), rank.index() == 1);
+          EXPECT_EQ(rank.ddp().averager()->step(), 2);
+          EXPECT_EQ(rank.ddp().hook().step(), 2);
+          rank.Step();
+        });
+  }
 }
 
 // Where the plan wants something of all ranks.
