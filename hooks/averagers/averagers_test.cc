@@ -116,7 +116,7 @@ Rule HierarchicalRule(int64_t start,
       if (call % levels[i].first != 0) continue;
       const size_t size = levels[i].second;
       AverageBlocks(model, size == 0 ? model.ranks.size() : size);
-      return i + 1 == levels.size();
+      return size == 0 || size >= model.ranks.size();
     }
     return false;
   };
