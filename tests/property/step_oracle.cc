@@ -122,14 +122,15 @@ std::string StepOracle::Gradients() const {
 std::string StepOracle::Gradient(size_t rank, size_t slot) const {
   const auto number = static_cast<size_t>(first().numbers[slot]);
   const RankStep& own = *ranks_[rank];
-  if (Untouched(number)) {
+  const bool local = expectation_.meaning().kind == Meaning::Kind::kLocal;
+  const bool unused_here = local && case_.find_unused && !own.used[number];
+  if (Untouched(number) || unused_here) {
     if (Same(own.after[number], own.expected[number])) return "";
     return Differ("the gradient of what no rank has used", own.after[number],
                   own.expected[number]);
   }
   if (case_.overlapped) return Moved(rank, slot);
   if (!own.after[number].defined) return "the gradient is undefined";
-  const bool local = expectation_.meaning().kind == Meaning::Kind::kLocal;
   if (!local && !Same(own.after[number], first().after[number])) {
     return Differ("unlike on rank 0, the gradient", own.after[number],
                   first().after[number]);

@@ -99,11 +99,13 @@ std::string StepOracle::Conservation(const StepCase& step) const {
 
 std::string StepOracle::Buffers() const {
   if (!case_.buffers) return "";
+  // Ranks that keep gradients of their own keep their buffers.
+  const bool own = expectation_.meaning().kind == Meaning::Kind::kLocal;
   size_t source = 0;
   while (ranks_[source]->weight == 0) ++source;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const Elements& ought =
-        ranks_[case_.broadcast_buffers ? source : rank]->buffer_set;
+        ranks_[case_.broadcast_buffers && !own ? source : rank]->buffer_set;
     if (Same(ranks_[rank]->buffer, ought)) continue;
     return absl::StrCat("rank ", rank, ": ",
                         Differ("the buffer", ranks_[rank]->buffer, ought));
