@@ -145,7 +145,7 @@ class Communicator {
   virtual WorkPtr DoAllReduce(Span span, ReduceOp op) = 0;
   virtual WorkPtr DoBroadcast(Span span, int root) = 0;
   // See Agree: of barriers, of collectives without elements, and of refused
-  // ones, whose Work nobody waits for.
+  // ones, whose Work no caller waits for.
   virtual WorkPtr DoAgree(const CollectiveHeader& header) = 0;
   virtual WorkPtr DoAllGather(Span input, Span output);
   virtual WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op);

@@ -149,8 +149,8 @@ class DistributedDataParallel {
   // In place of Backward, where this rank's loss cannot be computed: it still
   // takes part in the window's exchange, and all ranks skip its step; a local
   // step is skipped by this rank alone. OK, as for a step that was skipped;
-  // `why` itself, as an error that ends the job, where nobody can be told:
-  // without a gate, or with enforcement=off.
+  // `why` itself, as an error that ends the job, where other ranks cannot learn
+  // of it: without a gate, or with enforcement=off.
   absl::Status FailMicroBatch(const absl::Status& why);
 
   // Runs loss.backward(), unless the micro-batch is empty. If this pass
@@ -357,7 +357,7 @@ class DistributedDataParallel {
   // the same step, or the averager missed one.
   absl::Status CheckAverager();
   // Whether no rank meets another in the step of this ticket: its gradients
-  // stay its own, the averager brings nobody together after it, and the plan
+  // stay its own, the averager does not join the ranks after it, and the plan
   // wants nothing of all ranks there. The same on all ranks.
   bool IsLocal(const WindowSum& sum, const StepTicket& ticket) const;
 

@@ -37,7 +37,7 @@ struct CommunicatorCase {
   // Whether an operation waits for its peers, so that it can be caught
   // waiting; not so for a group of one.
   bool waits = true;
-  // Whether ranks that begin different collectives are told apart.
+  // Whether ranks that begin different collectives are distinguished.
   bool compares = true;
   // Where memory is that it does not move.
   Device elsewhere = {Device::Kind::kCuda, 0};

@@ -26,7 +26,7 @@ namespace coxswain {
 // results do not depend on timing; nothing leaves the process.
 //
 // A rank whose communicator was aborted, failed or was destroyed is gone, like
-// a broken connection: whoever waits for it gets UNAVAILABLE.
+// a broken connection: a caller that waits for it gets UNAVAILABLE.
 //
 // Thread-safe. The communicators keep the world alive.
 class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
