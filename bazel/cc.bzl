@@ -28,12 +28,15 @@ def cc_binary(name, copts = [], deps = [], **kwargs):
         **kwargs
     )
 
+# What each test has; a program of its own brings its main().
+_TEST_DEPS = ["//third_party:absl", "//third_party:gtest"]
+
 def cc_test(name, size = "small", copts = [], data = [], deps = [], **kwargs):
     native.cc_test(
         name = name,
         size = size,
         copts = _COPTS + copts,
         data = data + _under_tsan(_TSAN_DATA),
-        deps = deps + _under_tsan(_TSAN_DEPS),
+        deps = deps + _TEST_DEPS + _under_tsan(_TSAN_DEPS),
         **kwargs
     )

@@ -94,7 +94,6 @@ nvcc_objects = rule(
 
 def cu_library(name, srcs, hdrs = [], deps = [], tags = [], testonly = False, **kwargs):
     """A cc_library of objects that nvcc made of `srcs`."""
-    deps = deps + ["//client/device:launch"]
     objects = []
     if HAS_CUDA:
         nvcc_objects(

@@ -7,8 +7,8 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "hooks/hook_list.h"
-#include "hooks/registry.h"
-#include "hooks/yaml_spec.h"
+#include "hooks/registry/registry.h"
+#include "hooks/registry/yaml_spec.h"
 
 namespace coxswain {
 namespace {

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "cli/address.h"
-#include "client/comm/registry.h"
+#include "client/comm/backends/registry.h"
 #include "client/device/selection.h"
 #include "server/open_state.h"
 

@@ -12,8 +12,8 @@
 #include "base/schedule_terms.h"
 #include "base/status_macros.h"
 #include "client/comm/loopback/loopback_communicator.h"
-#include "hooks/registry.h"
-#include "hooks/yaml_spec.h"
+#include "hooks/registry/registry.h"
+#include "hooks/registry/yaml_spec.h"
 
 namespace coxswain {
 namespace {

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/schedule_terms.h"
 #include "base/status_matchers.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 
 namespace coxswain {
 namespace {

@@ -38,7 +38,7 @@ struct HookDescription {
 struct HookRow {
   HookDescription description;
   // Whether the hook exchanges buckets in a GPU's memory itself. Those of the
-  // others are staged (hooks/device/staged_hook.h).
+  // others are staged (hooks/staged_hook.h).
   bool on_device = false;
   // What no single option's range can say; null if there is no such thing.
   std::function<absl::Status(const OptionValues& options, bool has_inner)>

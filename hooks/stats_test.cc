@@ -9,7 +9,7 @@
 #include "client/comm/in_process/in_process_world.h"
 #include "client/device/emulated/emulated_runtime.h"
 #include "client/reduce/hook_state.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/conformance/stream_communicator.h"
 
 namespace coxswain {

@@ -11,7 +11,7 @@
 #include "base/status_matchers.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/reduce/reducer.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/conformance/hook_world.h"
 #include "tests/conformance/share_hook.h"
 

@@ -13,8 +13,8 @@
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
 #include "client/comm/collective_header.h"
-#include "client/comm/tensor.h"
 #include "client/comm/work.h"
+#include "client/device/tensor.h"
 
 namespace coxswain {
 

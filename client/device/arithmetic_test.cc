@@ -10,7 +10,7 @@
 
 #include "base/float16.h"
 #include "base/random.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "client/reduce/gradient_statistics.h"
 #include "gtest/gtest.h"
 

@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/comm/tensor.h"
 #include "client/device/launch.h"
+#include "client/device/tensor.h"
 
 namespace coxswain {
 
@@ -37,8 +37,8 @@ struct DeviceProperties {
 // There is no call here that waits for the GPU: whoever must wait polls an
 // event. Copies and launches return before they have run.
 //
-// Life-cycle: one per device and process (client/device/devices.h), lives to
-// the process's end. Everything made here is destroyed here, after its use:
+// Life-cycle: one per device and process (client/device/cuda/devices.h), lives
+// to the process's end. Everything made here is destroyed here, after its use:
 // memory when no stream works on it any more. Null as a stream is CUDA's
 // default stream, for tests.
 // Threading: all methods from any thread; a capture belongs to one thread.

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/crc32c.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 
 namespace coxswain {
 

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "client/comm/communicator.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "client/rpc/membership.h"
 #include "client/rpc/parameter_stub.h"
 

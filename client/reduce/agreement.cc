@@ -16,9 +16,9 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "client/comm/host_buffer.h"
-#include "client/comm/tensor.h"
 #include "client/comm/wait_holding.h"
 #include "client/comm/work.h"
+#include "client/device/tensor.h"
 
 namespace coxswain {
 namespace {

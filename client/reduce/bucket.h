@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "client/comm/tensor.h"
 #include "client/device/runtime.h"
+#include "client/device/tensor.h"
 
 namespace coxswain {
 

@@ -13,7 +13,7 @@
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/hook.h"
-#include "client/reduce/step_report.h"
+#include "client/schedule/step_report.h"
 
 namespace coxswain {
 

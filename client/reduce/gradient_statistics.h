@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 
 namespace coxswain {
 

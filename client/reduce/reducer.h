@@ -23,8 +23,8 @@
 #include "client/reduce/reducer_options.h"
 #include "client/reduce/step_digest.h"
 #include "client/reduce/step_exchange.h"
-#include "client/reduce/step_gate.h"
-#include "client/reduce/step_report.h"
+#include "client/schedule/step_gate.h"
+#include "client/schedule/step_report.h"
 
 namespace coxswain {
 

@@ -13,9 +13,9 @@
 #include "client/device/launch.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/bucket_plan.h"
-#include "client/reduce/step_gate.h"
-#include "client/reduce/step_report.h"
 #include "client/schedule/job_plan.h"
+#include "client/schedule/step_gate.h"
+#include "client/schedule/step_report.h"
 
 namespace coxswain {
 

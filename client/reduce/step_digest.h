@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "client/reduce/bucket.h"
-#include "client/reduce/step_report.h"
+#include "client/schedule/step_report.h"
 
 namespace coxswain {
 

@@ -15,8 +15,8 @@
 #include "client/reduce/gradient_memory.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
-#include "client/reduce/step_gate.h"
-#include "client/reduce/step_report.h"
+#include "client/schedule/step_gate.h"
+#include "client/schedule/step_report.h"
 
 namespace coxswain {
 

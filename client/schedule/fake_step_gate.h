@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
-#include "client/reduce/step_gate.h"
+#include "client/schedule/step_gate.h"
 
 namespace coxswain {
 

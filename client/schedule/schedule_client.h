@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/reduce/step_gate.h"
 #include "client/schedule/job_plan.h"
+#include "client/schedule/step_gate.h"
 
 namespace coxswain {
 

@@ -4,9 +4,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "client/reduce/step_gate.h"
 #include "client/schedule/job_plan.h"
 #include "client/schedule/step_agent.h"
+#include "client/schedule/step_gate.h"
 #include "proto/rendezvous.pb.h"
 
 namespace coxswain {

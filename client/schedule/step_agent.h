@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/schedule_terms.h"
-#include "client/reduce/step_gate.h"
+#include "client/schedule/step_gate.h"
 
 namespace coxswain {
 

@@ -16,7 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "client/comm/registry.h"
+#include "client/comm/backends/registry.h"
 #include "client/session/plan_overrides.h"
 
 namespace coxswain {

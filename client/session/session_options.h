@@ -14,7 +14,7 @@
 #include "base/ids.h"
 #include "base/random.h"
 #include "base/tls_files.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "client/rpc/stub_factory.h"
 
 namespace coxswain {
@@ -44,7 +44,8 @@ struct SessionOptions {
   //   COXSWAIN_TOPOLOGY          `topology`, with commas between; default: none
   //   COXSWAIN_LAUNCHER_ID       a number, decimal or 0x...; default: none
   //   COXSWAIN_INCARNATION       likewise; default: random
-  //   COXSWAIN_BACKEND           a name of client/comm/registry.h; default
+  //   COXSWAIN_BACKEND           a name of client/comm/backends/registry.h;
+  //   default
   //                              auto
   //   COXSWAIN_BIND_ADDRESS      `address`; default: found by the route
   //   COXSWAIN_JOIN_TIMEOUT      such as 90s or 5m, or plain seconds; default

@@ -17,8 +17,8 @@
 #include "base/random.h"
 #include "base/tls_files.h"
 #include "client/rpc/coordinator_stub.h"
-#include "client/rpc/stand_in_server.h"
 #include "client/stand_in/stand_in_desk.h"
+#include "client/stand_in/stand_in_server.h"
 
 namespace coxswain {
 

@@ -4,8 +4,8 @@
 #include <torch/nn/module.h>
 
 #include "absl/status/statusor.h"
-#include "client/comm/tensor.h"
 #include "client/device/launch.h"
+#include "client/device/tensor.h"
 
 namespace coxswain::torch {
 

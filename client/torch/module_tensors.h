@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "client/reduce/bucket.h"
 
 namespace coxswain::torch {

@@ -11,8 +11,8 @@
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/hook.h"
-#include "client/reduce/step_gate.h"
 #include "client/schedule/job_plan.h"
+#include "client/schedule/step_gate.h"
 #include "client/torch/distributed_data_parallel.h"
 
 namespace coxswain::torch {

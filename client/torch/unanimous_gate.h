@@ -5,7 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "client/reduce/step_gate.h"
+#include "client/schedule/step_gate.h"
 
 namespace coxswain::torch {
 

@@ -10,8 +10,8 @@
 #include "client/torch/follow_session.h"
 #include "client/torch/manifest.h"
 #include "examples/custom_hook/predivide.h"
-#include "hooks/planned_hook.h"
-#include "hooks/yaml_spec.h"
+#include "hooks/registry/planned_hook.h"
+#include "hooks/registry/yaml_spec.h"
 
 namespace {
 

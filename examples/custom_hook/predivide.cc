@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "hooks/plain_hook.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 
 namespace coxswain::examples {
 namespace {

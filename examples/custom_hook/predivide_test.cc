@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/conformance/hook_conformance.h"
 #include "tests/conformance/hook_world.h"
 

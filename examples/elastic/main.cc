@@ -10,7 +10,7 @@
 #include "base/status_macros.h"
 #include "client/elastic/drain_signal.h"
 #include "client/torch/elastic_training.h"
-#include "hooks/planned_hook.h"
+#include "hooks/registry/planned_hook.h"
 
 namespace {
 

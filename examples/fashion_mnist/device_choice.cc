@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "client/device/devices.h"
+#include "client/device/cuda/devices.h"
 
 namespace coxswain::examples {
 namespace {

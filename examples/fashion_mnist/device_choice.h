@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 
 namespace coxswain::examples {
 

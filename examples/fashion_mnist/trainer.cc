@@ -21,8 +21,8 @@
 #include "client/torch/follow_session.h"
 #include "client/torch/manifest.h"
 #include "examples/fashion_mnist/device_choice.h"
-#include "hooks/planned_hook.h"
-#include "hooks/registry.h"
+#include "hooks/registry/planned_hook.h"
+#include "hooks/registry/registry.h"
 
 namespace coxswain::examples {
 namespace {

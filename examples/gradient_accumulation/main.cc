@@ -11,7 +11,7 @@
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/follow_session.h"
 #include "client/torch/manifest.h"
-#include "hooks/planned_hook.h"
+#include "hooks/registry/planned_hook.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/follow_session.h"
 #include "client/torch/manifest.h"
-#include "hooks/planned_hook.h"
+#include "hooks/registry/planned_hook.h"
 
 absl::Status Train() {
   auto model = std::make_shared<torch::nn::LinearImpl>(64, 16);

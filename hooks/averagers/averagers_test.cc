@@ -13,7 +13,7 @@
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/memory_store.h"
 #include "hooks/averagers/mean.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/conformance/averager_team.h"
 
 namespace coxswain {

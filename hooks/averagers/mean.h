@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "client/comm/communicator.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "hooks/scratch.h"
 
 namespace coxswain {

@@ -14,8 +14,8 @@
 #include "hooks/device/device_exchange.h"
 #include "hooks/device/device_scratch.h"
 #include "hooks/device/sequence_cache.h"
-#include "hooks/device/staged_hook.h"
 #include "hooks/plain_hook.h"
+#include "hooks/staged_hook.h"
 #include "tests/conformance/stream_communicator.h"
 
 namespace coxswain {

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "client/comm/device_queue.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 
 namespace coxswain {
 

@@ -9,8 +9,8 @@
 #include "client/comm/device_queue.h"
 #include "client/device/runtime.h"
 #include "hooks/device/device_scratch.h"
+#include "hooks/device/device_transfer.h"
 #include "hooks/int8/int8_errors.h"
-#include "hooks/low_rank/device/device_transfer.h"
 
 namespace coxswain {
 

@@ -16,7 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hooks/int8/int8.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/conformance/hook_world.h"
 #include "tests/conformance/lockstep_world.h"
 #include "tests/conformance/stream_communicator.h"

@@ -8,8 +8,8 @@
 #include <tuple>
 #include <vector>
 
-#include "client/comm/tensor.h"
 #include "client/device/buffer.h"
+#include "client/device/tensor.h"
 
 namespace coxswain {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 
 // The matrix arithmetic of the low-rank hooks, fused so that each element of
 // a gradient crosses the memory bus as few times as possible, and for all

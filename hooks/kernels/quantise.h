@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 
 // Block-wise quantisation to int8, each element crossing the memory bus once.
 //

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "hooks/kernels/quantise.h"
 
 // What quantise.cc does with one block at a time, compiled for each instruction

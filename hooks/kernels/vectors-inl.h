@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "base/float16.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 

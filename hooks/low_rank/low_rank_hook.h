@@ -83,7 +83,7 @@ class LowRankHook : public Hook {
                                              const LowRankStep& step) = 0;
 
   // The same for one in a GPU's memory. INVALID_ARGUMENT by default: hooks
-  // without it are staged (hooks/device/staged_hook.h).
+  // without it are staged (hooks/staged_hook.h).
   virtual absl::StatusOr<std::unique_ptr<Exchange>> CompressOnDevice(
       const Bucket& bucket, Communicator& communicator,
       const LowRankStep& step);

@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "base/host_memory.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "hooks/kernels/low_rank.h"
 #include "hooks/narrow.h"
 

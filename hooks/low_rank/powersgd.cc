@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/low_rank/device/device_powersgd.h"
+#include "hooks/low_rank/device_powersgd.h"
 #include "hooks/low_rank/low_rank_config.h"
 #include "hooks/low_rank/low_rank_hook.h"
 #include "hooks/low_rank/powersgd_exchange.h"

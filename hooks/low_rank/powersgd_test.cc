@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "hooks/low_rank/low_rank_config.h"
 #include "hooks/low_rank/worlds_for_test.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/conformance/hook_world.h"
 
 namespace coxswain {

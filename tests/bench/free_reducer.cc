@@ -5,7 +5,7 @@
 
 #include "base/status_macros.h"
 #include "client/comm/loopback/loopback_communicator.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 
 namespace coxswain::bench {
 

@@ -3,8 +3,8 @@
 // more; a change here is a change there.
 //
 // Pointers are to memory of the caller. Element types go by their names
-// (client/comm/tensor.h). What can fail returns 0 or null and leaves a message
-// for coxswain_bench_error. One thread at a time.
+// (client/device/tensor.h). What can fail returns 0 or null and leaves a
+// message for coxswain_bench_error. One thread at a time.
 
 #include <cstdint>
 #include <cstring>
@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "hooks/kernels/orthogonalise.h"
 #include "hooks/kernels/targets.h"
 #include "hooks/narrow.h"

@@ -7,7 +7,7 @@
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/loopback/loopback_communicator.h"
 #include "client/reduce/bucket_plan.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 
 namespace coxswain::bench {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "hooks/spec.h"
 #include "tests/checkpoint/resumed_run.h"
 #include "tests/checkpoint/stored_jobs.h"

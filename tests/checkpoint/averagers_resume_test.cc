@@ -8,7 +8,7 @@
 #include "base/status_matchers.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/checkpoint/replay.h"
 #include "tests/checkpoint/stored_jobs.h"
 #include "tests/support/in_threads.h"

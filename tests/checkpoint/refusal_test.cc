@@ -7,7 +7,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/checkpoint/replay.h"
 #include "tests/conformance/hook_world.h"
 

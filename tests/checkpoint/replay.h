@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "client/reduce/bucket.h"
 #include "tests/conformance/hook_world.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "client/reduce/hook_state.h"
 #include "tests/checkpoint/replay.h"
 #include "tests/conformance/hook_world.h"

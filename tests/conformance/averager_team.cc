@@ -6,7 +6,7 @@
 
 #include "base/float16.h"
 #include "base/status_matchers.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 
 namespace coxswain {
 namespace {

@@ -12,8 +12,8 @@
 #include "absl/time/clock.h"
 #include "base/float16.h"
 #include "base/status_matchers.h"
-#include "client/comm/tensor.h"
 #include "client/comm/work.h"
+#include "client/device/tensor.h"
 
 namespace coxswain {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/hook.h"
 #include "gtest/gtest.h"

@@ -14,7 +14,7 @@
 #include "client/comm/device_queue.h"
 #include "client/comm/loopback/loopback_communicator.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/conformance/lockstep_world.h"
 #include "tests/conformance/stream_communicator.h"
 

@@ -24,7 +24,7 @@
 #include "client/reduce/reducer.h"
 #include "client/session/session.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "httplib.h"
 #include "nlohmann/json.hpp"
 #include "server/coordinator.h"

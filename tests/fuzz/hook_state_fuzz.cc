@@ -8,9 +8,9 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "client/checkpoint/training_state.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "client/reduce/hook_state.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/fuzz/decoders.h"
 
 namespace coxswain {

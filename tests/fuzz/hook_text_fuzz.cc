@@ -3,8 +3,8 @@
 #include <string>
 
 #include "base/check.h"
-#include "hooks/registry.h"
-#include "hooks/yaml_spec.h"
+#include "hooks/registry/registry.h"
+#include "hooks/registry/yaml_spec.h"
 #include "tests/fuzz/decoders.h"
 
 namespace coxswain {

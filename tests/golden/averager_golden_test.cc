@@ -15,7 +15,7 @@
 #include "client/reduce/averager.h"
 #include "client/reduce/hook.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/golden/golden_file.h"
 #include "tests/golden/golden_inputs.h"
 

@@ -7,7 +7,7 @@
 #include "base/status_matchers.h"
 #include "client/reduce/hook_state.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "hooks/spec.h"
 #include "tests/golden/golden_states.h"
 

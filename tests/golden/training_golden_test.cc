@@ -20,7 +20,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/golden/golden_file.h"
 #include "tests/golden/training_net.h"
 #include "tests/golden/training_run.h"

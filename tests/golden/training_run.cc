@@ -17,10 +17,10 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "client/comm/backends/registry.h"
 #include "client/comm/memory_store.h"
-#include "client/comm/registry.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 
 namespace coxswain {
 

@@ -12,7 +12,7 @@
 #include "base/status_matchers.h"
 #include "client/comm/memory_store.h"
 #include "client/comm/nccl/nccl_communicator.h"
-#include "client/device/devices.h"
+#include "client/device/cuda/devices.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/communicator_conformance.h"
 #include "tests/support/in_threads.h"

@@ -13,7 +13,7 @@
 #include "client/checkpoint/training_state.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/conformance/hook_world.h"
 #include "tests/hooks/every_hook.h"
 

@@ -8,7 +8,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "hooks/stats.h"
 #include "tests/conformance/hook_world.h"
 #include "tests/conformance/stream_communicator.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "client/reduce/bucket.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/hook_world.h"

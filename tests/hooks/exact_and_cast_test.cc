@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/hook_world.h"
 #include "tests/hooks/reference/rounding.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/hook_world.h"
 #include "tests/hooks/every_hook.h"

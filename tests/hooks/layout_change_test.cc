@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/conformance/hook_world.h"
 #include "tests/hooks/every_hook.h"
 #include "tests/hooks/reducer_team.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/hook_world.h"
 #include "tests/hooks/every_hook.h"

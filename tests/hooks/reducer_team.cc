@@ -10,7 +10,7 @@
 #include "client/comm/in_process/in_process_world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 
 namespace coxswain {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "hooks/kernels/targets.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "hooks/spec.h"
 #include "tests/conformance/hook_world.h"
 #include "tests/hooks/every_hook.h"

@@ -21,7 +21,7 @@
 #include "client/comm/in_process/in_process_world.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "gmock/gmock.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 
 namespace coxswain {
 namespace {

@@ -24,7 +24,7 @@
 #include "client/schedule/job_plan.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "gmock/gmock.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 
 namespace coxswain {
 namespace {

@@ -27,7 +27,7 @@
 #include "client/torch/manifest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "hooks/planned_hook.h"
+#include "hooks/registry/planned_hook.h"
 #include "server/coordinator.h"
 
 namespace coxswain::torch {

@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
 #include "client/comm/in_process/in_process_world.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 
 namespace coxswain {
 namespace {

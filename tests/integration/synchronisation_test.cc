@@ -19,7 +19,7 @@
 #include "base/status_matchers.h"
 #include "client/accumulate/accumulator.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/hooks/every_hook.h"
 #include "tests/integration/synchronisation_net.h"
 #include "tests/integration/synchronisation_rank.h"

@@ -19,11 +19,11 @@
 
 #include "base/mutex.h"
 #include "base/status_matchers.h"
+#include "client/comm/backends/registry.h"
 #include "client/comm/memory_store.h"
-#include "client/comm/registry.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 
 namespace coxswain {
 namespace {

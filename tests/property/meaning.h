@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "tests/hooks/reference/low_rank.h"
 
 namespace coxswain::property {

@@ -26,7 +26,7 @@
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/memory_store.h"
 #include "gtest/gtest.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/conformance/share_hook.h"
 #include "tests/property/brittle_hook.h"
 #include "tests/property/reducer_life.h"

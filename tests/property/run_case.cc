@@ -17,7 +17,7 @@
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/loopback/loopback_communicator.h"
 #include "client/torch/distributed_data_parallel.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/property/meaning.h"
 #include "tests/property/random_model.h"
 

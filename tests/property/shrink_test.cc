@@ -11,7 +11,7 @@
 #include "client/comm/communicator.h"
 #include "gtest/gtest.h"
 #include "hooks/plain_hook.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/property/case.h"
 #include "tests/property/oracle.h"
 #include "tests/property/run_case.h"

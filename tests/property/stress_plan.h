@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/reducer.h"
 #include "tests/conformance/hook_world.h"

@@ -6,7 +6,7 @@
 #include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/rpc/grpc_coordinator_stub.h"
-#include "client/rpc/stand_in_server.h"
+#include "client/stand_in/stand_in_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/security/test_certificates.h"

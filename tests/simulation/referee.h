@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/reduce/step_gate.h"
+#include "client/schedule/step_gate.h"
 #include "server/generation/schedule_types.h"
 #include "tests/simulation/history.h"
 

@@ -11,8 +11,8 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/reduce/step_gate.h"
 #include "client/schedule/step_agent.h"
+#include "client/schedule/step_gate.h"
 #include "client/stand_in/stand_in_schedule.h"
 #include "server/generation/schedule_types.h"
 #include "tests/simulation/dice.h"

@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "absl/time/time.h"
-#include "client/reduce/step_gate.h"
 #include "client/schedule/job_plan.h"
 #include "client/schedule/step_agent.h"
+#include "client/schedule/step_gate.h"
 #include "server/generation/schedule_types.h"
 #include "tests/simulation/history.h"
 

@@ -12,7 +12,7 @@
 #include "client/elastic/load_hook_state.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "hooks/planned_hook.h"
+#include "hooks/registry/planned_hook.h"
 #include "tests/system/coarse_hook.h"
 #include "tests/system/elastic_team.h"
 

@@ -20,7 +20,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "hooks/planned_hook.h"
+#include "hooks/registry/planned_hook.h"
 #include "server/coordinator.h"
 
 // Elastic training of a libtorch module against a real coordinator in the same

@@ -22,7 +22,7 @@
 #include "client/rpc/stub_factory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "hooks/planned_hook.h"
+#include "hooks/registry/planned_hook.h"
 #include "server/coordinator.h"
 
 namespace coxswain::torch {

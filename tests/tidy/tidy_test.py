@@ -11,6 +11,7 @@ Run as a test it finds the workspace behind its WORKSPACE file; it also takes
 the workspace's path as an argument.
 """
 
+import fnmatch
 import os
 import re
 import sys
@@ -42,6 +43,7 @@ RESERVED = {
         "server/rpc/",
         "server/state/etcd/",
         "client/rpc/",
+        "client/stand_in/stand_in_server",
         # What both of these share: how a server listens, and messages in
         # gRPC's own buffers.
         "transport/",
@@ -49,8 +51,14 @@ RESERVED = {
         "base/grpc_status",
         "cli/",
     ),
-    "grpc/": ("server/rpc/", "client/rpc/", "proto/bulk/", "base/grpc_status",
-              "cli/"),
+    "grpc/": (
+        "server/rpc/",
+        "client/rpc/",
+        "client/stand_in/stand_in_server",
+        "proto/bulk/",
+        "base/grpc_status",
+        "cli/",
+    ),
     "torch/": ("client/torch/", "examples/"),
     "ATen/": ("client/torch/", "examples/"),
     "c10/": ("client/torch/", "examples/"),
@@ -65,36 +73,9 @@ RESERVED_DEPS = {
     "//third_party:torch": ("client/torch/", "examples/"),
 }
 
-# Circles of folders that are still to be cut: each may get smaller, and no
-# others may appear.
-KNOWN_CIRCLES = (
-    {"client/rpc", "client/stand_in"},
-    {
-        "client/comm",
-        "client/comm/gloo",
-        "client/comm/loopback",
-        "client/comm/nccl",
-        "client/comm/parameter_server",
-        "client/comm/shm",
-        "client/comm/topology",
-        "client/comm/two_level",
-        "client/device",
-        "client/device/cuda",
-        "client/parameter",
-    },
-    {"client/reduce", "client/schedule"},
-    {
-        "hooks",
-        "hooks/averagers",
-        "hooks/device",
-        "hooks/int8",
-        "hooks/low_rank",
-        "hooks/low_rank/device",
-    },
-)
-
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]')
 LABEL = re.compile(r'"(//[^"]*)"')
+GLOB = re.compile(r"glob\([^()]*\)")
 NAMESPACE = re.compile(r"(?:inline )?namespace ([\w:]*) ?\{$")
 # At the outermost level: within a class names are the class's own.
 CLASS = re.compile(
@@ -296,6 +277,19 @@ def check_sizes(path, text):
             )
 
 
+def in_glob(name, text):
+    """Returns whether a call of Bazel's glob() returns a file of this name."""
+    wanted, _, left_out = text.partition("exclude")
+
+    def any_matches(patterns):
+        return any(
+            fnmatch.fnmatchcase(name, pattern)
+            for pattern in re.findall('"([^"]*)"', patterns)
+        )
+
+    return any_matches(wanted) and not any_matches(left_out)
+
+
 def check_named_in_build(path, files):
     if not path.endswith((".cc", ".cu")):
         return
@@ -303,7 +297,10 @@ def check_named_in_build(path, files):
     while folder and folder + "/BUILD" not in files:
         folder, parent = os.path.split(folder)
         name = parent + "/" + name
-    if '"%s"' % name not in files.get(folder + "/BUILD", ""):
+    build = files.get(folder + "/BUILD", "")
+    if '"%s"' % name not in GLOB.sub("", build) and not any(
+        in_glob(name, found) for found in GLOB.findall(build)
+    ):
         yield "%s: no target in a BUILD file names it" % path
 
 
@@ -358,8 +355,6 @@ def circles(graph):
 def check_folders(files):
     graph = folder_includes(files)
     for circle in circles(graph):
-        if any(set(circle) <= known for known in KNOWN_CIRCLES):
-            continue
         steps = [
             "\n    " + include
             for here, there in zip(circle, circle[1:])
@@ -369,6 +364,8 @@ def check_folders(files):
             " -> ".join(circle),
             "".join(steps),
         )
+
+
 def classes_in(text):
     """Yields the classes whose names other files can see."""
     scopes = []
@@ -577,6 +574,23 @@ class RulesTest(unittest.TestCase):
             self.assert_finds(self.source("base/x.cc", text), words)
         self.assert_clean(self.source("base/x.cc", "/" * MAX_COLUMNS))
 
+    def test_each_source_is_in_a_target(self):
+        build = 'cc_library(\n    srcs = glob(["*.cc"]%s),\n)\n'
+        but_tests = build % ', exclude = ["*_test.cc", "y.cc"]'
+        for text, name, found in [
+            ("", "x.cc", True),
+            (build % "", "x.cc", False),
+            (but_tests, "x.cc", False),
+            (but_tests, "x_test.cc", True),
+            (but_tests, "y.cc", True),
+            (but_tests + 'cc_test(srcs = ["x_test.cc"])', "x_test.cc", False),
+        ]:
+            tree = {"base/BUILD": text, "base/" + name: ""}
+            if found:
+                self.assert_finds(tree, "no target in a BUILD file names it")
+            else:
+                self.assert_clean(tree)
+
     def test_guard_matches_the_path(self):
         wrong = "#ifndef COXSWAIN_Y_H_\n#define COXSWAIN_Y_H_\n#endif\n"
         self.assert_finds({"base/x.h": wrong}, "COXSWAIN_BASE_X_H_")
@@ -613,15 +627,6 @@ class RulesTest(unittest.TestCase):
         tree = self.include("server/a/x.cc", "server/b/y.h")
         tree.update(self.include("server/b/y_test.cc", "server/a/x.h"))
         self.assert_clean(tree)
-
-    def test_a_known_circle_gets_no_larger(self):
-        one, other = sorted(KNOWN_CIRCLES[0])
-        tree = self.include(one + "/x.cc", other + "/y.h")
-        tree.update(self.include(other + "/y.cc", one + "/x.h"))
-        self.assert_clean(tree)
-        tree = self.include(one + "/x.cc", "client/new/y.h")
-        tree.update(self.include("client/new/y.cc", one + "/x.h"))
-        self.assert_finds(tree, "circle")
     def test_a_class_has_a_name_of_its_own(self):
         def both(first, second):
             tree = self.source("base/x.cc", first)
@@ -655,14 +660,6 @@ class TreeTest(unittest.TestCase):
         findings = check(files)
         if findings:
             self.fail("\n" + "\n".join(findings))
-
-    def test_known_circles_are_still_there(self):
-        found = circles(folder_includes(read_tree(self.root)))
-        for known in KNOWN_CIRCLES:
-            self.assertTrue(
-                any(set(circle) <= known for circle in found),
-                "take this out of KNOWN_CIRCLES: %s" % sorted(known),
-            )
 
     def test_the_readme_shows_the_example_as_it_is(self):
         def read(path):

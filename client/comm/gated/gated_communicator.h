@@ -16,8 +16,8 @@
 #include "base/mutex.h"
 #include "client/comm/communicator.h"
 #include "client/comm/split_link.h"
-#include "client/comm/tensor.h"
 #include "client/comm/work.h"
+#include "client/device/tensor.h"
 
 namespace coxswain {
 

@@ -7,7 +7,7 @@
 #include <gloo/context.h>
 
 #include "client/comm/communicator.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 
 // The collectives of a connected gloo context. They block, throw what gloo
 // throws, and need a `tag` that no other running collective has. Spans are not

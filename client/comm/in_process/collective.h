@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "client/comm/collective_header.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 
 namespace coxswain {
 

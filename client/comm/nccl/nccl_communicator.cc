@@ -28,7 +28,7 @@
 #include "client/comm/topology/host_identity.h"
 #include "client/device/await_event.h"
 #include "client/device/buffer.h"
-#include "client/device/devices.h"
+#include "client/device/cuda/devices.h"
 
 namespace coxswain {
 namespace {

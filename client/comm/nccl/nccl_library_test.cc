@@ -7,7 +7,7 @@
 #include "client/comm/memory_store.h"
 #include "client/comm/nccl/nccl_communicator.h"
 #include "client/comm/nccl/nccl_status.h"
-#include "client/device/devices.h"
+#include "client/device/cuda/devices.h"
 
 namespace coxswain {
 namespace {

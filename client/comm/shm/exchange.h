@@ -15,7 +15,7 @@
 #include "client/comm/shm/byte_counter.h"
 #include "client/comm/shm/phases.h"
 #include "client/comm/shm/shared_area.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 
 namespace coxswain {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "client/comm/communicator.h"
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 
 namespace coxswain {
 

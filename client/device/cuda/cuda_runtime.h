@@ -9,8 +9,8 @@
 
 namespace coxswain {
 
-// DeviceRuntime over CUDA's runtime. For client/device/devices.h. Part of every
-// build and of machines without a driver: there are no GPUs there.
+// DeviceRuntime over CUDA's runtime. For client/device/cuda/devices.h. Part of
+// every build and of machines without a driver: there are no GPUs there.
 //
 // A call makes the GPU current on its thread and leaves it so. What is freed is
 // kept and given out again; only when memory is out is it given back to the

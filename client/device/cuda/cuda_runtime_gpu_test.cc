@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "client/device/devices.h"
+#include "client/device/cuda/devices.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/device_conformance.h"
 

@@ -29,7 +29,7 @@
 #include "client/torch/module_bytes.h"
 #include "client/torch/module_checkpoint.h"
 #include "client/torch/optimizer_bytes.h"
-#include "hooks/planned_hook.h"
+#include "hooks/registry/planned_hook.h"
 #include "nlohmann/json.hpp"
 #include "server/coordinator.h"
 

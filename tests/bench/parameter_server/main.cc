@@ -23,7 +23,7 @@
 #include "base/status_macros.h"
 #include "client/reduce/reducer.h"
 #include "client/session/session.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 
 namespace coxswain::bench {
 namespace {

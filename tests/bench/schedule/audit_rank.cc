@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 #include "client/accumulate/accumulator.h"
 #include "client/comm/communicator.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 
 namespace coxswain::bench {
 namespace {

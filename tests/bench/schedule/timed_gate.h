@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "client/reduce/step_gate.h"
+#include "client/schedule/step_gate.h"
 
 namespace coxswain::bench {
 

@@ -26,7 +26,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "client/comm/registry.h"
+#include "client/comm/backends/registry.h"
 #include "tests/support/file_store.h"
 
 namespace coxswain::bench {

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "client/comm/gloo/gloo_communicator.h"
-#include "hooks/registry.h"
+#include "hooks/registry/registry.h"
 #include "tests/support/file_store.h"
 
 namespace coxswain::bench {

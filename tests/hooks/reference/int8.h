@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 
 namespace coxswain {
 namespace reference {

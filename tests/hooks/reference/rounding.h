@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "tests/conformance/hook_world.h"
 
 namespace coxswain {

@@ -15,7 +15,7 @@
 #include "base/crc32c.h"
 #include "base/status_macros.h"
 #include "client/torch/elastic_training.h"
-#include "hooks/planned_hook.h"
+#include "hooks/registry/planned_hook.h"
 #include "nlohmann/json.hpp"
 #include "tests/system/toy/tally.h"
 

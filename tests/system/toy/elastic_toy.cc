@@ -23,7 +23,7 @@
 #include "base/status_macros.h"
 #include "client/elastic/drain_signal.h"
 #include "client/elastic/elastic_run.h"
-#include "hooks/yaml_spec.h"
+#include "hooks/registry/yaml_spec.h"
 #include "nlohmann/json.hpp"
 #include "tests/system/toy/elastic_toy_state.h"
 #include "tests/system/toy/elastic_toy_training.h"

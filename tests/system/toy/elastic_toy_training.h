@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "client/elastic/elastic_run.h"
 #include "client/reduce/reducer.h"
-#include "hooks/planned_hook.h"
+#include "hooks/registry/planned_hook.h"
 #include "tests/system/toy/elastic_toy_state.h"
 
 namespace coxswain {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "client/comm/tensor.h"
+#include "client/device/tensor.h"
 #include "client/reduce/bucket.h"
 
 namespace coxswain {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
-#include "hooks/planned_hook.h"
+#include "hooks/registry/planned_hook.h"
 #include "tests/system/toy/toy_training.h"
 
 namespace coxswain {

@@ -7,7 +7,7 @@
 #include "base/crc32c.h"
 #include "base/status_macros.h"
 #include "client/checkpoint/training_state.h"
-#include "hooks/planned_hook.h"
+#include "hooks/registry/planned_hook.h"
 
 namespace coxswain {
 

@@ -27,7 +27,7 @@
 #include "base/status_macros.h"
 #include "client/session/explain.h"
 #include "client/session/session.h"
-#include "hooks/yaml_spec.h"
+#include "hooks/registry/yaml_spec.h"
 #include "tests/system/toy/toy_training.h"
 
 namespace coxswain {

@@ -7,7 +7,7 @@
 
 #include "client/reduce/reducer.h"
 #include "client/session/session.h"
-#include "hooks/planned_hook.h"
+#include "hooks/registry/planned_hook.h"
 
 namespace {
 

@@ -1,0 +1,162 @@
+#include "client/comm/backends/registry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "client/comm/gloo/gloo_communicator.h"
+#include "client/comm/loopback/loopback_communicator.h"
+#include "client/comm/nccl/nccl_communicator.h"
+#include "client/comm/parameter_server/parameter_communicator.h"
+#include "client/comm/shm/shm_communicator.h"
+#include "client/comm/topology/host_identity.h"
+#include "client/comm/topology/hosts.h"
+#include "client/comm/two_level/two_level_communicator.h"
+
+namespace coxswain {
+namespace {
+
+using Factory = absl::StatusOr<std::unique_ptr<Communicator>> (*)(
+    const CommunicatorOptions&);
+
+// How long ranks of a host wait for each other before they go by gloo.
+constexpr absl::Duration kLocalPatience = absl::Seconds(20);
+
+// Another communicator of this rank, among these ranks of the group.
+CommunicatorOptions Among(const std::vector<int>& ranks, absl::string_view name,
+                          CommunicatorOptions options) {
+  const auto self = std::find(ranks.begin(), ranks.end(), options.rank);
+  options.rank = static_cast<int>(self - ranks.begin());
+  options.size = static_cast<int>(ranks.size());
+  options.id = absl::StrCat(options.id, "/", name);
+  return options;
+}
+
+// Shared memory among the ranks of this host, if all hosts have it.
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectHost(
+    const CommunicatorOptions& options, const Hosts& hosts) {
+  const int host = hosts.host_of(options.rank);
+  CommunicatorOptions local_options =
+      Among(hosts.ranks(host), absl::StrCat("host-", host), options);
+  // All ranks have just been heard of, so whoever does not come cannot.
+  local_options.connect_timeout = kLocalPatience;
+  auto local = ConnectShm(local_options);
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::string obstacle,
+      AgreeThatAll(options, "shared-memory", local.status()));
+  if (!obstacle.empty()) return absl::UnavailableError(obstacle);
+  return local;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectAcross(
+    const CommunicatorOptions& options, const Hosts& hosts,
+    std::unique_ptr<Communicator> local) {
+  const int place = hosts.local_rank(options.rank);
+  TwoLevelParts parts = {std::move(local), nullptr, nullptr, hosts};
+  COXSWAIN_ASSIGN_OR_RETURN(
+      parts.across, ConnectGloo(Among(hosts.ranks_in_place(place),
+                                      absl::StrCat("place-", place), options)));
+  COXSWAIN_ASSIGN_OR_RETURN(parts.flat, ConnectGloo(options));
+  return MakeTwoLevel(std::move(parts), options.timeout);
+}
+
+void SayOnce(const CommunicatorOptions& options, absl::string_view why) {
+  if (options.rank != 0) return;
+  LogInfo("communicator_without_shared_memory",
+          {{"communicator", options.id}, {"reason", why}});
+}
+
+std::string PlaceOf(const Device& device) {
+  return device.kind == Device::Kind::kCpu
+             ? "its data is in memory of the CPU"
+             : absl::StrCat("its data is on GPU ", device.index);
+}
+
+// Whether the data of all ranks is on GPUs; an error where that of some is,
+// because no back end moves both.
+absl::StatusOr<bool> AllOnGpus(const CommunicatorOptions& options) {
+  const bool own = options.device.kind == Device::Kind::kCuda;
+  if (options.size == 1 || options.store == nullptr) return own;
+  const absl::Status place =
+      absl::FailedPreconditionError(PlaceOf(options.device));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::string on_gpu,
+      AgreeThatAll(options, "cpu", own ? place : absl::OkStatus()));
+  if (on_gpu.empty()) return false;
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::string on_cpu,
+      AgreeThatAll(options, "gpu", own ? absl::OkStatus() : place));
+  if (on_cpu.empty()) return true;
+  return absl::FailedPreconditionError(
+      absl::StrCat("communicator '", options.id, "': ", on_gpu, ", and ",
+                   on_cpu, "; give all ranks a GPU, or none"));
+}
+
+// By where the data is, and then by where the ranks are.
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectAuto(
+    const CommunicatorOptions& options) {
+  COXSWAIN_ASSIGN_OR_RETURN(const bool gpus, AllOnGpus(options));
+  if (gpus) {
+    if (options.rank == 0) {
+      LogInfo("communicator_by_nccl",
+              {{"communicator", options.id},
+               {"ranks", options.size},
+               {"reason", "the data of all ranks is on GPUs"}});
+    }
+    return ConnectNccl(options);
+  }
+  if (options.size == 1) return ConnectLoopback(options);
+  if (options.store == nullptr) return ConnectGloo(options);  // which refuses
+  COXSWAIN_ASSIGN_OR_RETURN(const Hosts hosts,
+                            FindHosts(options, HostIdentity()));
+  if (hosts.count() == options.size) return ConnectGloo(options);
+  if (!hosts.even()) {
+    SayOnce(options, "its hosts have different numbers of ranks");
+    return ConnectGloo(options);
+  }
+  auto local = ConnectHost(options, hosts);
+  if (!local.ok()) {
+    if (!absl::IsUnavailable(local.status())) return local.status();
+    SayOnce(options, absl::StrCat("ranks of one host cannot share memory: ",
+                                  local.status().message()));
+    return ConnectGloo(options);
+  }
+  if (hosts.count() == 1) return local;
+  return ConnectAcross(options, hosts, *std::move(local));
+}
+
+struct Backend {
+  const char* name;
+  Factory connect;
+};
+constexpr Backend kBackends[] = {
+    {"auto", ConnectAuto},
+    {"gloo", ConnectGloo},
+    {"loopback", ConnectLoopback},
+    {"nccl", ConnectNccl},
+    {"parameter_server", ConnectParameterServer},
+    {"shm", ConnectShm},
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> Connect(
+    absl::string_view backend, const CommunicatorOptions& options) {
+  for (const Backend& candidate : kBackends) {
+    if (backend == candidate.name) return candidate.connect(options);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no communication back end '", backend,
+                   "'; choose one of: ", absl::StrJoin(BackendNames(), ", ")));
+}
+
+std::vector<std::string> BackendNames() {
+  std::vector<std::string> names;
+  for (const Backend& backend : kBackends) names.push_back(backend.name);
+  return names;
+}
+
+}  // namespace coxswain

@@ -1,0 +1,31 @@
+#ifndef COXSWAIN_CLIENT_COMM_BACKENDS_REGISTRY_H_
+#define COXSWAIN_CLIENT_COMM_BACKENDS_REGISTRY_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/comm/communicator.h"
+
+namespace coxswain {
+
+// Connects through the back end of this name. "auto" finds out through the
+// store where the data is (options.device) and which ranks are on one host:
+// nccl where all of it is on GPUs; otherwise loopback for a group of one, shm
+// on one host, shm within and gloo between hosts that have equally many ranks
+// (more than one), gloo otherwise and where a host cannot share memory. Rank 0
+// says in its log that it is nccl, or why it is not shm. Blocks until all ranks
+// are there. An unknown name is INVALID_ARGUMENT that lists the valid ones;
+// data of some ranks on GPUs and of others not is FAILED_PRECONDITION;
+// otherwise the errors of the back end. Thread-safe.
+absl::StatusOr<std::unique_ptr<Communicator>> Connect(
+    absl::string_view backend, const CommunicatorOptions& options);
+
+// The names that Connect knows.
+std::vector<std::string> BackendNames();
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_BACKENDS_REGISTRY_H_

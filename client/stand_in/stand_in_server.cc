@@ -1,0 +1,311 @@
+#include "client/stand_in/stand_in_server.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/grpc_status.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "client/rpc/credentials.h"
+#include "grpc/grpc.h"
+#include "grpcpp/alarm.h"
+#include "grpcpp/grpcpp.h"
+#include "proto/rendezvous.grpc.pb.h"
+#include "transport/accepted_connections.h"
+#include "transport/accepting_server.h"
+#include "transport/listen_address.h"
+
+namespace coxswain {
+namespace {
+
+// A ticket with the longest texts, or a position with a plan.
+constexpr int kMaxMessageBytes = 1 << 20;
+constexpr int kMaxStreamsPerConnection = 8;
+// As many as the largest job has members, each with one.
+constexpr int kMaxConnections = 16'384;
+// Of these, silent ones are some, and leave the process what it needs.
+constexpr int kMaxWaiting = 1024;
+constexpr int kWaitingPart = 8;
+// Streams that have not said hello.
+constexpr size_t kMaxUngreeted = 64;
+constexpr std::chrono::seconds kHelloTimeout{10};
+// Events for a rank that does not read them; each stream of exchanges has two
+// at most under way.
+constexpr size_t kMaxQueuedEvents = 256;
+constexpr absl::Duration kShutdown = absl::Seconds(2);
+
+// The streams that have not said hello, the oldest first.
+class Ungreeted {
+ public:
+  using Entry = uint64_t;
+
+  Entry Add(grpc::CallbackServerContext* context) {
+    MutexLock lock(&mutex_);
+    // A context lives until its stream is done, and Remove comes before. One
+    // that is cancelled makes room at once, and is not cancelled again.
+    if (contexts_.size() >= kMaxUngreeted) {
+      contexts_.begin()->second->TryCancel();
+      contexts_.erase(contexts_.begin());
+    }
+    contexts_[++newest_] = context;
+    return newest_;
+  }
+  void Remove(Entry entry) {
+    MutexLock lock(&mutex_);
+    contexts_.erase(entry);
+  }
+
+ private:
+  Mutex mutex_;
+  Entry newest_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<Entry, grpc::CallbackServerContext*> contexts_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+// Ends a stream whose hello does not come, unless it is destroyed before.
+class HelloDeadline {
+ public:
+  explicit HelloDeadline(grpc::CallbackServerContext* context) {
+    // The alarm may go off while the stream ends: it holds the call.
+    grpc_call_ref(context->c_call());
+    const std::shared_ptr<grpc_call> call(context->c_call(), grpc_call_unref);
+    alarm_.Set(std::chrono::system_clock::now() + kHelloTimeout,
+               [call](bool expired) {
+                 if (!expired) return;
+                 grpc_call_cancel_with_status(
+                     call.get(), GRPC_STATUS_DEADLINE_EXCEEDED,
+                     "the stream's hello did not come in time", nullptr);
+               });
+  }
+
+ private:
+  grpc::Alarm alarm_;
+};
+
+// One rank's stream. gRPC owns it until OnDone.
+class VisitStream
+    : public grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent> {
+ public:
+  // `admitted`: whether this peer may come at all.
+  VisitStream(std::shared_ptr<StandInDesk> desk, Ungreeted* ungreeted,
+              grpc::CallbackServerContext* context,
+              const absl::Status& admitted)
+      : desk_(std::move(desk)),
+        ungreeted_(ungreeted),
+        entry_(ungreeted->Add(context)) {
+    if (!admitted.ok()) {
+      Close(admitted);
+      return;
+    }
+    hello_deadline_.emplace(context);
+    StartRead(&request_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Over(absl::OkStatus());
+    if (request_.has_let_go()) return Over(absl::OkStatus());
+    const absl::Status heard =
+        visit_ == 0 ? Greet() : desk_->Hear(visit_, std::move(request_));
+    if (!heard.ok()) return Over(heard);
+    request_.Clear();
+    StartRead(&request_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    {
+      MutexLock lock(&mutex_);
+      writing_ = false;
+      if (!ok) queue_.clear();
+    }
+    Advance();
+  }
+
+  void OnCancel() override { Over(absl::CancelledError("the rank is gone")); }
+
+  void OnDone() override {
+    if (visit_ != 0) desk_->Depart(visit_);
+    Greeted();
+    delete this;
+  }
+
+ private:
+  // On the thread of reads, of which there is one at a time.
+  absl::Status Greet() {
+    if (!request_.has_hello()) {
+      return absl::InvalidArgumentError("a stream begins with a hello");
+    }
+    Greeted();
+    StandInDesk::Ear ear;
+    ear.on_event = [this](const v1::AttachEvent& event) { Say(event); };
+    ear.on_end = [this](const absl::Status& status) { Close(status); };
+    const auto visit = desk_->Arrive(request_.hello(), std::move(ear));
+    if (!visit.ok()) return visit.status();
+    visit_ = *visit;
+    return absl::OkStatus();
+  }
+
+  void Greeted() {
+    MutexLock lock(&mutex_);
+    if (std::exchange(greeted_, true)) return;
+    ungreeted_->Remove(entry_);
+    hello_deadline_.reset();
+  }
+
+  void Say(const v1::AttachEvent& event) {
+    {
+      MutexLock lock(&mutex_);
+      if (closing_) return;
+      if (queue_.size() < kMaxQueuedEvents) {
+        queue_.push_back(event);
+      } else {
+        queue_.clear();
+        closing_ = true;
+        status_ = absl::ResourceExhaustedError(
+            absl::StrCat("the rank does not read its events; at most ",
+                         kMaxQueuedEvents, " of them wait (kMaxQueuedEvents)"));
+      }
+    }
+    Advance();
+  }
+
+  // What was said counts no more before the rank can know that it has gone.
+  void Over(const absl::Status& status) {
+    if (visit_ != 0) desk_->Depart(visit_);
+    {
+      MutexLock lock(&mutex_);
+      queue_.clear();
+    }
+    Close(status);
+  }
+
+  void Close(const absl::Status& status) {
+    {
+      MutexLock lock(&mutex_);
+      if (closing_) return;
+      closing_ = true;
+      status_ = status;
+    }
+    Advance();
+  }
+
+  void Advance() {
+    bool write = false;
+    absl::Status status;
+    {
+      MutexLock lock(&mutex_);
+      if (writing_ || finished_) return;
+      if (!queue_.empty()) {
+        write = writing_ = true;
+        event_ = std::move(queue_.front());
+        queue_.pop_front();
+      } else if (closing_) {
+        finished_ = true;
+        status = status_;
+      } else {
+        return;
+      }
+    }
+    if (write) {
+      StartWrite(&event_);
+    } else {
+      Finish(ToGrpcStatus(status));
+    }
+  }
+
+  const std::shared_ptr<StandInDesk> desk_;
+  Ungreeted* const ungreeted_;
+  const Ungreeted::Entry entry_;
+  v1::AttachRequest request_;       // of the read under way
+  std::atomic<uint64_t> visit_{0};  // reads set it
+  std::optional<HelloDeadline> hello_deadline_;
+  v1::AttachEvent event_;  // of the write under way
+
+  Mutex mutex_;
+  std::deque<v1::AttachEvent> queue_ ABSL_GUARDED_BY(mutex_);
+  bool greeted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+class VisitService : public v1::Rendezvous::CallbackService {
+ public:
+  VisitService(std::shared_ptr<StandInDesk> desk, std::string job,
+               ClientSecurity security)
+      : desk_(std::move(desk)),
+        job_(std::move(job)),
+        security_(std::move(security)) {}
+
+  grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent>* Attach(
+      grpc::CallbackServerContext* context) override {
+    return new VisitStream(desk_, &ungreeted_, context,
+                           AdmitToStandIn(*context, security_, job_));
+  }
+
+ private:
+  const std::shared_ptr<StandInDesk> desk_;
+  const std::string job_;
+  const ClientSecurity security_;
+  Ungreeted ungreeted_;
+};
+
+std::string HostPort(absl::string_view host, int port) {
+  if (absl::StrContains(host, ':') && !absl::StartsWith(host, "[")) {
+    return absl::StrCat("[", host, "]:", port);
+  }
+  return absl::StrCat(host, ":", port);
+}
+
+}  // namespace
+
+struct StandInServer::Parts {
+  Parts(std::shared_ptr<StandInDesk> desk, const std::string& job,
+        const ClientSecurity& security)
+      : service(std::move(desk), job, security) {}
+  VisitService service;
+  std::string address;
+  std::unique_ptr<AcceptingServer> server;
+};
+
+absl::StatusOr<std::unique_ptr<StandInServer>> StandInServer::Start(
+    absl::string_view host, std::shared_ptr<StandInDesk> desk,
+    const std::string& job, const ClientSecurity& security) {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto credentials,
+                            MakeStandInServerCredentials(security));
+  COXSWAIN_ASSIGN_OR_RETURN(Listeners listeners,
+                            Listen({std::string(host), 0}));
+  auto parts = std::make_unique<Parts>(std::move(desk), job, security);
+  parts->address = HostPort(host, listeners.port);
+  const int connections = ConnectionLimit(kMaxConnections);
+  AcceptingServer::Options options;
+  options.listeners = std::move(listeners);
+  options.limits.max_waiting_connections =
+      std::min(kMaxWaiting, connections / kWaitingPart);
+  options.connections = std::make_shared<AcceptedConnections>(connections);
+  options.credentials = credentials;
+  options.preface = IsEncrypted(security) ? Preface::kTls : Preface::kHttp2;
+  options.max_message_bytes = kMaxMessageBytes;
+  options.max_streams_per_connection = kMaxStreamsPerConnection;
+  grpc::ServerBuilder builder;
+  builder.RegisterService(&parts->service);
+  COXSWAIN_ASSIGN_OR_RETURN(
+      parts->server, AcceptingServer::Start(std::move(options), &builder));
+  return std::unique_ptr<StandInServer>(new StandInServer(std::move(parts)));
+}
+
+StandInServer::StandInServer(std::unique_ptr<Parts> parts)
+    : parts_(std::move(parts)) {}
+
+StandInServer::~StandInServer() { parts_->server->Shutdown(kShutdown); }
+
+const std::string& StandInServer::address() const { return parts_->address; }
+
+}  // namespace coxswain

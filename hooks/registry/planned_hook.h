@@ -1,0 +1,27 @@
+#ifndef COXSWAIN_HOOKS_REGISTRY_PLANNED_HOOK_H_
+#define COXSWAIN_HOOKS_REGISTRY_PLANNED_HOOK_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "client/reduce/averager.h"
+#include "client/reduce/hook.h"
+#include "client/session/job.h"
+
+namespace coxswain {
+
+// The hook that a job's plan asks for, which is what a worker trains with: the
+// coordinator may have been told another spec than the worker's own flag, or
+// another step at which compression starts. INVALID_ARGUMENT says that it is
+// the plan, and not a flag, that makes no sense.
+absl::StatusOr<std::unique_ptr<Hook>> MakePlannedHook(const JobPlan& plan);
+
+// What averages the parameters after the optimizer step, where the plan's hook
+// brings such a part along; null if it does not. A program that trains with
+// whatever hook a plan may name asks for both.
+absl::StatusOr<std::unique_ptr<Averager>> MakePlannedAverager(
+    const JobPlan& plan);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_HOOKS_REGISTRY_PLANNED_HOOK_H_
