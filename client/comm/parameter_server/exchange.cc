@@ -235,6 +235,7 @@ void ParameterExchange::ReceiveLocked(const ExchangeEvent& event) {
     return;
   }
   for (const absl::string_view piece : event.pieces) {
+    if (piece.empty()) continue;  // the output of no elements may be null
     std::memcpy(transfer.output + place, piece.data(), piece.size());
     place += static_cast<int64_t>(piece.size());
   }
