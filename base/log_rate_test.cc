@@ -1,4 +1,4 @@
-#include "base/log_rate.h"
+#include "base/logging.h"
 
 #include <memory>
 #include <string>

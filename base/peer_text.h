@@ -25,6 +25,10 @@ bool HasControls(absl::string_view text);
 // The first byte of the UTF-8 letter that the byte at `at` belongs to.
 size_t LetterStart(absl::string_view text, size_t at);
 
+// The text with U+FFFD in the place of each byte that is no UTF-8: text that
+// did not come in a message, which could not be sent in one as it is.
+std::string ValidUtf8(absl::string_view text);
+
 }  // namespace coxswain
 
 #endif  // COXSWAIN_BASE_PEER_TEXT_H_

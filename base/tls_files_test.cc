@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/certificates.h"
 #include "base/status_matchers.h"
-#include "base/watched_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

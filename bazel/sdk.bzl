@@ -3,7 +3,8 @@
 One folder: include/coxswain with the public headers under their own paths and
 what they include, lib/libcoxswain.a merged from all libraries below `deps`, and
 files that tell pkg-config and CMake what else to link: the very options that
-the programs in here are linked with.
+the programs in here are linked with. Public headers reach neither generated
+headers nor those of protobuf and gRPC: deploy/sdk/assemble.py fails otherwise.
 """
 
 def _is_ours(file):

@@ -1,4 +1,4 @@
-#include "cli/certs.h"
+#include "cli/commands.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -16,8 +16,8 @@
 #include "absl/strings/str_join.h"
 #include "base/certificates.h"
 #include "base/status_macros.h"
+#include "base/tls_files.h"
 #include "base/unique_fd.h"
-#include "base/watched_file.h"
 
 namespace coxswain {
 namespace {

@@ -1,4 +1,4 @@
-#include "cli/certs.h"
+#include "cli/commands.h"
 
 #include <sys/stat.h>
 
@@ -9,7 +9,6 @@
 #include "base/certificates.h"
 #include "base/status_matchers.h"
 #include "base/tls_files.h"
-#include "base/watched_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,10 +1,10 @@
-#include "cli/checkpoint_format.h"
+#include "cli/checkpoint.h"
 
 #include <string>
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "cli/checkpoint_query.h"
+#include "cli/job_query.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

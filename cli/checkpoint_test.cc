@@ -24,7 +24,7 @@
 #include "gtest/gtest.h"
 #include "proto/rendezvous.pb.h"
 #include "server/coordinator.h"
-#include "server/storage/posix_file_system.h"
+#include "server/storage/file_system.h"
 
 namespace coxswain {
 namespace {

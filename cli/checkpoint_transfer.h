@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "base/random.h"
 #include "cli/job_query.h"
-#include "cli/progress.h"
+#include "cli/terminal.h"
 #include "client/rpc/coordinator_stub.h"
 #include "proto/checkpoint.pb.h"
 #include "server/storage/file_system.h"

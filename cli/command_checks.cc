@@ -7,7 +7,7 @@
 #include "cli/command_line.h"
 #include "cli/plan_change.h"
 #include "client/device/selection.h"
-#include "server/http/http_options.h"
+#include "server/http/http_server.h"
 
 namespace coxswain {
 namespace {

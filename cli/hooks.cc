@@ -1,4 +1,4 @@
-#include "cli/hooks.h"
+#include "cli/commands.h"
 
 #include <algorithm>
 #include <vector>

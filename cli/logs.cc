@@ -7,7 +7,6 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "cli/launch/signals.h"
-#include "cli/stop_watch.h"
 
 namespace coxswain {
 namespace {

@@ -1,5 +1,5 @@
 // The program `coxswain`: the coordinator, the launcher and the tools around
-// them. Each command is a file pair of its own.
+// them. Each command is in a file of its own.
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -8,26 +8,45 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/random.h"
-#include "cli/certs.h"
 #include "cli/checkpoint.h"
 #include "cli/command_line.h"
-#include "cli/hooks.h"
+#include "cli/commands.h"
+#include "cli/job_query.h"
 #include "cli/logs.h"
-#include "cli/plan.h"
-#include "cli/run.h"
-#include "cli/serve.h"
 #include "cli/status.h"
-#include "cli/tls_hint.h"
-#include "cli/version.h"
 #include "cli/watch.h"
-#include "cli/why.h"
 #include "client/rpc/stub_factory.h"
+#include "grpc/support/log.h"
 
 namespace coxswain {
 namespace {
+
+// Lives as long as gRPC's own threads.
+LogRate& GrpcErrors() {
+  static LogRate& errors = *new LogRate("grpc");
+  return errors;
+}
+
+void LogOfGrpc(gpr_log_func_args* said) {
+  const LogFields fields = {
+      {"text", said->message}, {"file", said->file}, {"line", said->line}};
+  if (said->severity == GPR_LOG_SEVERITY_ERROR) {
+    GrpcErrors().Line(absl::StrCat(said->file, ":", said->line), fields);
+  } else if (said->severity == GPR_LOG_SEVERITY_INFO) {
+    LogInfo("grpc", fields);
+  } else {
+    LogDebug("grpc", fields);
+  }
+}
+
+// Makes what gRPC logs lines of our log, as event "grpc": in its format, and
+// errors, which callers can cause as often as they like, once a minute for each
+// place in gRPC.
+void TakeGrpcLog() { gpr_set_log_function(LogOfGrpc); }
 
 int Print(const std::string& text) {
   return std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0
@@ -85,8 +104,10 @@ int Main(const std::vector<std::string>& args) {
     case CommandLine::Command::kPrint:
       return Print(line->text);
     case CommandLine::Command::kServe:
+      TakeGrpcLog();
       return Exit(Serve(line->serve));
     case CommandLine::Command::kRun:
+      if (line->run.log_format == "json") TakeGrpcLog();
       return ExitOfRun(Run(line->run));
     case CommandLine::Command::kStatus:
       return Exit(HintAtTls(line->status.watch ? WatchStatus(line->status)

@@ -1,16 +1,19 @@
-#include "cli/plan.h"
+#include "cli/commands.h"
 
 #include <map>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/random.h"
 #include "base/schedule_terms.h"
 #include "base/status_macros.h"
 #include "cli/job_query.h"
 #include "cli/plan_change.h"
-#include "cli/table.h"
+#include "cli/terminal.h"
+#include "client/rpc/coordinator_stub.h"
 #include "nlohmann/json.hpp"
+#include "proto/schedule.pb.h"
 
 namespace coxswain {
 namespace {

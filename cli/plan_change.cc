@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "base/schedule_terms.h"
 #include "base/status_macros.h"
-#include "client/comm/loopback/loopback_communicator.h"
+#include "client/comm/in_process/loopback_communicator.h"
 #include "hooks/registry/registry.h"
 #include "hooks/registry/yaml_spec.h"
 

@@ -1,11 +1,13 @@
-#include "cli/plan.h"
+#include "cli/commands.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/random.h"
 #include "base/status_matchers.h"
 #include "client/rpc/fake_coordinator_stub.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "proto/schedule.pb.h"
 
 namespace coxswain {
 namespace {

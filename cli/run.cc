@@ -1,4 +1,4 @@
-#include "cli/run.h"
+#include "cli/commands.h"
 
 #include <unistd.h>
 
@@ -21,7 +21,6 @@
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status_macros.h"
-#include "cli/grpc_log.h"
 #include "cli/launch/exit_reporter.h"
 #include "cli/launch/launcher.h"
 #include "cli/launch/signals.h"
@@ -144,7 +143,6 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   HeldSignals signals(kLauncherSignals);
   SetLogLevel(options.log_level);
   SetLogFormat(options.log_format);
-  if (options.log_format == "json") TakeGrpcLog();
 
   LaunchOptions launch;
   launch.program = options.program;

@@ -1,4 +1,4 @@
-#include "cli/serve.h"
+#include "cli/commands.h"
 
 #include <limits.h>
 #include <sys/resource.h>
@@ -20,9 +20,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "cli/address.h"
-#include "cli/grpc_log.h"
 #include "cli/launch/signals.h"
-#include "cli/stop_watch.h"
 #include "server/coordinator.h"
 #include "server/coordinator_view.h"
 #include "server/http/health_server.h"
@@ -283,7 +281,6 @@ absl::Status Serve(const ServeOptions& options) {
   std::signal(SIGCHLD, SIG_IGN);
   SetLogLevel(options.log_level);
   SetLogFormat(options.log_format);
-  TakeGrpcLog();
   RaiseDescriptorLimit();
   // gRPC's locks are Abseil's, and Debian builds those with a search for
   // deadlocks at every lock: an eighth of a round of 64 workers.

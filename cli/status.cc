@@ -9,7 +9,7 @@
 #include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "cli/plan_change.h"
-#include "cli/table.h"
+#include "cli/terminal.h"
 #include "client/rpc/stub_factory.h"
 #include "nlohmann/json.hpp"
 

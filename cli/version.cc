@@ -1,4 +1,4 @@
-#include "cli/version.h"
+#include "cli/commands.h"
 
 #include "absl/strings/str_cat.h"
 #include "base/version.h"

@@ -1,4 +1,4 @@
-#include "cli/version.h"
+#include "cli/commands.h"
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

@@ -36,6 +36,13 @@ class StepRates {
   std::map<std::string, Seen> jobs_;
 };
 
+// How the ranks of a job spent its last steps, as text for `coxswain status
+// --watch`: a bar for each rank, whose length is its mean step beside that of
+// the slowest, and a line for each hook with what it saved. Stragglers are
+// marked, and are there even where not all ranks have room. Empty: the
+// coordinator knows of no step. Plain function.
+std::string StepBars(const v1::JobDescription& job);
+
 // What is shown of one look. The first is a page: `coxswain status`, with rates
 // and StepBars and, where the plan has max_steps, how far each job is. The
 // second is a line for each job.

@@ -1,4 +1,4 @@
-#include "cli/why.h"
+#include "cli/commands.h"
 
 #include <cstdint>
 #include <vector>
@@ -8,8 +8,10 @@
 #include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "cli/job_query.h"
-#include "cli/table.h"
+#include "cli/terminal.h"
+#include "client/rpc/coordinator_stub.h"
 #include "nlohmann/json.hpp"
+#include "proto/schedule.pb.h"
 
 namespace coxswain {
 namespace {

@@ -1,10 +1,11 @@
-#include "cli/why.h"
+#include "cli/commands.h"
 
 #include "base/status_matchers.h"
 #include "client/rpc/fake_coordinator_stub.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "proto/schedule.pb.h"
 
 namespace coxswain {
 namespace {

@@ -10,7 +10,7 @@
 #include "hooks/kernels/cuda/elementwise.h"
 #include "hooks/kernels/elementwise.h"
 #include "hooks/plain_hook.h"
-#include "hooks/share.h"
+#include "hooks/weighted_exchange.h"
 
 namespace coxswain {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "client/reduce/hook.h"
-#include "hooks/device/sequence_cache.h"
+#include "hooks/device/device_exchange.h"
 #include "hooks/hook_row.h"
 
 namespace coxswain {

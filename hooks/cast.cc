@@ -1,20 +1,23 @@
 #include "hooks/cast.h"
 
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/reduce/hook.h"
 #include "hooks/allreduce.h"
 #include "hooks/device/device_exchange.h"
 #include "hooks/device/device_scratch.h"
-#include "hooks/device/sequence_cache.h"
 #include "hooks/kernels/cuda/elementwise.h"
 #include "hooks/narrow.h"
-#include "hooks/narrow_wrapper.h"
+#include "hooks/narrow_communicator.h"
 #include "hooks/plain_hook.h"
 #include "hooks/scratch.h"
-#include "hooks/share.h"
+#include "hooks/weighted_exchange.h"
+#include "hooks/wrapper_hook.h"
 
 namespace coxswain {
 namespace {
@@ -147,6 +150,60 @@ class CastHook : public PlainHook {
   SequenceCache sequences_;
 };
 
+// An inner exchange and the communicator that it uses.
+class NarrowExchange : public Exchange {
+ public:
+  NarrowExchange(Communicator& communicator, DType dtype, ScratchPool& scratch,
+                 DeviceScratch& device_scratch)
+      : communicator_(communicator, dtype, scratch, &device_scratch) {}
+
+  absl::Status Prepare(Hook& inner, const Bucket& bucket) {
+    COXSWAIN_ASSIGN_OR_RETURN(exchange_, inner.Prepare(bucket, communicator_));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<WorkPtr> Advance() override { return exchange_->Advance(); }
+
+ private:
+  NarrowCommunicator communicator_;
+  std::unique_ptr<Exchange> exchange_;  // goes before what it uses
+};
+
+// `fp16(h)` and `bf16(h)`: everything that hook h sends travels in 16 bits,
+// while h computes and remembers in the type it would use without the
+// wrapper. So `fp16(powersgd)` halves P, Q and the raw tensors, and keeps its
+// error in float32. The state is h's own, saved under h's spec and in full
+// precision: it can be taken over with another wrapper or none.
+//
+// Cost: h's collectives at 2 bytes an element, and 2 bytes an element of
+// scratch while they travel. Numerics: one rounding to 16 bits per collective
+// and rank, and the back end's sum in 16 bits; see narrow_communicator.h for
+// what fp16 does with large values. The rounding is not fed back as error.
+class NarrowWrapper : public WrapperHook {
+ public:
+  NarrowWrapper(std::string spec, DType dtype, std::unique_ptr<Hook> inner)
+      : WrapperHook(std::move(spec), std::move(inner)), dtype_(dtype) {}
+
+  absl::Status Configure(const std::vector<ParameterSpec>& parameters,
+                         int world_size) override {
+    device_scratch_.Clear();
+    return WrapperHook::Configure(parameters, world_size);
+  }
+
+  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
+      const Bucket& bucket, Communicator& communicator) override {
+    auto exchange = std::make_unique<NarrowExchange>(communicator, dtype_,
+                                                     scratch_, device_scratch_);
+    COXSWAIN_RETURN_IF_ERROR(exchange->Prepare(inner(), bucket));
+    return exchange;
+  }
+
+ private:
+  const DType dtype_;
+  ScratchPool scratch_;
+  DeviceScratch device_scratch_;
+};
+
 constexpr char kDivideThenCast[] = "divide_then_cast";
 constexpr char kCastThenDivide[] = "cast_then_divide";
 
@@ -170,7 +227,8 @@ std::unique_ptr<Hook> MakeCastOrWrapper(DType dtype, std::string spec,
                                         const OptionValues& options,
                                         std::unique_ptr<Hook> inner) {
   if (inner != nullptr) {
-    return MakeNarrowWrapper(std::move(spec), dtype, std::move(inner));
+    return std::make_unique<NarrowWrapper>(std::move(spec), dtype,
+                                           std::move(inner));
   }
   return MakeCastHook(std::move(spec), dtype,
                       options.Choice("order") == kDivideThenCast

@@ -11,7 +11,6 @@
 #include "hooks/kernels/cuda/elementwise.h"
 #include "hooks/narrow.h"
 #include "hooks/narrow_communicator.h"
-#include "hooks/share.h"
 
 namespace coxswain {
 namespace {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -13,6 +14,16 @@
 #include "hooks/scratch.h"
 
 namespace coxswain {
+
+// What a hook that applies shares multiplies these gradients by, in place of
+// dividing them by the number of ranks. Null where that is what they are to be
+// divided by: without weights, and for a rank whose weight is the mean.
+inline std::optional<double> UnevenShare(const Bucket& bucket, int ranks) {
+  if (!bucket.share.has_value() || *bucket.share == 1.0 / ranks) {
+    return std::nullopt;
+  }
+  return bucket.share;
+}
 
 // Applies Bucket::share for hooks that add to gradients what earlier steps left
 // unsent, which is never weighted: the hook's own exchange gets gradients that

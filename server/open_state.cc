@@ -12,8 +12,7 @@
 #include "base/status_macros.h"
 #include "server/state/etcd/etcd_state_store.h"
 #include "server/state/sqlite_state_store.h"
-#include "server/storage/make_folders.h"
-#include "server/storage/posix_file_system.h"
+#include "server/storage/file_system.h"
 
 namespace coxswain::server {
 namespace {

@@ -11,7 +11,6 @@
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
 #include "base/clock.h"
-#include "server/state/lease_clock.h"
 #include "server/state/owned_state.h"
 
 namespace coxswain::server {

@@ -2,8 +2,8 @@
 """Writes the .cc that holds the status page's files.
 
 embed_files.py OUT ROOT FILE...: defines FindStaticFile() of
-server/http/static_files.h. A file's path in the URL is its path after ROOT;
-index.html is "/".
+server/http/page/static_files.h. A file's path in the URL is its path after
+ROOT; index.html is "/".
 """
 
 import sys
@@ -16,7 +16,7 @@ TYPES = {
 }
 
 HEAD = """\
-#include "server/http/static_files.h"
+#include "server/http/page/static_files.h"
 
 #include "absl/strings/string_view.h"
 

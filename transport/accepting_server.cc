@@ -6,7 +6,6 @@
 
 #include "base/status_macros.h"
 #include "base/unique_fd.h"
-#include "proto/bulk/compression.h"
 
 namespace coxswain {
 namespace {
@@ -19,10 +18,25 @@ int Milliseconds(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
 }
 
+// Makes a server take no compressed messages: gRPC decompresses a message
+// before it looks at its size, and a thousand bytes may become a million. With
+// this it decompresses nothing and compresses no answers, and ends each call
+// that names an encoding with UNIMPLEMENTED, before its message is read. A
+// message with the compressed flag of a call that names none is what gRPC takes
+// it for: not compressed.
+void RefuseCompression(grpc::ServerBuilder* builder) {
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  // A server that compresses says that it takes compressed messages as well.
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0);
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+}
+
 void Configure(const AcceptingServer::Options& options,
                grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(options.max_message_bytes);
-  bulk::RefuseCompression(builder);
+  RefuseCompression(builder);
   grpc::ResourceQuota held("calls");
   held.Resize(static_cast<size_t>(options.max_held_bytes));
   builder->SetResourceQuota(held);

@@ -7,7 +7,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
-#include "transport/accepted_connections.h"
 #include "transport/connection_acceptor.h"
 #include "transport/listen_address.h"
 

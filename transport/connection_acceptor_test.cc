@@ -22,7 +22,6 @@
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
-#include "transport/accepted_connections.h"
 #include "transport/accepting_server.h"
 
 namespace coxswain {

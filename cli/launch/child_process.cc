@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "cli/launch/pidfd.h"
 
 namespace coxswain {
 namespace {

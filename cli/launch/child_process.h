@@ -1,7 +1,9 @@
 #ifndef COXSWAIN_CLI_LAUNCH_CHILD_PROCESS_H_
 #define COXSWAIN_CLI_LAUNCH_CHILD_PROCESS_H_
 
+#include <sys/syscall.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -11,6 +13,13 @@
 #include "base/unique_fd.h"
 
 namespace coxswain {
+
+// A descriptor that is readable once the process has ended; see
+// pidfd_open(2). Invalid on failure, with errno set. (The system call itself:
+// glibc 2.36 declares its wrapper without C linkage.)
+inline UniqueFd OpenPidfd(pid_t pid) {
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
 
 // A process that this one has started, the leader of a process group of its
 // own. Its stdin is /dev/null, its stdout and stderr are pipes.

@@ -6,6 +6,8 @@
 #include "absl/types/span.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
+#include "client/rpc/membership.h"
+#include "proto/checkpoint.pb.h"
 
 namespace coxswain {
 namespace {
@@ -106,6 +108,91 @@ class Assembly {
   uint32_t crc32c_ = 0;
 };
 
+// What is uploaded, with the checksum of each chunk once it is known how large
+// they may be.
+struct Shard {
+  absl::string_view bytes;
+  std::shared_ptr<const void> owner;
+  int64_t chunk_bytes = 0;
+  std::vector<uint32_t> chunk_crcs;
+  uint32_t crc32c = 0;
+
+  void SumUp(int64_t chunk) {
+    if (chunk == chunk_bytes) return;
+    chunk_bytes = chunk;
+    chunk_crcs.clear();
+    crc32c = 0;
+    for (size_t at = 0; at < bytes.size(); at += chunk) {
+      const absl::string_view data = bytes.substr(at, chunk);
+      chunk_crcs.push_back(Crc32c(data));
+      crc32c = Crc32cConcat(crc32c, chunk_crcs.back(), data.size());
+    }
+  }
+};
+
+absl::Status Upload(Membership& membership, const v1::UploadHeader& header,
+                    const Shard& shard, absl::Duration timeout) {
+  const auto stream = membership.stub().Upload(membership.Call(timeout));
+  v1::UploadRequest request;
+  *request.mutable_header() = header;
+  bool open = stream->Write(request);
+  for (size_t i = 0; open && i < shard.chunk_crcs.size(); ++i) {
+    const int64_t offset = static_cast<int64_t>(i) * shard.chunk_bytes;
+    open = stream->WriteChunk(offset,
+                              shard.bytes.substr(offset, shard.chunk_bytes),
+                              shard.chunk_crcs[i], shard.owner);
+  }
+  return stream->Finish();
+}
+
+// Begins the checkpoint, or joins it, and uploads the shard; fills in both
+// messages. UNAVAILABLE: to be tried again, as a coordinator that was started
+// again knows nothing of open checkpoints.
+absl::Status SaveOnce(Membership& membership, v1::BeginRequest* begin,
+                      v1::UploadHeader* header, Shard* shard,
+                      absl::Duration left) {
+  const absl::Time deadline = membership.policy().clock->Now() + left;
+  *begin->mutable_fence() = membership.NewRequest();
+  auto opened =
+      membership.stub().BeginCheckpoint(*begin, membership.Call(left));
+  if (!opened.ok()) return opened.status();
+  header->set_checkpoint_id(opened->checkpoint_id());
+  // Before the stream is opened, because the coordinator waits for its header
+  // only a while, and a large shard takes a while to sum up.
+  shard->SumUp(opened->chunk_bytes() > 0 ? opened->chunk_bytes()
+                                         : kDefaultChunkBytes);
+  header->set_crc32c(shard->crc32c);
+  *header->mutable_fence() = membership.NewRequest();
+  left = deadline - membership.policy().clock->Now();
+  absl::Status uploaded = Upload(membership, *header, *shard, left);
+  const int64_t term = header->fence().term();
+  const bool lost =
+      absl::IsNotFound(uploaded) && membership.term().Get() > term;
+  if (!lost && !TermOfStaleFence(uploaded).has_value()) return uploaded;
+  left = deadline - membership.policy().clock->Now();
+  membership.term().WaitForNewer(term, left, &membership.ended());
+  return absl::UnavailableError(uploaded.message());
+}
+
+absl::StatusOr<std::string> Download(Membership& membership,
+                                     absl::string_view id, int shard,
+                                     absl::Duration timeout) {
+  v1::DownloadRequest request;
+  request.set_job(membership.job());
+  request.set_checkpoint_id(std::string(id));
+  request.set_shard(shard);
+  const auto stream =
+      membership.stub().Download(request, membership.Call(timeout));
+  Assembly assembly(id, shard);
+  v1::DownloadChunk message;
+  std::vector<absl::string_view> data;
+  while (stream->ReadPieces(&message, &data)) {
+    COXSWAIN_RETURN_IF_ERROR(assembly.Take(message, data));
+  }
+  COXSWAIN_RETURN_IF_ERROR(stream->Finish());
+  return assembly.Finish();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> CheckpointClient::Save(
@@ -125,65 +212,9 @@ absl::StatusOr<std::string> CheckpointClient::Save(
   COXSWAIN_RETURN_IF_ERROR(membership_->Outcome(CallWithRetries(
       membership_->policy(), membership_->Call(transfer_timeout_),
       [&](absl::Duration left) {
-        return SaveOnce(&begin, &header, &source, left);
+        return SaveOnce(*membership_, &begin, &header, &source, left);
       })));
   return header.checkpoint_id();
-}
-
-// A coordinator that was started again knows nothing of open checkpoints: then
-// it is begun again, there.
-absl::Status CheckpointClient::SaveOnce(v1::BeginRequest* begin,
-                                        v1::UploadHeader* header, Shard* shard,
-                                        absl::Duration left) {
-  const absl::Time deadline = membership_->policy().clock->Now() + left;
-  *begin->mutable_fence() = membership_->NewRequest();
-  auto opened =
-      membership_->stub().BeginCheckpoint(*begin, membership_->Call(left));
-  if (!opened.ok()) return opened.status();
-  header->set_checkpoint_id(opened->checkpoint_id());
-  // Before the stream is opened, because the coordinator waits for its header
-  // only a while, and a large shard takes a while to sum up.
-  shard->SumUp(opened->chunk_bytes() > 0 ? opened->chunk_bytes()
-                                         : kDefaultChunkBytes);
-  header->set_crc32c(shard->crc32c);
-  *header->mutable_fence() = membership_->NewRequest();
-  left = deadline - membership_->policy().clock->Now();
-  absl::Status uploaded = Upload(*header, *shard, left);
-  const int64_t term = header->fence().term();
-  const bool lost =
-      absl::IsNotFound(uploaded) && membership_->term().Get() > term;
-  if (!lost && !TermOfStaleFence(uploaded).has_value()) return uploaded;
-  left = deadline - membership_->policy().clock->Now();
-  membership_->term().WaitForNewer(term, left, &membership_->ended());
-  return absl::UnavailableError(uploaded.message());
-}
-
-void CheckpointClient::Shard::SumUp(int64_t chunk) {
-  if (chunk == chunk_bytes) return;
-  chunk_bytes = chunk;
-  chunk_crcs.clear();
-  crc32c = 0;
-  for (size_t at = 0; at < bytes.size(); at += chunk) {
-    const absl::string_view data = bytes.substr(at, chunk);
-    chunk_crcs.push_back(Crc32c(data));
-    crc32c = Crc32cConcat(crc32c, chunk_crcs.back(), data.size());
-  }
-}
-
-absl::Status CheckpointClient::Upload(const v1::UploadHeader& header,
-                                      const Shard& shard,
-                                      absl::Duration timeout) {
-  const auto stream = membership_->stub().Upload(membership_->Call(timeout));
-  v1::UploadRequest request;
-  *request.mutable_header() = header;
-  bool open = stream->Write(request);
-  for (size_t i = 0; open && i < shard.chunk_crcs.size(); ++i) {
-    const int64_t offset = static_cast<int64_t>(i) * shard.chunk_bytes;
-    open = stream->WriteChunk(offset,
-                              shard.bytes.substr(offset, shard.chunk_bytes),
-                              shard.chunk_crcs[i], shard.owner);
-  }
-  return stream->Finish();
 }
 
 absl::StatusOr<CheckpointDescription> CheckpointClient::Commit(
@@ -218,32 +249,13 @@ absl::StatusOr<std::string> CheckpointClient::LoadShard(absl::string_view id,
   absl::Status status = CallWithRetries(
       membership_->policy(), membership_->Call(transfer_timeout_),
       [&](absl::Duration left) {
-        auto downloaded = Download(id, shard, left);
+        auto downloaded = Download(*membership_, id, shard, left);
         if (!downloaded.ok()) return downloaded.status();
         bytes = *std::move(downloaded);
         return absl::OkStatus();
       });
   if (!status.ok()) return membership_->Outcome(status);
   return bytes;
-}
-
-absl::StatusOr<std::string> CheckpointClient::Download(absl::string_view id,
-                                                       int shard,
-                                                       absl::Duration timeout) {
-  v1::DownloadRequest request;
-  request.set_job(membership_->job());
-  request.set_checkpoint_id(std::string(id));
-  request.set_shard(shard);
-  const auto stream =
-      membership_->stub().Download(request, membership_->Call(timeout));
-  Assembly assembly(id, shard);
-  v1::DownloadChunk message;
-  std::vector<absl::string_view> data;
-  while (stream->ReadPieces(&message, &data)) {
-    COXSWAIN_RETURN_IF_ERROR(assembly.Take(message, data));
-  }
-  COXSWAIN_RETURN_IF_ERROR(stream->Finish());
-  return assembly.Finish();
 }
 
 absl::StatusOr<std::vector<std::string>> CheckpointClient::LoadAll(

@@ -12,9 +12,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/rpc/membership.h"
 
 namespace coxswain {
+
+class Membership;  // client/rpc/membership.h
 
 // What the coordinator knows of a complete checkpoint.
 struct CheckpointDescription {
@@ -75,26 +76,6 @@ class CheckpointClient {
   absl::Status Delete(absl::string_view id);
 
  private:
-  // What is uploaded, with the checksum of each chunk once it is known how
-  // large they may be.
-  struct Shard {
-    absl::string_view bytes;
-    std::shared_ptr<const void> owner;
-    int64_t chunk_bytes = 0;
-    std::vector<uint32_t> chunk_crcs;
-    uint32_t crc32c = 0;
-
-    void SumUp(int64_t chunk);
-  };
-  // Begins the checkpoint, or joins it, and uploads the shard; fills in both
-  // messages. UNAVAILABLE: to be tried again.
-  absl::Status SaveOnce(v1::BeginRequest* begin, v1::UploadHeader* header,
-                        Shard* shard, absl::Duration left);
-  absl::Status Upload(const v1::UploadHeader& header, const Shard& shard,
-                      absl::Duration timeout);
-  absl::StatusOr<std::string> Download(absl::string_view id, int shard,
-                                       absl::Duration timeout);
-
   const std::shared_ptr<Membership> membership_;
   const absl::Duration transfer_timeout_;
 };

@@ -7,6 +7,7 @@
 #include "base/error_detail.h"
 #include "base/status_matchers.h"
 #include "client/checkpoint/fake_checkpoint_service.h"
+#include "client/rpc/membership.h"
 #include "gtest/gtest.h"
 
 namespace coxswain {

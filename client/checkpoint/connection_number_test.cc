@@ -1,4 +1,4 @@
-#include "client/checkpoint/connection_number.h"
+#include "client/checkpoint/async_checkpoint.h"
 
 #include <functional>
 #include <map>
@@ -10,6 +10,7 @@
 #include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/rpc/fake_coordinator_stub.h"
+#include "client/rpc/membership.h"
 #include "gtest/gtest.h"
 
 namespace coxswain {

@@ -8,6 +8,7 @@
 #include "base/status_matchers.h"
 #include "client/checkpoint/fake_checkpoint_service.h"
 #include "client/comm/in_process/in_process_world.h"
+#include "client/rpc/membership.h"
 #include "gtest/gtest.h"
 
 namespace coxswain {

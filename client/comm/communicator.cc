@@ -245,4 +245,12 @@ WorkPtr Communicator::DoReceive(Span, int, uint32_t) {
   return Lacks(*this, "receive");
 }
 
+absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateHostBuffer(
+    Communicator& communicator, int64_t count, DType dtype) {
+  if (communicator.device_queue() == nullptr) {
+    return communicator.AllocateBuffer(count, dtype);
+  }
+  return communicator.Communicator::AllocateBuffer(count, dtype);
+}
+
 }  // namespace coxswain

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,8 +30,8 @@ class BufferOwner {
   virtual Span span() const = 0;
 };
 
-// Moves data among the ranks of one process group. A back end is a folder
-// client/comm/<name>/ that derives from this class; all of them, the fakes
+// Moves data among the ranks of one process group. A back end is a class
+// derived from this one, in a folder of client/comm; all of them, the fakes
 // too, pass tests/conformance/communicator_conformance.h.
 //
 // Life-cycle: made by a CommunicatorFactory for one (group, generation); dies
@@ -180,6 +181,27 @@ class Communicator {
   const int size_;
   std::atomic<int64_t> sequence_{0};
   const std::shared_ptr<Payload> payload_ = std::make_shared<Payload>();
+};
+
+// Memory of the CPU that this communicator moves, for control data that its
+// user reads and writes: what AllocateBuffer gives, unless that is a GPU's.
+absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateHostBuffer(
+    Communicator& communicator, int64_t count, DType dtype);
+
+// Implemented by a communicator whose back end notices by itself that a peer is
+// gone. Found by dynamic_cast: most of those who hold a communicator need none
+// of this.
+class PeerLossSource {
+ public:
+  using OnLost = std::function<void(int peer)>;
+
+  virtual ~PeerLossSource() = default;
+
+  // Tells `on_lost` of each peer, by its rank in the communicator, whose
+  // connection has broken or breaks before the communicator itself has ended;
+  // each at least once. On threads of the back end, which it must not block, or
+  // the caller's; none once the communicator is destroyed. Call it once.
+  virtual void TellPeerLosses(OnLost on_lost) = 0;
 };
 
 // Where ranks of one communicator find each other. Implemented over the

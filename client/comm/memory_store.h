@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
@@ -17,9 +18,25 @@ namespace coxswain {
 // nothing in time is DEADLINE_EXCEEDED.
 class MemoryStore : public RendezvousStore {
  public:
-  absl::Status Set(absl::string_view key, absl::string_view value) override;
+  absl::Status Set(absl::string_view key, absl::string_view value) override {
+    MutexLock lock(&mutex_);
+    values_[std::string(key)] = std::string(value);
+    changed_.NotifyAll();
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<std::string> Get(absl::string_view key,
-                                  absl::Duration timeout) override;
+                                  absl::Duration timeout) override {
+    const std::string wanted(key);
+    MutexLock lock(&mutex_);
+    const bool found = changed_.WaitFor(&mutex_, timeout,
+                                        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                          return values_.count(wanted) > 0;
+                                        });
+    if (found) return values_[wanted];
+    return absl::DeadlineExceededError(absl::StrCat(
+        "nobody set '", key, "' within ", absl::FormatDuration(timeout)));
+  }
 
  private:
   Mutex mutex_;

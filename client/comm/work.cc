@@ -81,4 +81,11 @@ std::shared_ptr<Work> Work::Ended(absl::Status status) {
   return work;
 }
 
+absl::Status WaitHolding(const WorkPtr& work,
+                         std::shared_ptr<const void> memory,
+                         absl::Duration timeout) {
+  work->OnDone([memory = std::move(memory)](const absl::Status&) {});
+  return work->Wait(timeout);
+}
+
 }  // namespace coxswain

@@ -56,6 +56,12 @@ class Work {
 
 using WorkPtr = std::shared_ptr<Work>;
 
+// Waits for an operation that uses `memory`, which lives until the operation
+// has ended, even if the wait gives up.
+absl::Status WaitHolding(const WorkPtr& work,
+                         std::shared_ptr<const void> memory,
+                         absl::Duration timeout);
+
 }  // namespace coxswain
 
 #endif  // COXSWAIN_CLIENT_COMM_WORK_H_

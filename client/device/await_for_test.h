@@ -4,7 +4,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
-#include "client/device/await_event.h"
 #include "client/device/runtime.h"
 
 namespace coxswain {

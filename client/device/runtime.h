@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "client/device/launch.h"
 #include "client/device/tensor.h"
 
@@ -93,6 +94,17 @@ class DeviceRuntime {
   virtual absl::Status LaunchGraph(DeviceGraph graph, DeviceStream stream) = 0;
   virtual void DestroyGraph(DeviceGraph graph) = 0;
 };
+
+// Waits until an event has passed, looking again and again, as there is no
+// other way. For what is rare: between steps, at the end of things, and in
+// steps that went wrong; the Works of a communicator need none of it. By the
+// real clock. DEADLINE_EXCEEDED after `timeout`; errors of the device at once.
+absl::Status AwaitEvent(DeviceRuntime* runtime, DeviceEvent event,
+                        absl::Duration timeout = absl::Minutes(1));
+
+// INVALID_ARGUMENT for a copy that no runtime takes. For implementations of
+// DeviceRuntime.
+absl::Status CheckCopy(const void* to, const void* from, int64_t bytes);
 
 }  // namespace coxswain
 

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/comm/host_buffer.h"
-#include "client/comm/wait_holding.h"
+#include "client/comm/communicator.h"
+#include "client/comm/work.h"
 #include "client/reduce/agreement.h"
 
 namespace coxswain {

@@ -7,7 +7,8 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "client/comm/backends/registry.h"
-#include "client/comm/peer_loss.h"
+#include "client/comm/communicator.h"
+#include "client/rpc/membership.h"
 #include "client/store/store_client.h"
 
 namespace coxswain {

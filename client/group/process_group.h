@@ -10,9 +10,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
-#include "client/rpc/membership.h"
 
 namespace coxswain {
+
+class Membership;  // client/rpc/membership.h
 
 // One dimension of a device mesh, such as {"dp", 4}.
 struct MeshAxis {

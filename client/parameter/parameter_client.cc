@@ -5,7 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/parameter/reduction_wire.h"
+#include "client/rpc/membership.h"
+#include "client/rpc/parameter_stub.h"
 #include "client/rpc/retrying_coordinator_stub.h"
 #include "proto/parameter.pb.h"
 
@@ -78,11 +79,6 @@ absl::StatusOr<bool> ParameterClient::PushPart(absl::string_view name,
   header.set_part(part.part);
   header.set_parts(part.parts);
   header.set_bytes(span.bytes());
-  return Push(std::move(header), span);
-}
-
-absl::StatusOr<bool> ParameterClient::Push(v1::PushHeader header,
-                                           const Span& span) {
   const absl::string_view bytes(static_cast<const char*>(span.data),
                                 static_cast<size_t>(span.bytes()));
   const CallOptions options = membership_->Call(transfer_timeout_);
@@ -98,7 +94,13 @@ absl::StatusOr<bool> ParameterClient::Push(v1::PushHeader header,
         if (pushed.ok()) complete = *pushed;
         // What was lost may have been the answer alone.
         if (again && absl::IsAlreadyExists(pushed.status())) {
-          return IsThere(header, &complete);
+          if (part.parts == 1) {
+            complete = true;
+            return absl::OkStatus();
+          }
+          COXSWAIN_ASSIGN_OR_RETURN(
+              complete, IsComplete(name, version, header.fence().generation()));
+          return absl::OkStatus();
         }
         again = true;
         if (absl::IsUnavailable(pushed.status())) DropStub();
@@ -108,16 +110,15 @@ absl::StatusOr<bool> ParameterClient::Push(v1::PushHeader header,
   return complete;
 }
 
-absl::Status ParameterClient::IsThere(const v1::PushHeader& header,
-                                      bool* complete) {
-  *complete = header.parts() == 1;
-  if (*complete) return absl::OkStatus();
+absl::StatusOr<bool> ParameterClient::IsComplete(absl::string_view name,
+                                                 int64_t version,
+                                                 int64_t generation) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto list, List());
-  for (const ParameterDescription& one : list) {
-    *complete |= one.name == header.name() && one.version >= header.version() &&
-                 one.generation == header.fence().generation();
-  }
-  return absl::OkStatus();
+  return std::any_of(list.begin(), list.end(),
+                     [&](const ParameterDescription& one) {
+                       return one.name == name && one.version >= version &&
+                              one.generation == generation;
+                     });
 }
 
 absl::StatusOr<ParameterDescription> ParameterClient::Pull(

@@ -14,10 +14,11 @@
 #include "base/mutex.h"
 #include "client/comm/communicator.h"
 #include "client/device/tensor.h"
-#include "client/rpc/membership.h"
-#include "client/rpc/parameter_stub.h"
 
 namespace coxswain {
+
+class Membership;     // client/rpc/membership.h
+class ParameterStub;  // client/rpc/parameter_stub.h
 
 // What the coordinator knows of a parameter.
 struct ParameterDescription {
@@ -76,9 +77,10 @@ class ParameterClient {
   // Of a connection of its own, made by the first call that needs it.
   absl::StatusOr<std::shared_ptr<ParameterStub>> Stub(absl::Duration timeout);
   void DropStub();
-  absl::StatusOr<bool> Push(v1::PushHeader header, const Span& span);
-  // Whether the version of a part that is there is complete.
-  absl::Status IsThere(const v1::PushHeader& header, bool* complete);
+  // Returns whether all parts of the version, or of a newer one, that was
+  // pushed in this generation are there.
+  absl::StatusOr<bool> IsComplete(absl::string_view name, int64_t version,
+                                  int64_t generation);
 
   const std::shared_ptr<Membership> membership_;
   const absl::Duration transfer_timeout_;

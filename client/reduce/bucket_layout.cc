@@ -1,12 +1,119 @@
 #include "client/reduce/bucket_layout.h"
 
+#include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace coxswain {
+namespace {
+
+using Key = std::tuple<DType, Device::Kind, int>;
+
+// A bucket that takes gradients, with the place in the order of its last one.
+struct Draft {
+  Bucket bucket;
+  int last_place = 0;
+};
+
+absl::Status CheckArguments(const BucketPlanOptions& options,
+                            const std::vector<ParameterSpec>& parameters) {
+  if (options.first_bucket_bytes < 1 || options.bucket_bytes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bucket limits must be at least 1 byte, got ",
+                     options.first_bucket_bytes, " for the first and ",
+                     options.bucket_bytes, " for the others"));
+  }
+  for (const ParameterSpec& parameter : parameters) {
+    for (const int64_t extent : parameter.shape) {
+      if (extent >= 0) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter \"", parameter.name, "\" has extent ", extent,
+                       " in its shape"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The order in which gradients come, checked.
+absl::StatusOr<std::vector<int>> Order(int parameters,
+                                       absl::Span<const int> ready_order) {
+  std::vector<int> order(parameters);
+  if (ready_order.empty()) {
+    std::iota(order.rbegin(), order.rend(), 0);
+    return order;
+  }
+  order.assign(ready_order.begin(), ready_order.end());
+  std::vector<int> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<int> expected(parameters);
+  std::iota(expected.begin(), expected.end(), 0);
+  if (sorted != expected) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the ready order of ", ready_order.size(),
+        " entries is not a permutation of the ", parameters, " parameters"));
+  }
+  return order;
+}
+
+void Append(int index, const ParameterSpec& parameter, Bucket* bucket) {
+  bucket->data.dtype = parameter.dtype;
+  bucket->data.device = parameter.device;
+  GradientSlot slot;
+  slot.parameter = index;
+  slot.offset = bucket->data.count;
+  slot.count = parameter.count();
+  bucket->data.count += slot.count;
+  bucket->gradients.push_back(slot);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Bucket>> PlanBuckets(
+    const BucketPlanOptions& options,
+    const std::vector<ParameterSpec>& parameters,
+    absl::Span<const int> ready_order) {
+  COXSWAIN_RETURN_IF_ERROR(CheckArguments(options, parameters));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::vector<int> order,
+      Order(static_cast<int>(parameters.size()), ready_order));
+
+  std::vector<Draft> closed;
+  std::map<Key, Draft> open;
+  std::map<Key, int64_t> limits;
+  for (int place = 0; place < static_cast<int>(order.size()); ++place) {
+    const ParameterSpec& parameter = parameters[order[place]];
+    const Key key(parameter.dtype, parameter.device.kind,
+                  parameter.device.index);
+    Draft& draft = open[key];
+    Append(order[place], parameter, &draft.bucket);
+    draft.last_place = place;
+    const int64_t limit =
+        limits.emplace(key, options.first_bucket_bytes).first->second;
+    if (draft.bucket.data.bytes() < limit) continue;
+    closed.push_back(std::move(draft));
+    open.erase(key);
+    limits[key] = options.bucket_bytes;
+  }
+  for (auto& [key, draft] : open) closed.push_back(std::move(draft));
+  std::sort(closed.begin(), closed.end(), [](const Draft& a, const Draft& b) {
+    return a.last_place < b.last_place;
+  });
+
+  std::vector<Bucket> buckets;
+  for (Draft& draft : closed) {
+    draft.bucket.index = static_cast<int>(buckets.size());
+    draft.bucket.last = buckets.size() + 1 == closed.size();
+    buckets.push_back(std::move(draft.bucket));
+  }
+  return buckets;
+}
 
 absl::StatusOr<std::unique_ptr<BucketLayout>> BucketLayout::Create(
     const BucketPlanOptions& options,

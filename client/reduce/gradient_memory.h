@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_REDUCE_GRADIENT_MEMORY_H_
 #define COXSWAIN_CLIENT_REDUCE_GRADIENT_MEMORY_H_
 
+#include <functional>
 #include <memory>
 #include <type_traits>
 #include <vector>
@@ -8,14 +9,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/device/launch.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/gradient_statistics.h"
 
 namespace coxswain {
 
+class DeviceQueue;
+
 // What the reducer does to gradients itself, where they are: in the CPU's
-// memory, at once, or on a GPU (client/reduce/device_gradient_memory.h), where
-// work is enqueued in the order of two sides:
+// memory, at once, or on a GPU, where work is enqueued in the order of two
+// sides:
 //
 //   the caller's stream    gradients come, zeros are written, the averages are
 //                          clipped and copied out
@@ -85,6 +89,13 @@ class GradientMemory {
 };
 
 std::unique_ptr<GradientMemory> MakeHostGradientMemory();
+
+// `queue`, which is the communicator's, outlives it. `caller_stream` gives the
+// stream on which the calling thread has enqueued its work; null: the device's
+// default stream.
+std::unique_ptr<GradientMemory> MakeDeviceGradientMemory(
+    DeviceQueue* queue,
+    std::function<absl::StatusOr<DeviceStream>()> caller_stream);
 
 }  // namespace coxswain
 

@@ -8,9 +8,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "client/device/tensor.h"
 
 namespace coxswain {
+
+class Communicator;
+class Hook;
 
 // A tensor of a hook's state, with a copy of its bytes (little-endian).
 struct StateTensor {
@@ -39,6 +43,17 @@ absl::StatusOr<HookState> ParseHookState(absl::string_view bytes);
 // Joins the shards that the ranks saved into one state. FAILED_PRECONDITION
 // if they do not belong together, or a tensor is there twice.
 absl::StatusOr<HookState> MergeHookStates(std::vector<HookState> shards);
+
+// The whole state of a hook on every rank, merged from the ranks' shards: what
+// a checkpoint would hold. Collective, between steps. A rank holds the merged
+// state, its own shard's bytes and those of one other rank at a time.
+// RESOURCE_EXHAUSTED, on all ranks and before any shard travels, if the shards
+// have more than `max_bytes` together; otherwise the errors of SaveState, of
+// MergeHookStates, and of the communicator. `timeout` bounds each collective.
+absl::StatusOr<HookState> GatherHookState(Hook& hook,
+                                          Communicator& communicator,
+                                          int64_t max_bytes,
+                                          absl::Duration timeout);
 
 }  // namespace coxswain
 

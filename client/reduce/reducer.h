@@ -14,14 +14,13 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "client/comm/communicator.h"
+#include "client/reduce/agreement.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/bucket_layout.h"
-#include "client/reduce/bucket_plan.h"
 #include "client/reduce/gradient_marks.h"
 #include "client/reduce/gradient_memory.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
-#include "client/reduce/step_digest.h"
 #include "client/reduce/step_exchange.h"
 #include "client/schedule/step_gate.h"
 #include "client/schedule/step_report.h"
@@ -33,8 +32,8 @@ namespace coxswain {
 //
 //   BeginStep, MarkReady for each gradient, Finish, then Commit or Rollback.
 //
-// Collectives are started by one exchange thread, in the order of
-// ExchangePipeline, which all ranks share. No lock is held while one runs.
+// Collectives are started by one exchange thread, in the order of StepExchange,
+// which all ranks share. No lock is held while one runs.
 //
 // Agreement: before the first gradient or broadcast travels, and again after
 // each change of parameters, buckets or hook, the ranks compare all that must

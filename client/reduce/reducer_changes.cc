@@ -15,10 +15,10 @@
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "client/comm/device_queue.h"
-#include "client/comm/wait_holding.h"
+#include "client/comm/work.h"
 #include "client/reduce/agreement.h"
-#include "client/reduce/device_gradient_memory.h"
-#include "client/reduce/gathered_state.h"
+#include "client/reduce/gradient_memory.h"
+#include "client/reduce/hook_state.h"
 #include "client/reduce/reducer.h"
 #include "client/reduce/root_broadcast.h"
 
@@ -74,8 +74,8 @@ absl::Status CheckDevice(const std::vector<ParameterSpec>& parameters,
 std::unique_ptr<GradientMemory> MakeMemory(const ReducerOptions& options,
                                            Communicator& communicator) {
   if (communicator.device_queue() == nullptr) return MakeHostGradientMemory();
-  return std::make_unique<DeviceGradientMemory>(communicator.device_queue(),
-                                                options.caller_stream);
+  return MakeDeviceGradientMemory(communicator.device_queue(),
+                                  options.caller_stream);
 }
 
 // Reversed registration order, which a layout is made by at first.

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "client/device/launch.h"
 #include "client/reduce/bucket.h"
-#include "client/reduce/bucket_plan.h"
+#include "client/reduce/bucket_layout.h"
 #include "client/schedule/job_plan.h"
 #include "client/schedule/step_gate.h"
 #include "client/schedule/step_report.h"

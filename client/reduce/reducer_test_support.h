@@ -16,7 +16,7 @@
 #include "base/mutex.h"
 #include "client/comm/gated/gated_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
-#include "client/comm/loopback/loopback_communicator.h"
+#include "client/comm/in_process/loopback_communicator.h"
 #include "client/reduce/reducer.h"
 
 namespace coxswain {

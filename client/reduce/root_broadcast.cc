@@ -9,7 +9,6 @@
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "client/comm/device_queue.h"
-#include "client/comm/wait_holding.h"
 #include "client/comm/work.h"
 #include "client/device/runtime.h"
 #include "client/device/tensor.h"

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_REDUCE_STEP_EXCHANGE_H_
 #define COXSWAIN_CLIENT_REDUCE_STEP_EXCHANGE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/gradient_marks.h"
@@ -21,8 +23,16 @@
 namespace coxswain {
 
 // What the ranks exchange in one step, in this order: the header (weights, who
-// is out of data, plans), the buckets (in the order of ExchangePipeline), which
-// parameters they used, and, in the first step, rank 0's order of gradients.
+// is out of data, plans), the buckets, which parameters they used, and, in the
+// first step, rank 0's order of gradients.
+//
+// Buckets are begun strictly in index order, whichever is ready first, in
+// rounds. Round r waits until bucket r is ready, begins it (Prepare and the
+// first Advance), and then advances each earlier bucket that is still in flight
+// by one, the latest first. So a hook computes on bucket r-1 while bucket r's
+// collective runs, and the order depends only on how often each exchange
+// advances, which is the same on all ranks; never on when something became
+// ready or ended.
 //
 // Made by the reducer for each step; Run is called by its exchange thread, and
 // the results are read after that.
@@ -73,8 +83,28 @@ class StepExchange {
   const std::vector<Bucket>& buckets() const {
     return shared_.empty() ? *context_.buckets : shared_;
   }
+  // A bucket whose exchange has begun.
+  struct Flight {
+    const Bucket* bucket = nullptr;
+    std::unique_ptr<Exchange> exchange;
+    WorkPtr work;  // null before the first Advance
+    // When `work` ended; written by the thread that ends it.
+    std::shared_ptr<std::atomic<int64_t>> ended;
+  };
+
   absl::Status ExchangeAll();
   absl::Status ExchangeBuckets();
+  // All rounds. After an error collectives may still be in flight.
+  absl::Status RunRounds();
+  absl::Status Begin(const Bucket& bucket);
+  // One phase; resets `flight.exchange` when the average stands.
+  absl::Status Advance(Flight& flight);
+  absl::Status AwaitWork(Flight& flight);
+  // After an error and the abort of the communicator: waits until no collective
+  // uses the exchanges' memory, for each of them up to `timeout`.
+  void Drain(absl::Duration timeout);
+  BucketTiming& Timing(const Flight& flight);
+  absl::Status InBucket(const Bucket& bucket, const absl::Status& status) const;
   absl::Status AwaitReady(const Bucket& bucket);
   absl::Status OnAverage(const Bucket& bucket);
   // To options.on_average, unless the step is skipped.
@@ -98,6 +128,7 @@ class StepExchange {
   StepReport report_;
   int64_t collectives_ = 0;
   std::vector<BucketTiming> timings_;
+  std::vector<Flight> in_flight_;
   std::vector<int32_t> users_;
   std::vector<int> ready_order_;
 };

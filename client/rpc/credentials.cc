@@ -9,11 +9,12 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/mutex.h"
-#include "base/watched_file.h"
+#include "base/tls_files.h"
 #include "grpc/grpc_security_constants.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_certificate_verifier.h"
+#include "proto/bulk/transport.h"
 
 namespace coxswain {
 namespace {
@@ -133,12 +134,9 @@ class TokenFactory : public ClientInterceptorFactoryInterface {
   const std::shared_ptr<Token> token_;
 };
 
-}  // namespace
-
-bool IsEncrypted(const ClientSecurity& security) {
-  return !security.tls.ca.empty();
-}
-
+// To the coordinator: encrypted if there is a certificate authority, which then
+// must vouch for a certificate with the coordinator's host name. Files are read
+// again, within seconds, when they change; connections that are there stay.
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
     const ClientSecurity& security) {
   if (!IsEncrypted(security)) return grpc::InsecureChannelCredentials();
@@ -148,6 +146,8 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
   return grpc::experimental::TlsCredentials(options);
 }
 
+// To a member of this job that stands in: its certificate names no host, but
+// the job (or an operator).
 std::shared_ptr<grpc::ChannelCredentials> MakeStandInChannelCredentials(
     const ClientSecurity& security, absl::string_view job) {
   if (!IsEncrypted(security)) return grpc::InsecureChannelCredentials();
@@ -160,6 +160,8 @@ std::shared_ptr<grpc::ChannelCredentials> MakeStandInChannelCredentials(
   return grpc::experimental::TlsCredentials(options);
 }
 
+// What puts the token into each call; nothing if there is none, or if it would
+// leave this machine in plain text (ClientSecurity::insecure).
 std::vector<std::unique_ptr<ClientInterceptorFactoryInterface>>
 MakeTokenInterceptors(const ClientSecurity& security,
                       const std::string& address) {
@@ -176,6 +178,62 @@ MakeTokenInterceptors(const ClientSecurity& security,
   factories.push_back(std::make_unique<TokenFactory>(
       std::make_shared<Token>(security.token_file)));
   return factories;
+}
+
+grpc::ChannelArguments Arguments() {
+  grpc::ChannelArguments arguments;
+  // A proxy of the environment is for the web, not for the cluster.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Stubs do not share a connection, nor its pauses after a failure.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // Our callers pause between attempts; gRPC's default of up to two minutes
+  // on top would make a late coordinator look dead.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  // Also how long a connection may take to be made: a frozen coordinator's
+  // host accepts it, and says nothing.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  // One that was moved has the same name and another address: gRPC would ask
+  // for it twice a minute.
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
+  // Only callers know what may be repeated.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  bulk::ConfigureTransport([&arguments](const char* name, int value) {
+    arguments.SetInt(name, value);
+  });
+  // Errors travel, with their details, in the trailing metadata.
+  arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, 64 << 10);
+  // A coordinator whose host is gone, or that is frozen, sends nothing that
+  // would end a stream: it is noticed within eight seconds, soon after a
+  // standby has taken over. One that is busy with thousands of workers may take
+  // seconds to answer a ping, and would only have more to do if they all came
+  // again.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 3000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  return arguments;
+}
+
+}  // namespace
+
+bool IsEncrypted(const ClientSecurity& security) {
+  return !security.tls.ca.empty();
+}
+
+std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(
+    const std::string& address, const ClientSecurity& security) {
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      address, MakeChannelCredentials(security), Arguments(),
+      MakeTokenInterceptors(security, address));
+}
+
+std::shared_ptr<grpc::Channel> MakeStandInChannel(
+    const std::string& address, const ClientSecurity& security,
+    const std::string& job) {
+  return grpc::CreateCustomChannel(
+      address, MakeStandInChannelCredentials(security, job), Arguments());
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>>

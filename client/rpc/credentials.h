@@ -12,29 +12,24 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/support/client_interceptor.h"
 
-// All that this side knows of gRPC's credentials. For this folder only.
+// Connections to the coordinator and to members that stand in, and all that
+// this side knows of gRPC's credentials.
+
 namespace coxswain {
 
-// Whether connections are, to the coordinator and to a member that stands in.
+// Returns whether connections to the coordinator and to a member that stands in
+// for it are encrypted.
 bool IsEncrypted(const ClientSecurity& security);
 
-// To the coordinator: encrypted if there is a certificate authority, which then
-// must vouch for a certificate with the coordinator's host name. Files are read
-// again, within seconds, when they change; connections that are there stay.
-std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
-    const ClientSecurity& security);
+// A connection of its own to the coordinator at HOST:PORT. gRPC connects, and
+// connects again, when there is something to say.
+std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(
+    const std::string& address, const ClientSecurity& security = {});
 
-// To a member of this job that stands in: its certificate names no host, but
-// the job (or an operator).
-std::shared_ptr<grpc::ChannelCredentials> MakeStandInChannelCredentials(
-    const ClientSecurity& security, absl::string_view job);
-
-// What puts the token into each call; nothing if there is none, or if it would
-// leave this machine in plain text (ClientSecurity::insecure).
-std::vector<
-    std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>
-MakeTokenInterceptors(const ClientSecurity& security,
-                      const std::string& address);
+// The same to a member of this job that stands in for it.
+std::shared_ptr<grpc::Channel> MakeStandInChannel(
+    const std::string& address, const ClientSecurity& security,
+    const std::string& job);
 
 // For a member that stands in. FAILED_PRECONDITION if the coordinator knows who
 // calls, and this worker has no certificate for its peers to check.

@@ -1,4 +1,4 @@
-#include "client/rpc/failover_coordinator_stub.h"
+#include "client/rpc/stub_factory.h"
 
 #include <memory>
 #include <string>

@@ -12,7 +12,7 @@
 #include "base/mutex.h"
 #include "client/rpc/bulk_stream.h"
 #include "client/rpc/call_context.h"
-#include "client/rpc/grpc_channel.h"
+#include "client/rpc/credentials.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/bulk/chunk_codec.h"

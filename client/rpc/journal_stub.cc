@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_split.h"
 #include "client/rpc/call_context.h"
-#include "client/rpc/grpc_channel.h"
+#include "client/rpc/credentials.h"
 #include "proto/journal.grpc.pb.h"
 
 namespace coxswain {

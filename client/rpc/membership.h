@@ -11,7 +11,6 @@
 #include "base/cancel_signal.h"
 #include "base/tls_files.h"
 #include "client/rpc/coordinator_stub.h"
-#include "client/rpc/current_term.h"
 #include "client/rpc/member_stub.h"
 #include "client/rpc/retrying_coordinator_stub.h"
 

@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "client/rpc/membership.h"
-
 namespace coxswain {
+
+class Membership;  // client/rpc/membership.h
 
 // Implemented by a RendezvousStore that stands on a session: through it a back
 // end that needs the coordinator itself finds the member's right to speak to

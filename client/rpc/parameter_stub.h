@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
+#include "base/element_type.h"
 #include "base/tls_files.h"
 #include "client/rpc/coordinator_stub.h"
 #include "proto/parameter.pb.h"
@@ -84,6 +85,19 @@ class ParameterStub {
 absl::StatusOr<std::shared_ptr<ParameterStub>> ConnectParameterStub(
     const std::string& addresses, const ClientSecurity& security,
     absl::Duration timeout, CancelSignal* cancel);
+
+// A reduction as the parameter service names it.
+inline v1::Reduction ToWire(ElementOp op) {
+  switch (op) {
+    case ElementOp::kMin:
+      return v1::REDUCTION_MIN;
+    case ElementOp::kMax:
+      return v1::REDUCTION_MAX;
+    case ElementOp::kSum:
+      break;
+  }
+  return v1::REDUCTION_SUM;
+}
 
 }  // namespace coxswain
 

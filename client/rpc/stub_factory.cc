@@ -1,13 +1,285 @@
 #include "client/rpc/stub_factory.h"
 
+#include <atomic>
+#include <cstddef>
 #include <utility>
-#include <vector>
 
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "client/rpc/failover_coordinator_stub.h"
+#include "base/check.h"
+#include "base/mutex.h"
 #include "client/rpc/grpc_coordinator_stub.h"
 
 namespace coxswain {
+namespace {
+
+// Whose turn it is. Shared with streams, which may end after the stub.
+class Turns {
+ public:
+  explicit Turns(size_t count) : count_(count) {}
+
+  size_t count() const { return count_; }
+  size_t Current() const { return turn_ % count_; }
+  // Of those who have all failed at one, the first passes the turn on.
+  void Note(size_t at, const absl::Status& status) {
+    if (absl::IsUnavailable(status)) {
+      turn_.compare_exchange_strong(at, (at + 1) % count_);
+    }
+  }
+  void StayWith(size_t at) { turn_ = at; }
+
+ private:
+  const size_t count_;
+  std::atomic<size_t> turn_{0};
+};
+using TurnsPtr = std::shared_ptr<Turns>;
+
+template <typename Event>
+StreamCallbacks<Event> Noting(StreamCallbacks<Event> callbacks, TurnsPtr turns,
+                              size_t at) {
+  callbacks.on_end = [on_end = std::move(callbacks.on_end), turns,
+                      at](const absl::Status& status) {
+    turns->Note(at, status);
+    on_end(status);
+  };
+  return callbacks;
+}
+
+// More than anybody says before there is an answer.
+constexpr size_t kMaxUnanswered = 64;
+
+using Stubs = std::vector<std::shared_ptr<CoordinatorStub>>;
+
+// Opened at each in turn, until one answers. What is sent before that is sent
+// to each.
+class FailoverAttach : public AttachStream {
+ public:
+  FailoverAttach(const Stubs& stubs, TurnsPtr turns,
+                 StreamCallbacks<v1::AttachEvent> callbacks)
+      : stubs_(stubs),
+        turns_(std::move(turns)),
+        callbacks_(std::move(callbacks)) {
+    Open();
+  }
+  // The end of a stream that ends may open another one.
+  ~FailoverAttach() override {
+    std::vector<std::unique_ptr<AttachStream>> streams;
+    {
+      MutexLock lock(&mutex_);
+      closed_ = true;
+      streams.swap(streams_);
+    }
+  }
+
+  bool Send(const v1::AttachRequest& request) override {
+    MutexLock lock(&mutex_);
+    AttachStream* const newest =
+        streams_.empty() ? nullptr : streams_.back().get();
+    if (answered_) return newest != nullptr && newest->Send(request);
+    if (sent_.size() >= kMaxUnanswered) return false;
+    sent_.push_back(request);
+    if (newest != nullptr) newest->Send(request);  // else once it is open
+    return true;
+  }
+
+ private:
+  void Open() {
+    const size_t at = turns_->Current();
+    size_t number = 0;
+    {
+      MutexLock lock(&mutex_);
+      if (closed_) return;
+      number = streams_.size();
+      streams_.emplace_back();
+    }
+    StreamCallbacks<v1::AttachEvent> callbacks;
+    callbacks.on_event = [this](const v1::AttachEvent& event) {
+      OnEvent(event);
+    };
+    callbacks.on_end = [this, at](const absl::Status& status) {
+      OnEnd(at, status);
+    };
+    auto stream = stubs_[at]->Attach(std::move(callbacks));
+    MutexLock lock(&mutex_);
+    if (closed_) return;
+    for (const v1::AttachRequest& request : sent_) stream->Send(request);
+    streams_[number] = std::move(stream);
+  }
+
+  void OnEvent(const v1::AttachEvent& event) {
+    {
+      MutexLock lock(&mutex_);
+      answered_ = true;
+      sent_.clear();
+    }
+    callbacks_.on_event(event);
+  }
+
+  void OnEnd(size_t at, const absl::Status& status) {
+    turns_->Note(at, status);
+    bool again = false;
+    {
+      MutexLock lock(&mutex_);
+      again = absl::IsUnavailable(status) && !answered_ && !closed_ &&
+              streams_.size() < stubs_.size();
+    }
+    if (again) {
+      Open();
+    } else {
+      callbacks_.on_end(status);
+    }
+  }
+
+  const Stubs stubs_;
+  const TurnsPtr turns_;
+  const StreamCallbacks<v1::AttachEvent> callbacks_;
+  Mutex mutex_;
+  bool answered_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<v1::AttachRequest> sent_ ABSL_GUARDED_BY(mutex_);
+  // One for each try; null while it is being opened, which it may end before.
+  // The last one is in use. Those before it have ended, but cannot be destroyed
+  // from within their own callbacks.
+  std::vector<std::unique_ptr<AttachStream>> streams_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A stream to one of the coordinators, whose end is noted.
+template <typename Base>
+class FailoverStream : public Base {
+ public:
+  FailoverStream(std::unique_ptr<Base> stream, TurnsPtr turns, size_t at)
+      : stream_(std::move(stream)), turns_(std::move(turns)), at_(at) {}
+  absl::Status Finish() override {
+    absl::Status status = stream_->Finish();
+    turns_->Note(at_, status);
+    return status;
+  }
+
+ protected:
+  Base& stream() const { return *stream_; }
+
+ private:
+  const std::unique_ptr<Base> stream_;
+  const TurnsPtr turns_;
+  const size_t at_;
+};
+
+class FailoverUpload : public FailoverStream<UploadStream> {
+ public:
+  using FailoverStream::FailoverStream;
+  bool Write(const v1::UploadRequest& request) override {
+    return stream().Write(request);
+  }
+  bool WriteChunk(int64_t offset, absl::string_view data, uint32_t crc32c,
+                  const std::shared_ptr<const void>& owner) override {
+    return stream().WriteChunk(offset, data, crc32c, owner);
+  }
+};
+
+class FailoverDownload : public FailoverStream<DownloadStream> {
+ public:
+  using FailoverStream::FailoverStream;
+  bool Read(v1::DownloadChunk* chunk) override { return stream().Read(chunk); }
+  bool ReadPieces(v1::DownloadChunk* chunk,
+                  std::vector<absl::string_view>* data) override {
+    return stream().ReadPieces(chunk, data);
+  }
+};
+
+class FailoverVerify : public FailoverStream<VerifyStream> {
+ public:
+  using FailoverStream::FailoverStream;
+  bool Read(v1::VerifyProgress* progress) override {
+    return stream().Read(progress);
+  }
+};
+
+class FailoverCoordinatorStub : public CoordinatorStub {
+ public:
+  FailoverCoordinatorStub(std::vector<std::shared_ptr<CoordinatorStub>> stubs,
+                          const Clock* clock)
+      : stubs_(std::move(stubs)),
+        turns_(std::make_shared<Turns>(stubs_.size())),
+        clock_(clock) {}
+
+  absl::Status Call(absl::string_view method,
+                    const google::protobuf::MessageLite& request,
+                    google::protobuf::MessageLite* response,
+                    const CallOptions& options) override {
+    const absl::Time deadline = clock_->Now() + options.timeout;
+    const size_t tries = options.retry ? stubs_.size() : 1;
+    absl::Status result;
+    for (size_t i = 0; i < tries; ++i) {
+      const size_t at = turns_->Current();
+      CallOptions once = options;
+      once.timeout = deadline - clock_->Now();
+      if (i > 0 && once.timeout <= absl::ZeroDuration()) break;
+      absl::Status status = stubs_[at]->Call(method, request, response, once);
+      if (!absl::IsUnavailable(status)) return status;
+      turns_->Note(at, status);
+      // One that is there and says so itself knows best: what the others did
+      // not answer says nothing. The next call begins with it.
+      const bool said = stubs_[at]->Connected();
+      if (said || result.ok()) result = std::move(status);
+      if (!said) continue;
+      turns_->StayWith(at);
+      break;
+    }
+    return result;
+  }
+
+  std::unique_ptr<AttachStream> Attach(
+      StreamCallbacks<v1::AttachEvent> callbacks) override {
+    return std::make_unique<FailoverAttach>(stubs_, turns_,
+                                            std::move(callbacks));
+  }
+  std::unique_ptr<EventStream> Watch(
+      const v1::WatchRequest& request, CancelSignal* cancel,
+      StreamCallbacks<v1::WatchEvent> callbacks) override {
+    const size_t at = turns_->Current();
+    return stubs_[at]->Watch(request, cancel,
+                             Noting(std::move(callbacks), turns_, at));
+  }
+  std::unique_ptr<UploadStream> Upload(const CallOptions& options) override {
+    const size_t at = turns_->Current();
+    return std::make_unique<FailoverUpload>(stubs_[at]->Upload(options), turns_,
+                                            at);
+  }
+  std::unique_ptr<DownloadStream> Download(
+      const v1::DownloadRequest& request, const CallOptions& options) override {
+    const size_t at = turns_->Current();
+    return std::make_unique<FailoverDownload>(
+        stubs_[at]->Download(request, options), turns_, at);
+  }
+  std::unique_ptr<VerifyStream> Verify(const v1::VerifyRequest& request,
+                                       const CallOptions& options) override {
+    const size_t at = turns_->Current();
+    return std::make_unique<FailoverVerify>(
+        stubs_[at]->Verify(request, options), turns_, at);
+  }
+
+  bool Connected() const override {
+    return stubs_[turns_->Current()]->Connected();
+  }
+  std::string address() const override {
+    return absl::StrJoin(stubs_, ",", [](std::string* out, const auto& stub) {
+      out->append(stub->address());
+    });
+  }
+
+ private:
+  const Stubs stubs_;
+  const TurnsPtr turns_;
+  const Clock* const clock_;
+};
+
+}  // namespace
+
+std::shared_ptr<CoordinatorStub> MakeFailoverCoordinatorStub(
+    std::vector<std::shared_ptr<CoordinatorStub>> stubs, const Clock* clock) {
+  COXSWAIN_CHECK(!stubs.empty());
+  return std::make_shared<FailoverCoordinatorStub>(std::move(stubs), clock);
+}
 
 std::shared_ptr<CoordinatorStub> ConnectCoordinator(
     const std::string& address, const RetryPolicy& policy,

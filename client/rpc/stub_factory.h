@@ -1,10 +1,11 @@
 #ifndef COXSWAIN_CLIENT_RPC_STUB_FACTORY_H_
 #define COXSWAIN_CLIENT_RPC_STUB_FACTORY_H_
 
-#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "base/clock.h"
 #include "base/tls_files.h"
 #include "client/rpc/coordinator_stub.h"
 #include "client/rpc/retrying_coordinator_stub.h"
@@ -12,14 +13,20 @@
 namespace coxswain {
 
 // Makes the stub of the coordinator at HOST:PORT, or of several with commas
-// between, of which one leads.
-using StubFactory = std::function<std::shared_ptr<CoordinatorStub>(
-    const std::string& address, const RetryPolicy& policy)>;
-
-// What is used where nobody says otherwise: gRPC, with retries around it.
+// between, of which one leads: gRPC, with retries around it.
 std::shared_ptr<CoordinatorStub> ConnectCoordinator(
     const std::string& address, const RetryPolicy& policy = {},
     const ClientSecurity& security = {});
+
+// Several coordinators as one, of which one leads and the others do not listen:
+// stays with the one that answers, and goes on to the next when a call or a
+// stream ends with UNAVAILABLE. A unary call that may be retried is tried once
+// at each before it is given up, and so is an Attach stream until it is
+// answered. A stream that has broken is opened again by its user. Thread-safe.
+//
+// One stub per coordinator, at least one; `clock` outlives the result.
+std::shared_ptr<CoordinatorStub> MakeFailoverCoordinatorStub(
+    std::vector<std::shared_ptr<CoordinatorStub>> stubs, const Clock* clock);
 
 }  // namespace coxswain
 

@@ -3,9 +3,13 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/ids.h"
 #include "base/schedule_terms.h"
 #include "client/reduce/bucket.h"
@@ -61,6 +65,26 @@ struct PreviousGeneration {
   int lost_count = 0;          // all of them
   std::string reason;          // why the round of this generation closed
 };
+
+// What whoever starts a program has of its schedule otherwise than the program
+// itself: names are "accumulation", "hook", "compression_start" and those of
+// the terms.
+using PlanOverrides = std::map<std::string, std::string>;
+
+// Reads NAME=VALUE words with spaces between them; those within parentheses
+// belong to a hook's options. INVALID_ARGUMENT names the word that is wrong.
+absl::StatusOr<PlanOverrides> ParsePlanOverrides(absl::string_view text);
+
+// Puts them in the place of what the manifest says. INVALID_ARGUMENT names the
+// word that is wrong.
+absl::Status ApplyPlanOverrides(const PlanOverrides& overrides,
+                                JobManifest* manifest);
+
+// Names what of a plan the program has not asked for: what was overridden, and
+// what differs from the manifest to which the overrides have been applied.
+std::set<std::string> NotAskedFor(const PlanOverrides& overrides,
+                                  const JobManifest& manifest,
+                                  const JobPlan& plan);
 
 }  // namespace coxswain
 

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -21,19 +22,40 @@ class PeerReports {
   using Sender = std::function<bool(const v1::AttachRequest&)>;
 
   // `rank`: this one, which is not reported.
-  PeerReports(int rank, int world_size, Sender sender);
+  PeerReports(int rank, int world_size, Sender sender)
+      : rank_(rank), world_size_(world_size), sender_(std::move(sender)) {}
 
-  void Report(const std::vector<int>& ranks);
+  void Report(const std::vector<int>& ranks) {
+    MutexLock lock(&send_mutex_);
+    for (const int rank : ranks) {
+      if (rank < 0 || rank >= world_size_ || rank == rank_) continue;
+      if (broken_.insert(rank).second) unsaid_.insert(rank);
+    }
+    SendUnsaidLocked();
+  }
   // The stream is open again: says what it did not take before. Not with a lock
   // held that the sender takes.
-  void SendUnsaid();
+  void SendUnsaid() {
+    MutexLock lock(&send_mutex_);
+    SendUnsaidLocked();
+  }
   // The sender is not called any more once this returns.
-  void Stop();
+  void Stop() {
+    MutexLock lock(&send_mutex_);
+    sender_ = nullptr;
+  }
 
  private:
+  void SendUnsaidLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_) {
+    if (unsaid_.empty() || sender_ == nullptr) return;
+    v1::AttachRequest request;
+    request.mutable_peers_broken()->mutable_ranks()->Assign(unsaid_.begin(),
+                                                            unsaid_.end());
+    if (sender_(request)) unsaid_.clear();
+  }
+
   const int rank_;
   const int world_size_;
-  void SendUnsaidLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
 
   // Held while sending, so that Stop waits for it.
   Mutex send_mutex_;

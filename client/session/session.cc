@@ -3,25 +3,30 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_detail.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/comm/nccl/nccl_library.h"
 #include "client/comm/nccl/nccl_status.h"
+#include "client/comm/work.h"
+#include "client/rpc/stub_factory.h"
 #include "client/schedule/schedule_wire.h"
+#include "client/session/job.h"
 #include "client/session/join.h"
-#include "client/session/plan_overrides.h"
 #include "client/session/session_core.h"
-#include "client/session/session_wire.h"
 #include "proto/types.pb.h"
 
 namespace coxswain {
 namespace {
 
+constexpr absl::string_view kWorldName = "world";
 constexpr absl::Duration kFailedLeaveTimeout = absl::Seconds(5);
 constexpr absl::Duration kDestructorTimeout = absl::Seconds(2);
 
@@ -224,12 +229,99 @@ absl::Status Session::Leave(absl::string_view reason, bool failed) {
   return core_->Leave(departure);
 }
 
+// ---- what asks the coordinator ----
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::World() {
+  v1::CreateGroupRequest request;
+  request.set_name(std::string(kWorldName));
+  request.set_all_ranks(true);
+  return core_->Declare(std::move(request));
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::CreateGroup(
+    absl::string_view name, const std::vector<int>& ranks) {
+  v1::CreateGroupRequest request;
+  request.set_name(std::string(name));
+  request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  return core_->Declare(std::move(request));
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::Core::Declare(
+    v1::CreateGroupRequest request) {
+  *request.mutable_fence() = membership->NewRequest();
+  const auto response =
+      membership->stub().CreateGroup(request, membership->Call());
+  if (!response.ok()) return membership->Outcome(response.status());
+  return groups_.Obtain(response->group());
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<ProcessGroup>>> Session::CreateMesh(
+    absl::string_view name, const std::vector<MeshAxis>& axes) {
+  Membership& membership = *core_->membership;
+  v1::CreateMeshRequest request;
+  *request.mutable_fence() = membership.NewRequest();
+  request.set_name(std::string(name));
+  for (const MeshAxis& axis : axes) {
+    v1::MeshAxis* wire = request.add_axes();
+    wire->set_name(axis.name);
+    wire->set_size(axis.size);
+  }
+  const auto response =
+      membership.stub().CreateMesh(request, membership.Call());
+  if (!response.ok()) return membership.Outcome(response.status());
+  std::vector<std::shared_ptr<ProcessGroup>> groups;
+  for (const v1::GroupInfo& info : response->groups()) {
+    COXSWAIN_ASSIGN_OR_RETURN(auto group, core_->Obtain(info));
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+absl::Status Session::Barrier(absl::string_view group, absl::string_view tag,
+                              absl::Duration timeout) {
+  Membership& membership = *core_->membership;
+  v1::BarrierRequest request;
+  *request.mutable_fence() = membership.NewRequest();
+  request.set_group(std::string(group));
+  request.set_tag(std::string(tag));
+  request.set_timeout_ms(TimeoutMillis(timeout));
+  return membership.Outcome(
+      membership.stub()
+          .Barrier(request, membership.WaitingCall(timeout))
+          .status());
+}
+
+// ---- errors ----
+
 bool IsJobFinished(const absl::Status& status) {
   if (!absl::IsCancelled(status)) return false;
   const auto payload = status.GetPayload(kErrorDetailUrl);
   v1::ErrorDetail detail;
   return payload.has_value() && detail.ParseFromString(std::string(*payload)) &&
          detail.has_job_finished();
+}
+
+absl::Status Explain(Session& session, const absl::Status& error,
+                     absl::Duration patience) {
+  if (error.ok()) return error;
+  // The callback may come after this function has returned.
+  auto verdict = std::make_shared<Work>();
+  session.OnAbort(
+      [verdict](const absl::Status& reason) { verdict->Complete(reason); });
+  absl::Status reason = verdict->Wait(patience);
+  if (!verdict->Done() || reason.ok()) return error;
+  if (reason.message() == error.message()) return reason;
+  // What the coordinator said may be what was seen: then only where is new.
+  std::string seen(error.message());
+  const std::string said = absl::StrCat(": ", reason.message());
+  if (absl::EndsWith(seen, said)) seen.resize(seen.size() - said.size());
+  absl::Status explained(
+      reason.code(),
+      absl::StrCat(reason.message(), " (seen here as: ", seen, ")"));
+  if (const auto detail = reason.GetPayload(kErrorDetailUrl)) {
+    explained.SetPayload(kErrorDetailUrl, *detail);
+  }
+  return explained;
 }
 
 }  // namespace coxswain

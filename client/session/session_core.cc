@@ -8,8 +8,8 @@
 #include "base/error_detail.h"
 #include "base/logging.h"
 #include "client/rpc/grpc_coordinator_stub.h"
+#include "client/session/join.h"
 #include "client/session/nccl_ras.h"
-#include "client/session/session_wire.h"
 
 namespace coxswain {
 namespace {

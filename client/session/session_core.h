@@ -21,7 +21,6 @@
 #include "client/session/peer_reports.h"
 #include "client/session/session.h"
 #include "client/session/session_groups.h"
-#include "client/session/session_members.h"
 #include "client/stand_in/stand_in.h"
 
 namespace coxswain {

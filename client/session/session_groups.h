@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,10 +14,34 @@
 #include "client/group/process_group.h"
 #include "client/rpc/membership.h"
 #include "client/schedule/step_timings.h"
+#include "client/session/job.h"
 #include "proto/group.pb.h"
 #include "proto/rendezvous.pb.h"
 
 namespace coxswain {
+
+// Who is in a session's generation: known from the start in a small job, asked
+// for in a large one, where few programs want to know. A part of Session.
+// Thread-safe.
+class SessionMembers {
+ public:
+  SessionMembers(const v1::JoinResponse& joined,
+                 std::shared_ptr<Membership> membership);
+
+  int world_size() const { return world_size_; }
+
+  // All of them, by rank. The first call that succeeds asks the coordinator if
+  // need be, page by page; errors are those of Session's calls.
+  absl::StatusOr<std::vector<JobMember>> All();
+
+ private:
+  absl::StatusOr<std::vector<JobMember>> Ask() const;
+
+  const int world_size_;
+  const std::shared_ptr<Membership> membership_;
+  Mutex mutex_;
+  std::vector<JobMember> known_ ABSL_GUARDED_BY(mutex_);  // all or none
+};
 
 // The groups of a session, each connected once. A part of Session.
 // Thread-safe.

@@ -17,7 +17,7 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "client/comm/backends/registry.h"
-#include "client/session/plan_overrides.h"
+#include "client/session/job.h"
 
 namespace coxswain {
 namespace {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,16 @@
 #include "base/random.h"
 #include "base/tls_files.h"
 #include "client/device/tensor.h"
-#include "client/rpc/stub_factory.h"
 
 namespace coxswain {
+
+class CoordinatorStub;  // client/rpc/coordinator_stub.h
+struct RetryPolicy;     // client/rpc/retrying_coordinator_stub.h
+
+// Makes the stub of the coordinator at HOST:PORT, or of several with commas
+// between, of which one leads.
+using StubFactory = std::function<std::shared_ptr<CoordinatorStub>(
+    const std::string& address, const RetryPolicy& policy)>;
 
 // Who a worker is and where its coordinator is. A launcher says all of it
 // through the environment; a program may also fill it in by hand.

@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/rpc/fake_coordinator_stub.h"
+#include "client/rpc/retrying_coordinator_stub.h"
 #include "client/session/session.h"
 #include "gtest/gtest.h"
 

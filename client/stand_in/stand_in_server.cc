@@ -18,8 +18,8 @@
 #include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/rendezvous.grpc.pb.h"
-#include "transport/accepted_connections.h"
 #include "transport/accepting_server.h"
+#include "transport/connection_acceptor.h"
 #include "transport/listen_address.h"
 
 namespace coxswain {

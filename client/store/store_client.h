@@ -13,10 +13,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
-#include "client/rpc/membership.h"
 #include "client/rpc/membership_source.h"
 
 namespace coxswain {
+
+class Membership;  // client/rpc/membership.h
 
 // What stands under a key after a compare-and-set.
 struct CompareSetResult {

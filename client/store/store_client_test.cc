@@ -9,6 +9,7 @@
 #include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/rpc/fake_coordinator_stub.h"
+#include "client/rpc/membership.h"
 #include "gtest/gtest.h"
 
 namespace coxswain {

@@ -1,19 +1,123 @@
 // What DistributedDataParallel does between steps: averages of parameters, and
-// changes of the parameters, the hook and the buckets.
+// changes of the parameters, the buckets, the hook and the plan.
 
 #include <torch/utils.h>
 
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/torch/ddp_parameter.h"
+#include "client/reduce/hook_state.h"
+#include "client/torch/ddp_internal.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/module_tensors.h"
 
 namespace coxswain::torch {
+namespace {
 
 using ::torch::Tensor;
+
+class PairedHook : public Hook {
+ public:
+  explicit PairedHook(Hook* hook) : hook_(*hook) {}
+
+  std::string spec() const override { return hook_.spec(); }
+  absl::Status Configure(const std::vector<ParameterSpec>& parameters,
+                         int world_size) override {
+    return hook_.Configure(parameters, world_size);
+  }
+  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
+      const Bucket& bucket, Communicator& communicator) override {
+    return hook_.Prepare(bucket, communicator);
+  }
+  absl::Status Commit() override { return hook_.Commit(); }
+  void Rollback() override { hook_.Rollback(); }
+  int64_t step() const override { return hook_.step(); }
+  bool started() const override { return hook_.started(); }
+  bool needs_frozen_layout() const override {
+    return hook_.needs_frozen_layout();
+  }
+  GradientReach reach() const override { return hook_.reach(); }
+  bool applies_share() const override { return hook_.applies_share(); }
+  std::vector<NonFiniteGradient> non_finite() const override {
+    return hook_.non_finite();
+  }
+  absl::StatusOr<HookState> SaveOwn() const override { return hook_.SaveOwn(); }
+  absl::Status LoadOwn(const HookState& state, double error_scale) override {
+    return hook_.LoadOwn(state, error_scale);
+  }
+  double ErrorNorm() const override { return hook_.ErrorNorm(); }
+  absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
+    return hook_.SaveState(communicator);
+  }
+  absl::Status LoadState(const HookState& state, int rank,
+                         int world_size) override {
+    return hook_.LoadState(state, rank, world_size);
+  }
+
+ private:
+  Hook& hook_;
+};
+
+// Has a state, and nothing else.
+class StateOfAverager : public Hook {
+ public:
+  explicit StateOfAverager(Averager* averager) : averager_(*averager) {}
+
+  std::string spec() const override { return averager_.spec(); }
+  absl::Status Configure(const std::vector<ParameterSpec>&, int) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(const Bucket&,
+                                                    Communicator&) override {
+    return absl::InternalError("an averager exchanges no gradients");
+  }
+  absl::Status Commit() override { return absl::OkStatus(); }
+  void Rollback() override {}
+  int64_t step() const override { return averager_.step(); }
+  absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
+    return averager_.SaveState(communicator);
+  }
+  absl::Status LoadState(const HookState& state, int rank,
+                         int world_size) override {
+    return averager_.LoadState(state, rank, world_size);
+  }
+
+ private:
+  Averager& averager_;
+};
+
+// A hook whose averager is there: the same as `hook`, which outlives it, but
+// that nobody has to look after the averager any more. For a change of hooks.
+std::unique_ptr<Hook> WithAverager(Hook* hook) {
+  return std::make_unique<PairedHook>(hook);
+}
+
+// The whole state of an averager on every rank; see GatherHookState.
+absl::StatusOr<HookState> GatherAveragerState(Averager& averager,
+                                              Communicator& communicator,
+                                              int64_t max_bytes,
+                                              absl::Duration timeout) {
+  StateOfAverager hook(&averager);
+  return GatherHookState(hook, communicator, max_bytes, timeout);
+}
+
+// Of an averager's state: per element its values at up to 8 bytes, several
+// times over, and text.
+int64_t MaxStateBytes(const std::vector<ParameterSpec>& parameters) {
+  int64_t limit = 64 << 20;
+  for (const ParameterSpec& parameter : parameters) {
+    limit += 64 * parameter.count();
+  }
+  return limit;
+}
+
+}  // namespace
 
 absl::Status DistributedDataParallel::WithValues(
     const std::function<absl::Status(const std::vector<Span>&)>& action) {
@@ -136,6 +240,110 @@ absl::Status DistributedDataParallel::ChangeBuckets(
   if (!changed.ok()) return changed;
   Keep(Guarded("moving the gradients", [this] { PointGradients(); }));
   return status_;
+}
+
+// ---- changes of the plan ----
+
+bool DistributedDataParallel::ChangesHook(const JobPlan& next) const {
+  const std::string before = plan().hook.empty() ? hook_->spec() : plan().hook;
+  return next.hook != before ||
+         next.compression_start_step != plan().compression_start_step;
+}
+
+absl::Status DistributedDataParallel::FollowNextPlan() {
+  if (!next_plan_ || passes_.in_window() || passes_.exchange_due() ||
+      phase_ != Phase::kNone) {
+    return status_;
+  }
+  COXSWAIN_RETURN_IF_ERROR(CommitStep());
+  const JobPlan next = *std::exchange(next_plan_, std::nullopt);
+  KeepShared(FollowPlan(next));
+  return status_;
+}
+
+absl::Status DistributedDataParallel::FollowPlan(const JobPlan& next) {
+  const bool other_hook = ChangesHook(next);
+  COXSWAIN_RETURN_IF_ERROR(accumulator_.ChangePlan(next));
+  COXSWAIN_RETURN_IF_ERROR(reducer_->ChangePlan(next));
+  if (other_hook) return FollowHook(next);
+  return CheckPlan(options_, next, communicator_->size(), *hook_,
+                   averager_.get());
+}
+
+absl::Status DistributedDataParallel::FollowHook(const JobPlan& next) {
+  const std::string change =
+      absl::StrCat("version ", next.version, " of the plan changes the hook ",
+                   hook_->spec(), " to ", next.hook);
+  if (!options_.make_hook) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        change,
+        ", and this program cannot make hooks while it runs: set "
+        "make_hook in its options, or propose the plan for the next "
+        "generation"));
+  }
+  absl::StatusOr<std::unique_ptr<Hook>> made = options_.make_hook(next);
+  absl::StatusOr<std::unique_ptr<Averager>> made_averager =
+      std::unique_ptr<Averager>();
+  if (options_.make_averager) made_averager = options_.make_averager(next);
+  // These may be this rank's alone.
+  Keep(made.status());
+  Keep(made_averager.status());
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  std::unique_ptr<Hook> hook = *std::move(made);
+  std::unique_ptr<Averager> averager = *std::move(made_averager);
+  if (hook->needs_averager() && averager == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        change,
+        ", which needs an averager, and this program cannot make one "
+        "while it runs: set make_averager in its options, or propose "
+        "the plan for the next generation"));
+  }
+  COXSWAIN_RETURN_IF_ERROR(
+      CheckPlan(options_, next, communicator_->size(), *hook, averager.get()));
+  const bool carry = next.terms.hook_state == HookStatePolicy::kCarry;
+  const absl::Status changed =
+      ReplaceHook(std::move(hook), std::move(averager), carry);
+  if (changed.ok() || !carry) return changed;
+  return absl::Status(
+      changed.code(),
+      absl::StrCat(change,
+                   ", which cannot take over its state: ", changed.message(),
+                   "; propose it with hook_state=reset to begin without"));
+}
+
+absl::Status DistributedDataParallel::ReplaceHook(
+    std::unique_ptr<Hook> hook, std::unique_ptr<Averager> averager,
+    bool carry) {
+  COXSWAIN_RETURN_IF_ERROR(AverageParameters());
+  std::optional<HookState> state;
+  if (carry && averager_ != nullptr && averager != nullptr) {
+    absl::StatusOr<HookState> gathered = GatherAveragerState(
+        *averager_, *communicator_, MaxStateBytes(reducer_->parameters()),
+        options_.reducer.timeout);
+    Keep(gathered.status());
+    COXSWAIN_RETURN_IF_ERROR(status_);
+    state = *std::move(gathered);
+  }
+  std::unique_ptr<Hook> paired;
+  if (hook->needs_averager()) paired = WithAverager(hook.get());
+  COXSWAIN_RETURN_IF_ERROR(reducer_->ChangeHook(
+      paired != nullptr ? paired.get() : hook.get(), carry));
+  // The reducer has let go of the old ones.
+  hook_ = std::move(hook);
+  paired_hook_ = std::move(paired);
+  averager_ = std::move(averager);
+  averager_due_ = false;
+  COXSWAIN_RETURN_IF_ERROR(
+      Guarded("moving the gradients", [this] { PointGradients(); }));
+  COXSWAIN_RETURN_IF_ERROR(ConfigureAverager());
+  if (!state || averager_ == nullptr) return absl::OkStatus();
+  return averager_->LoadState(*state, communicator_->rank(),
+                              communicator_->size());
+}
+
+void DistributedDataParallel::KeepShared(const absl::Status& status) {
+  // The others come to it as well, and may still need the communicator to.
+  if (status_.ok()) status_ = status;
 }
 
 }  // namespace coxswain::torch

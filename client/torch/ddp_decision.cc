@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "client/schedule/schedule_client.h"
-#include "client/torch/ddp_parameter.h"
+#include "client/torch/ddp_internal.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/module_tensors.h"
 

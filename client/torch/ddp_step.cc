@@ -9,7 +9,7 @@
 #include "base/crc32c.h"
 #include "base/status_macros.h"
 #include "client/schedule/schedule_client.h"
-#include "client/torch/ddp_parameter.h"
+#include "client/torch/ddp_internal.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/module_tensors.h"
 

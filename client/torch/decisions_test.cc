@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "client/comm/loopback/loopback_communicator.h"
+#include "client/comm/in_process/loopback_communicator.h"
 #include "client/schedule/fake_step_gate.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/test_ranks.h"

@@ -1,13 +1,43 @@
 #ifndef COXSWAIN_CLIENT_TORCH_DECLARED_PASSES_H_
 #define COXSWAIN_CLIENT_TORCH_DECLARED_PASSES_H_
 
+#include <torch/types.h>
+
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
 #include "client/accumulate/accumulator.h"
-#include "client/torch/graph_mark.h"
 
 namespace coxswain::torch {
+
+// Backward passes within the scope only sum up locally. Made by
+// DistributedDataParallel::NoSync, which it must not outlive.
+class [[nodiscard]] NoSyncScope {
+ public:
+  explicit NoSyncScope(int* depth) : depth_(depth) { ++*depth_; }
+  ~NoSyncScope() { --*depth_; }
+  NoSyncScope(const NoSyncScope&) = delete;
+  NoSyncScope& operator=(const NoSyncScope&) = delete;
+
+ private:
+  int* depth_;
+};
+
+// A moment in the making of graphs, as the thread counts that noted it.
+struct GraphMark {
+  uint64_t sequence = 0;
+  uint64_t thread = 0;
+
+  static GraphMark Now();
+};
+
+// Whether the forward that the loss comes from ran before the mark: what is
+// younger than the mark uses no parameter, but something older. A part that is
+// computed again in the backward pass counts by when it ran first. Looks at no
+// more of the graph than it takes to find a parameter. Throws what libtorch
+// throws.
+bool ForwardRanBefore(const GraphMark& mark, const ::torch::Tensor& loss);
 
 // What was declared of the backward passes to come, and what has become of it.
 // Used by DistributedDataParallel.

@@ -13,9 +13,7 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/reduce/trace_file.h"
-#include "client/torch/ddp_options.h"
-#include "client/torch/ddp_parameter.h"
-#include "client/torch/device_stream.h"
+#include "client/torch/ddp_internal.h"
 #include "client/torch/module_tensors.h"
 #include "client/torch/static_graph.h"
 

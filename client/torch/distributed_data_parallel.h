@@ -28,8 +28,6 @@
 #include "client/schedule/step_gate.h"
 #include "client/torch/declared_passes.h"
 #include "client/torch/distributed_data_parallel_options.h"
-#include "client/torch/graph_mark.h"
-#include "client/torch/no_sync_scope.h"
 #include "client/torch/unanimous_gate.h"
 
 namespace coxswain::torch {
@@ -387,7 +385,7 @@ class DistributedDataParallel {
   void SetAveragesAside();
   void AddAverages();
 
-  // Changes of the plan: see ddp_plan.cc.
+  // Changes of the plan: see ddp_changes.cc.
   bool ChangesHook(const JobPlan& plan) const;
   // next_plan_, if there is one and its time has come.
   absl::Status FollowNextPlan();

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_TORCH_DISTRIBUTED_DATA_PARALLEL_OPTIONS_H_
 #define COXSWAIN_CLIENT_TORCH_DISTRIBUTED_DATA_PARALLEL_OPTIONS_H_
 
+#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
@@ -10,12 +11,20 @@
 #include <set>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/schedule_terms.h"
 #include "client/reduce/averager.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
 #include "client/schedule/job_plan.h"
+#include "client/session/job.h"
+
+namespace coxswain {
+
+class Session;
+
+}  // namespace coxswain
 
 namespace coxswain::torch {
 
@@ -91,6 +100,25 @@ struct DistributedDataParallelOptions {
   // If not empty, each rank writes a trace of its steps: see TraceFile.
   std::string trace_file;
 };
+
+// What the workers that train `module` must have in common, for
+// Session::Join: its parameters, the hook spec as it is given (pass what
+// CanonicalSpec of hooks/registry/registry.h returns where it comes from a
+// user), and the options that decide the order of collectives. INVALID_ARGUMENT
+// names a parameter of an unsupported type.
+absl::StatusOr<JobManifest> DescribeJob(
+    const ::torch::nn::Module& module, const std::string& hook_spec,
+    const DistributedDataParallelOptions& options = {});
+
+// Lets a DistributedDataParallel follow the job's plan (options->plan, of which
+// its hook is to be made, and what an operator has changed of it), have its
+// steps decided by the coordinator, and count as progress there. The session
+// outlives it. One wrapper at a time for each session: a second one on the same
+// stream would mix its rounds with the first's. Set make_hook as well for plans
+// that change the hook, and trace_file from SessionOptions. Errors of
+// ScheduleClient::Gate.
+absl::Status FollowSession(Session& session,
+                           DistributedDataParallelOptions* options);
 
 }  // namespace coxswain::torch
 

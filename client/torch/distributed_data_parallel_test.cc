@@ -20,7 +20,7 @@
 #include "base/status_matchers.h"
 #include "client/comm/gated/gated_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
-#include "client/comm/loopback/loopback_communicator.h"
+#include "client/comm/in_process/loopback_communicator.h"
 
 namespace coxswain::torch {
 namespace {

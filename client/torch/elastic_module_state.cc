@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 #include "client/schedule/schedule_client.h"
 #include "client/torch/module_tensors.h"
-#include "client/torch/optimizer_bytes.h"
+#include "client/torch/state_bytes.h"
 
 namespace coxswain::torch {
 namespace {

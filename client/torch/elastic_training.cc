@@ -8,8 +8,7 @@
 #include "base/status_macros.h"
 #include "client/elastic/load_hook_state.h"
 #include "client/schedule/schedule_client.h"
-#include "client/torch/follow_session.h"
-#include "client/torch/manifest.h"
+#include "client/torch/distributed_data_parallel_options.h"
 
 namespace coxswain::torch {
 namespace {

@@ -9,10 +9,9 @@
 #include "absl/strings/strip.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
-#include "client/checkpoint/connection_number.h"
+#include "client/checkpoint/async_checkpoint.h"
 #include "client/schedule/schedule_client.h"
-#include "client/torch/module_bytes.h"
-#include "client/torch/optimizer_bytes.h"
+#include "client/torch/state_bytes.h"
 
 namespace coxswain::torch {
 namespace {

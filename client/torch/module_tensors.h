@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "client/device/launch.h"
 #include "client/device/tensor.h"
 #include "client/reduce/bucket.h"
 
@@ -45,6 +46,21 @@ Device ToDevice(const ::torch::Device& device);
 Span ElementsOf(const ::torch::Tensor& tensor);
 // Any row-major tensor, as bytes.
 Span BytesOf(const ::torch::Tensor& tensor);
+
+// Where the module's first trainable parameter lies: what a program sets
+// SessionOptions::device to, so that its ranks connect through NCCL where
+// that is a GPU. The CPU, if there is none.
+Device DeviceOf(const ::torch::nn::Module& module);
+
+// The stream of this GPU that the calling thread's libtorch works on, for
+// ReducerOptions::caller_stream. Thread-safe. UNIMPLEMENTED: libtorch was built
+// without CUDA; or it is too old to hand out another stream than the default
+// one (before 2.3), and the program has to, as
+//   options.reducer.caller_stream = [] {
+//     return reinterpret_cast<coxswain::DeviceStream>(
+//         c10::cuda::getCurrentCUDAStream().stream());
+//   };
+absl::StatusOr<DeviceStream> CurrentStream(const Device& device);
 
 // The door to libtorch: what it throws becomes INTERNAL.
 template <typename Action>

@@ -2,21 +2,26 @@
 """Writes the folder of the SDK; called by the rule of bazel/sdk.bzl.
 
 usage: assemble.py ORDER.json FOLDER
+
+Headers include each other as coxswain/..., so that programs need one include
+folder and no other name than this one is taken in it. Fails, with the chain of
+includes, if a header includes anything but headers of the SDK, of Abseil and of
+the C++ standard library: a program is built without those of protobuf and gRPC.
 """
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 
-INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+INCLUDE = re.compile(
+    r'^(\s*#\s*include\s*)(["<])([^">]+)[">]', re.MULTILINE)
 VERSION = re.compile(r'kVersion\[\] = "([^"]+)"')
 
 PKG_CONFIG = """\
 prefix=${{pcfiledir}}/../..
-includedir=${{prefix}}/include/coxswain
+includedir=${{prefix}}/include
 libdir=${{prefix}}/lib
 
 Name: coxswain
@@ -35,7 +40,7 @@ if(NOT TARGET Coxswain::coxswain)
   add_library(Coxswain::coxswain STATIC IMPORTED)
   set_target_properties(Coxswain::coxswain PROPERTIES
     IMPORTED_LOCATION "${{_coxswain_prefix}}/lib/libcoxswain.a"
-    INTERFACE_INCLUDE_DIRECTORIES "${{_coxswain_prefix}}/include/coxswain"
+    INTERFACE_INCLUDE_DIRECTORIES "${{_coxswain_prefix}}/include"
     INTERFACE_COMPILE_DEFINITIONS "{defines}"
     INTERFACE_COMPILE_FEATURES cxx_std_17
     INTERFACE_LINK_LIBRARIES "{libraries}")
@@ -69,21 +74,50 @@ def write(folder, name, text):
         file.write(text)
 
 
+def belongs_elsewhere(bracket, name):
+    """Whether the header is of Abseil or of the C++ standard library."""
+    if name.startswith("absl/"):
+        return True
+    return bracket == "<" and re.fullmatch("[a-z_]+", name) is not None
+
+
 def needed_headers(public, headers):
-    """The public headers and what they include, as {name: path}."""
-    found = {}
-    waiting = list(public)
+    """The public headers and what they include, as {name: text}."""
+    texts = {}
+    refused = []
+    # Breadth first: the chains that errors name are the shortest.
+    waiting = [[name] for name in public]
     while waiting:
-        name = waiting.pop()
-        if name in found:
+        chain = waiting.pop(0)
+        name = chain[-1]
+        if name in texts:
             continue
-        if name not in headers:
-            sys.exit("assemble.py: no library offers the header " + name)
-        found[name] = headers[name]
+        if name not in headers or name.endswith(".pb.h"):
+            refused.append(" -> ".join(chain))
+            continue
+        texts[name] = read(headers[name])
         waiting += [
-            included for included in INCLUDE.findall(read(headers[name]))
-            if included in headers]
-    return found
+            chain + [included]
+            for _, bracket, included in INCLUDE.findall(texts[name])
+            if not belongs_elsewhere(bracket, included)]
+    if refused:
+        sys.exit(
+            "assemble.py: the headers of the SDK include each other, Abseil "
+            "and the C++ standard library, and nothing else. Declare the type "
+            "that is needed, or move its use into a .cc file:\n  " +
+            "\n  ".join(refused))
+    return texts
+
+
+def as_installed(text, names):
+    """The text of a header that includes these others below coxswain/."""
+    def renamed(match):
+        before, _, name = match.groups()
+        if name not in names:
+            return match.group()
+        return '%s"coxswain/%s"' % (before, name)
+
+    return INCLUDE.sub(renamed, text)
 
 
 def last_of_each(words):
@@ -105,10 +139,10 @@ def main(arguments):
     folder = arguments[1]
     version = VERSION.search(read(order["version"])).group(1)
     headers = dict(order["headers"])
-    for name, path in needed_headers(order["public"], headers).items():
-        target = os.path.join(folder, "include/coxswain", name)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        shutil.copyfile(path, target)
+    texts = needed_headers(order["public"], headers)
+    for name, text in texts.items():
+        write(folder, os.path.join("include/coxswain", name),
+              as_installed(text, texts))
     options = last_of_each(order["link_options"])
     names = {
         "version": version,

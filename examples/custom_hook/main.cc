@@ -7,8 +7,6 @@
 
 #include "client/session/session.h"
 #include "client/torch/distributed_data_parallel.h"
-#include "client/torch/follow_session.h"
-#include "client/torch/manifest.h"
 #include "examples/custom_hook/predivide.h"
 #include "hooks/registry/planned_hook.h"
 #include "hooks/registry/yaml_spec.h"

@@ -6,11 +6,8 @@
 #include <iostream>
 
 #include "base/status_macros.h"
-#include "client/session/explain.h"
 #include "client/session/session.h"
 #include "client/torch/distributed_data_parallel.h"
-#include "client/torch/follow_session.h"
-#include "client/torch/manifest.h"
 #include "hooks/registry/planned_hook.h"
 
 namespace {

@@ -6,8 +6,6 @@
 #include "base/status_macros.h"
 #include "client/session/session.h"
 #include "client/torch/distributed_data_parallel.h"
-#include "client/torch/follow_session.h"
-#include "client/torch/manifest.h"
 #include "hooks/registry/planned_hook.h"
 
 absl::Status Train() {

@@ -10,7 +10,6 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "hooks/averagers/local_gradients.h"
 #include "hooks/averagers/mean.h"
 #include "hooks/averagers/stepped_averager.h"
 

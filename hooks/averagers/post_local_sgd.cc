@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "hooks/averagers/local_gradients.h"
 #include "hooks/averagers/stepped_averager.h"
 
 namespace coxswain {

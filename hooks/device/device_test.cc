@@ -13,7 +13,6 @@
 #include "gtest/gtest.h"
 #include "hooks/device/device_exchange.h"
 #include "hooks/device/device_scratch.h"
-#include "hooks/device/sequence_cache.h"
 #include "hooks/plain_hook.h"
 #include "hooks/staged_hook.h"
 #include "tests/conformance/stream_communicator.h"

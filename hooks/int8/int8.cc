@@ -10,7 +10,6 @@
 #include "hooks/allreduce.h"
 #include "hooks/device/device_exchange.h"
 #include "hooks/int8/int8_device.h"
-#include "hooks/int8/int8_device_exchange.h"
 #include "hooks/int8/int8_errors.h"
 #include "hooks/int8/int8_exchange.h"
 #include "hooks/int8/int8_state.h"

@@ -46,7 +46,7 @@ namespace coxswain {
 // more all-reduce, of W int32, finds out whose gradient it was.
 //
 // Buckets on a GPU are exchanged there, with the same bits, in one go on the
-// communicator's stream; their errors stay there (int8_device_exchange.h). What
+// communicator's stream; their errors stay there (int8_exchange.h). What
 // is saved and loaded is the same, so a run may go on on either.
 //
 // State: E1 on each rank, E2 of a parameter's element on the rank that owned

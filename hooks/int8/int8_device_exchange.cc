@@ -1,4 +1,4 @@
-#include "hooks/int8/int8_device_exchange.h"
+#include "hooks/int8/int8_exchange.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include "base/status_macros.h"
 #include "hooks/device/device_exchange.h"
 #include "hooks/int8/int8.h"
-#include "hooks/int8/int8_device_plan.h"
+#include "hooks/int8/int8_device.h"
 #include "hooks/kernels/cuda/elementwise.h"
 #include "hooks/kernels/cuda/quantise.h"
 #include "hooks/non_finite.h"

@@ -13,6 +13,9 @@
 
 namespace coxswain {
 
+class DeviceQueue;
+class Int8Device;
+
 // What one bucket's exchange needs to know of its hook. All of it outlives
 // the exchange.
 struct Int8Context {
@@ -34,6 +37,24 @@ std::unique_ptr<Exchange> MakeInt8Exchange(const Bucket& bucket,
                                            Communicator& communicator,
                                            std::vector<Int8Parameter<T>*> state,
                                            const Int8Context& context);
+
+// The exchange of one bucket in a GPU's memory: that of MakeInt8Exchange, and
+// its bits. The first call of Advance enqueues all of it on the stream of
+// `queue`, which is the communicator's; in the second one the averages stand in
+// the bucket. If a bucket is not finite its gradients are still there then, and
+// a third call ends it, on all ranks.
+//
+// Kernels: one before each of the two collectives, two after them, whatever the
+// number of gradients; one more where errors change their owners. Host and
+// device exchange a table, of a few lines once the errors lie as the gradients
+// do, and a flag.
+//
+// All that is passed in outlives the exchange.
+template <typename T>
+std::unique_ptr<Exchange> MakeInt8DeviceExchange(
+    const Bucket& bucket, Communicator& communicator, DeviceQueue& queue,
+    std::vector<Int8Parameter<T>*> state, const Int8Context& context,
+    Int8Device& device);
 
 }  // namespace coxswain
 

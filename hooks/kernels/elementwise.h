@@ -6,7 +6,7 @@
 // Arithmetic of the hooks on arrays, element by element: plain functions over
 // pointers, counts and scalars, so that a version for another device has the
 // same signatures. Results depend neither on the instruction set nor on
-// alignment nor on the number of threads (targets.h). Arrays do not overlap
+// alignment nor on the number of threads (parallel.h). Arrays do not overlap
 // unless they are the same one; no alignment needed, though an output at a
 // multiple of 64 bytes is written fastest.
 //

@@ -8,7 +8,7 @@
 
 #include "base/random.h"
 #include "gtest/gtest.h"
-#include "hooks/kernels/targets.h"
+#include "hooks/kernels/parallel.h"
 
 // For the tests of the kernels.
 

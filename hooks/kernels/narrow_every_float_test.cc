@@ -4,7 +4,7 @@
 #include "base/float16.h"
 #include "gtest/gtest.h"
 #include "hooks/kernels/elementwise.h"
-#include "hooks/kernels/targets.h"
+#include "hooks/kernels/parallel.h"
 
 // All 2^32 floats, with every instruction set: some minutes.
 

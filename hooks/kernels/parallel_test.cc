@@ -13,7 +13,6 @@
 
 #include "base/mutex.h"
 #include "gtest/gtest.h"
-#include "hooks/kernels/targets.h"
 
 namespace coxswain {
 namespace {

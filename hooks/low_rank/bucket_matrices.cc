@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status_macros.h"
-#include "hooks/low_rank/own_state.h"
+#include "hooks/low_rank/low_rank_state.h"
 #include "hooks/parameter_state.h"
 
 namespace coxswain {

@@ -43,7 +43,7 @@ class BucketMatrices {
   // under the first one's name, shape [r, m].
   void SaveFactors(HookState& state) const;
 
-  // Appends this rank's error of each bucket (hooks/low_rank/own_state.h),
+  // Appends this rank's error of each bucket (hooks/low_rank/low_rank_state.h),
   // under the names of its parameters, a line each.
   void SaveOwn(HookState& state) const;
   // Makes the bucket that such an error is of, and takes it over times `scale`.

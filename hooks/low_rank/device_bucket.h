@@ -15,14 +15,58 @@
 #include "client/device/buffer.h"
 #include "client/device/runtime.h"
 #include "client/reduce/bucket.h"
-#include "hooks/device/device_transfer.h"
+#include "hooks/device/device_scratch.h"
 #include "hooks/kernels/cuda/low_rank.h"
 #include "hooks/kernels/cuda/orthogonalise.h"
-#include "hooks/low_rank/device_layout.h"
 #include "hooks/low_rank/low_rank_config.h"
 #include "hooks/low_rank/low_rank_tensor.h"
 
 namespace coxswain {
+
+// Where what a bucket's tensors remember stands in one run of a device's
+// memory, a "side": two of them take turns as now and next (LowRankMemory).
+// All of a side is uploaded by one copy, and fetched by one. Counts and places
+// are in elements, places from the start of the side.
+//
+//   first    raw elements, then each P: what the first collective sends
+//   second   each Q: what the second one sends, and so the mean
+//   error_q  each rank's own Q, as its error has it; with mode=pytorch that is
+//            the mean, and this is `second`
+//   start    the factors Q that the next step begins with, where they are not
+//            those of this one (`second`): zero, for which they are drawn, or
+//            what was loaded
+//   X        of each tensor that keeps an error, aligned to 256 bytes
+struct DeviceLayout {
+  struct Place {
+    int64_t first = 0;   // from `first` on: raw elements, or P (n x r)
+    int64_t second = 0;  // from `second`, `error_q` and `start` on: Q (m x r)
+    int64_t x = -1;      // from the side's start on; -1: keeps no error
+  };
+
+  std::vector<Place> places;  // by the bucket's gradients
+  int64_t first = 0;
+  int64_t second = 0;
+  int64_t error_q = 0;
+  int64_t start = 0;
+  int64_t first_count = 0;
+  int64_t second_count = 0;
+  int64_t count = 0;  // of a side
+};
+
+template <typename T>
+DeviceLayout MakeDeviceLayout(const std::vector<LowRankTensor<T>*>& tensors,
+                              const LowRankConfig& config);
+
+// Writes what the tensors remember (`now`) to `side`, a whole one, which is
+// zero: an error of zero, that is, and factors that are to be drawn.
+template <typename T>
+void WriteSide(const DeviceLayout& layout,
+               const std::vector<LowRankTensor<T>*>& tensors, T* side);
+
+// The reverse, for a side that a step has ended with.
+template <typename T>
+void ReadSide(const DeviceLayout& layout, const T* side, bool warm_start,
+              const std::vector<LowRankTensor<T>*>& tensors);
 
 // What decides whether a bucket of now is one of an earlier step.
 struct DeviceBucketKey {
@@ -42,7 +86,7 @@ struct DeviceBucketKey {
 // What its tensors remember stands in their `now` on the host, from where it is
 // uploaded, until a step has been committed; after that it stands here only,
 // and Fetch brings it to the host when somebody is to read it. So checkpoints
-// are written and read by the code of the CPU. Two sides (device_layout.h) take
+// are written and read by the code of the CPU. Two sides (DeviceLayout) take
 // turns, so that a rollback has nothing to undo.
 //
 // Life-cycle: made with the first step; belongs to a hook, and goes when its

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "client/comm/loopback/loopback_communicator.h"
+#include "client/comm/in_process/loopback_communicator.h"
 #include "client/device/emulated/emulated_runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,6 +1,9 @@
 #include "hooks/low_rank/low_rank_hook.h"
 
 #include <algorithm>
+#include <cmath>
+#include <set>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +12,7 @@
 #include "base/status_macros.h"
 #include "hooks/allreduce.h"
 #include "hooks/device/device_exchange.h"
+#include "hooks/low_rank/low_rank_state.h"
 #include "hooks/parameter_state.h"
 #include "hooks/plain_hook.h"
 
@@ -173,6 +177,203 @@ void LowRankHook::LogSavings() {
                           {"elements", elements_},
                           {"elements_sent", sent_},
                           {"ratio", ratio}});
+}
+
+std::variant<ErrorView<float>, ErrorView<double>> LowRankHook::ErrorOf(
+    size_t parameter) const {
+  using View = std::variant<ErrorView<float>, ErrorView<double>>;
+  return std::visit(
+      [](const auto& tensor) -> View { return ErrorViewOf(*tensor); },
+      tensors_[parameter]);
+}
+
+std::vector<ErrorSource> LowRankHook::ErrorSources() const {
+  std::vector<ErrorSource> sources;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const bool keeps = std::visit(
+        [](const auto& tensor) { return tensor->keeps_error; }, tensors_[i]);
+    if (keeps) sources.push_back({&parameters_[i], ErrorOf(i)});
+  }
+  return sources;
+}
+
+void LowRankHook::SaveFactors(HookState& state) const {
+  for (const Tensor& any : tensors_) {
+    std::visit(
+        [&](const auto& tensor) {
+          const auto& now = tensor->now;
+          if (!now.p.empty()) {
+            state.tensors.push_back(MakeStateTensor(
+                "p", tensor->name, {tensor->r, tensor->n}, now.p));
+          }
+          if (!now.q.empty()) {
+            state.tensors.push_back(MakeStateTensor(
+                "q", tensor->name, {tensor->r, tensor->m}, now.q));
+          }
+        },
+        any);
+  }
+}
+
+absl::StatusOr<HookState> LowRankHook::SaveState(Communicator& communicator) {
+  COXSWAIN_RETURN_IF_ERROR(FetchFromDevice());
+  HookState state;
+  state.spec = spec_;
+  state.step = step_;
+  if (communicator.rank() == 0) {
+    state.options = options_.Texts();
+    state.options["parameters"] = ParameterLines(parameters_);
+    SaveFactors(state);
+  }
+  COXSWAIN_RETURN_IF_ERROR(SaveErrors(ErrorSources(), communicator, state));
+  return state;
+}
+
+absl::Status LowRankHook::LoadFactor(const StateTensor& saved,
+                                     Tensors& tensors) {
+  const int index = IndexOf(saved.parameter);
+  return std::visit(
+      [&](auto& tensor) -> absl::Status {
+        auto& now = tensor->now;
+        const bool is_p = saved.kind == "p";
+        if (tensor->raw() || (!is_p && saved.kind != "q")) {
+          return UnfitTensor(name_, saved, "is of an unknown kind");
+        }
+        const int64_t extent = is_p ? tensor->n : tensor->m;
+        using T = std::decay_t<decltype(*now.x.data())>;
+        COXSWAIN_ASSIGN_OR_RETURN(
+            (is_p ? now.p : now.q),
+            ReadTensor<T>(name_, saved, {tensor->r, extent}));
+        return absl::OkStatus();
+      },
+      tensors[static_cast<size_t>(index)]);
+}
+
+// `share` is what this rank's error is of the mean: 0, or the world size.
+absl::Status LowRankHook::LoadError(const StateTensor& saved, int share,
+                                    Tensors& tensors) {
+  const int index = IndexOf(saved.parameter);
+  return std::visit(
+      [&](auto& tensor) -> absl::Status {
+        using T = std::decay_t<decltype(*tensor->now.x.data())>;
+        COXSWAIN_ASSIGN_OR_RETURN(const std::vector<T> mean,
+                                  ReadTensor<T>(name_, saved, tensor->shape));
+        if (share == 0) return absl::OkStatus();
+        tensor->now.x.Allocate(tensor->count);
+        std::transform(
+            mean.begin(), mean.end(), tensor->now.x.data(),
+            [share](T value) { return value * static_cast<T>(share); });
+        tensor->now.has_error = true;
+        return absl::OkStatus();
+      },
+      tensors[static_cast<size_t>(index)]);
+}
+
+std::map<std::string, int> LowRankHook::Owners(int world_size) const {
+  std::vector<const ParameterSpec*> with_error;
+  for (const ErrorSource& source : ErrorSources()) {
+    with_error.push_back(source.parameter);
+  }
+  const std::vector<int> ranks = ShardOwners(with_error, world_size);
+  std::map<std::string, int> owners;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    owners[with_error[i]->name] = ranks[i];
+  }
+  return owners;
+}
+
+absl::Status LowRankHook::LoadState(const HookState& state, int rank,
+                                    int world_size) {
+  const std::map<std::string, int> owners = Owners(world_size);
+  return Load(state, [&](const StateTensor& tensor, Tensors& loaded) {
+    if (tensor.kind != kErrorKind) return LoadFactor(tensor, loaded);
+    const auto owner = owners.find(tensor.parameter);
+    if (owner == owners.end()) {
+      return UnfitTensor(name_, tensor, "belongs to no compressed parameter");
+    }
+    const int share = owner->second == rank ? world_size : 0;
+    return LoadError(tensor, share, loaded);
+  });
+}
+
+absl::Status LowRankHook::Load(const HookState& state, const Take& take) {
+  COXSWAIN_RETURN_IF_ERROR(CheckStateName(spec_, state));
+  COXSWAIN_RETURN_IF_ERROR(CheckStateFits(
+      name_, state, parameters_, options_.Texts(), OptionsThatMayChange()));
+  BeforeLoading();
+  Tensors loaded;
+  for (const ParameterSpec& parameter : parameters_) {
+    loaded.push_back(MakeTensor(parameter));
+  }
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const StateTensor& tensor : state.tensors) {
+    if (!seen.insert({tensor.kind, tensor.parameter}).second) {
+      return UnfitTensor(name_, tensor, "is there twice");
+    }
+    if (tensor.kind != kOwnBucketError && IndexOf(tensor.parameter) < 0) {
+      return UnfitTensor(name_, tensor, "belongs to no parameter");
+    }
+    COXSWAIN_RETURN_IF_ERROR(take(tensor, loaded));
+  }
+  ForgetDevice();
+  tensors_ = std::move(loaded);
+  step_ = state.step;
+  AfterLoading(state);
+  return absl::OkStatus();
+}
+
+void LowRankHook::SaveOwnErrors(HookState& state) const {
+  for (const Tensor& any : tensors_) {
+    std::visit(
+        [&state](const auto& tensor) {
+          if (!tensor->now.has_error) return;
+          state.tensors.push_back(MakeOwnError(kOwnError, *tensor));
+        },
+        any);
+  }
+}
+
+absl::Status LowRankHook::LoadOwnError(const StateTensor& saved, double scale,
+                                       Tensors& tensors) {
+  const int index = IndexOf(saved.parameter);
+  if (index < 0) return UnfitTensor(name_, saved, "belongs to no parameter");
+  return std::visit(
+      [&](auto& tensor) { return TakeOwnError(name_, saved, scale, *tensor); },
+      tensors[static_cast<size_t>(index)]);
+}
+
+absl::StatusOr<HookState> LowRankHook::SaveOwn() const {
+  COXSWAIN_RETURN_IF_ERROR(FetchFromDevice());
+  HookState state;
+  state.spec = spec_;
+  state.step = step_;
+  state.options = options_.Texts();
+  state.options["parameters"] = ParameterLines(parameters_);
+  SaveFactors(state);
+  SaveOwnErrors(state);
+  return state;
+}
+
+absl::Status LowRankHook::LoadOwn(const HookState& state, double error_scale) {
+  COXSWAIN_RETURN_IF_ERROR(CheckErrorScale(name_, error_scale));
+  // Of residuals that are each rank's own distance from the mean, those of
+  // some of the ranks mean nothing.
+  const bool reset = config_.pytorch && error_scale != 1;
+  const double scale = reset ? 0 : error_scale;
+  return Load(state, [&](const StateTensor& tensor, Tensors& loaded) {
+    if (tensor.kind == kOwnError || tensor.kind == kOwnBucketError) {
+      return LoadOwnError(tensor, scale, loaded);
+    }
+    return LoadFactor(tensor, loaded);
+  });
+}
+
+double LowRankHook::ErrorNorm() const {
+  const absl::Status fetched = FetchFromDevice();
+  if (fetched.ok()) return NormOf(ErrorSources());
+  LogWarning("error_norm_unknown",
+             {{"hook", name_}, {"reason", fetched.message()}});
+  return std::nan("");
 }
 
 }  // namespace coxswain

@@ -45,7 +45,7 @@ class LowRankHook : public Hook {
   std::vector<NonFiniteGradient> non_finite() const final {
     return report_.non_finite;
   }
-  // Its tensors: own_state.h, and the factors of a checkpoint. mode=pytorch
+  // Its tensors: MakeOwnError, and the factors of a checkpoint. mode=pytorch
   // restores its errors with a scale of 1, and drops them with any other.
   absl::StatusOr<HookState> SaveOwn() const final;
   absl::Status LoadOwn(const HookState& state, double error_scale) final;
@@ -102,7 +102,7 @@ class LowRankHook : public Hook {
   // Changes nothing else; the parameter exists.
   virtual absl::Status LoadFactor(const StateTensor& saved, Tensors& tensors);
 
-  // The same of this rank's committed errors (own_state.h): appends them to
+  // The same of this rank's committed errors (MakeOwnError): appends them to
   // `state`, and takes one over, multiplied by `scale`, into `tensors`.
   virtual void SaveOwnErrors(HookState& state) const;
   virtual absl::Status LoadOwnError(const StateTensor& saved, double scale,

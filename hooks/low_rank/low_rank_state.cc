@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <memory>
 #include <utility>
+#include <variant>
 
 #include "absl/time/time.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "hooks/kernels/elementwise.h"
+#include "hooks/parameter_state.h"
 
 namespace coxswain {
 namespace {
@@ -18,6 +21,8 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 // Errors are computed and averaged piece by piece, to bound the memory.
 constexpr int64_t kPiece = 1 << 20;
+// The same for the norm, which takes no collective.
+constexpr int64_t kNormPiece = 1 << 16;
 // Gradients that are too large, if only just, may come once or twice.
 constexpr int kMaxOverflows = 3;
 // The back end's own timeout comes first.
@@ -111,6 +116,32 @@ absl::StatusOr<std::vector<bool>> AnyError(
   std::vector<bool> any;
   for (const double flag : *flags) any.push_back(flag != 0);
   return any;
+}
+
+template <typename T>
+void Append(const T* values, size_t count, std::string& bytes) {
+  bytes.append(reinterpret_cast<const char*>(values), count * sizeof(T));
+}
+
+// Multiplying by 1 changes no bit.
+template <typename T>
+void Scale(T* values, int64_t count, double scale) {
+  std::transform(values, values + count, values, [scale](T value) {
+    return static_cast<T>(scale * static_cast<double>(value));
+  });
+}
+
+template <typename T>
+double SquaresOf(const ErrorView<T>& error, int64_t count) {
+  if (error.x == nullptr) return 0;
+  std::vector<double> piece(Size(std::min(kNormPiece, count)));
+  double sum = 0;
+  for (int64_t begin = 0; begin < count; begin += kNormPiece) {
+    const int64_t length = std::min(kNormPiece, count - begin);
+    ReadError(error, begin, length, piece.data());
+    for (int64_t i = 0; i < length; ++i) sum += piece[Size(i)] * piece[Size(i)];
+  }
+  return sum;
 }
 
 }  // namespace
@@ -248,5 +279,69 @@ template StateTensor MakeStateTensor<double>(absl::string_view,
                                              absl::string_view,
                                              std::vector<int64_t>,
                                              const std::vector<double>&);
+
+template <typename T>
+StateTensor MakeOwnError(const char* kind, const LowRankTensor<T>& tensor) {
+  const LowRankMemory<T>& now = tensor.now;
+  StateTensor saved;
+  saved.kind = kind;
+  saved.parameter = tensor.name;
+  saved.dtype = kDTypeOf<T>;
+  saved.shape = {tensor.count +
+                 static_cast<int64_t>(now.error_p.size() + now.error_q.size())};
+  Append(now.x.data(), Size(tensor.count), saved.data);
+  Append(now.error_p.data(), now.error_p.size(), saved.data);
+  Append(now.error_q.data(), now.error_q.size(), saved.data);
+  return saved;
+}
+
+template <typename T>
+absl::Status TakeOwnError(const std::string& hook, const StateTensor& saved,
+                          double scale, LowRankTensor<T>& into) {
+  if (!into.keeps_error) {
+    return UnfitTensor(hook, saved, "belongs to what keeps no error");
+  }
+  const int64_t count = into.count;
+  const int64_t whole = count + into.r * (into.n + into.m);
+  const bool alone = saved.shape == std::vector<int64_t>{count};
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::vector<T> values,
+      ReadTensor<T>(hook, saved, {alone ? count : whole}));
+  if (scale == 0) return absl::OkStatus();
+  LowRankMemory<T>& now = into.now;
+  now.has_error = true;
+  now.x.Allocate(count);
+  const auto x = values.begin();
+  const auto p = x + count;
+  const auto q = p + (alone ? 0 : into.r * into.n);
+  std::copy(x, p, now.x.data());
+  now.error_p.assign(p, q);
+  now.error_q.assign(q, values.end());
+  Scale(now.x.data(), count, scale);
+  Scale(now.error_p.data(), q - p, scale);  // and so the product
+  return absl::OkStatus();
+}
+
+double NormOf(const std::vector<ErrorSource>& sources) {
+  double sum = 0;
+  for (const ErrorSource& source : sources) {
+    const int64_t count = source.parameter->count();
+    sum += std::visit(
+        [count](const auto& error) { return SquaresOf(error, count); },
+        source.error);
+  }
+  return std::sqrt(sum);
+}
+
+template StateTensor MakeOwnError<float>(const char*,
+                                         const LowRankTensor<float>&);
+template StateTensor MakeOwnError<double>(const char*,
+                                          const LowRankTensor<double>&);
+template absl::Status TakeOwnError<float>(const std::string&,
+                                          const StateTensor&, double,
+                                          LowRankTensor<float>&);
+template absl::Status TakeOwnError<double>(const std::string&,
+                                           const StateTensor&, double,
+                                           LowRankTensor<double>&);
 
 }  // namespace coxswain

@@ -5,7 +5,6 @@
 
 #include "gtest/gtest.h"
 #include "hooks/kernels/parallel.h"
-#include "hooks/kernels/targets.h"
 #include "hooks/low_rank/worlds_for_test.h"
 #include "tests/conformance/hook_world.h"
 

@@ -47,7 +47,7 @@ namespace coxswain {
 // Buckets in a GPU's memory are exchanged there, by kernels with the same
 // formulas: the same but for rounding, and for an infinity or NaN in the first
 // sum, after which Q travels too before the host looks
-// (device/device_powersgd.h). All else here is the same, checkpoints as well.
+// (device_powersgd.h). All else here is the same, checkpoints as well.
 //
 // State: the mean error over the ranks, each rank saving its shard of the
 // parameters, and Q. LoadState gives rank k W' times the mean error of its

@@ -87,6 +87,16 @@ absl::StatusOr<std::optional<Chunk>> Decode(const grpc::ByteBuffer& buffer,
   return chunk;
 }
 
+// Whether the service of a method ("/coxswain.v1.Service/Method") takes its
+// messages as they lie in gRPC's buffers: those that are declared
+// WithRawCallbackMethod_*. An interceptor finds a grpc::ByteBuffer there, and
+// the protobuf message in all other methods of coxswain.v1.
+inline bool IsRaw(absl::string_view method) {
+  return method == "/coxswain.v1.Checkpoint/Upload" ||
+         method == "/coxswain.v1.Checkpoint/Download" ||
+         method == "/coxswain.v1.Parameter/Exchange";
+}
+
 }  // namespace coxswain::bulk
 
 #endif  // COXSWAIN_PROTO_BULK_CHUNK_CODEC_H_

@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "base/crc32c.h"
 #include "base/fake_clock.h"
-#include "base/log_rate.h"
+#include "base/logging.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"

@@ -15,7 +15,6 @@
 #include "absl/time/time.h"
 #include "base/ids.h"
 #include "server/group/group_records.h"
-#include "server/group/group_work.h"
 #include "server/state/state_store.h"
 
 namespace coxswain::server {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "server/group/group_records.h"
-#include "server/state/not_written.h"
+#include "server/state/state_writer.h"
 
 namespace coxswain::server {
 namespace {

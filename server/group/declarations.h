@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "server/group/group_work.h"
+#include "server/group/group_records.h"
 #include "server/group/mesh.h"
 #include "server/state/state_store.h"
 

@@ -11,7 +11,7 @@
 #include "base/ids.h"
 #include "server/group/barrier.h"
 #include "server/group/declarations.h"
-#include "server/group/group_work.h"
+#include "server/group/group_records.h"
 #include "server/options/options.h"
 #include "server/state/state_store.h"
 

@@ -10,7 +10,7 @@
 #include "server/group/group_records.h"
 #include "server/options/options.h"
 #include "server/state/quarantine.h"
-#include "server/state/written.h"
+#include "server/state/state_writer.h"
 
 namespace coxswain::server {
 namespace {

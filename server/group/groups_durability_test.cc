@@ -15,9 +15,8 @@
 #include "server/group/groups.h"
 #include "server/state/direct_writer.h"
 #include "server/state/group_commit.h"
-#include "server/state/interrupted_writer.h"
 #include "server/state/quarantine.h"
-#include "server/state/written.h"
+#include "server/state/state_writer.h"
 #include "tests/conformance/scripted_state_store.h"
 
 namespace coxswain::server {

@@ -8,7 +8,6 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "server/http/http_server.h"
-#include "transport/accepted_connections.h"
 #include "transport/connection_acceptor.h"
 #include "transport/listen_address.h"
 

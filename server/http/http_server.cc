@@ -1,28 +1,160 @@
 #include "server/http/http_server.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "base/unique_fd.h"
 #include "httplib.h"
+#include "nlohmann/json.hpp"
 #include "server/http/host_names.h"
-#include "server/http/request_stream.h"
 #include "transport/listen_address.h"
 
 namespace coxswain::server {
 namespace {
+
+// One connection, for one request: all of the request must come within a time
+// and a number of bytes, and all of the answer go within that time again,
+// however slowly a peer sends or reads its bytes. The library's own stream
+// gives the same time to each read. One thread.
+class RequestStream : public httplib::Stream {
+ public:
+  struct Limits {
+    absl::Duration time;
+    size_t bytes = 0;  // of the request
+  };
+
+  // `socket` is non-blocking, and stays the caller's. Raised, `stop` ends what
+  // is under way.
+  RequestStream(int socket, const Limits& limits, const Clock* clock,
+                const std::atomic<bool>* stop);
+
+  bool is_readable() const override { return true; }
+  bool is_writable() const override { return !failed_; }
+  ssize_t read(char* to, size_t size) override;
+  ssize_t write(const char* from, size_t size) override;
+  void get_remote_ip_and_port(std::string& ip, int& port) const override;
+  void get_local_ip_and_port(std::string& ip, int& port) const override;
+  // None: the library would refuse one above FD_SETSIZE.
+  socket_t socket() const override { return INVALID_SOCKET; }
+
+ private:
+  // Until the socket is ready for these events, or time is up.
+  bool Await(short events);
+  ssize_t Fill();
+
+  const int socket_;
+  const Limits limits_;
+  const Clock* const clock_;
+  const std::atomic<bool>* const stop_;
+  absl::Time deadline_;
+  bool answering_ = false;
+  bool failed_ = false;
+  size_t taken_ = 0;  // from the socket
+  std::array<char, 4096> buffer_;
+  size_t begin_ = 0, end_ = 0;  // of what is in it
+};
+
+// How long a stop may go unnoticed.
+constexpr absl::Duration kLook = absl::Milliseconds(100);
+
+bool WouldBlock() {
+  return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+}
+
+RequestStream::RequestStream(int socket, const Limits& limits,
+                             const Clock* clock, const std::atomic<bool>* stop)
+    : socket_(socket),
+      limits_(limits),
+      clock_(clock),
+      stop_(stop),
+      deadline_(clock->Now() + limits.time) {}
+
+bool RequestStream::Await(short events) {
+  while (!failed_ && !stop_->load()) {
+    const absl::Duration left = deadline_ - clock_->Now();
+    if (left <= absl::ZeroDuration()) break;
+    pollfd entry = {socket_, events, 0};
+    const auto wait = std::min(left, kLook) + absl::Milliseconds(1);
+    const int ready =
+        poll(&entry, 1, static_cast<int>(absl::ToInt64Milliseconds(wait)));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) break;
+  }
+  failed_ = true;
+  return false;
+}
+
+ssize_t RequestStream::Fill() {
+  if (taken_ >= limits_.bytes) failed_ = true;
+  while (Await(POLLIN)) {
+    const size_t most = std::min(buffer_.size(), limits_.bytes - taken_);
+    const ssize_t got = recv(socket_, buffer_.data(), most, 0);
+    if (got < 0 && WouldBlock()) continue;
+    if (got <= 0) return got;
+    taken_ += static_cast<size_t>(got);
+    begin_ = 0;
+    end_ = static_cast<size_t>(got);
+    return got;
+  }
+  return -1;
+}
+
+ssize_t RequestStream::read(char* to, size_t size) {
+  if (begin_ == end_) {
+    const ssize_t got = Fill();
+    if (got <= 0) return got;
+  }
+  const size_t count = std::min(size, end_ - begin_);
+  std::memcpy(to, buffer_.data() + begin_, count);
+  begin_ += count;
+  return static_cast<ssize_t>(count);
+}
+
+ssize_t RequestStream::write(const char* from, size_t size) {
+  if (!answering_) {
+    answering_ = true;
+    // Why a request was refused may be said, although no more is read of it.
+    failed_ = false;
+    deadline_ = clock_->Now() + limits_.time;
+  }
+  while (Await(POLLOUT)) {
+    const ssize_t sent = send(socket_, from, size, MSG_NOSIGNAL);
+    if (sent < 0 && WouldBlock()) continue;
+    if (sent < 0) failed_ = true;
+    return sent;
+  }
+  return -1;
+}
+
+void RequestStream::get_remote_ip_and_port(std::string& ip, int& port) const {
+  ip.clear();
+  port = 0;
+}
+
+void RequestStream::get_local_ip_and_port(std::string& ip, int& port) const {
+  ip.clear();
+  port = 0;
+}
 
 // Longer than any start of a thread takes.
 constexpr absl::Duration kStart = absl::Seconds(30);
@@ -210,6 +342,34 @@ std::string ListenHost(const HttpOptions& options) {
 }
 
 }  // namespace
+
+HttpAnswer JsonError(int status, const std::string& code,
+                     const std::string& message) {
+  using nlohmann::json;
+  json error;
+  error["error"] = {{"code", code}, {"message", message}};
+  HttpAnswer answer;
+  answer.status = status;
+  answer.content_type = "application/json; charset=utf-8";
+  answer.body = error.dump(-1, ' ', false, json::error_handler_t::replace);
+  return answer;
+}
+
+absl::Status HttpOptions::Validate() const {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto address, ParseListenAddress(listen));
+  if (!insecure && !IsLoopbackHost(address.host)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--http ", listen,
+        " can be reached from elsewhere, in plain text and by everybody: "
+        "listen on 127.0.0.1, or say --insecure if you trust the network"));
+  }
+  if (threads < 1 || threads > 1024 || max_waiting < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "HTTP needs 1 to 1024 threads, not ", threads,
+        ", and room for a connection that waits, not ", max_waiting));
+  }
+  return absl::OkStatus();
+}
 
 struct HttpServer::Parts {
   Parts(const HttpOptions& options, const std::string& host,

@@ -13,17 +13,35 @@ namespace coxswain::server {
 class ShownView {
  public:
   // What visits see that begin from now on.
-  void Show(const CoordinatorView& view);
+  void Show(const CoordinatorView& view) {
+    MutexLock lock(&mutex_);
+    view_ = view;
+  }
   // Visits that begin from now on see nothing. Returns once those have ended
   // that see what was shown; the others are not waited for, so that requests
   // without a break cannot hold it up.
-  void Hide();
+  void Hide() {
+    MutexLock lock(&mutex_);
+    view_.reset();
+    // A visit waits for nothing, so this does not either, for long.
+    changed_.WaitForWork(&mutex_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return seeing_ == 0;
+    });
+  }
 
   // One request. What it sees stays until its end.
   class Visit {
    public:
-    explicit Visit(const ShownView* shown);
-    ~Visit();
+    explicit Visit(const ShownView* shown) : shown_(shown) {
+      MutexLock lock(&shown_->mutex_);
+      view_ = shown_->view_;
+      if (view_.has_value()) ++shown_->seeing_;
+    }
+    ~Visit() {
+      if (!view_.has_value()) return;
+      MutexLock lock(&shown_->mutex_);
+      if (--shown_->seeing_ == 0) shown_->changed_.NotifyAll();
+    }
     Visit(const Visit&) = delete;
     Visit& operator=(const Visit&) = delete;
 

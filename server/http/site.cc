@@ -14,7 +14,7 @@
 #include "nlohmann/json.hpp"
 #include "server/coordinator_view.h"
 #include "server/http/api_json.h"
-#include "server/http/static_files.h"
+#include "server/http/page/static_files.h"
 #include "server/metrics/metrics_text.h"
 
 namespace coxswain::server {

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/logging.h"
 #include "base/mutex.h"
 
 namespace coxswain::server {
@@ -103,6 +105,24 @@ class Journal {
   int64_t told_ ABSL_GUARDED_BY(listeners_mutex_) = 0;
   std::map<uint64_t, std::function<void()>> listeners_
       ABSL_GUARDED_BY(listeners_mutex_);
+};
+
+// Notes every line of the process's log that has a `job` field in a journal,
+// for as long as it lives. Where several coordinators live in one process, as
+// in tests, the journal of each has the lines of all. Thread-safe.
+class JournalSink : public LogSink {
+ public:
+  // Both outlive it.
+  JournalSink(Journal* journal, const Clock* clock);
+  ~JournalSink() override;
+  JournalSink(const JournalSink&) = delete;
+  JournalSink& operator=(const JournalSink&) = delete;
+
+  void OnLine(const LogLine& line) override;
+
+ private:
+  Journal* const journal_;
+  const Clock* const clock_;
 };
 
 }  // namespace coxswain::server

@@ -1,5 +1,3 @@
-#include "server/journal/journal_sink.h"
-
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +6,7 @@
 #include "base/fake_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/journal/journal.h"
 
 namespace coxswain::server {
 namespace {

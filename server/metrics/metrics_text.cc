@@ -1,19 +1,100 @@
 #include "server/metrics/metrics_text.h"
 
+#include <cstddef>
+#include <limits>
 #include <map>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/histogram.h"
 #include "base/version.h"
-#include "server/metrics/metric_families.h"
+#include "prometheus/metric_family.h"
+#include "prometheus/text_serializer.h"
 #include "server/telemetry/stragglers.h"
 
 namespace coxswain::server {
 namespace {
 
-// As many steps as `stragglers` of the status page looks at.
-constexpr int kRecentSteps = 8;
+// Collects samples, and brings those of one metric together, as the text format
+// wants them. One thread.
+class MetricFamilies {
+ public:
+  using Labels = std::vector<std::pair<std::string, std::string>>;
+
+  // The name and the help count the first time.
+  void Gauge(absl::string_view name, absl::string_view help, double value,
+             const Labels& labels = {});
+  // Its name ends in _total.
+  void Counter(absl::string_view name, absl::string_view help, double value,
+               const Labels& labels = {});
+  void Durations(absl::string_view name, absl::string_view help,
+                 const Histogram& histogram, const Labels& labels = {});
+
+  std::string Text() const;
+
+ private:
+  prometheus::ClientMetric* Add(absl::string_view name, absl::string_view help,
+                                prometheus::MetricType type,
+                                const Labels& labels);
+
+  std::vector<prometheus::MetricFamily> families_;
+  std::map<std::string, size_t> by_name_;
+};
+
+prometheus::ClientMetric* MetricFamilies::Add(absl::string_view name,
+                                              absl::string_view help,
+                                              prometheus::MetricType type,
+                                              const Labels& labels) {
+  const std::string full = absl::StrCat("coxswain_", name);
+  const auto [entry, added] = by_name_.emplace(full, families_.size());
+  if (added) {
+    prometheus::MetricFamily family;
+    family.name = full;
+    family.help = std::string(help);
+    family.type = type;
+    families_.push_back(std::move(family));
+  }
+  auto& metrics = families_[entry->second].metric;
+  prometheus::ClientMetric& metric = metrics.emplace_back();
+  for (const auto& [label, value] : labels) {
+    metric.label.push_back({label, value});
+  }
+  return &metric;
+}
+
+void MetricFamilies::Gauge(absl::string_view name, absl::string_view help,
+                           double value, const Labels& labels) {
+  Add(name, help, prometheus::MetricType::Gauge, labels)->gauge.value = value;
+}
+
+void MetricFamilies::Counter(absl::string_view name, absl::string_view help,
+                             double value, const Labels& labels) {
+  Add(name, help, prometheus::MetricType::Counter, labels)->counter.value =
+      value;
+}
+
+void MetricFamilies::Durations(absl::string_view name, absl::string_view help,
+                               const Histogram& histogram,
+                               const Labels& labels) {
+  auto& target =
+      Add(name, help, prometheus::MetricType::Histogram, labels)->histogram;
+  target.sample_count = histogram.count();
+  target.sample_sum = histogram.sum();
+  for (size_t i = 0; i < Histogram::kBounds.size(); ++i) {
+    target.bucket.push_back({histogram.Cumulative(i), Histogram::kBounds[i]});
+  }
+  target.bucket.push_back(
+      {histogram.count(), std::numeric_limits<double>::infinity()});
+}
+
+std::string MetricFamilies::Text() const {
+  return prometheus::TextSerializer().Serialize(families_);
+}
 
 double Number(int64_t value) { return static_cast<double>(value); }
 
@@ -116,9 +197,10 @@ void AddJob(const JobSummary& job, const CoordinatorView& view,
                absl::ToDoubleSeconds(*job.idle), labels);
   }
   const auto steps =
-      SummariseSteps(view.telemetry->Matrix(job.job, kRecentSteps));
+      SummariseSteps(view.telemetry->Matrix(job.job, kStragglerSteps));
   out->Gauge("job_stragglers",
-             "Ranks that were stragglers of half of the last 8 steps.",
+             absl::StrCat("Ranks that were stragglers of half of the last ",
+                          kStragglerSteps, " steps."),
              static_cast<double>(PersistentStragglers(steps).size()), labels);
 }
 

@@ -54,6 +54,21 @@ std::vector<StepTiming> TimingsOf(const v1::Heartbeat& heartbeat) {
   return timings;
 }
 
+v1::Decision DecisionToWire(const AttachEvent& event) {
+  v1::Decision wire;
+  wire.set_stream(event.stream);
+  wire.set_round(event.round);
+  wire.set_commit(event.commit);
+  wire.set_reason(event.reason);
+  wire.set_stop(event.stop);
+  wire.set_regroup(event.regroup);
+  wire.set_spell(event.spell);
+  wire.set_checkpoint(event.checkpoint);
+  if (event.plan.has_value())
+    *wire.mutable_plan() = schedule::ToWire(*event.plan);
+  return wire;
+}
+
 const char* KindOf(const v1::AttachRequest& request) {
   switch (request.kind_case()) {
     case v1::AttachRequest::kHello:

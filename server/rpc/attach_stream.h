@@ -12,7 +12,7 @@
 #include "server/membership/membership.h"
 #include "server/options/options.h"
 #include "server/plan/plan_room.h"
-#include "server/rpc/call_deadline.h"
+#include "server/rpc/call.h"
 #include "server/schedule/schedule_room.h"
 #include "server/telemetry/rpc_metrics.h"
 #include "server/telemetry/telemetry.h"

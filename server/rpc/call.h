@@ -1,17 +1,52 @@
 #ifndef COXSWAIN_SERVER_RPC_CALL_H_
 #define COXSWAIN_SERVER_RPC_CALL_H_
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/grpc_status.h"
 #include "base/mutex.h"
+#include "grpc/grpc.h"
+#include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
 
 namespace coxswain::server {
+
+// Ends a call with DEADLINE_EXCEEDED after a time of the coordinator's own
+// choice, whatever the client's deadline, unless it is destroyed before: for a
+// client that says nothing, or does not read. The call sees OnCancel. On the
+// system clock, as all of gRPC is.
+class CallDeadline {
+ public:
+  // `what` is for the client: what was not done in time.
+  CallDeadline(grpc::CallbackServerContext* context, absl::Duration timeout,
+               std::string what) {
+    // The alarm may go off while the call ends: it holds the call, because the
+    // context lives no longer than the call's last reaction.
+    grpc_call_ref(context->c_call());
+    const std::shared_ptr<grpc_call> call(context->c_call(), grpc_call_unref);
+    what = absl::StrCat(what, " within ", absl::FormatDuration(timeout));
+    alarm_.Set(
+        std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout),
+        [call, what = std::move(what)](bool expired) {
+          if (!expired) return;
+          grpc_call_cancel_with_status(
+              call.get(), GRPC_STATUS_DEADLINE_EXCEEDED, what.c_str(), nullptr);
+        });
+  }
+  CallDeadline(const CallDeadline&) = delete;
+  CallDeadline& operator=(const CallDeadline&) = delete;
+
+ private:
+  grpc::Alarm alarm_;
+};
 
 // Answers a unary call at once.
 inline grpc::ServerUnaryReactor* ReplyNow(grpc::CallbackServerContext* context,

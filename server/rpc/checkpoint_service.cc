@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/grpc_status.h"
 #include "server/rpc/call.h"
-#include "server/rpc/checkpoint_operations.h"
 #include "server/rpc/checkpoint_streams.h"
 #include "server/rpc/proto_conversion.h"
 
@@ -25,6 +24,33 @@ grpc::ServerUnaryReactor* ReplyFrom(DiskThreads* disk,
     reactor->Finish(ToGrpcStatus(work()));
   });
   return reactor;
+}
+
+v1::CheckpointInfo InfoOf(const CheckpointRecord& record) {
+  v1::CheckpointInfo message;
+  message.set_checkpoint_id(record.id);
+  message.set_job(record.job);
+  message.set_step(record.step);
+  message.set_shards(record.shard_count);
+  message.mutable_metadata()->insert(record.metadata.begin(),
+                                     record.metadata.end());
+  message.set_bytes(record.TotalBytes());
+  message.set_created_unix_ms(absl::ToUnixMillis(record.created));
+  message.set_generation(record.generation.value());
+  return message;
+}
+
+v1::ShowResponse ShowOf(const CheckpointRecord& record) {
+  v1::ShowResponse response;
+  *response.mutable_checkpoint() = InfoOf(record);
+  for (const auto& [index, shard] : record.shards) {
+    v1::ShardInfo* const info = response.add_shards();
+    info->set_shard(index);
+    info->set_file(shard.file);
+    info->set_bytes(shard.bytes);
+    info->set_crc32c(shard.crc32c);
+  }
+  return response;
 }
 
 }  // namespace

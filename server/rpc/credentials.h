@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "grpcpp/grpcpp.h"
-#include "server/token/identity.h"
 #include "server/token/security.h"
 #include "server/token/token_table.h"
 #include "server/token/token_verifier.h"

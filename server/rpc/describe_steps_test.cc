@@ -1,10 +1,9 @@
-#include "server/rpc/describe_steps.h"
-
 #include <vector>
 
 #include "base/fake_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/rpc/rendezvous_service.h"
 
 namespace coxswain::server {
 namespace {

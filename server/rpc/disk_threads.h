@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -18,17 +19,46 @@ namespace coxswain::server {
 // of work in it at most. Thread-safe.
 class DiskThreads {
  public:
-  explicit DiskThreads(int threads);
+  explicit DiskThreads(int threads) {
+    for (int i = 0; i < threads; ++i) {
+      threads_.emplace_back([this] { Work(); });
+    }
+  }
   // Does all that was asked for before. Nobody may call Run any more, but for
   // that work itself.
-  ~DiskThreads();
+  ~DiskThreads() {
+    {
+      MutexLock lock(&mutex_);
+      ending_ = true;
+      changed_.NotifyAll();
+    }
+    for (std::thread& thread : threads_) thread.join();
+  }
   DiskThreads(const DiskThreads&) = delete;
   DiskThreads& operator=(const DiskThreads&) = delete;
 
-  void Run(std::function<void()> work);
+  void Run(std::function<void()> work) {
+    MutexLock lock(&mutex_);
+    queue_.push_back(std::move(work));
+    changed_.NotifyOne();
+  }
 
  private:
-  void Work();
+  void Work() {
+    while (true) {
+      std::function<void()> work;
+      {
+        MutexLock lock(&mutex_);
+        changed_.WaitForWork(&mutex_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          return ending_ || !queue_.empty();
+        });
+        if (queue_.empty()) return;
+        work = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      work();
+    }
+  }
 
   Mutex mutex_;
   CondVar changed_;

@@ -1,19 +1,26 @@
 #ifndef COXSWAIN_SERVER_RPC_EXCHANGE_CALL_H_
 #define COXSWAIN_SERVER_RPC_EXCHANGE_CALL_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/parameter.pb.h"
 #include "server/generation/fence.h"
 #include "server/options/options.h"
+#include "server/parameter/exchange_operation.h"
+#include "server/parameter/outbox.h"
 #include "server/parameter/parameter_room.h"
-#include "server/rpc/call_deadline.h"
+#include "server/rpc/call.h"
 
 namespace coxswain::server {
+
+// INVALID_ARGUMENT if there is no such reduction.
+absl::StatusOr<Reduction> TakeReduction(v1::Reduction reduction);
 
 // One Exchange stream: what comes goes to a seat in the room, and what the room
 // has put into the outbox is written, one message at a time. Cancelled if

@@ -2,19 +2,23 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/process_memory.h"
 #include "base/status_macros.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/support/server_interceptor.h"
 #include "proto/bulk/transport.h"
-#include "server/rpc/answer_gate.h"
-#include "server/rpc/call_counter.h"
 #include "server/rpc/caller_gate.h"
 #include "server/rpc/checkpoint_service.h"
 #include "server/rpc/credentials.h"
@@ -24,21 +28,21 @@
 #include "server/rpc/rendezvous_service.h"
 #include "server/rpc/schedule_service.h"
 #include "server/rpc/store_service.h"
-#include "transport/accepted_connections.h"
+#include "server/telemetry/rpc_metrics.h"
 #include "transport/accepting_server.h"
+#include "transport/connection_acceptor.h"
 
 namespace coxswain::server {
 namespace {
 
-// Less serves no job.
-constexpr int64_t kLeastHeldBytes = 64 << 20;
-// The rest is for what the services keep.
-constexpr int64_t kHeldPart = 4;
+using grpc::experimental::InterceptionHookPoints;
+using grpc::experimental::Interceptor;
+using grpc::experimental::InterceptorBatchMethods;
+using grpc::experimental::ServerInterceptorFactoryInterface;
+using grpc::experimental::ServerRpcInfo;
 
-int64_t MaxHeldBytes(const RpcOptions& rpc) {
-  if (rpc.max_held_bytes > 0) return rpc.max_held_bytes;
-  return std::max(kLeastHeldBytes, ProcessMemory() / kHeldPart);
-}
+constexpr int64_t kLeastHeldBytes = 64 << 20;
+constexpr int64_t kHeldPart = 4;
 
 AcceptingServer::Options OptionsOf(const RpcOptions& rpc,
                                    const SecurityOptions& security) {
@@ -50,7 +54,7 @@ AcceptingServer::Options OptionsOf(const RpcOptions& rpc,
   options.preface = security.encrypts() ? Preface::kTls : Preface::kHttp2;
   options.handshake_timeout = rpc.greeting_timeout;
   options.max_message_bytes = rpc.max_message_bytes;
-  options.max_held_bytes = MaxHeldBytes(rpc);
+  options.max_held_bytes = MaxHeldBytes(rpc, ProcessMemory());
   options.max_streams_per_connection = rpc.max_streams_per_connection;
   options.keepalive_time = rpc.keepalive_time;
   options.keepalive_timeout = rpc.keepalive_timeout;
@@ -69,26 +73,115 @@ void ConfigureServer(grpc::ServerBuilder* builder) {
   });
 }
 
+struct AnswerRule {
+  std::function<bool()> may_answer;
+  std::shared_ptr<AcceptedConnections> connections;
+};
+
+// Passed before anything is sent: once `may_answer` is false, all connections
+// are cut instead. A coordinator that was frozen while another one took over
+// thus sends nothing, whichever of its threads runs first.
+class AnswerGate : public Interceptor {
+ public:
+  explicit AnswerGate(std::shared_ptr<const AnswerRule> rule)
+      : rule_(std::move(rule)) {}
+
+  void Intercept(InterceptorBatchMethods* methods) override {
+    for (const auto point : {InterceptionHookPoints::PRE_SEND_INITIAL_METADATA,
+                             InterceptionHookPoints::PRE_SEND_MESSAGE,
+                             InterceptionHookPoints::PRE_SEND_STATUS}) {
+      if (!methods->QueryInterceptionHookPoint(point)) continue;
+      if (!rule_->may_answer()) rule_->connections->Cut();
+      break;
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const std::shared_ptr<const AnswerRule> rule_;
+};
+
+class AnswerGateFactory : public ServerInterceptorFactoryInterface {
+ public:
+  explicit AnswerGateFactory(std::shared_ptr<const AnswerRule> rule)
+      : rule_(std::move(rule)) {}
+  Interceptor* CreateServerInterceptor(ServerRpcInfo* /*info*/) override {
+    return new AnswerGate(rule_);  // gRPC owns it.
+  }
+
+ private:
+  const std::shared_ptr<const AnswerRule> rule_;
+};
+
+// Counts one call, once its status is sent, which gates before this one may
+// have made: how it ended, and, of a call that is no stream, how long it took.
+// The metrics outlive the server.
+class CallCounter : public Interceptor {
+ public:
+  CallCounter(ServerRpcInfo* info, RpcMetrics* metrics)
+      : metrics_(metrics),
+        method_(info->method()),
+        stream_(info->type() != ServerRpcInfo::Type::UNARY),
+        begun_(Clock::Real()->Now()) {}
+
+  void Intercept(InterceptorBatchMethods* batch) override {
+    if (batch->QueryInterceptionHookPoint(
+            InterceptionHookPoints::PRE_SEND_STATUS)) {
+      // The codes are the same numbers in gRPC and in Abseil.
+      const auto code =
+          static_cast<absl::StatusCode>(batch->GetSendStatus().error_code());
+      metrics_->NoteCall(method_, absl::StatusCodeToString(code),
+                         Clock::Real()->Now() - begun_, stream_);
+    }
+    batch->Proceed();
+  }
+
+ private:
+  RpcMetrics* const metrics_;
+  const std::string method_;
+  const bool stream_;
+  const absl::Time begun_;
+};
+
+class CallCounterFactory : public ServerInterceptorFactoryInterface {
+ public:
+  explicit CallCounterFactory(RpcMetrics* metrics) : metrics_(metrics) {}
+  Interceptor* CreateServerInterceptor(ServerRpcInfo* info) override {
+    return new CallCounter(info, metrics_);  // gRPC owns it.
+  }
+
+ private:
+  RpcMetrics* const metrics_;
+};
+
 // What each call passes, the first one first in what the server says.
-absl::StatusOr<std::vector<
-    std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>>
+absl::StatusOr<std::vector<std::unique_ptr<ServerInterceptorFactoryInterface>>>
 MakeGates(const GrpcServer::MayAnswer& may_answer,
           const std::shared_ptr<AcceptedConnections>& connections,
           const SecurityOptions& security, const Rooms& rooms) {
-  std::vector<
-      std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
-      gates;
-  if (may_answer != nullptr) gates = MakeAnswerGate(may_answer, connections);
+  std::vector<std::unique_ptr<ServerInterceptorFactoryInterface>> gates;
+  if (may_answer != nullptr) {
+    gates.push_back(
+        std::make_unique<AnswerGateFactory>(std::make_shared<const AnswerRule>(
+            AnswerRule{may_answer, connections})));
+  }
   if (security.identifies()) {
     COXSWAIN_ASSIGN_OR_RETURN(auto identities,
                               CallerIdentities::Open(security, rooms.clock));
     gates.push_back(MakeCallerGate(std::move(identities), rooms.clock));
   }
-  if (rooms.rpc != nullptr) gates.push_back(MakeCallCounter(rooms.rpc));
+  if (rooms.rpc != nullptr) {
+    gates.push_back(std::make_unique<CallCounterFactory>(rooms.rpc));
+  }
   return gates;
 }
 
 }  // namespace
+
+int64_t MaxHeldBytes(const RpcOptions& rpc, int64_t process_memory) {
+  if (rpc.max_held_bytes > 0) return rpc.max_held_bytes;
+  return std::max(kLeastHeldBytes, process_memory / kHeldPart);
+}
 
 struct GrpcServer::Parts {
   Parts(const RpcOptions& options, const Rooms& rooms)

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_SERVER_RPC_GRPC_SERVER_H_
 #define COXSWAIN_SERVER_RPC_GRPC_SERVER_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -38,6 +39,12 @@ struct Rooms {
   Journal* journal = nullptr;
   const Clock* clock = nullptr;
 };
+
+// Returns how many bytes gRPC may hold of all calls and their messages:
+// `max_held_bytes` where it is given; else a quarter of the `process_memory`
+// bytes that this process may use, which leaves the rest to what the services
+// keep, but at least 64 MiB, below which no job is served.
+int64_t MaxHeldBytes(const RpcOptions& rpc, int64_t process_memory);
 
 // All services of the wire contract, and the standard health and reflection
 // services, on one port. Owned by the coordinator. Thread-safe.

@@ -9,7 +9,6 @@
 #include "base/grpc_status.h"
 #include "base/mutex.h"
 #include "server/rpc/call.h"
-#include "server/rpc/call_deadline.h"
 
 namespace coxswain::server {
 namespace {

@@ -9,13 +9,20 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "server/rpc/call.h"
-#include "server/rpc/call_deadline.h"
 #include "server/rpc/exchange_call.h"
-#include "server/rpc/parameter_wire.h"
 #include "server/rpc/proto_conversion.h"
 
 namespace coxswain::server {
 namespace {
+
+absl::StatusOr<TensorSpec> TakeSpec(const v1::PushHeader& header) {
+  TensorSpec spec;
+  COXSWAIN_ASSIGN_OR_RETURN(spec.reduction, TakeReduction(header.reduction()));
+  spec.dtype = header.dtype();
+  spec.bytes = header.bytes();
+  spec.parts = header.parts();
+  return spec;
+}
 
 // One push. gRPC runs the reactions one after the other and owns the object
 // until OnDone.

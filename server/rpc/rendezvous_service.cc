@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -13,8 +15,8 @@
 #include "base/status_macros.h"
 #include "schedule/schedule_wire.h"
 #include "server/rpc/call.h"
-#include "server/rpc/describe_steps.h"
 #include "server/rpc/proto_conversion.h"
+#include "server/telemetry/stragglers.h"
 
 namespace coxswain::server {
 namespace {
@@ -83,7 +85,7 @@ v1::JoinResponse ToProto(const JoinResult& result) {
   proto.set_generation(result.generation.value());
   proto.set_rank(result.rank);
   AddMembers(result, &proto);
-  *proto.mutable_plan() = coxswain::server::ToProto(result.plan);
+  *proto.mutable_plan() = schedule::ToWire(result.plan);
   proto.set_heartbeat_interval_ms(
       absl::ToInt64Milliseconds(result.heartbeat_interval));
   proto.set_lease_ms(absl::ToInt64Milliseconds(result.lease));
@@ -122,7 +124,7 @@ v1::JobDescription ToProto(const JobDescription& job) {
   proto.set_generation(job.generation.value());
   proto.set_world_size(job.world_size);
   if (job.plan.version != 0) {
-    *proto.mutable_plan() = coxswain::server::ToProto(job.plan);
+    *proto.mutable_plan() = schedule::ToWire(job.plan);
   }
   for (const MemberDescription& member : job.members) {
     *proto.add_members() = ToProto(member);
@@ -134,6 +136,27 @@ v1::JobDescription ToProto(const JobDescription& job) {
   proto.set_attempt(job.attempt);
   proto.set_last_event(job.last_event);
   return proto;
+}
+
+v1::StepTiming ToProto(const StepTiming& timing) {
+  v1::StepTiming proto;
+  proto.set_step(timing.step);
+  proto.set_compute(timing.compute);
+  proto.set_wait(timing.wait);
+  proto.set_exchange(timing.exchange);
+  proto.set_payload_bytes(timing.payload_bytes);
+  proto.set_wire_bytes(timing.wire_bytes);
+  return proto;
+}
+
+void AddHooks(const JobTelemetry& totals, v1::JobDescription* job) {
+  for (const auto& [name, traffic] : totals.hooks) {
+    v1::HookTraffic* const hook = job->add_hooks();
+    hook->set_hook(name);
+    hook->set_gradient_bytes(traffic.gradient_bytes);
+    hook->set_payload_bytes(traffic.payload_bytes);
+    hook->set_wire_bytes(traffic.wire_bytes);
+  }
 }
 
 }  // namespace
@@ -306,6 +329,35 @@ grpc::ServerUnaryReactor* RendezvousService::Describe(
     call->Answer(std::move(answer));
   });
   return call->reactor();
+}
+
+void AddSteps(const Telemetry& telemetry, int steps, v1::JobDescription* job) {
+  const std::optional<JobTelemetry> totals = telemetry.Totals(job->job());
+  if (!totals.has_value()) return;
+  AddHooks(*totals, job);
+  const StepMatrix recent = telemetry.Matrix(job->job(), kStragglerSteps);
+  for (const int rank : PersistentStragglers(SummariseSteps(recent))) {
+    job->add_stragglers(rank);
+  }
+  std::vector<int> ranks;
+  for (const v1::MemberDescription& member : job->members()) {
+    ranks.push_back(member.member().rank());
+  }
+  if (ranks.empty() || recent.steps == 0) return;
+  const int64_t room = kMaxDescribedTimings / job->members_size();
+  const int64_t last = std::clamp<int64_t>(std::min(steps, kMaxDescribedSteps),
+                                           1, std::max<int64_t>(room, 1));
+  const int64_t newest =
+      recent.first_step + static_cast<int64_t>(recent.steps) - 1;
+  const auto timings = telemetry.Timings(
+      job->job(), ranks, std::max<int64_t>(newest - last + 1, 0));
+  for (size_t i = 0; i < timings.size(); ++i) {
+    v1::MemberDescription* const member =
+        job->mutable_members(static_cast<int>(i));
+    for (const StepTiming& timing : timings[i]) {
+      *member->add_steps() = ToProto(timing);
+    }
+  }
 }
 
 }  // namespace coxswain::server

@@ -1,19 +1,30 @@
 #ifndef COXSWAIN_SERVER_RPC_RENDEZVOUS_SERVICE_H_
 #define COXSWAIN_SERVER_RPC_RENDEZVOUS_SERVICE_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
 #include "base/clock.h"
-#include "base/log_rate.h"
 #include "base/logging.h"
 #include "proto/rendezvous.grpc.pb.h"
+#include "proto/rendezvous.pb.h"
 #include "server/membership/membership.h"
 #include "server/options/options.h"
 #include "server/rpc/attach_stream.h"
 #include "server/schedule/schedule_room.h"
+#include "server/telemetry/telemetry.h"
 
 namespace coxswain::server {
+
+// An answer holds 50 to 60 bytes for each.
+inline constexpr int64_t kMaxDescribedTimings = 16'384;
+inline constexpr int kMaxDescribedSteps = 64;
+
+// Adds to a job's description how its members spent their last `steps` steps,
+// which of them are stragglers, and what they moved, by hook. Of jobs with many
+// members fewer steps, one at least. Plain function.
+void AddSteps(const Telemetry& telemetry, int steps, v1::JobDescription* job);
 
 // proto/rendezvous.proto on top of the membership table and the schedule room,
 // which must outlive it. Call Membership::Shutdown() before the gRPC server's,

@@ -19,6 +19,7 @@
 #include "grpcpp/grpcpp.h"
 #include "server/rpc/checkpoint_service.h"
 #include "server/rpc/group_service.h"
+#include "server/rpc/grpc_server.h"
 #include "server/rpc/store_service.h"
 #include "server/state/group_commit.h"
 #include "server/state/memory_state_store.h"
@@ -755,6 +756,15 @@ TEST_F(RoomServicesTest, AFlippedBitOnDiskIsToldAtDownload) {
       absl::StrCat("/checkpoints/job/", id, "/shard-00000.1"), 50));
   EXPECT_THAT(Download(id, 0),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("damaged")));
+}
+
+TEST(MaxHeldBytesTest, IsAQuarterOfTheMemoryButEnoughForAJob) {
+  RpcOptions options;
+  EXPECT_EQ(MaxHeldBytes(options, int64_t{8} << 30), int64_t{2} << 30);
+  EXPECT_EQ(MaxHeldBytes(options, 256 << 20), 64 << 20);
+  EXPECT_EQ(MaxHeldBytes(options, 100 << 20), 64 << 20);
+  options.max_held_bytes = 5 << 20;
+  EXPECT_EQ(MaxHeldBytes(options, int64_t{8} << 30), 5 << 20);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "schedule/schedule_wire.h"
 #include "server/rpc/call.h"
 #include "server/rpc/proto_conversion.h"
 
@@ -75,9 +76,9 @@ grpc::ServerUnaryReactor* ScheduleService::GetPlan(
     v1::GetPlanResponse* response) {
   const absl::StatusOr<PlanRoom::Plans> plans = plans_->Get(request->job());
   if (plans.ok()) {
-    *response->mutable_current() = coxswain::server::ToProto(plans->current);
+    *response->mutable_current() = schedule::ToWire(plans->current);
     if (plans->next.has_value()) {
-      *response->mutable_next() = coxswain::server::ToProto(*plans->next);
+      *response->mutable_next() = schedule::ToWire(*plans->next);
     }
   }
   return ReplyNow(context, plans.status());
@@ -89,11 +90,11 @@ grpc::ServerUnaryReactor* ScheduleService::ProposePlan(
   const absl::Status admitted =
       gate_->AdmitOperator(FromProto(request->fence()));
   if (!admitted.ok()) return ReplyNow(context, admitted);
-  const absl::StatusOr<Plan> plan = FromProto(request->plan());
+  const absl::StatusOr<Plan> plan = schedule::PlanFromWire(request->plan());
   if (!plan.ok()) return ReplyNow(context, plan.status());
   const absl::StatusOr<Plan> next =
       plans_->Propose(request->job(), request->expected_version(), *plan);
-  if (next.ok()) *response->mutable_next() = coxswain::server::ToProto(*next);
+  if (next.ok()) *response->mutable_next() = schedule::ToWire(*next);
   return ReplyNow(context, next.status());
 }
 

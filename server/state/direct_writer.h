@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/state/state_writer.h"
@@ -40,6 +41,23 @@ class DirectWriter : public StateWriter {
 
  private:
   StateStore* const store_;
+};
+
+// For tests: does something between the decision to write and the write.
+class InterruptedWriter : public DirectWriter {
+ public:
+  using DirectWriter::DirectWriter;
+  void Write(StateBatch batch, Done done) override {
+    const std::function<void()> interrupt = std::exchange(interrupt_, nullptr);
+    if (interrupt) interrupt();
+    DirectWriter::Write(std::move(batch), std::move(done));
+  }
+  void Interrupt(std::function<void()> interrupt) {
+    interrupt_ = std::move(interrupt);
+  }
+
+ private:
+  std::function<void()> interrupt_;
 };
 
 }  // namespace coxswain::server

@@ -19,7 +19,7 @@
 #include "base/status_matchers.h"
 #include "server/state/group_commit.h"
 #include "server/state/sqlite_state_store.h"
-#include "server/state/written.h"
+#include "server/state/state_writer.h"
 
 namespace coxswain::server {
 namespace {

@@ -2,8 +2,12 @@
 #define COXSWAIN_SERVER_STATE_STATE_WRITER_H_
 
 #include <functional>
+#include <memory>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
 #include "server/state/state_store.h"
 
 namespace coxswain::server {
@@ -33,6 +37,41 @@ class StateWriter : public StateStore {
   // failed.
   virtual void AfterWritten(std::function<void()> done) = 0;
 };
+
+// What a client hears of a change that could not be committed: `what` says what
+// was not done. ABORTED, the word of a store that another coordinator owns now,
+// becomes UNAVAILABLE: to a client it would mean that its generation is over,
+// while it only has to ask the other coordinator.
+inline absl::Status NotWritten(absl::string_view what,
+                               const absl::Status& status) {
+  const absl::StatusCode code =
+      absl::IsAborted(status) ? absl::StatusCode::kUnavailable : status.code();
+  return absl::Status(code, absl::StrCat(what, ": ", status.message()));
+}
+
+// Returns once the callbacks of all that was written before have run: for the
+// destructor of a room whose callbacks refer to it. Not to be called from a
+// callback, nor under a lock that one takes.
+inline void WaitUntilWritten(StateWriter* writer) {
+  struct Signal {
+    Mutex mutex;
+    CondVar changed;
+    bool written ABSL_GUARDED_BY(mutex) = false;
+  };
+  const auto signal = std::make_shared<Signal>();
+  writer->AfterWritten([signal] {
+    {
+      MutexLock lock(&signal->mutex);
+      signal->written = true;
+    }
+    signal->changed.NotifyOne();
+  });
+  MutexLock lock(&signal->mutex);
+  // The writer always calls back.
+  signal->changed.WaitForWork(
+      &signal->mutex,
+      [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return signal->written; });
+}
 
 }  // namespace coxswain::server
 

@@ -89,6 +89,16 @@ class FileSystem {
   virtual absl::Status RemoveTree(const std::string& path) = 0;
 };
 
+// Makes the folder and those above it that are missing, so that all of them
+// survive a crash. Each name on the path is synced before anything is made
+// under it, also where it exists already: an earlier call may have been cut
+// short. OK if the folder exists. The errors are those of FileSystem.
+absl::Status MakeFolders(FileSystem* files, const std::string& path);
+
+// The machine's own file system. Never destroyed. Its source file is the one
+// place where errno becomes an absl::Status.
+FileSystem* PosixFileSystem();
+
 }  // namespace coxswain::server
 
 #endif  // COXSWAIN_SERVER_STORAGE_FILE_SYSTEM_H_

@@ -1,11 +1,10 @@
-#include "server/storage/make_folders.h"
-
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "base/status_matchers.h"
 #include "server/storage/fault_file_system.h"
+#include "server/storage/file_system.h"
 #include "server/storage/memory_file_system.h"
 
 namespace coxswain::server {

@@ -1,5 +1,3 @@
-#include "server/storage/posix_file_system.h"
-
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -14,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/storage/file_system.h"
 
 namespace coxswain::server {
 namespace {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/state/quarantine.h"
-#include "server/state/written.h"
+#include "server/state/state_writer.h"
 #include "server/store/store_records.h"
 
 namespace coxswain::server {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "server/state/not_written.h"
+#include "server/state/state_writer.h"
 
 namespace coxswain::server {
 namespace {

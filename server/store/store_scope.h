@@ -14,10 +14,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "server/state/state_store.h"
-#include "server/store/store_answers.h"
 #include "server/store/store_change.h"
 #include "server/store/store_limits.h"
 #include "server/store/store_listeners.h"
+#include "server/store/store_records.h"
 
 namespace coxswain::server {
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/histogram.h"
 #include "base/mutex.h"
@@ -32,11 +33,28 @@ class RpcMetrics {
 
   // "/package.Service/Method", as gRPC has it. A stream has no duration.
   void NoteCall(absl::string_view method, absl::string_view code,
-                absl::Duration duration, bool stream);
+                absl::Duration duration, bool stream) {
+    absl::ConsumePrefix(&method, "/");
+    // Services of the wire contract go without their package.
+    absl::ConsumePrefix(&method, "coxswain.v1.");
+    MutexLock lock(&mutex_);
+    std::string name(method);
+    const bool known = counted_.methods.count(name) > 0;
+    if (!known && counted_.methods.size() >= kMaxMethods) name = "other";
+    Method& counted = counted_.methods[name];
+    ++counted.codes[std::string(code)];
+    if (!stream) counted.duration.Observe(absl::ToDoubleSeconds(duration));
+  }
   // A message of an Attach stream: "heartbeat", "ticket", ... of a fixed list.
-  void NoteMessage(const std::string& kind);
+  void NoteMessage(const std::string& kind) {
+    MutexLock lock(&mutex_);
+    ++counted_.messages[kind];
+  }
 
-  Snapshot Read() const;
+  Snapshot Read() const {
+    MutexLock lock(&mutex_);
+    return counted_;
+  }
 
  private:
   mutable Mutex mutex_;

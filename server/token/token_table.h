@@ -10,12 +10,24 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
-#include "base/watched_file.h"
-#include "server/token/identity.h"
+#include "base/tls_files.h"
 
 namespace coxswain::server {
+
+// Who calls, as a certificate or a token has proved. A value.
+struct Identity {
+  bool is_operator = false;
+  std::string job;    // of one that is no operator
+  std::string proof;  // for messages: which certificate, or whose token
+
+  std::string ToString() const {
+    return absl::StrCat(is_operator ? "an operator" : absl::StrCat("job ", job),
+                        " (", proof, ")");
+  }
+};
 
 // The bearer tokens of a coordinator: a file with a line for each,
 //

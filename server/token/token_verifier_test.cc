@@ -9,7 +9,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/token/known_tokens.h"
 #include "tests/security/test_issuer.h"
 
 namespace coxswain::server {

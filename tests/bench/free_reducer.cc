@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "client/comm/loopback/loopback_communicator.h"
+#include "client/comm/in_process/loopback_communicator.h"
 #include "hooks/registry/registry.h"
 
 namespace coxswain::bench {

@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/device/tensor.h"
 #include "hooks/kernels/orthogonalise.h"
-#include "hooks/kernels/targets.h"
+#include "hooks/kernels/parallel.h"
 #include "hooks/narrow.h"
 #include "tests/bench/copy.h"
 #include "tests/bench/free_reducer.h"

@@ -5,8 +5,8 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "client/comm/in_process/in_process_world.h"
-#include "client/comm/loopback/loopback_communicator.h"
-#include "client/reduce/bucket_plan.h"
+#include "client/comm/in_process/loopback_communicator.h"
+#include "client/reduce/bucket_layout.h"
 #include "hooks/registry/registry.h"
 
 namespace coxswain::bench {

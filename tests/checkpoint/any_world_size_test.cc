@@ -12,6 +12,7 @@
 #include "hooks/spec.h"
 #include "tests/checkpoint/resumed_run.h"
 #include "tests/checkpoint/stored_jobs.h"
+#include "tests/support/environment.h"
 
 // What compression hooks have left unsent comes back on any number of ranks:
 // saved by SaveTrainingState with a coordinator that keeps it in files, loaded
@@ -167,7 +168,8 @@ TEST_P(AnyWorldSize, GoesOnAsIfItHadNotBeenInterrupted) {
   EXPECT_LE(largest.later, bound.later);
 }
 
-// Each hook in both types, once with the same and once with other buckets.
+// Each hook in both types, once with the same and once with other buckets, or
+// in all combinations.
 std::vector<Parameter> Parameters() {
   std::vector<Parameter> parameters;
   bool other_buckets = false;
@@ -175,6 +177,9 @@ std::vector<Parameter> Parameters() {
     parameters.emplace_back(hook, DType::kFloat32, other_buckets);
     parameters.emplace_back(hook, DType::kFloat64, !other_buckets);
     other_buckets = !other_buckets;
+    if (!EverySetting()) continue;
+    parameters.emplace_back(hook, DType::kFloat32, other_buckets);
+    parameters.emplace_back(hook, DType::kFloat64, !other_buckets);
   }
   return parameters;
 }

@@ -15,7 +15,7 @@
 #include "server/checkpoint/catalogue.h"
 #include "server/checkpoint/checkpoint_store.h"
 #include "server/checkpoint/manifest.h"
-#include "server/storage/posix_file_system.h"
+#include "server/storage/file_system.h"
 
 namespace coxswain::server {
 namespace {

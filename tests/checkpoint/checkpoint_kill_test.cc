@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -16,14 +15,16 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/status_matchers.h"
 #include "client/checkpoint/checkpoint_client.h"
+#include "client/rpc/membership.h"
 #include "client/rpc/stub_factory.h"
 #include "tests/checkpoint/shard_bytes.h"
+#include "tests/support/environment.h"
+#include "tests/support/loopback.h"
 #include "tests/system/scenario.h"
 
 namespace coxswain {
@@ -39,12 +40,6 @@ constexpr int kRanks = 2;
 // As long as several checkpoints take.
 constexpr absl::Duration kLongestLife = absl::Milliseconds(200);
 constexpr absl::Duration kLook = absl::Milliseconds(5);
-
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  uint64_t value = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
-}
 
 class CheckpointKillTest : public testing::Test {
  protected:

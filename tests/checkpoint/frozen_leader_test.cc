@@ -21,6 +21,7 @@
 #include "client/session/session.h"
 #include "tests/checkpoint/shard_bytes.h"
 #include "tests/support/etcd_server.h"
+#include "tests/support/loopback.h"
 #include "tests/system/scenario.h"
 
 namespace coxswain {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/random.h"
-#include "client/reduce/bucket_plan.h"
+#include "client/reduce/bucket_layout.h"
 #include "gtest/gtest.h"
 
 namespace coxswain {

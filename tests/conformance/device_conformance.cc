@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/status_matchers.h"
-#include "client/device/await_event.h"
 #include "client/device/await_for_test.h"
 #include "client/device/launch_for_test.h"
+#include "client/device/runtime.h"
 
 namespace coxswain {
 

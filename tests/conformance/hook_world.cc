@@ -12,7 +12,7 @@
 #include "base/random.h"
 #include "base/status_matchers.h"
 #include "client/comm/device_queue.h"
-#include "client/comm/loopback/loopback_communicator.h"
+#include "client/comm/in_process/loopback_communicator.h"
 #include "gtest/gtest.h"
 #include "hooks/registry/registry.h"
 #include "tests/conformance/lockstep_world.h"

@@ -12,7 +12,6 @@
 #include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "server/state/state_writer.h"
-#include "server/state/written.h"
 #include "tests/conformance/scripted_state_store.h"
 
 namespace coxswain::server {

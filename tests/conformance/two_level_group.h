@@ -11,8 +11,8 @@
 #include "base/status_macros.h"
 #include "client/comm/communicator.h"
 #include "client/comm/gloo/gloo_communicator.h"
+#include "client/comm/hosts.h"
 #include "client/comm/shm/shm_communicator.h"
-#include "client/comm/topology/hosts.h"
 #include "client/comm/two_level/two_level_communicator.h"
 
 namespace coxswain {

@@ -3,7 +3,7 @@
 
 #include "absl/strings/string_view.h"
 
-// The targets of decoder_targets.cc; see fuzz_target.h.
+// The targets that read bytes; see fuzz_target.h.
 
 namespace coxswain {
 

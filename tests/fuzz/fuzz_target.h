@@ -22,7 +22,7 @@ struct FuzzTarget {
   int mutations;
 };
 
-// Those that are linked into this program.
+// Returns all of them.
 const std::vector<FuzzTarget>& FuzzTargets();
 
 }  // namespace coxswain

@@ -38,15 +38,14 @@ mkdir -p "${out}"
 out=$(realpath "${out}")
 
 cd "${root}"
-programs=(decoders_fuzz services_fuzz)
-bazel build --config=fuzz "${programs[@]/#///tests/fuzz:}"
+bazel build --config=fuzz //tests/fuzz
 # A copy: builds of other configurations replace what is here.
-folder=$(bazel info --config=fuzz bazel-bin)/tests/fuzz
-cp -f "${programs[@]/#/${folder}/}" "${out}/"
+program=${out}/fuzz
+cp -f "$(bazel info --config=fuzz bazel-bin)/tests/fuzz/fuzz" "${program}"
 
 # Prints "TARGET RUNS FEATURES INPUTS", or why not.
 run() {
-  local program=$1 target=$2
+  local target=$1
   local found=${out}/${target}
   mkdir -p "${found}/inputs" "${found}/broke"
   local seeds=()
@@ -54,7 +53,7 @@ run() {
     seeds=("tests/fuzz/corpus/${target}")
   # A target that opens sockets gets slower with memory that ASan holds back.
   COXSWAIN_FUZZ_TARGET=${target} ASAN_OPTIONS=quarantine_size_mb=16 \
-    "${out}/${program}" -max_total_time="${seconds}" -max_len=4096 \
+    "${program}" -max_total_time="${seconds}" -max_len=4096 \
     -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 \
     -artifact_prefix="${found}/broke/" "${found}/inputs" "${seeds[@]}" \
     > "${found}/log" 2>&1 || return 1
@@ -72,17 +71,15 @@ run() {
 echo "| target | runs | edges | features | inputs |"
 echo "|---|--:|--:|--:|--:|"
 broken=0
-for program in "${programs[@]}"; do
-  listed=$("${out}/${program}" 2>&1 | sed -n 's/.*must be one of: //p' || true)
-  for target in ${listed}; do
-    if [[ ${#targets[@]} -gt 0 && " ${targets[*]} " != *" ${target} "* ]]; then
-      continue
-    fi
-    if ! run "${program}" "${target}"; then
-      broken=1
-      echo "| \`${target}\` | found something: ${out}/${target}/log |"
-    fi
-  done
+listed=$("${program}" 2>&1 | sed -n 's/.*must be one of: //p' || true)
+for target in ${listed}; do
+  if [[ ${#targets[@]} -gt 0 && " ${targets[*]} " != *" ${target} "* ]]; then
+    continue
+  fi
+  if ! run "${target}"; then
+    broken=1
+    echo "| \`${target}\` | found something: ${out}/${target}/log |"
+  fi
 done
 echo "What was found is below ${out}" >&2
 exit "${broken}"

@@ -3,7 +3,7 @@
 
 #include "absl/strings/string_view.h"
 
-// The targets of service_targets.cc; see fuzz_target.h.
+// The targets that call services; see fuzz_target.h.
 
 namespace coxswain {
 

@@ -14,7 +14,7 @@
 #include "cli/command_line.h"
 #include "cli/plan_change.h"
 #include "client/device/selection.h"
-#include "client/session/plan_overrides.h"
+#include "client/session/job.h"
 #include "client/session/session_options.h"
 #include "server/open_state.h"
 #include "tests/fuzz/decoders.h"

@@ -12,6 +12,7 @@
 #include "client/checkpoint/fake_checkpoint_service.h"
 #include "client/checkpoint/training_state.h"
 #include "client/comm/in_process/in_process_world.h"
+#include "client/rpc/membership.h"
 #include "gtest/gtest.h"
 #include "hooks/registry/registry.h"
 #include "tests/conformance/hook_world.h"

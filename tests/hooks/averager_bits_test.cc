@@ -8,7 +8,7 @@
 
 #include "client/comm/in_process/in_process_world.h"
 #include "gtest/gtest.h"
-#include "hooks/kernels/targets.h"
+#include "hooks/kernels/parallel.h"
 #include "tests/conformance/averager_team.h"
 #include "tests/conformance/hook_world.h"
 

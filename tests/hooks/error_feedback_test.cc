@@ -39,7 +39,8 @@ bool Narrows(const AnyHook& hook) {
 
 // In double, step by step: result + mean error after = mean gradient + mean
 // error before. Nothing but the summation rounds; what a 16-bit wrapper rounds
-// away is not fed back (hooks/narrow_wrapper.h), and so bounds what it loses.
+// away is not fed back (NarrowWrapper in hooks/cast.cc), and so bounds what it
+// loses.
 TEST_P(ErrorFeedbackTest, SentPlusErrorIsConserved) {
   const AnyHook& hook = GetParam();
   const auto parameters = OddParameters(DType::kFloat64);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "hooks/kernels/targets.h"
+#include "hooks/kernels/parallel.h"
 #include "hooks/registry/registry.h"
 #include "hooks/spec.h"
 #include "tests/conformance/hook_world.h"

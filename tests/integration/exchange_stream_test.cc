@@ -15,6 +15,7 @@
 #include "base/tensor_chunk.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/parameter.grpc.pb.h"
+#include "tests/support/environment.h"
 #include "tests/support/parameter_server.h"
 
 namespace coxswain {
@@ -91,9 +92,9 @@ class Stream {
 
 TEST(ExchangeStreamTest, TheGenerationEndsWhileSixRanksStream) {
   constexpr int kSize = 6;
-  constexpr int kGenerations = 10;
+  const int64_t generations = EverySetting() ? 30 : 10;
   ParameterServer server;
-  for (int64_t generation = 1; generation <= kGenerations; ++generation) {
+  for (int64_t generation = 1; generation <= generations; ++generation) {
     std::atomic<int64_t> answers{0};
     std::vector<std::thread> writers, readers;
     std::vector<std::unique_ptr<Stream>> streams;
@@ -111,8 +112,9 @@ TEST(ExchangeStreamTest, TheGenerationEndsWhileSixRanksStream) {
       readers.emplace_back([&, stream] {
         v1::ExchangeResponse response;
         while (stream->Read(&response)) {
-          // At another point of the exchange each time.
-          if (++answers == 10 + generation * 21) {
+          // At another point of the exchange each time, the last one as late
+          // however many there are.
+          if (++answers == 10 + generation * 210 / generations) {
             server.room().OnGenerationEnded("job", Generation(generation),
                                             absl::AbortedError("rank 9 left"));
           }

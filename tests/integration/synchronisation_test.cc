@@ -8,7 +8,6 @@
 
 #include <ATen/Parallel.h>
 
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,6 +23,7 @@
 #include "tests/integration/synchronisation_net.h"
 #include "tests/integration/synchronisation_rank.h"
 #include "tests/integration/synchronisation_reference.h"
+#include "tests/support/environment.h"
 
 namespace coxswain {
 namespace {
@@ -64,14 +64,13 @@ std::vector<Setting> Settings() {
   for (AnyHook& hook : EveryHook()) {
     if (!NeedsAverager(hook.spec)) hooks.push_back(std::move(hook));
   }
-  const bool all = std::getenv("COXSWAIN_EVERY_SETTING") != nullptr;
   std::vector<Setting> settings;
   bool view = false;
   for (const AnyHook& hook : hooks) {
     for (const int size : {1, 2, 4}) {
       settings.push_back({hook, size, view});
       view = !view;
-      if (all) settings.push_back({hook, size, view});
+      if (EverySetting()) settings.push_back({hook, size, view});
     }
   }
   return settings;

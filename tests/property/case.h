@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "client/device/tensor.h"
-#include "client/reduce/bucket_plan.h"
+#include "client/reduce/bucket_layout.h"
 
 namespace coxswain::property {
 

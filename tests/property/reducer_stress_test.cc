@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status_matchers.h"
@@ -31,11 +30,12 @@
 #include "tests/property/brittle_hook.h"
 #include "tests/property/reducer_life.h"
 #include "tests/property/stress_plan.h"
+#include "tests/support/environment.h"
 
 namespace coxswain {
 namespace {
 
-constexpr uint64_t kFleets = 40;
+constexpr int64_t kFleets = 40;
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
 std::unique_ptr<BrittleHook> MakeBrittleHook(const std::string& spec) {
@@ -277,15 +277,12 @@ void RunFleet(uint64_t seed) {
 
 TEST(ReducerStressTest, BrokenStepsLeaveNoTrace) {
   SetLogLevel("error");
-  uint64_t seed = 0;
-  const char* const chosen = std::getenv("COXSWAIN_STRESS_SEED");
-  if (chosen != nullptr && absl::SimpleAtoi(chosen, &seed)) {
-    return RunFleet(seed);
+  const int64_t chosen = FromEnvironment("COXSWAIN_STRESS_SEED", -1);
+  if (chosen >= 0) return RunFleet(static_cast<uint64_t>(chosen));
+  const int64_t fleets = FromEnvironment("COXSWAIN_STRESS_FLEETS", kFleets);
+  for (int64_t seed = 0; seed < fleets && !HasFailure(); ++seed) {
+    RunFleet(static_cast<uint64_t>(seed));
   }
-  uint64_t fleets = kFleets;
-  const char* const wanted = std::getenv("COXSWAIN_STRESS_FLEETS");
-  ASSERT_TRUE(wanted == nullptr || absl::SimpleAtoi(wanted, &fleets));
-  for (; seed < fleets && !HasFailure(); ++seed) RunFleet(seed);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/comm/in_process/in_process_world.h"
-#include "client/comm/loopback/loopback_communicator.h"
+#include "client/comm/in_process/loopback_communicator.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "hooks/registry/registry.h"
 #include "tests/property/meaning.h"

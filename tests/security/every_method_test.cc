@@ -111,7 +111,7 @@ TEST_P(EveryMethodTest, OneJobCannotTouchAnother) {
   for (const std::string& method : Methods(a)) {
     const auto request = RequestAbout(method, "b");
     ASSERT_NE(request->ByteSizeLong(), 0)
-        << method << " does not say for which job it is: authoriser.h";
+        << method << " does not say for which job it is: caller_gate";
     const CallResult result =
         Call(a, method, request->SerializeAsString(), kPatience);
     EXPECT_THAT(result.status,

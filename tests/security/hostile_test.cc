@@ -36,8 +36,8 @@ constexpr size_t kMostLog = 100'000;
 constexpr int64_t kMostKib =
     (ReachableCoordinator::kMaxHeldMib + 256) * int64_t{1024};
 // Sanitizers keep what was freed, and notes on all memory; and a coordinator
-// that is ten times as slow withstands a tenth of the attackers. Each connection
-// is a descriptor of this process, and one of the coordinator.
+// that is ten times as slow withstands a tenth of the attackers. Each
+// connection is a descriptor of this process, and one of the coordinator.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int64_t kMostResidentKib = 4 * kMostKib;
 constexpr int kConnections = 100;

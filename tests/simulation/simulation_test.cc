@@ -7,7 +7,6 @@
 // One that fails prints how to run it again; add its seed to seeds.txt, whose
 // histories run first each time.
 #include <cstdint>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -19,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "tests/simulation/history.h"
 #include "tests/simulation/world.h"
+#include "tests/support/environment.h"
 
 namespace coxswain::simulation {
 namespace {
@@ -27,12 +27,6 @@ constexpr int64_t kDefaultHistories = 2000;
 // One of a thousand histories has a thousand ranks, and takes as long as they.
 constexpr int kLargeHistories = 20;
 constexpr int kLargeWorld = 1000;
-
-int64_t FromEnvironment(const char* name, int64_t otherwise) {
-  const char* text = std::getenv(name);
-  int64_t value = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
-}
 
 std::vector<uint64_t> KeptSeeds() {
   std::ifstream file("tests/simulation/seeds.txt");

@@ -1,8 +1,5 @@
 #include "tests/support/etcd_server.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,7 +10,7 @@
 #include <system_error>
 
 #include "base/check.h"
-#include "base/unique_fd.h"
+#include "tests/support/loopback.h"
 
 namespace coxswain {
 namespace {
@@ -21,18 +18,6 @@ namespace {
 constexpr absl::Duration kPatience = absl::Seconds(60);
 // A port that is free now may be taken a moment later.
 constexpr int kStarts = 5;
-
-int FreePort() {
-  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  auto* const name = reinterpret_cast<sockaddr*>(&address);
-  COXSWAIN_CHECK(bind(fd.get(), name, length) == 0 &&
-                 getsockname(fd.get(), name, &length) == 0);
-  return ntohs(address.sin_port);
-}
 
 // What it says once it answers is passed on; the rest goes into a file, or a
 // full pipe would stop it. It takes the place of the shell, and so ends with
@@ -63,8 +48,8 @@ EtcdServer::EtcdServer(const std::string& flags) : flags_(flags) {
   COXSWAIN_CHECK(mkfifo((folder + "/said").c_str(), 0600) == 0);
   std::string why;
   for (int i = 0; i < kStarts; ++i) {
-    port_ = FreePort();
-    peer_port_ = FreePort();
+    port_ = UnusedPort();
+    peer_port_ = UnusedPort();
     if (Start(&why)) return;
   }
   std::fprintf(stderr,

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "cli/launch/pidfd.h"
 
 namespace coxswain {
 namespace {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "tests/support/loopback.h"
 
 namespace coxswain {
 namespace {
@@ -46,15 +47,8 @@ TcpRelay::TcpRelay(int target_port)
 TcpRelay::TcpRelay(End target, End source)
     : target_(std::move(target)),
       source_(std::move(source)),
-      listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
+      listener_(ListenOnLoopback(&port_)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  sockaddr_in address = AddressOf(End());
-  socklen_t length = sizeof(address);
-  auto* const name = reinterpret_cast<sockaddr*>(&address);
-  COXSWAIN_CHECK(bind(listener_.get(), name, length) == 0 &&
-                 listen(listener_.get(), SOMAXCONN) == 0 &&
-                 getsockname(listener_.get(), name, &length) == 0);
-  port_ = ntohs(address.sin_port);
   thread_ = std::thread([this] { Run(); });
 }
 

@@ -52,9 +52,9 @@ class TcpRelay {
 
   const End target_;
   const End source_;
+  int port_ = 0;
   UniqueFd listener_;
   UniqueFd wake_;
-  int port_ = 0;
   std::list<Pair> pairs_;  // the thread's own
   Mutex mutex_;
   Mode mode_ ABSL_GUARDED_BY(mutex_) = Mode::kOpen;

@@ -14,6 +14,7 @@
 #include "base/status_matchers.h"
 #include "client/rpc/stub_factory.h"
 #include "tests/support/etcd_server.h"
+#include "tests/support/loopback.h"
 #include "tests/system/scenario.h"
 
 namespace coxswain {

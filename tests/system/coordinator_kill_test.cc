@@ -3,18 +3,19 @@
 // the numbers of one that nobody disturbed, and with the processes it began
 // with.
 //
-// KILLS and SEED come from the environment: --test_env=SEED=7 for another run.
+// COORDINATOR_KILLS and SEED come from the environment: --test_env=SEED=7 for
+// another run.
 #include <csignal>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status_matchers.h"
+#include "tests/support/environment.h"
+#include "tests/support/loopback.h"
 #include "tests/system/scenario.h"
 
 namespace coxswain {
@@ -35,12 +36,6 @@ constexpr absl::Duration kLongestGap = absl::Milliseconds(100);
 // So many in a row may die without the job getting on; more would be an outage
 // that ends the workers' grace, which is not what this is about.
 constexpr int kMostInARow = 3;
-
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  uint64_t value = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
-}
 
 std::vector<std::string> Job(const std::vector<std::string>& options) {
   std::vector<std::string> run_options = {"--nproc", absl::StrCat(kRanks)};
@@ -122,7 +117,7 @@ class CoordinatorKillTest : public testing::Test {
 };
 
 TEST_F(CoordinatorKillTest, JobsEndAsIfNothingHadHappened) {
-  const int wanted = static_cast<int>(FromEnvironment("KILLS", 20));
+  const int wanted = static_cast<int>(FromEnvironment("COORDINATOR_KILLS", 20));
   const Ended reference = RunToEnd(Job({}));
   ASSERT_EQ(reference.status, 0) << reference.err;
   ASSERT_THAT(DigestsByRank(reference.out), SizeIs(kRanks));

@@ -1,27 +1,18 @@
 #include "tests/system/random_kills.h"
 
-#include <cstdlib>
-
-#include "absl/strings/numbers.h"
 #include "gtest/gtest.h"
+#include "tests/support/environment.h"
 
 namespace coxswain {
 namespace {
 
-// KILLS and SECONDS come from the target's environment; SEED too, from whoever
-// repeats a failure.
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  uint64_t value = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
-}
-
+// KILLS and SECONDS come from the environment of the target, and the SEED of
+// another run from --test_env.
 TEST(RandomKillsTest, NothingHangsNothingIsLeftAndSumsAreExact) {
   RandomKills::Options options;
   options.kills = static_cast<int>(FromEnvironment("KILLS", 100));
-  options.at_most =
-      absl::Seconds(static_cast<int64_t>(FromEnvironment("SECONDS", 100)));
-  options.seed = FromEnvironment("SEED", 1);
+  options.at_most = absl::Seconds(FromEnvironment("SECONDS", 100));
+  options.seed = static_cast<uint64_t>(FromEnvironment("SEED", 1));
   RandomKills(options).Run();
 }
 

@@ -1,10 +1,7 @@
 #include "tests/system/scenario.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -159,20 +156,6 @@ void Gate::Open() {
   std::ofstream file(open);
   COXSWAIN_CHECK(file.good() && std::rename(open.c_str(), path().c_str()) == 0);
   close(std::exchange(fd_, -1));
-}
-
-int UnusedPort() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  COXSWAIN_CHECK(fd >= 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* any = reinterpret_cast<sockaddr*>(&address);
-  COXSWAIN_CHECK(bind(fd, any, size) == 0);
-  COXSWAIN_CHECK(getsockname(fd, any, &size) == 0);
-  close(fd);
-  return ntohs(address.sin_port);
 }
 
 std::map<int, pid_t> PidsByRank(const std::string& out) {

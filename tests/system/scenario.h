@@ -99,9 +99,6 @@ class Gate {
   int fd_;
 };
 
-// A port of the loopback interface on which nobody listens.
-int UnusedPort();
-
 // The process of each rank, from what the workers have printed.
 std::map<int, pid_t> PidsByRank(const std::string& out);
 

@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status_matchers.h"
-#include "cli/plan.h"
+#include "cli/commands.h"
 #include "client/rpc/stub_factory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,13 +1,10 @@
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_matchers.h"
 #include "base/unique_fd.h"
+#include "tests/support/loopback.h"
 #include "tests/system/scenario.h"
 
 namespace coxswain {
@@ -52,16 +49,9 @@ TEST(CoordinatorNeverStartsTest, NobodyListens) {
 
 // A port that takes connections and never answers, as a stopped process does.
 TEST(CoordinatorNeverStartsTest, SomethingSilentListens) {
-  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* any = reinterpret_cast<sockaddr*>(&address);
-  ASSERT_EQ(bind(fd.get(), any, size), 0);
-  ASSERT_EQ(listen(fd.get(), 16), 0);
-  ASSERT_EQ(getsockname(fd.get(), any, &size), 0);
-  ExpectClearError(absl::StrCat("127.0.0.1:", ntohs(address.sin_port)));
+  int port = 0;
+  const UniqueFd fd = ListenOnLoopback(&port);
+  ExpectClearError(absl::StrCat("127.0.0.1:", port));
 }
 
 TEST(LateCoordinatorTest, WorkersSayThatTheyWaitAndThenTrain) {

@@ -156,7 +156,7 @@ BANS = [
         )
         and not path.startswith("base/logging.")
         and not is_test(path),
-        "peers can cause this: use base/log_rate.h",
+        "peers can cause this: use LogRate of base/logging.h",
     ),
     Ban(
         "wait for a GPU",
@@ -393,6 +393,28 @@ def check_one_definition(files):
             yield "%s is defined in %s" % (name, " and ".join(sorted(paths)))
 
 
+def check_mains(path, text, files):
+    """A program among the tests of a folder takes the place of GoogleTest's
+    main(): none of them is run."""
+    folder = os.path.dirname(path)
+    for target in targets(text):
+        if not target.startswith("cc_test("):
+            continue
+        for found in GLOB.findall(target):
+            if "_test.cc" not in found.partition("exclude")[0]:
+                continue
+            for name in sorted(files):
+                if (
+                    os.path.dirname(name) == folder
+                    and in_glob(os.path.basename(name), found)
+                    and re.search(r"^int main\(", files[name], re.MULTILINE)
+                ):
+                    yield "%s: a test's glob takes %s, which has a main()" % (
+                        path,
+                        name,
+                    )
+
+
 def check(files):
     """Returns the findings in a tree, given as {path: text}."""
     findings = list(check_folders(files))
@@ -409,6 +431,7 @@ def check(files):
         elif os.path.basename(path) == "BUILD":
             findings += check_build_deps(path, text)
             findings += check_sizes(path, text)
+            findings += check_mains(path, text, files)
     return findings
 
 
@@ -590,6 +613,20 @@ class RulesTest(unittest.TestCase):
                 self.assert_finds(tree, "no target in a BUILD file names it")
             else:
                 self.assert_clean(tree)
+
+    def test_a_test_has_no_main_of_its_own(self):
+        build = 'cc_test(\n    srcs = glob(["*_test.cc"]%s),\n)\n'
+        tree = {
+            "base/x_test.cc": "",
+            "base/for_test.cc": "int main() {}\n",
+            "base/BUILD": build % "",
+        }
+        self.assert_finds(tree, "takes base/for_test.cc, which has a main()")
+        tree["base/BUILD"] = (
+            build % ', exclude = ["for_test.cc"]'
+            + 'cc_binary(srcs = ["for_test.cc"])'
+        )
+        self.assert_clean(tree)
 
     def test_guard_matches_the_path(self):
         wrong = "#ifndef COXSWAIN_Y_H_\n#define COXSWAIN_Y_H_\n#endif\n"

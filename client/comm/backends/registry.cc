@@ -8,12 +8,11 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/comm/gloo/gloo_communicator.h"
-#include "client/comm/loopback/loopback_communicator.h"
+#include "client/comm/hosts.h"
+#include "client/comm/in_process/loopback_communicator.h"
 #include "client/comm/nccl/nccl_communicator.h"
 #include "client/comm/parameter_server/parameter_communicator.h"
 #include "client/comm/shm/shm_communicator.h"
-#include "client/comm/topology/host_identity.h"
-#include "client/comm/topology/hosts.h"
 #include "client/comm/two_level/two_level_communicator.h"
 
 namespace coxswain {

@@ -14,8 +14,8 @@
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
 #include "base/mutex.h"
+#include "client/comm/back_end.h"
 #include "client/comm/communicator.h"
-#include "client/comm/split_link.h"
 #include "client/comm/work.h"
 #include "client/device/tensor.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "client/comm/loopback/loopback_communicator.h"
+#include "client/comm/in_process/loopback_communicator.h"
 #include "tests/conformance/communicator_conformance.h"
 
 namespace coxswain {

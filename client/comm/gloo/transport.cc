@@ -2,19 +2,128 @@
 
 #include <chrono>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include <gloo/common/error.h>
+#include <gloo/common/logging.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <gloo/types.h>
 
 #include "absl/algorithm/container.h"
-#include "client/comm/gloo/peer_watch.h"
 
 namespace coxswain {
 namespace {
 
 namespace transport = ::gloo::transport;
+
+// Of no collective and no message.
+constexpr uint8_t kSlotPrefix = 0x42;
+// Its end is always an error or an interruption. When a wait of gloo is over,
+// gloo closes all connections.
+constexpr auto kForever = std::chrono::hours(24 * 365);
+constexpr absl::Duration kPeriod = absl::Milliseconds(100);
+
+// The message of what gloo's `function` throws, if it throws.
+template <typename Function>
+std::optional<std::string> ErrorOf(const Function& function) {
+  try {
+    function();
+    return std::nullopt;
+  } catch (const ::gloo::Exception& error) {
+    return MessageOf(error);
+  } catch (const ::gloo::EnforceNotMet& error) {
+    return MessageOf(error);
+  }
+}
+
+// Tells `control` of each peer whose connection breaks.
+//
+// Gloo tells of that only those who wait for a message of which nothing has
+// arrived. So each peer is asked, once, for messages that never come; a thread
+// waits for the first of these to fail, and from then on looks at the others
+// several times a second.
+//
+// All peers are connected when it is made, and nothing has been received yet
+// over `context`: who asks before it receives can rely on it that a peer that
+// has sent something has read the question, and so can close softly. `control`
+// was interrupted or has failed when it goes.
+class PeerWatch {
+ public:
+  // `context` outlives it.
+  PeerWatch(::gloo::transport::Context* context,
+            std::shared_ptr<TransportControl> control);
+  ~PeerWatch();
+  PeerWatch(const PeerWatch&) = delete;
+  PeerWatch& operator=(const PeerWatch&) = delete;
+
+ private:
+  using UnboundBuffer = ::gloo::transport::UnboundBuffer;
+
+  void Ask(int peer, ::gloo::transport::Context* context);
+  void Run();
+  // Whether it is broken.
+  void LookAt(int peer);
+
+  const std::shared_ptr<TransportControl> control_;
+  // Waits for a message of any peer.
+  std::unique_ptr<UnboundBuffer> bell_;
+  // Each waits for one of one peer; null: lost already, or this rank.
+  std::vector<std::unique_ptr<UnboundBuffer>> questions_;
+  std::thread thread_;
+};
+
+PeerWatch::PeerWatch(::gloo::transport::Context* context,
+                     std::shared_ptr<TransportControl> control)
+    : control_(std::move(control)),
+      bell_(context->createUnboundBuffer(nullptr, 0)),
+      questions_(static_cast<size_t>(context->size)) {
+  for (int peer = 0; peer < context->size; ++peer) {
+    if (peer != context->rank) Ask(peer, context);
+  }
+  thread_ = std::thread([this] { Run(); });
+  control_->Register(bell_.get());
+}
+
+PeerWatch::~PeerWatch() {
+  thread_.join();
+  control_->Unregister(bell_.get());
+}
+
+void PeerWatch::Ask(int peer, ::gloo::transport::Context* context) {
+  auto question = context->createUnboundBuffer(nullptr, 0);
+  const uint64_t slot = ::gloo::Slot::build(kSlotPrefix, 0);
+  const auto error = ErrorOf([&] {
+    question->recv(peer, slot);
+    bell_->recv(peer, slot);
+  });
+  if (error.has_value()) return control_->Lose(PeerFailure(peer, *error));
+  questions_[static_cast<size_t>(peer)] = std::move(question);
+}
+
+void PeerWatch::Run() {
+  (void)ErrorOf([&] { bell_->waitRecv(nullptr, kForever); });
+  do {
+    for (size_t peer = 0; peer < questions_.size(); ++peer) {
+      LookAt(static_cast<int>(peer));
+    }
+  } while (!control_->AwaitEnd(kPeriod));
+}
+
+void PeerWatch::LookAt(int peer) {
+  auto& question = questions_[static_cast<size_t>(peer)];
+  if (question == nullptr) return;
+  // A wait that is over when it begins: it throws or it does not.
+  TransportControl::InterruptWait(question.get());
+  const auto error = ErrorOf([&] { question->waitRecv(nullptr, kForever); });
+  if (!error.has_value()) return;
+  question.reset();
+  control_->Lose(PeerFailure(peer, *error));
+}
 
 // Throws only WaitInterrupted and PeerFailure.
 class WatchedBuffer : public transport::UnboundBuffer {

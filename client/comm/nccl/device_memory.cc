@@ -1,5 +1,6 @@
 #include "client/comm/nccl/device_memory.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -7,7 +8,7 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/comm/nccl/nccl_status.h"
-#include "client/device/await_event.h"
+#include "client/device/runtime.h"
 
 namespace coxswain {
 namespace {
@@ -114,6 +115,14 @@ void DeviceMemory::Register(const NcclPatience& patience) {
                  {{"status", status.message()}});
 }
 
+constexpr int64_t kLeast = 4096;
+
+int64_t RoundUp(int64_t bytes) {
+  int64_t size = kLeast;
+  while (size < bytes) size *= 2;
+  return size;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateDeviceMemory(
@@ -124,6 +133,33 @@ absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateDeviceMemory(
   COXSWAIN_RETURN_IF_ERROR(memory->Zero());
   memory->Register(patience);
   return memory;
+}
+
+absl::StatusOr<Staging::Piece*> Staging::Take(int64_t bytes) {
+  const int64_t size = RoundUp(bytes);
+  {
+    MutexLock lock(&mutex_);
+    const auto fits = [size](const Piece* piece) {
+      return piece->host.bytes() == size;
+    };
+    const auto found = std::find_if(free_.begin(), free_.end(), fits);
+    if (found != free_.end()) {
+      Piece* const piece = *found;
+      free_.erase(found);
+      return piece;
+    }
+  }
+  auto piece = std::make_unique<Piece>();
+  COXSWAIN_ASSIGN_OR_RETURN(piece->host, PinnedBuffer::Make(runtime_, size));
+  COXSWAIN_ASSIGN_OR_RETURN(piece->device, DeviceBuffer::Make(runtime_, size));
+  MutexLock lock(&mutex_);
+  all_.push_back(std::move(piece));
+  return all_.back().get();
+}
+
+void Staging::Return(Piece* piece) {
+  MutexLock lock(&mutex_);
+  free_.push_back(piece);
 }
 
 }  // namespace coxswain

@@ -1,23 +1,93 @@
 #ifndef COXSWAIN_CLIENT_COMM_SHM_EXCHANGE_H_
 #define COXSWAIN_CLIENT_COMM_SHM_EXCHANGE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/comm/collective_header.h"
-#include "client/comm/shm/byte_counter.h"
 #include "client/comm/shm/phases.h"
-#include "client/comm/shm/shared_area.h"
 #include "client/device/tensor.h"
 
 namespace coxswain {
+
+// Bytes that a communicator moved; those of one that was split off count for
+// its parent too. Thread-safe.
+class ByteCounter {
+ public:
+  explicit ByteCounter(std::shared_ptr<ByteCounter> parent)
+      : parent_(std::move(parent)) {}
+
+  void Add(int64_t bytes) {
+    for (ByteCounter* one = this; one != nullptr; one = one->parent_.get()) {
+      one->bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    }
+  }
+  int64_t bytes() const { return bytes_.load(); }
+
+ private:
+  const std::shared_ptr<ByteCounter> parent_;
+  std::atomic<int64_t> bytes_{0};
+};
+
+// What a rank announces of the collective that it begins: the header, which the
+// ranks compare, and where the input is.
+struct Post {
+  CollectiveHeaderBytes header = {};
+  uint64_t segment = 0;  // that the input lies in; 0: in none that is shared
+  int64_t offset = 0;    // bytes, in that segment
+};
+
+// How a communicator's segment is divided: for each rank its line of phases,
+// two posts and two slots, used in turns by successive collectives, and two
+// areas through which large data in private memory passes in pieces. A rank
+// writes its own part only.
+//
+// Successive collectives alternate, because a rank may begin one while others
+// still read what it posted for the one before; nobody begins the next but one
+// before all have ended the first.
+class SharedArea {
+ public:
+  static constexpr int64_t kSlotBytes = 32 << 10;
+  static constexpr int64_t kPieceBytes = 1 << 20;
+  // Of one rank's part.
+  static constexpr int64_t kStride =
+      (4 << 10) + 2 * kSlotBytes + 2 * kPieceBytes;
+
+  static int64_t BytesFor(int size) { return kStride * size; }
+
+  // `memory` has BytesFor the number of ranks, zero at first.
+  explicit SharedArea(char* memory) : memory_(memory) {}
+
+  char* lines() const { return memory_; }
+  Post& post(int rank, uint64_t turn) const {
+    return *reinterpret_cast<Post*>(Part(rank) + sizeof(Phases::Line) +
+                                    64 * (turn % 2));
+  }
+  char* slot(int rank, uint64_t turn) const {
+    return Part(rank) + (4 << 10) + kSlotBytes * static_cast<int64_t>(turn % 2);
+  }
+  // What goes in, and what comes out.
+  char* input(int rank) const { return Part(rank) + kInput; }
+  char* output(int rank) const { return Part(rank) + kInput + kPieceBytes; }
+
+ private:
+  static constexpr int64_t kInput = (4 << 10) + 2 * kSlotBytes;
+  static_assert(sizeof(Post) <= 64);
+  static_assert(sizeof(Phases::Line) + 2 * 64 <= (4 << 10));
+
+  char* Part(int rank) const { return memory_ + kStride * rank; }
+
+  char* const memory_;
+};
 
 // The collectives themselves, over the shared area of a communicator:
 //

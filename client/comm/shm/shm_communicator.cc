@@ -11,17 +11,14 @@
 #include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "client/comm/back_end.h"
 #include "client/comm/collective_header.h"
+#include "client/comm/communicator.h"
 #include "client/comm/executor.h"
-#include "client/comm/group_options.h"
-#include "client/comm/host_span.h"
-#include "client/comm/peer_loss.h"
-#include "client/comm/shm/arena.h"
-#include "client/comm/shm/byte_counter.h"
 #include "client/comm/shm/exchange.h"
 #include "client/comm/shm/inbox.h"
 #include "client/comm/shm/peers.h"
-#include "client/comm/split_link.h"
+#include "client/comm/shm/segment.h"
 
 namespace coxswain {
 namespace {

@@ -9,10 +9,10 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
+#include "client/comm/back_end.h"
 #include "client/comm/collective_header.h"
+#include "client/comm/communicator.h"
 #include "client/comm/executor.h"
-#include "client/comm/host_span.h"
-#include "client/comm/peer_loss.h"
 
 namespace coxswain {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
-#include "client/comm/topology/hosts.h"
+#include "client/comm/hosts.h"
 
 namespace coxswain {
 

@@ -10,7 +10,7 @@
 #include "client/comm/executor.h"
 #include "client/comm/gated/gated_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
-#include "client/comm/loopback/loopback_communicator.h"
+#include "client/comm/in_process/loopback_communicator.h"
 #include "tests/conformance/communicator_conformance.h"
 #include "tests/conformance/connected_group.h"
 #include "tests/conformance/two_level_group.h"

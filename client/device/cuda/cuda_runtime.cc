@@ -10,9 +10,9 @@
 #include "base/check.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
-#include "client/device/check_copy.h"
 #include "client/device/cuda/block_cache.h"
 #include "client/device/cuda/cuda_status.h"
+#include "client/device/runtime.h"
 
 namespace coxswain {
 namespace {

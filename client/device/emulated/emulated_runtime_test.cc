@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "base/status_matchers.h"
-#include "client/device/await_event.h"
 #include "client/device/await_for_test.h"
+#include "client/device/runtime.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/device_conformance.h"
 

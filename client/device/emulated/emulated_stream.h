@@ -9,11 +9,32 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/mutex.h"
-#include "client/device/emulated/one_way.h"
 #include "client/device/launch.h"
 
 namespace coxswain {
+
+// A number that grows, and threads that wait for it to. For emulated streams.
+//
+// Who waits sees all that was done before the number grew, but who makes it
+// grow sees nothing of those who wait: with a mutex both would, and
+// ThreadSanitizer would take an order for given that a GPU does not give.
+// Hence Linux's futex, which ThreadSanitizer does not look at, and one atomic,
+// which it does.
+// Thread-safe.
+class OneWay {
+ public:
+  void Advance();
+  uint32_t value() const { return value_.load(std::memory_order_acquire); }
+
+  // Returns once value() is not `seen`; false if `timeout` passes before.
+  bool AwaitBeyond(uint32_t seen,
+                   absl::Duration timeout = absl::InfiniteDuration()) const;
+
+ private:
+  std::atomic<uint32_t> value_{0};
+};
 
 // A stream of an EmulatedRuntime: a thread that runs what is enqueued, in
 // order. What it does happens after what its enqueuer did before, and nothing

@@ -1,4 +1,4 @@
-#include "client/device/emulated/one_way.h"
+#include "client/device/emulated/emulated_stream.h"
 
 #include <thread>
 

@@ -1,7 +1,10 @@
 #include "hooks/kernels/cuda/low_rank.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "client/device/elements.h"
 #include "hooks/kernels/cuda/low_rank_access.h"
@@ -11,6 +14,120 @@
 
 namespace coxswain {
 namespace {
+
+// log2 of the threads side by side: enough for a row, but no more than a warp
+// if the rest of the block has rows to work on.
+int LanesLog(int64_t n, int64_t m, int64_t vector, int64_t rows_of_thread) {
+  int log = 0;
+  while ((1 << log) < kLowRankThreads && (int64_t{1} << log) * vector < m) {
+    ++log;
+  }
+  constexpr int kWarpLog = 5;
+  while (log > kWarpLog && (kLowRankThreads >> log) * rows_of_thread < n) --log;
+  return log;
+}
+
+class Planner {
+ public:
+  Planner(const std::vector<LowRankShape>& matrices,
+          const std::vector<int64_t>& raws, size_t element_bytes)
+      : matrices_(matrices),
+        raws_(raws),
+        vector_(16 / static_cast<int64_t>(element_bytes)) {}
+
+  LowRankPlan Plan() {
+    for (const LowRankShape& shape : matrices_) {
+      plan_.rank = std::max(plan_.rank, shape.r);
+    }
+    plan_.take = Section([&](int32_t i) { AddTake(i); });
+    plan_.take_sums = Section([&](int32_t i) { AddSums(i, true); }, true);
+    plan_.project = Section([&](int32_t i) { AddProject(i, true); });
+    plan_.project_sums = Section([&](int32_t i) { AddSums(i, false); });
+    plan_.finish = Section([&](int32_t i) { AddProject(i, false); }, true);
+    return std::move(plan_);
+  }
+
+ private:
+  struct Cut {
+    int log;
+    int64_t rows, columns;  // of a tile
+    int64_t parts;          // partial sums of an element
+  };
+
+  Cut TakeCut(const LowRankShape& shape) const {
+    const int log = LanesLog(shape.n, shape.m, vector_, vector_);
+    const int64_t columns = int64_t{kColumnsOfThread} << log;
+    return {log, (kLowRankThreads >> log) * vector_, columns,
+            CeilOf(shape.m, columns)};
+  }
+  Cut ProjectCut(const LowRankShape& shape) const {
+    const int log = LanesLog(shape.n, shape.m, vector_, kRowsOfThread);
+    const int64_t rows = (kLowRankThreads >> log) * kRowsOfThread;
+    return {log, rows, vector_ << log, CeilOf(shape.n, rows)};
+  }
+
+  // The tiles that add(i) appends for each matrix, and those of raw tensors.
+  template <class Add>
+  LowRankTiles Section(const Add& add, bool with_raws = false) {
+    const auto begin = static_cast<int64_t>(plan_.tiles.size());
+    partial_ = 0;
+    for (size_t i = 0; i < matrices_.size(); ++i) add(static_cast<int32_t>(i));
+    for (size_t i = 0; with_raws && i < raws_.size(); ++i) {
+      for (int64_t at = 0; at < raws_[i]; at += kRawTile) {
+        plan_.tiles.push_back({at, 0, 0, static_cast<int32_t>(i), kRawKind});
+      }
+    }
+    plan_.partials = std::max(plan_.partials, partial_);
+    return {begin, static_cast<int64_t>(plan_.tiles.size()) - begin};
+  }
+
+  const LowRankShape& Shape(int32_t i) const {
+    return matrices_[static_cast<size_t>(i)];
+  }
+
+  void AddTake(int32_t i) {
+    const LowRankShape& shape = Shape(i);
+    const Cut cut = TakeCut(shape);
+    for (int64_t row = 0; row < shape.n; row += cut.rows) {
+      for (int64_t part = 0; part < cut.parts; ++part) {
+        plan_.tiles.push_back({row, part * cut.columns,
+                               partial_ + part * shape.n * shape.r, i,
+                               cut.log});
+      }
+    }
+    partial_ += cut.parts * shape.n * shape.r;
+  }
+
+  void AddProject(int32_t i, bool sums) {
+    const LowRankShape& shape = Shape(i);
+    const Cut cut = ProjectCut(shape);
+    for (int64_t part = 0; part < cut.parts; ++part) {
+      for (int64_t column = 0; column < shape.m; column += cut.columns) {
+        plan_.tiles.push_back({part * cut.rows, column,
+                               sums ? partial_ + part * shape.m * shape.r : 0,
+                               i, cut.log});
+      }
+    }
+    if (sums) partial_ += cut.parts * shape.m * shape.r;
+  }
+
+  // Of an empty matrix too: its factors are zero.
+  void AddSums(int32_t i, bool take) {
+    const LowRankShape& shape = Shape(i);
+    const int64_t parts = take ? TakeCut(shape).parts : ProjectCut(shape).parts;
+    const int64_t count = (take ? shape.n : shape.m) * shape.r;
+    for (int64_t at = 0; at < count; at += SumsOfTile(parts)) {
+      plan_.tiles.push_back({at, parts, partial_, i, SumLanes(parts)});
+    }
+    partial_ += parts * count;
+  }
+
+  const std::vector<LowRankShape>& matrices_;
+  const std::vector<int64_t>& raws_;
+  const int64_t vector_;
+  LowRankPlan plan_;
+  int64_t partial_ = 0;
+};
 
 constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
 
@@ -46,6 +163,12 @@ void With(LaunchTarget* target, const DeviceLowRank<T>& on, const Act& act) {
 }
 
 }  // namespace
+
+LowRankPlan PlanLowRank(const std::vector<LowRankShape>& matrices,
+                        const std::vector<int64_t>& raws,
+                        size_t element_bytes) {
+  return Planner(matrices, raws, element_bytes).Plan();
+}
 
 template <typename T>
 void TakeOnDevice(LaunchTarget* target, const DeviceLowRank<T>& on, T divisor) {

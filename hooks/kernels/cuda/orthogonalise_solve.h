@@ -10,7 +10,6 @@
 #include "hooks/kernels/cuda/low_rank_block_sums.h"
 #include "hooks/kernels/cuda/orthogonalise.h"
 #include "hooks/kernels/cuda/orthogonalise_access.h"
-#include "hooks/kernels/cuda/orthogonalise_alone.h"
 #include "hooks/kernels/cuda/orthogonalise_schmidt.h"
 
 // From Gram matrices to orthonormal columns. G = R'R is factorised as an

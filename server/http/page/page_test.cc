@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/http/static_files.h"
+#include "server/http/page/static_files.h"
 
 namespace coxswain::server {
 namespace {

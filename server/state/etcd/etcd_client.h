@@ -16,7 +16,13 @@ namespace coxswain::server {
 
 // Makes calls to etcd, each of them once, at one of its members: the one that
 // answered last. After a failure it is the turn of the next. Calls block, until
-// `timeout` at most; their errors are those of etcd_status.h. Thread-safe.
+// `timeout` at most. Thread-safe. Errors of etcd:
+//   UNAVAILABLE          etcd cannot be reached, or did not answer in time: a
+//                        change may have happened all the same
+//   OUT_OF_RANGE         what is to be read as it once was, is compacted
+//   RESOURCE_EXHAUSTED   etcd is full, or the request passes its limits
+//   FAILED_PRECONDITION  this etcd cannot be used: it asks for a password, or
+//                        does not speak version 3
 class EtcdClient {
  public:
   // HOST:PORT of one member or more. Connects with the first call.

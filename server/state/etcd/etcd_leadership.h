@@ -6,17 +6,38 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "server/state/etcd/etcd_client.h"
 #include "server/state/etcd/etcd_keys.h"
-#include "server/state/etcd/etcd_options.h"
+#include "server/state/owned_state.h"
 
 namespace coxswain::server {
+
+// Where a cluster of coordinators keeps its state in etcd, and how they agree
+// on who of them leads.
+struct EtcdOptions {
+  std::vector<std::string> endpoints;  // HOST:PORT of one or more members
+  // Of all keys; ends with a slash. Coordinators with one prefix are one
+  // cluster.
+  std::string prefix = "coxswain/";
+  // Who this is, for people: what the others are told who leads.
+  std::string name;
+  // A leader that etcd has not heard of for this long leads no more. In whole
+  // seconds; etcd has a least, of about 1.5 times its election timeout.
+  absl::Duration lease = absl::Seconds(5);
+  // Of one call; several fit into a lease.
+  absl::Duration call_timeout = absl::Seconds(2);
+  // How often one that stands by looks whether somebody leads.
+  absl::Duration look_interval = absl::Milliseconds(200);
+  const Clock* clock = LeaseClock();  // outlives the user
+};
 
 // The right of one coordinator to lead. Whoever creates the leader's key leads,
 // for as long as the lease of that key is renewed, which a thread does. The

@@ -13,7 +13,6 @@
 #include "server/state/etcd/etcd_client.h"
 #include "server/state/etcd/etcd_keys.h"
 #include "server/state/etcd/etcd_leadership.h"
-#include "server/state/etcd/etcd_options.h"
 #include "server/state/owned_state.h"
 #include "server/state/state_store.h"
 

@@ -1,7 +1,5 @@
 #include "tests/bench/schedule/light_workers.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -15,6 +13,7 @@
 #include "base/unique_fd.h"
 #include "gtest/gtest.h"
 #include "server/coordinator.h"
+#include "tests/support/loopback.h"
 
 namespace coxswain::bench {
 namespace {
@@ -24,20 +23,7 @@ constexpr int kPatienceMs = 20'000;
 // Listens on a free port, in the place of a coordinator.
 class Impostor {
  public:
-  Impostor() : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    // So that the coordinator can have the port at once.
-    const int on = 1;
-    setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    auto* any = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(bind(listener_.get(), any, size), 0);
-    EXPECT_EQ(listen(listener_.get(), 16), 0);
-    EXPECT_EQ(getsockname(listener_.get(), any, &size), 0);
-    port_ = ntohs(address.sin_port);
-  }
+  Impostor() : listener_(ListenOnLoopback(&port_)) {}
 
   int port() const { return port_; }
   // Takes the next connection, and ends it.
@@ -49,8 +35,8 @@ class Impostor {
   }
 
  private:
-  UniqueFd listener_;
   int port_ = 0;
+  UniqueFd listener_;
 };
 
 TEST(LightWorkersTest, ConnectionsThatFailAtFirstAreMadeAgain) {

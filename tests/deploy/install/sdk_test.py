@@ -2,6 +2,7 @@
 """install.sh installs what a program outside the workspace is built with."""
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -57,6 +58,26 @@ class SdkTest(unittest.TestCase):
             os.path.join(PROGRAM, "main.cc"), program,
             env=self.environment())
         self.train(program)
+
+    def test_headers_need_neither_protobuf_nor_grpc(self):
+        """What the preprocessor reads for all of them, in one file."""
+        include = self.path("include")
+        headers = sorted(
+            os.path.relpath(os.path.join(folder, name), include)
+            for folder, _, names in os.walk(include) for name in names)
+        self.assertIn("coxswain/client/session/session.h", headers)
+        source = os.path.join(self.folder, "all.cc")
+        with open(source, "w", encoding="utf-8") as file:
+            file.writelines('#include "%s"\n' % name for name in headers)
+        read = os.path.join(self.folder, "all.d")
+        run("g++", "-std=c++17", "-Wall", "-Wextra", "-Werror",
+            "-fsyntax-only", "-MD", "-MF", read, "-I", include, source)
+        with open(read, encoding="utf-8") as file:
+            names = file.read().split()
+        self.assertIn(self.path("include", headers[0]), names)
+        self.assertEqual([], [
+            name for name in names
+            if re.search(r"\.pb\.h$|/google/protobuf/|/grpc", name)])
 
     # tests/deploy/install/page_test.py builds the program with CMake.
     def test_cmake_refuses_a_version_with_other_headers(self):

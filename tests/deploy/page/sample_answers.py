@@ -1,7 +1,7 @@
 """Answers of the coordinator's JSON API, made up for the extreme cases.
 
-Their fields are those of docs/http-api.md; what a real coordinator answers is
-looked at by page_test.py beside these.
+Their fields are those of docs/observability.md; what a real coordinator answers
+is looked at by page_test.py beside these.
 """
 
 NOW = 1795680000.0

@@ -3,15 +3,15 @@
 // are played.
 #include <unistd.h>
 
-#include <cstdlib>
+#include <cstdint>
 #include <set>
 #include <string>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "proto/journal.pb.h"
 #include "proto/parameter.pb.h"
+#include "tests/support/environment.h"
 #include "tests/system/restart/play.h"
 
 namespace coxswain {
@@ -40,15 +40,6 @@ const std::set<std::string>& Others() {
   return *names;
 }
 
-int Seeds() {
-  int seeds = 8;
-  const char* const text = std::getenv("COXSWAIN_PROPERTY_SEEDS");
-  if (text != nullptr) {
-    EXPECT_TRUE(absl::SimpleAtoi(text, &seeds)) << text;
-  }
-  return seeds;
-}
-
 TEST(AcceptedRequestsTest, EveryRpcIsKnownToStoreOrNot) {
   std::set<std::string> named = Storing();
   named.insert(Others().begin(), Others().end());
@@ -69,7 +60,8 @@ TEST(AcceptedRequestsTest, EveryRpcIsKnownToStoreOrNot) {
 
 TEST(AcceptedRequestsTest, WhatIsAcceptedIsStoredAndLoaded) {
   OutcomesOf all;
-  for (int seed = 1; seed <= Seeds(); ++seed) {
+  const int64_t seeds = FromEnvironment("COXSWAIN_PROPERTY_SEEDS", 8);
+  for (int64_t seed = 1; seed <= seeds; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Play play(static_cast<uint64_t>(seed),
               absl::StrCat(testing::TempDir(), "/play-", getpid(), "-", seed));

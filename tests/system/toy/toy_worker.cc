@@ -25,7 +25,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/session/explain.h"
 #include "client/session/session.h"
 #include "hooks/registry/yaml_spec.h"
 #include "tests/system/toy/toy_training.h"

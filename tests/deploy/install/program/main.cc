@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "client/reduce/reducer.h"
-#include "client/session/session.h"
-#include "hooks/registry/planned_hook.h"
+#include "coxswain/client/reduce/reducer.h"
+#include "coxswain/client/session/session.h"
+#include "coxswain/hooks/registry/planned_hook.h"
 
 namespace {
 

@@ -1,0 +1,60 @@
+#ifndef COXSWAIN_CLIENT_COMM_BACK_END_H_
+#define COXSWAIN_CLIENT_COMM_BACK_END_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/cancel_signal.h"
+#include "client/comm/communicator.h"
+
+// What back ends have in common.
+
+namespace coxswain {
+
+// For back ends that connect through a store: returns INVALID_ARGUMENT if the
+// options make no sense.
+absl::Status CheckGroupOptions(const CommunicatorOptions& options,
+                               absl::string_view backend);
+
+// For back ends of the CPU: returns INVALID_ARGUMENT unless `span` is in its
+// memory.
+absl::Status CheckOnHost(const Communicator& comm, const Span& span);
+
+// The options of a communicator of these ranks of `parent`, this rank among
+// them: the `number`-th of that list. Its id is one of its own.
+CommunicatorOptions SplitOptions(const CommunicatorOptions& parent,
+                                 const std::vector<int>& ranks, int64_t number);
+
+// Ties a communicator to the one that it was split off, for back ends: when
+// the parent's signal is raised, because the parent was aborted, failed or was
+// destroyed, the child is aborted with the parent's reason. At once if the
+// parent has ended already.
+//
+// The child holds it as its last member, so that it goes first: the destructor
+// waits for an abort that is under way, and none begins after it. So it must
+// not be destroyed by a callback of a Work.
+class SplitLink {
+ public:
+  // `parent` is raised by the parent when it ends. `abort` ends the child, and
+  // may be called from any thread.
+  SplitLink(std::shared_ptr<CancelSignal> parent,
+            std::function<void(absl::string_view reason)> abort);
+  ~SplitLink();
+  SplitLink(const SplitLink&) = delete;
+  SplitLink& operator=(const SplitLink&) = delete;
+
+ private:
+  struct Target;
+
+  const std::shared_ptr<CancelSignal> parent_;
+  const std::shared_ptr<Target> target_;
+  uint64_t id_ = 0;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_BACK_END_H_

@@ -1,0 +1,60 @@
+#ifndef COXSWAIN_CLIENT_COMM_HOSTS_H_
+#define COXSWAIN_CLIENT_COMM_HOSTS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/comm/communicator.h"
+
+namespace coxswain {
+
+// Which host this process is on, for the question of who can share memory: the
+// kernel's boot id, the network namespace, in which local sockets live, and the
+// user, whose number means something in one user namespace only. Host names do
+// not count. Where the system does not tell, an identity that no other process
+// has.
+std::string HostIdentity();
+
+// Which ranks of a group are on one host.
+class Hosts {
+ public:
+  // `host_of` names each rank's host by a number; hosts are numbered anew, in
+  // the order of their first ranks.
+  explicit Hosts(const std::vector<int>& host_of);
+
+  int count() const { return static_cast<int>(ranks_.size()); }
+  // The ranks of a host, ascending.
+  const std::vector<int>& ranks(int host) const {
+    return ranks_[static_cast<size_t>(host)];
+  }
+  int host_of(int rank) const { return host_of_[static_cast<size_t>(rank)]; }
+  // A rank's place among those of its host.
+  int local_rank(int rank) const;
+  // The ranks in this place on each host; all hosts have as many ranks then.
+  std::vector<int> ranks_in_place(int local_rank) const;
+  bool even() const;
+
+ private:
+  std::vector<int> host_of_;
+  std::vector<std::vector<int>> ranks_;
+};
+
+// Finds out, through options.store: each rank says where it is, rank 0 compares
+// and tells all, so that the store is asked twice a rank. Blocks until all
+// ranks have called it; DEADLINE_EXCEEDED names one who has not.
+absl::StatusOr<Hosts> FindHosts(const CommunicatorOptions& options,
+                                const std::string& identity);
+
+// Whether something worked on all ranks: empty, or what the first rank on which
+// it did not says; the same on all ranks. Through the store, like FindHosts;
+// `what` makes the keys.
+absl::StatusOr<std::string> AgreeThatAll(const CommunicatorOptions& options,
+                                         absl::string_view what,
+                                         const absl::Status& own);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_HOSTS_H_

@@ -1,0 +1,102 @@
+#include "client/reduce/bucket_layout.h"
+
+#include <string>
+
+#include "base/status_matchers.h"
+
+namespace coxswain {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+ParameterSpec Parameter(const std::string& name, int64_t count,
+                        DType dtype = DType::kFloat32) {
+  ParameterSpec spec;
+  spec.name = name;
+  spec.shape = {count};
+  spec.dtype = dtype;
+  return spec;
+}
+
+std::vector<int> Members(const Bucket& bucket) {
+  std::vector<int> members;
+  for (const GradientSlot& slot : bucket.gradients) {
+    members.push_back(slot.parameter);
+  }
+  return members;
+}
+
+TEST(BucketPlanTest, ReversedRegistrationOrderAndASmallFirstBucket) {
+  const std::vector<ParameterSpec> parameters = {
+      Parameter("a", 10), Parameter("b", 10), Parameter("c", 10),
+      Parameter("d", 10), Parameter("e", 10)};
+  ASSERT_OK_AND_ASSIGN(const auto buckets, PlanBuckets({40, 80}, parameters));
+  ASSERT_EQ(buckets.size(), 3u);
+  EXPECT_THAT(Members(buckets[0]), ElementsAre(4));
+  EXPECT_THAT(Members(buckets[1]), ElementsAre(3, 2));
+  EXPECT_THAT(Members(buckets[2]), ElementsAre(1, 0));
+  EXPECT_EQ(buckets[1].gradients[1].offset, 10);
+  EXPECT_EQ(buckets[1].data.count, 20);
+  EXPECT_EQ(buckets[1].index, 1);
+  EXPECT_FALSE(buckets[1].last);
+  EXPECT_TRUE(buckets[2].last);
+}
+
+TEST(BucketPlanTest, ABucketMayExceedItsLimitByOneGradient) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto buckets,
+      PlanBuckets({44, 44}, {Parameter("a", 1000), Parameter("b", 10)}));
+  ASSERT_EQ(buckets.size(), 1u);
+  EXPECT_EQ(buckets[0].data.count, 1010);
+}
+
+TEST(BucketPlanTest, TypesDoNotMixAndTheSmallLimitHoldsOncePerType) {
+  const std::vector<ParameterSpec> parameters = {
+      Parameter("a", 10), Parameter("a16", 10, DType::kFloat16),
+      Parameter("b", 10), Parameter("b16", 10, DType::kFloat16),
+      Parameter("c", 10)};
+  ASSERT_OK_AND_ASSIGN(const auto buckets, PlanBuckets({40, 80}, parameters));
+  ASSERT_EQ(buckets.size(), 3u);
+  EXPECT_THAT(Members(buckets[0]), ElementsAre(4));
+  // The halves are complete with place 1, the others only with place 0.
+  EXPECT_THAT(Members(buckets[1]), ElementsAre(3, 1));
+  EXPECT_THAT(Members(buckets[2]), ElementsAre(2, 0));
+  EXPECT_EQ(buckets[1].data.dtype, DType::kFloat16);
+}
+
+TEST(BucketPlanTest, FollowsAGivenReadyOrder) {
+  const std::vector<ParameterSpec> parameters = {
+      Parameter("a", 10), Parameter("b", 10), Parameter("c", 10)};
+  ASSERT_OK_AND_ASSIGN(const auto buckets,
+                       PlanBuckets({40, 80}, parameters, {1, 2, 0}));
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_THAT(Members(buckets[0]), ElementsAre(1));
+  EXPECT_THAT(Members(buckets[1]), ElementsAre(2, 0));
+}
+
+TEST(BucketPlanTest, ScalarsAndEmptyTensorsHaveASlot) {
+  ParameterSpec scalar = Parameter("scale", 0);
+  scalar.shape = {};
+  ASSERT_OK_AND_ASSIGN(const auto buckets,
+                       PlanBuckets({}, {Parameter("empty", 0), scalar}));
+  ASSERT_EQ(buckets.size(), 1u);
+  EXPECT_THAT(Members(buckets[0]), ElementsAre(1, 0));
+  EXPECT_EQ(buckets[0].data.count, 1);
+}
+
+TEST(BucketPlanTest, RefusesWhatMakesNoSense) {
+  const std::vector<ParameterSpec> parameters = {Parameter("a", 10),
+                                                 Parameter("b", 10)};
+  EXPECT_THAT(PlanBuckets({0, 80}, parameters),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("at least 1 byte")));
+  EXPECT_THAT(PlanBuckets({}, parameters, {0, 0}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("not a permutation")));
+  EXPECT_THAT(PlanBuckets({}, {Parameter("bad", -1)}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("bad")));
+}
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,245 @@
+// The part of Reducer that takes a step's gradients, and ends the step: what
+// all ranks do with it.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_prefix.h"
+#include "client/reduce/reducer.h"
+
+namespace coxswain {
+
+// ---- gradients ----
+
+absl::Status Reducer::BeginMarks() {
+  const bool complete = without_data_;
+  COXSWAIN_RETURN_IF_ERROR(memory_->Begin(buckets()));
+  for (const Bucket& bucket : buckets()) {
+    if (!complete) break;
+    COXSWAIN_RETURN_IF_ERROR(memory_->ClearGradient(bucket, bucket.data));
+    COXSWAIN_RETURN_IF_ERROR(memory_->NoteGradient(bucket));
+  }
+  marks_.Begin(buckets(), parameters_.size(), complete,
+               exchange_->report().begun);
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::MarkReady(int parameter) {
+  return MarkReady(parameter, MarkOptions());
+}
+
+absl::Status Reducer::MarkReady(int parameter, const MarkOptions& mark) {
+  COXSWAIN_RETURN_IF_ERROR(Claim(parameter, {mark.used, nullptr}));
+  return CountDown(parameter);
+}
+
+absl::Status Reducer::MarkReady(int parameter, Span gradient) {
+  return MarkReady(parameter, gradient, MarkOptions());
+}
+
+absl::Status Reducer::MarkReady(int parameter, Span gradient,
+                                const MarkOptions& mark) {
+  COXSWAIN_RETURN_IF_ERROR(
+      Claim(parameter, {mark.used, mark.copy_back ? gradient.data : nullptr}));
+  const Span view = GradientView(parameter);
+  if (!(gradient.device == view.device)) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat(
+        "the gradient of \"", parameters_[static_cast<size_t>(parameter)].name,
+        "\" is not on the device of its parameter; move it there")));
+  }
+  if (gradient.count != view.count || gradient.dtype != view.dtype) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat(
+        "the gradient of \"", parameters_[static_cast<size_t>(parameter)].name,
+        "\" has ", gradient.count, " x ", NameOf(gradient.dtype),
+        ", its parameter ", view.count, " x ", NameOf(view.dtype))));
+  }
+  const absl::Status copied =
+      memory_->CopyGradient(BucketOf(parameter), view, gradient.data);
+  if (!copied.ok()) return Fail(WithPrefix("taking a gradient: ", copied));
+  return CountDown(parameter);
+}
+
+absl::Status Reducer::MarkZeros(int parameter) {
+  COXSWAIN_RETURN_IF_ERROR(Claim(parameter, {/*used=*/false, nullptr}));
+  return ClearAndCount(parameter);
+}
+
+absl::Status Reducer::Claim(int parameter, const GradientMarks::Mark& mark) {
+  COXSWAIN_RETURN_IF_ERROR(status());
+  if (parameter < 0 || static_cast<size_t>(parameter) >= parameters_.size()) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat(
+        "there is no parameter ", parameter, " among ", parameters_.size())));
+  }
+  switch (marks_.Claim(parameter, mark)) {
+    case GradientMarks::Claimed::kYes:
+      return absl::OkStatus();
+    case GradientMarks::Claimed::kTwice:
+      return Fail(MarkedTwice(parameter));
+    default:
+      return absl::FailedPreconditionError(
+          "a gradient was marked ready outside a step; call BeginStep first");
+  }
+}
+
+absl::Status Reducer::MarkedTwice(int parameter) const {
+  if (without_data_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "parameter \"", parameters_[static_cast<size_t>(parameter)].name,
+        "\" was marked ready in a step of weight 0, whose gradients are zeros; "
+        "begin the step with this rank's weight"));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "parameter \"", parameters_[static_cast<size_t>(parameter)].name,
+      "\" was marked ready twice in one step. Either two backward passes "
+      "ran in it (let all but the last one only sum up locally), or the "
+      "parameter gets several gradients in one pass (it is used by a "
+      "part that is computed again in backward, or by another backward "
+      "inside)"));
+}
+
+const Bucket& Reducer::BucketOf(int parameter) const {
+  return buckets()[static_cast<size_t>(Place(parameter).bucket)];
+}
+
+absl::Status Reducer::CountDown(int parameter) {
+  const absl::Status noted = memory_->NoteGradient(BucketOf(parameter));
+  if (!noted.ok()) return Fail(WithPrefix("taking a gradient: ", noted));
+  marks_.CountDown(parameter, Place(parameter).bucket, options_.clock->Now());
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::ClearAndCount(int parameter) {
+  const absl::Status cleared =
+      memory_->ClearGradient(BucketOf(parameter), GradientView(parameter));
+  if (!cleared.ok()) return Fail(WithPrefix("writing zeros: ", cleared));
+  return CountDown(parameter);
+}
+
+std::vector<int> Reducer::Unmarked() const { return marks_.Unclaimed(); }
+
+void Reducer::MarkMissing() {
+  for (const int parameter : Unmarked()) {
+    // Another thread's error may come first: then nothing counts any more.
+    if (!Claim(parameter, {/*used=*/false, nullptr}).ok()) return;
+    if (!ClearAndCount(parameter).ok()) return;
+  }
+}
+
+// ---- the end of the step ----
+
+absl::StatusOr<StepDecision> Reducer::Decide(const StepVote& vote) {
+  {
+    MutexLock lock(&mutex_);
+    COXSWAIN_RETURN_IF_ERROR(status_);
+    if (state_ != State::kExchanged) {
+      return absl::FailedPreconditionError(
+          "there is no exchanged step to decide on; call Finish first");
+    }
+  }
+  const absl::Time begun = options_.clock->Now();
+  absl::StatusOr<StepDecision> decision = DecideOnce(vote);
+  if (!decision.ok()) {
+    (void)Fail(decision.status());
+    EndStep();
+    return status();
+  }
+  MutexLock lock(&mutex_);
+  totals_.in_gate += options_.clock->Now() - begun;
+  return decision;
+}
+
+absl::StatusOr<StepDecision> Reducer::DecideOnce(const StepVote& vote) {
+  {
+    MutexLock lock(&mutex_);
+    if (decision_) return *decision_;
+  }
+  StepDecision decision;
+  decision.commit = vote.commit;
+  decision.reason = vote.reason;
+  if (options_.gate != nullptr) {
+    absl::StatusOr<StepDecision> answer = options_.gate->Decide(vote);
+    if (!answer.ok()) return WithPrefix("decision: ", answer.status());
+    decision = *std::move(answer);
+  }
+  MutexLock lock(&mutex_);
+  decision_ = decision;
+  return decision;
+}
+
+absl::Status Reducer::CheckCommit() const {
+  if (state_ != State::kExchanged) {
+    return absl::FailedPreconditionError(
+        "there is no exchanged step to commit; call Finish first");
+  }
+  if (report_.empty) {
+    return absl::FailedPreconditionError(
+        "no rank had data for this step; roll it back");
+  }
+  if (!decision_) {
+    if (options_.gate == nullptr) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        "the step has not been decided on; call Decide first");
+  }
+  if (decision_->commit) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "all ranks skip this step (", decision_->reason, "); roll it back"));
+}
+
+absl::Status Reducer::Commit() {
+  if (const absl::Status broken = status(); !broken.ok()) {
+    EndStep();
+    return broken;
+  }
+  {
+    MutexLock lock(&mutex_);
+    COXSWAIN_RETURN_IF_ERROR(CheckCommit());
+    state_ = State::kIdle;
+  }
+  const absl::Status status = hook_->Commit();
+  if (!status.ok()) {
+    hook_->Rollback();
+    return Fail(WithPrefix("hook commit: ", status));
+  }
+  return Rebuild();
+}
+
+void Reducer::Rollback() {
+  const absl::Status fits = CheckRollback();
+  if (!fits.ok()) (void)Fail(fits);
+  if (EndStep()) (void)Rebuild();  // the reducer keeps the error
+}
+
+absl::Status Reducer::CheckRollback() const {
+  MutexLock lock(&mutex_);
+  if (state_ != State::kExchanged || options_.gate == nullptr) {
+    return absl::OkStatus();
+  }
+  if (decision_ && (!decision_->commit || report_.empty)) {
+    return absl::OkStatus();
+  }
+  return absl::AbortedError(
+      decision_ ? "it was rolled back, but the other ranks commit it"
+                : "it was rolled back before all ranks had decided to: vote "
+                  "against it in Decide");
+}
+
+bool Reducer::EndStep() {
+  State state;
+  {
+    MutexLock lock(&mutex_);
+    state = std::exchange(state_, State::kIdle);
+  }
+  if (state == State::kIdle) return false;
+  if (state == State::kCollecting) {
+    Abort(absl::AbortedError(
+        "the step was given up before all its gradients were exchanged"));
+  }
+  // A communicator that has been aborted ends every wait at once; where one
+  // does not, the hook is still at work, and is rolled back at the very end.
+  rollback_due_ = !WaitForExchangeThread(options_.after_abort());
+  if (!rollback_due_) hook_->Rollback();
+  return status().ok();
+}
+
+}  // namespace coxswain

@@ -1,0 +1,22 @@
+#include "client/session/join.h"
+
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+
+namespace coxswain {
+namespace {
+
+// Else some of a large job go to the stand-in each time that the coordinator
+// cuts the streams, and it cuts them each time that one comes back from there.
+TEST(SessionWireTest, NobodyVisitsTheStandInWhileOthersAreStillComingBack) {
+  SessionOptions options;
+  for (const int world_size : {2, 450, 1000, 10000}) {
+    EXPECT_GE(StandInAfter(options, world_size),
+              ReattachSpread(world_size) + 2 * options.retry_base)
+        << world_size;
+  }
+  EXPECT_EQ(ReattachSpread(1000), absl::Seconds(1));
+}
+
+}  // namespace
+}  // namespace coxswain

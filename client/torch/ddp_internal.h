@@ -1,0 +1,129 @@
+#ifndef COXSWAIN_CLIENT_TORCH_DDP_INTERNAL_H_
+#define COXSWAIN_CLIENT_TORCH_DDP_INTERNAL_H_
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/reduce/averager.h"
+#include "client/reduce/bucket_layout.h"
+#include "client/reduce/hook.h"
+#include "client/reduce/reducer.h"
+#include "client/schedule/job_plan.h"
+#include "client/torch/distributed_data_parallel.h"
+#include "client/torch/distributed_data_parallel_options.h"
+
+// What the sources of DistributedDataParallel share, and nothing else uses.
+
+namespace coxswain::torch {
+
+// The plan that the job begins with.
+JobPlan PlanOf(const DistributedDataParallelOptions& options);
+
+// INVALID_ARGUMENT: options that do not go together, or not with the plan, the
+// hook and the averager, which may be null.
+absl::Status CheckPlan(const DistributedDataParallelOptions& options,
+                       const JobPlan& plan, int world_size, const Hook& hook,
+                       const Averager* averager);
+
+// INVALID_ARGUMENT if the options ask for something else than the plan that
+// they follow, where no operator has changed it: names both values.
+absl::Status CheckAskedFor(const DistributedDataParallelOptions& options);
+
+// INVALID_ARGUMENT if the program's make_hook makes another hook of its plan
+// than `hook`, which would then be exchanged for it at some change of the plan.
+absl::Status CheckPlannedHook(const DistributedDataParallelOptions& options,
+                              const Hook& hook);
+
+// The options of DistributedDataParallel's own that must be equal on all ranks.
+std::map<std::string, std::string> AgreedSettings(
+    const DistributedDataParallelOptions& options);
+
+// The .grad of one parameter, and its place in a bucket. Either .grad is a
+// view of that place, or a tensor of its own, which is copied there and back
+// once in a step. Used by DistributedDataParallel.
+//
+// Between Point and Release all but Mark may throw what libtorch throws.
+//
+// Threading: one thread at a time. Mark hands the gradient over to the
+// reducer's exchange thread, until the step's end.
+class ParameterGradient {
+ public:
+  ParameterGradient(const ::torch::Tensor& parameter, bool as_view)
+      : parameter_(parameter), as_view_(as_view) {}
+
+  const ::torch::Tensor& parameter() const { return parameter_; }
+  bool defined() const { return parameter_.grad().defined(); }
+
+  // The place is here (now): a .grad that was a view of the place before is
+  // one of the new place, whose contents are the caller's matter.
+  void Point(const GradientPlace& place);
+
+  // In a pass, once .grad is there: libtorch may give two parameters gradients
+  // in the same memory (of a + b.view(...), say), which is well as long as
+  // nobody writes there. Gives this one memory of its own.
+  void Separate();
+
+  // After a pass that does not exchange: sums up in the bucket, if .grad is to
+  // be a view.
+  void Adopt();
+
+  // Marks .grad, which is defined, as parameter `index` of the reducer. UNUSED
+  // ones can still be left as they are, afterwards. UNIMPLEMENTED: a sparse
+  // gradient.
+  absl::Status Mark(Reducer& reducer, int index, bool used);
+  // Marks zeros, without touching .grad, which is undefined.
+  absl::Status MarkZeros(Reducer& reducer, int index);
+
+  // Before a step that overwrites the place although .grad may have to stay.
+  void SetAside();
+
+  // After the exchange, one of the two: .grad is the average, or is as it was.
+  void TakeAverage();
+  void LeaveAsItWas();
+
+  // .grad is a tensor of its own.
+  void Release();
+
+ private:
+  // Whether .grad is the view, or could be.
+  bool InPlace(const ::torch::Tensor& gradient) const;
+  void CopyToPlace();
+
+  ::torch::Tensor parameter_;
+  const bool as_view_;
+  ::torch::Tensor view_;
+  // Where the reducer puts the average.
+  ::torch::Tensor outside_;
+  // What to put back where the parameter proves to be unused.
+  ::torch::Tensor aside_;
+};
+
+// What DistributedDataParallel's sources know of a trainable parameter.
+struct DistributedDataParallel::Parameter {
+  Parameter(const ::torch::Tensor& tensor, bool as_view)
+      : gradient(tensor, as_view) {}
+
+  int index = 0;
+  ParameterGradient gradient;
+  // A pass since the last exchange gave it a gradient.
+  bool used = false;
+  // sync_each_batch: the sum of the window's averages, while .grad is that of
+  // the micro-batch under way.
+  ::torch::Tensor averages;
+  // Kept alive, since libtorch only holds it weakly between passes.
+  std::shared_ptr<::torch::autograd::Node> accumulate_grad;
+  uintptr_t hook_key = 0;
+  // Null without the option.
+  std::unique_ptr<::torch::optim::Optimizer> optimizer;
+};
+
+}  // namespace coxswain::torch
+
+#endif  // COXSWAIN_CLIENT_TORCH_DDP_INTERNAL_H_

@@ -1,0 +1,265 @@
+#include "client/torch/distributed_data_parallel_options.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "client/schedule/schedule_client.h"
+#include "client/session/session.h"
+#include "client/torch/ddp_internal.h"
+#include "client/torch/distributed_data_parallel.h"
+
+namespace coxswain::torch {
+namespace {
+
+absl::Status CheckAverager(const Hook& hook, const Averager* averager) {
+  if (!hook.needs_averager()) return absl::OkStatus();
+  if (averager == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the hook ", hook.spec(),
+        " leaves the ranks' parameters apart and needs its averager: pass what "
+        "MakePlannedAverager or MakeAverager gives for the same spec, and call "
+        "AfterOptimizerStep after each optimizer step"));
+  }
+  if (!absl::StrContains(hook.spec(), averager->spec())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the averager ", averager->spec(), " is not that of the hook ",
+        hook.spec(), "; make both from one spec"));
+  }
+  return absl::OkStatus();
+}
+
+bool Averages(const Hook& hook, const Averager* averager) {
+  return averager != nullptr || hook.needs_averager();
+}
+
+absl::Status CheckUnevenInputs(const JobPlan& plan, int world_size,
+                               const Hook& hook, const Averager* averager) {
+  if (!plan.needs_header(world_size) || !Averages(hook, averager)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "uneven_inputs does not go with the hook ", hook.spec(),
+      " and its averager (nor do uneven_data, weighting=samples|tokens, and a "
+      "global batch that the ranks do not share equally): while ranks step on "
+      "their own, one that is out of data would be averaged in with parameters "
+      "that no longer learn; give all ranks equally much data, or take a hook "
+      "that averages gradients"));
+}
+
+absl::Status NotTogether(absl::string_view one, absl::string_view other,
+                         absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      one, " does not go with ", other, ": ", why, "; leave one of them out"));
+}
+
+absl::Status CheckOverlap(const DistributedDataParallelOptions& options,
+                          const JobPlan& plan, const Hook& hook,
+                          const Averager* averager) {
+  if (!options.overlapped_optimizer) return absl::OkStatus();
+  const auto refuse = [](absl::string_view what, absl::string_view why) {
+    return NotTogether("overlapped_optimizer", what,
+                       absl::StrCat("it steps before ", why));
+  };
+  if (options.reducer.max_norm > 0) {
+    return refuse("max_norm", "the norm of all gradients is known");
+  }
+  if (options.reducer.find_unused_parameters) {
+    return refuse("find_unused_parameters",
+                  "it is known which parameters no rank used");
+  }
+  if (Averages(hook, averager)) {
+    return refuse("an averager", "AfterOptimizerStep is told of the step");
+  }
+  if (plan.terms.sync_each_batch) {
+    return refuse("sync_each_batch", "the window's last micro-batch is in");
+  }
+  if (plan.terms.commit_vote) {
+    return refuse("commit_vote", "the ranks have voted");
+  }
+  if (options.skip_non_finite) {
+    return refuse("skip_non_finite", "all averages have been looked at");
+  }
+  if (options.commit_with_optimizer) {
+    return refuse("commit_with_optimizer", "the program steps the optimizer");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSyncEachBatch(const DistributedDataParallelOptions& options,
+                                const JobPlan& plan, const Hook& hook,
+                                const Averager* averager) {
+  if (!plan.terms.sync_each_batch) return absl::OkStatus();
+  if (Averages(hook, averager)) {
+    return NotTogether("sync_each_batch",
+                       absl::StrCat("the hook ", hook.spec()),
+                       "it counts exchanges, and its averager optimizer steps");
+  }
+  if (options.reducer.max_norm > 0) {
+    return NotTogether("sync_each_batch", "max_norm",
+                       "each micro-batch would be clipped by itself; clip the "
+                       "sum before the optimizer step");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSkips(const DistributedDataParallelOptions& options,
+                        const JobPlan& plan, const Hook& hook,
+                        const Averager* averager) {
+  const bool compares = plan.terms.commit_vote || plan.terms.checksum_every > 0;
+  if (options.reducer.gate == nullptr && compares) {
+    return absl::InvalidArgumentError(
+        "commit_vote and checksum_every need the coordinator: set a gate (see "
+        "FollowSession)");
+  }
+  const bool apart =
+      Averages(hook, averager) || hook.reach() == GradientReach::kOwn;
+  if (options.skip_non_finite && apart && !plan.terms.commit_vote) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "skip_non_finite with the hook ", hook.spec(),
+        " needs the plan's commit_vote, since each rank sees averages of its "
+        "own"));
+  }
+  return absl::OkStatus();
+}
+
+absl::string_view OnOff(bool value) { return value ? "true" : "false"; }
+
+// What the program asks for, whatever it follows.
+JobPlan AskedFor(const DistributedDataParallelOptions& options) {
+  JobPlan plan;
+  plan.accumulation_steps = options.accumulation_steps;
+  plan.terms = options.terms;
+  if (options.reducer.uneven_inputs &&
+      plan.terms.uneven_data == UnevenData::kRefuse) {
+    plan.terms.uneven_data = options.reducer.end_at_first
+                                 ? UnevenData::kEndAtFirst
+                                 : UnevenData::kWaitForAll;
+  }
+  return plan;
+}
+
+// By the names of a plan's settings.
+std::map<std::string, std::string> SettingsOf(const JobPlan& plan) {
+  std::map<std::string, std::string> settings = plan.terms.ToMap();
+  settings["accumulation"] = absl::StrCat(plan.accumulation_steps);
+  return settings;
+}
+
+std::map<std::string, std::string> ReducerSettings(
+    const ReducerOptions& options) {
+  const auto on_off = [](bool value) { return value ? "true" : "false"; };
+  std::map<std::string, std::string> settings = options.settings;
+  settings["first_bucket_bytes"] =
+      absl::StrCat(options.buckets.first_bucket_bytes);
+  settings["bucket_bytes"] = absl::StrCat(options.buckets.bucket_bytes);
+  settings["rebuild"] = on_off(options.rebuild);
+  settings["find_unused_parameters"] = on_off(options.find_unused_parameters);
+  settings["uneven_inputs"] = on_off(options.uneven_inputs);
+  settings["max_norm"] = absl::StrCat(options.max_norm);
+  return settings;
+}
+
+}  // namespace
+
+JobPlan PlanOf(const DistributedDataParallelOptions& options) {
+  return options.plan ? *options.plan : AskedFor(options);
+}
+
+absl::Status CheckAskedFor(const DistributedDataParallelOptions& options) {
+  if (!options.plan) return absl::OkStatus();
+  const auto defaults = SettingsOf(JobPlan());
+  const auto planned = SettingsOf(*options.plan);
+  std::vector<std::string> contradictions;
+  for (const auto& [name, asked] : SettingsOf(AskedFor(options))) {
+    if (asked == defaults.at(name) || asked == planned.at(name)) continue;
+    if (options.changed_by_operator.count(name) > 0) continue;
+    contradictions.push_back(absl::StrCat(name, "=", asked, " against ", name,
+                                          "=", planned.at(name)));
+  }
+  if (contradictions.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the options ask for another schedule than version ",
+      options.plan->version, " of the plan that they follow, which counts: ",
+      absl::StrJoin(contradictions, ", "),
+      "; give DescribeJob the same options, which puts them into the plan, or "
+      "leave them out"));
+}
+
+absl::Status CheckPlan(const DistributedDataParallelOptions& options,
+                       const JobPlan& plan, int world_size, const Hook& hook,
+                       const Averager* averager) {
+  if (options.reducer.on_average) {
+    return absl::InvalidArgumentError(
+        "ReducerOptions::on_average is for the wrapper itself; to step while "
+        "buckets still travel, set overlapped_optimizer");
+  }
+  COXSWAIN_RETURN_IF_ERROR(CheckAverager(hook, averager));
+  COXSWAIN_RETURN_IF_ERROR(CheckUnevenInputs(plan, world_size, hook, averager));
+  COXSWAIN_RETURN_IF_ERROR(CheckOverlap(options, plan, hook, averager));
+  COXSWAIN_RETURN_IF_ERROR(CheckSyncEachBatch(options, plan, hook, averager));
+  return CheckSkips(options, plan, hook, averager);
+}
+
+absl::Status CheckPlannedHook(const DistributedDataParallelOptions& options,
+                              const Hook& hook) {
+  if (!options.plan || !options.make_hook) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Hook> planned,
+                            options.make_hook(*options.plan));
+  if (planned->spec() == hook.spec()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the hook is ", hook.spec(), ", and version ", options.plan->version,
+      " of the plan, by make_hook, says ", planned->spec(),
+      ": make the hook from the plan, as by MakePlannedHook(*options.plan)"));
+}
+
+std::map<std::string, std::string> AgreedSettings(
+    const DistributedDataParallelOptions& options) {
+  std::map<std::string, std::string> settings;
+  const auto set = [&](absl::string_view name, bool value) {
+    settings[std::string(name)] = std::string(OnOff(value));
+  };
+  const JobPlan plan = PlanOf(options);
+  settings["accumulation_steps"] = absl::StrCat(plan.accumulation_steps);
+  settings["schedule"] = absl::StrJoin(plan.terms.Changed(), ",");
+  set("skip_non_finite", options.skip_non_finite);
+  set("static_graph", options.static_graph);
+  set("broadcast_buffers", options.broadcast_buffers);
+  set("overlapped_optimizer", options.overlapped_optimizer != nullptr);
+  return settings;
+}
+
+absl::StatusOr<JobManifest> DescribeJob(
+    const ::torch::nn::Module& module, const std::string& hook_spec,
+    const DistributedDataParallelOptions& options) {
+  JobManifest manifest;
+  manifest.hook = hook_spec;
+  const JobPlan plan = PlanOf(options);
+  manifest.accumulation_steps = plan.accumulation_steps;
+  manifest.terms = plan.terms;
+  COXSWAIN_ASSIGN_OR_RETURN(manifest.parameters, DescribeParameters(module));
+  manifest.settings = ReducerSettings(options.reducer);
+  for (const auto& [name, value] : AgreedSettings(options)) {
+    // Of these the manifest has fields.
+    if (name == "accumulation_steps" || name == "schedule") continue;
+    manifest.settings[name] = value;
+  }
+  return manifest;
+}
+
+absl::Status FollowSession(Session& session,
+                           DistributedDataParallelOptions* options) {
+  COXSWAIN_ASSIGN_OR_RETURN(options->reducer.gate,
+                            session.schedule().Gate(kTrainStream));
+  options->plan = session.schedule().plan();
+  options->changed_by_operator = session.ChangedByOperator(*options->plan);
+  options->on_micro_batch = [&session] { session.schedule().NoteMicroBatch(); };
+  return absl::OkStatus();
+}
+
+}  // namespace coxswain::torch
