@@ -13,6 +13,8 @@
 namespace coxswain::torch {
 namespace {
 
+constexpr absl::Duration kRefusalTimeout = absl::Seconds(30);
+
 // How often the norm is taken: this often, and on a GPU, where the state has to
 // be fetched first, so seldom that it costs no more than 1% of the time.
 constexpr absl::Duration kErrorNormInterval = absl::Seconds(1);
@@ -100,7 +102,13 @@ absl::Status ElasticTraining::MakeWrapper() {
   COXSWAIN_RETURN_IF_ERROR(FollowSession(*generation_.session, &options));
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> hook,
                             options.make_hook(*options.plan));
-  COXSWAIN_RETURN_IF_ERROR(CheckHook(*hook));
+  if (const absl::Status fit = CheckHook(*hook); !fit.ok()) {
+    // All ranks refuse it: the first that left would end the generation of
+    // those that still recover, and they would wait for another in vain.
+    generation_.session->Barrier("", "elastic/refused", kRefusalTimeout)
+        .IgnoreError();
+    return fit;
+  }
   COXSWAIN_ASSIGN_OR_RETURN(
       std::unique_ptr<DistributedDataParallel> ddp,
       DistributedDataParallel::Create(module_, generation_.communicator,
