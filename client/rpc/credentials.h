@@ -17,8 +17,8 @@
 
 namespace coxswain {
 
-// Returns whether connections to the coordinator and to a member that stands in
-// for it are encrypted.
+// Returns whether connections to the coordinator, and to rank 0 in its place,
+// are encrypted.
 bool IsEncrypted(const ClientSecurity& security);
 
 // A connection of its own to the coordinator at HOST:PORT. gRPC connects, and
