@@ -12,25 +12,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/freed_by.h"
 #include "base/status_macros.h"
 
 namespace coxswain {
 namespace {
 
-template <auto Free>
-struct Freer {
-  template <typename T>
-  void operator()(T* pointer) const {
-    Free(pointer);
-  }
-};
-using Number = std::unique_ptr<BIGNUM, Freer<BN_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
-using KeyContext = std::unique_ptr<EVP_PKEY_CTX, Freer<EVP_PKEY_CTX_free>>;
-using Digest = std::unique_ptr<EVP_MD_CTX, Freer<EVP_MD_CTX_free>>;
-using Builder = std::unique_ptr<OSSL_PARAM_BLD, Freer<OSSL_PARAM_BLD_free>>;
-using Parameters = std::unique_ptr<OSSL_PARAM, Freer<OSSL_PARAM_free>>;
-using Signature = std::unique_ptr<ECDSA_SIG, Freer<ECDSA_SIG_free>>;
+using Number = std::unique_ptr<BIGNUM, FreedBy<BN_free>>;
+using Key = std::unique_ptr<EVP_PKEY, FreedBy<EVP_PKEY_free>>;
+using KeyContext = std::unique_ptr<EVP_PKEY_CTX, FreedBy<EVP_PKEY_CTX_free>>;
+using Digest = std::unique_ptr<EVP_MD_CTX, FreedBy<EVP_MD_CTX_free>>;
+using Builder = std::unique_ptr<OSSL_PARAM_BLD, FreedBy<OSSL_PARAM_BLD_free>>;
+using Parameters = std::unique_ptr<OSSL_PARAM, FreedBy<OSSL_PARAM_free>>;
+using Signature = std::unique_ptr<ECDSA_SIG, FreedBy<ECDSA_SIG_free>>;
 
 constexpr int kBitsOfByte = 8;
 // 65537 has three. Checking costs in proportion.

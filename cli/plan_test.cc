@@ -9,7 +9,7 @@
 #include "nlohmann/json.hpp"
 #include "proto/schedule.pb.h"
 
-namespace coxswain {
+namespace coxswain::plan_test {
 namespace {
 
 using testing::AllOf;
@@ -255,4 +255,4 @@ TEST_F(PlanTest, ShowAsJsonHasAllTerms) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::plan_test

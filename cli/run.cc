@@ -39,7 +39,7 @@ constexpr char kPrivateJob[] = "standalone";
 constexpr absl::Duration kReportDrain = absl::Seconds(10);
 
 constexpr char kHost[] = "127.0.0.1";
-constexpr absl::Duration kShutdown = absl::Seconds(2);
+constexpr absl::Duration kShutdownOfRun = absl::Seconds(2);
 
 // A coordinator for one launcher: in its process, reachable from this machine
 // only, with its state in a temporary folder that goes with it.
@@ -83,7 +83,7 @@ PrivateCoordinator::Start() {
 }
 
 PrivateCoordinator::~PrivateCoordinator() {
-  if (coordinator_ != nullptr) coordinator_->Shutdown(kShutdown);
+  if (coordinator_ != nullptr) coordinator_->Shutdown(kShutdownOfRun);
   coordinator_.reset();
   std::error_code ignored;  // it lies in the folder for temporary files
   std::filesystem::remove_all(state_dir_, ignored);
@@ -93,7 +93,7 @@ std::string PrivateCoordinator::address() const {
   return absl::StrCat(kHost, ":", coordinator_->port());
 }
 
-absl::StatusOr<std::string> HostName() {
+absl::StatusOr<std::string> NodeName() {
   char name[HOST_NAME_MAX + 1] = {};
   if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') {
     return absl::UnavailableError("this host has no name: give --node NAME");
@@ -174,7 +174,7 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   environment.reattach_grace = options.reattach_grace;
   COXSWAIN_ASSIGN_OR_RETURN(environment.gpus, ChooseGpus(options));
   if (environment.node.empty()) {
-    COXSWAIN_ASSIGN_OR_RETURN(environment.node, HostName());
+    COXSWAIN_ASSIGN_OR_RETURN(environment.node, NodeName());
   }
 
   std::unique_ptr<PrivateCoordinator> coordinator;

@@ -24,7 +24,7 @@ namespace coxswain {
 namespace {
 
 constexpr absl::Duration kRateOver = absl::Seconds(10);
-constexpr int kBarWidth = 30;
+constexpr int kWorkerBarWidth = 30;
 constexpr int kStepsShown = 16;
 // The other screen, without a cursor; and back.
 constexpr char kEnter[] = "\x1b[?1049h\x1b[?25l";
@@ -43,9 +43,9 @@ std::string RateText(double rate) {
 }
 
 std::string BarText(double part) {
-  const int filled = static_cast<int>(std::min(1.0, part) * kBarWidth);
+  const int filled = static_cast<int>(std::min(1.0, part) * kWorkerBarWidth);
   return absl::StrCat("[", std::string(filled, '#'),
-                      std::string(kBarWidth - filled, '.'), "]");
+                      std::string(kWorkerBarWidth - filled, '.'), "]");
 }
 
 std::string ProgressText(const v1::JobDescription& job, double rate) {

@@ -7,7 +7,7 @@
 #include "nlohmann/json.hpp"
 #include "proto/schedule.pb.h"
 
-namespace coxswain {
+namespace coxswain::why_test {
 namespace {
 
 using testing::HasSubstr;
@@ -98,4 +98,4 @@ TEST(WhyTest, AsksForTheJob) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::why_test

@@ -8,7 +8,7 @@
 // Hooks on buckets in a GPU's memory, an emulated one's: those with a path of
 // their own there, wrappers around them, and a hook that is staged.
 
-namespace coxswain {
+namespace coxswain::hook_device_conformance_test {
 namespace {
 
 constexpr double kHalf = 1e-3;     // a few roundings to 11 bits
@@ -81,4 +81,4 @@ INSTANTIATE_TEST_SUITE_P(OnDevice, HookConformance, testing::ValuesIn(Cases()),
                          HookCaseName);
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::hook_device_conformance_test

@@ -12,7 +12,7 @@
 #include "hooks/registry/registry.h"
 #include "tests/conformance/stream_communicator.h"
 
-namespace coxswain {
+namespace coxswain::stats_test {
 namespace {
 
 using testing::AllOf;
@@ -185,4 +185,4 @@ TEST_F(StatsTest, OtherHooksHaveNone) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::stats_test

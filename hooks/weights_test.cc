@@ -15,7 +15,7 @@
 #include "tests/conformance/hook_world.h"
 #include "tests/conformance/share_hook.h"
 
-namespace coxswain {
+namespace coxswain::weights_test {
 namespace {
 
 constexpr int kRanks = 4;
@@ -239,4 +239,4 @@ INSTANTIATE_TEST_SUITE_P(Hooks, WeightsTest, testing::ValuesIn(Cases()),
                          [](const auto& tested) { return tested.param.name; });
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::weights_test

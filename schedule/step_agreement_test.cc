@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "proto/types.pb.h"
 
-namespace coxswain::schedule {
+namespace coxswain::schedule::step_agreement_test {
 namespace {
 
 using testing::AllOf;
@@ -901,4 +901,4 @@ TEST(StepAgreementTest, ARoundWithoutDataIsNoStepToSave) {
 }
 
 }  // namespace
-}  // namespace coxswain::schedule
+}  // namespace coxswain::schedule::step_agreement_test

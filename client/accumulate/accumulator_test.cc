@@ -5,7 +5,7 @@
 
 #include "base/status_matchers.h"
 
-namespace coxswain {
+namespace coxswain::accumulator_test {
 namespace {
 
 using testing::ElementsAre;
@@ -544,4 +544,4 @@ TEST(AccumulatorTest, GoesOnFromASavedPosition) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::accumulator_test

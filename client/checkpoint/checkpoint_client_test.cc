@@ -10,7 +10,7 @@
 #include "client/rpc/membership.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::checkpoint_client_test {
 namespace {
 
 using ::testing::AllOf;
@@ -166,4 +166,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::checkpoint_client_test

@@ -13,7 +13,7 @@
 #include "client/rpc/membership.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::connection_number_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -135,4 +135,4 @@ TEST_F(ConnectionNumberTest, TheEndOfTheGenerationEndsTheWait) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::connection_number_test

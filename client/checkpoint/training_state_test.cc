@@ -11,7 +11,7 @@
 #include "client/rpc/membership.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::training_state_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -227,4 +227,4 @@ TEST(TrainingShardTest, AHugeCountOfBlobsIsDataLossAndNotAHang) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::training_state_test

@@ -6,7 +6,7 @@
 #include "client/comm/hosts.h"
 #include "client/comm/memory_store.h"
 
-namespace coxswain {
+namespace coxswain::hosts_test {
 namespace {
 
 using testing::ElementsAre;
@@ -83,4 +83,4 @@ TEST(HostsTest, WhoDoesNotComeIsNamed) {
 
 }  // namespace
 
-}  // namespace coxswain
+}  // namespace coxswain::hosts_test

@@ -53,6 +53,9 @@ class HostStream {
   virtual void Enqueue(std::function<void()> work) = 0;
 };
 
+// cudaErrorInvalidValue: what no kernel takes.
+constexpr int kInvalidValue = 1;
+
 // Where kernels go, and what came of it. One thread at a time.
 struct LaunchTarget {
   DeviceStream stream = nullptr;

@@ -5,7 +5,7 @@
 #include "client/device/launch_for_test.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::launch_test {
 namespace {
 
 class AtOnce : public HostStream {
@@ -50,4 +50,4 @@ TEST(LaunchTest, NothingIsLaunchedAfterAnError) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::launch_test

@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::recovery_test {
 namespace {
 
 using ::testing::AllOf;
@@ -555,4 +555,4 @@ TEST(RecoveryTest, ErrorsOfAnotherHookAreDropped) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::recovery_test

@@ -16,7 +16,7 @@
 #include "client/comm/in_process/loopback_communicator.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::agreement_test {
 namespace {
 
 using testing::AllOf;
@@ -458,4 +458,4 @@ TEST(StepDigestTest, LeavesOutWhatRanksMayDifferIn) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::agreement_test

@@ -14,7 +14,7 @@
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/in_process/loopback_communicator.h"
 
-namespace coxswain {
+namespace coxswain::root_broadcast_test {
 namespace {
 
 using testing::AllOf;
@@ -219,4 +219,4 @@ TEST(RootBroadcastTest, WithoutMemoryThePeersNeedNotWait) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::root_broadcast_test

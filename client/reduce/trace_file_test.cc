@@ -16,7 +16,7 @@
 #include "base/status_matchers.h"
 #include "nlohmann/json.hpp"
 
-namespace coxswain {
+namespace coxswain::trace_file_test {
 namespace {
 
 using testing::AllOf;
@@ -273,4 +273,4 @@ TEST(TracePathTest, TheRankStandsBeforeTheExtension) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::trace_file_test

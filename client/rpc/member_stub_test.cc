@@ -14,7 +14,7 @@
 #include "client/rpc/fake_coordinator_stub.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::member_stub_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -200,4 +200,4 @@ TEST_F(MemberStubTest, RequestsWithoutAFencePassThrough) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::member_stub_test

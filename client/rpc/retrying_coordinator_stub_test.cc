@@ -8,7 +8,7 @@
 #include "client/rpc/fake_coordinator_stub.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::retrying_coordinator_stub_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -128,4 +128,4 @@ TEST_F(RetryingCoordinatorStubTest, ARaisedSignalEndsThePause) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::retrying_coordinator_stub_test

@@ -6,7 +6,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::fake_step_gate_test {
 namespace {
 
 void OnRanks(int world_size, const std::function<void(int rank)>& work) {
@@ -89,4 +89,4 @@ TEST(FakeScheduleTest, FailureEndsWaits) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::fake_step_gate_test

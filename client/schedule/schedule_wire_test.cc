@@ -3,7 +3,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::schedule_wire_test {
 namespace {
 
 using ::testing::AllOf;
@@ -131,4 +131,4 @@ TEST(ScheduleWireTest, APositionIsADecisionOnItsWayBack) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::schedule_wire_test

@@ -4,7 +4,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::step_agent_test {
 namespace {
 
 using ::testing::AllOf;
@@ -353,4 +353,4 @@ TEST_F(StepAgentTest, WithoutEnforcementTheStepsAloneSayWhatIsSaved) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::step_agent_test

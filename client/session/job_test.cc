@@ -3,7 +3,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::job_test {
 namespace {
 
 using ::testing::AllOf;
@@ -77,4 +77,4 @@ TEST(PlanOverridesTest, WrongWordsAreNamed) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::job_test

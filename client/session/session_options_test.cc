@@ -7,7 +7,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::session_options_test {
 namespace {
 
 using ::testing::AllOf;
@@ -189,4 +189,4 @@ TEST(LocalAddressTest, WithoutAPortIsAnError) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::session_options_test

@@ -16,7 +16,7 @@
 #include "client/session/session_test_support.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::session_restart_test {
 namespace {
 
 using ::testing::AllOf;
@@ -483,4 +483,4 @@ TEST_F(SessionRestartTest, FewerWorkersThanAtLeastMakeNoSense) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::session_restart_test

@@ -21,7 +21,7 @@
 #include "client/session/session_test_support.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::session_test {
 namespace {
 
 using ::testing::AllOf;
@@ -751,4 +751,4 @@ TEST_F(SessionTest, ASessionThatCannotAttachIsNotJoined) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::session_test

@@ -22,7 +22,7 @@
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/in_process/loopback_communicator.h"
 
-namespace coxswain::torch {
+namespace coxswain::torch::distributed_data_parallel_test {
 namespace {
 
 using testing::ElementsAre;
@@ -520,4 +520,4 @@ TEST(DescribeParametersTest, NamesAParameterOfAnUnsupportedType) {
 }
 
 }  // namespace
-}  // namespace coxswain::torch
+}  // namespace coxswain::torch::distributed_data_parallel_test

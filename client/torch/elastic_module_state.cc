@@ -29,9 +29,9 @@ void PutText(absl::string_view text, std::string* bytes) {
 }
 
 // Takes fields off the front; once one does not fit, all that follow are empty.
-class Reader {
+class FieldReader {
  public:
-  explicit Reader(absl::string_view bytes) : rest_(bytes) {}
+  explicit FieldReader(absl::string_view bytes) : rest_(bytes) {}
   int64_t Number() {
     int64_t number = 0;
     const absl::string_view bytes = Take(sizeof(number));
@@ -67,7 +67,7 @@ void PutNumbers(const std::map<std::string, int64_t>& numbers,
   }
 }
 
-std::map<std::string, int64_t> ReadNumbers(Reader* reader) {
+std::map<std::string, int64_t> ReadNumbers(FieldReader* reader) {
   std::map<std::string, int64_t> numbers;
   for (int64_t left = reader->Number(); left > 0 && reader->good(); --left) {
     const std::string name = reader->Text();
@@ -128,7 +128,7 @@ std::string ElasticRecord::Serialize() const {
 }
 
 absl::StatusOr<ElasticRecord> ElasticRecord::Parse(absl::string_view bytes) {
-  Reader reader(bytes);
+  FieldReader reader(bytes);
   ElasticRecord record;
   record.progress = reader.Number();
   record.position = ReadNumbers(&reader);

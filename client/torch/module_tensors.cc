@@ -42,11 +42,6 @@ std::optional<DType> ToDType(::torch::ScalarType type) {
   }
 }
 
-std::string Form(const Tensor& tensor) {
-  return absl::StrCat(::torch::toString(tensor.scalar_type()), " [",
-                      absl::StrJoin(tensor.sizes().vec(), ", "), "]");
-}
-
 constexpr c10::DeviceType kCuda = c10::DeviceType::CUDA;
 
 // Chosen where libtorch's streams tell their handle.
@@ -111,16 +106,21 @@ absl::StatusOr<ParameterSpec> Describe(const NamedTensor& parameter) {
   return spec;
 }
 
+std::string DescribeForm(const Tensor& tensor) {
+  return absl::StrCat(::torch::toString(tensor.scalar_type()), " [",
+                      absl::StrJoin(tensor.sizes().vec(), ", "), "]");
+}
+
 std::map<std::string, std::string> DescribeUntrained(
     const ::torch::nn::Module& module) {
   std::map<std::string, std::string> lines;
   for (const auto& item : module.named_parameters()) {
     if (!item.value().defined() || item.value().requires_grad()) continue;
-    lines[absl::StrCat("frozen ", item.key())] = Form(item.value());
+    lines[absl::StrCat("frozen ", item.key())] = DescribeForm(item.value());
   }
   for (const auto& item : module.named_buffers()) {
     if (!item.value().defined()) continue;
-    lines[absl::StrCat("buffer ", item.key())] = Form(item.value());
+    lines[absl::StrCat("buffer ", item.key())] = DescribeForm(item.value());
   }
   return lines;
 }

@@ -34,7 +34,9 @@ std::vector<NamedTensor> TensorsOf(const ::torch::nn::Module& module);
 
 // INVALID_ARGUMENT names a parameter of an unsupported type.
 absl::StatusOr<ParameterSpec> Describe(const NamedTensor& parameter);
-// "Float [3, 4]" by kind and name ("buffer running_mean"), of what is
+// "Float [3, 4]": a tensor's type and shape.
+std::string DescribeForm(const ::torch::Tensor& tensor);
+// DescribeForm by kind and name ("buffer running_mean"), of what is
 // broadcast but not trained: ranks must have the same.
 std::map<std::string, std::string> DescribeUntrained(
     const ::torch::nn::Module& module);

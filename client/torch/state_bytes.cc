@@ -26,11 +26,6 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 constexpr size_t kMaxDifferences = 8;
 
-std::string FormOf(const Tensor& tensor) {
-  return absl::StrCat(::torch::toString(tensor.scalar_type()), " [",
-                      absl::StrJoin(tensor.sizes(), ", "), "]");
-}
-
 // Writes into memory that is large enough.
 class Writer {
  public:
@@ -104,7 +99,7 @@ absl::Status CheckFits(const std::map<std::string, Saved>& saved,
   std::vector<std::string> differences;
   std::map<std::string, Saved> rest = saved;
   for (const NamedTensor& named : here) {
-    const std::string form = FormOf(named.tensor);
+    const std::string form = DescribeForm(named.tensor);
     const auto found = rest.find(named.name);
     if (found == rest.end()) {
       differences.push_back(
@@ -199,7 +194,7 @@ absl::Status SaveModule(const ::torch::nn::Module& module, std::string* bytes) {
     std::vector<std::string> forms;
     size_t size = sizeof(uint64_t);
     for (const NamedTensor& named : tensors) {
-      forms.push_back(FormOf(named.tensor));
+      forms.push_back(DescribeForm(named.tensor));
       size += 3 * sizeof(uint64_t) + named.name.size() + forms.back().size() +
               named.tensor.nbytes();
     }

@@ -26,7 +26,7 @@
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/test_ranks.h"
 
-namespace coxswain::torch {
+namespace coxswain::torch::steps_test {
 namespace {
 
 using testing::ElementsAre;
@@ -573,4 +573,4 @@ TEST_P(WindowsTest, AWindowThatIsLeftEarlyCanBeDropped) {
 }
 
 }  // namespace
-}  // namespace coxswain::torch
+}  // namespace coxswain::torch::steps_test

@@ -19,7 +19,7 @@
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/test_ranks.h"
 
-namespace coxswain::torch {
+namespace coxswain::torch::weights_test {
 namespace {
 
 using testing::HasSubstr;
@@ -649,4 +649,4 @@ TEST_P(UnevenTest, TheEpochMayEndAtTheFirst) {
 }
 
 }  // namespace
-}  // namespace coxswain::torch
+}  // namespace coxswain::torch::weights_test

@@ -15,7 +15,7 @@
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/test_ranks.h"
 
-namespace coxswain::torch {
+namespace coxswain::torch::wrong_use_test {
 namespace {
 
 using testing::AllOf;
@@ -394,4 +394,4 @@ TEST(OptionsTest, ThatDoNotGoTogether) {
 }
 
 }  // namespace
-}  // namespace coxswain::torch
+}  // namespace coxswain::torch::wrong_use_test

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace coxswain::examples {
+namespace coxswain::examples::display_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -112,4 +112,4 @@ TEST(ResultTest, JsonHasWhatTheTableHas) {
 }
 
 }  // namespace
-}  // namespace coxswain::examples
+}  // namespace coxswain::examples::display_test

@@ -18,7 +18,7 @@
 #include "hooks/registry/registry.h"
 #include "tests/conformance/hook_world.h"
 
-namespace coxswain {
+namespace coxswain::int8_test {
 namespace {
 
 using testing::AllOf;
@@ -518,4 +518,4 @@ TEST(Int8Test, BlocksAreOf32To4096) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::int8_test

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "hooks/kernels/every_target.h"
 
-namespace coxswain {
+namespace coxswain::orthogonalise_test {
 namespace {
 
 constexpr Orthogonalisation kMethods[] = {Orthogonalisation::kAuto,
@@ -201,4 +201,4 @@ TYPED_TEST(OrthogonaliseTest, EpsilonIsAddedToTheNormByGramSchmidt) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::orthogonalise_test

@@ -19,8 +19,6 @@
 namespace coxswain {
 namespace {
 
-size_t Size(int64_t count) { return static_cast<size_t>(count); }
-
 // The exchange of one bucket in a compressed step (formulas: acp_sgd.h).
 // `tensors` are those of the bucket's gradients, in order. Two calls of
 // Advance, and a third in a step that is not finite, on all ranks alike.
@@ -79,8 +77,8 @@ class AcpSgdExchange : public LowRankExchange<T> {
 
   // Sends the raw elements, and each matrix's product with its basis.
   WorkPtr Start() {
-    sent_ = this->scratch_.template Take<T>(Size(sent_count_));
-    basis_ = this->scratch_.template Take<T>(Size(basis_count_));
+    sent_ = this->scratch_.template Take<T>(AsSize(sent_count_));
+    basis_ = this->scratch_.template Take<T>(AsSize(basis_count_));
     this->Place(tensors_, sent_.get(), basis_.get(), sends_p_);
     ReadyBasis();
     for (const Raw& raw : this->raws_) ReadSpan(raw.gradient, raw.values);
@@ -187,7 +185,7 @@ class AcpSgdHook : public LowRankHook {
   }
 };
 
-CostCard Card() {
+CostCard AcpSgdCard() {
   CostCard card;
   card.bytes =
       "r n elements (odd steps) or r m (even steps) for each compressed n x m "
@@ -222,7 +220,7 @@ HookRow AcpSgdRow() {
       ErrorFeedbackOption(), SeedOption(),      StatsEveryOption(),
       OrthogonalizeOption(),
   };
-  row.description.card = Card();
+  row.description.card = AcpSgdCard();
   row.check = [](const OptionValues& options, bool) {
     return CheckStartStep(options, {"the factors"});
   };

@@ -27,8 +27,6 @@
 namespace coxswain {
 namespace {
 
-size_t Size(int64_t count) { return static_cast<size_t>(count); }
-
 // The matrix is treated as its full rows, and a tail of one row that has only
 // the columns within the bucket. So the zeros behind the bucket are neither
 // stored nor do they ever have an error.
@@ -80,8 +78,8 @@ class BatchedPowerSgdExchange : public LowRankExchange<T> {
  private:
   // Sends X Q.
   WorkPtr SendFirst() {
-    p_ = this->scratch_.template Take<T>(Size(n_ * r_));
-    q_ = this->scratch_.template Take<T>(Size(m_ * r_));
+    p_ = this->scratch_.template Take<T>(AsSize(n_ * r_));
+    q_ = this->scratch_.template Take<T>(AsSize(m_ * r_));
     ReadyQ();
     Accumulate();
     if (matrix_.keeps_error) this->Guard(p_.get(), n_ * r_);
@@ -103,7 +101,7 @@ class BatchedPowerSgdExchange : public LowRankExchange<T> {
     std::vector<LowRankPass<T>> passes;
     for (size_t i = 0; i < parts_.size(); ++i) {
       Part<T>& part = parts_[i];
-      part.p.resize(Size(part.n * r_));
+      part.p.resize(AsSize(part.n * r_));
       part.q = RowsOf(q_.get(), m_, r_, 0, part.m);
       passes.push_back(Accumulation(part, errors[i]));
     }
@@ -389,7 +387,7 @@ class BatchedPowerSgdHook : public LowRankHook {
   std::vector<StateTensor> loaded_;  // Q of buckets that are yet to come
 };
 
-CostCard Card() {
+CostCard BatchedPowerSgdCard() {
   CostCard card;
   card.bytes =
       "r (n + m) elements for a bucket, m = ceil(sqrt(N)), n = ceil(N / m): "
@@ -423,7 +421,7 @@ HookRow BatchedPowerSgdRow() {
       WarmStartOption(),     SeedOption(),      StatsEveryOption(),
       OrthogonalizeOption(),
   };
-  row.description.card = Card();
+  row.description.card = BatchedPowerSgdCard();
   row.check = [](const OptionValues& options, bool) {
     return CheckMemory(options);
   };

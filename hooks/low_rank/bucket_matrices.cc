@@ -15,7 +15,7 @@ namespace coxswain {
 namespace {
 
 // Errors move piece by piece, to bound the memory.
-constexpr int64_t kPiece = 1 << 16;
+constexpr int64_t kPieceOfMatrix = 1 << 16;
 
 bool SameSlots(const std::vector<GradientSlot>& a,
                const std::vector<GradientSlot>& b) {
@@ -142,14 +142,14 @@ void BucketMatrices<T>::MoveBack(const Matrix& matrix, const Tensors& tensors) {
   if (!now.has_error) return;
   ErrorView<T> view{now.x.data(), ErrorProduct(now, matrix.tensor.r),
                     matrix.tensor.n, matrix.tensor.m, 0};
-  std::vector<double> piece(static_cast<size_t>(kPiece));
+  std::vector<double> piece(static_cast<size_t>(kPieceOfMatrix));
   for (const GradientSlot& slot : matrix.slots) {
     LowRankMemory<T>& own = tensors[static_cast<size_t>(slot.parameter)]->now;
     own.x.Allocate(slot.count);
     own.has_error = true;
     view.offset = slot.offset;
-    for (int64_t begin = 0; begin < slot.count; begin += kPiece) {
-      const int64_t length = std::min(kPiece, slot.count - begin);
+    for (int64_t begin = 0; begin < slot.count; begin += kPieceOfMatrix) {
+      const int64_t length = std::min(kPieceOfMatrix, slot.count - begin);
       ReadError(view, begin, length, piece.data());
       std::transform(piece.begin(), piece.begin() + length,
                      own.x.data() + begin,

@@ -16,7 +16,7 @@
 #include "hooks/registry/registry.h"
 #include "tests/conformance/hook_world.h"
 
-namespace coxswain {
+namespace coxswain::device_powersgd_test {
 namespace {
 
 using testing::HasSubstr;
@@ -425,4 +425,4 @@ TEST(DevicePowerSgdStateTest, ACommunicatorOfTheCpuIsRefused) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::device_powersgd_test

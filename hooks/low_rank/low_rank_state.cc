@@ -20,15 +20,13 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "StateTensor holds little-endian bytes");
 
 // Errors are computed and averaged piece by piece, to bound the memory.
-constexpr int64_t kPiece = 1 << 20;
+constexpr int64_t kPieceOfState = 1 << 20;
 // The same for the norm, which takes no collective.
 constexpr int64_t kNormPiece = 1 << 16;
 // Gradients that are too large, if only just, may come once or twice.
 constexpr int kMaxOverflows = 3;
 // The back end's own timeout comes first.
 constexpr absl::Duration kCollectiveTimeout = absl::Minutes(30);
-
-size_t Size(int64_t count) { return static_cast<size_t>(count); }
 
 // A block of x - product, which is consecutive in x: whole rows, or a part of
 // one.
@@ -38,7 +36,7 @@ void ReadBlock(const ErrorView<T>& error, int64_t row, int64_t rows,
   const int64_t r = error.product.r;
   const std::vector<T> p = RowsOf(error.product.p, error.n, r, row, rows);
   const std::vector<T> q = RowsOf(error.product.q, error.m, r, column, columns);
-  std::vector<T> values(Size(rows * columns));
+  std::vector<T> values(AsSize(rows * columns));
   LowRankPass<T> pass;
   pass.gradient = error.x + row * error.m + column;
   pass.product = {p.data(), q.data(), r};
@@ -91,9 +89,9 @@ template <typename T>
 absl::StatusOr<std::string> MeanError(const ErrorView<T>& error, int64_t count,
                                       bool keep, Communicator& communicator) {
   std::string bytes;
-  for (int64_t begin = 0; begin < count; begin += kPiece) {
-    const int64_t length = std::min(kPiece, count - begin);
-    auto piece = std::make_shared<std::vector<double>>(Size(length), 0.0);
+  for (int64_t begin = 0; begin < count; begin += kPieceOfState) {
+    const int64_t length = std::min(kPieceOfState, count - begin);
+    auto piece = std::make_shared<std::vector<double>>(AsSize(length), 0.0);
     ReadError(error, begin, length, piece->data());
     COXSWAIN_RETURN_IF_ERROR(Sum(piece, communicator));
     if (!keep) continue;
@@ -134,12 +132,13 @@ void Scale(T* values, int64_t count, double scale) {
 template <typename T>
 double SquaresOf(const ErrorView<T>& error, int64_t count) {
   if (error.x == nullptr) return 0;
-  std::vector<double> piece(Size(std::min(kNormPiece, count)));
+  std::vector<double> piece(AsSize(std::min(kNormPiece, count)));
   double sum = 0;
   for (int64_t begin = 0; begin < count; begin += kNormPiece) {
     const int64_t length = std::min(kNormPiece, count - begin);
     ReadError(error, begin, length, piece.data());
-    for (int64_t i = 0; i < length; ++i) sum += piece[Size(i)] * piece[Size(i)];
+    for (int64_t i = 0; i < length; ++i)
+      sum += piece[AsSize(i)] * piece[AsSize(i)];
   }
   return sum;
 }
@@ -186,13 +185,13 @@ void DropOverflow(LowRankTensor<T>& tensor) {
   LowRankMemory<T> repaired;
   repaired.has_error = true;
   repaired.x.Allocate(tensor.count);
-  std::vector<double> piece(Size(std::min(kPiece, tensor.count)));
+  std::vector<double> piece(AsSize(std::min(kPieceOfState, tensor.count)));
   int64_t dropped = 0;
-  for (int64_t begin = 0; begin < tensor.count; begin += kPiece) {
-    const int64_t length = std::min(kPiece, tensor.count - begin);
+  for (int64_t begin = 0; begin < tensor.count; begin += kPieceOfState) {
+    const int64_t length = std::min(kPieceOfState, tensor.count - begin);
     ReadError(view, begin, length, piece.data());
     for (int64_t i = 0; i < length; ++i) {
-      const double value = piece[Size(i)];
+      const double value = piece[AsSize(i)];
       const bool sound = std::isfinite(value);
       repaired.x.data()[begin + i] = sound ? static_cast<T>(value) : T{0};
       dropped += sound ? 0 : 1;
@@ -289,7 +288,7 @@ StateTensor MakeOwnError(const char* kind, const LowRankTensor<T>& tensor) {
   saved.dtype = kDTypeOf<T>;
   saved.shape = {tensor.count +
                  static_cast<int64_t>(now.error_p.size() + now.error_q.size())};
-  Append(now.x.data(), Size(tensor.count), saved.data);
+  Append(now.x.data(), AsSize(tensor.count), saved.data);
   Append(now.error_p.data(), now.error_p.size(), saved.data);
   Append(now.error_q.data(), now.error_q.size(), saved.data);
   return saved;

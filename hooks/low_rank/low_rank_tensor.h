@@ -17,6 +17,9 @@
 
 namespace coxswain {
 
+// A count that is not negative, as containers take it.
+inline size_t AsSize(int64_t count) { return static_cast<size_t>(count); }
+
 // Memory of a tensor's size, aligned to a cache line, whose contents are
 // undefined until written.
 template <typename T>

@@ -8,7 +8,7 @@
 #include "hooks/low_rank/worlds_for_test.h"
 #include "tests/conformance/hook_world.h"
 
-namespace coxswain {
+namespace coxswain::matrices_together_test {
 namespace {
 
 constexpr int kRanks = 2;
@@ -93,4 +93,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::matrices_together_test

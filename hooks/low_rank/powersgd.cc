@@ -20,8 +20,6 @@
 namespace coxswain {
 namespace {
 
-size_t Size(int64_t count) { return static_cast<size_t>(count); }
-
 // The exchange of one bucket in a compressed step (formulas: powersgd.h).
 // `tensors` are those of the bucket's gradients, in order. Always three calls
 // of Advance; a bucket without matrices has nothing to send in the second.
@@ -59,8 +57,8 @@ class PowerSgdExchange : public LowRankExchange<T> {
  private:
   // Sends the raw elements, and X Q of each matrix.
   WorkPtr SendFirst() {
-    first_ = this->scratch_.template Take<T>(Size(first_count_));
-    second_ = this->scratch_.template Take<T>(Size(second_count_));
+    first_ = this->scratch_.template Take<T>(AsSize(first_count_));
+    second_ = this->scratch_.template Take<T>(AsSize(second_count_));
     this->Place(tensors_, first_.get(), second_.get(), true);
     ReadyQ();
     for (const Raw& raw : this->raws_) TakeRaw(raw);
@@ -274,7 +272,7 @@ OptionDescription ModeOption() {
       "the residual and order of operations of PyTorch");
 }
 
-CostCard Card() {
+CostCard PowerSgdCard() {
   CostCard card;
   card.bytes =
       "r (n + m) elements for each compressed n x m matrix, all elements of "
@@ -324,7 +322,7 @@ HookRow PowerSgdRow() {
       ModeOption(),
       OrthogonalizeOption(),
   };
-  row.description.card = Card();
+  row.description.card = PowerSgdCard();
   row.on_device = true;
   row.check = [](const OptionValues& options, bool) {
     return CheckMemory(options);

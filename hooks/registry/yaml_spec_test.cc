@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 
-namespace coxswain {
+namespace coxswain::yaml_spec_test {
 namespace {
 
 using testing::AllOf;
@@ -229,4 +229,4 @@ TEST(ReadHookArgumentTest, ErrorsNameTheFile) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::yaml_spec_test

@@ -24,7 +24,6 @@ constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
 
 // How versions before the folders of terms called what is not complete.
 constexpr absl::string_view kStagingSuffix = ".staging";
-constexpr absl::string_view kDeletedSuffix = ".deleted";
 
 void RemoveLeftover(FileSystem* file_system, const std::string& path) {
   const absl::Status removed = file_system->RemoveTree(path);

@@ -16,6 +16,9 @@
 
 namespace coxswain::server {
 
+// Ends the name of a checkpoint's folder that is being deleted.
+inline constexpr absl::string_view kDeletedSuffix = ".deleted";
+
 // What the manifest in the folder says. NOT_FOUND, and as DecodeManifest.
 absl::StatusOr<CheckpointRecord> ReadManifest(const FileSystem& file_system,
                                               const std::string& folder);

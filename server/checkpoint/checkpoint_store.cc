@@ -18,7 +18,6 @@ constexpr size_t kMaxNamedShards = 16;
 
 // In the folder of the term.
 constexpr absl::string_view kUploadsSuffix = ".uploads";
-constexpr absl::string_view kDeletedSuffix = ".deleted";
 
 absl::Status NoSuchOpen(absl::string_view id) {
   return absl::NotFoundError(absl::StrCat(

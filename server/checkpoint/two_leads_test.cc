@@ -26,7 +26,7 @@
 #include "server/storage/fenced_file_system.h"
 #include "server/storage/memory_file_system.h"
 
-namespace coxswain::server {
+namespace coxswain::server::two_leads_test {
 namespace {
 
 using testing::ElementsAre;
@@ -370,4 +370,4 @@ INSTANTIATE_TEST_SUITE_P(AllWork, TwoLeadsTest, testing::ValuesIn(AllWork()),
                          });
 
 }  // namespace
-}  // namespace coxswain::server
+}  // namespace coxswain::server::two_leads_test

@@ -13,16 +13,16 @@
 namespace coxswain::server {
 namespace {
 
-constexpr size_t kMaxNamedRanks = 64;
+constexpr size_t kMaxRanksInError = 64;
 
 void Answer(DeclareDone done, const absl::Status& status, GroupWork* work) {
   work->calls.push_back([done = std::move(done), status] { done(status); });
 }
 
 // An error's text is bounded where it is received.
-std::string NameRanks(const std::vector<int>& ranks) {
+std::string NameGroupRanks(const std::vector<int>& ranks) {
   if (ranks.empty()) return "all ranks";
-  const size_t named = std::min<size_t>(ranks.size(), kMaxNamedRanks);
+  const size_t named = std::min<size_t>(ranks.size(), kMaxRanksInError);
   return absl::StrCat(
       "the ranks [", absl::StrJoin(ranks.begin(), ranks.begin() + named, ", "),
       named < ranks.size()
@@ -95,8 +95,8 @@ absl::StatusOr<bool> Declarations::Check(const Declaration& declaration) const {
     } else if (known->second.ranks != group.ranks) {
       return absl::FailedPreconditionError(absl::StrCat(
           "group \"", group.name, "\" is declared with ",
-          NameRanks(group.ranks), ", but was declared with ",
-          NameRanks(known->second.ranks),
+          NameGroupRanks(group.ranks), ", but was declared with ",
+          NameGroupRanks(known->second.ranks),
           "; all members must name the same ranks in the same order"));
     }
   }

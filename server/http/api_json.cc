@@ -13,7 +13,7 @@ namespace coxswain::server {
 namespace {
 
 // Of the newest steps, for the overview.
-constexpr size_t kMaxStragglers = 16;
+constexpr size_t kMaxJobStragglers = 16;
 // Of the newest records in quarantine.
 constexpr size_t kMaxQuarantined = 64;
 
@@ -21,7 +21,8 @@ Json JobJsonOf(const JobSummary& job, const CoordinatorView& view) {
   const auto steps =
       SummariseSteps(view.telemetry->Matrix(job.job, kStragglerSteps));
   std::vector<int> stragglers = PersistentStragglers(steps);
-  if (stragglers.size() > kMaxStragglers) stragglers.resize(kMaxStragglers);
+  if (stragglers.size() > kMaxJobStragglers)
+    stragglers.resize(kMaxJobStragglers);
   const double pace = StepsPerSecond(steps);
   const JobTelemetry totals =
       view.telemetry->Totals(job.job).value_or(JobTelemetry());

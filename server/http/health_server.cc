@@ -16,7 +16,7 @@ namespace {
 
 using State = HealthServer::State;
 
-constexpr char kText[] = "text/plain; charset=utf-8";
+constexpr char kPlainText[] = "text/plain; charset=utf-8";
 // Connections whose request is not whole; one more closes the oldest.
 constexpr int kMaxWaiting = 256;
 constexpr absl::Duration kRequestTimeout = absl::Seconds(2);
@@ -26,7 +26,7 @@ constexpr absl::Duration kAnswerTimeout = absl::Milliseconds(500);
 HttpAnswer Verdict(bool good) {
   HttpAnswer answer;
   answer.status = good ? 200 : 503;
-  answer.content_type = kText;
+  answer.content_type = kPlainText;
   answer.body = good ? "yes\n" : "no\n";
   return answer;
 }

@@ -20,7 +20,7 @@ constexpr int kDefaultRanks = 64;
 constexpr int kMaxRanks = 1024;
 constexpr int64_t kMaxCells = 65'536;
 constexpr size_t kMaxListed = 64;
-constexpr size_t kMaxStragglers = 64;
+constexpr size_t kMaxStepStragglers = 64;
 
 struct Page {
   int last = kDefaultSteps;
@@ -78,8 +78,8 @@ absl::StatusOr<Page> ReadPage(const Query& query, int capacity) {
 }
 
 Json SummaryJson(StepSummary summary) {
-  if (summary.stragglers.size() > kMaxStragglers) {
-    summary.stragglers.resize(kMaxStragglers);
+  if (summary.stragglers.size() > kMaxStepStragglers) {
+    summary.stragglers.resize(kMaxStepStragglers);
   }
   return {{"step", summary.step},
           {"reported", summary.reported},

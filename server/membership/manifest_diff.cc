@@ -20,7 +20,7 @@ constexpr size_t kMaxValueBytes = 120;
 constexpr size_t kMaxNameBytes = 64;
 // In one line of a difference among many.
 constexpr size_t kMaxValues = 4;
-constexpr size_t kMaxNames = 4;
+constexpr size_t kMaxNamedDifferences = 4;
 
 std::string Describe(const ParameterInfo& parameter) {
   std::string text = absl::StrCat(parameter.name, " ", parameter.dtype, "[",
@@ -212,12 +212,13 @@ std::vector<std::string> Diff(const Manifests& manifests,
 std::string NameHolders(const std::vector<size_t>& holders,
                         const std::vector<std::string>& names) {
   std::string text;
-  for (size_t i = 0; i < std::min(holders.size(), kMaxNames); ++i) {
+  for (size_t i = 0; i < std::min(holders.size(), kMaxNamedDifferences); ++i) {
     absl::StrAppend(&text, i == 0 ? "" : ", ",
                     Shorten(names[holders[i]], kMaxNameBytes));
   }
-  if (holders.size() > kMaxNames) {
-    absl::StrAppend(&text, " and ", holders.size() - kMaxNames, " more");
+  if (holders.size() > kMaxNamedDifferences) {
+    absl::StrAppend(&text, " and ", holders.size() - kMaxNamedDifferences,
+                    " more");
   }
   return text;
 }

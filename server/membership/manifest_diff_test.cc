@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace coxswain::server {
+namespace coxswain::server::manifest_diff_test {
 namespace {
 
 using testing::AllOf;
@@ -156,4 +156,4 @@ TEST(DiffAmongManyTest, ManyHoldersAndValuesAreCounted) {
 }
 
 }  // namespace
-}  // namespace coxswain::server
+}  // namespace coxswain::server::manifest_diff_test

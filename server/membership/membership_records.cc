@@ -15,11 +15,11 @@
 #include "server/membership/manifest_check.h"
 #include "server/membership/member_proto.h"
 #include "server/options/options.h"
+#include "server/state/cluster_records.h"
 
 namespace coxswain::server {
 namespace {
 
-constexpr char kJobTable[] = "jobs";
 constexpr char kMembersPrefix[] = "members/";
 constexpr char kManifestPrefix[] = "manifest/";
 constexpr char kBlockPrefix[] = "block/";

@@ -7,13 +7,10 @@
 #include "absl/strings/str_join.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
+#include "server/generation/generation_guard.h"
 
 namespace coxswain::server {
 namespace {
-
-void RunAll(const std::vector<std::function<void()>>& calls) {
-  for (const auto& call : calls) call();
-}
 
 bool SameSpec(const TensorSpec& a, const TensorSpec& b) {
   return a.reduction == b.reduction && a.dtype == b.dtype &&

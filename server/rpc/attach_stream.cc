@@ -19,7 +19,7 @@ using schedule::TakePosition;
 using schedule::TakeTicket;
 using schedule::TakeVote;
 
-Progress FromProto(const v1::Heartbeat& heartbeat) {
+Progress ProgressOf(const v1::Heartbeat& heartbeat) {
   Progress progress;
   progress.step = heartbeat.step();
   progress.collective_sequence = heartbeat.collective_sequence();
@@ -221,7 +221,7 @@ absl::Status AttachStream::HandleMessage(uint64_t attachment) {
 
 void NoteHeartbeat(const v1::Heartbeat& heartbeat, uint64_t attachment,
                    const AttachWitness& witness, Membership* membership) {
-  const Progress progress = FromProto(heartbeat);
+  const Progress progress = ProgressOf(heartbeat);
   const absl::StatusOr<Seat> seat = membership->SeatOf(attachment);
   // Refused only when the stream is being closed, which says why.
   if (!seat.ok() || !membership->Heartbeat(attachment, progress).ok()) return;
@@ -239,7 +239,7 @@ bool AttachStream::HandleHello(const v1::Hello& hello) {
     return false;
   }
   const absl::StatusOr<uint64_t> attachment = membership_->Attach(
-      coxswain::server::FromProto(hello.fence()),
+      FromProto(hello.fence()),
       [self = shared_from_this()](const AttachEvent& event) {
         self->HandleEvent(event);
       });

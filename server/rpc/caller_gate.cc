@@ -75,7 +75,7 @@ void Collect(const Message& message, int depth,
 }
 
 // "Rendezvous.Join"
-std::string Shown(absl::string_view method) {
+std::string ShownMethod(absl::string_view method) {
   absl::ConsumePrefix(&method, kOurs);
   return absl::StrReplaceAll(method, {{"/", "."}});
 }
@@ -88,7 +88,7 @@ std::string Excerpt(const std::string& job) {
 absl::Status Denied(const Identity& caller, absl::string_view method,
                     absl::string_view why) {
   return absl::PermissionDeniedError(absl::StrCat(
-      caller.ToString(), " may not call ", Shown(method), ": ", why,
+      caller.ToString(), " may not call ", ShownMethod(method), ": ", why,
       ". Use a certificate or token of that job, or of an "
       "operator"));
 }

@@ -32,7 +32,7 @@ constexpr int kMaxDescribes = 64;
 constexpr int kMaxPositions = 256;
 
 // What a peer wrote may be of any length.
-std::string Shown(absl::string_view text) {
+std::string ShownForLog(absl::string_view text) {
   return absl::CHexEscape(Shorten(text, 128));
 }
 
@@ -181,14 +181,15 @@ grpc::ServerUnaryReactor* RendezvousService::Join(
   JoinRequest join = FromProto(*request);
   // A client can repeat it as fast as it likes. Why a round fails is logged
   // with the round.
-  join.on_refused =
-      [refusals = refusals_, peer = context->peer(), job = Shown(join.job),
-       worker = Shown(join.identity.ToString())](const absl::Status& status) {
-        refusals->Line(HostOfPeer(peer), {{"job", job},
-                                          {"worker", worker},
-                                          {"peer", peer},
-                                          {"reason", status.message()}});
-      };
+  join.on_refused = [refusals = refusals_, peer = context->peer(),
+                     job = ShownForLog(join.job),
+                     worker = ShownForLog(join.identity.ToString())](
+                        const absl::Status& status) {
+    refusals->Line(HostOfPeer(peer), {{"job", job},
+                                      {"worker", worker},
+                                      {"peer", peer},
+                                      {"reason", status.message()}});
+  };
   const uint64_t ticket = membership_->Join(
       std::move(join), [call](const absl::StatusOr<JoinResult>& result) {
         if (result.ok()) return call->Answer(ToProto(*result));

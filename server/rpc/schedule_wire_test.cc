@@ -20,7 +20,7 @@
 #include "proto/schedule.grpc.pb.h"
 #include "server/coordinator.h"
 
-namespace coxswain::server {
+namespace coxswain::server::schedule_wire_test {
 namespace {
 
 using testing::AllOf;
@@ -462,4 +462,4 @@ TEST_F(ScheduleWireTest, WithoutEnforcementNobodyCanBeAskedForACheckpoint) {
 }
 
 }  // namespace
-}  // namespace coxswain::server
+}  // namespace coxswain::server::schedule_wire_test

@@ -10,9 +10,6 @@
 namespace coxswain::server {
 namespace {
 
-// The stream whose decisions carry changes of the plan.
-constexpr absl::string_view kTrainStream = "train";
-
 // How often a stall is looked for: often enough to be found soon after
 // progress_timeout, which may be short.
 constexpr absl::Duration kMaxLookInterval = absl::Seconds(1);

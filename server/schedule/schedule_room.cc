@@ -21,9 +21,6 @@ std::string TableOf(Generation generation) {
   return absl::StrCat(kTablePrefix, generation.value());
 }
 
-// The stream whose decisions may say regroup.
-constexpr absl::string_view kTrainStream = "train";
-
 // More than a stand-in can begin: a rank comes and goes for each.
 constexpr int64_t kMaxSpell = (int64_t{1} << 31) - 1;
 

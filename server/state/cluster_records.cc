@@ -26,10 +26,7 @@ constexpr char kTermKey[] = "next_term";
 constexpr char kGenerationKey[] = "next_generation";
 constexpr char kPlanVersionKey[] = "next_plan_version";
 
-// As far as numbers go on the wire.
-constexpr int64_t kMaxNumber = int64_t{1} << 53;
-// The tables of jobs and their plans whose records have such numbers.
-constexpr char kJobTable[] = "jobs";
+// The tables of plans whose records have such numbers, as those of jobs have.
 constexpr char kPlanTables[] = "plan.";
 constexpr const char* kVersionTables[] = {"plan.current", "plan.next"};
 // What has no checksum of its own is not believed past it.

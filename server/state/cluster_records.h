@@ -19,6 +19,10 @@ namespace coxswain::server {
 // hands the number out. Every value ends with a checksum of its own, because
 // not every store has one.
 constexpr char kClusterTable[] = "cluster";
+constexpr char kJobTable[] = "jobs";
+
+// As far as numbers go on the wire, and in keys that were written here.
+constexpr int64_t kMaxNumber = int64_t{1} << 53;
 
 struct ClusterRecords {
   std::string id;  // empty: the state is new

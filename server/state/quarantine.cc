@@ -20,9 +20,6 @@ namespace {
 
 constexpr char kValues[] = "quarantine";
 constexpr char kNotes[] = "quarantine.notes";
-constexpr char kJobTable[] = "jobs";
-// Of a record in quarantine; a key with a higher one was not written here.
-constexpr int64_t kMaxNumber = int64_t{1} << 53;
 
 std::string KeyOf(int64_t number, const UnreadableRecord& record) {
   std::string key = absl::StrFormat("%08d/%s", number, record.table);

@@ -18,7 +18,7 @@
 #include "server/state/sqlite_state_store.h"
 #include "sqlite3.h"
 
-namespace coxswain::server {
+namespace coxswain::server::sqlite_damage_test {
 namespace {
 
 using testing::AnyOf;
@@ -288,4 +288,4 @@ TEST(SqliteDamageTest, AFileOfTheFirstFormatIsBroughtUpToDate) {
 }
 
 }  // namespace
-}  // namespace coxswain::server
+}  // namespace coxswain::server::sqlite_damage_test

@@ -12,7 +12,7 @@
 #include "sqlite3.h"
 #include "tests/conformance/state_store_conformance.h"
 
-namespace coxswain::server {
+namespace coxswain::server::state_store_test {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(Memory, StateStoreConformance,
@@ -153,4 +153,4 @@ TEST(SqliteStateStoreTest, MissingFolderIsAClearError) {
 }
 
 }  // namespace
-}  // namespace coxswain::server
+}  // namespace coxswain::server::state_store_test

@@ -25,7 +25,7 @@ bool Is(const Json& key, const char* name, absl::string_view wanted) {
 }
 
 // Nothing: it is for something else, which is no error.
-std::optional<SignatureKind> KindOf(const Json& key) {
+std::optional<SignatureKind> KindOfKey(const Json& key) {
   if (!MayBe(key, "use", "sig")) return std::nullopt;
   if (Is(key, "kty", "RSA") && MayBe(key, "alg", "RS256")) {
     return SignatureKind::kRs256;
@@ -75,7 +75,7 @@ absl::Status Add(const Json& json, std::map<std::string, PublicKey>* keys) {
   if (!json.is_object()) {
     return absl::InvalidArgumentError("it is no JSON object");
   }
-  const std::optional<SignatureKind> kind = KindOf(json);
+  const std::optional<SignatureKind> kind = KindOfKey(json);
   if (!kind.has_value()) return absl::OkStatus();
   COXSWAIN_ASSIGN_OR_RETURN(std::string id, IdOf(json));
   COXSWAIN_ASSIGN_OR_RETURN(PublicKey key, KeyOf(json, *kind));

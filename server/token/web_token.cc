@@ -67,7 +67,7 @@ absl::StatusOr<Parts> Split(absl::string_view token) {
                *std::move(payload), *std::move(signature)};
 }
 
-absl::StatusOr<SignatureKind> KindOf(const Json& header) {
+absl::StatusOr<SignatureKind> KindOfHeader(const Json& header) {
   const std::string* const name = FindText(header, "alg");
   if (name != nullptr && *name == "RS256") return SignatureKind::kRs256;
   if (name != nullptr && *name == "ES256") return SignatureKind::kEs256;
@@ -76,7 +76,8 @@ absl::StatusOr<SignatureKind> KindOf(const Json& header) {
 
 // The signature before anything else: no other word of it is believed.
 absl::Status CheckSignature(const Parts& parts, const KeySet& keys) {
-  COXSWAIN_ASSIGN_OR_RETURN(const SignatureKind kind, KindOf(parts.header));
+  COXSWAIN_ASSIGN_OR_RETURN(const SignatureKind kind,
+                            KindOfHeader(parts.header));
   if (parts.header.contains("crit")) {
     return Refused("it has extensions ('crit') that are not known here");
   }

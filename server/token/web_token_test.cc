@@ -15,7 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/security/test_issuer.h"
 
-namespace coxswain::server {
+namespace coxswain::server::web_token_test {
 namespace {
 
 using testing::AllOf;
@@ -246,4 +246,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, WebTokenTest,
                          });
 
 }  // namespace
-}  // namespace coxswain::server
+}  // namespace coxswain::server::web_token_test

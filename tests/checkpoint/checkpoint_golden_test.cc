@@ -17,7 +17,7 @@
 #include "server/checkpoint/manifest.h"
 #include "server/storage/file_system.h"
 
-namespace coxswain::server {
+namespace coxswain::server::checkpoint_golden_test {
 namespace {
 
 constexpr char kFolder[] = "tests/checkpoint/golden";
@@ -127,4 +127,4 @@ TEST(CheckpointGoldenTest, ACoordinatorServesTheFolders) {
 }
 
 }  // namespace
-}  // namespace coxswain::server
+}  // namespace coxswain::server::checkpoint_golden_test

@@ -13,7 +13,7 @@
 #include "tests/support/loopback.h"
 #include "tests/system/scenario.h"
 
-namespace coxswain {
+namespace coxswain::operator_test {
 namespace {
 
 using nlohmann::json;
@@ -115,4 +115,4 @@ TEST_F(OperatorTest, NowThenTheLastStepThenFewerWorkers) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::operator_test

@@ -13,7 +13,7 @@
 // Hook::LoadOwn. On as many ranks they give back every bit, on others the mean
 // of what they have saved.
 
-namespace coxswain {
+namespace coxswain::own_errors_test {
 namespace {
 
 constexpr int64_t kSavedAt = 12;
@@ -180,4 +180,4 @@ TEST(KeptErrorTest, WrappersIn16BitsKeepTheErrorInTheHooksOwnType) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::own_errors_test

@@ -9,7 +9,7 @@
 namespace coxswain {
 namespace {
 
-constexpr absl::Duration kDeadline = absl::Seconds(60);
+constexpr absl::Duration kStreamDeadline = absl::Seconds(60);
 
 struct StreamSequence : DeviceSequence {
   StreamSequence(DeviceRuntime* owner, DeviceGraph made)
@@ -42,7 +42,7 @@ StreamCommunicator::StreamCommunicator(std::unique_ptr<Communicator> inner,
 }
 
 StreamCommunicator::~StreamCommunicator() {
-  (void)Mark()->Wait(kDeadline);
+  (void)Mark()->Wait(kStreamDeadline);
   runtime_.DestroyStream(stream_);
 }
 
@@ -90,7 +90,7 @@ WorkPtr StreamCommunicator::Enqueue(
   auto work = std::make_shared<Work>();
   EmulatedRuntime::HostStreamOf(stream_)->Enqueue(
       [start = std::move(start), work, inner = inner_, outcome = outcome_] {
-        const absl::Status status = start(*inner)->Wait(kDeadline);
+        const absl::Status status = start(*inner)->Wait(kStreamDeadline);
         outcome->status.Update(status);
         work->Complete(status);
       });
@@ -133,7 +133,7 @@ WorkPtr StreamCommunicator::DoAllToAll(Span input, Span output) {
 absl::StatusOr<std::unique_ptr<Communicator>> StreamCommunicator::DoSplit(
     const std::vector<int>& ranks) {
   // Splits and collectives of the inner one keep their order.
-  COXSWAIN_RETURN_IF_ERROR(Mark()->Wait(kDeadline));
+  COXSWAIN_RETURN_IF_ERROR(Mark()->Wait(kStreamDeadline));
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> inner,
                             inner_->Split(ranks));
   return std::make_unique<StreamCommunicator>(std::move(inner), runtime_,

@@ -13,7 +13,7 @@
 // What hooks remember, while the reducer changes the buckets and parameters
 // around them; and from when on it does not.
 
-namespace coxswain {
+namespace coxswain::layout_change_test {
 namespace {
 
 constexpr char kPowerSgd[] = "powersgd(rank=2,start_step=2)";
@@ -229,4 +229,4 @@ TEST(FrozenLayoutTest, AChangeOfTheHookFreezesToo) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::layout_change_test

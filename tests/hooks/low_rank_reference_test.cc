@@ -13,7 +13,7 @@
 #include "tests/hooks/reference/low_rank.h"
 #include "tests/hooks/reference/rounding.h"
 
-namespace coxswain {
+namespace coxswain::low_rank_reference_test {
 namespace {
 
 using reference::LowRankOptions;
@@ -362,4 +362,4 @@ INSTANTIATE_TEST_SUITE_P(Options, LowRankReferenceTest,
                          });
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::low_rank_reference_test

@@ -14,7 +14,7 @@
 #include "tests/conformance/hook_world.h"
 #include "tests/hooks/every_hook.h"
 
-namespace coxswain {
+namespace coxswain::non_finite_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -343,4 +343,4 @@ INSTANTIATE_TEST_SUITE_P(Hooks, NonFiniteTest, testing::ValuesIn(EveryHook()),
                          AnyHookName);
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::non_finite_test

@@ -23,7 +23,7 @@
 #include "gmock/gmock.h"
 #include "hooks/registry/registry.h"
 
-namespace coxswain {
+namespace coxswain::local_sgd_training_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -289,4 +289,4 @@ TEST(LocalSgdTrainingTest, AnAveragerThatIsNotToldOfAStepIsAnError) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::local_sgd_training_test

@@ -26,7 +26,7 @@
 #include "gmock/gmock.h"
 #include "hooks/registry/registry.h"
 
-namespace coxswain {
+namespace coxswain::local_steps_test {
 namespace {
 
 using testing::ElementsAre;
@@ -388,4 +388,4 @@ TEST(LocalStepsTest, TheOuterStateFollowsTheNamesThroughUpdateParameters) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::local_steps_test

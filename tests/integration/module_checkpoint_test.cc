@@ -29,7 +29,7 @@
 #include "hooks/registry/planned_hook.h"
 #include "server/coordinator.h"
 
-namespace coxswain::torch {
+namespace coxswain::torch::module_checkpoint_test {
 namespace {
 
 using ::testing::AllOf;
@@ -338,4 +338,4 @@ TEST_F(ModuleCheckpointTest, AnotherHooksIsRefusedWithWhatDiffers) {
 }
 
 }  // namespace
-}  // namespace coxswain::torch
+}  // namespace coxswain::torch::module_checkpoint_test

@@ -13,7 +13,7 @@
 #include "tests/conformance/connected_group.h"
 #include "tests/support/parameter_server.h"
 
-namespace coxswain {
+namespace coxswain::parameter_communicator_test {
 namespace {
 
 using testing::AllOf;
@@ -238,4 +238,4 @@ TEST(ParameterServerCommunicatorTest, NothingIsLeftAtTheServer) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::parameter_communicator_test

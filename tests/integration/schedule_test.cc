@@ -22,7 +22,7 @@
 // The gates of sessions against a real coordinator in the same process, over
 // loopback, each rank a thread.
 
-namespace coxswain {
+namespace coxswain::schedule_test {
 namespace {
 
 using ::testing::AllOf;
@@ -478,4 +478,4 @@ TEST_F(ScheduleIntegrationTest, ADrainEndsTheGenerationAfterTheSameStep) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::schedule_test

@@ -18,7 +18,7 @@
 // Sessions whose coordinator is destroyed and started again on the same state
 // and port, each rank a thread.
 
-namespace coxswain {
+namespace coxswain::session_restart_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -431,4 +431,4 @@ TEST_F(SessionRestartIntegrationTest, ToRegroupEndsNothingAsALoss) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::session_restart_test

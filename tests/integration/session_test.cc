@@ -21,7 +21,7 @@
 // Sessions against a real coordinator in the same process, over loopback, each
 // rank a thread.
 
-namespace coxswain {
+namespace coxswain::session_test {
 namespace {
 
 using ::testing::AllOf;
@@ -501,4 +501,4 @@ TEST_F(SessionIntegrationTest, ARoundThatIsNotCompleteNamesWhoCame) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::session_test

@@ -16,7 +16,7 @@
 // Sessions that go on agreeing while there is no coordinator, over loopback,
 // each rank a thread.
 
-namespace coxswain {
+namespace coxswain::stand_in_test {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
@@ -210,4 +210,4 @@ TEST_F(StandInIntegrationTest, ItCanBeSwitchedOff) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::stand_in_test

@@ -25,7 +25,7 @@
 #include "tests/integration/synchronisation_reference.h"
 #include "tests/support/environment.h"
 
-namespace coxswain {
+namespace coxswain::synchronisation_test {
 namespace {
 
 using testing::HasSubstr;
@@ -434,4 +434,4 @@ TEST_P(SynchronisationTest, WhatALoopLeftOverIsCarriedOn) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::synchronisation_test

@@ -25,7 +25,7 @@
 #include "gtest/gtest.h"
 #include "hooks/registry/registry.h"
 
-namespace coxswain {
+namespace coxswain::torch_training_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -272,4 +272,4 @@ INSTANTIATE_TEST_SUITE_P(
                     "fp16(powersgd(rank=2,start_step=4))"));
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::torch_training_test

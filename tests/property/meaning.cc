@@ -32,10 +32,10 @@ reference::LowRankOptions LowRankOf(const Spec& spec) {
   return options;
 }
 
-Meaning MeaningOf(const Spec& spec) {
+Meaning MeaningOfSpec(const Spec& spec) {
   Meaning meaning;
   const bool cast = spec.name == "fp16" || spec.name == "bf16";
-  if (!spec.inner.empty()) meaning = MeaningOf(spec.inner[0]);
+  if (!spec.inner.empty()) meaning = MeaningOfSpec(spec.inner[0]);
   if (cast) {
     meaning.narrows = true;
     meaning.narrow = spec.name == "fp16" ? DType::kFloat16 : DType::kBFloat16;
@@ -60,7 +60,7 @@ Meaning MeaningOf(const Spec& spec) {
 Meaning MeaningOf(const std::string& spec) {
   const absl::StatusOr<Spec> parsed = ParseSpec(spec);
   COXSWAIN_CHECK(parsed.ok());
-  return MeaningOf(*parsed);
+  return MeaningOfSpec(*parsed);
 }
 
 }  // namespace coxswain::property

@@ -32,7 +32,7 @@
 #include "tests/property/stress_plan.h"
 #include "tests/support/environment.h"
 
-namespace coxswain {
+namespace coxswain::reducer_stress_test {
 namespace {
 
 constexpr int64_t kFleets = 40;
@@ -286,4 +286,4 @@ TEST(ReducerStressTest, BrokenStepsLeaveNoTrace) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::reducer_stress_test

@@ -13,7 +13,7 @@ constexpr int kCleanSteps = 4;
 // A sabotaged generation is broken long before.
 constexpr int kMostSteps = 40;
 // Never reached, but by those whom nobody answers: see kAbsent.
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kPlanTimeout = absl::Seconds(60);
 constexpr absl::Duration kShort = absl::Milliseconds(30);
 
 const char* NameOf(Trouble trouble) {
@@ -86,7 +86,7 @@ ReducerOptions DrawOptions(Draw& draw) {
   options.statistics = draw.OneIn(2);
   if (draw.OneIn(3)) options.max_norm = draw.Of<double>({0.5, 1e6});
   options.verify = !draw.OneIn(8);
-  options.timeout = kPatience;
+  options.timeout = kPlanTimeout;
   return options;
 }
 

@@ -16,7 +16,7 @@
 #include "tests/security/call_by_name.h"
 #include "tests/security/test_certificates.h"
 
-namespace coxswain {
+namespace coxswain::every_method_test {
 namespace {
 
 using testing::AllOf;
@@ -213,4 +213,4 @@ INSTANTIATE_TEST_SUITE_P(Credentials, EveryMethodTest, testing::Bool(),
                          });
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::every_method_test

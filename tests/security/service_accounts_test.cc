@@ -18,7 +18,7 @@
 #include "tests/security/test_certificates.h"
 #include "tests/security/test_issuer.h"
 
-namespace coxswain {
+namespace coxswain::service_accounts_test {
 namespace {
 
 using testing::AllOf;
@@ -253,4 +253,4 @@ TEST_F(ServiceAccountsTest, LinesThatBindNothingAreAnError) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::service_accounts_test

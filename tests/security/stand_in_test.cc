@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/security/test_certificates.h"
 
-namespace coxswain {
+namespace coxswain::stand_in_test {
 namespace {
 
 using testing::HasSubstr;
@@ -99,4 +99,4 @@ TEST_F(StandInTest, WithATokenAloneNobodyStandsIn) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::stand_in_test

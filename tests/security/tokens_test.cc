@@ -13,7 +13,7 @@
 #include "server/coordinator.h"
 #include "tests/security/test_certificates.h"
 
-namespace coxswain {
+namespace coxswain::tokens_test {
 namespace {
 
 using testing::AllOf;
@@ -174,4 +174,4 @@ TEST_F(TokensTest, ATokenIsNotSentOverANetworkInPlainText) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::tokens_test

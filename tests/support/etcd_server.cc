@@ -15,7 +15,7 @@
 namespace coxswain {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kEtcdTimeout = absl::Seconds(60);
 // A port that is free now may be taken a moment later.
 constexpr int kStarts = 5;
 
@@ -71,7 +71,7 @@ bool EtcdServer::Start(std::string* why) {
   COXSWAIN_CHECK(process.ok());
   process_ = std::move(process).value();
   const absl::Status ready =
-      process_->WaitForStdout("ready to serve", kPatience);
+      process_->WaitForStdout("ready to serve", kEtcdTimeout);
   if (ready.ok()) return true;
   std::FILE* const log = std::fopen((folder_ + "/log").c_str(), "r");
   char text[2048] = "";
@@ -88,7 +88,7 @@ bool EtcdServer::Start(std::string* why) {
 void EtcdServer::Kill() {
   if (process_ == nullptr) return;
   process_->SignalGroup(SIGKILL);
-  COXSWAIN_CHECK(process_->Wait(kPatience).ok());
+  COXSWAIN_CHECK(process_->Wait(kEtcdTimeout).ok());
   process_.reset();
 }
 

@@ -11,13 +11,13 @@ namespace coxswain {
 namespace {
 
 constexpr char kIp[] = "/sbin/ip";  // not in every user's PATH
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kCommandTimeout = absl::Seconds(60);
 
 absl::Status Ip(const std::vector<std::string>& arguments) {
   std::vector<std::string> command = {kIp};
   command.insert(command.end(), arguments.begin(), arguments.end());
   COXSWAIN_ASSIGN_OR_RETURN(auto process, Process::Start({command, {}}));
-  COXSWAIN_ASSIGN_OR_RETURN(Process::Exit exit, process->Wait(kPatience));
+  COXSWAIN_ASSIGN_OR_RETURN(Process::Exit exit, process->Wait(kCommandTimeout));
   if (exit.Status() == 0) return absl::OkStatus();
   return absl::PermissionDeniedError(process->err());
 }

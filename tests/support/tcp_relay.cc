@@ -16,7 +16,7 @@
 namespace coxswain {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kRelayTimeout = absl::Seconds(20);
 
 sockaddr_in AddressOf(const TcpRelay::End& end) {
   sockaddr_in address = {};
@@ -76,7 +76,7 @@ void TcpRelay::Break() {
   break_ = true;
   Wake();
   COXSWAIN_CHECK(broken_.WaitFor(
-      &mutex_, kPatience,
+      &mutex_, kRelayTimeout,
       [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !break_; }));
 }
 

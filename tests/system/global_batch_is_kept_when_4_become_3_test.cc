@@ -8,7 +8,7 @@
 #include "tests/system/toy/toy_dump.h"
 #include "tests/system/toy/toy_reference.h"
 
-namespace coxswain {
+namespace coxswain::global_batch_is_kept_when_4_become_3_test {
 namespace {
 
 using testing::Each;
@@ -124,4 +124,4 @@ TEST_F(GlobalBatchTest, UnlessThePlanKeepsTheLocalOne) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::global_batch_is_kept_when_4_become_3_test

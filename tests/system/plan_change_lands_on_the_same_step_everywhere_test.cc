@@ -9,7 +9,7 @@
 #include "tests/system/toy/toy_dump.h"
 #include "tests/system/toy/toy_reference.h"
 
-namespace coxswain {
+namespace coxswain::plan_change_lands_on_the_same_step_everywhere_test {
 namespace {
 
 using testing::AllOf;
@@ -203,4 +203,4 @@ TEST_F(PlanChangeTest, AtTheStepThatWasAskedForAndNotBefore) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::plan_change_lands_on_the_same_step_everywhere_test

@@ -8,7 +8,7 @@
 #include "tests/system/toy/toy_dump.h"
 #include "tests/system/toy/toy_reference.h"
 
-namespace coxswain {
+namespace coxswain::short_last_window_flush_carry_drop_test {
 namespace {
 
 using testing::IsEmpty;
@@ -90,4 +90,4 @@ INSTANTIATE_TEST_SUITE_P(Tails, ShortLastWindowTest,
                          [](const auto& info) { return info.param.tail; });
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::short_last_window_flush_carry_drop_test

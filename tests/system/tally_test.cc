@@ -25,7 +25,7 @@
 #include "hooks/registry/planned_hook.h"
 #include "server/coordinator.h"
 
-namespace coxswain::torch {
+namespace coxswain::torch::tally_test {
 namespace {
 
 using ::testing::SizeIs;
@@ -238,4 +238,4 @@ TEST_F(TallyTest, AStepIsTakenWhoseChangeOfPlanADeathCutsShort) {
 }
 
 }  // namespace
-}  // namespace coxswain::torch
+}  // namespace coxswain::torch::tally_test

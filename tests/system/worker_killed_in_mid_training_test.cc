@@ -8,7 +8,7 @@
 #include "base/status_matchers.h"
 #include "tests/system/scenario.h"
 
-namespace coxswain {
+namespace coxswain::worker_killed_in_mid_training_test {
 namespace {
 
 using testing::AllOf;
@@ -122,4 +122,4 @@ TEST(WorkerKilledInMidTrainingTest, WhoWaitsInACollectiveOnAnotherHostEnds) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::worker_killed_in_mid_training_test

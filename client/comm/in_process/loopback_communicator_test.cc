@@ -6,7 +6,7 @@
 #include "base/status_matchers.h"
 #include "tests/conformance/communicator_conformance.h"
 
-namespace coxswain {
+namespace coxswain::loopback_communicator_test {
 namespace {
 
 using testing::HasSubstr;
@@ -37,4 +37,4 @@ TEST(LoopbackCommunicatorTest, IsForOneRank) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::loopback_communicator_test

@@ -15,7 +15,7 @@ namespace {
 // What each rank may have to read where every rank reads all slots.
 constexpr int64_t kSmallTotal = 128 << 10;
 
-absl::Time Now() { return Clock::Real()->Now(); }
+absl::Time RealNow() { return Clock::Real()->Now(); }
 
 int64_t Width(const Span& span) {
   return static_cast<int64_t>(SizeOf(span.dtype));
@@ -76,7 +76,7 @@ bool ShmExchange::IsSmall(const Operation& operation) const {
 }
 
 void ShmExchange::Begin(const Operation& operation) {
-  deadline_ = Now() + timeout_;
+  deadline_ = RealNow() + timeout_;
   ++turn_;
   CollectiveHeader header = operation.header;
   header.sequence = turn_;
@@ -98,7 +98,7 @@ std::optional<absl::Status> ShmExchange::TryFinish(const Operation& operation,
     case Phases::Outcome::kStopped:
       return absl::AbortedError("stopped");
     case Phases::Outcome::kLate:
-      if (Now() < deadline_) return std::nullopt;
+      if (RealNow() < deadline_) return std::nullopt;
       return Late();
     case Phases::Outcome::kMet:
       break;

@@ -12,8 +12,6 @@ namespace {
 // blocks each, runs at a time.
 constexpr int64_t kMostBlocks = 2112;
 
-constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
-
 bool IsAligned(uintptr_t at) { return at % kMovedBytes == 0; }
 
 template <typename T>

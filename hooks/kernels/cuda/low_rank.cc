@@ -129,8 +129,6 @@ class Planner {
   int64_t partial_ = 0;
 };
 
-constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
-
 // Calls act(Element()) with the type of the gradients.
 template <typename T, class Act>
 void WithGradient(LaunchTarget* target, ElementType type, const Act& act) {

@@ -25,8 +25,6 @@ constexpr int kRawTile = 4096;
 // The kind of their tiles. Those of a matrix: log2 of the threads side by side.
 constexpr int kRawKind = -1;
 
-constexpr int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // `lanes` threads side by side in a row; 256 / lanes groups of them one below
 // the other.
 struct Lanes {

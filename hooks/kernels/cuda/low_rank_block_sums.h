@@ -1,6 +1,8 @@
 #ifndef COXSWAIN_HOOKS_KERNELS_CUDA_LOW_RANK_BLOCK_SUMS_H_
 #define COXSWAIN_HOOKS_KERNELS_CUDA_LOW_RANK_BLOCK_SUMS_H_
 
+#include <cstdint>
+
 #include "base/host_device.h"
 
 // Before a loop whose counter indexes an array that has to stay in registers.
@@ -17,6 +19,8 @@ namespace coxswain {
 
 // Threads of a block, of all programs of low_rank.h and orthogonalise.h.
 constexpr int kLowRankThreads = 256;
+
+constexpr int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // kValues numbers of each thread, of which those of sets of threads are added
 // up, in two phases with a barrier between them: runs of up to kRun, then the

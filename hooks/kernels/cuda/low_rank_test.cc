@@ -15,7 +15,7 @@
 #include "hooks/kernels/every_target.h"
 #include "hooks/kernels/low_rank.h"
 
-namespace coxswain {
+namespace coxswain::low_rank_test {
 namespace {
 
 class AtOnce : public HostStream {
@@ -619,4 +619,4 @@ TEST(DeviceLowRankErrorTest, RefusesTypesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::low_rank_test

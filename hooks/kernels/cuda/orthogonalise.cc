@@ -13,8 +13,6 @@
 namespace coxswain {
 namespace {
 
-constexpr int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Rows of a strip. Where there are no Gram matrices one block has it all.
 int64_t RowsOfStrip(const TallShape& shape, size_t element_bytes) {
   if (element_bytes == 8 || shape.r > kMostGramColumns) return shape.n;

@@ -14,7 +14,7 @@
 #include "hooks/kernels/every_target.h"
 #include "hooks/kernels/orthogonalise.h"
 
-namespace coxswain {
+namespace coxswain::orthogonalise_test {
 namespace {
 
 class AtOnce : public HostStream {
@@ -350,4 +350,4 @@ TEST(TallPlanTest, StripsAreFewAndCoverTheRows) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::orthogonalise_test

@@ -29,8 +29,8 @@ void AddUnchanged(const std::string& key, int64_t revision,
 }
 
 // The value of a key that was read as the `index`-th of a transaction.
-const etcdserverpb::KeyValue* ReadOf(const etcdserverpb::TxnResponse& response,
-                                     int index) {
+const etcdserverpb::KeyValue* FoundAt(const etcdserverpb::TxnResponse& response,
+                                      int index) {
   if (index >= response.responses_size()) return nullptr;
   const auto& range = response.responses(index).response_range();
   return range.kvs_size() == 0 ? nullptr : &range.kvs(0);
@@ -87,14 +87,14 @@ absl::StatusOr<EtcdLeadership::View> EtcdLeadership::Look() {
   COXSWAIN_ASSIGN_OR_RETURN(const auto response,
                             client_->Txn(request, options_.call_timeout));
   View view;
-  if (const auto* leader = ReadOf(response, 0)) {
+  if (const auto* leader = FoundAt(response, 0)) {
     view.leader = leader->value().empty() ? "?" : leader->value();
   }
-  if (const auto* format = ReadOf(response, 1)) {
+  if (const auto* format = FoundAt(response, 1)) {
     view.format = format->value();
     view.format_revision = format->mod_revision();
   }
-  if (const auto* commit = ReadOf(response, 2)) {
+  if (const auto* commit = FoundAt(response, 2)) {
     view.commit_revision = commit->mod_revision();
   }
   return view;

@@ -18,7 +18,7 @@
 namespace coxswain::bench {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kStartTimeout = absl::Seconds(30);
 constexpr absl::Duration kLook = absl::Milliseconds(5);
 
 // In the new process; returns only if that cannot be started.
@@ -50,7 +50,7 @@ absl::StatusOr<CoordinatorProcess> StartCoordinatorProcess(
     Serve(options, port_file);
     _exit(1);
   }
-  const absl::Time deadline = Clock::Real()->Now() + kPatience;
+  const absl::Time deadline = Clock::Real()->Now() + kStartTimeout;
   const CancelSignal never;
   while (Clock::Real()->Now() < deadline) {
     std::ifstream file(port_file);
@@ -59,7 +59,7 @@ absl::StatusOr<CoordinatorProcess> StartCoordinatorProcess(
   }
   return absl::UnavailableError(absl::StrCat(
       "'", options.coxswain, " serve' has not started within ",
-      absl::FormatDuration(kPatience), "; see ", options.folder, "/log"));
+      absl::FormatDuration(kStartTimeout), "; see ", options.folder, "/log"));
 }
 
 absl::Status RaiseDescriptorLimit(int wanted) {

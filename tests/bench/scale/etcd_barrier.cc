@@ -13,7 +13,7 @@
 namespace coxswain::bench {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Minutes(3);
+constexpr absl::Duration kBarrierTimeout = absl::Minutes(3);
 using Done = std::function<void(const absl::Status&)>;
 
 // Waits for the first change of a key, then ends, and deletes itself.
@@ -124,7 +124,7 @@ absl::StatusOr<absl::Duration> EtcdBarrier::Enter() {
     client->Enter(barrier, static_cast<int64_t>(clients_.size()),
                   meeting.Arriving());
   }
-  COXSWAIN_RETURN_IF_ERROR(meeting.Await(kPatience));
+  COXSWAIN_RETURN_IF_ERROR(meeting.Await(kBarrierTimeout));
   return meeting.arrivals().back();
 }
 

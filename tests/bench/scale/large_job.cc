@@ -10,7 +10,7 @@
 namespace coxswain::bench {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Minutes(3);
+constexpr absl::Duration kMeetingTimeout = absl::Minutes(3);
 constexpr int kSlots = 5;  // of a node; in 100 workers, and in 90 as well
 constexpr uint64_t kLauncher = 7;
 // Connections that have not been greeted, at most.
@@ -59,7 +59,7 @@ absl::StatusOr<Phase> LargeJob::Measure(
   Phase phase;
   Meeting meeting(workers_.size());
   begin(&meeting);
-  COXSWAIN_RETURN_IF_ERROR(meeting.Await(kPatience));
+  COXSWAIN_RETURN_IF_ERROR(meeting.Await(kMeetingTimeout));
   const std::vector<absl::Duration> arrivals = meeting.arrivals();
   COXSWAIN_ASSIGN_OR_RETURN(const ProcessUsage after,
                             UsageOf(options_.coordinator.pid));
@@ -181,8 +181,8 @@ absl::StatusOr<Phase> LargeJob::Lose() {
   for (const auto& worker : lost_) {
     workers_.front()->ReportExit(worker->place(), reports.Arriving());
   }
-  COXSWAIN_RETURN_IF_ERROR(told_->Await(kPatience));
-  COXSWAIN_RETURN_IF_ERROR(reports.Await(kPatience));
+  COXSWAIN_RETURN_IF_ERROR(told_->Await(kMeetingTimeout));
+  COXSWAIN_RETURN_IF_ERROR(reports.Await(kMeetingTimeout));
   const absl::Time over = Clock::Real()->Now();
   const auto arrivals = told_->arrivals();
   COXSWAIN_ASSIGN_OR_RETURN(const ProcessUsage after,
