@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 
 namespace coxswain {
 namespace {
@@ -112,7 +112,7 @@ std::string PlanNames() {
       "                          start_step\n"
       "  at=next|generation|STEP where the change begins: by default with the\n"
       "                          next step of a job that runs\n";
-  for (const ScheduleTermInfo& term : ScheduleTermList()) {
+  for (const schedule::TermInfo& term : schedule::TermList()) {
     absl::StrAppend(&text, "  ", term.name, "=", term.values, "\n",
                     std::string(26, ' '), term.meaning, "\n");
   }

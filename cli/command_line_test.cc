@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 #include "base/status_matchers.h"
 
 namespace coxswain {
@@ -565,7 +565,7 @@ TEST_F(CommandLineTest, HelpOfEveryCommandTellsTheThreeWays) {
 TEST_F(CommandLineTest, HelpOfPlanSetListsTheTerms) {
   ASSERT_OK_AND_ASSIGN(CommandLine line,
                        ParseCommandLine({"plan", "set", "--help"}));
-  for (const ScheduleTermInfo& term : ScheduleTermList()) {
+  for (const schedule::TermInfo& term : schedule::TermList()) {
     EXPECT_THAT(line.text,
                 HasSubstr("\n  " + term.name + "=" + term.values + "\n"));
   }

@@ -56,9 +56,8 @@ std::string FormatPlans(const std::string& job,
 
 // The same as JSON, where "next" is null if there is none:
 //   {"job", "current": PLAN, "next": PLAN}
-//   PLAN: {"version", "accumulation_steps", "hook", "compression_start_step",
-//          "terms": {NAME: VALUE}, "changed": [NAME], "global_micro_batches",
-//          "at_step"}
+//   PLAN: {"version", "changed": [NAME], "global_micro_batches", "at_step", and
+//          what AddSettings() of plan_change.h adds}
 // "terms" has all of them, and "changed" those that are not the defaults.
 std::string FormatPlansJson(const std::string& job,
                             const v1::GetPlanResponse& plans);

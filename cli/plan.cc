@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/random.h"
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 #include "base/status_macros.h"
 #include "cli/job_query.h"
 #include "cli/plan_change.h"
@@ -14,6 +14,7 @@
 #include "client/rpc/coordinator_stub.h"
 #include "nlohmann/json.hpp"
 #include "proto/schedule.pb.h"
+#include "schedule/schedule_wire.h"
 
 namespace coxswain {
 namespace {
@@ -28,15 +29,15 @@ struct Line {
 };
 
 std::vector<Line> LinesOf(const v1::Plan& plan) {
-  std::vector<Line> lines = {
-      {"accumulation", absl::StrCat(plan.accumulation_steps()), false},
-      {"hook", plan.hook(), false},
-      {"compression_start", CompressionStartText(plan), false}};
+  std::vector<Line> lines;
+  for (const schedule::NamedValue& value : ValuesOf(plan)) {
+    lines.push_back({value.word, value.shown, false});
+  }
   if (plan.global_micro_batches() > 0) {
     lines.push_back({"micro-batches of all ranks",
                      absl::StrCat(plan.global_micro_batches()), false});
   }
-  const std::map<std::string, std::string> defaults = ScheduleTerms().ToMap();
+  const std::map<std::string, std::string> defaults = schedule::Terms().ToMap();
   std::vector<Line> unmarked;
   for (const auto& [name, value] : AllTerms(plan)) {
     const auto found = defaults.find(name);
@@ -59,14 +60,12 @@ nlohmann::json PlanJson(const v1::Plan& plan) {
   for (const std::string& term : ChangedTerms(plan)) {
     changed.push_back(term.substr(0, term.find('=')));
   }
-  return {{"version", plan.version()},
-          {"accumulation_steps", plan.accumulation_steps()},
-          {"hook", plan.hook()},
-          {"compression_start_step", plan.compression_start_step()},
-          {"terms", AllTerms(plan)},
-          {"changed", std::move(changed)},
-          {"global_micro_batches", plan.global_micro_batches()},
-          {"at_step", plan.at_step()}};
+  nlohmann::json json = {{"version", plan.version()},
+                         {"changed", std::move(changed)},
+                         {"global_micro_batches", plan.global_micro_batches()},
+                         {"at_step", plan.at_step()}};
+  AddSettings(plan, &json);
+  return json;
 }
 
 absl::StatusOr<v1::GetPlanResponse> AskForPlans(CoordinatorStub& stub,
@@ -80,25 +79,25 @@ absl::StatusOr<v1::GetPlanResponse> AskForPlans(CoordinatorStub& stub,
 }
 
 // Whether the generation that runs can change its plan.
-bool CanChangeNow(const FoundJob& found, const v1::Plan& current) {
+bool CanChangeNow(const FoundJob& found, const schedule::Plan& current) {
   return found.job.state() == kRunning &&
-         AllTerms(current)["enforcement"] != "off";
+         current.terms.enforcement != schedule::Enforcement::kOff;
 }
 
 // Where the change begins: as asked, or where it can.
 absl::StatusOr<int64_t> Beginning(const PlanChange& change,
                                   const FoundJob& found,
-                                  const v1::Plan& current,
-                                  const v1::Plan& wanted) {
+                                  const schedule::Plan& current,
+                                  const schedule::Plan& wanted) {
   const absl::Status within = CheckChangeWithinGeneration(current, wanted);
   if (!change.at_step.has_value()) {
     if (!CanChangeNow(found, current) || ChangesAverager(current, wanted)) {
-      return kWithNextGeneration;
+      return schedule::Plan::kWithNextGeneration;
     }
     COXSWAIN_RETURN_IF_ERROR(within);
-    return kAtNextStep;
+    return schedule::Plan::kAtNextStep;
   }
-  if (*change.at_step == kWithNextGeneration) return kWithNextGeneration;
+  if (*change.at_step == schedule::Plan::kWithNextGeneration) return schedule::Plan::kWithNextGeneration;
   if (found.job.state() != kRunning) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", found.job.job(), " is ", found.job.state(),
@@ -156,16 +155,19 @@ absl::StatusOr<std::string> SetPlan(const PlanSetOptions& options,
   COXSWAIN_ASSIGN_OR_RETURN(const v1::GetPlanResponse plans,
                             AskForPlans(stub, job, call));
   const v1::Plan& newest = plans.has_next() ? plans.next() : plans.current();
-  v1::ProposePlanRequest request;
-  COXSWAIN_ASSIGN_OR_RETURN(*request.mutable_plan(), change.ApplyTo(newest));
-  COXSWAIN_ASSIGN_OR_RETURN(
-      const int64_t at_step,
-      Beginning(change, found, plans.current(), request.plan()));
-  if (!plans.has_next() && Differences(newest, request.plan()).empty()) {
+  COXSWAIN_ASSIGN_OR_RETURN(const schedule::Plan current,
+                            schedule::PlanFromWire(plans.current()));
+  COXSWAIN_ASSIGN_OR_RETURN(const schedule::Plan before,
+                            schedule::PlanFromWire(newest));
+  COXSWAIN_ASSIGN_OR_RETURN(schedule::Plan wanted, change.ApplyTo(before));
+  COXSWAIN_ASSIGN_OR_RETURN(wanted.at_step,
+                            Beginning(change, found, current, wanted));
+  if (!plans.has_next() && wanted.SameSettings(before)) {
     return absl::StrCat("the plan of job ", job, " is that already: version ",
                         newest.version(), "\n");
   }
-  request.mutable_plan()->set_at_step(at_step);
+  v1::ProposePlanRequest request;
+  *request.mutable_plan() = schedule::ToWire(wanted);
   request.set_job(job);
   request.set_expected_version(options.expect > 0 ? options.expect
                                                   : newest.version());

@@ -1,145 +1,57 @@
 #include "cli/plan_change.h"
 
-#include <limits>
 #include <memory>
-#include <set>
+#include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
-#include "base/schedule_terms.h"
 #include "base/status_macros.h"
 #include "client/comm/in_process/loopback_communicator.h"
+#include "hooks/registry/planned_hook.h"
 #include "hooks/registry/registry.h"
 #include "hooks/registry/yaml_spec.h"
+#include "schedule/schedule_wire.h"
+#include "schedule/terms.h"
 
 namespace coxswain {
 namespace {
 
-struct Word {
-  std::string name;
-  std::string value;
-};
-
-absl::StatusOr<std::vector<Word>> SplitWords(
-    const std::vector<std::string>& texts) {
-  std::vector<Word> words;
-  std::set<std::string> seen;
-  for (const std::string& text : texts) {
-    const size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", text, "' is not NAME=VALUE, as in accumulation=8"));
-    }
-    Word word{text.substr(0, equals), text.substr(equals + 1)};
-    if (!seen.insert(word.name).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(word.name, " is given twice"));
-    }
-    words.push_back(std::move(word));
+// Takes `at` out of the words.
+absl::StatusOr<std::optional<int64_t>> TakeBeginning(
+    schedule::PlanWords* words) {
+  const auto at = words->find("at");
+  std::optional<int64_t> step;
+  if (at == words->end()) return step;
+  const std::string value = std::move(at->second);
+  words->erase(at);
+  if (value == "next") {
+    step = schedule::Plan::kAtNextStep;
+  } else if (value == "generation") {
+    step = schedule::Plan::kWithNextGeneration;
+  } else if (int64_t number = 0;
+             absl::SimpleAtoi(value, &number) && number >= 1) {
+    step = number;
   }
-  return words;
+  if (step.has_value()) return step;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "at=", value, " is not valid: it is next (the next step), generation ",
+      "(the next generation) or a step, from 1"));
 }
 
-// Not within parentheses, where a hook spec may have some.
-void SplitAtSpaces(absl::string_view text, std::vector<std::string>* pieces) {
-  int depth = 0;
-  bool within = false;
-  for (const char c : text) {
-    if (depth == 0 && absl::ascii_isspace(c)) {
-      within = false;
-      continue;
-    }
-    if (!within) pieces->emplace_back();
-    within = true;
-    pieces->back().push_back(c);
-    depth += c == '(' ? 1 : c == ')' ? -1 : 0;
-  }
-}
-
-bool IsTerm(absl::string_view name) {
-  for (const ScheduleTermInfo& term : ScheduleTermList()) {
-    if (term.name == name) return true;
-  }
-  return false;
-}
-
-std::string TermNames() {
-  return absl::StrJoin(ScheduleTermList(), ", ",
-                       [](std::string* out, const ScheduleTermInfo& term) {
-                         out->append(term.name);
-                       });
-}
-
-absl::Status WrongValue(const Word& word, absl::string_view right) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(word.name, "=", word.value, " is not valid: it is ", right));
-}
-
-absl::Status ReadNumber(const Word& word, int64_t least, int64_t most,
-                        absl::string_view right, int64_t* number) {
-  if (absl::SimpleAtoi(word.value, number) && *number >= least &&
-      *number <= most) {
-    return absl::OkStatus();
-  }
-  return WrongValue(word, right);
-}
-
-absl::StatusOr<int64_t> ReadBeginning(const Word& word) {
-  if (word.value == "next") return kAtNextStep;
-  if (word.value == "generation") return kWithNextGeneration;
-  int64_t step = 0;
-  COXSWAIN_RETURN_IF_ERROR(
-      ReadNumber(word, 1, std::numeric_limits<int64_t>::max(),
-                 "next (the next step), generation (the next generation) or a "
-                 "step, from 1",
-                 &step));
-  return step;
-}
-
-absl::StatusOr<std::string> ReadHook(const Word& word) {
-  absl::StatusOr<std::string> spec = ReadHookArgument(word.value);
-  if (spec.ok()) return spec;
-  return absl::InvalidArgumentError(
-      absl::StrCat("hook: ", spec.status().message()));
-}
-
-absl::Status ReadWord(const Word& word, PlanChange& change) {
-  int64_t number = 0;
-  if (word.name == "accumulation") {
-    COXSWAIN_RETURN_IF_ERROR(
-        ReadNumber(word, 1, std::numeric_limits<int>::max(),
-                   "the micro-batches of a step, from 1", &number));
-    change.accumulation = static_cast<int>(number);
-    return absl::OkStatus();
-  }
-  if (word.name == "hook") {
-    COXSWAIN_ASSIGN_OR_RETURN(change.hook, ReadHook(word));
-    return absl::OkStatus();
-  }
-  if (word.name == "compression_start") {
-    COXSWAIN_RETURN_IF_ERROR(ReadNumber(
-        word, -1, std::numeric_limits<int64_t>::max(),
-        "a step, from 0, or -1 for the hook's own start_step", &number));
-    change.compression_start = number;
-    return absl::OkStatus();
-  }
-  if (word.name == "at") {
-    COXSWAIN_ASSIGN_OR_RETURN(change.at_step, ReadBeginning(word));
-    return absl::OkStatus();
-  }
-  if (!IsTerm(word.name)) {
+absl::Status MakeHookCanonical(schedule::PlanWords* words) {
+  const auto hook = words->find("hook");
+  if (hook == words->end()) return absl::OkStatus();
+  absl::StatusOr<std::string> spec = ReadHookArgument(hook->second);
+  if (!spec.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a plan has nothing called \"", word.name,
-                     "\"; there are accumulation, hook, compression_start, ",
-                     TermNames(), ", and at, which says where it begins"));
+        absl::StrCat("hook: ", spec.status().message()));
   }
-  ScheduleTerms scratch;
-  COXSWAIN_RETURN_IF_ERROR(scratch.Set(word.name, word.value));
-  change.terms[word.name] = word.value;
+  hook->second = *std::move(spec);
   return absl::OkStatus();
+}
+
+bool NamesHook(const schedule::PlanWords& words) {
+  return words.count("hook") > 0 || words.count("compression_start") > 0;
 }
 
 // What workers do when they change over from one hook to another, without
@@ -159,86 +71,70 @@ bool Averages(const std::string& hook) {
   return averager.ok() && *averager != nullptr;
 }
 
-// The spec that workers make their hook of.
-std::string PlannedSpec(const v1::Plan& plan) {
-  if (plan.compression_start_step() < 0) return plan.hook();
-  const auto spec = WithStartStep(plan.hook(), plan.compression_start_step());
-  return spec.ok() ? *spec : plan.hook();
+// A hook that only the workers know has no other spec than the plan's.
+std::string SpecOf(const schedule::Plan& plan) {
+  return PlannedSpec(plan).value_or(plan.hook);
 }
 
 }  // namespace
 
+std::vector<schedule::NamedValue> ValuesOf(const v1::Plan& plan) {
+  std::map<std::string, std::string> unknown;
+  return schedule::KnownPartOf(plan, &unknown).Values();
+}
+
 absl::StatusOr<PlanChange> PlanChange::Parse(
-    const std::vector<std::string>& words) {
-  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<Word> split, SplitWords(words));
+    const std::vector<std::string>& texts) {
   PlanChange change;
-  for (const Word& word : split) {
-    COXSWAIN_RETURN_IF_ERROR(ReadWord(word, change));
-  }
-  if (change.hook.has_value() && change.compression_start.value_or(-1) >= 0) {
-    COXSWAIN_RETURN_IF_ERROR(
-        WithStartStep(*change.hook, *change.compression_start).status());
+  COXSWAIN_ASSIGN_OR_RETURN(change.words, schedule::SplitPlanWords(texts));
+  COXSWAIN_ASSIGN_OR_RETURN(change.at_step, TakeBeginning(&change.words));
+  schedule::Settings scratch;
+  COXSWAIN_RETURN_IF_ERROR(schedule::ApplyPlanWords(change.words, &scratch));
+  COXSWAIN_RETURN_IF_ERROR(MakeHookCanonical(&change.words));
+  if (change.words.count("hook") > 0) {
+    scratch.hook = change.words["hook"];
+    COXSWAIN_RETURN_IF_ERROR(PlannedSpec(scratch).status());
   }
   return change;
 }
 
-absl::StatusOr<v1::Plan> PlanChange::ApplyTo(v1::Plan plan) const {
-  if (accumulation.has_value()) plan.set_accumulation_steps(*accumulation);
-  if (hook.has_value()) plan.set_hook(*hook);
-  if (compression_start.has_value()) {
-    plan.set_compression_start_step(*compression_start);
+absl::StatusOr<schedule::Plan> PlanChange::ApplyTo(schedule::Plan plan) const {
+  COXSWAIN_RETURN_IF_ERROR(schedule::ApplyPlanWords(words, &plan));
+  const absl::Status fits =
+      NamesHook(words) ? PlannedSpec(plan).status() : absl::OkStatus();
+  if (!fits.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "compression_start=",
+        schedule::PlanWordsOf(plan).at("compression_start"), ": ",
+        fits.message(), "; compression_start=-1 leaves it to the hook"));
   }
-  if (plan.compression_start_step() >= 0 &&
-      (hook.has_value() || compression_start.has_value())) {
-    const absl::Status fits =
-        WithStartStep(plan.hook(), plan.compression_start_step()).status();
-    if (!fits.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "compression_start=", plan.compression_start_step(), ": ",
-          fits.message(), "; compression_start=-1 leaves it to the hook"));
-    }
-  }
-  for (const auto& [name, value] : terms) (*plan.mutable_terms())[name] = value;
-  COXSWAIN_ASSIGN_OR_RETURN(
-      const ScheduleTerms all,
-      ScheduleTerms::FromMap({plan.terms().begin(), plan.terms().end()}));
-  COXSWAIN_RETURN_IF_ERROR(all.Validate());
+  COXSWAIN_RETURN_IF_ERROR(plan.terms.Validate());
   return plan;
 }
 
 absl::StatusOr<std::string> ReadPlanOverrides(
     const std::vector<std::string>& texts) {
-  std::vector<std::string> pieces;
-  for (const std::string& text : texts) SplitAtSpaces(text, &pieces);
-  COXSWAIN_ASSIGN_OR_RETURN(const PlanChange change, PlanChange::Parse(pieces));
+  COXSWAIN_ASSIGN_OR_RETURN(const PlanChange change, PlanChange::Parse(texts));
   if (change.at_step.has_value()) {
     return absl::InvalidArgumentError(
         "at has no meaning here: a job begins with it");
   }
-  COXSWAIN_ASSIGN_OR_RETURN(const ScheduleTerms terms,
-                            ScheduleTerms::FromMap(change.terms));
-  COXSWAIN_RETURN_IF_ERROR(terms.Validate());
-  std::map<std::string, std::string> words = change.terms;
-  if (change.accumulation.has_value()) {
-    words["accumulation"] = absl::StrCat(*change.accumulation);
-  }
-  if (change.hook.has_value()) words["hook"] = *change.hook;
-  if (change.compression_start.has_value()) {
-    words["compression_start"] = absl::StrCat(*change.compression_start);
-  }
-  return absl::StrJoin(words, " ", absl::PairFormatter("="));
+  schedule::Settings settings;
+  COXSWAIN_RETURN_IF_ERROR(schedule::ApplyPlanWords(change.words, &settings));
+  COXSWAIN_RETURN_IF_ERROR(settings.terms.Validate());
+  return schedule::FormatPlanWords(change.words);
 }
 
-bool ChangesAverager(const v1::Plan& from, const v1::Plan& to) {
-  const std::string before = PlannedSpec(from);
-  const std::string after = PlannedSpec(to);
+bool ChangesAverager(const schedule::Plan& from, const schedule::Plan& to) {
+  const std::string before = SpecOf(from);
+  const std::string after = SpecOf(to);
   return before != after && (Averages(before) || Averages(after));
 }
 
-absl::Status CheckChangeWithinGeneration(const v1::Plan& from,
-                                         const v1::Plan& to) {
-  const std::string before = PlannedSpec(from);
-  const std::string after = PlannedSpec(to);
+absl::Status CheckChangeWithinGeneration(const schedule::Plan& from,
+                                         const schedule::Plan& to) {
+  const std::string before = SpecOf(from);
+  const std::string after = SpecOf(to);
   if (before == after) return absl::OkStatus();
   if (Averages(before) && !Averages(after)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -247,7 +143,9 @@ absl::Status CheckChangeWithinGeneration(const v1::Plan& from,
         "plans brings together: with ",
         after, " the ranks would drift apart; say at=generation"));
   }
-  if (AllTerms(to)["hook_state"] != "carry") return absl::OkStatus();
+  if (to.terms.hook_state != schedule::HookStatePolicy::kCarry) {
+    return absl::OkStatus();
+  }
   const absl::Status carried = CarryState(before, after);
   if (carried.ok()) return carried;
   return absl::InvalidArgumentError(absl::StrCat(
@@ -257,13 +155,15 @@ absl::Status CheckChangeWithinGeneration(const v1::Plan& from,
 }
 
 std::map<std::string, std::string> AllTerms(const v1::Plan& plan) {
-  std::map<std::string, std::string> terms = ScheduleTerms().ToMap();
-  for (const auto& [name, value] : plan.terms()) terms[name] = value;
+  std::map<std::string, std::string> unknown;
+  std::map<std::string, std::string> terms =
+      schedule::KnownPartOf(plan, &unknown).terms.ToMap();
+  for (auto& [name, value] : unknown) terms[name] = std::move(value);
   return terms;
 }
 
 std::vector<std::string> ChangedTerms(const v1::Plan& plan) {
-  const std::map<std::string, std::string> defaults = ScheduleTerms().ToMap();
+  const std::map<std::string, std::string> defaults = schedule::Terms().ToMap();
   std::vector<std::string> changed;
   for (const auto& [name, value] : AllTerms(plan)) {
     const auto found = defaults.find(name);
@@ -280,11 +180,11 @@ std::vector<std::string> Differences(const v1::Plan& from, const v1::Plan& to) {
     if (before == after) return;
     differences.push_back(absl::StrCat(name, " ", before, " -> ", after));
   };
-  compare("accumulation", absl::StrCat(from.accumulation_steps()),
-          absl::StrCat(to.accumulation_steps()));
-  compare("hook", from.hook(), to.hook());
-  compare("compression_start", CompressionStartText(from),
-          CompressionStartText(to));
+  const std::vector<schedule::NamedValue> old = ValuesOf(from);
+  const std::vector<schedule::NamedValue> changed = ValuesOf(to);
+  for (size_t i = 0; i < old.size(); ++i) {
+    compare(old[i].word, old[i].shown, changed[i].shown);
+  }
   const auto before = AllTerms(from);
   for (const auto& [name, value] : AllTerms(to)) {
     const auto found = before.find(name);
@@ -293,15 +193,18 @@ std::vector<std::string> Differences(const v1::Plan& from, const v1::Plan& to) {
   return differences;
 }
 
-std::string CompressionStartText(const v1::Plan& plan) {
-  return plan.compression_start_step() < 0
-             ? "the hook's own"
-             : absl::StrCat(plan.compression_start_step());
+void AddSettings(const v1::Plan& plan, nlohmann::json* json) {
+  for (const schedule::NamedValue& value : ValuesOf(plan)) {
+    (*json)[value.name] = value.number.has_value()
+                              ? nlohmann::json(*value.number)
+                              : nlohmann::json(value.text);
+  }
+  (*json)["terms"] = AllTerms(plan);
 }
 
 std::string BeginningText(int64_t at_step) {
-  if (at_step == kWithNextGeneration) return "the next generation";
-  if (at_step == kAtNextStep) return "the next step";
+  if (at_step == schedule::Plan::kWithNextGeneration) return "the next generation";
+  if (at_step == schedule::Plan::kAtNextStep) return "the next step";
   return absl::StrCat("step ", at_step);
 }
 

@@ -9,51 +9,52 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
 #include "proto/types.pb.h"
+#include "schedule/plan.h"
+#include "schedule/plan_words.h"
 
 namespace coxswain {
-
-// Where a plan begins: the values of v1.Plan.at_step.
-inline constexpr int64_t kWithNextGeneration = 0;
-inline constexpr int64_t kAtNextStep = -1;
 
 // What `coxswain plan set` is asked to change. Whatever can be known to be
 // wrong without asking the coordinator or a worker is an error here.
 struct PlanChange {
-  std::optional<int> accumulation;
-  std::optional<std::string> hook;  // canonical
-  std::optional<int64_t> compression_start;
-  std::map<std::string, std::string> terms;
+  schedule::PlanWords words;  // the hook's spec is canonical
+  // Where the plan begins, as schedule::Plan::at_step.
   std::optional<int64_t> at_step;
 
-  // Reads NAME=VALUE words. INVALID_ARGUMENT names the word that is wrong and
-  // says what would be right.
+  // Returns what NAME=VALUE words ask for: those of schedule/plan_words.h and
+  // `at`. Fails with INVALID_ARGUMENT, naming the word that is wrong and what
+  // would be right.
   static absl::StatusOr<PlanChange> Parse(
-      const std::vector<std::string>& words);
+      const std::vector<std::string>& texts);
 
-  // `plan` with the changes, complete but for at_step. INVALID_ARGUMENT: the
-  // result does not go together.
-  absl::StatusOr<v1::Plan> ApplyTo(v1::Plan plan) const;
+  // Returns `plan` with the changes, complete but for at_step. Fails with
+  // INVALID_ARGUMENT if the result contradicts itself.
+  absl::StatusOr<schedule::Plan> ApplyTo(schedule::Plan plan) const;
 };
 
-// Reads what a job's plan shall begin with, whatever its program says:
-// NAME=VALUE words, several in one text or not, as PlanChange::Parse knows
-// them but for `at`. The same as one text for COXSWAIN_PLAN: sorted by name,
-// with one space between two words, the hook canonical. Errors as
-// PlanChange::Parse.
+// Returns what a job's plan shall begin with, whatever its program asks for:
+// NAME=VALUE words, as PlanChange::Parse knows them but for `at`, as one text
+// for COXSWAIN_PLAN. Fails as PlanChange::Parse.
 absl::StatusOr<std::string> ReadPlanOverrides(
     const std::vector<std::string>& texts);
 
 // Whether the hooks of two plans differ, and one of them averages parameters,
 // as local SGD does: not every program can begin or end that while it runs.
 // False also for hooks that only the workers know.
-bool ChangesAverager(const v1::Plan& from, const v1::Plan& to);
+bool ChangesAverager(const schedule::Plan& from, const schedule::Plan& to);
 
 // OK if a step of `to` can follow one of `from` within a generation. Otherwise
 // INVALID_ARGUMENT says what to do.
-absl::Status CheckChangeWithinGeneration(const v1::Plan& from,
-                                         const v1::Plan& to);
+absl::Status CheckChangeWithinGeneration(const schedule::Plan& from,
+                                         const schedule::Plan& to);
 
+// ---- for display, where a newer coordinator may send terms that are not known
+// here
+
+// The settings of a plan that have fields of their own.
+std::vector<schedule::NamedValue> ValuesOf(const v1::Plan& plan);
 // The terms of a plan: those that it leaves out with their defaults.
 std::map<std::string, std::string> AllTerms(const v1::Plan& plan);
 // Those that are not the defaults, as "name=value", sorted by name.
@@ -62,8 +63,10 @@ std::vector<std::string> ChangedTerms(const v1::Plan& plan);
 // What differs, as "accumulation 2 -> 8".
 std::vector<std::string> Differences(const v1::Plan& from, const v1::Plan& to);
 
-// For people: "the hook's own" or a number.
-std::string CompressionStartText(const v1::Plan& plan);
+// Adds the settings of the plan and its terms: {"accumulation_steps", ...,
+// "terms": {NAME: VALUE}}.
+void AddSettings(const v1::Plan& plan, nlohmann::json* json);
+
 // "the next generation", "the next step" or "step 200".
 std::string BeginningText(int64_t at_step);
 

@@ -1,7 +1,7 @@
 #include "cli/plan_change.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 #include "base/status_matchers.h"
 #include "hooks/registry/registry.h"
 
@@ -97,7 +97,7 @@ TEST(PlanChangeTest, WrongWordsAreNamed) {
 }
 
 TEST(PlanChangeTest, EveryTermCanBeNamed) {
-  for (const auto& [name, value] : ScheduleTerms().ToMap()) {
+  for (const auto& [name, value] : schedule::Terms().ToMap()) {
     EXPECT_OK(PlanChange::Parse({absl::StrCat(name, "=", value)}));
   }
 }

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -15,10 +15,10 @@ namespace coxswain {
 namespace {
 
 std::string TermsAsMarkdown() {
-  const auto defaults = ScheduleTerms().ToMap();
+  const auto defaults = schedule::Terms().ToMap();
   std::string table =
       "| term | values | default | meaning |\n|---|---|---|---|\n";
-  for (const ScheduleTermInfo& term : ScheduleTermList()) {
+  for (const schedule::TermInfo& term : schedule::TermList()) {
     absl::StrAppend(&table, "| `", term.name, "` | ",
                     absl::StrReplaceAll(term.values, {{"|", ", "}}), " | `",
                     defaults.at(term.name), "` | ", term.meaning, " |\n");
@@ -42,7 +42,7 @@ TEST(SchedulePageTest, EveryTermIsExplainedBesidesTheTable) {
   const std::vector<std::string> parts =
       absl::StrSplit(page.str(), "<!-- terms -->\n");
   ASSERT_EQ(parts.size(), 3u);
-  for (const ScheduleTermInfo& term : ScheduleTermList()) {
+  for (const schedule::TermInfo& term : schedule::TermList()) {
     EXPECT_THAT(parts[2], testing::HasSubstr(term.name));
   }
 }

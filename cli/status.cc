@@ -1,6 +1,7 @@
 #include "cli/status.h"
 
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -96,6 +97,8 @@ nlohmann::json MembersJson(
 }
 
 nlohmann::json JobJson(const v1::JobDescription& job) {
+  nlohmann::json plan = {{"version", job.plan().version()}};
+  AddSettings(job.plan(), &plan);
   return {{"job", job.job()},
           {"state", job.state()},
           {"generation", job.generation()},
@@ -103,12 +106,7 @@ nlohmann::json JobJson(const v1::JobDescription& job) {
           {"min_world_size", job.min_world_size()},
           {"attempt", job.attempt()},
           {"last_event", job.last_event()},
-          {"plan",
-           {{"version", job.plan().version()},
-            {"accumulation_steps", job.plan().accumulation_steps()},
-            {"hook", job.plan().hook()},
-            {"compression_start_step", job.plan().compression_start_step()},
-            {"terms", AllTerms(job.plan())}}},
+          {"plan", std::move(plan)},
           {"members", MembersJson(job.members())},
           {"spares", MembersJson(job.spares())}};
 }

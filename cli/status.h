@@ -28,8 +28,7 @@ std::string FormatTable(const v1::DescribeResponse& description);
 // The same as JSON:
 //   {"cluster_id", "term", "jobs": [{"job", "state", "generation",
 //    "world_size", "min_world_size", "attempt", "last_event",
-//    "plan": {"version", "accumulation_steps", "hook",
-//             "compression_start_step", "terms": {NAME: VALUE}},
+//    "plan": {"version", and what AddSettings() of plan_change.h adds},
 //    "members": [{"node", "slot", "rank", "local_rank", "incarnation", "host",
 //                 "address", "state", "step", "collective_sequence",
 //                 "payload_bytes", "wire_bytes", "silent_ms"}],

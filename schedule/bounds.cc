@@ -1,5 +1,8 @@
 #include "schedule/bounds.h"
 
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
@@ -18,6 +21,18 @@ std::string Cut(absl::string_view text, size_t max_bytes) {
 }
 
 }  // namespace
+
+absl::Status CheckStreamName(absl::string_view name, size_t max_bytes) {
+  const bool valid = !name.empty() && name.size() <= max_bytes &&
+                     std::all_of(name.begin(), name.end(), [](char c) {
+                       return absl::ascii_isalnum(c) || c == '.' || c == '_' ||
+                              c == '-';
+                     });
+  if (valid) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", Cut(name, kMaxStreamBytes), "' is not the name of a stream: 1 to ",
+      max_bytes, " characters of [A-Za-z0-9._-]"));
+}
 
 absl::Status CheckTicket(const Ticket& ticket) {
   COXSWAIN_RETURN_IF_ERROR(
@@ -39,17 +54,7 @@ absl::Status CheckPlan(const Plan& plan) {
                                        plan.accumulation_steps, kMaxStep));
   COXSWAIN_RETURN_IF_ERROR(CheckNumber("plan.global_micro_batches",
                                        plan.global_micro_batches, kMaxStep));
-  if (plan.hook.size() > kMaxHookBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("plan.hook must have at most ", kMaxHookBytes,
-                     " bytes, not ", plan.hook.size()));
-  }
-  if (plan.compression_start_step < -1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("plan.compression_start_step must be at least 0, or -1 "
-                     "for the hook's own, not ",
-                     plan.compression_start_step));
-  }
+  COXSWAIN_RETURN_IF_ERROR(plan.Check("plan."));
   if (plan.at_step < Plan::kAtNextStep || plan.at_step > kMaxStep) {
     return absl::InvalidArgumentError(absl::StrCat(
         "plan.at_step must be a step up to ", kMaxStep,
@@ -59,7 +64,7 @@ absl::Status CheckPlan(const Plan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status CheckPosition(const StepDecision& last) {
+absl::Status CheckPosition(const Decision& last) {
   COXSWAIN_RETURN_IF_ERROR(
       CheckNumber("position.round", last.round, kMaxRound));
   COXSWAIN_RETURN_IF_ERROR(CheckNumber("position.step", last.step, kMaxRound));
@@ -97,7 +102,7 @@ void CutTexts(Vote* vote) {
   vote->stop = CutReason(vote->stop);
 }
 
-void CutTexts(StepDecision* decision) {
+void CutTexts(Decision* decision) {
   for (std::string* text : {&decision->reason, &decision->stop,
                             &decision->regroup, &decision->checkpoint}) {
     *text = Cut(*text, kMaxDecisionTextBytes);

@@ -8,7 +8,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "schedule/plan.h"
-#include "schedule/step_agreement.h"
 #include "schedule/ticket.h"
 
 namespace coxswain::schedule {
@@ -27,14 +26,19 @@ constexpr int64_t kMaxRound = kMaxStep - 1;
 constexpr size_t kMaxReasonBytes = 512;
 constexpr size_t kMaxDecisionTextBytes = 2 * kMaxReasonBytes;
 
-// INVALID_ARGUMENT names the field and its value.
+// Fails with INVALID_ARGUMENT, in a message of bounded length, unless the name
+// has 1 to `max_bytes` characters of [A-Za-z0-9._-].
+absl::Status CheckStreamName(absl::string_view name,
+                             size_t max_bytes = kMaxStreamBytes);
+
+// These fail with INVALID_ARGUMENT, naming the field and its value.
 absl::Status CheckTicket(const Ticket& ticket);
 absl::Status CheckVote(const Vote& vote);
 // Version 0 is allowed: it is that of a proposal, and of the settings that
 // workers bring.
 absl::Status CheckPlan(const Plan& plan);
 // Of a decision that a rank reports as its last one.
-absl::Status CheckPosition(const StepDecision& last);
+absl::Status CheckPosition(const Decision& last);
 
 // Cut texts to their bounds and put them on one line. What has been cut stays
 // as it is when it is cut again, so equal texts stay equal however often they
@@ -42,7 +46,7 @@ absl::Status CheckPosition(const StepDecision& last);
 std::string CutReason(absl::string_view reason);
 void CutTexts(Ticket* ticket);
 void CutTexts(Vote* vote);
-void CutTexts(StepDecision* decision);
+void CutTexts(Decision* decision);
 
 }  // namespace coxswain::schedule
 

@@ -42,7 +42,7 @@ TEST(BoundsTest, EachNumberOfAPlanHasBounds) {
     Plan plan = MakePlan();
     change(&plan);
     EXPECT_THAT(CheckPlan(plan), StatusIs(kInvalid, HasSubstr(field)));
-    StepDecision last;
+    Decision last;
     last.plan = plan;
     EXPECT_FALSE(CheckPosition(last).ok()) << field;
   };
@@ -62,30 +62,30 @@ TEST(BoundsTest, EachNumberOfAPlanHasBounds) {
 
 TEST(BoundsTest, EachNumberOfAPositionHasBounds) {
   const auto refused = [](auto change, const std::string& field) {
-    StepDecision last;
+    Decision last;
     last.plan = MakePlan();
     EXPECT_OK(CheckPosition(last));
     change(&last);
     EXPECT_THAT(CheckPosition(last), StatusIs(kInvalid, HasSubstr(field)));
   };
   for (const int64_t number : {int64_t{-1}, kMaxStep + 1}) {
-    refused([=](StepDecision* last) { last->round = number; },
+    refused([=](Decision* last) { last->round = number; },
             "position.round");
-    refused([=](StepDecision* last) { last->step = number; }, "position.step");
-    refused([=](StepDecision* last) { last->next_step = number; },
+    refused([=](Decision* last) { last->step = number; }, "position.step");
+    refused([=](Decision* last) { last->next_step = number; },
             "position.next_step");
   }
-  refused([](StepDecision* last) { last->plan->version = 0; },
+  refused([](Decision* last) { last->plan->version = 0; },
           "position.plan.version must be from 1");
   refused(
-      [](StepDecision* last) {
+      [](Decision* last) {
         last->stop = std::string(kMaxDecisionTextBytes + 1, 'x');
       },
       "a text of a position");
 }
 
 TEST(BoundsTest, TextsAreCutToWhatIsAllowedAndStaySoWhenTheyAreCutAgain) {
-  StepDecision decision;
+  Decision decision;
   for (std::string* text : {&decision.reason, &decision.stop, &decision.regroup,
                             &decision.checkpoint}) {
     // A letter of two bytes lies across the bound.
@@ -96,7 +96,7 @@ TEST(BoundsTest, TextsAreCutToWhatIsAllowedAndStaySoWhenTheyAreCutAgain) {
   CutTexts(&decision);
   EXPECT_OK(CheckPosition(decision));
   EXPECT_THAT(decision.stop, HasSubstr("x..."));
-  StepDecision again = decision;
+  Decision again = decision;
   CutTexts(&again);
   EXPECT_EQ(again.reason, decision.reason);
   EXPECT_EQ(again.stop, decision.stop);

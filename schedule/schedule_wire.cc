@@ -1,101 +1,244 @@
 #include "schedule/schedule_wire.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "schedule/bounds.h"
-#include "schedule/plan_terms.h"
 
 namespace coxswain::schedule {
+namespace {
+
+// The two directions of a list of fields. A list calls Number() for each field
+// that is a number, and Text() for each that is a text, with the struct's
+// member, which may be a base's, and the message's accessors; so each field
+// stands in one place.
+template <typename Struct, typename Message>
+class IntoMessage {
+ public:
+  IntoMessage(const Struct& from, Message* to) : from_(from), to_(*to) {}
+
+  template <typename Owner, typename Value, typename Get, typename Set>
+  void Number(Value Owner::*member, Get /*get*/, Set set) const {
+    (to_.*set)(from_.*member);
+  }
+  template <typename Owner>
+  void Text(std::string Owner::*member,
+            std::string* (Message::*text)()) const {
+    *(to_.*text)() = from_.*member;
+  }
+
+ private:
+  const Struct& from_;
+  Message& to_;
+};
+
+template <typename Struct, typename Message>
+class OutOfMessage {
+ public:
+  OutOfMessage(Message* from, Struct* to) : from_(*from), to_(*to) {}
+
+  template <typename Owner, typename Value, typename Get, typename Set>
+  void Number(Value Owner::*member, Get get, Set /*set*/) const {
+    to_.*member = (from_.*get)();
+  }
+  // The text moves.
+  template <typename Owner>
+  void Text(std::string Owner::*member,
+            std::string* (Message::*text)()) const {
+    to_.*member = std::move(*(from_.*text)());
+  }
+
+ private:
+  Message& from_;
+  Struct& to_;
+};
+
+// All but the checksum, which may be missing.
+template <typename Direction>
+void TicketFields(const Direction& copy) {
+  using M = v1::Ticket;
+  copy.Number(&Ticket::round, &M::round, &M::set_round);
+  copy.Number(&Ticket::step, &M::step, &M::set_step);
+  copy.Number(&Ticket::micro, &M::micro, &M::set_micro);
+  copy.Number(&Ticket::micro_batches, &M::micro_batches, &M::set_micro_batches);
+  copy.Number(&Ticket::window, &M::window, &M::set_window);
+  copy.Number(&Ticket::weight, &M::weight, &M::set_weight);
+  copy.Number(&Ticket::end_of_data, &M::end_of_data, &M::set_end_of_data);
+  copy.Number(&Ticket::plan_version, &M::plan_version, &M::set_plan_version);
+  copy.Text(&Ticket::hook, &M::mutable_hook);
+  copy.Number(&Ticket::layout, &M::layout, &M::set_layout);
+  copy.Number(&Ticket::digest, &M::digest, &M::set_digest);
+  copy.Text(&Ticket::skip, &M::mutable_skip);
+  copy.Text(&Ticket::stop, &M::mutable_stop);
+  copy.Text(&Ticket::drain, &M::mutable_drain);
+  copy.Text(&Ticket::checkpoint, &M::mutable_checkpoint);
+}
+
+template <typename Direction>
+void VoteFields(const Direction& copy) {
+  using M = v1::Vote;
+  copy.Number(&Vote::round, &M::round, &M::set_round);
+  copy.Number(&Vote::commit, &M::commit, &M::set_commit);
+  copy.Text(&Vote::reason, &M::mutable_reason);
+  copy.Text(&Vote::stop, &M::mutable_stop);
+}
+
+// All but the plan.
+template <typename Direction>
+void DecisionFields(const Direction& copy) {
+  using M = v1::Decision;
+  copy.Number(&Decision::round, &M::round, &M::set_round);
+  copy.Number(&Decision::commit, &M::commit, &M::set_commit);
+  copy.Text(&Decision::reason, &M::mutable_reason);
+  copy.Text(&Decision::stop, &M::mutable_stop);
+  copy.Text(&Decision::regroup, &M::mutable_regroup);
+  copy.Text(&Decision::checkpoint, &M::mutable_checkpoint);
+}
+
+// All but the terms.
+template <typename Direction>
+void PlanFields(const Direction& copy) {
+  using M = v1::Plan;
+  copy.Number(&Plan::version, &M::version, &M::set_version);
+  copy.Number(&Plan::accumulation_steps, &M::accumulation_steps,
+              &M::set_accumulation_steps);
+  copy.Text(&Plan::hook, &M::mutable_hook);
+  copy.Number(&Plan::compression_start_step, &M::compression_start_step,
+              &M::set_compression_start_step);
+  copy.Number(&Plan::global_micro_batches, &M::global_micro_batches,
+              &M::set_global_micro_batches);
+  copy.Number(&Plan::at_step, &M::at_step, &M::set_at_step);
+}
+
+Plan FieldsOf(v1::Plan wire) {
+  Plan plan;
+  PlanFields(OutOfMessage<Plan, v1::Plan>(&wire, &plan));
+  return plan;
+}
+
+// All but the plan.
+Decision FieldsOf(v1::Decision* wire) {
+  Decision decision;
+  DecisionFields(OutOfMessage<Decision, v1::Decision>(wire, &decision));
+  return decision;
+}
+
+}  // namespace
+
+v1::Ticket ToWire(absl::string_view stream, const Ticket& ticket) {
+  v1::Ticket wire;
+  wire.set_stream(std::string(stream));
+  TicketFields(IntoMessage<Ticket, v1::Ticket>(ticket, &wire));
+  wire.set_has_checksum(ticket.checksum.has_value());
+  wire.set_checksum(ticket.checksum.value_or(0));
+  return wire;
+}
 
 absl::StatusOr<Ticket> TakeTicket(v1::Ticket* wire) {
   Ticket ticket;
-  ticket.round = wire->round();
-  ticket.step = wire->step();
-  ticket.micro = wire->micro();
-  ticket.micro_batches = wire->micro_batches();
-  ticket.window = wire->window();
-  ticket.weight = wire->weight();
-  ticket.end_of_data = wire->end_of_data();
-  ticket.plan_version = wire->plan_version();
-  ticket.hook = std::move(*wire->mutable_hook());
-  ticket.layout = wire->layout();
-  ticket.digest = wire->digest();
+  TicketFields(OutOfMessage<Ticket, v1::Ticket>(wire, &ticket));
   if (wire->has_checksum()) ticket.checksum = wire->checksum();
-  ticket.skip = std::move(*wire->mutable_skip());
-  ticket.stop = std::move(*wire->mutable_stop());
-  ticket.drain = std::move(*wire->mutable_drain());
-  ticket.checkpoint = std::move(*wire->mutable_checkpoint());
   COXSWAIN_RETURN_IF_ERROR(CheckTicket(ticket));
   return ticket;
 }
 
+v1::Vote ToWire(absl::string_view stream, const Vote& vote) {
+  v1::Vote wire;
+  wire.set_stream(std::string(stream));
+  VoteFields(IntoMessage<Vote, v1::Vote>(vote, &wire));
+  return wire;
+}
+
 absl::StatusOr<Vote> TakeVote(v1::Vote* wire) {
   Vote vote;
-  vote.round = wire->round();
-  vote.commit = wire->commit();
-  vote.reason = std::move(*wire->mutable_reason());
-  vote.stop = std::move(*wire->mutable_stop());
+  VoteFields(OutOfMessage<Vote, v1::Vote>(wire, &vote));
   COXSWAIN_RETURN_IF_ERROR(CheckVote(vote));
   return vote;
 }
 
-absl::StatusOr<StepDecision> TakePosition(v1::Position* wire) {
-  v1::Decision& last = *wire->mutable_last();
-  StepDecision decision;
-  decision.round = last.round();
-  decision.commit = last.commit();
-  decision.reason = std::move(*last.mutable_reason());
-  decision.stop = std::move(*last.mutable_stop());
-  decision.regroup = std::move(*last.mutable_regroup());
-  decision.checkpoint = std::move(*last.mutable_checkpoint());
-  if (last.has_plan()) {
-    COXSWAIN_ASSIGN_OR_RETURN(decision.plan, PlanFromWire(last.plan()));
+v1::Decision ToWire(absl::string_view stream, const Decision& decision) {
+  v1::Decision wire;
+  wire.set_stream(std::string(stream));
+  DecisionFields(IntoMessage<Decision, v1::Decision>(decision, &wire));
+  if (decision.plan.has_value()) *wire.mutable_plan() = ToWire(*decision.plan);
+  return wire;
+}
+
+absl::StatusOr<Decision> TakeDecision(v1::Decision* wire) {
+  Decision decision = FieldsOf(wire);
+  if (wire->has_plan()) {
+    COXSWAIN_ASSIGN_OR_RETURN(decision.plan, PlanOfCoordinator(wire->plan()));
+  }
+  return decision;
+}
+
+absl::StatusOr<Decision> TakePosition(v1::Position* wire) {
+  v1::Decision* const last = wire->mutable_last();
+  Decision decision = FieldsOf(last);
+  if (last->has_plan()) {
+    COXSWAIN_ASSIGN_OR_RETURN(decision.plan, PlanFromWire(last->plan()));
+    COXSWAIN_RETURN_IF_ERROR(decision.plan->terms.Validate());
   }
   CutTexts(&decision);
   COXSWAIN_RETURN_IF_ERROR(CheckPosition(decision));
   return decision;
 }
 
+v1::Plan ToWire(const Plan& plan) {
+  v1::Plan wire;
+  PlanFields(IntoMessage<Plan, v1::Plan>(plan, &wire));
+  for (const auto& [name, value] : plan.terms.ToMap()) {
+    (*wire.mutable_terms())[name] = value;
+  }
+  return wire;
+}
+
 absl::StatusOr<Plan> PlanFromWire(const v1::Plan& wire) {
-  Plan plan;
+  Plan plan = FieldsOf(wire);
   COXSWAIN_ASSIGN_OR_RETURN(
-      plan.terms, ReadTerms({wire.terms().begin(), wire.terms().end()}));
-  plan.version = wire.version();
-  plan.accumulation_steps = wire.accumulation_steps();
-  plan.hook = wire.hook();
-  plan.compression_start_step = wire.compression_start_step();
-  plan.global_micro_batches = wire.global_micro_batches();
-  plan.at_step = wire.at_step();
+      plan.terms, Terms::FromMap({wire.terms().begin(), wire.terms().end()}));
   COXSWAIN_RETURN_IF_ERROR(CheckPlan(plan));
   return plan;
 }
 
-v1::Plan ToWire(const Plan& plan) {
-  v1::Plan wire;
-  wire.set_version(plan.version);
-  wire.set_accumulation_steps(plan.accumulation_steps);
-  wire.set_hook(plan.hook);
-  wire.set_compression_start_step(plan.compression_start_step);
-  for (const auto& [name, value] : plan.terms.ToMap()) {
-    (*wire.mutable_terms())[name] = value;
-  }
-  wire.set_global_micro_batches(plan.global_micro_batches);
-  wire.set_at_step(plan.at_step);
-  return wire;
+absl::StatusOr<Plan> PlanOfCoordinator(const v1::Plan& wire) {
+  absl::StatusOr<Plan> plan = PlanFromWire(wire);
+  if (plan.ok()) return plan;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "plan ", wire.version(),
+      " of the coordinator cannot be followed: ", plan.status().message(),
+      "; if the coordinator is of a newer version, update this worker"));
 }
 
-v1::Decision ToWire(const std::string& stream, const StepDecision& decision) {
-  v1::Decision wire;
-  wire.set_stream(stream);
-  wire.set_round(decision.round);
-  wire.set_commit(decision.commit);
-  wire.set_reason(decision.reason);
-  wire.set_stop(decision.stop);
-  wire.set_regroup(decision.regroup);
-  wire.set_checkpoint(decision.checkpoint);
-  if (decision.plan.has_value()) *wire.mutable_plan() = ToWire(*decision.plan);
-  return wire;
+Plan KnownPartOf(const v1::Plan& wire,
+                 std::map<std::string, std::string>* unknown) {
+  Plan plan = FieldsOf(wire);
+  for (const auto& [name, value] : wire.terms()) {
+    if (!plan.terms.Set(name, value).ok()) (*unknown)[name] = value;
+  }
+  return plan;
+}
+
+void SettingsToWire(const StepSettings& settings, v1::Manifest* wire) {
+  wire->set_accumulation_steps(settings.accumulation_steps);
+  wire->set_hook(settings.hook);
+  wire->set_compression_start(settings.compression_start_step + 1);
+}
+
+StepSettings SettingsFromWire(const v1::Manifest& wire) {
+  StepSettings settings;
+  settings.accumulation_steps = wire.accumulation_steps();
+  settings.hook = wire.hook();
+  // The lowest of all is refused as the one above it is.
+  settings.compression_start_step =
+      std::max(wire.compression_start(),
+               std::numeric_limits<int64_t>::min() + 1) -
+      1;
+  return settings;
 }
 
 }  // namespace coxswain::schedule

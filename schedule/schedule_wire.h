@@ -1,30 +1,54 @@
 #ifndef COXSWAIN_SCHEDULE_SCHEDULE_WIRE_H_
 #define COXSWAIN_SCHEDULE_SCHEDULE_WIRE_H_
 
+#include <map>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "proto/rendezvous.pb.h"
 #include "schedule/plan.h"
-#include "schedule/step_agreement.h"
 #include "schedule/ticket.h"
 
 namespace coxswain::schedule {
 
-// The schedule's messages, to and from the structs of this room, for whoever
-// decides. Those that come in are taken apart. INVALID_ARGUMENT: a number that
-// no program comes to, or a plan that is none.
+// The wire form of the schedule, for the worker, the coordinator and the
+// fallback coordinator: the only code that puts its structs into messages and
+// takes them out. Those that a peer sent are taken apart and held against
+// bounds.h; the functions fail with INVALID_ARGUMENT if a number or a text is
+// beyond its bound, or if a plan has a term or a value that is not known here.
+
+v1::Ticket ToWire(absl::string_view stream, const Ticket& ticket);
 absl::StatusOr<Ticket> TakeTicket(v1::Ticket* wire);
+
+v1::Vote ToWire(absl::string_view stream, const Vote& vote);
 absl::StatusOr<Vote> TakeVote(v1::Vote* wire);
-absl::StatusOr<StepDecision> TakePosition(v1::Position* wire);
 
-// INVALID_ARGUMENT: a term that is not known here, or a value that the term
-// cannot have.
-absl::StatusOr<Plan> PlanFromWire(const v1::Plan& wire);
+v1::Decision ToWire(absl::string_view stream, const Decision& decision);
+// Returns the decision of a coordinator that the worker follows. Fails as
+// PlanOfCoordinator if its plan cannot be followed.
+absl::StatusOr<Decision> TakeDecision(v1::Decision* wire);
+// Returns the last decision that a rank has received, with its texts cut to
+// their bounds.
+absl::StatusOr<Decision> TakePosition(v1::Position* wire);
+
 v1::Plan ToWire(const Plan& plan);
+// Returns a plan with terms that may contradict each other: see
+// Terms::Validate.
+absl::StatusOr<Plan> PlanFromWire(const v1::Plan& wire);
+// The same for a worker. Fails with FAILED_PRECONDITION, naming what is not
+// known: the coordinator is of a newer version.
+absl::StatusOr<Plan> PlanOfCoordinator(const v1::Plan& wire);
+// Returns what is known of a plan, for display. The terms that are not, and
+// those with values that are not, are added to `unknown`.
+Plan KnownPartOf(const v1::Plan& wire,
+                 std::map<std::string, std::string>* unknown);
 
-v1::Decision ToWire(const std::string& stream, const StepDecision& decision);
+// The settings that have fields of their own in a manifest; its terms are
+// those of v1.Manifest.terms.
+void SettingsToWire(const StepSettings& settings, v1::Manifest* wire);
+StepSettings SettingsFromWire(const v1::Manifest& wire);
 
 }  // namespace coxswain::schedule
 

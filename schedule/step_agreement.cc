@@ -334,7 +334,7 @@ bool StepAgreement::EverybodyHeard() const {
 
 void StepAgreement::Decide(absl::Time now, Messages* messages) {
   Decided decided{MakeDecision(now), now_.granted};
-  const StepDecision& decision = decided.decision;
+  const Decision& decision = decided.decision;
   Message message = To(Message::Kind::kDecision, Message::kAllRanks, round_);
   message.decision = decision;
   messages->push_back(std::move(message));
@@ -367,7 +367,7 @@ bool StepAgreement::WithoutData() const {
                      });
 }
 
-StepDecision StepAgreement::MakeDecision(absl::Time now) const {
+Decision StepAgreement::MakeDecision(absl::Time now) const {
   Wishes skip;
   Wishes stop;
   for (int rank = 0; rank < options_.world_size; ++rank) {
@@ -384,7 +384,7 @@ StepDecision StepAgreement::MakeDecision(absl::Time now) const {
   }
   const Ticket& first =
       last_tickets_[static_cast<size_t>(now_.first_rank)]->ticket;
-  StepDecision decision;
+  Decision decision;
   decision.round = round_;
   decision.step = first.step;
   decision.commit = skip.empty();
@@ -408,7 +408,7 @@ StepDecision StepAgreement::MakeDecision(absl::Time now) const {
   return decision;
 }
 
-std::string StepAgreement::RegroupText(const StepDecision& decision) const {
+std::string StepAgreement::RegroupText(const Decision& decision) const {
   const int64_t max_steps = options_.plan.terms.max_steps;
   const bool last = max_steps > 0 && *decision.next_step >= max_steps;
   if (!decision.stop.empty() || last) return "";
@@ -437,7 +437,7 @@ std::vector<std::string> StepAgreement::Asked(std::string Ticket::*field,
   return reasons;
 }
 
-std::string StepAgreement::CheckpointText(const StepDecision& decision) const {
+std::string StepAgreement::CheckpointText(const Decision& decision) const {
   if (!options_.checkpoints || !decision.commit || decision.without_data) {
     return "";
   }
@@ -450,7 +450,7 @@ std::string StepAgreement::CheckpointText(const StepDecision& decision) const {
 }
 
 std::optional<Plan> StepAgreement::PlanAfter(
-    const StepDecision& decision) const {
+    const Decision& decision) const {
   // The next generation begins with it anyway.
   if (!decision.regroup.empty()) return std::nullopt;
   if (options_.undelivered.has_value()) return options_.undelivered;

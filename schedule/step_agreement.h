@@ -14,33 +14,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 #include "schedule/plan.h"
 #include "schedule/ticket.h"
 #include "schedule/ticket_diff.h"
 
 namespace coxswain::schedule {
-
-// What all ranks do with one round.
-struct StepDecision {
-  int64_t round = 0;
-  int64_t step = 0;
-  bool commit = true;
-  std::string reason;  // why it is skipped: which ranks asked for it, and why
-  std::string stop;
-  // No rank had data: the step does not count, the next round has it again.
-  bool without_data = false;
-  std::optional<Plan> plan;  // in force from the next step on
-  std::string regroup;       // the generation ends after this step, and why
-  std::string checkpoint;    // all save their state after this step, and why
-  // Of the round after it; unset: not known any more.
-  std::optional<int64_t> next_step;
-  // For the history.
-  absl::Time decided;
-  absl::Duration tickets_took;  // from the first to the last
-  int last_rank = 0;            // whose ticket came last
-  int64_t plan_version = 0;     // the tickets'
-};
 
 // Whether the ranks of one generation do the same in each exchange of one
 // stream: a state machine without clock, locks or network. Used by the
@@ -124,7 +103,7 @@ class StepAgreement {
     Kind kind = Kind::kGrant;
     int rank = kAllRanks;
     int64_t round = 0;
-    StepDecision decision;  // kDecision, kLearned
+    Decision decision;  // kDecision, kLearned
     std::string text;       // kWarning
   };
   using Messages = std::vector<Message>;
@@ -139,9 +118,9 @@ class StepAgreement {
 
   // The decision that this rank has heard last. Where it was made here, nothing
   // happens.
-  Messages OnPosition(int rank, const StepDecision& last, absl::Time now);
+  Messages OnPosition(int rank, const Decision& last, absl::Time now);
   // The last decision that was kept; before everything else.
-  void Restore(const StepDecision& last);
+  void Restore(const Decision& last);
   // One of Options::absent is there again.
   void OnBack(int rank, absl::Time now);
   // Nobody could have been heard until now: patience begins again.
@@ -199,7 +178,7 @@ class StepAgreement {
   static constexpr absl::Duration kSettle = absl::Seconds(1);
 
   struct Decided {
-    StepDecision decision;
+    Decision decision;
     bool granted = false;
   };
   // Said before the rank's position.
@@ -237,14 +216,14 @@ class StepAgreement {
   // Whatever can be done now.
   void Advance(absl::Time now, Messages* messages);
   void Decide(absl::Time now, Messages* messages);
-  StepDecision MakeDecision(absl::Time now) const;
+  Decision MakeDecision(absl::Time now) const;
   // What a decision asks for beside commit or skip.
-  std::string RegroupText(const StepDecision& decision) const;
-  std::string CheckpointText(const StepDecision& decision) const;
+  std::string RegroupText(const Decision& decision) const;
+  std::string CheckpointText(const Decision& decision) const;
   // What ranks ask for in this field of their tickets, each with its rank.
   std::vector<std::string> Asked(std::string Ticket::*field,
                                  absl::string_view what) const;
-  std::optional<Plan> PlanAfter(const StepDecision& decision) const;
+  std::optional<Plan> PlanAfter(const Decision& decision) const;
   bool EndsWindow(const Ticket& ticket) const;
   bool WithoutData() const;
   bool LeaversMissing() const;
@@ -256,14 +235,14 @@ class StepAgreement {
   }
 
   // Takes over a decision that was made elsewhere.
-  void Learn(StepDecision decision);
+  void Learn(Decision decision);
   // Whether this coordinator may know less of the round than the rank.
   bool Unplaced(int rank) const;
   void NoteHeard(int rank, int64_t round, absl::Time now);
   void AnswerAllOf(int64_t round, Messages* messages) const;
   void ReleaseEarly(absl::Time now, Messages* messages);
   // Whether it can be the decision on a round that was decided here.
-  bool Contradicts(const StepDecision& told) const;
+  bool Contradicts(const Decision& told) const;
   std::optional<Plan> KnownPlan(int64_t version) const;
 
   void FailRound();

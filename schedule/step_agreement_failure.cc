@@ -21,7 +21,7 @@ constexpr size_t kMaxSentenceBytes = 3072;
 }  // namespace
 
 void StepAgreement::CheckStall(absl::Time now, Messages* messages) {
-  const ScheduleTerms& terms = options_.plan.terms;
+  const Terms& terms = options_.plan.terms;
   if (now_.warned || now < patient_since() + terms.progress_timeout) return;
   TicketDiff diff;
   diff.step = step();

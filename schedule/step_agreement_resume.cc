@@ -37,22 +37,22 @@ bool StepAgreement::Unplaced(int rank) const {
   return !placed_[static_cast<size_t>(rank)];
 }
 
-void StepAgreement::Restore(const StepDecision& last) {
+void StepAgreement::Restore(const Decision& last) {
   COXSWAIN_CHECK(options_.resumed && now_.tickets == 0);
   if (last.round < round_) return;
-  StepDecision learned = last;
+  Decision learned = last;
   CutTexts(&learned);
   Learn(std::move(learned));
 }
 
 StepAgreement::Messages StepAgreement::OnPosition(int rank,
-                                                  const StepDecision& last,
+                                                  const Decision& last,
                                                   absl::Time now) {
   COXSWAIN_CHECK(rank >= 0 && rank < options_.world_size);
   Messages messages;
   if (!failure_.ok()) return messages;
   OnBack(rank, now);
-  StepDecision told = last;
+  Decision told = last;
   CutTexts(&told);
   const bool news = told.round >= round_;
   const int64_t version = VersionOf(told.plan);
@@ -88,9 +88,9 @@ std::optional<Plan> StepAgreement::KnownPlan(int64_t version) const {
   return std::nullopt;
 }
 
-bool StepAgreement::Contradicts(const StepDecision& told) const {
+bool StepAgreement::Contradicts(const Decision& told) const {
   for (const Decided& decided : decided_) {
-    const StepDecision& known = decided.decision;
+    const Decision& known = decided.decision;
     if (known.round != told.round) continue;
     return known.commit != told.commit || known.stop != told.stop ||
            known.regroup != told.regroup ||
@@ -100,7 +100,7 @@ bool StepAgreement::Contradicts(const StepDecision& told) const {
   return false;
 }
 
-void StepAgreement::Learn(StepDecision decision) {
+void StepAgreement::Learn(Decision decision) {
   const bool plan_is_new =
       decision.plan.has_value() && options_.undelivered.has_value() &&
       decision.plan->version == options_.undelivered->version;

@@ -30,8 +30,8 @@ Plan PlanOf(int64_t version) {
   return plan;
 }
 
-StepDecision Heard(int64_t round) {
-  StepDecision decision;
+Decision Heard(int64_t round) {
+  Decision decision;
   decision.round = round;
   return decision;
 }
@@ -67,7 +67,7 @@ class ResumedAgreementTest : public testing::Test {
     ticket.hook = PlanOf(plan_version).hook;
     return ticket;
   }
-  Messages Position(int rank, const StepDecision& last) {
+  Messages Position(int rank, const Decision& last) {
     return agreement().OnPosition(rank, last, now_);
   }
   // What is said, without what was learned.
@@ -101,7 +101,7 @@ TEST_F(ResumedAgreementTest, GoesOnWhereTheRanksAre) {
 }
 
 TEST_F(ResumedAgreementTest, OneThatIsBehindHearsWhatAnotherHasHeard) {
-  StepDecision told = Heard(41);
+  Decision told = Heard(41);
   told.commit = false;
   told.stop = "rank 2: a signal";
   EXPECT_THAT(Said(Position(0, Heard(40))), IsEmpty());
@@ -124,7 +124,7 @@ TEST_F(ResumedAgreementTest, OneThatIsBehindHearsWhatAnotherHasHeard) {
 }
 
 TEST_F(ResumedAgreementTest, WhatWasKeptAnswersThoseBehind) {
-  StepDecision kept = Heard(41);
+  Decision kept = Heard(41);
   kept.step = 141;
   kept.next_step = 142;
   kept.regroup = "2 spares wait";
@@ -247,7 +247,7 @@ TEST_F(ResumedAgreementTest, APlanThatTheRanksFollowIsNotToldAgain) {
 
 // A rank may say so, whatever it has heard.
 TEST_F(ResumedAgreementTest, APlanWithoutANumberIsNotTheUndeliveredOne) {
-  StepDecision told = Heard(41);
+  Decision told = Heard(41);
   told.plan = PlanOf(0);
   Position(0, told);
   EXPECT_EQ(agreement().plan().version, 1);
@@ -256,7 +256,7 @@ TEST_F(ResumedAgreementTest, APlanWithoutANumberIsNotTheUndeliveredOne) {
 
 TEST_F(ResumedAgreementTest, APlanThatOneHasHeardOfAllHear) {
   options_.undelivered = PlanOf(2);
-  StepDecision told = Heard(41);
+  Decision told = Heard(41);
   told.plan = PlanOf(2);
   told.plan->at_step = 0;  // is not on the wire
   options_.undelivered->at_step = 142;
@@ -270,7 +270,7 @@ TEST_F(ResumedAgreementTest, APlanThatOneHasHeardOfAllHear) {
 }
 
 TEST_F(ResumedAgreementTest, PositionsThatCannotBeAreNamed) {
-  StepDecision unknown = Heard(41);
+  Decision unknown = Heard(41);
   unknown.plan = PlanOf(7);
   Position(1, unknown);
   EXPECT_THAT(agreement().failure(),
@@ -281,7 +281,7 @@ TEST_F(ResumedAgreementTest, PositionsThatCannotBeAreNamed) {
 
 TEST_F(ResumedAgreementTest, TwoDecisionsOnOneRoundAreNamed) {
   Position(0, Heard(41));
-  StepDecision other = Heard(41);
+  Decision other = Heard(41);
   other.commit = false;
   Position(2, other);
   EXPECT_THAT(agreement().failure(),
@@ -300,7 +300,7 @@ TEST_F(ResumedAgreementTest, APositionIsNoNewsToWhoDecidedItself) {
 }
 
 TEST_F(ResumedAgreementTest, ACheckpointThatOneRankHasHeardIsToldToAll) {
-  StepDecision told = Heard(41);
+  Decision told = Heard(41);
   told.checkpoint = "an operator";
   EXPECT_THAT(Said(Position(0, Heard(40))), IsEmpty());
   EXPECT_THAT(Announce(0, 41), IsEmpty());
@@ -313,7 +313,7 @@ TEST_F(ResumedAgreementTest, ACheckpointThatOneRankHasHeardIsToldToAll) {
 }
 
 TEST_F(ResumedAgreementTest, ACheckpointThatOthersHaveNotHeardContradicts) {
-  StepDecision told = Heard(41);
+  Decision told = Heard(41);
   told.checkpoint = "an operator";
   Position(0, told);
   Position(1, Heard(41));

@@ -134,7 +134,7 @@ TEST(StepAgreementTest, TheLastTicketBringsTheDecisionForAll) {
   EXPECT_EQ(messages[0].kind, Kind::kDecision);
   EXPECT_EQ(messages[0].rank, StepAgreement::Message::kAllRanks);
   EXPECT_EQ(messages[0].round, 0);
-  const StepDecision& decision = messages[0].decision;
+  const Decision& decision = messages[0].decision;
   EXPECT_EQ(decision.step, 100);
   EXPECT_TRUE(decision.commit);
   EXPECT_EQ(decision.stop, "");
@@ -392,7 +392,7 @@ TEST(StepAgreementTest, WhoAsksToSkipMakesAllSkip) {
       if (rank != 1) ticket->skip = "a gradient is nan";
     });
   }
-  const StepDecision decision = ranks.Announce(3)[0].decision;
+  const Decision decision = ranks.Announce(3)[0].decision;
   EXPECT_FALSE(decision.commit);
   EXPECT_EQ(decision.reason, "ranks 0, 2: a gradient is nan");
 }
@@ -452,7 +452,7 @@ TEST(StepAgreementTest, APlanRidesOnTheDecisionAndCountsFromTheNextRound) {
   Voting(&next);
   ranks.PlanNext(next);
   ranks.Announce(0);
-  const StepDecision decision = ranks.Announce(1)[0].decision;
+  const Decision decision = ranks.Announce(1)[0].decision;
   ASSERT_TRUE(decision.plan.has_value());
   EXPECT_EQ(decision.plan->version, 2);
   EXPECT_THAT(ranks.asked(), ElementsAre(101));

@@ -54,7 +54,7 @@ absl::Status Accumulator::BeginEpoch(int64_t micro_batches,
         absl::StrCat("an epoch of ", micro_batches, " micro-batches"));
   }
   Stream& state = Find(stream);
-  if (state.micro > 0 && terms().tail != TailPolicy::kCarry) {
+  if (state.micro > 0 && terms().tail != schedule::TailPolicy::kCarry) {
     return absl::FailedPreconditionError(absl::StrCat(
         "stream \"", stream, "\" begins an epoch after ", state.micro, " of ",
         state.window, " micro-batches of step ", state.step,
@@ -89,7 +89,7 @@ absl::StatusOr<MicroBatch> Accumulator::BeginMicroBatch(
   micro.loss_scale =
       micro.empty ? 0 : weight / (state.first_weight * state.window);
   micro.sync = state.micro == state.window ||
-               (begin.end_of_data && terms().tail == TailPolicy::kFlush);
+               (begin.end_of_data && terms().tail == schedule::TailPolicy::kFlush);
   micro.exchange = micro.sync || (state.each && !state.dropped);
   micro.scheduler_steps = micro.sync ? SchedulerSteps(state) : 0;
   state.gradients = micro.sync;
@@ -124,28 +124,28 @@ absl::Status Accumulator::CheckWeight(absl::string_view stream,
         "or tokens"));
   }
   const bool weighted =
-      state.micro > 0 ? state.weighted : terms().weighting != Weighting::kMean;
+      state.micro > 0 ? state.weighted : terms().weighting != schedule::Weighting::kMean;
   if (weight.has_value() || !weighted) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "a micro-batch on stream \"", stream,
       "\" without a weight: the plan weighs micro-batches by their ",
-      terms().weighting == Weighting::kTokens ? "tokens" : "samples",
+      terms().weighting == schedule::Weighting::kTokens ? "tokens" : "samples",
       ": state the number (Begin::weight)"));
 }
 
 void Accumulator::BeginWindow(Stream& state, const Begin& begin) {
   state.full = Window();
   state.window = state.full;
-  if (terms().tail == TailPolicy::kFlush) {
+  if (terms().tail == schedule::TailPolicy::kFlush) {
     if (state.left > 0) {
       state.window =
           static_cast<int>(std::min<int64_t>(state.full, state.left));
     }
     if (begin.end_of_data) state.window = 1;
   }
-  state.dropped = terms().tail == TailPolicy::kDrop && state.left >= 0 &&
+  state.dropped = terms().tail == schedule::TailPolicy::kDrop && state.left >= 0 &&
                   state.left < state.full;
-  state.weighted = terms().weighting != Weighting::kMean;
+  state.weighted = terms().weighting != schedule::Weighting::kMean;
   state.each = terms().sync_each_batch;
   state.first_weight = state.weighted ? 0 : 1;
   state.weight = 0;
@@ -172,9 +172,9 @@ WindowSum Accumulator::SumOf(const Stream& state, bool ends) const {
 }
 
 int64_t Accumulator::SchedulerSteps(const Stream& state) const {
-  const SchedulerUnit unit = terms().adjust_scheduler;
-  if (unit == SchedulerUnit::kStep) return 1;
-  const int ranks = unit == SchedulerUnit::kBatch ? 1 : options_.world_size;
+  const schedule::SchedulerUnit unit = terms().adjust_scheduler;
+  if (unit == schedule::SchedulerUnit::kStep) return 1;
+  const int ranks = unit == schedule::SchedulerUnit::kBatch ? 1 : options_.world_size;
   if (ranks_alike()) return static_cast<int64_t>(state.micro) * ranks;
   int64_t steps = 0;
   for (int rank = 0; rank < ranks; ++rank) steps += WindowOf(rank);
@@ -182,7 +182,7 @@ int64_t Accumulator::SchedulerSteps(const Stream& state) const {
 }
 
 bool Accumulator::ranks_alike() const {
-  return terms().uneven_data == UnevenData::kRefuse &&
+  return terms().uneven_data == schedule::UnevenData::kRefuse &&
          WindowOf(0) == WindowOf(options_.world_size - 1);
 }
 
@@ -196,13 +196,13 @@ WindowSum Accumulator::EndOfData(absl::string_view stream) {
   state.left = -1;
   WindowSum nothing;
   nothing.step = state.step;
-  if (state.micro == 0 || terms().tail == TailPolicy::kCarry) return nothing;
+  if (state.micro == 0 || terms().tail == schedule::TailPolicy::kCarry) return nothing;
   WindowSum rest = SumOf(state, /*ends=*/true);
   if (state.each) {
     rest.micro_batches = state.dropped ? state.micro : 0;
     rest.exchanged = state.dropped ? 0 : state.micro;
   }
-  if (terms().tail == TailPolicy::kDrop) {
+  if (terms().tail == schedule::TailPolicy::kDrop) {
     DropWindow(stream);
     return rest;
   }
@@ -256,7 +256,7 @@ bool Accumulator::finished(absl::string_view stream) const {
          terms().max_steps > 0 && state->step >= terms().max_steps;
 }
 
-absl::Status Accumulator::ChangePlan(const JobPlan& plan) {
+absl::Status Accumulator::ChangePlan(const schedule::Plan& plan) {
   Options options = options_;
   options.plan = plan;
   COXSWAIN_RETURN_IF_ERROR(CheckOptions(options));
@@ -264,7 +264,7 @@ absl::Status Accumulator::ChangePlan(const JobPlan& plan) {
   if (train != nullptr && train->micro > 0) {
     const bool alike = plan.terms.weighting == terms().weighting &&
                        plan.terms.sync_each_batch == terms().sync_each_batch;
-    if (terms().tail != TailPolicy::kCarry || !alike) {
+    if (terms().tail != schedule::TailPolicy::kCarry || !alike) {
       return absl::FailedPreconditionError(absl::StrCat(
           "plan ", plan.version, " comes after ", train->micro, " of ",
           train->window, " micro-batches of step ", train->step,

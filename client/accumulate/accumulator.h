@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/schedule/job_plan.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 
@@ -84,7 +84,7 @@ struct WindowSum {
 class Accumulator {
  public:
   struct Options {
-    JobPlan plan;
+    schedule::Plan plan;
     int rank = 0;
     int world_size = 1;
   };
@@ -104,7 +104,7 @@ class Accumulator {
   // For a loop that has no plan: this many, and the default terms.
   static absl::StatusOr<Accumulator> Create(int accumulation_steps);
 
-  const JobPlan& plan() const { return options_.plan; }
+  const schedule::Plan& plan() const { return options_.plan; }
 
   // Says how many micro-batches come until the end of the data.
   // FAILED_PRECONDITION in the middle of a window, unless tail=carry.
@@ -150,7 +150,7 @@ class Accumulator {
   // on. INVALID_ARGUMENT as Create. FAILED_PRECONDITION in the middle of a
   // window of the stream "train", except with tail=carry if weighting and
   // sync_each_batch stay.
-  absl::Status ChangePlan(const JobPlan& plan);
+  absl::Status ChangePlan(const schedule::Plan& plan);
 
   // Returns each stream's number of ended windows. FAILED_PRECONDITION in the
   // middle of a window of the stream "train", whose local gradients no position
@@ -181,7 +181,7 @@ class Accumulator {
 
   explicit Accumulator(const Options& options) : options_(options) {}
 
-  const ScheduleTerms& terms() const { return options_.plan.terms; }
+  const schedule::Terms& terms() const { return options_.plan.terms; }
   int WindowOf(int rank) const {
     return options_.plan.WindowOf(rank, options_.world_size);
   }

@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 constexpr double kExact = 1e-12;
 
-Accumulator Make(const JobPlan& plan, int rank = 0, int world_size = 1) {
+Accumulator Make(const schedule::Plan& plan, int rank = 0, int world_size = 1) {
   Accumulator::Options options;
   options.plan = plan;
   options.rank = rank;
@@ -39,9 +39,9 @@ MicroBatch Begin(Accumulator& accumulator, double weight, bool last = false) {
 }
 
 TEST(AccumulatorWeightTest, LossesAreScaledByTheirShare) {
-  JobPlan plan;
+  schedule::Plan plan;
   plan.accumulation_steps = 3;
-  plan.terms.weighting = Weighting::kTokens;
+  plan.terms.weighting = schedule::Weighting::kTokens;
   Accumulator accumulator = Make(plan);
   EXPECT_DOUBLE_EQ(Begin(accumulator, 200).loss_scale, 1.0 / 3);
   EXPECT_DOUBLE_EQ(Begin(accumulator, 100).loss_scale, 1.0 / 6);
@@ -52,7 +52,7 @@ TEST(AccumulatorWeightTest, LossesAreScaledByTheirShare) {
 }
 
 TEST(AccumulatorWeightTest, CountsNotWithWeightingMean) {
-  JobPlan plan;
+  schedule::Plan plan;
   plan.accumulation_steps = 2;
   Accumulator accumulator = Make(plan);
   EXPECT_EQ(Begin(accumulator, 200).loss_scale, 0.5);
@@ -62,8 +62,8 @@ TEST(AccumulatorWeightTest, CountsNotWithWeightingMean) {
 }
 
 TEST(AccumulatorWeightTest, SenselessOnesAreRefusedAndCountNothing) {
-  JobPlan plan;
-  plan.terms.weighting = Weighting::kSamples;
+  schedule::Plan plan;
+  plan.terms.weighting = schedule::Weighting::kSamples;
   Accumulator accumulator = Make(plan);
   for (const double weight :
        {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
@@ -81,9 +81,9 @@ TEST(AccumulatorWeightTest, SenselessOnesAreRefusedAndCountNothing) {
 }
 
 TEST(AccumulatorWeightTest, OneOfWeight0IsEmptyAndHasItsPlace) {
-  JobPlan plan;
+  schedule::Plan plan;
   plan.accumulation_steps = 3;
-  plan.terms.weighting = Weighting::kTokens;
+  plan.terms.weighting = schedule::Weighting::kTokens;
   Accumulator accumulator = Make(plan);
   const MicroBatch first = Begin(accumulator, 0);
   EXPECT_TRUE(first.empty);
@@ -118,7 +118,7 @@ TEST(AccumulatorWeightTest, NeedNotBeStatedWithWeightingMean) {
 enum class Ending { kTold, kFlagged, kFound };
 
 struct Case {
-  JobPlan plan;
+  schedule::Plan plan;
   int world_size = 1;
   std::vector<Ending> endings;                // by rank
   std::vector<std::vector<int64_t>> lengths;  // by epoch and rank
@@ -154,15 +154,15 @@ class Draw {
 Case RandomCase(Draw& draw) {
   Case one;
   one.world_size = 1 + draw.Below(4);
-  ScheduleTerms& terms = one.plan.terms;
+  schedule::Terms& terms = one.plan.terms;
   one.plan.accumulation_steps = 1 + draw.Below(5);
-  terms.tail = static_cast<TailPolicy>(draw.Below(3));
-  terms.weighting = static_cast<Weighting>(draw.Below(3));
-  terms.uneven_data = static_cast<UnevenData>(draw.Below(2));
-  terms.on_resize = static_cast<OnResize>(draw.Below(2));
+  terms.tail = static_cast<schedule::TailPolicy>(draw.Below(3));
+  terms.weighting = static_cast<schedule::Weighting>(draw.Below(3));
+  terms.uneven_data = static_cast<schedule::UnevenData>(draw.Below(2));
+  terms.on_resize = static_cast<schedule::OnResize>(draw.Below(2));
   terms.sync_each_batch = draw.Below(3) == 0;
   one.plan.global_micro_batches = 1 + draw.Below(12);
-  const bool uneven = terms.uneven_data != UnevenData::kRefuse;
+  const bool uneven = terms.uneven_data != schedule::UnevenData::kRefuse;
   for (int epoch = 0; epoch < 3; ++epoch) {
     one.lengths.emplace_back();
     const int length = draw.Below(14);
@@ -222,7 +222,7 @@ class Rank {
     }
     const WindowSum rest = accumulator_.EndOfData();
     if (rest.micro_batches == 0 && rest.exchanged == 0) return;
-    if (case_.plan.terms.tail == TailPolicy::kDrop) {
+    if (case_.plan.terms.tail == schedule::TailPolicy::kDrop) {
       forgotten_ += window_.micro_batches;
       window_ = Sent();
       // Its averages are forgotten with it.
@@ -238,14 +238,14 @@ class Rank {
 
   void Backward(const MicroBatch& micro, double weight, double gradient) {
     ++begun_;
-    const bool mean = case_.plan.terms.weighting == Weighting::kMean;
+    const bool mean = case_.plan.terms.weighting == schedule::Weighting::kMean;
     window_.gradient += micro.loss_scale * gradient;
     window_.exact += (mean ? 1 : weight) * gradient;
     window_.weight += mean ? 1 : weight;
     ++window_.micro_batches;
     const bool each = case_.plan.terms.sync_each_batch;
     // What is known to be dropped is not exchanged.
-    if (case_.plan.terms.tail == TailPolicy::kDrop && each) {
+    if (case_.plan.terms.tail == schedule::TailPolicy::kDrop && each) {
       ASSERT_TRUE(micro.exchange || case_.endings[rank_] == Ending::kTold);
     } else {
       ASSERT_EQ(micro.exchange, micro.sync || each);
@@ -280,7 +280,7 @@ void CheckEachSum(const Case& one, const Rank& rank) {
                 kExact * std::max(1.0, sent.weight));
   }
   if (one.plan.terms.sync_each_batch &&
-      one.plan.terms.tail == TailPolicy::kDrop) {
+      one.plan.terms.tail == schedule::TailPolicy::kDrop) {
     return;
   }
   EXPECT_EQ(exchanged + rank.open() + rank.forgotten(), rank.begun());

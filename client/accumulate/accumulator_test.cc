@@ -13,15 +13,15 @@ using testing::HasSubstr;
 using testing::Pair;
 using testing::UnorderedElementsAre;
 
-JobPlan PlanOf(int steps, TailPolicy tail = TailPolicy::kFlush) {
-  JobPlan plan;
+schedule::Plan PlanOf(int steps, schedule::TailPolicy tail = schedule::TailPolicy::kFlush) {
+  schedule::Plan plan;
   plan.version = 1;
   plan.accumulation_steps = steps;
   plan.terms.tail = tail;
   return plan;
 }
 
-Accumulator Make(const JobPlan& plan, int rank = 0, int world_size = 1) {
+Accumulator Make(const schedule::Plan& plan, int rank = 0, int world_size = 1) {
   Accumulator::Options options;
   options.plan = plan;
   options.rank = rank;
@@ -112,7 +112,7 @@ TEST(AccumulatorTest, RefusesPlansThatCannotBe) {
                        HasSubstr("rank 2 of 2 ranks")));
   options.rank = 0;
   options.plan.terms.sync_each_batch = true;
-  options.plan.terms.weighting = Weighting::kTokens;
+  options.plan.terms.weighting = schedule::Weighting::kTokens;
   EXPECT_THAT(Accumulator::Create(options),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("sync_each_batch")));
@@ -177,7 +177,7 @@ TEST(AccumulatorTailTest, FlushClosesTheWindowWithTheLastMicroBatch) {
 
 TEST(AccumulatorTailTest, DataThatFillsItsWindowsCutsNoneShort) {
   for (const auto tail :
-       {TailPolicy::kFlush, TailPolicy::kCarry, TailPolicy::kDrop}) {
+       {schedule::TailPolicy::kFlush, schedule::TailPolicy::kCarry, schedule::TailPolicy::kDrop}) {
     Accumulator accumulator = Make(PlanOf(2, tail));
     BeginMany(accumulator, 1);
     EXPECT_TRUE(BeginLast(accumulator).sync);
@@ -188,7 +188,7 @@ TEST(AccumulatorTailTest, DataThatFillsItsWindowsCutsNoneShort) {
 }
 
 TEST(AccumulatorTailTest, CarryGoesOnWithTheWindowInTheNextEpoch) {
-  Accumulator accumulator = Make(PlanOf(4, TailPolicy::kCarry));
+  Accumulator accumulator = Make(PlanOf(4, schedule::TailPolicy::kCarry));
   ASSERT_OK(accumulator.BeginEpoch(6));
   EXPECT_EQ(BeginMany(accumulator, 6).window, 4);
   EXPECT_THAT(accumulator.BeginMicroBatch(), IsOutOfData());
@@ -206,7 +206,7 @@ TEST(AccumulatorTailTest, CarryGoesOnWithTheWindowInTheNextEpoch) {
 }
 
 TEST(AccumulatorTailTest, CarryNeedsNoLengthsAndNoEndOfData) {
-  Accumulator accumulator = Make(PlanOf(3, TailPolicy::kCarry));
+  Accumulator accumulator = Make(PlanOf(3, schedule::TailPolicy::kCarry));
   BeginMany(accumulator, 1);
   EXPECT_FALSE(BeginLast(accumulator).sync);
   EXPECT_THAT(accumulator.BeginMicroBatch(), IsOutOfData());
@@ -217,7 +217,7 @@ TEST(AccumulatorTailTest, CarryNeedsNoLengthsAndNoEndOfData) {
 // As where the length is unknown: a program need not know which are dropped.
 TEST(AccumulatorTailTest, DropBeginsWhatFillsNoWindowToo) {
   for (const bool each : {false, true}) {
-    JobPlan plan = PlanOf(4, TailPolicy::kDrop);
+    schedule::Plan plan = PlanOf(4, schedule::TailPolicy::kDrop);
     plan.terms.sync_each_batch = each;
     Accumulator accumulator = Make(plan);
     ASSERT_OK(accumulator.BeginEpoch(6));
@@ -242,7 +242,7 @@ TEST(AccumulatorTailTest, DropBeginsWhatFillsNoWindowToo) {
 }
 
 TEST(AccumulatorTailTest, DropSaysWhatToForget) {
-  Accumulator accumulator = Make(PlanOf(4, TailPolicy::kDrop));
+  Accumulator accumulator = Make(PlanOf(4, schedule::TailPolicy::kDrop));
   BeginMany(accumulator, 5);
   EXPECT_FALSE(BeginLast(accumulator).sync);
   EXPECT_THAT(accumulator.BeginEpoch(4),
@@ -267,7 +267,7 @@ TEST(AccumulatorTailTest, AnEpochInTheMiddleOfAWindowIsRefused) {
 
 TEST(AccumulatorTailTest, ADroppedWindowIsNoStepWhateverTheTail) {
   for (const auto tail :
-       {TailPolicy::kFlush, TailPolicy::kCarry, TailPolicy::kDrop}) {
+       {schedule::TailPolicy::kFlush, schedule::TailPolicy::kCarry, schedule::TailPolicy::kDrop}) {
     Accumulator accumulator = Make(PlanOf(3, tail));
     BeginMany(accumulator, 5);
     accumulator.DropWindow();
@@ -280,8 +280,8 @@ TEST(AccumulatorTailTest, ADroppedWindowIsNoStepWhateverTheTail) {
 }
 
 TEST(AccumulatorTest, ARankWithoutDataCountsTheStepsItTakesPartIn) {
-  JobPlan plan = PlanOf(3);
-  plan.terms.uneven_data = UnevenData::kWaitForAll;
+  schedule::Plan plan = PlanOf(3);
+  plan.terms.uneven_data = schedule::UnevenData::kWaitForAll;
   Accumulator accumulator = Make(plan);
   BeginMany(accumulator, 3);
   EXPECT_EQ(accumulator.EndOfData().micro_batches, 0);
@@ -297,7 +297,7 @@ TEST(AccumulatorTest, ARankWithoutDataCountsTheStepsItTakesPartIn) {
 }
 
 TEST(AccumulatorTest, MaxStepsEndTheTrainingAndNothingElse) {
-  JobPlan plan = PlanOf(2);
+  schedule::Plan plan = PlanOf(2);
   plan.terms.max_steps = 2;
   Accumulator accumulator = Make(plan);
   EXPECT_FALSE(accumulator.finished());
@@ -336,7 +336,7 @@ TEST(AccumulatorTest, StreamsAreCountedApart) {
 }
 
 TEST(AccumulatorTest, WithSyncEachBatchAllAreExchangedAndWindowsStay) {
-  JobPlan plan = PlanOf(3);
+  schedule::Plan plan = PlanOf(3);
   plan.terms.sync_each_batch = true;
   Accumulator accumulator = Make(plan);
   for (int i = 0; i < 6; ++i) {
@@ -357,7 +357,7 @@ TEST(AccumulatorTest, WithSyncEachBatchAllAreExchangedAndWindowsStay) {
 }
 
 TEST(AccumulatorTest, WithSyncEachBatchTheRestHasBeenExchanged) {
-  JobPlan plan = PlanOf(3);
+  schedule::Plan plan = PlanOf(3);
   plan.terms.sync_each_batch = true;
   Accumulator accumulator = Make(plan);
   BeginMany(accumulator, 5);
@@ -369,9 +369,9 @@ TEST(AccumulatorTest, WithSyncEachBatchTheRestHasBeenExchanged) {
 }
 
 TEST(AccumulatorResizeTest, TheGlobalBatchIsSharedOut) {
-  JobPlan plan = PlanOf(3);
-  plan.terms.on_resize = OnResize::kKeepGlobalBatch;
-  plan.terms.uneven_data = UnevenData::kWaitForAll;
+  schedule::Plan plan = PlanOf(3);
+  plan.terms.on_resize = schedule::OnResize::kKeepGlobalBatch;
+  plan.terms.uneven_data = schedule::UnevenData::kWaitForAll;
   plan.global_micro_batches = 8;
   std::vector<int> windows;
   for (int rank = 0; rank < 3; ++rank) {
@@ -383,9 +383,9 @@ TEST(AccumulatorResizeTest, TheGlobalBatchIsSharedOut) {
 }
 
 TEST(AccumulatorResizeTest, WhatIsDroppedGoesByTheRanksOwnWindow) {
-  JobPlan plan = PlanOf(3, TailPolicy::kDrop);
-  plan.terms.on_resize = OnResize::kKeepGlobalBatch;
-  plan.terms.uneven_data = UnevenData::kWaitForAll;
+  schedule::Plan plan = PlanOf(3, schedule::TailPolicy::kDrop);
+  plan.terms.on_resize = schedule::OnResize::kKeepGlobalBatch;
+  plan.terms.uneven_data = schedule::UnevenData::kWaitForAll;
   plan.global_micro_batches = 5;
   Accumulator first = Make(plan, 0, 2);
   Accumulator second = Make(plan, 1, 2);
@@ -396,8 +396,8 @@ TEST(AccumulatorResizeTest, WhatIsDroppedGoesByTheRanksOwnWindow) {
   EXPECT_EQ(second.EndOfData().micro_batches, 1);
 }
 
-int64_t SchedulerSteps(SchedulerUnit unit, int rank, int micro_batches) {
-  JobPlan plan = PlanOf(4);
+int64_t SchedulerSteps(schedule::SchedulerUnit unit, int rank, int micro_batches) {
+  schedule::Plan plan = PlanOf(4);
   plan.terms.adjust_scheduler = unit;
   Accumulator accumulator = Make(plan, rank, 3);
   EXPECT_OK(accumulator.BeginEpoch(micro_batches));
@@ -406,24 +406,24 @@ int64_t SchedulerSteps(SchedulerUnit unit, int rank, int micro_batches) {
 
 TEST(AccumulatorSchedulerTest, AStepStandsForWhatThePlanSays) {
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(SchedulerSteps(SchedulerUnit::kStep, rank, 4), 1);
-    EXPECT_EQ(SchedulerSteps(SchedulerUnit::kBatch, rank, 4), 4);
-    EXPECT_EQ(SchedulerSteps(SchedulerUnit::kGlobalBatch, rank, 4), 12);
-    EXPECT_EQ(SchedulerSteps(SchedulerUnit::kStep, rank, 3), 1);
-    EXPECT_EQ(SchedulerSteps(SchedulerUnit::kBatch, rank, 3), 3);
-    EXPECT_EQ(SchedulerSteps(SchedulerUnit::kGlobalBatch, rank, 3), 9);
+    EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kStep, rank, 4), 1);
+    EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kBatch, rank, 4), 4);
+    EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kGlobalBatch, rank, 4), 12);
+    EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kStep, rank, 3), 1);
+    EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kBatch, rank, 3), 3);
+    EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kGlobalBatch, rank, 3), 9);
   }
 }
 
 TEST(AccumulatorSchedulerTest, OnlyOptimizerStepsCount) {
-  EXPECT_EQ(SchedulerSteps(SchedulerUnit::kBatch, 0, 6), 2);
+  EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kBatch, 0, 6), 2);
   Accumulator accumulator = Make(2);
   EXPECT_EQ(BeginMany(accumulator, 1).scheduler_steps, 0);
 }
 
 TEST(AccumulatorSchedulerTest, WindowsThatAreCutShortCountWhatTheyHave) {
-  JobPlan plan = PlanOf(4);
-  plan.terms.adjust_scheduler = SchedulerUnit::kGlobalBatch;
+  schedule::Plan plan = PlanOf(4);
+  plan.terms.adjust_scheduler = schedule::SchedulerUnit::kGlobalBatch;
   Accumulator accumulator = Make(plan, 0, 2);
   BeginMany(accumulator, 2);
   EXPECT_EQ(BeginLast(accumulator).scheduler_steps, 6);
@@ -434,9 +434,9 @@ TEST(AccumulatorSchedulerTest, WindowsThatAreCutShortCountWhatTheyHave) {
 
 // Ranks whose schedulers count differently would drift apart.
 TEST(AccumulatorSchedulerTest, WhereRanksDifferAllCountAlike) {
-  JobPlan plan = PlanOf(4);
-  plan.terms.adjust_scheduler = SchedulerUnit::kBatch;
-  plan.terms.uneven_data = UnevenData::kWaitForAll;
+  schedule::Plan plan = PlanOf(4);
+  plan.terms.adjust_scheduler = schedule::SchedulerUnit::kBatch;
+  plan.terms.uneven_data = schedule::UnevenData::kWaitForAll;
   Accumulator full = Make(plan, 0, 2);
   Accumulator cut = Make(plan, 1, 2);
   EXPECT_EQ(BeginMany(full, 4).scheduler_steps, 4);
@@ -444,14 +444,14 @@ TEST(AccumulatorSchedulerTest, WhereRanksDifferAllCountAlike) {
   EXPECT_EQ(cut.StepWithoutData().scheduler_steps, 4);
 
   plan = PlanOf(4);
-  plan.terms.on_resize = OnResize::kKeepGlobalBatch;
-  plan.terms.uneven_data = UnevenData::kWaitForAll;
+  plan.terms.on_resize = schedule::OnResize::kKeepGlobalBatch;
+  plan.terms.uneven_data = schedule::UnevenData::kWaitForAll;
   plan.global_micro_batches = 5;
   for (int rank = 0; rank < 2; ++rank) {
-    plan.terms.adjust_scheduler = SchedulerUnit::kBatch;
+    plan.terms.adjust_scheduler = schedule::SchedulerUnit::kBatch;
     Accumulator own = Make(plan, rank, 2);
     EXPECT_EQ(BeginMany(own, 3 - rank).scheduler_steps, 3);
-    plan.terms.adjust_scheduler = SchedulerUnit::kGlobalBatch;
+    plan.terms.adjust_scheduler = schedule::SchedulerUnit::kGlobalBatch;
     Accumulator all = Make(plan, rank, 2);
     EXPECT_EQ(BeginMany(all, 3 - rank).scheduler_steps, 5);
   }
@@ -482,16 +482,16 @@ TEST(AccumulatorPlanTest, AChangeInTheMiddleOfAWindowIsRefused) {
 }
 
 TEST(AccumulatorPlanTest, CarriedWindowsKeepTheirLength) {
-  Accumulator accumulator = Make(PlanOf(4, TailPolicy::kCarry));
+  Accumulator accumulator = Make(PlanOf(4, schedule::TailPolicy::kCarry));
   BeginMany(accumulator, 1);
-  ASSERT_OK(accumulator.ChangePlan(PlanOf(2, TailPolicy::kCarry)));
+  ASSERT_OK(accumulator.ChangePlan(PlanOf(2, schedule::TailPolicy::kCarry)));
   EXPECT_FALSE(BeginMany(accumulator, 2).sync);
   EXPECT_TRUE(BeginMany(accumulator, 1).sync);
   EXPECT_EQ(accumulator.Sum().divisor, 4);
   EXPECT_EQ(BeginMany(accumulator, 1).window, 2);
 
-  JobPlan tokens = PlanOf(4, TailPolicy::kCarry);
-  tokens.terms.weighting = Weighting::kTokens;
+  schedule::Plan tokens = PlanOf(4, schedule::TailPolicy::kCarry);
+  tokens.terms.weighting = schedule::Weighting::kTokens;
   EXPECT_THAT(accumulator.ChangePlan(tokens),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("weighs or exchanges them differently")));
@@ -500,8 +500,8 @@ TEST(AccumulatorPlanTest, CarriedWindowsKeepTheirLength) {
 TEST(AccumulatorPlanTest, OtherStreamsWindowsAreNotInTheWay) {
   Accumulator accumulator = Make(3);
   BeginMany(accumulator, 1, "eval");
-  JobPlan plan = PlanOf(2);
-  plan.terms.weighting = Weighting::kTokens;
+  schedule::Plan plan = PlanOf(2);
+  plan.terms.weighting = schedule::Weighting::kTokens;
   ASSERT_OK(accumulator.ChangePlan(plan));
   EXPECT_TRUE(BeginMany(accumulator, 2, "eval").sync);
   EXPECT_EQ(accumulator.Sum("eval").divisor, 3);

@@ -4,7 +4,7 @@
 #include "absl/status/status.h"
 #include "client/elastic/elastic_run.h"
 #include "client/reduce/hook.h"
-#include "client/schedule/job_plan.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 
@@ -16,7 +16,7 @@ namespace coxswain {
 // and the log says so; as the ranks have the same state but for their errors,
 // all do alike. Errors of Hook::LoadOwn otherwise.
 absl::Status LoadHookState(const ElasticGeneration& generation,
-                           const JobPlan& plan, Hook* hook);
+                           const schedule::Plan& plan, Hook* hook);
 
 }  // namespace coxswain
 

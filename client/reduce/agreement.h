@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
-#include "client/schedule/step_report.h"
+#include "client/reduce/step_report.h"
 
 namespace coxswain {
 

@@ -11,9 +11,9 @@
 
 namespace coxswain {
 
-void FollowPlan(const JobPlan& plan, int world_size, ReducerOptions* options) {
+void FollowPlan(const schedule::Plan& plan, int world_size, ReducerOptions* options) {
   options->uneven_inputs = plan.needs_header(world_size);
-  options->end_at_first = plan.terms.uneven_data == UnevenData::kEndAtFirst;
+  options->end_at_first = plan.terms.uneven_data == schedule::UnevenData::kEndAtFirst;
   options->plan_version = plan.version;
 }
 
@@ -103,14 +103,14 @@ absl::Status Reducer::BeginStep(double weight) {
         absl::StrCat("a step of weight ", weight,
                      "; other weights than 1 need uneven_inputs"));
   }
-  StepTicket ticket;
+  schedule::Ticket ticket;
   ticket.step = hook_->step();
   ticket.micro_batches = weight == 0 ? 0 : 1;
   ticket.weight = weight;
   return BeginStep(ticket, weight);
 }
 
-absl::Status Reducer::CheckTicket(const StepTicket& ticket,
+absl::Status Reducer::CheckTicket(const schedule::Ticket& ticket,
                                   double divisor) const {
   const auto sensible = [](double value) {
     return value >= 0 && !std::isinf(value);
@@ -126,8 +126,8 @@ absl::Status Reducer::CheckTicket(const StepTicket& ticket,
       "a step of weight 0, for a rank without data, needs uneven_inputs");
 }
 
-StepTicket Reducer::Complete(const StepTicket& ticket) const {
-  StepTicket complete = ticket;
+schedule::Ticket Reducer::Complete(const schedule::Ticket& ticket) const {
+  schedule::Ticket complete = ticket;
   complete.plan_version = options_.plan_version;
   complete.hook = hook_->spec();
   complete.layout = layout_hash_;
@@ -135,7 +135,7 @@ StepTicket Reducer::Complete(const StepTicket& ticket) const {
   return complete;
 }
 
-void Reducer::MakeExchange(const StepTicket& ticket, double divisor) {
+void Reducer::MakeExchange(const schedule::Ticket& ticket, double divisor) {
   StepExchange::Context context;
   context.options = &options_;
   context.buckets = &buckets();
@@ -144,7 +144,7 @@ void Reducer::MakeExchange(const StepTicket& ticket, double divisor) {
   context.marks = &marks_;
   context.memory = memory_.get();
   context.fail = [this](const absl::Status& status) { return Fail(status); };
-  context.decide = [this] { return DecideOnce(StepVote()); };
+  context.decide = [this] { return DecideOnce(schedule::Vote()); };
   context.parameters = parameters_.size();
   context.ticket = ticket;
   context.divisor = divisor;
@@ -153,16 +153,18 @@ void Reducer::MakeExchange(const StepTicket& ticket, double divisor) {
   exchange_ = std::make_unique<StepExchange>(std::move(context));
 }
 
-absl::Status Reducer::BeginStep(const StepTicket& ticket, double divisor) {
+absl::Status Reducer::BeginStep(const schedule::Ticket& ticket, double divisor,
+                                bool local) {
   COXSWAIN_RETURN_IF_ERROR(CheckIdle("to exchange gradients"));
   COXSWAIN_RETURN_IF_ERROR(CheckTicket(ticket, divisor));
   if (!options_.rebuild || hook_->needs_frozen_layout()) frozen_ = true;
   without_data_ = ticket.without_data();
-  const StepTicket complete = Complete(ticket);
+  const schedule::Ticket complete = Complete(ticket);
   MakeExchange(complete, divisor);
   {
     MutexLock lock(&mutex_);
     step_ = exchange_->report().step;
+    local_ = local;
     decision_.reset();
   }
   COXSWAIN_RETURN_IF_ERROR(Announce(complete));
@@ -175,8 +177,12 @@ absl::Status Reducer::BeginStep(const StepTicket& ticket, double divisor) {
   return absl::OkStatus();
 }
 
-absl::Status Reducer::Announce(const StepTicket& ticket) {
+absl::Status Reducer::Announce(const schedule::Ticket& ticket) {
   if (options_.gate == nullptr) return absl::OkStatus();
+  if (local()) {
+    options_.gate->BeginLocal(ticket);
+    return absl::OkStatus();
+  }
   const absl::Time begun = options_.clock->Now();
   const absl::Status status = options_.gate->Announce(ticket);
   if (!status.ok()) return Fail(WithPrefix("announcing it: ", status));
@@ -266,7 +272,13 @@ void Reducer::Publish(const StepReport& summary) {
     }
     report_ = report;
   }
-  if (options_.gate != nullptr) options_.gate->NoteExchange(report);
+  if (options_.gate != nullptr) {
+    int64_t bytes = 0;
+    for (const BucketTiming& bucket : report.buckets) {
+      bytes += bucket.gradient_bytes;
+    }
+    options_.gate->NoteExchange(bytes, report.waited);
+  }
   if (options_.on_step) options_.on_step(report);
 }
 
@@ -343,7 +355,7 @@ void Reducer::Run() {
 }
 
 absl::Status Reducer::Exchange() {
-  if (options_.gate != nullptr) {
+  if (options_.gate != nullptr && !local()) {
     COXSWAIN_RETURN_IF_ERROR(
         WithPrefix("grant: ", options_.gate->AwaitGrant()));
   }

@@ -22,8 +22,8 @@
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
 #include "client/reduce/step_exchange.h"
-#include "client/schedule/step_gate.h"
-#include "client/schedule/step_report.h"
+#include "schedule/step_gate.h"
+#include "client/reduce/step_report.h"
 
 namespace coxswain {
 
@@ -122,8 +122,10 @@ class Reducer {
   // the sum of ticket.weight (without uneven_inputs: the mean over the ranks,
   // and neither counts). Gradients of micro-batches whose weights are all 0 are
   // marked as ever, and replaced by zeros. The reducer fills in the ticket's
-  // hook, layout, digest and plan version.
-  absl::Status BeginStep(const StepTicket& ticket, double divisor);
+  // hook, layout, digest and plan version. A `local` step, in which the ranks
+  // exchange nothing, is not announced: every rank commits its own.
+  absl::Status BeginStep(const schedule::Ticket& ticket, double divisor,
+                         bool local = false);
 
   // The gradient stands in GradientView(parameter).
   absl::Status MarkReady(int parameter);
@@ -150,9 +152,12 @@ class Reducer {
   // without a gate it is the vote. Once a step; again, it is the same. With
   // ReducerOptions::on_average the exchange has asked before, with a vote to
   // commit, and this one does not count. Every step that was announced is
-  // decided on, also an empty one, which is then rolled back. An error
-  // (ABORTED: the ranks did different things) breaks the reducer.
-  absl::StatusOr<StepDecision> Decide(const StepVote& vote = {});
+  // decided on, also an empty one, which is then rolled back. A vote against
+  // the step that is `unanimous`, because it follows from the averages, has it
+  // skipped even where votes do not count. An error (ABORTED: the ranks did
+  // different things) breaks the reducer.
+  absl::StatusOr<schedule::Decision> Decide(const schedule::Vote& vote = {},
+                                            bool unanimous = false);
 
   // Makes what the hook staged in a finished step current.
   // FAILED_PRECONDITION if Decide has said to skip it, or, with a gate, nothing
@@ -185,7 +190,7 @@ class Reducer {
 
   // Takes over what the plan says of the header exchange, and its version, from
   // the next step on. The layout stays.
-  absl::Status ChangePlan(const JobPlan& plan);
+  absl::Status ChangePlan(const schedule::Plan& plan);
 
   // Copies root's data to all ranks; see BroadcastSpans. Also after Finish,
   // before the step is committed or rolled back.
@@ -222,15 +227,22 @@ class Reducer {
   absl::Status Rebuild();
   // FAILED_PRECONDITION in a step, or the first error.
   absl::Status CheckIdle(absl::string_view what) const;
-  absl::Status CheckTicket(const StepTicket& ticket, double divisor) const;
+  absl::Status CheckTicket(const schedule::Ticket& ticket, double divisor) const;
   // Fills in what the caller of BeginStep need not know.
-  StepTicket Complete(const StepTicket& ticket) const;
-  void MakeExchange(const StepTicket& ticket, double divisor);
-  absl::Status Announce(const StepTicket& ticket);
+  schedule::Ticket Complete(const schedule::Ticket& ticket) const;
+  void MakeExchange(const schedule::Ticket& ticket, double divisor);
+  absl::Status Announce(const schedule::Ticket& ticket);
+  bool local() const {
+    MutexLock lock(&mutex_);
+    return local_;
+  }
   // The exchange thread's part of a step.
   absl::Status Exchange();
   // Asks the gate once a step.
-  absl::StatusOr<StepDecision> DecideOnce(const StepVote& vote);
+  absl::StatusOr<schedule::Decision> DecideOnce(const schedule::Vote& vote,
+                                                bool unanimous = false);
+  absl::StatusOr<schedule::Decision> AskGate(const schedule::Vote& vote,
+                                             bool unanimous);
 
   // How many ranks could not change over to another hook, and to how many of
   // these it has no LoadOwn.
@@ -306,8 +318,9 @@ class Reducer {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
   StepReport report_ ABSL_GUARDED_BY(mutex_);
-  // On the step begun last.
-  std::optional<StepDecision> decision_ ABSL_GUARDED_BY(mutex_);
+  // Of the step begun last.
+  bool local_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<schedule::Decision> decision_ ABSL_GUARDED_BY(mutex_);
   ReducerTotals totals_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;

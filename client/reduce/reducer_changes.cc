@@ -193,7 +193,7 @@ absl::Status Reducer::CarryMergedState(Hook& hook) {
   return hook.LoadState(*state, communicator_->rank(), communicator_->size());
 }
 
-absl::Status Reducer::ChangePlan(const JobPlan& plan) {
+absl::Status Reducer::ChangePlan(const schedule::Plan& plan) {
   COXSWAIN_RETURN_IF_ERROR(CheckIdle("to change its plan"));
   ReducerOptions options = options_;
   FollowPlan(plan, communicator_->size(), &options);

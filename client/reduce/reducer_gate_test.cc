@@ -9,7 +9,7 @@
 #include "base/fake_clock.h"
 #include "base/status_matchers.h"
 #include "client/reduce/reducer_test_support.h"
-#include "client/schedule/fake_step_gate.h"
+#include "schedule/fake_step_gate.h"
 
 namespace coxswain {
 namespace {
@@ -24,9 +24,9 @@ auto IsRefused(const std::string& text) {
 }
 
 // Answers as the test says; a grant that is held back comes by Grant or Abort.
-class ScriptedGate : public StepGate {
+class ScriptedGate : public schedule::StepGate {
  public:
-  absl::Status Announce(const StepTicket& ticket) override {
+  absl::Status Announce(const schedule::Ticket& ticket) override {
     log.Add("announce");
     last = ticket;
     if (clock != nullptr) clock->Advance(absl::Seconds(1));
@@ -40,7 +40,7 @@ class ScriptedGate : public StepGate {
     });
     return granted_ ? grant : aborted_;
   }
-  absl::StatusOr<StepDecision> Decide(const StepVote& vote) override {
+  absl::StatusOr<schedule::Decision> Decide(const schedule::Vote& vote) override {
     log.Add("decide");
     if (clock != nullptr) clock->Advance(absl::Seconds(2));
     votes.push_back(vote);
@@ -66,11 +66,11 @@ class ScriptedGate : public StepGate {
   }
 
   Log log;
-  StepTicket last;
-  std::vector<StepVote> votes;
+  schedule::Ticket last;
+  std::vector<schedule::Vote> votes;
   absl::Status announce;
   absl::Status grant;
-  absl::StatusOr<StepDecision> decide = StepDecision();
+  absl::StatusOr<schedule::Decision> decide = schedule::Decision();
   FakeClock* clock = nullptr;
 
  private:
@@ -80,7 +80,7 @@ class ScriptedGate : public StepGate {
   absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
 };
 
-ReducerOptions At(StepGate* gate) {
+ReducerOptions At(schedule::StepGate* gate) {
   ReducerOptions options = OneBucketEach();
   options.gate = gate;
   return options;
@@ -124,7 +124,7 @@ TEST_F(ReducerGateTest, TheTicketIsTheCallersWithWhatTheReducerKnows) {
   ReducerOptions options = OneBucketEach();
   options.plan_version = 5;
   Make(options);
-  StepTicket ticket;
+  schedule::Ticket ticket;
   ticket.step = 17;
   ticket.micro = 2;
   ticket.micro_batches = 3;
@@ -134,7 +134,7 @@ TEST_F(ReducerGateTest, TheTicketIsTheCallersWithWhatTheReducerKnows) {
   ticket.checksum = 99;
   ticket.skip = "a bad batch";
   ASSERT_OK(reducer_->BeginStep(ticket, 4));
-  const StepTicket& last = gate_.last;
+  const schedule::Ticket& last = gate_.last;
   EXPECT_EQ(last.step, 17);
   EXPECT_EQ(last.micro, 2);
   EXPECT_EQ(last.micro_batches, 3);
@@ -179,8 +179,8 @@ TEST_F(ReducerGateTest, TheLayoutAndWhatWasExchangedAreHashed) {
     EXPECT_OK(reducer_->Commit());
     return gate_.last;
   };
-  const StepTicket first = step(1);
-  const StepTicket second = step(2);
+  const schedule::Ticket first = step(1);
+  const schedule::Ticket second = step(2);
   EXPECT_EQ(second.layout, first.layout);
   EXPECT_NE(second.digest, first.digest);
   ASSERT_OK(reducer_->ChangeBuckets({1 << 10, 1 << 10}));
@@ -287,11 +287,11 @@ TEST_F(ReducerGateTest, AStepIsDecidedOnce) {
   ASSERT_OK(Exchange());
   EXPECT_THAT(reducer_->Commit(), IsRefused("call Decide first"));
   gate_.decide->stop = "maintenance";
-  StepVote against;
+  schedule::Vote against;
   against.commit = false;
   against.reason = "a bad batch";
   for (int i = 0; i < 2; ++i) {
-    ASSERT_OK_AND_ASSIGN(const StepDecision decision,
+    ASSERT_OK_AND_ASSIGN(const schedule::Decision decision,
                          reducer_->Decide(against));
     EXPECT_TRUE(decision.commit);
     EXPECT_EQ(decision.stop, "maintenance");
@@ -377,9 +377,9 @@ TEST_F(ReducerGateTest, AveragesAreHandedOverAfterTheDecisionOnly) {
   EXPECT_THAT(gate_.log.events(),
               ElementsAre("announce", "grant", "bucket 0", "bucket 1", "decide",
                           "step with 0", "step with 1"));
-  StepVote late;
+  schedule::Vote late;
   late.commit = false;
-  ASSERT_OK_AND_ASSIGN(const StepDecision decision, reducer_->Decide(late));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, reducer_->Decide(late));
   EXPECT_TRUE(decision.commit);
   ASSERT_EQ(gate_.votes.size(), 1u);
   EXPECT_TRUE(gate_.votes[0].commit);
@@ -397,7 +397,7 @@ TEST_F(ReducerGateTest, NoAverageOfASkippedStepIsHandedOver) {
   gate_.decide->commit = false;
   ASSERT_OK(Exchange());
   EXPECT_EQ(steps, 0);
-  ASSERT_OK_AND_ASSIGN(const StepDecision decision, reducer_->Decide());
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, reducer_->Decide());
   EXPECT_FALSE(decision.commit);
   EXPECT_EQ(gate_.votes.size(), 1u);
   reducer_->Rollback();
@@ -424,10 +424,10 @@ TEST(ReducerDecisionTest, WithoutAGateItIsTheVote) {
       Reducer::Create(OneBucketEach(), Parameters(1), &hook, &communicator));
   ASSERT_OK(reducer->BeginStep());
   ASSERT_OK(reducer->Finish());
-  StepVote against;
+  schedule::Vote against;
   against.commit = false;
   against.reason = "because";
-  ASSERT_OK_AND_ASSIGN(const StepDecision decision, reducer->Decide(against));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, reducer->Decide(against));
   EXPECT_FALSE(decision.commit);
   EXPECT_EQ(decision.reason, "because");
   EXPECT_THAT(reducer->Commit(), IsRefused("because"));
@@ -443,7 +443,7 @@ TEST(ReducerTicketTest, SenselessDivisorsAreRefused) {
   ReducerOptions options = OneBucketEach();
   ASSERT_OK_AND_ASSIGN(const auto even, Reducer::Create(options, Parameters(1),
                                                         &hook, &communicator));
-  StepTicket ticket;
+  schedule::Ticket ticket;
   for (const double divisor : {-1.0, 0.0, 1.0 / 0.0, 0.0 / 0.0}) {
     EXPECT_THAT(even->BeginStep(ticket, divisor),
                 StatusIs(absl::StatusCode::kInvalidArgument,
@@ -460,7 +460,7 @@ TEST(ReducerTicketTest, SenselessDivisorsAreRefused) {
 }
 
 // Ranks at one schedule, each with a reducer that `train` drives.
-void Train(FakeSchedule& schedule, int size, const ReducerOptions& options,
+void Train(schedule::FakeSchedule& schedule, int size, const ReducerOptions& options,
            const std::function<void(int, Reducer&, AverageHook&)>& train) {
   OnRanks(size, [&](int rank, Communicator* communicator) {
     ReducerOptions own = options;
@@ -481,19 +481,19 @@ void MarkAll(Reducer& reducer, float value) {
 }
 
 TEST(ReducerScheduleTest, OneRanksVoteSkipsTheStepOnAll) {
-  JobPlan plan;
+  schedule::Plan plan;
   plan.terms.commit_vote = true;
-  FakeSchedule schedule(3, plan);
+  schedule::FakeSchedule schedule(3, plan);
   Train(schedule, 3, OneBucketEach(),
         [](int rank, Reducer& reducer, AverageHook& hook) {
           for (int step = 0; step < 4; ++step) {
             ASSERT_OK(reducer.BeginStep());
             MarkAll(reducer, 1);
             ASSERT_OK(reducer.Finish());
-            StepVote vote;
+            schedule::Vote vote;
             vote.commit = rank != 1 || step != 2;
             vote.reason = vote.commit ? "" : "NaN";
-            ASSERT_OK_AND_ASSIGN(const StepDecision decision,
+            ASSERT_OK_AND_ASSIGN(const schedule::Decision decision,
                                  reducer.Decide(vote));
             EXPECT_EQ(decision.commit, step != 2);
             if (decision.commit) {
@@ -510,7 +510,7 @@ TEST(ReducerScheduleTest, OneRanksVoteSkipsTheStepOnAll) {
 }
 
 TEST(ReducerScheduleTest, AnAbortedGenerationEndsTheStepOnAll) {
-  FakeSchedule schedule(3);
+  schedule::FakeSchedule schedule(3);
   schedule.FailAt(1, absl::AbortedError("rank 2 exchanges micro-batch 3 of 4"));
   Train(schedule, 3, OneBucketEach(),
         [](int rank, Reducer& reducer, AverageHook& hook) {
@@ -532,21 +532,21 @@ TEST(ReducerScheduleTest, AnAbortedGenerationEndsTheStepOnAll) {
 
 // Weights of 1 and 3: with a header the average is 2.5, without it 2.
 TEST(ReducerScheduleTest, APlanPutsInTheHeaderAndTakesItOut) {
-  JobPlan plain;
+  schedule::Plan plain;
   plain.version = 1;
-  JobPlan weighted;
+  schedule::Plan weighted;
   weighted.version = 2;
-  weighted.terms.weighting = Weighting::kTokens;
-  JobPlan last = plain;
+  weighted.terms.weighting = schedule::Weighting::kTokens;
+  schedule::Plan last = plain;
   last.version = 3;
-  FakeSchedule schedule(2, plain);
+  schedule::FakeSchedule schedule(2, plain);
   schedule.ChangePlanAt(0, weighted);
   schedule.ChangePlanAt(2, last);
   ReducerOptions options = OneBucketEach();
   options.verify = true;
   FollowPlan(plain, 2, &options);
   Train(schedule, 2, options, [](int rank, Reducer& reducer, AverageHook&) {
-    StepTicket ticket;
+    schedule::Ticket ticket;
     ticket.weight = rank == 0 ? 1 : 3;
     std::vector<float> averages;
     for (int step = 0; step < 4; ++step) {
@@ -555,7 +555,7 @@ TEST(ReducerScheduleTest, APlanPutsInTheHeaderAndTakesItOut) {
       MarkAll(reducer, rank == 0 ? 1 : 3);
       ASSERT_OK(reducer.Finish());
       averages.push_back(Gradient(reducer, 0)[0]);
-      ASSERT_OK_AND_ASSIGN(const StepDecision decision, reducer.Decide());
+      ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, reducer.Decide());
       ASSERT_OK(reducer.Commit());
       if (!decision.plan) continue;
       ASSERT_OK(reducer.ChangePlan(*decision.plan));
@@ -567,7 +567,7 @@ TEST(ReducerScheduleTest, APlanPutsInTheHeaderAndTakesItOut) {
   });
   for (int rank = 0; rank < 2; ++rank) {
     std::vector<int64_t> versions;
-    for (const StepTicket& ticket : schedule.tickets(rank)) {
+    for (const schedule::Ticket& ticket : schedule.tickets(rank)) {
       versions.push_back(ticket.plan_version);
     }
     EXPECT_THAT(versions, ElementsAre(1, 2, 2, 3));
@@ -581,7 +581,7 @@ TEST(ReducerScheduleTest, APlanIsChangedBetweenStepsOnly) {
       const auto reducer,
       Reducer::Create(OneBucketEach(), Parameters(1), &hook, &communicator));
   ASSERT_OK(reducer->BeginStep());
-  EXPECT_THAT(reducer->ChangePlan(JobPlan()), IsRefused("to change its plan"));
+  EXPECT_THAT(reducer->ChangePlan(schedule::Plan()), IsRefused("to change its plan"));
 }
 
 TEST(ReducerHeaderTest, DifferentPlansAreNamedOnAllRanks) {
@@ -612,7 +612,7 @@ TEST(ReducerHeaderTest, DivisorsAndWeightsGiveTheWeightedMean) {
         Reducer::Create(options, Parameters(2), &hook, communicator));
     // Rank 0: 2 micro-batches of gradient 6; rank 1: 1 of 3; both divided by a
     // planned window of 2.
-    StepTicket ticket;
+    schedule::Ticket ticket;
     ticket.micro_batches = rank == 0 ? 2 : 1;
     ticket.weight = ticket.micro_batches;
     ticket.end_of_data = rank == 1;
@@ -659,21 +659,21 @@ TEST(ReducerHeaderTest, EndAtFirstEndsForAllWhereOneHasNoData) {
 
 TEST(FollowPlanTest, TakesOverWhatThePlanSaysOfTheHeader) {
   ReducerOptions options;
-  JobPlan plan;
+  schedule::Plan plan;
   plan.version = 4;
   FollowPlan(plan, 3, &options);
   EXPECT_FALSE(options.uneven_inputs);
   EXPECT_FALSE(options.end_at_first);
   EXPECT_EQ(options.plan_version, 4);
-  plan.terms.uneven_data = UnevenData::kEndAtFirst;
+  plan.terms.uneven_data = schedule::UnevenData::kEndAtFirst;
   FollowPlan(plan, 3, &options);
   EXPECT_TRUE(options.uneven_inputs);
   EXPECT_TRUE(options.end_at_first);
-  plan.terms.uneven_data = UnevenData::kWaitForAll;
+  plan.terms.uneven_data = schedule::UnevenData::kWaitForAll;
   FollowPlan(plan, 3, &options);
   EXPECT_TRUE(options.uneven_inputs);
   EXPECT_FALSE(options.end_at_first);
-  plan.terms.on_resize = OnResize::kKeepGlobalBatch;
+  plan.terms.on_resize = schedule::OnResize::kKeepGlobalBatch;
   plan.global_micro_batches = 6;
   FollowPlan(plan, 4, &options);
   EXPECT_TRUE(options.uneven_inputs);

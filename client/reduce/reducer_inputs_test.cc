@@ -106,7 +106,7 @@ TEST(ReducerWeightsTest, AHookThatAppliesSharesGetsThemWithWholeGradients) {
         const auto reducer,
         Reducer::Create(Uneven(), Parameters(1), &hook, communicator));
     // Weights 0, 3, 5, the second one's gradients with a divisor of 6.
-    StepTicket ticket;
+    schedule::Ticket ticket;
     ticket.micro_batches = rank == 0 ? 0 : 1;
     ticket.weight = rank == 0 ? 0 : 1 + 2 * rank;
     const double divisor = rank == 1 ? 6 : ticket.weight;
@@ -146,7 +146,7 @@ TEST(ReducerWeightsTest, DataOfWeight0CountsForNothingWhateverItIs) {
           const auto reducer,
           Reducer::Create(options, Parameters(1), &hook, communicator));
       const auto run = [&](double weight, float value) {
-        StepTicket ticket;
+        schedule::Ticket ticket;
         ticket.weight = weight;
         ASSERT_OK(reducer->BeginStep(ticket, weight));
         Fill(*reducer, 0, value);

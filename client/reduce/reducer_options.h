@@ -13,9 +13,9 @@
 #include "client/device/launch.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/bucket_layout.h"
-#include "client/schedule/job_plan.h"
-#include "client/schedule/step_gate.h"
-#include "client/schedule/step_report.h"
+#include "schedule/plan.h"
+#include "schedule/step_gate.h"
+#include "client/reduce/step_report.h"
 
 namespace coxswain {
 
@@ -50,7 +50,7 @@ struct ReducerOptions {
   std::function<void(const StepReport&)> on_step;
   // Where each step is announced and decided; null: nowhere. Outlives the
   // reducer.
-  StepGate* gate = nullptr;
+  schedule::StepGate* gate = nullptr;
   // Of the plan that the job begins with; 0: none.
   int64_t plan_version = 0;
   // Whether ranks compare parameters, hook and options first: see Reducer.
@@ -77,7 +77,7 @@ struct ReducerOptions {
 };
 
 // Sets uneven_inputs, end_at_first and plan_version as the plan wants them.
-void FollowPlan(const JobPlan& plan, int world_size, ReducerOptions* options);
+void FollowPlan(const schedule::Plan& plan, int world_size, ReducerOptions* options);
 
 // INVALID_ARGUMENT says which options do not go together.
 absl::Status CheckReducerOptions(const ReducerOptions& options);

@@ -128,7 +128,8 @@ void Reducer::MarkMissing() {
 
 // ---- the end of the step ----
 
-absl::StatusOr<StepDecision> Reducer::Decide(const StepVote& vote) {
+absl::StatusOr<schedule::Decision> Reducer::Decide(const schedule::Vote& vote,
+                                                   bool unanimous) {
   {
     MutexLock lock(&mutex_);
     COXSWAIN_RETURN_IF_ERROR(status_);
@@ -138,7 +139,7 @@ absl::StatusOr<StepDecision> Reducer::Decide(const StepVote& vote) {
     }
   }
   const absl::Time begun = options_.clock->Now();
-  absl::StatusOr<StepDecision> decision = DecideOnce(vote);
+  absl::StatusOr<schedule::Decision> decision = DecideOnce(vote, unanimous);
   if (!decision.ok()) {
     (void)Fail(decision.status());
     EndStep();
@@ -149,18 +150,32 @@ absl::StatusOr<StepDecision> Reducer::Decide(const StepVote& vote) {
   return decision;
 }
 
-absl::StatusOr<StepDecision> Reducer::DecideOnce(const StepVote& vote) {
+absl::StatusOr<schedule::Decision> Reducer::AskGate(const schedule::Vote& vote,
+                                                    bool unanimous) {
+  if (local()) {
+    options_.gate->EndLocal();
+    return schedule::Decision();
+  }
+  absl::StatusOr<schedule::Decision> decision = options_.gate->Decide(vote);
+  if (!decision.ok()) return WithPrefix("decision: ", decision.status());
+  if (unanimous && !vote.commit && decision->commit) {
+    decision->commit = false;
+    decision->reason = vote.reason;
+  }
+  return decision;
+}
+
+absl::StatusOr<schedule::Decision> Reducer::DecideOnce(
+    const schedule::Vote& vote, bool unanimous) {
   {
     MutexLock lock(&mutex_);
     if (decision_) return *decision_;
   }
-  StepDecision decision;
+  schedule::Decision decision;
   decision.commit = vote.commit;
   decision.reason = vote.reason;
   if (options_.gate != nullptr) {
-    absl::StatusOr<StepDecision> answer = options_.gate->Decide(vote);
-    if (!answer.ok()) return WithPrefix("decision: ", answer.status());
-    decision = *std::move(answer);
+    COXSWAIN_ASSIGN_OR_RETURN(decision, AskGate(vote, unanimous));
   }
   MutexLock lock(&mutex_);
   decision_ = decision;

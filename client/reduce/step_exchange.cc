@@ -23,7 +23,7 @@ constexpr double kHasData = 0;
 constexpr double kEndsHere = 1;  // with this step
 constexpr double kHasEnded = 2;
 
-double StandingOf(const StepTicket& ticket) {
+double StandingOf(const schedule::Ticket& ticket) {
   if (ticket.without_data()) return kHasEnded;
   return ticket.end_of_data ? kEndsHere : kHasData;
 }
@@ -53,7 +53,7 @@ absl::Status StepExchange::ExchangeHeader() {
   const size_t ranks = static_cast<size_t>(communicator_.size());
   auto header = std::make_shared<std::vector<double>>(3 * ranks);
   const size_t rank = static_cast<size_t>(communicator_.rank());
-  const StepTicket& ticket = context_.ticket;
+  const schedule::Ticket& ticket = context_.ticket;
   (*header)[rank] = ticket.weight;
   (*header)[ranks + rank] = StandingOf(ticket);
   (*header)[2 * ranks + rank] = static_cast<double>(ticket.plan_version);
@@ -86,7 +86,7 @@ void StepExchange::ReadHeader(const std::vector<double>& header) {
 
 void StepExchange::Weigh() {
   const double ranks = communicator_.size();
-  const StepTicket& ticket = context_.ticket;
+  const schedule::Ticket& ticket = context_.ticket;
   const bool counts = ticket.weight > 0;
   if (context_.hook->applies_share()) {
     shared_ = *context_.buckets;
@@ -267,7 +267,7 @@ absl::Status StepExchange::OnAverage(const Bucket& bucket) {
 
 absl::Status StepExchange::HandOver(const Bucket& bucket) {
   if (!takes_averages_) {
-    COXSWAIN_ASSIGN_OR_RETURN(const StepDecision decision, context_.decide());
+    COXSWAIN_ASSIGN_OR_RETURN(const schedule::Decision decision, context_.decide());
     takes_averages_ = decision.commit;
   }
   return *takes_averages_ ? context_.options->on_average(bucket)

@@ -17,8 +17,8 @@
 #include "client/reduce/gradient_memory.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
-#include "client/schedule/step_gate.h"
-#include "client/schedule/step_report.h"
+#include "schedule/step_gate.h"
+#include "client/reduce/step_report.h"
 
 namespace coxswain {
 
@@ -49,9 +49,9 @@ class StepExchange {
     // Breaks the reducer with this error, and returns the first one there was.
     std::function<absl::Status(const absl::Status&)> fail;
     // What all ranks do with the step; asked before on_average is called.
-    std::function<absl::StatusOr<StepDecision>()> decide;
+    std::function<absl::StatusOr<schedule::Decision>()> decide;
     size_t parameters = 0;
-    StepTicket ticket;          // this rank's
+    schedule::Ticket ticket;          // this rank's
     double divisor = 1;         // of its gradients: see BeginStep
     bool learns_order = false;  // this is the first step
   };

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/schedule/step_report.h"
+#include "client/reduce/step_report.h"
 
 namespace coxswain {
 

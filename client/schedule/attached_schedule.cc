@@ -3,91 +3,103 @@
 #include <algorithm>
 #include <iterator>
 #include <utility>
+#include <variant>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
-#include "client/schedule/schedule_wire.h"
-#include "client/schedule/step_agent.h"
+#include "schedule/bounds.h"
+#include "schedule/schedule_wire.h"
+#include "schedule/step_agent.h"
 
 namespace coxswain {
 namespace {
 
 constexpr size_t kMaxPlans = 8;
 
-absl::Status CheckStreamName(absl::string_view name) {
-  const bool valid =
-      !name.empty() && name.size() <= AttachedSchedule::kMaxName &&
-      std::all_of(name.begin(), name.end(), [](char c) {
-        return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
-      });
-  if (valid) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "'", name, "' is not a name of a stream: 1 to ",
-      AttachedSchedule::kMaxName, " characters of [A-Za-z0-9._-]"));
+v1::AttachRequest RequestOf(const std::string& stream,
+                            const schedule::StepAgent::Outgoing& outgoing) {
+  v1::AttachRequest request;
+  if (std::holds_alternative<schedule::Ticket>(outgoing)) {
+    *request.mutable_ticket() =
+        schedule::ToWire(stream, std::get<schedule::Ticket>(outgoing));
+  } else {
+    *request.mutable_vote() =
+        schedule::ToWire(stream, std::get<schedule::Vote>(outgoing));
+  }
+  return request;
 }
 
-StepAgent::Options AgentOptions(absl::string_view stream, const JobPlan& plan,
+schedule::StepAgent::Options AgentOptions(absl::string_view stream, const schedule::Plan& plan,
                                 absl::Duration resend) {
-  StepAgent::Options options;
+  schedule::StepAgent::Options options;
   options.stream = std::string(stream);
   options.enforcement = plan.terms.enforcement;
   options.commit_vote = plan.terms.commit_vote;
   options.checkpoint_every = plan.terms.checkpoint_every;
-  options.checkpoints = stream == kTrainStream;
+  options.checkpoints = stream == schedule::kTrainStream;
   options.sync_each_batch = plan.terms.sync_each_batch;
-  options.patience = PatienceOf(plan.terms);
+  options.patience = schedule::PatienceOf(plan.terms);
   options.resend = resend;
   return options;
 }
 
 }  // namespace
 
-class AttachedSchedule::AttachedGate : public StepGate {
+// One stream: its gate, and the state machine behind it.
+class AttachedSchedule::Stream : public schedule::StepGate {
  public:
-  // `timed`: its steps are those of the training.
-  AttachedGate(AttachedSchedule* schedule, Stream* stream, bool timed)
-      : schedule_(schedule), stream_(stream), timed_(timed) {}
+  Stream(AttachedSchedule* schedule, schedule::StepAgent::Options options,
+         int64_t plan_version_in)
+      : agent(std::move(options)),
+        plan_version(plan_version_in),
+        schedule_(schedule),
+        timed_(agent.options().stream == schedule::kTrainStream) {}
 
-  absl::Status Announce(const StepTicket& ticket) override {
+  absl::Status Announce(const schedule::Ticket& ticket) override {
     NoteBegun(ticket);
-    return schedule_->Announce(*stream_, ticket);
+    return schedule_->Announce(*this, ticket);
   }
   absl::Status AwaitGrant() override {
     const absl::Time begun = schedule_->Now();
-    const absl::Status status = schedule_->AwaitGrant(*stream_);
+    const absl::Status status = schedule_->AwaitGrant(*this);
     if (timed_) schedule_->timings_.Waited(begun, schedule_->Now());
     return status;
   }
-  absl::StatusOr<StepDecision> Decide(const StepVote& vote) override {
+  absl::StatusOr<schedule::Decision> Decide(const schedule::Vote& vote) override {
     const absl::Time begun = schedule_->Now();
-    absl::StatusOr<StepDecision> decision = schedule_->Decide(*stream_, vote);
+    absl::StatusOr<schedule::Decision> decision = schedule_->Decide(*this, vote);
     if (decision.ok()) NoteDecided(begun, decision->commit);
     return decision;
   }
-  void BeginLocal(const StepTicket& ticket) override { NoteBegun(ticket); }
+  void BeginLocal(const schedule::Ticket& ticket) override { NoteBegun(ticket); }
   void EndLocal() override { NoteDecided(schedule_->Now(), /*commit=*/true); }
   void NoteBucket(int bucket) override { schedule_->bucket_ = bucket; }
-  void NoteExchange(const StepReport& report) override {
-    for (const BucketTiming& bucket : report.buckets) {
-      schedule_->gradient_bytes_ += bucket.gradient_bytes;
-    }
+  void NoteExchange(int64_t gradient_bytes, absl::Duration waited) override {
+    schedule_->gradient_bytes_ += gradient_bytes;
     if (!timed_) return;
     const absl::Time now = schedule_->Now();
-    schedule_->timings_.Exchanged(now - report.waited, now);
+    schedule_->timings_.Exchanged(now - waited, now);
     schedule_->EndStep();
   }
   void Abort(const absl::Status& reason) override {
-    schedule_->Abort(*stream_, reason);
+    schedule_->Abort(*this, reason);
   }
   absl::Duration patience() const override {
-    return schedule_->Patience(*stream_);
+    return schedule_->Patience(*this);
   }
 
+  // All of these under the schedule's mutex.
+  schedule::StepAgent agent;
+  int64_t plan_version;  // whose terms the agent follows
+  CondVar answered;
+  std::string waits_for;  // what a call waits for; empty: nothing
+  // A decision that this library cannot follow, or the reducer's own error.
+  absl::Status failure;
+
  private:
-  void NoteBegun(const StepTicket& ticket) {
+  void NoteBegun(const schedule::Ticket& ticket) {
     const bool last = ticket.micro + ticket.micro_batches >= ticket.window;
     steps_ = ticket.step + (last || ticket.end_of_data ? 1 : 0);
     if (!timed_) return;
@@ -103,26 +115,8 @@ class AttachedSchedule::AttachedGate : public StepGate {
   }
 
   AttachedSchedule* const schedule_;
-  Stream* const stream_;
-  const bool timed_;
-  int64_t steps_ = 0;  // that are done once this one is committed
-};
-
-struct AttachedSchedule::Stream {
-  Stream(AttachedSchedule* schedule, StepAgent::Options options,
-         int64_t plan_version_in)
-      : agent(std::move(options)),
-        plan_version(plan_version_in),
-        gate(schedule, this, agent.options().stream == kTrainStream) {}
-
-  // All but `gate` under the schedule's mutex.
-  StepAgent agent;
-  int64_t plan_version;  // whose terms the agent follows
-  CondVar answered;
-  std::string waits_for;  // what a call waits for; empty: nothing
-  // A decision that this library cannot follow, or the reducer's own error.
-  absl::Status failure;
-  AttachedGate gate;
+  const bool timed_;     // its steps are those of the training
+  int64_t steps_ = 0;    // that are done once this one is committed
 };
 
 AttachedSchedule::AttachedSchedule(Options options, Sender sender)
@@ -143,11 +137,11 @@ AttachedSchedule::~AttachedSchedule() {
   thread_.join();
 }
 
-absl::StatusOr<StepGate*> AttachedSchedule::Gate(absl::string_view stream) {
-  COXSWAIN_RETURN_IF_ERROR(CheckStreamName(stream));
+absl::StatusOr<schedule::StepGate*> AttachedSchedule::Gate(absl::string_view stream) {
+  COXSWAIN_RETURN_IF_ERROR(schedule::CheckStreamName(stream));
   MutexLock lock(&mutex_);
   const auto existing = streams_.find(std::string(stream));
-  if (existing != streams_.end()) return &existing->second->gate;
+  if (existing != streams_.end()) return existing->second.get();
   if (streams_.size() >= kMaxStreams) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "no room for the stream '", stream, "': a session has at most ",
@@ -157,11 +151,11 @@ absl::StatusOr<StepGate*> AttachedSchedule::Gate(absl::string_view stream) {
       this, AgentOptions(stream, options_.plan, options_.resend),
       options_.plan.version);
   if (!stop_.empty()) added->agent.RequestStop(stop_);
-  if (stream == kTrainStream) {
+  if (stream == schedule::kTrainStream) {
     added->agent.RequestDrain(drain_);
     added->agent.RequestCheckpoint(std::exchange(checkpoint_, ""));
   }
-  StepGate* gate = &added->gate;
+  schedule::StepGate* gate = added.get();
   streams_.emplace(stream, std::move(added));
   return gate;
 }
@@ -172,7 +166,7 @@ void AttachedSchedule::RequestStop(absl::string_view reason) {
   stop_ = reason.empty() ? "no reason given" : std::string(reason);
   for (auto& [name, stream] : streams_) {
     stream->agent.RequestStop(stop_);
-    if (stream->agent.options().enforcement == Enforcement::kOff) {
+    if (stream->agent.options().enforcement == schedule::Enforcement::kOff) {
       LogWarning("stop_not_agreed", {{"job", options_.job},
                                      {"stream", name},
                                      {"reason", stop_},
@@ -185,9 +179,9 @@ void AttachedSchedule::RequestDrain(absl::string_view reason) {
   MutexLock lock(&mutex_);
   if (!drain_.empty()) return;
   drain_ = reason.empty() ? "no reason given" : std::string(reason);
-  const auto train = streams_.find(kTrainStream);
+  const auto train = streams_.find(schedule::kTrainStream);
   if (train != streams_.end()) train->second->agent.RequestDrain(drain_);
-  if (plans_.rbegin()->second.terms.enforcement == Enforcement::kOff) {
+  if (plans_.rbegin()->second.terms.enforcement == schedule::Enforcement::kOff) {
     LogWarning("drain_not_agreed", {{"job", options_.job},
                                     {"reason", drain_},
                                     {"why", "enforcement=off"}});
@@ -197,12 +191,12 @@ void AttachedSchedule::RequestDrain(absl::string_view reason) {
 void AttachedSchedule::RequestCheckpoint(absl::string_view reason) {
   MutexLock lock(&mutex_);
   std::string why = reason.empty() ? "no reason given" : std::string(reason);
-  if (plans_.rbegin()->second.terms.enforcement == Enforcement::kOff) {
+  if (plans_.rbegin()->second.terms.enforcement == schedule::Enforcement::kOff) {
     LogWarning(
         "checkpoint_not_agreed",
         {{"job", options_.job}, {"reason", why}, {"why", "enforcement=off"}});
   }
-  const auto train = streams_.find(kTrainStream);
+  const auto train = streams_.find(schedule::kTrainStream);
   if (train != streams_.end()) {
     train->second->agent.RequestCheckpoint(std::move(why));
   } else if (checkpoint_.empty()) {
@@ -210,7 +204,7 @@ void AttachedSchedule::RequestCheckpoint(absl::string_view reason) {
   }
 }
 
-JobPlan AttachedSchedule::plan() const {
+schedule::Plan AttachedSchedule::plan() const {
   MutexLock lock(&mutex_);
   return plans_.rbegin()->second;
 }
@@ -265,9 +259,9 @@ void AttachedSchedule::AddLastWords(v1::LeaveRequest* leave) const {
   MutexLock lock(&mutex_);
   leave->set_spell(spell_);
   for (const auto& [name, stream] : streams_) {
-    const std::optional<StepAgent::Heard> heard = stream->agent.heard();
+    const std::optional<schedule::Decision> heard = stream->agent.heard();
     if (!heard.has_value()) continue;
-    *leave->add_positions() = ToWire(name, *heard).position();
+    *leave->add_positions()->mutable_last() = schedule::ToWire(name, *heard);
   }
 }
 
@@ -322,16 +316,17 @@ void AttachedSchedule::OnTermLocked(int64_t term) {
 void AttachedSchedule::OnDecisionLocked(const v1::Decision& wire,
                                         Stream& stream) {
   if (wire.round() != stream.agent.round()) return;
-  absl::StatusOr<StepDecision> decision = FromWire(wire);
+  v1::Decision sent = wire;
+  absl::StatusOr<schedule::Decision> decision = schedule::TakeDecision(&sent);
   if (!decision.ok()) {
     if (stream.failure.ok()) stream.failure = decision.status();
     return;
   }
   if (decision->plan.has_value()) NotePlanLocked(*decision->plan);
-  stream.agent.OnDecision(wire.round(), *decision);
+  stream.agent.OnDecision(*decision);
 }
 
-void AttachedSchedule::NotePlanLocked(const JobPlan& plan) {
+void AttachedSchedule::NotePlanLocked(const schedule::Plan& plan) {
   plans_[plan.version] = plan;
   if (plans_.size() > kMaxPlans) plans_.erase(plans_.begin());
 }
@@ -372,22 +367,22 @@ void AttachedSchedule::AddProgress(v1::Heartbeat* heartbeat) const {
 }
 
 absl::Status AttachedSchedule::Announce(Stream& stream,
-                                        const StepTicket& ticket) {
+                                        const schedule::Ticket& ticket) {
   bool direct = false;
   {
     MutexLock lock(&mutex_);
-    COXSWAIN_ASSIGN_OR_RETURN(const Enforcement enforcement,
+    COXSWAIN_ASSIGN_OR_RETURN(const schedule::Enforcement enforcement,
                               BeginRoundLocked(stream, ticket));
-    direct = enforcement == Enforcement::kStrict;
+    direct = enforcement == schedule::Enforcement::kStrict;
   }
   if (direct) SendDue();
   return absl::OkStatus();
 }
 
-absl::StatusOr<Enforcement> AttachedSchedule::BeginRoundLocked(
-    Stream& stream, const StepTicket& ticket) {
+absl::StatusOr<schedule::Enforcement> AttachedSchedule::BeginRoundLocked(
+    Stream& stream, const schedule::Ticket& ticket) {
   COXSWAIN_RETURN_IF_ERROR(StateLocked(stream));
-  StepAgent& agent = stream.agent;
+  schedule::StepAgent& agent = stream.agent;
   // A stream that knows of no plan begins with the one in force, as the
   // coordinator's end of it does.
   const bool unknown = ticket.plan_version == 0 && agent.round() == 0;
@@ -399,7 +394,7 @@ absl::StatusOr<Enforcement> AttachedSchedule::BeginRoundLocked(
   }
   COXSWAIN_RETURN_IF_ERROR(agent.Announce(ticket, options_.clock->Now()));
   bucket_ = -1;
-  if (agent.options().enforcement != Enforcement::kOff) ++rounds_;
+  if (agent.options().enforcement != schedule::Enforcement::kOff) ++rounds_;
   return agent.options().enforcement;
 }
 
@@ -422,8 +417,8 @@ absl::Status AttachedSchedule::AwaitGrant(Stream& stream) {
                     [&stream]() { return stream.agent.granted(); });
 }
 
-absl::StatusOr<StepDecision> AttachedSchedule::Decide(Stream& stream,
-                                                      const StepVote& vote) {
+absl::StatusOr<schedule::Decision> AttachedSchedule::Decide(Stream& stream,
+                                                      const schedule::Vote& vote) {
   bool direct = false;
   {
     MutexLock lock(&mutex_);
@@ -447,7 +442,7 @@ void AttachedSchedule::Abort(Stream& stream, const absl::Status& reason) {
 
 absl::Duration AttachedSchedule::Patience(const Stream& stream) const {
   MutexLock lock(&mutex_);
-  return stream.agent.options().enforcement == Enforcement::kOff
+  return stream.agent.options().enforcement == schedule::Enforcement::kOff
              ? absl::ZeroDuration()
              : stream.agent.options().patience;
 }
@@ -455,7 +450,7 @@ absl::Duration AttachedSchedule::Patience(const Stream& stream) const {
 absl::Status AttachedSchedule::WaitLocked(
     Stream& stream, absl::string_view what,
     const std::function<bool()>& condition) {
-  StepAgent& agent = stream.agent;
+  schedule::StepAgent& agent = stream.agent;
   const int64_t round = agent.round();
   const auto answered = [&]() { return condition() || agent.round() != round; };
   const auto over = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -517,13 +512,15 @@ std::vector<v1::AttachRequest> AttachedSchedule::TakeDueLocked() {
     requests.emplace_back().mutable_stood_in()->set_spell(spell_);
   }
   for (auto& [name, stream] : streams_) {
-    const std::optional<StepAgent::Heard> heard = stream->agent.heard();
-    if (positions && heard.has_value())
-      requests.push_back(ToWire(name, *heard));
+    const std::optional<schedule::Decision> heard = stream->agent.heard();
+    if (positions && heard.has_value()) {
+      *requests.emplace_back().mutable_position()->mutable_last() =
+          schedule::ToWire(name, *heard);
+    }
   }
   for (auto& [name, stream] : streams_) {
-    for (const StepAgent::Outgoing& outgoing : stream->agent.Take(now)) {
-      requests.push_back(ToWire(name, outgoing));
+    for (const schedule::StepAgent::Outgoing& outgoing : stream->agent.Take(now)) {
+      requests.push_back(RequestOf(name, outgoing));
     }
   }
   return requests;

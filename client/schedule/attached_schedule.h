@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "client/schedule/job_plan.h"
+#include "schedule/plan.h"
 #include "client/schedule/schedule_client.h"
 #include "client/schedule/step_timings.h"
 #include "proto/rendezvous.pb.h"
@@ -35,12 +35,11 @@ namespace coxswain {
 class AttachedSchedule : public ScheduleClient {
  public:
   static constexpr int kMaxStreams = 64;
-  static constexpr size_t kMaxName = 64;
   static constexpr absl::Duration kPositionWait = absl::Seconds(1);
 
   struct Options {
     std::string job;  // for messages
-    JobPlan plan;
+    schedule::Plan plan;
     const Clock* clock = Clock::Real();
     absl::Duration resend = absl::Seconds(5);
     // How often a wait looks at the clock: only a clock that is not the
@@ -58,11 +57,11 @@ class AttachedSchedule : public ScheduleClient {
   // After the streams of requests and events have ended, and no gate is in use.
   ~AttachedSchedule() override;
 
-  absl::StatusOr<StepGate*> Gate(absl::string_view stream) override;
+  absl::StatusOr<schedule::StepGate*> Gate(absl::string_view stream) override;
   void RequestStop(absl::string_view reason) override;
   void RequestDrain(absl::string_view reason) override;
   void RequestCheckpoint(absl::string_view reason) override;
-  JobPlan plan() const override;
+  schedule::Plan plan() const override;
   void NoteMicroBatch() override { ++micro_batches_; }
 
   // Whom this rank speaks to and listens to from now on, one at a time: the
@@ -92,8 +91,7 @@ class AttachedSchedule : public ScheduleClient {
   void AddProgress(v1::Heartbeat* heartbeat) const;
 
  private:
-  class AttachedGate;
-  struct Stream;
+  class Stream;
 
   void Run();
   enum class Leader { kNobody, kCoordinator, kStandIn };
@@ -110,7 +108,7 @@ class AttachedSchedule : public ScheduleClient {
                           const std::function<bool()>& condition)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  void NotePlanLocked(const JobPlan& plan)
+  void NotePlanLocked(const schedule::Plan& plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnTermLocked(int64_t term) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnDecisionLocked(const v1::Decision& wire, Stream& stream)
@@ -119,13 +117,13 @@ class AttachedSchedule : public ScheduleClient {
   absl::Status StateLocked(const Stream& stream) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  absl::Status Announce(Stream& stream, const StepTicket& ticket);
+  absl::Status Announce(Stream& stream, const schedule::Ticket& ticket);
   // Begins the round, and tells how its ticket travels.
-  absl::StatusOr<Enforcement> BeginRoundLocked(Stream& stream,
-                                               const StepTicket& ticket)
+  absl::StatusOr<schedule::Enforcement> BeginRoundLocked(Stream& stream,
+                                               const schedule::Ticket& ticket)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AwaitGrant(Stream& stream);
-  absl::StatusOr<StepDecision> Decide(Stream& stream, const StepVote& vote);
+  absl::StatusOr<schedule::Decision> Decide(Stream& stream, const schedule::Vote& vote);
   void Abort(Stream& stream, const absl::Status& reason);
   absl::Duration Patience(const Stream& stream) const;
   // Of the stream "train": a step that is over is kept for the heartbeat.
@@ -150,7 +148,7 @@ class AttachedSchedule : public ScheduleClient {
   std::map<std::string, std::unique_ptr<Stream>> streams_
       ABSL_GUARDED_BY(mutex_);
   // The plans that streams may come to follow, by version: the last ones.
-  std::map<int64_t, JobPlan> plans_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, schedule::Plan> plans_ ABSL_GUARDED_BY(mutex_);
   std::string stop_ ABSL_GUARDED_BY(mutex_);
   std::string drain_ ABSL_GUARDED_BY(mutex_);
   // For a stream "train" to come.

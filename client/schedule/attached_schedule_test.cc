@@ -19,8 +19,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-StepTicket TicketOf(int64_t step, int64_t plan_version = 0) {
-  StepTicket ticket;
+schedule::Ticket TicketOf(int64_t step, int64_t plan_version = 0) {
+  schedule::Ticket ticket;
   ticket.step = step;
   ticket.plan_version = plan_version;
   return ticket;
@@ -94,7 +94,7 @@ class AttachedScheduleTest : public ::testing::Test {
  protected:
   AttachedScheduleTest() { plan_.version = 1; }
 
-  void Start(Enforcement enforcement, bool commit_vote = false) {
+  void Start(schedule::Enforcement enforcement, bool commit_vote = false) {
     plan_.terms.enforcement = enforcement;
     plan_.terms.commit_vote = commit_vote;
     AttachedSchedule::Options options;
@@ -106,9 +106,9 @@ class AttachedScheduleTest : public ::testing::Test {
         options, [this](const v1::AttachRequest& request) {
           return line_.Send(request);
         });
-    train_ = GateOf(kTrainStream);
+    train_ = GateOf(schedule::kTrainStream);
   }
-  StepGate* GateOf(absl::string_view stream) {
+  schedule::StepGate* GateOf(absl::string_view stream) {
     const auto gate = schedule_->Gate(stream);
     EXPECT_OK(gate);
     return gate.ok() ? *gate : nullptr;
@@ -123,15 +123,15 @@ class AttachedScheduleTest : public ::testing::Test {
 
   FakeClock clock_;
   Line line_;
-  JobPlan plan_;
+  schedule::Plan plan_;
   absl::Duration look_again_ = absl::Milliseconds(1);
   std::unique_ptr<AttachedSchedule> schedule_;
-  StepGate* train_ = nullptr;
+  schedule::StepGate* train_ = nullptr;
 };
 
 TEST_F(AttachedScheduleTest, AnAuditedRoundCostsTheCallerNoSend) {
   look_again_ = absl::Hours(1);  // nobody sends in the exchange thread's place
-  Start(Enforcement::kAudit);
+  Start(schedule::Enforcement::kAudit);
   ASSERT_OK(train_->Announce(TicketOf(7)));
   std::thread exchange([this]() { EXPECT_OK(train_->AwaitGrant()); });
   const std::thread::id exchanges = exchange.get_id();
@@ -141,7 +141,7 @@ TEST_F(AttachedScheduleTest, AnAuditedRoundCostsTheCallerNoSend) {
   EXPECT_EQ(request.ticket().step(), 7);
   EXPECT_EQ(line_.Sender(0), exchanges);
   schedule_->OnEvent(DecisionEvent("train", 0, "rank 1: not finite"));
-  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, train_->Decide({}));
   EXPECT_FALSE(decision.commit);
   EXPECT_EQ(decision.reason, "rank 1: not finite");
   EXPECT_EQ(line_.size(), 1u);
@@ -149,7 +149,7 @@ TEST_F(AttachedScheduleTest, AnAuditedRoundCostsTheCallerNoSend) {
 
 TEST_F(AttachedScheduleTest, AStrictRoundIsSentByTheCallerAndWaits) {
   look_again_ = absl::Hours(1);
-  Start(Enforcement::kStrict);
+  Start(schedule::Enforcement::kStrict);
   ASSERT_OK(train_->Announce(TicketOf(0)));
   ASSERT_EQ(line_.size(), 1u);
   EXPECT_EQ(line_.Sender(0), std::this_thread::get_id());
@@ -166,49 +166,49 @@ TEST_F(AttachedScheduleTest, AStrictRoundIsSentByTheCallerAndWaits) {
     AwaitActivity();
     schedule_->OnEvent(DecisionEvent("train", 0));
   });
-  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, train_->Decide({}));
   coordinator.join();
   EXPECT_TRUE(decision.commit);
 }
 
 TEST_F(AttachedScheduleTest, AVoteIsSentByTheCaller) {
-  Start(Enforcement::kAudit, /*commit_vote=*/true);
+  Start(schedule::Enforcement::kAudit, /*commit_vote=*/true);
   ASSERT_OK(train_->Announce(TicketOf(0)));
   line_.Request(0);
   std::thread coordinator([&]() {
     EXPECT_EQ(line_.Request(1).vote().reason(), "not finite");
     schedule_->OnEvent(DecisionEvent("train", 0, "rank 0: not finite"));
   });
-  StepVote vote;
+  schedule::Vote vote;
   vote.commit = false;
   vote.reason = "not finite";
-  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide(vote));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, train_->Decide(vote));
   coordinator.join();
   EXPECT_EQ(line_.Sender(1), std::this_thread::get_id());
   EXPECT_FALSE(decision.commit);
 }
 
 TEST_F(AttachedScheduleTest, WithoutEnforcementNothingIsSent) {
-  Start(Enforcement::kOff);
+  Start(schedule::Enforcement::kOff);
   for (int step = 0; step < 3; ++step) {
     ASSERT_OK(train_->Announce(TicketOf(step)));
     ASSERT_OK(train_->AwaitGrant());
-    ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+    ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, train_->Decide({}));
     EXPECT_TRUE(decision.commit);
   }
   EXPECT_EQ(line_.size(), 0u);
 }
 
 TEST_F(AttachedScheduleTest, WithoutEnforcementARankDecidesAlone) {
-  Start(Enforcement::kOff);
-  StepVote vote;
+  Start(schedule::Enforcement::kOff);
+  schedule::Vote vote;
   vote.commit = false;
   vote.reason = "not finite";
   ASSERT_OK(train_->Announce(TicketOf(0)));
-  ASSERT_OK_AND_ASSIGN(StepDecision decision, train_->Decide(vote));
+  ASSERT_OK_AND_ASSIGN(schedule::Decision decision, train_->Decide(vote));
   EXPECT_FALSE(decision.commit);
   EXPECT_EQ(decision.reason, "not finite");
-  StepTicket ticket = TicketOf(1);
+  schedule::Ticket ticket = TicketOf(1);
   ticket.skip = "no loss";
   EXPECT_THAT(train_->Announce(ticket),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -220,7 +220,7 @@ TEST_F(AttachedScheduleTest, WithoutEnforcementARankDecidesAlone) {
 
 TEST_F(AttachedScheduleTest, ABrokenReducerEndsWaits) {
   look_again_ = absl::Hours(1);  // nobody looks: it must be told
-  Start(Enforcement::kStrict);
+  Start(schedule::Enforcement::kStrict);
   ASSERT_OK(train_->Announce(TicketOf(0)));
   const absl::Status why = absl::DeadlineExceededError("bucket 3 is stuck");
   std::thread reducer([&]() {
@@ -234,7 +234,7 @@ TEST_F(AttachedScheduleTest, ABrokenReducerEndsWaits) {
 }
 
 TEST_F(AttachedScheduleTest, ABrokenConnectionLosesNoRound) {
-  Start(Enforcement::kAudit, /*commit_vote=*/true);
+  Start(schedule::Enforcement::kAudit, /*commit_vote=*/true);
   line_.SetBroken(true);
   ASSERT_OK(train_->Announce(TicketOf(0)));
   ASSERT_TRUE(line_.WaitForLost(1));
@@ -252,7 +252,7 @@ TEST_F(AttachedScheduleTest, ABrokenConnectionLosesNoRound) {
 }
 
 TEST_F(AttachedScheduleTest, ALostTicketIsSentAgain) {
-  Start(Enforcement::kAudit);
+  Start(schedule::Enforcement::kAudit);
   line_.SetBroken(true);
   ASSERT_OK(train_->Announce(TicketOf(0)));
   ASSERT_TRUE(line_.WaitForLost(1));
@@ -263,7 +263,7 @@ TEST_F(AttachedScheduleTest, ALostTicketIsSentAgain) {
 
 TEST_F(AttachedScheduleTest, TheEndOfTheGenerationEndsWaits) {
   look_again_ = absl::Hours(1);  // nobody looks: it must be told
-  Start(Enforcement::kAudit);
+  Start(schedule::Enforcement::kAudit);
   ASSERT_OK(train_->Announce(TicketOf(0)));
   const absl::Status why =
       absl::AbortedError("rank 1 announced step 8, the others step 7");
@@ -278,7 +278,7 @@ TEST_F(AttachedScheduleTest, TheEndOfTheGenerationEndsWaits) {
 }
 
 TEST_F(AttachedScheduleTest, ADecisionBeforeTheEndCounts) {
-  Start(Enforcement::kAudit);
+  Start(schedule::Enforcement::kAudit);
   ASSERT_OK(train_->Announce(TicketOf(0)));
   schedule_->OnEvent(DecisionEvent("train", 0));
   schedule_->End(absl::AbortedError("it is over"));
@@ -289,7 +289,7 @@ TEST_F(AttachedScheduleTest, ADecisionBeforeTheEndCounts) {
 
 TEST_F(AttachedScheduleTest, WaitsEndWithThePatience) {
   plan_.terms.progress_timeout = absl::Seconds(10);
-  Start(Enforcement::kStrict);
+  Start(schedule::Enforcement::kStrict);
   ASSERT_OK(train_->Announce(TicketOf(0)));
   clock_.Advance(absl::Seconds(39));
   std::thread time([&]() {
@@ -306,8 +306,8 @@ TEST_F(AttachedScheduleTest, WaitsEndWithThePatience) {
 }
 
 TEST_F(AttachedScheduleTest, APlanLandsWithItsDecision) {
-  Start(Enforcement::kAudit);
-  StepGate* const eval = GateOf("eval");
+  Start(schedule::Enforcement::kAudit);
+  schedule::StepGate* const eval = GateOf("eval");
   ASSERT_OK(train_->Announce(TicketOf(0, 1)));
   line_.Request(0);
   v1::AttachEvent event = DecisionEvent("train", 0);
@@ -317,7 +317,7 @@ TEST_F(AttachedScheduleTest, APlanLandsWithItsDecision) {
   plan.set_compression_start_step(50);
   (*plan.mutable_terms())["enforcement"] = "off";
   schedule_->OnEvent(event);
-  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, train_->Decide({}));
   ASSERT_TRUE(decision.plan.has_value());
   EXPECT_EQ(decision.plan->accumulation_steps, 8);
   EXPECT_EQ(decision.plan->compression_start_step, 50);
@@ -336,7 +336,7 @@ TEST_F(AttachedScheduleTest, APlanLandsWithItsDecision) {
 }
 
 TEST_F(AttachedScheduleTest, APlanThatCannotBeReadEndsTheStream) {
-  Start(Enforcement::kAudit);
+  Start(schedule::Enforcement::kAudit);
   ASSERT_OK(train_->Announce(TicketOf(0)));
   v1::AttachEvent event = DecisionEvent("train", 1);
   (*event.mutable_decision()->mutable_plan()->mutable_terms())["gravity"] = "1";
@@ -354,7 +354,7 @@ TEST_F(AttachedScheduleTest, APlanThatCannotBeReadEndsTheStream) {
 }
 
 TEST_F(AttachedScheduleTest, UnexpectedEventsAreIgnored) {
-  Start(Enforcement::kAudit);
+  Start(schedule::Enforcement::kAudit);
   v1::AttachEvent event;
   schedule_->OnEvent(event);
   event.mutable_warning()->set_text("rank 1 is slow");
@@ -365,15 +365,15 @@ TEST_F(AttachedScheduleTest, UnexpectedEventsAreIgnored) {
   schedule_->OnEvent(DecisionEvent("train", 0, "before its ticket"));
   ASSERT_OK(train_->Announce(TicketOf(0)));
   schedule_->OnEvent(DecisionEvent("train", 0));
-  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, train_->Decide({}));
   EXPECT_TRUE(decision.commit);
 }
 
 TEST_F(AttachedScheduleTest, AStopGoesOutOnEveryStream) {
-  Start(Enforcement::kAudit);
+  Start(schedule::Enforcement::kAudit);
   schedule_->RequestStop("a signal");
   schedule_->RequestStop("another one");
-  StepGate* const late = GateOf("late");
+  schedule::StepGate* const late = GateOf("late");
   ASSERT_OK(train_->Announce(TicketOf(0)));
   EXPECT_EQ(line_.Request(0).ticket().stop(), "a signal");
   ASSERT_OK(late->Announce(TicketOf(0)));
@@ -381,12 +381,12 @@ TEST_F(AttachedScheduleTest, AStopGoesOutOnEveryStream) {
   v1::AttachEvent event = DecisionEvent("train", 0);
   event.mutable_decision()->set_stop("rank 0: a signal");
   schedule_->OnEvent(event);
-  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, train_->Decide({}));
   EXPECT_EQ(decision.stop, "rank 0: a signal");
 }
 
 TEST_F(AttachedScheduleTest, StreamsAreNamedAndLimited) {
-  Start(Enforcement::kAudit);
+  Start(schedule::Enforcement::kAudit);
   EXPECT_EQ(GateOf("train"), train_);
   for (const std::string& name :
        {std::string(), std::string(65, 'a'), std::string("a b")}) {
@@ -402,7 +402,7 @@ TEST_F(AttachedScheduleTest, StreamsAreNamedAndLimited) {
 }
 
 TEST_F(AttachedScheduleTest, ProgressSaysWhatIsDone) {
-  Start(Enforcement::kAudit);
+  Start(schedule::Enforcement::kAudit);
   v1::Heartbeat beat;
   schedule_->AddProgress(&beat);
   EXPECT_EQ(beat.bucket(), -1);
@@ -428,7 +428,7 @@ TEST_F(AttachedScheduleTest, ProgressSaysWhatIsDone) {
 }
 
 TEST_F(AttachedScheduleTest, StepsThatWereCommittedAreProgress) {
-  Start(Enforcement::kAudit);
+  Start(schedule::Enforcement::kAudit);
   const auto done = [this] {
     v1::Heartbeat beat;
     schedule_->AddProgress(&beat);
@@ -441,7 +441,7 @@ TEST_F(AttachedScheduleTest, StepsThatWereCommittedAreProgress) {
   ASSERT_OK(train_->Decide({}));
   EXPECT_EQ(done(), 42);
   // The first of two exchanges of one step.
-  StepTicket half = TicketOf(42);
+  schedule::Ticket half = TicketOf(42);
   half.window = 2;
   ASSERT_OK(train_->Announce(half));
   schedule_->OnEvent(DecisionEvent("train", 1));
@@ -465,7 +465,7 @@ TEST_F(AttachedScheduleTest, StepsThatWereCommittedAreProgress) {
 }
 
 TEST_F(AttachedScheduleTest, ALocalStepIsProgressOfWhichNothingIsSent) {
-  Start(Enforcement::kStrict);
+  Start(schedule::Enforcement::kStrict);
   for (int step = 41; step < 43; ++step) {
     train_->BeginLocal(TicketOf(step));
     clock_.Advance(absl::Seconds(5));
@@ -487,7 +487,7 @@ TEST_F(AttachedScheduleTest, ALocalStepIsProgressOfWhichNothingIsSent) {
 }
 
 TEST_F(AttachedScheduleTest, AStepIsTimedFromItsGateAndItsReducer) {
-  Start(Enforcement::kOff);
+  Start(schedule::Enforcement::kOff);
   for (int step = 0; step < 2; ++step) {
     ASSERT_OK(train_->Announce(TicketOf(step)));
     ASSERT_OK(train_->AwaitGrant());
@@ -510,7 +510,7 @@ TEST_F(AttachedScheduleTest, AStepIsTimedFromItsGateAndItsReducer) {
 }
 
 TEST_F(AttachedScheduleTest, CallsOutOfOrderAreErrors) {
-  Start(Enforcement::kStrict);
+  Start(schedule::Enforcement::kStrict);
   EXPECT_THAT(train_->AwaitGrant(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("before it was announced")));
@@ -521,10 +521,10 @@ TEST_F(AttachedScheduleTest, CallsOutOfOrderAreErrors) {
 
 // A coordinator that was restarted knows by it what to make of the ticket.
 TEST_F(AttachedScheduleTest, SaysItsPositionsBeforeItsTicketsAfterEachAttach) {
-  Start(Enforcement::kStrict);
+  Start(schedule::Enforcement::kStrict);
   GateOf("silent");
-  StepGate* eval = GateOf("eval");
-  for (StepGate* gate : {train_, eval}) {
+  schedule::StepGate* eval = GateOf("eval");
+  for (schedule::StepGate* gate : {train_, eval}) {
     ASSERT_OK(gate->Announce(TicketOf(0)));
     schedule_->OnEvent(DecisionEvent(gate == eval ? "eval" : "train", 0));
     ASSERT_OK(gate->Decide({}));
@@ -541,7 +541,7 @@ TEST_F(AttachedScheduleTest, SaysItsPositionsBeforeItsTicketsAfterEachAttach) {
 }
 
 TEST_F(AttachedScheduleTest, NothingHeardIsNoPosition) {
-  Start(Enforcement::kStrict);
+  Start(schedule::Enforcement::kStrict);
   ASSERT_OK(train_->Announce(TicketOf(0)));
   schedule_->FollowCoordinator();
   schedule_->AwaitPositionsSaid();
@@ -551,7 +551,7 @@ TEST_F(AttachedScheduleTest, NothingHeardIsNoPosition) {
 // Another rank has told the coordinator of the spell: what it had made before
 // counts for this one neither.
 TEST_F(AttachedScheduleTest, ADecisionOfBeforeTheCoordinatorsSpellIsDropped) {
-  Start(Enforcement::kAudit);
+  Start(schedule::Enforcement::kAudit);
   v1::AttachEvent attached;
   attached.mutable_attached()->set_term(1);
   attached.mutable_attached()->set_spell(2);
@@ -565,12 +565,12 @@ TEST_F(AttachedScheduleTest, ADecisionOfBeforeTheCoordinatorsSpellIsDropped) {
   now.mutable_decision()->set_spell(2);
   EXPECT_FALSE(schedule_->OnStandInEvent(now, 2)) << "it is not followed";
   EXPECT_TRUE(schedule_->OnEvent(now));
-  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, train_->Decide({}));
   EXPECT_TRUE(decision.commit);
 }
 
 TEST_F(AttachedScheduleTest, ADrainGoesOutWithTrainOnly) {
-  Start(Enforcement::kStrict);
+  Start(schedule::Enforcement::kStrict);
   schedule_->RequestDrain("SIGTERM");
   ASSERT_OK(GateOf("eval")->Announce(TicketOf(0)));
   ASSERT_OK(train_->Announce(TicketOf(0)));
@@ -579,7 +579,7 @@ TEST_F(AttachedScheduleTest, ADrainGoesOutWithTrainOnly) {
   v1::AttachEvent event = DecisionEvent("train", 0);
   event.mutable_decision()->set_regroup("rank 0 drains: SIGTERM");
   schedule_->OnEvent(event);
-  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, train_->Decide({}));
   EXPECT_EQ(decision.regroup, "rank 0 drains: SIGTERM");
   EXPECT_THAT(train_->Announce(TicketOf(1)),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -587,19 +587,19 @@ TEST_F(AttachedScheduleTest, ADrainGoesOutWithTrainOnly) {
 }
 
 TEST_F(AttachedScheduleTest, ADrainReachesAStreamThatIsMadeLater) {
-  Start(Enforcement::kStrict);
+  Start(schedule::Enforcement::kStrict);
   auto other = std::make_unique<AttachedSchedule>(
       AttachedSchedule::Options(),
       [this](const v1::AttachRequest& request) { return line_.Send(request); });
   other->RequestDrain("SIGTERM");
-  ASSERT_OK_AND_ASSIGN(StepGate* const gate, other->Gate(kTrainStream));
+  ASSERT_OK_AND_ASSIGN(schedule::StepGate* const gate, other->Gate(schedule::kTrainStream));
   ASSERT_OK(gate->Announce(TicketOf(0)));
   EXPECT_OK(gate->AwaitGrant());
   EXPECT_EQ(line_.Request(0).ticket().drain(), "SIGTERM");
 }
 
 TEST_F(AttachedScheduleTest, ACheckpointIsAskedForInTrainOnly) {
-  Start(Enforcement::kStrict);
+  Start(schedule::Enforcement::kStrict);
   schedule_->RequestCheckpoint("SIGTERM");
   ASSERT_OK(GateOf("eval")->Announce(TicketOf(0)));
   ASSERT_OK(train_->Announce(TicketOf(0)));
@@ -608,17 +608,17 @@ TEST_F(AttachedScheduleTest, ACheckpointIsAskedForInTrainOnly) {
   v1::AttachEvent event = DecisionEvent("train", 0);
   event.mutable_decision()->set_checkpoint("rank 0 asks: SIGTERM");
   schedule_->OnEvent(event);
-  ASSERT_OK_AND_ASSIGN(const StepDecision decision, train_->Decide({}));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, train_->Decide({}));
   EXPECT_EQ(decision.checkpoint, "rank 0 asks: SIGTERM");
 }
 
 TEST_F(AttachedScheduleTest, ACheckpointReachesAStreamThatIsMadeLater) {
-  Start(Enforcement::kStrict);
+  Start(schedule::Enforcement::kStrict);
   auto other = std::make_unique<AttachedSchedule>(
       AttachedSchedule::Options(),
       [this](const v1::AttachRequest& request) { return line_.Send(request); });
   other->RequestCheckpoint("SIGTERM");
-  ASSERT_OK_AND_ASSIGN(StepGate* const gate, other->Gate(kTrainStream));
+  ASSERT_OK_AND_ASSIGN(schedule::StepGate* const gate, other->Gate(schedule::kTrainStream));
   ASSERT_OK(gate->Announce(TicketOf(0)));
   EXPECT_OK(gate->AwaitGrant());
   EXPECT_EQ(line_.Request(0).ticket().checkpoint(), "SIGTERM");

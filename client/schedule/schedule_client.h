@@ -7,14 +7,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/schedule/job_plan.h"
-#include "client/schedule/step_gate.h"
+#include "schedule/plan.h"
+#include "schedule/step_gate.h"
 
 namespace coxswain {
-
-// Name of the stream that a program's main loop trains: the one whose
-// decisions carry changes of the plan.
-inline constexpr char kTrainStream[] = "train";
 
 // A session's part in the schedule: one gate for each stream of exchanges.
 // Owned by the session; see Session::schedule(). Thread-safe.
@@ -26,8 +22,8 @@ class ScheduleClient {
   // it. With enforcement=off it answers at once with this rank's own vote.
   // The name has 1 to 64 characters of [A-Za-z0-9._-]; a session has at
   // most 64.
-  virtual absl::StatusOr<StepGate*> Gate(
-      absl::string_view stream = kTrainStream) = 0;
+  virtual absl::StatusOr<schedule::StepGate*> Gate(
+      absl::string_view stream = schedule::kTrainStream) = 0;
 
   // Asks all ranks to stop after the next decision of each stream
   // (AgreedStop): it then says so to all. Any number of times; the first
@@ -49,7 +45,7 @@ class ScheduleClient {
   // The newest plan of the job that this session has heard of: when it joined,
   // or with a decision of the stream "train". Who begins to follow the schedule
   // begins with it.
-  virtual JobPlan plan() const = 0;
+  virtual schedule::Plan plan() const = 0;
 
   // Counts a micro-batch as progress, whatever the stream.
   virtual void NoteMicroBatch() = 0;

@@ -11,25 +11,26 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
-#include "base/schedule_terms.h"
 #include "client/reduce/bucket.h"
-#include "client/schedule/job_plan.h"
+#include "schedule/plan.h"
+#include "schedule/plan_words.h"
 
 namespace coxswain {
 
 // What all workers of a job must have in common. The coordinator compares it
 // when they join, so that a difference is an error there and not a hang or a
 // wrong sum later.
-struct JobManifest {
+//
+// Its settings are those of the plan that the program asks for: the canonical
+// spec of its hook, "allreduce" unless the program says otherwise, how many
+// micro-batches a step sums up, and the terms.
+struct JobManifest : schedule::Settings {
+  JobManifest() { hook = "allreduce"; }
+
   int world_size = 0;  // 0: as SessionOptions says
   // The job may run with as few workers as this; 0: as SessionOptions says, or
   // else world_size.
   int min_world_size = 0;
-  std::string hook = "allreduce";  // canonical spec
-  int accumulation_steps = 1;
-  int64_t compression_start_step = -1;  // -1: the hook's own start_step
-  // Further terms of the plan that the program asks for.
-  ScheduleTerms terms;
   std::vector<ParameterSpec> parameters;  // in registration order
   // Further settings that change results or the order of collectives: bucket
   // caps, seed. Session::Join adds "library_version", "device"
@@ -66,25 +67,21 @@ struct PreviousGeneration {
   std::string reason;          // why the round of this generation closed
 };
 
-// What whoever starts a program has of its schedule otherwise than the program
-// itself: names are "accumulation", "hook", "compression_start" and those of
-// the terms.
-using PlanOverrides = std::map<std::string, std::string>;
+// The words that start a program with another schedule than its own: names are
+// "accumulation", "hook", "compression_start" and those of the terms.
+using PlanOverrides = schedule::PlanWords;
 
-// Reads NAME=VALUE words with spaces between them; those within parentheses
-// belong to a hook's options. INVALID_ARGUMENT names the word that is wrong.
+// Returns the NAME=VALUE words of a text, with spaces between them; those
+// within parentheses belong to a hook's options. Fails with INVALID_ARGUMENT,
+// naming the word that is wrong.
 absl::StatusOr<PlanOverrides> ParsePlanOverrides(absl::string_view text);
 
-// Puts them in the place of what the manifest says. INVALID_ARGUMENT names the
-// word that is wrong.
-absl::Status ApplyPlanOverrides(const PlanOverrides& overrides,
-                                JobManifest* manifest);
-
-// Names what of a plan the program has not asked for: what was overridden, and
-// what differs from the manifest to which the overrides have been applied.
+// Returns the names of what in a plan the program has not asked for: what was
+// overridden, and what differs from the manifest to which the overrides have
+// been applied.
 std::set<std::string> NotAskedFor(const PlanOverrides& overrides,
                                   const JobManifest& manifest,
-                                  const JobPlan& plan);
+                                  const schedule::Plan& plan);
 
 }  // namespace coxswain
 

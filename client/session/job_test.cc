@@ -24,12 +24,12 @@ TEST(PlanOverridesTest, TakeThePlaceOfTheManifest) {
                              Pair("compression_start", "100")));
   JobManifest manifest;
   manifest.accumulation_steps = 2;
-  manifest.terms.tail = TailPolicy::kCarry;
-  ASSERT_OK(ApplyPlanOverrides(overrides, &manifest));
+  manifest.terms.tail = schedule::TailPolicy::kCarry;
+  ASSERT_OK(schedule::ApplyPlanWords(overrides, &manifest));
   EXPECT_EQ(manifest.accumulation_steps, 8);
   EXPECT_EQ(manifest.hook, "powersgd(rank=4, start_step=10)");
-  EXPECT_EQ(manifest.terms.enforcement, Enforcement::kStrict);
-  EXPECT_EQ(manifest.terms.tail, TailPolicy::kCarry);
+  EXPECT_EQ(manifest.terms.enforcement, schedule::Enforcement::kStrict);
+  EXPECT_EQ(manifest.terms.tail, schedule::TailPolicy::kCarry);
   EXPECT_EQ(manifest.compression_start_step, 100);
 }
 
@@ -41,7 +41,7 @@ TEST(PlanOverridesTest, NoneChangeNothing) {
 TEST(PlanOverridesTest, WhatTheProgramHasNotAskedForIsNamed) {
   JobManifest manifest;
   manifest.accumulation_steps = 2;
-  JobPlan plan;
+  schedule::Plan plan;
   plan.accumulation_steps = 2;
   plan.hook = manifest.hook;
   EXPECT_THAT(NotAskedFor({}, manifest, plan), UnorderedElementsAre());
@@ -51,7 +51,7 @@ TEST(PlanOverridesTest, WhatTheProgramHasNotAskedForIsNamed) {
   plan.accumulation_steps = 3;
   plan.hook = "fp16";
   plan.compression_start_step = 5;
-  plan.terms.tail = TailPolicy::kCarry;
+  plan.terms.tail = schedule::TailPolicy::kCarry;
   plan.terms.max_steps = 9;
   EXPECT_THAT(NotAskedFor({}, manifest, plan),
               UnorderedElementsAre("accumulation", "hook", "compression_start",

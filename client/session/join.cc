@@ -13,6 +13,7 @@
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/version.h"
+#include "schedule/schedule_wire.h"
 
 namespace coxswain {
 namespace {
@@ -43,8 +44,8 @@ void AddParameter(const ParameterSpec& parameter, v1::Manifest* manifest) {
 }
 
 // Those that differ from the defaults: a coordinator need not know the others.
-void AddTerms(const ScheduleTerms& terms, v1::Manifest* manifest) {
-  const auto defaults = ScheduleTerms().ToMap();
+void AddTerms(const schedule::Terms& terms, v1::Manifest* manifest) {
+  const auto defaults = schedule::Terms().ToMap();
   for (const auto& [name, value] : terms.ToMap()) {
     if (defaults.at(name) != value) (*manifest->mutable_terms())[name] = value;
   }
@@ -286,9 +287,7 @@ v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
   if (options.min_world_size < options.world_size) {
     wire->set_min_world_size(options.min_world_size);
   }
-  wire->set_hook(manifest.hook);
-  wire->set_accumulation_steps(manifest.accumulation_steps);
-  wire->set_compression_start(manifest.compression_start_step + 1);
+  schedule::SettingsToWire(manifest, wire);
   for (const ParameterSpec& parameter : manifest.parameters) {
     AddParameter(parameter, wire);
   }

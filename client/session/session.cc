@@ -17,7 +17,7 @@
 #include "client/comm/nccl/nccl_status.h"
 #include "client/comm/work.h"
 #include "client/rpc/stub_factory.h"
-#include "client/schedule/schedule_wire.h"
+#include "schedule/schedule_wire.h"
 #include "client/session/job.h"
 #include "client/session/join.h"
 #include "client/session/session_core.h"
@@ -81,7 +81,7 @@ absl::Status FillDefaults(JobManifest* manifest, SessionOptions* options) {
   }
   COXSWAIN_RETURN_IF_ERROR(FillWorldSizes(*manifest, options));
   COXSWAIN_RETURN_IF_ERROR(
-      ApplyPlanOverrides(options->plan_overrides, manifest));
+      schedule::ApplyPlanWords(options->plan_overrides, manifest));
   COXSWAIN_RETURN_IF_ERROR(manifest->terms.Validate());
   if (options->device.kind == Device::Kind::kCuda &&
       options->nccl_version.empty()) {
@@ -134,9 +134,9 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Core::Join(Request asked,
   COXSWAIN_ASSIGN_OR_RETURN(const v1::JoinResponse joined,
                             JoinJob(asked.options, *asked.stub, &request));
   asked.options.address = request.address();
-  const auto plan = FromWire(joined.plan());
+  const auto plan = schedule::PlanOfCoordinator(joined.plan());
   auto core = std::make_unique<Core>(std::move(asked), joined,
-                                     plan.ok() ? *plan : JobPlan());
+                                     plan.ok() ? *plan : schedule::Plan());
   core->entered = *entered = core->generation;
   absl::Status attached = core->Attach(joined);
   if (attached.ok()) attached = plan.status();
@@ -183,8 +183,8 @@ int Session::world_size() const { return core_->members.world_size(); }
 int Session::local_rank() const { return core_->request.options.local_rank; }
 int64_t Session::generation() const { return core_->generation; }
 const std::string& Session::job() const { return core_->request.options.job; }
-const JobPlan& Session::plan() const { return core_->plan; }
-std::set<std::string> Session::ChangedByOperator(const JobPlan& plan) const {
+const schedule::Plan& Session::plan() const { return core_->plan; }
+std::set<std::string> Session::ChangedByOperator(const schedule::Plan& plan) const {
   return NotAskedFor(core_->request.options.plan_overrides,
                      *core_->request.manifest, plan);
 }

@@ -84,11 +84,11 @@ class Session {
   int64_t generation() const;
   const std::string& job() const;
   // The job's plan when it was joined; schedule().plan() is the newest.
-  const JobPlan& plan() const;
+  const schedule::Plan& plan() const;
   // Names what an operator has changed of what this program's manifest asks
   // for: by SessionOptions::plan_overrides, or by proposing `plan`. The names
   // are those of plan_overrides.
-  std::set<std::string> ChangedByOperator(const JobPlan& plan) const;
+  std::set<std::string> ChangedByOperator(const schedule::Plan& plan) const;
   // All members, by rank. In a job of more than 64 the first call asks the
   // coordinator, and blocks; in a smaller one they are known, and no call
   // fails. Each call returns a copy.

@@ -18,17 +18,6 @@ constexpr absl::Duration kAttachTimeout = absl::Seconds(30);
 // For telling that a member of an ended generation does not come back.
 constexpr absl::Duration kFarewellTimeout = absl::Seconds(2);
 
-schedule::Plan ToSchedule(const JobPlan& plan) {
-  schedule::Plan result;
-  result.version = plan.version;
-  result.accumulation_steps = plan.accumulation_steps;
-  result.hook = plan.hook;
-  result.compression_start_step = plan.compression_start_step;
-  result.terms = plan.terms;
-  result.global_micro_batches = plan.global_micro_batches;
-  return result;
-}
-
 // Who was lost, if that is why.
 int LostRank(const absl::Status& why) {
   const auto payload = why.GetPayload(kErrorDetailUrl);
@@ -50,7 +39,7 @@ bool IsMismatch(const absl::Status& why) {
 }  // namespace
 
 Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
-                    const JobPlan& plan_in)
+                    const schedule::Plan& plan_in)
     : request(std::move(request_in)),
       rank(joined.rank()),
       generation(joined.generation()),
@@ -124,7 +113,7 @@ void Session::Core::MakeStandIn() {
   StandIn::Callbacks callbacks;
   AttachedSchedule* const schedule = schedule_.get();
   callbacks.needed = [schedule]() {
-    return schedule->plan().terms.enforcement != Enforcement::kOff;
+    return schedule->plan().terms.enforcement != schedule::Enforcement::kOff;
   };
   callbacks.follow_nobody = [schedule]() { schedule->FollowNobody(); };
   callbacks.follow_coordinator = [schedule]() {
@@ -137,7 +126,7 @@ void Session::Core::MakeStandIn() {
   callbacks.on_event = [this](const v1::AttachEvent& event, int64_t spell) {
     if (schedule_->OnStandInEvent(event, spell)) NoteEvent(event);
   };
-  callbacks.plan = [schedule]() { return ToSchedule(schedule->plan()); };
+  callbacks.plan = [schedule]() { return schedule->plan(); };
   stand_in_ =
       std::make_unique<StandIn>(std::move(options), std::move(callbacks));
 }

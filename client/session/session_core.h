@@ -42,7 +42,7 @@ class Session::Core {
                                                        int64_t* entered);
 
   Core(Request request_in, const v1::JoinResponse& joined,
-       const JobPlan& plan_in);
+       const schedule::Plan& plan_in);
   ~Core();
 
   // Opens the Attach stream and waits until the coordinator has accepted it.
@@ -88,7 +88,7 @@ class Session::Core {
   const int64_t generation;
   // The newest generation that this worker was a member of. For Rejoin alone.
   int64_t entered = 0;
-  const JobPlan plan;
+  const schedule::Plan plan;
   const PreviousGeneration previous;
   const std::shared_ptr<Membership> membership;
   SessionMembers members;

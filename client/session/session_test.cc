@@ -553,7 +553,7 @@ TEST_F(SessionTest, AFailedLeaveAbortsTheCommunicators) {
 }
 
 TEST_F(SessionTest, TheManifestTellsTermsAndStrides) {
-  manifest_.terms.tail = TailPolicy::kCarry;
+  manifest_.terms.tail = schedule::TailPolicy::kCarry;
   manifest_.accumulation_steps = 2;
   ParameterSpec parameter;
   parameter.name = "row-major";
@@ -587,7 +587,7 @@ TEST_F(SessionTest, TheManifestTellsTermsAndStrides) {
   ASSERT_EQ(told.parameters(1).strides_size(), 2);
   EXPECT_EQ(told.parameters(1).strides(1), 2);
   EXPECT_EQ(session->plan().version, 2);
-  EXPECT_EQ(session->plan().terms.tail, TailPolicy::kDrop);
+  EXPECT_EQ(session->plan().terms.tail, schedule::TailPolicy::kDrop);
   EXPECT_EQ(session->plan().global_micro_batches, 24);
   EXPECT_EQ(session->plan().compression_start_step, 5);
   // What was overridden, and what the plan has otherwise than the manifest.
@@ -617,7 +617,7 @@ TEST_F(SessionTest, APlanOfANewerCoordinatorIsNotJoined) {
 
 TEST_F(SessionTest, TicketsTravelOnTheStream) {
   ASSERT_OK_AND_ASSIGN(auto session, Join());
-  StepGate* const gate = TrainGateOf(*session);
+  schedule::StepGate* const gate = TrainGateOf(*session);
   const auto stream = fake_->AttachmentNumber(0);
   for (int64_t round = 0; round < 3; ++round) {
     ASSERT_OK(gate->Announce({}));
@@ -632,7 +632,7 @@ TEST_F(SessionTest, TicketsTravelOnTheStream) {
 
 TEST_F(SessionTest, ARoundOutlivesALostConnection) {
   ASSERT_OK_AND_ASSIGN(auto session, Join());
-  StepGate* const gate = TrainGateOf(*session);
+  schedule::StepGate* const gate = TrainGateOf(*session);
   ASSERT_OK(gate->Announce({}));
   const auto stream = fake_->AttachmentNumber(0);
   ASSERT_TRUE(WaitForTicket(*stream, 0));
@@ -646,7 +646,7 @@ TEST_F(SessionTest, ARoundOutlivesALostConnection) {
 
 TEST_F(SessionTest, AMismatchIsWhatTheGateReturns) {
   ASSERT_OK_AND_ASSIGN(auto session, Join());
-  StepGate* const gate = TrainGateOf(*session);
+  schedule::StepGate* const gate = TrainGateOf(*session);
   ASSERT_OK(gate->Announce({}));
   std::thread coordinator([this]() {
     v1::AttachEvent event;
@@ -729,7 +729,7 @@ TEST_F(StalledOnGpusTest, OnTheCpuNobodyAsksNccl) {
 
 TEST_F(SessionTest, LeavingEndsTheWaitsOfGates) {
   ASSERT_OK_AND_ASSIGN(auto session, Join());
-  StepGate* const gate = TrainGateOf(*session);
+  schedule::StepGate* const gate = TrainGateOf(*session);
   ASSERT_OK(gate->Announce({}));
   std::thread leaving([&session]() { EXPECT_OK(session->Leave("done")); });
   EXPECT_THAT(gate->Decide({}), StatusIs(absl::StatusCode::kCancelled,

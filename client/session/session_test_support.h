@@ -141,7 +141,7 @@ class SessionTest : public ::testing::Test {
     return event;
   }
 
-  static StepGate* TrainGateOf(Session& session) {
+  static schedule::StepGate* TrainGateOf(Session& session) {
     const auto gate = session.schedule().Gate();
     EXPECT_OK(gate);
     return gate.ok() ? *gate : nullptr;

@@ -10,8 +10,8 @@
 namespace coxswain {
 namespace {
 
-StandInSchedule::Options ScheduleOptions(const StandInDesk::Options& options) {
-  StandInSchedule::Options result;
+schedule::FallbackSchedule::Options ScheduleOptions(const StandInDesk::Options& options) {
+  schedule::FallbackSchedule::Options result;
   result.world_size = options.world_size;
   result.plan = options.plan;
   return result;
@@ -21,7 +21,7 @@ absl::Status Closed() {
   return absl::FailedPreconditionError("this stand-in is over");
 }
 
-v1::AttachEvent ToWire(const StandInSchedule::Said& said, int64_t spell) {
+v1::AttachEvent ToWire(const schedule::FallbackSchedule::Said& said, int64_t spell) {
   using Kind = schedule::StepAgreement::Message::Kind;
   v1::AttachEvent event;
   if (said.message.kind == Kind::kGrant) {
@@ -63,7 +63,7 @@ absl::StatusOr<StandInDesk::Visit> StandInDesk::Arrive(const v1::Hello& hello,
   COXSWAIN_RETURN_IF_ERROR(CheckHello(hello));
   MutexLock lock(&mutex_);
   if (closed_) return Closed();
-  const StandInSchedule::Arrival arrival = schedule_.OnArrival(hello.rank());
+  const schedule::FallbackSchedule::Arrival arrival = schedule_.OnArrival(hello.rank());
   std::vector<int> away = arrival.sent_away;
   if (visit_of_.count(hello.rank()) > 0) away.push_back(hello.rank());
   for (const int rank : away) {
@@ -93,7 +93,7 @@ absl::Status StandInDesk::Hear(Visit visit, v1::AttachRequest request) {
   switch (request.kind_case()) {
     case v1::AttachRequest::kPosition: {
       COXSWAIN_ASSIGN_OR_RETURN(
-          const schedule::StepDecision last,
+          const schedule::Decision last,
           schedule::TakePosition(request.mutable_position()));
       SayLocked(schedule_.OnPosition(rank, request.position().last().stream(),
                                      last, now));
@@ -120,8 +120,8 @@ absl::Status StandInDesk::Hear(Visit visit, v1::AttachRequest request) {
   return absl::OkStatus();
 }
 
-void StandInDesk::SayLocked(const std::vector<StandInSchedule::Said>& said) {
-  for (const StandInSchedule::Said& one : said) {
+void StandInDesk::SayLocked(const std::vector<schedule::FallbackSchedule::Said>& said) {
+  for (const schedule::FallbackSchedule::Said& one : said) {
     const v1::AttachEvent event = ToWire(one, schedule_.spell());
     const int to = one.message.rank;
     for (const auto& [visit, visitor] : visitors_) {

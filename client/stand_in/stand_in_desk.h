@@ -9,13 +9,13 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "client/stand_in/stand_in_schedule.h"
+#include "schedule/fallback_schedule.h"
 #include "proto/rendezvous.pb.h"
 
 namespace coxswain {
 
 // Where the ranks of a generation come while no coordinator is there: a
-// StandInSchedule in the words of the Attach stream. Lives in rank 0's session;
+// schedule::FallbackSchedule in the words of the Attach stream. Lives in rank 0's session;
 // its own rank comes through StandIn, the others through StandInServer.
 // Thread-safe.
 class StandInDesk {
@@ -61,13 +61,13 @@ class StandInDesk {
 
   absl::Status CheckHello(const v1::Hello& hello) const;
   void DepartLocked(Visit visit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SayLocked(const std::vector<StandInSchedule::Said>& said)
+  void SayLocked(const std::vector<schedule::FallbackSchedule::Said>& said)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteSilenceLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   Mutex mutex_;
-  StandInSchedule schedule_ ABSL_GUARDED_BY(mutex_);
+  schedule::FallbackSchedule schedule_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   Visit next_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<Visit, Visitor> visitors_ ABSL_GUARDED_BY(mutex_);

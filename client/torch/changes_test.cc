@@ -297,7 +297,7 @@ TEST(ManifestTest, HasWhatRanksMustShare) {
       DescribeJob(Weights(Names{"a", "b"}), "average", options));
   EXPECT_EQ(manifest.hook, "average");
   EXPECT_EQ(manifest.accumulation_steps, 4);
-  EXPECT_EQ(manifest.terms, ScheduleTerms());
+  EXPECT_EQ(manifest.terms, schedule::Terms());
   EXPECT_EQ(manifest.parameters.size(), 2u);
   EXPECT_THAT(
       manifest.settings,

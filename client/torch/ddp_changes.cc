@@ -244,10 +244,10 @@ absl::Status DistributedDataParallel::ChangeBuckets(
 
 // ---- changes of the plan ----
 
-bool DistributedDataParallel::ChangesHook(const JobPlan& next) const {
-  const std::string before = plan().hook.empty() ? hook_->spec() : plan().hook;
-  return next.hook != before ||
-         next.compression_start_step != plan().compression_start_step;
+bool DistributedDataParallel::ChangesHook(const schedule::Plan& next) const {
+  schedule::StepSettings before = plan();
+  if (before.hook.empty()) before.hook = hook_->spec();
+  return !next.SameHook(before);
 }
 
 absl::Status DistributedDataParallel::FollowNextPlan() {
@@ -256,12 +256,12 @@ absl::Status DistributedDataParallel::FollowNextPlan() {
     return status_;
   }
   COXSWAIN_RETURN_IF_ERROR(CommitStep());
-  const JobPlan next = *std::exchange(next_plan_, std::nullopt);
+  const schedule::Plan next = *std::exchange(next_plan_, std::nullopt);
   KeepShared(FollowPlan(next));
   return status_;
 }
 
-absl::Status DistributedDataParallel::FollowPlan(const JobPlan& next) {
+absl::Status DistributedDataParallel::FollowPlan(const schedule::Plan& next) {
   const bool other_hook = ChangesHook(next);
   COXSWAIN_RETURN_IF_ERROR(accumulator_.ChangePlan(next));
   COXSWAIN_RETURN_IF_ERROR(reducer_->ChangePlan(next));
@@ -270,7 +270,7 @@ absl::Status DistributedDataParallel::FollowPlan(const JobPlan& next) {
                    averager_.get());
 }
 
-absl::Status DistributedDataParallel::FollowHook(const JobPlan& next) {
+absl::Status DistributedDataParallel::FollowHook(const schedule::Plan& next) {
   const std::string change =
       absl::StrCat("version ", next.version, " of the plan changes the hook ",
                    hook_->spec(), " to ", next.hook);
@@ -300,7 +300,7 @@ absl::Status DistributedDataParallel::FollowHook(const JobPlan& next) {
   }
   COXSWAIN_RETURN_IF_ERROR(
       CheckPlan(options_, next, communicator_->size(), *hook, averager.get()));
-  const bool carry = next.terms.hook_state == HookStatePolicy::kCarry;
+  const bool carry = next.terms.hook_state == schedule::HookStatePolicy::kCarry;
   const absl::Status changed =
       ReplaceHook(std::move(hook), std::move(averager), carry);
   if (changed.ok() || !carry) return changed;

@@ -19,8 +19,8 @@ namespace coxswain::torch {
 using ::torch::Tensor;
 
 bool DistributedDataParallel::can_skip() const {
-  return gate_.inner() != nullptr &&
-         plan().terms.enforcement != Enforcement::kOff;
+  return options_.reducer.gate != nullptr &&
+         plan().terms.enforcement != schedule::Enforcement::kOff;
 }
 
 absl::Status DistributedDataParallel::CheckVote(bool apply) const {
@@ -66,9 +66,9 @@ std::string DistributedDataParallel::NonFinite() const {
                       communicator_->rank(), " sees them");
 }
 
-StepVote DistributedDataParallel::VoteOf(bool apply,
+schedule::Vote DistributedDataParallel::VoteOf(bool apply,
                                          absl::string_view why) const {
-  StepVote vote;
+  schedule::Vote vote;
   vote.commit = apply;
   if (!apply) {
     vote.reason =
@@ -90,12 +90,12 @@ absl::Status DistributedDataParallel::FinishStep(bool apply,
         "there is no exchanged step to finish; call Synchronize first");
   }
   if (!local_) COXSWAIN_RETURN_IF_ERROR(CheckVote(apply));
-  gate_.set_unanimous(!plan().terms.commit_vote);
   const bool failed = local_ && !passes_.failure().empty();
-  const StepVote vote =
+  const schedule::Vote vote =
       failed ? VoteOf(/*apply=*/false, passes_.failure()) : VoteOf(apply, why);
-  absl::StatusOr<StepDecision> decision =
-      reducer_->Decide(local_ ? StepVote() : vote);
+  absl::StatusOr<schedule::Decision> decision =
+      reducer_->Decide(local_ ? schedule::Vote() : vote,
+                       /*unanimous=*/!plan().terms.commit_vote);
   Keep(decision.status());
   phase_ = Phase::kNone;
   COXSWAIN_RETURN_IF_ERROR(status_);
@@ -109,14 +109,14 @@ absl::Status DistributedDataParallel::FinishStep(bool apply,
   passes_.EndExchange();
   if (ended_) {
     // The rest of its data is given up, too.
-    (void)accumulator_.EndOfData(kTrainStream);
+    (void)accumulator_.EndOfData(schedule::kTrainStream);
     passes_.DropWindow();
   }
   return passes_.in_window() ? status_ : EndWindow();
 }
 
 absl::Status DistributedDataParallel::EndExchange(
-    const StepDecision& decision) {
+    const schedule::Decision& decision) {
   const bool empty = reducer_->report().empty;
   ended_ = reducer_->report().ended;
   if (decision.commit && !empty) {
@@ -139,7 +139,7 @@ absl::Status DistributedDataParallel::EndExchange(
 }
 
 absl::Status DistributedDataParallel::SkipLocal(const std::string& why,
-                                                StepDecision* decision) {
+                                                schedule::Decision* decision) {
   decision->commit = false;
   decision->reason =
       absl::StrCat("rank ", communicator_->rank(), ", in a local step: ", why);
@@ -168,7 +168,7 @@ absl::Status DistributedDataParallel::CommitStep() {
   return status_;
 }
 
-void DistributedDataParallel::NoteDecision(const StepDecision& decision) {
+void DistributedDataParallel::NoteDecision(const schedule::Decision& decision) {
   if (decision.plan) next_plan_ = decision.plan;
   if (sum_.exchanged == 0 || decision_.commit) {
     decision_ = decision;
@@ -189,7 +189,7 @@ bool DistributedDataParallel::AllWereEmpty() const {
   return report.empty && report.ranks_with_data > 0 && !report.ended;
 }
 
-void DistributedDataParallel::NoteAfterSkip(const StepDecision& decision) {
+void DistributedDataParallel::NoteAfterSkip(const schedule::Decision& decision) {
   // A micro-batch of this window was skipped before.
   if (!decision.commit) {
     absl::StrAppend(&decision_.reason, "; ", decision.reason);
@@ -271,7 +271,7 @@ absl::StatusOr<bool> DistributedDataParallel::StepOptimizer(
   COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("StepOptimizer"));
   if (ended_) return false;
   if (passes_.declared()) {
-    COXSWAIN_RETURN_IF_ERROR(accumulator_.CheckOptimizerStep(kTrainStream));
+    COXSWAIN_RETURN_IF_ERROR(accumulator_.CheckOptimizerStep(schedule::kTrainStream));
   }
   COXSWAIN_RETURN_IF_ERROR(CheckNothingLocal());
   if (skipped()) return false;

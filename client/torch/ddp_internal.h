@@ -15,7 +15,7 @@
 #include "client/reduce/bucket_layout.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer.h"
-#include "client/schedule/job_plan.h"
+#include "schedule/plan.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/distributed_data_parallel_options.h"
 
@@ -24,12 +24,12 @@
 namespace coxswain::torch {
 
 // The plan that the job begins with.
-JobPlan PlanOf(const DistributedDataParallelOptions& options);
+schedule::Plan PlanOf(const DistributedDataParallelOptions& options);
 
 // INVALID_ARGUMENT: options that do not go together, or not with the plan, the
 // hook and the averager, which may be null.
 absl::Status CheckPlan(const DistributedDataParallelOptions& options,
-                       const JobPlan& plan, int world_size, const Hook& hook,
+                       const schedule::Plan& plan, int world_size, const Hook& hook,
                        const Averager* averager);
 
 // INVALID_ARGUMENT if the options ask for something else than the plan that

@@ -20,7 +20,7 @@ using ::torch::Tensor;
 absl::Status DistributedDataParallel::BeginEpoch(int64_t micro_batches) {
   COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("BeginEpoch"));
   COXSWAIN_RETURN_IF_ERROR(
-      accumulator_.BeginEpoch(micro_batches, kTrainStream));
+      accumulator_.BeginEpoch(micro_batches, schedule::kTrainStream));
   ended_ = false;
   return absl::OkStatus();
 }
@@ -38,7 +38,7 @@ MicroBatch DistributedDataParallel::Accumulate(
   micro.sync = micro.exchange = false;
   if (status_.ok()) {
     absl::StatusOr<MicroBatch> next =
-        accumulator_.BeginMicroBatch(kTrainStream, begin);
+        accumulator_.BeginMicroBatch(schedule::kTrainStream, begin);
     Keep(next.status());
     if (next.ok()) micro = *next;
   }
@@ -157,8 +157,8 @@ absl::StatusOr<bool> DistributedDataParallel::Flush() {
         "the data ends after a micro-batch was declared, and before its "
         "backward: run it, or give the window up by DropWindow");
   }
-  const ScheduleTerms& terms = plan().terms;
-  if (terms.sync_each_batch && terms.tail == TailPolicy::kFlush &&
+  const schedule::Terms& terms = plan().terms;
+  if (terms.sync_each_batch && terms.tail == schedule::TailPolicy::kFlush &&
       passes_.in_window()) {
     // Its exchanges are over, and no decision has ended it.
     return absl::FailedPreconditionError(
@@ -168,9 +168,9 @@ absl::StatusOr<bool> DistributedDataParallel::Flush() {
         "the last micro-batch, or their number in BeginEpoch; or give the "
         "window up by DropWindow");
   }
-  const WindowSum sum = accumulator_.EndOfData(kTrainStream);
+  const WindowSum sum = accumulator_.EndOfData(schedule::kTrainStream);
   if (sum.micro_batches == 0 && sum.exchanged == 0) return false;
-  if (terms.tail == TailPolicy::kDrop) {
+  if (terms.tail == schedule::TailPolicy::kDrop) {
     COXSWAIN_RETURN_IF_ERROR(DropWindow());
     return false;
   }
@@ -208,8 +208,8 @@ absl::Status DistributedDataParallel::CheckNothingLocal() const {
 
 absl::StatusOr<bool> DistributedDataParallel::StepWithoutData() {
   COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("StepWithoutData"));
-  const UnevenData uneven = plan().terms.uneven_data;
-  if (uneven == UnevenData::kRefuse) {
+  const schedule::UnevenData uneven = plan().terms.uneven_data;
+  if (uneven == schedule::UnevenData::kRefuse) {
     return absl::FailedPreconditionError(
         "StepWithoutData needs ReducerOptions::uneven_inputs, or a plan with "
         "uneven_data=wait_for_all or end_at_first, on all ranks");
@@ -223,7 +223,7 @@ absl::StatusOr<bool> DistributedDataParallel::StepWithoutData() {
   }
   const Accumulator before = accumulator_;
   if (status_.ok()) {
-    Keep(BeginReducerStep(accumulator_.StepWithoutData(kTrainStream)));
+    Keep(BeginReducerStep(accumulator_.StepWithoutData(schedule::kTrainStream)));
   }
   FinishExchange(/*of_pass=*/false);
   COXSWAIN_RETURN_IF_ERROR(status_);
@@ -239,10 +239,10 @@ absl::StatusOr<bool> DistributedDataParallel::StepWithoutData() {
 // ---- the exchange's announcement ----
 
 absl::StatusOr<WindowSum> DistributedDataParallel::SumToExchange() {
-  if (passes_.declared()) return accumulator_.Sum(kTrainStream);
+  if (passes_.declared()) return accumulator_.Sum(schedule::kTrainStream);
   COXSWAIN_RETURN_IF_ERROR(CheckUndeclared());
   // What is not declared is counted here.
-  WindowSum sum = accumulator_.StepWithoutData(kTrainStream);
+  WindowSum sum = accumulator_.StepWithoutData(schedule::kTrainStream);
   sum.micro_batches = sum.window > 1 ? passes_.passes() : 1;
   sum.weight = 1;
   sum.divisor = 1;
@@ -252,7 +252,7 @@ absl::StatusOr<WindowSum> DistributedDataParallel::SumToExchange() {
 
 absl::Status DistributedDataParallel::CheckUndeclared() const {
   if (passes_.declared()) return absl::OkStatus();
-  if (plan().terms.weighting != Weighting::kMean) {
+  if (plan().terms.weighting != schedule::Weighting::kMean) {
     return absl::FailedPreconditionError(
         "the plan weighs micro-batches, and this one's weight is not known: "
         "declare each by Accumulate({weight}) before its forward");
@@ -267,9 +267,9 @@ absl::Status DistributedDataParallel::CheckUndeclared() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<StepTicket> DistributedDataParallel::TicketOf(
+absl::StatusOr<schedule::Ticket> DistributedDataParallel::TicketOf(
     const WindowSum& sum) const {
-  StepTicket ticket;
+  schedule::Ticket ticket;
   ticket.step = sum.step;
   ticket.micro = sum.micro;
   ticket.micro_batches = sum.micro_batches;
@@ -279,7 +279,7 @@ absl::StatusOr<StepTicket> DistributedDataParallel::TicketOf(
   ticket.skip = passes_.failure();
   const int64_t every = plan().terms.checksum_every;
   const bool apart = averager_ != nullptr && averager_->diverged();
-  if (gate_.inner() != nullptr && every > 0 && sum.step % every == 0 &&
+  if (options_.reducer.gate != nullptr && every > 0 && sum.step % every == 0 &&
       sum.exchanged == 0 && !apart) {
     COXSWAIN_ASSIGN_OR_RETURN(ticket.checksum, Checksum());
   }
@@ -309,25 +309,24 @@ absl::Status DistributedDataParallel::BeginReducerStep(const WindowSum& sum) {
         "call AfterOptimizerStep after each, or StepOptimizer");
   }
   COXSWAIN_RETURN_IF_ERROR(CommitStep());
-  COXSWAIN_ASSIGN_OR_RETURN(const StepTicket ticket, TicketOf(sum));
+  COXSWAIN_ASSIGN_OR_RETURN(const schedule::Ticket ticket, TicketOf(sum));
   sum_ = sum;
   step_due_ = false;
   local_ = IsLocal(sum, ticket);
   meets_ = hook_->reach() == GradientReach::kAll ||
            (averager_ != nullptr && averager_->unites_next());
-  gate_.set_local(local_);
-  return reducer_->BeginStep(ticket, sum.divisor);
+  return reducer_->BeginStep(ticket, sum.divisor, local_);
 }
 
 bool DistributedDataParallel::IsLocal(const WindowSum& sum,
-                                      const StepTicket& ticket) const {
+                                      const schedule::Ticket& ticket) const {
   if (averager_ == nullptr || averager_->unites_next() ||
       hook_->reach() != GradientReach::kOwn) {
     return false;
   }
   // In the first one the ranks find out whether they do the same.
   if (decided_ == 0 || ticket.checksum) return false;
-  const ScheduleTerms& terms = plan().terms;
+  const schedule::Terms& terms = plan().terms;
   const int64_t steps = sum.step + 1;
   if (terms.max_steps > 0 && steps >= terms.max_steps) return false;
   return terms.checkpoint_every <= 0 || steps % terms.checkpoint_every != 0;

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "client/comm/in_process/loopback_communicator.h"
-#include "client/schedule/fake_step_gate.h"
+#include "schedule/fake_step_gate.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/test_ranks.h"
 
@@ -25,8 +25,8 @@ using ::torch::Tensor;
 
 using Names = std::vector<std::string>;
 
-ScheduleTerms Voting() {
-  ScheduleTerms terms;
+schedule::Terms Voting() {
+  schedule::Terms terms;
   terms.commit_vote = true;
   return terms;
 }
@@ -36,7 +36,7 @@ double Value(Weights& model) { return model.weight("a")[0].item<double>(); }
 // A rank with a model of one weight, an optimizer of rate 1, and a schedule
 // that it shares with the others.
 struct Trainer {
-  Trainer(const TestRank& rank, FakeSchedule& schedule, const JobPlan& plan,
+  Trainer(const TestRank& rank, schedule::FakeSchedule& schedule, const schedule::Plan& plan,
           bool skip_non_finite = false)
       : Trainer(rank, Options(rank, schedule, plan, skip_non_finite)) {}
   Trainer(const TestRank& rank, const DistributedDataParallelOptions& options)
@@ -45,8 +45,8 @@ struct Trainer {
         optimizer(model->parameters(), /*lr=*/1) {}
 
   static DistributedDataParallelOptions Options(const TestRank& rank,
-                                                FakeSchedule& schedule,
-                                                const JobPlan& plan,
+                                                schedule::FakeSchedule& schedule,
+                                                const schedule::Plan& plan,
                                                 bool skip_non_finite) {
     auto options = Following(plan, schedule.gate(rank.index));
     options.skip_non_finite = skip_non_finite;
@@ -75,8 +75,8 @@ const AverageHook& HookOf(Trainer& trainer) {
 // ---- skipped steps ----
 
 TEST(SkipTest, OneRanksVoteSkipsTheStepOnAllAndLeavesNoTrace) {
-  const JobPlan plan = PlanOf(1, Voting());
-  FakeSchedule schedule(2, plan);
+  const schedule::Plan plan = PlanOf(1, Voting());
+  schedule::FakeSchedule schedule(2, plan);
   OnRanks(2, [&](const TestRank& rank) {
     Trainer trainer(rank, schedule, plan);
     ASSERT_OK(trainer.Run(2 + rank.index));
@@ -106,8 +106,8 @@ TEST(SkipTest, OneRanksVoteSkipsTheStepOnAllAndLeavesNoTrace) {
 }
 
 TEST(SkipTest, AVoteThatDoesNotCountIsRefused) {
-  const JobPlan plan = PlanOf(1);
-  FakeSchedule schedule(1, plan);
+  const schedule::Plan plan = PlanOf(1);
+  schedule::FakeSchedule schedule(1, plan);
   LoopbackCommunicator communicator;
   TestRank rank;
   rank.communicator = &communicator;
@@ -126,8 +126,8 @@ class FailureTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(MicroBatches, FailureTest, testing::Values(0, 1));
 
 TEST_P(FailureTest, AMicroBatchThatFailsOnOneRankSkipsTheStepOnAll) {
-  const JobPlan plan = PlanOf(2);
-  FakeSchedule schedule(2, plan);
+  const schedule::Plan plan = PlanOf(2);
+  schedule::FakeSchedule schedule(2, plan);
   OnRanks(2, [&](const TestRank& rank) {
     Trainer trainer(rank, schedule, plan);
     for (int micro = 0; micro < 2; ++micro) {
@@ -175,9 +175,9 @@ INSTANTIATE_TEST_SUITE_P(Agreements, NonFiniteTest,
                          testing::Values(How::kAlone, How::kGate, How::kVote));
 
 TEST_P(NonFiniteTest, AStepThatIsNotFiniteIsSkippedByAll) {
-  const JobPlan plan =
-      PlanOf(1, GetParam() == How::kVote ? Voting() : ScheduleTerms());
-  FakeSchedule schedule(2, plan);
+  const schedule::Plan plan =
+      PlanOf(1, GetParam() == How::kVote ? Voting() : schedule::Terms());
+  schedule::FakeSchedule schedule(2, plan);
   OnRanks(2, [&](const TestRank& rank) {
     auto options = Trainer::Options(rank, schedule, plan, true);
     if (GetParam() == How::kAlone) options.reducer.gate = nullptr;
@@ -200,8 +200,8 @@ TEST_P(NonFiniteTest, AStepThatIsNotFiniteIsSkippedByAll) {
 // ---- other decisions ----
 
 TEST(DecisionTest, AllStopAfterTheSameStep) {
-  const JobPlan plan = PlanOf(1);
-  FakeSchedule schedule(2, plan);
+  const schedule::Plan plan = PlanOf(1);
+  schedule::FakeSchedule schedule(2, plan);
   schedule.StopAt(1, "rank 1 was asked to");
   OnRanks(2, [&](const TestRank& rank) {
     Trainer trainer(rank, schedule, plan);
@@ -217,8 +217,8 @@ TEST(DecisionTest, AllStopAfterTheSameStep) {
 }
 
 TEST(DecisionTest, AnErrorOfTheGateEndsTheStepOnAllRanks) {
-  const JobPlan plan = PlanOf(1);
-  FakeSchedule schedule(2, plan);
+  const schedule::Plan plan = PlanOf(1);
+  schedule::FakeSchedule schedule(2, plan);
   schedule.FailAt(1, absl::AbortedError("rank 1 skipped a batch"));
   OnRanks(2, [&](const TestRank& rank) {
     Trainer trainer(rank, schedule, plan);
@@ -231,8 +231,8 @@ TEST(DecisionTest, AnErrorOfTheGateEndsTheStepOnAllRanks) {
 }
 
 TEST(DecisionTest, EvaluationBetweenMicroBatchesDoesNotDisturbTheCount) {
-  const JobPlan plan = PlanOf(2);
-  FakeSchedule schedule(2, plan);
+  const schedule::Plan plan = PlanOf(2);
+  schedule::FakeSchedule schedule(2, plan);
   OnRanks(2, [&](const TestRank& rank) {
     Trainer trainer(rank, schedule, plan);
     for (int batch = 0; batch < 6; ++batch) {
@@ -257,9 +257,9 @@ TEST(DecisionTest, EvaluationBetweenMicroBatchesDoesNotDisturbTheCount) {
 }
 
 TEST(DecisionTest, TicketsCarryTheParametersChecksumInItsSteps) {
-  JobPlan plan = PlanOf(1);
+  schedule::Plan plan = PlanOf(1);
   plan.terms.checksum_every = 2;
-  FakeSchedule schedule(2, plan);
+  schedule::FakeSchedule schedule(2, plan);
   OnRanks(2, [&](const TestRank& rank) {
     Trainer trainer(rank, schedule, plan);
     for (int step = 0; step < 3; ++step) {
@@ -283,9 +283,9 @@ TEST(DecisionTest, TicketsCarryTheParametersChecksumInItsSteps) {
 
 // ---- plans ----
 
-JobPlan NextPlan(int accumulation_steps, const std::string& hook,
-                 HookStatePolicy policy) {
-  JobPlan plan = PlanOf(accumulation_steps);
+schedule::Plan NextPlan(int accumulation_steps, const std::string& hook,
+                 schedule::HookStatePolicy policy) {
+  schedule::Plan plan = PlanOf(accumulation_steps);
   plan.version = 2;
   plan.hook = hook;
   plan.terms.hook_state = policy;
@@ -293,9 +293,9 @@ JobPlan NextPlan(int accumulation_steps, const std::string& hook,
 }
 
 TEST(PlanChangeTest, WindowsAndHookChangeInTheSameStepEverywhere) {
-  const JobPlan plan = PlanOf(1);
-  FakeSchedule schedule(3, plan);
-  schedule.ChangePlanAt(1, NextPlan(2, "whole", HookStatePolicy::kReset));
+  const schedule::Plan plan = PlanOf(1);
+  schedule::FakeSchedule schedule(3, plan);
+  schedule.ChangePlanAt(1, NextPlan(2, "whole", schedule::HookStatePolicy::kReset));
   OnRanks(3, [&](const TestRank& rank) {
     Trainer trainer(rank, schedule, plan);
     for (const int window : {1, 1, 2, 2}) {
@@ -322,9 +322,9 @@ TEST(PlanChangeTest, WindowsAndHookChangeInTheSameStepEverywhere) {
 }
 
 TEST(PlanChangeTest, TheSameHookKeepsItsState) {
-  const JobPlan plan = PlanOf(1);
-  FakeSchedule schedule(2, plan);
-  JobPlan next = NextPlan(3, "average", HookStatePolicy::kCarry);
+  const schedule::Plan plan = PlanOf(1);
+  schedule::FakeSchedule schedule(2, plan);
+  schedule::Plan next = NextPlan(3, "average", schedule::HookStatePolicy::kCarry);
   next.compression_start_step = 7;
   schedule.ChangePlanAt(0, next);
   OnRanks(2, [&](const TestRank& rank) {
@@ -337,9 +337,9 @@ TEST(PlanChangeTest, TheSameHookKeepsItsState) {
 }
 
 TEST(PlanChangeTest, AStateThatCannotBeCarriedIsAnErrorOnAllRanks) {
-  const JobPlan plan = PlanOf(1);
-  FakeSchedule schedule(2, plan);
-  schedule.ChangePlanAt(0, NextPlan(1, "whole", HookStatePolicy::kCarry));
+  const schedule::Plan plan = PlanOf(1);
+  schedule::FakeSchedule schedule(2, plan);
+  schedule.ChangePlanAt(0, NextPlan(1, "whole", schedule::HookStatePolicy::kCarry));
   OnRanks(2, [&](const TestRank& rank) {
     Trainer trainer(rank, schedule, plan);
     EXPECT_THAT(trainer.Run(1), StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -348,9 +348,9 @@ TEST(PlanChangeTest, AStateThatCannotBeCarriedIsAnErrorOnAllRanks) {
 }
 
 TEST(PlanChangeTest, AHookThatTheProgramCannotMakeWaitsForTheNextGeneration) {
-  const JobPlan plan = PlanOf(1);
-  FakeSchedule schedule(2, plan);
-  schedule.ChangePlanAt(0, NextPlan(1, "whole", HookStatePolicy::kReset));
+  const schedule::Plan plan = PlanOf(1);
+  schedule::FakeSchedule schedule(2, plan);
+  schedule.ChangePlanAt(0, NextPlan(1, "whole", schedule::HookStatePolicy::kReset));
   OnRanks(2, [&](const TestRank& rank) {
     auto options = Trainer::Options(rank, schedule, plan, false);
     options.make_hook = nullptr;
@@ -404,16 +404,16 @@ class ApartAverager : public Averager {
 };
 
 TEST(PlanChangeTest, LocalStepsBeginAndEndBetweenOptimizerSteps) {
-  JobPlan plan = PlanOf(1);
+  schedule::Plan plan = PlanOf(1);
   plan.terms.checksum_every = 1;
-  FakeSchedule schedule(2, plan);
-  JobPlan apart = NextPlan(1, "apart", HookStatePolicy::kReset);
+  schedule::FakeSchedule schedule(2, plan);
+  schedule::Plan apart = NextPlan(1, "apart", schedule::HookStatePolicy::kReset);
   apart.terms.checksum_every = 1;
-  JobPlan longer = apart;
+  schedule::Plan longer = apart;
   longer.version = 3;
   longer.compression_start_step = 9;
-  longer.terms.hook_state = HookStatePolicy::kCarry;
-  JobPlan together = NextPlan(1, "average", HookStatePolicy::kReset);
+  longer.terms.hook_state = schedule::HookStatePolicy::kCarry;
+  schedule::Plan together = NextPlan(1, "average", schedule::HookStatePolicy::kReset);
   together.version = 4;
   schedule.ChangePlanAt(0, apart);
   schedule.ChangePlanAt(2, longer);
@@ -422,12 +422,12 @@ TEST(PlanChangeTest, LocalStepsBeginAndEndBetweenOptimizerSteps) {
     std::vector<std::string> calls;
     auto options = Trainer::Options(rank, schedule, plan, false);
     options.make_hook =
-        [](const JobPlan& next) -> absl::StatusOr<std::unique_ptr<Hook>> {
+        [](const schedule::Plan& next) -> absl::StatusOr<std::unique_ptr<Hook>> {
       if (next.hook == "apart") return std::make_unique<ApartHook>();
       return std::make_unique<AverageHook>();
     };
     options.make_averager =
-        [&](const JobPlan& next) -> absl::StatusOr<std::unique_ptr<Averager>> {
+        [&](const schedule::Plan& next) -> absl::StatusOr<std::unique_ptr<Averager>> {
       std::unique_ptr<Averager> averager;
       if (next.hook == "apart") {
         averager = std::make_unique<ApartAverager>(&calls);

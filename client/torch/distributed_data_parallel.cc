@@ -65,7 +65,7 @@ DistributedDataParallel::Create(std::shared_ptr<::torch::nn::Module> module,
                                 const DistributedDataParallelOptions& options,
                                 std::unique_ptr<Averager> averager) {
   COXSWAIN_RETURN_IF_ERROR(CheckAskedFor(options));
-  const JobPlan plan = PlanOf(options);
+  const schedule::Plan plan = PlanOf(options);
   COXSWAIN_RETURN_IF_ERROR(
       CheckPlan(options, plan, communicator->size(), *hook, averager.get()));
   COXSWAIN_RETURN_IF_ERROR(CheckPlannedHook(options, *hook));
@@ -127,8 +127,6 @@ DistributedDataParallel::CompleteReducerOptions() {
   ReducerOptions options = options_.reducer;
   coxswain::FollowPlan(plan(), communicator_->size(), &options);
   options.statistics |= options_.skip_non_finite;
-  gate_.set_inner(options.gate);
-  if (options.gate != nullptr) options.gate = &gate_;
   options.settings = AgreedByAll();
   if (options_.overlapped_optimizer) {
     options.on_average = [this](const Bucket& bucket) {

@@ -24,11 +24,10 @@
 #include "client/reduce/bucket.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer.h"
-#include "client/schedule/job_plan.h"
-#include "client/schedule/step_gate.h"
+#include "schedule/plan.h"
+#include "schedule/step_gate.h"
 #include "client/torch/declared_passes.h"
 #include "client/torch/distributed_data_parallel_options.h"
-#include "client/torch/unanimous_gate.h"
 
 namespace coxswain::torch {
 
@@ -184,14 +183,14 @@ class DistributedDataParallel {
   // Exchanges whose decision this rank has: that of all ranks or, in a local
   // step, its own.
   int64_t decided() const { return decided_; }
-  const StepDecision& decision() const { return decision_; }
+  const schedule::Decision& decision() const { return decision_; }
   // With end_at_first: another rank ran out of data, so the epoch is over. The
   // window's gradients are zero. Until BeginEpoch, or the next micro-batch.
   bool ended() const { return ended_; }
   // The plan's max_steps are done.
   bool finished() const { return accumulator_.finished(); }
   // In force.
-  const JobPlan& plan() const { return accumulator_.plan(); }
+  const schedule::Plan& plan() const { return accumulator_.plan(); }
 
   // Takes the window's optimizer step, unless it was skipped or the epoch has
   // ended: step, zero_grad, AfterOptimizerStep. False: nothing was to be done.
@@ -329,7 +328,7 @@ class DistributedDataParallel {
   absl::Status CheckUndeclared() const;
   // What the exchange that begins carries, and how it is announced.
   absl::StatusOr<WindowSum> SumToExchange();
-  absl::StatusOr<StepTicket> TicketOf(const WindowSum& sum) const;
+  absl::StatusOr<schedule::Ticket> TicketOf(const WindowSum& sum) const;
   // Of the parameters, as they are.
   absl::StatusOr<uint64_t> Checksum() const;
   // What gradients are multiplied by before the exchange under way.
@@ -357,27 +356,27 @@ class DistributedDataParallel {
   // Whether no rank meets another in the step of this ticket: its gradients
   // stay its own, the averager does not join the ranks after it, and the plan
   // wants nothing of all ranks there. The same on all ranks.
-  bool IsLocal(const WindowSum& sum, const StepTicket& ticket) const;
+  bool IsLocal(const WindowSum& sum, const schedule::Ticket& ticket) const;
 
   // The end of an exchange: see ddp_decision.cc.
   absl::Status CheckVote(bool apply) const;
-  StepVote VoteOf(bool apply, absl::string_view why) const;
+  schedule::Vote VoteOf(bool apply, absl::string_view why) const;
   // Which averages are not finite; empty if all are.
   std::string NonFinite() const;
   // Ranks had data for the step, and all of it had weight 0.
   bool AllWereEmpty() const;
   // For the hook, the buffers and .grad.
-  absl::Status EndExchange(const StepDecision& decision);
+  absl::Status EndExchange(const schedule::Decision& decision);
   // Whether the exchange that was decided to be committed is so only with the
   // optimizer's step.
   bool commits_later() const;
   // For the window, whose decision follows from those of its exchanges.
-  void NoteDecision(const StepDecision& decision);
+  void NoteDecision(const schedule::Decision& decision);
   // A local step of which this rank takes none: it counts all the same, as on
   // the other ranks.
-  absl::Status SkipLocal(const std::string& why, StepDecision* decision);
+  absl::Status SkipLocal(const std::string& why, schedule::Decision* decision);
   // Where a micro-batch of the window was skipped before.
-  void NoteAfterSkip(const StepDecision& decision);
+  void NoteAfterSkip(const schedule::Decision& decision);
   absl::Status EndWindow();
   // .grad of all parameters is zero.
   void ClearGradients();
@@ -386,11 +385,11 @@ class DistributedDataParallel {
   void AddAverages();
 
   // Changes of the plan: see ddp_changes.cc.
-  bool ChangesHook(const JobPlan& plan) const;
+  bool ChangesHook(const schedule::Plan& plan) const;
   // next_plan_, if there is one and its time has come.
   absl::Status FollowNextPlan();
-  absl::Status FollowPlan(const JobPlan& plan);
-  absl::Status FollowHook(const JobPlan& plan);
+  absl::Status FollowPlan(const schedule::Plan& plan);
+  absl::Status FollowHook(const schedule::Plan& plan);
   absl::Status ReplaceHook(std::unique_ptr<Hook> hook,
                            std::unique_ptr<Averager> averager, bool carry);
   // Keeps the first error, and lets the peers know.
@@ -404,7 +403,6 @@ class DistributedDataParallel {
   std::unique_ptr<Averager> averager_;
   Accumulator accumulator_;
   Communicator* communicator_ = nullptr;
-  UnanimousGate gate_;
   // What the reducer calls in place of a hook that has an averager.
   std::unique_ptr<Hook> paired_hook_;
   std::unique_ptr<Reducer> reducer_;
@@ -425,13 +423,13 @@ class DistributedDataParallel {
   WindowSum sum_;         // of the exchange begun last
   bool local_ = false;    // its step: see IsLocal
   bool meets_ = true;     // all ranks hold the same after it
-  StepDecision decision_;
+  schedule::Decision decision_;
   int64_t decided_ = 0;
   int64_t optimizer_steps_ = 0;
   // The hook's step awaits the optimizer's: see commit_with_optimizer.
   bool commit_due_ = false;
   // The decision's, until the window and what belongs to it are over.
-  std::optional<JobPlan> next_plan_;
+  std::optional<schedule::Plan> next_plan_;
   bool ended_ = false;
   // A window's step was decided and exchanged, and nobody has taken it yet.
   bool step_due_ = false;

@@ -38,7 +38,7 @@ bool Averages(const Hook& hook, const Averager* averager) {
   return averager != nullptr || hook.needs_averager();
 }
 
-absl::Status CheckUnevenInputs(const JobPlan& plan, int world_size,
+absl::Status CheckUnevenInputs(const schedule::Plan& plan, int world_size,
                                const Hook& hook, const Averager* averager) {
   if (!plan.needs_header(world_size) || !Averages(hook, averager)) {
     return absl::OkStatus();
@@ -59,7 +59,7 @@ absl::Status NotTogether(absl::string_view one, absl::string_view other,
 }
 
 absl::Status CheckOverlap(const DistributedDataParallelOptions& options,
-                          const JobPlan& plan, const Hook& hook,
+                          const schedule::Plan& plan, const Hook& hook,
                           const Averager* averager) {
   if (!options.overlapped_optimizer) return absl::OkStatus();
   const auto refuse = [](absl::string_view what, absl::string_view why) {
@@ -92,7 +92,7 @@ absl::Status CheckOverlap(const DistributedDataParallelOptions& options,
 }
 
 absl::Status CheckSyncEachBatch(const DistributedDataParallelOptions& options,
-                                const JobPlan& plan, const Hook& hook,
+                                const schedule::Plan& plan, const Hook& hook,
                                 const Averager* averager) {
   if (!plan.terms.sync_each_batch) return absl::OkStatus();
   if (Averages(hook, averager)) {
@@ -109,7 +109,7 @@ absl::Status CheckSyncEachBatch(const DistributedDataParallelOptions& options,
 }
 
 absl::Status CheckSkips(const DistributedDataParallelOptions& options,
-                        const JobPlan& plan, const Hook& hook,
+                        const schedule::Plan& plan, const Hook& hook,
                         const Averager* averager) {
   const bool compares = plan.terms.commit_vote || plan.terms.checksum_every > 0;
   if (options.reducer.gate == nullptr && compares) {
@@ -131,21 +131,21 @@ absl::Status CheckSkips(const DistributedDataParallelOptions& options,
 absl::string_view OnOff(bool value) { return value ? "true" : "false"; }
 
 // What the program asks for, whatever it follows.
-JobPlan AskedFor(const DistributedDataParallelOptions& options) {
-  JobPlan plan;
+schedule::Plan AskedFor(const DistributedDataParallelOptions& options) {
+  schedule::Plan plan;
   plan.accumulation_steps = options.accumulation_steps;
   plan.terms = options.terms;
   if (options.reducer.uneven_inputs &&
-      plan.terms.uneven_data == UnevenData::kRefuse) {
+      plan.terms.uneven_data == schedule::UnevenData::kRefuse) {
     plan.terms.uneven_data = options.reducer.end_at_first
-                                 ? UnevenData::kEndAtFirst
-                                 : UnevenData::kWaitForAll;
+                                 ? schedule::UnevenData::kEndAtFirst
+                                 : schedule::UnevenData::kWaitForAll;
   }
   return plan;
 }
 
 // By the names of a plan's settings.
-std::map<std::string, std::string> SettingsOf(const JobPlan& plan) {
+std::map<std::string, std::string> SettingsOf(const schedule::Plan& plan) {
   std::map<std::string, std::string> settings = plan.terms.ToMap();
   settings["accumulation"] = absl::StrCat(plan.accumulation_steps);
   return settings;
@@ -167,13 +167,13 @@ std::map<std::string, std::string> ReducerSettings(
 
 }  // namespace
 
-JobPlan PlanOf(const DistributedDataParallelOptions& options) {
+schedule::Plan PlanOf(const DistributedDataParallelOptions& options) {
   return options.plan ? *options.plan : AskedFor(options);
 }
 
 absl::Status CheckAskedFor(const DistributedDataParallelOptions& options) {
   if (!options.plan) return absl::OkStatus();
-  const auto defaults = SettingsOf(JobPlan());
+  const auto defaults = SettingsOf(schedule::Plan());
   const auto planned = SettingsOf(*options.plan);
   std::vector<std::string> contradictions;
   for (const auto& [name, asked] : SettingsOf(AskedFor(options))) {
@@ -192,7 +192,7 @@ absl::Status CheckAskedFor(const DistributedDataParallelOptions& options) {
 }
 
 absl::Status CheckPlan(const DistributedDataParallelOptions& options,
-                       const JobPlan& plan, int world_size, const Hook& hook,
+                       const schedule::Plan& plan, int world_size, const Hook& hook,
                        const Averager* averager) {
   if (options.reducer.on_average) {
     return absl::InvalidArgumentError(
@@ -224,7 +224,7 @@ std::map<std::string, std::string> AgreedSettings(
   const auto set = [&](absl::string_view name, bool value) {
     settings[std::string(name)] = std::string(OnOff(value));
   };
-  const JobPlan plan = PlanOf(options);
+  const schedule::Plan plan = PlanOf(options);
   settings["accumulation_steps"] = absl::StrCat(plan.accumulation_steps);
   settings["schedule"] = absl::StrJoin(plan.terms.Changed(), ",");
   set("skip_non_finite", options.skip_non_finite);
@@ -239,7 +239,7 @@ absl::StatusOr<JobManifest> DescribeJob(
     const DistributedDataParallelOptions& options) {
   JobManifest manifest;
   manifest.hook = hook_spec;
-  const JobPlan plan = PlanOf(options);
+  const schedule::Plan plan = PlanOf(options);
   manifest.accumulation_steps = plan.accumulation_steps;
   manifest.terms = plan.terms;
   COXSWAIN_ASSIGN_OR_RETURN(manifest.parameters, DescribeParameters(module));
@@ -255,7 +255,7 @@ absl::StatusOr<JobManifest> DescribeJob(
 absl::Status FollowSession(Session& session,
                            DistributedDataParallelOptions* options) {
   COXSWAIN_ASSIGN_OR_RETURN(options->reducer.gate,
-                            session.schedule().Gate(kTrainStream));
+                            session.schedule().Gate(schedule::kTrainStream));
   options->plan = session.schedule().plan();
   options->changed_by_operator = session.ChangedByOperator(*options->plan);
   options->on_micro_batch = [&session] { session.schedule().NoteMicroBatch(); };

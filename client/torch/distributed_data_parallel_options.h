@@ -13,11 +13,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 #include "client/reduce/averager.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
-#include "client/schedule/job_plan.h"
+#include "schedule/plan.h"
 #include "client/session/job.h"
 
 namespace coxswain {
@@ -40,19 +40,19 @@ struct DistributedDataParallelOptions {
   // manifest. reducer.uneven_inputs asks for uneven_data=wait_for_all. What has
   // its default asks for nothing.
   int accumulation_steps = 1;
-  ScheduleTerms terms;
+  schedule::Terms terms;
   // The schedule that the job's ranks have agreed on, which counts instead: see
   // FollowSession. INVALID_ARGUMENT if the program asks for something else,
   // unless an operator has changed that.
-  std::optional<JobPlan> plan;
+  std::optional<schedule::Plan> plan;
   // What of the plan an operator has changed: "accumulation", and the names of
   // terms. Set by FollowSession.
   std::set<std::string> changed_by_operator;
   // Make what a later plan names, such as MakePlannedHook and
   // MakePlannedAverager; null: the hook stays until the next generation.
-  std::function<absl::StatusOr<std::unique_ptr<Hook>>(const JobPlan&)>
+  std::function<absl::StatusOr<std::unique_ptr<Hook>>(const schedule::Plan&)>
       make_hook;
-  std::function<absl::StatusOr<std::unique_ptr<Averager>>(const JobPlan&)>
+  std::function<absl::StatusOr<std::unique_ptr<Averager>>(const schedule::Plan&)>
       make_averager;
   // Told of each micro-batch that is declared, as a sign of progress.
   std::function<void()> on_micro_batch;

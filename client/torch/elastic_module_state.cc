@@ -173,7 +173,7 @@ void ElasticModuleState::BeginUndeclared() {
 }
 
 int64_t ElasticModuleState::step() const {
-  const auto train = record_.position.find(kTrainStream);
+  const auto train = record_.position.find(schedule::kTrainStream);
   return train == record_.position.end() ? 0 : train->second;
 }
 

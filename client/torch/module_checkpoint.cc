@@ -131,7 +131,7 @@ absl::StatusOr<bool> ModuleCheckpoint::Save(DistributedDataParallel& ddp,
   source.reason = std::string(reason);
   for (const auto& [stream, windows] : *at) {
     source.metadata[absl::StrCat(kPosition, stream)] = absl::StrCat(windows);
-    if (stream == kTrainStream) source.step = windows;
+    if (stream == schedule::kTrainStream) source.step = windows;
   }
   source.metadata[kPlanVersion] = absl::StrCat(ddp.plan().version);
   source.hook = &ddp.hook();

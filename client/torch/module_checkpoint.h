@@ -45,7 +45,7 @@ class ModuleCheckpoint {
  public:
   struct Options {
     // As DistributedDataParallelOptions::make_hook, and needed.
-    std::function<absl::StatusOr<std::unique_ptr<Hook>>(const JobPlan&)>
+    std::function<absl::StatusOr<std::unique_ptr<Hook>>(const schedule::Plan&)>
         make_hook;
     // As those of AsyncCheckpoint.
     bool own_errors = false;

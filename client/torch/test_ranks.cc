@@ -112,8 +112,8 @@ DistributedDataParallelOptions SmallBuckets(bool view) {
   return options;
 }
 
-JobPlan PlanOf(int accumulation_steps, const ScheduleTerms& terms) {
-  JobPlan plan;
+schedule::Plan PlanOf(int accumulation_steps, const schedule::Terms& terms) {
+  schedule::Plan plan;
   plan.version = 1;
   plan.accumulation_steps = accumulation_steps;
   plan.hook = "average";
@@ -121,12 +121,12 @@ JobPlan PlanOf(int accumulation_steps, const ScheduleTerms& terms) {
   return plan;
 }
 
-DistributedDataParallelOptions Following(const JobPlan& plan, StepGate* gate) {
+DistributedDataParallelOptions Following(const schedule::Plan& plan, schedule::StepGate* gate) {
   DistributedDataParallelOptions options = SmallBuckets(true);
   options.plan = plan;
   options.reducer.gate = gate;
   options.make_hook =
-      [](const JobPlan& next) -> absl::StatusOr<std::unique_ptr<Hook>> {
+      [](const schedule::Plan& next) -> absl::StatusOr<std::unique_ptr<Hook>> {
     return std::make_unique<AverageHook>(/*whole=*/next.hook == "whole");
   };
   return options;

@@ -11,8 +11,8 @@
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/hook.h"
-#include "client/schedule/job_plan.h"
-#include "client/schedule/step_gate.h"
+#include "schedule/plan.h"
+#include "schedule/step_gate.h"
 #include "client/torch/distributed_data_parallel.h"
 
 namespace coxswain::torch {
@@ -65,12 +65,12 @@ void OnRanks(int size, const std::function<void(const TestRank&)>& body);
 DistributedDataParallelOptions SmallBuckets(bool view);
 
 // A plan of the job, of version 1.
-JobPlan PlanOf(int accumulation_steps, const ScheduleTerms& terms = {});
+schedule::Plan PlanOf(int accumulation_steps, const schedule::Terms& terms = {});
 
 // SmallBuckets that follow the plan, and this rank's gate if there is one. The
 // hooks that plans may name are "average" and "whole".
-DistributedDataParallelOptions Following(const JobPlan& plan,
-                                         StepGate* gate = nullptr);
+DistributedDataParallelOptions Following(const schedule::Plan& plan,
+                                         schedule::StepGate* gate = nullptr);
 
 // With an AverageHook; a failed Create is a failed test.
 std::unique_ptr<DistributedDataParallel> Wrap(

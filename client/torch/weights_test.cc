@@ -15,7 +15,7 @@
 
 #include "base/mutex.h"
 #include "base/status_matchers.h"
-#include "client/schedule/fake_step_gate.h"
+#include "schedule/fake_step_gate.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/test_ranks.h"
 
@@ -68,8 +68,8 @@ INSTANTIATE_TEST_SUITE_P(TypesAndViews, TokensTest,
 TEST_P(TokensTest, AWindowIsOneBigBatch) {
   const auto [type, view] = GetParam();
   OnRanks(2, [type = type, view = view](const TestRank& rank) {
-    ScheduleTerms terms;
-    terms.weighting = Weighting::kTokens;
+    schedule::Terms terms;
+    terms.weighting = schedule::Weighting::kTokens;
     auto options = Following(PlanOf(3, terms));
     options.gradient_as_bucket_view = view;
     auto model = Model(type);
@@ -109,10 +109,10 @@ TEST_P(TokensTest, AWindowIsOneBigBatch) {
 }
 
 TEST(WeightsTest, TicketsSayWhatWasSummedUp) {
-  ScheduleTerms terms;
-  terms.weighting = Weighting::kTokens;
-  const JobPlan plan = PlanOf(2, terms);
-  FakeSchedule schedule(2, plan);
+  schedule::Terms terms;
+  terms.weighting = schedule::Weighting::kTokens;
+  const schedule::Plan plan = PlanOf(2, terms);
+  schedule::FakeSchedule schedule(2, plan);
   OnRanks(2, [&](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
     auto ddp = Wrap(rank, model, Following(plan, schedule.gate(rank.index)));
@@ -135,8 +135,8 @@ absl::Status TrainOnNothing(DistributedDataParallel& ddp, Weights& model) {
 
 class EmptyTest : public testing::TestWithParam<std::tuple<bool, bool, bool>> {
  protected:
-  static DistributedDataParallelOptions Options(const JobPlan& plan,
-                                                StepGate* gate = nullptr) {
+  static DistributedDataParallelOptions Options(const schedule::Plan& plan,
+                                                schedule::StepGate* gate = nullptr) {
     auto options = Following(plan, gate);
     const auto [view, static_graph, unused] = GetParam();
     options.gradient_as_bucket_view = view;
@@ -144,10 +144,10 @@ class EmptyTest : public testing::TestWithParam<std::tuple<bool, bool, bool>> {
     options.reducer.find_unused_parameters = unused;
     return options;
   }
-  static JobPlan Plan(int accumulation_steps,
-                      UnevenData uneven = UnevenData::kRefuse) {
-    ScheduleTerms terms;
-    terms.weighting = Weighting::kTokens;
+  static schedule::Plan Plan(int accumulation_steps,
+                      schedule::UnevenData uneven = schedule::UnevenData::kRefuse) {
+    schedule::Terms terms;
+    terms.weighting = schedule::Weighting::kTokens;
     terms.uneven_data = uneven;
     return PlanOf(accumulation_steps, terms);
   }
@@ -157,8 +157,8 @@ INSTANTIATE_TEST_SUITE_P(ViewsAndGraphs, EmptyTest,
                                           testing::Bool()));
 
 TEST_P(EmptyTest, AMicroBatchOfWeight0CountsForNothing) {
-  const JobPlan plan = Plan(2);
-  FakeSchedule schedule(2, plan);
+  const schedule::Plan plan = Plan(2);
+  schedule::FakeSchedule schedule(2, plan);
   OnRanks(2, [&](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
     auto ddp = Wrap(rank, model, Options(plan, schedule.gate(rank.index)));
@@ -196,14 +196,14 @@ TEST_P(EmptyTest, AMicroBatchOfWeight0CountsForNothing) {
     step(1, -4);
     ASSERT_OK_AND_ASSIGN(const auto position, ddp->accumulator().Position());
     EXPECT_EQ(position.at("train"), 4);
-    for (const StepTicket& ticket : schedule.tickets(rank.index)) {
+    for (const schedule::Ticket& ticket : schedule.tickets(rank.index)) {
       EXPECT_EQ(ticket.micro_batches, 2);
     }
   });
 }
 
 TEST_P(EmptyTest, ItIsNotTheEndOfTheData) {
-  for (const auto uneven : {UnevenData::kWaitForAll, UnevenData::kEndAtFirst}) {
+  for (const auto uneven : {schedule::UnevenData::kWaitForAll, schedule::UnevenData::kEndAtFirst}) {
     OnRanks(2, [&](const TestRank& rank) {
       auto model = std::make_shared<Weights>(Names{"a"});
       auto ddp = Wrap(rank, model, Options(Plan(1, uneven)));
@@ -229,7 +229,7 @@ TEST_P(EmptyTest, ItIsNotTheEndOfTheData) {
 TEST_P(EmptyTest, PeersWithoutDataGoOn) {
   OnRanks(2, [](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
-    auto ddp = Wrap(rank, model, Options(Plan(1, UnevenData::kWaitForAll)));
+    auto ddp = Wrap(rank, model, Options(Plan(1, schedule::UnevenData::kWaitForAll)));
     ::torch::optim::SGD optimizer(model->parameters(), /*lr=*/0.5);
     bool more = true;
     if (rank.index == 0) {
@@ -276,10 +276,10 @@ TEST_P(EmptyTest, ACallerThatRunsBackwardLeavesItOut) {
 // Whether a header exchange tells the weights.
 class TailTest : public testing::TestWithParam<bool> {
  protected:
-  static DistributedDataParallelOptions Ending(TailPolicy tail) {
-    ScheduleTerms terms;
+  static DistributedDataParallelOptions Ending(schedule::TailPolicy tail) {
+    schedule::Terms terms;
     terms.tail = tail;
-    if (GetParam()) terms.weighting = Weighting::kSamples;
+    if (GetParam()) terms.weighting = schedule::Weighting::kSamples;
     return Following(PlanOf(4, terms));
   }
 };
@@ -288,7 +288,7 @@ INSTANTIATE_TEST_SUITE_P(MeanAndSamples, TailTest, testing::Bool());
 TEST_P(TailTest, FlushAveragesWhatIsThere) {
   OnRanks(2, [](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
-    auto ddp = Wrap(rank, model, Ending(TailPolicy::kFlush));
+    auto ddp = Wrap(rank, model, Ending(schedule::TailPolicy::kFlush));
     ASSERT_OK(TrainOn(*ddp, *model, 2 + rank.index));
     ASSERT_OK(TrainOn(*ddp, *model, 6));
     ASSERT_OK_AND_ASSIGN(const bool more, ddp->Flush());
@@ -301,7 +301,7 @@ TEST_P(TailTest, FlushAveragesWhatIsThere) {
 TEST_P(TailTest, AMicroBatchMaySayThatItIsTheLast) {
   OnRanks(2, [](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
-    auto ddp = Wrap(rank, model, Ending(TailPolicy::kFlush));
+    auto ddp = Wrap(rank, model, Ending(schedule::TailPolicy::kFlush));
     ASSERT_OK(TrainOn(*ddp, *model, 1));
     ASSERT_OK(TrainOn(*ddp, *model, 3));
     ASSERT_OK(TrainOn(*ddp, *model, 8 + 6 * rank.index, {1, true}));
@@ -318,7 +318,7 @@ TEST_P(TailTest, AMicroBatchMaySayThatItIsTheLast) {
 TEST_P(TailTest, DropForgetsIt) {
   OnRanks(2, [](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
-    auto ddp = Wrap(rank, model, Ending(TailPolicy::kDrop));
+    auto ddp = Wrap(rank, model, Ending(schedule::TailPolicy::kDrop));
     ASSERT_OK(TrainOn(*ddp, *model, 2));
     ASSERT_OK_AND_ASSIGN(const bool more, ddp->Flush());
     EXPECT_FALSE(more);
@@ -332,7 +332,7 @@ TEST_P(TailTest, DropForgetsIt) {
 TEST_P(TailTest, DropForgetsItWhereTheLengthIsKnownToo) {
   OnRanks(2, [](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
-    auto options = Ending(TailPolicy::kDrop);
+    auto options = Ending(schedule::TailPolicy::kDrop);
     options.plan->accumulation_steps = 2;
     auto ddp = Wrap(rank, model, options);
     ::torch::optim::SGD optimizer(model->parameters(), /*lr=*/0);
@@ -356,7 +356,7 @@ TEST_P(TailTest, DropForgetsItWhereTheLengthIsKnownToo) {
 TEST_P(TailTest, CarryGoesOnInTheNextEpoch) {
   OnRanks(2, [](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
-    auto ddp = Wrap(rank, model, Ending(TailPolicy::kCarry));
+    auto ddp = Wrap(rank, model, Ending(schedule::TailPolicy::kCarry));
     ASSERT_OK(ddp->BeginEpoch(3));
     for (int i = 0; i < 3; ++i) ASSERT_OK(TrainOn(*ddp, *model, i));
     ASSERT_OK_AND_ASSIGN(const bool more, ddp->Flush());
@@ -371,7 +371,7 @@ TEST_P(TailTest, CarryGoesOnInTheNextEpoch) {
 
 TEST(MaxStepsTest, EndTheTraining) {
   OnRanks(2, [](const TestRank& rank) {
-    ScheduleTerms terms;
+    schedule::Terms terms;
     terms.max_steps = 2;
     auto model = std::make_shared<Weights>(Names{"a"});
     auto ddp = Wrap(rank, model, Following(PlanOf(2, terms)));
@@ -386,8 +386,8 @@ TEST(MaxStepsTest, EndTheTraining) {
 
 // ---- an exchange in each micro-batch ----
 
-JobPlan EachBatch(int accumulation_steps) {
-  ScheduleTerms terms;
+schedule::Plan EachBatch(int accumulation_steps) {
+  schedule::Terms terms;
   terms.sync_each_batch = true;
   return PlanOf(accumulation_steps, terms);
 }
@@ -454,7 +454,7 @@ TEST_P(EachBatchTest, EachExchangeCarriesOneMicroBatch) {
 TEST(EachBatchTest, IsAsAccumulationForAHookThatLosesNothing) {
   OnRanks(2, [](const TestRank& rank) {
     std::vector<Tensor> gradients;
-    for (const JobPlan& plan : {PlanOf(3), EachBatch(3)}) {
+    for (const schedule::Plan& plan : {PlanOf(3), EachBatch(3)}) {
       auto model = Model(::torch::kFloat64);
       auto ddp = Wrap(rank, model.ptr(), Following(plan));
       for (int micro = 0; micro < 3; ++micro) {
@@ -471,11 +471,11 @@ TEST(EachBatchTest, IsAsAccumulationForAHookThatLosesNothing) {
 }
 
 TEST(EachBatchTest, ASkippedExchangeSkipsItsWindowOnAllRanks) {
-  const JobPlan plan = EachBatch(3);
-  FakeSchedule schedule(2, plan);
+  const schedule::Plan plan = EachBatch(3);
+  schedule::FakeSchedule schedule(2, plan);
   schedule.SkipAt(1, "rank 1 saw an odd loss");
   // A plan that comes in the middle of a window waits for its end.
-  JobPlan next = EachBatch(2);
+  schedule::Plan next = EachBatch(2);
   next.version = 2;
   schedule.ChangePlanAt(3, next);
   OnRanks(2, [&](const TestRank& rank) {
@@ -538,10 +538,10 @@ class UnevenTest : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(CopyAndView, UnevenTest, testing::Bool());
 
 TEST_P(UnevenTest, AllRanksLeaveTheEpochTogether) {
-  ScheduleTerms terms;
-  terms.uneven_data = UnevenData::kWaitForAll;
-  const JobPlan plan = PlanOf(2, terms);
-  FakeSchedule schedule(3, plan);
+  schedule::Terms terms;
+  terms.uneven_data = schedule::UnevenData::kWaitForAll;
+  const schedule::Plan plan = PlanOf(2, terms);
+  schedule::FakeSchedule schedule(3, plan);
   // Rank r has 2 r + 1 micro-batches, twice.
   OnRanks(3, [&](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
@@ -588,8 +588,8 @@ TEST_P(UnevenTest, AllRanksLeaveTheEpochTogether) {
 
 // As the coordinator counts.
 TEST_P(UnevenTest, ARoundInWhichNoRankHasDataIsNoStep) {
-  for (const auto uneven : {UnevenData::kWaitForAll, UnevenData::kEndAtFirst}) {
-    ScheduleTerms terms;
+  for (const auto uneven : {schedule::UnevenData::kWaitForAll, schedule::UnevenData::kEndAtFirst}) {
+    schedule::Terms terms;
     terms.uneven_data = uneven;
     OnRanks(2, [&](const TestRank& rank) {
       auto model = std::make_shared<Weights>(Names{"a"});
@@ -610,10 +610,10 @@ TEST_P(UnevenTest, ARoundInWhichNoRankHasDataIsNoStep) {
 }
 
 TEST_P(UnevenTest, TheEpochMayEndAtTheFirst) {
-  ScheduleTerms terms;
-  terms.uneven_data = UnevenData::kEndAtFirst;
-  const JobPlan plan = PlanOf(2, terms);
-  FakeSchedule schedule(2, plan);
+  schedule::Terms terms;
+  terms.uneven_data = schedule::UnevenData::kEndAtFirst;
+  const schedule::Plan plan = PlanOf(2, terms);
+  schedule::FakeSchedule schedule(2, plan);
   OnRanks(2, [&](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
     auto options = Following(plan, schedule.gate(rank.index));

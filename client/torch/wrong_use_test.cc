@@ -11,7 +11,7 @@
 
 #include "base/status_matchers.h"
 #include "client/comm/in_process/loopback_communicator.h"
-#include "client/schedule/fake_step_gate.h"
+#include "schedule/fake_step_gate.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/test_ranks.h"
 
@@ -104,14 +104,14 @@ TEST_F(WrongUseTest, TheDataEndsBeforeABackward) {
 }
 
 TEST_F(WrongUseTest, WeightsThatNobodyHasSaid) {
-  ScheduleTerms terms;
-  terms.weighting = Weighting::kTokens;
+  schedule::Terms terms;
+  terms.weighting = schedule::Weighting::kTokens;
   Wrap(Following(PlanOf(1, terms)));
   EXPECT_THAT(ddp_->Backward(Loss()), Refused("Accumulate({weight})"));
 }
 
 TEST_F(WrongUseTest, PlacesInAWindowThatNobodyHasSaid) {
-  ScheduleTerms terms;
+  schedule::Terms terms;
   terms.sync_each_batch = true;
   Wrap(Following(PlanOf(2, terms)));
   EXPECT_THAT(ddp_->Backward(Loss()), Refused("declare each by Accumulate()"));
@@ -133,8 +133,8 @@ TEST_F(WrongUseTest, ASecondExchangeOfAMicroBatch) {
 }
 
 TEST_F(WrongUseTest, AFailureAfterTheExchange) {
-  const JobPlan plan = PlanOf(1);
-  FakeSchedule schedule(1, plan);
+  const schedule::Plan plan = PlanOf(1);
+  schedule::FakeSchedule schedule(1, plan);
   Wrap(Following(plan, schedule.gate(0)));
   ASSERT_OK(Run());
   EXPECT_THAT(ddp_->FailMicroBatch(absl::DataLossError("too late")),
@@ -249,8 +249,8 @@ TEST_F(WrongUseTest, AnOptimizerStepBetweenSynchronizeAndFinishStep) {
 }
 
 TEST_F(WrongUseTest, PassesThatNobodyDeclaresAreCountedForTheTicket) {
-  const JobPlan plan = PlanOf(3);
-  FakeSchedule schedule(1, plan);
+  const schedule::Plan plan = PlanOf(3);
+  schedule::FakeSchedule schedule(1, plan);
   Wrap(Following(plan, schedule.gate(0)));
   for (int step = 0; step < 2; ++step) {
     {
@@ -283,8 +283,8 @@ auto RefusedOptions(const std::string& what) {
 }
 
 TEST(OptionsTest, WhatContradictsThePlanIsRefusedWithBothValues) {
-  ScheduleTerms terms;
-  terms.tail = TailPolicy::kCarry;
+  schedule::Terms terms;
+  terms.tail = schedule::TailPolicy::kCarry;
   const DistributedDataParallelOptions following = Following(PlanOf(2, terms));
   auto options = following;
   options.accumulation_steps = 4;
@@ -293,7 +293,7 @@ TEST(OptionsTest, WhatContradictsThePlanIsRefusedWithBothValues) {
   options.accumulation_steps = 2;  // as the plan has it
   EXPECT_OK(Creation(options));
   options = following;
-  options.terms.tail = TailPolicy::kDrop;
+  options.terms.tail = schedule::TailPolicy::kDrop;
   options.terms.max_steps = 7;
   EXPECT_THAT(Creation(options),
               RefusedOptions("max_steps=7 against max_steps=0, tail=drop "
@@ -333,9 +333,9 @@ TEST(OptionsTest, RanksThatSeeOtherGradientsAgreeOnASkipByVote) {
   EXPECT_THAT(Creation(options, std::make_unique<OwnGradientsHook>()),
               RefusedOptions("needs the plan's commit_vote, since each rank "
                              "sees averages of its own"));
-  ScheduleTerms votes;
+  schedule::Terms votes;
   votes.commit_vote = true;
-  FakeSchedule schedule(1, PlanOf(1, votes));
+  schedule::FakeSchedule schedule(1, PlanOf(1, votes));
   options.plan = PlanOf(1, votes);
   options.reducer.gate = schedule.gate(0);
   EXPECT_OK(Creation(options, std::make_unique<OwnGradientsHook>()));
@@ -345,7 +345,7 @@ TEST(OptionsTest, ThatDoNotGoTogether) {
   const auto refused = [](const std::string& what) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
   };
-  ScheduleTerms each;
+  schedule::Terms each;
   each.sync_each_batch = true;
   auto options = Following(PlanOf(2, each));
   EXPECT_OK(Creation(options));
@@ -361,10 +361,10 @@ TEST(OptionsTest, ThatDoNotGoTogether) {
   EXPECT_THAT(Creation(options),
               refused("overlapped_optimizer does not go with sync_each_batch"));
 
-  ScheduleTerms votes;
+  schedule::Terms votes;
   votes.commit_vote = true;
   EXPECT_THAT(Creation(Following(PlanOf(1, votes))), refused("set a gate"));
-  FakeSchedule schedule(1, PlanOf(1, votes));
+  schedule::FakeSchedule schedule(1, PlanOf(1, votes));
   options = Following(PlanOf(1, votes), schedule.gate(0));
   EXPECT_OK(Creation(options));
   options.overlapped_optimizer = overlapped;
@@ -387,9 +387,9 @@ TEST(OptionsTest, ThatDoNotGoTogether) {
                                          "of the plan, by make_hook, says "
                                          "whole: make the hook from the plan"));
 
-  ScheduleTerms terms;
-  terms.tail = TailPolicy::kCarry;
-  terms.uneven_data = UnevenData::kWaitForAll;
+  schedule::Terms terms;
+  terms.tail = schedule::TailPolicy::kCarry;
+  terms.uneven_data = schedule::UnevenData::kWaitForAll;
   EXPECT_THAT(Creation(Following(PlanOf(1, terms))), refused("tail=carry"));
 }
 

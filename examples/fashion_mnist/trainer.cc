@@ -102,7 +102,7 @@ absl::Status Trainer::Connect() {
   batches_left_ = sampler_->batches_left() +
                   batches * (options_.epochs - 1 - sampler_->state().epoch);
   // Without decisions of all ranks, a signal ends the process as usual.
-  if (ddp_->plan().terms.enforcement == Enforcement::kOff) {
+  if (ddp_->plan().terms.enforcement == schedule::Enforcement::kOff) {
     return absl::OkStatus();
   }
   return DrainOnSignal();
@@ -228,7 +228,7 @@ absl::Status Trainer::TrainEpoch() {
   }
   COXSWAIN_ASSIGN_OR_RETURN(const bool rest, ddp_->Flush());
   if (rest) COXSWAIN_RETURN_IF_ERROR(TakeStep());
-  if (ddp_->plan().terms.uneven_data == UnevenData::kRefuse) {
+  if (ddp_->plan().terms.uneven_data == schedule::UnevenData::kRefuse) {
     return absl::OkStatus();
   }
   // Until the ranks that have more data are done as well.

@@ -66,7 +66,7 @@ absl::Status Run() {
   // change it.
   coxswain::torch::DistributedDataParallelOptions options;
   options.accumulation_steps = 4;
-  options.terms.weighting = coxswain::Weighting::kSamples;
+  options.terms.weighting = coxswain::schedule::Weighting::kSamples;
   options.skip_non_finite = true;
   COXSWAIN_ASSIGN_OR_RETURN(
       const auto manifest,

@@ -9,17 +9,12 @@
 namespace coxswain {
 namespace {
 
-absl::StatusOr<std::string> SpecOf(const JobPlan& plan) {
-  if (plan.compression_start_step < 0) return plan.hook;
-  return WithStartStep(plan.hook, plan.compression_start_step);
-}
-
 // Calls `make` with the plan's spec.
 template <typename T>
 absl::StatusOr<std::unique_ptr<T>> Make(
-    const JobPlan& plan,
+    const schedule::Plan& plan,
     absl::StatusOr<std::unique_ptr<T>> (*make)(absl::string_view)) {
-  const absl::StatusOr<std::string> spec = SpecOf(plan);
+  const absl::StatusOr<std::string> spec = PlannedSpec(plan);
   absl::StatusOr<std::unique_ptr<T>> made =
       spec.ok() ? make(*spec) : spec.status();
   if (made.ok()) return made;
@@ -34,12 +29,17 @@ absl::StatusOr<std::unique_ptr<T>> Make(
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Hook>> MakePlannedHook(const JobPlan& plan) {
+absl::StatusOr<std::string> PlannedSpec(const schedule::StepSettings& plan) {
+  if (plan.compression_start_step < 0) return plan.hook;
+  return WithStartStep(plan.hook, plan.compression_start_step);
+}
+
+absl::StatusOr<std::unique_ptr<Hook>> MakePlannedHook(const schedule::Plan& plan) {
   return Make<Hook>(plan, MakeHook);
 }
 
 absl::StatusOr<std::unique_ptr<Averager>> MakePlannedAverager(
-    const JobPlan& plan) {
+    const schedule::Plan& plan) {
   return Make<Averager>(plan, MakeAverager);
 }
 

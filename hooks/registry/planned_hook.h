@@ -2,25 +2,31 @@
 #define COXSWAIN_HOOKS_REGISTRY_PLANNED_HOOK_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "client/reduce/averager.h"
 #include "client/reduce/hook.h"
-#include "client/session/job.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
+
+// Returns the spec that workers make their hook of: the plan's, and the step at
+// which compression starts, if the plan has one. Fails with INVALID_ARGUMENT if
+// the hook has no such step.
+absl::StatusOr<std::string> PlannedSpec(const schedule::StepSettings& plan);
 
 // The hook that a job's plan asks for, which is what a worker trains with: the
 // coordinator may have been told another spec than the worker's own flag, or
 // another step at which compression starts. INVALID_ARGUMENT says that it is
 // the plan, and not a flag, that makes no sense.
-absl::StatusOr<std::unique_ptr<Hook>> MakePlannedHook(const JobPlan& plan);
+absl::StatusOr<std::unique_ptr<Hook>> MakePlannedHook(const schedule::Plan& plan);
 
 // What averages the parameters after the optimizer step, where the plan's hook
 // brings such a part along; null if it does not. A program that trains with
 // whatever hook a plan may name asks for both.
 absl::StatusOr<std::unique_ptr<Averager>> MakePlannedAverager(
-    const JobPlan& plan);
+    const schedule::Plan& plan);
 
 }  // namespace coxswain
 

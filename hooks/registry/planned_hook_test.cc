@@ -11,8 +11,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-JobPlan Plan(const std::string& hook, int64_t start_step) {
-  JobPlan plan;
+schedule::Plan Plan(const std::string& hook, int64_t start_step) {
+  schedule::Plan plan;
   plan.version = 3;
   plan.hook = hook;
   plan.compression_start_step = start_step;

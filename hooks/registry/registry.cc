@@ -278,7 +278,7 @@ absl::StatusOr<std::string> WithStartStep(absl::string_view spec,
     COXSWAIN_RETURN_IF_ERROR(Resolve(parsed, ErrorIn(spec)).status());
     return absl::InvalidArgumentError(absl::StrCat(
         "compression cannot start at step ", step, ": '", spec,
-        "' has no start_step; leave the plan's compression_start_step at -1"));
+        "' has no start_step; leave that of the plan at -1"));
   }
   return CanonicalSpec(parsed, ErrorIn(spec));
 }

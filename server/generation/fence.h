@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/plan.h"
 
 namespace coxswain::server {
 
@@ -51,7 +51,7 @@ struct GenerationBegin {
   std::string job;
   Generation generation;
   int world_size = 0;
-  Plan plan;
+  schedule::Plan plan;
 };
 
 // A generation that an earlier term has left running.

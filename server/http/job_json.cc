@@ -54,14 +54,16 @@ Json MemberJson(const MemberDescription& description, const Marks& marks,
   };
 }
 
-Json PlanJson(const Plan& plan) {
-  return {{"version", plan.version},
-          {"hook", plan.hook},
-          {"accumulation_steps", plan.accumulation_steps},
-          {"compression_start_step", plan.compression_start_step},
-          {"global_micro_batches", plan.global_micro_batches},
-          {"terms", plan.terms.ToMap()},
-          {"at_step", plan.at_step}};
+Json PlanJson(const schedule::Plan& plan) {
+  Json json = {{"version", plan.version},
+               {"global_micro_batches", plan.global_micro_batches},
+               {"terms", plan.terms.ToMap()},
+               {"at_step", plan.at_step}};
+  for (const schedule::NamedValue& value : plan.Values()) {
+    json[value.name] =
+        value.number.has_value() ? Json(*value.number) : Json(value.text);
+  }
+  return json;
 }
 
 void AddPlans(const CoordinatorView& view, const JobDescription& job,

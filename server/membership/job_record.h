@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/plan.h"
 #include "server/membership/member.h"
 #include "server/membership/member_table.h"
 #include "server/membership/membership_records.h"
@@ -58,7 +58,7 @@ struct RunRecord {
   std::shared_ptr<const Manifest> manifest;
   Generation manifest_at;  // where that is stored
   WorkerIdentity manifest_holder;
-  Plan plan;
+  schedule::Plan plan;
   std::string reason;  // why its round closed
   Generation previous;
   int previous_world_size = 0;

@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/peer_text.h"
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "schedule/plan.h"
@@ -78,8 +78,8 @@ absl::Status CheckTerms(const std::map<std::string, std::string>& values) {
                                     std::max(name.size(), value.size()),
                                     kMaxTermBytes, "max_term_bytes"));
   }
-  COXSWAIN_ASSIGN_OR_RETURN(const ScheduleTerms terms,
-                            ScheduleTerms::FromMap(values));
+  COXSWAIN_ASSIGN_OR_RETURN(const schedule::Terms terms,
+                            schedule::Terms::FromMap(values));
   return terms.Validate();
 }
 
@@ -123,16 +123,13 @@ absl::Status CheckManifestBounds(const Manifest& manifest) {
                      manifest.world_size <= kMaxWorldSize &&
                      manifest.min_world_size >= 0 &&
                      manifest.min_world_size <= manifest.world_size;
-  if (!sizes || manifest.accumulation_steps < 1 ||
-      manifest.compression_start_step < -1 ||
-      manifest.hook.size() > schedule::kMaxHookBytes) {
+  if (!sizes || manifest.accumulation_steps < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a manifest cannot be for ", manifest.min_world_size, " to ",
-        manifest.world_size, " workers, ", manifest.accumulation_steps,
-        " micro-batches, compression from step ",
-        manifest.compression_start_step, " and a hook spec of ",
-        manifest.hook.size(), " bytes"));
+        manifest.world_size, " workers and ", manifest.accumulation_steps,
+        " micro-batches"));
   }
+  COXSWAIN_RETURN_IF_ERROR(manifest.Check("manifest."));
   for (const ParameterInfo& parameter : manifest.parameters) {
     const std::vector<int64_t>& shape = parameter.shape;
     const std::vector<int64_t>& strides = parameter.strides;
@@ -174,13 +171,9 @@ absl::Status CheckManifest(const Manifest& manifest,
         "accumulation_steps must be 1 to ", options.max_accumulation_steps,
         ", not ", manifest.accumulation_steps));
   }
-  if (manifest.compression_start_step < -1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "compression_start must be at least 0, or -1 for the hook's own, not ",
-        manifest.compression_start_step));
-  }
   COXSWAIN_RETURN_IF_ERROR(AtMost("bytes of hook spec", manifest.hook.size(),
                                   options.max_hook_bytes, "max_hook_bytes"));
+  COXSWAIN_RETURN_IF_ERROR(manifest.Check(""));
   COXSWAIN_RETURN_IF_ERROR(CheckShown("hook spec", manifest.hook));
   COXSWAIN_RETURN_IF_ERROR(CheckTerms(manifest.terms));
   COXSWAIN_RETURN_IF_ERROR(AtMost("settings", manifest.settings.size(),
@@ -200,9 +193,9 @@ absl::Status CheckManifest(const Manifest& manifest,
 }
 
 void NormaliseManifest(Manifest* manifest) {
-  const auto terms = ScheduleTerms::FromMap(manifest->terms);
+  const auto terms = schedule::Terms::FromMap(manifest->terms);
   COXSWAIN_CHECK(terms.ok());
-  const auto defaults = ScheduleTerms().ToMap();
+  const auto defaults = schedule::Terms().ToMap();
   manifest->terms.clear();
   for (const auto& [name, value] : terms->ToMap()) {
     if (value != defaults.at(name)) manifest->terms[name] = value;
@@ -226,9 +219,7 @@ bool SameParameter(const ParameterInfo& a, const ParameterInfo& b) {
 
 bool SameManifest(const Manifest& a, const Manifest& b) {
   return a.world_size == b.world_size && a.MinWorldSize() == b.MinWorldSize() &&
-         a.hook == b.hook && a.accumulation_steps == b.accumulation_steps &&
-         a.compression_start_step == b.compression_start_step &&
-         a.terms == b.terms && a.settings == b.settings &&
+         a.SameSettings(b) && a.terms == b.terms && a.settings == b.settings &&
          std::equal(a.parameters.begin(), a.parameters.end(),
                     b.parameters.begin(), b.parameters.end(), SameParameter);
 }

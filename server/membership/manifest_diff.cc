@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 #include "server/membership/manifest_check.h"
 #include "server/membership/membership_errors.h"
 
@@ -187,17 +187,14 @@ std::vector<std::string> Diff(const Manifests& manifests,
                    : absl::StrCat(m.MinWorldSize());
       },
       &lines);
-  Compare(
-      "hook", manifests, [](const Manifest& m) { return m.hook; }, &lines);
-  Compare(
-      "accumulation_steps", manifests,
-      [](const Manifest& m) { return absl::StrCat(m.accumulation_steps); },
-      &lines);
-  Compare(
-      "compression_start", manifests,
-      [](const Manifest& m) { return absl::StrCat(m.compression_start_step); },
-      &lines);
-  const Settings defaults = ScheduleTerms().ToMap();
+  const std::vector<schedule::NamedValue> fields =
+      schedule::StepSettings().Values();
+  for (size_t i = 0; i < fields.size(); ++i) {
+    Compare(
+        fields[i].name, manifests,
+        [i](const Manifest& m) { return m.Values()[i].text; }, &lines);
+  }
+  const Settings defaults = schedule::Terms().ToMap();
   CompareMaps(
       "", manifests, &Manifest::terms,
       [&](const std::string& name) { return defaults.at(name); }, &lines);

@@ -45,8 +45,8 @@ TEST(DiffManifestsTest, EachDifferenceIsOneReadableLine) {
   EXPECT_THAT(
       DiffManifests(MakeManifest(), "host-a/0", ours),
       ElementsAre("world_size: 2 on host-a/0, 3 here",
-                  "hook: allreduce on host-a/0, bf16 here",
                   "accumulation_steps: 1 on host-a/0, 4 here",
+                  "hook: allreduce on host-a/0, bf16 here",
                   "tail: flush on host-a/0, drop here",
                   "setting bucket: unset on host-a/0, 25 here",
                   "setting seed: 1 on host-a/0, unset here",

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "schedule/plan.h"
 
 namespace coxswain::server {
 
@@ -19,15 +20,13 @@ struct ParameterInfo {
   std::vector<int64_t> strides;  // in elements; empty: row-major
 };
 
-// What all workers of a job must have in common.
-struct Manifest {
+// What all workers of a job must have in common: the settings of the plan that
+// the program asks for, and the model.
+struct Manifest : schedule::StepSettings {
   int world_size = 0;
-  std::string hook;
-  int accumulation_steps = 0;
-  int64_t compression_start_step = -1;    // -1: the hook's own
   std::vector<ParameterInfo> parameters;  // in registration order
   std::map<std::string, std::string> settings;
-  // Of the plan that the program asks for: see base/schedule_terms.h.
+  // Of the plan, as they were sent: see schedule/terms.h.
   std::map<std::string, std::string> terms;
   int min_world_size = 0;  // 0: world_size
 

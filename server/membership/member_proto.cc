@@ -1,8 +1,6 @@
 #include "server/membership/member_proto.h"
 
-#include <algorithm>
-#include <cstdint>
-#include <limits>
+#include "schedule/schedule_wire.h"
 
 namespace coxswain::server {
 
@@ -29,9 +27,7 @@ v1::Manifest ToProto(const Manifest& manifest) {
   v1::Manifest proto;
   proto.set_world_size(manifest.world_size);
   proto.set_min_world_size(manifest.min_world_size);
-  proto.set_hook(manifest.hook);
-  proto.set_accumulation_steps(manifest.accumulation_steps);
-  proto.set_compression_start(manifest.compression_start_step + 1);
+  schedule::SettingsToWire(manifest, &proto);
   for (const ParameterInfo& parameter : manifest.parameters) {
     v1::ParameterInfo* const out = proto.add_parameters();
     out->set_name(parameter.name);
@@ -68,13 +64,8 @@ Manifest FromProto(const v1::Manifest& proto) {
   Manifest manifest;
   manifest.world_size = proto.world_size();
   manifest.min_world_size = proto.min_world_size();
-  manifest.hook = proto.hook();
-  manifest.accumulation_steps = proto.accumulation_steps();
-  // The lowest of all is refused as the one above it is.
-  manifest.compression_start_step =
-      std::max(proto.compression_start(),
-               std::numeric_limits<int64_t>::min() + 1) -
-      1;
+  static_cast<schedule::StepSettings&>(manifest) =
+      schedule::SettingsFromWire(proto);
   manifest.parameters.reserve(proto.parameters_size());
   for (const v1::ParameterInfo& parameter : proto.parameters()) {
     manifest.parameters.push_back(

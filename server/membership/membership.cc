@@ -203,7 +203,7 @@ void Membership::AbortGeneration(absl::string_view job, Generation generation,
 }
 
 void Membership::NotePlan(absl::string_view job, Generation generation,
-                          const Plan& plan) {
+                          const schedule::Plan& plan) {
   MutexLock lock(&mutex_);
   Job* const running = FindRunningLocked(job, generation);
   if (running != nullptr) running->run.plan = plan;

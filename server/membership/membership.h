@@ -21,7 +21,7 @@
 #include "base/mutex.h"
 #include "base/random.h"
 #include "server/generation/fence.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/plan.h"
 #include "server/membership/job_record.h"
 #include "server/membership/membership_records.h"
 #include "server/membership/membership_types.h"
@@ -162,7 +162,7 @@ class Membership : public FenceGate {
   void AbortGeneration(absl::string_view job, Generation generation,
                        const absl::Status& reason);
   // The plan was changed while it runs.
-  void NotePlan(absl::string_view job, Generation generation, const Plan& plan);
+  void NotePlan(absl::string_view job, Generation generation, const schedule::Plan& plan);
   // When something was heard of each rank, beside its heartbeats.
   void NoteSigns(absl::string_view job, Generation generation,
                  const std::vector<absl::Time>& heard);
@@ -358,7 +358,7 @@ class Membership : public FenceGate {
                         const absl::Status& written);
   // The generation begins with this plan, or its round fails.
   void FinishCommit(const std::shared_ptr<RunCommit>& commit,
-                    absl::StatusOr<Plan> plan);
+                    absl::StatusOr<schedule::Plan> plan);
   // Makes the change now or, while a generation of the job is being committed,
   // after that.
   void ChangeLocked(Change change, Job* job, Calls* calls)

@@ -173,7 +173,7 @@ bool Membership::NoteRegroupLocked(const std::vector<DirectedEvent>& events,
                                    Job* job, Calls* calls) {
   const bool regroups = std::any_of(events.begin(), events.end(),
                                     [](const DirectedEvent& directed) {
-                                      return !directed.event.regroup.empty();
+                                      return !directed.event.decision.regroup.empty();
                                     });
   if (!regroups || std::exchange(job->run.regroups, true)) return false;
   SaveLocked(StateBatch(), job, calls);

@@ -67,9 +67,7 @@ GenerationStart StartOf(const JobRecord& job, const RunRecord& run) {
   GenerationStart start;
   start.job = job.name;
   start.generation = run.generation;
-  start.hook = run.manifest->hook;
-  start.accumulation_steps = run.manifest->accumulation_steps;
-  start.compression_start_step = run.manifest->compression_start_step;
+  start.settings = *run.manifest;
   start.terms = run.manifest->terms;
   start.world_size = static_cast<int>(run.members.size());
   start.last = TrialOf(job);
@@ -134,7 +132,7 @@ void Membership::NoteTableWritten(const std::shared_ptr<RunCommit>& commit,
 }
 
 void Membership::FinishCommit(const std::shared_ptr<RunCommit>& commit,
-                              absl::StatusOr<Plan> plan) {
+                              absl::StatusOr<schedule::Plan> plan) {
   Calls calls;
   {
     MutexLock lock(&mutex_);

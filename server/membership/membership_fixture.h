@@ -29,9 +29,9 @@ namespace coxswain::server {
 // What the tests of the membership room stand on: a room whose time and state
 // are in their hands, and workers that note what they are told.
 
-inline Plan MakePlan(int accumulation, const std::string& hook,
+inline schedule::Plan MakePlan(int accumulation, const std::string& hook,
                      int64_t start_step) {
-  Plan plan;
+  schedule::Plan plan;
   plan.accumulation_steps = accumulation;
   plan.hook = hook;
   plan.compression_start_step = start_step;
@@ -277,7 +277,7 @@ class MembershipTest : public testing::Test {
   void TellToMakeWay(Generation generation) {
     DirectedEvent decided;
     decided.event.kind = AttachEvent::Kind::kDecision;
-    decided.event.regroup = "rank 0 is drained";
+    decided.event.decision.regroup = "rank 0 is drained";
     membership_->Tell("job", generation, {decided});
   }
   // Joins the generation after its last one, as the same process.

@@ -188,8 +188,8 @@ TEST_F(ComponentsOrderTest, NothingIsKeptOfAGenerationThatEndedAsItBegan) {
   // A schedule that has not ended would be looked at for stalls for ever.
   ASSERT_OK_AND_ASSIGN(const WhyReport why, schedule_->Why("job"));
   EXPECT_EQ(why.schedule.at, end);
-  Plan plan = MakePlan(2, "allreduce", -1);
-  plan.at_step = Plan::kAtNextStep;
+  schedule::Plan plan = MakePlan(2, "allreduce", -1);
+  plan.at_step = schedule::Plan::kAtNextStep;
   EXPECT_THAT(plans_->Propose("job", 1, plan),
               StatusIs(absl::StatusCode::kFailedPrecondition, testing::_))
       << "no generation runs";

@@ -383,7 +383,7 @@ TEST_F(UnreadableStateTest, AJobWithoutRecordAndPlanGetsNoVersionAgain) {
 
 // Its record, whose key is damaged, seems to be that of another job.
 TEST_F(UnreadableStateTest, AJobWhoseNameIsLostKeepsItsPlan) {
-  Plan proposal = team_[0]->joined().plan;
+  schedule::Plan proposal = team_[0]->joined().plan;
   proposal.hook = "bf16";
   ASSERT_OK(plans_->Propose("job", 1, proposal));
   ASSERT_OK_AND_ASSIGN(const std::string record, store_.Get("jobs", "job"));

@@ -754,7 +754,7 @@ TEST_F(MembershipTest, AnAbortedGenerationEndsWithTheReasonAndItsDetail) {
 
 TEST_F(MembershipTest, AChangedPlanIsDescribed) {
   const std::vector<Worker*> team = Run(1);
-  Plan plan = team[0]->joined().plan;
+  schedule::Plan plan = team[0]->joined().plan;
   plan.version = 7;
   membership_->NotePlan("job", team[0]->joined().generation, plan);
   EXPECT_EQ(Description().plan.version, 7);

@@ -13,7 +13,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/plan.h"
+#include "schedule/ticket.h"
 #include "server/membership/liveness.h"
 #include "server/membership/member.h"
 
@@ -46,7 +47,7 @@ struct JoinResult {
   int rank = 0;
   std::shared_ptr<const std::vector<Member>> members;  // by rank
   int unreachable = -1;  // see MemberTable::unreachable
-  Plan plan;
+  schedule::Plan plan;
   absl::Duration heartbeat_interval;
   absl::Duration lease;
   Generation previous;  // 0: none is known
@@ -65,7 +66,7 @@ struct AttachEvent {
     kAbort,       // the generation is over; `member` is who was lost, if any
     kMemberLeft,  // `member` left in good order
     kGrant,       // the exchange of `stream` and `round` may begin
-    kDecision,    // of `stream` and `round`: `commit`, `reason`, `stop`, `plan`
+    kDecision,    // of `stream` and `round`: `decision`
     kWarning,     // `reason` is odd, and the generation goes on
     kStandIn,     // `rank` stands in at `address` while no coordinator is there
     kClosed,      // the stream ends with `status`
@@ -78,12 +79,8 @@ struct AttachEvent {
 
   std::string stream;
   int64_t round = 0;
-  bool commit = false;
-  std::string stop;
-  std::optional<Plan> plan;
-  std::string regroup;
-  std::string checkpoint;
-  int64_t spell = 0;  // kDecision; see v1.Decision
+  schedule::Decision decision;  // kDecision
+  int64_t spell = 0;            // likewise; see v1.Decision
   int rank = 0;       // kStandIn
   std::string address;
 };
@@ -138,7 +135,7 @@ struct JobDescription {
   JobState state = JobState::kForming;
   Generation generation;
   int world_size = 0;
-  Plan plan;
+  schedule::Plan plan;
   std::vector<MemberDescription> members;
   std::string last_event;
   int min_world_size = 0;

@@ -5,15 +5,15 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/plan.h"
 
 namespace coxswain::server {
 
 // A plan as it is kept in the state store. CheckPlan() allows whatever is
 // encoded, and Decode fails with INVALID_ARGUMENT for what it does not allow;
 // the caller of Decode says whose plan it is.
-std::string EncodePlan(const Plan& plan);
-absl::StatusOr<Plan> DecodePlan(absl::string_view record);
+std::string EncodePlan(const schedule::Plan& plan);
+absl::StatusOr<schedule::Plan> DecodePlan(absl::string_view record);
 
 }  // namespace coxswain::server
 

@@ -10,7 +10,7 @@
 #include "base/logging.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
-#include "schedule/plan_terms.h"
+#include "schedule/terms.h"
 #include "server/plan/plan_record.h"
 #include "server/state/cluster_records.h"
 #include "server/state/quarantine.h"
@@ -50,22 +50,22 @@ int64_t GlobalMicroBatches(int accumulation_steps, int world_size) {
 
 // How many workers a record of kManifestTable was written for; 0: by a
 // coordinator that did not note it.
-int WorldOf(const Plan& settings) {
+int WorldOf(const schedule::Plan& settings) {
   if (settings.accumulation_steps < 1) return 0;
   return static_cast<int>(settings.global_micro_batches /
                           settings.accumulation_steps);
 }
 
 // Whether a plan leaves the global batch as it was with the one before.
-bool KeepsGlobalBatch(const Plan& before, const Plan& plan) {
-  return before.terms.on_resize == OnResize::kKeepGlobalBatch &&
-         plan.terms.on_resize == OnResize::kKeepGlobalBatch &&
+bool KeepsGlobalBatch(const schedule::Plan& before, const schedule::Plan& plan) {
+  return before.terms.on_resize == schedule::OnResize::kKeepGlobalBatch &&
+         plan.terms.on_resize == schedule::OnResize::kKeepGlobalBatch &&
          before.accumulation_steps == plan.accumulation_steps;
 }
 
 // By decisions, which there are with enforcement only.
-bool CanBeProved(const Plan& plan) {
-  return plan.terms.enforcement != Enforcement::kOff;
+bool CanBeProved(const schedule::Plan& plan) {
+  return plan.terms.enforcement != schedule::Enforcement::kOff;
 }
 
 absl::Status NoSuchJob(absl::string_view job) {
@@ -83,12 +83,9 @@ absl::StatusOr<std::unique_ptr<PlanRoom>> PlanRoom::Load(
   return room;
 }
 
-Plan PlanRoom::SettingsOf(const Record& record) {
-  Plan settings;
-  settings.hook = record.settings.hook;
-  settings.accumulation_steps = record.settings.accumulation_steps;
-  settings.compression_start_step = record.settings.compression_start_step;
-  settings.terms = record.settings.terms;
+schedule::Plan PlanRoom::SettingsOf(const Record& record) {
+  schedule::Plan settings;
+  settings.Use(record.settings);
   settings.global_micro_batches = GlobalMicroBatches(
       settings.accumulation_steps, record.settings.world_size);
   return settings;
@@ -162,16 +159,16 @@ void PlanRoom::NoteQuarantinedLocked(
 
 absl::StatusOr<PlanRoom::Record> PlanRoom::Decode(const StoredPlan& stored) {
   const auto read =
-      [&stored](const char* table) -> absl::StatusOr<std::optional<Plan>> {
+      [&stored](const char* table) -> absl::StatusOr<std::optional<schedule::Plan>> {
     const auto found = stored.find(table);
-    if (found == stored.end()) return std::optional<Plan>();
-    absl::StatusOr<Plan> plan = DecodePlan(found->second);
-    if (plan.ok()) return std::optional<Plan>(*std::move(plan));
+    if (found == stored.end()) return std::optional<schedule::Plan>();
+    absl::StatusOr<schedule::Plan> plan = DecodePlan(found->second);
+    if (plan.ok()) return std::optional<schedule::Plan>(*std::move(plan));
     return absl::DataLossError(
         absl::StrCat(table, ": ", plan.status().message()));
   };
   Record record;
-  COXSWAIN_ASSIGN_OR_RETURN(std::optional<Plan> current, read(kCurrentTable));
+  COXSWAIN_ASSIGN_OR_RETURN(std::optional<schedule::Plan> current, read(kCurrentTable));
   if (!current.has_value() || current->version < 1) {
     return absl::DataLossError(
         absl::StrCat(kCurrentTable, " has no plan with a version"));
@@ -179,12 +176,9 @@ absl::StatusOr<PlanRoom::Record> PlanRoom::Decode(const StoredPlan& stored) {
   record.plans.current = *std::move(current);
   COXSWAIN_ASSIGN_OR_RETURN(record.plans.before, read(kBeforeTable));
   COXSWAIN_ASSIGN_OR_RETURN(record.plans.next, read(kNextTable));
-  COXSWAIN_ASSIGN_OR_RETURN(std::optional<Plan> own, read(kManifestTable));
+  COXSWAIN_ASSIGN_OR_RETURN(std::optional<schedule::Plan> own, read(kManifestTable));
   if (own.has_value()) {
-    record.settings.hook = std::move(own->hook);
-    record.settings.accumulation_steps = own->accumulation_steps;
-    record.settings.compression_start_step = own->compression_start_step;
-    record.settings.terms = own->terms;
+    static_cast<schedule::Settings&>(record.settings) = *own;
     record.settings.world_size = WorldOf(*own);
   }
   record.on_trial = stored.count(kTrialTable) > 0;
@@ -208,14 +202,14 @@ int64_t PlanRoom::AddMark(const Record& record, StateBatch* batch) const {
 
 absl::Status PlanRoom::AddToBatch(const std::string& job, const Record& record,
                                   StateBatch* batch) {
-  const Plan settings = SettingsOf(record);
-  COXSWAIN_RETURN_IF_ERROR(CheckPlan(settings));
-  COXSWAIN_RETURN_IF_ERROR(CheckPlan(record.plans.current));
+  const schedule::Plan settings = SettingsOf(record);
+  COXSWAIN_RETURN_IF_ERROR(schedule::CheckPlan(settings));
+  COXSWAIN_RETURN_IF_ERROR(schedule::CheckPlan(record.plans.current));
   for (const auto* plan : {&record.plans.next, &record.plans.before}) {
-    if (plan->has_value()) COXSWAIN_RETURN_IF_ERROR(CheckPlan(**plan));
+    if (plan->has_value()) COXSWAIN_RETURN_IF_ERROR(schedule::CheckPlan(**plan));
   }
   batch->Put(kCurrentTable, job, EncodePlan(record.plans.current));
-  const auto add = [&](const char* table, const std::optional<Plan>& plan) {
+  const auto add = [&](const char* table, const std::optional<schedule::Plan>& plan) {
     if (plan.has_value()) {
       batch->Put(table, job, EncodePlan(*plan));
     } else {
@@ -276,7 +270,7 @@ bool PlanRoom::Failed(const Record& record, PlanTrial last) {
   // A program that asks for no decisions may follow the plan all the same.
   const bool has_decisions =
       record.first_decided.has_value() ||
-      record.plans.current.at_step != Plan::kWithNextGeneration;
+      record.plans.current.at_step != schedule::Plan::kWithNextGeneration;
   if (record.unproved && has_decisions) return true;
   return last == PlanTrial::kFailed;
 }
@@ -285,20 +279,17 @@ PlanRoom::Record PlanRoom::Next(const GenerationStart& start,
                                 const Settings& settings, Record record) {
   const bool failed = Failed(record, start.last);
   if (failed || start.last != PlanTrial::kUnknown) record.on_trial = false;
-  Plan& current = record.plans.current;
+  schedule::Plan& current = record.plans.current;
   if (record.plans.next.has_value()) {
     current = *std::exchange(record.plans.next, std::nullopt);
     record.on_trial = true;
   } else if (current.version == 0 || failed ||
-             !record.settings.SameProgram(settings)) {
-    Plan own;
+             !record.settings.SameSettings(settings)) {
+    schedule::Plan own;
     own.version = std::max(current.version + 1, record.least_version);
-    own.accumulation_steps = settings.accumulation_steps;
-    own.hook = settings.hook;
-    own.compression_start_step = settings.compression_start_step;
-    own.terms = settings.terms;
+    own.Use(settings);
     // Where only the trial is undone, the workers' global batch is, too.
-    if (failed && record.settings.SameProgram(settings) &&
+    if (failed && record.settings.SameSettings(settings) &&
         KeepsGlobalBatch(current, own)) {
       own.global_micro_batches = current.global_micro_batches;
     }
@@ -306,7 +297,7 @@ PlanRoom::Record PlanRoom::Next(const GenerationStart& start,
     record.on_trial = false;
   }
   record.plans.before.reset();
-  current.at_step = Plan::kWithNextGeneration;
+  current.at_step = schedule::Plan::kWithNextGeneration;
   if (current.global_micro_batches == 0) {
     current.global_micro_batches =
         GlobalMicroBatches(current.accumulation_steps, settings.world_size);
@@ -319,8 +310,8 @@ PlanRoom::Record PlanRoom::Next(const GenerationStart& start,
   return record;
 }
 
-absl::Status PlanRoom::CheckWindow(const Plan& plan, int world_size) const {
-  if (plan.terms.on_resize != OnResize::kKeepGlobalBatch || world_size < 1) {
+absl::Status PlanRoom::CheckWindow(const schedule::Plan& plan, int world_size) const {
+  if (plan.terms.on_resize != schedule::OnResize::kKeepGlobalBatch || world_size < 1) {
     return absl::OkStatus();
   }
   const int64_t largest = (plan.global_micro_batches - 1) / world_size + 1;
@@ -333,12 +324,10 @@ absl::Status PlanRoom::CheckWindow(const Plan& plan, int world_size) const {
                    "; start more workers, or with on_resize=keep_local_batch"));
 }
 
-absl::StatusOr<Plan> PlanRoom::BeginGeneration(GenerationStart start) {
+absl::StatusOr<schedule::Plan> PlanRoom::BeginGeneration(GenerationStart start) {
   Settings settings;
-  settings.hook = start.hook;
-  settings.accumulation_steps = start.accumulation_steps;
-  settings.compression_start_step = start.compression_start_step;
-  COXSWAIN_ASSIGN_OR_RETURN(settings.terms, ReadTerms(start.terms));
+  static_cast<schedule::StepSettings&>(settings) = start.settings;
+  COXSWAIN_ASSIGN_OR_RETURN(settings.terms, schedule::ReadTerms(start.terms));
   settings.world_size = start.world_size;
 
   MutexLock writing(&writing_);
@@ -385,7 +374,7 @@ absl::StatusOr<PlanRoom::Plans> PlanRoom::Get(absl::string_view job) const {
   return found->second.plans;
 }
 
-absl::Status PlanRoom::Validate(const Plan& plan) const {
+absl::Status PlanRoom::Validate(const schedule::Plan& plan) const {
   if (plan.accumulation_steps < 1 ||
       plan.accumulation_steps > options_.max_accumulation_steps) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -404,20 +393,20 @@ absl::Status PlanRoom::Validate(const Plan& plan) const {
                      absl::CHexEscape(Shorten(plan.hook, kMaxShownBytes)),
                      "', has control characters"));
   }
-  COXSWAIN_RETURN_IF_ERROR(CheckPlan(plan));
+  COXSWAIN_RETURN_IF_ERROR(schedule::CheckPlan(plan));
   return plan.terms.Validate();
 }
 
 absl::Status PlanRoom::CheckTiming(absl::string_view job, const Record& record,
-                                   const Plan& plan) {
-  if (plan.at_step == Plan::kWithNextGeneration) return absl::OkStatus();
+                                   const schedule::Plan& plan) {
+  if (plan.at_step == schedule::Plan::kWithNextGeneration) return absl::OkStatus();
   constexpr char kAdvice[] = "; propose it for the next generation (at_step 0)";
   if (!record.running) {
     return absl::FailedPreconditionError(absl::StrCat(
         "job '", job, "' does not run, so no step of it can have a new plan",
         kAdvice));
   }
-  if (record.plans.current.terms.enforcement == Enforcement::kOff) {
+  if (record.plans.current.terms.enforcement == schedule::Enforcement::kOff) {
     return absl::FailedPreconditionError(
         absl::StrCat("job '", job,
                      "' runs with enforcement=off: its workers agree on no "
@@ -427,10 +416,10 @@ absl::Status PlanRoom::CheckTiming(absl::string_view job, const Record& record,
   return absl::OkStatus();
 }
 
-Plan PlanRoom::Successor(const Record& record, const Plan& proposal) {
-  const Plan& current = record.plans.current;
-  const Plan& newest = record.plans.next.value_or(current);
-  Plan plan = proposal;
+schedule::Plan PlanRoom::Successor(const Record& record, const schedule::Plan& proposal) {
+  const schedule::Plan& current = record.plans.current;
+  const schedule::Plan& newest = record.plans.next.value_or(current);
+  schedule::Plan plan = proposal;
   plan.version = std::max(newest.version + 1, record.least_version);
   plan.global_micro_batches =
       KeepsGlobalBatch(newest, plan)
@@ -469,23 +458,23 @@ absl::Status PlanRoom::Store(absl::string_view job, Record record) {
   return NoSuchJob(job);
 }
 
-absl::StatusOr<Plan> PlanRoom::Propose(absl::string_view job,
+absl::StatusOr<schedule::Plan> PlanRoom::Propose(absl::string_view job,
                                        int64_t expected_version,
-                                       const Plan& plan) {
+                                       const schedule::Plan& plan) {
   COXSWAIN_RETURN_IF_ERROR(Validate(plan));
   MutexLock writing(&writing_);
   std::optional<Record> found = Find(job);
   if (!found.has_value()) return NoSuchJob(job);
   Record& record = *found;
-  const std::optional<Plan>& next = record.plans.next;
-  const Plan& current = record.plans.current;
+  const std::optional<schedule::Plan>& next = record.plans.next;
+  const schedule::Plan& current = record.plans.current;
   // A repetition; the first may be in force already.
-  if (next.has_value() && next->SameContent(plan) &&
+  if (next.has_value() && next->SameSettings(plan) &&
       next->at_step == plan.at_step) {
     return *next;
   }
   if (!next.has_value() && current.version == expected_version + 1 &&
-      current.SameContent(plan)) {
+      current.SameSettings(plan)) {
     return current;
   }
   const int64_t newest = next.value_or(current).version;
@@ -495,7 +484,7 @@ absl::StatusOr<Plan> PlanRoom::Propose(absl::string_view job,
         expected_version, "; read it and propose again"));
   }
   COXSWAIN_RETURN_IF_ERROR(CheckTiming(job, record, plan));
-  const Plan successor = Successor(record, plan);
+  const schedule::Plan successor = Successor(record, plan);
   record.plans.next = successor;
   COXSWAIN_RETURN_IF_ERROR(Store(job, std::move(record)));
   LogInfo("plan_proposed", {{"job", job},
@@ -512,12 +501,12 @@ bool PlanRoom::Concerns(const Record& record, int64_t step) {
 }
 
 bool PlanRoom::IsDue(const Record& record, int64_t step) {
-  const std::optional<Plan>& next = record.plans.next;
-  return next.has_value() && next->at_step != Plan::kWithNextGeneration &&
+  const std::optional<schedule::Plan>& next = record.plans.next;
+  return next.has_value() && next->at_step != schedule::Plan::kWithNextGeneration &&
          next->at_step <= step;
 }
 
-absl::StatusOr<std::optional<Plan>> PlanRoom::TakeEffect(absl::string_view job,
+absl::StatusOr<std::optional<schedule::Plan>> PlanRoom::TakeEffect(absl::string_view job,
                                                          Generation generation,
                                                          int64_t step) {
   const auto find = [&]() -> std::optional<Record> {
@@ -536,7 +525,7 @@ absl::StatusOr<std::optional<Plan>> PlanRoom::TakeEffect(absl::string_view job,
   Record& record = *found;
   NoteDecided(job, step, &record);
   if (!IsDue(record, step)) return std::nullopt;
-  Plan& current = record.plans.current;
+  schedule::Plan& current = record.plans.current;
   record.plans.before = current;
   current = *std::exchange(record.plans.next, std::nullopt);
   current.at_step = step;
@@ -546,7 +535,7 @@ absl::StatusOr<std::optional<Plan>> PlanRoom::TakeEffect(absl::string_view job,
   }
   record.on_trial = record.unproved = CanBeProved(current);
   record.first_decided.reset();
-  Plan plan = current;
+  schedule::Plan plan = current;
   COXSWAIN_RETURN_IF_ERROR(Store(job, std::move(record)));
   return plan;
 }

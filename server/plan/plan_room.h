@@ -15,9 +15,9 @@
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
 #include "base/mutex.h"
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 #include "server/generation/fence.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/plan.h"
 #include "server/options/options.h"
 #include "server/state/quarantine.h"
 #include "server/state/state_store.h"
@@ -36,9 +36,7 @@ struct GenerationStart {
   std::string job;
   Generation generation;
   // The workers' own settings, from their manifest.
-  std::string hook;
-  int accumulation_steps = 0;
-  int64_t compression_start_step = -1;
+  schedule::StepSettings settings;
   std::map<std::string, std::string> terms;
   int world_size = 0;
   PlanTrial last = PlanTrial::kUnknown;
@@ -70,11 +68,11 @@ struct GenerationStart {
 class PlanRoom : public GenerationObserver {
  public:
   struct Plans {
-    Plan current;
-    std::optional<Plan> next;
+    schedule::Plan current;
+    std::optional<schedule::Plan> next;
     // Whose place `current` has taken in the generation that runs: the workers
     // may not have heard of it when the coordinator was restarted.
-    std::optional<Plan> before;
+    std::optional<schedule::Plan> before;
   };
 
   // Reads the plans that are in `store`, which must outlive the room. The plan
@@ -101,7 +99,7 @@ class PlanRoom : public GenerationObserver {
   //   INVALID_ARGUMENT    the terms are not those of a plan
   //   RESOURCE_EXHAUSTED  keep_global_batch would need more than
   //                       max_accumulation_steps on one rank
-  absl::StatusOr<Plan> BeginGeneration(GenerationStart start);
+  absl::StatusOr<schedule::Plan> BeginGeneration(GenerationStart start);
 
   // NOT_FOUND: no generation of this job has begun.
   absl::StatusOr<Plans> Get(absl::string_view job) const;
@@ -113,14 +111,14 @@ class PlanRoom : public GenerationObserver {
   //                        generation runs, or one without enforcement, in
   //                        which the plan could change
   //   INVALID_ARGUMENT     a field is out of range
-  absl::StatusOr<Plan> Propose(absl::string_view job, int64_t expected_version,
-                               const Plan& plan);
+  absl::StatusOr<schedule::Plan> Propose(absl::string_view job, int64_t expected_version,
+                               const schedule::Plan& plan);
 
   // The proposal that comes into force with this step of the generation;
   // nothing if none is due. To be called for each decision of the stream
   // "train", with the step after the decided one. An error leaves it pending;
   // INVALID_ARGUMENT: no plan can come into force at this step.
-  absl::StatusOr<std::optional<Plan>> TakeEffect(absl::string_view job,
+  absl::StatusOr<std::optional<schedule::Plan>> TakeEffect(absl::string_view job,
                                                  Generation generation,
                                                  int64_t step);
 
@@ -144,19 +142,8 @@ class PlanRoom : public GenerationObserver {
  private:
   // What the workers' manifest said when `current` was made, and how many they
   // were.
-  struct Settings {
-    std::string hook;
-    int accumulation_steps = 0;
-    int64_t compression_start_step = -1;
-    ScheduleTerms terms;
+  struct Settings : schedule::Settings {
     int world_size = 0;  // 0: not known
-
-    bool SameProgram(const Settings& other) const {
-      return hook == other.hook &&
-             accumulation_steps == other.accumulation_steps &&
-             compression_start_step == other.compression_start_step &&
-             terms == other.terms;
-    }
   };
   struct Record {
     Plans plans;
@@ -178,7 +165,7 @@ class PlanRoom : public GenerationObserver {
       : options_(options), store_(store) {}
 
   // The workers' settings as they are stored.
-  static Plan SettingsOf(const Record& record);
+  static schedule::Plan SettingsOf(const Record& record);
   // Adds what the state store keeps of a job; INVALID_ARGUMENT, and the batch
   // is as it was, if one of its plans could not be read again.
   static absl::Status AddToBatch(const std::string& job, const Record& record,
@@ -203,13 +190,13 @@ class PlanRoom : public GenerationObserver {
   // decision that could have proved it.
   static bool Failed(const Record& record, PlanTrial last);
   // What a proposal becomes after the newest plan.
-  static Plan Successor(const Record& record, const Plan& proposal);
+  static schedule::Plan Successor(const Record& record, const schedule::Plan& proposal);
 
-  absl::Status Validate(const Plan& plan) const;
+  absl::Status Validate(const schedule::Plan& plan) const;
   // Whether a plan can come into force when it wants to.
   static absl::Status CheckTiming(absl::string_view job, const Record& record,
-                                  const Plan& plan);
-  absl::Status CheckWindow(const Plan& plan, int world_size) const;
+                                  const schedule::Plan& plan);
+  absl::Status CheckWindow(const schedule::Plan& plan, int world_size) const;
   std::optional<Record> Find(absl::string_view job) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Commits what a job's record becomes. NOT_FOUND: it was forgotten meanwhile.

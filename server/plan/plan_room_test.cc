@@ -20,8 +20,8 @@ namespace {
 
 using testing::HasSubstr;
 
-Plan MakePlan(int accumulation, const std::string& hook, int64_t start_step) {
-  Plan plan;
+schedule::Plan MakePlan(int accumulation, const std::string& hook, int64_t start_step) {
+  schedule::Plan plan;
   plan.accumulation_steps = accumulation;
   plan.hook = hook;
   plan.compression_start_step = start_step;
@@ -35,19 +35,19 @@ class PlanRoomTest : public testing::Test {
     room_.reset();
     ASSERT_OK_AND_ASSIGN(room_, PlanRoom::Load(options_, &store_));
   }
-  Plan Begin(int generation, const std::string& hook, int accumulation,
+  schedule::Plan Begin(int generation, const std::string& hook, int accumulation,
              const std::string& job = "job") {
     return Begin(generation, hook, accumulation, PlanTrial::kUnknown, job);
   }
-  Plan Begin(int generation, const std::string& hook, int accumulation,
+  schedule::Plan Begin(int generation, const std::string& hook, int accumulation,
              PlanTrial last, const std::string& job = "job") {
     GenerationStart start;
     start.job = job;
     start.generation = Generation(generation);
-    start.hook = hook;
-    start.accumulation_steps = accumulation;
+    start.settings.hook = hook;
+    start.settings.accumulation_steps = accumulation;
     start.last = last;
-    return room_->BeginGeneration(std::move(start)).value_or(Plan());
+    return room_->BeginGeneration(std::move(start)).value_or(schedule::Plan());
   }
 
   GenerationStart StartOf(int generation, int accumulation, int world_size,
@@ -55,23 +55,23 @@ class PlanRoomTest : public testing::Test {
     GenerationStart start;
     start.job = "job";
     start.generation = Generation(generation);
-    start.hook = "allreduce";
-    start.accumulation_steps = accumulation;
+    start.settings.hook = "allreduce";
+    start.settings.accumulation_steps = accumulation;
     start.world_size = world_size;
     start.terms = terms;
     return start;
   }
-  absl::StatusOr<Plan> BeginWith(
+  absl::StatusOr<schedule::Plan> BeginWith(
       int generation, int accumulation, int world_size,
       const std::map<std::string, std::string>& terms = {}) {
     return room_->BeginGeneration(
         StartOf(generation, accumulation, world_size, terms));
   }
   // What comes into force with this step; version 0: nothing.
-  Plan Take(int generation, int64_t step) {
+  schedule::Plan Take(int generation, int64_t step) {
     const auto plan = room_->TakeEffect("job", Generation(generation), step);
     EXPECT_OK(plan);
-    return plan.ok() && plan->has_value() ? **plan : Plan();
+    return plan.ok() && plan->has_value() ? **plan : schedule::Plan();
   }
 
   PlanOptions options_;
@@ -81,8 +81,8 @@ class PlanRoomTest : public testing::Test {
 
 TEST_F(PlanRoomTest, TheWorkersSayWhenCompressionStarts) {
   GenerationStart start = StartOf(1, 2, 2, {});
-  start.compression_start_step = 7;
-  ASSERT_OK_AND_ASSIGN(Plan plan, room_->BeginGeneration(start));
+  start.settings.compression_start_step = 7;
+  ASSERT_OK_AND_ASSIGN(schedule::Plan plan, room_->BeginGeneration(start));
   EXPECT_EQ(plan.compression_start_step, 7);
   Reload();
   start.generation = Generation(2);
@@ -90,14 +90,14 @@ TEST_F(PlanRoomTest, TheWorkersSayWhenCompressionStarts) {
   EXPECT_EQ(plan.version, 1) << "the same program goes on with its plan";
   EXPECT_EQ(plan.compression_start_step, 7);
   start.generation = Generation(3);
-  start.compression_start_step = -1;
+  start.settings.compression_start_step = -1;
   ASSERT_OK_AND_ASSIGN(plan, room_->BeginGeneration(start));
   EXPECT_EQ(plan.version, 2);
   EXPECT_EQ(plan.compression_start_step, -1);
 }
 
 TEST_F(PlanRoomTest, FirstPlanIsWhatTheManifestSays) {
-  const Plan plan = Begin(1, "powersgd(rank=2)", 4);
+  const schedule::Plan plan = Begin(1, "powersgd(rank=2)", 4);
   EXPECT_EQ(plan.version, 1);
   EXPECT_EQ(plan.hook, "powersgd(rank=2)");
   EXPECT_EQ(plan.accumulation_steps, 4);
@@ -107,14 +107,14 @@ TEST_F(PlanRoomTest, FirstPlanIsWhatTheManifestSays) {
 TEST_F(PlanRoomTest, SameManifestKeepsTheVersion) {
   Begin(1, "allreduce", 1);
   EXPECT_EQ(Begin(2, "allreduce", 1).version, 1);
-  const Plan changed = Begin(3, "bf16", 1);
+  const schedule::Plan changed = Begin(3, "bf16", 1);
   EXPECT_EQ(changed.version, 2);
   EXPECT_EQ(changed.hook, "bf16");
 }
 
 TEST_F(PlanRoomTest, ProposalTakesEffectAtTheNextGenerationAndStays) {
   Begin(1, "allreduce", 1);
-  ASSERT_OK_AND_ASSIGN(const Plan next,
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan next,
                        room_->Propose("job", 1, MakePlan(8, "bf16", 100)));
   EXPECT_EQ(next.version, 2);
   ASSERT_OK_AND_ASSIGN(const auto plans, room_->Get("job"));
@@ -123,7 +123,7 @@ TEST_F(PlanRoomTest, ProposalTakesEffectAtTheNextGenerationAndStays) {
   EXPECT_EQ(plans.next->hook, "bf16");
 
   for (int generation : {2, 3}) {
-    const Plan plan = Begin(generation, "allreduce", 1);
+    const schedule::Plan plan = Begin(generation, "allreduce", 1);
     EXPECT_EQ(plan.version, 2);
     EXPECT_EQ(plan.hook, "bf16");
     EXPECT_EQ(plan.accumulation_steps, 8);
@@ -134,9 +134,9 @@ TEST_F(PlanRoomTest, ProposalTakesEffectAtTheNextGenerationAndStays) {
 
 TEST_F(PlanRoomTest, RepeatedProposalIsAcceptedAgain) {
   Begin(1, "allreduce", 1);
-  const Plan proposal = MakePlan(2, "bf16", -1);
+  const schedule::Plan proposal = MakePlan(2, "bf16", -1);
   ASSERT_OK(room_->Propose("job", 1, proposal));
-  ASSERT_OK_AND_ASSIGN(const Plan again, room_->Propose("job", 1, proposal));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan again, room_->Propose("job", 1, proposal));
   EXPECT_EQ(again.version, 2);
 }
 
@@ -146,7 +146,7 @@ TEST_F(PlanRoomTest, ProposalThatMadeNoStepIsDropped) {
   EXPECT_EQ(Begin(2, "allreduce", 1, PlanTrial::kProved).hook, "nosuchhook");
   Reload();  // Also a restarted coordinator knows that it is on trial.
   EXPECT_EQ(Begin(3, "allreduce", 1).hook, "nosuchhook");
-  const Plan back = Begin(4, "allreduce", 1, PlanTrial::kFailed);
+  const schedule::Plan back = Begin(4, "allreduce", 1, PlanTrial::kFailed);
   EXPECT_EQ(back.hook, "allreduce");
   EXPECT_EQ(back.accumulation_steps, 1);
   EXPECT_EQ(back.compression_start_step, -1);
@@ -168,8 +168,8 @@ TEST_F(PlanRoomTest, TheCallersWritesAreCommittedWithThePlan) {
   GenerationStart start;
   start.job = "job";
   start.generation = Generation(1);
-  start.hook = "allreduce";
-  start.accumulation_steps = 1;
+  start.settings.hook = "allreduce";
+  start.settings.accumulation_steps = 1;
   start.batch.Put("cluster", "next_generation", "2");
   ASSERT_OK(room_->BeginGeneration(start));
   EXPECT_EQ(store_.Get("cluster", "next_generation").value_or(""), "2");
@@ -189,7 +189,7 @@ TEST_F(PlanRoomTest, ProposalAgainstAnOldVersionIsRefused) {
 
 TEST_F(PlanRoomTest, OutOfRangeProposalsAreRefused) {
   Begin(1, "allreduce", 1);
-  for (const Plan& plan :
+  for (const schedule::Plan& plan :
        {MakePlan(0, "bf16", -1), MakePlan(1'000'001, "bf16", -1),
         MakePlan(1, "", -1), MakePlan(1, std::string(4097, 'x'), -1),
         MakePlan(1, "bf16", -2)}) {
@@ -261,22 +261,22 @@ TEST_F(PlanRoomTest, PlansWithoutAJobAreDroppedAtTheStart) {
 
 TEST_F(PlanRoomTest, NothingComesIntoForceThatCouldNotBeReadAgain) {
   ASSERT_OK(BeginWith(1, 1, 2));
-  Plan plan = MakePlan(4, "bf16", -1);
-  plan.at_step = Plan::kAtNextStep;
+  schedule::Plan plan = MakePlan(4, "bf16", -1);
+  plan.at_step = schedule::Plan::kAtNextStep;
   ASSERT_OK(room_->Propose("job", 1, plan));
   EXPECT_THAT(
-      room_->TakeEffect("job", Generation(1), kMaxStep + 1),
+      room_->TakeEffect("job", Generation(1), schedule::kMaxStep + 1),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at_step")));
   EXPECT_EQ(room_->Get("job")->current.version, 1);
   EXPECT_TRUE(room_->Get("job")->next.has_value());
-  EXPECT_EQ(Take(1, kMaxStep).version, 2);
+  EXPECT_EQ(Take(1, schedule::kMaxStep).version, 2);
   Reload();
-  EXPECT_EQ(room_->Get("job")->current.at_step, kMaxStep);
+  EXPECT_EQ(room_->Get("job")->current.at_step, schedule::kMaxStep);
 }
 
 TEST_F(PlanRoomTest, TermsOfTheManifestArePartOfThePlan) {
-  ASSERT_OK_AND_ASSIGN(const Plan plan, BeginWith(1, 2, 4, {{"tail", "drop"}}));
-  EXPECT_EQ(plan.terms.tail, TailPolicy::kDrop);
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan plan, BeginWith(1, 2, 4, {{"tail", "drop"}}));
+  EXPECT_EQ(plan.terms.tail, schedule::TailPolicy::kDrop);
   EXPECT_EQ(plan.global_micro_batches, 8);
   EXPECT_EQ(BeginWith(2, 2, 4, {{"tail", "drop"}})->version, 1);
   Reload();
@@ -284,9 +284,9 @@ TEST_F(PlanRoomTest, TermsOfTheManifestArePartOfThePlan) {
   // Defaults are the same, said or not.
   EXPECT_EQ(BeginWith(4, 2, 4, {{"tail", "drop"}, {"max_steps", "0"}})->version,
             1);
-  ASSERT_OK_AND_ASSIGN(const Plan other, BeginWith(5, 2, 4));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan other, BeginWith(5, 2, 4));
   EXPECT_EQ(other.version, 2);
-  EXPECT_EQ(other.terms.tail, TailPolicy::kFlush);
+  EXPECT_EQ(other.terms.tail, schedule::TailPolicy::kFlush);
 }
 
 TEST_F(PlanRoomTest, BadTermsAreRefused) {
@@ -307,7 +307,7 @@ TEST_F(PlanRoomTest, TheGlobalBatchIsKeptWhenFourBecomeThree) {
       {"on_resize", "keep_global_batch"}, {"uneven_data", "wait_for_all"}};
   ASSERT_OK(BeginWith(1, 2, 4, terms));
   Reload();
-  ASSERT_OK_AND_ASSIGN(const Plan plan, BeginWith(2, 2, 3, terms));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan plan, BeginWith(2, 2, 3, terms));
   EXPECT_EQ(plan.version, 1);
   EXPECT_EQ(plan.global_micro_batches, 8);
   EXPECT_EQ(plan.WindowOf(0, 3), 3);
@@ -317,7 +317,7 @@ TEST_F(PlanRoomTest, TheGlobalBatchIsKeptWhenFourBecomeThree) {
 
 TEST_F(PlanRoomTest, TheLocalBatchIsKeptOtherwise) {
   ASSERT_OK(BeginWith(1, 2, 4));
-  ASSERT_OK_AND_ASSIGN(const Plan plan, BeginWith(2, 2, 3));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan plan, BeginWith(2, 2, 3));
   EXPECT_EQ(plan.version, 1);
   EXPECT_EQ(plan.WindowOf(2, 3), 2);
 }
@@ -339,7 +339,7 @@ TEST_F(PlanRoomTest, AProposalKeepsTheGlobalBatchUnlessItChangesTheSteps) {
   const std::map<std::string, std::string> terms = {
       {"on_resize", "keep_global_batch"}, {"uneven_data", "wait_for_all"}};
   ASSERT_OK(BeginWith(1, 2, 4, terms));
-  ASSERT_OK_AND_ASSIGN(Plan plan, BeginWith(2, 2, 3, terms));
+  ASSERT_OK_AND_ASSIGN(schedule::Plan plan, BeginWith(2, 2, 3, terms));
   plan.hook = "bf16";
   plan.global_micro_batches = 1000;  // not for a peer to say
   ASSERT_OK_AND_ASSIGN(plan, room_->Propose("job", 1, plan));
@@ -361,7 +361,7 @@ TEST_F(PlanRoomTest, RecordsOfOlderCoordinatorsAreRead) {
   ASSERT_OK(store_.Apply(batch));
   Reload();
   EXPECT_EQ(room_->Get("job")->current.version, 3);
-  ASSERT_OK_AND_ASSIGN(const Plan plan, BeginWith(9, 2, 4));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan plan, BeginWith(9, 2, 4));
   EXPECT_EQ(plan.version, 3);
   EXPECT_EQ(plan.global_micro_batches, 8);
 }
@@ -373,7 +373,7 @@ class UnreadablePlanTest : public PlanRoomTest {
     PlanRoomTest::SetUp();
     Begin(1, "allreduce", 1);
     ASSERT_EQ(Begin(2, "allreduce", 2).version, 2);
-    ASSERT_OK_AND_ASSIGN(const Plan next,
+    ASSERT_OK_AND_ASSIGN(const schedule::Plan next,
                          room_->Propose("job", 2, MakePlan(4, "bf16", -1)));
     ASSERT_EQ(next.version, 3);
     ASSERT_EQ(Begin(3, "allreduce", 1, "other").version, 1);
@@ -507,7 +507,7 @@ TEST_F(UnreadablePlanTest, WithoutAMarkTheNextVersionIsFarAway) {
 
 TEST_F(PlanRoomTest, AProposalForAStepIsPendingUntilThen) {
   ASSERT_OK(BeginWith(1, 1, 2));
-  Plan plan = MakePlan(4, "bf16", -1);
+  schedule::Plan plan = MakePlan(4, "bf16", -1);
   plan.terms.max_steps = 40;
   plan.at_step = 5;
   ASSERT_OK(room_->Propose("job", 1, plan));
@@ -520,12 +520,12 @@ TEST_F(PlanRoomTest, AProposalForAStepIsPendingUntilThen) {
 
 TEST_F(PlanRoomTest, WhatComesIntoForceIsDurable) {
   ASSERT_OK(BeginWith(1, 1, 2));
-  for (const int64_t at_step : {Plan::kAtNextStep, int64_t{7}, int64_t{3}}) {
+  for (const int64_t at_step : {schedule::Plan::kAtNextStep, int64_t{7}, int64_t{3}}) {
     const int64_t version = room_->Get("job")->current.version;
-    Plan plan = MakePlan(static_cast<int>(10 + version), "bf16", -1);
+    schedule::Plan plan = MakePlan(static_cast<int>(10 + version), "bf16", -1);
     plan.at_step = at_step;
     ASSERT_OK(room_->Propose("job", version, plan));
-    const Plan taken = Take(1, 7);  // 3 is past
+    const schedule::Plan taken = Take(1, 7);  // 3 is past
     EXPECT_EQ(taken.version, version + 1);
     EXPECT_EQ(taken.at_step, 7);
     EXPECT_EQ(taken.global_micro_batches, 2 * plan.accumulation_steps);
@@ -538,8 +538,8 @@ TEST_F(PlanRoomTest, WhatComesIntoForceIsDurable) {
 
 TEST_F(PlanRoomTest, NothingComesIntoForceThatIsNotStored) {
   ASSERT_OK(BeginWith(1, 1, 2));
-  Plan plan = MakePlan(4, "bf16", -1);
-  plan.at_step = Plan::kAtNextStep;
+  schedule::Plan plan = MakePlan(4, "bf16", -1);
+  plan.at_step = schedule::Plan::kAtNextStep;
   ASSERT_OK(room_->Propose("job", 1, plan));
   store_.FailWrites(absl::UnavailableError("disk full"));
   EXPECT_THAT(room_->TakeEffect("job", Generation(1), 1),
@@ -557,18 +557,18 @@ TEST_F(PlanRoomTest, AProposalForTheNextGenerationWaitsForIt) {
 
 TEST_F(PlanRoomTest, AProposalWhoseStepDidNotComeBeginsTheNextGeneration) {
   ASSERT_OK(BeginWith(1, 1, 2));
-  Plan plan = MakePlan(4, "bf16", -1);
+  schedule::Plan plan = MakePlan(4, "bf16", -1);
   plan.at_step = 1000;
   ASSERT_OK(room_->Propose("job", 1, plan));
   room_->OnGenerationEnded("job", Generation(1), absl::AbortedError("lost"));
-  ASSERT_OK_AND_ASSIGN(const Plan next, BeginWith(2, 1, 2));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan next, BeginWith(2, 1, 2));
   EXPECT_EQ(next.version, 2);
   EXPECT_EQ(next.at_step, 0);
 }
 
 TEST_F(PlanRoomTest, OnlyARunningAndEnforcedGenerationCanChangeItsPlan) {
-  Plan plan = MakePlan(4, "bf16", -1);
-  plan.at_step = Plan::kAtNextStep;
+  schedule::Plan plan = MakePlan(4, "bf16", -1);
+  plan.at_step = schedule::Plan::kAtNextStep;
   ASSERT_OK(BeginWith(1, 1, 2));
   room_->OnGenerationEnded("job", Generation(1), absl::AbortedError("lost"));
   EXPECT_THAT(room_->Propose("job", 1, plan),
@@ -580,36 +580,36 @@ TEST_F(PlanRoomTest, OnlyARunningAndEnforcedGenerationCanChangeItsPlan) {
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        testing::AllOf(HasSubstr("enforcement=off"),
                                       HasSubstr("at_step 0"))));
-  plan.at_step = Plan::kWithNextGeneration;
+  plan.at_step = schedule::Plan::kWithNextGeneration;
   EXPECT_OK(room_->Propose("job", 2, plan));
 }
 
 TEST_F(PlanRoomTest, AnotherStepIsAnotherProposal) {
   ASSERT_OK(BeginWith(1, 1, 2));
-  Plan plan = MakePlan(4, "bf16", -1);
+  schedule::Plan plan = MakePlan(4, "bf16", -1);
   ASSERT_OK(room_->Propose("job", 1, plan));
-  plan.at_step = Plan::kAtNextStep;
+  plan.at_step = schedule::Plan::kAtNextStep;
   EXPECT_THAT(
       room_->Propose("job", 1, plan),
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("version 2")));
-  ASSERT_OK_AND_ASSIGN(const Plan sooner, room_->Propose("job", 2, plan));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan sooner, room_->Propose("job", 2, plan));
   EXPECT_EQ(sooner.version, 3);
   EXPECT_EQ(Take(1, 1).version, 3);
   // Its answer was lost, and it is in force already.
-  ASSERT_OK_AND_ASSIGN(const Plan again, room_->Propose("job", 2, plan));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan again, room_->Propose("job", 2, plan));
   EXPECT_EQ(again.version, 3);
 }
 
 TEST_F(PlanRoomTest, TermsOfAProposalMustGoTogether) {
   ASSERT_OK(BeginWith(1, 1, 2));
-  Plan plan = MakePlan(4, "bf16", -1);
-  plan.terms.tail = TailPolicy::kCarry;
-  plan.terms.uneven_data = UnevenData::kWaitForAll;
+  schedule::Plan plan = MakePlan(4, "bf16", -1);
+  plan.terms.tail = schedule::TailPolicy::kCarry;
+  plan.terms.uneven_data = schedule::UnevenData::kWaitForAll;
   EXPECT_THAT(room_->Propose("job", 1, plan),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("do not go together")));
   plan = MakePlan(4, "bf16", -1);
-  for (const int64_t at_step : {int64_t{-2}, kMaxStep + 1}) {
+  for (const int64_t at_step : {int64_t{-2}, schedule::kMaxStep + 1}) {
     plan.at_step = at_step;
     EXPECT_THAT(
         room_->Propose("job", 1, plan),
@@ -623,23 +623,23 @@ class ChangedPlanTest : public PlanRoomTest {
   void SetUp() override {
     PlanRoomTest::SetUp();
     ASSERT_OK(BeginWith(1, 1, 2));
-    Plan plan = MakePlan(4, "nosuchhook", -1);
+    schedule::Plan plan = MakePlan(4, "nosuchhook", -1);
     plan.at_step = 5;
     ASSERT_OK(room_->Propose("job", 1, plan));
     ASSERT_EQ(Take(1, 5).version, 2);
   }
   // After an end by a loss, with steps done before the change.
-  Plan NextGeneration() {
+  schedule::Plan NextGeneration() {
     room_->OnGenerationEnded("job", Generation(1), absl::AbortedError("lost"));
     GenerationStart start = StartOf(2, 1, 2, {});
     start.last = PlanTrial::kProved;
-    return room_->BeginGeneration(start).value_or(Plan());
+    return room_->BeginGeneration(start).value_or(schedule::Plan());
   }
 };
 
 TEST_F(ChangedPlanTest, IsDroppedIfTheGenerationEndsBeforeItsFirstStep) {
   EXPECT_EQ(Take(1, 6).version, 0);  // the decision on step 5 itself
-  const Plan back = NextGeneration();
+  const schedule::Plan back = NextGeneration();
   EXPECT_EQ(back.version, 3);
   EXPECT_EQ(back.hook, "allreduce");
 }
@@ -670,17 +670,17 @@ class BegunPlanTest : public PlanRoomTest {
  protected:
   void BeginTrial(const std::map<std::string, std::string>& terms = {}) {
     ASSERT_OK(BeginWith(1, 2, 4, terms));
-    Plan plan = room_->Get("job")->current;
+    schedule::Plan plan = room_->Get("job")->current;
     plan.hook = "bf16";
     ASSERT_OK(room_->Propose("job", 1, plan));
     ASSERT_EQ(BeginWith(2, 2, 4, terms)->hook, "bf16");
   }
-  Plan NextGeneration(PlanTrial last, int world_size = 4,
+  schedule::Plan NextGeneration(PlanTrial last, int world_size = 4,
                       const std::map<std::string, std::string>& terms = {}) {
     room_->OnGenerationEnded("job", Generation(2), absl::AbortedError("lost"));
     GenerationStart start = StartOf(3, 2, world_size, terms);
     start.last = last;
-    return room_->BeginGeneration(start).value_or(Plan());
+    return room_->BeginGeneration(start).value_or(schedule::Plan());
   }
 };
 
@@ -710,7 +710,7 @@ TEST_F(BegunPlanTest, TheGlobalBatchStaysWhenItIsDropped) {
   const std::map<std::string, std::string> terms = {
       {"on_resize", "keep_global_batch"}, {"uneven_data", "wait_for_all"}};
   BeginTrial(terms);
-  const Plan back = NextGeneration(PlanTrial::kFailed, 3, terms);
+  const schedule::Plan back = NextGeneration(PlanTrial::kFailed, 3, terms);
   EXPECT_EQ(back.hook, "allreduce");
   EXPECT_EQ(back.global_micro_batches, 8);
 }
@@ -718,7 +718,7 @@ TEST_F(BegunPlanTest, TheGlobalBatchStaysWhenItIsDropped) {
 TEST_F(PlanRoomTest, ThePlanBeforeIsKnownWhileItsGenerationRuns) {
   Begin(1, "allreduce", 1);
   EXPECT_FALSE(room_->Get("job")->before.has_value());
-  Plan plan = MakePlan(1, "bf16", -1);
+  schedule::Plan plan = MakePlan(1, "bf16", -1);
   plan.at_step = 3;
   ASSERT_OK(room_->Propose("job", 1, plan));
   EXPECT_EQ(Take(1, 3).version, 2);
@@ -732,7 +732,7 @@ TEST_F(PlanRoomTest, ThePlanBeforeIsKnownWhileItsGenerationRuns) {
 
 TEST_F(PlanRoomTest, AResumedGenerationGoesOnChangingAndProvingItsPlan) {
   Begin(1, "allreduce", 1);
-  Plan plan = MakePlan(1, "bf16", -1);
+  schedule::Plan plan = MakePlan(1, "bf16", -1);
   plan.at_step = 3;
   ASSERT_OK(room_->Propose("job", 1, plan));
   ASSERT_EQ(Take(1, 3).version, 2);
@@ -743,7 +743,7 @@ TEST_F(PlanRoomTest, AResumedGenerationGoesOnChangingAndProvingItsPlan) {
   resumed.begin.generation = Generation(1);
   ASSERT_OK(room_->OnResume({resumed}));
   plan.hook = "fp16";
-  plan.at_step = Plan::kAtNextStep;
+  plan.at_step = schedule::Plan::kAtNextStep;
   ASSERT_OK(room_->Propose("job", 2, plan));
   EXPECT_EQ(Take(1, 4).version, 3);
   EXPECT_EQ(room_->Get("job")->before->version, 2);

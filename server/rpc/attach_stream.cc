@@ -55,17 +55,8 @@ std::vector<StepTiming> TimingsOf(const v1::Heartbeat& heartbeat) {
 }
 
 v1::Decision DecisionToWire(const AttachEvent& event) {
-  v1::Decision wire;
-  wire.set_stream(event.stream);
-  wire.set_round(event.round);
-  wire.set_commit(event.commit);
-  wire.set_reason(event.reason);
-  wire.set_stop(event.stop);
-  wire.set_regroup(event.regroup);
+  v1::Decision wire = schedule::ToWire(event.stream, event.decision);
   wire.set_spell(event.spell);
-  wire.set_checkpoint(event.checkpoint);
-  if (event.plan.has_value())
-    *wire.mutable_plan() = schedule::ToWire(*event.plan);
   return wire;
 }
 
@@ -192,17 +183,17 @@ absl::Status AttachStream::HandleMessage(uint64_t attachment) {
       NoteHeartbeat(request_.heartbeat(), attachment, witness_, membership_);
       return absl::OkStatus();
     case v1::AttachRequest::kTicket: {
-      COXSWAIN_ASSIGN_OR_RETURN(const Ticket ticket,
+      COXSWAIN_ASSIGN_OR_RETURN(const schedule::Ticket ticket,
                                 TakeTicket(request_.mutable_ticket()));
       return schedule_->OnTicket(seat_, request_.ticket().stream(), ticket);
     }
     case v1::AttachRequest::kVote: {
-      COXSWAIN_ASSIGN_OR_RETURN(const Vote vote,
+      COXSWAIN_ASSIGN_OR_RETURN(const schedule::Vote vote,
                                 TakeVote(request_.mutable_vote()));
       return schedule_->OnVote(seat_, request_.vote().stream(), vote);
     }
     case v1::AttachRequest::kPosition: {
-      COXSWAIN_ASSIGN_OR_RETURN(const StepDecision last,
+      COXSWAIN_ASSIGN_OR_RETURN(const schedule::Decision last,
                                 TakePosition(request_.mutable_position()));
       return schedule_->OnPosition(seat_, request_.position().last().stream(),
                                    last);
@@ -227,7 +218,7 @@ void NoteHeartbeat(const v1::Heartbeat& heartbeat, uint64_t attachment,
   if (!seat.ok() || !membership->Heartbeat(attachment, progress).ok()) return;
   if (witness.telemetry == nullptr) return;
   const auto plans = witness.plans->Get(seat->job);
-  witness.telemetry->Note(*seat, plans.ok() ? plans->current : Plan(), progress,
+  witness.telemetry->Note(*seat, plans.ok() ? plans->current : schedule::Plan(), progress,
                           TimingsOf(heartbeat));
 }
 

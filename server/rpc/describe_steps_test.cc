@@ -37,7 +37,7 @@ class DescribeStepsTest : public testing::Test {
       timing.exchange = 0.5;
       timings.push_back(timing);
     }
-    Plan plan;
+    schedule::Plan plan;
     plan.version = 1;
     plan.hook = "fp16";
     Progress progress;

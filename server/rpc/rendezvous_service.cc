@@ -243,7 +243,7 @@ absl::Status RendezvousService::HearLastWords(const Fence& fence,
   words.rank = caller->rank;
   words.spell = request.spell();
   for (v1::Position position : request.positions()) {
-    COXSWAIN_ASSIGN_OR_RETURN(StepDecision last, TakePosition(&position));
+    COXSWAIN_ASSIGN_OR_RETURN(schedule::Decision last, TakePosition(&position));
     words.positions.push_back({position.last().stream(), std::move(last)});
   }
   COXSWAIN_RETURN_IF_ERROR(

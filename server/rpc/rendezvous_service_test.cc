@@ -30,8 +30,8 @@ using testing::SizeIs;
 
 constexpr char kTrain[] = "train";
 
-Ticket MakeTicket(int64_t round) {
-  Ticket ticket;
+schedule::Ticket MakeTicket(int64_t round) {
+  schedule::Ticket ticket;
   ticket.round = ticket.step = round;
   ticket.micro_batches = ticket.window = 1;
   ticket.weight = 1;
@@ -337,13 +337,13 @@ TEST_F(RendezvousServiceTest, ThatAMemberDrainsIsToldOnceItIsDurable) {
   ASSERT_OK_AND_ASSIGN(
       const uint64_t attachment,
       membership_->Attach(fences[0], [&](const AttachEvent& event) {
-        told.push_back(event.regroup);
+        told.push_back(event.decision.regroup);
       }));
   ASSERT_OK_AND_ASSIGN(const Seat seat, membership_->SeatOf(attachment));
   writer_.Hold();
   ASSERT_OK(schedule_->OnTicket(seat, kTrain, MakeTicket(0)));
   EXPECT_THAT(told, ElementsAre(""));
-  Ticket drains = MakeTicket(1);
+  schedule::Ticket drains = MakeTicket(1);
   drains.drain = "the node is needed";
   ASSERT_OK(schedule_->OnTicket(seat, kTrain, drains));
   EXPECT_THAT(told, SizeIs(1));

@@ -90,9 +90,9 @@ grpc::ServerUnaryReactor* ScheduleService::ProposePlan(
   const absl::Status admitted =
       gate_->AdmitOperator(FromProto(request->fence()));
   if (!admitted.ok()) return ReplyNow(context, admitted);
-  const absl::StatusOr<Plan> plan = schedule::PlanFromWire(request->plan());
+  const absl::StatusOr<schedule::Plan> plan = schedule::PlanFromWire(request->plan());
   if (!plan.ok()) return ReplyNow(context, plan.status());
-  const absl::StatusOr<Plan> next =
+  const absl::StatusOr<schedule::Plan> next =
       plans_->Propose(request->job(), request->expected_version(), *plan);
   if (next.ok()) *response->mutable_next() = schedule::ToWire(*next);
   return ReplyNow(context, next.status());

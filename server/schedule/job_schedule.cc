@@ -4,8 +4,8 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "schedule/bounds.h"
 
 namespace coxswain::server {
 namespace {
@@ -21,42 +21,23 @@ constexpr absl::Duration kBusy = absl::Seconds(1);
 // Changes of the plan that a stream which begins late may still begin with.
 constexpr size_t kMaxChanges = 8;
 
-absl::Status CheckStreamName(absl::string_view name, size_t max_bytes) {
-  const auto allowed = [](char c) {
-    return absl::ascii_isalnum(c) ||
-           absl::string_view("._-").find(c) != absl::string_view::npos;
-  };
-  if (!name.empty() && name.size() <= max_bytes &&
-      std::all_of(name.begin(), name.end(), allowed)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the name of a stream has 1 to ", max_bytes,
-      " characters of [A-Za-z0-9._-]; this one has ", name.size()));
-}
-
-AttachEvent ToEvent(const std::string& stream, StepAgreement::Message message) {
+AttachEvent ToEvent(const std::string& stream, schedule::StepAgreement::Message message) {
   AttachEvent event;
   event.stream = stream;
   event.round = message.round;
   switch (message.kind) {
-    case StepAgreement::Message::Kind::kGrant:
+    case schedule::StepAgreement::Message::Kind::kGrant:
       event.kind = AttachEvent::Kind::kGrant;
       break;
-    case StepAgreement::Message::Kind::kDecision:
+    case schedule::StepAgreement::Message::Kind::kDecision:
       event.kind = AttachEvent::Kind::kDecision;
-      event.commit = message.decision.commit;
-      event.reason = std::move(message.decision.reason);
-      event.stop = std::move(message.decision.stop);
-      event.regroup = std::move(message.decision.regroup);
-      event.checkpoint = std::move(message.decision.checkpoint);
-      event.plan = std::move(message.decision.plan);
+      event.decision = std::move(message.decision);
       break;
-    case StepAgreement::Message::Kind::kWarning:
+    case schedule::StepAgreement::Message::Kind::kWarning:
       event.kind = AttachEvent::Kind::kWarning;
       event.reason = std::move(message.text);
       break;
-    case StepAgreement::Message::Kind::kLearned:  // is for nobody
+    case schedule::StepAgreement::Message::Kind::kLearned:  // is for nobody
       break;
   }
   return event;
@@ -116,16 +97,16 @@ std::vector<int> JobSchedule::Absent() const {
   return absent;
 }
 
-StepAgreement::Options JobSchedule::OptionsOf(absl::string_view stream) const {
-  StepAgreement::Options options;
+schedule::StepAgreement::Options JobSchedule::OptionsOf(absl::string_view stream) const {
+  schedule::StepAgreement::Options options;
   options.stream = std::string(stream);
   options.world_size = begin_.world_size;
   options.plan = first_plan_;
   options.name_of = asks_.name_of;
   options.resumed = resumed_.has_value();
   options.absent = Absent();
-  options.checkpoints = stream == kTrainStream;
-  if (stream != kTrainStream) return options;
+  options.checkpoints = stream == schedule::kTrainStream;
+  if (stream != schedule::kTrainStream) return options;
   options.next_plan = asks_.next_plan;
   // What this stream delivers comes to it with no decision of another one.
   if (!changes_.empty()) options.undelivered = changes_.back();
@@ -136,18 +117,18 @@ absl::StatusOr<JobSchedule::Stream*> JobSchedule::FindOrAddStream(
     absl::string_view name, absl::Time now, Effects* effects) {
   const auto found = streams_.find(name);
   if (found != streams_.end()) return &found->second;
-  const absl::Status valid = CheckStreamName(name, limits_.max_stream_bytes);
+  const absl::Status valid = schedule::CheckStreamName(name, limits_.max_stream_bytes);
   if (!valid.ok()) return valid;
   const absl::Status fits = CheckStreamCount(streams_.size() + 1);
   if (!fits.ok()) return fits;
-  Stream added{std::string(name), StepAgreement(OptionsOf(name)),
+  Stream added{std::string(name), schedule::StepAgreement(OptionsOf(name)),
                std::vector<int64_t>(ranks_.size(), -1)};
   Stream& stream = streams_.emplace(name, std::move(added)).first->second;
-  if (name == kTrainStream) {
+  if (name == schedule::kTrainStream) {
     if (!regroup_.empty()) stream.agreement.RequestRegroup(regroup_);
     stream.agreement.RequestCheckpoint(checkpoint_);
   } else {
-    for (const Plan& plan : changes_) stream.agreement.NotePlan(plan);
+    for (const schedule::Plan& plan : changes_) stream.agreement.NotePlan(plan);
   }
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     if (!ranks_[rank].left) continue;
@@ -166,13 +147,13 @@ void JobSchedule::NoteSign(int rank, bool is_new, absl::Time now) {
 }
 
 absl::Status JobSchedule::OnTicket(int rank, absl::string_view stream,
-                                   const Ticket& ticket, absl::Time now,
+                                   const schedule::Ticket& ticket, absl::Time now,
                                    Effects* effects) {
   if (over()) return absl::OkStatus();
   const absl::StatusOr<Stream*> found = FindOrAddStream(stream, now, effects);
   if (!found.ok()) return found.status();
   const auto index = static_cast<size_t>(rank);
-  StepAgreement& agreement = (*found)->agreement;
+  schedule::StepAgreement& agreement = (*found)->agreement;
   const auto& last = agreement.last_tickets()[index];
   const bool is_new = !last.has_value() || last->ticket.round < ticket.round;
   NoteSign(rank, is_new, now);
@@ -183,7 +164,7 @@ absl::Status JobSchedule::OnTicket(int rank, absl::string_view stream,
 }
 
 absl::Status JobSchedule::OnVote(int rank, absl::string_view stream,
-                                 const Vote& vote, absl::Time now,
+                                 const schedule::Vote& vote, absl::Time now,
                                  Effects* effects) {
   if (over()) return absl::OkStatus();
   const absl::StatusOr<Stream*> found = FindOrAddStream(stream, now, effects);
@@ -210,8 +191,8 @@ absl::Status JobSchedule::CheckPositions(
   std::set<absl::string_view> named;
   size_t count = streams_.size();
   for (const auto& [stream, decision] : positions) {
-    absl::Status valid = CheckStreamName(stream, limits_.max_stream_bytes);
-    valid.Update(CheckPosition(decision));
+    absl::Status valid = schedule::CheckStreamName(stream, limits_.max_stream_bytes);
+    valid.Update(schedule::CheckPosition(decision));
     if (!valid.ok()) return valid;
     if (!named.insert(stream).second) {
       return absl::InvalidArgumentError(
@@ -224,7 +205,7 @@ absl::Status JobSchedule::CheckPositions(
 }
 
 absl::Status JobSchedule::OnPosition(int rank, absl::string_view stream,
-                                     const StepDecision& last, absl::Time now,
+                                     const schedule::Decision& last, absl::Time now,
                                      Effects* effects) {
   if (over()) return absl::OkStatus();
   const absl::StatusOr<Stream*> found = FindOrAddStream(stream, now, effects);
@@ -239,7 +220,7 @@ absl::Status JobSchedule::OnPosition(int rank, absl::string_view stream,
 void JobSchedule::OnRegroupWanted(absl::string_view reason) {
   if (over()) return;
   regroup_ = std::string(reason);
-  const auto train = streams_.find(kTrainStream);
+  const auto train = streams_.find(schedule::kTrainStream);
   if (train != streams_.end()) train->second.agreement.RequestRegroup(reason);
 }
 
@@ -248,7 +229,7 @@ absl::Status JobSchedule::OnCheckpointWanted(absl::string_view reason) {
     return absl::FailedPreconditionError(absl::StrCat(
         "job '", job(), "' does not run, so nobody has a state to save"));
   }
-  if (plan().terms.enforcement == Enforcement::kOff) {
+  if (plan().terms.enforcement == schedule::Enforcement::kOff) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the plan of job '", job(),
         "' has enforcement=off: its ranks ask nobody after which step to save; "
@@ -256,7 +237,7 @@ absl::Status JobSchedule::OnCheckpointWanted(absl::string_view reason) {
   }
   const std::string why =
       schedule::CutReason(reason.empty() ? "it was asked for" : reason);
-  const auto train = streams_.find(kTrainStream);
+  const auto train = streams_.find(schedule::kTrainStream);
   checkpoint_ = why;
   if (train != streams_.end()) train->second.agreement.RequestCheckpoint(why);
   return absl::OkStatus();
@@ -318,13 +299,13 @@ void JobSchedule::NoteStoodStill(absl::Duration how_long, absl::Time now) {
   BePatient(now);
 }
 
-void JobSchedule::Apply(StepAgreement::Messages messages, absl::Time now,
+void JobSchedule::Apply(schedule::StepAgreement::Messages messages, absl::Time now,
                         Stream* stream, Effects* effects) {
-  using Kind = StepAgreement::Message::Kind;
+  using Kind = schedule::StepAgreement::Message::Kind;
   if (over()) return;
   for (size_t i = 0; i < messages.size(); ++i) {
-    StepAgreement::Message& message = messages[i];
-    const bool to_all = message.rank == StepAgreement::Message::kAllRanks;
+    schedule::StepAgreement::Message& message = messages[i];
+    const bool to_all = message.rank == schedule::StepAgreement::Message::kAllRanks;
     if (message.kind == Kind::kLearned) {
       NotePosition(message.decision, stream, effects);
       continue;
@@ -356,13 +337,13 @@ void JobSchedule::Apply(StepAgreement::Messages messages, absl::Time now,
 }
 
 bool JobSchedule::IsLastStep(const Stream& stream,
-                             const StepDecision& decision) const {
+                             const schedule::Decision& decision) const {
   const int64_t max_steps = plan().terms.max_steps;
-  return stream.name == kTrainStream && max_steps > 0 &&
+  return stream.name == schedule::kTrainStream && max_steps > 0 &&
          !decision.without_data && decision.step + 1 >= max_steps;
 }
 
-void JobSchedule::NoteDecision(const StepDecision& decision, Stream* stream,
+void JobSchedule::NoteDecision(const schedule::Decision& decision, Stream* stream,
                                Effects* effects) {
   RoundReport report;
   report.stream = stream->name;
@@ -383,17 +364,17 @@ void JobSchedule::NoteDecision(const StepDecision& decision, Stream* stream,
   if (decision.plan.has_value()) NotePlan(*decision.plan, *stream, effects);
 }
 
-void JobSchedule::NotePosition(const StepDecision& decision, Stream* stream,
+void JobSchedule::NotePosition(const schedule::Decision& decision, Stream* stream,
                                Effects* effects) {
   effects->positions.push_back({stream->name, decision});
-  if (stream->name == kTrainStream) {
+  if (stream->name == schedule::kTrainStream) {
     newest_step_ = std::max(newest_step_, decision.next_step.value_or(0));
   }
   stream->stopped = !decision.stop.empty() || !decision.regroup.empty() ||
                     IsLastStep(*stream, decision);
 }
 
-void JobSchedule::NotePlan(const Plan& plan, const Stream& stream,
+void JobSchedule::NotePlan(const schedule::Plan& plan, const Stream& stream,
                            Effects* effects) {
   effects->plan = plan;
   // One that was under way at a restart is known to the others.
@@ -413,7 +394,7 @@ void JobSchedule::Fail(const absl::Status& status, Effects* effects) {
 absl::Time JobSchedule::next_look() const {
   // Before the first ticket, and without enforcement, nothing is owed.
   if (over() || streams_.empty() ||
-      plan().terms.enforcement == Enforcement::kOff) {
+      plan().terms.enforcement == schedule::Enforcement::kOff) {
     return absl::InfiniteFuture();
   }
   absl::Time next = next_look_;
@@ -433,17 +414,17 @@ void JobSchedule::LookForStall(const std::vector<MemberDescription>& members,
   const absl::Duration timeout = plan().terms.progress_timeout;
   LookAgainSoon(now);
   if (!Absent().empty()) return;
-  const StallInput input = InputOf(members, now);
-  const StallReport report = FindStall(now, input);
+  const schedule::StallInput input = InputOf(members, now);
+  const schedule::StallReport report = schedule::FindStall(now, input);
   if (!report.stalled) return;
-  if (plan().terms.on_stall == OnStall::kAbort) {
+  if (plan().terms.on_stall == schedule::OnStall::kAbort) {
     Fail(report.error, effects);
     return;
   }
   // Again only if something has moved since, and a while later.
   const bool moved = std::any_of(
       input.ranks.begin(), input.ranks.end(),
-      [&](const RankActivity& rank) { return rank.progressed > warned_; });
+      [&](const schedule::RankActivity& rank) { return rank.progressed > warned_; });
   if (!moved || now - warned_ < timeout) return;
   warned_ = now;
   DirectedEvent warning;

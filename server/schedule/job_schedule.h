@@ -15,11 +15,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/generation/fence.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/plan.h"
+#include "schedule/step_agreement.h"
+#include "schedule/ticket.h"
 #include "server/membership/membership.h"
 #include "server/options/options.h"
 #include "server/schedule/schedule_report.h"
-#include "server/schedule/stall.h"
+#include "schedule/stall.h"
 
 namespace coxswain::server {
 
@@ -34,12 +36,12 @@ class JobSchedule {
   // The last decision of a stream that a rank has heard.
   struct Position {
     std::string stream;
-    StepDecision decision;
+    schedule::Decision decision;
   };
   // What is to be done after a call, in this order.
   struct Effects {
     std::vector<Position> positions;  // that are new; for the log
-    std::optional<Plan> plan;         // has come into force
+    std::optional<schedule::Plan> plan;         // has come into force
     std::vector<DirectedEvent> events;
     absl::Status failure;  // not OK: the generation must end with it
 
@@ -49,7 +51,7 @@ class JobSchedule {
     }
   };
   // The plan that is in force from this step on, if that is another one.
-  using NextPlan = std::function<std::optional<Plan>(int64_t step)>;
+  using NextPlan = std::function<std::optional<schedule::Plan>(int64_t step)>;
   // How a member is called, beside its rank.
   using NameOf = std::function<std::string(int rank)>;
   struct Asks {
@@ -66,7 +68,7 @@ class JobSchedule {
     int64_t newest_step = 0;
     std::vector<int> left;
     // Whose place the plan in force has taken, maybe unheard.
-    std::optional<Plan> plan_before;
+    std::optional<schedule::Plan> plan_before;
     std::vector<Position> positions;
   };
 
@@ -77,14 +79,14 @@ class JobSchedule {
 
   // INVALID_ARGUMENT: no name of a stream; RESOURCE_EXHAUSTED: one too many.
   absl::Status OnTicket(int rank, absl::string_view stream,
-                        const Ticket& ticket, absl::Time now, Effects* effects);
-  absl::Status OnVote(int rank, absl::string_view stream, const Vote& vote,
+                        const schedule::Ticket& ticket, absl::Time now, Effects* effects);
+  absl::Status OnVote(int rank, absl::string_view stream, const schedule::Vote& vote,
                       absl::Time now, Effects* effects);
   // Whether one rank can have these last decisions, one of each stream: then
   // OnPosition() takes all of them.
   absl::Status CheckPositions(const std::vector<Position>& positions) const;
   absl::Status OnPosition(int rank, absl::string_view stream,
-                          const StepDecision& last, absl::Time now,
+                          const schedule::Decision& last, absl::Time now,
                           Effects* effects);
   // The next decision that ends a step of "train" says regroup; none does for
   // an empty reason.
@@ -129,7 +131,7 @@ class JobSchedule {
  private:
   struct Stream {
     std::string name;
-    StepAgreement agreement;
+    schedule::StepAgreement agreement;
     std::vector<int64_t> voted;  // by rank: the round of its last vote
     // Its last decision was to stop or to regroup, or was on its last step.
     bool stopped = false;
@@ -143,13 +145,13 @@ class JobSchedule {
   };
 
   // In force.
-  const Plan& plan() const {
+  const schedule::Plan& plan() const {
     return changes_.empty() ? first_plan_ : changes_.back();
   }
   absl::StatusOr<Stream*> FindOrAddStream(absl::string_view name,
                                           absl::Time now, Effects* effects);
   absl::Status CheckStreamCount(size_t count) const;
-  StepAgreement::Options OptionsOf(absl::string_view stream) const;
+  schedule::StepAgreement::Options OptionsOf(absl::string_view stream) const;
   std::vector<int> Absent() const;
   void NoteBack(int rank, absl::Time now);
   // Whether a member that is awaited is not attached.
@@ -158,22 +160,22 @@ class JobSchedule {
   void BePatient(absl::Time now);
   void LookAgainSoon(absl::Time now);
   void NoteSign(int rank, bool is_new, absl::Time now);
-  void Apply(StepAgreement::Messages messages, absl::Time now, Stream* stream,
+  void Apply(schedule::StepAgreement::Messages messages, absl::Time now, Stream* stream,
              Effects* effects);
-  bool IsLastStep(const Stream& stream, const StepDecision& decision) const;
-  void NoteDecision(const StepDecision& decision, Stream* stream,
+  bool IsLastStep(const Stream& stream, const schedule::Decision& decision) const;
+  void NoteDecision(const schedule::Decision& decision, Stream* stream,
                     Effects* effects);
   // Where the stream is after it; also if it was made before a restart.
-  void NotePosition(const StepDecision& decision, Stream* stream,
+  void NotePosition(const schedule::Decision& decision, Stream* stream,
                     Effects* effects);
-  void NotePlan(const Plan& plan, const Stream& stream, Effects* effects);
+  void NotePlan(const schedule::Plan& plan, const Stream& stream, Effects* effects);
   void Fail(const absl::Status& status, Effects* effects);
   void LookForStall(const std::vector<MemberDescription>& members,
                     absl::Time now, Effects* effects);
-  StallInput InputOf(const std::vector<MemberDescription>& members,
+  schedule::StallInput InputOf(const std::vector<MemberDescription>& members,
                      absl::Time now) const;
   std::string ResumedText() const;
-  RankActivity ActivityOf(size_t rank, const MemberDescription* member,
+  schedule::RankActivity ActivityOf(size_t rank, const MemberDescription* member,
                           absl::Time now) const;
 
   const ScheduleLimits limits_;
@@ -181,8 +183,8 @@ class JobSchedule {
   const Asks asks_;
   // The plan that it began with, or that was resumed with, and its changes
   // since.
-  Plan first_plan_;
-  std::deque<Plan> changes_;
+  schedule::Plan first_plan_;
+  std::deque<schedule::Plan> changes_;
   std::optional<ResumedFrom> resumed_;
   std::string regroup_;     // is wanted
   std::string checkpoint_;  // likewise

@@ -8,7 +8,9 @@
 #include "absl/strings/str_join.h"
 #include "base/error_detail.h"
 #include "proto/types.pb.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/step_agreement.h"
+#include "schedule/ticket.h"
+#include "schedule/schedule_errors.h"
 #include "server/schedule/job_schedule.h"
 
 namespace coxswain::server {
@@ -28,11 +30,11 @@ std::set<int> OddRanksOf(const absl::Status& status) {
 
 }  // namespace
 
-RankActivity JobSchedule::ActivityOf(size_t rank,
+schedule::RankActivity JobSchedule::ActivityOf(size_t rank,
                                      const MemberDescription* member,
                                      absl::Time now) const {
   const Rank& known = ranks_[rank];
-  RankActivity activity;
+  schedule::RankActivity activity;
   activity.live = !known.left;
   activity.progressed = known.progressed;
   activity.heard = known.heard;
@@ -57,17 +59,17 @@ RankActivity JobSchedule::ActivityOf(size_t rank,
   return activity;
 }
 
-StallInput JobSchedule::InputOf(const std::vector<MemberDescription>& members,
+schedule::StallInput JobSchedule::InputOf(const std::vector<MemberDescription>& members,
                                 absl::Time now) const {
-  StallInput input;
+  schedule::StallInput input;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     input.ranks.push_back(ActivityOf(
         rank, rank < members.size() ? &members[rank] : nullptr, now));
   }
   for (const auto& [name, stream] : streams_) {
-    const StepAgreement& agreement = stream.agreement;
+    const schedule::StepAgreement& agreement = stream.agreement;
     if (stream.stopped) input.stopped = true;
-    OpenRound open;
+    schedule::OpenRound open;
     open.missing = agreement.Missing();
     if (open.missing.empty()) continue;
     open.stream = name;
@@ -93,7 +95,7 @@ std::string JobSchedule::ResumedText() const {
   }
   const std::vector<int> absent = Absent();
   if (!absent.empty()) {
-    parts.push_back(absl::StrCat(RankList(absent), " did not come back yet"));
+    parts.push_back(absl::StrCat(schedule::RankList(absent), " did not come back yet"));
   }
   const std::string what =
       resumed_->spell > 0
@@ -130,8 +132,8 @@ void JobSchedule::End(const std::vector<MemberDescription>& members,
 ScheduleReport JobSchedule::Report(
     const std::vector<MemberDescription>& members, absl::Time now) const {
   if (ended()) return *end_;
-  const StallInput input = InputOf(members, now);
-  StallReport stall = FindStall(now, input);
+  const schedule::StallInput input = InputOf(members, now);
+  schedule::StallReport stall = schedule::FindStall(now, input);
   std::set<int> odd(stall.odd.begin(), stall.odd.end());
   ScheduleReport report;
   report.at = now;
@@ -151,7 +153,7 @@ ScheduleReport JobSchedule::Report(
     if (rank.ticket.has_value() && rank.ticket->inferred) rank.ticket.reset();
     rank.idle = now - input.ranks[i].progressed;
     if (rank.ticket.has_value()) {
-      const Ticket& ticket =
+      const schedule::Ticket& ticket =
           ranks_[i].stream->agreement.last_tickets()[i]->ticket;
       rank.micro_batches_in_window = ticket.micro_batches;
       rank.window = ticket.window;

@@ -66,7 +66,7 @@ absl::Status ReadText(const Lines& lines, const char* name, std::string* text) {
 
 }  // namespace
 
-std::string EncodePosition(const StepDecision& decision) {
+std::string EncodePosition(const schedule::Decision& decision) {
   std::string record;
   AddLine(kRound, decision.round, &record);
   AddLine(kStep, decision.step, &record);
@@ -86,9 +86,9 @@ std::string EncodePosition(const StepDecision& decision) {
   return record;
 }
 
-absl::StatusOr<StepDecision> DecodePosition(absl::string_view record) {
+absl::StatusOr<schedule::Decision> DecodePosition(absl::string_view record) {
   COXSWAIN_ASSIGN_OR_RETURN(const Lines lines, SplitLines(record));
-  StepDecision decision;
+  schedule::Decision decision;
   COXSWAIN_RETURN_IF_ERROR(ReadNumber(lines, kRound, &decision.round));
   COXSWAIN_RETURN_IF_ERROR(ReadNumber(lines, kStep, &decision.step));
   if (lines.count(kNextStep) != 0) {
@@ -110,7 +110,7 @@ absl::StatusOr<StepDecision> DecodePosition(absl::string_view record) {
     COXSWAIN_RETURN_IF_ERROR(ReadText(lines, kPlan, &plan));
     COXSWAIN_ASSIGN_OR_RETURN(decision.plan, DecodePlan(plan));
   }
-  COXSWAIN_RETURN_IF_ERROR(CheckPosition(decision));
+  COXSWAIN_RETURN_IF_ERROR(schedule::CheckPosition(decision));
   return decision;
 }
 

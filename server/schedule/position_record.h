@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/ticket.h"
 
 namespace coxswain::server {
 
@@ -14,8 +14,8 @@ namespace coxswain::server {
 // history only is left out. CheckPosition() allows whatever is encoded, and
 // Decode fails with INVALID_ARGUMENT for what it does not allow; the caller of
 // Decode says whose position it is.
-std::string EncodePosition(const StepDecision& decision);
-absl::StatusOr<StepDecision> DecodePosition(absl::string_view record);
+std::string EncodePosition(const schedule::Decision& decision);
+absl::StatusOr<schedule::Decision> DecodePosition(absl::string_view record);
 
 }  // namespace coxswain::server
 

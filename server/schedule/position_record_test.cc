@@ -12,8 +12,8 @@ namespace {
 using testing::_;
 using testing::HasSubstr;
 
-StepDecision Full() {
-  StepDecision decision;
+schedule::Decision Full() {
+  schedule::Decision decision;
   decision.round = 41;
   decision.step = 40;
   decision.next_step = 41;
@@ -31,8 +31,8 @@ StepDecision Full() {
 }
 
 TEST(PositionRecordTest, KeepsWhatTheNextRoundsNeed) {
-  const StepDecision full = Full();
-  ASSERT_OK_AND_ASSIGN(const StepDecision read,
+  const schedule::Decision full = Full();
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision read,
                        DecodePosition(EncodePosition(full)));
   EXPECT_EQ(read.round, 41);
   EXPECT_EQ(read.step, 40);
@@ -45,12 +45,12 @@ TEST(PositionRecordTest, KeepsWhatTheNextRoundsNeed) {
   ASSERT_TRUE(read.plan.has_value());
   EXPECT_EQ(read.plan->version, 3);
   EXPECT_EQ(read.plan->at_step, 41);
-  EXPECT_TRUE(read.plan->SameContent(*full.plan));
+  EXPECT_TRUE(read.plan->SameSettings(*full.plan));
 }
 
 TEST(PositionRecordTest, WhatIsNotKnownStaysUnknown) {
-  ASSERT_OK_AND_ASSIGN(const StepDecision read,
-                       DecodePosition(EncodePosition(StepDecision())));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision read,
+                       DecodePosition(EncodePosition(schedule::Decision())));
   EXPECT_TRUE(read.commit);
   EXPECT_FALSE(read.next_step.has_value());
   EXPECT_FALSE(read.plan.has_value());
@@ -58,9 +58,9 @@ TEST(PositionRecordTest, WhatIsNotKnownStaysUnknown) {
 }
 
 TEST(PositionRecordTest, LongTextsOfEarlierVersionsAreCut) {
-  StepDecision old = Full();
+  schedule::Decision old = Full();
   old.regroup = std::string(20'000, 'x');
-  ASSERT_OK_AND_ASSIGN(const StepDecision read,
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision read,
                        DecodePosition(EncodePosition(old)));
   EXPECT_EQ(read.regroup.size(), schedule::kMaxDecisionTextBytes);
 }

@@ -8,7 +8,7 @@
 
 #include "absl/time/time.h"
 #include "server/membership/membership.h"
-#include "server/schedule/stall.h"
+#include "schedule/stall.h"
 
 namespace coxswain::server {
 
@@ -30,7 +30,7 @@ struct RoundReport {
 struct RankReport {
   MemberDescription member;
   bool odd = false;
-  std::optional<RankActivity::LastTicket> ticket;
+  std::optional<schedule::RankActivity::LastTicket> ticket;
   int micro_batches_in_window = 0;  // of that ticket
   int window = 0;
   absl::Duration idle;  // since a heartbeat or a ticket showed progress

@@ -62,7 +62,7 @@ std::vector<ScheduleRoom::RunPtr> ScheduleRoom::AllRuns() const {
 }
 
 absl::Status ScheduleRoom::OnTicket(const Seat& seat, absl::string_view stream,
-                                    const Ticket& ticket) {
+                                    const schedule::Ticket& ticket) {
   return DoFor(seat, [&](JobSchedule* schedule, JobSchedule::Effects* effects) {
     return schedule->OnTicket(seat.rank, stream, ticket, rooms_.clock->Now(),
                               effects);
@@ -70,7 +70,7 @@ absl::Status ScheduleRoom::OnTicket(const Seat& seat, absl::string_view stream,
 }
 
 absl::Status ScheduleRoom::OnVote(const Seat& seat, absl::string_view stream,
-                                  const Vote& vote) {
+                                  const schedule::Vote& vote) {
   return DoFor(seat, [&](JobSchedule* schedule, JobSchedule::Effects* effects) {
     return schedule->OnVote(seat.rank, stream, vote, rooms_.clock->Now(),
                             effects);
@@ -79,7 +79,7 @@ absl::Status ScheduleRoom::OnVote(const Seat& seat, absl::string_view stream,
 
 absl::Status ScheduleRoom::OnPosition(const Seat& seat,
                                       absl::string_view stream,
-                                      const StepDecision& last) {
+                                      const schedule::Decision& last) {
   return DoFor(seat, [&](JobSchedule* schedule, JobSchedule::Effects* effects) {
     return schedule->OnPosition(seat.rank, stream, last, rooms_.clock->Now(),
                                 effects);
@@ -327,7 +327,7 @@ void ScheduleRoom::NoteRegroups(const RunPtr& run,
   {
     MutexLock lock(&run->mutex);
     for (const auto& [stream, decision] : effects.positions) {
-      if (stream != kTrainStream || decision.round < run->regroup_round) {
+      if (stream != schedule::kTrainStream || decision.round < run->regroup_round) {
         continue;
       }
       decided = !decision.regroup.empty();
@@ -367,10 +367,10 @@ void ScheduleRoom::Keep(const RunPtr& run, const std::string& stream) {
   });
 }
 
-std::optional<Plan> ScheduleRoom::NextPlan(const std::string& job,
+std::optional<schedule::Plan> ScheduleRoom::NextPlan(const std::string& job,
                                            Generation generation,
                                            int64_t step) {
-  absl::StatusOr<std::optional<Plan>> plan =
+  absl::StatusOr<std::optional<schedule::Plan>> plan =
       rooms_.plans->TakeEffect(job, generation, step);
   if (plan.ok()) return *std::move(plan);
   LogError("plan_not_in_force", {{"job", job},
@@ -514,7 +514,7 @@ ScheduleRoom::ReadResumed(const GenerationResumed& resumed) const {
   COXSWAIN_ASSIGN_OR_RETURN(const auto records, rooms_.state->List(table));
   std::vector<UnreadableRecord> unreadable;
   for (const auto& [stream, record] : records) {
-    absl::StatusOr<StepDecision> decision = DecodePosition(record);
+    absl::StatusOr<schedule::Decision> decision = DecodePosition(record);
     // The names of streams have the letters that those of jobs have.
     if (decision.ok() && (stream.size() > limits_.max_stream_bytes ||
                           !ValidateJobName(stream).ok())) {

@@ -20,7 +20,8 @@
 #include "base/ids.h"
 #include "base/mutex.h"
 #include "server/generation/fence.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/plan.h"
+#include "schedule/ticket.h"
 #include "server/membership/membership.h"
 #include "server/plan/plan_room.h"
 #include "server/schedule/job_schedule.h"
@@ -81,12 +82,12 @@ class ScheduleRoom : public GenerationObserver {
   //   INVALID_ARGUMENT    the stream's name is none
   //   RESOURCE_EXHAUSTED  max_streams
   absl::Status OnTicket(const Seat& seat, absl::string_view stream,
-                        const Ticket& ticket);
+                        const schedule::Ticket& ticket);
   absl::Status OnVote(const Seat& seat, absl::string_view stream,
-                      const Vote& vote);
+                      const schedule::Vote& vote);
   // The last decision of a stream that this rank has heard; see v1.Position.
   absl::Status OnPosition(const Seat& seat, absl::string_view stream,
-                          const StepDecision& last);
+                          const schedule::Decision& last);
 
   // Asks that a running job's ranks save their state after one of their next
   // steps; returns the number of steps that are known to have been decided.
@@ -171,7 +172,7 @@ class ScheduleRoom : public GenerationObserver {
     // What those had heard last that have left, by stream; written. Of as many
     // streams as the schedule has, with the bounds of CheckPosition(), until
     // the generation ends.
-    std::map<std::string, StepDecision> kept ABSL_GUARDED_BY(mutex);
+    std::map<std::string, schedule::Decision> kept ABSL_GUARDED_BY(mutex);
     // The rounds of them that were handed to the store.
     std::map<std::string, int64_t> handed ABSL_GUARDED_BY(mutex);
     // Of the last decision of "train" that has said regroup.
@@ -189,7 +190,7 @@ class ScheduleRoom : public GenerationObserver {
   std::vector<RunPtr> AllRuns() const;
   // Makes room for one more, if there must be.
   void EvictLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<Plan> NextPlan(const std::string& job, Generation generation,
+  std::optional<schedule::Plan> NextPlan(const std::string& job, Generation generation,
                                int64_t step);
   std::string NameOf(const std::string& job, Generation generation,
                      int rank) const;

@@ -68,8 +68,8 @@ struct Worker {
   }
 };
 
-Ticket MakeTicket(int64_t round, int64_t plan_version = 1) {
-  Ticket ticket;
+schedule::Ticket MakeTicket(int64_t round, int64_t plan_version = 1) {
+  schedule::Ticket ticket;
   ticket.round = round;
   ticket.step = round;
   ticket.micro_batches = 1;
@@ -137,7 +137,7 @@ class ScheduleRoomTest : public testing::Test {
     worker->attachment = attachment.value_or(0);
     worker->seat = membership_->SeatOf(worker->attachment).value_or(Seat());
   }
-  absl::Status SayLastWords(const Worker& worker, const StepDecision& last,
+  absl::Status SayLastWords(const Worker& worker, const schedule::Decision& last,
                             int64_t spell = 0) {
     ScheduleRoom::LastWords words;
     words.rank = worker.joined->rank;
@@ -145,11 +145,11 @@ class ScheduleRoomTest : public testing::Test {
     words.positions.push_back({std::string(kTrain), last});
     return room_->OnLeaving("job", worker.joined->generation, words);
   }
-  void SayPosition(const Worker& worker, const StepDecision& last) {
+  void SayPosition(const Worker& worker, const schedule::Decision& last) {
     EXPECT_OK(room_->OnPosition(worker.seat, kTrain, last));
   }
-  static StepDecision Heard(int64_t round) {
-    StepDecision decision;
+  static schedule::Decision Heard(int64_t round) {
+    schedule::Decision decision;
     decision.round = round;
     return decision;
   }
@@ -246,7 +246,7 @@ TEST_F(ScheduleRoomTest, AgreeingTicketsAreDecidedForAll) {
       EXPECT_EQ(event.kind, Kind::kDecision);
       EXPECT_EQ(event.stream, kTrain);
       EXPECT_EQ(event.round, round);
-      EXPECT_TRUE(event.commit);
+      EXPECT_TRUE(event.decision.commit);
       EXPECT_FALSE(event.plan.has_value());
     }
   }
@@ -260,7 +260,7 @@ TEST_F(ScheduleRoomTest, StrictWithVotesGrantsFirst) {
     EXPECT_THAT(worker->Told(Kind::kGrant), SizeIs(1));
     EXPECT_THAT(worker->Told(Kind::kDecision), IsEmpty());
   }
-  Vote vote;
+  schedule::Vote vote;
   EXPECT_OK(room_->OnVote(team[0]->seat, kTrain, vote));
   vote.commit = false;
   vote.reason = "loss is nan";
@@ -268,8 +268,8 @@ TEST_F(ScheduleRoomTest, StrictWithVotesGrantsFirst) {
   for (const Worker* worker : team) {
     const auto decisions = worker->Told(Kind::kDecision);
     ASSERT_THAT(decisions, SizeIs(1));
-    EXPECT_FALSE(decisions[0].commit);
-    EXPECT_THAT(decisions[0].reason,
+    EXPECT_FALSE(decisions[0].decision.commit);
+    EXPECT_THAT(decisions[0].decision.reason,
                 AllOf(HasSubstr("rank 1"), HasSubstr("loss is nan")));
   }
 }
@@ -294,7 +294,7 @@ TEST_F(ScheduleRoomTest, ARepeatedTicketIsAnsweredToItsSenderOnly) {
 TEST_F(ScheduleRoomTest, AMismatchEndsTheGenerationForAll) {
   const Team team = Run(3);
   Announce({team[0], team[1]}, 0);
-  Ticket other = MakeTicket(0);
+  schedule::Ticket other = MakeTicket(0);
   other.hook = "bf16";
   EXPECT_OK(room_->OnTicket(team[2]->seat, kTrain, other));
   for (const Worker* worker : team) {
@@ -320,7 +320,7 @@ TEST_F(ScheduleRoomTest, AMismatchEndsTheGenerationForAll) {
 TEST_F(ScheduleRoomTest, AProposedPlanLandsOnItsStepForAll) {
   const Team team = Run(2);
   Announce(team, 0);
-  Plan plan = plans_->Get("job")->current;
+  schedule::Plan plan = plans_->Get("job")->current;
   plan.hook = "bf16";
   plan.at_step = 3;
   ASSERT_OK(plans_->Propose("job", 1, plan));
@@ -330,9 +330,9 @@ TEST_F(ScheduleRoomTest, AProposedPlanLandsOnItsStepForAll) {
     ASSERT_THAT(worker->events, SizeIs(3));
     EXPECT_FALSE(worker->events[1].plan.has_value());
     ASSERT_TRUE(worker->events[2].plan.has_value());
-    EXPECT_EQ(worker->events[2].plan->hook, "bf16");
-    EXPECT_EQ(worker->events[2].plan->version, 2);
-    EXPECT_EQ(worker->events[2].plan->at_step, 3);
+    EXPECT_EQ(worker->events[2].decision.plan->hook, "bf16");
+    EXPECT_EQ(worker->events[2].decision.plan->version, 2);
+    EXPECT_EQ(worker->events[2].decision.plan->at_step, 3);
   }
   EXPECT_EQ(Description().plan.version, 2);
   EXPECT_EQ(plans_->Get("job")->current.version, 2);
@@ -345,9 +345,9 @@ TEST_F(ScheduleRoomTest, AProposedPlanLandsOnItsStepForAll) {
 
 TEST_F(ScheduleRoomTest, APlanThatCannotBeStoredComesLater) {
   const Team team = Run(2);
-  Plan plan = plans_->Get("job")->current;
+  schedule::Plan plan = plans_->Get("job")->current;
   plan.hook = "bf16";
-  plan.at_step = Plan::kAtNextStep;
+  plan.at_step = schedule::Plan::kAtNextStep;
   ASSERT_OK(plans_->Propose("job", 1, plan));
   memory_.FailWrites(absl::UnavailableError("disk full"));
   Announce(team, 0);
@@ -361,9 +361,9 @@ TEST_F(ScheduleRoomTest, APlanThatCannotBeStoredComesLater) {
 
 TEST_F(ScheduleRoomTest, OtherStreamsDoNotTakeAProposalButFollowIt) {
   const Team team = Run(2);
-  Plan plan = plans_->Get("job")->current;
+  schedule::Plan plan = plans_->Get("job")->current;
   plan.accumulation_steps = 2;
-  plan.at_step = Plan::kAtNextStep;
+  plan.at_step = schedule::Plan::kAtNextStep;
   ASSERT_OK(plans_->Propose("job", 1, plan));
   for (const Worker* worker : team) {
     EXPECT_OK(room_->OnTicket(worker->seat, "critic", MakeTicket(0)));
@@ -371,7 +371,7 @@ TEST_F(ScheduleRoomTest, OtherStreamsDoNotTakeAProposalButFollowIt) {
   EXPECT_FALSE(team[0]->events.back().plan.has_value());
   Announce(team, 0);
   EXPECT_TRUE(team[0]->events.back().plan.has_value());
-  Ticket changed = MakeTicket(1, 2);
+  schedule::Ticket changed = MakeTicket(1, 2);
   changed.micro = 1;
   changed.micro_batches = changed.window = 2;
   for (const Worker* worker : team) {
@@ -384,13 +384,13 @@ TEST_F(ScheduleRoomTest, OtherStreamsDoNotTakeAProposalButFollowIt) {
 // It may have been made before the plan was changed, or after.
 TEST_F(ScheduleRoomTest, AStreamThatBeginsLateBeginsWithEitherPlan) {
   const Team team = Run(2);
-  Plan plan = plans_->Get("job")->current;
+  schedule::Plan plan = plans_->Get("job")->current;
   plan.accumulation_steps = 2;
-  plan.at_step = Plan::kAtNextStep;
+  plan.at_step = schedule::Plan::kAtNextStep;
   ASSERT_OK(plans_->Propose("job", 1, plan));
   Announce(team, 0);
   ASSERT_TRUE(team[0]->events.back().plan.has_value());
-  Ticket changed = MakeTicket(0, 2);
+  schedule::Ticket changed = MakeTicket(0, 2);
   changed.micro = 1;
   changed.micro_batches = changed.window = 2;
   for (const Worker* worker : team) {
@@ -406,7 +406,7 @@ TEST_F(ScheduleRoomTest, WhoWasToldToStopOwesNothing) {
     const Team team = Run(
         2, {{"progress_timeout", "5s"}, {"max_steps", by_request ? "0" : "1"}});
     for (const Worker* worker : team) {
-      Ticket ticket = MakeTicket(0);
+      schedule::Ticket ticket = MakeTicket(0);
       ticket.plan_version = worker->joined->plan.version;
       if (by_request) ticket.stop = "time is up";
       EXPECT_OK(room_->OnTicket(worker->seat, kTrain, ticket));
@@ -520,7 +520,7 @@ TEST_F(ScheduleRoomTest, StreamsAreLimited) {
                        HasSubstr("max_streams is 2")));
   for (const std::string& name :
        {std::string(), std::string("a b"), std::string(65, 'x')}) {
-    EXPECT_THAT(room_->OnVote(team[0]->seat, name, Vote()),
+    EXPECT_THAT(room_->OnVote(team[0]->seat, name, schedule::Vote()),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("1 to 64 characters")));
   }
@@ -558,7 +558,7 @@ TEST_F(ScheduleRoomTest, WhyNamesWhoIsMissing) {
 TEST_F(ScheduleRoomTest, WhyIsKeptAfterTheEndUntilTheNextGeneration) {
   Team team = Run(2);
   for (int64_t round = 0; round < 70; ++round) Announce(team, round);
-  Ticket other = MakeTicket(70);
+  schedule::Ticket other = MakeTicket(70);
   other.digest = 5;
   Announce({team[0]}, 70);
   EXPECT_OK(room_->OnTicket(team[1]->seat, kTrain, other));
@@ -611,7 +611,7 @@ TEST_F(ScheduleRoomTest, WhatAnEventBringsAboutComesAfterItForAll) {
   const auto vote_at_once = [&](const AttachEvent& event) {
     if (event.kind != Kind::kGrant) return;
     for (const Worker* worker : team) {
-      EXPECT_OK(room_->OnVote(worker->seat, kTrain, Vote()));
+      EXPECT_OK(room_->OnVote(worker->seat, kTrain, schedule::Vote()));
     }
   };
   ASSERT_OK(membership_->Attach(team[0]->fence(), vote_at_once));
@@ -659,7 +659,7 @@ TEST_F(ScheduleRoomTest, DecisionsComeInOrderWhicheverThreadBringsTheTickets) {
         const auto before = static_cast<size_t>(2 * round);
         EXPECT_OK(room_->OnTicket(seat, kTrain, MakeTicket(round)));
         if (!wait(before + 1)) break;
-        Vote vote;
+        schedule::Vote vote;
         vote.round = round;
         EXPECT_OK(room_->OnVote(seat, kTrain, vote));
         if (!wait(before + 2)) break;
@@ -745,7 +745,7 @@ TEST_F(ScheduleRoomTest, ALeavingRankTellsARestartedCoordinatorWhereItIs) {
   Announce(team, 0);
   Restart();
   for (Worker* worker : team) Reattach(worker);
-  StepDecision last = Heard(0);
+  schedule::Decision last = Heard(0);
   last.stop = "rank 0: a signal";
   ASSERT_OK(SayLastWords(*team[0], last));
   Fence fence = team[0]->fence();
@@ -869,12 +869,12 @@ TEST_F(ScheduleRoomTest, ARefusedLeaveHasNoEffect) {
   EXPECT_THAT(leave({{std::string(kTrain), Heard(9)}}),
               refused("two positions of stream \"train\""));
   EXPECT_THAT(leave({{"a", Heard(-1)}}), refused("position.round"));
-  StepDecision planned = Heard(0);
-  planned.plan = Plan();
+  schedule::Decision planned = Heard(0);
+  planned.plan = schedule::Plan();
   planned.plan->version = 1;
   planned.plan->at_step = -7;
   EXPECT_THAT(leave({{"a", planned}}), refused("at_step"));
-  StepDecision long_stop = Heard(0);
+  schedule::Decision long_stop = Heard(0);
   long_stop.stop = std::string(1 << 20, 'x');
   EXPECT_THAT(leave({{"a", long_stop}}), refused("a text of a position"));
   std::vector<JobSchedule::Position> many;
@@ -1071,9 +1071,9 @@ TEST_F(ScheduleRoomTest, NobodyIsMissedBeforeItCanBeBack) {
 TEST_F(ScheduleRoomTest, APlanUnderWayAtARestartLandsAlike) {
   const Team team = Run(2);
   Announce(team, 0);
-  Plan plan = plans_->Get("job")->current;
+  schedule::Plan plan = plans_->Get("job")->current;
   plan.hook = "bf16";
-  plan.at_step = Plan::kAtNextStep;
+  plan.at_step = schedule::Plan::kAtNextStep;
   ASSERT_OK(plans_->Propose("job", 1, plan));
   // In force, and nobody has heard of it: as if the coordinator had died there.
   ASSERT_OK_AND_ASSIGN(
@@ -1087,11 +1087,11 @@ TEST_F(ScheduleRoomTest, APlanUnderWayAtARestartLandsAlike) {
   for (const Worker* worker : team) {
     ASSERT_THAT(worker->events, SizeIs(1));
     ASSERT_TRUE(worker->events[0].plan.has_value());
-    EXPECT_EQ(worker->events[0].plan->version, 2);
-    EXPECT_EQ(worker->events[0].plan->at_step, 2);
+    EXPECT_EQ(worker->events[0].decision.plan->version, 2);
+    EXPECT_EQ(worker->events[0].decision.plan->at_step, 2);
   }
   for (Worker* worker : team) {
-    Ticket ticket = MakeTicket(2, 2);
+    schedule::Ticket ticket = MakeTicket(2, 2);
     ticket.hook = "bf16";
     EXPECT_OK(room_->OnTicket(worker->seat, kTrain, ticket));
   }
@@ -1151,18 +1151,18 @@ TEST_F(ScheduleRoomTest, ARegroupIsTheLastDecision) {
   Announce(team, 1);
   for (const Worker* worker : team) {
     ASSERT_THAT(worker->events, SizeIs(2));
-    EXPECT_EQ(worker->events[0].regroup, "");
-    EXPECT_EQ(worker->events[1].regroup, "2 spares wait");
+    EXPECT_EQ(worker->events[0].decision.regroup, "");
+    EXPECT_EQ(worker->events[1].decision.regroup, "2 spares wait");
   }
   // Also for a coordinator that is started then, if anybody has heard it.
   Restart();
   for (Worker* worker : team) Reattach(worker);
-  StepDecision last = Heard(1);
+  schedule::Decision last = Heard(1);
   last.regroup = "2 spares wait";
   SayPosition(*team[0], last);
   Announce({team[1]}, 1);
   ASSERT_THAT(team[1]->events, SizeIs(1));
-  EXPECT_EQ(team[1]->events[0].regroup, "2 spares wait");
+  EXPECT_EQ(team[1]->events[0].decision.regroup, "2 spares wait");
 }
 
 TEST_F(ScheduleRoomTest, AWishToRegroupCanBeWithdrawn) {
@@ -1172,12 +1172,12 @@ TEST_F(ScheduleRoomTest, AWishToRegroupCanBeWithdrawn) {
   room_->OnRegroupWanted("job", team[0]->seat.generation, "");
   Announce(team, 1);
   ASSERT_THAT(team[0]->events, SizeIs(2));
-  EXPECT_EQ(team[0]->events[1].regroup, "");
+  EXPECT_EQ(team[0]->events[1].decision.regroup, "");
 }
 
 TEST_F(ScheduleRoomTest, ADrainNamesTheMember) {
   const Team team = Run(2);
-  Ticket ticket = MakeTicket(0);
+  schedule::Ticket ticket = MakeTicket(0);
   ticket.drain = "SIGTERM";
   EXPECT_OK(room_->OnTicket(team[1]->seat, kTrain, ticket));
   Announce({team[0]}, 0);
@@ -1206,12 +1206,12 @@ TEST_F(ScheduleRoomTest, ACheckpointIsAskedForOnceAndKept) {
   // Also for a coordinator that is started then, if anybody has heard it.
   Restart();
   for (Worker* worker : team) Reattach(worker);
-  StepDecision last = Heard(1);
+  schedule::Decision last = Heard(1);
   last.checkpoint = "an operator";
   SayPosition(*team[0], last);
   Announce({team[1]}, 1);
   ASSERT_THAT(team[1]->events, SizeIs(1));
-  EXPECT_EQ(team[1]->events[0].checkpoint, "an operator");
+  EXPECT_EQ(team[1]->events[0].decision.checkpoint, "an operator");
 }
 
 TEST_F(ScheduleRoomTest, ACheckpointMayBeAskedForBeforeTheFirstTicket) {

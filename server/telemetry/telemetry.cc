@@ -112,7 +112,7 @@ void Telemetry::Tick(absl::Time now) {
   }
 }
 
-void Telemetry::Note(const Seat& seat, const Plan& plan,
+void Telemetry::Note(const Seat& seat, const schedule::Plan& plan,
                      const Progress& progress,
                      const std::vector<StepTiming>& timings) {
   const JobPtr job = Find(seat.job);
@@ -150,7 +150,7 @@ void Telemetry::NoteTraffic(const Progress& progress, const std::string& hook,
   hooks[room ? hook : "other"].Add(moved);
 }
 
-void Telemetry::NotePlan(const Plan& plan, int64_t step, Job* job) const {
+void Telemetry::NotePlan(const schedule::Plan& plan, int64_t step, Job* job) const {
   if (plan.version == 0) return;
   if (!job->plans.empty() && job->plans.back().plan.version >= plan.version) {
     return;

@@ -18,7 +18,7 @@
 #include "base/ids.h"
 #include "base/mutex.h"
 #include "server/generation/fence.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/plan.h"
 #include "server/membership/member.h"
 #include "server/membership/membership_types.h"
 #include "server/options/options.h"
@@ -77,7 +77,7 @@ struct JobTelemetry {
 
 // A plan that heartbeats were counted under.
 struct SeenPlan {
-  Plan plan;
+  schedule::Plan plan;
   absl::Time seen;
   int64_t step = 0;  // of the heartbeat that it was seen with
 };
@@ -101,7 +101,7 @@ class Telemetry : public GenerationObserver {
   // A heartbeat of the holder of a seat, under the plan that is in force.
   // Ignored if it is not of the job's last generation; timings that make no
   // sense are counted, and dropped.
-  void Note(const Seat& seat, const Plan& plan, const Progress& progress,
+  void Note(const Seat& seat, const schedule::Plan& plan, const Progress& progress,
             const std::vector<StepTiming>& timings);
 
   // Forgets jobs that ended long ago.
@@ -167,7 +167,7 @@ class Telemetry : public GenerationObserver {
   void ClearRanks(Job* job) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void NoteTraffic(const Progress& progress, const std::string& hook,
                    Rank* rank, Job* job) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  void NotePlan(const Plan& plan, int64_t step,
+  void NotePlan(const schedule::Plan& plan, int64_t step,
                 Job* job) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void NoteTiming(const StepTiming& timing, Rank* rank,
                   Job* job) ABSL_NO_THREAD_SAFETY_ANALYSIS;

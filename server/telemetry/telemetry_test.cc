@@ -30,8 +30,8 @@ StepTiming TimingOf(int64_t step, float compute, float wait = 0,
   return timing;
 }
 
-Plan PlanOf(int64_t version, const std::string& hook) {
-  Plan plan;
+schedule::Plan PlanOf(int64_t version, const std::string& hook) {
+  schedule::Plan plan;
   plan.version = version;
   plan.hook = hook;
   return plan;

@@ -78,7 +78,7 @@ void Train(Session* session) {
                                  &(*world)->communicator());
   ASSERT_OK(reducer);
   for (int64_t step = 0; step < kSteps; ++step) {
-    StepTicket ticket;
+    schedule::Ticket ticket;
     ticket.step = step;
     ASSERT_OK((*reducer)->BeginStep(ticket, 1));
     ASSERT_OK((*reducer)->MarkZeros(0));

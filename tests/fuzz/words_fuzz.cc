@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 #include "cli/address.h"
 #include "cli/command_line.h"
 #include "cli/plan_change.h"
@@ -58,7 +58,7 @@ void ReadPlan(absl::string_view text) {
   if (change.ok()) change->ApplyTo(v1::Plan()).IgnoreError();
   const auto parsed = ParsePlanOverrides(text);
   JobManifest manifest;
-  if (parsed.ok()) ApplyPlanOverrides(*parsed, &manifest).IgnoreError();
+  if (parsed.ok()) schedule::ApplyPlanWords(*parsed, &manifest).IgnoreError();
 }
 
 // Lines of NAME=VALUE.
@@ -92,9 +92,9 @@ void FuzzPlanWords(absl::string_view input) {
   ReadPlan(input);
   const std::pair<std::string, std::string> term =
       absl::StrSplit(input, absl::MaxSplits('=', 1));
-  ScheduleTerms terms;
+  schedule::Terms terms;
   if (!terms.Set(term.first, term.second).ok()) return;
-  const auto again = ScheduleTerms::FromMap(terms.ToMap());
+  const auto again = schedule::Terms::FromMap(terms.ToMap());
   COXSWAIN_CHECK(again.ok() && *again == terms);
 }
 

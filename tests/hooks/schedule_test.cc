@@ -7,7 +7,7 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "client/accumulate/accumulator.h"
-#include "client/schedule/fake_step_gate.h"
+#include "schedule/fake_step_gate.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/hook_world.h"
 #include "tests/hooks/every_hook.h"
@@ -21,13 +21,13 @@ namespace {
 
 constexpr int kRanks = 3;
 
-JobPlan Voting() {
-  JobPlan plan;
+schedule::Plan Voting() {
+  schedule::Plan plan;
   plan.terms.commit_vote = true;
   return plan;
 }
 
-ReducerTeam AtSchedule(const std::string& spec, FakeSchedule& schedule) {
+ReducerTeam AtSchedule(const std::string& spec, schedule::FakeSchedule& schedule) {
   return ReducerTeam(spec, kRanks, [&](int rank, ReducerOptions& options) {
     options.gate = schedule.gate(rank);
     options.statistics = true;
@@ -42,9 +42,9 @@ void DecidedStep(ReducerTeam& team, const std::vector<Gradients>& local,
     COXSWAIN_RETURN_IF_ERROR(reducer.BeginStep());
     team.Mark(rank, local[static_cast<size_t>(rank)]);
     COXSWAIN_RETURN_IF_ERROR(reducer.Finish());
-    StepVote vote;
+    schedule::Vote vote;
     vote.commit = commit || rank != 1;
-    COXSWAIN_ASSIGN_OR_RETURN(const StepDecision decision,
+    COXSWAIN_ASSIGN_OR_RETURN(const schedule::Decision decision,
                               reducer.Decide(vote));
     EXPECT_EQ(decision.commit, commit);
     if (decision.commit) return reducer.Commit();
@@ -62,16 +62,16 @@ std::vector<Gradients> Results(const ReducerTeam& team) {
 class ScheduledHookTest : public testing::TestWithParam<AnyHook> {};
 
 TEST_P(ScheduledHookTest, DigestsAreTheSameOnAllRanks) {
-  FakeSchedule schedule(kRanks, Voting());
+  schedule::FakeSchedule schedule(kRanks, Voting());
   ReducerTeam team = AtSchedule(GetParam().spec, schedule);
   std::set<uint64_t> different;
   for (int64_t step = 0; step < 6; ++step) {
     DecidedStep(team, team.Local(step), /*commit=*/step != 4);
     const size_t round = static_cast<size_t>(step);
-    const StepTicket first = schedule.tickets(0)[round];
+    const schedule::Ticket first = schedule.tickets(0)[round];
     different.insert(first.digest);
     for (int rank = 1; rank < kRanks; ++rank) {
-      const StepTicket ticket = schedule.tickets(rank)[round];
+      const schedule::Ticket ticket = schedule.tickets(rank)[round];
       EXPECT_EQ(ticket.digest, first.digest) << rank << " in " << step;
       EXPECT_EQ(ticket.layout, first.layout) << rank << " in " << step;
     }
@@ -80,8 +80,8 @@ TEST_P(ScheduledHookTest, DigestsAreTheSameOnAllRanks) {
 }
 
 TEST_P(ScheduledHookTest, ASkippedStepLeavesNoTrace) {
-  FakeSchedule schedule(kRanks, Voting());
-  FakeSchedule other(kRanks, Voting());
+  schedule::FakeSchedule schedule(kRanks, Voting());
+  schedule::FakeSchedule other(kRanks, Voting());
   ReducerTeam skips = AtSchedule(GetParam().spec, schedule);
   ReducerTeam leaves_out = AtSchedule(GetParam().spec, other);
   for (int64_t step = 0; step < 6; ++step) {
@@ -127,11 +127,11 @@ class TokenWeightedTest : public testing::TestWithParam<std::string> {
     }
   }
 
-  static JobPlan Plan() {
-    JobPlan plan;
+  static schedule::Plan Plan() {
+    schedule::Plan plan;
     plan.version = 3;
     plan.accumulation_steps = TokenWeights::kWindow;
-    plan.terms.weighting = Weighting::kTokens;
+    plan.terms.weighting = schedule::Weighting::kTokens;
     return plan;
   }
 
@@ -161,7 +161,7 @@ class TokenWeightedTest : public testing::TestWithParam<std::string> {
   void Exchange(const std::vector<Gradients>& sums) {
     team_.OnRanks([&](int rank) -> absl::Status {
       const WindowSum sum = accumulators_[static_cast<size_t>(rank)].Sum();
-      StepTicket ticket;
+      schedule::Ticket ticket;
       ticket.step = sum.step;
       ticket.micro_batches = sum.micro_batches;
       ticket.window = sum.window;

@@ -257,7 +257,7 @@ TEST(ElasticRunTest, TheSurvivorsErrorsKeepTheirWeightExactly) {
   std::vector<ElasticWorker*> workers;
   for (int slot = 0; slot < 4; ++slot) {
     workers.push_back(&team.Add(slot, 20));
-    workers.back()->training.make_hook = [](const JobPlan&) {
+    workers.back()->training.make_hook = [](const schedule::Plan&) {
       return absl::StatusOr<std::unique_ptr<Hook>>(
           std::make_unique<CoarseHook>());
     };
@@ -432,8 +432,8 @@ TEST(ElasticRunTest, AHookThatCannotGoOnFromTheOldOnesStateBeginsWithout) {
   ElasticWorker& b = team.Add(1, 20);
   team.Add(2, 20).DieAt(3, 8, Point::kWithin);
   for (ElasticWorker* worker : {&a, &b}) {
-    worker->training.make_hook = [worker](const JobPlan& plan) {
-      JobPlan changed = plan;
+    worker->training.make_hook = [worker](const schedule::Plan& plan) {
+      schedule::Plan changed = plan;
       if (worker->reports.size() > 1) changed.hook = "int8";
       return MakePlannedHook(changed);
     };
@@ -447,12 +447,12 @@ TEST(ElasticRunTest, AHookThatCannotGoOnFromTheOldOnesStateBeginsWithout) {
 TEST(LoadHookStateTest, ResetCountsForAnotherHookAlone) {
   CoarseHook hook;
   ElasticGeneration generation;
-  JobPlan plan;
+  schedule::Plan plan;
   EXPECT_OK(LoadHookState(generation, plan, &hook));
   generation.hook_state.emplace();
   generation.hook_state->spec = "another";
   generation.hook_state->step = 7;
-  plan.terms.hook_state = HookStatePolicy::kReset;
+  plan.terms.hook_state = schedule::HookStatePolicy::kReset;
   EXPECT_OK(LoadHookState(generation, plan, &hook));
   EXPECT_EQ(hook.step(), 0);
   generation.hook_state->spec = hook.spec();

@@ -20,8 +20,8 @@
 #include "base/status_matchers.h"
 #include "client/comm/communicator.h"
 #include "client/comm/in_process/in_process_world.h"
-#include "client/schedule/fake_step_gate.h"
-#include "client/schedule/job_plan.h"
+#include "schedule/fake_step_gate.h"
+#include "schedule/plan.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "gmock/gmock.h"
 #include "hooks/registry/registry.h"
@@ -231,42 +231,42 @@ TEST(LocalStepsTest, AverageParametersBringsTheBuffersTogetherToo) {
       });
 }
 
-JobPlan PlanOf(const std::string& spec, const ScheduleTerms& terms = {}) {
-  JobPlan plan;
+schedule::Plan PlanOf(const std::string& spec, const schedule::Terms& terms = {}) {
+  schedule::Plan plan;
   plan.version = 1;
   plan.hook = spec;
   plan.terms = terms;
   return plan;
 }
 
-Options Following(FakeSchedule& schedule, const JobPlan& plan, int rank) {
+Options Following(schedule::FakeSchedule& schedule, const schedule::Plan& plan, int rank) {
   Options options;
   options.plan = plan;
   options.reducer.gate = schedule.gate(rank);
   return options;
 }
 
-std::vector<int64_t> StepsOf(const FakeSchedule& schedule, int rank) {
+std::vector<int64_t> StepsOf(const schedule::FakeSchedule& schedule, int rank) {
   std::vector<int64_t> steps;
-  for (const StepTicket& ticket : schedule.tickets(rank)) {
+  for (const schedule::Ticket& ticket : schedule.tickets(rank)) {
     steps.push_back(ticket.step);
   }
   return steps;
 }
 
-class LocalDecisionsTest : public testing::TestWithParam<Enforcement> {};
+class LocalDecisionsTest : public testing::TestWithParam<schedule::Enforcement> {};
 
 INSTANTIATE_TEST_SUITE_P(AuditAndStrict, LocalDecisionsTest,
-                         testing::Values(Enforcement::kAudit,
-                                         Enforcement::kStrict));
+                         testing::Values(schedule::Enforcement::kAudit,
+                                         schedule::Enforcement::kStrict));
 
 // Rank 1 begins its local steps when rank 0 has ended them.
 TEST_P(LocalDecisionsTest, LocalStepsWaitForNoOtherRank) {
   constexpr char kSpec[] = "post_local_sgd(start_step=1,period=4)";
-  ScheduleTerms terms;
+  schedule::Terms terms;
   terms.enforcement = GetParam();
-  const JobPlan plan = PlanOf(kSpec, terms);
-  FakeSchedule schedule(kRanks, plan);
+  const schedule::Plan plan = PlanOf(kSpec, terms);
+  schedule::FakeSchedule schedule(kRanks, plan);
   Signal rank_0_is_ahead;
   OnRanks(
       kSpec, [&](int rank) { return Following(schedule, plan, rank); },
@@ -284,8 +284,8 @@ TEST_P(LocalDecisionsTest, LocalStepsWaitForNoOtherRank) {
 
 TEST(LocalStepsTest, AFailedLossSkipsALocalStepOnItsRankAlone) {
   constexpr char kSpec[] = "post_local_sgd(start_step=1,period=4)";
-  const JobPlan plan = PlanOf(kSpec);
-  FakeSchedule schedule(kRanks, plan);
+  const schedule::Plan plan = PlanOf(kSpec);
+  schedule::FakeSchedule schedule(kRanks, plan);
   Exchanged exchanged;
   OnRanks(
       kSpec, [&](int rank) { return Following(schedule, plan, rank); },
@@ -341,12 +341,12 @@ TEST(LocalStepsTest, AVoteAgainstALocalStepIsTheRanksOwn) {
 // Where the plan wants something of all ranks.
 TEST(LocalStepsTest, StepsThatThePlanNamesAreDecidedByAllRanks) {
   constexpr char kSpec[] = "post_local_sgd(start_step=1,period=8)";
-  ScheduleTerms terms;
+  schedule::Terms terms;
   terms.checkpoint_every = 4;
   terms.checksum_every = 2;
   terms.max_steps = 8;
-  const JobPlan plan = PlanOf(kSpec, terms);
-  FakeSchedule schedule(kRanks, plan);
+  const schedule::Plan plan = PlanOf(kSpec, terms);
+  schedule::FakeSchedule schedule(kRanks, plan);
   OnRanks(
       kSpec, [&](int rank) { return Following(schedule, plan, rank); },
       [&](Rank& rank) {

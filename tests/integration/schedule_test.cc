@@ -129,7 +129,7 @@ class ScheduleIntegrationTest : public ::testing::Test {
         absl::StrCat("127.0.0.1:", coordinator_->port()), {});
   }
 
-  void JoinAll(int count, const ScheduleTerms& terms) {
+  void JoinAll(int count, const schedule::Terms& terms) {
     JobManifest manifest;
     manifest.terms = terms;
     for (int rank = 0; rank < count; ++rank) {
@@ -159,18 +159,18 @@ class ScheduleIntegrationTest : public ::testing::Test {
     plans_.clear();
     for (const auto& session : sessions_) plans_.push_back(session->plan());
   }
-  ScheduleTerms TermsWith(Enforcement enforcement, bool commit_vote = false) {
-    ScheduleTerms terms;
+  schedule::Terms TermsWith(schedule::Enforcement enforcement, bool commit_vote = false) {
+    schedule::Terms terms;
     terms.enforcement = enforcement;
     terms.commit_vote = commit_vote;
     terms.progress_timeout = kPatience;
     return terms;
   }
 
-  StepGate& GateOf(int rank) { return **sessions_[rank]->schedule().Gate(); }
+  schedule::StepGate& GateOf(int rank) { return **sessions_[rank]->schedule().Gate(); }
 
-  StepTicket TicketOf(int rank, int64_t step) {
-    StepTicket ticket;
+  schedule::Ticket TicketOf(int rank, int64_t step) {
+    schedule::Ticket ticket;
     ticket.step = step;
     ticket.hook = plans_[rank].hook;
     ticket.plan_version = plans_[rank].version;
@@ -184,8 +184,8 @@ class ScheduleIntegrationTest : public ::testing::Test {
     return GateOf(rank).Announce(TicketOf(rank, step));
   }
   // A whole round of one rank, which follows the plan.
-  absl::StatusOr<StepDecision> Step(int rank, int64_t step,
-                                    const StepVote& vote = {}) {
+  absl::StatusOr<schedule::Decision> Step(int rank, int64_t step,
+                                    const schedule::Vote& vote = {}) {
     absl::Status status = Announce(rank, step);
     if (status.ok()) status = GateOf(rank).AwaitGrant();
     if (!status.ok()) return status;
@@ -236,29 +236,29 @@ class ScheduleIntegrationTest : public ::testing::Test {
   int64_t term_ = 0;
   std::vector<std::shared_ptr<Cable>> cables_;
   std::vector<std::unique_ptr<Session>> sessions_;
-  std::vector<JobPlan> plans_;  // by rank
+  std::vector<schedule::Plan> plans_;  // by rank
 };
 
 class EnforcementTest : public ScheduleIntegrationTest,
-                        public ::testing::WithParamInterface<Enforcement> {};
+                        public ::testing::WithParamInterface<schedule::Enforcement> {};
 
 TEST_P(EnforcementTest, RoundsAreDecided) {
   JoinAll(2, TermsWith(GetParam()));
   InThreads(2, [&](int rank) {
     for (int64_t step = 0; step < 100; ++step) {
-      ASSERT_OK_AND_ASSIGN(const StepDecision decision, Step(rank, step));
+      ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, Step(rank, step));
       EXPECT_TRUE(decision.commit);
       EXPECT_EQ(decision.stop, "");
     }
   });
 }
 INSTANTIATE_TEST_SUITE_P(All, EnforcementTest,
-                         ::testing::Values(Enforcement::kOff,
-                                           Enforcement::kAudit,
-                                           Enforcement::kStrict));
+                         ::testing::Values(schedule::Enforcement::kOff,
+                                           schedule::Enforcement::kAudit,
+                                           schedule::Enforcement::kStrict));
 
 TEST_P(EnforcementTest, AMismatchIsToldToBoth) {
-  if (GetParam() == Enforcement::kOff) GTEST_SKIP() << "nobody compares";
+  if (GetParam() == schedule::Enforcement::kOff) GTEST_SKIP() << "nobody compares";
   JoinAll(2, TermsWith(GetParam()));
   InThreads(2, [&](int rank) {
     ASSERT_OK(Step(rank, 0));
@@ -276,7 +276,7 @@ TEST_P(EnforcementTest, AMismatchIsToldToBoth) {
 }
 
 TEST_F(ScheduleIntegrationTest, AMissingRankIsNamed) {
-  ScheduleTerms terms = TermsWith(Enforcement::kAudit);
+  schedule::Terms terms = TermsWith(schedule::Enforcement::kAudit);
   terms.progress_timeout = absl::Milliseconds(300);
   JoinAll(2, terms);
   EXPECT_THAT(Step(0, 0),
@@ -284,13 +284,13 @@ TEST_F(ScheduleIntegrationTest, AMissingRankIsNamed) {
 }
 
 TEST_F(ScheduleIntegrationTest, AVoteAgainstAStepSkipsItOnBoth) {
-  JoinAll(2, TermsWith(Enforcement::kAudit, /*commit_vote=*/true));
+  JoinAll(2, TermsWith(schedule::Enforcement::kAudit, /*commit_vote=*/true));
   InThreads(2, [&](int rank) {
     for (int64_t step = 0; step < 3; ++step) {
-      StepVote vote;
+      schedule::Vote vote;
       vote.commit = rank != 1 || step != 1;
       if (!vote.commit) vote.reason = "the gradient is not finite";
-      ASSERT_OK_AND_ASSIGN(const StepDecision decision, Step(rank, step, vote));
+      ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, Step(rank, step, vote));
       EXPECT_EQ(decision.commit, step != 1);
       if (decision.commit) continue;
       EXPECT_THAT(decision.reason,
@@ -300,7 +300,7 @@ TEST_F(ScheduleIntegrationTest, AVoteAgainstAStepSkipsItOnBoth) {
 }
 
 TEST_F(ScheduleIntegrationTest, AStopReachesBothInTheSameRound) {
-  JoinAll(2, TermsWith(Enforcement::kAudit));
+  JoinAll(2, TermsWith(schedule::Enforcement::kAudit));
   std::vector<int64_t> stopped(2, -1);
   InThreads(2, [&](int rank) {
     for (int64_t step = 0; stopped[rank] < 0; ++step) {
@@ -308,7 +308,7 @@ TEST_F(ScheduleIntegrationTest, AStopReachesBothInTheSameRound) {
       if (rank == 1 && step == 5) {
         sessions_[rank]->schedule().RequestStop("a signal");
       }
-      ASSERT_OK_AND_ASSIGN(const StepDecision decision, Step(rank, step));
+      ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, Step(rank, step));
       if (decision.stop.empty()) continue;
       EXPECT_THAT(decision.stop,
                   AllOf(HasSubstr("rank 1"), HasSubstr("a signal")));
@@ -319,7 +319,7 @@ TEST_F(ScheduleIntegrationTest, AStopReachesBothInTheSameRound) {
 }
 
 TEST_F(ScheduleIntegrationTest, APlanLandsOnTheSameStepOfBoth) {
-  JoinAll(2, TermsWith(Enforcement::kAudit));
+  JoinAll(2, TermsWith(schedule::Enforcement::kAudit));
   std::vector<std::vector<int64_t>> versions(2);
   InThreads(2, [&](int rank) {
     for (int64_t step = 0; step < 300; ++step) {
@@ -339,14 +339,14 @@ TEST_F(ScheduleIntegrationTest, APlanLandsOnTheSameStepOfBoth) {
   });
   EXPECT_EQ(versions[0], versions[1]);
   EXPECT_EQ(plans_[0].accumulation_steps, 4);
-  EXPECT_EQ(plans_[1].terms.enforcement, Enforcement::kStrict);
+  EXPECT_EQ(plans_[1].terms.enforcement, schedule::Enforcement::kStrict);
   // The decision on step 249 brings the plan that is in force from step 250.
   ASSERT_EQ(versions[0].size(), 300u);
   EXPECT_EQ(versions[0][248] + 1, versions[0][249]);
 }
 
 TEST_F(ScheduleIntegrationTest, AJobGoesOnWithoutEnforcement) {
-  JoinAll(2, TermsWith(Enforcement::kAudit));
+  JoinAll(2, TermsWith(schedule::Enforcement::kAudit));
   InThreads(2, [&](int rank) {
     for (int64_t step = 0; step < 20; ++step) {
       if (rank == 0 && step == 5) {
@@ -359,12 +359,12 @@ TEST_F(ScheduleIntegrationTest, AJobGoesOnWithoutEnforcement) {
       ASSERT_OK(Step(rank, step));
     }
   });
-  EXPECT_EQ(plans_[0].terms.enforcement, Enforcement::kOff);
-  EXPECT_EQ(plans_[1].terms.enforcement, Enforcement::kOff);
+  EXPECT_EQ(plans_[0].terms.enforcement, schedule::Enforcement::kOff);
+  EXPECT_EQ(plans_[1].terms.enforcement, schedule::Enforcement::kOff);
 }
 
 TEST_F(ScheduleIntegrationTest, ATicketOutlivesABrokenConnection) {
-  JoinAll(2, TermsWith(Enforcement::kAudit));
+  JoinAll(2, TermsWith(schedule::Enforcement::kAudit));
   cables_[0]->Break();
   AwaitState(0, "detached");
   ASSERT_OK(Announce(0, 0));  // into the void
@@ -375,7 +375,7 @@ TEST_F(ScheduleIntegrationTest, ATicketOutlivesABrokenConnection) {
 }
 
 TEST_F(ScheduleIntegrationTest, ALostDecisionIsHeardAgain) {
-  JoinAll(2, TermsWith(Enforcement::kAudit));
+  JoinAll(2, TermsWith(schedule::Enforcement::kAudit));
   ASSERT_OK(Announce(0, 0));
   v1::WhyRequest why;
   why.set_job("mnist");
@@ -393,11 +393,11 @@ TEST_F(ScheduleIntegrationTest, ALostDecisionIsHeardAgain) {
 }
 
 TEST_F(ScheduleIntegrationTest, BrokenConnectionsLoseNoRound) {
-  JoinAll(2, TermsWith(Enforcement::kStrict, /*commit_vote=*/true));
+  JoinAll(2, TermsWith(schedule::Enforcement::kStrict, /*commit_vote=*/true));
   InThreads(3, [&](int rank) {
     for (int64_t step = 0; step < 50; ++step) {
       if (rank < 2) {
-        ASSERT_OK_AND_ASSIGN(const StepDecision decision, Step(rank, step));
+        ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, Step(rank, step));
         EXPECT_TRUE(decision.commit);
       } else {
         cables_[step % 2]->Break();
@@ -409,7 +409,7 @@ TEST_F(ScheduleIntegrationTest, BrokenConnectionsLoseNoRound) {
 
 TEST_P(EnforcementTest, TrainingGoesOnThroughRestartsOfTheCoordinator) {
   constexpr int kSteps = 200;
-  JoinAll(3, TermsWith(GetParam(), GetParam() != Enforcement::kOff));
+  JoinAll(3, TermsWith(GetParam(), GetParam() != schedule::Enforcement::kOff));
   Mutex mutex;
   CondVar moved;
   int64_t at = 0;
@@ -427,7 +427,7 @@ TEST_P(EnforcementTest, TrainingGoesOnThroughRestartsOfTheCoordinator) {
       return;
     }
     for (int64_t step = 0; step < kSteps; ++step) {
-      ASSERT_OK_AND_ASSIGN(const StepDecision decision, Step(rank, step));
+      ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, Step(rank, step));
       EXPECT_TRUE(decision.commit);
       MutexLock lock(&mutex);
       at = std::max(at, step);
@@ -440,12 +440,12 @@ TEST_P(EnforcementTest, TrainingGoesOnThroughRestartsOfTheCoordinator) {
 // Some have heard the last decision when the coordinator ends, and some have
 // not.
 TEST_F(ScheduleIntegrationTest, ADecisionThatOneRankHasHeardIsToldToAll) {
-  JoinAll(2, TermsWith(Enforcement::kAudit));
+  JoinAll(2, TermsWith(schedule::Enforcement::kAudit));
   sessions_[1]->schedule().RequestStop("a signal");
   cables_[0]->Break();
   AwaitState(0, "detached");
   std::thread other([&]() {
-    ASSERT_OK_AND_ASSIGN(const StepDecision decision, Step(1, 0));
+    ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, Step(1, 0));
     EXPECT_THAT(decision.stop, HasSubstr("a signal"));
   });
   ASSERT_OK(Announce(0, 0));
@@ -453,12 +453,12 @@ TEST_F(ScheduleIntegrationTest, ADecisionThatOneRankHasHeardIsToldToAll) {
   other.join();
   coordinator_.reset();
   StartCoordinator();
-  ASSERT_OK_AND_ASSIGN(const StepDecision decision, GateOf(0).Decide({}));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, GateOf(0).Decide({}));
   EXPECT_THAT(decision.stop, HasSubstr("a signal"));
 }
 
 TEST_F(ScheduleIntegrationTest, ADrainEndsTheGenerationAfterTheSameStep) {
-  JoinAll(2, TermsWith(Enforcement::kAudit));
+  JoinAll(2, TermsWith(schedule::Enforcement::kAudit));
   std::vector<int64_t> last(2, -1);
   InThreads(2, [&](int rank) {
     for (int64_t step = 0; last[rank] < 0; ++step) {
@@ -466,7 +466,7 @@ TEST_F(ScheduleIntegrationTest, ADrainEndsTheGenerationAfterTheSameStep) {
       if (rank == 1 && step == 5) {
         sessions_[rank]->schedule().RequestDrain("SIGTERM");
       }
-      ASSERT_OK_AND_ASSIGN(const StepDecision decision, Step(rank, step));
+      ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, Step(rank, step));
       if (decision.regroup.empty()) continue;
       EXPECT_EQ(decision.regroup, "rank 1 (host-a/1) drains: SIGTERM");
       last[rank] = step;

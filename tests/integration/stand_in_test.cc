@@ -42,7 +42,7 @@ class StandInIntegrationTest : public ::testing::Test {
   }
   void StopCoordinator() { coordinator_.reset(); }
 
-  void JoinAll(int count, Enforcement enforcement, bool commit_vote = false,
+  void JoinAll(int count, schedule::Enforcement enforcement, bool commit_vote = false,
                bool stand_in = true) {
     JobManifest manifest;
     manifest.terms.enforcement = enforcement;
@@ -69,10 +69,10 @@ class StandInIntegrationTest : public ::testing::Test {
 
   void Steps(int rank, int64_t first, int64_t end) {
     const auto index = static_cast<size_t>(rank);
-    StepGate& gate = **sessions_[index]->schedule().Gate();
+    schedule::StepGate& gate = **sessions_[index]->schedule().Gate();
     for (int64_t step = first; step < end; ++step) {
-      const JobPlan plan = sessions_[index]->schedule().plan();
-      StepTicket ticket;
+      const schedule::Plan plan = sessions_[index]->schedule().plan();
+      schedule::Ticket ticket;
       ticket.step = step;
       ticket.hook = plan.hook;
       ticket.plan_version = plan.version;
@@ -82,7 +82,7 @@ class StandInIntegrationTest : public ::testing::Test {
       if (step % 7 == rank) ticket.skip = "a gradient is nan";
       ASSERT_OK(gate.Announce(ticket));
       ASSERT_OK(gate.AwaitGrant());
-      StepVote vote;
+      schedule::Vote vote;
       vote.commit = plan.terms.commit_vote && step % 11 == rank ? false : true;
       const auto decision = gate.Decide(vote);
       ASSERT_OK(decision);
@@ -129,7 +129,7 @@ class StandInIntegrationTest : public ::testing::Test {
 
 class StandInEnforcementTest
     : public StandInIntegrationTest,
-      public ::testing::WithParamInterface<Enforcement> {};
+      public ::testing::WithParamInterface<schedule::Enforcement> {};
 
 TEST_P(StandInEnforcementTest, RanksGoOnWithoutACoordinator) {
   JoinAll(3, GetParam(), /*commit_vote=*/true);
@@ -146,8 +146,8 @@ TEST_P(StandInEnforcementTest, RanksGoOnWithoutACoordinator) {
   });
 }
 INSTANTIATE_TEST_SUITE_P(All, StandInEnforcementTest,
-                         ::testing::Values(Enforcement::kAudit,
-                                           Enforcement::kStrict));
+                         ::testing::Values(schedule::Enforcement::kAudit,
+                                           schedule::Enforcement::kStrict));
 
 // It is stopped and started at any moment of the rounds.
 TEST_P(StandInEnforcementTest, CoordinatorsComeAndGo) {
@@ -168,7 +168,7 @@ TEST_P(StandInEnforcementTest, CoordinatorsComeAndGo) {
 }
 
 TEST_F(StandInIntegrationTest, AWorkerAloneGoesOn) {
-  JoinAll(1, Enforcement::kStrict);
+  JoinAll(1, schedule::Enforcement::kStrict);
   AllStep(0, 5);
   StopCoordinator();
   AllStep(5, 105);
@@ -180,7 +180,7 @@ TEST_F(StandInIntegrationTest, AWorkerAloneGoesOn) {
 
 // Whoever leaves waits for the coordinator, and the others are not held up.
 TEST_F(StandInIntegrationTest, AStopThatTheyAgreeOnIsTheSameForAll) {
-  JoinAll(2, Enforcement::kAudit);
+  JoinAll(2, schedule::Enforcement::kAudit);
   AllStep(0, 5);
   StopCoordinator();
   AllStep(5, 10);
@@ -194,7 +194,7 @@ TEST_F(StandInIntegrationTest, AStopThatTheyAgreeOnIsTheSameForAll) {
 }
 
 TEST_F(StandInIntegrationTest, ItCanBeSwitchedOff) {
-  JoinAll(2, Enforcement::kAudit, /*commit_vote=*/false, /*stand_in=*/false);
+  JoinAll(2, schedule::Enforcement::kAudit, /*commit_vote=*/false, /*stand_in=*/false);
   AllStep(0, 5);
   StopCoordinator();
   InThreads(3, [&](int rank) {

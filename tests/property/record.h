@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/hook_state.h"
-#include "client/schedule/step_report.h"
+#include "client/reduce/step_report.h"
 
 namespace coxswain::property {
 

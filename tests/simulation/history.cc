@@ -17,26 +17,26 @@ int DrawWorld(Dice* dice) {
   return dice->Int(2, 8);
 }
 
-void DrawTerms(Dice* dice, server::Plan* plan) {
-  ScheduleTerms& terms = plan->terms;
-  if (dice->Chance(0.3)) terms.enforcement = Enforcement::kStrict;
+void DrawTerms(Dice* dice, schedule::Plan* plan) {
+  schedule::Terms& terms = plan->terms;
+  if (dice->Chance(0.3)) terms.enforcement = schedule::Enforcement::kStrict;
   terms.commit_vote = dice->Chance(0.4);
   if (dice->Chance(0.3)) terms.checksum_every = dice->Int(1, 4);
-  if (dice->Chance(0.15)) terms.on_stall = OnStall::kWarn;
+  if (dice->Chance(0.15)) terms.on_stall = schedule::OnStall::kWarn;
   if (dice->Chance(0.15)) {
     terms.sync_each_batch = true;
   } else if (dice->Chance(0.3)) {
     terms.uneven_data =
-        dice->Chance(0.7) ? UnevenData::kWaitForAll : UnevenData::kEndAtFirst;
+        dice->Chance(0.7) ? schedule::UnevenData::kWaitForAll : schedule::UnevenData::kEndAtFirst;
   }
-  if (terms.uneven_data != UnevenData::kRefuse && dice->Chance(0.5)) {
-    terms.on_resize = OnResize::kKeepGlobalBatch;
+  if (terms.uneven_data != schedule::UnevenData::kRefuse && dice->Chance(0.5)) {
+    terms.on_resize = schedule::OnResize::kKeepGlobalBatch;
     plan->global_micro_batches = dice->Int(1, 40);
   }
 }
 
-server::Plan DrawPlan(Dice* dice) {
-  server::Plan plan;
+schedule::Plan DrawPlan(Dice* dice) {
+  schedule::Plan plan;
   plan.version = 1;
   plan.accumulation_steps = dice->Int(1, 4);
   plan.hook = "allreduce";
@@ -63,13 +63,13 @@ void DrawLink(Dice* dice, History* history) {
 
 void DrawData(Dice* dice, History* history) {
   history->steps = history->world_size > 8 ? dice->Int(2, 8) : dice->Int(2, 16);
-  const ScheduleTerms& terms = history->plan.terms;
-  if (terms.uneven_data != UnevenData::kRefuse) {
+  const schedule::Terms& terms = history->plan.terms;
+  if (terms.uneven_data != schedule::UnevenData::kRefuse) {
     for (int rank = 0; rank < history->world_size; ++rank) {
       history->data.push_back(dice->Int(1, 24));
     }
   } else if (!terms.sync_each_batch &&
-             terms.on_resize == OnResize::kKeepLocalBatch &&
+             terms.on_resize == schedule::OnResize::kKeepLocalBatch &&
              dice->Chance(0.3)) {
     history->short_window = 1;
   }
@@ -104,7 +104,7 @@ void DrawDeviation(Dice* dice, History* history) {
     history->deviants.push_back(second);
     std::sort(history->deviants.begin(), history->deviants.end());
   }
-  ScheduleTerms& terms = history->plan.terms;
+  schedule::Terms& terms = history->plan.terms;
   if (history->deviation == Deviation::kNoVote) {
     terms.commit_vote = true;
     history->proposals.clear();
@@ -112,7 +112,7 @@ void DrawDeviation(Dice* dice, History* history) {
   // A thousand ranks that wait for nothing take long to watch.
   if (history->deviation == Deviation::kHangsInExchange ||
       history->world_size > 64) {
-    terms.on_stall = OnStall::kAbort;
+    terms.on_stall = schedule::OnStall::kAbort;
   }
   if (history->deviation == Deviation::kIgnoresStop) {
     history->stops_requested = 1;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/plan.h"
 
 namespace coxswain::simulation {
 
@@ -49,7 +49,7 @@ struct Link {
 // Somebody changes the plan while the ranks train.
 struct Proposal {
   absl::Duration after;  // the beginning
-  int64_t at_step = server::Plan::kAtNextStep;
+  int64_t at_step = schedule::Plan::kAtNextStep;
   int accumulation_steps = 1;
   bool other_hook = false;
   bool strict = false;
@@ -85,7 +85,7 @@ struct CheckpointWish {
 struct History {
   uint64_t seed = 0;
   int world_size = 2;
-  server::Plan plan;
+  schedule::Plan plan;
   int steps = 10;         // of all ranks, with uneven_data=refuse
   int short_window = 0;   // micro-batches of the last of them; 0: as planned
   std::vector<int> data;  // else: micro-batches of each rank

@@ -28,7 +28,7 @@ std::vector<int> OddRanks(const absl::Status& failure) {
 Referee::Referee(const History& history)
     : history_(history), acted_(static_cast<size_t>(history.world_size), 0) {}
 
-std::string Referee::Tag(const server::StepDecision& decision) {
+std::string Referee::Tag(const schedule::Decision& decision) {
   return absl::StrCat(kTag, decision.round, ", step ", decision.step, ", ",
                       decision.commit ? "commit" : "skip");
 }
@@ -46,7 +46,7 @@ Referee::Received& Referee::ReceivedIn(int64_t round) {
   return received;
 }
 
-void Referee::OnTicketReceived(int rank, const server::Ticket& ticket) {
+void Referee::OnTicketReceived(int rank, const schedule::Ticket& ticket) {
   if (ticket.round + 1 < decided()) return;
   Received& received = ReceivedIn(ticket.round);
   if (!ticket.stop.empty()) received.stop = true;
@@ -61,7 +61,7 @@ void Referee::OnTicketReceived(int rank, const server::Ticket& ticket) {
   if (!ticket.skip.empty()) received.skip = true;
 }
 
-void Referee::OnVoteReceived(int rank, const server::Vote& vote) {
+void Referee::OnVoteReceived(int rank, const schedule::Vote& vote) {
   if (vote.round + 1 < decided()) return;
   Received& received = ReceivedIn(vote.round);
   if (!vote.stop.empty()) received.stop = true;
@@ -92,7 +92,7 @@ bool Referee::IsForgotten(int64_t round) const {
   return last.coordinator < coordinator_ && !last.heard && !last.kept;
 }
 
-void Referee::CheckRegroup(const server::StepDecision& decision,
+void Referee::CheckRegroup(const schedule::Decision& decision,
                            const Received& received) {
   const bool right = received.ends_window && decision.stop.empty() &&
                      (received.drain || regroup_wanted_);
@@ -109,8 +109,8 @@ void Referee::CheckRegroup(const server::StepDecision& decision,
   }
 }
 
-void Referee::CheckCheckpoint(const server::StepDecision& decision,
-                              const server::Plan& plan,
+void Referee::CheckCheckpoint(const schedule::Decision& decision,
+                              const schedule::Plan& plan,
                               const Received& received) {
   const int64_t every = plan.terms.checkpoint_every;
   const bool planned = every > 0 && (decision.step + 1) % every == 0;
@@ -132,8 +132,8 @@ void Referee::OnGranted(int64_t round) {
   }
 }
 
-void Referee::OnDecided(const server::StepDecision& decision,
-                        const server::Plan& plan) {
+void Referee::OnDecided(const schedule::Decision& decision,
+                        const schedule::Plan& plan) {
   const int64_t round = decision.round;
   if (IsForgotten(round)) {
     rounds_.pop_back();
@@ -200,7 +200,7 @@ void Referee::OnWarned(absl::string_view text) {
 }
 
 void Referee::OnAnnounced(int rank, int64_t round, int64_t step,
-                          const JobPlan& plan) {
+                          const schedule::Plan& plan) {
   if (round != acted_[static_cast<size_t>(rank)]) {
     Violate(absl::StrCat("rank ", rank, " announced round ", round, " after ",
                          acted_[static_cast<size_t>(rank)], " rounds"));
@@ -213,8 +213,8 @@ void Referee::OnAnnounced(int rank, int64_t round, int64_t step,
   }
 }
 
-void Referee::OnExchangeBegins(int rank, int64_t round, const JobPlan& plan) {
-  if (plan.terms.enforcement != Enforcement::kStrict || round < decided()) {
+void Referee::OnExchangeBegins(int rank, int64_t round, const schedule::Plan& plan) {
+  if (plan.terms.enforcement != schedule::Enforcement::kStrict || round < decided()) {
     return;
   }
   // The tickets that a coordinator had which is gone are not counted any more.
@@ -227,7 +227,7 @@ void Referee::OnExchangeBegins(int rank, int64_t round, const JobPlan& plan) {
 }
 
 void Referee::OnActed(int rank, int64_t round, int64_t step,
-                      const StepDecision& decision) {
+                      const schedule::Decision& decision) {
   int64_t& acted = acted_[static_cast<size_t>(rank)];
   if (round != acted) {
     Violate(absl::StrCat("rank ", rank, " acted on round ", round, " after ",
@@ -267,7 +267,7 @@ void Referee::OnWaited(int rank, absl::Duration waited,
 }
 
 void Referee::OnGaveUp(int rank) {
-  if (deviated_.empty() || history_.plan.terms.on_stall == OnStall::kAbort) {
+  if (deviated_.empty() || history_.plan.terms.on_stall == schedule::OnStall::kAbort) {
     Violate(absl::StrCat("rank ", rank, " lost its patience"));
   }
 }
@@ -286,7 +286,7 @@ bool Referee::Silent() const {
 }
 
 bool Referee::MustFail() const {
-  if (Silent() && history_.plan.terms.on_stall == OnStall::kWarn) return false;
+  if (Silent() && history_.plan.terms.on_stall == schedule::OnStall::kWarn) return false;
   // The second ticket may come when the round is long over.
   return history_.deviation != Deviation::kTwoTickets;
 }
@@ -327,7 +327,7 @@ void Referee::OnEnd(const Ending& ending) {
   } else if (MustFail()) {
     Violate(absl::StrCat("ranks ", absl::StrJoin(deviated_, ","),
                          " deviated, and it did not fail"));
-  } else if (history_.plan.terms.on_stall == OnStall::kWarn && Silent() &&
+  } else if (history_.plan.terms.on_stall == schedule::OnStall::kWarn && Silent() &&
              warnings_ == 0) {
     Violate("a rank was silent, and nobody was warned");
   }

@@ -10,8 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/schedule/step_gate.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/step_gate.h"
+#include "schedule/plan.h"
+#include "schedule/ticket.h"
 #include "tests/simulation/history.h"
 
 namespace coxswain::simulation {
@@ -24,8 +25,8 @@ class Referee {
   explicit Referee(const History& history);
 
   // What the coordinator has received; repetitions do not count.
-  void OnTicketReceived(int rank, const server::Ticket& ticket);
-  void OnVoteReceived(int rank, const server::Vote& vote);
+  void OnTicketReceived(int rank, const schedule::Ticket& ticket);
+  void OnVoteReceived(int rank, const schedule::Vote& vote);
   // What it says. `plan` is the one that the round was measured by.
   void OnRegroupWanted() { regroup_wanted_ = true; }
   void OnCheckpointWanted() { checkpoint_wanted_ = true; }
@@ -34,18 +35,18 @@ class Referee {
   // A decision is durable.
   void OnKept(int64_t round);
   void OnGranted(int64_t round);
-  void OnDecided(const server::StepDecision& decision,
-                 const server::Plan& plan);
+  void OnDecided(const schedule::Decision& decision,
+                 const schedule::Plan& plan);
   void OnFailed(const absl::Status& failure);
   void OnWarned(absl::string_view text);
 
   // What a rank does.
-  void OnAnnounced(int rank, int64_t round, int64_t step, const JobPlan& plan);
-  void OnExchangeBegins(int rank, int64_t round, const JobPlan& plan);
+  void OnAnnounced(int rank, int64_t round, int64_t step, const schedule::Plan& plan);
+  void OnExchangeBegins(int rank, int64_t round, const schedule::Plan& plan);
   // It knows the decision, and can act on it.
   void OnHeard(int64_t round);
   void OnActed(int rank, int64_t round, int64_t step,
-               const StepDecision& decision);
+               const schedule::Decision& decision);
   void OnWaited(int rank, absl::Duration waited, absl::Duration patience);
   // A rank's patience was over before anybody had an answer for it.
   void OnGaveUp(int rank);
@@ -83,7 +84,7 @@ class Referee {
 
   // What the test's own wire puts into a decision, to know it again.
   static constexpr char kTag[] = "round ";
-  static std::string Tag(const server::StepDecision& decision);
+  static std::string Tag(const schedule::Decision& decision);
 
  private:
   struct Received {
@@ -102,10 +103,10 @@ class Referee {
   // Whether a round was decided by a coordinator that is gone, and nobody knows
   // of it.
   bool IsForgotten(int64_t round) const;
-  void CheckRegroup(const server::StepDecision& decision,
+  void CheckRegroup(const schedule::Decision& decision,
                     const Received& received);
-  void CheckCheckpoint(const server::StepDecision& decision,
-                       const server::Plan& plan, const Received& received);
+  void CheckCheckpoint(const schedule::Decision& decision,
+                       const schedule::Plan& plan, const Received& received);
   void CheckFailureNames();
   bool Silent() const;
   bool MustFail() const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "tests/simulation/worker.h"
@@ -14,8 +15,8 @@ constexpr int kChaos = 3000;         // events before all is well again
 constexpr int kMostEvents = 400000;  // after which it is a standstill
 constexpr absl::Duration kEvent = absl::Milliseconds(100);
 
-StepAgent::Options AgentOptions(const server::Plan& plan) {
-  StepAgent::Options options;
+schedule::StepAgent::Options AgentOptions(const schedule::Plan& plan) {
+  schedule::StepAgent::Options options;
   options.stream = kTrain;
   options.enforcement = plan.terms.enforcement;
   options.commit_vote = plan.terms.commit_vote;
@@ -24,21 +25,14 @@ StepAgent::Options AgentOptions(const server::Plan& plan) {
   return options;
 }
 
-server::StepDecision ToServer(const StepAgent::Heard& heard,
-                              const std::map<int64_t, server::Plan>& plans) {
-  server::StepDecision last;
-  last.round = heard.round;
-  last.commit = heard.decision.commit;
-  last.reason = heard.decision.reason;
-  last.stop = heard.decision.stop;
-  last.checkpoint = heard.decision.checkpoint;
-  if (heard.decision.plan.has_value()) {
-    last.plan = plans.at(heard.decision.plan->version);
-  }
+schedule::Decision ToServer(const schedule::Decision& heard,
+                            const std::map<int64_t, schedule::Plan>& plans) {
+  schedule::Decision last = AsSent(heard);
+  if (last.plan.has_value()) last.plan = plans.at(last.plan->version);
   return last;
 }
 
-std::string Text(const StepDecision& decision) {
+std::string Text(const schedule::Decision& decision) {
   return absl::StrCat(decision.commit ? "commit" : "skip", " ", decision.reason,
                       " stop ", decision.stop, " checkpoint ",
                       decision.checkpoint, " plan ",
@@ -54,7 +48,7 @@ StandInWorld::StandInWorld(uint64_t seed, Disloyalty disloyalty)
   plan_.version = 1;
   plan_.hook = "allreduce";
   plan_.terms.enforcement =
-      dice_.Chance(0.5) ? Enforcement::kAudit : Enforcement::kStrict;
+      dice_.Chance(0.5) ? schedule::Enforcement::kAudit : schedule::Enforcement::kStrict;
   plan_.terms.commit_vote = dice_.Chance(0.3);
   plan_.terms.progress_timeout = absl::Hours(100);
   plans_[1] = plan_;
@@ -64,10 +58,10 @@ StandInWorld::StandInWorld(uint64_t seed, Disloyalty disloyalty)
   const auto ranks = static_cast<size_t>(world_);
   attached_.resize(ranks);
   visits_.resize(ranks);
-  StandInSchedule::Options options;
+  schedule::FallbackSchedule::Options options;
   options.world_size = world_;
   options.plan = [this]() { return plans_.at(Rank(0).plan_version); };
-  stand_in_ = std::make_unique<StandInSchedule>(std::move(options));
+  stand_in_ = std::make_unique<schedule::FallbackSchedule>(std::move(options));
   Start(/*resumed=*/false);
 }
 
@@ -105,7 +99,7 @@ void StandInWorld::HappenOnce() {
   }
   if (!healed_ && dice_.Chance(0.004) && pending_.size() < 2 &&
       plans_.size() < 6) {
-    server::Plan next = plans_.rbegin()->second;
+    schedule::Plan next = plans_.rbegin()->second;
     ++next.version;
     plans_[next.version] = next;
     pending_.push_back(next);
@@ -151,10 +145,10 @@ void StandInWorld::HappenOnce() {
 
 void StandInWorld::Work(int rank) {
   Worker& worker = Rank(rank);
-  StepAgent& agent = worker.agent;
+  schedule::StepAgent& agent = worker.agent;
   if (agent.round() >= rounds_ && !agent.announced()) return;
   if (!agent.announced()) {
-    StepTicket ticket;
+    schedule::Ticket ticket;
     ticket.step = agent.round();
     ticket.micro_batches = ticket.window = 1;
     ticket.weight = 1;
@@ -164,13 +158,13 @@ void StandInWorld::Work(int rank) {
     if (!agent.Announce(ticket, now_).ok()) Violate("announced twice");
     worker.voted = false;
   } else if (!worker.voted && agent.granted()) {
-    StepVote vote;
+    schedule::Vote vote;
     vote.commit = !dice_.Chance(0.1);
     if (!agent.Vote(vote, now_).ok()) Violate("voted twice");
     worker.voted = true;
   } else if (worker.voted && agent.decided()) {
     const int64_t round = agent.round();
-    const StepDecision decision = agent.TakeDecision();
+    const schedule::Decision decision = agent.TakeDecision();
     NoteActed(rank, round, decision);
     if (decision.plan.has_value()) worker.plan_version = decision.plan->version;
   }
@@ -178,7 +172,7 @@ void StandInWorld::Work(int rank) {
 }
 
 void StandInWorld::NoteActed(int rank, int64_t round,
-                             const StepDecision& decision) {
+                             const schedule::Decision& decision) {
   const std::string text = Text(decision);
   const auto [found, first] = outcomes_.emplace(round, Outcome{decision, text});
   if (first) {
@@ -212,22 +206,14 @@ void StandInWorld::Pump(int rank) {
   Stream* const stream =
       worker.leader == Leader::kStandIn ? worker.stand_in : worker.coordinator;
   if (stream == nullptr) return;
-  for (const StepAgent::Outgoing& outgoing : worker.agent.Take(now_)) {
+  for (const schedule::StepAgent::Outgoing& outgoing : worker.agent.Take(now_)) {
     Up up;
-    if (outgoing.ticket.has_value()) {
+    if (std::holds_alternative<schedule::Ticket>(outgoing)) {
       up.kind = Up::Kind::kTicket;
-      up.ticket.round = outgoing.round;
-      up.ticket.step = outgoing.ticket->step;
-      up.ticket.micro_batches = up.ticket.window = 1;
-      up.ticket.weight = 1;
-      up.ticket.plan_version = outgoing.ticket->plan_version;
-      up.ticket.hook = outgoing.ticket->hook;
-      up.ticket.skip = outgoing.ticket->skip;
+      up.ticket = std::get<schedule::Ticket>(outgoing);
     } else {
       up.kind = Up::Kind::kVote;
-      up.vote.round = outgoing.round;
-      up.vote.commit = outgoing.vote->commit;
-      up.vote.reason = outgoing.vote->reason;
+      up.vote = std::get<schedule::Vote>(outgoing);
     }
     stream->up.push_back(std::move(up));
   }
@@ -342,7 +328,7 @@ void StandInWorld::OnDown(Stream* stream, const Down& down) {
       disloyalty_ != Disloyalty::kHidesSpells && !both) {
     return;
   }
-  worker.agent.OnDecision(down.round, down.decision);
+  worker.agent.OnDecision(down.decision);
 }
 
 // Both ends find out by themselves.
@@ -367,23 +353,16 @@ void StandInWorld::SayDown(Stream* stream, Down down) {
 }
 
 StandInWorld::Down StandInWorld::DownOf(
-    const server::StepAgreement::Message& message, int64_t spell) {
+    const schedule::StepAgreement::Message& message, int64_t spell) {
   Down down;
   down.round = message.round;
   down.spell = spell;
-  if (message.kind == server::StepAgreement::Message::Kind::kGrant) {
+  if (message.kind == schedule::StepAgreement::Message::Kind::kGrant) {
     down.kind = Down::Kind::kGrant;
     return down;
   }
   down.kind = Down::Kind::kDecision;
-  const server::StepDecision& decision = message.decision;
-  down.decision.commit = decision.commit;
-  down.decision.reason = decision.reason;
-  down.decision.stop = decision.stop;
-  down.decision.checkpoint = decision.checkpoint;
-  if (decision.plan.has_value()) {
-    down.decision.plan = ToJobPlan(*decision.plan);
-  }
+  down.decision = AsSent(message.decision);
   return down;
 }
 
@@ -431,7 +410,7 @@ void StandInWorld::Start(bool resumed) {
 }
 
 void StandInWorld::MakeAgreement(bool resumed) {
-  server::StepAgreement::Options options;
+  schedule::StepAgreement::Options options;
   options.stream = kTrain;
   options.world_size = world_;
   options.plan = plan_before_.value_or(plan_);
@@ -441,11 +420,11 @@ void StandInWorld::MakeAgreement(bool resumed) {
   if (resumed) {
     for (int rank = 0; rank < world_; ++rank) options.absent.push_back(rank);
   }
-  agreement_ = std::make_unique<server::StepAgreement>(std::move(options));
+  agreement_ = std::make_unique<schedule::StepAgreement>(std::move(options));
 }
 
 // Is durable at once.
-std::optional<server::Plan> StandInWorld::NextPlan(int64_t /*step*/) {
+std::optional<schedule::Plan> StandInWorld::NextPlan(int64_t /*step*/) {
   if (pending_.empty()) return std::nullopt;
   plan_before_ = plan_;
   plan_ = pending_.front();
@@ -504,8 +483,8 @@ void StandInWorld::HearAtCoordinator(Stream* stream, const Up& up) {
 }
 
 void StandInWorld::SayAsCoordinator(
-    const server::StepAgreement::Messages& messages) {
-  using Message = server::StepAgreement::Message;
+    const schedule::StepAgreement::Messages& messages) {
+  using Message = schedule::StepAgreement::Message;
   for (const Message& message : messages) {
     if (message.kind != Message::Kind::kGrant &&
         message.kind != Message::Kind::kDecision) {
@@ -542,7 +521,7 @@ void StandInWorld::HearAtStandIn(Stream* stream, const Up& up) {
   const int rank = stream->rank;
   switch (up.kind) {
     case Up::Kind::kHello: {
-      const StandInSchedule::Arrival arrival = stand_in_->OnArrival(rank);
+      const schedule::FallbackSchedule::Arrival arrival = stand_in_->OnArrival(rank);
       for (int other : arrival.sent_away) EndVisit(other, false);
       EndVisit(rank, false);
       visits_[static_cast<size_t>(rank)] = stream;
@@ -565,9 +544,9 @@ void StandInWorld::HearAtStandIn(Stream* stream, const Up& up) {
 }
 
 void StandInWorld::SayAsStandIn(
-    const std::vector<StandInSchedule::Said>& said) {
-  using Message = server::StepAgreement::Message;
-  for (const StandInSchedule::Said& one : said) {
+    const std::vector<schedule::FallbackSchedule::Said>& said) {
+  using Message = schedule::StepAgreement::Message;
+  for (const schedule::FallbackSchedule::Said& one : said) {
     const Message& message = one.message;
     const bool all = message.rank == Message::kAllRanks;
     if (all && message.kind == Message::Kind::kDecision) ++result_.by_stand_in;

@@ -11,10 +11,12 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/schedule/step_agent.h"
-#include "client/schedule/step_gate.h"
-#include "client/stand_in/stand_in_schedule.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/step_agent.h"
+#include "schedule/step_gate.h"
+#include "schedule/fallback_schedule.h"
+#include "schedule/plan.h"
+#include "schedule/step_agreement.h"
+#include "schedule/ticket.h"
 #include "tests/simulation/dice.h"
 
 namespace coxswain::simulation {
@@ -30,7 +32,7 @@ enum class Disloyalty {
 };
 
 // One history of a generation whose ranks have two who may decide: the real
-// StepAgreement, a real StandInSchedule, and a real StepAgent for each rank.
+// StepAgreement, a real schedule::FallbackSchedule, and a real StepAgent for each rank.
 // Nothing has a time: whatever can happen next may, in an order that the seed
 // draws. Streams keep what is said in order; each of their ends finds out by
 // itself that the other is gone, and reads first what was under way. The
@@ -59,16 +61,16 @@ class StandInWorld {
     enum class Kind { kHello, kStoodIn, kPosition, kTicket, kVote, kLetGo };
     Kind kind = Kind::kHello;
     int64_t spell = 0;
-    server::StepDecision last;
-    server::Ticket ticket;
-    server::Vote vote;
+    schedule::Decision last;
+    schedule::Ticket ticket;
+    schedule::Vote vote;
   };
   struct Down {
     enum class Kind { kAttached, kGrant, kDecision, kEnd };
     Kind kind = Kind::kAttached;
     int64_t spell = 0;
     int64_t round = 0;
-    StepDecision decision;
+    schedule::Decision decision;
     bool let_go = false;  // kEnd
   };
   struct Stream {
@@ -83,8 +85,8 @@ class StandInWorld {
   };
   enum class Leader { kNobody, kCoordinator, kStandIn };
   struct Worker {
-    explicit Worker(StepAgent::Options options) : agent(std::move(options)) {}
-    StepAgent agent;
+    explicit Worker(schedule::StepAgent::Options options) : agent(std::move(options)) {}
+    schedule::StepAgent agent;
     int64_t plan_version = 1;
     bool voted = false;
     Leader leader = Leader::kNobody;
@@ -98,7 +100,7 @@ class StandInWorld {
     int64_t visit_spell = 0;
   };
   struct Outcome {
-    StepDecision decision;
+    schedule::Decision decision;
     std::string text;
   };
 
@@ -117,11 +119,11 @@ class StandInWorld {
   bool Speaks(const Stream& stream);
   void BeginSpell(int64_t spell, int rank);
   void MakeAgreement(bool resumed);
-  std::optional<server::Plan> NextPlan(int64_t step);
-  void SayAsCoordinator(const server::StepAgreement::Messages& messages);
+  std::optional<schedule::Plan> NextPlan(int64_t step);
+  void SayAsCoordinator(const schedule::StepAgreement::Messages& messages);
   // The stand-in.
   void HearAtStandIn(Stream* stream, const Up& up);
-  void SayAsStandIn(const std::vector<StandInSchedule::Said>& said);
+  void SayAsStandIn(const std::vector<schedule::FallbackSchedule::Said>& said);
   void EndVisit(int rank, bool let_go);
 
   // A rank.
@@ -132,13 +134,13 @@ class StandInWorld {
   void SayPosition(int rank, Stream* stream);
   void Pump(int rank);
   void OnDown(Stream* stream, const Down& down);
-  void NoteActed(int rank, int64_t round, const StepDecision& decision);
+  void NoteActed(int rank, int64_t round, const schedule::Decision& decision);
 
   Worker& Rank(int rank) { return workers_[static_cast<size_t>(rank)]; }
   bool Done() const;
   void Violate(absl::string_view what);
   void SayDown(Stream* stream, Down down);
-  static Down DownOf(const server::StepAgreement::Message& message,
+  static Down DownOf(const schedule::StepAgreement::Message& message,
                      int64_t spell);
 
   const Disloyalty disloyalty_;
@@ -157,18 +159,18 @@ class StandInWorld {
   std::map<int64_t, std::string> decided_;
 
   // Of the coordinator; what outlives it first.
-  std::map<int64_t, server::Plan> plans_;
-  std::vector<server::Plan> pending_;
-  server::Plan plan_;
-  std::optional<server::Plan> plan_before_;
-  std::unique_ptr<server::StepAgreement> agreement_;  // null: it is down
+  std::map<int64_t, schedule::Plan> plans_;
+  std::vector<schedule::Plan> pending_;
+  schedule::Plan plan_;
+  std::optional<schedule::Plan> plan_before_;
+  std::unique_ptr<schedule::StepAgreement> agreement_;  // null: it is down
   int coordinator_ = 0;
   int64_t spell_ = 0;
   std::vector<Stream*> attached_;  // by rank
   std::vector<int> speakers_;      // by rank: ids of streams
   std::vector<int> barred_;
 
-  std::unique_ptr<StandInSchedule> stand_in_;
+  std::unique_ptr<schedule::FallbackSchedule> stand_in_;
   std::vector<Stream*> visits_;  // by rank
 };
 

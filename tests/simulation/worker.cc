@@ -7,39 +7,41 @@
 namespace coxswain::simulation {
 namespace {
 
-StepAgent::Options AgentOptions(const History& history) {
-  StepAgent::Options options;
+schedule::StepAgent::Options AgentOptions(const History& history) {
+  schedule::StepAgent::Options options;
   options.stream = "train";
   options.enforcement = history.plan.terms.enforcement;
   options.commit_vote = history.plan.terms.commit_vote;
-  options.patience = PatienceOf(history.plan.terms);
+  options.patience = schedule::PatienceOf(history.plan.terms);
   options.resend = history.resend;
   return options;
 }
 
 }  // namespace
 
-JobPlan ToJobPlan(const server::Plan& plan) {
-  JobPlan result;
-  result.version = plan.version;
-  result.accumulation_steps = plan.accumulation_steps;
-  result.hook = plan.hook;
-  result.terms = plan.terms;
-  result.global_micro_batches = plan.global_micro_batches;
-  return result;
+schedule::Decision AsSent(schedule::Decision decision) {
+  const schedule::Decision unknown;
+  decision.step = unknown.step;
+  decision.without_data = unknown.without_data;
+  decision.next_step = unknown.next_step;
+  decision.decided = unknown.decided;
+  decision.tickets_took = unknown.tickets_took;
+  decision.last_rank = unknown.last_rank;
+  decision.plan_version = unknown.plan_version;
+  return decision;
 }
 
 Worker::Worker(const History& history, int rank)
     : history(&history),
       rank(rank),
       agent(AgentOptions(history)),
-      plan(ToJobPlan(history.plan)),
+      plan(history.plan),
       window(plan.WindowOf(rank, history.world_size)) {
   if (!history.data.empty()) data = history.data[static_cast<size_t>(rank)];
 }
 
-StepTicket Worker::NextTicket() const {
-  StepTicket ticket;
+schedule::Ticket Worker::NextTicket() const {
+  schedule::Ticket ticket;
   ticket.step = step;
   ticket.micro = micro;
   ticket.window = window;

@@ -6,16 +6,16 @@
 #include <optional>
 
 #include "absl/time/time.h"
-#include "client/schedule/job_plan.h"
-#include "client/schedule/step_agent.h"
-#include "client/schedule/step_gate.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/plan.h"
+#include "schedule/step_agent.h"
+#include "schedule/step_gate.h"
+#include "schedule/ticket.h"
 #include "tests/simulation/history.h"
 
 namespace coxswain::simulation {
 
-// The plan as it comes over the wire.
-JobPlan ToJobPlan(const server::Plan& plan);
+// The decision without what is not sent.
+schedule::Decision AsSent(schedule::Decision decision);
 
 // One rank: a training loop around the real StepAgent. What it does next is
 // asked and said by the world, which owns the time.
@@ -33,7 +33,7 @@ struct Worker {
   Worker(const History& history, int rank);
 
   // The ticket of the exchange that comes next, as an honest rank makes it.
-  StepTicket NextTicket() const;
+  schedule::Ticket NextTicket() const;
   // Goes on after the exchange of that ticket.
   void Advance();
   // Whether the program ends by what this rank knows alone.
@@ -53,8 +53,8 @@ struct Worker {
 
   const History* history;
   int rank;
-  StepAgent agent;
-  JobPlan plan;
+  schedule::StepAgent agent;
+  schedule::Plan plan;
   Phase phase = Phase::kComputing;
 
   int64_t step = 0;

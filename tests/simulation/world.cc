@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "server/schedule/stall.h"
+#include "schedule/stall.h"
 
 namespace coxswain::simulation {
 namespace {
@@ -105,7 +105,7 @@ bool World::Over() const {
   if (!referee_.violation().empty()) return true;
   // Longer than any wait.
   if (now_ - last_progress_ >
-      PatienceOf(history_.plan.terms) + absl::Minutes(1)) {
+      schedule::PatienceOf(history_.plan.terms) + absl::Minutes(1)) {
     return true;
   }
   return std::all_of(workers_.begin(), workers_.end(),
@@ -179,8 +179,8 @@ void World::Handle(const Event& event) {
   }
 }
 
-void World::Say(const server::StepAgreement::Messages& messages) {
-  using Message = server::StepAgreement::Message;
+void World::Say(const schedule::StepAgreement::Messages& messages) {
+  using Message = schedule::StepAgreement::Message;
   for (const Message& message : messages) {
     const bool all = message.rank == Message::kAllRanks;
     if (message.kind == Message::Kind::kLearned) {
@@ -197,21 +197,16 @@ void World::Say(const server::StepAgreement::Messages& messages) {
     if (down.grant) {
       referee_.OnGranted(message.round);
     } else {
-      const server::StepDecision& decided = message.decision;
+      const schedule::Decision& decided = message.decision;
       if (all) {
         referee_.OnDecided(decided, plans_.at(decided.plan_version));
         NoteDecided(decided);
       }
-      auto decision = std::make_shared<StepDecision>();
-      decision->commit = decided.commit;
-      // One that a rank has told back has its tag already.
-      decision->reason = absl::StartsWith(decided.reason, Referee::kTag)
-                             ? decided.reason
-                             : Referee::Tag(decided);
-      decision->stop = decided.stop;
-      decision->regroup = decided.regroup;
-      decision->checkpoint = decided.checkpoint;
-      if (decided.plan.has_value()) decision->plan = ToJobPlan(*decided.plan);
+      auto decision = std::make_shared<schedule::Decision>(AsSent(decided));
+      // One that a rank has reported has its tag already.
+      if (!absl::StartsWith(decided.reason, Referee::kTag)) {
+        decision->reason = Referee::Tag(decided);
+      }
       down.decision = std::move(decision);
     }
     if (!all) {
@@ -222,7 +217,7 @@ void World::Say(const server::StepAgreement::Messages& messages) {
   }
 }
 
-void World::NoteDecided(const server::StepDecision& decision) {
+void World::NoteDecided(const schedule::Decision& decision) {
   if (!decision.stop.empty() || !decision.regroup.empty()) stopped_ = true;
   if (decision.plan.has_value() && durable_.plan_since < coordinator_) {
     ++counts_.plans_late;
@@ -253,11 +248,11 @@ void World::CheckStall() {
   At(timeout / 2, Kind::kStallCheck);
   if (Idle()) return;
   if (std::count(absent_.begin(), absent_.end(), true) > 0) return;
-  server::StallInput input;
+  schedule::StallInput input;
   input.progress_timeout = timeout;
   input.stopped = stopped_;
   for (const Worker& worker : workers_) {
-    server::RankActivity& rank = input.ranks.emplace_back();
+    schedule::RankActivity& rank = input.ranks.emplace_back();
     rank.live = !left_[static_cast<size_t>(worker.rank)];
     rank.collective_sequence = worker.exchanges;
     rank.progressed = std::max(worker.progressed, worker.returned_at);
@@ -275,9 +270,9 @@ void World::CheckStall() {
   }
   // Those are the agreement's own.
   if (!agreement().Missing().empty()) return;
-  const server::StallReport report = server::FindStall(now_, input);
+  const schedule::StallReport report = schedule::FindStall(now_, input);
   if (!report.stalled) return;
-  if (history_.plan.terms.on_stall == OnStall::kAbort) {
+  if (history_.plan.terms.on_stall == schedule::OnStall::kAbort) {
     Fail(report.error);
   } else {
     referee_.OnWarned(report.findings[0]);
@@ -285,12 +280,12 @@ void World::CheckStall() {
 }
 
 void World::Propose(const Proposal& proposal) {
-  server::Plan plan = durable_.plan;
+  schedule::Plan plan = durable_.plan;
   plan.version = ++newest_plan_;
   plan.accumulation_steps = proposal.accumulation_steps;
   if (proposal.other_hook) plan.hook = "bf16";
   plan.terms.enforcement =
-      proposal.strict ? Enforcement::kStrict : Enforcement::kAudit;
+      proposal.strict ? schedule::Enforcement::kStrict : schedule::Enforcement::kAudit;
   plan.terms.commit_vote = proposal.commit_vote;
   plan.at_step = proposal.at_step;
   plans_[plan.version] = plan;
@@ -298,9 +293,9 @@ void World::Propose(const Proposal& proposal) {
 }
 
 // The newest of those that are due.
-std::optional<server::Plan> World::NextPlan(int64_t step) {
-  std::optional<server::Plan> next;
-  std::vector<server::Plan>& pending = durable_.pending;
+std::optional<schedule::Plan> World::NextPlan(int64_t step) {
+  std::optional<schedule::Plan> next;
+  std::vector<schedule::Plan>& pending = durable_.pending;
   for (auto plan = pending.begin(); plan != pending.end();) {
     if (plan->at_step > step) {
       ++plan;

@@ -12,8 +12,10 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "client/schedule/step_gate.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/step_gate.h"
+#include "schedule/plan.h"
+#include "schedule/step_agreement.h"
+#include "schedule/ticket.h"
 #include "tests/simulation/dice.h"
 #include "tests/simulation/history.h"
 #include "tests/simulation/referee.h"
@@ -100,30 +102,30 @@ class World {
   struct ToServer {
     int connection = 0;
     int coordinator = 0;
-    std::optional<StepAgent::Heard> position;
-    std::optional<server::Ticket> ticket;
-    std::optional<server::Vote> vote;
+    std::optional<schedule::Decision> position;
+    std::optional<schedule::Ticket> ticket;
+    std::optional<schedule::Vote> vote;
   };
   struct ToRank {
     int connection = 0;
     int coordinator = 0;
     bool grant = false;
     int64_t round = 0;
-    std::shared_ptr<const StepDecision> decision;
+    std::shared_ptr<const schedule::Decision> decision;
   };
   // What the coordinator writes without waiting: one of them.
   struct Write {
-    std::optional<server::StepDecision> position;
+    std::optional<schedule::Decision> position;
     int left = -1;
   };
   // What outlives it.
   struct Durable {
-    std::optional<server::StepDecision> position;
+    std::optional<schedule::Decision> position;
     std::vector<bool> left;
-    server::Plan plan;
-    std::optional<server::Plan> plan_before;
+    schedule::Plan plan;
+    std::optional<schedule::Plan> plan_before;
     int plan_since = 0;  // which coordinator brought it into force
-    std::vector<server::Plan> pending;
+    std::vector<schedule::Plan> pending;
   };
   struct Exchange {
     int begun = 0;
@@ -139,7 +141,7 @@ class World {
   // A rank's loop.
   void Compute(Worker* worker);
   void OnComputed(Worker* worker);
-  void Deviate(Worker* worker, StepTicket* ticket);
+  void Deviate(Worker* worker, schedule::Ticket* ticket);
   bool Deviates(const Worker& worker, Deviation deviation) const;
   void Stick(Worker* worker);
   void GoOn(Worker* worker);
@@ -154,8 +156,8 @@ class World {
   // The link.
   absl::Duration Delay();
   int Copies();
-  void SendUp(const Worker& worker, const StepAgent::Outgoing& outgoing);
-  void SendForged(const Worker& worker, const StepTicket& ticket, int64_t round,
+  void SendUp(const Worker& worker, const schedule::StepAgent::Outgoing& outgoing);
+  void SendForged(const Worker& worker, const schedule::Ticket& ticket, int64_t round,
                   absl::Duration delay);
   void SendDown(int rank, ToRank message);
   void OnToServer(const Event& event);
@@ -164,32 +166,32 @@ class World {
   // Its ends: the rank is connected, to this coordinator or to another.
   void Reattach(Worker* worker);
   void SendPosition(Worker* worker);
-  void ReceivePosition(int rank, const StepAgent::Heard& heard);
+  void ReceivePosition(int rank, const schedule::Decision& heard);
 
   // The coordinator's life.
   void Die(const Crash& crash);
-  void CrashWith(const server::StepDecision& decision);
+  void CrashWith(const schedule::Decision& decision);
   void Restart();
   void MakeAgreement(bool resumed);
   void AfterGrace();
   void WriteLater(Write write);
   void Commit(uint64_t up_to);
   void Keep(const Worker& worker);
-  server::StepDecision ToServerDecision(const StepAgent::Heard& heard) const;
+  schedule::Decision ToServerDecision(const schedule::Decision& heard) const;
   void OnLeave(int rank);
 
   // The coordinator.
-  server::StepAgreement& agreement() { return *agreement_; }
+  schedule::StepAgreement& agreement() { return *agreement_; }
   bool Idle() const { return failed_ || agreement_ == nullptr; }
   void WantRegroup(const Regroup& regroup);
   void WantCheckpoint(const CheckpointWish& wish);
-  void Say(const server::StepAgreement::Messages& messages);
-  void NoteDecided(const server::StepDecision& decision);
+  void Say(const schedule::StepAgreement::Messages& messages);
+  void NoteDecided(const schedule::Decision& decision);
   void AfterAgreement();
   void Fail(const absl::Status& failure);
   void CheckStall();
   void Propose(const Proposal& proposal);
-  std::optional<server::Plan> NextPlan(int64_t step);
+  std::optional<schedule::Plan> NextPlan(int64_t step);
 
   const History history_;
   const Sabotage sabotage_;
@@ -205,7 +207,7 @@ class World {
   std::vector<Worker> workers_;
   std::vector<Exchange> exchanges_;
 
-  std::unique_ptr<server::StepAgreement> agreement_;  // null: it is down
+  std::unique_ptr<schedule::StepAgreement> agreement_;  // null: it is down
   int coordinator_ = 0;
   std::vector<bool> absent_;  // not back since the last restart
   Durable durable_;
@@ -214,13 +216,13 @@ class World {
   uint64_t written_ = 0;       // of all that were ever queued
   int64_t kept_round_ = -1;    // the highest that was queued of them
   Result counts_;
-  std::map<int64_t, server::Plan> plans_;  // by version
+  std::map<int64_t, schedule::Plan> plans_;  // by version
   int64_t newest_plan_ = 1;
   absl::Time server_tick_ = absl::InfiniteFuture();
   bool failed_ = false;
   bool stopped_ = false;
   std::vector<bool> left_;
-  std::optional<JobPlan> withheld_plan_;
+  std::optional<schedule::Plan> withheld_plan_;
   Referee referee_;
 };
 

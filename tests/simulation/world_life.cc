@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/generation/schedule_types.h"
+#include "schedule/step_agreement.h"
+#include "schedule/ticket.h"
+#include "schedule/schedule_errors.h"
 #include "tests/simulation/world.h"
 
 namespace coxswain::simulation {
@@ -37,7 +39,7 @@ void World::Commit(uint64_t up_to) {
 
 // What a rank has heard that leaves, written before its leaving is.
 void World::Keep(const Worker& worker) {
-  const std::optional<StepAgent::Heard> heard = worker.agent.heard();
+  const std::optional<schedule::Decision> heard = worker.agent.heard();
   if (!heard.has_value()) return;
   if (sabotage_ != Sabotage::kHidesPositions && !failed_) {
     ReceivePosition(worker.rank, *heard);
@@ -84,7 +86,7 @@ void World::WantCheckpoint(const CheckpointWish& wish) {
 }
 
 // Some have heard it then, and some have not.
-void World::CrashWith(const server::StepDecision& decision) {
+void World::CrashWith(const schedule::Decision& decision) {
   const bool news = decision.plan.has_value() || !decision.stop.empty() ||
                     !decision.regroup.empty() || !decision.checkpoint.empty();
   crashed_.resize(history_.crashes.size(), false);
@@ -138,7 +140,7 @@ void World::Restart() {
 }
 
 void World::MakeAgreement(bool resumed) {
-  server::StepAgreement::Options options;
+  schedule::StepAgreement::Options options;
   options.stream = "train";
   options.world_size = history_.world_size;
   options.plan = durable_.plan_before.value_or(durable_.plan);
@@ -148,7 +150,7 @@ void World::MakeAgreement(bool resumed) {
   for (int rank = 0; rank < history_.world_size; ++rank) {
     if (absent_[static_cast<size_t>(rank)]) options.absent.push_back(rank);
   }
-  agreement_ = std::make_unique<server::StepAgreement>(std::move(options));
+  agreement_ = std::make_unique<schedule::StepAgreement>(std::move(options));
   if (!resumed) return;
   if (durable_.position.has_value()) {
     agreement().Restore(*durable_.position);
@@ -164,12 +166,12 @@ void World::MakeAgreement(bool resumed) {
 // The membership gives up who has not come back.
 void World::AfterGrace() {
   if (Idle()) return;
-  server::ScheduleMismatch mismatch;
+  schedule::ScheduleMismatch mismatch;
   for (int rank = 0; rank < history_.world_size; ++rank) {
     if (absent_[static_cast<size_t>(rank)]) mismatch.odd_ranks.push_back(rank);
   }
   if (mismatch.odd_ranks.empty()) return;
-  Fail(server::ScheduleMismatchError("did not come back", mismatch));
+  Fail(schedule::ScheduleMismatchError("did not come back", mismatch));
 }
 
 void World::Reattach(Worker* worker) {
@@ -198,7 +200,7 @@ void World::Reattach(Worker* worker) {
 }
 
 void World::SendPosition(Worker* worker) {
-  const std::optional<StepAgent::Heard> heard = worker->agent.heard();
+  const std::optional<schedule::Decision> heard = worker->agent.heard();
   if (!heard.has_value() || Idle()) return;
   if (sabotage_ == Sabotage::kHidesPositions) return;
   // What other threads of the rank say may come before it; but none of them
@@ -213,22 +215,14 @@ void World::SendPosition(Worker* worker) {
   At(Delay(), Kind::kPosition, worker->rank, to_server_.size() - 1);
 }
 
-void World::ReceivePosition(int rank, const StepAgent::Heard& heard) {
+void World::ReceivePosition(int rank, const schedule::Decision& heard) {
   Say(agreement().OnPosition(rank, ToServerDecision(heard), now_));
 }
 
-server::StepDecision World::ToServerDecision(
-    const StepAgent::Heard& heard) const {
-  server::StepDecision last;
-  last.round = heard.round;
-  last.commit = heard.decision.commit;
-  last.reason = heard.decision.reason;
-  last.stop = heard.decision.stop;
-  last.regroup = heard.decision.regroup;
-  last.checkpoint = heard.decision.checkpoint;
-  if (heard.decision.plan.has_value()) {
-    last.plan = plans_.at(heard.decision.plan->version);
-  }
+schedule::Decision World::ToServerDecision(
+    const schedule::Decision& heard) const {
+  schedule::Decision last = AsSent(heard);
+  if (last.plan.has_value()) last.plan = plans_.at(last.plan->version);
   return last;
 }
 

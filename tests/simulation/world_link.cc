@@ -2,42 +2,11 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "tests/simulation/world.h"
 
 namespace coxswain::simulation {
-namespace {
-
-server::Ticket ToServerTicket(const StepTicket& ticket, int64_t round) {
-  server::Ticket result;
-  result.round = round;
-  result.step = ticket.step;
-  result.micro = ticket.micro;
-  result.micro_batches = ticket.micro_batches;
-  result.window = ticket.window;
-  result.weight = ticket.weight;
-  result.end_of_data = ticket.end_of_data;
-  result.plan_version = ticket.plan_version;
-  result.hook = ticket.hook;
-  result.layout = ticket.layout;
-  result.digest = ticket.digest;
-  result.checksum = ticket.checksum;
-  result.skip = ticket.skip;
-  return result;
-}
-
-server::Vote ToServerVote(const StepVote& vote, int64_t round,
-                          const std::string& stop) {
-  server::Vote result;
-  result.round = round;
-  result.commit = vote.commit;
-  result.reason = vote.reason;
-  result.stop = stop;
-  return result;
-}
-
-}  // namespace
-
 absl::Duration World::Delay() {
   return dice_.Between(history_.link.fastest, history_.link.slowest);
 }
@@ -47,32 +16,29 @@ int World::Copies() {
   return dice_.Chance(history_.link.duplicates) ? dice_.Int(2, 3) : 1;
 }
 
-void World::SendUp(const Worker& worker, const StepAgent::Outgoing& outgoing) {
+void World::SendUp(const Worker& worker, const schedule::StepAgent::Outgoing& outgoing) {
   const int copies = worker.connected ? Copies() : 0;
   if (copies == 0) return;
   ToServer& message = to_server_.emplace_back();
   message.connection = worker.connection;
   message.coordinator = worker.coordinator;
-  if (outgoing.ticket.has_value()) {
-    message.ticket = ToServerTicket(*outgoing.ticket, outgoing.round);
-    message.ticket->stop = outgoing.stop;
-    message.ticket->drain = outgoing.drain;
-    message.ticket->checkpoint = outgoing.checkpoint;
-  }
-  if (outgoing.vote.has_value()) {
-    message.vote = ToServerVote(*outgoing.vote, outgoing.round, outgoing.stop);
+  if (std::holds_alternative<schedule::Ticket>(outgoing)) {
+    message.ticket = std::get<schedule::Ticket>(outgoing);
+  } else {
+    message.vote = std::get<schedule::Vote>(outgoing);
   }
   for (int i = 0; i < copies; ++i) {
     At(Delay(), Kind::kToServer, worker.rank, to_server_.size() - 1);
   }
 }
 
-void World::SendForged(const Worker& worker, const StepTicket& ticket,
+void World::SendForged(const Worker& worker, const schedule::Ticket& ticket,
                        int64_t round, absl::Duration delay) {
   ToServer& message = to_server_.emplace_back();
   message.connection = worker.connection;
   message.coordinator = worker.coordinator;
-  message.ticket = ToServerTicket(ticket, round);
+  message.ticket = ticket;
+  message.ticket->round = round;
   At(delay, Kind::kToServer, worker.rank, to_server_.size() - 1);
 }
 
@@ -88,7 +54,8 @@ void World::OnToServer(const Event& event) {
   if (message.ticket.has_value()) {
     referee_.OnTicketReceived(event.rank, *message.ticket);
     if (sabotage_ == Sabotage::kDecidesAlone && event.rank == 0) {
-      auto alone = std::make_shared<StepDecision>();
+      auto alone = std::make_shared<schedule::Decision>();
+      alone->round = message.ticket->round;
       SendDown(0, {0, 0, false, message.ticket->round, std::move(alone)});
     }
     Say(agreement().OnTicket(event.rank, *message.ticket, now_));
@@ -124,8 +91,7 @@ void World::OnToRank(const Event& event) {
   if (message.grant) {
     worker->agent.OnGrant(message.round);
   } else {
-    StepDecision decision = *message.decision;
-    int64_t round = message.round;
+    schedule::Decision decision = *message.decision;
     if (sabotaged && sabotage_ == Sabotage::kFlipsCommit) {
       decision.commit = !decision.commit;
     }
@@ -133,7 +99,7 @@ void World::OnToRank(const Event& event) {
       decision.checkpoint.clear();
     }
     if (sabotaged && sabotage_ == Sabotage::kRelabelsRounds) {
-      round = worker->agent.round();
+      decision.round = worker->agent.round();
     }
     if (sabotaged && sabotage_ == Sabotage::kDelaysPlans) {
       if (decision.plan.has_value()) withheld_plan_ = decision.plan;
@@ -142,9 +108,9 @@ void World::OnToRank(const Event& event) {
         decision.plan = withheld_plan_;
       }
     }
-    worker->agent.OnDecision(round, decision);
-    if (worker->agent.decided() && worker->agent.round() == round) {
-      referee_.OnHeard(round);
+    worker->agent.OnDecision(decision);
+    if (worker->agent.decided() && worker->agent.round() == decision.round) {
+      referee_.OnHeard(decision.round);
     }
   }
   BeginExchange(worker);

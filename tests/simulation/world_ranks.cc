@@ -55,7 +55,7 @@ void World::OnComputed(Worker* worker) {
       return GoOn(worker);
     }
   }
-  StepTicket ticket = worker->NextTicket();
+  schedule::Ticket ticket = worker->NextTicket();
   if (dice_.Chance(history_.skip_chance)) ticket.skip = "a gradient is nan";
   if (!worker->deviated) Deviate(worker, &ticket);
   const int64_t round = worker->agent.round();
@@ -71,10 +71,10 @@ void World::OnComputed(Worker* worker) {
   BeginExchange(worker);
 }
 
-void World::Deviate(Worker* worker, StepTicket* ticket) {
+void World::Deviate(Worker* worker, schedule::Ticket* ticket) {
   if (!Deviates(*worker, history_.deviation)) return;
-  const StepTicket honest = *ticket;
-  const bool refuses = worker->plan.terms.uneven_data == UnevenData::kRefuse;
+  const schedule::Ticket honest = *ticket;
+  const bool refuses = worker->plan.terms.uneven_data == schedule::UnevenData::kRefuse;
   switch (history_.deviation) {
     case Deviation::kMicroBatches:
       ticket->micro_batches =
@@ -164,13 +164,13 @@ void World::OnExchanged(Worker* worker) {
   worker->progressed = last_progress_ = now_;
   const Exchange& exchange =
       exchanges_[static_cast<size_t>(worker->exchanges - 1)];
-  worker->all_done = worker->plan.terms.uneven_data == UnevenData::kEndAtFirst
+  worker->all_done = worker->plan.terms.uneven_data == schedule::UnevenData::kEndAtFirst
                          ? exchange.done > 0
                          : exchange.done == history_.world_size;
   if (!worker->deviated && Deviates(*worker, Deviation::kNoVote)) {
     return Stick(worker);
   }
-  StepVote vote;
+  schedule::Vote vote;
   if (dice_.Chance(history_.skip_chance)) {
     vote.commit = false;
     vote.reason = "the loss is infinite";
@@ -190,7 +190,7 @@ void World::Act(Worker* worker) {
   EndWait(worker);
   worker->progressed = last_progress_ = now_;
   const int64_t round = worker->agent.round();
-  const StepDecision decision = worker->agent.TakeDecision();
+  const schedule::Decision decision = worker->agent.TakeDecision();
   referee_.OnActed(worker->rank, round, worker->step, decision);
   if (decision.plan.has_value()) worker->plan = *decision.plan;
   worker->Advance();
@@ -233,7 +233,7 @@ void World::OnWake(Worker* worker) {
 // Says what the rank has to say, and comes back when it has more.
 void World::Pump(Worker* worker) {
   if (!worker->Speaks()) return;
-  for (const StepAgent::Outgoing& outgoing : worker->agent.Take(now_)) {
+  for (const schedule::StepAgent::Outgoing& outgoing : worker->agent.Take(now_)) {
     SendUp(*worker, outgoing);
   }
   // In an exchange nobody waits at the gate.

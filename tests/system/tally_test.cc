@@ -40,7 +40,7 @@ struct Worker {
   int slot = 0;
   TallyTraining training;
   // What a plan names; MakePlannedHook by default.
-  std::function<absl::StatusOr<std::unique_ptr<Hook>>(const JobPlan&)>
+  std::function<absl::StatusOr<std::unique_ptr<Hook>>(const schedule::Plan&)>
       make_hook = MakePlannedHook;
 
   std::shared_ptr<Tally> tally = std::make_shared<Tally>(kRows);
@@ -137,7 +137,7 @@ class TallyTest : public ::testing::Test {
     }
   }
 
-  TailPolicy tail_ = TailPolicy::kFlush;
+  schedule::TailPolicy tail_ = schedule::TailPolicy::kFlush;
   std::unique_ptr<server::Coordinator> coordinator_;
   std::vector<std::unique_ptr<Worker>> workers_;
 };
@@ -174,7 +174,7 @@ TEST_F(TallyTest, ADeathWithinAnotherStreamsWindowRepeatsNoSamples) {
 
 // Windows go on from one epoch into the next; the one under way is begun again.
 TEST_F(TallyTest, ADeathInAWindowThatIsCarriedOverLosesNoSample) {
-  tail_ = TailPolicy::kCarry;
+  tail_ = schedule::TailPolicy::kCarry;
   for (const auto& worker : workers_) {
     worker->training.epoch = 3;
     worker->training.peek_every = 3;
@@ -190,7 +190,7 @@ TEST_F(TallyTest, ADeathInAWindowThatIsCarriedOverLosesNoSample) {
 // The third micro-batch of each epoch is dropped. Nothing is exchanged in it,
 // so the others notice in the next window that a worker has died in this one.
 TEST_F(TallyTest, ADeathInAWindowThatIsDroppedUsesNoneOfItsSamples) {
-  tail_ = TailPolicy::kDrop;
+  tail_ = schedule::TailPolicy::kDrop;
   for (const auto& worker : workers_) {
     worker->training.epoch = 3;
     worker->training.peek_every = 3;
@@ -222,7 +222,7 @@ TEST_F(TallyTest, AStepIsTakenWhoseChangeOfPlanADeathCutsShort) {
       };
   for (const auto& worker : workers_) worker->training.steps = 40;
   worker(2).make_hook =
-      [](const JobPlan& plan) -> absl::StatusOr<std::unique_ptr<Hook>> {
+      [](const schedule::Plan& plan) -> absl::StatusOr<std::unique_ptr<Hook>> {
     if (plan.hook != "allreduce") {
       return absl::InternalError("this worker is to die here");
     }

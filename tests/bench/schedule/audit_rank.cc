@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/cancel_signal.h"
 #include "base/clock.h"
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 #include "base/status_macros.h"
 #include "client/accumulate/accumulator.h"
 #include "client/comm/communicator.h"
@@ -91,7 +91,7 @@ absl::StatusOr<AuditRank::Job> AuditRank::JoinOne(
   COXSWAIN_ASSIGN_OR_RETURN(job.session, Session::Join(session, manifest));
   COXSWAIN_ASSIGN_OR_RETURN(job.world, job.session->World());
   COXSWAIN_ASSIGN_OR_RETURN(job.hook, MakeHook("allreduce"));
-  COXSWAIN_ASSIGN_OR_RETURN(StepGate* const gate,
+  COXSWAIN_ASSIGN_OR_RETURN(schedule::StepGate* const gate,
                             job.session->schedule().Gate());
   job.gate = std::make_unique<TimedGate>(gate);
   ReducerOptions reducer;
@@ -110,7 +110,7 @@ AuditRank::~AuditRank() {
 }
 
 absl::Status AuditRank::Step(const std::function<void()>& compute, Job& job) {
-  StepTicket ticket;
+  schedule::Ticket ticket;
   ticket.step = job.step++;
   COXSWAIN_RETURN_IF_ERROR(job.reducer->BeginStep(ticket, 1));
   compute();

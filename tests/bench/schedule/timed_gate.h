@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "client/schedule/step_gate.h"
+#include "schedule/step_gate.h"
 
 namespace coxswain::bench {
 
@@ -19,22 +19,22 @@ inline absl::Duration ThreadCpuTime() {
 }
 
 // Measures what the training thread spends in another gate.
-class TimedGate : public StepGate {
+class TimedGate : public schedule::StepGate {
  public:
-  explicit TimedGate(StepGate* gate) : gate_(*gate) {}
+  explicit TimedGate(schedule::StepGate* gate) : gate_(*gate) {}
 
-  absl::Status Announce(const StepTicket& ticket) override {
+  absl::Status Announce(const schedule::Ticket& ticket) override {
     const Meter meter(this);
     return gate_.Announce(ticket);
   }
   absl::Status AwaitGrant() override { return gate_.AwaitGrant(); }
-  absl::StatusOr<StepDecision> Decide(const StepVote& vote) override {
+  absl::StatusOr<schedule::Decision> Decide(const schedule::Vote& vote) override {
     const Meter meter(this);
     return gate_.Decide(vote);
   }
   void NoteBucket(int bucket) override { gate_.NoteBucket(bucket); }
-  void NoteExchange(const StepReport& report) override {
-    gate_.NoteExchange(report);
+  void NoteExchange(int64_t gradient_bytes, absl::Duration waited) override {
+    gate_.NoteExchange(gradient_bytes, waited);
   }
   void Abort(const absl::Status& reason) override { gate_.Abort(reason); }
 
@@ -62,7 +62,7 @@ class TimedGate : public StepGate {
     const absl::Duration cpu_;
   };
 
-  StepGate& gate_;
+  schedule::StepGate& gate_;
   absl::Duration wall_;
   absl::Duration cpu_;
 };

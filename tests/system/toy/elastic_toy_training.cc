@@ -25,7 +25,7 @@ class Training {
  private:
   absl::Status Start();
   absl::Status Loop(ElasticRun::Trained* trained);
-  absl::StatusOr<StepDecision> Step();
+  absl::StatusOr<schedule::Decision> Step();
   absl::Status Exchange();
   absl::Status MarkAll();
   void Apply();
@@ -42,7 +42,7 @@ class Training {
   const ToyTrainingOptions& options_;
   ElasticToyState& state_;
   ElasticGeneration& generation_;
-  JobPlan plan_;
+  schedule::Plan plan_;
   std::unique_ptr<Hook> hook_;
   std::unique_ptr<Reducer> reducer_;
   absl::Time error_noted_;
@@ -79,7 +79,7 @@ absl::Status Training::Start() {
 
 absl::Status Training::Loop(ElasticRun::Trained* trained) {
   while (!Finished()) {
-    COXSWAIN_ASSIGN_OR_RETURN(const StepDecision decision, Step());
+    COXSWAIN_ASSIGN_OR_RETURN(const schedule::Decision decision, Step());
     generation_.after_step(state_.step());
     NoteError();
     COXSWAIN_RETURN_IF_ERROR(At(Point::kAfter));
@@ -92,10 +92,10 @@ absl::Status Training::Loop(ElasticRun::Trained* trained) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<StepDecision> Training::Step() {
+absl::StatusOr<schedule::Decision> Training::Step() {
   COXSWAIN_RETURN_IF_ERROR(At(Point::kBefore));
   COXSWAIN_RETURN_IF_ERROR(Exchange());
-  COXSWAIN_ASSIGN_OR_RETURN(StepDecision decision, reducer_->Decide());
+  COXSWAIN_ASSIGN_OR_RETURN(schedule::Decision decision, reducer_->Decide());
   COXSWAIN_RETURN_IF_ERROR(At(Point::kDecided));
   if (!decision.commit) {
     reducer_->Rollback();
@@ -112,7 +112,7 @@ absl::StatusOr<StepDecision> Training::Step() {
 }
 
 absl::Status Training::Exchange() {
-  StepTicket ticket;
+  schedule::Ticket ticket;
   ticket.step = state_.step();
   COXSWAIN_RETURN_IF_ERROR(reducer_->BeginStep(ticket, /*divisor=*/1));
   COXSWAIN_RETURN_IF_ERROR(MarkAll());

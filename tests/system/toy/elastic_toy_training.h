@@ -21,7 +21,7 @@ struct ToyTrainingOptions {
   // its decision and what follows, and after it. An error ends the step there.
   enum class Point { kBefore, kWithin, kDecided, kAfter };
   std::function<absl::Status(Point, const ElasticGeneration&)> at;
-  std::function<absl::StatusOr<std::unique_ptr<Hook>>(const JobPlan&)>
+  std::function<absl::StatusOr<std::unique_ptr<Hook>>(const schedule::Plan&)>
       make_hook = MakePlannedHook;
 };
 

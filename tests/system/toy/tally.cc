@@ -57,7 +57,7 @@ class Body {
         COXSWAIN_RETURN_IF_ERROR(MicroBatchOf(&done));
       }
       if (done < training_.epoch) break;
-      if (t_.ddp().plan().terms.tail == TailPolicy::kDrop) {
+      if (t_.ddp().plan().terms.tail == schedule::TailPolicy::kDrop) {
         for (const int64_t row : in_window_) {
           absl::StrAppend(&t_.blob("dropped"), row, ",");
         }

@@ -11,7 +11,7 @@
 namespace coxswain {
 namespace {
 
-void AddTerm(CLI::App& app, ScheduleTerms* terms) {
+void AddTerm(CLI::App& app, schedule::Terms* terms) {
   const auto set = [terms](const std::vector<std::string>& values) {
     for (const std::string& value : values) {
       const std::pair<std::string, std::string> parts =

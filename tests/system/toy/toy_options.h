@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 #include "tests/system/toy/toy_model.h"
 
 namespace coxswain {
@@ -24,7 +24,7 @@ struct ToyFault {
 struct ToyOptions {
   ToyModelOptions model;
   std::string hook = "allreduce";
-  ScheduleTerms terms;
+  schedule::Terms terms;
   int64_t first_step = 0;
   int64_t steps = 10;
   int accumulate = 1;

@@ -21,7 +21,7 @@ constexpr char kRefusal[] = "the loss function failed";
 absl::Status ToyTraining::Step(const WindowSum& sum) {
   in_window_ = false;
   COXSWAIN_RETURN_IF_ERROR(SpoilBefore(sum));
-  const StepTicket ticket = TicketOf(sum);
+  const schedule::Ticket ticket = TicketOf(sum);
   if (options_.skip_sync.At(session_.rank(), sum.step)) {
     SayOfRank(absl::StrCat("leaves out step ", sum.step));
     step_ = sum.step + 1;
@@ -30,7 +30,7 @@ absl::Status ToyTraining::Step(const WindowSum& sum) {
   }
   COXSWAIN_RETURN_IF_ERROR(Exchange(sum, ticket));
   const StepReport report = reducer_->report();
-  StepVote vote;
+  schedule::Vote vote;
   if (options_.refuse.At(session_.rank(), sum.step)) {
     vote.commit = false;
     vote.reason = kRefusal;
@@ -40,7 +40,7 @@ absl::Status ToyTraining::Step(const WindowSum& sum) {
     vote.reason = absl::StrCat(report.non_finite,
                                " elements of the average are not finite");
   }
-  COXSWAIN_ASSIGN_OR_RETURN(const StepDecision decision,
+  COXSWAIN_ASSIGN_OR_RETURN(const schedule::Decision decision,
                             reducer_->Decide(vote));
   step_ = sum.step + 1;
   if (report.empty) {
@@ -53,8 +53,8 @@ absl::Status ToyTraining::Step(const WindowSum& sum) {
   return EndStep(decision);
 }
 
-StepTicket ToyTraining::TicketOf(const WindowSum& sum) {
-  StepTicket ticket;
+schedule::Ticket ToyTraining::TicketOf(const WindowSum& sum) {
+  schedule::Ticket ticket;
   ticket.step = sum.step;
   ticket.micro = sum.micro;
   ticket.micro_batches = sum.micro_batches;
@@ -81,7 +81,7 @@ StepTicket ToyTraining::TicketOf(const WindowSum& sum) {
 }
 
 absl::Status ToyTraining::Exchange(const WindowSum& sum,
-                                   const StepTicket& ticket) {
+                                   const schedule::Ticket& ticket) {
   if (!accumulator_->plan().needs_header(session_.world_size()) &&
       sum.rescale != 1) {
     model_.ScaleGradients(sum.rescale);
@@ -98,7 +98,7 @@ absl::Status ToyTraining::Exchange(const WindowSum& sum,
   return reducer_->Finish();
 }
 
-absl::Status ToyTraining::Apply(const StepDecision& decision) {
+absl::Status ToyTraining::Apply(const schedule::Decision& decision) {
   if (!decision.commit) {
     reducer_->Rollback();
     SayOfRank(absl::StrCat("skips step ", step_ - 1, ": ", decision.reason));
@@ -113,7 +113,7 @@ absl::Status ToyTraining::Apply(const StepDecision& decision) {
   return absl::OkStatus();
 }
 
-absl::Status ToyTraining::EndStep(const StepDecision& decision) {
+absl::Status ToyTraining::EndStep(const schedule::Decision& decision) {
   model_.ClearGradients();
   if (options_.diverge.At(session_.rank(), step_ - 1)) model_.FlipBit();
   if (decision.plan.has_value()) {
@@ -130,7 +130,7 @@ absl::Status ToyTraining::EndStep(const StepDecision& decision) {
   return absl::OkStatus();
 }
 
-absl::Status ToyTraining::ChangePlan(const JobPlan& plan) {
+absl::Status ToyTraining::ChangePlan(const schedule::Plan& plan) {
   COXSWAIN_RETURN_IF_ERROR(ChangeHook(plan));
   COXSWAIN_RETURN_IF_ERROR(accumulator_->ChangePlan(plan));
   COXSWAIN_RETURN_IF_ERROR(reducer_->ChangePlan(plan));
@@ -140,11 +140,11 @@ absl::Status ToyTraining::ChangePlan(const JobPlan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status ToyTraining::ChangeHook(const JobPlan& plan) {
+absl::Status ToyTraining::ChangeHook(const schedule::Plan& plan) {
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> next, MakePlannedHook(plan));
   if (next->spec() == hook_->spec()) return absl::OkStatus();
   COXSWAIN_RETURN_IF_ERROR(reducer_->ChangeHook(
-      next.get(), plan.terms.hook_state == HookStatePolicy::kCarry));
+      next.get(), plan.terms.hook_state == schedule::HookStatePolicy::kCarry));
   hook_ = std::move(next);
   return absl::OkStatus();
 }

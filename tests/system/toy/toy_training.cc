@@ -47,7 +47,7 @@ absl::Status ToyTraining::Connect() {
   COXSWAIN_RETURN_IF_ERROR(MakeReducer());
   step_ = options_.first_step;
   if (options_.restore) COXSWAIN_RETURN_IF_ERROR(Restore());
-  COXSWAIN_RETURN_IF_ERROR(accumulator_->Restore({{kTrainStream, step_}}));
+  COXSWAIN_RETURN_IF_ERROR(accumulator_->Restore({{schedule::kTrainStream, step_}}));
   if (!options_.dump.empty() && session_.rank() == 0) {
     COXSWAIN_RETURN_IF_ERROR(dump_.Open(options_.dump));
   }
@@ -113,15 +113,15 @@ absl::Status ToyTraining::Epoch(int64_t length) {
 
 absl::Status ToyTraining::EndOfData() {
   const WindowSum rest = accumulator_->EndOfData();
-  const ScheduleTerms& terms = accumulator_->plan().terms;
-  if (rest.micro_batches > 0 && terms.tail == TailPolicy::kFlush) {
+  const schedule::Terms& terms = accumulator_->plan().terms;
+  if (rest.micro_batches > 0 && terms.tail == schedule::TailPolicy::kFlush) {
     COXSWAIN_RETURN_IF_ERROR(Step(rest));
   } else if (rest.micro_batches > 0) {
     SayOfRank(absl::StrCat("drops ", rest.micro_batches, " micro-batches"));
     model_.ClearGradients();
     in_window_ = false;
   }
-  return terms.uneven_data == UnevenData::kRefuse ? absl::OkStatus()
+  return terms.uneven_data == schedule::UnevenData::kRefuse ? absl::OkStatus()
                                                   : ShareSteps();
 }
 
@@ -141,7 +141,7 @@ absl::StatusOr<MicroBatch> ToyTraining::BeginMicroBatch() {
   begin.weight = SamplesOf(batches_);
   session_.schedule().NoteMicroBatch();
   COXSWAIN_ASSIGN_OR_RETURN(MicroBatch micro,
-                            accumulator_->BeginMicroBatch(kTrainStream, begin));
+                            accumulator_->BeginMicroBatch(schedule::kTrainStream, begin));
   in_window_ = !micro.sync;
   return micro;
 }
@@ -185,11 +185,11 @@ absl::Status ToyTraining::Evaluate() {
   }
   SayOfRank(absl::StrCat("evaluates on ", session_.rank() + 1));
   ++evaluations_;
-  if (stream == kTrainStream) return absl::OkStatus();  // as one should not
+  if (stream == schedule::kTrainStream) return absl::OkStatus();  // as one should not
   accumulator_->EndOfData(stream);
-  COXSWAIN_ASSIGN_OR_RETURN(StepGate* const gate,
+  COXSWAIN_ASSIGN_OR_RETURN(schedule::StepGate* const gate,
                             session_.schedule().Gate(stream));
-  StepTicket ticket;
+  schedule::Ticket ticket;
   ticket.step = evaluations_ - 1;
   ticket.end_of_data = true;
   ticket.plan_version = accumulator_->plan().version;

@@ -49,12 +49,12 @@ class ToyTraining {
 
   // The exchange of a window, and what follows it.
   absl::Status Step(const WindowSum& sum);
-  StepTicket TicketOf(const WindowSum& sum);
-  absl::Status Exchange(const WindowSum& sum, const StepTicket& ticket);
-  absl::Status Apply(const StepDecision& decision);
-  absl::Status EndStep(const StepDecision& decision);
-  absl::Status ChangePlan(const JobPlan& plan);
-  absl::Status ChangeHook(const JobPlan& plan);
+  schedule::Ticket TicketOf(const WindowSum& sum);
+  absl::Status Exchange(const WindowSum& sum, const schedule::Ticket& ticket);
+  absl::Status Apply(const schedule::Decision& decision);
+  absl::Status EndStep(const schedule::Decision& decision);
+  absl::Status ChangePlan(const schedule::Plan& plan);
+  absl::Status ChangeHook(const schedule::Plan& plan);
   absl::Status Dump();
 
   // What goes wrong, or waits.
@@ -73,7 +73,7 @@ class ToyTraining {
   int64_t evaluations_ = 0;
   bool epoch_over_ = false;
   bool stopped_ = false;
-  StepGate* gate_ = nullptr;
+  schedule::StepGate* gate_ = nullptr;
   std::shared_ptr<ProcessGroup> world_;
   std::unique_ptr<Hook> hook_;
   std::optional<Accumulator> accumulator_;

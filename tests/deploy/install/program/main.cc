@@ -29,7 +29,7 @@ absl::Status Train(Session& session, Reducer& reducer) {
     coxswain::Span span;
     span.data = gradient.data();
     span.count = kElements;
-    coxswain::StepTicket ticket;
+    coxswain::schedule::Ticket ticket;
     ticket.step = step;
     absl::Status status = reducer.BeginStep(ticket, /*divisor=*/1);
     if (status.ok()) status = reducer.MarkReady(0, span);

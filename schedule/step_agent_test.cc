@@ -1,27 +1,38 @@
-#include "client/schedule/step_agent.h"
+#include "schedule/step_agent.h"
+
+#include <variant>
 
 #include "base/fake_clock.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
-namespace coxswain::step_agent_test {
+namespace coxswain::schedule::step_agent_test {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-StepTicket TicketOf(int64_t step) {
-  StepTicket ticket;
+Ticket TicketOf(int64_t step) {
+  Ticket ticket;
   ticket.step = step;
   return ticket;
 }
 
-StepDecision SkipFor(const std::string& reason) {
-  StepDecision decision;
+Decision SkipFor(const std::string& reason) {
+  Decision decision;
   decision.commit = false;
   decision.reason = reason;
   return decision;
+}
+
+void Deliver(StepAgent* agent, int64_t round, Decision decision) {
+  decision.round = round;
+  agent->OnDecision(decision);
+}
+
+bool IsTicket(const StepAgent::Outgoing& outgoing) {
+  return std::holds_alternative<Ticket>(outgoing);
 }
 
 class StepAgentTest : public ::testing::Test {
@@ -50,20 +61,20 @@ TEST_F(StepAgentTest, AnAuditedRound) {
   EXPECT_EQ(agent.deadline(), now());
   const auto said = agent.Take(now());
   ASSERT_THAT(said, SizeIs(1));
-  EXPECT_EQ(said[0].round, 0);
-  EXPECT_EQ(said[0].ticket->step, 3);
-  EXPECT_FALSE(said[0].vote.has_value());
+  ASSERT_TRUE(IsTicket(said[0]));
+  EXPECT_EQ(std::get<Ticket>(said[0]).round, 0);
+  EXPECT_EQ(std::get<Ticket>(said[0]).step, 3);
   ASSERT_OK(agent.Vote({}, now()));
   EXPECT_THAT(agent.Take(now()), SizeIs(0));  // the vote does not count
-  agent.OnDecision(0, SkipFor("rank 1: not finite"));
+  Deliver(&agent, 0, SkipFor("rank 1: not finite"));
   ASSERT_TRUE(agent.decided());
   EXPECT_EQ(agent.deadline(), absl::InfiniteFuture());
-  const StepDecision decision = agent.TakeDecision();
+  const Decision decision = agent.TakeDecision();
   EXPECT_FALSE(decision.commit);
   EXPECT_EQ(decision.reason, "rank 1: not finite");
   EXPECT_EQ(agent.round(), 1);
   ASSERT_OK(agent.Announce(TicketOf(4), now()));
-  EXPECT_EQ(agent.Take(now())[0].round, 1);
+  EXPECT_EQ(std::get<Ticket>(agent.Take(now())[0]).round, 1);
 }
 
 TEST_F(StepAgentTest, AStrictRoundWaitsForItsGrant) {
@@ -74,7 +85,7 @@ TEST_F(StepAgentTest, AStrictRoundWaitsForItsGrant) {
   EXPECT_FALSE(agent.granted());
   agent.OnGrant(0);
   EXPECT_TRUE(agent.granted());
-  agent.OnDecision(0, {});
+  Deliver(&agent, 0, {});
   agent.TakeDecision();
   // The grant was for one round only.
   ASSERT_OK(agent.Announce(TicketOf(1), now()));
@@ -84,7 +95,7 @@ TEST_F(StepAgentTest, AStrictRoundWaitsForItsGrant) {
 TEST_F(StepAgentTest, ADecisionStandsForALostGrant) {
   StepAgent agent = MakeAgent(Enforcement::kStrict);
   ASSERT_OK(agent.Announce(TicketOf(0), now()));
-  agent.OnDecision(0, {});
+  Deliver(&agent, 0, {});
   EXPECT_TRUE(agent.granted());
 }
 
@@ -105,22 +116,24 @@ TEST_F(StepAgentTest, WhatIsNotAnsweredIsSaidAgain) {
   ASSERT_OK(agent.Announce(TicketOf(0), now()));
   EXPECT_THAT(agent.Take(now()), SizeIs(1));
   clock_.Advance(absl::Seconds(4));
-  StepVote vote;
+  Vote vote;
   vote.commit = false;
   vote.reason = "not finite";
   ASSERT_OK(agent.Vote(vote, now()));
   const auto first = agent.Take(now());
   ASSERT_THAT(first, SizeIs(1));
-  EXPECT_EQ(first[0].vote->reason, "not finite");
+  ASSERT_FALSE(IsTicket(first[0]));
+  EXPECT_EQ(std::get<Vote>(first[0]).round, 0);
+  EXPECT_EQ(std::get<Vote>(first[0]).reason, "not finite");
   EXPECT_THAT(agent.Take(now()), SizeIs(0));
   clock_.Advance(absl::Seconds(1));
   EXPECT_EQ(agent.due(), now());
   const auto second = agent.Take(now());
   ASSERT_THAT(second, SizeIs(1));
-  EXPECT_TRUE(second[0].ticket.has_value());
+  EXPECT_TRUE(IsTicket(second[0]));
   clock_.Advance(absl::Seconds(4));
-  EXPECT_TRUE(agent.Take(now())[0].vote.has_value());
-  agent.OnDecision(0, {});
+  EXPECT_FALSE(IsTicket(agent.Take(now())[0]));
+  Deliver(&agent, 0, {});
   clock_.Advance(absl::Seconds(60));
   EXPECT_THAT(agent.Take(now()), SizeIs(0));
 }
@@ -136,26 +149,26 @@ TEST_F(StepAgentTest, ANewConnectionHearsEverythingUnanswered) {
   const auto said = agent.Take(now());
   ASSERT_THAT(said, SizeIs(2));
   // In the order in which the coordinator understands them.
-  EXPECT_TRUE(said[0].ticket.has_value());
-  EXPECT_TRUE(said[1].vote.has_value());
-  agent.OnDecision(0, {});
+  EXPECT_TRUE(IsTicket(said[0]));
+  EXPECT_FALSE(IsTicket(said[1]));
+  Deliver(&agent, 0, {});
   agent.OnConnected();
   EXPECT_THAT(agent.Take(now()), SizeIs(0));
 }
 
 TEST_F(StepAgentTest, AnswersOfOtherRoundsAndRepeatedOnesAreIgnored) {
   StepAgent agent = MakeAgent(Enforcement::kAudit);
-  agent.OnDecision(0, SkipFor("before its ticket"));
+  Deliver(&agent, 0, SkipFor("before its ticket"));
   EXPECT_FALSE(agent.decided());
   ASSERT_OK(agent.Announce(TicketOf(0), now()));
   EXPECT_FALSE(agent.decided());
-  agent.OnDecision(1, SkipFor("of the next round"));
+  Deliver(&agent, 1, SkipFor("of the next round"));
   EXPECT_FALSE(agent.decided());
-  agent.OnDecision(0, {});
-  agent.OnDecision(0, SkipFor("another one"));
+  Deliver(&agent, 0, {});
+  Deliver(&agent, 0, SkipFor("another one"));
   EXPECT_TRUE(agent.TakeDecision().commit);
   ASSERT_OK(agent.Announce(TicketOf(1), now()));
-  agent.OnDecision(0, SkipFor("late"));
+  Deliver(&agent, 0, SkipFor("late"));
   EXPECT_FALSE(agent.decided());
 }
 
@@ -175,12 +188,12 @@ TEST_F(StepAgentTest, WaitsEndWithThePatience) {
   EXPECT_FALSE(agent.Expired(now()));
   clock_.Advance(absl::Seconds(60));
   EXPECT_TRUE(agent.Expired(now()));
-  agent.OnDecision(0, {});
+  Deliver(&agent, 0, {});
   EXPECT_FALSE(agent.Expired(now()));
 }
 
 TEST_F(StepAgentTest, ThePatienceOutlastsTheCoordinators) {
-  ScheduleTerms terms;
+  Terms terms;
   terms.progress_timeout = absl::Seconds(20);
   EXPECT_EQ(PatienceOf(terms), absl::Seconds(50));
   terms.on_stall = OnStall::kWarn;
@@ -193,24 +206,24 @@ TEST_F(StepAgentTest, AStopRidesOnWhatIsSaidNext) {
   agent.RequestStop("a signal");
   agent.RequestStop("another one");
   // A repetition must be the same as what was said first.
-  EXPECT_EQ(agent.Take(now())[0].stop, "");
+  EXPECT_EQ(std::get<Ticket>(agent.Take(now())[0]).stop, "");
   ASSERT_OK(agent.Vote({}, now()));
-  EXPECT_EQ(agent.Take(now())[0].stop, "a signal");
-  agent.OnDecision(0, {});
+  EXPECT_EQ(std::get<Vote>(agent.Take(now())[0]).stop, "a signal");
+  Deliver(&agent, 0, {});
   agent.TakeDecision();
   ASSERT_OK(agent.Announce(TicketOf(1), now()));
-  EXPECT_EQ(agent.Take(now())[0].stop, "a signal");
+  EXPECT_EQ(std::get<Ticket>(agent.Take(now())[0]).stop, "a signal");
 }
 
 TEST_F(StepAgentTest, APlanCountsFromTheNextRoundOn) {
   StepAgent agent = MakeAgent(Enforcement::kAudit);
   ASSERT_OK(agent.Announce(TicketOf(0), now()));
-  StepDecision decision;
+  Decision decision;
   decision.plan.emplace();
   decision.plan->terms.enforcement = Enforcement::kStrict;
   decision.plan->terms.commit_vote = true;
   decision.plan->terms.progress_timeout = absl::Seconds(1);
-  agent.OnDecision(0, decision);
+  Deliver(&agent, 0, decision);
   EXPECT_FALSE(agent.options().commit_vote);
   EXPECT_TRUE(agent.granted());
   agent.TakeDecision();
@@ -221,7 +234,7 @@ TEST_F(StepAgentTest, APlanCountsFromTheNextRoundOn) {
   EXPECT_THAT(agent.Take(now()), SizeIs(2));
   decision.plan->terms = {};
   decision.plan->terms.enforcement = Enforcement::kOff;
-  agent.OnDecision(1, decision);
+  Deliver(&agent, 1, decision);
   agent.TakeDecision();
   ASSERT_OK(agent.Announce(TicketOf(2), now()));
   EXPECT_TRUE(agent.decided());
@@ -244,7 +257,7 @@ TEST_F(StepAgentTest, CallsOutOfOrderAreErrors) {
   EXPECT_THAT(agent.Vote({}, now()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("vote already")));
-  agent.OnDecision(0, {});
+  Deliver(&agent, 0, {});
   EXPECT_THAT(agent.Announce(TicketOf(6), now()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("take its decision")));
@@ -255,19 +268,19 @@ TEST_F(StepAgentTest, KnowsTheLastDecisionThatCame) {
   EXPECT_FALSE(agent.heard().has_value());
   ASSERT_OK(agent.Announce(TicketOf(3), now()));
   EXPECT_FALSE(agent.heard().has_value());
-  agent.OnDecision(0, SkipFor("rank 1: not finite"));
+  Deliver(&agent, 0, SkipFor("rank 1: not finite"));
   // Before it is taken, after it, and in the next round.
   for (int i = 0; i < 3; ++i) {
     const auto heard = agent.heard();
     ASSERT_TRUE(heard.has_value());
     EXPECT_EQ(heard->round, 0);
-    EXPECT_EQ(heard->decision.reason, "rank 1: not finite");
+    EXPECT_EQ(heard->reason, "rank 1: not finite");
     if (i == 0) agent.TakeDecision();
     if (i == 1) {
       ASSERT_OK(agent.Announce(TicketOf(4), now()));
     }
   }
-  agent.OnDecision(1, {});
+  Deliver(&agent, 1, {});
   EXPECT_EQ(agent.heard()->round, 1);
 }
 
@@ -284,14 +297,14 @@ TEST_F(StepAgentTest, ADrainGoesWithTheNextTicketAndEndsTheRounds) {
   ASSERT_OK(agent.Announce(TicketOf(3), now()));
   agent.RequestDrain("SIGTERM");
   agent.RequestDrain("again");
-  EXPECT_EQ(agent.Take(now())[0].drain, "") << "what it says is settled";
-  agent.OnDecision(0, {});
+  EXPECT_EQ(std::get<Ticket>(agent.Take(now())[0]).drain, "") << "what it says is settled";
+  Deliver(&agent, 0, {});
   agent.TakeDecision();
   ASSERT_OK(agent.Announce(TicketOf(4), now()));
-  EXPECT_EQ(agent.Take(now())[0].drain, "SIGTERM");
-  StepDecision last;
+  EXPECT_EQ(std::get<Ticket>(agent.Take(now())[0]).drain, "SIGTERM");
+  Decision last;
   last.regroup = "rank 1 drains: SIGTERM";
-  agent.OnDecision(1, last);
+  Deliver(&agent, 1, last);
   EXPECT_EQ(agent.TakeDecision().regroup, last.regroup);
   EXPECT_THAT(agent.Announce(TicketOf(5), now()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -316,25 +329,25 @@ TEST_F(StepAgentTest, ACheckpointIsAskedForUntilADecisionHasSaidSo) {
   agent.RequestCheckpoint("again");
   for (int step = 0; step < 2; ++step) {
     ASSERT_OK(agent.Announce(TicketOf(step), now()));
-    EXPECT_EQ(agent.Take(now())[0].checkpoint, "SIGTERM") << step;
-    StepDecision decision;
+    EXPECT_EQ(std::get<Ticket>(agent.Take(now())[0]).checkpoint, "SIGTERM") << step;
+    Decision decision;
     if (step == 1) decision.checkpoint = "rank 0 asks: SIGTERM";
-    agent.OnDecision(step, decision);
+    Deliver(&agent, step, decision);
     EXPECT_EQ(agent.TakeDecision().checkpoint, decision.checkpoint);
   }
   ASSERT_OK(agent.Announce(TicketOf(2), now()));
-  EXPECT_EQ(agent.Take(now())[0].checkpoint, "");
+  EXPECT_EQ(std::get<Ticket>(agent.Take(now())[0]).checkpoint, "");
 }
 
 TEST_F(StepAgentTest, WithoutEnforcementTheStepsAloneSayWhatIsSaved) {
   StepAgent agent = MakeAgent(Enforcement::kOff);
-  ScheduleTerms terms;
+  Terms terms;
   terms.enforcement = Enforcement::kOff;
   terms.checkpoint_every = 2;
   ASSERT_OK(agent.Follow(terms));
   for (int step = 0; step < 4; ++step) {
     ASSERT_OK(agent.Announce(TicketOf(step), now()));
-    StepVote vote;
+    Vote vote;
     vote.commit = step < 3;
     ASSERT_OK(agent.Vote(vote, now()));
     EXPECT_EQ(agent.TakeDecision().checkpoint,
@@ -344,7 +357,7 @@ TEST_F(StepAgentTest, WithoutEnforcementTheStepsAloneSayWhatIsSaved) {
   terms.sync_each_batch = true;
   ASSERT_OK(agent.Follow(terms));
   for (int micro = 0; micro < 2; ++micro) {
-    StepTicket ticket = TicketOf(5);
+    Ticket ticket = TicketOf(5);
     ticket.micro = micro;
     ticket.window = 2;
     ASSERT_OK(agent.Announce(ticket, now()));
@@ -353,4 +366,4 @@ TEST_F(StepAgentTest, WithoutEnforcementTheStepsAloneSayWhatIsSaved) {
 }
 
 }  // namespace
-}  // namespace coxswain::step_agent_test
+}  // namespace coxswain::schedule::step_agent_test

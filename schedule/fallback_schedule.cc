@@ -1,25 +1,17 @@
-#include "client/stand_in/stand_in_schedule.h"
+#include "schedule/fallback_schedule.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
-namespace coxswain {
+namespace coxswain::schedule {
 
-using schedule::StepAgreement;
-
-namespace {
-
-constexpr absl::string_view kTrainStream = "train";
-
-}  // namespace
-
-StandInSchedule::StandInSchedule(Options options)
+FallbackSchedule::FallbackSchedule(Options options)
     : options_(std::move(options)),
       here_(static_cast<size_t>(options_.world_size), false) {}
 
-StandInSchedule::Arrival StandInSchedule::OnArrival(int rank) {
+FallbackSchedule::Arrival FallbackSchedule::OnArrival(int rank) {
   OnGone(rank);
   Arrival arrival;
   if (broken_) {
@@ -37,19 +29,19 @@ StandInSchedule::Arrival StandInSchedule::OnArrival(int rank) {
   return arrival;
 }
 
-void StandInSchedule::OnGone(int rank) {
+void FallbackSchedule::OnGone(int rank) {
   if (!here(rank)) return;
   here_[static_cast<size_t>(rank)] = false;
   broken_ = true;
   streams_.clear();
 }
 
-void StandInSchedule::FallSilent(std::string why) {
+void FallbackSchedule::FallSilent(std::string why) {
   silent_ = std::move(why);
   streams_.clear();
 }
 
-StepAgreement* StandInSchedule::Find(int rank, absl::string_view stream) {
+StepAgreement* FallbackSchedule::Find(int rank, absl::string_view stream) {
   if (broken_ || !here(rank) || !silent_.empty()) return nullptr;
   const auto found = streams_.find(stream);
   if (found != streams_.end()) return &found->second;
@@ -77,8 +69,8 @@ StepAgreement* StandInSchedule::Find(int rank, absl::string_view stream) {
               .first->second;
 }
 
-std::vector<StandInSchedule::Said> StandInSchedule::OnPosition(
-    int rank, absl::string_view stream, const schedule::StepDecision& last,
+std::vector<FallbackSchedule::Said> FallbackSchedule::OnPosition(
+    int rank, absl::string_view stream, const Decision& last,
     absl::Time now) {
   StepAgreement* const agreement = Find(rank, stream);
   if (agreement == nullptr) return {};
@@ -88,8 +80,8 @@ std::vector<StandInSchedule::Said> StandInSchedule::OnPosition(
   return Take(stream, *agreement, agreement->OnPosition(rank, last, now));
 }
 
-std::vector<StandInSchedule::Said> StandInSchedule::OnTicket(
-    int rank, absl::string_view stream, const schedule::Ticket& ticket,
+std::vector<FallbackSchedule::Said> FallbackSchedule::OnTicket(
+    int rank, absl::string_view stream, const Ticket& ticket,
     absl::Time now) {
   StepAgreement* const agreement = Find(rank, stream);
   if (agreement == nullptr) return {};
@@ -115,15 +107,15 @@ std::vector<StandInSchedule::Said> StandInSchedule::OnTicket(
   return Take(stream, *agreement, agreement->OnTicket(rank, ticket, now));
 }
 
-std::vector<StandInSchedule::Said> StandInSchedule::OnVote(
-    int rank, absl::string_view stream, const schedule::Vote& vote,
+std::vector<FallbackSchedule::Said> FallbackSchedule::OnVote(
+    int rank, absl::string_view stream, const Vote& vote,
     absl::Time now) {
   StepAgreement* const agreement = Find(rank, stream);
   if (agreement == nullptr) return {};
   return Take(stream, *agreement, agreement->OnVote(rank, vote, now));
 }
 
-std::vector<StandInSchedule::Said> StandInSchedule::Take(
+std::vector<FallbackSchedule::Said> FallbackSchedule::Take(
     absl::string_view stream, const StepAgreement& agreement,
     StepAgreement::Messages messages) {
   using Kind = StepAgreement::Message::Kind;
@@ -141,4 +133,4 @@ std::vector<StandInSchedule::Said> StandInSchedule::Take(
   return said;
 }
 
-}  // namespace coxswain
+}  // namespace coxswain::schedule

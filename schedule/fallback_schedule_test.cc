@@ -1,4 +1,4 @@
-#include "client/stand_in/stand_in_schedule.h"
+#include "schedule/fallback_schedule.h"
 
 #include <cstdint>
 #include <string>
@@ -8,10 +8,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::schedule {
 namespace {
 
-using schedule::StepAgreement;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -21,14 +20,14 @@ using Kind = StepAgreement::Message::Kind;
 constexpr char kTrain[] = "train";
 const absl::Time kNow = absl::UnixEpoch();
 
-class StandInScheduleTest : public testing::Test {
+class FallbackScheduleTest : public testing::Test {
  protected:
-  StandInScheduleTest() {
+  FallbackScheduleTest() {
     plan_.version = 1;
     plan_.hook = "allreduce";
   }
-  schedule::Ticket TicketOf(int64_t round, int64_t plan_version = 1) const {
-    schedule::Ticket ticket;
+  Ticket TicketOf(int64_t round, int64_t plan_version = 1) const {
+    Ticket ticket;
     ticket.round = ticket.step = round;
     ticket.micro_batches = ticket.window = 1;
     ticket.weight = 1;
@@ -36,11 +35,11 @@ class StandInScheduleTest : public testing::Test {
     ticket.hook = "allreduce";
     return ticket;
   }
-  std::vector<StandInSchedule::Said> Announce(int rank, int64_t round) {
+  std::vector<FallbackSchedule::Said> Announce(int rank, int64_t round) {
     return schedule_.OnTicket(rank, kTrain, TicketOf(round), kNow);
   }
-  std::vector<StandInSchedule::Said> SayPosition(int rank, int64_t round) {
-    schedule::StepDecision last;
+  std::vector<FallbackSchedule::Said> SayPosition(int rank, int64_t round) {
+    Decision last;
     last.round = round;
     return schedule_.OnPosition(rank, kTrain, last, kNow);
   }
@@ -48,11 +47,11 @@ class StandInScheduleTest : public testing::Test {
     for (int rank = 0; rank < 3; ++rank) schedule_.OnArrival(rank);
   }
 
-  schedule::Plan plan_;
-  StandInSchedule schedule_{{3, [this]() { return plan_; }, 2}};
+  Plan plan_;
+  FallbackSchedule schedule_{{3, [this]() { return plan_; }, 2}};
 };
 
-TEST_F(StandInScheduleTest, ItDecidesOnceAllHaveCome) {
+TEST_F(FallbackScheduleTest, ItDecidesOnceAllHaveCome) {
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(schedule_.OnArrival(rank).spell, 1);
     SayPosition(rank, 4);
@@ -71,7 +70,7 @@ TEST_F(StandInScheduleTest, ItDecidesOnceAllHaveCome) {
   EXPECT_EQ(again[0].message.rank, 1);
 }
 
-TEST_F(StandInScheduleTest, WhatOneHasHeardIsToldToTheOthers) {
+TEST_F(FallbackScheduleTest, WhatOneHasHeardIsToldToTheOthers) {
   ArriveAll();
   EXPECT_THAT(Announce(1, 5), IsEmpty());
   const auto said = SayPosition(0, 5);
@@ -80,7 +79,7 @@ TEST_F(StandInScheduleTest, WhatOneHasHeardIsToldToTheOthers) {
   EXPECT_EQ(said[0].message.round, 5);
 }
 
-TEST_F(StandInScheduleTest, ATicketOfOneThatHasGoneCountsNoMore) {
+TEST_F(FallbackScheduleTest, ATicketOfOneThatHasGoneCountsNoMore) {
   ArriveAll();
   Announce(1, 0);
   schedule_.OnGone(1);
@@ -98,18 +97,18 @@ TEST_F(StandInScheduleTest, ATicketOfOneThatHasGoneCountsNoMore) {
   EXPECT_THAT(Announce(2, 0), SizeIs(1));
 }
 
-TEST_F(StandInScheduleTest, WhoComesTwiceHasGoneBetween) {
+TEST_F(FallbackScheduleTest, WhoComesTwiceHasGoneBetween) {
   ArriveAll();
   Announce(1, 0);
   EXPECT_EQ(schedule_.OnArrival(1).spell, 2);
   EXPECT_FALSE(schedule_.here(0));
 }
 
-TEST_F(StandInScheduleTest, ItIsSilentWhereTicketsDiffer) {
+TEST_F(FallbackScheduleTest, ItIsSilentWhereTicketsDiffer) {
   ArriveAll();
   Announce(0, 0);
   Announce(1, 0);
-  schedule::Ticket other = TicketOf(0);
+  Ticket other = TicketOf(0);
   other.layout = 7;
   EXPECT_THAT(schedule_.OnTicket(2, kTrain, other, kNow), IsEmpty());
   EXPECT_THAT(schedule_.silent(), HasSubstr("layout"));
@@ -118,9 +117,9 @@ TEST_F(StandInScheduleTest, ItIsSilentWhereTicketsDiffer) {
   }
 }
 
-TEST_F(StandInScheduleTest, ItIsSilentAboutADrain) {
+TEST_F(FallbackScheduleTest, ItIsSilentAboutADrain) {
   ArriveAll();
-  schedule::Ticket ticket = TicketOf(0);
+  Ticket ticket = TicketOf(0);
   ticket.drain = "SIGTERM";
   schedule_.OnTicket(0, kTrain, ticket, kNow);
   Announce(1, 0);
@@ -128,7 +127,7 @@ TEST_F(StandInScheduleTest, ItIsSilentAboutADrain) {
   EXPECT_THAT(schedule_.silent(), HasSubstr("rank 0 drains"));
 }
 
-TEST_F(StandInScheduleTest, ItIsSilentAboutAStreamWithALongName) {
+TEST_F(FallbackScheduleTest, ItIsSilentAboutAStreamWithALongName) {
   ArriveAll();
   const std::string name(65, 'x');
   for (int rank = 0; rank < 3; ++rank) {
@@ -137,7 +136,7 @@ TEST_F(StandInScheduleTest, ItIsSilentAboutAStreamWithALongName) {
   EXPECT_THAT(schedule_.silent(), HasSubstr("65 bytes, more than 64"));
 }
 
-TEST_F(StandInScheduleTest, ItIsSilentAboutAPlanThatItDoesNotKnow) {
+TEST_F(FallbackScheduleTest, ItIsSilentAboutAPlanThatItDoesNotKnow) {
   ArriveAll();
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_THAT(schedule_.OnTicket(rank, kTrain, TicketOf(0, 2), kNow),
@@ -147,7 +146,7 @@ TEST_F(StandInScheduleTest, ItIsSilentAboutAPlanThatItDoesNotKnow) {
 }
 
 // Its terms may be others, so the newest plan must not measure it.
-TEST_F(StandInScheduleTest, ItIsSilentAboutAStreamThatFollowsAnOlderPlan) {
+TEST_F(FallbackScheduleTest, ItIsSilentAboutAStreamThatFollowsAnOlderPlan) {
   plan_.version = 2;
   ArriveAll();
   for (int rank = 0; rank < 3; ++rank) {
@@ -157,10 +156,10 @@ TEST_F(StandInScheduleTest, ItIsSilentAboutAStreamThatFollowsAnOlderPlan) {
   EXPECT_THAT(schedule_.silent(), HasSubstr("follows plan 1, and not 2"));
 }
 
-TEST_F(StandInScheduleTest, APlanThatOneRankHasHeardIsTakenFromIt) {
+TEST_F(FallbackScheduleTest, APlanThatOneRankHasHeardIsTakenFromIt) {
   ArriveAll();
   Announce(0, 3);
-  schedule::StepDecision last;
+  Decision last;
   last.round = 3;
   last.plan = plan_;
   last.plan->version = 2;
@@ -175,7 +174,7 @@ TEST_F(StandInScheduleTest, APlanThatOneRankHasHeardIsTakenFromIt) {
   EXPECT_THAT(schedule_.OnTicket(2, kTrain, TicketOf(4, 2), kNow), SizeIs(1));
 }
 
-TEST_F(StandInScheduleTest, StreamsAreBounded) {
+TEST_F(FallbackScheduleTest, StreamsAreBounded) {
   ArriveAll();
   schedule_.OnTicket(0, "a", TicketOf(0), kNow);
   schedule_.OnTicket(0, "b", TicketOf(0), kNow);
@@ -185,4 +184,4 @@ TEST_F(StandInScheduleTest, StreamsAreBounded) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::schedule

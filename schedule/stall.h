@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_SERVER_SCHEDULE_STALL_H_
-#define COXSWAIN_SERVER_SCHEDULE_STALL_H_
+#ifndef COXSWAIN_SCHEDULE_STALL_H_
+#define COXSWAIN_SCHEDULE_STALL_H_
 
 #include <cstdint>
 #include <optional>
@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-namespace coxswain::server {
+namespace coxswain::schedule {
 
 struct KnownTicket {
   std::string stream;
@@ -85,6 +85,6 @@ struct StallReport {
 // all ranks are at the same place: then nobody is owed an exchange.
 StallReport FindStall(absl::Time now, const StallInput& input);
 
-}  // namespace coxswain::server
+}  // namespace coxswain::schedule
 
-#endif  // COXSWAIN_SERVER_SCHEDULE_STALL_H_
+#endif  // COXSWAIN_SCHEDULE_STALL_H_

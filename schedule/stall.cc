@@ -1,4 +1,4 @@
-#include "server/schedule/stall.h"
+#include "schedule/stall.h"
 
 #include <algorithm>
 #include <map>
@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "server/generation/schedule_types.h"
+#include "schedule/schedule_errors.h"
 
-namespace coxswain::server {
+namespace coxswain::schedule {
 namespace {
 
 constexpr size_t kMaxFindings = 20;
@@ -253,4 +253,4 @@ StallReport FindStall(absl::Time now, const StallInput& input) {
   return Search(now, input).Run();
 }
 
-}  // namespace coxswain::server
+}  // namespace coxswain::schedule

@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_BASE_SCHEDULE_TERMS_H_
-#define COXSWAIN_BASE_SCHEDULE_TERMS_H_
+#ifndef COXSWAIN_SCHEDULE_TERMS_H_
+#define COXSWAIN_SCHEDULE_TERMS_H_
 
 #include <cstdint>
 #include <map>
@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
-namespace coxswain {
+namespace coxswain::schedule {
 
 // What the short window at the end of the data becomes.
 enum class TailPolicy {
@@ -58,9 +58,11 @@ enum class OnStall { kAbort, kWarn };
 
 // The terms of a plan that are the same on the command line, in a manifest, on
 // the wire and in the coordinator's state: names and values as text, listed by
-// `coxswain plan set --help` and explained in docs/schedule.md. Used by the
-// server, the client and the command line.
-struct ScheduleTerms {
+// `coxswain plan set --help` and explained in docs/schedule.md. A row of the
+// table in terms.cc reads, prints and bounds each of them, and nothing else
+// names all of them: CONTRIBUTING.md, "How to add a plan term". A value:
+// copied, and used by one thread at a time.
+struct Terms {
   // Exchanges gradients in every micro-batch; optimizer steps stay where they
   // are. For those who want no local sums, at k times the traffic.
   bool sync_each_batch = false;
@@ -86,10 +88,11 @@ struct ScheduleTerms {
   absl::Duration progress_timeout = absl::Minutes(5);
   OnStall on_stall = OnStall::kAbort;
 
-  // INVALID_ARGUMENT names the term, its value and the valid ones.
+  // Fails with INVALID_ARGUMENT, naming the term, its value and the valid ones.
   absl::Status Set(absl::string_view name, absl::string_view value);
-  // Terms that are not among `values` keep their defaults.
-  static absl::StatusOr<ScheduleTerms> FromMap(
+  // Returns terms with these values; those that are not among them keep their
+  // defaults. Fails as Set, in a message of bounded length.
+  static absl::StatusOr<Terms> FromMap(
       const std::map<std::string, std::string>& values);
 
   // All terms, by name. FromMap makes the same again.
@@ -97,24 +100,29 @@ struct ScheduleTerms {
   // Those that differ from the defaults, as "name=value", sorted by name.
   std::vector<std::string> Changed() const;
 
-  // INVALID_ARGUMENT says which terms do not go together.
+  // Fails with INVALID_ARGUMENT, naming the terms that contradict each other.
   absl::Status Validate() const;
 
-  bool operator==(const ScheduleTerms& other) const {
+  bool operator==(const Terms& other) const {
     return ToMap() == other.ToMap();
   }
-  bool operator!=(const ScheduleTerms& other) const {
+  bool operator!=(const Terms& other) const {
     return !(*this == other);
   }
 };
 
+// Returns the terms of a manifest that a peer sent. Fails as Terms::FromMap and
+// Terms::Validate.
+absl::StatusOr<Terms> ReadTerms(
+    const std::map<std::string, std::string>& values);
+
 // One term for help texts and documents.
-struct ScheduleTermInfo {
+struct TermInfo {
   std::string name;
   std::string values;  // such as "flush|carry|drop" or "a number, from 0"
   std::string meaning;
 };
-std::vector<ScheduleTermInfo> ScheduleTermList();
+std::vector<TermInfo> TermList();
 
 // Why the state is saved after step `steps_done` (counted from 1) by the term
 // checkpoint_every; empty: it is not.
@@ -125,6 +133,6 @@ std::string PlannedCheckpoint(int64_t checkpoint_every, int64_t steps_done);
 // micro-batches: the global batch is larger then than it was asked for.
 int MicroBatchShare(int64_t total, int world_size, int rank);
 
-}  // namespace coxswain
+}  // namespace coxswain::schedule
 
-#endif  // COXSWAIN_BASE_SCHEDULE_TERMS_H_
+#endif  // COXSWAIN_SCHEDULE_TERMS_H_

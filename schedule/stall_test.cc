@@ -1,4 +1,4 @@
-#include "server/schedule/stall.h"
+#include "schedule/stall.h"
 
 #include <string>
 #include <vector>
@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "proto/types.pb.h"
 
-namespace coxswain::server {
+namespace coxswain::schedule {
 namespace {
 
 using testing::AllOf;
@@ -222,4 +222,4 @@ TEST(StallTest, AThousandMissingRanksMakeAShortReport) {
 }
 
 }  // namespace
-}  // namespace coxswain::server
+}  // namespace coxswain::schedule

@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_CLIENT_SCHEDULE_FAKE_STEP_GATE_H_
-#define COXSWAIN_CLIENT_SCHEDULE_FAKE_STEP_GATE_H_
+#ifndef COXSWAIN_SCHEDULE_FAKE_STEP_GATE_H_
+#define COXSWAIN_SCHEDULE_FAKE_STEP_GATE_H_
 
 #include <cstdint>
 #include <iterator>
@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
-#include "client/schedule/step_gate.h"
+#include "schedule/step_gate.h"
 
-namespace coxswain {
+namespace coxswain::schedule {
 
 // A coordinator in memory for the gates of `world_size` ranks, in as many
 // threads: a round is decided when the tickets of all ranks are there, and with
@@ -26,7 +26,7 @@ namespace coxswain {
 // so; it compares nothing. Thread-safe.
 class FakeSchedule {
  public:
-  explicit FakeSchedule(int world_size, JobPlan plan = {})
+  explicit FakeSchedule(int world_size, Plan plan = {})
       : plan_(std::move(plan)) {
     for (int rank = 0; rank < world_size; ++rank) {
       gates_.push_back(std::make_unique<Gate>(this, rank));
@@ -53,7 +53,7 @@ class FakeSchedule {
     checkpoints_[round] = reason;
   }
   // The plan is in force from the next round on.
-  void ChangePlanAt(int64_t round, const JobPlan& plan) {
+  void ChangePlanAt(int64_t round, const Plan& plan) {
     MutexLock lock(&mutex_);
     plans_[round] = plan;
   }
@@ -67,11 +67,11 @@ class FakeSchedule {
 
   // What a rank has said, by round. A vote is recorded whether it counts or
   // not.
-  std::vector<StepTicket> tickets(int rank) const {
+  std::vector<Ticket> tickets(int rank) const {
     MutexLock lock(&mutex_);
     return tickets_[rank];
   }
-  std::vector<StepVote> votes(int rank) const {
+  std::vector<Vote> votes(int rank) const {
     MutexLock lock(&mutex_);
     return votes_[rank];
   }
@@ -86,7 +86,7 @@ class FakeSchedule {
     Gate(FakeSchedule* schedule, int rank)
         : schedule_(*schedule), rank_(rank) {}
 
-    absl::Status Announce(const StepTicket& ticket) override {
+    absl::Status Announce(const Ticket& ticket) override {
       MutexLock lock(&schedule_.mutex_);
       if (announced_) {
         return absl::FailedPreconditionError(
@@ -106,7 +106,7 @@ class FakeSchedule {
       }
       return schedule_.WaitLocked(schedule_.tickets_, round_);
     }
-    absl::StatusOr<StepDecision> Decide(const StepVote& vote) override {
+    absl::StatusOr<Decision> Decide(const Vote& vote) override {
       MutexLock lock(&schedule_.mutex_);
       if (!announced_) {
         return absl::FailedPreconditionError(absl::StrCat(
@@ -114,7 +114,7 @@ class FakeSchedule {
       }
       schedule_.votes_[rank_].push_back(vote);
       schedule_.changed_.NotifyAll();
-      absl::StatusOr<StepDecision> decision = schedule_.DecideLocked(round_);
+      absl::StatusOr<Decision> decision = schedule_.DecideLocked(round_);
       if (decision.ok()) {
         announced_ = false;
         ++round_;
@@ -162,13 +162,13 @@ class FakeSchedule {
     return true;
   }
 
-  absl::StatusOr<StepDecision> DecideLocked(int64_t round)
+  absl::StatusOr<Decision> DecideLocked(int64_t round)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool voting = PlanLocked(round).terms.commit_vote;
     absl::Status said =
         voting ? WaitLocked(votes_, round) : WaitLocked(tickets_, round);
     if (!said.ok()) return said;
-    StepDecision decision;
+    Decision decision;
     for (size_t rank = 0; rank < tickets_.size(); ++rank) {
       NoteSkip(rank, tickets_[rank][round].skip, &decision);
       if (voting && !votes_[rank][round].commit) {
@@ -193,33 +193,33 @@ class FakeSchedule {
     return decision;
   }
   static void NoteSkip(size_t rank, const std::string& reason,
-                       StepDecision* decision) {
+                       Decision* decision) {
     if (reason.empty()) return;
     decision->commit = false;
     absl::StrAppend(&decision->reason, decision->reason.empty() ? "" : "; ",
                     "rank ", rank, ": ", reason);
   }
   // In force in this round.
-  const JobPlan& PlanLocked(int64_t round) const
+  const Plan& PlanLocked(int64_t round) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto later = plans_.lower_bound(round);
     return later == plans_.begin() ? plan_ : std::prev(later)->second;
   }
 
-  const JobPlan plan_;  // that the rounds begin with
+  const Plan plan_;  // that the rounds begin with
   std::vector<std::unique_ptr<Gate>> gates_;
   mutable Mutex mutex_;
   CondVar changed_;
-  std::vector<std::vector<StepTicket>> tickets_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::vector<StepVote>> votes_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::vector<Ticket>> tickets_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::vector<Vote>> votes_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<int>> buckets_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, std::string> skips_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, std::string> stops_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, std::string> checkpoints_ ABSL_GUARDED_BY(mutex_);
-  std::map<int64_t, JobPlan> plans_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, Plan> plans_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace coxswain
+}  // namespace coxswain::schedule
 
-#endif  // COXSWAIN_CLIENT_SCHEDULE_FAKE_STEP_GATE_H_
+#endif  // COXSWAIN_SCHEDULE_FAKE_STEP_GATE_H_

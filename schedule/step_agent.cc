@@ -1,4 +1,4 @@
-#include "client/schedule/step_agent.h"
+#include "schedule/step_agent.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-namespace coxswain {
+namespace coxswain::schedule {
 namespace {
 
 // The coordinator's own verdict on a stall, which names the ranks, comes first.
@@ -15,14 +15,14 @@ constexpr int kWarnOnlyFactor = 10;
 
 }  // namespace
 
-absl::Duration PatienceOf(const ScheduleTerms& terms) {
+absl::Duration PatienceOf(const Terms& terms) {
   const int factor = terms.on_stall == OnStall::kWarn ? kWarnOnlyFactor : 1;
   return terms.progress_timeout * factor + kPatienceMargin;
 }
 
 StepAgent::StepAgent(Options options) : options_(std::move(options)) {}
 
-absl::Status StepAgent::Announce(const StepTicket& ticket, absl::Time now) {
+absl::Status StepAgent::Announce(const Ticket& ticket, absl::Time now) {
   if (announced()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "round ", round_, " of the stream '", options_.stream, "' (step ",
@@ -43,15 +43,21 @@ absl::Status StepAgent::Announce(const StepTicket& ticket, absl::Time now) {
         "' shall be skipped (", ticket.skip,
         "), which no other rank would hear of: the plan has enforcement=off"));
   }
-  ticket_ = Saying<StepTicket>{ticket, stop_, drain_, checkpoint_, now};
+  ticket_ = Repeated<Ticket>{ticket, now};
+  Ticket& content = ticket_->content;
+  content.round = round_;
+  content.stop = stop_;
+  content.drain = drain_;
+  content.checkpoint = checkpoint_;
   waiting_since_ = now;
   if (alone) decision_ = OwnDecision(ticket);
   return absl::OkStatus();
 }
 
 // All ranks come to the same, because their steps are the same.
-StepDecision StepAgent::OwnDecision(const StepTicket& ticket) const {
-  StepDecision decision;
+Decision StepAgent::OwnDecision(const Ticket& ticket) const {
+  Decision decision;
+  decision.round = round_;
   const bool ends_window = !options_.sync_each_batch || ticket.end_of_data ||
                            ticket.micro + 1 >= ticket.window;
   if (ends_window && options_.checkpoints) {
@@ -73,7 +79,7 @@ void StepAgent::RequestCheckpoint(std::string reason) {
   if (checkpoint_.empty()) checkpoint_ = std::move(reason);
 }
 
-absl::Status StepAgent::Follow(const ScheduleTerms& terms) {
+absl::Status StepAgent::Follow(const Terms& terms) {
   if (announced()) {
     return absl::FailedPreconditionError(
         absl::StrCat("round ", round_, " of the stream '", options_.stream,
@@ -83,7 +89,7 @@ absl::Status StepAgent::Follow(const ScheduleTerms& terms) {
   return absl::OkStatus();
 }
 
-void StepAgent::Adopt(const ScheduleTerms& terms) {
+void StepAgent::Adopt(const Terms& terms) {
   options_.enforcement = terms.enforcement;
   options_.commit_vote = terms.commit_vote;
   options_.checkpoint_every = terms.checkpoint_every;
@@ -91,7 +97,7 @@ void StepAgent::Adopt(const ScheduleTerms& terms) {
   options_.patience = PatienceOf(terms);
 }
 
-absl::Status StepAgent::Vote(const StepVote& vote, absl::Time now) {
+absl::Status StepAgent::Vote(const schedule::Vote& vote, absl::Time now) {
   if (!announced() || voted_) {
     return absl::FailedPreconditionError(absl::StrCat(
         "a vote in the stream '", options_.stream, "', where round ", round_,
@@ -105,7 +111,11 @@ absl::Status StepAgent::Vote(const StepVote& vote, absl::Time now) {
     decision_->reason = vote.reason;
     decision_->checkpoint.clear();
   }
-  if (options_.commit_vote) vote_ = Saying<StepVote>{vote, stop_, "", "", now};
+  if (options_.commit_vote) {
+    vote_ = Repeated<schedule::Vote>{vote, now};
+    vote_->content.round = round_;
+    vote_->content.stop = stop_;
+  }
   return absl::OkStatus();
 }
 
@@ -113,8 +123,10 @@ void StepAgent::OnGrant(int64_t round) {
   if (announced() && round == round_) granted_ = true;
 }
 
-void StepAgent::OnDecision(int64_t round, const StepDecision& decision) {
-  if (announced() && !decided() && round == round_) decision_ = decision;
+void StepAgent::OnDecision(const Decision& decision) {
+  if (announced() && !decided() && decision.round == round_) {
+    decision_ = decision;
+  }
 }
 
 void StepAgent::OnConnected() {
@@ -126,29 +138,20 @@ void StepAgent::OnOtherCoordinator(absl::Time now) {
   if (announced() && !decided()) waiting_since_ = now;
 }
 
-std::optional<StepAgent::Heard> StepAgent::heard() const {
+std::optional<Decision> StepAgent::heard() const {
   if (options_.enforcement == Enforcement::kOff) return std::nullopt;
-  if (decided()) return Heard{round_, *decision_};
-  return taken_;
+  return decided() ? decision_ : taken_;
 }
 
 std::vector<StepAgent::Outgoing> StepAgent::Take(absl::Time now) {
   std::vector<Outgoing> result;
   if (!announced() || decided()) return result;
   if (ticket_->due <= now) {
-    Outgoing& outgoing = result.emplace_back();
-    outgoing.round = round_;
-    outgoing.ticket = ticket_->content;
-    outgoing.stop = ticket_->stop;
-    outgoing.drain = ticket_->drain;
-    outgoing.checkpoint = ticket_->checkpoint;
+    result.push_back(ticket_->content);
     ticket_->due = now + options_.resend;
   }
   if (vote_.has_value() && vote_->due <= now) {
-    Outgoing& outgoing = result.emplace_back();
-    outgoing.round = round_;
-    outgoing.vote = vote_->content;
-    outgoing.stop = vote_->stop;
+    result.push_back(vote_->content);
     vote_->due = now + options_.resend;
   }
   return result;
@@ -174,10 +177,10 @@ bool StepAgent::Expired(absl::Time now) const {
   return announced() && !decided() && now - waiting_since_ >= options_.patience;
 }
 
-StepDecision StepAgent::TakeDecision() {
+Decision StepAgent::TakeDecision() {
   COXSWAIN_CHECK(decided());
   taken_ = heard();
-  StepDecision decision = *std::move(decision_);
+  Decision decision = *std::move(decision_);
   decision_.reset();
   regroup_ = decision.regroup;
   if (!decision.checkpoint.empty()) checkpoint_.clear();
@@ -190,4 +193,4 @@ StepDecision StepAgent::TakeDecision() {
   return decision;
 }
 
-}  // namespace coxswain
+}  // namespace coxswain::schedule

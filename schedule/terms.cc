@@ -1,4 +1,4 @@
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 
 #include <algorithm>
 #include <array>
@@ -10,63 +10,65 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 
-namespace coxswain {
+namespace coxswain::schedule {
 namespace {
 
 constexpr absl::Duration kMinTimeout = absl::Milliseconds(100);
 constexpr absl::Duration kMaxTimeout = absl::Hours(24 * 7);
+// Longer than any name or value of a term.
+constexpr size_t kMaxTermBytes = 64;
 
 // How one term is read and written.
 struct Term {
   std::string name;
   std::string values;
   std::string meaning;
-  std::function<bool(ScheduleTerms&, absl::string_view)> parse;
-  std::function<std::string(const ScheduleTerms&)> format;
+  std::function<bool(Terms&, absl::string_view)> parse;
+  std::function<std::string(const Terms&)> format;
 };
 
 using Names = std::vector<absl::string_view>;
 
 template <typename E>
 Term Choice(std::string name, const Names& names, std::string meaning,
-            E ScheduleTerms::*field) {
+            E Terms::*field) {
   return Term{std::move(name), absl::StrJoin(names, "|"), std::move(meaning),
-              [names, field](ScheduleTerms& terms, absl::string_view value) {
+              [names, field](Terms& terms, absl::string_view value) {
                 const auto found = std::find(names.begin(), names.end(), value);
                 if (found == names.end()) return false;
                 terms.*field = static_cast<E>(found - names.begin());
                 return true;
               },
-              [names, field](const ScheduleTerms& terms) {
+              [names, field](const Terms& terms) {
                 return std::string(names[static_cast<size_t>(terms.*field)]);
               }};
 }
 
-Term Flag(std::string name, std::string meaning, bool ScheduleTerms::*field) {
+Term Flag(std::string name, std::string meaning, bool Terms::*field) {
   return Choice(std::move(name), {"false", "true"}, std::move(meaning), field);
 }
 
 Term Count(std::string name, std::string meaning,
-           int64_t ScheduleTerms::*field) {
+           int64_t Terms::*field) {
   return Term{std::move(name), "a number, from 0", std::move(meaning),
-              [field](ScheduleTerms& terms, absl::string_view value) {
+              [field](Terms& terms, absl::string_view value) {
                 int64_t count = 0;
                 if (!absl::SimpleAtoi(value, &count) || count < 0) return false;
                 terms.*field = count;
                 return true;
               },
-              [field](const ScheduleTerms& terms) {
+              [field](const Terms& terms) {
                 return absl::StrCat(terms.*field);
               }};
 }
 
 Term Timeout(std::string name, std::string meaning,
-             absl::Duration ScheduleTerms::*field) {
+             absl::Duration Terms::*field) {
   return Term{std::move(name),
               absl::StrCat("a duration such as 90s or 5m, from ",
                            absl::FormatDuration(kMinTimeout)),
               std::move(meaning),
-              [field](ScheduleTerms& terms, absl::string_view value) {
+              [field](Terms& terms, absl::string_view value) {
                 absl::Duration duration;
                 if (!absl::ParseDuration(value, &duration) ||
                     duration < kMinTimeout || duration > kMaxTimeout) {
@@ -75,13 +77,13 @@ Term Timeout(std::string name, std::string meaning,
                 terms.*field = duration;
                 return true;
               },
-              [field](const ScheduleTerms& terms) {
+              [field](const Terms& terms) {
                 return absl::FormatDuration(terms.*field);
               }};
 }
 
-const std::vector<Term>& Terms() {
-  using T = ScheduleTerms;
+const std::vector<Term>& Table() {
+  using T = Terms;
   static const auto* const terms = new std::vector<Term>{
       Choice("adjust_scheduler", {"step", "batch", "global_batch"},
              "what one step of a learning-rate scheduler stands for",
@@ -128,10 +130,10 @@ absl::Status NotTogether(absl::string_view one, absl::string_view other,
 
 }  // namespace
 
-absl::Status ScheduleTerms::Set(absl::string_view name,
+absl::Status Terms::Set(absl::string_view name,
                                 absl::string_view value) {
   Names names;
-  for (const Term& term : Terms()) {
+  for (const Term& term : Table()) {
     names.push_back(term.name);
     if (term.name != name) continue;
     if (term.parse(*this, value)) return absl::OkStatus();
@@ -143,25 +145,31 @@ absl::Status ScheduleTerms::Set(absl::string_view name,
                    "\"; there are ", absl::StrJoin(names, ", ")));
 }
 
-absl::StatusOr<ScheduleTerms> ScheduleTerms::FromMap(
+absl::StatusOr<Terms> Terms::FromMap(
     const std::map<std::string, std::string>& values) {
-  ScheduleTerms terms;
+  Terms terms;
   for (const auto& [name, value] : values) {
+    const size_t bytes = std::max(name.size(), value.size());
+    if (bytes > kMaxTermBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a term of the schedule has a name and a value of at most ",
+          kMaxTermBytes, " bytes; one has ", bytes));
+    }
     COXSWAIN_RETURN_IF_ERROR(terms.Set(name, value));
   }
   return terms;
 }
 
-std::map<std::string, std::string> ScheduleTerms::ToMap() const {
+std::map<std::string, std::string> Terms::ToMap() const {
   std::map<std::string, std::string> values;
-  for (const Term& term : Terms()) values[term.name] = term.format(*this);
+  for (const Term& term : Table()) values[term.name] = term.format(*this);
   return values;
 }
 
-std::vector<std::string> ScheduleTerms::Changed() const {
-  const ScheduleTerms defaults;
+std::vector<std::string> Terms::Changed() const {
+  const Terms defaults;
   std::vector<std::string> changed;
-  for (const Term& term : Terms()) {
+  for (const Term& term : Table()) {
     const std::string value = term.format(*this);
     if (value == term.format(defaults)) continue;
     changed.push_back(absl::StrCat(term.name, "=", value));
@@ -169,7 +177,7 @@ std::vector<std::string> ScheduleTerms::Changed() const {
   return changed;
 }
 
-absl::Status ScheduleTerms::Validate() const {
+absl::Status Terms::Validate() const {
   if (sync_each_batch && weighting != Weighting::kMean) {
     return NotTogether("sync_each_batch", "weighting=samples|tokens",
                        "a window's weight is known at its end only");
@@ -201,9 +209,16 @@ absl::Status ScheduleTerms::Validate() const {
   return absl::OkStatus();
 }
 
-std::vector<ScheduleTermInfo> ScheduleTermList() {
-  std::vector<ScheduleTermInfo> list;
-  for (const Term& term : Terms()) {
+absl::StatusOr<Terms> ReadTerms(
+    const std::map<std::string, std::string>& values) {
+  COXSWAIN_ASSIGN_OR_RETURN(Terms terms, Terms::FromMap(values));
+  COXSWAIN_RETURN_IF_ERROR(terms.Validate());
+  return terms;
+}
+
+std::vector<TermInfo> TermList() {
+  std::vector<TermInfo> list;
+  for (const Term& term : Table()) {
     list.push_back({term.name, term.values, term.meaning});
   }
   return list;
@@ -221,4 +236,4 @@ int MicroBatchShare(int64_t total, int world_size, int rank) {
   return static_cast<int>(std::max<int64_t>(share, 1));
 }
 
-}  // namespace coxswain
+}  // namespace coxswain::schedule

@@ -1,9 +1,9 @@
-#include "client/schedule/schedule_wire.h"
+#include "schedule/schedule_wire.h"
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
-namespace coxswain::schedule_wire_test {
+namespace coxswain::schedule::schedule_wire_test {
 namespace {
 
 using ::testing::AllOf;
@@ -13,7 +13,7 @@ TEST(ScheduleWireTest, ATicketKeepsEveryField) {
   StepAgent::Outgoing outgoing;
   outgoing.round = 12;
   outgoing.stop = "a signal";
-  StepTicket& ticket = outgoing.ticket.emplace();
+  Ticket& ticket = outgoing.ticket.emplace();
   ticket.step = 11;
   ticket.micro = 1;
   ticket.micro_batches = 2;
@@ -65,7 +65,7 @@ TEST(ScheduleWireTest, ADecisionBringsAPlan) {
   v1::Decision wire;
   wire.set_commit(true);
   wire.set_stop("enough");
-  ASSERT_OK_AND_ASSIGN(const StepDecision bare, FromWire(wire));
+  ASSERT_OK_AND_ASSIGN(const Decision bare, FromWire(wire));
   EXPECT_TRUE(bare.commit);
   EXPECT_EQ(bare.stop, "enough");
   EXPECT_FALSE(bare.plan.has_value());
@@ -75,7 +75,7 @@ TEST(ScheduleWireTest, ADecisionBringsAPlan) {
   wire.mutable_plan()->set_compression_start_step(100);
   wire.mutable_plan()->set_global_micro_batches(32);
   (*wire.mutable_plan()->mutable_terms())["tail"] = "carry";
-  ASSERT_OK_AND_ASSIGN(const StepDecision decision, FromWire(wire));
+  ASSERT_OK_AND_ASSIGN(const Decision decision, FromWire(wire));
   ASSERT_TRUE(decision.plan.has_value());
   EXPECT_EQ(decision.plan->version, 4);
   EXPECT_EQ(decision.plan->accumulation_steps, 8);
@@ -115,7 +115,7 @@ TEST(ScheduleWireTest, APositionIsADecisionOnItsWayBack) {
   const v1::Decision& wire = request.position().last();
   EXPECT_EQ(wire.stream(), "train");
   EXPECT_EQ(wire.round(), 41);
-  ASSERT_OK_AND_ASSIGN(const StepDecision back, FromWire(wire));
+  ASSERT_OK_AND_ASSIGN(const Decision back, FromWire(wire));
   EXPECT_FALSE(back.commit);
   EXPECT_EQ(back.reason, "not finite");
   EXPECT_EQ(back.stop, "enough");
@@ -131,4 +131,4 @@ TEST(ScheduleWireTest, APositionIsADecisionOnItsWayBack) {
 }
 
 }  // namespace
-}  // namespace coxswain::schedule_wire_test
+}  // namespace coxswain::schedule::schedule_wire_test

@@ -1,21 +1,22 @@
-#ifndef COXSWAIN_CLIENT_SCHEDULE_STEP_AGENT_H_
-#define COXSWAIN_CLIENT_SCHEDULE_STEP_AGENT_H_
+#ifndef COXSWAIN_SCHEDULE_STEP_AGENT_H_
+#define COXSWAIN_SCHEDULE_STEP_AGENT_H_
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/schedule_terms.h"
-#include "client/schedule/step_gate.h"
+#include "schedule/terms.h"
+#include "schedule/step_gate.h"
 
-namespace coxswain {
+namespace coxswain::schedule {
 
 // A rank's end of the agreement on each exchange of one stream: a state
 // machine without clock, locks or network, whose other end is the coordinator's
-// StepAgreement. Used by ScheduleClient, and by the simulation of
+// StepAgreement. Used by AttachedSchedule, and by the simulation of
 // tests/simulation.
 //
 //   idle --Announce--> announced --OnGrant--> granted (strict)
@@ -42,21 +43,8 @@ class StepAgent {
     absl::Duration resend = absl::Seconds(5);
   };
 
-  // What is to be sent: one of them is set.
-  struct Outgoing {
-    int64_t round = 0;
-    std::optional<StepTicket> ticket;
-    std::optional<StepVote> vote;
-    std::string stop;
-    std::string drain;
-    std::string checkpoint;
-  };
-
-  // A decision that came.
-  struct Heard {
-    int64_t round = 0;
-    StepDecision decision;
-  };
+  // What is to be sent.
+  using Outgoing = std::variant<Ticket, schedule::Vote>;
 
   explicit StepAgent(Options options);
 
@@ -64,7 +52,7 @@ class StepAgent {
   // decided, or its decision was not taken, or said that the generation ends
   // with it; or the ticket asks for a skip that nobody would hear of, with
   // enforcement=off.
-  absl::Status Announce(const StepTicket& ticket, absl::Time now);
+  absl::Status Announce(const Ticket& ticket, absl::Time now);
   // Says, from the next ticket or vote on, that all shall stop.
   void RequestStop(std::string reason);
   // Says, from the next ticket on, that this rank leaves after its step.
@@ -74,19 +62,19 @@ class StepAgent {
   void RequestCheckpoint(std::string reason);
   // Between rounds: the terms of another plan count from now on. Only needed
   // where it did not come with a decision of this stream.
-  absl::Status Follow(const ScheduleTerms& terms);
+  absl::Status Follow(const Terms& terms);
   // This rank's vote on the round. FAILED_PRECONDITION outside of a round.
-  absl::Status Vote(const StepVote& vote, absl::Time now);
+  absl::Status Vote(const schedule::Vote& vote, absl::Time now);
 
   void OnGrant(int64_t round);
-  void OnDecision(int64_t round, const StepDecision& decision);
+  void OnDecision(const Decision& decision);
   // The connection is new: what was not answered is said again.
   void OnConnected();
   // The coordinator is another one, which waits anew: so does this end.
   void OnOtherCoordinator(absl::Time now);
-  // The last decision of all ranks that came, whether it was taken or not: what
-  // a coordinator is told that may not know of it any more.
-  std::optional<Heard> heard() const;
+  // Returns the last decision of all ranks that was received, whether it was
+  // taken or not: sent to a coordinator that may not know of it any more.
+  std::optional<Decision> heard() const;
 
   // What to send now, and notes that it was sent.
   std::vector<Outgoing> Take(absl::Time now);
@@ -104,26 +92,23 @@ class StepAgent {
   bool Expired(absl::Time now) const;
   // The decision, which ends the round, and whose plan counts from now on.
   // Only if decided().
-  StepDecision TakeDecision();
+  Decision TakeDecision();
 
   int64_t round() const { return round_; }  // the present one, or the next
   const Options& options() const { return options_; }
 
  private:
-  // Something that is said until it is answered. What it says is settled when
-  // it is said first: a repetition that differs would be a mismatch.
+  // Something that is sent until it is answered. Its content is settled when
+  // it is sent first: a repetition that differs would be a mismatch.
   template <typename Content>
-  struct Saying {
+  struct Repeated {
     Content content;
-    std::string stop;
-    std::string drain;
-    std::string checkpoint;
-    absl::Time due;  // when to say it (again)
+    absl::Time due;  // when to send it (again)
   };
 
-  void Adopt(const ScheduleTerms& terms);
+  void Adopt(const Terms& terms);
   // With enforcement=off.
-  StepDecision OwnDecision(const StepTicket& ticket) const;
+  Decision OwnDecision(const Ticket& ticket) const;
 
   Options options_;
   int64_t round_ = 0;
@@ -131,19 +116,19 @@ class StepAgent {
   std::string drain_;
   std::string checkpoint_;
   std::string regroup_;  // as the last decision said
-  std::optional<Saying<StepTicket>> ticket_;
-  std::optional<Saying<StepVote>> vote_;  // with commit_vote only
+  std::optional<Repeated<Ticket>> ticket_;
+  std::optional<Repeated<schedule::Vote>> vote_;  // with commit_vote only
   bool voted_ = false;
   bool granted_ = false;
   absl::Time waiting_since_;
-  std::optional<StepDecision> decision_;
-  std::optional<Heard> taken_;  // the last one; not with enforcement=off
+  std::optional<Decision> decision_;
+  std::optional<Decision> taken_;  // the last one; not with enforcement=off
 };
 
 // How long the gates of a job with this plan wait for a grant or a decision.
 // Where a stall is only warned of, ten times as long.
-absl::Duration PatienceOf(const ScheduleTerms& terms);
+absl::Duration PatienceOf(const Terms& terms);
 
-}  // namespace coxswain
+}  // namespace coxswain::schedule
 
-#endif  // COXSWAIN_CLIENT_SCHEDULE_STEP_AGENT_H_
+#endif  // COXSWAIN_SCHEDULE_STEP_AGENT_H_

@@ -1,4 +1,4 @@
-#include "client/schedule/fake_step_gate.h"
+#include "schedule/fake_step_gate.h"
 
 #include <functional>
 #include <thread>
@@ -6,7 +6,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
-namespace coxswain::fake_step_gate_test {
+namespace coxswain::schedule::fake_step_gate_test {
 namespace {
 
 void OnRanks(int world_size, const std::function<void(int rank)>& work) {
@@ -17,8 +17,8 @@ void OnRanks(int world_size, const std::function<void(int rank)>& work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-StepTicket TicketOf(int64_t step, const std::string& skip = "") {
-  StepTicket ticket;
+Ticket TicketOf(int64_t step, const std::string& skip = "") {
+  Ticket ticket;
   ticket.step = step;
   ticket.skip = skip;
   return ticket;
@@ -30,12 +30,12 @@ TEST(FakeScheduleTest, ScriptedDecisionsReachAllRanks) {
   schedule.StopAt(2, "enough");
   schedule.CheckpointAt(1);
   schedule.CheckpointAt(2, "save it");
-  JobPlan next;
+  Plan next;
   next.version = 7;
   schedule.ChangePlanAt(0, next);
   OnRanks(3, [&schedule](int rank) {
     StepGate& gate = *schedule.gate(rank);
-    std::vector<StepDecision> decisions;
+    std::vector<Decision> decisions;
     for (int step = 0; step < 3; ++step) {
       ASSERT_OK(gate.Announce(TicketOf(step)));
       ASSERT_OK(gate.AwaitGrant());
@@ -59,7 +59,7 @@ TEST(FakeScheduleTest, ScriptedDecisionsReachAllRanks) {
 }
 
 TEST(FakeScheduleTest, RanksSkipForEachOther) {
-  JobPlan plan;
+  Plan plan;
   plan.terms.commit_vote = true;
   plan.terms.enforcement = Enforcement::kStrict;
   FakeSchedule schedule(2, plan);
@@ -67,7 +67,7 @@ TEST(FakeScheduleTest, RanksSkipForEachOther) {
     StepGate& gate = *schedule.gate(rank);
     ASSERT_OK(gate.Announce(TicketOf(0, rank == 1 ? "no loss" : "")));
     ASSERT_OK(gate.AwaitGrant());
-    StepVote vote;
+    Vote vote;
     vote.commit = rank != 0;
     vote.reason = rank == 0 ? "not finite" : "";
     const auto decision = gate.Decide(vote);
@@ -89,4 +89,4 @@ TEST(FakeScheduleTest, FailureEndsWaits) {
 }
 
 }  // namespace
-}  // namespace coxswain::fake_step_gate_test
+}  // namespace coxswain::schedule::fake_step_gate_test

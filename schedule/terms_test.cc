@@ -1,10 +1,10 @@
-#include "base/schedule_terms.h"
+#include "schedule/terms.h"
 
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace coxswain {
+namespace coxswain::schedule {
 namespace {
 
 using ::testing::AllOf;
@@ -28,16 +28,16 @@ TEST(ScheduleTermsTest, EveryTermIsReadAsItIsWritten) {
       {"tail", "drop"},
       {"uneven_data", "end_at_first"},
       {"weighting", "tokens"}};
-  ASSERT_OK_AND_ASSIGN(const ScheduleTerms terms,
-                       ScheduleTerms::FromMap(other));
+  ASSERT_OK_AND_ASSIGN(const Terms terms,
+                       Terms::FromMap(other));
   EXPECT_EQ(terms.ToMap(), other);
   EXPECT_EQ(terms.Changed().size(), other.size());
-  EXPECT_EQ(ScheduleTermList().size(), other.size());
-  EXPECT_NE(terms, ScheduleTerms());
+  EXPECT_EQ(TermList().size(), other.size());
+  EXPECT_NE(terms, Terms());
 }
 
 TEST(ScheduleTermsTest, ValuesLandInTheirFields) {
-  ScheduleTerms terms;
+  Terms terms;
   ASSERT_OK(terms.Set("weighting", "samples"));
   ASSERT_OK(terms.Set("tail", "carry"));
   ASSERT_OK(terms.Set("enforcement", "off"));
@@ -49,14 +49,14 @@ TEST(ScheduleTermsTest, ValuesLandInTheirFields) {
 }
 
 TEST(ScheduleTermsTest, DefaultsAreValidAndChangeNothing) {
-  EXPECT_OK(ScheduleTerms().Validate());
-  EXPECT_THAT(ScheduleTerms().Changed(), IsEmpty());
-  ASSERT_OK_AND_ASSIGN(const ScheduleTerms terms, ScheduleTerms::FromMap({}));
-  EXPECT_EQ(terms, ScheduleTerms());
+  EXPECT_OK(Terms().Validate());
+  EXPECT_THAT(Terms().Changed(), IsEmpty());
+  ASSERT_OK_AND_ASSIGN(const Terms terms, Terms::FromMap({}));
+  EXPECT_EQ(terms, Terms());
 }
 
 TEST(ScheduleTermsTest, UnknownTermsAndValuesAreNamedWithTheValidOnes) {
-  ScheduleTerms terms;
+  Terms terms;
   EXPECT_THAT(terms.Set("tails", "flush"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("\"tails\""), HasSubstr("weighting"))));
@@ -69,7 +69,7 @@ TEST(ScheduleTermsTest, UnknownTermsAndValuesAreNamedWithTheValidOnes) {
   for (const char* value : {"5", "0s", "-1s", "99ms", "169h", "inf"}) {
     EXPECT_FALSE(terms.Set("progress_timeout", value).ok()) << value;
   }
-  EXPECT_EQ(terms, ScheduleTerms());
+  EXPECT_EQ(terms, Terms());
 }
 
 TEST(ScheduleTermsTest, TermsThatContradictEachOtherAreRefused) {
@@ -82,15 +82,15 @@ TEST(ScheduleTermsTest, TermsThatContradictEachOtherAreRefused) {
         Map{{"tail", "carry"}, {"uneven_data", "end_at_first"}},
         Map{{"enforcement", "off"}, {"commit_vote", "true"}},
         Map{{"enforcement", "off"}, {"checksum_every", "1"}}}) {
-    ASSERT_OK_AND_ASSIGN(const ScheduleTerms terms,
-                         ScheduleTerms::FromMap(values));
+    ASSERT_OK_AND_ASSIGN(const Terms terms,
+                         Terms::FromMap(values));
     EXPECT_THAT(terms.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
                                            HasSubstr("do not go together")));
   }
 }
 
 TEST(ScheduleTermsTest, AGlobalBatchIsKeptWhereDataMayEndUnevenly) {
-  ScheduleTerms terms;
+  Terms terms;
   terms.on_resize = OnResize::kKeepGlobalBatch;
   EXPECT_THAT(terms.Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -108,7 +108,7 @@ TEST(PlannedCheckpointTest, ComesAfterEverySoManyStepsAndNeverByDefault) {
   for (const int64_t step : {0, 1, 2, 4, 5, 7}) {
     EXPECT_EQ(PlannedCheckpoint(3, step), "") << step;
   }
-  EXPECT_EQ(PlannedCheckpoint(ScheduleTerms().checkpoint_every, 1), "");
+  EXPECT_EQ(PlannedCheckpoint(Terms().checkpoint_every, 1), "");
 }
 
 TEST(MicroBatchShareTest, RemaindersGoToTheFirstRanks) {
@@ -126,4 +126,4 @@ TEST(MicroBatchShareTest, RemaindersGoToTheFirstRanks) {
 }
 
 }  // namespace
-}  // namespace coxswain
+}  // namespace coxswain::schedule

@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_CLIENT_SCHEDULE_STEP_REPORT_H_
-#define COXSWAIN_CLIENT_SCHEDULE_STEP_REPORT_H_
+#ifndef COXSWAIN_CLIENT_REDUCE_STEP_REPORT_H_
+#define COXSWAIN_CLIENT_REDUCE_STEP_REPORT_H_
 
 #include <cstdint>
 #include <vector>
@@ -68,4 +68,4 @@ struct ReducerTotals {
 
 }  // namespace coxswain
 
-#endif  // COXSWAIN_CLIENT_SCHEDULE_STEP_REPORT_H_
+#endif  // COXSWAIN_CLIENT_REDUCE_STEP_REPORT_H_
