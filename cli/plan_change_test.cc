@@ -1,9 +1,16 @@
 #include "cli/plan_change.h"
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
-#include "schedule/terms.h"
+#include "absl/strings/str_split.h"
 #include "base/status_matchers.h"
 #include "hooks/registry/registry.h"
+#include "schedule/schedule_wire.h"
+#include "schedule/terms.h"
+#include "server/plan/plan_record.h"
 
 namespace coxswain {
 namespace {
@@ -20,34 +27,33 @@ auto IsInvalid(const std::string& text) {
   return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
 }
 
-v1::Plan PlanWith(const std::string& hook) {
-  v1::Plan plan;
-  plan.set_version(3);
-  plan.set_accumulation_steps(2);
-  plan.set_hook(hook);
-  plan.set_compression_start_step(-1);
+schedule::Plan PlanWith(const std::string& hook) {
+  schedule::Plan plan;
+  plan.version = 3;
+  plan.accumulation_steps = 2;
+  plan.hook = hook;
   return plan;
 }
 
-absl::StatusOr<v1::Plan> Change(const v1::Plan& plan,
-                                const std::vector<std::string>& words) {
+absl::StatusOr<schedule::Plan> Change(const schedule::Plan& plan,
+                                      const std::vector<std::string>& words) {
   const auto change = PlanChange::Parse(words);
   if (!change.ok()) return change.status();
   return change->ApplyTo(plan);
 }
 
 TEST(PlanChangeTest, ChangesWhatItNamesAndNothingElse) {
-  v1::Plan plan = PlanWith("allreduce");
-  (*plan.mutable_terms())["tail"] = "carry";
+  schedule::Plan plan = PlanWith("allreduce");
+  plan.terms.tail = schedule::TailPolicy::kCarry;
   ASSERT_OK_AND_ASSIGN(
-      const v1::Plan changed,
+      const schedule::Plan changed,
       Change(plan, {"accumulation=8", "max_steps=100", "at=next"}));
-  EXPECT_EQ(changed.accumulation_steps(), 8);
-  EXPECT_EQ(changed.hook(), "allreduce");
-  EXPECT_EQ(AllTerms(changed).at("tail"), "carry");
-  EXPECT_THAT(ChangedTerms(changed),
+  EXPECT_EQ(changed.accumulation_steps, 8);
+  EXPECT_EQ(changed.hook, "allreduce");
+  EXPECT_EQ(changed.terms.tail, schedule::TailPolicy::kCarry);
+  EXPECT_THAT(ChangedTerms(schedule::ToWire(changed)),
               ElementsAre("max_steps=100", "tail=carry"));
-  EXPECT_THAT(Differences(plan, changed),
+  EXPECT_THAT(Differences(schedule::ToWire(plan), schedule::ToWire(changed)),
               ElementsAre("accumulation 2 -> 8", "max_steps 0 -> 100"));
 }
 
@@ -55,7 +61,7 @@ TEST(PlanChangeTest, HookSpecsBecomeCanonical) {
   ASSERT_OK_AND_ASSIGN(
       const PlanChange change,
       PlanChange::Parse({"hook=power_sgd( start_powerSGD_iter=7 )"}));
-  EXPECT_EQ(change.hook, "powersgd(start_step=7)");
+  EXPECT_EQ(change.words.at("hook"), "powersgd(start_step=7)");
 }
 
 TEST(PlanChangeTest, SaysWhereAChangeBegins) {
@@ -64,8 +70,8 @@ TEST(PlanChangeTest, SaysWhereAChangeBegins) {
     EXPECT_OK(change);
     return change.ok() ? change->at_step.value_or(-9) : -9;
   };
-  EXPECT_EQ(at("at=next"), kAtNextStep);
-  EXPECT_EQ(at("at=generation"), kWithNextGeneration);
+  EXPECT_EQ(at("at=next"), schedule::Plan::kAtNextStep);
+  EXPECT_EQ(at("at=generation"), schedule::Plan::kWithNextGeneration);
   EXPECT_EQ(at("at=200"), 200);
   EXPECT_EQ(BeginningText(200), "step 200");
 }
@@ -103,8 +109,8 @@ TEST(PlanChangeTest, EveryTermCanBeNamed) {
 }
 
 TEST(PlanChangeTest, TheResultMustGoTogether) {
-  v1::Plan plan = PlanWith("allreduce");
-  (*plan.mutable_terms())["sync_each_batch"] = "true";
+  schedule::Plan plan = PlanWith("allreduce");
+  plan.terms.sync_each_batch = true;
   EXPECT_THAT(Change(plan, {"weighting=tokens"}),
               IsInvalid("sync_each_batch and weighting"));
   EXPECT_OK(Change(plan, {"weighting=tokens", "sync_each_batch=false"}));
@@ -113,8 +119,8 @@ TEST(PlanChangeTest, TheResultMustGoTogether) {
 TEST(PlanChangeTest, CompressionStartNeedsAHookThatHasIt) {
   EXPECT_THAT(PlanChange::Parse({"hook=fp16", "compression_start=10"}),
               IsInvalid("start_step"));
-  v1::Plan plan = PlanWith("powersgd(rank=2)");
-  plan.set_compression_start_step(10);
+  schedule::Plan plan = PlanWith("powersgd(rank=2)");
+  plan.compression_start_step = 10;
   EXPECT_THAT(Change(plan, {"hook=fp16"}),
               IsInvalid("compression_start=-1 leaves it to the hook"));
   EXPECT_OK(Change(plan, {"hook=fp16", "compression_start=-1"}));
@@ -134,14 +140,14 @@ TEST(PlanChangeTest, OnlyStateThatFitsIsCarriedOver) {
               IsInvalid("say hook_state=reset to begin without it"));
   EXPECT_THAT(within("powersgd", "powersgd(rank=4)"),
               IsInvalid("hook_state=reset"));
-  v1::Plan reset = PlanWith("powersgd");
-  (*reset.mutable_terms())["hook_state"] = "reset";
+  schedule::Plan reset = PlanWith("powersgd");
+  reset.terms.hook_state = schedule::HookStatePolicy::kReset;
   EXPECT_OK(CheckChangeWithinGeneration(PlanWith("allreduce"), reset));
 }
 
 TEST(PlanChangeTest, AveragersAreNoticed) {
-  const v1::Plan local = PlanWith("post_local_sgd(period=4)");
-  const v1::Plan plain = PlanWith("allreduce");
+  const schedule::Plan local = PlanWith("post_local_sgd(period=4)");
+  const schedule::Plan plain = PlanWith("allreduce");
   EXPECT_TRUE(ChangesAverager(plain, local));
   EXPECT_TRUE(ChangesAverager(local, plain));
   EXPECT_TRUE(ChangesAverager(local, PlanWith("post_local_sgd(period=8)")));
@@ -173,11 +179,70 @@ TEST(ReadPlanOverridesTest, JoinsSortsAndChecks) {
 }
 
 TEST(PlanTextTest, TermsThatThisProgramDoesNotKnowAreShown) {
-  v1::Plan plan = PlanWith("allreduce");
+  v1::Plan plan = schedule::ToWire(PlanWith("allreduce"));
   EXPECT_THAT(ChangedTerms(plan), IsEmpty());
   (*plan.mutable_terms())["from_the_future"] = "yes";
   EXPECT_THAT(ChangedTerms(plan), ElementsAre("from_the_future=yes"));
-  EXPECT_THAT(Change(plan, {"accumulation=3"}), IsInvalid("from_the_future"));
+  EXPECT_THAT(schedule::PlanFromWire(plan), IsInvalid("from_the_future"));
+}
+
+// Another value than the default's that the word can have; empty: none of those
+// that are tried.
+std::string OtherValue(const schedule::PlanWords::value_type& word,
+                       const std::string& values) {
+  std::vector<std::string> candidates = absl::StrSplit(values, '|');
+  candidates.insert(candidates.end(), {"7", "1m30s"});
+  for (const std::string& value : candidates) {
+    schedule::Settings settings;
+    if (value != word.second &&
+        schedule::ApplyPlanWords({{word.first, value}}, &settings).ok()) {
+      return value;
+    }
+  }
+  return "";
+}
+
+// What CONTRIBUTING.md promises to who adds a term: a row in its table is all
+// that words, messages, records, JSON and comparisons need.
+TEST(EveryTermTest, ComesBackFromWordsMessagesRecordsAndJson) {
+  std::map<std::string, std::string> values;
+  for (const schedule::TermInfo& term : schedule::TermList()) {
+    values[term.name] = term.values;
+  }
+  const schedule::Plan plain;
+  for (const auto& word : schedule::PlanWordsOf(plain)) {
+    SCOPED_TRACE(word.first);
+    const std::string value = OtherValue(word, values[word.first]);
+    ASSERT_NE(value, "");
+    schedule::Plan plan;
+    ASSERT_OK(schedule::ApplyPlanWords({{word.first, value}}, &plan));
+    EXPECT_FALSE(plan.SameSettings(plain));
+
+    schedule::Plan from_words;
+    ASSERT_OK(schedule::ApplyPlanWords(schedule::PlanWordsOf(plan),
+                                       &from_words));
+    EXPECT_TRUE(from_words.SameSettings(plan));
+
+    const v1::Plan wire = schedule::ToWire(plan);
+    ASSERT_OK_AND_ASSIGN(const schedule::Plan from_wire,
+                         schedule::PlanFromWire(wire));
+    EXPECT_TRUE(from_wire.SameSettings(plan));
+
+    ASSERT_OK_AND_ASSIGN(const schedule::Plan from_record,
+                         server::DecodePlan(server::EncodePlan(plan)));
+    EXPECT_TRUE(from_record.SameSettings(plan));
+
+    nlohmann::json json, plain_json;
+    AddSettings(wire, &json);
+    AddSettings(schedule::ToWire(plain), &plain_json);
+    EXPECT_NE(json, plain_json);
+    if (values.count(word.first) > 0 && !values[word.first].empty()) {
+      EXPECT_EQ(json["terms"][word.first], value);
+    }
+
+    EXPECT_THAT(Differences(schedule::ToWire(plain), wire),
+                ElementsAre(HasSubstr(absl::StrCat(word.first, " "))));
+  }
 }
 
 }  // namespace

@@ -104,5 +104,21 @@ TEST(BoundsTest, TextsAreCutToWhatIsAllowedAndStaySoWhenTheyAreCutAgain) {
   EXPECT_EQ(again.checkpoint, decision.checkpoint);
 }
 
+TEST(BoundsTest, AStreamHasANameOfALimitedAlphabet) {
+  for (const std::string& name :
+       {std::string("train"), std::string("a.B_c-9"), std::string(64, 'x')}) {
+    EXPECT_OK(CheckStreamName(name));
+  }
+  EXPECT_OK(CheckStreamName("abc", 3));
+  for (const std::string& name : {std::string(), std::string("no name"),
+                                  std::string("a/b"), std::string(65, 'x')}) {
+    EXPECT_THAT(CheckStreamName(name),
+                StatusIs(kInvalid, HasSubstr("not the name of a stream")));
+  }
+  EXPECT_THAT(CheckStreamName("abcd", 3), StatusIs(kInvalid, HasSubstr("3")));
+  const absl::Status status = CheckStreamName(std::string(100'000, '\n'));
+  EXPECT_LT(status.message().size(), 200u);
+}
+
 }  // namespace
 }  // namespace coxswain::schedule

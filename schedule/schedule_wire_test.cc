@@ -1,5 +1,9 @@
 #include "schedule/schedule_wire.h"
 
+#include <map>
+#include <string>
+
+#include "absl/strings/escaping.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -7,13 +11,44 @@ namespace coxswain::schedule::schedule_wire_test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
-TEST(ScheduleWireTest, ATicketKeepsEveryField) {
-  StepAgent::Outgoing outgoing;
-  outgoing.round = 12;
-  outgoing.stop = "a signal";
-  Ticket& ticket = outgoing.ticket.emplace();
+// Messages as version 0.1.0 has sent and stored them: the numbers of their
+// fields, and what they mean, stay.
+constexpr char kTicket[] =
+    "0a05747261696e100c180b20022804310000000000000440380140034a04"
+    "6670313651ffffffffffffffff5905000000000000006001690700000000"
+    "00000072076e6f206c6f73737a0861207369676e616c8001018a01075349"
+    "475445524d92010b616e206f70657261746f72";
+constexpr char kVote[] =
+    "0a05747261696e100c220a6e6f742066696e6974652a0861207369676e61"
+    "6c";
+constexpr char kPlan[] =
+    "080410081a046670313620642a190a1070726f67726573735f74696d656f"
+    "75741205316d3330732a0d0a047461696c12056361727279302038ffffff"
+    "ffffffffffff01";
+constexpr char kDecision[] =
+    "0a05747261696e1029220a6e6f742066696e6974652a06656e6f75676832"
+    "43080410081a046670313620642a190a1070726f67726573735f74696d65"
+    "6f75741205316d3330732a0d0a047461696c12056361727279302038ffff"
+    "ffffffffffffff013a0d322073706172657320776169744213636865636b"
+    "706f696e745f65766572793d34324803";
+constexpr char kManifest[] =
+    "08041210706f7765727367642872616e6b3d32291808320c0a047461696c"
+    "120464726f703865";
+
+template <typename Message>
+Message Parsed(const char* hex) {
+  Message message;
+  EXPECT_TRUE(message.ParseFromString(absl::HexStringToBytes(hex)));
+  return message;
+}
+
+Ticket FullTicket() {
+  Ticket ticket;
+  ticket.round = 12;
   ticket.step = 11;
   ticket.micro = 1;
   ticket.micro_batches = 2;
@@ -21,13 +56,86 @@ TEST(ScheduleWireTest, ATicketKeepsEveryField) {
   ticket.weight = 2.5;
   ticket.end_of_data = true;
   ticket.plan_version = 3;
-  ticket.hook = "fp16(allreduce)";
+  ticket.hook = "fp16";
   ticket.layout = ~uint64_t{0};
   ticket.digest = 5;
-  ticket.checksum = 0;
+  ticket.checksum = 7;
   ticket.skip = "no loss";
-  const v1::AttachRequest request = ToWire("train", outgoing);
-  const v1::Ticket& wire = request.ticket();
+  ticket.stop = "a signal";
+  ticket.drain = "SIGTERM";
+  ticket.checkpoint = "an operator";
+  return ticket;
+}
+
+void ExpectPlan(const Plan& plan) {
+  EXPECT_EQ(plan.version, 4);
+  EXPECT_EQ(plan.accumulation_steps, 8);
+  EXPECT_EQ(plan.hook, "fp16");
+  EXPECT_EQ(plan.compression_start_step, 100);
+  EXPECT_EQ(plan.global_micro_batches, 32);
+  EXPECT_EQ(plan.at_step, Plan::kAtNextStep);
+  EXPECT_THAT(plan.terms.Changed(),
+              ElementsAre("progress_timeout=1m30s", "tail=carry"));
+}
+
+TEST(RecordedBytesTest, ATicketIsReadAndWrittenAsItWas) {
+  EXPECT_EQ(absl::BytesToHexString(
+                ToWire("train", FullTicket()).SerializeAsString()),
+            kTicket);
+  v1::Ticket wire = Parsed<v1::Ticket>(kTicket);
+  EXPECT_EQ(wire.stream(), "train");
+  ASSERT_OK_AND_ASSIGN(const Ticket ticket, TakeTicket(&wire));
+  EXPECT_EQ(absl::BytesToHexString(ToWire("train", ticket).SerializeAsString()),
+            kTicket);
+  EXPECT_EQ(ticket.checksum, 7u);
+  EXPECT_EQ(ticket.layout, ~uint64_t{0});
+}
+
+TEST(RecordedBytesTest, AVoteIsReadAndWrittenAsItWas) {
+  v1::Vote wire = Parsed<v1::Vote>(kVote);
+  ASSERT_OK_AND_ASSIGN(const Vote vote, TakeVote(&wire));
+  EXPECT_EQ(vote.round, 12);
+  EXPECT_FALSE(vote.commit);
+  EXPECT_EQ(vote.reason, "not finite");
+  EXPECT_EQ(vote.stop, "a signal");
+  EXPECT_EQ(absl::BytesToHexString(ToWire("train", vote).SerializeAsString()),
+            kVote);
+}
+
+TEST(RecordedBytesTest, APlanIsReadAsItWas) {
+  ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFromWire(Parsed<v1::Plan>(kPlan)));
+  ExpectPlan(plan);
+}
+
+TEST(RecordedBytesTest, ADecisionIsReadAsItWas) {
+  v1::Decision wire = Parsed<v1::Decision>(kDecision);
+  EXPECT_EQ(wire.spell(), 3);
+  ASSERT_OK_AND_ASSIGN(const Decision decision, TakeDecision(&wire));
+  EXPECT_EQ(decision.round, 41);
+  EXPECT_FALSE(decision.commit);
+  EXPECT_EQ(decision.reason, "not finite");
+  EXPECT_EQ(decision.stop, "enough");
+  EXPECT_EQ(decision.regroup, "2 spares wait");
+  EXPECT_EQ(decision.checkpoint, "checkpoint_every=42");
+  ASSERT_TRUE(decision.plan.has_value());
+  ExpectPlan(*decision.plan);
+}
+
+TEST(RecordedBytesTest, AManifestIsReadAsItWas) {
+  const StepSettings settings =
+      SettingsFromWire(Parsed<v1::Manifest>(kManifest));
+  EXPECT_EQ(settings.hook, "powersgd(rank=2)");
+  EXPECT_EQ(settings.accumulation_steps, 8);
+  EXPECT_EQ(settings.compression_start_step, 100);
+  v1::Manifest again;
+  again.set_world_size(4);
+  (*again.mutable_terms())["tail"] = "drop";
+  SettingsToWire(settings, &again);
+  EXPECT_EQ(absl::BytesToHexString(again.SerializeAsString()), kManifest);
+}
+
+TEST(ScheduleWireTest, ATicketKeepsEveryField) {
+  const v1::Ticket wire = ToWire("train", FullTicket());
   EXPECT_EQ(wire.stream(), "train");
   EXPECT_EQ(wire.round(), 12);
   EXPECT_EQ(wire.step(), 11);
@@ -37,23 +145,27 @@ TEST(ScheduleWireTest, ATicketKeepsEveryField) {
   EXPECT_EQ(wire.weight(), 2.5);
   EXPECT_TRUE(wire.end_of_data());
   EXPECT_EQ(wire.plan_version(), 3);
-  EXPECT_EQ(wire.hook(), "fp16(allreduce)");
+  EXPECT_EQ(wire.hook(), "fp16");
   EXPECT_EQ(wire.layout(), ~uint64_t{0});
   EXPECT_EQ(wire.digest(), 5u);
   EXPECT_TRUE(wire.has_checksum());
+  EXPECT_EQ(wire.checksum(), 7u);
   EXPECT_EQ(wire.skip(), "no loss");
   EXPECT_EQ(wire.stop(), "a signal");
+  EXPECT_EQ(wire.drain(), "SIGTERM");
+  EXPECT_EQ(wire.checkpoint(), "an operator");
+  v1::Ticket bare = ToWire("train", Ticket());
+  ASSERT_OK_AND_ASSIGN(const Ticket ticket, TakeTicket(&bare));
+  EXPECT_FALSE(ticket.checksum.has_value());
 }
 
 TEST(ScheduleWireTest, AVoteKeepsEveryField) {
-  StepAgent::Outgoing outgoing;
-  outgoing.round = 12;
-  outgoing.stop = "a signal";
-  outgoing.vote.emplace();
-  outgoing.vote->commit = false;
-  outgoing.vote->reason = "not finite";
-  const v1::AttachRequest request = ToWire("eval", outgoing);
-  const v1::Vote& wire = request.vote();
+  Vote vote;
+  vote.round = 12;
+  vote.commit = false;
+  vote.reason = "not finite";
+  vote.stop = "a signal";
+  const v1::Vote wire = ToWire("eval", vote);
   EXPECT_EQ(wire.stream(), "eval");
   EXPECT_EQ(wire.round(), 12);
   EXPECT_FALSE(wire.commit());
@@ -65,69 +177,72 @@ TEST(ScheduleWireTest, ADecisionBringsAPlan) {
   v1::Decision wire;
   wire.set_commit(true);
   wire.set_stop("enough");
-  ASSERT_OK_AND_ASSIGN(const Decision bare, FromWire(wire));
+  v1::Decision without = wire;
+  ASSERT_OK_AND_ASSIGN(const Decision bare, TakeDecision(&without));
   EXPECT_TRUE(bare.commit);
   EXPECT_EQ(bare.stop, "enough");
   EXPECT_FALSE(bare.plan.has_value());
-  wire.mutable_plan()->set_version(4);
-  wire.mutable_plan()->set_accumulation_steps(8);
-  wire.mutable_plan()->set_hook("fp16");
-  wire.mutable_plan()->set_compression_start_step(100);
-  wire.mutable_plan()->set_global_micro_batches(32);
-  (*wire.mutable_plan()->mutable_terms())["tail"] = "carry";
-  ASSERT_OK_AND_ASSIGN(const Decision decision, FromWire(wire));
+  *wire.mutable_plan() = Parsed<v1::Plan>(kPlan);
+  ASSERT_OK_AND_ASSIGN(const Decision decision, TakeDecision(&wire));
   ASSERT_TRUE(decision.plan.has_value());
-  EXPECT_EQ(decision.plan->version, 4);
-  EXPECT_EQ(decision.plan->accumulation_steps, 8);
-  EXPECT_EQ(decision.plan->hook, "fp16");
-  EXPECT_EQ(decision.plan->compression_start_step, 100);
-  EXPECT_EQ(decision.plan->global_micro_batches, 32);
-  EXPECT_EQ(decision.plan->terms.tail, TailPolicy::kCarry);
+  ExpectPlan(*decision.plan);
 }
 
 TEST(ScheduleWireTest, TermsOfANewerCoordinatorAreNamed) {
   v1::Plan wire;
   wire.set_version(4);
   (*wire.mutable_terms())["gravity"] = "9.81";
-  EXPECT_THAT(FromWire(wire),
+  EXPECT_THAT(PlanOfCoordinator(wire),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("plan 4"), HasSubstr("\"gravity\""),
                              HasSubstr("update this worker"))));
+  EXPECT_THAT(PlanFromWire(wire), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("\"gravity\"")));
+}
+
+TEST(ScheduleWireTest, WhatIsKnownOfAPlanCanBeShown) {
+  v1::Plan wire = Parsed<v1::Plan>(kPlan);
+  (*wire.mutable_terms())["gravity"] = "9.81";
+  (*wire.mutable_terms())["weighting"] = "mass";
+  std::map<std::string, std::string> unknown;
+  ExpectPlan(KnownPartOf(wire, &unknown));
+  EXPECT_THAT(unknown, ElementsAre(Pair("gravity", "9.81"),
+                                   Pair("weighting", "mass")));
 }
 
 TEST(ScheduleWireTest, APositionIsADecisionOnItsWayBack) {
-  StepAgent::Heard heard;
+  Decision heard;
   heard.round = 41;
-  heard.decision.commit = false;
-  heard.decision.reason = "not finite";
-  heard.decision.stop = "enough";
-  heard.decision.regroup = "2 spares wait";
-  heard.decision.checkpoint = "checkpoint_every=42";
-  heard.decision.plan.emplace();
-  heard.decision.plan->version = 4;
-  heard.decision.plan->accumulation_steps = 8;
-  heard.decision.plan->hook = "fp16";
-  heard.decision.plan->compression_start_step = 100;
-  heard.decision.plan->global_micro_batches = 32;
-  heard.decision.plan->terms.tail = TailPolicy::kCarry;
-  const v1::AttachRequest request = ToWire("train", heard);
-  ASSERT_TRUE(request.has_position());
-  const v1::Decision& wire = request.position().last();
-  EXPECT_EQ(wire.stream(), "train");
-  EXPECT_EQ(wire.round(), 41);
-  ASSERT_OK_AND_ASSIGN(const Decision back, FromWire(wire));
+  heard.commit = false;
+  heard.reason = "not finite";
+  heard.stop = "enough";
+  heard.regroup = "2 spares wait";
+  heard.checkpoint = "checkpoint_every=42";
+  ASSERT_OK_AND_ASSIGN(heard.plan, PlanFromWire(Parsed<v1::Plan>(kPlan)));
+  v1::Position wire;
+  *wire.mutable_last() = ToWire("train", heard);
+  EXPECT_EQ(wire.last().stream(), "train");
+  EXPECT_EQ(wire.last().round(), 41);
+  ASSERT_OK_AND_ASSIGN(const Decision back, TakePosition(&wire));
+  EXPECT_EQ(back.round, 41);
   EXPECT_FALSE(back.commit);
   EXPECT_EQ(back.reason, "not finite");
   EXPECT_EQ(back.stop, "enough");
   EXPECT_EQ(back.regroup, "2 spares wait");
   EXPECT_EQ(back.checkpoint, "checkpoint_every=42");
   ASSERT_TRUE(back.plan.has_value());
-  EXPECT_EQ(back.plan->version, 4);
-  EXPECT_EQ(back.plan->accumulation_steps, 8);
-  EXPECT_EQ(back.plan->hook, "fp16");
-  EXPECT_EQ(back.plan->compression_start_step, 100);
-  EXPECT_EQ(back.plan->global_micro_batches, 32);
-  EXPECT_EQ(back.plan->terms.tail, TailPolicy::kCarry);
+  ExpectPlan(*back.plan);
+}
+
+TEST(ScheduleWireTest, APositionWithTermsThatContradictEachOtherIsRefused) {
+  v1::Position wire;
+  v1::Plan& plan = *wire.mutable_last()->mutable_plan();
+  plan.set_version(1);
+  (*plan.mutable_terms())["sync_each_batch"] = "true";
+  (*plan.mutable_terms())["weighting"] = "tokens";
+  EXPECT_THAT(TakePosition(&wire),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("do not go together")));
 }
 
 }  // namespace

@@ -469,9 +469,7 @@ TEST_F(AttachedScheduleTest, ALocalStepIsProgressOfWhichNothingIsSent) {
   for (int step = 41; step < 43; ++step) {
     train_->BeginLocal(TicketOf(step));
     clock_.Advance(absl::Seconds(5));
-    StepReport report;
-    report.waited = absl::Seconds(2);
-    train_->NoteExchange(report);
+    train_->NoteExchange(/*gradient_bytes=*/0, absl::Seconds(2));
     train_->EndLocal();
   }
   v1::Heartbeat beat;
@@ -492,9 +490,7 @@ TEST_F(AttachedScheduleTest, AStepIsTimedFromItsGateAndItsReducer) {
     ASSERT_OK(train_->Announce(TicketOf(step)));
     ASSERT_OK(train_->AwaitGrant());
     clock_.Advance(absl::Seconds(5));
-    StepReport report;
-    report.waited = absl::Seconds(2);
-    train_->NoteExchange(report);
+    train_->NoteExchange(/*gradient_bytes=*/0, absl::Seconds(2));
     ASSERT_OK(train_->Decide({}));
   }
   v1::Heartbeat beat;

@@ -247,7 +247,7 @@ TEST_F(ScheduleRoomTest, AgreeingTicketsAreDecidedForAll) {
       EXPECT_EQ(event.stream, kTrain);
       EXPECT_EQ(event.round, round);
       EXPECT_TRUE(event.decision.commit);
-      EXPECT_FALSE(event.plan.has_value());
+      EXPECT_FALSE(event.decision.plan.has_value());
     }
   }
 }

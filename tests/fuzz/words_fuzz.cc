@@ -55,7 +55,7 @@ void ReadPlan(absl::string_view text) {
     COXSWAIN_CHECK(again.ok() && *again == *overrides);
   }
   const auto change = PlanChange::Parse(absl::StrSplit(words, ' '));
-  if (change.ok()) change->ApplyTo(v1::Plan()).IgnoreError();
+  if (change.ok()) change->ApplyTo(schedule::Plan()).IgnoreError();
   const auto parsed = ParsePlanOverrides(text);
   JobManifest manifest;
   if (parsed.ok()) schedule::ApplyPlanWords(*parsed, &manifest).IgnoreError();

@@ -29,7 +29,7 @@ ROOMS = {
     "schedule": {"base", "proto"},
     "server": {"base", "proto", "transport", "schedule"},
     "client": {"base", "proto", "transport", "schedule"},
-    "hooks": {"base", "proto", "client"},
+    "hooks": {"base", "proto", "schedule", "client"},
     "cli": LIBRARIES,
     "examples": LIBRARIES,
     "deploy": LIBRARIES,
