@@ -15,6 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "proto/schedule.pb.h"
 #include "schedule/schedule_wire.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 namespace {

@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "base/status_matchers.h"
 #include "client/accumulate/accumulator.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 namespace {

@@ -21,6 +21,7 @@
 #include "client/reduce/hook_state.h"
 #include "client/reduce/reducer.h"
 #include "client/reduce/root_broadcast.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "base/status_matchers.h"
 #include "client/reduce/reducer_test_support.h"
+#include "schedule/ticket.h"
 
 namespace coxswain {
 namespace {

@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "client/reduce/reducer.h"
+#include "schedule/ticket.h"
 
 namespace coxswain {
 

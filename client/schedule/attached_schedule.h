@@ -20,6 +20,7 @@
 #include "client/schedule/schedule_client.h"
 #include "client/schedule/step_timings.h"
 #include "proto/rendezvous.pb.h"
+#include "schedule/step_gate.h"
 
 namespace coxswain {
 

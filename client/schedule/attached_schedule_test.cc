@@ -11,6 +11,7 @@
 #include "base/fake_clock.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "schedule/step_gate.h"
 
 namespace coxswain {
 namespace {

@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "base/version.h"
 #include "schedule/schedule_wire.h"
+#include "schedule/terms.h"
 
 namespace coxswain {
 namespace {

@@ -22,6 +22,7 @@
 #include "client/session/join.h"
 #include "client/session/session_core.h"
 #include "proto/types.pb.h"
+#include "schedule/plan_words.h"
 
 namespace coxswain {
 namespace {

@@ -20,6 +20,7 @@
 #include "client/session/session_events.h"
 #include "client/session/session_options.h"
 #include "client/store/store_client.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 

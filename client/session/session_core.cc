@@ -10,6 +10,7 @@
 #include "client/rpc/grpc_coordinator_stub.h"
 #include "client/session/join.h"
 #include "client/session/nccl_ras.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 namespace {

@@ -22,6 +22,7 @@
 #include "client/session/session.h"
 #include "client/session/session_groups.h"
 #include "client/stand_in/stand_in.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 

@@ -20,6 +20,7 @@
 #include "client/session/fake_ras_server.h"
 #include "client/session/session_test_support.h"
 #include "gtest/gtest.h"
+#include "schedule/step_gate.h"
 
 namespace coxswain::session_test {
 namespace {

@@ -17,6 +17,7 @@
 #include "client/rpc/retrying_coordinator_stub.h"
 #include "client/session/session.h"
 #include "gtest/gtest.h"
+#include "schedule/step_gate.h"
 
 namespace coxswain {
 

@@ -19,6 +19,7 @@
 #include "client/rpc/coordinator_stub.h"
 #include "client/stand_in/stand_in_desk.h"
 #include "client/stand_in/stand_in_server.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 

@@ -6,6 +6,7 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "schedule/schedule_wire.h"
+#include "schedule/step_agreement.h"
 
 namespace coxswain {
 namespace {

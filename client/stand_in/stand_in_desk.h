@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "schedule/fallback_schedule.h"
 #include "proto/rendezvous.pb.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 

@@ -12,6 +12,7 @@
 #include "client/rpc/grpc_coordinator_stub.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 namespace {

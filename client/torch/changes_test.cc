@@ -28,6 +28,7 @@
 #include "tests/conformance/connected_group.h"
 #include "tests/conformance/two_level_group.h"
 #include "tests/support/parameter_server.h"
+#include "schedule/terms.h"
 
 namespace coxswain::torch {
 namespace {

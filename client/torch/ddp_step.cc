@@ -12,6 +12,7 @@
 #include "client/torch/ddp_internal.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/module_tensors.h"
+#include "schedule/ticket.h"
 
 namespace coxswain::torch {
 

@@ -13,6 +13,7 @@
 #include "client/session/session.h"
 #include "client/torch/ddp_internal.h"
 #include "client/torch/distributed_data_parallel.h"
+#include "schedule/ticket.h"
 
 namespace coxswain::torch {
 namespace {

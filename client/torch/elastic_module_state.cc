@@ -13,6 +13,7 @@
 #include "client/schedule/schedule_client.h"
 #include "client/torch/module_tensors.h"
 #include "client/torch/state_bytes.h"
+#include "schedule/ticket.h"
 
 namespace coxswain::torch {
 namespace {

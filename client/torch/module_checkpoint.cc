@@ -12,6 +12,7 @@
 #include "client/checkpoint/async_checkpoint.h"
 #include "client/schedule/schedule_client.h"
 #include "client/torch/state_bytes.h"
+#include "schedule/ticket.h"
 
 namespace coxswain::torch {
 namespace {

@@ -17,6 +17,7 @@
 #include "client/checkpoint/async_checkpoint.h"
 #include "client/session/session.h"
 #include "client/torch/distributed_data_parallel.h"
+#include "schedule/plan.h"
 
 namespace coxswain::torch {
 

@@ -21,6 +21,7 @@
 #include "examples/fashion_mnist/device_choice.h"
 #include "hooks/registry/planned_hook.h"
 #include "hooks/registry/registry.h"
+#include "schedule/terms.h"
 
 namespace coxswain::examples {
 namespace {

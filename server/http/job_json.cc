@@ -9,6 +9,7 @@
 #include "server/coordinator_view.h"
 #include "server/http/api_json.h"
 #include "server/telemetry/stragglers.h"
+#include "schedule/plan.h"
 
 namespace coxswain::server {
 namespace {

@@ -11,6 +11,7 @@
 #include "schedule/terms.h"
 #include "server/membership/manifest_check.h"
 #include "server/membership/membership_errors.h"
+#include "schedule/plan.h"
 
 namespace coxswain::server {
 namespace {

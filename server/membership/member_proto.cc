@@ -1,6 +1,7 @@
 #include "server/membership/member_proto.h"
 
 #include "schedule/schedule_wire.h"
+#include "schedule/plan.h"
 
 namespace coxswain::server {
 

@@ -17,6 +17,7 @@
 #include "server/membership/membership.h"
 #include "server/membership/membership_errors.h"
 #include "server/state/cluster_records.h"
+#include "schedule/plan.h"
 
 namespace coxswain::server {
 

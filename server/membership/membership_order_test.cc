@@ -11,6 +11,7 @@
 #include "server/membership/membership_fixture.h"
 #include "server/schedule/schedule_room.h"
 #include "server/telemetry/telemetry.h"
+#include "schedule/plan.h"
 
 namespace coxswain::server {
 namespace {

@@ -16,6 +16,7 @@
 #include "server/membership/membership_fixture.h"
 #include "server/state/cluster_records.h"
 #include "server/state/quarantine.h"
+#include "schedule/plan.h"
 
 namespace coxswain::server {
 namespace {

@@ -14,6 +14,7 @@
 #include "server/plan/plan_record.h"
 #include "server/state/cluster_records.h"
 #include "server/state/quarantine.h"
+#include "schedule/bounds.h"
 
 namespace coxswain::server {
 namespace {

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "schedule/schedule_wire.h"
 #include "server/rpc/proto_conversion.h"
+#include "schedule/ticket.h"
 
 namespace coxswain::server {
 namespace {

@@ -4,6 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/rpc/rendezvous_service.h"
+#include "schedule/plan.h"
 
 namespace coxswain::server {
 namespace {

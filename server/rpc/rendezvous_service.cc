@@ -17,6 +17,7 @@
 #include "server/rpc/call.h"
 #include "server/rpc/proto_conversion.h"
 #include "server/telemetry/stragglers.h"
+#include "schedule/ticket.h"
 
 namespace coxswain::server {
 namespace {

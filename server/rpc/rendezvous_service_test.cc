@@ -20,6 +20,7 @@
 #include "server/plan/plan_room.h"
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
+#include "schedule/ticket.h"
 
 namespace coxswain::server {
 namespace {

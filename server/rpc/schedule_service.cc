@@ -6,6 +6,7 @@
 #include "schedule/schedule_wire.h"
 #include "server/rpc/call.h"
 #include "server/rpc/proto_conversion.h"
+#include "schedule/plan.h"
 
 namespace coxswain::server {
 namespace {

@@ -12,6 +12,7 @@
 #include "schedule/ticket.h"
 #include "schedule/schedule_errors.h"
 #include "server/schedule/job_schedule.h"
+#include "schedule/stall.h"
 
 namespace coxswain::server {
 namespace {

@@ -10,6 +10,7 @@
 #include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "server/plan/plan_record.h"
+#include "schedule/bounds.h"
 
 namespace coxswain::server {
 namespace {

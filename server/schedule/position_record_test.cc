@@ -5,6 +5,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "schedule/bounds.h"
 
 namespace coxswain::server {
 namespace {

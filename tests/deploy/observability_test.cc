@@ -31,6 +31,7 @@
 #include "server/http/http_server.h"
 #include "server/http/site.h"
 #include "tests/support/in_threads.h"
+#include "schedule/ticket.h"
 
 namespace coxswain {
 namespace {

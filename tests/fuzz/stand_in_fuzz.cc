@@ -12,6 +12,7 @@
 #include "tests/fuzz/decoders.h"
 #include "tests/fuzz/fuzz_bytes.h"
 #include "tests/fuzz/message_damage.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 namespace {

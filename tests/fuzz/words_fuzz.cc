@@ -19,6 +19,7 @@
 #include "server/open_state.h"
 #include "tests/fuzz/decoders.h"
 #include "transport/listen_address.h"
+#include "schedule/plan_words.h"
 
 namespace coxswain {
 namespace {

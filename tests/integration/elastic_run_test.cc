@@ -15,6 +15,7 @@
 #include "hooks/registry/planned_hook.h"
 #include "tests/integration/coarse_hook.h"
 #include "tests/integration/elastic_team.h"
+#include "schedule/plan.h"
 
 // Elastic training against a real coordinator in the same process, each worker
 // a thread. The toy's parameters tell which samples were counted: each exactly

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "server/coordinator.h"
 #include "tests/support/in_threads.h"
+#include "schedule/step_gate.h"
 
 // The gates of sessions against a real coordinator in the same process, over
 // loopback, each rank a thread.

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "server/coordinator.h"
 #include "tests/support/in_threads.h"
+#include "schedule/step_gate.h"
 
 // Sessions that go on agreeing while there is no coordinator, over loopback,
 // each rank a thread.

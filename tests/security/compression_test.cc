@@ -23,6 +23,7 @@
 #include "server/coordinator.h"
 #include "tests/support/environment.h"
 #include "tests/support/process_status.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 namespace {

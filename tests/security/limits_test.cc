@@ -25,6 +25,7 @@
 #include "server/coordinator.h"
 #include "tests/security/bare_client.h"
 #include "tests/security/http2.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 namespace {

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/security/test_certificates.h"
+#include "schedule/plan.h"
 
 namespace coxswain::stand_in_test {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "schedule/stall.h"
+#include "schedule/step_agent.h"
 
 namespace coxswain::simulation {
 namespace {

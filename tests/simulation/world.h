@@ -20,6 +20,7 @@
 #include "tests/simulation/history.h"
 #include "tests/simulation/referee.h"
 #include "tests/simulation/worker.h"
+#include "schedule/step_agent.h"
 
 namespace coxswain::simulation {
 

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "tests/simulation/world.h"
+#include "schedule/step_agent.h"
 
 namespace coxswain::simulation {
 absl::Duration World::Delay() {

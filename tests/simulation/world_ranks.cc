@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "tests/simulation/world.h"
+#include "schedule/step_agent.h"
 
 namespace coxswain::simulation {
 namespace {

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "tests/system/scenario.h"
+#include "schedule/terms.h"
 
 namespace coxswain {
 namespace {

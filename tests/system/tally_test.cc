@@ -24,6 +24,7 @@
 #include "gtest/gtest.h"
 #include "hooks/registry/planned_hook.h"
 #include "server/coordinator.h"
+#include "schedule/plan.h"
 
 namespace coxswain::torch::tally_test {
 namespace {

@@ -13,6 +13,7 @@
 #include "client/accumulate/accumulator.h"
 #include "client/comm/communicator.h"
 #include "hooks/registry/registry.h"
+#include "schedule/step_gate.h"
 
 namespace coxswain::bench {
 namespace {

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "client/elastic/load_hook_state.h"
+#include "schedule/ticket.h"
 
 namespace coxswain {
 namespace {

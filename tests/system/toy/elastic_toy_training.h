@@ -11,6 +11,7 @@
 #include "client/reduce/reducer.h"
 #include "hooks/registry/planned_hook.h"
 #include "tests/system/toy/elastic_toy_state.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 

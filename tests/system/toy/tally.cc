@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "schedule/terms.h"
 
 namespace coxswain::torch {
 namespace {

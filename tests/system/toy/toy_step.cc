@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "hooks/registry/planned_hook.h"
 #include "tests/system/toy/toy_training.h"
+#include "schedule/ticket.h"
 
 namespace coxswain {
 namespace {

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "client/checkpoint/training_state.h"
 #include "hooks/registry/planned_hook.h"
+#include "schedule/step_gate.h"
 
 namespace coxswain {
 

@@ -16,6 +16,7 @@
 #include "tests/system/toy/toy_dump.h"
 #include "tests/system/toy/toy_model.h"
 #include "tests/system/toy/toy_options.h"
+#include "schedule/step_gate.h"
 
 namespace coxswain {
 
