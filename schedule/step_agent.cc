@@ -36,7 +36,7 @@ absl::Status StepAgent::Announce(const Ticket& ticket, absl::Time now) {
         " is one of the next: leave this session, or join again "
         "(Session::Rejoin), where a decision says regroup"));
   }
-  const bool alone = options_.enforcement == Enforcement::kOff;
+  const bool alone = options_.terms.enforcement == Enforcement::kOff;
   if (alone && !ticket.skip.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "step ", ticket.step, " of the stream '", options_.stream,
@@ -58,11 +58,11 @@ absl::Status StepAgent::Announce(const Ticket& ticket, absl::Time now) {
 Decision StepAgent::OwnDecision(const Ticket& ticket) const {
   Decision decision;
   decision.round = round_;
-  const bool ends_window = !options_.sync_each_batch || ticket.end_of_data ||
+  const bool ends_window = !options_.terms.sync_each_batch || ticket.end_of_data ||
                            ticket.micro + 1 >= ticket.window;
   if (ends_window && options_.checkpoints) {
     decision.checkpoint =
-        PlannedCheckpoint(options_.checkpoint_every, ticket.step + 1);
+        PlannedCheckpoint(options_.terms.checkpoint_every, ticket.step + 1);
   }
   return decision;
 }
@@ -90,10 +90,7 @@ absl::Status StepAgent::Follow(const Terms& terms) {
 }
 
 void StepAgent::Adopt(const Terms& terms) {
-  options_.enforcement = terms.enforcement;
-  options_.commit_vote = terms.commit_vote;
-  options_.checkpoint_every = terms.checkpoint_every;
-  options_.sync_each_batch = terms.sync_each_batch;
+  options_.terms = terms;
   options_.patience = PatienceOf(terms);
 }
 
@@ -105,13 +102,13 @@ absl::Status StepAgent::Vote(const schedule::Vote& vote, absl::Time now) {
   }
   voted_ = true;
   waiting_since_ = now;
-  if (options_.enforcement == Enforcement::kOff && !vote.commit) {
+  if (options_.terms.enforcement == Enforcement::kOff && !vote.commit) {
     // As without any gate: whoever asks for it sees to it that all ranks do.
     decision_->commit = false;
     decision_->reason = vote.reason;
     decision_->checkpoint.clear();
   }
-  if (options_.commit_vote) {
+  if (options_.terms.commit_vote) {
     vote_ = Repeated<schedule::Vote>{vote, now};
     vote_->content.round = round_;
     vote_->content.stop = stop_;
@@ -139,7 +136,7 @@ void StepAgent::OnOtherCoordinator(absl::Time now) {
 }
 
 std::optional<Decision> StepAgent::heard() const {
-  if (options_.enforcement == Enforcement::kOff) return std::nullopt;
+  if (options_.terms.enforcement == Enforcement::kOff) return std::nullopt;
   return decided() ? decision_ : taken_;
 }
 
@@ -169,7 +166,7 @@ absl::Time StepAgent::deadline() const {
 }
 
 bool StepAgent::granted() const {
-  return announced() && (options_.enforcement != Enforcement::kStrict ||
+  return announced() && (options_.terms.enforcement != Enforcement::kStrict ||
                          granted_ || decided());
 }
 

@@ -30,13 +30,10 @@ class StepAgent {
  public:
   struct Options {
     std::string stream;
-    Enforcement enforcement = Enforcement::kAudit;
-    bool commit_vote = false;
-    // Where there is no coordinator to say so (enforcement=off), the decision
-    // of every so many-th step asks for a checkpoint.
+    Terms terms;  // of the plan in force
+    // Whether its own decisions, where there is no coordinator to make them
+    // (enforcement=off), ask for the checkpoints of the plan.
     bool checkpoints = true;
-    int64_t checkpoint_every = 0;
-    bool sync_each_batch = false;
     // No wait for a grant or a decision is longer: it must outlast the
     // coordinator's progress_timeout, whose message names the ranks.
     absl::Duration patience = absl::Minutes(6);

@@ -40,8 +40,8 @@ class StepAgentTest : public ::testing::Test {
   StepAgent MakeAgent(Enforcement enforcement, bool commit_vote = false) {
     StepAgent::Options options;
     options.stream = "train";
-    options.enforcement = enforcement;
-    options.commit_vote = commit_vote;
+    options.terms.enforcement = enforcement;
+    options.terms.commit_vote = commit_vote;
     options.patience = absl::Seconds(60);
     options.resend = absl::Seconds(5);
     return StepAgent(options);
@@ -224,7 +224,7 @@ TEST_F(StepAgentTest, APlanCountsFromTheNextRoundOn) {
   decision.plan->terms.commit_vote = true;
   decision.plan->terms.progress_timeout = absl::Seconds(1);
   Deliver(&agent, 0, decision);
-  EXPECT_FALSE(agent.options().commit_vote);
+  EXPECT_FALSE(agent.options().terms.commit_vote);
   EXPECT_TRUE(agent.granted());
   agent.TakeDecision();
   EXPECT_EQ(agent.options().patience, absl::Seconds(31));

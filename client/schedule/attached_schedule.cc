@@ -35,11 +35,8 @@ schedule::StepAgent::Options AgentOptions(absl::string_view stream, const schedu
                                 absl::Duration resend) {
   schedule::StepAgent::Options options;
   options.stream = std::string(stream);
-  options.enforcement = plan.terms.enforcement;
-  options.commit_vote = plan.terms.commit_vote;
-  options.checkpoint_every = plan.terms.checkpoint_every;
+  options.terms = plan.terms;
   options.checkpoints = stream == schedule::kTrainStream;
-  options.sync_each_batch = plan.terms.sync_each_batch;
   options.patience = schedule::PatienceOf(plan.terms);
   options.resend = resend;
   return options;
@@ -166,7 +163,7 @@ void AttachedSchedule::RequestStop(absl::string_view reason) {
   stop_ = reason.empty() ? "no reason given" : std::string(reason);
   for (auto& [name, stream] : streams_) {
     stream->agent.RequestStop(stop_);
-    if (stream->agent.options().enforcement == schedule::Enforcement::kOff) {
+    if (stream->agent.options().terms.enforcement == schedule::Enforcement::kOff) {
       LogWarning("stop_not_agreed", {{"job", options_.job},
                                      {"stream", name},
                                      {"reason", stop_},
@@ -394,8 +391,8 @@ absl::StatusOr<schedule::Enforcement> AttachedSchedule::BeginRoundLocked(
   }
   COXSWAIN_RETURN_IF_ERROR(agent.Announce(ticket, options_.clock->Now()));
   bucket_ = -1;
-  if (agent.options().enforcement != schedule::Enforcement::kOff) ++rounds_;
-  return agent.options().enforcement;
+  if (agent.options().terms.enforcement != schedule::Enforcement::kOff) ++rounds_;
+  return agent.options().terms.enforcement;
 }
 
 absl::Status AttachedSchedule::AwaitGrant(Stream& stream) {
@@ -442,7 +439,7 @@ void AttachedSchedule::Abort(Stream& stream, const absl::Status& reason) {
 
 absl::Duration AttachedSchedule::Patience(const Stream& stream) const {
   MutexLock lock(&mutex_);
-  return stream.agent.options().enforcement == schedule::Enforcement::kOff
+  return stream.agent.options().terms.enforcement == schedule::Enforcement::kOff
              ? absl::ZeroDuration()
              : stream.agent.options().patience;
 }

@@ -18,8 +18,7 @@ constexpr absl::Duration kEvent = absl::Milliseconds(100);
 schedule::StepAgent::Options AgentOptions(const schedule::Plan& plan) {
   schedule::StepAgent::Options options;
   options.stream = kTrain;
-  options.enforcement = plan.terms.enforcement;
-  options.commit_vote = plan.terms.commit_vote;
+  options.terms = plan.terms;
   options.patience = absl::InfiniteDuration();
   options.resend = absl::Seconds(5);
   return options;

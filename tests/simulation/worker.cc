@@ -10,8 +10,7 @@ namespace {
 schedule::StepAgent::Options AgentOptions(const History& history) {
   schedule::StepAgent::Options options;
   options.stream = "train";
-  options.enforcement = history.plan.terms.enforcement;
-  options.commit_vote = history.plan.terms.commit_vote;
+  options.terms = history.plan.terms;
   options.patience = schedule::PatienceOf(history.plan.terms);
   options.resend = history.resend;
   return options;

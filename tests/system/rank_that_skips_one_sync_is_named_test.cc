@@ -64,7 +64,7 @@ TEST_P(SkippedSyncTest, AtTheEndOfTraining) {
   EXPECT_THAT(StrayProcesses(), IsEmpty());
 }
 
-INSTANTIATE_TEST_SUITE_P(schedule::Enforcement, SkippedSyncTest,
+INSTANTIATE_TEST_SUITE_P(Enforcement, SkippedSyncTest,
                          testing::Values("audit", "strict"),
                          [](const auto& info) { return info.param; });
 
