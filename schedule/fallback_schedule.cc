@@ -69,7 +69,7 @@ StepAgreement* FallbackSchedule::Find(int rank, absl::string_view stream) {
               .first->second;
 }
 
-std::vector<FallbackSchedule::Said> FallbackSchedule::OnPosition(
+FallbackSchedule::Messages FallbackSchedule::OnPosition(
     int rank, absl::string_view stream, const Decision& last,
     absl::Time now) {
   StepAgreement* const agreement = Find(rank, stream);
@@ -80,7 +80,7 @@ std::vector<FallbackSchedule::Said> FallbackSchedule::OnPosition(
   return Take(stream, *agreement, agreement->OnPosition(rank, last, now));
 }
 
-std::vector<FallbackSchedule::Said> FallbackSchedule::OnTicket(
+FallbackSchedule::Messages FallbackSchedule::OnTicket(
     int rank, absl::string_view stream, const Ticket& ticket,
     absl::Time now) {
   StepAgreement* const agreement = Find(rank, stream);
@@ -107,7 +107,7 @@ std::vector<FallbackSchedule::Said> FallbackSchedule::OnTicket(
   return Take(stream, *agreement, agreement->OnTicket(rank, ticket, now));
 }
 
-std::vector<FallbackSchedule::Said> FallbackSchedule::OnVote(
+FallbackSchedule::Messages FallbackSchedule::OnVote(
     int rank, absl::string_view stream, const Vote& vote,
     absl::Time now) {
   StepAgreement* const agreement = Find(rank, stream);
@@ -115,22 +115,24 @@ std::vector<FallbackSchedule::Said> FallbackSchedule::OnVote(
   return Take(stream, *agreement, agreement->OnVote(rank, vote, now));
 }
 
-std::vector<FallbackSchedule::Said> FallbackSchedule::Take(
+FallbackSchedule::Messages FallbackSchedule::Take(
     absl::string_view stream, const StepAgreement& agreement,
     StepAgreement::Messages messages) {
-  using Kind = StepAgreement::Message::Kind;
-  std::vector<Said> said;
-  for (StepAgreement::Message& message : messages) {
+  using Kind = Message::Kind;
+  Messages sent;
+  for (Message& message : messages) {
     if (message.kind != Kind::kGrant && message.kind != Kind::kDecision) {
       continue;
     }
-    said.push_back({std::string(stream), std::move(message)});
+    message.stream = std::string(stream);
+    message.spell = message.kind == Kind::kDecision ? spell_ : 0;
+    sent.push_back(std::move(message));
   }
   // Last: it ends the agreement.
   if (!agreement.failure().ok()) {
     FallSilent(std::string(agreement.failure().message()));
   }
-  return said;
+  return sent;
 }
 
 }  // namespace coxswain::schedule

@@ -40,11 +40,8 @@ class FallbackSchedule {
     size_t max_streams = 64;
     size_t max_stream_bytes = kMaxStreamBytes;
   };
-  // What is to be sent about a stream; the message's rank as there.
-  struct Said {
-    std::string stream;
-    StepAgreement::Message message;
-  };
+  // What is to be sent: messages with their stream and spell.
+  using Messages = StepAgreement::Messages;
 
   explicit FallbackSchedule(Options options);
 
@@ -57,12 +54,12 @@ class FallbackSchedule {
   void OnGone(int rank);
 
   // From a rank that is here; nothing is said to others.
-  std::vector<Said> OnPosition(int rank, absl::string_view stream,
+  Messages OnPosition(int rank, absl::string_view stream,
                                const Decision& last,
                                absl::Time now);
-  std::vector<Said> OnTicket(int rank, absl::string_view stream,
+  Messages OnTicket(int rank, absl::string_view stream,
                              const Ticket& ticket, absl::Time now);
-  std::vector<Said> OnVote(int rank, absl::string_view stream,
+  Messages OnVote(int rank, absl::string_view stream,
                            const Vote& vote, absl::Time now);
 
   int64_t spell() const { return spell_; }
@@ -73,7 +70,7 @@ class FallbackSchedule {
  private:
   // Null: nothing is said in this spell.
   StepAgreement* Find(int rank, absl::string_view stream);
-  std::vector<Said> Take(absl::string_view stream,
+  Messages Take(absl::string_view stream,
                          const StepAgreement& agreement,
                          StepAgreement::Messages messages);
   void FallSilent(std::string why);

@@ -15,7 +15,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
-using Kind = StepAgreement::Message::Kind;
+using Kind = Message::Kind;
 
 constexpr char kTrain[] = "train";
 const absl::Time kNow = absl::UnixEpoch();
@@ -35,10 +35,10 @@ class FallbackScheduleTest : public testing::Test {
     ticket.hook = "allreduce";
     return ticket;
   }
-  std::vector<FallbackSchedule::Said> Announce(int rank, int64_t round) {
+  FallbackSchedule::Messages Announce(int rank, int64_t round) {
     return schedule_.OnTicket(rank, kTrain, TicketOf(round), kNow);
   }
-  std::vector<FallbackSchedule::Said> SayPosition(int rank, int64_t round) {
+  FallbackSchedule::Messages SayPosition(int rank, int64_t round) {
     Decision last;
     last.round = round;
     return schedule_.OnPosition(rank, kTrain, last, kNow);
@@ -61,13 +61,15 @@ TEST_F(FallbackScheduleTest, ItDecidesOnceAllHaveCome) {
   EXPECT_EQ(schedule_.OnArrival(2).spell, 1);
   const auto said = Announce(2, 5);
   ASSERT_THAT(said, SizeIs(1));
-  EXPECT_EQ(said[0].message.kind, Kind::kDecision);
-  EXPECT_EQ(said[0].message.rank, StepAgreement::Message::kAllRanks);
-  EXPECT_EQ(said[0].message.round, 5);
+  EXPECT_EQ(said[0].kind, Kind::kDecision);
+  EXPECT_EQ(said[0].rank, Message::kAllRanks);
+  EXPECT_EQ(said[0].round, 5);
+  EXPECT_EQ(said[0].stream, kTrain);
+  EXPECT_EQ(said[0].spell, 1);
   // Repeated, because the answer was lost.
   const auto again = Announce(1, 5);
   ASSERT_THAT(again, SizeIs(1));
-  EXPECT_EQ(again[0].message.rank, 1);
+  EXPECT_EQ(again[0].rank, 1);
 }
 
 TEST_F(FallbackScheduleTest, WhatOneHasHeardIsToldToTheOthers) {
@@ -75,8 +77,8 @@ TEST_F(FallbackScheduleTest, WhatOneHasHeardIsToldToTheOthers) {
   EXPECT_THAT(Announce(1, 5), IsEmpty());
   const auto said = SayPosition(0, 5);
   ASSERT_THAT(said, SizeIs(1));
-  EXPECT_EQ(said[0].message.rank, 1);
-  EXPECT_EQ(said[0].message.round, 5);
+  EXPECT_EQ(said[0].rank, 1);
+  EXPECT_EQ(said[0].round, 5);
 }
 
 TEST_F(FallbackScheduleTest, ATicketOfOneThatHasGoneCountsNoMore) {
@@ -165,8 +167,8 @@ TEST_F(FallbackScheduleTest, APlanThatOneRankHasHeardIsTakenFromIt) {
   last.plan->version = 2;
   const auto said = schedule_.OnPosition(1, kTrain, last, kNow);
   ASSERT_THAT(said, SizeIs(1));
-  EXPECT_EQ(said[0].message.rank, 0);
-  EXPECT_EQ(said[0].message.decision.plan->version, 2);
+  EXPECT_EQ(said[0].rank, 0);
+  EXPECT_EQ(said[0].decision.plan->version, 2);
   for (int rank = 0; rank < 2; ++rank) {
     schedule_.OnTicket(rank, kTrain, TicketOf(4, 2), kNow);
   }

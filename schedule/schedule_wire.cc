@@ -188,6 +188,26 @@ absl::StatusOr<Decision> TakePosition(v1::Position* wire) {
   return decision;
 }
 
+v1::AttachEvent ToWire(const Message& message) {
+  v1::AttachEvent event;
+  switch (message.kind) {
+    case Message::Kind::kGrant:
+      event.mutable_grant()->set_stream(message.stream);
+      event.mutable_grant()->set_round(message.round);
+      break;
+    case Message::Kind::kDecision:
+      *event.mutable_decision() = ToWire(message.stream, message.decision);
+      event.mutable_decision()->set_spell(message.spell);
+      break;
+    case Message::Kind::kWarning:
+      event.mutable_warning()->set_text(message.text);
+      break;
+    case Message::Kind::kLearned:  // is sent to no rank
+      break;
+  }
+  return event;
+}
+
 v1::Plan ToWire(const Plan& plan) {
   v1::Plan wire;
   PlanFields(IntoMessage<Plan, v1::Plan>(plan, &wire));

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/rendezvous.pb.h"
 #include "schedule/plan.h"
+#include "schedule/step_agreement.h"
 #include "schedule/ticket.h"
 
 namespace coxswain::schedule {
@@ -32,6 +33,9 @@ absl::StatusOr<Decision> TakeDecision(v1::Decision* wire);
 // Returns the last decision that a rank has received, with its texts cut to
 // their bounds.
 absl::StatusOr<Decision> TakePosition(v1::Position* wire);
+
+// Returns the event that carries a grant, a decision or a warning.
+v1::AttachEvent ToWire(const Message& message);
 
 v1::Plan ToWire(const Plan& plan);
 // Returns a plan with terms that may contradict each other: see

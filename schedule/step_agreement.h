@@ -21,6 +21,21 @@
 
 namespace coxswain::schedule {
 
+// What there is to be sent to one rank, or to all of them.
+struct Message {
+  // kLearned is for no rank: the round was decided before the restart.
+  enum class Kind { kGrant, kDecision, kWarning, kLearned };
+  static constexpr int kAllRanks = -1;
+  Kind kind = Kind::kGrant;
+  int rank = kAllRanks;
+  int64_t round = 0;
+  Decision decision;  // kDecision, kLearned
+  std::string text;   // kWarning
+  // Set by the owner of the agreement, which has several.
+  std::string stream;
+  int64_t spell = 0;  // kDecision; see v1.Decision
+};
+
 // Whether the ranks of one generation do the same in each exchange of one
 // stream: a state machine without clock, locks or network. Used by the
 // schedule room, and by the simulation of tests/simulation.
@@ -95,17 +110,7 @@ class StepAgreement {
     bool plans_from_positions = false;
   };
 
-  // What there is to be said; rank kAllRanks means all.
-  struct Message {
-    // kLearned is said to nobody: the round was decided before the restart.
-    enum class Kind { kGrant, kDecision, kWarning, kLearned };
-    static constexpr int kAllRanks = -1;
-    Kind kind = Kind::kGrant;
-    int rank = kAllRanks;
-    int64_t round = 0;
-    Decision decision;  // kDecision, kLearned
-    std::string text;       // kWarning
-  };
+  using Message = schedule::Message;
   using Messages = std::vector<Message>;
 
   explicit StepAgreement(Options options);

@@ -22,20 +22,6 @@ absl::Status Closed() {
   return absl::FailedPreconditionError("this stand-in is over");
 }
 
-v1::AttachEvent ToWire(const schedule::FallbackSchedule::Said& said, int64_t spell) {
-  using Kind = schedule::StepAgreement::Message::Kind;
-  v1::AttachEvent event;
-  if (said.message.kind == Kind::kGrant) {
-    event.mutable_grant()->set_stream(said.stream);
-    event.mutable_grant()->set_round(said.message.round);
-  } else {
-    *event.mutable_decision() =
-        schedule::ToWire(said.stream, said.message.decision);
-    event.mutable_decision()->set_spell(spell);
-  }
-  return event;
-}
-
 }  // namespace
 
 StandInDesk::StandInDesk(Options options)
@@ -121,12 +107,13 @@ absl::Status StandInDesk::Hear(Visit visit, v1::AttachRequest request) {
   return absl::OkStatus();
 }
 
-void StandInDesk::SayLocked(const std::vector<schedule::FallbackSchedule::Said>& said) {
-  for (const schedule::FallbackSchedule::Said& one : said) {
-    const v1::AttachEvent event = ToWire(one, schedule_.spell());
-    const int to = one.message.rank;
+void StandInDesk::SayLocked(
+    const schedule::FallbackSchedule::Messages& messages) {
+  for (const schedule::Message& message : messages) {
+    const v1::AttachEvent event = schedule::ToWire(message);
+    const int to = message.rank;
     for (const auto& [visit, visitor] : visitors_) {
-      const bool meant = to == schedule::StepAgreement::Message::kAllRanks ||
+      const bool meant = to == schedule::Message::kAllRanks ||
                          to == visitor.rank;
       if (meant) visitor.ear.on_event(event);
     }

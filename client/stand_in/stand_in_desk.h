@@ -62,7 +62,7 @@ class StandInDesk {
 
   absl::Status CheckHello(const v1::Hello& hello) const;
   void DepartLocked(Visit visit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SayLocked(const std::vector<schedule::FallbackSchedule::Said>& said)
+  void SayLocked(const schedule::FallbackSchedule::Messages& messages)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteSilenceLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -144,11 +144,11 @@ class Membership : public FenceGate {
   // For the schedule room. All of them do nothing if this generation of the
   // job does not run any more.
   //
-  // Tells all that is in the list, in its order; that the generation is to make
-  // way, once that is durable. A rank that is not attached at the moment is not
-  // told: it asks again once it is.
+  // Sends the messages in their order; those that end the generation once that
+  // is durable. A rank that is not attached at the moment gets none: it asks
+  // again once it is.
   void Tell(absl::string_view job, Generation generation,
-            const std::vector<DirectedEvent>& events);
+            const std::vector<schedule::Message>& messages);
   // Ends the attachments of all but this rank as if their connections were
   // lost: their holders are to attach again.
   void CutOffOthers(absl::string_view job, Generation generation, int rank,
@@ -387,7 +387,7 @@ class Membership : public FenceGate {
   // membership_attach.cc: what attached workers are told.
   //
   // Whether they hear for the first time that they are to make way.
-  bool NoteRegroupLocked(const std::vector<DirectedEvent>& events, Job* job,
+  bool NoteRegroupLocked(const std::vector<schedule::Message>& messages, Job* job,
                          Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // membership_end.cc: members that are lost, and the end of generations.

@@ -15,14 +15,16 @@ namespace {
 // What a worker waits for, in a few words: errors repeat it for several ranks.
 constexpr size_t kMaxActivityBytes = 128;
 
-// By rank; empty where none of the events is for it, or it is not attached.
-std::vector<EventSink> SinksFor(const std::vector<DirectedEvent>& events,
+using schedule::Message;
+
+// By rank; empty where none of the messages is for it, or it is not attached.
+std::vector<EventSink> SinksFor(const std::vector<Message>& messages,
                                 const MemberTable& members) {
   std::vector<EventSink> sinks(members.size());
-  for (const DirectedEvent& directed : events) {
-    const auto rank = static_cast<size_t>(directed.rank);
+  for (const Message& message : messages) {
+    const auto rank = static_cast<size_t>(message.rank);
     if (rank < sinks.size()) sinks[rank] = members[rank].sink;
-    if (directed.rank != DirectedEvent::kAllRanks) continue;
+    if (message.rank != Message::kAllRanks) continue;
     for (size_t i = 0; i < sinks.size(); ++i) sinks[i] = members[i].sink;
     break;
   }
@@ -30,12 +32,13 @@ std::vector<EventSink> SinksFor(const std::vector<DirectedEvent>& events,
 }
 
 void Deliver(const std::vector<EventSink>& sinks,
-             const std::vector<DirectedEvent>& events) {
-  for (const DirectedEvent& directed : events) {
+             const std::vector<Message>& messages) {
+  for (const Message& message : messages) {
+    const AttachEvent event = message;
     for (size_t rank = 0; rank < sinks.size(); ++rank) {
-      const bool meant = directed.rank == DirectedEvent::kAllRanks ||
-                         directed.rank == static_cast<int>(rank);
-      if (meant && sinks[rank] != nullptr) sinks[rank](directed.event);
+      const bool meant = message.rank == Message::kAllRanks ||
+                         message.rank == static_cast<int>(rank);
+      if (meant && sinks[rank] != nullptr) sinks[rank](event);
     }
   }
 }
@@ -150,7 +153,7 @@ void Membership::NotePeersBroken(uint64_t attachment,
 }
 
 void Membership::Tell(absl::string_view job, Generation generation,
-                      const std::vector<DirectedEvent>& events) {
+                      const std::vector<schedule::Message>& messages) {
   std::vector<EventSink> sinks;  // by rank
   bool makes_way = false;
   Calls calls;
@@ -158,23 +161,23 @@ void Membership::Tell(absl::string_view job, Generation generation,
     MutexLock lock(&mutex_);
     Job* const running = FindRunningLocked(job, generation);
     if (running == nullptr) return;
-    sinks = SinksFor(events, running->run.members);
-    makes_way = NoteRegroupLocked(events, running, &calls);
+    sinks = SinksFor(messages, running->run.members);
+    makes_way = NoteRegroupLocked(messages, running, &calls);
   }
   RunAll(calls);
-  if (!makes_way) return Deliver(sinks, events);
+  if (!makes_way) return Deliver(sinks, messages);
   // Whoever hears of it may leave for good, also at the next coordinator, which
   // must not take that for the end of the work.
   rooms_.store->AfterWritten(
-      [sinks = std::move(sinks), events] { Deliver(sinks, events); });
+      [sinks = std::move(sinks), messages] { Deliver(sinks, messages); });
 }
 
-bool Membership::NoteRegroupLocked(const std::vector<DirectedEvent>& events,
+bool Membership::NoteRegroupLocked(const std::vector<Message>& messages,
                                    Job* job, Calls* calls) {
-  const bool regroups = std::any_of(events.begin(), events.end(),
-                                    [](const DirectedEvent& directed) {
-                                      return !directed.event.decision.regroup.empty();
-                                    });
+  const bool regroups = std::any_of(
+      messages.begin(), messages.end(), [](const Message& message) {
+        return !message.decision.regroup.empty();
+      });
   if (!regroups || std::exchange(job->run.regroups, true)) return false;
   SaveLocked(StateBatch(), job, calls);
   return true;

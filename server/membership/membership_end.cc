@@ -34,8 +34,8 @@ bool IsReported(const ExitReport& report, const Member& member,
 void Membership::CloseStreamLocked(const absl::Status& status,
                                    MemberRecord* record, Calls* calls) {
   if (record->attachment == 0) return;
-  AttachEvent event;
-  event.kind = AttachEvent::Kind::kClosed;
+  MembershipEvent event;
+  event.kind = MembershipEvent::Kind::kClosed;
   event.status = status;
   calls->push_back([sink = std::move(record->sink), event = std::move(event)] {
     sink(event);
@@ -114,8 +114,8 @@ void Membership::EndGenerationLocked(const absl::Status& status,
   LogInfo("generation_ended", {{"job", job->name},
                                {"generation", job->run.generation.value()},
                                {"reason", job->last_event}});
-  const auto abort = std::make_shared<AttachEvent>();
-  abort->kind = AttachEvent::Kind::kAbort;
+  const auto abort = std::make_shared<MembershipEvent>();
+  abort->kind = MembershipEvent::Kind::kAbort;
   abort->reason = job->last_event;
   if (lost != nullptr) abort->member = lost->member;
   abort->status = status;

@@ -19,6 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/types.pb.h"
+#include "server/membership/flat_event.h"
 #include "server/membership/membership.h"
 #include "server/plan/plan_room.h"
 #include "server/state/direct_writer.h"
@@ -156,7 +157,7 @@ struct Worker {
   uint64_t ticket = 0;
   std::vector<absl::StatusOr<JoinResult>> answers;
   uint64_t attachment = 0;
-  std::vector<AttachEvent> events;
+  std::vector<FlatEvent> events;
 
   const JoinResult& joined() const { return *answers.back(); }
   Fence fence() const {
@@ -246,7 +247,7 @@ class MembershipTest : public testing::Test {
     ASSERT_OK_AND_ASSIGN(
         worker->attachment,
         membership_->Attach(worker->fence(), [worker](const AttachEvent& e) {
-          worker->events.push_back(e);
+          worker->events.emplace_back(e);
         }));
   }
   // A running job whose workers are attached.
@@ -276,9 +277,9 @@ class MembershipTest : public testing::Test {
   }
   // Says that the generation is to make way, as the schedule does.
   void TellToMakeWay(Generation generation) {
-    DirectedEvent decided;
-    decided.event.kind = AttachEvent::Kind::kDecision;
-    decided.event.decision.regroup = "rank 0 is drained";
+    schedule::Message decided;
+    decided.kind = schedule::Message::Kind::kDecision;
+    decided.decision.regroup = "rank 0 is drained";
     membership_->Tell("job", generation, {decided});
   }
   // Joins the generation after its last one, as the same process.
@@ -309,9 +310,9 @@ class MembershipTest : public testing::Test {
   // What an attached worker is told when its generation ends by a loss.
   static void ExpectAborted(const Worker& worker, const std::string& text) {
     ASSERT_THAT(worker.events, testing::SizeIs(2));
-    EXPECT_EQ(worker.events[0].kind, AttachEvent::Kind::kAbort);
+    EXPECT_EQ(worker.events[0].kind, FlatEvent::Kind::kAbort);
     EXPECT_THAT(worker.events[0].reason, testing::HasSubstr(text));
-    EXPECT_EQ(worker.events[1].kind, AttachEvent::Kind::kClosed);
+    EXPECT_EQ(worker.events[1].kind, FlatEvent::Kind::kClosed);
     EXPECT_THAT(worker.events[1].status,
                 StatusIs(absl::StatusCode::kAborted, testing::HasSubstr(text)));
   }

@@ -204,8 +204,8 @@ void Membership::TellDepartureLocked(const MemberRecord& record, Job* job,
       },
       job, calls);
   if (job->run.members.size() > kMaxToldOfDepartures) return;
-  AttachEvent event;
-  event.kind = AttachEvent::Kind::kMemberLeft;
+  MembershipEvent event;
+  event.kind = MembershipEvent::Kind::kMemberLeft;
   event.member = record.member;
   event.reason = record.departure;
   for (const MemberRecord& other : job->run.members) {

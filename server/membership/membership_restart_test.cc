@@ -726,7 +726,7 @@ class HistoryTest : public RestartTest {
     worker->events.clear();
     const auto attachment = membership_->Attach(
         worker->fence(), [worker](const AttachEvent& event) {
-          worker->events.push_back(event);
+          worker->events.emplace_back(event);
         });
     player->member = attachment.ok();
     if (attachment.ok()) {
@@ -743,7 +743,7 @@ class HistoryTest : public RestartTest {
   void HearEnd(Player* player) {
     Worker& worker = *player->worker;
     if (!player->member || worker.events.empty() ||
-        worker.events.back().kind != AttachEvent::Kind::kClosed) {
+        worker.events.back().kind != FlatEvent::Kind::kClosed) {
       return;
     }
     player->member = false;

@@ -34,8 +34,8 @@ absl::Status Membership::CheckStandIn(absl::string_view address) const {
 absl::Status Membership::NoteStandIn(uint64_t attachment,
                                      absl::string_view address) {
   COXSWAIN_RETURN_IF_ERROR(CheckStandIn(address));
-  AttachEvent event;
-  event.kind = AttachEvent::Kind::kStandIn;
+  MembershipEvent event;
+  event.kind = MembershipEvent::Kind::kStandIn;
   std::vector<EventSink> sinks;
   {
     MutexLock lock(&mutex_);

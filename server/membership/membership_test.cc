@@ -389,7 +389,7 @@ TEST_F(MembershipTest, WhenAllHaveLeftTheNextJoinBeginsANewRound) {
   ASSERT_OK(membership_->Leave(team[0]->fence(), "done", false));
   ASSERT_OK(membership_->Leave(team[0]->fence(), "done", false));
   ASSERT_THAT(team[1]->events, SizeIs(1));
-  EXPECT_EQ(team[1]->events[0].kind, AttachEvent::Kind::kMemberLeft);
+  EXPECT_EQ(team[1]->events[0].kind, FlatEvent::Kind::kMemberLeft);
   EXPECT_EQ(team[1]->events[0].member->rank, 0);
   EXPECT_EQ(Description().state, JobState::kRunning);
   EXPECT_THAT(observer_.left, ElementsAre("job 1 0"));
@@ -704,12 +704,12 @@ TEST_F(MembershipTest, ShutdownAnswersEverybody) {
               StatusIs(absl::StatusCode::kUnavailable, testing::_));
 }
 
-DirectedEvent MakeDirected(int rank, int64_t round) {
-  DirectedEvent directed;
-  directed.rank = rank;
-  directed.event.kind = AttachEvent::Kind::kDecision;
-  directed.event.round = round;
-  return directed;
+schedule::Message MakeDirected(int rank, int64_t round) {
+  schedule::Message message;
+  message.rank = rank;
+  message.kind = schedule::Message::Kind::kDecision;
+  message.round = round;
+  return message;
 }
 
 TEST_F(MembershipTest, EventsAreToldInOrderToThoseWhoAreMeant) {
@@ -718,11 +718,11 @@ TEST_F(MembershipTest, EventsAreToldInOrderToThoseWhoAreMeant) {
   const Generation generation = team[0]->joined().generation;
   membership_->Tell(
       "job", generation,
-      {MakeDirected(DirectedEvent::kAllRanks, 1), MakeDirected(1, 2),
-       MakeDirected(7, 3), MakeDirected(DirectedEvent::kAllRanks, 4)});
+      {MakeDirected(schedule::Message::kAllRanks, 1), MakeDirected(1, 2),
+       MakeDirected(7, 3), MakeDirected(schedule::Message::kAllRanks, 4)});
   const auto rounds = [](const Worker& worker) {
     std::vector<int64_t> result;
-    for (const AttachEvent& event : worker.events) {
+    for (const FlatEvent& event : worker.events) {
       result.push_back(event.round);
     }
     return result;
@@ -731,7 +731,7 @@ TEST_F(MembershipTest, EventsAreToldInOrderToThoseWhoAreMeant) {
   EXPECT_THAT(rounds(*team[1]), testing::ElementsAre(1, 2, 4));
   EXPECT_THAT(team[2]->events, IsEmpty());
   membership_->Tell("job", Generation(generation.value() + 1),
-                    {MakeDirected(DirectedEvent::kAllRanks, 5)});
+                    {MakeDirected(schedule::Message::kAllRanks, 5)});
   EXPECT_THAT(team[0]->events, SizeIs(2));
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,7 +15,7 @@
 #include "absl/time/time.h"
 #include "base/ids.h"
 #include "schedule/plan.h"
-#include "schedule/ticket.h"
+#include "schedule/step_agreement.h"
 #include "server/membership/liveness.h"
 #include "server/membership/member.h"
 
@@ -59,15 +60,13 @@ struct JoinResult {
 
 using JoinCallback = std::function<void(absl::StatusOr<JoinResult>)>;
 
-// What an attached worker is told. kClosed is the end: what another thread
-// caused a moment before it may still come after it, and is to be ignored.
-struct AttachEvent {
+// What becomes of an attached worker's generation. kClosed is the end: what
+// another thread caused a moment before it may still follow, and is to be
+// ignored.
+struct MembershipEvent {
   enum class Kind {
     kAbort,       // the generation is over; `member` is who was lost, if any
     kMemberLeft,  // `member` left in good order
-    kGrant,       // the exchange of `stream` and `round` may begin
-    kDecision,    // of `stream` and `round`: `decision`
-    kWarning,     // `reason` is odd, and the generation goes on
     kStandIn,     // `rank` stands in at `address` while no coordinator is there
     kClosed,      // the stream ends with `status`
   };
@@ -76,22 +75,13 @@ struct AttachEvent {
   std::optional<Member> member;
   // kAbort: also carries an ErrorDetail, if there is one.
   absl::Status status;
-
-  std::string stream;
-  int64_t round = 0;
-  schedule::Decision decision;  // kDecision
-  int64_t spell = 0;            // likewise; see v1.Decision
-  int rank = 0;       // kStandIn
+  int rank = 0;  // kStandIn
   std::string address;
 };
-using EventSink = std::function<void(const AttachEvent&)>;
 
-// For one rank, or for all of them.
-struct DirectedEvent {
-  static constexpr int kAllRanks = -1;
-  int rank = kAllRanks;
-  AttachEvent event;
-};
+// What is sent to an attached worker: the schedule's messages as they are.
+using AttachEvent = std::variant<schedule::Message, MembershipEvent>;
+using EventSink = std::function<void(const AttachEvent&)>;
 
 // Which rank of which generation an attachment belongs to.
 struct Seat {

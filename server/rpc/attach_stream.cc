@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -55,12 +56,6 @@ std::vector<StepTiming> TimingsOf(const v1::Heartbeat& heartbeat) {
   return timings;
 }
 
-v1::Decision DecisionToWire(const AttachEvent& event) {
-  v1::Decision wire = schedule::ToWire(event.stream, event.decision);
-  wire.set_spell(event.spell);
-  return wire;
-}
-
 const char* KindOf(const v1::AttachRequest& request) {
   switch (request.kind_case()) {
     case v1::AttachRequest::kHello:
@@ -80,7 +75,7 @@ const char* KindOf(const v1::AttachRequest& request) {
   }
 }
 
-void FillAbort(const AttachEvent& event, v1::Abort* abort) {
+void FillAbort(const MembershipEvent& event, v1::Abort* abort) {
   abort->set_reason(event.reason);
   if (event.member.has_value()) {
     *abort->mutable_lost()->mutable_member() = ToProto(*event.member);
@@ -100,34 +95,30 @@ absl::Status NoSuchMessage() {
       "votes and broken peers");
 }
 
-v1::AttachEvent ToMessage(const AttachEvent& event) {
+v1::AttachEvent ToWire(const MembershipEvent& event) {
   v1::AttachEvent proto;
   switch (event.kind) {
-    case AttachEvent::Kind::kAbort:
+    case MembershipEvent::Kind::kAbort:
       FillAbort(event, proto.mutable_abort());
       break;
-    case AttachEvent::Kind::kMemberLeft:
+    case MembershipEvent::Kind::kMemberLeft:
       proto.mutable_member_left()->set_reason(event.reason);
       *proto.mutable_member_left()->mutable_member() = ToProto(*event.member);
       break;
-    case AttachEvent::Kind::kGrant:
-      proto.mutable_grant()->set_stream(event.stream);
-      proto.mutable_grant()->set_round(event.round);
-      break;
-    case AttachEvent::Kind::kDecision:
-      *proto.mutable_decision() = DecisionToWire(event);
-      break;
-    case AttachEvent::Kind::kWarning:
-      proto.mutable_warning()->set_text(event.reason);
-      break;
-    case AttachEvent::Kind::kStandIn:
+    case MembershipEvent::Kind::kStandIn:
       proto.mutable_stand_in()->set_rank(event.rank);
       proto.mutable_stand_in()->set_address(event.address);
       break;
-    case AttachEvent::Kind::kClosed:  // is no message
+    case MembershipEvent::Kind::kClosed:  // is no message
       break;
   }
   return proto;
+}
+
+v1::AttachEvent ToMessage(const AttachEvent& event) {
+  const auto* const message = std::get_if<schedule::Message>(&event);
+  return message != nullptr ? schedule::ToWire(*message)
+                            : ToWire(std::get<MembershipEvent>(event));
 }
 
 }  // namespace
@@ -262,8 +253,9 @@ bool AttachStream::HandleHello(const v1::Hello& hello) {
 }
 
 void AttachStream::HandleEvent(const AttachEvent& event) {
-  if (event.kind == AttachEvent::Kind::kClosed) {
-    Close(event.status);
+  const auto* const news = std::get_if<MembershipEvent>(&event);
+  if (news != nullptr && news->kind == MembershipEvent::Kind::kClosed) {
+    Close(news->status);
     return;
   }
   bool overflow = false;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -338,7 +339,7 @@ TEST_F(RendezvousServiceTest, ThatAMemberDrainsIsToldOnceItIsDurable) {
   ASSERT_OK_AND_ASSIGN(
       const uint64_t attachment,
       membership_->Attach(fences[0], [&](const AttachEvent& event) {
-        told.push_back(event.decision.regroup);
+        told.push_back(std::get<schedule::Message>(event).decision.regroup);
       }));
   ASSERT_OK_AND_ASSIGN(const Seat seat, membership_->SeatOf(attachment));
   writer_.Hold();

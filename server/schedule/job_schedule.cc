@@ -21,28 +21,6 @@ constexpr absl::Duration kBusy = absl::Seconds(1);
 // Changes of the plan that a stream which begins late may still begin with.
 constexpr size_t kMaxChanges = 8;
 
-AttachEvent ToEvent(const std::string& stream, schedule::StepAgreement::Message message) {
-  AttachEvent event;
-  event.stream = stream;
-  event.round = message.round;
-  switch (message.kind) {
-    case schedule::StepAgreement::Message::Kind::kGrant:
-      event.kind = AttachEvent::Kind::kGrant;
-      break;
-    case schedule::StepAgreement::Message::Kind::kDecision:
-      event.kind = AttachEvent::Kind::kDecision;
-      event.decision = std::move(message.decision);
-      break;
-    case schedule::StepAgreement::Message::Kind::kWarning:
-      event.kind = AttachEvent::Kind::kWarning;
-      event.reason = std::move(message.text);
-      break;
-    case schedule::StepAgreement::Message::Kind::kLearned:  // is for nobody
-      break;
-  }
-  return event;
-}
-
 }  // namespace
 
 JobSchedule::JobSchedule(const ScheduleLimits& limits,
@@ -301,11 +279,11 @@ void JobSchedule::NoteStoodStill(absl::Duration how_long, absl::Time now) {
 
 void JobSchedule::Apply(schedule::StepAgreement::Messages messages, absl::Time now,
                         Stream* stream, Effects* effects) {
-  using Kind = schedule::StepAgreement::Message::Kind;
+  using Kind = schedule::Message::Kind;
   if (over()) return;
   for (size_t i = 0; i < messages.size(); ++i) {
-    schedule::StepAgreement::Message& message = messages[i];
-    const bool to_all = message.rank == schedule::StepAgreement::Message::kAllRanks;
+    schedule::Message& message = messages[i];
+    const bool to_all = message.rank == schedule::Message::kAllRanks;
     if (message.kind == Kind::kLearned) {
       NotePosition(message.decision, stream, effects);
       continue;
@@ -325,11 +303,9 @@ void JobSchedule::Apply(schedule::StepAgreement::Messages messages, absl::Time n
         messages[i + 1].round == message.round) {
       continue;
     }
-    DirectedEvent directed;
-    directed.rank = to_all ? DirectedEvent::kAllRanks : message.rank;
-    directed.event = ToEvent(stream->name, std::move(message));
-    directed.event.spell = resumed_.has_value() ? resumed_->spell : 0;
-    effects->events.push_back(std::move(directed));
+    message.stream = stream->name;
+    message.spell = resumed_.has_value() ? resumed_->spell : 0;
+    effects->messages.push_back(std::move(message));
   }
   if (!stream->agreement.failure().ok()) {
     Fail(stream->agreement.failure(), effects);
@@ -427,10 +403,10 @@ void JobSchedule::LookForStall(const std::vector<MemberDescription>& members,
       [&](const schedule::RankActivity& rank) { return rank.progressed > warned_; });
   if (!moved || now - warned_ < timeout) return;
   warned_ = now;
-  DirectedEvent warning;
-  warning.event.kind = AttachEvent::Kind::kWarning;
-  warning.event.reason = std::string(report.error.message());
-  effects->events.push_back(std::move(warning));
+  schedule::Message warning;
+  warning.kind = schedule::Message::Kind::kWarning;
+  warning.text = std::string(report.error.message());
+  effects->messages.push_back(std::move(warning));
 }
 
 std::vector<absl::Time> JobSchedule::TakeSigns() {

@@ -42,11 +42,11 @@ class JobSchedule {
   struct Effects {
     std::vector<Position> positions;  // that are new; for the log
     std::optional<schedule::Plan> plan;         // has come into force
-    std::vector<DirectedEvent> events;
+    std::vector<schedule::Message> messages;
     absl::Status failure;  // not OK: the generation must end with it
 
     bool empty() const {
-      return positions.empty() && !plan.has_value() && events.empty() &&
+      return positions.empty() && !plan.has_value() && messages.empty() &&
              failure.ok();
     }
   };

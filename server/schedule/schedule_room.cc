@@ -30,15 +30,15 @@ absl::Status CheckSpell(int64_t spell, int64_t first) {
       "a spell must be ", first, " to ", kMaxSpell, ", not ", spell));
 }
 
-// What is said to one rank is said again: it had been said to all.
+// What is sent to one rank repeats what was sent to all.
 void DropRepeats(JobSchedule::Effects* effects) {
-  std::vector<DirectedEvent>& events = effects->events;
-  events.erase(std::remove_if(events.begin(), events.end(),
-                              [](const DirectedEvent& directed) {
-                                return directed.rank !=
-                                       DirectedEvent::kAllRanks;
-                              }),
-               events.end());
+  std::vector<schedule::Message>& messages = effects->messages;
+  messages.erase(
+      std::remove_if(messages.begin(), messages.end(),
+                     [](const schedule::Message& message) {
+                       return message.rank != schedule::Message::kAllRanks;
+                     }),
+      messages.end());
 }
 
 }  // namespace
@@ -218,7 +218,7 @@ void ScheduleRoom::ResumeLocked(int64_t spell, int rank, Run* run) const {
   run->spell = spell;
   // A plan that has come into force stays so.
   for (JobSchedule::Effects& effects : run->queue) {
-    effects.events.clear();
+    effects.messages.clear();
     effects.positions.clear();
     effects.failure = absl::OkStatus();
   }
@@ -288,14 +288,14 @@ void ScheduleRoom::CarryOut(const RunPtr& run,
              {"hook", effects.plan->hook},
              {"accumulation", effects.plan->accumulation_steps}});
   }
-  for (const DirectedEvent& directed : effects.events) {
-    if (directed.event.kind != AttachEvent::Kind::kWarning) continue;
+  for (const schedule::Message& message : effects.messages) {
+    if (message.kind != schedule::Message::Kind::kWarning) continue;
     LogWarning("schedule_warning", {{"job", run->job},
                                     {"generation", run->generation.value()},
-                                    {"warning", directed.event.reason}});
+                                    {"warning", message.text}});
   }
-  if (!effects.events.empty()) {
-    rooms_.membership->Tell(run->job, run->generation, effects.events);
+  if (!effects.messages.empty()) {
+    rooms_.membership->Tell(run->job, run->generation, effects.messages);
   }
   NoteRegroups(run, effects);
   for (const JobSchedule::Position& position : effects.positions) {

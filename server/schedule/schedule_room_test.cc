@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "base/status_matchers.h"
 #include "proto/types.pb.h"
+#include "server/membership/flat_event.h"
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
 #include "server/state/quarantine.h"
@@ -31,7 +32,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
-using Kind = AttachEvent::Kind;
+using Kind = FlatEvent::Kind;
 
 constexpr char kTrain[] = "train";
 
@@ -49,7 +50,7 @@ struct Worker {
   absl::StatusOr<JoinResult> joined = absl::UnknownError("not joined");
   uint64_t attachment = 0;
   Seat seat;
-  std::vector<AttachEvent> events;
+  std::vector<FlatEvent> events;
 
   Fence fence() const {
     return {joined->cluster_id,
@@ -59,9 +60,9 @@ struct Worker {
             Incarnation(incarnation),
             1};
   }
-  std::vector<AttachEvent> Told(Kind kind) const {
-    std::vector<AttachEvent> told;
-    for (const AttachEvent& event : events) {
+  std::vector<FlatEvent> Told(Kind kind) const {
+    std::vector<FlatEvent> told;
+    for (const FlatEvent& event : events) {
       if (event.kind == kind) told.push_back(event);
     }
     return told;
@@ -131,7 +132,7 @@ class ScheduleRoomTest : public testing::Test {
     worker->events.clear();
     const auto attachment = membership_->Attach(
         worker->fence(), [worker](const AttachEvent& event) {
-          worker->events.push_back(event);
+          worker->events.emplace_back(event);
         });
     EXPECT_OK(attachment);
     worker->attachment = attachment.value_or(0);
@@ -192,7 +193,7 @@ class ScheduleRoomTest : public testing::Test {
       fence.job = job;
       const auto attachment =
           membership_->Attach(fence, [worker](const AttachEvent& event) {
-            worker->events.push_back(event);
+            worker->events.emplace_back(event);
           });
       EXPECT_OK(attachment);
       worker->attachment = attachment.value_or(0);
@@ -242,7 +243,7 @@ TEST_F(ScheduleRoomTest, AgreeingTicketsAreDecidedForAll) {
   for (const Worker* worker : team) {
     ASSERT_THAT(worker->events, SizeIs(2));
     for (int64_t round : {0, 1}) {
-      const AttachEvent& event = worker->events[static_cast<size_t>(round)];
+      const FlatEvent& event = worker->events[static_cast<size_t>(round)];
       EXPECT_EQ(event.kind, Kind::kDecision);
       EXPECT_EQ(event.stream, kTrain);
       EXPECT_EQ(event.round, round);
@@ -299,7 +300,7 @@ TEST_F(ScheduleRoomTest, AMismatchEndsTheGenerationForAll) {
   EXPECT_OK(room_->OnTicket(team[2]->seat, kTrain, other));
   for (const Worker* worker : team) {
     ASSERT_THAT(worker->events, SizeIs(2));
-    const AttachEvent& abort = worker->events[0];
+    const FlatEvent& abort = worker->events[0];
     EXPECT_EQ(abort.kind, Kind::kAbort);
     EXPECT_THAT(abort.reason, AllOf(HasSubstr("rank 2"), HasSubstr("bf16"),
                                     HasSubstr("allreduce")));
@@ -609,7 +610,7 @@ TEST_F(ScheduleRoomTest, WhatAnEventBringsAboutComesAfterItForAll) {
       Run(2, {{"enforcement", "strict"}, {"commit_vote", "true"}});
   // Both votes are there before rank 1 has been told of the grant.
   const auto vote_at_once = [&](const AttachEvent& event) {
-    if (event.kind != Kind::kGrant) return;
+    if (FlatEvent(event).kind != Kind::kGrant) return;
     for (const Worker* worker : team) {
       EXPECT_OK(room_->OnVote(worker->seat, kTrain, schedule::Vote()));
     }
@@ -638,10 +639,11 @@ TEST_F(ScheduleRoomTest, DecisionsComeInOrderWhicheverThreadBringsTheTickets) {
     const auto attachment = membership_->Attach(
         team[static_cast<size_t>(rank)]->fence(),
         [&own = told[static_cast<size_t>(rank)]](const AttachEvent& event) {
+          const FlatEvent flat(event);
           MutexLock lock(&own.mutex);
           own.events.push_back(
-              absl::StrCat(event.kind == Kind::kGrant ? "grant " : "decision ",
-                           event.round));
+              absl::StrCat(flat.kind == Kind::kGrant ? "grant " : "decision ",
+                           flat.round));
           own.news.NotifyAll();
         });
     ASSERT_OK(attachment);
@@ -685,7 +687,7 @@ TEST_F(ScheduleRoomTest, RepetitionsDoNotFillTheQueue) {
   size_t told = 0;
   const auto flood = [&](const AttachEvent& event) {
     ++told;
-    if (event.kind != Kind::kDecision || told > 1) return;
+    if (FlatEvent(event).kind != Kind::kDecision || told > 1) return;
     for (int i = 0; i < 10'000; ++i) Announce({team[0]}, 0);
   };
   ASSERT_OK(membership_->Attach(team[0]->fence(), flood));

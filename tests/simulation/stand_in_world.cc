@@ -543,10 +543,9 @@ void StandInWorld::HearAtStandIn(Stream* stream, const Up& up) {
 }
 
 void StandInWorld::SayAsStandIn(
-    const std::vector<schedule::FallbackSchedule::Said>& said) {
-  using Message = schedule::StepAgreement::Message;
-  for (const schedule::FallbackSchedule::Said& one : said) {
-    const Message& message = one.message;
+    const schedule::FallbackSchedule::Messages& messages) {
+  using schedule::Message;
+  for (const Message& message : messages) {
     const bool all = message.rank == Message::kAllRanks;
     if (all && message.kind == Message::Kind::kDecision) ++result_.by_stand_in;
     for (int rank = 0; rank < world_; ++rank) {

@@ -123,7 +123,7 @@ class StandInWorld {
   void SayAsCoordinator(const schedule::StepAgreement::Messages& messages);
   // The stand-in.
   void HearAtStandIn(Stream* stream, const Up& up);
-  void SayAsStandIn(const std::vector<schedule::FallbackSchedule::Said>& said);
+  void SayAsStandIn(const schedule::FallbackSchedule::Messages& messages);
   void EndVisit(int rank, bool let_go);
 
   // A rank.
