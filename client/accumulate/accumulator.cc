@@ -10,7 +10,6 @@
 namespace coxswain {
 namespace {
 
-constexpr absl::string_view kTrain = "train";
 
 absl::Status CheckOptions(const Accumulator::Options& options) {
   if (options.plan.accumulation_steps < 1) {
@@ -252,7 +251,7 @@ absl::Status Accumulator::CheckOptimizerStep(absl::string_view stream) const {
 
 bool Accumulator::finished(absl::string_view stream) const {
   const Stream* const state = Look(stream);
-  return stream == kTrain && state != nullptr && state->micro == 0 &&
+  return stream == schedule::kTrainStream && state != nullptr && state->micro == 0 &&
          terms().max_steps > 0 && state->step >= terms().max_steps;
 }
 
@@ -260,7 +259,7 @@ absl::Status Accumulator::ChangePlan(const schedule::Plan& plan) {
   Options options = options_;
   options.plan = plan;
   COXSWAIN_RETURN_IF_ERROR(CheckOptions(options));
-  const Stream* const train = Look(kTrain);
+  const Stream* const train = Look(schedule::kTrainStream);
   if (train != nullptr && train->micro > 0) {
     const bool alike = plan.terms.weighting == terms().weighting &&
                        plan.terms.sync_each_batch == terms().sync_each_batch;
@@ -277,10 +276,10 @@ absl::Status Accumulator::ChangePlan(const schedule::Plan& plan) {
 }
 
 absl::StatusOr<std::map<std::string, int64_t>> Accumulator::Position() const {
-  const Stream* const train = Look(kTrain);
+  const Stream* const train = Look(schedule::kTrainStream);
   if (train != nullptr && train->micro > 0) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "stream \"", kTrain, "\" is at micro-batch ", train->micro, " of ",
+        "stream \"", schedule::kTrainStream, "\" is at micro-batch ", train->micro, " of ",
         train->window, "; take the position after one with sync"));
   }
   std::map<std::string, int64_t> position;

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "schedule/plan.h"
+#include "schedule/ticket.h"
 
 namespace coxswain {
 
@@ -109,7 +110,7 @@ class Accumulator {
   // Says how many micro-batches come until the end of the data.
   // FAILED_PRECONDITION in the middle of a window, unless tail=carry.
   absl::Status BeginEpoch(int64_t micro_batches,
-                          absl::string_view stream = "train");
+                          absl::string_view stream = schedule::kTrainStream);
 
   // OUT_OF_RANGE after as many micro-batches as BeginEpoch was told, after the
   // one that had end_of_data, and, for the stream "train", after the plan's
@@ -117,34 +118,34 @@ class Accumulator {
   // INVALID_ARGUMENT: a weight that is below 0 or not finite, or not stated
   // although the plan weighs micro-batches.
   absl::StatusOr<MicroBatch> BeginMicroBatch(
-      absl::string_view stream = "train");
+      absl::string_view stream = schedule::kTrainStream);
   absl::StatusOr<MicroBatch> BeginMicroBatch(absl::string_view stream,
                                              const Begin& begin);
 
   // What the exchange of the micro-batch begun last carries, which said
   // `exchange`.
-  WindowSum Sum(absl::string_view stream = "train") const;
+  WindowSum Sum(absl::string_view stream = schedule::kTrainStream) const;
 
   // Ends the data, and with it the window, unless tail=carry; micro-batches may
   // be begun again. What is left over (micro_batches > 0) the caller exchanges
   // and steps with (flush), or forgets (drop). With carry there is nothing left
   // over.
-  WindowSum EndOfData(absl::string_view stream = "train");
+  WindowSum EndOfData(absl::string_view stream = schedule::kTrainStream);
   // Forgets the window that was begun, whatever the tail; it is no step.
-  void DropWindow(absl::string_view stream = "train");
+  void DropWindow(absl::string_view stream = schedule::kTrainStream);
 
   // Counts a step in which this rank, out of data, only takes part: weight 0.
   // Comes after EndOfData; forgets a window that was begun.
-  WindowSum StepWithoutData(absl::string_view stream = "train");
+  WindowSum StepWithoutData(absl::string_view stream = schedule::kTrainStream);
 
   // OK if the last micro-batch that was begun ends its window: called before
   // an optimizer step. FAILED_PRECONDITION says how many micro-batches are
   // missing.
-  absl::Status CheckOptimizerStep(absl::string_view stream = "train") const;
+  absl::Status CheckOptimizerStep(absl::string_view stream = schedule::kTrainStream) const;
 
   // Whether max_steps have been begun and ended. Other streams than "train"
   // never are.
-  bool finished(absl::string_view stream = "train") const;
+  bool finished(absl::string_view stream = schedule::kTrainStream) const;
 
   // Goes on with another plan, which counts for the windows that begin from now
   // on. INVALID_ARGUMENT as Create. FAILED_PRECONDITION in the middle of a

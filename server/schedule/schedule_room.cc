@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "schedule/bounds.h"
 #include "server/generation/job_name.h"
 #include "server/schedule/position_record.h"
 #include "server/state/quarantine.h"
@@ -515,9 +516,8 @@ ScheduleRoom::ReadResumed(const GenerationResumed& resumed) const {
   std::vector<UnreadableRecord> unreadable;
   for (const auto& [stream, record] : records) {
     absl::StatusOr<schedule::Decision> decision = DecodePosition(record);
-    // The names of streams have the letters that those of jobs have.
-    if (decision.ok() && (stream.size() > limits_.max_stream_bytes ||
-                          !ValidateJobName(stream).ok())) {
+    if (decision.ok() &&
+        !schedule::CheckStreamName(stream, limits_.max_stream_bytes).ok()) {
       decision = absl::InvalidArgumentError("its key names no stream");
     }
     if (decision.ok()) {
