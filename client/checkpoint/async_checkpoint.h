@@ -36,7 +36,7 @@ struct SaveReport {
 };
 
 // Saves training state while training goes on. At a step that all ranks have
-// agreed on (StepDecision::checkpoint) each rank calls Snapshot, which copies
+// agreed on (schedule::Decision::checkpoint) each rank calls Snapshot, which copies
 // what belongs to the checkpoint and returns; a thread of this object does the
 // rest: forms the mean of the ranks' errors from the copies, on a communicator
 // of its own, uploads this rank's shard, and, on rank 0, commits. The result

@@ -107,7 +107,7 @@ struct SessionOptions {
 
   // What whoever starts the program has otherwise than its manifest says:
   // accumulation, hook, compression_start, and the terms of
-  // base/schedule_terms.h. The hook is taken as it is written.
+  // schedule/terms.h. The hook is taken as it is written.
   std::map<std::string, std::string> plan_overrides;
 
   absl::Duration join_timeout = absl::Minutes(5);

@@ -67,7 +67,7 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
 // names, and one at the end of the data are decided on by all ranks.
 //
 // Schedule: options.plan says how micro-batches become steps (see
-// ScheduleTerms), and the gate in options.reducer ends each exchange with a
+// schedule::Terms), and the gate in options.reducer ends each exchange with a
 // decision that is the same on all ranks: commit, or skip as one of them asked
 // for (its gradients are then zero, the hook is as it was before, and there is
 // no optimizer step), stop, or go on by another plan, which is in force when

@@ -34,7 +34,7 @@ namespace coxswain::torch {
 //   }
 //   checkpoint.Finish(absl::Seconds(60)).IgnoreError();  // it was logged
 //
-// Which steps are saved is agreed on by all ranks (StepDecision::checkpoint):
+// Which steps are saved is agreed on by all ranks (schedule::Decision::checkpoint):
 // by the plan's checkpoint_every, by ScheduleClient::RequestCheckpoint on any
 // rank, or by an operator. Saving goes on beside training, see AsyncCheckpoint.
 //
