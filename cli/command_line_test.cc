@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "schedule/terms.h"
 #include "base/status_matchers.h"
+#include "schedule/terms.h"
 
 namespace coxswain {
 namespace {

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/random.h"
-#include "schedule/terms.h"
 #include "base/status_macros.h"
 #include "cli/job_query.h"
 #include "cli/plan_change.h"
@@ -14,8 +13,9 @@
 #include "client/rpc/coordinator_stub.h"
 #include "nlohmann/json.hpp"
 #include "proto/schedule.pb.h"
-#include "schedule/schedule_wire.h"
 #include "schedule/plan.h"
+#include "schedule/schedule_wire.h"
+#include "schedule/terms.h"
 
 namespace coxswain {
 namespace {
@@ -98,7 +98,8 @@ absl::StatusOr<int64_t> Beginning(const PlanChange& change,
     COXSWAIN_RETURN_IF_ERROR(within);
     return schedule::Plan::kAtNextStep;
   }
-  if (*change.at_step == schedule::Plan::kWithNextGeneration) return schedule::Plan::kWithNextGeneration;
+  if (*change.at_step == schedule::Plan::kWithNextGeneration)
+    return schedule::Plan::kWithNextGeneration;
   if (found.job.state() != kRunning) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", found.job.job(), " is ", found.job.state(),

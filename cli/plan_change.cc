@@ -203,7 +203,8 @@ void AddSettings(const v1::Plan& plan, nlohmann::json* json) {
 }
 
 std::string BeginningText(int64_t at_step) {
-  if (at_step == schedule::Plan::kWithNextGeneration) return "the next generation";
+  if (at_step == schedule::Plan::kWithNextGeneration)
+    return "the next generation";
   if (at_step == schedule::Plan::kAtNextStep) return "the next step";
   return absl::StrCat("step ", at_step);
 }

@@ -219,8 +219,8 @@ TEST(EveryTermTest, ComesBackFromWordsMessagesRecordsAndJson) {
     EXPECT_FALSE(plan.SameSettings(plain));
 
     schedule::Plan from_words;
-    ASSERT_OK(schedule::ApplyPlanWords(schedule::PlanWordsOf(plan),
-                                       &from_words));
+    ASSERT_OK(
+        schedule::ApplyPlanWords(schedule::PlanWordsOf(plan), &from_words));
     EXPECT_TRUE(from_words.SameSettings(plan));
 
     const v1::Plan wire = schedule::ToWire(plan);

@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "schedule/terms.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "schedule/terms.h"
 
 namespace coxswain {
 namespace {

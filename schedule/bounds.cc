@@ -23,11 +23,11 @@ std::string Cut(absl::string_view text, size_t max_bytes) {
 }  // namespace
 
 absl::Status CheckStreamName(absl::string_view name, size_t max_bytes) {
-  const bool valid = !name.empty() && name.size() <= max_bytes &&
-                     std::all_of(name.begin(), name.end(), [](char c) {
-                       return absl::ascii_isalnum(c) || c == '.' || c == '_' ||
-                              c == '-';
-                     });
+  const bool valid =
+      !name.empty() && name.size() <= max_bytes &&
+      std::all_of(name.begin(), name.end(), [](char c) {
+        return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+      });
   if (valid) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "'", Cut(name, kMaxStreamBytes), "' is not the name of a stream: 1 to ",

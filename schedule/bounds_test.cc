@@ -69,8 +69,7 @@ TEST(BoundsTest, EachNumberOfAPositionHasBounds) {
     EXPECT_THAT(CheckPosition(last), StatusIs(kInvalid, HasSubstr(field)));
   };
   for (const int64_t number : {int64_t{-1}, kMaxStep + 1}) {
-    refused([=](Decision* last) { last->round = number; },
-            "position.round");
+    refused([=](Decision* last) { last->round = number; }, "position.round");
     refused([=](Decision* last) { last->step = number; }, "position.step");
     refused([=](Decision* last) { last->next_step = number; },
             "position.next_step");

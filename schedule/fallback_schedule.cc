@@ -70,8 +70,7 @@ StepAgreement* FallbackSchedule::Find(int rank, absl::string_view stream) {
 }
 
 FallbackSchedule::Messages FallbackSchedule::OnPosition(
-    int rank, absl::string_view stream, const Decision& last,
-    absl::Time now) {
+    int rank, absl::string_view stream, const Decision& last, absl::Time now) {
   StepAgreement* const agreement = Find(rank, stream);
   if (agreement == nullptr) return {};
   if (last.plan.has_value()) {
@@ -80,9 +79,10 @@ FallbackSchedule::Messages FallbackSchedule::OnPosition(
   return Take(stream, *agreement, agreement->OnPosition(rank, last, now));
 }
 
-FallbackSchedule::Messages FallbackSchedule::OnTicket(
-    int rank, absl::string_view stream, const Ticket& ticket,
-    absl::Time now) {
+FallbackSchedule::Messages FallbackSchedule::OnTicket(int rank,
+                                                      absl::string_view stream,
+                                                      const Ticket& ticket,
+                                                      absl::Time now) {
   StepAgreement* const agreement = Find(rank, stream);
   if (agreement == nullptr) return {};
   if (!ticket.drain.empty()) {
@@ -107,9 +107,10 @@ FallbackSchedule::Messages FallbackSchedule::OnTicket(
   return Take(stream, *agreement, agreement->OnTicket(rank, ticket, now));
 }
 
-FallbackSchedule::Messages FallbackSchedule::OnVote(
-    int rank, absl::string_view stream, const Vote& vote,
-    absl::Time now) {
+FallbackSchedule::Messages FallbackSchedule::OnVote(int rank,
+                                                    absl::string_view stream,
+                                                    const Vote& vote,
+                                                    absl::Time now) {
   StepAgreement* const agreement = Find(rank, stream);
   if (agreement == nullptr) return {};
   return Take(stream, *agreement, agreement->OnVote(rank, vote, now));

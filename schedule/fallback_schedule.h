@@ -54,13 +54,12 @@ class FallbackSchedule {
   void OnGone(int rank);
 
   // From a rank that is here; nothing is said to others.
-  Messages OnPosition(int rank, absl::string_view stream,
-                               const Decision& last,
-                               absl::Time now);
-  Messages OnTicket(int rank, absl::string_view stream,
-                             const Ticket& ticket, absl::Time now);
-  Messages OnVote(int rank, absl::string_view stream,
-                           const Vote& vote, absl::Time now);
+  Messages OnPosition(int rank, absl::string_view stream, const Decision& last,
+                      absl::Time now);
+  Messages OnTicket(int rank, absl::string_view stream, const Ticket& ticket,
+                    absl::Time now);
+  Messages OnVote(int rank, absl::string_view stream, const Vote& vote,
+                  absl::Time now);
 
   int64_t spell() const { return spell_; }
   bool here(int rank) const { return here_[static_cast<size_t>(rank)]; }
@@ -70,9 +69,8 @@ class FallbackSchedule {
  private:
   // Null: nothing is said in this spell.
   StepAgreement* Find(int rank, absl::string_view stream);
-  Messages Take(absl::string_view stream,
-                         const StepAgreement& agreement,
-                         StepAgreement::Messages messages);
+  Messages Take(absl::string_view stream, const StepAgreement& agreement,
+                StepAgreement::Messages messages);
   void FallSilent(std::string why);
 
   const Options options_;

@@ -54,8 +54,8 @@ constexpr Field kFields[] = {
      "a step, from 0, or -1 for the hook's own start_step",
      [](absl::string_view value, StepSettings* settings) {
        int64_t number = 0;
-       const bool valid = ParseNumber(
-           value, -1, std::numeric_limits<int64_t>::max(), &number);
+       const bool valid =
+           ParseNumber(value, -1, std::numeric_limits<int64_t>::max(), &number);
        if (valid) settings->compression_start_step = number;
        return valid;
      },
@@ -92,8 +92,8 @@ absl::Status StepSettings::SetWord(absl::string_view word,
   for (const Field& field : kFields) {
     if (field.word != word) continue;
     if (field.parse(value, this)) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        word, "=", value, " is not valid: it is ", field.values));
+    return absl::InvalidArgumentError(
+        absl::StrCat(word, "=", value, " is not valid: it is ", field.values));
   }
   return absl::NotFoundError(word);
 }

@@ -21,9 +21,9 @@ constexpr size_t kMaxHookBytes = 4096;
 
 // One value of a plan, for messages, JSON and tables.
 struct NamedValue {
-  std::string name;  // of the field in messages and JSON: accumulation_steps
-  std::string word;  // in NAME=VALUE words: accumulation
-  std::string text;  // as the word's value
+  std::string name;   // of the field in messages and JSON: accumulation_steps
+  std::string word;   // in NAME=VALUE words: accumulation
+  std::string text;   // as the word's value
   std::string shown;  // human-readable: "the hook's own" in place of -1
   std::optional<int64_t> number;  // in JSON, where the field is one
 };

@@ -35,7 +35,7 @@ bool IsTerm(absl::string_view name) {
   });
 }
 
-std::string Names() {
+std::string AllNames() {
   std::vector<std::string> names;
   for (const NamedValue& value : StepSettings().Values()) {
     names.push_back(value.word);
@@ -75,7 +75,7 @@ absl::Status ApplyPlanWords(const PlanWords& words, Settings* settings) {
     const absl::Status set = settings->SetWord(name, value);
     if (absl::IsNotFound(set)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "a plan has nothing called \"", name, "\"; there are ", Names()));
+          "a plan has nothing called \"", name, "\"; there are ", AllNames()));
     }
     COXSWAIN_RETURN_IF_ERROR(set);
   }

@@ -26,8 +26,7 @@ class IntoMessage {
     (to_.*set)(from_.*member);
   }
   template <typename Owner>
-  void Text(std::string Owner::*member,
-            std::string* (Message::*text)()) const {
+  void Text(std::string Owner::*member, std::string* (Message::*text)()) const {
     *(to_.*text)() = from_.*member;
   }
 
@@ -47,8 +46,7 @@ class OutOfMessage {
   }
   // The text moves.
   template <typename Owner>
-  void Text(std::string Owner::*member,
-            std::string* (Message::*text)()) const {
+  void Text(std::string Owner::*member, std::string* (Message::*text)()) const {
     to_.*member = std::move(*(from_.*text)());
   }
 

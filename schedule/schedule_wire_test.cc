@@ -79,9 +79,9 @@ void ExpectPlan(const Plan& plan) {
 }
 
 TEST(RecordedBytesTest, ATicketIsReadAndWrittenAsItWas) {
-  EXPECT_EQ(absl::BytesToHexString(
-                ToWire("train", FullTicket()).SerializeAsString()),
-            kTicket);
+  EXPECT_EQ(
+      absl::BytesToHexString(ToWire("train", FullTicket()).SerializeAsString()),
+      kTicket);
   v1::Ticket wire = Parsed<v1::Ticket>(kTicket);
   EXPECT_EQ(wire.stream(), "train");
   ASSERT_OK_AND_ASSIGN(const Ticket ticket, TakeTicket(&wire));
@@ -206,8 +206,8 @@ TEST(ScheduleWireTest, WhatIsKnownOfAPlanCanBeShown) {
   (*wire.mutable_terms())["weighting"] = "mass";
   std::map<std::string, std::string> unknown;
   ExpectPlan(KnownPartOf(wire, &unknown));
-  EXPECT_THAT(unknown, ElementsAre(Pair("gravity", "9.81"),
-                                   Pair("weighting", "mass")));
+  EXPECT_THAT(unknown,
+              ElementsAre(Pair("gravity", "9.81"), Pair("weighting", "mass")));
 }
 
 TEST(ScheduleWireTest, APositionIsADecisionOnItsWayBack) {
@@ -240,9 +240,8 @@ TEST(ScheduleWireTest, APositionWithTermsThatContradictEachOtherIsRefused) {
   plan.set_version(1);
   (*plan.mutable_terms())["sync_each_batch"] = "true";
   (*plan.mutable_terms())["weighting"] = "tokens";
-  EXPECT_THAT(TakePosition(&wire),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("do not go together")));
+  EXPECT_THAT(TakePosition(&wire), StatusIs(absl::StatusCode::kInvalidArgument,
+                                            HasSubstr("do not go together")));
 }
 
 }  // namespace

@@ -58,7 +58,8 @@ absl::Status StepAgent::Announce(const Ticket& ticket, absl::Time now) {
 Decision StepAgent::OwnDecision(const Ticket& ticket) const {
   Decision decision;
   decision.round = round_;
-  const bool ends_window = !options_.terms.sync_each_batch || ticket.end_of_data ||
+  const bool ends_window = !options_.terms.sync_each_batch ||
+                           ticket.end_of_data ||
                            ticket.micro + 1 >= ticket.window;
   if (ends_window && options_.checkpoints) {
     decision.checkpoint =

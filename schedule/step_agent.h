@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "schedule/terms.h"
 #include "schedule/step_gate.h"
+#include "schedule/terms.h"
 
 namespace coxswain::schedule {
 

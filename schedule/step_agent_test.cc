@@ -297,7 +297,8 @@ TEST_F(StepAgentTest, ADrainGoesWithTheNextTicketAndEndsTheRounds) {
   ASSERT_OK(agent.Announce(TicketOf(3), now()));
   agent.RequestDrain("SIGTERM");
   agent.RequestDrain("again");
-  EXPECT_EQ(std::get<Ticket>(agent.Take(now())[0]).drain, "") << "what it says is settled";
+  EXPECT_EQ(std::get<Ticket>(agent.Take(now())[0]).drain, "")
+      << "what it says is settled";
   Deliver(&agent, 0, {});
   agent.TakeDecision();
   ASSERT_OK(agent.Announce(TicketOf(4), now()));
@@ -329,7 +330,8 @@ TEST_F(StepAgentTest, ACheckpointIsAskedForUntilADecisionHasSaidSo) {
   agent.RequestCheckpoint("again");
   for (int step = 0; step < 2; ++step) {
     ASSERT_OK(agent.Announce(TicketOf(step), now()));
-    EXPECT_EQ(std::get<Ticket>(agent.Take(now())[0]).checkpoint, "SIGTERM") << step;
+    EXPECT_EQ(std::get<Ticket>(agent.Take(now())[0]).checkpoint, "SIGTERM")
+        << step;
     Decision decision;
     if (step == 1) decision.checkpoint = "rank 0 asks: SIGTERM";
     Deliver(&agent, step, decision);

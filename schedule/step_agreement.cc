@@ -449,8 +449,7 @@ std::string StepAgreement::CheckpointText(const Decision& decision) const {
   return absl::StrJoin(reasons, "; ");
 }
 
-std::optional<Plan> StepAgreement::PlanAfter(
-    const Decision& decision) const {
+std::optional<Plan> StepAgreement::PlanAfter(const Decision& decision) const {
   // The next generation begins with it anyway.
   if (!decision.regroup.empty()) return std::nullopt;
   if (options_.undelivered.has_value()) return options_.undelivered;

@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "schedule/terms.h"
 #include "schedule/plan.h"
+#include "schedule/terms.h"
 #include "schedule/ticket.h"
 #include "schedule/ticket_diff.h"
 

@@ -36,9 +36,7 @@ class StepGate {
 
   // In place of Announce and Decide, on the same threads, for a step in which
   // the ranks exchange nothing and decide nothing together: for reports.
-  virtual void BeginLocal(const Ticket& ticket) {
-    static_cast<void>(ticket);
-  }
+  virtual void BeginLocal(const Ticket& ticket) { static_cast<void>(ticket); }
   virtual void EndLocal() {}
 
   // The bucket that is being exchanged, for reports.

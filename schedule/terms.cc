@@ -48,18 +48,16 @@ Term Flag(std::string name, std::string meaning, bool Terms::*field) {
   return Choice(std::move(name), {"false", "true"}, std::move(meaning), field);
 }
 
-Term Count(std::string name, std::string meaning,
-           int64_t Terms::*field) {
-  return Term{std::move(name), "a number, from 0", std::move(meaning),
-              [field](Terms& terms, absl::string_view value) {
-                int64_t count = 0;
-                if (!absl::SimpleAtoi(value, &count) || count < 0) return false;
-                terms.*field = count;
-                return true;
-              },
-              [field](const Terms& terms) {
-                return absl::StrCat(terms.*field);
-              }};
+Term Count(std::string name, std::string meaning, int64_t Terms::*field) {
+  return Term{
+      std::move(name), "a number, from 0", std::move(meaning),
+      [field](Terms& terms, absl::string_view value) {
+        int64_t count = 0;
+        if (!absl::SimpleAtoi(value, &count) || count < 0) return false;
+        terms.*field = count;
+        return true;
+      },
+      [field](const Terms& terms) { return absl::StrCat(terms.*field); }};
 }
 
 Term Timeout(std::string name, std::string meaning,
@@ -130,8 +128,7 @@ absl::Status NotTogether(absl::string_view one, absl::string_view other,
 
 }  // namespace
 
-absl::Status Terms::Set(absl::string_view name,
-                                absl::string_view value) {
+absl::Status Terms::Set(absl::string_view name, absl::string_view value) {
   Names names;
   for (const Term& term : Table()) {
     names.push_back(term.name);

@@ -103,12 +103,8 @@ struct Terms {
   // Fails with INVALID_ARGUMENT, naming the terms that contradict each other.
   absl::Status Validate() const;
 
-  bool operator==(const Terms& other) const {
-    return ToMap() == other.ToMap();
-  }
-  bool operator!=(const Terms& other) const {
-    return !(*this == other);
-  }
+  bool operator==(const Terms& other) const { return ToMap() == other.ToMap(); }
+  bool operator!=(const Terms& other) const { return !(*this == other); }
 };
 
 // Returns the terms of a manifest that a peer sent. Fails as Terms::FromMap and

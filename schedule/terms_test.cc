@@ -28,8 +28,7 @@ TEST(ScheduleTermsTest, EveryTermIsReadAsItIsWritten) {
       {"tail", "drop"},
       {"uneven_data", "end_at_first"},
       {"weighting", "tokens"}};
-  ASSERT_OK_AND_ASSIGN(const Terms terms,
-                       Terms::FromMap(other));
+  ASSERT_OK_AND_ASSIGN(const Terms terms, Terms::FromMap(other));
   EXPECT_EQ(terms.ToMap(), other);
   EXPECT_EQ(terms.Changed().size(), other.size());
   EXPECT_EQ(TermList().size(), other.size());
@@ -82,8 +81,7 @@ TEST(ScheduleTermsTest, TermsThatContradictEachOtherAreRefused) {
         Map{{"tail", "carry"}, {"uneven_data", "end_at_first"}},
         Map{{"enforcement", "off"}, {"commit_vote", "true"}},
         Map{{"enforcement", "off"}, {"checksum_every", "1"}}}) {
-    ASSERT_OK_AND_ASSIGN(const Terms terms,
-                         Terms::FromMap(values));
+    ASSERT_OK_AND_ASSIGN(const Terms terms, Terms::FromMap(values));
     EXPECT_THAT(terms.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
                                            HasSubstr("do not go together")));
   }

@@ -10,7 +10,6 @@
 namespace coxswain {
 namespace {
 
-
 absl::Status CheckOptions(const Accumulator::Options& options) {
   if (options.plan.accumulation_steps < 1) {
     return absl::InvalidArgumentError(
@@ -87,8 +86,9 @@ absl::StatusOr<MicroBatch> Accumulator::BeginMicroBatch(
   micro.empty = weight == 0;
   micro.loss_scale =
       micro.empty ? 0 : weight / (state.first_weight * state.window);
-  micro.sync = state.micro == state.window ||
-               (begin.end_of_data && terms().tail == schedule::TailPolicy::kFlush);
+  micro.sync =
+      state.micro == state.window ||
+      (begin.end_of_data && terms().tail == schedule::TailPolicy::kFlush);
   micro.exchange = micro.sync || (state.each && !state.dropped);
   micro.scheduler_steps = micro.sync ? SchedulerSteps(state) : 0;
   state.gradients = micro.sync;
@@ -122,8 +122,9 @@ absl::Status Accumulator::CheckWeight(absl::string_view stream,
         "\"; a weight is finite and not negative: state the number of samples "
         "or tokens"));
   }
-  const bool weighted =
-      state.micro > 0 ? state.weighted : terms().weighting != schedule::Weighting::kMean;
+  const bool weighted = state.micro > 0
+                            ? state.weighted
+                            : terms().weighting != schedule::Weighting::kMean;
   if (weight.has_value() || !weighted) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "a micro-batch on stream \"", stream,
@@ -142,8 +143,8 @@ void Accumulator::BeginWindow(Stream& state, const Begin& begin) {
     }
     if (begin.end_of_data) state.window = 1;
   }
-  state.dropped = terms().tail == schedule::TailPolicy::kDrop && state.left >= 0 &&
-                  state.left < state.full;
+  state.dropped = terms().tail == schedule::TailPolicy::kDrop &&
+                  state.left >= 0 && state.left < state.full;
   state.weighted = terms().weighting != schedule::Weighting::kMean;
   state.each = terms().sync_each_batch;
   state.first_weight = state.weighted ? 0 : 1;
@@ -173,7 +174,8 @@ WindowSum Accumulator::SumOf(const Stream& state, bool ends) const {
 int64_t Accumulator::SchedulerSteps(const Stream& state) const {
   const schedule::SchedulerUnit unit = terms().adjust_scheduler;
   if (unit == schedule::SchedulerUnit::kStep) return 1;
-  const int ranks = unit == schedule::SchedulerUnit::kBatch ? 1 : options_.world_size;
+  const int ranks =
+      unit == schedule::SchedulerUnit::kBatch ? 1 : options_.world_size;
   if (ranks_alike()) return static_cast<int64_t>(state.micro) * ranks;
   int64_t steps = 0;
   for (int rank = 0; rank < ranks; ++rank) steps += WindowOf(rank);
@@ -195,7 +197,8 @@ WindowSum Accumulator::EndOfData(absl::string_view stream) {
   state.left = -1;
   WindowSum nothing;
   nothing.step = state.step;
-  if (state.micro == 0 || terms().tail == schedule::TailPolicy::kCarry) return nothing;
+  if (state.micro == 0 || terms().tail == schedule::TailPolicy::kCarry)
+    return nothing;
   WindowSum rest = SumOf(state, /*ends=*/true);
   if (state.each) {
     rest.micro_batches = state.dropped ? state.micro : 0;
@@ -251,8 +254,9 @@ absl::Status Accumulator::CheckOptimizerStep(absl::string_view stream) const {
 
 bool Accumulator::finished(absl::string_view stream) const {
   const Stream* const state = Look(stream);
-  return stream == schedule::kTrainStream && state != nullptr && state->micro == 0 &&
-         terms().max_steps > 0 && state->step >= terms().max_steps;
+  return stream == schedule::kTrainStream && state != nullptr &&
+         state->micro == 0 && terms().max_steps > 0 &&
+         state->step >= terms().max_steps;
 }
 
 absl::Status Accumulator::ChangePlan(const schedule::Plan& plan) {
@@ -278,9 +282,10 @@ absl::Status Accumulator::ChangePlan(const schedule::Plan& plan) {
 absl::StatusOr<std::map<std::string, int64_t>> Accumulator::Position() const {
   const Stream* const train = Look(schedule::kTrainStream);
   if (train != nullptr && train->micro > 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "stream \"", schedule::kTrainStream, "\" is at micro-batch ", train->micro, " of ",
-        train->window, "; take the position after one with sync"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("stream \"", schedule::kTrainStream,
+                     "\" is at micro-batch ", train->micro, " of ",
+                     train->window, "; take the position after one with sync"));
   }
   std::map<std::string, int64_t> position;
   for (const auto& [name, state] : streams_) position[name] = state.step;

@@ -141,7 +141,8 @@ class Accumulator {
   // OK if the last micro-batch that was begun ends its window: called before
   // an optimizer step. FAILED_PRECONDITION says how many micro-batches are
   // missing.
-  absl::Status CheckOptimizerStep(absl::string_view stream = schedule::kTrainStream) const;
+  absl::Status CheckOptimizerStep(
+      absl::string_view stream = schedule::kTrainStream) const;
 
   // Whether max_steps have been begun and ended. Other streams than "train"
   // never are.

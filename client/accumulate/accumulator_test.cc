@@ -13,7 +13,8 @@ using testing::HasSubstr;
 using testing::Pair;
 using testing::UnorderedElementsAre;
 
-schedule::Plan PlanOf(int steps, schedule::TailPolicy tail = schedule::TailPolicy::kFlush) {
+schedule::Plan PlanOf(
+    int steps, schedule::TailPolicy tail = schedule::TailPolicy::kFlush) {
   schedule::Plan plan;
   plan.version = 1;
   plan.accumulation_steps = steps;
@@ -177,7 +178,8 @@ TEST(AccumulatorTailTest, FlushClosesTheWindowWithTheLastMicroBatch) {
 
 TEST(AccumulatorTailTest, DataThatFillsItsWindowsCutsNoneShort) {
   for (const auto tail :
-       {schedule::TailPolicy::kFlush, schedule::TailPolicy::kCarry, schedule::TailPolicy::kDrop}) {
+       {schedule::TailPolicy::kFlush, schedule::TailPolicy::kCarry,
+        schedule::TailPolicy::kDrop}) {
     Accumulator accumulator = Make(PlanOf(2, tail));
     BeginMany(accumulator, 1);
     EXPECT_TRUE(BeginLast(accumulator).sync);
@@ -267,7 +269,8 @@ TEST(AccumulatorTailTest, AnEpochInTheMiddleOfAWindowIsRefused) {
 
 TEST(AccumulatorTailTest, ADroppedWindowIsNoStepWhateverTheTail) {
   for (const auto tail :
-       {schedule::TailPolicy::kFlush, schedule::TailPolicy::kCarry, schedule::TailPolicy::kDrop}) {
+       {schedule::TailPolicy::kFlush, schedule::TailPolicy::kCarry,
+        schedule::TailPolicy::kDrop}) {
     Accumulator accumulator = Make(PlanOf(3, tail));
     BeginMany(accumulator, 5);
     accumulator.DropWindow();
@@ -396,7 +399,8 @@ TEST(AccumulatorResizeTest, WhatIsDroppedGoesByTheRanksOwnWindow) {
   EXPECT_EQ(second.EndOfData().micro_batches, 1);
 }
 
-int64_t SchedulerSteps(schedule::SchedulerUnit unit, int rank, int micro_batches) {
+int64_t SchedulerSteps(schedule::SchedulerUnit unit, int rank,
+                       int micro_batches) {
   schedule::Plan plan = PlanOf(4);
   plan.terms.adjust_scheduler = unit;
   Accumulator accumulator = Make(plan, rank, 3);
@@ -408,10 +412,12 @@ TEST(AccumulatorSchedulerTest, AStepStandsForWhatThePlanSays) {
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kStep, rank, 4), 1);
     EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kBatch, rank, 4), 4);
-    EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kGlobalBatch, rank, 4), 12);
+    EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kGlobalBatch, rank, 4),
+              12);
     EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kStep, rank, 3), 1);
     EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kBatch, rank, 3), 3);
-    EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kGlobalBatch, rank, 3), 9);
+    EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kGlobalBatch, rank, 3),
+              9);
   }
 }
 

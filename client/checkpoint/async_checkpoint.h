@@ -36,11 +36,11 @@ struct SaveReport {
 };
 
 // Saves training state while training goes on. At a step that all ranks have
-// agreed on (schedule::Decision::checkpoint) each rank calls Snapshot, which copies
-// what belongs to the checkpoint and returns; a thread of this object does the
-// rest: forms the mean of the ranks' errors from the copies, on a communicator
-// of its own, uploads this rank's shard, and, on rank 0, commits. The result
-// equals that of SaveTrainingState in the same step, bit for bit.
+// agreed on (schedule::Decision::checkpoint) each rank calls Snapshot, which
+// copies what belongs to the checkpoint and returns; a thread of this object
+// does the rest: forms the mean of the ranks' errors from the copies, on a
+// communicator of its own, uploads this rank's shard, and, on rank 0, commits.
+// The result equals that of SaveTrainingState in the same step, bit for bit.
 //
 // One save is under way at a time, and one more may wait. A snapshot that comes
 // when one waits takes its place; which one that is may differ from rank to

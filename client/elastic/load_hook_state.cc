@@ -22,7 +22,8 @@ absl::Status LoadHookState(const ElasticGeneration& generation,
                            const schedule::Plan& plan, Hook* hook) {
   if (!generation.hook_state) return absl::OkStatus();
   const HookState& state = *generation.hook_state;
-  const bool resets = plan.terms.hook_state == schedule::HookStatePolicy::kReset;
+  const bool resets =
+      plan.terms.hook_state == schedule::HookStatePolicy::kReset;
   if (resets && state.spec != hook->spec()) {
     WarnDropped(state, *hook, "the plan says hook_state=reset");
     return absl::OkStatus();

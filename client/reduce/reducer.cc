@@ -11,9 +11,11 @@
 
 namespace coxswain {
 
-void FollowPlan(const schedule::Plan& plan, int world_size, ReducerOptions* options) {
+void FollowPlan(const schedule::Plan& plan, int world_size,
+                ReducerOptions* options) {
   options->uneven_inputs = plan.needs_header(world_size);
-  options->end_at_first = plan.terms.uneven_data == schedule::UnevenData::kEndAtFirst;
+  options->end_at_first =
+      plan.terms.uneven_data == schedule::UnevenData::kEndAtFirst;
   options->plan_version = plan.version;
 }
 

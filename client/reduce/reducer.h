@@ -22,8 +22,8 @@
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
 #include "client/reduce/step_exchange.h"
-#include "schedule/step_gate.h"
 #include "client/reduce/step_report.h"
+#include "schedule/step_gate.h"
 
 namespace coxswain {
 
@@ -227,7 +227,8 @@ class Reducer {
   absl::Status Rebuild();
   // FAILED_PRECONDITION in a step, or the first error.
   absl::Status CheckIdle(absl::string_view what) const;
-  absl::Status CheckTicket(const schedule::Ticket& ticket, double divisor) const;
+  absl::Status CheckTicket(const schedule::Ticket& ticket,
+                           double divisor) const;
   // Fills in what the caller of BeginStep need not know.
   schedule::Ticket Complete(const schedule::Ticket& ticket) const;
   void MakeExchange(const schedule::Ticket& ticket, double divisor);

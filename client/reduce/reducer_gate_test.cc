@@ -40,7 +40,8 @@ class ScriptedGate : public schedule::StepGate {
     });
     return granted_ ? grant : aborted_;
   }
-  absl::StatusOr<schedule::Decision> Decide(const schedule::Vote& vote) override {
+  absl::StatusOr<schedule::Decision> Decide(
+      const schedule::Vote& vote) override {
     log.Add("decide");
     if (clock != nullptr) clock->Advance(absl::Seconds(2));
     votes.push_back(vote);
@@ -379,7 +380,8 @@ TEST_F(ReducerGateTest, AveragesAreHandedOverAfterTheDecisionOnly) {
                           "step with 0", "step with 1"));
   schedule::Vote late;
   late.commit = false;
-  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, reducer_->Decide(late));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision,
+                       reducer_->Decide(late));
   EXPECT_TRUE(decision.commit);
   ASSERT_EQ(gate_.votes.size(), 1u);
   EXPECT_TRUE(gate_.votes[0].commit);
@@ -427,7 +429,8 @@ TEST(ReducerDecisionTest, WithoutAGateItIsTheVote) {
   schedule::Vote against;
   against.commit = false;
   against.reason = "because";
-  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, reducer->Decide(against));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision,
+                       reducer->Decide(against));
   EXPECT_FALSE(decision.commit);
   EXPECT_EQ(decision.reason, "because");
   EXPECT_THAT(reducer->Commit(), IsRefused("because"));
@@ -460,7 +463,8 @@ TEST(ReducerTicketTest, SenselessDivisorsAreRefused) {
 }
 
 // Ranks at one schedule, each with a reducer that `train` drives.
-void Train(schedule::FakeSchedule& schedule, int size, const ReducerOptions& options,
+void Train(schedule::FakeSchedule& schedule, int size,
+           const ReducerOptions& options,
            const std::function<void(int, Reducer&, AverageHook&)>& train) {
   OnRanks(size, [&](int rank, Communicator* communicator) {
     ReducerOptions own = options;
@@ -581,7 +585,8 @@ TEST(ReducerScheduleTest, APlanIsChangedBetweenStepsOnly) {
       const auto reducer,
       Reducer::Create(OneBucketEach(), Parameters(1), &hook, &communicator));
   ASSERT_OK(reducer->BeginStep());
-  EXPECT_THAT(reducer->ChangePlan(schedule::Plan()), IsRefused("to change its plan"));
+  EXPECT_THAT(reducer->ChangePlan(schedule::Plan()),
+              IsRefused("to change its plan"));
 }
 
 TEST(ReducerHeaderTest, DifferentPlansAreNamedOnAllRanks) {

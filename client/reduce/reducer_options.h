@@ -13,9 +13,9 @@
 #include "client/device/launch.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/bucket_layout.h"
+#include "client/reduce/step_report.h"
 #include "schedule/plan.h"
 #include "schedule/step_gate.h"
-#include "client/reduce/step_report.h"
 
 namespace coxswain {
 
@@ -77,7 +77,8 @@ struct ReducerOptions {
 };
 
 // Sets uneven_inputs, end_at_first and plan_version as the plan wants them.
-void FollowPlan(const schedule::Plan& plan, int world_size, ReducerOptions* options);
+void FollowPlan(const schedule::Plan& plan, int world_size,
+                ReducerOptions* options);
 
 // INVALID_ARGUMENT says which options do not go together.
 absl::Status CheckReducerOptions(const ReducerOptions& options);

@@ -267,7 +267,8 @@ absl::Status StepExchange::OnAverage(const Bucket& bucket) {
 
 absl::Status StepExchange::HandOver(const Bucket& bucket) {
   if (!takes_averages_) {
-    COXSWAIN_ASSIGN_OR_RETURN(const schedule::Decision decision, context_.decide());
+    COXSWAIN_ASSIGN_OR_RETURN(const schedule::Decision decision,
+                              context_.decide());
     takes_averages_ = decision.commit;
   }
   return *takes_averages_ ? context_.options->on_average(bucket)

@@ -17,8 +17,8 @@
 #include "client/reduce/gradient_memory.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
-#include "schedule/step_gate.h"
 #include "client/reduce/step_report.h"
+#include "schedule/step_gate.h"
 
 namespace coxswain {
 
@@ -51,7 +51,7 @@ class StepExchange {
     // What all ranks do with the step; asked before on_average is called.
     std::function<absl::StatusOr<schedule::Decision>()> decide;
     size_t parameters = 0;
-    schedule::Ticket ticket;          // this rank's
+    schedule::Ticket ticket;    // this rank's
     double divisor = 1;         // of its gradients: see BeginStep
     bool learns_order = false;  // this is the first step
   };

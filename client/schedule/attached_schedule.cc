@@ -31,8 +31,9 @@ v1::AttachRequest RequestOf(const std::string& stream,
   return request;
 }
 
-schedule::StepAgent::Options AgentOptions(absl::string_view stream, const schedule::Plan& plan,
-                                absl::Duration resend) {
+schedule::StepAgent::Options AgentOptions(absl::string_view stream,
+                                          const schedule::Plan& plan,
+                                          absl::Duration resend) {
   schedule::StepAgent::Options options;
   options.stream = std::string(stream);
   options.terms = plan.terms;
@@ -64,13 +65,17 @@ class AttachedSchedule::Stream : public schedule::StepGate {
     if (timed_) schedule_->timings_.Waited(begun, schedule_->Now());
     return status;
   }
-  absl::StatusOr<schedule::Decision> Decide(const schedule::Vote& vote) override {
+  absl::StatusOr<schedule::Decision> Decide(
+      const schedule::Vote& vote) override {
     const absl::Time begun = schedule_->Now();
-    absl::StatusOr<schedule::Decision> decision = schedule_->Decide(*this, vote);
+    absl::StatusOr<schedule::Decision> decision =
+        schedule_->Decide(*this, vote);
     if (decision.ok()) NoteDecided(begun, decision->commit);
     return decision;
   }
-  void BeginLocal(const schedule::Ticket& ticket) override { NoteBegun(ticket); }
+  void BeginLocal(const schedule::Ticket& ticket) override {
+    NoteBegun(ticket);
+  }
   void EndLocal() override { NoteDecided(schedule_->Now(), /*commit=*/true); }
   void NoteBucket(int bucket) override { schedule_->bucket_ = bucket; }
   void NoteExchange(int64_t gradient_bytes, absl::Duration waited) override {
@@ -112,8 +117,8 @@ class AttachedSchedule::Stream : public schedule::StepGate {
   }
 
   AttachedSchedule* const schedule_;
-  const bool timed_;     // its steps are those of the training
-  int64_t steps_ = 0;    // that are done once this one is committed
+  const bool timed_;   // its steps are those of the training
+  int64_t steps_ = 0;  // that are done once this one is committed
 };
 
 AttachedSchedule::AttachedSchedule(Options options, Sender sender)
@@ -134,7 +139,8 @@ AttachedSchedule::~AttachedSchedule() {
   thread_.join();
 }
 
-absl::StatusOr<schedule::StepGate*> AttachedSchedule::Gate(absl::string_view stream) {
+absl::StatusOr<schedule::StepGate*> AttachedSchedule::Gate(
+    absl::string_view stream) {
   COXSWAIN_RETURN_IF_ERROR(schedule::CheckStreamName(stream));
   MutexLock lock(&mutex_);
   const auto existing = streams_.find(std::string(stream));
@@ -163,7 +169,8 @@ void AttachedSchedule::RequestStop(absl::string_view reason) {
   stop_ = reason.empty() ? "no reason given" : std::string(reason);
   for (auto& [name, stream] : streams_) {
     stream->agent.RequestStop(stop_);
-    if (stream->agent.options().terms.enforcement == schedule::Enforcement::kOff) {
+    if (stream->agent.options().terms.enforcement ==
+        schedule::Enforcement::kOff) {
       LogWarning("stop_not_agreed", {{"job", options_.job},
                                      {"stream", name},
                                      {"reason", stop_},
@@ -178,7 +185,8 @@ void AttachedSchedule::RequestDrain(absl::string_view reason) {
   drain_ = reason.empty() ? "no reason given" : std::string(reason);
   const auto train = streams_.find(schedule::kTrainStream);
   if (train != streams_.end()) train->second->agent.RequestDrain(drain_);
-  if (plans_.rbegin()->second.terms.enforcement == schedule::Enforcement::kOff) {
+  if (plans_.rbegin()->second.terms.enforcement ==
+      schedule::Enforcement::kOff) {
     LogWarning("drain_not_agreed", {{"job", options_.job},
                                     {"reason", drain_},
                                     {"why", "enforcement=off"}});
@@ -188,7 +196,8 @@ void AttachedSchedule::RequestDrain(absl::string_view reason) {
 void AttachedSchedule::RequestCheckpoint(absl::string_view reason) {
   MutexLock lock(&mutex_);
   std::string why = reason.empty() ? "no reason given" : std::string(reason);
-  if (plans_.rbegin()->second.terms.enforcement == schedule::Enforcement::kOff) {
+  if (plans_.rbegin()->second.terms.enforcement ==
+      schedule::Enforcement::kOff) {
     LogWarning(
         "checkpoint_not_agreed",
         {{"job", options_.job}, {"reason", why}, {"why", "enforcement=off"}});
@@ -391,7 +400,8 @@ absl::StatusOr<schedule::Enforcement> AttachedSchedule::BeginRoundLocked(
   }
   COXSWAIN_RETURN_IF_ERROR(agent.Announce(ticket, options_.clock->Now()));
   bucket_ = -1;
-  if (agent.options().terms.enforcement != schedule::Enforcement::kOff) ++rounds_;
+  if (agent.options().terms.enforcement != schedule::Enforcement::kOff)
+    ++rounds_;
   return agent.options().terms.enforcement;
 }
 
@@ -414,8 +424,8 @@ absl::Status AttachedSchedule::AwaitGrant(Stream& stream) {
                     [&stream]() { return stream.agent.granted(); });
 }
 
-absl::StatusOr<schedule::Decision> AttachedSchedule::Decide(Stream& stream,
-                                                      const schedule::Vote& vote) {
+absl::StatusOr<schedule::Decision> AttachedSchedule::Decide(
+    Stream& stream, const schedule::Vote& vote) {
   bool direct = false;
   {
     MutexLock lock(&mutex_);
@@ -516,7 +526,8 @@ std::vector<v1::AttachRequest> AttachedSchedule::TakeDueLocked() {
     }
   }
   for (auto& [name, stream] : streams_) {
-    for (const schedule::StepAgent::Outgoing& outgoing : stream->agent.Take(now)) {
+    for (const schedule::StepAgent::Outgoing& outgoing :
+         stream->agent.Take(now)) {
       requests.push_back(RequestOf(name, outgoing));
     }
   }

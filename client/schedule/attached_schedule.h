@@ -16,10 +16,10 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "schedule/plan.h"
 #include "client/schedule/schedule_client.h"
 #include "client/schedule/step_timings.h"
 #include "proto/rendezvous.pb.h"
+#include "schedule/plan.h"
 #include "schedule/step_gate.h"
 
 namespace coxswain {
@@ -120,11 +120,12 @@ class AttachedSchedule : public ScheduleClient {
 
   absl::Status Announce(Stream& stream, const schedule::Ticket& ticket);
   // Begins the round, and tells how its ticket travels.
-  absl::StatusOr<schedule::Enforcement> BeginRoundLocked(Stream& stream,
-                                               const schedule::Ticket& ticket)
+  absl::StatusOr<schedule::Enforcement> BeginRoundLocked(
+      Stream& stream, const schedule::Ticket& ticket)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AwaitGrant(Stream& stream);
-  absl::StatusOr<schedule::Decision> Decide(Stream& stream, const schedule::Vote& vote);
+  absl::StatusOr<schedule::Decision> Decide(Stream& stream,
+                                            const schedule::Vote& vote);
   void Abort(Stream& stream, const absl::Status& reason);
   absl::Duration Patience(const Stream& stream) const;
   // Of the stream "train": a step that is over is kept for the heartbeat.

@@ -589,7 +589,8 @@ TEST_F(AttachedScheduleTest, ADrainReachesAStreamThatIsMadeLater) {
       AttachedSchedule::Options(),
       [this](const v1::AttachRequest& request) { return line_.Send(request); });
   other->RequestDrain("SIGTERM");
-  ASSERT_OK_AND_ASSIGN(schedule::StepGate* const gate, other->Gate(schedule::kTrainStream));
+  ASSERT_OK_AND_ASSIGN(schedule::StepGate* const gate,
+                       other->Gate(schedule::kTrainStream));
   ASSERT_OK(gate->Announce(TicketOf(0)));
   EXPECT_OK(gate->AwaitGrant());
   EXPECT_EQ(line_.Request(0).ticket().drain(), "SIGTERM");
@@ -615,7 +616,8 @@ TEST_F(AttachedScheduleTest, ACheckpointReachesAStreamThatIsMadeLater) {
       AttachedSchedule::Options(),
       [this](const v1::AttachRequest& request) { return line_.Send(request); });
   other->RequestCheckpoint("SIGTERM");
-  ASSERT_OK_AND_ASSIGN(schedule::StepGate* const gate, other->Gate(schedule::kTrainStream));
+  ASSERT_OK_AND_ASSIGN(schedule::StepGate* const gate,
+                       other->Gate(schedule::kTrainStream));
   ASSERT_OK(gate->Announce(TicketOf(0)));
   EXPECT_OK(gate->AwaitGrant());
   EXPECT_EQ(line_.Request(0).ticket().checkpoint(), "SIGTERM");

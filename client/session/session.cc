@@ -17,12 +17,12 @@
 #include "client/comm/nccl/nccl_status.h"
 #include "client/comm/work.h"
 #include "client/rpc/stub_factory.h"
-#include "schedule/schedule_wire.h"
 #include "client/session/job.h"
 #include "client/session/join.h"
 #include "client/session/session_core.h"
 #include "proto/types.pb.h"
 #include "schedule/plan_words.h"
+#include "schedule/schedule_wire.h"
 
 namespace coxswain {
 namespace {
@@ -185,7 +185,8 @@ int Session::local_rank() const { return core_->request.options.local_rank; }
 int64_t Session::generation() const { return core_->generation; }
 const std::string& Session::job() const { return core_->request.options.job; }
 const schedule::Plan& Session::plan() const { return core_->plan; }
-std::set<std::string> Session::ChangedByOperator(const schedule::Plan& plan) const {
+std::set<std::string> Session::ChangedByOperator(
+    const schedule::Plan& plan) const {
   return NotAskedFor(core_->request.options.plan_overrides,
                      *core_->request.manifest, plan);
 }

@@ -72,11 +72,11 @@ class Session {
 
   // Joins the generation after this one, as the same worker with the same
   // options and manifest: once this one has ended (status() is not OK) or is to
-  // end after a step (schedule::Decision::regroup); it is then left in good order.
-  // Blocks until the next round is complete, as Join does. This session's
-  // communicators are of no use afterwards, but must live until it returns:
-  // peers may still be reading from them. Errors as Join; CANCELLED with
-  // IsJobFinished: the job ended meanwhile.
+  // end after a step (schedule::Decision::regroup); it is then left in good
+  // order. Blocks until the next round is complete, as Join does. This
+  // session's communicators are of no use afterwards, but must live until it
+  // returns: peers may still be reading from them. Errors as Join; CANCELLED
+  // with IsJobFinished: the job ended meanwhile.
   absl::StatusOr<std::unique_ptr<Session>> Rejoin();
 
   int rank() const;

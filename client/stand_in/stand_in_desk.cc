@@ -11,7 +11,8 @@
 namespace coxswain {
 namespace {
 
-schedule::FallbackSchedule::Options ScheduleOptions(const StandInDesk::Options& options) {
+schedule::FallbackSchedule::Options ScheduleOptions(
+    const StandInDesk::Options& options) {
   schedule::FallbackSchedule::Options result;
   result.world_size = options.world_size;
   result.plan = options.plan;
@@ -50,7 +51,8 @@ absl::StatusOr<StandInDesk::Visit> StandInDesk::Arrive(const v1::Hello& hello,
   COXSWAIN_RETURN_IF_ERROR(CheckHello(hello));
   MutexLock lock(&mutex_);
   if (closed_) return Closed();
-  const schedule::FallbackSchedule::Arrival arrival = schedule_.OnArrival(hello.rank());
+  const schedule::FallbackSchedule::Arrival arrival =
+      schedule_.OnArrival(hello.rank());
   std::vector<int> away = arrival.sent_away;
   if (visit_of_.count(hello.rank()) > 0) away.push_back(hello.rank());
   for (const int rank : away) {
@@ -113,8 +115,8 @@ void StandInDesk::SayLocked(
     const v1::AttachEvent event = schedule::ToWire(message);
     const int to = message.rank;
     for (const auto& [visit, visitor] : visitors_) {
-      const bool meant = to == schedule::Message::kAllRanks ||
-                         to == visitor.rank;
+      const bool meant =
+          to == schedule::Message::kAllRanks || to == visitor.rank;
       if (meant) visitor.ear.on_event(event);
     }
   }

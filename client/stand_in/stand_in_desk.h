@@ -9,16 +9,16 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "schedule/fallback_schedule.h"
 #include "proto/rendezvous.pb.h"
+#include "schedule/fallback_schedule.h"
 #include "schedule/plan.h"
 
 namespace coxswain {
 
 // Where the ranks of a generation come while no coordinator is there: a
-// schedule::FallbackSchedule in the words of the Attach stream. Lives in rank 0's session;
-// its own rank comes through StandIn, the others through StandInServer.
-// Thread-safe.
+// schedule::FallbackSchedule in the words of the Attach stream. Lives in rank
+// 0's session; its own rank comes through StandIn, the others through
+// StandInServer. Thread-safe.
 class StandInDesk {
  public:
   struct Options {

@@ -25,10 +25,10 @@
 #include "client/comm/shm/shm_communicator.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/test_ranks.h"
+#include "schedule/terms.h"
 #include "tests/conformance/connected_group.h"
 #include "tests/conformance/two_level_group.h"
 #include "tests/support/parameter_server.h"
-#include "schedule/terms.h"
 
 namespace coxswain::torch {
 namespace {

@@ -68,7 +68,7 @@ std::string DistributedDataParallel::NonFinite() const {
 }
 
 schedule::Vote DistributedDataParallel::VoteOf(bool apply,
-                                         absl::string_view why) const {
+                                               absl::string_view why) const {
   schedule::Vote vote;
   vote.commit = apply;
   if (!apply) {
@@ -190,7 +190,8 @@ bool DistributedDataParallel::AllWereEmpty() const {
   return report.empty && report.ranks_with_data > 0 && !report.ended;
 }
 
-void DistributedDataParallel::NoteAfterSkip(const schedule::Decision& decision) {
+void DistributedDataParallel::NoteAfterSkip(
+    const schedule::Decision& decision) {
   // A micro-batch of this window was skipped before.
   if (!decision.commit) {
     absl::StrAppend(&decision_.reason, "; ", decision.reason);
@@ -272,7 +273,8 @@ absl::StatusOr<bool> DistributedDataParallel::StepOptimizer(
   COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("StepOptimizer"));
   if (ended_) return false;
   if (passes_.declared()) {
-    COXSWAIN_RETURN_IF_ERROR(accumulator_.CheckOptimizerStep(schedule::kTrainStream));
+    COXSWAIN_RETURN_IF_ERROR(
+        accumulator_.CheckOptimizerStep(schedule::kTrainStream));
   }
   COXSWAIN_RETURN_IF_ERROR(CheckNothingLocal());
   if (skipped()) return false;

@@ -15,9 +15,9 @@
 #include "client/reduce/bucket_layout.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer.h"
-#include "schedule/plan.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/distributed_data_parallel_options.h"
+#include "schedule/plan.h"
 
 // What the sources of DistributedDataParallel share, and nothing else uses.
 
@@ -29,8 +29,8 @@ schedule::Plan PlanOf(const DistributedDataParallelOptions& options);
 // INVALID_ARGUMENT: options that do not go together, or not with the plan, the
 // hook and the averager, which may be null.
 absl::Status CheckPlan(const DistributedDataParallelOptions& options,
-                       const schedule::Plan& plan, int world_size, const Hook& hook,
-                       const Averager* averager);
+                       const schedule::Plan& plan, int world_size,
+                       const Hook& hook, const Averager* averager);
 
 // INVALID_ARGUMENT if the options ask for something else than the plan that
 // they follow, where no operator has changed it: names both values.

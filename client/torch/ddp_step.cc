@@ -224,7 +224,8 @@ absl::StatusOr<bool> DistributedDataParallel::StepWithoutData() {
   }
   const Accumulator before = accumulator_;
   if (status_.ok()) {
-    Keep(BeginReducerStep(accumulator_.StepWithoutData(schedule::kTrainStream)));
+    Keep(
+        BeginReducerStep(accumulator_.StepWithoutData(schedule::kTrainStream)));
   }
   FinishExchange(/*of_pass=*/false);
   COXSWAIN_RETURN_IF_ERROR(status_);

@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "client/comm/in_process/loopback_communicator.h"
-#include "schedule/fake_step_gate.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/test_ranks.h"
+#include "schedule/fake_step_gate.h"
 
 namespace coxswain::torch {
 namespace {
@@ -36,18 +36,17 @@ double Value(Weights& model) { return model.weight("a")[0].item<double>(); }
 // A rank with a model of one weight, an optimizer of rate 1, and a schedule
 // that it shares with the others.
 struct Trainer {
-  Trainer(const TestRank& rank, schedule::FakeSchedule& schedule, const schedule::Plan& plan,
-          bool skip_non_finite = false)
+  Trainer(const TestRank& rank, schedule::FakeSchedule& schedule,
+          const schedule::Plan& plan, bool skip_non_finite = false)
       : Trainer(rank, Options(rank, schedule, plan, skip_non_finite)) {}
   Trainer(const TestRank& rank, const DistributedDataParallelOptions& options)
       : model(std::make_shared<Weights>(Names{"a"})),
         ddp(Wrap(rank, model, options)),
         optimizer(model->parameters(), /*lr=*/1) {}
 
-  static DistributedDataParallelOptions Options(const TestRank& rank,
-                                                schedule::FakeSchedule& schedule,
-                                                const schedule::Plan& plan,
-                                                bool skip_non_finite) {
+  static DistributedDataParallelOptions Options(
+      const TestRank& rank, schedule::FakeSchedule& schedule,
+      const schedule::Plan& plan, bool skip_non_finite) {
     auto options = Following(plan, schedule.gate(rank.index));
     options.skip_non_finite = skip_non_finite;
     return options;
@@ -284,7 +283,7 @@ TEST(DecisionTest, TicketsCarryTheParametersChecksumInItsSteps) {
 // ---- plans ----
 
 schedule::Plan NextPlan(int accumulation_steps, const std::string& hook,
-                 schedule::HookStatePolicy policy) {
+                        schedule::HookStatePolicy policy) {
   schedule::Plan plan = PlanOf(accumulation_steps);
   plan.version = 2;
   plan.hook = hook;
@@ -295,7 +294,8 @@ schedule::Plan NextPlan(int accumulation_steps, const std::string& hook,
 TEST(PlanChangeTest, WindowsAndHookChangeInTheSameStepEverywhere) {
   const schedule::Plan plan = PlanOf(1);
   schedule::FakeSchedule schedule(3, plan);
-  schedule.ChangePlanAt(1, NextPlan(2, "whole", schedule::HookStatePolicy::kReset));
+  schedule.ChangePlanAt(
+      1, NextPlan(2, "whole", schedule::HookStatePolicy::kReset));
   OnRanks(3, [&](const TestRank& rank) {
     Trainer trainer(rank, schedule, plan);
     for (const int window : {1, 1, 2, 2}) {
@@ -324,7 +324,8 @@ TEST(PlanChangeTest, WindowsAndHookChangeInTheSameStepEverywhere) {
 TEST(PlanChangeTest, TheSameHookKeepsItsState) {
   const schedule::Plan plan = PlanOf(1);
   schedule::FakeSchedule schedule(2, plan);
-  schedule::Plan next = NextPlan(3, "average", schedule::HookStatePolicy::kCarry);
+  schedule::Plan next =
+      NextPlan(3, "average", schedule::HookStatePolicy::kCarry);
   next.compression_start_step = 7;
   schedule.ChangePlanAt(0, next);
   OnRanks(2, [&](const TestRank& rank) {
@@ -339,7 +340,8 @@ TEST(PlanChangeTest, TheSameHookKeepsItsState) {
 TEST(PlanChangeTest, AStateThatCannotBeCarriedIsAnErrorOnAllRanks) {
   const schedule::Plan plan = PlanOf(1);
   schedule::FakeSchedule schedule(2, plan);
-  schedule.ChangePlanAt(0, NextPlan(1, "whole", schedule::HookStatePolicy::kCarry));
+  schedule.ChangePlanAt(
+      0, NextPlan(1, "whole", schedule::HookStatePolicy::kCarry));
   OnRanks(2, [&](const TestRank& rank) {
     Trainer trainer(rank, schedule, plan);
     EXPECT_THAT(trainer.Run(1), StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -350,7 +352,8 @@ TEST(PlanChangeTest, AStateThatCannotBeCarriedIsAnErrorOnAllRanks) {
 TEST(PlanChangeTest, AHookThatTheProgramCannotMakeWaitsForTheNextGeneration) {
   const schedule::Plan plan = PlanOf(1);
   schedule::FakeSchedule schedule(2, plan);
-  schedule.ChangePlanAt(0, NextPlan(1, "whole", schedule::HookStatePolicy::kReset));
+  schedule.ChangePlanAt(
+      0, NextPlan(1, "whole", schedule::HookStatePolicy::kReset));
   OnRanks(2, [&](const TestRank& rank) {
     auto options = Trainer::Options(rank, schedule, plan, false);
     options.make_hook = nullptr;
@@ -407,13 +410,15 @@ TEST(PlanChangeTest, LocalStepsBeginAndEndBetweenOptimizerSteps) {
   schedule::Plan plan = PlanOf(1);
   plan.terms.checksum_every = 1;
   schedule::FakeSchedule schedule(2, plan);
-  schedule::Plan apart = NextPlan(1, "apart", schedule::HookStatePolicy::kReset);
+  schedule::Plan apart =
+      NextPlan(1, "apart", schedule::HookStatePolicy::kReset);
   apart.terms.checksum_every = 1;
   schedule::Plan longer = apart;
   longer.version = 3;
   longer.compression_start_step = 9;
   longer.terms.hook_state = schedule::HookStatePolicy::kCarry;
-  schedule::Plan together = NextPlan(1, "average", schedule::HookStatePolicy::kReset);
+  schedule::Plan together =
+      NextPlan(1, "average", schedule::HookStatePolicy::kReset);
   together.version = 4;
   schedule.ChangePlanAt(0, apart);
   schedule.ChangePlanAt(2, longer);
@@ -421,13 +426,13 @@ TEST(PlanChangeTest, LocalStepsBeginAndEndBetweenOptimizerSteps) {
   OnRanks(2, [&](const TestRank& rank) {
     std::vector<std::string> calls;
     auto options = Trainer::Options(rank, schedule, plan, false);
-    options.make_hook =
-        [](const schedule::Plan& next) -> absl::StatusOr<std::unique_ptr<Hook>> {
+    options.make_hook = [](const schedule::Plan& next)
+        -> absl::StatusOr<std::unique_ptr<Hook>> {
       if (next.hook == "apart") return std::make_unique<ApartHook>();
       return std::make_unique<AverageHook>();
     };
-    options.make_averager =
-        [&](const schedule::Plan& next) -> absl::StatusOr<std::unique_ptr<Averager>> {
+    options.make_averager = [&](const schedule::Plan& next)
+        -> absl::StatusOr<std::unique_ptr<Averager>> {
       std::unique_ptr<Averager> averager;
       if (next.hook == "apart") {
         averager = std::make_unique<ApartAverager>(&calls);

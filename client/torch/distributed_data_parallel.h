@@ -24,10 +24,10 @@
 #include "client/reduce/bucket.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer.h"
-#include "schedule/plan.h"
-#include "schedule/step_gate.h"
 #include "client/torch/declared_passes.h"
 #include "client/torch/distributed_data_parallel_options.h"
+#include "schedule/plan.h"
+#include "schedule/step_gate.h"
 
 namespace coxswain::torch {
 

@@ -193,8 +193,8 @@ absl::Status CheckAskedFor(const DistributedDataParallelOptions& options) {
 }
 
 absl::Status CheckPlan(const DistributedDataParallelOptions& options,
-                       const schedule::Plan& plan, int world_size, const Hook& hook,
-                       const Averager* averager) {
+                       const schedule::Plan& plan, int world_size,
+                       const Hook& hook, const Averager* averager) {
   if (options.reducer.on_average) {
     return absl::InvalidArgumentError(
         "ReducerOptions::on_average is for the wrapper itself; to step while "

@@ -13,12 +13,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "schedule/terms.h"
 #include "client/reduce/averager.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
-#include "schedule/plan.h"
 #include "client/session/job.h"
+#include "schedule/plan.h"
+#include "schedule/terms.h"
 
 namespace coxswain {
 
@@ -52,7 +52,8 @@ struct DistributedDataParallelOptions {
   // MakePlannedAverager; null: the hook stays until the next generation.
   std::function<absl::StatusOr<std::unique_ptr<Hook>>(const schedule::Plan&)>
       make_hook;
-  std::function<absl::StatusOr<std::unique_ptr<Averager>>(const schedule::Plan&)>
+  std::function<absl::StatusOr<std::unique_ptr<Averager>>(
+      const schedule::Plan&)>
       make_averager;
   // Told of each micro-batch that is declared, as a sign of progress.
   std::function<void()> on_micro_batch;

@@ -34,9 +34,10 @@ namespace coxswain::torch {
 //   }
 //   checkpoint.Finish(absl::Seconds(60)).IgnoreError();  // it was logged
 //
-// Which steps are saved is agreed on by all ranks (schedule::Decision::checkpoint):
-// by the plan's checkpoint_every, by ScheduleClient::RequestCheckpoint on any
-// rank, or by an operator. Saving goes on beside training, see AsyncCheckpoint.
+// Which steps are saved is agreed on by all ranks
+// (schedule::Decision::checkpoint): by the plan's checkpoint_every, by
+// ScheduleClient::RequestCheckpoint on any rank, or by an operator. Saving goes
+// on beside training, see AsyncCheckpoint.
 //
 // Life-cycle: one session, which outlives it, and one object of it. Its
 // destructor waits as that of AsyncCheckpoint: for ranks that are connecting,

@@ -121,7 +121,8 @@ schedule::Plan PlanOf(int accumulation_steps, const schedule::Terms& terms) {
   return plan;
 }
 
-DistributedDataParallelOptions Following(const schedule::Plan& plan, schedule::StepGate* gate) {
+DistributedDataParallelOptions Following(const schedule::Plan& plan,
+                                         schedule::StepGate* gate) {
   DistributedDataParallelOptions options = SmallBuckets(true);
   options.plan = plan;
   options.reducer.gate = gate;

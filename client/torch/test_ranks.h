@@ -11,9 +11,9 @@
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/hook.h"
+#include "client/torch/distributed_data_parallel.h"
 #include "schedule/plan.h"
 #include "schedule/step_gate.h"
-#include "client/torch/distributed_data_parallel.h"
 
 namespace coxswain::torch {
 
@@ -65,7 +65,8 @@ void OnRanks(int size, const std::function<void(const TestRank&)>& body);
 DistributedDataParallelOptions SmallBuckets(bool view);
 
 // A plan of the job, of version 1.
-schedule::Plan PlanOf(int accumulation_steps, const schedule::Terms& terms = {});
+schedule::Plan PlanOf(int accumulation_steps,
+                      const schedule::Terms& terms = {});
 
 // SmallBuckets that follow the plan, and this rank's gate if there is one. The
 // hooks that plans may name are "average" and "whole".

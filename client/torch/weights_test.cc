@@ -15,9 +15,9 @@
 
 #include "base/mutex.h"
 #include "base/status_matchers.h"
-#include "schedule/fake_step_gate.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/test_ranks.h"
+#include "schedule/fake_step_gate.h"
 
 namespace coxswain::torch::weights_test {
 namespace {
@@ -135,8 +135,8 @@ absl::Status TrainOnNothing(DistributedDataParallel& ddp, Weights& model) {
 
 class EmptyTest : public testing::TestWithParam<std::tuple<bool, bool, bool>> {
  protected:
-  static DistributedDataParallelOptions Options(const schedule::Plan& plan,
-                                                schedule::StepGate* gate = nullptr) {
+  static DistributedDataParallelOptions Options(
+      const schedule::Plan& plan, schedule::StepGate* gate = nullptr) {
     auto options = Following(plan, gate);
     const auto [view, static_graph, unused] = GetParam();
     options.gradient_as_bucket_view = view;
@@ -144,8 +144,9 @@ class EmptyTest : public testing::TestWithParam<std::tuple<bool, bool, bool>> {
     options.reducer.find_unused_parameters = unused;
     return options;
   }
-  static schedule::Plan Plan(int accumulation_steps,
-                      schedule::UnevenData uneven = schedule::UnevenData::kRefuse) {
+  static schedule::Plan Plan(
+      int accumulation_steps,
+      schedule::UnevenData uneven = schedule::UnevenData::kRefuse) {
     schedule::Terms terms;
     terms.weighting = schedule::Weighting::kTokens;
     terms.uneven_data = uneven;
@@ -203,7 +204,8 @@ TEST_P(EmptyTest, AMicroBatchOfWeight0CountsForNothing) {
 }
 
 TEST_P(EmptyTest, ItIsNotTheEndOfTheData) {
-  for (const auto uneven : {schedule::UnevenData::kWaitForAll, schedule::UnevenData::kEndAtFirst}) {
+  for (const auto uneven :
+       {schedule::UnevenData::kWaitForAll, schedule::UnevenData::kEndAtFirst}) {
     OnRanks(2, [&](const TestRank& rank) {
       auto model = std::make_shared<Weights>(Names{"a"});
       auto ddp = Wrap(rank, model, Options(Plan(1, uneven)));
@@ -229,7 +231,8 @@ TEST_P(EmptyTest, ItIsNotTheEndOfTheData) {
 TEST_P(EmptyTest, PeersWithoutDataGoOn) {
   OnRanks(2, [](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
-    auto ddp = Wrap(rank, model, Options(Plan(1, schedule::UnevenData::kWaitForAll)));
+    auto ddp =
+        Wrap(rank, model, Options(Plan(1, schedule::UnevenData::kWaitForAll)));
     ::torch::optim::SGD optimizer(model->parameters(), /*lr=*/0.5);
     bool more = true;
     if (rank.index == 0) {
@@ -588,7 +591,8 @@ TEST_P(UnevenTest, AllRanksLeaveTheEpochTogether) {
 
 // As the coordinator counts.
 TEST_P(UnevenTest, ARoundInWhichNoRankHasDataIsNoStep) {
-  for (const auto uneven : {schedule::UnevenData::kWaitForAll, schedule::UnevenData::kEndAtFirst}) {
+  for (const auto uneven :
+       {schedule::UnevenData::kWaitForAll, schedule::UnevenData::kEndAtFirst}) {
     schedule::Terms terms;
     terms.uneven_data = uneven;
     OnRanks(2, [&](const TestRank& rank) {

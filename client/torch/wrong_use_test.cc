@@ -11,9 +11,9 @@
 
 #include "base/status_matchers.h"
 #include "client/comm/in_process/loopback_communicator.h"
-#include "schedule/fake_step_gate.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/test_ranks.h"
+#include "schedule/fake_step_gate.h"
 
 namespace coxswain::torch::wrong_use_test {
 namespace {

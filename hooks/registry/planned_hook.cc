@@ -34,7 +34,8 @@ absl::StatusOr<std::string> PlannedSpec(const schedule::StepSettings& plan) {
   return WithStartStep(plan.hook, plan.compression_start_step);
 }
 
-absl::StatusOr<std::unique_ptr<Hook>> MakePlannedHook(const schedule::Plan& plan) {
+absl::StatusOr<std::unique_ptr<Hook>> MakePlannedHook(
+    const schedule::Plan& plan) {
   return Make<Hook>(plan, MakeHook);
 }
 

@@ -20,7 +20,8 @@ absl::StatusOr<std::string> PlannedSpec(const schedule::StepSettings& plan);
 // coordinator may have been told another spec than the worker's own flag, or
 // another step at which compression starts. INVALID_ARGUMENT says that it is
 // the plan, and not a flag, that makes no sense.
-absl::StatusOr<std::unique_ptr<Hook>> MakePlannedHook(const schedule::Plan& plan);
+absl::StatusOr<std::unique_ptr<Hook>> MakePlannedHook(
+    const schedule::Plan& plan);
 
 // What averages the parameters after the optimizer step, where the plan's hook
 // brings such a part along; null if it does not. A program that trains with

@@ -6,10 +6,10 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "schedule/plan.h"
 #include "server/coordinator_view.h"
 #include "server/http/api_json.h"
 #include "server/telemetry/stragglers.h"
-#include "schedule/plan.h"
 
 namespace coxswain::server {
 namespace {

@@ -9,10 +9,10 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/peer_text.h"
-#include "schedule/terms.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "schedule/plan.h"
+#include "schedule/terms.h"
 #include "server/membership/library_version.h"
 
 namespace coxswain::server {
@@ -124,10 +124,10 @@ absl::Status CheckManifestBounds(const Manifest& manifest) {
                      manifest.min_world_size >= 0 &&
                      manifest.min_world_size <= manifest.world_size;
   if (!sizes || manifest.accumulation_steps < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a manifest cannot be for ", manifest.min_world_size, " to ",
-        manifest.world_size, " workers and ", manifest.accumulation_steps,
-        " micro-batches"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a manifest cannot be for ", manifest.min_world_size,
+                     " to ", manifest.world_size, " workers and ",
+                     manifest.accumulation_steps, " micro-batches"));
   }
   COXSWAIN_RETURN_IF_ERROR(manifest.Check("manifest."));
   for (const ParameterInfo& parameter : manifest.parameters) {

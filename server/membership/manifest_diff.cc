@@ -8,10 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "schedule/plan.h"
 #include "schedule/terms.h"
 #include "server/membership/manifest_check.h"
 #include "server/membership/membership_errors.h"
-#include "schedule/plan.h"
 
 namespace coxswain::server {
 namespace {

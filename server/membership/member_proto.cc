@@ -1,7 +1,7 @@
 #include "server/membership/member_proto.h"
 
-#include "schedule/schedule_wire.h"
 #include "schedule/plan.h"
+#include "schedule/schedule_wire.h"
 
 namespace coxswain::server {
 

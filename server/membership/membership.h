@@ -20,8 +20,8 @@
 #include "base/ids.h"
 #include "base/mutex.h"
 #include "base/random.h"
-#include "server/generation/fence.h"
 #include "schedule/plan.h"
+#include "server/generation/fence.h"
 #include "server/membership/job_record.h"
 #include "server/membership/membership_records.h"
 #include "server/membership/membership_types.h"
@@ -162,7 +162,8 @@ class Membership : public FenceGate {
   void AbortGeneration(absl::string_view job, Generation generation,
                        const absl::Status& reason);
   // The plan was changed while it runs.
-  void NotePlan(absl::string_view job, Generation generation, const schedule::Plan& plan);
+  void NotePlan(absl::string_view job, Generation generation,
+                const schedule::Plan& plan);
   // When something was heard of each rank, beside its heartbeats.
   void NoteSigns(absl::string_view job, Generation generation,
                  const std::vector<absl::Time>& heard);
@@ -387,8 +388,9 @@ class Membership : public FenceGate {
   // membership_attach.cc: what attached workers are told.
   //
   // Whether they hear for the first time that they are to make way.
-  bool NoteRegroupLocked(const std::vector<schedule::Message>& messages, Job* job,
-                         Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool NoteRegroupLocked(const std::vector<schedule::Message>& messages,
+                         Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // membership_end.cc: members that are lost, and the end of generations.
   void DecideLivenessLocked(absl::Time now, Job* job, Calls* calls)

@@ -175,9 +175,8 @@ void Membership::Tell(absl::string_view job, Generation generation,
 bool Membership::NoteRegroupLocked(const std::vector<Message>& messages,
                                    Job* job, Calls* calls) {
   const bool regroups = std::any_of(
-      messages.begin(), messages.end(), [](const Message& message) {
-        return !message.decision.regroup.empty();
-      });
+      messages.begin(), messages.end(),
+      [](const Message& message) { return !message.decision.regroup.empty(); });
   if (!regroups || std::exchange(job->run.regroups, true)) return false;
   SaveLocked(StateBatch(), job, calls);
   return true;

@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "schedule/plan.h"
 #include "server/membership/job_rules.h"
 #include "server/membership/manifest_check.h"
 #include "server/membership/membership.h"
 #include "server/membership/membership_errors.h"
 #include "server/state/cluster_records.h"
-#include "schedule/plan.h"
 
 namespace coxswain::server {
 

@@ -19,12 +19,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/types.pb.h"
+#include "schedule/plan.h"
 #include "server/membership/flat_event.h"
 #include "server/membership/membership.h"
 #include "server/plan/plan_room.h"
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
-#include "schedule/plan.h"
 
 namespace coxswain::server {
 
@@ -32,7 +32,7 @@ namespace coxswain::server {
 // are in their hands, and workers that note what they are told.
 
 inline schedule::Plan MakePlan(int accumulation, const std::string& hook,
-                     int64_t start_step) {
+                               int64_t start_step) {
   schedule::Plan plan;
   plan.accumulation_steps = accumulation;
   plan.hook = hook;

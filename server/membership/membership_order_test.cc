@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "base/status_matchers.h"
+#include "schedule/plan.h"
 #include "server/membership/membership_fixture.h"
 #include "server/schedule/schedule_room.h"
 #include "server/telemetry/telemetry.h"
-#include "schedule/plan.h"
 
 namespace coxswain::server {
 namespace {

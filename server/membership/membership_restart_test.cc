@@ -11,12 +11,12 @@
 #include "base/status_matchers.h"
 #include "base/version.h"
 #include "proto/state.pb.h"
+#include "schedule/plan.h"
 #include "server/membership/library_version.h"
 #include "server/membership/member_proto.h"
 #include "server/membership/membership_fixture.h"
 #include "server/state/cluster_records.h"
 #include "server/state/quarantine.h"
-#include "schedule/plan.h"
 
 namespace coxswain::server {
 namespace {

@@ -10,11 +10,11 @@
 #include "base/logging.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
+#include "schedule/bounds.h"
 #include "schedule/terms.h"
 #include "server/plan/plan_record.h"
 #include "server/state/cluster_records.h"
 #include "server/state/quarantine.h"
-#include "schedule/bounds.h"
 
 namespace coxswain::server {
 namespace {
@@ -58,7 +58,8 @@ int WorldOf(const schedule::Plan& settings) {
 }
 
 // Whether a plan leaves the global batch as it was with the one before.
-bool KeepsGlobalBatch(const schedule::Plan& before, const schedule::Plan& plan) {
+bool KeepsGlobalBatch(const schedule::Plan& before,
+                      const schedule::Plan& plan) {
   return before.terms.on_resize == schedule::OnResize::kKeepGlobalBatch &&
          plan.terms.on_resize == schedule::OnResize::kKeepGlobalBatch &&
          before.accumulation_steps == plan.accumulation_steps;
@@ -160,7 +161,8 @@ void PlanRoom::NoteQuarantinedLocked(
 
 absl::StatusOr<PlanRoom::Record> PlanRoom::Decode(const StoredPlan& stored) {
   const auto read =
-      [&stored](const char* table) -> absl::StatusOr<std::optional<schedule::Plan>> {
+      [&stored](
+          const char* table) -> absl::StatusOr<std::optional<schedule::Plan>> {
     const auto found = stored.find(table);
     if (found == stored.end()) return std::optional<schedule::Plan>();
     absl::StatusOr<schedule::Plan> plan = DecodePlan(found->second);
@@ -169,7 +171,8 @@ absl::StatusOr<PlanRoom::Record> PlanRoom::Decode(const StoredPlan& stored) {
         absl::StrCat(table, ": ", plan.status().message()));
   };
   Record record;
-  COXSWAIN_ASSIGN_OR_RETURN(std::optional<schedule::Plan> current, read(kCurrentTable));
+  COXSWAIN_ASSIGN_OR_RETURN(std::optional<schedule::Plan> current,
+                            read(kCurrentTable));
   if (!current.has_value() || current->version < 1) {
     return absl::DataLossError(
         absl::StrCat(kCurrentTable, " has no plan with a version"));
@@ -177,7 +180,8 @@ absl::StatusOr<PlanRoom::Record> PlanRoom::Decode(const StoredPlan& stored) {
   record.plans.current = *std::move(current);
   COXSWAIN_ASSIGN_OR_RETURN(record.plans.before, read(kBeforeTable));
   COXSWAIN_ASSIGN_OR_RETURN(record.plans.next, read(kNextTable));
-  COXSWAIN_ASSIGN_OR_RETURN(std::optional<schedule::Plan> own, read(kManifestTable));
+  COXSWAIN_ASSIGN_OR_RETURN(std::optional<schedule::Plan> own,
+                            read(kManifestTable));
   if (own.has_value()) {
     static_cast<schedule::Settings&>(record.settings) = *own;
     record.settings.world_size = WorldOf(*own);
@@ -207,10 +211,12 @@ absl::Status PlanRoom::AddToBatch(const std::string& job, const Record& record,
   COXSWAIN_RETURN_IF_ERROR(schedule::CheckPlan(settings));
   COXSWAIN_RETURN_IF_ERROR(schedule::CheckPlan(record.plans.current));
   for (const auto* plan : {&record.plans.next, &record.plans.before}) {
-    if (plan->has_value()) COXSWAIN_RETURN_IF_ERROR(schedule::CheckPlan(**plan));
+    if (plan->has_value())
+      COXSWAIN_RETURN_IF_ERROR(schedule::CheckPlan(**plan));
   }
   batch->Put(kCurrentTable, job, EncodePlan(record.plans.current));
-  const auto add = [&](const char* table, const std::optional<schedule::Plan>& plan) {
+  const auto add = [&](const char* table,
+                       const std::optional<schedule::Plan>& plan) {
     if (plan.has_value()) {
       batch->Put(table, job, EncodePlan(*plan));
     } else {
@@ -311,8 +317,10 @@ PlanRoom::Record PlanRoom::Next(const GenerationStart& start,
   return record;
 }
 
-absl::Status PlanRoom::CheckWindow(const schedule::Plan& plan, int world_size) const {
-  if (plan.terms.on_resize != schedule::OnResize::kKeepGlobalBatch || world_size < 1) {
+absl::Status PlanRoom::CheckWindow(const schedule::Plan& plan,
+                                   int world_size) const {
+  if (plan.terms.on_resize != schedule::OnResize::kKeepGlobalBatch ||
+      world_size < 1) {
     return absl::OkStatus();
   }
   const int64_t largest = (plan.global_micro_batches - 1) / world_size + 1;
@@ -325,7 +333,8 @@ absl::Status PlanRoom::CheckWindow(const schedule::Plan& plan, int world_size) c
                    "; start more workers, or with on_resize=keep_local_batch"));
 }
 
-absl::StatusOr<schedule::Plan> PlanRoom::BeginGeneration(GenerationStart start) {
+absl::StatusOr<schedule::Plan> PlanRoom::BeginGeneration(
+    GenerationStart start) {
   Settings settings;
   static_cast<schedule::StepSettings&>(settings) = start.settings;
   COXSWAIN_ASSIGN_OR_RETURN(settings.terms, schedule::ReadTerms(start.terms));
@@ -400,7 +409,8 @@ absl::Status PlanRoom::Validate(const schedule::Plan& plan) const {
 
 absl::Status PlanRoom::CheckTiming(absl::string_view job, const Record& record,
                                    const schedule::Plan& plan) {
-  if (plan.at_step == schedule::Plan::kWithNextGeneration) return absl::OkStatus();
+  if (plan.at_step == schedule::Plan::kWithNextGeneration)
+    return absl::OkStatus();
   constexpr char kAdvice[] = "; propose it for the next generation (at_step 0)";
   if (!record.running) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -417,7 +427,8 @@ absl::Status PlanRoom::CheckTiming(absl::string_view job, const Record& record,
   return absl::OkStatus();
 }
 
-schedule::Plan PlanRoom::Successor(const Record& record, const schedule::Plan& proposal) {
+schedule::Plan PlanRoom::Successor(const Record& record,
+                                   const schedule::Plan& proposal) {
   const schedule::Plan& current = record.plans.current;
   const schedule::Plan& newest = record.plans.next.value_or(current);
   schedule::Plan plan = proposal;
@@ -460,8 +471,8 @@ absl::Status PlanRoom::Store(absl::string_view job, Record record) {
 }
 
 absl::StatusOr<schedule::Plan> PlanRoom::Propose(absl::string_view job,
-                                       int64_t expected_version,
-                                       const schedule::Plan& plan) {
+                                                 int64_t expected_version,
+                                                 const schedule::Plan& plan) {
   COXSWAIN_RETURN_IF_ERROR(Validate(plan));
   MutexLock writing(&writing_);
   std::optional<Record> found = Find(job);
@@ -503,13 +514,13 @@ bool PlanRoom::Concerns(const Record& record, int64_t step) {
 
 bool PlanRoom::IsDue(const Record& record, int64_t step) {
   const std::optional<schedule::Plan>& next = record.plans.next;
-  return next.has_value() && next->at_step != schedule::Plan::kWithNextGeneration &&
+  return next.has_value() &&
+         next->at_step != schedule::Plan::kWithNextGeneration &&
          next->at_step <= step;
 }
 
-absl::StatusOr<std::optional<schedule::Plan>> PlanRoom::TakeEffect(absl::string_view job,
-                                                         Generation generation,
-                                                         int64_t step) {
+absl::StatusOr<std::optional<schedule::Plan>> PlanRoom::TakeEffect(
+    absl::string_view job, Generation generation, int64_t step) {
   const auto find = [&]() -> std::optional<Record> {
     std::optional<Record> found = Find(job);
     if (!found.has_value() || found->generation != generation ||

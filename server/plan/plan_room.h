@@ -15,9 +15,9 @@
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
 #include "base/mutex.h"
+#include "schedule/plan.h"
 #include "schedule/terms.h"
 #include "server/generation/fence.h"
-#include "schedule/plan.h"
 #include "server/options/options.h"
 #include "server/state/quarantine.h"
 #include "server/state/state_store.h"
@@ -111,16 +111,16 @@ class PlanRoom : public GenerationObserver {
   //                        generation runs, or one without enforcement, in
   //                        which the plan could change
   //   INVALID_ARGUMENT     a field is out of range
-  absl::StatusOr<schedule::Plan> Propose(absl::string_view job, int64_t expected_version,
-                               const schedule::Plan& plan);
+  absl::StatusOr<schedule::Plan> Propose(absl::string_view job,
+                                         int64_t expected_version,
+                                         const schedule::Plan& plan);
 
   // The proposal that comes into force with this step of the generation;
   // nothing if none is due. To be called for each decision of the stream
   // "train", with the step after the decided one. An error leaves it pending;
   // INVALID_ARGUMENT: no plan can come into force at this step.
-  absl::StatusOr<std::optional<schedule::Plan>> TakeEffect(absl::string_view job,
-                                                 Generation generation,
-                                                 int64_t step);
+  absl::StatusOr<std::optional<schedule::Plan>> TakeEffect(
+      absl::string_view job, Generation generation, int64_t step);
 
   // The membership forgets a job: adds the removal of its plan to the batch
   // that removes the job. Like Get, does not wait for a commit.
@@ -190,7 +190,8 @@ class PlanRoom : public GenerationObserver {
   // decision that could have proved it.
   static bool Failed(const Record& record, PlanTrial last);
   // What a proposal becomes after the newest plan.
-  static schedule::Plan Successor(const Record& record, const schedule::Plan& proposal);
+  static schedule::Plan Successor(const Record& record,
+                                  const schedule::Plan& proposal);
 
   absl::Status Validate(const schedule::Plan& plan) const;
   // Whether a plan can come into force when it wants to.

@@ -20,7 +20,8 @@ namespace {
 
 using testing::HasSubstr;
 
-schedule::Plan MakePlan(int accumulation, const std::string& hook, int64_t start_step) {
+schedule::Plan MakePlan(int accumulation, const std::string& hook,
+                        int64_t start_step) {
   schedule::Plan plan;
   plan.accumulation_steps = accumulation;
   plan.hook = hook;
@@ -35,12 +36,13 @@ class PlanRoomTest : public testing::Test {
     room_.reset();
     ASSERT_OK_AND_ASSIGN(room_, PlanRoom::Load(options_, &store_));
   }
-  schedule::Plan Begin(int generation, const std::string& hook, int accumulation,
-             const std::string& job = "job") {
+  schedule::Plan Begin(int generation, const std::string& hook,
+                       int accumulation, const std::string& job = "job") {
     return Begin(generation, hook, accumulation, PlanTrial::kUnknown, job);
   }
-  schedule::Plan Begin(int generation, const std::string& hook, int accumulation,
-             PlanTrial last, const std::string& job = "job") {
+  schedule::Plan Begin(int generation, const std::string& hook,
+                       int accumulation, PlanTrial last,
+                       const std::string& job = "job") {
     GenerationStart start;
     start.job = job;
     start.generation = Generation(generation);
@@ -136,7 +138,8 @@ TEST_F(PlanRoomTest, RepeatedProposalIsAcceptedAgain) {
   Begin(1, "allreduce", 1);
   const schedule::Plan proposal = MakePlan(2, "bf16", -1);
   ASSERT_OK(room_->Propose("job", 1, proposal));
-  ASSERT_OK_AND_ASSIGN(const schedule::Plan again, room_->Propose("job", 1, proposal));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan again,
+                       room_->Propose("job", 1, proposal));
   EXPECT_EQ(again.version, 2);
 }
 
@@ -275,7 +278,8 @@ TEST_F(PlanRoomTest, NothingComesIntoForceThatCouldNotBeReadAgain) {
 }
 
 TEST_F(PlanRoomTest, TermsOfTheManifestArePartOfThePlan) {
-  ASSERT_OK_AND_ASSIGN(const schedule::Plan plan, BeginWith(1, 2, 4, {{"tail", "drop"}}));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan plan,
+                       BeginWith(1, 2, 4, {{"tail", "drop"}}));
   EXPECT_EQ(plan.terms.tail, schedule::TailPolicy::kDrop);
   EXPECT_EQ(plan.global_micro_batches, 8);
   EXPECT_EQ(BeginWith(2, 2, 4, {{"tail", "drop"}})->version, 1);
@@ -520,7 +524,8 @@ TEST_F(PlanRoomTest, AProposalForAStepIsPendingUntilThen) {
 
 TEST_F(PlanRoomTest, WhatComesIntoForceIsDurable) {
   ASSERT_OK(BeginWith(1, 1, 2));
-  for (const int64_t at_step : {schedule::Plan::kAtNextStep, int64_t{7}, int64_t{3}}) {
+  for (const int64_t at_step :
+       {schedule::Plan::kAtNextStep, int64_t{7}, int64_t{3}}) {
     const int64_t version = room_->Get("job")->current.version;
     schedule::Plan plan = MakePlan(static_cast<int>(10 + version), "bf16", -1);
     plan.at_step = at_step;
@@ -592,11 +597,13 @@ TEST_F(PlanRoomTest, AnotherStepIsAnotherProposal) {
   EXPECT_THAT(
       room_->Propose("job", 1, plan),
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("version 2")));
-  ASSERT_OK_AND_ASSIGN(const schedule::Plan sooner, room_->Propose("job", 2, plan));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan sooner,
+                       room_->Propose("job", 2, plan));
   EXPECT_EQ(sooner.version, 3);
   EXPECT_EQ(Take(1, 1).version, 3);
   // Its answer was lost, and it is in force already.
-  ASSERT_OK_AND_ASSIGN(const schedule::Plan again, room_->Propose("job", 2, plan));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan again,
+                       room_->Propose("job", 2, plan));
   EXPECT_EQ(again.version, 3);
 }
 
@@ -675,8 +682,9 @@ class BegunPlanTest : public PlanRoomTest {
     ASSERT_OK(room_->Propose("job", 1, plan));
     ASSERT_EQ(BeginWith(2, 2, 4, terms)->hook, "bf16");
   }
-  schedule::Plan NextGeneration(PlanTrial last, int world_size = 4,
-                      const std::map<std::string, std::string>& terms = {}) {
+  schedule::Plan NextGeneration(
+      PlanTrial last, int world_size = 4,
+      const std::map<std::string, std::string>& terms = {}) {
     room_->OnGenerationEnded("job", Generation(2), absl::AbortedError("lost"));
     GenerationStart start = StartOf(3, 2, world_size, terms);
     start.last = last;

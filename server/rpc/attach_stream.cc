@@ -11,8 +11,8 @@
 #include "base/grpc_status.h"
 #include "base/status_macros.h"
 #include "schedule/schedule_wire.h"
-#include "server/rpc/proto_conversion.h"
 #include "schedule/ticket.h"
+#include "server/rpc/proto_conversion.h"
 
 namespace coxswain::server {
 namespace {
@@ -210,8 +210,8 @@ void NoteHeartbeat(const v1::Heartbeat& heartbeat, uint64_t attachment,
   if (!seat.ok() || !membership->Heartbeat(attachment, progress).ok()) return;
   if (witness.telemetry == nullptr) return;
   const auto plans = witness.plans->Get(seat->job);
-  witness.telemetry->Note(*seat, plans.ok() ? plans->current : schedule::Plan(), progress,
-                          TimingsOf(heartbeat));
+  witness.telemetry->Note(*seat, plans.ok() ? plans->current : schedule::Plan(),
+                          progress, TimingsOf(heartbeat));
 }
 
 bool AttachStream::HandleHello(const v1::Hello& hello) {

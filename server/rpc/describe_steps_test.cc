@@ -3,8 +3,8 @@
 #include "base/fake_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/rpc/rendezvous_service.h"
 #include "schedule/plan.h"
+#include "server/rpc/rendezvous_service.h"
 
 namespace coxswain::server {
 namespace {

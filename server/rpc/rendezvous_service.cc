@@ -14,10 +14,10 @@
 #include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "schedule/schedule_wire.h"
+#include "schedule/ticket.h"
 #include "server/rpc/call.h"
 #include "server/rpc/proto_conversion.h"
 #include "server/telemetry/stragglers.h"
-#include "schedule/ticket.h"
 
 namespace coxswain::server {
 namespace {

@@ -18,10 +18,10 @@
 #include "base/random.h"
 #include "base/status_matchers.h"
 #include "grpcpp/grpcpp.h"
+#include "schedule/ticket.h"
 #include "server/plan/plan_room.h"
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
-#include "schedule/ticket.h"
 
 namespace coxswain::server {
 namespace {

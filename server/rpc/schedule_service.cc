@@ -3,10 +3,10 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "schedule/plan.h"
 #include "schedule/schedule_wire.h"
 #include "server/rpc/call.h"
 #include "server/rpc/proto_conversion.h"
-#include "schedule/plan.h"
 
 namespace coxswain::server {
 namespace {
@@ -91,7 +91,8 @@ grpc::ServerUnaryReactor* ScheduleService::ProposePlan(
   const absl::Status admitted =
       gate_->AdmitOperator(FromProto(request->fence()));
   if (!admitted.ok()) return ReplyNow(context, admitted);
-  const absl::StatusOr<schedule::Plan> plan = schedule::PlanFromWire(request->plan());
+  const absl::StatusOr<schedule::Plan> plan =
+      schedule::PlanFromWire(request->plan());
   if (!plan.ok()) return ReplyNow(context, plan.status());
   const absl::StatusOr<schedule::Plan> next =
       plans_->Propose(request->job(), request->expected_version(), *plan);

@@ -75,7 +75,8 @@ std::vector<int> JobSchedule::Absent() const {
   return absent;
 }
 
-schedule::StepAgreement::Options JobSchedule::OptionsOf(absl::string_view stream) const {
+schedule::StepAgreement::Options JobSchedule::OptionsOf(
+    absl::string_view stream) const {
   schedule::StepAgreement::Options options;
   options.stream = std::string(stream);
   options.world_size = begin_.world_size;
@@ -95,7 +96,8 @@ absl::StatusOr<JobSchedule::Stream*> JobSchedule::FindOrAddStream(
     absl::string_view name, absl::Time now, Effects* effects) {
   const auto found = streams_.find(name);
   if (found != streams_.end()) return &found->second;
-  const absl::Status valid = schedule::CheckStreamName(name, limits_.max_stream_bytes);
+  const absl::Status valid =
+      schedule::CheckStreamName(name, limits_.max_stream_bytes);
   if (!valid.ok()) return valid;
   const absl::Status fits = CheckStreamCount(streams_.size() + 1);
   if (!fits.ok()) return fits;
@@ -125,8 +127,8 @@ void JobSchedule::NoteSign(int rank, bool is_new, absl::Time now) {
 }
 
 absl::Status JobSchedule::OnTicket(int rank, absl::string_view stream,
-                                   const schedule::Ticket& ticket, absl::Time now,
-                                   Effects* effects) {
+                                   const schedule::Ticket& ticket,
+                                   absl::Time now, Effects* effects) {
   if (over()) return absl::OkStatus();
   const absl::StatusOr<Stream*> found = FindOrAddStream(stream, now, effects);
   if (!found.ok()) return found.status();
@@ -169,7 +171,8 @@ absl::Status JobSchedule::CheckPositions(
   std::set<absl::string_view> named;
   size_t count = streams_.size();
   for (const auto& [stream, decision] : positions) {
-    absl::Status valid = schedule::CheckStreamName(stream, limits_.max_stream_bytes);
+    absl::Status valid =
+        schedule::CheckStreamName(stream, limits_.max_stream_bytes);
     valid.Update(schedule::CheckPosition(decision));
     if (!valid.ok()) return valid;
     if (!named.insert(stream).second) {
@@ -183,8 +186,8 @@ absl::Status JobSchedule::CheckPositions(
 }
 
 absl::Status JobSchedule::OnPosition(int rank, absl::string_view stream,
-                                     const schedule::Decision& last, absl::Time now,
-                                     Effects* effects) {
+                                     const schedule::Decision& last,
+                                     absl::Time now, Effects* effects) {
   if (over()) return absl::OkStatus();
   const absl::StatusOr<Stream*> found = FindOrAddStream(stream, now, effects);
   if (!found.ok()) return found.status();
@@ -277,8 +280,8 @@ void JobSchedule::NoteStoodStill(absl::Duration how_long, absl::Time now) {
   BePatient(now);
 }
 
-void JobSchedule::Apply(schedule::StepAgreement::Messages messages, absl::Time now,
-                        Stream* stream, Effects* effects) {
+void JobSchedule::Apply(schedule::StepAgreement::Messages messages,
+                        absl::Time now, Stream* stream, Effects* effects) {
   using Kind = schedule::Message::Kind;
   if (over()) return;
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -319,8 +322,8 @@ bool JobSchedule::IsLastStep(const Stream& stream,
          !decision.without_data && decision.step + 1 >= max_steps;
 }
 
-void JobSchedule::NoteDecision(const schedule::Decision& decision, Stream* stream,
-                               Effects* effects) {
+void JobSchedule::NoteDecision(const schedule::Decision& decision,
+                               Stream* stream, Effects* effects) {
   RoundReport report;
   report.stream = stream->name;
   report.round = decision.round;
@@ -340,8 +343,8 @@ void JobSchedule::NoteDecision(const schedule::Decision& decision, Stream* strea
   if (decision.plan.has_value()) NotePlan(*decision.plan, *stream, effects);
 }
 
-void JobSchedule::NotePosition(const schedule::Decision& decision, Stream* stream,
-                               Effects* effects) {
+void JobSchedule::NotePosition(const schedule::Decision& decision,
+                               Stream* stream, Effects* effects) {
   effects->positions.push_back({stream->name, decision});
   if (stream->name == schedule::kTrainStream) {
     newest_step_ = std::max(newest_step_, decision.next_step.value_or(0));
@@ -398,9 +401,10 @@ void JobSchedule::LookForStall(const std::vector<MemberDescription>& members,
     return;
   }
   // Again only if something has moved since, and a while later.
-  const bool moved = std::any_of(
-      input.ranks.begin(), input.ranks.end(),
-      [&](const schedule::RankActivity& rank) { return rank.progressed > warned_; });
+  const bool moved = std::any_of(input.ranks.begin(), input.ranks.end(),
+                                 [&](const schedule::RankActivity& rank) {
+                                   return rank.progressed > warned_;
+                                 });
   if (!moved || now - warned_ < timeout) return;
   warned_ = now;
   schedule::Message warning;

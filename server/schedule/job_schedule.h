@@ -14,14 +14,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "server/generation/fence.h"
 #include "schedule/plan.h"
+#include "schedule/stall.h"
 #include "schedule/step_agreement.h"
 #include "schedule/ticket.h"
+#include "server/generation/fence.h"
 #include "server/membership/membership.h"
 #include "server/options/options.h"
 #include "server/schedule/schedule_report.h"
-#include "schedule/stall.h"
 
 namespace coxswain::server {
 
@@ -40,8 +40,8 @@ class JobSchedule {
   };
   // What is to be done after a call, in this order.
   struct Effects {
-    std::vector<Position> positions;  // that are new; for the log
-    std::optional<schedule::Plan> plan;         // has come into force
+    std::vector<Position> positions;     // that are new; for the log
+    std::optional<schedule::Plan> plan;  // has come into force
     std::vector<schedule::Message> messages;
     absl::Status failure;  // not OK: the generation must end with it
 
@@ -79,9 +79,11 @@ class JobSchedule {
 
   // INVALID_ARGUMENT: no name of a stream; RESOURCE_EXHAUSTED: one too many.
   absl::Status OnTicket(int rank, absl::string_view stream,
-                        const schedule::Ticket& ticket, absl::Time now, Effects* effects);
-  absl::Status OnVote(int rank, absl::string_view stream, const schedule::Vote& vote,
-                      absl::Time now, Effects* effects);
+                        const schedule::Ticket& ticket, absl::Time now,
+                        Effects* effects);
+  absl::Status OnVote(int rank, absl::string_view stream,
+                      const schedule::Vote& vote, absl::Time now,
+                      Effects* effects);
   // Whether one rank can have these last decisions, one of each stream: then
   // OnPosition() takes all of them.
   absl::Status CheckPositions(const std::vector<Position>& positions) const;
@@ -160,23 +162,26 @@ class JobSchedule {
   void BePatient(absl::Time now);
   void LookAgainSoon(absl::Time now);
   void NoteSign(int rank, bool is_new, absl::Time now);
-  void Apply(schedule::StepAgreement::Messages messages, absl::Time now, Stream* stream,
-             Effects* effects);
-  bool IsLastStep(const Stream& stream, const schedule::Decision& decision) const;
+  void Apply(schedule::StepAgreement::Messages messages, absl::Time now,
+             Stream* stream, Effects* effects);
+  bool IsLastStep(const Stream& stream,
+                  const schedule::Decision& decision) const;
   void NoteDecision(const schedule::Decision& decision, Stream* stream,
                     Effects* effects);
   // Where the stream is after it; also if it was made before a restart.
   void NotePosition(const schedule::Decision& decision, Stream* stream,
                     Effects* effects);
-  void NotePlan(const schedule::Plan& plan, const Stream& stream, Effects* effects);
+  void NotePlan(const schedule::Plan& plan, const Stream& stream,
+                Effects* effects);
   void Fail(const absl::Status& status, Effects* effects);
   void LookForStall(const std::vector<MemberDescription>& members,
                     absl::Time now, Effects* effects);
   schedule::StallInput InputOf(const std::vector<MemberDescription>& members,
-                     absl::Time now) const;
+                               absl::Time now) const;
   std::string ResumedText() const;
-  schedule::RankActivity ActivityOf(size_t rank, const MemberDescription* member,
-                          absl::Time now) const;
+  schedule::RankActivity ActivityOf(size_t rank,
+                                    const MemberDescription* member,
+                                    absl::Time now) const;
 
   const ScheduleLimits limits_;
   const GenerationBegin begin_;

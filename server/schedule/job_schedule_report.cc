@@ -8,11 +8,11 @@
 #include "absl/strings/str_join.h"
 #include "base/error_detail.h"
 #include "proto/types.pb.h"
+#include "schedule/schedule_errors.h"
+#include "schedule/stall.h"
 #include "schedule/step_agreement.h"
 #include "schedule/ticket.h"
-#include "schedule/schedule_errors.h"
 #include "server/schedule/job_schedule.h"
-#include "schedule/stall.h"
 
 namespace coxswain::server {
 namespace {
@@ -32,8 +32,8 @@ std::set<int> OddRanksOf(const absl::Status& status) {
 }  // namespace
 
 schedule::RankActivity JobSchedule::ActivityOf(size_t rank,
-                                     const MemberDescription* member,
-                                     absl::Time now) const {
+                                               const MemberDescription* member,
+                                               absl::Time now) const {
   const Rank& known = ranks_[rank];
   schedule::RankActivity activity;
   activity.live = !known.left;
@@ -60,8 +60,8 @@ schedule::RankActivity JobSchedule::ActivityOf(size_t rank,
   return activity;
 }
 
-schedule::StallInput JobSchedule::InputOf(const std::vector<MemberDescription>& members,
-                                absl::Time now) const {
+schedule::StallInput JobSchedule::InputOf(
+    const std::vector<MemberDescription>& members, absl::Time now) const {
   schedule::StallInput input;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     input.ranks.push_back(ActivityOf(
@@ -96,7 +96,8 @@ std::string JobSchedule::ResumedText() const {
   }
   const std::vector<int> absent = Absent();
   if (!absent.empty()) {
-    parts.push_back(absl::StrCat(schedule::RankList(absent), " did not come back yet"));
+    parts.push_back(
+        absl::StrCat(schedule::RankList(absent), " did not come back yet"));
   }
   const std::string what =
       resumed_->spell > 0

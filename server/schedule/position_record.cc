@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
-#include "server/plan/plan_record.h"
 #include "schedule/bounds.h"
+#include "server/plan/plan_record.h"
 
 namespace coxswain::server {
 namespace {

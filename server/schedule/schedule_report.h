@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/membership/membership.h"
 #include "schedule/stall.h"
+#include "server/membership/membership.h"
 
 namespace coxswain::server {
 

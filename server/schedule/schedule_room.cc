@@ -34,12 +34,12 @@ absl::Status CheckSpell(int64_t spell, int64_t first) {
 // What is sent to one rank repeats what was sent to all.
 void DropRepeats(JobSchedule::Effects* effects) {
   std::vector<schedule::Message>& messages = effects->messages;
-  messages.erase(
-      std::remove_if(messages.begin(), messages.end(),
-                     [](const schedule::Message& message) {
-                       return message.rank != schedule::Message::kAllRanks;
-                     }),
-      messages.end());
+  messages.erase(std::remove_if(messages.begin(), messages.end(),
+                                [](const schedule::Message& message) {
+                                  return message.rank !=
+                                         schedule::Message::kAllRanks;
+                                }),
+                 messages.end());
 }
 
 }  // namespace
@@ -328,7 +328,8 @@ void ScheduleRoom::NoteRegroups(const RunPtr& run,
   {
     MutexLock lock(&run->mutex);
     for (const auto& [stream, decision] : effects.positions) {
-      if (stream != schedule::kTrainStream || decision.round < run->regroup_round) {
+      if (stream != schedule::kTrainStream ||
+          decision.round < run->regroup_round) {
         continue;
       }
       decided = !decision.regroup.empty();
@@ -369,8 +370,8 @@ void ScheduleRoom::Keep(const RunPtr& run, const std::string& stream) {
 }
 
 std::optional<schedule::Plan> ScheduleRoom::NextPlan(const std::string& job,
-                                           Generation generation,
-                                           int64_t step) {
+                                                     Generation generation,
+                                                     int64_t step) {
   absl::StatusOr<std::optional<schedule::Plan>> plan =
       rooms_.plans->TakeEffect(job, generation, step);
   if (plan.ok()) return *std::move(plan);

@@ -19,9 +19,9 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/mutex.h"
-#include "server/generation/fence.h"
 #include "schedule/plan.h"
 #include "schedule/ticket.h"
+#include "server/generation/fence.h"
 #include "server/membership/membership.h"
 #include "server/plan/plan_room.h"
 #include "server/schedule/job_schedule.h"
@@ -190,8 +190,8 @@ class ScheduleRoom : public GenerationObserver {
   std::vector<RunPtr> AllRuns() const;
   // Makes room for one more, if there must be.
   void EvictLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<schedule::Plan> NextPlan(const std::string& job, Generation generation,
-                               int64_t step);
+  std::optional<schedule::Plan> NextPlan(const std::string& job,
+                                         Generation generation, int64_t step);
   std::string NameOf(const std::string& job, Generation generation,
                      int rank) const;
   std::vector<MemberDescription> MembersOf(const Run& run) const;

@@ -138,8 +138,8 @@ class ScheduleRoomTest : public testing::Test {
     worker->attachment = attachment.value_or(0);
     worker->seat = membership_->SeatOf(worker->attachment).value_or(Seat());
   }
-  absl::Status SayLastWords(const Worker& worker, const schedule::Decision& last,
-                            int64_t spell = 0) {
+  absl::Status SayLastWords(const Worker& worker,
+                            const schedule::Decision& last, int64_t spell = 0) {
     ScheduleRoom::LastWords words;
     words.rank = worker.joined->rank;
     words.spell = spell;
@@ -641,9 +641,8 @@ TEST_F(ScheduleRoomTest, DecisionsComeInOrderWhicheverThreadBringsTheTickets) {
         [&own = told[static_cast<size_t>(rank)]](const AttachEvent& event) {
           const FlatEvent flat(event);
           MutexLock lock(&own.mutex);
-          own.events.push_back(
-              absl::StrCat(flat.kind == Kind::kGrant ? "grant " : "decision ",
-                           flat.round));
+          own.events.push_back(absl::StrCat(
+              flat.kind == Kind::kGrant ? "grant " : "decision ", flat.round));
           own.news.NotifyAll();
         });
     ASSERT_OK(attachment);

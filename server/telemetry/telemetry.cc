@@ -150,7 +150,8 @@ void Telemetry::NoteTraffic(const Progress& progress, const std::string& hook,
   hooks[room ? hook : "other"].Add(moved);
 }
 
-void Telemetry::NotePlan(const schedule::Plan& plan, int64_t step, Job* job) const {
+void Telemetry::NotePlan(const schedule::Plan& plan, int64_t step,
+                         Job* job) const {
   if (plan.version == 0) return;
   if (!job->plans.empty() && job->plans.back().plan.version >= plan.version) {
     return;

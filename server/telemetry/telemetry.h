@@ -17,8 +17,8 @@
 #include "base/histogram.h"
 #include "base/ids.h"
 #include "base/mutex.h"
-#include "server/generation/fence.h"
 #include "schedule/plan.h"
+#include "server/generation/fence.h"
 #include "server/membership/member.h"
 #include "server/membership/membership_types.h"
 #include "server/options/options.h"
@@ -101,8 +101,8 @@ class Telemetry : public GenerationObserver {
   // A heartbeat of the holder of a seat, under the plan that is in force.
   // Ignored if it is not of the job's last generation; timings that make no
   // sense are counted, and dropped.
-  void Note(const Seat& seat, const schedule::Plan& plan, const Progress& progress,
-            const std::vector<StepTiming>& timings);
+  void Note(const Seat& seat, const schedule::Plan& plan,
+            const Progress& progress, const std::vector<StepTiming>& timings);
 
   // Forgets jobs that ended long ago.
   void Tick(absl::Time now);

@@ -27,11 +27,11 @@
 #include "hooks/registry/registry.h"
 #include "httplib.h"
 #include "nlohmann/json.hpp"
+#include "schedule/ticket.h"
 #include "server/coordinator.h"
 #include "server/http/http_server.h"
 #include "server/http/site.h"
 #include "tests/support/in_threads.h"
-#include "schedule/ticket.h"
 
 namespace coxswain {
 namespace {

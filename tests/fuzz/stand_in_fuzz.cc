@@ -9,10 +9,10 @@
 #include "base/check.h"
 #include "base/fake_clock.h"
 #include "client/stand_in/stand_in_desk.h"
+#include "schedule/plan.h"
 #include "tests/fuzz/decoders.h"
 #include "tests/fuzz/fuzz_bytes.h"
 #include "tests/fuzz/message_damage.h"
-#include "schedule/plan.h"
 
 namespace coxswain {
 namespace {

@@ -9,17 +9,17 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
-#include "schedule/terms.h"
 #include "cli/address.h"
 #include "cli/command_line.h"
 #include "cli/plan_change.h"
 #include "client/device/selection.h"
 #include "client/session/job.h"
 #include "client/session/session_options.h"
+#include "schedule/plan_words.h"
+#include "schedule/terms.h"
 #include "server/open_state.h"
 #include "tests/fuzz/decoders.h"
 #include "transport/listen_address.h"
-#include "schedule/plan_words.h"
 
 namespace coxswain {
 namespace {

@@ -7,8 +7,8 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "client/accumulate/accumulator.h"
-#include "schedule/fake_step_gate.h"
 #include "gtest/gtest.h"
+#include "schedule/fake_step_gate.h"
 #include "tests/conformance/hook_world.h"
 #include "tests/hooks/every_hook.h"
 #include "tests/hooks/reducer_team.h"
@@ -27,7 +27,8 @@ schedule::Plan Voting() {
   return plan;
 }
 
-ReducerTeam AtSchedule(const std::string& spec, schedule::FakeSchedule& schedule) {
+ReducerTeam AtSchedule(const std::string& spec,
+                       schedule::FakeSchedule& schedule) {
   return ReducerTeam(spec, kRanks, [&](int rank, ReducerOptions& options) {
     options.gate = schedule.gate(rank);
     options.statistics = true;

@@ -13,9 +13,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hooks/registry/planned_hook.h"
+#include "schedule/plan.h"
 #include "tests/integration/coarse_hook.h"
 #include "tests/integration/elastic_team.h"
-#include "schedule/plan.h"
 
 // Elastic training against a real coordinator in the same process, each worker
 // a thread. The toy's parameters tell which samples were counted: each exactly

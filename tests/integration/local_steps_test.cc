@@ -20,11 +20,11 @@
 #include "base/status_matchers.h"
 #include "client/comm/communicator.h"
 #include "client/comm/in_process/in_process_world.h"
-#include "schedule/fake_step_gate.h"
-#include "schedule/plan.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "gmock/gmock.h"
 #include "hooks/registry/registry.h"
+#include "schedule/fake_step_gate.h"
+#include "schedule/plan.h"
 
 namespace coxswain::local_steps_test {
 namespace {
@@ -231,7 +231,8 @@ TEST(LocalStepsTest, AverageParametersBringsTheBuffersTogetherToo) {
       });
 }
 
-schedule::Plan PlanOf(const std::string& spec, const schedule::Terms& terms = {}) {
+schedule::Plan PlanOf(const std::string& spec,
+                      const schedule::Terms& terms = {}) {
   schedule::Plan plan;
   plan.version = 1;
   plan.hook = spec;
@@ -239,7 +240,8 @@ schedule::Plan PlanOf(const std::string& spec, const schedule::Terms& terms = {}
   return plan;
 }
 
-Options Following(schedule::FakeSchedule& schedule, const schedule::Plan& plan, int rank) {
+Options Following(schedule::FakeSchedule& schedule, const schedule::Plan& plan,
+                  int rank) {
   Options options;
   options.plan = plan;
   options.reducer.gate = schedule.gate(rank);
@@ -254,7 +256,8 @@ std::vector<int64_t> StepsOf(const schedule::FakeSchedule& schedule, int rank) {
   return steps;
 }
 
-class LocalDecisionsTest : public testing::TestWithParam<schedule::Enforcement> {};
+class LocalDecisionsTest
+    : public testing::TestWithParam<schedule::Enforcement> {};
 
 INSTANTIATE_TEST_SUITE_P(AuditAndStrict, LocalDecisionsTest,
                          testing::Values(schedule::Enforcement::kAudit,

@@ -16,9 +16,9 @@
 #include "client/rpc/stub_factory.h"
 #include "client/session/session.h"
 #include "gtest/gtest.h"
+#include "schedule/step_gate.h"
 #include "server/coordinator.h"
 #include "tests/support/in_threads.h"
-#include "schedule/step_gate.h"
 
 // The gates of sessions against a real coordinator in the same process, over
 // loopback, each rank a thread.
@@ -160,7 +160,8 @@ class ScheduleIntegrationTest : public ::testing::Test {
     plans_.clear();
     for (const auto& session : sessions_) plans_.push_back(session->plan());
   }
-  schedule::Terms TermsWith(schedule::Enforcement enforcement, bool commit_vote = false) {
+  schedule::Terms TermsWith(schedule::Enforcement enforcement,
+                            bool commit_vote = false) {
     schedule::Terms terms;
     terms.enforcement = enforcement;
     terms.commit_vote = commit_vote;
@@ -168,7 +169,9 @@ class ScheduleIntegrationTest : public ::testing::Test {
     return terms;
   }
 
-  schedule::StepGate& GateOf(int rank) { return **sessions_[rank]->schedule().Gate(); }
+  schedule::StepGate& GateOf(int rank) {
+    return **sessions_[rank]->schedule().Gate();
+  }
 
   schedule::Ticket TicketOf(int rank, int64_t step) {
     schedule::Ticket ticket;
@@ -186,7 +189,7 @@ class ScheduleIntegrationTest : public ::testing::Test {
   }
   // A whole round of one rank, which follows the plan.
   absl::StatusOr<schedule::Decision> Step(int rank, int64_t step,
-                                    const schedule::Vote& vote = {}) {
+                                          const schedule::Vote& vote = {}) {
     absl::Status status = Announce(rank, step);
     if (status.ok()) status = GateOf(rank).AwaitGrant();
     if (!status.ok()) return status;
@@ -240,8 +243,9 @@ class ScheduleIntegrationTest : public ::testing::Test {
   std::vector<schedule::Plan> plans_;  // by rank
 };
 
-class EnforcementTest : public ScheduleIntegrationTest,
-                        public ::testing::WithParamInterface<schedule::Enforcement> {};
+class EnforcementTest
+    : public ScheduleIntegrationTest,
+      public ::testing::WithParamInterface<schedule::Enforcement> {};
 
 TEST_P(EnforcementTest, RoundsAreDecided) {
   JoinAll(2, TermsWith(GetParam()));
@@ -259,7 +263,8 @@ INSTANTIATE_TEST_SUITE_P(All, EnforcementTest,
                                            schedule::Enforcement::kStrict));
 
 TEST_P(EnforcementTest, AMismatchIsToldToBoth) {
-  if (GetParam() == schedule::Enforcement::kOff) GTEST_SKIP() << "nobody compares";
+  if (GetParam() == schedule::Enforcement::kOff)
+    GTEST_SKIP() << "nobody compares";
   JoinAll(2, TermsWith(GetParam()));
   InThreads(2, [&](int rank) {
     ASSERT_OK(Step(rank, 0));
@@ -291,7 +296,8 @@ TEST_F(ScheduleIntegrationTest, AVoteAgainstAStepSkipsItOnBoth) {
       schedule::Vote vote;
       vote.commit = rank != 1 || step != 1;
       if (!vote.commit) vote.reason = "the gradient is not finite";
-      ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, Step(rank, step, vote));
+      ASSERT_OK_AND_ASSIGN(const schedule::Decision decision,
+                           Step(rank, step, vote));
       EXPECT_EQ(decision.commit, step != 1);
       if (decision.commit) continue;
       EXPECT_THAT(decision.reason,
@@ -398,7 +404,8 @@ TEST_F(ScheduleIntegrationTest, BrokenConnectionsLoseNoRound) {
   InThreads(3, [&](int rank) {
     for (int64_t step = 0; step < 50; ++step) {
       if (rank < 2) {
-        ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, Step(rank, step));
+        ASSERT_OK_AND_ASSIGN(const schedule::Decision decision,
+                             Step(rank, step));
         EXPECT_TRUE(decision.commit);
       } else {
         cables_[step % 2]->Break();

@@ -10,9 +10,9 @@
 #include "base/status_matchers.h"
 #include "client/session/session.h"
 #include "gtest/gtest.h"
+#include "schedule/step_gate.h"
 #include "server/coordinator.h"
 #include "tests/support/in_threads.h"
-#include "schedule/step_gate.h"
 
 // Sessions that go on agreeing while there is no coordinator, over loopback,
 // each rank a thread.
@@ -43,8 +43,8 @@ class StandInIntegrationTest : public ::testing::Test {
   }
   void StopCoordinator() { coordinator_.reset(); }
 
-  void JoinAll(int count, schedule::Enforcement enforcement, bool commit_vote = false,
-               bool stand_in = true) {
+  void JoinAll(int count, schedule::Enforcement enforcement,
+               bool commit_vote = false, bool stand_in = true) {
     JobManifest manifest;
     manifest.terms.enforcement = enforcement;
     manifest.terms.commit_vote = commit_vote;
@@ -195,7 +195,8 @@ TEST_F(StandInIntegrationTest, AStopThatTheyAgreeOnIsTheSameForAll) {
 }
 
 TEST_F(StandInIntegrationTest, ItCanBeSwitchedOff) {
-  JoinAll(2, schedule::Enforcement::kAudit, /*commit_vote=*/false, /*stand_in=*/false);
+  JoinAll(2, schedule::Enforcement::kAudit, /*commit_vote=*/false,
+          /*stand_in=*/false);
   AllStep(0, 5);
   StopCoordinator();
   InThreads(3, [&](int rank) {

@@ -20,10 +20,10 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "schedule/plan.h"
 #include "server/coordinator.h"
 #include "tests/support/environment.h"
 #include "tests/support/process_status.h"
-#include "schedule/plan.h"
 
 namespace coxswain {
 namespace {

@@ -22,10 +22,10 @@
 #include "gtest/gtest.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "proto/store.grpc.pb.h"
+#include "schedule/plan.h"
 #include "server/coordinator.h"
 #include "tests/security/bare_client.h"
 #include "tests/security/http2.h"
-#include "schedule/plan.h"
 
 namespace coxswain {
 namespace {

@@ -9,8 +9,8 @@
 #include "client/stand_in/stand_in_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/security/test_certificates.h"
 #include "schedule/plan.h"
+#include "tests/security/test_certificates.h"
 
 namespace coxswain::stand_in_test {
 namespace {

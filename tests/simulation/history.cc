@@ -26,8 +26,8 @@ void DrawTerms(Dice* dice, schedule::Plan* plan) {
   if (dice->Chance(0.15)) {
     terms.sync_each_batch = true;
   } else if (dice->Chance(0.3)) {
-    terms.uneven_data =
-        dice->Chance(0.7) ? schedule::UnevenData::kWaitForAll : schedule::UnevenData::kEndAtFirst;
+    terms.uneven_data = dice->Chance(0.7) ? schedule::UnevenData::kWaitForAll
+                                          : schedule::UnevenData::kEndAtFirst;
   }
   if (terms.uneven_data != schedule::UnevenData::kRefuse && dice->Chance(0.5)) {
     terms.on_resize = schedule::OnResize::kKeepGlobalBatch;

@@ -213,8 +213,10 @@ void Referee::OnAnnounced(int rank, int64_t round, int64_t step,
   }
 }
 
-void Referee::OnExchangeBegins(int rank, int64_t round, const schedule::Plan& plan) {
-  if (plan.terms.enforcement != schedule::Enforcement::kStrict || round < decided()) {
+void Referee::OnExchangeBegins(int rank, int64_t round,
+                               const schedule::Plan& plan) {
+  if (plan.terms.enforcement != schedule::Enforcement::kStrict ||
+      round < decided()) {
     return;
   }
   // The tickets that a coordinator had which is gone are not counted any more.
@@ -267,7 +269,8 @@ void Referee::OnWaited(int rank, absl::Duration waited,
 }
 
 void Referee::OnGaveUp(int rank) {
-  if (deviated_.empty() || history_.plan.terms.on_stall == schedule::OnStall::kAbort) {
+  if (deviated_.empty() ||
+      history_.plan.terms.on_stall == schedule::OnStall::kAbort) {
     Violate(absl::StrCat("rank ", rank, " lost its patience"));
   }
 }
@@ -286,7 +289,8 @@ bool Referee::Silent() const {
 }
 
 bool Referee::MustFail() const {
-  if (Silent() && history_.plan.terms.on_stall == schedule::OnStall::kWarn) return false;
+  if (Silent() && history_.plan.terms.on_stall == schedule::OnStall::kWarn)
+    return false;
   // The second ticket may come when the round is long over.
   return history_.deviation != Deviation::kTwoTickets;
 }
@@ -327,8 +331,8 @@ void Referee::OnEnd(const Ending& ending) {
   } else if (MustFail()) {
     Violate(absl::StrCat("ranks ", absl::StrJoin(deviated_, ","),
                          " deviated, and it did not fail"));
-  } else if (history_.plan.terms.on_stall == schedule::OnStall::kWarn && Silent() &&
-             warnings_ == 0) {
+  } else if (history_.plan.terms.on_stall == schedule::OnStall::kWarn &&
+             Silent() && warnings_ == 0) {
     Violate("a rank was silent, and nobody was warned");
   }
 }

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "schedule/step_gate.h"
 #include "schedule/plan.h"
+#include "schedule/step_gate.h"
 #include "schedule/ticket.h"
 #include "tests/simulation/history.h"
 
@@ -41,7 +41,8 @@ class Referee {
   void OnWarned(absl::string_view text);
 
   // What a rank does.
-  void OnAnnounced(int rank, int64_t round, int64_t step, const schedule::Plan& plan);
+  void OnAnnounced(int rank, int64_t round, int64_t step,
+                   const schedule::Plan& plan);
   void OnExchangeBegins(int rank, int64_t round, const schedule::Plan& plan);
   // It knows the decision, and can act on it.
   void OnHeard(int64_t round);

@@ -46,8 +46,8 @@ StandInWorld::StandInWorld(uint64_t seed, Disloyalty disloyalty)
   rounds_ = dice_.Int(4, 16);
   plan_.version = 1;
   plan_.hook = "allreduce";
-  plan_.terms.enforcement =
-      dice_.Chance(0.5) ? schedule::Enforcement::kAudit : schedule::Enforcement::kStrict;
+  plan_.terms.enforcement = dice_.Chance(0.5) ? schedule::Enforcement::kAudit
+                                              : schedule::Enforcement::kStrict;
   plan_.terms.commit_vote = dice_.Chance(0.3);
   plan_.terms.progress_timeout = absl::Hours(100);
   plans_[1] = plan_;
@@ -205,7 +205,8 @@ void StandInWorld::Pump(int rank) {
   Stream* const stream =
       worker.leader == Leader::kStandIn ? worker.stand_in : worker.coordinator;
   if (stream == nullptr) return;
-  for (const schedule::StepAgent::Outgoing& outgoing : worker.agent.Take(now_)) {
+  for (const schedule::StepAgent::Outgoing& outgoing :
+       worker.agent.Take(now_)) {
     Up up;
     if (std::holds_alternative<schedule::Ticket>(outgoing)) {
       up.kind = Up::Kind::kTicket;
@@ -520,7 +521,8 @@ void StandInWorld::HearAtStandIn(Stream* stream, const Up& up) {
   const int rank = stream->rank;
   switch (up.kind) {
     case Up::Kind::kHello: {
-      const schedule::FallbackSchedule::Arrival arrival = stand_in_->OnArrival(rank);
+      const schedule::FallbackSchedule::Arrival arrival =
+          stand_in_->OnArrival(rank);
       for (int other : arrival.sent_away) EndVisit(other, false);
       EndVisit(rank, false);
       visits_[static_cast<size_t>(rank)] = stream;

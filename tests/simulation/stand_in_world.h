@@ -11,11 +11,11 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "schedule/step_agent.h"
-#include "schedule/step_gate.h"
 #include "schedule/fallback_schedule.h"
 #include "schedule/plan.h"
+#include "schedule/step_agent.h"
 #include "schedule/step_agreement.h"
+#include "schedule/step_gate.h"
 #include "schedule/ticket.h"
 #include "tests/simulation/dice.h"
 
@@ -32,10 +32,10 @@ enum class Disloyalty {
 };
 
 // One history of a generation whose ranks have two who may decide: the real
-// StepAgreement, a real schedule::FallbackSchedule, and a real StepAgent for each rank.
-// Nothing has a time: whatever can happen next may, in an order that the seed
-// draws. Streams keep what is said in order; each of their ends finds out by
-// itself that the other is gone, and reads first what was under way. The
+// StepAgreement, a real schedule::FallbackSchedule, and a real StepAgent for
+// each rank. Nothing has a time: whatever can happen next may, in an order that
+// the seed draws. Streams keep what is said in order; each of their ends finds
+// out by itself that the other is gone, and reads first what was under way. The
 // coordinator dies and is started again, or only loses its streams, or stands
 // still for as long as nothing of it is drawn.
 //
@@ -85,7 +85,8 @@ class StandInWorld {
   };
   enum class Leader { kNobody, kCoordinator, kStandIn };
   struct Worker {
-    explicit Worker(schedule::StepAgent::Options options) : agent(std::move(options)) {}
+    explicit Worker(schedule::StepAgent::Options options)
+        : agent(std::move(options)) {}
     schedule::StepAgent agent;
     int64_t plan_version = 1;
     bool voted = false;

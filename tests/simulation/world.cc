@@ -285,8 +285,8 @@ void World::Propose(const Proposal& proposal) {
   plan.version = ++newest_plan_;
   plan.accumulation_steps = proposal.accumulation_steps;
   if (proposal.other_hook) plan.hook = "bf16";
-  plan.terms.enforcement =
-      proposal.strict ? schedule::Enforcement::kStrict : schedule::Enforcement::kAudit;
+  plan.terms.enforcement = proposal.strict ? schedule::Enforcement::kStrict
+                                           : schedule::Enforcement::kAudit;
   plan.terms.commit_vote = proposal.commit_vote;
   plan.at_step = proposal.at_step;
   plans_[plan.version] = plan;

@@ -12,15 +12,15 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "schedule/step_gate.h"
 #include "schedule/plan.h"
+#include "schedule/step_agent.h"
 #include "schedule/step_agreement.h"
+#include "schedule/step_gate.h"
 #include "schedule/ticket.h"
 #include "tests/simulation/dice.h"
 #include "tests/simulation/history.h"
 #include "tests/simulation/referee.h"
 #include "tests/simulation/worker.h"
-#include "schedule/step_agent.h"
 
 namespace coxswain::simulation {
 
@@ -157,9 +157,10 @@ class World {
   // The link.
   absl::Duration Delay();
   int Copies();
-  void SendUp(const Worker& worker, const schedule::StepAgent::Outgoing& outgoing);
-  void SendForged(const Worker& worker, const schedule::Ticket& ticket, int64_t round,
-                  absl::Duration delay);
+  void SendUp(const Worker& worker,
+              const schedule::StepAgent::Outgoing& outgoing);
+  void SendForged(const Worker& worker, const schedule::Ticket& ticket,
+                  int64_t round, absl::Duration delay);
   void SendDown(int rank, ToRank message);
   void OnToServer(const Event& event);
   void OnToRank(const Event& event);

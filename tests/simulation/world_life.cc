@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "schedule/schedule_errors.h"
 #include "schedule/step_agreement.h"
 #include "schedule/ticket.h"
-#include "schedule/schedule_errors.h"
 #include "tests/simulation/world.h"
 
 namespace coxswain::simulation {

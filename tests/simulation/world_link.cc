@@ -4,8 +4,8 @@
 #include <utility>
 #include <variant>
 
-#include "tests/simulation/world.h"
 #include "schedule/step_agent.h"
+#include "tests/simulation/world.h"
 
 namespace coxswain::simulation {
 absl::Duration World::Delay() {
@@ -17,7 +17,8 @@ int World::Copies() {
   return dice_.Chance(history_.link.duplicates) ? dice_.Int(2, 3) : 1;
 }
 
-void World::SendUp(const Worker& worker, const schedule::StepAgent::Outgoing& outgoing) {
+void World::SendUp(const Worker& worker,
+                   const schedule::StepAgent::Outgoing& outgoing) {
   const int copies = worker.connected ? Copies() : 0;
   if (copies == 0) return;
   ToServer& message = to_server_.emplace_back();

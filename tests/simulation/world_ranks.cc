@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstddef>
 
-#include "tests/simulation/world.h"
 #include "schedule/step_agent.h"
+#include "tests/simulation/world.h"
 
 namespace coxswain::simulation {
 namespace {
@@ -75,7 +75,8 @@ void World::OnComputed(Worker* worker) {
 void World::Deviate(Worker* worker, schedule::Ticket* ticket) {
   if (!Deviates(*worker, history_.deviation)) return;
   const schedule::Ticket honest = *ticket;
-  const bool refuses = worker->plan.terms.uneven_data == schedule::UnevenData::kRefuse;
+  const bool refuses =
+      worker->plan.terms.uneven_data == schedule::UnevenData::kRefuse;
   switch (history_.deviation) {
     case Deviation::kMicroBatches:
       ticket->micro_batches =
@@ -165,9 +166,10 @@ void World::OnExchanged(Worker* worker) {
   worker->progressed = last_progress_ = now_;
   const Exchange& exchange =
       exchanges_[static_cast<size_t>(worker->exchanges - 1)];
-  worker->all_done = worker->plan.terms.uneven_data == schedule::UnevenData::kEndAtFirst
-                         ? exchange.done > 0
-                         : exchange.done == history_.world_size;
+  worker->all_done =
+      worker->plan.terms.uneven_data == schedule::UnevenData::kEndAtFirst
+          ? exchange.done > 0
+          : exchange.done == history_.world_size;
   if (!worker->deviated && Deviates(*worker, Deviation::kNoVote)) {
     return Stick(worker);
   }
@@ -234,7 +236,8 @@ void World::OnWake(Worker* worker) {
 // Says what the rank has to say, and comes back when it has more.
 void World::Pump(Worker* worker) {
   if (!worker->Speaks()) return;
-  for (const schedule::StepAgent::Outgoing& outgoing : worker->agent.Take(now_)) {
+  for (const schedule::StepAgent::Outgoing& outgoing :
+       worker->agent.Take(now_)) {
     SendUp(*worker, outgoing);
   }
   // In an exchange nobody waits at the gate.

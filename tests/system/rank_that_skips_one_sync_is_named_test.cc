@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "tests/system/scenario.h"
 #include "schedule/terms.h"
+#include "tests/system/scenario.h"
 
 namespace coxswain {
 namespace {

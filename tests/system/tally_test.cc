@@ -23,8 +23,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hooks/registry/planned_hook.h"
-#include "server/coordinator.h"
 #include "schedule/plan.h"
+#include "server/coordinator.h"
 
 namespace coxswain::torch::tally_test {
 namespace {

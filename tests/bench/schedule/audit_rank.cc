@@ -8,12 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/cancel_signal.h"
 #include "base/clock.h"
-#include "schedule/terms.h"
 #include "base/status_macros.h"
 #include "client/accumulate/accumulator.h"
 #include "client/comm/communicator.h"
 #include "hooks/registry/registry.h"
 #include "schedule/step_gate.h"
+#include "schedule/terms.h"
 
 namespace coxswain::bench {
 namespace {

@@ -28,7 +28,8 @@ class TimedGate : public schedule::StepGate {
     return gate_.Announce(ticket);
   }
   absl::Status AwaitGrant() override { return gate_.AwaitGrant(); }
-  absl::StatusOr<schedule::Decision> Decide(const schedule::Vote& vote) override {
+  absl::StatusOr<schedule::Decision> Decide(
+      const schedule::Vote& vote) override {
     const Meter meter(this);
     return gate_.Decide(vote);
   }

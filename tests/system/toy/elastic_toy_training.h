@@ -10,8 +10,8 @@
 #include "client/elastic/elastic_run.h"
 #include "client/reduce/reducer.h"
 #include "hooks/registry/planned_hook.h"
-#include "tests/system/toy/elastic_toy_state.h"
 #include "schedule/plan.h"
+#include "tests/system/toy/elastic_toy_state.h"
 
 namespace coxswain {
 

@@ -9,8 +9,8 @@
 #include "base/crc32c.h"
 #include "base/status_macros.h"
 #include "hooks/registry/planned_hook.h"
-#include "tests/system/toy/toy_training.h"
 #include "schedule/ticket.h"
+#include "tests/system/toy/toy_training.h"
 
 namespace coxswain {
 namespace {

@@ -48,7 +48,8 @@ absl::Status ToyTraining::Connect() {
   COXSWAIN_RETURN_IF_ERROR(MakeReducer());
   step_ = options_.first_step;
   if (options_.restore) COXSWAIN_RETURN_IF_ERROR(Restore());
-  COXSWAIN_RETURN_IF_ERROR(accumulator_->Restore({{schedule::kTrainStream, step_}}));
+  COXSWAIN_RETURN_IF_ERROR(
+      accumulator_->Restore({{schedule::kTrainStream, step_}}));
   if (!options_.dump.empty() && session_.rank() == 0) {
     COXSWAIN_RETURN_IF_ERROR(dump_.Open(options_.dump));
   }
@@ -123,7 +124,7 @@ absl::Status ToyTraining::EndOfData() {
     in_window_ = false;
   }
   return terms.uneven_data == schedule::UnevenData::kRefuse ? absl::OkStatus()
-                                                  : ShareSteps();
+                                                            : ShareSteps();
 }
 
 // Takes part with nothing until all are done.
@@ -141,8 +142,9 @@ absl::StatusOr<MicroBatch> ToyTraining::BeginMicroBatch() {
   Accumulator::Begin begin;
   begin.weight = SamplesOf(batches_);
   session_.schedule().NoteMicroBatch();
-  COXSWAIN_ASSIGN_OR_RETURN(MicroBatch micro,
-                            accumulator_->BeginMicroBatch(schedule::kTrainStream, begin));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      MicroBatch micro,
+      accumulator_->BeginMicroBatch(schedule::kTrainStream, begin));
   in_window_ = !micro.sync;
   return micro;
 }
@@ -186,7 +188,8 @@ absl::Status ToyTraining::Evaluate() {
   }
   SayOfRank(absl::StrCat("evaluates on ", session_.rank() + 1));
   ++evaluations_;
-  if (stream == schedule::kTrainStream) return absl::OkStatus();  // as one should not
+  if (stream == schedule::kTrainStream)
+    return absl::OkStatus();  // as one should not
   accumulator_->EndOfData(stream);
   COXSWAIN_ASSIGN_OR_RETURN(schedule::StepGate* const gate,
                             session_.schedule().Gate(stream));

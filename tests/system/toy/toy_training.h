@@ -13,10 +13,10 @@
 #include "client/accumulate/accumulator.h"
 #include "client/reduce/reducer.h"
 #include "client/session/session.h"
+#include "schedule/step_gate.h"
 #include "tests/system/toy/toy_dump.h"
 #include "tests/system/toy/toy_model.h"
 #include "tests/system/toy/toy_options.h"
-#include "schedule/step_gate.h"
 
 namespace coxswain {
 
