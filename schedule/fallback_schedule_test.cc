@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace coxswain::schedule {
+namespace coxswain::schedule::fallback_schedule_test {
 namespace {
 
 using testing::ElementsAre;
@@ -186,4 +186,4 @@ TEST_F(FallbackScheduleTest, StreamsAreBounded) {
 }
 
 }  // namespace
-}  // namespace coxswain::schedule
+}  // namespace coxswain::schedule::fallback_schedule_test

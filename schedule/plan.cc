@@ -9,7 +9,7 @@ namespace coxswain::schedule {
 namespace {
 
 // How one field is read and printed.
-struct Field {
+struct SettingField {
   const char* name;
   const char* word;
   const char* values;
@@ -26,7 +26,7 @@ bool ParseNumber(absl::string_view value, int64_t least, int64_t most,
   return absl::SimpleAtoi(value, number) && *number >= least && *number <= most;
 }
 
-constexpr Field kFields[] = {
+constexpr SettingField kSettings[] = {
     {"accumulation_steps", "accumulation",
      "the micro-batches of a step, from 1",
      [](absl::string_view value, StepSettings* settings) {
@@ -76,7 +76,7 @@ constexpr Field kFields[] = {
 
 std::vector<NamedValue> StepSettings::Values() const {
   std::vector<NamedValue> values;
-  for (const Field& field : kFields) {
+  for (const SettingField& field : kSettings) {
     NamedValue& value = values.emplace_back();
     value.name = field.name;
     value.word = field.word;
@@ -89,7 +89,7 @@ std::vector<NamedValue> StepSettings::Values() const {
 
 absl::Status StepSettings::SetWord(absl::string_view word,
                                    absl::string_view value) {
-  for (const Field& field : kFields) {
+  for (const SettingField& field : kSettings) {
     if (field.word != word) continue;
     if (field.parse(value, this)) return absl::OkStatus();
     return absl::InvalidArgumentError(

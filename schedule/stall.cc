@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxFindings = 20;
 constexpr size_t kMaxInError = 4;
-constexpr size_t kMaxGroups = 6;  // values that one sentence names
+constexpr size_t kMaxShownGroups = 6;  // values that one sentence names
 // Heartbeats come every second or so: less silence than that says nothing.
 // Ranks that wait for each other no longer than this do so in any job.
 constexpr absl::Duration kUsual = absl::Seconds(1);
@@ -172,7 +172,7 @@ class Search {
     std::vector<std::string> parts;
     for (const auto& [value, ranks] : groups) {
       if (&ranks != right) odd_.insert(ranks.begin(), ranks.end());
-      if (parts.size() >= kMaxGroups) continue;
+      if (parts.size() >= kMaxShownGroups) continue;
       parts.push_back(absl::StrCat(value, " on ", RankList(ranks)));
     }
     if (groups.size() > parts.size()) {

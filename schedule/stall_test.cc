@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "proto/types.pb.h"
 
-namespace coxswain::schedule {
+namespace coxswain::schedule::stall_test {
 namespace {
 
 using testing::AllOf;
@@ -222,4 +222,4 @@ TEST(StallTest, AThousandMissingRanksMakeAShortReport) {
 }
 
 }  // namespace
-}  // namespace coxswain::schedule
+}  // namespace coxswain::schedule::stall_test

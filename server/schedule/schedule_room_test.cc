@@ -329,8 +329,8 @@ TEST_F(ScheduleRoomTest, AProposedPlanLandsOnItsStepForAll) {
   Announce(team, 2);
   for (const Worker* worker : team) {
     ASSERT_THAT(worker->events, SizeIs(3));
-    EXPECT_FALSE(worker->events[1].plan.has_value());
-    ASSERT_TRUE(worker->events[2].plan.has_value());
+    EXPECT_FALSE(worker->events[1].decision.plan.has_value());
+    ASSERT_TRUE(worker->events[2].decision.plan.has_value());
     EXPECT_EQ(worker->events[2].decision.plan->hook, "bf16");
     EXPECT_EQ(worker->events[2].decision.plan->version, 2);
     EXPECT_EQ(worker->events[2].decision.plan->at_step, 3);
@@ -352,12 +352,12 @@ TEST_F(ScheduleRoomTest, APlanThatCannotBeStoredComesLater) {
   ASSERT_OK(plans_->Propose("job", 1, plan));
   memory_.FailWrites(absl::UnavailableError("disk full"));
   Announce(team, 0);
-  EXPECT_FALSE(team[0]->events.back().plan.has_value());
+  EXPECT_FALSE(team[0]->events.back().decision.plan.has_value());
   EXPECT_EQ(Description().plan.version, 1);
   memory_.FailWrites(absl::OkStatus());
   Announce(team, 1);
-  ASSERT_TRUE(team[0]->events.back().plan.has_value());
-  EXPECT_EQ(team[0]->events.back().plan->at_step, 2);
+  ASSERT_TRUE(team[0]->events.back().decision.plan.has_value());
+  EXPECT_EQ(team[0]->events.back().decision.plan->at_step, 2);
 }
 
 TEST_F(ScheduleRoomTest, OtherStreamsDoNotTakeAProposalButFollowIt) {
@@ -369,9 +369,9 @@ TEST_F(ScheduleRoomTest, OtherStreamsDoNotTakeAProposalButFollowIt) {
   for (const Worker* worker : team) {
     EXPECT_OK(room_->OnTicket(worker->seat, "critic", MakeTicket(0)));
   }
-  EXPECT_FALSE(team[0]->events.back().plan.has_value());
+  EXPECT_FALSE(team[0]->events.back().decision.plan.has_value());
   Announce(team, 0);
-  EXPECT_TRUE(team[0]->events.back().plan.has_value());
+  EXPECT_TRUE(team[0]->events.back().decision.plan.has_value());
   schedule::Ticket changed = MakeTicket(1, 2);
   changed.micro = 1;
   changed.micro_batches = changed.window = 2;
@@ -390,7 +390,7 @@ TEST_F(ScheduleRoomTest, AStreamThatBeginsLateBeginsWithEitherPlan) {
   plan.at_step = schedule::Plan::kAtNextStep;
   ASSERT_OK(plans_->Propose("job", 1, plan));
   Announce(team, 0);
-  ASSERT_TRUE(team[0]->events.back().plan.has_value());
+  ASSERT_TRUE(team[0]->events.back().decision.plan.has_value());
   schedule::Ticket changed = MakeTicket(0, 2);
   changed.micro = 1;
   changed.micro_batches = changed.window = 2;
@@ -755,7 +755,7 @@ TEST_F(ScheduleRoomTest, ALeavingRankTellsARestartedCoordinatorWhereItIs) {
   Announce({team[1]}, 0);  // it has heard nothing
   ASSERT_THAT(team[1]->events, Not(IsEmpty()));
   EXPECT_EQ(team[1]->events.back().kind, Kind::kDecision);
-  EXPECT_EQ(team[1]->events.back().stop, "rank 0: a signal");
+  EXPECT_EQ(team[1]->events.back().decision.stop, "rank 0: a signal");
   EXPECT_EQ(Description().state, JobState::kRunning);
 }
 
@@ -912,7 +912,7 @@ TEST_F(ScheduleRoomTest, AWishForACheckpointIsCut) {
   const Team team = Run(1);
   ASSERT_OK(room_->RequestCheckpoint("job", std::string(1 << 20, 'x')));
   Announce(team, 0);
-  EXPECT_EQ(team[0]->events.back().checkpoint.size(), 512u);
+  EXPECT_EQ(team[0]->events.back().decision.checkpoint.size(), 512u);
 }
 
 TEST_F(ScheduleRoomTest, ASpellForgetsNoWishForACheckpoint) {
@@ -928,7 +928,7 @@ TEST_F(ScheduleRoomTest, ASpellForgetsNoWishForACheckpoint) {
   EXPECT_GE(after, before);
   for (const Worker* worker : team) SayPosition(*worker, Heard(4));
   Announce(team, 5);
-  EXPECT_EQ(team[0]->events.back().checkpoint, "an operator");
+  EXPECT_EQ(team[0]->events.back().decision.checkpoint, "an operator");
 }
 
 // The coordinator has said it to nobody, and the ranks have gone on.
@@ -1087,7 +1087,7 @@ TEST_F(ScheduleRoomTest, APlanUnderWayAtARestartLandsAlike) {
   Announce(team, 1, 1);
   for (const Worker* worker : team) {
     ASSERT_THAT(worker->events, SizeIs(1));
-    ASSERT_TRUE(worker->events[0].plan.has_value());
+    ASSERT_TRUE(worker->events[0].decision.plan.has_value());
     EXPECT_EQ(worker->events[0].decision.plan->version, 2);
     EXPECT_EQ(worker->events[0].decision.plan->at_step, 2);
   }
@@ -1182,7 +1182,7 @@ TEST_F(ScheduleRoomTest, ADrainNamesTheMember) {
   ticket.drain = "SIGTERM";
   EXPECT_OK(room_->OnTicket(team[1]->seat, kTrain, ticket));
   Announce({team[0]}, 0);
-  EXPECT_EQ(team[0]->events.back().regroup,
+  EXPECT_EQ(team[0]->events.back().decision.regroup,
             "rank 1 (host-a/1) drains: SIGTERM");
 }
 
@@ -1192,9 +1192,9 @@ TEST_F(ScheduleRoomTest, OtherStreamsDoNotRegroup) {
   for (const Worker* worker : team) {
     EXPECT_OK(room_->OnTicket(worker->seat, "critic", MakeTicket(0)));
   }
-  EXPECT_EQ(team[0]->events.back().regroup, "");
+  EXPECT_EQ(team[0]->events.back().decision.regroup, "");
   Announce(team, 0);
-  EXPECT_EQ(team[0]->events.back().regroup, "2 spares wait");
+  EXPECT_EQ(team[0]->events.back().decision.regroup, "2 spares wait");
 }
 
 TEST_F(ScheduleRoomTest, ACheckpointIsAskedForOnceAndKept) {
@@ -1221,11 +1221,12 @@ TEST_F(ScheduleRoomTest, ACheckpointMayBeAskedForBeforeTheFirstTicket) {
   for (const Worker* worker : team) {
     EXPECT_OK(room_->OnTicket(worker->seat, "critic", MakeTicket(0)));
   }
-  EXPECT_EQ(team[0]->events.back().checkpoint, "") << "of another stream";
+  EXPECT_EQ(team[0]->events.back().decision.checkpoint, "")
+      << "of another stream";
   Announce(team, 0);
-  EXPECT_EQ(team[0]->events.back().checkpoint, "it was asked for");
+  EXPECT_EQ(team[0]->events.back().decision.checkpoint, "it was asked for");
   Announce(team, 1);
-  EXPECT_EQ(team[0]->events.back().checkpoint, "");
+  EXPECT_EQ(team[0]->events.back().decision.checkpoint, "");
 }
 
 TEST_F(ScheduleRoomTest, OnlyAJobThatRunsCanBeSaved) {
