@@ -1,6 +1,7 @@
 #include "cli/commands.h"
 
 #include <map>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "proto/schedule.pb.h"
 #include "schedule/plan.h"
+#include "schedule/plan_words.h"
 #include "schedule/schedule_wire.h"
 #include "schedule/terms.h"
 
@@ -157,8 +159,10 @@ absl::StatusOr<std::string> SetPlan(const PlanSetOptions& options,
   COXSWAIN_ASSIGN_OR_RETURN(const v1::GetPlanResponse plans,
                             AskForPlans(stub, job, call));
   const v1::Plan& newest = plans.has_next() ? plans.next() : plans.current();
-  COXSWAIN_ASSIGN_OR_RETURN(const schedule::Plan current,
-                            schedule::PlanFromWire(plans.current()));
+  // Its own terms may be of a newer version: they do not stay.
+  std::map<std::string, std::string> unknown;
+  const schedule::Plan current =
+      schedule::KnownPartOf(plans.current(), &unknown);
   COXSWAIN_ASSIGN_OR_RETURN(const schedule::Plan before,
                             schedule::PlanFromWire(newest));
   COXSWAIN_ASSIGN_OR_RETURN(schedule::Plan wanted, change.ApplyTo(before));
@@ -169,7 +173,12 @@ absl::StatusOr<std::string> SetPlan(const PlanSetOptions& options,
                         newest.version(), "\n");
   }
   v1::ProposePlanRequest request;
-  *request.mutable_plan() = schedule::ToWire(wanted);
+  *request.mutable_plan() = newest;
+  std::vector<std::string> terms;
+  for (const auto& [name, value] : change.words) {
+    if (schedule::IsTerm(name)) terms.push_back(name);
+  }
+  schedule::ChangeWire(wanted, terms, request.mutable_plan());
   request.set_job(job);
   request.set_expected_version(options.expect > 0 ? options.expect
                                                   : newest.version());

@@ -84,9 +84,9 @@ std::vector<schedule::NamedValue> ValuesOf(const v1::Plan& plan) {
 }
 
 absl::StatusOr<PlanChange> PlanChange::Parse(
-    const std::vector<std::string>& texts) {
+    const std::vector<std::string>& words) {
   PlanChange change;
-  COXSWAIN_ASSIGN_OR_RETURN(change.words, schedule::SplitPlanWords(texts));
+  COXSWAIN_ASSIGN_OR_RETURN(change.words, schedule::ParsePlanWords(words));
   COXSWAIN_ASSIGN_OR_RETURN(change.at_step, TakeBeginning(&change.words));
   schedule::Settings scratch;
   COXSWAIN_RETURN_IF_ERROR(schedule::ApplyPlanWords(change.words, &scratch));
@@ -114,7 +114,13 @@ absl::StatusOr<schedule::Plan> PlanChange::ApplyTo(schedule::Plan plan) const {
 
 absl::StatusOr<std::string> ReadPlanOverrides(
     const std::vector<std::string>& texts) {
-  COXSWAIN_ASSIGN_OR_RETURN(const PlanChange change, PlanChange::Parse(texts));
+  std::vector<std::string> words;
+  for (const std::string& text : texts) {
+    for (std::string& word : schedule::SplitPlanText(text)) {
+      words.push_back(std::move(word));
+    }
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const PlanChange change, PlanChange::Parse(words));
   if (change.at_step.has_value()) {
     return absl::InvalidArgumentError(
         "at has no meaning here: a job begins with it");

@@ -24,10 +24,10 @@ struct PlanChange {
   std::optional<int64_t> at_step;
 
   // Returns what NAME=VALUE words ask for: those of schedule/plan_words.h and
-  // `at`. Fails with INVALID_ARGUMENT, naming the word that is wrong and what
-  // would be right.
+  // `at`. A value may have spaces. Fails with INVALID_ARGUMENT, naming the word
+  // that is wrong and what would be right.
   static absl::StatusOr<PlanChange> Parse(
-      const std::vector<std::string>& texts);
+      const std::vector<std::string>& words);
 
   // Returns `plan` with the changes, complete but for at_step. Fails with
   // INVALID_ARGUMENT if the result contradicts itself.
@@ -35,8 +35,9 @@ struct PlanChange {
 };
 
 // Returns what a job's plan shall begin with, whatever its program asks for:
-// NAME=VALUE words, as PlanChange::Parse knows them but for `at`, as one text
-// for COXSWAIN_PLAN. Fails as PlanChange::Parse.
+// NAME=VALUE words, as PlanChange::Parse knows them but for `at`, several in a
+// text with spaces between them, as one text for COXSWAIN_PLAN. Fails as
+// PlanChange::Parse.
 absl::StatusOr<std::string> ReadPlanOverrides(
     const std::vector<std::string>& texts);
 

@@ -93,6 +93,8 @@ TEST(PlanChangeTest, WrongWordsAreNamed) {
       {"tial=drop",
        "a plan has nothing called \"tial\"; there are "
        "accumulation, hook, compression_start, adjust_scheduler"},
+      {"att=5", "and for a change at, where it begins"},
+      {"", "'' is not NAME=VALUE"},
   };
   for (const auto& [word, expected] : cases) {
     SCOPED_TRACE(word);

@@ -31,7 +31,7 @@ absl::Status CheckStreamName(absl::string_view name, size_t max_bytes) {
   if (valid) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "'", Cut(name, kMaxStreamBytes), "' is not the name of a stream: 1 to ",
-      max_bytes, " characters of [A-Za-z0-9._-]"));
+      max_bytes, " characters of [A-Za-z0-9._-]; this one has ", name.size()));
 }
 
 absl::Status CheckTicket(const Ticket& ticket) {

@@ -12,29 +12,6 @@
 namespace coxswain::schedule {
 namespace {
 
-// A hook's spec may have spaces within its parentheses.
-void SplitAtSpaces(absl::string_view text, std::vector<std::string>* pieces) {
-  int depth = 0;
-  bool within = false;
-  for (const char c : text) {
-    if (depth == 0 && absl::ascii_isspace(c)) {
-      within = false;
-      continue;
-    }
-    if (!within) pieces->emplace_back();
-    within = true;
-    pieces->back().push_back(c);
-    depth = std::max(0, depth + (c == '(' ? 1 : c == ')' ? -1 : 0));
-  }
-}
-
-bool IsTerm(absl::string_view name) {
-  const std::vector<TermInfo> terms = TermList();
-  return std::any_of(terms.begin(), terms.end(), [name](const TermInfo& term) {
-    return term.name == name;
-  });
-}
-
 std::string AllNames() {
   std::vector<std::string> names;
   for (const NamedValue& value : StepSettings().Values()) {
@@ -46,10 +23,32 @@ std::string AllNames() {
 
 }  // namespace
 
-absl::StatusOr<PlanWords> SplitPlanWords(
-    const std::vector<std::string>& texts) {
+bool IsTerm(absl::string_view name) {
+  const std::vector<TermInfo> terms = TermList();
+  return std::any_of(terms.begin(), terms.end(), [name](const TermInfo& term) {
+    return term.name == name;
+  });
+}
+
+std::vector<std::string> SplitPlanText(absl::string_view text) {
   std::vector<std::string> pieces;
-  for (const std::string& text : texts) SplitAtSpaces(text, &pieces);
+  int depth = 0;
+  bool within = false;
+  for (const char c : text) {
+    if (depth == 0 && absl::ascii_isspace(c)) {
+      within = false;
+      continue;
+    }
+    if (!within) pieces.emplace_back();
+    within = true;
+    pieces.back().push_back(c);
+    depth = std::max(0, depth + (c == '(' ? 1 : c == ')' ? -1 : 0));
+  }
+  return pieces;
+}
+
+absl::StatusOr<PlanWords> ParsePlanWords(
+    const std::vector<std::string>& pieces) {
   PlanWords words;
   for (const std::string& piece : pieces) {
     const size_t equals = piece.find('=');
@@ -74,8 +73,9 @@ absl::Status ApplyPlanWords(const PlanWords& words, Settings* settings) {
     }
     const absl::Status set = settings->SetWord(name, value);
     if (absl::IsNotFound(set)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a plan has nothing called \"", name, "\"; there are ", AllNames()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("a plan has nothing called \"", name, "\"; there are ",
+                       AllNames(), ", and for a change at, where it begins"));
     }
     COXSWAIN_RETURN_IF_ERROR(set);
   }

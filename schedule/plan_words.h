@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "schedule/plan.h"
 
 namespace coxswain::schedule {
@@ -17,11 +18,18 @@ namespace coxswain::schedule {
 // them accept and refuse the same.
 using PlanWords = std::map<std::string, std::string>;
 
-// Returns the words of these texts, which spaces separate; those within
-// parentheses belong to a hook's options. Fails with INVALID_ARGUMENT, naming
-// the word, if one is not NAME=VALUE or is given twice. Names and values may
-// be any.
-absl::StatusOr<PlanWords> SplitPlanWords(const std::vector<std::string>& texts);
+// Returns the pieces of a text that spaces separate; those within parentheses
+// belong to a hook's options.
+std::vector<std::string> SplitPlanText(absl::string_view text);
+
+// Returns the words that these pieces are, one each. Fails with
+// INVALID_ARGUMENT, naming the piece, if one is not NAME=VALUE or is given
+// twice. Names and values may be any.
+absl::StatusOr<PlanWords> ParsePlanWords(
+    const std::vector<std::string>& pieces);
+
+// Whether a word of this name sets a term, and not a field of its own.
+bool IsTerm(absl::string_view name);
 
 // Puts the values in the place of those that `settings` has. Fails with
 // INVALID_ARGUMENT, naming the word and what is valid in its place, if a plan

@@ -19,21 +19,25 @@ auto IsInvalid(const std::string& text) {
 TEST(PlanWordsTest, SpacesSeparateThemButNotWithinParentheses) {
   ASSERT_OK_AND_ASSIGN(
       const PlanWords words,
-      SplitPlanWords({" tail=drop  accumulation=8",
-                      "hook=powersgd(rank=4, start_step=10)\nmax_steps=5 "}));
+      ParsePlanWords(
+          SplitPlanText(" tail=drop  accumulation=8 "
+                        "hook=powersgd(rank=4, start_step=10)\nmax_steps=5 ")));
   EXPECT_THAT(words,
               ElementsAre(Pair("accumulation", "8"),
                           Pair("hook", "powersgd(rank=4, start_step=10)"),
                           Pair("max_steps", "5"), Pair("tail", "drop")));
   EXPECT_EQ(FormatPlanWords({{"b", "2"}, {"a", "1"}}), "a=1 b=2");
-  ASSERT_OK_AND_ASSIGN(const PlanWords none, SplitPlanWords({"", "  "}));
-  EXPECT_THAT(none, IsEmpty());
+  EXPECT_THAT(SplitPlanText("  "), IsEmpty());
+  ASSERT_OK_AND_ASSIGN(const PlanWords whole,
+                       ParsePlanWords({"hook=@/data/my hooks/p.yaml"}));
+  EXPECT_THAT(whole, ElementsAre(Pair("hook", "@/data/my hooks/p.yaml")));
 }
 
 TEST(PlanWordsTest, WrongWordsAreNamed) {
-  EXPECT_THAT(SplitPlanWords({"tail"}), IsInvalid("'tail' is not NAME=VALUE"));
-  EXPECT_THAT(SplitPlanWords({"=3"}), IsInvalid("'=3' is not NAME=VALUE"));
-  EXPECT_THAT(SplitPlanWords({"tail=drop", "tail=drop"}), IsInvalid("twice"));
+  EXPECT_THAT(ParsePlanWords({"tail"}), IsInvalid("'tail' is not NAME=VALUE"));
+  EXPECT_THAT(ParsePlanWords({""}), IsInvalid("'' is not NAME=VALUE"));
+  EXPECT_THAT(ParsePlanWords({"=3"}), IsInvalid("'=3' is not NAME=VALUE"));
+  EXPECT_THAT(ParsePlanWords({"tail=drop", "tail=drop"}), IsInvalid("twice"));
   const auto apply = [](const PlanWords& words) {
     Settings settings;
     return ApplyPlanWords(words, &settings);

@@ -215,6 +215,15 @@ v1::Plan ToWire(const Plan& plan) {
   return wire;
 }
 
+void ChangeWire(const Plan& plan, const std::vector<std::string>& terms,
+                v1::Plan* wire) {
+  PlanFields(IntoMessage<Plan, v1::Plan>(plan, wire));
+  const std::map<std::string, std::string> values = plan.terms.ToMap();
+  for (const std::string& name : terms) {
+    (*wire->mutable_terms())[name] = values.at(name);
+  }
+}
+
 absl::StatusOr<Plan> PlanFromWire(const v1::Plan& wire) {
   Plan plan = FieldsOf(wire);
   COXSWAIN_ASSIGN_OR_RETURN(

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -38,6 +39,11 @@ absl::StatusOr<Decision> TakePosition(v1::Position* wire);
 v1::AttachEvent ToWire(const Message& message);
 
 v1::Plan ToWire(const Plan& plan);
+// Puts into a received plan the settings of its own fields, the terms of these
+// names, and where it begins; leaves all else as a newer version may have sent
+// it.
+void ChangeWire(const Plan& plan, const std::vector<std::string>& terms,
+                v1::Plan* wire);
 // Returns a plan with terms that may contradict each other: see
 // Terms::Validate.
 absl::StatusOr<Plan> PlanFromWire(const v1::Plan& wire);

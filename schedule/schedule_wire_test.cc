@@ -1,6 +1,8 @@
 #include "schedule/schedule_wire.h"
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/strings/escaping.h"
@@ -154,9 +156,37 @@ TEST(ScheduleWireTest, ATicketKeepsEveryField) {
   EXPECT_EQ(wire.stop(), "a signal");
   EXPECT_EQ(wire.drain(), "SIGTERM");
   EXPECT_EQ(wire.checkpoint(), "an operator");
+  Ticket zero;
+  zero.checksum = 0;
+  v1::Ticket of_zero = ToWire("train", zero);
+  EXPECT_TRUE(of_zero.has_checksum());
+  ASSERT_OK_AND_ASSIGN(const Ticket taken, TakeTicket(&of_zero));
+  EXPECT_EQ(taken.checksum, std::optional<uint64_t>(0));
   v1::Ticket bare = ToWire("train", Ticket());
   ASSERT_OK_AND_ASSIGN(const Ticket ticket, TakeTicket(&bare));
   EXPECT_FALSE(ticket.checksum.has_value());
+}
+
+TEST(ScheduleWireTest, AChangeLeavesWhatANewerVersionSent) {
+  Plan plan;
+  plan.version = 3;
+  plan.hook = "fp16";
+  v1::Plan wire = ToWire(plan);
+  wire.clear_terms();
+  (*wire.mutable_terms())["of_a_newer_version"] = "yes";
+  plan.hook = "bf16";
+  plan.compression_start_step = 0;
+  plan.at_step = 7;
+  ASSERT_OK(plan.terms.Set("tail", "drop"));
+  ASSERT_OK(plan.terms.Set("max_steps", "5"));
+  ChangeWire(plan, {"tail"}, &wire);
+  EXPECT_EQ(wire.hook(), "bf16");
+  EXPECT_EQ(wire.compression_start_step(), 0);
+  EXPECT_EQ(wire.at_step(), 7);
+  const std::map<std::string, std::string> terms(wire.terms().begin(),
+                                                 wire.terms().end());
+  EXPECT_THAT(terms, ElementsAre(Pair("of_a_newer_version", "yes"),
+                                 Pair("tail", "drop")));
 }
 
 TEST(ScheduleWireTest, AVoteKeepsEveryField) {

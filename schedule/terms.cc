@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/peer_text.h"
 #include "base/status_macros.h"
 
 namespace coxswain::schedule {
@@ -148,9 +149,11 @@ absl::StatusOr<Terms> Terms::FromMap(
   for (const auto& [name, value] : values) {
     const size_t bytes = std::max(name.size(), value.size());
     if (bytes > kMaxTermBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a term of the schedule has a name and a value of at most ",
-          kMaxTermBytes, " bytes; one has ", bytes));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the term \"", OneLine(Shorten(name, kMaxTermBytes)),
+                       "\" of the schedule has ", bytes,
+                       " bytes in its name or value, and at most ",
+                       kMaxTermBytes, " are known here"));
     }
     COXSWAIN_RETURN_IF_ERROR(terms.Set(name, value));
   }

@@ -5,8 +5,9 @@
 namespace coxswain {
 
 absl::StatusOr<PlanOverrides> ParsePlanOverrides(absl::string_view text) {
-  COXSWAIN_ASSIGN_OR_RETURN(PlanOverrides overrides,
-                            schedule::SplitPlanWords({std::string(text)}));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      PlanOverrides overrides,
+      schedule::ParsePlanWords(schedule::SplitPlanText(text)));
   JobManifest scratch;
   COXSWAIN_RETURN_IF_ERROR(schedule::ApplyPlanWords(overrides, &scratch));
   return overrides;

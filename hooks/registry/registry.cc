@@ -276,9 +276,9 @@ absl::StatusOr<std::string> WithStartStep(absl::string_view spec,
   COXSWAIN_ASSIGN_OR_RETURN(Spec parsed, ParseSpec(spec));
   if (!SetStartStep(step, &parsed)) {
     COXSWAIN_RETURN_IF_ERROR(Resolve(parsed, ErrorIn(spec)).status());
-    return absl::InvalidArgumentError(
-        absl::StrCat("compression cannot start at step ", step, ": '", spec,
-                     "' has no start_step; leave that of the plan at -1"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "compression cannot start at step ", step, ": '", spec,
+        "' has no start_step; leave the plan's compression_start at -1"));
   }
   return CanonicalSpec(parsed, ErrorIn(spec));
 }

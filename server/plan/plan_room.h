@@ -143,6 +143,8 @@ class PlanRoom : public GenerationObserver {
   // What the workers' manifest said when `current` was made, and how many they
   // were.
   struct Settings : schedule::Settings {
+    // No program's, until a manifest is known.
+    Settings() { accumulation_steps = 0; }
     int world_size = 0;  // 0: not known
   };
   struct Record {
