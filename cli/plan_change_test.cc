@@ -211,12 +211,13 @@ TEST(EveryTermTest, ComesBackFromWordsMessagesRecordsAndJson) {
   for (const schedule::TermInfo& term : schedule::TermList()) {
     values[term.name] = term.values;
   }
-  const schedule::Plan plain;
+  schedule::Plan plain;
+  plain.hook = "bf16";
   for (const auto& word : schedule::PlanWordsOf(plain)) {
     SCOPED_TRACE(word.first);
     const std::string value = OtherValue(word, values[word.first]);
     ASSERT_NE(value, "");
-    schedule::Plan plan;
+    schedule::Plan plan = plain;
     ASSERT_OK(schedule::ApplyPlanWords({{word.first, value}}, &plan));
     EXPECT_FALSE(plan.SameSettings(plain));
 

@@ -134,8 +134,8 @@ TEST(DiffAmongManyTest, WhoAgreesInALineIsNamedTogether) {
   b.accumulation_steps = 4;
   Manifest c = WithHook("fp16");
   EXPECT_THAT(DiffManifests({{&a, {2}}, {&b, {1}}, {&c, {0}}}, {"x", "y", "z"}),
-              ElementsAre("hook: bf16 on y, z; fp16 on x",
-                          "accumulation_steps: 1 on x, z; 4 on y"));
+              ElementsAre("accumulation_steps: 1 on x, z; 4 on y",
+                          "hook: bf16 on y, z; fp16 on x"));
 }
 
 TEST(DiffAmongManyTest, ManyHoldersAndValuesAreCounted) {
