@@ -50,10 +50,10 @@ class FallbackSchedule {
     std::vector<int> sent_away;
   };
   Arrival OnArrival(int rank);
-  // It follows the coordinator again, or is not heard of any more.
+  // It follows the coordinator again, or its connection is lost.
   void OnGone(int rank);
 
-  // From a rank that is here; nothing is said to others.
+  // Of a rank that is here; those of others are ignored.
   Messages OnPosition(int rank, absl::string_view stream, const Decision& last,
                       absl::Time now);
   Messages OnTicket(int rank, absl::string_view stream, const Ticket& ticket,
@@ -67,7 +67,7 @@ class FallbackSchedule {
   const std::string& silent() const { return silent_; }
 
  private:
-  // Null: nothing is said in this spell.
+  // Null: nothing is sent in this spell.
   StepAgreement* Find(int rank, absl::string_view stream);
   Messages Take(absl::string_view stream, const StepAgreement& agreement,
                 StepAgreement::Messages messages);
@@ -75,7 +75,7 @@ class FallbackSchedule {
 
   const Options options_;
   int64_t spell_ = 0;
-  bool broken_ = true;  // somebody has gone since it began
+  bool broken_ = true;  // a rank has gone since it began
   std::vector<bool> here_;
   std::map<std::string, StepAgreement, std::less<>> streams_;
   int64_t heard_plan_ = 0;  // the newest that a position has brought

@@ -80,6 +80,17 @@ void ExpectPlan(const Plan& plan) {
               ElementsAre("progress_timeout=1m30s", "tail=carry"));
 }
 
+void ExpectDecision(const Decision& decision) {
+  EXPECT_EQ(decision.round, 41);
+  EXPECT_FALSE(decision.commit);
+  EXPECT_EQ(decision.reason, "not finite");
+  EXPECT_EQ(decision.stop, "enough");
+  EXPECT_EQ(decision.regroup, "2 spares wait");
+  EXPECT_EQ(decision.checkpoint, "checkpoint_every=42");
+  ASSERT_TRUE(decision.plan.has_value());
+  ExpectPlan(*decision.plan);
+}
+
 TEST(RecordedBytesTest, ATicketIsReadAndWrittenAsItWas) {
   EXPECT_EQ(
       absl::BytesToHexString(ToWire("train", FullTicket()).SerializeAsString()),
@@ -113,14 +124,7 @@ TEST(RecordedBytesTest, ADecisionIsReadAsItWas) {
   v1::Decision wire = Parsed<v1::Decision>(kDecision);
   EXPECT_EQ(wire.spell(), 3);
   ASSERT_OK_AND_ASSIGN(const Decision decision, TakeDecision(&wire));
-  EXPECT_EQ(decision.round, 41);
-  EXPECT_FALSE(decision.commit);
-  EXPECT_EQ(decision.reason, "not finite");
-  EXPECT_EQ(decision.stop, "enough");
-  EXPECT_EQ(decision.regroup, "2 spares wait");
-  EXPECT_EQ(decision.checkpoint, "checkpoint_every=42");
-  ASSERT_TRUE(decision.plan.has_value());
-  ExpectPlan(*decision.plan);
+  ExpectDecision(decision);
 }
 
 TEST(RecordedBytesTest, AManifestIsReadAsItWas) {
@@ -254,14 +258,7 @@ TEST(ScheduleWireTest, APositionIsADecisionOnItsWayBack) {
   EXPECT_EQ(wire.last().stream(), "train");
   EXPECT_EQ(wire.last().round(), 41);
   ASSERT_OK_AND_ASSIGN(const Decision back, TakePosition(&wire));
-  EXPECT_EQ(back.round, 41);
-  EXPECT_FALSE(back.commit);
-  EXPECT_EQ(back.reason, "not finite");
-  EXPECT_EQ(back.stop, "enough");
-  EXPECT_EQ(back.regroup, "2 spares wait");
-  EXPECT_EQ(back.checkpoint, "checkpoint_every=42");
-  ASSERT_TRUE(back.plan.has_value());
-  ExpectPlan(*back.plan);
+  ExpectDecision(back);
 }
 
 TEST(ScheduleWireTest, APositionWithTermsThatContradictEachOtherIsRefused) {

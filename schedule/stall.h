@@ -57,8 +57,7 @@ struct OpenRound {
 struct StallInput {
   std::vector<RankActivity> ranks;  // by rank
   std::vector<OpenRound> rounds;    // of all streams
-  // A decision has told all ranks to stop after the exchange that was under
-  // way.
+  // A decision has stopped all ranks after the exchange that was under way.
   bool stopped = false;
   absl::Duration progress_timeout;
 };
@@ -66,7 +65,7 @@ struct StallInput {
 struct StallReport {
   // Nothing moves, and has not for progress_timeout.
   bool stalled = false;
-  // Whom to look at, ascending: also where it is not stalled (yet).
+  // The ranks to look at, ascending: also where it is not stalled (yet).
   std::vector<int> odd;
   // A sentence each, the most telling first; never empty, at most 20.
   std::vector<std::string> findings;
@@ -80,9 +79,9 @@ struct StallReport {
 //   those whose rounds, collectives or bucket are behind the majority's; else,
 //   once it is stalled, all that are idle.
 // A collective that hangs is recognised by this: all tickets have agreed, and
-// yet nobody's numbers have changed for progress_timeout. It is no stall before
-// the first ticket, once a member has left in good order, or after a stop, if
-// all ranks are at the same place: then nobody is owed an exchange.
+// yet no rank's numbers have changed for progress_timeout. It is no stall
+// before the first ticket, once a member has left in good order, or after a
+// stop, if all ranks are at the same place: then no rank waits for an exchange.
 StallReport FindStall(absl::Time now, const StallInput& input);
 
 }  // namespace coxswain::schedule

@@ -23,8 +23,8 @@ namespace coxswain::schedule {
 //     ^                    |
 //     +--TakeDecision------+--OnDecision--> decided
 //
-// What it wants said may be lost, repeated and reordered: it says it again
-// every `resend` until it is answered, and after each reconnect. Answers of
+// What it sends may be lost, repeated and reordered: it sends it again every
+// `resend` until it is answered, and after each reconnect. Answers of
 // other rounds than the present one are ignored.
 class StepAgent {
  public:
@@ -46,16 +46,16 @@ class StepAgent {
   explicit StepAgent(Options options);
 
   // Begins the next round. FAILED_PRECONDITION if the last one has not been
-  // decided, or its decision was not taken, or said that the generation ends
-  // with it; or the ticket asks for a skip that nobody would hear of, with
+  // decided, or its decision was not taken, or ended the generation; or the
+  // ticket asks for a skip that no other rank would learn of, with
   // enforcement=off.
   absl::Status Announce(const Ticket& ticket, absl::Time now);
-  // Says, from the next ticket or vote on, that all shall stop.
+  // Asks all ranks, from the next ticket or vote on, to stop.
   void RequestStop(std::string reason);
-  // Says, from the next ticket on, that this rank leaves after its step.
+  // Announces, from the next ticket on, that this rank leaves after its step.
   void RequestDrain(std::string reason);
-  // Asks, from the next ticket on, for a checkpoint, until a decision has said
-  // so. The first reason counts.
+  // Asks, from the next ticket on, for a checkpoint, until a decision asks
+  // for it. The first reason counts.
   void RequestCheckpoint(std::string reason);
   // Between rounds: the terms of another plan count from now on. Only needed
   // where it did not come with a decision of this stream.
@@ -65,7 +65,7 @@ class StepAgent {
 
   void OnGrant(int64_t round);
   void OnDecision(const Decision& decision);
-  // The connection is new: what was not answered is said again.
+  // The connection is new: what was not answered is sent again.
   void OnConnected();
   // The coordinator is another one, which waits anew: so does this end.
   void OnOtherCoordinator(absl::Time now);
@@ -112,7 +112,7 @@ class StepAgent {
   std::string stop_;
   std::string drain_;
   std::string checkpoint_;
-  std::string regroup_;  // as the last decision said
+  std::string regroup_;  // of the last decision
   std::optional<Repeated<Ticket>> ticket_;
   std::optional<Repeated<schedule::Vote>> vote_;  // with commit_vote only
   bool voted_ = false;

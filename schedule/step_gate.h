@@ -54,8 +54,8 @@ class StepGate {
   // ranks: the end of the exchange is waited for that much longer.
   virtual absl::Duration patience() const { return absl::ZeroDuration(); }
 
-  // The reducer is broken: whoever waits in AwaitGrant or Decide, now or later,
-  // gets this error. Returns at once. The first reason stays.
+  // The reducer is broken: AwaitGrant and Decide fail with this error, now and
+  // later. Returns at once. The first reason stays.
   virtual void Abort(const absl::Status& reason) { static_cast<void>(reason); }
 };
 

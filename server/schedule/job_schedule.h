@@ -25,9 +25,6 @@
 
 namespace coxswain::server {
 
-// The stream whose decisions carry changes of the plan, and regroup.
-inline constexpr absl::string_view kTrainStream = "train";
-
 // The schedule of one generation: an agreement for each stream, and what is
 // known of each rank. A part of the schedule room, which brings it what happens
 // and carries out what it wants done. No clock, no locks, no network.
