@@ -111,7 +111,7 @@ void Crew::Serve(const std::string& listen,
   // In a network of the test's own.
   if (!absl::StartsWith(listen, "127.")) command.push_back("--insecure");
   const std::string address = std::exchange(address_, "");
-  coordinator_ = processes_.Start("coordinator", command);
+  coordinator_ = processes_.Start("coordinator", WithOtherBuild(command));
   ASSERT_TRUE(Await("the coordinator listens", [&] {
     return !address_.empty() || processes_.status(*coordinator_).has_value();
   }));
@@ -145,7 +145,7 @@ Crew::Launcher Crew::Start(const Launch& launch) {
   command.insert(command.end(),
                  {"--", launch.program.empty() ? kElasticToy : launch.program});
   command.insert(command.end(), launch.toy.begin(), launch.toy.end());
-  launchers_.push_back(processes_.Start(launch.node, command));
+  launchers_.push_back(processes_.Start(launch.node, WithOtherBuild(command)));
   return launchers_.back();
 }
 

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -67,10 +69,41 @@ std::vector<std::vector<std::string>> WorkerLines(const std::string& out) {
 
 }  // namespace
 
+std::vector<std::string> WithOtherBuild(std::vector<std::string> command) {
+  const char* const build = std::getenv("COXSWAIN_OTHER_BUILD");
+  if (build == nullptr) return command;
+  const char* const variable = std::getenv("COXSWAIN_OTHER_PART");
+  const std::string part = variable == nullptr ? "" : variable;
+  const auto first = std::find(command.begin(), command.end(), kCoxswain);
+  const auto does = [&](absl::string_view verb) {
+    return command.end() - first > 1 && *(first + 1) == verb;
+  };
+  static std::atomic<int> coordinators{0}, launchers{0};
+  bool other = false;
+  if (part == "coordinators") {
+    other = does("serve");
+  } else if (part == "every-second-coordinator") {
+    other = does("serve") && coordinators++ % 2 == 0;
+  } else if (part == "workers") {
+    other = !does("serve");
+  } else if (part == "every-second-launcher") {
+    other = does("run") && launchers++ % 2 == 0;
+  } else {
+    ADD_FAILURE() << "COXSWAIN_OTHER_PART is '" << part << "'";
+  }
+  if (!other) return command;
+  for (std::string& word : command) {
+    if (word == kCoxswain || absl::StartsWith(word, "tests/system/toy/")) {
+      word = absl::StrCat(build, "/", word);
+    }
+  }
+  return command;
+}
+
 std::unique_ptr<Process> Start(std::vector<std::string> command) {
   // Orphans come to this program, where StrayProcesses sees them.
   COXSWAIN_CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
-  auto process = Process::Start({std::move(command), {}});
+  auto process = Process::Start({WithOtherBuild(std::move(command)), {}});
   if (!process.ok()) {
     ADD_FAILURE() << process.status();
     std::abort();

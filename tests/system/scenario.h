@@ -28,6 +28,10 @@ inline constexpr char kToyWorker[] = "tests/system/toy/toy_worker";
 // may be slow and a program instrumented.
 inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
+// The command with programs of another build, for checks of two versions beside
+// each other: README.md. Those of this build without the variables.
+std::vector<std::string> WithOtherBuild(std::vector<std::string> command);
+
 // Starts a command; aborts the test program if it cannot be started.
 std::unique_ptr<Process> Start(std::vector<std::string> command);
 
