@@ -26,7 +26,7 @@
 #include "server/state/state_writer.h"
 #include "server/storage/fenced_file_system.h"
 #include "server/storage/file_system.h"
-#include "server/store/store.h"
+#include "server/store/key_value_store.h"
 #include "server/telemetry/rpc_metrics.h"
 #include "server/telemetry/telemetry.h"
 #include "transport/listen_address.h"
@@ -105,8 +105,8 @@ struct Coordinator::Parts {
   std::unique_ptr<CheckpointStore> checkpoints;
   std::unique_ptr<Membership> membership;
   std::unique_ptr<ScheduleRoom> schedule;
-  std::unique_ptr<StoreRoom> store;
-  std::unique_ptr<GroupRoom> groups;
+  std::unique_ptr<KeyValueStore> store;
+  std::unique_ptr<Groups> groups;
   std::unique_ptr<ParameterRoom> parameters;
   std::unique_ptr<Telemetry> telemetry;
   RpcMetrics rpc;
@@ -158,10 +158,10 @@ absl::Status Coordinator::Parts::OpenRooms() {
   schedule = std::make_unique<ScheduleRoom>(
       options.schedule, ScheduleRoom::Rooms{options.clock, membership.get(),
                                             plans.get(), writer.get()});
-  store =
-      std::make_unique<StoreRoom>(options.store, options.clock, writer.get());
+  store = std::make_unique<KeyValueStore>(options.store, options.clock,
+                                          writer.get());
   groups =
-      std::make_unique<GroupRoom>(options.groups, options.clock, writer.get());
+      std::make_unique<Groups>(options.groups, options.clock, writer.get());
   parameters =
       std::make_unique<ParameterRoom>(options.parameters, options.clock);
   telemetry = std::make_unique<Telemetry>(options.telemetry, options.clock);

@@ -31,7 +31,7 @@ struct Caller {
 };
 
 // Decides whether a request still belongs to the present. Implemented by the
-// membership room, used by every room that changes something for a member.
+// membership, used by every component that changes something for a member.
 // Thread-safe.
 class FenceGate {
  public:
@@ -84,9 +84,10 @@ class GenerationObserver {
   }
 
   // Once, before any request: what an earlier term has left running. Whatever
-  // else the room keeps of generations in the state store is to be dropped. A
-  // record that cannot be read goes into quarantine, and the membership ends
-  // its generation. An error of the store keeps the coordinator from starting.
+  // else the component keeps of generations in the state store is to be
+  // dropped. A record that cannot be read goes into quarantine, and the
+  // membership ends its generation. An error of the store keeps the coordinator
+  // from starting.
   virtual absl::Status OnResume(const std::vector<GenerationResumed>& running) {
     static_cast<void>(running);
     return absl::OkStatus();

@@ -15,14 +15,14 @@
 
 namespace coxswain::server {
 
-// Which generations have ended, for a room that keeps something for each: a
-// request that passed the fence just before the end must not bring back, just
+// Which generations have ended, for a component that keeps something for each:
+// a request that passed the fence just before the end must not bring back, just
 // after it, what the end has dropped.
 //
 // Generation numbers are unique across all jobs, so the last few are enough,
 // whatever the number of jobs: a request is forgotten by its fence within
 // milliseconds, in which no thousands of generations end. Thread-compatible:
-// guarded by its room's lock.
+// guarded by the component's lock.
 class GenerationGuard {
  public:
   static constexpr size_t kRemembered = 4096;
@@ -71,7 +71,7 @@ class GenerationGuard {
   std::deque<Generation> order_;  // in the order of their ends
 };
 
-// Runs what a room has put off until its lock was released.
+// Runs what a component has put off until its lock was released.
 inline void RunAll(const std::vector<std::function<void()>>& calls) {
   for (const auto& call : calls) call();
 }

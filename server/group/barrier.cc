@@ -21,7 +21,7 @@ constexpr size_t kMaxForgotten = 32;
 // Enough to recognise what is wrong, few enough for a log line.
 constexpr size_t kMaxNamedRanks = 16;
 
-void Answer(BarrierDone done, BarrierAnswer answer, GroupWork* work) {
+void Answer(BarrierDone done, BarrierAnswer answer, ScopeWork* work) {
   work->calls.push_back(
       [done = std::move(done), answer = std::move(answer)] { done(answer); });
 }
@@ -79,7 +79,7 @@ void BarrierTable::Remember(uint64_t sequence,
   }
 }
 
-bool BarrierTable::AnswerRepeat(BarrierArrival* arrival, GroupWork* work) {
+bool BarrierTable::AnswerRepeat(BarrierArrival* arrival, ScopeWork* work) {
   const auto it =
       completion_of_.find({arrival->incarnation, arrival->request_id});
   if (it == completion_of_.end()) return false;
@@ -94,7 +94,7 @@ bool BarrierTable::AnswerRepeat(BarrierArrival* arrival, GroupWork* work) {
 
 bool BarrierTable::Arrive(const std::string& group, const std::string& tag,
                           const std::vector<int>& ranks, BarrierArrival arrival,
-                          GroupWork* work) {
+                          ScopeWork* work) {
   if (AnswerRepeat(&arrival, work)) return false;
   const Key key(group, tag);
   auto it = barriers_.find(key);
@@ -129,7 +129,7 @@ bool BarrierTable::Arrive(const std::string& group, const std::string& tag,
   return false;
 }
 
-void BarrierTable::Complete(Waiting* waiting, GroupWork* work) {
+void BarrierTable::Complete(Waiting* waiting, ScopeWork* work) {
   const uint64_t sequence = next_sequence_++;
   Completion completion;
   completion.sequence = sequence;
@@ -140,7 +140,7 @@ void BarrierTable::Complete(Waiting* waiting, GroupWork* work) {
     completion.requests.push_back(request);
     completion_of_[request] = sequence;
   }
-  GroupWork::Commit commit;
+  ScopeWork::Commit commit;
   commit.batch.Put(table_, BarrierRecord(sequence),
                    EncodeRequests(completion.requests));
   const size_t deleted = std::min(forgotten_.size(), kMaxForgotten);
@@ -150,7 +150,7 @@ void BarrierTable::Complete(Waiting* waiting, GroupWork* work) {
     commit.batch.Delete(table_, BarrierRecord(forgotten));
   }
   commit.committed = [this, sequence](const absl::Status& status,
-                                      GroupWork* more) {
+                                      ScopeWork* more) {
     Committed(sequence, status, more);
   };
   completing_.emplace(sequence, std::move(completion));
@@ -158,7 +158,7 @@ void BarrierTable::Complete(Waiting* waiting, GroupWork* work) {
 }
 
 void BarrierTable::Committed(uint64_t sequence, const absl::Status& status,
-                             GroupWork* work) {
+                             ScopeWork* work) {
   const auto it = completing_.find(sequence);
   if (it == completing_.end()) return;  // The generation has ended.
   Completion completion = std::move(it->second);
@@ -181,7 +181,7 @@ void BarrierTable::Committed(uint64_t sequence, const absl::Status& status,
   }
 }
 
-void BarrierTable::Cancel(uint64_t call, GroupWork* work) {
+void BarrierTable::Cancel(uint64_t call, ScopeWork* work) {
   for (auto it = barriers_.begin(); it != barriers_.end(); ++it) {
     auto& arrived = it->second.arrived;
     for (auto member = arrived.begin(); member != arrived.end(); ++member) {
@@ -196,7 +196,7 @@ void BarrierTable::Cancel(uint64_t call, GroupWork* work) {
 }
 
 void BarrierTable::ExpireOne(const Key& key, Waiting* waiting, absl::Time now,
-                             GroupWork* work) {
+                             ScopeWork* work) {
   BarrierAnswer answer;
   answer.expected = static_cast<int>(waiting->ranks.size());
   for (const int rank : waiting->ranks) {
@@ -217,7 +217,7 @@ void BarrierTable::ExpireOne(const Key& key, Waiting* waiting, absl::Time now,
   }
 }
 
-void BarrierTable::Expire(absl::Time now, GroupWork* work) {
+void BarrierTable::Expire(absl::Time now, ScopeWork* work) {
   for (auto it = barriers_.begin(); it != barriers_.end();) {
     bool due = false;
     for (const auto& [rank, arrival] : it->second.arrived) {
@@ -228,7 +228,7 @@ void BarrierTable::Expire(absl::Time now, GroupWork* work) {
   }
 }
 
-void BarrierTable::Leave(int rank, GroupWork* work) {
+void BarrierTable::Leave(int rank, ScopeWork* work) {
   left_.insert(rank);
   for (auto it = barriers_.begin(); it != barriers_.end();) {
     const std::vector<int>& ranks = it->second.ranks;
@@ -243,7 +243,7 @@ void BarrierTable::Leave(int rank, GroupWork* work) {
   }
 }
 
-void BarrierTable::End(const absl::Status& status, GroupWork* work) {
+void BarrierTable::End(const absl::Status& status, ScopeWork* work) {
   for (auto& [key, waiting] : barriers_) {
     for (auto& [rank, arrival] : waiting.arrived) {
       Answer(std::move(arrival.done), {status, 0, {}}, work);

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
+#include "server/generation/scoped_component.h"
 #include "server/group/group_records.h"
 #include "server/state/state_store.h"
 
@@ -37,9 +38,9 @@ struct BarrierArrival {
   BarrierDone done;
 };
 
-// The barriers of one generation, by (group, tag). A part of GroupRoom, which
-// holds its lock around every call: one thread at a time. Answers that a call
-// causes are appended to `work`, never run.
+// The barriers of one generation, by (group, tag). A part of GroupScope: one
+// thread at a time. Answers that a call causes are appended to `work`, never
+// run.
 //
 // That a barrier was completed is durable before anybody hears of it, so that
 // a rank whose answer was lost can still get it from the next coordinator, when
@@ -56,15 +57,15 @@ class BarrierTable {
   // arrived. True if the arrival waits for others.
   bool Arrive(const std::string& group, const std::string& tag,
               const std::vector<int>& ranks, BarrierArrival arrival,
-              GroupWork* work);
+              ScopeWork* work);
 
-  void Cancel(uint64_t call, GroupWork* work);
-  void Expire(absl::Time now, GroupWork* work);
+  void Cancel(uint64_t call, ScopeWork* work);
+  void Expire(absl::Time now, ScopeWork* work);
   // The rank will come no more: who waits for it in a barrier of its groups
   // is answered with FAILED_PRECONDITION, and so is who comes later.
-  void Leave(int rank, GroupWork* work);
+  void Leave(int rank, ScopeWork* work);
   // Answers everyone with `status`.
-  void End(const absl::Status& status, GroupWork* work);
+  void End(const absl::Status& status, ScopeWork* work);
 
   // Whether someone waits under this tag.
   bool Contains(const std::string& group, const std::string& tag) const;
@@ -85,14 +86,14 @@ class BarrierTable {
   };
 
   // True if a repeated call was taken care of.
-  bool AnswerRepeat(BarrierArrival* arrival, GroupWork* work);
-  void Complete(Waiting* waiting, GroupWork* work);
+  bool AnswerRepeat(BarrierArrival* arrival, ScopeWork* work);
+  void Complete(Waiting* waiting, ScopeWork* work);
   void Committed(uint64_t sequence, const absl::Status& status,
-                 GroupWork* work);
+                 ScopeWork* work);
   void Remember(uint64_t sequence, std::vector<BarrierRequest> requests);
   // Answers those of one barrier whose deadline has come.
   void ExpireOne(const Key& key, Waiting* waiting, absl::Time now,
-                 GroupWork* work);
+                 ScopeWork* work);
 
   const std::string table_;
   std::map<Key, Waiting> barriers_;

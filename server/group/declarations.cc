@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxRanksInError = 64;
 
-void Answer(DeclareDone done, const absl::Status& status, GroupWork* work) {
+void Answer(DeclareDone done, const absl::Status& status, ScopeWork* work) {
   work->calls.push_back([done = std::move(done), status] { done(status); });
 }
 
@@ -53,7 +53,7 @@ bool Declarations::HasMesh(absl::string_view name,
 }
 
 void Declarations::Declare(Declaration declaration, DeclareDone done,
-                           GroupWork* work) {
+                           ScopeWork* work) {
   std::optional<uint64_t> blocker;
   const auto mesh = pending_of_mesh_.find(declaration.name);
   if (!declaration.axes.empty() && mesh != pending_of_mesh_.end()) {
@@ -108,16 +108,16 @@ absl::StatusOr<bool> Declarations::Check(const Declaration& declaration) const {
   return declaration.axes.empty() && added == 0;
 }
 
-void Declarations::Start(Request request, GroupWork* work) {
+void Declarations::Start(Request request, ScopeWork* work) {
   const absl::StatusOr<bool> known = Check(request.declaration);
   if (!known.ok() || *known) {
     Answer(std::move(request.done), known.status(), work);
     return;
   }
   const uint64_t id = next_id_++;
-  GroupWork::Commit commit;
+  ScopeWork::Commit commit;
   commit.batch = RecordOf(table_, request.declaration);
-  commit.committed = [this, id](const absl::Status& status, GroupWork* more) {
+  commit.committed = [this, id](const absl::Status& status, ScopeWork* more) {
     Committed(id, status, more);
   };
   for (const GroupInfo& group : request.declaration.groups) {
@@ -131,7 +131,7 @@ void Declarations::Start(Request request, GroupWork* work) {
 }
 
 void Declarations::Committed(uint64_t id, const absl::Status& status,
-                             GroupWork* work) {
+                             ScopeWork* work) {
   const auto it = pending_.find(id);
   if (it == pending_.end()) return;  // The generation has ended.
   Pending pending = std::move(it->second);
@@ -163,7 +163,7 @@ void Declarations::Install(const Declaration& declaration) {
   }
 }
 
-void Declarations::End(const absl::Status& status, GroupWork* work) {
+void Declarations::End(const absl::Status& status, ScopeWork* work) {
   for (auto& [id, pending] : pending_) {
     Answer(std::move(pending.first.done), status, work);
     for (Request& later : pending.later) {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "server/generation/scoped_component.h"
 #include "server/group/group_records.h"
 #include "server/group/mesh.h"
 #include "server/state/state_store.h"
@@ -35,8 +36,8 @@ struct Declaration {
 using DeclareDone = std::function<void(const absl::Status&)>;
 
 // The groups and meshes of one generation: what is in it is durable. A part of
-// GroupRoom, which holds its lock around every call: one thread at a time.
-// Answers that a call causes are appended to `work`, never run.
+// GroupScope: one thread at a time. Answers that a call causes are appended to
+// `work`, never run.
 class Declarations {
  public:
   Declarations(std::string table, size_t max_groups, size_t max_waiting)
@@ -50,7 +51,7 @@ class Declarations {
   // Answers once the groups are durable; the same declaration may come again.
   //   FAILED_PRECONDITION  something else was declared under one of the names
   //   RESOURCE_EXHAUSTED   too many groups, or too many calls wait
-  void Declare(Declaration declaration, DeclareDone done, GroupWork* work);
+  void Declare(Declaration declaration, DeclareDone done, ScopeWork* work);
 
   // Null if there is no such group.
   const GroupInfo* Find(absl::string_view name) const;
@@ -58,7 +59,7 @@ class Declarations {
   bool HasMesh(absl::string_view name, const std::vector<MeshAxis>& axes) const;
 
   // Answers all that wait with `status`.
-  void End(const absl::Status& status, GroupWork* work);
+  void End(const absl::Status& status, ScopeWork* work);
 
  private:
   struct Request {
@@ -72,8 +73,8 @@ class Declarations {
 
   // Whether the groups are there already.
   absl::StatusOr<bool> Check(const Declaration& declaration) const;
-  void Start(Request request, GroupWork* work);
-  void Committed(uint64_t id, const absl::Status& status, GroupWork* work);
+  void Start(Request request, ScopeWork* work);
+  void Committed(uint64_t id, const absl::Status& status, ScopeWork* work);
   void Install(const Declaration& declaration);
 
   const std::string table_;

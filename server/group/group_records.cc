@@ -18,10 +18,6 @@ absl::Status Damaged(absl::string_view what, absl::string_view bytes) {
 
 }  // namespace
 
-std::string GroupTable(Generation generation) {
-  return absl::StrCat(kGroupTables, generation.value());
-}
-
 std::string NameRecord(char kind, absl::string_view name) {
   return absl::StrCat(std::string(1, kind), name);
 }

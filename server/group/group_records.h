@@ -2,7 +2,6 @@
 #define COXSWAIN_SERVER_GROUP_GROUP_RECORDS_H_
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +11,6 @@
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
 #include "server/group/mesh.h"
-#include "server/state/state_store.h"
 
 namespace coxswain::server {
 
@@ -27,7 +25,6 @@ constexpr char kBarrierRecord = 'b';
 // Incarnation and request id of a barrier call.
 using BarrierRequest = std::pair<Incarnation, uint64_t>;
 
-std::string GroupTable(Generation generation);
 std::string NameRecord(char kind, absl::string_view name);
 std::string BarrierRecord(uint64_t sequence);
 
@@ -42,18 +39,6 @@ absl::StatusOr<std::vector<int>> DecodeRanks(absl::string_view bytes);
 absl::StatusOr<std::vector<MeshAxis>> DecodeAxes(absl::string_view bytes);
 absl::StatusOr<std::vector<BarrierRequest>> DecodeRequests(
     absl::string_view bytes);
-
-// What a call of a part of GroupRoom leaves to do once the lock has been let
-// go: callbacks to run, and changes to commit.
-struct GroupWork {
-  struct Commit {
-    StateBatch batch;
-    // Takes the outcome, under the room's lock.
-    std::function<void(const absl::Status&, GroupWork*)> committed;
-  };
-  std::vector<std::function<void()>> calls;
-  std::vector<Commit> commits;
-};
 
 }  // namespace coxswain::server
 

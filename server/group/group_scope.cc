@@ -11,12 +11,11 @@
 namespace coxswain::server {
 
 GroupScope::GroupScope(const GroupLimits& limits, std::string job,
-                       Generation generation)
+                       Generation generation, const std::string& table)
     : job_(std::move(job)),
       generation_(generation),
-      table_(GroupTable(generation)),
-      declarations_(table_, limits.max_groups, limits.max_declarations),
-      barriers_(table_) {}
+      declarations_(table, limits.max_groups, limits.max_declarations),
+      barriers_(table) {}
 
 GroupInfo GroupScope::MakeGroup(absl::string_view name,
                                 std::vector<int> ranks) const {
@@ -89,7 +88,8 @@ absl::Status GroupScope::CheckRecord(const StateStore::Record& record,
   return absl::DataLossError("a record of the groups is of no known kind");
 }
 
-absl::Status GroupScope::Load(const std::vector<StateStore::Record>& records) {
+absl::Status GroupScope::Load(const std::vector<StateStore::Record>& records,
+                              const std::vector<int>& left) {
   for (const StateStore::Record& record : records) {
     const char kind = record.first.empty() ? '\0' : record.first[0];
     if (kind == kBarrierRecord) {
@@ -110,7 +110,8 @@ absl::Status GroupScope::Load(const std::vector<StateStore::Record>& records) {
       return absl::DataLossError("a record of the groups is of no known kind");
     }
   }
-  stored_ = !records.empty();
+  ScopeWork nothing;  // No call waits yet.
+  for (const int rank : left) barriers_.Leave(rank, &nothing);
   return absl::OkStatus();
 }
 
@@ -122,32 +123,9 @@ const std::vector<int>& GroupScope::Everyone(int world_size) {
   return everyone_;
 }
 
-void GroupScope::Started(const GroupWork& work) {
-  under_way_ += work.commits.size();
-  stored_ = stored_ || !work.commits.empty();
-}
-
-void GroupScope::Committed(const GroupWork::Commit& commit,
-                           const absl::Status& status, GroupWork* work) {
-  --under_way_;
-  commit.committed(status, work);
-  Started(*work);
-  DropIfOver(work);
-}
-
-void GroupScope::End(const absl::Status& status, bool drop, GroupWork* work) {
+void GroupScope::End(const absl::Status& status, ScopeWork* work) {
   declarations_.End(status, work);
   barriers_.End(status, work);
-  drop_ = drop;
-  DropIfOver(work);
-}
-
-// Not before the last commit, which would bring the table back.
-void GroupScope::DropIfOver(GroupWork* work) {
-  if (!drop_ || !stored_ || under_way_ > 0) return;
-  drop_ = false;
-  work->commits.emplace_back();
-  work->commits.back().batch.DeleteTable(table_);
 }
 
 }  // namespace coxswain::server

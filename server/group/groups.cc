@@ -9,8 +9,6 @@
 #include "base/status_macros.h"
 #include "server/group/group_records.h"
 #include "server/options/options.h"
-#include "server/state/quarantine.h"
-#include "server/state/state_writer.h"
 
 namespace coxswain::server {
 namespace {
@@ -49,104 +47,22 @@ bool IsEveryone(const std::vector<int>& ranks, int world_size) {
 
 }  // namespace
 
-GroupRoom::GroupRoom(const GroupLimits& limits, const Clock* clock,
-                     StateWriter* state)
-    : limits_(limits), clock_(clock), state_(state) {}
+Groups::Groups(const GroupLimits& limits, const Clock* clock,
+               StateWriter* state)
+    : ScopedComponent(kGroupTables, state), limits_(limits), clock_(clock) {}
 
-// A stored callback always runs, also when the coordinator stops.
-GroupRoom::~GroupRoom() {
-  GroupWork work;
-  {
-    MutexLock lock(&mutex_);
-    for (auto& [key, scope] : scopes_) {
-      scope->End(absl::UnavailableError("the coordinator is stopping"),
-                 /*drop=*/false, &work);
-    }
-  }
-  RunAll(work.calls);
-  WaitUntilWritten(state_);
+std::unique_ptr<GroupScope> Groups::MakeScope(const std::string& job,
+                                              Generation generation,
+                                              const std::string& table) const {
+  return std::make_unique<GroupScope>(limits_, job, generation, table);
 }
 
-absl::Status GroupRoom::OnResume(
-    const std::vector<GenerationResumed>& running) {
-  std::set<std::string> kept;
-  for (const GenerationResumed& resumed : running) {
-    const std::string table = GroupTable(resumed.begin.generation);
-    COXSWAIN_ASSIGN_OR_RETURN(const auto records, state_->List(table));
-    std::vector<UnreadableRecord> unreadable;
-    for (const StateStore::Record& record : records) {
-      const absl::Status readable =
-          GroupScope::CheckRecord(record, resumed.begin.world_size);
-      if (readable.ok()) continue;
-      unreadable.push_back({table, record.first, record.second,
-                            resumed.begin.job,
-                            std::string(readable.message())});
-    }
-    COXSWAIN_RETURN_IF_ERROR(QuarantineRecords(unreadable, state_));
-    // The membership ends it.
-    if (!unreadable.empty()) continue;
-    kept.insert(table);
-    MutexLock lock(&mutex_);
-    COXSWAIN_RETURN_IF_ERROR(LoadLocked(resumed, records));
-  }
-  COXSWAIN_ASSIGN_OR_RETURN(const auto tables, state_->Tables(kGroupTables));
-  for (const std::string& table : tables) {
-    if (kept.count(table) != 0) continue;
-    COXSWAIN_RETURN_IF_ERROR(state_->Apply(StateBatch().DeleteTable(table)));
-  }
-  return absl::OkStatus();
+absl::Status Groups::CheckRecord(const Record& record, int world_size) const {
+  return GroupScope::CheckRecord(record, world_size);
 }
 
-absl::Status GroupRoom::LoadLocked(
-    const GenerationResumed& resumed,
-    const std::vector<StateStore::Record>& records) {
-  if (records.empty() && resumed.left.empty()) return absl::OkStatus();
-  const ScopePointer scope =
-      AddScopeLocked({resumed.begin.job, resumed.begin.generation});
-  COXSWAIN_RETURN_IF_ERROR(scope->Load(records));
-  GroupWork nothing;  // Nobody waits yet.
-  for (const int rank : resumed.left) scope->barriers().Leave(rank, &nothing);
-  return absl::OkStatus();
-}
-
-GroupRoom::ScopePointer GroupRoom::AddScopeLocked(const ScopeKey& key) {
-  ScopePointer& scope = scopes_[key];
-  if (scope == nullptr) {
-    scope = std::make_shared<GroupScope>(limits_, key.first, key.second);
-  }
-  return scope;
-}
-
-absl::StatusOr<GroupRoom::ScopePointer> GroupRoom::FindScopeLocked(
-    const Fence& fence) {
-  COXSWAIN_RETURN_IF_ERROR(ended_.Check(fence));
-  return AddScopeLocked({fence.job, fence.generation});
-}
-
-void GroupRoom::Finish(const ScopePointer& scope, GroupWork work) {
-  RunAll(work.calls);
-  for (GroupWork::Commit& commit : work.commits) {
-    StateBatch batch = std::move(commit.batch);
-    state_->Write(std::move(batch),
-                  [this, scope, commit](const absl::Status& status) {
-                    if (commit.committed) OnCommitted(scope, commit, status);
-                  });
-  }
-}
-
-void GroupRoom::OnCommitted(const ScopePointer& scope,
-                            const GroupWork::Commit& commit,
-                            const absl::Status& status) {
-  GroupWork work;
-  {
-    MutexLock lock(&mutex_);
-    scope->Committed(commit, status, &work);
-  }
-  Finish(scope, std::move(work));
-}
-
-absl::Status GroupRoom::CheckName(absl::string_view what,
-                                  absl::string_view name) const {
+absl::Status Groups::CheckName(absl::string_view what,
+                               absl::string_view name) const {
   const auto allowed = [](char c) {
     return absl::ascii_isalnum(c) ||
            absl::string_view("._:/-").find(c) != absl::string_view::npos;
@@ -161,10 +77,9 @@ absl::Status GroupRoom::CheckName(absl::string_view what,
       " characters of [A-Za-z0-9._:/-]; this one has ", name.size()));
 }
 
-void GroupRoom::CreateGroup(const Fence& fence, const Caller& caller,
-                            absl::string_view name,
-                            const std::vector<int>& ranks,
-                            const GroupDone& done) {
+void Groups::CreateGroup(const Fence& fence, const Caller& caller,
+                         absl::string_view name, const std::vector<int>& ranks,
+                         const GroupDone& done) {
   if (IsEveryone(ranks, caller.world_size)) {
     return Declare(fence, name, {}, done);
   }
@@ -172,22 +87,16 @@ void GroupRoom::CreateGroup(const Fence& fence, const Caller& caller,
   status.ok() ? Declare(fence, name, ranks, done) : done(status);
 }
 
-void GroupRoom::CreateGroupOfAll(const Fence& fence, absl::string_view name,
-                                 const GroupDone& done) {
+void Groups::CreateGroupOfAll(const Fence& fence, absl::string_view name,
+                              const GroupDone& done) {
   Declare(fence, name, {}, done);
 }
 
-void GroupRoom::Declare(const Fence& fence, absl::string_view name,
-                        const std::vector<int>& ranks, const GroupDone& done) {
+void Groups::Declare(const Fence& fence, absl::string_view name,
+                     const std::vector<int>& ranks, const GroupDone& done) {
   absl::Status status = CheckName("group", name);
-  GroupWork work;
-  ScopePointer scope;
   if (status.ok()) {
-    MutexLock lock(&mutex_);
-    const absl::StatusOr<ScopePointer> found = FindScopeLocked(fence);
-    status = found.status();
-    if (found.ok()) {
-      scope = *found;
+    status = Call(fence, [&](GroupScope* scope, ScopeWork* work) {
       Declaration declaration;
       declaration.name = std::string(name);
       declaration.groups = {scope->MakeGroup(name, ranks)};
@@ -198,16 +107,15 @@ void GroupRoom::Declare(const Fence& fence, absl::string_view name,
             if (!declared.ok()) return done(declared);
             done(group);
           },
-          &work);
-      scope->Started(work);
-    }
+          work);
+      return absl::OkStatus();
+    });
   }
-  if (!status.ok()) return done(status);
-  Finish(scope, std::move(work));
+  if (!status.ok()) done(status);
 }
 
-absl::Status GroupRoom::CheckMesh(const Caller& caller, absl::string_view name,
-                                  const std::vector<MeshAxis>& axes) const {
+absl::Status Groups::CheckMesh(const Caller& caller, absl::string_view name,
+                               const std::vector<MeshAxis>& axes) const {
   COXSWAIN_RETURN_IF_ERROR(CheckName("mesh", name));
   for (const MeshAxis& axis : axes) {
     COXSWAIN_RETURN_IF_ERROR(CheckName("mesh axis", axis.name));
@@ -223,19 +131,13 @@ absl::Status GroupRoom::CheckMesh(const Caller& caller, absl::string_view name,
       " ranks may pass the limit max_groups of ", limits_.max_groups));
 }
 
-void GroupRoom::CreateMesh(const Fence& fence, const Caller& caller,
-                           absl::string_view name,
-                           const std::vector<MeshAxis>& axes,
-                           const MeshDone& done) {
+void Groups::CreateMesh(const Fence& fence, const Caller& caller,
+                        absl::string_view name,
+                        const std::vector<MeshAxis>& axes,
+                        const MeshDone& done) {
   absl::Status status = CheckMesh(caller, name, axes);
-  GroupWork work;
-  ScopePointer scope;
   if (status.ok()) {
-    MutexLock lock(&mutex_);
-    const absl::StatusOr<ScopePointer> found = FindScopeLocked(fence);
-    status = found.status();
-    if (found.ok()) {
-      scope = *found;
+    status = Call(fence, [&](GroupScope* scope, ScopeWork* work) {
       const std::vector<GroupInfo> own =
           scope->MeshGroupsOf(name, axes, caller.rank);
       const auto answer = [done, own](const absl::Status& declared) {
@@ -244,20 +146,19 @@ void GroupRoom::CreateMesh(const Fence& fence, const Caller& caller,
       };
       // All ranks declare it: only the first is to look at all its groups.
       if (scope->declarations().HasMesh(name, axes)) {
-        work.calls.push_back([answer] { answer(absl::OkStatus()); });
+        work->calls.push_back([answer] { answer(absl::OkStatus()); });
       } else {
         scope->declarations().Declare(scope->MakeMesh(name, axes), answer,
-                                      &work);
+                                      work);
       }
-      scope->Started(work);
-    }
+      return absl::OkStatus();
+    });
   }
-  if (!status.ok()) return done(status);
-  Finish(scope, std::move(work));
+  if (!status.ok()) done(status);
 }
 
-absl::StatusOr<const std::vector<int>*> GroupRoom::MembersLocked(
-    GroupScope* scope, const Caller& caller, absl::string_view group) const {
+absl::StatusOr<const std::vector<int>*> Groups::Members(
+    GroupScope* scope, const Caller& caller, absl::string_view group) {
   if (group.empty()) return &scope->Everyone(caller.world_size);
   const GroupInfo* found = scope->declarations().Find(group);
   if (found == nullptr) {
@@ -272,12 +173,12 @@ absl::StatusOr<const std::vector<int>*> GroupRoom::MembersLocked(
   return &found->ranks;
 }
 
-absl::StatusOr<GroupRoom::CallId> GroupRoom::ArriveLocked(
+absl::StatusOr<Groups::CallId> Groups::Arrive(
     const Fence& fence, const Caller& caller, absl::string_view group,
     absl::string_view tag, absl::Duration timeout, const BarrierDone& done,
-    GroupScope* scope, GroupWork* work) {
+    GroupScope* scope, ScopeWork* work) {
   COXSWAIN_ASSIGN_OR_RETURN(const std::vector<int>* const ranks,
-                            MembersLocked(scope, caller, group));
+                            Members(scope, caller, group));
   const std::string name(group);
   if (scope->barriers().size() >= limits_.max_barriers &&
       !scope->barriers().Contains(name, std::string(tag))) {
@@ -286,7 +187,7 @@ absl::StatusOr<GroupRoom::CallId> GroupRoom::ArriveLocked(
                      " waiting barriers per generation is reached"));
   }
   BarrierArrival arrival;
-  arrival.call = next_call_++;
+  arrival.call = NewCall();
   arrival.rank = caller.rank;
   arrival.incarnation = fence.incarnation;
   arrival.request_id = fence.request_id;
@@ -298,87 +199,38 @@ absl::StatusOr<GroupRoom::CallId> GroupRoom::ArriveLocked(
   return waits ? call : 0;
 }
 
-GroupRoom::CallId GroupRoom::Barrier(const Fence& fence, const Caller& caller,
-                                     absl::string_view group,
-                                     absl::string_view tag,
-                                     absl::Duration timeout,
-                                     const BarrierDone& done) {
-  GroupWork work;
-  ScopePointer scope;
-  absl::StatusOr<CallId> call = 0;
+Groups::CallId Groups::Barrier(const Fence& fence, const Caller& caller,
+                               absl::string_view group, absl::string_view tag,
+                               absl::Duration timeout,
+                               const BarrierDone& done) {
+  CallId call = 0;
+  absl::Status status;
   if (tag.size() > limits_.max_tag_bytes) {
-    call = absl::ResourceExhaustedError(absl::StrCat(
+    status = absl::ResourceExhaustedError(absl::StrCat(
         "a barrier tag of ", tag.size(),
         " bytes passes the limit max_tag_bytes of ", limits_.max_tag_bytes));
   } else {
-    MutexLock lock(&mutex_);
-    const absl::StatusOr<ScopePointer> found = FindScopeLocked(fence);
-    if (found.ok()) {
-      scope = *found;
-      call = ArriveLocked(fence, caller, group, tag, timeout, done, scope.get(),
-                          &work);
-      scope->Started(work);
-    } else {
-      call = found.status();
-    }
+    status =
+        Call(fence, [&](GroupScope* scope, ScopeWork* work) -> absl::Status {
+          COXSWAIN_ASSIGN_OR_RETURN(call, Arrive(fence, caller, group, tag,
+                                                 timeout, done, scope, work));
+          return absl::OkStatus();
+        });
   }
-  if (!call.ok()) done({call.status(), 0, {}});
-  Finish(scope, std::move(work));
-  return call.ok() ? *call : 0;
+  if (!status.ok()) done({status, 0, {}});
+  return call;
 }
 
-void GroupRoom::Cancel(CallId call) {
-  GroupWork work;
-  {
-    MutexLock lock(&mutex_);
-    for (auto& [key, scope] : scopes_) scope->barriers().Cancel(call, &work);
-  }
-  RunAll(work.calls);
-}
-
-void GroupRoom::Tick(absl::Time now) {
-  GroupWork work;
-  {
-    MutexLock lock(&mutex_);
-    for (auto& [key, scope] : scopes_) scope->barriers().Expire(now, &work);
-  }
-  RunAll(work.calls);
-}
-
-void GroupRoom::OnGenerationEnded(absl::string_view job, Generation generation,
-                                  const absl::Status& reason) {
-  GroupWork work;
-  ScopePointer scope;
-  {
-    MutexLock lock(&mutex_);
-    ended_.End(generation, reason);
-    const auto it = scopes_.find(ScopeKey(std::string(job), generation));
-    if (it == scopes_.end()) return;
-    scope = std::move(it->second);
-    scopes_.erase(it);
-    scope->End(GenerationGuard::EndOf(job, generation, reason),
-               /*drop=*/!absl::IsUnavailable(reason), &work);
-  }
-  Finish(scope, std::move(work));
-}
-
-void GroupRoom::OnMemberLeft(absl::string_view job, Generation generation,
-                             int rank) {
-  GroupWork work;
-  {
-    MutexLock lock(&mutex_);
-    Fence fence;
-    fence.job = std::string(job);
-    fence.generation = generation;
-    const absl::StatusOr<ScopePointer> scope = FindScopeLocked(fence);
-    if (scope.ok()) (*scope)->barriers().Leave(rank, &work);
-  }
-  RunAll(work.calls);
-}
-
-size_t GroupRoom::scope_count() const {
-  MutexLock lock(&mutex_);
-  return scopes_.size();
+void Groups::OnMemberLeft(absl::string_view job, Generation generation,
+                          int rank) {
+  Fence fence;
+  fence.job = std::string(job);
+  fence.generation = generation;
+  // It does nothing in a generation that has ended.
+  Call(fence, [rank](GroupScope* scope, ScopeWork* work) {
+    scope->barriers().Leave(rank, work);
+    return absl::OkStatus();
+  }).IgnoreError();
 }
 
 }  // namespace coxswain::server

@@ -1,13 +1,9 @@
 #ifndef COXSWAIN_SERVER_GROUP_GROUPS_H_
 #define COXSWAIN_SERVER_GROUP_GROUPS_H_
 
-#include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,9 +12,8 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/ids.h"
-#include "base/mutex.h"
 #include "server/generation/fence.h"
-#include "server/generation/generation_guard.h"
+#include "server/generation/scoped_component.h"
 #include "server/group/group_scope.h"
 #include "server/state/state_writer.h"
 
@@ -26,24 +21,21 @@ namespace coxswain::server {
 
 // Named process groups and barriers, scoped by (job, generation). The group ""
 // holds all ranks and always exists. Groups, meshes and the completion of
-// barriers are durable before anybody hears of them.
+// barriers are durable before they are answered.
 //
 // Called by the Group service, with fences that a FenceGate has admitted and
-// the caller it found. Thread-safe. Callbacks run exactly once, without a lock
-// held, on a thread of the state writer or on the thread whose call decided
-// them, possibly before the call has returned.
+// the caller it found. A callback may run before the call has returned.
+// Thread-safe.
 //
 // Every operation may answer with UNAVAILABLE: the state cannot be written now,
 // and nothing was changed; or the coordinator is stopping.
-class GroupRoom : public GenerationObserver {
+class Groups : public ScopedComponent<GroupScope> {
  public:
-  using CallId = uint64_t;
   using GroupDone = std::function<void(absl::StatusOr<GroupInfo>)>;
   using MeshDone = std::function<void(absl::StatusOr<std::vector<GroupInfo>>)>;
 
-  // `clock` and `state` must outlive the room.
-  GroupRoom(const GroupLimits& limits, const Clock* clock, StateWriter* state);
-  ~GroupRoom() override;
+  // `clock` and `state` must outlive it.
+  Groups(const GroupLimits& limits, const Clock* clock, StateWriter* state);
 
   // Declares a group; repeating the same declaration is harmless.
   //   INVALID_ARGUMENT     bad name, a rank out of range or named twice, or
@@ -67,47 +59,30 @@ class GroupRoom : public GenerationObserver {
   // Answers once all members of the group wait under the same tag. Each caller
   // has its own deadline; one that passes it is no longer counted as present.
   // A repeat with the request id of a completed call is answered OK, also after
-  // a restart; a second
-  // call of a rank that still waits takes the place of the first, which gets
-  // ABORTED.
+  // a restart; a second call of a rank that still waits takes the place of the
+  // first, which gets ABORTED.
   //   NOT_FOUND          no such group
   //   INVALID_ARGUMENT   the caller is not in the group
   //   DEADLINE_EXCEEDED  not all came; the answer has the missing ranks
   //   ABORTED            the generation ended
   //   FAILED_PRECONDITION
-  //                      a member of the group has left in good order, before
-  //                      or while the caller waits
+  //                      a member of the group has left cleanly, before or
+  //                      while the caller waits
   // Returns the name of the waiting call for Cancel, or 0 if it waits for no
   // other rank.
   CallId Barrier(const Fence& fence, const Caller& caller,
                  absl::string_view group, absl::string_view tag,
                  absl::Duration timeout, const BarrierDone& done);
 
-  // Withdraws a waiting Barrier call (its connection is gone): CANCELLED.
-  void Cancel(CallId call);
-
-  // Answers the barrier calls whose deadline has come.
-  void Tick(absl::Time now);
-
-  absl::Status OnResume(const std::vector<GenerationResumed>& running) override;
-  void OnGenerationEnded(absl::string_view job, Generation generation,
-                         const absl::Status& reason) override;
   void OnMemberLeft(absl::string_view job, Generation generation,
                     int rank) override;
 
-  size_t scope_count() const;
-
  private:
-  using ScopeKey = std::pair<std::string, Generation>;
-  using ScopePointer = std::shared_ptr<GroupScope>;
+  std::unique_ptr<GroupScope> MakeScope(
+      const std::string& job, Generation generation,
+      const std::string& table) const override;
+  absl::Status CheckRecord(const Record& record, int world_size) const override;
 
-  ScopePointer AddScopeLocked(const ScopeKey& key)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<ScopePointer> FindScopeLocked(const Fence& fence)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status LoadLocked(const GenerationResumed& resumed,
-                          const std::vector<StateStore::Record>& records)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Empty: all ranks.
   void Declare(const Fence& fence, absl::string_view name,
                const std::vector<int>& ranks, const GroupDone& done);
@@ -115,26 +90,15 @@ class GroupRoom : public GenerationObserver {
   absl::Status CheckMesh(const Caller& caller, absl::string_view name,
                          const std::vector<MeshAxis>& axes) const;
   // The ranks that a barrier needs; they stay where they are.
-  absl::StatusOr<const std::vector<int>*> MembersLocked(
-      GroupScope* scope, const Caller& caller, absl::string_view group) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<CallId> ArriveLocked(
-      const Fence& fence, const Caller& caller, absl::string_view group,
-      absl::string_view tag, absl::Duration timeout, const BarrierDone& done,
-      GroupScope* scope, GroupWork* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Does what a call of the scope has left to do.
-  void Finish(const ScopePointer& scope, GroupWork work);
-  void OnCommitted(const ScopePointer& scope, const GroupWork::Commit& commit,
-                   const absl::Status& status);
+  static absl::StatusOr<const std::vector<int>*> Members(
+      GroupScope* scope, const Caller& caller, absl::string_view group);
+  absl::StatusOr<CallId> Arrive(const Fence& fence, const Caller& caller,
+                                absl::string_view group, absl::string_view tag,
+                                absl::Duration timeout, const BarrierDone& done,
+                                GroupScope* scope, ScopeWork* work);
 
   const GroupLimits limits_;
   const Clock* const clock_;
-  StateWriter* const state_;
-
-  mutable Mutex mutex_;
-  CallId next_call_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::map<ScopeKey, ScopePointer> scopes_ ABSL_GUARDED_BY(mutex_);
-  GenerationGuard ended_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace coxswain::server

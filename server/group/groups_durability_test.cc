@@ -1,5 +1,5 @@
 // What the groups keep across a crash of the coordinator, and when they speak
-// of it: a new room on the records that the old one has left.
+// of it: new ones on the records that the old ones have left.
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -54,38 +54,39 @@ template <typename Writer>
 class Coordinator {
  public:
   explicit Coordinator(StateStore* state, const GroupLimits& limits = {})
-      : writer(state), room(limits, &clock, &writer) {}
+      : writer(state), groups(limits, &clock, &writer) {}
 
   // What a call says as soon as it says anything; "" until then.
   std::string Declare(int rank, const std::string& name,
                       const std::vector<int>& ranks) {
     std::string said;
-    room.CreateGroup(FenceOf(rank), CallerOf(rank), name, ranks,
-                     [&](const absl::StatusOr<GroupInfo>& group) {
-                       said = group.ok() ? group->communicator_id
-                                         : Code(group.status());
-                     });
+    groups.CreateGroup(FenceOf(rank), CallerOf(rank), name, ranks,
+                       [&](const absl::StatusOr<GroupInfo>& group) {
+                         said = group.ok() ? group->communicator_id
+                                           : Code(group.status());
+                       });
     return said;
   }
   std::string DeclareMesh(int rank, const std::string& name,
                           const std::vector<MeshAxis>& axes) {
     std::string said;
-    room.CreateMesh(FenceOf(rank), CallerOf(rank), name, axes,
-                    [&](const absl::StatusOr<std::vector<GroupInfo>>& groups) {
-                      said = groups.ok() ? "" : Code(groups.status());
-                      if (!groups.ok()) return;
-                      for (const GroupInfo& group : *groups) {
-                        absl::StrAppend(&said, group.name, " ");
-                      }
-                    });
+    groups.CreateMesh(
+        FenceOf(rank), CallerOf(rank), name, axes,
+        [&](const absl::StatusOr<std::vector<GroupInfo>>& groups) {
+          said = groups.ok() ? "" : Code(groups.status());
+          if (!groups.ok()) return;
+          for (const GroupInfo& group : *groups) {
+            absl::StrAppend(&said, group.name, " ");
+          }
+        });
     return said;
   }
   void Come(int rank, uint64_t request, std::string* said,
             const std::string& group = "", const std::string& tag = "tag") {
-    room.Barrier(FenceOf(rank, request), CallerOf(rank), group, tag,
-                 absl::Seconds(60), [said](const BarrierAnswer& answer) {
-                   *said = answer.status.ok() ? "ok" : Code(answer.status);
-                 });
+    groups.Barrier(FenceOf(rank, request), CallerOf(rank), group, tag,
+                   absl::Seconds(60), [said](const BarrierAnswer& answer) {
+                     *said = answer.status.ok() ? "ok" : Code(answer.status);
+                   });
   }
   // All ranks come with this request id; what they hear.
   std::vector<std::string> AllCome(uint64_t request) {
@@ -99,7 +100,7 @@ class Coordinator {
 
   FakeClock clock;
   Writer writer;
-  GroupRoom room;
+  Groups groups;
 };
 
 // Each operation is one commit; whoever got no answer asks again, and so does
@@ -133,7 +134,7 @@ TEST(GroupsDurabilityTest, ACrashBetweenAnyTwoOperationsLosesNothing) {
     state.CrashAfter(-1);
     for (int restart = 0; restart < 2; ++restart) {
       Coordinator<DirectWriter> later(&state);
-      ASSERT_OK(later.room.OnResume({Running(1)}));
+      ASSERT_OK(later.groups.OnResume({Running(1)}));
       EXPECT_EQ(run(&later), expected);
       EXPECT_EQ(later.Declare(1, "odd", {1, 3}), "FAILED_PRECONDITION");
       EXPECT_EQ(later.DeclareMesh(1, "m", {{"dp", 4}}), "FAILED_PRECONDITION");
@@ -146,7 +147,7 @@ TEST(GroupsDurabilityTest, EachRestartAddsToWhatTheOneBeforeHasLeft) {
   ScriptedStateStore state;
   for (uint64_t request = 1; request <= 3; ++request) {
     Coordinator<DirectWriter> next(&state);
-    ASSERT_OK(next.room.OnResume({Running(1)}));
+    ASSERT_OK(next.groups.OnResume({Running(1)}));
     for (uint64_t before = 1; before < request; ++before) {
       std::string said;
       next.Come(2, before, &said);
@@ -164,7 +165,7 @@ TEST(GroupsDurabilityTest, ARankWhoseAnswerWasLostGetsItFromTheNextOne) {
     EXPECT_THAT(first.AllCome(5), testing::Each("ok"));
   }
   Coordinator<DirectWriter> second(&state);
-  ASSERT_OK(second.room.OnResume({Running(1, {3})}));
+  ASSERT_OK(second.groups.OnResume({Running(1, {3})}));
   std::string said;
   second.Come(2, 5, &said);
   EXPECT_EQ(said, "ok");
@@ -181,7 +182,7 @@ TEST(GroupsDurabilityTest, WhoWaitedComesAgain) {
     for (int rank = 0; rank < 3; ++rank) first.Come(rank, 5, &lost[rank]);
   }
   Coordinator<DirectWriter> second(&state);
-  ASSERT_OK(second.room.OnResume({Running(1)}));
+  ASSERT_OK(second.groups.OnResume({Running(1)}));
   EXPECT_THAT(second.AllCome(5), testing::Each("ok"));
 }
 
@@ -230,28 +231,28 @@ TEST(GroupsDurabilityTest, RememberedCompletionsAreBoundedOnDiskAsWell) {
   constexpr int kRanks = 4096;
   ScriptedStateStore state;
   int answered = 0;
-  const auto all_come = [&](GroupRoom* room, uint64_t request) {
+  const auto all_come = [&](Groups* groups, uint64_t request) {
     for (int rank = 0; rank < kRanks; ++rank) {
-      room->Barrier(FenceOf(rank, request), CallerOf(rank, kRanks), "", "tag",
-                    absl::Seconds(60), [&](const BarrierAnswer& answer) {
-                      answered += answer.status.ok() ? 1 : 0;
-                    });
+      groups->Barrier(FenceOf(rank, request), CallerOf(rank, kRanks), "", "tag",
+                      absl::Seconds(60), [&](const BarrierAnswer& answer) {
+                        answered += answer.status.ok() ? 1 : 0;
+                      });
     }
   };
   {
     Coordinator<DirectWriter> first(&state);
     for (int request = 1; request <= 20; ++request) {
-      all_come(&first.room, request);
+      all_come(&first.groups, request);
     }
     EXPECT_EQ(answered, 20 * kRanks);
     // 4 completions of 4,096 ranks, and one that goes with the next.
     EXPECT_LE(state.List(kTable)->size(), 5u);
   }
   Coordinator<DirectWriter> second(&state);
-  ASSERT_OK(second.room.OnResume({Running(1)}));
+  ASSERT_OK(second.groups.OnResume({Running(1)}));
   answered = 0;
   for (int request = 17; request <= 20; ++request) {
-    all_come(&second.room, request);
+    all_come(&second.groups, request);
   }
   EXPECT_EQ(answered, 4 * kRanks);
 }
@@ -263,7 +264,7 @@ TEST(GroupsDurabilityTest, OneDeclarationIsCommittedForAllWhoMakeIt) {
   std::atomic<int> declared{0};
   std::atomic<int> refused{0};
   const auto declare = [&](int rank, const std::vector<MeshAxis>& axes) {
-    coordinator.room.CreateMesh(
+    coordinator.groups.CreateMesh(
         FenceOf(rank), CallerOf(rank, kRanks), "m", axes,
         [&](const absl::StatusOr<std::vector<GroupInfo>>& groups) {
           if (groups.ok()) ++declared;
@@ -292,7 +293,7 @@ TEST(GroupsDurabilityTest, DeclarationsThatWaitForOneAnotherAreBounded) {
   state.Hold();
   // The first is being written, and the others wait to see what it becomes.
   for (int rank = 0; rank < 4; ++rank) {
-    coordinator.room.CreateGroup(
+    coordinator.groups.CreateGroup(
         FenceOf(rank), CallerOf(rank), "g", {0, 1, 2, 3},
         [&said, rank](const absl::StatusOr<GroupInfo>& group) {
           said[rank] = group.ok() ? "ok" : group.status().ToString();
@@ -314,7 +315,7 @@ TEST(GroupsDurabilityTest, WhoWaitedForADeclarationThatFailedMakesItsOwn) {
   std::string second;
   const auto declare = [&](int rank, const std::vector<int>& ranks,
                            std::string* said) {
-    coordinator.room.CreateGroup(
+    coordinator.groups.CreateGroup(
         FenceOf(rank), CallerOf(rank), "g", ranks,
         [said](const absl::StatusOr<GroupInfo>& group) {
           *said = group.ok() ? "ok"
@@ -338,21 +339,22 @@ TEST(GroupsDurabilityTest, WhoWaitedForADeclarationThatFailedMakesItsOwn) {
 
 TEST(GroupsDurabilityTest, WhatBelongsToNoRunningGenerationIsDropped) {
   ScriptedStateStore state;
-  const auto declare = [](GroupRoom* room, int64_t generation) {
-    room->CreateGroup(
+  const auto declare = [](Groups* groups, int64_t generation) {
+    groups->CreateGroup(
         FenceOf(0, 0, generation), CallerOf(0), "g", {0},
         [](const absl::StatusOr<GroupInfo>& group) { EXPECT_OK(group); });
   };
   {
     Coordinator<DirectWriter> first(&state);
-    for (const int generation : {1, 2, 3}) declare(&first.room, generation);
-    first.room.OnGenerationEnded("job", Generation(3), absl::AbortedError("x"));
+    for (const int generation : {1, 2, 3}) declare(&first.groups, generation);
+    first.groups.OnGenerationEnded("job", Generation(3),
+                                   absl::AbortedError("x"));
   }
   EXPECT_THAT(*state.Tables("group/"), ElementsAre("group/1", "group/2"));
   Coordinator<DirectWriter> second(&state);
-  ASSERT_OK(second.room.OnResume({Running(2)}));
+  ASSERT_OK(second.groups.OnResume({Running(2)}));
   EXPECT_THAT(*state.Tables("group/"), ElementsAre("group/2"));
-  EXPECT_EQ(second.room.scope_count(), 1u);
+  EXPECT_EQ(second.groups.scope_count(), 1u);
 }
 
 TEST(GroupsDurabilityTest, TheEndOfAGenerationLeavesNoRecordOfALateCommit) {
@@ -364,8 +366,8 @@ TEST(GroupsDurabilityTest, TheEndOfAGenerationLeavesNoRecordOfALateCommit) {
     coordinator.Come(rank, 5, &said[rank]);
   }
   ASSERT_TRUE(state.WaitForApplies(1));
-  coordinator.room.OnGenerationEnded("job", Generation(1),
-                                     absl::AbortedError("over"));
+  coordinator.groups.OnGenerationEnded("job", Generation(1),
+                                       absl::AbortedError("over"));
   EXPECT_THAT(said, testing::Each("ABORTED"));
   state.Release();
   for (int i = 0; i < 3; ++i) WaitUntilWritten(&coordinator.writer);
@@ -376,8 +378,8 @@ TEST(GroupsDurabilityTest, ACommitThatIsLateForTheEndIsDroppedAsWell) {
   ScriptedStateStore state;
   Coordinator<InterruptedWriter> coordinator(&state);
   coordinator.writer.Interrupt([&] {
-    coordinator.room.OnGenerationEnded("job", Generation(1),
-                                       absl::AbortedError("over"));
+    coordinator.groups.OnGenerationEnded("job", Generation(1),
+                                         absl::AbortedError("over"));
   });
   EXPECT_EQ(coordinator.Declare(0, "g", {0}), "ABORTED");
   EXPECT_THAT(*state.Tables(""), testing::IsEmpty());
@@ -408,7 +410,7 @@ TEST(GroupsDurabilityTest, ARecordThatCannotBeReadGoesIntoQuarantine) {
     ASSERT_OK(state.Put(kTable, "ggood", EncodeRanks({0})));
     ASSERT_OK(state.Put("group/2", "ggood", EncodeRanks({0})));
     Coordinator<DirectWriter> coordinator(&state);
-    ASSERT_OK(coordinator.room.OnResume({Running(1), Running(2)}));
+    ASSERT_OK(coordinator.groups.OnResume({Running(1), Running(2)}));
     ASSERT_OK_AND_ASSIGN(const auto quarantined, ListQuarantined(state));
     ASSERT_EQ(quarantined.size(), 1u);
     EXPECT_EQ(quarantined[0].table, kTable);
@@ -416,7 +418,7 @@ TEST(GroupsDurabilityTest, ARecordThatCannotBeReadGoesIntoQuarantine) {
     EXPECT_EQ(state.List("quarantine")->at(0).second, value);
     // The membership ends the generation, whose records are of no use.
     EXPECT_EQ(state.List(kTable)->size(), 0u);
-    EXPECT_EQ(coordinator.room.scope_count(), 1u);
+    EXPECT_EQ(coordinator.groups.scope_count(), 1u);
     EXPECT_EQ(state.List("group/2")->size(), 1u);
   }
 }

@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 class GroupsTest : public testing::Test {
  protected:
-  GroupsTest() : room_(MakeLimits(), &clock_, &writer_) {}
+  GroupsTest() : groups_(MakeLimits(), &clock_, &writer_) {}
 
   static GroupLimits MakeLimits() {
     GroupLimits limits;
@@ -38,15 +38,15 @@ class GroupsTest : public testing::Test {
   static Caller CallerOf(int rank) { return {{"node", rank}, rank, 4}; }
 
   // A barrier call whose answer is found in `answers_` at this position.
-  GroupRoom::CallId Come(size_t position, int rank, const std::string& group,
-                         const std::string& tag, uint64_t request = 0,
-                         absl::Duration timeout = absl::Seconds(10)) {
+  Groups::CallId Come(size_t position, int rank, const std::string& group,
+                      const std::string& tag, uint64_t request = 0,
+                      absl::Duration timeout = absl::Seconds(10)) {
     if (answers_.size() <= position) answers_.resize(position + 1);
-    return room_.Barrier(FenceOf(rank, request), CallerOf(rank), group, tag,
-                         timeout, [this, position](const BarrierAnswer& a) {
-                           EXPECT_FALSE(answers_[position].has_value());
-                           answers_[position] = a;
-                         });
+    return groups_.Barrier(FenceOf(rank, request), CallerOf(rank), group, tag,
+                           timeout, [this, position](const BarrierAnswer& a) {
+                             EXPECT_FALSE(answers_[position].has_value());
+                             answers_[position] = a;
+                           });
   }
   bool Answered(size_t position) { return answers_[position].has_value(); }
   absl::Status StatusOf(size_t position) {
@@ -59,8 +59,9 @@ class GroupsTest : public testing::Test {
                                         const std::string& name,
                                         const std::vector<int>& ranks) {
     absl::StatusOr<GroupInfo> answer = absl::UnknownError("no answer");
-    room_.CreateGroup(fence, caller, name, ranks,
-                      [&](absl::StatusOr<GroupInfo> group) { answer = group; });
+    groups_.CreateGroup(
+        fence, caller, name, ranks,
+        [&](absl::StatusOr<GroupInfo> group) { answer = group; });
     return answer;
   }
   absl::StatusOr<std::vector<GroupInfo>> CreateMesh(
@@ -68,7 +69,7 @@ class GroupsTest : public testing::Test {
       const std::vector<MeshAxis>& axes) {
     absl::StatusOr<std::vector<GroupInfo>> answer =
         absl::UnknownError("no answer");
-    room_.CreateMesh(
+    groups_.CreateMesh(
         fence, caller, name, axes,
         [&](absl::StatusOr<std::vector<GroupInfo>> own) { answer = own; });
     return answer;
@@ -77,9 +78,9 @@ class GroupsTest : public testing::Test {
   FakeClock clock_;
   MemoryStateStore state_;
   DirectWriter writer_{&state_};
-  // Before the room, whose destructor answers what still waits.
+  // Before the groups, whose destructor answers what still waits.
   std::vector<std::optional<BarrierAnswer>> answers_;
-  GroupRoom room_;
+  Groups groups_;
 };
 
 TEST_F(GroupsTest, AGroupHasAnIdOfItsGeneration) {
@@ -104,7 +105,7 @@ TEST_F(GroupsTest, MembersMustDeclareTheSameRanks) {
 TEST_F(GroupsTest, AGroupOfAllRanksIsNotAListOfThem) {
   for (int i = 0; i < 2; ++i) {
     absl::StatusOr<GroupInfo> world = absl::UnknownError("no answer");
-    room_.CreateGroupOfAll(
+    groups_.CreateGroupOfAll(
         FenceOf(i), "world",
         [&](const absl::StatusOr<GroupInfo>& group) { world = group; });
     ASSERT_OK(world);
@@ -185,10 +186,10 @@ TEST_F(GroupsTest, TheGroupCountIsLimited) {
 TEST_F(GroupsTest, NobodyWaitsAtABarrierForLongerThanTheLimit) {
   Come(0, 0, "", "t", 1, absl::InfiniteDuration());
   clock_.Advance(GroupLimits().max_timeout - absl::Milliseconds(1));
-  room_.Tick(clock_.Now());
+  groups_.Tick(clock_.Now());
   EXPECT_FALSE(Answered(0));
   clock_.Advance(absl::Milliseconds(1));
-  room_.Tick(clock_.Now());
+  groups_.Tick(clock_.Now());
   ASSERT_TRUE(Answered(0));
   EXPECT_THAT(StatusOf(0),
               StatusIs(absl::StatusCode::kDeadlineExceeded, testing::_));
@@ -210,7 +211,7 @@ TEST_F(GroupsTest, TheDeadlineNamesWhoIsMissing) {
   Come(0, 0, "", "t");
   Come(1, 2, "", "t", 0, absl::Seconds(20));
   clock_.Advance(absl::Seconds(10));
-  room_.Tick(clock_.Now());
+  groups_.Tick(clock_.Now());
   EXPECT_THAT(StatusOf(0), StatusIs(absl::StatusCode::kDeadlineExceeded,
                                     HasSubstr("2 of 4 ranks did not come")));
   EXPECT_THAT(StatusOf(0).message(), HasSubstr(": 1, 3"));
@@ -218,7 +219,7 @@ TEST_F(GroupsTest, TheDeadlineNamesWhoIsMissing) {
   EXPECT_EQ(answers_[0]->expected, 4);
   EXPECT_FALSE(Answered(1));
   clock_.Advance(absl::Seconds(10));
-  room_.Tick(clock_.Now());
+  groups_.Tick(clock_.Now());
   EXPECT_THAT(answers_[1]->missing_ranks, ElementsAre(0, 1, 3));
 }
 
@@ -240,8 +241,8 @@ TEST_F(GroupsTest, ARepeatOfACompletedCallIsAnsweredAtOnce) {
 }
 
 TEST_F(GroupsTest, AWithdrawnCallIsNoLongerPresent) {
-  const GroupRoom::CallId call = Come(0, 0, "", "t");
-  room_.Cancel(call);
+  const Groups::CallId call = Come(0, 0, "", "t");
+  groups_.Cancel(call);
   EXPECT_THAT(StatusOf(0), StatusIs(absl::StatusCode::kCancelled, testing::_));
   for (int rank = 1; rank < 4; ++rank) Come(rank, rank, "", "t");
   EXPECT_FALSE(Answered(1));
@@ -265,15 +266,15 @@ TEST_F(GroupsTest, WaitingBarriersAreLimited) {
 TEST_F(GroupsTest, TheEndOfTheGenerationAbortsWaitersAndLeavesNothing) {
   ASSERT_OK(CreateGroup(FenceOf(0), CallerOf(0), "g", {0}));
   Come(0, 0, "", "t");
-  room_.OnGenerationEnded("job", Generation(1),
-                          absl::AbortedError("rank 2 is lost"));
+  groups_.OnGenerationEnded("job", Generation(1),
+                            absl::AbortedError("rank 2 is lost"));
   EXPECT_THAT(StatusOf(0), StatusIs(absl::StatusCode::kAborted,
                                     HasSubstr("rank 2 is lost")));
-  EXPECT_EQ(room_.scope_count(), 0);
+  EXPECT_EQ(groups_.scope_count(), 0);
   Come(1, 0, "", "t");
   EXPECT_THAT(StatusOf(1),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("has ended")));
-  EXPECT_EQ(room_.scope_count(), 0);
+  EXPECT_EQ(groups_.scope_count(), 0);
 }
 
 TEST_F(GroupsTest, ABarrierThatLostAMemberInGoodOrderIsAnsweredAtOnce) {
@@ -281,7 +282,7 @@ TEST_F(GroupsTest, ABarrierThatLostAMemberInGoodOrderIsAnsweredAtOnce) {
   ASSERT_OK(CreateGroup(FenceOf(0), CallerOf(0), "without", {0, 1}));
   Come(0, 0, "with", "t");
   Come(1, 0, "without", "t");
-  room_.OnMemberLeft("job", Generation(1), 2);
+  groups_.OnMemberLeft("job", Generation(1), 2);
   const auto names_rank_2 = StatusIs(absl::StatusCode::kFailedPrecondition,
                                      HasSubstr("rank 2 has left"));
   EXPECT_THAT(StatusOf(0), names_rank_2);
@@ -294,23 +295,23 @@ TEST_F(GroupsTest, ABarrierThatLostAMemberInGoodOrderIsAnsweredAtOnce) {
 
 TEST_F(GroupsTest, ARepeatOfACompletedCallIsAnsweredAlsoAfterAMemberLeft) {
   for (int rank = 0; rank < 4; ++rank) Come(rank, rank, "", "t", 50 + rank);
-  room_.OnMemberLeft("job", Generation(1), 3);
+  groups_.OnMemberLeft("job", Generation(1), 3);
   Come(4, 0, "", "t", 50);
   EXPECT_OK(StatusOf(4));
 }
 
 TEST_F(GroupsTest, NewsOfALeaverBringsNoEndedGenerationBack) {
-  room_.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
-  room_.OnMemberLeft("job", Generation(1), 2);
-  EXPECT_EQ(room_.scope_count(), 0);
+  groups_.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
+  groups_.OnMemberLeft("job", Generation(1), 2);
+  EXPECT_EQ(groups_.scope_count(), 0);
 }
 
 TEST_F(GroupsTest, StoppingAnswersWhoStillWaits) {
   std::optional<BarrierAnswer> answer;
   {
-    GroupRoom room(GroupLimits(), &clock_, &writer_);
-    room.Barrier(FenceOf(0), CallerOf(0), "", "t", absl::Seconds(1),
-                 [&](const BarrierAnswer& a) { answer = a; });
+    Groups groups(GroupLimits(), &clock_, &writer_);
+    groups.Barrier(FenceOf(0), CallerOf(0), "", "t", absl::Seconds(1),
+                   [&](const BarrierAnswer& a) { answer = a; });
   }
   ASSERT_TRUE(answer.has_value());
   EXPECT_THAT(answer->status,

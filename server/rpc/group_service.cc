@@ -53,8 +53,8 @@ absl::Status WithMissing(const BarrierAnswer& answer) {
 
 }  // namespace
 
-GroupService::GroupService(GroupRoom* room, const FenceGate* gate)
-    : room_(room), gate_(gate) {}
+GroupService::GroupService(Groups* groups, const FenceGate* gate)
+    : groups_(groups), gate_(gate) {}
 
 GroupService::~GroupService() = default;
 
@@ -73,11 +73,11 @@ grpc::ServerUnaryReactor* GroupService::CreateGroup(
     call->Answer(std::move(answer));
   };
   if (request->all_ranks()) {
-    room_->CreateGroupOfAll(fence, request->name(), done);
+    groups_->CreateGroupOfAll(fence, request->name(), done);
   } else {
-    room_->CreateGroup(fence, *caller, request->name(),
-                       {request->ranks().begin(), request->ranks().end()},
-                       done);
+    groups_->CreateGroup(fence, *caller, request->name(),
+                         {request->ranks().begin(), request->ranks().end()},
+                         done);
   }
   return call->reactor();
 }
@@ -93,16 +93,17 @@ grpc::ServerUnaryReactor* GroupService::CreateMesh(
     axes.push_back({axis.name(), axis.size()});
   }
   auto call = DeferredCall<v1::CreateMeshResponse>::Start(response);
-  room_->CreateMesh(fence, *caller, request->name(), axes,
-                    [call, world_size = caller->world_size](
-                        const absl::StatusOr<std::vector<GroupInfo>>& groups) {
-                      if (!groups.ok()) return call->Answer(groups.status());
-                      v1::CreateMeshResponse answer;
-                      for (const GroupInfo& group : *groups) {
-                        *answer.add_groups() = ToProto(group, world_size);
-                      }
-                      call->Answer(std::move(answer));
-                    });
+  groups_->CreateMesh(
+      fence, *caller, request->name(), axes,
+      [call, world_size = caller->world_size](
+          const absl::StatusOr<std::vector<GroupInfo>>& groups) {
+        if (!groups.ok()) return call->Answer(groups.status());
+        v1::CreateMeshResponse answer;
+        for (const GroupInfo& group : *groups) {
+          *answer.add_groups() = ToProto(group, world_size);
+        }
+        call->Answer(std::move(answer));
+      });
   return call->reactor();
 }
 
@@ -113,15 +114,15 @@ grpc::ServerUnaryReactor* GroupService::Barrier(
   const absl::StatusOr<Caller> caller = gate_->Admit(fence);
   if (!caller.ok()) return ReplyNow(context, caller.status());
   auto call = DeferredCall<v1::BarrierResponse>::Start(response);
-  const GroupRoom::CallId waiting =
-      room_->Barrier(fence, *caller, request->group(), request->tag(),
-                     absl::Milliseconds(request->timeout_ms()),
-                     [call](const BarrierAnswer& answer) {
-                       if (!answer.status.ok())
-                         return call->Answer(WithMissing(answer));
-                       call->Answer(v1::BarrierResponse());
-                     });
-  call->OnceCancelled([this, waiting] { room_->Cancel(waiting); });
+  const Groups::CallId waiting =
+      groups_->Barrier(fence, *caller, request->group(), request->tag(),
+                       absl::Milliseconds(request->timeout_ms()),
+                       [call](const BarrierAnswer& answer) {
+                         if (!answer.status.ok())
+                           return call->Answer(WithMissing(answer));
+                         call->Answer(v1::BarrierResponse());
+                       });
+  call->OnceCancelled([this, waiting] { groups_->Cancel(waiting); });
   return call->reactor();
 }
 

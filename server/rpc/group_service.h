@@ -7,12 +7,12 @@
 
 namespace coxswain::server {
 
-// coxswain.v1.Group over gRPC. A waiting Barrier is a callback in the room; a
-// client that goes away withdraws its own. Thread-safe; the pointers must
+// coxswain.v1.Group over gRPC. A waiting Barrier is a stored callback; a client
+// that goes away withdraws its own. Thread-safe; the pointers must
 // outlive the gRPC server.
 class GroupService final : public v1::Group::CallbackService {
  public:
-  GroupService(GroupRoom* room, const FenceGate* gate);
+  GroupService(Groups* groups, const FenceGate* gate);
   ~GroupService() override;
 
   grpc::ServerUnaryReactor* CreateGroup(
@@ -28,7 +28,7 @@ class GroupService final : public v1::Group::CallbackService {
                                     v1::BarrierResponse* response) override;
 
  private:
-  GroupRoom* const room_;
+  Groups* const groups_;
   const FenceGate* const gate_;
 };
 

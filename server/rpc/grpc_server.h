@@ -15,14 +15,14 @@
 namespace coxswain::server {
 
 class CheckpointStore;
-class GroupRoom;
+class Groups;
 class Journal;
+class KeyValueStore;
 class Membership;
 class ParameterRoom;
 class PlanRoom;
 class RpcMetrics;
 class ScheduleRoom;
-class StoreRoom;
 class Telemetry;
 
 // The rooms that the services stand in front of. They outlive the server.
@@ -30,8 +30,8 @@ struct Rooms {
   Membership* membership = nullptr;
   PlanRoom* plans = nullptr;
   ScheduleRoom* schedule = nullptr;
-  StoreRoom* store = nullptr;
-  GroupRoom* groups = nullptr;
+  KeyValueStore* store = nullptr;
+  Groups* groups = nullptr;
   CheckpointStore* checkpoints = nullptr;
   ParameterRoom* parameters = nullptr;
   Telemetry* telemetry = nullptr;  // null: nobody asks how steps go

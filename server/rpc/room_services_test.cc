@@ -204,8 +204,8 @@ class RoomServicesTest : public testing::Test {
   MemoryFileSystem files_;
   MemoryStateStore state_;
   GroupCommit writer_{&state_};
-  StoreRoom store_;
-  GroupRoom groups_;
+  KeyValueStore store_;
+  Groups groups_;
   std::unique_ptr<CheckpointStore> checkpoints_;
   StoreService store_service_;
   GroupService group_service_;

@@ -12,14 +12,14 @@
 namespace coxswain::server {
 namespace {
 
-// One watch. Either a NextEvent waits in the room or a write is on its way,
+// One watch. Either a NextEvent waits in the store or a write is on its way,
 // never both, so the steps need no lock. Held by itself until OnDone and by
-// the callback in the room, whichever is longer.
+// the callback in the store, whichever is longer.
 class WatchCall : public grpc::ServerWriteReactor<v1::WatchEvent>,
                   public std::enable_shared_from_this<WatchCall> {
  public:
-  WatchCall(StoreRoom* room, StoreRoom::CallId watch)
-      : room_(room), watch_(watch) {}
+  WatchCall(KeyValueStore* store, KeyValueStore::CallId watch)
+      : store_(store), watch_(watch) {}
 
   void Start() {
     self_ = shared_from_this();
@@ -35,16 +35,16 @@ class WatchCall : public grpc::ServerWriteReactor<v1::WatchEvent>,
   }
 
   // Answers the waiting NextEvent; without one, the write ends and notices.
-  void OnCancel() override { room_->CloseWatch(watch_); }
+  void OnCancel() override { store_->CloseWatch(watch_); }
 
   void OnDone() override {
-    room_->CloseWatch(watch_);
+    store_->CloseWatch(watch_);
     const std::shared_ptr<WatchCall> self = std::move(self_);
   }
 
  private:
   void Next() {
-    room_->NextEvent(
+    store_->NextEvent(
         watch_, [self = shared_from_this()](absl::StatusOr<StoreEvent> event) {
           self->Send(std::move(event));
         });
@@ -60,8 +60,8 @@ class WatchCall : public grpc::ServerWriteReactor<v1::WatchEvent>,
     StartWrite(&message_);
   }
 
-  StoreRoom* const room_;
-  const StoreRoom::CallId watch_;
+  KeyValueStore* const store_;
+  const KeyValueStore::CallId watch_;
   std::shared_ptr<WatchCall> self_;
   v1::WatchEvent message_;
 };
@@ -77,8 +77,8 @@ class RefusedWatch : public grpc::ServerWriteReactor<v1::WatchEvent> {
 
 }  // namespace
 
-StoreService::StoreService(StoreRoom* room, const FenceGate* gate)
-    : room_(room), gate_(gate) {}
+StoreService::StoreService(KeyValueStore* store, const FenceGate* gate)
+    : store_(store), gate_(gate) {}
 
 StoreService::~StoreService() = default;
 
@@ -89,11 +89,11 @@ grpc::ServerUnaryReactor* StoreService::Set(
   const absl::Status admitted = gate_->Admit(fence).status();
   if (!admitted.ok()) return ReplyNow(context, admitted);
   auto call = DeferredCall<v1::SetResponse>::Start(response);
-  room_->Set(fence, request->key(), request->value(),
-             [call](const absl::Status& status) {
-               if (!status.ok()) return call->Answer(status);
-               call->Answer(v1::SetResponse());
-             });
+  store_->Set(fence, request->key(), request->value(),
+              [call](const absl::Status& status) {
+                if (!status.ok()) return call->Answer(status);
+                call->Answer(v1::SetResponse());
+              });
   return call->reactor();
 }
 
@@ -104,7 +104,7 @@ grpc::ServerUnaryReactor* StoreService::Get(
   const absl::Status admitted = gate_->Admit(fence).status();
   if (!admitted.ok()) return ReplyNow(context, admitted);
   auto call = DeferredCall<v1::GetResponse>::Start(response);
-  const StoreRoom::CallId waiting = room_->Get(
+  const KeyValueStore::CallId waiting = store_->Get(
       fence, request->key(), absl::Milliseconds(request->timeout_ms()),
       [call](absl::StatusOr<std::string> value) {
         if (!value.ok()) return call->Answer(value.status());
@@ -112,7 +112,7 @@ grpc::ServerUnaryReactor* StoreService::Get(
         answer.set_value(*std::move(value));
         call->Answer(std::move(answer));
       });
-  call->OnceCancelled([this, waiting] { room_->Cancel(waiting); });
+  call->OnceCancelled([this, waiting] { store_->Cancel(waiting); });
   return call->reactor();
 }
 
@@ -123,13 +123,13 @@ grpc::ServerUnaryReactor* StoreService::Add(
   const absl::Status admitted = gate_->Admit(fence).status();
   if (!admitted.ok()) return ReplyNow(context, admitted);
   auto call = DeferredCall<v1::AddResponse>::Start(response);
-  room_->Add(fence, request->key(), request->amount(),
-             [call](const absl::StatusOr<int64_t>& sum) {
-               if (!sum.ok()) return call->Answer(sum.status());
-               v1::AddResponse answer;
-               answer.set_value(*sum);
-               call->Answer(std::move(answer));
-             });
+  store_->Add(fence, request->key(), request->amount(),
+              [call](const absl::StatusOr<int64_t>& sum) {
+                if (!sum.ok()) return call->Answer(sum.status());
+                v1::AddResponse answer;
+                answer.set_value(*sum);
+                call->Answer(std::move(answer));
+              });
   return call->reactor();
 }
 
@@ -140,15 +140,15 @@ grpc::ServerUnaryReactor* StoreService::CompareSet(
   const absl::Status admitted = gate_->Admit(fence).status();
   if (!admitted.ok()) return ReplyNow(context, admitted);
   auto call = DeferredCall<v1::CompareSetResponse>::Start(response);
-  room_->CompareSet(fence, request->key(), request->expected(),
-                    request->desired(),
-                    [call](absl::StatusOr<CompareSetResult> result) {
-                      if (!result.ok()) return call->Answer(result.status());
-                      v1::CompareSetResponse answer;
-                      answer.set_value(std::move(result->value));
-                      answer.set_swapped(result->swapped);
-                      call->Answer(std::move(answer));
-                    });
+  store_->CompareSet(fence, request->key(), request->expected(),
+                     request->desired(),
+                     [call](absl::StatusOr<CompareSetResult> result) {
+                       if (!result.ok()) return call->Answer(result.status());
+                       v1::CompareSetResponse answer;
+                       answer.set_value(std::move(result->value));
+                       answer.set_swapped(result->swapped);
+                       call->Answer(std::move(answer));
+                     });
   return call->reactor();
 }
 
@@ -161,13 +161,13 @@ grpc::ServerUnaryReactor* StoreService::Wait(
   const std::vector<std::string> keys(request->keys().begin(),
                                       request->keys().end());
   auto call = DeferredCall<v1::WaitResponse>::Start(response);
-  const StoreRoom::CallId waiting =
-      room_->Wait(fence, keys, absl::Milliseconds(request->timeout_ms()),
-                  [call](const absl::Status& status) {
-                    if (!status.ok()) return call->Answer(status);
-                    call->Answer(v1::WaitResponse());
-                  });
-  call->OnceCancelled([this, waiting] { room_->Cancel(waiting); });
+  const KeyValueStore::CallId waiting =
+      store_->Wait(fence, keys, absl::Milliseconds(request->timeout_ms()),
+                   [call](const absl::Status& status) {
+                     if (!status.ok()) return call->Answer(status);
+                     call->Answer(v1::WaitResponse());
+                   });
+  call->OnceCancelled([this, waiting] { store_->Cancel(waiting); });
   return call->reactor();
 }
 
@@ -178,13 +178,13 @@ grpc::ServerUnaryReactor* StoreService::DeleteKey(
   const absl::Status admitted = gate_->Admit(fence).status();
   if (!admitted.ok()) return ReplyNow(context, admitted);
   auto call = DeferredCall<v1::DeleteKeyResponse>::Start(response);
-  room_->DeleteKey(fence, request->key(),
-                   [call](const absl::StatusOr<bool>& existed) {
-                     if (!existed.ok()) return call->Answer(existed.status());
-                     v1::DeleteKeyResponse answer;
-                     answer.set_existed(*existed);
-                     call->Answer(std::move(answer));
-                   });
+  store_->DeleteKey(fence, request->key(),
+                    [call](const absl::StatusOr<bool>& existed) {
+                      if (!existed.ok()) return call->Answer(existed.status());
+                      v1::DeleteKeyResponse answer;
+                      answer.set_existed(*existed);
+                      call->Answer(std::move(answer));
+                    });
   return call->reactor();
 }
 
@@ -194,10 +194,10 @@ grpc::ServerWriteReactor<v1::WatchEvent>* StoreService::Watch(
   const Fence fence = FromProto(request->fence());
   const absl::Status admitted = gate_->Admit(fence).status();
   if (!admitted.ok()) return new RefusedWatch(admitted);
-  const absl::StatusOr<StoreRoom::CallId> watch =
-      room_->OpenWatch(fence, request->key());
+  const absl::StatusOr<KeyValueStore::CallId> watch =
+      store_->OpenWatch(fence, request->key());
   if (!watch.ok()) return new RefusedWatch(watch.status());
-  auto call = std::make_shared<WatchCall>(room_, *watch);
+  auto call = std::make_shared<WatchCall>(store_, *watch);
   call->Start();
   return call.get();
 }

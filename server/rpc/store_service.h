@@ -3,17 +3,16 @@
 
 #include "proto/store.grpc.pb.h"
 #include "server/generation/fence.h"
-#include "server/store/store.h"
+#include "server/store/key_value_store.h"
 
 namespace coxswain::server {
 
-// coxswain.v1.Store over gRPC: decodes, asks the gate, calls the room, encodes.
-// Calls are callbacks in the room; a client that goes away withdraws those of
-// its own that wait for keys. Thread-safe; the pointers must outlive the gRPC
-// server.
+// coxswain.v1.Store over gRPC: decodes, asks the gate, calls the store,
+// encodes. Waiting calls are stored callbacks; a client that goes away
+// withdraws its own. Thread-safe; the pointers must outlive the gRPC server.
 class StoreService final : public v1::Store::CallbackService {
  public:
-  StoreService(StoreRoom* room, const FenceGate* gate);
+  StoreService(KeyValueStore* store, const FenceGate* gate);
   ~StoreService() override;
 
   grpc::ServerUnaryReactor* Set(grpc::CallbackServerContext* context,
@@ -40,7 +39,7 @@ class StoreService final : public v1::Store::CallbackService {
       const v1::WatchRequest* request) override;
 
  private:
-  StoreRoom* const room_;
+  KeyValueStore* const store_;
   const FenceGate* const gate_;
 };
 

@@ -1,5 +1,5 @@
 // What the store keeps across a crash of the coordinator, and when it speaks
-// of it: a new room on the records that the old one has left.
+// of it: a second one on the records that the old one has left.
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -18,7 +18,7 @@
 #include "server/state/memory_state_store.h"
 #include "server/state/quarantine.h"
 #include "server/state/state_writer.h"
-#include "server/store/store.h"
+#include "server/store/key_value_store.h"
 #include "server/store/store_test_calls.h"
 #include "tests/conformance/scripted_state_store.h"
 
@@ -49,15 +49,15 @@ GenerationResumed Running(int64_t generation) {
 template <typename Writer>
 struct Coordinator {
   explicit Coordinator(StateStore* state, const StoreLimits& limits = {})
-      : writer(state), room(limits, &clock, &writer) {}
+      : writer(state), store(limits, &clock, &writer) {}
 
   FakeClock clock;
   Writer writer;
-  StoreRoom room;
+  KeyValueStore store;
 };
 
 // An operation whose answer is a text.
-using Operation = std::function<std::string(StoreRoom*)>;
+using Operation = std::function<std::string(KeyValueStore*)>;
 
 std::string Text(const absl::Status& status) {
   return status.ok() ? "ok" : absl::StatusCodeToString(status.code());
@@ -66,48 +66,51 @@ std::string Text(const absl::Status& status) {
 // Builds on what is there: each is to be done exactly once, in this order.
 std::vector<Operation> Script() {
   std::vector<Operation> script;
-  const auto add = [&](const std::function<std::string(StoreRoom*, Fence)>& f) {
-    const Fence fence = FenceOf(script.size() + 1);
-    script.emplace_back([f, fence](StoreRoom* room) { return f(room, fence); });
-  };
+  const auto add =
+      [&](const std::function<std::string(KeyValueStore*, Fence)>& f) {
+        const Fence fence = FenceOf(script.size() + 1);
+        script.emplace_back(
+            [f, fence](KeyValueStore* store) { return f(store, fence); });
+      };
   for (int round = 0; round < 3; ++round) {
     const std::string value = absl::StrCat("value", round);
-    add([=](StoreRoom* room, const Fence& fence) {
-      return Text(Set(room, fence, "key", value));
+    add([=](KeyValueStore* store, const Fence& fence) {
+      return Text(Set(store, fence, "key", value));
     });
-    add([=](StoreRoom* room, const Fence& fence) {
-      const auto sum = Add(room, fence, "count", round + 1);
+    add([=](KeyValueStore* store, const Fence& fence) {
+      const auto sum = Add(store, fence, "count", round + 1);
       return sum.ok() ? absl::StrCat(*sum) : Text(sum.status());
     });
-    add([=](StoreRoom* room, const Fence& fence) {
-      const auto r = CompareSet(room, fence, "leader", "", value);
+    add([=](KeyValueStore* store, const Fence& fence) {
+      const auto r = CompareSet(store, fence, "leader", "", value);
       return r.ok() ? absl::StrCat(r->swapped, r->value) : Text(r.status());
     });
-    add([=](StoreRoom* room, const Fence& fence) {
-      const auto existed = DeleteKey(room, fence, "key");
+    add([=](KeyValueStore* store, const Fence& fence) {
+      const auto existed = DeleteKey(store, fence, "key");
       return existed.ok() ? absl::StrCat(*existed) : Text(existed.status());
     });
-    add([=](StoreRoom* room, const Fence& fence) {
-      const auto existed = DeleteKey(room, fence, round == 1 ? "leader" : "no");
+    add([=](KeyValueStore* store, const Fence& fence) {
+      const auto existed =
+          DeleteKey(store, fence, round == 1 ? "leader" : "no");
       return existed.ok() ? absl::StrCat(*existed) : Text(existed.status());
     });
   }
   return script;
 }
 
-std::vector<std::string> RunScript(StoreRoom* room) {
+std::vector<std::string> RunScript(KeyValueStore* store) {
   std::vector<std::string> answers;
   for (const Operation& operation : Script()) {
-    answers.push_back(operation(room));
+    answers.push_back(operation(store));
   }
   return answers;
 }
 
-std::string KeysOf(StoreRoom* room) {
+std::string KeysOf(KeyValueStore* store) {
   std::string all;
   for (const char* key : {"key", "count", "leader", "no"}) {
     absl::StrAppend(&all, key, "=",
-                    GetNow(room, FenceOf(0), key).value_or("missing"), " ");
+                    GetNow(store, FenceOf(0), key).value_or("missing"), " ");
   }
   return all;
 }
@@ -116,14 +119,14 @@ std::string KeysOf(StoreRoom* room) {
 TEST(StoreDurabilityTest, ACrashBetweenAnyTwoOperationsLosesAndRepeatsNothing) {
   ScriptedStateStore untouched;
   Coordinator<DirectWriter> reference(&untouched);
-  const std::vector<std::string> expected = RunScript(&reference.room);
+  const std::vector<std::string> expected = RunScript(&reference.store);
   for (int crash = 0; crash <= static_cast<int>(expected.size()); ++crash) {
     SCOPED_TRACE(crash);
     ScriptedStateStore state;
     {
       Coordinator<DirectWriter> first(&state);
       state.CrashAfter(crash);
-      const std::vector<std::string> answers = RunScript(&first.room);
+      const std::vector<std::string> answers = RunScript(&first.store);
       for (int i = 0; i < static_cast<int>(answers.size()); ++i) {
         EXPECT_EQ(answers[i], i < crash ? expected[i] : "UNAVAILABLE") << i;
       }
@@ -131,9 +134,9 @@ TEST(StoreDurabilityTest, ACrashBetweenAnyTwoOperationsLosesAndRepeatsNothing) {
     state.CrashAfter(-1);
     for (int restart = 0; restart < 2; ++restart) {
       Coordinator<DirectWriter> later(&state);
-      ASSERT_OK(later.room.OnResume({Running(1)}));
-      EXPECT_EQ(RunScript(&later.room), expected);
-      EXPECT_EQ(KeysOf(&later.room), KeysOf(&reference.room));
+      ASSERT_OK(later.store.OnResume({Running(1)}));
+      EXPECT_EQ(RunScript(&later.store), expected);
+      EXPECT_EQ(KeysOf(&later.store), KeysOf(&reference.store));
     }
   }
 }
@@ -142,12 +145,12 @@ TEST(StoreDurabilityTest, ACrashBetweenAnyTwoOperationsLosesAndRepeatsNothing) {
 TEST(StoreDurabilityTest, ACrashWhileManyAddLosesAndRepeatsNothing) {
   constexpr int kThreads = 8;
   constexpr int kAdds = 40;
-  const auto run = [](StoreRoom* room) {
+  const auto run = [](KeyValueStore* store) {
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t) {
-      threads.emplace_back([room, t] {
+      threads.emplace_back([store, t] {
         for (int i = 0; i < kAdds; ++i) {
-          Add(room, FenceOf(1 + t * kAdds + i), absl::StrCat("n", i % 2), 1)
+          Add(store, FenceOf(1 + t * kAdds + i), absl::StrCat("n", i % 2), 1)
               .status()
               .IgnoreError();
         }
@@ -160,14 +163,14 @@ TEST(StoreDurabilityTest, ACrashWhileManyAddLosesAndRepeatsNothing) {
     {
       Coordinator<GroupCommit> first(&state);
       state.CrashAfter(crash);
-      run(&first.room);
+      run(&first.store);
     }
     state.CrashAfter(-1);
     Coordinator<GroupCommit> second(&state);
-    ASSERT_OK(second.room.OnResume({Running(1)}));
-    run(&second.room);
+    ASSERT_OK(second.store.OnResume({Running(1)}));
+    run(&second.store);
     for (const char* key : {"n0", "n1"}) {
-      EXPECT_EQ(GetNow(&second.room, FenceOf(0), key).value_or("missing"),
+      EXPECT_EQ(GetNow(&second.store, FenceOf(0), key).value_or("missing"),
                 absl::StrCat(kThreads * kAdds / 2));
     }
   }
@@ -176,51 +179,51 @@ TEST(StoreDurabilityTest, ACrashWhileManyAddLosesAndRepeatsNothing) {
 TEST(StoreDurabilityTest, NobodyHearsOfAChangeBeforeItsCommit) {
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state);
-  StoreRoom& room = coordinator.room;
+  KeyValueStore& store = coordinator.store;
   state.Hold();
   std::atomic<bool> set{false};
   std::atomic<bool> woken{false};
   const PendingAnswer<absl::StatusOr<StoreEvent>> seen;
-  room.Get(FenceOf(0), "key", absl::Seconds(60),
-           [&](absl::StatusOr<std::string> value) { woken = value.ok(); });
-  ASSERT_OK_AND_ASSIGN(const auto watch, room.OpenWatch(FenceOf(0), "key"));
+  store.Get(FenceOf(0), "key", absl::Seconds(60),
+            [&](absl::StatusOr<std::string> value) { woken = value.ok(); });
+  ASSERT_OK_AND_ASSIGN(const auto watch, store.OpenWatch(FenceOf(0), "key"));
   std::atomic<bool> watched{false};
-  room.NextEvent(watch, [&](absl::StatusOr<StoreEvent> e) {
+  store.NextEvent(watch, [&](absl::StatusOr<StoreEvent> e) {
     if (e.ok()) watched = true;
   });
-  room.Set(FenceOf(1), "key", "value",
-           [&](const absl::Status& status) { set = status.ok(); });
+  store.Set(FenceOf(1), "key", "value",
+            [&](const absl::Status& status) { set = status.ok(); });
   ASSERT_TRUE(state.WaitForApplies(1));
-  EXPECT_FALSE(GetNow(&room, FenceOf(0), "key").ok());
+  EXPECT_FALSE(GetNow(&store, FenceOf(0), "key").ok());
   EXPECT_FALSE(set || woken || watched);
   state.Release();
   WaitUntilWritten(&coordinator.writer);
   EXPECT_TRUE(set && woken && watched);
-  EXPECT_EQ(GetNow(&room, FenceOf(0), "key").value_or("missing"), "value");
+  EXPECT_EQ(GetNow(&store, FenceOf(0), "key").value_or("missing"), "value");
 }
 
 TEST(StoreDurabilityTest, AChangeThatCannotBeWrittenFailsAlone) {
   ScriptedStateStore state;
   Coordinator<DirectWriter> coordinator(&state);
-  StoreRoom& room = coordinator.room;
-  ASSERT_OK(Set(&room, FenceOf(1), "bad", "old"));
+  KeyValueStore& store = coordinator.store;
+  ASSERT_OK(Set(&store, FenceOf(1), "bad", "old"));
   bool answered = false;
-  room.Get(FenceOf(0), "badly missing", absl::Seconds(60),
-           [&](absl::StatusOr<std::string>) { answered = true; });
+  store.Get(FenceOf(0), "badly missing", absl::Seconds(60),
+            [&](absl::StatusOr<std::string>) { answered = true; });
   state.Refuse("bad");
   const auto unavailable =
       StatusIs(absl::StatusCode::kUnavailable, HasSubstr("was not changed"));
-  EXPECT_THAT(Set(&room, FenceOf(2), "bad", "new"), unavailable);
-  EXPECT_THAT(DeleteKey(&room, FenceOf(3), "bad"), unavailable);
-  EXPECT_THAT(Set(&room, FenceOf(4), "badly missing", ""), unavailable);
+  EXPECT_THAT(Set(&store, FenceOf(2), "bad", "new"), unavailable);
+  EXPECT_THAT(DeleteKey(&store, FenceOf(3), "bad"), unavailable);
+  EXPECT_THAT(Set(&store, FenceOf(4), "badly missing", ""), unavailable);
   EXPECT_FALSE(answered);
-  EXPECT_EQ(GetNow(&room, FenceOf(0), "bad").value_or("missing"), "old");
-  EXPECT_OK(Set(&room, FenceOf(5), "good", "value"));
+  EXPECT_EQ(GetNow(&store, FenceOf(0), "bad").value_or("missing"), "old");
+  EXPECT_OK(Set(&store, FenceOf(5), "good", "value"));
   state.RefuseNothing();
   // It was not remembered: the same request is made now.
-  EXPECT_OK(Set(&room, FenceOf(2), "bad", "new"));
-  EXPECT_EQ(GetNow(&room, FenceOf(0), "bad").value_or("missing"), "new");
-  room.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
+  EXPECT_OK(Set(&store, FenceOf(2), "bad", "new"));
+  EXPECT_EQ(GetNow(&store, FenceOf(0), "bad").value_or("missing"), "new");
+  store.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
   EXPECT_TRUE(answered);
 }
 
@@ -229,7 +232,7 @@ TEST(StoreDurabilityTest, AStoreThatAnotherOwnsIsUnavailableToTheClient) {
   MemoryStateStore state;
   Coordinator<DirectWriter> coordinator(&state);
   state.FailWrites(absl::AbortedError("another coordinator leads"));
-  EXPECT_THAT(Set(&coordinator.room, FenceOf(1), "key", "value"),
+  EXPECT_THAT(Set(&coordinator.store, FenceOf(1), "key", "value"),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("another coordinator leads")));
 }
@@ -240,16 +243,16 @@ TEST(StoreDurabilityTest, AFailedChangeGivesBackWhatItReserved) {
   limits.max_bytes = 20;
   ScriptedStateStore state;
   Coordinator<DirectWriter> coordinator(&state, limits);
-  StoreRoom& room = coordinator.room;
+  KeyValueStore& store = coordinator.store;
   state.Refuse("bad");
   for (int i = 0; i < 10; ++i) {
-    EXPECT_THAT(Set(&room, FenceOf(i + 1), "bad", "0123456789"),
+    EXPECT_THAT(Set(&store, FenceOf(i + 1), "bad", "0123456789"),
                 StatusIs(absl::StatusCode::kUnavailable, testing::_));
   }
-  EXPECT_OK(Set(&room, FenceOf(20), "a", "01234567"));
-  EXPECT_OK(Set(&room, FenceOf(21), "b", "01234567"));
+  EXPECT_OK(Set(&store, FenceOf(20), "a", "01234567"));
+  EXPECT_OK(Set(&store, FenceOf(21), "b", "01234567"));
   EXPECT_THAT(
-      Set(&room, FenceOf(22), "c", ""),
+      Set(&store, FenceOf(22), "c", ""),
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_keys")));
 }
 
@@ -257,13 +260,13 @@ TEST(StoreDurabilityTest, AFailedChangeGivesBackWhatItReserved) {
 TEST(StoreDurabilityTest, NothingBuildsOnAChangeThatFailed) {
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state);
-  StoreRoom& room = coordinator.room;
+  KeyValueStore& store = coordinator.store;
   const PendingAnswer<absl::StatusOr<int64_t>> first;
   const PendingAnswer<absl::StatusOr<int64_t>> second;
   state.Hold();
-  room.Add(FenceOf(1), "n", 100, first);
+  store.Add(FenceOf(1), "n", 100, first);
   ASSERT_TRUE(state.WaitForApplies(1));
-  room.Add(FenceOf(2), "n", 1, second);
+  store.Add(FenceOf(2), "n", 1, second);
   state.CrashAfter(0);
   std::atomic<bool> failed{false};
   std::thread mending([&] { failed = !first.Wait().ok(); });
@@ -275,24 +278,24 @@ TEST(StoreDurabilityTest, NothingBuildsOnAChangeThatFailed) {
   if (sum.ok()) {
     EXPECT_EQ(*sum, 1);
   }
-  EXPECT_EQ(Add(&room, FenceOf(3), "n", 0).value_or(-1), sum.ok() ? 1 : 0);
+  EXPECT_EQ(Add(&store, FenceOf(3), "n", 0).value_or(-1), sum.ok() ? 1 : 0);
 }
 
 TEST(StoreDurabilityTest, AThousandSetsAndAHotCounterNeedFewCommits) {
   constexpr int kClients = 1000;
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state);
-  StoreRoom& room = coordinator.room;
+  KeyValueStore& store = coordinator.store;
   std::atomic<int> answered{0};
   state.Hold();
   for (int i = 0; i < kClients; ++i) {
-    room.Set(FenceOf(1 + i), absl::StrCat("key", i), "value",
-             [&](const absl::Status& s) { answered += s.ok() ? 1 : 0; });
+    store.Set(FenceOf(1 + i), absl::StrCat("key", i), "value",
+              [&](const absl::Status& s) { answered += s.ok() ? 1 : 0; });
   }
   std::atomic<int64_t> sums{0};
   for (int i = 0; i < kClients; ++i) {
-    room.Add(FenceOf(1 + i), "n", 1,
-             [&](absl::StatusOr<int64_t> sum) { sums += sum.value_or(-1); });
+    store.Add(FenceOf(1 + i), "n", 1,
+              [&](absl::StatusOr<int64_t> sum) { sums += sum.value_or(-1); });
   }
   state.Release();
   // The counter's later commits each begin in the callback of one before.
@@ -312,16 +315,16 @@ TEST(StoreDurabilityTest, RememberedAnswersAreBoundedOnDiskAsWell) {
   {
     Coordinator<DirectWriter> first(&state, limits);
     for (int i = 1; i <= 100; ++i) {
-      ASSERT_OK(Add(&first.room, FenceOf(i), "n", 1));
+      ASSERT_OK(Add(&first.store, FenceOf(i), "n", 1));
     }
     // The key, the answers, and one whose record goes with the next change.
     EXPECT_LE(state.List(kTable)->size(), 1u + 4 + 1);
   }
   Coordinator<DirectWriter> second(&state, limits);
-  ASSERT_OK(second.room.OnResume({Running(1)}));
-  EXPECT_EQ(Add(&second.room, FenceOf(97), "n", 1).value_or(-1), 97);
-  EXPECT_EQ(Add(&second.room, FenceOf(100), "n", 1).value_or(-1), 100);
-  EXPECT_EQ(Add(&second.room, FenceOf(96), "n", 1).value_or(-1), 101);
+  ASSERT_OK(second.store.OnResume({Running(1)}));
+  EXPECT_EQ(Add(&second.store, FenceOf(97), "n", 1).value_or(-1), 97);
+  EXPECT_EQ(Add(&second.store, FenceOf(100), "n", 1).value_or(-1), 100);
+  EXPECT_EQ(Add(&second.store, FenceOf(96), "n", 1).value_or(-1), 101);
   EXPECT_LE(state.List(kTable)->size(), 1u + 4 + 2);
 }
 
@@ -330,10 +333,10 @@ TEST(StoreDurabilityTest, LargeAnswersAreBoundedOnDiskAsWell) {
   limits.max_remembered_bytes = 3000;
   ScriptedStateStore state;
   Coordinator<DirectWriter> coordinator(&state, limits);
-  StoreRoom& room = coordinator.room;
-  ASSERT_OK(Set(&room, FenceOf(1), "key", std::string(1000, 'v')));
+  KeyValueStore& store = coordinator.store;
+  ASSERT_OK(Set(&store, FenceOf(1), "key", std::string(1000, 'v')));
   for (int i = 2; i < 50; ++i) {
-    const auto answer = CompareSet(&room, FenceOf(i), "key", "other", "new");
+    const auto answer = CompareSet(&store, FenceOf(i), "key", "other", "new");
     ASSERT_OK(answer);
     EXPECT_EQ(answer->value.size(), 1000u);
   }
@@ -343,15 +346,15 @@ TEST(StoreDurabilityTest, LargeAnswersAreBoundedOnDiskAsWell) {
 TEST(StoreDurabilityTest, TheLargestValuesFitACommit) {
   ScriptedStateStore state;
   Coordinator<DirectWriter> coordinator(&state);
-  StoreRoom& room = coordinator.room;
+  KeyValueStore& store = coordinator.store;
   const std::string key(StoreLimits().max_key_bytes, 'k');
   const std::string old(StoreLimits().max_value_bytes, 'o');
   const std::string next(StoreLimits().max_value_bytes, 'n');
-  ASSERT_OK(Set(&room, FenceOf(1), key, old));
-  auto answer = CompareSet(&room, FenceOf(2), key, "other", next);
+  ASSERT_OK(Set(&store, FenceOf(1), key, old));
+  auto answer = CompareSet(&store, FenceOf(2), key, "other", next);
   ASSERT_OK(answer);
   EXPECT_TRUE(answer->value == old);
-  answer = CompareSet(&room, FenceOf(3), key, old, next);
+  answer = CompareSet(&store, FenceOf(3), key, old, next);
   ASSERT_OK(answer);
   EXPECT_TRUE(answer->swapped && answer->value == next);
 }
@@ -360,20 +363,20 @@ TEST(StoreDurabilityTest, TheLargestValuesFitACommit) {
 TEST(StoreDurabilityTest, LargeChangesOfOneKeyDoNotPassTheLimitTogether) {
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state);
-  StoreRoom& room = coordinator.room;
+  KeyValueStore& store = coordinator.store;
   const std::string large(StoreLimits().max_value_bytes, 'v');
   state.Hold();
   std::atomic<int> good{0};
   for (int i = 1; i <= 12; ++i) {
     if (i % 3 == 0) {
-      room.Set(FenceOf(i), "key", large,
-               [&](const absl::Status& s) { good += s.ok() ? 1 : 0; });
+      store.Set(FenceOf(i), "key", large,
+                [&](const absl::Status& s) { good += s.ok() ? 1 : 0; });
     } else {
-      room.CompareSet(FenceOf(i), "key", "other", large,
-                      [&](const absl::StatusOr<CompareSetResult>& result) {
-                        good += absl::IsNotFound(result.status()) ? 1 : 0;
-                        good += result.ok() ? 1 : 0;
-                      });
+      store.CompareSet(FenceOf(i), "key", "other", large,
+                       [&](const absl::StatusOr<CompareSetResult>& result) {
+                         good += absl::IsNotFound(result.status()) ? 1 : 0;
+                         good += result.ok() ? 1 : 0;
+                       });
     }
   }
   state.Release();
@@ -384,32 +387,32 @@ TEST(StoreDurabilityTest, LargeChangesOfOneKeyDoNotPassTheLimitTogether) {
 TEST(StoreDurabilityTest, ARequestRepeatedWhileItIsCommittedCountsOnce) {
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state);
-  StoreRoom& room = coordinator.room;
+  KeyValueStore& store = coordinator.store;
   std::vector<PendingAnswer<absl::StatusOr<int64_t>>> answers(4);
   state.Hold();
-  for (const auto& answer : answers) room.Add(FenceOf(9), "n", 5, answer);
+  for (const auto& answer : answers) store.Add(FenceOf(9), "n", 5, answer);
   state.Release();
   for (const auto& answer : answers) {
     EXPECT_EQ(answer.Wait().value_or(-1), 5);
   }
-  EXPECT_EQ(GetNow(&room, FenceOf(0), "n").value_or("missing"), "5");
+  EXPECT_EQ(GetNow(&store, FenceOf(0), "n").value_or("missing"), "5");
 }
 
 // Who waits for a key sees it, however soon it is deleted.
 TEST(StoreDurabilityTest, AKeyThatIsSetAndDeletedAtOnceWakesWhoWaits) {
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state);
-  StoreRoom& room = coordinator.room;
+  KeyValueStore& store = coordinator.store;
   const PendingAnswer<absl::StatusOr<std::string>> waiting;
-  room.Get(FenceOf(0), "key", absl::Seconds(60), waiting);
+  store.Get(FenceOf(0), "key", absl::Seconds(60), waiting);
   state.Hold();
-  room.DeleteKey(FenceOf(1), "key", [](absl::StatusOr<bool>) {});
-  room.Set(FenceOf(2), "key", "value", [](const absl::Status&) {});
-  room.DeleteKey(FenceOf(3), "key", [](absl::StatusOr<bool>) {});
+  store.DeleteKey(FenceOf(1), "key", [](absl::StatusOr<bool>) {});
+  store.Set(FenceOf(2), "key", "value", [](const absl::Status&) {});
+  store.DeleteKey(FenceOf(3), "key", [](absl::StatusOr<bool>) {});
   state.Release();
   for (int i = 0; i < 4; ++i) WaitUntilWritten(&coordinator.writer);
   // The answer is here by now, or never comes.
-  room.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
+  store.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
   EXPECT_EQ(waiting.Wait().value_or("missing"), "value");
 }
 
@@ -418,17 +421,17 @@ TEST(StoreDurabilityTest, ChangesThatWaitForTheDiskAreBounded) {
   limits.max_changes = 3;
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state, limits);
-  StoreRoom& room = coordinator.room;
+  KeyValueStore& store = coordinator.store;
   state.Hold();
   for (int i = 1; i <= 3; ++i) {
-    room.Set(FenceOf(i), absl::StrCat(i), "", [](const absl::Status&) {});
+    store.Set(FenceOf(i), absl::StrCat(i), "", [](const absl::Status&) {});
   }
   EXPECT_THAT(
-      Set(&room, FenceOf(4), "more", ""),
+      Set(&store, FenceOf(4), "more", ""),
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_changes")));
   state.Release();
   WaitUntilWritten(&coordinator.writer);
-  EXPECT_OK(Set(&room, FenceOf(4), "more", ""));
+  EXPECT_OK(Set(&store, FenceOf(4), "more", ""));
 }
 
 TEST(StoreDurabilityTest, BytesThatWaitForTheDiskAreBounded) {
@@ -436,15 +439,16 @@ TEST(StoreDurabilityTest, BytesThatWaitForTheDiskAreBounded) {
   limits.max_change_bytes = 100;
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state, limits);
-  StoreRoom& room = coordinator.room;
+  KeyValueStore& store = coordinator.store;
   state.Hold();
-  room.Set(FenceOf(1), "key", std::string(90, 'x'), [](const absl::Status&) {});
-  EXPECT_THAT(Set(&room, FenceOf(2), "more", std::string(90, 'x')),
+  store.Set(FenceOf(1), "key", std::string(90, 'x'),
+            [](const absl::Status&) {});
+  EXPECT_THAT(Set(&store, FenceOf(2), "more", std::string(90, 'x')),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("max_change_bytes")));
   state.Release();
   WaitUntilWritten(&coordinator.writer);
-  EXPECT_OK(Set(&room, FenceOf(2), "more", std::string(90, 'x')));
+  EXPECT_OK(Set(&store, FenceOf(2), "more", std::string(90, 'x')));
 }
 
 TEST(StoreDurabilityTest, WhatBelongsToNoRunningGenerationIsDropped) {
@@ -452,33 +456,34 @@ TEST(StoreDurabilityTest, WhatBelongsToNoRunningGenerationIsDropped) {
   {
     Coordinator<DirectWriter> first(&state);
     for (int generation : {1, 2, 3, 12}) {
-      ASSERT_OK(Set(&first.room, FenceOf(1, generation), "key", "value"));
+      ASSERT_OK(Set(&first.store, FenceOf(1, generation), "key", "value"));
     }
-    first.room.OnGenerationEnded("job", Generation(3), absl::AbortedError("x"));
+    first.store.OnGenerationEnded("job", Generation(3),
+                                  absl::AbortedError("x"));
     ASSERT_OK(state.Put("storeroom", "not", "ours"));
   }
   EXPECT_THAT(*state.Tables("store/"),
               testing::ElementsAre("store/1", "store/12", "store/2"));
   Coordinator<DirectWriter> second(&state);
-  ASSERT_OK(second.room.OnResume({Running(2), Running(5)}));
+  ASSERT_OK(second.store.OnResume({Running(2), Running(5)}));
   EXPECT_THAT(*state.Tables(""), testing::ElementsAre("store/2", "storeroom"));
-  EXPECT_EQ(second.room.scope_count(), 1u);
-  EXPECT_EQ(GetNow(&second.room, FenceOf(0, 2), "key").value_or("missing"),
+  EXPECT_EQ(second.store.scope_count(), 1u);
+  EXPECT_EQ(GetNow(&second.store, FenceOf(0, 2), "key").value_or("missing"),
             "value");
 }
 
 TEST(StoreDurabilityTest, TheEndOfAGenerationLeavesNoRecordOfALateCommit) {
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state);
-  StoreRoom& room = coordinator.room;
-  ASSERT_OK(Set(&room, FenceOf(1), "before", ""));
+  KeyValueStore& store = coordinator.store;
+  ASSERT_OK(Set(&store, FenceOf(1), "before", ""));
   std::vector<PendingAnswer<absl::Status>> answers(3);
   state.Hold();
-  room.Set(FenceOf(2), "key", "1", answers[0]);
+  store.Set(FenceOf(2), "key", "1", answers[0]);
   ASSERT_TRUE(state.WaitForApplies(2));
-  room.Set(FenceOf(3), "key", "2", answers[1]);
-  room.Set(FenceOf(4), "other", "3", answers[2]);
-  room.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
+  store.Set(FenceOf(3), "key", "2", answers[1]);
+  store.Set(FenceOf(4), "other", "3", answers[2]);
+  store.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
   state.Release();
   for (const auto& answer : answers) {
     EXPECT_THAT(answer.Wait(),
@@ -492,10 +497,10 @@ TEST(StoreDurabilityTest, ACommitThatIsLateForTheEndIsDroppedAsWell) {
   ScriptedStateStore state;
   Coordinator<InterruptedWriter> coordinator(&state);
   coordinator.writer.Interrupt([&] {
-    coordinator.room.OnGenerationEnded("job", Generation(1),
-                                       absl::AbortedError("over"));
+    coordinator.store.OnGenerationEnded("job", Generation(1),
+                                        absl::AbortedError("over"));
   });
-  EXPECT_THAT(Set(&coordinator.room, FenceOf(1), "key", "value"),
+  EXPECT_THAT(Set(&coordinator.store, FenceOf(1), "key", "value"),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("over")));
   EXPECT_THAT(*state.Tables(""), testing::IsEmpty());
 }
@@ -504,17 +509,17 @@ TEST(StoreDurabilityTest, StoppingAnswersWhatIsBeingCommitted) {
   ScriptedStateStore state;
   GroupCommit writer(&state);
   FakeClock clock;
-  auto room = std::make_unique<StoreRoom>(StoreLimits(), &clock, &writer);
+  auto store = std::make_unique<KeyValueStore>(StoreLimits(), &clock, &writer);
   std::vector<PendingAnswer<absl::Status>> answers(2);
   state.Hold();
-  room->Set(FenceOf(1), "key", "1", answers[0]);
-  room->Set(FenceOf(2), "key", "2", answers[1]);
+  store->Set(FenceOf(1), "key", "1", answers[0]);
+  store->Set(FenceOf(2), "key", "2", answers[1]);
   std::thread disk([&] {
     EXPECT_TRUE(state.WaitForApplies(1));
     EXPECT_EQ(answers[1].Wait().code(), absl::StatusCode::kUnavailable);
     state.Release();
   });
-  room.reset();
+  store.reset();
   disk.join();
   EXPECT_EQ(answers[0].Wait().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(state.List(kTable)->size(), 2u);  // It may be asked for again.
@@ -531,7 +536,7 @@ TEST(StoreDurabilityTest, ARecordThatCannotBeReadGoesIntoQuarantine) {
     ASSERT_OK(state.Put(kTable, "kgood", "value"));
     ASSERT_OK(state.Put("store/2", "kgood", "value"));
     Coordinator<DirectWriter> coordinator(&state);
-    ASSERT_OK(coordinator.room.OnResume({Running(1), Running(2)}));
+    ASSERT_OK(coordinator.store.OnResume({Running(1), Running(2)}));
     ASSERT_OK_AND_ASSIGN(const auto quarantined, ListQuarantined(state));
     ASSERT_EQ(quarantined.size(), 1u);
     EXPECT_EQ(quarantined[0].table, kTable);
@@ -540,9 +545,9 @@ TEST(StoreDurabilityTest, ARecordThatCannotBeReadGoesIntoQuarantine) {
     EXPECT_EQ(state.List("quarantine")->at(0).second, "?");
     // The membership ends the generation, whose records are of no use.
     EXPECT_EQ(state.List(kTable)->size(), 0u);
-    EXPECT_EQ(coordinator.room.scope_count(), 1u);
-    coordinator.room.OnGenerationEnded("job", Generation(1),
-                                       absl::AbortedError("over"));
+    EXPECT_EQ(coordinator.store.scope_count(), 1u);
+    coordinator.store.OnGenerationEnded("job", Generation(1),
+                                        absl::AbortedError("over"));
     EXPECT_EQ(state.List("store/2")->size(), 1u);
   }
 }

@@ -24,13 +24,13 @@ std::string NameKeys(const std::set<std::string>& keys) {
 
 bool StoreListeners::Wait(uint64_t id, std::vector<std::string> keys,
                           absl::Time deadline, bool answer_at_once,
-                          GetDone done, StoreCalls* calls) {
+                          GetDone done, ScopeWork* work) {
   std::set<std::string> missing;
   for (const std::string& key : keys) {
     if (values_->count(key) == 0) missing.insert(key);
   }
   const auto answer = [&](absl::StatusOr<std::string> result) {
-    calls->push_back(
+    work->calls.push_back(
         [done = std::move(done), result = std::move(result)] { done(result); });
     return false;
   };
@@ -52,14 +52,14 @@ bool StoreListeners::Wait(uint64_t id, std::vector<std::string> keys,
 }
 
 void StoreListeners::Changed(const std::string& key, bool existed,
-                             StoreCalls* calls) {
+                             ScopeWork* work) {
   const bool exists = values_->count(key) != 0;
-  if (exists || existed) NotifyWatches(key, calls);
-  if (exists != existed) NotifyWaiters(key, exists, calls);
+  if (exists || existed) NotifyWatches(key, work);
+  if (exists != existed) NotifyWaiters(key, exists, work);
 }
 
 void StoreListeners::NotifyWaiters(const std::string& key, bool exists,
-                                   StoreCalls* calls) {
+                                   ScopeWork* work) {
   const auto waiting = waiters_of_key_.find(key);
   if (waiting == waiters_of_key_.end()) return;
   const std::set<uint64_t> ids = waiting->second;  // answering changes the set
@@ -71,13 +71,13 @@ void StoreListeners::NotifyWaiters(const std::string& key, bool exists,
     }
     waiter.missing.erase(key);
     if (!waiter.missing.empty()) continue;
-    AnswerWaiter(id, values_->at(waiter.keys.front()), calls);
+    AnswerWaiter(id, values_->at(waiter.keys.front()), work);
   }
 }
 
 void StoreListeners::AnswerWaiter(uint64_t id,
                                   absl::StatusOr<std::string> answer,
-                                  StoreCalls* calls) {
+                                  ScopeWork* work) {
   const auto it = waiters_.find(id);
   for (const std::string& key : it->second.keys) {
     const auto of_key = waiters_of_key_.find(key);
@@ -86,24 +86,24 @@ void StoreListeners::AnswerWaiter(uint64_t id,
     if (of_key->second.empty()) waiters_of_key_.erase(of_key);
   }
   deadlines_.erase({it->second.deadline, id});
-  calls->push_back([done = std::move(it->second.done),
-                    answer = std::move(answer)] { done(answer); });
+  work->calls.push_back([done = std::move(it->second.done),
+                         answer = std::move(answer)] { done(answer); });
   waiters_.erase(it);
 }
 
-void StoreListeners::Cancel(uint64_t id, StoreCalls* calls) {
+void StoreListeners::Cancel(uint64_t id, ScopeWork* work) {
   if (waiters_.count(id) == 0) return;
-  AnswerWaiter(id, absl::CancelledError("the call was withdrawn"), calls);
+  AnswerWaiter(id, absl::CancelledError("the call was withdrawn"), work);
 }
 
-void StoreListeners::Expire(absl::Time now, StoreCalls* calls) {
+void StoreListeners::Expire(absl::Time now, ScopeWork* work) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const uint64_t id = deadlines_.begin()->second;
     AnswerWaiter(id,
                  absl::DeadlineExceededError(absl::StrCat(
                      "nobody has set ", NameKeys(waiters_.at(id).missing),
                      " before the deadline")),
-                 calls);
+                 work);
   }
 }
 
@@ -124,18 +124,18 @@ StoreEvent StoreListeners::EventOf(const std::string& key) const {
   return {it->second, false};
 }
 
-void StoreListeners::NextEvent(uint64_t id, WatchDone done, StoreCalls* calls) {
+void StoreListeners::NextEvent(uint64_t id, WatchDone done, ScopeWork* work) {
   Watch& watch = watches_.at(id);
   if (!watch.changed) {
     watch.done = std::move(done);
     return;
   }
   watch.changed = false;
-  calls->push_back(
+  work->calls.push_back(
       [done = std::move(done), event = EventOf(watch.key)] { done(event); });
 }
 
-void StoreListeners::NotifyWatches(const std::string& key, StoreCalls* calls) {
+void StoreListeners::NotifyWatches(const std::string& key, ScopeWork* work) {
   const auto of_key = watches_of_key_.find(key);
   if (of_key == watches_of_key_.end()) return;
   for (const uint64_t id : of_key->second) {
@@ -144,31 +144,32 @@ void StoreListeners::NotifyWatches(const std::string& key, StoreCalls* calls) {
     if (!watch.done) continue;
     WatchDone done = std::move(watch.done);
     watch.done = nullptr;
-    NextEvent(id, std::move(done), calls);
+    NextEvent(id, std::move(done), work);
   }
 }
 
-void StoreListeners::CloseWatch(uint64_t id, StoreCalls* calls) {
+void StoreListeners::CloseWatch(uint64_t id, ScopeWork* work) {
   const auto it = watches_.find(id);
   if (it == watches_.end()) return;
   const auto of_key = watches_of_key_.find(it->second.key);
   of_key->second.erase(id);
   if (of_key->second.empty()) watches_of_key_.erase(of_key);
   if (it->second.done) {
-    calls->push_back([done = std::move(it->second.done)] {
+    work->calls.push_back([done = std::move(it->second.done)] {
       done(absl::CancelledError("the watch was closed"));
     });
   }
   watches_.erase(it);
 }
 
-void StoreListeners::End(const absl::Status& status, StoreCalls* calls) {
+void StoreListeners::End(const absl::Status& status, ScopeWork* work) {
   while (!waiters_.empty()) {
-    AnswerWaiter(waiters_.begin()->first, status, calls);
+    AnswerWaiter(waiters_.begin()->first, status, work);
   }
   for (auto& [id, watch] : watches_) {
     if (!watch.done) continue;
-    calls->push_back([done = std::move(watch.done), status] { done(status); });
+    work->calls.push_back(
+        [done = std::move(watch.done), status] { done(status); });
   }
   watches_.clear();
   watches_of_key_.clear();

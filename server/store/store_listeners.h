@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/generation/scoped_component.h"
 #include "server/store/store_limits.h"
 
 namespace coxswain::server {
@@ -24,12 +25,9 @@ struct StoreEvent {
 
 using StoreValues = std::map<std::string, std::string, std::less<>>;
 
-// Callbacks to run once the lock has been let go.
-using StoreCalls = std::vector<std::function<void()>>;
-
-// Who waits for keys of one generation: waiting calls and watches. A part of
+// The waiting calls and the watches of the keys of one generation. A part of
 // StoreScope: one thread at a time. Answers that a call causes are appended to
-// `calls`, never run.
+// `work`, never run; nothing is committed.
 class StoreListeners {
  public:
   using GetDone = std::function<void(absl::StatusOr<std::string>)>;
@@ -41,22 +39,22 @@ class StoreListeners {
 
   // Answers with the value of the first key once all exist. True if it waits.
   bool Wait(uint64_t id, std::vector<std::string> keys, absl::Time deadline,
-            bool answer_at_once, GetDone done, StoreCalls* calls);
+            bool answer_at_once, GetDone done, ScopeWork* work);
   // Nothing happens if the call does not wait (any more).
-  void Cancel(uint64_t id, StoreCalls* calls);
+  void Cancel(uint64_t id, ScopeWork* work);
 
   absl::Status OpenWatch(uint64_t id, absl::string_view key);
   // The watch must exist.
-  void NextEvent(uint64_t id, WatchDone done, StoreCalls* calls);
-  void CloseWatch(uint64_t id, StoreCalls* calls);
+  void NextEvent(uint64_t id, WatchDone done, ScopeWork* work);
+  void CloseWatch(uint64_t id, ScopeWork* work);
   bool HasWatch(uint64_t id) const { return watches_.count(id) != 0; }
 
   // After the key was set or deleted; `existed`: before.
-  void Changed(const std::string& key, bool existed, StoreCalls* calls);
+  void Changed(const std::string& key, bool existed, ScopeWork* work);
 
-  void Expire(absl::Time now, StoreCalls* calls);
+  void Expire(absl::Time now, ScopeWork* work);
   // Answers everything that waits with `status`.
-  void End(const absl::Status& status, StoreCalls* calls);
+  void End(const absl::Status& status, ScopeWork* work);
 
  private:
   struct Waiter {
@@ -71,12 +69,12 @@ class StoreListeners {
     WatchDone done;        // set while a NextEvent waits
   };
 
-  void NotifyWaiters(const std::string& key, bool exists, StoreCalls* calls);
-  void NotifyWatches(const std::string& key, StoreCalls* calls);
+  void NotifyWaiters(const std::string& key, bool exists, ScopeWork* work);
+  void NotifyWatches(const std::string& key, ScopeWork* work);
   StoreEvent EventOf(const std::string& key) const;
   // Removes the waiter and appends its answer.
   void AnswerWaiter(uint64_t id, absl::StatusOr<std::string> answer,
-                    StoreCalls* calls);
+                    ScopeWork* work);
 
   const StoreLimits limits_;
   const StoreValues* const values_;

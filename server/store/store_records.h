@@ -10,7 +10,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/ids.h"
 #include "server/store/store_change.h"
 
 namespace coxswain::server {
@@ -20,10 +19,6 @@ namespace coxswain::server {
 constexpr char kStoreTables[] = "store/";  // before the generation
 constexpr char kStoreKey = 'k';            // begins the key of a record
 constexpr char kStoreAnswer = 'a';
-
-inline std::string StoreTable(Generation generation) {
-  return absl::StrCat(kStoreTables, generation.value());
-}
 
 std::string StoreKeyRecord(absl::string_view key);
 std::string StoreAnswerRecord(uint64_t sequence);

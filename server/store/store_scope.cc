@@ -24,7 +24,8 @@ bool IsDelete(const StoreChange& change) {
 
 }  // namespace
 
-absl::Status StoreScope::Load(const std::vector<StateStore::Record>& records) {
+absl::Status StoreScope::Load(const std::vector<StateStore::Record>& records,
+                              const std::vector<int>& /*left*/) {
   for (const auto& [record, value] : records) {
     if (!record.empty() && record[0] == kStoreKey) {
       values_[record.substr(1)] = value;
@@ -40,12 +41,11 @@ absl::Status StoreScope::Load(const std::vector<StateStore::Record>& records) {
   }
   keys_ = values_.size();
   *total_bytes_ += bytes_;
-  stored_ = !records.empty();
   return absl::OkStatus();
 }
 
 void StoreScope::Change(const StoreRequestKey& request, StoreChange change,
-                        StoreChangeDone done, StoreWork* work) {
+                        StoreChangeDone done, ScopeWork* work) {
   const size_t bytes = change.ByteSize();
   absl::Status status;
   if (change_count_ >= limits_.max_changes) {
@@ -67,7 +67,7 @@ void StoreScope::Change(const StoreRequestKey& request, StoreChange change,
   if (idle) StartCommit(key, work);
 }
 
-void StoreScope::StartCommit(const std::string& key, StoreWork* work) {
+void StoreScope::StartCommit(const std::string& key, ScopeWork* work) {
   std::deque<Request>& requests = waiting_.at(key);
   while (!requests.empty()) {
     Commit commit = MakeCommit(key, &requests);
@@ -75,10 +75,13 @@ void StoreScope::StartCommit(const std::string& key, StoreWork* work) {
       AnswerAll(&commit, absl::OkStatus(), work);
       continue;
     }
-    const uint64_t id = next_commit_++;
-    work->commits.emplace_back(id, std::move(commit.batch));
-    commits_.emplace(id, std::move(commit));
-    stored_ = true;
+    StateBatch batch = std::move(commit.batch);
+    work->commits.push_back(
+        {std::move(batch),
+         [this, commit = std::make_shared<Commit>(std::move(commit))](
+             const absl::Status& status, ScopeWork* more) {
+           Committed(commit.get(), status, more);
+         }});
     return;
   }
   waiting_.erase(key);
@@ -201,31 +204,25 @@ void StoreScope::Add(int64_t bytes, int64_t keys) {
   keys_ += keys;
 }
 
-void StoreScope::Committed(uint64_t id, const absl::Status& status,
-                           StoreWork* work) {
-  Commit commit = std::move(commits_.at(id));
-  commits_.erase(id);
-  if (ended_.has_value()) {
-    AnswerAll(&commit, *ended_, work);
-    DropIfOver(work);
-    return;
-  }
+void StoreScope::Committed(Commit* commit, const absl::Status& status,
+                           ScopeWork* work) {
+  if (ended_.has_value()) return AnswerAll(commit, *ended_, work);
   if (status.ok()) {
-    Install(&commit, work);
-    AnswerAll(&commit, status, work);
+    Install(commit, work);
+    AnswerAll(commit, status, work);
   } else {
-    Add(-commit.added_bytes, -commit.added_keys);
-    answers_.GiveBack(commit.forgotten);
+    Add(-commit->added_bytes, -commit->added_keys);
+    answers_.GiveBack(commit->forgotten);
     AnswerAll(
-        &commit,
-        NotWritten(absl::StrCat("key \"", commit.key, "\" was not changed"),
+        commit,
+        NotWritten(absl::StrCat("key \"", commit->key, "\" was not changed"),
                    status),
         work);
   }
-  StartCommit(commit.key, work);
+  StartCommit(commit->key, work);
 }
 
-void StoreScope::Install(Commit* commit, StoreWork* work) {
+void StoreScope::Install(Commit* commit, ScopeWork* work) {
   for (Outcome& outcome : commit->outcomes) {
     if (!outcome.remembered.has_value()) continue;
     answers_.Remember(*std::move(outcome.remembered));
@@ -237,11 +234,11 @@ void StoreScope::Install(Commit* commit, StoreWork* work) {
   } else {
     values_.erase(commit->key);
   }
-  listeners_.Changed(commit->key, existed, &work->calls);
+  listeners_.Changed(commit->key, existed, work);
 }
 
 void StoreScope::Answer(Outcome outcome, const absl::Status& status,
-                        StoreWork* work) {
+                        ScopeWork* work) {
   --change_count_;
   change_bytes_ -= outcome.bytes;
   if (!status.ok()) outcome.answer = status;
@@ -250,15 +247,14 @@ void StoreScope::Answer(Outcome outcome, const absl::Status& status,
 }
 
 void StoreScope::AnswerAll(Commit* commit, const absl::Status& status,
-                           StoreWork* work) {
+                           ScopeWork* work) {
   for (Outcome& outcome : commit->outcomes) {
     Answer(std::move(outcome), status, work);
   }
 }
 
-void StoreScope::End(const absl::Status& status, bool drop, StoreWork* work) {
+void StoreScope::End(const absl::Status& status, ScopeWork* work) {
   ended_ = status;
-  drop_ = drop;
   for (auto& [key, requests] : waiting_) {
     for (Request& request : requests) {
       Outcome outcome;
@@ -268,16 +264,8 @@ void StoreScope::End(const absl::Status& status, bool drop, StoreWork* work) {
     }
   }
   waiting_.clear();
-  listeners_.End(status, &work->calls);
+  listeners_.End(status, work);
   Add(-static_cast<int64_t>(bytes_), 0);
-  DropIfOver(work);
-}
-
-// Not before the last commit, which would bring the table back.
-void StoreScope::DropIfOver(StoreWork* work) {
-  if (!drop_ || !stored_ || !commits_.empty()) return;
-  drop_ = false;
-  work->commits.emplace_back(0, StateBatch().DeleteTable(table_));
 }
 
 }  // namespace coxswain::server

@@ -1,4 +1,4 @@
-#include "server/store/store.h"
+#include "server/store/key_value_store.h"
 
 #include <atomic>
 #include <limits>
@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 class StoreTest : public testing::Test {
  protected:
-  StoreTest() : room_(MakeLimits(), &clock_, &writer_) {}
+  StoreTest() : store_(MakeLimits(), &clock_, &writer_) {}
 
   static StoreLimits MakeLimits() {
     StoreLimits limits;
@@ -47,19 +47,19 @@ class StoreTest : public testing::Test {
     return fence;
   }
   absl::StatusOr<std::string> GetNow(const std::string& key) {
-    return server::GetNow(&room_, NewFence(), key);
+    return server::GetNow(&store_, NewFence(), key);
   }
 
   FakeClock clock_;
   MemoryStateStore state_;
   DirectWriter writer_{&state_};
-  StoreRoom room_;
+  KeyValueStore store_;
   std::atomic<uint64_t> next_request_{0};
 };
 
 TEST_F(StoreTest, GetReadsWhatWasSet) {
-  ASSERT_OK(Set(&room_, NewFence(), "key", "one"));
-  ASSERT_OK(Set(&room_, NewFence(), "key", "two"));
+  ASSERT_OK(Set(&store_, NewFence(), "key", "one"));
+  ASSERT_OK(Set(&store_, NewFence(), "key", "two"));
   EXPECT_EQ(GetNow("key").value_or("missing"), "two");
 }
 
@@ -70,24 +70,24 @@ TEST_F(StoreTest, GetWithoutTimeoutAnswersNotFoundAtOnce) {
 
 TEST_F(StoreTest, GetWakesWhenTheKeyIsSet) {
   std::optional<absl::StatusOr<std::string>> answer;
-  EXPECT_NE(room_.Get(NewFence(), "key", absl::Seconds(5),
-                      [&](absl::StatusOr<std::string> v) { answer = v; }),
+  EXPECT_NE(store_.Get(NewFence(), "key", absl::Seconds(5),
+                       [&](absl::StatusOr<std::string> v) { answer = v; }),
             0);
   EXPECT_FALSE(answer.has_value());
-  ASSERT_OK(Set(&room_, NewFence(), "key", "value"));
+  ASSERT_OK(Set(&store_, NewFence(), "key", "value"));
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ(answer->value_or("missing"), "value");
 }
 
 TEST_F(StoreTest, NobodyWaitsForLongerThanTheLimit) {
   std::optional<absl::Status> answer;
-  room_.Wait(NewFence(), {"a"}, absl::InfiniteDuration(),
-             [&](absl::Status status) { answer = status; });
+  store_.Wait(NewFence(), {"a"}, absl::InfiniteDuration(),
+              [&](absl::Status status) { answer = status; });
   clock_.Advance(StoreLimits().max_timeout - absl::Milliseconds(1));
-  room_.Tick(clock_.Now());
+  store_.Tick(clock_.Now());
   EXPECT_FALSE(answer.has_value());
   clock_.Advance(absl::Milliseconds(1));
-  room_.Tick(clock_.Now());
+  store_.Tick(clock_.Now());
   ASSERT_TRUE(answer.has_value());
   EXPECT_THAT(*answer, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                 HasSubstr("\"a\"")));
@@ -95,14 +95,14 @@ TEST_F(StoreTest, NobodyWaitsForLongerThanTheLimit) {
 
 TEST_F(StoreTest, WaitNamesTheKeysThatDidNotComeByTheDeadline) {
   std::optional<absl::Status> answer;
-  room_.Wait(NewFence(), {"a", "b", "c"}, absl::Seconds(5),
-             [&](absl::Status status) { answer = status; });
-  ASSERT_OK(Set(&room_, NewFence(), "b", ""));
+  store_.Wait(NewFence(), {"a", "b", "c"}, absl::Seconds(5),
+              [&](absl::Status status) { answer = status; });
+  ASSERT_OK(Set(&store_, NewFence(), "b", ""));
   clock_.Advance(absl::Milliseconds(4999));
-  room_.Tick(clock_.Now());
+  store_.Tick(clock_.Now());
   EXPECT_FALSE(answer.has_value());
   clock_.Advance(absl::Milliseconds(1));
-  room_.Tick(clock_.Now());
+  store_.Tick(clock_.Now());
   ASSERT_TRUE(answer.has_value());
   EXPECT_THAT(*answer, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                 HasSubstr("\"a\", \"c\"")));
@@ -110,61 +110,61 @@ TEST_F(StoreTest, WaitNamesTheKeysThatDidNotComeByTheDeadline) {
 
 TEST_F(StoreTest, WaitNeedsAllKeysAtTheSameTime) {
   std::optional<absl::Status> answer;
-  room_.Wait(NewFence(), {"a", "b", "a"}, absl::Seconds(5),
-             [&](absl::Status status) { answer = status; });
-  ASSERT_OK(Set(&room_, NewFence(), "a", ""));
-  ASSERT_OK(DeleteKey(&room_, NewFence(), "a"));
-  ASSERT_OK(Set(&room_, NewFence(), "b", ""));
+  store_.Wait(NewFence(), {"a", "b", "a"}, absl::Seconds(5),
+              [&](absl::Status status) { answer = status; });
+  ASSERT_OK(Set(&store_, NewFence(), "a", ""));
+  ASSERT_OK(DeleteKey(&store_, NewFence(), "a"));
+  ASSERT_OK(Set(&store_, NewFence(), "b", ""));
   EXPECT_FALSE(answer.has_value());
-  ASSERT_OK(Set(&room_, NewFence(), "a", ""));
+  ASSERT_OK(Set(&store_, NewFence(), "a", ""));
   ASSERT_TRUE(answer.has_value());
   EXPECT_OK(*answer);
 }
 
 TEST_F(StoreTest, CancelAnswersOnceAndForgets) {
   int answers = 0;
-  const auto call = room_.Get(NewFence(), "key", absl::Seconds(5),
-                              [&](absl::StatusOr<std::string> value) {
-                                ++answers;
-                                EXPECT_EQ(value.status().code(),
-                                          absl::StatusCode::kCancelled);
-                              });
-  room_.Cancel(call);
-  room_.Cancel(call);
-  ASSERT_OK(Set(&room_, NewFence(), "key", "value"));
+  const auto call = store_.Get(NewFence(), "key", absl::Seconds(5),
+                               [&](absl::StatusOr<std::string> value) {
+                                 ++answers;
+                                 EXPECT_EQ(value.status().code(),
+                                           absl::StatusCode::kCancelled);
+                               });
+  store_.Cancel(call);
+  store_.Cancel(call);
+  ASSERT_OK(Set(&store_, NewFence(), "key", "value"));
   EXPECT_EQ(answers, 1);
 }
 
 TEST_F(StoreTest, AddCountsFromZeroAndBelow) {
-  EXPECT_EQ(Add(&room_, NewFence(), "n", 5).value_or(-1), 5);
-  EXPECT_EQ(Add(&room_, NewFence(), "n", -7).value_or(-1), -2);
+  EXPECT_EQ(Add(&store_, NewFence(), "n", 5).value_or(-1), 5);
+  EXPECT_EQ(Add(&store_, NewFence(), "n", -7).value_or(-1), -2);
   EXPECT_EQ(GetNow("n").value_or("missing"), "-2");
 }
 
 TEST_F(StoreTest, AddRefusesOverflowAndText) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-  ASSERT_OK(Add(&room_, NewFence(), "n", kMax));
-  EXPECT_THAT(Add(&room_, NewFence(), "n", 1),
+  ASSERT_OK(Add(&store_, NewFence(), "n", kMax));
+  EXPECT_THAT(Add(&store_, NewFence(), "n", 1),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("does not fit 64 bits")));
-  EXPECT_EQ(Add(&room_, NewFence(), "n", 0).value_or(-1), kMax);
-  ASSERT_OK(Set(&room_, NewFence(), "text", "12x"));
-  EXPECT_THAT(Add(&room_, NewFence(), "text", 1),
+  EXPECT_EQ(Add(&store_, NewFence(), "n", 0).value_or(-1), kMax);
+  ASSERT_OK(Set(&store_, NewFence(), "text", "12x"));
+  EXPECT_THAT(Add(&store_, NewFence(), "text", 1),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("not a decimal number")));
 }
 
 TEST_F(StoreTest, CompareSetSwapsOnlyWhatWasExpected) {
-  EXPECT_THAT(CompareSet(&room_, NewFence(), "k", "old", "new"),
+  EXPECT_THAT(CompareSet(&store_, NewFence(), "k", "old", "new"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"k\"")));
-  auto result = CompareSet(&room_, NewFence(), "k", "", "one");
+  auto result = CompareSet(&store_, NewFence(), "k", "", "one");
   ASSERT_OK(result);
   EXPECT_TRUE(result->swapped);
-  result = CompareSet(&room_, NewFence(), "k", "other", "two");
+  result = CompareSet(&store_, NewFence(), "k", "other", "two");
   ASSERT_OK(result);
   EXPECT_FALSE(result->swapped);
   EXPECT_EQ(result->value, "one");
-  result = CompareSet(&room_, NewFence(), "k", "one", "two");
+  result = CompareSet(&store_, NewFence(), "k", "one", "two");
   ASSERT_OK(result);
   EXPECT_TRUE(result->swapped);
   EXPECT_EQ(result->value, "two");
@@ -172,72 +172,72 @@ TEST_F(StoreTest, CompareSetSwapsOnlyWhatWasExpected) {
 
 TEST_F(StoreTest, ARepeatedRequestGetsTheFirstAnswerAndChangesNothing) {
   const Fence add = NewFence();
-  EXPECT_EQ(Add(&room_, add, "n", 3).value_or(-1), 3);
-  EXPECT_EQ(Add(&room_, add, "n", 3).value_or(-1), 3);
+  EXPECT_EQ(Add(&store_, add, "n", 3).value_or(-1), 3);
+  EXPECT_EQ(Add(&store_, add, "n", 3).value_or(-1), 3);
   EXPECT_EQ(GetNow("n").value_or("missing"), "3");
 
   const Fence swap = NewFence();
-  ASSERT_OK(CompareSet(&room_, swap, "k", "", "mine"));
-  ASSERT_OK(Set(&room_, NewFence(), "k", "later"));
-  const auto again = CompareSet(&room_, swap, "k", "", "mine");
+  ASSERT_OK(CompareSet(&store_, swap, "k", "", "mine"));
+  ASSERT_OK(Set(&store_, NewFence(), "k", "later"));
+  const auto again = CompareSet(&store_, swap, "k", "", "mine");
   ASSERT_OK(again);
   EXPECT_TRUE(again->swapped);
 
   const Fence set = NewFence();
-  ASSERT_OK(Set(&room_, set, "s", "old"));
-  ASSERT_OK(DeleteKey(&room_, NewFence(), "s"));
-  ASSERT_OK(Set(&room_, set, "s", "old"));
+  ASSERT_OK(Set(&store_, set, "s", "old"));
+  ASSERT_OK(DeleteKey(&store_, NewFence(), "s"));
+  ASSERT_OK(Set(&store_, set, "s", "old"));
   EXPECT_FALSE(GetNow("s").ok());
 
   Fence other_process = add;
   other_process.incarnation = Incarnation(8);
-  EXPECT_EQ(Add(&room_, other_process, "n", 3).value_or(-1), 6);
+  EXPECT_EQ(Add(&store_, other_process, "n", 3).value_or(-1), 6);
 }
 
 TEST_F(StoreTest, ARepeatedDeleteGetsTheFirstAnswerAndDeletesNoNewKey) {
-  ASSERT_OK(Set(&room_, NewFence(), "key", "old"));
+  ASSERT_OK(Set(&store_, NewFence(), "key", "old"));
   const Fence fence = NewFence();
-  EXPECT_EQ(DeleteKey(&room_, fence, "key").value_or(false), true);
-  ASSERT_OK(Set(&room_, NewFence(), "key", "new"));
-  EXPECT_EQ(DeleteKey(&room_, fence, "key").value_or(false), true);
+  EXPECT_EQ(DeleteKey(&store_, fence, "key").value_or(false), true);
+  ASSERT_OK(Set(&store_, NewFence(), "key", "new"));
+  EXPECT_EQ(DeleteKey(&store_, fence, "key").value_or(false), true);
   EXPECT_EQ(GetNow("key").value_or("missing"), "new");
   Fence nameless = NewFence();
   nameless.request_id = 0;
   EXPECT_THAT(
-      DeleteKey(&room_, nameless, "key"),
+      DeleteKey(&store_, nameless, "key"),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("request_id")));
 }
 
 TEST_F(StoreTest, AllGenerationsTogetherAreBounded) {
   const std::string value(60, 'v');
   for (int generation = 1; generation <= 4; ++generation) {
-    ASSERT_OK(Set(&room_, NewFence(generation), "k", value));
-    ASSERT_OK(Set(&room_, NewFence(generation), "l", value));
+    ASSERT_OK(Set(&store_, NewFence(generation), "k", value));
+    ASSERT_OK(Set(&store_, NewFence(generation), "l", value));
   }
-  EXPECT_THAT(Set(&room_, NewFence(5), "k", value),
+  EXPECT_THAT(Set(&store_, NewFence(5), "k", value),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("max_total_bytes")));
-  EXPECT_OK(Set(&room_, NewFence(1), "k", "small"));
-  EXPECT_OK(DeleteKey(&room_, NewFence(1), "l"));
-  EXPECT_OK(Set(&room_, NewFence(5), "k", value));
-  EXPECT_OK(Set(&room_, NewFence(5), "l", value));
-  EXPECT_FALSE(Set(&room_, NewFence(5), "m", value).ok());
-  room_.OnGenerationEnded("job", Generation(2), absl::AbortedError("over"));
-  EXPECT_OK(Set(&room_, NewFence(5), "m", value));
+  EXPECT_OK(Set(&store_, NewFence(1), "k", "small"));
+  EXPECT_OK(DeleteKey(&store_, NewFence(1), "l"));
+  EXPECT_OK(Set(&store_, NewFence(5), "k", value));
+  EXPECT_OK(Set(&store_, NewFence(5), "l", value));
+  EXPECT_FALSE(Set(&store_, NewFence(5), "m", value).ok());
+  store_.OnGenerationEnded("job", Generation(2), absl::AbortedError("over"));
+  EXPECT_OK(Set(&store_, NewFence(5), "m", value));
 }
 
 TEST_F(StoreTest, RememberedAnswersAreBounded) {
   const Fence first = NewFence();
-  ASSERT_OK(Add(&room_, first, "n", 1));
-  for (int i = 0; i < 4; ++i) ASSERT_OK(Add(&room_, NewFence(), "n", 1));
-  EXPECT_EQ(Add(&room_, first, "n", 1).value_or(-1), 6);
+  ASSERT_OK(Add(&store_, first, "n", 1));
+  for (int i = 0; i < 4; ++i) ASSERT_OK(Add(&store_, NewFence(), "n", 1));
+  EXPECT_EQ(Add(&store_, first, "n", 1).value_or(-1), 6);
 }
 
 TEST_F(StoreTest, AChangeWithoutRequestIdIsRefused) {
   Fence fence = NewFence();
   fence.request_id = 0;
   EXPECT_THAT(
-      Add(&room_, fence, "n", 1),
+      Add(&store_, fence, "n", 1),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("request_id")));
 }
 
@@ -245,102 +245,102 @@ TEST_F(StoreTest, LimitsAreNamedInTheError) {
   const auto exhausted = [](const char* limit) {
     return StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(limit));
   };
-  EXPECT_THAT(Set(&room_, NewFence(), std::string(1025, 'k'), ""),
+  EXPECT_THAT(Set(&store_, NewFence(), std::string(1025, 'k'), ""),
               exhausted("max_key_bytes"));
-  EXPECT_THAT(Set(&room_, NewFence(), "k", std::string(65, 'v')),
+  EXPECT_THAT(Set(&store_, NewFence(), "k", std::string(65, 'v')),
               exhausted("max_value_bytes"));
   for (int i = 0; i < 3; ++i) {
-    ASSERT_OK(Set(&room_, NewFence(), absl::StrCat(i), std::string(64, 'v')));
+    ASSERT_OK(Set(&store_, NewFence(), absl::StrCat(i), std::string(64, 'v')));
   }
-  EXPECT_THAT(Set(&room_, NewFence(), "k", std::string(64, 'v')),
+  EXPECT_THAT(Set(&store_, NewFence(), "k", std::string(64, 'v')),
               exhausted("max_bytes"));
   for (int i = 0; i < 8; ++i) {
-    ASSERT_OK(Set(&room_, NewFence(), absl::StrCat(i), ""));
+    ASSERT_OK(Set(&store_, NewFence(), absl::StrCat(i), ""));
   }
-  EXPECT_THAT(Set(&room_, NewFence(), "k", ""), exhausted("max_keys"));
+  EXPECT_THAT(Set(&store_, NewFence(), "k", ""), exhausted("max_keys"));
   absl::Status waited;
-  room_.Wait(NewFence(), {"a", "b", "c", "d"}, absl::Seconds(1),
-             [&](absl::Status status) { waited = status; });
+  store_.Wait(NewFence(), {"a", "b", "c", "d"}, absl::Seconds(1),
+              [&](absl::Status status) { waited = status; });
   EXPECT_THAT(waited, exhausted("max_wait_keys"));
   for (int i = 0; i < 5; ++i) {
-    room_.Wait(NewFence(), {"missing"}, absl::Seconds(1),
-               [&](absl::Status status) { waited = status; });
+    store_.Wait(NewFence(), {"missing"}, absl::Seconds(1),
+                [&](absl::Status status) { waited = status; });
   }
   EXPECT_THAT(waited, exhausted("max_waiting_calls"));
-  ASSERT_OK(room_.OpenWatch(NewFence(), "k"));
-  ASSERT_OK(room_.OpenWatch(NewFence(), "k"));
-  EXPECT_THAT(room_.OpenWatch(NewFence(), "k"), exhausted("max_watches"));
+  ASSERT_OK(store_.OpenWatch(NewFence(), "k"));
+  ASSERT_OK(store_.OpenWatch(NewFence(), "k"));
+  EXPECT_THAT(store_.OpenWatch(NewFence(), "k"), exhausted("max_watches"));
   // Answers what waits while its locals live.
-  room_.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
+  store_.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
 }
 
 TEST_F(StoreTest, AWatchSeesTheValueEachChangeAndTheDeletion) {
-  ASSERT_OK(Set(&room_, NewFence(), "k", "one"));
-  ASSERT_OK_AND_ASSIGN(const auto watch, room_.OpenWatch(NewFence(), "k"));
+  ASSERT_OK(Set(&store_, NewFence(), "k", "one"));
+  ASSERT_OK_AND_ASSIGN(const auto watch, store_.OpenWatch(NewFence(), "k"));
   std::vector<std::string> seen;
   const auto record = [&](absl::StatusOr<StoreEvent> event) {
     seen.push_back(!event.ok()      ? std::string(event.status().message())
                    : event->deleted ? "(deleted)"
                                     : event->value);
   };
-  room_.NextEvent(watch, record);
-  room_.NextEvent(watch, record);
+  store_.NextEvent(watch, record);
+  store_.NextEvent(watch, record);
   EXPECT_THAT(seen, testing::ElementsAre("one"));
-  ASSERT_OK(Set(&room_, NewFence(), "k", "two"));
-  room_.NextEvent(watch, record);
-  ASSERT_OK(DeleteKey(&room_, NewFence(), "k"));
+  ASSERT_OK(Set(&store_, NewFence(), "k", "two"));
+  store_.NextEvent(watch, record);
+  ASSERT_OK(DeleteKey(&store_, NewFence(), "k"));
   EXPECT_THAT(seen, testing::ElementsAre("one", "two", "(deleted)"));
-  room_.NextEvent(watch, record);
-  room_.CloseWatch(watch);
+  store_.NextEvent(watch, record);
+  store_.CloseWatch(watch);
   EXPECT_THAT(seen.back(), HasSubstr("closed"));
 }
 
 TEST_F(StoreTest, ASlowWatchGetsTheNewestValueOnly) {
-  ASSERT_OK_AND_ASSIGN(const auto watch, room_.OpenWatch(NewFence(), "k"));
+  ASSERT_OK_AND_ASSIGN(const auto watch, store_.OpenWatch(NewFence(), "k"));
   for (int i = 0; i < 100; ++i) {
-    ASSERT_OK(Set(&room_, NewFence(), "k", absl::StrCat(i)));
+    ASSERT_OK(Set(&store_, NewFence(), "k", absl::StrCat(i)));
   }
   std::vector<std::string> seen;
   const auto record = [&](absl::StatusOr<StoreEvent> event) {
     seen.push_back(event.ok() ? event->value : "error");
   };
-  room_.NextEvent(watch, record);
-  room_.NextEvent(watch, record);
+  store_.NextEvent(watch, record);
+  store_.NextEvent(watch, record);
   EXPECT_THAT(seen, testing::ElementsAre("99"));
-  room_.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
+  store_.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
 }
 
 TEST_F(StoreTest, TheEndOfAGenerationAnswersEveryoneAndDropsItsKeys) {
-  ASSERT_OK(Set(&room_, NewFence(1), "old", "x"));
+  ASSERT_OK(Set(&store_, NewFence(1), "old", "x"));
   std::optional<absl::Status> waited;
-  room_.Wait(NewFence(1), {"k"}, absl::Seconds(5),
-             [&](absl::Status status) { waited = status; });
-  ASSERT_OK_AND_ASSIGN(const auto watch, room_.OpenWatch(NewFence(1), "k"));
+  store_.Wait(NewFence(1), {"k"}, absl::Seconds(5),
+              [&](absl::Status status) { waited = status; });
+  ASSERT_OK_AND_ASSIGN(const auto watch, store_.OpenWatch(NewFence(1), "k"));
   std::optional<absl::Status> watched;
-  room_.NextEvent(watch, [&](absl::StatusOr<StoreEvent> event) {
+  store_.NextEvent(watch, [&](absl::StatusOr<StoreEvent> event) {
     watched = event.status();
   });
-  room_.OnGenerationEnded("job", Generation(1),
-                          absl::AbortedError("rank 1 is lost"));
+  store_.OnGenerationEnded("job", Generation(1),
+                           absl::AbortedError("rank 1 is lost"));
   const auto aborted =
       StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1 is lost"));
   ASSERT_TRUE(waited.has_value());
   EXPECT_THAT(*waited, aborted);
   ASSERT_TRUE(watched.has_value());
   EXPECT_THAT(*watched, aborted);
-  EXPECT_EQ(room_.scope_count(), 0);
+  EXPECT_EQ(store_.scope_count(), 0);
 }
 
 TEST_F(StoreTest, ALateCallBringsNoEndedScopeBack) {
-  room_.OnGenerationEnded("job", Generation(2), absl::AbortedError("over"));
-  EXPECT_THAT(Set(&room_, NewFence(2), "k", "v"),
+  store_.OnGenerationEnded("job", Generation(2), absl::AbortedError("over"));
+  EXPECT_THAT(Set(&store_, NewFence(2), "k", "v"),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("has ended")));
-  EXPECT_EQ(room_.scope_count(), 0);
-  EXPECT_OK(Set(&room_, NewFence(3), "k", "v"));
+  EXPECT_EQ(store_.scope_count(), 0);
+  EXPECT_OK(Set(&store_, NewFence(3), "k", "v"));
 }
 
 TEST_F(StoreTest, GenerationsDoNotSeeEachOther) {
-  ASSERT_OK(Set(&room_, NewFence(2), "k", "of 2"));
+  ASSERT_OK(Set(&store_, NewFence(2), "k", "of 2"));
   EXPECT_FALSE(GetNow("k").ok());
 }
 
@@ -352,7 +352,7 @@ TEST(StoreContentionTest, SixteenThreadsAddExactlySwapOnceAndAllWake) {
   std::atomic<int> winners{0};
   MemoryStateStore state;
   GroupCommit writer(&state);
-  StoreRoom room(StoreLimits(), &clock, &writer);
+  KeyValueStore store(StoreLimits(), &clock, &writer);
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
@@ -360,22 +360,22 @@ TEST(StoreContentionTest, SixteenThreadsAddExactlySwapOnceAndAllWake) {
       fence.job = "job";
       fence.generation = Generation(1);
       fence.incarnation = Incarnation(t + 1);
-      room.Get(fence, "ready", absl::Seconds(60),
-               [&](absl::StatusOr<std::string> value) {
-                 if (value.value_or("") == "go") ++woken;
-               });
+      store.Get(fence, "ready", absl::Seconds(60),
+                [&](absl::StatusOr<std::string> value) {
+                  if (value.value_or("") == "go") ++woken;
+                });
       for (int i = 0; i < kAdds; ++i) {
         ++fence.request_id;
-        EXPECT_OK(Add(&room, fence, "n", 1));
-        EXPECT_OK(Add(&room, fence, "n", 1));  // the same request again
+        EXPECT_OK(Add(&store, fence, "n", 1));
+        EXPECT_OK(Add(&store, fence, "n", 1));  // the same request again
       }
       ++fence.request_id;
       const auto swap =
-          CompareSet(&room, fence, "leader", "", absl::StrCat("thread ", t));
+          CompareSet(&store, fence, "leader", "", absl::StrCat("thread ", t));
       if (swap.ok() && swap->swapped) ++winners;
       ++fence.request_id;
       if (t == 0) {
-        EXPECT_OK(Set(&room, fence, "ready", "go"));
+        EXPECT_OK(Set(&store, fence, "ready", "go"));
       }
     });
   }
@@ -384,7 +384,7 @@ TEST(StoreContentionTest, SixteenThreadsAddExactlySwapOnceAndAllWake) {
   fence.job = "job";
   fence.generation = Generation(1);
   fence.request_id = 1;
-  EXPECT_EQ(Add(&room, fence, "n", 0).value_or(-1), kThreads * kAdds);
+  EXPECT_EQ(Add(&store, fence, "n", 0).value_or(-1), kThreads * kAdds);
   EXPECT_EQ(winners, 1);
   EXPECT_EQ(woken, kThreads);
 }

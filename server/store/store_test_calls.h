@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/store/store.h"
+#include "server/store/key_value_store.h"
 
 namespace coxswain::server {
 
@@ -34,41 +34,42 @@ class PendingAnswer {
       std::make_shared<std::promise<T>>();
 };
 
-inline absl::Status Set(StoreRoom* room, const Fence& fence,
+inline absl::Status Set(KeyValueStore* store, const Fence& fence,
                         absl::string_view key, absl::string_view value) {
   const PendingAnswer<absl::Status> answer;
-  room->Set(fence, key, value, answer);
+  store->Set(fence, key, value, answer);
   return answer.Wait();
 }
 
-inline absl::StatusOr<int64_t> Add(StoreRoom* room, const Fence& fence,
+inline absl::StatusOr<int64_t> Add(KeyValueStore* store, const Fence& fence,
                                    absl::string_view key, int64_t amount) {
   const PendingAnswer<absl::StatusOr<int64_t>> answer;
-  room->Add(fence, key, amount, answer);
+  store->Add(fence, key, amount, answer);
   return answer.Wait();
 }
 
-inline absl::StatusOr<CompareSetResult> CompareSet(StoreRoom* room,
+inline absl::StatusOr<CompareSetResult> CompareSet(KeyValueStore* store,
                                                    const Fence& fence,
                                                    absl::string_view key,
                                                    absl::string_view expected,
                                                    absl::string_view desired) {
   const PendingAnswer<absl::StatusOr<CompareSetResult>> answer;
-  room->CompareSet(fence, key, expected, desired, answer);
+  store->CompareSet(fence, key, expected, desired, answer);
   return answer.Wait();
 }
 
-inline absl::StatusOr<bool> DeleteKey(StoreRoom* room, const Fence& fence,
+inline absl::StatusOr<bool> DeleteKey(KeyValueStore* store, const Fence& fence,
                                       absl::string_view key) {
   const PendingAnswer<absl::StatusOr<bool>> answer;
-  room->DeleteKey(fence, key, answer);
+  store->DeleteKey(fence, key, answer);
   return answer.Wait();
 }
 
-inline absl::StatusOr<std::string> GetNow(StoreRoom* room, const Fence& fence,
+inline absl::StatusOr<std::string> GetNow(KeyValueStore* store,
+                                          const Fence& fence,
                                           absl::string_view key) {
   const PendingAnswer<absl::StatusOr<std::string>> answer;
-  room->Get(fence, key, absl::ZeroDuration(), answer);
+  store->Get(fence, key, absl::ZeroDuration(), answer);
   return answer.Wait();
 }
 

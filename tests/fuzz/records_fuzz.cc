@@ -18,7 +18,7 @@
 #include "server/state/direct_writer.h"
 #include "server/state/etcd/etcd_keys.h"
 #include "server/state/memory_state_store.h"
-#include "server/store/store.h"
+#include "server/store/key_value_store.h"
 #include "server/store/store_records.h"
 #include "tests/fuzz/decoders.h"
 #include "tests/fuzz/fuzz_bytes.h"
@@ -87,8 +87,8 @@ void Start(MemoryStateStore* store) {
   if (!membership.ok()) return;
   server::ScheduleRoom schedule(
       {}, {&clock, membership->get(), plans->get(), &writer});
-  server::StoreRoom kept({}, &clock, &writer);
-  server::GroupRoom groups({}, &clock, &writer);
+  server::KeyValueStore kept({}, &clock, &writer);
+  server::Groups groups({}, &clock, &writer);
   (*membership)->AddObserver(plans->get());
   (*membership)->AddObserver(&schedule);
   (*membership)->AddObserver(&kept);

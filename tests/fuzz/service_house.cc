@@ -95,10 +95,10 @@ void ServiceHouse::OpenRooms() {
       server::ScheduleLimits(),
       server::ScheduleRoom::Rooms{&clock_, membership_.get(), plans_.get(),
                                   &writer_});
-  store_ = std::make_unique<server::StoreRoom>(server::StoreLimits(), &clock_,
-                                               &writer_);
-  groups_ = std::make_unique<server::GroupRoom>(server::GroupLimits(), &clock_,
-                                                &writer_);
+  store_ = std::make_unique<server::KeyValueStore>(server::StoreLimits(),
+                                                   &clock_, &writer_);
+  groups_ = std::make_unique<server::Groups>(server::GroupLimits(), &clock_,
+                                             &writer_);
   parameters_ = std::make_unique<server::ParameterRoom>(SmallLimits(), &clock_);
   membership_->AddObserver(plans_.get());
   membership_->AddObserver(schedule_.get());

@@ -26,7 +26,7 @@
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
 #include "server/storage/memory_file_system.h"
-#include "server/store/store.h"
+#include "server/store/key_value_store.h"
 
 namespace coxswain {
 
@@ -72,8 +72,8 @@ class ServiceHouse {
   std::unique_ptr<server::CheckpointStore> checkpoints_;
   std::unique_ptr<server::Membership> membership_;
   std::unique_ptr<server::ScheduleRoom> schedule_;
-  std::unique_ptr<server::StoreRoom> store_;
-  std::unique_ptr<server::GroupRoom> groups_;
+  std::unique_ptr<server::KeyValueStore> store_;
+  std::unique_ptr<server::Groups> groups_;
   std::unique_ptr<server::ParameterRoom> parameters_;
 
   std::unique_ptr<server::RendezvousService> rendezvous_service_;

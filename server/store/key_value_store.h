@@ -1,13 +1,11 @@
-#ifndef COXSWAIN_SERVER_STORE_STORE_H_
-#define COXSWAIN_SERVER_STORE_STORE_H_
+#ifndef COXSWAIN_SERVER_STORE_KEY_VALUE_STORE_H_
+#define COXSWAIN_SERVER_STORE_KEY_VALUE_STORE_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,9 +14,8 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/ids.h"
-#include "base/mutex.h"
 #include "server/generation/fence.h"
-#include "server/generation/generation_guard.h"
+#include "server/generation/scoped_component.h"
 #include "server/state/state_writer.h"
 #include "server/store/store_scope.h"
 
@@ -30,9 +27,7 @@ namespace coxswain::server {
 // a change is seen, and answered, once it is committed.
 //
 // Called by the Store service, with fences that a FenceGate has admitted. A
-// call is answered by a stored callback: it runs exactly once, without a lock
-// held, on a thread of the state writer or on the thread whose call decided it
-// (possibly before the call has returned). Thread-safe.
+// callback may run before the call has returned. Thread-safe.
 //
 // Every operation may answer with
 //   INVALID_ARGUMENT    an empty key, or a missing request id
@@ -40,7 +35,7 @@ namespace coxswain::server {
 //   ABORTED             the generation has ended
 //   UNAVAILABLE         the state cannot be written now, and nothing was
 //                       changed; or the coordinator is stopping
-class StoreRoom : public GenerationObserver {
+class KeyValueStore : public ScopedComponent<StoreScope> {
  public:
   using SetDone = std::function<void(const absl::Status&)>;
   using AddDone = std::function<void(absl::StatusOr<int64_t>)>;
@@ -49,11 +44,10 @@ class StoreRoom : public GenerationObserver {
   using GetDone = std::function<void(absl::StatusOr<std::string>)>;
   using WaitDone = std::function<void(absl::Status)>;
   using WatchDone = std::function<void(absl::StatusOr<StoreEvent>)>;
-  using CallId = uint64_t;  // names a waiting call or a watch; 0 is none
 
-  // `clock` and `state` must outlive the room.
-  StoreRoom(const StoreLimits& limits, const Clock* clock, StateWriter* state);
-  ~StoreRoom() override;
+  // `clock` and `state` must outlive the store.
+  KeyValueStore(const StoreLimits& limits, const Clock* clock,
+                StateWriter* state);
 
   // Set, Add, CompareSet and DeleteKey remember their last answers by request
   // id, also across a restart: a repeated request gets the first answer and
@@ -87,11 +81,8 @@ class StoreRoom : public GenerationObserver {
   CallId Wait(const Fence& fence, const std::vector<std::string>& keys,
               absl::Duration timeout, WaitDone done);
 
-  // Answers a waiting Get or Wait with CANCELLED, if it still waits.
-  void Cancel(CallId call);
-
-  // Opens a watch of one key. A watch holds no values: whoever asks late gets
-  // the newest value only, so that a slow reader costs nothing.
+  // Opens a watch of one key. A watch holds no values: a slow reader gets the
+  // newest value only, and costs nothing.
   absl::StatusOr<CallId> OpenWatch(const Fence& fence, absl::string_view key);
 
   // Answers with the first event (the current value, if there is one), then
@@ -100,48 +91,25 @@ class StoreRoom : public GenerationObserver {
   void NextEvent(CallId watch, const WatchDone& done);
   void CloseWatch(CallId watch);
 
-  // Answers the waiting calls whose deadline has come.
-  void Tick(absl::Time now);
-
-  absl::Status OnResume(const std::vector<GenerationResumed>& running) override;
-  void OnGenerationEnded(absl::string_view job, Generation generation,
-                         const absl::Status& reason) override;
-
-  // The number of live scopes, for the status page and tests.
-  size_t scope_count() const;
-
  private:
-  using ScopeKey = std::pair<std::string, Generation>;
+  std::unique_ptr<StoreScope> MakeScope(
+      const std::string& job, Generation generation,
+      const std::string& table) const override;
+  absl::Status CheckRecord(const Record& record, int world_size) const override;
 
-  using ScopePointer = std::shared_ptr<StoreScope>;
-
-  ScopePointer AddScopeLocked(const ScopeKey& key)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The scope of this fence, created on first use. ABORTED if it has ended.
-  absl::StatusOr<ScopePointer> FindScopeLocked(const Fence& fence)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckKey(absl::string_view key) const;
   absl::Status CheckChange(const Fence& fence, const StoreChange& change) const;
   void Change(const Fence& fence, StoreChange change,
               const StoreChangeDone& done);
-  // Does what a call of the scope has left to do.
-  void Finish(const ScopePointer& scope, StoreWork work);
-  void OnCommitted(const ScopePointer& scope, uint64_t commit,
-                   const absl::Status& status);
   CallId StartWait(const Fence& fence, const std::vector<std::string>& keys,
                    absl::Duration timeout, const GetDone& done);
 
   const StoreLimits limits_;
   const Clock* const clock_;
-  StateWriter* const state_;
-
-  mutable Mutex mutex_;
-  CallId next_call_ ABSL_GUARDED_BY(mutex_) = 1;
-  size_t total_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // outlives the scopes
-  std::map<ScopeKey, ScopePointer> scopes_ ABSL_GUARDED_BY(mutex_);
-  GenerationGuard ended_ ABSL_GUARDED_BY(mutex_);
+  // Of all scopes, under their lock.
+  const std::shared_ptr<size_t> total_bytes_ = std::make_shared<size_t>(0);
 };
 
 }  // namespace coxswain::server
 
-#endif  // COXSWAIN_SERVER_STORE_STORE_H_
+#endif  // COXSWAIN_SERVER_STORE_KEY_VALUE_STORE_H_
