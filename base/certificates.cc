@@ -18,14 +18,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "base/freed_by.h"
+#include "base/openssl.h"
 #include "base/status_macros.h"
 
 namespace coxswain {
 namespace {
 
 using Bio = std::unique_ptr<BIO, FreedBy<BIO_free_all>>;
-using Key = std::unique_ptr<EVP_PKEY, FreedBy<EVP_PKEY_free>>;
 using Certificate = std::unique_ptr<X509, FreedBy<X509_free>>;
 using Extension = std::unique_ptr<X509_EXTENSION, FreedBy<X509_EXTENSION_free>>;
 using Names = std::unique_ptr<GENERAL_NAMES, FreedBy<GENERAL_NAMES_free>>;
@@ -73,9 +72,10 @@ absl::StatusOr<Certificate> ParseCertificate(absl::string_view pem) {
       absl::StrCat("no certificate as PEM text: ", LastError()));
 }
 
-absl::StatusOr<Key> ParseKey(absl::string_view pem) {
+absl::StatusOr<EvpKey> ParseKey(absl::string_view pem) {
   const Bio bio = Reading(pem);
-  Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassphrase, nullptr));
+  EvpKey key(
+      PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassphrase, nullptr));
   if (key != nullptr) return key;
   return absl::InvalidArgumentError(absl::StrCat(
       "no private key as PEM text without a passphrase: ", LastError()));
@@ -194,8 +194,8 @@ absl::StatusOr<KeyPair> Sign(X509* certificate, EVP_PKEY* own,
   return pair;
 }
 
-absl::StatusOr<Key> NewKey() {
-  Key key(EVP_EC_gen("P-256"));
+absl::StatusOr<EvpKey> NewKey() {
+  EvpKey key(EVP_EC_gen("P-256"));
   if (key == nullptr) return Failed("make a key");
   return key;
 }
@@ -222,7 +222,7 @@ std::vector<std::string> UrisOf(X509* certificate) {
 
 absl::StatusOr<CertificateAuthority> CertificateAuthority::Create(
     const std::string& common_name, const Validity& validity) {
-  COXSWAIN_ASSIGN_OR_RETURN(const Key key, NewKey());
+  COXSWAIN_ASSIGN_OR_RETURN(const EvpKey key, NewKey());
   COXSWAIN_ASSIGN_OR_RETURN(const Certificate certificate,
                             Begin(key.get(), common_name, validity));
   X509* const ca = certificate.get();
@@ -245,9 +245,9 @@ absl::StatusOr<CertificateAuthority> CertificateAuthority::Load(KeyPair pair) {
 absl::StatusOr<KeyPair> CertificateAuthority::Issue(
     const CertificateRequest& request) const {
   COXSWAIN_ASSIGN_OR_RETURN(const Certificate ca, ParseCertificate(pair_.cert));
-  COXSWAIN_ASSIGN_OR_RETURN(const Key ca_key, ParseKey(pair_.key));
+  COXSWAIN_ASSIGN_OR_RETURN(const EvpKey ca_key, ParseKey(pair_.key));
   COXSWAIN_ASSIGN_OR_RETURN(const std::string names, AlternativeNames(request));
-  COXSWAIN_ASSIGN_OR_RETURN(const Key key, NewKey());
+  COXSWAIN_ASSIGN_OR_RETURN(const EvpKey key, NewKey());
   COXSWAIN_ASSIGN_OR_RETURN(
       const Certificate certificate,
       Begin(key.get(), request.common_name, request.validity));
@@ -310,7 +310,7 @@ std::optional<CertificateSubject> SubjectOf(
 absl::Status CheckKeyBelongs(absl::string_view cert, absl::string_view key) {
   COXSWAIN_ASSIGN_OR_RETURN(const Certificate certificate,
                             ParseCertificate(cert));
-  COXSWAIN_ASSIGN_OR_RETURN(const Key private_key, ParseKey(key));
+  COXSWAIN_ASSIGN_OR_RETURN(const EvpKey private_key, ParseKey(key));
   if (X509_check_private_key(certificate.get(), private_key.get()) == 1) {
     return absl::OkStatus();
   }

@@ -1,5 +1,11 @@
-#ifndef COXSWAIN_BASE_FREED_BY_H_
-#define COXSWAIN_BASE_FREED_BY_H_
+#ifndef COXSWAIN_BASE_OPENSSL_H_
+#define COXSWAIN_BASE_OPENSSL_H_
+
+#include <openssl/evp.h>
+
+#include <memory>
+
+// For the files of this folder that use OpenSSL.
 
 namespace coxswain {
 
@@ -12,6 +18,8 @@ struct FreedBy {
   }
 };
 
+using EvpKey = std::unique_ptr<EVP_PKEY, FreedBy<EVP_PKEY_free>>;
+
 }  // namespace coxswain
 
-#endif  // COXSWAIN_BASE_FREED_BY_H_
+#endif  // COXSWAIN_BASE_OPENSSL_H_

@@ -12,14 +12,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/freed_by.h"
+#include "base/openssl.h"
 #include "base/status_macros.h"
 
 namespace coxswain {
 namespace {
 
 using Number = std::unique_ptr<BIGNUM, FreedBy<BN_free>>;
-using Key = std::unique_ptr<EVP_PKEY, FreedBy<EVP_PKEY_free>>;
 using KeyContext = std::unique_ptr<EVP_PKEY_CTX, FreedBy<EVP_PKEY_CTX_free>>;
 using Digest = std::unique_ptr<EVP_MD_CTX, FreedBy<EVP_MD_CTX_free>>;
 using Builder = std::unique_ptr<OSSL_PARAM_BLD, FreedBy<OSSL_PARAM_BLD_free>>;
@@ -49,7 +48,7 @@ absl::Status NoKey(absl::string_view what) {
 }
 
 // Null if OpenSSL finds that this is no key.
-Key MakeKey(const char* type, OSSL_PARAM* parameters) {
+EvpKey MakeKey(const char* type, OSSL_PARAM* parameters) {
   const KeyContext context(EVP_PKEY_CTX_new_from_name(nullptr, type, nullptr));
   EVP_PKEY* made = nullptr;
   if (context == nullptr || EVP_PKEY_fromdata_init(context.get()) != 1 ||
@@ -57,7 +56,7 @@ Key MakeKey(const char* type, OSSL_PARAM* parameters) {
                         parameters) != 1) {
     return nullptr;
   }
-  Key key(made);
+  EvpKey key(made);
   const KeyContext check(
       EVP_PKEY_CTX_new_from_pkey(nullptr, key.get(), nullptr));
   // Of a point: that it lies on the curve.
@@ -117,8 +116,8 @@ bool Verify(EVP_PKEY* key, absl::string_view text,
 }  // namespace
 
 struct PublicKey::Handle {
-  explicit Handle(Key key_in) : key(std::move(key_in)) {}
-  const Key key;
+  explicit Handle(EvpKey key_in) : key(std::move(key_in)) {}
+  const EvpKey key;
 };
 
 absl::StatusOr<PublicKey> PublicKey::Rsa(absl::string_view modulus,
@@ -140,7 +139,7 @@ absl::StatusOr<PublicKey> PublicKey::Rsa(absl::string_view modulus,
   OSSL_PARAM_BLD_push_BN(builder.get(), OSSL_PKEY_PARAM_RSA_N, n.get());
   OSSL_PARAM_BLD_push_BN(builder.get(), OSSL_PKEY_PARAM_RSA_E, e.get());
   const Parameters parameters(OSSL_PARAM_BLD_to_param(builder.get()));
-  Key key = MakeKey("RSA", parameters.get());
+  EvpKey key = MakeKey("RSA", parameters.get());
   if (key == nullptr) return NoKey("these numbers are no RSA key");
   return PublicKey(SignatureKind::kRs256,
                    std::make_shared<const Handle>(std::move(key)));
@@ -160,7 +159,7 @@ absl::StatusOr<PublicKey> PublicKey::P256(absl::string_view x,
       OSSL_PARAM_construct_octet_string(OSSL_PKEY_PARAM_PUB_KEY, point.data(),
                                         point.size()),
       OSSL_PARAM_construct_end()};
-  Key key = MakeKey("EC", parameters);
+  EvpKey key = MakeKey("EC", parameters);
   if (key == nullptr) return NoKey("these numbers are no point of P-256");
   return PublicKey(SignatureKind::kEs256,
                    std::make_shared<const Handle>(std::move(key)));

@@ -32,25 +32,11 @@ class RankOnlyCommunicator : public Communicator {
   }
 };
 
-absl::Status CheckSource(const AsyncCheckpoint::Source& source) {
-  if (source.hook->needs_averager() && source.averager == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the state of hook ", source.hook->spec(),
-                     " is of no use without its averager's; pass that too"));
-  }
-  if (source.averager == nullptr || !source.averager->diverged()) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the ranks' parameters are apart (averager ", source.averager->spec(),
-      "); call AverageNow before they are copied and saved"));
-}
-
 // The pause.
 absl::Status CopyFrom(const AsyncCheckpoint::Source& source,
                       const AsyncCheckpoint::Options& options,
                       CheckpointCopy* copy) {
-  COXSWAIN_RETURN_IF_ERROR(CheckSource(source));
+  COXSWAIN_RETURN_IF_ERROR(CheckSavable(*source.hook, source.averager));
   COXSWAIN_ASSIGN_OR_RETURN(copy->hook, source.hook->SaveOwn());
   if (source.averager != nullptr) {
     RankOnlyCommunicator nobody(options.rank, options.world_size);

@@ -53,6 +53,18 @@ absl::StatusOr<Commit> AgreeOnCommit(Communicator& communicator,
 
 }  // namespace
 
+absl::Status CheckSavable(const Hook& hook, const Averager* averager) {
+  if (hook.needs_averager() && averager == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the state of hook ", hook.spec(),
+                     " is of no use without its averager's; pass that too"));
+  }
+  if (averager == nullptr || !averager->diverged()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the ranks' parameters are apart (averager ", averager->spec(),
+      "); call AverageNow before they are copied and saved"));
+}
+
 absl::Status Agree(Communicator& communicator, const absl::Status& mine,
                    absl::string_view what, absl::Duration timeout) {
   const absl::StatusOr<float> least =

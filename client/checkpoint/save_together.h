@@ -11,6 +11,8 @@
 #include "absl/time/time.h"
 #include "client/checkpoint/checkpoint_client.h"
 #include "client/comm/communicator.h"
+#include "client/reduce/averager.h"
+#include "client/reduce/hook.h"
 
 // The part of a save that all ranks make together: every rank uploads, and one
 // of them commits. For the files of this room.
@@ -26,6 +28,11 @@ struct CheckpointLabel {
   std::map<std::string, std::string> metadata;  // the same on all ranks
   CheckpointRetention retention;                // rank 0's counts
 };
+
+// Returns whether the states of these can be saved: INVALID_ARGUMENT if the
+// hook needs an averager and there is none, FAILED_PRECONDITION if the ranks'
+// parameters are apart.
+absl::Status CheckSavable(const Hook& hook, const Averager* averager);
 
 // Tells every rank whether all ranks have come here with OK; ABORTED where
 // another has not. Collective.

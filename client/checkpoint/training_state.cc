@@ -58,16 +58,7 @@ class Reader {
 absl::StatusOr<TrainingShard> MakeShard(
     Communicator& communicator, Hook& hook, Averager* averager,
     const std::map<std::string, std::string>& blobs) {
-  if (hook.needs_averager() && averager == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the state of hook ", hook.spec(),
-                     " is of no use without its averager's; pass that too"));
-  }
-  if (averager != nullptr && averager->diverged()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the ranks' parameters are apart (averager ", averager->spec(),
-        "); call AverageNow before they are copied and saved"));
-  }
+  COXSWAIN_RETURN_IF_ERROR(CheckSavable(hook, averager));
   TrainingShard shard;
   COXSWAIN_ASSIGN_OR_RETURN(shard.hook, hook.SaveState(communicator));
   if (averager != nullptr) {

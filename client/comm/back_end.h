@@ -1,9 +1,11 @@
 #ifndef COXSWAIN_CLIENT_COMM_BACK_END_H_
 #define COXSWAIN_CLIENT_COMM_BACK_END_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,6 +30,25 @@ absl::Status CheckOnHost(const Communicator& comm, const Span& span);
 // them: the `number`-th of that list. Its id is one of its own.
 CommunicatorOptions SplitOptions(const CommunicatorOptions& parent,
                                  const std::vector<int>& ranks, int64_t number);
+
+// Bytes that a communicator moved; those of one that was split off count for
+// its parent too. Thread-safe.
+class ByteCounter {
+ public:
+  explicit ByteCounter(std::shared_ptr<ByteCounter> parent)
+      : parent_(std::move(parent)) {}
+
+  void Add(int64_t bytes) {
+    for (ByteCounter* one = this; one != nullptr; one = one->parent_.get()) {
+      one->bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    }
+  }
+  int64_t bytes() const { return bytes_.load(); }
+
+ private:
+  const std::shared_ptr<ByteCounter> parent_;
+  std::atomic<int64_t> bytes_{0};
+};
 
 // Ties a communicator to the one that it was split off, for back ends: when
 // the parent's signal is raised, because the parent was aborted, failed or was

@@ -67,7 +67,7 @@ RESERVED = {
     "nccl.h": ("client/comm/nccl/",),
     "httplib.h": ("server/http/",),
     "prometheus/": ("server/metrics/",),
-    "openssl/": ("base/certificates", "base/public_key"),
+    "openssl/": ("base/certificates", "base/openssl", "base/public_key"),
 }
 RESERVED_DEPS = {
     "//third_party:torch": ("client/torch/", "examples/"),

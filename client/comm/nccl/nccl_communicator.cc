@@ -1,7 +1,6 @@
 #include "client/comm/nccl/nccl_communicator.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <map>
 #include <string>
@@ -33,19 +32,6 @@ namespace {
 // For what is left on the stream of a communicator that goes.
 constexpr absl::Duration kStreamPatience = absl::Seconds(10);
 
-// Bytes handed to NCCL for others; a child's count for its parents too.
-struct WireBytes {
-  explicit WireBytes(std::shared_ptr<WireBytes> its_parent)
-      : parent(std::move(its_parent)) {}
-  void Add(int64_t count) {
-    for (WireBytes* one = this; one != nullptr; one = one->parent.get()) {
-      one->bytes.fetch_add(count, std::memory_order_relaxed);
-    }
-  }
-  const std::shared_ptr<WireBytes> parent;
-  std::atomic<int64_t> bytes{0};
-};
-
 class NcclSequence : public DeviceSequence {
  public:
   std::shared_ptr<RecordedGraph> graph;
@@ -70,7 +56,7 @@ class NcclCommunicator : public Communicator, public DeviceQueue {
  public:
   NcclCommunicator(const CommunicatorOptions& options, NcclApi* api,
                    DeviceRuntime* runtime, Clock* clock,
-                   std::shared_ptr<WireBytes> parents_wire)
+                   std::shared_ptr<ByteCounter> parents_wire)
       : Communicator(options.rank, options.size),
         options_(options),
         name_(absl::StrCat("rank ", options.rank, " of communicator '",
@@ -78,7 +64,7 @@ class NcclCommunicator : public Communicator, public DeviceQueue {
         api_(api),
         runtime_(runtime),
         clock_(clock),
-        wire_(std::make_shared<WireBytes>(std::move(parents_wire))),
+        wire_(std::make_shared<ByteCounter>(std::move(parents_wire))),
         staging_(std::make_unique<Staging>(runtime)),
         graphs_(std::make_shared<RecordedGraphs>(runtime)) {}
   ~NcclCommunicator() override;
@@ -88,7 +74,7 @@ class NcclCommunicator : public Communicator, public DeviceQueue {
 
   absl::string_view backend() const override { return "nccl"; }
   void Abort(absl::string_view reason) override { works_->Abort(reason); }
-  int64_t wire_bytes() const override { return wire_->bytes.load(); }
+  int64_t wire_bytes() const override { return wire_->bytes(); }
   DeviceQueue* device_queue() override { return this; }
   absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
       int64_t count, DType dtype) override {
@@ -165,7 +151,7 @@ class NcclCommunicator : public Communicator, public DeviceQueue {
   NcclApi* const api_;
   DeviceRuntime* const runtime_;
   Clock* const clock_;
-  const std::shared_ptr<WireBytes> wire_;
+  const std::shared_ptr<ByteCounter> wire_;
   std::unique_ptr<Staging> staging_;
   DeviceStream stream_ = nullptr;
   std::unique_ptr<DeviceBuffer> barrier_;  // of one int32, always 0

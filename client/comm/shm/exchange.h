@@ -1,7 +1,6 @@
 #ifndef COXSWAIN_CLIENT_COMM_SHM_EXCHANGE_H_
 #define COXSWAIN_CLIENT_COMM_SHM_EXCHANGE_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,30 +12,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/comm/back_end.h"
 #include "client/comm/collective_header.h"
 #include "client/comm/shm/phases.h"
 #include "client/device/tensor.h"
 
 namespace coxswain {
-
-// Bytes that a communicator moved; those of one that was split off count for
-// its parent too. Thread-safe.
-class ByteCounter {
- public:
-  explicit ByteCounter(std::shared_ptr<ByteCounter> parent)
-      : parent_(std::move(parent)) {}
-
-  void Add(int64_t bytes) {
-    for (ByteCounter* one = this; one != nullptr; one = one->parent_.get()) {
-      one->bytes_.fetch_add(bytes, std::memory_order_relaxed);
-    }
-  }
-  int64_t bytes() const { return bytes_.load(); }
-
- private:
-  const std::shared_ptr<ByteCounter> parent_;
-  std::atomic<int64_t> bytes_{0};
-};
 
 // What a rank announces of the collective that it begins: the header, which the
 // ranks compare, and where the input is.

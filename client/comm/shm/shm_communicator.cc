@@ -1,5 +1,6 @@
 #include "client/comm/shm/shm_communicator.h"
 
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <set>
