@@ -6,12 +6,14 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/fake_clock.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "server/coordinator.h"
+#include "server/coordinator_view.h"
 
 namespace coxswain::server {
 namespace {
@@ -72,6 +74,23 @@ TEST(StandardServicesTest, HealthSaysServingAndReflectionListsOurServices) {
                               "Store", "Parameter", "Journal"}) {
     EXPECT_THAT(services, HasSubstr(absl::StrCat("coxswain.v1.", service)));
   }
+}
+
+TEST(StandardServicesTest, CallsAreTimedByTheCoordinatorsClock) {
+  FakeClock clock;
+  CoordinatorOptions options;
+  options.state_dir = testing::TempDir() + "/timed-services";
+  options.clock = &clock;
+  options.count_calls = true;
+  auto coordinator = Coordinator::Start(options);
+  ASSERT_OK(coordinator);
+  Ask((*coordinator)->port(), "/coxswain.v1.Rendezvous/Describe", "");
+  const RpcMetrics* const metrics = (*coordinator)->view().rpc;
+  const RpcMetrics::Snapshot counted = metrics->Read();
+  const auto described = counted.methods.find("Rendezvous/Describe");
+  ASSERT_NE(described, counted.methods.end());
+  EXPECT_EQ(described->second.duration.count(), 1u);
+  EXPECT_EQ(described->second.duration.sum(), 0) << "the clock stood still";
 }
 
 }  // namespace

@@ -118,11 +118,12 @@ class AnswerGateFactory : public ServerInterceptorFactoryInterface {
 // The metrics outlive the server.
 class CallCounter : public Interceptor {
  public:
-  CallCounter(ServerRpcInfo* info, RpcMetrics* metrics)
+  CallCounter(ServerRpcInfo* info, RpcMetrics* metrics, const Clock* clock)
       : metrics_(metrics),
+        clock_(clock),
         method_(info->method()),
         stream_(info->type() != ServerRpcInfo::Type::UNARY),
-        begun_(Clock::Real()->Now()) {}
+        begun_(clock->Now()) {}
 
   void Intercept(InterceptorBatchMethods* batch) override {
     if (batch->QueryInterceptionHookPoint(
@@ -131,13 +132,14 @@ class CallCounter : public Interceptor {
       const auto code =
           static_cast<absl::StatusCode>(batch->GetSendStatus().error_code());
       metrics_->NoteCall(method_, absl::StatusCodeToString(code),
-                         Clock::Real()->Now() - begun_, stream_);
+                         clock_->Now() - begun_, stream_);
     }
     batch->Proceed();
   }
 
  private:
   RpcMetrics* const metrics_;
+  const Clock* const clock_;
   const std::string method_;
   const bool stream_;
   const absl::Time begun_;
@@ -145,13 +147,15 @@ class CallCounter : public Interceptor {
 
 class CallCounterFactory : public ServerInterceptorFactoryInterface {
  public:
-  explicit CallCounterFactory(RpcMetrics* metrics) : metrics_(metrics) {}
+  CallCounterFactory(RpcMetrics* metrics, const Clock* clock)
+      : metrics_(metrics), clock_(clock) {}
   Interceptor* CreateServerInterceptor(ServerRpcInfo* info) override {
-    return new CallCounter(info, metrics_);  // gRPC owns it.
+    return new CallCounter(info, metrics_, clock_);  // gRPC owns it.
   }
 
  private:
   RpcMetrics* const metrics_;
+  const Clock* const clock_;
 };
 
 // What each call passes, the first one first in what the server says.
@@ -171,7 +175,8 @@ MakeGates(const GrpcServer::MayAnswer& may_answer,
     gates.push_back(MakeCallerGate(std::move(identities), rooms.clock));
   }
   if (rooms.rpc != nullptr) {
-    gates.push_back(std::make_unique<CallCounterFactory>(rooms.rpc));
+    gates.push_back(
+        std::make_unique<CallCounterFactory>(rooms.rpc, rooms.clock));
   }
   return gates;
 }
