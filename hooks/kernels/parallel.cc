@@ -11,6 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
 #include "base/mutex.h"
 #include "hwy/highway.h"
 
@@ -19,9 +22,16 @@ namespace {
 
 int Clamped(int threads) { return std::clamp(threads, 1, 256); }
 
+constexpr char kThreadsVariable[] = "COXSWAIN_KERNEL_THREADS";
+
 int ThreadsFromEnvironment() {
-  const char* text = std::getenv("COXSWAIN_KERNEL_THREADS");
-  return Clamped(text == nullptr ? 1 : std::atoi(text));
+  const char* const value = std::getenv(kThreadsVariable);
+  if (value == nullptr || *value == '\0') return 1;
+  const absl::StatusOr<int> threads = ParseKernelThreads(value);
+  if (threads.ok()) return *threads;
+  LogWarning("variable_ignored", {{"reason", threads.status().message()},
+                                  {"next", "kernels use one thread"}});
+  return 1;
 }
 
 std::atomic<int>& Threads() {
@@ -186,6 +196,15 @@ bool UseKernelTarget(const std::string& name) {
     return true;
   }
   return false;
+}
+
+absl::StatusOr<int> ParseKernelThreads(absl::string_view value) {
+  int threads = 0;
+  if (absl::SimpleAtoi(value, &threads) && threads >= 1) {
+    return Clamped(threads);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      kThreadsVariable, "='", value, "' is not a whole number of at least 1"));
 }
 
 void SetKernelThreads(int threads) { Threads() = Clamped(threads); }

@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
 namespace coxswain {
 
 // Which instruction sets and how many threads the kernels use. Neither changes
@@ -21,10 +24,13 @@ std::string KernelTarget();
 bool UseKernelTarget(const std::string& name);
 
 // Threads that one kernel call may use, its caller's included; 1 at first, or
-// the number in the environment variable COXSWAIN_KERNEL_THREADS. Safe from
-// any thread. Clamped to 1 to 256.
+// the number in the environment variable COXSWAIN_KERNEL_THREADS; with a
+// warning, 1 if that is none. Safe from any thread. Clamped to 1 to 256.
 void SetKernelThreads(int threads);
 int KernelThreads();
+// Returns the number that this value of the variable stands for, clamped.
+// INVALID_ARGUMENT unless it is a whole number of at least 1.
+absl::StatusOr<int> ParseKernelThreads(absl::string_view value);
 
 // Into how many parts to cut work that moves `bytes` bytes: at most
 // KernelThreads(), and 1 where a part would be over sooner than

@@ -7,11 +7,13 @@
 #include <atomic>
 #include <cstdlib>
 #include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace coxswain {
@@ -130,6 +132,20 @@ TEST(ParallelTest, SmallRangesShareTheThreads) {
             });
   EXPECT_EQ(ParallelRegions(), before + 1);
   SetKernelThreads(1);
+}
+
+TEST(ParallelTest, TheVariableIsAWholeNumberFromOne) {
+  EXPECT_EQ(ParseKernelThreads("1").value_or(0), 1);
+  EXPECT_EQ(ParseKernelThreads("16").value_or(0), 16);
+  EXPECT_EQ(ParseKernelThreads("1000").value_or(0), 256);
+  for (const char* value :
+       {"", "0", "-2", "four", "4x", "2.5", "1e2", "99999999999"}) {
+    EXPECT_THAT(
+        ParseKernelThreads(value),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 testing::HasSubstr(std::string("COXSWAIN_KERNEL_THREADS='") +
+                                    value + "' is not")));
+  }
 }
 
 TEST(ParallelTest, SmallWorkAndTheNumberOfThreadsBoundTheParts) {
