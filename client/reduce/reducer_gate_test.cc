@@ -47,8 +47,16 @@ class ScriptedGate : public schedule::StepGate {
     votes.push_back(vote);
     return decide;
   }
+  void BeginLocal(const schedule::Ticket& ticket) override {
+    log.Add("begin local");
+    last = ticket;
+  }
+  void EndLocal() override { log.Add("end local"); }
   void NoteBucket(int bucket) override {
     log.Add(absl::StrCat("bucket ", bucket));
+  }
+  void NoteExchange(int64_t gradient_bytes, absl::Duration) override {
+    exchanged_bytes.push_back(gradient_bytes);
   }
   void Abort(const absl::Status& reason) override {
     MutexLock lock(&mutex_);
@@ -69,6 +77,7 @@ class ScriptedGate : public schedule::StepGate {
   Log log;
   schedule::Ticket last;
   std::vector<schedule::Vote> votes;
+  std::vector<int64_t> exchanged_bytes;
   absl::Status announce;
   absl::Status grant;
   absl::StatusOr<schedule::Decision> decide = schedule::Decision();
@@ -119,6 +128,78 @@ TEST_F(ReducerGateTest, IsAskedInThisOrder) {
   ASSERT_OK(reducer_->Commit());
   EXPECT_THAT(gate_.log.events(), ElementsAre("announce", "grant", "bucket 0",
                                               "bucket 1", "decide"));
+}
+
+TEST_F(ReducerGateTest, ALocalStepIsNeitherAnnouncedNorDecidedByOthers) {
+  Make(OneBucketEach());
+  gate_.decide = absl::InternalError("no round was announced");
+  schedule::Ticket ticket;
+  ticket.step = 17;
+  ASSERT_OK(reducer_->BeginStep(ticket, 1, /*local=*/true));
+  EXPECT_EQ(gate_.last.step, 17);
+  EXPECT_EQ(gate_.last.hook, "average");
+  ASSERT_OK(reducer_->Finish());
+  schedule::Vote against;
+  against.commit = false;
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision,
+                       reducer_->Decide(against));
+  EXPECT_TRUE(decision.commit);
+  ASSERT_OK(reducer_->Commit());
+  EXPECT_THAT(gate_.log.events(),
+              ElementsAre("begin local", "bucket 0", "bucket 1", "end local"));
+  EXPECT_THAT(gate_.votes, IsEmpty());
+
+  // The next step is one of all ranks again.
+  gate_.decide = schedule::Decision();
+  ASSERT_OK(Exchange());
+  ASSERT_OK(reducer_->Decide());
+  ASSERT_OK(reducer_->Commit());
+  EXPECT_EQ(gate_.votes.size(), 1u);
+}
+
+// Votes do not count at this gate, which commits whatever they are.
+TEST_F(ReducerGateTest, AUnanimousVoteAgainstTheStepSkipsItAllTheSame) {
+  Make(OneBucketEach());
+  schedule::Vote vote;
+  vote.commit = false;
+  vote.reason = "the average is not finite";
+  for (const bool unanimous : {false, true}) {
+    ASSERT_OK(Exchange());
+    ASSERT_OK_AND_ASSIGN(const schedule::Decision decision,
+                         reducer_->Decide(vote, unanimous));
+    EXPECT_EQ(decision.commit, !unanimous);
+    EXPECT_EQ(decision.reason, unanimous ? vote.reason : "");
+    if (unanimous) {
+      EXPECT_THAT(reducer_->Commit(), IsRefused(vote.reason));
+      reducer_->Rollback();
+    } else {
+      ASSERT_OK(reducer_->Commit());
+    }
+    EXPECT_OK(reducer_->status());
+  }
+  EXPECT_EQ(hook_->rollbacks(), 1);
+
+  // One for the step changes nothing.
+  vote.commit = true;
+  gate_.decide->commit = false;
+  gate_.decide->reason = "rank 2 saw a NaN";
+  ASSERT_OK(Exchange());
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision,
+                       reducer_->Decide(vote, /*unanimous=*/true));
+  EXPECT_FALSE(decision.commit);
+  EXPECT_EQ(decision.reason, "rank 2 saw a NaN");
+}
+
+TEST_F(ReducerGateTest, ItNotesTheBytesOfTheGradientsOfEachStep) {
+  Make(OneBucketEach());
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_OK(Exchange());
+    ASSERT_OK(reducer_->Decide());
+    ASSERT_OK(reducer_->Commit());
+  }
+  // Two parameters of 4 floats.
+  EXPECT_THAT(gate_.exchanged_bytes, ElementsAre(32, 32));
+  EXPECT_EQ(reducer_->totals().gradient_bytes, 64);
 }
 
 TEST_F(ReducerGateTest, TheTicketIsTheCallersWithWhatTheReducerKnows) {

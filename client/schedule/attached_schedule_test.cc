@@ -103,6 +103,7 @@ class AttachedScheduleTest : public ::testing::Test {
     options.plan = plan_;
     options.clock = &clock_;
     options.look_again = look_again_;
+    options.traffic = [this] { return traffic_; };
     schedule_ = std::make_unique<AttachedSchedule>(
         options, [this](const v1::AttachRequest& request) {
           return line_.Send(request);
@@ -126,6 +127,7 @@ class AttachedScheduleTest : public ::testing::Test {
   Line line_;
   schedule::Plan plan_;
   absl::Duration look_again_ = absl::Milliseconds(1);
+  StepTimings::Traffic traffic_;  // asked for by the thread that trains
   std::unique_ptr<AttachedSchedule> schedule_;
   schedule::StepGate* train_ = nullptr;
 };
@@ -504,6 +506,30 @@ TEST_F(AttachedScheduleTest, AStepIsTimedFromItsGateAndItsReducer) {
   v1::Heartbeat later;
   schedule_->AddProgress(&later);
   EXPECT_EQ(later.steps_size(), 0);
+}
+
+TEST_F(AttachedScheduleTest, ReportsWhatEachStepHasMoved) {
+  Start(schedule::Enforcement::kOff);
+  traffic_ = {1000, 2000};  // before the first step
+  schedule::StepGate* const other = GateOf("other");
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_OK(train_->Announce(TicketOf(step)));
+    ASSERT_OK(train_->AwaitGrant());
+    traffic_.payload_bytes += 20 + step;
+    traffic_.wire_bytes += 30 + step;
+    train_->NoteExchange(/*gradient_bytes=*/400 + step, absl::Seconds(2));
+    ASSERT_OK(train_->Decide({}));
+    // Counts in the sum, and is no step of the training.
+    other->NoteExchange(/*gradient_bytes=*/7, absl::ZeroDuration());
+  }
+  v1::Heartbeat beat;
+  schedule_->AddProgress(&beat);
+  EXPECT_EQ(beat.gradient_bytes(), 400 + 401 + 2 * 7);
+  ASSERT_EQ(beat.steps_size(), 2);
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_EQ(beat.steps(step).payload_bytes(), 20 + step);
+    EXPECT_EQ(beat.steps(step).wire_bytes(), 30 + step);
+  }
 }
 
 TEST_F(AttachedScheduleTest, CallsOutOfOrderAreErrors) {
