@@ -108,6 +108,11 @@ struct CloseStream {
   absl::Status status;
 };
 
+// The attachment has ended, and its sink is sent nothing more.
+struct Detached {
+  uint64_t attachment = 0;
+};
+
 // To all observers, after all notices of the job so far.
 struct NotifyBegan {
   GenerationBegin begin;

@@ -22,6 +22,7 @@
 #include "server/membership/job_record.h"
 #include "server/membership/membership_records.h"
 #include "server/membership/membership_types.h"
+#include "server/membership/round.h"
 #include "server/membership/run_commit.h"
 #include "server/options/options.h"
 #include "server/state/quarantine.h"
@@ -92,7 +93,7 @@ class JobMembership {
                              absl::Time now, JobEffects* effects);
   // What the member of this rank, which is attached, brings.
   void NoteProgress(int rank, const Progress& progress, absl::Time now);
-  void Detach(int rank, absl::Time now);
+  void Detach(int rank, absl::Time now, JobEffects* effects);
   void NotePeersBroken(int rank, const std::vector<int>& ranks, absl::Time now);
   void NoteFallbackCoordinator(int rank, absl::string_view address,
                                JobEffects* effects);
@@ -112,7 +113,8 @@ class JobMembership {
   void Tick(bool stood_still, absl::Time now, JobEffects* effects);
   // Answers everyone who waits and closes all streams with this status, and
   // every later input. The generation goes on with the next coordinator.
-  void Shutdown(const absl::Status& status, JobEffects* effects);
+  void Shutdown(const absl::Status& status, absl::Time now,
+                JobEffects* effects);
 
   // The member of the generation that runs. FAILED_PRECONDITION: the generation
   // or the incarnation is stale.
@@ -133,6 +135,145 @@ class JobMembership {
   const MemberTable& members() const { return job_.run.members; }
   // Null: no generation is being committed.
   const RunCommit* commit() const { return commit_.get(); }
+
+ private:
+  const MembershipOptions& options() const { return coordinator_->options; }
+
+  // job_membership.cc: inputs, and whether they wait.
+  //
+  // UNAVAILABLE: as many wait for the commit as may.
+  absl::Status CheckTurn(const JobInput& input) const;
+  void TakeDeferred(absl::Time now, JobEffects* effects);
+  void CommitRun(RunRecord run, JobEffects* effects);
+
+  // job_membership_join.cc: who may join, and when.
+  void TakeNow(job_input::Join join, absl::Time now, JobEffects* effects);
+  static void Refuse(job_input::Join join, absl::Status status,
+                     JobEffects* effects);
+  // Answers the request, or lets its worker wait.
+  absl::Status DecideJoin(job_input::Join* join, absl::Time now,
+                          JobEffects* effects);
+  // Refuses workers of an earlier attempt; a later one ends what runs.
+  absl::Status CheckAttempt(const JoinRequest& request, absl::Time now,
+                            JobEffects* effects);
+  // Returns nothing if the worker is to wait; else the answer.
+  std::optional<absl::StatusOr<JoinResult>> JoinRunning(
+      const JoinRequest& request, absl::Time now, JobEffects* effects);
+  // The same for a member of the running generation.
+  std::optional<absl::StatusOr<JoinResult>> JoinAgain(
+      const JoinRequest& request, MemberRecord* record, absl::Time now,
+      JobEffects* effects);
+
+  // job_membership_waiting.cc: who waits.
+  //
+  // Makes sure that the worker may wait in this round. Returns its place in the
+  // order of arrival; 0: behind all others.
+  absl::StatusOr<uint64_t> EnterRound(const JoinRequest& request,
+                                      absl::Time now, JobEffects* effects);
+  // Whether one that waits already keeps this worker from waiting. To be called
+  // before anything is done for its request: what is refused has no effect.
+  absl::Status CheckWaiters(const JoinRequest& request) const;
+  absl::Status BindRound(const JoinRequest& request, absl::Time now,
+                         JobEffects* effects);
+  // Whether so many wait already that this one may not.
+  absl::Status CheckSpares(const JoinRequest& request) const;
+  // A process of the same launcher joins in the place of a survivor, which
+  // therefore is dead.
+  void ReplaceSurvivor(const JoinRequest& request, JobEffects* effects);
+  // Another process waits in case that this member is gone. It is not.
+  void RefuseDuplicate(const Member& member, absl::Time now,
+                       JobEffects* effects);
+  void TakeNow(const job_input::Withdraw& withdraw, absl::Time now,
+               JobEffects* effects);
+
+  // job_membership_refusal.cc: rounds whose manifests differ.
+  //
+  // Fails with the refusal of the round before where it was this worker's.
+  absl::Status CheckRefusal(const JoinRequest& request, absl::Time now);
+  // Whether it has the manifest of the last generation.
+  absl::Status CheckSameManifest(const Manifest& manifest) const;
+  // Answers all who wait with how their manifests differ.
+  void RefuseRound(absl::string_view present, absl::Time now,
+                   JobEffects* effects);
+
+  // job_membership_round.cc: from who waits to a generation.
+  RoundOptions CurrentRoundOptions() const;
+  // Nothing unless the job is forming.
+  void LookAtRound(absl::Time now, JobEffects* effects);
+  void CloseRound(absl::string_view reason, JobEffects* effects);
+  RunRecord NextRun(absl::string_view reason, std::vector<Member> members);
+  void BeginRun(RunRecord run, absl::Time now, JobEffects* effects);
+  // Answers a Join once more, not before its first answer.
+  absl::Status AnswerAgain(job_effect::Answer answer, JobEffects* effects);
+  void ExpireWaiters(absl::string_view reason, absl::Time now,
+                     JobEffects* effects);
+  // Nobody waits any more; `status` is the answer to those who did.
+  void EndRound(const absl::Status& status, absl::Time now,
+                JobEffects* effects);
+  void GiveUpRound(const absl::Status& status, absl::Time now,
+                   JobEffects* effects);
+  void AnswerAll(const absl::Status& status, absl::Time now,
+                 JobEffects* effects);
+  // Removes a waiter.
+  void Answer(const WorkerIdentity& identity, const absl::Status& status,
+              absl::Time now, JobEffects* effects);
+  job_effect::Answer AnswerOf(const WorkerIdentity& identity,
+                              absl::StatusOr<JoinResult> result,
+                              absl::Time now);
+  JoinResult ResultFor(int rank) const;
+  void LookAtGrowth(absl::Time now, JobEffects* effects);
+
+  // job_membership_leave.cc: members that leave of their own accord.
+  void TakeNow(job_input::Leave leave, absl::Time now, JobEffects* effects);
+  void TakeNow(job_input::DepartureWritten written, absl::Time now,
+               JobEffects* effects);
+  // What a departure that is durable, or is written behind, brings with it.
+  void Depart(const LeaveNotice& notice, MemberRecord* record, absl::Time now,
+              JobEffects* effects);
+  void Fail(const LeaveNotice& notice, MemberRecord* record, absl::Time now,
+            JobEffects* effects);
+  void SendDeparture(const MemberRecord& record, JobEffects* effects);
+
+  // job_membership_attach.cc: attached workers.
+  void NoteDetached(absl::Time now, MemberRecord* record);
+
+  // job_membership_end.cc: members that are lost, and the end of generations.
+  void LookAtLiveness(absl::Time now, JobEffects* effects);
+  void TakeNow(job_input::Exit exit, absl::Time now, JobEffects* effects);
+  void NoteExit(const ExitReport& report, absl::Time now, JobEffects* effects);
+  void NoteWaiterExit(const ExitReport& report, absl::Time now,
+                      JobEffects* effects);
+  void LoseMember(absl::string_view why, MemberRecord* record, absl::Time now,
+                  JobEffects* effects);
+  // One that was expected in the next generation will not come.
+  void LoseSurvivor(absl::string_view why, MemberRecord* record,
+                    JobEffects* effects);
+  void EndWell(absl::Time now, JobEffects* effects);
+  // `lost`: who is at fault, if anybody.
+  void EndGeneration(const absl::Status& status, const MemberRecord* lost,
+                     absl::Time now, JobEffects* effects);
+  void ExpectSurvivors(absl::Time now);
+  static void CloseStream(const absl::Status& status, MemberRecord* record,
+                          JobEffects* effects);
+
+  // job_membership_restore.cc: what is kept.
+  void EndIfDamaged(const std::vector<QuarantinedRecord>& quarantined,
+                    absl::Time now, JobEffects* effects);
+  // Writes what has become of the job, behind; once more later if that fails.
+  void Save(StateBatch batch, JobEffects* effects);
+  void SaveAgain(JobEffects* effects);
+
+  const Coordinator* coordinator_;
+  JobRecord job_;
+  absl::Status shut_down_;  // OK: it is not
+  // The generation that is being committed; null: none. Until it has begun or
+  // failed, inputs wait in `deferred_`.
+  std::shared_ptr<RunCommit> commit_;
+  std::deque<JobInput> deferred_;
+  size_t deferred_joins_ = 0;
+  // Nobody learns of a generation before its observers: who asks meanwhile for
+  // an answer that was given waits here.
+  std::map<Generation, std::vector<job_effect::Answer>> announcing_;
 };
 
 }  // namespace coxswain::server

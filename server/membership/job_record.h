@@ -1,10 +1,7 @@
 #ifndef COXSWAIN_SERVER_MEMBERSHIP_JOB_RECORD_H_
 #define COXSWAIN_SERVER_MEMBERSHIP_JOB_RECORD_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,19 +17,12 @@
 #include "server/membership/member_table.h"
 #include "server/membership/membership_records.h"
 #include "server/membership/membership_types.h"
-#include "server/membership/ordered_calls.h"
-#include "server/membership/waiting_room.h"
+#include "server/membership/wait_list.h"
 
 namespace coxswain::server {
 
-// What the membership room knows of one job. Plain data, under its lock; what
-// follows from them is in job_rules.h.
-
-// Calls to make once the lock is released, in order.
-using CallList = std::vector<std::function<void()>>;
-
-// A generation on its way to the disk; see membership_commit.cc.
-struct RunCommit;
+// What a JobMembership knows of its job. Plain data; what follows from them is
+// in job_rules.h.
 
 // How a round was refused whose manifests differ, for those of its workers who
 // come late or ask again.
@@ -41,13 +31,6 @@ struct RoundRefusal {
   absl::Time until;
   std::set<uint64_t> launchers;
   std::set<Incarnation> incarnations;
-};
-
-// Nobody hears of a generation before its observers: who asks meanwhile for an
-// answer that was given, waits here.
-struct Announcement {
-  bool done = false;
-  std::vector<std::function<void()>> waiting;
 };
 
 // A generation, also when it has ended; its number is 0 if there was none.
@@ -74,8 +57,7 @@ struct RunRecord {
   bool wanted_growth = false;         // or were, at some time
   // When the first member made way for the next generation.
   std::optional<absl::Time> making_way;
-  std::shared_ptr<Announcement> announcement;  // null: long ago
-  std::string stand_in;  // where rank 0 stands in; empty: nowhere
+  std::string fallback_address;  // of rank 0's; empty: it has none
 };
 
 struct JobRecord {
@@ -87,7 +69,7 @@ struct JobRecord {
   RunRecord run;        // the last generation
 
   // The next generation.
-  WaitingRoom room;
+  WaitList waiting;
   int world_size = 0;  // that is asked for, at most and at least
   int min_world_size = 0;
   // Those who wait go on from the last generation: only who has its manifest
@@ -99,16 +81,6 @@ struct JobRecord {
   std::optional<RoundRefusal> refusal;  // of the last round, if it ended so
   // Gave up waiting in this round: their death may be reported yet.
   std::map<Incarnation, WorkerIdentity> withdrawn;
-
-  // The generation that is being committed; null: none. Until it has begun or
-  // failed, whatever changes the job waits in `deferred`, in the order of the
-  // calls: the job looks as if the commit took no time.
-  std::shared_ptr<RunCommit> commit;
-  std::deque<std::function<void(CallList*)>> deferred;  // under the lock
-  size_t deferred_joins = 0;
-
-  // What observers learn of the job. Shared with calls that are yet to be made.
-  std::shared_ptr<OrderedCalls> notices = std::make_shared<OrderedCalls>();
 
   // Something of it could not be written.
   bool unsaved = false;

@@ -59,9 +59,9 @@ bool Survives(const JoinRequest& request, const JobRecord& job) {
 }
 
 void NoteSizes(JobRecord* job) {
-  if (job->room.empty()) return;
-  job->world_size = job->room.max();
-  job->min_world_size = job->room.min();
+  if (job->waiting.empty()) return;
+  job->world_size = job->waiting.max();
+  job->min_world_size = job->waiting.min();
 }
 
 std::map<WorkerIdentity, int> HeldRanks(const JobRecord& job) {
@@ -108,7 +108,7 @@ std::vector<LostMember> LostSince(const JobRecord& job, const MemberTable& next,
 
 std::vector<WorkerIdentity> SparesOf(const JobRecord& job) {
   std::vector<WorkerIdentity> spares;
-  for (const auto& [identity, waiter] : job.room.waiters()) {
+  for (const auto& [identity, waiter] : job.waiting.waiters()) {
     // A member that is back early makes nothing larger, nor does who waits in
     // case that a member is gone.
     const MemberRecord* const holder = job.run.members.Find(identity);
@@ -205,10 +205,10 @@ Departure DepartureOf(const MemberRecord& record) {
 
 std::vector<Member> PresentIn(const JobRecord& job) {
   std::vector<Member> members;
-  for (const auto& entry : job.room.waiters()) {
+  for (const auto& entry : job.waiting.waiters()) {
     members.push_back(entry.second.member);
   }
-  if (job.room.size() == job.room.max()) {
+  if (job.waiting.size() == job.waiting.max()) {
     AssignRanks(HeldRanks(job), &members);
   } else {
     std::sort(members.begin(), members.end(), TopologyLess);

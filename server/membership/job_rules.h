@@ -18,8 +18,7 @@
 namespace coxswain::server {
 
 // What follows from what is known of one job. Pure functions, but for those
-// that change the record that they are given; all under the lock of the
-// membership room.
+// that change the record that they are given.
 
 // Two processes of one launcher: it has ended the one before it started the
 // other. Those without a launcher share none.

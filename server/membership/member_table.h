@@ -32,7 +32,7 @@ struct MemberRecord {
 };
 
 // The members of one generation by rank, by process and by identity.
-// Thread-compatible: under the lock of the membership room.
+// Thread-compatible.
 class MemberTable {
  public:
   MemberTable() = default;

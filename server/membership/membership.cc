@@ -1,107 +1,138 @@
 #include "server/membership/membership.h"
 
-#include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
-#include "server/membership/job_rules.h"
+#include "server/membership/join_check.h"
+#include "server/membership/liveness.h"
+#include "server/membership/manifest_check.h"
 #include "server/membership/membership_errors.h"
 
 namespace coxswain::server {
+namespace {
 
-absl::string_view ToString(JobState state) {
-  switch (state) {
-    case JobState::kForming:
-      return "forming";
-    case JobState::kRunning:
-      return "running";
-    case JobState::kEnded:
-      return "ended";
-  }
-  return "unknown";
+absl::Status ShuttingDown() {
+  return absl::UnavailableError("coordinator shuts down");
 }
 
-void Membership::RunAll(const Calls& calls) {
-  for (const auto& call : calls) call();
+bool IsHostPort(absl::string_view text, size_t max_bytes) {
+  const size_t colon = text.rfind(':');
+  int port = 0;
+  return text.size() <= max_bytes && colon != absl::string_view::npos &&
+         colon > 0 && absl::SimpleAtoi(text.substr(colon + 1), &port) &&
+         port > 0 && port < 65536;
 }
 
-void Membership::NotifyLocked(std::function<void(GenerationObserver*)> notice,
-                              Job* job, Calls* calls) {
-  CallInOrderLocked({[observers = observers_, notice = std::move(notice)] {
-                      for (GenerationObserver* observer : observers)
-                        notice(observer);
-                    }},
-                    job, calls);
-}
+}  // namespace
 
-void Membership::CallInOrderLocked(Calls notices, Job* job, Calls* calls) {
-  job->notices->Add([notices = std::move(notices)] { RunAll(notices); });
-  calls->push_back([ordered = job->notices] { ordered->Run(); });
+Membership::Membership(const MembershipOptions& options, const Rooms& rooms)
+    : rooms_(rooms) {
+  coordinator_.options = options;
+  coordinator_.next_generation = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return Generation(next_generation_++);
+  };
 }
 
 void Membership::AddObserver(GenerationObserver* observer) {
   observers_.push_back(observer);
 }
 
-absl::Status Membership::CheckWorldLocked(const Fence& fence) const {
-  if (shut_down_) return absl::UnavailableError("coordinator shuts down");
-  if (fence.cluster_id != cluster_id_) {
-    return StaleFenceError({"cluster_id", cluster_id_, fence.cluster_id},
-                           "this is the coordinator of another cluster");
+bool Membership::ChangeJob(const std::string& name, Change change) {
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    const auto found = jobs_.find(name);
+    if (found == jobs_.end()) return false;
+    ChangeLocked(change, &found->second, &calls);
   }
-  if (fence.term != term_) {
-    return StaleFenceError(
-        {"term", absl::StrCat(term_.value()), absl::StrCat(fence.term.value())},
-        "the coordinator was restarted; join again");
+  RunAll(calls);
+  return true;
+}
+
+void Membership::ChangeRunning(absl::string_view job, Generation generation,
+                               Change change) {
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    const auto found = jobs_.find(std::string(job));
+    if (found == jobs_.end() || !found->second.machine.Runs(generation)) return;
+    ChangeLocked(change, &found->second, &calls);
   }
-  return absl::OkStatus();
+  RunAll(calls);
+}
+
+bool Membership::ChangeAttached(uint64_t attachment, ChangeByRank change) {
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    const auto found = attachments_.find(attachment);
+    if (found == attachments_.end()) return false;
+    const auto [name, rank] = found->second;
+    const auto by_rank = [&, rank = rank](JobMembership* job, absl::Time now,
+                                          JobEffects* effects) {
+      change(job, rank, now, effects);
+    };
+    ChangeLocked(by_rank, &jobs_.at(name), &calls);
+  }
+  RunAll(calls);
+  return true;
+}
+
+void Membership::ChangeLocked(Change change, Job* job, Calls* calls) {
+  JobEffects effects;
+  change(&job->machine, rooms_.clock->Now(), &effects);
+  CarryOutLocked(std::move(effects), job, calls);
 }
 
 absl::StatusOr<Membership::Job*> Membership::FindOrAddJobLocked(
     const std::string& name, Calls* calls) {
   const auto found = jobs_.find(name);
   if (found != jobs_.end()) return &found->second;
-  if (jobs_.size() >= static_cast<size_t>(options_.max_jobs)) {
+  if (jobs_.size() >= static_cast<size_t>(options().max_jobs)) {
+    const auto age = [](const Job& job) {
+      return std::pair(job.machine.ended_at(), job.machine.generation());
+    };
     auto oldest = jobs_.end();
     for (auto it = jobs_.begin(); it != jobs_.end(); ++it) {
-      if (it->second.state != JobState::kEnded) continue;
+      if (it->second.machine.state() != JobState::kEnded) continue;
       // Its observers are to know of its end before another job has its name.
       if (!it->second.notices->idle()) continue;
-      if (oldest == jobs_.end() ||
-          std::pair(it->second.ended_at, it->second.run.generation) <
-              std::pair(oldest->second.ended_at,
-                        oldest->second.run.generation)) {
+      if (oldest == jobs_.end() || age(it->second) < age(oldest->second)) {
         oldest = it;
       }
     }
     if (oldest == jobs_.end()) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the coordinator has ", jobs_.size(),
-                       " unfinished jobs; max_jobs is ", options_.max_jobs));
+                       " unfinished jobs; max_jobs is ", options().max_jobs));
     }
-    ForgetLocked(oldest->second, calls);
+    ForgetLocked(oldest->second.machine, calls);
     jobs_.erase(oldest);
   }
-  Job& job = jobs_[name];
-  job.name = name;
-  job.ended_at = rooms_.clock->Now();
-  return &job;
+  return AddJobLocked(name, rooms_.clock->Now());
 }
 
-void Membership::ForgetLocked(const Job& job, Calls* calls) {
+Membership::Job* Membership::AddJobLocked(const std::string& name,
+                                          absl::Time now) {
+  return &jobs_
+              .emplace(name, Job{JobMembership(&coordinator_, name, now),
+                                 std::make_shared<OrderedCalls>()})
+              .first->second;
+}
+
+void Membership::ForgetLocked(const JobMembership& job, Calls* calls) {
   StateBatch batch;
-  if (job.run.generation != Generation(0)) {
-    DeleteJob(KeptOf(job, job.run, false), &batch);
-  }
+  job.Forget(&batch);
   // Also that of a job whose own record is in quarantine.
-  rooms_.plans->Forget(job.name, &batch);
+  rooms_.plans->Forget(job.name(), &batch);
   if (batch.empty()) return;
   WriteLocked(
       std::move(batch),
-      [name = job.name](const absl::Status& status) {
+      [name = job.name()](const absl::Status& status) {
         if (status.ok()) return;
         LogWarning("job_not_forgotten",
                    {{"job", name}, {"error", status.message()}});
@@ -109,104 +140,249 @@ void Membership::ForgetLocked(const Job& job, Calls* calls) {
       calls);
 }
 
-absl::StatusOr<const Membership::Job*> Membership::FindFencedJobLocked(
-    const Fence& fence) const {
-  COXSWAIN_RETURN_IF_ERROR(CheckWorldLocked(fence));
-  const auto found = jobs_.find(fence.job);
-  if (found == jobs_.end()) return NoSuchJobError(fence.job);
-  return &found->second;
-}
-
-absl::StatusOr<const MemberRecord*> Membership::AdmitLocked(
-    const Fence& fence) const {
-  COXSWAIN_ASSIGN_OR_RETURN(const Job* const job, FindFencedJobLocked(fence));
-  const bool running = job->state == JobState::kRunning;
-  if (!running || fence.generation != job->run.generation) {
-    return StaleFenceError(
-        {"generation",
-         running ? absl::StrCat(job->run.generation.value()) : "none",
-         absl::StrCat(fence.generation.value())},
-        job->last_event.empty() ? "no such generation of this job has begun"
-                                : job->last_event);
+uint64_t Membership::Join(JoinRequest request, JoinCallback callback) {
+  const absl::Status valid = CheckJoin(request, options());
+  if (!valid.ok()) {
+    Give({0, std::move(callback), valid, std::move(request.on_refused)});
+    return 0;
   }
-  const MemberRecord* const record = job->run.members.Find(fence.incarnation);
-  if (record != nullptr && IsLive(record->liveness.state)) return record;
-  return StaleFenceError(
-      {"incarnation", "none",
-       absl::StrFormat("%016x", fence.incarnation.value())},
-      record != nullptr
-          ? absl::StrCat(record->member.ToString(), " has left the job")
-          : absl::StrCat("no member of job '", job->name, "' is this process"));
-}
-
-absl::StatusOr<Caller> Membership::Admit(const Fence& fence) const {
-  MutexLock lock(&mutex_);
-  COXSWAIN_ASSIGN_OR_RETURN(const MemberRecord* const record,
-                            AdmitLocked(fence));
-  Caller caller;
-  caller.identity = record->member.identity;
-  caller.rank = record->member.rank;
-  caller.world_size =
-      static_cast<int>(jobs_.find(fence.job)->second.run.members.size());
-  return caller;
-}
-
-absl::StatusOr<uint64_t> Membership::AttachmentOf(const Fence& fence) const {
-  MutexLock lock(&mutex_);
-  COXSWAIN_ASSIGN_OR_RETURN(const MemberRecord* const record,
-                            AdmitLocked(fence));
-  if (record->attachment != 0) return record->attachment;
-  return absl::NotFoundError(
-      absl::StrCat(record->member.ToString(), " is not attached"));
-}
-
-absl::StatusOr<std::shared_ptr<const std::vector<Member>>> Membership::PeersOf(
-    const Fence& fence) const {
-  MutexLock lock(&mutex_);
-  COXSWAIN_RETURN_IF_ERROR(AdmitLocked(fence).status());
-  return jobs_.find(fence.job)->second.run.members.list();
-}
-
-absl::Status Membership::AdmitOperator(const Fence& fence) const {
-  MutexLock lock(&mutex_);
-  COXSWAIN_RETURN_IF_ERROR(CheckWorldLocked(fence));
-  if (fence.generation == Generation(0) &&
-      fence.incarnation == Incarnation(0)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      "this is a request of an operator: generation and incarnation of its "
-      "fence must be 0");
-}
-
-Membership::Job* Membership::FindRunningLocked(absl::string_view job,
-                                               Generation generation) {
-  const auto found = jobs_.find(std::string(job));
-  if (found == jobs_.end() || found->second.run.generation != generation ||
-      found->second.state != JobState::kRunning) {
-    return nullptr;
-  }
-  return &found->second;
-}
-
-void Membership::AbortGeneration(absl::string_view job, Generation generation,
-                                 const absl::Status& reason) {
+  NormaliseManifest(&request.manifest);
+  uint64_t ticket = 0;
   Calls calls;
   {
     MutexLock lock(&mutex_);
-    Job* const running = FindRunningLocked(job, generation);
-    if (running == nullptr) return;
-    EndGenerationLocked(reason, nullptr, running, &calls);
-    DecideRoundLocked(running, &calls);
+    ticket = next_handle_++;
+    absl::StatusOr<Job*> job = ShuttingDown();
+    if (!shut_down_) job = FindOrAddJobLocked(request.job, &calls);
+    if (job.ok()) {
+      tickets_[ticket] = {request.job, request.identity};
+      ChangeLocked(
+          [&](JobMembership* joined, absl::Time now, JobEffects* effects) {
+            joined->Take(job_input::Join{std::move(request),
+                                         std::move(callback), ticket},
+                         now, effects);
+          },
+          *job, &calls);
+    } else {
+      calls.push_back([refusal = job_effect::Answer{
+                           ticket, std::move(callback), job.status(),
+                           std::move(request.on_refused)}] { Give(refusal); });
+    }
+  }
+  RunAll(calls);
+  return ticket;
+}
+
+void Membership::Withdraw(uint64_t ticket) {
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    const auto found = tickets_.find(ticket);
+    if (found == tickets_.end()) return;
+    const auto [name, identity] = std::move(found->second);
+    tickets_.erase(found);
+    ChangeLocked(
+        [&, worker = identity](JobMembership* left, absl::Time now,
+                               JobEffects* effects) {
+          left->Take(job_input::Withdraw{ticket, worker}, now, effects);
+        },
+        &jobs_.at(name), &calls);
   }
   RunAll(calls);
 }
 
+absl::Status Membership::Leave(const Fence& fence, absl::string_view reason,
+                               bool failed, bool rejoin) {
+  struct Outcome {
+    Mutex mutex;
+    CondVar known;
+    std::optional<absl::Status> status;
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  LeaveNotice notice;
+  notice.reason = std::string(reason);
+  notice.failed = failed;
+  notice.rejoin = rejoin;
+  Leave(fence, notice, [outcome](const absl::Status& status) {
+    MutexLock lock(&outcome->mutex);
+    outcome->status = status;
+    outcome->known.NotifyAll();
+  });
+  MutexLock lock(&outcome->mutex);
+  outcome->known.WaitForWork(&outcome->mutex,
+                             [&] { return outcome->status.has_value(); });
+  return *outcome->status;
+}
+
+void Membership::Leave(const Fence& fence, const LeaveNotice& notice,
+                       LeaveCallback callback) {
+  job_input::Leave leave{fence.generation, fence.incarnation, notice,
+                         std::move(callback)};
+  leave.notice.reason = OneLine(
+      Shorten(notice.reason, static_cast<size_t>(options().max_reason_bytes)));
+  Calls calls;
+  {
+    MutexLock lock(&mutex_);
+    const absl::Status known = FindFencedJobLocked(fence).status();
+    if (known.ok()) {
+      ChangeLocked(
+          [&](JobMembership* left, absl::Time now, JobEffects* effects) {
+            left->Take(std::move(leave), now, effects);
+          },
+          &jobs_.at(fence.job), &calls);
+    } else {
+      calls.push_back(
+          [callback = std::move(leave.callback), known] { callback(known); });
+    }
+  }
+  RunAll(calls);
+}
+
+void Membership::ReportExit(const ExitReport& report, ReportCallback callback) {
+  // No worker has a longer name.
+  const bool can_match = report.identity.node.size() <=
+                         static_cast<size_t>(options().max_name_bytes);
+  const bool known =
+      can_match && ChangeJob(report.job, [&](JobMembership* job, absl::Time now,
+                                             JobEffects* effects) {
+        job->Take(job_input::Exit{report, callback}, now, effects);
+      });
+  if (!known) ReplyWhenSaved(report.job, callback);
+}
+
+absl::Status Membership::CheckSaved(const std::string& name) const {
+  MutexLock lock(&mutex_);
+  if (shut_down_) return ShuttingDown();
+  const auto job = jobs_.find(name);
+  return job == jobs_.end() ? absl::OkStatus()
+                            : job->second.machine.CheckSaved();
+}
+
+absl::StatusOr<uint64_t> Membership::Attach(const Fence& fence,
+                                            EventSink sink) {
+  Calls calls;
+  uint64_t attachment = 0;
+  {
+    MutexLock lock(&mutex_);
+    if (fence.cluster_id == cluster_id() && term() < fence.term) {
+      return absl::UnavailableError(
+          absl::StrCat("this worker has heard of a coordinator of term ",
+                       fence.term.value(), ", and this is the one of term ",
+                       term().value(), ": a newer coordinator exists"));
+    }
+    Fence current = fence;
+    current.term = term();
+    COXSWAIN_RETURN_IF_ERROR(FindFencedJobLocked(current).status());
+    Job* const job = &jobs_.at(fence.job);
+    attachment = next_handle_;
+    JobEffects effects;
+    COXSWAIN_ASSIGN_OR_RETURN(
+        const int rank,
+        job->machine.Attach(fence.generation, fence.incarnation, attachment,
+                            std::move(sink), rooms_.clock->Now(), &effects));
+    ++next_handle_;
+    attachments_[attachment] = {fence.job, rank};
+    CarryOutLocked(std::move(effects), job, &calls);
+  }
+  RunAll(calls);
+  return attachment;
+}
+
+absl::Status Membership::Heartbeat(uint64_t attachment,
+                                   const Progress& progress) {
+  const bool attached = ChangeAttached(
+      attachment, [&](JobMembership* job, int rank, absl::Time now,
+                      JobEffects*) { job->NoteProgress(rank, progress, now); });
+  if (attached) return absl::OkStatus();
+  return absl::FailedPreconditionError("this worker is not attached");
+}
+
+void Membership::Detach(uint64_t attachment) {
+  ChangeAttached(attachment,
+                 [](JobMembership* job, int rank, absl::Time now,
+                    JobEffects* effects) { job->Detach(rank, now, effects); });
+}
+
+void Membership::NotePeersBroken(uint64_t attachment,
+                                 const std::vector<int>& ranks) {
+  ChangeAttached(attachment,
+                 [&](JobMembership* job, int rank, absl::Time now,
+                     JobEffects*) { job->NotePeersBroken(rank, ranks, now); });
+}
+
+absl::Status Membership::CheckStandIn(absl::string_view address) const {
+  if (address.empty() ||
+      IsHostPort(address, static_cast<size_t>(options().max_name_bytes))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "hello.stand_in must be empty or host:port of at most ",
+      options().max_name_bytes, " bytes; it has ", address.size()));
+}
+
+absl::Status Membership::NoteStandIn(uint64_t attachment,
+                                     absl::string_view address) {
+  COXSWAIN_RETURN_IF_ERROR(CheckStandIn(address));
+  ChangeAttached(attachment, [&](JobMembership* job, int rank, absl::Time,
+                                 JobEffects* effects) {
+    job->NoteFallbackCoordinator(rank, address, effects);
+  });
+  return absl::OkStatus();
+}
+
+void Membership::Tell(absl::string_view job, Generation generation,
+                      const std::vector<schedule::Message>& messages) {
+  ChangeRunning(job, generation,
+                [&](JobMembership* running, absl::Time, JobEffects* effects) {
+                  running->Tell(messages, effects);
+                });
+}
+
+void Membership::CutOffOthers(absl::string_view job, Generation generation,
+                              int rank, const absl::Status& reason) {
+  ChangeRunning(
+      job, generation,
+      [&](JobMembership* running, absl::Time now, JobEffects* effects) {
+        running->CutOffOthers(rank, reason, now, effects);
+      });
+}
+
+uint64_t Membership::NewestAttachment() const {
+  MutexLock lock(&mutex_);
+  return next_handle_ - 1;
+}
+
+void Membership::NoteRegroup(absl::string_view job, Generation generation,
+                             bool decided) {
+  ChangeRunning(job, generation,
+                [&](JobMembership* running, absl::Time, JobEffects* effects) {
+                  running->NoteRegroup(decided, effects);
+                });
+}
+
+void Membership::AbortGeneration(absl::string_view job, Generation generation,
+                                 const absl::Status& reason) {
+  ChangeRunning(
+      job, generation,
+      [&](JobMembership* running, absl::Time now, JobEffects* effects) {
+        running->Abort(reason, now, effects);
+      });
+}
+
 void Membership::NotePlan(absl::string_view job, Generation generation,
                           const schedule::Plan& plan) {
-  MutexLock lock(&mutex_);
-  Job* const running = FindRunningLocked(job, generation);
-  if (running != nullptr) running->run.plan = plan;
+  ChangeRunning(job, generation,
+                [&](JobMembership* running, absl::Time, JobEffects*) {
+                  running->NotePlan(plan);
+                });
+}
+
+void Membership::NoteSigns(absl::string_view job, Generation generation,
+                           const std::vector<absl::Time>& heard) {
+  ChangeRunning(job, generation,
+                [&](JobMembership* running, absl::Time, JobEffects*) {
+                  running->NoteSigns(heard);
+                });
 }
 
 void Membership::Tick() {
@@ -215,25 +391,16 @@ void Membership::Tick() {
     MutexLock lock(&mutex_);
     if (shut_down_) return;
     const absl::Time now = rooms_.clock->Now();
-    const bool stood_still = StoodStill(now, last_tick_, options_.lease);
+    const bool stood_still = StoodStill(now, last_tick_, options().lease);
     if (stood_still) {
       LogWarning("coordinator_stood_still",
                  {{"for", absl::FormatDuration(now - last_tick_)}});
     }
     last_tick_ = now;
     for (auto& entry : jobs_) {
-      Job* const job = &entry.second;
-      if (stood_still) BePatient(now, job);
-      if (job->state == JobState::kRunning) {
-        DecideLivenessLocked(now, job, &calls);
-      }
-      if (job->state == JobState::kRunning) {
-        DecideGrowthLocked(now, job, &calls);
-      }
-      DecideRoundLocked(now, job, &calls);
-      if (job->unsaved && job->commit == nullptr && now >= job->save_again) {
-        SaveAgainLocked(job, &calls);
-      }
+      JobEffects effects;
+      entry.second.machine.Tick(stood_still, now, &effects);
+      CarryOutLocked(std::move(effects), &entry.second, &calls);
     }
     if (now >= drop_garbage_at_) DropGarbageLocked(&calls);
   }
@@ -244,24 +411,15 @@ void Membership::Tick() {
 }
 
 void Membership::Shutdown() {
-  const absl::Status status = absl::UnavailableError("coordinator shuts down");
   Calls calls;
   {
     MutexLock lock(&mutex_);
     shut_down_ = true;
     for (auto& entry : jobs_) {
-      Job& job = entry.second;
-      AnswerAllLocked(status, &job, &calls);
-      // What waits for a commit is refused as well.
-      job.commit = nullptr;
-      for (const Change& change : std::exchange(job.deferred, {})) {
-        change(&calls);
-      }
-      for (MemberRecord& record : job.run.members) {
-        CloseStreamLocked(status, &record, &calls);
-      }
-      if (job.state != JobState::kRunning) continue;
-      NotifyEndLocked(status, &job, &calls);
+      JobEffects effects;
+      entry.second.machine.Shutdown(ShuttingDown(), rooms_.clock->Now(),
+                                    &effects);
+      CarryOutLocked(std::move(effects), &entry.second, &calls);
     }
   }
   RunAll(calls);

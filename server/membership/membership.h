@@ -6,12 +6,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -22,38 +22,33 @@
 #include "base/random.h"
 #include "schedule/plan.h"
 #include "server/generation/fence.h"
-#include "server/membership/job_record.h"
+#include "server/membership/job_effects.h"
+#include "server/membership/job_membership.h"
 #include "server/membership/membership_records.h"
 #include "server/membership/membership_types.h"
+#include "server/membership/ordered_calls.h"
 #include "server/options/options.h"
 #include "server/plan/plan_room.h"
 #include "server/state/state_writer.h"
 
 namespace coxswain::server {
 
-// Who is in which job. A job's life:
+// Knows who is in which job: a registry of the jobs, of which each is a machine
+// (JobMembership). It has what they do not: the lock, the clock, the numbers of
+// generations, tickets and attachments, the store, and the threads. It brings a
+// job what happens, under the lock, and carries out what the job wants done:
+// what is written is handed to the writer in that order, and all others are
+// called once the lock is released.
 //
-//            round closes          a member is lost or fails, or all left
-//   forming --------------> running ------------------------------> ended
-//      ^                       |                                      |
-//      |                       | (workers wait for the next round)    |
-//      +-----------------------+----- a worker joins -----------------+
-//
-// Each time it runs it has a new generation number, never used before, not by
-// an earlier coordinator on the same state either. What happens is decided by
-// pure functions (DecideRound, DecideGrowth, DecideLiveness, AssignRanks, and
-// those of job_rules.h); this class keeps the table and does what they say. The
-// reason of an event is worded once, for the log, the description and the
-// error.
-//
-// A generation is durable before any member hears of it, and who leaves is told
-// so once that is durable: a later coordinator on the same state goes on with
-// it. While it is being committed, calls that change its job wait for the
-// outcome; those of other jobs go on, for nothing waits for the disk, nor
-// encodes what may be large, under the lock. That a generation has ended is
-// told at once, and written behind; a coordinator that died in between finds
-// its members gone by their leases. Rounds are not kept: their workers ask
-// again.
+// Each generation of a job has a number that was never used before, not by an
+// earlier coordinator on the same state either. It is durable before any member
+// learns of it, and who leaves is answered once that is durable: a later
+// coordinator on the same state goes on with it. While it is being committed,
+// calls that change its job wait for the outcome; those of other jobs go on,
+// for nothing waits for the disk, nor encodes what may be large, under the
+// lock. That a generation has ended is sent at once, and written behind; a
+// coordinator that died in between finds its members gone by their leases.
+// Rounds are not kept: their workers ask again.
 //
 // Life-cycle: Open(), AddObserver(), Resume(), then requests and Tick() from
 // any thread, then Shutdown(). Thread-safe. Callbacks, sinks and observers are
@@ -65,8 +60,8 @@ class Membership : public FenceGate {
  public:
   using JoinCallback = server::JoinCallback;
   using EventSink = server::EventSink;
-  using LeaveCallback = std::function<void(const absl::Status&)>;
-  using ReportCallback = std::function<void(const absl::Status&)>;
+  using LeaveCallback = StatusCallback;
+  using ReportCallback = StatusCallback;
 
   // What the table stands on; all must outlive it.
   struct Rooms {
@@ -94,8 +89,8 @@ class Membership : public FenceGate {
   // left running. Their members are given the reattach grace from now on.
   absl::Status Resume();
 
-  const std::string& cluster_id() const { return cluster_id_; }
-  Term term() const { return term_; }
+  const std::string& cluster_id() const { return coordinator_.cluster_id; }
+  Term term() const { return coordinator_.term; }
 
   // Calls back once, when the round is complete or the worker is refused; the
   // status codes are those of Rendezvous.Join. The result is for Withdraw().
@@ -202,251 +197,90 @@ class Membership : public FenceGate {
   void Shutdown();
 
  private:
-  using Job = JobRecord;
-  using Run = RunRecord;
-  using Refusal = RoundRefusal;
+  struct Job {
+    JobMembership machine;
+    // What observers learn of it. Shared with calls that are yet to be made.
+    std::shared_ptr<OrderedCalls> notices;
+  };
+  // Calls to make once the lock is released, in order.
+  using Calls = std::vector<std::function<void()>>;
+  using Change =
+      absl::FunctionRef<void(JobMembership*, absl::Time, JobEffects*)>;
+  using ChangeByRank = absl::FunctionRef<void(JobMembership*, int rank,
+                                              absl::Time, JobEffects*)>;
+  struct Carrier;
 
-  using Calls = CallList;
-  // Changes a job, with the lock held.
-  using Change = std::function<void(Calls*)>;
-  static void RunAll(const Calls& calls);
+  Membership(const MembershipOptions& options, const Rooms& rooms);
+  const MembershipOptions& options() const { return coordinator_.options; }
 
-  Membership(const MembershipOptions& options, const Rooms& rooms)
-      : options_(options), rooms_(rooms) {}
-
-  // membership_restore.cc: what is kept.
+  // membership_open.cc: what earlier terms have left.
   absl::Status BeginTerm(Generation used);
-  void RestoreLocked(LoadedJob loaded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Jobs of which only this is known: their own record is in quarantine.
-  void RestoreUnknownLocked(const std::vector<QuarantinedRecord>& quarantined)
+  void RestoreLocked(std::vector<LoadedJob> loaded,
+                     const std::vector<QuarantinedRecord>& quarantined)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<GenerationResumed> FindResumedLocked()
+
+  // membership.cc: jobs.
+  //
+  // Makes a change of the job, and carries out its effects. False: there is no
+  // such job.
+  bool ChangeJob(const std::string& name, Change change);
+  // The same if this generation of it runs, else nothing.
+  void ChangeRunning(absl::string_view job, Generation generation,
+                     Change change);
+  // The same for the job of this attachment.
+  bool ChangeAttached(uint64_t attachment, ChangeByRank change);
+  void ChangeLocked(Change change, Job* job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ends the generations that lack a plan, or a record that is in quarantine.
-  void EndDamagedLocked(const std::vector<QuarantinedRecord>& quarantined,
-                        Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Writes what has become of the job, behind; once more later if that fails.
-  void SaveLocked(StateBatch batch, Job* job, Calls* calls)
+  absl::StatusOr<Job*> FindOrAddJobLocked(const std::string& name, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SaveAgainLocked(Job* job, Calls* calls)
+  Job* AddJobLocked(const std::string& name, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetLocked(const JobMembership& job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether all that has become of the job is written.
+  absl::Status CheckSaved(const std::string& name) const;
+
+  // membership_queries.cc: what is known.
+  absl::Status CheckWorldLocked(const Fence& fence) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Cluster and term of a fence, and its job.
+  absl::StatusOr<const JobMembership*> FindFencedJobLocked(
+      const Fence& fence) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<const MemberRecord*> AdmitLocked(const Fence& fence) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // membership_effects.cc: what the jobs want done.
+  static void RunAll(const Calls& calls);
+  // Gives the answer of a Join.
+  static void Give(const job_effect::Answer& answer);
+  // Hands to the writer what is written, and adds the other effects to `calls`,
+  // in their order.
+  void CarryOutLocked(JobEffects effects, Job* job, Calls* calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // In the order of these calls; `done` runs without the lock.
+  void WriteLocked(StateBatch batch, StateWriter::Done done, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteUnsaved(const std::string& job, const absl::Status& status);
+  void ReplyWhenSaved(const std::string& job, const StatusCallback& callback);
+  void FinishDeparture(const std::string& job,
+                       const job_input::DepartureWritten& written,
+                       const absl::Status& status);
+  // Writes the tables of the generation, and has its plan made.
+  void WriteGeneration(const std::shared_ptr<RunCommit>& commit);
+  void WriteNextTable(const std::shared_ptr<RunCommit>& commit);
+  void NoteTableWritten(const std::shared_ptr<RunCommit>& commit,
+                        const absl::Status& written);
+  void FinishCommit(const std::string& job,
+                    absl::StatusOr<schedule::Plan> plan);
   // Of a generation that did not begin: to be dropped by and by.
   void DiscardLocked(const StateBatch& tables)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops a batch of it.
   void DropGarbageLocked(Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // In the order of these calls; `done` runs without the lock.
-  void WriteLocked(StateBatch batch, StateWriter::Done done, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // membership_join.cc: who may join, and when.
-  //
-  // Answers the request, or lets its worker wait with this ticket.
-  void TakeJoinLocked(JoinRequest request, JoinCallback callback,
-                      uint64_t ticket, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same once the commit of its job has ended. Answers UNAVAILABLE where
-  // too many wait for that.
-  void DeferJoinLocked(JoinRequest request, JoinCallback callback,
-                       uint64_t ticket, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status JoinLocked(JoinRequest* request, const JoinCallback& callback,
-                          uint64_t ticket, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Job*> FindOrAddJobLocked(const std::string& name, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ForgetLocked(const Job& job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Refuses workers of an earlier attempt; a later one ends what runs.
-  absl::Status CheckAttemptLocked(const JoinRequest& request, Job* job,
-                                  Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Nothing, if the worker is to wait; else how the request is answered.
-  std::optional<absl::StatusOr<JoinResult>> JoinRunningLocked(
-      const JoinRequest& request, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same for a member of the running generation.
-  std::optional<absl::StatusOr<JoinResult>> JoinAgainLocked(
-      const JoinRequest& request, MemberRecord* record, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // membership_room.cc: who waits.
-  //
-  // Makes sure that the worker may wait in this round. The result is its place
-  // in the order of arrival; 0: behind all others.
-  absl::StatusOr<uint64_t> EnterRoundLocked(const JoinRequest& request,
-                                            Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether one that waits already keeps this worker from waiting. To be called
-  // before anything is done for its request: what is refused has no effect.
-  absl::Status CheckWaitersLocked(const JoinRequest& request,
-                                  const Job& job) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status BindRoundLocked(const JoinRequest& request, Job* job,
-                               Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether so many wait already that this one may not.
-  absl::Status CheckSparesLocked(const JoinRequest& request,
-                                 const Job& job) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A process of the same launcher joins in the place of a survivor, which
-  // therefore is dead.
-  void ReplaceSurvivorLocked(const JoinRequest& request, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Another process waits in case that this member is gone. It is not.
-  void RefuseDuplicateLocked(const Member& member, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void WithdrawLocked(uint64_t ticket, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // membership_refusal.cc: rounds whose manifests differ.
-  //
-  // What a worker is told at once whose round has just been refused.
-  absl::Status CheckRefusalLocked(const JoinRequest& request, Job* job)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether it has the manifest of the last generation.
-  absl::Status CheckSameManifestLocked(const Manifest& manifest,
-                                       const Job& job) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tells all who wait how their manifests differ.
-  void RefuseRoundLocked(absl::string_view present, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // membership_round.cc: from who waits to a generation.
-  //
-  // Nothing unless the job is forming.
-  void DecideRoundLocked(Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DecideRoundLocked(absl::Time now, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CloseRoundLocked(absl::string_view reason, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Run NextRunLocked(absl::string_view reason, std::vector<Member> members,
-                    const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void BeginRunLocked(Run run, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AnnounceLocked(Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Answers a Join once more, not before its first answer.
-  absl::Status AnswerAgainLocked(std::function<void()> answer, Job* job,
-                                 Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ExpireWaitersLocked(absl::string_view reason, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Nobody waits any more; `status` is the answer to those who did.
-  void EndRoundLocked(const absl::Status& status, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void GiveUpRoundLocked(const absl::Status& status, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AnswerAllLocked(const absl::Status& status, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Removes a waiter; `answer` is its result.
-  void AnswerLocked(const WorkerIdentity& identity,
-                    absl::StatusOr<JoinResult> answer, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  JoinResult ResultLocked(const Job& job, int rank) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DecideGrowthLocked(absl::Time now, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // membership_commit.cc: from a generation to one that is durable.
-  //
-  // Commits `run`, which begins then, while other changes of the job wait.
-  void CommitRunLocked(Run run, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void WriteNextTable(const std::shared_ptr<RunCommit>& commit);
-  void NoteTableWritten(const std::shared_ptr<RunCommit>& commit,
-                        const absl::Status& written);
-  // The generation begins with this plan, or its round fails.
-  void FinishCommit(const std::shared_ptr<RunCommit>& commit,
-                    absl::StatusOr<schedule::Plan> plan);
-  // Makes the change now or, while a generation of the job is being committed,
-  // after that.
-  void ChangeLocked(Change change, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // UNAVAILABLE: as many calls wait for a commit of the job as may.
-  absl::Status CheckTurnLocked(const Job& job) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // membership_leave.cc: members that leave of their own accord.
-  void LeaveLocked(const Fence& fence, LeaveNotice notice,
-                   LeaveCallback callback, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Once it is durable, or is not.
-  void FinishLeave(const Fence& fence, const LeaveNotice& notice,
-                   const absl::Status& written, const LeaveCallback& callback);
-  void FinishLeaveLocked(const Fence& fence, const LeaveNotice& notice,
-                         Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What a departure that is durable, or is written behind, brings with it.
-  void DepartLocked(const LeaveNotice& notice, MemberRecord* record, Job* job,
-                    Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void FailLocked(const LeaveNotice& notice, MemberRecord* record, Job* job,
-                  Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TellDepartureLocked(const MemberRecord& record, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // membership_attach.cc: what attached workers are told.
-  //
-  // Whether they hear for the first time that they are to make way.
-  bool NoteRegroupLocked(const std::vector<schedule::Message>& messages,
-                         Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // membership_end.cc: members that are lost, and the end of generations.
-  void DecideLivenessLocked(absl::Time now, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether all that has become of the job is written.
-  absl::Status CheckSaved(const std::string& name) const;
-  void ReportExitLocked(const ExitReport& report, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ReportWaiterExitLocked(const ExitReport& report, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LoseMemberLocked(absl::string_view why, MemberRecord* record, Job* job,
-                        Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // One that was expected in the next generation will not come.
-  void LoseSurvivorLocked(absl::string_view why, MemberRecord* record, Job* job,
-                          Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndWellLocked(Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `lost`: who is at fault, if anybody.
-  void EndGenerationLocked(const absl::Status& status, const MemberRecord* lost,
-                           Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ExpectSurvivorsLocked(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NotifyEndLocked(const absl::Status& status, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CloseStreamLocked(const absl::Status& status, MemberRecord* record,
-                         Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // Calls each observer, after all notices of the job so far.
-  void NotifyLocked(std::function<void(GenerationObserver*)> notice, Job* job,
-                    Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes these calls after all notices of the job so far.
-  void CallInOrderLocked(Calls notices, Job* job, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // Null if that generation does not run any more.
-  Job* FindRunningLocked(absl::string_view job, Generation generation)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckWorldLocked(const Fence& fence) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Cluster and term of a fence, and its job.
-  absl::StatusOr<const Job*> FindFencedJobLocked(const Fence& fence) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<const MemberRecord*> AdmitLocked(const Fence& fence) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  MemberDescription DescribeLocked(const MemberRecord& record) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What its round waits for.
-  std::string DescribeRoundLocked(const Job& job) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  JobDescription DescribeLocked(const Job& job) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  const MembershipOptions options_;
+  // Not changed once it is open.
+  JobMembership::Coordinator coordinator_;
   const Rooms rooms_;
-  std::string cluster_id_;
-  Term term_;
   std::vector<GenerationObserver*> observers_;
 
   mutable Mutex mutex_;

@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_SERVER_MEMBERSHIP_WAITING_ROOM_H_
-#define COXSWAIN_SERVER_MEMBERSHIP_WAITING_ROOM_H_
+#ifndef COXSWAIN_SERVER_MEMBERSHIP_WAIT_LIST_H_
+#define COXSWAIN_SERVER_MEMBERSHIP_WAIT_LIST_H_
 
 #include <cstdint>
 #include <functional>
@@ -32,9 +32,8 @@ struct Waiter {
 // The workers that wait for the next generation of a job, and the survivors of
 // the last one that are expected among them. While a generation runs these are
 // its spares, and members that are back early. Cheap for many: nothing looks at
-// all of them but what has to. Thread-compatible: under the lock of the
-// membership room.
-class WaitingRoom {
+// all of them but what has to. Thread-compatible.
+class WaitList {
  public:
   using Waiters = std::map<WorkerIdentity, Waiter>;
 
@@ -97,4 +96,4 @@ class WaitingRoom {
 
 }  // namespace coxswain::server
 
-#endif  // COXSWAIN_SERVER_MEMBERSHIP_WAITING_ROOM_H_
+#endif  // COXSWAIN_SERVER_MEMBERSHIP_WAIT_LIST_H_

@@ -1,4 +1,4 @@
-#include "server/membership/waiting_room.h"
+#include "server/membership/wait_list.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,44 +7,44 @@
 
 namespace coxswain::server {
 
-void WaitingRoom::Begin(absl::Time now, absl::Time survivors_until) {
+void WaitList::Begin(absl::Time now, absl::Time survivors_until) {
   most_present_ = size();
   last_arrival_ = now;
   survivors_until_ = survivors_until;
 }
 
-int* WaitingRoom::CountOf(const Member& member) {
+int* WaitList::CountOf(const Member& member) {
   const auto found = expected_.find(member.identity);
   if (found == expected_.end()) return nullptr;
   return found->second.incarnation == member.incarnation ? &survivors_present_
                                                          : &replaced_;
 }
 
-void WaitingRoom::Expect(const Member& survivor) {
+void WaitList::Expect(const Member& survivor) {
   if (!expected_.emplace(survivor.identity, survivor).second) return;
   const Waiter* const waiter = Find(survivor.identity);
   if (waiter != nullptr) ++*CountOf(waiter->member);
 }
 
-void WaitingRoom::ExpectNoLonger(const WorkerIdentity& identity) {
+void WaitList::ExpectNoLonger(const WorkerIdentity& identity) {
   if (expected_.count(identity) == 0) return;
   const Waiter* const waiter = Find(identity);
   if (waiter != nullptr) --*CountOf(waiter->member);
   expected_.erase(identity);
 }
 
-void WaitingRoom::ExpectNobody() {
+void WaitList::ExpectNobody() {
   expected_.clear();
   survivors_present_ = replaced_ = 0;
 }
 
-bool WaitingRoom::IsSurvivor(const Member& member) const {
+bool WaitList::IsSurvivor(const Member& member) const {
   const auto found = expected_.find(member.identity);
   return found != expected_.end() &&
          found->second.incarnation == member.incarnation;
 }
 
-std::map<int, WorkerIdentity> WaitingRoom::Awaited() const {
+std::map<int, WorkerIdentity> WaitList::Awaited() const {
   std::map<int, WorkerIdentity> awaited;
   for (const auto& [identity, survivor] : expected_) {
     if (waiters_.count(identity) > 0) continue;
@@ -53,7 +53,7 @@ std::map<int, WorkerIdentity> WaitingRoom::Awaited() const {
   return awaited;
 }
 
-void WaitingRoom::Add(Waiter waiter, Manifest manifest, absl::Time now) {
+void WaitList::Add(Waiter waiter, Manifest manifest, absl::Time now) {
   const WorkerIdentity identity = waiter.member.identity;
   if (waiter.arrival == 0) waiter.arrival = next_arrival_++;
   manifests_.Put(identity, std::move(manifest));
@@ -70,7 +70,7 @@ void WaitingRoom::Add(Waiter waiter, Manifest manifest, absl::Time now) {
   NoteAgreement(now);
 }
 
-Waiter WaitingRoom::Take(const WorkerIdentity& identity, absl::Time now) {
+Waiter WaitList::Take(const WorkerIdentity& identity, absl::Time now) {
   const auto found = waiters_.find(identity);
   COXSWAIN_CHECK(found != waiters_.end());
   Waiter waiter = std::move(found->second);
@@ -83,24 +83,24 @@ Waiter WaitingRoom::Take(const WorkerIdentity& identity, absl::Time now) {
   return waiter;
 }
 
-const Waiter* WaitingRoom::Find(const WorkerIdentity& identity) const {
+const Waiter* WaitList::Find(const WorkerIdentity& identity) const {
   const auto found = waiters_.find(identity);
   return found == waiters_.end() ? nullptr : &found->second;
 }
 
-const Waiter* WaitingRoom::Find(Incarnation incarnation) const {
+const Waiter* WaitList::Find(Incarnation incarnation) const {
   const auto found = incarnations_.find(incarnation);
   return found == incarnations_.end() ? nullptr : Find(found->second);
 }
 
-std::vector<WorkerIdentity> WaitingRoom::Identities() const {
+std::vector<WorkerIdentity> WaitList::Identities() const {
   std::vector<WorkerIdentity> identities;
   identities.reserve(waiters_.size());
   for (const auto& entry : waiters_) identities.push_back(entry.first);
   return identities;
 }
 
-std::vector<WorkerIdentity> WaitingRoom::Choose(int count) const {
+std::vector<WorkerIdentity> WaitList::Choose(int count) const {
   std::vector<const Waiter*> order;
   for (const auto& entry : waiters_) order.push_back(&entry.second);
   if (static_cast<int>(order.size()) > count) {
@@ -118,12 +118,12 @@ std::vector<WorkerIdentity> WaitingRoom::Choose(int count) const {
   return chosen;
 }
 
-int WaitingRoom::min() const {
+int WaitList::min() const {
   return empty() || !manifests_.agreed() ? max()
                                          : manifests_.manifest().MinWorldSize();
 }
 
-RoundState WaitingRoom::State() const {
+RoundState WaitList::State() const {
   RoundState state;
   state.present = size();
   state.survivors_present = survivors_present_;
@@ -138,7 +138,7 @@ RoundState WaitingRoom::State() const {
   return state;
 }
 
-void WaitingRoom::NoteAgreement(absl::Time now) {
+void WaitList::NoteAgreement(absl::Time now) {
   mismatch_since_ = manifests_.agreed() ? absl::InfiniteFuture()
                                         : std::min(mismatch_since_, now);
 }

@@ -1,0 +1,115 @@
+// The part of JobMembership that describes it.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/membership/job_membership.h"
+#include "server/membership/round.h"
+
+namespace coxswain::server {
+
+namespace {
+
+MemberDescription DescribeMember(const MemberRecord& record, absl::Time now) {
+  MemberDescription description;
+  description.member = record.member;
+  description.state = record.liveness.state;
+  description.progress = record.progress;
+  description.silence = now - record.liveness.last_sign;
+  description.heard = record.liveness.last_sign;
+  description.progressed =
+      record.progressed.value_or(record.liveness.last_sign);
+  description.idle = now - description.progressed;
+  return description;
+}
+
+void Count(const MemberRecord& record, absl::Time now, JobSummary* summary) {
+  switch (record.liveness.state) {
+    case MemberState::kJoined:
+      ++summary->joined;
+      break;
+    case MemberState::kAttached:
+      ++summary->attached;
+      break;
+    case MemberState::kDetached:
+      ++summary->detached;
+      break;
+    case MemberState::kLeft:
+      ++summary->left;
+      break;
+    case MemberState::kLost:
+      ++summary->lost;
+      break;
+  }
+  summary->step = std::max(summary->step, record.progress.step);
+  if (record.liveness.state != MemberState::kAttached) return;
+  const absl::Duration idle =
+      now - record.progressed.value_or(record.liveness.last_sign);
+  summary->idle = std::min(summary->idle.value_or(idle), idle);
+}
+
+}  // namespace
+
+JobSummary JobMembership::Summarise(absl::Time now) const {
+  JobSummary summary;
+  summary.job = job_.name;
+  summary.state = job_.state;
+  summary.generation = job_.run.generation;
+  summary.world_size = job_.world_size;
+  summary.min_world_size = job_.min_world_size;
+  summary.attempt = job_.attempt;
+  summary.plan_version = job_.run.plan.version;
+  summary.hook = job_.run.plan.hook;
+  summary.last_event = job_.last_event;
+  summary.waiting = job_.waiting.size();
+  for (const MemberRecord& record : job_.run.members) {
+    Count(record, now, &summary);
+  }
+  return summary;
+}
+
+JobDescription JobMembership::Describe(absl::Time now) const {
+  JobDescription description;
+  description.job = job_.name;
+  description.state = job_.state;
+  description.generation = job_.run.generation;
+  description.world_size = job_.world_size;
+  description.min_world_size = job_.min_world_size;
+  description.plan = job_.run.plan;
+  description.last_event = job_.last_event;
+  description.attempt = job_.attempt;
+  std::vector<MemberDescription> waiting;
+  for (const auto& entry : job_.waiting.waiters()) {
+    MemberDescription member;
+    member.member = entry.second.member;
+    member.member.rank = -1;
+    member.heard = member.progressed = absl::InfinitePast();
+    waiting.push_back(std::move(member));
+  }
+  if (job_.state == JobState::kForming) {
+    description.members = std::move(waiting);
+    // Who looks wants to know both why it stopped and why it does not go on.
+    if (!job_.last_event.empty()) {
+      absl::StrAppend(
+          &description.last_event, "; ",
+          DescribeRound(now, job_.waiting.State(), CurrentRoundOptions(),
+                        job_.waiting.Awaited()));
+    }
+    return description;
+  }
+  description.spares = std::move(waiting);
+  description.members = Members(now);
+  return description;
+}
+
+std::vector<MemberDescription> JobMembership::Members(absl::Time now) const {
+  std::vector<MemberDescription> members;
+  members.reserve(job_.run.members.size());
+  for (const MemberRecord& record : job_.run.members) {
+    members.push_back(DescribeMember(record, now));
+  }
+  return members;
+}
+
+}  // namespace coxswain::server

@@ -1,0 +1,233 @@
+// The part of JobMembership in which members are lost, and generations end.
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "server/membership/job_membership.h"
+#include "server/membership/job_rules.h"
+#include "server/membership/membership_errors.h"
+#include "server/membership/round.h"
+
+namespace coxswain::server {
+namespace {
+
+std::string DescribeExit(const ExitReport& report) {
+  return absl::StrCat(report.signal != 0
+                          ? absl::StrCat("killed by signal ", report.signal)
+                          : absl::StrCat("exited with code ", report.exit_code),
+                      " (reported by its launcher)");
+}
+
+bool IsReported(const ExitReport& report, const Member& member,
+                uint64_t launcher_id) {
+  return member.incarnation == report.incarnation &&
+         member.identity == report.identity &&
+         (launcher_id == 0 || launcher_id == report.launcher_id);
+}
+
+}  // namespace
+
+void JobMembership::CloseStream(const absl::Status& status,
+                                MemberRecord* record, JobEffects* effects) {
+  if (record->attachment == 0) return;
+  effects->push_back(job_effect::CloseStream{record->attachment,
+                                             std::move(record->sink), status});
+  record->attachment = 0;
+  record->sink = nullptr;
+}
+
+void JobMembership::LoseMember(absl::string_view why, MemberRecord* record,
+                               absl::Time now, JobEffects* effects) {
+  job_.run.members.SetState(record, MemberState::kLost);
+  record->departure = std::string(why);
+  LogWarning("member_lost", {{"job", job_.name},
+                             {"generation", job_.run.generation.value()},
+                             {"rank", record->member.rank},
+                             {"step", record->progress.step},
+                             {"member", record->member.ToString()},
+                             {"reason", why}});
+  EndGeneration(GenerationEndedError(
+                    absl::StrCat(record->member.ToString(), " was lost: ", why),
+                    record->member),
+                record, now, effects);
+}
+
+void JobMembership::LoseSurvivor(absl::string_view why, MemberRecord* record,
+                                 JobEffects* effects) {
+  job_.run.members.SetState(record, MemberState::kLost);
+  record->departure = std::string(why);
+  record->rejoins = false;
+  job_.waiting.ExpectNoLonger(record->member.identity);
+  LogInfo("survivor_lost", {{"job", job_.name},
+                            {"generation", job_.run.generation.value()},
+                            {"rank", record->member.rank},
+                            {"member", record->member.ToString()},
+                            {"reason", why}});
+  StateBatch batch;
+  PutDeparture(job_.run.generation, record->member.rank, DepartureOf(*record),
+               &batch);
+  Save(std::move(batch), effects);
+}
+
+void JobMembership::EndWell(absl::Time now, JobEffects* effects) {
+  const size_t members = job_.run.members.size();
+  const auto rejoin =
+      std::count_if(job_.run.members.begin(), job_.run.members.end(),
+                    [](const MemberRecord& record) { return record.rejoins; });
+  job_.run.ended_well = true;
+  std::string reason =
+      members == 1 ? absl::StrCat("the only member of job '", job_.name,
+                                  "' has left in good order")
+                   : absl::StrCat("all ", members, " members of job '",
+                                  job_.name, "' have left in good order");
+  if (rejoin > 0) {
+    absl::StrAppend(&reason, ", ", rejoin, " of them for the next generation");
+  } else if (!IsDone(job_.run)) {
+    absl::StrAppend(&reason, ", before their work was done");
+  }
+  EndGeneration(GenerationEndedError(reason, std::nullopt), nullptr, now,
+                effects);
+}
+
+void JobMembership::EndGeneration(const absl::Status& status,
+                                  const MemberRecord* lost, absl::Time now,
+                                  JobEffects* effects) {
+  job_.ended_at = now;
+  job_.last_event = std::string(status.message());
+  if (!job_.run.finished && IsDone(job_.run)) Finish(&job_.run);
+  if (job_.run.finished && lost != nullptr) {
+    absl::StrAppend(&job_.last_event,
+                    "; all others had left for good before: nothing is left "
+                    "to do");
+  }
+  LogInfo("generation_ended", {{"job", job_.name},
+                               {"generation", job_.run.generation.value()},
+                               {"reason", job_.last_event}});
+  MembershipEvent abort;
+  abort.kind = MembershipEvent::Kind::kAbort;
+  abort.reason = job_.last_event;
+  if (lost != nullptr) abort.member = lost->member;
+  abort.status = status;
+  const auto shared = std::make_shared<const AttachEvent>(std::move(abort));
+  ExpectSurvivors(now);
+  for (MemberRecord& record : job_.run.members) {
+    if (IsLive(record.liveness.state)) {
+      record.liveness.state = MemberState::kDetached;
+      record.liveness.detached_at = now;
+    }
+    if (record.attachment == 0) continue;
+    effects->push_back(job_effect::Send{record.sink, shared});
+    CloseStream(status, &record, effects);
+  }
+  effects->push_back(job_effect::NotifyEnded{job_.run.generation, status});
+  job_.state = JobState::kEnded;
+  StateBatch batch;
+  if (job_.run.finished) {
+    AnswerAll(JobFinishedError(job_.last_event), now, effects);
+    DeleteMembers(job_.run.generation, &batch);
+    DeleteManifest(job_.run.manifest_at, &batch);
+    job_.run.manifest = nullptr;
+  } else if (lost != nullptr) {
+    PutDeparture(job_.run.generation, lost->member.rank, DepartureOf(*lost),
+                 &batch);
+  }
+  Save(std::move(batch), effects);
+  job_.bound = !job_.waiting.empty();
+  if (!job_.waiting.empty()) {
+    job_.state = JobState::kForming;
+    job_.withdrawn.clear();
+    job_.waiting.Begin(now, job_.survivors_until);
+  }
+}
+
+void JobMembership::ExpectSurvivors(absl::Time now) {
+  job_.waiting.ExpectNobody();
+  job_.survivors_until = now + options().survivor_patience;
+  for (const MemberRecord& record : job_.run.members) {
+    if (IsLive(record.liveness.state) || record.rejoins) {
+      job_.waiting.Expect(record.member);
+    }
+  }
+}
+
+void JobMembership::TakeNow(job_input::Exit exit, absl::Time now,
+                            JobEffects* effects) {
+  if (shut_down_.ok()) NoteExit(exit.report, now, effects);
+  // Also when it changes nothing: it may be the same report once more.
+  effects->push_back(job_effect::ReplyWhenSaved{std::move(exit.callback)});
+}
+
+void JobMembership::NoteExit(const ExitReport& report, absl::Time now,
+                             JobEffects* effects) {
+  MemberRecord* const record = job_.run.members.Find(report.incarnation);
+  if (record != nullptr &&
+      IsReported(report, record->member, record->launcher_id)) {
+    const bool live = IsLive(record->liveness.state);
+    if (live && job_.state == JobState::kRunning) {
+      LoseMember(DescribeExit(report), record, now, effects);
+    } else if ((live || record->rejoins) && !job_.run.finished) {
+      LoseSurvivor(DescribeExit(report), record, effects);
+    }
+  }
+  NoteWaiterExit(report, now, effects);
+  LookAtRound(now, effects);
+}
+
+void JobMembership::NoteWaiterExit(const ExitReport& report, absl::Time now,
+                                   JobEffects* effects) {
+  const Waiter* const waiter = job_.waiting.Find(report.incarnation);
+  const bool waits = waiter != nullptr &&
+                     IsReported(report, waiter->member, waiter->launcher_id);
+  const auto withdrawn = job_.withdrawn.find(report.incarnation);
+  const bool waited =
+      withdrawn != job_.withdrawn.end() && withdrawn->second == report.identity;
+  if (!waits && !waited) return;
+  Member dead;
+  dead.identity = report.identity;
+  dead.incarnation = report.incarnation;
+  dead.rank = -1;
+  if (waits) dead.host = waiter->member.host;
+  const absl::Status status = GenerationEndedError(
+      absl::StrCat("worker ", dead.identity.ToString(), " of job '", job_.name,
+                   "' ended before all had joined: ", DescribeExit(report)),
+      dead);
+  // One of a job of fixed size that has only begun to form: its launchers end
+  // their other workers, too.
+  const bool fixed = job_.min_world_size == job_.world_size && !job_.bound;
+  if (job_.state == JobState::kForming && fixed) {
+    GiveUpRound(status, now, effects);
+  } else if (waits) {
+    Answer(dead.identity, status, now, effects);
+    NoteSizes(&job_);
+    if (job_.state == JobState::kForming && job_.waiting.empty()) {
+      EndRound(status, now, effects);
+    }
+  }
+}
+
+void JobMembership::LookAtLiveness(absl::Time now, JobEffects* effects) {
+  LivenessOptions liveness;
+  liveness.lease = options().lease;
+  liveness.reattach_grace = options().reattach_grace;
+  liveness.broken_peer_grace = options().broken_peer_grace;
+  const bool late = HoldsUp(now, job_.run.making_way, options().rejoin_grace);
+  for (MemberRecord& record : job_.run.members) {
+    LivenessVerdict verdict = DecideLiveness(now, record.liveness, liveness);
+    if (!verdict.lost && late && IsLive(record.liveness.state)) {
+      verdict.lost = true;
+      verdict.reason =
+          absl::StrCat("it did not make way for the next generation within ",
+                       absl::FormatDuration(options().rejoin_grace),
+                       ", as others did: is it stuck?");
+    }
+    if (!verdict.lost) continue;
+    LoseMember(verdict.reason, &record, now, effects);
+    return;
+  }
+}
+
+}  // namespace coxswain::server
