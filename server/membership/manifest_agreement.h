@@ -13,8 +13,8 @@
 
 namespace coxswain::server {
 
-// The manifests of the workers of one round, equal ones kept once. Owned by a
-// job of the membership room; thread-compatible, under its lock.
+// The manifests of the workers of one round, equal ones kept once. Owned by
+// a JobMembership. Thread-compatible.
 class ManifestAgreement {
  public:
   // Different manifests kept in full: one may have megabytes. Of whoever

@@ -1,33 +1,13 @@
 #include "server/membership/membership.h"
 
-#include <optional>
+#include <memory>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
-#include "base/status_macros.h"
-#include "server/membership/join_check.h"
 #include "server/membership/liveness.h"
-#include "server/membership/manifest_check.h"
-#include "server/membership/membership_errors.h"
 
 namespace coxswain::server {
-namespace {
-
-absl::Status ShuttingDown() {
-  return absl::UnavailableError("coordinator shuts down");
-}
-
-bool IsHostPort(absl::string_view text, size_t max_bytes) {
-  const size_t colon = text.rfind(':');
-  int port = 0;
-  return text.size() <= max_bytes && colon != absl::string_view::npos &&
-         colon > 0 && absl::SimpleAtoi(text.substr(colon + 1), &port) &&
-         port > 0 && port < 65536;
-}
-
-}  // namespace
 
 Membership::Membership(const MembershipOptions& options, const Rooms& rooms)
     : rooms_(rooms) {
@@ -55,14 +35,9 @@ bool Membership::ChangeJob(const std::string& name, Change change) {
 
 void Membership::ChangeRunning(absl::string_view job, Generation generation,
                                Change change) {
-  Calls calls;
-  {
-    MutexLock lock(&mutex_);
-    const auto found = jobs_.find(std::string(job));
-    if (found == jobs_.end() || !found->second.machine.Runs(generation)) return;
-    ChangeLocked(change, &found->second, &calls);
-  }
-  RunAll(calls);
+  ChangeJob(std::string(job), [&](auto* running, auto now, auto* effects) {
+    if (running->Runs(generation)) change(running, now, effects);
+  });
 }
 
 bool Membership::ChangeAttached(uint64_t attachment, ChangeByRank change) {
@@ -72,8 +47,7 @@ bool Membership::ChangeAttached(uint64_t attachment, ChangeByRank change) {
     const auto found = attachments_.find(attachment);
     if (found == attachments_.end()) return false;
     const auto [name, rank] = found->second;
-    const auto by_rank = [&, rank = rank](JobMembership* job, absl::Time now,
-                                          JobEffects* effects) {
+    const auto by_rank = [&, rank = rank](auto* job, auto now, auto* effects) {
       change(job, rank, now, effects);
     };
     ChangeLocked(by_rank, &jobs_.at(name), &calls);
@@ -140,251 +114,6 @@ void Membership::ForgetLocked(const JobMembership& job, Calls* calls) {
       calls);
 }
 
-uint64_t Membership::Join(JoinRequest request, JoinCallback callback) {
-  const absl::Status valid = CheckJoin(request, options());
-  if (!valid.ok()) {
-    Give({0, std::move(callback), valid, std::move(request.on_refused)});
-    return 0;
-  }
-  NormaliseManifest(&request.manifest);
-  uint64_t ticket = 0;
-  Calls calls;
-  {
-    MutexLock lock(&mutex_);
-    ticket = next_handle_++;
-    absl::StatusOr<Job*> job = ShuttingDown();
-    if (!shut_down_) job = FindOrAddJobLocked(request.job, &calls);
-    if (job.ok()) {
-      tickets_[ticket] = {request.job, request.identity};
-      ChangeLocked(
-          [&](JobMembership* joined, absl::Time now, JobEffects* effects) {
-            joined->Take(job_input::Join{std::move(request),
-                                         std::move(callback), ticket},
-                         now, effects);
-          },
-          *job, &calls);
-    } else {
-      calls.push_back([refusal = job_effect::Answer{
-                           ticket, std::move(callback), job.status(),
-                           std::move(request.on_refused)}] { Give(refusal); });
-    }
-  }
-  RunAll(calls);
-  return ticket;
-}
-
-void Membership::Withdraw(uint64_t ticket) {
-  Calls calls;
-  {
-    MutexLock lock(&mutex_);
-    const auto found = tickets_.find(ticket);
-    if (found == tickets_.end()) return;
-    const auto [name, identity] = std::move(found->second);
-    tickets_.erase(found);
-    ChangeLocked(
-        [&, worker = identity](JobMembership* left, absl::Time now,
-                               JobEffects* effects) {
-          left->Take(job_input::Withdraw{ticket, worker}, now, effects);
-        },
-        &jobs_.at(name), &calls);
-  }
-  RunAll(calls);
-}
-
-absl::Status Membership::Leave(const Fence& fence, absl::string_view reason,
-                               bool failed, bool rejoin) {
-  struct Outcome {
-    Mutex mutex;
-    CondVar known;
-    std::optional<absl::Status> status;
-  };
-  const auto outcome = std::make_shared<Outcome>();
-  LeaveNotice notice;
-  notice.reason = std::string(reason);
-  notice.failed = failed;
-  notice.rejoin = rejoin;
-  Leave(fence, notice, [outcome](const absl::Status& status) {
-    MutexLock lock(&outcome->mutex);
-    outcome->status = status;
-    outcome->known.NotifyAll();
-  });
-  MutexLock lock(&outcome->mutex);
-  outcome->known.WaitForWork(&outcome->mutex,
-                             [&] { return outcome->status.has_value(); });
-  return *outcome->status;
-}
-
-void Membership::Leave(const Fence& fence, const LeaveNotice& notice,
-                       LeaveCallback callback) {
-  job_input::Leave leave{fence.generation, fence.incarnation, notice,
-                         std::move(callback)};
-  leave.notice.reason = OneLine(
-      Shorten(notice.reason, static_cast<size_t>(options().max_reason_bytes)));
-  Calls calls;
-  {
-    MutexLock lock(&mutex_);
-    const absl::Status known = FindFencedJobLocked(fence).status();
-    if (known.ok()) {
-      ChangeLocked(
-          [&](JobMembership* left, absl::Time now, JobEffects* effects) {
-            left->Take(std::move(leave), now, effects);
-          },
-          &jobs_.at(fence.job), &calls);
-    } else {
-      calls.push_back(
-          [callback = std::move(leave.callback), known] { callback(known); });
-    }
-  }
-  RunAll(calls);
-}
-
-void Membership::ReportExit(const ExitReport& report, ReportCallback callback) {
-  // No worker has a longer name.
-  const bool can_match = report.identity.node.size() <=
-                         static_cast<size_t>(options().max_name_bytes);
-  const bool known =
-      can_match && ChangeJob(report.job, [&](JobMembership* job, absl::Time now,
-                                             JobEffects* effects) {
-        job->Take(job_input::Exit{report, callback}, now, effects);
-      });
-  if (!known) ReplyWhenSaved(report.job, callback);
-}
-
-absl::Status Membership::CheckSaved(const std::string& name) const {
-  MutexLock lock(&mutex_);
-  if (shut_down_) return ShuttingDown();
-  const auto job = jobs_.find(name);
-  return job == jobs_.end() ? absl::OkStatus()
-                            : job->second.machine.CheckSaved();
-}
-
-absl::StatusOr<uint64_t> Membership::Attach(const Fence& fence,
-                                            EventSink sink) {
-  Calls calls;
-  uint64_t attachment = 0;
-  {
-    MutexLock lock(&mutex_);
-    if (fence.cluster_id == cluster_id() && term() < fence.term) {
-      return absl::UnavailableError(
-          absl::StrCat("this worker has heard of a coordinator of term ",
-                       fence.term.value(), ", and this is the one of term ",
-                       term().value(), ": a newer coordinator exists"));
-    }
-    Fence current = fence;
-    current.term = term();
-    COXSWAIN_RETURN_IF_ERROR(FindFencedJobLocked(current).status());
-    Job* const job = &jobs_.at(fence.job);
-    attachment = next_handle_;
-    JobEffects effects;
-    COXSWAIN_ASSIGN_OR_RETURN(
-        const int rank,
-        job->machine.Attach(fence.generation, fence.incarnation, attachment,
-                            std::move(sink), rooms_.clock->Now(), &effects));
-    ++next_handle_;
-    attachments_[attachment] = {fence.job, rank};
-    CarryOutLocked(std::move(effects), job, &calls);
-  }
-  RunAll(calls);
-  return attachment;
-}
-
-absl::Status Membership::Heartbeat(uint64_t attachment,
-                                   const Progress& progress) {
-  const bool attached = ChangeAttached(
-      attachment, [&](JobMembership* job, int rank, absl::Time now,
-                      JobEffects*) { job->NoteProgress(rank, progress, now); });
-  if (attached) return absl::OkStatus();
-  return absl::FailedPreconditionError("this worker is not attached");
-}
-
-void Membership::Detach(uint64_t attachment) {
-  ChangeAttached(attachment,
-                 [](JobMembership* job, int rank, absl::Time now,
-                    JobEffects* effects) { job->Detach(rank, now, effects); });
-}
-
-void Membership::NotePeersBroken(uint64_t attachment,
-                                 const std::vector<int>& ranks) {
-  ChangeAttached(attachment,
-                 [&](JobMembership* job, int rank, absl::Time now,
-                     JobEffects*) { job->NotePeersBroken(rank, ranks, now); });
-}
-
-absl::Status Membership::CheckStandIn(absl::string_view address) const {
-  if (address.empty() ||
-      IsHostPort(address, static_cast<size_t>(options().max_name_bytes))) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "hello.stand_in must be empty or host:port of at most ",
-      options().max_name_bytes, " bytes; it has ", address.size()));
-}
-
-absl::Status Membership::NoteStandIn(uint64_t attachment,
-                                     absl::string_view address) {
-  COXSWAIN_RETURN_IF_ERROR(CheckStandIn(address));
-  ChangeAttached(attachment, [&](JobMembership* job, int rank, absl::Time,
-                                 JobEffects* effects) {
-    job->NoteFallbackCoordinator(rank, address, effects);
-  });
-  return absl::OkStatus();
-}
-
-void Membership::Tell(absl::string_view job, Generation generation,
-                      const std::vector<schedule::Message>& messages) {
-  ChangeRunning(job, generation,
-                [&](JobMembership* running, absl::Time, JobEffects* effects) {
-                  running->Tell(messages, effects);
-                });
-}
-
-void Membership::CutOffOthers(absl::string_view job, Generation generation,
-                              int rank, const absl::Status& reason) {
-  ChangeRunning(
-      job, generation,
-      [&](JobMembership* running, absl::Time now, JobEffects* effects) {
-        running->CutOffOthers(rank, reason, now, effects);
-      });
-}
-
-uint64_t Membership::NewestAttachment() const {
-  MutexLock lock(&mutex_);
-  return next_handle_ - 1;
-}
-
-void Membership::NoteRegroup(absl::string_view job, Generation generation,
-                             bool decided) {
-  ChangeRunning(job, generation,
-                [&](JobMembership* running, absl::Time, JobEffects* effects) {
-                  running->NoteRegroup(decided, effects);
-                });
-}
-
-void Membership::AbortGeneration(absl::string_view job, Generation generation,
-                                 const absl::Status& reason) {
-  ChangeRunning(
-      job, generation,
-      [&](JobMembership* running, absl::Time now, JobEffects* effects) {
-        running->Abort(reason, now, effects);
-      });
-}
-
-void Membership::NotePlan(absl::string_view job, Generation generation,
-                          const schedule::Plan& plan) {
-  ChangeRunning(job, generation,
-                [&](JobMembership* running, absl::Time, JobEffects*) {
-                  running->NotePlan(plan);
-                });
-}
-
-void Membership::NoteSigns(absl::string_view job, Generation generation,
-                           const std::vector<absl::Time>& heard) {
-  ChangeRunning(job, generation,
-                [&](JobMembership* running, absl::Time, JobEffects*) {
-                  running->NoteSigns(heard);
-                });
-}
-
 void Membership::Tick() {
   Calls calls;
   {
@@ -417,8 +146,9 @@ void Membership::Shutdown() {
     shut_down_ = true;
     for (auto& entry : jobs_) {
       JobEffects effects;
-      entry.second.machine.Shutdown(ShuttingDown(), rooms_.clock->Now(),
-                                    &effects);
+      entry.second.machine.Shutdown(
+          absl::UnavailableError("coordinator shuts down"), rooms_.clock->Now(),
+          &effects);
       CarryOutLocked(std::move(effects), &entry.second, &calls);
     }
   }

@@ -237,6 +237,8 @@ class Membership : public FenceGate {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetLocked(const JobMembership& job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // membership_requests.cc: what is asked.
+  //
   // Whether all that has become of the job is written.
   absl::Status CheckSaved(const std::string& name) const;
 

@@ -120,10 +120,9 @@ struct Membership::Carrier {
     AddInOrder([registry = registry, name = job->machine.name(),
                 announce = std::move(announce)] {
       for (const job_effect::Answer& answer : announce.answers) Give(answer);
-      registry->ChangeJob(
-          name, [&](JobMembership* announced, absl::Time, JobEffects* effects) {
-            announced->Announced(announce.generation, effects);
-          });
+      registry->ChangeJob(name, [&](auto* announced, auto, auto* effects) {
+        announced->Announced(announce.generation, effects);
+      });
     });
   }
   void operator()(job_effect::Save save)
@@ -210,9 +209,8 @@ void Membership::WriteLocked(StateBatch batch, StateWriter::Done done,
 void Membership::NoteUnsaved(const std::string& job,
                              const absl::Status& status) {
   LogError("job_not_saved", {{"job", job}, {"error", status.message()}});
-  ChangeJob(job, [](JobMembership* unsaved, absl::Time now, JobEffects*) {
-    unsaved->NoteUnsaved(now);
-  });
+  ChangeJob(job,
+            [](auto* unsaved, auto now, auto*) { unsaved->NoteUnsaved(now); });
 }
 
 void Membership::ReplyWhenSaved(const std::string& job,
@@ -230,10 +228,9 @@ void Membership::FinishDeparture(const std::string& job,
              {{"job", job}, {"error", status.message()}});
     return callback(NotWrittenError(status));
   }
-  const bool known = ChangeJob(
-      job, [&](JobMembership* left, absl::Time now, JobEffects* effects) {
-        left->Take(written, now, effects);
-      });
+  const bool known = ChangeJob(job, [&](auto* left, auto now, auto* effects) {
+    left->Take(written, now, effects);
+  });
   if (!known) callback(absl::OkStatus());
 }
 

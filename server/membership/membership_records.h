@@ -15,7 +15,7 @@
 
 namespace coxswain::server {
 
-// What the membership room keeps of its jobs, and how (proto/state.proto):
+// What the membership keeps of its jobs, and how (proto/state.proto):
 //
 //   table                  keys
 //   jobs                   the name of a job: its small record

@@ -21,7 +21,7 @@
 
 namespace coxswain::server {
 
-// What goes into the membership room, and comes out of it.
+// What goes into the membership, and comes out of it.
 
 struct JoinRequest {
   std::string job;
