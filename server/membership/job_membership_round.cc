@@ -121,7 +121,7 @@ void JobMembership::BeginRun(RunRecord run, absl::Time now,
     announce.answers.push_back(
         AnswerOf(record.member.identity, ResultFor(record.member.rank), now));
   }
-  announcing_[announce.generation];
+  announcing_.try_emplace(announce.generation);
   effects->push_back(std::move(announce));
   // Those who were too many wait on.
   job_.waiting.ExpectNobody();
