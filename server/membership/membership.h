@@ -85,8 +85,9 @@ class Membership : public FenceGate {
 
   // Before the first request only.
   void AddObserver(GenerationObserver* observer);
-  // Once, after that: tells the observers which generations an earlier term has
-  // left running. Their members are given the reattach grace from now on.
+  // Once, after that: notifies the observers of the generations that an earlier
+  // term has left running. Their members are given the reattach grace from now
+  // on.
   absl::Status Resume();
 
   const std::string& cluster_id() const { return coordinator_.cluster_id; }
@@ -98,7 +99,7 @@ class Membership : public FenceGate {
   // The worker waits no longer; its callback is dropped.
   void Withdraw(uint64_t ticket);
 
-  // Tells `sink` everything that concerns this member from now on. Takes the
+  // Sends `sink` everything that concerns this member from now on. Takes the
   // place of an earlier attachment of the same incarnation. The fence may be of
   // an earlier term; of a later one: UNAVAILABLE, this coordinator is not the
   // last. The result is for Heartbeat() and Detach().
@@ -110,9 +111,9 @@ class Membership : public FenceGate {
   // The connection was lost. Nothing if the attachment has ended already.
   void Detach(uint64_t attachment);
 
-  // Says where the holder of this attachment stands in for a coordinator that
-  // is gone; empty: nowhere. That of rank 0 counts, and is told to the others:
-  // to those that are attached, and to those that attach later.
+  // Takes the address at which the holder of this attachment is the fallback
+  // coordinator; empty: it is not. That of rank 0 counts, and is sent to the
+  // others: to those that are attached, and to each that calls this later.
   // INVALID_ARGUMENT: no address, as CheckStandIn() finds.
   absl::Status CheckStandIn(absl::string_view address) const;
   absl::Status NoteStandIn(uint64_t attachment, absl::string_view address);
@@ -136,7 +137,7 @@ class Membership : public FenceGate {
       const ExitReport& report,
       ReportCallback callback = [](const absl::Status&) {});
 
-  // For the schedule room. All of them do nothing if this generation of the
+  // For server/schedule. All of them do nothing if this generation of the
   // job does not run any more.
   //
   // Sends the messages in their order; those that end the generation once that
@@ -159,7 +160,7 @@ class Membership : public FenceGate {
   // The plan was changed while it runs.
   void NotePlan(absl::string_view job, Generation generation,
                 const schedule::Plan& plan);
-  // When something was heard of each rank, beside its heartbeats.
+  // When each rank last gave a sign of life, beside its heartbeats.
   void NoteSigns(absl::string_view job, Generation generation,
                  const std::vector<absl::Time>& heard);
 
@@ -192,7 +193,7 @@ class Membership : public FenceGate {
   void Tick();
 
   // Answers everyone who waits and closes all streams with UNAVAILABLE, as it
-  // does every later request. Observers are told, so that their waiters are
+  // does every later request. Observers are notified, so that their waiters are
   // answered too. The generations go on with the next coordinator.
   void Shutdown();
 
