@@ -165,7 +165,7 @@ struct Discard {
 using JobEffect = std::variant<
     job_effect::Answer, job_effect::Reply, job_effect::ReplyWhenSaved,
     job_effect::Send, job_effect::SendMessages, job_effect::CloseStream,
-    job_effect::NotifyBegan, job_effect::NotifyLeft,
+    job_effect::Detached, job_effect::NotifyBegan, job_effect::NotifyLeft,
     job_effect::NotifyRegroupWanted, job_effect::NotifyEnded,
     job_effect::Announce, job_effect::Save, job_effect::WriteDeparture,
     job_effect::Commit, job_effect::Discard>;
