@@ -46,7 +46,7 @@ bool Membership::ChangeAttached(uint64_t attachment, ChangeByRank change) {
     MutexLock lock(&mutex_);
     const auto found = attachments_.find(attachment);
     if (found == attachments_.end()) return false;
-    const auto [name, rank] = found->second;
+    const auto& [name, rank] = found->second;
     const auto by_rank = [&, rank = rank](auto* job, auto now, auto* effects) {
       change(job, rank, now, effects);
     };
