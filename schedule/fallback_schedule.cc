@@ -9,50 +9,49 @@ namespace coxswain::schedule {
 
 FallbackSchedule::FallbackSchedule(Options options)
     : options_(std::move(options)),
-      here_(static_cast<size_t>(options_.world_size), false) {}
+      attached_(static_cast<size_t>(options_.world_size), false) {}
 
-FallbackSchedule::Arrival FallbackSchedule::OnArrival(int rank) {
-  OnGone(rank);
-  Arrival arrival;
+FallbackSchedule::Attached FallbackSchedule::OnAttached(int rank) {
+  OnDetached(rank);
+  Attached result;
   if (broken_) {
     broken_ = false;
-    ++spell_;
-    silent_.clear();
-    heard_plan_ = 0;
-    for (size_t other = 0; other < here_.size(); ++other) {
-      if (here_[other]) arrival.sent_away.push_back(static_cast<int>(other));
-      here_[other] = false;
+    ++epoch_.fallback;
+    suspended_.clear();
+    received_plan_ = 0;
+    for (size_t other = 0; other < attached_.size(); ++other) {
+      if (attached_[other]) result.detached.push_back(static_cast<int>(other));
+      attached_[other] = false;
     }
   }
-  here_[static_cast<size_t>(rank)] = true;
-  arrival.spell = spell_;
-  return arrival;
+  attached_[static_cast<size_t>(rank)] = true;
+  result.epoch = epoch_;
+  return result;
 }
 
-void FallbackSchedule::OnGone(int rank) {
-  if (!here(rank)) return;
-  here_[static_cast<size_t>(rank)] = false;
+void FallbackSchedule::OnDetached(int rank) {
+  if (!attached(rank)) return;
+  attached_[static_cast<size_t>(rank)] = false;
   broken_ = true;
   streams_.clear();
 }
 
-void FallbackSchedule::FallSilent(std::string why) {
-  silent_ = std::move(why);
+void FallbackSchedule::Suspend(std::string why) {
+  suspended_ = std::move(why);
   streams_.clear();
 }
 
 StepAgreement* FallbackSchedule::Find(int rank, absl::string_view stream) {
-  if (broken_ || !here(rank) || !silent_.empty()) return nullptr;
+  if (broken_ || !attached(rank) || !suspended_.empty()) return nullptr;
   const auto found = streams_.find(stream);
   if (found != streams_.end()) return &found->second;
   if (stream.size() > options_.max_stream_bytes) {
-    FallSilent(absl::StrCat("rank ", rank, " names a stream with ",
-                            stream.size(), " bytes, more than ",
-                            options_.max_stream_bytes));
+    Suspend(absl::StrCat("rank ", rank, " names a stream with ", stream.size(),
+                         " bytes, more than ", options_.max_stream_bytes));
     return nullptr;
   }
   if (streams_.size() >= options_.max_streams) {
-    FallSilent(absl::StrCat("more than ", options_.max_streams, " streams"));
+    Suspend(absl::StrCat("more than ", options_.max_streams, " streams"));
     return nullptr;
   }
   StepAgreement::Options options;
@@ -74,7 +73,7 @@ FallbackSchedule::Messages FallbackSchedule::OnPosition(
   StepAgreement* const agreement = Find(rank, stream);
   if (agreement == nullptr) return {};
   if (last.plan.has_value()) {
-    heard_plan_ = std::max(heard_plan_, last.plan->version);
+    received_plan_ = std::max(received_plan_, last.plan->version);
   }
   return Take(stream, *agreement, agreement->OnPosition(rank, last, now));
 }
@@ -86,13 +85,13 @@ FallbackSchedule::Messages FallbackSchedule::OnTicket(int rank,
   StepAgreement* const agreement = Find(rank, stream);
   if (agreement == nullptr) return {};
   if (!ticket.drain.empty()) {
-    FallSilent(absl::StrCat("rank ", rank, " drains"));
+    Suspend(absl::StrCat("rank ", rank, " drains"));
     return {};
   }
-  const int64_t newest = std::max(heard_plan_, options_.plan().version);
+  const int64_t newest = std::max(received_plan_, options_.plan().version);
   if (ticket.plan_version > newest) {
-    FallSilent(absl::StrCat("rank ", rank, " follows plan ",
-                            ticket.plan_version, ", known is ", newest));
+    Suspend(absl::StrCat("rank ", rank, " follows plan ", ticket.plan_version,
+                         ", known is ", newest));
     return {};
   }
   // Such a stream takes up a plan later than "train" does, and whose terms its
@@ -100,8 +99,8 @@ FallbackSchedule::Messages FallbackSchedule::OnTicket(int rank,
   const int64_t plan = agreement->plan().version;
   if (stream != kTrainStream && ticket.plan_version != 0 &&
       ticket.plan_version != plan) {
-    FallSilent(absl::StrCat("stream \"", stream, "\" follows plan ",
-                            ticket.plan_version, ", and not ", plan));
+    Suspend(absl::StrCat("stream \"", stream, "\" follows plan ",
+                         ticket.plan_version, ", and not ", plan));
     return {};
   }
   return Take(stream, *agreement, agreement->OnTicket(rank, ticket, now));
@@ -126,12 +125,12 @@ FallbackSchedule::Messages FallbackSchedule::Take(
       continue;
     }
     message.stream = std::string(stream);
-    message.spell = message.kind == Kind::kDecision ? spell_ : 0;
+    message.epoch = epoch_;
     sent.push_back(std::move(message));
   }
   // Last: it ends the agreement.
   if (!agreement.failure().ok()) {
-    FallSilent(std::string(agreement.failure().message()));
+    Suspend(std::string(agreement.failure().message()));
   }
   return sent;
 }

@@ -195,7 +195,7 @@ v1::AttachEvent ToWire(const Message& message) {
       break;
     case Message::Kind::kDecision:
       *event.mutable_decision() = ToWire(message.stream, message.decision);
-      event.mutable_decision()->set_spell(message.spell);
+      event.mutable_decision()->set_fallback_epoch(message.epoch.fallback);
       break;
     case Message::Kind::kWarning:
       event.mutable_warning()->set_text(message.text);

@@ -122,7 +122,7 @@ TEST(RecordedBytesTest, APlanIsReadAsItWas) {
 
 TEST(RecordedBytesTest, ADecisionIsReadAsItWas) {
   v1::Decision wire = Parsed<v1::Decision>(kDecision);
-  EXPECT_EQ(wire.spell(), 3);
+  EXPECT_EQ(wire.fallback_epoch(), 3);
   ASSERT_OK_AND_ASSIGN(const Decision decision, TakeDecision(&wire));
   ExpectDecision(decision);
 }

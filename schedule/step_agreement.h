@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "schedule/epoch.h"
 #include "schedule/plan.h"
 #include "schedule/terms.h"
 #include "schedule/ticket.h"
@@ -33,7 +34,7 @@ struct Message {
   std::string text;   // kWarning
   // Set by the owner of the agreement, which has several.
   std::string stream;
-  int64_t spell = 0;  // kDecision; see v1.Decision
+  Epoch epoch;
 };
 
 // Whether the ranks of one generation do the same in each exchange of one
@@ -105,8 +106,8 @@ class StepAgreement {
     // It may have told the ranks of this plan, which it meant to bring into
     // force after `plan`, or not. The tickets tell which.
     std::optional<Plan> undelivered;
-    // Whether a rank may have heard of a plan that is not known here: of a
-    // stand-in, which knows what one rank has heard.
+    // Whether a rank may have received a plan that is not known here: in a
+    // fallback schedule, which knows what one rank has received.
     bool plans_from_positions = false;
   };
 

@@ -146,9 +146,9 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
   return grpc::experimental::TlsCredentials(options);
 }
 
-// To a member of this job that stands in: its certificate names no host, but
+// To this job's fallback coordinator: its certificate names no host, but
 // the job (or an operator).
-std::shared_ptr<grpc::ChannelCredentials> MakeStandInChannelCredentials(
+std::shared_ptr<grpc::ChannelCredentials> MakeFallbackChannelCredentials(
     const ClientSecurity& security, absl::string_view job) {
   if (!IsEncrypted(security)) return grpc::InsecureChannelCredentials();
   TlsChannelCredentialsOptions options;
@@ -229,15 +229,15 @@ std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(
       MakeTokenInterceptors(security, address));
 }
 
-std::shared_ptr<grpc::Channel> MakeStandInChannel(
+std::shared_ptr<grpc::Channel> MakeFallbackChannel(
     const std::string& address, const ClientSecurity& security,
     const std::string& job) {
   return grpc::CreateCustomChannel(
-      address, MakeStandInChannelCredentials(security, job), Arguments());
+      address, MakeFallbackChannelCredentials(security, job), Arguments());
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>>
-MakeStandInServerCredentials(const ClientSecurity& security) {
+MakeFallbackServerCredentials(const ClientSecurity& security) {
   if (!IsEncrypted(security)) {
     if (security.token_file.empty()) return grpc::InsecureServerCredentials();
     return absl::FailedPreconditionError(
@@ -256,9 +256,9 @@ MakeStandInServerCredentials(const ClientSecurity& security) {
   return grpc::experimental::TlsServerCredentials(options);
 }
 
-absl::Status AdmitToStandIn(const grpc::ServerContextBase& context,
-                            const ClientSecurity& security,
-                            absl::string_view job) {
+absl::Status AdmitToFallback(const grpc::ServerContextBase& context,
+                             const ClientSecurity& security,
+                             absl::string_view job) {
   if (!IsEncrypted(security)) return absl::OkStatus();
   const auto peer = context.auth_context();
   if (peer == nullptr ||

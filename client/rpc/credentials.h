@@ -12,7 +12,7 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/support/client_interceptor.h"
 
-// Connections to the coordinator and to members that stand in, and all that
+// Connections to the coordinator and to fallback coordinators, and all that
 // this side knows of gRPC's credentials.
 
 namespace coxswain {
@@ -26,22 +26,23 @@ bool IsEncrypted(const ClientSecurity& security);
 std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(
     const std::string& address, const ClientSecurity& security = {});
 
-// The same to a member of this job that stands in for it.
-std::shared_ptr<grpc::Channel> MakeStandInChannel(
+// The same to the fallback coordinator of this job.
+std::shared_ptr<grpc::Channel> MakeFallbackChannel(
     const std::string& address, const ClientSecurity& security,
     const std::string& job);
 
-// For a member that stands in. FAILED_PRECONDITION if the coordinator knows who
+// For a fallback coordinator. FAILED_PRECONDITION if the coordinator knows who
 // calls, and this worker has no certificate for its peers to check.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>>
-MakeStandInServerCredentials(const ClientSecurity& security);
+MakeFallbackServerCredentials(const ClientSecurity& security);
 
-// Whether a peer may come to a stand-in of this job: over an encrypted
-// connection by its certificate, over any other always: where nobody is asked
-// who he is. PERMISSION_DENIED, or UNAUTHENTICATED if it has run out.
-absl::Status AdmitToStandIn(const grpc::ServerContextBase& context,
-                            const ClientSecurity& security,
-                            absl::string_view job);
+// Whether a peer may attach to the fallback coordinator of this job: over an
+// encrypted connection by its certificate, over any other always, as no caller
+// is asked for a proof there. PERMISSION_DENIED, or UNAUTHENTICATED if the
+// certificate has run out.
+absl::Status AdmitToFallback(const grpc::ServerContextBase& context,
+                             const ClientSecurity& security,
+                             absl::string_view job);
 
 }  // namespace coxswain
 

@@ -347,11 +347,11 @@ std::shared_ptr<CoordinatorStub> MakeGrpcCoordinatorStub(
       address, MakeCoordinatorChannel(address, security));
 }
 
-std::shared_ptr<CoordinatorStub> MakeStandInStub(const std::string& address,
-                                                 const ClientSecurity& security,
-                                                 const std::string& job) {
+std::shared_ptr<CoordinatorStub> MakeFallbackStub(
+    const std::string& address, const ClientSecurity& security,
+    const std::string& job) {
   return std::make_shared<GrpcCoordinatorStub>(
-      address, MakeStandInChannel(address, security, job));
+      address, MakeFallbackChannel(address, security, job));
 }
 
 }  // namespace coxswain

@@ -14,10 +14,10 @@ namespace coxswain {
 std::shared_ptr<CoordinatorStub> MakeGrpcCoordinatorStub(
     const std::string& address, const ClientSecurity& security = {});
 
-// The same to a member of this job that stands in for the coordinator.
-std::shared_ptr<CoordinatorStub> MakeStandInStub(const std::string& address,
-                                                 const ClientSecurity& security,
-                                                 const std::string& job);
+// The same to the fallback coordinator of this job.
+std::shared_ptr<CoordinatorStub> MakeFallbackStub(
+    const std::string& address, const ClientSecurity& security,
+    const std::string& job);
 
 }  // namespace coxswain
 

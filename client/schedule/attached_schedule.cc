@@ -217,7 +217,7 @@ schedule::Plan AttachedSchedule::plan() const {
 
 void AttachedSchedule::FollowLocked(Leader leader) {
   leader_ = leader;
-  stand_in_ = nullptr;
+  fallback_ = nullptr;
   if (leader == Leader::kNobody) return;
   for (auto& [name, stream] : streams_) stream->agent.OnConnected();
   ++attached_;
@@ -237,17 +237,16 @@ void AttachedSchedule::FollowCoordinator() {
   FollowLocked(Leader::kCoordinator);
 }
 
-void AttachedSchedule::FollowStandIn(Sender sender, int64_t spell) {
+void AttachedSchedule::FollowFallback(Sender sender,
+                                      const schedule::Epoch& epoch) {
   MutexLock send(&send_mutex_);
   MutexLock lock(&mutex_);
-  FollowLocked(Leader::kStandIn);
-  stand_in_ = std::move(sender);
-  spell_ = spell;
-  // Neither it nor the coordinator after it has waited yet.
-  OnTermLocked(0);
+  FollowLocked(Leader::kFallback);
+  fallback_ = std::move(sender);
+  RaiseEpochLocked(epoch);
 }
 
-void AttachedSchedule::AwaitPositionsSaid() {
+void AttachedSchedule::AwaitPositionsSent() {
   MutexLock lock(&mutex_);
   const int64_t mine = attached_;
   const bool heard =
@@ -255,15 +254,15 @@ void AttachedSchedule::AwaitPositionsSaid() {
         return entry.second->agent.heard().has_value();
       });
   if (!heard) return;
-  said_.WaitFor(&mutex_, kPositionWait,
+  sent_.WaitFor(&mutex_, kPositionWait,
                 [this, mine]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                  return positions_said_ >= mine || stopping_ || !end_.ok();
+                  return positions_sent_ >= mine || stopping_ || !end_.ok();
                 });
 }
 
-void AttachedSchedule::AddLastWords(v1::LeaveRequest* leave) const {
+void AttachedSchedule::AddFinalState(v1::LeaveRequest* leave) const {
   MutexLock lock(&mutex_);
-  leave->set_spell(spell_);
+  leave->set_fallback_epoch(epoch_.fallback);
   for (const auto& [name, stream] : streams_) {
     const std::optional<schedule::Decision> heard = stream->agent.heard();
     if (!heard.has_value()) continue;
@@ -277,43 +276,51 @@ bool AttachedSchedule::OnEvent(const v1::AttachEvent& event) {
                {{"job", options_.job}, {"warning", event.warning().text()}});
   }
   MutexLock lock(&mutex_);
-  if (event.has_attached()) {
-    OnTermLocked(event.attached().term());
-    coordinator_spell_ = event.attached().spell();
-  }
-  if (!event.has_grant() && !event.has_decision()) return true;
-  if (leader_ != Leader::kCoordinator) return false;
-  // One that it has made before it heard of the stand-in, from this rank or
-  // from another.
-  const int64_t spell = std::max(spell_, coordinator_spell_);
-  if (event.has_decision() && event.decision().spell() < spell) return false;
-  HearLocked(event);
-  return true;
+  if (event.has_attached()) OnAttachedLocked(event.attached());
+  return HandleLocked(Leader::kCoordinator, coordinator_term_, event);
 }
 
-bool AttachedSchedule::OnStandInEvent(const v1::AttachEvent& event,
-                                      int64_t spell) {
+bool AttachedSchedule::OnFallbackEvent(const v1::AttachEvent& event) {
   MutexLock lock(&mutex_);
-  if (leader_ != Leader::kStandIn || spell != spell_) return false;
-  HearLocked(event);
-  return true;
+  return HandleLocked(Leader::kFallback, /*term=*/0, event);
 }
 
-void AttachedSchedule::HearLocked(const v1::AttachEvent& event) {
-  if (!event.has_grant() && !event.has_decision()) return;
+bool AttachedSchedule::HandleLocked(Leader from, int64_t term,
+                                    const v1::AttachEvent& event) {
+  if (!event.has_grant() && !event.has_decision()) return true;
+  if (from != leader_) return false;
+  // A grant has no epoch: that all tickets of a round agree is so in each.
+  if (event.has_decision()) {
+    const absl::StatusOr<schedule::Epoch> made =
+        schedule::EpochFromWire(event.decision().fallback_epoch(), term);
+    if (!made.ok() || *made < epoch_) return false;
+    RaiseEpochLocked(*made);
+  }
   const auto stream = streams_.find(
       event.has_grant() ? event.grant().stream() : event.decision().stream());
-  if (stream == streams_.end()) return;
+  if (stream == streams_.end()) return true;
   if (event.has_grant()) {
     stream->second->agent.OnGrant(event.grant().round());
   } else {
     OnDecisionLocked(event.decision(), *stream->second);
   }
   stream->second->answered.NotifyAll();
+  return true;
 }
 
-void AttachedSchedule::OnTermLocked(int64_t term) {
-  if (std::exchange(term_, term) == term) return;
+// What the coordinator decides for this rank it decides knowing of the fallback
+// epoch that this rank reports.
+void AttachedSchedule::OnAttachedLocked(const v1::Attached& attached) {
+  coordinator_term_ = attached.term();
+  const absl::StatusOr<schedule::Epoch> known =
+      schedule::EpochFromWire(attached.fallback_epoch(), attached.term());
+  if (!known.ok()) return;  // Nor do its decisions count.
+  RaiseEpochLocked({std::max(known->fallback, epoch_.fallback), known->term});
+}
+
+void AttachedSchedule::RaiseEpochLocked(const schedule::Epoch& epoch) {
+  if (!(epoch_ < epoch)) return;
+  epoch_ = epoch;
   for (auto& [name, stream] : streams_) {
     stream->agent.OnOtherCoordinator(options_.clock->Now());
   }
@@ -347,7 +354,7 @@ void AttachedSchedule::End(const absl::Status& why) {
   end_ = why;
   for (auto& [name, stream] : streams_) stream->answered.NotifyAll();
   work_.NotifyAll();
-  said_.NotifyAll();
+  sent_.NotifyAll();
 }
 
 StepTimings::Traffic AttachedSchedule::TrafficNow() const {
@@ -486,15 +493,15 @@ void AttachedSchedule::SendDue() {
   {
     MutexLock lock(&mutex_);
     if (!end_.ok() || leader_ == Leader::kNobody) return;
-    sender = leader_ == Leader::kStandIn ? stand_in_ : sender_;
+    sender = leader_ == Leader::kFallback ? fallback_ : sender_;
     requests = TakeDueLocked();
   }
   bool introduced = true;
   for (const v1::AttachRequest& request : requests) {
-    // What is not taken is said again: when the stream is open again, or later.
-    // But nothing may be said before where this rank has been.
+    // What is not taken is sent again: when the stream is open again, or later.
+    // But nothing may be sent before this rank's report.
     const bool taken = sender(request);
-    if (taken || !request.has_stood_in()) continue;
+    if (taken || !request.has_fallback_report()) continue;
     introduced = false;
     break;
   }
@@ -504,8 +511,8 @@ void AttachedSchedule::SendDue() {
     return;
   }
   // Under send_mutex_: nobody else has taken any since.
-  positions_said_ = positions_taken_;
-  said_.NotifyAll();
+  positions_sent_ = positions_taken_;
+  sent_.NotifyAll();
 }
 
 // Positions first: a coordinator that was restarted knows by them what to make
@@ -515,8 +522,9 @@ std::vector<v1::AttachRequest> AttachedSchedule::TakeDueLocked() {
   const absl::Time now = options_.clock->Now();
   const bool positions = positions_taken_ < attached_;
   positions_taken_ = attached_;
-  if (positions && leader_ == Leader::kCoordinator && spell_ > 0) {
-    requests.emplace_back().mutable_stood_in()->set_spell(spell_);
+  if (positions && leader_ == Leader::kCoordinator && epoch_.fallback > 0) {
+    requests.emplace_back().mutable_fallback_report()->set_fallback_epoch(
+        epoch_.fallback);
   }
   for (auto& [name, stream] : streams_) {
     const std::optional<schedule::Decision> heard = stream->agent.heard();

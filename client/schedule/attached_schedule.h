@@ -19,6 +19,7 @@
 #include "client/schedule/schedule_client.h"
 #include "client/schedule/step_timings.h"
 #include "proto/rendezvous.pb.h"
+#include "schedule/epoch.h"
 #include "schedule/plan.h"
 #include "schedule/step_gate.h"
 
@@ -65,25 +66,26 @@ class AttachedSchedule : public ScheduleClient {
   schedule::Plan plan() const override;
   void NoteMicroBatch() override { ++micro_batches_; }
 
-  // Whom this rank speaks to and listens to from now on, one at a time: the
-  // coordinator, to begin with. To whom it is new it says where it is, then
-  // what was not answered. None of these waits for the network; once they
-  // return, nothing more is said to, or heard from, whom it followed before.
+  // The leader that this rank sends to and receives from, one at a time: the
+  // coordinator, to begin with. A leader is sent this rank's positions first,
+  // then what was not answered. None of these waits for the network; once they
+  // return, nothing more is sent to, or taken from, the leader before.
   void FollowNobody();
   void FollowCoordinator();
-  // The stand-in of the generation, in this spell of it.
-  void FollowStandIn(Sender sender, int64_t spell);
-  // Waits until where this rank is is on its way, so that whatever the session
-  // does next comes after it; at most kPositionWait.
-  void AwaitPositionsSaid();
-  // Of the coordinator, and of the stand-in in this spell. Events that are none
-  // of the schedule's are ignored. Does not block. False: it is a decision or a
-  // grant of one that this rank does not follow, or from before a spell, and
-  // counts for nothing.
+  // The fallback coordinator of the generation, in this epoch of it.
+  void FollowFallback(Sender sender, const schedule::Epoch& epoch);
+  // Waits until this rank's positions are on their way, so that whatever the
+  // session does next comes after them; at most kPositionWait.
+  void AwaitPositionsSent();
+  // Takes an event of the coordinator, or of the fallback coordinator, and does
+  // not block. Events that are not the schedule's are ignored. Returns false
+  // for a grant or a decision that does not count: its sender is not followed,
+  // or the decision was made in an earlier epoch than this rank knows.
   bool OnEvent(const v1::AttachEvent& event);
-  bool OnStandInEvent(const v1::AttachEvent& event, int64_t spell);
-  // What a rank that leaves has heard, and the last spell that it was in.
-  void AddLastWords(v1::LeaveRequest* leave) const;
+  bool OnFallbackEvent(const v1::AttachEvent& event);
+  // Adds the last decisions that this rank has received, and the highest
+  // fallback epoch that it knows.
+  void AddFinalState(v1::LeaveRequest* leave) const;
   // The generation is over: all waits end with this.
   void End(const absl::Status& why);
 
@@ -95,9 +97,11 @@ class AttachedSchedule : public ScheduleClient {
   class Stream;
 
   void Run();
-  enum class Leader { kNobody, kCoordinator, kStandIn };
+  enum class Leader { kNobody, kCoordinator, kFallback };
   void FollowLocked(Leader leader) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void HearLocked(const v1::AttachEvent& event)
+  // An event of this leader, which is of this term; 0: the fallback
+  // coordinator.
+  bool HandleLocked(Leader from, int64_t term, const v1::AttachEvent& event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends what is due, in order. Several threads may.
   void SendDue();
@@ -111,7 +115,12 @@ class AttachedSchedule : public ScheduleClient {
 
   void NotePlanLocked(const schedule::Plan& plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnTermLocked(int64_t term) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnAttachedLocked(const v1::Attached& attached)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Notes that this rank knows of the epoch. In a new one no leader has waited
+  // for the ranks yet.
+  void RaiseEpochLocked(const schedule::Epoch& epoch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnDecisionLocked(const v1::Decision& wire, Stream& stream)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // OK, or why the stream's rounds are over.
@@ -146,7 +155,7 @@ class AttachedSchedule : public ScheduleClient {
   Mutex send_mutex_;
   mutable Mutex mutex_;
   CondVar work_;  // for the thread
-  CondVar said_;  // the positions
+  CondVar sent_;  // the positions
   std::map<std::string, std::unique_ptr<Stream>> streams_
       ABSL_GUARDED_BY(mutex_);
   // The plans that streams may come to follow, by version: the last ones.
@@ -155,18 +164,16 @@ class AttachedSchedule : public ScheduleClient {
   std::string drain_ ABSL_GUARDED_BY(mutex_);
   // For a stream "train" to come.
   std::string checkpoint_ ABSL_GUARDED_BY(mutex_);
-  // Of the coordinator that answers; 0: not known.
-  int64_t term_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of the coordinator that has accepted the stream; 0: not known.
+  int64_t coordinator_term_ ABSL_GUARDED_BY(mutex_) = 0;
   Leader leader_ ABSL_GUARDED_BY(mutex_) = Leader::kCoordinator;
-  Sender stand_in_ ABSL_GUARDED_BY(mutex_);
-  // The last one of the stand-in that this rank was in; 0: none.
-  int64_t spell_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The last one that the coordinator knew of when it accepted the stream.
-  int64_t coordinator_spell_ ABSL_GUARDED_BY(mutex_) = 0;
-  // How often the positions were to be said, and have been.
+  Sender fallback_ ABSL_GUARDED_BY(mutex_);
+  // The highest that this rank knows.
+  schedule::Epoch epoch_ ABSL_GUARDED_BY(mutex_);
+  // How often the positions were to be sent, and have been.
   int64_t attached_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t positions_taken_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t positions_said_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t positions_sent_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status end_ ABSL_GUARDED_BY(mutex_);
   bool wake_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

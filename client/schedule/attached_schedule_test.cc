@@ -44,6 +44,21 @@ v1::AttachEvent GrantEvent(const std::string& stream, int64_t round) {
   return event;
 }
 
+v1::AttachEvent AttachedEvent(int64_t term, int64_t fallback_epoch) {
+  v1::AttachEvent event;
+  event.mutable_attached()->set_term(term);
+  event.mutable_attached()->set_fallback_epoch(fallback_epoch);
+  return event;
+}
+
+// On round 0 of "train".
+v1::AttachEvent DecisionOfEpoch(int64_t fallback_epoch,
+                                const std::string& skip = "") {
+  v1::AttachEvent event = DecisionEvent("train", 0, skip);
+  event.mutable_decision()->set_fallback_epoch(fallback_epoch);
+  return event;
+}
+
 // What has been sent, and by which thread.
 class Line {
  public:
@@ -245,7 +260,7 @@ TEST_F(AttachedScheduleTest, ABrokenConnectionLosesNoRound) {
     ASSERT_TRUE(line_.WaitForLost(2));
     line_.SetBroken(false);
     schedule_->FollowCoordinator();
-    schedule_->AwaitPositionsSaid();
+    schedule_->AwaitPositionsSent();
     EXPECT_TRUE(line_.Request(0).has_ticket());
     EXPECT_TRUE(line_.Request(1).has_vote());
     schedule_->OnEvent(DecisionEvent("train", 0));
@@ -555,7 +570,7 @@ TEST_F(AttachedScheduleTest, SaysItsPositionsBeforeItsTicketsAfterEachAttach) {
   ASSERT_OK(train_->Announce(TicketOf(1)));
   ASSERT_EQ(line_.size(), 3u);
   schedule_->FollowCoordinator();
-  schedule_->AwaitPositionsSaid();
+  schedule_->AwaitPositionsSent();
   EXPECT_GE(line_.size(), 5u) << "the session is to wait for them";
   EXPECT_EQ(line_.Request(3).position().last().stream(), "eval");
   EXPECT_EQ(line_.Request(4).position().last().stream(), "train");
@@ -567,29 +582,74 @@ TEST_F(AttachedScheduleTest, NothingHeardIsNoPosition) {
   Start(schedule::Enforcement::kStrict);
   ASSERT_OK(train_->Announce(TicketOf(0)));
   schedule_->FollowCoordinator();
-  schedule_->AwaitPositionsSaid();
+  schedule_->AwaitPositionsSent();
   EXPECT_TRUE(line_.Request(1).has_ticket());
 }
 
-// Another rank has told the coordinator of the spell: what it had made before
-// counts for this one neither.
-TEST_F(AttachedScheduleTest, ADecisionOfBeforeTheCoordinatorsSpellIsDropped) {
+// Another rank has reported the epoch: what the coordinator had made before
+// does not count for this one either.
+TEST_F(AttachedScheduleTest, ADecisionOfBeforeTheCoordinatorsEpochIsDropped) {
   Start(schedule::Enforcement::kAudit);
-  v1::AttachEvent attached;
-  attached.mutable_attached()->set_term(1);
-  attached.mutable_attached()->set_spell(2);
-  EXPECT_TRUE(schedule_->OnEvent(attached));
+  EXPECT_TRUE(schedule_->OnEvent(AttachedEvent(/*term=*/1, 2)));
   ASSERT_OK(train_->Announce(TicketOf(0)));
   ASSERT_OK(train_->AwaitGrant());
-  v1::AttachEvent old = DecisionEvent("train", 0, "of before");
-  old.mutable_decision()->set_spell(1);
-  EXPECT_FALSE(schedule_->OnEvent(old));
-  v1::AttachEvent now = DecisionEvent("train", 0);
-  now.mutable_decision()->set_spell(2);
-  EXPECT_FALSE(schedule_->OnStandInEvent(now, 2)) << "it is not followed";
-  EXPECT_TRUE(schedule_->OnEvent(now));
+  EXPECT_FALSE(schedule_->OnEvent(DecisionOfEpoch(1, "of before")));
+  EXPECT_FALSE(schedule_->OnFallbackEvent(DecisionOfEpoch(2)))
+      << "it is not followed";
+  EXPECT_TRUE(schedule_->OnEvent(DecisionOfEpoch(2)));
   ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, train_->Decide({}));
   EXPECT_TRUE(decision.commit);
+}
+
+// One comparison drops decisions of all leaders that are earlier.
+TEST_F(AttachedScheduleTest, ADecisionOfAnEarlierEpochIsDropped) {
+  Start(schedule::Enforcement::kAudit);
+  const auto to_nobody = [](const v1::AttachRequest&) { return true; };
+  schedule_->OnEvent(AttachedEvent(/*term=*/1, 0));
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  ASSERT_OK(train_->AwaitGrant());
+  // The coordinator's own, from before the fallback coordinator's first epoch.
+  schedule_->FollowFallback(to_nobody, {1, 0});
+  schedule_->FollowCoordinator();
+  EXPECT_FALSE(schedule_->OnEvent(DecisionOfEpoch(0, "early")));
+  // A coordinator that was restarted, and has no report yet.
+  schedule_->OnEvent(AttachedEvent(/*term=*/2, 0));
+  EXPECT_FALSE(schedule_->OnEvent(DecisionOfEpoch(0, "early")));
+  // The fallback coordinator's first epoch, in its second.
+  schedule_->FollowFallback(to_nobody, {2, 0});
+  EXPECT_FALSE(schedule_->OnFallbackEvent(DecisionOfEpoch(1, "early")));
+  // Its second, once a coordinator knows of that.
+  schedule_->FollowCoordinator();
+  schedule_->OnEvent(AttachedEvent(/*term=*/2, 2));
+  schedule_->FollowFallback(to_nobody, {2, 0});
+  EXPECT_FALSE(schedule_->OnFallbackEvent(DecisionOfEpoch(2, "early")));
+  // Of a coordinator of an earlier term.
+  schedule_->FollowCoordinator();
+  schedule_->OnEvent(AttachedEvent(/*term=*/1, 2));
+  EXPECT_FALSE(schedule_->OnEvent(DecisionOfEpoch(2, "early")));
+  // None that cannot be.
+  schedule_->OnEvent(AttachedEvent(/*term=*/2, 2));
+  EXPECT_FALSE(schedule_->OnEvent(DecisionOfEpoch(-1, "early")));
+  EXPECT_FALSE(schedule_->OnEvent(
+      DecisionOfEpoch(schedule::Epoch::kMaxFallback + 1, "early")));
+  EXPECT_TRUE(schedule_->OnEvent(DecisionOfEpoch(2)));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, train_->Decide({}));
+  EXPECT_TRUE(decision.commit);
+}
+
+// A coordinator that does not know of the epoch that this rank knows of would
+// wait in vain for it to follow.
+TEST_F(AttachedScheduleTest, ReportsTheHighestFallbackEpochThatItKnows) {
+  Start(schedule::Enforcement::kStrict);
+  schedule_->OnEvent(AttachedEvent(/*term=*/1, 3));
+  schedule_->FollowCoordinator();
+  EXPECT_EQ(line_.Request(0).fallback_report().fallback_epoch(), 3);
+  schedule_->OnEvent(AttachedEvent(/*term=*/2, 0));
+  schedule_->FollowCoordinator();
+  EXPECT_EQ(line_.Request(1).fallback_report().fallback_epoch(), 3);
+  v1::LeaveRequest leave;
+  schedule_->AddFinalState(&leave);
+  EXPECT_EQ(leave.fallback_epoch(), 3);
 }
 
 TEST_F(AttachedScheduleTest, ADrainGoesOutWithTrainOnly) {

@@ -181,7 +181,7 @@ std::unique_ptr<AttachStream> Attachment::OpenStream() {
   auto stream = membership_->stub().Attach(std::move(callbacks));
   v1::AttachRequest request;
   *request.mutable_hello()->mutable_fence() = membership_->fence();
-  request.mutable_hello()->set_stand_in(options_.stand_in);
+  request.mutable_hello()->set_fallback_address(options_.fallback_address);
   // The first request of a stream: not taken only if it has ended already,
   // which on_end tells.
   (void)stream->Send(request);
@@ -242,12 +242,13 @@ void Attachment::OnEvent(const v1::AttachEvent& event) {
                             {"host", member.host()},
                             {"reason", event.member_left().reason()}});
   }
-  if (event.has_attached()) OnAttached(event.attached().term());
   if (event.has_abort()) {
     MutexLock lock(&mutex_);
     EndLocked(FromAbort(event.abort()));
   }
   callbacks_.on_event(event);
+  // Last: what a worker sends once it is attached rests on the event.
+  if (event.has_attached()) OnAttached(event.attached().term());
 }
 
 void Attachment::OnAttached(int64_t term) {

@@ -41,9 +41,9 @@ class Attachment {
     // A stream that was lost is opened again after a pause that differs among
     // the workers by as much: all of them lose it at the same moment.
     absl::Duration spread;
-    // Where this worker stands in for a coordinator that is gone; see
-    // v1.Hello.stand_in.
-    std::string stand_in;
+    // Where this worker's fallback coordinator listens; see
+    // v1.Hello.fallback_address.
+    std::string fallback_address;
   };
 
   // None is called with a lock held.

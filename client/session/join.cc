@@ -341,8 +341,8 @@ absl::Duration ReattachSpread(int world_size) {
   return kSpreadPerMember * world_size;
 }
 
-absl::Duration StandInAfter(const SessionOptions& options, int world_size) {
-  return options.stand_in_after + ReattachSpread(world_size);
+absl::Duration FallbackAfter(const SessionOptions& options, int world_size) {
+  return options.fallback_after + ReattachSpread(world_size);
 }
 
 absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,

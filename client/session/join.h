@@ -28,9 +28,10 @@ PreviousGeneration PreviousOf(const v1::JoinResponse& joined);
 // How far apart the workers of a job come back that have lost one coordinator:
 // a thousand of them within about a second.
 absl::Duration ReattachSpread(int world_size);
-// How long a lost stream may take to come back before anybody goes to the
-// stand-in: no less than after a coordinator that has only cut the streams.
-absl::Duration StandInAfter(const SessionOptions& options, int world_size);
+// How long a lost stream may take to come back before a rank attaches to the
+// fallback coordinator: no less than after a coordinator that has only cut the
+// streams.
+absl::Duration FallbackAfter(const SessionOptions& options, int world_size);
 
 // The first part of Session::Join: asks until the coordinator answers, says
 // meanwhile what it waits for, and words what went wrong. Fills in the

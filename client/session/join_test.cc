@@ -6,12 +6,12 @@
 namespace coxswain {
 namespace {
 
-// Else some of a large job go to the stand-in each time that the coordinator
-// cuts the streams, and it cuts them each time that one comes back from there.
-TEST(SessionWireTest, NobodyVisitsTheStandInWhileOthersAreStillComingBack) {
+// Else some of a large job attach to the fallback coordinator each time that
+// the coordinator cuts the streams, which it does each time that one returns.
+TEST(SessionWireTest, NobodyFollowsTheFallbackWhileOthersAreStillComingBack) {
   SessionOptions options;
   for (const int world_size : {2, 450, 1000, 10000}) {
-    EXPECT_GE(StandInAfter(options, world_size),
+    EXPECT_GE(FallbackAfter(options, world_size),
               ReattachSpread(world_size) + 2 * options.retry_base)
         << world_size;
   }

@@ -86,22 +86,22 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
 Session::Core::~Core() {
   peer_reports_->Stop();
   if (attachment_ != nullptr) attachment_->Stop();
-  stand_in_.reset();
+  fallback_.reset();
 }
 
-void Session::Core::MakeStandIn() {
-  StandIn::Options options;
+void Session::Core::MakeFallbackClient() {
+  FallbackClient::Options options;
   // A token proves who a worker is to the coordinator alone: to its peers there
   // would be no proof. Steps wait for the coordinator then.
   const ClientSecurity& security = request.options.security;
   const bool peers_know =
       security.token_file.empty() || !security.tls.ca.empty();
-  options.on = request.options.stand_in && peers_know;
+  options.on = request.options.fallback && peers_know;
   options.rank = rank;
   options.world_size = members.world_size();
   options.fence = membership->fence();
   options.host = request.options.address;
-  options.after = StandInAfter(request.options, members.world_size());
+  options.after = FallbackAfter(request.options, members.world_size());
   options.clock = request.options.clock;
   options.random = request.options.random;
   options.retry_base = request.options.retry_base;
@@ -109,9 +109,9 @@ void Session::Core::MakeStandIn() {
   options.security = request.options.security;
   options.connect = [security = request.options.security,
                      job = request.options.job](const std::string& address) {
-    return MakeStandInStub(address, security, job);
+    return MakeFallbackStub(address, security, job);
   };
-  StandIn::Callbacks callbacks;
+  FallbackClient::Callbacks callbacks;
   AttachedSchedule* const schedule = schedule_.get();
   callbacks.needed = [schedule]() {
     return schedule->plan().terms.enforcement != schedule::Enforcement::kOff;
@@ -120,16 +120,17 @@ void Session::Core::MakeStandIn() {
   callbacks.follow_coordinator = [schedule]() {
     schedule->FollowCoordinator();
   };
-  callbacks.follow_stand_in = [schedule](StandIn::Callbacks::Sender sender,
-                                         int64_t spell) {
-    schedule->FollowStandIn(std::move(sender), spell);
+  callbacks.follow_fallback = [schedule](
+                                  FallbackClient::Callbacks::Sender sender,
+                                  const schedule::Epoch& epoch) {
+    schedule->FollowFallback(std::move(sender), epoch);
   };
-  callbacks.on_event = [this](const v1::AttachEvent& event, int64_t spell) {
-    if (schedule_->OnStandInEvent(event, spell)) NoteEvent(event);
+  callbacks.on_event = [this](const v1::AttachEvent& event) {
+    if (schedule_->OnFallbackEvent(event)) NoteEvent(event);
   };
   callbacks.plan = [schedule]() { return schedule->plan(); };
-  stand_in_ =
-      std::make_unique<StandIn>(std::move(options), std::move(callbacks));
+  fallback_ = std::make_unique<FallbackClient>(std::move(options),
+                                               std::move(callbacks));
 }
 
 absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
@@ -140,8 +141,8 @@ absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
     options.heartbeat_interval =
         absl::Milliseconds(joined.heartbeat_interval_ms());
   }
-  MakeStandIn();
-  options.stand_in = stand_in_->address();
+  MakeFallbackClient();
+  options.fallback_address = fallback_->address();
   attachment_ =
       std::make_shared<Attachment>(membership, options, AttachmentCallbacks());
   // The membership lives on in watches that outlive the session.
@@ -160,8 +161,8 @@ Attachment::Callbacks Session::Core::AttachmentCallbacks() {
   callbacks.progress = [this]() { return Progress(); };
   callbacks.on_reattached = [this]() { peer_reports_->SendUnsaid(); };
   callbacks.on_attached = [this](int64_t term, bool again) {
-    stand_in_->OnAttached();
-    schedule_->AwaitPositionsSaid();
+    fallback_->OnAttached();
+    schedule_->AwaitPositionsSent();
     if (!again) return;
     Note(SessionEvent::Kind::kReattached,
          absl::StrCat("the coordinator at ", membership->stub().address(),
@@ -169,7 +170,7 @@ Attachment::Callbacks Session::Core::AttachmentCallbacks() {
          rank, term);
   };
   callbacks.on_lost = [this](const absl::Status& why) {
-    stand_in_->OnLost();
+    fallback_->OnLost();
     Note(SessionEvent::Kind::kCoordinatorLost,
          absl::StrCat("the connection to the coordinator at ",
                       membership->stub().address(),
@@ -184,9 +185,10 @@ Attachment::Callbacks Session::Core::AttachmentCallbacks() {
 }
 
 void Session::Core::OnCoordinatorEvent(const v1::AttachEvent& event) {
-  if (event.has_stand_in()) stand_in_->NoteAddress(event.stand_in().address());
+  if (event.has_fallback_address())
+    fallback_->NoteAddress(event.fallback_address().address());
   if (event.has_member_left()) {
-    stand_in_->NoteRankLeft(event.member_left().member().rank());
+    fallback_->NoteRankLeft(event.member_left().member().rank());
   }
   if (schedule_->OnEvent(event)) NoteEvent(event);
 }
@@ -293,7 +295,7 @@ void Session::Core::Close(const absl::Status& why, bool abort_communicators) {
     status_ = why;
   }
   schedule_->End(why);
-  if (stand_in_ != nullptr) stand_in_->End();
+  if (fallback_ != nullptr) fallback_->End();
   groups_.End(why, abort_communicators);
   membership->ended().Raise(why);
 }
@@ -345,7 +347,7 @@ absl::Status Session::Core::TellLeave(const Departure& departure,
   leave.set_reason(departure.reason);
   leave.set_failed(departure.failed);
   leave.set_rejoin(departure.rejoin);
-  schedule_->AddLastWords(&leave);
+  schedule_->AddFinalState(&leave);
   *leave.mutable_progress() = Progress();
   CallOptions call;
   call.timeout = timeout;

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
+#include "client/fallback/fallback_client.h"
 #include "client/rpc/membership.h"
 #include "client/schedule/attached_schedule.h"
 #include "client/session/attachment.h"
@@ -21,7 +22,6 @@
 #include "client/session/peer_reports.h"
 #include "client/session/session.h"
 #include "client/session/session_groups.h"
-#include "client/stand_in/stand_in.h"
 #include "schedule/plan.h"
 
 namespace coxswain {
@@ -102,7 +102,7 @@ class Session::Core {
   using AbortCallback = std::function<void(const absl::Status&)>;
 
   Attachment::Callbacks AttachmentCallbacks();
-  void MakeStandIn();
+  void MakeFallbackClient();
   // What whoever decides now says.
   void OnCoordinatorEvent(const v1::AttachEvent& event);
   v1::Heartbeat Progress() const;
@@ -142,7 +142,7 @@ class Session::Core {
   // Its thread sends through the attachment, so it goes first.
   std::unique_ptr<AttachedSchedule> schedule_;
   // Tells the schedule whom to follow, so it goes before that.
-  std::unique_ptr<StandIn> stand_in_;
+  std::unique_ptr<FallbackClient> fallback_;
 };
 
 }  // namespace coxswain

@@ -73,7 +73,7 @@ struct SessionOptions {
 
   std::string coordinator;  // HOST:PORT, or several with commas between
   // How the coordinator is spoken to. With a certificate, the members of the
-  // job trust each other by theirs where one stands in for the coordinator.
+  // job trust each other by theirs while one is the fallback coordinator.
   ClientSecurity security;
   std::string job;
   WorkerIdentity identity;
@@ -123,9 +123,9 @@ struct SessionOptions {
   absl::Duration reattach_grace = absl::Seconds(30);
   // Whether the ranks agree among themselves, at rank 0, while the coordinator
   // cannot be reached: docs/durability.md. Otherwise their next step waits.
-  bool stand_in = true;
+  bool fallback = true;
   // How long the stream may be gone before they do, plus 1 ms per member.
-  absl::Duration stand_in_after = absl::Milliseconds(500);
+  absl::Duration fallback_after = absl::Milliseconds(500);
 
   // For tests.
   const Clock* clock = Clock::Real();

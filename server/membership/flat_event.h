@@ -39,7 +39,7 @@ struct FlatEvent {
   std::string stream;
   int64_t round = 0;
   schedule::Decision decision;
-  int64_t spell = 0;
+  schedule::Epoch epoch;
   int rank = 0;
   std::string address;
 
@@ -53,7 +53,7 @@ struct FlatEvent {
     stream = message.stream;
     round = message.round;
     decision = message.decision;
-    spell = message.spell;
+    epoch = message.epoch;
   }
   void Fill(const MembershipEvent& event) {
     using From = MembershipEvent::Kind;

@@ -106,8 +106,8 @@ v1::AttachEvent ToWire(const MembershipEvent& event) {
       *proto.mutable_member_left()->mutable_member() = ToProto(*event.member);
       break;
     case MembershipEvent::Kind::kStandIn:
-      proto.mutable_stand_in()->set_rank(event.rank);
-      proto.mutable_stand_in()->set_address(event.address);
+      proto.mutable_fallback_address()->set_rank(event.rank);
+      proto.mutable_fallback_address()->set_address(event.address);
       break;
     case MembershipEvent::Kind::kClosed:  // is no message
       break;
@@ -190,8 +190,9 @@ absl::Status AttachStream::HandleMessage(uint64_t attachment) {
       return schedule_->OnPosition(seat_, request_.position().last().stream(),
                                    last);
     }
-    case v1::AttachRequest::kStoodIn:
-      return schedule_->OnStoodIn(seat_, request_.stood_in().spell());
+    case v1::AttachRequest::kFallbackReport:
+      return schedule_->OnFallbackReport(
+          seat_, request_.fallback_report().fallback_epoch());
     case v1::AttachRequest::kPeersBroken: {
       const auto& ranks = request_.peers_broken().ranks();
       membership_->NotePeersBroken(attachment, {ranks.begin(), ranks.end()});
@@ -216,9 +217,10 @@ void NoteHeartbeat(const v1::Heartbeat& heartbeat, uint64_t attachment,
 
 bool AttachStream::HandleHello(const v1::Hello& hello) {
   // Attaching ends the attachment before: a hello that is refused must not.
-  const absl::Status stand_in = membership_->CheckStandIn(hello.stand_in());
-  if (!stand_in.ok()) {
-    Close(stand_in);
+  const absl::Status valid =
+      membership_->CheckStandIn(hello.fallback_address());
+  if (!valid.ok()) {
+    Close(valid);
     return false;
   }
   const absl::StatusOr<uint64_t> attachment = membership_->Attach(
@@ -232,7 +234,7 @@ bool AttachStream::HandleHello(const v1::Hello& hello) {
   }
   // None if the generation has ended meanwhile; what comes is ignored then.
   seat_ = membership_->SeatOf(*attachment).value_or(Seat());
-  const int64_t spell = schedule_->SpellOf(seat_);
+  const schedule::Epoch epoch = schedule_->OnAttached(seat_);
   bool broken = false;
   {
     MutexLock lock(&mutex_);
@@ -240,13 +242,13 @@ bool AttachStream::HandleHello(const v1::Hello& hello) {
     greeted_ = true;
     v1::AttachEvent attached;
     attached.mutable_attached()->set_term(membership_->term().value());
-    attached.mutable_attached()->set_spell(spell);
+    attached.mutable_attached()->set_fallback_epoch(epoch.fallback);
     queue_.push_front(std::move(attached));
     broken = broken_;
   }
   if (broken) membership_->Detach(*attachment);
   const absl::Status noted =
-      membership_->NoteStandIn(*attachment, hello.stand_in());
+      membership_->NoteStandIn(*attachment, hello.fallback_address());
   if (!noted.ok()) Disconnect(noted);
   Advance();
   return !broken && noted.ok();

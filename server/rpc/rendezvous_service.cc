@@ -216,10 +216,10 @@ grpc::ServerUnaryReactor* RendezvousService::Leave(
   notice.rejoin = request->rejoin();
   const auto call = DeferredCall<v1::LeaveResponse>::Start(response);
   const Fence fence = coxswain::server::FromProto(request->fence());
-  // What it has heard is written before its leaving.
-  const absl::Status heard = HearLastWords(fence, *request);
-  if (!heard.ok()) {
-    call->Answer(heard);
+  // What it has received is written before its leaving.
+  const absl::Status taken = TakeFinalState(fence, *request);
+  if (!taken.ok()) {
+    call->Answer(taken);
     return call->reactor();
   }
   membership_->Leave(fence, notice, [call](const absl::Status& status) {
@@ -229,8 +229,8 @@ grpc::ServerUnaryReactor* RendezvousService::Leave(
   return call->reactor();
 }
 
-absl::Status RendezvousService::HearLastWords(const Fence& fence,
-                                              const v1::LeaveRequest& request) {
+absl::Status RendezvousService::TakeFinalState(
+    const Fence& fence, const v1::LeaveRequest& request) {
   // Membership::Leave says what is wrong with it.
   const absl::StatusOr<Caller> caller = membership_->Admit(fence);
   if (!caller.ok()) return absl::OkStatus();
@@ -240,15 +240,15 @@ absl::Status RendezvousService::HearLastWords(const Fence& fence,
                      request.positions_size()));
   }
   // Before any of it counts, all of it is checked, here and in OnLeaving().
-  ScheduleRoom::LastWords words;
-  words.rank = caller->rank;
-  words.spell = request.spell();
+  ScheduleRoom::FinalState state;
+  state.rank = caller->rank;
+  state.fallback_epoch = request.fallback_epoch();
   for (v1::Position position : request.positions()) {
     COXSWAIN_ASSIGN_OR_RETURN(schedule::Decision last, TakePosition(&position));
-    words.positions.push_back({position.last().stream(), std::move(last)});
+    state.positions.push_back({position.last().stream(), std::move(last)});
   }
   COXSWAIN_RETURN_IF_ERROR(
-      schedule_->OnLeaving(fence.job, fence.generation, words));
+      schedule_->OnLeaving(fence.job, fence.generation, state));
   const absl::StatusOr<uint64_t> attachment = membership_->AttachmentOf(fence);
   if (attachment.ok() && request.has_progress()) {
     NoteHeartbeat(request.progress(), *attachment, witness_, membership_);

@@ -57,8 +57,8 @@ class RendezvousService : public v1::Rendezvous::CallbackService {
                                      v1::DescribeResponse* response) override;
 
  private:
-  absl::Status HearLastWords(const Fence& fence,
-                             const v1::LeaveRequest& request);
+  absl::Status TakeFinalState(const Fence& fence,
+                              const v1::LeaveRequest& request);
 
   const RpcOptions options_;
   Membership* const membership_;

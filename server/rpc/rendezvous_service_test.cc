@@ -291,6 +291,7 @@ TEST_F(RendezvousServiceTest, WhatAMemberHasHeardIsWrittenBeforeItsLeave) {
       const uint64_t attachment,
       membership_->Attach(fences[0], [](const AttachEvent&) {}));
   ASSERT_OK_AND_ASSIGN(const Seat seat, membership_->SeatOf(attachment));
+  schedule_->OnAttached(seat);
   ASSERT_OK(schedule_->OnTicket(seat, kTrain, MakeTicket(0)));
   writer_.Hold();
   const size_t before = writer_.records.size();
@@ -342,6 +343,7 @@ TEST_F(RendezvousServiceTest, ThatAMemberDrainsIsToldOnceItIsDurable) {
         told.push_back(std::get<schedule::Message>(event).decision.regroup);
       }));
   ASSERT_OK_AND_ASSIGN(const Seat seat, membership_->SeatOf(attachment));
+  schedule_->OnAttached(seat);
   writer_.Hold();
   ASSERT_OK(schedule_->OnTicket(seat, kTrain, MakeTicket(0)));
   EXPECT_THAT(told, ElementsAre(""));

@@ -344,7 +344,7 @@ TEST_F(ScheduleWireTest, AStreamWithoutANameIsRefused) {
 TEST_F(ScheduleWireTest, AHelloThatIsRefusedTakesNoPlace) {
   Team team = Run(1);
   v1::AttachRequest request = team[0]->Hello();
-  request.mutable_hello()->set_stand_in("no address");
+  request.mutable_hello()->set_fallback_address("no address");
   Context context;
   const auto stub = v1::Rendezvous::NewStub(channel_);
   const auto second = stub->Attach(&context);

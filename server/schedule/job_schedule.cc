@@ -307,7 +307,6 @@ void JobSchedule::Apply(schedule::StepAgreement::Messages messages,
       continue;
     }
     message.stream = stream->name;
-    message.spell = resumed_.has_value() ? resumed_->spell : 0;
     effects->messages.push_back(std::move(message));
   }
   if (!stream->agreement.failure().ok()) {

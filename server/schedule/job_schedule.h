@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "schedule/epoch.h"
 #include "schedule/plan.h"
 #include "schedule/stall.h"
 #include "schedule/step_agreement.h"
@@ -57,9 +58,8 @@ class JobSchedule {
   };
   // Where an earlier coordinator has left the generation.
   struct ResumedFrom {
-    int64_t term = 0;
-    // Of a stand-in that has led it meanwhile; 0: there was none.
-    int64_t spell = 0;
+    // The earlier coordinator's, which may be the same one.
+    schedule::Epoch epoch;
     // A wish of RequestCheckpoint, and of how many steps was known.
     std::string checkpoint;
     int64_t newest_step = 0;

@@ -100,13 +100,13 @@ std::string JobSchedule::ResumedText() const {
         absl::StrCat(schedule::RankList(absent), " did not come back yet"));
   }
   const std::string what =
-      resumed_->spell > 0
+      resumed_->epoch.fallback > 0
           ? absl::StrCat(
                 "the ranks went on without a coordinator: resumed "
-                "after spell ",
-                resumed_->spell, " of their stand-in")
+                "after fallback epoch ",
+                resumed_->epoch.fallback)
           : absl::StrCat("the coordinator was restarted: resumed from term ",
-                         resumed_->term);
+                         resumed_->epoch.term);
   return absl::StrCat(what, parts.empty() ? "" : "; ",
                       absl::StrJoin(parts, ", "));
 }

@@ -22,26 +22,6 @@ std::string TableOf(Generation generation) {
   return absl::StrCat(kTablePrefix, generation.value());
 }
 
-// More than a stand-in can begin: a rank comes and goes for each.
-constexpr int64_t kMaxSpell = (int64_t{1} << 31) - 1;
-
-absl::Status CheckSpell(int64_t spell, int64_t first) {
-  if (spell >= first && spell <= kMaxSpell) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "a spell must be ", first, " to ", kMaxSpell, ", not ", spell));
-}
-
-// What is sent to one rank repeats what was sent to all.
-void DropRepeats(JobSchedule::Effects* effects) {
-  std::vector<schedule::Message>& messages = effects->messages;
-  messages.erase(std::remove_if(messages.begin(), messages.end(),
-                                [](const schedule::Message& message) {
-                                  return message.rank !=
-                                         schedule::Message::kAllRanks;
-                                }),
-                 messages.end());
-}
-
 }  // namespace
 
 ScheduleRoom::RunPtr ScheduleRoom::Find(absl::string_view job,
@@ -87,18 +67,33 @@ absl::Status ScheduleRoom::OnPosition(const Seat& seat,
   });
 }
 
-absl::Status ScheduleRoom::OnStoodIn(const Seat& seat, int64_t spell) {
-  COXSWAIN_RETURN_IF_ERROR(CheckSpell(spell, 1));
+schedule::Epoch ScheduleRoom::OnAttached(const Seat& seat) {
+  const RunPtr run = Find(seat.job, seat.generation);
+  if (run == nullptr) return {};
+  MutexLock lock(&run->mutex);
+  Sender& sender = run->senders[static_cast<size_t>(seat.rank)];
+  if (sender.attachment < seat.attachment) {
+    sender = {seat.attachment, run->epoch};
+  }
+  return run->epoch;
+}
+
+absl::Status ScheduleRoom::OnFallbackReport(const Seat& seat,
+                                            int64_t fallback_epoch) {
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const schedule::Epoch epoch,
+      schedule::EpochFromWire(fallback_epoch, rooms_.membership->term().value(),
+                              /*lowest=*/1));
   const RunPtr run = Find(seat.job, seat.generation);
   if (run == nullptr) return absl::OkStatus();
   {
     MutexLock lock(&run->mutex);
-    if (!SpeaksLocked(seat, run.get()) ||
-        !BeginSpellLocked(spell, seat.rank, run.get())) {
-      return absl::OkStatus();
-    }
+    Sender& sender = run->senders[static_cast<size_t>(seat.rank)];
+    if (sender.attachment != seat.attachment) return absl::OkStatus();
+    sender.epoch = std::max(sender.epoch, epoch);
+    if (!RaiseEpochLocked(epoch, run.get())) return absl::OkStatus();
   }
-  CutOffOthers(*run, spell, seat.rank);
+  CutOffOthers(*run, epoch, seat.rank);
   return absl::OkStatus();
 }
 
@@ -133,99 +128,71 @@ void ScheduleRoom::OnRegroupWanted(absl::string_view job, Generation generation,
 
 absl::Status ScheduleRoom::OnLeaving(absl::string_view job,
                                      Generation generation,
-                                     const LastWords& words) {
-  COXSWAIN_RETURN_IF_ERROR(CheckSpell(words.spell, 0));
+                                     const FinalState& state) {
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const schedule::Epoch epoch,
+      schedule::EpochFromWire(state.fallback_epoch,
+                              rooms_.membership->term().value()));
   const RunPtr run = Find(job, generation);
   if (run == nullptr) return absl::OkStatus();
   bool begins = false;
-  // All of it is checked before any of it counts. A spell that begins makes
-  // another schedule in the place of this one.
+  // All of it is checked before any of it counts. A later epoch makes another
+  // schedule in the place of this one.
   const auto act =
       [&](JobSchedule*, JobSchedule::Effects* effects)
           ABSL_NO_THREAD_SAFETY_ANALYSIS {
             std::optional<JobSchedule>& schedule = run->schedule;
-            COXSWAIN_RETURN_IF_ERROR(schedule->CheckPositions(words.positions));
-            begins = BeginSpellLocked(words.spell, words.rank, run.get());
-            for (const JobSchedule::Position& position : words.positions) {
+            COXSWAIN_RETURN_IF_ERROR(schedule->CheckPositions(state.positions));
+            begins = RaiseEpochLocked(epoch, run.get());
+            for (const JobSchedule::Position& position : state.positions) {
               COXSWAIN_RETURN_IF_ERROR(schedule->OnPosition(
-                  words.rank, position.stream, position.decision,
+                  state.rank, position.stream, position.decision,
                   rooms_.clock->Now(), effects));
               KeepLocked(position, run.get());
             }
             return absl::OkStatus();
           };
   COXSWAIN_RETURN_IF_ERROR(Do(run, act));
-  if (begins) CutOffOthers(*run, words.spell, words.rank);
-  for (const JobSchedule::Position& position : words.positions) {
+  if (begins) CutOffOthers(*run, epoch, state.rank);
+  for (const JobSchedule::Position& position : state.positions) {
     Keep(run, position.stream);
   }
   return absl::OkStatus();
 }
 
-int64_t ScheduleRoom::SpellOf(const Seat& seat) const {
-  const RunPtr run = Find(seat.job, seat.generation);
-  if (run == nullptr) return 0;
-  MutexLock lock(&run->mutex);
-  return run->spell;
-}
-
 absl::Status ScheduleRoom::DoFor(const Seat& seat, Action act) {
   const RunPtr run = Find(seat.job, seat.generation);
   if (run == nullptr) return absl::OkStatus();
+  const auto counts = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    const Sender& sender = run->senders[static_cast<size_t>(seat.rank)];
+    return sender.attachment == seat.attachment && !(sender.epoch < run->epoch);
+  };
   return Do(run, [&](JobSchedule* schedule, JobSchedule::Effects* effects) {
-    if (!SpeaksLocked(seat, run.get())) return absl::OkStatus();
-    return act(schedule, effects);
+    return counts() ? act(schedule, effects) : absl::OkStatus();
   });
 }
 
-bool ScheduleRoom::SpeaksLocked(const Seat& seat, Run* run) {
-  const auto rank = static_cast<size_t>(seat.rank);
-  if (seat.attachment <= run->barred[rank]) return false;
-  if (seat.attachment < run->speakers[rank]) return false;
-  run->speakers[rank] = seat.attachment;
-  return true;
-}
-
-bool ScheduleRoom::BeginSpellLocked(int64_t spell, int rank, Run* run) const {
-  if (spell <= run->spell || run->schedule->ended()) return false;
-  ResumeLocked(spell, rank, run);
-  return true;
-}
-
-void ScheduleRoom::CutOffOthers(const Run& run, int64_t spell, int rank) {
-  LogInfo("back_from_stand_in", {{"job", run.job},
-                                 {"generation", run.generation.value()},
-                                 {"rank", rank},
-                                 {"spell", spell}});
+void ScheduleRoom::CutOffOthers(const Run& run, const schedule::Epoch& epoch,
+                                int rank) {
+  LogInfo("resumed_from_fallback", {{"job", run.job},
+                                    {"generation", run.generation.value()},
+                                    {"rank", rank},
+                                    {"fallback_epoch", epoch.fallback}});
   rooms_.membership->CutOffOthers(
       run.job, run.generation, rank,
       // Not UNAVAILABLE: they are to come here again, and nowhere else.
-      absl::CancelledError(
-          absl::StrCat("rank ", rank,
-                       " comes back from the stand-in: attach again, and say "
-                       "where you are")));
+      absl::CancelledError(absl::StrCat(
+          "rank ", rank, " reports fallback epoch ", epoch.fallback,
+          ": attach again, and send your positions")));
 }
 
-// A rank says nothing over its stream before it has been attached, and it comes
-// back from the stand-in with another one: so whatever is attached now may
-// carry words from before.
-void ScheduleRoom::ResumeLocked(int64_t spell, int rank, Run* run) const {
-  const uint64_t newest = rooms_.membership->NewestAttachment();
-  for (size_t i = 0; i < run->speakers.size(); ++i) {
-    if (static_cast<int>(i) == rank) continue;
-    run->speakers[i] = 0;
-    run->barred[i] = newest;
-  }
-  run->spell = spell;
-  // A plan that has come into force stays so.
-  for (JobSchedule::Effects& effects : run->queue) {
-    effects.messages.clear();
-    effects.positions.clear();
-    effects.failure = absl::OkStatus();
-  }
+bool ScheduleRoom::RaiseEpochLocked(const schedule::Epoch& epoch,
+                                    Run* run) const {
+  if (!(run->epoch < epoch) || run->schedule->ended()) return false;
+  run->epoch = epoch;
+  run->outbox.DropDecisions();
   JobSchedule::ResumedFrom from;
-  from.term = rooms_.membership->term().value();
-  from.spell = spell;
+  from.epoch = epoch;
   from.checkpoint = run->schedule->checkpoint_wanted();
   from.newest_step = run->schedule->newest_step();
   from.left = run->schedule->Left();
@@ -243,6 +210,7 @@ void ScheduleRoom::ResumeLocked(int64_t spell, int rank, Run* run) const {
   run->schedule.emplace(limits_, begin, now, run->asks);
   run->schedule->Resume(from, now);
   if (!regroup.empty()) run->schedule->OnRegroupWanted(regroup);
+  return true;
 }
 
 absl::Status ScheduleRoom::Do(const RunPtr& run, Action act) {
@@ -251,9 +219,8 @@ absl::Status ScheduleRoom::Do(const RunPtr& run, Action act) {
   {
     MutexLock lock(&run->mutex);
     status = act(&*run->schedule, &effects);
-    if (run->queue.size() >= run->max_queue) DropRepeats(&effects);
-    if (!effects.empty()) run->queue.push_back(std::move(effects));
-    if (run->queue.empty()) return status;
+    run->outbox.Add(std::move(effects), run->epoch);
+    if (run->outbox.empty()) return status;
     if (std::exchange(run->emptying, true)) return status;
   }
   Empty(run);
@@ -266,12 +233,11 @@ void ScheduleRoom::Empty(const RunPtr& run) {
     {
       MutexLock lock(&run->mutex);
       // Others may go on and on; who comes next does the rest, at last Tick().
-      if (run->queue.empty() || done >= run->max_queue) {
+      if (run->outbox.empty() || done >= run->turn) {
         run->emptying = false;
         return;
       }
-      effects = std::move(run->queue.front());
-      run->queue.pop_front();
+      effects = run->outbox.Take();
     }
     CarryOut(run, effects);
   }
@@ -320,8 +286,8 @@ void ScheduleRoom::CarryOut(const RunPtr& run,
                                      effects.failure);
 }
 
-// What of it nobody had heard may have been decided otherwise since: by the
-// stand-in, or by ranks that have taken what it decided along.
+// What of it no rank had received may have been decided otherwise since: by the
+// fallback coordinator, or by ranks that have received its decisions.
 void ScheduleRoom::NoteRegroups(const RunPtr& run,
                                 const JobSchedule::Effects& effects) {
   std::optional<bool> decided;
@@ -413,7 +379,7 @@ void ScheduleRoom::TickRun(const RunPtr& run, absl::Duration pause,
     MutexLock lock(&run->mutex);
     if (run->schedule->ended()) return;
     signs = run->schedule->TakeSigns();
-    look = run->schedule->next_look() <= now || !run->queue.empty();
+    look = run->schedule->next_look() <= now || !run->outbox.empty();
   }
   if (!signs.empty()) {
     rooms_.membership->NoteSigns(run->job, run->generation, signs);
@@ -467,8 +433,8 @@ ScheduleRoom::RunPtr ScheduleRoom::MakeRun(const GenerationBegin& begin) {
   };
   asks.name_of = [this, job = begin.job, generation = begin.generation](
                      int rank) { return NameOf(job, generation, rank); };
-  return std::make_shared<Run>(limits_, begin, rooms_.clock->Now(),
-                               std::move(asks));
+  return std::make_shared<Run>(limits_, begin, rooms_.membership->term(),
+                               rooms_.clock->Now(), std::move(asks));
 }
 
 void ScheduleRoom::OnGenerationBegan(const GenerationBegin& begin) {
@@ -507,7 +473,7 @@ absl::Status ScheduleRoom::OnResume(
 absl::StatusOr<std::optional<JobSchedule::ResumedFrom>>
 ScheduleRoom::ReadResumed(const GenerationResumed& resumed) const {
   JobSchedule::ResumedFrom from;
-  from.term = rooms_.membership->term().value() - 1;
+  from.epoch.term = rooms_.membership->term().value() - 1;
   from.left = resumed.left;
   const absl::StatusOr<PlanRoom::Plans> plans =
       rooms_.plans->Get(resumed.begin.job);

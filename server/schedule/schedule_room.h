@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,12 +18,14 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/mutex.h"
+#include "schedule/epoch.h"
 #include "schedule/plan.h"
 #include "schedule/ticket.h"
 #include "server/generation/fence.h"
 #include "server/membership/membership.h"
 #include "server/plan/plan_room.h"
 #include "server/schedule/job_schedule.h"
+#include "server/schedule/schedule_outbox.h"
 #include "server/schedule/schedule_report.h"
 #include "server/state/state_writer.h"
 
@@ -50,21 +51,22 @@ struct WhyReport {
 // store, queued before its leaving is: whoever leaves cannot take the only copy
 // of a decision along. A decision that nobody may have heard is written
 // nowhere: after a crash, or while no rank reached this coordinator, it may be
-// made otherwise, by the ranks' stand-in too. That one said regroup is written
-// before it is told, by the membership, and taken back where the ranks have
-// gone on.
+// made otherwise, by the fallback coordinator too. That one said regroup is
+// written before it is sent, by the membership, and taken back where the ranks
+// have gone on.
 //
-// Spells: a rank that comes back from the stand-in says so first (OnStoodIn).
-// From a spell that was not known the schedule of the generation begins anew,
-// as after a restart: what was said before, or is still under way, counts no
-// more, and the other ranks are cut off, so that they say again where they are.
+// Epochs (schedule::Epoch): a generation is in one, and each attachment sends
+// in the one that it was given as it attached, or has reported since. What is
+// sent in an earlier one than the generation's does not count. A report of a
+// fallback epoch that is new begins the generation's schedule anew, as after a
+// restart, and the other ranks are cut off, so that they attach again and send
+// their positions.
 //
 // Life-cycle: registered as an observer of the membership; then requests and
-// Tick() from any thread. Thread-safe. What is said to one generation is said
+// Tick() from any thread. Thread-safe. What is sent to one generation is sent
 // in the order in which it was agreed, whichever threads brought the tickets:
-// it goes through a queue that one thread at a time empties, without any lock
-// held, and no thread for ever. Where it is long, answers to repeated tickets
-// and votes are dropped: ranks that make it long do not read them.
+// it goes through an outbox that one thread at a time empties, without any lock
+// held, and no thread for ever.
 class ScheduleRoom : public GenerationObserver {
  public:
   // What it stands on; all must outlive it.
@@ -78,7 +80,12 @@ class ScheduleRoom : public GenerationObserver {
   ScheduleRoom(const ScheduleLimits& limits, const Rooms& rooms)
       : limits_(limits), rooms_(rooms) {}
 
-  // From the holder of a seat. Ignored if its generation is over.
+  // The seat has been attached. Returns the epoch that it sends in, which is
+  // its generation's; to be called before anything that it has sent.
+  schedule::Epoch OnAttached(const Seat& seat);
+
+  // From the holder of a seat. Ignored if its generation is over, if it was not
+  // the rank's last to attach, and in an earlier epoch than the generation's.
   //   INVALID_ARGUMENT    the stream's name is none
   //   RESOURCE_EXHAUSTED  max_streams
   absl::Status OnTicket(const Seat& seat, absl::string_view stream,
@@ -97,26 +104,22 @@ class ScheduleRoom : public GenerationObserver {
   absl::StatusOr<int64_t> RequestCheckpoint(absl::string_view job,
                                             absl::string_view reason);
 
-  // The rank has been with the stand-in of its generation, up to this spell.
-  // Before its positions. INVALID_ARGUMENT: no spell has this number; no
-  // generation has 2^31 of them.
-  absl::Status OnStoodIn(const Seat& seat, int64_t spell);
+  // The rank knows of this fallback epoch of its generation. Before its
+  // positions. INVALID_ARGUMENT: no epoch has this number.
+  absl::Status OnFallbackReport(const Seat& seat, int64_t fallback_epoch);
 
-  // A member is about to leave, having heard these decisions last, one of each
-  // stream, in this spell (0: none). To be called before Membership::Leave, for
-  // one that passes the fence. Errors as OnPosition; also INVALID_ARGUMENT for
-  // a spell that cannot be, and for two positions of one stream. After an error
-  // nothing has changed.
-  struct LastWords {
+  // A member is about to leave, having received these decisions last, one of
+  // each stream, and knowing of this fallback epoch (0: none). To be called
+  // before Membership::Leave, for one that passes the fence. Errors as
+  // OnPosition; also INVALID_ARGUMENT for an epoch that cannot be, and for two
+  // positions of one stream. After an error nothing has changed.
+  struct FinalState {
     int rank = 0;
-    int64_t spell = 0;
+    int64_t fallback_epoch = 0;
     std::vector<JobSchedule::Position> positions;
   };
   absl::Status OnLeaving(absl::string_view job, Generation generation,
-                         const LastWords& words);
-  // The last spell that is known of its generation, for who is attached:
-  // decisions of earlier ones do not count for it. 0: none.
-  int64_t SpellOf(const Seat& seat) const;
+                         const FinalState& state);
 
   // Looks at all deadlines, and for stalls; and tells the membership whose
   // tickets have come. To be called before Membership::Tick().
@@ -135,39 +138,39 @@ class ScheduleRoom : public GenerationObserver {
                     int rank) override;
 
  private:
-  // More than honest ranks have under way.
-  static constexpr size_t kQueueSlack = 64;
+  // What one thread does of an outbox at once, beside two for each rank.
+  static constexpr size_t kTurn = 64;
+  // A rank's last attachment (0: none), and the epoch that it sends in.
+  struct Sender {
+    uint64_t attachment = 0;
+    schedule::Epoch epoch;
+  };
   // One generation.
   struct Run {
-    Run(const ScheduleLimits& limits, const GenerationBegin& begin,
+    Run(const ScheduleLimits& limits, const GenerationBegin& begin, Term term,
         absl::Time now, JobSchedule::Asks asks)
         : job(begin.job),
           generation(begin.generation),
           begin(begin),
           asks(asks),
-          max_queue(kQueueSlack + 2 * static_cast<size_t>(begin.world_size)),
+          turn(kTurn + 2 * static_cast<size_t>(begin.world_size)),
           schedule(std::in_place, limits, begin, now, std::move(asks)),
-          speakers(static_cast<size_t>(begin.world_size), 0),
-          barred(static_cast<size_t>(begin.world_size), 0) {}
+          epoch({0, term.value()}),
+          senders(static_cast<size_t>(begin.world_size)) {}
 
     const std::string job;
     const Generation generation;
     const GenerationBegin begin;
     const JobSchedule::Asks asks;
-    // From this length on repetitions are dropped from the queue; and what one
-    // thread does of it at once.
-    const size_t max_queue;
+    const size_t turn;
     // Held while a position is handed to the store, so that none passes a newer
     // one or the removal of them all; taken before `mutex`.
     Mutex handing;
     Mutex mutex;
     std::optional<JobSchedule> schedule ABSL_GUARDED_BY(mutex);
-    int64_t spell ABSL_GUARDED_BY(mutex) = 0;
-    // By rank: the attachment over which it has spoken in this spell (0: none),
-    // and the last one whose words do not count any more.
-    std::vector<uint64_t> speakers ABSL_GUARDED_BY(mutex);
-    std::vector<uint64_t> barred ABSL_GUARDED_BY(mutex);
-    std::deque<JobSchedule::Effects> queue ABSL_GUARDED_BY(mutex);
+    schedule::Epoch epoch ABSL_GUARDED_BY(mutex);
+    std::vector<Sender> senders ABSL_GUARDED_BY(mutex);  // by rank
+    ScheduleOutbox outbox ABSL_GUARDED_BY(mutex);
     bool emptying ABSL_GUARDED_BY(mutex) = false;  // a thread is at it
     // What those had heard last that have left, by stream; written. Of as many
     // streams as the schedule has, with the bounds of CheckPosition(), until
@@ -200,17 +203,13 @@ class ScheduleRoom : public GenerationObserver {
   using Action =
       absl::FunctionRef<absl::Status(JobSchedule*, JobSchedule::Effects*)>;
   absl::Status Do(const RunPtr& run, Action act);
-  // The same for what the holder of a seat says, if that still counts.
+  // The same for what the holder of a seat has sent, if that counts.
   absl::Status DoFor(const Seat& seat, Action act);
-  static bool SpeaksLocked(const Seat& seat,
-                           Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // From a rank that has been in this spell. Returns whether the spell is new:
-  // then CutOffOthers() comes next, without the lock.
-  bool BeginSpellLocked(int64_t spell, int rank,
+  // Returns whether the generation's epoch has become a later one, with another
+  // schedule: then CutOffOthers() comes next, without the lock.
+  bool RaiseEpochLocked(const schedule::Epoch& epoch,
                         Run* run) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  void CutOffOthers(const Run& run, int64_t spell, int rank);
-  void ResumeLocked(int64_t spell, int rank,
-                    Run* run) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void CutOffOthers(const Run& run, const schedule::Epoch& epoch, int rank);
   void Empty(const RunPtr& run);
   void CarryOut(const RunPtr& run, const JobSchedule::Effects& effects);
   // Tells the membership what has become of a regroup.

@@ -23,7 +23,7 @@ void FuzzBulkMessage(absl::string_view input);
 void FuzzHosts(absl::string_view input);
 void FuzzShmPeer(absl::string_view input);
 void FuzzNcclRas(absl::string_view input);
-void FuzzStandIn(absl::string_view input);
+void FuzzFallback(absl::string_view input);
 void FuzzWebToken(absl::string_view input);
 void FuzzKeySet(absl::string_view input);
 void FuzzExchange(absl::string_view input);

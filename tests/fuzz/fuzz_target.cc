@@ -23,7 +23,7 @@ const std::vector<FuzzTarget>& FuzzTargets() {
       {"hosts", FuzzHosts, 10'000},
       {"shm_peer", FuzzShmPeer, 200},
       {"nccl_ras", FuzzNcclRas, 200},
-      {"stand_in", FuzzStandIn, 5'000},
+      {"fallback", FuzzFallback, 5'000},
       {"web_token", FuzzWebToken, 5'000},
       {"key_set", FuzzKeySet, 3'000},
       {"exchange", FuzzExchange, 10'000},

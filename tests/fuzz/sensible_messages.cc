@@ -116,7 +116,7 @@ MessagePtr Attach(Knowledge* known, int number, FuzzBytes* bytes) {
       message->mutable_position()->mutable_last()->set_commit(true);
       break;
     case 3:
-      message->mutable_stood_in()->set_spell(round);
+      message->mutable_fallback_report()->set_fallback_epoch(round);
       break;
     case 4:
       message->mutable_peers_broken()->add_ranks(1);
@@ -149,7 +149,7 @@ MessagePtr Leave(Knowledge* known, int, FuzzBytes* bytes) {
     last.mutable_plan()->set_version(1);
     last.mutable_plan()->set_at_step(static_cast<int64_t>(bytes->Number()));
   }
-  message->set_spell(static_cast<int64_t>(bytes->Number()));
+  message->set_fallback_epoch(static_cast<int64_t>(bytes->Number()));
   return message;
 }
 

@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/grpc_status.h"
 #include "base/status_matchers.h"
-#include "client/stand_in/stand_in_desk.h"
-#include "client/stand_in/stand_in_server.h"
+#include "client/fallback/fallback_coordinator.h"
+#include "client/fallback/fallback_server.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -51,14 +51,15 @@ Served ServeCoordinator() {
   return {absl::StrCat("127.0.0.1:", coordinator->port()), coordinator};
 }
 
-Served ServeStandIn() {
-  StandInDesk::Options options;
+Served ServeFallback() {
+  FallbackCoordinator::Options options;
   options.world_size = 2;
   options.plan = [] { return schedule::Plan(); };
-  std::shared_ptr<StandInServer> stand_in =
-      StandInServer::Start("127.0.0.1", std::make_shared<StandInDesk>(options))
+  std::shared_ptr<FallbackServer> fallback =
+      FallbackServer::Start("127.0.0.1",
+                            std::make_shared<FallbackCoordinator>(options))
           .value();
-  return {stand_in->address(), stand_in};
+  return {fallback->address(), fallback};
 }
 
 struct Port {
@@ -79,7 +80,7 @@ std::vector<Port> Ports() {
         "/coxswain.v1.Checkpoint/Upload", "/coxswain.v1.Checkpoint/Download",
         "/coxswain.v1.Parameter/Exchange", "/grpc.health.v1.Health/Check",
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}},
-      {"StandIn", ServeStandIn, 96, {"/coxswain.v1.Rendezvous/Attach"}},
+      {"Fallback", ServeFallback, 96, {"/coxswain.v1.Rendezvous/Attach"}},
   };
 }
 

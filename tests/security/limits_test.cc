@@ -14,8 +14,8 @@
 #include "absl/strings/str_split.h"
 #include "base/grpc_status.h"
 #include "base/status_matchers.h"
-#include "client/stand_in/stand_in_desk.h"
-#include "client/stand_in/stand_in_server.h"
+#include "client/fallback/fallback_coordinator.h"
+#include "client/fallback/fallback_server.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
@@ -281,17 +281,17 @@ TEST_F(LimitsTest, ALeaveHasNoMorePositionsThanTheLimit) {
   EXPECT_OK(leave(8));
 }
 
-// Where the ranks go while no coordinator is there.
-class StandInLimitsTest : public testing::Test {
+// The fallback coordinator, while no coordinator can be reached.
+class FallbackLimitsTest : public testing::Test {
  protected:
-  StandInLimitsTest() { Start(); }
+  FallbackLimitsTest() { Start(); }
 
   void Start() {
-    StandInDesk::Options options;
+    FallbackCoordinator::Options options;
     options.world_size = 2;
     options.plan = [] { return schedule::Plan(); };
-    const auto desk = std::make_shared<StandInDesk>(options);
-    auto server = StandInServer::Start("127.0.0.1", desk);
+    const auto coordinator = std::make_shared<FallbackCoordinator>(options);
+    auto server = FallbackServer::Start("127.0.0.1", coordinator);
     EXPECT_OK(server);
     server_ = *std::move(server);
     const std::vector<std::string> parts =
@@ -299,11 +299,11 @@ class StandInLimitsTest : public testing::Test {
     EXPECT_TRUE(absl::SimpleAtoi(parts.back(), &port_));
   }
 
-  std::unique_ptr<StandInServer> server_;
+  std::unique_ptr<FallbackServer> server_;
   int port_ = 0;
 };
 
-TEST_F(StandInLimitsTest, AConnectionHasNoMoreStreamsThanTheLimit) {
+TEST_F(FallbackLimitsTest, AConnectionHasNoMoreStreamsThanTheLimit) {
   BareClient client(port_);
   client.Send(BareClient::Greeting());
   EXPECT_EQ(client.Setting(3), 8u);
@@ -326,7 +326,7 @@ class FewDescriptors {
   rlimit before_ = {};
 };
 
-TEST_F(StandInLimitsTest, SomeDescriptorsAreLeftToTheWorker) {
+TEST_F(FallbackLimitsTest, SomeDescriptorsAreLeftToTheWorker) {
   constexpr int kDescriptors = 256;
   constexpr int kMost = 192;
   {
@@ -358,9 +358,9 @@ TEST_F(StandInLimitsTest, SomeDescriptorsAreLeftToTheWorker) {
   }
 }
 
-TEST_F(StandInLimitsTest, TheOldestOfTooManyThatDoNotGreetIsSentAway) {
+TEST_F(FallbackLimitsTest, TheOldestOfTooManyThatDoNotGreetIsSentAway) {
   constexpr size_t kMost = 64;
-  struct Visit {
+  struct Attachment {
     grpc::ClientContext context;
     std::unique_ptr<grpc::GenericStub> stub;
     std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
@@ -371,27 +371,28 @@ TEST_F(StandInLimitsTest, TheOldestOfTooManyThatDoNotGreetIsSentAway) {
     void* tag = nullptr;
     bool ok = false;
     EXPECT_TRUE(queue.Next(&tag, &ok));
-    return static_cast<Visit*>(tag);
+    return static_cast<Attachment*>(tag);
   };
-  std::vector<std::unique_ptr<Visit>> visits(kMost + 1);
-  for (auto& visit : visits) {
-    visit = std::make_unique<Visit>();
+  std::vector<std::unique_ptr<Attachment>> attachments(kMost + 1);
+  for (auto& attachment : attachments) {
+    attachment = std::make_unique<Attachment>();
     // A connection of its own.
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    visit->stub = std::make_unique<grpc::GenericStub>(grpc::CreateCustomChannel(
-        server_->address(), grpc::InsecureChannelCredentials(), arguments));
-    visit->stream = visit->stub->PrepareCall(
-        &visit->context, "/coxswain.v1.Rendezvous/Attach", &queue);
-    visit->stream->StartCall(visit.get());
+    attachment->stub =
+        std::make_unique<grpc::GenericStub>(grpc::CreateCustomChannel(
+            server_->address(), grpc::InsecureChannelCredentials(), arguments));
+    attachment->stream = attachment->stub->PrepareCall(
+        &attachment->context, "/coxswain.v1.Rendezvous/Attach", &queue);
+    attachment->stream->StartCall(attachment.get());
     next();
   }
-  for (const auto& visit : visits) {
-    visit->stream->Finish(&visit->status, visit.get());
+  for (const auto& attachment : attachments) {
+    attachment->stream->Finish(&attachment->status, attachment.get());
   }
   // Not because of its silence, for which it would have had 10 s.
   EXPECT_EQ(next()->status.error_code(), grpc::StatusCode::CANCELLED);
-  for (const auto& visit : visits) visit->context.TryCancel();
+  for (const auto& attachment : attachments) attachment->context.TryCancel();
   for (size_t i = 0; i < kMost; ++i) next();
   queue.Shutdown();
 }

@@ -43,7 +43,7 @@ RESERVED = {
         "server/rpc/",
         "server/state/etcd/",
         "client/rpc/",
-        "client/stand_in/stand_in_server",
+        "client/fallback/fallback_server",
         # What both of these share: how a server listens, and messages in
         # gRPC's own buffers.
         "transport/",
@@ -54,7 +54,7 @@ RESERVED = {
     "grpc/": (
         "server/rpc/",
         "client/rpc/",
-        "client/stand_in/stand_in_server",
+        "client/fallback/fallback_server",
         "proto/bulk/",
         "base/grpc_status",
         "cli/",
@@ -151,7 +151,7 @@ BANS = [
         lambda path: path.startswith(
             (
                 "base/", "proto/", "transport/", "server/", "client/rpc/",
-                "client/stand_in/",
+                "client/fallback/",
             )
         )
         and not path.startswith("base/logging.")

@@ -53,7 +53,7 @@ TEST_F(LeaveMemoryTest, LeavesHoldNothingOnceTheirGenerationIsOver) {
     WireWorker worker(&house_, absl::StrCat("job-", number), 0);
     ASSERT_OK(worker.Join());
     v1::LeaveRequest leave;
-    leave.set_spell(1);
+    leave.set_fallback_epoch(1);
     for (int i = 0; i < 64; ++i) {
       v1::Decision* const last = leave.add_positions()->mutable_last();
       last->set_stream(absl::StrCat("stream-", i));

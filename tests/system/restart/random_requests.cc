@@ -153,10 +153,10 @@ v1::BeginRequest RandomCheckpoint(Dice* dice) {
 v1::LeaveRequest RandomLeave(Dice* dice, int64_t plan_version) {
   v1::LeaveRequest request;
   request.set_reason(dice->UsualText(1024));
-  int64_t spell = 1 + dice->Usual(100);
-  // Without a stand-in the positions would contradict what was decided.
-  if (spell == 0) spell = 1;
-  request.set_spell(spell);
+  int64_t epoch = 1 + dice->Usual(100);
+  // Without a fallback epoch the positions would contradict what was decided.
+  if (epoch == 0) epoch = 1;
+  request.set_fallback_epoch(epoch);
   const size_t count = dice->Chance(12) ? 65 : dice->Below(4);
   for (size_t i = 0; i < count; ++i) {
     v1::Decision* const last = request.add_positions()->mutable_last();

@@ -20,8 +20,8 @@ v1::Plan RandomPlan(Dice* dice);
 v1::CreateGroupRequest RandomGroup(Dice* dice);
 v1::CreateMeshRequest RandomMesh(Dice* dice);
 v1::BeginRequest RandomCheckpoint(Dice* dice);
-// The last words of a rank that comes from a stand-in, so that its positions
-// are news. `plan_version` is that of the plan in force.
+// The final state of a rank that has been in a fallback epoch, so that its
+// positions are news. `plan_version` is that of the plan in force.
 v1::LeaveRequest RandomLeave(Dice* dice, int64_t plan_version);
 
 }  // namespace coxswain

@@ -1,4 +1,4 @@
-#include "client/stand_in/stand_in.h"
+#include "client/fallback/fallback_client.h"
 
 #include <memory>
 #include <optional>
@@ -23,7 +23,7 @@ constexpr absl::Duration kPatience = absl::Seconds(20);
 class Rank {
  public:
   Rank(int rank, int world_size, absl::Duration after = absl::ZeroDuration()) {
-    StandIn::Options options;
+    FallbackClient::Options options;
     options.rank = rank;
     options.world_size = world_size;
     options.fence.set_cluster_id("cluster");
@@ -35,17 +35,17 @@ class Rank {
     options.connect = [](const std::string& address) {
       return MakeGrpcCoordinatorStub(address);
     };
-    StandIn::Callbacks callbacks;
+    FallbackClient::Callbacks callbacks;
     callbacks.needed = []() { return true; };
     callbacks.follow_nobody = [this]() { Set("nobody", 0, nullptr); };
     callbacks.follow_coordinator = [this]() { Set("coordinator", 0, nullptr); };
-    callbacks.follow_stand_in = [this](StandIn::Callbacks::Sender sender,
-                                       int64_t spell) {
-      Set("stand-in", spell, std::move(sender));
+    callbacks.follow_fallback = [this](FallbackClient::Callbacks::Sender sender,
+                                       const schedule::Epoch& epoch) {
+      Set("fallback", epoch.fallback, std::move(sender));
     };
-    callbacks.on_event = [this](const v1::AttachEvent& event, int64_t) {
+    callbacks.on_event = [this](const v1::AttachEvent& event) {
       MutexLock lock(&mutex_);
-      if (event.has_decision()) heard_ = event.decision().round();
+      if (event.has_decision()) received_ = event.decision().round();
       changed_.NotifyAll();
     };
     callbacks.plan = []() {
@@ -53,21 +53,21 @@ class Rank {
       plan.version = 1;
       return plan;
     };
-    stand_in_ = std::make_unique<StandIn>(options, callbacks);
+    client_ = std::make_unique<FallbackClient>(options, callbacks);
   }
-  ~Rank() { stand_in_.reset(); }
+  ~Rank() { client_.reset(); }
 
-  StandIn& stand_in() { return *stand_in_; }
-  bool Await(const std::string& leader, int64_t spell = 0) {
+  FallbackClient& client() { return *client_; }
+  bool Await(const std::string& leader, int64_t epoch = 0) {
     MutexLock lock(&mutex_);
     return changed_.WaitFor(&mutex_, kPatience, [&]() {
-      return leader_ == leader && (spell == 0 || spell_ == spell);
+      return leader_ == leader && (epoch == 0 || epoch_ == epoch);
     });
   }
-  bool AwaitHeard(int64_t round) {
+  bool AwaitDecision(int64_t round) {
     MutexLock lock(&mutex_);
     return changed_.WaitFor(&mutex_, kPatience,
-                            [&]() { return heard_ == round; });
+                            [&]() { return received_ == round; });
   }
   void Announce(int64_t round) {
     v1::AttachRequest request;
@@ -78,7 +78,7 @@ class Rank {
     request.mutable_ticket()->set_window(1);
     request.mutable_ticket()->set_weight(1);
     request.mutable_ticket()->set_plan_version(1);
-    StandIn::Callbacks::Sender sender;
+    FallbackClient::Callbacks::Sender sender;
     {
       MutexLock lock(&mutex_);
       sender = sender_;
@@ -91,11 +91,11 @@ class Rank {
   }
 
  private:
-  void Set(std::string leader, int64_t spell,
-           StandIn::Callbacks::Sender sender) {
+  void Set(std::string leader, int64_t epoch,
+           FallbackClient::Callbacks::Sender sender) {
     MutexLock lock(&mutex_);
     leader_ = std::move(leader);
-    spell_ = spell;
+    epoch_ = epoch;
     sender_ = std::move(sender);
     changed_.NotifyAll();
   }
@@ -103,95 +103,95 @@ class Rank {
   Mutex mutex_;
   CondVar changed_;
   std::string leader_;
-  int64_t spell_ = 0;
-  int64_t heard_ = -1;
-  StandIn::Callbacks::Sender sender_;
-  std::unique_ptr<StandIn> stand_in_;
+  int64_t epoch_ = 0;
+  int64_t received_ = -1;
+  FallbackClient::Callbacks::Sender sender_;
+  std::unique_ptr<FallbackClient> client_;
 };
 
-class StandInTest : public testing::Test {
+class FallbackClientTest : public testing::Test {
  protected:
-  StandInTest() {
+  FallbackClientTest() {
     for (Rank* rank : {&first_, &second_}) {
-      rank->stand_in().NoteAddress(first_.stand_in().address());
-      rank->stand_in().OnAttached();
+      rank->client().NoteAddress(first_.client().address());
+      rank->client().OnAttached();
     }
   }
   Rank first_{0, 2};
   Rank second_{1, 2};
 };
 
-TEST_F(StandInTest, BothAgreeWithoutACoordinator) {
-  EXPECT_EQ(second_.stand_in().address(), "");
+TEST_F(FallbackClientTest, BothAgreeWithoutACoordinator) {
+  EXPECT_EQ(second_.client().address(), "");
   EXPECT_EQ(first_.leader(), "coordinator");
-  for (Rank* rank : {&first_, &second_}) rank->stand_in().OnLost();
-  for (Rank* rank : {&first_, &second_}) ASSERT_TRUE(rank->Await("stand-in"));
+  for (Rank* rank : {&first_, &second_}) rank->client().OnLost();
+  for (Rank* rank : {&first_, &second_}) ASSERT_TRUE(rank->Await("fallback"));
   for (int64_t round = 0; round < 20; ++round) {
     for (Rank* rank : {&first_, &second_}) rank->Announce(round);
     for (Rank* rank : {&first_, &second_}) {
-      ASSERT_TRUE(rank->AwaitHeard(round));
+      ASSERT_TRUE(rank->AwaitDecision(round));
     }
   }
 }
 
-TEST_F(StandInTest, TheCoordinatorIsFollowedOnceTheStandInHasLetGo) {
-  for (Rank* rank : {&first_, &second_}) rank->stand_in().OnLost();
-  for (Rank* rank : {&first_, &second_}) ASSERT_TRUE(rank->Await("stand-in"));
+TEST_F(FallbackClientTest, TheCoordinatorIsFollowedOnceTheRankIsReleased) {
+  for (Rank* rank : {&first_, &second_}) rank->client().OnLost();
+  for (Rank* rank : {&first_, &second_}) ASSERT_TRUE(rank->Await("fallback"));
   second_.Announce(0);
-  second_.stand_in().OnAttached();
+  second_.client().OnAttached();
   ASSERT_TRUE(second_.Await("coordinator"));
-  // What it said there counts no more, so nothing is decided before it is back,
-  // in the next spell.
-  second_.stand_in().OnLost();
-  ASSERT_TRUE(second_.Await("stand-in", 2));
-  ASSERT_TRUE(first_.Await("stand-in", 2));
+  // What it sent there counts no more, so nothing is decided before it is back,
+  // in the next epoch.
+  second_.client().OnLost();
+  ASSERT_TRUE(second_.Await("fallback", 2));
+  ASSERT_TRUE(first_.Await("fallback", 2));
   first_.Announce(0);
   second_.Announce(0);
-  EXPECT_TRUE(first_.AwaitHeard(0));
-  EXPECT_TRUE(second_.AwaitHeard(0));
+  EXPECT_TRUE(first_.AwaitDecision(0));
+  EXPECT_TRUE(second_.AwaitDecision(0));
 }
 
-TEST_F(StandInTest, WithoutAStandInRankZeroHasLeftTheCoordinatorIsFollowed) {
-  for (Rank* rank : {&first_, &second_}) rank->stand_in().OnLost();
-  for (Rank* rank : {&first_, &second_}) ASSERT_TRUE(rank->Await("stand-in"));
-  first_.stand_in().End();
+TEST_F(FallbackClientTest, OnceRankZeroHasLeftTheCoordinatorIsFollowed) {
+  for (Rank* rank : {&first_, &second_}) rank->client().OnLost();
+  for (Rank* rank : {&first_, &second_}) ASSERT_TRUE(rank->Await("fallback"));
+  first_.client().End();
   ASSERT_TRUE(second_.Await("nobody"));
-  second_.stand_in().OnAttached();
-  second_.stand_in().NoteRankLeft(0);
+  second_.client().OnAttached();
+  second_.client().NoteRankLeft(0);
   EXPECT_TRUE(second_.Await("coordinator"));
 }
 
 // In a large generation nobody is told of a member that leaves.
-TEST_F(StandInTest, AnEmptyAddressSaysThatRankZeroHasLeft) {
-  for (Rank* rank : {&first_, &second_}) rank->stand_in().OnLost();
-  for (Rank* rank : {&first_, &second_}) ASSERT_TRUE(rank->Await("stand-in"));
-  first_.stand_in().End();
+TEST_F(FallbackClientTest, AnEmptyAddressSaysThatRankZeroHasLeft) {
+  for (Rank* rank : {&first_, &second_}) rank->client().OnLost();
+  for (Rank* rank : {&first_, &second_}) ASSERT_TRUE(rank->Await("fallback"));
+  first_.client().End();
   ASSERT_TRUE(second_.Await("nobody"));
-  second_.stand_in().OnAttached();
-  second_.stand_in().NoteAddress("");
+  second_.client().OnAttached();
+  second_.client().NoteAddress("");
   EXPECT_TRUE(second_.Await("coordinator"));
 }
 
-TEST_F(StandInTest, AShortLossIsNoReason) {
+TEST_F(FallbackClientTest, AShortLossIsNoReason) {
   Rank patient(0, 1, absl::Hours(1));
-  patient.stand_in().OnAttached();
-  patient.stand_in().OnLost();
+  patient.client().OnAttached();
+  patient.client().OnLost();
   EXPECT_EQ(patient.leader(), "nobody");
-  patient.stand_in().OnAttached();
+  patient.client().OnAttached();
   EXPECT_EQ(patient.leader(), "coordinator");
 }
 
-TEST_F(StandInTest, ARankAloneStandsInForItself) {
+TEST_F(FallbackClientTest, ARankAloneDecidesForItself) {
   Rank alone(0, 1);
-  EXPECT_EQ(alone.stand_in().address(), "");
-  alone.stand_in().OnLost();
-  ASSERT_TRUE(alone.Await("stand-in"));
+  EXPECT_EQ(alone.client().address(), "");
+  alone.client().OnLost();
+  ASSERT_TRUE(alone.Await("fallback"));
   alone.Announce(0);
-  EXPECT_TRUE(alone.AwaitHeard(0));
+  EXPECT_TRUE(alone.AwaitDecision(0));
 }
 
-// What the stand-in answers to those that it does not know.
-class VisitorTest : public StandInTest {
+// What the fallback coordinator answers to peers that it does not know.
+class FallbackAttachTest : public FallbackClientTest {
  protected:
   // How the stream ends that begins with this.
   absl::Status EndOf(const v1::AttachRequest& request) {
@@ -207,7 +207,7 @@ class VisitorTest : public StandInTest {
       end = status;
       changed.NotifyAll();
     };
-    const auto stub = MakeGrpcCoordinatorStub(first_.stand_in().address());
+    const auto stub = MakeGrpcCoordinatorStub(first_.client().address());
     const auto stream = stub->Attach(callbacks);
     EXPECT_TRUE(stream->Send(request));
     MutexLock lock(&mutex);
@@ -226,7 +226,7 @@ class VisitorTest : public StandInTest {
   }
 };
 
-TEST_F(VisitorTest, WhoIsNoMemberIsRefused) {
+TEST_F(FallbackAttachTest, WhoIsNoMemberIsRefused) {
   EXPECT_THAT(EndOf(Hello(0, 8)),
               StatusIs(absl::StatusCode::kFailedPrecondition, testing::_));
   EXPECT_THAT(EndOf(Hello(2, 7)),
@@ -239,10 +239,10 @@ TEST_F(VisitorTest, WhoIsNoMemberIsRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument, testing::_));
 }
 
-// A visit that the test holds open, and how it ended.
-class HeldVisit {
+// An attachment that the test holds open, and how it ended.
+class HeldAttachment {
  public:
-  explicit HeldVisit(const std::string& address)
+  explicit HeldAttachment(const std::string& address)
       : stub_(MakeGrpcCoordinatorStub(address)) {
     StreamCallbacks<v1::AttachEvent> callbacks;
     callbacks.on_event = [this](const v1::AttachEvent& event) {
@@ -279,18 +279,18 @@ class HeldVisit {
   std::shared_ptr<AttachStream> stream_;
 };
 
-TEST_F(VisitorTest, AMessageIsNotLargerThanTheLimit) {
+TEST_F(FallbackAttachTest, AMessageIsNotLargerThanTheLimit) {
   v1::AttachRequest request = Hello(1, 7);
-  request.mutable_hello()->set_stand_in(std::string(2 << 20, 'x'));
+  request.mutable_hello()->set_fallback_address(std::string(2 << 20, 'x'));
   EXPECT_THAT(EndOf(request),
               StatusIs(absl::StatusCode::kResourceExhausted, testing::_));
 }
 
-TEST_F(VisitorTest, ARankHasOneVisit) {
-  HeldVisit first(first_.stand_in().address());
+TEST_F(FallbackAttachTest, ARankHasOneAttachment) {
+  HeldAttachment first(first_.client().address());
   ASSERT_TRUE(first.Send(Hello(1, 7)));
   ASSERT_TRUE(first.AwaitAttached());
-  HeldVisit second(first_.stand_in().address());
+  HeldAttachment second(first_.client().address());
   ASSERT_TRUE(second.Send(Hello(1, 7)));
   EXPECT_TRUE(second.AwaitAttached());
   EXPECT_THAT(first.AwaitEnd(),

@@ -1,4 +1,4 @@
-#include "client/stand_in/stand_in_server.h"
+#include "client/fallback/fallback_server.h"
 
 #include <algorithm>
 #include <atomic>
@@ -33,7 +33,7 @@ constexpr int kMaxConnections = 16'384;
 // Of these, silent ones are some, and leave the process what it needs.
 constexpr int kMaxWaiting = 1024;
 constexpr int kWaitingPart = 8;
-// Streams that have not said hello.
+// Streams that have not sent a hello.
 constexpr size_t kMaxUngreeted = 64;
 constexpr std::chrono::seconds kHelloTimeout{10};
 // Events for a rank that does not read them; each stream of exchanges has two
@@ -41,7 +41,7 @@ constexpr std::chrono::seconds kHelloTimeout{10};
 constexpr size_t kMaxQueuedEvents = 256;
 constexpr absl::Duration kShutdown = absl::Seconds(2);
 
-// The streams that have not said hello, the oldest first.
+// The streams that have not sent a hello, the oldest first.
 class Ungreeted {
  public:
   using Entry = uint64_t;
@@ -90,14 +90,14 @@ class HelloDeadline {
 };
 
 // One rank's stream. gRPC owns it until OnDone.
-class VisitStream
+class FallbackStream
     : public grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent> {
  public:
-  // `admitted`: whether this peer may come at all.
-  VisitStream(std::shared_ptr<StandInDesk> desk, Ungreeted* ungreeted,
-              grpc::CallbackServerContext* context,
-              const absl::Status& admitted)
-      : desk_(std::move(desk)),
+  // `admitted`: whether this peer may attach at all.
+  FallbackStream(std::shared_ptr<FallbackCoordinator> coordinator,
+                 Ungreeted* ungreeted, grpc::CallbackServerContext* context,
+                 const absl::Status& admitted)
+      : coordinator_(std::move(coordinator)),
         ungreeted_(ungreeted),
         entry_(ungreeted->Add(context)) {
     if (!admitted.ok()) {
@@ -110,10 +110,12 @@ class VisitStream
 
   void OnReadDone(bool ok) override {
     if (!ok) return Over(absl::OkStatus());
-    if (request_.has_let_go()) return Over(absl::OkStatus());
-    const absl::Status heard =
-        visit_ == 0 ? Greet() : desk_->Hear(visit_, std::move(request_));
-    if (!heard.ok()) return Over(heard);
+    if (request_.has_fallback_release()) return Over(absl::OkStatus());
+    const absl::Status handled =
+        attachment_ == 0
+            ? Greet()
+            : coordinator_->Handle(attachment_, std::move(request_));
+    if (!handled.ok()) return Over(handled);
     request_.Clear();
     StartRead(&request_);
   }
@@ -130,7 +132,7 @@ class VisitStream
   void OnCancel() override { Over(absl::CancelledError("the rank is gone")); }
 
   void OnDone() override {
-    if (visit_ != 0) desk_->Depart(visit_);
+    if (attachment_ != 0) coordinator_->Detach(attachment_);
     Greeted();
     delete this;
   }
@@ -142,12 +144,13 @@ class VisitStream
       return absl::InvalidArgumentError("a stream begins with a hello");
     }
     Greeted();
-    StandInDesk::Ear ear;
-    ear.on_event = [this](const v1::AttachEvent& event) { Say(event); };
-    ear.on_end = [this](const absl::Status& status) { Close(status); };
-    const auto visit = desk_->Arrive(request_.hello(), std::move(ear));
-    if (!visit.ok()) return visit.status();
-    visit_ = *visit;
+    FallbackCoordinator::Callbacks callbacks;
+    callbacks.on_event = [this](const v1::AttachEvent& event) { Write(event); };
+    callbacks.on_end = [this](const absl::Status& status) { Close(status); };
+    const auto attachment =
+        coordinator_->Attach(request_.hello(), std::move(callbacks));
+    if (!attachment.ok()) return attachment.status();
+    attachment_ = *attachment;
     return absl::OkStatus();
   }
 
@@ -158,7 +161,7 @@ class VisitStream
     hello_deadline_.reset();
   }
 
-  void Say(const v1::AttachEvent& event) {
+  void Write(const v1::AttachEvent& event) {
     {
       MutexLock lock(&mutex_);
       if (closing_) return;
@@ -175,9 +178,9 @@ class VisitStream
     Advance();
   }
 
-  // What was said counts no more before the rank can know that it has gone.
+  // What was sent counts no more before the rank can know of the end.
   void Over(const absl::Status& status) {
-    if (visit_ != 0) desk_->Depart(visit_);
+    if (attachment_ != 0) coordinator_->Detach(attachment_);
     {
       MutexLock lock(&mutex_);
       queue_.clear();
@@ -219,11 +222,11 @@ class VisitStream
     }
   }
 
-  const std::shared_ptr<StandInDesk> desk_;
+  const std::shared_ptr<FallbackCoordinator> coordinator_;
   Ungreeted* const ungreeted_;
   const Ungreeted::Entry entry_;
-  v1::AttachRequest request_;       // of the read under way
-  std::atomic<uint64_t> visit_{0};  // reads set it
+  v1::AttachRequest request_;            // of the read under way
+  std::atomic<uint64_t> attachment_{0};  // reads set it
   std::optional<HelloDeadline> hello_deadline_;
   v1::AttachEvent event_;  // of the write under way
 
@@ -236,22 +239,22 @@ class VisitStream
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
-class VisitService : public v1::Rendezvous::CallbackService {
+class FallbackService : public v1::Rendezvous::CallbackService {
  public:
-  VisitService(std::shared_ptr<StandInDesk> desk, std::string job,
-               ClientSecurity security)
-      : desk_(std::move(desk)),
+  FallbackService(std::shared_ptr<FallbackCoordinator> coordinator,
+                  std::string job, ClientSecurity security)
+      : coordinator_(std::move(coordinator)),
         job_(std::move(job)),
         security_(std::move(security)) {}
 
   grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent>* Attach(
       grpc::CallbackServerContext* context) override {
-    return new VisitStream(desk_, &ungreeted_, context,
-                           AdmitToStandIn(*context, security_, job_));
+    return new FallbackStream(coordinator_, &ungreeted_, context,
+                              AdmitToFallback(*context, security_, job_));
   }
 
  private:
-  const std::shared_ptr<StandInDesk> desk_;
+  const std::shared_ptr<FallbackCoordinator> coordinator_;
   const std::string job_;
   const ClientSecurity security_;
   Ungreeted ungreeted_;
@@ -266,23 +269,23 @@ std::string HostPort(absl::string_view host, int port) {
 
 }  // namespace
 
-struct StandInServer::Parts {
-  Parts(std::shared_ptr<StandInDesk> desk, const std::string& job,
-        const ClientSecurity& security)
-      : service(std::move(desk), job, security) {}
-  VisitService service;
+struct FallbackServer::Parts {
+  Parts(std::shared_ptr<FallbackCoordinator> coordinator,
+        const std::string& job, const ClientSecurity& security)
+      : service(std::move(coordinator), job, security) {}
+  FallbackService service;
   std::string address;
   std::unique_ptr<AcceptingServer> server;
 };
 
-absl::StatusOr<std::unique_ptr<StandInServer>> StandInServer::Start(
-    absl::string_view host, std::shared_ptr<StandInDesk> desk,
+absl::StatusOr<std::unique_ptr<FallbackServer>> FallbackServer::Start(
+    absl::string_view host, std::shared_ptr<FallbackCoordinator> coordinator,
     const std::string& job, const ClientSecurity& security) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto credentials,
-                            MakeStandInServerCredentials(security));
+                            MakeFallbackServerCredentials(security));
   COXSWAIN_ASSIGN_OR_RETURN(Listeners listeners,
                             Listen({std::string(host), 0}));
-  auto parts = std::make_unique<Parts>(std::move(desk), job, security);
+  auto parts = std::make_unique<Parts>(std::move(coordinator), job, security);
   parts->address = HostPort(host, listeners.port);
   const int connections = ConnectionLimit(kMaxConnections);
   AcceptingServer::Options options;
@@ -298,14 +301,14 @@ absl::StatusOr<std::unique_ptr<StandInServer>> StandInServer::Start(
   builder.RegisterService(&parts->service);
   COXSWAIN_ASSIGN_OR_RETURN(
       parts->server, AcceptingServer::Start(std::move(options), &builder));
-  return std::unique_ptr<StandInServer>(new StandInServer(std::move(parts)));
+  return std::unique_ptr<FallbackServer>(new FallbackServer(std::move(parts)));
 }
 
-StandInServer::StandInServer(std::unique_ptr<Parts> parts)
+FallbackServer::FallbackServer(std::unique_ptr<Parts> parts)
     : parts_(std::move(parts)) {}
 
-StandInServer::~StandInServer() { parts_->server->Shutdown(kShutdown); }
+FallbackServer::~FallbackServer() { parts_->server->Shutdown(kShutdown); }
 
-const std::string& StandInServer::address() const { return parts_->address; }
+const std::string& FallbackServer::address() const { return parts_->address; }
 
 }  // namespace coxswain

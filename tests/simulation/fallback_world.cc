@@ -1,4 +1,4 @@
-#include "tests/simulation/stand_in_world.h"
+#include "tests/simulation/fallback_world.h"
 
 #include <algorithm>
 #include <utility>
@@ -40,7 +40,7 @@ std::string Text(const schedule::Decision& decision) {
 
 }  // namespace
 
-StandInWorld::StandInWorld(uint64_t seed, Disloyalty disloyalty)
+FallbackWorld::FallbackWorld(uint64_t seed, Disloyalty disloyalty)
     : disloyalty_(disloyalty), dice_(seed, 7) {
   world_ = dice_.Int(1, 4);
   rounds_ = dice_.Int(4, 16);
@@ -56,15 +56,15 @@ StandInWorld::StandInWorld(uint64_t seed, Disloyalty disloyalty)
   }
   const auto ranks = static_cast<size_t>(world_);
   attached_.resize(ranks);
-  visits_.resize(ranks);
+  fallback_attached_.resize(ranks);
   schedule::FallbackSchedule::Options options;
   options.world_size = world_;
   options.plan = [this]() { return plans_.at(Rank(0).plan_version); };
-  stand_in_ = std::make_unique<schedule::FallbackSchedule>(std::move(options));
+  fallback_ = std::make_unique<schedule::FallbackSchedule>(std::move(options));
   Start(/*resumed=*/false);
 }
 
-StandInWorld::Result StandInWorld::Run() {
+FallbackWorld::Result FallbackWorld::Run() {
   int events = 0;
   while (!Done() && result_.violation.empty()) {
     if (++events > kChaos) healed_ = true;
@@ -72,24 +72,24 @@ StandInWorld::Result StandInWorld::Run() {
     now_ += kEvent;
     HappenOnce();
   }
-  result_.spells = stand_in_->spell();
+  result_.fallback_epochs = fallback_->epoch().fallback;
   for (const auto& [round, outcome] : outcomes_) {
     if (outcome.decision.plan.has_value()) ++result_.plans;
   }
   return result_;
 }
 
-bool StandInWorld::Done() const {
+bool FallbackWorld::Done() const {
   return std::all_of(workers_.begin(), workers_.end(), [&](const Worker& one) {
     return one.agent.round() >= rounds_;
   });
 }
 
-void StandInWorld::Violate(absl::string_view what) {
+void FallbackWorld::Violate(absl::string_view what) {
   if (result_.violation.empty()) result_.violation = std::string(what);
 }
 
-void StandInWorld::HappenOnce() {
+void FallbackWorld::HappenOnce() {
   const int rank = dice_.Int(0, world_ - 1);
   Worker& worker = Rank(rank);
   if (!healed_ && dice_.Chance(0.004)) return Crash();
@@ -113,7 +113,7 @@ void StandInWorld::HappenOnce() {
     case 1:
       if (worker.coordinator == nullptr && agreement_ != nullptr) {
         if (healed_ || dice_.Chance(0.1)) Connect(rank, false);
-      } else if (worker.stand_in == nullptr && (worker.lost || worker.bound)) {
+      } else if (worker.fallback == nullptr && (worker.lost || worker.bound)) {
         Connect(rank, true);
       }
       return;
@@ -126,7 +126,7 @@ void StandInWorld::HappenOnce() {
                    dice_.Int(0, static_cast<int>(streams_.size()) - 1))]
           .get();
   const bool ends =
-      stream->to_stand_in ? dice_.Chance(0.005) : dice_.Chance(0.02);
+      stream->to_fallback ? dice_.Chance(0.005) : dice_.Chance(0.02);
   if (!healed_ && ends) return Break(stream);
   if (dice_.Chance(0.5)) {
     ReadAtServer(stream);
@@ -142,7 +142,7 @@ void StandInWorld::HappenOnce() {
 
 // ---- ranks
 
-void StandInWorld::Work(int rank) {
+void FallbackWorld::Work(int rank) {
   Worker& worker = Rank(rank);
   schedule::StepAgent& agent = worker.agent;
   if (agent.round() >= rounds_ && !agent.announced()) return;
@@ -170,8 +170,8 @@ void StandInWorld::Work(int rank) {
   Pump(rank);
 }
 
-void StandInWorld::NoteActed(int rank, int64_t round,
-                             const schedule::Decision& decision) {
+void FallbackWorld::NoteActed(int rank, int64_t round,
+                              const schedule::Decision& decision) {
   const std::string text = Text(decision);
   const auto [found, first] = outcomes_.emplace(round, Outcome{decision, text});
   if (first) {
@@ -185,25 +185,25 @@ void StandInWorld::NoteActed(int rank, int64_t round,
   }
 }
 
-void StandInWorld::Connect(int rank, bool to_stand_in) {
+void FallbackWorld::Connect(int rank, bool to_fallback) {
   auto stream = std::make_unique<Stream>();
   stream->id = ++last_stream_;
   stream->rank = rank;
-  stream->to_stand_in = to_stand_in;
+  stream->to_fallback = to_fallback;
   stream->coordinator = coordinator_;
   stream->up.emplace_back();
   Worker& worker = Rank(rank);
-  (to_stand_in ? worker.stand_in : worker.coordinator) = stream.get();
-  if (!to_stand_in) worker.attached = false;
-  if (to_stand_in) worker.visiting = false;
+  (to_fallback ? worker.fallback : worker.coordinator) = stream.get();
+  if (!to_fallback) worker.attached = false;
+  if (to_fallback) worker.in_fallback = false;
   streams_.push_back(std::move(stream));
 }
 
-void StandInWorld::Pump(int rank) {
+void FallbackWorld::Pump(int rank) {
   Worker& worker = Rank(rank);
   if (worker.leader == Leader::kNobody) return;
   Stream* const stream =
-      worker.leader == Leader::kStandIn ? worker.stand_in : worker.coordinator;
+      worker.leader == Leader::kFallback ? worker.fallback : worker.coordinator;
   if (stream == nullptr) return;
   for (const schedule::StepAgent::Outgoing& outgoing :
        worker.agent.Take(now_)) {
@@ -219,7 +219,7 @@ void StandInWorld::Pump(int rank) {
   }
 }
 
-void StandInWorld::SayPosition(int rank, Stream* stream) {
+void FallbackWorld::SendPosition(int rank, Stream* stream) {
   const auto heard = Rank(rank).agent.heard();
   if (!heard.has_value()) return;
   Up up;
@@ -228,49 +228,49 @@ void StandInWorld::SayPosition(int rank, Stream* stream) {
   stream->up.push_back(std::move(up));
 }
 
-void StandInWorld::FollowCoordinator(int rank) {
+void FallbackWorld::FollowCoordinator(int rank) {
   Worker& worker = Rank(rank);
   worker.leader = Leader::kCoordinator;
-  if (worker.spell > 0 && disloyalty_ != Disloyalty::kHidesSpells) {
+  if (worker.epoch.fallback > 0 && disloyalty_ != Disloyalty::kHidesEpochs) {
     Up up;
-    up.kind = Up::Kind::kStoodIn;
-    up.spell = worker.spell;
+    up.kind = Up::Kind::kReport;
+    up.fallback_epoch = worker.epoch.fallback;
     worker.coordinator->up.push_back(std::move(up));
   }
-  SayPosition(rank, worker.coordinator);
+  SendPosition(rank, worker.coordinator);
   worker.agent.OnConnected();
   Pump(rank);
 }
 
-void StandInWorld::FollowStandIn(int rank) {
+void FallbackWorld::FollowFallback(int rank) {
   Worker& worker = Rank(rank);
-  worker.leader = Leader::kStandIn;
+  worker.leader = Leader::kFallback;
   worker.bound = true;
-  worker.spell = worker.visit_spell;
-  SayPosition(rank, worker.stand_in);
+  worker.epoch = std::max(worker.epoch, worker.fallback_epoch);
+  SendPosition(rank, worker.fallback);
   worker.agent.OnConnected();
   Pump(rank);
 }
 
-void StandInWorld::OnCoordinatorAttached(int rank) {
+void FallbackWorld::OnCoordinatorAttached(int rank) {
   Worker& worker = Rank(rank);
   worker.attached = true;
   worker.lost = false;
-  if (disloyalty_ == Disloyalty::kLeavesUnheard && worker.bound) {
+  if (disloyalty_ == Disloyalty::kLeavesUnreleased && worker.bound) {
     worker.bound = false;
-    if (worker.stand_in != nullptr) worker.stand_in->rank_open = false;
-    worker.stand_in = nullptr;
-    worker.visiting = false;
+    if (worker.fallback != nullptr) worker.fallback->rank_open = false;
+    worker.fallback = nullptr;
+    worker.in_fallback = false;
   }
   if (!worker.bound) return FollowCoordinator(rank);
   worker.leader = Leader::kNobody;
-  if (!worker.visiting) return;
+  if (!worker.in_fallback) return;
   Up up;
-  up.kind = Up::Kind::kLetGo;
-  worker.stand_in->up.push_back(std::move(up));
+  up.kind = Up::Kind::kRelease;
+  worker.fallback->up.push_back(std::move(up));
 }
 
-void StandInWorld::OnCoordinatorGone(int rank) {
+void FallbackWorld::OnCoordinatorGone(int rank) {
   Worker& worker = Rank(rank);
   worker.coordinator = nullptr;
   if (!std::exchange(worker.attached, false)) return;
@@ -278,7 +278,7 @@ void StandInWorld::OnCoordinatorGone(int rank) {
   worker.leader = Leader::kNobody;
 }
 
-void StandInWorld::ReadAtRank(Stream* stream) {
+void FallbackWorld::ReadAtRank(Stream* stream) {
   if (!stream->rank_open) return;
   if (!stream->down.empty()) {
     const Down down = std::move(stream->down.front());
@@ -292,71 +292,79 @@ void StandInWorld::ReadAtRank(Stream* stream) {
   OnDown(stream, end);
 }
 
-void StandInWorld::OnDown(Stream* stream, const Down& down) {
+void FallbackWorld::OnDown(Stream* stream, const Down& down) {
   const int rank = stream->rank;
   Worker& worker = Rank(rank);
-  const bool of_stand_in = stream->to_stand_in;
+  const bool of_fallback = stream->to_fallback;
   if (down.kind == Down::Kind::kEnd) {
     stream->rank_open = false;
-    if (!of_stand_in) return OnCoordinatorGone(rank);
-    worker.stand_in = nullptr;
-    worker.visiting = false;
-    if (worker.leader == Leader::kStandIn) worker.leader = Leader::kNobody;
-    if (!down.let_go) return;
+    if (!of_fallback) return OnCoordinatorGone(rank);
+    worker.fallback = nullptr;
+    worker.in_fallback = false;
+    if (worker.leader == Leader::kFallback) worker.leader = Leader::kNobody;
+    if (!down.released) return;
     worker.bound = false;
     if (!worker.lost) FollowCoordinator(rank);
     return;
   }
   if (down.kind == Down::Kind::kAttached) {
-    if (!of_stand_in) return OnCoordinatorAttached(rank);
-    worker.visiting = true;
-    worker.visit_spell = down.spell;
-    if (worker.lost) return FollowStandIn(rank);
+    if (!of_fallback) {
+      worker.epoch = std::max(
+          worker.epoch, {std::max(down.epoch.fallback, worker.epoch.fallback),
+                         down.epoch.term});
+      return OnCoordinatorAttached(rank);
+    }
+    worker.in_fallback = true;
+    worker.fallback_epoch = down.epoch;
+    if (worker.lost) return FollowFallback(rank);
     Up up;
-    up.kind = Up::Kind::kLetGo;
+    up.kind = Up::Kind::kRelease;
     stream->up.push_back(std::move(up));
     return;
   }
-  const Leader from = of_stand_in ? Leader::kStandIn : Leader::kCoordinator;
-  const bool both = disloyalty_ == Disloyalty::kListensToBoth;
+  const Leader from = of_fallback ? Leader::kFallback : Leader::kCoordinator;
+  const bool both = disloyalty_ == Disloyalty::kFollowsBoth;
   if (worker.leader != from && !both) return;
   if (down.kind == Down::Kind::kGrant) {
     return worker.agent.OnGrant(down.round);
   }
-  const bool old = !of_stand_in && down.spell < worker.spell;
-  if (old && disloyalty_ != Disloyalty::kHearsOldSpells &&
-      disloyalty_ != Disloyalty::kHidesSpells && !both) {
+  const bool earlier = disloyalty_ == Disloyalty::kLeavesUnreleased
+                           ? down.epoch.fallback < worker.epoch.fallback
+                           : down.epoch < worker.epoch;
+  if (earlier && disloyalty_ != Disloyalty::kTakesEarlierEpochs &&
+      disloyalty_ != Disloyalty::kHidesEpochs && !both) {
     return;
   }
   worker.agent.OnDecision(down.decision);
 }
 
 // Both ends find out by themselves.
-void StandInWorld::Break(Stream* stream) {
+void FallbackWorld::Break(Stream* stream) {
   if (dice_.Chance(0.5)) stream->up.clear();
   if (!stream->rank_open) return;
   stream->rank_open = false;
   const int rank = stream->rank;
-  if (!stream->to_stand_in) return OnCoordinatorGone(rank);
+  if (!stream->to_fallback) return OnCoordinatorGone(rank);
   Worker& worker = Rank(rank);
-  worker.stand_in = nullptr;
-  worker.visiting = false;
-  if (worker.leader == Leader::kStandIn) worker.leader = Leader::kNobody;
+  worker.fallback = nullptr;
+  worker.in_fallback = false;
+  if (worker.leader == Leader::kFallback) worker.leader = Leader::kNobody;
 }
 
-// ---- whoever decides
+// ---- the leaders
 
-void StandInWorld::SayDown(Stream* stream, Down down) {
+void FallbackWorld::SendDown(Stream* stream, Down down) {
   if (stream != nullptr && stream->server_open) {
     stream->down.push_back(std::move(down));
   }
 }
 
-StandInWorld::Down StandInWorld::DownOf(
-    const schedule::StepAgreement::Message& message, int64_t spell) {
+FallbackWorld::Down FallbackWorld::DownOf(
+    const schedule::StepAgreement::Message& message,
+    const schedule::Epoch& epoch) {
   Down down;
   down.round = message.round;
-  down.spell = spell;
+  down.epoch = epoch;
   if (message.kind == schedule::StepAgreement::Message::Kind::kGrant) {
     down.kind = Down::Kind::kGrant;
     return down;
@@ -366,50 +374,49 @@ StandInWorld::Down StandInWorld::DownOf(
   return down;
 }
 
-void StandInWorld::ReadAtServer(Stream* stream) {
+void FallbackWorld::ReadAtServer(Stream* stream) {
   if (!stream->server_open) return;
-  if (!stream->to_stand_in && stream->coordinator != coordinator_) {
+  if (!stream->to_fallback && stream->coordinator != coordinator_) {
     stream->server_open = false;  // it died with its coordinator
     return;
   }
   if (!stream->up.empty()) {
     const Up up = std::move(stream->up.front());
     stream->up.pop_front();
-    return stream->to_stand_in ? HearAtStandIn(stream, up)
-                               : HearAtCoordinator(stream, up);
+    return stream->to_fallback ? HandleAtFallback(stream, up)
+                               : HandleAtCoordinator(stream, up);
   }
   if (stream->rank_open) return;
   // It finds out that the rank is gone.
   stream->server_open = false;
   const auto rank = static_cast<size_t>(stream->rank);
-  if (!stream->to_stand_in && attached_[rank] == stream) {
+  if (!stream->to_fallback && attached_[rank] == stream) {
     attached_[rank] = nullptr;
   }
-  if (stream->to_stand_in && visits_[rank] == stream) {
-    visits_[rank] = nullptr;
-    stand_in_->OnGone(stream->rank);
+  if (stream->to_fallback && fallback_attached_[rank] == stream) {
+    fallback_attached_[rank] = nullptr;
+    fallback_->OnDetached(stream->rank);
   }
 }
 
-void StandInWorld::Crash() {
+void FallbackWorld::Crash() {
   if (agreement_ == nullptr) return;
   ++result_.crashes;
   agreement_.reset();
   ++coordinator_;
   for (Stream*& stream : attached_) stream = nullptr;
   for (const auto& stream : streams_) {
-    if (!stream->to_stand_in) stream->server_open = false;
+    if (!stream->to_fallback) stream->server_open = false;
   }
 }
 
-void StandInWorld::Start(bool resumed) {
-  spell_ = 0;
-  speakers_.assign(static_cast<size_t>(world_), 0);
-  barred_.assign(static_cast<size_t>(world_), 0);
+void FallbackWorld::Start(bool resumed) {
+  epoch_ = {0, coordinator_ + 1};
+  senders_.assign(static_cast<size_t>(world_), {});
   MakeAgreement(resumed);
 }
 
-void StandInWorld::MakeAgreement(bool resumed) {
+void FallbackWorld::MakeAgreement(bool resumed) {
   schedule::StepAgreement::Options options;
   options.stream = kTrain;
   options.world_size = world_;
@@ -424,7 +431,7 @@ void StandInWorld::MakeAgreement(bool resumed) {
 }
 
 // Is durable at once.
-std::optional<schedule::Plan> StandInWorld::NextPlan(int64_t /*step*/) {
+std::optional<schedule::Plan> FallbackWorld::NextPlan(int64_t /*step*/) {
   if (pending_.empty()) return std::nullopt;
   plan_before_ = plan_;
   plan_ = pending_.front();
@@ -432,57 +439,61 @@ std::optional<schedule::Plan> StandInWorld::NextPlan(int64_t /*step*/) {
   return plan_;
 }
 
-bool StandInWorld::Speaks(const Stream& stream) {
-  const auto rank = static_cast<size_t>(stream.rank);
-  if (stream.id <= barred_[rank] || stream.id < speakers_[rank]) return false;
-  speakers_[rank] = stream.id;
-  return true;
+bool FallbackWorld::Counts(const Stream& stream) const {
+  const Sender& sender = senders_[static_cast<size_t>(stream.rank)];
+  return sender.attachment == stream.attachment && !(sender.epoch < epoch_);
 }
 
-void StandInWorld::BeginSpell(int64_t spell, int rank) {
-  if (spell <= spell_) return;
-  spell_ = spell;
+void FallbackWorld::OnReport(const Stream& stream, int64_t fallback_epoch) {
+  Sender& sender = senders_[static_cast<size_t>(stream.rank)];
+  if (sender.attachment != stream.attachment) return;
+  const schedule::Epoch epoch{fallback_epoch, coordinator_ + 1};
+  sender.epoch = std::max(sender.epoch, epoch);
+  if (epoch_ < epoch) RaiseEpoch(epoch, stream.rank);
+}
+
+void FallbackWorld::RaiseEpoch(const schedule::Epoch& epoch, int rank) {
+  epoch_ = epoch;
   for (int other = 0; other < world_; ++other) {
     const auto index = static_cast<size_t>(other);
     if (other == rank) continue;
-    barred_[index] = std::max(barred_[index], speakers_[index]);
-    speakers_[index] = 0;
     Stream* const stream = std::exchange(attached_[index], nullptr);
     if (stream == nullptr) continue;
-    barred_[index] = std::max(barred_[index], stream->id);
     Down end;
     end.kind = Down::Kind::kEnd;
-    SayDown(stream, end);
+    SendDown(stream, end);
     stream->server_open = false;
   }
   MakeAgreement(/*resumed=*/true);
 }
 
-void StandInWorld::HearAtCoordinator(Stream* stream, const Up& up) {
+void FallbackWorld::HandleAtCoordinator(Stream* stream, const Up& up) {
   const int rank = stream->rank;
   const auto index = static_cast<size_t>(rank);
   if (up.kind == Up::Kind::kHello) {
     if (attached_[index] != nullptr) attached_[index]->server_open = false;
     attached_[index] = stream;
+    stream->attachment = ++last_attachment_;
+    senders_[index] = {stream->attachment, epoch_};
     Down attached;
-    return SayDown(stream, attached);
+    attached.epoch = epoch_;
+    return SendDown(stream, attached);
   }
-  if (!Speaks(*stream)) return;
+  if (up.kind == Up::Kind::kReport) return OnReport(*stream, up.fallback_epoch);
+  if (!Counts(*stream)) return;
   switch (up.kind) {
-    case Up::Kind::kStoodIn:
-      return BeginSpell(up.spell, rank);
     case Up::Kind::kPosition:
-      return SayAsCoordinator(agreement_->OnPosition(rank, up.last, now_));
+      return SendAsCoordinator(agreement_->OnPosition(rank, up.last, now_));
     case Up::Kind::kTicket:
-      return SayAsCoordinator(agreement_->OnTicket(rank, up.ticket, now_));
+      return SendAsCoordinator(agreement_->OnTicket(rank, up.ticket, now_));
     case Up::Kind::kVote:
-      return SayAsCoordinator(agreement_->OnVote(rank, up.vote, now_));
+      return SendAsCoordinator(agreement_->OnVote(rank, up.vote, now_));
     default:
       return;
   }
 }
 
-void StandInWorld::SayAsCoordinator(
+void FallbackWorld::SendAsCoordinator(
     const schedule::StepAgreement::Messages& messages) {
   using Message = schedule::StepAgreement::Message;
   for (const Message& message : messages) {
@@ -490,7 +501,7 @@ void StandInWorld::SayAsCoordinator(
         message.kind != Message::Kind::kDecision) {
       continue;
     }
-    const Down down = DownOf(message, spell_);
+    const Down down = DownOf(message, epoch_);
     const bool all = message.rank == Message::kAllRanks;
     if (all && message.kind == Message::Kind::kDecision) {
       ++result_.by_coordinator;
@@ -498,7 +509,7 @@ void StandInWorld::SayAsCoordinator(
     }
     for (int rank = 0; rank < world_; ++rank) {
       if (!all && message.rank != rank) continue;
-      SayDown(attached_[static_cast<size_t>(rank)], down);
+      SendDown(attached_[static_cast<size_t>(rank)], down);
     }
   }
   if (agreement_->failure().ok()) return;
@@ -506,54 +517,54 @@ void StandInWorld::SayAsCoordinator(
                        agreement_->failure().message()));
 }
 
-void StandInWorld::EndVisit(int rank, bool let_go) {
-  Stream*& visit = visits_[static_cast<size_t>(rank)];
+void FallbackWorld::EndFallback(int rank, bool released) {
+  Stream*& visit = fallback_attached_[static_cast<size_t>(rank)];
   if (visit == nullptr) return;
   Down end;
   end.kind = Down::Kind::kEnd;
-  end.let_go = let_go;
-  SayDown(visit, end);
+  end.released = released;
+  SendDown(visit, end);
   visit->server_open = false;
   visit = nullptr;
 }
 
-void StandInWorld::HearAtStandIn(Stream* stream, const Up& up) {
+void FallbackWorld::HandleAtFallback(Stream* stream, const Up& up) {
   const int rank = stream->rank;
   switch (up.kind) {
     case Up::Kind::kHello: {
-      const schedule::FallbackSchedule::Arrival arrival =
-          stand_in_->OnArrival(rank);
-      for (int other : arrival.sent_away) EndVisit(other, false);
-      EndVisit(rank, false);
-      visits_[static_cast<size_t>(rank)] = stream;
+      const schedule::FallbackSchedule::Attached state =
+          fallback_->OnAttached(rank);
+      for (int other : state.detached) EndFallback(other, false);
+      EndFallback(rank, false);
+      fallback_attached_[static_cast<size_t>(rank)] = stream;
       Down attached;
-      attached.spell = arrival.spell;
-      return SayDown(stream, attached);
+      attached.epoch = state.epoch;
+      return SendDown(stream, attached);
     }
     case Up::Kind::kPosition:
-      return SayAsStandIn(stand_in_->OnPosition(rank, kTrain, up.last, now_));
+      return SendAsFallback(fallback_->OnPosition(rank, kTrain, up.last, now_));
     case Up::Kind::kTicket:
-      return SayAsStandIn(stand_in_->OnTicket(rank, kTrain, up.ticket, now_));
+      return SendAsFallback(fallback_->OnTicket(rank, kTrain, up.ticket, now_));
     case Up::Kind::kVote:
-      return SayAsStandIn(stand_in_->OnVote(rank, kTrain, up.vote, now_));
-    case Up::Kind::kLetGo:
-      stand_in_->OnGone(rank);
-      return EndVisit(rank, true);
+      return SendAsFallback(fallback_->OnVote(rank, kTrain, up.vote, now_));
+    case Up::Kind::kRelease:
+      fallback_->OnDetached(rank);
+      return EndFallback(rank, true);
     default:
       return;
   }
 }
 
-void StandInWorld::SayAsStandIn(
+void FallbackWorld::SendAsFallback(
     const schedule::FallbackSchedule::Messages& messages) {
   using schedule::Message;
   for (const Message& message : messages) {
     const bool all = message.rank == Message::kAllRanks;
-    if (all && message.kind == Message::Kind::kDecision) ++result_.by_stand_in;
+    if (all && message.kind == Message::Kind::kDecision) ++result_.by_fallback;
     for (int rank = 0; rank < world_; ++rank) {
       if (!all && message.rank != rank) continue;
-      SayDown(visits_[static_cast<size_t>(rank)],
-              DownOf(message, stand_in_->spell()));
+      SendDown(fallback_attached_[static_cast<size_t>(rank)],
+               DownOf(message, fallback_->epoch()));
     }
   }
 }

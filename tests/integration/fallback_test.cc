@@ -17,7 +17,7 @@
 // Sessions that go on agreeing while there is no coordinator, over loopback,
 // each rank a thread.
 
-namespace coxswain::stand_in_test {
+namespace coxswain::fallback_test {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
@@ -25,9 +25,9 @@ constexpr absl::Duration kPatience = absl::Seconds(60);
 // What a rank has heard: step, commit, plan version, stop.
 using Heard = std::tuple<int64_t, bool, int64_t, std::string>;
 
-class StandInIntegrationTest : public ::testing::Test {
+class FallbackIntegrationTest : public ::testing::Test {
  protected:
-  StandInIntegrationTest() {
+  FallbackIntegrationTest() {
     options_.listen = "127.0.0.1:0";
     std::string name =
         ::testing::UnitTest::GetInstance()->current_test_info()->name();
@@ -44,7 +44,7 @@ class StandInIntegrationTest : public ::testing::Test {
   void StopCoordinator() { coordinator_.reset(); }
 
   void JoinAll(int count, schedule::Enforcement enforcement,
-               bool commit_vote = false, bool stand_in = true) {
+               bool commit_vote = false, bool fallback = true) {
     JobManifest manifest;
     manifest.terms.enforcement = enforcement;
     manifest.terms.commit_vote = commit_vote;
@@ -60,8 +60,8 @@ class StandInIntegrationTest : public ::testing::Test {
       options.join_timeout = kPatience;
       options.retry_base = absl::Milliseconds(1);
       options.retry_cap = absl::Milliseconds(20);
-      options.stand_in = stand_in;
-      options.stand_in_after = absl::Milliseconds(20);
+      options.fallback = fallback;
+      options.fallback_after = absl::Milliseconds(20);
       auto session = Session::Join(options, manifest);
       ASSERT_OK(session);
       sessions_[static_cast<size_t>((*session)->rank())] = std::move(*session);
@@ -128,11 +128,11 @@ class StandInIntegrationTest : public ::testing::Test {
   int64_t at_ ABSL_GUARDED_BY(mutex_) = -1;
 };
 
-class StandInEnforcementTest
-    : public StandInIntegrationTest,
+class FallbackEnforcementTest
+    : public FallbackIntegrationTest,
       public ::testing::WithParamInterface<schedule::Enforcement> {};
 
-TEST_P(StandInEnforcementTest, RanksGoOnWithoutACoordinator) {
+TEST_P(FallbackEnforcementTest, RanksGoOnWithoutACoordinator) {
   JoinAll(3, GetParam(), /*commit_vote=*/true);
   AllStep(0, 20);
   StopCoordinator();
@@ -146,12 +146,12 @@ TEST_P(StandInEnforcementTest, RanksGoOnWithoutACoordinator) {
     EXPECT_OK(sessions_[static_cast<size_t>(rank)]->Leave("done"));
   });
 }
-INSTANTIATE_TEST_SUITE_P(All, StandInEnforcementTest,
+INSTANTIATE_TEST_SUITE_P(All, FallbackEnforcementTest,
                          ::testing::Values(schedule::Enforcement::kAudit,
                                            schedule::Enforcement::kStrict));
 
 // It is stopped and started at any moment of the rounds.
-TEST_P(StandInEnforcementTest, CoordinatorsComeAndGo) {
+TEST_P(FallbackEnforcementTest, CoordinatorsComeAndGo) {
   constexpr int64_t kSteps = 600;
   JoinAll(3, GetParam());
   InThreads(4, [&](int rank) {
@@ -168,7 +168,7 @@ TEST_P(StandInEnforcementTest, CoordinatorsComeAndGo) {
   for (const auto& session : sessions_) EXPECT_OK(session->status());
 }
 
-TEST_F(StandInIntegrationTest, AWorkerAloneGoesOn) {
+TEST_F(FallbackIntegrationTest, AWorkerAloneGoesOn) {
   JoinAll(1, schedule::Enforcement::kStrict);
   AllStep(0, 5);
   StopCoordinator();
@@ -180,7 +180,7 @@ TEST_F(StandInIntegrationTest, AWorkerAloneGoesOn) {
 }
 
 // Whoever leaves waits for the coordinator, and the others are not held up.
-TEST_F(StandInIntegrationTest, AStopThatTheyAgreeOnIsTheSameForAll) {
+TEST_F(FallbackIntegrationTest, AStopThatTheyAgreeOnIsTheSameForAll) {
   JoinAll(2, schedule::Enforcement::kAudit);
   AllStep(0, 5);
   StopCoordinator();
@@ -194,9 +194,9 @@ TEST_F(StandInIntegrationTest, AStopThatTheyAgreeOnIsTheSameForAll) {
   });
 }
 
-TEST_F(StandInIntegrationTest, ItCanBeSwitchedOff) {
+TEST_F(FallbackIntegrationTest, ItCanBeSwitchedOff) {
   JoinAll(2, schedule::Enforcement::kAudit, /*commit_vote=*/false,
-          /*stand_in=*/false);
+          /*fallback=*/false);
   AllStep(0, 5);
   StopCoordinator();
   InThreads(3, [&](int rank) {
@@ -212,4 +212,4 @@ TEST_F(StandInIntegrationTest, ItCanBeSwitchedOff) {
 }
 
 }  // namespace
-}  // namespace coxswain::stand_in_test
+}  // namespace coxswain::fallback_test

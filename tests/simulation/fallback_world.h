@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_TESTS_SIMULATION_STAND_IN_WORLD_H_
-#define COXSWAIN_TESTS_SIMULATION_STAND_IN_WORLD_H_
+#ifndef COXSWAIN_TESTS_SIMULATION_FALLBACK_WORLD_H_
+#define COXSWAIN_TESTS_SIMULATION_FALLBACK_WORLD_H_
 
 #include <cstdint>
 #include <deque>
@@ -11,6 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "schedule/epoch.h"
 #include "schedule/fallback_schedule.h"
 #include "schedule/plan.h"
 #include "schedule/step_agent.h"
@@ -25,32 +26,34 @@ namespace coxswain::simulation {
 // consequences are found.
 enum class Disloyalty {
   kNone,
-  kListensToBoth,   // a rank acts upon decisions of whoever speaks first
-  kLeavesUnheard,   // it follows the coordinator without being let go
-  kHidesSpells,     // it does not say that it was with the stand-in
-  kHearsOldSpells,  // it takes decisions from before its coordinator knew that
+  kFollowsBoth,  // a rank acts upon the first decision of either leader
+  // It follows the coordinator without being released, and compares fallback
+  // epochs alone.
+  kLeavesUnreleased,
+  kHidesEpochs,         // it does not report that it was in a fallback epoch
+  kTakesEarlierEpochs,  // it takes decisions of an earlier epoch than it knows
 };
 
-// One history of a generation whose ranks have two who may decide: the real
-// StepAgreement, a real schedule::FallbackSchedule, and a real StepAgent for
-// each rank. Nothing has a time: whatever can happen next may, in an order that
-// the seed draws. Streams keep what is said in order; each of their ends finds
-// out by itself that the other is gone, and reads first what was under way. The
-// coordinator dies and is started again, or only loses its streams, or stands
-// still for as long as nothing of it is drawn.
+// One history of a generation whose ranks have two leaders that may decide: the
+// real StepAgreement, a real schedule::FallbackSchedule, and a real StepAgent
+// for each rank. Nothing has a time: whatever can happen next may, in an order
+// that the seed draws. Streams keep what is sent in order; each of their ends
+// finds out by itself that the other is gone, and reads first what was under
+// way. The coordinator dies and is started again, or only loses its streams, or
+// stalls for as long as nothing of it is drawn.
 //
-// Session's StandIn and AttachedSchedule, and the schedule room, do the same
-// with threads and sockets.
-class StandInWorld {
+// Session's FallbackClient and AttachedSchedule, and the server's schedule, do
+// the same with threads and sockets.
+class FallbackWorld {
  public:
-  StandInWorld(uint64_t seed, Disloyalty disloyalty);
+  FallbackWorld(uint64_t seed, Disloyalty disloyalty);
 
   struct Result {
     std::string violation;       // empty: everything held
     int64_t by_coordinator = 0;  // decisions
-    int64_t by_stand_in = 0;
+    int64_t by_fallback = 0;
     int64_t forgotten = 0;  // of the coordinator, that were made otherwise
-    int64_t spells = 0;
+    int64_t fallback_epochs = 0;
     int64_t crashes = 0;
     int64_t plans = 0;  // that the ranks have come to follow
   };
@@ -58,9 +61,9 @@ class StandInWorld {
 
  private:
   struct Up {
-    enum class Kind { kHello, kStoodIn, kPosition, kTicket, kVote, kLetGo };
+    enum class Kind { kHello, kReport, kPosition, kTicket, kVote, kRelease };
     Kind kind = Kind::kHello;
-    int64_t spell = 0;
+    int64_t fallback_epoch = 0;
     schedule::Decision last;
     schedule::Ticket ticket;
     schedule::Vote vote;
@@ -68,22 +71,23 @@ class StandInWorld {
   struct Down {
     enum class Kind { kAttached, kGrant, kDecision, kEnd };
     Kind kind = Kind::kAttached;
-    int64_t spell = 0;
+    schedule::Epoch epoch;
     int64_t round = 0;
     schedule::Decision decision;
-    bool let_go = false;  // kEnd
+    bool released = false;  // kEnd
   };
   struct Stream {
     int id = 0;
     int rank = 0;
-    bool to_stand_in = false;
+    bool to_fallback = false;
     int coordinator = 0;  // which one of them
+    int attachment = 0;   // counted as hellos arrive
     bool rank_open = true;
     bool server_open = true;
     std::deque<Up> up;
     std::deque<Down> down;
   };
-  enum class Leader { kNobody, kCoordinator, kStandIn };
+  enum class Leader { kNobody, kCoordinator, kFallback };
   struct Worker {
     explicit Worker(schedule::StepAgent::Options options)
         : agent(std::move(options)) {}
@@ -92,13 +96,13 @@ class StandInWorld {
     bool voted = false;
     Leader leader = Leader::kNobody;
     Stream* coordinator = nullptr;  // its open streams
-    Stream* stand_in = nullptr;
+    Stream* fallback = nullptr;
     bool attached = false;
     bool lost = true;
-    bool visiting = false;  // accepted by the stand-in
+    bool in_fallback = false;  // accepted by the fallback coordinator
     bool bound = false;
-    int64_t spell = 0;
-    int64_t visit_spell = 0;
+    schedule::Epoch epoch;           // the highest that it knows
+    schedule::Epoch fallback_epoch;  // of its open stream
   };
   struct Outcome {
     schedule::Decision decision;
@@ -108,7 +112,7 @@ class StandInWorld {
   // What may happen next.
   void HappenOnce();
   void Work(int rank);
-  void Connect(int rank, bool to_stand_in);
+  void Connect(int rank, bool to_fallback);
   void Break(Stream* stream);
   void ReadAtServer(Stream* stream);
   void ReadAtRank(Stream* stream);
@@ -116,23 +120,24 @@ class StandInWorld {
   void Start(bool resumed);
 
   // The coordinator.
-  void HearAtCoordinator(Stream* stream, const Up& up);
-  bool Speaks(const Stream& stream);
-  void BeginSpell(int64_t spell, int rank);
+  void HandleAtCoordinator(Stream* stream, const Up& up);
+  bool Counts(const Stream& stream) const;
+  void OnReport(const Stream& stream, int64_t fallback_epoch);
+  void RaiseEpoch(const schedule::Epoch& epoch, int rank);
   void MakeAgreement(bool resumed);
   std::optional<schedule::Plan> NextPlan(int64_t step);
-  void SayAsCoordinator(const schedule::StepAgreement::Messages& messages);
-  // The stand-in.
-  void HearAtStandIn(Stream* stream, const Up& up);
-  void SayAsStandIn(const schedule::FallbackSchedule::Messages& messages);
-  void EndVisit(int rank, bool let_go);
+  void SendAsCoordinator(const schedule::StepAgreement::Messages& messages);
+  // The fallback coordinator.
+  void HandleAtFallback(Stream* stream, const Up& up);
+  void SendAsFallback(const schedule::FallbackSchedule::Messages& messages);
+  void EndFallback(int rank, bool released);
 
   // A rank.
   void OnCoordinatorAttached(int rank);
   void OnCoordinatorGone(int rank);
   void FollowCoordinator(int rank);
-  void FollowStandIn(int rank);
-  void SayPosition(int rank, Stream* stream);
+  void FollowFallback(int rank);
+  void SendPosition(int rank, Stream* stream);
   void Pump(int rank);
   void OnDown(Stream* stream, const Down& down);
   void NoteActed(int rank, int64_t round, const schedule::Decision& decision);
@@ -140,9 +145,9 @@ class StandInWorld {
   Worker& Rank(int rank) { return workers_[static_cast<size_t>(rank)]; }
   bool Done() const;
   void Violate(absl::string_view what);
-  void SayDown(Stream* stream, Down down);
+  void SendDown(Stream* stream, Down down);
   static Down DownOf(const schedule::StepAgreement::Message& message,
-                     int64_t spell);
+                     const schedule::Epoch& epoch);
 
   const Disloyalty disloyalty_;
   Dice dice_;
@@ -166,15 +171,19 @@ class StandInWorld {
   std::optional<schedule::Plan> plan_before_;
   std::unique_ptr<schedule::StepAgreement> agreement_;  // null: it is down
   int coordinator_ = 0;
-  int64_t spell_ = 0;
+  schedule::Epoch epoch_;
   std::vector<Stream*> attached_;  // by rank
-  std::vector<int> speakers_;      // by rank: ids of streams
-  std::vector<int> barred_;
+  int last_attachment_ = 0;
+  struct Sender {
+    int attachment = 0;
+    schedule::Epoch epoch;
+  };
+  std::vector<Sender> senders_;  // by rank
 
-  std::unique_ptr<schedule::FallbackSchedule> stand_in_;
-  std::vector<Stream*> visits_;  // by rank
+  std::unique_ptr<schedule::FallbackSchedule> fallback_;
+  std::vector<Stream*> fallback_attached_;  // by rank
 };
 
 }  // namespace coxswain::simulation
 
-#endif  // COXSWAIN_TESTS_SIMULATION_STAND_IN_WORLD_H_
+#endif  // COXSWAIN_TESTS_SIMULATION_FALLBACK_WORLD_H_

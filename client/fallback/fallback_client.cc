@@ -1,11 +1,11 @@
-#include "client/stand_in/stand_in.h"
+#include "client/fallback/fallback_client.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
-#include "client/stand_in/desk_stream.h"
+#include "client/fallback/local_fallback_stream.h"
 
 namespace coxswain {
 namespace {
@@ -16,39 +16,41 @@ constexpr absl::Duration kIdle = absl::Hours(1);
 
 }  // namespace
 
-StandIn::StandIn(Options options, Callbacks callbacks)
+FallbackClient::FallbackClient(Options options, Callbacks callbacks)
     : options_(std::move(options)),
       callbacks_(std::move(callbacks)),
       backoff_(options_.retry_base, options_.retry_cap, options_.random) {
   if (!options_.on) return;
   if (options_.rank == 0) {
-    desk_ = std::make_shared<StandInDesk>(StandInDesk::Options{
-        options_.fence, options_.world_size, callbacks_.plan, options_.clock});
+    coordinator_ = std::make_shared<FallbackCoordinator>(
+        FallbackCoordinator::Options{options_.fence, options_.world_size,
+                                     callbacks_.plan, options_.clock});
   }
   if (options_.rank == 0 && options_.world_size > 1) {
-    auto server = StandInServer::Start(options_.host, desk_,
-                                       options_.fence.job(), options_.security);
+    auto server = FallbackServer::Start(
+        options_.host, coordinator_, options_.fence.job(), options_.security);
     if (server.ok()) {
       server_ = *std::move(server);
     } else {
-      LogWarning("no_stand_in", {{"job", options_.fence.job()},
-                                 {"error", server.status().message()},
-                                 {"next", "steps wait for the coordinator"}});
+      LogWarning("no_fallback_coordinator",
+                 {{"job", options_.fence.job()},
+                  {"error", server.status().message()},
+                  {"next", "steps wait for the coordinator"}});
     }
   }
   thread_ = std::thread([this]() { Run(); });
 }
 
-StandIn::~StandIn() {
+FallbackClient::~FallbackClient() {
   End();
   if (thread_.joinable()) thread_.join();
 }
 
-std::string StandIn::address() const {
+std::string FallbackClient::address() const {
   return server_ == nullptr ? "" : server_->address();
 }
 
-void StandIn::OnLost() {
+void FallbackClient::OnLost() {
   MutexLock switching(&switch_mutex_);
   {
     MutexLock lock(&mutex_);
@@ -59,7 +61,7 @@ void StandIn::OnLost() {
   callbacks_.follow_nobody();
 }
 
-void StandIn::OnAttached() {
+void FallbackClient::OnAttached() {
   MutexLock switching(&switch_mutex_);
   bool bound = false;
   {
@@ -75,58 +77,58 @@ void StandIn::OnAttached() {
   }
 }
 
-void StandIn::NoteAddress(absl::string_view address) {
+void FallbackClient::NoteAddress(absl::string_view address) {
   if (address.empty()) return NoteRankLeft(0);
   MutexLock lock(&mutex_);
   address_ = std::string(address);
   changed_.NotifyAll();
 }
 
-void StandIn::NoteRankLeft(int rank) {
+void FallbackClient::NoteRankLeft(int rank) {
   if (rank != 0) return;
   {
     MutexLock lock(&mutex_);
     gone_ = true;
     changed_.NotifyAll();
   }
-  NoteLetGo();
+  NoteReleased();
 }
 
-void StandIn::End() {
+void FallbackClient::End() {
   {
     MutexLock lock(&mutex_);
     ending_ = true;
     changed_.NotifyAll();
   }
-  if (desk_ != nullptr) desk_->Close();
+  if (coordinator_ != nullptr) coordinator_->Close();
 }
 
-bool StandIn::MayVisitLocked() const {
-  if (gone_ || (desk_ == nullptr && address_.empty())) return false;
+bool FallbackClient::MayAttachLocked() const {
+  if (gone_ || (coordinator_ == nullptr && address_.empty())) return false;
   if (!lost_) return bound_;
   return options_.clock->Now() - lost_since_ >= options_.after &&
          callbacks_.needed();
 }
 
-absl::Duration StandIn::PauseLocked() const {
+absl::Duration FallbackClient::PauseLocked() const {
   return lost_ && !gone_ ? kLook : kIdle;
 }
 
-void StandIn::Run() {
+void FallbackClient::Run() {
   while (true) {
     {
       MutexLock lock(&mutex_);
       const bool lost = lost_;
       changed_.WaitFor(&mutex_, PauseLocked(),
                        [this, lost]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                         return ending_ || MayVisitLocked() || lost_ != lost;
+                         return ending_ || MayAttachLocked() || lost_ != lost;
                        });
       if (ending_) return;
-      if (!MayVisitLocked()) continue;
+      if (!MayAttachLocked()) continue;
     }
-    VisitOnce();
+    AttachOnce();
     MutexLock lock(&mutex_);
-    if (!MayVisitLocked()) {
+    if (!MayAttachLocked()) {
       backoff_.Reset();
       continue;
     }
@@ -137,21 +139,21 @@ void StandIn::Run() {
   }
 }
 
-void StandIn::VisitOnce() {
-  const std::shared_ptr<AttachStream> stream = OpenVisit();
+void FallbackClient::AttachOnce() {
+  const std::shared_ptr<AttachStream> stream = OpenStream();
   bool accepted = false;
   {
     MutexLock lock(&mutex_);
     changed_.WaitFor(&mutex_, options_.answer,
                      [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                       return ending_ || spell_ > 0 || end_.has_value();
+                       return ending_ || epoch_.has_value() || end_.has_value();
                      });
-    accepted = !ending_ && spell_ > 0 && !end_.has_value();
+    accepted = !ending_ && epoch_.has_value() && !end_.has_value();
     if (end_.has_value() && absl::IsFailedPrecondition(*end_)) gone_ = true;
   }
   if (accepted) {
-    Settle(stream);
-    AwaitEndOfVisit();
+    Follow(stream);
+    AwaitStreamEnd();
   }
   bool back = false, gone = false;
   {
@@ -161,33 +163,34 @@ void StandIn::VisitOnce() {
     gone = gone_;
   }
   if (gone) {
-    NoteLetGo();
+    NoteReleased();
   } else if (back && accepted) {
-    AskToLetGo(stream.get());
+    RequestRelease(stream.get());
   }
-  if (accepted) NoteVisitLost();
+  if (accepted) NoteStreamLost();
 }
 
-std::shared_ptr<AttachStream> StandIn::OpenVisit() {
+std::shared_ptr<AttachStream> FallbackClient::OpenStream() {
   int64_t number = 0;
   std::string address;
   {
     MutexLock lock(&mutex_);
     number = ++number_;
-    spell_ = 0;
+    epoch_.reset();
     end_.reset();
     address = address_;
   }
   StreamCallbacks<v1::AttachEvent> callbacks;
   callbacks.on_event = [this, number](const v1::AttachEvent& event) {
-    OnVisitEvent(number, event);
+    OnStreamEvent(number, event);
   };
   callbacks.on_end = [this, number](const absl::Status& status) {
-    OnVisitEnd(number, status);
+    OnStreamEnd(number, status);
   };
   std::shared_ptr<AttachStream> stream;
-  if (desk_ != nullptr) {
-    stream = std::make_shared<DeskStream>(desk_, std::move(callbacks));
+  if (coordinator_ != nullptr) {
+    stream = std::make_shared<LocalFallbackStream>(coordinator_,
+                                                   std::move(callbacks));
   } else {
     if (stub_ == nullptr || stub_address_ != address) {
       stub_ = options_.connect(address);
@@ -198,56 +201,63 @@ std::shared_ptr<AttachStream> StandIn::OpenVisit() {
   v1::AttachRequest request;
   *request.mutable_hello()->mutable_fence() = options_.fence;
   request.mutable_hello()->set_rank(options_.rank);
-  // Not taken only if it has ended already, which on_end tells.
+  // Not taken only if it has ended already, which on_end reports.
   (void)stream->Send(request);
   return stream;
 }
 
-void StandIn::OnVisitEvent(int64_t number, const v1::AttachEvent& event) {
-  int64_t spell = 0;
+void FallbackClient::OnStreamEvent(int64_t number,
+                                   const v1::AttachEvent& event) {
   {
     MutexLock lock(&mutex_);
     if (number != number_) return;
     if (event.has_attached()) {
-      spell_ = event.attached().spell();
+      const auto epoch =
+          schedule::EpochFromWire(event.attached().fallback_epoch(),
+                                  /*term=*/0, /*lowest=*/1);
+      if (epoch.ok()) {
+        epoch_ = *epoch;
+      } else {
+        end_ = epoch.status();
+      }
       changed_.NotifyAll();
+      return;
     }
-    spell = spell_;
   }
-  if (!event.has_attached()) callbacks_.on_event(event, spell);
+  callbacks_.on_event(event);
 }
 
-void StandIn::OnVisitEnd(int64_t number, const absl::Status& status) {
+void FallbackClient::OnStreamEnd(int64_t number, const absl::Status& status) {
   MutexLock lock(&mutex_);
   if (number != number_) return;
   end_ = status;
   changed_.NotifyAll();
 }
 
-void StandIn::Settle(const std::shared_ptr<AttachStream>& stream) {
+void FallbackClient::Follow(const std::shared_ptr<AttachStream>& stream) {
   MutexLock switching(&switch_mutex_);
-  int64_t spell = 0;
+  schedule::Epoch epoch;
   {
     MutexLock lock(&mutex_);
     if (ending_ || !lost_) return;
     bound_ = true;
-    spell = spell_;
+    epoch = *epoch_;
   }
   backoff_.Reset();
-  LogInfo("stand_in_followed", {{"job", options_.fence.job()},
+  LogInfo("fallback_followed", {{"job", options_.fence.job()},
                                 {"rank", options_.rank},
                                 {"generation", options_.fence.generation()},
-                                {"spell", spell}});
-  callbacks_.follow_stand_in(
+                                {"fallback_epoch", epoch.fallback}});
+  callbacks_.follow_fallback(
       [weak = std::weak_ptr<AttachStream>(stream)](
           const v1::AttachRequest& request) {
         const std::shared_ptr<AttachStream> living = weak.lock();
         return living != nullptr && living->Send(request);
       },
-      spell);
+      epoch);
 }
 
-void StandIn::AwaitEndOfVisit() {
+void FallbackClient::AwaitStreamEnd() {
   MutexLock lock(&mutex_);
   const auto over = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return ending_ || !lost_ || end_.has_value();
@@ -256,34 +266,34 @@ void StandIn::AwaitEndOfVisit() {
   if (end_.has_value() && absl::IsFailedPrecondition(*end_)) gone_ = true;
 }
 
-void StandIn::NoteVisitLost() {
+void FallbackClient::NoteStreamLost() {
   MutexLock switching(&switch_mutex_);
   {
     MutexLock lock(&mutex_);
-    // Who is followed by now has been settled without this visit.
+    // The leader has been settled without this stream.
     if (!lost_) return;
   }
   callbacks_.follow_nobody();
 }
 
-void StandIn::AskToLetGo(AttachStream* stream) {
+void FallbackClient::RequestRelease(AttachStream* stream) {
   v1::AttachRequest request;
-  request.mutable_let_go();
+  request.mutable_fallback_release();
   (void)stream->Send(request);
-  bool let_go = false;
+  bool released = false;
   {
     MutexLock lock(&mutex_);
     changed_.WaitFor(&mutex_, options_.answer,
                      [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
                        return ending_ || end_.has_value();
                      });
-    let_go =
+    released =
         end_.has_value() && (end_->ok() || absl::IsFailedPrecondition(*end_));
   }
-  if (let_go) NoteLetGo();
+  if (released) NoteReleased();
 }
 
-void StandIn::NoteLetGo() {
+void FallbackClient::NoteReleased() {
   MutexLock switching(&switch_mutex_);
   bool follow = false;
   {

@@ -1,5 +1,5 @@
-// The desk that ranks come to while no coordinator is there. Whatever they
-// say, nobody hears anything once the visit is over.
+// The fallback coordinator. Whatever ranks send, nothing is sent to them once
+// their attachment has ended.
 
 #include <map>
 #include <memory>
@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/fake_clock.h"
-#include "client/stand_in/stand_in_desk.h"
+#include "client/fallback/fallback_coordinator.h"
 #include "schedule/plan.h"
 #include "tests/fuzz/decoders.h"
 #include "tests/fuzz/fuzz_bytes.h"
@@ -41,29 +41,29 @@ schedule::Plan NewestPlan() {
   return plan;
 }
 
-class Desk {
+class Ranks {
  public:
-  explicit Desk(FuzzBytes* bytes) : bytes_(bytes), desk_(Options()) {}
+  explicit Ranks(FuzzBytes* bytes) : bytes_(bytes), coordinator_(Options()) {}
 
   void Act() {
     const int rank = static_cast<int>(bytes_->Below(kRanks));
     const size_t what = bytes_->Below(8);
-    if (what == 0 || visits_.count(rank) == 0) {
-      Arrive(rank);
+    if (what == 0 || attachments_.count(rank) == 0) {
+      Attach(rank);
     } else if (what == 1) {
-      desk_.Depart(visits_[rank]);
-      *over_[visits_[rank]] = true;
-      visits_.erase(rank);
+      coordinator_.Detach(attachments_[rank]);
+      *over_[attachments_[rank]] = true;
+      attachments_.erase(rank);
     } else {
-      desk_.Hear(visits_[rank], Request(what)).IgnoreError();
+      coordinator_.Handle(attachments_[rank], Request(what)).IgnoreError();
     }
     clock_.Advance(absl::Milliseconds(bytes_->Byte()));
   }
-  void Close() { desk_.Close(); }
+  void Close() { coordinator_.Close(); }
 
  private:
-  StandInDesk::Options Options() {
-    StandInDesk::Options options;
+  FallbackCoordinator::Options Options() {
+    FallbackCoordinator::Options options;
     options.fence = Generation();
     options.world_size = kRanks;
     options.plan = NewestPlan;
@@ -71,22 +71,24 @@ class Desk {
     return options;
   }
 
-  void Arrive(int rank) {
+  void Attach(int rank) {
     v1::Hello hello;
     *hello.mutable_fence() = Generation();
     hello.set_rank(rank);
     DamageMessage(Words(), bytes_, &hello);
     const auto over = std::make_shared<bool>(false);
-    StandInDesk::Ear ear;
-    ear.on_event = [over](const v1::AttachEvent&) { COXSWAIN_CHECK(!*over); };
-    ear.on_end = [over](const absl::Status& why) {
+    FallbackCoordinator::Callbacks callbacks;
+    callbacks.on_event = [over](const v1::AttachEvent&) {
+      COXSWAIN_CHECK(!*over);
+    };
+    callbacks.on_end = [over](const absl::Status& why) {
       COXSWAIN_CHECK(!*over && !why.ok());
       *over = true;
     };
-    const auto visit = desk_.Arrive(hello, ear);
-    if (!visit.ok()) return;
-    visits_[hello.rank()] = *visit;
-    over_[*visit] = over;
+    const auto attachment = coordinator_.Attach(hello, callbacks);
+    if (!attachment.ok()) return;
+    attachments_[hello.rank()] = *attachment;
+    over_[*attachment] = over;
   }
 
   v1::AttachRequest Request(size_t what) {
@@ -120,18 +122,18 @@ class Desk {
 
   FuzzBytes* const bytes_;
   FakeClock clock_;
-  std::map<int, StandInDesk::Visit> visits_;  // by rank
-  std::map<StandInDesk::Visit, std::shared_ptr<bool>> over_;
-  StandInDesk desk_;
+  std::map<int, FallbackCoordinator::AttachmentId> attachments_;  // by rank
+  std::map<FallbackCoordinator::AttachmentId, std::shared_ptr<bool>> over_;
+  FallbackCoordinator coordinator_;
 };
 
 }  // namespace
 
-void FuzzStandIn(absl::string_view input) {
+void FuzzFallback(absl::string_view input) {
   FuzzBytes bytes(input);
-  Desk desk(&bytes);
-  while (!bytes.empty()) desk.Act();
-  desk.Close();
+  Ranks ranks(&bytes);
+  while (!bytes.empty()) ranks.Act();
+  ranks.Close();
 }
 
 }  // namespace coxswain

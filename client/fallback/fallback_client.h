@@ -1,0 +1,157 @@
+#ifndef COXSWAIN_CLIENT_FALLBACK_FALLBACK_CLIENT_H_
+#define COXSWAIN_CLIENT_FALLBACK_FALLBACK_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/backoff.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/random.h"
+#include "base/tls_files.h"
+#include "client/fallback/fallback_coordinator.h"
+#include "client/fallback/fallback_server.h"
+#include "client/rpc/coordinator_stub.h"
+#include "schedule/epoch.h"
+#include "schedule/plan.h"
+
+namespace coxswain {
+
+// Switches a rank between its leaders: the coordinator, or, while that cannot
+// be reached, the fallback coordinator of its generation, or none; never two of
+// them. A part of Session, which reports what becomes of the Attach stream. On
+// rank 0 it also owns the fallback coordinator.
+//
+//             lost                   accepted there
+//   coordinator ------> none ------------------------> fallback coordinator
+//        ^               | ^                                     |
+//        |               | +-------- that stream ended ----------+
+//        |               |                                       |
+//        +-- released <--+<--------- accepted again -------------+
+//
+// A rank that has followed the fallback coordinator follows the coordinator
+// again only once the fallback coordinator has confirmed the release, or cannot
+// decide ever again: see schedule::Epoch. Where the fallback coordinator does
+// not answer, the data connections to its rank do not work either.
+//
+// Threading: one thread of its own opens and closes the streams to the fallback
+// coordinator; the methods are safe from any other, and do not wait for the
+// network.
+class FallbackClient {
+ public:
+  struct Options {
+    bool on = true;
+    int rank = 0;
+    int world_size = 1;
+    // Of the generation; the term may be any.
+    v1::Fence fence;
+    // Where rank 0 listens for the others.
+    std::string host;
+    // How the others connect to it.
+    ClientSecurity security;
+    // How long a lost stream may take to come back before the rank attaches to
+    // the fallback coordinator.
+    absl::Duration after = absl::Milliseconds(500);
+    // How long the fallback coordinator may take to answer before it is tried
+    // again.
+    absl::Duration answer = absl::Seconds(2);
+    const Clock* clock = Clock::Real();
+    RandomSource* random = RandomSource::System();
+    absl::Duration retry_base = absl::Milliseconds(100);
+    absl::Duration retry_cap = absl::Seconds(2);
+    // Connects to another rank's fallback coordinator.
+    std::function<std::shared_ptr<CoordinatorStub>(const std::string& address)>
+        connect;
+  };
+  // What the schedule is notified of; see AttachedSchedule. None may wait.
+  struct Callbacks {
+    using Sender = std::function<bool(const v1::AttachRequest&)>;
+    // Whether there is anything to decide (not with enforcement=off).
+    std::function<bool()> needed;
+    std::function<void()> follow_nobody;
+    std::function<void()> follow_coordinator;
+    std::function<void(Sender, const schedule::Epoch&)> follow_fallback;
+    std::function<void(const v1::AttachEvent&)> on_event;
+    // The newest plan that this rank knows.
+    std::function<schedule::Plan()> plan;
+  };
+
+  FallbackClient(Options options, Callbacks callbacks);
+  ~FallbackClient();
+
+  // Returns where this rank's fallback coordinator listens, for its Hello;
+  // empty: it has none.
+  std::string address() const;
+
+  // The Attach stream was lost, having been accepted.
+  void OnLost();
+  // It was accepted, for the first time or again. The coordinator is followed
+  // when this returns, or as soon as the fallback coordinator has released the
+  // rank.
+  void OnAttached();
+  // As the coordinator has sent it; empty: rank 0 has left.
+  void NoteAddress(absl::string_view address);
+  // Once rank 0 has left there is no fallback coordinator any more.
+  void NoteRankLeft(int rank);
+  // The generation is over, or this rank is no member any more.
+  void End();
+
+ private:
+  void Run();
+  bool MayAttachLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Between two looks at whether it may be true.
+  absl::Duration PauseLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One stream to the fallback coordinator, from its hello to its end.
+  void AttachOnce();
+  std::shared_ptr<AttachStream> OpenStream();
+  // Callbacks of a stream; of earlier ones they are ignored.
+  void OnStreamEvent(int64_t number, const v1::AttachEvent& event);
+  void OnStreamEnd(int64_t number, const absl::Status& status);
+  // Follows the fallback coordinator, unless the coordinator is back.
+  void Follow(const std::shared_ptr<AttachStream>& stream);
+  void AwaitStreamEnd();
+  void NoteStreamLost();
+  // Sends the release, and waits until it is confirmed.
+  void RequestRelease(AttachStream* stream);
+  void NoteReleased();
+
+  const Options options_;
+  const Callbacks callbacks_;
+  std::shared_ptr<FallbackCoordinator> coordinator_;  // on rank 0
+  std::unique_ptr<FallbackServer> server_;  // likewise, if there are others
+
+  // Held while the leader is changed; before mutex_.
+  Mutex switch_mutex_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool lost_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time lost_since_ ABSL_GUARDED_BY(mutex_);
+  // The fallback coordinator may hold something that this rank has sent.
+  bool bound_ ABSL_GUARDED_BY(mutex_) = false;
+  // There is no fallback coordinator any more.
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string address_ ABSL_GUARDED_BY(mutex_);
+  // Of the stream under way; no epoch: it is not accepted yet.
+  int64_t number_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<schedule::Epoch> epoch_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+
+  // The thread's own.
+  Backoff backoff_;
+  std::shared_ptr<CoordinatorStub> stub_;
+  std::string stub_address_;
+
+  std::thread thread_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_FALLBACK_FALLBACK_CLIENT_H_
