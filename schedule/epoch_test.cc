@@ -77,7 +77,7 @@ struct Rank {
   Epoch knows;
   Epoch sends_in;        // what its attachment was given, or it has reported
   int64_t fallback = 0;  // the last fallback epoch that it was in
-  uint16_t tickets = 0;  // by epoch: a decider of it has this rank's
+  uint32_t tickets = 0;  // by epoch: a decider of it has this rank's
   int followed = 0;      // the decision that it acted upon; 0: none yet
 
   auto Key() const {
@@ -151,8 +151,8 @@ class Histories {
     Add(state);
   }
   // Joins the epoch, or begins another one.
-  void AttachToFallback(State state, size_t index) {
-    Rank& rank = state.ranks[index];
+  void AttachToFallback(const State& state, size_t index) {
+    const Rank& rank = state.ranks[index];
     const int64_t last = std::min(state.fallback + 1, kFallbacks);
     for (int64_t epoch = std::max<int64_t>(state.fallback, 1); epoch <= last;
          ++epoch) {
@@ -182,7 +182,7 @@ class Histories {
     if (!ignores_(rank.sends_in, now)) {
       int& decided = state.decided[IndexOf(now)];
       if (rank.followed == 0) {
-        rank.tickets |= uint16_t{1} << IndexOf(now);
+        rank.tickets |= uint32_t{1} << IndexOf(now);
       } else if (decided == 0) {
         decided = rank.followed;
       } else if (decided != rank.followed) {

@@ -187,7 +187,6 @@ void FallbackWorld::NoteActed(int rank, int64_t round,
 
 void FallbackWorld::Connect(int rank, bool to_fallback) {
   auto stream = std::make_unique<Stream>();
-  stream->id = ++last_stream_;
   stream->rank = rank;
   stream->to_fallback = to_fallback;
   stream->coordinator = coordinator_;

@@ -77,7 +77,6 @@ class FallbackWorld {
     bool released = false;  // kEnd
   };
   struct Stream {
-    int id = 0;
     int rank = 0;
     bool to_fallback = false;
     int coordinator = 0;  // which one of them
@@ -159,7 +158,6 @@ class FallbackWorld {
 
   std::vector<Worker> workers_;
   std::vector<std::unique_ptr<Stream>> streams_;
-  int last_stream_ = 0;
   std::map<int64_t, Outcome> outcomes_;
   // What the coordinator has decided last; for the statistics.
   std::map<int64_t, std::string> decided_;
