@@ -127,6 +127,36 @@ TEST(RecordedBytesTest, ADecisionIsReadAsItWas) {
   ExpectDecision(decision);
 }
 
+// Workers and coordinators of other versions know these by their numbers.
+TEST(RecordedBytesTest, FallbackMessagesAreWrittenAsTheyWere) {
+  const auto hex = [](const auto& message) {
+    return absl::BytesToHexString(message.SerializeAsString());
+  };
+  v1::AttachRequest request;
+  request.mutable_hello()->set_fallback_address("a:1");
+  request.mutable_hello()->set_rank(2);
+  EXPECT_EQ(hex(request), "0a071203613a311802");
+  request.mutable_fallback_report()->set_fallback_epoch(3);
+  EXPECT_EQ(hex(request), "3a020803");
+  request.mutable_fallback_release();
+  EXPECT_EQ(hex(request), "4200");
+  v1::AttachEvent event;
+  event.mutable_attached()->set_term(1);
+  event.mutable_attached()->set_fallback_epoch(2);
+  EXPECT_EQ(hex(event), "0a0408011002");
+  event.mutable_fallback_address()->set_rank(1);
+  event.mutable_fallback_address()->set_address("a:1");
+  EXPECT_EQ(hex(event), "3a0708011203613a31");
+  Message message;
+  message.kind = Message::Kind::kDecision;
+  message.epoch = {3, 2};
+  EXPECT_EQ(hex(ToWire(message).decision()), "18014803")
+      << "the term is that of the stream";
+  v1::LeaveRequest leave;
+  leave.set_fallback_epoch(3);
+  EXPECT_EQ(hex(leave), "3003");
+}
+
 TEST(RecordedBytesTest, AManifestIsReadAsItWas) {
   const StepSettings settings =
       SettingsFromWire(Parsed<v1::Manifest>(kManifest));

@@ -25,15 +25,15 @@
 
 namespace coxswain {
 
-// The schedule client of a session: a StepAgent for each stream, which speaks
-// over the session's Attach stream. A part of Session, which brings it what
-// comes from the coordinator. Thread-safe.
+// The schedule client of a session: a StepAgent for each stream, which sends
+// over the session's Attach stream. A part of Session, which passes it the
+// coordinator's events. Thread-safe.
 //
 // Who sends: with enforcement=strict, and votes, the thread that trains,
 // because all ranks wait for the answer. With audit it has a backward pass to
 // begin, and the exchange thread sends, in AwaitGrant: that one is awake
 // anyway, and waking another costs more than the ticket. A thread of this
-// object says again what is not answered.
+// object repeats what is not answered.
 class AttachedSchedule : public ScheduleClient {
  public:
   static constexpr int kMaxStreams = 64;
