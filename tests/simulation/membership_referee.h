@@ -1,0 +1,210 @@
+#ifndef COXSWAIN_TESTS_SIMULATION_MEMBERSHIP_REFEREE_H_
+#define COXSWAIN_TESTS_SIMULATION_MEMBERSHIP_REFEREE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/ids.h"
+#include "server/generation/fence.h"
+#include "server/membership/job_membership.h"
+#include "server/membership/membership_records.h"
+#include "server/membership/membership_types.h"
+#include "server/membership/run_commit.h"
+#include "tests/simulation/membership_history.h"
+#include "tests/simulation/membership_store.h"
+#include "tests/simulation/membership_timeline.h"
+
+namespace coxswain::simulation {
+
+// Holds what the membership of a job does against what must hold in each
+// history. Knows what came in, what went out and what is durable, and nothing
+// of how the machine decides. The first thing that does not hold is kept.
+class MembershipReferee {
+ public:
+  MembershipReferee(const MembershipHistory& history, const Timeline* timeline,
+                    const MembershipStore* store)
+      : history_(history), timeline_(*timeline), store_(*store) {}
+
+  // A coordinator begins its term, and finds this.
+  void OnTerm(Term term, const std::optional<server::LoadedJob>& found);
+  void OnResumed(const server::GenerationResumed& resumed);
+  // Its machine has taken up what was found.
+  void OnRestored(const server::JobMembership& machine);
+  // It stops: its streams and what waited for it are gone.
+  void OnStopping() { stopping_ = true; }
+  void OnStopped();
+
+  // What comes in.
+  void OnJoin(uint64_t ticket, const server::JoinRequest& request,
+              bool committing);
+  void AfterJoin(uint64_t ticket);
+  void OnWithdraw(uint64_t ticket);
+  void OnLeave(Generation generation, Incarnation incarnation,
+               const server::LeaveNotice& notice);
+  // The departure counts, and is durable.
+  void OnDeparture(Generation generation, Incarnation incarnation,
+                   const server::LeaveNotice& notice);
+  void OnExit(Incarnation incarnation);
+  void OnAttached(Generation generation, Incarnation incarnation, int stream);
+  void OnSign(Incarnation incarnation, absl::Time at);
+  void OnPeerBroken(int rank);
+  void OnRegroupTold(bool regroups);
+  void OnPlan(int64_t version);
+  void OnAbortAsked() { abort_asked_ = true; }
+  void OnFallback(absl::string_view address) {
+    fallback_ = std::string(address);
+  }
+  // Nobody's time has passed: the coordinator stood still.
+  void OnPatience();
+
+  // What goes out, in the order of the effects.
+  void OnChange() { ended_streams_.clear(); }
+  void OnCommit(const server::RunCommit& commit);
+  void OnCommitFailed();
+  void OnBegan(const server::GenerationBegin& begin);
+  void OnLeft(Generation generation, int rank);
+  void OnEnded(Generation generation, const absl::Status& status);
+  void OnAnswered(uint64_t ticket,
+                  const absl::StatusOr<server::JoinResult>& result);
+  void OnSent(int stream, const server::AttachEvent& event);
+  void OnClosed(int stream, const absl::Status& status);
+  void OnDetached(int stream);
+
+  // What others learn, when they do.
+  void OnNoticeBegan(Generation generation);
+  void OnNoticeLeft(Generation generation, int rank);
+  void OnNoticeEnded(Generation generation);
+  void OnGiven(const server::JoinResult& result);
+  void OnHeardRegroup(Generation generation);
+  void OnLeaveAnswered(Generation generation, Incarnation incarnation,
+                       const server::LeaveNotice& notice,
+                       const absl::Status& status);
+  void OnExitAnswered(Incarnation incarnation, const absl::Status& status);
+
+  // All that was to be done is done; `settled`: nothing is on its way.
+  void OnTick(const server::JobMembership& machine, bool settled,
+              uint64_t pick);
+
+  // The last generation has ended since all have done their work.
+  bool finished() const { return finished_; }
+  // The members of the last generation were sent away, and may have heard it.
+  bool heard_regroup() const {
+    return last_ != nullptr && last_->heard_regroup;
+  }
+  bool regroups() const { return last_ != nullptr && last_->regroups; }
+  bool running() const { return last_ != nullptr && last_->running; }
+  int64_t generations() const { return generations_; }
+  int64_t losses() const { return losses_; }
+  int64_t largest() const { return largest_; }
+
+  void Violate(absl::string_view what);
+  const std::string& violation() const { return violation_; }
+
+ private:
+  struct Seat {
+    server::Member member;
+    uint64_t launcher = 0;
+    absl::Time sign;                                  // the last one
+    absl::Time detached_at = absl::InfiniteFuture();  // never: it is not
+    absl::Time broken_at = absl::InfinitePast();
+    bool left = false;      // its departure was noticed
+    bool for_good = false;  // and it does not come back
+    bool failed = false;
+    bool lost = false;
+    bool exited = false;    // its launcher has reported so
+    bool replaced = false;  // by another process of its launcher
+    bool survives() const { return !for_good && !lost && !exited && !replaced; }
+  };
+  struct Run {
+    Generation generation;
+    std::vector<Seat> seats;  // by rank
+    std::map<Incarnation, size_t> by_incarnation;
+    bool running = false;
+    bool noticed = false;  // by the observers of this term
+    bool regroups = false;
+    bool heard_regroup = false;
+    std::set<int64_t> plans;
+    absl::Time first_left = absl::InfiniteFuture();
+    absl::Time ended_at;
+    std::shared_ptr<const std::vector<server::Member>> list;  // as answered
+    std::optional<server::JoinResult> answer;                 // the first one
+
+    Seat* Find(Incarnation incarnation);
+  };
+  struct Ticket {
+    WorkerIdentity identity;
+    Incarnation incarnation;
+    uint64_t launcher = 0;
+    absl::Time at;
+    bool withdrawn = false;
+    bool must_finish = false;
+  };
+  struct Promise {  // what was answered with OK
+    Generation generation;
+    bool rejoins = true;
+  };
+
+  Run* Find(Generation generation);
+  Seat* FindSeat(Generation generation, Incarnation incarnation);
+  void TakeUp(const server::LoadedJob& found);
+  // Its members may come back from now on.
+  void EndRun(const std::optional<server::Member>& lost);
+  void CheckMembers(const server::RunCommit& commit);
+  void CheckRanks(const Run& next);
+  void CheckSurvivors(const Run& next);
+  void CheckAnswer(const Ticket& ticket, const server::JoinResult& result);
+  void CheckLoss(const server::Member& lost);
+  void CheckPromises(const server::LoadedJob& found);
+  void CheckWaiting(const server::JobMembership& machine);
+  void CheckDeadlines();
+  void CheckFence(const server::JobMembership& machine, uint64_t pick);
+  void LookUpPromises();
+  bool JustLost(const Run& run, const Seat& seat) const;
+  bool IsDurable(Generation generation);
+  absl::Time now() const { return timeline_.now(); }
+
+  const MembershipHistory& history_;
+  const Timeline& timeline_;
+  const MembershipStore& store_;
+
+  Term term_;
+  bool stopping_ = false;
+  std::map<Generation, Run> runs_;
+  Run* last_ = nullptr;  // the last that began
+  std::optional<Run> committing_;
+  bool finished_ = false;
+  bool abort_asked_ = false;
+  std::map<uint64_t, Ticket> tickets_;                    // not answered
+  std::map<int, Incarnation> streams_;                    // open ones
+  std::map<int, std::optional<server::Member>> aborted_;  // the abort's member
+  std::vector<int> ended_streams_;       // closed by this change, with an error
+  std::map<Incarnation, Promise> left_;  // departures that were answered
+  std::set<Incarnation> dead_;           // exits that were answered
+  absl::Time last_change_;               // of what who waits, waits for
+  int64_t promises_ = 0;
+  Generation durable_;  // the highest that is known to be
+  std::string fallback_;
+
+  // What the observers of this term know.
+  Generation noticed_;  // that runs
+  Generation noticed_last_;
+  std::set<int> noticed_left_;
+
+  int64_t generations_ = 0;
+  int64_t losses_ = 0;
+  int64_t largest_ = 0;
+  std::string violation_;
+};
+
+}  // namespace coxswain::simulation
+
+#endif  // COXSWAIN_TESTS_SIMULATION_MEMBERSHIP_REFEREE_H_

@@ -1,0 +1,311 @@
+// The part of the referee that compares.
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/membership_referee.h"
+
+namespace coxswain::simulation {
+namespace {
+
+// Ticks, and what is between a decision and what follows from it.
+constexpr absl::Duration kSlack = absl::Seconds(2);
+
+// With a thousand members each answer to a Leave is not looked up.
+constexpr int64_t kCheckedPromises = 50;
+
+bool SameMember(const server::Member& a, const server::Member& b) {
+  return a.identity == b.identity && a.incarnation == b.incarnation &&
+         a.rank == b.rank && a.local_rank == b.local_rank && a.host == b.host &&
+         a.address == b.address;
+}
+
+bool SameAnswer(const server::JoinResult& a, const server::JoinResult& b) {
+  return a.cluster_id == b.cluster_id && a.previous == b.previous &&
+         a.previous_world_size == b.previous_world_size &&
+         a.lost_count == b.lost_count && a.reason == b.reason &&
+         a.unreachable == b.unreachable;
+}
+
+}  // namespace
+
+bool MembershipReferee::IsDurable(Generation generation) {
+  if (!(durable_ < generation)) return true;
+  const std::optional<server::LoadedJob> found = store_.Load();
+  if (found.has_value() && found->damage.ok()) {
+    durable_ = std::max(durable_, found->job.generation);
+  }
+  return !(durable_ < generation);
+}
+
+void MembershipReferee::CheckMembers(const server::RunCommit& commit) {
+  const Run& next = *committing_;
+  if (!runs_.empty() && !(runs_.rbegin()->first < next.generation)) {
+    Violate(absl::StrCat("the number of generation ", next.generation.value(),
+                         " was used before"));
+  }
+  if (running()) Violate("a generation is made while another one runs");
+  const int size = static_cast<int>(next.seats.size());
+  if (size < history_.min || size > history_.max) {
+    Violate(absl::StrCat("a generation has ", size, " members"));
+  }
+  std::set<Incarnation> asking;
+  for (const auto& [number, ticket] : tickets_) {
+    if (!ticket.withdrawn) asking.insert(ticket.incarnation);
+  }
+  std::set<WorkerIdentity> identities;
+  for (size_t rank = 0; rank < next.seats.size(); ++rank) {
+    const server::Member& member = next.seats[rank].member;
+    if (member.rank != static_cast<int>(rank)) Violate("ranks are no ranks");
+    if (!identities.insert(member.identity).second) {
+      Violate("a worker is in a generation twice");
+    }
+    if (asking.count(member.incarnation) == 0) {
+      Violate(
+          absl::StrCat(member.ToString(), " does not ask for a generation"));
+    }
+  }
+  if (next.by_incarnation.size() != next.seats.size()) {
+    Violate("a process is in a generation twice");
+  }
+  // It follows the last one, unless nobody could go on from that.
+  const Generation previous = commit.run.previous;
+  const bool follows = last_ != nullptr && previous == last_->generation;
+  const bool must =
+      last_ != nullptr &&
+      std::any_of(last_->seats.begin(), last_->seats.end(),
+                  [](const Seat& seat) { return seat.survives(); });
+  if ((previous != Generation(0) && !follows) ||
+      (finished_ && previous != Generation(0)) || (must && !follows)) {
+    Violate("a generation follows another one than the last");
+  }
+}
+
+void MembershipReferee::CheckRanks(const Run& next) {
+  if (last_ == nullptr) return;
+  std::map<WorkerIdentity, int> ranks;
+  for (const Seat& seat : next.seats) {
+    ranks[seat.member.identity] = seat.member.rank;
+  }
+  for (const Seat& seat : last_->seats) {
+    const auto found = ranks.find(seat.member.identity);
+    if (found == ranks.end() || found->second == seat.member.rank) continue;
+    if (seat.member.rank >= static_cast<int>(next.seats.size())) continue;
+    Violate(
+        absl::StrCat(seat.member.ToString(), " becomes rank ", found->second));
+  }
+}
+
+void MembershipReferee::CheckSurvivors(const Run& next) {
+  if (last_ == nullptr || finished_ || !history_.elastic()) return;
+  std::set<WorkerIdentity> here;
+  for (const auto& [number, ticket] : tickets_) {
+    if (!ticket.withdrawn) here.insert(ticket.identity);
+  }
+  const Seat* awaited = nullptr;
+  bool present = false;
+  for (const Seat& seat : last_->seats) {
+    if (!seat.survives()) continue;
+    if (next.by_incarnation.count(seat.member.incarnation) > 0) present = true;
+    if (here.count(seat.member.identity) == 0) awaited = &seat;
+  }
+  if (awaited == nullptr) return;
+  const absl::Duration patience =
+      present ? history_.options.last_call : history_.options.survivor_patience;
+  if (now() >= last_->ended_at + patience) return;
+  Violate(absl::StrCat(
+      "a generation begins without ", awaited->member.ToString(), ", ",
+      absl::FormatDuration(now() - last_->ended_at), " after the last one"));
+}
+
+void MembershipReferee::CheckAnswer(const Ticket& ticket,
+                                    const server::JoinResult& result) {
+  Run* const run = Find(result.generation);
+  if (run == nullptr || run != last_ || !run->running) {
+    return Violate("a worker is answered with a generation that does not run");
+  }
+  if (result.term != term_) Violate("an answer is of another term");
+  if (run->list != result.members) {
+    const bool same =
+        result.members->size() == run->seats.size() &&
+        std::equal(run->seats.begin(), run->seats.end(),
+                   result.members->begin(),
+                   [](const Seat& seat, const server::Member& member) {
+                     return SameMember(seat.member, member);
+                   });
+    if (!same) Violate("members are answered with different members");
+    run->list = result.members;
+  }
+  const auto rank = static_cast<size_t>(result.rank);
+  if (rank >= run->seats.size() ||
+      !(run->seats[rank].member.incarnation == ticket.incarnation) ||
+      !(run->seats[rank].member.identity == ticket.identity)) {
+    Violate(absl::StrCat(ticket.identity.ToString(),
+                         " is answered with the rank of another"));
+  }
+  if (run->plans.count(result.plan.version) == 0) {
+    Violate("a worker is answered with another plan");
+  }
+  if (!run->answer.has_value()) {
+    run->answer = result;
+  } else if (!SameAnswer(*run->answer, result)) {
+    Violate("members are answered differently");
+  }
+}
+
+bool MembershipReferee::JustLost(const Run& run, const Seat& seat) const {
+  const server::MembershipOptions& options = history_.options;
+  if (seat.exited || seat.replaced || seat.failed) return true;
+  if (run.first_left < absl::InfiniteFuture() &&
+      now() >= run.first_left + options.rejoin_grace) {
+    return true;
+  }
+  if (seat.detached_at == absl::InfiniteFuture()) {
+    return now() >= seat.sign + options.lease;
+  }
+  const absl::Duration soon =
+      std::min(options.broken_peer_grace, options.reattach_grace);
+  const bool broken = seat.broken_at >= seat.detached_at - soon;
+  return now() >= seat.detached_at + (broken ? soon : options.reattach_grace);
+}
+
+void MembershipReferee::CheckLoss(const server::Member& lost) {
+  Seat* const seat = last_->Find(lost.incarnation);
+  if (seat == nullptr || !SameMember(seat->member, lost)) {
+    return Violate("a generation ends by the loss of one that was not in it");
+  }
+  if (!JustLost(*last_, *seat)) {
+    Violate(absl::StrCat(lost.ToString(), " is given up without a reason"));
+  }
+  seat->lost = true;
+  ++losses_;
+}
+
+void MembershipReferee::CheckPromises(const server::LoadedJob& found) {
+  if (found.job.finished) return;
+  for (const auto& [incarnation, promise] : left_) {
+    if (promise.generation != found.job.generation) continue;
+    const Seat* const seat = last_->Find(incarnation);
+    if (seat == nullptr) continue;
+    const auto gone = found.departures.find(seat->member.rank);
+    if (gone == found.departures.end() ||
+        (gone->second.rejoins && !promise.rejoins)) {
+      Violate(absl::StrCat("that ", seat->member.ToString(),
+                           " has left was answered, and is not durable"));
+    }
+  }
+  for (const Incarnation incarnation : dead_) {
+    const Seat* const seat = last_->Find(incarnation);
+    if (seat == nullptr) continue;
+    const auto gone = found.departures.find(seat->member.rank);
+    if (gone == found.departures.end() || gone->second.rejoins) {
+      Violate(absl::StrCat("that ", seat->member.ToString(),
+                           " is dead was answered, and is not durable"));
+    }
+  }
+}
+
+void MembershipReferee::OnLeaveAnswered(Generation generation,
+                                        Incarnation incarnation,
+                                        const server::LeaveNotice& notice,
+                                        const absl::Status& status) {
+  if (!status.ok()) return;
+  Promise& promise = left_[incarnation];
+  // The answer to an earlier one may come later.
+  if (promise.generation == generation && !promise.rejoins) return;
+  promise = {generation, notice.rejoin};
+  LookUpPromises();
+}
+
+void MembershipReferee::OnExitAnswered(Incarnation incarnation,
+                                       const absl::Status& status) {
+  // One that asks afterwards, as its message was late, lives for the job.
+  if (!status.ok()) return;
+  for (const auto& [number, ticket] : tickets_) {
+    if (ticket.incarnation == incarnation) return;
+  }
+  dead_.insert(incarnation);
+  LookUpPromises();
+}
+
+void MembershipReferee::LookUpPromises() {
+  const bool large = history_.max > kCheckedPromises;
+  if (large && ++promises_ % kCheckedPromises != 0) return;
+  const std::optional<server::LoadedJob> found = store_.Load();
+  if (!found.has_value() || last_ == nullptr) return;
+  if (!found->damage.ok()) return Violate(found->damage.message());
+  if (found->job.generation == last_->generation) CheckPromises(*found);
+}
+
+void MembershipReferee::OnTick(const server::JobMembership& machine,
+                               bool settled, uint64_t pick) {
+  CheckFence(machine, pick);
+  CheckDeadlines();
+  if (settled && machine.commit() == nullptr) CheckWaiting(machine);
+}
+
+void MembershipReferee::CheckFence(const server::JobMembership& machine,
+                                   uint64_t pick) {
+  if (runs_.empty()) return;
+  // The last one, or that before it.
+  auto entry = std::prev(runs_.end());
+  if (pick % 4 == 0 && entry != runs_.begin()) --entry;
+  const Run& run = entry->second;
+  const Seat& seat = run.seats[(pick / 4) % run.seats.size()];
+  const bool member = run.running && !seat.left;
+  const bool admitted =
+      machine.Admit(run.generation, seat.member.incarnation).ok();
+  if (member == admitted) return;
+  Violate(absl::StrCat(seat.member.ToString(), " of generation ",
+                       run.generation.value(),
+                       admitted ? " is admitted" : " is not admitted"));
+}
+
+void MembershipReferee::CheckDeadlines() {
+  if (!running()) return;
+  const server::MembershipOptions& options = history_.options;
+  for (const Seat& seat : last_->seats) {
+    if (seat.left) continue;
+    const bool detached = seat.detached_at < absl::InfiniteFuture();
+    const absl::Time deadline = detached
+                                    ? seat.detached_at + options.reattach_grace
+                                    : seat.sign + options.lease;
+    if (now() <= deadline + kSlack) continue;
+    Violate(absl::StrCat("nobody misses ", seat.member.ToString(),
+                         ", of which nothing is known since ",
+                         absl::FormatDuration(now() - seat.sign)));
+  }
+}
+
+void MembershipReferee::CheckWaiting(const server::JobMembership& machine) {
+  int asking = 0;
+  absl::Time first = absl::InfiniteFuture();
+  for (auto it = tickets_.begin(); it != tickets_.end();) {
+    if (it->second.withdrawn) {
+      it = tickets_.erase(it);
+      continue;
+    }
+    ++asking;
+    first = std::min(first, it->second.at);
+    ++it;
+  }
+  const server::JobSummary summary = machine.Summarise(now());
+  if (summary.waiting != asking) {
+    return Violate(absl::StrCat(asking, " workers have not been answered, and ",
+                                summary.waiting, " wait"));
+  }
+  if (asking == 0) return;
+  if (machine.state() == server::JobState::kEnded) {
+    return Violate("workers wait, and no round is open");
+  }
+  const absl::Duration longest =
+      history_.join_timeout + history_.options.survivor_patience + kSlack;
+  if (machine.state() == server::JobState::kForming &&
+      now() > std::max(first, last_change_) + longest) {
+    Violate("a worker waits beyond its deadline");
+  }
+}
+
+}  // namespace coxswain::simulation
