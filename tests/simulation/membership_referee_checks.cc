@@ -179,7 +179,8 @@ void MembershipReferee::CheckLoss(const server::Member& lost) {
   if (!JustLost(*last_, *seat)) {
     Violate(absl::StrCat(lost.ToString(), " is given up without a reason"));
   }
-  seat->lost = true;
+  // One that failed may come back all the same.
+  seat->lost = !seat->failed || seat->for_good;
   ++losses_;
 }
 

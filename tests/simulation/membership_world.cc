@@ -170,6 +170,13 @@ void MembershipWorld::Make(Trouble trouble) {
     case Trouble::kFail:
       if (member != nullptr) Leave(member, true, dice_.Chance(0.5));
       return;
+    case Trouble::kGiveUp: {
+      // It wanted to come back.
+      Process* const asking = PickProcess(Process::State::kAsking);
+      if (asking == nullptr || asking->generation == Generation(0)) return;
+      Forget(*asking);
+      return Leave(asking, false, false);
+    }
     case Trouble::kAbort:
       if (up) coordinator_->Abort("a mismatch");
       return;

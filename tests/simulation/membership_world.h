@@ -65,6 +65,7 @@ class MembershipWorld {
     kRegroup,
     kDrain,
     kFail,
+    kGiveUp,
     kAbort,
     kAccuse,
     kCutOff,
