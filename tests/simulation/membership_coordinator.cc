@@ -184,9 +184,13 @@ void MembershipCoordinator::Leave(Generation generation,
 void MembershipCoordinator::ReportExit(const server::ExitReport& report,
                                        server::StatusCallback callback) {
   referee_.OnExit(report.incarnation);
-  const auto answer = [=, callback =
-                              std::move(callback)](const absl::Status& status) {
-    referee_.OnExitAnswered(report.incarnation, status);
+  const auto answer = [=, failures = save_failures_,
+                       callback =
+                           std::move(callback)](const absl::Status& status) {
+    // What could not be written at first may be under way once more.
+    if (failures == save_failures_) {
+      referee_.OnExitAnswered(report.incarnation, status);
+    }
     callback(status);
   };
   ChangeJob([&](server::JobEffects* effects) {

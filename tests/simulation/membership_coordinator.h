@@ -112,8 +112,7 @@ class MembershipCoordinator {
   static int StreamOf(const server::EventSink& sink);
   schedule::Plan NextPlan();
   void Give(const server::job_effect::Answer& answer);
-  void Deliver(const server::job_effect::SendMessages& send,
-               Generation generation);
+  static void Deliver(const server::job_effect::SendMessages& send);
   void TakeDeparture(const server::job_input::DepartureWritten& written);
   void WriteGeneration(const std::shared_ptr<server::RunCommit>& commit);
   void WriteNextTable(const std::shared_ptr<server::RunCommit>& commit);
@@ -139,6 +138,7 @@ class MembershipCoordinator {
   std::deque<std::function<void()>> notices_;
   bool noticing_ = false;
   int pending_calls_ = 0;
+  int save_failures_ = 0;
   bool shut_down_ = false;
   bool sabotaged_ = false;
 };

@@ -21,13 +21,6 @@ bool IsAbort(const server::AttachEvent& event) {
   return sent != nullptr && sent->kind == server::MembershipEvent::Kind::kAbort;
 }
 
-bool IsRegroup(const server::job_effect::SendMessages& send) {
-  for (const schedule::Message& message : send.messages) {
-    if (!message.decision.regroup.empty()) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 struct MembershipCoordinator::Carrier {
@@ -53,15 +46,18 @@ struct MembershipCoordinator::Carrier {
     Add([send = std::move(send)] { send.sink(*send.event); });
   }
   void operator()(server::job_effect::SendMessages send) {
-    const Generation generation = owner->machine_.generation();
     if (!send.when_written) {
-      return Add([owner = owner, generation, send = std::move(send)] {
-        owner->Deliver(send, generation);
-      });
+      return Add([send = std::move(send)] { Deliver(send); });
     }
-    Add([owner = owner, generation, send = std::move(send)] {
-      owner->store_.AfterWritten(
-          [owner, generation, send] { owner->Deliver(send, generation); });
+    Add([owner = owner, generation = owner->machine_.generation(),
+         failures = owner->save_failures_, send = std::move(send)] {
+      owner->store_.AfterWritten([owner, generation, failures, send] {
+        // Unless what was written before could not be.
+        if (failures == owner->save_failures_) {
+          owner->referee_.OnHeardRegroup(generation);
+        }
+        Deliver(send);
+      });
     });
   }
   void operator()(server::job_effect::CloseStream close) {
@@ -129,6 +125,7 @@ struct MembershipCoordinator::Carrier {
     owner->store_.Write(std::move(save.batch),
                         [owner = owner](const absl::Status& status) {
                           if (status.ok()) return;
+                          ++owner->save_failures_;
                           owner->machine_.NoteUnsaved(owner->now());
                         });
   }
@@ -198,14 +195,11 @@ void MembershipCoordinator::Give(const server::job_effect::Answer& answer) {
 }
 
 void MembershipCoordinator::Deliver(
-    const server::job_effect::SendMessages& send, Generation generation) {
-  const bool regroup = IsRegroup(send);
+    const server::job_effect::SendMessages& send) {
   for (const schedule::Message& message : send.messages) {
     const server::AttachEvent event = message;
     for (const server::EventSink& sink : send.sinks) {
-      if (sink == nullptr) continue;
-      if (regroup) referee_.OnHeardRegroup(generation);
-      sink(event);
+      if (sink != nullptr) sink(event);
     }
   }
 }

@@ -151,15 +151,19 @@ void MembershipReferee::OnJoin(uint64_t ticket,
   added.launcher = request.launcher_id;
   added.at = last_change_ = now();
   dead_.erase(request.incarnation);
-  if (last_ == nullptr) return;
-  for (Seat& seat : last_->seats) {
-    if (!(seat.member.identity == request.identity)) continue;
-    if (seat.member.incarnation == request.incarnation) continue;
-    if (request.launcher_id == 0 || request.launcher_id != seat.launcher) {
-      continue;
+  if (request.launcher_id == 0) return;
+  for (Run* const run :
+       {last_, committing_.has_value() ? &*committing_ : nullptr}) {
+    if (run == nullptr) continue;
+    for (Seat& seat : run->seats) {
+      if (seat.launcher != request.launcher_id ||
+          seat.member.incarnation == request.incarnation ||
+          !(seat.member.identity == request.identity)) {
+        continue;
+      }
+      if (finished_ && !committing && !stopping_) added.must_finish = true;
+      seat.replaced = true;
     }
-    if (finished_ && !committing && !stopping_) added.must_finish = true;
-    seat.replaced = true;
   }
 }
 
@@ -285,6 +289,7 @@ void MembershipReferee::OnBegan(const server::GenerationBegin& begin) {
 }
 
 void MembershipReferee::OnLeft(Generation generation, int rank) {
+  if (stopping_) return;
   if (last_ == nullptr || last_->generation != generation || !last_->running) {
     return Violate("a member leaves a generation that does not run");
   }
@@ -295,12 +300,15 @@ void MembershipReferee::OnLeft(Generation generation, int rank) {
 
 void MembershipReferee::OnEnded(Generation generation,
                                 const absl::Status& status) {
+  if (stopping_) {
+    if (last_ != nullptr) last_->running = false;
+    return;
+  }
   if (last_ == nullptr || last_->generation != generation || !last_->running) {
     return Violate("a generation ends that does not run");
   }
   if (!streams_.empty()) Violate("a stream outlives its generation");
   last_->running = false;
-  if (stopping_) return;
   const v1::ErrorDetail detail = DetailOf(status);
   std::optional<server::Member> lost;
   if (detail.has_member_lost()) {
@@ -380,10 +388,9 @@ void MembershipReferee::OnSent(int stream, const server::AttachEvent& event) {
 void MembershipReferee::OnClosed(int stream, const absl::Status& status) {
   const auto open = streams_.find(stream);
   if (open == streams_.end()) return Violate("a stream ends twice");
-  if (!status.ok() && !absl::IsCancelled(status)) {
-    ended_streams_.push_back(stream);
-  }
-  OnDetached(stream);
+  if (status.ok() || absl::IsCancelled(status)) return OnDetached(stream);
+  ended_streams_.push_back(stream);
+  streams_.erase(open);
 }
 
 void MembershipReferee::OnDetached(int stream) {
@@ -405,12 +412,14 @@ void MembershipReferee::OnNoticeBegan(Generation generation) {
 }
 
 void MembershipReferee::OnNoticeLeft(Generation generation, int rank) {
+  if (stopping_) return;
   if (noticed_ != generation || !noticed_left_.insert(rank).second) {
     Violate("observers learn of a departure out of order");
   }
 }
 
 void MembershipReferee::OnNoticeEnded(Generation generation) {
+  if (stopping_) return;
   if (noticed_ != generation) Violate("observers learn of an end out of order");
   noticed_ = Generation(0);
   const Run* const run = Find(generation);

@@ -39,8 +39,10 @@ class MembershipReferee {
   void OnResumed(const server::GenerationResumed& resumed);
   // Its machine has taken up what was found.
   void OnRestored(const server::JobMembership& machine);
-  // It stops: its streams and what waited for it are gone.
+  // It stops. Observers may learn yet that members have left, whose departures
+  // were being written, and of the end that follows from that.
   void OnStopping() { stopping_ = true; }
+  // Its streams and what waited for it are gone.
   void OnStopped();
 
   // What comes in.

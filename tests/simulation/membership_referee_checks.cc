@@ -212,7 +212,9 @@ void MembershipReferee::OnLeaveAnswered(Generation generation,
                                         Incarnation incarnation,
                                         const server::LeaveNotice& notice,
                                         const absl::Status& status) {
-  if (!status.ok()) return;
+  // One that failed counts at once. Its Leave may be repeated before that is
+  // durable, and is answered then.
+  if (!status.ok() || notice.failed) return;
   Promise& promise = left_[incarnation];
   // The answer to an earlier one may come later.
   if (promise.generation == generation && !promise.rejoins) return;

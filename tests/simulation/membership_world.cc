@@ -207,6 +207,10 @@ void MembershipWorld::CalmDown() {
   phase_ = Phase::kCalm;
   lost_ = doubled_ = 0;
   store_.set_failing(0);
+  Refill();
+}
+
+void MembershipWorld::Refill() {
   for (int i = 0; i < history_.places; ++i) {
     const Place& place = places_[static_cast<size_t>(i)];
     if (place.starting > 0) continue;
@@ -306,6 +310,7 @@ void MembershipWorld::Tick() {
     coordinator_->Tick(
         server::StoodStill(now(), last_tick_, history_.options.lease));
     last_tick_ = now();
+    if (phase_ == Phase::kCalm) Refill();
     if (dice_.Chance(0.02)) {
       std::vector<Incarnation> heard;
       for (const Place& place : places_) {

@@ -135,6 +135,8 @@ class MembershipWorld {
   void ScheduleTroubles();
   void Make(Trouble trouble);
   void CalmDown();
+  // Starts workers where there are none.
+  void Refill();
   void SayFarewell();
   void StartAgain();
   bool IsSettled() const;
