@@ -157,7 +157,7 @@ void MembershipCoordinator::Withdraw(uint64_t ticket) {
   if (found == tickets_.end()) return;
   const WorkerIdentity identity = found->second;
   tickets_.erase(found);
-  referee_.OnWithdraw(ticket);
+  referee_.OnWithdraw(ticket, machine_.commit() != nullptr);
   ChangeJob([&](server::JobEffects* effects) {
     machine_.Take(server::job_input::Withdraw{ticket, identity}, now(),
                   effects);

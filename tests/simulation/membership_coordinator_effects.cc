@@ -119,6 +119,7 @@ struct MembershipCoordinator::Carrier {
       owner->ChangeJob([&](server::JobEffects* effects) {
         owner->machine_.Announced(announce.generation, effects);
       });
+      owner->referee_.OnAnnounced(announce.generation);
     });
   }
   void operator()(server::job_effect::Save save) {

@@ -175,9 +175,12 @@ void MembershipReferee::AfterJoin(uint64_t ticket) {
   }
 }
 
-void MembershipReferee::OnWithdraw(uint64_t ticket) {
+void MembershipReferee::OnWithdraw(uint64_t ticket, bool committing) {
   const auto found = tickets_.find(ticket);
-  if (found != tickets_.end()) found->second.withdrawn = true;
+  if (found != tickets_.end()) {
+    found->second.withdrawn = true;
+    found->second.gone = !committing;
+  }
   last_change_ = now();
 }
 
@@ -347,6 +350,11 @@ void MembershipReferee::EndRun(const std::optional<server::Member>& lost) {
         return seat.left && seat.for_good && !seat.failed && !seat.lost;
       });
   finished_ = gone && well && !last_->regroups;
+}
+
+void MembershipReferee::OnAnnounced(Generation generation) {
+  Run* const run = Find(generation);
+  if (run != nullptr) run->announced = true;
 }
 
 void MembershipReferee::OnAnswered(

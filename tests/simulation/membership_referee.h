@@ -49,7 +49,7 @@ class MembershipReferee {
   void OnJoin(uint64_t ticket, const server::JoinRequest& request,
               bool committing);
   void AfterJoin(uint64_t ticket);
-  void OnWithdraw(uint64_t ticket);
+  void OnWithdraw(uint64_t ticket, bool committing);
   void OnLeave(Generation generation, Incarnation incarnation,
                const server::LeaveNotice& notice);
   // The departure counts, and is durable.
@@ -75,6 +75,7 @@ class MembershipReferee {
   void OnBegan(const server::GenerationBegin& begin);
   void OnLeft(Generation generation, int rank);
   void OnEnded(Generation generation, const absl::Status& status);
+  void OnAnnounced(Generation generation);
   void OnAnswered(uint64_t ticket,
                   const absl::StatusOr<server::JoinResult>& result);
   void OnSent(int stream, const server::AttachEvent& event);
@@ -131,7 +132,8 @@ class MembershipReferee {
     std::vector<Seat> seats;  // by rank
     std::map<Incarnation, size_t> by_incarnation;
     bool running = false;
-    bool noticed = false;  // by the observers of this term
+    bool noticed = false;    // by the observers of this term
+    bool announced = false;  // all who asked meanwhile are answered
     bool regroups = false;
     bool heard_regroup = false;
     std::set<int64_t> plans;
@@ -148,6 +150,7 @@ class MembershipReferee {
     uint64_t launcher = 0;
     absl::Time at;
     bool withdrawn = false;
+    bool gone = false;  // withdrawn while nothing had to wait for a commit
     bool must_finish = false;
   };
   struct Promise {  // what was answered with OK

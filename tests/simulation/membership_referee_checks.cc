@@ -53,7 +53,7 @@ void MembershipReferee::CheckMembers(const server::RunCommit& commit) {
   }
   std::set<Incarnation> asking;
   for (const auto& [number, ticket] : tickets_) {
-    if (!ticket.withdrawn) asking.insert(ticket.incarnation);
+    if (!ticket.gone) asking.insert(ticket.incarnation);
   }
   std::set<WorkerIdentity> identities;
   for (size_t rank = 0; rank < next.seats.size(); ++rank) {
@@ -102,7 +102,7 @@ void MembershipReferee::CheckSurvivors(const Run& next) {
   if (last_ == nullptr || finished_ || !history_.elastic()) return;
   std::set<WorkerIdentity> here;
   for (const auto& [number, ticket] : tickets_) {
-    if (!ticket.withdrawn) here.insert(ticket.identity);
+    if (!ticket.gone) here.insert(ticket.identity);
   }
   const Seat* awaited = nullptr;
   bool present = false;
@@ -123,7 +123,8 @@ void MembershipReferee::CheckSurvivors(const Run& next) {
 void MembershipReferee::CheckAnswer(const Ticket& ticket,
                                     const server::JoinResult& result) {
   Run* const run = Find(result.generation);
-  if (run == nullptr || run != last_ || !run->running) {
+  // Who asks again while it is announced is answered after that.
+  if (run == nullptr || (!run->running && run->announced)) {
     return Violate("a worker is answered with a generation that does not run");
   }
   if (result.term != term_) Violate("an answer is of another term");
