@@ -20,7 +20,7 @@ struct FlatEvent {
     kGrant,
     kDecision,
     kWarning,
-    kStandIn,
+    kFallback,
     kClosed,
   };
 
@@ -59,7 +59,7 @@ struct FlatEvent {
     using From = MembershipEvent::Kind;
     kind = event.kind == From::kAbort        ? Kind::kAbort
            : event.kind == From::kMemberLeft ? Kind::kMemberLeft
-           : event.kind == From::kStandIn    ? Kind::kStandIn
+           : event.kind == From::kFallback   ? Kind::kFallback
                                              : Kind::kClosed;
     reason = event.reason;
     member = event.member;

@@ -112,7 +112,7 @@ void JobMembership::NoteFallbackCoordinator(int rank, absl::string_view address,
       rank != 0 && run.members[0].liveness.state == MemberState::kLeft;
   if (run.fallback_address.empty() && !gone) return;
   MembershipEvent event;
-  event.kind = MembershipEvent::Kind::kStandIn;
+  event.kind = MembershipEvent::Kind::kFallback;
   if (!gone) event.address = run.fallback_address;
   const auto shared = std::make_shared<const AttachEvent>(std::move(event));
   for (const MemberRecord& record : run.members) {

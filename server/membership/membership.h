@@ -114,9 +114,10 @@ class Membership : public FenceGate {
   // Takes the address at which the holder of this attachment is the fallback
   // coordinator; empty: it is not. That of rank 0 counts, and is sent to the
   // others: to those that are attached, and to each that calls this later.
-  // INVALID_ARGUMENT: no address, as CheckStandIn() finds.
-  absl::Status CheckStandIn(absl::string_view address) const;
-  absl::Status NoteStandIn(uint64_t attachment, absl::string_view address);
+  // INVALID_ARGUMENT: no address, as CheckFallbackAddress() finds.
+  absl::Status CheckFallbackAddress(absl::string_view address) const;
+  absl::Status NoteFallbackAddress(uint64_t attachment,
+                                   absl::string_view address);
 
   // The data connections from the holder of this attachment to these ranks
   // broke.
@@ -149,8 +150,6 @@ class Membership : public FenceGate {
   // lost: their holders are to attach again.
   void CutOffOthers(absl::string_view job, Generation generation, int rank,
                     const absl::Status& reason);
-  // No attachment of this coordinator is higher yet.
-  uint64_t NewestAttachment() const;
   // Whether the last decision on a step that is known sends the ranks to the
   // next generation: one may have been made otherwise.
   void NoteRegroup(absl::string_view job, Generation generation, bool decided);

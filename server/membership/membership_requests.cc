@@ -199,19 +199,19 @@ void Membership::NotePeersBroken(uint64_t attachment,
   });
 }
 
-absl::Status Membership::CheckStandIn(absl::string_view address) const {
+absl::Status Membership::CheckFallbackAddress(absl::string_view address) const {
   if (address.empty() ||
       IsHostPort(address, static_cast<size_t>(options().max_name_bytes))) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "hello.stand_in must be empty or host:port of at most ",
+      "hello.fallback_address must be empty or host:port of at most ",
       options().max_name_bytes, " bytes; it has ", address.size()));
 }
 
-absl::Status Membership::NoteStandIn(uint64_t attachment,
-                                     absl::string_view address) {
-  COXSWAIN_RETURN_IF_ERROR(CheckStandIn(address));
+absl::Status Membership::NoteFallbackAddress(uint64_t attachment,
+                                             absl::string_view address) {
+  COXSWAIN_RETURN_IF_ERROR(CheckFallbackAddress(address));
   ChangeAttached(attachment, [&](auto* job, int rank, auto, auto* effects) {
     job->NoteFallbackCoordinator(rank, address, effects);
   });
@@ -230,11 +230,6 @@ void Membership::CutOffOthers(absl::string_view job, Generation generation,
   ChangeRunning(job, generation, [&](auto* running, auto now, auto* effects) {
     running->CutOffOthers(rank, reason, now, effects);
   });
-}
-
-uint64_t Membership::NewestAttachment() const {
-  MutexLock lock(&mutex_);
-  return next_handle_ - 1;
 }
 
 void Membership::NoteRegroup(absl::string_view job, Generation generation,

@@ -67,7 +67,7 @@ struct MembershipEvent {
   enum class Kind {
     kAbort,       // the generation is over; `member` is who was lost, if any
     kMemberLeft,  // `member` left in good order
-    kStandIn,     // `rank` stands in at `address` while no coordinator is there
+    kFallback,    // `rank` is the fallback coordinator, at `address`
     kClosed,      // the stream ends with `status`
   };
   Kind kind = Kind::kClosed;
@@ -75,7 +75,7 @@ struct MembershipEvent {
   std::optional<Member> member;
   // kAbort: also carries an ErrorDetail, if there is one.
   absl::Status status;
-  int rank = 0;  // kStandIn
+  int rank = 0;  // kFallback
   std::string address;
 };
 

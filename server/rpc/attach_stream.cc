@@ -105,7 +105,7 @@ v1::AttachEvent ToWire(const MembershipEvent& event) {
       proto.mutable_member_left()->set_reason(event.reason);
       *proto.mutable_member_left()->mutable_member() = ToProto(*event.member);
       break;
-    case MembershipEvent::Kind::kStandIn:
+    case MembershipEvent::Kind::kFallback:
       proto.mutable_fallback_address()->set_rank(event.rank);
       proto.mutable_fallback_address()->set_address(event.address);
       break;
@@ -218,7 +218,7 @@ void NoteHeartbeat(const v1::Heartbeat& heartbeat, uint64_t attachment,
 bool AttachStream::HandleHello(const v1::Hello& hello) {
   // Attaching ends the attachment before: a hello that is refused must not.
   const absl::Status valid =
-      membership_->CheckStandIn(hello.fallback_address());
+      membership_->CheckFallbackAddress(hello.fallback_address());
   if (!valid.ok()) {
     Close(valid);
     return false;
@@ -248,7 +248,7 @@ bool AttachStream::HandleHello(const v1::Hello& hello) {
   }
   if (broken) membership_->Detach(*attachment);
   const absl::Status noted =
-      membership_->NoteStandIn(*attachment, hello.fallback_address());
+      membership_->NoteFallbackAddress(*attachment, hello.fallback_address());
   if (!noted.ok()) Disconnect(noted);
   Advance();
   return !broken && noted.ok();

@@ -353,7 +353,7 @@ TEST_F(ScheduleWireTest, AHelloThatIsRefusedTakesNoPlace) {
   EXPECT_FALSE(second->Read(&event));
   EXPECT_THAT(FromGrpcStatus(second->Finish()),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("hello.stand_in must be")));
+                       HasSubstr("hello.fallback_address must be")));
   ASSERT_TRUE(team[0]->Announce(0));
   EXPECT_TRUE(team[0]->Read().has_decision());
 }

@@ -1017,29 +1017,32 @@ TEST_F(ScheduleRoomTest, ACoordinatorThatStoodStillMissesNobodyYet) {
 
 TEST_F(ScheduleRoomTest, ThatTheFallbackHasLeftIsSentAtEachAttach) {
   const Team team = Run(2);
-  EXPECT_OK(membership_->NoteStandIn(team[0]->attachment, "10.0.0.1:4711"));
+  EXPECT_OK(
+      membership_->NoteFallbackAddress(team[0]->attachment, "10.0.0.1:4711"));
   EXPECT_OK(membership_->Leave(team[0]->fence(), "done", false));
   Reattach(team[1]);
-  EXPECT_OK(membership_->NoteStandIn(team[1]->attachment, ""));
-  ASSERT_THAT(team[1]->Told(Kind::kStandIn), SizeIs(1));
-  EXPECT_EQ(team[1]->Told(Kind::kStandIn)[0].address, "");
+  EXPECT_OK(membership_->NoteFallbackAddress(team[1]->attachment, ""));
+  ASSERT_THAT(team[1]->Told(Kind::kFallback), SizeIs(1));
+  EXPECT_EQ(team[1]->Told(Kind::kFallback)[0].address, "");
 }
 
 TEST_F(ScheduleRoomTest, TheFallbackAddressIsSentToTheOthers) {
   const Team team = Run(3);
-  EXPECT_OK(membership_->NoteStandIn(team[1]->attachment, ""));
-  EXPECT_THAT(team[1]->Told(Kind::kStandIn), IsEmpty());
-  EXPECT_OK(membership_->NoteStandIn(team[0]->attachment, "10.0.0.1:4711"));
-  EXPECT_THAT(team[0]->Told(Kind::kStandIn), IsEmpty());
-  ASSERT_THAT(team[1]->Told(Kind::kStandIn), SizeIs(1));
-  EXPECT_EQ(team[1]->Told(Kind::kStandIn)[0].address, "10.0.0.1:4711");
+  EXPECT_OK(membership_->NoteFallbackAddress(team[1]->attachment, ""));
+  EXPECT_THAT(team[1]->Told(Kind::kFallback), IsEmpty());
+  EXPECT_OK(
+      membership_->NoteFallbackAddress(team[0]->attachment, "10.0.0.1:4711"));
+  EXPECT_THAT(team[0]->Told(Kind::kFallback), IsEmpty());
+  ASSERT_THAT(team[1]->Told(Kind::kFallback), SizeIs(1));
+  EXPECT_EQ(team[1]->Told(Kind::kFallback)[0].address, "10.0.0.1:4711");
   // Of others it does not count.
-  EXPECT_OK(membership_->NoteStandIn(team[1]->attachment, "10.0.0.2:1"));
+  EXPECT_OK(
+      membership_->NoteFallbackAddress(team[1]->attachment, "10.0.0.2:1"));
   Reattach(team[2]);
-  EXPECT_OK(membership_->NoteStandIn(team[2]->attachment, ""));
-  ASSERT_THAT(team[2]->Told(Kind::kStandIn), SizeIs(1));
-  EXPECT_EQ(team[2]->Told(Kind::kStandIn)[0].address, "10.0.0.1:4711");
-  EXPECT_EQ(team[2]->Told(Kind::kStandIn)[0].rank, 0);
+  EXPECT_OK(membership_->NoteFallbackAddress(team[2]->attachment, ""));
+  ASSERT_THAT(team[2]->Told(Kind::kFallback), SizeIs(1));
+  EXPECT_EQ(team[2]->Told(Kind::kFallback)[0].address, "10.0.0.1:4711");
+  EXPECT_EQ(team[2]->Told(Kind::kFallback)[0].rank, 0);
 }
 
 TEST_F(ScheduleRoomTest, AFallbackAddressIsAHostAndAPort) {
@@ -1047,7 +1050,7 @@ TEST_F(ScheduleRoomTest, AFallbackAddressIsAHostAndAPort) {
   for (const std::string& address :
        {std::string("10.0.0.1"), std::string(":1"), std::string("a:0"),
         std::string("a:65536"), std::string(300, 'a') + ":1"}) {
-    EXPECT_THAT(membership_->NoteStandIn(team[0]->attachment, address),
+    EXPECT_THAT(membership_->NoteFallbackAddress(team[0]->attachment, address),
                 StatusIs(absl::StatusCode::kInvalidArgument, testing::_))
         << address;
   }

@@ -88,7 +88,10 @@ class StreamNamesTest : public testing::Test {
         fences_[rank],
         [this](const AttachEvent& event) { events_.emplace_back(event); });
     EXPECT_OK(attachment);
-    return membership_->SeatOf(attachment.value_or(0)).value_or(Seat());
+    const Seat seat =
+        membership_->SeatOf(attachment.value_or(0)).value_or(Seat());
+    schedule_->OnAttached(seat);
+    return seat;
   }
 
   FakeClock clock_;
