@@ -137,6 +137,12 @@ void MembershipCoordinator::RunNotices() {
   noticing_ = false;
 }
 
+std::function<bool()> MembershipCoordinator::Saved() const {
+  return [this, saved = machine_.CheckSaved().ok(), failures = save_failures_] {
+    return saved && failures == save_failures_;
+  };
+}
+
 uint64_t MembershipCoordinator::Join(server::JoinRequest request,
                                      server::JoinCallback callback) {
   const uint64_t ticket = next_handle_++;
@@ -169,9 +175,12 @@ void MembershipCoordinator::Leave(Generation generation,
                                   const server::LeaveNotice& notice,
                                   server::StatusCallback callback) {
   referee_.OnLeave(generation, incarnation, notice);
-  const auto answer = [=, callback =
-                              std::move(callback)](const absl::Status& status) {
-    referee_.OnLeaveAnswered(generation, incarnation, notice, status);
+  const auto answer = [=, saved = Saved(), callback = std::move(callback)](
+                          const absl::Status& status) {
+    server::LeaveNotice counts = notice;
+    // What is written once more may be what it wanted before.
+    if (!saved()) counts.rejoin = true;
+    referee_.OnLeaveAnswered(generation, incarnation, counts, status);
     callback(status);
   };
   ChangeJob([&](server::JobEffects* effects) {
@@ -184,13 +193,10 @@ void MembershipCoordinator::Leave(Generation generation,
 void MembershipCoordinator::ReportExit(const server::ExitReport& report,
                                        server::StatusCallback callback) {
   referee_.OnExit(report.incarnation);
-  const auto answer = [=, failures = save_failures_,
-                       callback =
-                           std::move(callback)](const absl::Status& status) {
+  const auto answer = [=, saved = Saved(), callback = std::move(callback)](
+                          const absl::Status& status) {
     // What could not be written at first may be under way once more.
-    if (failures == save_failures_) {
-      referee_.OnExitAnswered(report.incarnation, status);
-    }
+    if (saved()) referee_.OnExitAnswered(report.incarnation, status);
     callback(status);
   };
   ChangeJob([&](server::JobEffects* effects) {

@@ -105,6 +105,8 @@ class MembershipCoordinator {
   void RunNotices();
   // Calls it if this coordinator is still there.
   std::function<void()> IfAlive(std::function<void()> call) const;
+  // Returns what knows later whether all of the job could be written all along.
+  std::function<bool()> Saved() const;
   void TakeUp();
   void CarryOut(server::JobEffects effects, Calls* calls);
 

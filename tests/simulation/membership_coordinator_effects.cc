@@ -50,12 +50,10 @@ struct MembershipCoordinator::Carrier {
       return Add([send = std::move(send)] { Deliver(send); });
     }
     Add([owner = owner, generation = owner->machine_.generation(),
-         failures = owner->save_failures_, send = std::move(send)] {
-      owner->store_.AfterWritten([owner, generation, failures, send] {
+         saved = owner->Saved(), send = std::move(send)] {
+      owner->store_.AfterWritten([owner, generation, saved, send] {
         // Unless what was written before could not be.
-        if (failures == owner->save_failures_) {
-          owner->referee_.OnHeardRegroup(generation);
-        }
+        if (saved()) owner->referee_.OnHeardRegroup(generation);
         Deliver(send);
       });
     });
