@@ -225,8 +225,12 @@ void MembershipReferee::OnLeaveAnswered(Generation generation,
 
 void MembershipReferee::OnExitAnswered(Incarnation incarnation,
                                        const absl::Status& status) {
-  // One that asks afterwards, as its message was late, lives for the job.
   if (!status.ok()) return;
+  // One that failed is gone for the job, durable or not.
+  const Seat* const seat =
+      last_ == nullptr ? nullptr : last_->Find(incarnation);
+  if (seat != nullptr && seat->failed) return;
+  // One that asks afterwards, as its message was late, lives for the job.
   for (const auto& [number, ticket] : tickets_) {
     if (ticket.incarnation == incarnation) return;
   }

@@ -344,6 +344,8 @@ void MembershipWorld::BringAttach(int number) {
   coordinator_->NoteFallback(*attached,
                              dice_.Chance(0.8) ? AddressOf(fallback) : "");
   if (stream.broken || stream.process->ended()) DetachLater(number);
+  // It asks for the decision that it has not received.
+  if (referee_.regroups()) Regroup("decided before");
 }
 
 void MembershipWorld::OnAttachRefused(int number, const absl::Status& status) {
