@@ -100,6 +100,8 @@ class MembershipWorld {
     bool for_good = false;  // it is drained
     server::LeaveNotice notice;
 
+    std::string address() const;
+
     bool ended() const {
       return state == State::kDone || state == State::kDead;
     }
@@ -181,6 +183,12 @@ class MembershipWorld {
   void SendLeave(Process* process);
   void LeaveAgain(Process* process, int call);
   void OnLeft(Process* process, int call, const absl::Status& status);
+  void MakeWay(Process* process, Generation generation);
+  void GoOn(Process* process, Generation generation);
+  // It is not stalled.
+  bool Acts(const Process& process) const;
+
+  // membership_world_streams.cc: attachments.
   void Attach(Process* process);
   void AttachAgain(int stream);
   void BringAttach(int stream);
@@ -191,10 +199,6 @@ class MembershipWorld {
   void Break(int stream);
   void Deliver(int stream, const server::AttachEvent& event);
   void OnEvent(int stream, const server::AttachEvent& event);
-  void MakeWay(Process* process, Generation generation);
-  void GoOn(Process* process, Generation generation);
-  // It is not stalled.
-  bool Acts(const Process& process) const;
   Stream& StreamOf(int stream) { return streams_[static_cast<size_t>(stream)]; }
 
   const MembershipHistory history_;
