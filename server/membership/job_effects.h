@@ -51,6 +51,7 @@ struct Leave {
 // The outcome of job_effect::WriteDeparture, if it is OK.
 struct DepartureWritten {
   Leave leave;
+  bool again = false;  // it was written twice
 };
 
 struct Exit {
@@ -86,6 +87,7 @@ struct Reply {
 // durable.
 struct ReplyWhenSaved {
   StatusCallback callback;
+  int64_t failures = 0;  // for CheckSaved()
 };
 
 struct Send {

@@ -85,6 +85,8 @@ class JobMembership {
   void NoteUnsaved(absl::Time now);
   // UNAVAILABLE: something of it is not written.
   absl::Status CheckSaved() const;
+  // The same for what was written since there were so many failures.
+  absl::Status CheckSavedSince(int64_t failures) const;
 
   // Attaches a member of the generation that runs, with the number that the
   // attachment is to have, and returns its rank. Errors as Admit().
@@ -232,6 +234,8 @@ class JobMembership {
               JobEffects* effects);
   void Fail(const LeaveNotice& notice, MemberRecord* record, absl::Time now,
             JobEffects* effects);
+  void WriteDeparture(job_input::DepartureWritten written,
+                      const MemberRecord& record, JobEffects* effects);
   void SendDeparture(const MemberRecord& record, JobEffects* effects);
 
   // job_membership_attach.cc: attached workers.
@@ -265,6 +269,7 @@ class JobMembership {
 
   const Coordinator* coordinator_;
   JobRecord job_;
+  int64_t failures_ = 0;    // of Save
   absl::Status shut_down_;  // OK: it is not
   // The generation that is being committed; null: none. Until it has begun or
   // failed, inputs wait in `deferred_`.

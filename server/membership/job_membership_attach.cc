@@ -131,8 +131,8 @@ void JobMembership::Tell(const std::vector<Message>& messages,
   const bool regroups = std::any_of(
       messages.begin(), messages.end(),
       [](const Message& message) { return !message.decision.regroup.empty(); });
-  if (regroups && !std::exchange(job_.run.regroups, true)) {
-    Save(StateBatch(), effects);
+  if (regroups) {
+    if (!std::exchange(job_.run.regroups, true)) Save(StateBatch(), effects);
     // Whoever learns of it may leave for good, also at the next coordinator,
     // which must not take that for the end of the work.
     send.when_written = true;

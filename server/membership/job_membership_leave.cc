@@ -39,7 +39,11 @@ void JobMembership::TakeNow(job_input::Leave leave, absl::Time now,
   const bool left = record->liveness.state == MemberState::kLeft;
   // One that wanted to come back may still leave for good.
   if (left && (notice.rejoin || !record->rejoins)) {
-    return answer(absl::OkStatus());
+    // Once more: it may not be durable yet, and its write may have failed.
+    leave.notice.rejoin = record->rejoins;
+    leave.notice.reason = record->departure;
+    WriteDeparture({std::move(leave)}, *record, effects);
+    return;
   }
   if (notice.failed) Fail(notice, record, now, effects);
   Departure departure = DepartureOf(*record);
@@ -57,13 +61,34 @@ void JobMembership::TakeNow(job_input::Leave leave, absl::Time now,
 void JobMembership::TakeNow(job_input::DepartureWritten written, absl::Time now,
                             JobEffects* effects) {
   job_input::Leave& leave = written.leave;
-  if (job_.run.generation == leave.generation) {
-    Depart(leave.notice, job_.run.members.Find(leave.incarnation), now,
-           effects);
+  // The next coordinator takes it up where this one stops.
+  if (job_.run.generation == leave.generation && shut_down_.ok()) {
+    MemberRecord* const record = job_.run.members.Find(leave.incarnation);
+    const bool wanted_back =
+        record->liveness.state == MemberState::kLeft && record->rejoins;
+    Depart(leave.notice, record, now, effects);
     LookAtRound(now, effects);
+    if (wanted_back && !leave.notice.rejoin && !written.again) {
+      // What it wanted before may have been written meanwhile.
+      written.again = true;
+      WriteDeparture(std::move(written), *record, effects);
+      return;
+    }
   }
   effects->push_back(
       job_effect::Reply{std::move(leave.callback), absl::OkStatus()});
+}
+
+void JobMembership::WriteDeparture(job_input::DepartureWritten written,
+                                   const MemberRecord& record,
+                                   JobEffects* effects) {
+  StateBatch batch;
+  if (!job_.run.finished) {
+    PutDeparture(job_.run.generation, record.member.rank, DepartureOf(record),
+                 &batch);
+  }
+  effects->push_back(
+      job_effect::WriteDeparture{std::move(batch), std::move(written)});
 }
 
 void JobMembership::Fail(const LeaveNotice& notice, MemberRecord* record,

@@ -177,12 +177,17 @@ void JobMembership::Save(StateBatch batch, JobEffects* effects) {
 }
 
 void JobMembership::NoteUnsaved(absl::Time now) {
+  ++failures_;
   job_.unsaved = true;
   job_.save_again = now + kSaveInterval;
 }
 
 absl::Status JobMembership::CheckSaved() const {
-  if (!job_.unsaved) return absl::OkStatus();
+  return CheckSavedSince(failures_);
+}
+
+absl::Status JobMembership::CheckSavedSince(int64_t failures) const {
+  if (!job_.unsaved && failures == failures_) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat("what has become of job '", job_.name,
                    "' could not be written yet; report it again"));

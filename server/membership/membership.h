@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -240,7 +241,8 @@ class Membership : public FenceGate {
   // membership_requests.cc: what is asked.
   //
   // Whether all that has become of the job is written.
-  absl::Status CheckSaved(const std::string& name) const;
+  absl::Status CheckSaved(const std::string& name,
+                          std::optional<int64_t> failures) const;
 
   // membership_queries.cc: what is known.
   absl::Status CheckWorldLocked(const Fence& fence) const
@@ -263,7 +265,8 @@ class Membership : public FenceGate {
   void WriteLocked(StateBatch batch, StateWriter::Done done, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteUnsaved(const std::string& job, const absl::Status& status);
-  void ReplyWhenSaved(const std::string& job, const StatusCallback& callback);
+  void ReplyWhenSaved(const std::string& job, std::optional<int64_t> failures,
+                      const StatusCallback& callback);
   void FinishDeparture(const std::string& job,
                        const job_input::DepartureWritten& written,
                        const absl::Status& status);

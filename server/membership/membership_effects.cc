@@ -66,8 +66,8 @@ struct Membership::Carrier {
   }
   void operator()(job_effect::ReplyWhenSaved reply) {
     Add([registry = registry, name = job->machine.name(),
-         callback = std::move(reply.callback)] {
-      registry->ReplyWhenSaved(name, callback);
+         failures = reply.failures, callback = std::move(reply.callback)] {
+      registry->ReplyWhenSaved(name, failures, callback);
     });
   }
   void operator()(job_effect::Send send) {
@@ -214,9 +214,10 @@ void Membership::NoteUnsaved(const std::string& job,
 }
 
 void Membership::ReplyWhenSaved(const std::string& job,
+                                std::optional<int64_t> failures,
                                 const StatusCallback& callback) {
   rooms_.store->AfterWritten(
-      [this, job, callback] { callback(CheckSaved(job)); });
+      [this, job, failures, callback] { callback(CheckSaved(job, failures)); });
 }
 
 void Membership::FinishDeparture(const std::string& job,
@@ -226,6 +227,8 @@ void Membership::FinishDeparture(const std::string& job,
   if (!status.ok()) {
     LogError("departure_not_saved",
              {{"job", job}, {"error", status.message()}});
+    // One that failed is gone all the same.
+    NoteUnsaved(job, status);
     return callback(NotWrittenError(status));
   }
   const bool known = ChangeJob(job, [&](auto* left, auto now, auto* effects) {

@@ -135,15 +135,18 @@ void Membership::ReportExit(const ExitReport& report, ReportCallback callback) {
       ChangeJob(report.job, [&](auto* job, auto now, auto* effects) {
         job->Take(job_input::Exit{report, callback}, now, effects);
       });
-  if (!known) ReplyWhenSaved(report.job, callback);
+  if (!known) ReplyWhenSaved(report.job, std::nullopt, callback);
 }
 
-absl::Status Membership::CheckSaved(const std::string& name) const {
+absl::Status Membership::CheckSaved(const std::string& name,
+                                    std::optional<int64_t> failures) const {
   MutexLock lock(&mutex_);
   if (shut_down_) return ShuttingDown();
   const auto job = jobs_.find(name);
-  return job == jobs_.end() ? absl::OkStatus()
-                            : job->second.machine.CheckSaved();
+  if (job == jobs_.end()) return absl::OkStatus();
+  const JobMembership& machine = job->second.machine;
+  return failures.has_value() ? machine.CheckSavedSince(*failures)
+                              : machine.CheckSaved();
 }
 
 absl::StatusOr<uint64_t> Membership::Attach(const Fence& fence,

@@ -175,12 +175,9 @@ void MembershipCoordinator::Leave(Generation generation,
                                   const server::LeaveNotice& notice,
                                   server::StatusCallback callback) {
   referee_.OnLeave(generation, incarnation, notice);
-  const auto answer = [=, saved = Saved(), callback = std::move(callback)](
-                          const absl::Status& status) {
-    server::LeaveNotice counts = notice;
-    // What is written once more may be what it wanted before.
-    if (!saved()) counts.rejoin = true;
-    referee_.OnLeaveAnswered(generation, incarnation, counts, status);
+  const auto answer = [=, callback =
+                              std::move(callback)](const absl::Status& status) {
+    referee_.OnLeaveAnswered(generation, incarnation, notice, status);
     callback(status);
   };
   ChangeJob([&](server::JobEffects* effects) {
@@ -193,10 +190,9 @@ void MembershipCoordinator::Leave(Generation generation,
 void MembershipCoordinator::ReportExit(const server::ExitReport& report,
                                        server::StatusCallback callback) {
   referee_.OnExit(report.incarnation);
-  const auto answer = [=, saved = Saved(), callback = std::move(callback)](
-                          const absl::Status& status) {
-    // What could not be written at first may be under way once more.
-    if (saved()) referee_.OnExitAnswered(report.incarnation, status);
+  const auto answer = [=, callback =
+                              std::move(callback)](const absl::Status& status) {
+    referee_.OnExitAnswered(report.incarnation, status);
     callback(status);
   };
   ChangeJob([&](server::JobEffects* effects) {

@@ -33,10 +33,11 @@ struct MembershipCoordinator::Carrier {
     Add([reply = std::move(reply)] { reply.callback(reply.status); });
   }
   void operator()(server::job_effect::ReplyWhenSaved reply) {
-    Add([owner = owner, callback = std::move(reply.callback)] {
-      owner->store_.AfterWritten([owner, callback] {
+    Add([owner = owner, failures = reply.failures,
+         callback = std::move(reply.callback)] {
+      owner->store_.AfterWritten([owner, failures, callback] {
         callback(owner->shut_down_ ? absl::UnavailableError("shut down")
-                                   : owner->machine_.CheckSaved());
+                                   : owner->machine_.CheckSavedSince(failures));
       });
     });
   }
@@ -142,6 +143,8 @@ struct MembershipCoordinator::Carrier {
         [owner = owner,
          written = std::move(departure.written)](const absl::Status& status) {
           if (status.ok()) return owner->TakeDeparture(written);
+          ++owner->save_failures_;
+          owner->machine_.NoteUnsaved(owner->now());
           written.leave.callback(server::NotWrittenError(status));
         });
   }

@@ -213,9 +213,7 @@ void MembershipReferee::OnLeaveAnswered(Generation generation,
                                         Incarnation incarnation,
                                         const server::LeaveNotice& notice,
                                         const absl::Status& status) {
-  // One that failed counts at once. Its Leave may be repeated before that is
-  // durable, and is answered then.
-  if (!status.ok() || notice.failed) return;
+  if (!status.ok()) return;
   Promise& promise = left_[incarnation];
   // The answer to an earlier one may come later.
   if (promise.generation == generation && !promise.rejoins) return;
@@ -226,10 +224,6 @@ void MembershipReferee::OnLeaveAnswered(Generation generation,
 void MembershipReferee::OnExitAnswered(Incarnation incarnation,
                                        const absl::Status& status) {
   if (!status.ok()) return;
-  // One that failed is gone for the job, durable or not.
-  const Seat* const seat =
-      last_ == nullptr ? nullptr : last_->Find(incarnation);
-  if (seat != nullptr && seat->failed) return;
   // One that asks afterwards, as its message was late, lives for the job.
   for (const auto& [number, ticket] : tickets_) {
     if (ticket.incarnation == incarnation) return;

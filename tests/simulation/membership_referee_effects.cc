@@ -61,7 +61,6 @@ void MembershipReferee::OnBegan(const server::GenerationBegin& begin) {
 }
 
 void MembershipReferee::OnLeft(Generation generation, int rank) {
-  if (stopping_) return;
   if (last_ == nullptr || last_->generation != generation || !last_->running) {
     return Violate("a member leaves a generation that does not run");
   }
@@ -72,15 +71,12 @@ void MembershipReferee::OnLeft(Generation generation, int rank) {
 
 void MembershipReferee::OnEnded(Generation generation,
                                 const absl::Status& status) {
-  if (stopping_) {
-    if (last_ != nullptr) last_->running = false;
-    return;
-  }
   if (last_ == nullptr || last_->generation != generation || !last_->running) {
     return Violate("a generation ends that does not run");
   }
   if (!streams_.empty()) Violate("a stream outlives its generation");
   last_->running = false;
+  if (stopping_) return;
   const v1::ErrorDetail detail = DetailOf(status);
   std::optional<server::Member> lost;
   if (detail.has_member_lost()) {
@@ -189,14 +185,12 @@ void MembershipReferee::OnNoticeBegan(Generation generation) {
 }
 
 void MembershipReferee::OnNoticeLeft(Generation generation, int rank) {
-  if (stopping_) return;
   if (noticed_ != generation || !noticed_left_.insert(rank).second) {
     Violate("observers learn of a departure out of order");
   }
 }
 
 void MembershipReferee::OnNoticeEnded(Generation generation) {
-  if (stopping_) return;
   if (noticed_ != generation) Violate("observers learn of an end out of order");
   noticed_ = Generation(0);
   const Run* const run = Find(generation);

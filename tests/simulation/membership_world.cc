@@ -171,13 +171,9 @@ void MembershipWorld::Make(Trouble trouble) {
       if (member != nullptr) Leave(member, true, dice_.Chance(0.5));
       return;
     case Trouble::kGiveUp: {
-      // It wanted to come back, and its Join has arrived. One that comes after
-      // the Leave says the contrary, and counts as well.
+      // It wanted to come back.
       Process* const asking = PickProcess(Process::State::kAsking);
-      if (!up || asking == nullptr || asking->generation == Generation(0) ||
-          asking->ticket == 0 || asking->ticket_term != coordinator_->term()) {
-        return;
-      }
+      if (asking == nullptr || asking->generation == Generation(0)) return;
       Forget(*asking);
       return Leave(asking, false, false);
     }
