@@ -17,7 +17,7 @@
 namespace coxswain {
 namespace {
 
-constexpr int kRanks = 3;
+constexpr int kFallbackRanks = 3;
 
 const std::vector<std::string>& Words() {
   static const auto* const words = new std::vector<std::string>{
@@ -46,7 +46,7 @@ class Ranks {
   explicit Ranks(FuzzBytes* bytes) : bytes_(bytes), coordinator_(Options()) {}
 
   void Act() {
-    const int rank = static_cast<int>(bytes_->Below(kRanks));
+    const int rank = static_cast<int>(bytes_->Below(kFallbackRanks));
     const size_t what = bytes_->Below(8);
     if (what == 0 || attachments_.count(rank) == 0) {
       Attach(rank);
@@ -65,7 +65,7 @@ class Ranks {
   FallbackCoordinator::Options Options() {
     FallbackCoordinator::Options options;
     options.fence = Generation();
-    options.world_size = kRanks;
+    options.world_size = kFallbackRanks;
     options.plan = NewestPlan;
     options.clock = &clock_;
     return options;

@@ -152,7 +152,7 @@ void MembershipReferee::OnSent(int stream, const server::AttachEvent& event) {
   if (sent->kind == server::MembershipEvent::Kind::kAbort) {
     aborted_[stream] = sent->member;
   }
-  if (sent->kind == server::MembershipEvent::Kind::kStandIn &&
+  if (sent->kind == server::MembershipEvent::Kind::kFallback &&
       !sent->address.empty() && sent->address != fallback_) {
     Violate("another fallback coordinator is named than rank 0 has");
   }
