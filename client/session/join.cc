@@ -262,6 +262,7 @@ absl::StatusOr<v1::JoinResponse> AskOnce(const SessionOptions& options,
       std::max<int64_t>(1, absl::ToInt64Milliseconds(left)));
   CallOptions call;
   call.timeout = CallTimeout(*request, left);
+  call.cancel = options.cancel.get();
   call.retry = false;
   return stub.Join(*request, call);
 }
@@ -352,6 +353,8 @@ absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,
   Backoff backoff(options.retry_base, options.retry_cap, options.random);
   absl::Time deadline = options.clock->Now() + options.join_timeout;
   const CancelSignal never;
+  const CancelSignal& cancel =
+      options.cancel != nullptr ? *options.cancel : never;
   absl::Status last;
   bool reached = false;
   for (absl::Duration left = options.join_timeout; left > absl::ZeroDuration();
@@ -374,7 +377,9 @@ absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,
       deadline = options.clock->Now() + options.join_timeout;
       backoff.Reset();
     }
-    never.WaitFor(std::min(backoff.Next(), left));
+    if (cancel.WaitFor(std::min(backoff.Next(), left))) {
+      return Refused(options, cancel.status());
+    }
   }
   return NeverAnswered(options, reached, last);
 }

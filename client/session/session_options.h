@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/cancel_signal.h"
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/random.h"
@@ -111,6 +112,9 @@ struct SessionOptions {
   std::map<std::string, std::string> plan_overrides;
 
   absl::Duration join_timeout = absl::Minutes(5);
+  // Ends Join and Rejoin while they wait: they fail with its status, and the
+  // coordinator forgets this worker. Null: nothing does.
+  std::shared_ptr<CancelSignal> cancel;
   std::string backend = "auto";
   // A program that trains writes a trace of its steps here, a file for each
   // rank (DistributedDataParallelOptions::trace_file); empty: none. The session

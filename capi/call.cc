@@ -1,0 +1,210 @@
+#include "capi/call.h"
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <thread>
+
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "capi/table.h"
+
+namespace coxswain::capi {
+namespace {
+
+// How long a thread without work is kept for the next.
+constexpr absl::Duration kIdle = absl::Seconds(10);
+
+struct Interrupt {
+  cx_interrupt function = nullptr;
+  void* data = nullptr;
+};
+thread_local Interrupt interrupt;
+
+// Threads that work for callers who wait in slices. As many as calls run at the
+// same time. Never destroyed: they may outlast main().
+class Helpers {
+ public:
+  static Helpers& Get() {
+    static Helpers* const helpers = new Helpers;
+    return *helpers;
+  }
+
+  void Run(std::function<void()> task) {
+    {
+      MutexLock lock(&mutex_);
+      tasks_.push_back(std::move(task));
+      if (idle_ >= tasks_.size()) {
+        added_.NotifyOne();
+        return;
+      }
+    }
+    std::thread([this] { Serve(); }).detach();
+  }
+
+ private:
+  void Serve() {
+    while (true) {
+      std::function<void()> task;
+      {
+        MutexLock lock(&mutex_);
+        ++idle_;
+        added_.WaitFor(&mutex_, kIdle, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          return !tasks_.empty();
+        });
+        --idle_;
+        if (tasks_.empty()) return;
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      task();
+    }
+  }
+
+  Mutex mutex_;
+  CondVar added_;
+  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+absl::Status RunWork(const Work& work) {
+  try {
+    return work.run();
+  } catch (...) {
+    return StatusOfException();
+  }
+}
+
+// Work on a thread of the library.
+class ThreadCall : public Call {
+ public:
+  explicit ThreadCall(Work work)
+      : deliver_(std::move(work.deliver)), cancel_(std::move(work.cancel)) {
+    Helpers::Get().Run([end = end_, run = std::move(work.run)]() mutable {
+      const absl::Status status = RunWork({std::move(run), {}, {}});
+      MutexLock lock(&end->mutex);
+      end->status = status;
+      end->came.NotifyAll();
+    });
+  }
+
+  std::optional<absl::Status> Wait(absl::Duration slice) override {
+    std::optional<absl::Status> status = WaitForEnd(slice);
+    if (status.has_value() && status->ok() && deliver_) return deliver_();
+    return status;
+  }
+
+  void Cancel(const absl::Status& why) override {
+    if (!cancel_ || !cancel_(why)) return;
+    while (!WaitForEnd(kIdle).has_value()) {
+    }
+  }
+
+ private:
+  struct End {
+    Mutex mutex;
+    CondVar came;
+    std::optional<absl::Status> status ABSL_GUARDED_BY(mutex);
+  };
+
+  std::optional<absl::Status> WaitForEnd(absl::Duration slice) {
+    MutexLock lock(&end_->mutex);
+    end_->came.WaitFor(&end_->mutex, slice,
+                       [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                         return end_->status.has_value();
+                       });
+    return end_->status;
+  }
+
+  const std::shared_ptr<End> end_ = std::make_shared<End>();
+  const std::function<absl::Status()> deliver_;
+  const std::function<bool(const absl::Status&)> cancel_;
+};
+
+absl::Status GivenUp() {
+  return absl::CancelledError("this program has given the call up");
+}
+
+// Gives a call up unless it has ended: also where a callback throws.
+class CancelUnlessEnded {
+ public:
+  explicit CancelUnlessEnded(Call* call) : call_(call) {}
+  ~CancelUnlessEnded() {
+    if (call_ != nullptr) call_->Cancel(GivenUp());
+  }
+  CancelUnlessEnded(const CancelUnlessEnded&) = delete;
+  CancelUnlessEnded& operator=(const CancelUnlessEnded&) = delete;
+
+  void Ended() { call_ = nullptr; }
+
+ private:
+  Call* call_;
+};
+
+absl::Status WaitToTheEnd(Call& call) {
+  CancelUnlessEnded guard(&call);
+  while (true) {
+    const std::optional<absl::Status> status = call.Wait(kSlice);
+    if (status.has_value()) {
+      guard.Ended();
+      return *status;
+    }
+    if (interrupt.function == nullptr) continue;
+    if (interrupt.function(interrupt.data) != 0) return GivenUp();
+  }
+}
+
+Table<Call>& Calls() {
+  static auto* const calls = new Table<Call>("cx_call");
+  return *calls;
+}
+
+}  // namespace
+
+Answer Await(cx_call* handle, std::shared_ptr<Call> call) {
+  if (handle == nullptr) return WaitToTheEnd(*call);
+  *handle = 0;
+  CancelUnlessEnded guard(call.get());
+  const std::optional<absl::Status> status = call->Wait(kSlice);
+  if (!status.has_value()) *handle = Calls().Add(call);
+  guard.Ended();
+  return status.has_value() ? Answer(*status) : Answer::Again();
+}
+
+Answer Do(cx_call* handle, Work work) {
+  if (handle == nullptr && interrupt.function == nullptr) {
+    absl::Status status = RunWork(work);
+    return status.ok() && work.deliver ? work.deliver() : status;
+  }
+  return Await(handle, std::make_shared<ThreadCall>(std::move(work)));
+}
+
+}  // namespace coxswain::capi
+
+namespace capi = coxswain::capi;
+
+cx_code cx_wait(cx_call* call) {
+  return capi::Guarded([&]() -> capi::Answer {
+    COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(call, "call"));
+    COXSWAIN_ASSIGN_OR_RETURN(const auto found, capi::Calls().Find(*call));
+    const std::optional<absl::Status> status = found->Wait(capi::kSlice);
+    if (!status.has_value()) return capi::Answer::Again();
+    capi::Calls().Take(*call).status().IgnoreError();
+    *call = 0;
+    return *status;
+  });
+}
+
+cx_code cx_cancel(cx_call* call) {
+  return capi::Guarded([&]() -> capi::Answer {
+    COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(call, "call"));
+    COXSWAIN_ASSIGN_OR_RETURN(const auto found, capi::Calls().Take(*call));
+    *call = 0;
+    found->Cancel(capi::GivenUp());
+    return absl::OkStatus();
+  });
+}
+
+void cx_set_interrupt(cx_interrupt function, void* data) {
+  capi::interrupt = {function, data};
+}

@@ -1,0 +1,52 @@
+#ifndef COXSWAIN_CAPI_CALL_H_
+#define COXSWAIN_CAPI_CALL_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "capi/errors.h"
+
+// How functions of the C interface wait: coxswain.h, WAITING.
+namespace coxswain::capi {
+
+// Between two looks at the interrupt function, and until CX_AGAIN: half of what
+// coxswain.h promises, for machines that are busy.
+inline constexpr absl::Duration kSlice = absl::Milliseconds(50);
+
+// What is waited for. The caller's thread alone uses it.
+class Call {
+ public:
+  virtual ~Call() = default;
+  // Waits for the end, `slice` at most. Returns what the function returns, its
+  // results written; nullopt if the end has not come.
+  virtual std::optional<absl::Status> Wait(absl::Duration slice) = 0;
+  // Gives it up: once this returns nothing of the caller's is used any more.
+  virtual void Cancel(const absl::Status& why) = 0;
+};
+
+// An operation of the library that blocks, and cannot wait in slices itself.
+struct Work {
+  // Runs to the end, on whichever thread. Owns what it uses, but for memory
+  // that `cancel` frees of it.
+  std::function<absl::Status()> run;
+  // Writes the results of a successful run, on the caller's thread. May be
+  // null.
+  std::function<absl::Status()> deliver;
+  // Has `run` end soon. Returns whether the caller must wait for that, because
+  // `run` uses the caller's memory. May be null: it ends when it does.
+  std::function<bool(const absl::Status& why)> cancel;
+};
+
+// Does the work and answers with its end: on this thread if it may block that,
+// or else on one of the library's, while this one waits in slices.
+Answer Do(cx_call* handle, Work work);
+// The same for what can wait in slices.
+Answer Await(cx_call* handle, std::shared_ptr<Call> call);
+
+}  // namespace coxswain::capi
+
+#endif  // COXSWAIN_CAPI_CALL_H_

@@ -1,0 +1,474 @@
+// Coxswain's C interface: C99, for programs and languages that the C++ library
+// does not reach. docs/c-api.md has an example and the rules of the ABI.
+//
+// WHO CALLS IT. A worker of a job: a process that `coxswain run` has started,
+// or that names its coordinator itself. It joins, exchanges data and decisions
+// with the other ranks, leaves, and closes its session:
+//
+//   cx_join, then for each step cx_announce, cx_grant, the exchange and
+//   cx_decide; at the end cx_leave and cx_close
+//
+// A session is of one generation: when a member is lost the generation ends,
+// and with it every call that waits. A session that is open when the process
+// exits is closed as failed. In a process forked from the one that has joined,
+// all functions with a session fail with CX_FAILED_PRECONDITION and touch
+// nothing.
+//
+// THREADS. Every function may be called from any thread, with these limits: the
+// announce, grant and decide of one stream follow each other, and so do the
+// collectives of a session, in the same order on all ranks. The library calls a
+// function of the program only on a thread that has called the library.
+//
+// ERRORS. Functions return a cx_code. For each but CX_OK and CX_AGAIN the
+// thread keeps a message, the ranks that it is about and a cx_error_kind until
+// its next failure (cx_last_error_message, ...). A message says what happened,
+// to whom, and what to do. Wrong arguments are CX_INVALID_ARGUMENT, and never
+// end the process: NULL where there must be something, a handle that is not
+// open, a size that makes no sense. No C++ exception leaves a function.
+//
+// WAITING. A function that may wait for the coordinator or other ranks ends
+// with a parameter `cx_call* call`:
+//   NULL     it returns when it is done. If the thread has an interrupt
+//   function
+//            (cx_set_interrupt), that is called at least every 100 ms and can
+//            end the wait.
+//   a place  it returns within 100 ms. CX_AGAIN: it goes on, `*call` stands for
+//            it, and cx_wait waits for another 100 ms. Until cx_wait returns
+//            something else, or cx_cancel returns, whatever results and data
+//            point to must stay valid. Other arguments are copied.
+//
+// STRINGS are UTF-8 and end with a zero. Those that a function returns, also in
+// a struct, stay valid until the thread calls a function with the same kind of
+// result again; so do values of the store. NULL as an optional argument is "".
+//
+// STRUCTS begin with their size, which the caller sets, to that of a struct
+// that is otherwise zero (CX_INIT does both). Fields are only ever added at the
+// end. A caller that knows fewer of them gets the defaults, which are zero; one
+// that knows more must leave them zero.
+//
+// UNITS. Times are milliseconds; ranks, steps and micro-batches count from 0;
+// counts of data are elements, and sizes bytes.
+#ifndef COXSWAIN_CAPI_COXSWAIN_H_
+#define COXSWAIN_CAPI_COXSWAIN_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CX_API __attribute__((visibility("default")))
+
+// Programs work with any library of the same major number, and a minor number
+// that is not below theirs.
+#define CX_ABI_MAJOR 1
+#define CX_ABI_MINOR 0
+
+// Returns major << 16 | minor of the library.
+CX_API int32_t cx_abi_version(void);
+// Returns the version of Coxswain, such as "0.1.0".
+CX_API const char* cx_version(void);
+
+// Initialises a struct with its size and defaults: cx_vote v =
+// CX_INIT(cx_vote); C++ before C++20 has no such initialiser: cx_vote v{};
+// v.size = sizeof(v);
+#ifndef __cplusplus
+#define CX_INIT(type) \
+  { .size = sizeof(type) }
+#endif
+
+// ---- errors ----
+
+// Those of gRPC and Abseil, and CX_AGAIN.
+typedef int32_t cx_code;
+enum {
+  CX_OK = 0,
+  CX_CANCELLED = 1,  // by the program; or the session was left
+  CX_UNKNOWN = 2,
+  CX_INVALID_ARGUMENT = 3,
+  CX_DEADLINE_EXCEEDED = 4,  // the message says what was waited for
+  CX_NOT_FOUND = 5,
+  CX_ALREADY_EXISTS = 6,
+  CX_PERMISSION_DENIED = 7,
+  CX_RESOURCE_EXHAUSTED = 8,
+  CX_FAILED_PRECONDITION = 9,  // not now, or ranks differ
+  CX_ABORTED = 10,             // the generation has ended: the message says why
+  CX_OUT_OF_RANGE = 11,        // there are no more
+  CX_UNIMPLEMENTED = 12,
+  CX_INTERNAL = 13,
+  CX_UNAVAILABLE = 14,  // the coordinator or a peer cannot be reached
+  CX_DATA_LOSS = 15,
+  CX_UNAUTHENTICATED = 16,
+  CX_AGAIN = 100  // not done: see WAITING
+};
+
+// What is known of an error besides its text.
+typedef int32_t cx_error_kind;
+enum {
+  CX_ERROR_OTHER = 0,
+  CX_ERROR_RANKS_DIFFER = 1,      // ranks did different things in a step, or
+                                  // nothing: those that are named
+  CX_ERROR_MEMBER_LOST = 2,       // the rank that is named
+  CX_ERROR_MEMBERS_MISSING = 3,   // those that are named, if they have ranks
+  CX_ERROR_MANIFESTS_DIFFER = 4,  // at cx_join
+  CX_ERROR_JOB_FINISHED = 5,      // it ended in good order: nothing is wrong
+  CX_ERROR_STALE = 6              // the coordinator has given this worker up
+};
+
+CX_API cx_code cx_last_error_code(void);
+CX_API const char* cx_last_error_message(void);
+CX_API cx_error_kind cx_last_error_kind(void);
+// Returns how many ranks the error is about, and copies the first `capacity`.
+CX_API size_t cx_last_error_ranks(int32_t* ranks, size_t capacity);
+
+// ---- waiting ----
+
+// A call that is not done; 0 is none.
+typedef uint64_t cx_call;
+
+// Waits for 100 ms at most. CX_AGAIN: go on. Otherwise the call is over, with
+// this result, and `*call` is 0.
+CX_API cx_code cx_wait(cx_call* call);
+// Gives a call up, and sets `*call` to 0; no result is written after that. A
+// decision or collective that is given up makes its stream, or the collectives
+// of its session, fail from then on: other ranks may have gone ahead.
+CX_API cx_code cx_cancel(cx_call* call);
+
+// Called on the thread that waits, about every 50 ms. Anything but 0 ends the
+// wait: the function returns CX_CANCELLED, as after cx_cancel.
+typedef int32_t (*cx_interrupt)(void* data);
+// Sets the function of this thread; NULL: none.
+CX_API void cx_set_interrupt(cx_interrupt function, void* data);
+
+// ---- joining and leaving ----
+
+// A session that is open; 0 is none.
+typedef uint64_t cx_session;
+
+typedef int32_t cx_dtype;
+enum {
+  CX_FLOAT32 = 0,
+  CX_FLOAT64 = 1,
+  CX_FLOAT16 = 2,
+  CX_BFLOAT16 = 3,
+  CX_INT8 = 4,
+  CX_INT32 = 5,
+  CX_INT64 = 6,
+  CX_UINT8 = 7
+};
+
+// A name and a value.
+typedef struct cx_setting {
+  const char* name;
+  const char* value;
+} cx_setting;
+
+// A parameter of the model: its name, and a shape of `ndim` extents. Its
+// gradient lies row-major.
+typedef struct cx_parameter {
+  const char* name;
+  const int64_t* shape;
+  int32_t ndim;
+  cx_dtype dtype;
+} cx_parameter;
+
+enum { CX_JOIN_NO_ENVIRONMENT = 1 };
+
+// Who this worker is, and what it asks for. Each field that is NULL or 0 comes
+// from the environment, where `coxswain run` sets it: the variable is named
+// beside the field, and in errors.
+typedef struct cx_join_options {
+  size_t size;
+  uint64_t flags;           // CX_JOIN_NO_ENVIRONMENT: no variable is read
+  const char* coordinator;  // HOST:PORT (COXSWAIN_COORDINATOR); needed
+  const char* job;          // (COXSWAIN_JOB); needed
+  const char* node;         // name of this host (COXSWAIN_NODE); with it ...
+  int32_t slot;             // ... the worker's number on it
+                            // (COXSWAIN_LOCAL_RANK)
+  int32_t world_size;       // workers of the job (COXSWAIN_WORLD_SIZE)
+  int32_t min_world_size;   // as few as it may run with
+                            // (COXSWAIN_MIN_WORLD_SIZE)
+  int32_t reserved;
+  int64_t attempt;                // start of the whole job (COXSWAIN_ATTEMPT)
+  const char* address;            // where data connections listen
+                                  // (COXSWAIN_BIND_ADDRESS)
+  const char* backend;            // (COXSWAIN_BACKEND)
+  const char* tls_ca;             // PEM file (COXSWAIN_TLS_CA)
+  const char* tls_cert;           // likewise (COXSWAIN_TLS_CERT)
+  const char* tls_key;            // likewise (COXSWAIN_TLS_KEY)
+  const char* token_file;         // (COXSWAIN_TOKEN_FILE)
+  int64_t join_timeout_ms;        // (COXSWAIN_JOIN_TIMEOUT); 5 minutes
+  int64_t collective_timeout_ms;  // of connecting and of a collective; 5
+                                  // minutes
+
+  // What all ranks must have in common: the coordinator compares it.
+  //
+  // NAME=VALUE words with spaces between them, as `coxswain plan set` takes
+  // them: "accumulation=4 hook=powersgd(rank=4) commit_vote=true". A hook is a
+  // spec in any of its forms.
+  const char* plan;
+  const cx_setting* settings;
+  size_t setting_count;
+  const cx_parameter* parameters;  // may be none: cx_configure
+  size_t parameter_count;
+} cx_join_options;
+
+// Joins, and waits until all members have. `options` may be NULL: all of it
+// comes from the environment. Sets `*session`, to 0 unless it returns CX_OK.
+//   CX_DEADLINE_EXCEEDED    the coordinator did not answer, or members are
+//                           missing, which the message names
+//   CX_FAILED_PRECONDITION  the members' plans, settings or parameters differ
+//   CX_CANCELLED            given up; the coordinator forgets this worker
+CX_API cx_code cx_join(const cx_join_options* options, cx_session* session,
+                       cx_call* call);
+
+// States the parameters that gradients are exchanged of, in their order, where
+// they are known only after joining. Each ticket from then on carries a hash of
+// them, which all ranks must have in common.
+CX_API cx_code cx_configure(cx_session session, const cx_parameter* parameters,
+                            size_t parameter_count);
+
+// Ends the membership. `failed` other than 0 makes the other ranks stop as
+// well, with this reason; otherwise they go on without this one. Waits for the
+// coordinator, 30 s at most by default. Later calls do nothing.
+CX_API cx_code cx_leave(cx_session session, const char* reason, int32_t failed,
+                        cx_call* call);
+
+// Forgets the session, which is left as failed if it was not left. Calls that
+// wait end. Afterwards the handle is not open any more.
+CX_API cx_code cx_close(cx_session session);
+
+typedef struct cx_session_info {
+  size_t size;
+  int32_t rank;
+  int32_t world_size;
+  int32_t local_rank;
+  int32_t reserved;
+  int64_t generation;
+  const char* job;
+} cx_session_info;
+CX_API cx_code cx_info(cx_session session, cx_session_info* info);
+
+typedef struct cx_member_info {
+  size_t size;
+  int32_t rank;
+  int32_t local_rank;
+  const char* node;
+  const char* host;
+  const char* address;  // where its data connections listen
+  int32_t slot;
+  int32_t reserved;
+} cx_member_info;
+CX_API cx_code cx_member(cx_session session, int32_t rank,
+                         cx_member_info* member, cx_call* call);
+
+// Returns CX_OK while the generation lasts; then why it ended: CX_ABORTED, or
+// CX_CANCELLED after cx_leave. Never waits.
+CX_API cx_code cx_status(cx_session session);
+
+typedef int32_t cx_event_kind;
+enum {
+  CX_EVENT_JOINED = 0,
+  CX_EVENT_COORDINATOR_LOST = 1,  // training goes on meanwhile
+  CX_EVENT_REATTACHED = 2,
+  CX_EVENT_MEMBER_LEFT = 3,  // `rank`, in good order
+  CX_EVENT_PLAN_CHANGED = 4,
+  CX_EVENT_REGROUP = 5,  // the generation ends after this step
+  CX_EVENT_WARNING = 6,
+  CX_EVENT_GENERATION_ENDED = 7  // `rank`: who was lost, or -1. The last one
+};
+
+typedef struct cx_event {
+  size_t size;
+  cx_event_kind kind;
+  int32_t rank;  // -1: none
+  int64_t generation;
+  int64_t term;
+  const char* text;  // a sentence
+} cx_event;
+
+// Returns what happened to the session next, for one reader; without one the
+// oldest of 256 events are dropped. CX_DEADLINE_EXCEEDED: nothing within
+// `timeout_ms` (0: does not wait); CX_OUT_OF_RANGE: there are no more.
+CX_API cx_code cx_next_event(cx_session session, int64_t timeout_ms,
+                             cx_event* event, cx_call* call);
+
+// States how many optimizer steps this worker has taken, for status and logs.
+CX_API cx_code cx_report_progress(cx_session session, int64_t steps);
+// Counts a micro-batch as progress.
+CX_API cx_code cx_note_micro_batch(cx_session session);
+
+// Waits at the coordinator until all ranks have called it with this tag.
+// CX_DEADLINE_EXCEEDED names those that have not.
+CX_API cx_code cx_barrier(cx_session session, const char* tag,
+                          int64_t timeout_ms, cx_call* call);
+
+// ---- the coordinator's store ----
+
+// Small values of the generation, shared by its ranks: keys of at most 1 KiB,
+// values of at most 1 MiB, gone when it ends.
+
+CX_API cx_code cx_store_set(cx_session session, const char* key,
+                            const void* value, size_t value_size,
+                            cx_call* call);
+
+// Waits until the key exists. CX_NOT_FOUND: it does not, and `timeout_ms` is 0;
+// CX_DEADLINE_EXCEEDED: it did not come in time.
+CX_API cx_code cx_store_get(cx_session session, const char* key,
+                            int64_t timeout_ms, const void** value,
+                            size_t* value_size, cx_call* call);
+
+// Waits until all keys exist. Errors as cx_store_get.
+CX_API cx_code cx_store_wait(cx_session session, const char* const* keys,
+                             size_t key_count, int64_t timeout_ms,
+                             cx_call* call);
+
+// Adds to a decimal counter, which begins with 0; `sum` may be NULL.
+CX_API cx_code cx_store_add(cx_session session, const char* key, int64_t amount,
+                            int64_t* sum, cx_call* call);
+
+// Sets `desired` if the value is `expected`, or if there is none and `expected`
+// is empty. Returns the value that stands there afterwards, and whether it was
+// set; each of the three places may be NULL. CX_NOT_FOUND: there is none, and
+// `expected` is not empty.
+CX_API cx_code cx_store_compare_set(cx_session session, const char* key,
+                                    const void* expected, size_t expected_size,
+                                    const void* desired, size_t desired_size,
+                                    const void** value, size_t* value_size,
+                                    int32_t* swapped, cx_call* call);
+
+// Returns whether there was such a key; `existed` may be NULL.
+CX_API cx_code cx_store_delete(cx_session session, const char* key,
+                               int32_t* existed, cx_call* call);
+
+// ---- the schedule ----
+
+// What a rank is about to exchange: docs/schedule.md.
+enum {
+  CX_TICKET_END_OF_DATA = 1,  // the end of the data has cut this window short
+  CX_TICKET_WEIGHT = 2,       // `weight` counts; else it is micro_batches
+  CX_TICKET_CHECKSUM = 4      // `checksum` counts
+};
+typedef struct cx_ticket {
+  size_t size;
+  uint64_t flags;
+  const char* stream;     // NULL: "train", whose decisions change the plan
+  int64_t step;           // the same on all ranks
+  int32_t micro_batches;  // that are summed up in this exchange; 0: this rank
+                          // is out of data, which the plan must allow
+  int32_t micro;          // with sync_each_batch: its place in the window
+  int32_t window;         // how many were planned; 0: as the plan says
+  int32_t reserved;
+  double weight;      // such as the number of tokens
+  const char* hook;   // NULL: the plan's
+  uint64_t layout;    // hash of what is exchanged; 0: that of cx_configure
+  uint64_t digest;    // hash of what was exchanged before
+  uint64_t checksum;  // of the parameters, before this step
+  const char* skip;   // not empty: all are to skip this step, and why
+} cx_ticket;
+
+// Announces the exchange that begins. Does not wait.
+CX_API cx_code cx_announce(cx_session session, const cx_ticket* ticket);
+
+// With enforcement=strict, waits until all ranks have announced the same;
+// otherwise returns at once. After cx_announce, before the exchange.
+CX_API cx_code cx_grant(cx_session session, const char* stream, cx_call* call);
+
+typedef struct cx_vote {
+  size_t size;
+  int32_t refuse;  // not 0: this rank wants the step skipped, ...
+  int32_t reserved;
+  const char* reason;  // ... and why. Counts with the term commit_vote
+} cx_vote;
+
+typedef struct cx_decision {
+  size_t size;
+  int32_t commit;          // 0: all ranks skip the step
+  int32_t plan_changed;    // not 0: the plan below is another than before
+  const char* reason;      // why it is skipped: which ranks asked, and why
+  const char* stop;        // not "": all stop after this step, and why
+  const char* regroup;     // not "": the generation ends after it, and why
+  const char* checkpoint;  // not "": all save their state after it, and why
+  int64_t plan_version;    // in force from the next step on
+  int32_t accumulation;    // micro-batches of this rank in its windows
+  int32_t reserved;
+  const char* hook;
+} cx_decision;
+
+// Waits for what all ranks decide about the exchange that was announced; after
+// it, before the optimizer step. `vote` may be NULL: this rank is for it. An
+// error with the kind CX_ERROR_RANKS_DIFFER names the ranks that did something
+// else, or nothing.
+CX_API cx_code cx_decide(cx_session session, const char* stream,
+                         const cx_vote* vote, cx_decision* decision,
+                         cx_call* call);
+
+enum {
+  CX_REQUEST_STOP = 0,       // all stop after the next decision
+  CX_REQUEST_DRAIN = 1,      // the others go on without this rank after it
+  CX_REQUEST_CHECKPOINT = 2  // all save their state after it
+};
+// Asks all ranks for it, from the next ticket or vote on; the decision says so.
+CX_API cx_code cx_request(cx_session session, int32_t request,
+                          const char* reason);
+
+enum {
+  CX_PLAN_SYNC_EACH_BATCH = 1,
+  CX_PLAN_COMMIT_VOTE = 2,
+  CX_PLAN_STRICT = 4,       // cx_grant may wait
+  CX_PLAN_NOT_ENFORCED = 8  // enforcement=off: each rank decides alone
+};
+// The plan that the next ticket follows: the one that was in force at cx_join,
+// or that a decision of the stream "train" has brought.
+typedef struct cx_plan_info {
+  size_t size;
+  uint64_t flags;
+  int64_t version;
+  int32_t accumulation;  // micro-batches of this rank in each window
+  int32_t reserved;
+  int64_t max_steps;            // optimizer steps of the training; 0: no bound
+  int64_t progress_timeout_ms;  // how long a rank may make no progress
+  const char* hook;             // canonical spec
+  const char* words;            // all of it, as NAME=VALUE words
+} cx_plan_info;
+CX_API cx_code cx_plan(cx_session session, cx_plan_info* plan);
+
+// ---- hooks ----
+
+enum {
+  CX_HOOK_SPEC = 0,  // such as "fp16(powersgd(rank=4))"
+  CX_HOOK_YAML = 1   // YAML or JSON, also in Accelerate's words: comm_hook,
+                     // comm_wrapper, comm_state_option
+};
+// Returns the one way to write a hook. CX_INVALID_ARGUMENT says what is wrong
+// with it, and what would be right.
+CX_API cx_code cx_canonical_hook(const char* text, int32_t form,
+                                 const char** spec);
+// Returns all hooks with their options, as `coxswain hooks --json` does.
+CX_API cx_code cx_hooks(const char** json);
+
+// ---- collectives of all ranks, in memory of the CPU ----
+
+// Each is called by all ranks, in the same order. The first one connects them.
+// Ranks that call different ones get CX_INVALID_ARGUMENT, which names them.
+// Data is exchanged in place, and all ranks receive the same bits.
+
+enum { CX_SUM = 0, CX_MIN = 1, CX_MAX = 2 };
+CX_API cx_code cx_all_reduce(cx_session session, void* data, int64_t count,
+                             cx_dtype dtype, int32_t op, cx_call* call);
+// Copies the data of the rank `root` to all.
+CX_API cx_code cx_broadcast(cx_session session, void* data, int64_t count,
+                            cx_dtype dtype, int32_t root, cx_call* call);
+// `output` has room for `output_count` elements: those of all ranks, by rank,
+// which must be world_size times `input_count`.
+CX_API cx_code cx_all_gather(cx_session session, const void* input,
+                             int64_t input_count, void* output,
+                             int64_t output_count, cx_dtype dtype,
+                             cx_call* call);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // COXSWAIN_CAPI_COXSWAIN_H_

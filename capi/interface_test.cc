@@ -1,0 +1,362 @@
+// What needs one rank at most: the library's form, arguments, structs, joining
+// and giving up.
+
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <stdexcept>
+
+#include "capi/loaded_library_for_test.h"
+#include "gmock/gmock.h"
+
+namespace coxswain::capi_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const LoadedLibrary& lib = Library();
+
+TEST(CapiLibraryTest, ExportsTheFunctionsOfItsHeaderAndNothingElse) {
+  Child nm({"/usr/bin/nm", "-D", "--defined-only", "--format=posix", kLibrary});
+  std::set<std::string> names;
+  for (std::string line = nm.LineWith(" "); !line.empty();
+       line = nm.LineWith(" ")) {
+    names.insert(line.substr(0, line.find(' ')));
+  }
+  EXPECT_EQ(names, LoadedLibrary::Names());
+}
+
+TEST(CapiLibraryTest, HasTheVersionOfItsHeader) {
+  EXPECT_EQ(lib.cx_abi_version() >> 16, CX_ABI_MAJOR);
+  EXPECT_EQ(lib.cx_abi_version() & 0xffff, CX_ABI_MINOR);
+  EXPECT_STRNE(lib.cx_version(), "");
+}
+
+// Programs are compiled against these.
+TEST(CapiLibraryTest, StructsKeepTheirLayout) {
+  EXPECT_EQ(sizeof(cx_join_options), 160u);
+  EXPECT_EQ(offsetof(cx_join_options, slot), 40u);
+  EXPECT_EQ(offsetof(cx_join_options, plan), 120u);
+  EXPECT_EQ(sizeof(cx_setting), 16u);
+  EXPECT_EQ(sizeof(cx_parameter), 24u);
+  EXPECT_EQ(sizeof(cx_session_info), 40u);
+  EXPECT_EQ(sizeof(cx_member_info), 48u);
+  EXPECT_EQ(sizeof(cx_event), 40u);
+  EXPECT_EQ(sizeof(cx_ticket), 96u);
+  EXPECT_EQ(sizeof(cx_vote), 24u);
+  EXPECT_EQ(sizeof(cx_decision), 72u);
+  EXPECT_EQ(sizeof(cx_plan_info), 64u);
+}
+
+void ExpectInvalid(cx_code code, const std::string& argument) {
+  EXPECT_EQ(code, CX_INVALID_ARGUMENT) << argument;
+  EXPECT_EQ(lib.cx_last_error_code(), CX_INVALID_ARGUMENT);
+  EXPECT_THAT(Message(), HasSubstr(argument));
+}
+
+TEST(CapiArgumentsTest, AHandleThatIsNotOpenIsAnError) {
+  auto info = Init<cx_session_info>();
+  auto ticket = Init<cx_ticket>();
+  auto decision = Init<cx_decision>();
+  auto event = Init<cx_event>();
+  auto member = Init<cx_member_info>();
+  auto plan = Init<cx_plan_info>();
+  const void* value = nullptr;
+  size_t size = 0;
+  float data = 0;
+  for (const cx_session none : {cx_session{0}, cx_session{12345}}) {
+    const std::string words =
+        "cx_session " + std::to_string(none) + " is not open";
+    ExpectInvalid(lib.cx_configure(none, nullptr, 0), words);
+    ExpectInvalid(lib.cx_leave(none, "", 0, nullptr), words);
+    ExpectInvalid(lib.cx_close(none), words);
+    ExpectInvalid(lib.cx_info(none, &info), words);
+    ExpectInvalid(lib.cx_member(none, 0, &member, nullptr), words);
+    ExpectInvalid(lib.cx_status(none), words);
+    ExpectInvalid(lib.cx_next_event(none, 0, &event, nullptr), words);
+    ExpectInvalid(lib.cx_report_progress(none, 1), words);
+    ExpectInvalid(lib.cx_note_micro_batch(none), words);
+    ExpectInvalid(lib.cx_barrier(none, "a", 1, nullptr), words);
+    ExpectInvalid(lib.cx_store_set(none, "a", "b", 1, nullptr), words);
+    ExpectInvalid(lib.cx_store_get(none, "a", 0, &value, &size, nullptr),
+                  words);
+    ExpectInvalid(lib.cx_store_wait(none, nullptr, 0, 0, nullptr), words);
+    ExpectInvalid(lib.cx_store_add(none, "a", 1, nullptr, nullptr), words);
+    ExpectInvalid(lib.cx_store_compare_set(none, "a", "", 0, "", 0, nullptr,
+                                           nullptr, nullptr, nullptr),
+                  words);
+    ExpectInvalid(lib.cx_store_delete(none, "a", nullptr, nullptr), words);
+    ExpectInvalid(lib.cx_announce(none, &ticket), words);
+    ExpectInvalid(lib.cx_grant(none, nullptr, nullptr), words);
+    ExpectInvalid(lib.cx_decide(none, nullptr, nullptr, &decision, nullptr),
+                  words);
+    ExpectInvalid(lib.cx_request(none, CX_REQUEST_STOP, ""), words);
+    ExpectInvalid(lib.cx_plan(none, &plan), words);
+    ExpectInvalid(
+        lib.cx_all_reduce(none, &data, 1, CX_FLOAT32, CX_SUM, nullptr), words);
+    ExpectInvalid(lib.cx_broadcast(none, &data, 1, CX_FLOAT32, 0, nullptr),
+                  words);
+    ExpectInvalid(
+        lib.cx_all_gather(none, &data, 1, &data, 1, CX_FLOAT32, nullptr),
+        words);
+    cx_call call = none;
+    ExpectInvalid(lib.cx_wait(&call), "cx_call");
+    ExpectInvalid(lib.cx_cancel(&call), "cx_call");
+  }
+}
+
+TEST(CapiArgumentsTest, WhatIsMissingOrMakesNoSenseIsNamed) {
+  const Job job(1);
+  const cx_session session = job[0];
+  const void* value = nullptr;
+  size_t size = 0;
+  float data = 0;
+  const char* keys[] = {"a", nullptr};
+  const char* spec = nullptr;
+  ExpectInvalid(lib.cx_join(nullptr, nullptr, nullptr), "session is NULL");
+  ExpectInvalid(lib.cx_info(session, nullptr), "info is NULL");
+  ExpectInvalid(lib.cx_member(session, 0, nullptr, nullptr), "member is NULL");
+  ExpectInvalid(lib.cx_next_event(session, 0, nullptr, nullptr), "event");
+  ExpectInvalid(lib.cx_barrier(session, nullptr, 1, nullptr), "tag is NULL");
+  ExpectInvalid(lib.cx_barrier(session, "a", -1, nullptr), "timeout_ms is -1");
+  ExpectInvalid(lib.cx_store_set(session, nullptr, "", 0, nullptr), "key is");
+  ExpectInvalid(lib.cx_store_set(session, "a", nullptr, 1, nullptr), "value");
+  ExpectInvalid(lib.cx_store_get(session, "a", 0, nullptr, &size, nullptr),
+                "value is NULL");
+  ExpectInvalid(lib.cx_store_get(session, "a", 0, &value, nullptr, nullptr),
+                "value_size is NULL");
+  ExpectInvalid(lib.cx_store_wait(session, keys, 2, 0, nullptr), "keys[1] is");
+  ExpectInvalid(lib.cx_announce(session, nullptr), "ticket is NULL");
+  ExpectInvalid(lib.cx_decide(session, nullptr, nullptr, nullptr, nullptr),
+                "decision is NULL");
+  ExpectInvalid(lib.cx_request(session, 3, ""), "request is 3");
+  ExpectInvalid(lib.cx_plan(session, nullptr), "plan is NULL");
+  ExpectInvalid(lib.cx_wait(nullptr), "call is NULL");
+  ExpectInvalid(lib.cx_canonical_hook(nullptr, CX_HOOK_SPEC, &spec), "text");
+  ExpectInvalid(lib.cx_canonical_hook("noop", 2, &spec), "form is 2");
+  ExpectInvalid(
+      lib.cx_all_reduce(session, nullptr, 1, CX_FLOAT32, CX_SUM, nullptr),
+      "data is NULL");
+  ExpectInvalid(lib.cx_all_reduce(session, &data, -1, CX_FLOAT32, 0, nullptr),
+                "count is -1");
+  ExpectInvalid(lib.cx_all_reduce(session, &data, 1, 8, CX_SUM, nullptr),
+                "dtype is 8");
+  ExpectInvalid(lib.cx_all_reduce(session, &data, 1, CX_FLOAT32, 3, nullptr),
+                "op is 3");
+  ExpectInvalid(
+      lib.cx_all_gather(session, &data, 1, &data, 0, CX_FLOAT32, nullptr),
+      "output has room for 0");
+  auto ticket = Init<cx_ticket>();
+  ticket.micro_batches = -1;
+  ExpectInvalid(lib.cx_announce(session, &ticket), "-1 micro_batches");
+  ticket = Init<cx_ticket>();
+  ticket.flags = 8;
+  ExpectInvalid(lib.cx_announce(session, &ticket), "a flag");
+  cx_parameter parameter = {"w", nullptr, 1, CX_FLOAT32};
+  ExpectInvalid(lib.cx_configure(session, &parameter, 1),
+                "parameters[0].shape is NULL");
+}
+
+TEST(CapiStructsTest, AnOlderAndANewerCallerAreServed) {
+  const Job job(1);
+  auto info = Init<cx_session_info>();
+  // One that knows of nothing after the ranks.
+  info.size = offsetof(cx_session_info, reserved);
+  info.generation = -7;
+  ASSERT_EQ(lib.cx_info(job[0], &info), CX_OK) << Message();
+  EXPECT_EQ(info.world_size, 1);
+  EXPECT_EQ(info.generation, -7);
+  EXPECT_EQ(info.size, offsetof(cx_session_info, reserved));
+
+  struct Newer {
+    cx_vote known;
+    int64_t more;
+  };
+  Newer vote{};
+  vote.known.size = sizeof(vote);
+  auto ticket = Init<cx_ticket>();
+  ticket.size = offsetof(cx_ticket, weight);
+  ticket.micro_batches = 1;
+  auto decision = Init<cx_decision>();
+  decision.size = offsetof(cx_decision, reason);
+  ASSERT_EQ(lib.cx_announce(job[0], &ticket), CX_OK) << Message();
+  vote.more = 1;
+  EXPECT_EQ(lib.cx_decide(job[0], nullptr, &vote.known, &decision, nullptr),
+            CX_INVALID_ARGUMENT);
+  EXPECT_THAT(Message(), HasSubstr("needs a newer library"));
+  vote.more = 0;
+  EXPECT_EQ(lib.cx_decide(job[0], nullptr, &vote.known, &decision, nullptr),
+            CX_OK)
+      << Message();
+  EXPECT_EQ(decision.commit, 1);
+}
+
+TEST(CapiStructsTest, ASizeThatIsNotSetIsNamed) {
+  const Job job(1);
+  cx_session_info info{};
+  ExpectInvalid(lib.cx_info(job[0], &info), "info has the size 0");
+  info.size = size_t{1} << 40;
+  ExpectInvalid(lib.cx_info(job[0], &info), "info has the size 1099511627776");
+}
+
+TEST(CapiJoinTest, WhatIsWrongWithTheOptionsIsSaid) {
+  cx_session session = 7;
+  auto options = Init<cx_join_options>();
+  options.flags = CX_JOIN_NO_ENVIRONMENT;
+  ExpectInvalid(lib.cx_join(&options, &session, nullptr),
+                "COXSWAIN_COORDINATOR is not set");
+  EXPECT_EQ(session, 0u);
+  options = OptionsOf("wrong", 0, 1);
+  options.plan = "accumulation=4 hok=bf16";
+  ExpectInvalid(lib.cx_join(&options, &session, nullptr), "hok");
+  options.plan = "hook=powersdg";
+  ExpectInvalid(lib.cx_join(&options, &session, nullptr), "powersgd");
+  options.plan = "";
+  options.world_size = -2;
+  ExpectInvalid(lib.cx_join(&options, &session, nullptr),
+                "COXSWAIN_WORLD_SIZE='-2'");
+  options = OptionsOf("wrong", 0, 1);
+  const cx_setting setting = {nullptr, "1"};
+  options.settings = &setting;
+  options.setting_count = 1;
+  ExpectInvalid(lib.cx_join(&options, &session, nullptr), "settings[0].name");
+}
+
+TEST(CapiJoinTest, ACoordinatorThatIsNotThereIsSaidByTheDeadline) {
+  cx_session session = 0;
+  auto options = OptionsOf("nobody", 0, 1);
+  options.coordinator = "127.0.0.1:1";
+  options.join_timeout_ms = 200;
+  EXPECT_EQ(InSlices([&](cx_call* call) {
+              return lib.cx_join(&options, &session, call);
+            }),
+            CX_DEADLINE_EXCEEDED);
+  EXPECT_THAT(Message(),
+              AllOf(HasSubstr("never answered"), HasSubstr("127.0.0.1:1")));
+}
+
+TEST(CapiJoinTest, ManifestsThatDifferAreListed) {
+  Together(2, [](int slot) {
+    auto options = OptionsOf("differ", slot, 2);
+    const cx_setting setting = {"seed", slot == 0 ? "17" : "18"};
+    options.settings = &setting;
+    options.setting_count = 1;
+    cx_session session = 0;
+    EXPECT_EQ(lib.cx_join(&options, &session, nullptr), CX_FAILED_PRECONDITION);
+    EXPECT_EQ(lib.cx_last_error_kind(), CX_ERROR_MANIFESTS_DIFFER);
+    EXPECT_THAT(Message(),
+                AllOf(HasSubstr("seed"), HasSubstr("17"), HasSubstr("18")));
+  });
+}
+
+using Clock = std::chrono::steady_clock;
+
+// Counts how often it is called, and ends the wait at the third time.
+struct Patience {
+  static int32_t Ask(void* data) {
+    auto* const self = static_cast<Patience*>(data);
+    const Clock::time_point now = Clock::now();
+    self->longest = std::max(self->longest, now - self->last);
+    self->last = now;
+    return ++self->asked < 3 ? 0 : 1;
+  }
+
+  int asked = 0;
+  Clock::time_point last = Clock::now();
+  Clock::duration longest{};
+};
+
+TEST(CapiInterruptTest, EndsAJoinWithin200MsAndTheCoordinatorForgetsIt) {
+  cx_session session = 0;
+  auto options = OptionsOf("interrupted", 0, 2);
+  Patience patience;
+  lib.cx_set_interrupt(Patience::Ask, &patience);
+  EXPECT_EQ(lib.cx_join(&options, &session, nullptr), CX_CANCELLED);
+  const auto late = Clock::now() - patience.last;
+  lib.cx_set_interrupt(nullptr, nullptr);
+  EXPECT_THAT(Message(), HasSubstr("given the call up"));
+  EXPECT_EQ(session, 0u);
+  EXPECT_EQ(patience.asked, 3);
+  // A machine may be busy, or nothing would be called again at all.
+  EXPECT_LT(patience.longest, std::chrono::milliseconds(200));
+  EXPECT_LT(late, std::chrono::milliseconds(200));
+  // Another one takes the place.
+  Together(2, [](int slot) {
+    auto again = OptionsOf("interrupted", slot, 2);
+    cx_session mine = 0;
+    EXPECT_EQ(lib.cx_join(&again, &mine, nullptr), CX_OK) << Message();
+    EXPECT_EQ(lib.cx_leave(mine, "done", 0, nullptr), CX_OK) << Message();
+    EXPECT_EQ(lib.cx_close(mine), CX_OK);
+  });
+}
+
+TEST(CapiInterruptTest, ThatThrowsIsAnErrorOfTheCall) {
+  cx_session session = 0;
+  auto options = OptionsOf("throws", 0, 2);
+  lib.cx_set_interrupt(
+      [](void*) -> int32_t { throw std::runtime_error("out of my depth"); },
+      nullptr);
+  EXPECT_EQ(lib.cx_join(&options, &session, nullptr), CX_INTERNAL);
+  lib.cx_set_interrupt(nullptr, nullptr);
+  EXPECT_THAT(Message(), HasSubstr("out of my depth"));
+}
+
+TEST(CapiCallTest, GoesOnInSlicesUntilItIsGivenUp) {
+  cx_session session = 0;
+  auto options = OptionsOf("slices", 0, 2);
+  cx_call call = 0;
+  EXPECT_EQ(lib.cx_join(&options, &session, &call), CX_AGAIN);
+  EXPECT_NE(call, 0u);
+  EXPECT_EQ(lib.cx_wait(&call), CX_AGAIN);
+  cx_call same = call;
+  EXPECT_EQ(lib.cx_cancel(&call), CX_OK);
+  EXPECT_EQ(call, 0u);
+  EXPECT_EQ(lib.cx_wait(&same), CX_INVALID_ARGUMENT);
+  EXPECT_EQ(session, 0u);
+}
+
+TEST(CapiForkTest, TheChildIsRefusedAndTheParentGoesOn) {
+  const Job job(1);
+  int64_t sum = 0;
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool refused =
+        lib.cx_store_add(job[0], "n", 1, nullptr, nullptr) ==
+            CX_FAILED_PRECONDITION &&
+        lib.cx_close(job[0]) == CX_FAILED_PRECONDITION &&
+        Message().find("was forked from process") != std::string::npos;
+    _exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(lib.cx_store_add(job[0], "n", 1, &sum, nullptr), CX_OK)
+      << Message();
+  EXPECT_EQ(sum, 1);
+}
+
+TEST(CapiHooksTest, HaveOneCanonicalFormAndErrorsThatHelp) {
+  const char* spec = nullptr;
+  EXPECT_EQ(
+      lib.cx_canonical_hook(" fp16( powersgd(rank=4) )", CX_HOOK_SPEC, &spec),
+      CX_OK);
+  EXPECT_STREQ(spec, "fp16(powersgd(rank=4))");
+  EXPECT_EQ(lib.cx_canonical_hook(
+                R"({"comm_hook": "power_sgd", "comm_wrapper": "fp16",
+              "comm_state_option": {"matrix_approximation_rank": 2,
+                                    "start_powerSGD_iter": 10}})",
+                CX_HOOK_YAML, &spec),
+            CX_OK)
+      << Message();
+  EXPECT_STREQ(spec, "fp16(powersgd(rank=2,start_step=10))");
+  EXPECT_EQ(lib.cx_canonical_hook("powersdg", CX_HOOK_SPEC, &spec),
+            CX_INVALID_ARGUMENT);
+  EXPECT_THAT(Message(), AllOf(HasSubstr("powersgd"), HasSubstr("allreduce")));
+  const char* json = nullptr;
+  EXPECT_EQ(lib.cx_hooks(&json), CX_OK);
+  EXPECT_THAT(json, HasSubstr("\"name\": \"powersgd\""));
+}
+
+}  // namespace
+}  // namespace coxswain::capi_test

@@ -1,0 +1,69 @@
+#ifndef COXSWAIN_CAPI_OPEN_SESSION_H_
+#define COXSWAIN_CAPI_OPEN_SESSION_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "capi/coxswain.h"
+#include "client/reduce/bucket.h"
+#include "client/session/session.h"
+#include "schedule/plan.h"
+
+namespace coxswain::capi {
+
+// What a cx_session stands for: the session, and what the C interface remembers
+// of it for the caller. Shared by the table of handles and by calls that wait.
+// Thread-safe.
+class OpenSession {
+ public:
+  OpenSession(std::unique_ptr<Session> session_in,
+              absl::Duration collective_timeout_in)
+      : session(std::move(session_in)),
+        collective_timeout(collective_timeout_in),
+        plan_(session->plan()) {}
+
+  // The plan that the next ticket follows. Only a decision that the caller has
+  // taken changes it, so that all ranks change it at the same step.
+  schedule::Plan plan() const {
+    MutexLock lock(&mutex_);
+    return plan_;
+  }
+  void Follow(const schedule::Plan& plan) {
+    MutexLock lock(&mutex_);
+    plan_ = plan;
+  }
+
+  const std::unique_ptr<Session> session;
+  const absl::Duration collective_timeout;
+  std::atomic<uint64_t> layout{0};
+  // Held through each collective: they are started one at a time.
+  Mutex collectives;
+
+ private:
+  mutable Mutex mutex_;
+  schedule::Plan plan_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Returns the session of a handle. Fails with INVALID_ARGUMENT if it is not
+// open, and with FAILED_PRECONDITION in a forked process.
+absl::StatusOr<std::shared_ptr<OpenSession>> Find(cx_session session);
+
+// Returns the element type. Fails with INVALID_ARGUMENT if there is none.
+absl::StatusOr<DType> DTypeOf(cx_dtype dtype);
+
+// Returns parameters as the library knows them. Fails with INVALID_ARGUMENT,
+// naming the one that makes no sense.
+absl::StatusOr<std::vector<ParameterSpec>> ParametersOf(
+    const cx_parameter* parameters, size_t count);
+
+}  // namespace coxswain::capi
+
+#endif  // COXSWAIN_CAPI_OPEN_SESSION_H_
