@@ -17,7 +17,7 @@ done
 
 files=("$@")
 if [[ ${#files[@]} -eq 0 ]]; then
-  mapfile -t files < <(find base cli client deploy examples hooks proto \
+  mapfile -t files < <(find base capi cli client deploy examples hooks proto \
     server tests \( -name '*.h' -o -name '*.cc' \) 2> /dev/null | sort)
 fi
 sources=()

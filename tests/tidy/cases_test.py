@@ -20,8 +20,8 @@ import unittest
 LIST = "tests/cases.txt"
 UPDATE = "tests/tidy/cases_test.py --update"
 ROOMS = (
-    "base", "bazel", "cli", "client", "deploy", "examples", "hooks", "proto",
-    "schedule", "server", "tests", "tools", "transport",
+    "base", "bazel", "capi", "cli", "client", "deploy", "examples", "hooks",
+    "proto", "python", "schedule", "server", "tests", "tools", "transport",
 )
 
 CASE = re.compile(

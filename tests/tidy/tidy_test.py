@@ -20,7 +20,8 @@ import unittest
 # Room -> the rooms it may use, besides itself.
 # Composition roots use the libraries, but not each other.
 LIBRARIES = {
-    "base", "proto", "transport", "schedule", "server", "client", "hooks"
+    "base", "proto", "transport", "schedule", "server", "client", "hooks",
+    "capi",
 }
 ROOMS = {
     "base": set(),
@@ -30,10 +31,12 @@ ROOMS = {
     "server": {"base", "proto", "transport", "schedule"},
     "client": {"base", "proto", "transport", "schedule"},
     "hooks": {"base", "proto", "schedule", "client"},
+    "capi": {"base", "proto", "schedule", "client", "hooks"},
+    "python": {"capi"},
     "cli": LIBRARIES,
     "examples": LIBRARIES,
     "deploy": LIBRARIES,
-    "tests": LIBRARIES | {"cli", "examples", "deploy"},
+    "tests": LIBRARIES | {"python", "cli", "examples", "deploy"},
 }
 
 # Who may include the headers that begin so (tests always may).
@@ -97,7 +100,7 @@ def is_test(path):
 
 
 def is_source(path):
-    return path.endswith((".h", ".cc", ".cu", ".cuh"))
+    return path.endswith((".h", ".c", ".cc", ".cu", ".cuh"))
 
 
 def without_comments(text):
@@ -291,7 +294,7 @@ def in_glob(name, text):
 
 
 def check_named_in_build(path, files):
-    if not path.endswith((".cc", ".cu")):
+    if not path.endswith((".c", ".cc", ".cu")):
         return
     folder, name = os.path.split(path)
     while folder and folder + "/BUILD" not in files:
@@ -486,6 +489,8 @@ class RulesTest(unittest.TestCase):
             ("server/x.cc", "hooks/y.h"),
             ("hooks/x.cc", "server/y.h"),
             ("hooks/x.cc", "cli/y.h"),
+            ("capi/x.cc", "server/y.h"),
+            ("client/x.cc", "capi/y.h"),
             ("examples/x.cc", "cli/y.h"),
             ("client/x.cc", "examples/y.h"),
             ("client/x.cc", "tests/y.h"),
@@ -502,8 +507,10 @@ class RulesTest(unittest.TestCase):
             ("hooks/x.cc", "schedule/y.h"),
             ("client/x.cc", "client/comm/y.h"),
             ("hooks/x.cc", "client/reduce/hook.h"),
+            ("capi/x.cc", "hooks/y.h"),
             ("cli/x.cc", "server/y.h"),
             ("examples/x.cc", "hooks/y.h"),
+            ("examples/x.c", "capi/y.h"),
             ("tests/x.cc", "cli/y.h"),
             ("client/x_test.cc", "tests/conformance/y.h"),
         ]:

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "capi/loaded_library_for_test.h"
 #include "gmock/gmock.h"
+#include "tests/capi/loaded_library.h"
 
 namespace coxswain::capi_test {
 namespace {
@@ -35,9 +35,9 @@ TEST(CapiLibraryTest, HasTheVersionOfItsHeader) {
 
 // Programs are compiled against these.
 TEST(CapiLibraryTest, StructsKeepTheirLayout) {
-  EXPECT_EQ(sizeof(cx_join_options), 160u);
+  EXPECT_EQ(sizeof(cx_join_options), 168u);
   EXPECT_EQ(offsetof(cx_join_options, slot), 40u);
-  EXPECT_EQ(offsetof(cx_join_options, plan), 120u);
+  EXPECT_EQ(offsetof(cx_join_options, plan), 128u);
   EXPECT_EQ(sizeof(cx_setting), 16u);
   EXPECT_EQ(sizeof(cx_parameter), 24u);
   EXPECT_EQ(sizeof(cx_session_info), 40u);

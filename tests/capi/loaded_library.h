@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_CAPI_LOADED_LIBRARY_FOR_TEST_H_
-#define COXSWAIN_CAPI_LOADED_LIBRARY_FOR_TEST_H_
+#ifndef COXSWAIN_TESTS_CAPI_LOADED_LIBRARY_H_
+#define COXSWAIN_TESTS_CAPI_LOADED_LIBRARY_H_
 
 #include <dlfcn.h>
 #include <sys/prctl.h>
@@ -25,13 +25,14 @@ namespace coxswain::capi_test {
 
 #define COXSWAIN_CAPI_FUNCTIONS(X)                                             \
   X(cx_abi_version)                                                            \
-  X(cx_all_gather) X(cx_all_reduce) X(cx_announce) X(cx_barrier)               \
-      X(cx_broadcast) X(cx_cancel) X(cx_canonical_hook) X(cx_close)            \
-          X(cx_configure) X(cx_decide) X(cx_grant) X(cx_hooks) X(cx_info)      \
-              X(cx_join) X(cx_last_error_code) X(cx_last_error_kind)           \
-                  X(cx_last_error_message) X(cx_last_error_ranks) X(cx_leave)  \
-                      X(cx_member) X(cx_next_event) X(cx_note_micro_batch)     \
-                          X(cx_plan) X(cx_report_progress) X(cx_request)       \
+  X(cx_all_gather)                                                             \
+  X(cx_all_reduce) X(cx_announce) X(cx_barrier) X(cx_broadcast) X(cx_cancel)   \
+      X(cx_canonical_hook) X(cx_close) X(cx_configure) X(cx_decide)            \
+          X(cx_grant) X(cx_hooks) X(cx_info) X(cx_join) X(cx_last_error_code)  \
+              X(cx_last_error_kind) X(cx_last_error_message)                   \
+                  X(cx_last_error_ranks) X(cx_leave) X(cx_member)              \
+                      X(cx_next_event) X(cx_note_micro_batch) X(cx_plan)       \
+                          X(cx_report_progress) X(cx_request)                  \
                               X(cx_set_interrupt) X(cx_status) X(cx_store_add) \
                                   X(cx_store_compare_set) X(cx_store_delete)   \
                                       X(cx_store_get) X(cx_store_set)          \
@@ -236,4 +237,4 @@ class Job {
 
 }  // namespace coxswain::capi_test
 
-#endif  // COXSWAIN_CAPI_LOADED_LIBRARY_FOR_TEST_H_
+#endif  // COXSWAIN_TESTS_CAPI_LOADED_LIBRARY_H_

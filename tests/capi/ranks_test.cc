@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "capi/loaded_library_for_test.h"
 #include "gmock/gmock.h"
+#include "tests/capi/loaded_library.h"
 
 namespace coxswain::capi_test {
 namespace {

@@ -1,0 +1,58 @@
+"""Coxswain for Python: ranks that agree on each step, or an error that names.
+
+The package needs nothing but the standard library and libcoxswain_c.so, which
+lies beside it, or where the variable COXSWAIN_LIBRARY says. Importing it loads
+neither.
+"""
+
+from .errors import (
+    Code,
+    DeadlineExceeded,
+    Error,
+    Evicted,
+    InvalidArgument,
+    JobFinished,
+    ManifestsDiffer,
+    MembersMissing,
+    NotFound,
+    PeerLost,
+    RanksDiffer,
+    Unavailable,
+)
+from .schedule import (
+    Decision,
+    Plan,
+    Schedule,
+    canonical_hook,
+    hook_from_yaml,
+    hooks_json,
+)
+from .session import Event, EventKind, Member, Parameter, Session
+from .store import Store
+
+__all__ = [
+    "Code",
+    "DeadlineExceeded",
+    "Decision",
+    "Error",
+    "Event",
+    "EventKind",
+    "Evicted",
+    "InvalidArgument",
+    "JobFinished",
+    "ManifestsDiffer",
+    "Member",
+    "MembersMissing",
+    "NotFound",
+    "Parameter",
+    "PeerLost",
+    "Plan",
+    "RanksDiffer",
+    "Schedule",
+    "Session",
+    "Store",
+    "Unavailable",
+    "canonical_hook",
+    "hook_from_yaml",
+    "hooks_json",
+]

@@ -1,0 +1,336 @@
+"""The C interface, capi/coxswain.h, by ctypes: found, checked and called.
+
+For this package only. The header explains each function and struct; names and
+fields are the same here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t
+from ctypes import c_uint64, c_void_p
+from typing import Any, Optional, Type, TypeVar
+
+from . import errors
+
+# What this package was written for: a library of the same major number, and a
+# minor number that is not below.
+ABI_MAJOR, ABI_MINOR = 1, 0
+
+VARIABLE = "COXSWAIN_LIBRARY"
+BESIDE = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "_native", "libcoxswain_c.so"
+)
+
+AGAIN = 100
+
+
+class Setting(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("value", c_char_p)]
+
+
+class Parameter(ctypes.Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("shape", POINTER(c_int64)),
+        ("ndim", c_int32),
+        ("dtype", c_int32),
+    ]
+
+
+class JoinOptions(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("flags", c_uint64),
+        ("coordinator", c_char_p),
+        ("job", c_char_p),
+        ("node", c_char_p),
+        ("slot", c_int32),
+        ("world_size", c_int32),
+        ("min_world_size", c_int32),
+        ("reserved", c_int32),
+        ("attempt", c_int64),
+        ("address", c_char_p),
+        ("backend", c_char_p),
+        ("tls_ca", c_char_p),
+        ("tls_cert", c_char_p),
+        ("tls_key", c_char_p),
+        ("token_file", c_char_p),
+        ("join_timeout_ms", c_int64),
+        ("collective_timeout_ms", c_int64),
+        ("plan", c_char_p),
+        ("settings", POINTER(Setting)),
+        ("setting_count", c_size_t),
+        ("parameters", POINTER(Parameter)),
+        ("parameter_count", c_size_t),
+    ]
+
+
+class SessionInfo(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("rank", c_int32),
+        ("world_size", c_int32),
+        ("local_rank", c_int32),
+        ("reserved", c_int32),
+        ("generation", c_int64),
+        ("job", c_char_p),
+    ]
+
+
+class MemberInfo(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("rank", c_int32),
+        ("local_rank", c_int32),
+        ("node", c_char_p),
+        ("host", c_char_p),
+        ("address", c_char_p),
+        ("slot", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class Event(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("kind", c_int32),
+        ("rank", c_int32),
+        ("generation", c_int64),
+        ("term", c_int64),
+        ("text", c_char_p),
+    ]
+
+
+class Ticket(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("flags", c_uint64),
+        ("stream", c_char_p),
+        ("step", c_int64),
+        ("micro_batches", c_int32),
+        ("micro", c_int32),
+        ("window", c_int32),
+        ("reserved", c_int32),
+        ("weight", c_double),
+        ("hook", c_char_p),
+        ("layout", c_uint64),
+        ("digest", c_uint64),
+        ("checksum", c_uint64),
+        ("skip", c_char_p),
+    ]
+
+
+class Vote(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("refuse", c_int32),
+        ("reserved", c_int32),
+        ("reason", c_char_p),
+    ]
+
+
+class Decision(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("commit", c_int32),
+        ("plan_changed", c_int32),
+        ("reason", c_char_p),
+        ("stop", c_char_p),
+        ("regroup", c_char_p),
+        ("checkpoint", c_char_p),
+        ("plan_version", c_int64),
+        ("accumulation", c_int32),
+        ("reserved", c_int32),
+        ("hook", c_char_p),
+    ]
+
+
+class PlanInfo(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("flags", c_uint64),
+        ("version", c_int64),
+        ("accumulation", c_int32),
+        ("reserved", c_int32),
+        ("max_steps", c_int64),
+        ("progress_timeout_ms", c_int64),
+        ("hook", c_char_p),
+        ("words", c_char_p),
+    ]
+
+
+_SESSION, _CALL = c_uint64, POINTER(c_uint64)
+_BYTES = [c_char_p, c_size_t]
+_VALUE = [POINTER(c_void_p), POINTER(c_size_t)]
+
+# Name -> (result, arguments); a function that may wait ends with _CALL.
+FUNCTIONS = {
+    "cx_abi_version": (c_int32, []),
+    "cx_version": (c_char_p, []),
+    "cx_last_error_code": (c_int32, []),
+    "cx_last_error_message": (c_char_p, []),
+    "cx_last_error_kind": (c_int32, []),
+    "cx_last_error_ranks": (c_size_t, [POINTER(c_int32), c_size_t]),
+    "cx_wait": (c_int32, [_CALL]),
+    "cx_cancel": (c_int32, [_CALL]),
+    "cx_set_interrupt": (None, [c_void_p, c_void_p]),
+    "cx_join": (c_int32, [POINTER(JoinOptions), POINTER(c_uint64), _CALL]),
+    "cx_configure": (c_int32, [_SESSION, POINTER(Parameter), c_size_t]),
+    "cx_leave": (c_int32, [_SESSION, c_char_p, c_int32, _CALL]),
+    "cx_close": (c_int32, [_SESSION]),
+    "cx_info": (c_int32, [_SESSION, POINTER(SessionInfo)]),
+    "cx_member": (c_int32, [_SESSION, c_int32, POINTER(MemberInfo), _CALL]),
+    "cx_status": (c_int32, [_SESSION]),
+    "cx_next_event": (c_int32, [_SESSION, c_int64, POINTER(Event), _CALL]),
+    "cx_report_progress": (c_int32, [_SESSION, c_int64]),
+    "cx_note_micro_batch": (c_int32, [_SESSION]),
+    "cx_barrier": (c_int32, [_SESSION, c_char_p, c_int64, _CALL]),
+    "cx_store_set": (c_int32, [_SESSION, c_char_p, *_BYTES, _CALL]),
+    "cx_store_get": (c_int32, [_SESSION, c_char_p, c_int64, *_VALUE, _CALL]),
+    "cx_store_wait": (
+        c_int32,
+        [_SESSION, POINTER(c_char_p), c_size_t, c_int64, _CALL],
+    ),
+    "cx_store_add": (
+        c_int32,
+        [_SESSION, c_char_p, c_int64, POINTER(c_int64), _CALL],
+    ),
+    "cx_store_compare_set": (
+        c_int32,
+        [_SESSION, c_char_p, *_BYTES, *_BYTES, *_VALUE, POINTER(c_int32),
+         _CALL],
+    ),
+    "cx_store_delete": (
+        c_int32,
+        [_SESSION, c_char_p, POINTER(c_int32), _CALL],
+    ),
+    "cx_announce": (c_int32, [_SESSION, POINTER(Ticket)]),
+    "cx_grant": (c_int32, [_SESSION, c_char_p, _CALL]),
+    "cx_decide": (
+        c_int32,
+        [_SESSION, c_char_p, POINTER(Vote), POINTER(Decision), _CALL],
+    ),
+    "cx_request": (c_int32, [_SESSION, c_int32, c_char_p]),
+    "cx_plan": (c_int32, [_SESSION, POINTER(PlanInfo)]),
+    "cx_canonical_hook": (c_int32, [c_char_p, c_int32, POINTER(c_char_p)]),
+    "cx_hooks": (c_int32, [POINTER(c_char_p)]),
+    "cx_all_reduce": (
+        c_int32,
+        [_SESSION, c_void_p, c_int64, c_int32, c_int32, _CALL],
+    ),
+    "cx_broadcast": (
+        c_int32,
+        [_SESSION, c_void_p, c_int64, c_int32, c_int32, _CALL],
+    ),
+    "cx_all_gather": (
+        c_int32,
+        [_SESSION, c_void_p, c_int64, c_void_p, c_int64, c_int32, _CALL],
+    ),
+}
+
+
+def _path() -> str:
+    given = os.environ.get(VARIABLE)
+    if given:
+        return given
+    if os.path.exists(BESIDE):
+        return BESIDE
+    raise ImportError(
+        "libcoxswain_c.so is not installed beside the package (%s): set %s to "
+        "its path" % (BESIDE, VARIABLE)
+    )
+
+
+@functools.lru_cache(maxsize=None)
+def library() -> ctypes.CDLL:
+    """Returns the library, loaded by the first call.
+
+    Raises ImportError, with one sentence, if there is none, or it is not of
+    the ABI that this package needs.
+    """
+    path = _path()
+    try:
+        loaded = ctypes.CDLL(path)
+        found = loaded.cx_abi_version()
+    except (OSError, AttributeError) as error:
+        raise ImportError(
+            "%s is no library of Coxswain that can be loaded: %s"
+            % (path, error)
+        ) from error
+    if found >> 16 != ABI_MAJOR or found & 0xFFFF < ABI_MINOR:
+        raise ImportError(
+            "%s has version %d.%d of the C interface, and this package needs "
+            "%d.%d: install the two from one release"
+            % (path, found >> 16, found & 0xFFFF, ABI_MAJOR, ABI_MINOR)
+        )
+    for name, (result, arguments) in FUNCTIONS.items():
+        function = getattr(loaded, name)
+        function.restype = result
+        function.argtypes = arguments
+    return loaded
+
+
+def check(code: int, generation: Optional[int] = None) -> None:
+    """Raises the error of this thread's last call unless it was OK."""
+    if code == 0:
+        return
+    lib = library()
+    ranks = (c_int32 * lib.cx_last_error_ranks(None, 0))()
+    lib.cx_last_error_ranks(ranks, len(ranks))
+    message = lib.cx_last_error_message().decode(errors="replace")
+    raise errors.make(
+        code, lib.cx_last_error_kind(), message, tuple(ranks), generation
+    )
+
+
+def call(name: str, *arguments: Any, generation: Optional[int] = None) -> None:
+    """Calls a function that may wait, and waits for its end.
+
+    In between Python handles signals: an exception of theirs, such as
+    KeyboardInterrupt, gives the call up. Whatever arguments point to is kept
+    alive by the caller.
+    """
+    lib = library()
+    pending = c_uint64(0)
+    try:
+        code = getattr(lib, name)(*arguments, ctypes.byref(pending))
+        while code == AGAIN:
+            code = lib.cx_wait(ctypes.byref(pending))
+    finally:
+        if pending.value:
+            lib.cx_cancel(ctypes.byref(pending))
+    check(code, generation)
+
+
+_Struct = TypeVar("_Struct", bound=ctypes.Structure)
+
+
+def make(struct: Type[_Struct]) -> _Struct:
+    """Returns a struct with its size set, and defaults otherwise."""
+    made = struct()
+    made.size = ctypes.sizeof(struct)
+    return made
+
+
+def encode(text: Optional[str]) -> Optional[bytes]:
+    """Returns what the library takes for a text; None stays None."""
+    if text is None:
+        return None
+    data = text.encode()
+    if b"\0" in data:
+        raise errors.InvalidArgument("%r has a NUL character" % text)
+    return data
+
+
+def decode(data: Optional[bytes]) -> str:
+    return (data or b"").decode(errors="replace")
+
+
+def milliseconds(seconds: float) -> int:
+    """Returns a timeout for the library: whole, and not below 0."""
+    if not seconds >= 0:
+        raise errors.InvalidArgument("a timeout of %r seconds" % seconds)
+    return int(min(seconds * 1000, 2**53))

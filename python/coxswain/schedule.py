@@ -1,0 +1,273 @@
+"""What ranks announce of each exchange, and what all of them decide."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Union
+
+from . import _library
+from .errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from .session import Session
+
+PlanWords = Union[str, Mapping[str, Any]]
+
+_END_OF_DATA, _WEIGHT, _CHECKSUM = 1, 2, 4
+_SYNC_EACH_BATCH, _COMMIT_VOTE, _STRICT, _NOT_ENFORCED = 1, 2, 4, 8
+_SPEC, _YAML = 0, 1
+
+
+def plan_text(plan: PlanWords) -> str:
+    """Returns a plan as NAME=VALUE words with spaces between them."""
+    if isinstance(plan, str):
+        return plan
+    words = []
+    for name, value in plan.items():
+        if isinstance(value, bool):
+            value = str(value).lower()
+        value = str(value)
+        if name == "hook":
+            value = canonical_hook(value)
+        if not value or any(letter.isspace() for letter in value):
+            raise InvalidArgument("the plan's %s is %r" % (name, value))
+        words.append("%s=%s" % (name, value))
+    return " ".join(words)
+
+
+def canonical_hook(hook: str) -> str:
+    """Returns the one way to write a hook's spec.
+
+    Raises InvalidArgument that says what is wrong, and what would be right.
+    """
+    return _canonical(hook, _SPEC)
+
+
+def hook_from_yaml(text: str) -> str:
+    """Returns the canonical spec of a hook in YAML or JSON, also in the words
+    of Accelerate: comm_hook, comm_wrapper, comm_state_option. Raises as
+    canonical_hook."""
+    return _canonical(text, _YAML)
+
+
+def _canonical(text: str, form: int) -> str:
+    spec = ctypes.c_char_p()
+    _library.check(
+        _library.library().cx_canonical_hook(
+            _library.encode(text), form, ctypes.byref(spec)
+        )
+    )
+    return _library.decode(spec.value)
+
+
+def hooks_json() -> str:
+    """Returns all hooks and their options, as `coxswain hooks --json` does."""
+    text = ctypes.c_char_p()
+    _library.check(_library.library().cx_hooks(ctypes.byref(text)))
+    return _library.decode(text.value)
+
+
+def _words(text: str) -> Dict[str, str]:
+    """Returns the NAME=VALUE words of a text; values may have parentheses with
+    spaces within."""
+    pieces: List[str] = [""]
+    depth = 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == " " and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += letter
+    return dict(piece.split("=", 1) for piece in pieces if piece)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """When gradients are exchanged, and how: docs/schedule.md.
+
+    accumulation: micro-batches of this rank in each window.
+    max_steps: optimizer steps of the training; 0: no bound.
+    progress_timeout: seconds that a rank may make no progress.
+    words: all of it, such as {"accumulation": "4", "tail": "flush", ...}.
+    """
+
+    version: int
+    accumulation: int
+    hook: str
+    max_steps: int
+    progress_timeout: float
+    sync_each_batch: bool
+    commit_vote: bool
+    strict: bool
+    enforced: bool
+    words: Mapping[str, str] = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What all ranks do after an exchange.
+
+    commit: false: all skip the step; `reason` names the ranks that asked for
+        it, and why.
+    stop, regroup, checkpoint: not empty: all stop after this step, join the
+        next generation after it, or save their state after it, and why.
+    plan_changed: the schedule's plan is another from the next step on.
+    """
+
+    commit: bool
+    reason: str
+    stop: str
+    regroup: str
+    checkpoint: str
+    plan_changed: bool
+
+
+class Schedule:
+    """One stream of exchanges: announced by all ranks, and decided for all.
+
+        for each step:
+            schedule.announce(micro_batches=schedule.plan.accumulation)
+            schedule.await_grant()
+            ...  # exchange the gradients
+            if schedule.decide().commit:
+                ...  # take the optimizer step
+
+    A rank that counts differently, runs another hook or does not come makes
+    decide raise RanksDiffer on all ranks, naming it.
+
+    For one thread at a time. Session.schedule is that of the stream "train",
+    whose decisions change the plan; another loop, such as an evaluation that
+    exchanges something, makes one with a name of its own.
+    """
+
+    def __init__(self, session: Session, stream: str = "train") -> None:
+        self._session = session
+        self._stream = _library.encode(stream)
+        self._ends_window = True
+        self._plan: Optional[Plan] = None
+        self.step = 0
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that the next exchange follows."""
+        info = _library.make(_library.PlanInfo)
+        self._session._check(
+            _library.library().cx_plan(
+                self._session._handle, ctypes.byref(info)
+            )
+        )
+        if self._plan is None or self._plan.version != info.version:
+            self._plan = self._read(info)
+        return self._plan
+
+    @staticmethod
+    def _read(info: _library.PlanInfo) -> Plan:
+        return Plan(
+            version=info.version,
+            accumulation=info.accumulation,
+            hook=_library.decode(info.hook),
+            max_steps=info.max_steps,
+            progress_timeout=info.progress_timeout_ms / 1000,
+            sync_each_batch=bool(info.flags & _SYNC_EACH_BATCH),
+            commit_vote=bool(info.flags & _COMMIT_VOTE),
+            strict=bool(info.flags & _STRICT),
+            enforced=not info.flags & _NOT_ENFORCED,
+            words=_words(_library.decode(info.words)),
+        )
+
+    def note_micro_batch(self) -> None:
+        """Counts a micro-batch as progress, for those who watch the job."""
+        self._session._check(
+            _library.library().cx_note_micro_batch(self._session._handle)
+        )
+
+    def announce(
+        self,
+        micro_batches: int,
+        *,
+        window: Optional[int] = None,
+        micro: int = 0,
+        end_of_data: bool = False,
+        weight: Optional[float] = None,
+        hook: Optional[str] = None,
+        layout: int = 0,
+        digest: int = 0,
+        checksum: Optional[int] = None,
+        skip: str = "",
+    ) -> None:
+        """Announces the exchange that begins. Does not wait.
+
+        micro_batches: that are summed up in it; 0: this rank has no data left,
+            which the plan must allow.
+        window: how many were planned; by default as the plan says.
+        micro: with sync_each_batch, its place in the window, from 0.
+        end_of_data: the end of the data has cut the window short.
+        weight: such as the number of tokens; by default micro_batches.
+        hook: what this program exchanges with; by default the plan's.
+        layout, digest, checksum: 64-bit hashes, which all ranks must have in
+            common: of what is exchanged, of what was exchanged before, and of
+            the parameters.
+        skip: not empty: asks that all skip this step, and why.
+        """
+        ticket = _library.make(_library.Ticket)
+        ticket.stream = self._stream
+        ticket.step = self.step
+        ticket.micro_batches = micro_batches
+        ticket.micro = micro
+        ticket.window = window or 0
+        ticket.hook = _library.encode(hook)
+        ticket.layout = layout
+        ticket.digest = digest
+        ticket.skip = _library.encode(skip)
+        if end_of_data:
+            ticket.flags |= _END_OF_DATA
+        if weight is not None:
+            ticket.flags |= _WEIGHT
+            ticket.weight = weight
+        if checksum is not None:
+            ticket.flags |= _CHECKSUM
+            ticket.checksum = checksum
+        plan = self.plan
+        self._session._check(
+            _library.library().cx_announce(
+                self._session._handle, ctypes.byref(ticket)
+            )
+        )
+        self._ends_window = (
+            not plan.sync_each_batch
+            or end_of_data
+            or micro + micro_batches >= (window or plan.accumulation)
+        )
+
+    def await_grant(self) -> None:
+        """With enforcement=strict, waits until all ranks have announced the
+        same; otherwise returns at once."""
+        self._session._call("cx_grant", self._stream)
+
+    def decide(self, commit: bool = True, reason: str = "") -> Decision:
+        """Waits for what all ranks decide about the exchange.
+
+        commit, reason: false: this rank wants the step skipped, and why. It
+            counts with the term commit_vote.
+
+        Raises RanksDiffer, naming the ranks that did something else, or
+        nothing.
+        """
+        vote = _library.make(_library.Vote)
+        vote.refuse = int(not commit)
+        vote.reason = _library.encode(reason)
+        made = _library.make(_library.Decision)
+        self._session._call(
+            "cx_decide", self._stream, ctypes.byref(vote), ctypes.byref(made)
+        )
+        if self._ends_window:
+            self.step += 1
+        return Decision(
+            commit=bool(made.commit),
+            reason=_library.decode(made.reason),
+            stop=_library.decode(made.stop),
+            regroup=_library.decode(made.regroup),
+            checkpoint=_library.decode(made.checkpoint),
+            plan_changed=bool(made.plan_changed),
+        )

@@ -1,0 +1,421 @@
+"""A worker's membership of a job."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import enum
+from types import TracebackType
+from typing import Any, List, Mapping, Optional, Sequence, Tuple, Type, Union
+
+from . import _library
+from .errors import DeadlineExceeded, Error, InvalidArgument
+from .schedule import PlanWords, Schedule, plan_text
+from .store import Store
+
+_DTYPES = (
+    "float32", "float64", "float16", "bfloat16", "int8", "int32", "int64",
+    "uint8",
+)
+# By the format of a buffer, which is a code of the struct module.
+_FORMATS = {
+    "f": "float32", "d": "float64", "e": "float16", "b": "int8", "i": "int32",
+    "B": "uint8", "q": "int64", "l": "int64",
+}
+_OPERATIONS = {"sum": 0, "min": 1, "max": 2}
+_NO_ENVIRONMENT = 1
+_STOP, _DRAIN, _CHECKPOINT = range(3)
+
+
+class EventKind(enum.IntEnum):
+    JOINED = 0
+    COORDINATOR_LOST = 1  # training goes on meanwhile
+    REATTACHED = 2
+    MEMBER_LEFT = 3  # in good order
+    PLAN_CHANGED = 4
+    REGROUP = 5  # the generation ends after this step
+    WARNING = 6
+    GENERATION_ENDED = 7  # `rank` was lost, or None. The last one
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """What has happened to a session."""
+
+    kind: EventKind
+    rank: Optional[int]
+    generation: int
+    term: int  # of the coordinator
+    text: str  # a sentence
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A worker that holds a rank."""
+
+    rank: int
+    local_rank: int
+    node: str
+    slot: int
+    host: str
+    address: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A parameter of the model, for the comparison of the ranks.
+
+    shape: its extents, () for a scalar. dtype: such as "float32".
+    """
+
+    name: str
+    shape: Sequence[int] = ()
+    dtype: str = "float32"
+
+
+def _dtype(name: str) -> int:
+    if name in _DTYPES:
+        return _DTYPES.index(name)
+    raise InvalidArgument(
+        "%r is not one of %s" % (name, ", ".join(_DTYPES))
+    )
+
+
+def _parameters(parameters: Sequence[Parameter]) -> Any:
+    """Returns them as an array of structs, which keeps what it points to."""
+    array = (_library.Parameter * len(parameters))()
+    for struct, one in zip(array, parameters):
+        struct.name = _library.encode(one.name)
+        struct.shape = (ctypes.c_int64 * len(one.shape))(*one.shape)
+        struct.ndim = len(one.shape)
+        struct.dtype = _dtype(one.dtype)
+    return array
+
+
+def _settings(settings: Mapping[str, str]) -> Any:
+    array = (_library.Setting * len(settings))()
+    for struct, (name, value) in zip(array, settings.items()):
+        struct.name = _library.encode(name)
+        struct.value = _library.encode(str(value))
+    return array
+
+
+class Session:
+    """A worker's membership of one generation of a job.
+
+        with coxswain.Session.join(plan={"accumulation": 4}) as session:
+            ...  # session.rank, session.store, session.schedule
+
+    As a context manager it leaves at the end: in good order, or, where an
+    exception comes out of the block, as failed, so that the other ranks stop
+    with its text. A session that is open when the process exits counts as
+    failed.
+
+    The generation ends when a member is lost. Then each call that waits raises
+    PeerLost, RanksDiffer or another Error that says why.
+
+    Threads: safe from any thread, while collectives are called by one, and the
+    methods of a schedule by one. Calls that wait let other threads run, and
+    Ctrl-C ends them.
+    Forked processes have no session: all methods raise an Error there.
+    """
+
+    def __init__(self, handle: int) -> None:
+        """For join."""
+        self._handle = handle
+        self._open = True
+        self.generation: Optional[int] = None
+        info = _library.make(_library.SessionInfo)
+        self._check(
+            _library.library().cx_info(handle, ctypes.byref(info))
+        )
+        self.rank: int = info.rank
+        self.world_size: int = info.world_size
+        self.local_rank: int = info.local_rank
+        self.generation = info.generation
+        self.job: str = _library.decode(info.job)
+        self.store = Store(self)
+        self.schedule = Schedule(self)
+
+    @classmethod
+    def join(
+        cls,
+        *,
+        plan: PlanWords = "",
+        settings: Optional[Mapping[str, str]] = None,
+        parameters: Sequence[Parameter] = (),
+        coordinator: Optional[str] = None,
+        job: Optional[str] = None,
+        node: Optional[str] = None,
+        slot: int = 0,
+        world_size: int = 0,
+        min_world_size: int = 0,
+        attempt: int = 0,
+        address: Optional[str] = None,
+        backend: Optional[str] = None,
+        tls_ca: Optional[str] = None,
+        tls_cert: Optional[str] = None,
+        tls_key: Optional[str] = None,
+        token_file: Optional[str] = None,
+        join_timeout: float = 0,
+        collective_timeout: float = 0,
+        environment: bool = True,
+    ) -> Session:
+        """Joins a job, and waits until all members have.
+
+        plan: what this program asks for, which the coordinator compares over
+            the ranks: {"accumulation": 4, "hook": "bf16", "tail": "drop"}, or
+            the same as text, "accumulation=4 hook=bf16 tail=drop".
+        settings: more that all ranks must have in common, such as a seed.
+        parameters: of the model, likewise; see configure.
+        coordinator: HOST:PORT. This and what follows comes from the variables
+            that `coxswain run` sets where it is not given (capi/coxswain.h has
+            their names); `slot` counts together with `node`. No variable is
+            read where `environment` is false.
+        join_timeout: seconds; 5 minutes by default. So is collective_timeout,
+            of connecting the ranks and of each collective.
+
+        Raises InvalidArgument, naming the argument or the variable;
+        DeadlineExceeded if the coordinator did not answer, or members did not
+        come; ManifestsDiffer; JobFinished.
+        """
+        given_settings = _settings(settings or {})
+        given_parameters = _parameters(parameters)
+        options = _library.make(_library.JoinOptions)
+        options.flags = 0 if environment else _NO_ENVIRONMENT
+        for name, text in (
+            ("coordinator", coordinator), ("job", job), ("node", node),
+            ("address", address), ("backend", backend), ("tls_ca", tls_ca),
+            ("tls_cert", tls_cert), ("tls_key", tls_key),
+            ("token_file", token_file), ("plan", plan_text(plan)),
+        ):
+            setattr(options, name, _library.encode(text))
+        options.slot = slot
+        options.world_size = world_size
+        options.min_world_size = min_world_size
+        options.attempt = attempt
+        options.join_timeout_ms = _library.milliseconds(join_timeout)
+        options.collective_timeout_ms = _library.milliseconds(
+            collective_timeout
+        )
+        options.settings = given_settings
+        options.setting_count = len(given_settings)
+        options.parameters = given_parameters
+        options.parameter_count = len(given_parameters)
+        handle = ctypes.c_uint64()
+        _library.call("cx_join", ctypes.byref(options), ctypes.byref(handle))
+        return cls(handle.value)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        try:
+            if error is None:
+                self.leave("done")
+            else:
+                text = " ".join(str(error).split())
+                self._leave_failed(
+                    "%s: %s" % (type(error).__name__, text[:500])
+                )
+        finally:
+            self.close()
+
+    def _leave_failed(self, reason: str) -> None:
+        try:
+            self.leave(reason, failed=True)
+        except Error:
+            pass  # The exception that is under way says more.
+
+    def leave(self, reason: str = "done", failed: bool = False) -> None:
+        """Ends the membership; the second time does nothing.
+
+        failed: the other ranks stop as well, with this reason. Otherwise they
+        go on without this one.
+        """
+        self._call(
+            "cx_leave", _library.encode(reason.replace("\0", " ")), int(failed)
+        )
+
+    def close(self) -> None:
+        """Forgets the session, which is left as failed if it was not left."""
+        if not self._open:
+            return
+        self._open = False
+        self._check(_library.library().cx_close(self._handle))
+
+    @property
+    def ended(self) -> Optional[Error]:
+        """Why the generation has ended; None while it lasts."""
+        try:
+            self._check(_library.library().cx_status(self._handle))
+        except Error as error:
+            return error
+        return None
+
+    def member(self, rank: int) -> Member:
+        """Returns the worker that holds a rank."""
+        info = _library.make(_library.MemberInfo)
+        self._call("cx_member", rank, ctypes.byref(info))
+        return Member(
+            info.rank,
+            info.local_rank,
+            _library.decode(info.node),
+            info.slot,
+            _library.decode(info.host),
+            _library.decode(info.address),
+        )
+
+    def members(self) -> List[Member]:
+        """Returns all workers, by rank."""
+        return [self.member(rank) for rank in range(self.world_size)]
+
+    def next_event(self, timeout: float = 0) -> Optional[Event]:
+        """Returns what happened next, or None if nothing has in `timeout`
+        seconds. For one reader, who may be slow: the oldest of 256 events are
+        dropped then. Raises Error with the code OUT_OF_RANGE after the last.
+        """
+        event = _library.make(_library.Event)
+        try:
+            self._call(
+                "cx_next_event",
+                _library.milliseconds(timeout),
+                ctypes.byref(event),
+            )
+        except DeadlineExceeded:
+            return None
+        return Event(
+            EventKind(event.kind),
+            None if event.rank < 0 else event.rank,
+            event.generation,
+            event.term,
+            _library.decode(event.text),
+        )
+
+    def barrier(self, tag: str, timeout: float = 300) -> None:
+        """Waits, at the coordinator, until all ranks have called it with this
+        tag. Raises DeadlineExceeded, naming those that have not."""
+        self._call(
+            "cx_barrier", _library.encode(tag), _library.milliseconds(timeout)
+        )
+
+    def configure(self, parameters: Sequence[Parameter]) -> None:
+        """States the model's parameters where they are known only after join:
+        each exchange from then on fails if ranks have stated different ones.
+        """
+        given = _parameters(parameters)
+        self._check(
+            _library.library().cx_configure(self._handle, given, len(given))
+        )
+
+    def report_progress(self, steps: int) -> None:
+        """States how many optimizer steps this worker has taken, for
+        `coxswain status`."""
+        self._check(
+            _library.library().cx_report_progress(self._handle, steps)
+        )
+
+    def request_stop(self, reason: str) -> None:
+        """Asks all ranks to stop after the next decision, which says so."""
+        self._request(_STOP, reason)
+
+    def request_drain(self, reason: str) -> None:
+        """Asks that the others go on without this rank after a next step."""
+        self._request(_DRAIN, reason)
+
+    def request_checkpoint(self, reason: str) -> None:
+        """Asks all ranks to save their state after a next step."""
+        self._request(_CHECKPOINT, reason)
+
+    # ---- collectives: all ranks call the same, in the same order ----
+
+    def all_reduce(self, data: Any, op: str = "sum") -> None:
+        """Replaces each element by the sum, "min" or "max" over all ranks.
+
+        data: a writable, contiguous buffer of numbers in the memory of the
+            CPU: array.array("d", ...), a NumPy array, a memoryview. Of the
+            same length and type on all ranks.
+
+        Raises InvalidArgument if ranks call different collectives, PeerLost if
+        one was lost. After an exception such as KeyboardInterrupt `data` is
+        undefined, and the session exchanges nothing any more.
+        """
+        if op not in _OPERATIONS:
+            raise InvalidArgument("op is %r, not sum, min or max" % (op,))
+        with _Elements(data) as mine:
+            self._call("cx_all_reduce", *mine.arguments, _OPERATIONS[op])
+
+    def broadcast(self, data: Any, root: int = 0) -> None:
+        """Copies a buffer of one rank to all. Arguments and errors as
+        all_reduce."""
+        with _Elements(data) as mine:
+            self._call("cx_broadcast", *mine.arguments, root)
+
+    def all_gather(self, data: Any, output: Any) -> None:
+        """Fills `output` with the buffers of all ranks, by rank. It has
+        world_size times the elements of `data`. Errors as all_reduce."""
+        with _Elements(data) as mine, _Elements(output) as everything:
+            if mine.dtype != everything.dtype:
+                raise InvalidArgument("data and output have different types")
+            self._call(
+                "cx_all_gather",
+                *mine.arguments[:2],
+                *everything.arguments,
+            )
+
+    # ---- for this package ----
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        _library.call(
+            name, self._handle, *arguments, generation=self.generation
+        )
+
+    def _check(self, code: int) -> None:
+        _library.check(code, self.generation)
+
+    def _request(self, request: int, reason: str) -> None:
+        self._check(
+            _library.library().cx_request(
+                self._handle, request, _library.encode(reason)
+            )
+        )
+
+
+class _Elements:
+    """A buffer of numbers, which stays where it is while it is entered."""
+
+    def __init__(self, data: Any) -> None:
+        self._view = memoryview(data)
+        view = self._view
+        name = _FORMATS.get(view.format.lstrip("@=<"))
+        if name is None:
+            raise InvalidArgument(
+                "elements of the format %r are not exchanged" % view.format
+            )
+        if view.readonly or not view.c_contiguous:
+            raise InvalidArgument("the buffer is not writable and contiguous")
+        self.dtype = _dtype(name)
+        self._bytes: Optional[memoryview] = None
+
+    def __enter__(self) -> _Elements:
+        count = self._view.nbytes // self._view.itemsize
+        address = None
+        if count > 0:
+            self._bytes = self._view.cast("B")
+            address = ctypes.addressof(
+                ctypes.c_char.from_buffer(self._bytes)
+            )
+        self.arguments: Tuple[Union[int, None], ...] = (
+            address, count, self.dtype,
+        )
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        if self._bytes is not None:
+            self._bytes.release()
+        self._view.release()

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Sessions in Python: real processes, started by `coxswain run`."""
+
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+TIMEOUT_S = 100
+
+
+def scene(name, ranks=2):
+    """Runs a scene of worker.py."""
+    done = subprocess.run(
+        ["cli/coxswain", "run", "--nproc", str(ranks), "--",
+         sys.executable, "tests/python/worker.py", name],
+        env=dict(
+            os.environ,
+            COXSWAIN_LIBRARY=os.path.abspath("capi/libcoxswain_c.so"),
+            PYTHONPATH=os.path.abspath("python"),
+        ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return done
+
+
+class SessionTest(unittest.TestCase):
+    def assert_done(self, name, ranks=2):
+        done = scene(name, ranks)
+        said = done.stdout + done.stderr
+        self.assertEqual(done.stdout.count("DONE"), ranks, said)
+        return done, said
+
+    def assert_named(self, name, text):
+        """One rank fails, and the other is told which one, and why."""
+        done = scene(name)
+        said = done.stdout + done.stderr
+        self.assertNotEqual(done.returncode, 0, said)
+        named = re.findall(r"NAMED (.*)", done.stdout)
+        self.assertEqual(len(named), 1, said)
+        self.assertIn("rank 1", named[0])
+        self.assertRegex(named[0], text)
+
+    def test_ranks_share_exchange_and_decide(self):
+        done, said = self.assert_done("together")
+        self.assertEqual(done.returncode, 0, said)
+
+    def test_a_rank_whose_count_slips_is_named_on_all(self):
+        self.assert_done("slip")
+
+    def test_ranks_with_other_parameters_are_refused(self):
+        self.assert_done("parameters")
+
+    def test_a_killed_rank_is_named(self):
+        self.assert_named("killed", "killed by signal 9")
+
+    def test_an_exception_is_told_to_the_others(self):
+        self.assert_named("fails", "ValueError: no luck")
+
+    def test_a_rank_that_exits_without_leaving_is_named(self):
+        self.assert_named("forgets", "exited|exit code 1")
+
+    def test_a_signal_ends_every_wait(self):
+        done, said = self.assert_done("interrupted", ranks=1)
+        self.assertEqual(done.returncode, 0, said)
+
+    def test_a_forked_process_leaves_the_session_alone(self):
+        done, said = self.assert_done("forked")
+        self.assertEqual(done.returncode, 0, said)
+
+
+if __name__ == "__main__":
+    unittest.main()

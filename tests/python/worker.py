@@ -1,0 +1,226 @@
+"""One rank of session_test: worker.py SCENE."""
+
+import array
+import os
+import signal
+import sys
+import threading
+import time
+
+import coxswain
+
+
+def check(condition, *what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def raised(kind, function, *arguments, **named):
+    try:
+        function(*arguments, **named)
+    except kind as error:
+        return error
+    raise AssertionError("%s did not raise %s" % (function, kind))
+
+
+def together():
+    plan = {"accumulation": 2, "hook": " bf16 ", "commit_vote": True}
+    with coxswain.Session.join(plan=plan, settings={"seed": 17}) as session:
+        rank = session.rank
+        check(session.world_size == 2 and session.local_rank == rank)
+        members = session.members()
+        check([member.rank for member in members] == [0, 1], members)
+        check(session.next_event(10).kind is coxswain.EventKind.JOINED)
+        check(session.next_event() is None and session.ended is None)
+        share(session, rank)
+        exchange(session, rank)
+        decide(session, rank)
+        session.report_progress(3)
+        session.barrier("end", timeout=20)
+
+
+def share(session, rank):
+    store = session.store
+    if rank == 0:
+        store.set("a", b"x\0y")
+    else:
+        check(store.get("a", timeout=20) == b"x\0y")
+    check(raised(coxswain.NotFound, store.get, "none").code == 5)
+    error = raised(coxswain.DeadlineExceeded, store.get, "none", timeout=0.08)
+    check(error.generation == session.generation)
+    store.append("log", "%d;" % rank)
+    store.add("n", rank + 1)
+    session.barrier("shared", timeout=20)
+    check(sorted(store.get("log")) == sorted(b"0;1;"))
+    check(store.add("n", 0) == 3)
+    check(store.check(["a", "n"]) and not store.check(["a", "none"]))
+    store.wait(["a", "log"], timeout=20)
+    session.barrier("read", timeout=20)
+    if rank == 0:
+        check(store.compare_set("n", "4", "5") == (b"3", False))
+        check(store.compare_set("n", "3", "5") == (b"5", True))
+        raised(coxswain.NotFound, store.compare_set, "new", "1", "2")
+        check(store.delete("n") and not store.delete("n"))
+
+
+def exchange(session, rank):
+    data = array.array("d", [rank, 2.5])
+    session.all_reduce(data)
+    check(list(data) == [1, 5], data)
+    flags = array.array("q", [rank])
+    session.all_reduce(flags, op="max")
+    check(flags[0] == 1)
+    session.broadcast(data if rank == 1 else array.array("d", [0, 0]), root=1)
+    everything = array.array("f", [0] * 4)
+    session.all_gather(array.array("f", [rank, 7]), everything)
+    check(list(everything) == [0, 7, 1, 7], everything)
+    session.all_reduce(memoryview(array.array("i", [1, 2, 3])))
+    raised(coxswain.InvalidArgument, session.all_reduce, b"readonly")
+    raised(coxswain.InvalidArgument, session.all_reduce, data, op="product")
+    raised(
+        coxswain.InvalidArgument, session.all_gather, data,
+        array.array("d", [0]),
+    )
+
+
+def decide(session, rank):
+    schedule = session.schedule
+    plan = schedule.plan
+    check(plan.accumulation == 2 and plan.commit_vote and plan.enforced, plan)
+    check(plan.hook == "bf16" and plan.words["hook"] == "bf16", plan)
+    for step in range(4):
+        if step == 2 and rank == 1:
+            session.request_stop("enough")
+            session.request_checkpoint("before the end")
+        for _ in range(plan.accumulation):
+            schedule.note_micro_batch()
+        schedule.announce(plan.accumulation)
+        schedule.await_grant()
+        bad = step == 1 and rank == 1
+        decision = schedule.decide(not bad, "loss is NaN" if bad else "")
+        check(decision.commit == (step != 1), step, decision)
+        if step == 1:
+            check("rank 1" in decision.reason, decision)
+            check("loss is NaN" in decision.reason, decision)
+        if decision.stop:
+            check("enough" in decision.stop, decision)
+            check("before the end" in decision.checkpoint, decision)
+            check(step == 2 and schedule.step == 3)
+            break
+    else:
+        check(False, "nobody stopped")
+
+
+def slip():
+    session = coxswain.Session.join(plan={"accumulation": 4})
+    for step in range(4):
+        session.schedule.announce(
+            3 if step == 2 and session.rank == 1 else 4
+        )
+        session.schedule.await_grant()
+        try:
+            session.schedule.decide()
+        except coxswain.RanksDiffer as error:
+            check(step == 2 and error.ranks == (1,), step, error.ranks)
+            check(error.code is coxswain.Code.ABORTED)
+            check("3 on rank 1" in str(error), error)
+            check("4 on rank 0" in str(error), error)
+            check(isinstance(session.ended, coxswain.RanksDiffer))
+            session.leave("ranks differ", failed=True)
+            session.close()
+            return
+    check(False, "the slip was not seen")
+
+
+def parameters():
+    with coxswain.Session.join() as session:
+        session.configure(
+            [
+                coxswain.Parameter("weight", (3, 4)),
+                coxswain.Parameter("bias", (4 + session.rank,), "float64"),
+            ]
+        )
+        session.schedule.announce(1)
+        error = raised(coxswain.RanksDiffer, session.schedule.decide)
+        check("layout of the buckets" in str(error), error)
+
+
+def killed():
+    session = coxswain.Session.join()
+    session.schedule.announce(1)
+    session.schedule.decide()
+    if session.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    session.schedule.announce(1)
+    error = raised(coxswain.PeerLost, session.schedule.decide)
+    check(error.ranks == (1,), error.ranks)
+    check("killed by signal 9" in str(error), error)
+    print("NAMED", error, flush=True)
+
+
+def fails():
+    session = coxswain.Session.join()
+    if session.rank == 1:
+        with session:
+            raise ValueError("no\nluck")
+    session.schedule.announce(1)
+    error = raised(coxswain.PeerLost, session.schedule.decide)
+    check("ValueError: no luck" in str(error), error)
+    print("NAMED", error, flush=True)
+
+
+def forgets():
+    session = coxswain.Session.join()
+    if session.rank == 1:
+        sys.exit("leaves without a word")
+    session.schedule.announce(1)
+    error = raised(coxswain.PeerLost, session.schedule.decide)
+    print("NAMED", error, flush=True)
+
+
+def interrupted():
+    """A signal ends each kind of wait; other threads run meanwhile."""
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    started = []
+    threading.Thread(target=lambda: started.append(time.monotonic())).start()
+
+    def soon_interrupted(function, *arguments, **named):
+        signal.setitimer(signal.ITIMER_REAL, 0.15)
+        begun = time.monotonic()
+        raised(KeyboardInterrupt, function, *arguments, **named)
+        took = time.monotonic() - begun
+        check(took < 2, function, took)
+
+    soon_interrupted(coxswain.Session.join, world_size=2, node="x")
+    # The coordinator has forgotten that worker: another one takes its place.
+    os.environ["COXSWAIN_WORLD_SIZE"] = "1"
+    session = coxswain.Session.join(job="alone", world_size=1)
+    soon_interrupted(session.store.get, "none", timeout=60)
+    soon_interrupted(session.store.wait, ["none"], timeout=60)
+    session.next_event()
+    soon_interrupted(session.next_event, timeout=60)
+    # It goes on afterwards.
+    session.store.set("a", "b")
+    check(session.store.get("a") == b"b")
+    session.leave()
+    session.close()
+    check(started)
+
+
+def forked():
+    with coxswain.Session.join() as session:
+        child = os.fork()
+        if child == 0:
+            error = raised(coxswain.Error, session.store.set, "a", "b")
+            ok = error.code is coxswain.Code.FAILED_PRECONDITION
+            ok = ok and "was forked from process" in str(error)
+            sys.exit(0 if ok else 1)  # with all handlers of the exit
+        check(os.waitpid(child, 0)[1] == 0)
+        session.store.set("a", "b")
+        check(session.ended is None)
+        session.barrier("forked", timeout=20)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
+    print("DONE", flush=True)
