@@ -25,8 +25,8 @@ class Store:
     generation ends. Timeouts are seconds. Safe from any thread.
 
     Errors besides those named: Unavailable if the coordinator could not be
-    reached for 30 seconds; PeerLost, RanksDiffer or another Error with the code
-    ABORTED once the generation has ended.
+    reached for 30 seconds; PeerLost, RanksDiffer or another Error with the
+    code ABORTED once the generation has ended.
     """
 
     def __init__(self, session: Session) -> None:

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
@@ -26,7 +27,8 @@ namespace coxswain::capi_test {
 #define COXSWAIN_CAPI_FUNCTIONS(X)                                             \
   X(cx_abi_version)                                                            \
   X(cx_all_gather)                                                             \
-  X(cx_all_reduce) X(cx_announce) X(cx_barrier) X(cx_broadcast) X(cx_cancel)   \
+  X(cx_all_reduce)                                                             \
+  X(cx_announce) X(cx_barrier) X(cx_broadcast) X(cx_cancel)                    \
       X(cx_canonical_hook) X(cx_close) X(cx_configure) X(cx_decide)            \
           X(cx_grant) X(cx_hooks) X(cx_info) X(cx_join) X(cx_last_error_code)  \
               X(cx_last_error_kind) X(cx_last_error_message)                   \
@@ -127,21 +129,36 @@ class Child {
   int status_ = 0;
 };
 
-// A coordinator, for the tests of this program.
-inline const std::string& CoordinatorAddress() {
-  static const std::string* const address = [] {
+// A coordinator, for the tests of this program. Made by the main thread: a
+// child dies with the thread that has started it.
+class StartedCoordinator : public testing::Environment {
+ public:
+  static const std::string& address() { return Address(); }
+
+  void SetUp() override {
     std::string folder = testing::TempDir() + "/capi-XXXXXX";
     if (mkdtemp(folder.data()) == nullptr) std::abort();
-    auto* const coordinator =
-        new Child({kCoxswain, "serve", "--listen", "127.0.0.1:0", "--state-dir",
-                   folder + "/state"});
+    process_ = std::make_unique<Child>(
+        std::vector<std::string>{kCoxswain, "serve", "--listen", "127.0.0.1:0",
+                                 "--state-dir", folder + "/state"});
     const std::string greeting = "listening on ";
-    std::string line = coordinator->LineWith(greeting);
+    std::string line = process_->LineWith(greeting);
     line = line.substr(line.find(greeting) + greeting.size());
-    return new std::string(line.substr(0, line.find_first_of(" \n")));
-  }();
-  return *address;
-}
+    Address() = line.substr(0, line.find_first_of(" \n"));
+  }
+  void TearDown() override { process_.reset(); }
+
+ private:
+  static std::string& Address() {
+    static auto* const address = new std::string;
+    return *address;
+  }
+
+  std::unique_ptr<Child> process_;
+};
+
+inline testing::Environment* const kCoordinator =
+    testing::AddGlobalTestEnvironment(new StartedCoordinator);
 
 template <typename T>
 T Init() {
@@ -171,7 +188,7 @@ inline cx_join_options OptionsOf(const std::string& job, int slot,
                                  int world_size) {
   auto options = Init<cx_join_options>();
   options.flags = CX_JOIN_NO_ENVIRONMENT;
-  options.coordinator = CoordinatorAddress().c_str();
+  options.coordinator = StartedCoordinator::address().c_str();
   options.job = job.c_str();
   options.node = "host-a";
   options.slot = slot;

@@ -713,6 +713,18 @@ class TreeTest(unittest.TestCase):
         shown = "```cpp\n" + read("examples/minimal/main.cc") + "```\n"
         self.assertIn(shown, read("README.md"))
 
+    def test_the_page_of_the_c_interface_shows_the_example_as_it_is(self):
+        def read(path):
+            with open(os.path.join(self.root, path), encoding="utf-8") as file:
+                return file.read()
+
+        shown = re.search(
+            r"^## A step$.*?^```c\n(.*?)^```$",
+            read("docs/c-api.md"),
+            re.DOTALL | re.MULTILINE,
+        )
+        self.assertIn(shown[1], read("examples/c/linear_regression.c"))
+
     def test_a_hook_of_ones_own_is_short_and_shown_as_it_is(self):
         path = os.path.join(self.root, "examples/custom_hook/predivide.cc")
         with open(path, encoding="utf-8") as file:
