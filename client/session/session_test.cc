@@ -116,6 +116,23 @@ TEST_F(SessionTest, JoinSaysThatItWaitsForOtherMembers) {
                                    HasSubstr("1 in all")));
 }
 
+TEST_F(SessionTest, AJoinThatIsCancelledFailsWithTheReasonOfThat) {
+  for (const bool in_a_call : {true, false}) {
+    options_.cancel = std::make_shared<CancelSignal>();
+    fake_->Answer<v1::JoinRequest, v1::JoinResponse>(
+        "Rendezvous/Join",
+        [this, in_a_call](const v1::JoinRequest&, const CallOptions& call)
+            -> absl::StatusOr<v1::JoinResponse> {
+          EXPECT_EQ(call.cancel, options_.cancel.get());
+          options_.cancel->Raise(absl::CancelledError("the user is gone"));
+          if (in_a_call) return call.cancel->status();
+          return absl::UnavailableError("not started yet");
+        });
+    EXPECT_THAT(Join().status(), StatusIs(absl::StatusCode::kCancelled,
+                                          HasSubstr("the user is gone")));
+  }
+}
+
 TEST_F(SessionTest, ACoordinatorThatNeverAnswersIsNamedAtTheDeadline) {
   fake_->connected = false;
   AnswerJoin([this](const v1::JoinRequest&) {
