@@ -1,8 +1,8 @@
 #include "capi/call.h"
 
-#include <cstdint>
+#include <atomic>
+#include <cstddef>
 #include <deque>
-#include <map>
 #include <thread>
 
 #include "base/mutex.h"
@@ -33,13 +33,17 @@ class Helpers {
   void Run(std::function<void()> task) {
     {
       MutexLock lock(&mutex_);
-      tasks_.push_back(std::move(task));
-      if (idle_ >= tasks_.size()) {
+      if (idle_ > tasks_.size()) {
+        tasks_.push_back(std::move(task));
         added_.NotifyOne();
         return;
       }
     }
-    std::thread([this] { Serve(); }).detach();
+    std::thread([this, first = std::move(task)]() mutable {
+      first();
+      first = nullptr;
+      Serve();
+    }).detach();
   }
 
  private:
@@ -90,8 +94,11 @@ class ThreadCall : public Call {
 
   std::optional<absl::Status> Wait(absl::Duration slice) override {
     std::optional<absl::Status> status = WaitForEnd(slice);
-    if (status.has_value() && status->ok() && deliver_) return deliver_();
-    return status;
+    if (!status.has_value()) return std::nullopt;
+    if (taken_.exchange(true)) {
+      return InvalidArgument("call", "is waited for by another thread, too");
+    }
+    return status->ok() && deliver_ ? deliver_() : *status;
   }
 
   void Cancel(const absl::Status& why) override {
@@ -116,6 +123,7 @@ class ThreadCall : public Call {
     return end_->status;
   }
 
+  std::atomic<bool> taken_{false};
   const std::shared_ptr<End> end_ = std::make_shared<End>();
   const std::function<absl::Status()> deliver_;
   const std::function<bool(const absl::Status&)> cancel_;

@@ -17,7 +17,7 @@ namespace coxswain::capi {
 // coxswain.h promises, for machines that are busy.
 inline constexpr absl::Duration kSlice = absl::Milliseconds(50);
 
-// What is waited for. The caller's thread alone uses it.
+// What is waited for, by one thread at a time.
 class Call {
  public:
   virtual ~Call() = default;

@@ -27,15 +27,14 @@
 // open, a size that makes no sense. No C++ exception leaves a function.
 //
 // WAITING. A function that may wait for the coordinator or other ranks ends
-// with a parameter `cx_call* call`:
-//   NULL     it returns when it is done. If the thread has an interrupt
-//   function
-//            (cx_set_interrupt), that is called at least every 100 ms and can
-//            end the wait.
-//   a place  it returns within 100 ms. CX_AGAIN: it goes on, `*call` stands for
-//            it, and cx_wait waits for another 100 ms. Until cx_wait returns
-//            something else, or cx_cancel returns, whatever results and data
-//            point to must stay valid. Other arguments are copied.
+// with a parameter `cx_call* call`.
+//   With NULL it returns when it is done. If the thread has an interrupt
+// function (cx_set_interrupt), that is called at least every 100 ms meanwhile,
+// and can end the wait.
+//   With a place for a cx_call it returns within 100 ms. CX_AGAIN: it goes on,
+// and `*call` stands for it; cx_wait waits for another 100 ms. Until cx_wait
+// returns something else, or cx_cancel returns, whatever results and data point
+// to must stay valid. Other arguments are copied.
 //
 // STRINGS are UTF-8 and end with a zero. Those that a function returns, also in
 // a struct, stay valid until the thread calls a function with the same kind of
@@ -70,9 +69,9 @@ CX_API int32_t cx_abi_version(void);
 // Returns the version of Coxswain, such as "0.1.0".
 CX_API const char* cx_version(void);
 
-// Initialises a struct with its size and defaults: cx_vote v =
-// CX_INIT(cx_vote); C++ before C++20 has no such initialiser: cx_vote v{};
-// v.size = sizeof(v);
+// Initialises a struct with its size and defaults, in C, as in
+//   cx_vote vote = CX_INIT(cx_vote);
+// In C++: cx_vote vote{}; vote.size = sizeof(vote);
 #ifndef __cplusplus
 #define CX_INIT(type) \
   { .size = sizeof(type) }
@@ -128,7 +127,7 @@ CX_API size_t cx_last_error_ranks(int32_t* ranks, size_t capacity);
 typedef uint64_t cx_call;
 
 // Waits for 100 ms at most. CX_AGAIN: go on. Otherwise the call is over, with
-// this result, and `*call` is 0.
+// this result, and `*call` is 0. From any thread, but one at a time.
 CX_API cx_code cx_wait(cx_call* call);
 // Gives a call up, and sets `*call` to 0; no result is written after that. A
 // decision or collective that is given up makes its stream, or the collectives
