@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import enum
+import os
 from types import TracebackType
 from typing import Any, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
@@ -28,6 +29,8 @@ _STOP, _DRAIN, _CHECKPOINT = range(3)
 
 
 class EventKind(enum.IntEnum):
+    """What an event is about."""
+
     JOINED = 0
     COORDINATOR_LOST = 1  # training goes on meanwhile
     REATTACHED = 2
@@ -117,13 +120,15 @@ class Session:
     Threads: safe from any thread, while collectives are called by one, and the
     methods of a schedule by one. Calls that wait let other threads run, and
     Ctrl-C ends them.
-    Forked processes have no session: all methods raise an Error there.
+    Forked processes have no session: methods raise an Error there, and the end
+    of a block or of the process does nothing.
     """
 
     def __init__(self, handle: int) -> None:
         """For join."""
         self._handle = handle
         self._open = True
+        self._process = os.getpid()
         self.generation: Optional[int] = None
         info = _library.make(_library.SessionInfo)
         self._check(
@@ -215,6 +220,8 @@ class Session:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
+        if self._forked():
+            return
         try:
             if error is None:
                 self.leave("done")
@@ -243,8 +250,9 @@ class Session:
         )
 
     def close(self) -> None:
-        """Forgets the session, which is left as failed if it was not left."""
-        if not self._open:
+        """Forgets the session, which is left as failed if it was not left.
+        In a forked process it does nothing."""
+        if not self._open or self._forked():
             return
         self._open = False
         self._check(_library.library().cx_close(self._handle))
@@ -369,6 +377,9 @@ class Session:
             )
 
     # ---- for this package ----
+
+    def _forked(self) -> bool:
+        return os.getpid() != self._process
 
     def _call(self, name: str, *arguments: Any) -> None:
         _library.call(

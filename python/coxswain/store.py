@@ -36,6 +36,7 @@ class Store:
         self._session._call(name, *arguments)
 
     def set(self, key: str, value: Value) -> None:
+        """Sets a value; text is stored as UTF-8."""
         data = _bytes(value)
         self._call("cx_store_set", _library.encode(key), data, len(data))
 

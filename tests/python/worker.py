@@ -214,7 +214,8 @@ def forked():
             error = raised(coxswain.Error, session.store.set, "a", "b")
             ok = error.code is coxswain.Code.FAILED_PRECONDITION
             ok = ok and "was forked from process" in str(error)
-            sys.exit(0 if ok else 1)  # with all handlers of the exit
+            # Through the end of the block, and all handlers of the exit.
+            sys.exit(0 if ok else 1)
         check(os.waitpid(child, 0)[1] == 0)
         session.store.set("a", "b")
         check(session.ended is None)
