@@ -42,12 +42,9 @@ class Collective {
       communicator.Abort("a collective did not end");
       work->Wait(absl::InfiniteDuration()).IgnoreError();
     }
-    {
-      MutexLock lock(&mutex_);
-      if (!given_up_.ok()) return given_up_;
-    }
-    // The generation goes on.
-    if (absl::IsInvalidArgument(status) || absl::IsUnimplemented(status)) {
+    // These are no news of the generation.
+    if (open_->collectives_over || absl::IsInvalidArgument(status) ||
+        absl::IsUnimplemented(status)) {
       return status;
     }
     // Replaces what was seen here by the coordinator's reason, which names the
@@ -61,6 +58,7 @@ class Collective {
     MutexLock lock(&mutex_);
     given_up_ = why;
     if (started_ == nullptr) return false;
+    open_->collectives_over = true;
     started_->communicator().Abort(why.message());
     return true;
   }

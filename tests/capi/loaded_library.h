@@ -85,6 +85,9 @@ class Child {
     pid_ = fork();
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
+      // Files of this test alone.
+      unsetenv("TEST_PREMATURE_EXIT_FILE");
+      unsetenv("XML_OUTPUT_FILE");
       dup2(ends[1], STDOUT_FILENO);
       close(ends[0]);
       close(ends[1]);
