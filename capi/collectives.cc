@@ -25,7 +25,7 @@ class Collective {
   Collective(std::shared_ptr<OpenSession> open, Start start)
       : open_(std::move(open)), start_(std::move(start)) {}
 
-  // Runs it to its end: whatever that is, the caller's memory is not used after
+  // Runs it to its end. Whatever that is, the caller's memory is not used after
   // it.
   absl::Status Run() {
     MutexLock order(&open_->collectives);
@@ -33,7 +33,7 @@ class Collective {
     Communicator& communicator = world->communicator();
     {
       MutexLock lock(&mutex_);
-      if (!given_up_.ok()) return given_up_;
+      if (open_->collectives_over) return Over();
       started_ = world;
     }
     const WorkPtr work = start_(communicator);
@@ -56,18 +56,22 @@ class Collective {
   // returns.
   bool Cancel(const absl::Status& why) {
     MutexLock lock(&mutex_);
-    given_up_ = why;
-    if (started_ == nullptr) return false;
     open_->collectives_over = true;
+    if (started_ == nullptr) return false;
     started_->communicator().Abort(why.message());
     return true;
   }
 
  private:
+  static absl::Status Over() {
+    return absl::AbortedError(
+        "a collective of this session was given up, so its ranks are not in "
+        "step any more: leave it as failed");
+  }
+
   const std::shared_ptr<OpenSession> open_;
   const Start start_;
   Mutex mutex_;
-  absl::Status given_up_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ProcessGroup> started_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -46,7 +46,7 @@ class OpenSession {
   std::atomic<uint64_t> layout{0};
   // Held through each collective: they are started one at a time.
   Mutex collectives;
-  // One of them was given up, and the communicator is of no use any more.
+  // One of them was given up: peers may have it, and there are no more.
   std::atomic<bool> collectives_over{false};
 
  private:
