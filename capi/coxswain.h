@@ -218,7 +218,8 @@ typedef struct cx_join_options {
 //   CX_DEADLINE_EXCEEDED    the coordinator did not answer, or members are
 //                           missing, which the message names
 //   CX_FAILED_PRECONDITION  the members' plans, settings or parameters differ
-//   CX_CANCELLED            given up; the coordinator forgets this worker
+//   CX_CANCELLED            given up; the coordinator forgets this worker,
+//                           a moment later
 CX_API cx_code cx_join(const cx_join_options* options, cx_session* session,
                        cx_call* call);
 

@@ -113,7 +113,7 @@ struct SessionOptions {
 
   absl::Duration join_timeout = absl::Minutes(5);
   // Ends Join and Rejoin while they wait: they fail with its status, and the
-  // coordinator forgets this worker. Null: nothing does.
+  // coordinator forgets this worker a moment later. Null: nothing does.
   std::shared_ptr<CancelSignal> cancel;
   std::string backend = "auto";
   // A program that trains writes a trace of its steps here, a file for each

@@ -183,12 +183,11 @@ inline cx_code InSlices(const std::function<cx_code(cx_call*)>& function) {
   return code;
 }
 
-inline cx_join_options OptionsOf(const std::string& job, int slot,
-                                 int world_size) {
+inline cx_join_options OptionsOf(const char* job, int slot, int world_size) {
   auto options = Init<cx_join_options>();
   options.flags = CX_JOIN_NO_ENVIRONMENT;
   options.coordinator = StartedCoordinator::address().c_str();
-  options.job = job.c_str();
+  options.job = job;
   options.node = "host-a";
   options.slot = slot;
   options.world_size = world_size;
@@ -215,7 +214,7 @@ class Job {
     // A test that runs several times has a job each time.
     job += "-" + std::to_string(++number_);
     Together(count, [&](int slot) {
-      cx_join_options options = OptionsOf(job, slot, count);
+      cx_join_options options = OptionsOf(job.c_str(), slot, count);
       options.plan = plan;
       cx_session session = 0;
       ASSERT_EQ(Library().cx_join(&options, &session, nullptr), CX_OK)
