@@ -169,7 +169,7 @@ Table<Call>& Calls() {
 
 }  // namespace
 
-Answer Await(cx_call* handle, std::shared_ptr<Call> call) {
+Answer Await(cx_call* handle, const std::shared_ptr<Call>& call) {
   if (handle == nullptr) return WaitToTheEnd(*call);
   *handle = 0;
   CancelUnlessEnded guard(call.get());

@@ -45,7 +45,7 @@ struct Work {
 // or else on one of the library's, while this one waits in slices.
 Answer Do(cx_call* handle, Work work);
 // The same for what can wait in slices.
-Answer Await(cx_call* handle, std::shared_ptr<Call> call);
+Answer Await(cx_call* handle, const std::shared_ptr<Call>& call);
 
 }  // namespace coxswain::capi
 

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "capi/coxswain.h"
+#include "capi/table.h"
 #include "client/reduce/bucket.h"
 #include "client/session/session.h"
 #include "schedule/plan.h"
@@ -53,6 +54,14 @@ class OpenSession {
   mutable Mutex mutex_;
   schedule::Plan plan_ ABSL_GUARDED_BY(mutex_);
 };
+
+// All sessions that are open. Never destroyed.
+Table<OpenSession>& Sessions();
+
+// Makes this process the one that uses the library: sessions that are still
+// open when it exits are left as failed, so that no rank waits until their
+// leases run out. Does nothing once there is one.
+void NoteProcess();
 
 // Returns the session of a handle. Fails with INVALID_ARGUMENT if it is not
 // open, and with FAILED_PRECONDITION in a forked process.

@@ -5,6 +5,7 @@ lies beside it, or where the variable COXSWAIN_LIBRARY says. Importing it loads
 neither.
 """
 
+from ._data import Parameter
 from .errors import (
     Code,
     DeadlineExceeded,
@@ -27,7 +28,7 @@ from .schedule import (
     hook_from_yaml,
     hooks_json,
 )
-from .session import Event, EventKind, Member, Parameter, Session
+from .session import Event, EventKind, Member, Session
 from .store import Store
 
 __all__ = [

@@ -7,22 +7,14 @@ import dataclasses
 import enum
 import os
 from types import TracebackType
-from typing import Any, List, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import Any, List, Mapping, Optional, Sequence, Type
 
 from . import _library
+from ._data import Elements, Parameter, parameters_of
 from .errors import DeadlineExceeded, Error, InvalidArgument
 from .schedule import PlanWords, Schedule, plan_text
 from .store import Store
 
-_DTYPES = (
-    "float32", "float64", "float16", "bfloat16", "int8", "int32", "int64",
-    "uint8",
-)
-# By the format of a buffer, which is a code of the struct module.
-_FORMATS = {
-    "f": "float32", "d": "float64", "e": "float16", "b": "int8", "i": "int32",
-    "B": "uint8", "q": "int64", "l": "int64",
-}
 _OPERATIONS = {"sum": 0, "min": 1, "max": 2}
 _NO_ENVIRONMENT = 1
 _STOP, _DRAIN, _CHECKPOINT = range(3)
@@ -62,37 +54,6 @@ class Member:
     slot: int
     host: str
     address: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Parameter:
-    """A parameter of the model, for the comparison of the ranks.
-
-    shape: its extents, () for a scalar. dtype: such as "float32".
-    """
-
-    name: str
-    shape: Sequence[int] = ()
-    dtype: str = "float32"
-
-
-def _dtype(name: str) -> int:
-    if name in _DTYPES:
-        return _DTYPES.index(name)
-    raise InvalidArgument(
-        "%r is not one of %s" % (name, ", ".join(_DTYPES))
-    )
-
-
-def _parameters(parameters: Sequence[Parameter]) -> Any:
-    """Returns them as an array of structs, which keeps what it points to."""
-    array = (_library.Parameter * len(parameters))()
-    for struct, one in zip(array, parameters):
-        struct.name = _library.encode(one.name)
-        struct.shape = (ctypes.c_int64 * len(one.shape))(*one.shape)
-        struct.ndim = len(one.shape)
-        struct.dtype = _dtype(one.dtype)
-    return array
 
 
 def _settings(settings: Mapping[str, str]) -> Any:
@@ -185,7 +146,7 @@ class Session:
         come; ManifestsDiffer; JobFinished.
         """
         given_settings = _settings(settings or {})
-        given_parameters = _parameters(parameters)
+        given_parameters = parameters_of(parameters)
         options = _library.make(_library.JoinOptions)
         options.flags = 0 if environment else _NO_ENVIRONMENT
         for name, text in (
@@ -316,7 +277,7 @@ class Session:
         """States the model's parameters where they are known only after join:
         each exchange from then on fails if ranks have stated different ones.
         """
-        given = _parameters(parameters)
+        given = parameters_of(parameters)
         self._check(
             _library.library().cx_configure(self._handle, given, len(given))
         )
@@ -355,19 +316,19 @@ class Session:
         """
         if op not in _OPERATIONS:
             raise InvalidArgument("op is %r, not sum, min or max" % (op,))
-        with _Elements(data) as mine:
+        with Elements(data) as mine:
             self._call("cx_all_reduce", *mine.arguments, _OPERATIONS[op])
 
     def broadcast(self, data: Any, root: int = 0) -> None:
         """Copies a buffer of one rank to all. Arguments and errors as
         all_reduce."""
-        with _Elements(data) as mine:
+        with Elements(data) as mine:
             self._call("cx_broadcast", *mine.arguments, root)
 
     def all_gather(self, data: Any, output: Any) -> None:
         """Fills `output` with the buffers of all ranks, by rank. It has
         world_size times the elements of `data`. Errors as all_reduce."""
-        with _Elements(data) as mine, _Elements(output) as everything:
+        with Elements(data) as mine, Elements(output) as everything:
             if mine.dtype != everything.dtype:
                 raise InvalidArgument("data and output have different types")
             self._call(
@@ -395,38 +356,3 @@ class Session:
                 self._handle, request, _library.encode(reason)
             )
         )
-
-
-class _Elements:
-    """A buffer of numbers, which stays where it is while it is entered."""
-
-    def __init__(self, data: Any) -> None:
-        self._view = memoryview(data)
-        view = self._view
-        name = _FORMATS.get(view.format.lstrip("@=<"))
-        if name is None:
-            raise InvalidArgument(
-                "elements of the format %r are not exchanged" % view.format
-            )
-        if view.readonly or not view.c_contiguous:
-            raise InvalidArgument("the buffer is not writable and contiguous")
-        self.dtype = _dtype(name)
-        self._bytes: Optional[memoryview] = None
-
-    def __enter__(self) -> _Elements:
-        count = self._view.nbytes // self._view.itemsize
-        address = None
-        if count > 0:
-            self._bytes = self._view.cast("B")
-            address = ctypes.addressof(
-                ctypes.c_char.from_buffer(self._bytes)
-            )
-        self.arguments: Tuple[Union[int, None], ...] = (
-            address, count, self.dtype,
-        )
-        return self
-
-    def __exit__(self, *unused: Any) -> None:
-        if self._bytes is not None:
-            self._bytes.release()
-        self._view.release()
