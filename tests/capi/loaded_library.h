@@ -210,18 +210,17 @@ class Job {
   explicit Job(int count, const char* plan = "") : sessions_(count) {
     const std::string name =
         testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::string job = name.substr(0, name.find('/'));
     // A test that runs several times has a job each time.
-    job += "-" + std::to_string(++number_);
+    name_ = name.substr(0, name.find('/')) + "-" + std::to_string(++number_);
     Together(count, [&](int slot) {
-      cx_join_options options = OptionsOf(job.c_str(), slot, count);
+      cx_join_options options = OptionsOf(name_.c_str(), slot, count);
       options.plan = plan;
       cx_session session = 0;
       ASSERT_EQ(Library().cx_join(&options, &session, nullptr), CX_OK)
           << Message();
       auto info = Init<cx_session_info>();
       ASSERT_EQ(Library().cx_info(session, &info), CX_OK);
-      EXPECT_EQ(info.job, job);
+      EXPECT_EQ(info.job, name_);
       sessions_[static_cast<size_t>(info.rank)] = session;
     });
   }
@@ -231,6 +230,7 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
+  const std::string& name() const { return name_; }
   cx_session operator[](int rank) const {
     return sessions_[static_cast<size_t>(rank)];
   }
@@ -247,6 +247,7 @@ class Job {
 
  private:
   static inline int number_ = 0;
+  std::string name_;
   std::vector<cx_session> sessions_;
 };
 

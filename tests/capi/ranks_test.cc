@@ -279,6 +279,42 @@ TEST(CapiScheduleTest, ARankThatCountsDifferentlyIsNamed) {
   });
 }
 
+TEST(CapiScheduleTest, APlanThatIsSetFromOutsideComesWithADecision) {
+  Job job(2, "accumulation=3");
+  Child set({kCoxswain, "plan", "set", job.name(), "accumulation=5",
+             "--coordinator", StartedCoordinator::address()});
+  ASSERT_EQ(set.Wait(), 0);
+  job.Each([](int, cx_session session) {
+    cx_decision decision = Init<cx_decision>();
+    int64_t step = 0;
+    for (; step < 100 && decision.plan_changed == 0; ++step) {
+      ASSERT_EQ(Announce(session, step, 3), CX_OK) << Message();
+      ASSERT_EQ(Decide(session, &decision), CX_OK) << Message();
+    }
+    EXPECT_EQ(decision.plan_version, 2);
+    EXPECT_EQ(decision.accumulation, 5);
+    auto plan = Init<cx_plan_info>();
+    ASSERT_EQ(library.cx_plan(session, &plan), CX_OK);
+    EXPECT_EQ(plan.version, 2);
+    EXPECT_EQ(plan.accumulation, 5);
+    // The end of the data cuts a window of it short.
+    auto ticket = Init<cx_ticket>();
+    ticket.flags = CX_TICKET_END_OF_DATA;
+    ticket.step = step;
+    ticket.micro_batches = 2;
+    ASSERT_EQ(library.cx_announce(session, &ticket), CX_OK) << Message();
+    ASSERT_EQ(Decide(session, &decision), CX_OK) << Message();
+    EXPECT_EQ(decision.commit, 1);
+    EXPECT_EQ(decision.plan_changed, 0);
+    auto event = Init<cx_event>();
+    do {
+      ASSERT_EQ(library.cx_next_event(session, 10000, &event, nullptr), CX_OK);
+    } while (event.kind != CX_EVENT_PLAN_CHANGED);
+    EXPECT_THAT(event.text, HasSubstr("accumulation=5"));
+  });
+  job.Leave();
+}
+
 TEST(CapiScheduleTest, OtherParametersAreAnotherLayout) {
   Job job(2);
   job.Each([](int rank, cx_session session) {
@@ -374,6 +410,13 @@ TEST(CapiCloseTest, EndsCallsThatWaitAndTellsTheOthers) {
   EXPECT_EQ(library.cx_close(job[0]), CX_INVALID_ARGUMENT);
   EXPECT_EQ(Decide(job[1], &decision), CX_ABORTED);
   EXPECT_THAT(Message(), HasSubstr("closed without cx_leave"));
+  auto event = Init<cx_event>();
+  do {
+    ASSERT_EQ(library.cx_next_event(job[1], 10000, &event, nullptr), CX_OK);
+  } while (event.kind != CX_EVENT_GENERATION_ENDED);
+  EXPECT_EQ(event.rank, 0);
+  EXPECT_EQ(library.cx_next_event(job[1], 10000, &event, nullptr),
+            CX_OUT_OF_RANGE);
 }
 
 // Run by the test after it, as two processes.
