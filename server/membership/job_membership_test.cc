@@ -46,7 +46,7 @@ struct Words {
                                        : "send other";
   }
   std::string operator()(const job_effect::SendMessages& send) const {
-    return send.when_written ? "messages when written" : "messages";
+    return send.when_saved.has_value() ? "messages when saved" : "messages";
   }
   std::string operator()(const job_effect::CloseStream& close) const {
     return absl::StrCat("close ", close.attachment);
@@ -320,8 +320,10 @@ TEST_F(JobMembershipTest, ADepartureCountsOnceItIsWritten) {
               ElementsAre("close 2", "left 1", "ended 1", "save", "reply OK"));
   EXPECT_THAT(job_.Describe(now_).last_event,
               HasSubstr("have left in good order"));
-  // Once more changes nothing.
-  EXPECT_THAT(InWords(Take(MakeLeave(Generation(1), 2))),
+  // Once more changes nothing, and waits for what was written before.
+  effects = Take(MakeLeave(Generation(1), 2));
+  EXPECT_THAT(InWords(effects), ElementsAre("write departure"));
+  EXPECT_THAT(InWords(Take(Only<job_effect::WriteDeparture>(effects).written)),
               ElementsAre("reply OK"));
 }
 
@@ -343,9 +345,9 @@ TEST_F(JobMembershipTest, MessagesThatRegroupAreWrittenBeforeTheyAreSent) {
   decided.decision.regroup = "rank 0 is drained";
   job_.Tell({decided}, &effects);
   job_.Tell({decided}, &effects);
-  EXPECT_THAT(
-      InWords(effects),
-      ElementsAre("messages", "save", "messages when written", "messages"));
+  EXPECT_THAT(InWords(effects),
+              ElementsAre("messages", "save", "messages when saved",
+                          "messages when saved"));
 }
 
 TEST_F(JobMembershipTest, WhatIsNotSavedIsTriedAgain) {
