@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -84,11 +83,11 @@ struct Reply {
   absl::Status status;
 };
 
-// Answers an ExitReport with CheckSavedSince(), once all that was written
-// before is durable.
+// Answers an ExitReport with CheckSaved(), once all that was written before is
+// durable.
 struct ReplyWhenSaved {
   StatusCallback callback;
-  int64_t failures = 0;
+  int64_t failures = 0;  // for CheckSaved()
 };
 
 struct Send {
@@ -100,9 +99,8 @@ struct Send {
 struct SendMessages {
   std::vector<EventSink> sinks;  // by rank; null: it gets none
   std::vector<schedule::Message> messages;
-  // Once all that was written before is durable; not at all if
-  // CheckSavedSince() fails then with this number: the ranks ask again.
-  std::optional<int64_t> when_saved;
+  // Once all that was written before is durable.
+  bool when_written = false;
 };
 
 // The attachment has ended. The last that its sink is sent.

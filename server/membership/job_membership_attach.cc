@@ -135,7 +135,7 @@ void JobMembership::Tell(const std::vector<Message>& messages,
     if (!std::exchange(job_.run.regroups, true)) Save(StateBatch(), effects);
     // Whoever learns of it may leave for good, also at the next coordinator,
     // which must not take that for the end of the work.
-    send.when_saved = job_.unsaved ? -1 : failures_;
+    send.when_written = true;
   }
   effects->push_back(std::move(send));
 }

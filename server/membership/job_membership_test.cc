@@ -46,7 +46,7 @@ struct Words {
                                        : "send other";
   }
   std::string operator()(const job_effect::SendMessages& send) const {
-    return send.when_saved.has_value() ? "messages when saved" : "messages";
+    return send.when_written ? "messages when written" : "messages";
   }
   std::string operator()(const job_effect::CloseStream& close) const {
     return absl::StrCat("close ", close.attachment);
@@ -346,8 +346,8 @@ TEST_F(JobMembershipTest, MessagesThatRegroupAreWrittenBeforeTheyAreSent) {
   job_.Tell({decided}, &effects);
   job_.Tell({decided}, &effects);
   EXPECT_THAT(InWords(effects),
-              ElementsAre("messages", "save", "messages when saved",
-                          "messages when saved"));
+              ElementsAre("messages", "save", "messages when written",
+                          "messages when written"));
 }
 
 TEST_F(JobMembershipTest, WhatIsNotSavedIsTriedAgain) {

@@ -74,14 +74,11 @@ struct Membership::Carrier {
     Add([send = std::move(send)] { send.sink(*send.event); });
   }
   void operator()(job_effect::SendMessages send) {
-    if (!send.when_saved.has_value()) {
+    if (!send.when_written) {
       return Add([send = std::move(send)] { Deliver(send); });
     }
-    Add([registry = registry, name = job->machine.name(),
-         send = std::move(send)] {
-      registry->rooms_.store->AfterWritten([registry, name, send] {
-        if (registry->CheckSaved(name, send.when_saved).ok()) Deliver(send);
-      });
+    Add([store = registry->rooms_.store, send = std::move(send)] {
+      store->AfterWritten([send] { Deliver(send); });
     });
   }
   void operator()(job_effect::CloseStream close)

@@ -137,6 +137,12 @@ void MembershipCoordinator::RunNotices() {
   noticing_ = false;
 }
 
+std::function<bool()> MembershipCoordinator::Saved() const {
+  return [this, saved = machine_.CheckSaved().ok(), failures = save_failures_] {
+    return saved && failures == save_failures_;
+  };
+}
+
 uint64_t MembershipCoordinator::Join(server::JoinRequest request,
                                      server::JoinCallback callback) {
   const uint64_t ticket = next_handle_++;

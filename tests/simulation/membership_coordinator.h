@@ -105,6 +105,8 @@ class MembershipCoordinator {
   void RunNotices();
   // Calls it if this coordinator is still there.
   std::function<void()> IfAlive(std::function<void()> call) const;
+  // Returns what knows later whether all of the job could be written all along.
+  std::function<bool()> Saved() const;
   void TakeUp();
   void CarryOut(server::JobEffects effects, Calls* calls);
 
@@ -138,6 +140,7 @@ class MembershipCoordinator {
   std::deque<std::function<void()>> notices_;
   bool noticing_ = false;
   int pending_calls_ = 0;
+  int save_failures_ = 0;
   bool shut_down_ = false;
   bool sabotaged_ = false;
 };

@@ -47,17 +47,14 @@ struct MembershipCoordinator::Carrier {
     Add([send = std::move(send)] { send.sink(*send.event); });
   }
   void operator()(server::job_effect::SendMessages send) {
-    if (!send.when_saved.has_value()) {
+    if (!send.when_written) {
       return Add([send = std::move(send)] { Deliver(send); });
     }
     Add([owner = owner, generation = owner->machine_.generation(),
-         send = std::move(send)] {
-      owner->store_.AfterWritten([owner, generation, send] {
-        if (owner->shut_down_ ||
-            !owner->machine_.CheckSavedSince(*send.when_saved).ok()) {
-          return;
-        }
-        owner->referee_.OnHeardRegroup(generation);
+         saved = owner->Saved(), send = std::move(send)] {
+      owner->store_.AfterWritten([owner, generation, saved, send] {
+        // Unless what was written before could not be.
+        if (saved()) owner->referee_.OnHeardRegroup(generation);
         Deliver(send);
       });
     });
@@ -128,6 +125,7 @@ struct MembershipCoordinator::Carrier {
     owner->store_.Write(std::move(save.batch),
                         [owner = owner](const absl::Status& status) {
                           if (status.ok()) return;
+                          ++owner->save_failures_;
                           owner->machine_.NoteUnsaved(owner->now());
                         });
   }
@@ -145,6 +143,7 @@ struct MembershipCoordinator::Carrier {
         [owner = owner,
          written = std::move(departure.written)](const absl::Status& status) {
           if (status.ok()) return owner->TakeDeparture(written);
+          ++owner->save_failures_;
           owner->machine_.NoteUnsaved(owner->now());
           written.leave.callback(server::NotWrittenError(status));
         });
