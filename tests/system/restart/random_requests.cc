@@ -55,14 +55,14 @@ void FillParameter(Dice* dice, int number, v1::ParameterInfo* parameter) {
 }
 
 void FillPosition(Dice* dice, int64_t plan_version, v1::Decision* last) {
-  last->set_stream(dice->Chance(2) ? "train" : dice->UsualText(64));
   last->set_round(dice->Usual(1000));
   last->set_commit(dice->Chance(2));
   last->set_reason(dice->UsualText(1024));
   last->set_stop(dice->UsualText(1024));
   last->set_regroup(dice->Chance(2) ? dice->Text(20'000) : "");
   last->set_checkpoint(dice->UsualText(1024));
-  if (!dice->Chance(3)) return;
+  // Those of other streams bring no plan.
+  if (last->stream() != "train" || !dice->Chance(3)) return;
   v1::Plan* const plan = last->mutable_plan();
   *plan = RandomPlan(dice);
   plan->set_version(dice->Chance(8) ? 0 : plan_version);
@@ -160,8 +160,10 @@ v1::LeaveRequest RandomLeave(Dice* dice, int64_t plan_version) {
   const size_t count = dice->Chance(12) ? 65 : dice->Below(4);
   for (size_t i = 0; i < count; ++i) {
     v1::Decision* const last = request.add_positions()->mutable_last();
+    last->set_stream(count > 3         ? absl::StrCat("stream-", i)
+                     : dice->Chance(2) ? "train"
+                                       : dice->UsualText(64));
     FillPosition(dice, plan_version, last);
-    if (count > 3) last->set_stream(absl::StrCat("stream-", i));
   }
   return request;
 }
