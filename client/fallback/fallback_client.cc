@@ -67,6 +67,7 @@ void FallbackClient::OnAttached() {
   {
     MutexLock lock(&mutex_);
     lost_ = false;
+    ++attachments_;
     bound = bound_;
     changed_.NotifyAll();
   }
@@ -241,6 +242,7 @@ void FallbackClient::Follow(const std::shared_ptr<AttachStream>& stream) {
     MutexLock lock(&mutex_);
     if (ending_ || !lost_) return;
     bound_ = true;
+    followed_at_ = attachments_;
     epoch = *epoch_;
   }
   backoff_.Reset();
@@ -260,7 +262,8 @@ void FallbackClient::Follow(const std::shared_ptr<AttachStream>& stream) {
 void FallbackClient::AwaitStreamEnd() {
   MutexLock lock(&mutex_);
   const auto over = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return ending_ || !lost_ || end_.has_value();
+    return ending_ || !lost_ || attachments_ != followed_at_ ||
+           end_.has_value();
   };
   while (!over()) changed_.WaitFor(&mutex_, kIdle, over);
   if (end_.has_value() && absl::IsFailedPrecondition(*end_)) gone_ = true;

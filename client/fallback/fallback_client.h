@@ -134,6 +134,11 @@ class FallbackClient {
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool lost_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time lost_since_ ABSL_GUARDED_BY(mutex_);
+  // How often the coordinator has accepted this rank, and how often when the
+  // fallback coordinator was followed last: a stream that was accepted and lost
+  // again has ended what was there before.
+  int64_t attachments_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t followed_at_ ABSL_GUARDED_BY(mutex_) = 0;
   // The fallback coordinator may hold something that this rank has sent.
   bool bound_ ABSL_GUARDED_BY(mutex_) = false;
   // There is no fallback coordinator any more.

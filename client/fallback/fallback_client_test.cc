@@ -151,6 +151,16 @@ TEST_F(FallbackClientTest, TheCoordinatorIsFollowedOnceTheRankIsReleased) {
   EXPECT_TRUE(second_.AwaitDecision(0));
 }
 
+TEST_F(FallbackClientTest, OneThatIsLostAgainAtOnceComesBack) {
+  for (Rank* rank : {&first_, &second_}) rank->client().OnLost();
+  for (Rank* rank : {&first_, &second_}) ASSERT_TRUE(rank->Await("fallback"));
+  for (int i = 0; i < 50; ++i) {
+    second_.client().OnAttached();
+    second_.client().OnLost();
+    ASSERT_TRUE(second_.Await("fallback")) << i;
+  }
+}
+
 TEST_F(FallbackClientTest, OnceRankZeroHasLeftTheCoordinatorIsFollowed) {
   for (Rank* rank : {&first_, &second_}) rank->client().OnLost();
   for (Rank* rank : {&first_, &second_}) ASSERT_TRUE(rank->Await("fallback"));

@@ -311,10 +311,14 @@ bool AttachedSchedule::HandleLocked(Leader from, int64_t term,
 // What the coordinator decides for this rank it decides knowing of the fallback
 // epoch that this rank reports.
 void AttachedSchedule::OnAttachedLocked(const v1::Attached& attached) {
-  coordinator_term_ = attached.term();
+  // One that does not send its term is of the one that was known.
+  coordinator_term_ = attached.term() == 0 ? epoch_.term : attached.term();
   const absl::StatusOr<schedule::Epoch> known =
-      schedule::EpochFromWire(attached.fallback_epoch(), attached.term());
-  if (!known.ok()) return;  // Nor do its decisions count.
+      schedule::EpochFromWire(attached.fallback_epoch(), coordinator_term_);
+  if (!known.ok()) {
+    coordinator_term_ = -1;  // Nor do its decisions count.
+    return;
+  }
   RaiseEpochLocked({std::max(known->fallback, epoch_.fallback), known->term});
 }
 

@@ -637,6 +637,17 @@ TEST_F(AttachedScheduleTest, ADecisionOfAnEarlierEpochIsDropped) {
   EXPECT_TRUE(decision.commit);
 }
 
+TEST_F(AttachedScheduleTest, ACoordinatorThatSendsNoTermIsFollowed) {
+  Start(schedule::Enforcement::kAudit);
+  schedule_->OnEvent(AttachedEvent(/*term=*/3, 0));
+  ASSERT_OK(train_->Announce(TicketOf(0)));
+  ASSERT_OK(train_->AwaitGrant());
+  schedule_->OnEvent(AttachedEvent(/*term=*/0, 0));
+  EXPECT_TRUE(schedule_->OnEvent(DecisionOfEpoch(0)));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision decision, train_->Decide({}));
+  EXPECT_TRUE(decision.commit);
+}
+
 // A coordinator that does not know of the epoch that this rank knows of would
 // wait in vain for it to follow.
 TEST_F(AttachedScheduleTest, ReportsTheHighestFallbackEpochThatItKnows) {

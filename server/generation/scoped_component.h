@@ -63,12 +63,8 @@ class ScopedComponent : public GenerationObserver {
  public:
   using CallId = uint64_t;  // names a waiting call; 0 is none
 
-  ~ScopedComponent() override {
-    ForEach([](Scope* scope, ScopeWork* work) {
-      scope->End(absl::UnavailableError("the coordinator is stopping"), work);
-    });
-    WaitUntilWritten(state_);
-  }
+  // Stop() has been called.
+  ~ScopedComponent() override = default;
 
   // Answers a waiting call with CANCELLED, if it still waits.
   void Cancel(CallId call) {
@@ -107,6 +103,15 @@ class ScopedComponent : public GenerationObserver {
                                    int world_size) const = 0;
 
   CallId NewCall() { return next_call_++; }
+
+  // Answers everything that waits, and waits until all is written. First of all
+  // in the destructor of what derives from it: callbacks may call again.
+  void Stop() {
+    ForEach([](Scope* scope, ScopeWork* work) {
+      scope->End(absl::UnavailableError("the coordinator is stopping"), work);
+    });
+    WaitUntilWritten(state_);
+  }
 
   // Calls `call` with the fence's scope, then does the work that it has left.
   // Returns its error; ABORTED if the generation has ended, UNAVAILABLE if the

@@ -36,6 +36,7 @@ class Groups : public ScopedComponent<GroupScope> {
 
   // `clock` and `state` must outlive it.
   Groups(const GroupLimits& limits, const Clock* clock, StateWriter* state);
+  ~Groups() override { Stop(); }
 
   // Declares a group; repeating the same declaration is harmless.
   //   INVALID_ARGUMENT     bad name, a rank out of range or named twice, or

@@ -99,7 +99,7 @@ struct Send {
 struct SendMessages {
   std::vector<EventSink> sinks;  // by rank; null: it gets none
   std::vector<schedule::Message> messages;
-  // Once all that was written before is durable.
+  // Once all that was written before is durable, or has failed.
   bool when_written = false;
 };
 

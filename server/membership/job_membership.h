@@ -234,8 +234,9 @@ class JobMembership {
               JobEffects* effects);
   void Fail(const LeaveNotice& notice, MemberRecord* record, absl::Time now,
             JobEffects* effects);
-  void WriteDeparture(job_input::DepartureWritten written,
-                      const MemberRecord& record, JobEffects* effects);
+  // Writes it, and answers the Leave once that is durable.
+  void WriteDeparture(job_input::DepartureWritten written, int rank,
+                      const Departure& departure, JobEffects* effects);
   void SendDeparture(const MemberRecord& record, JobEffects* effects);
 
   // job_membership_attach.cc: attached workers.
@@ -265,6 +266,8 @@ class JobMembership {
                     absl::Time now, JobEffects* effects);
   // Writes what has become of the job, behind; once more later if that fails.
   void Save(StateBatch batch, JobEffects* effects);
+  // Answers once all of it is durable that was written before.
+  void ReplyWhenSaved(StatusCallback callback, JobEffects* effects) const;
   void SaveAgain(JobEffects* effects);
 
   const Coordinator* coordinator_;

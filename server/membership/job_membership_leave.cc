@@ -42,7 +42,8 @@ void JobMembership::TakeNow(job_input::Leave leave, absl::Time now,
     // Once more: it may not be durable yet, and its write may have failed.
     leave.notice.rejoin = record->rejoins;
     leave.notice.reason = record->departure;
-    WriteDeparture({std::move(leave)}, *record, effects);
+    WriteDeparture({std::move(leave)}, record->member.rank,
+                   DepartureOf(*record), effects);
     return;
   }
   if (notice.failed) Fail(notice, record, now, effects);
@@ -50,12 +51,7 @@ void JobMembership::TakeNow(job_input::Leave leave, absl::Time now,
   departure.left = !notice.failed && !record->failed;
   departure.rejoins = notice.rejoin;
   departure.reason = notice.reason;
-  StateBatch batch;
-  if (!job_.run.finished) {
-    PutDeparture(job_.run.generation, record->member.rank, departure, &batch);
-  }
-  effects->push_back(
-      job_effect::WriteDeparture{std::move(batch), {std::move(leave)}});
+  WriteDeparture({std::move(leave)}, record->member.rank, departure, effects);
 }
 
 void JobMembership::TakeNow(job_input::DepartureWritten written, absl::Time now,
@@ -71,22 +67,30 @@ void JobMembership::TakeNow(job_input::DepartureWritten written, absl::Time now,
     if (wanted_back && !leave.notice.rejoin && !written.again) {
       // What it wanted before may have been written meanwhile.
       written.again = true;
-      WriteDeparture(std::move(written), *record, effects);
+      WriteDeparture(std::move(written), record->member.rank,
+                     DepartureOf(*record), effects);
       return;
     }
+  }
+  // One that failed has ended its generation, which is to be known as well.
+  if (leave.notice.failed) {
+    ReplyWhenSaved(std::move(leave.callback), effects);
+    return;
   }
   effects->push_back(
       job_effect::Reply{std::move(leave.callback), absl::OkStatus()});
 }
 
 void JobMembership::WriteDeparture(job_input::DepartureWritten written,
-                                   const MemberRecord& record,
+                                   int rank, const Departure& departure,
                                    JobEffects* effects) {
-  StateBatch batch;
-  if (!job_.run.finished) {
-    PutDeparture(job_.run.generation, record.member.rank, DepartureOf(record),
-                 &batch);
+  // Of a finished job only its record is kept.
+  if (job_.run.finished) {
+    ReplyWhenSaved(std::move(written.leave.callback), effects);
+    return;
   }
+  StateBatch batch;
+  PutDeparture(job_.run.generation, rank, departure, &batch);
   effects->push_back(
       job_effect::WriteDeparture{std::move(batch), std::move(written)});
 }

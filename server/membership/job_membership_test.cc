@@ -321,10 +321,31 @@ TEST_F(JobMembershipTest, ADepartureCountsOnceItIsWritten) {
   EXPECT_THAT(job_.Describe(now_).last_event,
               HasSubstr("have left in good order"));
   // Once more changes nothing, and waits for what was written before.
-  effects = Take(MakeLeave(Generation(1), 2));
-  EXPECT_THAT(InWords(effects), ElementsAre("write departure"));
+  EXPECT_THAT(InWords(Take(MakeLeave(Generation(1), 2))),
+              ElementsAre("reply when saved"));
+}
+
+TEST_F(JobMembershipTest, AFailureIsAnsweredOnceItsEndIsSaved) {
+  Run();
+  job_input::Leave leave = MakeLeave(Generation(1), 1);
+  leave.notice.failed = true;
+  JobEffects effects = Take(leave);
+  EXPECT_THAT(InWords(effects), testing::IsSupersetOf({"ended 1", "save"}));
+  EXPECT_EQ(InWords(effects).back(), "write departure");
   EXPECT_THAT(InWords(Take(Only<job_effect::WriteDeparture>(effects).written)),
-              ElementsAre("reply OK"));
+              ElementsAre("reply when saved"));
+}
+
+// Of a finished job only its record is kept.
+TEST_F(JobMembershipTest, AFailureThatFinishesTheJobIsAnsweredOnceThatIsSaved) {
+  Run();
+  JobEffects effects = Take(MakeLeave(Generation(1), 1));
+  Take(Only<job_effect::WriteDeparture>(effects).written);
+  job_input::Leave leave = MakeLeave(Generation(1), 2);
+  leave.notice.failed = true;
+  effects = Take(leave);
+  EXPECT_THAT(InWords(effects), testing::IsSupersetOf({"ended 1", "save"}));
+  EXPECT_EQ(InWords(effects).back(), "reply when saved");
 }
 
 TEST_F(JobMembershipTest, AWaiterWithdrawsItsOwnTicketOnly) {

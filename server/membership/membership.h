@@ -143,8 +143,8 @@ class Membership : public FenceGate {
   // job does not run any more.
   //
   // Sends the messages in their order; those that end the generation once that
-  // is durable. A rank that is not attached at the moment gets none: it asks
-  // again once it is.
+  // was written, or could not be. A rank that is not attached at the moment
+  // gets none: it asks again once it is.
   void Tell(absl::string_view job, Generation generation,
             const std::vector<schedule::Message>& messages);
   // Ends the attachments of all but this rank as if their connections were
@@ -238,6 +238,10 @@ class Membership : public FenceGate {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetLocked(const JobMembership& job, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool stops() const {
+    MutexLock lock(&mutex_);
+    return shut_down_;
+  }
   // membership_requests.cc: what is asked.
   //
   // Whether all that has become of the job is written.

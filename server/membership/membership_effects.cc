@@ -231,6 +231,8 @@ void Membership::FinishDeparture(const std::string& job,
     NoteUnsaved(job, status);
     return callback(NotWrittenError(status));
   }
+  // It may be the last that the destructor waits for.
+  if (stops()) return callback(absl::OkStatus());
   const bool known = ChangeJob(job, [&](auto* left, auto now, auto* effects) {
     left->Take(written, now, effects);
   });

@@ -1,4 +1,4 @@
-// Jobs whose members change: what the membership room does with survivors,
+// Jobs whose members change: what the membership does with survivors,
 // spares, and workers that make way.
 
 #include <string>

@@ -28,7 +28,7 @@
 
 namespace coxswain::server {
 
-// What the tests of the membership room stand on: a room whose time and state
+// What the tests of the membership stand on: one whose time and state
 // are in their hands, and workers that note what they are told.
 
 inline schedule::Plan MakePlan(int accumulation, const std::string& hook,

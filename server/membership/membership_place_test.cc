@@ -1,4 +1,4 @@
-// Whom the membership room takes for whom: processes that come for a place that
+// Whom the membership takes for whom: processes that come for a place that
 // another one has, or had.
 
 #include <string>

@@ -1,4 +1,4 @@
-// What the membership room knows after a restart of the coordinator.
+// What the membership knows after a restart of the coordinator.
 
 #include <map>
 #include <memory>

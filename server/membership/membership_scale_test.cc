@@ -1,4 +1,4 @@
-// A job of as many members as may be: nothing in the membership room may cost
+// A job of as many members as may be: nothing in the membership may cost
 // each of them something for each of the others.
 
 #include <functional>

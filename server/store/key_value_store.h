@@ -48,6 +48,7 @@ class KeyValueStore : public ScopedComponent<StoreScope> {
   // `clock` and `state` must outlive the store.
   KeyValueStore(const StoreLimits& limits, const Clock* clock,
                 StateWriter* state);
+  ~KeyValueStore() override { Stop(); }
 
   // Set, Add, CompareSet and DeleteKey remember their last answers by request
   // id, also across a restart: a repeated request gets the first answer and
