@@ -266,8 +266,6 @@ class JobMembership {
                     absl::Time now, JobEffects* effects);
   // Writes what has become of the job, behind; once more later if that fails.
   void Save(StateBatch batch, JobEffects* effects);
-  // Answers once all of it is durable that was written before.
-  void ReplyWhenSaved(StatusCallback callback, JobEffects* effects) const;
   void SaveAgain(JobEffects* effects);
 
   const Coordinator* coordinator_;

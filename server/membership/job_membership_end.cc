@@ -158,7 +158,8 @@ void JobMembership::TakeNow(job_input::Exit exit, absl::Time now,
                             JobEffects* effects) {
   if (shut_down_.ok()) NoteExit(exit.report, now, effects);
   // Also when it changes nothing: it may be the same report once more.
-  ReplyWhenSaved(std::move(exit.callback), effects);
+  effects->push_back(job_effect::ReplyWhenSaved{std::move(exit.callback),
+                                                job_.unsaved ? -1 : failures_});
 }
 
 void JobMembership::NoteExit(const ExitReport& report, absl::Time now,

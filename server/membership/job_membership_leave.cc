@@ -72,11 +72,6 @@ void JobMembership::TakeNow(job_input::DepartureWritten written, absl::Time now,
       return;
     }
   }
-  // One that failed has ended its generation, which is to be known as well.
-  if (leave.notice.failed) {
-    ReplyWhenSaved(std::move(leave.callback), effects);
-    return;
-  }
   effects->push_back(
       job_effect::Reply{std::move(leave.callback), absl::OkStatus()});
 }
@@ -84,13 +79,15 @@ void JobMembership::TakeNow(job_input::DepartureWritten written, absl::Time now,
 void JobMembership::WriteDeparture(job_input::DepartureWritten written,
                                    int rank, const Departure& departure,
                                    JobEffects* effects) {
-  // Of a finished job only its record is kept.
-  if (job_.run.finished) {
-    ReplyWhenSaved(std::move(written.leave.callback), effects);
-    return;
-  }
   StateBatch batch;
-  PutDeparture(job_.run.generation, rank, departure, &batch);
+  // Of a finished job only its record is kept.
+  if (!job_.run.finished) {
+    PutDeparture(job_.run.generation, rank, departure, &batch);
+  }
+  // One that failed has ended its generation, which is to be as durable.
+  if (job_.run.finished || written.leave.notice.failed) {
+    PutJob(KeptOf(job_, job_.run, job_.state == JobState::kRunning), &batch);
+  }
   effects->push_back(
       job_effect::WriteDeparture{std::move(batch), std::move(written)});
 }

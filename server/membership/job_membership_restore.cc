@@ -176,12 +176,6 @@ void JobMembership::Save(StateBatch batch, JobEffects* effects) {
   effects->push_back(job_effect::Save{std::move(batch)});
 }
 
-void JobMembership::ReplyWhenSaved(StatusCallback callback,
-                                   JobEffects* effects) const {
-  effects->push_back(job_effect::ReplyWhenSaved{std::move(callback),
-                                                job_.unsaved ? -1 : failures_});
-}
-
 void JobMembership::NoteUnsaved(absl::Time now) {
   ++failures_;
   job_.unsaved = true;

@@ -321,31 +321,37 @@ TEST_F(JobMembershipTest, ADepartureCountsOnceItIsWritten) {
   EXPECT_THAT(job_.Describe(now_).last_event,
               HasSubstr("have left in good order"));
   // Once more changes nothing, and waits for what was written before.
-  EXPECT_THAT(InWords(Take(MakeLeave(Generation(1), 2))),
-              ElementsAre("reply when saved"));
+  effects = Take(MakeLeave(Generation(1), 2));
+  EXPECT_THAT(InWords(effects), ElementsAre("write departure"));
+  EXPECT_THAT(InWords(Take(Only<job_effect::WriteDeparture>(effects).written)),
+              ElementsAre("reply OK"));
 }
 
-TEST_F(JobMembershipTest, AFailureIsAnsweredOnceItsEndIsSaved) {
+// What is answered is durable: the end of the generation, too, which a write
+// before may have lost.
+TEST_F(JobMembershipTest, AFailureIsWrittenWithTheEndThatItCauses) {
   Run();
   job_input::Leave leave = MakeLeave(Generation(1), 1);
   leave.notice.failed = true;
   JobEffects effects = Take(leave);
-  EXPECT_THAT(InWords(effects), testing::IsSupersetOf({"ended 1", "save"}));
   EXPECT_EQ(InWords(effects).back(), "write departure");
-  EXPECT_THAT(InWords(Take(Only<job_effect::WriteDeparture>(effects).written)),
-              ElementsAre("reply when saved"));
+  const auto& written = std::get<job_effect::WriteDeparture>(effects.back());
+  EXPECT_EQ(written.batch.writes().size(), 2u);
+  EXPECT_THAT(InWords(Take(written.written)), ElementsAre("reply OK"));
 }
 
 // Of a finished job only its record is kept.
-TEST_F(JobMembershipTest, AFailureThatFinishesTheJobIsAnsweredOnceThatIsSaved) {
+TEST_F(JobMembershipTest, AFailureThatFinishesTheJobIsWrittenWithThat) {
   Run();
   JobEffects effects = Take(MakeLeave(Generation(1), 1));
   Take(Only<job_effect::WriteDeparture>(effects).written);
   job_input::Leave leave = MakeLeave(Generation(1), 2);
   leave.notice.failed = true;
   effects = Take(leave);
-  EXPECT_THAT(InWords(effects), testing::IsSupersetOf({"ended 1", "save"}));
-  EXPECT_EQ(InWords(effects).back(), "reply when saved");
+  EXPECT_EQ(InWords(effects).back(), "write departure");
+  const auto& written = std::get<job_effect::WriteDeparture>(effects.back());
+  EXPECT_EQ(written.batch.writes().size(), 1u);
+  EXPECT_THAT(InWords(Take(written.written)), ElementsAre("reply OK"));
 }
 
 TEST_F(JobMembershipTest, AWaiterWithdrawsItsOwnTicketOnly) {
