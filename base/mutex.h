@@ -81,9 +81,10 @@ class CondVar {
   using WaitClock = std::chrono::steady_clock;
 #endif
 
-  // An infinite timeout is capped at a year.
+  // An infinite timeout is capped at a year, and what is over is over.
   static WaitClock::time_point Deadline(absl::Duration timeout) {
-    const absl::Duration capped = std::min(timeout, absl::Hours(24) * 365);
+    const absl::Duration capped =
+        std::clamp(timeout, absl::ZeroDuration(), absl::Hours(24) * 365);
     return WaitClock::now() +
            std::chrono::microseconds(absl::ToInt64Microseconds(capped));
   }
