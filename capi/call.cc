@@ -20,6 +20,21 @@ struct Interrupt {
   void* data = nullptr;
 };
 thread_local Interrupt interrupt;
+// Whether this thread is within that function: what it calls of the library
+// does not ask it again.
+thread_local bool asking = false;
+
+bool MayBeInterrupted() { return interrupt.function != nullptr && !asking; }
+
+// Returns whether the wait is to end.
+bool AskInterrupt() {
+  struct Asking {
+    Asking() { asking = true; }
+    ~Asking() { asking = false; }
+  };
+  const Asking guard;
+  return interrupt.function(interrupt.data) != 0;
+}
 
 // Threads that work for callers who wait in slices. As many as calls run at the
 // same time. Never destroyed: they may outlast main().
@@ -33,6 +48,7 @@ class Helpers {
   void Run(std::function<void()> task) {
     {
       MutexLock lock(&mutex_);
+      ++running_;
       if (idle_ > tasks_.size()) {
         tasks_.push_back(std::move(task));
         added_.NotifyOne();
@@ -40,13 +56,27 @@ class Helpers {
       }
     }
     std::thread([this, first = std::move(task)]() mutable {
-      first();
-      first = nullptr;
+      RunTask(std::exchange(first, nullptr));
       Serve();
     }).detach();
   }
 
+  // Waits until none has work, `patience` at most.
+  void AwaitIdle(absl::Duration patience) {
+    MutexLock lock(&mutex_);
+    ended_.WaitFor(&mutex_, patience, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return running_ == 0;
+    });
+  }
+
  private:
+  void RunTask(std::function<void()> task) {
+    task();
+    task = nullptr;
+    MutexLock lock(&mutex_);
+    if (--running_ == 0) ended_.NotifyAll();
+  }
+
   void Serve() {
     while (true) {
       std::function<void()> task;
@@ -61,14 +91,17 @@ class Helpers {
         task = std::move(tasks_.front());
         tasks_.pop_front();
       }
-      task();
+      RunTask(std::move(task));
     }
   }
 
   Mutex mutex_;
   CondVar added_;
+  CondVar ended_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Tasks that have not ended.
+  size_t running_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 absl::Status RunWork(const Work& work) {
@@ -101,10 +134,8 @@ class ThreadCall : public Call {
     return status->ok() && deliver_ ? deliver_() : *status;
   }
 
-  void Cancel(const absl::Status& why) override {
-    if (!cancel_ || !cancel_(why)) return;
-    while (!WaitForEnd(kIdle).has_value()) {
-    }
+  void Cancel(const absl::Status& why, absl::Duration patience) override {
+    if (cancel_ && cancel_(why)) WaitForEnd(patience);
   }
 
  private:
@@ -138,7 +169,7 @@ class CancelUnlessEnded {
  public:
   explicit CancelUnlessEnded(Call* call) : call_(call) {}
   ~CancelUnlessEnded() {
-    if (call_ != nullptr) call_->Cancel(GivenUp());
+    if (call_ != nullptr) call_->Cancel(GivenUp(), absl::InfiniteDuration());
   }
   CancelUnlessEnded(const CancelUnlessEnded&) = delete;
   CancelUnlessEnded& operator=(const CancelUnlessEnded&) = delete;
@@ -157,8 +188,7 @@ absl::Status WaitToTheEnd(Call& call) {
       guard.Ended();
       return *status;
     }
-    if (interrupt.function == nullptr) continue;
-    if (interrupt.function(interrupt.data) != 0) return GivenUp();
+    if (MayBeInterrupted() && AskInterrupt()) return GivenUp();
   }
 }
 
@@ -171,7 +201,6 @@ Table<Call>& Calls() {
 
 Answer Await(cx_call* handle, const std::shared_ptr<Call>& call) {
   if (handle == nullptr) return WaitToTheEnd(*call);
-  *handle = 0;
   CancelUnlessEnded guard(call.get());
   const std::optional<absl::Status> status = call->Wait(kSlice);
   if (!status.has_value()) *handle = Calls().Add(call);
@@ -180,11 +209,22 @@ Answer Await(cx_call* handle, const std::shared_ptr<Call>& call) {
 }
 
 Answer Do(cx_call* handle, Work work) {
-  if (handle == nullptr && interrupt.function == nullptr) {
+  if (handle == nullptr && !MayBeInterrupted()) {
     absl::Status status = RunWork(work);
     return status.ok() && work.deliver ? work.deliver() : status;
   }
   return Await(handle, std::make_shared<ThreadCall>(std::move(work)));
+}
+
+void CancelCalls() {
+  for (auto& [handle, call] : Calls().TakeAll()) {
+    call->Cancel(absl::CancelledError("the process exits"),
+                 absl::ZeroDuration());
+  }
+}
+
+void AwaitHelpers(absl::Duration patience) {
+  Helpers::Get().AwaitIdle(patience);
 }
 
 }  // namespace coxswain::capi
@@ -208,7 +248,7 @@ cx_code cx_cancel(cx_call* call) {
     COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(call, "call"));
     COXSWAIN_ASSIGN_OR_RETURN(const auto found, capi::Calls().Take(*call));
     *call = 0;
-    found->Cancel(capi::GivenUp());
+    found->Cancel(capi::GivenUp(), absl::InfiniteDuration());
     return absl::OkStatus();
   });
 }

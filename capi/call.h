@@ -24,8 +24,9 @@ class Call {
   // Waits for the end, `slice` at most. Returns what the function returns, its
   // results written; nullopt if the end has not come.
   virtual std::optional<absl::Status> Wait(absl::Duration slice) = 0;
-  // Gives it up: once this returns nothing of the caller's is used any more.
-  virtual void Cancel(const absl::Status& why) = 0;
+  // Gives it up: once this returns nothing of the caller's is used any more,
+  // unless that takes longer than `patience`.
+  virtual void Cancel(const absl::Status& why, absl::Duration patience) = 0;
 };
 
 // An operation of the library that blocks, and cannot wait in slices itself.
@@ -46,6 +47,13 @@ struct Work {
 Answer Do(cx_call* handle, Work work);
 // The same for what can wait in slices.
 Answer Await(cx_call* handle, const std::shared_ptr<Call>& call);
+
+// Gives up all calls that the program has handles of, because the process
+// exits. None is waited for.
+void CancelCalls();
+// Waits until no thread of the library works for a call, `patience` at most:
+// what they use is destroyed while the process exits.
+void AwaitHelpers(absl::Duration patience);
 
 }  // namespace coxswain::capi
 

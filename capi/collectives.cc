@@ -29,7 +29,12 @@ class Collective {
   // it.
   absl::Status Run() {
     MutexLock order(&open_->collectives);
-    COXSWAIN_ASSIGN_OR_RETURN(const auto world, open_->session->World());
+    if (open_->world == nullptr) {
+      auto connected = open_->session->World();
+      if (!connected.ok()) return Explain(*open_->session, connected.status());
+      open_->world = *std::move(connected);
+    }
+    const std::shared_ptr<ProcessGroup> world = open_->world;
     Communicator& communicator = world->communicator();
     {
       MutexLock lock(&mutex_);
@@ -108,7 +113,7 @@ namespace capi = coxswain::capi;
 
 cx_code cx_all_reduce(cx_session session, void* data, int64_t count,
                       cx_dtype dtype, int32_t op, cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
+  return capi::Guarded(call, [&]() -> capi::Answer {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
     COXSWAIN_ASSIGN_OR_RETURN(const auto span,
                               capi::SpanOf(data, count, dtype, "data"));
@@ -127,7 +132,7 @@ cx_code cx_all_reduce(cx_session session, void* data, int64_t count,
 
 cx_code cx_broadcast(cx_session session, void* data, int64_t count,
                      cx_dtype dtype, int32_t root, cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
+  return capi::Guarded(call, [&]() -> capi::Answer {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
     COXSWAIN_ASSIGN_OR_RETURN(const auto span,
                               capi::SpanOf(data, count, dtype, "data"));
@@ -141,7 +146,7 @@ cx_code cx_broadcast(cx_session session, void* data, int64_t count,
 cx_code cx_all_gather(cx_session session, const void* input,
                       int64_t input_count, void* output, int64_t output_count,
                       cx_dtype dtype, cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
+  return capi::Guarded(call, [&]() -> capi::Answer {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
     COXSWAIN_ASSIGN_OR_RETURN(
         const auto from,

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error_detail.h"
+#include "base/peer_text.h"
 #include "proto/types.pb.h"
 
 namespace coxswain::capi {
@@ -104,6 +105,14 @@ absl::Status CheckTimeout(int64_t timeout_ms) {
   if (timeout_ms >= 0) return absl::OkStatus();
   return InvalidArgument("timeout_ms",
                          absl::StrCat("is ", timeout_ms, ", below 0"));
+}
+
+absl::StatusOr<std::string> TextOf(const char* text,
+                                   absl::string_view argument) {
+  if (text == nullptr) return std::string();
+  std::string known = text;
+  if (ValidUtf8(known) == known) return known;
+  return InvalidArgument(argument, "is not UTF-8");
 }
 
 absl::Status CheckSize(size_t size, absl::string_view argument) {

@@ -56,6 +56,14 @@ cx_code Guarded(const Body& body) noexcept {
   }
 }
 
+// The same of a function that may wait: whatever its end, `*call` is 0 unless
+// it is CX_AGAIN.
+template <typename Body>
+cx_code Guarded(cx_call* call, const Body& body) noexcept {
+  if (call != nullptr) *call = 0;
+  return Guarded(body);
+}
+
 // ---- arguments ----
 
 absl::Status InvalidArgument(absl::string_view argument,
@@ -70,10 +78,9 @@ inline absl::Status CheckPresent(const void* place,
 // Fails if a time to wait is below 0.
 absl::Status CheckTimeout(int64_t timeout_ms);
 
-// NULL is an empty text.
-inline std::string TextOf(const char* text) {
-  return text == nullptr ? std::string() : std::string(text);
-}
+// Returns a text; NULL is an empty one. Fails if it is not UTF-8.
+absl::StatusOr<std::string> TextOf(const char* text,
+                                   absl::string_view argument);
 
 // Fails if this is not the size of a struct of any version.
 absl::Status CheckSize(size_t size, absl::string_view argument);

@@ -55,11 +55,27 @@ std::map<std::string, std::string> VariablesOf(const cx_join_options& options) {
   return variables;
 }
 
+// Fails if a text that is sent is not UTF-8. Paths of files need not be.
+absl::Status CheckTexts(const cx_join_options& options) {
+  COXSWAIN_RETURN_IF_ERROR(TextOf(options.coordinator, "coordinator").status());
+  COXSWAIN_RETURN_IF_ERROR(TextOf(options.job, "job").status());
+  COXSWAIN_RETURN_IF_ERROR(TextOf(options.node, "node").status());
+  COXSWAIN_RETURN_IF_ERROR(TextOf(options.address, "address").status());
+  return TextOf(options.backend, "backend").status();
+}
+
 absl::StatusOr<SessionOptions> SessionOptionsOf(
     const cx_join_options& options) {
   if ((options.flags & ~uint64_t{CX_JOIN_NO_ENVIRONMENT}) != 0) {
     return InvalidArgument("options", "sets a flag that does not exist");
   }
+  if (options.slot != 0 && (options.node == nullptr || *options.node == '\0')) {
+    return InvalidArgument(
+        "options", absl::StrCat("has the slot ", options.slot,
+                                " and no node: set both `node` and `slot`, or "
+                                "neither"));
+  }
+  COXSWAIN_RETURN_IF_ERROR(CheckTexts(options));
   if (options.collective_timeout_ms < 0) {
     return InvalidArgument("options", "has a negative collective_timeout_ms");
   }
@@ -83,9 +99,11 @@ absl::StatusOr<SessionOptions> SessionOptionsOf(
 
 absl::StatusOr<JobManifest> ManifestOf(const cx_join_options& options) {
   JobManifest manifest;
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string plan,
+                            TextOf(options.plan, "plan"));
   COXSWAIN_ASSIGN_OR_RETURN(
       const schedule::PlanWords words,
-      schedule::ParsePlanWords(schedule::SplitPlanText(TextOf(options.plan))));
+      schedule::ParsePlanWords(schedule::SplitPlanText(plan)));
   COXSWAIN_RETURN_IF_ERROR(schedule::ApplyPlanWords(words, &manifest));
   COXSWAIN_ASSIGN_OR_RETURN(manifest.hook, CanonicalSpec(manifest.hook));
   if (options.setting_count > 0) {
@@ -93,9 +111,15 @@ absl::StatusOr<JobManifest> ManifestOf(const cx_join_options& options) {
   }
   for (size_t i = 0; i < options.setting_count; ++i) {
     const cx_setting& setting = options.settings[i];
+    const std::string where = absl::StrCat("settings[", i, "]");
     COXSWAIN_RETURN_IF_ERROR(
-        CheckPresent(setting.name, absl::StrCat("settings[", i, "].name")));
-    manifest.settings[setting.name] = TextOf(setting.value);
+        CheckPresent(setting.name, absl::StrCat(where, ".name")));
+    COXSWAIN_ASSIGN_OR_RETURN(
+        const std::string name,
+        TextOf(setting.name, absl::StrCat(where, ".name")));
+    COXSWAIN_ASSIGN_OR_RETURN(
+        manifest.settings[name],
+        TextOf(setting.value, absl::StrCat(where, ".value")));
   }
   COXSWAIN_ASSIGN_OR_RETURN(
       manifest.parameters,
@@ -105,9 +129,9 @@ absl::StatusOr<JobManifest> ManifestOf(const cx_join_options& options) {
 
 Answer Join(const cx_join_options& given, cx_session* session, cx_call* call) {
   COXSWAIN_RETURN_IF_ERROR(CheckProcess());
-  NoteProcess();
   COXSWAIN_ASSIGN_OR_RETURN(SessionOptions options, SessionOptionsOf(given));
   COXSWAIN_ASSIGN_OR_RETURN(JobManifest manifest, ManifestOf(given));
+  NoteProcess();
   const auto cancel = std::make_shared<CancelSignal>();
   options.cancel = cancel;
   const absl::Duration timeout = options.collective_timeout;
@@ -170,7 +194,8 @@ absl::StatusOr<std::vector<ParameterSpec>> ParametersOf(
           CheckPresent(given.shape, absl::StrCat(where, ".shape")));
     }
     ParameterSpec& spec = specs.emplace_back();
-    spec.name = given.name;
+    COXSWAIN_ASSIGN_OR_RETURN(spec.name,
+                              TextOf(given.name, absl::StrCat(where, ".name")));
     spec.shape.assign(given.shape, given.shape + given.ndim);
     COXSWAIN_ASSIGN_OR_RETURN(spec.dtype, DTypeOf(given.dtype));
   }
@@ -183,7 +208,7 @@ namespace capi = coxswain::capi;
 
 cx_code cx_join(const cx_join_options* options, cx_session* session,
                 cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
+  return capi::Guarded(call, [&]() -> capi::Answer {
     COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(session, "session"));
     *session = 0;
     cx_join_options given{};

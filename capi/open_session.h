@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "capi/coxswain.h"
 #include "capi/table.h"
+#include "client/group/process_group.h"
 #include "client/reduce/bucket.h"
 #include "client/session/session.h"
 #include "schedule/plan.h"
@@ -47,6 +48,9 @@ class OpenSession {
   std::atomic<uint64_t> layout{0};
   // Held through each collective: they are started one at a time.
   Mutex collectives;
+  // All ranks. The first collective asks the coordinator for it, and no other
+  // one does: they go on without a coordinator.
+  std::shared_ptr<ProcessGroup> world ABSL_GUARDED_BY(collectives);
   // One of them was given up: peers may have it, and there are no more.
   std::atomic<bool> collectives_over{false};
 

@@ -20,8 +20,14 @@ namespace {
 constexpr uint64_t kTicketFlags =
     CX_TICKET_END_OF_DATA | CX_TICKET_WEIGHT | CX_TICKET_CHECKSUM;
 
-std::string StreamOf(const char* stream) {
-  return stream == nullptr ? schedule::kTrainStream : stream;
+absl::StatusOr<std::string> StreamOf(const char* stream) {
+  return TextOf(stream == nullptr ? schedule::kTrainStream : stream, "stream");
+}
+
+absl::StatusOr<schedule::StepGate*> GateOf(const OpenSession& open,
+                                           const char* stream) {
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string name, StreamOf(stream));
+  return open.session->schedule().Gate(name);
 }
 
 int WindowOf(const OpenSession& open, const schedule::Plan& plan) {
@@ -57,14 +63,13 @@ absl::StatusOr<schedule::Ticket> TicketOf(const cx_ticket& given,
                       : static_cast<double>(given.micro_batches);
   ticket.end_of_data = (given.flags & CX_TICKET_END_OF_DATA) != 0;
   ticket.plan_version = plan.version;
-  ticket.hook = TextOf(given.hook);
-  if (given.hook == nullptr) {
-    COXSWAIN_ASSIGN_OR_RETURN(ticket.hook, PlannedSpec(plan));
-  }
+  COXSWAIN_ASSIGN_OR_RETURN(ticket.hook, given.hook == nullptr
+                                             ? PlannedSpec(plan)
+                                             : TextOf(given.hook, "hook"));
   ticket.layout = given.layout != 0 ? given.layout : open.layout.load();
   ticket.digest = given.digest;
   if ((given.flags & CX_TICKET_CHECKSUM) != 0) ticket.checksum = given.checksum;
-  ticket.skip = TextOf(given.skip);
+  COXSWAIN_ASSIGN_OR_RETURN(ticket.skip, TextOf(given.skip, "skip"));
   return ticket;
 }
 
@@ -73,13 +78,14 @@ struct DecisionTexts {
   std::string reason, stop, regroup, checkpoint, hook;
 };
 
-void FillDecision(schedule::Decision decision, const OpenSession& open,
-                  const Result<cx_decision>& result) {
+absl::Status FillDecision(schedule::Decision decision, const OpenSession& open,
+                          const Result<cx_decision>& result) {
   const schedule::Plan plan = open.plan();
+  COXSWAIN_ASSIGN_OR_RETURN(std::string hook, PlannedSpec(plan));
   thread_local DecisionTexts texts;
   texts = {std::move(decision.reason), std::move(decision.stop),
            std::move(decision.regroup), std::move(decision.checkpoint),
-           plan.hook};
+           std::move(hook)};
   cx_decision filled{};
   filled.commit = decision.commit ? 1 : 0;
   filled.plan_changed = decision.plan.has_value() ? 1 : 0;
@@ -91,6 +97,7 @@ void FillDecision(schedule::Decision decision, const OpenSession& open,
   filled.accumulation = WindowOf(open, plan);
   filled.hook = texts.hook.c_str();
   result.Fill(filled);
+  return absl::OkStatus();
 }
 
 Answer Decide(const std::shared_ptr<OpenSession>& open,
@@ -104,8 +111,7 @@ Answer Decide(const std::shared_ptr<OpenSession>& open,
   };
   work.deliver = [open, decision, result]() {
     if (decision->plan.has_value()) open->Follow(*decision->plan);
-    FillDecision(std::move(*decision), *open, result);
-    return absl::OkStatus();
+    return FillDecision(std::move(*decision), *open, result);
   };
   work.cancel = [open, gate](const absl::Status& why) {
     gate->Abort(why);
@@ -126,9 +132,8 @@ cx_code cx_announce(cx_session session, const cx_ticket* ticket) {
                               capi::ReadStruct(ticket, "ticket"));
     COXSWAIN_ASSIGN_OR_RETURN(const auto announced,
                               capi::TicketOf(given, *open));
-    COXSWAIN_ASSIGN_OR_RETURN(
-        const auto gate,
-        open->session->schedule().Gate(capi::StreamOf(given.stream)));
+    COXSWAIN_ASSIGN_OR_RETURN(const auto gate,
+                              capi::GateOf(*open, given.stream));
     COXSWAIN_RETURN_IF_ERROR(gate->Announce(announced));
     // Without a grant to wait for this sends the ticket, while the exchange
     // goes on.
@@ -137,10 +142,9 @@ cx_code cx_announce(cx_session session, const cx_ticket* ticket) {
 }
 
 cx_code cx_grant(cx_session session, const char* stream, cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
+  return capi::Guarded(call, [&]() -> capi::Answer {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
-    COXSWAIN_ASSIGN_OR_RETURN(const auto gate, open->session->schedule().Gate(
-                                                   capi::StreamOf(stream)));
+    COXSWAIN_ASSIGN_OR_RETURN(const auto gate, capi::GateOf(*open, stream));
     if (!capi::IsStrict(*open)) return gate->AwaitGrant();
     capi::Work work;
     work.run = [open, gate]() { return gate->AwaitGrant(); };
@@ -154,19 +158,19 @@ cx_code cx_grant(cx_session session, const char* stream, cx_call* call) {
 
 cx_code cx_decide(cx_session session, const char* stream, const cx_vote* vote,
                   cx_decision* decision, cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
+  return capi::Guarded(call, [&]() -> capi::Answer {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
     coxswain::schedule::Vote given;
     if (vote != nullptr) {
       COXSWAIN_ASSIGN_OR_RETURN(const cx_vote read,
                                 capi::ReadStruct(vote, "vote"));
       given.commit = read.refuse == 0;
-      given.reason = capi::TextOf(read.reason);
+      COXSWAIN_ASSIGN_OR_RETURN(given.reason,
+                                capi::TextOf(read.reason, "vote.reason"));
     }
     COXSWAIN_ASSIGN_OR_RETURN(
         const auto result, capi::Result<cx_decision>::Of(decision, "decision"));
-    COXSWAIN_ASSIGN_OR_RETURN(const auto gate, open->session->schedule().Gate(
-                                                   capi::StreamOf(stream)));
+    COXSWAIN_ASSIGN_OR_RETURN(const auto gate, capi::GateOf(*open, stream));
     return capi::Decide(open, gate, std::move(given), result, call);
   });
 }
@@ -174,16 +178,18 @@ cx_code cx_decide(cx_session session, const char* stream, const cx_vote* vote,
 cx_code cx_request(cx_session session, int32_t request, const char* reason) {
   return capi::Guarded([&]() -> capi::Answer {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
+    COXSWAIN_ASSIGN_OR_RETURN(const std::string why,
+                              capi::TextOf(reason, "reason"));
     coxswain::ScheduleClient& schedule = open->session->schedule();
     switch (request) {
       case CX_REQUEST_STOP:
-        schedule.RequestStop(capi::TextOf(reason));
+        schedule.RequestStop(why);
         return absl::OkStatus();
       case CX_REQUEST_DRAIN:
-        schedule.RequestDrain(capi::TextOf(reason));
+        schedule.RequestDrain(why);
         return absl::OkStatus();
       case CX_REQUEST_CHECKPOINT:
-        schedule.RequestCheckpoint(capi::TextOf(reason));
+        schedule.RequestCheckpoint(why);
         return absl::OkStatus();
       default:
         return capi::InvalidArgument(
@@ -228,6 +234,7 @@ cx_code cx_plan(cx_session session, cx_plan_info* plan) {
 cx_code cx_canonical_hook(const char* text, int32_t form, const char** spec) {
   return capi::Guarded([&]() -> capi::Answer {
     COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(text, "text"));
+    COXSWAIN_RETURN_IF_ERROR(capi::TextOf(text, "text").status());
     COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(spec, "spec"));
     if (form != CX_HOOK_SPEC && form != CX_HOOK_YAML) {
       return capi::InvalidArgument(

@@ -23,14 +23,19 @@ namespace {
 // The process whose threads the library has; 0: none yet.
 std::atomic<pid_t> owner{0};
 
+// How long the exit of the process waits for the library's threads.
+constexpr absl::Duration kExitPatience = absl::Seconds(1);
+
 // Sessions that are open when the process exits: the other ranks need not wait
 // until their leases run out.
 void CloseAll() {
   if (!CheckProcess().ok()) return;
+  CancelCalls();
   for (auto& [handle, open] : Sessions().TakeAll()) {
     open->session->Leave("the process exited without cx_leave", true)
         .IgnoreError();
   }
+  AwaitHelpers(kExitPatience);
 }
 
 // Looks at the events in slices: one that is given up takes none of them.
@@ -66,7 +71,7 @@ class EventCall : public Call {
     result_.Fill(filled);
     return absl::OkStatus();
   }
-  void Cancel(const absl::Status&) override {}
+  void Cancel(const absl::Status&, absl::Duration) override {}
 
  private:
   const std::shared_ptr<OpenSession> open_;
@@ -123,10 +128,12 @@ namespace capi = coxswain::capi;
 
 cx_code cx_leave(cx_session session, const char* reason, int32_t failed,
                  cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
+  return capi::Guarded(call, [&]() -> capi::Answer {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
+    COXSWAIN_ASSIGN_OR_RETURN(const std::string why,
+                              capi::TextOf(reason, "reason"));
     capi::Work work;
-    work.run = [open, why = capi::TextOf(reason), failed]() {
+    work.run = [open, why, failed]() {
       return open->session->Leave(why, failed != 0);
     };
     return capi::Do(call, std::move(work));
@@ -162,7 +169,7 @@ cx_code cx_info(cx_session session, cx_session_info* info) {
 
 cx_code cx_member(cx_session session, int32_t rank, cx_member_info* member,
                   cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
+  return capi::Guarded(call, [&]() -> capi::Answer {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
     COXSWAIN_ASSIGN_OR_RETURN(
         const auto result, capi::Result<cx_member_info>::Of(member, "member"));
@@ -195,7 +202,7 @@ cx_code cx_status(cx_session session) {
 
 cx_code cx_next_event(cx_session session, int64_t timeout_ms, cx_event* event,
                       cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
+  return capi::Guarded(call, [&]() -> capi::Answer {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
     COXSWAIN_ASSIGN_OR_RETURN(const auto result,
                               capi::Result<cx_event>::Of(event, "event"));
@@ -223,13 +230,14 @@ cx_code cx_note_micro_batch(cx_session session) {
 
 cx_code cx_barrier(cx_session session, const char* tag, int64_t timeout_ms,
                    cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
+  return capi::Guarded(call, [&]() -> capi::Answer {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
     COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(tag, "tag"));
+    COXSWAIN_ASSIGN_OR_RETURN(const std::string name, capi::TextOf(tag, "tag"));
     COXSWAIN_RETURN_IF_ERROR(capi::CheckTimeout(timeout_ms));
     capi::Work work;
-    work.run = [open, tag = std::string(tag), timeout_ms]() {
-      return open->session->Barrier(/*group=*/"", tag,
+    work.run = [open, name, timeout_ms]() {
+      return open->session->Barrier(/*group=*/"", name,
                                     absl::Milliseconds(timeout_ms));
     };
     return capi::Do(call, std::move(work));

@@ -25,12 +25,9 @@ void HandOut(std::string bytes, const void** value, size_t* value_size) {
   if (value_size != nullptr) *value_size = kept.size();
 }
 
-// What an operation of the store needs of its first arguments.
-absl::StatusOr<std::shared_ptr<OpenSession>> FindStore(cx_session session,
-                                                       const char* key) {
-  COXSWAIN_ASSIGN_OR_RETURN(auto open, Find(session));
-  COXSWAIN_RETURN_IF_ERROR(CheckPresent(key, "key"));
-  return open;
+absl::StatusOr<std::string> KeyOf(const char* key, absl::string_view argument) {
+  COXSWAIN_RETURN_IF_ERROR(CheckPresent(key, argument));
+  return TextOf(key, argument);
 }
 
 }  // namespace
@@ -40,13 +37,14 @@ namespace capi = coxswain::capi;
 
 cx_code cx_store_set(cx_session session, const char* key, const void* value,
                      size_t value_size, cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
-    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::FindStore(session, key));
+  return capi::Guarded(call, [&]() -> capi::Answer {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
+    COXSWAIN_ASSIGN_OR_RETURN(const auto name, capi::KeyOf(key, "key"));
     COXSWAIN_ASSIGN_OR_RETURN(auto bytes,
                               capi::BytesOf(value, value_size, "value"));
     capi::Work work;
-    work.run = [open, key = std::string(key), bytes = std::move(bytes)]() {
-      return open->session->store().Set(key, bytes);
+    work.run = [open, name, bytes = std::move(bytes)]() {
+      return open->session->store().Set(name, bytes);
     };
     return capi::Do(call, std::move(work));
   });
@@ -54,17 +52,18 @@ cx_code cx_store_set(cx_session session, const char* key, const void* value,
 
 cx_code cx_store_get(cx_session session, const char* key, int64_t timeout_ms,
                      const void** value, size_t* value_size, cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
-    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::FindStore(session, key));
+  return capi::Guarded(call, [&]() -> capi::Answer {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
+    COXSWAIN_ASSIGN_OR_RETURN(const auto name, capi::KeyOf(key, "key"));
     COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(value, "value"));
     COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(value_size, "value_size"));
     COXSWAIN_RETURN_IF_ERROR(capi::CheckTimeout(timeout_ms));
     const auto got = std::make_shared<std::string>();
     capi::Work work;
-    work.run = [open, key = std::string(key), timeout_ms,
-                got]() -> absl::Status {
-      COXSWAIN_ASSIGN_OR_RETURN(*got, open->session->store().Get(
-                                          key, absl::Milliseconds(timeout_ms)));
+    work.run = [open, name, timeout_ms, got]() -> absl::Status {
+      COXSWAIN_ASSIGN_OR_RETURN(
+          *got,
+          open->session->store().Get(name, absl::Milliseconds(timeout_ms)));
       return absl::OkStatus();
     };
     work.deliver = [got, value, value_size]() {
@@ -77,7 +76,7 @@ cx_code cx_store_get(cx_session session, const char* key, int64_t timeout_ms,
 
 cx_code cx_store_wait(cx_session session, const char* const* keys,
                       size_t key_count, int64_t timeout_ms, cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
+  return capi::Guarded(call, [&]() -> capi::Answer {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
     if (key_count > 0) {
       COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(keys, "keys"));
@@ -85,9 +84,9 @@ cx_code cx_store_wait(cx_session session, const char* const* keys,
     COXSWAIN_RETURN_IF_ERROR(capi::CheckTimeout(timeout_ms));
     std::vector<std::string> names;
     for (size_t i = 0; i < key_count; ++i) {
-      COXSWAIN_RETURN_IF_ERROR(
-          capi::CheckPresent(keys[i], absl::StrCat("keys[", i, "]")));
-      names.emplace_back(keys[i]);
+      COXSWAIN_ASSIGN_OR_RETURN(
+          auto name, capi::KeyOf(keys[i], absl::StrCat("keys[", i, "]")));
+      names.push_back(std::move(name));
     }
     capi::Work work;
     work.run = [open, names = std::move(names), timeout_ms]() {
@@ -99,14 +98,14 @@ cx_code cx_store_wait(cx_session session, const char* const* keys,
 
 cx_code cx_store_add(cx_session session, const char* key, int64_t amount,
                      int64_t* sum, cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
-    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::FindStore(session, key));
+  return capi::Guarded(call, [&]() -> capi::Answer {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
+    COXSWAIN_ASSIGN_OR_RETURN(const auto name, capi::KeyOf(key, "key"));
     const auto result = std::make_shared<int64_t>(0);
     capi::Work work;
-    work.run = [open, key = std::string(key), amount,
-                result]() -> absl::Status {
+    work.run = [open, name, amount, result]() -> absl::Status {
       COXSWAIN_ASSIGN_OR_RETURN(*result,
-                                open->session->store().Add(key, amount));
+                                open->session->store().Add(name, amount));
       return absl::OkStatus();
     };
     work.deliver = [result, sum]() {
@@ -122,18 +121,19 @@ cx_code cx_store_compare_set(cx_session session, const char* key,
                              const void* desired, size_t desired_size,
                              const void** value, size_t* value_size,
                              int32_t* swapped, cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
-    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::FindStore(session, key));
+  return capi::Guarded(call, [&]() -> capi::Answer {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
+    COXSWAIN_ASSIGN_OR_RETURN(const auto name, capi::KeyOf(key, "key"));
     COXSWAIN_ASSIGN_OR_RETURN(
         auto before, capi::BytesOf(expected, expected_size, "expected"));
     COXSWAIN_ASSIGN_OR_RETURN(auto after,
                               capi::BytesOf(desired, desired_size, "desired"));
     const auto result = std::make_shared<coxswain::CompareSetResult>();
     capi::Work work;
-    work.run = [open, key = std::string(key), before = std::move(before),
+    work.run = [open, name, before = std::move(before),
                 after = std::move(after), result]() -> absl::Status {
       COXSWAIN_ASSIGN_OR_RETURN(
-          *result, open->session->store().CompareSet(key, before, after));
+          *result, open->session->store().CompareSet(name, before, after));
       return absl::OkStatus();
     };
     work.deliver = [result, value, value_size, swapped]() {
@@ -147,12 +147,14 @@ cx_code cx_store_compare_set(cx_session session, const char* key,
 
 cx_code cx_store_delete(cx_session session, const char* key, int32_t* existed,
                         cx_call* call) {
-  return capi::Guarded([&]() -> capi::Answer {
-    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::FindStore(session, key));
+  return capi::Guarded(call, [&]() -> capi::Answer {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
+    COXSWAIN_ASSIGN_OR_RETURN(const auto name, capi::KeyOf(key, "key"));
     const auto result = std::make_shared<bool>(false);
     capi::Work work;
-    work.run = [open, key = std::string(key), result]() -> absl::Status {
-      COXSWAIN_ASSIGN_OR_RETURN(*result, open->session->store().DeleteKey(key));
+    work.run = [open, name, result]() -> absl::Status {
+      COXSWAIN_ASSIGN_OR_RETURN(*result,
+                                open->session->store().DeleteKey(name));
       return absl::OkStatus();
     };
     work.deliver = [result, existed]() {
