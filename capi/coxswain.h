@@ -29,16 +29,26 @@
 // WAITING. A function that may wait for the coordinator or other ranks ends
 // with a parameter `cx_call* call`.
 //   With NULL it returns when it is done. If the thread has an interrupt
-// function (cx_set_interrupt), that is called at least every 100 ms meanwhile,
-// and can end the wait.
-//   With a place for a cx_call it returns within 100 ms. CX_AGAIN: it goes on,
-// and `*call` stands for it; cx_wait waits for another 100 ms. Until cx_wait
+// function (cx_set_interrupt), that is called about every 50 ms meanwhile, and
+// can end the wait.
+//   With a place for a cx_call it sets that to 0 first, and returns within
+// 100 ms, or a little later on a busy machine. CX_AGAIN: it goes on, and
+// `*call` stands for it; cx_wait waits for another 100 ms. Until cx_wait
 // returns something else, or cx_cancel returns, whatever results and data point
 // to must stay valid. Other arguments are copied.
+//   What is given up is not undone. A barrier counts this rank as arrived, and
+//   a
+// change of the store may still take effect, later. A grant, decision or
+// collective ends its stream, or the collectives of its session. Each wait that
+// is given up keeps a thread of the library until its own timeout, or the end
+// of the session.
 //
 // STRINGS are UTF-8 and end with a zero. Those that a function returns, also in
 // a struct, stay valid until the thread calls a function with the same kind of
-// result again; so do values of the store. NULL as an optional argument is "".
+// result again; so do values of the store. A text that is an argument may be
+// NULL where nothing else is said of it but what it is for, such as a reason:
+// that is the same as "". One that is not UTF-8 is CX_INVALID_ARGUMENT; paths
+// of files may be anything.
 //
 // STRUCTS begin with their size, which the caller sets, to that of a struct
 // that is otherwise zero (CX_INIT does both). Fields are only ever added at the
@@ -91,8 +101,9 @@ enum {
   CX_ALREADY_EXISTS = 6,
   CX_PERMISSION_DENIED = 7,
   CX_RESOURCE_EXHAUSTED = 8,
-  CX_FAILED_PRECONDITION = 9,  // not now, or ranks differ
-  CX_ABORTED = 10,             // the generation has ended: the message says why
+  CX_FAILED_PRECONDITION = 9,  // not now; at cx_join: manifests differ
+  CX_ABORTED = 10,             // the generation has ended, as when ranks
+                               // differ: the message says why
   CX_OUT_OF_RANGE = 11,        // there are no more
   CX_UNIMPLEMENTED = 12,
   CX_INTERNAL = 13,
@@ -129,13 +140,18 @@ typedef uint64_t cx_call;
 // Waits for 100 ms at most. CX_AGAIN: go on. Otherwise the call is over, with
 // this result, and `*call` is 0. From any thread, but one at a time.
 CX_API cx_code cx_wait(cx_call* call);
-// Gives a call up, and sets `*call` to 0; no result is written after that. A
-// decision or collective that is given up makes its stream, or the collectives
-// of its session, fail from then on: other ranks may have gone ahead.
+// Gives a call up, and sets `*call` to 0; no result is written after that. Not
+// while another thread is in cx_wait for the same call: that may write results
+// once this has returned. A grant, decision or collective that is given up
+// makes its stream, or the collectives of its session, fail from then on: other
+// ranks may have gone ahead. Waits where memory of the caller's is in use,
+// until that has ended; and 2 s at most where a join has just been completed,
+// which is left.
 CX_API cx_code cx_cancel(cx_call* call);
 
 // Called on the thread that waits, about every 50 ms. Anything but 0 ends the
-// wait: the function returns CX_CANCELLED, as after cx_cancel.
+// wait: the function returns CX_CANCELLED, as after cx_cancel. It may call the
+// library, and is not called for the waits within.
 typedef int32_t (*cx_interrupt)(void* data);
 // Sets the function of this thread; NULL: none.
 CX_API void cx_set_interrupt(cx_interrupt function, void* data);
@@ -184,7 +200,7 @@ typedef struct cx_join_options {
   const char* job;          // (COXSWAIN_JOB); needed
   const char* node;         // name of this host (COXSWAIN_NODE); with it ...
   int32_t slot;             // ... the worker's number on it
-                            // (COXSWAIN_LOCAL_RANK)
+                            // (COXSWAIN_LOCAL_RANK). An error without `node`
   int32_t world_size;       // workers of the job (COXSWAIN_WORLD_SIZE)
   int32_t min_world_size;   // as few as it may run with
                             // (COXSWAIN_MIN_WORLD_SIZE)
@@ -218,8 +234,11 @@ typedef struct cx_join_options {
 //   CX_DEADLINE_EXCEEDED    the coordinator did not answer, or members are
 //                           missing, which the message names
 //   CX_FAILED_PRECONDITION  the members' plans, settings or parameters differ
+//   CX_ALREADY_EXISTS       a worker of this node and slot is in the job, or
+//                           was given up a moment ago
 //   CX_CANCELLED            given up; the coordinator forgets this worker,
-//                           a moment later
+//                           a moment later. Or the job has ended in good order:
+//                           CX_ERROR_JOB_FINISHED
 CX_API cx_code cx_join(const cx_join_options* options, cx_session* session,
                        cx_call* call);
 
@@ -230,13 +249,16 @@ CX_API cx_code cx_configure(cx_session session, const cx_parameter* parameters,
                             size_t parameter_count);
 
 // Ends the membership. `failed` other than 0 makes the other ranks stop as
-// well, with this reason; otherwise they go on without this one. Waits for the
-// coordinator, 30 s at most by default. Later calls do nothing.
+// well, with this reason, and waits 5 s at most for the coordinator; otherwise
+// they go on without this one, and it waits 30 s at most by default. Later
+// calls do nothing.
 CX_API cx_code cx_leave(cx_session session, const char* reason, int32_t failed,
                         cx_call* call);
 
-// Forgets the session, which is left as failed if it was not left. Calls that
-// wait end. Afterwards the handle is not open any more.
+// Forgets the session, which is left as failed if it was not left: that waits
+// 5 s at most for the coordinator, and has no `call`. Use cx_leave before it to
+// wait in slices. Calls that wait end. Afterwards the handle is not open any
+// more.
 CX_API cx_code cx_close(cx_session session);
 
 typedef struct cx_session_info {
@@ -288,9 +310,10 @@ typedef struct cx_event {
   const char* text;  // a sentence
 } cx_event;
 
-// Returns what happened to the session next, for one reader; without one the
-// oldest of 256 events are dropped. CX_DEADLINE_EXCEEDED: nothing within
-// `timeout_ms` (0: does not wait); CX_OUT_OF_RANGE: there are no more.
+// Returns what happened to the session next, for one reader. 256 events are
+// kept for it: beyond that the oldest are dropped, without a notice.
+// CX_DEADLINE_EXCEEDED: nothing within `timeout_ms` (0: does not wait);
+// CX_OUT_OF_RANGE: there are no more.
 CX_API cx_code cx_next_event(cx_session session, int64_t timeout_ms,
                              cx_event* event, cx_call* call);
 
@@ -361,7 +384,8 @@ typedef struct cx_ticket {
   int32_t window;         // how many were planned; 0: as the plan says
   int32_t reserved;
   double weight;      // such as the number of tokens
-  const char* hook;   // NULL: the plan's
+  const char* hook;   // canonical (cx_canonical_hook), because texts are
+                      // compared; NULL: the plan's
   uint64_t layout;    // hash of what is exchanged; 0: that of cx_configure
   uint64_t digest;    // hash of what was exchanged before
   uint64_t checksum;  // of the parameters, before this step
@@ -372,7 +396,8 @@ typedef struct cx_ticket {
 CX_API cx_code cx_announce(cx_session session, const cx_ticket* ticket);
 
 // With enforcement=strict, waits until all ranks have announced the same;
-// otherwise returns at once. After cx_announce, before the exchange.
+// otherwise returns at once. After cx_announce, before the exchange. Given up,
+// it makes the stream fail from then on.
 CX_API cx_code cx_grant(cx_session session, const char* stream, cx_call* call);
 
 typedef struct cx_vote {
@@ -393,7 +418,7 @@ typedef struct cx_decision {
   int64_t plan_version;    // in force from the next step on
   int32_t accumulation;    // micro-batches of this rank in its windows
   int32_t reserved;
-  const char* hook;
+  const char* hook;  // as in cx_plan_info
 } cx_decision;
 
 // Waits for what all ranks decide about the exchange that was announced; after

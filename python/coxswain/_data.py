@@ -18,6 +18,10 @@ _FORMATS = {
     "f": "float32", "d": "float64", "e": "float16", "b": "int8", "i": "int32",
     "B": "uint8", "q": "int64", "l": "int64",
 }
+_SIZES = {
+    "float32": 4, "float64": 8, "float16": 2, "int8": 1, "int32": 4,
+    "uint8": 1, "int64": 8,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,26 +49,37 @@ def parameters_of(parameters: Sequence[Parameter]) -> Any:
     array = (_library.Parameter * len(parameters))()
     for struct, one in zip(array, parameters):
         struct.name = _library.encode(one.name)
-        struct.shape = (ctypes.c_int64 * len(one.shape))(*one.shape)
+        struct.shape = (ctypes.c_int64 * len(one.shape))(
+            *[_library.int64("the shape of %a" % one.name, extent)
+              for extent in one.shape]
+        )
         struct.ndim = len(one.shape)
         struct.dtype = _dtype(one.dtype)
     return array
 
 
 class Elements:
-    """A buffer of numbers, which stays where it is while it is entered."""
+    """A buffer of numbers, which stays where it is while it is entered.
 
-    def __init__(self, data: Any) -> None:
+    writable: it receives something. Otherwise one that is read-only is copied.
+    """
+
+    def __init__(self, data: Any, writable: bool = True) -> None:
         self._view = memoryview(data)
         view = self._view
         name = _FORMATS.get(view.format.lstrip("@=<"))
-        if name is None:
+        # A format has another size in the standard form than in the native.
+        if name is None or view.itemsize != _SIZES[name]:
             raise InvalidArgument(
                 "elements of the format %r are not exchanged" % view.format
             )
-        if view.readonly or not view.c_contiguous:
-            raise InvalidArgument("the buffer is not writable and contiguous")
+        if not view.c_contiguous or (writable and view.readonly):
+            raise InvalidArgument(
+                "the buffer is not %scontiguous"
+                % ("writable and " if writable else "")
+            )
         self.dtype = _dtype(name)
+        self._copy: Any = None
         self._bytes: Optional[memoryview] = None
 
     def __enter__(self) -> Elements:
@@ -72,9 +87,14 @@ class Elements:
         address = None
         if count > 0:
             self._bytes = self._view.cast("B")
-            address = ctypes.addressof(
-                ctypes.c_char.from_buffer(self._bytes)
-            )
+            if self._view.readonly:
+                kind = ctypes.c_char * self._view.nbytes
+                self._copy = kind.from_buffer_copy(self._bytes)
+                address = ctypes.addressof(self._copy)
+            else:
+                address = ctypes.addressof(
+                    ctypes.c_char.from_buffer(self._bytes)
+                )
         self.arguments: Tuple[Union[int, None], ...] = (
             address, count, self.dtype,
         )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
+import operator
 import os
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t
 from ctypes import c_uint64, c_void_p
@@ -291,17 +293,27 @@ def call(name: str, *arguments: Any, generation: Optional[int] = None) -> None:
 
     In between Python handles signals: an exception of theirs, such as
     KeyboardInterrupt, gives the call up. Whatever arguments point to is kept
-    alive by the caller.
+    alive by the caller: so a second one, which comes while the first gives the
+    call up, must not keep it from that.
     """
     lib = library()
     pending = c_uint64(0)
+    place = ctypes.byref(pending)
+    another: Optional[BaseException] = None
     try:
-        code = getattr(lib, name)(*arguments, ctypes.byref(pending))
+        code = getattr(lib, name)(*arguments, place)
         while code == AGAIN:
-            code = lib.cx_wait(ctypes.byref(pending))
+            code = lib.cx_wait(place)
     finally:
-        if pending.value:
-            lib.cx_cancel(ctypes.byref(pending))
+        over = not pending.value
+        while not over:
+            try:
+                lib.cx_cancel(place)
+                over = True
+            except BaseException as error:
+                another = error
+        if another is not None:
+            raise another
     check(code, generation)
 
 
@@ -319,10 +331,24 @@ def encode(text: Optional[str]) -> Optional[bytes]:
     """Returns what the library takes for a text; None stays None."""
     if text is None:
         return None
-    data = text.encode()
+    data = utf8(text)
     if b"\0" in data:
         raise errors.InvalidArgument("%r has a NUL character" % text)
     return data
+
+
+def utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise errors.InvalidArgument(
+            "%a has characters that UTF-8 does not" % text
+        ) from error
+
+
+def encode_reason(text: str) -> bytes:
+    """Returns a text for people, whatever is in it."""
+    return text.replace("\0", " ").encode(errors="replace")
 
 
 def decode(data: Optional[bytes]) -> str:
@@ -333,4 +359,33 @@ def milliseconds(seconds: float) -> int:
     """Returns a timeout for the library: whole, and not below 0."""
     if not seconds >= 0:
         raise errors.InvalidArgument("a timeout of %r seconds" % seconds)
-    return int(min(seconds * 1000, 2**53))
+    # Rounded up: a short timeout is not one of 0, which does not wait.
+    return math.ceil(min(seconds * 1000, 2**53))
+
+
+def whole(name: str, value: Any, low: int, high: int) -> int:
+    """Returns an integer for the library, which ctypes would cut to its
+    size. Raises InvalidArgument, naming the argument."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise errors.InvalidArgument(
+            "%s is %r, not an integer" % (name, value)
+        ) from None
+    if low <= number <= high:
+        return number
+    raise errors.InvalidArgument(
+        "%s is %d, not %d to %d" % (name, number, low, high)
+    )
+
+
+def int32(name: str, value: Any) -> int:
+    return whole(name, value, -(2**31), 2**31 - 1)
+
+
+def int64(name: str, value: Any) -> int:
+    return whole(name, value, -(2**63), 2**63 - 1)
+
+
+def uint64(name: str, value: Any) -> int:
+    return whole(name, value, 0, 2**64 - 1)

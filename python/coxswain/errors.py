@@ -11,7 +11,8 @@ from typing import Dict, Optional, Tuple, Type
 
 
 class Code(enum.IntEnum):
-    """The codes of capi/coxswain.h, which are gRPC's."""
+    """The codes of capi/coxswain.h, which are gRPC's. One that only a library
+    that is newer than this package knows is UNKNOWN."""
 
     CANCELLED = 1
     UNKNOWN = 2
@@ -29,6 +30,10 @@ class Code(enum.IntEnum):
     UNAVAILABLE = 14
     DATA_LOSS = 15
     UNAUTHENTICATED = 16
+
+    @classmethod
+    def _missing_(cls, value: object) -> Optional[Code]:
+        return cls.UNKNOWN if isinstance(value, int) else None
 
 
 class Error(RuntimeError):

@@ -204,7 +204,8 @@ class Schedule:
         micro: with sync_each_batch, its place in the window, from 0.
         end_of_data: the end of the data has cut the window short.
         weight: such as the number of tokens; by default micro_batches.
-        hook: what this program exchanges with; by default the plan's.
+        hook: what this program exchanges with, as canonical_hook writes it;
+            by default the plan's.
         layout, digest, checksum: 64-bit hashes, which all ranks must have in
             common: of what is exchanged, of what was exchanged before, and of
             the parameters.
@@ -212,14 +213,14 @@ class Schedule:
         """
         ticket = _library.make(_library.Ticket)
         ticket.stream = self._stream
-        ticket.step = self.step
-        ticket.micro_batches = micro_batches
-        ticket.micro = micro
-        ticket.window = window or 0
+        ticket.step = _library.int64("step", self.step)
+        ticket.micro_batches = _library.int32("micro_batches", micro_batches)
+        ticket.micro = _library.int32("micro", micro)
+        ticket.window = _library.int32("window", window or 0)
         ticket.hook = _library.encode(hook)
-        ticket.layout = layout
-        ticket.digest = digest
-        ticket.skip = _library.encode(skip)
+        ticket.layout = _library.uint64("layout", layout)
+        ticket.digest = _library.uint64("digest", digest)
+        ticket.skip = _library.encode_reason(skip)
         if end_of_data:
             ticket.flags |= _END_OF_DATA
         if weight is not None:
@@ -227,7 +228,7 @@ class Schedule:
             ticket.weight = weight
         if checksum is not None:
             ticket.flags |= _CHECKSUM
-            ticket.checksum = checksum
+            ticket.checksum = _library.uint64("checksum", checksum)
         plan = self.plan
         self._session._check(
             _library.library().cx_announce(
@@ -237,12 +238,13 @@ class Schedule:
         self._ends_window = (
             not plan.sync_each_batch
             or end_of_data
-            or micro + micro_batches >= (window or plan.accumulation)
+            or micro + 1 >= (window or plan.accumulation)
         )
 
     def await_grant(self) -> None:
         """With enforcement=strict, waits until all ranks have announced the
-        same; otherwise returns at once."""
+        same; otherwise returns at once. Given up, by an exception such as
+        KeyboardInterrupt, it makes the stream fail from then on."""
         self._session._call("cx_grant", self._stream)
 
     def decide(self, commit: bool = True, reason: str = "") -> Decision:
@@ -251,12 +253,18 @@ class Schedule:
         commit, reason: false: this rank wants the step skipped, and why. It
             counts with the term commit_vote.
 
+        Counts `step` up after the last exchange of a window. A round in which
+        all ranks have announced 0 micro-batches is no step, and this rank knows
+        only of its own: a program that goes on after the end of its data with
+        such rounds sets `step` itself. Given up, it makes the stream fail from
+        then on.
+
         Raises RanksDiffer, naming the ranks that did something else, or
         nothing.
         """
         vote = _library.make(_library.Vote)
         vote.refuse = int(not commit)
-        vote.reason = _library.encode(reason)
+        vote.reason = _library.encode_reason(reason)
         made = _library.make(_library.Decision)
         self._session._call(
             "cx_decide", self._stream, ctypes.byref(vote), ctypes.byref(made)

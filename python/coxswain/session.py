@@ -21,7 +21,8 @@ _STOP, _DRAIN, _CHECKPOINT = range(3)
 
 
 class EventKind(enum.IntEnum):
-    """What an event is about."""
+    """What an event is about. One that only a library that is newer than this
+    package knows is a WARNING, whose text explains it."""
 
     JOINED = 0
     COORDINATOR_LOST = 1  # training goes on meanwhile
@@ -31,6 +32,10 @@ class EventKind(enum.IntEnum):
     REGROUP = 5  # the generation ends after this step
     WARNING = 6
     GENERATION_ENDED = 7  # `rank` was lost, or None. The last one
+
+    @classmethod
+    def _missing_(cls, value: object) -> Optional[EventKind]:
+        return cls.WARNING if isinstance(value, int) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +85,8 @@ class Session:
 
     Threads: safe from any thread, while collectives are called by one, and the
     methods of a schedule by one. Calls that wait let other threads run, and
-    Ctrl-C ends them.
+    Ctrl-C ends them. What it has given up is not undone: capi/coxswain.h,
+    WAITING.
     Forked processes have no session: methods raise an Error there, and the end
     of a block or of the process does nothing.
     """
@@ -136,8 +142,8 @@ class Session:
         parameters: of the model, likewise; see configure.
         coordinator: HOST:PORT. This and what follows comes from the variables
             that `coxswain run` sets where it is not given (capi/coxswain.h has
-            their names); `slot` counts together with `node`. No variable is
-            read where `environment` is false.
+            their names); a `slot` is of a `node`, so give both. No variable
+            is read where `environment` is false.
         join_timeout: seconds; 5 minutes by default. So is collective_timeout,
             of connecting the ranks and of each collective.
 
@@ -156,10 +162,12 @@ class Session:
             ("token_file", token_file), ("plan", plan_text(plan)),
         ):
             setattr(options, name, _library.encode(text))
-        options.slot = slot
-        options.world_size = world_size
-        options.min_world_size = min_world_size
-        options.attempt = attempt
+        options.slot = _library.int32("slot", slot)
+        options.world_size = _library.int32("world_size", world_size)
+        options.min_world_size = _library.int32(
+            "min_world_size", min_world_size
+        )
+        options.attempt = _library.int64("attempt", attempt)
         options.join_timeout_ms = _library.milliseconds(join_timeout)
         options.collective_timeout_ms = _library.milliseconds(
             collective_timeout
@@ -169,8 +177,16 @@ class Session:
         options.parameters = given_parameters
         options.parameter_count = len(given_parameters)
         handle = ctypes.c_uint64()
-        _library.call("cx_join", ctypes.byref(options), ctypes.byref(handle))
-        return cls(handle.value)
+        try:
+            _library.call(
+                "cx_join", ctypes.byref(options), ctypes.byref(handle)
+            )
+            return cls(handle.value)
+        except BaseException:
+            # Nobody else knows of it.
+            if handle.value:
+                _library.library().cx_close(handle.value)
+            raise
 
     def __enter__(self) -> Session:
         return self
@@ -181,23 +197,23 @@ class Session:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        if self._forked():
+        if self._forked() or not self._open:
             return
         try:
             if error is None:
                 self.leave("done")
             else:
-                text = " ".join(str(error).split())
-                self._leave_failed(
-                    "%s: %s" % (type(error).__name__, text[:500])
-                )
+                self._leave_failed(error)
         finally:
             self.close()
 
-    def _leave_failed(self, reason: str) -> None:
+    def _leave_failed(self, error: BaseException) -> None:
         try:
-            self.leave(reason, failed=True)
-        except Error:
+            text = " ".join(str(error).split())
+            self.leave(
+                "%s: %s" % (type(error).__name__, text[:500]), failed=True
+            )
+        except Exception:
             pass  # The exception that is under way says more.
 
     def leave(self, reason: str = "done", failed: bool = False) -> None:
@@ -206,13 +222,12 @@ class Session:
         failed: the other ranks stop as well, with this reason. Otherwise they
         go on without this one.
         """
-        self._call(
-            "cx_leave", _library.encode(reason.replace("\0", " ")), int(failed)
-        )
+        self._call("cx_leave", _library.encode_reason(reason), int(failed))
 
     def close(self) -> None:
-        """Forgets the session, which is left as failed if it was not left.
-        In a forked process it does nothing."""
+        """Forgets the session, which is left as failed if it was not left;
+        that waits 5 seconds at most, and nothing ends it. The second time, and
+        in a forked process, it does nothing."""
         if not self._open or self._forked():
             return
         self._open = False
@@ -230,7 +245,9 @@ class Session:
     def member(self, rank: int) -> Member:
         """Returns the worker that holds a rank."""
         info = _library.make(_library.MemberInfo)
-        self._call("cx_member", rank, ctypes.byref(info))
+        self._call(
+            "cx_member", _library.int32("rank", rank), ctypes.byref(info)
+        )
         return Member(
             info.rank,
             info.local_rank,
@@ -268,7 +285,9 @@ class Session:
 
     def barrier(self, tag: str, timeout: float = 300) -> None:
         """Waits, at the coordinator, until all ranks have called it with this
-        tag. Raises DeadlineExceeded, naming those that have not."""
+        tag. Raises DeadlineExceeded, naming those that have not. Given up, by
+        an exception such as KeyboardInterrupt, this rank counts as arrived.
+        """
         self._call(
             "cx_barrier", _library.encode(tag), _library.milliseconds(timeout)
         )
@@ -286,7 +305,9 @@ class Session:
         """States how many optimizer steps this worker has taken, for
         `coxswain status`."""
         self._check(
-            _library.library().cx_report_progress(self._handle, steps)
+            _library.library().cx_report_progress(
+                self._handle, _library.int64("steps", steps)
+            )
         )
 
     def request_stop(self, reason: str) -> None:
@@ -323,12 +344,16 @@ class Session:
         """Copies a buffer of one rank to all. Arguments and errors as
         all_reduce."""
         with Elements(data) as mine:
-            self._call("cx_broadcast", *mine.arguments, root)
+            self._call(
+                "cx_broadcast", *mine.arguments, _library.int32("root", root)
+            )
 
     def all_gather(self, data: Any, output: Any) -> None:
         """Fills `output` with the buffers of all ranks, by rank. It has
-        world_size times the elements of `data`. Errors as all_reduce."""
-        with Elements(data) as mine, Elements(output) as everything:
+        world_size times the elements of `data`, which may be read-only. Errors
+        as all_reduce."""
+        given = Elements(data, writable=False)
+        with given as mine, Elements(output) as everything:
             if mine.dtype != everything.dtype:
                 raise InvalidArgument("data and output have different types")
             self._call(
@@ -353,6 +378,6 @@ class Session:
     def _request(self, request: int, reason: str) -> None:
         self._check(
             _library.library().cx_request(
-                self._handle, request, _library.encode(reason)
+                self._handle, request, _library.encode_reason(reason)
             )
         )

@@ -15,7 +15,7 @@ Value = Union[bytes, bytearray, memoryview, str]
 
 
 def _bytes(value: Value) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
+    return _library.utf8(value) if isinstance(value, str) else bytes(value)
 
 
 class Store:
@@ -26,7 +26,8 @@ class Store:
 
     Errors besides those named: Unavailable if the coordinator could not be
     reached for 30 seconds; PeerLost, RanksDiffer or another Error with the
-    code ABORTED once the generation has ended.
+    code ABORTED once the generation has ended. A change that an exception such
+    as KeyboardInterrupt has given up may still take effect, later.
     """
 
     def __init__(self, session: Session) -> None:
@@ -78,7 +79,10 @@ class Store:
         """Adds to a decimal counter, which begins with 0; returns the sum."""
         total = ctypes.c_int64()
         self._call(
-            "cx_store_add", _library.encode(key), amount, ctypes.byref(total)
+            "cx_store_add",
+            _library.encode(key),
+            _library.int64("amount", amount),
+            ctypes.byref(total),
         )
         return total.value
 
