@@ -323,7 +323,8 @@ CX_API cx_code cx_report_progress(cx_session session, int64_t steps);
 CX_API cx_code cx_note_micro_batch(cx_session session);
 
 // Waits at the coordinator until all ranks have called it with this tag.
-// CX_DEADLINE_EXCEEDED names those that have not.
+// CX_DEADLINE_EXCEEDED names those that have not. With `timeout_ms` 0 it does
+// not wait: it is CX_OK for the rank that comes last.
 CX_API cx_code cx_barrier(cx_session session, const char* tag,
                           int64_t timeout_ms, cx_call* call);
 

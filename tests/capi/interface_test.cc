@@ -158,6 +158,56 @@ TEST(CapiArgumentsTest, WhatIsMissingOrMakesNoSenseIsNamed) {
                 "parameters[0].shape is NULL");
 }
 
+TEST(CapiArgumentsTest, ATextThatIsNotUtf8IsNamed) {
+  const Job job(1);
+  const cx_session session = job[0];
+  constexpr char kBad[] = "a\xff";
+  const char* keys[] = {"a", kBad};
+  const void* value = nullptr;
+  size_t size = 0;
+  const char* spec = nullptr;
+  ExpectInvalid(lib.cx_leave(session, kBad, 0, nullptr), "reason is not UTF-8");
+  ExpectInvalid(lib.cx_barrier(session, kBad, 1, nullptr), "tag is not UTF-8");
+  ExpectInvalid(lib.cx_store_get(session, kBad, 0, &value, &size, nullptr),
+                "key is not UTF-8");
+  ExpectInvalid(lib.cx_store_wait(session, keys, 2, 0, nullptr),
+                "keys[1] is not UTF-8");
+  ExpectInvalid(lib.cx_grant(session, kBad, nullptr), "stream is not UTF-8");
+  ExpectInvalid(lib.cx_request(session, CX_REQUEST_STOP, kBad),
+                "reason is not UTF-8");
+  ExpectInvalid(lib.cx_canonical_hook(kBad, CX_HOOK_SPEC, &spec),
+                "text is not UTF-8");
+  auto ticket = Init<cx_ticket>();
+  ticket.hook = kBad;
+  ExpectInvalid(lib.cx_announce(session, &ticket), "hook is not UTF-8");
+  ticket = Init<cx_ticket>();
+  ticket.skip = kBad;
+  ExpectInvalid(lib.cx_announce(session, &ticket), "skip is not UTF-8");
+  auto vote = Init<cx_vote>();
+  vote.reason = kBad;
+  auto decision = Init<cx_decision>();
+  ExpectInvalid(lib.cx_decide(session, nullptr, &vote, &decision, nullptr),
+                "vote.reason is not UTF-8");
+  const cx_parameter parameter = {kBad, nullptr, 0, CX_FLOAT32};
+  ExpectInvalid(lib.cx_configure(session, &parameter, 1),
+                "parameters[0].name is not UTF-8");
+  cx_session joined = 0;
+  auto options = OptionsOf(kBad, 0, 1);
+  ExpectInvalid(lib.cx_join(&options, &joined, nullptr), "job is not UTF-8");
+}
+
+TEST(CapiArgumentsTest, ACallThatFailsAtOnceIsNone) {
+  cx_session session = 0;
+  auto options = Init<cx_join_options>();
+  options.flags = CX_JOIN_NO_ENVIRONMENT;
+  cx_call call = 77;
+  ExpectInvalid(lib.cx_join(&options, &session, &call), "COXSWAIN_COORDINATOR");
+  EXPECT_EQ(call, 0u);
+  call = 77;
+  ExpectInvalid(lib.cx_barrier(0, "a", 1, &call), "cx_session 0 is not open");
+  EXPECT_EQ(call, 0u);
+}
+
 TEST(CapiStructsTest, AnOlderAndANewerCallerAreServed) {
   const Job job(1);
   auto info = Init<cx_session_info>();
@@ -221,6 +271,10 @@ TEST(CapiJoinTest, WhatIsWrongWithTheOptionsIsSaid) {
   options.settings = &setting;
   options.setting_count = 1;
   ExpectInvalid(lib.cx_join(&options, &session, nullptr), "settings[0].name");
+  options = OptionsOf("wrong", 3, 1);
+  options.node = nullptr;
+  ExpectInvalid(lib.cx_join(&options, &session, nullptr),
+                "the slot 3 and no node");
 }
 
 TEST(CapiJoinTest, ACoordinatorThatIsNotThereIsSaidByTheDeadline) {
@@ -308,6 +362,35 @@ TEST(CapiInterruptTest, ThatThrowsIsAnErrorOfTheCall) {
   EXPECT_EQ(lib.cx_join(&options, &session, nullptr), CX_INTERNAL);
   lib.cx_set_interrupt(nullptr, nullptr);
   EXPECT_THAT(Message(), HasSubstr("out of my depth"));
+}
+
+// Calls the library, whose wait within must not ask it again.
+TEST(CapiInterruptTest, MayCallTheLibrary) {
+  struct Within {
+    cx_session session;
+    int depth = 0;
+    int asked = 0;
+    static int32_t Ask(void* data) {
+      auto* const self = static_cast<Within*>(data);
+      EXPECT_EQ(++self->depth, 1);
+      auto event = Init<cx_event>();
+      EXPECT_EQ(lib.cx_next_event(self->session, 120, &event, nullptr),
+                CX_DEADLINE_EXCEEDED);
+      --self->depth;
+      return ++self->asked < 2 ? 0 : 1;
+    }
+  };
+  const Job job(1);
+  auto event = Init<cx_event>();
+  ASSERT_EQ(lib.cx_next_event(job[0], 10000, &event, nullptr), CX_OK);
+  Within within{job[0]};
+  const void* value = nullptr;
+  size_t size = 0;
+  lib.cx_set_interrupt(Within::Ask, &within);
+  EXPECT_EQ(lib.cx_store_get(job[0], "none", 60000, &value, &size, nullptr),
+            CX_CANCELLED);
+  lib.cx_set_interrupt(nullptr, nullptr);
+  EXPECT_EQ(within.asked, 2);
 }
 
 TEST(CapiCallTest, GoesOnInSlicesUntilItIsGivenUp) {

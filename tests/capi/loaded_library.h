@@ -135,17 +135,29 @@ class StartedCoordinator : public testing::Environment {
   static const std::string& address() { return Address(); }
 
   void SetUp() override {
+    // One that a test has started this program for.
+    const char* const given = std::getenv("COXSWAIN_COORDINATOR");
+    if (given != nullptr) {
+      Address() = given;
+      return;
+    }
+    process_ = Start(&Address());
+  }
+  void TearDown() override { process_.reset(); }
+
+  // Starts one more, which lives as long as what this returns.
+  static std::unique_ptr<Child> Start(std::string* address) {
     std::string folder = testing::TempDir() + "/capi-XXXXXX";
     if (mkdtemp(folder.data()) == nullptr) std::abort();
-    process_ = std::make_unique<Child>(
+    auto process = std::make_unique<Child>(
         std::vector<std::string>{kCoxswain, "serve", "--listen", "127.0.0.1:0",
                                  "--state-dir", folder + "/state"});
     const std::string greeting = "listening on ";
-    std::string line = process_->LineWith(greeting);
+    std::string line = process->LineWith(greeting);
     line = line.substr(line.find(greeting) + greeting.size());
-    Address() = line.substr(0, line.find_first_of(" \n"));
+    *address = line.substr(0, line.find_first_of(" \n"));
+    return process;
   }
-  void TearDown() override { process_.reset(); }
 
  private:
   static std::string& Address() {

@@ -51,6 +51,10 @@ class SessionTest(unittest.TestCase):
         done, said = self.assert_done("together")
         self.assertEqual(done.returncode, 0, said)
 
+    def test_a_window_of_several_exchanges_is_one_step(self):
+        done, said = self.assert_done("windows")
+        self.assertEqual(done.returncode, 0, said)
+
     def test_a_rank_whose_count_slips_is_named_on_all(self):
         self.assert_done("slip")
 
@@ -63,8 +67,11 @@ class SessionTest(unittest.TestCase):
     def test_an_exception_is_told_to_the_others(self):
         self.assert_named("fails", "ValueError: no luck")
 
+    def test_an_exception_that_is_no_utf8_is_told_to_the_others(self):
+        self.assert_named("fails_oddly", r"ValueError: no\? luck")
+
     def test_a_rank_that_exits_without_leaving_is_named(self):
-        self.assert_named("forgets", "exited|exit code 1")
+        self.assert_named("forgets", "exited without cx_leave")
 
     def test_a_signal_ends_every_wait(self):
         done, said = self.assert_done("interrupted", ranks=1)

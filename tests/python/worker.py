@@ -76,6 +76,9 @@ def exchange(session, rank):
     check(list(everything) == [0, 7, 1, 7], everything)
     session.all_reduce(memoryview(array.array("i", [1, 2, 3])))
     raised(coxswain.InvalidArgument, session.all_reduce, b"readonly")
+    letters = bytearray(4)
+    session.all_gather(b"ab" if rank == 0 else b"cd", letters)
+    check(letters == b"abcd", letters)
     raised(coxswain.InvalidArgument, session.all_reduce, data, op="product")
     raised(
         coxswain.InvalidArgument, session.all_gather, data,
@@ -109,6 +112,20 @@ def decide(session, rank):
             break
     else:
         check(False, "nobody stopped")
+
+
+def windows():
+    plan = {"accumulation": 3, "sync_each_batch": True}
+    with coxswain.Session.join(plan=plan) as session:
+        schedule = session.schedule
+        check(schedule.plan.sync_each_batch)
+        for step in range(2):
+            for micro in range(3):
+                check(schedule.step == step, schedule.step, step, micro)
+                # Two batches of data in one exchange of the window's three.
+                schedule.announce(2, micro=micro, window=3)
+                schedule.decide()
+        check(schedule.step == 2)
 
 
 def slip():
@@ -178,6 +195,15 @@ def fails():
         raise ValueError("no\nluck")
 
 
+def fails_oddly():
+    session = coxswain.Session.join()
+    if session.rank == 0:
+        return lose_the_other(session)
+    with session:
+        session.barrier("all are here", timeout=20)
+        raise ValueError("no\udcff luck")
+
+
 def forgets():
     session = coxswain.Session.join()
     if session.rank == 0:
@@ -210,9 +236,27 @@ def interrupted():
     # It goes on afterwards.
     session.store.set("a", "b")
     check(session.store.get("a") == b"b")
-    session.leave()
-    session.close()
+    soon_interrupted(session.store.get, "none", timeout=float("inf"))
+    with session:
+        session.leave()
+        session.leave()
+        session.close()
+        session.close()
     check(started)
+
+    handles = []
+
+    class Unlucky(coxswain.Session):
+        def __init__(self, handle):
+            handles.append(handle)
+            super().__init__(handle)
+            raise KeyboardInterrupt
+
+    raised(KeyboardInterrupt, Unlucky.join, job="unlucky", world_size=1)
+    unopened = coxswain.Session.__new__(coxswain.Session)
+    error = raised(coxswain.InvalidArgument, coxswain.Session.__init__,
+                   unopened, handles[0])
+    check("is not open" in str(error), error)
 
 
 def forked():
