@@ -36,12 +36,11 @@
 // `*call` stands for it; cx_wait waits for another 100 ms. Until cx_wait
 // returns something else, or cx_cancel returns, whatever results and data point
 // to must stay valid. Other arguments are copied.
-//   What is given up is not undone. A barrier counts this rank as arrived, and
-//   a
-// change of the store may still take effect, later. A grant, decision or
-// collective ends its stream, or the collectives of its session. Each wait that
-// is given up keeps a thread of the library until its own timeout, or the end
-// of the session.
+//   What is given up is not undone. A barrier counts this rank as arrived until
+// its timeout, and a change of the store may still take effect, later. A grant,
+// decision or collective ends its stream, or the collectives of its session.
+// Each wait that is given up keeps a thread of the library until its own
+// timeout, or until the session ends.
 //
 // STRINGS are UTF-8 and end with a zero. Those that a function returns, also in
 // a struct, stay valid until the thread calls a function with the same kind of

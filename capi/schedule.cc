@@ -78,14 +78,13 @@ struct DecisionTexts {
   std::string reason, stop, regroup, checkpoint, hook;
 };
 
-absl::Status FillDecision(schedule::Decision decision, const OpenSession& open,
-                          const Result<cx_decision>& result) {
+void FillDecision(schedule::Decision decision, const OpenSession& open,
+                  const Result<cx_decision>& result) {
   const schedule::Plan plan = open.plan();
-  COXSWAIN_ASSIGN_OR_RETURN(std::string hook, PlannedSpec(plan));
   thread_local DecisionTexts texts;
   texts = {std::move(decision.reason), std::move(decision.stop),
            std::move(decision.regroup), std::move(decision.checkpoint),
-           std::move(hook)};
+           PlannedSpec(plan).value_or(plan.hook)};
   cx_decision filled{};
   filled.commit = decision.commit ? 1 : 0;
   filled.plan_changed = decision.plan.has_value() ? 1 : 0;
@@ -97,7 +96,6 @@ absl::Status FillDecision(schedule::Decision decision, const OpenSession& open,
   filled.accumulation = WindowOf(open, plan);
   filled.hook = texts.hook.c_str();
   result.Fill(filled);
-  return absl::OkStatus();
 }
 
 Answer Decide(const std::shared_ptr<OpenSession>& open,
@@ -111,7 +109,8 @@ Answer Decide(const std::shared_ptr<OpenSession>& open,
   };
   work.deliver = [open, decision, result]() {
     if (decision->plan.has_value()) open->Follow(*decision->plan);
-    return FillDecision(std::move(*decision), *open, result);
+    FillDecision(std::move(*decision), *open, result);
+    return absl::OkStatus();
   };
   work.cancel = [open, gate](const absl::Status& why) {
     gate->Abort(why);

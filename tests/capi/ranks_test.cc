@@ -317,7 +317,7 @@ TEST(CapiScheduleTest, APlanThatIsSetFromOutsideComesWithADecision) {
 }
 
 TEST(CapiScheduleTest, ADecisionHasTheHookOfThePlan) {
-  const Job job(1, "hook=powersgd(rank=2) start_step=7");
+  const Job job(1, "hook=powersgd(rank=2) compression_start=7");
   auto plan = Init<cx_plan_info>();
   ASSERT_EQ(library.cx_plan(job[0], &plan), CX_OK) << Message();
   EXPECT_STREQ(plan.hook, "powersgd(rank=2,start_step=7)");
