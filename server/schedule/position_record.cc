@@ -58,8 +58,6 @@ absl::Status ReadNumber(const Lines& lines, const char* name, int64_t* value) {
 absl::Status ReadText(const Lines& lines, const char* name, std::string* text) {
   const auto found = lines.find(name);
   if (found != lines.end() && absl::CUnescape(found->second, text)) {
-    // Records of earlier versions may have more.
-    *text = Shorten(*text, schedule::kMaxDecisionTextBytes);
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("no text '", name, "'"));
@@ -105,6 +103,11 @@ absl::StatusOr<schedule::Decision> DecodePosition(absl::string_view record) {
   if (lines.count(kCheckpoint) != 0) {
     COXSWAIN_RETURN_IF_ERROR(
         ReadText(lines, kCheckpoint, &decision.checkpoint));
+  }
+  // Records of earlier versions may have more.
+  for (std::string* text : {&decision.reason, &decision.stop, &decision.regroup,
+                            &decision.checkpoint}) {
+    *text = Shorten(*text, schedule::kMaxDecisionTextBytes);
   }
   if (lines.count(kPlan) != 0) {
     std::string plan;

@@ -49,6 +49,16 @@ TEST(PositionRecordTest, KeepsWhatTheNextRoundsNeed) {
   EXPECT_TRUE(read.plan->SameSettings(*full.plan));
 }
 
+// What is accepted can be stored and loaded.
+TEST(PositionRecordTest, APlanMayHaveTheLongestHook) {
+  schedule::Decision full = Full();
+  full.plan->hook = std::string(schedule::kMaxHookBytes, '\n');
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision read,
+                       DecodePosition(EncodePosition(full)));
+  ASSERT_TRUE(read.plan.has_value());
+  EXPECT_EQ(read.plan->hook, full.plan->hook);
+}
+
 TEST(PositionRecordTest, WhatIsNotKnownStaysUnknown) {
   ASSERT_OK_AND_ASSIGN(const schedule::Decision read,
                        DecodePosition(EncodePosition(schedule::Decision())));

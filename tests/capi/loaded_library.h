@@ -223,7 +223,7 @@ class Job {
     const std::string name =
         testing::UnitTest::GetInstance()->current_test_info()->name();
     // A test that runs several times has a job each time.
-    name_ = name.substr(0, name.find('/')) + "-" + std::to_string(++number_);
+    name_ = name.substr(0, name.find('/')) + "-" + std::to_string(++number);
     Together(count, [&](int slot) {
       cx_join_options options = OptionsOf(name_.c_str(), slot, count);
       options.plan = plan;
@@ -258,7 +258,7 @@ class Job {
   }
 
  private:
-  static inline int number_ = 0;
+  static inline int number = 0;
   std::string name_;
   std::vector<cx_session> sessions_;
 };
