@@ -45,9 +45,9 @@
 // STRINGS are UTF-8 and end with a zero. Those that a function returns, also in
 // a struct, stay valid until the thread calls a function with the same kind of
 // result again; so do values of the store. A text that is an argument may be
-// NULL where nothing else is said of it but what it is for, such as a reason:
-// that is the same as "". One that is not UTF-8 is CX_INVALID_ARGUMENT; paths
-// of files may be anything.
+// NULL where its comment gives nothing but its purpose, such as a reason: that
+// is the same as "". One that is not UTF-8 is CX_INVALID_ARGUMENT; paths of
+// files may be anything.
 //
 // STRUCTS begin with their size, which the caller sets, to that of a struct
 // that is otherwise zero (CX_INIT does both). Fields are only ever added at the
@@ -95,14 +95,14 @@ enum {
   CX_CANCELLED = 1,  // by the program; or the session was left
   CX_UNKNOWN = 2,
   CX_INVALID_ARGUMENT = 3,
-  CX_DEADLINE_EXCEEDED = 4,  // the message says what was waited for
+  CX_DEADLINE_EXCEEDED = 4,  // the message names what was waited for
   CX_NOT_FOUND = 5,
   CX_ALREADY_EXISTS = 6,
   CX_PERMISSION_DENIED = 7,
   CX_RESOURCE_EXHAUSTED = 8,
   CX_FAILED_PRECONDITION = 9,  // not now; at cx_join: manifests differ
   CX_ABORTED = 10,             // the generation has ended, as when ranks
-                               // differ: the message says why
+                               // differ: the message explains it
   CX_OUT_OF_RANGE = 11,        // there are no more
   CX_UNIMPLEMENTED = 12,
   CX_INTERNAL = 13,
@@ -381,7 +381,7 @@ typedef struct cx_ticket {
   int32_t micro_batches;  // that are summed up in this exchange; 0: this rank
                           // is out of data, which the plan must allow
   int32_t micro;          // with sync_each_batch: its place in the window
-  int32_t window;         // how many were planned; 0: as the plan says
+  int32_t window;         // how many were planned; 0: as the plan has it
   int32_t reserved;
   double weight;      // such as the number of tokens
   const char* hook;   // canonical (cx_canonical_hook), because texts are

@@ -24,7 +24,8 @@ namespace coxswain::schedule {
 //
 // The fallback epoch comes first: a coordinator that does not know of epoch 1,
 // be it restarted, {0, 2}, or only cut off, {0, 1}, is below {1, 0}, and no
-// rank that knows of epoch 1 follows it until the coordinator has been told.
+// rank that knows of epoch 1 follows it until the coordinator has a report of
+// it.
 //
 // Why no round is followed in two ways. Let round r be decided in epoch e, and
 // otherwise in a later epoch f.

@@ -209,7 +209,7 @@ class JobMembership {
   absl::Status AnswerAgain(job_effect::Answer answer, JobEffects* effects);
   void ExpireWaiters(absl::string_view reason, absl::Time now,
                      JobEffects* effects);
-  // Nobody waits any more; `status` is the answer to those who did.
+  // Ends the round; `status` is the answer to the workers that wait.
   void EndRound(const absl::Status& status, absl::Time now,
                 JobEffects* effects);
   void GiveUpRound(const absl::Status& status, absl::Time now,
@@ -277,8 +277,8 @@ class JobMembership {
   std::shared_ptr<RunCommit> commit_;
   std::deque<JobInput> deferred_;
   size_t deferred_joins_ = 0;
-  // Nobody learns of a generation before its observers: who asks meanwhile for
-  // an answer that was given waits here.
+  // Answers that were asked for again before the generation's observers had
+  // been notified of it.
   std::map<Generation, std::vector<job_effect::Answer>> announcing_;
 };
 

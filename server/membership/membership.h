@@ -23,6 +23,7 @@
 #include "base/random.h"
 #include "schedule/plan.h"
 #include "server/generation/fence.h"
+#include "server/generation/generation_guard.h"
 #include "server/membership/job_effects.h"
 #include "server/membership/job_membership.h"
 #include "server/membership/membership_records.h"
@@ -258,7 +259,6 @@ class Membership : public FenceGate {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // membership_effects.cc: what the jobs want done.
-  static void RunAll(const Calls& calls);
   // Gives the answer of a Join.
   static void Give(const job_effect::Answer& answer);
   // Hands to the writer what is written, and adds the other effects to `calls`,

@@ -43,10 +43,6 @@ void Deliver(const job_effect::CloseStream& close) {
 
 }  // namespace
 
-void Membership::RunAll(const Calls& calls) {
-  for (const auto& call : calls) call();
-}
-
 void Membership::Give(const job_effect::Answer& answer) {
   if (!answer.result.ok() && answer.on_refused != nullptr) {
     answer.on_refused(answer.result.status());

@@ -12,7 +12,7 @@ namespace coxswain::server {
 
 // A generation on its way to the disk.
 //
-// Its tables may have tens of megabytes: whoever carries it out encodes them
+// Its tables may have tens of megabytes: the registry encodes them
 // outside of any lock, and writes them one after the other, each once the one
 // before is committed, so that the writes of other jobs come in between. The
 // last commit is `start`, that of the plan and of the job's record: with it
