@@ -149,6 +149,11 @@ class Schedule:
         self.step = 0
 
     @property
+    def stream(self) -> str:
+        """The stream's name."""
+        return _library.decode(self._stream)
+
+    @property
     def plan(self) -> Plan:
         """The plan that the next exchange follows."""
         info = _library.make(_library.PlanInfo)

@@ -1,0 +1,18 @@
+"""torch programs under Coxswain: each step is agreed on by all ranks.
+
+    import coxswain.torch as cx
+    cx.init(plan={"accumulation": 4})     # joins, and init_process_group
+    model = DistributedDataParallel(model)
+    run = cx.follow(model, optimizer)     # announces and decides each exchange
+
+torch exchanges the gradients, by its own process group and hooks; the
+coordinator compares what the ranks do. A rank that counts differently, stalls
+or dies is an error that names it, out of backward(). Importing this module
+imports torch.
+"""
+
+from ._follow import Run, follow
+from ._session import init, leave, session
+from ._store import TorchStore
+
+__all__ = ["Run", "TorchStore", "follow", "init", "leave", "session"]

@@ -1,0 +1,137 @@
+"""torch's own exchange of a bucket, and how to wait for it with a way out."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from typing import Any, Callable, List, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+from ..errors import DeadlineExceeded, Error
+from ..session import Session
+
+# How often a wait looks whether the generation has ended.
+_SLICE = datetime.timedelta(milliseconds=50)
+_LONGEST_SLEEP = 0.005
+# How long after an error of torch the coordinator may take to say who is lost.
+_VERDICT_SECONDS = 5
+# Never set.
+_NEVER = "coxswain/never"
+
+
+class Exchange:
+    """The buckets of one exchange that are under way.
+
+    For one thread: the one that autograd runs hooks on. `hook` is torch's way
+    to exchange a bucket, (state, function) as for register_comm_hook; None is
+    the all-reduce that DistributedDataParallel does by itself, bit by bit.
+    """
+
+    def __init__(self, session: Session, group: Any) -> None:
+        self.hook: Optional[Tuple[Any, Callable[..., Any]]] = None
+        self._session = session
+        self._group = group
+        self._works: List[Any] = []
+        self._futures: List[Any] = []
+
+    def name(self) -> Optional[str]:
+        """Returns what tickets call the hook; None: that of the plan."""
+        if self.hook is None:
+            return None
+        function = self.hook[1]
+        name = getattr(function, "__qualname__", type(function).__name__)
+        return "torch:%s.%s" % (getattr(function, "__module__", ""), name)
+
+    def launch(self, bucket: Any) -> Any:
+        """Begins the exchange of a bucket; returns a future for torch, which
+        need not be complete."""
+        if self.hook is not None:
+            state, function = self.hook
+            future = function(state, bucket)
+            self._futures.append(future)
+            return future
+        buffer = bucket.buffer()
+        # Before the sum, as torch does it: the same bits.
+        buffer.div_(self._group.size())
+        self._works.append(
+            dist.all_reduce(buffer, group=self._group, async_op=True)
+        )
+        return complete(buffer)
+
+    def wait(self) -> None:
+        """Waits until all buckets are exchanged. Raises the session's error,
+        such as PeerLost, where the generation ends before, and torch's own
+        where only torch knows of a failure."""
+        try:
+            for work in self._works:
+                self._wait_for_work(work)
+            for future in self._futures:
+                self._wait_for_future(future)
+        except Error:
+            raise
+        except RuntimeError as error:
+            self._explain(error)
+            raise
+        self._works.clear()
+        self._futures.clear()
+
+    def abandon(self) -> bool:
+        """Forgets what is under way; returns whether torch would wait for some
+        of it."""
+        open_futures = any(not future.done() for future in self._futures)
+        self._works.clear()
+        self._futures.clear()
+        return open_futures
+
+    def _wait_for_work(self, work: Any) -> None:
+        if self._on_device(work):
+            work.wait()  # Of the device's stream, not of this thread.
+            return
+        while True:
+            try:
+                work.wait(_SLICE)
+                return
+            except RuntimeError:
+                if work.is_completed():
+                    raise
+                self._check_session()
+
+    def _wait_for_future(self, future: Any) -> None:
+        begun = time.monotonic()
+        checked = begun
+        while not future.done():
+            now = time.monotonic()
+            if now - checked > _SLICE.total_seconds():
+                checked = now
+                self._check_session()
+            # 2% of what it takes, so that polling costs no more.
+            time.sleep(min(_LONGEST_SLEEP, 5e-5 + (now - begun) / 50))
+        future.value()
+
+    @staticmethod
+    def _on_device(work: Any) -> bool:
+        return "Gloo" not in type(work).__name__ and torch.cuda.is_available()
+
+    def _check_session(self) -> None:
+        ended = self._session.ended
+        if ended is not None:
+            raise ended
+
+    def _explain(self, error: RuntimeError) -> None:
+        """Raises what the coordinator says of a failure that torch has seen,
+        which may be a moment earlier; returns if it says nothing."""
+        try:
+            self._session.store.get(_NEVER, timeout=_VERDICT_SECONDS)
+        except DeadlineExceeded:
+            return
+        except Error as ended:
+            raise ended from error
+
+
+def complete(value: Any) -> Any:
+    """Returns a future that has its value already."""
+    future: Any = torch.futures.Future()
+    future.set_result(value)
+    return future

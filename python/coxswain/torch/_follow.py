@@ -1,0 +1,456 @@
+"""DistributedDataParallel, followed: announced and decided by all ranks.
+
+Between two of torch's moments lies each of ours:
+
+    a training forward       counts a micro-batch
+    the first bucket         announces the exchange
+    each bucket              is exchanged by torch
+    all gradients are there  waits for the exchange, with a way out
+    DDP has finished         waits for the decision; errors leave backward()
+
+The last two are callbacks of the autograd engine: the first is queued before
+DDP queues its own end of the pass, and the second by the first, so after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import Any, Callable, Iterator, List, Optional
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ..errors import Code, Error, InvalidArgument
+from ..schedule import Decision, Plan, Schedule
+from ..session import Session
+from . import _session
+from ._exchange import Exchange, complete
+
+# Streams of one process; models beyond that share them, in the same way on all
+# ranks. The coordinator's limit is 64.
+_MAX_STREAMS = 48
+_schedules: List[Schedule] = []
+_followed = 0
+
+
+def follow(
+    model: Any,
+    optimizer: Optional[torch.optim.Optimizer] = None,
+    *,
+    exchange: str = "torch",
+    session: Optional[Session] = None,
+    end_of_data: Optional[Callable[[], bool]] = None,
+    on_decision: Optional[Callable[[Decision], None]] = None,
+    scaler: Any = None,
+    skip_non_finite: bool = False,
+) -> Run:
+    """Has each exchange of a model's gradients announced and decided.
+
+    model: a DistributedDataParallel without communication hook yet (see
+        Run.register_comm_hook), on the CPU or on GPUs; what torch.compile made
+        of one as well. The first one is the stream "train", others "train.2"
+        and so on, in the order of these calls, which all ranks have in common.
+    optimizer: its step is then refused within a window.
+    exchange: "torch": torch exchanges, by the model's process group.
+    session: by default that of coxswain.torch.init().
+    end_of_data: says, when an exchange begins, whether the end of the data has
+        cut its window short; with Run.accumulate it is not needed.
+    on_decision: called with each decision, at the end of backward().
+    scaler: a torch.amp.GradScaler, where one is used: it has to see a step that
+        is skipped.
+    skip_non_finite: this rank votes against a step for which its own gradients
+        are not finite. The plan needs commit_vote=true. Costs a pass over the
+        gradients and, on a GPU, a wait for it.
+
+    Raises InvalidArgument for a model that cannot be followed, or a plan that
+    asks for a hook of Coxswain's own.
+    """
+    if exchange != "torch":
+        raise InvalidArgument(
+            'exchange is %r; there is "torch", with which torch exchanges'
+            % (exchange,)
+        )
+    joined = _session.session() if session is None else session
+    schedule = _next_schedule(joined)
+    run = Run(
+        _supported(model), schedule, joined, end_of_data, on_decision, scaler
+    )
+    _check_plan(schedule.plan)
+    if skip_non_finite and not schedule.plan.commit_vote:
+        raise InvalidArgument(
+            "skip_non_finite is a vote, and the plan counts none: "
+            'init(plan={"commit_vote": True})'
+        )
+    run._skip_non_finite = skip_non_finite
+    run._attach()
+    if optimizer is not None:
+        optimizer.register_step_pre_hook(run._check_step)
+    return run
+
+
+def _next_schedule(session: Session) -> Schedule:
+    global _followed
+    if not _schedules or _schedules[0]._session is not session:
+        _schedules[:] = [session.schedule]
+        _followed = 0
+    place = _followed % _MAX_STREAMS
+    _followed += 1
+    if place == len(_schedules):
+        _schedules.append(Schedule(session, "train.%d" % (place + 1)))
+    return _schedules[place]
+
+
+def _supported(model: Any) -> DistributedDataParallel:
+    given = getattr(model, "_orig_mod", model)
+    if not isinstance(given, DistributedDataParallel):
+        raise InvalidArgument(
+            "a %s.%s cannot be followed: only DistributedDataParallel has "
+            "communication hooks; FSDP, DeepSpeed and Megatron exchange "
+            "gradients by themselves"
+            % (type(model).__module__, type(model).__qualname__)
+        )
+    engine = getattr(torch.autograd.Variable, "_execution_engine", None)
+    if not hasattr(engine, "queue_callback"):
+        raise InvalidArgument(
+            "torch %s has no autograd callbacks (queue_callback): this version "
+            "of Coxswain does not know it" % torch.__version__
+        )
+    if getattr(given, "_use_python_reducer", False):
+        raise InvalidArgument(
+            "torch._dynamo.config.optimize_ddp is python_reducer, which "
+            "compiles hooks: set it to ddp_optimizer or False"
+        )
+    if getattr(given, "require_manual_backward_finalization", False):
+        raise InvalidArgument(
+            "the model has require_manual_backward_finalization, with which "
+            "backward() has no end that could wait for a decision: set it to "
+            "False"
+        )
+    if getattr(given, "mixed_precision", None) is not None:
+        raise InvalidArgument(
+            "the model has mixed_precision, for which torch registers a "
+            "communication hook of its own: use torch.autocast"
+        )
+    return given
+
+
+def _check_plan(plan: Plan) -> None:
+    if plan.hook != "allreduce":
+        raise InvalidArgument(
+            'the plan\'s hook is %r, and with exchange="torch" it is torch that '
+            "exchanges: leave hook out, and register one of torch's hooks"
+            % plan.hook
+        )
+
+
+def _layout(model: DistributedDataParallel) -> int:
+    """Returns a hash of what is exchanged, which ranks have in common."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, parameter in model.module.named_parameters():
+        if parameter.requires_grad:
+            text = "%s %s %s\n" % (name, parameter.dtype, list(parameter.shape))
+            digest.update(text.encode())
+    return int.from_bytes(digest.digest(), "little")
+
+
+class Run:
+    """A model that is followed. Made by `follow`; for the training thread.
+
+    With the plan's windows and loss scale:
+
+        for i, (x, y) in enumerate(batches):
+            with run.accumulate(end_of_data=i + 1 == len(batches)):
+                (loss(model(x), y) * run.loss_scale).backward()
+            if run.sync:
+                optimizer.step()
+                optimizer.zero_grad()
+            if run.stopping:
+                break
+
+    A program may use no_sync() and a scale of its own instead: both are
+    compared with the plan.
+
+    The backward pass that ends an exchange raises RanksDiffer, PeerLost or
+    another Error that says what went wrong, on all ranks; the job is over then.
+    Where the decision is to skip the step, gradients are None after it, so that
+    an optimizer changes nothing; with a GradScaler they are infinite, and it
+    halves its scale as after an overflow.
+
+    sync: the window ends with this micro-batch: step the optimizer.
+    decision: the last one; None before it.
+    skipped: it was to skip the step.
+    stopping: not empty: leave the training loop, and why.
+    """
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        schedule: Schedule,
+        session: Session,
+        end_of_data: Optional[Callable[[], bool]],
+        on_decision: Optional[Callable[[Decision], None]],
+        scaler: Any,
+    ) -> None:
+        """For follow."""
+        self.session = session
+        self.schedule = schedule
+        self.sync = False
+        self.decision: Optional[Decision] = None
+        self.stopping = ""
+        self._model = model
+        self._layout = _layout(model)
+        self._exchange = Exchange(session, model.process_group)
+        self._end_of_data = end_of_data
+        self._on_decision = on_decision
+        self._scaler = scaler
+        self._skip_non_finite = False
+        # Of the window: forwards that were counted, those that `accumulate` has
+        # begun (None: it is not used), and whether the data ends with it.
+        self._counted = 0
+        self._begun: Optional[int] = None
+        self._at_end = False
+        # Of the exchange.
+        self._under_way = False
+        self._outside = False
+        self._micro = 0
+        self._error: Optional[BaseException] = None
+        self._skip = ""
+        self._refusal = ""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that the next exchange follows."""
+        return self.schedule.plan
+
+    @property
+    def skipped(self) -> bool:
+        return self.decision is not None and not self.decision.commit
+
+    @property
+    def loss_scale(self) -> float:
+        """What to multiply the mean loss of a micro-batch by. A window that the
+        end of the data cuts short is corrected after its exchange."""
+        return 1 / self.schedule.plan.accumulation
+
+    @contextlib.contextmanager
+    def accumulate(self, end_of_data: bool = False) -> Iterator[Run]:
+        """Runs a micro-batch, forward and backward, as the plan says: only the
+        last one of a window exchanges, unless the plan has sync_each_batch.
+
+        end_of_data: it is the last one of the data.
+        """
+        plan = self.schedule.plan
+        begun = (self._begun or 0) + 1
+        self._begun = begun
+        self._at_end = end_of_data
+        self.sync = end_of_data or begun >= plan.accumulation
+        if self.sync or plan.sync_each_batch:
+            yield self
+        else:
+            with self._model.no_sync():
+                yield self
+        if self.sync:
+            self._begun = 0
+
+    def skip(self, reason: str) -> None:
+        """Asks, before the backward pass that exchanges, that all ranks skip
+        this step: where the loss is NaN, for example."""
+        self._skip = reason
+
+    def request_stop(self, reason: str) -> None:
+        """Asks all ranks to stop after the same step: see `stopping`."""
+        self.session.request_stop(reason)
+
+    def register_comm_hook(
+        self, state: Any, hook: Callable[..., Any]
+    ) -> None:
+        """Registers a communication hook of torch, as that of
+        DistributedDataParallel does; before the first backward pass. All ranks
+        must have the same one."""
+        if self._exchange.hook is not None:
+            raise InvalidArgument(
+                "the model has the communication hook %s already"
+                % self._exchange.name()
+            )
+        self._exchange.hook = (state, hook)
+
+    # ---- what torch calls ----
+
+    def _attach(self) -> None:
+        try:
+            self._model.register_comm_hook(None, self._on_bucket)
+        except RuntimeError as error:
+            raise InvalidArgument(
+                "the model has a communication hook, and takes only one: call "
+                "follow() first, and register it by Run.register_comm_hook"
+            ) from error
+        self._model.register_forward_pre_hook(self._on_forward)
+
+    def _on_forward(self, module: Any, inputs: Any) -> None:
+        if module.training and torch.is_grad_enabled():
+            self._counted += 1
+            self.schedule.note_micro_batch()
+
+    # torch looks at annotations, and at the second name.
+    def _on_bucket(self, state, bucket):  # type: ignore[no-untyped-def]
+        if not self._under_way:
+            self._begin()
+        future = None
+        if self._error is None:
+            try:
+                if self._skip_non_finite and not _finite(bucket.buffer()):
+                    self._refusal = self._refusal or (
+                        "gradients of its bucket %d are not finite"
+                        % bucket.index()
+                    )
+                future = self._exchange.launch(bucket)
+            except BaseException as error:
+                # Out of here it would leave DDP unusable.
+                self._error = error
+        if self._outside and bucket.is_last():
+            self._finish_outside()
+        return complete(bucket.buffer()) if future is None else future
+
+    def _begin(self) -> None:
+        self._under_way = True
+        self._error = None
+        self._refusal = ""
+        self._outside = False
+        try:
+            _queue(self._after_gradients)
+        except RuntimeError:
+            # In DistributedDataParallel.join() a rank without data goes on
+            # exchanging, zeros, outside of a backward pass.
+            self._outside = True
+        try:
+            self._announce()
+            self.schedule.await_grant()
+        except BaseException as error:
+            self._error = error
+
+    def _announce(self) -> None:
+        plan = self.schedule.plan
+        ends = self._at_end
+        if not ends and self._end_of_data is not None:
+            ends = self._end_of_data()
+        if self._outside:
+            count = 0
+        elif plan.sync_each_batch:
+            count = 1
+        else:
+            count = max(self._counted, 1)
+        free = plan.words.get("windows") == "program"
+        skip, self._skip = self._skip, ""
+        self.schedule.announce(
+            count,
+            micro=self._micro if plan.sync_each_batch else 0,
+            window=count if free and count else None,
+            end_of_data=ends,
+            hook=self._exchange.name(),
+            layout=self._layout,
+            skip=skip,
+        )
+
+    def _after_gradients(self) -> None:
+        """All gradients of the pass are there, and DDP has not copied what was
+        exchanged yet."""
+        self._under_way = False
+        if self._error is None:
+            try:
+                self._exchange.wait()
+            except BaseException as error:
+                self._error = error
+        if self._error is not None and self._exchange.abandon():
+            error, self._error = self._error, None
+            raise error  # DDP would wait for a hook that does not come.
+        _queue(self._after_pass)
+
+    def _after_pass(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        self._decide()
+
+    def _finish_outside(self) -> None:
+        self._under_way = False
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        self._exchange.wait()
+        self._decide()
+
+    def _decide(self) -> None:
+        plan = self.schedule.plan
+        counted, self._counted = self._counted, 0
+        before = self.schedule.step
+        decision = self.schedule.decide(not self._refusal, self._refusal)
+        self.decision = decision
+        ends = self.schedule.step > before
+        self._micro = 0 if ends else self._micro + 1
+        if not decision.commit:
+            self._drop_gradients()
+        elif self._begun is not None and counted < plan.accumulation:
+            self._correct_scale(plan.accumulation / max(counted, 1))
+        if ends:
+            self.session.report_progress(self.schedule.step)
+        if decision.stop:
+            self.stopping = decision.stop
+        elif 0 < plan.max_steps <= self.schedule.step:
+            self.stopping = "max_steps=%d is reached" % plan.max_steps
+        if decision.plan_changed:
+            _check_plan(self.schedule.plan)
+        if self._on_decision is not None:
+            self._on_decision(decision)
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._model.parameters():
+            if self._scaler is None:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                # None would be an error of the scaler.
+                parameter.grad.fill_(float("inf"))
+
+    def _correct_scale(self, factor: float) -> None:
+        if self.schedule.plan.sync_each_batch:
+            return
+        for parameter in self._model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+
+    def _check_step(self, *unused: Any) -> None:
+        if self._counted == 0:
+            return
+        error = Error(
+            "optimizer step on stream %r after %d of %d micro-batches: step "
+            "after the backward pass that exchanges gradients"
+            % (
+                self.schedule.stream,
+                self._counted,
+                self.schedule.plan.accumulation,
+            )
+        )
+        error.code = Code.FAILED_PRECONDITION
+        raise error
+
+    def __reduce__(self) -> Any:
+        # A model may be pickled, and is not followed where it is loaded.
+        return (_Forgotten, ())
+
+
+class _Forgotten:
+    """A Run, as a model that was pickled has it: does nothing."""
+
+    def _on_forward(self, module: Any, inputs: Any) -> None:
+        pass
+
+
+def _queue(callback: Callable[[], None]) -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def _finite(buffer: torch.Tensor) -> bool:
+    # The sum is one pass, and finite almost always.
+    if bool(torch.isfinite(buffer.sum())):
+        return True
+    return bool(torch.isfinite(buffer).all())
