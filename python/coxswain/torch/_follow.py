@@ -19,7 +19,7 @@ import hashlib
 from typing import Any, Callable, Iterator, List, Optional
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import DistributedDataParallel
 
 from ..errors import Code, Error, InvalidArgument
 from ..schedule import Decision, Plan, Schedule
