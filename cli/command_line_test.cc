@@ -163,6 +163,7 @@ TEST_F(CommandLineTest, RunTakesTheProgramAsItIs) {
   EXPECT_EQ(line.run.job, "j");
   EXPECT_EQ(line.run.join_timeout, absl::Seconds(90));
   EXPECT_FALSE(line.run.prefix);
+  EXPECT_FALSE(line.run.follow);
   EXPECT_THAT(line.run.program,
               ElementsAre("./train", "--nproc", "9", "--", "[1,2]", "status"));
 }

@@ -460,6 +460,9 @@ void AddOptions(CLI::App* app, RunOptions* options) {
   AddFlag(app, "--prefix,!--no-prefix", "prefix", &options->prefix,
           "begin each line of output with [node/slot] (the default); without, "
           "output passes as it comes");
+  AddFlag(app, "--follow", "follow", &options->follow,
+          "the program is Python, and each DistributedDataParallel of torch in "
+          "it is followed, without a changed line");
   AddLogLevel(app, &options->log_level);
   AddLogFormat(app, &options->log_format);
 }

@@ -78,6 +78,7 @@ struct RunOptions {
   absl::Duration stop_grace = absl::Seconds(10);
   int stop_status = 0;
   bool prefix = true;
+  bool follow = false;  // what torch's DistributedDataParallel exchanges
   std::string log_level = "info";
   std::string log_format = "text";
   std::vector<std::string> program;  // and its arguments

@@ -124,6 +124,30 @@ absl::StatusOr<std::optional<GpuAssignment>> ChooseGpus(
   return gpus;
 }
 
+// Returns the folder for PYTHONPATH whose sitecustomize.py follows what torch
+// exchanges.
+absl::StatusOr<std::string> FollowFolder() {
+  std::error_code error;
+  std::filesystem::path package;
+  const char* const given = std::getenv("COXSWAIN_PYTHON_PACKAGE");
+  if (given != nullptr && given[0] != '\0') {
+    package = given;
+  } else {
+    // A wheel has this program in coxswain/_native.
+    package = std::filesystem::read_symlink("/proc/self/exe", error)
+                  .parent_path()
+                  .parent_path();
+  }
+  const std::filesystem::path folder = package / "_follow";
+  if (std::filesystem::exists(folder / "sitecustomize.py", error)) {
+    return std::filesystem::absolute(folder, error).string();
+  }
+  return absl::NotFoundError(absl::StrCat(
+      "--follow needs the Python package, and there is no ", folder.string(),
+      "/sitecustomize.py: install the wheel and use its coxswain, or set "
+      "COXSWAIN_PYTHON_PACKAGE to the folder of the package coxswain"));
+}
+
 v1::ReportExitRequest Report(const WorkerEnvironment& environment,
                              const WorkerExit& exit, uint64_t incarnation) {
   v1::ReportExitRequest request;
@@ -172,6 +196,9 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   environment.plan = absl::StrJoin(options.plan, " ");
   environment.join_timeout = options.join_timeout;
   environment.reattach_grace = options.reattach_grace;
+  if (options.follow) {
+    COXSWAIN_ASSIGN_OR_RETURN(environment.python_path, FollowFolder());
+  }
   COXSWAIN_ASSIGN_OR_RETURN(environment.gpus, ChooseGpus(options));
   if (environment.node.empty()) {
     COXSWAIN_ASSIGN_OR_RETURN(environment.node, NodeName());

@@ -79,7 +79,8 @@ struct Message {
 // checksum (also whether there is one), and with sync_each_batch micro and
 // window. micro_batches must be the rank's window of the plan (with
 // sync_each_batch 1), or, where the data has ended (end_of_data), at most that;
-// with uneven_data=refuse all ranks' data ends together. A rank with
+// with windows=program any number above 0 that all have in common. With
+// uneven_data=refuse all ranks' data ends together. A rank with
 // micro_batches 0 is out of data: weight 0. The odd ones are those that differ
 // from the majority; where there is none, from the plan and from the step that
 // comes next; else all are named.

@@ -250,6 +250,38 @@ TEST(StepAgreementTest, AMismatchWaitsForTheOthersOnlyShortly) {
   EXPECT_THAT(ranks.Odd(), ElementsAre(0, 2)) << "there is no majority";
 }
 
+TEST(StepAgreementTest, AProgramThatCountsByItselfHasAnyCommonCount) {
+  Ranks ranks(3, [](Plan* plan) { plan->terms.windows = Windows::kProgram; });
+  for (int count : {1, 7}) {
+    for (int rank : {0, 1, 2}) {
+      ranks.Announce(rank, [&](Ticket* ticket) {
+        ticket->micro_batches = ticket->window = count;
+      });
+    }
+    EXPECT_OK(ranks.agreement().failure());
+  }
+  for (int rank : {0, 1, 2}) {
+    ranks.Announce(rank, [&](Ticket* ticket) {
+      ticket->micro_batches = rank == 1 ? 2 : 3;
+    });
+  }
+  EXPECT_THAT(ranks.agreement().failure(),
+              ranks.FailsWith("micro_batches: 2 on rank 1, 3 on ranks 0, 2; "));
+  EXPECT_THAT(ranks.Odd(), ElementsAre(1));
+}
+
+TEST(StepAgreementTest, AProgramThatCountsByItselfHasACount) {
+  Ranks ranks(2, [](Plan* plan) { plan->terms.windows = Windows::kProgram; });
+  for (int rank : {0, 1}) {
+    ranks.Announce(rank, [](Ticket* ticket) {
+      ticket->micro_batches = 0;
+      ticket->weight = 0;
+    });
+  }
+  EXPECT_THAT(ranks.agreement().failure(),
+              ranks.FailsWith("micro_batches: 0 on ranks 0, 1"));
+}
+
 TEST(StepAgreementTest, AllThatCountOtherwiseThanThePlanAreNamed) {
   Ranks ranks(2);
   for (int rank : {0, 1}) {

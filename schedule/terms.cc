@@ -117,6 +117,8 @@ const std::vector<Term>& Table() {
              &T::uneven_data),
       Choice("weighting", {"mean", "samples", "tokens"},
              "what a micro-batch counts for in the average", &T::weighting),
+      Choice("windows", {"plan", "program"},
+             "who says how many micro-batches a window has", &T::windows),
   };
   return *terms;
 }
@@ -197,6 +199,14 @@ absl::Status Terms::Validate() const {
                        "ranks may get windows of different lengths, and then "
                        "reach the end of their data at different steps: choose "
                        "wait_for_all or end_at_first");
+  }
+  if (windows == Windows::kProgram && sync_each_batch) {
+    return NotTogether("windows=program", "sync_each_batch",
+                       "the end of a window would not be known");
+  }
+  if (windows == Windows::kProgram && uneven_data != UnevenData::kRefuse) {
+    return NotTogether("windows=program", "uneven_data",
+                       "it is a common count that is compared");
   }
   if (tail == TailPolicy::kCarry && uneven_data != UnevenData::kRefuse) {
     return NotTogether("tail=carry", "uneven_data",

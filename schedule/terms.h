@@ -56,6 +56,12 @@ enum class Enforcement {
 
 enum class OnStall { kAbort, kWarn };
 
+// Who says how many micro-batches a window has.
+enum class Windows {
+  kPlan,     // the plan's accumulation
+  kProgram,  // the workers' program, the same number on all ranks
+};
+
 // The terms of a plan that are the same on the command line, in a manifest, on
 // the wire and in the coordinator's state: names and values as text, listed by
 // `coxswain plan set --help` and explained in docs/schedule.md. A row of the
@@ -70,6 +76,7 @@ struct Terms {
   // Optimizer steps after which training ends; 0: no bound.
   int64_t max_steps = 0;
   Weighting weighting = Weighting::kMean;
+  Windows windows = Windows::kPlan;
   UnevenData uneven_data = UnevenData::kRefuse;
   OnResize on_resize = OnResize::kKeepLocalBatch;
   SchedulerUnit adjust_scheduler = SchedulerUnit::kStep;

@@ -27,7 +27,8 @@ TEST(ScheduleTermsTest, EveryTermIsReadAsItIsWritten) {
       {"sync_each_batch", "true"},
       {"tail", "drop"},
       {"uneven_data", "end_at_first"},
-      {"weighting", "tokens"}};
+      {"weighting", "tokens"},
+      {"windows", "program"}};
   ASSERT_OK_AND_ASSIGN(const Terms terms, Terms::FromMap(other));
   EXPECT_EQ(terms.ToMap(), other);
   EXPECT_EQ(terms.Changed().size(), other.size());
@@ -78,6 +79,8 @@ TEST(ScheduleTermsTest, TermsThatContradictEachOtherAreRefused) {
         Map{{"sync_each_batch", "true"}, {"uneven_data", "wait_for_all"}},
         Map{{"sync_each_batch", "true"}, {"on_resize", "keep_global_batch"}},
         Map{{"on_resize", "keep_global_batch"}},
+        Map{{"windows", "program"}, {"sync_each_batch", "true"}},
+        Map{{"windows", "program"}, {"uneven_data", "wait_for_all"}},
         Map{{"tail", "carry"}, {"uneven_data", "end_at_first"}},
         Map{{"enforcement", "off"}, {"commit_vote", "true"}},
         Map{{"enforcement", "off"}, {"checksum_every", "1"}}}) {

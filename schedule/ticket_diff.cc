@@ -47,6 +47,9 @@ bool SyncsEachBatch(const TicketRules& rules) {
 bool RefusesUneven(const TicketRules& rules) {
   return rules.plan->terms.uneven_data == UnevenData::kRefuse;
 }
+bool CountedByProgram(const TicketRules& rules) {
+  return rules.plan->terms.windows == Windows::kProgram;
+}
 bool CountsAlike(const TicketRules& rules) {
   return RefusesUneven(rules) && EqualWindows(rules);
 }
@@ -143,6 +146,7 @@ bool FitsCount(const Case& item) {
   const Ticket& ticket = item.ticket;
   if (ticket.micro_batches == item.Planned()) return true;
   if (ticket.micro_batches < 0) return false;
+  if (CountedByProgram(item.rules)) return ticket.micro_batches > 0;
   if (ticket.micro_batches == 0 && !RefusesUneven(item.rules)) return true;
   if (item.rules.carried_windows && ticket.micro_batches == ticket.window) {
     return true;
@@ -329,6 +333,7 @@ class Differences {
 
   std::string PlanText() const {
     const Plan& plan = *rules_.plan;
+    if (CountedByProgram(rules_)) return "";
     if (plan.terms.sync_each_batch) return " (1 in each exchange by the plan)";
     const int first = plan.WindowOf(0, rules_.world_size);
     const int last = plan.WindowOf(rules_.world_size - 1, rules_.world_size);

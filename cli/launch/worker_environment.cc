@@ -6,6 +6,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace coxswain {
 namespace {
@@ -46,6 +48,29 @@ void AddBlasThreads(const std::vector<std::string>& inherited,
   (*own)["OPENBLAS_NUM_THREADS"] = "1";
 }
 
+void AddTorch(const WorkerEnvironment& environment, int slot,
+              std::map<std::string, std::string>* own) {
+  const int world_size = environment.world_size;
+  (*own)["LOCAL_RANK"] = absl::StrCat(slot);
+  (*own)["LOCAL_WORLD_SIZE"] = absl::StrCat(environment.nproc);
+  if (environment.min_world_size != world_size) return;
+  (*own)["WORLD_SIZE"] = absl::StrCat(world_size);
+  // Ranks go by node, then by slot.
+  if (environment.nproc == world_size) (*own)["RANK"] = absl::StrCat(slot);
+}
+
+std::string PythonPath(const std::string& first,
+                       const std::vector<std::string>& inherited) {
+  constexpr absl::string_view kPrefix = "PYTHONPATH=";
+  for (const std::string& variable : inherited) {
+    absl::string_view rest = variable;
+    if (absl::ConsumePrefix(&rest, kPrefix) && !rest.empty()) {
+      return absl::StrCat(first, ":", rest);
+    }
+  }
+  return first;
+}
+
 // Inherited ones do not count: the launcher's options have been made of them.
 void AddSecurity(const ClientSecurity& security,
                  const std::vector<std::string>& inherited,
@@ -83,6 +108,10 @@ std::vector<std::string> WorkerEnvironment::For(
   if (!topology.empty()) own["COXSWAIN_TOPOLOGY"] = topology;
   if (!trace.empty()) own["COXSWAIN_TRACE"] = trace;
   if (!plan.empty()) own["COXSWAIN_PLAN"] = plan;
+  if (!python_path.empty()) {
+    own["PYTHONPATH"] = PythonPath(python_path, inherited);
+  }
+  AddTorch(*this, slot, &own);
   if (!log_level.empty()) own["COXSWAIN_LOG_LEVEL"] = log_level;
   if (!log_format.empty()) own["COXSWAIN_LOG_FORMAT"] = log_format;
   AddBlasThreads(inherited, &own);

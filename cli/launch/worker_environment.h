@@ -13,7 +13,9 @@
 namespace coxswain {
 
 // What the workers of one launcher are told through their environment, where
-// a session reads it. Nothing depends on a rank: the coordinator gives those.
+// a session reads it. No variable of Coxswain's depends on a rank: the
+// coordinator gives those. Programs of torch find theirs, WORLD_SIZE and RANK
+// where both are known: with a fixed number of workers, all of them here.
 struct WorkerEnvironment {
   std::string coordinator;  // HOST:PORT, or several with commas between
   ClientSecurity security;  // what is empty is empty for the workers too
@@ -30,6 +32,7 @@ struct WorkerEnvironment {
   std::string trace;         // empty: unset
   std::string log_level;     // empty: unset
   std::string log_format;    // empty: unset
+  std::string python_path;   // comes first in PYTHONPATH; empty: unset
   std::string plan;  // NAME=VALUE words with spaces between; empty: unset
   std::optional<GpuAssignment> gpus;  // nothing: unset
   // Infinite: unset.

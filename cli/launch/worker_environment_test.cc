@@ -25,7 +25,7 @@ WorkerEnvironment Example() {
   return environment;
 }
 
-TEST(WorkerEnvironmentTest, AWorkerIsToldWhereItIsButNoRank) {
+TEST(WorkerEnvironmentTest, AWorkerIsToldWhereItIs) {
   EXPECT_THAT(Example().For(1, 42, {}),
               UnorderedElementsAre(
                   "COXSWAIN_COORDINATOR=head:7077", "COXSWAIN_JOB=train",
@@ -33,7 +33,34 @@ TEST(WorkerEnvironmentTest, AWorkerIsToldWhereItIsButNoRank) {
                   "COXSWAIN_LOCAL_WORLD_SIZE=2", "COXSWAIN_WORLD_SIZE=6",
                   "COXSWAIN_MIN_WORLD_SIZE=4", "COXSWAIN_ATTEMPT=3",
                   "COXSWAIN_LAUNCHER_ID=18446744073709551615",
-                  "COXSWAIN_INCARNATION=42", "OPENBLAS_NUM_THREADS=1"));
+                  "COXSWAIN_INCARNATION=42", "OPENBLAS_NUM_THREADS=1",
+                  "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2"));
+}
+
+TEST(WorkerEnvironmentTest, TorchIsToldTheWorldSizeWhereItIsFixed) {
+  WorkerEnvironment environment = Example();
+  environment.min_world_size = 6;
+  EXPECT_THAT(environment.For(1, 1, {"WORLD_SIZE=9"}),
+              AllOf(Contains("WORLD_SIZE=6"), Not(Contains("WORLD_SIZE=9")),
+                    Not(Contains(StartsWith("RANK=")))));
+}
+
+TEST(WorkerEnvironmentTest, TorchIsToldTheRankWhereAllWorkersAreHere) {
+  WorkerEnvironment environment = Example();
+  environment.nproc = environment.world_size = environment.min_world_size = 3;
+  EXPECT_THAT(environment.For(2, 1, {}),
+              AllOf(Contains("RANK=2"), Contains("WORLD_SIZE=3")));
+}
+
+TEST(WorkerEnvironmentTest, AFolderComesFirstInThePathOfPython) {
+  WorkerEnvironment environment = Example();
+  environment.python_path = "/follow";
+  EXPECT_THAT(environment.For(0, 1, {}), Contains("PYTHONPATH=/follow"));
+  EXPECT_THAT(environment.For(0, 1, {"PYTHONPATH="}),
+              Contains("PYTHONPATH=/follow"));
+  EXPECT_THAT(environment.For(0, 1, {"PYTHONPATH=/a:/b"}),
+              AllOf(Contains("PYTHONPATH=/follow:/a:/b"),
+                    Not(Contains("PYTHONPATH=/a:/b"))));
 }
 
 TEST(WorkerEnvironmentTest, TheUsersThreadsOfBlasStay) {
