@@ -89,6 +89,9 @@ class Session:
     WAITING.
     Forked processes have no session: methods raise an Error there, and the end
     of a block or of the process does nothing.
+
+    asked: what this program asked for as its plan, in words. The plan is in
+        `schedule`, and may be another: who runs the job decides it.
     """
 
     def __init__(self, handle: int) -> None:
@@ -97,6 +100,7 @@ class Session:
         self._open = True
         self._process = os.getpid()
         self.generation: Optional[int] = None
+        self.asked = ""
         info = _library.make(_library.SessionInfo)
         self._check(
             _library.library().cx_info(handle, ctypes.byref(info))
@@ -159,7 +163,7 @@ class Session:
             ("coordinator", coordinator), ("job", job), ("node", node),
             ("address", address), ("backend", backend), ("tls_ca", tls_ca),
             ("tls_cert", tls_cert), ("tls_key", tls_key),
-            ("token_file", token_file), ("plan", plan_text(plan)),
+            ("token_file", token_file),
         ):
             setattr(options, name, _library.encode(text))
         options.slot = _library.int32("slot", slot)
@@ -176,12 +180,16 @@ class Session:
         options.setting_count = len(given_settings)
         options.parameters = given_parameters
         options.parameter_count = len(given_parameters)
+        asked = plan_text(plan)
+        options.plan = _library.encode(asked)
         handle = ctypes.c_uint64()
         try:
             _library.call(
                 "cx_join", ctypes.byref(options), ctypes.byref(handle)
             )
-            return cls(handle.value)
+            session = cls(handle.value)
+            session.asked = asked
+            return session
         except BaseException:
             # Nobody else knows of it.
             if handle.value:
