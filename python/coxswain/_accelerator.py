@@ -1,0 +1,155 @@
+"""What is known of Accelerate's inside, and checked before it is used."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Callable, Sequence
+
+import accelerate
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from .errors import InvalidArgument
+from .torch import _session
+
+# Of an Accelerator, of its GradientState, and of DistributedDataParallelKwargs.
+_USED = (
+    "ddp_handler", "distributed_type", "gradient_accumulation_steps",
+    "gradient_state", "num_processes", "process_index", "scaler", "step",
+    "_models", "_optimizers",
+)
+_USED_OF_STATE = ("end_of_dataloader", "plugin_kwargs")
+_USED_OF_HANDLER = (
+    "comm_hook", "comm_wrapper", "comm_state_option", "register_comm_hook",
+    "to_kwargs",
+)
+_HOOKS = ("no", "fp16", "bf16", "power_sgd", "batched_power_sgd")
+_WRAPPERS = _HOOKS[:3]
+_SHARDED = ("dp_shard", "tp", "cp", "sp")
+
+
+def check(accelerator: Any, exchange: str) -> None:
+    """Raises InvalidArgument, or Error with the code FAILED_PRECONDITION, if
+    models of an Accelerator cannot be followed."""
+    if exchange != "torch":
+        raise InvalidArgument(
+            'exchange is %r; there is "torch", with which torch exchanges'
+            % (exchange,)
+        )
+    if not isinstance(accelerator, accelerate.Accelerator):
+        raise InvalidArgument(
+            "an accelerate.Accelerator can be attached, not a %s"
+            % type(accelerator).__qualname__
+        )
+    _check_names(accelerator, _USED, "Accelerator")
+    _check_names(accelerator.gradient_state, _USED_OF_STATE, "GradientState")
+    handler = _handler(accelerator)
+    _check_names(handler, _USED_OF_HANDLER, "DistributedDataParallelKwargs")
+    _check_kind(accelerator)
+    if accelerator._models:
+        raise _session._refused(
+            "the Accelerator has prepared %d models already, which cannot be "
+            "followed any more: call attach() before prepare()"
+            % len(accelerator._models)
+        )
+    if getattr(handler, "is_attached", False):
+        raise _session._refused("the Accelerator is attached already")
+    if getattr(DistributedDataParallel, "_coxswain_follows", False):
+        raise _session._refused(
+            "each model of this program is followed already, by `coxswain run "
+            "--follow` or follow_all(): leave out either that or attach()"
+        )
+    _check_hooks(handler)
+
+
+def set_handler(accelerator: Any, follow: Callable[[Any], Any]) -> None:
+    """Has each model that is prepared followed, by a function that returns its
+    run. A hook that was asked for is registered with that run."""
+    given = _handler(accelerator)
+
+    class Followed(type(given)):  # type: ignore[misc]
+        is_attached = True
+
+        def register_comm_hook(self, model: Any) -> None:
+            # Of the model the base calls nothing but register_comm_hook.
+            super().register_comm_hook(follow(model))
+
+    handler = Followed.__new__(Followed)
+    handler.__dict__.update(given.__dict__)
+    for name in ("comm_hook", "comm_wrapper"):
+        # A word would be none of its hooks to it, without a sound.
+        setattr(handler, name, _kind(_word(given, name)))
+    accelerator.ddp_handler = handler
+
+
+def _check_names(given: Any, names: Sequence[str], what: str) -> None:
+    missing = [name for name in names if not hasattr(given, name)]
+    if missing:
+        raise InvalidArgument(
+            "accelerate %s is not known to this version of Coxswain, as its %s "
+            "has no %s: call coxswain.torch.follow() for each model instead"
+            % (accelerate.__version__, what, ", ".join(missing))
+        )
+
+
+def _check_kind(accelerator: Any) -> None:
+    kind = accelerator.distributed_type
+    name = str(getattr(kind, "value", kind))
+    if name != "NO" and not name.startswith("MULTI_"):
+        raise InvalidArgument(
+            "an Accelerator with %s cannot be attached: that exchanges "
+            "gradients by itself, and only DistributedDataParallel has "
+            "communication hooks" % name
+        )
+    parallelism = getattr(accelerator, "parallelism_config", None)
+    for name in _SHARDED:
+        if getattr(parallelism, name + "_enabled", False):
+            raise InvalidArgument(
+                "an Accelerator with %s_size above 1 cannot be attached: its "
+                "models are no DistributedDataParallel, which alone has "
+                "communication hooks" % name
+            )
+
+
+def _check_hooks(handler: Any) -> None:
+    for name, valid in (("comm_hook", _HOOKS), ("comm_wrapper", _WRAPPERS)):
+        if _word(handler, name) not in valid:
+            raise InvalidArgument(
+                "%s is %r, and not one of %s"
+                % (name, _word(handler, name), ", ".join(valid))
+            )
+    hook, wrapper = _word(handler, "comm_hook"), _word(handler, "comm_wrapper")
+    if wrapper != "no" and hook == "no":
+        raise InvalidArgument(
+            "comm_wrapper is %r, and there is no comm_hook that it could wrap"
+            % wrapper
+        )
+    if not hook.endswith("power_sgd"):
+        return
+    valid_options = list(
+        inspect.signature(powerSGD_hook.PowerSGDState).parameters
+    )[1:]
+    for option in handler.comm_state_option:
+        if option not in valid_options:
+            raise InvalidArgument(
+                "comm_state_option has %r, and PowerSGDState takes %s"
+                % (option, ", ".join(valid_options))
+            )
+
+
+def _handler(accelerator: Any) -> Any:
+    given = accelerator.ddp_handler
+    if given is None:
+        given = accelerate.DistributedDataParallelKwargs()
+    return given
+
+
+def _word(handler: Any, name: str) -> str:
+    given = getattr(handler, name)
+    return str(getattr(given, "value", given))
+
+
+def _kind(word: str) -> Any:
+    from accelerate.utils import DDPCommunicationHookType
+
+    return DDPCommunicationHookType(word)

@@ -1,0 +1,419 @@
+"""One rank of accelerate_test: accelerate_scenes.py SCENE."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+import warnings
+
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate.state import AcceleratorState, GradientState
+
+import coxswain
+import coxswain.accelerate
+import coxswain.torch
+from scene_support import check, digest, main, network, raised, samples
+
+warnings.simplefilter("ignore")
+loss_of = torch.nn.functional.mse_loss
+
+
+class Program:
+    """A training program as Accelerate's own documents have it."""
+
+    def __init__(self, accelerator, data=None):
+        self.accelerator = accelerator
+        self.inner = network()
+        optimizer = torch.optim.AdamW(self.inner.parameters(), lr=1e-2)
+        self.rate = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.99)
+        if data is None:
+            data = torch.utils.data.DataLoader(samples(), batch_size=4)
+        self.model, self.optimizer, self.data, self.scheduler = (
+            accelerator.prepare(self.inner, optimizer, data, self.rate)
+        )
+        self.steps = 0
+
+    def epoch(self, before=lambda i: None, loss_of=loss_of, stop=lambda: ""):
+        """Trains on all data: batches of 4, 11 of them on each of 2 ranks."""
+        for i, (x, y) in enumerate(self.data):
+            before(i)
+            with self.accelerator.accumulate(self.model):
+                self.accelerator.backward(loss_of(self.model(x), y))
+                self.optimizer.step()
+                self.scheduler.step()
+                self.optimizer.zero_grad()
+                self.steps += self.accelerator.sync_gradients
+            if stop():
+                break
+
+
+def renewed(**options):
+    """Returns an Accelerator with nothing of the one before."""
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    return Accelerator(cpu=True, **options)
+
+
+def trained(accelerator, epochs=2, before=lambda i: None):
+    program = Program(accelerator)
+    for epoch in range(epochs):
+        program.epoch(lambda i: before(epoch, i))
+    accelerator.free_memory()
+    return program.steps, digest(program.inner)
+
+
+def slipping(accelerator):
+    """A bug: the count of rank 1 slips by one in the second epoch."""
+
+    def before(epoch, i):
+        if epoch == 1 and i == 2 and accelerator.process_index == 1:
+            accelerator.step += 1
+
+    return before
+
+
+# ---- scenes ----
+
+
+def alone():
+    """Without Coxswain: the slip goes by unseen."""
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    right = trained(accelerator)
+    wrong = trained(accelerator, before=slipping(accelerator))
+    print("ALONE", *right, *wrong, flush=True)
+
+
+def slip():
+    session = coxswain.torch.init(plan={"accumulation": 4})
+    accelerator = Accelerator(cpu=True)
+    coxswain.accelerate.attach(accelerator)
+    check(accelerator.gradient_accumulation_steps == 4)
+    error = raised(
+        coxswain.RanksDiffer, trained, accelerator,
+        before=slipping(accelerator),
+    )
+    check(error.ranks == (1,), error.ranks)
+    print("NAMED", session.schedule.step, error, flush=True)
+
+
+def together():
+    """What goes well, one after the other in the same processes."""
+    session = coxswain.torch.init(
+        plan={"accumulation": 4, "commit_vote": True}
+    )
+    refusals(session)
+    same_bits(session)
+    hooks()
+    attached, program = skips(session)
+    scaler()
+    plan_changes(session, attached, program)
+
+
+def same_bits(session):
+    plain = trained(Accelerator(cpu=True, gradient_accumulation_steps=4))
+    accelerator = renewed(gradient_accumulation_steps=4)
+    decisions = []
+    attached = coxswain.accelerate.attach(
+        accelerator, on_decision=decisions.append
+    )
+    check(trained(accelerator) == plain, plain)
+    check(plain[0] == 6 and len(decisions) == 6, decisions)
+    check(session.schedule.step == 6 and len(attached.runs) == 1)
+    check(not attached.stopping and not attached.skipped)
+
+
+def hooks():
+    for words in (
+        {"comm_hook": "fp16"},
+        {
+            "comm_hook": "power_sgd",
+            "comm_wrapper": "bf16",
+            "comm_state_option": {
+                "matrix_approximation_rank": 2, "start_powerSGD_iter": 3,
+            },
+        },
+    ):
+        kinds = dict(words)
+        from accelerate import DDPCommunicationHookType as Kind
+
+        for name in ("comm_hook", "comm_wrapper"):
+            kinds[name] = Kind(words.get(name, "no"))
+        plain = trained(
+            renewed(
+                gradient_accumulation_steps=4,
+                kwargs_handlers=[DistributedDataParallelKwargs(**kinds)],
+            )
+        )
+        # Accelerate itself drops a hook that is given as a word.
+        accelerator = renewed(
+            kwargs_handlers=[DistributedDataParallelKwargs(**words)]
+        )
+        attached = coxswain.accelerate.attach(accelerator)
+        check(trained(accelerator) == plain, words)
+        name = attached.runs[0]._exchange.name()
+        check(name.startswith("torch:torch.distributed.algorithms."), name)
+
+
+def skips(session):
+    """One rank's loss is no number: all skip the step."""
+    accelerator = renewed(gradient_accumulation_steps=4)
+    attached = coxswain.accelerate.attach(accelerator, skip_non_finite=True)
+    program = Program(accelerator)
+    seen = []
+
+    def broken(output, target):
+        loss = loss_of(output, target)
+        return loss * float("nan") if session.rank == 1 else loss
+
+    def watch(i):
+        seen.append(
+            (digest(program.inner), program.rate.last_epoch, attached.skipped)
+        )
+
+    program.epoch(watch)
+    before, rate = digest(program.inner), program.rate.last_epoch
+    program.epoch(watch, broken)
+    check(digest(program.inner) == before, "moved by a step that was skipped")
+    check(program.rate.last_epoch == rate, "the scheduler did not wait")
+    check(attached.skipped and accelerator.optimizer_step_was_skipped)
+    decision = attached.runs[0].decision
+    check("rank 1" in decision.reason, decision)
+    check("not finite" in decision.reason, decision)
+
+    def doubt(i):
+        watch(i)
+        if i == 3 and session.rank == 0:
+            attached.skip("loss is odd")
+
+    seen.clear()
+    program.epoch(doubt)
+    check(digest(program.inner) != before and not attached.skipped)
+    check(seen[3][0] == seen[4][0] and seen[4][2], seen)
+    check(len({one[0] for one in seen}) == 2, seen)
+    check(program.rate.last_epoch == rate + 2 * 2, program.rate.last_epoch)
+    check(equal_everywhere(session, program), "ranks are apart")
+    return attached, program
+
+
+def equal_everywhere(session, program):
+    mine = digest(program.inner)
+    key = "digest/%d" % program.steps
+    session.store.set("%s/%d" % (key, session.rank), mine)
+    other = session.store.get("%s/%d" % (key, 1 - session.rank), timeout=60)
+    return other == mine.encode()
+
+
+def scaler():
+    """A step that is skipped is an overflow to a GradScaler."""
+    accelerator = renewed(gradient_accumulation_steps=4)
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    attached = coxswain.accelerate.attach(accelerator)
+    program = Program(accelerator)
+    program.epoch()
+    before = digest(program.inner)
+    check(not accelerator.optimizer_step_was_skipped)
+    program.epoch(lambda i: attached.skip("not today"))
+    check(digest(program.inner) == before)
+    check(accelerator.optimizer_step_was_skipped)
+    scale = accelerator.scaler.get_scale()
+    check(scale == 1.0, scale)
+
+
+def plan_changes(session, attached, program):
+    """coxswain plan set, while it runs; then all stop together."""
+    run = attached.runs[0]
+    windows = []
+    attached._on_decision = lambda decision: windows.append(
+        program.accelerator.gradient_accumulation_steps
+    )
+    counts = []
+    announce = run.schedule.announce
+
+    def count(micro_batches, **named):
+        counts.append(micro_batches)
+        announce(micro_batches, **named)
+
+    run.schedule.announce = count
+
+    def before(i):
+        if i == 1:
+            if session.rank == 0:
+                plan_set(session, "accumulation=2")
+            session.barrier("the plan is set", timeout=60)
+
+    program.epoch(before)
+    # 11 micro-batches. The window that had begun ends as it was planned.
+    check(counts == [4, 2, 2, 2, 1], counts)
+    check(windows == [2] * 5, windows)
+    counts.clear()
+
+    def late(i):
+        if i == 3 and session.rank == 1:
+            attached.request_stop("enough")
+
+    program.epoch(late, stop=lambda: attached.stopping)
+    check(counts == [2, 2], counts)
+    check("enough" in attached.stopping, attached.stopping)
+    check(equal_everywhere(session, program), "ranks are apart")
+
+
+def plan_set(session, *changes):
+    subprocess.run(
+        [os.environ["COXSWAIN_CLI"], "plan", "set", session.job, *changes],
+        check=True,
+        timeout=60,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def refusals(session):
+    attach = coxswain.accelerate.attach
+    bad = coxswain.InvalidArgument
+
+    def said(error, *texts):
+        for text in texts:
+            check(text in str(error), text, error)
+        check("\n" not in str(error), error)
+
+    accelerator = renewed(gradient_accumulation_steps=4)
+    said(raised(bad, attach, None), "accelerate.Accelerator", "NoneType")
+    said(raised(bad, attach, accelerator, exchange="nccl"), "'torch'"[1:-1])
+    for kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"):
+        accelerator.state.distributed_type = kind
+        said(
+            raised(bad, attach, accelerator), kind, "DistributedDataParallel"
+        )
+    accelerator = renewed(gradient_accumulation_steps=3)
+    said(raised(bad, attach, accelerator), "=3", "accumulation=4", "3})")
+    refused = raised(coxswain.Error, attach, accelerator, plan={"tail": "drop"})
+    said(refused, "init()")
+    for given, texts in (
+        ({"comm_hook": "fp17"}, ["'fp17'", "batched_power_sgd"]),
+        ({"comm_wrapper": "fp16"}, ["no comm_hook"]),
+        (
+            {"comm_hook": "power_sgd", "comm_state_option": {"rank": 2}},
+            ["'rank'", "matrix_approximation_rank"],
+        ),
+    ):
+        accelerator = renewed(
+            kwargs_handlers=[DistributedDataParallelKwargs(**given)]
+        )
+        said(raised(bad, attach, accelerator), *texts)
+    accelerator = renewed()
+    attach(accelerator)
+    said(raised(coxswain.Error, attach, accelerator), "already")
+    accelerator = renewed()
+    accelerator.prepare(network())
+    said(raised(coxswain.Error, attach, accelerator), "before prepare()")
+    accelerator = renewed()
+    del accelerator.ddp_handler  # As if it had another name.
+    said(
+        raised(bad, attach, accelerator), "not known", "ddp_handler",
+        "accelerate ",
+    )
+    AcceleratorState._reset_state(reset_partial_state=True)
+    os.environ["LOCAL_RANK"] = "-1"
+    os.environ["WORLD_SIZE"] = "1"
+    said(
+        raised(coxswain.Error, attach, Accelerator(cpu=True)),
+        "rank 0 of 1", "before Accelerator()",
+    )
+    AcceleratorState._reset_state(reset_partial_state=True)
+    os.environ["LOCAL_RANK"] = str(session.local_rank)
+    os.environ["WORLD_SIZE"] = "2"
+    renewed()
+
+
+def every_batch():
+    """Gradients are exchanged in every micro-batch, as the plan says."""
+    session = coxswain.torch.init(
+        plan={"accumulation": 4, "sync_each_batch": True}
+    )
+    accelerator = Accelerator(cpu=True)
+    decisions = []
+    coxswain.accelerate.attach(accelerator, on_decision=decisions.append)
+    trained(accelerator)
+    check(len(decisions) == 22 and session.schedule.step == 6)
+
+
+def killed():
+    """A rank dies while its data loader's processes are alive."""
+    session = coxswain.torch.init(plan={"accumulation": 2})
+    accelerator = Accelerator(cpu=True)
+    coxswain.accelerate.attach(accelerator)
+    data = torch.utils.data.DataLoader(
+        samples(4000), batch_size=4, num_workers=2
+    )
+    program = Program(accelerator, data)
+
+    def before(i):
+        if i == 9 and session.rank == 1:
+            print("KILLED %.3f" % time.monotonic(), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    error = raised(coxswain.PeerLost, program.epoch, before)
+    print("NAMED %.3f" % time.monotonic(), error.ranks, error, flush=True)
+
+
+def stalled():
+    session = coxswain.torch.init(
+        plan={"accumulation": 2, "progress_timeout": "2s"}
+    )
+    accelerator = Accelerator(cpu=True)
+    coxswain.accelerate.attach(accelerator)
+    program = Program(accelerator)
+
+    def before(i):
+        if i == 5 and session.rank == 1:
+            print("STALLED %.3f" % time.monotonic(), flush=True)
+            threading.Event().wait(600)
+
+    error = raised(coxswain.Error, program.epoch, before)
+    print("NAMED %.3f" % time.monotonic(), error.ranks, error, flush=True)
+
+
+def interrupted():
+    session = coxswain.torch.init(plan={"accumulation": 2})
+    accelerator = Accelerator(cpu=True)
+    coxswain.accelerate.attach(accelerator)
+    program = Program(accelerator)
+
+    def before(i):
+        if i == 5 and session.rank == 1:
+            print("WAITS", flush=True)
+            threading.Event().wait(600)
+
+    try:
+        program.epoch(before)
+    except KeyboardInterrupt:
+        print("INTERRUPTED", session.rank, flush=True)
+        raise
+
+
+def outlived():
+    """The coordinator dies and comes back; rank 0 sees when it is enough."""
+    session = coxswain.torch.init(plan={"accumulation": 4})
+    accelerator = Accelerator(cpu=True)
+    attached = coxswain.accelerate.attach(accelerator)
+    program = Program(accelerator)
+    epochs = 0
+    while not attached.stopping:
+        enough = os.path.exists(os.environ["ENOUGH"])
+        if session.rank == 0 and enough:
+            attached.request_stop("enough")
+        program.epoch(stop=lambda: attached.stopping)
+        epochs += 1
+        if session.rank == 0 and epochs % 20 == 0:
+            print(
+                "EPOCH", epochs, accelerator.gradient_accumulation_steps,
+                flush=True,
+            )
+    check(equal_everywhere(session, program), "ranks are apart")
+    check(accelerator.gradient_accumulation_steps == 2)
+    check(program.steps == session.schedule.step, program.steps)
+
+
+if __name__ == "__main__":
+    main(globals())
