@@ -45,7 +45,7 @@ class AccelerateTest(unittest.TestCase):
         port = str(unused_port())
         ranks = [
             torch_ranks.Scene(
-                [torch_ranks.interpreter(),
+                [torch_ranks.torch_python(),
                  os.path.join(torch_ranks.SCENES, SCENES), "alone"],
                 RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2",
                 LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",

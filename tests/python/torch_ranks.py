@@ -7,24 +7,12 @@ import subprocess
 import threading
 import time
 
+from torch_python import torch_python
+
 CLI = os.path.abspath("cli/coxswain")
 SCENES = os.path.abspath("tests/python")
 # Of a scene, on a machine that does other things too.
 TIMEOUT_S = 240
-
-
-def interpreter():
-    """Returns the Python that has torch; fails where there is none."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    path = os.environ.get("COXSWAIN_TORCH_PYTHON") or os.path.join(
-        cache, "coxswain", "torch-venv", "bin", "python"
-    )
-    if not os.access(path, os.X_OK):
-        raise AssertionError(
-            "there is no %s: tools/install_torch.sh installs the Python with "
-            "torch that this test needs" % path
-        )
-    return path
 
 
 def environment(**more):
@@ -138,6 +126,6 @@ def scene(script, name, *options, ranks=2, **more):
     """Starts a scene of a script beside this file."""
     return Scene(
         run(*options, ranks=ranks)
-        + [interpreter(), os.path.join(SCENES, script), name],
+        + [torch_python(), os.path.join(SCENES, script), name],
         **more
     )

@@ -1,0 +1,47 @@
+"""Accelerate's own scripts, as they are in its package, one after the other.
+
+    coxswain run --follow --nproc 2 -- python accelerate_suite.py MODULE...
+
+One of them gives device_ids to a model on a CPU, which torch refuses: they are
+left out here.
+"""
+
+import runpy
+import sys
+
+import torch
+from accelerate.state import AcceleratorState, GradientState
+from torch.nn.parallel import DistributedDataParallel
+
+import coxswain.torch
+
+made = DistributedDataParallel.__init__
+models = []
+
+
+def on_cpu(self, module, device_ids=None, output_device=None, **named):
+    if next(module.parameters()).device.type == "cpu":
+        device_ids = output_device = None
+    made(
+        self, module, device_ids=device_ids, output_device=output_device,
+        **named
+    )
+    models.append(type(self))
+
+
+def main():
+    torch.set_num_threads(1)
+    DistributedDataParallel.__init__ = on_cpu
+    for name in sys.argv[1:]:
+        models.clear()
+        runpy.run_module(
+            "accelerate.test_utils.scripts." + name, run_name="__main__"
+        )
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+        print("OK", name, len(models), "models", flush=True)
+    coxswain.torch.session()  # They were followed.
+
+
+if __name__ == "__main__":
+    main()

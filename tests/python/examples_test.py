@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""The examples in Python train, and the pages show them as they are."""
+
+import os
+import re
+import sys
+import unittest
+
+sys.path.insert(0, os.path.abspath("tests/python"))
+
+import torch_ranks  # noqa: E402
+
+EXAMPLES = os.path.abspath("examples/python")
+PROGRAMS = ("ddp", "accelerate_train", "trainer")
+
+
+def read(*path):
+    with open(os.path.join(*path), encoding="utf-8") as file:
+        return file.read()
+
+
+class ExamplesTest(unittest.TestCase):
+    def assert_trains(self, name):
+        command = torch_ranks.run() + [
+            torch_ranks.torch_python(), os.path.join(EXAMPLES, name + ".py"),
+            "--samples", "4000",
+        ]
+        with torch_ranks.Scene(command) as ranks:
+            self.assertEqual(ranks.end(), 0, ranks.said)
+            found = re.search(r": (\d+) steps, accuracy ([\d.]+)%", ranks.said)
+            self.assertIsNotNone(found, ranks.said)
+            # 63 batches on each of 2 ranks, the last window of which is short.
+            self.assertEqual(int(found[1]), 16, ranks.said)
+            # By chance it would be 10%.
+            self.assertGreater(float(found[2]), 40, ranks.said)
+
+    def test_distributed_data_parallel(self):
+        self.assert_trains("ddp")
+
+    def test_accelerate(self):
+        self.assert_trains("accelerate_train")
+
+    def test_trainer(self):
+        self.assert_trains("trainer")
+
+    def test_they_are_short(self):
+        for name in PROGRAMS:
+            lines = read(EXAMPLES, name + ".py").splitlines()
+            self.assertLess(len(lines), 100, name)
+
+    def test_the_pages_show_them_as_they_are(self):
+        programs = "\n".join(read(EXAMPLES, one + ".py") for one in PROGRAMS)
+        for page in ("README.md", "docs/python.md"):
+            shown = re.findall(
+                r"^```python\n(.*?)^```$", read(page), re.DOTALL | re.MULTILINE
+            )
+            self.assertTrue(shown, page)
+            for block in shown:
+                self.assertIn(block, programs, page)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Suites that others wrote, unmodified: each model in them is followed."""
+
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.abspath("tests/python"))
+
+import torch_ranks  # noqa: E402
+
+TORCH_CASES = (
+    "test_accumulate_gradients_no_sync",
+    "test_accumulate_gradients_no_sync_grad_is_view",
+    "test_accumulate_gradients_no_sync_allreduce_hook",
+    "test_accumulate_gradients_no_sync_allreduce_with_then_hook",
+    "test_grads_same_across_ranks_with_no_sync",
+    "test_broadcast",
+    "test_all_reduce_sum_async",
+)
+
+
+def suite(script, *arguments, **more):
+    return torch_ranks.Scene(
+        torch_ranks.run("--follow")
+        + [torch_ranks.torch_python(), *script, *arguments],
+        **more
+    )
+
+
+class SuitesTest(unittest.TestCase):
+    def assert_passed(self, ranks, names):
+        with ranks:
+            self.assertEqual(ranks.end(), 0, ranks.said)
+            for name in names:
+                self.assertEqual(
+                    ranks.said.count("OK %s" % name), 2, ranks.said
+                )
+
+    def test_cases_of_torch(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = os.path.join(torch_ranks.SCENES, "torch_cases.py")
+            ranks = suite([script], *TORCH_CASES, TEMP_DIR=folder)
+            self.assert_passed(
+                ranks, ("_test_python_store",) + TORCH_CASES
+            )
+
+    def test_scripts_of_accelerate(self):
+        names = (
+            "test_sync", "test_script", "test_distributed_data_loop",
+            "test_ddp_comm_hook",
+        )
+        script = os.path.join(torch_ranks.SCENES, "accelerate_suite.py")
+        self.assert_passed(suite([script], *names), names)
+
+
+if __name__ == "__main__":
+    unittest.main()
