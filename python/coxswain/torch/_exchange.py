@@ -9,16 +9,13 @@ from typing import Any, Callable, List, Optional, Tuple
 import torch
 import torch.distributed as dist
 
-from ..errors import DeadlineExceeded, Error
+from ..errors import Error
 from ..session import Session
+from ._session import verdict
 
 # How often a wait looks whether the generation has ended.
 _SLICE = datetime.timedelta(milliseconds=50)
 _LONGEST_SLEEP = 0.005
-# How long after an error of torch the coordinator may take to say who is lost.
-_VERDICT_SECONDS = 5
-# Never set.
-_NEVER = "coxswain/never"
 
 
 class Exchange:
@@ -72,8 +69,10 @@ class Exchange:
         except Error:
             raise
         except RuntimeError as error:
-            self._explain(error)
-            raise
+            ended = verdict(self._session)
+            if ended is None:
+                raise
+            raise ended from error
         self._works.clear()
         self._futures.clear()
 
@@ -118,16 +117,6 @@ class Exchange:
         ended = self._session.ended
         if ended is not None:
             raise ended
-
-    def _explain(self, error: RuntimeError) -> None:
-        """Raises what the coordinator says of a failure that torch has seen,
-        which may be a moment earlier; returns if it says nothing."""
-        try:
-            self._session.store.get(_NEVER, timeout=_VERDICT_SECONDS)
-        except DeadlineExceeded:
-            return
-        except Error as ended:
-            raise ended from error
 
 
 def complete(value: Any) -> Any:

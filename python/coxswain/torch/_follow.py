@@ -19,6 +19,7 @@ import hashlib
 from typing import Any, Callable, Iterator, List, Optional
 
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel.distributed import DistributedDataParallel
 
 from ..errors import Code, Error, InvalidArgument
@@ -127,6 +128,11 @@ def _supported(model: Any) -> DistributedDataParallel:
             "backward() has no end that could wait for a decision: set it to "
             "False"
         )
+    if getattr(given, "_delay_all_reduce_params", None):
+        raise InvalidArgument(
+            "the model has delay_all_reduce_named_params, which torch exchanges "
+            "without a communication hook: leave that out"
+        )
     if getattr(given, "mixed_precision", None) is not None:
         raise InvalidArgument(
             "the model has mixed_precision, for which torch registers a "
@@ -210,7 +216,9 @@ class Run:
         self._counted = 0
         self._begun: Optional[int] = None
         self._at_end = False
-        # Of the exchange.
+        # Of the exchange. With static_graph torch delays all buckets of the
+        # first pass to its end, and finishes it before a callback of ours.
+        self._at_once = bool(getattr(model, "static_graph", False))
         self._under_way = False
         self._outside = False
         self._micro = 0
@@ -305,6 +313,8 @@ class Run:
                         % bucket.index()
                     )
                 future = self._exchange.launch(bucket)
+                if self._at_once:
+                    self._exchange.wait()
             except BaseException as error:
                 # Out of here it would leave DDP unusable.
                 self._error = error
@@ -383,6 +393,7 @@ class Run:
     def _decide(self) -> None:
         plan = self.schedule.plan
         counted, self._counted = self._counted, 0
+        self._at_once = False
         before = self.schedule.step
         decision = self.schedule.decide(not self._refusal, self._refusal)
         self.decision = decision
@@ -439,10 +450,13 @@ class Run:
 
 
 class _Forgotten:
-    """A Run, as a model that was pickled has it: does nothing."""
+    """A Run, as a model that was pickled has it: torch goes on alone."""
 
     def _on_forward(self, module: Any, inputs: Any) -> None:
         pass
+
+    def _on_bucket(self, state, bucket):  # type: ignore[no-untyped-def]
+        return default_hooks.allreduce_hook(None, bucket)
 
 
 def _queue(callback: Callable[[], None]) -> None:

@@ -12,10 +12,15 @@ from urllib.parse import unquote, urlsplit
 
 import torch.distributed as dist
 
-from ..errors import Code, Error, InvalidArgument
+from ..errors import Code, DeadlineExceeded, Error, InvalidArgument
 from ..session import Session
 from . import torchrun
 from ._store import TorchStore
+
+# How long after an error of torch the coordinator may take to say who is lost.
+_VERDICT_SECONDS = 5
+# Never set.
+_NEVER = "coxswain/never"
 
 _Hook = Callable[
     [Type[BaseException], BaseException, Optional[TracebackType]], Any
@@ -43,6 +48,14 @@ class _Process:
     ) -> None:
         self._uncaught = error
         self._before(kind, error, trace)
+        if self.session is None or not isinstance(error, RuntimeError):
+            return
+        # Where torch has noticed first that a rank is lost, outside of a
+        # backward pass, its own error names nobody.
+        ended = None if isinstance(error, Error) else verdict(self.session)
+        if ended is not None:
+            self._uncaught = ended
+            print("coxswain: %s" % ended, file=sys.stderr)
 
     def _end(self) -> None:
         if self.session is None:
@@ -121,6 +134,18 @@ def leave(reason: str = "done", failed: bool = False) -> None:
     """Ends the session before the process ends; see Session.leave. The second
     time it does nothing."""
     session().leave(reason, failed)
+
+
+def verdict(session: Session) -> Optional[Error]:
+    """Returns why the generation has ended, after an error of torch's, which
+    may come a moment before that; None if it goes on."""
+    try:
+        session.store.get(_NEVER, timeout=_VERDICT_SECONDS)
+    except DeadlineExceeded:
+        return None
+    except Error as error:
+        return error
+    return None
 
 
 def current() -> Optional[Session]:

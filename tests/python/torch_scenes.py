@@ -1,0 +1,428 @@
+"""Scenes of torch_test: what coxswain.torch promises, on two ranks."""
+
+import contextlib
+import copy
+import datetime
+import pickle
+
+import scene_support
+import torch
+import torch.distributed as dist
+from scene_support import check, digest, raised
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    default_hooks,
+    powerSGD_hook,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+import coxswain
+import coxswain.torch as cx
+
+
+def layers(count=4):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        *[torch.nn.Linear(32, 32) for _ in range(count)]
+    )
+
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = layers(2)
+
+    def forward(self, x):
+        return checkpoint(self.first, self.second(x), use_reentrant=False)
+
+
+class Unused(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = layers(2)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+def batch(step, micro):
+    torch.manual_seed(1000 * step + 10 * micro + dist.get_rank())
+    return torch.randn(8, 32)
+
+
+def loss(model, x):
+    return model(x).square().mean()
+
+
+def same(a, b):
+    return all(map(torch.equal, a.parameters(), b.parameters()))
+
+
+def train(model, optimizer, k, steps):
+    """As plain programs of torch do."""
+    for step in range(steps):
+        for micro in range(k):
+            last = micro == k - 1
+            with contextlib.nullcontext() if last else model.no_sync():
+                (loss(model, batch(step, micro)) / k).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def train_followed(run, model, optimizer, k, steps):
+    for step in range(steps):
+        for micro in range(k):
+            with run.accumulate():
+                (loss(model, batch(step, micro)) * run.loss_scale).backward()
+            check(run.sync == (micro == k - 1), run.sync, micro)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def pair(module, **options):
+    """Returns two models that begin alike, each with its optimizer."""
+    made = []
+    options.setdefault("bucket_cap_mb", 0.01)
+    for copied in (copy.deepcopy(module), module):
+        model = DistributedDataParallel(copied, **options)
+        made += [model, torch.optim.AdamW(model.parameters(), lr=0.01)]
+    return made
+
+
+def together():
+    session = cx.init(plan={"accumulation": 2, "commit_vote": True})
+    check(dist.get_rank() == session.rank == cx.session().rank)
+    check(dist.get_world_size() == 2)
+    error = raised(coxswain.Error, cx.init)
+    check("joined job" in str(error) and error.code == 9, error)
+    trains_bit_by_bit_as_before()
+    trains_with_hooks_of_torch()
+    skips(session)
+    votes()
+    tells_a_scaler()
+    weighs_a_short_window()
+    refuses_a_step_within_a_window()
+    may_be_pickled_and_copied()
+    refuses(session)
+    keeps(session)
+    stops(session)
+
+
+def trains_bit_by_bit_as_before():
+    for module, options in (
+        (layers(), {}),
+        (layers(), {"gradient_as_bucket_view": True}),
+        (Unused(), {"find_unused_parameters": True}),
+        (Checkpointed(), {}),
+    ):
+        plain, theirs, model, ours = pair(module, **options)
+        run = cx.follow(model, ours)
+        train(plain, theirs, 2, 4)
+        train_followed(run, model, ours, 2, 3)
+        # A program may count by itself.
+        check(run.schedule.step == 3 and not same(plain, model))
+        for micro in range(2):
+            with model.no_sync() if micro == 0 else contextlib.nullcontext():
+                (loss(model, batch(3, micro)) / 2).backward()
+        ours.step()
+        check(run.schedule.step == 4 and same(plain, model), options)
+
+
+def trains_with_hooks_of_torch():
+    for state, hook, options in (
+        (lambda: None, default_hooks.fp16_compress_hook, {}),
+        (
+            lambda: powerSGD_hook.PowerSGDState(
+                None, matrix_approximation_rank=2, start_powerSGD_iter=2
+            ),
+            powerSGD_hook.powerSGD_hook,
+            # Over gloo it exchanges several buckets in no fixed order.
+            {"bucket_cap_mb": 25},
+        ),
+    ):
+        plain, theirs, model, ours = pair(layers(), **options)
+        plain.register_comm_hook(state(), hook)
+        run = cx.follow(model, ours)
+        run.register_comm_hook(state(), hook)
+        raised(coxswain.InvalidArgument, run.register_comm_hook, None, hook)
+        train(plain, theirs, 2, 5)
+        train_followed(run, model, ours, 2, 5)
+        check(same(plain, model), hook)
+
+
+def skips(session):
+    _, _, model, optimizer = pair(layers())
+    run = cx.follow(model, optimizer)
+    train_followed(run, model, optimizer, 2, 1)
+    before = digest(model), pickle.dumps(optimizer.state_dict())
+    for micro in range(2):
+        if session.rank == 1 and micro == 1:
+            run.skip("loss is NaN")
+        with run.accumulate():
+            loss(model, batch(1, micro)).backward()
+    check(run.skipped and "rank 1" in run.decision.reason, run.decision)
+    check("loss is NaN" in run.decision.reason, run.decision)
+    check(all(p.grad is None for p in model.parameters()))
+    optimizer.step()
+    check(before == (digest(model), pickle.dumps(optimizer.state_dict())))
+    train_followed(run, model, optimizer, 2, 1)
+    check(not run.skipped and digest(model) != before[0])
+
+
+def votes():
+    _, _, model, optimizer = pair(layers())
+    run = cx.follow(model, optimizer, skip_non_finite=True)
+    before = digest(model)
+    for micro in range(2):
+        x = batch(0, micro)
+        if dist.get_rank() == 1 and micro == 1:
+            x[0] = float("nan")
+        with run.accumulate():
+            loss(model, x).backward()
+    check(run.skipped and "rank 1" in run.decision.reason, run.decision)
+    check("not finite" in run.decision.reason, run.decision)
+    check("rank 0" not in run.decision.reason, run.decision)
+    optimizer.step()
+    check(digest(model) == before)
+    train_followed(run, model, optimizer, 2, 1)
+    check(digest(model) != before)
+
+
+def tells_a_scaler():
+    _, _, model, _ = pair(layers())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    run = cx.follow(model, optimizer, scaler=scaler)
+    before = digest(model)
+    run.skip("both")
+    for micro in range(2):
+        with run.accumulate():
+            scaler.scale(loss(model, batch(0, micro))).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    check(scaler.get_scale() == 2 and digest(model) == before)
+
+
+def weighs_a_short_window():
+    plain, _, model, optimizer = pair(layers())
+    run = cx.follow(model, optimizer)
+    with run.accumulate(end_of_data=True):
+        (loss(model, batch(0, 0)) * run.loss_scale).backward()
+    check(run.sync)
+    loss(plain, batch(0, 0)).backward()
+    for one, other in zip(model.parameters(), plain.parameters()):
+        check(torch.allclose(one.grad, other.grad, rtol=1e-6))
+    optimizer.step()
+    optimizer.zero_grad()
+    train_followed(run, model, optimizer, 2, 1)
+
+
+def refuses_a_step_within_a_window():
+    _, _, model, optimizer = pair(layers())
+    run = cx.follow(model, optimizer)
+    with run.accumulate():
+        loss(model, batch(0, 0)).backward()
+    error = raised(coxswain.Error, optimizer.step)
+    check("after 1 of 2 micro-batches" in str(error), error)
+    check(run.schedule.stream in str(error), error)
+    # An evaluation is none.
+    model.eval()
+    loss(model, batch(0, 0))
+    model.train()
+    with torch.no_grad():
+        loss(model, batch(0, 0))
+    with run.accumulate():
+        loss(model, batch(0, 1)).backward()
+    optimizer.step()
+
+
+def may_be_pickled_and_copied():
+    model = DistributedDataParallel(layers())
+    cx.follow(model)
+    copied = pickle.loads(pickle.dumps(model.module))
+    check(same(copied, model.module))
+    # torch makes its own half of the copy anew.
+    state = pickle.dumps(model)
+    again = pickle.loads(state)
+    check(same(again, model))
+    loss(again, batch(0, 0))
+
+
+def refuses(session):
+    error = raised(coxswain.InvalidArgument, cx.follow, layers())
+    check("Sequential cannot be followed" in str(error), error)
+    check("FSDP" in str(error), error)
+    model = DistributedDataParallel(layers())
+    error = raised(
+        coxswain.InvalidArgument, cx.follow, model, exchange="nccl"
+    )
+    check('there is "torch"' in str(error), error)
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    error = raised(coxswain.InvalidArgument, cx.follow, model)
+    check("takes only one" in str(error), error)
+    mixed = DistributedDataParallel(layers())
+    mixed.mixed_precision = object()
+    error = raised(coxswain.InvalidArgument, cx.follow, mixed)
+    check("torch.autocast" in str(error), error)
+    with contextlib.ExitStack() as stack:
+        mode = torch._dynamo.config.optimize_ddp
+        stack.callback(
+            setattr, torch._dynamo.config, "optimize_ddp", mode
+        )
+        torch._dynamo.config.optimize_ddp = "python_reducer"
+        compiled = DistributedDataParallel(layers())
+        error = raised(coxswain.InvalidArgument, cx.follow, compiled)
+        check("python_reducer" in str(error), error)
+    check(session.ended is None)
+
+
+def keeps(session):
+    """The semantics of c10d's stores."""
+    store = cx.TorchStore(session, "own/")
+    rank = session.rank
+    if rank == 0:
+        store.set("text", "a")
+        store.set("bytes", b"\0\xff")
+        store.append("text", "bc")
+        store.multi_set(["x", "y"], [b"1", b"2"])
+    dist.barrier()
+    check(store.get("text") == b"abc" and store.get("bytes") == b"\0\xff")
+    check(store.multi_get(["x", "y"]) == [b"1", b"2"])
+    check(store.check(["x", "y"]) and not store.check(["x", "none"]))
+    check(store.add("sum", rank + 1) in (1, 2, 3))
+    dist.barrier()
+    check(store.add("sum", 0) == 3 and store.get("sum") == b"3")
+    dist.barrier()
+    if rank == 0:
+        check(store.compare_set("none", "a", "b") == b"a")
+        check(not store.check(["none"]))
+        check(store.compare_set("none", "", "b") == b"b")
+        check(store.compare_set("none", "a", "c") == b"b")
+        check(store.compare_set("none", "b", "c") == b"c")
+        check(store.delete_key("none") and not store.delete_key("none"))
+    dist.barrier()
+    short = datetime.timedelta(milliseconds=80)
+    error = raised(dist.DistStoreError, store.wait, ["x", "none"], short)
+    check("timeout" in str(error) and "none" in str(error), error)
+    check("x," not in str(error), error)
+    other = store.clone()
+    other.set_timeout(short)
+    check(other.timeout == short and store.timeout != short)
+    error = raised(dist.DistStoreError, other.get, "none")
+    check("timeout" in str(error), error)
+    # Through torch's own half of it, of which Python keeps nothing.
+    prefixed = dist.PrefixStore("p", cx.TorchStore(session, "own/"))
+    prefixed.set("k%d" % rank, "v")
+    check(prefixed.get("k%d" % rank) == b"v")
+    check(store.get("p/k%d" % rank) == b"v")
+    dist.barrier()
+
+
+def stops(session):
+    _, _, model, optimizer = pair(layers())
+    run = cx.follow(model, optimizer)
+    if session.rank == 1:
+        run.request_stop("enough")
+    steps = 0
+    while not run.stopping:
+        train_followed(run, model, optimizer, 2, 1)
+        steps += 1
+    check("enough" in run.stopping and steps <= 2, steps, run.stopping)
+
+
+def url():
+    """A program that knows of Coxswain by an address alone."""
+    dist.init_process_group("gloo", init_method="coxswain://")
+    session = cx.session()
+    check((dist.get_rank(), dist.get_world_size()) == (session.rank, 2))
+    tensor = torch.ones(4) * (session.rank + 1)
+    dist.all_reduce(tensor)
+    check(tensor.tolist() == [3.0] * 4)
+    group = dist.new_group([0, 1])
+    dist.monitored_barrier(group)
+    gathered = [None, None]
+    dist.all_gather_object(gathered, session.rank, group=group)
+    check(gathered == [0, 1])
+    cx.leave()
+    cx.leave()
+
+
+def every_batch():
+    cx.init(plan="accumulation=3 sync_each_batch=true")
+    for options in ({}, {"static_graph": True}):
+        plain, theirs, model, ours = pair(layers(), **options)
+        run = cx.follow(model, ours)
+        train_followed(run, model, ours, 3, 2)
+        check(run.schedule.step == 2)
+        for step in range(2):
+            for micro in range(3):
+                (loss(plain, batch(step, micro)) / 3).backward()
+            theirs.step()
+            theirs.zero_grad()
+        check(same(plain, model), options)
+
+
+def uneven():
+    """A rank whose data ends earlier goes on with DistributedDataParallel's
+    join(), as the plan allows."""
+    session = cx.init(plan="uneven_data=wait_for_all")
+    _, _, model, optimizer = pair(layers())
+    run = cx.follow(model)
+    with model.join():
+        for step in range(2 + 2 * session.rank):
+            loss(model, batch(step, 0)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    check(run.schedule.step == 4, run.schedule.step)
+    digests = [None, None]
+    dist.all_gather_object(digests, digest(model))
+    check(digests[0] == digests[1], digests)
+
+
+def uneven_is_refused():
+    session = cx.init()
+    _, _, model, optimizer = pair(layers())
+    cx.follow(model)
+    try:
+        with model.join():
+            for step in range(2 + 2 * session.rank):
+                loss(model, batch(step, 0)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    except coxswain.RanksDiffer as error:
+        check(error.ranks == (0,), error.ranks, error)
+        print("NAMED", error, flush=True)
+        cx.leave("refused", failed=True)
+    else:
+        raise AssertionError("nobody objected")
+
+
+def wrong_plan():
+    cx.init(plan={"hook": "bf16"})
+    model = DistributedDataParallel(layers())
+    error = raised(coxswain.InvalidArgument, cx.follow, model)
+    check("it is torch that exchanges" in str(error), error)
+    error = raised(coxswain.InvalidArgument, coxswain.canonical_hook, "fp61")
+    check("powersgd" in str(error), error)
+
+
+def uncaught():
+    session = cx.init()
+    model = DistributedDataParallel(layers())
+    cx.follow(model)
+    # torch rearranges buckets in the forward after the first pass.
+    for step in range(2):
+        loss(model, batch(step, 0)).backward()
+    if session.rank == 1:
+        raise ValueError("no luck")
+    try:
+        loss(model, batch(2, 0)).backward()
+    except coxswain.PeerLost as error:
+        check(error.ranks == (1,), error.ranks)
+        print("NAMED", error, flush=True)
+        return
+    raise AssertionError("rank 1 was not missed")
+
+
+if __name__ == "__main__":
+    scene_support.main(globals())
