@@ -106,7 +106,7 @@ echo "Building ..." >&2
   //tests/bench/checkpoint:checkpoint_worker \
   //tests/bench/bulk:bulk_worker \
   //tests/bench/parameter_server:parameter_worker \
-  //cli:coxswain < /dev/null
+  //cli:coxswain //capi:libcoxswain_c.so < /dev/null
 
 exec "${python}" "${driver}" \
   --library "${PWD}/bazel-bin/tests/bench/libcoxswain_bench.so" \
@@ -121,4 +121,5 @@ exec "${python}" "${driver}" \
   --parameter-worker \
   "${PWD}/bazel-bin/tests/bench/parameter_server/parameter_worker" \
   --coxswain "${PWD}/bazel-bin/cli/coxswain" \
+  --c-library "${PWD}/bazel-bin/capi/libcoxswain_c.so" \
   "${arguments[@]}"

@@ -144,6 +144,7 @@ def parse_arguments(arguments):
     parser.add_argument("--bulk-worker", metavar="FILE")
     parser.add_argument("--parameter-worker", metavar="FILE")
     parser.add_argument("--coxswain", metavar="FILE")
+    parser.add_argument("--c-library", metavar="FILE")
     parsed = parser.parse_intermixed_args(arguments)
     if parsed.samples is not None and parsed.samples < 1:
         parser.error("--samples needs a whole number of at least 1")
@@ -194,6 +195,7 @@ def measure_all(options, benchmarks, selected):
         bulk_worker=options.bulk_worker,
         parameter_worker=options.parameter_worker,
         coxswain=options.coxswain,
+        c_library=options.c_library,
         cores=cores,
     )
     results, failed = run(benchmarks, selected, context, terminal)

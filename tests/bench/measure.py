@@ -94,6 +94,7 @@ class Context:
     bulk_worker: the program bulk/main.cc.
     parameter_worker: the program parameter_server/main.cc.
     coxswain: the command line.
+    c_library: libcoxswain_c.so.
     cores: those that such benchmarks may use; this process has one of them.
     """
 
@@ -110,6 +111,7 @@ class Context:
     bulk_worker: str = ""
     parameter_worker: str = ""
     coxswain: str = ""
+    c_library: str = ""
     cores: Sequence[int] = ()
 
     def interleave(

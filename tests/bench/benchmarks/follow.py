@@ -1,0 +1,111 @@
+"""What it costs torch's DistributedDataParallel to be followed: announced to
+the coordinator, and decided, while torch exchanges over Gloo."""
+
+import json
+import os
+import subprocess
+import sys
+
+from measure import Benchmark, Result, Row
+
+ROUNDS = 8
+STEPS = 25  # of each side in a round
+LIMIT = 30  # us a bucket
+TIMEOUT = 600
+
+_BENCH = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_TREE = os.path.dirname(os.path.dirname(_BENCH))
+
+_OF = ", 2 ranks on one host, torch's Gloo"
+BUCKET = Row(
+    "follow_bucket",
+    "%d us" % LIMIT,
+    "us",
+    "processor time of the training thread that a bucket of 16 KiB costs, less "
+    "plain DistributedDataParallel's, 64 layers of 16 KiB" + _OF,
+    goal=1,
+)
+STEP_SMALL = Row(
+    "follow_step_small",
+    "DDP",
+    "ms",
+    "a step of 64 layers of 16 KiB, in buckets of one" + _OF,
+)
+STEP = Row(
+    "follow_step",
+    "DDP",
+    "ms",
+    "a step of 8 layers of 4 MiB, 32 samples" + _OF,
+    goal=0.98,
+)
+
+
+def _measure(context, model):
+    if not context.coxswain or not context.c_library:
+        raise RuntimeError("needs --coxswain and --c-library")
+    command = [
+        context.coxswain, "run", "--no-prefix", "--log-level", "error",
+        "--nproc", "2", "--", sys.executable,
+        os.path.join(_BENCH, "followed_ddp.py"), model,
+        "--rounds", str(context.samples or ROUNDS), "--steps", str(STEPS),
+    ]
+    cores = context.cores
+    done = subprocess.run(
+        command,
+        env=dict(
+            os.environ,
+            COXSWAIN_LIBRARY=context.c_library,
+            PYTHONPATH=os.path.join(_TREE, "python"),
+        ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+        # Not the one core of this process.
+        preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
+    )
+    lines = [line for line in done.stdout.splitlines() if line[:1] == "{"]
+    if done.returncode != 0 or not lines:
+        raise RuntimeError(
+            "%s ended with %d: %s" % (command, done.returncode, done.stderr)
+        )
+    return [json.loads(line) for line in lines]
+
+
+def _milliseconds(rounds, name):
+    return [1e3 * one[name] for one in rounds]
+
+
+def measure_small(context):
+    rounds = _measure(context, "small")
+    buckets = [
+        1e6 * (one["thread"] - one["plain_thread"]) / one["buckets"]
+        for one in rounds
+    ]
+    return [
+        Result(BUCKET, buckets, [LIMIT] * len(buckets)),
+        Result(
+            STEP_SMALL,
+            _milliseconds(rounds, "step"),
+            _milliseconds(rounds, "plain_step"),
+        ),
+    ]
+
+
+def measure_large(context):
+    rounds = _measure(context, "large")
+    return [
+        Result(
+            STEP,
+            _milliseconds(rounds, "step"),
+            _milliseconds(rounds, "plain_step"),
+        )
+    ]
+
+
+BENCHMARKS = [
+    Benchmark([BUCKET, STEP_SMALL], measure_small),
+    Benchmark([STEP], measure_large),
+]
