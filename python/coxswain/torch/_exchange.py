@@ -93,7 +93,8 @@ class Exchange:
                 return
             except RuntimeError:
                 if work.is_completed():
-                    raise
+                    work.wait()  # Its own error, unless it was just done.
+                    return
                 self._check_session()
 
     def _wait_for_future(self, future: Any) -> None:
