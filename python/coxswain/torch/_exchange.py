@@ -7,6 +7,7 @@ import time
 from typing import Any, Callable, List, Optional, Tuple
 
 import torch
+import torch.distributed as dist
 
 from ..errors import Error
 from ..session import Session
@@ -30,6 +31,7 @@ class Exchange:
         self._session = session
         self._group = group
         self._size = group.size()
+        self._mean = _mean(self._size)
         self._works: List[Any] = []
         self._futures: List[Any] = []
 
@@ -50,10 +52,12 @@ class Exchange:
             self._futures.append(future)
             return future
         buffer = bucket.buffer()
-        # Before the sum, as torch does it: the same bits.
-        buffer.div_(self._size)
         # What dist.all_reduce adds costs as much again for a small bucket.
-        self._works.append(self._group.allreduce([buffer]))
+        if self._mean is not None and buffer.dtype is not torch.float16:
+            self._works.append(self._group.allreduce([buffer], self._mean))
+        else:
+            buffer.div_(self._size)  # Before the sum, as torch does it.
+            self._works.append(self._group.allreduce([buffer]))
         return complete(buffer)
 
     def wait(self) -> None:
@@ -117,6 +121,19 @@ class Exchange:
         ended = self._session.ended
         if ended is not None:
             raise ended
+
+
+def _mean(size: int) -> Any:
+    """Returns options of an all-reduce that divides off this thread, or None
+    where its bits could be others than those of torch's division before the
+    sum, or torch's Gloo cannot."""
+    power_of_two = size & (size - 1) == 0
+    version = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2]))
+    if not power_of_two or version < (2, 15):
+        return None
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.AVG
+    return options
 
 
 def complete(value: Any) -> Any:
