@@ -209,8 +209,11 @@ v1::AttachEvent ToWire(const Message& message) {
 v1::Plan ToWire(const Plan& plan) {
   v1::Plan wire;
   PlanFields(IntoMessage<Plan, v1::Plan>(plan, &wire));
+  // A term that has its default means the same where it is missing, also to a
+  // version that does not know it yet.
+  const std::map<std::string, std::string> defaults = Terms().ToMap();
   for (const auto& [name, value] : plan.terms.ToMap()) {
-    (*wire.mutable_terms())[name] = value;
+    if (value != defaults.at(name)) (*wire.mutable_terms())[name] = value;
   }
   return wire;
 }

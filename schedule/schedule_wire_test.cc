@@ -252,6 +252,21 @@ TEST(ScheduleWireTest, ADecisionBringsAPlan) {
   ExpectPlan(*decision.plan);
 }
 
+TEST(ScheduleWireTest, ATermThatHasItsDefaultIsNotSent) {
+  Plan plan;
+  plan.version = 1;
+  ASSERT_OK(plan.terms.Set("windows", "program"));
+  ASSERT_OK(plan.terms.Set("tail", "drop"));
+  ASSERT_OK(plan.terms.Set("windows", "plan"));
+  const v1::Plan wire = ToWire(plan);
+  const std::map<std::string, std::string> terms(wire.terms().begin(),
+                                                 wire.terms().end());
+  EXPECT_THAT(terms, ElementsAre(Pair("tail", "drop")))
+      << "a version that does not know the others follows it";
+  ASSERT_OK_AND_ASSIGN(const Plan again, PlanFromWire(wire));
+  EXPECT_EQ(again.terms, plan.terms);
+}
+
 TEST(ScheduleWireTest, TermsOfANewerCoordinatorAreNamed) {
   v1::Plan wire;
   wire.set_version(4);
