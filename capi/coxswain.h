@@ -9,7 +9,8 @@
 //   cx_decide; at the end cx_leave and cx_close
 //
 // A session is of one generation: when a member is lost the generation ends,
-// and with it every call that waits. A session that is open when the process
+// and with it every call that waits; cx_rejoin gives the session of the next
+// one. A session that is open when the process
 // exits is closed as failed. In a process forked from the one that has joined,
 // all functions with a session fail with CX_FAILED_PRECONDITION and touch
 // nothing.
@@ -71,7 +72,7 @@ extern "C" {
 // Programs work with any library of the same major number, and a minor number
 // that is not below theirs.
 #define CX_ABI_MAJOR 1
-#define CX_ABI_MINOR 0
+#define CX_ABI_MINOR 1
 
 // Returns major << 16 | minor of the library.
 CX_API int32_t cx_abi_version(void);
@@ -240,6 +241,19 @@ typedef struct cx_join_options {
 //                           CX_ERROR_JOB_FINISHED
 CX_API cx_code cx_join(const cx_join_options* options, cx_session* session,
                        cx_call* call);
+
+// Joins the generation after that of `session`, as the same worker with the
+// same options, and waits as cx_join does: once that generation has ended
+// (cx_status), or is to end after a step (cx_decision.regroup), or to make it
+// end; it is left in good order. Sets `*next`, to 0 unless it returns CX_OK.
+// `session` stays open for cx_close, which must not come before this has
+// returned: it is of no other use.
+//   CX_FAILED_PRECONDITION  `session` was left by cx_leave; or as cx_join
+//   CX_ALREADY_EXISTS       another process has taken this worker's place
+//   CX_CANCELLED            given up: `session` cannot join again. Or the job
+//                           has ended in good order: CX_ERROR_JOB_FINISHED
+// Other errors as cx_join. Since 1.1.
+CX_API cx_code cx_rejoin(cx_session session, cx_session* next, cx_call* call);
 
 // States the parameters that gradients are exchanged of, in their order, where
 // they are known only after joining. Each ticket from then on carries a hash of

@@ -1,5 +1,6 @@
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -127,6 +128,29 @@ absl::StatusOr<JobManifest> ManifestOf(const cx_join_options& options) {
   return manifest;
 }
 
+// Work that makes a session, and opens it.
+Work Opening(std::function<absl::StatusOr<std::unique_ptr<Session>>()> make,
+             cx_session* opened, absl::Duration timeout,
+             const std::shared_ptr<CancelSignal>& cancel) {
+  // Given up, it is destroyed with the work, and leaves.
+  const auto made = std::make_shared<std::unique_ptr<Session>>();
+  Work work;
+  work.run = [made, make = std::move(make)]() -> absl::Status {
+    COXSWAIN_ASSIGN_OR_RETURN(*made, make());
+    return absl::OkStatus();
+  };
+  work.deliver = [made, opened, timeout, cancel]() {
+    *opened = Sessions().Add(
+        std::make_shared<OpenSession>(std::move(*made), timeout, cancel));
+    return absl::OkStatus();
+  };
+  work.cancel = [cancel](const absl::Status& why) {
+    cancel->Raise(why);
+    return false;
+  };
+  return work;
+}
+
 Answer Join(const cx_join_options& given, cx_session* session, cx_call* call) {
   COXSWAIN_RETURN_IF_ERROR(CheckProcess());
   COXSWAIN_ASSIGN_OR_RETURN(SessionOptions options, SessionOptionsOf(given));
@@ -135,24 +159,11 @@ Answer Join(const cx_join_options& given, cx_session* session, cx_call* call) {
   const auto cancel = std::make_shared<CancelSignal>();
   options.cancel = cancel;
   const absl::Duration timeout = options.collective_timeout;
-  // Given up, it is destroyed with the work, and leaves.
-  const auto joined = std::make_shared<std::unique_ptr<Session>>();
-  Work work;
-  work.run = [joined, options = std::move(options),
-              manifest = std::move(manifest)]() -> absl::Status {
-    COXSWAIN_ASSIGN_OR_RETURN(*joined, Session::Join(options, manifest));
-    return absl::OkStatus();
+  const auto join = [options = std::move(options),
+                     manifest = std::move(manifest)]() {
+    return Session::Join(options, manifest);
   };
-  work.deliver = [joined, session, timeout]() {
-    *session = Sessions().Add(
-        std::make_shared<OpenSession>(std::move(*joined), timeout));
-    return absl::OkStatus();
-  };
-  work.cancel = [cancel](const absl::Status& why) {
-    cancel->Raise(why);
-    return false;
-  };
-  return Do(call, std::move(work));
+  return Do(call, Opening(join, session, timeout, cancel));
 }
 
 }  // namespace
@@ -216,6 +227,17 @@ cx_code cx_join(const cx_join_options* options, cx_session* session,
       COXSWAIN_ASSIGN_OR_RETURN(given, capi::ReadStruct(options, "options"));
     }
     return capi::Join(given, session, call);
+  });
+}
+
+cx_code cx_rejoin(cx_session session, cx_session* next, cx_call* call) {
+  return capi::Guarded(call, [&]() -> capi::Answer {
+    COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(next, "next"));
+    *next = 0;
+    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
+    return capi::Do(
+        call, capi::Opening([open]() { return open->session->Rejoin(); }, next,
+                            open->collective_timeout, open->cancel));
   });
 }
 

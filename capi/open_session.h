@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "capi/coxswain.h"
 #include "capi/table.h"
@@ -27,9 +28,11 @@ namespace coxswain::capi {
 class OpenSession {
  public:
   OpenSession(std::unique_ptr<Session> session_in,
-              absl::Duration collective_timeout_in)
+              absl::Duration collective_timeout_in,
+              std::shared_ptr<CancelSignal> cancel_in)
       : session(std::move(session_in)),
         collective_timeout(collective_timeout_in),
+        cancel(std::move(cancel_in)),
         plan_(session->plan()) {}
 
   // The plan that the next ticket follows. Only a decision that the caller has
@@ -45,6 +48,8 @@ class OpenSession {
 
   const std::unique_ptr<Session> session;
   const absl::Duration collective_timeout;
+  // SessionOptions::cancel, which the sessions of all generations share.
+  const std::shared_ptr<CancelSignal> cancel;
   std::atomic<uint64_t> layout{0};
   // Held through each collective: they are started one at a time.
   Mutex collectives;

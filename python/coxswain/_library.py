@@ -19,7 +19,7 @@ from . import errors
 
 # What this package was written for: a library of the same major number, and a
 # minor number that is not below.
-ABI_MAJOR, ABI_MINOR = 1, 0
+ABI_MAJOR, ABI_MINOR = 1, 1
 
 VARIABLE = "COXSWAIN_LIBRARY"
 BESIDE = os.path.join(
@@ -180,6 +180,7 @@ FUNCTIONS = {
     "cx_cancel": (c_int32, [_CALL]),
     "cx_set_interrupt": (None, [c_void_p, c_void_p]),
     "cx_join": (c_int32, [POINTER(JoinOptions), POINTER(c_uint64), _CALL]),
+    "cx_rejoin": (c_int32, [_SESSION, POINTER(c_uint64), _CALL]),
     "cx_configure": (c_int32, [_SESSION, POINTER(Parameter), c_size_t]),
     "cx_leave": (c_int32, [_SESSION, c_char_p, c_int32, _CALL]),
     "cx_close": (c_int32, [_SESSION]),

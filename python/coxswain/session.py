@@ -81,7 +81,8 @@ class Session:
     failed.
 
     The generation ends when a member is lost. Then each call that waits raises
-    PeerLost, RanksDiffer or another Error that says why.
+    PeerLost, RanksDiffer or another Error that says why. A program that can go
+    on calls rejoin for the session of the next one.
 
     Threads: safe from any thread, while collectives are called by one, and the
     methods of a schedule by one. Calls that wait let other threads run, and
@@ -182,14 +183,38 @@ class Session:
         options.parameter_count = len(given_parameters)
         asked = plan_text(plan)
         options.plan = _library.encode(asked)
+        session = cls._opened_by("cx_join", ctypes.byref(options))
+        session.asked = asked
+        return session
+
+    def rejoin(self) -> Session:
+        """Joins the next generation, as the same worker with the same
+        arguments, and waits until it is complete, as join does.
+
+        For when this generation has ended, or a decision says regroup, or to
+        make it end; it is left in good order. This session is of no other use
+        afterwards, and is still to be closed, once this has returned.
+
+        Raises as join; Evicted or another Error if this worker has left for
+        good, or another process has its place. After an exception such as
+        KeyboardInterrupt it cannot join again.
+        """
+        session = self._opened_by(
+            "cx_rejoin", self._handle, generation=self.generation
+        )
+        session.asked = self.asked
+        return session
+
+    @classmethod
+    def _opened_by(
+        cls, name: str, argument: Any, generation: Optional[int] = None
+    ) -> Session:
         handle = ctypes.c_uint64()
         try:
             _library.call(
-                "cx_join", ctypes.byref(options), ctypes.byref(handle)
+                name, argument, ctypes.byref(handle), generation=generation
             )
-            session = cls(handle.value)
-            session.asked = asked
-            return session
+            return cls(handle.value)
         except BaseException:
             # Nobody else knows of it.
             if handle.value:

@@ -87,6 +87,41 @@ TEST_P(CapiRanksTest, KnowThemselvesAndEachOther) {
   EXPECT_EQ(library.cx_status(job[0]), CX_CANCELLED);
 }
 
+TEST_P(CapiRanksTest, GoOnInTheNextGeneration) {
+  Job job(2);
+  auto before = Init<cx_session_info>();
+  ASSERT_EQ(library.cx_info(job[0], &before), CX_OK);
+  ASSERT_EQ(library.cx_leave(job[1], "it makes way", 1, nullptr), CX_OK);
+  cx_session next = 7;
+  EXPECT_EQ(library.cx_rejoin(job[1], &next, nullptr), CX_FAILED_PRECONDITION);
+  EXPECT_EQ(next, 0u);
+  EXPECT_THAT(Message(), HasSubstr("has left the job"));
+  EXPECT_EQ(library.cx_rejoin(job[0], nullptr, nullptr), CX_INVALID_ARGUMENT);
+  Together(2, [&](int i) {
+    cx_session mine = 0;
+    if (i == 0) {
+      ASSERT_EQ(Call([&](cx_call* call) {
+                  return library.cx_rejoin(job[0], &mine, call);
+                }),
+                CX_OK)
+          << Message();
+      EXPECT_EQ(library.cx_close(job[0]), CX_OK);
+    } else {
+      // Another process in the place of the one that has left for good.
+      const auto options = OptionsOf(job.name().c_str(), 1, 2);
+      ASSERT_EQ(library.cx_join(&options, &mine, nullptr), CX_OK) << Message();
+    }
+    auto info = Init<cx_session_info>();
+    ASSERT_EQ(library.cx_info(mine, &info), CX_OK);
+    EXPECT_GT(info.generation, before.generation);
+    EXPECT_EQ(info.rank, i);
+    EXPECT_EQ(info.job, job.name());
+    EXPECT_EQ(library.cx_barrier(mine, "all are here", 10000, nullptr), CX_OK);
+    EXPECT_EQ(library.cx_leave(mine, "done", 0, nullptr), CX_OK);
+    EXPECT_EQ(library.cx_close(mine), CX_OK);
+  });
+}
+
 TEST_P(CapiRanksTest, ShareTheStore) {
   Job job(2);
   const std::string bytes("a\0b", 3);
@@ -380,6 +415,17 @@ TEST(CapiScheduleTest, ADecisionThatIsGivenUpEndsItsStream) {
   EXPECT_EQ(library.cx_last_error_kind(), CX_ERROR_MEMBER_LOST);
   EXPECT_THAT(Ranks(), ElementsAre(0));
   EXPECT_THAT(Message(), HasSubstr("interrupted"));
+}
+
+TEST(CapiRejoinTest, ThatIsGivenUpEndsTheMembership) {
+  Job job(2);
+  cx_call call = 0;
+  cx_session next = 7;
+  // The other one goes on, and is waited for.
+  EXPECT_EQ(library.cx_rejoin(job[0], &next, &call), CX_AGAIN);
+  EXPECT_EQ(library.cx_cancel(&call), CX_OK);
+  EXPECT_EQ(library.cx_rejoin(job[0], &next, nullptr), CX_CANCELLED);
+  EXPECT_EQ(next, 0u);
 }
 
 TEST(CapiCollectiveTest, ThatIsGivenUpLeavesTheMemoryAlone) {

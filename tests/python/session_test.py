@@ -61,6 +61,10 @@ class SessionTest(unittest.TestCase):
     def test_ranks_with_other_parameters_are_refused(self):
         self.assert_done("parameters")
 
+    def test_ranks_go_on_in_the_next_generation(self):
+        done, said = self.assert_done("rejoins")
+        self.assertEqual(done.returncode, 0, said)
+
     def test_a_killed_rank_is_named(self):
         self.assert_named("killed", "killed by signal 9")
 

@@ -176,6 +176,34 @@ def lose_the_other(session):
     print("NAMED", error, flush=True)
 
 
+def rejoins():
+    """One rank makes the generation end; both go on in the next one."""
+    session = coxswain.Session.join(plan={"accumulation": 2})
+    session.store.set("rank %d" % session.rank, "was here")
+    session.barrier("all are here", timeout=20)
+    if session.rank == 1:
+        after = session.rejoin()
+    else:
+        event = session.next_event(20)
+        while event.kind is not coxswain.EventKind.MEMBER_LEFT:
+            event = session.next_event(20)
+        check(event.rank == 1 and "next generation" in event.text, event)
+        check(session.ended is None)
+        after = session.rejoin()
+    check(after.generation > session.generation)
+    check((after.rank, after.world_size) == (session.rank, 2))
+    check(after.schedule.plan.accumulation == 2)
+    check(isinstance(session.ended, coxswain.Error))
+    session.close()
+    with after:
+        raised(coxswain.NotFound, after.store.get, "rank 0")
+        after.schedule.announce(2)
+        after.schedule.decide()
+        after.barrier("again", timeout=20)
+    error = raised(coxswain.Error, after.rejoin)
+    check("is not open" in str(error), error)
+
+
 def killed():
     session = coxswain.Session.join()
     if session.rank == 0:
