@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Coxswain under torchrun: torchrun_test.py [--restarts N] [UNITTEST OPTION]...
+
+Real processes: a coordinator, torchrun, and workers with torch on the CPU.
+"""
+
+import argparse
+import os
+import sys
+import types
+import unittest
+
+sys.dont_write_bytecode = True  # It would be in the source tree.
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.abspath("python"))
+
+import coxswain  # noqa: E402
+from torchrun_support import Scene  # noqa: E402
+
+# torchrun.py needs no torch; the package that it is in does.
+_package = types.ModuleType("coxswain.torch")
+_package.__path__ = [os.path.abspath("python/coxswain/torch")]
+sys.modules["coxswain.torch"] = _package
+from coxswain.torch import torchrun  # noqa: E402
+
+RESTARTS = 5
+# One restart: torch is imported by two processes of a busy machine.
+RESTART_S = 45
+MOMENTS = (
+    "joining", "joined", "late", "kill", "left", "start", "exception",
+    "decided", "exit",
+)
+
+
+def variables(**changed):
+    """Returns what torchrun sets, and what a user may have set."""
+    given = {
+        "RANK": "5",
+        "LOCAL_RANK": "1",
+        "GROUP_RANK": "2",
+        "WORLD_SIZE": "8",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": "4",
+        "TORCHELASTIC_RUN_ID": "mnist",
+        "TORCHELASTIC_RESTART_COUNT": "3",
+    }
+    given.update(changed)
+    return given
+
+
+class VariablesTest(unittest.TestCase):
+    def test_say_who_a_worker_is(self):
+        self.assertTrue(torchrun.is_worker(variables()))
+        self.assertEqual(
+            torchrun.join_arguments(variables()),
+            {"job": "mnist", "node": "000002", "slot": 1, "world_size": 8,
+             "attempt": 3},
+        )
+
+    def test_say_nothing_without_torchrun(self):
+        for given in ({}, {"RANK": "1", "WORLD_SIZE": "2"},
+                      variables(TORCHELASTIC_RUN_ID="")):
+            self.assertEqual(torchrun.join_arguments(given), {})
+            self.assertFalse(torchrun.is_worker(given))
+
+    def test_give_way_to_what_a_user_has_set(self):
+        self.assertEqual(
+            torchrun.join_arguments(
+                variables(
+                    COXSWAIN_JOB="mine",
+                    COXSWAIN_WORLD_SIZE="8",
+                    COXSWAIN_ATTEMPT="17",
+                    COXSWAIN_NODE="rack-7",
+                )
+            ),
+            {"node": "rack-7", "slot": 1},
+        )
+        arguments = torchrun.join_arguments(
+            variables(COXSWAIN_LOCAL_RANK="4"), given=("job", "attempt")
+        )
+        self.assertEqual(
+            arguments, {"node": "000002", "slot": 4, "world_size": 8}
+        )
+
+    def test_of_jobs_without_a_name_differ_from_start_to_start(self):
+        names = set()
+        for start in ("k2j9_x", "a1b2c3d4"):
+            for attempt in (0, 1):
+                given = variables(
+                    TORCHELASTIC_RUN_ID="none",
+                    GROUP_WORLD_SIZE="1",
+                    TORCHELASTIC_ERROR_FILE="/tmp/torchelastic_zz/none_%s/"
+                    "attempt_%d/1/error.json" % (start, attempt),
+                )
+                names.add(torchrun.join_arguments(given)["job"])
+        self.assertEqual(names, {"torchrun-k2j9_x", "torchrun-a1b2c3d4"})
+
+    def test_without_a_name_are_refused_where_none_can_be_made(self):
+        file = "/tmp/torchelastic_zz/none_k2j9_x/attempt_0/1/error.json"
+        for changed in (
+            {"TORCHELASTIC_ERROR_FILE": file},  # several nodes
+            {"GROUP_WORLD_SIZE": "1"},
+            {"GROUP_WORLD_SIZE": "1", "TORCHELASTIC_ERROR_FILE": "/dev/null"},
+        ):
+            with self.assertRaisesRegex(
+                coxswain.InvalidArgument, "give --rdzv-id, or set COXSWAIN_JOB"
+            ):
+                torchrun.join_arguments(
+                    variables(TORCHELASTIC_RUN_ID="none", **changed)
+                )
+
+    def test_that_make_no_sense_are_named(self):
+        for name in ("GROUP_RANK", "LOCAL_RANK", "WORLD_SIZE",
+                     "TORCHELASTIC_RESTART_COUNT"):
+            for value in ("", "x", "-1", "1" * 10):
+                with self.assertRaisesRegex(
+                    coxswain.InvalidArgument, "^%s is %r" % (name, value)
+                ):
+                    torchrun.join_arguments(variables(**{name: value}))
+        for name in ("my job", ".", "a" * 129):
+            with self.assertRaisesRegex(
+                coxswain.InvalidArgument, "--rdzv-id"
+            ):
+                torchrun.join_arguments(variables(TORCHELASTIC_RUN_ID=name))
+
+    def test_of_two_launchers_are_refused(self):
+        with self.assertRaisesRegex(
+            coxswain.InvalidArgument, "start it with one of them"
+        ):
+            torchrun.join_arguments(variables(COXSWAIN_LAUNCHER_ID="7"))
+
+
+class RestartTest(unittest.TestCase):
+    def test_workers_are_started_again_whenever_one_fails(self):
+        moments = [MOMENTS[i % len(MOMENTS)] for i in range(RESTARTS)]
+        with Scene() as scene, scene.torchrun(
+            "--nproc-per-node", "2", "--max-restarts", str(RESTARTS),
+            how="fail=" + ",".join(moments),
+            COXSWAIN_COORDINATOR=scene.address,
+        ) as program:
+            for attempt, moment in enumerate(moments):
+                program.line(
+                    "ATTEMPT %d %s" % (attempt, moment), timeout=RESTART_S
+                )
+                program.line("FAILS " + moment, timeout=RESTART_S)
+            done = "DONE rank=[01] world=2 restarts=%d" % RESTARTS
+            program.line(done, timeout=RESTART_S)
+            program.line(done, timeout=RESTART_S)
+            self.assertEqual(program.wait(RESTART_S), 0, program.said)
+            self.assertEqual(scene.workers(), [])
+
+
+class RendezvousTest(unittest.TestCase):
+    def test_all_nodes_restart_when_a_worker_fails(self):
+        options = ("--nnodes", "2", "--max-restarts", "3")
+        with Scene() as scene, scene.agent(
+            "two", *options, how="fail=kill"
+        ) as one, scene.agent("two", *options, how="fail=kill") as two:
+            self.assertEqual(one.wait(120), 0, one.said + two.said)
+            self.assertEqual(two.wait(120), 0, one.said + two.said)
+            said = one.said + two.said
+            self.assertEqual(said.count("FAILS kill"), 1, said)
+            for rank in (0, 1):
+                self.assertEqual(
+                    said.count("DONE rank=%d world=2" % rank), 1, said
+                )
+            self.assertEqual(said.count("JOINED"), 4, said)
+
+    def test_a_node_is_killed_and_another_one_comes(self):
+        options = ("--nnodes", "1:2", "--max-restarts", "3")
+        with Scene() as scene, scene.agent(
+            "grows", *options, how="until"
+        ) as stays, scene.agent("grows", *options, how="until") as dies:
+            self._await_training([stays, dies], world_size=2)
+            dies.kill()
+            self._await_training([stays], world_size=1)
+            # The worker that has lost its agent has found its attempt over.
+            with scene.agent("grows", *options, how="until") as comes:
+                self._await_training([stays, comes], world_size=2)
+                self.assertEqual(len(scene.workers()), 2, scene.workers())
+                scene.finish()
+                self.assertEqual(stays.wait(60), 0, stays.said)
+                self.assertEqual(comes.wait(60), 0, comes.said)
+            self.assertEqual(scene.workers(), [])
+
+    def _await_training(self, agents, world_size):
+        for agent in agents:
+            agent.line("TRAINS world=%d " % world_size, timeout=90)
+
+    def test_options_that_make_no_sense_are_one_sentence(self):
+        with Scene() as scene:
+            for options, sentence in (
+                (["--rdzv-endpoint", scene.address], "give --rdzv-id"),
+                (["--rdzv-id", "a"], "give --rdzv-endpoint"),
+                (["--rdzv-id", "a b", "--rdzv-endpoint", scene.address],
+                 "a job's name has letters"),
+                (["--rdzv-id", "a", "--rdzv-endpoint", scene.address,
+                  "--rdzv-conf", "tls_cert_file=x"],
+                 "the backend coxswain knows join_timeout, tls_ca"),
+            ):
+                with scene.torchrun(
+                    "--rdzv-backend", "coxswain", *options, how="until"
+                ) as program:
+                    self.assertEqual(program.wait(60), 1, program.said)
+                    self.assertRegex(
+                        program.said.splitlines()[-1],
+                        "^ValueError: .*" + sentence,
+                    )
+
+    def test_no_coordinator_is_told_after_the_join_timeout(self):
+        with Scene() as scene, scene.torchrun(
+            "--rdzv-backend", "coxswain", "--rdzv-id", "a",
+            "--rdzv-endpoint", "127.0.0.1:9", "--rdzv-conf", "join_timeout=1",
+            how="until",
+        ) as program:
+            self.assertEqual(program.wait(60), 1, program.said)
+            self.assertIn("RendezvousTimeoutError", program.said)
+            self.assertIn("127.0.0.1:9", program.said)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--restarts", type=int, default=RESTARTS)
+    known, rest = parser.parse_known_args()
+    RESTARTS = known.restarts
+    unittest.main(argv=sys.argv[:1] + rest)

@@ -1,0 +1,142 @@
+"""A worker of torchrun_test: torchrun_worker.py HOW FOLDER.
+
+HOW is "fail=MOMENT,...", where attempt N fails at the N-th moment, at one rank
+that differs from attempt to attempt, and later ones train and end; or "until",
+which trains until the file FOLDER/finish is there.
+"""
+
+import os
+import select
+import signal
+import sys
+import threading
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import coxswain.torch as cx
+
+torch.set_num_threads(1)
+RANK = int(os.environ["RANK"])
+WORLD_SIZE = int(os.environ["WORLD_SIZE"])
+RESTARTS = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+
+
+class Failure:
+    """Fails at its moment; at all others, and on other ranks, does nothing."""
+
+    def __init__(self, moment, folder):
+        self.moment = moment
+        self.is_victim = RANK == RESTARTS % WORLD_SIZE
+        self._fifo = os.path.join(folder, "alone-%d" % RESTARTS)
+
+    def at(self, moment):
+        if moment == self.moment and self.is_victim:
+            print("FAILS %s" % moment, flush=True)
+            if moment == "exception":
+                raise ValueError("no luck")
+            if moment == "exit":
+                sys.exit(3)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def while_joining(self):
+        """The victim dies while it waits for the others to join, who come
+        after that."""
+        if self.moment != "joining":
+            return
+        if self.is_victim:
+            # Whoever reads it sees its end when this process is gone.
+            os.open(self._fifo, os.O_WRONLY)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            print("FAILS joining", flush=True)
+        else:
+            try:
+                os.mkfifo(self._fifo)
+            except FileExistsError:
+                pass
+            with open(self._fifo, "rb") as fifo:
+                fifo.read()
+
+
+def make_group(session, failure):
+    """Makes torch's process group; with the moment "late" rank 0 comes to it
+    some time after the others."""
+    if failure.moment == "late":
+        if RANK == 0:
+            session.store.wait(["others are in"], timeout=60)
+        else:
+            threading.Timer(
+                0.5, session.store.set, ["others are in", "yes"]
+            ).start()
+    cx._session._init_process_group(session, "gloo", None)
+
+
+def train(session, going, failure):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = cx.follow(model, optimizer)
+    step = 0
+    while going(step, run):
+        loss = model(torch.ones(2, 4)).sum()
+        if step == 1:
+            failure.at("kill")
+            failure.at("exit")
+            failure.at("exception")
+        loss.backward()
+        if step == 1:
+            failure.at("decided")
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 0:
+            print(
+                "TRAINS world=%d restarts=%d" % (WORLD_SIZE, RESTARTS),
+                flush=True,
+            )
+        step += 1
+        if run.stopping:
+            break
+
+
+def until(path):
+    def going(step, run):
+        # What a step would compute.
+        select.select([], [], [], 0.02)
+        if RANK == 0 and os.path.exists(path):
+            run.request_stop("enough")
+        return True
+
+    return going
+
+
+def main(how, folder):
+    with open(os.path.join(folder, "pids"), "a") as pids:
+        pids.write("%d\n" % os.getpid())
+    moments = how[len("fail="):].split(",") if how.startswith("fail=") else []
+    moment = moments[RESTARTS] if RESTARTS < len(moments) else ""
+    failure = Failure(moment, folder)
+    if RANK == 0:
+        print("ATTEMPT %d %s" % (RESTARTS, moment), flush=True)
+    failure.at("start")
+    failure.while_joining()
+    session = cx.init(process_group=False)
+    print("JOINED %d" % RANK, flush=True)
+    if (session.rank, session.world_size) != (RANK, WORLD_SIZE):
+        sys.exit("rank %d is not torchrun's" % session.rank)
+    failure.at("joined")
+    make_group(session, failure)
+    failure.at("late")
+    going = lambda step, run: step < 3  # noqa: E731
+    if how == "until":
+        going = until(os.path.join(folder, "finish"))
+    train(session, going, failure)
+    cx.leave()
+    failure.at("left")
+    print(
+        "DONE rank=%d world=%d restarts=%d" % (RANK, WORLD_SIZE, RESTARTS),
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
