@@ -44,7 +44,7 @@ class Round:
             return ""
         if not self._why:
             ended = self.session.ended
-            if ended is not None and not self.closed:
+            if ended is not None:
                 self._end(str(ended))
         return self._why
 
@@ -99,7 +99,7 @@ class Round:
         schedule = self.session.schedule
         try:
             while not self._stopping.wait(INTERVAL_S):
-                schedule.announce(1)
+                schedule.announce(schedule.plan.accumulation)
                 decision = schedule.decide()
                 if decision.stop:
                     self.closed = decision.stop

@@ -116,9 +116,7 @@ class Handler(RendezvousHandler):
         self._join_timeout = join_timeout
         self._round: Optional[Round] = None
         # What the user has set stays, for the workers of all rounds.
-        self._set_by_user = {
-            name for name in os.environ if os.environ[name]
-        }
+        self._set_by_user = {name for name, text in os.environ.items() if text}
 
     def get_backend(self) -> str:
         return BACKEND
@@ -134,10 +132,10 @@ class Handler(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Waits for the next generation of the agents. The workers of all
         agents have ended, or are about to be stopped, by then."""
-        if self.is_closed():
+        closed = self._round.closed if self._round is not None else ""
+        if closed:
             raise RendezvousClosedError(
-                "job %r is over: another agent has ended its part (%s)"
-                % (self.get_run_id(), self._round.closed)
+                "job %r has no more rounds: %s" % (self.get_run_id(), closed)
             )
         deadline = time.monotonic() + self._join_timeout
         while True:
@@ -194,7 +192,7 @@ class Handler(RendezvousHandler):
             except Error as error:
                 known = self._round is not None
                 if not known and error.code is Code.ALREADY_EXISTS:
-                    # Another agent of this host.
+                    # Another agent of this host has that place.
                     slot += 1
                     if slot < _MAX_SLOTS:
                         continue
@@ -214,6 +212,7 @@ class Handler(RendezvousHandler):
 
     def _join_at(self, slot: int) -> Session:
         # COXSWAIN_* is for the workers: a plan, a backend, a node's name.
+        address = os.environ.get("COXSWAIN_BIND_ADDRESS")
         return Session.join(
             coordinator=self._coordinator,
             job=self.get_run_id() + _AGENTS,
@@ -221,6 +220,7 @@ class Handler(RendezvousHandler):
             slot=slot,
             world_size=self._params.max_nodes,
             min_world_size=self._params.min_nodes,
+            address=self._params.local_addr or address,
             join_timeout=self._join_timeout,
             environment=False,
             **self._security,
