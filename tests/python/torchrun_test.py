@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Coxswain under torchrun: torchrun_test.py [--restarts N] [UNITTEST OPTION]...
+"""Coxswain under torchrun: torchrun_test.py [--restarts N] [OPTION]...
+
+OPTION is one of unittest.
 
 Real processes: a coordinator, torchrun, and workers with torch on the CPU.
 """

@@ -44,17 +44,17 @@ class Failure:
         after that."""
         if self.moment != "joining":
             return
+        try:
+            os.mkfifo(self._fifo)
+        except FileExistsError:
+            pass
         if self.is_victim:
-            # Whoever reads it sees its end when this process is gone.
+            # Who reads it sees its end when this process is gone.
             os.open(self._fifo, os.O_WRONLY)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, 0.5)
             print("FAILS joining", flush=True)
         else:
-            try:
-                os.mkfifo(self._fifo)
-            except FileExistsError:
-                pass
             with open(self._fifo, "rb") as fifo:
                 fifo.read()
 
@@ -115,7 +115,7 @@ def main(how, folder):
     moments = how[len("fail="):].split(",") if how.startswith("fail=") else []
     moment = moments[RESTARTS] if RESTARTS < len(moments) else ""
     failure = Failure(moment, folder)
-    if RANK == 0:
+    if failure.is_victim:
         print("ATTEMPT %d %s" % (RESTARTS, moment), flush=True)
     failure.at("start")
     failure.while_joining()
