@@ -7,7 +7,9 @@ Real processes: a coordinator, torchrun, and workers with torch on the CPU.
 """
 
 import argparse
+import json
 import os
+import subprocess
 import sys
 import types
 import unittest
@@ -17,7 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.abspath("python"))
 
 import coxswain  # noqa: E402
-from torchrun_support import Scene  # noqa: E402
+from torchrun_support import Scene, torch_python  # noqa: E402
 
 # torchrun.py needs no torch; the package that it is in does.
 _package = types.ModuleType("coxswain.torch")
@@ -48,6 +50,30 @@ def variables(**changed):
     }
     given.update(changed)
     return given
+
+
+def refusals(options):
+    """Returns what the handler's maker says to each of these."""
+    code = (
+        "import json, sys\n"
+        "from torch.distributed.elastic.rendezvous import "
+        "RendezvousParameters\n"
+        "from coxswain.torch.rendezvous import creator\n"
+        "said = []\n"
+        "for options in json.loads(sys.argv[1]):\n"
+        "    try:\n"
+        "        creator()(RendezvousParameters(**options))\n"
+        "        said.append('nothing')\n"
+        "    except ValueError as error:\n"
+        "        said.append(str(error))\n"
+        "print(json.dumps(said))\n"
+    )
+    done = subprocess.run(
+        [torch_python(), "-c", code, json.dumps(options)],
+        env=dict(os.environ, PYTHONPATH=os.path.abspath("python")),
+        stdout=subprocess.PIPE, text=True, timeout=60, check=True,
+    )
+    return json.loads(done.stdout)
 
 
 class VariablesTest(unittest.TestCase):
@@ -190,24 +216,27 @@ class RendezvousTest(unittest.TestCase):
             agent.line("TRAINS world=%d " % world_size, timeout=90)
 
     def test_options_that_make_no_sense_are_one_sentence(self):
-        with Scene() as scene:
-            for options, sentence in (
-                (["--rdzv-endpoint", scene.address], "give --rdzv-id"),
-                (["--rdzv-id", "a"], "give --rdzv-endpoint"),
-                (["--rdzv-id", "a b", "--rdzv-endpoint", scene.address],
-                 "a job's name has letters"),
-                (["--rdzv-id", "a", "--rdzv-endpoint", scene.address,
-                  "--rdzv-conf", "tls_cert_file=x"],
-                 "the backend coxswain knows join_timeout, tls_ca"),
-            ):
-                with scene.torchrun(
-                    "--rdzv-backend", "coxswain", *options, how="until"
-                ) as program:
-                    self.assertEqual(program.wait(60), 1, program.said)
-                    self.assertRegex(
-                        program.said.splitlines()[-1],
-                        "^ValueError: .*" + sentence,
-                    )
+        cases = (
+            ({"run_id": "none"}, "give --rdzv-id"),
+            ({"endpoint": ""}, "give --rdzv-endpoint"),
+            ({"run_id": "a b"}, "--rdzv-id is 'a b', and a job's name has"),
+            ({"run_id": "a" * 122}, "a job's name 121 at most"),
+            ({"tls_cert_file": "x"},
+             "has tls_cert_file, and the backend coxswain knows join_timeout"),
+            ({"join_timeout": "0"}, "join_timeout=0 of --rdzv-conf"),
+            ({"join_timeout": "soon"}, "'join_timeout'"),
+        )
+        options = [
+            dict(
+                {"backend": "coxswain", "endpoint": "127.0.0.1:9",
+                 "run_id": "a", "min_nodes": 1, "max_nodes": 1},
+                **changed,
+            )
+            for changed, _ in cases
+        ]
+        errors = refusals(options)
+        for (changed, sentence), error in zip(cases, errors):
+            self.assertIn(sentence, error, changed)
 
     def test_no_coordinator_is_told_after_the_join_timeout(self):
         with Scene() as scene, scene.torchrun(

@@ -46,7 +46,7 @@ BACKEND = "coxswain"
 _AGENTS = ".agents"
 
 _FILES = ("tls_ca", "tls_cert", "tls_key", "token_file")
-_JOIN_TIMEOUT_S = 600  # torch's own
+_JOIN_TIMEOUT_S = 900  # torchrun's own
 # Agents of one job on one host.
 _MAX_SLOTS = 64
 _RETRY_S = 1.0
@@ -64,7 +64,10 @@ def create(params: RendezvousParameters) -> RendezvousHandler:
 
     Raises ValueError, naming the option, if one makes no sense or is missing.
     """
-    unknown = sorted(set(params.config) - {*_FILES, "join_timeout"})
+    # torchrun always adds its own "timeout".
+    unknown = sorted(
+        set(params.config) - {*_FILES, "join_timeout", "timeout"}
+    )
     if unknown:
         raise ValueError(
             "--rdzv-conf has %s, and the backend coxswain knows join_timeout, "
@@ -75,7 +78,7 @@ def create(params: RendezvousParameters) -> RendezvousHandler:
             "the backend coxswain needs a name for the job, which no other job "
             "at the coordinator has: give --rdzv-id"
         )
-    torchrun.check_name(params.run_id + _AGENTS, "--rdzv-id with " + _AGENTS)
+    torchrun.check_name(params.run_id, "--rdzv-id", len(_AGENTS))
     coordinator = (
         params.endpoint.strip() or os.environ.get("COXSWAIN_COORDINATOR", "")
     )
@@ -90,7 +93,9 @@ def create(params: RendezvousParameters) -> RendezvousHandler:
         )
         for name in _FILES
     }
-    timeout = params.get_as_int("join_timeout", _JOIN_TIMEOUT_S)
+    timeout = params.get_as_int(
+        "join_timeout", params.get_as_int("timeout", _JOIN_TIMEOUT_S)
+    )
     if not timeout or timeout < 0:
         raise ValueError(
             "join_timeout=%s of --rdzv-conf is no number of seconds above 0"

@@ -69,21 +69,21 @@ def join_arguments(
     }
 
 
-def check_name(name: str, where: str) -> str:
+def check_name(name: str, where: str, beside: int = 0) -> str:
     """Returns a job's name.
 
-    where: what gives it, such as "--rdzv-id". Raises InvalidArgument if the
-    coordinator would not take it.
+    where: what gives it, such as "--rdzv-id". beside: how many characters are
+    added to it. Raises InvalidArgument if the coordinator would not take it.
     """
     if re.fullmatch(r"[A-Za-z0-9._-]+", name) is None or name in (".", ".."):
         raise InvalidArgument(
             "%s is %r, and a job's name has letters, digits, '.', '_' and '-'"
             % (where, name)
         )
-    if len(name) > _MAX_NAME:
+    if len(name) + beside > _MAX_NAME:
         raise InvalidArgument(
             "%s has %d characters, and a job's name %d at most"
-            % (where, len(name), _MAX_NAME)
+            % (where, len(name), _MAX_NAME - beside)
         )
     return name
 
