@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -177,15 +176,6 @@ class Scene:
         with open(os.path.join(self.folder, "finish"), "w"):
             pass
 
-    def status(self, job):
-        """Returns what `coxswain status` shows of a job."""
-        done = subprocess.run(
-            ["cli/coxswain", "status", job, "--coordinator", self.address],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            timeout=30, check=False,
-        )
-        return done.stdout
-
     def workers(self):
         """Returns the workers that are still there."""
         try:
@@ -194,15 +184,6 @@ class Scene:
         except FileNotFoundError:
             return []
         return [pid for pid in pids if _is_worker(pid)]
-
-    def await_no_workers(self, timeout):
-        deadline = time.monotonic() + timeout
-        while self.workers():
-            if time.monotonic() > deadline:
-                raise AssertionError(
-                    "workers %s are still there" % self.workers()
-                )
-            os.sched_yield()
 
     def __enter__(self):
         return self
@@ -220,7 +201,3 @@ def _is_worker(pid):
             return WORKER.encode() in file.read()
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-if __name__ == "__main__":
-    sys.exit("torchrun_test.py is the program")
