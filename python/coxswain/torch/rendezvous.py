@@ -1,7 +1,7 @@
 """torchrun --rdzv-backend coxswain: docs/torchrun.md.
 
-Importing this module imports torch. torchrun finds `creator` by the entry point
-"coxswain" of the group "torchrun.handlers".
+Importing this module imports torch. torchrun finds `creator` by the entry
+point "coxswain" of the group "torchrun.handlers".
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def create(params: RendezvousParameters) -> RendezvousHandler:
         )
     if params.run_id == torchrun.UNNAMED:
         raise ValueError(
-            "the backend coxswain needs a name for the job, which no other job "
-            "at the coordinator has: give --rdzv-id"
+            "the backend coxswain needs a name for the job, which no other "
+            "job at the coordinator has: give --rdzv-id"
         )
     torchrun.check_name(params.run_id, "--rdzv-id", len(_AGENTS))
     coordinator = (

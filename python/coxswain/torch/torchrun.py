@@ -97,8 +97,8 @@ def _job(environ: Mapping[str, str]) -> str:
     if start is None or _number(environ, "GROUP_WORLD_SIZE") != 1:
         raise InvalidArgument(
             "this job has no name (%s is %r, as for every torchrun without "
-            "--rdzv-id): give --rdzv-id, or set COXSWAIN_JOB, to a name that no "
-            "other job at the coordinator has" % (RUN_ID, run_id)
+            "--rdzv-id): give --rdzv-id, or set COXSWAIN_JOB, to a name that "
+            "no other job at the coordinator has" % (RUN_ID, run_id)
         )
     return check_name("torchrun-" + start, _ERROR_FILE)
 
