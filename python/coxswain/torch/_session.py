@@ -104,7 +104,7 @@ def init(
             "this process has joined job %r already: coxswain.torch.session() "
             "returns its session" % _process.session.job
         )
-    arguments = dict(torchrun.join_arguments(os.environ), **join)
+    arguments = dict(torchrun.join_arguments(os.environ, given=join), **join)
     session = Session.join(plan=plan, **arguments)
     try:
         _check_rank(session)
