@@ -56,7 +56,7 @@ def renewed(**options):
     return Accelerator(cpu=True, **options)
 
 
-def trained(accelerator, epochs=2, before=lambda i: None):
+def trained(accelerator, epochs=2, before=lambda epoch, i: None):
     program = Program(accelerator)
     for epoch in range(epochs):
         program.epoch(lambda i: before(epoch, i))
@@ -376,6 +376,7 @@ def stalled():
 
     error = raised(coxswain.Error, program.epoch, before)
     print("NAMED %.3f" % time.monotonic(), error.ranks, error, flush=True)
+    raise error  # With which the launcher ends the other one.
 
 
 def interrupted():

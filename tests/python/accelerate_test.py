@@ -92,7 +92,7 @@ class AccelerateTest(unittest.TestCase):
             self.assertLess(took, 10)
 
     def test_a_rank_that_stalls_is_named(self):
-        with scene("stalled") as ranks:
+        with scene("stalled", "--exit-grace", "1s") as ranks:
             line, took = self.named_after(ranks, "STALLED")
             self.assertNotEqual(ranks.end(), 0)
             self.assertRegex(line, r"\(1,\).*rank 1")

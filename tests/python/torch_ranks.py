@@ -50,11 +50,13 @@ class Scene:
             errors="replace",
             start_new_session=True,
         )
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self):
-        for line in self._process.stdout:
-            self._queue.put(line)
+        with self._process.stdout as lines:
+            for line in lines:
+                self._queue.put(line)
         self._queue.put(None)
 
     @property
@@ -108,6 +110,7 @@ class Scene:
         except ProcessLookupError:
             pass
         self._process.wait()
+        self._reader.join(10)
 
     def __enter__(self):
         return self
