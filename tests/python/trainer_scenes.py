@@ -136,7 +136,8 @@ def stops():
     check([step for step, _ in seen] == [1, 2, 3, 4, 5], seen)
     check(seen[0][1] == seen[1][1] != seen[2][1], seen)
     check("enough" in attached.stopping, attached.stopping)
-    check(counts == [3, 3, 3, 2, 3], counts)
+    # Of data without length a Trainer takes no step by the short window.
+    check(counts == [3, 3, 3, 2, 3, 3], counts)
     saved = os.path.isdir(os.path.join(made.args.output_dir, "checkpoint-3"))
     check(saved == (session.rank == 0), saved)
     session.store.set("digest/%d" % session.rank, seen[-1][1])

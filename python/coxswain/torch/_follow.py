@@ -371,9 +371,13 @@ class Run:
                 self._exchange.wait()
             except BaseException as error:
                 self._error = error
-        if self._error is not None and self._exchange.abandon():
+        if self._error is not None and (
+            self._exchange.abandon() or self._model.find_unused_parameters
+        ):
             error, self._error = self._error, None
-            raise error  # DDP would wait for a hook that does not come.
+            # DDP would wait for a hook that does not come, or for its own
+            # exchange of which parameters were used.
+            raise error
         _queue(self._after_pass)
 
     def _after_pass(self) -> None:
