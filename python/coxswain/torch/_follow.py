@@ -45,6 +45,7 @@ def follow(
     on_decision: Optional[Callable[[Decision], None]] = None,
     scaler: Any = None,
     skip_non_finite: bool = False,
+    continues: Optional[Run] = None,
 ) -> Run:
     """Has each exchange of a model's gradients announced and decided.
 
@@ -63,6 +64,8 @@ def follow(
     skip_non_finite: this rank votes against a step for which its own gradients
         are not finite. The plan needs commit_vote=true. Costs a pass over the
         gradients and, on a GPU, a wait for it.
+    continues: the run of a model that trains no more: this one goes on with its
+        stream. Changes of the plan and checkpoints come with "train" only.
 
     Raises InvalidArgument for a model that cannot be followed, or a plan that
     asks for a hook of Coxswain's own.
@@ -73,7 +76,10 @@ def follow(
             % (exchange,)
         )
     joined = _session.session() if session is None else session
-    schedule = _next_schedule(joined)
+    if continues is None:
+        schedule = _next_schedule(joined)
+    else:
+        schedule = continues.schedule
     run = Run(
         _supported(model), schedule, joined, end_of_data, on_decision, scaler
     )
