@@ -137,9 +137,14 @@ class Attached:
 
     def follow(self, model: Any) -> _torch.Run:
         """Follows a model that was prepared."""
+        # Of the models before it some are gone, if free_memory() was called.
+        place = len(self.accelerator._models) - 1
+        gone = self.runs[place:]
+        del self.runs[place:]
         run = _torch.follow(
             model,
             session=self.session,
+            continues=gone[0] if gone else None,
             end_of_data=self.end_of_data,
             scaler=self.accelerator.scaler,
             skip_non_finite=self._skip_non_finite,

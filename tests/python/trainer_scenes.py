@@ -107,11 +107,21 @@ def together():
     check(digest(same.model) == digest(plain.model), "other bits than alone")
     check(counts == [3, 3, 3, 2] * 2, counts)
     check(session.schedule.step == same.state.global_step == 8)
-    stops(session)
+    endless()
+    stops(session, same, attached)
 
 
-def stops(session):
-    """A step is skipped, state is saved, and all stop together."""
+def endless():
+    """Of data without length a Trainer takes no step by a short window."""
+    made = trainer(data=Endless(), max_steps=6)
+    decisions = []
+    coxswain.transformers.attach(made, on_decision=decisions.append)
+    made.train()
+    check(made.state.global_step == 6 and len(decisions) == 7, decisions)
+
+
+def stops(session, made, attached):
+    """It trains once more: a step is skipped, state is saved, all stop."""
     seen = []
 
     class Watch(TrainerCallback):
@@ -126,16 +136,12 @@ def stops(session):
         def on_step_end(self, args, state, control, model=None, **unused):
             seen.append((state.global_step, digest(model)))
 
-    made = trainer(data=Endless(), max_steps=100, callbacks=[Watch()])
-    attached = coxswain.transformers.attach(made)
-    decisions = []
-    attached._on_decision = decisions.append
+    made.add_callback(Watch())
     made.train()
+    check(session.schedule.step == 8 + 5, session.schedule.step)
     check([step for step, _ in seen] == [1, 2, 3, 4, 5], seen)
     check(seen[0][1] == seen[1][1] != seen[2][1], seen)
     check("enough" in attached.stopping, attached.stopping)
-    # Of data without length a Trainer takes no step by the short window.
-    check(len(decisions) == 6, decisions)
     saved = os.path.join(made.args.output_dir, "checkpoint-3")
     check(os.path.isdir(saved), os.listdir(made.args.output_dir))
     session.store.set("digest/%d" % session.rank, seen[-1][1])
