@@ -64,32 +64,17 @@ command -v python3 > /dev/null || tools/install_deps.sh
 python3 "${driver}" --check "${arguments[@]}"
 [[ -z "${list}" ]] || exit 0
 
-# Makes or updates the virtual environment, and prints its interpreter.
-peers() {
-  local requirements=tests/bench/requirements.txt
-  local folder="${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/coxswain/bench-venv"
-  if ! cmp -s "${requirements}" "${folder}/requirements.txt"; then
-    echo "Installing the peers into ${folder} (some minutes) ..." >&2
-    mkdir -p "$(dirname "${folder}")"
-    python3 -m venv --clear "${folder}" >&2
-    "${folder}/bin/pip" install --quiet --disable-pip-version-check \
-      -r "${requirements}" >&2
-    # Last, so that it stands for a complete environment.
-    cp "${requirements}" "${folder}/requirements.txt"
-  fi
-  echo "${folder}/bin/python"
-}
-
 if [[ -n "${COXSWAIN_BENCH_PYTHON:-}" ]]; then
   python="${COXSWAIN_BENCH_PYTHON}"
   tools/install_deps.sh
 else
   tools/install_deps.sh python3-venv
-  python="$(peers)"
+  # The one that the tests in Python have, too.
+  python="$(COXSWAIN_TORCH='' tools/install_torch.sh)"
 fi
 "${python}" -c "import numpy, torch" || {
   echo "bench.sh: ${python} lacks a peer. Install what" \
-    "tests/bench/requirements.txt lists, or unset COXSWAIN_BENCH_PYTHON" >&2
+    "tests/python/requirements.txt lists, or unset COXSWAIN_BENCH_PYTHON" >&2
   exit 1
 }
 

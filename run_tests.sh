@@ -20,6 +20,10 @@ test cases; the exit status is 0 only if nothing failed and something ran.
 Anything else goes to "bazel test". Without a TARGET all tests are run. Left
 out by default are tests tagged bench, gpu or long; for example
   ./run_tests.sh --test_tag_filters=long
+
+Tests of the Python package need torch, which tools/install_torch.sh installs
+once into the user's cache (2.5 GB to load). COXSWAIN_TORCH=2.6 takes that
+version, and COXSWAIN_TORCH_PYTHON an interpreter that has torch.
 END
 }
 
@@ -57,6 +61,27 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 trap 'echo "0 passed, 1 failed"' EXIT
 tools/install_deps.sh --tests
 tools/fetch_kubernetes_schemas.sh
+
+# Whether tests of the Python package may run, which the sanitizers leave out.
+runs_python() {
+  [[ "${configs[0]}" == plain ]] || return 1
+  local target
+  for target in "${targets[@]}"; do
+    case "${target}" in
+      //... | //tests/... | //tests/python*) return 0 ;;
+    esac
+  done
+  return 1
+}
+if runs_python; then
+  tools/build_wheel.sh --install-tools > /dev/null
+  # The environment with torch, unless one is named.
+  if [[ -z "${COXSWAIN_TORCH_PYTHON:-}" ]]; then
+    COXSWAIN_TORCH_PYTHON="$(tools/install_torch.sh)"
+  fi
+  options=("--test_env=COXSWAIN_TORCH_PYTHON=${COXSWAIN_TORCH_PYTHON}"
+    "${options[@]}")
+fi
 
 events="$(mktemp -d)"
 trap 'rm -rf "${events}"; echo "0 passed, 1 failed"' EXIT

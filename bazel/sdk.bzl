@@ -3,7 +3,8 @@
 One folder: include/coxswain with the public headers under their own paths and
 what they include, lib/libcoxswain.a merged from all libraries below `deps`, and
 files that tell pkg-config and CMake what else to link: the very options that
-the programs in here are linked with. Public headers reach neither generated
+the programs in here are linked with. Beside them are the header and the library
+of the C interface, which is whole. Public headers reach neither generated
 headers nor those of protobuf and gRPC: deploy/sdk/assemble.py fails otherwise.
 """
 
@@ -31,6 +32,8 @@ def _sdk_impl(ctx):
     order = ctx.actions.declare_file(ctx.label.name + ".json")
     ctx.actions.write(order, json.encode(struct(
         archives = [archive.path for archive in archives],
+        c_header = ctx.file.c_header.path,
+        c_library = ctx.file.c_library.path,
         # What headers ask about.
         defines = [
             define
@@ -45,7 +48,12 @@ def _sdk_impl(ctx):
     ctx.actions.run(
         executable = ctx.file._assemble,
         arguments = [order.path, folder.path],
-        inputs = archives + headers + [order, ctx.file.version],
+        inputs = archives + headers + [
+            order,
+            ctx.file.c_header,
+            ctx.file.c_library,
+            ctx.file.version,
+        ],
         outputs = [folder],
         mnemonic = "CoxswainSdk",
     )
@@ -57,6 +65,8 @@ def _sdk_impl(ctx):
 sdk = rule(
     implementation = _sdk_impl,
     attrs = {
+        "c_header": attr.label(allow_single_file = True),
+        "c_library": attr.label(allow_single_file = True),
         "deps": attr.label_list(providers = [CcInfo]),
         "public": attr.string_list(doc = "headers that programs include"),
         "version": attr.label(allow_single_file = True),

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the program and the C++ library below a prefix, or removes them.
+# Installs the program, the C++ library and the C interface below a prefix, or
+# removes them.
 set -euo pipefail
 
 usage() {
@@ -81,6 +82,7 @@ trap 'rm -rf "${work}"' EXIT
 umask 022
 install_program "${built}/cli/coxswain" "${work}" site-functions
 cp -rL --no-preserve=all "${built}/deploy/sdk/sdk/." "${work}"
+strip --strip-unneeded "${work}/lib/libcoxswain_c.so"
 mkdir -p "${work}/share/coxswain"
 (cd "${work}" && find . -type f -printf '%P\n' | sort) > "${work}.list"
 mv "${work}.list" "${work}/share/coxswain/installed-files"

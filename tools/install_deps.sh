@@ -18,6 +18,8 @@ if [[ "${1:-}" == --tests ]]; then
     cmake dpkg-dev groff-base systemd
     # The commands of docs/operations.md.
     curl procps
+    # The wheel, and what it is tested beside.
+    python3-venv
     # The proxy in front of an exposed coordinator.
     haproxy
   )

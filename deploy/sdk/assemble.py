@@ -7,11 +7,14 @@ Headers include each other as coxswain/..., so that programs need one include
 folder and no other name than this one is taken in it. Fails, with the chain of
 includes, if a header includes anything but headers of the SDK, of Abseil and of
 the C++ standard library: a program is built without those of protobuf and gRPC.
+
+The C interface comes as it is: include/coxswain.h and lib/libcoxswain_c.so.
 """
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -31,9 +34,22 @@ Cflags: -I${{includedir}}{defines}
 Libs: -L${{libdir}} -lcoxswain {libraries}
 """
 
+C_PKG_CONFIG = """\
+prefix=${{pcfiledir}}/../..
+includedir=${{prefix}}/include
+libdir=${{prefix}}/lib
+
+Name: coxswain-c
+Description: C interface of Coxswain, for data-parallel training
+Version: {version}
+Cflags: -I${{includedir}}
+Libs: -L${{libdir}} -lcoxswain_c
+"""
+
 CMAKE = """\
 # find_package(Coxswain) gives Coxswain::coxswain: the static library, and what
-# it was built to be linked with. C++17 or later.
+# it was built to be linked with. C++17 or later. And Coxswain::c: the library
+# of the C interface.
 get_filename_component(
   _coxswain_prefix "${{CMAKE_CURRENT_LIST_DIR}}/../../.." ABSOLUTE)
 if(NOT TARGET Coxswain::coxswain)
@@ -44,6 +60,13 @@ if(NOT TARGET Coxswain::coxswain)
     INTERFACE_COMPILE_DEFINITIONS "{defines}"
     INTERFACE_COMPILE_FEATURES cxx_std_17
     INTERFACE_LINK_LIBRARIES "{libraries}")
+endif()
+if(NOT TARGET Coxswain::c)
+  add_library(Coxswain::c SHARED IMPORTED)
+  set_target_properties(Coxswain::c PROPERTIES
+    IMPORTED_LOCATION "${{_coxswain_prefix}}/lib/libcoxswain_c.so"
+    IMPORTED_SONAME libcoxswain_c.so
+    INTERFACE_INCLUDE_DIRECTORIES "${{_coxswain_prefix}}/include")
 endif()
 unset(_coxswain_prefix)
 """
@@ -157,6 +180,10 @@ def main(arguments):
           CMAKE.format(**names))
     write(folder, "lib/cmake/Coxswain/CoxswainConfigVersion.cmake",
           CMAKE_VERSION.format(**names))
+    write(folder, "lib/pkgconfig/coxswain-c.pc", C_PKG_CONFIG.format(**names))
+    write(folder, "include/coxswain.h", read(order["c_header"]))
+    shutil.copyfile(order["c_library"],
+                    os.path.join(folder, "lib/libcoxswain_c.so"))
     merge(order["archives"], os.path.join(folder, "lib/libcoxswain.a"))
 
 

@@ -9,8 +9,8 @@ this machine, joined by a link of 1 Gbit/s (tc tbf, in both directions).
 The parts are overlap, buckets, hooks and accumulation; all of them by default.
 Each prints a table in Markdown. Needs root and iproute2, and for `hooks` the
 Debian package dataset-fashion-mnist. `accumulation` compares with PyTorch's
-DistributedDataParallel if the interpreter that runs this has torch (see
-requirements.txt). Changes nothing outside its namespaces.
+DistributedDataParallel if the interpreter that runs this has torch, as that of
+tools/install_torch.sh. Changes nothing outside its namespaces.
 """
 
 import argparse

@@ -18,7 +18,7 @@ LIBRARY = os.path.abspath("capi/libcoxswain_c.so")
 # Of the standard library of 3.9, whichever version runs this.
 MODULES = {
     "__future__", "ctypes", "dataclasses", "enum", "functools", "math",
-    "operator", "os", "types", "typing",
+    "operator", "os", "sys", "types", "typing",
 }
 
 os.environ["COXSWAIN_LIBRARY"] = LIBRARY

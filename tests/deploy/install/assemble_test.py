@@ -36,6 +36,8 @@ class AssembleTest(unittest.TestCase):
         """Ships client/public.h of these {name: text}; returns the process."""
         order = {
             "archives": [],
+            "c_header": self.write("coxswain.h", "int cx;\n"),
+            "c_library": self.write("libcoxswain_c.so", "library\n"),
             "defines": [],
             "headers": [[name, self.write(name, text)]
                         for name, text in headers.items()],
@@ -64,7 +66,7 @@ class AssembleTest(unittest.TestCase):
         })
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual(self.shipped(),
-                         ["coxswain/client/part.h",
+                         ["coxswain.h", "coxswain/client/part.h",
                           "coxswain/client/public.h"])
         with open(os.path.join(self.sdk, "include/coxswain/client/public.h"),
                   encoding="utf-8") as file:

@@ -52,6 +52,7 @@ EXPECTED = (
     r"^Installed below .*/home/coxswain",
     r"^coxswain \d",
     r"rank 0 of 2: -4\.5$",
+    r"rank 0 of 2: 3$",
     r"/home/coxswain_[\d.]+_\w+\.deb$",
     r"^started coxswain-coordinator\.service$",
     r"^started coxswain-worker@example\.service$",

@@ -59,6 +59,19 @@ class SdkTest(unittest.TestCase):
             env=self.environment())
         self.train(program)
 
+    def test_a_program_in_c_is_built_with_pkg_config(self):
+        program = os.path.join(self.folder, "in_c")
+        run("bash", "-c",
+            'gcc -std=c99 -Wall -Wextra -Werror -pedantic "$0" -o "$1" '
+            '$(pkg-config --cflags --libs coxswain-c)',
+            os.path.join(PROGRAM, "in_c.c"), program,
+            env=self.environment())
+        said = run(self.path("bin", "coxswain"), "run", "--nproc", "2", "--",
+                   program,
+                   env=dict(os.environ, LD_LIBRARY_PATH=self.path("lib")))
+        for rank in (0, 1):
+            self.assertIn("rank %d of 2: 3\n" % rank, said)
+
     def test_headers_need_neither_protobuf_nor_grpc(self):
         """What the preprocessor reads for all of them, in one file."""
         include = self.path("include")
@@ -99,6 +112,7 @@ class SdkTest(unittest.TestCase):
 
     def test_no_file_names_the_place_of_the_build(self):
         for name in ("lib/pkgconfig/coxswain.pc",
+                     "lib/pkgconfig/coxswain-c.pc",
                      "lib/cmake/Coxswain/CoxswainConfig.cmake"):
             with open(self.path(name), encoding="utf-8") as file:
                 self.assertNotIn(self.folder, file.read())
@@ -112,7 +126,8 @@ class SdkTest(unittest.TestCase):
         run(INSTALL, "--prefix", prefix, "--built", BUILT)
         run(INSTALL, "--prefix", prefix, "--built", BUILT)  # over itself
         for name in ("bin/coxswain", "share/man/man1/coxswain.1",
-                     "lib/libcoxswain.a",
+                     "include/coxswain.h", "lib/libcoxswain.a",
+                     "lib/libcoxswain_c.so",
                      "include/coxswain/client/session/session.h"):
             self.assertTrue(os.path.exists(os.path.join(prefix, name)), name)
         run(INSTALL, "--prefix", prefix, "--uninstall")
