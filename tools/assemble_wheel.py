@@ -1,8 +1,8 @@
 """Writes the wheel; called by build_wheel.sh, with auditwheel's interpreter.
 
 First a wheel of the package, the library and the program; then auditwheel adds
-the libraries that these link; then come the terms of those libraries. auditwheel
-has the last word on which systems it runs on.
+the libraries that these link; then come the terms of those libraries.
+auditwheel has the last word on which systems it runs on.
 """
 
 import argparse
@@ -58,24 +58,24 @@ coxswain = coxswain.torch.rendezvous:creator
 
 LIBRARIES = """\
 The libraries in coxswain.libs are those of Debian 12, unchanged but for their
-names, which libraries of theirs they load, and the version of one symbol of
+names, where they look for each other, and the version of one symbol of
 libstdc++. Each is loaded as a file of its own: put another build of it in its
-place, under the same name, and that one is used. The sources of all of them are
-Debian's source packages of these versions.
+place, under the same name, and that one is used. The sources of all of them
+are Debian's source packages of these versions.
 
 file | package | version | source package | terms
 """
 
 
 def run(*command):
-    """Returns what a program prints; what it says goes where ours does."""
+    """Returns what a program prints."""
     return subprocess.run(
         command, stdout=subprocess.PIPE, text=True, check=True
     ).stdout
 
 
 def read(path):
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
 
 
@@ -162,7 +162,7 @@ def add_terms(licenses, package):
     for name in set(
         re.findall(
             re.escape(COMMON_LICENSES) + r"([A-Za-z0-9.+-]*\w)",
-            open(path, encoding="utf-8", errors="replace").read(),
+            read(path),
         )
     ):
         if os.path.isfile(COMMON_LICENSES + name):

@@ -26,7 +26,7 @@ case "${version}" in
     ;;
   2.6)
     name=torch-2.6-venv
-    requirements=requirements-2.6.txt
+    requirements=requirements_2_6.txt
     ;;
   --help | -h)
     usage

@@ -1,9 +1,9 @@
 """Binds std::condition_variable::wait of ELF files to its older version.
 
-GCC 12 gave this one function a second version, GLIBCXX_3.4.30, in which it may
-be left by an exception of a cancelled thread; the first, GLIBCXX_3.4.11, is in
-every libstdc++ since GCC 4.4 and stays there. Nobody here cancels threads. With
-the first version a file runs where libstdc++ is that of GCC 11: RHEL 9.
+GCC 12 gave this one function a second version, GLIBCXX_3.4.30, in which it
+may be left by the cancellation of a thread; the first, GLIBCXX_3.4.11, is in
+every libstdc++ since GCC 4.4 and stays there. Nobody here cancels threads.
+With the first version a file runs where libstdc++ is that of GCC 11: RHEL 9.
 """
 
 import struct
