@@ -28,6 +28,12 @@ BESIDE = os.path.join(
 
 AGAIN = 100
 
+# Of gloo, protobuf and gRPC: classes that each version of them has.
+_SHARED_NAMES = (
+    "_ZTIN4gloo9ExceptionE", "_ZTVN6google8protobuf11MessageLiteE",
+    "grpc_init",
+)
+
 
 class Setting(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("value", c_char_p)]
@@ -247,6 +253,20 @@ def _path() -> str:
     )
 
 
+def _mode() -> int:
+    """Returns how the library is to be loaded.
+
+    A program that has opened torch with RTLD_GLOBAL offers its gloo to
+    whatever is loaded later. Ours would call into it, and crash: then our
+    copies come first. Not always, because that passes a malloc by, too, which
+    somebody preloads.
+    """
+    everybodys = ctypes.CDLL(None)
+    if any(hasattr(everybodys, name) for name in _SHARED_NAMES):
+        return ctypes.DEFAULT_MODE | getattr(os, "RTLD_DEEPBIND", 0)
+    return ctypes.DEFAULT_MODE
+
+
 @functools.lru_cache(maxsize=None)
 def library() -> ctypes.CDLL:
     """Returns the library, loaded by the first call.
@@ -256,7 +276,7 @@ def library() -> ctypes.CDLL:
     """
     path = _path()
     try:
-        loaded = ctypes.CDLL(path)
+        loaded = ctypes.CDLL(path, mode=_mode())
         found = loaded.cx_abi_version()
     except (OSError, AttributeError) as error:
         raise ImportError(
