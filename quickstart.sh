@@ -4,6 +4,7 @@ set -euo pipefail
 usage() {
   cat << 'END'
 usage: ./quickstart.sh [OPTION]...
+       ./quickstart.sh --python [--workers N] [--epochs E]
 
 Trains a small convolutional network on Fashion-MNIST with several worker
 processes on this machine, once per hook, and compares the hooks: accuracy,
@@ -25,6 +26,9 @@ starts a coordinator and the workers. Needs Debian 12, root or sudo, no GPU.
   --trace FILE    also write a trace of the steps of each worker, for
                   ui.perfetto.dev: rank 0 of trace.json to trace.rank0.json; of
                   several hooks, the first one's to trace.run1.rank0.json
+  --python        train by PyTorch's DistributedDataParallel, Accelerate and
+                  Trainer instead (examples/python), each followed. Downloads
+                  torch from a package index, once (2.5 GB)
   --help          show this
 
 An option's value may also follow an equals sign: --workers=4.
@@ -87,12 +91,21 @@ hooks=()
 json=""
 trace=""
 training=()
+python=""
+epochs=1
+others=""  # an option that does not go with --python
 while [[ $# -gt 0 ]]; do
   option="${1%%=*}"
   case "${option}" in
     --help | -h)
       usage
       exit 0
+      ;;
+    --python)
+      [[ "$1" == --python ]] || fail "--python takes no value"
+      python=yes
+      shift
+      continue
       ;;
     --workers | --mode | --hook | --accumulate | --epochs | --batch) ;;
     --device | --json | --trace) ;;
@@ -108,6 +121,11 @@ while [[ $# -gt 0 ]]; do
   fi
   check "${option}" "${value}"
   case "${option}" in
+    --workers) ;;
+    --epochs) epochs="${value}" ;;
+    *) others="${option}" ;;
+  esac
+  case "${option}" in
     --workers) workers="${value}" ;;
     --mode) mode="${value}" ;;
     --hook)
@@ -121,6 +139,8 @@ while [[ $# -gt 0 ]]; do
     *) training+=("${option}" "${value}") ;;
   esac
 done
+[[ -z "${python}" || -z "${others}" ]] ||
+  fail "--python and ${others} do not go together"
 [[ ${#hooks[@]} -gt 0 ]] ||
   hooks=(allreduce bf16 "powersgd(rank=2,start_step=20)")
 if [[ "${mode}" == parameter-server ]]; then
@@ -133,6 +153,10 @@ training+=(--device "${device}")
 
 cd "$(dirname "${BASH_SOURCE[0]}")"
 tools/install_deps.sh
+if [[ -n "${python}" ]]; then
+  tools/install_deps.sh python3-venv
+  python="$(tools/install_torch.sh)"
+fi
 
 build=(
   tools/run_bazel.sh build --show_result=0
@@ -144,6 +168,18 @@ else
   build+=(--noshow_progress)
 fi
 echo "Building (the first time takes some minutes) ..." >&2
+if [[ -n "${python}" ]]; then
+  "${build[@]}" //cli:coxswain //capi:libcoxswain_c.so < /dev/null
+  export COXSWAIN_LIBRARY="${PWD}/bazel-bin/capi/libcoxswain_c.so"
+  export PYTHONPATH="${PWD}/python${PYTHONPATH:+:${PYTHONPATH}}"
+  for program in ddp accelerate_train trainer; do
+    echo "examples/python/${program}.py on ${workers} ranks ..." >&2
+    bazel-bin/cli/coxswain run --nproc "${workers}" --no-prefix \
+      --log-level warning -- "${python}" "examples/python/${program}.py" \
+      --epochs "${epochs}" < /dev/null
+  done
+  exit 0
+fi
 "${build[@]}" //cli:coxswain //examples/fashion_mnist:train \
   //examples/fashion_mnist:report < /dev/null
 
