@@ -8,6 +8,7 @@ one on all ranks: the plan says windows=program.
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from typing import Any, Callable
 
@@ -71,6 +72,7 @@ def _registering(register: Callable[..., None]) -> Callable[..., None]:
 
 def _serve_process_groups() -> None:
     original = dist.init_process_group
+    rounds = itertools.count()
 
     @functools.wraps(original)
     def wrapper(
@@ -84,7 +86,8 @@ def _serve_process_groups() -> None:
             return
         session = _join()
         named.update(
-            store=TorchStore(session),
+            # Another one each time: torch expects an empty store.
+            store=TorchStore(session, "torch/%d/" % next(rounds)),
             rank=session.rank,
             world_size=session.world_size,
         )
