@@ -21,10 +21,12 @@ TORCH_CASES = (
 )
 
 
-def suite(script, *arguments, **more):
+def suite(script, *arguments, plan=None, **more):
+    options = ["--follow"] + (["--plan", plan] if plan else [])
     return torch_ranks.Scene(
-        torch_ranks.run("--follow")
-        + [torch_ranks.torch_python(), *script, *arguments],
+        torch_ranks.run(*options)
+        + [torch_ranks.torch_python(), os.path.join(torch_ranks.SCENES, script),
+           *arguments],
         **more
     )
 
@@ -33,26 +35,26 @@ class SuitesTest(unittest.TestCase):
     def assert_passed(self, ranks, names):
         with ranks:
             self.assertEqual(ranks.end(), 0, ranks.said)
+            lines = ranks.said.splitlines()
             for name in names:
-                self.assertEqual(
-                    ranks.said.count("OK %s" % name), 2, ranks.said
-                )
+                self.assertEqual(lines.count("OK " + name), 2, ranks.said)
 
     def test_cases_of_torch(self):
         with tempfile.TemporaryDirectory() as folder:
-            script = os.path.join(torch_ranks.SCENES, "torch_cases.py")
-            ranks = suite([script], *TORCH_CASES, TEMP_DIR=folder)
-            self.assert_passed(
-                ranks, ("_test_python_store",) + TORCH_CASES
-            )
+            ranks = suite("torch_cases.py", *TORCH_CASES, TEMP_DIR=folder)
+            self.assert_passed(ranks, ("_test_python_store",) + TORCH_CASES)
 
     def test_scripts_of_accelerate(self):
-        names = (
-            "test_sync", "test_script", "test_distributed_data_loop",
-            "test_ddp_comm_hook",
+        names = ("test_sync", "test_script", "test_ddp_comm_hook")
+        self.assert_passed(suite("accelerate_suite.py", *names), names)
+
+    def test_a_script_of_accelerate_with_uneven_data(self):
+        name = "test_distributed_data_loop"
+        ranks = suite(
+            "accelerate_suite.py", name,
+            plan="windows=plan uneven_data=wait_for_all",
         )
-        script = os.path.join(torch_ranks.SCENES, "accelerate_suite.py")
-        self.assert_passed(suite([script], *names), names)
+        self.assert_passed(ranks, [name])
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ def environment(**more):
         COXSWAIN_LIBRARY=os.path.abspath("capi/libcoxswain_c.so"),
         COXSWAIN_PYTHON_PACKAGE=os.path.abspath("python/coxswain"),
         PYTHONPATH=os.path.abspath("python"),
-        PYTHONUNBUFFERED="1",
         ACCELERATE_USE_CPU="true",
         HF_HUB_OFFLINE="1",
         HF_HOME=folder,
