@@ -343,6 +343,10 @@ def url():
     gathered = [None, None]
     dist.all_gather_object(gathered, session.rank, group=group)
     check(gathered == [0, 1])
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method="coxswain://")
+    dist.all_reduce(tensor)
+    check(tensor.tolist() == [6.0] * 4)
     cx.leave()
     cx.leave()
 

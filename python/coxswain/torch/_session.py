@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import datetime
+import itertools
 import os
 import sys
 from types import TracebackType
@@ -148,6 +149,15 @@ def verdict(session: Session) -> Optional[Error]:
     return None
 
 
+_groups = itertools.count()
+
+
+def group_store(session: Session) -> TorchStore:
+    """Returns a store for a process group. Another one each time, in the same
+    order on all ranks: torch expects an empty store."""
+    return TorchStore(session, "torch/%d/" % next(_groups))
+
+
 def current() -> Optional[Session]:
     """Returns the session of this process, or None before init."""
     return _process.session
@@ -207,7 +217,7 @@ def _init_process_group(
         options["timeout"] = datetime.timedelta(seconds=timeout)
     dist.init_process_group(
         backend,
-        store=TorchStore(session),
+        store=group_store(session),
         rank=session.rank,
         world_size=session.world_size,
         **options,
@@ -237,7 +247,7 @@ def _rendezvous(
                         "world_size=%r in %r is not a number" % (value, url)
                     ) from None
         joined = init(process_group=False, **arguments)
-    yield TorchStore(joined), joined.rank, joined.world_size
+    yield group_store(joined), joined.rank, joined.world_size
     raise _refused(
         "a session's process group is made once: start another attempt of the "
         "job instead"

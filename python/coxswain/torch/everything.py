@@ -8,14 +8,12 @@ one on all ranks: the plan says windows=program.
 from __future__ import annotations
 
 import functools
-import itertools
 import weakref
 from typing import Any, Callable
 
 import torch.distributed as dist
 
 from . import _session
-from ._store import TorchStore
 
 _PLAN = {"windows": "program"}
 # The run of each model.
@@ -72,7 +70,6 @@ def _registering(register: Callable[..., None]) -> Callable[..., None]:
 
 def _serve_process_groups() -> None:
     original = dist.init_process_group
-    rounds = itertools.count()
 
     @functools.wraps(original)
     def wrapper(
@@ -86,8 +83,7 @@ def _serve_process_groups() -> None:
             return
         session = _join()
         named.update(
-            # Another one each time: torch expects an empty store.
-            store=TorchStore(session, "torch/%d/" % next(rounds)),
+            store=_session.group_store(session),
             rank=session.rank,
             world_size=session.world_size,
         )
