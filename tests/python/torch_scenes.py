@@ -215,6 +215,12 @@ def weighs_a_short_window():
     optimizer.step()
     optimizer.zero_grad()
     train_followed(run, model, optimizer, 2, 1)
+    # A micro-batch of two forwards is one.
+    for micro in range(2):
+        with run.accumulate():
+            both = loss(model, batch(1, micro)) + loss(model, batch(2, micro))
+            both.backward()
+    optimizer.step()
 
 
 def refuses_a_step_within_a_window():

@@ -355,7 +355,7 @@ class Run:
         elif plan.sync_each_batch:
             count = 1
         else:
-            count = max(self._counted, 1)
+            count = self._window()
         free = plan.words.get("windows") == "program"
         skip, self._skip = self._skip, ""
         self.schedule.announce(
@@ -367,6 +367,11 @@ class Run:
             layout=self._layout,
             skip=skip,
         )
+
+    def _window(self) -> int:
+        """Returns how many micro-batches the exchange sums up: as `accumulate`
+        has begun them, each of any number of forwards, or else forwards."""
+        return self._begun or max(self._counted, 1)
 
     def _after_gradients(self) -> None:
         """All gradients of the pass are there, and DDP has not copied what was
@@ -402,7 +407,7 @@ class Run:
 
     def _decide(self) -> None:
         plan = self.schedule.plan
-        counted, self._counted = self._counted, 0
+        counted, self._counted = self._window(), 0
         self._at_once = False
         before = self.schedule.step
         decision = self.schedule.decide(not self._refusal, self._refusal)
@@ -411,8 +416,8 @@ class Run:
         self._micro = 0 if ends else self._micro + 1
         if not decision.commit:
             self._drop_gradients()
-        elif self._begun is not None and counted < plan.accumulation:
-            self._correct_scale(plan.accumulation / max(counted, 1))
+        elif self._begun and counted < plan.accumulation:
+            self._correct_scale(plan.accumulation / counted)
         if ends:
             self.session.report_progress(self.schedule.step)
         if decision.stop:
