@@ -21,6 +21,11 @@ MODULES = {
     "operator", "os", "sys", "types", "typing",
 }
 
+FRAMEWORKS = {
+    "accelerate", "coxswain", "lightning", "pytorch_lightning", "torch",
+    "transformers",
+}
+
 os.environ["COXSWAIN_LIBRARY"] = LIBRARY
 sys.path.insert(0, PACKAGE)
 
@@ -43,6 +48,17 @@ def run(code, **variables):
     return done.returncode, done.stdout, done.stderr
 
 
+def imports(path):
+    """Returns the packages that a file of Python 3.9 imports."""
+    with open(path, encoding="utf-8") as file:
+        tree = ast.parse(file.read(), path, feature_version=(3, 9))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module.split(".")[0]
+
+
 class ImportTest(unittest.TestCase):
     def test_loads_neither_torch_nor_the_library(self):
         code = (
@@ -56,19 +72,23 @@ class ImportTest(unittest.TestCase):
         self.assertEqual((status, said), (0, ""))
 
     def test_is_of_python_3_9_and_the_standard_library(self):
-        paths = glob.glob(PACKAGE + "/coxswain/*.py")
-        self.assertGreaterEqual(len(paths), 6)
+        core = [
+            module.__file__
+            for name, module in sys.modules.items()
+            if name.split(".")[0] == "coxswain"
+        ]
+        self.assertGreaterEqual(len(core), 6)
+        for path in core:
+            for name in imports(path):
+                self.assertIn(name, MODULES, path)
+
+    def test_integrations_import_their_frameworks_and_no_more(self):
+        paths = glob.glob(PACKAGE + "/coxswain/**/*.py", recursive=True)
+        self.assertGreaterEqual(len(paths), 18)
         for path in paths:
-            with open(path, encoding="utf-8") as file:
-                tree = ast.parse(file.read(), path, feature_version=(3, 9))
-            for node in ast.walk(tree):
-                names = []
-                if isinstance(node, ast.Import):
-                    names = [alias.name for alias in node.names]
-                elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                    names = [node.module]
-                for name in names:
-                    self.assertIn(name.split(".")[0], MODULES, path)
+            for name in imports(path):
+                if name not in sys.stdlib_module_names:
+                    self.assertIn(name, FRAMEWORKS, path)
 
     def test_every_public_name_is_documented(self):
         for name in coxswain.__all__:
