@@ -230,6 +230,7 @@ class Run:
         self._micro = 0
         self._error: Optional[BaseException] = None
         self._skip = ""
+        self._stop = ""
         self._refusal = ""
 
     @property
@@ -420,8 +421,10 @@ class Run:
             self._correct_scale(plan.accumulation / counted)
         if ends:
             self.session.report_progress(self.schedule.step)
-        if decision.stop:
-            self.stopping = decision.stop
+        # With sync_each_batch a window that has begun is ended first.
+        self._stop = decision.stop or self._stop
+        if ends and self._stop:
+            self.stopping = self._stop
         elif 0 < plan.max_steps <= self.schedule.step:
             self.stopping = "max_steps=%d is reached" % plan.max_steps
         if decision.plan_changed:
