@@ -261,11 +261,11 @@ def plan_changes(session, attached, program):
     counts.clear()
 
     def late(i):
-        if i == 3 and session.rank == 1:
+        if i == 2 and session.rank == 1:
             attached.request_stop("enough")
 
     program.epoch(late, stop=lambda: attached.stopping)
-    check(counts == [1] * 6, counts)
+    check(counts == [1] * 3, counts)
     check("enough" in attached.stopping, attached.stopping)
     check(equal_everywhere(session, program), "ranks are apart")
 
