@@ -37,6 +37,7 @@ for epoch in range(options.epochs):
         break
 
 if accelerator.is_main_process:
-    right = fashion_mnist.accuracy(accelerator.unwrap_model(model).cpu(), options.data)
+    network = accelerator.unwrap_model(model).cpu()
+    right = fashion_mnist.accuracy(network, options.data)
     steps = attached.runs[0].schedule.step
     print("accelerate: %d steps, accuracy %.1f%%" % (steps, 100 * right))

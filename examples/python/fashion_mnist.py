@@ -22,12 +22,13 @@ def arguments(description):
 def _read(path, header):
     try:
         with gzip.open(path) as file:
-            return torch.frombuffer(bytearray(file.read()[header:]), dtype=torch.uint8)
+            values = bytearray(file.read()[header:])
     except FileNotFoundError:
         raise SystemExit(
-            "there is no %s: install the Debian package dataset-fashion-mnist, "
-            "or say by --data where it is" % path
+            "there is no %s: install the Debian package "
+            "dataset-fashion-mnist, or say by --data where it is" % path
         ) from None
+    return torch.frombuffer(values, dtype=torch.uint8)
 
 
 def load(kind, folder=FOLDER, count=60000):
