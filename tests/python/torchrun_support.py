@@ -8,26 +8,14 @@ import tempfile
 import threading
 import time
 
-TORCH_PYTHON = os.environ.get("COXSWAIN_TORCH_PYTHON") or os.path.join(
-    os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),
-    "coxswain/torch-venv/bin/python",
-)
+from torch_python import torch_python
+
 WORKER = os.path.abspath("tests/python/torchrun_worker.py")
 
 # As the wheel has it.
 _ENTRY_POINTS = """[torchrun.handlers]
 coxswain = coxswain.torch.rendezvous:creator
 """
-
-
-def torch_python():
-    """Returns an interpreter that has torch."""
-    if not os.access(TORCH_PYTHON, os.X_OK):
-        raise AssertionError(
-            "%s is not there: run tools/install_torch.sh, or set "
-            "COXSWAIN_TORCH_PYTHON to a Python that has torch" % TORCH_PYTHON
-        )
-    return TORCH_PYTHON
 
 
 class Program:

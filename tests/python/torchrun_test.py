@@ -19,7 +19,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.abspath("python"))
 
 import coxswain  # noqa: E402
-from torchrun_support import Scene, torch_python  # noqa: E402
+from torch_python import torch_python  # noqa: E402
+from torchrun_support import Scene  # noqa: E402
 
 # torchrun.py needs no torch; the package that it is in does.
 _package = types.ModuleType("coxswain.torch")
