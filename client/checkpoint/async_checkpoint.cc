@@ -206,16 +206,16 @@ absl::Status AsyncCheckpoint::Core::AgreeOnStep(CopyPtr* copy) {
       fresh = true;
     }
     const absl::StatusOr<Offer> offer =
-        ExchangeOffers(*connected_, Offer::Of(**copy), options_.timeout);
+        ExchangeOffers(*connected_, **copy, options_.timeout);
     if (!offer.ok()) {
       // A peer may have given this one up after an error of its own.
       if (fresh || stopping()) return offer.status();
       Disconnect();
-    } else if (offer->highest() > step) {
+    } else if (offer->highest > step) {
       COXSWAIN_RETURN_IF_ERROR(TakeNewer(copy));
-    } else if (offer->lowest() == step) {
+    } else if (offer->lowest == step) {
       COXSWAIN_RETURN_IF_ERROR((*copy)->status);
-      if (!offer->failed()) return absl::OkStatus();
+      if (!offer->failed) return absl::OkStatus();
       return absl::AbortedError(absl::StrCat(
           "another rank could not copy step ", step, "; its log says why"));
     }

@@ -1,10 +1,12 @@
 #include "client/checkpoint/checkpoint_copy.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "client/comm/rank_values.h"
 
 namespace coxswain {
 namespace {
@@ -80,26 +82,15 @@ CopyPtr MakeCopy(const AsyncCheckpoint::Source& source,
   return copy;
 }
 
-Offer Offer::Of(const CheckpointCopy& copy) {
-  const int64_t step = copy.label.step;
-  Offer offer;
-  offer.values = {step, -step, copy.status.ok() ? 0 : 1};
-  return offer;
-}
-
 absl::StatusOr<Offer> ExchangeOffers(Communicator& communicator,
-                                     const Offer& mine,
+                                     const CheckpointCopy& mine,
                                      absl::Duration timeout) {
-  const auto all = std::make_shared<Offer>(mine);
-  Span span;
-  span.data = all->values.data();
-  span.count = static_cast<int64_t>(all->values.size());
-  span.dtype = DType::kInt64;
-  const WorkPtr work = communicator.AllReduce(span, ReduceOp::kMax);
-  // Past a timeout the work still writes there.
-  work->OnDone([all](const absl::Status&) {});
-  COXSWAIN_RETURN_IF_ERROR(work->Wait(timeout));
-  return *all;
+  const int64_t step = mine.label.step;
+  const int64_t failed = mine.status.ok() ? 0 : 1;
+  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<int64_t> most,
+                            ReduceValues(communicator, {step, -step, failed},
+                                         ReduceOp::kMax, timeout));
+  return Offer{most[0], -most[1], most[2] != 0};
 }
 
 }  // namespace coxswain

@@ -1,7 +1,6 @@
 #ifndef COXSWAIN_CLIENT_CHECKPOINT_CHECKPOINT_COPY_H_
 #define COXSWAIN_CLIENT_CHECKPOINT_CHECKPOINT_COPY_H_
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -40,19 +39,17 @@ CopyPtr MakeCopy(const AsyncCheckpoint::Source& source,
                  const AsyncCheckpoint::Options& options,
                  AsyncCheckpoint::Blobs blobs);
 
-// What ranks tell each other before they save.
+// Which steps the ranks have copied.
 struct Offer {
-  std::array<int64_t, 3> values{};  // step, -step, failed
-
-  static Offer Of(const CheckpointCopy& copy);
-  int64_t highest() const { return values[0]; }
-  int64_t lowest() const { return -values[1]; }
-  bool failed() const { return values[2] != 0; }
+  int64_t highest = 0;
+  int64_t lowest = 0;
+  bool failed = false;  // a rank could not copy its state
 };
 
-// The highest of each over all ranks. Collective.
+// Collective; the same on all ranks.
 absl::StatusOr<Offer> ExchangeOffers(Communicator& communicator,
-                                     const Offer& mine, absl::Duration timeout);
+                                     const CheckpointCopy& mine,
+                                     absl::Duration timeout);
 
 }  // namespace coxswain
 

@@ -1,9 +1,10 @@
 #include "client/checkpoint/save_together.h"
 
-#include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/comm/rank_values.h"
 
 namespace coxswain {
 
@@ -16,16 +17,15 @@ bool LacksUploads(const absl::Status& committed) {
   return absl::IsNotFound(committed) || absl::IsFailedPrecondition(committed);
 }
 
-// The least that a rank brings.
-absl::StatusOr<float> Least(Communicator& communicator, float mine,
-                            absl::Duration timeout) {
-  const auto least = std::make_shared<float>(mine);
-  const WorkPtr work = communicator.AllReduce(
-      Span{least.get(), 1, DType::kFloat32, Device{}}, ReduceOp::kMin);
-  // Past a timeout the work still writes there.
-  work->OnDone([least](const absl::Status&) {});
-  COXSWAIN_RETURN_IF_ERROR(work->Wait(timeout));
-  return *least;
+// How far a rank got; the least of all ranks' is the outcome for all.
+enum Outcome : int64_t { kFailed, kAgain, kDone };
+
+absl::StatusOr<int64_t> Least(Communicator& communicator, Outcome mine,
+                              absl::Duration timeout) {
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> least,
+      ReduceValues(communicator, {mine}, ReduceOp::kMin, timeout));
+  return least[0];
 }
 
 absl::Status AnotherCouldNot(absl::string_view what) {
@@ -33,20 +33,17 @@ absl::Status AnotherCouldNot(absl::string_view what) {
       absl::StrCat("another rank could not ", what, "; its log says why"));
 }
 
-enum class Commit { kAgain, kDone };
-
-// What rank 0's commit came to, for all ranks.
-absl::StatusOr<Commit> AgreeOnCommit(Communicator& communicator,
-                                     const absl::Status& mine, bool last,
-                                     const CheckpointLabel& label,
-                                     absl::Duration timeout) {
+// What rank 0's commit came to, for all ranks: kDone or kAgain.
+absl::StatusOr<int64_t> AgreeOnCommit(Communicator& communicator,
+                                      const absl::Status& mine, bool last,
+                                      const CheckpointLabel& label,
+                                      absl::Duration timeout) {
   const bool again = !last && LacksUploads(mine);
-  const float brought = mine.ok() ? 1.0f : again ? 0.5f : 0.0f;
-  const absl::StatusOr<float> least = Least(communicator, brought, timeout);
+  const Outcome outcome = mine.ok() ? kDone : again ? kAgain : kFailed;
+  const absl::StatusOr<int64_t> least = Least(communicator, outcome, timeout);
   if (!mine.ok() && !again) return mine;
   COXSWAIN_RETURN_IF_ERROR(least.status());
-  if (*least > 0.75f) return Commit::kDone;
-  if (*least > 0.25f) return Commit::kAgain;
+  if (*least != kFailed) return least;
   return AnotherCouldNot(
       absl::StrCat("commit the checkpoint of step ", label.step));
 }
@@ -67,11 +64,11 @@ absl::Status CheckSavable(const Hook& hook, const Averager* averager) {
 
 absl::Status Agree(Communicator& communicator, const absl::Status& mine,
                    absl::string_view what, absl::Duration timeout) {
-  const absl::StatusOr<float> least =
-      Least(communicator, mine.ok() ? 1.0f : 0.0f, timeout);
+  const absl::StatusOr<int64_t> least =
+      Least(communicator, mine.ok() ? kDone : kFailed, timeout);
   if (!mine.ok()) return mine;
   COXSWAIN_RETURN_IF_ERROR(least.status());
-  return *least > 0.5f ? absl::OkStatus() : AnotherCouldNot(what);
+  return *least == kDone ? absl::OkStatus() : AnotherCouldNot(what);
 }
 
 absl::StatusOr<std::string> SaveTogether(
@@ -98,10 +95,10 @@ absl::StatusOr<std::string> SaveTogether(
         leader ? checkpoints.Commit(*id, label.retention).status()
                : absl::OkStatus();
     COXSWAIN_ASSIGN_OR_RETURN(
-        const Commit commit,
+        const int64_t commit,
         AgreeOnCommit(communicator, committed, attempt == kMostAttempts, label,
                       timeout));
-    if (commit == Commit::kDone) return id;
+    if (commit == kDone) return id;
   }
 }
 

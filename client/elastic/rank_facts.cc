@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <memory>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -11,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/comm/communicator.h"
-#include "client/comm/work.h"
+#include "client/comm/rank_values.h"
 #include "client/reduce/agreement.h"
 
 namespace coxswain {
@@ -20,7 +19,7 @@ namespace {
 static_assert(std::is_trivially_copyable_v<RankFacts> &&
                   sizeof(RankFacts) % sizeof(int64_t) == 0,
               "facts travel as 64-bit numbers");
-constexpr int64_t kNumbers = sizeof(RankFacts) / sizeof(int64_t);
+constexpr size_t kNumbers = sizeof(RankFacts) / sizeof(int64_t);
 
 bool SameState(const RankFacts& a, const RankFacts& b) {
   return a.has_state == b.has_state && a.lineage == b.lineage &&
@@ -180,18 +179,12 @@ void PlanHook(const std::vector<RankFacts>& facts, RecoveryPlan* plan) {
 absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
                                                      const RankFacts& own,
                                                      absl::Duration timeout) {
-  const int size = communicator.size();
-  COXSWAIN_ASSIGN_OR_RETURN(
-      const std::shared_ptr<BufferOwner> memory,
-      AllocateHostBuffer(communicator, size * kNumbers, DType::kInt64));
-  auto* const numbers = static_cast<char*>(memory->span().data);
-  std::memset(numbers, 0, static_cast<size_t>(memory->span().bytes()));
-  std::memcpy(numbers + communicator.rank() * sizeof(RankFacts), &own,
-              sizeof(RankFacts));
-  COXSWAIN_RETURN_IF_ERROR(
-      WaitHolding(communicator.AllReduce(memory->span()), memory, timeout));
-  std::vector<RankFacts> facts(static_cast<size_t>(size));
-  std::memcpy(facts.data(), numbers, facts.size() * sizeof(RankFacts));
+  std::vector<int64_t> numbers(kNumbers);
+  std::memcpy(numbers.data(), &own, sizeof(own));
+  COXSWAIN_ASSIGN_OR_RETURN(numbers,
+                            GatherValues(communicator, numbers, timeout));
+  std::vector<RankFacts> facts(static_cast<size_t>(communicator.size()));
+  std::memcpy(facts.data(), numbers.data(), facts.size() * sizeof(RankFacts));
   return facts;
 }
 

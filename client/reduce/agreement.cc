@@ -17,6 +17,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "client/comm/communicator.h"
+#include "client/comm/rank_values.h"
 #include "client/comm/work.h"
 #include "client/device/tensor.h"
 
@@ -147,10 +148,10 @@ class Comparison {
   absl::StatusOr<Said> Ask(int rank);
   // The ranks that differ from rank 0, as all of them find themselves.
   absl::StatusOr<std::vector<int>> Differing(bool this_one);
-  // One collective over zeroed memory that `fill` prepares and `read` looks at.
-  template <class Start, class Fill, class Read>
-  absl::Status Run(int64_t count, DType dtype, const Start& start,
-                   const Fill& fill, const Read& read);
+  // Broadcasts zeroed memory, which `fill` prepares and `read` looks at.
+  template <class Fill, class Read>
+  absl::Status Run(int rank, int64_t count, DType dtype, const Fill& fill,
+                   const Read& read);
 
   Communicator* const communicator_;
   const absl::Duration timeout_;
@@ -159,42 +160,34 @@ class Comparison {
   const uint64_t hash_;
 };
 
-template <class Start, class Fill, class Read>
-absl::Status Comparison::Run(int64_t count, DType dtype, const Start& start,
+template <class Fill, class Read>
+absl::Status Comparison::Run(int rank, int64_t count, DType dtype,
                              const Fill& fill, const Read& read) {
   COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<BufferOwner> memory,
                             AllocateHostBuffer(*communicator_, count, dtype));
   fill(memory->span().data);
-  COXSWAIN_RETURN_IF_ERROR(
-      WaitHolding(start(memory->span()), memory, timeout_));
+  COXSWAIN_RETURN_IF_ERROR(WaitHolding(
+      communicator_->Broadcast(memory->span(), rank), memory, timeout_));
   read(memory->span().data);
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> Comparison::AllEqual() {
   // The maximum of ~hash is the complement of the minimum of hash.
-  const uint64_t sent[2] = {hash_, ~hash_};
-  uint64_t received[2] = {};
-  COXSWAIN_RETURN_IF_ERROR(Run(
-      2, DType::kInt64,
-      [&](const Span& span) {
-        return communicator_->AllReduce(span, ReduceOp::kMax);
-      },
-      [&](void* memory) { std::memcpy(memory, sent, sizeof(sent)); },
-      [&](void* memory) { std::memcpy(received, memory, sizeof(received)); }));
-  return received[0] == ~received[1];
+  const auto hash = static_cast<int64_t>(hash_);
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> most,
+      ReduceValues(*communicator_, {hash, ~hash}, ReduceOp::kMax, timeout_));
+  return most[0] == ~most[1];
 }
 
 absl::StatusOr<Comparison::Said> Comparison::Ask(int rank) {
   const bool speaks = rank == communicator_->rank();
-  const auto start = [&](const Span& span) {
-    return communicator_->Broadcast(span, rank);
-  };
   const int64_t size =
       std::min(static_cast<int64_t>(encoded_.size()), kMaxBytes);
   int64_t header[2] = {static_cast<int64_t>(hash_), size};
   COXSWAIN_RETURN_IF_ERROR(Run(
-      2, DType::kInt64, start,
+      rank, 2, DType::kInt64,
       [&](void* memory) {
         if (speaks) std::memcpy(memory, header, sizeof(header));
       },
@@ -209,7 +202,7 @@ absl::StatusOr<Comparison::Said> Comparison::Ask(int rank) {
   said.hash = static_cast<uint64_t>(header[0]);
   if (header[1] == 0) return said;
   COXSWAIN_RETURN_IF_ERROR(Run(
-      header[1], DType::kUInt8, start,
+      rank, header[1], DType::kUInt8,
       [&](void* memory) {
         if (speaks) std::memcpy(memory, encoded_.data(), size);
       },
@@ -221,20 +214,13 @@ absl::StatusOr<Comparison::Said> Comparison::Ask(int rank) {
 }
 
 absl::StatusOr<std::vector<int>> Comparison::Differing(bool this_one) {
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> differs,
+      GatherValues(*communicator_, {this_one ? 1 : 0}, timeout_));
   std::vector<int> ranks;
-  COXSWAIN_RETURN_IF_ERROR(Run(
-      communicator_->size(), DType::kInt32,
-      [&](const Span& span) {
-        return communicator_->AllReduce(span, ReduceOp::kMax);
-      },
-      [&](void* memory) {
-        static_cast<int32_t*>(memory)[communicator_->rank()] = this_one ? 1 : 0;
-      },
-      [&](void* memory) {
-        for (int rank = 0; rank < communicator_->size(); ++rank) {
-          if (static_cast<int32_t*>(memory)[rank] != 0) ranks.push_back(rank);
-        }
-      }));
+  for (int rank = 0; rank < communicator_->size(); ++rank) {
+    if (differs[static_cast<size_t>(rank)] != 0) ranks.push_back(rank);
+  }
   return ranks;
 }
 

@@ -12,6 +12,7 @@
 #include "base/crc32c.h"
 #include "base/status_macros.h"
 #include "client/comm/communicator.h"
+#include "client/comm/rank_values.h"
 #include "client/comm/work.h"
 #include "client/reduce/hook.h"
 
@@ -173,21 +174,6 @@ absl::Status MergeOptions(std::map<std::string, std::string> options,
 // What a rank offers in place of a size when it has failed.
 constexpr int64_t kFailed = -1;
 
-absl::StatusOr<std::vector<int64_t>> GatherSizes(int64_t own,
-                                                 Communicator& communicator,
-                                                 absl::Duration timeout) {
-  auto sizes = std::make_shared<std::vector<int64_t>>(
-      static_cast<size_t>(communicator.size()));
-  (*sizes)[static_cast<size_t>(communicator.rank())] = own;
-  Span span;
-  span.data = sizes->data();
-  span.count = communicator.size();
-  span.dtype = DType::kInt64;
-  COXSWAIN_RETURN_IF_ERROR(
-      WaitHolding(communicator.AllReduce(span), sizes, timeout));
-  return *sizes;
-}
-
 absl::Status CheckSizes(const std::vector<int64_t>& sizes, int64_t max_bytes) {
   int64_t total = 0;
   for (size_t rank = 0; rank < sizes.size(); ++rank) {
@@ -296,8 +282,9 @@ absl::StatusOr<HookState> GatherHookState(Hook& hook,
                                                       : std::string());
   COXSWAIN_ASSIGN_OR_RETURN(
       const std::vector<int64_t> sizes,
-      GatherSizes(own.ok() ? static_cast<int64_t>(bytes->size()) : kFailed,
-                  communicator, timeout));
+      GatherValues(communicator,
+                   {own.ok() ? static_cast<int64_t>(bytes->size()) : kFailed},
+                   timeout));
   COXSWAIN_RETURN_IF_ERROR(own.status());
   COXSWAIN_RETURN_IF_ERROR(CheckSizes(sizes, max_bytes));
   std::vector<HookState> shards;

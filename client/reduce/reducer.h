@@ -248,8 +248,8 @@ class Reducer {
   // How many ranks could not change over to another hook, and to how many of
   // these it has no LoadOwn.
   struct HookChange {
-    int failed = 0;
-    int unimplemented = 0;
+    int64_t failed = 0;
+    int64_t unimplemented = 0;
   };
   absl::StatusOr<HookChange> CompareChanges(const absl::Status& own);
   // OK on all ranks or on none.

@@ -1,7 +1,6 @@
 // The part of Reducer that acts between steps: its layout, what may change, and
 // what the ranks have to agree on after that.
 
-#include <array>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -15,7 +14,7 @@
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "client/comm/device_queue.h"
-#include "client/comm/work.h"
+#include "client/comm/rank_values.h"
 #include "client/reduce/agreement.h"
 #include "client/reduce/gradient_memory.h"
 #include "client/reduce/hook_state.h"
@@ -211,16 +210,10 @@ absl::Status Reducer::ChangePlan(const schedule::Plan& plan) {
 
 absl::StatusOr<Reducer::HookChange> Reducer::CompareChanges(
     const absl::Status& own) {
-  const auto counts = std::make_shared<std::array<int32_t, 2>>();
-  (*counts)[0] = own.ok() ? 0 : 1;
-  (*counts)[1] = absl::IsUnimplemented(own) ? 1 : 0;
-  Span span;
-  span.data = counts->data();
-  span.count = static_cast<int64_t>(counts->size());
-  span.dtype = DType::kInt32;
-  const absl::Status status =
-      WaitHolding(communicator_->AllReduce(span), counts, options_.timeout);
-  if (!status.ok()) return Fail(WithPrefix("hook change: ", status));
+  const absl::StatusOr<std::vector<int64_t>> counts = ReduceValues(
+      *communicator_, {own.ok() ? 0 : 1, absl::IsUnimplemented(own) ? 1 : 0},
+      ReduceOp::kSum, options_.timeout);
+  if (!counts.ok()) return Fail(WithPrefix("hook change: ", counts.status()));
   return HookChange{(*counts)[0], (*counts)[1]};
 }
 

@@ -54,9 +54,7 @@ absl::Status Sum(const std::shared_ptr<std::vector<double>>& values,
   if (values->empty()) return absl::OkStatus();
   const Span span{values->data(), static_cast<int64_t>(values->size()),
                   DType::kFloat64, Device()};
-  const WorkPtr work = communicator.AllReduce(span);
-  work->OnDone([values](const absl::Status&) {});
-  return work->Wait(kCollectiveTimeout);
+  return WaitHolding(communicator.AllReduce(span), values, kCollectiveTimeout);
 }
 
 template <typename T>

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "base/float16.h"
 #include "base/status_matchers.h"
+#include "client/comm/rank_values.h"
 #include "client/comm/work.h"
 #include "client/device/tensor.h"
 
@@ -20,6 +21,7 @@ namespace {
 
 using testing::_;
 using testing::AnyOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 using Group = std::vector<std::unique_ptr<Communicator>>;
@@ -852,6 +854,29 @@ TEST_P(CommunicatorConformance, AllocatesZeroedMemoryThatItMoves) {
   });
   EXPECT_EQ(static_cast<float*>(buffers[0]->span().data)[999],
             static_cast<float>(group.size()));
+}
+
+TEST_P(CommunicatorConformance, RanksAgreeByAFewNumbers) {
+  const Group group = GetParam().make_group(GetParam().sizes.back(), kTimeout);
+  const auto size = static_cast<int64_t>(group.size());
+  std::vector<std::thread> ranks;
+  for (const auto& comm : group) {
+    ranks.emplace_back([&comm = *comm, size] {
+      const int64_t rank = comm.rank();
+      const std::vector<int64_t> own = {rank, -rank, int64_t{1} << 60};
+      const auto most = ReduceValues(comm, own, ReduceOp::kMax, kTimeout);
+      ASSERT_OK(most);
+      EXPECT_THAT(*most, ElementsAre(size - 1, 0, int64_t{1} << 60));
+      const auto all = GatherValues(comm, {rank, rank + 10}, kTimeout);
+      ASSERT_OK(all);
+      ASSERT_EQ(static_cast<int64_t>(all->size()), 2 * size);
+      for (int64_t i = 0; i < size; ++i) {
+        EXPECT_EQ((*all)[2 * i], i);
+        EXPECT_EQ((*all)[2 * i + 1], i + 10);
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
 }
 
 TEST_P(CommunicatorConformance, AbortEndsWhatWaitsAndWhatComes) {
