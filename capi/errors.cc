@@ -3,9 +3,9 @@
 #include <exception>
 #include <vector>
 
-#include "base/error_detail.h"
 #include "base/peer_text.h"
 #include "proto/types.pb.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::capi {
 namespace {
@@ -59,11 +59,7 @@ LastError ErrorOf(const absl::Status& status) {
   LastError error;
   error.code = static_cast<cx_code>(status.code());
   error.message = std::string(status.message());
-  const auto payload = status.GetPayload(kErrorDetailUrl);
-  v1::ErrorDetail detail;
-  if (payload.has_value() && detail.ParseFromString(std::string(*payload))) {
-    AddDetail(detail, &error);
-  }
+  AddDetail(DetailOf(status), &error);
   return error;
 }
 

@@ -4,8 +4,8 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "proto/types.pb.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::schedule {
 namespace {
@@ -88,9 +88,7 @@ absl::Status ScheduleMismatchError(absl::string_view message,
     }
     proto->add_differences(line);
   }
-  absl::Status status = absl::AbortedError(message);
-  status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
-  return status;
+  return WithDetail(absl::AbortedError(message), detail);
 }
 
 }  // namespace coxswain::schedule

@@ -3,11 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "base/error_detail.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/types.pb.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::schedule::stall_test {
 namespace {
@@ -97,9 +97,7 @@ TEST(StallTest, AfterTheTimeoutItIsAStallWithTheRoundInTheError) {
               StatusIs(absl::StatusCode::kAborted,
                        HasSubstr("ranks 1, 3 have not voted on it; the others "
                                  "have waited for 10s")));
-  v1::ErrorDetail detail;
-  ASSERT_TRUE(detail.ParseFromString(
-      std::string(*report.error.GetPayload(kErrorDetailUrl))));
+  const v1::ErrorDetail detail = DetailOf(report.error);
   EXPECT_EQ(detail.schedule_mismatch().stream(), "train");
   EXPECT_EQ(detail.schedule_mismatch().round(), 8);
   EXPECT_THAT(detail.schedule_mismatch().odd_ranks(), ElementsAre(1, 3));

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/types.pb.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::schedule::step_agreement_test {
 namespace {
@@ -96,12 +96,8 @@ class Ranks {
   StepAgreement::Messages Tick() { return agreement_->Tick(now_); }
 
   v1::ScheduleMismatch Mismatch() const {
-    v1::ErrorDetail detail;
-    const auto payload = agreement_->failure().GetPayload(kErrorDetailUrl);
-    EXPECT_TRUE(payload.has_value());
-    if (payload.has_value()) {
-      EXPECT_TRUE(detail.ParseFromString(std::string(*payload)));
-    }
+    const v1::ErrorDetail detail = DetailOf(agreement_->failure());
+    EXPECT_TRUE(detail.has_schedule_mismatch());
     return detail.schedule_mismatch();
   }
   std::vector<int> Odd() const {

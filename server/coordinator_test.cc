@@ -26,6 +26,7 @@
 #include "server/checkpoint/manifest.h"
 #include "server/state/memory_state_store.h"
 #include "server/state/owned_state.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::server {
 namespace {
@@ -302,10 +303,7 @@ TEST(CoordinatorTest, StaleHelloIsRefused) {
   const absl::Status status = team[0]->FinishStream();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
                                HasSubstr("stale generation")));
-  v1::ErrorDetail detail;
-  ASSERT_TRUE(status.GetPayload(kErrorDetailUrl).has_value());
-  ASSERT_TRUE(
-      detail.ParseFromString(std::string(*status.GetPayload(kErrorDetailUrl))));
+  const v1::ErrorDetail detail = DetailOf(status);
   EXPECT_EQ(detail.stale_fence().field(), "generation");
 }
 
@@ -339,9 +337,7 @@ TEST(CoordinatorTest, OtherModelGetsItsDifferencesOverTheWire) {
   const absl::Status status = other.Join();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
                                HasSubstr("number of parameters: 0")));
-  v1::ErrorDetail detail;
-  ASSERT_TRUE(detail.ParseFromString(
-      std::string(status.GetPayload(kErrorDetailUrl).value_or(absl::Cord()))));
+  const v1::ErrorDetail detail = DetailOf(status);
   EXPECT_GT(detail.manifest_mismatch().differences_size(), 1);
 }
 

@@ -4,11 +4,11 @@
 #include <string>
 
 #include "absl/strings/cord.h"
-#include "base/error_detail.h"
 #include "base/status_matchers.h"
 #include "client/checkpoint/fake_checkpoint_service.h"
 #include "client/rpc/membership.h"
 #include "gtest/gtest.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::checkpoint_client_test {
 namespace {
@@ -99,12 +99,10 @@ TEST_F(CheckpointClientTest, AfterARestartOfTheCoordinatorItIsBegunAgain) {
     if (++uploads > 2) return absl::OkStatus();
     membership_->term().Raise(uploads);
     if (uploads == 2) return absl::NotFoundError("no open checkpoint");
-    absl::Status stale = absl::FailedPreconditionError("stale term");
     v1::ErrorDetail detail;
     detail.mutable_stale_fence()->set_field("term");
     detail.mutable_stale_fence()->set_expected("1");
-    stale.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
-    return stale;
+    return WithDetail(absl::FailedPreconditionError("stale term"), detail);
   };
   ASSERT_OK_AND_ASSIGN(const auto shard,
                        client_->LoadShard(SaveOne("abc").id, 0));

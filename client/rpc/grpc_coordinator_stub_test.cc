@@ -18,6 +18,7 @@
 #include "proto/checkpoint.grpc.pb.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "proto/store.grpc.pb.h"
+#include "transport/error_detail.h"
 
 namespace coxswain {
 namespace {
@@ -54,11 +55,10 @@ class StoreService : public v1::Store::Service {
   }
   grpc::Status Set(grpc::ServerContext*, const v1::SetRequest*,
                    v1::SetResponse*) override {
-    absl::Status status = absl::FailedPreconditionError("stale");
     v1::ErrorDetail detail;
     detail.mutable_stale_fence()->set_field("generation");
-    status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
-    return ToGrpcStatus(status);
+    return ToGrpcStatus(
+        WithDetail(absl::FailedPreconditionError("stale"), detail));
   }
   // Waits until the client gives up.
   grpc::Status Get(grpc::ServerContext* context, const v1::GetRequest*,
@@ -139,10 +139,7 @@ TEST_F(GrpcCoordinatorStubTest, KeepsTheTypedDetailOfAnError) {
   const absl::Status status = stub_->StoreSet({}, {}).status();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
                                HasSubstr("stale")));
-  v1::ErrorDetail detail;
-  ASSERT_TRUE(status.GetPayload(kErrorDetailUrl).has_value());
-  ASSERT_TRUE(
-      detail.ParseFromString(std::string(*status.GetPayload(kErrorDetailUrl))));
+  const v1::ErrorDetail detail = DetailOf(status);
   EXPECT_EQ(detail.stale_fence().field(), "generation");
 }
 

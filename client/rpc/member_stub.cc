@@ -7,10 +7,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "client/rpc/forwarding_coordinator_stub.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
+#include "transport/error_detail.h"
 
 namespace coxswain {
 namespace {
@@ -191,12 +191,8 @@ std::shared_ptr<CoordinatorStub> MakeMemberStub(
 }
 
 std::optional<int64_t> TermOfStaleFence(const absl::Status& status) {
-  const auto payload = status.GetPayload(kErrorDetailUrl);
-  v1::ErrorDetail detail;
-  if (!payload.has_value() || !detail.ParseFromString(std::string(*payload)) ||
-      detail.stale_fence().field() != "term") {
-    return std::nullopt;
-  }
+  const v1::ErrorDetail detail = DetailOf(status);
+  if (detail.stale_fence().field() != "term") return std::nullopt;
   int64_t term = 0;
   // One that does not say it is taken for a newer one.
   return absl::SimpleAtoi(detail.stale_fence().expected(), &term)

@@ -8,11 +8,11 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "base/fake_clock.h"
 #include "base/status_matchers.h"
 #include "client/rpc/fake_coordinator_stub.h"
 #include "gtest/gtest.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::member_stub_test {
 namespace {
@@ -20,13 +20,12 @@ namespace {
 using ::testing::HasSubstr;
 
 absl::Status Stale(const std::string& field, int64_t expected) {
-  absl::Status status = absl::FailedPreconditionError(
-      absl::StrCat("stale ", field, ": ", expected, " is expected"));
   v1::ErrorDetail detail;
   detail.mutable_stale_fence()->set_field(field);
   detail.mutable_stale_fence()->set_expected(absl::StrCat(expected));
-  status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
-  return status;
+  return WithDetail(absl::FailedPreconditionError(absl::StrCat(
+                        "stale ", field, ": ", expected, " is expected")),
+                    detail);
 }
 
 // A coordinator that reads its verdicts on a Barrier from a list; then OK.

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <string>
-
-#include "base/error_detail.h"
+#include "transport/error_detail.h"
 
 namespace coxswain {
 
@@ -17,10 +16,7 @@ absl::Status Membership::Outcome(absl::Status status) {
 }
 
 bool IsStaleFence(const absl::Status& status) {
-  const auto payload = status.GetPayload(kErrorDetailUrl);
-  v1::ErrorDetail detail;
-  return payload.has_value() && detail.ParseFromString(std::string(*payload)) &&
-         detail.has_stale_fence();
+  return DetailOf(status).has_stale_fence();
 }
 
 int64_t TimeoutMillis(absl::Duration timeout) {

@@ -6,9 +6,9 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "base/logging.h"
 #include "client/rpc/member_stub.h"
+#include "transport/error_detail.h"
 
 namespace coxswain {
 namespace {
@@ -40,17 +40,15 @@ absl::Status FromAbort(const v1::Abort& abort) {
     absl::StrAppend(&text, " (lost: rank ", member.rank(), " on host ",
                     member.host(), ")");
   }
-  absl::Status status = absl::AbortedError(text);
   v1::ErrorDetail detail;
   if (abort.has_lost()) {
     *detail.mutable_member_lost() = abort.lost();
   } else if (abort.has_mismatch()) {
     *detail.mutable_schedule_mismatch() = abort.mismatch();
   } else {
-    return status;
+    return absl::AbortedError(text);
   }
-  status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
-  return status;
+  return WithDetail(absl::AbortedError(text), detail);
 }
 
 absl::Status Unreachable(const std::string& address, absl::Duration grace,
@@ -137,11 +135,7 @@ bool Attachment::OnStreamEnd(const absl::Status& end, Backoff* backoff) {
       tell = lost;
     }
     if (!lost) {
-      absl::Status why = absl::AbortedError(end.message());
-      if (const auto payload = end.GetPayload(kErrorDetailUrl)) {
-        why.SetPayload(kErrorDetailUrl, *payload);
-      }
-      EndLocked(why);
+      EndLocked(WithDetailOf(end, absl::AbortedError(end.message())));
     } else if (GraceOverLocked()) {
       EndLocked(
           Unreachable(membership_->stub().address(), options_.grace, end));

@@ -9,12 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/backoff.h"
 #include "base/cancel_signal.h"
-#include "base/error_detail.h"
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/version.h"
 #include "schedule/schedule_wire.h"
 #include "schedule/terms.h"
+#include "transport/error_detail.h"
 
 namespace coxswain {
 namespace {
@@ -216,21 +216,16 @@ absl::Status Refused(const SessionOptions& options,
                      const absl::Status& answer) {
   absl::string_view said = answer.message();
   std::string differences;
-  const auto payload = answer.GetPayload(kErrorDetailUrl);
-  v1::ErrorDetail detail;
-  if (payload.has_value() && detail.ParseFromString(std::string(*payload))) {
-    for (const std::string& line : detail.manifest_mismatch().differences()) {
-      absl::StrAppend(&differences, "\n  ", line);
-    }
+  const v1::ErrorDetail detail = DetailOf(answer);
+  for (const std::string& line : detail.manifest_mismatch().differences()) {
+    absl::StrAppend(&differences, "\n  ", line);
   }
   // After its first line the message only lists the first of them.
   if (!differences.empty()) said = said.substr(0, said.find('\n'));
   const std::string message =
       absl::StrCat("could not join job '", options.job, "' at ",
                    options.coordinator, ": ", said, differences);
-  absl::Status status(answer.code(), message);
-  if (payload.has_value()) status.SetPayload(kErrorDetailUrl, *payload);
-  return status;
+  return WithDetailOf(answer, absl::Status(answer.code(), message));
 }
 
 // How long one call may take: each arrival may begin the coordinator's time

@@ -10,7 +10,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/comm/nccl/nccl_library.h"
@@ -23,6 +22,7 @@
 #include "proto/types.pb.h"
 #include "schedule/plan_words.h"
 #include "schedule/schedule_wire.h"
+#include "transport/error_detail.h"
 
 namespace coxswain {
 namespace {
@@ -103,11 +103,7 @@ absl::Status FillDefaults(JobManifest* manifest, SessionOptions* options) {
 // as it does not leave.
 bool IsForNext(const SessionOptions& options, const absl::Status& attached) {
   if (options.after_generation == 0) return false;
-  const auto payload = attached.GetPayload(kErrorDetailUrl);
-  v1::ErrorDetail detail;
-  if (!payload.has_value() || !detail.ParseFromString(std::string(*payload))) {
-    return false;
-  }
+  const v1::ErrorDetail detail = DetailOf(attached);
   return detail.has_member_lost() || detail.has_schedule_mismatch() ||
          detail.stale_fence().field() == "generation";
 }
@@ -296,11 +292,7 @@ absl::Status Session::Barrier(absl::string_view group, absl::string_view tag,
 // ---- errors ----
 
 bool IsJobFinished(const absl::Status& status) {
-  if (!absl::IsCancelled(status)) return false;
-  const auto payload = status.GetPayload(kErrorDetailUrl);
-  v1::ErrorDetail detail;
-  return payload.has_value() && detail.ParseFromString(std::string(*payload)) &&
-         detail.has_job_finished();
+  return absl::IsCancelled(status) && DetailOf(status).has_job_finished();
 }
 
 absl::Status Explain(Session& session, const absl::Status& error,
@@ -317,13 +309,10 @@ absl::Status Explain(Session& session, const absl::Status& error,
   std::string seen(error.message());
   const std::string said = absl::StrCat(": ", reason.message());
   if (absl::EndsWith(seen, said)) seen.resize(seen.size() - said.size());
-  absl::Status explained(
-      reason.code(),
-      absl::StrCat(reason.message(), " (seen here as: ", seen, ")"));
-  if (const auto detail = reason.GetPayload(kErrorDetailUrl)) {
-    explained.SetPayload(kErrorDetailUrl, *detail);
-  }
-  return explained;
+  return WithDetailOf(
+      reason,
+      absl::Status(reason.code(), absl::StrCat(reason.message(),
+                                               " (seen here as: ", seen, ")")));
 }
 
 }  // namespace coxswain

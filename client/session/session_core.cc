@@ -5,12 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/error_detail.h"
 #include "base/logging.h"
 #include "client/rpc/grpc_coordinator_stub.h"
 #include "client/session/join.h"
 #include "client/session/nccl_ras.h"
 #include "schedule/plan.h"
+#include "transport/error_detail.h"
 
 namespace coxswain {
 namespace {
@@ -21,20 +21,8 @@ constexpr absl::Duration kFarewellTimeout = absl::Seconds(2);
 
 // Who was lost, if that is why.
 int LostRank(const absl::Status& why) {
-  const auto payload = why.GetPayload(kErrorDetailUrl);
-  v1::ErrorDetail detail;
-  if (!payload.has_value() || !detail.ParseFromString(std::string(*payload)) ||
-      !detail.has_member_lost()) {
-    return -1;
-  }
-  return detail.member_lost().member().rank();
-}
-
-bool IsMismatch(const absl::Status& why) {
-  const auto payload = why.GetPayload(kErrorDetailUrl);
-  v1::ErrorDetail detail;
-  return payload.has_value() && detail.ParseFromString(std::string(*payload)) &&
-         detail.has_schedule_mismatch();
+  const v1::ErrorDetail detail = DetailOf(why);
+  return detail.has_member_lost() ? detail.member_lost().member().rank() : -1;
 }
 
 }  // namespace
@@ -275,7 +263,7 @@ void Session::Core::OnEnd(const absl::Status& why) {
                                 {"generation", generation},
                                 {"reason", why.message()}});
   // Before the communicators that it tells of are aborted.
-  if (IsMismatch(why)) NoteNcclState();
+  if (DetailOf(why).has_schedule_mismatch()) NoteNcclState();
   Close(why, /*abort_communicators=*/true);
   Note(SessionEvent::Kind::kGenerationEnded, std::string(why.message()),
        LostRank(why));

@@ -9,12 +9,12 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "base/status_matchers.h"
 #include "client/rpc/fake_coordinator_stub.h"
 #include "client/session/session.h"
 #include "client/session/session_test_support.h"
 #include "gtest/gtest.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::session_restart_test {
 namespace {
@@ -22,11 +22,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Kind = SessionEvent::Kind;
-
-absl::Status WithDetail(absl::Status status, const v1::ErrorDetail& detail) {
-  status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
-  return status;
-}
 
 absl::Status Stale(const std::string& field, int64_t expected) {
   v1::ErrorDetail detail;

@@ -11,7 +11,6 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
-#include "base/error_detail.h"
 #include "base/fake_clock.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"
@@ -21,6 +20,7 @@
 #include "client/session/session_test_support.h"
 #include "gtest/gtest.h"
 #include "schedule/step_gate.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::session_test {
 namespace {
@@ -218,11 +218,10 @@ TEST_F(SessionTest, SoDoesWhoCouldNotRejoin) {
 
 TEST_F(SessionTest, AManifestMismatchShowsEveryDifference) {
   AnswerJoin([](const v1::JoinRequest&) {
-    absl::Status status = absl::FailedPreconditionError("manifests differ");
     v1::ErrorDetail detail;
     detail.mutable_manifest_mismatch()->add_differences("fc.weight: 10 vs 12");
-    status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
-    return status;
+    return WithDetail(absl::FailedPreconditionError("manifests differ"),
+                      detail);
   });
   EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kFailedPrecondition,
                                AllOf(HasSubstr("manifests differ"),
@@ -398,13 +397,10 @@ TEST_F(SessionTest, ARefusedStreamEndsTheGeneration) {
 TEST_F(SessionTest, AStaleFenceEndsTheGeneration) {
   fake_->Answer<v1::SetRequest, v1::SetResponse>(
       "Store/Set", [](const v1::SetRequest&, const CallOptions&) {
-        absl::Status status =
-            absl::FailedPreconditionError("generation 7 is over");
         v1::ErrorDetail detail;
         detail.mutable_stale_fence()->set_field("generation");
-        status.SetPayload(kErrorDetailUrl,
-                          absl::Cord(detail.SerializeAsString()));
-        return status;
+        return WithDetail(absl::FailedPreconditionError("generation 7 is over"),
+                          detail);
       });
   ASSERT_OK_AND_ASSIGN(const auto session, Join());
   Mailbox<absl::Status> told;
@@ -677,10 +673,7 @@ TEST_F(SessionTest, AMismatchIsWhatTheGateReturns) {
   coordinator.join();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted,
                                "rank 1 is at step 8, the others at 7"));
-  v1::ErrorDetail detail;
-  ASSERT_TRUE(status.GetPayload(kErrorDetailUrl).has_value());
-  ASSERT_TRUE(
-      detail.ParseFromString(std::string(*status.GetPayload(kErrorDetailUrl))));
+  const v1::ErrorDetail detail = DetailOf(status);
   EXPECT_EQ(detail.schedule_mismatch().round(), 7);
   EXPECT_EQ(detail.schedule_mismatch().odd_ranks(0), 1);
   EXPECT_EQ(session->status(), status);

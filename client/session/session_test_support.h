@@ -9,7 +9,6 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "base/fake_clock.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"

@@ -8,7 +8,6 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "base/fake_clock.h"
 #include "base/random.h"
 #include "base/status_matchers.h"
@@ -17,6 +16,7 @@
 #include "server/plan/plan_room.h"
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::server {
 namespace {
@@ -126,9 +126,7 @@ struct Worker {
 };
 
 std::vector<std::string> DifferencesOf(const absl::Status& status) {
-  v1::ErrorDetail detail;
-  const auto payload = status.GetPayload(kErrorDetailUrl);
-  if (payload.has_value()) detail.ParseFromString(std::string(*payload));
+  const v1::ErrorDetail detail = DetailOf(status);
   const auto& lines = detail.manifest_mismatch().differences();
   return {lines.begin(), lines.end()};
 }
@@ -341,8 +339,7 @@ TEST_F(MismatchTest, TheErrorOfAnyMismatchFitsIntoTrailingMetadata) {
   EXPECT_LE(lines.size(), 20u);
   EXPECT_THAT(lines.back(), HasSubstr("more differences"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("\n  ..."));
-  const size_t detail =
-      status.GetPayload(kErrorDetailUrl).value_or(absl::Cord()).size();
+  const size_t detail = DetailOf(status).ByteSizeLong();
   // In base64, and next to the message.
   EXPECT_LT(detail * 4 / 3 + status.message().size(), 7000u);
 }

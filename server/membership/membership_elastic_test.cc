@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "server/membership/membership_fixture.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::server {
 namespace {

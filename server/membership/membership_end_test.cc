@@ -7,6 +7,7 @@
 #include "base/status_matchers.h"
 #include "server/membership/membership_fixture.h"
 #include "server/membership/round.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::server {
 namespace {

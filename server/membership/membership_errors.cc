@@ -2,9 +2,9 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "proto/types.pb.h"
 #include "server/membership/member_proto.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::server {
 namespace {
@@ -13,11 +13,6 @@ namespace {
 constexpr size_t kMaxDetailBytes = 2048;
 // What of that detail's lines is in the message as well.
 constexpr size_t kMaxMismatchBytes = 1000;
-
-absl::Status WithDetail(absl::Status status, const v1::ErrorDetail& detail) {
-  status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
-  return status;
-}
 
 }  // namespace
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "base/fake_clock.h"
 #include "base/mutex.h"
 #include "base/random.h"
@@ -174,15 +173,6 @@ struct Worker {
             signal};
   }
 };
-
-inline v1::ErrorDetail DetailOf(const absl::Status& status) {
-  v1::ErrorDetail detail;
-  const auto payload = status.GetPayload(kErrorDetailUrl);
-  if (payload.has_value()) {
-    detail.ParseFromString(std::string(*payload));
-  }
-  return detail;
-}
 
 // A store that can be made to fail from the n-th write on: what a crash, or a
 // full disk, leaves behind.

@@ -17,6 +17,7 @@
 #include "server/membership/membership_fixture.h"
 #include "server/state/cluster_records.h"
 #include "server/state/quarantine.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::server {
 namespace {

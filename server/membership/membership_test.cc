@@ -12,6 +12,7 @@
 #include "proto/types.pb.h"
 #include "server/membership/membership_fixture.h"
 #include "server/state/cluster_records.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::server {
 namespace {
@@ -738,15 +739,18 @@ TEST_F(MembershipTest, EventsAreToldInOrderToThoseWhoAreMeant) {
 TEST_F(MembershipTest, AnAbortedGenerationEndsWithTheReasonAndItsDetail) {
   const std::vector<Worker*> team = Run(2);
   const Generation generation = team[0]->joined().generation;
-  absl::Status reason = absl::AbortedError("ranks differ");
-  reason.SetPayload(kErrorDetailUrl, absl::Cord("detail"));
+  v1::ErrorDetail detail;
+  detail.mutable_schedule_mismatch()->set_round(9);
+  const absl::Status reason =
+      WithDetail(absl::AbortedError("ranks differ"), detail);
   membership_->AbortGeneration("job", Generation(generation.value() + 1),
                                reason);
   EXPECT_THAT(team[0]->events, IsEmpty());
   membership_->AbortGeneration("job", generation, reason);
   for (const Worker* worker : team) {
     ExpectAborted(*worker, "ranks differ");
-    EXPECT_EQ(worker->events[0].status.GetPayload(kErrorDetailUrl), "detail");
+    EXPECT_EQ(DetailOf(worker->events[0].status).schedule_mismatch().round(),
+              9);
   }
   EXPECT_EQ(Description().last_event, "ranks differ");
   ASSERT_THAT(observer_.ended, SizeIs(1));

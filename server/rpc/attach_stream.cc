@@ -7,12 +7,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "base/grpc_status.h"
 #include "base/status_macros.h"
 #include "schedule/schedule_wire.h"
 #include "schedule/ticket.h"
 #include "server/rpc/proto_conversion.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::server {
 namespace {
@@ -81,10 +81,8 @@ void FillAbort(const MembershipEvent& event, v1::Abort* abort) {
     *abort->mutable_lost()->mutable_member() = ToProto(*event.member);
     abort->mutable_lost()->set_reason(event.reason);
   }
-  const auto payload = event.status.GetPayload(kErrorDetailUrl);
-  v1::ErrorDetail detail;
-  if (payload.has_value() && detail.ParseFromString(std::string(*payload)) &&
-      detail.has_schedule_mismatch()) {
+  v1::ErrorDetail detail = DetailOf(event.status);
+  if (detail.has_schedule_mismatch()) {
     *abort->mutable_mismatch() = std::move(*detail.mutable_schedule_mismatch());
   }
 }

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/strings/cord.h"
-#include "base/error_detail.h"
 #include "server/rpc/call.h"
 #include "server/rpc/proto_conversion.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::server {
 namespace {
@@ -40,15 +40,13 @@ v1::GroupInfo ToProto(const GroupInfo& group, int world_size) {
 }
 
 absl::Status WithMissing(const BarrierAnswer& answer) {
-  absl::Status status = answer.status;
-  if (status.ok() || answer.missing_ranks.empty()) return status;
+  if (answer.status.ok() || answer.missing_ranks.empty()) return answer.status;
   v1::ErrorDetail detail;
   v1::MissingMembers* missing = detail.mutable_missing_members();
   missing->set_expected(answer.expected);
   missing->mutable_missing_ranks()->Add(answer.missing_ranks.begin(),
                                         answer.missing_ranks.end());
-  status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
-  return status;
+  return WithDetail(answer.status, detail);
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
-#include "base/error_detail.h"
 #include "base/fake_clock.h"
 #include "base/grpc_status.h"
 #include "base/random.h"
@@ -25,6 +24,7 @@
 #include "server/state/memory_state_store.h"
 #include "server/storage/memory_file_system.h"
 #include "server/store/store_test_calls.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::server {
 namespace {
@@ -364,10 +364,7 @@ TEST_F(RoomServicesTest, BarrierOpensForAllAndNamesTheMissing) {
   ticker.join();
   EXPECT_THAT(alone, StatusIs(absl::StatusCode::kDeadlineExceeded,
                               HasSubstr("15 of 16 ranks")));
-  const auto payload = alone.GetPayload(kErrorDetailUrl);
-  ASSERT_TRUE(payload.has_value());
-  v1::ErrorDetail detail;
-  ASSERT_TRUE(detail.ParseFromString(std::string(*payload)));
+  const v1::ErrorDetail detail = DetailOf(alone);
   EXPECT_EQ(detail.missing_members().expected(), kWorld);
   EXPECT_EQ(detail.missing_members().missing_ranks_size(), kWorld - 1);
 }

@@ -6,27 +6,22 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error_detail.h"
 #include "proto/types.pb.h"
 #include "schedule/schedule_errors.h"
 #include "schedule/stall.h"
 #include "schedule/step_agreement.h"
 #include "schedule/ticket.h"
 #include "server/schedule/job_schedule.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::server {
 namespace {
 
 // The ranks that the error of a failed schedule names.
 std::set<int> OddRanksOf(const absl::Status& status) {
-  std::set<int> odd;
-  const auto payload = status.GetPayload(kErrorDetailUrl);
-  v1::ErrorDetail detail;
-  if (payload.has_value() && detail.ParseFromString(std::string(*payload))) {
-    const auto& ranks = detail.schedule_mismatch().odd_ranks();
-    odd.insert(ranks.begin(), ranks.end());
-  }
-  return odd;
+  const v1::ErrorDetail detail = DetailOf(status);
+  const auto& ranks = detail.schedule_mismatch().odd_ranks();
+  return {ranks.begin(), ranks.end()};
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "base/fake_clock.h"
 #include "base/mutex.h"
 #include "base/random.h"
@@ -20,6 +19,7 @@
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
 #include "server/state/quarantine.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::server {
 namespace {
@@ -309,10 +309,7 @@ TEST_F(ScheduleRoomTest, AMismatchEndsTheGenerationForAll) {
     EXPECT_EQ(abort.kind, Kind::kAbort);
     EXPECT_THAT(abort.reason, AllOf(HasSubstr("rank 2"), HasSubstr("bf16"),
                                     HasSubstr("allreduce")));
-    const auto payload = abort.status.GetPayload(kErrorDetailUrl);
-    ASSERT_TRUE(payload.has_value());
-    v1::ErrorDetail detail;
-    ASSERT_TRUE(detail.ParseFromString(std::string(*payload)));
+    const v1::ErrorDetail detail = DetailOf(abort.status);
     EXPECT_EQ(detail.schedule_mismatch().stream(), kTrain);
     EXPECT_THAT(detail.schedule_mismatch().odd_ranks(), ElementsAre(2));
     EXPECT_EQ(worker->events[1].kind, Kind::kClosed);

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/error_detail.h"
 #include "base/peer_text.h"
 #include "proto/types.pb.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::server {
 namespace {
@@ -14,14 +14,16 @@ namespace {
 constexpr size_t kMaxHookBytes = 128;
 
 const char* ReasonOf(const absl::Status& why) {
-  const auto payload = why.GetPayload(kErrorDetailUrl);
-  v1::ErrorDetail detail;
-  if (!payload.has_value()) {
-    return absl::IsAborted(why) ? "left" : "other";
+  switch (DetailOf(why).kind_case()) {
+    case v1::ErrorDetail::kMemberLost:
+      return "member";
+    case v1::ErrorDetail::kScheduleMismatch:
+      return "schedule";
+    case v1::ErrorDetail::KIND_NOT_SET:
+      return absl::IsAborted(why) ? "left" : "other";
+    default:
+      return "other";
   }
-  if (!detail.ParseFromString(std::string(*payload))) return "other";
-  if (detail.has_member_lost()) return "member";
-  return detail.has_schedule_mismatch() ? "schedule" : "other";
 }
 
 }  // namespace

@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "base/fake_clock.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "proto/types.pb.h"
 #include "server/telemetry/rpc_metrics.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::server {
 namespace {
@@ -46,9 +46,7 @@ Progress MovedOf(int64_t payload, int64_t wire, int64_t gradient = 0) {
 }
 
 absl::Status Aborted(const v1::ErrorDetail& detail) {
-  absl::Status status = absl::AbortedError("over");
-  status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
-  return status;
+  return WithDetail(absl::AbortedError("over"), detail);
 }
 
 class TelemetryTest : public testing::Test {

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/error_detail.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/rpc/forwarding_coordinator_stub.h"
@@ -19,6 +18,7 @@
 #include "schedule/step_gate.h"
 #include "server/coordinator.h"
 #include "tests/support/in_threads.h"
+#include "transport/error_detail.h"
 
 // The gates of sessions against a real coordinator in the same process, over
 // loopback, each rank a thread.
@@ -272,10 +272,7 @@ TEST_P(EnforcementTest, AMismatchIsToldToBoth) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted,
                                  AllOf(HasSubstr("step"), HasSubstr("rank 1"),
                                        HasSubstr("train"))));
-    v1::ErrorDetail detail;
-    const auto payload = status.GetPayload(kErrorDetailUrl);
-    ASSERT_TRUE(payload.has_value());
-    ASSERT_TRUE(detail.ParseFromString(std::string(*payload)));
+    const v1::ErrorDetail detail = DetailOf(status);
     EXPECT_EQ(detail.schedule_mismatch().round(), 1);
     EXPECT_EQ(sessions_[rank]->status(), status);
   });

@@ -6,22 +6,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "proto/types.pb.h"
 #include "server/membership/member_proto.h"
 #include "tests/simulation/membership_referee.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::simulation {
-namespace {
-
-v1::ErrorDetail DetailOf(const absl::Status& status) {
-  v1::ErrorDetail detail;
-  const auto payload = status.GetPayload(kErrorDetailUrl);
-  if (payload.has_value()) detail.ParseFromString(std::string(*payload));
-  return detail;
-}
-
-}  // namespace
 
 void MembershipReferee::OnCommit(const server::RunCommit& commit) {
   if (committing_.has_value()) Violate("two generations are being committed");

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "tests/simulation/membership_world.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::simulation {
 namespace {
@@ -232,7 +232,7 @@ void MembershipWorld::OnRefused(Process* process, const absl::Status& status) {
     case absl::StatusCode::kResourceExhausted:
       return AskLater(process, process->calls);
     case absl::StatusCode::kCancelled:
-      if (!status.GetPayload(kErrorDetailUrl).has_value()) {
+      if (!DetailOf(status).has_job_finished()) {
         return AskLater(process, process->calls);
       }
       // The job is done. Others may begin it anew.

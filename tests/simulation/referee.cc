@@ -7,18 +7,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error_detail.h"
 #include "proto/types.pb.h"
+#include "transport/error_detail.h"
 
 namespace coxswain::simulation {
 namespace {
 
 std::vector<int> OddRanks(const absl::Status& failure) {
-  v1::ErrorDetail detail;
-  const auto payload = failure.GetPayload(kErrorDetailUrl);
-  if (!payload.has_value() || !detail.ParseFromString(std::string(*payload))) {
-    return {};
-  }
+  const v1::ErrorDetail detail = DetailOf(failure);
   const auto& odd = detail.schedule_mismatch().odd_ranks();
   return {odd.begin(), odd.end()};
 }
