@@ -13,7 +13,7 @@
 namespace coxswain {
 
 // One call, of whatever kind of streaming, whose messages are gRPC's own
-// buffers (proto/bulk/chunk_codec.h). Every function blocks until gRPC has done
+// buffers (transport/chunk_codec.h). Every function blocks until gRPC has done
 // its part, at most until the deadline of the call, and does gRPC's work on
 // the calling thread meanwhile. One thread at a time. Destroying it cancels
 // what has not finished.

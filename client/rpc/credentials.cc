@@ -14,7 +14,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_certificate_verifier.h"
-#include "proto/bulk/transport.h"
+#include "transport/bulk_channel.h"
 
 namespace coxswain {
 namespace {
@@ -199,7 +199,7 @@ grpc::ChannelArguments Arguments() {
   // Only callers know what may be repeated.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetMaxReceiveMessageSize(64 << 20);
-  bulk::ConfigureTransport([&arguments](const char* name, int value) {
+  bulk::ConfigureBulkChannel([&arguments](const char* name, int value) {
     arguments.SetInt(name, value);
   });
   // Errors travel, with their details, in the trailing metadata.

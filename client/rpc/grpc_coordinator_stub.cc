@@ -15,9 +15,9 @@
 #include "client/rpc/credentials.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
-#include "proto/bulk/chunk_codec.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "proto/store.grpc.pb.h"
+#include "transport/chunk_codec.h"
 
 namespace coxswain {
 namespace {

@@ -14,8 +14,8 @@
 #include "client/rpc/parameter_stub.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
-#include "proto/bulk/chunk_codec.h"
 #include "proto/parameter.grpc.pb.h"
+#include "transport/chunk_codec.h"
 
 namespace coxswain {
 namespace {

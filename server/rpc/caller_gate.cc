@@ -19,7 +19,7 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "grpc/grpc.h"
-#include "proto/bulk/chunk_codec.h"
+#include "transport/chunk_codec.h"
 
 namespace coxswain::server {
 namespace {
@@ -167,7 +167,8 @@ void KeepOwn(const Identity& caller, Message* answer) {
 struct Method {
   const Message* request = nullptr;  // an example of its messages
   const Message* answer = nullptr;
-  // The service gets messages as they lie in gRPC's buffers (proto/bulk).
+  // The service gets messages as they lie in gRPC's buffers
+  // (transport/chunk_codec).
   bool raw = false;
   int chunk_field = 0;  // of a raw one, in a request; 0: none
 };

@@ -11,9 +11,9 @@ namespace coxswain::server {
 
 // coxswain.v1.Checkpoint over gRPC. All that waits for the disk runs on threads
 // of its own, so that a slow one slows checkpoints alone. The two streams see
-// messages as they lie in gRPC's buffers (proto/bulk), the other calls see
-// protobuf's. Thread-safe; the pointers must outlive the gRPC server, and this
-// object must.
+// messages as they lie in gRPC's buffers (transport/chunk_codec), the other
+// calls see protobuf's. Thread-safe; the pointers must outlive the gRPC server,
+// and this object must.
 class CheckpointService final
     : public v1::Checkpoint::WithRawCallbackMethod_Upload<
           v1::Checkpoint::WithRawCallbackMethod_Download<

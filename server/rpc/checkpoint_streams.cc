@@ -11,9 +11,9 @@
 #include "base/grpc_status.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
-#include "proto/bulk/chunk_codec.h"
 #include "server/rpc/call.h"
 #include "server/rpc/proto_conversion.h"
+#include "transport/chunk_codec.h"
 
 namespace coxswain::server {
 namespace {

@@ -8,8 +8,8 @@
 #include "base/crc32c.h"
 #include "base/grpc_status.h"
 #include "base/status_macros.h"
-#include "proto/bulk/chunk_codec.h"
 #include "server/rpc/proto_conversion.h"
+#include "transport/chunk_codec.h"
 
 namespace coxswain::server {
 namespace {

@@ -18,7 +18,6 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/support/server_interceptor.h"
-#include "proto/bulk/transport.h"
 #include "server/rpc/caller_gate.h"
 #include "server/rpc/checkpoint_service.h"
 #include "server/rpc/credentials.h"
@@ -30,6 +29,7 @@
 #include "server/rpc/store_service.h"
 #include "server/telemetry/rpc_metrics.h"
 #include "transport/accepting_server.h"
+#include "transport/bulk_channel.h"
 #include "transport/connection_acceptor.h"
 
 namespace coxswain::server {
@@ -68,7 +68,7 @@ void ConfigureServer(grpc::ServerBuilder* builder) {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
-  bulk::ConfigureTransport([builder](const char* name, int value) {
+  bulk::ConfigureBulkChannel([builder](const char* name, int value) {
     builder->AddChannelArgument(name, value);
   });
 }

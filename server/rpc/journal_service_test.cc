@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "proto/bulk/transport.h"
+#include "transport/bulk_channel.h"
 
 namespace coxswain::server {
 namespace {
@@ -49,7 +49,7 @@ class JournalServiceTest : public testing::Test {
     // As real clients do. Otherwise gRPC's own windows grow, at times to more
     // than a test sends.
     grpc::ChannelArguments arguments;
-    bulk::ConfigureTransport([&arguments](const char* name, int value) {
+    bulk::ConfigureBulkChannel([&arguments](const char* name, int value) {
       arguments.SetInt(name, value);
     });
     stub_ = v1::Journal::NewStub(grpc::CreateCustomChannel(

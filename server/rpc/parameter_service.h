@@ -9,9 +9,10 @@
 namespace coxswain::server {
 
 // coxswain.v1.Parameter over gRPC. The Exchange stream sees messages as they
-// lie in gRPC's buffers (proto/bulk), and lends it the chunks that it sends to
-// many ranks; the other calls see protobuf's. Sums are formed on gRPC's
-// callback threads. Thread-safe; the pointers must outlive the gRPC server.
+// lie in gRPC's buffers (transport/chunk_codec), and lends it the chunks that
+// it sends to many ranks; the other calls see protobuf's. Sums are formed on
+// gRPC's callback threads. Thread-safe; the pointers must outlive the gRPC
+// server.
 class ParameterService final
     : public v1::Parameter::WithRawCallbackMethod_Exchange<
           v1::Parameter::WithCallbackMethod_Push<

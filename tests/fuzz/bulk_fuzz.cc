@@ -9,11 +9,11 @@
 #include "base/check.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
-#include "proto/bulk/chunk_codec.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/parameter.pb.h"
 #include "tests/fuzz/decoders.h"
 #include "tests/fuzz/fuzz_bytes.h"
+#include "transport/chunk_codec.h"
 
 namespace coxswain {
 namespace {

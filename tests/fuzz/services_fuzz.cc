@@ -9,7 +9,6 @@
 
 #include "absl/strings/match.h"
 #include "base/check.h"
-#include "proto/bulk/chunk_codec.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "proto/store.grpc.pb.h"
@@ -19,6 +18,7 @@
 #include "tests/fuzz/sensible_messages.h"
 #include "tests/fuzz/service_house.h"
 #include "tests/fuzz/services.h"
+#include "transport/chunk_codec.h"
 
 namespace coxswain {
 namespace {

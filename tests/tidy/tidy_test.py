@@ -50,7 +50,6 @@ RESERVED = {
         # What both of these share: how a server listens, and messages in
         # gRPC's own buffers.
         "transport/",
-        "proto/bulk/",
         "base/grpc_status",
         "cli/",
     ),
@@ -58,7 +57,7 @@ RESERVED = {
         "server/rpc/",
         "client/rpc/",
         "client/fallback/fallback_server",
-        "proto/bulk/",
+        "transport/",
         "base/grpc_status",
         "cli/",
     ),

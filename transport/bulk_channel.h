@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_PROTO_BULK_TRANSPORT_H_
-#define COXSWAIN_PROTO_BULK_TRANSPORT_H_
+#ifndef COXSWAIN_TRANSPORT_BULK_CHANNEL_H_
+#define COXSWAIN_TRANSPORT_BULK_CHANNEL_H_
 
 #include "grpcpp/support/channel_arguments.h"
 
@@ -20,7 +20,7 @@ inline constexpr int kFrameBytes = (1 << 20) + (1 << 10);
 // Says both through `set(name, value)`: ServerBuilder::AddChannelArgument or
 // ChannelArguments::SetInt.
 template <typename Set>
-void ConfigureTransport(const Set& set) {
+void ConfigureBulkChannel(const Set& set) {
   set(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   set(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
   set(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
@@ -28,4 +28,4 @@ void ConfigureTransport(const Set& set) {
 
 }  // namespace coxswain::bulk
 
-#endif  // COXSWAIN_PROTO_BULK_TRANSPORT_H_
+#endif  // COXSWAIN_TRANSPORT_BULK_CHANNEL_H_

@@ -1,4 +1,4 @@
-#include "proto/bulk/chunk_codec.h"
+#include "transport/chunk_codec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_PROTO_BULK_CHUNK_CODEC_H_
-#define COXSWAIN_PROTO_BULK_CHUNK_CODEC_H_
+#ifndef COXSWAIN_TRANSPORT_CHUNK_CODEC_H_
+#define COXSWAIN_TRANSPORT_CHUNK_CODEC_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -99,4 +99,4 @@ inline bool IsRaw(absl::string_view method) {
 
 }  // namespace coxswain::bulk
 
-#endif  // COXSWAIN_PROTO_BULK_CHUNK_CODEC_H_
+#endif  // COXSWAIN_TRANSPORT_CHUNK_CODEC_H_
