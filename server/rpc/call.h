@@ -16,6 +16,8 @@
 #include "grpc/grpc.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
+#include "server/generation/fence.h"
+#include "server/rpc/proto_conversion.h"
 
 namespace coxswain::server {
 
@@ -55,21 +57,24 @@ inline grpc::ServerUnaryReactor* ReplyNow(grpc::CallbackServerContext* context,
   reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
+
+// A stream of responses that only ends, with the reason why it was refused.
 template <typename Response>
-grpc::ServerUnaryReactor* ReplyNow(grpc::CallbackServerContext* context,
-                                   Response* response,
-                                   absl::StatusOr<Response> result) {
-  if (result.ok()) *response = std::move(result).value();
-  return ReplyNow(context, result.status());
-}
+class RefusedStream : public grpc::ServerWriteReactor<Response> {
+ public:
+  explicit RefusedStream(const absl::Status& status) {
+    this->Finish(ToGrpcStatus(status));
+  }
+  void OnDone() override { delete this; }
+};
 
 // A unary call that is answered later, once, from any thread. gRPC owns the
 // reactor until the call is done; whoever may answer holds a shared_ptr, so a
 // late answer or a late cancellation finds a living object and is ignored.
 //
 //   auto call = DeferredCall<JoinResponse>::Start(response);
-//   uint64_t ticket = room->Join(..., [call](auto r) { call->Answer(r); });
-//   call->OnceCancelled([=] { room->Withdraw(ticket); });
+//   uint64_t ticket = membership->Join(..., call->Done(fill));
+//   call->OnceCancelled([=] { membership->Withdraw(ticket); });
 //   return call->reactor();
 //
 // Thread-safe.
@@ -97,6 +102,27 @@ class DeferredCall
     const absl::Status status = result.status();
     if (status.ok()) *response_ = *std::move(result);
     this->Finish(ToGrpcStatus(status));
+  }
+
+  // Returns the callback for a component whose answer has no fields.
+  auto Done() {
+    return [call = this->shared_from_this()](const absl::Status& status) {
+      if (!status.ok()) return call->Answer(status);
+      call->Answer(Response());
+    };
+  }
+
+  // Returns the callback for a component that answers with a StatusOr: it sends
+  // the error, or the response that `fill(value, &response)` has filled in.
+  template <typename Fill>
+  auto Done(Fill fill) {
+    return
+        [call = this->shared_from_this(), fill = std::move(fill)](auto result) {
+          if (!result.ok()) return call->Answer(result.status());
+          Response answer;
+          fill(*std::move(result), &answer);
+          call->Answer(std::move(answer));
+        };
   }
 
   // Runs `on_cancel` once if the client gives up before the answer, at once
@@ -144,6 +170,40 @@ class DeferredCall
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void()> on_cancel_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Who sent a request whose fence was admitted.
+struct Admitted {
+  Fence fence;
+  Caller caller;
+};
+
+// Handles a unary call of a member. One with a stale fence is refused before
+// anything else of it is looked at; otherwise `ask(by, call)` asks a component,
+// which answers `call` at once or later:
+//
+//   return Handle(gate_, request, response, [&](auto& by, auto& call) {
+//     const uint64_t waiting = store_->Get(
+//         by.fence, request->key(), timeout,
+//         call->Done([](std::string value, auto* answer) {
+//           answer->set_value(std::move(value));
+//         }));
+//     call->OnceCancelled([this, waiting] { store_->Cancel(waiting); });
+//   });
+template <typename Request, typename Response, typename Ask>
+grpc::ServerUnaryReactor* Handle(const FenceGate* gate, const Request* request,
+                                 Response* response, const Ask& ask) {
+  const std::shared_ptr<DeferredCall<Response>> call =
+      DeferredCall<Response>::Start(response);
+  const Fence fence = FromProto(request->fence());
+  const absl::StatusOr<Caller> caller = gate->Admit(fence);
+  if (caller.ok()) {
+    const Admitted by{fence, *caller};
+    ask(by, call);
+  } else {
+    call->Answer(caller.status());
+  }
+  return call->reactor();
+}
 
 }  // namespace coxswain::server
 

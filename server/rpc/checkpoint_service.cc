@@ -14,11 +14,14 @@
 namespace coxswain::server {
 namespace {
 
-// Answers with what `work` returns, on a disk thread. The request, the response
-// and the context live until then.
-grpc::ServerUnaryReactor* ReplyFrom(DiskThreads* disk,
-                                    grpc::CallbackServerContext* context,
-                                    std::function<absl::Status()> work) {
+// Refuses whoever must not write; else answers with what `work` returns, on a
+// disk thread. The request, the response and the context live until then.
+grpc::ServerUnaryReactor* ReplyToWriter(const FenceGate& gate,
+                                        const Fence& fence, DiskThreads* disk,
+                                        grpc::CallbackServerContext* context,
+                                        std::function<absl::Status()> work) {
+  const absl::Status admitted = AdmitWriter(gate, fence);
+  if (!admitted.ok()) return ReplyNow(context, admitted);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   disk->Run([reactor, work = std::move(work)] {
     reactor->Finish(ToGrpcStatus(work()));
@@ -66,14 +69,11 @@ grpc::ServerUnaryReactor* CheckpointService::Begin(
     grpc::CallbackServerContext* context, const v1::BeginRequest* request,
     v1::BeginResponse* response) {
   const Fence fence = FromProto(request->fence());
-  const absl::Status admitted = AdmitWriter(*gate_, fence);
-  if (!admitted.ok()) return ReplyNow(context, admitted);
-  if (request->has_import() != IsOperator(fence)) {
-    return ReplyNow(context,
-                    absl::InvalidArgumentError(
-                        "an operator says that it imports, and nobody else"));
-  }
-  return ReplyFrom(&disk_, context, [this, fence, request, response] {
+  const auto begin = [this, fence, request, response] {
+    if (request->has_import() != IsOperator(fence)) {
+      return absl::InvalidArgumentError(
+          "an operator says that it imports, and nobody else");
+    }
     const std::map<std::string, std::string> metadata(
         request->metadata().begin(), request->metadata().end());
     absl::StatusOr<std::string> id =
@@ -88,7 +88,8 @@ grpc::ServerUnaryReactor* CheckpointService::Begin(
     response->set_chunk_bytes(
         static_cast<int32_t>(store_->limits().max_chunk_bytes));
     return absl::OkStatus();
-  });
+  };
+  return ReplyToWriter(*gate_, fence, &disk_, context, begin);
 }
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* CheckpointService::Upload(
@@ -100,9 +101,7 @@ grpc::ServerUnaryReactor* CheckpointService::Commit(
     grpc::CallbackServerContext* context, const v1::CommitRequest* request,
     v1::CommitResponse* response) {
   const Fence fence = FromProto(request->fence());
-  const absl::Status admitted = AdmitWriter(*gate_, fence);
-  if (!admitted.ok()) return ReplyNow(context, admitted);
-  return ReplyFrom(&disk_, context, [this, fence, request, response] {
+  const auto commit = [this, fence, request, response] {
     RetentionRules rules;
     rules.keep_last = request->keep_last();
     rules.keep_every = request->keep_every();
@@ -110,7 +109,8 @@ grpc::ServerUnaryReactor* CheckpointService::Commit(
         store_->Commit(fence, request->checkpoint_id(), rules);
     if (record.ok()) *response->mutable_checkpoint() = InfoOf(*record);
     return record.status();
-  });
+  };
+  return ReplyToWriter(*gate_, fence, &disk_, context, commit);
 }
 
 grpc::ServerUnaryReactor* CheckpointService::List(
@@ -143,20 +143,17 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* CheckpointService::Download(
 
 grpc::ServerUnaryReactor* CheckpointService::Delete(
     grpc::CallbackServerContext* context, const v1::DeleteRequest* request,
-    v1::DeleteResponse* response) {
-  static_cast<void>(response);
+    v1::DeleteResponse* /*response*/) {
   const Fence fence = FromProto(request->fence());
-  const absl::Status admitted = AdmitWriter(*gate_, fence);
-  if (!admitted.ok()) return ReplyNow(context, admitted);
-  if (!request->job().empty() && request->job() != fence.job) {
-    return ReplyNow(context, absl::InvalidArgumentError(absl::StrCat(
-                                 "whoever writes to job \"", fence.job,
-                                 "\" cannot delete checkpoints of job \"",
-                                 request->job(), "\"")));
-  }
-  return ReplyFrom(&disk_, context, [this, fence, request] {
+  const auto remove = [this, fence, request] {
+    if (!request->job().empty() && request->job() != fence.job) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "whoever writes to job \"", fence.job,
+          "\" cannot delete checkpoints of job \"", request->job(), "\""));
+    }
     return store_->Delete(fence.job, request->checkpoint_id());
-  });
+  };
+  return ReplyToWriter(*gate_, fence, &disk_, context, remove);
 }
 
 }  // namespace coxswain::server

@@ -1,11 +1,8 @@
 #include "server/rpc/group_service.h"
 
-#include <utility>
 #include <vector>
 
-#include "absl/strings/cord.h"
 #include "server/rpc/call.h"
-#include "server/rpc/proto_conversion.h"
 #include "transport/error_detail.h"
 
 namespace coxswain::server {
@@ -57,71 +54,54 @@ GroupService::GroupService(Groups* groups, const FenceGate* gate)
 GroupService::~GroupService() = default;
 
 grpc::ServerUnaryReactor* GroupService::CreateGroup(
-    grpc::CallbackServerContext* context, const v1::CreateGroupRequest* request,
-    v1::CreateGroupResponse* response) {
-  const Fence fence = FromProto(request->fence());
-  const absl::StatusOr<Caller> caller = gate_->Admit(fence);
-  if (!caller.ok()) return ReplyNow(context, caller.status());
-  auto call = DeferredCall<v1::CreateGroupResponse>::Start(response);
-  const auto done = [call, world_size = caller->world_size](
-                        const absl::StatusOr<GroupInfo>& group) {
-    if (!group.ok()) return call->Answer(group.status());
-    v1::CreateGroupResponse answer;
-    *answer.mutable_group() = ToProto(*group, world_size);
-    call->Answer(std::move(answer));
-  };
-  if (request->all_ranks()) {
-    groups_->CreateGroupOfAll(fence, request->name(), done);
-  } else {
-    groups_->CreateGroup(fence, *caller, request->name(),
-                         {request->ranks().begin(), request->ranks().end()},
-                         done);
-  }
-  return call->reactor();
+    grpc::CallbackServerContext* /*context*/,
+    const v1::CreateGroupRequest* request, v1::CreateGroupResponse* response) {
+  return Handle(gate_, request, response, [&](auto& by, auto& call) {
+    const auto done = call->Done([world_size = by.caller.world_size](
+                                     const GroupInfo& group, auto* answer) {
+      *answer->mutable_group() = ToProto(group, world_size);
+    });
+    if (request->all_ranks()) {
+      groups_->CreateGroupOfAll(by.fence, request->name(), done);
+    } else {
+      groups_->CreateGroup(by.fence, by.caller, request->name(),
+                           {request->ranks().begin(), request->ranks().end()},
+                           done);
+    }
+  });
 }
 
 grpc::ServerUnaryReactor* GroupService::CreateMesh(
-    grpc::CallbackServerContext* context, const v1::CreateMeshRequest* request,
-    v1::CreateMeshResponse* response) {
-  const Fence fence = FromProto(request->fence());
-  const absl::StatusOr<Caller> caller = gate_->Admit(fence);
-  if (!caller.ok()) return ReplyNow(context, caller.status());
-  std::vector<MeshAxis> axes;
-  for (const v1::MeshAxis& axis : request->axes()) {
-    axes.push_back({axis.name(), axis.size()});
-  }
-  auto call = DeferredCall<v1::CreateMeshResponse>::Start(response);
-  groups_->CreateMesh(
-      fence, *caller, request->name(), axes,
-      [call, world_size = caller->world_size](
-          const absl::StatusOr<std::vector<GroupInfo>>& groups) {
-        if (!groups.ok()) return call->Answer(groups.status());
-        v1::CreateMeshResponse answer;
-        for (const GroupInfo& group : *groups) {
-          *answer.add_groups() = ToProto(group, world_size);
-        }
-        call->Answer(std::move(answer));
-      });
-  return call->reactor();
+    grpc::CallbackServerContext* /*context*/,
+    const v1::CreateMeshRequest* request, v1::CreateMeshResponse* response) {
+  return Handle(gate_, request, response, [&](auto& by, auto& call) {
+    std::vector<MeshAxis> axes;
+    for (const v1::MeshAxis& axis : request->axes()) {
+      axes.push_back({axis.name(), axis.size()});
+    }
+    groups_->CreateMesh(
+        by.fence, by.caller, request->name(), axes,
+        call->Done([world_size = by.caller.world_size](
+                       const std::vector<GroupInfo>& groups, auto* answer) {
+          for (const GroupInfo& group : groups) {
+            *answer->add_groups() = ToProto(group, world_size);
+          }
+        }));
+  });
 }
 
 grpc::ServerUnaryReactor* GroupService::Barrier(
-    grpc::CallbackServerContext* context, const v1::BarrierRequest* request,
+    grpc::CallbackServerContext* /*context*/, const v1::BarrierRequest* request,
     v1::BarrierResponse* response) {
-  const Fence fence = FromProto(request->fence());
-  const absl::StatusOr<Caller> caller = gate_->Admit(fence);
-  if (!caller.ok()) return ReplyNow(context, caller.status());
-  auto call = DeferredCall<v1::BarrierResponse>::Start(response);
-  const Groups::CallId waiting =
-      groups_->Barrier(fence, *caller, request->group(), request->tag(),
-                       absl::Milliseconds(request->timeout_ms()),
-                       [call](const BarrierAnswer& answer) {
-                         if (!answer.status.ok())
-                           return call->Answer(WithMissing(answer));
-                         call->Answer(v1::BarrierResponse());
-                       });
-  call->OnceCancelled([this, waiting] { groups_->Cancel(waiting); });
-  return call->reactor();
+  return Handle(gate_, request, response, [&](auto& by, auto& call) {
+    const Groups::CallId waiting =
+        groups_->Barrier(by.fence, by.caller, request->group(), request->tag(),
+                         absl::Milliseconds(request->timeout_ms()),
+                         [done = call->Done()](const BarrierAnswer& answer) {
+                           done(WithMissing(answer));
+                         });
+    call->OnceCancelled([this, waiting] { groups_->Cancel(waiting); });
+  });
 }
 
 }  // namespace coxswain::server

@@ -154,14 +154,7 @@ class FollowCall : public grpc::ServerWriteReactor<v1::JournalPage> {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// A stream that only ends.
-class RefusedCall : public grpc::ServerWriteReactor<v1::JournalPage> {
- public:
-  explicit RefusedCall(const absl::Status& status) {
-    Finish(ToGrpcStatus(status));
-  }
-  void OnDone() override { delete this; }
-};
+using RefusedCall = RefusedStream<v1::JournalPage>;
 
 }  // namespace
 

@@ -192,10 +192,10 @@ grpc::ServerUnaryReactor* RendezvousService::Join(
                                       {"reason", status.message()}});
   };
   const uint64_t ticket = membership_->Join(
-      std::move(join), [call](const absl::StatusOr<JoinResult>& result) {
-        if (result.ok()) return call->Answer(ToProto(*result));
-        call->Answer(result.status());
-      });
+      std::move(join),
+      call->Done([](const JoinResult& result, v1::JoinResponse* answer) {
+        *answer = ToProto(result);
+      }));
   call->OnceCancelled(
       [membership = membership_, ticket] { membership->Withdraw(ticket); });
   return call->reactor();
@@ -218,14 +218,11 @@ grpc::ServerUnaryReactor* RendezvousService::Leave(
   const Fence fence = coxswain::server::FromProto(request->fence());
   // What it has received is written before its leaving.
   const absl::Status taken = TakeFinalState(fence, *request);
-  if (!taken.ok()) {
+  if (taken.ok()) {
+    membership_->Leave(fence, notice, call->Done());
+  } else {
     call->Answer(taken);
-    return call->reactor();
   }
-  membership_->Leave(fence, notice, [call](const absl::Status& status) {
-    if (!status.ok()) return call->Answer(status);
-    call->Answer(v1::LeaveResponse());
-  });
   return call->reactor();
 }
 
@@ -267,10 +264,7 @@ grpc::ServerUnaryReactor* RendezvousService::ReportExit(
   report.exit_code = request->exit_code();
   report.signal = request->signal();
   const auto call = DeferredCall<v1::ReportExitResponse>::Start(response);
-  membership_->ReportExit(report, [call](const absl::Status& status) {
-    if (!status.ok()) return call->Answer(status);
-    call->Answer(v1::ReportExitResponse());
-  });
+  membership_->ReportExit(report, call->Done());
   return call->reactor();
 }
 
