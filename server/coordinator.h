@@ -18,7 +18,7 @@
 
 namespace coxswain::server {
 
-struct CoordinatorView;
+struct Components;
 
 struct CoordinatorOptions {
   std::string listen = "127.0.0.1:0";  // HOST:PORT; port 0: any free one
@@ -58,7 +58,7 @@ struct CoordinatorOptions {
   absl::Status Validate() const;
 };
 
-// The whole service as a value: the rooms, the thread that looks at their
+// The whole service as a value: the components, the thread that looks at their
 // deadlines, and the gRPC server in front of them. Any number may live in one
 // process, each on its own state_dir. Thread-safe.
 class Coordinator {
@@ -82,7 +82,7 @@ class Coordinator {
   int port() const;
 
   // For the status page and the metrics. Valid while the coordinator lives.
-  CoordinatorView view() const;
+  const Components& view() const;
 
   // Answers everyone who waits with UNAVAILABLE, then ends; calls that are
   // still under way after `deadline` are cancelled. Safe to repeat.

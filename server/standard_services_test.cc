@@ -12,8 +12,8 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "server/components/components.h"
 #include "server/coordinator.h"
-#include "server/coordinator_view.h"
 
 namespace coxswain::server {
 namespace {
@@ -85,8 +85,7 @@ TEST(StandardServicesTest, CallsAreTimedByTheCoordinatorsClock) {
   auto coordinator = Coordinator::Start(options);
   ASSERT_OK(coordinator);
   Ask((*coordinator)->port(), "/coxswain.v1.Rendezvous/Describe", "");
-  const RpcMetrics* const metrics = (*coordinator)->view().rpc;
-  const RpcMetrics::Snapshot counted = metrics->Read();
+  const RpcMetrics::Snapshot counted = (*coordinator)->view().rpc->Read();
   const auto described = counted.methods.find("Rendezvous/Describe");
   ASSERT_NE(described, counted.methods.end());
   EXPECT_EQ(described->second.duration.count(), 1u);

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "server/coordinator_view.h"
+#include "server/components/components.h"
 #include "server/telemetry/stragglers.h"
 
 namespace coxswain::server {
@@ -108,13 +108,10 @@ Json JobsJson(const CoordinatorView& view) {
   for (const JobSummary& job : view.membership->Summaries()) {
     jobs.push_back(JobJsonOf(job, view));
   }
-  const std::vector<QuarantinedRecord> none;
-  const auto& quarantined =
-      view.quarantined == nullptr ? none : *view.quarantined;
   return {{"cluster_id", view.membership->cluster_id()},
           {"term", view.membership->term().value()},
-          {"quarantined", QuarantineJson(quarantined)},
-          {"quarantined_count", quarantined.size()},
+          {"quarantined", QuarantineJson(view.quarantined)},
+          {"quarantined_count", view.quarantined.size()},
           {"jobs", std::move(jobs)}};
 }
 

@@ -9,10 +9,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "nlohmann/json_fwd.hpp"
+#include "server/components/components.h"
 
 namespace coxswain::server {
-
-struct CoordinatorView;
 
 // The objects of /api/v1, without their `now`. docs/observability.md has the
 // fields. Points in time are seconds since 1970 by the clock of the view, moved

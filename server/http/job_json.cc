@@ -7,7 +7,7 @@
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "schedule/plan.h"
-#include "server/coordinator_view.h"
+#include "server/components/components.h"
 #include "server/http/api_json.h"
 #include "server/telemetry/stragglers.h"
 

@@ -11,9 +11,10 @@ namespace {
 using Visit = ShownView::Visit;
 
 TEST(ShownViewTest, VisitsSeeWhatIsShownWhenTheyBegin) {
+  const Components view{};
   ShownView shown;
   const Visit before(&shown);
-  shown.Show(CoordinatorView());
+  shown.Show(view);
   EXPECT_EQ(before.view(), nullptr);
   EXPECT_NE(Visit(&shown).view(), nullptr);
   shown.Hide();
@@ -21,9 +22,10 @@ TEST(ShownViewTest, VisitsSeeWhatIsShownWhenTheyBegin) {
 }
 
 TEST(ShownViewTest, HidingWaitsForThoseThatSeeItAndForNoOthers) {
+  const Components view{};
   ShownView shown;
   const Visit before(&shown);
-  shown.Show(CoordinatorView());
+  shown.Show(view);
   auto during = std::make_unique<Visit>(&shown);
   ASSERT_NE(during->view(), nullptr);
   std::thread hider([&] { shown.Hide(); });

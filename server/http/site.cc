@@ -12,7 +12,7 @@
 #include "base/crc32c.h"
 #include "base/version.h"
 #include "nlohmann/json.hpp"
-#include "server/coordinator_view.h"
+#include "server/components/components.h"
 #include "server/http/api_json.h"
 #include "server/http/page/static_files.h"
 #include "server/metrics/metrics_text.h"

@@ -3,7 +3,7 @@
 
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "server/coordinator_view.h"
+#include "server/components/components.h"
 #include "server/http/http_server.h"
 #include "server/http/shown_view.h"
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "server/coordinator_view.h"
+#include "server/components/components.h"
 #include "server/http/api_json.h"
 #include "server/telemetry/stragglers.h"
 

@@ -128,9 +128,7 @@ void AddCoordinator(const CoordinatorView& view, MetricFamilies* out) {
   out->Gauge("state_quarantined_records",
              "Records of the state that could not be read, and are in "
              "quarantine since this start or an earlier one.",
-             view.quarantined == nullptr
-                 ? 0
-                 : static_cast<double>(view.quarantined->size()));
+             static_cast<double>(view.quarantined.size()));
   out->Gauge("parameter_bytes",
              "Bytes that the parameter service holds for jobs.",
              Number(view.parameters->bytes()));
@@ -304,7 +302,7 @@ std::string MetricsText(const CoordinatorView* view) {
             view != nullptr && view->leads() ? 1 : 0);
   if (view != nullptr) {
     AddCoordinator(*view, &out);
-    AddRpc(*view->rpc, &out);
+    if (view->rpc != nullptr) AddRpc(*view->rpc, &out);
     AddJobs(*view, &out);
   }
   return out.Text();

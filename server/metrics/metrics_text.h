@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "server/coordinator_view.h"
+#include "server/components/components.h"
 
 namespace coxswain::server {
 

@@ -18,6 +18,7 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/support/server_interceptor.h"
+#include "server/components/components.h"
 #include "server/rpc/caller_gate.h"
 #include "server/rpc/checkpoint_service.h"
 #include "server/rpc/credentials.h"
@@ -27,7 +28,6 @@
 #include "server/rpc/rendezvous_service.h"
 #include "server/rpc/schedule_service.h"
 #include "server/rpc/store_service.h"
-#include "server/telemetry/rpc_metrics.h"
 #include "transport/accepting_server.h"
 #include "transport/bulk_channel.h"
 #include "transport/connection_acceptor.h"
@@ -162,7 +162,7 @@ class CallCounterFactory : public ServerInterceptorFactoryInterface {
 absl::StatusOr<std::vector<std::unique_ptr<ServerInterceptorFactoryInterface>>>
 MakeGates(const GrpcServer::MayAnswer& may_answer,
           const std::shared_ptr<AcceptedConnections>& connections,
-          const SecurityOptions& security, const Rooms& rooms) {
+          const SecurityOptions& security, Components* components) {
   std::vector<std::unique_ptr<ServerInterceptorFactoryInterface>> gates;
   if (may_answer != nullptr) {
     gates.push_back(
@@ -170,13 +170,13 @@ MakeGates(const GrpcServer::MayAnswer& may_answer,
             AnswerRule{may_answer, connections})));
   }
   if (security.identifies()) {
-    COXSWAIN_ASSIGN_OR_RETURN(auto identities,
-                              CallerIdentities::Open(security, rooms.clock));
-    gates.push_back(MakeCallerGate(std::move(identities), rooms.clock));
+    COXSWAIN_ASSIGN_OR_RETURN(
+        auto identities, CallerIdentities::Open(security, components->clock));
+    gates.push_back(MakeCallerGate(std::move(identities), components->clock));
   }
-  if (rooms.rpc != nullptr) {
-    gates.push_back(
-        std::make_unique<CallCounterFactory>(rooms.rpc, rooms.clock));
+  if (components->rpc != nullptr) {
+    gates.push_back(std::make_unique<CallCounterFactory>(components->rpc.get(),
+                                                         components->clock));
   }
   return gates;
 }
@@ -189,16 +189,17 @@ int64_t MaxHeldBytes(const RpcOptions& rpc, int64_t process_memory) {
 }
 
 struct GrpcServer::Parts {
-  Parts(const RpcOptions& options, const Rooms& rooms)
-      : rendezvous(options, rooms.membership, rooms.schedule,
-                   {rooms.plans, rooms.telemetry, rooms.rpc}, rooms.clock),
-        schedule(rooms.plans, rooms.schedule, rooms.membership),
-        store(rooms.store, rooms.membership),
-        groups(rooms.groups, rooms.membership),
-        checkpoints(options, rooms.checkpoints, rooms.membership),
-        parameters(options, rooms.parameters, rooms.membership),
-        journal({rooms.journal, rooms.clock, rooms.membership->cluster_id(),
-                 rooms.membership->term().value()}) {}
+  Parts(const RpcOptions& options, Components* all)
+      : rendezvous(options, all->membership.get(), all->schedule.get(),
+                   {all->plans.get(), all->telemetry.get(), all->rpc.get()},
+                   all->clock),
+        schedule(all->plans.get(), all->schedule.get(), all->membership.get()),
+        store(all->store.get(), all->membership.get()),
+        groups(all->groups.get(), all->membership.get()),
+        checkpoints(options, all->checkpoints.get(), all->membership.get()),
+        parameters(options, all->parameters.get(), all->membership.get()),
+        journal({all->journal.get(), all->clock, all->membership->cluster_id(),
+                 all->membership->term().value()}) {}
 
   RendezvousService rendezvous;
   ScheduleService schedule;
@@ -213,10 +214,11 @@ struct GrpcServer::Parts {
 };
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
-    const ListenAddress& address, const RpcOptions& options, const Rooms& rooms,
-    const MayAnswer& may_answer, const SecurityOptions& security) {
+    const ListenAddress& address, const RpcOptions& options,
+    Components* components, const MayAnswer& may_answer,
+    const SecurityOptions& security) {
   COXSWAIN_ASSIGN_OR_RETURN(Listeners listeners, Listen(address));
-  auto parts = std::make_unique<Parts>(options, rooms);
+  auto parts = std::make_unique<Parts>(options, components);
   parts->port = listeners.port;
   parts->connections = std::make_shared<AcceptedConnections>(
       ConnectionLimit(options.max_connections));
@@ -226,7 +228,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   accepting.listeners = std::move(listeners);
   accepting.connections = parts->connections;
   COXSWAIN_ASSIGN_OR_RETURN(
-      auto gates, MakeGates(may_answer, parts->connections, security, rooms));
+      auto gates,
+      MakeGates(may_answer, parts->connections, security, components));
   if (!gates.empty()) {
     builder.experimental().SetInterceptorCreators(std::move(gates));
   }

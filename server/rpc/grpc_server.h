@@ -7,38 +7,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
 #include "server/options/options.h"
 #include "server/token/security.h"
 #include "transport/listen_address.h"
 
 namespace coxswain::server {
 
-class CheckpointStore;
-class Groups;
-class Journal;
-class KeyValueStore;
-class Membership;
-class ParameterRoom;
-class PlanRoom;
-class RpcMetrics;
-class ScheduleRoom;
-class Telemetry;
-
-// The rooms that the services stand in front of. They outlive the server.
-struct Rooms {
-  Membership* membership = nullptr;
-  PlanRoom* plans = nullptr;
-  ScheduleRoom* schedule = nullptr;
-  KeyValueStore* store = nullptr;
-  Groups* groups = nullptr;
-  CheckpointStore* checkpoints = nullptr;
-  ParameterRoom* parameters = nullptr;
-  Telemetry* telemetry = nullptr;  // null: nobody asks how steps go
-  RpcMetrics* rpc = nullptr;       // null: calls are not counted
-  Journal* journal = nullptr;
-  const Clock* clock = nullptr;
-};
+struct Components;
 
 // Returns how many bytes gRPC may hold of all calls and their messages:
 // `max_held_bytes` where it is given; else a quarter of the `process_memory`
@@ -54,11 +29,12 @@ class GrpcServer {
   // connections are cut instead. Any thread; cheap.
   using MayAnswer = std::function<bool()>;
 
-  // Listens and serves. UNAVAILABLE if the address cannot be listened on,
-  // INVALID_ARGUMENT if the tokens, or the keys for them, cannot be read.
+  // Listens and serves. The components outlive the server. UNAVAILABLE if the
+  // address cannot be listened on, INVALID_ARGUMENT if the tokens, or the keys
+  // for them, cannot be read.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
       const ListenAddress& address, const RpcOptions& options,
-      const Rooms& rooms, const MayAnswer& may_answer = nullptr,
+      Components* components, const MayAnswer& may_answer = nullptr,
       const SecurityOptions& security = {});
 
   ~GrpcServer();

@@ -8,9 +8,9 @@
 namespace coxswain::server {
 
 // Between the messages of the wire and the structs of the core. What can be
-// said in the core's words is not judged here: the rooms validate what they are
-// given. Members and manifests: see member_proto.h; what belongs to the
-// schedule: see schedule/schedule_wire.h.
+// said in the core's words is not judged here: the components validate what
+// they are given. Members and manifests: see member_proto.h; what belongs to
+// the schedule: see schedule/schedule_wire.h.
 
 inline Fence FromProto(const v1::Fence& proto) {
   Fence fence;

@@ -305,7 +305,7 @@ class QuarantineTest : public ::testing::TestWithParam<std::string> {
   }
   void ExpectQuarantined(const std::string& table,
                          const StateStore::Record& record) {
-    const auto& quarantined = *coordinator_->view().quarantined;
+    const auto& quarantined = coordinator_->view().quarantined;
     // The newest one: earlier rounds may have lost the same record.
     const auto found =
         std::find_if(quarantined.rbegin(), quarantined.rend(),
@@ -458,7 +458,7 @@ TEST_P(QuarantineTest, TheStartIsRefusedWithoutTheNumbersUntilTheRepair) {
     }
     ASSERT_OK(Start(/*repair=*/true));
     EXPECT_NE(coordinator_->view().membership->cluster_id(), cluster);
-    EXPECT_THAT(*coordinator_->view().quarantined,
+    EXPECT_THAT(coordinator_->view().quarantined,
                 Contains(Field(&server::QuarantinedRecord::key, key)));
     // Every worker of the old cluster is fenced off.
     for (Session* session : {other_.get(), hit_.get()}) {
@@ -513,7 +513,7 @@ TEST_P(DamagedFileTest, ARecordWithAWrongChecksumCostsItsJobOnly) {
         "CAST('",
         name, "' AS BLOB)", numbered ? "" : " AND key = CAST('hit' AS BLOB)"));
     ASSERT_OK(Start());
-    EXPECT_THAT(*coordinator_->view().quarantined,
+    EXPECT_THAT(coordinator_->view().quarantined,
                 Contains(Field(&server::QuarantinedRecord::table, name)));
     ExpectOtherGoesOn();
     ExpectHitBeginsAgain(absl::StartsWith(table, "plan."));
