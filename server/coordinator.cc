@@ -12,6 +12,7 @@
 #include "server/open_state.h"
 #include "server/rpc/grpc_server.h"
 #include "server/state/cluster_records.h"
+#include "server/state/earlier_records.h"
 #include "server/state/group_commit.h"
 #include "server/state/state_writer.h"
 #include "server/storage/fenced_file_system.h"
@@ -123,7 +124,7 @@ absl::Status Coordinator::Parts::OpenComponents() {
   // Before anything is changed.
   COXSWAIN_RETURN_IF_ERROR(ReadClusterRecords(state->store()).status());
   COXSWAIN_RETURN_IF_ERROR(
-      QuarantineDamaged(PlanRoom::TableNames(), &state->store()));
+      TakeOverRecords(PlanRoom::TableNames(), &state->store()));
   writer = std::make_unique<GroupCommit>(&state->store());
   COXSWAIN_ASSIGN_OR_RETURN(all.plans,
                             PlanRoom::Load(options.plan, writer.get()));

@@ -1,15 +1,17 @@
 #include "server/group/group_records.h"
 
+#include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "proto/state.pb.h"
 #include "server/options/options.h"
-#include "server/state/record_bytes.h"
+#include "server/state/record.h"
 
 namespace coxswain::server {
 namespace {
 
-constexpr uint64_t kMost = kMaxWorldSize;
+constexpr int64_t kMost = kMaxWorldSize;
 
 absl::Status Damaged(absl::string_view what, absl::string_view bytes) {
   return absl::DataLossError(absl::StrCat(
@@ -23,50 +25,47 @@ std::string NameRecord(char kind, absl::string_view name) {
 }
 
 std::string BarrierRecord(uint64_t sequence) {
-  std::string key(1, kBarrierRecord);
-  AppendNumber(sequence, &key);
-  return key;
+  return NumberedKey(kBarrierRecord, sequence);
 }
 
 std::string EncodeRanks(const std::vector<int>& ranks) {
-  std::string bytes;
-  for (const int rank : ranks) AppendNumber(rank, &bytes);
-  return bytes;
+  state::v1::GroupRanks proto;
+  for (const int rank : ranks) proto.add_ranks(rank);
+  return SerializeRecord(proto);
 }
 
 std::string EncodeAxes(const std::vector<MeshAxis>& axes) {
-  std::string bytes;
+  state::v1::Mesh proto;
   for (const MeshAxis& axis : axes) {
-    AppendString(axis.name, &bytes);
-    AppendNumber(axis.size, &bytes);
+    auto* const kept = proto.add_axes();
+    kept->set_name(axis.name);
+    kept->set_size(axis.size);
   }
-  return bytes;
+  return SerializeRecord(proto);
 }
 
 std::string EncodeRequests(const std::vector<BarrierRequest>& requests) {
-  std::string bytes;
+  state::v1::Barrier proto;
   for (const auto& [incarnation, request_id] : requests) {
-    AppendNumber(incarnation.value(), &bytes);
-    AppendNumber(request_id, &bytes);
+    proto.add_incarnations(incarnation.value());
+    proto.add_request_ids(request_id);
   }
-  return bytes;
+  return SerializeRecord(proto);
 }
 
 absl::StatusOr<uint64_t> DecodeBarrierRecord(absl::string_view key) {
-  RecordReader reader(key.substr(1));
-  const uint64_t sequence = reader.Number();
-  if (!reader.complete()) return Damaged("a barrier", key);
-  return sequence;
+  const std::optional<uint64_t> sequence = NumberOfKey(key);
+  if (!sequence.has_value()) return Damaged("a barrier", key);
+  return *sequence;
 }
 
 absl::StatusOr<std::vector<int>> DecodeRanks(absl::string_view bytes) {
-  if (bytes.size() % 8 != 0) return Damaged("a group", bytes);
-  RecordReader reader(bytes);
+  state::v1::GroupRanks proto;
+  if (!ParseRecord(bytes, &proto)) return Damaged("a group", bytes);
   std::vector<int> ranks;
-  std::set<uint64_t> seen;
-  while (!reader.empty()) {
-    const uint64_t rank = reader.Number();
-    if (rank >= kMost || !seen.insert(rank).second) {
+  std::set<int64_t> seen;
+  for (const int64_t rank : proto.ranks()) {
+    if (rank < 0 || rank >= kMost || !seen.insert(rank).second) {
       return Damaged("a group", bytes);
     }
     ranks.push_back(static_cast<int>(rank));
@@ -75,24 +74,21 @@ absl::StatusOr<std::vector<int>> DecodeRanks(absl::string_view bytes) {
 }
 
 absl::StatusOr<std::vector<MeshAxis>> DecodeAxes(absl::string_view bytes) {
-  RecordReader reader(bytes);
+  state::v1::Mesh proto;
+  if (!ParseRecord(bytes, &proto)) return Damaged("a mesh", bytes);
   std::vector<MeshAxis> axes;
-  uint64_t world = 1;
-  while (!reader.empty() && reader.ok()) {
-    MeshAxis axis;
-    axis.name = reader.String();
-    const uint64_t size = reader.Number();
+  int64_t world = 1;
+  for (const auto& axis : proto.axes()) {
+    const int64_t size = axis.size();
     if (size < 1 || size > kMost || world * size > kMost) {
       return Damaged("a mesh", bytes);
     }
     world *= size;
-    axis.size = static_cast<int>(size);
-    axes.push_back(std::move(axis));
+    axes.push_back({axis.name(), static_cast<int>(size)});
   }
-  if (!reader.complete()) return Damaged("a mesh", bytes);
   // Its sizes were checked above, and make this world.
   if (!ValidateMesh(axes, static_cast<int>(world)).ok() ||
-      axes.size() * world > kMost) {
+      static_cast<int64_t>(axes.size()) * world > kMost) {
     return Damaged("a mesh", bytes);
   }
   return axes;
@@ -100,12 +96,15 @@ absl::StatusOr<std::vector<MeshAxis>> DecodeAxes(absl::string_view bytes) {
 
 absl::StatusOr<std::vector<BarrierRequest>> DecodeRequests(
     absl::string_view bytes) {
-  if (bytes.size() % 16 != 0) return Damaged("a barrier", bytes);
-  RecordReader reader(bytes);
+  state::v1::Barrier proto;
+  if (!ParseRecord(bytes, &proto) ||
+      proto.incarnations_size() != proto.request_ids_size()) {
+    return Damaged("a barrier", bytes);
+  }
   std::vector<BarrierRequest> requests;
-  while (!reader.empty()) {
-    const Incarnation incarnation(reader.Number());
-    requests.emplace_back(incarnation, reader.Number());
+  requests.reserve(proto.request_ids_size());
+  for (int i = 0; i < proto.request_ids_size(); ++i) {
+    requests.emplace_back(proto.incarnations(i), proto.request_ids(i));
   }
   return requests;
 }

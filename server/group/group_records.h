@@ -14,9 +14,9 @@
 
 namespace coxswain::server {
 
-// The records of a generation's groups: one for each group that was declared
-// by itself, one for each mesh, and one for each barrier that was completed,
-// numbered in their order.
+// The records of a generation's groups (proto/state.proto): one for each group
+// that was declared by itself, one for each mesh, and one for each barrier that
+// was completed, numbered in their order.
 constexpr char kGroupTables[] = "group/";  // before the generation
 constexpr char kGroupRecord = 'g';         // begins the key of a record
 constexpr char kMeshRecord = 'm';

@@ -26,6 +26,31 @@ TEST(GroupRecordsTest, RanksAndAxesAreReadAsTheyWereWritten) {
   EXPECT_EQ(axes, mesh);
 }
 
+TEST(GroupRecordsTest, NamesOfAxesAreAnyBytes) {
+  const std::vector<MeshAxis> mesh = {{"\xff\xc3(", 2},
+                                      {std::string("\0", 1), 2}};
+  ASSERT_OK_AND_ASSIGN(const auto axes, DecodeAxes(EncodeAxes(mesh)));
+  EXPECT_EQ(axes, mesh);
+}
+
+TEST(GroupRecordsTest, ABarrierIsReadAsItWasWrittenOrNotAtAll) {
+  const std::vector<BarrierRequest> calls = {{Incarnation(~uint64_t{0}), 7},
+                                             {Incarnation(1), ~uint64_t{0}}};
+  const std::string record = EncodeRequests(calls);
+  ASSERT_OK_AND_ASSIGN(const auto read, DecodeRequests(record));
+  EXPECT_EQ(read, calls);
+  ASSERT_OK_AND_ASSIGN(const auto none, DecodeRequests(EncodeRequests({})));
+  EXPECT_THAT(none, IsEmpty());
+  for (size_t size = 1; size < record.size(); ++size) {
+    EXPECT_THAT(DecodeRequests(record.substr(0, size)),
+                StatusIs(kDataLoss, testing::_))
+        << size;
+  }
+  EXPECT_EQ(DecodeBarrierRecord(BarrierRecord(~uint64_t{0})).value_or(0),
+            ~uint64_t{0});
+  EXPECT_THAT(DecodeBarrierRecord("b"), StatusIs(kDataLoss, testing::_));
+}
+
 // A group and a mesh are made of these numbers: of their size, or divided by
 // them.
 TEST(GroupRecordsTest, RanksThatCannotBeAreRefused) {

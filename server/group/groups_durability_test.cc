@@ -398,7 +398,7 @@ TEST(GroupsDurabilityTest, ARecordThatCannotBeReadGoesIntoQuarantine) {
       {"gname", EncodeRanks({0, kWorld})},
       {"gname", EncodeRanks({-1})},
       {"gname", EncodeRanks({0, 0})},
-      {"gname", std::string("\0\0\0\x01\0\0\0\0", 8)},
+      {"gname", std::string("\x0a\x05\x80\x80\x80\x80\x10", 7)},  // 2^32
       {"mname", EncodeAxes({{"dp", 1 << 30}, {"tp", 1 << 30}})},
       {"mname", EncodeAxes({{"dp", 0}})},
       {"mname", EncodeAxes({{"dp", -1}, {"tp", -kWorld}})},

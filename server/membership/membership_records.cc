@@ -16,6 +16,7 @@
 #include "server/membership/member_proto.h"
 #include "server/options/options.h"
 #include "server/state/cluster_records.h"
+#include "server/state/record.h"
 
 namespace coxswain::server {
 namespace {
@@ -54,15 +55,14 @@ absl::Status Unreadable(absl::string_view job, absl::string_view what) {
 // Puts records into batches that the store takes.
 class Batches {
  public:
-  void Put(absl::string_view table, absl::string_view key,
-           const std::string& value) {
+  void Put(absl::string_view table, absl::string_view key, std::string value) {
     if (batches_.empty() || bytes_ + value.size() > StateStore::kMaxBytes / 2 ||
         batches_.back().writes().size() >= StateStore::kMaxWrites / 2) {
       batches_.emplace_back();
       bytes_ = 0;
     }
-    batches_.back().Put(table, key, value);
     bytes_ += value.size();
+    batches_.back().Put(table, key, std::move(value));
   }
   std::vector<StateBatch> Take() && { return std::move(batches_); }
 
@@ -122,7 +122,7 @@ KeptJob Decode(const std::string& name, const state::v1::Job& proto) {
 
 absl::StatusOr<KeptJob> DecodeJob(const StateStore::Record& record) {
   state::v1::Job proto;
-  if (!proto.ParseFromString(record.second)) {
+  if (!ParseRecord(record.second, &proto)) {
     return Unreadable(record.first, "record");
   }
   if (proto.format() > kFormat) {
@@ -141,7 +141,7 @@ absl::StatusOr<KeptJob> DecodeJob(const StateStore::Record& record) {
 
 bool AddBlock(const std::string& value, LoadedJob* loaded) {
   state::v1::MemberBlock block;
-  if (!block.ParseFromString(value)) return false;
+  if (!ParseRecord(value, &block)) return false;
   for (const auto& entry : block.members()) {
     KeptMember kept;
     kept.member = FromProto(entry.member());
@@ -159,7 +159,7 @@ bool AddDeparture(absl::string_view key, const std::string& value,
   state::v1::Departure proto;
   int rank = 0;
   if (!absl::SimpleAtoi(key.substr(sizeof(kGonePrefix) - 1), &rank) ||
-      !proto.ParseFromString(value)) {
+      !ParseRecord(value, &proto)) {
     return false;
   }
   Departure& departure = loaded->departures[rank];
@@ -221,7 +221,7 @@ absl::Status LoadManifest(const StateStore& store,
     bytes.append(records[i].second);
   }
   coxswain::v1::Manifest proto;
-  if (!complete || !proto.ParseFromString(bytes)) {
+  if (!complete || !ParseRecord(bytes, &proto)) {
     loaded->damage = Unreadable(loaded->job.name, "manifest");
     Add(*loaded, table, records, unreadable);
     return absl::OkStatus();
@@ -288,7 +288,7 @@ void PutJob(const KeptJob& job, StateBatch* batch) {
     kept->set_launcher_id(place.launcher_id);
     kept->set_left(place.left);
   }
-  batch->Put(kJobTable, job.name, proto.SerializeAsString());
+  batch->Put(kJobTable, job.name, SerializeRecord(proto));
 }
 
 void DeleteJob(const KeptJob& job, StateBatch* batch) {
@@ -306,7 +306,7 @@ void PutDeparture(Generation generation, int rank, const Departure& departure,
   proto.set_error_norm(departure.error_norm);
   proto.set_error_step(departure.error_step);
   batch->Put(MembersTable(generation), NumberedKey(kGonePrefix, rank),
-             proto.SerializeAsString());
+             SerializeRecord(proto));
 }
 
 void DeleteMembers(Generation generation, StateBatch* batch) {
@@ -334,7 +334,7 @@ std::vector<StateBatch> MemberBatches(Generation generation,
       continue;
     }
     batches.Put(MembersTable(generation), NumberedKey(kBlockPrefix, blocks++),
-                block.SerializeAsString());
+                SerializeRecord(block));
     block.Clear();
     bytes = 0;
   }
@@ -343,7 +343,7 @@ std::vector<StateBatch> MemberBatches(Generation generation,
 
 std::vector<StateBatch> ManifestBatches(Generation generation,
                                         const Manifest& manifest) {
-  const std::string bytes = ToProto(manifest).SerializeAsString();
+  const std::string bytes = SerializeRecord(ToProto(manifest));
   Batches batches;
   // A manifest that is empty has a piece, too.
   for (size_t at = 0; at == 0 || at < bytes.size(); at += kMaxRecordBytes) {

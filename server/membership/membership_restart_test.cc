@@ -287,6 +287,27 @@ TEST_F(RestartTest, NothingIsKeptOfGenerationsThatAreOver) {
   EXPECT_THAT(*store_.Tables("members/"), ElementsAre("members/3"));
 }
 
+// What is accepted can be stored and loaded.
+TEST_F(RestartTest, TextsOfAJobAreAnyBytes) {
+  const std::string bytes("\0\xff\xc3(", 4);
+  KeptJob job;
+  job.name = "job";
+  job.generation = Generation(1);
+  job.world_size = 2;
+  job.finished = true;
+  job.last_event = job.reason = bytes;
+  job.previous.lost.emplace_back().reason = bytes;
+  StateBatch batch;
+  PutJob(job, &batch);
+  ASSERT_OK(store_.Apply(batch));
+  ASSERT_OK_AND_ASSIGN(const LoadedJobs loaded,
+                       LoadJobs(store_, Generation(2)));
+  ASSERT_THAT(loaded.jobs, SizeIs(1));
+  EXPECT_EQ(loaded.jobs[0].job.last_event, bytes);
+  EXPECT_EQ(loaded.jobs[0].job.reason, bytes);
+  EXPECT_EQ(loaded.jobs[0].job.previous.lost.at(0).reason, bytes);
+}
+
 TEST_F(RestartTest, AForgottenJobIsForgotten) {
   options_.max_jobs = 1;
   Restart();

@@ -16,6 +16,7 @@
 #include "proto/state.pb.h"
 #include "proto/types.pb.h"
 #include "server/state/quarantine.h"
+#include "server/state/record.h"
 
 namespace coxswain::server {
 namespace {
@@ -115,13 +116,13 @@ absl::StatusOr<int64_t> ReadSealedNumber(const StateStore& store,
   return Number(key, raw);
 }
 
-// Whether there is one; refuses those that this coordinator does not know.
-absl::StatusOr<bool> HasSchema(const StateStore& store) {
+// 0 if there is none; refuses those that this coordinator does not know.
+absl::StatusOr<int64_t> ReadSchema(const StateStore& store) {
   COXSWAIN_ASSIGN_OR_RETURN(const Raw raw, ReadRaw(store, kSchemaKey));
-  if (!raw.present) return false;
+  if (!raw.present) return 0;
   if (!raw.sealed) return Unreadable(kSchemaKey, "has no checksum");
   COXSWAIN_ASSIGN_OR_RETURN(const int64_t schema, Number(kSchemaKey, raw));
-  if (schema <= kStateSchema) return true;
+  if (schema <= kStateSchema) return schema;
   return absl::FailedPreconditionError(
       absl::StrCat("the state has schema ", schema,
                    ", and this coordinator knows up to ", kStateSchema,
@@ -151,6 +152,7 @@ absl::StatusOr<ClusterRecords> ReadWithoutSchema(const StateStore& store) {
   const bool begun = raws[kIdKey].present || raws[kTermKey].present ||
                      raws[kGenerationKey].present;
   if (!begun && !has_jobs) return records;
+  records.schema = 0;
   for (const char* key : {kIdKey, kTermKey}) {
     if (!raws[key].present) return Unreadable(key, "is missing");
   }
@@ -183,26 +185,32 @@ absl::StatusOr<int64_t> HighestGeneration(const StateStore& store) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto jobs, store.List(kJobTable));
   for (const auto& [name, value] : jobs) {
     state::v1::Job job;
-    if (job.ParseFromString(value) && job.generation() <= kMaxBelieved) {
+    if (ParseRecord(value, &job) && job.generation() <= kMaxBelieved) {
       highest = std::max<int64_t>(highest, job.generation());
     }
   }
   return highest;
 }
 
-// The highest version that a plan has.
-absl::StatusOr<int64_t> HighestVersion(const StateStore& store) {
+struct KnownVersions {
   int64_t highest = 0;
+  bool all_read = true;
+};
+
+absl::StatusOr<KnownVersions> VersionsOfPlans(const StateStore& store) {
+  KnownVersions known;
   for (const char* table : kVersionTables) {
     COXSWAIN_ASSIGN_OR_RETURN(const auto plans, store.List(table));
     for (const auto& [job, value] : plans) {
       v1::Plan plan;
-      if (plan.ParseFromString(value) && plan.version() <= kMaxBelieved) {
-        highest = std::max<int64_t>(highest, plan.version());
+      if (ParseRecord(value, &plan) && plan.version() <= kMaxBelieved) {
+        known.highest = std::max<int64_t>(known.highest, plan.version());
+      } else {
+        known.all_read = false;
       }
     }
   }
-  return highest;
+  return known;
 }
 
 std::optional<int64_t> SealedNumber(const char* key, absl::string_view value) {
@@ -256,9 +264,10 @@ absl::StatusOr<std::map<std::string, std::string>> ReadValues(
 }  // namespace
 
 absl::StatusOr<ClusterRecords> ReadClusterRecords(const StateStore& store) {
-  COXSWAIN_ASSIGN_OR_RETURN(const bool has_schema, HasSchema(store));
-  if (!has_schema) return ReadWithoutSchema(store);
+  COXSWAIN_ASSIGN_OR_RETURN(const int64_t schema, ReadSchema(store));
+  if (schema == 0) return ReadWithoutSchema(store);
   ClusterRecords records;
+  records.schema = schema;
   COXSWAIN_ASSIGN_OR_RETURN(const Raw id, ReadSealed(store, kIdKey));
   if (id.text.empty()) return Unreadable(kIdKey, "is empty");
   records.id = id.text;
@@ -273,22 +282,30 @@ absl::StatusOr<ClusterRecords> ReadClusterRecords(const StateStore& store) {
 
 absl::StatusOr<std::optional<int64_t>> ReadNextPlanVersion(
     const StateStore& store) {
-  COXSWAIN_ASSIGN_OR_RETURN(const bool has_schema, HasSchema(store));
+  COXSWAIN_ASSIGN_OR_RETURN(const int64_t schema, ReadSchema(store));
   COXSWAIN_ASSIGN_OR_RETURN(const Raw raw, ReadRaw(store, kPlanVersionKey));
-  if (!raw.present && !has_schema) return std::nullopt;
+  if (!raw.present && schema == 0) return std::nullopt;
   COXSWAIN_ASSIGN_OR_RETURN(const int64_t number,
                             ReadSealedNumber(store, kPlanVersionKey));
   return number;
 }
 
+absl::StatusOr<int64_t> PlanVersionAboveAll(const StateStore& store) {
+  COXSWAIN_ASSIGN_OR_RETURN(const KnownVersions known, VersionsOfPlans(store));
+  return known.highest + (known.all_read ? 1 : kRepairMargin);
+}
+
 void PutClusterRecords(const ClusterRecords& records, StateBatch* batch) {
-  batch->Put(kClusterTable, kSchemaKey,
-             Seal(kSchemaKey, absl::StrCat(kStateSchema)));
+  PutSchema(std::max(records.schema, kMixedSchema), batch);
   batch->Put(kClusterTable, kIdKey, Seal(kIdKey, records.id));
   batch->Put(kClusterTable, kTermKey,
              Seal(kTermKey, absl::StrCat(records.next_term)));
   PutNextGeneration(records.next_generation, batch);
   PutNextPlanVersion(*records.next_plan_version, batch);
+}
+
+void PutSchema(int64_t schema, StateBatch* batch) {
+  batch->Put(kClusterTable, kSchemaKey, Seal(kSchemaKey, absl::StrCat(schema)));
 }
 
 void PutNextGeneration(int64_t next, StateBatch* batch) {
@@ -311,16 +328,17 @@ absl::Status RepairClusterRecords(RandomSource* random, StateStore* store) {
                             ReadQuarantined(*store, kClusterTable));
   COXSWAIN_ASSIGN_OR_RETURN(const int64_t generation,
                             HighestGeneration(*store));
-  COXSWAIN_ASSIGN_OR_RETURN(const int64_t version, HighestVersion(*store));
+  COXSWAIN_ASSIGN_OR_RETURN(const KnownVersions plans, VersionsOfPlans(*store));
   COXSWAIN_ASSIGN_OR_RETURN(auto values, ReadValues(*store));
   const auto above = [&](const char* key, int64_t used) {
     return NumberAbove(key, values[key], used, quarantined);
   };
   ClusterRecords records;
+  records.schema = ReadSchema(*store).value_or(0);
   records.id = absl::StrFormat("%016x%016x", random->Next(), random->Next());
   records.next_term = above(kTermKey, 0);
   records.next_generation = above(kGenerationKey, generation);
-  records.next_plan_version = above(kPlanVersionKey, version);
+  records.next_plan_version = above(kPlanVersionKey, plans.highest);
   std::vector<UnreadableRecord> all;
   for (const auto& [key, value] : values) {
     all.push_back(

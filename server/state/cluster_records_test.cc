@@ -128,14 +128,14 @@ TEST(ClusterRecordsTest, JobsWithoutTheClusterAreRefused) {
 TEST(ClusterRecordsTest, ANewerSchemaIsRefusedAndNotRepaired) {
   MemoryStateStore newer;
   Fill(&newer);
-  // As the coordinator that knows schema 2 writes it.
-  ASSERT_OK(newer.Put("cluster", "schema", "2 33b314fc"));
+  // As the coordinator that knows schema 4 writes it.
+  ASSERT_OK(newer.Put("cluster", "schema", "4 1512f314"));
   const absl::Status refused = ReadClusterRecords(newer).status();
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kFailedPrecondition,
                                 HasSubstr("newer")));
   CountedRandom random;
   EXPECT_EQ(RepairClusterRecords(&random, &newer), refused);
-  EXPECT_EQ(newer.Get("cluster", "schema").value_or(""), "2 33b314fc");
+  EXPECT_EQ(newer.Get("cluster", "schema").value_or(""), "4 1512f314");
 }
 
 TEST(ClusterRecordsTest, AStateFromBeforeThereWasASchemaIsRead) {

@@ -12,14 +12,14 @@
 #include "absl/strings/str_format.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "proto/state.pb.h"
 #include "server/state/cluster_records.h"
-#include "server/state/record_bytes.h"
+#include "server/state/record.h"
 
 namespace coxswain::server {
 namespace {
 
 constexpr char kValues[] = "quarantine";
-constexpr char kNotes[] = "quarantine.notes";
 
 std::string KeyOf(int64_t number, const UnreadableRecord& record) {
   std::string key = absl::StrFormat("%08d/%s", number, record.table);
@@ -73,7 +73,7 @@ void Report(const UnreadableRecord& record) {
 }  // namespace
 
 bool IsQuarantineTable(absl::string_view table) {
-  return table == kValues || table == kNotes;
+  return table == kValues || table == kQuarantineNotes;
 }
 
 absl::Status QuarantineRecords(const std::vector<UnreadableRecord>& records,
@@ -81,26 +81,18 @@ absl::Status QuarantineRecords(const std::vector<UnreadableRecord>& records,
   if (records.empty() && after.empty()) return absl::OkStatus();
   COXSWAIN_ASSIGN_OR_RETURN(int64_t number, NextNumber(*store));
   StateBatch batch;
-  const auto add = [&batch, store](const StateBatch& more) -> absl::Status {
-    if (batch.writes().size() + more.writes().size() > StateStore::kMaxWrites ||
-        batch.ByteSize() + more.ByteSize() > StateStore::kMaxBytes) {
-      COXSWAIN_RETURN_IF_ERROR(store->Apply(std::exchange(batch, {})));
-    }
-    batch.Append(more);
-    return absl::OkStatus();
-  };
   for (const UnreadableRecord& record : records) {
     const std::string key = KeyOf(number++, record);
-    std::string note;
-    AppendString(record.job, &note);
-    AppendString(record.reason, &note);
+    state::v1::QuarantineNote note;
+    note.set_job(record.job);
+    note.set_reason(record.reason);
     StateBatch one;
     one.Put(kValues, key, record.value);
-    one.Put(kNotes, key, note);
+    one.Put(kQuarantineNotes, key, SerializeRecord(note));
     one.Delete(record.table, record.key);
-    COXSWAIN_RETURN_IF_ERROR(add(one));
+    COXSWAIN_RETURN_IF_ERROR(store->AddOrApply(one, &batch));
   }
-  COXSWAIN_RETURN_IF_ERROR(add(after));
+  COXSWAIN_RETURN_IF_ERROR(store->AddOrApply(after, &batch));
   COXSWAIN_RETURN_IF_ERROR(store->Apply(batch));
   for (const UnreadableRecord& record : records) Report(record);
   return absl::OkStatus();
@@ -144,7 +136,7 @@ absl::Status QuarantineDamaged(const std::vector<std::string>& together,
 absl::StatusOr<std::vector<QuarantinedRecord>> ListQuarantined(
     const StateStore& store) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto values, store.List(kValues));
-  COXSWAIN_ASSIGN_OR_RETURN(const auto notes, store.List(kNotes));
+  COXSWAIN_ASSIGN_OR_RETURN(const auto notes, store.List(kQuarantineNotes));
   const std::map<std::string, std::string> note_of(notes.begin(), notes.end());
   std::vector<QuarantinedRecord> records;
   for (const auto& [key, value] : values) {
@@ -155,10 +147,12 @@ absl::StatusOr<std::vector<QuarantinedRecord>> ListQuarantined(
     record.bytes = value.size();
     const auto note = note_of.find(key);
     if (note == note_of.end()) continue;
-    RecordReader reader(note->second);
-    record.job = reader.String();
-    record.reason = reader.String();
-    record.name_known = reader.complete() && record.reason != kWrongChecksum;
+    state::v1::QuarantineNote proto;
+    if (!ParseRecord(note->second, &proto)) continue;
+    record.job = proto.job();
+    record.reason = proto.reason();
+    record.name_known =
+        !record.reason.empty() && record.reason != kWrongChecksum;
   }
   return records;
 }

@@ -17,8 +17,9 @@ namespace coxswain::server {
 // record stood for, and nothing else is lost.
 //
 // In the store, the table "quarantine" has the values as they were, under
-// NUMBER/TABLE, a zero byte, KEY; "quarantine.notes" has the job and the
-// reason of each under the same key.
+// NUMBER/TABLE, a zero byte, KEY; that of the notes (proto/state.proto) has the
+// job and the reason of each under the same key.
+constexpr char kQuarantineNotes[] = "quarantine.notes";
 
 struct UnreadableRecord {
   std::string table;

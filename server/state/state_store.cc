@@ -1,6 +1,9 @@
 #include "server/state/state_store.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace coxswain::server {
 
@@ -32,6 +35,15 @@ absl::Status StateStore::CheckBatch(const StateBatch& batch,
     return absl::InvalidArgumentError(
         "the name of a table of the state has a zero byte in it");
   }
+  return absl::OkStatus();
+}
+
+absl::Status StateStore::AddOrApply(const StateBatch& more, StateBatch* batch) {
+  if (batch->writes().size() + more.writes().size() > kMaxWrites ||
+      batch->ByteSize() + more.ByteSize() > kMaxBytes) {
+    COXSWAIN_RETURN_IF_ERROR(Apply(std::exchange(*batch, {})));
+  }
+  batch->Append(more);
   return absl::OkStatus();
 }
 

@@ -24,8 +24,8 @@ class StateBatch {
   };
 
   StateBatch& Put(absl::string_view table, absl::string_view key,
-                  absl::string_view value) {
-    Add(table, key).value = std::string(value);
+                  std::string value) {
+    Add(table, key).value = std::move(value);
     return *this;
   }
   StateBatch& Delete(absl::string_view table, absl::string_view key) {
@@ -116,9 +116,13 @@ class StateStore {
   // was changed, once another coordinator owns the store.
   virtual absl::Status Apply(const StateBatch& batch) = 0;
 
+  // Adds `more`, which stays together, to `batch`; if one batch cannot hold
+  // both, what is in it is applied first.
+  absl::Status AddOrApply(const StateBatch& more, StateBatch* batch);
+
   absl::Status Put(absl::string_view table, absl::string_view key,
                    absl::string_view value) {
-    return Apply(StateBatch().Put(table, key, value));
+    return Apply(StateBatch().Put(table, key, std::string(value)));
   }
   absl::Status Delete(absl::string_view table, absl::string_view key) {
     return Apply(StateBatch().Delete(table, key));

@@ -1,10 +1,12 @@
 #include "server/store/store_records.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/state/record_bytes.h"
+#include "proto/state.pb.h"
+#include "server/state/record.h"
 
 namespace coxswain::server {
 
@@ -13,21 +15,19 @@ std::string StoreKeyRecord(absl::string_view key) {
 }
 
 std::string StoreAnswerRecord(uint64_t sequence) {
-  std::string record(1, kStoreAnswer);
-  AppendNumber(sequence, &record);
-  return record;
+  return NumberedKey(kStoreAnswer, sequence);
 }
 
 std::string EncodeAnswer(const StoreRequestKey& request,
                          const StoreAnswer& answer) {
-  std::string bytes;
-  AppendNumber(static_cast<unsigned char>(std::get<0>(request)), &bytes);
-  AppendNumber(std::get<1>(request), &bytes);
-  AppendNumber(std::get<2>(request), &bytes);
-  AppendNumber(static_cast<uint64_t>(answer.number), &bytes);
-  AppendNumber(answer.compare_set.swapped ? 1 : 0, &bytes);
-  AppendString(answer.compare_set.value, &bytes);
-  return bytes;
+  state::v1::StoreAnswer proto;
+  proto.set_operation(static_cast<unsigned char>(std::get<0>(request)));
+  proto.set_incarnation(std::get<1>(request));
+  proto.set_request_id(std::get<2>(request));
+  proto.set_number(answer.number);
+  proto.set_swapped(answer.compare_set.swapped);
+  proto.set_value(answer.compare_set.value);
+  return SerializeRecord(proto);
 }
 
 absl::Status CheckStoreRecord(absl::string_view key, absl::string_view value) {
@@ -41,21 +41,22 @@ absl::Status CheckStoreRecord(absl::string_view key, absl::string_view value) {
 
 absl::StatusOr<RememberedAnswer> DecodeAnswer(absl::string_view key,
                                               absl::string_view value) {
-  RecordReader name(key.substr(1));
-  RecordReader reader(value);
+  const std::optional<uint64_t> sequence = NumberOfKey(key);
+  state::v1::StoreAnswer proto;
+  if (!sequence.has_value() || !ParseRecord(value, &proto) ||
+      proto.operation() == 0 || proto.operation() > 0xff) {
+    return absl::DataLossError(
+        absl::StrCat("a remembered answer of the store cannot be read (",
+                     value.size(), " bytes)"));
+  }
   RememberedAnswer remembered;
-  remembered.sequence = name.Number();
-  const char operation = static_cast<char>(reader.Number());
-  const uint64_t incarnation = reader.Number();
-  const uint64_t request_id = reader.Number();
-  remembered.request = {operation, incarnation, request_id};
-  remembered.answer.number = static_cast<int64_t>(reader.Number());
-  remembered.answer.compare_set.swapped = reader.Number() != 0;
-  remembered.answer.compare_set.value = reader.String();
-  if (name.complete() && reader.complete()) return remembered;
-  return absl::DataLossError(
-      absl::StrCat("a remembered answer of the store cannot be read (",
-                   value.size(), " bytes)"));
+  remembered.sequence = *sequence;
+  remembered.request = {static_cast<char>(proto.operation()),
+                        proto.incarnation(), proto.request_id()};
+  remembered.answer.number = proto.number();
+  remembered.answer.compare_set.swapped = proto.swapped();
+  remembered.answer.compare_set.value = std::move(*proto.mutable_value());
+  return remembered;
 }
 
 const StoreAnswer* StoreAnswers::Find(const StoreRequestKey& request) const {

@@ -14,8 +14,8 @@
 
 namespace coxswain::server {
 
-// The records of a generation's store: one for each key, and one for each
-// remembered answer, numbered in their order.
+// The records of a generation's store (proto/state.proto): one for each key,
+// and one for each remembered answer, numbered in their order.
 constexpr char kStoreTables[] = "store/";  // before the generation
 constexpr char kStoreKey = 'k';            // begins the key of a record
 constexpr char kStoreAnswer = 'a';

@@ -150,10 +150,10 @@ StoreScope::Outcome StoreScope::Execute(Request* request, Commit* commit) {
   }
   outcome.answer = effect->answer;
   outcome.remembered = {answers_.NextSequence(), request->key, effect->answer};
-  const std::string bytes = EncodeAnswer(request->key, effect->answer);
+  std::string bytes = EncodeAnswer(request->key, effect->answer);
   commit->answer_bytes += kRecordBytes + bytes.size();
   commit->batch.Put(table_, StoreAnswerRecord(outcome.remembered->sequence),
-                    bytes);
+                    std::move(bytes));
   return outcome;
 }
 

@@ -15,7 +15,9 @@
 #include "server/plan/plan_room.h"
 #include "server/schedule/position_record.h"
 #include "server/schedule/schedule_room.h"
+#include "server/state/cluster_records.h"
 #include "server/state/direct_writer.h"
+#include "server/state/earlier_records.h"
 #include "server/state/etcd/etcd_keys.h"
 #include "server/state/memory_state_store.h"
 #include "server/store/key_value_store.h"
@@ -53,7 +55,9 @@ void ReadGroups(absl::string_view bytes) {
   }
   const auto requests = server::DecodeRequests(bytes);
   if (requests.ok()) {
-    COXSWAIN_CHECK(server::EncodeRequests(*requests) == bytes);
+    const auto again =
+        server::DecodeRequests(server::EncodeRequests(*requests));
+    COXSWAIN_CHECK(again.ok() && *again == *requests);
   }
 }
 
@@ -79,6 +83,11 @@ void FillState(FuzzBytes* bytes, MemoryStateStore* store) {
 void Start(MemoryStateStore* store) {
   FakeClock clock;
   CountedRandom random;
+  // Most states are refused without it.
+  server::RepairClusterRecords(&random, store).IgnoreError();
+  if (!server::ReadClusterRecords(*store).ok()) return;
+  COXSWAIN_CHECK(
+      server::TakeOverRecords(server::PlanRoom::TableNames(), store).ok());
   server::DirectWriter writer(store);
   auto plans = server::PlanRoom::Load({}, &writer);
   if (!plans.ok()) return;

@@ -2,10 +2,7 @@
 // plan, and nobody else anything: coordinators that are restarted on a state in
 // which one record was spoiled meanwhile, under real sessions of two jobs.
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,20 +12,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "client/session/session.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "proto/state.pb.h"
 #include "proto/types.pb.h"
-#include "server/coordinator.h"
 #include "server/http/site.h"
-#include "server/open_state.h"
 #include "server/state/quarantine.h"
-#include "server/state/record_bytes.h"
 #include "server/state/state_store.h"
 #include "sqlite3.h"
+#include "tests/integration/stored_jobs.h"
 #include "tests/support/environment.h"
-#include "tests/support/etcd_server.h"
 
 namespace coxswain {
 namespace {
@@ -40,7 +32,6 @@ using ::testing::Field;
 using ::testing::HasSubstr;
 using Kind = SessionEvent::Kind;
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
 constexpr int64_t kHuge = int64_t{1} << 60;
 
 // What becomes of the bytes of a record.
@@ -60,17 +51,25 @@ std::function<std::string(const std::string&)> Edited(
   };
 }
 
-std::string Ranks(uint64_t rank) {
-  std::string bytes;
-  server::AppendNumber(rank, &bytes);
-  return bytes;
+std::string Ranks(int64_t rank) {
+  state::v1::GroupRanks ranks;
+  ranks.add_ranks(rank);
+  return ranks.SerializeAsString();
 }
 
-std::string Axes(uint64_t size) {
-  std::string bytes;
-  server::AppendString("dp", &bytes);
-  server::AppendNumber(size, &bytes);
-  return bytes;
+std::string Axes(int64_t size) {
+  state::v1::Mesh mesh;
+  auto* const axis = mesh.add_axes();
+  axis->set_name("dp");
+  axis->set_size(size);
+  return mesh.SerializeAsString();
+}
+
+std::string Position(int64_t round) {
+  state::v1::Position position;
+  position.set_round(round);
+  position.set_outcome(state::v1::Position::COMMIT);
+  return position.SerializeAsString();
 }
 
 // The record of a table whose key begins so, or the one that is made up.
@@ -137,10 +136,8 @@ std::vector<Target> Targets() {
        "train",
        true,
        false,
-       {garbage, fixed("cut", "round 3\nstep 4\nrea"),
-        fixed("number",
-              "round 99999999999999999999\nstep 1\ncommit 1\n"
-              "reason \nstop \nregroup \n")}},
+       {garbage, fixed("cut", Position(3).substr(0, 2)),
+        fixed("number", Position(-3))}},
       {"store/", true, "a", false, false, {garbage, cut}},
       {"store/", true, "x", true, false, {garbage}},
       {"group/", true, "b", false, false, {garbage, cut}},
@@ -150,88 +147,18 @@ std::vector<Target> Targets() {
        true,
        false,
        {garbage, fixed("rank", Ranks(1000000)),
-        fixed("bits", Ranks(1ull << 40))}},
+        fixed("bits", Ranks(1ll << 40))}},
       {"group/",
        true,
        "mgrid",
        false,
        false,
-       {garbage, cut, fixed("size", Axes(1ull << 30)), fixed("zero", Axes(0))}},
+       {garbage, cut, fixed("size", Axes(1ll << 30)), fixed("zero", Axes(0))}},
   };
 }
 
-class QuarantineTest : public ::testing::TestWithParam<std::string> {
+class QuarantineTest : public StoredJobsTest {
  protected:
-  QuarantineTest() {
-    static int count = 0;
-    folder_ = absl::StrCat(::testing::TempDir(), "/quarantine-", getpid(), "-",
-                           count);
-    location_ = absl::StrCat("sqlite:", folder_);
-    if (GetParam() == "etcd") {
-      location_ = absl::StrCat("etcd://", Etcd().endpoint(), "/q", count);
-    }
-    ++count;
-  }
-
-  static EtcdServer& Etcd() {
-    static auto* const server = new std::unique_ptr<EtcdServer>(new EtcdServer);
-    static const bool registered = std::atexit([] { server->reset(); }) == 0;
-    EXPECT_TRUE(registered);
-    return **server;
-  }
-
-  std::shared_ptr<server::OwnedState> Acquire() {
-    const auto location = server::ParseStateLocation(location_);
-    EXPECT_OK(location);
-    server::AcquireOptions options;
-    options.name = "test";
-    auto state = server::AcquireState(*location, options);
-    EXPECT_OK(state);
-    return state.ok() ? std::move(*state) : nullptr;
-  }
-
-  absl::Status Start(bool repair = false) {
-    server::CoordinatorOptions options;
-    options.listen = absl::StrCat("127.0.0.1:", port_);
-    options.state_dir = folder_;
-    options.state = Acquire();
-    options.repair_state = repair;
-    options.membership.reattach_grace = grace_;
-    auto started = server::Coordinator::Start(options);
-    if (!started.ok()) return started.status();
-    coordinator_ = *std::move(started);
-    port_ = coordinator_->port();
-    return absl::OkStatus();
-  }
-
-  std::unique_ptr<Session> Join(const std::string& job) {
-    SessionOptions options;
-    options.coordinator = absl::StrCat("127.0.0.1:", port_);
-    options.job = job;
-    options.identity = {"host-a", 0};
-    options.host = "host-a";
-    options.world_size = 1;
-    options.join_timeout = kPatience;
-    options.collective_timeout = kPatience;
-    options.retry_base = absl::Milliseconds(5);
-    options.retry_cap = absl::Milliseconds(20);
-    auto session = Session::Join(options, {});
-    EXPECT_OK(session);
-    return session.ok() ? *std::move(session) : nullptr;
-  }
-  // Two jobs that run, with records in every table that they can have.
-  void RunJobs() {
-    other_ = Join("other");
-    hit_ = Join("hit");
-    ASSERT_NE(other_, nullptr);
-    ASSERT_NE(hit_, nullptr);
-    for (Session* session : {other_.get(), hit_.get()}) {
-      ASSERT_OK(session->store().Set("kept", "value"));
-      ASSERT_OK(session->CreateMesh("grid", {{"dp", 1}}));
-      ASSERT_OK(session->Barrier("", "tag", kPatience));
-    }
-  }
-
   std::string TableOf(const Target& target) const {
     return target.of_generation ? absl::StrCat(target.table, hit_->generation())
                                 : target.table;
@@ -257,21 +184,7 @@ class QuarantineTest : public ::testing::TestWithParam<std::string> {
     return record;
   }
 
-  // The other job goes on as if nothing had happened.
-  void ExpectOtherGoesOn() {
-    while (true) {
-      const auto event = other_->events().Next(kPatience);
-      ASSERT_OK(event);
-      ASSERT_NE(event->kind, Kind::kGenerationEnded) << other_->status();
-      if (event->kind == Kind::kReattached) break;
-    }
-    const auto kept = other_->store().Get("kept", kPatience);
-    ASSERT_OK(kept);
-    EXPECT_EQ(*kept, "value");
-    EXPECT_OK(other_->Barrier("", "tag", kPatience));
-    EXPECT_OK(other_->CreateMesh("grid", {{"dp", 1}}));
-    EXPECT_OK(other_->status());
-  }
+  void ExpectOtherGoesOn() { ExpectGoesOn(other_.get()); }
   // What a worker of the old generation asks for is refused, whether or not it
   // has heard of the end; and it does hear.
   static void ExpectFenced(Session* session) {
@@ -332,18 +245,6 @@ class QuarantineTest : public ::testing::TestWithParam<std::string> {
           return absl::EndsWith(one.first, end) && one.second == record.second;
         }));
   }
-  void LeaveAll() {
-    EXPECT_OK(other_->Leave("done"));
-    EXPECT_OK(hit_->Leave("done"));
-  }
-
-  std::string folder_;
-  std::string location_;
-  absl::Duration grace_ = absl::Seconds(10);
-  int port_ = 0;
-  std::unique_ptr<server::Coordinator> coordinator_;
-  std::unique_ptr<Session> other_;
-  std::unique_ptr<Session> hit_;
 };
 
 TEST_P(QuarantineTest, EveryRecordThatIsSpoiledCostsItsJobOnly) {
