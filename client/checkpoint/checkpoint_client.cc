@@ -211,6 +211,7 @@ absl::StatusOr<std::string> CheckpointClient::Save(
   source.owner = std::move(owner);
   COXSWAIN_RETURN_IF_ERROR(membership_->Outcome(CallWithRetries(
       membership_->policy(), membership_->Call(transfer_timeout_),
+      "Checkpoint/Upload", membership_->stub().address(),
       [&](absl::Duration left) {
         return SaveOnce(*membership_, &begin, &header, &source, left);
       })));
@@ -248,6 +249,7 @@ absl::StatusOr<std::string> CheckpointClient::LoadShard(absl::string_view id,
   std::string bytes;
   absl::Status status = CallWithRetries(
       membership_->policy(), membership_->Call(transfer_timeout_),
+      "Checkpoint/Download", membership_->stub().address(),
       [&](absl::Duration left) {
         auto downloaded = Download(*membership_, id, shard, left);
         if (!downloaded.ok()) return downloaded.status();

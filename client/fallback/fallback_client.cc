@@ -19,12 +19,12 @@ constexpr absl::Duration kIdle = absl::Hours(1);
 FallbackClient::FallbackClient(Options options, Callbacks callbacks)
     : options_(std::move(options)),
       callbacks_(std::move(callbacks)),
-      backoff_(options_.retry_base, options_.retry_cap, options_.random) {
+      pauses_(options_.retry.Pauses()) {
   if (!options_.on) return;
   if (options_.rank == 0) {
     coordinator_ = std::make_shared<FallbackCoordinator>(
         FallbackCoordinator::Options{options_.fence, options_.world_size,
-                                     callbacks_.plan, options_.clock});
+                                     callbacks_.plan, options_.retry.clock});
   }
   if (options_.rank == 0 && options_.world_size > 1) {
     auto server = FallbackServer::Start(
@@ -55,7 +55,7 @@ void FallbackClient::OnLost() {
   {
     MutexLock lock(&mutex_);
     lost_ = true;
-    lost_since_ = options_.clock->Now();
+    lost_since_ = options_.retry.clock->Now();
     changed_.NotifyAll();
   }
   callbacks_.follow_nobody();
@@ -107,7 +107,7 @@ void FallbackClient::End() {
 bool FallbackClient::MayAttachLocked() const {
   if (gone_ || (coordinator_ == nullptr && address_.empty())) return false;
   if (!lost_) return bound_;
-  return options_.clock->Now() - lost_since_ >= options_.after &&
+  return options_.retry.clock->Now() - lost_since_ >= options_.after &&
          callbacks_.needed();
 }
 
@@ -130,10 +130,10 @@ void FallbackClient::Run() {
     AttachOnce();
     MutexLock lock(&mutex_);
     if (!MayAttachLocked()) {
-      backoff_.Reset();
+      pauses_.Reset();
       continue;
     }
-    changed_.WaitFor(&mutex_, backoff_.Next(),
+    changed_.WaitFor(&mutex_, pauses_.Next(),
                      [this]()
                          ABSL_NO_THREAD_SAFETY_ANALYSIS { return ending_; });
     if (ending_) return;
@@ -245,7 +245,7 @@ void FallbackClient::Follow(const std::shared_ptr<AttachStream>& stream) {
     followed_at_ = attachments_;
     epoch = *epoch_;
   }
-  backoff_.Reset();
+  pauses_.Reset();
   LogInfo("fallback_followed", {{"job", options_.fence.job()},
                                 {"rank", options_.rank},
                                 {"generation", options_.fence.generation()},

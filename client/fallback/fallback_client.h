@@ -12,13 +12,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/backoff.h"
-#include "base/clock.h"
 #include "base/mutex.h"
-#include "base/random.h"
 #include "base/tls_files.h"
 #include "client/fallback/fallback_coordinator.h"
 #include "client/fallback/fallback_server.h"
 #include "client/rpc/coordinator_stub.h"
+#include "client/rpc/retry.h"
 #include "schedule/epoch.h"
 #include "schedule/plan.h"
 
@@ -62,10 +61,8 @@ class FallbackClient {
     // How long the fallback coordinator may take to answer before it is tried
     // again.
     absl::Duration answer = absl::Seconds(2);
-    const Clock* clock = Clock::Real();
-    RandomSource* random = RandomSource::System();
-    absl::Duration retry_base = absl::Milliseconds(100);
-    absl::Duration retry_cap = absl::Seconds(2);
+    // The pauses before it is tried again, and the clock of all of it.
+    RetryPolicy retry;
     // Connects to another rank's fallback coordinator.
     std::function<std::shared_ptr<CoordinatorStub>(const std::string& address)>
         connect;
@@ -150,7 +147,7 @@ class FallbackClient {
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
 
   // The thread's own.
-  Backoff backoff_;
+  Backoff pauses_;
   std::shared_ptr<CoordinatorStub> stub_;
   std::string stub_address_;
 

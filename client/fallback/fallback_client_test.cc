@@ -31,7 +31,7 @@ class Rank {
     options.fence.set_generation(7);
     options.host = "127.0.0.1";
     options.after = after;
-    options.retry_base = options.retry_cap = absl::Milliseconds(1);
+    options.retry.base = options.retry.cap = absl::Milliseconds(1);
     options.connect = [](const std::string& address) {
       return MakeGrpcCoordinatorStub(address);
     };

@@ -7,7 +7,7 @@
 #include "base/status_macros.h"
 #include "client/rpc/membership.h"
 #include "client/rpc/parameter_stub.h"
-#include "client/rpc/retrying_coordinator_stub.h"
+#include "client/rpc/retry.h"
 #include "proto/parameter.pb.h"
 
 namespace coxswain {
@@ -84,8 +84,9 @@ absl::StatusOr<bool> ParameterClient::PushPart(absl::string_view name,
   const CallOptions options = membership_->Call(transfer_timeout_);
   bool complete = false;
   bool again = false;
-  absl::Status status =
-      CallWithRetries(membership_->policy(), options, [&](absl::Duration left) {
+  absl::Status status = CallWithRetries(
+      membership_->policy(), options, "Parameter/Push",
+      membership_->stub().address(), [&](absl::Duration left) {
         COXSWAIN_ASSIGN_OR_RETURN(const auto stub, Stub(left));
         *header.mutable_fence() = membership_->fence();
         CallOptions once = options;
@@ -133,21 +134,22 @@ absl::StatusOr<ParameterDescription> ParameterClient::Pull(
   const CallOptions options = membership_->Call(timeout + transfer_timeout_);
   PulledParameter pulled;
   const absl::Status status =
-      CallWithRetries(membership_->policy(), options, [&](absl::Duration left) {
-        COXSWAIN_ASSIGN_OR_RETURN(const auto stub, Stub(left));
-        *request.mutable_fence() = membership_->fence();
-        // Not 0, which asks for another error.
-        const absl::Duration rest =
-            deadline - membership_->policy().clock->Now();
-        request.set_timeout_ms(
-            std::max<int64_t>(TimeoutMillis(rest), wait ? 1 : 0));
-        CallOptions once = options;
-        once.timeout = left;
-        auto answer = stub->Pull(request, once);
-        if (answer.ok()) pulled = *std::move(answer);
-        if (absl::IsUnavailable(answer.status())) DropStub();
-        return answer.status();
-      });
+      CallWithRetries(membership_->policy(), options, "Parameter/Pull",
+                      membership_->stub().address(), [&](absl::Duration left) {
+                        COXSWAIN_ASSIGN_OR_RETURN(const auto stub, Stub(left));
+                        *request.mutable_fence() = membership_->fence();
+                        // Not 0, which asks for another error.
+                        const absl::Duration rest =
+                            deadline - membership_->policy().clock->Now();
+                        request.set_timeout_ms(std::max<int64_t>(
+                            TimeoutMillis(rest), wait ? 1 : 0));
+                        CallOptions once = options;
+                        once.timeout = left;
+                        auto answer = stub->Pull(request, once);
+                        if (answer.ok()) pulled = *std::move(answer);
+                        if (absl::IsUnavailable(answer.status())) DropStub();
+                        return answer.status();
+                      });
   if (!status.ok()) return membership_->Outcome(status);
   COXSWAIN_RETURN_IF_ERROR(CopyTo(name, pulled, span));
   return ParameterDescription{std::string(name), pulled.header.version(),

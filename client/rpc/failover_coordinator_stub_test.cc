@@ -36,7 +36,7 @@ class FailoverTest : public testing::Test {
             return v1::DescribeResponse();
           });
     }
-    stub_ = MakeFailoverCoordinatorStub(std::move(stubs), &clock_);
+    stub_ = MakeFailoverStub(stubs, &clock_);
   }
 
   void Leads(int i) {
@@ -121,6 +121,21 @@ TEST_F(FailoverTest, TheTimeOfTheCallIsNotPassed) {
   options.timeout = absl::Seconds(2);
   EXPECT_FALSE(stub_->Describe(v1::DescribeRequest(), options).ok());
   EXPECT_THAT(asked_, ElementsAre(0, 1));
+}
+
+TEST_F(FailoverTest, WhatIsCancelledIsNotTriedElsewhere) {
+  CancelSignal cancel;
+  CallOptions options;
+  options.cancel = &cancel;
+  all_[0]->Answer<v1::DescribeRequest, v1::DescribeResponse>(
+      "Rendezvous/Describe",
+      [&](const v1::DescribeRequest&, const CallOptions&) {
+        cancel.Raise(absl::AbortedError("the generation is over"));
+        return absl::UnavailableError("refused");
+      });
+  EXPECT_THAT(stub_->Describe(v1::DescribeRequest(), options),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("is over")));
+  EXPECT_THAT(asked_, testing::IsEmpty());
 }
 
 class FailoverAttachTest : public FailoverTest {

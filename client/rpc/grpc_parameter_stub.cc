@@ -1,17 +1,17 @@
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/grpc_status.h"
 #include "base/mutex.h"
 #include "base/tensor_chunk.h"
 #include "client/rpc/call_context.h"
-#include "client/rpc/credentials.h"
+#include "client/rpc/coordinator_channels.h"
 #include "client/rpc/parameter_stub.h"
+#include "client/rpc/retry.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/parameter.grpc.pb.h"
@@ -245,24 +245,35 @@ constexpr absl::Duration kTurn = absl::Milliseconds(200);
 absl::StatusOr<std::shared_ptr<ParameterStub>> ConnectParameterStub(
     const std::string& addresses, const ClientSecurity& security,
     absl::Duration timeout, CancelSignal* cancel) {
-  const std::vector<std::string> each = absl::StrSplit(addresses, ',');
-  std::vector<std::shared_ptr<grpc::Channel>> channels;
-  for (const std::string& address : each) {
-    channels.push_back(MakeCoordinatorChannel(address, security));
-  }
-  const absl::Time deadline = Clock::Real()->Now() + timeout;
-  do {
-    for (size_t i = 0; i < channels.size(); ++i) {
-      if (cancel != nullptr && !cancel->status().ok()) return cancel->status();
-      if (channels[i]->WaitForConnected(std::chrono::system_clock::now() +
-                                        absl::ToChronoMilliseconds(kTurn))) {
-        return std::make_shared<GrpcParameterStub>(each[i], channels[i]);
-      }
-    }
-  } while (Clock::Real()->Now() < deadline);
-  return absl::UnavailableError(absl::StrCat(
-      "cannot connect to the parameter service of the coordinator at ",
-      addresses, " within ", absl::FormatDuration(timeout)));
+  CoordinatorChannels coordinators(addresses, security);
+  std::shared_ptr<ParameterStub> stub;
+  RetryPolicy without_pauses;  // each turn waits
+  without_pauses.base = without_pauses.cap = absl::ZeroDuration();
+  CallOptions options;
+  options.timeout = timeout;
+  options.cancel = cancel;
+  absl::Status connected = CallWithRetries(
+      without_pauses, options, "connecting to the parameter service",
+      coordinators.addresses(), [&](absl::Duration left) {
+        CallOptions round = options;
+        round.timeout = left;
+        return coordinators.Call(
+            round,
+            [&stub](const CoordinatorChannels::Coordinator& at,
+                    const CallOptions& once) -> absl::Status {
+              const auto until =
+                  std::chrono::system_clock::now() +
+                  absl::ToChronoMilliseconds(std::min(once.timeout, kTurn));
+              if (!at.channel->WaitForConnected(until)) {
+                return absl::UnavailableError("no coordinator is there");
+              }
+              stub =
+                  std::make_shared<GrpcParameterStub>(at.address, at.channel);
+              return absl::OkStatus();
+            });
+      });
+  if (!connected.ok()) return connected;
+  return stub;
 }
 
 }  // namespace coxswain

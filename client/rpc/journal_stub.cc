@@ -1,12 +1,7 @@
 #include "client/rpc/journal_stub.h"
 
-#include <atomic>
-#include <utility>
-#include <vector>
-
-#include "absl/strings/str_split.h"
 #include "client/rpc/call_context.h"
-#include "client/rpc/credentials.h"
+#include "client/rpc/coordinator_channels.h"
 #include "proto/journal.grpc.pb.h"
 
 namespace coxswain {
@@ -14,11 +9,12 @@ namespace {
 
 class GrpcJournalStream : public JournalStream {
  public:
-  GrpcJournalStream(v1::Journal::Stub& stub, const v1::JournalRequest& request,
+  GrpcJournalStream(const std::shared_ptr<grpc::Channel>& channel,
+                    const v1::JournalRequest& request,
                     const CallOptions& options)
       : context_(MakeContext(options)),
         link_(options.cancel, context_),
-        reader_(stub.Follow(context_.get(), request)) {}
+        reader_(v1::Journal::Stub(channel).Follow(context_.get(), request)) {}
   ~GrpcJournalStream() override {
     if (finished_) return;
     context_->TryCancel();
@@ -40,43 +36,34 @@ class GrpcJournalStream : public JournalStream {
 
 class GrpcJournalStub : public JournalStub {
  public:
-  GrpcJournalStub(const std::string& address, const ClientSecurity& security)
-      : address_(address) {
-    for (const std::string& one :
-         std::vector<std::string>(absl::StrSplit(address, ','))) {
-      stubs_.push_back(
-          v1::Journal::NewStub(MakeCoordinatorChannel(one, security)));
-    }
-  }
+  GrpcJournalStub(const std::string& addresses, const ClientSecurity& security)
+      : coordinators_(addresses, security) {}
 
   absl::StatusOr<v1::JournalPage> Read(const v1::JournalRequest& request,
                                        const CallOptions& options) override {
-    absl::Status status;
-    for (size_t i = 0; i < stubs_.size(); ++i) {
-      v1::JournalPage page;
-      const ContextPtr context = MakeContext(options);
-      const CancelLink link(options.cancel, context);
-      status =
-          link.Translate(stubs_[current_]->Read(context.get(), request, &page));
-      if (status.ok()) return page;
-      if (!absl::IsUnavailable(status)) break;
-      current_ = (current_ + 1) % stubs_.size();
-    }
-    return status;
+    v1::JournalPage page;
+    absl::Status status = coordinators_.Call(
+        options, [&](const CoordinatorChannels::Coordinator& at,
+                     const CallOptions& once) {
+          const ContextPtr context = MakeContext(once);
+          const CancelLink link(once.cancel, context);
+          return link.Translate(v1::Journal::Stub(at.channel)
+                                    .Read(context.get(), request, &page));
+        });
+    if (!status.ok()) return status;
+    return page;
   }
 
   std::unique_ptr<JournalStream> Follow(const v1::JournalRequest& request,
                                         const CallOptions& options) override {
-    return std::make_unique<GrpcJournalStream>(*stubs_[current_], request,
-                                               options);
+    return std::make_unique<GrpcJournalStream>(coordinators_.Current().channel,
+                                               request, options);
   }
 
-  std::string address() const override { return address_; }
+  std::string address() const override { return coordinators_.addresses(); }
 
  private:
-  const std::string address_;
-  std::vector<std::unique_ptr<v1::Journal::Stub>> stubs_;
-  std::atomic<size_t> current_{0};
+  CoordinatorChannels coordinators_;
 };
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include "base/cancel_signal.h"
 #include "base/tls_files.h"
 #include "client/rpc/coordinator_stub.h"
-#include "client/rpc/member_stub.h"
-#include "client/rpc/retrying_coordinator_stub.h"
+#include "client/rpc/retry.h"
+#include "client/rpc/retrying_stub.h"
 
 namespace coxswain {
 
@@ -21,16 +21,17 @@ namespace coxswain {
 // by the rooms that make calls for it. Thread-safe.
 class Membership {
  public:
+  // `stub` repeats nothing by itself.
   Membership(std::shared_ptr<CoordinatorStub> stub, v1::Fence fence,
              const RetryPolicy& policy, ClientSecurity security = {})
       : term_(std::make_shared<CurrentTerm>(fence.term())),
-        stub_(MakeMemberStub(std::move(stub), term_, policy)),
+        stub_(MakeRetryingStub(std::move(stub), policy, term_)),
         fence_(std::move(fence)),
         policy_(policy),
         security_(std::move(security)) {}
 
   // Its unary calls wait for a coordinator that is started again, and go on
-  // there: see member_stub.h.
+  // there: see retrying_stub.h.
   CoordinatorStub& stub() const { return *stub_; }
   const std::string& job() const { return fence_.job(); }
   const RetryPolicy& policy() const { return policy_; }

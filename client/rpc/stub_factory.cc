@@ -1,6 +1,5 @@
 #include "client/rpc/stub_factory.h"
 
-#include <atomic>
 #include <cstddef>
 #include <utility>
 
@@ -8,38 +7,22 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/mutex.h"
+#include "client/rpc/failover.h"
 #include "client/rpc/grpc_coordinator_stub.h"
+#include "client/rpc/retrying_stub.h"
 
 namespace coxswain {
 namespace {
 
-// Whose turn it is. Shared with streams, which may end after the stub.
-class Turns {
- public:
-  explicit Turns(size_t count) : count_(count) {}
-
-  size_t count() const { return count_; }
-  size_t Current() const { return turn_ % count_; }
-  // Of those who have all failed at one, the first passes the turn on.
-  void Note(size_t at, const absl::Status& status) {
-    if (absl::IsUnavailable(status)) {
-      turn_.compare_exchange_strong(at, (at + 1) % count_);
-    }
-  }
-  void StayWith(size_t at) { turn_ = at; }
-
- private:
-  const size_t count_;
-  std::atomic<size_t> turn_{0};
-};
-using TurnsPtr = std::shared_ptr<Turns>;
+// Shared with streams, which may end after the stub.
+using FailoverPtr = std::shared_ptr<Failover>;
 
 template <typename Event>
-StreamCallbacks<Event> Noting(StreamCallbacks<Event> callbacks, TurnsPtr turns,
-                              size_t at) {
-  callbacks.on_end = [on_end = std::move(callbacks.on_end), turns,
+StreamCallbacks<Event> Noting(StreamCallbacks<Event> callbacks,
+                              FailoverPtr failover, size_t at) {
+  callbacks.on_end = [on_end = std::move(callbacks.on_end), failover,
                       at](const absl::Status& status) {
-    turns->Note(at, status);
+    failover->Note(at, status);
     on_end(status);
   };
   return callbacks;
@@ -54,10 +37,10 @@ using Stubs = std::vector<std::shared_ptr<CoordinatorStub>>;
 // to each.
 class FailoverAttach : public AttachStream {
  public:
-  FailoverAttach(const Stubs& stubs, TurnsPtr turns,
+  FailoverAttach(const Stubs& stubs, FailoverPtr failover,
                  StreamCallbacks<v1::AttachEvent> callbacks)
       : stubs_(stubs),
-        turns_(std::move(turns)),
+        failover_(std::move(failover)),
         callbacks_(std::move(callbacks)) {
     Open();
   }
@@ -84,7 +67,7 @@ class FailoverAttach : public AttachStream {
 
  private:
   void Open() {
-    const size_t at = turns_->Current();
+    const size_t at = failover_->Current();
     size_t number = 0;
     {
       MutexLock lock(&mutex_);
@@ -116,7 +99,7 @@ class FailoverAttach : public AttachStream {
   }
 
   void OnEnd(size_t at, const absl::Status& status) {
-    turns_->Note(at, status);
+    failover_->Note(at, status);
     bool again = false;
     {
       MutexLock lock(&mutex_);
@@ -131,7 +114,7 @@ class FailoverAttach : public AttachStream {
   }
 
   const Stubs stubs_;
-  const TurnsPtr turns_;
+  const FailoverPtr failover_;
   const StreamCallbacks<v1::AttachEvent> callbacks_;
   Mutex mutex_;
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;
@@ -147,11 +130,11 @@ class FailoverAttach : public AttachStream {
 template <typename Base>
 class FailoverStream : public Base {
  public:
-  FailoverStream(std::unique_ptr<Base> stream, TurnsPtr turns, size_t at)
-      : stream_(std::move(stream)), turns_(std::move(turns)), at_(at) {}
+  FailoverStream(std::unique_ptr<Base> stream, FailoverPtr failover, size_t at)
+      : stream_(std::move(stream)), failover_(std::move(failover)), at_(at) {}
   absl::Status Finish() override {
     absl::Status status = stream_->Finish();
-    turns_->Note(at_, status);
+    failover_->Note(at_, status);
     return status;
   }
 
@@ -160,7 +143,7 @@ class FailoverStream : public Base {
 
  private:
   const std::unique_ptr<Base> stream_;
-  const TurnsPtr turns_;
+  const FailoverPtr failover_;
   const size_t at_;
 };
 
@@ -196,70 +179,53 @@ class FailoverVerify : public FailoverStream<VerifyStream> {
 
 class FailoverCoordinatorStub : public CoordinatorStub {
  public:
-  FailoverCoordinatorStub(std::vector<std::shared_ptr<CoordinatorStub>> stubs,
-                          const Clock* clock)
-      : stubs_(std::move(stubs)),
-        turns_(std::make_shared<Turns>(stubs_.size())),
-        clock_(clock) {}
+  FailoverCoordinatorStub(const Stubs& stubs, const Clock* clock)
+      : stubs_(stubs),
+        failover_(std::make_shared<Failover>(
+            stubs.size(), [stubs](size_t at) { return stubs[at]->Connected(); },
+            clock)) {}
 
   absl::Status Call(absl::string_view method,
                     const google::protobuf::MessageLite& request,
                     google::protobuf::MessageLite* response,
                     const CallOptions& options) override {
-    const absl::Time deadline = clock_->Now() + options.timeout;
-    const size_t tries = options.retry ? stubs_.size() : 1;
-    absl::Status result;
-    for (size_t i = 0; i < tries; ++i) {
-      const size_t at = turns_->Current();
-      CallOptions once = options;
-      once.timeout = deadline - clock_->Now();
-      if (i > 0 && once.timeout <= absl::ZeroDuration()) break;
-      absl::Status status = stubs_[at]->Call(method, request, response, once);
-      if (!absl::IsUnavailable(status)) return status;
-      turns_->Note(at, status);
-      // One that is there and says so itself knows best: what the others did
-      // not answer says nothing. The next call begins with it.
-      const bool said = stubs_[at]->Connected();
-      if (said || result.ok()) result = std::move(status);
-      if (!said) continue;
-      turns_->StayWith(at);
-      break;
-    }
-    return result;
+    return failover_->Call(options, [&](size_t at, const CallOptions& once) {
+      return stubs_[at]->Call(method, request, response, once);
+    });
   }
 
   std::unique_ptr<AttachStream> Attach(
       StreamCallbacks<v1::AttachEvent> callbacks) override {
-    return std::make_unique<FailoverAttach>(stubs_, turns_,
+    return std::make_unique<FailoverAttach>(stubs_, failover_,
                                             std::move(callbacks));
   }
   std::unique_ptr<EventStream> Watch(
       const v1::WatchRequest& request, CancelSignal* cancel,
       StreamCallbacks<v1::WatchEvent> callbacks) override {
-    const size_t at = turns_->Current();
+    const size_t at = failover_->Current();
     return stubs_[at]->Watch(request, cancel,
-                             Noting(std::move(callbacks), turns_, at));
+                             Noting(std::move(callbacks), failover_, at));
   }
   std::unique_ptr<UploadStream> Upload(const CallOptions& options) override {
-    const size_t at = turns_->Current();
-    return std::make_unique<FailoverUpload>(stubs_[at]->Upload(options), turns_,
-                                            at);
+    const size_t at = failover_->Current();
+    return std::make_unique<FailoverUpload>(stubs_[at]->Upload(options),
+                                            failover_, at);
   }
   std::unique_ptr<DownloadStream> Download(
       const v1::DownloadRequest& request, const CallOptions& options) override {
-    const size_t at = turns_->Current();
+    const size_t at = failover_->Current();
     return std::make_unique<FailoverDownload>(
-        stubs_[at]->Download(request, options), turns_, at);
+        stubs_[at]->Download(request, options), failover_, at);
   }
   std::unique_ptr<VerifyStream> Verify(const v1::VerifyRequest& request,
                                        const CallOptions& options) override {
-    const size_t at = turns_->Current();
+    const size_t at = failover_->Current();
     return std::make_unique<FailoverVerify>(
-        stubs_[at]->Verify(request, options), turns_, at);
+        stubs_[at]->Verify(request, options), failover_, at);
   }
 
   bool Connected() const override {
-    return stubs_[turns_->Current()]->Connected();
+    return stubs_[failover_->Current()]->Connected();
   }
   std::string address() const override {
     return absl::StrJoin(stubs_, ",", [](std::string* out, const auto& stub) {
@@ -269,29 +235,34 @@ class FailoverCoordinatorStub : public CoordinatorStub {
 
  private:
   const Stubs stubs_;
-  const TurnsPtr turns_;
-  const Clock* const clock_;
+  const FailoverPtr failover_;
 };
 
 }  // namespace
 
-std::shared_ptr<CoordinatorStub> MakeFailoverCoordinatorStub(
-    std::vector<std::shared_ptr<CoordinatorStub>> stubs, const Clock* clock) {
+std::shared_ptr<CoordinatorStub> MakeFailoverStub(
+    const std::vector<std::shared_ptr<CoordinatorStub>>& stubs,
+    const Clock* clock) {
   COXSWAIN_CHECK(!stubs.empty());
-  return std::make_shared<FailoverCoordinatorStub>(std::move(stubs), clock);
+  if (stubs.size() == 1) return stubs.front();
+  return std::make_shared<FailoverCoordinatorStub>(stubs, clock);
+}
+
+std::shared_ptr<CoordinatorStub> ConnectWithoutRetries(
+    const std::string& address, const ClientSecurity& security,
+    const Clock* clock) {
+  std::vector<std::shared_ptr<CoordinatorStub>> stubs;
+  for (const absl::string_view one : absl::StrSplit(address, ',')) {
+    stubs.push_back(MakeGrpcCoordinatorStub(std::string(one), security));
+  }
+  return MakeFailoverStub(stubs, clock);
 }
 
 std::shared_ptr<CoordinatorStub> ConnectCoordinator(
     const std::string& address, const RetryPolicy& policy,
     const ClientSecurity& security) {
-  std::vector<std::shared_ptr<CoordinatorStub>> stubs;
-  for (const absl::string_view one : absl::StrSplit(address, ',')) {
-    stubs.push_back(MakeGrpcCoordinatorStub(std::string(one), security));
-  }
-  auto stub = stubs.size() == 1
-                  ? stubs.front()
-                  : MakeFailoverCoordinatorStub(std::move(stubs), policy.clock);
-  return MakeRetryingCoordinatorStub(std::move(stub), policy);
+  return MakeRetryingStub(
+      ConnectWithoutRetries(address, security, policy.clock), policy);
 }
 
 }  // namespace coxswain

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/tls_files.h"
 #include "client/rpc/coordinator_stub.h"
-#include "client/rpc/retrying_coordinator_stub.h"
+#include "client/rpc/retry.h"
 
 namespace coxswain {
 
@@ -18,15 +18,22 @@ std::shared_ptr<CoordinatorStub> ConnectCoordinator(
     const std::string& address, const RetryPolicy& policy = {},
     const ClientSecurity& security = {});
 
+// The same without retries, for those who have their own: a Membership, and
+// who joins. `clock` outlives the result.
+std::shared_ptr<CoordinatorStub> ConnectWithoutRetries(
+    const std::string& address, const ClientSecurity& security = {},
+    const Clock* clock = Clock::Real());
+
 // Several coordinators as one, of which one leads and the others do not listen:
-// stays with the one that answers, and goes on to the next when a call or a
-// stream ends with UNAVAILABLE. A unary call that may be retried is tried once
-// at each before it is given up, and so is an Attach stream until it is
-// answered. A stream that has broken is opened again by its user. Thread-safe.
+// see Failover, which is told of how calls and streams end. A unary call that
+// may be retried is tried once at each before it is given up, and so is an
+// Attach stream until it is answered. A stream that has broken is opened again
+// by its user. Thread-safe.
 //
 // One stub per coordinator, at least one; `clock` outlives the result.
-std::shared_ptr<CoordinatorStub> MakeFailoverCoordinatorStub(
-    std::vector<std::shared_ptr<CoordinatorStub>> stubs, const Clock* clock);
+std::shared_ptr<CoordinatorStub> MakeFailoverStub(
+    const std::vector<std::shared_ptr<CoordinatorStub>>& stubs,
+    const Clock* clock);
 
 }  // namespace coxswain
 

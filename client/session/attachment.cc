@@ -7,7 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
-#include "client/rpc/member_stub.h"
+#include "client/rpc/retry.h"
+#include "client/rpc/retrying_stub.h"
 #include "transport/error_detail.h"
 
 namespace coxswain {
@@ -19,18 +20,7 @@ bool IsLostConnection(const absl::Status& status, int64_t term) {
   // A coordinator that has been replaced, and has yet to notice.
   const std::optional<int64_t> theirs = TermOfStaleFence(status);
   if (theirs.has_value() && *theirs < term) return true;
-  switch (status.code()) {
-    case absl::StatusCode::kAborted:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kUnauthenticated:
-    case absl::StatusCode::kUnimplemented:
-      return false;
-    default:
-      return true;
-  }
+  return IsWorthReopening(status);
 }
 
 absl::Status FromAbort(const v1::Abort& abort) {
@@ -105,13 +95,14 @@ void Attachment::Stop() {
 
 void Attachment::Run() {
   const RetryPolicy& policy = membership_->policy();
-  Backoff backoff(policy.base, policy.cap, policy.random);
+  Backoff pauses = policy.Pauses();
   while (const std::optional<absl::Status> end = ServeOneStream()) {
-    if (!OnStreamEnd(*end, &backoff)) break;
+    if (!OnStreamEnd(*end, &pauses)) break;
+    const absl::Duration pause = pauses.Next() + policy.Jitter(options_.spread);
     MutexLock lock(&mutex_);
-    changed_.WaitFor(
-        &mutex_, Pause(&backoff),
-        [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return FinishedLocked(); });
+    changed_.WaitFor(&mutex_, pause, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return FinishedLocked();
+    });
     if (FinishedLocked()) break;
   }
   absl::Status end;
@@ -123,7 +114,7 @@ void Attachment::Run() {
   membership_->term().Close();
 }
 
-bool Attachment::OnStreamEnd(const absl::Status& end, Backoff* backoff) {
+bool Attachment::OnStreamEnd(const absl::Status& end, Backoff* pauses) {
   const bool lost = IsLostConnection(end, membership_->term().Get());
   bool tell = false;
   {
@@ -131,7 +122,7 @@ bool Attachment::OnStreamEnd(const absl::Status& end, Backoff* backoff) {
     if (attached_) {
       attached_ = false;
       lost_since_ = membership_->policy().clock->Now();
-      backoff->Reset();
+      pauses->Reset();
       tell = lost;
     }
     if (!lost) {
@@ -151,13 +142,6 @@ bool Attachment::OnStreamEnd(const absl::Status& end, Backoff* backoff) {
     callbacks_.on_lost(end);
   }
   return true;
-}
-
-absl::Duration Attachment::Pause(Backoff* backoff) const {
-  const double unit =
-      static_cast<double>(membership_->policy().random->Next() >> 11) *
-      0x1.0p-53;
-  return backoff->Next() + options_.spread * unit;
 }
 
 std::unique_ptr<AttachStream> Attachment::OpenStream() {

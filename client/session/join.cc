@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/backoff.h"
 #include "base/cancel_signal.h"
 #include "base/logging.h"
 #include "base/mutex.h"
@@ -333,6 +332,10 @@ PreviousGeneration PreviousOf(const v1::JoinResponse& joined) {
   return previous;
 }
 
+RetryPolicy RetriesOf(const SessionOptions& options) {
+  return {options.clock, options.random, options.retry_base, options.retry_cap};
+}
+
 absl::Duration ReattachSpread(int world_size) {
   return kSpreadPerMember * world_size;
 }
@@ -345,17 +348,12 @@ absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,
                                          CoordinatorStub& stub,
                                          v1::JoinRequest* request) {
   WaitingNotice notice(options, stub, *request);
-  Backoff backoff(options.retry_base, options.retry_cap, options.random);
-  absl::Time deadline = options.clock->Now() + options.join_timeout;
-  const CancelSignal never;
-  const CancelSignal& cancel =
-      options.cancel != nullptr ? *options.cancel : never;
-  absl::Status last;
+  Retry retry(RetriesOf(options), options.join_timeout, options.cancel.get());
   bool reached = false;
-  for (absl::Duration left = options.join_timeout; left > absl::ZeroDuration();
-       left = deadline - options.clock->Now()) {
+  absl::Status last;
+  do {
     notice.BeginCall();
-    auto response = AskOnce(options, stub, left, request);
+    auto response = AskOnce(options, stub, retry.left(), request);
     if (response.ok()) return response;
     last = response.status();
     // With a connection, DEADLINE_EXCEEDED is the coordinator's own and says
@@ -369,12 +367,11 @@ absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,
       // It was lost while this worker waited, perhaps for hours: the time that
       // it may take to come back begins now.
       reached = true;
-      deadline = options.clock->Now() + options.join_timeout;
-      backoff.Reset();
+      retry.Restart();
     }
-    if (cancel.WaitFor(std::min(backoff.Next(), left))) {
-      return Refused(options, cancel.status());
-    }
+  } while (retry.Pause());
+  if (options.cancel != nullptr && !options.cancel->status().ok()) {
+    return Refused(options, options.cancel->status());
   }
   return NeverAnswered(options, reached, last);
 }

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/rpc/coordinator_stub.h"
+#include "client/rpc/retry.h"
 #include "client/session/job.h"
 #include "client/session/session_options.h"
 #include "proto/rendezvous.pb.h"
@@ -24,6 +25,9 @@ v1::Fence MakeFence(const SessionOptions& options,
 void AppendMembers(const google::protobuf::RepeatedPtrField<v1::Member>& wire,
                    std::vector<JobMember>* members);
 PreviousGeneration PreviousOf(const v1::JoinResponse& joined);
+
+// How a session repeats what the coordinator has not answered.
+RetryPolicy RetriesOf(const SessionOptions& options);
 
 // How far apart the workers of a job come back that have lost one coordinator:
 // a thousand of them within about a second.

@@ -114,12 +114,11 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(
     SessionOptions options, const JobManifest& program) {
   auto manifest = std::make_shared<JobManifest>(program);
   COXSWAIN_RETURN_IF_ERROR(FillDefaults(manifest.get(), &options));
-  const RetryPolicy policy{options.clock, options.random, options.retry_base,
-                           options.retry_cap};
   std::shared_ptr<CoordinatorStub> stub =
       options.stub_factory
-          ? options.stub_factory(options.coordinator, policy)
-          : ConnectCoordinator(options.coordinator, policy, options.security);
+          ? options.stub_factory(options.coordinator)
+          : ConnectWithoutRetries(options.coordinator, options.security,
+                                  options.clock);
   int64_t entered = 0;
   return Core::Join({std::move(options), std::move(manifest), std::move(stub)},
                     &entered);

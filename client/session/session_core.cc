@@ -36,9 +36,7 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
       previous(PreviousOf(joined)),
       membership(std::make_shared<Membership>(
           request.stub, MakeFence(request.options, joined),
-          RetryPolicy{request.options.clock, request.options.random,
-                      request.options.retry_base, request.options.retry_cap},
-          request.options.security)),
+          RetriesOf(request.options), request.options.security)),
       members(joined, membership),
       store(membership),
       checkpoints(membership),
@@ -90,10 +88,7 @@ void Session::Core::MakeFallbackClient() {
   options.fence = membership->fence();
   options.host = request.options.address;
   options.after = FallbackAfter(request.options, members.world_size());
-  options.clock = request.options.clock;
-  options.random = request.options.random;
-  options.retry_base = request.options.retry_base;
-  options.retry_cap = request.options.retry_cap;
+  options.retry = membership->policy();
   options.security = request.options.security;
   options.connect = [security = request.options.security,
                      job = request.options.job](const std::string& address) {

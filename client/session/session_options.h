@@ -21,12 +21,11 @@
 namespace coxswain {
 
 class CoordinatorStub;  // client/rpc/coordinator_stub.h
-struct RetryPolicy;     // client/rpc/retrying_coordinator_stub.h
 
 // Makes the stub of the coordinator at HOST:PORT, or of several with commas
-// between, of which one leads.
-using StubFactory = std::function<std::shared_ptr<CoordinatorStub>(
-    const std::string& address, const RetryPolicy& policy)>;
+// between, of which one leads. It repeats nothing: the session does.
+using StubFactory =
+    std::function<std::shared_ptr<CoordinatorStub>(const std::string& address)>;
 
 // Who a worker is and where its coordinator is. A launcher says all of it
 // through the environment; a program may also fill it in by hand.
@@ -134,7 +133,7 @@ struct SessionOptions {
   // For tests.
   const Clock* clock = Clock::Real();
   RandomSource* random = RandomSource::System();
-  StubFactory stub_factory;  // empty: ConnectCoordinator
+  StubFactory stub_factory;  // empty: ConnectWithoutRetries
   absl::Duration notice_interval = absl::Seconds(10);
   absl::Duration retry_base = absl::Milliseconds(100);
   absl::Duration retry_cap = absl::Seconds(2);

@@ -13,7 +13,6 @@
 #include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/rpc/fake_coordinator_stub.h"
-#include "client/rpc/retrying_coordinator_stub.h"
 #include "client/session/session.h"
 #include "gtest/gtest.h"
 #include "schedule/step_gate.h"
@@ -66,9 +65,7 @@ class SessionTest : public ::testing::Test {
     options_.clock = &clock_;
     options_.retry_base = absl::Microseconds(100);
     options_.retry_cap = absl::Microseconds(100);
-    options_.stub_factory = [this](const std::string&, const RetryPolicy& p) {
-      return MakeRetryingCoordinatorStub(fake_, p);
-    };
+    options_.stub_factory = [this](const std::string&) { return fake_; };
     AnswerJoin([](const v1::JoinRequest&) { return absl::OkStatus(); });
     fake_->Answer<v1::LeaveRequest, v1::LeaveResponse>(
         "Rendezvous/Leave",

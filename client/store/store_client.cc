@@ -5,10 +5,10 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "base/backoff.h"
 #include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "client/rpc/membership.h"
+#include "client/rpc/retry.h"
 
 namespace coxswain {
 namespace {
@@ -63,19 +63,23 @@ class ReopeningWatch : public StoreWatch {
 
  private:
   void Run() {
-    const RetryPolicy& policy = membership_->policy();
-    Backoff backoff(policy.base, policy.cap, policy.random);
+    Backoff pauses = membership_->policy().Pauses();
     while (true) {
       const std::optional<absl::Status> end = ServeOneStream();
       if (!end.has_value()) return;
       const absl::Status why = membership_->Outcome(*end);
-      const bool again = IsWorthRepeating(why, &membership_->ended()) ||
-                         TermOfStaleFence(why).has_value();
-      if (!again) return on_end_(why);
-      if (opened_) backoff.Reset();
+      if (!MayReopen(why)) return on_end_(why);
+      if (opened_) pauses.Reset();
       opened_ = false;
-      if (!Pause(backoff.Next())) return;
+      if (!Pause(pauses.Next())) return;
     }
+  }
+
+  bool MayReopen(const absl::Status& end) const {
+    // Another attempt is no cure of a limit.
+    if (end.ok() || absl::IsResourceExhausted(end)) return false;
+    if (!membership_->ended().status().ok()) return false;
+    return IsWorthReopening(end) || TermOfStaleFence(end).has_value();
   }
 
   // False: to stop. The end of the generation cuts the pause short.

@@ -216,6 +216,22 @@ TEST_F(WatchTest, SeesThatTheKeyWasDeletedWhileItWasAway) {
   EXPECT_EQ(Said(2), (Lines{"1", "deleted"}));
 }
 
+TEST_F(WatchTest, OutlivesAProxyThatCutsIt) {
+  AnswerGet(absl::OkStatus());
+  const auto watch = Watch();
+  Stream(0).on_event(Value("1"));
+  EXPECT_EQ(Said(1), (Lines{"1"}));
+  Stream(0).on_end(absl::UnknownError("Stream removed"));
+  Stream(1).on_event(Value("2"));
+  EXPECT_EQ(Said(2), (Lines{"1", "2"}));
+}
+
+TEST_F(WatchTest, ARefusalEndsIt) {
+  const auto watch = Watch();
+  Stream(0).on_end(absl::PermissionDeniedError("not of this job"));
+  EXPECT_EQ(Said(1), (Lines{"end: not of this job"}));
+}
+
 TEST_F(WatchTest, AnErrorThatWillNotPassEndsIt) {
   const auto watch = Watch();
   Stream(0).on_end(absl::ResourceExhaustedError("too many watches"));

@@ -80,7 +80,7 @@ class CheckpointKillTest : public testing::Test {
     v1::Fence fence;
     fence.set_job(kJob);
     return CheckpointClient(std::make_shared<Membership>(
-        ConnectCoordinator(address_), fence, RetryPolicy()));
+        ConnectWithoutRetries(address_), fence, RetryPolicy()));
   }
 
   // What is below the checkpoints' folder, besides complete ones.

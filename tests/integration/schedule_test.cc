@@ -147,9 +147,8 @@ class ScheduleIntegrationTest : public ::testing::Test {
       options.join_timeout = kPatience;
       options.retry_cap = absl::Milliseconds(10);
       options.retry_base = absl::Milliseconds(1);
-      options.stub_factory = [this, slot](const std::string& address,
-                                          const RetryPolicy& policy) {
-        return std::make_shared<CabledStub>(ConnectCoordinator(address, policy),
+      options.stub_factory = [this, slot](const std::string& address) {
+        return std::make_shared<CabledStub>(ConnectWithoutRetries(address),
                                             cables_[slot]);
       };
       auto session = Session::Join(options, manifest);

@@ -128,9 +128,8 @@ class SessionRestartIntegrationTest : public ::testing::Test {
     options.collective_timeout = kPatience;
     options.retry_base = absl::Milliseconds(20);
     options.retry_cap = absl::Milliseconds(200);
-    options.stub_factory = [this](const std::string& address,
-                                  const RetryPolicy& policy) {
-      return std::make_shared<CountingStub>(ConnectCoordinator(address, policy),
+    options.stub_factory = [this](const std::string& address) {
+      return std::make_shared<CountingStub>(ConnectWithoutRetries(address),
                                             &calls_);
     };
     return options;

@@ -446,10 +446,8 @@ class FirstConnectFails : public ForwardingCoordinatorStub {
                     google::protobuf::MessageLite* response,
                     const CallOptions& options) override {
     if (!first_.ok()) return stub().Call(method, request, response, options);
-    CallOptions once = options;
-    once.retry = false;
-    first_ = ConnectCoordinator("unix:/nonexistent/coordinator")
-                 ->Call(method, request, response, once);
+    first_ = ConnectWithoutRetries("unix:/nonexistent/coordinator")
+                 ->Call(method, request, response, options);
     return first_;
   }
 
@@ -463,10 +461,9 @@ TEST_F(SessionIntegrationTest, AJoinWhoseFirstConnectFailsIsRepeated) {
     SessionOptions options = OptionsOf(slot, 4);
     absl::Status first;
     if (slot == 2) {
-      options.stub_factory = [&first](const std::string& address,
-                                      const RetryPolicy& policy) {
+      options.stub_factory = [&first](const std::string& address) {
         return std::make_shared<FirstConnectFails>(
-            ConnectCoordinator(address, policy), &first);
+            ConnectWithoutRetries(address), &first);
       };
     }
     const auto session = Session::Join(options, {});

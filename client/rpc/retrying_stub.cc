@@ -1,4 +1,4 @@
-#include "client/rpc/member_stub.h"
+#include "client/rpc/retrying_stub.h"
 
 #include <algorithm>
 #include <limits>
@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "client/rpc/forwarding_coordinator_stub.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
@@ -67,13 +68,19 @@ class MemberRequest {
   std::unique_ptr<Message> copy_;
 };
 
-class MemberStub : public ForwardingCoordinatorStub {
+// "Store/Set" of "/coxswain.v1.Store/Set".
+absl::string_view OperationOf(absl::string_view method) {
+  absl::ConsumePrefix(&method, "/coxswain.v1.");
+  return method;
+}
+
+class RetryingStub : public ForwardingCoordinatorStub {
  public:
-  MemberStub(std::shared_ptr<CoordinatorStub> stub,
-             std::shared_ptr<const CurrentTerm> term, const RetryPolicy& policy)
+  RetryingStub(std::shared_ptr<CoordinatorStub> stub, const RetryPolicy& policy,
+               std::shared_ptr<const CurrentTerm> term)
       : ForwardingCoordinatorStub(std::move(stub)),
-        term_(std::move(term)),
-        policy_(policy) {}
+        policy_(policy),
+        term_(std::move(term)) {}
 
   absl::Status Call(absl::string_view method,
                     const google::protobuf::MessageLite& request,
@@ -81,28 +88,39 @@ class MemberStub : public ForwardingCoordinatorStub {
                     const CallOptions& options) override {
     const auto* message = dynamic_cast<const Message*>(&request);
     const FieldDescriptor* fence =
-        message == nullptr ? nullptr : FenceField(*message);
+        term_ == nullptr || message == nullptr ? nullptr : FenceField(*message);
     if (fence == nullptr) {
-      return stub().Call(method, request, response, options);
+      return Repeat(method, options, [&](absl::Duration left) {
+        CallOptions attempt = options;
+        attempt.timeout = left;
+        return stub().Call(method, request, response, attempt);
+      });
     }
     MemberRequest repeatable(*message, fence);
     const absl::Time began = policy_.clock->Now();
     const auto once = [&](int64_t term, absl::Duration left) {
       CallOptions attempt = options;
       attempt.timeout = left;
+      // Another coordinator of a list is to get what is left by then.
       attempt.retry = false;
       return stub().Call(method,
                          repeatable.At(term, policy_.clock->Now() - began),
                          response, attempt);
     };
-    const auto attempt = [&](absl::Duration left) {
+    return Repeat(method, options, [&](absl::Duration left) {
       return InTheTermOfTheDay(left, options.cancel, once);
-    };
-    return options.retry ? CallWithRetries(policy_, options, attempt)
-                         : attempt(options.timeout);
+    });
   }
 
  private:
+  template <typename Attempt>
+  absl::Status Repeat(absl::string_view method, const CallOptions& options,
+                      const Attempt& attempt) const {
+    if (!options.retry) return attempt(options.timeout);
+    return CallWithRetries(policy_, options, OperationOf(method), address(),
+                           attempt);
+  }
+
   template <typename Once>
   absl::Status InTheTermOfTheDay(absl::Duration left, CancelSignal* cancel,
                                  const Once& once) {
@@ -130,8 +148,8 @@ class MemberStub : public ForwardingCoordinatorStub {
         "not accepted the stream of this worker yet (", answer.message(), ")"));
   }
 
-  const std::shared_ptr<const CurrentTerm> term_;
   const RetryPolicy policy_;
+  const std::shared_ptr<const CurrentTerm> term_;  // null: not of a member
 };
 
 }  // namespace
@@ -184,10 +202,11 @@ bool CurrentTerm::WaitForNewer(int64_t term, absl::Duration timeout,
   return newer && !cancelled();
 }
 
-std::shared_ptr<CoordinatorStub> MakeMemberStub(
-    std::shared_ptr<CoordinatorStub> stub,
-    std::shared_ptr<const CurrentTerm> term, const RetryPolicy& policy) {
-  return std::make_shared<MemberStub>(std::move(stub), std::move(term), policy);
+std::shared_ptr<CoordinatorStub> MakeRetryingStub(
+    std::shared_ptr<CoordinatorStub> stub, const RetryPolicy& policy,
+    std::shared_ptr<const CurrentTerm> term) {
+  return std::make_shared<RetryingStub>(std::move(stub), policy,
+                                        std::move(term));
 }
 
 std::optional<int64_t> TermOfStaleFence(const absl::Status& status) {

@@ -1,4 +1,4 @@
-#include "client/rpc/member_stub.h"
+#include "client/rpc/retrying_stub.h"
 
 #include <memory>
 #include <string>
@@ -11,10 +11,11 @@
 #include "base/fake_clock.h"
 #include "base/status_matchers.h"
 #include "client/rpc/fake_coordinator_stub.h"
+#include "client/rpc/stub_factory.h"
 #include "gtest/gtest.h"
 #include "transport/error_detail.h"
 
-namespace coxswain::member_stub_test {
+namespace coxswain::retrying_stub_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -29,13 +30,13 @@ absl::Status Stale(const std::string& field, int64_t expected) {
 }
 
 // A coordinator that reads its verdicts on a Barrier from a list; then OK.
-class MemberStubTest : public ::testing::Test {
+class RetryingStubTest : public ::testing::Test {
  protected:
-  MemberStubTest() {
+  RetryingStubTest() {
     policy_.clock = &clock_;
     policy_.base = absl::Microseconds(1);
     policy_.cap = absl::Microseconds(1);
-    stub_ = MakeMemberStub(fake_, term_, policy_);
+    stub_ = MakeRetryingStub(fake_, policy_, term_);
     fake_->Answer<v1::BarrierRequest, v1::BarrierResponse>(
         "Group/Barrier",
         [this](const v1::BarrierRequest& request,
@@ -75,7 +76,7 @@ class MemberStubTest : public ::testing::Test {
   std::vector<absl::Duration> timeouts_;
 };
 
-TEST_F(MemberStubTest, ARepeatedWaitAsksForTheTimeThatIsLeft) {
+TEST_F(RetryingStubTest, ARepeatedWaitAsksForTheTimeThatIsLeft) {
   verdicts_ = {absl::UnavailableError("gone"), absl::UnavailableError("gone")};
   EXPECT_OK(Barrier(absl::Seconds(30)));
   ASSERT_EQ(seen_.size(), 3u);
@@ -88,7 +89,7 @@ TEST_F(MemberStubTest, ARepeatedWaitAsksForTheTimeThatIsLeft) {
   }
 }
 
-TEST_F(MemberStubTest, AnEarlierTermWaitsForTheAttachmentAndIsRepeated) {
+TEST_F(RetryingStubTest, AnEarlierTermWaitsForTheAttachmentAndIsRepeated) {
   verdicts_ = {Stale("term", 5)};
   std::thread attachment;
   before_answer_ = [&](size_t attempt) {
@@ -102,14 +103,14 @@ TEST_F(MemberStubTest, AnEarlierTermWaitsForTheAttachmentAndIsRepeated) {
   EXPECT_EQ(seen_[1].fence().request_id(), 42u);
 }
 
-TEST_F(MemberStubTest, ACallThatBeganBeforeTheNewTermHasItAtOnce) {
+TEST_F(RetryingStubTest, ACallThatBeganBeforeTheNewTermHasItAtOnce) {
   term_->Raise(4);
   EXPECT_OK(Barrier(absl::Seconds(30)));
   ASSERT_EQ(seen_.size(), 1u);
   EXPECT_EQ(seen_[0].fence().term(), 4);
 }
 
-TEST_F(MemberStubTest, SeveralRestartsInOneCall) {
+TEST_F(RetryingStubTest, SeveralRestartsInOneCall) {
   verdicts_ = {absl::UnavailableError("gone"), Stale("term", 4),
                absl::UnavailableError("gone"), Stale("term", 6)};
   before_answer_ = [&](size_t attempt) {
@@ -122,7 +123,7 @@ TEST_F(MemberStubTest, SeveralRestartsInOneCall) {
   EXPECT_EQ(seen_[4].timeout_ms(), 26000);
 }
 
-TEST_F(MemberStubTest, ATermThatIsNeverAcceptedIsUnavailableAtTheDeadline) {
+TEST_F(RetryingStubTest, ATermThatIsNeverAcceptedIsUnavailableAtTheDeadline) {
   verdicts_ = {Stale("term", 5)};
   EXPECT_THAT(Barrier(absl::Milliseconds(1020), /*retry=*/false),
               StatusIs(absl::StatusCode::kUnavailable,
@@ -130,7 +131,7 @@ TEST_F(MemberStubTest, ATermThatIsNeverAcceptedIsUnavailableAtTheDeadline) {
   EXPECT_EQ(seen_.size(), 1u);
 }
 
-TEST_F(MemberStubTest, TheEndOfTheGenerationEndsTheWaitForATerm) {
+TEST_F(RetryingStubTest, TheEndOfTheGenerationEndsTheWaitForATerm) {
   verdicts_ = {Stale("term", 5)};
   std::thread end;
   before_answer_ = [&](size_t) {
@@ -141,7 +142,7 @@ TEST_F(MemberStubTest, TheEndOfTheGenerationEndsTheWaitForATerm) {
   end.join();
 }
 
-TEST_F(MemberStubTest, WithoutAnAttachmentTheCoordinatorsOwnWordIsAskedFor) {
+TEST_F(RetryingStubTest, WithoutAnAttachmentTheCoordinatorsOwnWordIsAskedFor) {
   term_->Close();
   verdicts_ = {Stale("term", 5), Stale("generation", 9)};
   EXPECT_THAT(Barrier(absl::Hours(1)),
@@ -151,14 +152,14 @@ TEST_F(MemberStubTest, WithoutAnAttachmentTheCoordinatorsOwnWordIsAskedFor) {
   EXPECT_EQ(seen_[1].fence().term(), 5);
 }
 
-TEST_F(MemberStubTest, ACoordinatorThatWasReplacedCountsAsAway) {
+TEST_F(RetryingStubTest, ACoordinatorThatWasReplacedCountsAsAway) {
   term_->Raise(7);
   verdicts_ = {Stale("term", 6)};
   EXPECT_OK(Barrier(absl::Seconds(30)));
   EXPECT_EQ(seen_.size(), 2u);
 }
 
-TEST_F(MemberStubTest, AnotherGenerationIsFinal) {
+TEST_F(RetryingStubTest, AnotherGenerationIsFinal) {
   verdicts_ = {Stale("generation", 9)};
   EXPECT_THAT(Barrier(absl::Seconds(30)),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -166,7 +167,7 @@ TEST_F(MemberStubTest, AnotherGenerationIsFinal) {
   EXPECT_EQ(seen_.size(), 1u);
 }
 
-TEST_F(MemberStubTest, AMomentIsLeftOfAWaitThatIsUsedUp) {
+TEST_F(RetryingStubTest, AMomentIsLeftOfAWaitThatIsUsedUp) {
   fake_->Answer<v1::GetRequest, v1::GetResponse>(
       "Store/Get",
       [this](const v1::GetRequest& request,
@@ -187,16 +188,38 @@ TEST_F(MemberStubTest, AMomentIsLeftOfAWaitThatIsUsedUp) {
                                                     absl::Milliseconds(1)}));
 }
 
-TEST_F(MemberStubTest, RequestsWithoutAFencePassThrough) {
+TEST_F(RetryingStubTest, EachCoordinatorIsAskedForTheTimeThatIsLeft) {
+  const auto standby = std::make_shared<FakeCoordinatorStub>();
+  standby->connected = false;
+  standby->Answer<v1::BarrierRequest, v1::BarrierResponse>(
+      "Group/Barrier", [this](const v1::BarrierRequest&, const CallOptions&) {
+        clock_.Advance(absl::Seconds(1));
+        return absl::UnavailableError("nobody listens");
+      });
+  stub_ = MakeRetryingStub(MakeFailoverStub({standby, fake_}, &clock_), policy_,
+                           term_);
+  EXPECT_OK(Barrier(absl::Seconds(30)));
+  ASSERT_EQ(seen_.size(), 1u);
+  EXPECT_EQ(seen_[0].timeout_ms(), 29000);
+  EXPECT_EQ(timeouts_[0], absl::Seconds(29));
+}
+
+TEST_F(RetryingStubTest, RequestsWithoutAFenceAreRepeatedAsTheyAre) {
+  int asked = 0;
   fake_->Answer<v1::DescribeRequest, v1::DescribeResponse>(
       "Rendezvous/Describe",
-      [](const v1::DescribeRequest&,
-         const CallOptions&) -> absl::StatusOr<v1::DescribeResponse> {
-        return absl::UnavailableError("gone");
+      [&asked](const v1::DescribeRequest& request, const CallOptions& call)
+          -> absl::StatusOr<v1::DescribeResponse> {
+        EXPECT_EQ(request.job(), "j");
+        EXPECT_TRUE(call.retry);
+        if (++asked < 3) return absl::UnavailableError("gone");
+        return v1::DescribeResponse();
       });
-  EXPECT_THAT(stub_->Describe({}, {}),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("gone")));
+  v1::DescribeRequest request;
+  request.set_job("j");
+  EXPECT_OK(stub_->Describe(request, {}));
+  EXPECT_EQ(asked, 3);
 }
 
 }  // namespace
-}  // namespace coxswain::member_stub_test
+}  // namespace coxswain::retrying_stub_test

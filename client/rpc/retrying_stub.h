@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_CLIENT_RPC_MEMBER_STUB_H_
-#define COXSWAIN_CLIENT_RPC_MEMBER_STUB_H_
+#ifndef COXSWAIN_CLIENT_RPC_RETRYING_STUB_H_
+#define COXSWAIN_CLIENT_RPC_RETRYING_STUB_H_
 
 #include <cstdint>
 #include <memory>
@@ -10,7 +10,7 @@
 #include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "client/rpc/coordinator_stub.h"
-#include "client/rpc/retrying_coordinator_stub.h"
+#include "client/rpc/retry.h"
 
 namespace coxswain {
 
@@ -44,18 +44,21 @@ class CurrentTerm {
   const std::shared_ptr<State> state_;
 };
 
-// Makes a member's unary calls outlive a coordinator that is started again. A
-// request with a fence is repeated, with the same request id,
-//   - while the coordinator is not there (UNAVAILABLE), with pauses;
-//   - when it is fenced off as of an earlier term, as soon as the attachment
-//     has been accepted in a later one; if none can be any more, once in the
-//     coordinator's term, whose answer says why;
-// each time with the term of the day in its fence, and with what is left of
-// its own timeout_ms. options.timeout bounds it all; options.retry=false
-// forbids the first kind. Streams, and requests without a fence, pass through.
-std::shared_ptr<CoordinatorStub> MakeMemberStub(
-    std::shared_ptr<CoordinatorStub> stub,
-    std::shared_ptr<const CurrentTerm> term, const RetryPolicy& policy);
+// Repeats unary calls while the coordinator is not there, with pauses, which
+// the wire contract makes safe: requests that change something carry a request
+// id. options.timeout bounds it all; options.retry=false forbids it. Streams
+// pass through. The only one that repeats: what it makes its calls through does
+// not, but for going on to another coordinator of a list.
+//
+// A member has a `term`: the calls whose request has a fence then outlive a
+// coordinator that is started again. Each attempt has the term of the day in
+// its fence, and what is left of its own timeout_ms. One that is fenced off as
+// of an earlier term is made again, whatever options.retry says, as soon as the
+// attachment has been accepted in a later one; if none can be any more, once in
+// the coordinator's term, whose answer says why.
+std::shared_ptr<CoordinatorStub> MakeRetryingStub(
+    std::shared_ptr<CoordinatorStub> stub, const RetryPolicy& policy,
+    std::shared_ptr<const CurrentTerm> term = nullptr);
 
 // The coordinator's own term, if the error's detail says that the request's
 // fence has another one.
@@ -63,4 +66,4 @@ std::optional<int64_t> TermOfStaleFence(const absl::Status& status);
 
 }  // namespace coxswain
 
-#endif  // COXSWAIN_CLIENT_RPC_MEMBER_STUB_H_
+#endif  // COXSWAIN_CLIENT_RPC_RETRYING_STUB_H_

@@ -1,0 +1,112 @@
+// Several coordinators, of which one leads, for those stubs that speak gRPC
+// themselves.
+#include "client/rpc/coordinator_channels.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "client/rpc/journal_stub.h"
+#include "client/rpc/parameter_stub.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "proto/journal.grpc.pb.h"
+
+namespace coxswain {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kNobody[] = "127.0.0.1:1";
+
+class JournalService : public v1::Journal::Service {
+ public:
+  grpc::Status Read(grpc::ServerContext*, const v1::JournalRequest*,
+                    v1::JournalPage* page) override {
+    if (stopping) return {grpc::StatusCode::UNAVAILABLE, "shutting down"};
+    page->set_term(7);
+    return grpc::Status::OK;
+  }
+  grpc::Status Follow(grpc::ServerContext*, const v1::JournalRequest*,
+                      grpc::ServerWriter<v1::JournalPage>* writer) override {
+    v1::JournalPage page;
+    page.set_term(7);
+    writer->Write(page);
+    return grpc::Status::OK;
+  }
+
+  std::atomic<bool> stopping{false};
+};
+
+class CoordinatorChannelsTest : public ::testing::Test {
+ protected:
+  CoordinatorChannelsTest() {
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                             &port);
+    builder.RegisterService(&journal_);
+    server_ = builder.BuildAndStart();
+    leader_ = absl::StrCat("127.0.0.1:", port);
+    list_ = absl::StrCat(kNobody, ",", leader_);
+  }
+
+  JournalService journal_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string leader_;
+  std::string list_;  // in which the leader comes last
+};
+
+TEST_F(CoordinatorChannelsTest, AJournalIsReadWhereACoordinatorIs) {
+  const auto stub = ConnectJournal(list_);
+  EXPECT_EQ(stub->address(), list_);
+  ASSERT_OK_AND_ASSIGN(const auto page, stub->Read({}, {}));
+  EXPECT_EQ(page.term(), 7);
+  // And followed there.
+  const auto stream = stub->Follow({}, {});
+  v1::JournalPage followed;
+  EXPECT_TRUE(stream->Read(&followed));
+  EXPECT_EQ(followed.term(), 7);
+  EXPECT_FALSE(stream->Read(&followed));
+  EXPECT_OK(stream->Finish());
+}
+
+// Not what those say who do not lead.
+TEST_F(CoordinatorChannelsTest, AJournalThatIsUnavailableSaysSoItself) {
+  journal_.stopping = true;
+  const auto stub = ConnectJournal(absl::StrCat(leader_, ",", kNobody));
+  EXPECT_THAT(stub->Read({}, {}), StatusIs(absl::StatusCode::kUnavailable,
+                                           HasSubstr("shutting down")));
+  journal_.stopping = false;
+  EXPECT_OK(stub->Read({}, {}));
+}
+
+TEST_F(CoordinatorChannelsTest, ParametersComeFromTheOneThatIsThere) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto stub,
+      ConnectParameterStub(list_, {}, absl::Seconds(20), nullptr));
+  EXPECT_EQ(stub->address(), leader_);
+}
+
+TEST_F(CoordinatorChannelsTest, WithoutAnyTheParametersSayWhoWasAsked) {
+  EXPECT_THAT(ConnectParameterStub(absl::StrCat(kNobody, ",127.0.0.1:2"), {},
+                                   absl::Milliseconds(300), nullptr),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("connecting to the parameter service at "
+                                       "127.0.0.1:1,127.0.0.1:2"),
+                             HasSubstr("within 300ms"))));
+}
+
+TEST_F(CoordinatorChannelsTest, ARaisedSignalEndsTheWaitForAConnection) {
+  CancelSignal cancel;
+  cancel.Raise(absl::AbortedError("the generation is over"));
+  EXPECT_THAT(
+      ConnectParameterStub(kNobody, {}, absl::Hours(1), &cancel),
+      StatusIs(absl::StatusCode::kAborted, HasSubstr("generation is over")));
+}
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,90 @@
+#ifndef COXSWAIN_CLIENT_RPC_RETRY_H_
+#define COXSWAIN_CLIENT_RPC_RETRY_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/backoff.h"
+#include "base/cancel_signal.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "client/rpc/coordinator_stub.h"
+
+namespace coxswain {
+
+// How long to pause between attempts. The pointers outlive their users.
+struct RetryPolicy {
+  const Clock* clock = Clock::Real();
+  RandomSource* random = RandomSource::System();
+  absl::Duration base = absl::Milliseconds(100);
+  absl::Duration cap = absl::Seconds(2);
+
+  // Of something that is repeated.
+  Backoff Pauses() const { return {base, cap, random}; }
+  // Added to a pause, keeps those apart that begin it together: uniform in
+  // [0, most).
+  absl::Duration Jitter(absl::Duration most) const {
+    return most * (static_cast<double>(random->Next() >> 11) * 0x1.0p-53);
+  }
+};
+
+// Whether the outcome of a call says that the coordinator is not there:
+// UNAVAILABLE, or CANCELLED though `cancel` (may be null) is not raised, since
+// one that shuts down cancels what it has not answered.
+bool IsWorthRepeating(const absl::Status& status, const CancelSignal* cancel);
+
+// Whether a stream that has ended like this may be taken again: the coordinator
+// has not refused it. A connection that is lost, or that a proxy cuts, ends a
+// stream with about any other code.
+bool IsWorthReopening(const absl::Status& end);
+
+// The attempts at one thing: the time for all of them, and the pauses in
+// between. One thread only.
+class Retry {
+ public:
+  // A raised `cancel` (may be null; outlives this) ends the pause. Time and
+  // pauses begin now.
+  Retry(const RetryPolicy& policy, absl::Duration timeout,
+        const CancelSignal* cancel);
+  Retry(const Retry&) = delete;
+  Retry& operator=(const Retry&) = delete;
+
+  // For the attempt that is due.
+  absl::Duration left() const { return left_; }
+  // Waits until the next attempt is due. False if there is none: the time would
+  // be up before, or the signal is raised.
+  bool Pause();
+  // Time and pauses begin anew.
+  void Restart();
+
+  // The error of the whole, after Pause has returned false: that of the last
+  // attempt, with what was tried where, or the status of the raised signal.
+  absl::Status GivenUp(const absl::Status& last, absl::string_view operation,
+                       absl::string_view address) const;
+
+ private:
+  const RetryPolicy policy_;
+  const absl::Duration timeout_;
+  const CancelSignal never_;
+  const CancelSignal& cancel_;
+  Backoff pauses_;
+  int attempts_ = 1;
+  absl::Time deadline_;
+  absl::Duration left_;
+};
+
+// Calls `attempt` with the time that is left, until the outcome is not worth
+// repeating or there is no other attempt within the timeout of `options`, or
+// because options.cancel is raised. `operation` and `address` name it in the
+// error: "Store/Set", and the coordinators.
+absl::Status CallWithRetries(
+    const RetryPolicy& policy, const CallOptions& options,
+    absl::string_view operation, absl::string_view address,
+    const std::function<absl::Status(absl::Duration left)>& attempt);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_RPC_RETRY_H_
