@@ -6,6 +6,7 @@ BulkStream::BulkStream(const std::shared_ptr<grpc::Channel>& channel,
                        const std::string& method, const CallOptions& options)
     : context_(MakeContext(options)),
       link_(options.cancel, context_),
+      on_end_(options.on_stream_end),
       stub_(channel),
       call_(stub_.PrepareCall(context_.get(), method, &queue_)) {
   call_->StartCall(this);
@@ -49,7 +50,9 @@ absl::Status BulkStream::Finish() {
   call_->Finish(&status, this);
   finished_ = true;
   Await();
-  return link_.Translate(status);
+  absl::Status end = link_.Translate(status);
+  if (on_end_ != nullptr) on_end_(end);
+  return end;
 }
 
 }  // namespace coxswain

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_RPC_BULK_STREAM_H_
 #define COXSWAIN_CLIENT_RPC_BULK_STREAM_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -42,6 +43,7 @@ class BulkStream {
 
   const ContextPtr context_;
   const CancelLink link_;
+  const std::function<void(const absl::Status&)> on_end_;
   grpc::CompletionQueue queue_;
   grpc::GenericStub stub_;
   const std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;

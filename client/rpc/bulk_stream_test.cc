@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/rpc/grpc_coordinator_stub.h"
+#include "client/rpc/stub_factory.h"
 #include "proto/checkpoint.grpc.pb.h"
 
 namespace coxswain {
@@ -161,6 +162,29 @@ TEST_F(BulkStreamTest, ADownloadThatIsRefusedSaysWhy) {
   EXPECT_THAT(stream->Finish(),
               StatusIs(absl::StatusCode::kNotFound,
                        testing::HasSubstr("another checkpoint")));
+}
+
+TEST_F(BulkStreamTest, TheNextStreamGoesToAnotherCoordinatorOfAList) {
+  const auto nobody = MakeGrpcCoordinatorStub("127.0.0.1:1");
+  const auto upload_to = [&](CoordinatorStub& stub) {
+    const auto stream = stub.Upload(CallOptions());
+    v1::UploadRequest header;
+    header.mutable_header()->set_checkpoint_id("mine");
+    stream->Write(header);
+    return stream->Finish();
+  };
+  const auto stub = MakeFailoverStub({nobody, stub_}, Clock::Real());
+  EXPECT_THAT(upload_to(*stub),
+              StatusIs(absl::StatusCode::kUnavailable, testing::_));
+  EXPECT_OK(upload_to(*stub));
+
+  const auto other = MakeFailoverStub({nobody, stub_}, Clock::Real());
+  v1::DownloadRequest request;
+  request.set_checkpoint_id("mine");
+  v1::DownloadChunk message;
+  EXPECT_THAT(other->Download(request, CallOptions())->Finish(),
+              StatusIs(absl::StatusCode::kUnavailable, testing::_));
+  EXPECT_TRUE(other->Download(request, CallOptions())->Read(&message));
 }
 
 // Nothing hangs, and nothing is leaked, whenever one lets go.

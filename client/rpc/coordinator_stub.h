@@ -30,6 +30,8 @@ struct CallOptions {
   CancelSignal* cancel = nullptr;
   // Whether a stub that retries may do so.
   bool retry = true;
+  // Told by Finish of an UploadStream, DownloadStream or VerifyStream.
+  std::function<void(const absl::Status&)> on_stream_end;
 };
 
 // A stream of events from the coordinator. Destroying it ends it; no callback

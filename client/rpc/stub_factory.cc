@@ -17,17 +17,6 @@ namespace {
 // Shared with streams, which may end after the stub.
 using FailoverPtr = std::shared_ptr<Failover>;
 
-template <typename Event>
-StreamCallbacks<Event> Noting(StreamCallbacks<Event> callbacks,
-                              FailoverPtr failover, size_t at) {
-  callbacks.on_end = [on_end = std::move(callbacks.on_end), failover,
-                      at](const absl::Status& status) {
-    failover->Note(at, status);
-    on_end(status);
-  };
-  return callbacks;
-}
-
 // More than anybody says before there is an answer.
 constexpr size_t kMaxUnanswered = 64;
 
@@ -126,57 +115,6 @@ class FailoverAttach : public AttachStream {
   std::vector<std::unique_ptr<AttachStream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A stream to one of the coordinators, whose end is noted.
-template <typename Base>
-class FailoverStream : public Base {
- public:
-  FailoverStream(std::unique_ptr<Base> stream, FailoverPtr failover, size_t at)
-      : stream_(std::move(stream)), failover_(std::move(failover)), at_(at) {}
-  absl::Status Finish() override {
-    absl::Status status = stream_->Finish();
-    failover_->Note(at_, status);
-    return status;
-  }
-
- protected:
-  Base& stream() const { return *stream_; }
-
- private:
-  const std::unique_ptr<Base> stream_;
-  const FailoverPtr failover_;
-  const size_t at_;
-};
-
-class FailoverUpload : public FailoverStream<UploadStream> {
- public:
-  using FailoverStream::FailoverStream;
-  bool Write(const v1::UploadRequest& request) override {
-    return stream().Write(request);
-  }
-  bool WriteChunk(int64_t offset, absl::string_view data, uint32_t crc32c,
-                  const std::shared_ptr<const void>& owner) override {
-    return stream().WriteChunk(offset, data, crc32c, owner);
-  }
-};
-
-class FailoverDownload : public FailoverStream<DownloadStream> {
- public:
-  using FailoverStream::FailoverStream;
-  bool Read(v1::DownloadChunk* chunk) override { return stream().Read(chunk); }
-  bool ReadPieces(v1::DownloadChunk* chunk,
-                  std::vector<absl::string_view>* data) override {
-    return stream().ReadPieces(chunk, data);
-  }
-};
-
-class FailoverVerify : public FailoverStream<VerifyStream> {
- public:
-  using FailoverStream::FailoverStream;
-  bool Read(v1::VerifyProgress* progress) override {
-    return stream().Read(progress);
-  }
-};
-
 class FailoverCoordinatorStub : public CoordinatorStub {
  public:
   FailoverCoordinatorStub(const Stubs& stubs, const Clock* clock)
@@ -203,25 +141,26 @@ class FailoverCoordinatorStub : public CoordinatorStub {
       const v1::WatchRequest& request, CancelSignal* cancel,
       StreamCallbacks<v1::WatchEvent> callbacks) override {
     const size_t at = failover_->Current();
-    return stubs_[at]->Watch(request, cancel,
-                             Noting(std::move(callbacks), failover_, at));
+    callbacks.on_end = [on_end = std::move(callbacks.on_end),
+                        failover = failover_, at](const absl::Status& status) {
+      failover->Note(at, status);
+      on_end(status);
+    };
+    return stubs_[at]->Watch(request, cancel, std::move(callbacks));
   }
   std::unique_ptr<UploadStream> Upload(const CallOptions& options) override {
     const size_t at = failover_->Current();
-    return std::make_unique<FailoverUpload>(stubs_[at]->Upload(options),
-                                            failover_, at);
+    return stubs_[at]->Upload(Noting(options, at));
   }
   std::unique_ptr<DownloadStream> Download(
       const v1::DownloadRequest& request, const CallOptions& options) override {
     const size_t at = failover_->Current();
-    return std::make_unique<FailoverDownload>(
-        stubs_[at]->Download(request, options), failover_, at);
+    return stubs_[at]->Download(request, Noting(options, at));
   }
   std::unique_ptr<VerifyStream> Verify(const v1::VerifyRequest& request,
                                        const CallOptions& options) override {
     const size_t at = failover_->Current();
-    return std::make_unique<FailoverVerify>(
-        stubs_[at]->Verify(request, options), failover_, at);
+    return stubs_[at]->Verify(request, Noting(options, at));
   }
 
   bool Connected() const override {
@@ -234,6 +173,14 @@ class FailoverCoordinatorStub : public CoordinatorStub {
   }
 
  private:
+  CallOptions Noting(CallOptions options, size_t at) const {
+    options.on_stream_end = [failover = failover_,
+                             at](const absl::Status& status) {
+      failover->Note(at, status);
+    };
+    return options;
+  }
+
   const Stubs stubs_;
   const FailoverPtr failover_;
 };
