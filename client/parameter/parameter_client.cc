@@ -133,23 +133,23 @@ absl::StatusOr<ParameterDescription> ParameterClient::Pull(
   const absl::Time deadline = membership_->policy().clock->Now() + timeout;
   const CallOptions options = membership_->Call(timeout + transfer_timeout_);
   PulledParameter pulled;
+  const auto attempt = [&](absl::Duration left) -> absl::Status {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto stub, Stub(left));
+    *request.mutable_fence() = membership_->fence();
+    // Not 0, which asks for another error.
+    const absl::Duration rest = deadline - membership_->policy().clock->Now();
+    request.set_timeout_ms(
+        std::max<int64_t>(TimeoutMillis(rest), wait ? 1 : 0));
+    CallOptions once = options;
+    once.timeout = left;
+    auto answer = stub->Pull(request, once);
+    if (answer.ok()) pulled = *std::move(answer);
+    if (absl::IsUnavailable(answer.status())) DropStub();
+    return answer.status();
+  };
   const absl::Status status =
       CallWithRetries(membership_->policy(), options, "Parameter/Pull",
-                      membership_->stub().address(), [&](absl::Duration left) {
-                        COXSWAIN_ASSIGN_OR_RETURN(const auto stub, Stub(left));
-                        *request.mutable_fence() = membership_->fence();
-                        // Not 0, which asks for another error.
-                        const absl::Duration rest =
-                            deadline - membership_->policy().clock->Now();
-                        request.set_timeout_ms(std::max<int64_t>(
-                            TimeoutMillis(rest), wait ? 1 : 0));
-                        CallOptions once = options;
-                        once.timeout = left;
-                        auto answer = stub->Pull(request, once);
-                        if (answer.ok()) pulled = *std::move(answer);
-                        if (absl::IsUnavailable(answer.status())) DropStub();
-                        return answer.status();
-                      });
+                      membership_->stub().address(), attempt);
   if (!status.ok()) return membership_->Outcome(status);
   COXSWAIN_RETURN_IF_ERROR(CopyTo(name, pulled, span));
   return ParameterDescription{std::string(name), pulled.header.version(),

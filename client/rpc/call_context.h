@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -13,12 +14,26 @@
 #include "base/cancel_signal.h"
 #include "base/grpc_status.h"
 #include "client/rpc/coordinator_stub.h"
+#include "client/rpc/failover.h"
 #include "grpcpp/grpcpp.h"
 
 // What calls over gRPC have in common. For this folder only.
 namespace coxswain {
 
 using ContextPtr = std::shared_ptr<grpc::ClientContext>;
+
+using ChannelPtrs = std::vector<std::shared_ptr<grpc::Channel>>;
+
+// Over one channel to each coordinator of a list.
+inline Failover FailoverOver(const ChannelPtrs& channels) {
+  return Failover(
+      channels.size(),
+      [channels](size_t at) {
+        return channels[at]->GetState(/*try_to_connect=*/false) ==
+               GRPC_CHANNEL_READY;
+      },
+      Clock::Real());
+}
 
 inline ContextPtr MakeContext(const CallOptions& options) {
   auto context = std::make_shared<grpc::ClientContext>();

@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/certificates.h"
 #include "base/clock.h"
 #include "base/logging.h"
@@ -227,6 +228,15 @@ std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(
   return grpc::experimental::CreateCustomChannelWithInterceptors(
       address, MakeChannelCredentials(security), Arguments(),
       MakeTokenInterceptors(security, address));
+}
+
+std::vector<std::shared_ptr<grpc::Channel>> MakeCoordinatorChannels(
+    const std::string& addresses, const ClientSecurity& security) {
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  for (const absl::string_view address : absl::StrSplit(addresses, ',')) {
+    channels.push_back(MakeCoordinatorChannel(std::string(address), security));
+  }
+  return channels;
 }
 
 std::shared_ptr<grpc::Channel> MakeFallbackChannel(

@@ -26,6 +26,10 @@ bool IsEncrypted(const ClientSecurity& security);
 std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(
     const std::string& address, const ClientSecurity& security = {});
 
+// The same to each of several, with commas between.
+std::vector<std::shared_ptr<grpc::Channel>> MakeCoordinatorChannels(
+    const std::string& addresses, const ClientSecurity& security);
+
 // The same to the fallback coordinator of this job.
 std::shared_ptr<grpc::Channel> MakeFallbackChannel(
     const std::string& address, const ClientSecurity& security,

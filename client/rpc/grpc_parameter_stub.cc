@@ -4,12 +4,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/crc32c.h"
 #include "base/grpc_status.h"
 #include "base/mutex.h"
 #include "base/tensor_chunk.h"
 #include "client/rpc/call_context.h"
-#include "client/rpc/coordinator_channels.h"
+#include "client/rpc/credentials.h"
+#include "client/rpc/failover.h"
 #include "client/rpc/parameter_stub.h"
 #include "client/rpc/retry.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -245,32 +247,30 @@ constexpr absl::Duration kTurn = absl::Milliseconds(200);
 absl::StatusOr<std::shared_ptr<ParameterStub>> ConnectParameterStub(
     const std::string& addresses, const ClientSecurity& security,
     absl::Duration timeout, CancelSignal* cancel) {
-  CoordinatorChannels coordinators(addresses, security);
+  const ChannelPtrs channels = MakeCoordinatorChannels(addresses, security);
+  const std::vector<std::string> each = absl::StrSplit(addresses, ',');
+  Failover failover = FailoverOver(channels);
   std::shared_ptr<ParameterStub> stub;
+  const auto attempt = [&](size_t at, const CallOptions& once) -> absl::Status {
+    if (!channels[at]->WaitForConnected(
+            std::chrono::system_clock::now() +
+            absl::ToChronoMilliseconds(std::min(once.timeout, kTurn)))) {
+      return absl::UnavailableError("no coordinator is there");
+    }
+    stub = std::make_shared<GrpcParameterStub>(each[at], channels[at]);
+    return absl::OkStatus();
+  };
   RetryPolicy without_pauses;  // each turn waits
   without_pauses.base = without_pauses.cap = absl::ZeroDuration();
   CallOptions options;
   options.timeout = timeout;
   options.cancel = cancel;
   absl::Status connected = CallWithRetries(
-      without_pauses, options, "connecting to the parameter service",
-      coordinators.addresses(), [&](absl::Duration left) {
+      without_pauses, options, "connecting to the parameter service", addresses,
+      [&](absl::Duration left) {
         CallOptions round = options;
         round.timeout = left;
-        return coordinators.Call(
-            round,
-            [&stub](const CoordinatorChannels::Coordinator& at,
-                    const CallOptions& once) -> absl::Status {
-              const auto until =
-                  std::chrono::system_clock::now() +
-                  absl::ToChronoMilliseconds(std::min(once.timeout, kTurn));
-              if (!at.channel->WaitForConnected(until)) {
-                return absl::UnavailableError("no coordinator is there");
-              }
-              stub =
-                  std::make_shared<GrpcParameterStub>(at.address, at.channel);
-              return absl::OkStatus();
-            });
+        return failover.Call(round, attempt);
       });
   if (!connected.ok()) return connected;
   return stub;

@@ -1,7 +1,8 @@
 #include "client/rpc/journal_stub.h"
 
 #include "client/rpc/call_context.h"
-#include "client/rpc/coordinator_channels.h"
+#include "client/rpc/credentials.h"
+#include "client/rpc/failover.h"
 #include "proto/journal.grpc.pb.h"
 
 namespace coxswain {
@@ -37,33 +38,36 @@ class GrpcJournalStream : public JournalStream {
 class GrpcJournalStub : public JournalStub {
  public:
   GrpcJournalStub(const std::string& addresses, const ClientSecurity& security)
-      : coordinators_(addresses, security) {}
+      : addresses_(addresses),
+        channels_(MakeCoordinatorChannels(addresses, security)),
+        failover_(FailoverOver(channels_)) {}
 
   absl::StatusOr<v1::JournalPage> Read(const v1::JournalRequest& request,
                                        const CallOptions& options) override {
     v1::JournalPage page;
-    absl::Status status = coordinators_.Call(
-        options, [&](const CoordinatorChannels::Coordinator& at,
-                     const CallOptions& once) {
-          const ContextPtr context = MakeContext(once);
-          const CancelLink link(once.cancel, context);
-          return link.Translate(v1::Journal::Stub(at.channel)
-                                    .Read(context.get(), request, &page));
-        });
+    absl::Status status = failover_.Call(options, [&](size_t at,
+                                                      const CallOptions& once) {
+      const ContextPtr context = MakeContext(once);
+      const CancelLink link(once.cancel, context);
+      return link.Translate(
+          v1::Journal::Stub(channels_[at]).Read(context.get(), request, &page));
+    });
     if (!status.ok()) return status;
     return page;
   }
 
   std::unique_ptr<JournalStream> Follow(const v1::JournalRequest& request,
                                         const CallOptions& options) override {
-    return std::make_unique<GrpcJournalStream>(coordinators_.Current().channel,
+    return std::make_unique<GrpcJournalStream>(channels_[failover_.Current()],
                                                request, options);
   }
 
-  std::string address() const override { return coordinators_.addresses(); }
+  std::string address() const override { return addresses_; }
 
  private:
-  CoordinatorChannels coordinators_;
+  const std::string addresses_;
+  const ChannelPtrs channels_;
+  Failover failover_;
 };
 
 }  // namespace

@@ -1,7 +1,4 @@
-// Several coordinators, of which one leads, for those stubs that speak gRPC
-// themselves.
-#include "client/rpc/coordinator_channels.h"
-
+// The stubs beside the coordinator's own, given several of which one leads.
 #include <atomic>
 #include <memory>
 #include <string>
@@ -41,9 +38,9 @@ class JournalService : public v1::Journal::Service {
   std::atomic<bool> stopping{false};
 };
 
-class CoordinatorChannelsTest : public ::testing::Test {
+class CoordinatorListTest : public ::testing::Test {
  protected:
-  CoordinatorChannelsTest() {
+  CoordinatorListTest() {
     int port = 0;
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
@@ -60,7 +57,7 @@ class CoordinatorChannelsTest : public ::testing::Test {
   std::string list_;  // in which the leader comes last
 };
 
-TEST_F(CoordinatorChannelsTest, AJournalIsReadWhereACoordinatorIs) {
+TEST_F(CoordinatorListTest, AJournalIsReadWhereACoordinatorIs) {
   const auto stub = ConnectJournal(list_);
   EXPECT_EQ(stub->address(), list_);
   ASSERT_OK_AND_ASSIGN(const auto page, stub->Read({}, {}));
@@ -75,7 +72,7 @@ TEST_F(CoordinatorChannelsTest, AJournalIsReadWhereACoordinatorIs) {
 }
 
 // Not what those say who do not lead.
-TEST_F(CoordinatorChannelsTest, AJournalThatIsUnavailableSaysSoItself) {
+TEST_F(CoordinatorListTest, AJournalThatIsUnavailableSaysSoItself) {
   journal_.stopping = true;
   const auto stub = ConnectJournal(absl::StrCat(leader_, ",", kNobody));
   EXPECT_THAT(stub->Read({}, {}), StatusIs(absl::StatusCode::kUnavailable,
@@ -84,14 +81,14 @@ TEST_F(CoordinatorChannelsTest, AJournalThatIsUnavailableSaysSoItself) {
   EXPECT_OK(stub->Read({}, {}));
 }
 
-TEST_F(CoordinatorChannelsTest, ParametersComeFromTheOneThatIsThere) {
+TEST_F(CoordinatorListTest, ParametersComeFromTheOneThatIsThere) {
   ASSERT_OK_AND_ASSIGN(
       const auto stub,
       ConnectParameterStub(list_, {}, absl::Seconds(20), nullptr));
   EXPECT_EQ(stub->address(), leader_);
 }
 
-TEST_F(CoordinatorChannelsTest, WithoutAnyTheParametersSayWhoWasAsked) {
+TEST_F(CoordinatorListTest, WithoutAnyTheParametersSayWhoWasAsked) {
   EXPECT_THAT(ConnectParameterStub(absl::StrCat(kNobody, ",127.0.0.1:2"), {},
                                    absl::Milliseconds(300), nullptr),
               StatusIs(absl::StatusCode::kUnavailable,
@@ -100,7 +97,7 @@ TEST_F(CoordinatorChannelsTest, WithoutAnyTheParametersSayWhoWasAsked) {
                              HasSubstr("within 300ms"))));
 }
 
-TEST_F(CoordinatorChannelsTest, ARaisedSignalEndsTheWaitForAConnection) {
+TEST_F(CoordinatorListTest, ARaisedSignalEndsTheWaitForAConnection) {
   CancelSignal cancel;
   cancel.Raise(absl::AbortedError("the generation is over"));
   EXPECT_THAT(
