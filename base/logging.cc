@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
-#include <memory>
-#include <optional>
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -14,8 +14,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
-#include "spdlog/sinks/stdout_sinks.h"
-#include "spdlog/spdlog.h"
 
 namespace coxswain {
 namespace {
@@ -36,26 +34,26 @@ std::atomic<LogFormat>& Format() {
   return format;
 }
 
-constexpr spdlog::level::level_enum kInfo = spdlog::level::info;
+enum Level { kDebug, kInfo, kWarning, kError, kOff };
+constexpr absl::string_view kLevels[] = {"debug", "info", "warning", "error",
+                                         "off"};
 
-std::optional<spdlog::level::level_enum> LevelOf(absl::string_view name) {
-  const auto parsed = spdlog::level::from_str(std::string(name));
-  if (parsed == spdlog::level::off && name != "off") return std::nullopt;
-  return parsed;
+// Past kOff: none.
+int LevelOf(absl::string_view name) {
+  const auto* const found =
+      std::find(std::begin(kLevels), std::end(kLevels), name);
+  return static_cast<int>(found - std::begin(kLevels));
 }
 
-spdlog::logger& Logger() {
-  // Never destroyed: threads may log while the process ends.
-  static spdlog::logger* const logger = [] {
-    auto* created = new spdlog::logger(
-        "coxswain", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    created->set_pattern("%v");  // FormatLogLine() makes all of it.
-    created->flush_on(spdlog::level::debug);
-    const char* const level = std::getenv("COXSWAIN_LOG_LEVEL");
-    if (level != nullptr) created->set_level(LevelOf(level).value_or(kInfo));
-    return created;
-  }();
-  return *logger;
+int LevelOfEnvironment() {
+  const char* const name = std::getenv("COXSWAIN_LOG_LEVEL");
+  const int level = name == nullptr ? kInfo : LevelOf(name);
+  return level > kOff ? kInfo : level;
+}
+
+std::atomic<int>& LeastLevel() {
+  static std::atomic<int> level{LevelOfEnvironment()};
+  return level;
 }
 
 bool IsControl(char c) { return absl::ascii_iscntrl(c); }
@@ -144,7 +142,7 @@ struct Sinks {
   std::vector<LogSink*> all ABSL_GUARDED_BY(mutex);
 };
 
-// Never destroyed, as the logger.
+// Never destroyed: threads may log while the process ends.
 Sinks& AllSinks() {
   static Sinks* const sinks = new Sinks;
   return *sinks;
@@ -161,35 +159,39 @@ void TellSinks(const LogLine& line) {
   telling = false;
 }
 
-void Log(spdlog::level::level_enum level, absl::string_view name,
-         absl::string_view event, LogFields fields) {
-  const bool printed = Logger().should_log(level);
-  const bool told = level >= spdlog::level::info && AllSinks().any;
+void Log(Level level, absl::string_view event, LogFields fields) {
+  const bool printed = level >= LeastLevel();
+  const bool told = level >= kInfo && AllSinks().any;
   if (!printed && !told) return;
-  const LogLine line{absl::Now(), name, event, fields};
-  if (printed) Logger().log(level, "{}", FormatLogLine(Format(), line));
+  const LogLine line{absl::Now(), kLevels[level], event, fields};
+  if (printed) {
+    const std::string text = FormatLogLine(Format(), line) + "\n";
+    // One call: lines of several threads do not mix.
+    std::fwrite(text.data(), 1, text.size(), stderr);
+  }
   if (told) TellSinks(line);
 }
 
 }  // namespace
 
 void LogDebug(absl::string_view event, LogFields fields) {
-  Log(spdlog::level::debug, "debug", event, fields);
+  Log(kDebug, event, fields);
 }
 void LogInfo(absl::string_view event, LogFields fields) {
-  Log(spdlog::level::info, "info", event, fields);
+  Log(kInfo, event, fields);
 }
 void LogWarning(absl::string_view event, LogFields fields) {
-  Log(spdlog::level::warn, "warning", event, fields);
+  Log(kWarning, event, fields);
 }
 void LogError(absl::string_view event, LogFields fields) {
-  Log(spdlog::level::err, "error", event, fields);
+  Log(kError, event, fields);
 }
 
-bool SetLogLevel(absl::string_view level) {
-  const auto parsed = LevelOf(level);
-  if (parsed.has_value()) Logger().set_level(*parsed);
-  return parsed.has_value();
+bool SetLogLevel(absl::string_view name) {
+  const int level = LevelOf(name);
+  if (level > kOff) return false;
+  LeastLevel() = level;
+  return true;
 }
 
 void SetLogFormat(LogFormat format) { Format() = format; }

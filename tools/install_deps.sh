@@ -40,9 +40,8 @@ packages=(
   dataset-fashion-mnist libgloo-dev libtorch-dev zlib1g-dev
   # libtorch calls whatever libblas.so.3 is: this one, and not the reference.
   libopenblas0-pthread
-  # State, checksums, configuration, command line, logging.
-  libcli11-dev libisal-dev libspdlog-dev libsqlite3-dev libyaml-cpp-dev
-  nlohmann-json3-dev
+  # State, checksums, configuration, command line, JSON.
+  libcli11-dev libisal-dev libsqlite3-dev libyaml-cpp-dev nlohmann-json3-dev
   # Certificates.
   libssl-dev
   # The coordinator's HTTP and its metrics.

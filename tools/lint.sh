@@ -29,9 +29,8 @@ status=0
 clang-format-14 --dry-run -Werror "${files[@]}" || status=1
 if [[ ${#sources[@]} -gt 0 ]]; then
   # -Wthread-safety checks the lock annotations, which gcc ignores.
-  read -ra spdlog < <(pkg-config --cflags spdlog)
   flags=(-std=c++17 -Wall -Wextra -Wthread-safety -I. -Ibazel-bin
-    -isystem /usr/include/torch/csrc/api/include "${spdlog[@]}")
+    -isystem /usr/include/torch/csrc/api/include)
   printf '%s\0' "${sources[@]}" | xargs -0 -P "$(nproc)" -I {} \
     clang-tidy-14 --quiet {} -- "${flags[@]}" || status=1
 fi
