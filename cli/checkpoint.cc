@@ -17,7 +17,7 @@
 #include "cli/checkpoint_folder.h"
 #include "cli/job_query.h"
 #include "cli/terminal.h"
-#include "nlohmann/json.hpp"
+#include "server/describe/json.h"
 #include "server/storage/file_system.h"
 
 namespace coxswain {
@@ -183,7 +183,7 @@ class Command {
   CallOptions call_;
 };
 
-using Json = nlohmann::json;
+using server::Json;
 
 // What the library writes into the metadata of a checkpoint.
 constexpr char kHook[] = "hook";
@@ -214,20 +214,11 @@ std::string GenerationText(const v1::CheckpointInfo& one) {
 }
 
 Json ToJson(const v1::CheckpointInfo& one) {
-  return {{"id", one.checkpoint_id()},
-          {"job", one.job()},
-          {"step", one.step()},
-          {"generation", one.generation()},
-          {"imported", one.generation() == 0},
-          {"shards", one.shards()},
-          {"bytes", one.bytes()},
-          {"created_unix_ms", one.created_unix_ms()},
-          {"metadata", std::map<std::string, std::string>(
-                           one.metadata().begin(), one.metadata().end())}};
-}
-
-std::string Dump(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  Json json = server::CheckpointJson(one);
+  json["metadata"] = std::map<std::string, std::string>(one.metadata().begin(),
+                                                        one.metadata().end());
+  json["created_unix_ms"] = one.created_unix_ms();
+  return json;
 }
 
 // What the metadata means, the best known first; names of others as they are.
@@ -325,7 +316,7 @@ std::string FormatCheckpointsJson(
     const std::vector<v1::CheckpointInfo>& checkpoints) {
   Json list = Json::array();
   for (const v1::CheckpointInfo& one : checkpoints) list.push_back(ToJson(one));
-  return Dump({{"job", job}, {"checkpoints", std::move(list)}});
+  return server::DumpLines({{"job", job}, {"checkpoints", std::move(list)}});
 }
 
 std::string FormatCheckpoint(const v1::ShowResponse& checkpoint) {
@@ -358,7 +349,7 @@ std::string FormatCheckpointJson(const v1::ShowResponse& checkpoint) {
                      {"crc32c", absl::StrFormat("%08x", shard.crc32c())}});
   }
   json["files"] = std::move(files);
-  return Dump(json);
+  return server::DumpLines(json);
 }
 
 }  // namespace coxswain

@@ -30,8 +30,7 @@ absl::StatusOr<std::string> RunCheckpoint(const CheckpointOptions& options,
 
 // A job's checkpoints as a table for people, and as JSON:
 //   {"job", "checkpoints": [CHECKPOINT]}
-//   CHECKPOINT: {"id", "job", "step", "generation", "imported", "shards",
-//                "bytes", "created_unix_ms", "metadata": {NAME: VALUE}}
+//   CHECKPOINT: server::CheckpointJson, with "metadata": {NAME: VALUE}
 std::string FormatCheckpoints(
     const std::string& job, const std::vector<v1::CheckpointInfo>& checkpoints);
 std::string FormatCheckpointsJson(

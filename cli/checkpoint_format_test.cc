@@ -81,6 +81,10 @@ TEST(CheckpointFormatTest, AListAsJson) {
   EXPECT_EQ(json["job"], "mnist");
   EXPECT_EQ(json["checkpoints"][1]["imported"], true);
   EXPECT_EQ(json["checkpoints"][0]["bytes"], 1500);
+  EXPECT_EQ(json["checkpoints"][0]["created_at"], 1763800000.123);
+  EXPECT_EQ(json["checkpoints"][0]["metadata"]["hook"], "fp16");
+  // A name of an earlier version.
+  EXPECT_EQ(json["checkpoints"][0]["created_unix_ms"], 1763800000123);
 }
 
 TEST(CheckpointQueryTest, OneIsNamedByIdStepOrNewest) {

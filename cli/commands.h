@@ -54,11 +54,8 @@ absl::StatusOr<std::string> SetPlan(const PlanSetOptions& options,
 std::string FormatPlans(const std::string& job,
                         const v1::GetPlanResponse& plans);
 
-// The same as JSON, where "next" is null if there is none:
-//   {"job", "current": PLAN, "next": PLAN}
-//   PLAN: {"version", "changed": [NAME], "global_micro_batches", "at_step", and
-//          what AddSettings() of plan_change.h adds}
-// "terms" has all of them, and "changed" those that are not the defaults.
+// The same as JSON: {"job", "plan": PLAN, "plan_next": PLAN or null}, where
+// PLAN is server::PlanJson.
 std::string FormatPlansJson(const std::string& job,
                             const v1::GetPlanResponse& plans);
 
@@ -71,15 +68,10 @@ absl::StatusOr<std::string> ShowWhy(const JobOptions& options,
 // the odd ones are marked, and one of the last rounds.
 std::string FormatWhy(const std::string& job, const v1::WhyResponse& why);
 
-// The same as JSON:
-//   {"job", "state", "generation", "last_event", "findings": [TEXT],
-//    "ranks": [{"rank", "member", "state", "odd", "stream", "round", "step",
-//               "micro_batches_in_window", "window", "decided",
-//               "ticket_age_ms", "collective_sequence", "bucket",
-//               "micro_batches", "idle_ms", "silent_ms", "activity"}],
-//    "history": [{"stream", "round", "step", "commit", "reason", "age_ms",
-//                 "tickets_ms", "last_rank", "plan_version"}]}
-std::string FormatWhyJson(const std::string& job, const v1::WhyResponse& why);
+// The same as JSON, as docs/observability.md has it. `now`: when the answer
+// came.
+std::string FormatWhyJson(const std::string& job, const v1::WhyResponse& why,
+                          absl::Time now);
 
 // `coxswain certs`: a certificate authority in a folder, and certificates for
 // the coordinator, an operator and each job. Nothing is ever overwritten, and

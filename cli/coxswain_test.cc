@@ -345,9 +345,9 @@ TEST_F(CoxswainTest, ThePlanOfAJobIsShownAndChanged) {
   EXPECT_EQ(Finish(*both).Status(), 0) << both->err();
   const auto json = nlohmann::json::parse(both->out(), nullptr, false);
   ASSERT_TRUE(json.is_object()) << both->out();
-  EXPECT_EQ(json["current"]["accumulation_steps"], 1);
-  EXPECT_EQ(json["next"]["accumulation_steps"], 8);
-  EXPECT_EQ(json["next"]["at_step"], -1);
+  EXPECT_EQ(json["plan"]["accumulation_steps"], 1);
+  EXPECT_EQ(json["plan_next"]["accumulation_steps"], 8);
+  EXPECT_EQ(json["plan_next"]["at_step"], -1);
 
   auto why = Ask({"why", "j"});
   EXPECT_EQ(Finish(*why).Status(), 0) << why->err();

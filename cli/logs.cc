@@ -1,12 +1,12 @@
 #include "cli/logs.h"
 
 #include <cstdio>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "cli/launch/signals.h"
+#include "server/describe/json.h"
 
 namespace coxswain {
 namespace {
@@ -77,9 +77,11 @@ class Reader {
     if (page.gap()) {
       world_.remark("the journal has forgotten events before they were read");
     }
+    const LogFormat format =
+        options_.json ? LogFormat::kJson : LogFormat::kText;
     std::string lines;
     for (const v1::JournalEvent& event : page.events()) {
-      absl::StrAppend(&lines, FormatEvent(event, options_.json), "\n");
+      absl::StrAppend(&lines, server::EventLine(event, format), "\n");
       request_.set_after(event.sequence());
     }
     shown_ = shown_ || !lines.empty();
@@ -136,23 +138,6 @@ void RemarkOnStderr(const std::string& remark) {
 }
 
 }  // namespace
-
-std::string FormatEvent(const v1::JournalEvent& event, bool json) {
-  std::vector<LogField> fields;
-  if (json) fields.emplace_back("sequence", event.sequence());
-  fields.emplace_back("job", event.job());
-  if (event.generation() >= 0) {
-    fields.emplace_back("generation", event.generation());
-  }
-  if (event.rank() >= 0) fields.emplace_back("rank", event.rank());
-  if (event.step() >= 0) fields.emplace_back("step", event.step());
-  for (const v1::JournalField& field : event.fields()) {
-    fields.emplace_back(field.key(), field.value());
-  }
-  return FormatLogLine(json ? LogFormat::kJson : LogFormat::kText,
-                       {absl::FromUnixMicros(event.unix_us()), event.level(),
-                        event.event(), fields});
-}
 
 absl::Status ShowLogs(const LogsOptions& options, const LogsWorld& world) {
   return Reader(options, world).Run();

@@ -8,7 +8,6 @@
 #include "base/cancel_signal.h"
 #include "cli/options.h"
 #include "client/rpc/journal_stub.h"
-#include "proto/journal.pb.h"
 
 namespace coxswain {
 
@@ -33,9 +32,6 @@ absl::Status ShowLogs(const LogsOptions& options, const LogsWorld& world);
 
 // The same with the real coordinator, stdout, stderr and signals.
 absl::Status ShowLogs(const LogsOptions& options);
-
-// As the coordinator's log has it, without the line's end.
-std::string FormatEvent(const v1::JournalEvent& event, bool json);
 
 }  // namespace coxswain
 

@@ -12,12 +12,12 @@
 #include "cli/plan_change.h"
 #include "cli/terminal.h"
 #include "client/rpc/coordinator_stub.h"
-#include "nlohmann/json.hpp"
 #include "proto/schedule.pb.h"
 #include "schedule/plan.h"
 #include "schedule/plan_words.h"
 #include "schedule/schedule_wire.h"
 #include "schedule/terms.h"
+#include "server/describe/json.h"
 
 namespace coxswain {
 namespace {
@@ -33,7 +33,7 @@ struct Line {
 
 std::vector<Line> LinesOf(const v1::Plan& plan) {
   std::vector<Line> lines;
-  for (const schedule::NamedValue& value : ValuesOf(plan)) {
+  for (const schedule::NamedValue& value : server::ValuesOf(plan)) {
     lines.push_back({value.word, value.shown, false});
   }
   if (plan.global_micro_batches() > 0) {
@@ -42,7 +42,7 @@ std::vector<Line> LinesOf(const v1::Plan& plan) {
   }
   const std::map<std::string, std::string> defaults = schedule::Terms().ToMap();
   std::vector<Line> unmarked;
-  for (const auto& [name, value] : AllTerms(plan)) {
+  for (const auto& [name, value] : server::AllTerms(plan)) {
     const auto found = defaults.find(name);
     const bool marked = found == defaults.end() || found->second != value;
     (marked ? lines : unmarked).push_back({name, value, marked});
@@ -56,19 +56,6 @@ std::string ValueOf(const std::vector<Line>& lines, const std::string& name) {
     if (line.name == name) return line.value;
   }
   return "-";
-}
-
-nlohmann::json PlanJson(const v1::Plan& plan) {
-  nlohmann::json changed = nlohmann::json::array();
-  for (const std::string& term : ChangedTerms(plan)) {
-    changed.push_back(term.substr(0, term.find('=')));
-  }
-  nlohmann::json json = {{"version", plan.version()},
-                         {"changed", std::move(changed)},
-                         {"global_micro_batches", plan.global_micro_batches()},
-                         {"at_step", plan.at_step()}};
-  AddSettings(plan, &json);
-  return json;
 }
 
 absl::StatusOr<v1::GetPlanResponse> AskForPlans(CoordinatorStub& stub,
@@ -211,7 +198,7 @@ std::string FormatPlans(const std::string& job,
     rows.back().push_back(value == line.value ? "" : value);
   }
   absl::StrAppend(&out, "\n", AlignTable(rows));
-  if (!ChangedTerms(plans.current()).empty()) {
+  if (!server::ChangedTerms(plans.current()).empty()) {
     absl::StrAppend(&out, "* not the default\n");
   }
   return out;
@@ -219,11 +206,13 @@ std::string FormatPlans(const std::string& job,
 
 std::string FormatPlansJson(const std::string& job,
                             const v1::GetPlanResponse& plans) {
-  nlohmann::json all = {
-      {"job", job}, {"current", PlanJson(plans.current())}, {"next", nullptr}};
-  if (plans.has_next()) all["next"] = PlanJson(plans.next());
-  return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
-         "\n";
+  server::Json json = {{"job", job},
+                       {"plan", server::PlanJson(plans.current())},
+                       {"plan_next", nullptr}};
+  if (plans.has_next()) json["plan_next"] = server::PlanJson(plans.next());
+  server::AddAlias("current", "plan", &json);
+  server::AddAlias("next", "plan_next", &json);
+  return server::DumpLines(json);
 }
 
 }  // namespace coxswain

@@ -11,7 +11,7 @@
 #include "hooks/registry/registry.h"
 #include "hooks/registry/yaml_spec.h"
 #include "schedule/schedule_wire.h"
-#include "schedule/terms.h"
+#include "server/describe/json.h"
 
 namespace coxswain {
 namespace {
@@ -77,11 +77,6 @@ std::string SpecOf(const schedule::Plan& plan) {
 }
 
 }  // namespace
-
-std::vector<schedule::NamedValue> ValuesOf(const v1::Plan& plan) {
-  std::map<std::string, std::string> unknown;
-  return schedule::KnownPartOf(plan, &unknown).Values();
-}
 
 absl::StatusOr<PlanChange> PlanChange::Parse(
     const std::vector<std::string>& words) {
@@ -160,25 +155,6 @@ absl::Status CheckChangeWithinGeneration(const schedule::Plan& from,
       "); say hook_state=reset to begin without it, or at=generation"));
 }
 
-std::map<std::string, std::string> AllTerms(const v1::Plan& plan) {
-  std::map<std::string, std::string> unknown;
-  std::map<std::string, std::string> terms =
-      schedule::KnownPartOf(plan, &unknown).terms.ToMap();
-  for (auto& [name, value] : unknown) terms[name] = std::move(value);
-  return terms;
-}
-
-std::vector<std::string> ChangedTerms(const v1::Plan& plan) {
-  const std::map<std::string, std::string> defaults = schedule::Terms().ToMap();
-  std::vector<std::string> changed;
-  for (const auto& [name, value] : AllTerms(plan)) {
-    const auto found = defaults.find(name);
-    if (found != defaults.end() && found->second == value) continue;
-    changed.push_back(absl::StrCat(name, "=", value));
-  }
-  return changed;
-}
-
 std::vector<std::string> Differences(const v1::Plan& from, const v1::Plan& to) {
   std::vector<std::string> differences;
   const auto compare = [&](const std::string& name, const std::string& before,
@@ -186,26 +162,17 @@ std::vector<std::string> Differences(const v1::Plan& from, const v1::Plan& to) {
     if (before == after) return;
     differences.push_back(absl::StrCat(name, " ", before, " -> ", after));
   };
-  const std::vector<schedule::NamedValue> old = ValuesOf(from);
-  const std::vector<schedule::NamedValue> changed = ValuesOf(to);
+  const std::vector<schedule::NamedValue> old = server::ValuesOf(from);
+  const std::vector<schedule::NamedValue> changed = server::ValuesOf(to);
   for (size_t i = 0; i < old.size(); ++i) {
     compare(old[i].word, old[i].shown, changed[i].shown);
   }
-  const auto before = AllTerms(from);
-  for (const auto& [name, value] : AllTerms(to)) {
+  const auto before = server::AllTerms(from);
+  for (const auto& [name, value] : server::AllTerms(to)) {
     const auto found = before.find(name);
     compare(name, found == before.end() ? "unknown" : found->second, value);
   }
   return differences;
-}
-
-void AddSettings(const v1::Plan& plan, nlohmann::json* json) {
-  for (const schedule::NamedValue& value : ValuesOf(plan)) {
-    (*json)[value.name] = value.number.has_value()
-                              ? nlohmann::json(*value.number)
-                              : nlohmann::json(value.text);
-  }
-  (*json)["terms"] = AllTerms(plan);
 }
 
 std::string BeginningText(int64_t at_step) {

@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "nlohmann/json.hpp"
 #include "proto/types.pb.h"
 #include "schedule/plan.h"
 #include "schedule/plan_words.h"
@@ -51,22 +50,8 @@ bool ChangesAverager(const schedule::Plan& from, const schedule::Plan& to);
 absl::Status CheckChangeWithinGeneration(const schedule::Plan& from,
                                          const schedule::Plan& to);
 
-// ---- for display, where a newer coordinator may send terms that are not known
-// here
-
-// The settings of a plan that have fields of their own.
-std::vector<schedule::NamedValue> ValuesOf(const v1::Plan& plan);
-// The terms of a plan: those that it leaves out with their defaults.
-std::map<std::string, std::string> AllTerms(const v1::Plan& plan);
-// Those that are not the defaults, as "name=value", sorted by name.
-std::vector<std::string> ChangedTerms(const v1::Plan& plan);
-
 // What differs, as "accumulation 2 -> 8".
 std::vector<std::string> Differences(const v1::Plan& from, const v1::Plan& to);
-
-// Adds the settings of the plan and its terms: {"accumulation_steps", ...,
-// "terms": {NAME: VALUE}}.
-void AddSettings(const v1::Plan& plan, nlohmann::json* json);
 
 // "the next generation", "the next step" or "step 200".
 std::string BeginningText(int64_t at_step);

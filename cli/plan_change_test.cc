@@ -10,6 +10,7 @@
 #include "hooks/registry/registry.h"
 #include "schedule/schedule_wire.h"
 #include "schedule/terms.h"
+#include "server/describe/json.h"
 #include "server/plan/plan_record.h"
 
 namespace coxswain {
@@ -51,7 +52,7 @@ TEST(PlanChangeTest, ChangesWhatItNamesAndNothingElse) {
   EXPECT_EQ(changed.accumulation_steps, 8);
   EXPECT_EQ(changed.hook, "allreduce");
   EXPECT_EQ(changed.terms.tail, schedule::TailPolicy::kCarry);
-  EXPECT_THAT(ChangedTerms(schedule::ToWire(changed)),
+  EXPECT_THAT(server::ChangedTerms(schedule::ToWire(changed)),
               ElementsAre("max_steps=100", "tail=carry"));
   EXPECT_THAT(Differences(schedule::ToWire(plan), schedule::ToWire(changed)),
               ElementsAre("accumulation 2 -> 8", "max_steps 0 -> 100"));
@@ -182,9 +183,9 @@ TEST(ReadPlanOverridesTest, JoinsSortsAndChecks) {
 
 TEST(PlanTextTest, TermsThatThisProgramDoesNotKnowAreShown) {
   v1::Plan plan = schedule::ToWire(PlanWith("allreduce"));
-  EXPECT_THAT(ChangedTerms(plan), IsEmpty());
+  EXPECT_THAT(server::ChangedTerms(plan), IsEmpty());
   (*plan.mutable_terms())["from_the_future"] = "yes";
-  EXPECT_THAT(ChangedTerms(plan), ElementsAre("from_the_future=yes"));
+  EXPECT_THAT(server::ChangedTerms(plan), ElementsAre("from_the_future=yes"));
   EXPECT_THAT(schedule::PlanFromWire(plan), IsInvalid("from_the_future"));
 }
 
@@ -235,10 +236,8 @@ TEST(EveryTermTest, ComesBackFromWordsMessagesRecordsAndJson) {
                          server::DecodePlan(server::EncodePlan(plan)));
     EXPECT_TRUE(from_record.SameSettings(plan));
 
-    nlohmann::json json, plain_json;
-    AddSettings(wire, &json);
-    AddSettings(schedule::ToWire(plain), &plain_json);
-    EXPECT_NE(json, plain_json);
+    const auto json = server::PlanJson(wire);
+    EXPECT_NE(json, server::PlanJson(schedule::ToWire(plain)));
     if (values.count(word.first) > 0 && !values[word.first].empty()) {
       EXPECT_EQ(json["terms"][word.first], value);
     }

@@ -247,11 +247,19 @@ TEST_F(PlanTest, ShowAsJsonHasAllTerms) {
   ASSERT_OK_AND_ASSIGN(const std::string text, ShowPlan(options, stub_));
   const auto json = nlohmann::json::parse(text);
   EXPECT_EQ(json["job"], "x");
-  EXPECT_EQ(json["current"]["version"], 3);
-  EXPECT_EQ(json["current"]["terms"]["tail"], "carry");
-  EXPECT_EQ(json["current"]["terms"]["enforcement"], "audit");
-  EXPECT_EQ(json["current"]["changed"], nlohmann::json({"tail"}));
-  EXPECT_TRUE(json["next"].is_null());
+  EXPECT_EQ(json["plan"]["version"], 3);
+  EXPECT_EQ(json["plan"]["terms"]["tail"], "carry");
+  EXPECT_EQ(json["plan"]["terms"]["enforcement"], "audit");
+  EXPECT_EQ(json["plan"]["changed"], nlohmann::json({"tail"}));
+  EXPECT_TRUE(json["plan_next"].is_null());
+}
+
+TEST_F(PlanTest, ShowAsJsonHasAnEarlierVersionsNamesToo) {
+  *plans_.mutable_next() = PlanOf(4, 2, "bf16");
+  const auto json = nlohmann::json::parse(FormatPlansJson("x", plans_));
+  EXPECT_EQ(json["current"], json["plan"]);
+  EXPECT_EQ(json["next"], json["plan_next"]);
+  EXPECT_EQ(json["next"]["version"], 4);
 }
 
 }  // namespace

@@ -7,12 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
-#include "cli/plan_change.h"
 #include "cli/terminal.h"
 #include "client/rpc/stub_factory.h"
-#include "nlohmann/json.hpp"
+#include "server/describe/json.h"
 
 namespace coxswain {
 namespace {
@@ -58,7 +58,7 @@ void AppendJob(const v1::JobDescription& job, std::string* out) {
   if (job.has_plan()) {
     absl::StrAppend(out, ", hook ", OneLine(job.plan().hook()),
                     ", accumulation ", job.plan().accumulation_steps());
-    const std::vector<std::string> changed = ChangedTerms(job.plan());
+    const std::vector<std::string> changed = server::ChangedTerms(job.plan());
     if (!changed.empty()) {
       absl::StrAppend(out, ", ", OneLine(absl::StrJoin(changed, ", ")));
     }
@@ -70,45 +70,20 @@ void AppendJob(const v1::JobDescription& job, std::string* out) {
   AppendMembers(job, out);
 }
 
-nlohmann::json MemberJson(const v1::MemberDescription& described) {
-  const v1::Member& member = described.member();
-  return {{"node", member.identity().node()},
-          {"slot", member.identity().slot()},
-          {"rank", member.rank()},
-          {"local_rank", member.local_rank()},
-          {"incarnation", absl::StrCat(member.incarnation())},
-          {"host", member.host()},
-          {"address", member.address()},
-          {"state", described.state()},
-          {"step", described.step()},
-          {"collective_sequence", described.collective_sequence()},
-          {"payload_bytes", described.payload_bytes()},
-          {"wire_bytes", described.wire_bytes()},
-          {"silent_ms", described.silent_ms()}};
-}
-
-nlohmann::json MembersJson(
-    const google::protobuf::RepeatedPtrField<v1::MemberDescription>& all) {
-  nlohmann::json members = nlohmann::json::array();
+server::Json MembersJson(
+    const google::protobuf::RepeatedPtrField<v1::MemberDescription>& all,
+    absl::Time now) {
+  server::Json members = server::Json::array();
   for (const v1::MemberDescription& member : all) {
-    members.push_back(MemberJson(member));
+    // Of who waits for a rank no sign of life is known.
+    const absl::Time heard = member.member().rank() < 0
+                                 ? absl::InfinitePast()
+                                 : now - absl::Milliseconds(member.silent_ms());
+    members.push_back(server::MemberJson(member, heard));
+    // A name of an earlier version.
+    members.back()["silent_ms"] = member.silent_ms();
   }
   return members;
-}
-
-nlohmann::json JobJson(const v1::JobDescription& job) {
-  nlohmann::json plan = {{"version", job.plan().version()}};
-  AddSettings(job.plan(), &plan);
-  return {{"job", job.job()},
-          {"state", job.state()},
-          {"generation", job.generation()},
-          {"world_size", job.world_size()},
-          {"min_world_size", job.min_world_size()},
-          {"attempt", job.attempt()},
-          {"last_event", job.last_event()},
-          {"plan", std::move(plan)},
-          {"members", MembersJson(job.members())},
-          {"spares", MembersJson(job.spares())}};
 }
 
 }  // namespace
@@ -124,16 +99,19 @@ std::string FormatTable(const v1::DescribeResponse& description) {
   return out;
 }
 
-std::string FormatJson(const v1::DescribeResponse& description) {
-  nlohmann::json jobs = nlohmann::json::array();
+std::string FormatJson(const v1::DescribeResponse& description,
+                       absl::Time now) {
+  server::Json jobs = server::Json::array();
   for (const v1::JobDescription& job : description.jobs()) {
-    jobs.push_back(JobJson(job));
+    server::Json json = server::JobJson(job);
+    json["members"] = MembersJson(job.members(), now);
+    json["spares"] = MembersJson(job.spares(), now);
+    jobs.push_back(std::move(json));
   }
-  const nlohmann::json all = {{"cluster_id", description.cluster_id()},
-                              {"term", description.term()},
-                              {"jobs", std::move(jobs)}};
-  return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
-         "\n";
+  return server::DumpLines({{"now", server::TimeJson(now)},
+                            {"cluster_id", description.cluster_id()},
+                            {"term", description.term()},
+                            {"jobs", std::move(jobs)}});
 }
 
 absl::StatusOr<v1::DescribeResponse> AskStatus(const StatusOptions& options,
@@ -159,8 +137,9 @@ absl::Status ShowStatus(const StatusOptions& options) {
       ConnectCoordinator(options.coordinator, RetryPolicy(), options.security);
   COXSWAIN_ASSIGN_OR_RETURN(const auto response,
                             AskStatus(options, *stub, nullptr));
-  const std::string text =
-      options.json ? FormatJson(response) : FormatTable(response);
+  const std::string text = options.json
+                               ? FormatJson(response, Clock::Real()->WallTime())
+                               : FormatTable(response);
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
     return absl::UnavailableError("cannot write to stdout");
   }

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/cancel_signal.h"
 #include "cli/options.h"
 #include "client/rpc/coordinator_stub.h"
@@ -25,18 +26,9 @@ absl::StatusOr<v1::DescribeResponse> AskStatus(const StatusOptions& options,
 // The answer as a table for people, which ends with a newline.
 std::string FormatTable(const v1::DescribeResponse& description);
 
-// The same as JSON:
-//   {"cluster_id", "term", "jobs": [{"job", "state", "generation",
-//    "world_size", "min_world_size", "attempt", "last_event",
-//    "plan": {"version", and what AddSettings() of plan_change.h adds},
-//    "members": [{"node", "slot", "rank", "local_rank", "incarnation", "host",
-//                 "address", "state", "step", "collective_sequence",
-//                 "payload_bytes", "wire_bytes", "silent_ms"}],
-//    "spares": [as members]}]}
-// where world_size is the most that the job takes, min_world_size the fewest
-// (0: no fewer), spares wait for the next generation, and incarnations are
-// text, since JSON's numbers end at 2^53.
-std::string FormatJson(const v1::DescribeResponse& description);
+// The same as JSON, as docs/observability.md has it. `now`: when the answer
+// came.
+std::string FormatJson(const v1::DescribeResponse& description, absl::Time now);
 
 }  // namespace coxswain
 

@@ -9,6 +9,8 @@ namespace {
 
 using testing::HasSubstr;
 
+const absl::Time kNow = absl::FromUnixSeconds(1'700'000'000);
+
 v1::DescribeResponse Example() {
   v1::DescribeResponse response;
   response.set_cluster_id("c1");
@@ -79,11 +81,12 @@ TEST(StatusTest, AnElasticJobShowsItsBoundsItsSparesAndItsAttempt) {
             "  RANK  WORKER  HOST    STATE     STEP  SILENT  ADDRESS\n"
             "  1     b/7     host-b  attached  1234  1.5s    10.0.0.2\n"
             "  -     b/8     host-b  spare     0     1.5s    10.0.0.2\n");
-  const auto json = nlohmann::json::parse(FormatJson(response));
+  const auto json = nlohmann::json::parse(FormatJson(response, kNow));
   EXPECT_EQ(json["jobs"][0]["world_size"], 2);
   EXPECT_EQ(json["jobs"][0]["min_world_size"], 1);
   EXPECT_EQ(json["jobs"][0]["attempt"], 4);
   EXPECT_EQ(json["jobs"][0]["spares"][0]["slot"], 8);
+  EXPECT_TRUE(json["jobs"][0]["spares"][0]["heard_at"].is_null());
 }
 
 TEST(StatusTest, NoJobsIsNotAnEmptyAnswer) {
@@ -93,7 +96,8 @@ TEST(StatusTest, NoJobsIsNotAnEmptyAnswer) {
 }
 
 TEST(StatusTest, JsonHasTheSameAndLosesNoDigits) {
-  const auto json = nlohmann::json::parse(FormatJson(Example()));
+  const auto json = nlohmann::json::parse(FormatJson(Example(), kNow));
+  EXPECT_EQ(json["now"], 1700000000);
   EXPECT_EQ(json["cluster_id"], "c1");
   EXPECT_EQ(json["term"], 3);
   const auto& job = json["jobs"][0];
@@ -106,12 +110,17 @@ TEST(StatusTest, JsonHasTheSameAndLosesNoDigits) {
   EXPECT_EQ(member["node"], "b");
   EXPECT_EQ(member["slot"], 7);
   EXPECT_EQ(member["step"], 1234);
-  EXPECT_EQ(member["silent_ms"], 1500);
-  EXPECT_EQ(member["incarnation"], "18446744073709551615");
+  EXPECT_EQ(member["heard_at"], 1699999998.5);
+  EXPECT_EQ(member["incarnation"], "ffffffffffffffff");
+}
+
+TEST(StatusTest, AnEarlierVersionsNamesAreThereToo) {
+  const auto json = nlohmann::json::parse(FormatJson(Example(), kNow));
+  EXPECT_EQ(json["jobs"][0]["members"][0]["silent_ms"], 1500);
 }
 
 TEST(StatusTest, JsonOfAnEmptyCoordinatorHasAnEmptyList) {
-  const auto json = nlohmann::json::parse(FormatJson({}));
+  const auto json = nlohmann::json::parse(FormatJson({}, kNow));
   EXPECT_TRUE(json["jobs"].is_array());
   EXPECT_TRUE(json["jobs"].empty());
 }

@@ -5,13 +5,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "cli/job_query.h"
 #include "cli/terminal.h"
 #include "client/rpc/coordinator_stub.h"
-#include "nlohmann/json.hpp"
 #include "proto/schedule.pb.h"
+#include "server/describe/json.h"
 
 namespace coxswain {
 namespace {
@@ -77,7 +78,15 @@ void AppendHistory(const v1::WhyResponse& why, std::string* out) {
   absl::StrAppend(out, "the last rounds:\n", AlignTable(rows));
 }
 
-nlohmann::json RankJson(const v1::RankProgress& rank) {
+using server::Json;
+using server::TimeJson;
+
+// `at`: the moment that ages are of. What ends in _ms are names of an earlier
+// version.
+Json RankJson(const v1::RankProgress& rank, absl::Time at) {
+  const auto before = [&](int64_t milliseconds) {
+    return TimeJson(at - absl::Milliseconds(milliseconds));
+  };
   return {{"rank", rank.rank()},
           {"member", rank.member()},
           {"state", rank.state()},
@@ -88,25 +97,25 @@ nlohmann::json RankJson(const v1::RankProgress& rank) {
           {"micro_batches_in_window", rank.micro_batches_in_window()},
           {"window", rank.window()},
           {"decided", rank.decided()},
+          {"ticket_at",
+           rank.stream().empty() ? Json() : before(rank.ticket_age_ms())},
           {"ticket_age_ms", rank.ticket_age_ms()},
           {"collective_sequence", rank.collective_sequence()},
           {"bucket", rank.bucket()},
           {"micro_batches", rank.micro_batches()},
+          {"progressed_at", before(rank.idle_ms())},
           {"idle_ms", rank.idle_ms()},
+          {"heard_at", before(rank.silent_ms())},
           {"silent_ms", rank.silent_ms()},
           {"activity", rank.activity()}};
 }
 
-nlohmann::json RoundJson(const v1::RoundRecord& round) {
-  return {{"stream", round.stream()},
-          {"round", round.round()},
-          {"step", round.step()},
-          {"commit", round.commit()},
-          {"reason", round.reason()},
-          {"age_ms", round.age_ms()},
-          {"tickets_ms", round.tickets_ms()},
-          {"last_rank", round.last_rank()},
-          {"plan_version", round.plan_version()}};
+Json RoundJson(const v1::RoundRecord& round, absl::Time at) {
+  Json json = server::RoundJson(round, at - absl::Milliseconds(round.age_ms()),
+                                absl::Milliseconds(round.tickets_ms()));
+  json["age_ms"] = round.age_ms();
+  json["tickets_ms"] = round.tickets_ms();
+  return json;
 }
 
 }  // namespace
@@ -124,8 +133,8 @@ absl::StatusOr<std::string> ShowWhy(const JobOptions& options,
   call.timeout = options.timeout;
   const auto why = stub.Why(request, call);
   if (!why.ok()) return ExplainCall(stub, "did not tell why", why.status());
-  return options.json ? FormatWhyJson(request.job(), *why)
-                      : FormatWhy(request.job(), *why);
+  if (!options.json) return FormatWhy(request.job(), *why);
+  return FormatWhyJson(request.job(), *why, Clock::Real()->WallTime());
 }
 
 std::string FormatWhy(const std::string& job, const v1::WhyResponse& why) {
@@ -143,26 +152,31 @@ std::string FormatWhy(const std::string& job, const v1::WhyResponse& why) {
   return out;
 }
 
-std::string FormatWhyJson(const std::string& job, const v1::WhyResponse& why) {
-  nlohmann::json ranks = nlohmann::json::array();
+std::string FormatWhyJson(const std::string& job, const v1::WhyResponse& why,
+                          absl::Time now) {
+  const absl::Time at = now - absl::Milliseconds(why.ended_ms());
+  Json ranks = Json::array(), odd_ranks = Json::array();
   for (const v1::RankProgress& rank : why.ranks()) {
-    ranks.push_back(RankJson(rank));
+    ranks.push_back(RankJson(rank, at));
+    if (rank.odd()) odd_ranks.push_back(rank.rank());
   }
-  nlohmann::json history = nlohmann::json::array();
+  Json history = Json::array();
   for (const v1::RoundRecord& round : why.history()) {
-    history.push_back(RoundJson(round));
+    history.push_back(RoundJson(round, at));
   }
-  nlohmann::json findings = nlohmann::json::array();
+  const bool ended = why.state() == "ended";
+  Json findings = Json::array();
   for (const std::string& finding : why.findings()) findings.push_back(finding);
-  const nlohmann::json all = {{"job", job},
-                              {"state", why.state()},
-                              {"generation", why.generation()},
-                              {"last_event", why.last_event()},
-                              {"findings", std::move(findings)},
-                              {"ranks", std::move(ranks)},
-                              {"history", std::move(history)}};
-  return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
-         "\n";
+  return server::DumpLines({{"now", TimeJson(now)},
+                            {"job", job},
+                            {"state", why.state()},
+                            {"generation", why.generation()},
+                            {"last_event", why.last_event()},
+                            {"ended_at", ended ? TimeJson(at) : Json()},
+                            {"findings", std::move(findings)},
+                            {"odd_ranks", std::move(odd_ranks)},
+                            {"ranks", std::move(ranks)},
+                            {"history", std::move(history)}});
 }
 
 }  // namespace coxswain

@@ -74,12 +74,42 @@ TEST(WhyTest, NothingOddIsSaid) {
 }
 
 TEST(WhyTest, JsonHasTheSame) {
-  const auto json = nlohmann::json::parse(FormatWhyJson("x", Example()));
+  v1::WhyResponse why = Example();
+  why.mutable_history(0)->set_age_ms(500);
+  why.mutable_history(0)->set_tickets_ms(250);
+  why.mutable_ranks(0)->set_silent_ms(250);
+  const absl::Time now = absl::FromUnixSeconds(1'700'000'000);
+  auto json = nlohmann::json::parse(FormatWhyJson("x", why, now));
   EXPECT_EQ(json["job"], "x");
+  EXPECT_EQ(json["now"], 1700000000);
+  EXPECT_TRUE(json["ended_at"].is_null());
   EXPECT_EQ(json["findings"].size(), 1u);
+  EXPECT_EQ(json["odd_ranks"], nlohmann::json({1}));
   EXPECT_EQ(json["ranks"][1]["odd"], true);
-  EXPECT_EQ(json["ranks"][0]["ticket_age_ms"], 12000);
+  EXPECT_EQ(json["ranks"][0]["ticket_at"], 1699999988);
+  EXPECT_EQ(json["ranks"][0]["progressed_at"], 1699999998.5);
+  EXPECT_EQ(json["ranks"][0]["heard_at"], 1699999999.75);
+  EXPECT_TRUE(json["ranks"][1]["ticket_at"].is_null());
   EXPECT_EQ(json["history"][0]["commit"], false);
+  EXPECT_EQ(json["history"][0]["decided_at"], 1699999999.5);
+  EXPECT_EQ(json["history"][0]["tickets_seconds"], 0.25);
+
+  // Ages are those at the end.
+  why.set_state("ended");
+  why.set_ended_ms(10'000);
+  json = nlohmann::json::parse(FormatWhyJson("x", why, now));
+  EXPECT_EQ(json["ended_at"], 1699999990);
+  EXPECT_EQ(json["history"][0]["decided_at"], 1699999989.5);
+  EXPECT_EQ(json["ranks"][0]["ticket_at"], 1699999978);
+}
+
+TEST(WhyTest, AnEarlierVersionsNamesAreThereToo) {
+  const auto json = nlohmann::json::parse(FormatWhyJson("x", Example(), {}));
+  EXPECT_EQ(json["ranks"][0]["ticket_age_ms"], 12000);
+  EXPECT_EQ(json["ranks"][0]["idle_ms"], 1500);
+  EXPECT_EQ(json["ranks"][0]["silent_ms"], 0);
+  EXPECT_EQ(json["history"][0]["age_ms"], 0);
+  EXPECT_EQ(json["history"][0]["tickets_ms"], 0);
 }
 
 TEST(WhyTest, AsksForTheJob) {

@@ -297,6 +297,7 @@ void AsyncCheckpoint::Core::Report(CopyPtr copy,
   }
   if (id.ok()) {
     LogInfo("checkpoint_saved", {{"step", report.step},
+                                 {"checkpoint", report.checkpoint_id},
                                  {"id", report.checkpoint_id},
                                  {"reason", report.reason},
                                  {"pause", absl::FormatDuration(report.pause)},

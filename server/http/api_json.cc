@@ -5,8 +5,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "nlohmann/json.hpp"
 #include "server/components/components.h"
+#include "server/describe/messages.h"
 #include "server/telemetry/stragglers.h"
 
 namespace coxswain::server {
@@ -17,7 +17,7 @@ constexpr size_t kMaxJobStragglers = 16;
 // Of the newest records in quarantine.
 constexpr size_t kMaxQuarantined = 64;
 
-Json JobJsonOf(const JobSummary& job, const CoordinatorView& view) {
+Json RowJson(const JobSummary& job, const CoordinatorView& view) {
   const auto steps =
       SummariseSteps(view.telemetry->Matrix(job.job, kStragglerSteps));
   std::vector<int> stragglers = PersistentStragglers(steps);
@@ -27,15 +27,15 @@ Json JobJsonOf(const JobSummary& job, const CoordinatorView& view) {
   const JobTelemetry totals =
       view.telemetry->Totals(job.job).value_or(JobTelemetry());
   Json json = {
-      {"name", job.job},
+      {"job", job.job},
       {"state", std::string(ToString(job.state))},
       {"generation", job.generation.value()},
       {"attempt", job.attempt},
       {"world_size", job.world_size},
       {"min_world_size", job.min_world_size},
-      {"members", job.live()},
+      {"live", job.live()},
       {"attached", job.attached},
-      {"spares", job.waiting},
+      {"waiting", job.waiting},
       {"step", job.step},
       {"hook", job.hook},
       {"plan_version", job.plan_version},
@@ -45,6 +45,9 @@ Json JobJsonOf(const JobSummary& job, const CoordinatorView& view) {
       {"last_event", job.last_event},
   };
   json["steps_per_second"] = pace > 0 ? Json(pace) : Json();
+  AddAlias("name", "job", &json);
+  AddAlias("members", "live", &json);
+  AddAlias("spares", "waiting", &json);
   return json;
 }
 
@@ -63,30 +66,17 @@ Json QuarantineJson(const std::vector<QuarantinedRecord>& records) {
   return json;
 }
 
-Json NumberOrNull(int64_t value) { return value < 0 ? Json() : Json(value); }
-
 Json EventJson(const JournalEvent& event) {
-  Json fields = Json::object();
-  for (const auto& [name, value] : event.fields) fields[name] = value;
-  return {{"sequence", event.sequence},
-          {"at", absl::ToDoubleSeconds(event.time - absl::UnixEpoch())},
-          {"level", event.level},
-          {"event", event.event},
-          {"job", event.job},
-          {"generation", NumberOrNull(event.generation)},
-          {"rank", NumberOrNull(event.rank)},
-          {"step", NumberOrNull(event.step)},
-          {"fields", std::move(fields)}};
+  Json json = Json::parse(EventLine(ToProto(event), LogFormat::kJson));
+  // Names of an earlier version.
+  json["at"] = TimeJson(event.time);
+  json["fields"] = Json::object();
+  for (const auto& [name, value] : event.fields) json["fields"][name] = value;
+  for (const char* const name : {"generation", "rank", "step"}) json[name];
+  return json;
 }
 
 }  // namespace
-
-Json TimeJson(absl::Time time, absl::Duration calendar) {
-  if (time == absl::InfinitePast() || time == absl::InfiniteFuture()) {
-    return Json();
-  }
-  return absl::ToDoubleSeconds(time + calendar - absl::UnixEpoch());
-}
 
 absl::StatusOr<int64_t> NumberOf(const Query& query, const std::string& name,
                                  int64_t otherwise, int64_t least,
@@ -106,7 +96,7 @@ absl::StatusOr<int64_t> NumberOf(const Query& query, const std::string& name,
 Json JobsJson(const CoordinatorView& view) {
   Json jobs = Json::array();
   for (const JobSummary& job : view.membership->Summaries()) {
-    jobs.push_back(JobJsonOf(job, view));
+    jobs.push_back(RowJson(job, view));
   }
   return {{"cluster_id", view.membership->cluster_id()},
           {"term", view.membership->term().value()},

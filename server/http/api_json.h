@@ -6,21 +6,17 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "nlohmann/json_fwd.hpp"
 #include "server/components/components.h"
+#include "server/describe/json.h"
 
 namespace coxswain::server {
 
-// The objects of /api/v1, without their `now`. docs/observability.md has the
-// fields. Points in time are seconds since 1970 by the clock of the view, moved
-// by `calendar`; null: never.
+// The answers of /api/v1, without their `now`: what server/describe/json.h says
+// of an object, and what is known here besides. docs/observability.md has the
+// fields. `calendar` is what takes the clock of the view to the calendar.
 
-using Json = nlohmann::json;
 using Query = std::map<std::string, std::string>;
-
-Json TimeJson(absl::Time time, absl::Duration calendar);
 
 // A number of a query, or its default. INVALID_ARGUMENT says which are allowed.
 absl::StatusOr<int64_t> NumberOf(const Query& query, const std::string& name,

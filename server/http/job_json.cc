@@ -1,13 +1,11 @@
 // One job: its members, plan, report, checkpoints and bytes.
 
-#include <algorithm>
 #include <set>
 
-#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "nlohmann/json.hpp"
-#include "schedule/plan.h"
+#include "schedule/schedule_wire.h"
 #include "server/components/components.h"
+#include "server/describe/messages.h"
 #include "server/http/api_json.h"
 #include "server/telemetry/stragglers.h"
 
@@ -27,72 +25,35 @@ struct Marks {
   std::set<int> odd;
 };
 
-Json MemberJson(const MemberDescription& description, const Marks& marks,
-                absl::Duration calendar) {
-  const Member& member = description.member;
-  const Progress& progress = description.progress;
-  return {
-      {"rank", member.rank},
-      {"local_rank", member.local_rank},
-      {"node", member.identity.node},
-      {"slot", member.identity.slot},
-      {"host", member.host},
-      {"address", member.address},
-      {"incarnation", absl::StrFormat("%016x", member.incarnation.value())},
-      {"state", std::string(ToString(description.state))},
-      {"heard_at", TimeJson(description.heard, calendar)},
-      {"progressed_at", TimeJson(description.progressed, calendar)},
-      {"step", progress.step},
-      {"micro_batches", progress.micro_batches},
-      {"collectives", progress.collective_sequence},
-      {"rounds", progress.rounds},
-      {"bucket", progress.bucket},
-      {"activity", progress.activity},
-      {"payload_bytes", progress.payload_bytes},
-      {"wire_bytes", progress.wire_bytes},
-      {"straggler", marks.stragglers.count(member.rank) > 0},
-      {"odd", marks.odd.count(member.rank) > 0},
-  };
+Json ShownMember(const MemberDescription& description, const Marks& marks,
+                 absl::Duration calendar) {
+  const int rank = description.member.rank;
+  Json json = MemberJson(ToProto(description), description.heard + calendar);
+  json["progressed_at"] = TimeJson(description.progressed + calendar);
+  json["straggler"] = marks.stragglers.count(rank) > 0;
+  json["odd"] = marks.odd.count(rank) > 0;
+  AddAlias("collectives", "collective_sequence", &json);
+  return json;
 }
 
-Json PlanJson(const schedule::Plan& plan) {
-  Json json = {{"version", plan.version},
-               {"global_micro_batches", plan.global_micro_batches},
-               {"terms", plan.terms.ToMap()},
-               {"at_step", plan.at_step}};
-  for (const schedule::NamedValue& value : plan.Values()) {
-    json[value.name] =
-        value.number.has_value() ? Json(*value.number) : Json(value.text);
-  }
-  return json;
+Json ShownPlan(const schedule::Plan& plan) {
+  return PlanJson(schedule::ToWire(plan));
 }
 
 void AddPlans(const CoordinatorView& view, const JobDescription& job,
               absl::Duration calendar, Json* json) {
   const auto plans = view.plans->Get(job.job);
-  (*json)["plan"] = plans.ok() ? PlanJson(plans->current) : Json();
+  (*json)["plan"] = plans.ok() ? ShownPlan(plans->current) : Json();
   (*json)["plan_next"] =
-      plans.ok() && plans->next.has_value() ? PlanJson(*plans->next) : Json();
+      plans.ok() && plans->next.has_value() ? ShownPlan(*plans->next) : Json();
   Json history = Json::array();
   for (const SeenPlan& seen : view.telemetry->Plans(job.job)) {
-    Json entry = PlanJson(seen.plan);
-    entry["seen_at"] = TimeJson(seen.seen, calendar);
+    Json entry = ShownPlan(seen.plan);
+    entry["seen_at"] = TimeJson(seen.seen + calendar);
     entry["seen_step"] = seen.step;
     history.push_back(std::move(entry));
   }
   (*json)["plan_history"] = std::move(history);
-}
-
-Json RoundJson(const RoundReport& round, absl::Duration calendar) {
-  return {{"stream", round.stream},
-          {"round", round.round},
-          {"step", round.step},
-          {"commit", round.commit},
-          {"reason", round.reason},
-          {"decided_at", TimeJson(round.decided, calendar)},
-          {"tickets_seconds", absl::ToDoubleSeconds(round.tickets_took)},
-          {"last_rank", round.last_rank},
-          {"plan_version", round.plan_version}};
 }
 
 Json ReportJson(const WhyReport& why, bool ended, absl::Duration calendar,
@@ -105,15 +66,19 @@ Json ReportJson(const WhyReport& why, bool ended, absl::Duration calendar,
     marks->odd.insert(static_cast<int>(rank));
     if (odd.size() < kMaxOdd) odd.push_back(rank);
   }
-  Json rounds = Json::array();
+  Json history = Json::array();
   for (const RoundReport& round : schedule.history) {
-    if (rounds.size() >= kMaxRounds) break;
-    rounds.push_back(RoundJson(round, calendar));
+    if (history.size() >= kMaxRounds) break;
+    history.push_back(RoundJson(ToProto(round, schedule.at),
+                                round.decided + calendar, round.tickets_took));
   }
-  return {{"at", ended ? TimeJson(schedule.at, calendar) : Json()},
-          {"findings", schedule.findings},
-          {"odd_ranks", std::move(odd)},
-          {"rounds", std::move(rounds)}};
+  Json json = {{"ended_at", ended ? TimeJson(schedule.at + calendar) : Json()},
+               {"findings", schedule.findings},
+               {"odd_ranks", std::move(odd)},
+               {"history", std::move(history)}};
+  AddAlias("at", "ended_at", &json);
+  AddAlias("rounds", "history", &json);
+  return json;
 }
 
 void AddCheckpoints(const CoordinatorView& view, const std::string& job,
@@ -122,16 +87,18 @@ void AddCheckpoints(const CoordinatorView& view, const std::string& job,
       view.checkpoints->Overview(job, kMaxCheckpoints);
   Json checkpoints = Json::array();
   for (const CheckpointSummary& checkpoint : overview.newest) {
-    const bool dated = checkpoint.created > absl::UnixEpoch();
-    checkpoints.push_back(
-        {{"id", checkpoint.id},
-         {"step", checkpoint.step},
-         {"generation", checkpoint.generation.value()},
-         {"created_at", dated ? TimeJson(checkpoint.created, {}) : Json()},
-         {"bytes", checkpoint.bytes},
-         {"shards", checkpoint.shards},
-         {"state", checkpoint.complete ? "complete" : "open"},
-         {"imported", checkpoint.generation == Generation(0)}});
+    v1::CheckpointInfo info;
+    info.set_checkpoint_id(checkpoint.id);
+    info.set_job(job);
+    info.set_step(checkpoint.step);
+    info.set_generation(checkpoint.generation.value());
+    info.set_shards(checkpoint.shards);
+    info.set_bytes(checkpoint.bytes);
+    info.set_created_unix_ms(absl::ToUnixMillis(checkpoint.created));
+    Json entry = CheckpointJson(info);
+    if (!checkpoint.complete) entry["state"] = "open";
+    if (checkpoint.created <= absl::UnixEpoch()) entry["created_at"] = nullptr;
+    checkpoints.push_back(std::move(entry));
   }
   (*json)["checkpoints"] = std::move(checkpoints);
   (*json)["checkpoint_count"] = overview.complete;
@@ -164,11 +131,11 @@ Json TrafficJson(const JobTelemetry& totals) {
   return json;
 }
 
-Json MembersJson(const std::vector<MemberDescription>& members, size_t first,
-                 size_t most, const Marks& marks, absl::Duration calendar) {
+Json ShownMembers(const std::vector<MemberDescription>& members, size_t first,
+                  size_t most, const Marks& marks, absl::Duration calendar) {
   Json json = Json::array();
   for (size_t i = first; i < members.size() && i - first < most; ++i) {
-    json.push_back(MemberJson(members[i], marks, calendar));
+    json.push_back(ShownMember(members[i], marks, calendar));
   }
   return json;
 }
@@ -191,32 +158,21 @@ absl::StatusOr<Json> JobJson(const CoordinatorView& view,
   const std::vector<int> stragglers = PersistentStragglers(steps);
   Marks marks;
   marks.stragglers.insert(stragglers.begin(), stragglers.end());
-  int64_t step = 0;
-  for (const MemberDescription& member : job.members) {
-    step = std::max(step, member.progress.step);
-  }
-  Json json = {{"name", job.job},
-               {"state", std::string(ToString(job.state))},
-               {"generation", job.generation.value()},
-               {"attempt", job.attempt},
-               {"world_size", job.world_size},
-               {"min_world_size", job.min_world_size},
-               {"step", step},
-               {"last_event", job.last_event},
-               {"member_count", job.members.size()}};
+  Json json = JobJson(ToProto(job));
   const double pace = StepsPerSecond(steps);
   json["steps_per_second"] = pace > 0 ? Json(pace) : Json();
   const auto why = view.schedule->Why(name);
   json["report"] = why.ok() ? ReportJson(*why, job.state == JobState::kEnded,
                                          calendar, &marks)
                             : Json();
-  json["members"] = MembersJson(job.members, static_cast<size_t>(first),
-                                static_cast<size_t>(ranks), marks, calendar);
-  json["spares"] = MembersJson(job.spares, 0, kMaxSpares, marks, calendar);
+  json["members"] = ShownMembers(job.members, static_cast<size_t>(first),
+                                 static_cast<size_t>(ranks), marks, calendar);
+  json["spares"] = ShownMembers(job.spares, 0, kMaxSpares, marks, calendar);
   AddPlans(view, job, calendar, &json);
   AddCheckpoints(view, name, &json);
   json["traffic"] =
       TrafficJson(view.telemetry->Totals(name).value_or(JobTelemetry()));
+  AddAlias("name", "job", &json);
   return json;
 }
 

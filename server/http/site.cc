@@ -11,7 +11,6 @@
 #include "absl/strings/strip.h"
 #include "base/crc32c.h"
 #include "base/version.h"
-#include "nlohmann/json.hpp"
 #include "server/components/components.h"
 #include "server/http/api_json.h"
 #include "server/http/page/static_files.h"
@@ -31,11 +30,6 @@ HttpAnswer Text(int status, const std::string& type, std::string body) {
   answer.content_type = type;
   answer.body = std::move(body);
   return answer;
-}
-
-std::string Dump(const Json& json) {
-  // What peers say of themselves need not be UTF-8.
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 HttpAnswer ErrorOf(const absl::Status& status) {
@@ -109,7 +103,7 @@ HttpAnswer Site::Version(const CoordinatorView& view) const {
   const Json json = {{"version", kVersion},
                      {"cluster_id", view.membership->cluster_id()},
                      {"term", view.membership->term().value()},
-                     {"started_at", TimeJson(view.started, calendar_)},
+                     {"started_at", TimeJson(view.started + calendar_)},
                      {"leader", view.leads()},
                      {"insecure", insecure_}};
   return JsonAnswer(

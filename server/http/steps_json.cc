@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "nlohmann/json.hpp"
 #include "server/components/components.h"
 #include "server/http/api_json.h"
 #include "server/telemetry/stragglers.h"
@@ -194,7 +193,8 @@ absl::StatusOr<Json> StepsJson(const CoordinatorView& view,
                            slowness.times[static_cast<size_t>(ranks[i])],
                            timings[i], steps));
   }
-  return Json{{"name", name},
+  return Json{{"job", name},
+              {"name", name},  // of an earlier version
               {"generation", job.generation.value()},
               {"world_size", world},
               {"order", page.slowest_first ? "slowest" : "rank"},

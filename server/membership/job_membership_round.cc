@@ -104,6 +104,7 @@ void JobMembership::BeginRun(RunRecord run, absl::Time now,
   LogInfo("generation_began", {{"job", job_.name},
                                {"generation", job_.run.generation.value()},
                                {"world_size", job_.run.members.size()},
+                               {"plan_version", job_.run.plan.version},
                                {"plan", job_.run.plan.version},
                                {"reason", job_.run.reason}});
   GenerationBegin begin;

@@ -7,7 +7,6 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "base/error_detail.h"
 #include "base/status_matchers.h"
 #include "proto/types.pb.h"
 #include "server/membership/membership_fixture.h"

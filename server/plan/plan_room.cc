@@ -499,11 +499,13 @@ absl::StatusOr<schedule::Plan> PlanRoom::Propose(absl::string_view job,
   const schedule::Plan successor = Successor(record, plan);
   record.plans.next = successor;
   COXSWAIN_RETURN_IF_ERROR(Store(job, std::move(record)));
-  LogInfo("plan_proposed", {{"job", job},
-                            {"version", successor.version},
-                            {"hook", successor.hook},
-                            {"accumulation", successor.accumulation_steps},
-                            {"at_step", successor.at_step}});
+  LogInfo("plan_proposed",
+          {{"job", job},
+           {"version", successor.version},
+           {"hook", successor.hook},
+           {"accumulation_steps", successor.accumulation_steps},
+           {"accumulation", successor.accumulation_steps},
+           {"at_step", successor.at_step}});
   return successor;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/grpc_status.h"
 #include "base/mutex.h"
+#include "server/describe/messages.h"
 #include "server/rpc/call.h"
 
 namespace coxswain::server {
@@ -15,22 +16,6 @@ namespace {
 
 // At most half a megabyte, as long as events are.
 constexpr int kPageEvents = 128;
-
-void Fill(const JournalEvent& event, v1::JournalEvent* proto) {
-  proto->set_sequence(event.sequence);
-  proto->set_unix_us(absl::ToUnixMicros(event.time));
-  proto->set_level(event.level);
-  proto->set_event(event.event);
-  proto->set_job(event.job);
-  proto->set_generation(event.generation);
-  proto->set_rank(event.rank);
-  proto->set_step(event.step);
-  for (const auto& [key, value] : event.fields) {
-    v1::JournalField* const field = proto->add_fields();
-    field->set_key(key);
-    field->set_value(value);
-  }
-}
 
 absl::Status Check(const v1::JournalRequest& request) {
   if (request.after() >= 0 && request.term() >= 0 && request.since_ms() >= 0) {
@@ -71,7 +56,7 @@ class Cursor {
       }
       if (events.empty()) return false;
       for (const JournalEvent& event : events) {
-        if (event.time >= oldest_) Fill(event, page->add_events());
+        if (event.time >= oldest_) *page->add_events() = ToProto(event);
       }
       after_ = events.back().sequence;
       reads_on_ = true;

@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "schedule/schedule_wire.h"
 #include "schedule/ticket.h"
+#include "server/describe/messages.h"
 #include "server/rpc/call.h"
 #include "server/rpc/proto_conversion.h"
 #include "server/telemetry/stragglers.h"
@@ -99,43 +100,6 @@ v1::JoinResponse ToProto(const JoinResult& result) {
     }
   }
   proto.set_reason(result.reason);
-  return proto;
-}
-
-v1::MemberDescription ToProto(const MemberDescription& member) {
-  v1::MemberDescription proto;
-  *proto.mutable_member() = coxswain::server::ToProto(member.member);
-  proto.set_state(std::string(ToString(member.state)));
-  proto.set_step(member.progress.step);
-  proto.set_collective_sequence(member.progress.collective_sequence);
-  proto.set_payload_bytes(member.progress.payload_bytes);
-  proto.set_wire_bytes(member.progress.wire_bytes);
-  proto.set_silent_ms(absl::ToInt64Milliseconds(member.silence));
-  proto.set_micro_batches(member.progress.micro_batches);
-  proto.set_rounds(member.progress.rounds);
-  proto.set_bucket(member.progress.bucket);
-  proto.set_activity(member.progress.activity);
-  return proto;
-}
-
-v1::JobDescription ToProto(const JobDescription& job) {
-  v1::JobDescription proto;
-  proto.set_job(job.job);
-  proto.set_state(std::string(ToString(job.state)));
-  proto.set_generation(job.generation.value());
-  proto.set_world_size(job.world_size);
-  if (job.plan.version != 0) {
-    *proto.mutable_plan() = schedule::ToWire(job.plan);
-  }
-  for (const MemberDescription& member : job.members) {
-    *proto.add_members() = ToProto(member);
-  }
-  proto.set_min_world_size(job.min_world_size);
-  for (const MemberDescription& spare : job.spares) {
-    *proto.add_spares() = ToProto(spare);
-  }
-  proto.set_attempt(job.attempt);
-  proto.set_last_event(job.last_event);
   return proto;
 }
 
@@ -317,7 +281,7 @@ grpc::ServerUnaryReactor* RendezvousService::Describe(
   answer.set_term(membership_->term().value());
   for (const JobDescription& job : *jobs) {
     v1::JobDescription* const described = answer.add_jobs();
-    *described = ToProto(job);
+    *described = coxswain::server::ToProto(job);
     if (request->steps() <= 0 || witness_.telemetry == nullptr) continue;
     AddSteps(*witness_.telemetry, request->steps(), described);
   }

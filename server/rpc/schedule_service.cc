@@ -5,6 +5,7 @@
 #include "absl/time/time.h"
 #include "schedule/plan.h"
 #include "schedule/schedule_wire.h"
+#include "server/describe/messages.h"
 #include "server/rpc/call.h"
 #include "server/rpc/proto_conversion.h"
 
@@ -34,23 +35,12 @@ void Fill(const RankReport& rank, absl::Time at, v1::RankProgress* proto) {
   proto->set_activity(progress.activity);
 }
 
-void Fill(const RoundReport& round, absl::Time at, v1::RoundRecord* proto) {
-  proto->set_stream(round.stream);
-  proto->set_round(round.round);
-  proto->set_step(round.step);
-  proto->set_commit(round.commit);
-  proto->set_reason(round.reason);
-  proto->set_age_ms(absl::ToInt64Milliseconds(at - round.decided));
-  proto->set_tickets_ms(absl::ToInt64Milliseconds(round.tickets_took));
-  proto->set_last_rank(round.last_rank);
-  proto->set_plan_version(round.plan_version);
-}
-
 v1::WhyResponse ToProto(const WhyReport& why) {
   v1::WhyResponse proto;
   proto.set_state(why.state);
   proto.set_generation(why.generation.value());
   proto.set_last_event(why.last_event);
+  proto.set_ended_ms(absl::ToInt64Milliseconds(why.ended));
   const ScheduleReport& schedule = why.schedule;
   for (const std::string& finding : schedule.findings) {
     proto.add_findings(finding);
@@ -59,7 +49,7 @@ v1::WhyResponse ToProto(const WhyReport& why) {
     Fill(rank, schedule.at, proto.add_ranks());
   }
   for (const RoundReport& round : schedule.history) {
-    Fill(round, schedule.at, proto.add_history());
+    *proto.add_history() = coxswain::server::ToProto(round, schedule.at);
   }
   return proto;
 }

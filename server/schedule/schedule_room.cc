@@ -253,6 +253,7 @@ void ScheduleRoom::CarryOut(const RunPtr& run,
              {"version", effects.plan->version},
              {"step", effects.plan->at_step},
              {"hook", effects.plan->hook},
+             {"accumulation_steps", effects.plan->accumulation_steps},
              {"accumulation", effects.plan->accumulation_steps}});
   }
   for (const schedule::Message& message : effects.messages) {
@@ -407,7 +408,9 @@ absl::StatusOr<WhyReport> ScheduleRoom::Why(absl::string_view job) const {
   if (run == nullptr) return report;
   const std::vector<MemberDescription> members = MembersOf(*run);
   MutexLock lock(&run->mutex);
-  report.schedule = run->schedule->Report(members, rooms_.clock->Now());
+  const absl::Time now = rooms_.clock->Now();
+  report.schedule = run->schedule->Report(members, now);
+  report.ended = now - report.schedule.at;
   return report;
 }
 

@@ -38,6 +38,7 @@ struct WhyReport {
   std::string last_event;
   // Of that generation; empty if none has begun.
   ScheduleReport schedule;
+  absl::Duration ended;  // since it ended; 0: it goes on
 };
 
 // The enforcement of every job's plan: brings tickets and votes to the schedule

@@ -20,8 +20,15 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"
+#include "cli/checkpoint.h"
+#include "cli/commands.h"
+#include "cli/job_query.h"
+#include "cli/status.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/reducer.h"
+#include "client/rpc/coordinator_stub.h"
+#include "client/rpc/journal_stub.h"
+#include "client/rpc/stub_factory.h"
 #include "client/session/session.h"
 #include "gtest/gtest.h"
 #include "hooks/registry/registry.h"
@@ -29,6 +36,7 @@
 #include "nlohmann/json.hpp"
 #include "schedule/ticket.h"
 #include "server/coordinator.h"
+#include "server/describe/json.h"
 #include "server/http/http_server.h"
 #include "server/http/site.h"
 #include "tests/support/in_threads.h"
@@ -247,7 +255,7 @@ TEST_F(ObservabilityTest, AJobIsShownWithHowItsRanksSpendTheirSteps) {
   EXPECT_EQ(job["members"][1]["state"], "attached");
   EXPECT_EQ(job["plan"]["hook"], "allreduce");
   EXPECT_EQ(job["plan_history"].size(), 1u);
-  EXPECT_FALSE(job["report"]["rounds"].empty());
+  EXPECT_FALSE(job["report"]["history"].empty());
   EXPECT_GT(job["steps_per_second"].get<double>(), 0);
   ASSERT_EQ(job["checkpoints"].size(), 1u);
   EXPECT_EQ(job["checkpoints"][0]["state"], "complete");
@@ -268,8 +276,8 @@ TEST_F(ObservabilityTest, AJobIsShownWithHowItsRanksSpendTheirSteps) {
 
   const json jobs = GetJson("/api/v1/jobs");
   ASSERT_EQ(jobs["jobs"].size(), 1u);
-  EXPECT_EQ(jobs["jobs"][0]["name"], "mnist");
-  EXPECT_EQ(jobs["jobs"][0]["members"], kRanks);
+  EXPECT_EQ(jobs["jobs"][0]["job"], "mnist");
+  EXPECT_EQ(jobs["jobs"][0]["live"], kRanks);
   EXPECT_EQ(jobs["jobs"][0]["attached"], kRanks);
 
   const json page =
@@ -279,6 +287,189 @@ TEST_F(ObservabilityTest, AJobIsShownWithHowItsRanksSpendTheirSteps) {
   EXPECT_EQ(Get("/api/v1/jobs/mnist/steps?last=256&ranks=1024")->status, 400);
   EXPECT_EQ(Get("/api/v1/jobs/mnist/steps?last=257")->status, 400);
   EXPECT_EQ(Get("/api/v1/jobs/mnist?ranks=1&first_rank=1")->status, 200);
+}
+
+// Compares an object of the command line with one of HTTP: fields that both
+// have, and that no others are in one alone.
+void ExpectSame(const json& cli, const json& http,
+                const std::set<std::string>& cli_only,
+                const std::set<std::string>& http_only,
+                const std::string& place) {
+  if (cli.is_array() && http.is_array() && !cli.empty() && cli[0].is_object()) {
+    ASSERT_EQ(cli.size(), http.size()) << place;
+    for (size_t i = 0; i < cli.size(); ++i) {
+      ExpectSame(cli[i], http[i], cli_only, http_only,
+                 absl::StrCat(place, "[", i, "]"));
+    }
+    return;
+  }
+  if (!cli.is_object() || !http.is_object()) {
+    const bool moment = absl::EndsWith(place, "_at");
+    const bool length = absl::EndsWith(place, "_seconds");
+    if (cli.is_number() && (moment || length)) {
+      // The command line is told of milliseconds, and of ages.
+      ASSERT_TRUE(http.is_number()) << place << ": " << http;
+      EXPECT_NEAR(cli.get<double>(), http.get<double>(), moment ? 20 : 0.001)
+          << place;
+      return;
+    }
+    EXPECT_EQ(cli, http) << place;
+    return;
+  }
+  for (const auto& [name, value] : cli.items()) {
+    if (cli_only.count(name) > 0) continue;
+    const std::string inner = absl::StrCat(place, ".", name);
+    ASSERT_TRUE(http.contains(name)) << inner << " is not in " << http;
+    ExpectSame(value, http[name], cli_only, http_only, inner);
+  }
+  for (const auto& [name, value] : http.items()) {
+    EXPECT_TRUE(cli.contains(name) || http_only.count(name) > 0)
+        << place << "." << name << " is not in " << cli;
+  }
+}
+
+class SameJsonTest : public ObservabilityTest {
+ protected:
+  // What the commands print with --json.
+  json Status() {
+    v1::DescribeRequest request;
+    request.set_job("mnist");
+    const auto said = stub_->Describe(request, Soon());
+    EXPECT_OK(said);
+    return json::parse(FormatJson(*said, Clock::Real()->WallTime()));
+  }
+  json Why() {
+    v1::WhyRequest request;
+    request.set_job("mnist");
+    const auto said = stub_->Why(request, Soon());
+    EXPECT_OK(said);
+    return json::parse(
+        FormatWhyJson("mnist", *said, Clock::Real()->WallTime()));
+  }
+  json Plans() {
+    v1::GetPlanRequest request;
+    request.set_job("mnist");
+    const auto said = stub_->GetPlan(request, Soon());
+    EXPECT_OK(said);
+    return json::parse(FormatPlansJson("mnist", *said));
+  }
+  json Checkpoints() {
+    const auto said = ListCheckpoints(*stub_, "mnist", kPatience);
+    EXPECT_OK(said);
+    return json::parse(FormatCheckpointsJson("mnist", *said));
+  }
+  json Logs() {
+    v1::JournalRequest request;
+    request.set_job("mnist");
+    const auto page = ConnectJournal(address_)->Read(request, Soon());
+    EXPECT_OK(page);
+    json events = json::array();
+    for (const v1::JournalEvent& event : page->events()) {
+      events.push_back(json::parse(server::EventLine(event, LogFormat::kJson)));
+    }
+    return events;
+  }
+
+  void CompareAll() {
+    const json job = GetJson("/api/v1/jobs/mnist");
+    const json status = Status();
+    ExpectSame(status["jobs"][0], job, {"silent_ms"},
+               {"now", "checkpoints", "checkpoint_count", "plan_next",
+                "plan_history", "report", "steps_per_second", "traffic",
+                // Of members.
+                "progressed_at", "odd", "straggler",
+                // Of an earlier version.
+                "name", "collectives"},
+               "job");
+    ExpectSame(Why(), job["report"],
+               {"now", "job", "state", "generation", "last_event", "ranks",
+                "age_ms", "tickets_ms"},
+               {"at", "rounds"}, "report");
+    const json plans = Plans();
+    ExpectSame(plans["plan"], job["plan"], {}, {}, "plan");
+    ExpectSame(plans["plan"], job["plan_history"][0], {},
+               {"seen_at", "seen_step"}, "plan_history");
+    ExpectSame(Checkpoints()["checkpoints"], job["checkpoints"],
+               {"metadata", "created_unix_ms"}, {}, "checkpoints");
+    // The rank of a report is the member of the job.
+    for (const json& rank : Why()["ranks"]) {
+      const json& member = job["members"][rank["rank"].get<size_t>()];
+      for (const char* name : {"rank", "state", "odd", "collective_sequence",
+                               "bucket", "micro_batches", "activity"}) {
+        EXPECT_EQ(rank[name], member[name]) << name;
+      }
+    }
+    const json jobs = GetJson("/api/v1/jobs");
+    EXPECT_EQ(jobs["cluster_id"], status["cluster_id"]);
+    EXPECT_EQ(jobs["term"], status["term"]);
+    for (const char* name :
+         {"job", "state", "generation", "attempt", "world_size",
+          "min_world_size", "step", "last_event", "steps_per_second"}) {
+      EXPECT_EQ(jobs["jobs"][0][name], job[name]) << name;
+    }
+    const json events = GetJson("/api/v1/jobs/mnist/events?limit=128");
+    ExpectSame(Logs(), events["events"], {},
+               {"at", "fields", "generation", "rank", "step"}, "events");
+  }
+
+  CallOptions Soon() {
+    CallOptions options;
+    options.timeout = kPatience;
+    return options;
+  }
+  void SetUp() override {
+    ObservabilityTest::SetUp();
+    address_ = absl::StrCat("127.0.0.1:", coordinator_->port());
+    stub_ = ConnectCoordinator(address_);
+    RunJob();
+    AwaitSteps();
+  }
+
+  std::string address_;
+  std::shared_ptr<CoordinatorStub> stub_;
+};
+
+TEST_F(SameJsonTest, HttpAndTheCommandLineSayTheSame) {
+  {
+    SCOPED_TRACE("while the job runs");
+    CompareAll();
+  }
+  sessions_.clear();
+  SCOPED_TRACE("after its end");
+  EXPECT_EQ(Status()["jobs"][0]["state"], "ended");
+  EXPECT_TRUE(Why()["ended_at"].is_number());
+  CompareAll();
+}
+
+TEST_F(SameJsonTest, AnEarlierVersionsNamesAreThereToo) {
+  const json job = GetJson("/api/v1/jobs/mnist");
+  EXPECT_EQ(job["name"], "mnist");
+  EXPECT_GT(job["members"][0]["collectives"], 0);
+  EXPECT_EQ(job["members"][0]["collectives"],
+            job["members"][0]["collective_sequence"]);
+  EXPECT_TRUE(job["report"]["at"].is_null());
+  EXPECT_EQ(job["report"]["rounds"], job["report"]["history"]);
+  EXPECT_EQ(GetJson("/api/v1/jobs/mnist/steps")["name"], "mnist");
+  const json row = GetJson("/api/v1/jobs")["jobs"][0];
+  EXPECT_EQ(row["name"], "mnist");
+  EXPECT_EQ(row["members"], kRanks);
+  EXPECT_EQ(row["spares"], 0);
+
+  bool found = false;
+  const json events = GetJson("/api/v1/events")["events"];
+  for (const json& event : events) {
+    if (event["event"] != "generation_began") continue;
+    found = true;
+    EXPECT_NEAR(
+        event["at"].get<double>(),
+        absl::ToDoubleSeconds(Clock::Real()->WallTime() - absl::UnixEpoch()),
+        600);
+    EXPECT_EQ(event["fields"]["plan"], event["plan_version"]);
+    EXPECT_EQ(event["fields"]["plan_version"], event["plan_version"]);
+    EXPECT_TRUE(event.contains("rank"));
+    EXPECT_TRUE(event["rank"].is_null());
+  }
+  EXPECT_TRUE(found) << events;
 }
 
 TEST_F(ObservabilityTest, WhoAsksAgainIsToldThatNothingHasChanged) {

@@ -4,6 +4,8 @@ Their fields are those of docs/observability.md; what a real coordinator answers
 is looked at by page_test.py beside these.
 """
 
+import datetime
+
 NOW = 1795680000.0
 
 # What a peer might call itself so as to run in the page.
@@ -42,15 +44,15 @@ class Job:
 
     def row(self):
         return {
-            "name": self.name,
+            "job": self.name,
             "state": self.state,
             "generation": 4,
             "attempt": 0,
             "world_size": self.ranks,
             "min_world_size": max(1, self.ranks // 2),
-            "members": self.ranks,
+            "live": self.ranks,
             "attached": self.ranks,
-            "spares": 0,
+            "waiting": 0,
             "step": self.step,
             "steps_per_second": 17.4,
             "hook": self.say("powersgd(rank=2,start_step=100)"),
@@ -76,7 +78,7 @@ class Job:
             "progressed_at": self.now - 0.6,
             "step": self.step,
             "micro_batches": self.step * 4,
-            "collectives": self.step * 3,
+            "collective_sequence": self.step * 3,
             "rounds": self.step,
             "bucket": 2,
             "activity": self.say(
@@ -108,7 +110,7 @@ class Job:
     def report(self):
         slow = sorted(self.slow)
         return {
-            "at": self.now,
+            "ended_at": self.now if self.state == "ended" else None,
             "findings": [
                 self.say(
                     "rank %d (host-%d) has not sent its ticket of step %d: "
@@ -118,7 +120,7 @@ class Job:
                 for rank in slow[:3]
             ],
             "odd_ranks": slow[:64],
-            "rounds": [
+            "history": [
                 {
                     "stream": "train",
                     "round": self.step - back,
@@ -180,7 +182,7 @@ class Job:
         end = min(first + many, self.ranks)
         row = self.row()
         return {
-            "name": self.name,
+            "job": self.name,
             "state": self.state,
             "generation": 4,
             "attempt": 0,
@@ -210,7 +212,7 @@ class Job:
         if order == "slowest":
             ranks.sort(key=lambda rank: (rank not in self.slow, rank))
         answer = {
-            "name": self.name,
+            "job": self.name,
             "generation": 4,
             "world_size": self.ranks,
             "rule": "A rank is a straggler of a step if it computed for more "
@@ -263,14 +265,15 @@ class Job:
         events = [
             {
                 "sequence": index + 1,
-                "at": self.now - 600 + index * 60,
+                "time": datetime.datetime.fromtimestamp(
+                    self.now - 600 + index * 60, datetime.timezone.utc
+                ).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
                 "level": level,
                 "event": self.say(event),
                 "job": self.name,
                 "generation": 4,
-                "rank": rank if rank >= 0 else None,
-                "step": None,
-                "fields": {
+                **({"rank": rank} if rank >= 0 else {}),
+                **{
                     self.say(name): self.say(text)
                     for name, text in fields.items()
                 },

@@ -46,10 +46,10 @@ function report(job, now) {
   if (!job.report) {
     return section('report', title, none('No generation has begun yet.'));
   }
-  const { findings, odd_ranks: odd, rounds } = job.report;
+  const { findings, odd_ranks: odd, history: rounds } = job.report;
   return section('report', title,
       job.state === 'ended' &&
-          el('p', null, 'As it was at the end, ', when(now, job.report.at), ':'),
+          el('p', null, 'As it was at the end, ', when(now, job.report.ended_at), ':'),
       findings.length > 0
         ? el('ol', { class: 'findings' }, findings.map((finding) => el('li', null, said(finding))))
         : none('Nobody waits for a rank.'),
@@ -197,14 +197,22 @@ const KINDS = {
   all: ['All', () => true],
 };
 
+// What every event has, and what has a place of its own. In the last line: names
+// of an earlier version, which repeat others.
+const COMMON = new Set([
+  'sequence', 'time', 'level', 'event', 'job', 'generation', 'rank', 'step',
+  'reason',
+  'at', 'fields', 'plan', 'accumulation',
+]);
+
 function detail(event) {
-  const { reason, ...others } = event.fields;
-  const pairs = Object.entries(others).map(([name, value]) => `${words(name)} ${value}`);
-  return said([reason, pairs.join(', ')].filter(Boolean).join(' – '));
+  const pairs = Object.entries(event).filter(([name]) => !COMMON.has(name))
+      .map(([name, value]) => `${words(name)} ${value}`);
+  return said([event.reason, pairs.join(', ')].filter(Boolean).join(' – '));
 }
 
 const EVENT_COLUMNS = (now) => [
-  { name: 'Time', of: (event) => when(now, event.at) },
+  { name: 'Time', of: (event) => when(now, Date.parse(event.time) / 1000) },
   { name: 'Event', text: true, of: (event) => [
     isWarning(event) && straggler(event.level), ' ', said(words(event.event))] },
   { name: 'Generation', number: true, of: (event) => count(event.generation) },

@@ -14,9 +14,9 @@ function urgency(job) {
 
 export function chosenJobs(jobs, filter) {
   const wanted = filter.trim().toLowerCase();
-  return jobs.filter((job) => !wanted || job.name.toLowerCase().includes(wanted))
+  return jobs.filter((job) => !wanted || job.job.toLowerCase().includes(wanted))
       .map((job) => [urgency(job), job])
-      .sort((a, b) => a[0] - b[0] || (a[1].name < b[1].name ? -1 : 1))
+      .sort((a, b) => a[0] - b[0] || (a[1].job < b[1].job ? -1 : 1))
       .map(([, job]) => job);
 }
 
@@ -39,7 +39,7 @@ function slow(job) {
 
 const COLUMNS = [
   { name: 'Job', text: true,
-    of: (job) => el('a', { href: hrefOf(job.name) }, said(job.name)) },
+    of: (job) => el('a', { href: hrefOf(job.job) }, said(job.job)) },
   { name: 'State', of: (job) => state(job.state) },
   { name: 'Attached ranks', number: true, of: ranks },
   { name: 'Stragglers', of: slow },
@@ -97,5 +97,5 @@ export function jobsPage(answer, filter) {
       (found.length > shown.length
           ? `; at most ${MAX_ROWS} are shown: type a part of a name to find the others.` : '.');
   return [title, ...quarantine(answer), section('jobs', 'All jobs of this coordinator', filterBox(),
-      quiet(rule), table('Jobs', COLUMNS, shown, (job) => job.name))];
+      quiet(rule), table('Jobs', COLUMNS, shown, (job) => job.job))];
 }

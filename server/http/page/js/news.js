@@ -45,14 +45,14 @@ export class News {
   job(job) {
     const slow = job.members.filter((member) => member.straggler).map((member) => member.rank);
     this.note([{
-      name: job.name, state: job.state, generation: job.generation,
+      name: job.job, state: job.state, generation: job.generation,
       world_size: job.world_size, slow: slow.slice(0, 8).join(', '),
     }]);
   }
 
   jobs(jobs) {
     this.note(jobs.map((job) => ({
-      name: job.name, state: job.state, generation: job.generation,
+      name: job.job, state: job.state, generation: job.generation,
       world_size: job.world_size, slow: job.stragglers.slice(0, 8).join(', '),
     })));
   }

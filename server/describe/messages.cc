@@ -1,0 +1,79 @@
+#include "server/describe/messages.h"
+
+#include <string>
+
+#include "schedule/schedule_wire.h"
+#include "server/membership/member_proto.h"
+
+namespace coxswain::server {
+
+v1::MemberDescription ToProto(const MemberDescription& member) {
+  v1::MemberDescription proto;
+  *proto.mutable_member() = ToProto(member.member);
+  proto.set_state(std::string(ToString(member.state)));
+  proto.set_step(member.progress.step);
+  proto.set_collective_sequence(member.progress.collective_sequence);
+  proto.set_payload_bytes(member.progress.payload_bytes);
+  proto.set_wire_bytes(member.progress.wire_bytes);
+  proto.set_silent_ms(absl::ToInt64Milliseconds(member.silence));
+  proto.set_micro_batches(member.progress.micro_batches);
+  proto.set_rounds(member.progress.rounds);
+  proto.set_bucket(member.progress.bucket);
+  proto.set_activity(member.progress.activity);
+  return proto;
+}
+
+v1::JobDescription ToProto(const JobDescription& job) {
+  v1::JobDescription proto;
+  proto.set_job(job.job);
+  proto.set_state(std::string(ToString(job.state)));
+  proto.set_generation(job.generation.value());
+  proto.set_world_size(job.world_size);
+  if (job.plan.version != 0) {
+    *proto.mutable_plan() = schedule::ToWire(job.plan);
+  }
+  for (const MemberDescription& member : job.members) {
+    *proto.add_members() = ToProto(member);
+  }
+  proto.set_min_world_size(job.min_world_size);
+  for (const MemberDescription& spare : job.spares) {
+    *proto.add_spares() = ToProto(spare);
+  }
+  proto.set_attempt(job.attempt);
+  proto.set_last_event(job.last_event);
+  return proto;
+}
+
+v1::RoundRecord ToProto(const RoundReport& round, absl::Time at) {
+  v1::RoundRecord proto;
+  proto.set_stream(round.stream);
+  proto.set_round(round.round);
+  proto.set_step(round.step);
+  proto.set_commit(round.commit);
+  proto.set_reason(round.reason);
+  proto.set_age_ms(absl::ToInt64Milliseconds(at - round.decided));
+  proto.set_tickets_ms(absl::ToInt64Milliseconds(round.tickets_took));
+  proto.set_last_rank(round.last_rank);
+  proto.set_plan_version(round.plan_version);
+  return proto;
+}
+
+v1::JournalEvent ToProto(const JournalEvent& event) {
+  v1::JournalEvent proto;
+  proto.set_sequence(event.sequence);
+  proto.set_unix_us(absl::ToUnixMicros(event.time));
+  proto.set_level(event.level);
+  proto.set_event(event.event);
+  proto.set_job(event.job);
+  proto.set_generation(event.generation);
+  proto.set_rank(event.rank);
+  proto.set_step(event.step);
+  for (const auto& [key, value] : event.fields) {
+    v1::JournalField* const field = proto.add_fields();
+    field->set_key(key);
+    field->set_value(value);
+  }
+  return proto;
+}
+
+}  // namespace coxswain::server
