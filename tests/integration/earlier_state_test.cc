@@ -8,7 +8,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "proto/state.pb.h"
-#include "server/coordinator_view.h"
+#include "server/components/components.h"
 #include "server/membership/membership.h"
 #include "server/state/cluster_records.h"
 #include "server/state/earlier_forms.h"
@@ -47,7 +47,7 @@ TEST_P(EarlierStateTest, JobsGoOnAsIfNothingHadHappened) {
     EXPECT_NE(*state->store().Get(Table("group"), "mgrid"), before);
   }
   ASSERT_OK(Start());
-  EXPECT_THAT(*coordinator_->view().quarantined, IsEmpty());
+  EXPECT_THAT(coordinator_->view().quarantined, IsEmpty());
   EXPECT_EQ(coordinator_->view().membership->cluster_id(), cluster);
   for (Session* session : {other_.get(), hit_.get()}) {
     ExpectGoesOn(session);
@@ -82,7 +82,7 @@ TEST_P(EarlierStateTest, ARecordThatCannotBeReadCostsItsJobOnly) {
     ASSERT_OK(state->store().Put(Table("group"), "mgrid", cut));
   }
   ASSERT_OK(Start());
-  const auto& quarantined = *coordinator_->view().quarantined;
+  const auto& quarantined = coordinator_->view().quarantined;
   ASSERT_THAT(quarantined, SizeIs(1));
   EXPECT_EQ(quarantined[0].table, Table("group"));
   EXPECT_EQ(quarantined[0].key, "mgrid");
@@ -151,7 +151,7 @@ TEST_P(EarlierPairTest, AStandbyTakesOverFromAnOlderCoordinator) {
     older.reset();
   }));
   EXPECT_EQ(older, nullptr);
-  EXPECT_THAT(*coordinator_->view().quarantined, IsEmpty());
+  EXPECT_THAT(coordinator_->view().quarantined, IsEmpty());
   for (Session* session : {other_.get(), hit_.get()}) ExpectGoesOn(session);
   coordinator_.reset();
   {
