@@ -184,7 +184,9 @@ absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
   COXSWAIN_ASSIGN_OR_RETURN(numbers,
                             GatherValues(communicator, numbers, timeout));
   std::vector<RankFacts> facts(static_cast<size_t>(communicator.size()));
-  std::memcpy(facts.data(), numbers.data(), facts.size() * sizeof(RankFacts));
+  // Its members have initial values, but no more than that.
+  std::memcpy(static_cast<void*>(facts.data()), numbers.data(),
+              facts.size() * sizeof(RankFacts));
   return facts;
 }
 

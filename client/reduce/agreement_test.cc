@@ -259,9 +259,9 @@ class LyingRoot : public Communicator {
   int64_t wire_bytes() const override { return 0; }
 
  protected:
-  WorkPtr DoAllReduce(Span span, ReduceOp) override {
-    // The hashes. The flags have another type.
-    if (span.dtype == DType::kInt64) {
+  WorkPtr DoAllReduce(Span span, ReduceOp op) override {
+    // The hashes. The flags are summed up.
+    if (op == ReduceOp::kMax) {
       hash_ = *static_cast<int64_t*>(span.data);
       *static_cast<int64_t*>(span.data) ^= 1;
     }

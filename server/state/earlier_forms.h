@@ -64,9 +64,9 @@ inline std::string EarlierBarrier(const std::string& record) {
 }
 
 inline std::string EarlierRanks(const std::string& record) {
+  const auto group = ParsedRecord<state::v1::GroupRanks>(record);
   std::string bytes;
-  for (const int64_t rank :
-       ParsedRecord<state::v1::GroupRanks>(record).ranks()) {
+  for (const int64_t rank : group.ranks()) {
     bytes += EarlierNumber(static_cast<uint64_t>(rank));
   }
   return bytes;

@@ -151,7 +151,7 @@ std::vector<Example> Examples() {
         "checkpoint checkpoint_every=41\n"
         "plan \\010\\003\\020\\001\\032\\004bf16 "
         "\\377\\377\\377\\377\\377\\377\\377\\377\\377\\001*\\017\\n\\t"
-        "max_steps\\022\\00299@)\n"},
+        "max_steps\\022\\002998)\n"},
        {"train", PositionOf(true)}},
       {"schedule/7",
        {"teacher", "round 0\nstep 0\ncommit 1\nreason \nstop \nregroup \n"},
@@ -188,7 +188,8 @@ using Tables = std::map<std::string, std::vector<StateStore::Record>>;
 
 Tables Everything(const StateStore& store) {
   Tables tables;
-  for (const std::string& table : *store.Tables("")) {
+  const std::vector<std::string> names = *store.Tables("");
+  for (const std::string& table : names) {
     tables[table] = *store.List(table);
   }
   return tables;
