@@ -145,7 +145,6 @@ class Schedule:
         self._session = session
         self._stream = _library.encode(stream)
         self._ends_window = True
-        self._plan: Optional[Plan] = None
         self.step = 0
 
     @property
@@ -156,15 +155,17 @@ class Schedule:
     @property
     def plan(self) -> Plan:
         """The plan that the next exchange follows."""
-        info = _library.make(_library.PlanInfo)
-        self._session._check(
-            _library.library().cx_plan(
-                self._session._handle, ctypes.byref(info)
+        # Only decisions change it: to ask for it takes longer than for all else
+        # in a step.
+        session = self._session
+        plan = session._plan
+        if plan is None:
+            info = _library.make(_library.PlanInfo)
+            session._check(
+                _library.library().cx_plan(session._handle, ctypes.byref(info))
             )
-        )
-        if self._plan is None or self._plan.version != info.version:
-            self._plan = self._read(info)
-        return self._plan
+            plan = session._plan = self._read(info)
+        return plan
 
     @staticmethod
     def _read(info: _library.PlanInfo) -> Plan:
@@ -271,9 +272,16 @@ class Schedule:
         vote.refuse = int(not commit)
         vote.reason = _library.encode_reason(reason)
         made = _library.make(_library.Decision)
-        self._session._call(
-            "cx_decide", self._stream, ctypes.byref(vote), ctypes.byref(made)
-        )
+        try:
+            self._session._call(
+                "cx_decide",
+                self._stream,
+                ctypes.byref(vote),
+                ctypes.byref(made),
+            )
+        finally:
+            if made.plan_changed:
+                self._session._plan = None
         if self._ends_window:
             self.step += 1
         return Decision(

@@ -12,7 +12,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Type
 from . import _library
 from ._data import Elements, Parameter, parameters_of
 from .errors import DeadlineExceeded, Error, InvalidArgument
-from .schedule import PlanWords, Schedule, plan_text
+from .schedule import Plan, PlanWords, Schedule, plan_text
 from .store import Store
 
 _OPERATIONS = {"sum": 0, "min": 1, "max": 2}
@@ -102,6 +102,7 @@ class Session:
         self._process = os.getpid()
         self.generation: Optional[int] = None
         self.asked = ""
+        self._plan: Optional[Plan] = None  # of Schedule
         info = _library.make(_library.SessionInfo)
         self._check(
             _library.library().cx_info(handle, ctypes.byref(info))

@@ -1,4 +1,4 @@
-"""torch's own exchange of a bucket, and how to wait for it with a way out."""
+"""torch's own exchange, and how to wait for it with a way out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_SLEEP = 0.005
 
 
 class Exchange:
-    """The buckets of one exchange that are under way.
+    """What of one exchange is under way.
 
     For one thread: the one that autograd runs hooks on. `hook` is torch's way
     to exchange a bucket, (state, function) as for register_comm_hook; None is
@@ -32,6 +32,7 @@ class Exchange:
         self._group = group
         self._size = group.size()
         self._mean = _mean(self._size)
+        self._on_device = False
         self._works: List[Any] = []
         self._futures: List[Any] = []
 
@@ -52,6 +53,7 @@ class Exchange:
             self._futures.append(future)
             return future
         buffer = bucket.buffer()
+        self._on_device = not buffer.is_cpu
         # What dist.all_reduce adds costs as much again for a small bucket.
         if self._mean is not None and buffer.dtype is not torch.float16:
             self._works.append(self._group.allreduce([buffer], self._mean))
@@ -60,11 +62,18 @@ class Exchange:
             self._works.append(self._group.allreduce([buffer]))
         return complete(buffer)
 
-    def wait(self) -> None:
+    def wait(self, for_group: bool = False) -> None:
         """Waits until all buckets are exchanged. Raises the session's error,
         such as PeerLost, where the generation ends before, and torch's own
-        where only torch knows of a failure."""
+        where only torch knows of a failure.
+
+        for_group: torch has begun the exchange without a hook, which leaves
+            nothing to wait for: waits for a barrier of its group, which Gloo
+            ends after whatever this process has begun before.
+        """
         try:
+            if for_group:
+                self._works.append(self._group.barrier())
             for work in self._works:
                 self._wait_for_work(work)
             for future in self._futures:
@@ -88,7 +97,7 @@ class Exchange:
         return open_futures
 
     def _wait_for_work(self, work: Any) -> None:
-        if self._on_device(work):
+        if self._on_device:
             work.wait()  # Of the device's stream, not of this thread.
             return
         while True:
@@ -112,10 +121,6 @@ class Exchange:
             # 2% of what it takes, so that polling costs no more.
             time.sleep(min(_LONGEST_SLEEP, 5e-5 + (now - begun) / 50))
         future.value()
-
-    @staticmethod
-    def _on_device(work: Any) -> bool:
-        return "Gloo" not in type(work).__name__ and torch.cuda.is_available()
 
     def _check_session(self) -> None:
         ended = self._session.ended

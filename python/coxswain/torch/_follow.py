@@ -3,19 +3,21 @@
 Between two of torch's moments lies each of ours:
 
     a training forward       counts a micro-batch
-    the first bucket         announces the exchange
-    each bucket              is exchanged by torch
+    the exchange begins      announces it
     all gradients are there  waits for the exchange, with a way out
     DDP has finished         waits for the decision; errors leave backward()
 
 The last two are callbacks of the autograd engine: the first is queued before
 DDP queues its own end of the pass, and the second by the first, so after it.
+
+Where torch exchanges by Gloo and without a hook it does so as ever: the first
+moment is then a hook on one parameter's gradient, and costs nothing for each
+bucket. Elsewhere it is the first bucket, by a communication hook.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from typing import Any, Callable, Iterator, List, Optional
 
 import torch
@@ -27,10 +29,12 @@ from ..schedule import Decision, Plan, Schedule
 from ..session import Session
 from . import _session
 from ._exchange import Exchange, complete
+from ._model import goes_by_gloo, has_hook, last_parameter, layout, supported
 
 # Streams of one process; models beyond that share them, in the same way on all
 # ranks. The coordinator's limit is 64.
 _MAX_STREAMS = 48
+_REFUSE = "refuse"  # of the plan's uneven_data; without it, too
 _schedules: List[Schedule] = []
 _followed = 0
 
@@ -81,7 +85,7 @@ def follow(
     else:
         schedule = continues.schedule
     run = Run(
-        _supported(model), schedule, joined, end_of_data, on_decision, scaler
+        supported(model), schedule, joined, end_of_data, on_decision, scaler
     )
     _check_plan(schedule.plan)
     if skip_non_finite and not schedule.plan.commit_vote:
@@ -108,45 +112,6 @@ def _next_schedule(session: Session) -> Schedule:
     return _schedules[place]
 
 
-def _supported(model: Any) -> DistributedDataParallel:
-    given = getattr(model, "_orig_mod", model)
-    if not isinstance(given, DistributedDataParallel):
-        raise InvalidArgument(
-            "a %s.%s cannot be followed: only DistributedDataParallel has "
-            "communication hooks; FSDP, DeepSpeed and Megatron exchange "
-            "gradients by themselves"
-            % (type(model).__module__, type(model).__qualname__)
-        )
-    engine = getattr(torch.autograd.Variable, "_execution_engine", None)
-    if not hasattr(engine, "queue_callback"):
-        raise InvalidArgument(
-            "torch %s has no autograd callbacks (queue_callback): this version "
-            "of Coxswain does not know it" % torch.__version__
-        )
-    if getattr(given, "_use_python_reducer", False):
-        raise InvalidArgument(
-            "torch._dynamo.config.optimize_ddp is python_reducer, which "
-            "compiles hooks: set it to ddp_optimizer or False"
-        )
-    if getattr(given, "require_manual_backward_finalization", False):
-        raise InvalidArgument(
-            "the model has require_manual_backward_finalization, with which "
-            "backward() has no end that could wait for a decision: set it to "
-            "False"
-        )
-    if getattr(given, "_delay_all_reduce_params", None):
-        raise InvalidArgument(
-            "the model has delay_all_reduce_named_params, which torch exchanges "
-            "without a communication hook: leave that out"
-        )
-    if getattr(given, "mixed_precision", None) is not None:
-        raise InvalidArgument(
-            "the model has mixed_precision, for which torch registers a "
-            "communication hook of its own: use torch.autocast"
-        )
-    return given
-
-
 def _check_plan(plan: Plan) -> None:
     if plan.hook != "allreduce":
         raise InvalidArgument(
@@ -154,16 +119,6 @@ def _check_plan(plan: Plan) -> None:
             "exchanges: leave hook out, and register one of torch's hooks"
             % plan.hook
         )
-
-
-def _layout(model: DistributedDataParallel) -> int:
-    """Returns a hash of what is exchanged, which ranks have in common."""
-    digest = hashlib.blake2b(digest_size=8)
-    for name, parameter in model.module.named_parameters():
-        if parameter.requires_grad:
-            text = "%s %s %s\n" % (name, parameter.dtype, list(parameter.shape))
-            digest.update(text.encode())
-    return int.from_bytes(digest.digest(), "little")
 
 
 class Run:
@@ -211,7 +166,7 @@ class Run:
         self.decision: Optional[Decision] = None
         self.stopping = ""
         self._model = model
-        self._layout = _layout(model)
+        self._layout = layout(model)
         self._exchange = Exchange(session, model.process_group)
         self._end_of_data = end_of_data
         self._on_decision = on_decision
@@ -222,6 +177,13 @@ class Run:
         self._counted = 0
         self._begun: Optional[int] = None
         self._at_end = False
+        # What calls us at the beginning of an exchange that torch makes without
+        # a hook; None: the model has our communication hook.
+        self._gradient_hook: Any = None
+        # A backward pass is to exchange: the last forward was not in no_sync,
+        # and one since the last exchange was not.
+        self._synced = False
+        self._expected = False
         # Of the exchange. With static_graph torch delays all buckets of the
         # first pass to its end, and finishes it before a callback of ours.
         self._at_once = bool(getattr(model, "static_graph", False))
@@ -289,23 +251,75 @@ class Run:
                 % self._exchange.name()
             )
         self._exchange.hook = (state, hook)
-
-    # ---- what torch calls ----
+        self._take_buckets()
 
     def _attach(self) -> None:
-        try:
-            self._model.register_comm_hook(None, self._on_bucket)
-        except RuntimeError as error:
+        if has_hook(self._model):
             raise InvalidArgument(
                 "the model has a communication hook, and takes only one: call "
                 "follow() first, and register it by Run.register_comm_hook"
-            ) from error
+            )
+        if self._needs_buckets(self.schedule.plan):
+            self._model.register_comm_hook(None, self._on_bucket)
+        else:
+            # What DDP waits for, too: only passes that accumulate go by it.
+            edge = torch.autograd.graph.get_gradient_edge(last_parameter(self._model))
+            self._gradient_hook = edge.node.register_prehook(self._on_gradient)
         self._model.register_forward_pre_hook(self._on_forward)
 
+    def _needs_buckets(self, plan: Plan) -> bool:
+        """Returns whether torch is to hand over each bucket, which it then
+        exchanges with a call of Python for each."""
+        model = self._model
+        return (
+            self._exchange.hook is not None
+            or self._skip_non_finite
+            or plan.strict  # nothing is exchanged before the grant
+            or plan.words.get("uneven_data", _REFUSE) != _REFUSE
+            # Those of join() are exchanged outside of a backward pass.
+            or model._join_config.enable
+            or self._at_once
+            or model.find_unused_parameters
+            or not goes_by_gloo(model)
+        )
+
+    def _take_buckets(self) -> None:
+        """Has torch hand over the buckets from the next exchange on."""
+        if self._gradient_hook is not None:
+            self._gradient_hook.remove()
+            self._gradient_hook = None
+            self._model.register_comm_hook(None, self._on_bucket)
+
+    # ---- what torch calls ----
+
     def _on_forward(self, module: Any, inputs: Any) -> None:
-        if module.training and torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
+            return
+        self._synced = module.require_backward_grad_sync
+        self._expected = self._expected or self._synced
+        if module._join_config.enable:
+            self._take_buckets()
+        if module.training:
             self._counted += 1
             self.schedule.note_micro_batch()
+
+    def _on_gradient(self, gradients: Any) -> None:
+        """One parameter has its gradient, and torch has not exchanged any, or
+        not all of them, yet."""
+        # Accelerate can have a pass exchange after forwards in no_sync.
+        sooner = not self._synced and self._model.require_forward_param_sync
+        if self._under_way or not (self._expected or sooner):
+            return
+        if self._model._comm_hooks:
+            raise InvalidArgument(
+                "the model was given a communication hook by its own "
+                "register_comm_hook: use that of Run"
+            )
+        self._begin()
+        if self._error is not None:
+            error, self._error = self._error, None
+            self._under_way = False
+            raise error
 
     # torch looks at annotations, and at the second name.
     def _on_bucket(self, state, bucket):  # type: ignore[no-untyped-def]
@@ -331,6 +345,7 @@ class Run:
 
     def _begin(self) -> None:
         self._under_way = True
+        self._expected = False
         self._error = None
         self._refusal = ""
         self._outside = False
@@ -378,16 +393,19 @@ class Run:
         """All gradients of the pass are there, and DDP has not copied what was
         exchanged yet."""
         self._under_way = False
+        by_torch = self._gradient_hook is not None
         if self._error is None:
             try:
-                self._exchange.wait()
+                self._exchange.wait(for_group=by_torch)
             except BaseException as error:
                 self._error = error
         if self._error is not None and (
-            self._exchange.abandon() or self._model.find_unused_parameters
+            self._exchange.abandon()
+            or by_torch
+            or self._model.find_unused_parameters
         ):
             error, self._error = self._error, None
-            # DDP would wait for a hook that does not come, or for its own
+            # DDP would wait for buckets that do not come, or for its own
             # exchange of which parameters were used.
             raise error
         _queue(self._after_pass)
@@ -429,6 +447,8 @@ class Run:
             self.stopping = "max_steps=%d is reached" % plan.max_steps
         if decision.plan_changed:
             _check_plan(self.schedule.plan)
+            if self._needs_buckets(self.schedule.plan):
+                self._take_buckets()
         if self._on_decision is not None:
             self._on_decision(decision)
 

@@ -50,7 +50,6 @@ def _following(init: Callable[..., None]) -> Callable[..., None]:
         # At the first call torch is imported in whole.
         from ._follow import follow
 
-        _runs[self] = None  # register_comm_hook is torch's own meanwhile
         _runs[self] = follow(self)
 
     return wrapper
@@ -60,7 +59,7 @@ def _registering(register: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(register)
     def wrapper(self: Any, state: Any, hook: Callable[..., Any]) -> None:
         run = _runs.get(self)
-        if run is None:
+        if run is None or hook == run._on_bucket:
             register(self, state, hook)
         else:
             run.register_comm_hook(state, hook)

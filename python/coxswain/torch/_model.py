@@ -1,0 +1,91 @@
+"""What is known of DistributedDataParallel's inside, and asked of it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel.distributed import DistributedDataParallel
+
+from ..errors import InvalidArgument
+
+
+def supported(model: Any) -> DistributedDataParallel:
+    """Returns the model itself, where torch.compile has made something of it.
+    Raises InvalidArgument, saying why, if it cannot be followed."""
+    given = getattr(model, "_orig_mod", model)
+    if not isinstance(given, DistributedDataParallel):
+        raise InvalidArgument(
+            "a %s.%s cannot be followed: only DistributedDataParallel has "
+            "communication hooks; FSDP, DeepSpeed and Megatron exchange "
+            "gradients by themselves"
+            % (type(model).__module__, type(model).__qualname__)
+        )
+    engine = getattr(torch.autograd.Variable, "_execution_engine", None)
+    if not hasattr(engine, "queue_callback"):
+        raise InvalidArgument(
+            "torch %s has no autograd callbacks (queue_callback): this version "
+            "of Coxswain does not know it" % torch.__version__
+        )
+    if getattr(given, "_use_python_reducer", False):
+        raise InvalidArgument(
+            "torch._dynamo.config.optimize_ddp is python_reducer, which "
+            "compiles hooks: set it to ddp_optimizer or False"
+        )
+    if getattr(given, "require_manual_backward_finalization", False):
+        raise InvalidArgument(
+            "the model has require_manual_backward_finalization, with which "
+            "backward() has no end that could wait for a decision: set it to "
+            "False"
+        )
+    if getattr(given, "_delay_all_reduce_params", None):
+        raise InvalidArgument(
+            "the model has delay_all_reduce_named_params, which torch exchanges "
+            "without a communication hook: leave that out"
+        )
+    if getattr(given, "mixed_precision", None) is not None:
+        raise InvalidArgument(
+            "the model has mixed_precision, for which torch registers a "
+            "communication hook of its own: use torch.autocast"
+        )
+    return given
+
+
+def has_hook(model: DistributedDataParallel) -> bool:
+    """Returns whether it has a communication hook."""
+    return bool(
+        model._comm_hooks or model._get_ddp_logging_data().get("comm_hook")
+    )
+
+
+def last_parameter(model: DistributedDataParallel) -> torch.nn.Parameter:
+    """Returns the parameter whose gradient is there first, in most models: by
+    it the exchange is announced early."""
+    ignored = model.parameters_to_ignore
+    return [
+        parameter
+        for name, parameter in model.module.named_parameters()
+        if parameter.requires_grad and name not in ignored
+    ][-1]
+
+
+def layout(model: DistributedDataParallel) -> int:
+    """Returns a hash of what is exchanged, which ranks have in common."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, parameter in model.module.named_parameters():
+        if parameter.requires_grad:
+            text = "%s %s %s\n" % (name, parameter.dtype, list(parameter.shape))
+            digest.update(text.encode())
+    return int.from_bytes(digest.digest(), "little")
+
+
+def goes_by_gloo(model: DistributedDataParallel) -> bool:
+    """Returns whether its gradients are exchanged on the CPU, by torch's Gloo
+    itself: for that Exchange.wait(for_group=True) waits."""
+    gloo = getattr(dist, "ProcessGroupGloo", None)
+    if gloo is None or model.device_type != "cpu":
+        return False
+    backend = model.process_group._get_backend(torch.device("cpu"))
+    return isinstance(backend, gloo)
