@@ -1,5 +1,6 @@
 """A rank of benchmarks/follow.py: a DistributedDataParallel of torch that is
-followed, beside one that is not, step by step in turn. Rank 0 prints a line of
+followed, beside one that is not, one with torch's own hook in Python, and one
+that is followed with that hook, step by step in turn. Rank 0 prints a line of
 JSON for each round."""
 
 import argparse
@@ -46,7 +47,7 @@ def count_buckets(shape):
 
 
 class Side:
-    """One of the two: its times of a step, and of its training thread."""
+    """One of them: its times of a step, and of its training thread."""
 
     def __init__(self, shape):
         self.model = model_of(shape)
@@ -78,28 +79,20 @@ def main():
     torch.set_num_threads(1)
     session = cx.init()
     shape = MODELS[options.model]
-    plain, followed = Side(shape), Side(shape)
-    cx.follow(followed.model)
-    buckets = count_buckets(shape)
+    sides = {name: Side(shape) for name in ("plain", "ours", "hook", "both")}
+    cx.follow(sides["ours"].model)
+    hook = default_hooks.allreduce_hook
+    sides["hook"].model.register_comm_hook(None, hook)
+    cx.follow(sides["both"].model).register_comm_hook(None, hook)
+    found = {"buckets": count_buckets(shape)}
     for number in range(options.rounds + 1):
         for _ in range(options.steps):
-            plain.step()
-            followed.step()
-        ours, theirs = followed.take(), plain.take()
-        if number == 0 or session.rank != 0:
-            continue  # The first one warms up.
-        print(
-            json.dumps(
-                {
-                    "buckets": buckets,
-                    "step": ours[0],
-                    "plain_step": theirs[0],
-                    "thread": ours[1],
-                    "plain_thread": theirs[1],
-                }
-            ),
-            flush=True,
-        )
+            for side in sides.values():
+                side.step()
+        for name, side in sides.items():
+            found[name], found[name + "_thread"] = side.take()
+        if number > 0 and session.rank == 0:  # The first one warms up.
+            print(json.dumps(found), flush=True)
     dist.barrier()
 
 
