@@ -150,6 +150,23 @@ class NeighboursTest(unittest.TestCase):
         )
         self.assertEqual((status, said.count("DONE")), (0, 2), said)
 
+    def test_torchrun_finds_its_rendezvous(self):
+        """By the entry point of the installed wheel, as torchrun does."""
+        code = (
+            "from torch.distributed.elastic import rendezvous\n"
+            "handler = rendezvous.registry.get_rendezvous_handler(\n"
+            "    rendezvous.RendezvousParameters(\n"
+            "        backend='coxswain', endpoint='127.0.0.1:9',\n"
+            "        run_id='job', min_nodes=1, max_nodes=1))\n"
+            "print(handler.get_backend(), type(handler).__module__)\n"
+        )
+        said = run(
+            self.python, "-c", code, env=environment(PYTHONPATH=self.path)
+        )
+        self.assertEqual(
+            said.split(), ["coxswain", "coxswain.torch.rendezvous"]
+        )
+
     def test_ours_before_torch(self):
         self.run_scene("ours_first")
 

@@ -161,8 +161,14 @@ def parameters():
         check("layout of the buckets" in str(error), error)
 
 
-def lose_the_other(session):
-    """Steps until the other rank is lost; returns what is said of it."""
+def loses(end):
+    """Rank 1 ends by `end(session)`; rank 0 steps until it is lost, and says
+    what it is told."""
+    session = coxswain.Session.join()
+    if session.rank == 1:
+        session.barrier("all are here", timeout=20)
+        end(session)
+        return
 
     def train():
         session.barrier("all are here", timeout=20)
@@ -205,39 +211,32 @@ def rejoins():
 
 
 def killed():
-    session = coxswain.Session.join()
-    if session.rank == 0:
-        return lose_the_other(session)
-    session.barrier("all are here", timeout=20)
-    session.schedule.announce(1)
-    session.schedule.decide()
-    os.kill(os.getpid(), signal.SIGKILL)
+    def end(session):
+        session.schedule.announce(1)
+        session.schedule.decide()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    loses(end)
+
+
+def raises(text):
+    def end(session):
+        with session:
+            raise ValueError(text)
+
+    loses(end)
 
 
 def fails():
-    session = coxswain.Session.join()
-    if session.rank == 0:
-        return lose_the_other(session)
-    with session:
-        session.barrier("all are here", timeout=20)
-        raise ValueError("no\nluck")
+    raises("no\nluck")
 
 
 def fails_oddly():
-    session = coxswain.Session.join()
-    if session.rank == 0:
-        return lose_the_other(session)
-    with session:
-        session.barrier("all are here", timeout=20)
-        raise ValueError("no\udcff luck")
+    raises("no\udcff luck")
 
 
 def forgets():
-    session = coxswain.Session.join()
-    if session.rank == 0:
-        return lose_the_other(session)
-    session.barrier("all are here", timeout=20)
-    sys.exit("leaves without a word")
+    loses(lambda session: sys.exit("leaves without a word"))
 
 
 def interrupted():
