@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import threading
 import time
 import warnings
@@ -14,7 +13,17 @@ from accelerate.state import AcceleratorState, GradientState
 import coxswain
 import coxswain.accelerate
 import coxswain.torch
-from scene_support import check, digest, main, network, raised, samples
+from scene_support import (
+    check,
+    digest,
+    main,
+    names_the_other,
+    network,
+    plan_set,
+    raised,
+    samples,
+    stand_still,
+)
 
 warnings.simplefilter("ignore")
 loss_of = torch.nn.functional.mse_loss
@@ -79,10 +88,15 @@ def slipping(accelerator):
 
 def alone():
     """Without Coxswain: the slip goes by unseen."""
+    rank = os.environ["COXSWAIN_LOCAL_RANK"]
+    os.environ.update(
+        RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2", LOCAL_WORLD_SIZE="2",
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ["ALONE_PORT"],
+    )
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
     right = trained(accelerator)
     wrong = trained(accelerator, before=slipping(accelerator))
-    print("ALONE", *right, *wrong, flush=True)
+    print("NAMED", *right, *wrong, flush=True)
 
 
 def slip():
@@ -270,15 +284,6 @@ def plan_changes(session, attached, program):
     check(equal_everywhere(session, program), "ranks are apart")
 
 
-def plan_set(session, *changes):
-    subprocess.run(
-        [os.environ["COXSWAIN_CLI"], "plan", "set", session.job, *changes],
-        check=True,
-        timeout=60,
-        stdout=subprocess.DEVNULL,
-    )
-
-
 def refusals(session):
     attach = coxswain.accelerate.attach
     bad = coxswain.InvalidArgument
@@ -352,11 +357,19 @@ def killed():
             print("KILLED %.3f" % time.monotonic(), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    error = raised(coxswain.PeerLost, program.epoch, before)
-    print("NAMED %.3f" % time.monotonic(), error.ranks, error, flush=True)
+    names_the_other(session, coxswain.PeerLost, lambda: program.epoch(before))
 
 
 def stalled():
+    stands_still(lambda: stand_still(threading.Event().wait))
+
+
+def stopped():
+    stands_still(stand_still)
+
+
+def stands_still(stand):
+    """Rank 1 goes no further."""
     session = coxswain.torch.init(
         plan={"accumulation": 2, "progress_timeout": "2s"}
     )
@@ -366,12 +379,9 @@ def stalled():
 
     def before(i):
         if i == 5 and session.rank == 1:
-            print("STALLED %.3f" % time.monotonic(), flush=True)
-            threading.Event().wait(600)
+            stand()
 
-    error = raised(coxswain.Error, program.epoch, before)
-    print("NAMED %.3f" % time.monotonic(), error.ranks, error, flush=True)
-    raise error  # With which the launcher ends the other one.
+    names_the_other(session, coxswain.Error, lambda: program.epoch(before))
 
 
 def interrupted():
@@ -390,6 +400,23 @@ def interrupted():
     except KeyboardInterrupt:
         print("INTERRUPTED", session.rank, flush=True)
         raise
+
+
+def joins():
+    """attach() joins, in a program that a launcher of torch's has started."""
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    attached = coxswain.accelerate.attach(
+        accelerator, plan={"commit_vote": True}, skip_non_finite=True
+    )
+    program = Program(accelerator)
+    program.epoch()
+    session = coxswain.torch.session()
+    check(session.schedule.step == program.steps == 3, session.schedule.step)
+    plan = attached.runs[0].plan
+    check(plan.accumulation == 4 and plan.commit_vote, plan)
+    check(str(session.rank) == os.environ["RANK"], session.rank)
+    check(session.job == "scene", session.job)
+    check(equal_everywhere(session, program), "ranks are apart")
 
 
 def outlived():

@@ -9,6 +9,7 @@ import unittest
 sys.path.insert(0, os.path.abspath("tests/python"))
 
 import torch_ranks  # noqa: E402
+from program import Program  # noqa: E402
 
 EXAMPLES = os.path.abspath("examples/python")
 PROGRAMS = ("ddp", "accelerate_train", "trainer")
@@ -25,7 +26,7 @@ class ExamplesTest(unittest.TestCase):
             torch_ranks.torch_python(), os.path.join(EXAMPLES, name + ".py"),
             "--samples", "4000",
         ]
-        with torch_ranks.Scene(command) as ranks:
+        with Program(command, torch_ranks.environment()) as ranks:
             self.assertEqual(ranks.end(), 0, ranks.said)
             found = re.search(r": (\d+) steps, accuracy ([\d.]+)%", ranks.said)
             self.assertIsNotNone(found, ranks.said)

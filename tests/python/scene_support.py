@@ -1,9 +1,18 @@
 """What the scenes of the torch tests have in common, on a rank."""
 
+import faulthandler
 import hashlib
+import importlib
+import os
+import signal
+import subprocess
 import sys
+import time
 
 import torch
+
+# Of one scene of several.
+_TIMEOUT_S = 100
 
 
 def check(condition, *what):
@@ -40,7 +49,64 @@ def samples(count=88):
     return torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
 
 
+def plan_set(session, *changes):
+    """Changes the job's plan as an operator does."""
+    subprocess.run(
+        [os.environ["COXSWAIN_CLI"], "plan", "set", session.job, *changes],
+        check=True,
+        timeout=60,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def stand_still(stand=lambda: os.kill(os.getpid(), signal.SIGSTOP)):
+    """Goes no further, and says since when."""
+    print("STANDS %.3f" % time.monotonic(), flush=True)
+    stand()
+
+
+def names_the_other(session, kind, train):
+    """Trains until the error that rank 1 is the reason of; says it, and ends
+    that rank."""
+    session.store.set("pid/%d" % session.rank, str(os.getpid()))
+    other = int(session.store.get("pid/1", timeout=60))
+    error = raised(kind, train)
+    print("NAMED %.3f" % time.monotonic(), error.ranks, error, flush=True)
+    try:
+        os.kill(other, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 def main(scenes):
+    """Runs the scene that is named, or several, each in a process and a job of
+    its own, whose output goes to the folder SCENES_FOLDER."""
     torch.set_num_threads(1)
-    scenes[sys.argv[1]]()
+    names = sys.argv[1:]
+    if len(names) > 1:
+        importlib.import_module("torch._dynamo")  # optimizers do that
+        name = next(filter(_is_here, names), None)
+        if name is None:
+            return
+        names = [name]
+    scenes[names[0]]()
     print("DONE", flush=True)
+
+
+def _is_here(name):
+    """Returns whether this is the process of a scene; if not, it is over."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return False
+    # A scene that hangs says where it does.
+    faulthandler.dump_traceback_later(_TIMEOUT_S, exit=True)
+    path = os.path.join(
+        os.environ["SCENES_FOLDER"],
+        "%s.%s" % (name, os.environ["COXSWAIN_LOCAL_RANK"]),
+    )
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.environ["COXSWAIN_JOB"] = name
+    return True

@@ -23,12 +23,7 @@ TORCH_CASES = (
 
 def suite(script, *arguments, plan=None, **more):
     options = ["--follow"] + (["--plan", plan] if plan else [])
-    return torch_ranks.Scene(
-        torch_ranks.run(*options)
-        + [torch_ranks.torch_python(), os.path.join(torch_ranks.SCENES, script),
-           *arguments],
-        **more
-    )
+    return torch_ranks.scene(script, *arguments, options=options, **more)
 
 
 class SuitesTest(unittest.TestCase):

@@ -1,18 +1,18 @@
-"""Starts the ranks of a scene with torch, for tests beside it."""
+"""Starts the ranks of scenes with torch, for tests beside it."""
 
 import os
-import queue
-import signal
-import subprocess
-import threading
-import time
+import re
+import socket
+import tempfile
 
+from program import Program
 from torch_python import torch_python
 
 CLI = os.path.abspath("cli/coxswain")
 SCENES = os.path.abspath("tests/python")
-# Of a scene, on a machine that does other things too.
-TIMEOUT_S = 240
+# Who stands still with progress_timeout=2s is named 2 s after that; a machine
+# that is overloaded has some more.
+IN_TIME_S = 2 + 2 + 4
 
 
 def environment(**more):
@@ -22,6 +22,7 @@ def environment(**more):
         COXSWAIN_LIBRARY=os.path.abspath("capi/libcoxswain_c.so"),
         COXSWAIN_PYTHON_PACKAGE=os.path.abspath("python/coxswain"),
         PYTHONPATH=os.path.abspath("python"),
+        PYTHONDONTWRITEBYTECODE="1",
         ACCELERATE_USE_CPU="true",
         HF_HUB_OFFLINE="1",
         HF_HOME=folder,
@@ -32,90 +33,10 @@ def environment(**more):
     )
 
 
-class Scene:
-    """Processes whose lines are read while they run."""
-
-    def __init__(self, command, **more):
-        self.lines = []
-        self._queue = queue.Queue()
-        self._process = subprocess.Popen(
-            command,
-            env=environment(**more),
-            cwd=os.environ.get("TEST_TMPDIR", "/tmp"),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self):
-        with self._process.stdout as lines:
-            for line in lines:
-                self._queue.put(line)
-        self._queue.put(None)
-
-    @property
-    def said(self):
-        return "".join(self.lines)
-
-    def wait_for(self, text, timeout=TIMEOUT_S, times=1):
-        """Reads on until `text` was said that often; returns the last line
-        that has it. Fails if the processes end, or the time is over."""
-        ends = time.monotonic() + timeout
-        found = [line for line in self.lines if text in line]
-        while len(found) < times:
-            line = self._next(ends)
-            if line is None:
-                raise AssertionError(
-                    "%r was not said %d times:\n%s" % (text, times, self.said)
-                )
-            if text in line:
-                found.append(line)
-        return found[-1]
-
-    def end(self, timeout=TIMEOUT_S):
-        """Reads on to the end; returns the exit status."""
-        ends = time.monotonic() + timeout
-        while self._next(ends) is not None:
-            pass
-        try:
-            return self._process.wait(max(1, ends - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise AssertionError("it does not end:\n" + self.said) from None
-
-    def _next(self, ends):
-        try:
-            line = self._queue.get(timeout=max(0.0, ends - time.monotonic()))
-        except queue.Empty:
-            raise AssertionError(
-                "time is over; it said:\n" + self.said
-            ) from None
-        if line is not None:
-            self.lines.append(line)
-        return line
-
-    def interrupt(self):
-        """As Ctrl-C on a terminal: to the launcher and its workers."""
-        os.killpg(self._process.pid, signal.SIGINT)
-
-    def kill(self):
-        """Kills the process, and whatever else it has started."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self._process.wait()
-        self._reader.join(10)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *unused):
-        self.kill()
+def unused_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def run(*options, ranks=2):
@@ -124,10 +45,116 @@ def run(*options, ranks=2):
             "--nproc", str(ranks), *options, "--"]
 
 
-def scene(script, name, *options, ranks=2, **more):
-    """Starts a scene of a script beside this file."""
-    return Scene(
-        run(*options, ranks=ranks)
-        + [torch_python(), os.path.join(SCENES, script), name],
-        **more
+def scene(script, *names, options=(), **more):
+    """Starts scenes of a script beside this file."""
+    return Program(
+        run(*options)
+        + [torch_python(), os.path.join(SCENES, script), *names],
+        environment(**more),
     )
+
+
+def torchrun(script, name, coordinator):
+    """Starts a scene by torchrun."""
+    return Program(
+        [torch_python(), "-m", "torch.distributed.run",
+         "--nproc-per-node", "2", "--rdzv-id", "scene",
+         # A port that is free.
+         "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
+         os.path.join(SCENES, script), name],
+        environment(
+            COXSWAIN_COORDINATOR=coordinator.address, GLOO_SOCKET_IFNAME="lo"
+        ),
+    )
+
+
+def named_in(said, what):
+    """Returns what a rank said once it had an error, and how many seconds
+    after another one did something."""
+    began = float(re.search(what + " (.*)", said).group(1))
+    found = re.search("NAMED ([0-9.]+) .*", said)
+    took = float(found.group(1)) - began
+    print("%s was named after %.2f s" % (what, took))
+    return found.group(), took
+
+
+def named_after(ranks, what):
+    """Returns the same of ranks that have it before them."""
+    ranks.line("NAMED", timeout=120)
+    return named_in(ranks.said, what)
+
+
+class Serve:
+    """A coordinator that may be killed, and started again as it was."""
+
+    def __init__(self):
+        self._folder = tempfile.TemporaryDirectory()
+        self.address = "127.0.0.1:%d" % unused_port()
+        self._start()
+
+    def _start(self):
+        self._program = Program(
+            [CLI, "serve", "--listen", self.address,
+             "--state-dir", os.path.join(self._folder.name, "state")],
+            environment(),
+        )
+        # It waits for its address to be free.
+        self._program.line("listening", timeout=60)
+
+    def kill_and_start(self):
+        self._program.kill()
+        self._program.__exit__()
+        self._start()
+
+    def set_plan(self, job, *changes):
+        with Program(
+            [CLI, "plan", "set", job, *changes,
+             "--coordinator", self.address, "--timeout", "30s"],
+            environment(),
+        ) as command:
+            if command.end(60) != 0:
+                raise AssertionError(command.said)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self._program.__exit__()
+        self._folder.cleanup()
+
+
+class Scenes:
+    """What two ranks said in each of several scenes of a script, which are one
+    after the other in processes that are forked once torch is loaded."""
+
+    def __init__(self, script, *names, **more):
+        with tempfile.TemporaryDirectory() as folder, scene(
+            script, *names, SCENES_FOLDER=folder, **more
+        ) as ranks:
+            ranks.end()
+            self._log = ranks.said
+            self._said = {name: self._read(folder, name) for name in names}
+
+    def _read(self, folder, name):
+        said = ""
+        for rank in range(2):
+            try:
+                with open(os.path.join(folder, "%s.%d" % (name, rank))) as file:
+                    said += file.read()
+            except FileNotFoundError:
+                said += "rank %d did not come to %s: %s\n" % (
+                    rank, name, self._log
+                )
+        return said
+
+    def of(self, name, done=2):
+        """Returns what was said in a scene. Fails if it is not done by that
+        many ranks."""
+        said = self._said[name]
+        if said.count("DONE") != done:
+            raise AssertionError(said)
+        return said
+
+    def named(self, name, done=2):
+        """Returns what ranks said an error is, in a scene."""
+        return re.findall("NAMED (.*)", self.of(name, done))

@@ -8,7 +8,7 @@ import pickle
 import scene_support
 import torch
 import torch.distributed as dist
-from scene_support import check, digest, raised
+from scene_support import check, digest, plan_set, raised
 from torch.distributed.algorithms.ddp_comm_hooks import (
     default_hooks,
     powerSGD_hook,
@@ -28,12 +28,25 @@ def layers(count=4):
 
 
 class Checkpointed(torch.nn.Module):
+    def __init__(self, reentrant):
+        super().__init__()
+        self.first, self.second = layers(2)
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        return checkpoint(
+            self.first, self.second(x), use_reentrant=self.reentrant
+        )
+
+
+class Tied(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.second = layers(2)
+        self.second.weight = self.first.weight
 
     def forward(self, x):
-        return checkpoint(self.first, self.second(x), use_reentrant=False)
+        return self.second(self.first(x))
 
 
 class Unused(torch.nn.Module):
@@ -96,6 +109,7 @@ def together():
     error = raised(coxswain.Error, cx.init)
     check("joined job" in str(error) and error.code == 9, error)
     trains_bit_by_bit_as_before()
+    exchanges_where_torch_does()
     trains_with_hooks_of_torch()
     skips(session)
     votes()
@@ -113,7 +127,9 @@ def trains_bit_by_bit_as_before():
         (layers(), {}),
         (layers(), {"gradient_as_bucket_view": True}),
         (Unused(), {"find_unused_parameters": True}),
-        (Checkpointed(), {}),
+        (Checkpointed(False), {}),
+        (Checkpointed(True), {}),
+        (Tied(), {}),
     ):
         plain, theirs, model, ours = pair(module, **options)
         run = cx.follow(model, ours)
@@ -126,6 +142,39 @@ def trains_bit_by_bit_as_before():
                 (loss(model, batch(3, micro)) / 2).backward()
         ours.step()
         check(run.schedule.step == 4 and same(plain, model), options)
+        # Python is called for each bucket only where it has to be.
+        by_bucket = run._gradient_hook is None
+        check(by_bucket == bool(options.get("find_unused_parameters")))
+
+
+def exchanges_where_torch_does():
+    """Not each pass over the parameters is one of the model."""
+    _, _, model, _ = pair(layers())
+    run = cx.follow(model)
+
+    def steps(*passes):
+        before = run.schedule.step
+        for one in passes:
+            with run.accumulate():
+                one()
+        return run.schedule.step - before
+
+    def of_model():
+        loss(model, batch(0, 0)).backward()
+
+    def alone():
+        loss(model.module, batch(0, 0)).backward()
+
+    def twice():
+        both = loss(model, batch(0, 0))
+        both.backward(retain_graph=True)
+        both.backward()
+
+    check(steps(of_model, of_model) == 1)
+    alone()
+    check(steps(of_model, twice) == 1)
+    alone()
+    check(steps(of_model, of_model) == 1)
 
 
 def trains_with_hooks_of_torch():
@@ -266,6 +315,12 @@ def refuses(session):
     model.register_comm_hook(None, default_hooks.allreduce_hook)
     error = raised(coxswain.InvalidArgument, cx.follow, model)
     check("takes only one" in str(error), error)
+    model = DistributedDataParallel(layers())
+    cx.follow(model)
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    loss_of_it = loss(model, batch(0, 0))
+    error = raised(coxswain.InvalidArgument, loss_of_it.backward)
+    check("use that of Run" in str(error), error)
     mixed = DistributedDataParallel(layers())
     mixed.mixed_precision = object()
     error = raised(coxswain.InvalidArgument, cx.follow, mixed)
@@ -370,6 +425,25 @@ def every_batch():
             theirs.step()
             theirs.zero_grad()
         check(same(plain, model), options)
+
+
+def strict():
+    """From the first step on, and from one in the middle."""
+    session = cx.init(plan={"accumulation": 2})
+    plain, theirs, model, ours = pair(layers())
+    run = cx.follow(model, ours)
+    train(plain, theirs, 2, 1)
+    train(plain, theirs, 2, 3)
+    train_followed(run, model, ours, 2, 1)
+    check(run._gradient_hook is not None)
+    if session.rank == 0:
+        plan_set(session, "enforcement=strict")
+    session.barrier("the plan is set", timeout=60)
+    train_followed(run, model, ours, 2, 3)
+    check(run.plan.strict and run._gradient_hook is None)
+    check(same(plain, model))
+    other = cx.follow(DistributedDataParallel(layers()))
+    check(other._gradient_hook is None)
 
 
 def uneven():

@@ -1,13 +1,10 @@
 """What torchrun_test runs: a coordinator, and torchrun."""
 
 import os
-import re
 import signal
-import subprocess
 import tempfile
-import threading
-import time
 
+from program import Program
 from torch_python import torch_python
 
 WORKER = os.path.abspath("tests/python/torchrun_worker.py")
@@ -18,94 +15,14 @@ coxswain = coxswain.torch.rendezvous:creator
 """
 
 
-class Program:
-    """A program whose lines are read as they come. It is gone, with all that
-    it has started in its session, when the block ends."""
-
-    def __init__(self, command, **environment):
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("COXSWAIN_")
-        }
-        self._process = subprocess.Popen(
-            command,
-            env=dict(kept, **environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        self.pid = self._process.pid
-        self._changed = threading.Condition()
-        self._lines = []
-        self._at = 0
-        self._ended = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self):
-        for line in self._process.stdout:
-            with self._changed:
-                self._lines.append(line)
-                self._changed.notify_all()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    @property
-    def said(self):
-        with self._changed:
-            return "".join(self._lines)
-
-    def line(self, pattern, timeout):
-        """Returns the match of the next line that has one."""
-        deadline = time.monotonic() + timeout
-        with self._changed:
-            while True:
-                while self._at < len(self._lines):
-                    found = re.search(pattern, self._lines[self._at])
-                    self._at += 1
-                    if found:
-                        return found
-                left = deadline - time.monotonic()
-                if left <= 0 or self._ended:
-                    break
-                self._changed.wait(left)
-        raise AssertionError(
-            "no line with %r within %d s of:\n%s"
-            % (pattern, timeout, self.said)
-        )
-
-    def wait(self, timeout):
-        """Returns its exit status."""
-        try:
-            status = self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(
-                "not over within %d s:\n%s" % (timeout, self.said)
-            ) from None
-        self._reader.join(5)
-        return status
-
-    def kill(self):
-        """Kills it alone, and waits for its end."""
-        self._process.kill()
-        self._process.wait()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *unused):
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self._process.wait()
-        self._reader.join(5)
-        self._process.stdout.close()
+def environment(**more):
+    """This process's, without what Coxswain finds a job by."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("COXSWAIN_")
+    }
+    return dict(kept, **more)
 
 
 class Scene:
@@ -119,8 +36,10 @@ class Scene:
         self.folder = self._temporary.name
         self._install()
         self._coordinator = Program(
-            ["cli/coxswain", "serve", "--listen", "127.0.0.1:0",
-             "--state-dir", os.path.join(self.folder, "state")]
+            [os.path.abspath("cli/coxswain"), "serve",
+             "--listen", "127.0.0.1:0",
+             "--state-dir", os.path.join(self.folder, "state")],
+            environment(),
         )
         self.address = self._coordinator.line(
             r"listening on ([0-9.:]+)", timeout=30
@@ -135,28 +54,31 @@ class Scene:
         with open(os.path.join(info, "entry_points.txt"), "w") as file:
             file.write(_ENTRY_POINTS)
 
-    def torchrun(self, *options, how, **environment):
+    def torchrun(self, *options, how, **more):
         """Starts torchrun over torchrun_worker.py."""
         return Program(
             [torch_python(), "-m", "torch.distributed.run",
              "--monitor-interval", "0.1", *options, WORKER, how, self.folder],
-            COXSWAIN_LIBRARY=os.path.abspath("capi/libcoxswain_c.so"),
-            PYTHONPATH=os.pathsep.join(
-                [os.path.abspath("python"), os.path.join(self.folder, "site")]
+            environment(
+                COXSWAIN_LIBRARY=os.path.abspath("capi/libcoxswain_c.so"),
+                PYTHONPATH=os.pathsep.join(
+                    [os.path.abspath("python"),
+                     os.path.join(self.folder, "site")]
+                ),
+                PYTHONDONTWRITEBYTECODE="1",
+                # Gloo looks the host's own name up otherwise.
+                GLOO_SOCKET_IFNAME="lo",
+                OMP_NUM_THREADS="1",
+                **more,
             ),
-            PYTHONDONTWRITEBYTECODE="1",
-            # Gloo looks the host's own name up otherwise.
-            GLOO_SOCKET_IFNAME="lo",
-            OMP_NUM_THREADS="1",
-            **environment,
         )
 
-    def agent(self, name, *options, how, **environment):
+    def agent(self, name, *options, how, **more):
         """Starts an agent of torchrun that meets others at the coordinator."""
         return self.torchrun(
             "--rdzv-backend", "coxswain", "--rdzv-endpoint", self.address,
             "--rdzv-id", name, "--nproc-per-node", "1", *options, how=how,
-            **environment,
+            **more,
         )
 
     def finish(self):

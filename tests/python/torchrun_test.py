@@ -178,7 +178,7 @@ class RestartTest(unittest.TestCase):
             done = "DONE rank=[01] world=2 restarts=%d" % RESTARTS
             program.line(done, timeout=RESTART_S)
             program.line(done, timeout=RESTART_S)
-            self.assertEqual(program.wait(RESTART_S), 0, program.said)
+            self.assertEqual(program.end(RESTART_S), 0, program.said)
             self.assertEqual(scene.workers(), [])
 
 
@@ -188,8 +188,8 @@ class RendezvousTest(unittest.TestCase):
         with Scene() as scene, scene.agent(
             "two", *options, how="fail=kill"
         ) as one, scene.agent("two", *options, how="fail=kill") as two:
-            self.assertEqual(one.wait(120), 0, one.said + two.said)
-            self.assertEqual(two.wait(120), 0, one.said + two.said)
+            self.assertEqual(one.end(120), 0, one.said + two.said)
+            self.assertEqual(two.end(120), 0, one.said + two.said)
             said = one.said + two.said
             self.assertEqual(said.count("FAILS kill"), 1, said)
             for rank in (0, 1):
@@ -211,8 +211,8 @@ class RendezvousTest(unittest.TestCase):
                 self._await_training([stays, comes], world_size=2)
                 self.assertEqual(len(scene.workers()), 2, scene.workers())
                 scene.finish()
-                self.assertEqual(stays.wait(60), 0, stays.said)
-                self.assertEqual(comes.wait(60), 0, comes.said)
+                self.assertEqual(stays.end(60), 0, stays.said)
+                self.assertEqual(comes.end(60), 0, comes.said)
             self.assertEqual(scene.workers(), [])
 
     def _await_training(self, agents, world_size):

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -12,7 +11,15 @@ import torch
 
 import coxswain
 import coxswain.torch
-from scene_support import check, digest, main, raised
+from scene_support import (
+    check,
+    digest,
+    main,
+    names_the_other,
+    plan_set,
+    raised,
+    stand_still,
+)
 
 warnings.simplefilter("ignore")
 if sys.argv[1] != "lightning":  # Each takes long.
@@ -144,14 +151,15 @@ def stops(session, made, attached):
     check("enough" in attached.stopping, attached.stopping)
     saved = os.path.join(made.args.output_dir, "checkpoint-3")
     check(os.path.isdir(saved), os.listdir(made.args.output_dir))
-    session.store.set("digest/%d" % session.rank, seen[-1][1])
-    other = session.store.get("digest/%d" % (1 - session.rank), timeout=60)
-    check(other == seen[-1][1].encode(), "ranks are apart")
+    equal_everywhere(session, made)
+
+
+def plan():
+    plan_changes(coxswain.torch.init(plan={"accumulation": 3}))
 
 
 def killed():
     session = coxswain.torch.init(plan={"accumulation": 3})
-    plan_changes(session)
 
     class Killer(TrainerCallback):
         def on_step_begin(self, args, state, control, **unused):
@@ -163,8 +171,61 @@ def killed():
         callbacks=[Killer()], num_train_epochs=50, dataloader_num_workers=2
     )
     coxswain.transformers.attach(made)
-    error = raised(coxswain.PeerLost, made.train)
-    print("NAMED %.3f" % time.monotonic(), error.ranks, error, flush=True)
+    names_the_other(session, coxswain.PeerLost, made.train)
+
+
+def stopped():
+    session = coxswain.torch.init(
+        plan={"accumulation": 3, "progress_timeout": "2s"}
+    )
+
+    class Stopper(TrainerCallback):
+        def on_step_begin(self, args, state, control, **unused):
+            if state.global_step == 3 and session.rank == 1:
+                stand_still()
+
+    made = trainer(callbacks=[Stopper()])
+    coxswain.transformers.attach(made)
+    names_the_other(session, coxswain.Error, made.train)
+
+
+def outlived():
+    """The coordinator dies and comes back; rank 0 sees when it is enough."""
+    session = coxswain.torch.init(plan={"accumulation": 3})
+    attached = None
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, args, state, control, **unused):
+            if session.rank == 0 and state.global_step % 40 == 0:
+                print("STEP", state.global_step, flush=True)
+                if os.path.exists(os.environ["ENOUGH"]):
+                    attached.request_stop("enough")
+
+    made = trainer(callbacks=[Watch()], num_train_epochs=100000)
+    attached = coxswain.transformers.attach(made)
+    made.train()
+    check("enough" in attached.stopping, attached.stopping)
+    check(session.schedule.step == made.state.global_step)
+    equal_everywhere(session, made)
+
+
+def joins():
+    """attach() joins, in a program that torchrun has started."""
+    made = trainer()
+    attached = coxswain.transformers.attach(made)
+    made.train()
+    session = coxswain.torch.session()
+    check(session.schedule.step == made.state.global_step == 8)
+    check(attached.runs[0].plan.accumulation == 3)
+    check((session.job, str(session.rank)) == ("scene", os.environ["RANK"]))
+    equal_everywhere(session, made)
+
+
+def equal_everywhere(session, made):
+    mine = digest(made.model)
+    session.store.set("digest/%d" % session.rank, mine)
+    other = session.store.get("digest/%d" % (1 - session.rank), timeout=60)
+    check(other == mine.encode(), "ranks are apart")
 
 
 def plan_changes(session):
@@ -174,11 +235,7 @@ def plan_changes(session):
         def on_step_begin(self, args, state, control, **unused):
             if state.global_step == 2:
                 if session.rank == 0:
-                    subprocess.run(
-                        [os.environ["COXSWAIN_CLI"], "plan", "set",
-                         session.job, "accumulation=2"],
-                        check=True, timeout=60, stdout=subprocess.DEVNULL,
-                    )
+                    plan_set(session, "accumulation=2")
                 session.barrier("the plan is set", timeout=60)
 
     made = trainer(callbacks=[Operator()])

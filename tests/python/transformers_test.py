@@ -3,39 +3,76 @@
 
 import os
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, os.path.abspath("tests/python"))
 
 import torch_ranks  # noqa: E402
 
+SCRIPT = "trainer_scenes.py"
 
-def scene(name, *options):
-    return torch_ranks.scene("trainer_scenes.py", name, *options)
+
+class TogetherTest(unittest.TestCase):
+    """Scenes that do not need their launcher."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scenes = torch_ranks.Scenes(SCRIPT, "together", "plan", "stopped")
+
+    def test_a_trainer_trains_as_before_skips_saves_and_stops(self):
+        self.scenes.of("together")
+
+    def test_a_changed_plan_is_refused(self):
+        self.scenes.of("plan")
+
+    def test_a_rank_that_is_stopped_is_named(self):
+        line, took = torch_ranks.named_in(
+            self.scenes.of("stopped", done=1), "STANDS"
+        )
+        self.assertRegex(line, r"\(1,\).*rank 1")
+        self.assertLess(took, torch_ranks.IN_TIME_S)
 
 
 class TransformersTest(unittest.TestCase):
-    def assert_done(self, name):
-        with scene(name) as ranks:
-            self.assertEqual(ranks.end(), 0, ranks.said)
-            self.assertEqual(ranks.said.count("DONE"), 2, ranks.said)
+    def assert_done(self, ranks):
+        self.assertEqual(ranks.end(), 0, ranks.said)
+        self.assertEqual(ranks.said.count("DONE"), 2, ranks.said)
 
-    def test_a_trainer_trains_as_before_skips_saves_and_stops(self):
-        self.assert_done("together")
-
-    def test_a_changed_plan_is_refused_and_a_killed_rank_named(self):
-        with scene("killed") as ranks:
-            began = float(ranks.wait_for("KILLED").split()[1])
-            line = ranks.wait_for("NAMED", timeout=60)
-            took = float(line.split()[1]) - began
-            print("killed was named after %.2f s" % took)
+    def test_a_killed_rank_is_named(self):
+        with torch_ranks.scene(SCRIPT, "killed") as ranks:
+            line, took = torch_ranks.named_after(ranks, "KILLED")
             self.assertIn("(1,) rank 1", line)
             self.assertIn("killed by signal 9", line)
             self.assertLess(took, 10)
             self.assertNotEqual(ranks.end(), 0)
 
+    def test_training_outlives_its_coordinator(self):
+        with tempfile.TemporaryDirectory() as folder:
+            enough = os.path.join(folder, "enough")
+            with torch_ranks.Serve() as coordinator, torch_ranks.scene(
+                SCRIPT, "outlived", ENOUGH=enough,
+                options=(
+                    "--coordinator", coordinator.address, "--job", "mnist",
+                ),
+            ) as ranks:
+                ranks.line("STEP 40")
+                coordinator.kill_and_start()
+                # It has its members back.
+                coordinator.set_plan("mnist", "max_steps=1000000")
+                ranks.line("STEP")
+                open(enough, "w").close()
+                self.assert_done(ranks)
+
+    def test_a_program_of_torchrun_joins_by_attach(self):
+        with torch_ranks.Serve() as coordinator, torch_ranks.torchrun(
+            SCRIPT, "joins", coordinator
+        ) as ranks:
+            self.assert_done(ranks)
+
     def test_lightning_trains_as_before_and_stops(self):
-        self.assert_done("lightning")
+        with torch_ranks.scene(SCRIPT, "lightning") as ranks:
+            self.assert_done(ranks)
 
 
 if __name__ == "__main__":
