@@ -16,6 +16,7 @@ from accelerate.state import AcceleratorState, GradientState
 from torch.nn.parallel import DistributedDataParallel
 
 import coxswain.torch
+from scene_support import whole_lines
 
 made = DistributedDataParallel.__init__
 models = []
@@ -33,6 +34,7 @@ def on_cpu(self, module, device_ids=None, output_device=None, **named):
 
 def main():
     torch.set_num_threads(1)
+    whole_lines()
     DistributedDataParallel.__init__ = on_cpu
     Accelerator.multi_device = property(
         lambda self: self.distributed_type == "MULTI_CPU"

@@ -15,6 +15,12 @@ import torch
 _TIMEOUT_S = 100
 
 
+def whole_lines():
+    """Has lines of several ranks come one after the other, and not the pieces
+    that print() writes."""
+    sys.stdout.reconfigure(line_buffering=True, write_through=False)
+
+
 def check(condition, *what):
     if not condition:
         raise AssertionError(what)
@@ -82,6 +88,7 @@ def main(scenes):
     """Runs the scene that is named, or several, each in a process and a job of
     its own, whose output goes to the folder SCENES_FOLDER."""
     torch.set_num_threads(1)
+    whole_lines()
     names = sys.argv[1:]
     if len(names) > 1:
         importlib.import_module("torch._dynamo")  # optimizers do that

@@ -22,6 +22,7 @@ from torch.testing._internal.distributed.distributed_test import (  # noqa: E402
 )
 
 import coxswain.torch  # noqa: E402
+from scene_support import whole_lines  # noqa: E402
 
 
 class Cases(TestDistBackend, DistributedTest._DistTestBase):
@@ -44,6 +45,7 @@ def run(name):
 
 def main():
     torch.set_num_threads(1)
+    whole_lines()
     dist.init_process_group("gloo")
     session = coxswain.torch.session()
     dist._test_python_store(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import time
+import threading
 from typing import Any, Callable, List, Optional, Tuple
 
 import torch
@@ -15,7 +15,6 @@ from ._session import verdict
 
 # How often a wait looks whether the generation has ended.
 _SLICE = datetime.timedelta(milliseconds=50)
-_LONGEST_SLEEP = 0.005
 
 
 class Exchange:
@@ -76,8 +75,7 @@ class Exchange:
                 self._works.append(self._group.barrier())
             for work in self._works:
                 self._wait_for_work(work)
-            for future in self._futures:
-                self._wait_for_future(future)
+            self._wait_for_futures()
         except Error:
             raise
         except RuntimeError as error:
@@ -110,17 +108,19 @@ class Exchange:
                     return
                 self._check_session()
 
-    def _wait_for_future(self, future: Any) -> None:
-        begun = time.monotonic()
-        checked = begun
-        while not future.done():
-            now = time.monotonic()
-            if now - checked > _SLICE.total_seconds():
-                checked = now
+    def _wait_for_futures(self) -> None:
+        if not all(future.done() for future in self._futures):
+            # Once for all of them: to look at each again and again costs more.
+            ended = threading.Lock()
+            ended.acquire()
+            torch.futures.collect_all(self._futures).add_done_callback(
+                lambda unused: ended.release()
+            )
+            while not ended.acquire(timeout=_SLICE.total_seconds()):
                 self._check_session()
-            # 2% of what it takes, so that polling costs no more.
-            time.sleep(min(_LONGEST_SLEEP, 5e-5 + (now - begun) / 50))
-        future.value()
+        for future in self._futures:
+            if future.done():  # Not all of them are, where one has failed.
+                future.value()
 
     def _check_session(self) -> None:
         ended = self._session.ended
