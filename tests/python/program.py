@@ -98,4 +98,6 @@ class Program:
             pass
         self._process.wait()
         self._reader.join(5)
-        self._process.stdout.close()
+        # What has left its session may write on.
+        if not self._reader.is_alive():
+            self._process.stdout.close()
