@@ -25,7 +25,7 @@ using testing::AnyOf;
 using testing::HasSubstr;
 
 // Milliseconds, by far; a busy or instrumented machine may need longer.
-constexpr absl::Duration kSoon = absl::Seconds(10);
+constexpr absl::Duration kSoonEnough = absl::Seconds(10);
 constexpr absl::Duration kForEver = absl::Minutes(2);
 
 absl::Time Now() { return Clock::Real()->Now(); }
@@ -50,7 +50,7 @@ std::vector<std::unique_ptr<Communicator>> MakePair() {
   return pair;
 }
 
-Span SpanOf(std::vector<float>* data) {
+Span SpanOfFloats(std::vector<float>* data) {
   Span span;
   span.data = data->data();
   span.count = static_cast<int64_t>(data->size());
@@ -69,7 +69,7 @@ class Waiter {
 
   // Until the kernel says that the thread sleeps.
   void AwaitAsleep() const {
-    const absl::Time deadline = Now() + kSoon;
+    const absl::Time deadline = Now() + kSoonEnough;
     while (!Asleep() && Now() < deadline) sched_yield();
     EXPECT_TRUE(Asleep());
   }
@@ -132,7 +132,7 @@ void MeasureAll(const std::string& what, int waits) {
     times.push_back(Measure(waits));
   }
   std::sort(times.begin(), times.end());
-  EXPECT_LT(times.back(), kSoon);
+  EXPECT_LT(times.back(), kSoonEnough);
   const std::string text =
       absl::StrCat("median ", absl::FormatDuration(times[times.size() / 2]),
                    ", longest ", absl::FormatDuration(times.back()));
@@ -149,35 +149,36 @@ int PeerOf(const Communicator& comm) { return 1 - comm.rank(); }
 
 INSTANTIATE_TEST_SUITE_P(
     Waits, ShmAbortTest,
-    testing::Values(Case{"Small",
-                         [](Communicator& comm, std::vector<float>* data) {
-                           return comm.AllReduce(SpanOf(data).Slice(0, 10));
-                         }},
-                    Case{"SmallHandedOver",
-                         [](Communicator& comm, std::vector<float>* data) {
-                           const WorkPtr work =
-                               comm.AllReduce(SpanOf(data).Slice(0, 10));
-                           work->Done();
-                           return work;
-                         }},
-                    Case{"Large",
-                         [](Communicator& comm, std::vector<float>* data) {
-                           return comm.AllReduce(SpanOf(data));
-                         }},
-                    Case{"Send",
-                         [](Communicator& comm, std::vector<float>* data) {
-                           return comm.Send(SpanOf(data), PeerOf(comm), 1);
-                         }},
-                    Case{"Receive",
-                         [](Communicator& comm, std::vector<float>* data) {
-                           return comm.Receive(SpanOf(data), PeerOf(comm), 1);
-                         }},
-                    Case{"Split",
-                         [](Communicator& comm, std::vector<float>*) {
-                           return Work::Ended(comm.Split({0, 1}).status());
-                         },
-                         // A question to the store lasts a second.
-                         3}),
+    testing::Values(
+        Case{"Small",
+             [](Communicator& comm, std::vector<float>* data) {
+               return comm.AllReduce(SpanOfFloats(data).Slice(0, 10));
+             }},
+        Case{"SmallHandedOver",
+             [](Communicator& comm, std::vector<float>* data) {
+               const WorkPtr work =
+                   comm.AllReduce(SpanOfFloats(data).Slice(0, 10));
+               work->Done();
+               return work;
+             }},
+        Case{"Large",
+             [](Communicator& comm, std::vector<float>* data) {
+               return comm.AllReduce(SpanOfFloats(data));
+             }},
+        Case{"Send",
+             [](Communicator& comm, std::vector<float>* data) {
+               return comm.Send(SpanOfFloats(data), PeerOf(comm), 1);
+             }},
+        Case{"Receive",
+             [](Communicator& comm, std::vector<float>* data) {
+               return comm.Receive(SpanOfFloats(data), PeerOf(comm), 1);
+             }},
+        Case{"Split",
+             [](Communicator& comm, std::vector<float>*) {
+               return Work::Ended(comm.Split({0, 1}).status());
+             },
+             // A question to the store lasts a second.
+             3}),
     [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 }  // namespace
