@@ -15,7 +15,7 @@ class Clock {
   // differences between two readings mean anything.
   virtual absl::Time Now() const = 0;
 
-  // The calendar time, for people: logs, checkpoint dates.
+  // The calendar time, for display: logs, checkpoint dates.
   virtual absl::Time WallTime() const = 0;
 
   // The machine's clocks. Never destroyed.

@@ -148,7 +148,7 @@ Sinks& AllSinks() {
   return *sinks;
 }
 
-void TellSinks(const LogLine& line) {
+void NotifySinks(const LogLine& line) {
   static thread_local bool telling = false;
   if (telling) return;
   telling = true;
@@ -169,7 +169,7 @@ void Log(Level level, absl::string_view event, LogFields fields) {
     // One call: lines of several threads do not mix.
     std::fwrite(text.data(), 1, text.size(), stderr);
   }
-  if (told) TellSinks(line);
+  if (told) NotifySinks(line);
 }
 
 }  // namespace

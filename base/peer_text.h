@@ -14,7 +14,7 @@ namespace coxswain {
 // no message could be parsed that carried a half letter.
 std::string Shorten(absl::string_view text, size_t max_bytes);
 
-// On one line, whatever is in it; for people. Nothing of it commands a
+// On one line, whatever is in it; for display. Nothing of it commands a
 // terminal: control characters, those of Unicode as well (U+0080 to U+009F),
 // are "?".
 std::string OneLine(std::string text);

@@ -61,10 +61,10 @@ class Helpers {
     }).detach();
   }
 
-  // Waits until none has work, `patience` at most.
-  void AwaitIdle(absl::Duration patience) {
+  // Waits until none has work, `timeout` at most.
+  void AwaitIdle(absl::Duration limit) {
     MutexLock lock(&mutex_);
-    ended_.WaitFor(&mutex_, patience, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    ended_.WaitFor(&mutex_, limit, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       return running_ == 0;
     });
   }
@@ -134,8 +134,8 @@ class ThreadCall : public Call {
     return status->ok() && deliver_ ? deliver_() : *status;
   }
 
-  void Cancel(const absl::Status& why, absl::Duration patience) override {
-    if (cancel_ && cancel_(why)) WaitForEnd(patience);
+  void Cancel(const absl::Status& why, absl::Duration limit) override {
+    if (cancel_ && cancel_(why)) WaitForEnd(limit);
   }
 
  private:
@@ -223,9 +223,7 @@ void CancelCalls() {
   }
 }
 
-void AwaitHelpers(absl::Duration patience) {
-  Helpers::Get().AwaitIdle(patience);
-}
+void AwaitHelpers(absl::Duration limit) { Helpers::Get().AwaitIdle(limit); }
 
 }  // namespace coxswain::capi
 

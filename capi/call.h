@@ -25,8 +25,8 @@ class Call {
   // results written; nullopt if the end has not come.
   virtual std::optional<absl::Status> Wait(absl::Duration slice) = 0;
   // Gives it up: once this returns nothing of the caller's is used any more,
-  // unless that takes longer than `patience`.
-  virtual void Cancel(const absl::Status& why, absl::Duration patience) = 0;
+  // unless that takes longer than `timeout`.
+  virtual void Cancel(const absl::Status& why, absl::Duration limit) = 0;
 };
 
 // An operation of the library that blocks, and cannot wait in slices itself.
@@ -51,9 +51,9 @@ Answer Await(cx_call* handle, const std::shared_ptr<Call>& call);
 // Gives up all calls that the program has handles of, because the process
 // exits. None is waited for.
 void CancelCalls();
-// Waits until no thread of the library works for a call, `patience` at most:
+// Waits until no thread of the library works for a call, `timeout` at most:
 // what they use is destroyed while the process exits.
-void AwaitHelpers(absl::Duration patience);
+void AwaitHelpers(absl::Duration limit);
 
 }  // namespace coxswain::capi
 

@@ -122,7 +122,7 @@ enum {
   CX_ERROR_MEMBER_LOST = 2,       // the rank that is named
   CX_ERROR_MEMBERS_MISSING = 3,   // those that are named, if they have ranks
   CX_ERROR_MANIFESTS_DIFFER = 4,  // at cx_join
-  CX_ERROR_JOB_FINISHED = 5,      // it ended in good order: nothing is wrong
+  CX_ERROR_JOB_FINISHED = 5,      // it ended cleanly: nothing is wrong
   CX_ERROR_STALE = 6              // the coordinator has given this worker up
 };
 
@@ -237,7 +237,7 @@ typedef struct cx_join_options {
 //   CX_ALREADY_EXISTS       a worker of this node and slot is in the job, or
 //                           was given up a moment ago
 //   CX_CANCELLED            given up; the coordinator forgets this worker,
-//                           a moment later. Or the job has ended in good order:
+//                           a moment later. Or the job has ended cleanly:
 //                           CX_ERROR_JOB_FINISHED
 CX_API cx_code cx_join(const cx_join_options* options, cx_session* session,
                        cx_call* call);
@@ -245,13 +245,13 @@ CX_API cx_code cx_join(const cx_join_options* options, cx_session* session,
 // Joins the generation after that of `session`, as the same worker with the
 // same options, and waits as cx_join does: once that generation has ended
 // (cx_status), or is to end after a step (cx_decision.regroup), or to make it
-// end; it is left in good order. Sets `*next`, to 0 unless it returns CX_OK.
+// end; it is left cleanly. Sets `*next`, to 0 unless it returns CX_OK.
 // `session` stays open for cx_close, which must not come before this has
 // returned: it is of no other use.
 //   CX_FAILED_PRECONDITION  `session` was left by cx_leave; or as cx_join
 //   CX_ALREADY_EXISTS       another process has taken this worker's place
 //   CX_CANCELLED            given up: `session` cannot join again. Or the job
-//                           has ended in good order: CX_ERROR_JOB_FINISHED
+//                           has ended cleanly: CX_ERROR_JOB_FINISHED
 // Other errors as cx_join. Since 1.1.
 CX_API cx_code cx_rejoin(cx_session session, cx_session* next, cx_call* call);
 
@@ -307,7 +307,7 @@ enum {
   CX_EVENT_JOINED = 0,
   CX_EVENT_COORDINATOR_LOST = 1,  // training goes on meanwhile
   CX_EVENT_REATTACHED = 2,
-  CX_EVENT_MEMBER_LEFT = 3,  // `rank`, in good order
+  CX_EVENT_MEMBER_LEFT = 3,  // `rank`, cleanly
   CX_EVENT_PLAN_CHANGED = 4,
   CX_EVENT_REGROUP = 5,  // the generation ends after this step
   CX_EVENT_WARNING = 6,

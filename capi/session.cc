@@ -24,7 +24,7 @@ namespace {
 std::atomic<pid_t> owner{0};
 
 // How long the exit of the process waits for the library's threads.
-constexpr absl::Duration kExitPatience = absl::Seconds(1);
+constexpr absl::Duration kExitTimeout = absl::Seconds(1);
 
 // Sessions that are open when the process exits: the other ranks need not wait
 // until their leases run out.
@@ -35,7 +35,7 @@ void CloseAll() {
     open->session->Leave("the process exited without cx_leave", true)
         .IgnoreError();
   }
-  AwaitHelpers(kExitPatience);
+  AwaitHelpers(kExitTimeout);
 }
 
 // Looks at the events in slices: one that is given up takes none of them.

@@ -28,7 +28,7 @@ CheckpointWorld RealCheckpointWorld(CoordinatorStub* stub);
 absl::StatusOr<std::string> RunCheckpoint(const CheckpointOptions& options,
                                           const CheckpointWorld& world);
 
-// A job's checkpoints as a table for people, and as JSON:
+// A job's checkpoints as a table for display, and as JSON:
 //   {"job", "checkpoints": [CHECKPOINT]}
 //   CHECKPOINT: server::CheckpointJson, with "metadata": {NAME: VALUE}
 std::string FormatCheckpoints(

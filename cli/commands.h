@@ -49,7 +49,7 @@ absl::StatusOr<std::string> SetPlan(const PlanSetOptions& options,
                                     CoordinatorStub& stub,
                                     RandomSource* random);
 
-// The answer of GetPlan as a table for people: what differs from the defaults
+// The answer of GetPlan as a table for display: what differs from the defaults
 // first, and a column for the next plan, if there is one, with what it changes.
 std::string FormatPlans(const std::string& job,
                         const v1::GetPlanResponse& plans);
@@ -64,7 +64,7 @@ std::string FormatPlansJson(const std::string& job,
 absl::StatusOr<std::string> ShowWhy(const JobOptions& options,
                                     CoordinatorStub& stub);
 
-// The answer of Why for people: the findings, a table of the ranks, of which
+// The answer of Why for display: the findings, a table of the ranks, of which
 // the odd ones are marked, and one of the last rounds.
 std::string FormatWhy(const std::string& job, const v1::WhyResponse& why);
 

@@ -23,7 +23,7 @@ absl::StatusOr<v1::DescribeResponse> AskStatus(const StatusOptions& options,
                                                CancelSignal* cancel,
                                                int steps = 0);
 
-// The answer as a table for people, which ends with a newline.
+// The answer as a table for display, which ends with a newline.
 std::string FormatTable(const v1::DescribeResponse& description);
 
 // The same as JSON, as docs/observability.md has it. `now`: when the answer

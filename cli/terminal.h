@@ -14,7 +14,7 @@ namespace coxswain {
 // "512 B", "1.5 MB": at most three digits and a unit of 1000s.
 std::string SizeText(int64_t bytes);
 
-// One line of a table for people; its cells from the left.
+// One line of a table for display; its cells from the left.
 using TableRow = std::vector<std::string>;
 
 // The rows as lines of text: two spaces before each cell, columns as wide as

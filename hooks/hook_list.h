@@ -20,7 +20,7 @@ std::string HooksAsMarkdown(const std::vector<HookDescription>& hooks);
 // {"hooks": [{"name", "aliases", "help", "takes_inner", "needs_inner",
 //   "options": [{"name", "aliases", "type", "range", "default", "help"}],
 //   "card": {"bytes", "collectives", "memory", "numerics", "avoid"}}]}
-// where a default has its own JSON type, and "range" is for people.
+// where a default has its own JSON type, and "range" is for display.
 std::string HooksAsJson(const std::vector<HookDescription>& hooks);
 
 }  // namespace coxswain

@@ -58,7 +58,7 @@ OptionDescription ChoiceOption(std::string name, std::string default_value,
                                std::vector<std::string> choices,
                                std::string help);
 // A text that no list of names can hold, such as `levels=2x4+8x16`: `form`
-// describes it for people ("PERIODxSIZE, joined by +"). The default must pass
+// describes it for display ("PERIODxSIZE, joined by +"). The default must pass
 // the check and, as every value in a spec, consist of A-Z a-z 0-9 _ . + -.
 OptionDescription TextOption(std::string name, std::string default_value,
                              std::string form, TextCheck check,

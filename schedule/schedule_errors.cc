@@ -75,7 +75,7 @@ absl::Status ScheduleMismatchError(absl::string_view message,
   v1::ScheduleMismatch* proto = detail.mutable_schedule_mismatch();
   proto->set_stream(mismatch.stream);
   proto->set_round(mismatch.round);
-  for (int rank : mismatch.odd_ranks) {
+  for (int rank : mismatch.outliers) {
     if (static_cast<size_t>(proto->odd_ranks_size()) >= kMaxDetailRanks) break;
     proto->add_odd_ranks(rank);
   }

@@ -12,8 +12,8 @@
 
 namespace coxswain::schedule {
 
-// How the schedule's rooms speak of ranks, and their error with its typed
-// detail (coxswain.v1.ErrorDetail.schedule_mismatch).
+// How the components of the schedule speak of ranks, and their error with its
+// typed detail (coxswain.v1.ErrorDetail.schedule_mismatch).
 
 // "rank 3", "ranks 0-6, 8", "ranks 0, 2, 4, 6, 8, 10 and 90 more". Takes the
 // ranks in ascending order.
@@ -25,7 +25,7 @@ std::string Rounded(absl::Duration duration);
 struct ScheduleMismatch {
   std::string stream;
   int64_t round = 0;
-  std::vector<int> odd_ranks;  // ascending
+  std::vector<int> outliers;  // ascending
   std::vector<std::string> differences;
 };
 

@@ -290,16 +290,16 @@ TEST(ScheduleWireTest, WhatIsKnownOfAPlanCanBeShown) {
 }
 
 TEST(ScheduleWireTest, APositionIsADecisionOnItsWayBack) {
-  Decision heard;
-  heard.round = 41;
-  heard.commit = false;
-  heard.reason = "not finite";
-  heard.stop = "enough";
-  heard.regroup = "2 spares wait";
-  heard.checkpoint = "checkpoint_every=42";
-  ASSERT_OK_AND_ASSIGN(heard.plan, PlanFromWire(Parsed<v1::Plan>(kPlan)));
+  Decision received;
+  received.round = 41;
+  received.commit = false;
+  received.reason = "not finite";
+  received.stop = "enough";
+  received.regroup = "2 spares wait";
+  received.checkpoint = "checkpoint_every=42";
+  ASSERT_OK_AND_ASSIGN(received.plan, PlanFromWire(Parsed<v1::Plan>(kPlan)));
   v1::Position wire;
-  *wire.mutable_last() = ToWire("train", heard);
+  *wire.mutable_last() = ToWire("train", received);
   EXPECT_EQ(wire.last().stream(), "train");
   EXPECT_EQ(wire.last().round(), 41);
   ASSERT_OK_AND_ASSIGN(const Decision back, TakePosition(&wire));

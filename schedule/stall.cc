@@ -43,7 +43,7 @@ class Search {
     NameSilent();
     StallReport report;
     report.stalled = overdue_ || idle;
-    report.odd.assign(odd_.begin(), odd_.end());
+    report.outliers.assign(outliers_.begin(), outliers_.end());
     if (findings_.empty()) findings_.push_back(Calm());
     if (findings_.size() > kMaxFindings) findings_.resize(kMaxFindings);
     report.findings = std::move(findings_);
@@ -72,7 +72,7 @@ class Search {
       if (!late && waited < kUsual) continue;
       if (late) overdue_ = true;
       if (open_ == nullptr) open_ = round;
-      odd_.insert(round->missing.begin(), round->missing.end());
+      outliers_.insert(round->missing.begin(), round->missing.end());
       findings_.push_back(
           absl::StrCat("step ", round->step, " of stream \"", round->stream,
                        "\": ", With(round->missing, "has not ", "have not "),
@@ -142,13 +142,13 @@ class Search {
         findings_.pop_back();
         return false;
       }
-      if (stalled) odd_.insert(live_.begin(), live_.end());
+      if (stalled) outliers_.insert(live_.begin(), live_.end());
       findings_.push_back(absl::StrCat("all ranks are at the same place: ",
                                        Rank(live_[0]).collective_sequence,
                                        " collectives started, bucket ",
                                        Rank(live_[0]).bucket));
     }
-    for (int rank : odd_) Explain(rank);
+    for (int rank : outliers_) Explain(rank);
     return stalled;
   }
 
@@ -158,7 +158,8 @@ class Search {
     });
   }
 
-  // Odd are those that differ from the majority; else those that are behind.
+  // Outliers are those that differ from the majority; else those that are
+  // behind.
   template <typename Number>
   bool NameGroups(absl::string_view noun, absl::string_view verb,
                   Number RankActivity::*field) {
@@ -171,7 +172,7 @@ class Search {
     }
     std::vector<std::string> parts;
     for (const auto& [value, ranks] : groups) {
-      if (&ranks != right) odd_.insert(ranks.begin(), ranks.end());
+      if (&ranks != right) outliers_.insert(ranks.begin(), ranks.end());
       if (parts.size() >= kMaxShownGroups) continue;
       parts.push_back(absl::StrCat(value, " on ", RankList(ranks)));
     }
@@ -196,9 +197,9 @@ class Search {
     Ranks silent;
     absl::Time last = absl::InfinitePast();
     for (int rank : live_) {
-      if (now_ - Rank(rank).heard < kWorthSaying) continue;
+      if (now_ - Rank(rank).last_contact < kWorthSaying) continue;
       silent.push_back(rank);
-      last = std::max(last, Rank(rank).heard);
+      last = std::max(last, Rank(rank).last_contact);
     }
     if (silent.empty()) return;
     findings_.push_back(absl::StrCat("nothing at all was heard of ",
@@ -226,7 +227,7 @@ class Search {
         mismatch.round = std::max(mismatch.round, ticket->round);
       }
     }
-    mismatch.odd_ranks = report.odd;
+    mismatch.outliers = report.outliers;
     mismatch.differences = report.findings;
     const size_t count = std::min(report.findings.size(), kMaxInError);
     const std::vector<std::string> first(
@@ -234,7 +235,7 @@ class Search {
         report.findings.begin() + static_cast<std::ptrdiff_t>(count));
     return ScheduleMismatchError(
         absl::StrCat("the job stands still: ", absl::StrJoin(first, "; "),
-                     "; look at ", RankList(report.odd)),
+                     "; look at ", RankList(report.outliers)),
         mismatch);
   }
 
@@ -243,7 +244,7 @@ class Search {
   Ranks live_;
   const OpenRound* open_ = nullptr;  // the one that waits longest
   bool overdue_ = false;
-  std::set<int> odd_;
+  std::set<int> outliers_;
   std::vector<std::string> findings_;
 };
 

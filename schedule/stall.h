@@ -25,7 +25,7 @@ struct KnownTicket {
 struct RankActivity {
   using LastTicket = KnownTicket;
 
-  bool live = true;  // false: it has left in good order
+  bool live = true;  // false: it has left cleanly
 
   // Its last ticket, of whichever stream.
   std::optional<KnownTicket> ticket;
@@ -41,7 +41,7 @@ struct RankActivity {
   // When one of these numbers was last seen to change, or a ticket or a vote
   // came; before the first: when the generation began.
   absl::Time progressed;
-  absl::Time heard;  // the last sign of life
+  absl::Time last_contact;  // the last sign of life
 };
 
 // A round that some ranks wait in: StepAgreement::Missing() is not empty.
@@ -51,7 +51,7 @@ struct OpenRound {
   int64_t step = 0;
   std::vector<int> missing;
   bool voting = false;  // votes are missing, not tickets
-  absl::Time since;     // StepAgreement::patient_since()
+  absl::Time since;     // StepAgreement::timeout_start()
 };
 
 struct StallInput {
@@ -66,7 +66,7 @@ struct StallReport {
   // Nothing moves, and has not for progress_timeout.
   bool stalled = false;
   // The ranks to look at, ascending: also where it is not stalled (yet).
-  std::vector<int> odd;
+  std::vector<int> outliers;
   // A sentence each, the most telling first; never empty, at most 20.
   std::vector<std::string> findings;
   // If stalled: ABORTED with the first findings, and ScheduleMismatch as its
@@ -74,13 +74,13 @@ struct StallReport {
   absl::Status error;
 };
 
-// What a job is waiting for, and for whom. Pure. Odd are
+// What a job is waiting for, and for whom. Pure. Outliers are
 //   the ranks whose ticket or vote is missing while others wait; else
 //   those whose rounds, collectives or bucket are behind the majority's; else,
 //   once it is stalled, all that are idle.
 // A collective that hangs is recognised by this: all tickets have agreed, and
 // yet no rank's numbers have changed for progress_timeout. It is no stall
-// before the first ticket, once a member has left in good order, or after a
+// before the first ticket, once a member has left cleanly, or after a
 // stop, if all ranks are at the same place: then no rank waits for an exchange.
 StallReport FindStall(absl::Time now, const StallInput& input);
 

@@ -40,7 +40,7 @@ StallInput Job(int world_size, absl::Duration idle) {
     it.bucket = 2;
     it.micro_batches = 32;
     it.progressed = kNow - idle;
-    it.heard = kNow;
+    it.last_contact = kNow;
   }
   return input;
 }
@@ -58,7 +58,7 @@ OpenRound Waits(std::vector<int> missing, absl::Duration waited) {
 TEST(StallTest, AJobThatMovesHasNothingOdd) {
   const StallReport report = FindStall(kNow, Job(3, absl::Milliseconds(10)));
   EXPECT_FALSE(report.stalled);
-  EXPECT_THAT(report.odd, IsEmpty());
+  EXPECT_THAT(report.outliers, IsEmpty());
   EXPECT_THAT(report.findings, ElementsAre(HasSubstr("makes progress")));
   EXPECT_OK(report.error);
 }
@@ -69,7 +69,7 @@ TEST(StallTest, WhoIsMissedIsOddBeforeTheTimeoutAlready) {
   input.ranks[1].activity = "loads data";
   const StallReport report = FindStall(kNow, input);
   EXPECT_FALSE(report.stalled);
-  EXPECT_THAT(report.odd, ElementsAre(1));
+  EXPECT_THAT(report.outliers, ElementsAre(1));
   EXPECT_THAT(
       report.findings,
       ElementsAre("step 8 of stream \"train\": rank 1 has not announced it; "
@@ -83,7 +83,7 @@ TEST(StallTest, ShortWaitsAreNobodysFault) {
   StallInput input = Job(4, absl::Milliseconds(5));
   input.rounds.push_back(Waits({1}, absl::Milliseconds(4)));
   const StallReport report = FindStall(kNow, input);
-  EXPECT_THAT(report.odd, IsEmpty());
+  EXPECT_THAT(report.outliers, IsEmpty());
   EXPECT_THAT(report.findings, ElementsAre(HasSubstr("makes progress")));
 }
 
@@ -110,7 +110,7 @@ TEST(StallTest, TheRoundThatWaitsLongestComesFirst) {
   input.rounds[1].stream = "generator";
   const StallReport report = FindStall(kNow, input);
   EXPECT_THAT(report.findings[0], HasSubstr("\"generator\": rank 2"));
-  EXPECT_THAT(report.odd, ElementsAre(1, 2));
+  EXPECT_THAT(report.outliers, ElementsAre(1, 2));
 }
 
 TEST(StallTest, ACollectiveThatHangsIsAStallAndTheOneBehindIsOdd) {
@@ -118,7 +118,7 @@ TEST(StallTest, ACollectiveThatHangsIsAStallAndTheOneBehindIsOdd) {
   input.ranks[2].collective_sequence = 79;
   const StallReport report = FindStall(kNow, input);
   EXPECT_TRUE(report.stalled);
-  EXPECT_THAT(report.odd, ElementsAre(2));
+  EXPECT_THAT(report.outliers, ElementsAre(2));
   EXPECT_THAT(report.findings[0],
               AllOf(HasSubstr("no rank has made progress for 10s"),
                     HasSubstr("all had agreed")));
@@ -133,7 +133,7 @@ TEST(StallTest, OfTwoTheOneBehindIsOdd) {
   for (int behind : {0, 1}) {
     StallInput input = Job(2, kTimeout);
     input.ranks[static_cast<size_t>(behind)].bucket = 1;
-    EXPECT_THAT(FindStall(kNow, input).odd, ElementsAre(behind));
+    EXPECT_THAT(FindStall(kNow, input).outliers, ElementsAre(behind));
   }
 }
 
@@ -142,13 +142,14 @@ TEST(StallTest, TheOneAheadOfTheMajorityIsOdd) {
   input.ranks[1].rounds = 9;
   input.ranks[2].collective_sequence = 0;
   const StallReport report = FindStall(kNow, input);
-  EXPECT_THAT(report.odd, ElementsAre(1)) << "rounds come before collectives";
+  EXPECT_THAT(report.outliers, ElementsAre(1))
+      << "rounds come before collectives";
 }
 
 TEST(StallTest, WhereAllAreAtTheSamePlaceAllAreNamed) {
   const StallReport report = FindStall(kNow, Job(3, kTimeout));
   EXPECT_TRUE(report.stalled);
-  EXPECT_THAT(report.odd, ElementsAre(0, 1, 2));
+  EXPECT_THAT(report.outliers, ElementsAre(0, 1, 2));
   EXPECT_THAT(report.findings, Contains(HasSubstr("at the same place")));
 }
 
@@ -163,7 +164,7 @@ TEST(StallTest, BeforeTheTimeoutIdlenessIsSaidAndNotJudged) {
   StallInput input = Job(3, kTimeout / 2);
   const StallReport report = FindStall(kNow, input);
   EXPECT_FALSE(report.stalled);
-  EXPECT_THAT(report.odd, IsEmpty());
+  EXPECT_THAT(report.outliers, IsEmpty());
   EXPECT_THAT(report.findings[0],
               HasSubstr("no rank has made progress for 5s"));
 }
@@ -188,7 +189,7 @@ TEST(StallTest, TheExchangeThatComesBeforeAStopIsStillOwed) {
   input.ranks[2].collective_sequence = 79;
   const StallReport report = FindStall(kNow, input);
   EXPECT_TRUE(report.stalled);
-  EXPECT_THAT(report.odd, ElementsAre(2));
+  EXPECT_THAT(report.outliers, ElementsAre(2));
 }
 
 TEST(StallTest, AMissingRankIsAStallAlsoWhereOthersHaveLeft) {
@@ -202,7 +203,7 @@ TEST(StallTest, AMissingRankIsAStallAlsoWhereOthersHaveLeft) {
 
 TEST(StallTest, SilenceIsMentioned) {
   StallInput input = Job(3, absl::Milliseconds(10));
-  input.ranks[1].heard = kNow - absl::Seconds(7);
+  input.ranks[1].last_contact = kNow - absl::Seconds(7);
   const StallReport report = FindStall(kNow, input);
   EXPECT_THAT(report.findings,
               ElementsAre("nothing at all was heard of rank 1 for 7s"));
@@ -216,7 +217,7 @@ TEST(StallTest, AThousandMissingRanksMakeAShortReport) {
   const StallReport report = FindStall(kNow, input);
   EXPECT_THAT(report.findings, SizeIs(20));
   EXPECT_LT(report.error.message().size(), 2048u);
-  EXPECT_THAT(report.odd, SizeIs(500));
+  EXPECT_THAT(report.outliers, SizeIs(500));
 }
 
 }  // namespace

@@ -10,14 +10,14 @@ namespace coxswain::schedule {
 namespace {
 
 // The coordinator's own verdict on a stall, which names the ranks, comes first.
-constexpr absl::Duration kPatienceMargin = absl::Seconds(30);
+constexpr absl::Duration kTimeoutMargin = absl::Seconds(30);
 constexpr int kWarnOnlyFactor = 10;
 
 }  // namespace
 
-absl::Duration PatienceOf(const Terms& terms) {
+absl::Duration StepTimeoutOf(const Terms& terms) {
   const int factor = terms.on_stall == OnStall::kWarn ? kWarnOnlyFactor : 1;
-  return terms.progress_timeout * factor + kPatienceMargin;
+  return terms.progress_timeout * factor + kTimeoutMargin;
 }
 
 StepAgent::StepAgent(Options options) : options_(std::move(options)) {}
@@ -92,7 +92,7 @@ absl::Status StepAgent::Follow(const Terms& terms) {
 
 void StepAgent::Adopt(const Terms& terms) {
   options_.terms = terms;
-  options_.patience = PatienceOf(terms);
+  options_.timeout = StepTimeoutOf(terms);
 }
 
 absl::Status StepAgent::Vote(const schedule::Vote& vote, absl::Time now) {
@@ -136,7 +136,7 @@ void StepAgent::OnOtherCoordinator(absl::Time now) {
   if (announced() && !decided()) waiting_since_ = now;
 }
 
-std::optional<Decision> StepAgent::heard() const {
+std::optional<Decision> StepAgent::last_decision() const {
   if (options_.terms.enforcement == Enforcement::kOff) return std::nullopt;
   return decided() ? decision_ : taken_;
 }
@@ -163,7 +163,7 @@ absl::Time StepAgent::due() const {
 
 absl::Time StepAgent::deadline() const {
   if (!announced() || decided()) return absl::InfiniteFuture();
-  return std::min(due(), waiting_since_ + options_.patience);
+  return std::min(due(), waiting_since_ + options_.timeout);
 }
 
 bool StepAgent::granted() const {
@@ -172,12 +172,12 @@ bool StepAgent::granted() const {
 }
 
 bool StepAgent::Expired(absl::Time now) const {
-  return announced() && !decided() && now - waiting_since_ >= options_.patience;
+  return announced() && !decided() && now - waiting_since_ >= options_.timeout;
 }
 
 Decision StepAgent::TakeDecision() {
   COXSWAIN_CHECK(decided());
-  taken_ = heard();
+  taken_ = last_decision();
   Decision decision = *std::move(decision_);
   decision_.reset();
   regroup_ = decision.regroup;

@@ -36,7 +36,7 @@ class StepAgent {
     bool checkpoints = true;
     // No wait for a grant or a decision is longer: it must outlast the
     // coordinator's progress_timeout, whose message names the ranks.
-    absl::Duration patience = absl::Minutes(6);
+    absl::Duration timeout = absl::Minutes(6);
     absl::Duration resend = absl::Seconds(5);
   };
 
@@ -71,7 +71,7 @@ class StepAgent {
   void OnOtherCoordinator(absl::Time now);
   // Returns the last decision of all ranks that was received, whether it was
   // taken or not: sent to a coordinator that may not know of it any more.
-  std::optional<Decision> heard() const;
+  std::optional<Decision> last_decision() const;
 
   // What to send now, and notes that it was sent.
   std::vector<Outgoing> Take(absl::Time now);
@@ -124,7 +124,7 @@ class StepAgent {
 
 // How long the gates of a job with this plan wait for a grant or a decision.
 // Where a stall is only warned of, ten times as long.
-absl::Duration PatienceOf(const Terms& terms);
+absl::Duration StepTimeoutOf(const Terms& terms);
 
 }  // namespace coxswain::schedule
 

@@ -42,7 +42,7 @@ class StepAgentTest : public ::testing::Test {
     options.stream = "train";
     options.terms.enforcement = enforcement;
     options.terms.commit_vote = commit_vote;
-    options.patience = absl::Seconds(60);
+    options.timeout = absl::Seconds(60);
     options.resend = absl::Seconds(5);
     return StepAgent(options);
   }
@@ -195,9 +195,9 @@ TEST_F(StepAgentTest, WaitsEndWithThePatience) {
 TEST_F(StepAgentTest, ThePatienceOutlastsTheCoordinators) {
   Terms terms;
   terms.progress_timeout = absl::Seconds(20);
-  EXPECT_EQ(PatienceOf(terms), absl::Seconds(50));
+  EXPECT_EQ(StepTimeoutOf(terms), absl::Seconds(50));
   terms.on_stall = OnStall::kWarn;
-  EXPECT_EQ(PatienceOf(terms), absl::Seconds(230));
+  EXPECT_EQ(StepTimeoutOf(terms), absl::Seconds(230));
 }
 
 TEST_F(StepAgentTest, AStopRidesOnWhatIsSaidNext) {
@@ -227,7 +227,7 @@ TEST_F(StepAgentTest, APlanCountsFromTheNextRoundOn) {
   EXPECT_FALSE(agent.options().terms.commit_vote);
   EXPECT_TRUE(agent.granted());
   agent.TakeDecision();
-  EXPECT_EQ(agent.options().patience, absl::Seconds(31));
+  EXPECT_EQ(agent.options().timeout, absl::Seconds(31));
   ASSERT_OK(agent.Announce(TicketOf(1), now()));
   EXPECT_FALSE(agent.granted());
   ASSERT_OK(agent.Vote({}, now()));
@@ -265,31 +265,31 @@ TEST_F(StepAgentTest, CallsOutOfOrderAreErrors) {
 
 TEST_F(StepAgentTest, KnowsTheLastDecisionThatCame) {
   StepAgent agent = MakeAgent(Enforcement::kAudit);
-  EXPECT_FALSE(agent.heard().has_value());
+  EXPECT_FALSE(agent.last_decision().has_value());
   ASSERT_OK(agent.Announce(TicketOf(3), now()));
-  EXPECT_FALSE(agent.heard().has_value());
+  EXPECT_FALSE(agent.last_decision().has_value());
   Deliver(&agent, 0, SkipFor("rank 1: not finite"));
   // Before it is taken, after it, and in the next round.
   for (int i = 0; i < 3; ++i) {
-    const auto heard = agent.heard();
-    ASSERT_TRUE(heard.has_value());
-    EXPECT_EQ(heard->round, 0);
-    EXPECT_EQ(heard->reason, "rank 1: not finite");
+    const auto received = agent.last_decision();
+    ASSERT_TRUE(received.has_value());
+    EXPECT_EQ(received->round, 0);
+    EXPECT_EQ(received->reason, "rank 1: not finite");
     if (i == 0) agent.TakeDecision();
     if (i == 1) {
       ASSERT_OK(agent.Announce(TicketOf(4), now()));
     }
   }
   Deliver(&agent, 1, {});
-  EXPECT_EQ(agent.heard()->round, 1);
+  EXPECT_EQ(agent.last_decision()->round, 1);
 }
 
 TEST_F(StepAgentTest, ItsOwnDecisionsAreNotThoseOfAll) {
   StepAgent agent = MakeAgent(Enforcement::kOff);
   ASSERT_OK(agent.Announce(TicketOf(0), now()));
-  EXPECT_FALSE(agent.heard().has_value());
+  EXPECT_FALSE(agent.last_decision().has_value());
   agent.TakeDecision();
-  EXPECT_FALSE(agent.heard().has_value());
+  EXPECT_FALSE(agent.last_decision().has_value());
 }
 
 TEST_F(StepAgentTest, ADrainGoesWithTheNextTicketAndEndsTheRounds) {

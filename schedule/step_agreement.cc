@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kMaxReasons = 4;
 
 // What ranks ask for, as one text: "ranks 1, 2: loss is nan; rank 5: ...".
-class Wishes {
+class Requests {
  public:
   void Add(int rank, const std::string& reason) {
     std::vector<int>& ranks = ranks_of_[reason];
@@ -62,7 +62,7 @@ StepAgreement::StepAgreement(Options options)
       last_votes_(static_cast<size_t>(options_.world_size)),
       left_(static_cast<size_t>(options_.world_size), false),
       absent_(static_cast<size_t>(options_.world_size), false),
-      placed_(static_cast<size_t>(options_.world_size), !options_.resumed) {
+      positioned_(static_cast<size_t>(options_.world_size), !options_.resumed) {
   COXSWAIN_CHECK(options_.world_size > 0);
   for (int rank : options_.absent) absent_[static_cast<size_t>(rank)] = true;
   absent_count_ = static_cast<int>(options_.absent.size());
@@ -106,11 +106,11 @@ StepAgreement::Messages StepAgreement::OnTicket(int rank, const Ticket& ticket,
   OnBack(rank, now);
   Ticket cut = ticket;
   CutTexts(&cut);
-  if (ticket.round > round_ && Unplaced(rank)) {
-    early_[rank].ticket = std::move(cut);
+  if (ticket.round > round_ && AwaitsPosition(rank)) {
+    pending_[rank].ticket = std::move(cut);
     return messages;
   }
-  placed_[static_cast<size_t>(rank)] = true;
+  positioned_[static_cast<size_t>(rank)] = true;
   if (regrouped() && ticket.round >= round_) {
     FailRank(rank,
              absl::StrCat("has announced step ", ticket.step,
@@ -223,8 +223,8 @@ StepAgreement::Messages StepAgreement::OnVote(int rank, const Vote& vote,
   OnBack(rank, now);
   Vote cut = vote;
   CutTexts(&cut);
-  if (vote.round > round_ && Unplaced(rank)) {
-    early_[rank].vote = std::move(cut);
+  if (vote.round > round_ && AwaitsPosition(rank)) {
+    pending_[rank].vote = std::move(cut);
     return messages;
   }
   std::optional<Vote>& last = last_votes_[static_cast<size_t>(rank)];
@@ -273,7 +273,7 @@ absl::Time StepAgreement::deadline() const {
   const absl::Time settled =
       std::max(now_.trouble, all_back()) + std::min(kSettle, timeout);
   if (now_.warned) return settled;
-  return std::min(settled, patient_since() + timeout);
+  return std::min(settled, timeout_start() + timeout);
 }
 
 bool StepAgreement::voting() const {
@@ -285,7 +285,7 @@ absl::Time StepAgreement::waiting_since() const {
   return std::min(now_.first_ticket, now_.first_vote);
 }
 
-absl::Time StepAgreement::patient_since() const {
+absl::Time StepAgreement::timeout_start() const {
   return std::max(waiting_since(), all_back());
 }
 
@@ -302,7 +302,7 @@ std::vector<int> StepAgreement::Missing() const {
 void StepAgreement::Advance(absl::Time now, Messages* messages) {
   if (LeaversMissing()) now_.trouble = std::min(now_.trouble, now);
   if (now_.trouble != absl::InfiniteFuture()) {
-    if (EverybodyHeard() || now >= deadline()) FailRound();
+    if (AllTicketsReceived() || now >= deadline()) FailRound();
     return;
   }
   if (now_.tickets < options_.world_size) return;
@@ -325,7 +325,7 @@ bool StepAgreement::LeaversMissing() const {
   return false;
 }
 
-bool StepAgreement::EverybodyHeard() const {
+bool StepAgreement::AllTicketsReceived() const {
   for (int rank = 0; rank < options_.world_size; ++rank) {
     if (!HasTicket(rank) && !left_[static_cast<size_t>(rank)]) return false;
   }
@@ -368,8 +368,8 @@ bool StepAgreement::WithoutData() const {
 }
 
 Decision StepAgreement::MakeDecision(absl::Time now) const {
-  Wishes skip;
-  Wishes stop;
+  Requests skip;
+  Requests stop;
   for (int rank = 0; rank < options_.world_size; ++rank) {
     const size_t index = static_cast<size_t>(rank);
     const Ticket& ticket = last_tickets_[index]->ticket;

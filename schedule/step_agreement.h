@@ -39,7 +39,7 @@ struct Message {
 
 // Whether the ranks of one generation do the same in each exchange of one
 // stream: a state machine without clock, locks or network. Used by the
-// schedule room, and by the simulation of tests/simulation.
+// schedule registry, and by the simulation of tests/simulation.
 //
 // Rules, which the simulation checks:
 //   - A round is granted (strict only) and decided once, in order, and only
@@ -54,7 +54,7 @@ struct Message {
 //     vote does not come within progress_timeout of the first: the agreement
 //     fails, once, with an error that names the ranks and shows the difference.
 //     It waits for the tickets of all ranks, but at most kSettle, to tell who
-//     is the odd one. After that nothing is granted or decided.
+//     is the outlier. After that nothing is granted or decided.
 //   - A decision says skip if any ticket or vote asked for it, and stop
 //     likewise. One that ends a window may carry a plan, which the next round
 //     is measured by; or say regroup, if a ticket drains or RequestRegroup was
@@ -72,7 +72,7 @@ struct Message {
 // known, from a rank or from what was kept (Restore), is the last one; ranks
 // that are behind are answered with it, and one that nobody has heard is made
 // again, from the same tickets. What a rank says of a round that cannot be yet
-// is held until it has said its position. Patience begins when all have come
+// is held until it has said its position. The timeout begins when all have come
 // back.
 //
 // Which fields must be equal: step, plan_version, hook, layout, digest,
@@ -81,7 +81,7 @@ struct Message {
 // sync_each_batch 1), or, where the data has ended (end_of_data), at most that;
 // with windows=program any number above 0 that all have in common. With
 // uneven_data=refuse all ranks' data ends together. A rank with
-// micro_batches 0 is out of data: weight 0. The odd ones are those that differ
+// micro_batches 0 is out of data: weight 0. The outliers are those that differ
 // from the majority; where there is none, from the plan and from the step that
 // comes next; else all are named.
 class StepAgreement {
@@ -130,8 +130,8 @@ class StepAgreement {
   void Restore(const Decision& last);
   // One of Options::absent is there again.
   void OnBack(int rank, absl::Time now);
-  // Nobody could have been heard until now: patience begins again.
-  void BePatient(absl::Time now) { all_back_ = std::max(all_back_, now); }
+  // Nobody could have been heard until now: timeouts begin again.
+  void RestartTimeouts(absl::Time now) { all_back_ = std::max(all_back_, now); }
 
   // The next decision that ends a window says regroup, unless it is to stop or
   // on the plan's last step. The last reason counts; an empty one withdraws
@@ -171,7 +171,7 @@ class StepAgreement {
   // Since when they wait; InfiniteFuture: nobody does.
   absl::Time waiting_since() const;
   // The same, but no earlier than all could have answered after a restart.
-  absl::Time patient_since() const;
+  absl::Time timeout_start() const;
   // Whether it is votes that are awaited.
   bool voting() const;
   const Plan& plan() const { return options_.plan; }
@@ -181,7 +181,7 @@ class StepAgreement {
  private:
   static constexpr size_t kMaxNotedPlans = 8;
   // How long a failure waits for the tickets of the other ranks, so that it
-  // can tell who is the odd one.
+  // can tell who is the outlier.
   static constexpr absl::Duration kSettle = absl::Seconds(1);
 
   struct Decided {
@@ -189,7 +189,7 @@ class StepAgreement {
     bool granted = false;
   };
   // Said before the rank's position.
-  struct Early {
+  struct Pending {
     std::optional<Ticket> ticket;
     std::optional<Vote> vote;
   };
@@ -234,7 +234,7 @@ class StepAgreement {
   bool EndsWindow(const Ticket& ticket) const;
   bool WithoutData() const;
   bool LeaversMissing() const;
-  bool EverybodyHeard() const;
+  bool AllTicketsReceived() const;
   void CheckStall(absl::Time now, Messages* messages);
   // InfiniteFuture while any of Options::absent is.
   absl::Time all_back() const {
@@ -244,10 +244,10 @@ class StepAgreement {
   // Takes over a decision that was made elsewhere.
   void Learn(Decision decision);
   // Whether this coordinator may know less of the round than the rank.
-  bool Unplaced(int rank) const;
-  void NoteHeard(int rank, int64_t round, absl::Time now);
+  bool AwaitsPosition(int rank) const;
+  void NoteReceived(int rank, int64_t round, absl::Time now);
   void AnswerAllOf(int64_t round, Messages* messages) const;
-  void ReleaseEarly(absl::Time now, Messages* messages);
+  void ReleasePending(absl::Time now, Messages* messages);
   // Whether it can be the decision on a round that was decided here.
   bool Contradicts(const Decision& told) const;
   std::optional<Plan> KnownPlan(int64_t version) const;
@@ -262,7 +262,7 @@ class StepAgreement {
   std::string Sentence(const TicketDiff& diff) const;
   std::string MissingText(const std::vector<int>& missing,
                           absl::Time now) const;
-  std::string LastWords(const std::vector<int>& ranks) const;
+  std::string LastTickets(const std::vector<int>& ranks) const;
   int64_t step() const;  // of the present round
 
   Options options_;
@@ -285,8 +285,8 @@ class StepAgreement {
   std::vector<bool> absent_;
   int absent_count_ = 0;
   absl::Time all_back_ = absl::InfinitePast();
-  std::vector<bool> placed_;
-  std::map<int, Early> early_;
+  std::vector<bool> positioned_;
+  std::map<int, Pending> pending_;
 };
 
 }  // namespace coxswain::schedule

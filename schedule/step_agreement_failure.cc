@@ -22,11 +22,11 @@ constexpr size_t kMaxSentenceBytes = 3072;
 
 void StepAgreement::CheckStall(absl::Time now, Messages* messages) {
   const Terms& terms = options_.plan.terms;
-  if (now_.warned || now < patient_since() + terms.progress_timeout) return;
+  if (now_.warned || now < timeout_start() + terms.progress_timeout) return;
   TicketDiff diff;
   diff.step = step();
-  diff.odd = Missing();
-  diff.lines = {MissingText(diff.odd, now)};
+  diff.outliers = Missing();
+  diff.lines = {MissingText(diff.outliers, now)};
   diff.advice =
       "a rank that hangs outside of an exchange, or that has ended its loop";
   if (terms.on_stall == OnStall::kAbort) {
@@ -47,11 +47,11 @@ std::string StepAgreement::MissingText(const std::vector<int>& missing,
   return absl::StrCat(RankList(missing),
                       voting() ? " did not vote on it" : " did not announce it",
                       " within ", Rounded(now - waiting_since()),
-                      " of the first to do so: ", LastWords(missing));
+                      " of the first to do so: ", LastTickets(missing));
 }
 
 // Where each of them was when it was last heard.
-std::string StepAgreement::LastWords(const std::vector<int>& ranks) const {
+std::string StepAgreement::LastTickets(const std::vector<int>& ranks) const {
   std::map<std::optional<int64_t>, std::vector<int>> ranks_at;
   for (int rank : ranks) {
     const std::optional<LastTicket>& last =
@@ -111,12 +111,12 @@ void StepAgreement::AddLeavers(const std::vector<int>& gone,
       stopped_
           ? absl::StrCat(RankList(present),
                          " went on although all were told to stop")
-          : absl::StrCat(RankList(gone), " left the job (", LastWords(gone),
+          : absl::StrCat(RankList(gone), " left the job (", LastTickets(gone),
                          ") while ", RankList(present), " went on"));
-  const std::vector<int>& odd = stopped_ ? present : gone;
-  std::set<int> all(diff->odd.begin(), diff->odd.end());
-  all.insert(odd.begin(), odd.end());
-  diff->odd.assign(all.begin(), all.end());
+  const std::vector<int>& outliers = stopped_ ? present : gone;
+  std::set<int> all(diff->outliers.begin(), diff->outliers.end());
+  all.insert(outliers.begin(), outliers.end());
+  diff->outliers.assign(all.begin(), all.end());
   if (!diff->advice.empty()) return;
   diff->advice =
       stopped_ ? "a loop that does not heed the decision to stop"
@@ -128,7 +128,7 @@ void StepAgreement::FailRank(int rank, absl::string_view what,
                              absl::string_view look_for) {
   TicketDiff diff;
   diff.step = step();
-  diff.odd = {rank};
+  diff.outliers = {rank};
   diff.lines = {absl::StrCat("rank ", rank, " ", what)};
   diff.advice = std::string(look_for);
   Fail(diff);
@@ -138,7 +138,7 @@ void StepAgreement::Fail(const TicketDiff& diff) {
   ScheduleMismatch mismatch;
   mismatch.stream = options_.stream;
   mismatch.round = round_;
-  mismatch.odd_ranks = diff.odd;
+  mismatch.outliers = diff.outliers;
   mismatch.differences = diff.lines;
   failure_ = ScheduleMismatchError(Sentence(diff), mismatch);
 }

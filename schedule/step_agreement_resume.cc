@@ -33,8 +33,8 @@ void StepAgreement::RequestCheckpoint(absl::string_view reason) {
   checkpoint_ = CutReason(reason);
 }
 
-bool StepAgreement::Unplaced(int rank) const {
-  return !placed_[static_cast<size_t>(rank)];
+bool StepAgreement::AwaitsPosition(int rank) const {
+  return !positioned_[static_cast<size_t>(rank)];
 }
 
 void StepAgreement::Restore(const Decision& last) {
@@ -60,13 +60,13 @@ StepAgreement::Messages StepAgreement::OnPosition(int rank,
       !KnownPlan(version)) {
     options_.undelivered = told.plan;
   }
-  if (news ? !Unplaced(rank) || (version > 0 && !KnownPlan(version))
+  if (news ? !AwaitsPosition(rank) || (version > 0 && !KnownPlan(version))
            : Contradicts(told)) {
     FailRank(rank, absl::StrCat("has heard a decision on round ", last.round,
                                 " that was not made"));
     return messages;
   }
-  placed_[static_cast<size_t>(rank)] = true;
+  positioned_[static_cast<size_t>(rank)] = true;
   if (news) {
     if (version > 0) told.plan = KnownPlan(version);
     Learn(std::move(told));
@@ -77,8 +77,8 @@ StepAgreement::Messages StepAgreement::OnPosition(int rank,
     messages.push_back(std::move(message));
     AnswerAllOf(last.round, &messages);
   }
-  NoteHeard(rank, last.round, now);
-  ReleaseEarly(now, &messages);
+  NoteReceived(rank, last.round, now);
+  ReleasePending(now, &messages);
   return messages;
 }
 
@@ -121,7 +121,7 @@ void StepAgreement::Learn(Decision decision) {
 }
 
 // A rank that has heard the decision on a round had announced it.
-void StepAgreement::NoteHeard(int rank, int64_t round, absl::Time now) {
+void StepAgreement::NoteReceived(int rank, int64_t round, absl::Time now) {
   std::optional<LastTicket>& last = last_tickets_[static_cast<size_t>(rank)];
   if (last.has_value() && last->ticket.round >= round) return;
   last.emplace();
@@ -141,9 +141,9 @@ void StepAgreement::AnswerAllOf(int64_t round, Messages* messages) const {
   }
 }
 
-void StepAgreement::ReleaseEarly(absl::Time now, Messages* messages) {
-  const std::map<int, Early> early = std::exchange(early_, {});
-  for (const auto& [rank, said] : early) {
+void StepAgreement::ReleasePending(absl::Time now, Messages* messages) {
+  const std::map<int, Pending> pending = std::exchange(pending_, {});
+  for (const auto& [rank, said] : pending) {
     if (said.ticket.has_value()) {
       Messages more = OnTicket(rank, *said.ticket, now);
       messages->insert(messages->end(), more.begin(), more.end());

@@ -30,7 +30,7 @@ Plan PlanOf(int64_t version) {
   return plan;
 }
 
-Decision Heard(int64_t round) {
+Decision Received(int64_t round) {
   Decision decision;
   decision.round = round;
   return decision;
@@ -88,7 +88,7 @@ class ResumedAgreementTest : public testing::Test {
 
 TEST_F(ResumedAgreementTest, GoesOnWhereTheRanksAre) {
   for (int rank = 0; rank < kWorld; ++rank) {
-    EXPECT_THAT(Said(Position(rank, Heard(41))), IsEmpty());
+    EXPECT_THAT(Said(Position(rank, Received(41))), IsEmpty());
   }
   EXPECT_EQ(agreement().round(), 42);
   EXPECT_THAT(Announce(0, 42), IsEmpty());
@@ -101,12 +101,12 @@ TEST_F(ResumedAgreementTest, GoesOnWhereTheRanksAre) {
 }
 
 TEST_F(ResumedAgreementTest, OneThatIsBehindHearsWhatAnotherHasHeard) {
-  Decision told = Heard(41);
+  Decision told = Received(41);
   told.commit = false;
   told.stop = "rank 2: a signal";
-  EXPECT_THAT(Said(Position(0, Heard(40))), IsEmpty());
+  EXPECT_THAT(Said(Position(0, Received(40))), IsEmpty());
   EXPECT_THAT(Announce(0, 41), IsEmpty());
-  EXPECT_THAT(Said(Position(1, Heard(40))), IsEmpty());
+  EXPECT_THAT(Said(Position(1, Received(40))), IsEmpty());
   const Messages messages = Position(2, told);
   ASSERT_THAT(messages, SizeIs(2));
   EXPECT_EQ(messages[0].kind, Kind::kLearned);
@@ -124,27 +124,27 @@ TEST_F(ResumedAgreementTest, OneThatIsBehindHearsWhatAnotherHasHeard) {
 }
 
 TEST_F(ResumedAgreementTest, WhatWasKeptAnswersThoseBehind) {
-  Decision kept = Heard(41);
+  Decision kept = Received(41);
   kept.step = 141;
   kept.next_step = 142;
   kept.regroup = "2 spares wait";
   agreement().Restore(kept);
   EXPECT_TRUE(agreement().regrouped());
-  EXPECT_THAT(Said(Position(0, Heard(40))), IsEmpty());
+  EXPECT_THAT(Said(Position(0, Received(40))), IsEmpty());
   const Messages messages = Announce(0, 41);
   ASSERT_THAT(messages, SizeIs(1));
   EXPECT_EQ(messages[0].decision.regroup, kept.regroup);
 }
 
 TEST_F(ResumedAgreementTest, RanksKnowMoreThanWhatWasKept) {
-  agreement().Restore(Heard(39));
-  Position(0, Heard(41));
+  agreement().Restore(Received(39));
+  Position(0, Received(41));
   EXPECT_EQ(agreement().round(), 42);
 }
 
 TEST_F(ResumedAgreementTest, WhatNobodyHasHeardIsDecidedAgain) {
-  agreement().Restore(Heard(40));
-  for (int rank = 0; rank < kWorld; ++rank) Position(rank, Heard(40));
+  agreement().Restore(Received(40));
+  for (int rank = 0; rank < kWorld; ++rank) Position(rank, Received(40));
   Announce(0, 41);
   Announce(1, 41);
   const Messages messages = Announce(2, 41);
@@ -158,10 +158,10 @@ TEST_F(ResumedAgreementTest, ATicketBeforeThePositionIsHeld) {
   vote.round = 42;
   EXPECT_THAT(agreement().OnVote(1, vote, now_), IsEmpty());
   EXPECT_OK(agreement().failure());
-  EXPECT_THAT(Said(Position(1, Heard(41))), IsEmpty());
+  EXPECT_THAT(Said(Position(1, Received(41))), IsEmpty());
   EXPECT_THAT(agreement().Missing(), ElementsAre(0, 2));
-  Position(0, Heard(41));
-  Position(2, Heard(41));
+  Position(0, Received(41));
+  Position(2, Received(41));
   Announce(0, 42);
   EXPECT_THAT(Announce(2, 42), SizeIs(1));
 }
@@ -169,12 +169,12 @@ TEST_F(ResumedAgreementTest, ATicketBeforeThePositionIsHeld) {
 // Another rank's position says as much.
 TEST_F(ResumedAgreementTest, AHeldTicketCountsOnceItsRoundCanBe) {
   Announce(1, 42);
-  Position(0, Heard(41));
+  Position(0, Received(41));
   EXPECT_EQ(agreement().last_tickets()[1]->ticket.round, 42);
 }
 
 TEST_F(ResumedAgreementTest, PatienceBeginsWhenAllAreBack) {
-  Position(0, Heard(41));
+  Position(0, Received(41));
   Announce(0, 42);
   EXPECT_EQ(agreement().deadline(), absl::InfiniteFuture());
   now_ += 10 * kTimeout;
@@ -190,7 +190,7 @@ TEST_F(ResumedAgreementTest, PatienceBeginsWhenAllAreBack) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("ranks 1, 2")));
 }
 
-// Else of two tickets that differ nobody could tell the odd one.
+// Else of two tickets that differ nobody could tell the outlier.
 TEST_F(ResumedAgreementTest, AMismatchWaitsForThoseWhoAreAway) {
   Announce(0, 0);
   Ticket other = TicketOf(0);
@@ -208,11 +208,11 @@ TEST_F(ResumedAgreementTest, AMismatchWaitsForThoseWhoAreAway) {
 
 TEST_F(ResumedAgreementTest, WhoHasLeftIsNotAwaited) {
   options_.absent = {0, 1};
-  agreement().Restore(Heard(41));
+  agreement().Restore(Received(41));
   agreement().OnMemberLeft(2, now_);
-  Position(0, Heard(40));
+  Position(0, Received(40));
   Announce(0, 41);
-  Position(1, Heard(41));
+  Position(1, Received(41));
   EXPECT_OK(agreement().failure());
   Announce(0, 42);
   Announce(1, 42);
@@ -222,7 +222,7 @@ TEST_F(ResumedAgreementTest, WhoHasLeftIsNotAwaited) {
 
 TEST_F(ResumedAgreementTest, APlanThatNobodyHasHeardOfComesNow) {
   options_.undelivered = PlanOf(2);
-  for (int rank = 0; rank < kWorld; ++rank) Position(rank, Heard(40));
+  for (int rank = 0; rank < kWorld; ++rank) Position(rank, Received(40));
   Announce(0, 41, 1);
   Announce(1, 41, 1);
   const Messages messages = Announce(2, 41, 1);
@@ -237,7 +237,7 @@ TEST_F(ResumedAgreementTest, APlanThatNobodyHasHeardOfComesNow) {
 
 TEST_F(ResumedAgreementTest, APlanThatTheRanksFollowIsNotToldAgain) {
   options_.undelivered = PlanOf(2);
-  for (int rank = 0; rank < kWorld; ++rank) Position(rank, Heard(40));
+  for (int rank = 0; rank < kWorld; ++rank) Position(rank, Received(40));
   for (int rank = 0; rank < kWorld; ++rank) Announce(rank, 41, 2);
   EXPECT_OK(agreement().failure());
   EXPECT_EQ(agreement().round(), 42);
@@ -247,7 +247,7 @@ TEST_F(ResumedAgreementTest, APlanThatTheRanksFollowIsNotToldAgain) {
 
 // A rank may say so, whatever it has heard.
 TEST_F(ResumedAgreementTest, APlanWithoutANumberIsNotTheUndeliveredOne) {
-  Decision told = Heard(41);
+  Decision told = Received(41);
   told.plan = PlanOf(0);
   Position(0, told);
   EXPECT_EQ(agreement().plan().version, 1);
@@ -256,11 +256,11 @@ TEST_F(ResumedAgreementTest, APlanWithoutANumberIsNotTheUndeliveredOne) {
 
 TEST_F(ResumedAgreementTest, APlanThatOneHasHeardOfAllHear) {
   options_.undelivered = PlanOf(2);
-  Decision told = Heard(41);
+  Decision told = Received(41);
   told.plan = PlanOf(2);
   told.plan->at_step = 0;  // is not on the wire
   options_.undelivered->at_step = 142;
-  Position(0, Heard(40));
+  Position(0, Received(40));
   Announce(0, 41, 1);
   const Messages messages = Said(Position(1, told));
   ASSERT_THAT(messages, SizeIs(1));
@@ -270,7 +270,7 @@ TEST_F(ResumedAgreementTest, APlanThatOneHasHeardOfAllHear) {
 }
 
 TEST_F(ResumedAgreementTest, PositionsThatCannotBeAreNamed) {
-  Decision unknown = Heard(41);
+  Decision unknown = Received(41);
   unknown.plan = PlanOf(7);
   Position(1, unknown);
   EXPECT_THAT(agreement().failure(),
@@ -280,8 +280,8 @@ TEST_F(ResumedAgreementTest, PositionsThatCannotBeAreNamed) {
 }
 
 TEST_F(ResumedAgreementTest, TwoDecisionsOnOneRoundAreNamed) {
-  Position(0, Heard(41));
-  Decision other = Heard(41);
+  Position(0, Received(41));
+  Decision other = Received(41);
   other.commit = false;
   Position(2, other);
   EXPECT_THAT(agreement().failure(),
@@ -292,17 +292,17 @@ TEST_F(ResumedAgreementTest, APositionIsNoNewsToWhoDecidedItself) {
   options_.resumed = false;
   options_.absent.clear();
   for (int rank = 0; rank < kWorld; ++rank) Announce(rank, 0);
-  EXPECT_THAT(Position(1, Heard(0)), IsEmpty());
+  EXPECT_THAT(Position(1, Received(0)), IsEmpty());
   EXPECT_OK(agreement().failure());
-  Position(1, Heard(1));
+  Position(1, Received(1));
   EXPECT_THAT(agreement().failure(),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("was not made")));
 }
 
 TEST_F(ResumedAgreementTest, ACheckpointThatOneRankHasHeardIsToldToAll) {
-  Decision told = Heard(41);
+  Decision told = Received(41);
   told.checkpoint = "an operator";
-  EXPECT_THAT(Said(Position(0, Heard(40))), IsEmpty());
+  EXPECT_THAT(Said(Position(0, Received(40))), IsEmpty());
   EXPECT_THAT(Announce(0, 41), IsEmpty());
   const Messages messages = Position(2, told);
   ASSERT_THAT(messages, SizeIs(2));
@@ -313,10 +313,10 @@ TEST_F(ResumedAgreementTest, ACheckpointThatOneRankHasHeardIsToldToAll) {
 }
 
 TEST_F(ResumedAgreementTest, ACheckpointThatOthersHaveNotHeardContradicts) {
-  Decision told = Heard(41);
+  Decision told = Received(41);
   told.checkpoint = "an operator";
   Position(0, told);
-  Position(1, Heard(41));
+  Position(1, Received(41));
   EXPECT_THAT(agreement().failure(),
               StatusIs(absl::StatusCode::kAborted,
                        HasSubstr("rank 1 has heard a decision on round 41")));

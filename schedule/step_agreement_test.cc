@@ -100,7 +100,7 @@ class Ranks {
     EXPECT_TRUE(detail.has_schedule_mismatch());
     return detail.schedule_mismatch();
   }
-  std::vector<int> Odd() const {
+  std::vector<int> Outliers() const {
     const v1::ScheduleMismatch mismatch = Mismatch();
     return {mismatch.odd_ranks().begin(), mismatch.odd_ranks().end()};
   }
@@ -198,7 +198,7 @@ TEST(StepAgreementTest, ADifferentTicketUnderTheSameNumberFails) {
   EXPECT_THAT(ranks.agreement().failure(),
               ranks.FailsWith("rank 1 has announced two different things "
                               "under round 0"));
-  EXPECT_THAT(ranks.Odd(), ElementsAre(1));
+  EXPECT_THAT(ranks.Outliers(), ElementsAre(1));
   EXPECT_THAT(ranks.AnnounceAllBut({}), IsEmpty()) << "it has failed";
 }
 
@@ -226,7 +226,7 @@ TEST(StepAgreementTest, TheOffByOneRankIsNamedWithBothCounts) {
                                 "micro_batches: 3 on rank 2, 4 on ranks 0, 1, "
                                 "3 (4 by the plan); look for "),
                      HasSubstr("accumulation setting"))));
-  EXPECT_THAT(ranks.Odd(), ElementsAre(2));
+  EXPECT_THAT(ranks.Outliers(), ElementsAre(2));
   EXPECT_EQ(ranks.Mismatch().stream(), "train");
   EXPECT_EQ(ranks.Mismatch().round(), 0);
   EXPECT_THAT(ranks.Mismatch().differences(), SizeIs(1));
@@ -243,7 +243,7 @@ TEST(StepAgreementTest, AMismatchWaitsForTheOthersOnlyShortly) {
               ranks.FailsWith("layout of the buckets: 0000000000000000 on rank "
                               "2, 0000000000000007 on rank 0; nothing came "
                               "from ranks 1, 3 in this step"));
-  EXPECT_THAT(ranks.Odd(), ElementsAre(0, 2)) << "there is no majority";
+  EXPECT_THAT(ranks.Outliers(), ElementsAre(0, 2)) << "there is no majority";
 }
 
 TEST(StepAgreementTest, AProgramThatCountsByItselfHasAnyCommonCount) {
@@ -263,7 +263,7 @@ TEST(StepAgreementTest, AProgramThatCountsByItselfHasAnyCommonCount) {
   }
   EXPECT_THAT(ranks.agreement().failure(),
               ranks.FailsWith("micro_batches: 2 on rank 1, 3 on ranks 0, 2; "));
-  EXPECT_THAT(ranks.Odd(), ElementsAre(1));
+  EXPECT_THAT(ranks.Outliers(), ElementsAre(1));
 }
 
 TEST(StepAgreementTest, AProgramThatCountsByItselfHasACount) {
@@ -306,7 +306,7 @@ TEST(StepAgreementTest, TheRankThatSkippedASyncIsNamedAlsoOfTwo) {
     EXPECT_THAT(ranks.agreement().failure(),
                 StatusIs(absl::StatusCode::kAborted, Not(HasSubstr("digest"))))
         << "it follows from the other";
-    EXPECT_THAT(ranks.Odd(), ElementsAre(skipper));
+    EXPECT_THAT(ranks.Outliers(), ElementsAre(skipper));
   }
 }
 
@@ -343,7 +343,7 @@ TEST(StepAgreementTest, EachFieldThatMustBeEqualIsShown) {
     ranks.Announce(1, edit);
     ranks.Announce(2);
     EXPECT_THAT(ranks.agreement().failure(), ranks.FailsWith(text));
-    EXPECT_THAT(ranks.Odd(), ElementsAre(1)) << text;
+    EXPECT_THAT(ranks.Outliers(), ElementsAre(1)) << text;
   }
 }
 
@@ -372,8 +372,8 @@ TEST(StepAgreementTest, OfTwoWithSyncEachBatchTheOneThatIsNotAtTheNextStep) {
     ranks.Announce(1, at_place);
     ranks.Announce(0, [](Ticket* ticket) { ticket->step = 100; });
     ranks.Announce(1, [](Ticket* ticket) { ticket->step = 101; });
-    const int odd = place == 2 ? 1 : 0;  // 3 ends the window of step 100
-    EXPECT_THAT(ranks.Odd(), ElementsAre(odd));
+    const int outlier = place == 2 ? 1 : 0;  // 3 ends the window of step 100
+    EXPECT_THAT(ranks.Outliers(), ElementsAre(outlier));
   }
 }
 
@@ -410,7 +410,7 @@ TEST(StepAgreementTest, WindowsMayDifferAsThePlanSays) {
   EXPECT_THAT(ranks.agreement().failure(),
               ranks.FailsWith("micro_batches: 3 on ranks 0-2 (2 or 3 by the "
                               "plan, the more on the first ranks)"));
-  EXPECT_THAT(ranks.Odd(), ElementsAre(2));
+  EXPECT_THAT(ranks.Outliers(), ElementsAre(2));
 }
 
 TEST(StepAgreementTest, WhoAsksToSkipMakesAllSkip) {
@@ -492,7 +492,7 @@ TEST(StepAgreementTest, APlanRidesOnTheDecisionAndCountsFromTheNextRound) {
   ranks.Announce(1, [](Ticket* ticket) { ticket->plan_version = 1; });
   EXPECT_THAT(ranks.agreement().failure(),
               ranks.FailsWith("plan_version: 1 on rank 1, 2 on rank 0"));
-  EXPECT_THAT(ranks.Odd(), ElementsAre(1)) << "the plan is known";
+  EXPECT_THAT(ranks.Outliers(), ElementsAre(1)) << "the plan is known";
 }
 
 TEST(StepAgreementTest, AnotherStreamsPlanIsAdoptedByAWholeRound) {
@@ -545,7 +545,7 @@ TEST(StepAgreementTest, ASilentRankIsNamedAfterTheTimeout) {
       ranks.FailsWith("step 101 of stream \"train\": ranks 1, 3 did "
                       "not announce it within 5s of the first to do "
                       "so: the last ticket was of step 100; look for "));
-  EXPECT_THAT(ranks.Odd(), ElementsAre(1, 3));
+  EXPECT_THAT(ranks.Outliers(), ElementsAre(1, 3));
   EXPECT_EQ(ranks.agreement().deadline(), absl::InfiniteFuture());
 }
 
@@ -590,7 +590,7 @@ TEST(StepAgreementTest, ARankThatLeavesWhileOthersGoOnIsNamed) {
                               "job (the last ticket was of step 100) while "
                               "ranks 0, 2 went on; look for loops of different "
                               "lengths"));
-  EXPECT_THAT(ranks.Odd(), ElementsAre(1));
+  EXPECT_THAT(ranks.Outliers(), ElementsAre(1));
 }
 
 TEST(StepAgreementTest, RanksThatLeaveOneAfterTheOtherAreAllNamed) {
@@ -634,7 +634,7 @@ TEST(StepAgreementTest, AfterAStopItIsThoseWhoGoOnThatAreOdd) {
   ranks.Announce(2);
   EXPECT_THAT(ranks.agreement().failure(),
               ranks.FailsWith("rank 2 went on although all were told to stop"));
-  EXPECT_THAT(ranks.Odd(), ElementsAre(2));
+  EXPECT_THAT(ranks.Outliers(), ElementsAre(2));
 }
 
 TEST(StepAgreementTest, TextFromRanksIsCut) {
@@ -672,7 +672,7 @@ TEST(StepAgreementTest, AThousandRanksMakeAShortMessage) {
   EXPECT_THAT(ranks.agreement().failure(), ranks.FailsWith(" more"));
   EXPECT_LT(ranks.agreement().failure().message().size(), 4096u);
   EXPECT_LT(ranks.Mismatch().ByteSizeLong(), 4096u);
-  EXPECT_THAT(ranks.Odd(), Not(IsEmpty()));
+  EXPECT_THAT(ranks.Outliers(), Not(IsEmpty()));
 }
 
 TEST(StepAgreementTest, AFailureIsFinal) {
@@ -725,7 +725,7 @@ TEST(StepAgreementTest, ARoundInWhichNobodyHasDataIsNoStep) {
     // Step 100 comes now: of two ranks, the one that goes on is odd.
     ranks.Announce(0);
     ranks.Announce(1, [](Ticket* ticket) { ticket->step = 100; });
-    EXPECT_THAT(ranks.Odd(), ElementsAre(0));
+    EXPECT_THAT(ranks.Outliers(), ElementsAre(0));
   }
 }
 
@@ -745,19 +745,19 @@ TEST(StepAgreementTest, ALeaverWhoseVoteIsMissedIsNamedWithTheOthersMissed) {
   ranks.agreement().OnMemberLeft(1, ranks.now());
   EXPECT_THAT(ranks.agreement().failure(),
               ranks.FailsWith("rank 2 did not vote on it"));
-  EXPECT_THAT(ranks.Odd(), ElementsAre(1));
+  EXPECT_THAT(ranks.Outliers(), ElementsAre(1));
 }
 
 TEST(StepAgreementTest, TextOfRanksIsShownOnOneLineAndInWholeLetters) {
   Ranks ranks(2);
   std::string common;
   for (int i = 0; i < 100; ++i) common += "\xc3\xa9";
-  for (const char* odd : {"\n", ""}) {
+  for (const char* text : {"\n", ""}) {
     Ranks two(2);
     for (int rank : {0, 1}) {
       two.Announce(rank, [&](Ticket* ticket) {
         ticket->hook =
-            absl::StrCat(odd, odd[0] == 0 ? "x" : "", common, rank, "\n");
+            absl::StrCat(text, text[0] == 0 ? "x" : "", common, rank, "\n");
       });
     }
     const std::string message(two.agreement().failure().message());
@@ -802,7 +802,7 @@ TEST(StepAgreementTest, WhoGoesOnAfterARegroupIsNamed) {
       StatusIs(absl::StatusCode::kAborted,
                AllOf(HasSubstr("rank 1"), HasSubstr("2 spares wait"),
                      HasSubstr("does not heed a decision that says regroup"))));
-  EXPECT_THAT(ranks.Odd(), ElementsAre(1));
+  EXPECT_THAT(ranks.Outliers(), ElementsAre(1));
 }
 
 TEST(StepAgreementTest, TheLastDecisionIsRepeatedAfterARegroup) {

@@ -52,7 +52,7 @@ class StepGate {
 
   // How long AwaitGrant, or a Decide of the exchange thread, may wait for other
   // ranks: the end of the exchange is waited for that much longer.
-  virtual absl::Duration patience() const { return absl::ZeroDuration(); }
+  virtual absl::Duration timeout() const { return absl::ZeroDuration(); }
 
   // The reducer is broken: AwaitGrant and Decide fail with this error, now and
   // later. Returns at once. The first reason stays.

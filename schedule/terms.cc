@@ -118,7 +118,7 @@ const std::vector<Term>& Table() {
       Choice("weighting", {"mean", "samples", "tokens"},
              "what a micro-batch counts for in the average", &T::weighting),
       Choice("windows", {"plan", "program"},
-             "who says how many micro-batches a window has", &T::windows),
+             "what sets the number of micro-batches of a window", &T::windows),
   };
   return *terms;
 }

@@ -174,7 +174,7 @@ std::vector<Group> GroupBy(const std::vector<Case>& cases,
   for (auto& [value, ranks] : ranks_of) {
     groups.push_back({value, std::move(ranks)});
   }
-  // The few that are odd first.
+  // The few that are outliers first.
   std::stable_sort(groups.begin(), groups.end(),
                    [](const Group& a, const Group& b) {
                      return a.ranks.size() < b.ranks.size();
@@ -235,7 +235,7 @@ class Differences {
     }
     CheckWeights();
     TicketDiff diff;
-    diff.odd.assign(odd_.begin(), odd_.end());
+    diff.outliers.assign(outliers_.begin(), outliers_.end());
     if (!lines_.empty()) diff.opening = "ranks differ: ";
     diff.lines = std::move(lines_);
     diff.advice = std::move(advice_);
@@ -245,46 +245,47 @@ class Differences {
 
  private:
   void Check(const Field& field) {
-    std::set<int> odd;
+    std::set<int> outliers;
     const std::vector<Group> groups = GroupBy(cases_, field.text);
     // They follow from that.
     if (step_differs_ && (field.name == kChecksum || field.name == kDigest)) {
       return;
     }
-    if (field.name == kMicroBatches) odd = Misfits(FitsCount);
-    if (odd.empty() && field.applies(rules_)) odd = OddOf(field, groups);
-    if (odd.empty()) return;
+    if (field.name == kMicroBatches) outliers = Misfits(FitsCount);
+    if (outliers.empty() && field.applies(rules_))
+      outliers = OutliersOf(field, groups);
+    if (outliers.empty()) return;
     lines_.push_back(
         absl::StrCat(Line(field.name, groups),
                      field.name == kMicroBatches ? PlanText() : ""));
-    if (field.name == kStep) ExplainSteps(odd);
-    Note(odd, field.advice);
+    if (field.name == kStep) ExplainSteps(outliers);
+    Note(outliers, field.advice);
   }
 
   std::set<int> Misfits(bool (*fits)(const Case&)) const {
-    std::set<int> odd;
+    std::set<int> outliers;
     for (const Case& item : cases_) {
-      if (!fits(item)) odd.insert(item.rank);
+      if (!fits(item)) outliers.insert(item.rank);
     }
-    return odd;
+    return outliers;
   }
 
-  std::set<int> OddOf(const Field& field,
-                      const std::vector<Group>& groups) const {
-    std::set<int> odd;
-    if (groups.size() < 2) return odd;
+  std::set<int> OutliersOf(const Field& field,
+                           const std::vector<Group>& groups) const {
+    std::set<int> outliers;
+    if (groups.size() < 2) return outliers;
     const std::optional<std::string> right = RightValue(field, groups);
     for (const Group& group : groups) {
       if (group.value == right) continue;
-      odd.insert(group.ranks.begin(), group.ranks.end());
+      outliers.insert(group.ranks.begin(), group.ranks.end());
     }
-    return odd;
+    return outliers;
   }
 
   // The majority's; else what is right by other knowledge, if somebody has it.
   std::optional<std::string> RightValue(
       const Field& field, const std::vector<Group>& groups) const {
-    // Of all ranks: a majority of those heard so far may be the odd ones.
+    // Of all ranks: a majority of those heard so far may be the outliers.
     if (groups.back().ranks.size() * 2 >
         static_cast<size_t>(rules_.world_size)) {
       return groups.back().value;
@@ -306,12 +307,12 @@ class Differences {
     return std::nullopt;
   }
 
-  void ExplainSteps(const std::set<int>& odd) {
+  void ExplainSteps(const std::set<int>& outliers) {
     step_differs_ = true;
     int64_t base = cases_[0].ticket.step;
     for (const Case& item : cases_) base = std::min(base, item.ticket.step);
     for (const Case& item : cases_) {
-      if (odd.count(item.rank) == 0) base = item.ticket.step;
+      if (outliers.count(item.rank) == 0) base = item.ticket.step;
     }
     std::vector<int> ahead;
     std::vector<int> behind;
@@ -343,22 +344,22 @@ class Differences {
   }
 
   void CheckWeights() {
-    const std::set<int> odd = Misfits(FitsWeight);
-    if (odd.empty()) return;
+    const std::set<int> outliers = Misfits(FitsWeight);
+    if (outliers.empty()) return;
     lines_.push_back(Line("weight", GroupBy(cases_, [](const Case& item) {
                             return absl::StrCat(item.ticket.weight);
                           })));
-    Note(odd, "weights that are not finite, negative, or without data");
+    Note(outliers, "weights that are not finite, negative, or without data");
   }
 
-  void Note(const std::set<int>& odd, const char* advice) {
-    odd_.insert(odd.begin(), odd.end());
+  void Note(const std::set<int>& outliers, const char* advice) {
+    outliers_.insert(outliers.begin(), outliers.end());
     if (advice_.empty()) advice_ = advice;
   }
 
   int64_t Step() const {
     for (const Case& item : cases_) {
-      if (odd_.count(item.rank) == 0) return item.ticket.step;
+      if (outliers_.count(item.rank) == 0) return item.ticket.step;
     }
     int64_t step = cases_.empty() ? 0 : cases_[0].ticket.step;
     for (const Case& item : cases_) step = std::min(step, item.ticket.step);
@@ -367,7 +368,7 @@ class Differences {
 
   const TicketRules& rules_;
   std::vector<Case> cases_;
-  std::set<int> odd_;
+  std::set<int> outliers_;
   std::vector<std::string> lines_;
   std::string advice_;
   bool step_differs_ = false;

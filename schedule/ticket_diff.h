@@ -38,15 +38,15 @@ bool TicketsAgree(const TicketRules& rules, const RankTicket& a,
 bool SameTicket(const Ticket& a, const Ticket& b);
 bool SameVote(const Vote& a, const Vote& b);
 
-// How tickets differ, for people.
+// How tickets differ, for display.
 struct TicketDiff {
   // Those that differ from the majority, or that do not fit the plan. Where
   // there is neither a majority nor anything else to go by: all.
-  std::vector<int> odd;            // ascending
+  std::vector<int> outliers;       // ascending
   std::string opening;             // says that they differ, if they do
   std::vector<std::string> lines;  // a sentence each, the most telling first
   std::string advice;              // what to look for
-  int64_t step = 0;                // of those that are not odd, if there are
+  int64_t step = 0;  // of those that are no outliers, if there are
 };
 TicketDiff DiffTickets(const TicketRules& rules,
                        const std::vector<RankTicket>& tickets);

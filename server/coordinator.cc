@@ -124,10 +124,10 @@ absl::Status Coordinator::Parts::OpenComponents() {
   // Before anything is changed.
   COXSWAIN_RETURN_IF_ERROR(ReadClusterRecords(state->store()).status());
   COXSWAIN_RETURN_IF_ERROR(
-      TakeOverRecords(PlanRoom::TableNames(), &state->store()));
+      TakeOverRecords(PlanStore::TableNames(), &state->store()));
   writer = std::make_unique<GroupCommit>(&state->store());
   COXSWAIN_ASSIGN_OR_RETURN(all.plans,
-                            PlanRoom::Load(options.plan, writer.get()));
+                            PlanStore::Load(options.plan, writer.get()));
   files = FilesOf(state);
   COXSWAIN_ASSIGN_OR_RETURN(
       all.checkpoints,
@@ -142,15 +142,16 @@ absl::Status Coordinator::Parts::OpenComponents() {
                                         writer.get(), all.plans.get()},
                                        all.checkpoints->NewestGeneration()));
   COXSWAIN_RETURN_IF_ERROR(all.checkpoints->BeginTerm(all.membership->term()));
-  all.schedule = std::make_unique<ScheduleRoom>(
-      options.schedule, ScheduleRoom::Rooms{options.clock, all.membership.get(),
-                                            all.plans.get(), writer.get()});
+  all.schedule = std::make_unique<ScheduleRegistry>(
+      options.schedule,
+      ScheduleRegistry::Dependencies{options.clock, all.membership.get(),
+                                     all.plans.get(), writer.get()});
   all.store = std::make_unique<KeyValueStore>(options.store, options.clock,
                                               writer.get());
   all.groups =
       std::make_unique<Groups>(options.groups, options.clock, writer.get());
   all.parameters =
-      std::make_unique<ParameterRoom>(options.parameters, options.clock);
+      std::make_unique<ParameterStore>(options.parameters, options.clock);
   all.telemetry = std::make_unique<Telemetry>(options.telemetry, options.clock);
   if (options.count_calls) all.rpc = std::make_unique<RpcMetrics>();
   all.membership->AddObserver(all.telemetry.get());

@@ -34,7 +34,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr auto kPatience = std::chrono::seconds(20);
+constexpr auto kTimeout = std::chrono::seconds(20);
 
 std::string NewFolder() {
   static std::atomic<int> count{0};
@@ -70,14 +70,14 @@ class Worker {
 
   absl::Status Join() {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    context.set_deadline(std::chrono::system_clock::now() + kTimeout);
     return FromGrpcStatus(stub_->Join(&context, request_, &response_));
   }
 
   // Opens the stream and waits for the answer to hello.
   bool Attach() {
     stream_context_ = std::make_unique<grpc::ClientContext>();
-    stream_context_->set_deadline(std::chrono::system_clock::now() + kPatience);
+    stream_context_->set_deadline(std::chrono::system_clock::now() + kTimeout);
     stream_ = stub_->Attach(stream_context_.get());
     v1::AttachRequest hello;
     *hello.mutable_hello()->mutable_fence() = fence();
@@ -313,7 +313,7 @@ TEST(CoordinatorTest, StreamWithoutHelloIsRefused) {
   Worker worker(coordinator->port(), 1, 0);
   auto stub = v1::Rendezvous::NewStub(worker.channel());
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  context.set_deadline(std::chrono::system_clock::now() + kTimeout);
   auto stream = stub->Attach(&context);
   v1::AttachRequest request;
   request.mutable_heartbeat();
@@ -355,7 +355,7 @@ TEST(CoordinatorTest, ClientThatGivesUpIsWithdrawn) {
               grpc::StatusCode::DEADLINE_EXCEEDED);
   }
   // Whether the coordinator has noticed is seen when it answers so.
-  const auto until = std::chrono::system_clock::now() + kPatience;
+  const auto until = std::chrono::system_clock::now() + kTimeout;
   while (worker.Describe().state() != "ended" &&
          std::chrono::system_clock::now() < until) {
     std::this_thread::yield();
@@ -455,7 +455,7 @@ TEST(CoordinatorTest, AStreamWithoutHelloIsEnded) {
       grpc::CreateChannel(absl::StrCat("127.0.0.1:", coordinator->port()),
                           grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  context.set_deadline(std::chrono::system_clock::now() + kTimeout);
   const auto stream = stub->Attach(&context);
   v1::AttachEvent event;
   EXPECT_FALSE(stream->Read(&event));
@@ -464,7 +464,7 @@ TEST(CoordinatorTest, AStreamWithoutHelloIsEnded) {
       StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("hello")));
 }
 
-TEST(CoordinatorTest, EndOfTheGenerationEndsWaitsInTheOtherRooms) {
+TEST(CoordinatorTest, EndOfTheGenerationEndsAllWaits) {
   const auto coordinator = MustStart(NewFolder());
   ASSERT_NE(coordinator, nullptr);
   Team team = JoinTeam(coordinator->port(), 2);
@@ -492,7 +492,7 @@ TEST(CoordinatorTest, EndOfTheGenerationEndsWaitsInTheOtherRooms) {
   std::thread waiter([&] {
     v1::GetResponse none;
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    context.set_deadline(std::chrono::system_clock::now() + kTimeout);
     waited = FromGrpcStatus(stub->Get(&context, get, &none));
   });
   ASSERT_OK(team[1]->Leave(true));
@@ -539,7 +539,7 @@ TEST(CoordinatorTest, StateDirInUseIsAClearError) {
 
 // Asks again and again: what is asked takes its time.
 bool Eventually(const std::function<bool()>& done) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kTimeout;
   while (!done()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
   }

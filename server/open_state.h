@@ -30,8 +30,8 @@ struct StateLocation {
 absl::StatusOr<StateLocation> ParseStateLocation(absl::string_view text);
 
 struct AcquireOptions {
-  // Of etcd only: who this is, for people; and how long a leader that etcd does
-  // not hear of goes on to be one.
+  // Of etcd only: who this is, for display; and how long a leader that etcd
+  // does not hear of goes on to be one.
   std::string name;
   absl::Duration leader_lease = absl::Seconds(5);
   // Called with each change of whom this coordinator waits for. An empty

@@ -59,7 +59,7 @@ grpc::ByteBuffer EncodeChunk(int chunk_field, int64_t offset, uint32_t crc32c,
 // Any other message of the stream.
 grpc::ByteBuffer Encode(const google::protobuf::MessageLite& message);
 
-// The chunk, if `buffer` is a message that holds nothing else and spells each
+// The chunk, if `buffer` is a message that holds nothing else and encodes each
 // field once, as every writer that we know does. Otherwise nothing: let
 // protobuf have a look.
 std::optional<Chunk> DecodeChunk(const grpc::ByteBuffer& buffer,

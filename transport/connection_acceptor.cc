@@ -318,7 +318,7 @@ void ConnectionAcceptor::Add(UniqueFd fd, std::string peer) {
   const int number = fd.get();
   waiting_[id] = {std::move(fd), std::move(peer),
                   std::chrono::steady_clock::now() +
-                      absl::ToChronoMilliseconds(limits_.greeting_timeout)};
+                      absl::ToChronoMilliseconds(limits_.preface_timeout)};
   // At edges: bytes that are only looked at would else be reported for ever.
   if (!Watch(number, id, EPOLLIN | EPOLLRDHUP | EPOLLET)) {
     Refuse(id, std::strerror(errno));
@@ -389,7 +389,7 @@ void ConnectionAcceptor::RefuseLate(Time now) {
     Refuse(waiting_.begin()->first,
            absl::StrCat("it has not greeted as ", NameOf(preface_),
                         " does within ",
-                        absl::FormatDuration(limits_.greeting_timeout)));
+                        absl::FormatDuration(limits_.preface_timeout)));
   }
 }
 

@@ -83,7 +83,7 @@ class ConnectionAcceptor {
   struct Limits {
     // Connections whose preface is not whole; one more closes the oldest.
     int max_waiting_connections = 1024;
-    absl::Duration greeting_timeout = absl::Seconds(5);
+    absl::Duration preface_timeout = absl::Seconds(5);
     // A connection is lost if what was sent is not acknowledged in this time.
     absl::Duration keepalive_timeout = absl::Seconds(5);
   };

@@ -36,7 +36,7 @@ using testing::Not;
 using testing::SizeIs;
 using testing::StartsWith;
 
-constexpr auto kPatience = std::chrono::seconds(20);
+constexpr auto kTimeout = std::chrono::seconds(20);
 const char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 std::string EmptySettings() {
@@ -134,7 +134,7 @@ class Client {
 
   absl::Status Call() {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    context.set_deadline(std::chrono::system_clock::now() + kTimeout);
     const grpc::Slice empty;
     const grpc::ByteBuffer request(&empty, 1);
     grpc::ByteBuffer response;
@@ -178,15 +178,15 @@ void Send(const UniqueFd& fd, const std::string& bytes) {
   send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
-bool IsReadable(const UniqueFd& fd, std::chrono::milliseconds patience) {
+bool IsReadable(const UniqueFd& fd, std::chrono::milliseconds timeout) {
   pollfd readable = {fd.get(), POLLIN, 0};
-  return poll(&readable, 1, patience.count()) > 0;
+  return poll(&readable, 1, timeout.count()) > 0;
 }
 
 // Reads until the other side closes; false at the deadline.
 bool WaitUntilClosed(const UniqueFd& fd) {
   char data[4096];
-  while (IsReadable(fd, kPatience)) {
+  while (IsReadable(fd, kTimeout)) {
     if (read(fd.get(), data, sizeof(data)) <= 0) return true;
   }
   return false;
@@ -311,7 +311,7 @@ TEST(ConnectionAcceptorTest, ALookAtThePortIsNotLogged) {
 
 TEST(ConnectionAcceptorTest, SilenceEndsAtTheDeadline) {
   TestOptions options;
-  options.greeting_timeout = absl::Milliseconds(200);
+  options.preface_timeout = absl::Milliseconds(200);
   TestServer server(options);
   LogCapture log;
   const UniqueFd silent = Connect(server.port(), "127.0.5.1");
@@ -334,7 +334,7 @@ TEST(ConnectionAcceptorTest, APrefaceMayComeInPieces) {
   for (const char c : std::string(kPreface)) Send(fd, std::string(1, c));
   Send(fd, EmptySettings());
   // gRPC answers with settings of its own: nothing of the preface was lost.
-  ASSERT_TRUE(IsReadable(fd, kPatience));
+  ASSERT_TRUE(IsReadable(fd, kTimeout));
   char frame[9];
   ASSERT_EQ(recv(fd.get(), frame, sizeof(frame), MSG_WAITALL), 9);
   EXPECT_EQ(frame[3], 4);
@@ -343,7 +343,7 @@ TEST(ConnectionAcceptorTest, APrefaceMayComeInPieces) {
 
 TEST(ConnectionAcceptorTest, TheOldestOfTooManySilentOnesIsClosed) {
   TestOptions options;
-  options.greeting_timeout = absl::Hours(1);
+  options.preface_timeout = absl::Hours(1);
   options.max_waiting_connections = 3;
   TestServer server(options);
   LogCapture log;
@@ -379,7 +379,7 @@ TEST(ConnectionAcceptorTest, ConnectionsHaveALimitAndEndedOnesMakeRoom) {
                                            HasSubstr("max_connections"))));
   first.reset();
   // The server sees the end of the first in its own time.
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kTimeout;
   absl::Status status;
   do {
     status = Client(server.port()).Call();
@@ -414,7 +414,7 @@ TEST(ConnectionAcceptorTest, ARequestOfHttp1IsHandedOverWhenItIsWhole) {
   ASSERT_OK(listeners);
   const int port = listeners->port;
   ConnectionAcceptor::Limits limits;
-  limits.greeting_timeout = absl::Hours(1);
+  limits.preface_timeout = absl::Hours(1);
   std::vector<std::string> requests;
   auto acceptor = ConnectionAcceptor::Open(
       *std::move(listeners), limits,
@@ -462,7 +462,7 @@ TEST(ConnectionAcceptorTest, AShutdownEndsTheStreamsOfClients) {
   TestServer server;
   Client client(server.port());
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  context.set_deadline(std::chrono::system_clock::now() + kTimeout);
   grpc::CompletionQueue queue;
   const auto next = [&queue] {
     void* tag = nullptr;
@@ -476,7 +476,7 @@ TEST(ConnectionAcceptorTest, AShutdownEndsTheStreamsOfClients) {
   ASSERT_TRUE(next());
   const UniqueFd idle = Connect(server.port(), "127.0.11.1");
   Send(idle, kPreface + EmptySettings());
-  ASSERT_TRUE(IsReadable(idle, kPatience));
+  ASSERT_TRUE(IsReadable(idle, kTimeout));
   server.Shutdown();
   grpc::ByteBuffer event;
   stream->Read(&event, nullptr);

@@ -130,8 +130,8 @@ class Launcher {
   void Restart(int slot);
   bool Finished() const;
   void Decide();
-  absl::Duration Patience();
-  void Poll(absl::Duration patience);
+  absl::Duration PollTimeout();
+  void Poll(absl::Duration limit);
   void Watch(int fd, short events, std::function<void()> ready);
   void TakeSignal();
   void SignalAll(int signal);
@@ -209,7 +209,7 @@ void Launcher::Restart(int slot) {
 int Launcher::Run() {
   while (!Finished()) {
     Decide();
-    Poll(Patience());
+    Poll(PollTimeout());
     CollectOrphans();
   }
   SayHowItEnded();
@@ -249,7 +249,7 @@ void Launcher::Decide() {
   SignalAll(decision.signal);
 }
 
-absl::Duration Launcher::Patience() {
+absl::Duration Launcher::PollTimeout() {
   return std::max(absl::ZeroDuration(), wake_at_ - options_.clock->Now());
 }
 
@@ -258,7 +258,7 @@ void Launcher::Watch(int fd, short events, std::function<void()> ready) {
   ready_.push_back(std::move(ready));
 }
 
-void Launcher::Poll(absl::Duration patience) {
+void Launcher::Poll(absl::Duration limit) {
   watched_.clear();
   ready_.clear();
   // Output before ends: what a worker said last is read before it is buried.
@@ -278,7 +278,7 @@ void Launcher::Poll(absl::Duration patience) {
   }
   Watch(signals_.get(), POLLIN, [this] { TakeSignal(); });
 
-  timespec timeout = absl::ToTimespec(std::min(patience, absl::Hours(1)));
+  timespec timeout = absl::ToTimespec(std::min(limit, absl::Hours(1)));
   if (ppoll(watched_.data(), watched_.size(), &timeout, nullptr) <= 0) return;
   for (size_t i = 0; i < watched_.size(); ++i) {
     if (watched_[i].revents != 0) ready_[i]();

@@ -51,7 +51,7 @@ struct RestartPolicy {
 // What to do now.
 struct LaunchDecision {
   int signal = 0;          // send this to all that run; 0: nothing
-  std::string reason;      // why, for people
+  std::string reason;      // why, for display
   std::vector<int> start;  // these slots again; they count as running from now
   // When to decide again, if nothing happens before.
   absl::Time next = absl::InfiniteFuture();

@@ -12,7 +12,7 @@
 #include "base/status_matchers.h"
 #include "client/checkpoint/fake_checkpoint_service.h"
 #include "client/comm/in_process/in_process_world.h"
-#include "client/rpc/membership.h"
+#include "client/rpc/member_context.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -22,7 +22,7 @@ namespace {
 using ::testing::_;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kTimeout = absl::Seconds(20);
 
 // A hook whose state is one error; a shard has the mean of all of them.
 class MeanHook : public Hook {
@@ -56,7 +56,7 @@ class MeanHook : public Hook {
     float sum = error_;
     const WorkPtr work = communicator.AllReduce(
         Span{&sum, 1, DType::kFloat32, Device{}}, ReduceOp::kSum);
-    absl::Status status = work->Wait(kPatience);
+    absl::Status status = work->Wait(kTimeout);
     if (!status.ok()) return status;
     HookState state =
         StateOf("error", sum / static_cast<float>(communicator.size()));
@@ -102,7 +102,7 @@ class Meeting {
   absl::StatusOr<std::shared_ptr<Communicator>> Connect(int rank, int number) {
     MutexLock lock(&mutex_);
     auto& world = worlds_[number];
-    if (world == nullptr) world = InProcessWorld::Create(size_, kPatience);
+    if (world == nullptr) world = InProcessWorld::Create(size_, kTimeout);
     ++connections_;
     return std::shared_ptr<Communicator>(world->MakeRank(rank));
   }
@@ -129,7 +129,7 @@ class Door {
   }
   void Pass() {
     MutexLock lock(&mutex_);
-    changed_.WaitFor(&mutex_, kPatience,
+    changed_.WaitFor(&mutex_, kTimeout,
                      [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return open_; });
   }
 
@@ -145,7 +145,7 @@ class AsyncCheckpointTest : public ::testing::Test {
     v1::Fence fence;
     fence.set_job("mnist");
     client_ = std::make_unique<CheckpointClient>(
-        std::make_shared<Membership>(fake_, fence, RetryPolicy()));
+        std::make_shared<MemberContext>(fake_, fence, RetryPolicy()));
   }
 
   void Start(int size, bool own_errors = false) {
@@ -192,7 +192,7 @@ class AsyncCheckpointTest : public ::testing::Test {
     }
   }
   absl::Status Finish(int rank) {
-    return ranks_[static_cast<size_t>(rank)]->Finish(kPatience);
+    return ranks_[static_cast<size_t>(rank)]->Finish(kTimeout);
   }
   std::vector<SaveReport> reports(int rank) {
     MutexLock lock(&mutex_);
@@ -234,7 +234,7 @@ TEST_F(AsyncCheckpointTest, IsTheCheckpointThatSavingAtOnceMakes) {
   Start(3);
   SnapshotAll(40);
   for (int rank : {0, 1, 2}) EXPECT_OK(Finish(rank));
-  const auto world = InProcessWorld::Create(3, kPatience);
+  const auto world = InProcessWorld::Create(3, kTimeout);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {

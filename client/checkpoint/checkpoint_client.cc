@@ -6,7 +6,7 @@
 #include "absl/types/span.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
-#include "client/rpc/membership.h"
+#include "client/rpc/member_context.h"
 #include "proto/checkpoint.pb.h"
 
 namespace coxswain {
@@ -130,9 +130,9 @@ struct Shard {
   }
 };
 
-absl::Status Upload(Membership& membership, const v1::UploadHeader& header,
+absl::Status Upload(MemberContext& member, const v1::UploadHeader& header,
                     const Shard& shard, absl::Duration timeout) {
-  const auto stream = membership.stub().Upload(membership.Call(timeout));
+  const auto stream = member.stub().Upload(member.Call(timeout));
   v1::UploadRequest request;
   *request.mutable_header() = header;
   bool open = stream->Write(request);
@@ -148,13 +148,12 @@ absl::Status Upload(Membership& membership, const v1::UploadHeader& header,
 // Begins the checkpoint, or joins it, and uploads the shard; fills in both
 // messages. UNAVAILABLE: to be tried again, as a coordinator that was started
 // again knows nothing of open checkpoints.
-absl::Status SaveOnce(Membership& membership, v1::BeginRequest* begin,
+absl::Status SaveOnce(MemberContext& member, v1::BeginRequest* begin,
                       v1::UploadHeader* header, Shard* shard,
                       absl::Duration left) {
-  const absl::Time deadline = membership.policy().clock->Now() + left;
-  *begin->mutable_fence() = membership.NewRequest();
-  auto opened =
-      membership.stub().BeginCheckpoint(*begin, membership.Call(left));
+  const absl::Time deadline = member.policy().clock->Now() + left;
+  *begin->mutable_fence() = member.NewRequest();
+  auto opened = member.stub().BeginCheckpoint(*begin, member.Call(left));
   if (!opened.ok()) return opened.status();
   header->set_checkpoint_id(opened->checkpoint_id());
   // Before the stream is opened, because the coordinator waits for its header
@@ -162,27 +161,25 @@ absl::Status SaveOnce(Membership& membership, v1::BeginRequest* begin,
   shard->SumUp(opened->chunk_bytes() > 0 ? opened->chunk_bytes()
                                          : kDefaultChunkBytes);
   header->set_crc32c(shard->crc32c);
-  *header->mutable_fence() = membership.NewRequest();
-  left = deadline - membership.policy().clock->Now();
-  absl::Status uploaded = Upload(membership, *header, *shard, left);
+  *header->mutable_fence() = member.NewRequest();
+  left = deadline - member.policy().clock->Now();
+  absl::Status uploaded = Upload(member, *header, *shard, left);
   const int64_t term = header->fence().term();
-  const bool lost =
-      absl::IsNotFound(uploaded) && membership.term().Get() > term;
+  const bool lost = absl::IsNotFound(uploaded) && member.term().Get() > term;
   if (!lost && !TermOfStaleFence(uploaded).has_value()) return uploaded;
-  left = deadline - membership.policy().clock->Now();
-  membership.term().WaitForNewer(term, left, &membership.ended());
+  left = deadline - member.policy().clock->Now();
+  member.term().WaitForNewer(term, left, &member.ended());
   return absl::UnavailableError(uploaded.message());
 }
 
-absl::StatusOr<std::string> Download(Membership& membership,
+absl::StatusOr<std::string> Download(MemberContext& member,
                                      absl::string_view id, int shard,
                                      absl::Duration timeout) {
   v1::DownloadRequest request;
-  request.set_job(membership.job());
+  request.set_job(member.job());
   request.set_checkpoint_id(std::string(id));
   request.set_shard(shard);
-  const auto stream =
-      membership.stub().Download(request, membership.Call(timeout));
+  const auto stream = member.stub().Download(request, member.Call(timeout));
   Assembly assembly(id, shard);
   v1::DownloadChunk message;
   std::vector<absl::string_view> data;
@@ -209,11 +206,10 @@ absl::StatusOr<std::string> CheckpointClient::Save(
   Shard source;
   source.bytes = bytes;
   source.owner = std::move(owner);
-  COXSWAIN_RETURN_IF_ERROR(membership_->Outcome(CallWithRetries(
-      membership_->policy(), membership_->Call(transfer_timeout_),
-      "Checkpoint/Upload", membership_->stub().address(),
-      [&](absl::Duration left) {
-        return SaveOnce(*membership_, &begin, &header, &source, left);
+  COXSWAIN_RETURN_IF_ERROR(member_->Outcome(CallWithRetries(
+      member_->policy(), member_->Call(transfer_timeout_), "Checkpoint/Upload",
+      member_->stub().address(), [&](absl::Duration left) {
+        return SaveOnce(*member_, &begin, &header, &source, left);
       })));
   return header.checkpoint_id();
 }
@@ -223,20 +219,19 @@ absl::StatusOr<CheckpointDescription> CheckpointClient::Commit(
   v1::CommitRequest request;
   request.set_keep_last(retention.keep_last);
   request.set_keep_every(retention.keep_every);
-  *request.mutable_fence() = membership_->NewRequest();
+  *request.mutable_fence() = member_->NewRequest();
   request.set_checkpoint_id(std::string(id));
-  auto response = membership_->stub().CommitCheckpoint(
-      request, membership_->Call(transfer_timeout_));
-  if (!response.ok()) return membership_->Outcome(response.status());
+  auto response = member_->stub().CommitCheckpoint(
+      request, member_->Call(transfer_timeout_));
+  if (!response.ok()) return member_->Outcome(response.status());
   return FromProto(response->checkpoint());
 }
 
 absl::StatusOr<std::vector<CheckpointDescription>> CheckpointClient::List() {
   v1::ListRequest request;
-  request.set_job(membership_->job());
-  auto response =
-      membership_->stub().ListCheckpoints(request, membership_->Call());
-  if (!response.ok()) return membership_->Outcome(response.status());
+  request.set_job(member_->job());
+  auto response = member_->stub().ListCheckpoints(request, member_->Call());
+  if (!response.ok()) return member_->Outcome(response.status());
   std::vector<CheckpointDescription> checkpoints;
   for (const v1::CheckpointInfo& info : response->checkpoints()) {
     checkpoints.push_back(FromProto(info));
@@ -247,16 +242,16 @@ absl::StatusOr<std::vector<CheckpointDescription>> CheckpointClient::List() {
 absl::StatusOr<std::string> CheckpointClient::LoadShard(absl::string_view id,
                                                         int shard) {
   std::string bytes;
-  absl::Status status = CallWithRetries(
-      membership_->policy(), membership_->Call(transfer_timeout_),
-      "Checkpoint/Download", membership_->stub().address(),
-      [&](absl::Duration left) {
-        auto downloaded = Download(*membership_, id, shard, left);
-        if (!downloaded.ok()) return downloaded.status();
-        bytes = *std::move(downloaded);
-        return absl::OkStatus();
-      });
-  if (!status.ok()) return membership_->Outcome(status);
+  absl::Status status =
+      CallWithRetries(member_->policy(), member_->Call(transfer_timeout_),
+                      "Checkpoint/Download", member_->stub().address(),
+                      [&](absl::Duration left) {
+                        auto downloaded = Download(*member_, id, shard, left);
+                        if (!downloaded.ok()) return downloaded.status();
+                        bytes = *std::move(downloaded);
+                        return absl::OkStatus();
+                      });
+  if (!status.ok()) return member_->Outcome(status);
   return bytes;
 }
 
@@ -273,12 +268,10 @@ absl::StatusOr<std::vector<std::string>> CheckpointClient::LoadAll(
 
 absl::Status CheckpointClient::Delete(absl::string_view id) {
   v1::DeleteRequest request;
-  *request.mutable_fence() = membership_->NewRequest();
+  *request.mutable_fence() = member_->NewRequest();
   request.set_checkpoint_id(std::string(id));
-  return membership_->Outcome(
-      membership_->stub()
-          .DeleteCheckpoint(request, membership_->Call())
-          .status());
+  return member_->Outcome(
+      member_->stub().DeleteCheckpoint(request, member_->Call()).status());
 }
 
 }  // namespace coxswain

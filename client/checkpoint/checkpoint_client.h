@@ -15,7 +15,7 @@
 
 namespace coxswain {
 
-class Membership;  // client/rpc/membership.h
+class MemberContext;  // client/rpc/member_context.h
 
 // What the coordinator knows of a complete checkpoint.
 struct CheckpointDescription {
@@ -46,10 +46,9 @@ struct CheckpointRetention {
 // their checksums, on the way up or down; ABORTED once the generation ended.
 class CheckpointClient {
  public:
-  explicit CheckpointClient(std::shared_ptr<Membership> membership,
+  explicit CheckpointClient(std::shared_ptr<MemberContext> member,
                             absl::Duration transfer_timeout = absl::Minutes(10))
-      : membership_(std::move(membership)),
-        transfer_timeout_(transfer_timeout) {}
+      : member_(std::move(member)), transfer_timeout_(transfer_timeout) {}
 
   // Opens the checkpoint of `step` or joins the open one, and uploads shard
   // `shard` of `shards`. All ranks pass the same shards and metadata. Returns
@@ -76,7 +75,7 @@ class CheckpointClient {
   absl::Status Delete(absl::string_view id);
 
  private:
-  const std::shared_ptr<Membership> membership_;
+  const std::shared_ptr<MemberContext> member_;
   const absl::Duration transfer_timeout_;
 };
 

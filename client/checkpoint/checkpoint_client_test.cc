@@ -6,7 +6,7 @@
 #include "absl/strings/cord.h"
 #include "base/status_matchers.h"
 #include "client/checkpoint/fake_checkpoint_service.h"
-#include "client/rpc/membership.h"
+#include "client/rpc/member_context.h"
 #include "gtest/gtest.h"
 #include "transport/error_detail.h"
 
@@ -23,8 +23,8 @@ class CheckpointClientTest : public ::testing::Test {
     fence.set_job("mnist");
     RetryPolicy policy;
     policy.base = policy.cap = absl::Microseconds(10);
-    membership_ = std::make_shared<Membership>(fake_, fence, policy);
-    client_ = std::make_unique<CheckpointClient>(membership_);
+    member_ = std::make_shared<MemberContext>(fake_, fence, policy);
+    client_ = std::make_unique<CheckpointClient>(member_);
   }
 
   // A complete checkpoint of one shard.
@@ -39,7 +39,7 @@ class CheckpointClientTest : public ::testing::Test {
   std::shared_ptr<FakeCoordinatorStub> fake_ =
       std::make_shared<FakeCoordinatorStub>();
   FakeCheckpointService service_{fake_.get()};
-  std::shared_ptr<Membership> membership_;
+  std::shared_ptr<MemberContext> member_;
   std::unique_ptr<CheckpointClient> client_;
 };
 
@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(All, SizesTest,
 
 // Both may have to wait until the coordinator has removed whole checkpoints.
 TEST_F(CheckpointClientTest, BeginAndCommitHaveAsLongAsATransfer) {
-  client_ = std::make_unique<CheckpointClient>(membership_, absl::Hours(2));
+  client_ = std::make_unique<CheckpointClient>(member_, absl::Hours(2));
   SaveOne("abc");
   EXPECT_GT(service_.begin_timeout, absl::Hours(1));
   EXPECT_GT(service_.commit_timeout, absl::Hours(1));
@@ -97,7 +97,7 @@ TEST_F(CheckpointClientTest, AfterARestartOfTheCoordinatorItIsBegunAgain) {
   int uploads = 0;
   service_.upload_error = [&](int) -> absl::Status {
     if (++uploads > 2) return absl::OkStatus();
-    membership_->term().Raise(uploads);
+    member_->term().Raise(uploads);
     if (uploads == 2) return absl::NotFoundError("no open checkpoint");
     v1::ErrorDetail detail;
     detail.mutable_stale_fence()->set_field("term");

@@ -15,7 +15,7 @@
 #include "client/comm/communicator.h"
 
 // What AsyncCheckpoint holds between training and the save. For the files of
-// this room.
+// this folder.
 
 namespace coxswain {
 

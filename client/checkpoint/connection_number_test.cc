@@ -10,7 +10,7 @@
 #include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/rpc/fake_coordinator_stub.h"
-#include "client/rpc/membership.h"
+#include "client/rpc/member_context.h"
 #include "gtest/gtest.h"
 
 namespace coxswain::connection_number_test {
@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kTimeout = absl::Seconds(20);
 constexpr absl::Duration kShort = absl::Milliseconds(20);
 
 class Stream : public EventStream {
@@ -52,9 +52,9 @@ class ConnectionNumberTest : public ::testing::Test {
         watchers_.erase(id);
       });
     };
-    membership_ =
-        std::make_shared<Membership>(fake_, v1::Fence(), RetryPolicy());
-    store_ = std::make_unique<StoreClient>(membership_);
+    member_ =
+        std::make_shared<MemberContext>(fake_, v1::Fence(), RetryPolicy());
+    store_ = std::make_unique<StoreClient>(member_);
   }
 
   v1::WatchEvent EventLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -62,19 +62,19 @@ class ConnectionNumberTest : public ::testing::Test {
     event.set_value(value_);
     return event;
   }
-  ConnectionNumber Rank(int rank, absl::Duration timeout = kPatience) {
+  ConnectionNumber Rank(int rank, absl::Duration timeout = kTimeout) {
     return ConnectionNumber(rank, store_.get(), timeout);
   }
   void WaitForWatches(int count) {
     MutexLock lock(&mutex_);
     EXPECT_TRUE(watched_.WaitFor(
-        &mutex_, kPatience,
+        &mutex_, kTimeout,
         [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return watches_ >= count; }));
   }
 
   std::shared_ptr<FakeCoordinatorStub> fake_ =
       std::make_shared<FakeCoordinatorStub>();
-  std::shared_ptr<Membership> membership_;
+  std::shared_ptr<MemberContext> member_;
   std::unique_ptr<StoreClient> store_;
   Mutex mutex_;
   CondVar watched_;
@@ -124,7 +124,7 @@ TEST_F(ConnectionNumberTest, TheEndOfTheGenerationEndsTheWait) {
   std::thread waits([&] { next = one.Next(); });
   WaitForWatches(1);
   const absl::Status lost = absl::AbortedError("rank 2 was lost");
-  membership_->ended().Raise(lost);
+  member_->ended().Raise(lost);
   {
     MutexLock lock(&mutex_);
     for (const auto& [id, to] : watchers_) to.on_end(lost);

@@ -15,7 +15,7 @@
 #include "client/reduce/hook.h"
 
 // The part of a save that all ranks make together: every rank uploads, and one
-// of them commits. For the files of this room.
+// of them commits. For the files of this folder.
 
 namespace coxswain {
 

@@ -8,7 +8,7 @@
 #include "base/status_matchers.h"
 #include "client/checkpoint/fake_checkpoint_service.h"
 #include "client/comm/in_process/in_process_world.h"
-#include "client/rpc/membership.h"
+#include "client/rpc/member_context.h"
 #include "gtest/gtest.h"
 
 namespace coxswain::training_state_test {
@@ -83,7 +83,7 @@ class TrainingStateTest : public ::testing::Test {
     v1::Fence fence;
     fence.set_job("mnist");
     client_ = std::make_unique<CheckpointClient>(
-        std::make_shared<Membership>(fake_, fence, RetryPolicy()));
+        std::make_shared<MemberContext>(fake_, fence, RetryPolicy()));
   }
 
   // Saves on `size` ranks, each a thread; returns their results.

@@ -201,7 +201,7 @@ class PeerLossSource {
   // connection has broken or breaks before the communicator itself has ended;
   // each at least once. On threads of the back end, which it must not block, or
   // the caller's; none once the communicator is destroyed. Call it once.
-  virtual void TellPeerLosses(OnLost on_lost) = 0;
+  virtual void WatchPeerLosses(OnLost on_lost) = 0;
 };
 
 // Where ranks of one communicator find each other. Implemented over the

@@ -23,7 +23,7 @@ using testing::IsEmpty;
 constexpr absl::Duration kSoon = absl::Seconds(20);
 
 // Something that operations wait for.
-class Gate {
+class Latch {
  public:
   void Open() {
     MutexLock lock(&mutex_);
@@ -61,29 +61,29 @@ TEST(ExecutorTest, RunsOneAfterTheOther) {
 
 TEST(ExecutorTest, MessagesRunBesideEachOtherAndBesideTheRest) {
   Executor executor([](const absl::Status&) {});
-  Gate gate;
+  Latch latch;
   std::vector<WorkPtr> waiting;
   for (int i = 0; i < 3; ++i) {
     waiting.push_back(executor.RunBeside(Nothing, [&] {
-      return gate.Await() ? absl::OkStatus() : absl::InternalError("stuck");
+      return latch.Await() ? absl::OkStatus() : absl::InternalError("stuck");
     }));
   }
   EXPECT_OK(executor.RunInOrder(Nothing)->Wait(kSoon));
   EXPECT_OK(executor.RunBeside(Nothing, Nothing)->Wait(kSoon));
-  gate.Open();
+  latch.Open();
   for (const WorkPtr& work : waiting) EXPECT_OK(work->Wait(kSoon));
 }
 
 TEST(ExecutorTest, AFailureEndsAllThatComesLater) {
   std::atomic<int> woken{0};
   Executor executor([&](const absl::Status&) { ++woken; });
-  Gate gate;
+  Latch latch;
   const WorkPtr first = executor.RunInOrder([&] {
-    gate.Await();
+    latch.Await();
     return absl::UnavailableError("the line is dead");
   });
   const WorkPtr queued = executor.RunInOrder(Nothing);
-  gate.Open();
+  latch.Open();
   EXPECT_THAT(first->Wait(kSoon),
               StatusIs(absl::StatusCode::kUnavailable, "the line is dead"));
   const auto aborted =
@@ -119,8 +119,8 @@ TEST(ExecutorTest, AMessageThatCannotBePostedStopsToo) {
 
 // Only the wait knows when what was posted no longer uses the caller's memory.
 TEST(ExecutorTest, WhatWasPostedBeforeAStopIsWaitedFor) {
-  Gate gate;
-  Executor executor([&](const absl::Status&) { gate.Open(); });
+  Latch latch;
+  Executor executor([&](const absl::Status&) { latch.Open(); });
   bool waited = false;
   const WorkPtr work = executor.RunBeside(
       [&] {
@@ -128,7 +128,7 @@ TEST(ExecutorTest, WhatWasPostedBeforeAStopIsWaitedFor) {
         return absl::OkStatus();
       },
       [&] {
-        gate.Await();
+        latch.Await();
         waited = true;
         return absl::AbortedError("woken");
       });
@@ -139,11 +139,11 @@ TEST(ExecutorTest, WhatWasPostedBeforeAStopIsWaitedFor) {
 
 TEST(ExecutorTest, WhatNoThreadHasTakenUpYetIsWaitedForToo) {
   for (int round = 0; round < 200; ++round) {
-    Gate gate;
+    Latch latch;
     std::atomic<bool> waited{false};
-    Executor executor([&](const absl::Status&) { gate.Open(); });
+    Executor executor([&](const absl::Status&) { latch.Open(); });
     const WorkPtr work = executor.RunBeside(Nothing, [&] {
-      gate.Await();
+      latch.Await();
       waited = true;
       return absl::AbortedError("woken");
     });
@@ -155,10 +155,10 @@ TEST(ExecutorTest, WhatNoThreadHasTakenUpYetIsWaitedForToo) {
 }
 
 TEST(ExecutorTest, AbortWakesWhatRunsAndGivesItTheReason) {
-  Gate gate;
-  Executor executor([&](const absl::Status&) { gate.Open(); });
+  Latch latch;
+  Executor executor([&](const absl::Status&) { latch.Open(); });
   const WorkPtr running = executor.RunInOrder([&] {
-    gate.Await();
+    latch.Await();
     return absl::AbortedError("woken");
   });
   executor.Abort("the member left");
@@ -168,11 +168,11 @@ TEST(ExecutorTest, AbortWakesWhatRunsAndGivesItTheReason) {
 }
 
 TEST(ExecutorTest, DestructionEndsWhatWaits) {
-  Gate gate;
+  Latch latch;
   auto executor =
-      std::make_unique<Executor>([&](const absl::Status&) { gate.Open(); });
+      std::make_unique<Executor>([&](const absl::Status&) { latch.Open(); });
   const WorkPtr running = executor->RunInOrder([&] {
-    gate.Await();
+    latch.Await();
     return absl::AbortedError("woken");
   });
   const WorkPtr queued = executor->RunInOrder(Nothing);
@@ -203,7 +203,7 @@ class Errand {
       MutexLock lock(&mutex_);
       result_ = std::move(status);
     }
-    gate_.Open();
+    latch_.Open();
   }
   std::vector<Try> tries() const {
     MutexLock lock(&mutex_);
@@ -218,14 +218,14 @@ class Errand {
       if (until == absl::InfinitePast()) return result_;
     }
     waited_for_.Open();
-    gate_.Await();
+    latch_.Await();
     MutexLock lock(&mutex_);
     return result_;
   }
 
   bool begun_ = false;
-  Gate gate_;
-  Gate waited_for_;
+  Latch latch_;
+  Latch waited_for_;
   mutable Mutex mutex_;
   std::optional<absl::Status> result_ ABSL_GUARDED_BY(mutex_);
   std::vector<Try> tries_ ABSL_GUARDED_BY(mutex_);
@@ -265,15 +265,15 @@ TEST(AssistedTest, TheNextOneBeginsOnceItHasEnded) {
 
 TEST(AssistedTest, DoesNotBeginBeforeEarlierOperationsHaveEnded) {
   Executor executor([](const absl::Status&) {});
-  Gate gate;
+  Latch latch;
   const WorkPtr first = executor.RunInOrder([&] {
-    gate.Await();
+    latch.Await();
     return absl::OkStatus();
   });
   Errand errand;
   EXPECT_EQ(errand.Begin(executor), nullptr);
   EXPECT_FALSE(errand.begun());
-  gate.Open();
+  latch.Open();
   EXPECT_OK(first->Wait(kSoon));
 }
 
@@ -302,7 +302,7 @@ TEST(AssistedTest, DoneHandsItToTheExecutor) {
 }
 
 TEST(AssistedTest, OnDoneHandsItToTheExecutorThatCallsBack) {
-  Gate called;
+  Latch called;
   CheckHandOver(
       [&](Work& work) {
         work.OnDone([&](const absl::Status& status) {
@@ -333,27 +333,27 @@ TEST(AssistedTest, AskingWithoutWaitingEndsWhatCanEnd) {
 
 TEST(AssistedTest, AWaitThatGivesUpHandsItToTheExecutor) {
   Executor executor([](const absl::Status&) {});
-  Gate gate;
+  Latch latch;
   std::atomic<int> tries{0};
   const WorkPtr work = executor.TryRunAssisted(
       [] {},
       [&](absl::Time until) -> std::optional<absl::Status> {
         ++tries;
         if (until != absl::InfiniteFuture()) return std::nullopt;
-        gate.Await();
+        latch.Await();
         return absl::OkStatus();
       });
   EXPECT_THAT(work->Wait(absl::Milliseconds(1)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("")));
-  gate.Open();
+  latch.Open();
   EXPECT_OK(work->Wait(kSoon));
   EXPECT_EQ(tries.load(), 2);
 }
 
 TEST(AssistedTest, AWaitThatGivesUpKeepsItsPlace) {
   Executor executor([](const absl::Status&) {});
-  Gate waiting;
-  Gate give_up;
+  Latch waiting;
+  Latch give_up;
   std::vector<int> order;
   const WorkPtr work = executor.TryRunAssisted(
       [] {},
@@ -398,9 +398,9 @@ TEST(AssistedTest, LaterOperationsTakeItUpAndRunAfterIt) {
 }
 
 TEST(AssistedTest, AWaiterThatGivesUpAfterTheStopWaitsForTheEnd) {
-  Gate waiting;
-  Gate give_up;
-  Gate asked_again;
+  Latch waiting;
+  Latch give_up;
+  Latch asked_again;
   // Until it returns, the operation may use the caller's memory.
   Executor executor([&](const absl::Status&) {
     give_up.Open();

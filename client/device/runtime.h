@@ -18,7 +18,7 @@ using DeviceEvent = DeviceEventHandle*;
 struct DeviceGraphHandle;
 using DeviceGraph = DeviceGraphHandle*;
 
-// What a GPU is, for people and for the manifest.
+// What a GPU is, for display and for the manifest.
 struct DeviceProperties {
   std::string name;        // "NVIDIA H200"
   std::string pci_bus_id;  // "0000:1b:00.0"

@@ -154,7 +154,7 @@ class Runner {
   absl::Time ended_;         // the last generation
   std::unique_ptr<Session> session_;
   std::shared_ptr<ProcessGroup> world_;
-  bool drain_told_ = false;
+  bool drain_notified_ = false;
   // `train` said so, and has not been called since.
   bool finished_ = false;
   ElasticRun::Ending ending_ = ElasticRun::Ending::kFinished;
@@ -173,7 +173,7 @@ absl::Status Runner::Run() {
     // Peers may have read from the old one's communicators until now.
     world_.reset();
     session_ = std::move(next);
-    drain_told_ = false;
+    drain_notified_ = false;
     COXSWAIN_ASSIGN_OR_RETURN(const Next after, Generation());
     if (after == Next::kLeft) return absl::OkStatus();
   }
@@ -281,7 +281,7 @@ absl::StatusOr<Runner::Next> Runner::AfterFinish() {
   if (!all.ok()) {
     // The word that somebody was lost may come a moment after the barrier's.
     if (!absl::IsDeadlineExceeded(all)) {
-      Explain(*session_, all, options_.patience).IgnoreError();
+      Explain(*session_, all, options_.reason_timeout).IgnoreError();
     }
     if (!session_->status().ok()) return Next::kRejoin;
     WarnLeftBeforeOthers(all);
@@ -294,7 +294,7 @@ absl::StatusOr<Runner::Next> Runner::AfterError(const absl::Status& error) {
   if (world_ != nullptr) world_->communicator().Abort(error.message());
   const absl::Status explained = Explain(
       *session_, error,
-      MayComeFromPeers(error) ? options_.patience : absl::ZeroDuration());
+      MayComeFromPeers(error) ? options_.reason_timeout : absl::ZeroDuration());
   // So is one that comes again by itself, whatever ended the generation.
   const bool own = NeverComesFromPeers(error) ||
                    (!MayComeFromPeers(error) && error == last_error_);
@@ -333,8 +333,8 @@ absl::Status Runner::CheckFruitful(const absl::Status& last) {
 
 void Runner::AfterStep(int64_t step) {
   session_->ReportProgress(step);
-  if (drain_told_ || !draining()) return;
-  drain_told_ = true;
+  if (drain_notified_ || !draining()) return;
+  drain_notified_ = true;
   if (options_.on_drain) options_.on_drain(*session_);
   session_->schedule().RequestDrain(options_.drain_reason);
 }

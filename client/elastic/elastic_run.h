@@ -75,7 +75,7 @@ class ElasticRun {
     int max_fruitless = 16;
     // After an error that a peer's end may have caused, the coordinator's word
     // on it is awaited for so long: longer than its lease.
-    absl::Duration patience = absl::Seconds(30);
+    absl::Duration reason_timeout = absl::Seconds(30);
     // A worker that is done waits so long for the others before it leaves, so
     // that each of them still finds the last step if it must recover.
     absl::Duration finish_timeout = absl::Minutes(5);

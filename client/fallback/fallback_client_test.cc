@@ -17,7 +17,7 @@
 namespace coxswain {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kTimeout = absl::Seconds(20);
 
 // A rank whose schedule is played by the test.
 class Rank {
@@ -60,13 +60,13 @@ class Rank {
   FallbackClient& client() { return *client_; }
   bool Await(const std::string& leader, int64_t epoch = 0) {
     MutexLock lock(&mutex_);
-    return changed_.WaitFor(&mutex_, kPatience, [&]() {
+    return changed_.WaitFor(&mutex_, kTimeout, [&]() {
       return leader_ == leader && (epoch == 0 || epoch_ == epoch);
     });
   }
   bool AwaitDecision(int64_t round) {
     MutexLock lock(&mutex_);
-    return changed_.WaitFor(&mutex_, kPatience,
+    return changed_.WaitFor(&mutex_, kTimeout,
                             [&]() { return received_ == round; });
   }
   void Announce(int64_t round) {
@@ -222,7 +222,7 @@ class FallbackAttachTest : public FallbackClientTest {
     EXPECT_TRUE(stream->Send(request));
     MutexLock lock(&mutex);
     EXPECT_TRUE(
-        changed.WaitFor(&mutex, kPatience, [&ended]() { return ended; }));
+        changed.WaitFor(&mutex, kTimeout, [&ended]() { return ended; }));
     return end;
   }
   static v1::AttachRequest Hello(int rank, int64_t generation) {
@@ -271,11 +271,11 @@ class HeldAttachment {
   bool Send(const v1::AttachRequest& request) { return stream_->Send(request); }
   bool AwaitAttached() {
     MutexLock lock(&mutex_);
-    return changed_.WaitFor(&mutex_, kPatience, [this]() { return attached_; });
+    return changed_.WaitFor(&mutex_, kTimeout, [this]() { return attached_; });
   }
   absl::Status AwaitEnd() {
     MutexLock lock(&mutex_);
-    EXPECT_TRUE(changed_.WaitFor(&mutex_, kPatience,
+    EXPECT_TRUE(changed_.WaitFor(&mutex_, kTimeout,
                                  [this]() { return end_.has_value(); }));
     return end_.value_or(absl::OkStatus());
   }

@@ -34,7 +34,7 @@ constexpr int kMaxConnections = 16'384;
 constexpr int kMaxWaiting = 1024;
 constexpr int kWaitingPart = 8;
 // Streams that have not sent a hello.
-constexpr size_t kMaxUngreeted = 64;
+constexpr size_t kMaxWithoutHello = 64;
 constexpr std::chrono::seconds kHelloTimeout{10};
 // Events for a rank that does not read them; each stream of exchanges has two
 // at most under way.
@@ -42,7 +42,7 @@ constexpr size_t kMaxQueuedEvents = 256;
 constexpr absl::Duration kShutdown = absl::Seconds(2);
 
 // The streams that have not sent a hello, the oldest first.
-class Ungreeted {
+class WithoutHello {
  public:
   using Entry = uint64_t;
 
@@ -50,7 +50,7 @@ class Ungreeted {
     MutexLock lock(&mutex_);
     // A context lives until its stream is done, and Remove comes before. One
     // that is cancelled makes room at once, and is not cancelled again.
-    if (contexts_.size() >= kMaxUngreeted) {
+    if (contexts_.size() >= kMaxWithoutHello) {
       contexts_.begin()->second->TryCancel();
       contexts_.erase(contexts_.begin());
     }
@@ -95,11 +95,12 @@ class FallbackStream
  public:
   // `admitted`: whether this peer may attach at all.
   FallbackStream(std::shared_ptr<FallbackCoordinator> coordinator,
-                 Ungreeted* ungreeted, grpc::CallbackServerContext* context,
+                 WithoutHello* without_hello,
+                 grpc::CallbackServerContext* context,
                  const absl::Status& admitted)
       : coordinator_(std::move(coordinator)),
-        ungreeted_(ungreeted),
-        entry_(ungreeted->Add(context)) {
+        without_hello_(without_hello),
+        entry_(without_hello->Add(context)) {
     if (!admitted.ok()) {
       Close(admitted);
       return;
@@ -113,7 +114,7 @@ class FallbackStream
     if (request_.has_fallback_release()) return Over(absl::OkStatus());
     const absl::Status handled =
         attachment_ == 0
-            ? Greet()
+            ? TakeHello()
             : coordinator_->Handle(attachment_, std::move(request_));
     if (!handled.ok()) return Over(handled);
     request_.Clear();
@@ -133,17 +134,17 @@ class FallbackStream
 
   void OnDone() override {
     if (attachment_ != 0) coordinator_->Detach(attachment_);
-    Greeted();
+    NoteHello();
     delete this;
   }
 
  private:
   // On the thread of reads, of which there is one at a time.
-  absl::Status Greet() {
+  absl::Status TakeHello() {
     if (!request_.has_hello()) {
       return absl::InvalidArgumentError("a stream begins with a hello");
     }
-    Greeted();
+    NoteHello();
     FallbackCoordinator::Callbacks callbacks;
     callbacks.on_event = [this](const v1::AttachEvent& event) { Write(event); };
     callbacks.on_end = [this](const absl::Status& status) { Close(status); };
@@ -154,10 +155,10 @@ class FallbackStream
     return absl::OkStatus();
   }
 
-  void Greeted() {
+  void NoteHello() {
     MutexLock lock(&mutex_);
-    if (std::exchange(greeted_, true)) return;
-    ungreeted_->Remove(entry_);
+    if (std::exchange(hello_received_, true)) return;
+    without_hello_->Remove(entry_);
     hello_deadline_.reset();
   }
 
@@ -223,8 +224,8 @@ class FallbackStream
   }
 
   const std::shared_ptr<FallbackCoordinator> coordinator_;
-  Ungreeted* const ungreeted_;
-  const Ungreeted::Entry entry_;
+  WithoutHello* const without_hello_;
+  const WithoutHello::Entry entry_;
   v1::AttachRequest request_;            // of the read under way
   std::atomic<uint64_t> attachment_{0};  // reads set it
   std::optional<HelloDeadline> hello_deadline_;
@@ -232,7 +233,7 @@ class FallbackStream
 
   Mutex mutex_;
   std::deque<v1::AttachEvent> queue_ ABSL_GUARDED_BY(mutex_);
-  bool greeted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool hello_received_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -249,7 +250,7 @@ class FallbackService : public v1::Rendezvous::CallbackService {
 
   grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent>* Attach(
       grpc::CallbackServerContext* context) override {
-    return new FallbackStream(coordinator_, &ungreeted_, context,
+    return new FallbackStream(coordinator_, &without_hello_, context,
                               AdmitToFallback(*context, security_, job_));
   }
 
@@ -257,7 +258,7 @@ class FallbackService : public v1::Rendezvous::CallbackService {
   const std::shared_ptr<FallbackCoordinator> coordinator_;
   const std::string job_;
   const ClientSecurity security_;
-  Ungreeted ungreeted_;
+  WithoutHello without_hello_;
 };
 
 std::string HostPort(absl::string_view host, int port) {

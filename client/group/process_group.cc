@@ -8,18 +8,18 @@
 #include "base/status_macros.h"
 #include "client/comm/backends/registry.h"
 #include "client/comm/communicator.h"
-#include "client/rpc/membership.h"
+#include "client/rpc/member_context.h"
 #include "client/store/store_client.h"
 
 namespace coxswain {
 
 namespace {
 
-void TellPeerLosses(Communicator* communicator, const std::vector<int>& ranks,
-                    const std::function<void(int rank)>& on_lost) {
+void WatchPeerLosses(Communicator* communicator, const std::vector<int>& ranks,
+                     const std::function<void(int rank)>& on_lost) {
   auto* const source = dynamic_cast<PeerLossSource*>(communicator);
   if (source == nullptr || on_lost == nullptr) return;
-  source->TellPeerLosses([ranks, on_lost](int peer) {
+  source->WatchPeerLosses([ranks, on_lost](int peer) {
     if (peer >= 0 && peer < static_cast<int>(ranks.size())) {
       on_lost(ranks[peer]);
     }
@@ -30,7 +30,7 @@ void TellPeerLosses(Communicator* communicator, const std::vector<int>& ranks,
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Connect(
     Description description, int rank, const ConnectOptions& options,
-    const std::shared_ptr<Membership>& membership) {
+    const std::shared_ptr<MemberContext>& member) {
   const std::vector<int>& ranks = description.ranks;
   const auto position = std::find(ranks.begin(), ranks.end(), rank);
   if (position == ranks.end()) {
@@ -45,13 +45,13 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Connect(
   communicator_options.address = options.address;
   communicator_options.device = options.device;
   communicator_options.timeout = options.timeout;
-  communicator_options.cancel = &membership->ended();
-  communicator_options.store = std::make_shared<StoreRendezvous>(
-      membership, description.communicator_id);
+  communicator_options.cancel = &member->ended();
+  communicator_options.store =
+      std::make_shared<StoreRendezvous>(member, description.communicator_id);
   auto communicator =
       ::coxswain::Connect(options.backend, communicator_options);
-  if (!communicator.ok()) return membership->Outcome(communicator.status());
-  TellPeerLosses(communicator->get(), description.ranks, options.on_peer_lost);
+  if (!communicator.ok()) return member->Outcome(communicator.status());
+  WatchPeerLosses(communicator->get(), description.ranks, options.on_peer_lost);
   return std::make_shared<ProcessGroup>(std::move(description),
                                         communicator_options.rank,
                                         std::move(communicator).value());

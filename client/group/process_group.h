@@ -13,7 +13,7 @@
 
 namespace coxswain {
 
-class Membership;  // client/rpc/membership.h
+class MemberContext;  // client/rpc/member_context.h
 
 // One dimension of a device mesh, such as {"dp", 4}.
 struct MeshAxis {
@@ -50,7 +50,7 @@ class ProcessGroup {
   // end.
   static absl::StatusOr<std::shared_ptr<ProcessGroup>> Connect(
       Description description, int rank, const ConnectOptions& options,
-      const std::shared_ptr<Membership>& membership);
+      const std::shared_ptr<MemberContext>& member);
 
   ProcessGroup(Description description, int group_rank,
                std::unique_ptr<Communicator> communicator);

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/rpc/membership.h"
+#include "client/rpc/member_context.h"
 #include "client/rpc/parameter_stub.h"
 #include "client/rpc/retry.h"
 #include "proto/parameter.pb.h"
@@ -48,9 +48,9 @@ absl::StatusOr<std::shared_ptr<ParameterStub>> ParameterClient::Stub(
   }
   // Without the lock: it blocks, and calls of others may end meanwhile.
   COXSWAIN_ASSIGN_OR_RETURN(
-      auto stub, ConnectParameterStub(
-                     membership_->stub().address(), membership_->security(),
-                     std::min(timeout, kConnect), &membership_->ended()));
+      auto stub,
+      ConnectParameterStub(member_->stub().address(), member_->security(),
+                           std::min(timeout, kConnect), &member_->ended()));
   MutexLock lock(&mutex_);
   if (stub_ == nullptr) stub_ = std::move(stub);
   return stub_;
@@ -81,14 +81,14 @@ absl::StatusOr<bool> ParameterClient::PushPart(absl::string_view name,
   header.set_bytes(span.bytes());
   const absl::string_view bytes(static_cast<const char*>(span.data),
                                 static_cast<size_t>(span.bytes()));
-  const CallOptions options = membership_->Call(transfer_timeout_);
+  const CallOptions options = member_->Call(transfer_timeout_);
   bool complete = false;
   bool again = false;
   absl::Status status = CallWithRetries(
-      membership_->policy(), options, "Parameter/Push",
-      membership_->stub().address(), [&](absl::Duration left) {
+      member_->policy(), options, "Parameter/Push", member_->stub().address(),
+      [&](absl::Duration left) {
         COXSWAIN_ASSIGN_OR_RETURN(const auto stub, Stub(left));
-        *header.mutable_fence() = membership_->fence();
+        *header.mutable_fence() = member_->fence();
         CallOptions once = options;
         once.timeout = left;
         const auto pushed = stub->Push(header, bytes, once);
@@ -107,7 +107,7 @@ absl::StatusOr<bool> ParameterClient::PushPart(absl::string_view name,
         if (absl::IsUnavailable(pushed.status())) DropStub();
         return pushed.status();
       });
-  if (!status.ok()) return membership_->Outcome(status);
+  if (!status.ok()) return member_->Outcome(status);
   return complete;
 }
 
@@ -130,14 +130,14 @@ absl::StatusOr<ParameterDescription> ParameterClient::Pull(
   request.set_name(std::string(name));
   request.set_version(version);
   const bool wait = timeout > absl::ZeroDuration();
-  const absl::Time deadline = membership_->policy().clock->Now() + timeout;
-  const CallOptions options = membership_->Call(timeout + transfer_timeout_);
+  const absl::Time deadline = member_->policy().clock->Now() + timeout;
+  const CallOptions options = member_->Call(timeout + transfer_timeout_);
   PulledParameter pulled;
   const auto attempt = [&](absl::Duration left) -> absl::Status {
     COXSWAIN_ASSIGN_OR_RETURN(const auto stub, Stub(left));
-    *request.mutable_fence() = membership_->fence();
+    *request.mutable_fence() = member_->fence();
     // Not 0, which asks for another error.
-    const absl::Duration rest = deadline - membership_->policy().clock->Now();
+    const absl::Duration rest = deadline - member_->policy().clock->Now();
     request.set_timeout_ms(
         std::max<int64_t>(TimeoutMillis(rest), wait ? 1 : 0));
     CallOptions once = options;
@@ -148,9 +148,9 @@ absl::StatusOr<ParameterDescription> ParameterClient::Pull(
     return answer.status();
   };
   const absl::Status status =
-      CallWithRetries(membership_->policy(), options, "Parameter/Pull",
-                      membership_->stub().address(), attempt);
-  if (!status.ok()) return membership_->Outcome(status);
+      CallWithRetries(member_->policy(), options, "Parameter/Pull",
+                      member_->stub().address(), attempt);
+  if (!status.ok()) return member_->Outcome(status);
   COXSWAIN_RETURN_IF_ERROR(CopyTo(name, pulled, span));
   return ParameterDescription{std::string(name), pulled.header.version(),
                               pulled.header.dtype(), pulled.header.bytes(),
@@ -159,12 +159,12 @@ absl::StatusOr<ParameterDescription> ParameterClient::Pull(
 
 absl::StatusOr<std::vector<ParameterDescription>> ParameterClient::List() {
   v1::ListParametersRequest request;
-  *request.mutable_fence() = membership_->fence();
+  *request.mutable_fence() = member_->fence();
   v1::ListParametersResponse response;
   const absl::Status status =
-      membership_->stub().Call("/coxswain.v1.Parameter/ListParameters", request,
-                               &response, membership_->Call());
-  if (!status.ok()) return membership_->Outcome(status);
+      member_->stub().Call("/coxswain.v1.Parameter/ListParameters", request,
+                           &response, member_->Call());
+  if (!status.ok()) return member_->Outcome(status);
   std::vector<ParameterDescription> list;
   for (const v1::ParameterVersion& one : response.parameters()) {
     list.push_back({one.name(), one.version(), one.dtype(), one.bytes(),
@@ -175,12 +175,12 @@ absl::StatusOr<std::vector<ParameterDescription>> ParameterClient::List() {
 
 absl::StatusOr<bool> ParameterClient::Forget(absl::string_view name) {
   v1::ForgetRequest request;
-  *request.mutable_fence() = membership_->fence();
+  *request.mutable_fence() = member_->fence();
   request.set_name(std::string(name));
   v1::ForgetResponse response;
-  const absl::Status status = membership_->stub().Call(
-      "/coxswain.v1.Parameter/Forget", request, &response, membership_->Call());
-  if (!status.ok()) return membership_->Outcome(status);
+  const absl::Status status = member_->stub().Call(
+      "/coxswain.v1.Parameter/Forget", request, &response, member_->Call());
+  if (!status.ok()) return member_->Outcome(status);
   return response.existed();
 }
 

@@ -17,7 +17,7 @@
 
 namespace coxswain {
 
-class Membership;     // client/rpc/membership.h
+class MemberContext;  // client/rpc/member_context.h
 class ParameterStub;  // client/rpc/parameter_stub.h
 
 // What the coordinator knows of a parameter.
@@ -48,10 +48,9 @@ struct ParameterPart {
 // proto/parameter.proto says; ABORTED once the generation has ended.
 class ParameterClient {
  public:
-  explicit ParameterClient(std::shared_ptr<Membership> membership,
+  explicit ParameterClient(std::shared_ptr<MemberContext> member,
                            absl::Duration transfer_timeout = absl::Minutes(10))
-      : membership_(std::move(membership)),
-        transfer_timeout_(transfer_timeout) {}
+      : member_(std::move(member)), transfer_timeout_(transfer_timeout) {}
 
   // Versions count from 1 and rise, such as the optimizer step: ALREADY_EXISTS
   // if this one, or a newer one, has been pushed in this generation.
@@ -82,7 +81,7 @@ class ParameterClient {
   absl::StatusOr<bool> IsComplete(absl::string_view name, int64_t version,
                                   int64_t generation);
 
-  const std::shared_ptr<Membership> membership_;
+  const std::shared_ptr<MemberContext> member_;
   const absl::Duration transfer_timeout_;
   Mutex mutex_;
   std::shared_ptr<ParameterStub> stub_ ABSL_GUARDED_BY(mutex_);

@@ -182,14 +182,14 @@ absl::StatusOr<bool> Comparison::AllEqual() {
 }
 
 absl::StatusOr<Comparison::Said> Comparison::Ask(int rank) {
-  const bool speaks = rank == communicator_->rank();
+  const bool sends = rank == communicator_->rank();
   const int64_t size =
       std::min(static_cast<int64_t>(encoded_.size()), kMaxBytes);
   int64_t header[2] = {static_cast<int64_t>(hash_), size};
   COXSWAIN_RETURN_IF_ERROR(Run(
       rank, 2, DType::kInt64,
       [&](void* memory) {
-        if (speaks) std::memcpy(memory, header, sizeof(header));
+        if (sends) std::memcpy(memory, header, sizeof(header));
       },
       [&](void* memory) { std::memcpy(header, memory, sizeof(header)); }));
   if (header[1] < 0 || header[1] > kMaxBytes) {
@@ -204,7 +204,7 @@ absl::StatusOr<Comparison::Said> Comparison::Ask(int rank) {
   COXSWAIN_RETURN_IF_ERROR(Run(
       rank, header[1], DType::kUInt8,
       [&](void* memory) {
-        if (speaks) std::memcpy(memory, encoded_.data(), size);
+        if (sends) std::memcpy(memory, encoded_.data(), size);
       },
       [&](void* memory) {
         said.lines = Decode(

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "client/comm/gated/gated_communicator.h"
+#include "client/comm/held/held_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/in_process/loopback_communicator.h"
 #include "gtest/gtest.h"
@@ -321,7 +321,7 @@ TEST(AgreementTest, WhereNobodyDiffersFromRankZeroItIsAnErrorAllTheSame) {
 }
 
 TEST(AgreementTest, AnErrorOfTheCommunicatorIsReturnedAsItIs) {
-  GatedCommunicator failing(InProcessWorld::Create(2)->MakeRank(0));
+  HeldCommunicator failing(InProcessWorld::Create(2)->MakeRank(0));
   failing.Fail(0, absl::UnavailableError("the line went dead"));
   failing.Open();
   EXPECT_THAT(CheckAgreement(failing, Description(), kSoon),

@@ -205,7 +205,7 @@ absl::Status Reducer::Finish() {
   const absl::Time begun = options_.clock->Now();
   MarkMissing();
   absl::Duration limit = options_.timeout;
-  if (options_.gate != nullptr) limit += options_.gate->patience();
+  if (options_.gate != nullptr) limit += options_.gate->timeout();
   if (!WaitForExchangeThread(limit)) {
     (void)Fail(absl::DeadlineExceededError(absl::StrCat(
         "the exchange has not ended within ", absl::FormatDuration(limit),

@@ -283,7 +283,7 @@ TEST_F(ReducerGateTest, TheLayoutAndWhatWasExchangedAreHashed) {
 }
 
 TEST_F(ReducerGateTest, NothingIsStartedBeforeTheGrant) {
-  GatedCommunicator network(std::make_unique<LoopbackCommunicator>());
+  HeldCommunicator network(std::make_unique<LoopbackCommunicator>());
   network.Open();
   ReducerOptions options = OneBucketEach();
   options.verify = true;

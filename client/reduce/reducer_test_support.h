@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
-#include "client/comm/gated/gated_communicator.h"
+#include "client/comm/held/held_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/in_process/loopback_communicator.h"
 #include "client/reduce/reducer.h"
@@ -132,7 +132,7 @@ class AverageHook : public Hook {
 
 // A network on which nothing ends unless it is aborted.
 inline std::unique_ptr<Communicator> Stuck() {
-  return std::make_unique<GatedCommunicator>(
+  return std::make_unique<HeldCommunicator>(
       std::make_unique<LoopbackCommunicator>());
 }
 

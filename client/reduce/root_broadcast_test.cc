@@ -10,7 +10,7 @@
 
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "client/comm/gated/gated_communicator.h"
+#include "client/comm/held/held_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/in_process/loopback_communicator.h"
 
@@ -122,7 +122,7 @@ TEST(RootBroadcastTest, ARootThatIsNoRankIsAnError) {
 
 TEST(RootBroadcastTest, AFailureAbortsTheCommunicatorAndEndsThePeersWaits) {
   const auto world = InProcessWorld::Create(2, kSoon);
-  GatedCommunicator failing(world->MakeRank(0));
+  HeldCommunicator failing(world->MakeRank(0));
   failing.Fail(0, absl::UnavailableError("the line went dead"));
   failing.Open();
   std::vector<float> here(3);

@@ -102,7 +102,7 @@ class VerifyStream {
   virtual absl::Status Finish() = 0;
 };
 
-// The rpcs of the coordinator, free of gRPC's types: what the rooms of the
+// The rpcs of the coordinator, free of gRPC's types: what the components of the
 // client and the command line speak through, and what tests replace. The
 // statuses of each call are those of proto/*.proto.
 //

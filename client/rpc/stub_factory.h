@@ -18,7 +18,7 @@ std::shared_ptr<CoordinatorStub> ConnectCoordinator(
     const std::string& address, const RetryPolicy& policy = {},
     const ClientSecurity& security = {});
 
-// The same without retries, for those who have their own: a Membership, and
+// The same without retries, for those who have their own: a MemberContext, and
 // who joins. `clock` outlives the result.
 std::shared_ptr<CoordinatorStub> ConnectWithoutRetries(
     const std::string& address, const ClientSecurity& security = {},

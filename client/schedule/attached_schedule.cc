@@ -38,7 +38,7 @@ schedule::StepAgent::Options AgentOptions(absl::string_view stream,
   options.stream = std::string(stream);
   options.terms = plan.terms;
   options.checkpoints = stream == schedule::kTrainStream;
-  options.patience = schedule::PatienceOf(plan.terms);
+  options.timeout = schedule::StepTimeoutOf(plan.terms);
   options.resend = resend;
   return options;
 }
@@ -88,8 +88,8 @@ class AttachedSchedule::Stream : public schedule::StepGate {
   void Abort(const absl::Status& reason) override {
     schedule_->Abort(*this, reason);
   }
-  absl::Duration patience() const override {
-    return schedule_->Patience(*this);
+  absl::Duration timeout() const override {
+    return schedule_->StepTimeout(*this);
   }
 
   // All of these under the schedule's mutex.
@@ -249,11 +249,11 @@ void AttachedSchedule::FollowFallback(Sender sender,
 void AttachedSchedule::AwaitPositionsSent() {
   MutexLock lock(&mutex_);
   const int64_t mine = attached_;
-  const bool heard =
+  const bool any =
       std::any_of(streams_.begin(), streams_.end(), [](const auto& entry) {
-        return entry.second->agent.heard().has_value();
+        return entry.second->agent.last_decision().has_value();
       });
-  if (!heard) return;
+  if (!any) return;
   sent_.WaitFor(&mutex_, kPositionWait,
                 [this, mine]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
                   return positions_sent_ >= mine || stopping_ || !end_.ok();
@@ -264,9 +264,10 @@ void AttachedSchedule::AddFinalState(v1::LeaveRequest* leave) const {
   MutexLock lock(&mutex_);
   leave->set_fallback_epoch(epoch_.fallback);
   for (const auto& [name, stream] : streams_) {
-    const std::optional<schedule::Decision> heard = stream->agent.heard();
-    if (!heard.has_value()) continue;
-    *leave->add_positions()->mutable_last() = schedule::ToWire(name, *heard);
+    const std::optional<schedule::Decision> last =
+        stream->agent.last_decision();
+    if (!last.has_value()) continue;
+    *leave->add_positions()->mutable_last() = schedule::ToWire(name, *last);
   }
 }
 
@@ -458,11 +459,11 @@ void AttachedSchedule::Abort(Stream& stream, const absl::Status& reason) {
   stream.answered.NotifyAll();
 }
 
-absl::Duration AttachedSchedule::Patience(const Stream& stream) const {
+absl::Duration AttachedSchedule::StepTimeout(const Stream& stream) const {
   MutexLock lock(&mutex_);
   return stream.agent.options().terms.enforcement == schedule::Enforcement::kOff
              ? absl::ZeroDuration()
-             : stream.agent.options().patience;
+             : stream.agent.options().timeout;
 }
 
 absl::Status AttachedSchedule::WaitLocked(
@@ -485,7 +486,7 @@ absl::Status AttachedSchedule::WaitLocked(
   if (answered()) return absl::OkStatus();
   COXSWAIN_RETURN_IF_ERROR(StateLocked(stream));
   return absl::DeadlineExceededError(absl::StrCat(
-      "waited ", absl::FormatDuration(agent.options().patience), " for ", where,
+      "waited ", absl::FormatDuration(agent.options().timeout), " for ", where,
       ", and the coordinator has not said why it does not come. Run ",
       "`coxswain why ", options_.job, "` to see what each rank does"));
 }
@@ -531,10 +532,11 @@ std::vector<v1::AttachRequest> AttachedSchedule::TakeDueLocked() {
         epoch_.fallback);
   }
   for (auto& [name, stream] : streams_) {
-    const std::optional<schedule::Decision> heard = stream->agent.heard();
-    if (positions && heard.has_value()) {
+    const std::optional<schedule::Decision> last =
+        stream->agent.last_decision();
+    if (positions && last.has_value()) {
       *requests.emplace_back().mutable_position()->mutable_last() =
-          schedule::ToWire(name, *heard);
+          schedule::ToWire(name, *last);
     }
   }
   for (auto& [name, stream] : streams_) {

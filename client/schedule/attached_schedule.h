@@ -136,7 +136,7 @@ class AttachedSchedule : public ScheduleClient {
   absl::StatusOr<schedule::Decision> Decide(Stream& stream,
                                             const schedule::Vote& vote);
   void Abort(Stream& stream, const absl::Status& reason);
-  absl::Duration Patience(const Stream& stream) const;
+  absl::Duration StepTimeout(const Stream& stream) const;
   // Of the stream "train": a step that is over is kept for the heartbeat.
   void EndStep();
   StepTimings::Traffic TrafficNow() const;

@@ -51,12 +51,12 @@ absl::Status Unreachable(const std::string& address, absl::Duration grace,
 
 }  // namespace
 
-Attachment::Attachment(std::shared_ptr<Membership> membership,
+Attachment::Attachment(std::shared_ptr<MemberContext> member,
                        const Options& options, Callbacks callbacks)
-    : membership_(std::move(membership)),
+    : member_(std::move(member)),
       options_(options),
       callbacks_(std::move(callbacks)),
-      lost_since_(membership_->policy().clock->Now()) {
+      lost_since_(member_->policy().clock->Now()) {
   thread_ = std::thread([this]() { Run(); });
 }
 
@@ -67,7 +67,7 @@ absl::Status Attachment::WaitUntilAttached(absl::Duration timeout) {
   });
   if (!end_.ok() || attached_) return end_;
   return absl::DeadlineExceededError(
-      absl::StrCat("the coordinator at ", membership_->stub().address(),
+      absl::StrCat("the coordinator at ", member_->stub().address(),
                    " did not accept the stream of this worker within ",
                    absl::FormatDuration(timeout)));
 }
@@ -94,7 +94,7 @@ void Attachment::Stop() {
 }
 
 void Attachment::Run() {
-  const RetryPolicy& policy = membership_->policy();
+  const RetryPolicy& policy = member_->policy();
   Backoff pauses = policy.Pauses();
   while (const std::optional<absl::Status> end = ServeOneStream()) {
     if (!OnStreamEnd(*end, &pauses)) break;
@@ -111,34 +111,32 @@ void Attachment::Run() {
     if (!stopping_ && !leaving_) end = end_;
   }
   if (!end.ok()) callbacks_.on_end(end);
-  membership_->term().Close();
+  member_->term().Close();
 }
 
 bool Attachment::OnStreamEnd(const absl::Status& end, Backoff* pauses) {
-  const bool lost = IsLostConnection(end, membership_->term().Get());
+  const bool lost = IsLostConnection(end, member_->term().Get());
   bool tell = false;
   {
     MutexLock lock(&mutex_);
     if (attached_) {
       attached_ = false;
-      lost_since_ = membership_->policy().clock->Now();
+      lost_since_ = member_->policy().clock->Now();
       pauses->Reset();
       tell = lost;
     }
     if (!lost) {
       EndLocked(WithDetailOf(end, absl::AbortedError(end.message())));
     } else if (GraceOverLocked()) {
-      EndLocked(
-          Unreachable(membership_->stub().address(), options_.grace, end));
+      EndLocked(Unreachable(member_->stub().address(), options_.grace, end));
     }
     // The coordinator ends the stream of a member that has left.
     if (FinishedLocked() || (leaving_ && end.ok())) return false;
   }
   if (tell) {
-    LogWarning("coordinator_lost",
-               {{"job", membership_->job()},
-                {"coordinator", membership_->stub().address()},
-                {"error", end.message()}});
+    LogWarning("coordinator_lost", {{"job", member_->job()},
+                                    {"coordinator", member_->stub().address()},
+                                    {"error", end.message()}});
     callbacks_.on_lost(end);
   }
   return true;
@@ -156,9 +154,9 @@ std::unique_ptr<AttachStream> Attachment::OpenStream() {
     stream_end_ = status;
     changed_.NotifyAll();
   };
-  auto stream = membership_->stub().Attach(std::move(callbacks));
+  auto stream = member_->stub().Attach(std::move(callbacks));
   v1::AttachRequest request;
-  *request.mutable_hello()->mutable_fence() = membership_->fence();
+  *request.mutable_hello()->mutable_fence() = member_->fence();
   request.mutable_hello()->set_fallback_address(options_.fallback_address);
   // The first request of a stream: not taken only if it has ended already,
   // which on_end tells.
@@ -215,7 +213,7 @@ std::optional<absl::Status> Attachment::ServeStream(AttachStream& stream) {
 void Attachment::OnEvent(const v1::AttachEvent& event) {
   if (event.has_member_left()) {
     const v1::Member& member = event.member_left().member();
-    LogInfo("member_left", {{"job", membership_->job()},
+    LogInfo("member_left", {{"job", member_->job()},
                             {"rank", member.rank()},
                             {"host", member.host()},
                             {"reason", event.member_left().reason()}});
@@ -231,7 +229,7 @@ void Attachment::OnEvent(const v1::AttachEvent& event) {
 
 void Attachment::OnAttached(int64_t term) {
   // One that does not say it is of the term that was asked for.
-  const int64_t before = membership_->term().Get();
+  const int64_t before = member_->term().Get();
   term = std::max(term, before);
   bool again = false;
   {
@@ -244,10 +242,10 @@ void Attachment::OnAttached(int64_t term) {
   callbacks_.on_attached(term, again);
   // Last: it wakes calls, a Leave among them, which are to come after what the
   // schedule says of where it is.
-  membership_->term().Raise(term);
+  member_->term().Raise(term);
   if (!again) return;
-  LogInfo("reattached", {{"job", membership_->job()},
-                         {"coordinator", membership_->stub().address()},
+  LogInfo("reattached", {{"job", member_->job()},
+                         {"coordinator", member_->stub().address()},
                          {"term_before", before},
                          {"term", term}});
 }
@@ -262,7 +260,7 @@ bool Attachment::Send(const v1::AttachRequest& request) {
 }
 
 bool Attachment::GraceOverLocked() const {
-  return membership_->policy().clock->Now() - lost_since_ >= options_.grace;
+  return member_->policy().clock->Now() - lost_since_ >= options_.grace;
 }
 
 void Attachment::EndLocked(const absl::Status& why) {

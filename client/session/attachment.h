@@ -13,7 +13,7 @@
 #include "base/backoff.h"
 #include "base/mutex.h"
 #include "client/rpc/coordinator_stub.h"
-#include "client/rpc/membership.h"
+#include "client/rpc/member_context.h"
 
 namespace coxswain {
 
@@ -68,7 +68,7 @@ class Attachment {
         [](const v1::AttachEvent&) {};
   };
 
-  Attachment(std::shared_ptr<Membership> membership, const Options& options,
+  Attachment(std::shared_ptr<MemberContext> member, const Options& options,
              Callbacks callbacks);
   ~Attachment() { Stop(); }
 
@@ -111,7 +111,7 @@ class Attachment {
   }
   void EndLocked(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const std::shared_ptr<Membership> membership_;
+  const std::shared_ptr<MemberContext> member_;
   const Options options_;
   const Callbacks callbacks_;
 

@@ -44,7 +44,7 @@ struct JobMember {
   Incarnation incarnation;
   int rank = 0;
   int local_rank = 0;
-  std::string host;     // for people
+  std::string host;     // for display
   std::string address;  // where its data connections listen
   std::vector<std::string> topology;
 };
@@ -53,7 +53,7 @@ struct JobMember {
 struct LostPeer {
   JobMember member;
   std::string reason;
-  bool left = false;  // in good order
+  bool left = false;  // cleanly
   // Of its hook's errors, as it reported last; the step 0: not known.
   double error_norm = 0;
   int64_t error_step = 0;

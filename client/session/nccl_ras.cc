@@ -26,9 +26,9 @@ constexpr size_t kMostLine = 256;
 
 class RasConnection {
  public:
-  RasConnection(std::string address, absl::Duration patience)
+  RasConnection(std::string address, absl::Duration timeout)
       : address_(std::move(address)),
-        deadline_(Clock::Real()->Now() + patience) {}
+        deadline_(Clock::Real()->Now() + timeout) {}
 
   absl::Status Connect(const std::string& host, const std::string& port);
   absl::Status Send(absl::string_view text);
@@ -167,7 +167,7 @@ std::string RasConnection::ReadRest() {
 }  // namespace
 
 absl::StatusOr<std::string> ReadNcclRas(const std::string& address,
-                                        absl::Duration patience) {
+                                        absl::Duration timeout) {
   const std::string where = address.empty() ? kNcclRasAddress : address;
   const size_t colon = where.rfind(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 == where.size()) {
@@ -178,7 +178,7 @@ absl::StatusOr<std::string> ReadNcclRas(const std::string& address,
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  RasConnection ras(where, patience);
+  RasConnection ras(where, timeout);
   COXSWAIN_RETURN_IF_ERROR(ras.Connect(host, where.substr(colon + 1)));
   COXSWAIN_RETURN_IF_ERROR(ras.Send("CLIENT PROTOCOL 2\n"));
   COXSWAIN_ASSIGN_OR_RETURN(const std::string greeting, ras.ReadLine());

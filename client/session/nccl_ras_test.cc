@@ -16,7 +16,7 @@ using testing::HasSubstr;
 using testing::SizeIs;
 using testing::StartsWith;
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kTimeout = absl::Seconds(20);
 constexpr absl::Duration kShort = absl::Milliseconds(20);
 
 TEST(NcclRasTest, TheStatusIsReadToItsEnd) {
@@ -24,7 +24,7 @@ TEST(NcclRasTest, TheStatusIsReadToItsEnd) {
       "NCCL version 2.28.9\nJob summary\n  Rank 1: ...\n";
   FakeRasServer server({"SERVER PROTOCOL 2\n", "OK\n", status});
   ASSERT_OK_AND_ASSIGN(const std::string text,
-                       ReadNcclRas(server.address(), kPatience));
+                       ReadNcclRas(server.address(), kTimeout));
   EXPECT_EQ(text, status);
   EXPECT_THAT(server.Finish(),
               ElementsAre("CLIENT PROTOCOL 2", "TIMEOUT 1", "VERBOSE STATUS"));
@@ -35,14 +35,14 @@ TEST(NcclRasTest, LocalhostIsNotLookedUp) {
   const std::string port =
       server.address().substr(server.address().rfind(':') + 1);
   ASSERT_OK_AND_ASSIGN(const std::string text,
-                       ReadNcclRas("localhost:" + port, kPatience));
+                       ReadNcclRas("localhost:" + port, kTimeout));
   EXPECT_EQ(text, "fine\n");
 }
 
 TEST(NcclRasTest, AnotherVersionOfTheProtocolIsTried) {
   FakeRasServer server({"server protocol 9\n", "ERROR: unknown\n", "fine\n"});
   ASSERT_OK_AND_ASSIGN(const std::string text,
-                       ReadNcclRas(server.address(), kPatience));
+                       ReadNcclRas(server.address(), kTimeout));
   EXPECT_EQ(text, "fine\n");
 }
 
@@ -60,7 +60,7 @@ TEST(NcclRasTest, WhatIsTooLongIsCut) {
   FakeRasServer server(
       {"SERVER PROTOCOL 2\n", "OK\n", std::string(3 * kMostRasBytes, 'x')});
   ASSERT_OK_AND_ASSIGN(const std::string text,
-                       ReadNcclRas(server.address(), kPatience));
+                       ReadNcclRas(server.address(), kTimeout));
   EXPECT_THAT(text, AllOf(SizeIs(kMostRasBytes + 26),
                           EndsWith("x\n(cut here: it is longer)\n")));
 }
@@ -76,12 +76,12 @@ TEST(NcclRasTest, WhoSpeaksSomethingElseIsNotAsked) {
   for (const std::string& answer :
        {std::string("HTTP/1.1 400 Bad Request\n"), std::string(4000, 'x')}) {
     FakeRasServer server({answer}, /*hangs=*/true);
-    EXPECT_THAT(ReadNcclRas(server.address(), kPatience),
+    EXPECT_THAT(ReadNcclRas(server.address(), kTimeout),
                 StatusIs(absl::StatusCode::kUnavailable,
                          HasSubstr("it speaks no RAS")));
   }
   FakeRasServer silent({""});
-  EXPECT_THAT(ReadNcclRas(silent.address(), kPatience),
+  EXPECT_THAT(ReadNcclRas(silent.address(), kTimeout),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("it closed the connection")));
 }
@@ -92,14 +92,14 @@ TEST(NcclRasTest, NobodyThereIsUnavailable) {
     FakeRasServer server({});
     address = server.address();
   }
-  EXPECT_THAT(ReadNcclRas(address, kPatience),
+  EXPECT_THAT(ReadNcclRas(address, kTimeout),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr(address)));
 }
 
 TEST(NcclRasTest, AnAddressHasAHostAndAPort) {
   for (const char* wrong : {"localhost", ":28028", "localhost:",
                             "localhost:ras", "gpu-node-7:28028"}) {
-    EXPECT_THAT(ReadNcclRas(wrong, kPatience),
+    EXPECT_THAT(ReadNcclRas(wrong, kTimeout),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr(wrong), HasSubstr("NCCL_RAS_ADDR"))));
   }

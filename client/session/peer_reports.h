@@ -29,15 +29,15 @@ class PeerReports {
     MutexLock lock(&send_mutex_);
     for (const int rank : ranks) {
       if (rank < 0 || rank >= world_size_ || rank == rank_) continue;
-      if (broken_.insert(rank).second) unsaid_.insert(rank);
+      if (broken_.insert(rank).second) pending_.insert(rank);
     }
-    SendUnsaidLocked();
+    SendPendingLocked();
   }
   // The stream is open again: says what it did not take before. Not with a lock
   // held that the sender takes.
-  void SendUnsaid() {
+  void SendPending() {
     MutexLock lock(&send_mutex_);
-    SendUnsaidLocked();
+    SendPendingLocked();
   }
   // The sender is not called any more once this returns.
   void Stop() {
@@ -46,12 +46,12 @@ class PeerReports {
   }
 
  private:
-  void SendUnsaidLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_) {
-    if (unsaid_.empty() || sender_ == nullptr) return;
+  void SendPendingLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_) {
+    if (pending_.empty() || sender_ == nullptr) return;
     v1::AttachRequest request;
-    request.mutable_peers_broken()->mutable_ranks()->Assign(unsaid_.begin(),
-                                                            unsaid_.end());
-    if (sender_(request)) unsaid_.clear();
+    request.mutable_peers_broken()->mutable_ranks()->Assign(pending_.begin(),
+                                                            pending_.end());
+    if (sender_(request)) pending_.clear();
   }
 
   const int rank_;
@@ -60,7 +60,7 @@ class PeerReports {
   // Held while sending, so that Stop waits for it.
   Mutex send_mutex_;
   Sender sender_ ABSL_GUARDED_BY(send_mutex_);
-  std::set<int> unsaid_ ABSL_GUARDED_BY(send_mutex_);
+  std::set<int> pending_ ABSL_GUARDED_BY(send_mutex_);
   std::set<int> broken_ ABSL_GUARDED_BY(send_mutex_);
 };
 

@@ -29,7 +29,7 @@ class PeerReportsTest : public testing::Test {
 TEST_F(PeerReportsTest, EachIsSaidOnce) {
   reports_.Report({2, 1, 5, -1});  // itself, and nobody: not said
   reports_.Report({2, 3});
-  reports_.SendUnsaid();
+  reports_.SendPending();
   EXPECT_THAT(sent_, ElementsAre(ElementsAre(2), ElementsAre(3)));
 }
 
@@ -38,11 +38,11 @@ TEST_F(PeerReportsTest, AfterTheStreamWasAwayOnlyWhatItDidNotTakeIsSaid) {
   open_ = false;
   reports_.Report({4});
   reports_.Report({0});
-  reports_.SendUnsaid();
+  reports_.SendPending();
   open_ = true;
   sent_.clear();
-  reports_.SendUnsaid();
-  reports_.SendUnsaid();
+  reports_.SendPending();
+  reports_.SendPending();
   EXPECT_THAT(sent_, ElementsAre(ElementsAre(0, 4)));
 }
 
@@ -51,7 +51,7 @@ TEST_F(PeerReportsTest, NothingIsSaidOnceItHasStopped) {
   reports_.Report({2});
   open_ = true;
   reports_.Stop();
-  reports_.SendUnsaid();
+  reports_.SendPending();
   reports_.Report({3});
   EXPECT_THAT(sent_, IsEmpty());
 }

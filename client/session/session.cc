@@ -245,27 +245,25 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::CreateGroup(
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::Core::Declare(
     v1::CreateGroupRequest request) {
-  *request.mutable_fence() = membership->NewRequest();
-  const auto response =
-      membership->stub().CreateGroup(request, membership->Call());
-  if (!response.ok()) return membership->Outcome(response.status());
+  *request.mutable_fence() = member->NewRequest();
+  const auto response = member->stub().CreateGroup(request, member->Call());
+  if (!response.ok()) return member->Outcome(response.status());
   return groups_.Obtain(response->group());
 }
 
 absl::StatusOr<std::vector<std::shared_ptr<ProcessGroup>>> Session::CreateMesh(
     absl::string_view name, const std::vector<MeshAxis>& axes) {
-  Membership& membership = *core_->membership;
+  MemberContext& member = *core_->member;
   v1::CreateMeshRequest request;
-  *request.mutable_fence() = membership.NewRequest();
+  *request.mutable_fence() = member.NewRequest();
   request.set_name(std::string(name));
   for (const MeshAxis& axis : axes) {
     v1::MeshAxis* wire = request.add_axes();
     wire->set_name(axis.name);
     wire->set_size(axis.size);
   }
-  const auto response =
-      membership.stub().CreateMesh(request, membership.Call());
-  if (!response.ok()) return membership.Outcome(response.status());
+  const auto response = member.stub().CreateMesh(request, member.Call());
+  if (!response.ok()) return member.Outcome(response.status());
   std::vector<std::shared_ptr<ProcessGroup>> groups;
   for (const v1::GroupInfo& info : response->groups()) {
     COXSWAIN_ASSIGN_OR_RETURN(auto group, core_->Obtain(info));
@@ -276,16 +274,14 @@ absl::StatusOr<std::vector<std::shared_ptr<ProcessGroup>>> Session::CreateMesh(
 
 absl::Status Session::Barrier(absl::string_view group, absl::string_view tag,
                               absl::Duration timeout) {
-  Membership& membership = *core_->membership;
+  MemberContext& member = *core_->member;
   v1::BarrierRequest request;
-  *request.mutable_fence() = membership.NewRequest();
+  *request.mutable_fence() = member.NewRequest();
   request.set_group(std::string(group));
   request.set_tag(std::string(tag));
   request.set_timeout_ms(TimeoutMillis(timeout));
-  return membership.Outcome(
-      membership.stub()
-          .Barrier(request, membership.WaitingCall(timeout))
-          .status());
+  return member.Outcome(
+      member.stub().Barrier(request, member.WaitingCall(timeout)).status());
 }
 
 // ---- errors ----
@@ -295,13 +291,13 @@ bool IsJobFinished(const absl::Status& status) {
 }
 
 absl::Status Explain(Session& session, const absl::Status& error,
-                     absl::Duration patience) {
+                     absl::Duration timeout) {
   if (error.ok()) return error;
   // The callback may come after this function has returned.
   auto verdict = std::make_shared<Work>();
   session.OnAbort(
       [verdict](const absl::Status& reason) { verdict->Complete(reason); });
-  absl::Status reason = verdict->Wait(patience);
+  absl::Status reason = verdict->Wait(timeout);
   if (!verdict->Done() || reason.ok()) return error;
   if (reason.message() == error.message()) return reason;
   // What the coordinator said may be what was seen: then only where is new.

@@ -72,8 +72,8 @@ class Session {
 
   // Joins the generation after this one, as the same worker with the same
   // options and manifest: once this one has ended (status() is not OK) or is to
-  // end after a step (schedule::Decision::regroup); it is then left in good
-  // order. Blocks until the next round is complete, as Join does. This
+  // end after a step (schedule::Decision::regroup); it is then left cleanly
+  // . Blocks until the next round is complete, as Join does. This
   // session's communicators are of no use afterwards, but must live until it
   // returns: peers may still be reading from them. Errors as Join; CANCELLED
   // with IsJobFinished: the job ended meanwhile.
@@ -170,18 +170,18 @@ class Session {
   const std::unique_ptr<Core> core_;
 };
 
-// Whether Join or Rejoin failed because the job has ended in good order, and
+// Whether Join or Rejoin failed because the job has ended cleanly, and
 // nothing is wrong: a spare that was not needed.
 bool IsJobFinished(const absl::Status& status);
 
 // What to tell the user of an error in a collective. When a peer dies, its
 // broken connection is often noticed before the coordinator's word arrives
-// that says who it was: this waits for that word, `patience` at most, and
+// that says who it was: this waits for that word, `timeout` at most, and
 // returns it, or else `error` itself. OK stays OK and does not wait.
 //
 // Any thread; `session` is only used during the call.
 absl::Status Explain(Session& session, const absl::Status& error,
-                     absl::Duration patience = absl::Seconds(3));
+                     absl::Duration timeout = absl::Seconds(3));
 
 }  // namespace coxswain
 

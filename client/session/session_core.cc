@@ -17,7 +17,7 @@ namespace {
 
 constexpr absl::Duration kAttachTimeout = absl::Seconds(30);
 // For telling that a member of an ended generation does not come back.
-constexpr absl::Duration kFarewellTimeout = absl::Seconds(2);
+constexpr absl::Duration kLeaveEndedTimeout = absl::Seconds(2);
 
 // Who was lost, if that is why.
 int LostRank(const absl::Status& why) {
@@ -34,13 +34,13 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
       generation(joined.generation()),
       plan(plan_in),
       previous(PreviousOf(joined)),
-      membership(std::make_shared<Membership>(
+      member(std::make_shared<MemberContext>(
           request.stub, MakeFence(request.options, joined),
           RetriesOf(request.options), request.options.security)),
-      members(joined, membership),
-      store(membership),
-      checkpoints(membership),
-      parameters(membership),
+      members(joined, member),
+      store(member),
+      checkpoints(member),
+      parameters(member),
       events_(generation, request.options.clock),
       peer_reports_(std::make_shared<PeerReports>(
           rank, members.world_size(),
@@ -55,7 +55,7 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
                  if (living != nullptr) living->Report({peer});
                },
                request.options.device},
-              membership),
+              member),
       noted_plan_(plan.version) {
   AttachedSchedule::Options schedule_options;
   schedule_options.job = request.options.job;
@@ -85,10 +85,10 @@ void Session::Core::MakeFallbackClient() {
   options.on = request.options.fallback && peers_know;
   options.rank = rank;
   options.world_size = members.world_size();
-  options.fence = membership->fence();
+  options.fence = member->fence();
   options.host = request.options.address;
   options.after = FallbackAfter(request.options, members.world_size());
-  options.retry = membership->policy();
+  options.retry = member->policy();
   options.security = request.options.security;
   options.connect = [security = request.options.security,
                      job = request.options.job](const std::string& address) {
@@ -127,14 +127,14 @@ absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
   MakeFallbackClient();
   options.fallback_address = fallback_->address();
   attachment_ =
-      std::make_shared<Attachment>(membership, options, AttachmentCallbacks());
+      std::make_shared<Attachment>(member, options, AttachmentCallbacks());
   // The membership lives on in watches that outlive the session.
-  membership->stale().OnRaise([attachment = std::weak_ptr(attachment_),
-                               membership = membership.get()]() {
-    if (const auto living = attachment.lock()) {
-      living->NoteStale(membership->stale().status());
-    }
-  });
+  member->stale().OnRaise(
+      [attachment = std::weak_ptr(attachment_), member = member.get()]() {
+        if (const auto living = attachment.lock()) {
+          living->NoteStale(member->stale().status());
+        }
+      });
   return attachment_->WaitUntilAttached(
       std::max(kAttachTimeout, request.options.reattach_grace));
 }
@@ -142,13 +142,13 @@ absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
 Attachment::Callbacks Session::Core::AttachmentCallbacks() {
   Attachment::Callbacks callbacks;
   callbacks.progress = [this]() { return Progress(); };
-  callbacks.on_reattached = [this]() { peer_reports_->SendUnsaid(); };
+  callbacks.on_reattached = [this]() { peer_reports_->SendPending(); };
   callbacks.on_attached = [this](int64_t term, bool again) {
     fallback_->OnAttached();
     schedule_->AwaitPositionsSent();
     if (!again) return;
     Note(SessionEvent::Kind::kReattached,
-         absl::StrCat("the coordinator at ", membership->stub().address(),
+         absl::StrCat("the coordinator at ", member->stub().address(),
                       " has taken this worker back, in term ", term),
          rank, term);
   };
@@ -156,9 +156,8 @@ Attachment::Callbacks Session::Core::AttachmentCallbacks() {
     fallback_->OnLost();
     Note(SessionEvent::Kind::kCoordinatorLost,
          absl::StrCat("the connection to the coordinator at ",
-                      membership->stub().address(),
-                      " was lost: ", why.message()),
-         rank, membership->term().Get());
+                      member->stub().address(), " was lost: ", why.message()),
+         rank, member->term().Get());
   };
   callbacks.on_event = [this](const v1::AttachEvent& event) {
     OnCoordinatorEvent(event);
@@ -280,7 +279,7 @@ void Session::Core::Close(const absl::Status& why, bool abort_communicators) {
   schedule_->End(why);
   if (fallback_ != nullptr) fallback_->End();
   groups_.End(why, abort_communicators);
-  membership->ended().Raise(why);
+  member->ended().Raise(why);
 }
 
 void Session::Core::OnAbort(AbortCallback callback) {
@@ -310,9 +309,9 @@ absl::Status Session::Core::Leave(const Departure& departure) {
   }
   absl::Status left;
   if (!over) {
-    left = SayGoodbye(departure);
+    left = LeaveRunning(departure);
   } else if (!departure.rejoin) {
-    SayFarewell(departure);
+    LeaveEnded(departure);
   }
   events_.Close();
   return left;
@@ -323,10 +322,10 @@ void Session::Core::NoteJoinedNext() {
   left_for_good_ = true;
 }
 
-absl::Status Session::Core::TellLeave(const Departure& departure,
+absl::Status Session::Core::SendLeave(const Departure& departure,
                                       absl::Duration timeout) {
   v1::LeaveRequest leave;
-  *leave.mutable_fence() = membership->NewRequest();
+  *leave.mutable_fence() = member->NewRequest();
   leave.set_reason(departure.reason);
   leave.set_failed(departure.failed);
   leave.set_rejoin(departure.rejoin);
@@ -334,14 +333,14 @@ absl::Status Session::Core::TellLeave(const Departure& departure,
   *leave.mutable_progress() = Progress();
   CallOptions call;
   call.timeout = timeout;
-  return membership->stub().Leave(leave, call).status();
+  return member->stub().Leave(leave, call).status();
 }
 
 // A generation that has ended has no members to leave. But its survivors are
 // waited for, and this one need not be.
-void Session::Core::SayFarewell(const Departure& departure) {
+void Session::Core::LeaveEnded(const Departure& departure) {
   const absl::Status told =
-      TellLeave(departure, std::min(departure.timeout, kFarewellTimeout));
+      SendLeave(departure, std::min(departure.timeout, kLeaveEndedTimeout));
   if (told.ok() || absl::IsNotFound(told)) return;
   LogInfo("farewell_not_heard", {{"job", request.options.job},
                                  {"rank", rank},
@@ -349,14 +348,14 @@ void Session::Core::SayFarewell(const Departure& departure) {
                                  {"error", told.message()}});
 }
 
-absl::Status Session::Core::SayGoodbye(const Departure& departure) {
+absl::Status Session::Core::LeaveRunning(const Departure& departure) {
   attachment_->Leaving();
   const absl::Status end = absl::CancelledError(
       absl::StrCat("this worker has left the job: ", departure.reason));
   // Peers of a failed worker must not wait for it. Otherwise the coordinator
   // hears of it first, so that it does not take the stream's end for a loss.
   if (departure.failed) Close(end, /*abort_communicators=*/true);
-  absl::Status left = TellLeave(departure, departure.timeout);
+  absl::Status left = SendLeave(departure, departure.timeout);
   if (!departure.failed) Close(end, /*abort_communicators=*/false);
   attachment_->Stop();
   return left;

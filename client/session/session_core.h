@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "client/fallback/fallback_client.h"
-#include "client/rpc/membership.h"
+#include "client/rpc/member_context.h"
 #include "client/schedule/attached_schedule.h"
 #include "client/session/attachment.h"
 #include "client/session/event_queue.h"
@@ -68,7 +68,7 @@ class Session::Core {
     }
   };
   absl::Status Leave(const Departure& departure);
-  // Leaves in good order if that is needed before the next generation is
+  // Leaves cleanly if that is needed before the next generation is
   // joined. FAILED_PRECONDITION if this worker has left for good.
   absl::Status LeaveForNext();
   // This worker is a member of the next one: there is nothing more to tell.
@@ -91,7 +91,7 @@ class Session::Core {
   int64_t entered = 0;
   const schedule::Plan plan;
   const PreviousGeneration previous;
-  const std::shared_ptr<Membership> membership;
+  const std::shared_ptr<MemberContext> member;
   SessionMembers members;
   StoreClient store;
   CheckpointClient checkpoints;
@@ -118,9 +118,9 @@ class Session::Core {
   void OnEnd(const absl::Status& why);
   // Ends waiting calls and, if asked to, the communicators.
   void Close(const absl::Status& why, bool abort_communicators);
-  absl::Status SayGoodbye(const Departure& departure);
-  void SayFarewell(const Departure& departure);
-  absl::Status TellLeave(const Departure& departure, absl::Duration timeout);
+  absl::Status LeaveRunning(const Departure& departure);
+  void LeaveEnded(const Departure& departure);
+  absl::Status SendLeave(const Departure& departure, absl::Duration timeout);
 
   EventQueue events_;
   std::shared_ptr<PeerReports> peer_reports_;

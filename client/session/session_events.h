@@ -16,7 +16,7 @@ struct SessionEvent {
     kJoined,           // `text`: why the round closed
     kCoordinatorLost,  // training goes on meanwhile
     kReattached,       // `term`: of the coordinator that is there now
-    kMemberLeft,       // `rank`, in good order
+    kMemberLeft,       // `rank`, cleanly
     kPlanChanged,
     kRegroup,          // the generation ends after this step
     kWarning,          // something is odd, and the generation goes on
@@ -26,7 +26,7 @@ struct SessionEvent {
   int64_t generation = 0;
   int64_t term = 0;
   int rank = -1;
-  std::string text;  // a sentence, for people
+  std::string text;  // a sentence, for display
   absl::Time at;
 };
 

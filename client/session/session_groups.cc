@@ -37,8 +37,8 @@ void OnTheSide(ProcessGroup::ConnectOptions* connect) {
 }  // namespace
 
 SessionMembers::SessionMembers(const v1::JoinResponse& joined,
-                               std::shared_ptr<Membership> membership)
-    : world_size_(joined.world_size()), membership_(std::move(membership)) {
+                               std::shared_ptr<MemberContext> member)
+    : world_size_(joined.world_size()), member_(std::move(member)) {
   if (joined.members_size() != world_size_) return;
   AppendMembers(joined.members(), &known_);
 }
@@ -60,14 +60,14 @@ absl::StatusOr<std::vector<JobMember>> SessionMembers::Ask() const {
   while (static_cast<int>(members.size()) < world_size_) {
     const int first = static_cast<int>(members.size());
     v1::MembersRequest request;
-    *request.mutable_fence() = membership_->fence();
+    *request.mutable_fence() = member_->fence();
     request.set_first_rank(first);
     request.set_count(world_size_ - first);
-    const auto page = membership_->stub().Members(request, membership_->Call());
-    if (!page.ok()) return membership_->Outcome(page.status());
+    const auto page = member_->stub().Members(request, member_->Call());
+    if (!page.ok()) return member_->Outcome(page.status());
     if (page->members().empty() || page->members(0).rank() != first) {
       return absl::InternalError(
-          absl::StrCat("the coordinator at ", membership_->stub().address(),
+          absl::StrCat("the coordinator at ", member_->stub().address(),
                        " was asked for the members from rank ", first, " to ",
                        world_size_ - 1, " and answered with others"));
     }
@@ -83,24 +83,22 @@ void SessionGroups::Done::Add(const Communicator& communicator) {
 }
 
 SessionGroups::SessionGroups(int rank, ProcessGroup::ConnectOptions connect,
-                             std::shared_ptr<Membership> membership)
-    : rank_(rank),
-      connect_(std::move(connect)),
-      membership_(std::move(membership)) {}
+                             std::shared_ptr<MemberContext> member)
+    : rank_(rank), connect_(std::move(connect)), member_(std::move(member)) {}
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Claim(
     const v1::GroupInfo& info) {
   const std::string& id = info.communicator_id();
   MutexLock lock(&mutex_);
   // Longer than the other thread, whose own error says more.
-  const absl::Duration patience = connect_.timeout + absl::Seconds(5);
-  if (!connected_.WaitFor(&mutex_, patience,
+  const absl::Duration timeout = connect_.timeout + absl::Seconds(5);
+  if (!connected_.WaitFor(&mutex_, timeout,
                           [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
                             return connecting_.count(id) == 0;
                           })) {
     return absl::DeadlineExceededError(
         absl::StrCat("another thread has been connecting the group '",
-                     info.name(), "' for ", absl::FormatDuration(patience)));
+                     info.name(), "' for ", absl::FormatDuration(timeout)));
   }
   const auto existing = groups_.find(id);
   if (existing != groups_.end()) return existing->second;
@@ -118,7 +116,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Obtain(
   ProcessGroup::ConnectOptions connect = connect_;
   if (IsOfCheckpoints(info.name())) OnTheSide(&connect);
   auto group = ProcessGroup::Connect({info.name(), RanksOf(info), id}, rank_,
-                                     connect, membership_);
+                                     connect, member_);
   const absl::Status kept = group.ok() ? Keep(*group) : group.status();
   {
     MutexLock lock(&mutex_);

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "client/group/process_group.h"
-#include "client/rpc/membership.h"
+#include "client/rpc/member_context.h"
 #include "client/schedule/step_timings.h"
 #include "client/session/job.h"
 #include "proto/group.pb.h"
@@ -26,7 +26,7 @@ namespace coxswain {
 class SessionMembers {
  public:
   SessionMembers(const v1::JoinResponse& joined,
-                 std::shared_ptr<Membership> membership);
+                 std::shared_ptr<MemberContext> member);
 
   int world_size() const { return world_size_; }
 
@@ -38,7 +38,7 @@ class SessionMembers {
   absl::StatusOr<std::vector<JobMember>> Ask() const;
 
   const int world_size_;
-  const std::shared_ptr<Membership> membership_;
+  const std::shared_ptr<MemberContext> member_;
   Mutex mutex_;
   std::vector<JobMember> known_ ABSL_GUARDED_BY(mutex_);  // all or none
 };
@@ -53,7 +53,7 @@ class SessionMembers {
 class SessionGroups {
  public:
   SessionGroups(int rank, ProcessGroup::ConnectOptions connect,
-                std::shared_ptr<Membership> membership);
+                std::shared_ptr<MemberContext> member);
 
   // The group of this description, connected now unless it is already.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Obtain(
@@ -85,7 +85,7 @@ class SessionGroups {
 
   const int rank_;
   const ProcessGroup::ConnectOptions connect_;
-  const std::shared_ptr<Membership> membership_;
+  const std::shared_ptr<MemberContext> member_;
 
   mutable Mutex mutex_;
   CondVar connected_;

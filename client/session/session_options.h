@@ -97,7 +97,7 @@ struct SessionOptions {
   int64_t after_generation = 0;
   uint64_t launcher_id = 0;  // 0: none
   Incarnation incarnation;   // 0: random
-  std::string host;          // for people; empty: the host name
+  std::string host;          // for display; empty: the host name
   // Where this worker's data connections listen. Empty: the local address
   // that packets to the coordinator leave from.
   std::string address;

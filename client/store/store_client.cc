@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/cancel_signal.h"
 #include "base/mutex.h"
-#include "client/rpc/membership.h"
+#include "client/rpc/member_context.h"
 #include "client/rpc/retry.h"
 
 namespace coxswain {
@@ -44,30 +44,30 @@ struct Inbox {
 // the generation. The callbacks run on a thread of its own.
 class ReopeningWatch : public StoreWatch {
  public:
-  ReopeningWatch(std::shared_ptr<Membership> membership, std::string key,
+  ReopeningWatch(std::shared_ptr<MemberContext> member, std::string key,
                  std::function<void(const StoreEvent&)> on_event,
                  std::function<void(const absl::Status&)> on_end)
-      : membership_(std::move(membership)),
+      : member_(std::move(member)),
         key_(std::move(key)),
         on_event_(std::move(on_event)),
         on_end_(std::move(on_end)),
-        ended_id_(membership_->ended().OnRaise(
+        ended_id_(member_->ended().OnRaise(
             [inbox = inbox_]() { inbox->Wake(&Inbox::ended); })) {
     thread_ = std::thread([this]() { Run(); });
   }
   ~ReopeningWatch() override {
     inbox_->Wake(&Inbox::stop);
     thread_.join();
-    membership_->ended().Forget(ended_id_);
+    member_->ended().Forget(ended_id_);
   }
 
  private:
   void Run() {
-    Backoff pauses = membership_->policy().Pauses();
+    Backoff pauses = member_->policy().Pauses();
     while (true) {
       const std::optional<absl::Status> end = ServeOneStream();
       if (!end.has_value()) return;
-      const absl::Status why = membership_->Outcome(*end);
+      const absl::Status why = member_->Outcome(*end);
       if (!MayReopen(why)) return on_end_(why);
       if (opened_) pauses.Reset();
       opened_ = false;
@@ -78,7 +78,7 @@ class ReopeningWatch : public StoreWatch {
   bool MayReopen(const absl::Status& end) const {
     // Another attempt is no cure of a limit.
     if (end.ok() || absl::IsResourceExhausted(end)) return false;
-    if (!membership_->ended().status().ok()) return false;
+    if (!member_->ended().status().ok()) return false;
     return IsWorthReopening(end) || TermOfStaleFence(end).has_value();
   }
 
@@ -97,7 +97,7 @@ class ReopeningWatch : public StoreWatch {
     {
       MutexLock lock(&inbox_->mutex);
       if (inbox_->stop) return std::nullopt;
-      if (inbox_->ended) return membership_->ended().status();
+      if (inbox_->ended) return member_->ended().status();
       inbox_->end.reset();
     }
     const std::unique_ptr<EventStream> stream = OpenStream();
@@ -124,7 +124,7 @@ class ReopeningWatch : public StoreWatch {
 
   std::unique_ptr<EventStream> OpenStream() {
     v1::WatchRequest request;
-    *request.mutable_fence() = membership_->fence();
+    *request.mutable_fence() = member_->fence();
     request.set_key(key_);
     StreamCallbacks<v1::WatchEvent> callbacks;
     callbacks.on_event = [inbox = inbox_](const v1::WatchEvent& event) {
@@ -138,21 +138,20 @@ class ReopeningWatch : public StoreWatch {
       inbox->end = status;
       inbox->changed.NotifyAll();
     };
-    return membership_->stub().Watch(request, &membership_->ended(),
-                                     std::move(callbacks));
+    return member_->stub().Watch(request, &member_->ended(),
+                                 std::move(callbacks));
   }
 
   // A stream begins with the value, if there is one: that there was one before,
   // and that it is gone, it does not say.
   void LookForDeletion() {
     v1::GetRequest request;
-    *request.mutable_fence() = membership_->fence();
+    *request.mutable_fence() = member_->fence();
     request.set_key(key_);
     CallOptions call;
     call.timeout = kAskTimeout;
     call.cancel = &inbox_->cancel;
-    const absl::Status found =
-        membership_->stub().StoreGet(request, call).status();
+    const absl::Status found = member_->stub().StoreGet(request, call).status();
     if (absl::IsNotFound(found)) Deliver({"", /*deleted=*/true});
   }
 
@@ -167,7 +166,7 @@ class ReopeningWatch : public StoreWatch {
     on_event_(event);
   }
 
-  const std::shared_ptr<Membership> membership_;
+  const std::shared_ptr<MemberContext> member_;
   const std::string key_;
   const std::function<void(const StoreEvent&)> on_event_;
   const std::function<void(const absl::Status&)> on_end_;
@@ -184,33 +183,33 @@ class ReopeningWatch : public StoreWatch {
 
 absl::Status StoreClient::Set(absl::string_view key, absl::string_view value) {
   v1::SetRequest request;
-  *request.mutable_fence() = membership_->NewRequest();
+  *request.mutable_fence() = member_->NewRequest();
   request.set_key(std::string(key));
   request.set_value(std::string(value));
-  return membership_->Outcome(
-      membership_->stub().StoreSet(request, membership_->Call()).status());
+  return member_->Outcome(
+      member_->stub().StoreSet(request, member_->Call()).status());
 }
 
 absl::StatusOr<std::string> StoreClient::Get(absl::string_view key,
                                              absl::Duration timeout) {
   v1::GetRequest request;
-  *request.mutable_fence() = membership_->fence();
+  *request.mutable_fence() = member_->fence();
   request.set_key(std::string(key));
   request.set_timeout_ms(TimeoutMillis(timeout));
   auto response =
-      membership_->stub().StoreGet(request, membership_->WaitingCall(timeout));
-  if (!response.ok()) return membership_->Outcome(response.status());
+      member_->stub().StoreGet(request, member_->WaitingCall(timeout));
+  if (!response.ok()) return member_->Outcome(response.status());
   return std::move(*response->mutable_value());
 }
 
 absl::StatusOr<int64_t> StoreClient::Add(absl::string_view key,
                                          int64_t amount) {
   v1::AddRequest request;
-  *request.mutable_fence() = membership_->NewRequest();
+  *request.mutable_fence() = member_->NewRequest();
   request.set_key(std::string(key));
   request.set_amount(amount);
-  auto response = membership_->stub().StoreAdd(request, membership_->Call());
-  if (!response.ok()) return membership_->Outcome(response.status());
+  auto response = member_->stub().StoreAdd(request, member_->Call());
+  if (!response.ok()) return member_->Outcome(response.status());
   return response->value();
 }
 
@@ -218,13 +217,12 @@ absl::StatusOr<CompareSetResult> StoreClient::CompareSet(
     absl::string_view key, absl::string_view expected,
     absl::string_view desired) {
   v1::CompareSetRequest request;
-  *request.mutable_fence() = membership_->NewRequest();
+  *request.mutable_fence() = member_->NewRequest();
   request.set_key(std::string(key));
   request.set_expected(std::string(expected));
   request.set_desired(std::string(desired));
-  auto response =
-      membership_->stub().StoreCompareSet(request, membership_->Call());
-  if (!response.ok()) return membership_->Outcome(response.status());
+  auto response = member_->stub().StoreCompareSet(request, member_->Call());
+  if (!response.ok()) return member_->Outcome(response.status());
   return CompareSetResult{std::move(*response->mutable_value()),
                           response->swapped()};
 }
@@ -232,22 +230,20 @@ absl::StatusOr<CompareSetResult> StoreClient::CompareSet(
 absl::Status StoreClient::Wait(const std::vector<std::string>& keys,
                                absl::Duration timeout) {
   v1::WaitRequest request;
-  *request.mutable_fence() = membership_->fence();
+  *request.mutable_fence() = member_->fence();
   request.mutable_keys()->Assign(keys.begin(), keys.end());
   request.set_timeout_ms(TimeoutMillis(timeout));
-  return membership_->Outcome(
-      membership_->stub()
-          .StoreWait(request, membership_->WaitingCall(timeout))
-          .status());
+  return member_->Outcome(member_->stub()
+                              .StoreWait(request, member_->WaitingCall(timeout))
+                              .status());
 }
 
 absl::StatusOr<bool> StoreClient::DeleteKey(absl::string_view key) {
   v1::DeleteKeyRequest request;
-  *request.mutable_fence() = membership_->NewRequest();
+  *request.mutable_fence() = member_->NewRequest();
   request.set_key(std::string(key));
-  auto response =
-      membership_->stub().StoreDeleteKey(request, membership_->Call());
-  if (!response.ok()) return membership_->Outcome(response.status());
+  auto response = member_->stub().StoreDeleteKey(request, member_->Call());
+  if (!response.ok()) return member_->Outcome(response.status());
   return response->existed();
 }
 
@@ -255,7 +251,7 @@ std::unique_ptr<StoreWatch> StoreClient::Watch(
     absl::string_view key, std::function<void(const StoreEvent&)> on_event,
     std::function<void(const absl::Status&)> on_end) {
   return std::make_unique<ReopeningWatch>(
-      membership_, std::string(key), std::move(on_event), std::move(on_end));
+      member_, std::string(key), std::move(on_event), std::move(on_end));
 }
 
 absl::Status StoreRendezvous::Set(absl::string_view key,

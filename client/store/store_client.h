@@ -13,11 +13,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
-#include "client/rpc/membership_source.h"
+#include "client/rpc/member_context_source.h"
 
 namespace coxswain {
 
-class Membership;  // client/rpc/membership.h
+class MemberContext;  // client/rpc/member_context.h
 
 // What stands under a key after a compare-and-set.
 struct CompareSetResult {
@@ -49,8 +49,8 @@ class StoreWatch {
 // ended.
 class StoreClient {
  public:
-  explicit StoreClient(std::shared_ptr<Membership> membership)
-      : membership_(std::move(membership)) {}
+  explicit StoreClient(std::shared_ptr<MemberContext> member)
+      : member_(std::move(member)) {}
 
   absl::Status Set(absl::string_view key, absl::string_view value);
 
@@ -83,26 +83,24 @@ class StoreClient {
       std::function<void(const absl::Status&)> on_end);
 
  private:
-  const std::shared_ptr<Membership> membership_;
+  const std::shared_ptr<MemberContext> member_;
 };
 
 // Where the ranks of one communicator meet: the store's keys under a prefix.
-class StoreRendezvous : public RendezvousStore, public MembershipSource {
+class StoreRendezvous : public RendezvousStore, public MemberContextSource {
  public:
-  StoreRendezvous(std::shared_ptr<Membership> membership, std::string prefix)
-      : membership_(membership),
-        store_(std::move(membership)),
+  StoreRendezvous(std::shared_ptr<MemberContext> member, std::string prefix)
+      : member_(member),
+        store_(std::move(member)),
         prefix_(std::move(prefix)) {}
 
   absl::Status Set(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::string> Get(absl::string_view key,
                                   absl::Duration timeout) override;
-  std::shared_ptr<Membership> membership() const override {
-    return membership_;
-  }
+  std::shared_ptr<MemberContext> member() const override { return member_; }
 
  private:
-  const std::shared_ptr<Membership> membership_;
+  const std::shared_ptr<MemberContext> member_;
   StoreClient store_;
   const std::string prefix_;
 };

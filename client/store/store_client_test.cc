@@ -9,7 +9,7 @@
 #include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/rpc/fake_coordinator_stub.h"
-#include "client/rpc/membership.h"
+#include "client/rpc/member_context.h"
 #include "gtest/gtest.h"
 
 namespace coxswain {
@@ -22,12 +22,12 @@ class StoreClientTest : public ::testing::Test {
   StoreClientTest() {
     v1::Fence fence;
     fence.set_job("mnist");
-    membership_ = std::make_shared<Membership>(fake_, fence, RetryPolicy());
+    member_ = std::make_shared<MemberContext>(fake_, fence, RetryPolicy());
   }
 
   std::shared_ptr<FakeCoordinatorStub> fake_ =
       std::make_shared<FakeCoordinatorStub>();
-  std::shared_ptr<Membership> membership_;
+  std::shared_ptr<MemberContext> member_;
 };
 
 TEST_F(StoreClientTest, AWaitIsToldToTheCoordinatorAndAnsweredByIt) {
@@ -41,7 +41,7 @@ TEST_F(StoreClientTest, AWaitIsToldToTheCoordinatorAndAnsweredByIt) {
         timeout = options.timeout;
         return absl::DeadlineExceededError("key 'a' did not come in 1.5 s");
       });
-  EXPECT_THAT(StoreClient(membership_).Get("a", absl::Milliseconds(1500)),
+  EXPECT_THAT(StoreClient(member_).Get("a", absl::Milliseconds(1500)),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("did not come in 1.5 s")));
   EXPECT_EQ(seen.key(), "a");
@@ -62,7 +62,7 @@ TEST_F(StoreClientTest, CompareSetReturnsWhatStands) {
         return response;
       });
   ASSERT_OK_AND_ASSIGN(const auto result,
-                       StoreClient(membership_).CompareSet("k", "old", "new"));
+                       StoreClient(member_).CompareSet("k", "old", "new"));
   EXPECT_EQ(result.value, "other");
   EXPECT_FALSE(result.swapped);
 }
@@ -76,7 +76,7 @@ TEST_F(StoreClientTest, EveryRequestHasAnIdOfItsOwn) {
         response.set_value(request.amount());
         return response;
       });
-  StoreClient store(membership_);
+  StoreClient store(member_);
   EXPECT_THAT(store.Add("n", 5), IsOk());
   EXPECT_THAT(store.Add("n", 5), IsOk());
   ASSERT_EQ(ids.size(), 2u);
@@ -88,9 +88,9 @@ TEST_F(StoreClientTest, AfterTheEndOfTheGenerationItsReasonIsTheError) {
       "Store/DeleteKey", [](const v1::DeleteKeyRequest&, const CallOptions&) {
         return absl::FailedPreconditionError("stale generation");
       });
-  membership_->ended().Raise(absl::AbortedError("rank 1 was lost"));
+  member_->ended().Raise(absl::AbortedError("rank 1 was lost"));
   EXPECT_THAT(
-      StoreClient(membership_).DeleteKey("k"),
+      StoreClient(member_).DeleteKey("k"),
       StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1 was lost")));
 }
 
@@ -104,7 +104,7 @@ class WatchTest : public StoreClientTest {
     policy.base = policy.cap = absl::Microseconds(10);
     v1::Fence fence;
     fence.set_term(3);
-    membership_ = std::make_shared<Membership>(fake_, fence, policy);
+    member_ = std::make_shared<MemberContext>(fake_, fence, policy);
     fake_->on_watch = [this](const v1::WatchRequest& request,
                              StreamCallbacks<v1::WatchEvent> callbacks) {
       EXPECT_EQ(request.key(), "k");
@@ -128,15 +128,14 @@ class WatchTest : public StoreClientTest {
         });
   }
   std::unique_ptr<StoreWatch> Watch() {
-    return StoreClient(membership_)
-        .Watch(
-            "k",
-            [this](const StoreEvent& event) {
-              Say(event.deleted ? "deleted" : event.value);
-            },
-            [this](const absl::Status& status) {
-              Say(absl::StrCat("end: ", status.message()));
-            });
+    return StoreClient(member_).Watch(
+        "k",
+        [this](const StoreEvent& event) {
+          Say(event.deleted ? "deleted" : event.value);
+        },
+        [this](const absl::Status& status) {
+          Say(absl::StrCat("end: ", status.message()));
+        });
   }
   void Say(const std::string& what) {
     MutexLock lock(&mutex_);
@@ -185,7 +184,7 @@ TEST_F(WatchTest, ReportsChangesAndItsEnd) {
   stream.on_event(Value("1"));
   stream.on_event(Deleted());
   EXPECT_EQ(Said(2), (Lines{"1", "deleted"}));
-  membership_->ended().Raise(absl::AbortedError("rank 1 was lost"));
+  member_->ended().Raise(absl::AbortedError("rank 1 was lost"));
   stream.on_end(absl::CancelledError("cancelled"));
   EXPECT_EQ(Said(3).back(), "end: rank 1 was lost");
 }
@@ -195,7 +194,7 @@ TEST_F(WatchTest, OutlivesACoordinatorThatIsStartedAgain) {
   const auto watch = Watch();
   Stream(0).on_event(Value("1"));
   EXPECT_EQ(Said(1), (Lines{"1"}));
-  membership_->term().Raise(4);
+  member_->term().Raise(4);
   Stream(0).on_end(absl::UnavailableError("connection reset"));
   const auto again = Stream(1);
   again.on_event(Value("1"));  // the value that stands: nothing new
@@ -252,7 +251,7 @@ TEST_F(StoreClientTest, ARendezvousKeepsToItsPrefix) {
         key = request.key();
         return v1::SetResponse();
       });
-  EXPECT_OK(StoreRendezvous(membership_, "7/dp").Set("rank0", "address"));
+  EXPECT_OK(StoreRendezvous(member_, "7/dp").Set("rank0", "address"));
   EXPECT_EQ(key, "7/dp/rank0");
 }
 

@@ -338,7 +338,7 @@ Group ThroughACoordinator() {
   const int64_t own = ++generation;
   return ConnectGroup(kRanks, kTimeout, [own](CommunicatorOptions options) {
     options.store = std::make_shared<MemberStore>(
-        server->MakeMembership(absl::StrCat("job-", own), own));
+        server->MakeMemberContext(absl::StrCat("job-", own), own));
     return ConnectParameterServer(options);
   });
 }

@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "base/status_matchers.h"
-#include "client/comm/gated/gated_communicator.h"
+#include "client/comm/held/held_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/in_process/loopback_communicator.h"
 
@@ -474,28 +474,28 @@ TEST_P(BothModesTest, GradientsOutliveTheWrapper) {
 
 TEST(DistributedDataParallelTest, TheFirstBucketIsLaunchedBeforeBackwardEnds) {
   at::set_num_threads(1);
-  GatedCommunicator gated(std::make_unique<LoopbackCommunicator>());
-  gated.Release(1);  // the broadcast at the start, and nothing else
+  HeldCommunicator held(std::make_unique<LoopbackCommunicator>());
+  held.Release(1);  // the broadcast at the start, and nothing else
   auto net = std::make_shared<Net>();
   DistributedDataParallelOptions options;
   options.reducer.buckets = {1, 1};
   options.reducer.rebuild = false;
   ASSERT_OK_AND_ASSIGN(
       auto ddp, DistributedDataParallel::Create(
-                    net, &gated, std::make_unique<AverageHook>(), options));
-  ASSERT_EQ(gated.launches().size(), 1u);
+                    net, &held, std::make_unique<AverageHook>(), options));
+  ASSERT_EQ(held.launches().size(), 1u);
 
   // The first layer's gradient is the last one to be computed.
   size_t launched = 0;
   net->conv1->weight.register_hook([&](const Tensor&) {
-    EXPECT_TRUE(gated.AwaitLaunches(2, kSoon));
-    launched = gated.launches().size();
+    EXPECT_TRUE(held.AwaitLaunches(2, kSoon));
+    launched = held.launches().size();
     EXPECT_FALSE(net->conv1->weight.grad().defined());
-    gated.Open();
+    held.Open();
   });
   ASSERT_OK(ddp->Backward(Loss(*net, 0, 8)));
   EXPECT_GE(launched, 2u);
-  EXPECT_EQ(gated.launches().size(), 1 + net->parameters().size());
+  EXPECT_EQ(held.launches().size(), 1 + net->parameters().size());
 }
 
 TEST(DescribeParametersTest, ListsWhatIsTrainedOnce) {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "client/comm/gated/gated_communicator.h"
+#include "client/comm/held/held_communicator.h"
 #include "client/comm/in_process/loopback_communicator.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/test_ranks.h"
@@ -527,20 +527,20 @@ TEST_P(StepsTest, WithoutTheOptionUnusedParametersHaveZeros) {
 
 // A communicator that lets all through and is asked what has been launched.
 struct Watched {
-  Watched() : gated(std::make_unique<LoopbackCommunicator>()) {
-    gated.Open();
-    rank.communicator = &gated;
+  Watched() : held(std::make_unique<LoopbackCommunicator>()) {
+    held.Open();
+    rank.communicator = &held;
   }
-  GatedCommunicator gated;
+  HeldCommunicator held;
   TestRank rank;
 };
 
 // Launches that come before the gradient of `tensor` is computed.
-void ExpectLaunchBefore(const Tensor& tensor, GatedCommunicator* gated,
+void ExpectLaunchBefore(const Tensor& tensor, HeldCommunicator* held,
                         bool* seen) {
-  const size_t before = gated->launches().size();
-  tensor.register_hook([gated, before, seen](const Tensor&) {
-    *seen = gated->AwaitLaunches(before + 1, kSoon);
+  const size_t before = held->launches().size();
+  tensor.register_hook([held, before, seen](const Tensor&) {
+    *seen = held->AwaitLaunches(before + 1, kSoon);
   });
 }
 
@@ -551,7 +551,7 @@ TEST(FindUnusedTest, BucketsOfUnreachedParametersLeaveAtOnce) {
   options.reducer.find_unused_parameters = true;
   auto ddp = Wrap(watched.rank, model, options);
   bool seen = false;
-  ExpectLaunchBefore(model->weight("used"), &watched.gated, &seen);
+  ExpectLaunchBefore(model->weight("used"), &watched.held, &seen);
   ASSERT_OK(ddp->Backward(model->Use({"used"}, 1)));
   EXPECT_TRUE(seen);
 }
@@ -663,14 +663,14 @@ TEST(StaticGraphTest, GradientsLeaveEarlyFromTheSecondPassOn) {
   // In one bucket each, so that two leave before the first layer's gradient:
   // that of "idle" before the pass, that of "again" after its second gradient.
   for (const size_t early : {0, 2}) {
-    const size_t before = watched.gated.launches().size();
+    const size_t before = watched.held.launches().size();
     size_t seen = 0;
     const unsigned hook =
         model->weight("first").register_hook([&](const Tensor&) {
           if (early > 0) {
-            EXPECT_TRUE(watched.gated.AwaitLaunches(before + early, kSoon));
+            EXPECT_TRUE(watched.held.AwaitLaunches(before + early, kSoon));
           }
-          seen = watched.gated.launches().size() - before;
+          seen = watched.held.launches().size() - before;
         });
     ASSERT_OK(ddp->Backward(Recompute(*model, 1, 2)));
     model->weight("first").remove_hook(hook);

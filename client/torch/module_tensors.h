@@ -20,7 +20,7 @@
 
 namespace coxswain::torch {
 
-// A module's tensors in the words of the core. For the files of this room.
+// A module's tensors in the words of the core. For the files of this folder.
 
 struct NamedTensor {
   std::string name;

@@ -21,7 +21,7 @@
 
 #include "base/mutex.h"
 #include "base/status_matchers.h"
-#include "client/comm/gated/gated_communicator.h"
+#include "client/comm/held/held_communicator.h"
 #include "client/comm/in_process/loopback_communicator.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/test_ranks.h"
@@ -337,17 +337,17 @@ struct Telling : ::torch::optim::SGD {
 };
 
 TEST(OverlappedOptimizerTest, StepsWhileOtherBucketsTravel) {
-  GatedCommunicator gated(std::make_unique<LoopbackCommunicator>());
-  gated.Release(2);  // the broadcast at the start, and the first bucket
+  HeldCommunicator held(std::make_unique<LoopbackCommunicator>());
+  held.Release(2);  // the broadcast at the start, and the first bucket
   TestRank rank;
-  rank.communicator = &gated;
+  rank.communicator = &held;
   auto model = std::make_shared<Weights>(Names{"a", "b"});
   DistributedDataParallelOptions options = SmallBuckets(true);
   options.reducer.rebuild = false;
   options.reducer.verify = false;
   // The first step is what lets the second bucket through.
   options.overlapped_optimizer = [&](const Tensor& parameter) {
-    return std::make_unique<Telling>(parameter, [&] { gated.Open(); });
+    return std::make_unique<Telling>(parameter, [&] { held.Open(); });
   };
   auto ddp = Wrap(rank, model, options);
   ASSERT_EQ(ddp->reducer().buckets().size(), 2u);

@@ -17,7 +17,7 @@
 
 namespace coxswain::torch {
 
-// For the tests of this room.
+// For the tests of this folder.
 
 constexpr absl::Duration kSoon = absl::Seconds(30);
 

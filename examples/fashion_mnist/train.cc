@@ -74,7 +74,7 @@ void AddOptions(CLI::App& app, TrainerOptions& options, bool& events,
       ->check(CLI::Range(1, 1000000));
 }
 
-// Prints for people.
+// Prints for display.
 void PrintEvent(ProgressDisplay& display, const Event& event) {
   if (const auto* step = std::get_if<StepEvent>(&event)) {
     std::cout << display.Show(*step) << std::flush;

@@ -15,7 +15,7 @@ namespace coxswain {
 namespace {
 
 // A bound on one all-reduce; the back end's own timeout comes first.
-constexpr absl::Duration kPatience = absl::Hours(1);
+constexpr absl::Duration kTimeout = absl::Hours(1);
 constexpr size_t kInFlight = 2;
 
 // Values that travel together, one after the other.
@@ -89,7 +89,7 @@ class MeanExchange {
   absl::Status Land() {
     const Flight flight = std::move(flights_.front());
     flights_.pop_front();
-    COXSWAIN_RETURN_IF_ERROR(flight.work->Wait(kPatience));
+    COXSWAIN_RETURN_IF_ERROR(flight.work->Wait(kTimeout));
     const T* from = flight.memory.get();
     for (const Span& piece : flight.chunk.pieces) {
       WriteSpan(from, piece);

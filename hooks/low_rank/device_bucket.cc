@@ -27,7 +27,7 @@ void CopyTo(const std::vector<T>& from, T* to) {
   std::copy(from.begin(), from.end(), to);
 }
 
-constexpr absl::Duration kPatienceAtTheEnd = absl::Seconds(10);
+constexpr absl::Duration kTimeoutAtTheEnd = absl::Seconds(10);
 constexpr uint8_t kNanByte = 0xff;  // all bits are a NaN of every type
 
 }  // namespace
@@ -173,7 +173,7 @@ absl::Status DeviceBucket<T>::Allocate() {
 template <typename T>
 DeviceBucket<T>::~DeviceBucket() {
   if (done_ == nullptr) return;
-  const absl::Status passed = AwaitEvent(&runtime_, done_, kPatienceAtTheEnd);
+  const absl::Status passed = AwaitEvent(&runtime_, done_, kTimeoutAtTheEnd);
   // What a stream may still write to is nobody else's.
   if (!passed.ok()) static_cast<void>(memory_.release());
   memory_.reset();

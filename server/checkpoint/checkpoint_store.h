@@ -62,8 +62,8 @@ struct CheckpointOverview {
 // those that were under way when it was deposed.
 //
 // Called by the Checkpoint service; the fences have been admitted by a
-// FenceGate. Thread-safe. Calls block on the disk; no lock is held while they
-// do, except that Begin calls wait for each other.
+// FenceValidator. Thread-safe. Calls block on the disk; no lock is held while
+// they do, except that Begin calls wait for each other.
 class CheckpointStore : public GenerationObserver, private ShardOwner {
  public:
   // Opens or creates the store in `folder` (whose parent must exist), ends the

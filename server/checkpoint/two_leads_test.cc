@@ -34,7 +34,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr int kShards = 2;
 constexpr char kJob[] = "job";
 constexpr char kLeadsNoMore[] = "another one leads";
@@ -63,7 +63,7 @@ class Notice {
   bool Wait() {
     MutexLock lock(&mutex_);
     return changed_.WaitFor(
-        &mutex_, kPatience,
+        &mutex_, kTimeout,
         [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return given_; });
   }
 

@@ -14,9 +14,9 @@
 #include "server/group/groups.h"
 #include "server/journal/journal.h"
 #include "server/membership/membership.h"
-#include "server/parameter/parameter_room.h"
-#include "server/plan/plan_room.h"
-#include "server/schedule/schedule_room.h"
+#include "server/parameter/parameter_store.h"
+#include "server/plan/plan_store.h"
+#include "server/schedule/schedule_registry.h"
 #include "server/state/owned_state.h"
 #include "server/state/quarantine.h"
 #include "server/store/key_value_store.h"
@@ -54,13 +54,13 @@ struct Components {
   const Clock* clock = nullptr;
   std::shared_ptr<OwnedState> state;
   Owned<Journal> journal;
-  Owned<PlanRoom> plans;
+  Owned<PlanStore> plans;
   Owned<CheckpointStore> checkpoints;
   Owned<Membership> membership;
-  Owned<ScheduleRoom> schedule;
+  Owned<ScheduleRegistry> schedule;
   Owned<KeyValueStore> store;
   Owned<Groups> groups;
-  Owned<ParameterRoom> parameters;
+  Owned<ParameterStore> parameters;
   Owned<Telemetry> telemetry;
   Owned<RpcMetrics> rpc;  // null: calls are not counted
 

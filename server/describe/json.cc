@@ -36,7 +36,7 @@ Json JobJson(const v1::JobDescription& job) {
           {"plan", job.has_plan() ? PlanJson(job.plan()) : Json()}};
 }
 
-Json MemberJson(const v1::MemberDescription& described, absl::Time heard) {
+Json MemberJson(const v1::MemberDescription& described, absl::Time received) {
   const v1::Member& member = described.member();
   return {{"rank", member.rank()},
           {"local_rank", member.local_rank()},
@@ -46,7 +46,7 @@ Json MemberJson(const v1::MemberDescription& described, absl::Time heard) {
           {"address", member.address()},
           {"incarnation", absl::StrFormat("%016x", member.incarnation())},
           {"state", described.state()},
-          {"heard_at", TimeJson(heard)},
+          {"heard_at", TimeJson(received)},
           {"step", described.step()},
           {"micro_batches", described.micro_batches()},
           {"collective_sequence", described.collective_sequence()},

@@ -32,7 +32,7 @@ Json TimeJson(absl::Time calendar);
 Json JobJson(const v1::JobDescription& job);
 // Times are by the calendar: messages have ages instead, in milliseconds, which
 // are of the moment that they were sent in.
-Json MemberJson(const v1::MemberDescription& member, absl::Time heard);
+Json MemberJson(const v1::MemberDescription& member, absl::Time received);
 Json RoundJson(const v1::RoundRecord& round, absl::Time decided,
                absl::Duration tickets_took);
 Json PlanJson(const v1::Plan& plan);
@@ -45,7 +45,7 @@ std::string EventLine(const v1::JournalEvent& event, LogFormat format);
 // CHANGELOG.md lists these names.
 void AddAlias(absl::string_view old_name, absl::string_view name, Json* json);
 
-// As one line, and as lines for people, which end with a newline. What peers
+// As one line, and as lines for display, which end with a newline. What peers
 // say of themselves need not be UTF-8: other bytes become U+FFFD.
 std::string Dump(const Json& json);
 std::string DumpLines(const Json& json);

@@ -33,9 +33,9 @@ struct Caller {
 // Decides whether a request still belongs to the present. Implemented by the
 // membership, used by every component that changes something for a member.
 // Thread-safe.
-class FenceGate {
+class FenceValidator {
  public:
-  virtual ~FenceGate() = default;
+  virtual ~FenceValidator() = default;
 
   // The caller, or FAILED_PRECONDITION naming the field that is stale (with
   // ErrorDetail.stale_fence as payload), or NOT_FOUND for an unknown job.
@@ -57,7 +57,7 @@ struct GenerationBegin {
 // A generation that an earlier term has left running.
 struct GenerationResumed {
   GenerationBegin begin;  // its plan is the one in force now
-  // In good order, before the restart.
+  // Cleanly, before the restart.
   std::vector<int> left;
 };
 
@@ -104,7 +104,7 @@ class GenerationObserver {
     static_cast<void>(reason);
   }
 
-  // A member has left in good order; its generation goes on without it.
+  // A member has left cleanly; its generation goes on without it.
   virtual void OnMemberLeft(absl::string_view job, Generation generation,
                             int rank) {
     static_cast<void>(job);

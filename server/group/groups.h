@@ -23,8 +23,8 @@ namespace coxswain::server {
 // holds all ranks and always exists. Groups, meshes and the completion of
 // barriers are durable before they are answered.
 //
-// Called by the Group service, with fences that a FenceGate has admitted and
-// the caller it found. A callback may run before the call has returned.
+// Called by the Group service, with fences that a FenceValidator has admitted
+// and the caller it found. A callback may run before the call has returned.
 // Thread-safe.
 //
 // Every operation may answer with UNAVAILABLE: the state cannot be written now,

@@ -192,16 +192,16 @@ TEST(GroupsDurabilityTest, NobodyHearsOfACompletionBeforeItsCommit) {
   state.Hold();
   const std::vector<std::string>& said = coordinator.AllCome(0);
   EXPECT_THAT(said, testing::Each(""));
-  std::vector<std::string> heard(kWorld + 1);
+  std::vector<std::string> received(kWorld + 1);
   for (int rank = 0; rank < kWorld; ++rank) {
-    coordinator.Come(rank, 5, &heard[rank], "", "other");
+    coordinator.Come(rank, 5, &received[rank], "", "other");
   }
   // A repeat hears with the others.
-  coordinator.Come(1, 5, &heard[kWorld], "", "other");
-  EXPECT_THAT(heard, testing::Each(""));
+  coordinator.Come(1, 5, &received[kWorld], "", "other");
+  EXPECT_THAT(received, testing::Each(""));
   state.Release();
   WaitUntilWritten(&coordinator.writer);
-  EXPECT_THAT(heard, testing::Each("ok"));
+  EXPECT_THAT(received, testing::Each("ok"));
 }
 
 TEST(GroupsDurabilityTest, ABarrierIsOneCommit) {

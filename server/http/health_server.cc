@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(
   parts->port = listeners->port;
   ConnectionAcceptor::Limits limits;
   limits.max_waiting_connections = kMaxWaiting;
-  limits.greeting_timeout = kRequestTimeout;
+  limits.preface_timeout = kRequestTimeout;
   auto answer = [responder = &parts->responder](UniqueFd connection) {
     responder->Answer(std::move(connection));
   };

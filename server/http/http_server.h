@@ -34,7 +34,7 @@ struct HttpAnswer {
 // Called by several threads at once. Must not wait for the network.
 using HttpHandler = std::function<HttpAnswer(const HttpRequest&)>;
 
-// {"error":{"code":...,"message":...}}, for people and programs.
+// {"error":{"code":...,"message":...}}, for display and programs.
 HttpAnswer JsonError(int status, const std::string& code,
                      const std::string& message);
 

@@ -28,7 +28,7 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kTimeout = absl::Seconds(20);
 
 // A connection whose bytes the test chooses.
 class Wire {
@@ -50,7 +50,7 @@ class Wire {
   std::string ReadAll() {
     std::string all;
     char buffer[4096];
-    const absl::Time until = Clock::Real()->Now() + kPatience;
+    const absl::Time until = Clock::Real()->Now() + kTimeout;
     while (Clock::Real()->Now() < until) {
       pollfd entry = {fd_.get(), POLLIN, 0};
       if (poll(&entry, 1, 100) <= 0) continue;

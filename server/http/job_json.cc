@@ -12,7 +12,7 @@
 namespace coxswain::server {
 namespace {
 
-constexpr size_t kMaxOdd = 64;
+constexpr size_t kMaxOutliers = 64;
 constexpr size_t kMaxRounds = 32;
 constexpr size_t kMaxCheckpoints = 64;
 constexpr size_t kMaxSpares = 1024;
@@ -28,7 +28,8 @@ struct Marks {
 Json ShownMember(const MemberDescription& description, const Marks& marks,
                  absl::Duration calendar) {
   const int rank = description.member.rank;
-  Json json = MemberJson(ToProto(description), description.heard + calendar);
+  Json json =
+      MemberJson(ToProto(description), description.last_contact + calendar);
   json["progressed_at"] = TimeJson(description.progressed + calendar);
   json["straggler"] = marks.stragglers.count(rank) > 0;
   json["odd"] = marks.odd.count(rank) > 0;
@@ -62,9 +63,9 @@ Json ReportJson(const WhyReport& why, bool ended, absl::Duration calendar,
   if (schedule.ranks.empty()) return Json();
   Json odd = Json::array();
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    if (!schedule.ranks[rank].odd) continue;
+    if (!schedule.ranks[rank].outlier) continue;
     marks->odd.insert(static_cast<int>(rank));
-    if (odd.size() < kMaxOdd) odd.push_back(rank);
+    if (odd.size() < kMaxOutliers) odd.push_back(rank);
   }
   Json history = Json::array();
   for (const RoundReport& round : schedule.history) {

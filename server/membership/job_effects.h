@@ -27,17 +27,17 @@ struct RunCommit;
 // What waits for its turn while a generation of the job is being committed.
 namespace job_input {
 
-// CheckJoin() has passed, and NormaliseManifest() was called. The ticket is one
+// CheckJoin() has passed, and NormaliseManifest() was called. The id is one
 // that no other Join of this coordinator has.
 struct Join {
   JoinRequest request;
   JoinCallback callback;
-  uint64_t ticket = 0;
+  uint64_t join_id = 0;
 };
 
-// The worker with this ticket waits no longer.
+// The worker with this id waits no longer.
 struct Withdraw {
-  uint64_t ticket = 0;
+  uint64_t join_id = 0;
   WorkerIdentity identity;
 };
 
@@ -69,9 +69,9 @@ using JobInput =
 // that order, and before any later call of the job.
 namespace job_effect {
 
-// Answers a Join, whose ticket has ended.
+// Answers a Join, whose id has ended.
 struct Answer {
-  uint64_t ticket = 0;
+  uint64_t join_id = 0;
   JoinCallback callback;
   absl::StatusOr<JoinResult> result;
   StatusCallback on_refused;  // to be called before; may be null
@@ -157,7 +157,8 @@ struct Commit {
   std::shared_ptr<RunCommit> commit;
 };
 
-// These tables are of a generation that did not begin: to be dropped by and by.
+// These tables are of a generation that did not begin: to be dropped
+// eventually.
 struct Discard {
   StateBatch tables;
 };

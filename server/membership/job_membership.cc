@@ -120,9 +120,8 @@ void JobMembership::NotePlan(const schedule::Plan& plan) {
   job_.run.plan = plan;
 }
 
-void JobMembership::Tick(bool stood_still, absl::Time now,
-                         JobEffects* effects) {
-  if (stood_still) BePatient(now, &job_);
+void JobMembership::Tick(bool paused, absl::Time now, JobEffects* effects) {
+  if (paused) RestartTimeouts(now, &job_);
   if (job_.state == JobState::kRunning) LookAtLiveness(now, effects);
   if (job_.state == JobState::kRunning) LookAtGrowth(now, effects);
   LookAtRound(now, effects);

@@ -102,17 +102,17 @@ class JobMembership {
 
   // Whether this generation runs. What follows is for the one that runs.
   bool Runs(Generation generation) const;
-  void Tell(const std::vector<schedule::Message>& messages,
-            JobEffects* effects);
+  void SendMessages(const std::vector<schedule::Message>& messages,
+                    JobEffects* effects);
   void CutOffOthers(int rank, const absl::Status& reason, absl::Time now,
                     JobEffects* effects);
   void NoteRegroup(bool decided, JobEffects* effects);
   void Abort(const absl::Status& reason, absl::Time now, JobEffects* effects);
   void NotePlan(const schedule::Plan& plan);
-  void NoteSigns(const std::vector<absl::Time>& heard);
+  void NoteSigns(const std::vector<absl::Time>& contacts);
 
-  // Looks at all deadlines. `stood_still`: nobody's time has passed.
-  void Tick(bool stood_still, absl::Time now, JobEffects* effects);
+  // Looks at all deadlines. `paused`: nobody's time has passed.
+  void Tick(bool paused, absl::Time now, JobEffects* effects);
   // Answers everyone who waits and closes all streams with this status, and
   // every later input. The generation goes on with the next coordinator.
   void Shutdown(const absl::Status& status, absl::Time now,

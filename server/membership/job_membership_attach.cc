@@ -49,7 +49,7 @@ absl::StatusOr<int> JobMembership::Attach(Generation generation,
   record.attachment = attachment;
   record.sink = std::move(sink);
   members.SetState(&record, MemberState::kAttached);
-  record.liveness.heard_this_term = true;
+  record.liveness.attached_this_term = true;
   record.liveness.broken_at = absl::InfinitePast();
   record.liveness.last_sign = now;
   if (!record.progressed.has_value()) record.progressed = now;
@@ -123,8 +123,8 @@ void JobMembership::NoteFallbackCoordinator(int rank, absl::string_view address,
   }
 }
 
-void JobMembership::Tell(const std::vector<Message>& messages,
-                         JobEffects* effects) {
+void JobMembership::SendMessages(const std::vector<Message>& messages,
+                                 JobEffects* effects) {
   job_effect::SendMessages send;
   send.sinks = SinksFor(messages, job_.run.members);
   send.messages = messages;
@@ -154,11 +154,11 @@ void JobMembership::NoteRegroup(bool decided, JobEffects* effects) {
   Save(StateBatch(), effects);
 }
 
-void JobMembership::NoteSigns(const std::vector<absl::Time>& heard) {
-  const size_t known = std::min(heard.size(), job_.run.members.size());
+void JobMembership::NoteSigns(const std::vector<absl::Time>& contacts) {
+  const size_t known = std::min(contacts.size(), job_.run.members.size());
   for (size_t i = 0; i < known; ++i) {
     absl::Time& last = job_.run.members[i].liveness.last_sign;
-    last = std::max(last, heard[i]);
+    last = std::max(last, contacts[i]);
   }
 }
 

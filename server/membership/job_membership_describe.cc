@@ -17,7 +17,7 @@ MemberDescription DescribeMember(const MemberRecord& record, absl::Time now) {
   description.state = record.liveness.state;
   description.progress = record.progress;
   description.silence = now - record.liveness.last_sign;
-  description.heard = record.liveness.last_sign;
+  description.last_contact = record.liveness.last_sign;
   description.progressed =
       record.progressed.value_or(record.liveness.last_sign);
   description.idle = now - description.progressed;
@@ -84,7 +84,7 @@ JobDescription JobMembership::Describe(absl::Time now) const {
     MemberDescription member;
     member.member = entry.second.member;
     member.member.rank = -1;
-    member.heard = member.progressed = absl::InfinitePast();
+    member.last_contact = member.progressed = absl::InfinitePast();
     waiting.push_back(std::move(member));
   }
   if (job_.state == JobState::kForming) {

@@ -146,7 +146,7 @@ void JobMembership::EndGeneration(const absl::Status& status,
 
 void JobMembership::ExpectSurvivors(absl::Time now) {
   job_.waiting.ExpectNobody();
-  job_.survivors_until = now + options().survivor_patience;
+  job_.survivors_until = now + options().survivor_timeout;
   for (const MemberRecord& record : job_.run.members) {
     if (IsLive(record.liveness.state) || record.rejoins) {
       job_.waiting.Expect(record.member);

@@ -29,7 +29,7 @@ void JobMembership::TakeNow(job_input::Join join, absl::Time now,
 
 void JobMembership::Refuse(job_input::Join join, absl::Status status,
                            JobEffects* effects) {
-  effects->push_back(job_effect::Answer{join.ticket, std::move(join.callback),
+  effects->push_back(job_effect::Answer{join.join_id, std::move(join.callback),
                                         std::move(status),
                                         std::move(join.request.on_refused)});
 }
@@ -46,8 +46,8 @@ absl::Status JobMembership::DecideJoin(job_input::Join* join, absl::Time now,
     auto answer = JoinRunning(request, now, effects);
     if (answer.has_value()) {
       COXSWAIN_RETURN_IF_ERROR(answer->status());
-      return AnswerAgain({join->ticket, join->callback, *std::move(answer), {}},
-                         effects);
+      return AnswerAgain(
+          {join->join_id, join->callback, *std::move(answer), {}}, effects);
     }
     // To make way for it, the generation may have come to its end.
     COXSWAIN_RETURN_IF_ERROR(CheckDone(request, job_));
@@ -61,7 +61,7 @@ absl::Status JobMembership::DecideJoin(job_input::Join* join, absl::Time now,
   waiter.member.address = std::move(request.address);
   waiter.member.topology = std::move(request.topology);
   waiter.launcher_id = request.launcher_id;
-  waiter.ticket = join->ticket;
+  waiter.join_id = join->join_id;
   waiter.timeout = std::min(request.timeout, options().max_join_timeout);
   waiter.after = request.after_generation;
   waiter.callback = std::move(join->callback);

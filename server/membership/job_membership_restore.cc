@@ -117,7 +117,7 @@ std::optional<GenerationResumed> JobMembership::Resume(absl::Time now) {
   resumed.begin.world_size = static_cast<int>(job_.run.members.size());
   resumed.begin.plan = job_.run.plan;
   for (MemberRecord& record : job_.run.members) {
-    record.liveness = WithPatience(now, record.liveness);
+    record.liveness = WithTimeoutsRestarted(now, record.liveness);
     if (!IsLive(record.liveness.state)) {
       resumed.left.push_back(record.member.rank);
     }

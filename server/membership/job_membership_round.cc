@@ -179,7 +179,7 @@ job_effect::Answer JobMembership::AnswerOf(const WorkerIdentity& identity,
                                            absl::StatusOr<JoinResult> result,
                                            absl::Time now) {
   Waiter waiter = job_.waiting.Take(identity, now);
-  return {waiter.ticket, std::move(waiter.callback), std::move(result), {}};
+  return {waiter.join_id, std::move(waiter.callback), std::move(result), {}};
 }
 
 void JobMembership::Answer(const WorkerIdentity& identity,
@@ -252,7 +252,7 @@ void JobMembership::LookAtGrowth(absl::Time now, JobEffects* effects) {
   GrowthOptions growth;
   growth.max = job_.world_size;
   growth.settle = options().growth_settle;
-  growth.min_age = GrowthAge(options().growth_min_age, job_.vain_regroups);
+  growth.min_age = GrowthAge(options().growth_min_age, job_.fruitless_regroups);
   const bool wanted = DecideGrowth(now, state, growth);
   if (!wanted && !run.wants_growth) return;
   run.wants_growth = wanted;

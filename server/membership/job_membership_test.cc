@@ -28,7 +28,7 @@ std::string CodeOf(const absl::Status& status) {
 // Says in a few words what is to be done.
 struct Words {
   std::string operator()(const job_effect::Answer& answer) const {
-    return absl::StrCat("answer ", answer.ticket, " ",
+    return absl::StrCat("answer ", answer.join_id, " ",
                         CodeOf(answer.result.status()),
                         answer.on_refused != nullptr ? " refused" : "");
   }
@@ -116,7 +116,7 @@ class JobMembershipTest : public testing::Test {
     };
   }
 
-  // The ticket is that of the incarnation. Nobody is ever called.
+  // The id of a join is its incarnation. Nobody is ever called.
   job_input::Join MakeJoin(int world, int slot, uint64_t incarnation,
                            Generation after = Generation(0)) {
     job_input::Join join;
@@ -130,7 +130,7 @@ class JobMembershipTest : public testing::Test {
     join.request.after_generation = after;
     join.request.on_refused = [](const absl::Status&) { FAIL(); };
     join.callback = [](const absl::StatusOr<JoinResult>&) { FAIL(); };
-    join.ticket = incarnation;
+    join.join_id = incarnation;
     return join;
   }
   static job_input::Leave MakeLeave(Generation generation,
@@ -283,7 +283,7 @@ TEST_F(JobMembershipTest, OnlySoManyWaitForACommit) {
     effects = Take(MakeJoin(2, 0, incarnation++));
   }
   const auto& answer = Only<job_effect::Answer>(effects);
-  EXPECT_EQ(answer.ticket, incarnation - 1);
+  EXPECT_EQ(answer.join_id, incarnation - 1);
   EXPECT_NE(answer.on_refused, nullptr);
   EXPECT_THAT(answer.result, StatusIs(absl::StatusCode::kUnavailable,
                                       HasSubstr("wait for that to join")));
@@ -368,10 +368,10 @@ TEST_F(JobMembershipTest, MessagesThatRegroupAreWrittenBeforeTheyAreSent) {
   schedule::Message decided;
   decided.kind = schedule::Message::Kind::kDecision;
   JobEffects effects;
-  job_.Tell({decided}, &effects);
+  job_.SendMessages({decided}, &effects);
   decided.decision.regroup = "rank 0 is drained";
-  job_.Tell({decided}, &effects);
-  job_.Tell({decided}, &effects);
+  job_.SendMessages({decided}, &effects);
+  job_.SendMessages({decided}, &effects);
   EXPECT_THAT(InWords(effects),
               ElementsAre("messages", "save", "messages when written",
                           "messages when written"));

@@ -146,7 +146,7 @@ void JobMembership::TakeNow(const job_input::Withdraw& withdraw, absl::Time now,
   const WorkerIdentity& identity = withdraw.identity;
   const Waiter* const found = job_.waiting.Find(identity);
   // It may have been answered meanwhile.
-  if (found == nullptr || found->ticket != withdraw.ticket) return;
+  if (found == nullptr || found->join_id != withdraw.join_id) return;
   const Waiter waiter = job_.waiting.Take(identity, now);
   LogInfo("join_withdrawn", {{"job", job_.name},
                              {"worker", identity.ToString()},

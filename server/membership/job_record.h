@@ -49,7 +49,7 @@ struct RunRecord {
   int lost_count = 0;
   absl::Time began;
   bool resumed = false;               // from an earlier term
-  bool ended_well = false;            // all members left in good order
+  bool ended_well = false;            // all members left cleanly
   bool finished = false;              // and their work was done
   std::vector<FinishedPlace> places;  // with `finished`
   bool regroups = false;              // its members were told to make way
@@ -77,7 +77,7 @@ struct JobRecord {
   bool bound = false;
   bool starts_anew = false;  // nobody goes on from the last generation
   absl::Time survivors_until = absl::InfinitePast();
-  int vain_regroups = 0;                // in a row: they have brought nobody
+  int fruitless_regroups = 0;           // in a row: they have brought nobody
   std::optional<RoundRefusal> refusal;  // of the last round, if it ended so
   // Gave up waiting in this round: their death may be reported yet.
   std::map<Incarnation, WorkerIdentity> withdrawn;

@@ -31,7 +31,7 @@ void AddPlace(const MemberRecord& record, RunRecord* run) {
 }
 
 // Whether the one who asks took the place of this process, or is it and was
-// lost. A process that left in good order may begin the job anew.
+// lost. A process that left cleanly may begin the job anew.
 bool IsOf(const FinishedPlace& place, const JoinRequest& request) {
   if (!(place.identity == request.identity)) return false;
   if (place.incarnation == request.incarnation) return !place.left;
@@ -127,7 +127,7 @@ void NoteGrowth(const RunRecord& next, JobRecord* job) {
       next.members.begin(), next.members.end(), [&](const MemberRecord& one) {
         return job->run.members.Find(one.member.incarnation) == nullptr;
       });
-  job->vain_regroups = grew ? 0 : job->vain_regroups + 1;
+  job->fruitless_regroups = grew ? 0 : job->fruitless_regroups + 1;
 }
 
 bool IsDone(const RunRecord& run) {
@@ -160,10 +160,10 @@ absl::Status CheckDone(const JoinRequest& request, const JobRecord& job) {
       absl::StrCat("job '", job.name, "' is done: ", job.last_event));
 }
 
-void BePatient(absl::Time now, JobRecord* job) {
+void RestartTimeouts(absl::Time now, JobRecord* job) {
   if (job->state != JobState::kRunning) return;
   for (MemberRecord& record : job->run.members) {
-    record.liveness = WithPatience(now, record.liveness);
+    record.liveness = WithTimeoutsRestarted(now, record.liveness);
   }
   if (job->run.making_way.has_value()) job->run.making_way = now;
 }

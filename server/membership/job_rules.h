@@ -13,7 +13,7 @@
 #include "server/membership/member_table.h"
 #include "server/membership/membership_records.h"
 #include "server/membership/membership_types.h"
-#include "server/plan/plan_room.h"
+#include "server/plan/plan_store.h"
 
 namespace coxswain::server {
 
@@ -54,7 +54,7 @@ void NoteSizes(JobRecord* job);
 // Whether a larger generation was wanted, and the next has nobody new.
 void NoteGrowth(const RunRecord& next, JobRecord* job);
 // This process stood still: nobody's time has passed.
-void BePatient(absl::Time now, JobRecord* job);
+void RestartTimeouts(absl::Time now, JobRecord* job);
 
 // What is kept of it.
 KeptJob KeptOf(const JobRecord& job, const RunRecord& run, bool running);

@@ -33,7 +33,7 @@ LivenessVerdict DecideDetached(absl::Time now, const LivenessState& state,
                                const LivenessOptions& options) {
   const absl::Duration short_grace =
       std::min(options.reattach_grace, options.broken_peer_grace);
-  const bool unreachable = state.heard_this_term &&
+  const bool unreachable = state.attached_this_term &&
                            state.broken_at >= state.detached_at - short_grace;
   const absl::Duration grace =
       unreachable ? short_grace : options.reattach_grace;
@@ -62,11 +62,11 @@ LivenessVerdict DecideLiveness(absl::Time now, const LivenessState& state,
                              absl::FormatDuration(options.lease))};
 }
 
-bool StoodStill(absl::Time now, absl::Time last_look, absl::Duration lease) {
+bool WasPaused(absl::Time now, absl::Time last_look, absl::Duration lease) {
   return now - last_look > lease / 2;
 }
 
-LivenessState WithPatience(absl::Time now, LivenessState state) {
+LivenessState WithTimeoutsRestarted(absl::Time now, LivenessState state) {
   state.last_sign = now;
   state.detached_at = now;
   state.broken_at = absl::InfinitePast();

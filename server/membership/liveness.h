@@ -26,7 +26,7 @@ struct LivenessState {
   absl::Time broken_at = absl::InfinitePast();
   // It has attached to this coordinator, which then lost the connection. One
   // that another coordinator lost may not have had the time to come back.
-  bool heard_this_term = false;
+  bool attached_this_term = false;
 };
 
 struct LivenessOptions {
@@ -52,11 +52,11 @@ LivenessVerdict DecideLiveness(absl::Time now, const LivenessState& state,
 // or the clock jumped): it then heard nobody, whoever spoke, and must not take
 // that for the others' silence. Half a lease is far above the interval of the
 // looks and leaves a real loss noticed within one lease and a half.
-bool StoodStill(absl::Time now, absl::Time last_look, absl::Duration lease);
+bool WasPaused(absl::Time now, absl::Time last_look, absl::Duration lease);
 
 // The state with one lease, and one grace, of patience from now. What peers
 // said before is forgotten.
-LivenessState WithPatience(absl::Time now, LivenessState state);
+LivenessState WithTimeoutsRestarted(absl::Time now, LivenessState state);
 
 }  // namespace coxswain::server
 

@@ -13,7 +13,7 @@
 #include "base/status_matchers.h"
 #include "proto/types.pb.h"
 #include "server/membership/membership.h"
-#include "server/plan/plan_room.h"
+#include "server/plan/plan_store.h"
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
 #include "transport/error_detail.h"
@@ -121,7 +121,7 @@ class CountingRandom : public RandomSource {
 
 struct Worker {
   JoinRequest request;
-  uint64_t ticket = 0;
+  uint64_t join_id = 0;
   std::vector<absl::StatusOr<JoinResult>> answers;
 };
 
@@ -135,7 +135,7 @@ std::vector<std::string> DifferencesOf(const absl::Status& status) {
 class MismatchTest : public testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), &writer_));
+    ASSERT_OK_AND_ASSIGN(plans_, PlanStore::Load(PlanOptions(), &writer_));
     ASSERT_OK_AND_ASSIGN(
         membership_,
         Membership::Open(MembershipOptions(),
@@ -162,7 +162,7 @@ class MismatchTest : public testing::Test {
     return &worker;
   }
   void JoinAgain(Worker* worker) {
-    worker->ticket = membership_->Join(worker->request, [worker](auto result) {
+    worker->join_id = membership_->Join(worker->request, [worker](auto result) {
       worker->answers.push_back(std::move(result));
     });
   }
@@ -187,7 +187,7 @@ class MismatchTest : public testing::Test {
   CountingRandom random_;
   MemoryStateStore store_;
   DirectWriter writer_{&store_};
-  std::unique_ptr<PlanRoom> plans_;
+  std::unique_ptr<PlanStore> plans_;
   std::unique_ptr<Membership> membership_;
   std::deque<Worker> workers_;  // addresses stay
   uint64_t incarnations_ = 0;
@@ -265,7 +265,7 @@ TEST_F(MismatchTest, ReplacedInTimeTheRoundIsWholeAgain) {
 TEST_F(MismatchTest, WithdrawnInTimeTheRoundIsWholeAgain) {
   const Worker* a = Join("a", 0, WithHook("bf16"));
   const Worker* wrong = Join("b", 0, WithHook("fp16", 3));
-  membership_->Withdraw(wrong->ticket);
+  membership_->Withdraw(wrong->join_id);
   Pass(absl::Seconds(5));
   EXPECT_THAT(a->answers, IsEmpty());
   Join("b", 0, WithHook("bf16"));

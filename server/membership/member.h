@@ -45,7 +45,7 @@ struct Member {
   std::string address;
   std::vector<std::string> topology;
 
-  // "rank 2 (host-a/2, incarnation 3f..)", for people; with the host where
+  // "rank 2 (host-a/2, incarnation 3f..)", for display; with the host where
   // the node is called otherwise.
   std::string ToString() const;
 };
@@ -54,7 +54,7 @@ struct Member {
 struct LostMember {
   Member member;
   std::string reason;
-  bool left = false;  // in good order
+  bool left = false;  // cleanly
   double error_norm = 0;
   int64_t error_step = 0;
 };

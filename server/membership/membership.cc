@@ -9,8 +9,9 @@
 
 namespace coxswain::server {
 
-Membership::Membership(const MembershipOptions& options, const Rooms& rooms)
-    : rooms_(rooms) {
+Membership::Membership(const MembershipOptions& options,
+                       const Dependencies& deps)
+    : deps_(deps) {
   coordinator_.options = options;
   coordinator_.next_generation = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return Generation(next_generation_++);
@@ -58,7 +59,7 @@ bool Membership::ChangeAttached(uint64_t attachment, ChangeByRank change) {
 
 void Membership::ChangeLocked(Change change, Job* job, Calls* calls) {
   JobEffects effects;
-  change(&job->machine, rooms_.clock->Now(), &effects);
+  change(&job->machine, deps_.clock->Now(), &effects);
   CarryOutLocked(std::move(effects), job, calls);
 }
 
@@ -87,7 +88,7 @@ absl::StatusOr<Membership::Job*> Membership::FindOrAddJobLocked(
     ForgetLocked(oldest->second.machine, calls);
     jobs_.erase(oldest);
   }
-  return AddJobLocked(name, rooms_.clock->Now());
+  return AddJobLocked(name, deps_.clock->Now());
 }
 
 Membership::Job* Membership::AddJobLocked(const std::string& name,
@@ -102,7 +103,7 @@ void Membership::ForgetLocked(const JobMembership& job, Calls* calls) {
   StateBatch batch;
   job.Forget(&batch);
   // Also that of a job whose own record is in quarantine.
-  rooms_.plans->Forget(job.name(), &batch);
+  deps_.plans->Forget(job.name(), &batch);
   if (batch.empty()) return;
   WriteLocked(
       std::move(batch),
@@ -119,16 +120,16 @@ void Membership::Tick() {
   {
     MutexLock lock(&mutex_);
     if (shut_down_) return;
-    const absl::Time now = rooms_.clock->Now();
-    const bool stood_still = StoodStill(now, last_tick_, options().lease);
-    if (stood_still) {
+    const absl::Time now = deps_.clock->Now();
+    const bool paused = WasPaused(now, last_tick_, options().lease);
+    if (paused) {
       LogWarning("coordinator_stood_still",
                  {{"for", absl::FormatDuration(now - last_tick_)}});
     }
     last_tick_ = now;
     for (auto& entry : jobs_) {
       JobEffects effects;
-      entry.second.machine.Tick(stood_still, now, &effects);
+      entry.second.machine.Tick(paused, now, &effects);
       CarryOutLocked(std::move(effects), &entry.second, &calls);
     }
     if (now >= drop_garbage_at_) DropGarbageLocked(&calls);
@@ -136,7 +137,7 @@ void Membership::Tick() {
   RunAll(calls);
   // What the calls took was no standing still: requests were served.
   MutexLock lock(&mutex_);
-  last_tick_ = rooms_.clock->Now();
+  last_tick_ = deps_.clock->Now();
 }
 
 void Membership::Shutdown() {
@@ -147,7 +148,7 @@ void Membership::Shutdown() {
     for (auto& entry : jobs_) {
       JobEffects effects;
       entry.second.machine.Shutdown(
-          absl::UnavailableError("coordinator shuts down"), rooms_.clock->Now(),
+          absl::UnavailableError("coordinator shuts down"), deps_.clock->Now(),
           &effects);
       CarryOutLocked(std::move(effects), &entry.second, &calls);
     }

@@ -30,14 +30,14 @@
 #include "server/membership/membership_types.h"
 #include "server/membership/ordered_calls.h"
 #include "server/options/options.h"
-#include "server/plan/plan_room.h"
+#include "server/plan/plan_store.h"
 #include "server/state/state_writer.h"
 
 namespace coxswain::server {
 
 // Knows who is in which job: a registry of the jobs, of which each is a machine
 // (JobMembership). It has what they do not: the lock, the clock, the numbers of
-// generations, tickets and attachments, the store, and the threads. It brings a
+// generations, joins and attachments, the store, and the threads. It brings a
 // job what happens, under the lock, and carries out what the job wants done:
 // what is written is handed to the writer in that order, and all others are
 // called once the lock is released.
@@ -58,7 +58,7 @@ namespace coxswain::server {
 // the state writer calls back on. The observers learn of a job's events one
 // after the other and in their order, and the workers of a generation of it
 // after them.
-class Membership : public FenceGate {
+class Membership : public FenceValidator {
  public:
   using JoinCallback = server::JoinCallback;
   using EventSink = server::EventSink;
@@ -66,21 +66,21 @@ class Membership : public FenceGate {
   using ReportCallback = StatusCallback;
 
   // What the table stands on; all must outlive it.
-  struct Rooms {
+  struct Dependencies {
     Clock* clock = nullptr;
     RandomSource* random = nullptr;
     StateWriter* store = nullptr;
-    PlanRoom* plans = nullptr;
+    PlanStore* plans = nullptr;
   };
 
-  // Begins a new term on `rooms.store`, and reads what earlier terms have left.
+  // Begins a new term on `deps.store`, and reads what earlier terms have left.
   // Generations begin after `used`, if that is higher than what is stored: what
   // outlives the store has seen it. A record of a job that cannot be read goes
   // into quarantine, and ends the generation of that job. DATA_LOSS,
   // FAILED_PRECONDITION: the records of the cluster cannot be read; nothing was
   // changed.
   static absl::StatusOr<std::unique_ptr<Membership>> Open(
-      const MembershipOptions& options, const Rooms& rooms,
+      const MembershipOptions& options, const Dependencies& deps,
       Generation used = Generation(0));
   // Waits for what is being written.
   ~Membership() override;
@@ -99,7 +99,7 @@ class Membership : public FenceGate {
   // status codes are those of Rendezvous.Join. The result is for Withdraw().
   uint64_t Join(JoinRequest request, JoinCallback callback);
   // The worker waits no longer; its callback is dropped.
-  void Withdraw(uint64_t ticket);
+  void Withdraw(uint64_t join_id);
 
   // Sends `sink` everything that concerns this member from now on. Takes the
   // place of an earlier attachment of the same incarnation. The fence may be of
@@ -109,7 +109,7 @@ class Membership : public FenceGate {
   // FAILED_PRECONDITION: not attached any more.
   absl::Status Heartbeat(uint64_t attachment, const Progress& progress);
   // NOT_FOUND: not attached any more.
-  absl::StatusOr<Seat> SeatOf(uint64_t attachment) const;
+  absl::StatusOr<AttachedRank> AttachedRankOf(uint64_t attachment) const;
   // The connection was lost. Nothing if the attachment has ended already.
   void Detach(uint64_t attachment);
 
@@ -146,8 +146,8 @@ class Membership : public FenceGate {
   // Sends the messages in their order; those that end the generation once that
   // was written, or could not be. A rank that is not attached at the moment
   // gets none: it asks again once it is.
-  void Tell(absl::string_view job, Generation generation,
-            const std::vector<schedule::Message>& messages);
+  void SendMessages(absl::string_view job, Generation generation,
+                    const std::vector<schedule::Message>& messages);
   // Ends the attachments of all but this rank as if their connections were
   // lost: their holders are to attach again.
   void CutOffOthers(absl::string_view job, Generation generation, int rank,
@@ -163,7 +163,7 @@ class Membership : public FenceGate {
                 const schedule::Plan& plan);
   // When each rank last gave a sign of life, beside its heartbeats.
   void NoteSigns(absl::string_view job, Generation generation,
-                 const std::vector<absl::Time>& heard);
+                 const std::vector<absl::Time>& contacts);
 
   // By rank, also after the end, until the next generation begins; NOT_FOUND
   // then.
@@ -186,11 +186,11 @@ class Membership : public FenceGate {
   std::vector<JobSummary> Summaries() const;
   // Calls back once what was described before is durable.
   void AfterWritten(std::function<void()> done) const {
-    rooms_.store->AfterWritten(std::move(done));
+    deps_.store->AfterWritten(std::move(done));
   }
 
   // Looks at all deadlines. To be called often, compared with a lease: after
-  // a longer pause everyone is given a lease from then on (see StoodStill).
+  // a longer pause everyone is given a lease from then on (see WasPaused).
   void Tick();
 
   // Answers everyone who waits and closes all streams with UNAVAILABLE, as it
@@ -212,7 +212,7 @@ class Membership : public FenceGate {
                                               absl::Time, JobEffects*)>;
   struct Carrier;
 
-  Membership(const MembershipOptions& options, const Rooms& rooms);
+  Membership(const MembershipOptions& options, const Dependencies& deps);
   const MembershipOptions& options() const { return coordinator_.options; }
 
   // membership_open.cc: what earlier terms have left.
@@ -281,7 +281,7 @@ class Membership : public FenceGate {
                         const absl::Status& written);
   void FinishCommit(const std::string& job,
                     absl::StatusOr<schedule::Plan> plan);
-  // Of a generation that did not begin: to be dropped by and by.
+  // Of a generation that did not begin: to be dropped eventually.
   void DiscardLocked(const StateBatch& tables)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops a batch of it.
@@ -289,7 +289,7 @@ class Membership : public FenceGate {
 
   // Not changed once it is open.
   JobMembership::Coordinator coordinator_;
-  const Rooms rooms_;
+  const Dependencies deps_;
   std::vector<GenerationObserver*> observers_;
 
   mutable Mutex mutex_;
@@ -298,8 +298,8 @@ class Membership : public FenceGate {
   int64_t next_generation_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t next_handle_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mutex_);
-  // Where a ticket or an attachment leads; gone once it has ended.
-  std::map<uint64_t, std::pair<std::string, WorkerIdentity>> tickets_
+  // Where a join or an attachment leads; gone once it has ended.
+  std::map<uint64_t, std::pair<std::string, WorkerIdentity>> joins_
       ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::pair<std::string, int>> attachments_
       ABSL_GUARDED_BY(mutex_);  // job and rank

@@ -60,14 +60,14 @@ class SteppedWriter : public DirectWriter {
 };
 
 // Holds Apply() while a test wants it.
-class GatedStore : public DirectWriter {
+class HeldStore : public DirectWriter {
  public:
   using DirectWriter::DirectWriter;
   absl::Status Apply(const StateBatch& batch) override {
-    if (gate != nullptr) gate->Pass();
+    if (latch != nullptr) latch->Pass();
     return DirectWriter::Apply(batch);
   }
-  Gate* gate = nullptr;
+  Latch* latch = nullptr;
 };
 
 class CommitTest : public MembershipTest {
@@ -81,7 +81,7 @@ class CommitTest : public MembershipTest {
   // A coordinator on the same state.
   void Open(StateWriter* writer, StateStore* plans) {
     membership_.reset();
-    ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), plans));
+    ASSERT_OK_AND_ASSIGN(plans_, PlanStore::Load(PlanOptions(), plans));
     ASSERT_OK_AND_ASSIGN(
         membership_,
         Membership::Open(options_, {&clock_, &random_, writer, plans_.get()}));
@@ -212,13 +212,13 @@ TEST_F(CommitTest, AWorkerCanWithdrawWhileItsJobIsCommitted) {
   Join(gone);
   Worker* const stays = MakeElastic(1, 2, 2);
   Join(stays);
-  membership_->Withdraw(gone->ticket);
+  membership_->Withdraw(gone->join_id);
   stepped_.Release();
   ASSERT_THAT(first->answers, SizeIs(1));
   EXPECT_OK(first->answers[0]);
   ASSERT_THAT(Description().spares, SizeIs(1));
   EXPECT_EQ(Description().spares[0].member.identity, stays->request.identity);
-  membership_->Withdraw(stays->ticket);
+  membership_->Withdraw(stays->join_id);
   EXPECT_THAT(Description().spares, IsEmpty());
   EXPECT_THAT(gone->answers, IsEmpty());
 }
@@ -335,18 +335,18 @@ TEST_F(CommitTest, AJoinThatIsRefusedAfterTheCommitIsReportedAsRefused) {
 
 TEST_F(CommitTest, NothingWaitsForTheCommitOfAPlanUnderTheLock) {
   options_.max_jobs = 3;
-  GatedStore gated(&store_);
-  Open(&writer_, &gated);
+  HeldStore held(&store_);
+  Open(&writer_, &held);
   const auto runs = Run(1, "runs");
   const auto gone = Run(1, "gone");
   membership_->ReportExit(gone[0]->exit(9));
 
-  Gate disk;
-  gated.gate = &disk;
+  Latch disk;
+  held.latch = &disk;
   Worker* const begins = Make(1, 0, "begins");
   std::thread joining([&] { Join(begins); });
   EXPECT_TRUE(disk.AwaitThread());
-  Gate done;
+  Latch done;
   done.Open();
   std::thread others([&] {
     // In the place of the one that has ended, with its plan.
@@ -372,7 +372,7 @@ TEST_F(CommitTest, NothingWaitsForTheCommitOfAPlanUnderTheLock) {
 TEST_F(CommitTest, NothingWaitsForTheDiskUnderTheLock) {
   GroupCommit commit(&store_);
   Open(&commit, &commit);
-  Gate answered;
+  Latch answered;
   answered.Open();
   Worker* const large = MakeLarge(1, 0, "large");
   Worker* const other = Make(1, 0, "other");
@@ -382,9 +382,9 @@ TEST_F(CommitTest, NothingWaitsForTheDiskUnderTheLock) {
   });
   EXPECT_TRUE(answered.AwaitThread());
 
-  Gate disk;
+  Latch disk;
   store_.on_apply = [&] { disk.Pass(); };
-  Gate began;
+  Latch began;
   began.Open();
   std::thread joining([&] {
     membership_->Join(large->request, [&](const auto& result) {
@@ -393,7 +393,7 @@ TEST_F(CommitTest, NothingWaitsForTheDiskUnderTheLock) {
     });
   });
   EXPECT_TRUE(disk.AwaitThread());
-  Gate done, left;
+  Latch done, left;
   done.Open();
   left.Open();
   std::thread others([&] {

@@ -26,7 +26,7 @@ TEST_F(DoneTest, AProcessThatIsStartedAgainHasNothingToDo) {
   const auto team = Run(2);
   for (Worker* worker : team) ASSERT_OK(Leave(worker, false));
   for (int term = 0; term < 2; ++term) {
-    // It left in good order and failed after that.
+    // It left cleanly and failed after that.
     Worker* again = Make(2, 0);
     Join(again);
     EXPECT_TRUE(IsToldThatTheJobIsDone(*again));
@@ -45,13 +45,13 @@ TEST_F(DoneTest, OthersMayBeginTheJobAnew) {
     // The same process, in a program that runs the job twice.
     Join(team[0]);
     EXPECT_THAT(team[0]->answers, SizeIs(1));
-    membership_->Withdraw(team[0]->ticket);
+    membership_->Withdraw(team[0]->join_id);
     for (const uint64_t launcher : {0, 8}) {
       Worker* other = Make(2, 0);
       other->request.launcher_id = launcher;
       Join(other);
       EXPECT_THAT(other->answers, IsEmpty());
-      membership_->Withdraw(other->ticket);
+      membership_->Withdraw(other->join_id);
     }
     // While they wait, too.
     Worker* again = Make(2, 1);
@@ -111,7 +111,7 @@ TEST_F(DoneTest, WhenAllDrainTheSparesGoOn) {
   const auto team = RunElastic(1, 2, 2);
   Worker* spare = MakeElastic(1, 2, 0, "host-b");
   Join(spare);
-  TellToMakeWay(Generation(1));
+  AskToYield(Generation(1));
   for (Worker* worker : team) ASSERT_OK(Leave(worker, false, "drained"));
   EXPECT_THAT(spare->answers, IsEmpty());
   EXPECT_THAT(Description().last_event,
@@ -128,7 +128,7 @@ TEST_F(DoneTest, WhenAllDrainTooFewSparesWaitUntilTheirDeadline) {
   const auto team = RunElastic(2, 3, 3);
   Worker* spare = MakeElastic(2, 3, 0, "host-b");
   Join(spare);
-  TellToMakeWay(Generation(1));
+  AskToYield(Generation(1));
   for (Worker* worker : team) ASSERT_OK(Leave(worker, false, "drained"));
   Pass(spare->request.timeout - absl::Seconds(1));
   EXPECT_THAT(spare->answers, IsEmpty());
@@ -147,7 +147,7 @@ TEST_F(DoneTest, AnAttemptThatWasDrainedIsNotOver) {
   worker->request.attempt = 3;
   Join(worker);
   Attach(worker);
-  TellToMakeWay(Generation(1));
+  AskToYield(Generation(1));
   ASSERT_OK(Leave(worker, false, "drained"));
   Worker* again = MakeElastic(1, 1, 0);
   again->request.attempt = 3;
@@ -158,7 +158,7 @@ TEST_F(DoneTest, AnAttemptThatWasDrainedIsNotOver) {
 TEST_F(DoneTest, ADrainIsOneAfterARestart) {
   for (const bool one_dies : {false, true}) {
     const auto team = RunElastic(1, 2, 2);
-    TellToMakeWay(team[0]->joined().generation);
+    AskToYield(team[0]->joined().generation);
     Restart();
     for (Worker* worker : team) Attach(worker);
     Worker* spare = MakeElastic(1, 2, 0, "host-b");
@@ -186,21 +186,21 @@ TEST_F(DoneTest, ADrainIsOneAfterARestart) {
 
 TEST_F(DoneTest, NobodyHearsOfADrainThatIsNotDurable) {
   const auto team = RunElastic(1, 2, 2);
-  std::vector<size_t> heard;
-  store_.on_apply = [&] { heard.push_back(team[0]->events.size()); };
-  TellToMakeWay(Generation(1));
-  EXPECT_EQ(heard, std::vector<size_t>{0});
+  std::vector<size_t> received;
+  store_.on_apply = [&] { received.push_back(team[0]->events.size()); };
+  AskToYield(Generation(1));
+  EXPECT_EQ(received, std::vector<size_t>{0});
   EXPECT_THAT(team[0]->events, SizeIs(1));
   // Once is enough.
-  TellToMakeWay(Generation(1));
-  EXPECT_THAT(heard, SizeIs(1));
+  AskToYield(Generation(1));
+  EXPECT_THAT(received, SizeIs(1));
   EXPECT_THAT(team[0]->events, SizeIs(2));
 }
 
 TEST_F(DoneTest, WithAFullDiskADrainIsToldAllTheSame) {
   const auto team = RunElastic(1, 2, 2);
   store_.writes_left = 0;
-  TellToMakeWay(Generation(1));
+  AskToYield(Generation(1));
   EXPECT_THAT(team[1]->events, SizeIs(1));
   // It is written later.
   store_.writes_left = 1000;

@@ -54,7 +54,7 @@ void Membership::Give(const job_effect::Answer& answer) {
 struct Membership::Carrier {
   void operator()(job_effect::Answer answer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(registry->mutex_) {
-    registry->tickets_.erase(answer.ticket);
+    registry->joins_.erase(answer.join_id);
     Add([answer = std::move(answer)] { Give(answer); });
   }
   void operator()(job_effect::Reply reply) {
@@ -73,7 +73,7 @@ struct Membership::Carrier {
     if (!send.when_written) {
       return Add([send = std::move(send)] { Deliver(send); });
     }
-    Add([store = registry->rooms_.store, send = std::move(send)] {
+    Add([store = registry->deps_.store, send = std::move(send)] {
       store->AfterWritten([send] { Deliver(send); });
     });
   }
@@ -111,7 +111,7 @@ struct Membership::Carrier {
   void operator()(job_effect::Announce announce)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(registry->mutex_) {
     for (const job_effect::Answer& answer : announce.answers) {
-      registry->tickets_.erase(answer.ticket);
+      registry->joins_.erase(answer.join_id);
     }
     AddInOrder([registry = registry, name = job->machine.name(),
                 announce = std::move(announce)] {
@@ -184,17 +184,17 @@ void Membership::WriteLocked(StateBatch batch, StateWriter::Done done,
     std::optional<absl::Status> status;
   };
   const auto landing = std::make_shared<Landing>();
-  rooms_.store->Write(std::move(batch),
-                      [landing, done](const absl::Status& status) {
-                        {
-                          MutexLock lock(&landing->mutex);
-                          if (landing->writing) {
-                            landing->status = status;
-                            return;
-                          }
-                        }
-                        done(status);
-                      });
+  deps_.store->Write(std::move(batch),
+                     [landing, done](const absl::Status& status) {
+                       {
+                         MutexLock lock(&landing->mutex);
+                         if (landing->writing) {
+                           landing->status = status;
+                           return;
+                         }
+                       }
+                       done(status);
+                     });
   MutexLock lock(&landing->mutex);
   landing->writing = false;
   if (!landing->status.has_value()) return;
@@ -212,7 +212,7 @@ void Membership::NoteUnsaved(const std::string& job,
 void Membership::ReplyWhenSaved(const std::string& job,
                                 std::optional<int64_t> failures,
                                 const StatusCallback& callback) {
-  rooms_.store->AfterWritten(
+  deps_.store->AfterWritten(
       [this, job, failures, callback] { callback(CheckSaved(job, failures)); });
 }
 
@@ -269,7 +269,7 @@ void Membership::NoteTableWritten(const std::shared_ptr<RunCommit>& commit,
   // Waits for one small commit, and so do the calls that the writer would
   // answer next.
   FinishCommit(commit->job,
-               rooms_.plans->BeginGeneration(std::move(commit->start)));
+               deps_.plans->BeginGeneration(std::move(commit->start)));
 }
 
 void Membership::FinishCommit(const std::string& job,
@@ -281,7 +281,7 @@ void Membership::FinishCommit(const std::string& job,
     if (shut_down_) return;
     JobEffects effects;
     Job* const committed = &jobs_.at(job);
-    committed->machine.FinishCommit(std::move(plan), rooms_.clock->Now(),
+    committed->machine.FinishCommit(std::move(plan), deps_.clock->Now(),
                                     &effects);
     CarryOutLocked(std::move(effects), committed, &calls);
   }
@@ -309,7 +309,7 @@ void Membership::DropGarbageLocked(Calls* calls) {
         LogWarning("tables_not_dropped", {{"error", status.message()}});
         MutexLock lock(&mutex_);
         DiscardLocked(piece);
-        drop_garbage_at_ = rooms_.clock->Now() + kDropInterval;
+        drop_garbage_at_ = deps_.clock->Now() + kDropInterval;
       },
       calls);
 }

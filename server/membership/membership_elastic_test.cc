@@ -87,7 +87,7 @@ TEST_F(ElasticTest, SparesWaitAsLongAsTheJobRuns) {
     }
   }
   EXPECT_THAT(spare->answers, IsEmpty());
-  membership_->Withdraw(spare->ticket);
+  membership_->Withdraw(spare->join_id);
   EXPECT_EQ(Description().state, JobState::kRunning);
   EXPECT_THAT(Description().spares, IsEmpty());
 }
@@ -162,7 +162,7 @@ TEST_F(ElasticTest, NewcomersAloneDoNotWaitForEver) {
   // Less than that patience, as is the default.
   restarted->request.timeout = absl::Minutes(5);
   Join(restarted);
-  Pass(options_.survivor_patience - absl::Seconds(1));
+  Pass(options_.survivor_timeout - absl::Seconds(1));
   EXPECT_THAT(restarted->answers, IsEmpty());
   Pass(absl::Seconds(1));
   ASSERT_OK(restarted->answers.at(0));
@@ -185,7 +185,7 @@ TEST_F(ElasticTest, NewcomersDoNotGiveUpBeforeWhoHasTheStateIsBack) {
   late->request.timeout = absl::Minutes(5);
   membership_->ReportExit(restarted->exit(9));
   Join(late);
-  Pass(options_.survivor_patience - absl::Seconds(1));
+  Pass(options_.survivor_timeout - absl::Seconds(1));
   EXPECT_THAT(late->answers, IsEmpty());
   Pass(absl::Seconds(1));
   EXPECT_THAT(late->answers.at(0),

@@ -70,7 +70,7 @@ TEST_F(EndTest, ALossAfterADrainIsNotTheEnd) {
   const auto team = RunElastic(1, 2, 2);
   Worker* spare = MakeElastic(1, 2, 0, "host-b");
   Join(spare);
-  TellToMakeWay(Generation(1));
+  AskToYield(Generation(1));
   ASSERT_OK(Leave(team[0], false, "drained"));
   membership_->ReportExit(team[1]->exit(9));
   Pass(options_.last_call);
@@ -174,7 +174,7 @@ TEST_F(EndTest, GrowthIsWantedNoMoreOnceTheSparesAreGone) {
     Pass(absl::Seconds(1));
   }
   ASSERT_FALSE(observer_.regroups.empty());
-  membership_->Withdraw(spare->ticket);
+  membership_->Withdraw(spare->join_id);
   const size_t before = observer_.regroups.size();
   Pass(absl::Seconds(2));
   ASSERT_THAT(observer_.regroups, SizeIs(before + 1));
@@ -210,13 +210,13 @@ TEST_F(EndTest, NobodyHearsOfAGenerationBeforeItsObservers) {
   BeginObserver begins;
   membership_->AddObserver(&begins);
   Worker* worker = MakeElastic(1, 1, 0);
-  size_t heard = 99;
+  size_t received = 99;
   begins.began = [&] {
     Join(worker);  // again
-    heard = worker->answers.size();
+    received = worker->answers.size();
   };
   Join(worker);
-  EXPECT_EQ(heard, 0u);
+  EXPECT_EQ(received, 0u);
   ASSERT_THAT(worker->answers, SizeIs(2));
   EXPECT_OK(worker->answers[1]);
   Join(worker);

@@ -21,7 +21,7 @@
 #include "schedule/plan.h"
 #include "server/membership/flat_event.h"
 #include "server/membership/membership.h"
-#include "server/plan/plan_room.h"
+#include "server/plan/plan_store.h"
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
 
@@ -118,9 +118,9 @@ class EventLog : public GenerationObserver {
 
 // Holds the threads that come to it until a test opens it. Every wait ends
 // after a minute, which is a failure.
-class Gate {
+class Latch {
  public:
-  ~Gate() { Open(); }
+  ~Latch() { Open(); }
   void Pass() {
     MutexLock lock(&mutex_);
     reached_ = true;
@@ -153,7 +153,7 @@ class Gate {
 // One process: what it asks to join with, and what it was told.
 struct Worker {
   JoinRequest request;
-  uint64_t ticket = 0;
+  uint64_t join_id = 0;
   std::vector<absl::StatusOr<JoinResult>> answers;
   uint64_t attachment = 0;
   std::vector<FlatEvent> events;
@@ -196,7 +196,7 @@ class MembershipTest : public testing::Test {
   // A new coordinator on the same state.
   void Restart() {
     membership_.reset();
-    ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), &writer_));
+    ASSERT_OK_AND_ASSIGN(plans_, PlanStore::Load(PlanOptions(), &writer_));
     ASSERT_OK_AND_ASSIGN(
         membership_, Membership::Open(options_, {&clock_, &random_, &writer_,
                                                  plans_.get()}));
@@ -229,7 +229,7 @@ class MembershipTest : public testing::Test {
     return worker;
   }
   void Join(Worker* worker) {
-    worker->ticket = membership_->Join(worker->request, [worker](auto result) {
+    worker->join_id = membership_->Join(worker->request, [worker](auto result) {
       worker->answers.push_back(std::move(result));
     });
   }
@@ -265,12 +265,12 @@ class MembershipTest : public testing::Test {
     for (Worker* worker : team) Attach(worker);
     return team;
   }
-  // Says that the generation is to make way, as the schedule does.
-  void TellToMakeWay(Generation generation) {
+  // Says that the generation is to regroup, as the schedule does.
+  void AskToYield(Generation generation) {
     schedule::Message decided;
     decided.kind = schedule::Message::Kind::kDecision;
     decided.decision.regroup = "rank 0 is drained";
-    membership_->Tell("job", generation, {decided});
+    membership_->SendMessages("job", generation, {decided});
   }
   // Joins the generation after its last one, as the same process.
   void Rejoin(Worker* worker) {
@@ -313,7 +313,7 @@ class MembershipTest : public testing::Test {
   MortalStore store_;
   DirectWriter writer_{&store_};
   RecordingObserver observer_;
-  std::unique_ptr<PlanRoom> plans_;
+  std::unique_ptr<PlanStore> plans_;
   std::unique_ptr<Membership> membership_;
   std::deque<Worker> workers_;  // addresses stay
   uint64_t incarnations_ = 0;

@@ -24,9 +24,10 @@ constexpr absl::Duration kSlowCommit = absl::Seconds(10);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Membership>> Membership::Open(
-    const MembershipOptions& options, const Rooms& rooms, Generation used) {
+    const MembershipOptions& options, const Dependencies& deps,
+    Generation used) {
   COXSWAIN_RETURN_IF_ERROR(options.Validate());
-  std::unique_ptr<Membership> membership(new Membership(options, rooms));
+  std::unique_ptr<Membership> membership(new Membership(options, deps));
   COXSWAIN_RETURN_IF_ERROR(membership->BeginTerm(used));
   return membership;
 }
@@ -40,7 +41,7 @@ Membership::~Membership() {
   Mutex mutex;
   CondVar written;
   bool done = false;
-  rooms_.store->AfterWritten([&] {
+  deps_.store->AfterWritten([&] {
     MutexLock lock(&mutex);
     done = true;
     written.NotifyAll();
@@ -53,30 +54,30 @@ Membership::~Membership() {
 }
 
 absl::Status Membership::BeginTerm(Generation used) {
-  StateStore& store = *rooms_.store;
+  StateStore& store = *deps_.store;
   COXSWAIN_ASSIGN_OR_RETURN(ClusterRecords cluster, ReadClusterRecords(store));
   const int64_t term = cluster.next_term;
   if (cluster.id.empty()) {
-    cluster.id = absl::StrFormat("%016x%016x", rooms_.random->Next(),
-                                 rooms_.random->Next());
+    cluster.id = absl::StrFormat("%016x%016x", deps_.random->Next(),
+                                 deps_.random->Next());
   }
   COXSWAIN_ASSIGN_OR_RETURN(
       LoadedJobs loaded, LoadJobs(store, Generation(cluster.next_generation)));
   COXSWAIN_ASSIGN_OR_RETURN(const auto stale, StaleTables(store, loaded.jobs));
   cluster.next_term = term + 1;
   cluster.next_generation = std::max(cluster.next_generation, used.value() + 1);
-  cluster.next_plan_version = rooms_.plans->next_version();
+  cluster.next_plan_version = deps_.plans->next_version();
   StateBatch batch;
   PutClusterRecords(cluster, &batch);
   COXSWAIN_RETURN_IF_ERROR(store.Apply(batch));
   COXSWAIN_RETURN_IF_ERROR(QuarantineRecords(loaded.unreadable, &store));
   COXSWAIN_ASSIGN_OR_RETURN(const auto quarantined, ListQuarantined(store));
-  rooms_.plans->NoteQuarantined(quarantined);
+  deps_.plans->NoteQuarantined(quarantined);
   MutexLock lock(&mutex_);
   coordinator_.cluster_id = cluster.id;
   coordinator_.term = Term(term);
   next_generation_ = cluster.next_generation;
-  last_tick_ = rooms_.clock->Now();
+  last_tick_ = deps_.clock->Now();
   RestoreLocked(std::move(loaded.jobs), quarantined);
   garbage_.insert(garbage_.end(), stale.begin(), stale.end());
   return absl::OkStatus();
@@ -85,10 +86,10 @@ absl::Status Membership::BeginTerm(Generation used) {
 void Membership::RestoreLocked(
     std::vector<LoadedJob> loaded,
     const std::vector<QuarantinedRecord>& quarantined) {
-  const absl::Time now = rooms_.clock->Now();
+  const absl::Time now = deps_.clock->Now();
   for (LoadedJob& job : loaded) {
     const std::string name = job.job.name;
-    const auto plans = rooms_.plans->Get(name);
+    const auto plans = deps_.plans->Get(name);
     std::optional<schedule::Plan> plan;
     if (plans.ok()) plan = plans->current;
     AddJobLocked(name, now)->machine.Restore(std::move(job), std::move(plan),
@@ -107,14 +108,13 @@ absl::Status Membership::Resume() {
   std::set<std::string> known;
   {
     // A job whose record cannot be read is known, and may come back.
-    COXSWAIN_ASSIGN_OR_RETURN(const auto before,
-                              ListQuarantined(*rooms_.store));
+    COXSWAIN_ASSIGN_OR_RETURN(const auto before, ListQuarantined(*deps_.store));
     for (const QuarantinedRecord& record : before) known.insert(record.job);
   }
   std::vector<GenerationResumed> resumed;
   {
     MutexLock lock(&mutex_);
-    last_tick_ = rooms_.clock->Now();
+    last_tick_ = deps_.clock->Now();
     for (auto& [name, job] : jobs_) {
       known.insert(name);
       auto one = job.machine.Resume(last_tick_);
@@ -122,17 +122,17 @@ absl::Status Membership::Resume() {
     }
   }
   // Not under the lock: it writes.
-  rooms_.plans->KeepOnly(known);
+  deps_.plans->KeepOnly(known);
   for (GenerationObserver* observer : observers_) {
     COXSWAIN_RETURN_IF_ERROR(observer->OnResume(resumed));
   }
   // With what the observers could not read.
   COXSWAIN_ASSIGN_OR_RETURN(const auto quarantined,
-                            ListQuarantined(*rooms_.store));
+                            ListQuarantined(*deps_.store));
   Calls calls;
   {
     MutexLock lock(&mutex_);
-    const absl::Time now = rooms_.clock->Now();
+    const absl::Time now = deps_.clock->Now();
     for (auto& entry : jobs_) {
       JobEffects effects;
       entry.second.machine.FinishResume(quarantined, now, &effects);

@@ -10,7 +10,7 @@
 #include "base/status_matchers.h"
 #include "schedule/plan.h"
 #include "server/membership/membership_fixture.h"
-#include "server/schedule/schedule_room.h"
+#include "server/schedule/schedule_registry.h"
 #include "server/telemetry/telemetry.h"
 
 namespace coxswain::server {
@@ -48,24 +48,24 @@ class OrderTest : public MembershipTest {
   // Holds the first thread that comes, and lets later ones pass.
   std::function<void()> HeldOnce() {
     return [this, first = std::make_shared<bool>(true)] {
-      if (std::exchange(*first, false)) gate_.Pass();
+      if (std::exchange(*first, false)) latch_.Pass();
     };
   }
 
   HookedObserver hooks_;
   EventLog log_;
-  Gate gate_;
+  Latch latch_;
 };
 
 TEST_F(OrderTest, AnEndDoesNotOvertakeItsBegin) {
   hooks_.began = HeldOnce();
   Worker* const worker = Make(1, 0);
   std::thread joining([&] { Join(worker); });
-  EXPECT_TRUE(gate_.AwaitThread());
+  EXPECT_TRUE(latch_.AwaitThread());
   membership_->ReportExit(worker->exit(9));
   EXPECT_EQ(Description().state, JobState::kEnded);
   EXPECT_THAT(log_.events(), IsEmpty());
-  gate_.Open();
+  latch_.Open();
   joining.join();
   EXPECT_THAT(log_.events(), ElementsAre("began 1", "ended 1"));
   EXPECT_THAT(worker->answers, SizeIs(1));
@@ -76,14 +76,14 @@ TEST_F(OrderTest, ABeginDoesNotOvertakeTheEndBeforeIt) {
   Join(first);
   hooks_.ended = HeldOnce();
   std::thread ending([&] { membership_->ReportExit(first->exit(9)); });
-  EXPECT_TRUE(gate_.AwaitThread());
+  EXPECT_TRUE(latch_.AwaitThread());
   Worker* const second = Make(1, 0);
   Join(second);
   Join(second);  // again
   EXPECT_EQ(Description().generation, Generation(1))
       << "no commit begins before the observers know of the end";
   EXPECT_THAT(second->answers, IsEmpty());
-  gate_.Open();
+  latch_.Open();
   ending.join();
   EXPECT_THAT(log_.events(), ElementsAre("began 1", "ended 1", "began 2"));
   ASSERT_THAT(second->answers, SizeIs(2));
@@ -95,10 +95,10 @@ TEST_F(OrderTest, AnEndDoesNotOvertakeDepartures) {
   const auto team = RunElastic(1, 2, 2);
   hooks_.left = HeldOnce();
   std::thread leaving([&] { EXPECT_OK(Leave(team[0], false)); });
-  EXPECT_TRUE(gate_.AwaitThread());
+  EXPECT_TRUE(latch_.AwaitThread());
   EXPECT_OK(Leave(team[1], false));
   EXPECT_EQ(Description().state, JobState::kEnded);
-  gate_.Open();
+  latch_.Open();
   leaving.join();
   EXPECT_THAT(log_.events(),
               ElementsAre("began 1", "left 1 0", "left 1 1", "ended 1"));
@@ -119,12 +119,12 @@ TEST_F(OrderTest, JobsDoNotWaitForEachOther) {
   hooks_.began = HeldOnce();
   Worker* const held = Make(1, 0, "held");
   std::thread joining([&] { Join(held); });
-  EXPECT_TRUE(gate_.AwaitThread());
+  EXPECT_TRUE(latch_.AwaitThread());
   Worker* const other = Make(1, 0, "other");
   Join(other);
   EXPECT_THAT(log_.events(), ElementsAre("began 2"));
   EXPECT_THAT(other->answers, SizeIs(1));
-  gate_.Open();
+  latch_.Open();
   joining.join();
   EXPECT_THAT(log_.events(), ElementsAre("began 2", "began 1"));
 }
@@ -139,13 +139,13 @@ TEST_F(CrowdedOrderTest, AJobIsNotForgottenBeforeItsObserversKnowOfItsEnd) {
   Join(first);
   hooks_.ended = HeldOnce();
   std::thread ending([&] { membership_->ReportExit(first->exit(9)); });
-  EXPECT_TRUE(gate_.AwaitThread());
+  EXPECT_TRUE(latch_.AwaitThread());
   Worker* const second = Make(1, 0, "second");
   Join(second);
   EXPECT_THAT(second->answers,
               ElementsAre(StatusIs(absl::StatusCode::kResourceExhausted,
                                    HasSubstr("max_jobs is 1"))));
-  gate_.Open();
+  latch_.Open();
   ending.join();
   Join(second);
   ASSERT_THAT(second->answers, SizeIs(2));
@@ -158,9 +158,10 @@ class ComponentsOrderTest : public OrderTest {
  protected:
   void SetUp() override {
     OrderTest::SetUp();
-    schedule_ = std::make_unique<ScheduleRoom>(
-        ScheduleLimits(), ScheduleRoom::Rooms{&clock_, membership_.get(),
-                                              plans_.get(), &writer_});
+    schedule_ = std::make_unique<ScheduleRegistry>(
+        ScheduleLimits(),
+        ScheduleRegistry::Dependencies{&clock_, membership_.get(), plans_.get(),
+                                       &writer_});
     membership_->AddObserver(&telemetry_);
     membership_->AddObserver(plans_.get());
     membership_->AddObserver(schedule_.get());
@@ -171,17 +172,17 @@ class ComponentsOrderTest : public OrderTest {
   }
 
   Telemetry telemetry_{TelemetryLimits(), &clock_};
-  std::unique_ptr<ScheduleRoom> schedule_;
+  std::unique_ptr<ScheduleRegistry> schedule_;
 };
 
 TEST_F(ComponentsOrderTest, NothingIsKeptOfAGenerationThatEndedAsItBegan) {
   hooks_.began = HeldOnce();
   Worker* const worker = Make(1, 0);
   std::thread joining([&] { Join(worker); });
-  EXPECT_TRUE(gate_.AwaitThread());
+  EXPECT_TRUE(latch_.AwaitThread());
   membership_->ReportExit(worker->exit(9));
   const absl::Time end = clock_.Now();
-  gate_.Open();
+  latch_.Open();
   joining.join();
   clock_.Advance(telemetry_.limits().kept_after_end + absl::Seconds(1));
   telemetry_.Tick(clock_.Now());
@@ -208,9 +209,9 @@ TEST_F(ComponentsOrderTest, ACommitDoesNotOvertakeADeparture) {
   ASSERT_OK(plans_->TakeEffect("job", Generation(2), 1));
   hooks_.left = HeldOnce();
   std::thread leaving([&] { EXPECT_OK(Leave(worker, true)); });
-  EXPECT_TRUE(gate_.AwaitThread());
+  EXPECT_TRUE(latch_.AwaitThread());
   Rejoin(worker);
-  gate_.Open();
+  latch_.Open();
   leaving.join();
   ASSERT_OK(worker->answers.back());
   EXPECT_EQ(worker->joined().generation, Generation(3));

@@ -78,19 +78,21 @@ absl::Status Membership::AdmitOperator(const Fence& fence) const {
       "fence must be 0");
 }
 
-absl::StatusOr<Seat> Membership::SeatOf(uint64_t attachment) const {
+absl::StatusOr<AttachedRank> Membership::AttachedRankOf(
+    uint64_t attachment) const {
   MutexLock lock(&mutex_);
   const auto found = attachments_.find(attachment);
   if (found == attachments_.end()) {
     return absl::NotFoundError("this worker is not attached");
   }
   const auto& [job, rank] = found->second;
-  return Seat{job, jobs_.at(job).machine.generation(), rank, attachment};
+  return AttachedRank{job, jobs_.at(job).machine.generation(), rank,
+                      attachment};
 }
 
 std::vector<JobSummary> Membership::Summaries() const {
   MutexLock lock(&mutex_);
-  const absl::Time now = rooms_.clock->Now();
+  const absl::Time now = deps_.clock->Now();
   std::vector<JobSummary> summaries;
   for (const auto& entry : jobs_) {
     summaries.push_back(entry.second.machine.Summarise(now));
@@ -101,7 +103,7 @@ std::vector<JobSummary> Membership::Summaries() const {
 absl::StatusOr<std::vector<JobDescription>> Membership::Describe(
     absl::string_view job) const {
   MutexLock lock(&mutex_);
-  const absl::Time now = rooms_.clock->Now();
+  const absl::Time now = deps_.clock->Now();
   if (!job.empty()) {
     const auto found = jobs_.find(std::string(job));
     if (found == jobs_.end()) return NoSuchJobError(job);
@@ -124,7 +126,7 @@ absl::StatusOr<std::vector<MemberDescription>> Membership::MembersOf(
                                             " is not the last one of job '",
                                             job, "'"));
   }
-  return found->second.machine.Members(rooms_.clock->Now());
+  return found->second.machine.Members(deps_.clock->Now());
 }
 
 }  // namespace coxswain::server

@@ -36,7 +36,7 @@ struct KeptMember {
 
 // How a member went.
 struct Departure {
-  bool left = false;     // in good order, or else it was lost
+  bool left = false;     // cleanly, or else it was lost
   bool rejoins = false;  // it wants to be in the next generation
   std::string reason;
   double error_norm = 0;
@@ -57,7 +57,7 @@ struct FinishedPlace {
   WorkerIdentity identity;
   Incarnation incarnation;
   uint64_t launcher_id = 0;  // 0: without a launcher
-  bool left = false;         // in good order, or else it was lost
+  bool left = false;         // cleanly, or else it was lost
 };
 
 struct KeptJob {

@@ -36,43 +36,43 @@ uint64_t Membership::Join(JoinRequest request, JoinCallback callback) {
     return 0;
   }
   NormaliseManifest(&request.manifest);
-  uint64_t ticket = 0;
+  uint64_t join_id = 0;
   Calls calls;
   {
     MutexLock lock(&mutex_);
-    ticket = next_handle_++;
+    join_id = next_handle_++;
     absl::StatusOr<Job*> job = ShuttingDown();
     if (!shut_down_) job = FindOrAddJobLocked(request.job, &calls);
     if (job.ok()) {
-      tickets_[ticket] = {request.job, request.identity};
+      joins_[join_id] = {request.job, request.identity};
       ChangeLocked(
           [&](auto* joined, auto now, auto* effects) {
             joined->Take(job_input::Join{std::move(request),
-                                         std::move(callback), ticket},
+                                         std::move(callback), join_id},
                          now, effects);
           },
           *job, &calls);
     } else {
       calls.push_back([refusal = job_effect::Answer{
-                           ticket, std::move(callback), job.status(),
+                           join_id, std::move(callback), job.status(),
                            std::move(request.on_refused)}] { Give(refusal); });
     }
   }
   RunAll(calls);
-  return ticket;
+  return join_id;
 }
 
-void Membership::Withdraw(uint64_t ticket) {
+void Membership::Withdraw(uint64_t join_id) {
   Calls calls;
   {
     MutexLock lock(&mutex_);
-    const auto found = tickets_.find(ticket);
-    if (found == tickets_.end()) return;
+    const auto found = joins_.find(join_id);
+    if (found == joins_.end()) return;
     const auto [name, identity] = std::move(found->second);
-    tickets_.erase(found);
+    joins_.erase(found);
     ChangeLocked(
         [&, worker = identity](auto* left, auto now, auto* effects) {
-          left->Take(job_input::Withdraw{ticket, worker}, now, effects);
+          left->Take(job_input::Withdraw{join_id, worker}, now, effects);
         },
         &jobs_.at(name), &calls);
   }
@@ -170,7 +170,7 @@ absl::StatusOr<uint64_t> Membership::Attach(const Fence& fence,
     COXSWAIN_ASSIGN_OR_RETURN(
         const int rank,
         job->machine.Attach(fence.generation, fence.incarnation, attachment,
-                            std::move(sink), rooms_.clock->Now(), &effects));
+                            std::move(sink), deps_.clock->Now(), &effects));
     ++next_handle_;
     attachments_[attachment] = {fence.job, rank};
     CarryOutLocked(std::move(effects), job, &calls);
@@ -221,10 +221,10 @@ absl::Status Membership::NoteFallbackAddress(uint64_t attachment,
   return absl::OkStatus();
 }
 
-void Membership::Tell(absl::string_view job, Generation generation,
-                      const std::vector<schedule::Message>& messages) {
+void Membership::SendMessages(absl::string_view job, Generation generation,
+                              const std::vector<schedule::Message>& messages) {
   ChangeRunning(job, generation, [&](auto* running, auto, auto* effects) {
-    running->Tell(messages, effects);
+    running->SendMessages(messages, effects);
   });
 }
 
@@ -256,9 +256,10 @@ void Membership::NotePlan(absl::string_view job, Generation generation,
 }
 
 void Membership::NoteSigns(absl::string_view job, Generation generation,
-                           const std::vector<absl::Time>& heard) {
-  ChangeRunning(job, generation,
-                [&](auto* running, auto, auto*) { running->NoteSigns(heard); });
+                           const std::vector<absl::Time>& contacts) {
+  ChangeRunning(job, generation, [&](auto* running, auto, auto*) {
+    running->NoteSigns(contacts);
+  });
 }
 
 }  // namespace coxswain::server

@@ -396,7 +396,7 @@ TEST_F(UnreadableStateTest, TheRecordOfAJobCostsItsGeneration) {
 
 // Its plan is gone as well, so that nothing tells which versions it has had.
 TEST_F(UnreadableStateTest, AJobWithoutRecordAndPlanGetsNoVersionAgain) {
-  for (const std::string& table : PlanRoom::TableNames()) {
+  for (const std::string& table : PlanStore::TableNames()) {
     ASSERT_OK(store_.Delete(table, "job"));
   }
   Spoil("jobs", "job", "?");
@@ -431,7 +431,7 @@ TEST_F(UnreadableStateTest, AForgottenJobTakesItsPlanAlong) {
   Run(1, "fourth");
   EXPECT_THAT(membership_->Describe("job"),
               StatusIs(absl::StatusCode::kNotFound, testing::_));
-  for (const std::string& table : PlanRoom::TableNames()) {
+  for (const std::string& table : PlanStore::TableNames()) {
     EXPECT_FALSE(store_.Get(table, "job").ok()) << table;
   }
   EXPECT_OK(store_.Get("plan.current", "other"));
@@ -534,7 +534,7 @@ TEST_F(UnreadableStateTest, ThePlanCostsTheGenerationAndNoVersionIsReused) {
 }
 
 TEST_F(UnreadableStateTest, AMissingPlanCostsTheGeneration) {
-  for (const std::string& table : PlanRoom::TableNames()) {
+  for (const std::string& table : PlanStore::TableNames()) {
     ASSERT_OK(store_.Delete(table, "job"));
   }
   Restart();
@@ -658,7 +658,7 @@ class HistoryTest : public RestartTest {
 
   void SetUp() override {
     options_.lease = options_.reattach_grace = absl::Hours(5);
-    options_.rejoin_grace = options_.survivor_patience = absl::Hours(1);
+    options_.rejoin_grace = options_.survivor_timeout = absl::Hours(1);
     RestartTest::SetUp();
   }
 
@@ -728,14 +728,14 @@ class HistoryTest : public RestartTest {
   // What clients do about what they were told.
   void Settle() {
     for (int round = 0; round < 3; ++round) {
-      for (Player& player : players_) HearAnswer(&player);
-      for (Player& player : players_) HearEnd(&player);
+      for (Player& player : players_) TakeAnswer(&player);
+      for (Player& player : players_) TakeEnd(&player);
     }
   }
-  void HearAnswer(Player* player) {
+  void TakeAnswer(Player* player) {
     Worker& worker = *player->worker;
-    if (!player->waits || worker.answers.size() == heard_[&worker]) return;
-    heard_[&worker] = worker.answers.size();
+    if (!player->waits || worker.answers.size() == received_[&worker]) return;
+    received_[&worker] = worker.answers.size();
     player->waits = false;
     if (!worker.answers.back().ok()) {
       player->alive = false;
@@ -762,7 +762,7 @@ class HistoryTest : public RestartTest {
         player->worker->joined().generation;
     Ask(player);
   }
-  void HearEnd(Player* player) {
+  void TakeEnd(Player* player) {
     Worker& worker = *player->worker;
     if (!player->member || worker.events.empty() ||
         worker.events.back().kind != FlatEvent::Kind::kClosed) {
@@ -775,7 +775,7 @@ class HistoryTest : public RestartTest {
   void Interrupt(bool restart) {
     for (Player& player : players_) {
       if (restart) continue;
-      if (player.waits) membership_->Withdraw(player.worker->ticket);
+      if (player.waits) membership_->Withdraw(player.worker->join_id);
       if (player.member) membership_->Detach(player.worker->attachment);
     }
     if (restart) Restart();
@@ -825,7 +825,7 @@ class HistoryTest : public RestartTest {
   }
 
   std::deque<Player> players_;
-  std::map<const Worker*, size_t> heard_;
+  std::map<const Worker*, size_t> received_;
   std::vector<std::string> history_;
 };
 

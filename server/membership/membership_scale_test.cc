@@ -115,7 +115,7 @@ class ThreadedTest : public MembershipTest {
   void Reopen() {
     TearDown();
     commit_ = std::make_unique<GroupCommit>(&store_);
-    ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), commit_.get()));
+    ASSERT_OK_AND_ASSIGN(plans_, PlanStore::Load(PlanOptions(), commit_.get()));
     ASSERT_OK_AND_ASSIGN(
         membership_, Membership::Open(options_, {&clock_, &random_,
                                                  commit_.get(), plans_.get()}));

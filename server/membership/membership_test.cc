@@ -112,7 +112,7 @@ TEST_F(MembershipTest, WhoComesAndGoesHoldsNobody) {
   Join(a);
   for (int second = 0; second < 29; ++second) {
     Join(b);
-    membership_->Withdraw(b->ticket);
+    membership_->Withdraw(b->join_id);
     Pass(absl::Seconds(1));
   }
   EXPECT_THAT(a->answers, IsEmpty());
@@ -277,7 +277,7 @@ TEST_F(MembershipTest, DeathAfterTheConnectionBrokeGivesTheRoundUpToo) {
   Worker* b = Make(3, 1);
   Join(a);
   Join(b);
-  membership_->Withdraw(b->ticket);
+  membership_->Withdraw(b->join_id);
   EXPECT_THAT(a->answers, IsEmpty());
   membership_->ReportExit(b->exit(9));
   EXPECT_THAT(a->answers.at(0),
@@ -292,7 +292,7 @@ TEST_F(MembershipTest, WithdrawnWorkerMayComeBack) {
   Join(b);
   Worker* c = Make(2, 0, "other");
   Join(c);
-  membership_->Withdraw(c->ticket);
+  membership_->Withdraw(c->join_id);
   EXPECT_EQ(Description("other").state, JobState::kEnded);
   Join(c);
   EXPECT_EQ(Description("other").state, JobState::kForming);
@@ -308,7 +308,7 @@ TEST_F(MembershipTest, WhoStaysDecidesHowManyThereAreToBe) {
   Join(wrong);
   Join(b);
   EXPECT_THAT(a->answers, IsEmpty());
-  membership_->Withdraw(wrong->ticket);
+  membership_->Withdraw(wrong->join_id);
   ASSERT_THAT(a->answers, testing::SizeIs(1));
   EXPECT_OK(a->answers[0]);
   EXPECT_EQ(Description().state, JobState::kRunning);
@@ -716,7 +716,7 @@ TEST_F(MembershipTest, EventsAreToldInOrderToThoseWhoAreMeant) {
   const std::vector<Worker*> team = Run(3);
   membership_->Detach(team[2]->attachment);
   const Generation generation = team[0]->joined().generation;
-  membership_->Tell(
+  membership_->SendMessages(
       "job", generation,
       {MakeDirected(schedule::Message::kAllRanks, 1), MakeDirected(1, 2),
        MakeDirected(7, 3), MakeDirected(schedule::Message::kAllRanks, 4)});
@@ -730,8 +730,8 @@ TEST_F(MembershipTest, EventsAreToldInOrderToThoseWhoAreMeant) {
   EXPECT_THAT(rounds(*team[0]), testing::ElementsAre(1, 4));
   EXPECT_THAT(rounds(*team[1]), testing::ElementsAre(1, 2, 4));
   EXPECT_THAT(team[2]->events, IsEmpty());
-  membership_->Tell("job", Generation(generation.value() + 1),
-                    {MakeDirected(schedule::Message::kAllRanks, 5)});
+  membership_->SendMessages("job", Generation(generation.value() + 1),
+                            {MakeDirected(schedule::Message::kAllRanks, 5)});
   EXPECT_THAT(team[0]->events, SizeIs(2));
 }
 

@@ -66,7 +66,7 @@ using JoinCallback = std::function<void(absl::StatusOr<JoinResult>)>;
 struct MembershipEvent {
   enum class Kind {
     kAbort,       // the generation is over; `member` is who was lost, if any
-    kMemberLeft,  // `member` left in good order
+    kMemberLeft,  // `member` left cleanly
     kFallback,    // `rank` is the fallback coordinator, at `address`
     kClosed,      // the stream ends with `status`
   };
@@ -84,7 +84,7 @@ using AttachEvent = std::variant<schedule::Message, MembershipEvent>;
 using EventSink = std::function<void(const AttachEvent&)>;
 
 // Which rank of which generation an attachment belongs to.
-struct Seat {
+struct AttachedRank {
   std::string job;
   Generation generation;
   int rank = 0;
@@ -111,10 +111,10 @@ struct MemberDescription {
   Member member;
   MemberState state = MemberState::kJoined;
   Progress progress;
-  absl::Duration silence;  // since the last sign of life
-  absl::Duration idle;     // since its progress changed
-  absl::Time heard;        // the last sign of life; of a waiter: never
-  absl::Time progressed;   // its progress changed
+  absl::Duration silence;   // since the last sign of life
+  absl::Duration idle;      // since its progress changed
+  absl::Time last_contact;  // the last sign of life; of a waiter: never
+  absl::Time progressed;    // its progress changed
 };
 
 enum class JobState { kForming, kRunning, kEnded };

@@ -127,9 +127,9 @@ RoundVerdict DecideRound(absl::Time now, const RoundState& state,
                                              options.min, " workers")};
 }
 
-absl::Duration GrowthAge(absl::Duration min_age, int in_vain) {
+absl::Duration GrowthAge(absl::Duration min_age, int fruitless) {
   constexpr int kMaxDoublings = 6;
-  return min_age * (1 << std::clamp(in_vain, 0, kMaxDoublings));
+  return min_age * (1 << std::clamp(fruitless, 0, kMaxDoublings));
 }
 
 bool HoldsUp(absl::Time now, std::optional<absl::Time> since,

@@ -31,7 +31,7 @@ struct RoundState {
   // The deadline of the worker that will wait no longer than all others.
   absl::Time first_deadline = absl::InfiniteFuture();
   // While no survivor has come back, and some are awaited, others do not go on
-  // before then, and nobody gives up either: survivor_patience of
+  // before then, and nobody gives up either: survivor_timeout of
   // MembershipOptions after the end.
   absl::Time survivors_until = absl::InfinitePast();
   // Since when not all of them want the same; never: they do.
@@ -63,7 +63,7 @@ struct RoundVerdict {
 RoundVerdict DecideRound(absl::Time now, const RoundState& state,
                          const RoundOptions& options);
 
-// The same for people, with the names of the survivors that it waits for, by
+// The same for display, with the names of the survivors that it waits for, by
 // rank.
 std::string DescribeRound(absl::Time now, const RoundState& state,
                           const RoundOptions& options,
@@ -92,7 +92,7 @@ struct GrowthOptions {
 
 // The age at which a generation may make way once this many that did so, one
 // after the other, were followed by one with nobody new in it.
-absl::Duration GrowthAge(absl::Duration min_age, int in_vain);
+absl::Duration GrowthAge(absl::Duration min_age, int fruitless);
 
 // Whether those that are still there hold up the others, of whom the first
 // has made way at `since`, if any has.

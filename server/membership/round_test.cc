@@ -259,7 +259,7 @@ TEST_F(DecideLivenessTest, LessGraceWhereItsPeersCannotReachItEither) {
   const auto lost = [&](absl::Duration time) {
     return DecideLiveness(kStart + time, state, options).lost;
   };
-  state.heard_this_term = true;
+  state.attached_this_term = true;
   EXPECT_FALSE(lost(absl::Milliseconds(2900)));
   // Before or after its own connection broke.
   state.broken_at = kStart - absl::Seconds(1);
@@ -274,12 +274,13 @@ TEST_F(DecideLivenessTest, LessGraceWhereItsPeersCannotReachItEither) {
   EXPECT_FALSE(lost(absl::Milliseconds(2900)));
   // It was another coordinator that lost the connection.
   state.broken_at = kStart;
-  state.heard_this_term = false;
+  state.attached_this_term = false;
   EXPECT_FALSE(lost(absl::Milliseconds(2900)));
-  state.heard_this_term = true;
+  state.attached_this_term = true;
   EXPECT_TRUE(lost(absl::Milliseconds(2900)));
   // After a pause nothing of before counts.
-  EXPECT_EQ(WithPatience(kStart, state).broken_at, absl::InfinitePast());
+  EXPECT_EQ(WithTimeoutsRestarted(kStart, state).broken_at,
+            absl::InfinitePast());
   // A peer alone proves nothing.
   state.broken_at = kStart;
   state.state = MemberState::kAttached;
@@ -297,14 +298,14 @@ TEST_F(DecideLivenessTest, WhoLeftIsNotLost) {
   EXPECT_FALSE(After(absl::Hours(1), MemberState::kLost).lost);
 }
 
-TEST(StoodStillTest, MoreThanHalfALeaseBetweenTwoLooks) {
+TEST(WasPausedTest, MoreThanHalfALeaseBetweenTwoLooks) {
   const absl::Duration lease = absl::Seconds(10);
-  EXPECT_FALSE(StoodStill(kStart + absl::Seconds(5), kStart, lease));
-  EXPECT_TRUE(StoodStill(kStart + absl::Seconds(6), kStart, lease));
-  EXPECT_FALSE(StoodStill(kStart, kStart + absl::Seconds(6), lease));
+  EXPECT_FALSE(WasPaused(kStart + absl::Seconds(5), kStart, lease));
+  EXPECT_TRUE(WasPaused(kStart + absl::Seconds(6), kStart, lease));
+  EXPECT_FALSE(WasPaused(kStart, kStart + absl::Seconds(6), lease));
 }
 
-TEST(StoodStillTest, PatienceIsOneLeaseFromNow) {
+TEST(WasPausedTest, PatienceIsOneLeaseFromNow) {
   const LivenessOptions options = {absl::Seconds(10), absl::Seconds(10)};
   for (const MemberState member :
        {MemberState::kJoined, MemberState::kAttached, MemberState::kDetached}) {
@@ -313,7 +314,7 @@ TEST(StoodStillTest, PatienceIsOneLeaseFromNow) {
     state.last_sign = state.detached_at = kStart;
     const absl::Time now = kStart + absl::Hours(1);
     EXPECT_TRUE(DecideLiveness(now, state, options).lost);
-    state = WithPatience(now, state);
+    state = WithTimeoutsRestarted(now, state);
     EXPECT_FALSE(DecideLiveness(now + absl::Seconds(9), state, options).lost);
     EXPECT_TRUE(DecideLiveness(now + absl::Seconds(10), state, options).lost);
   }

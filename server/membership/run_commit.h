@@ -5,7 +5,7 @@
 #include <string>
 
 #include "server/membership/job_record.h"
-#include "server/plan/plan_room.h"
+#include "server/plan/plan_store.h"
 #include "server/state/state_store.h"
 
 namespace coxswain::server {

@@ -22,7 +22,7 @@ namespace coxswain::server {
 struct Waiter {
   Member member;  // without a rank
   uint64_t launcher_id = 0;
-  uint64_t ticket = 0;
+  uint64_t join_id = 0;
   uint64_t arrival = 0;  // in which order they came; 0: not numbered yet
   absl::Duration timeout;
   Generation after;  // its last generation

@@ -42,7 +42,7 @@ absl::Status MembershipOptions::Validate() const {
         std::pair("lease", lease), std::pair("reattach_grace", reattach_grace),
         std::pair("broken_peer_grace", broken_peer_grace),
         std::pair("rejoin_grace", rejoin_grace),
-        std::pair("survivor_patience", survivor_patience),
+        std::pair("survivor_timeout", survivor_timeout),
         std::pair("growth_settle", growth_settle),
         std::pair("growth_min_age", growth_min_age),
         std::pair("max_join_timeout", max_join_timeout),
@@ -100,7 +100,7 @@ absl::Status RpcOptions::Validate() const {
   COXSWAIN_RETURN_IF_ERROR(
       Positive("max_waiting_connections", max_waiting_connections));
   COXSWAIN_RETURN_IF_ERROR(Positive("max_connections", max_connections));
-  COXSWAIN_RETURN_IF_ERROR(Positive("greeting_timeout", greeting_timeout));
+  COXSWAIN_RETURN_IF_ERROR(Positive("preface_timeout", preface_timeout));
   COXSWAIN_RETURN_IF_ERROR(
       Positive("first_message_timeout", first_message_timeout));
   COXSWAIN_RETURN_IF_ERROR(Positive("transfer_timeout", transfer_timeout));

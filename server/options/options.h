@@ -9,9 +9,10 @@
 
 namespace coxswain::server {
 
-// Limits and timeouts of the coordinator's own rooms. Whatever a peer controls
-// has a limit; past it the answer is RESOURCE_EXHAUSTED and names the limit.
-// Validate() answers INVALID_ARGUMENT with the option that is out of range.
+// Limits and timeouts of the coordinator's own components. Whatever a peer
+// controls has a limit; past it the answer is RESOURCE_EXHAUSTED and names the
+// limit. Validate() answers INVALID_ARGUMENT with the option that is out of
+// range.
 
 // Members of a generation, and groups of a mesh: what a record may have at
 // most, whatever the options say.
@@ -33,7 +34,7 @@ struct MembershipOptions {
   absl::Duration max_join_timeout = absl::Hours(24);
   // Rounds whose size is a range wait this long for one more worker.
   absl::Duration last_call = absl::Seconds(5);
-  // A generation that makes way for the next one is not held up for longer by
+  // A generation that ends for the next one is not held up for longer by
   // members that do not leave it: a step on a slow device may have to end
   // first.
   absl::Duration rejoin_grace = absl::Seconds(30);
@@ -41,8 +42,8 @@ struct MembershipOptions {
   // survivors for this long, unless all of these are known to be gone: they
   // have the job's state, and may notice the end at their next collective only,
   // after a long accumulation, an evaluation, or an upload.
-  absl::Duration survivor_patience = absl::Minutes(10);
-  // A running generation makes way for a larger one once no further spare has
+  absl::Duration survivor_timeout = absl::Minutes(10);
+  // A running generation ends for a larger one once no further spare has
   // come for this long, and not before this age: each change is a pause.
   absl::Duration growth_settle = absl::Seconds(1);
   absl::Duration growth_min_age = absl::Seconds(5);
@@ -164,15 +165,15 @@ struct RpcOptions {
   // How long one shard may take, up or down: as long as 64 GiB need at 20 MB/s.
   absl::Duration transfer_timeout = absl::Hours(1);
   // A silent connection is probed this often, and given up if the probe is
-  // not answered in time: a vanished host sends no goodbye.
+  // not answered in time: a vanished host sends nothing.
   absl::Duration keepalive_time = absl::Seconds(10);
   absl::Duration keepalive_timeout = absl::Seconds(5);
 
-  // A new connection has this long to greet as HTTP/2 does.
-  absl::Duration greeting_timeout = absl::Seconds(5);
-  // Connections that have not greeted yet; one more closes the oldest.
+  // A new connection has this long to send HTTP/2's preface.
+  absl::Duration preface_timeout = absl::Seconds(5);
+  // Connections that have not sent it yet; one more closes the oldest.
   int max_waiting_connections = 1024;
-  // Connections that have greeted; more are closed until others end. Room for
+  // Connections that have sent it; more are closed until others end. Room for
   // four from each member of the largest job. Fewer where the process may not
   // have as many descriptors: some are left for the disk.
   int max_connections = 65'536;

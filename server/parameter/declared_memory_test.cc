@@ -18,7 +18,7 @@
 #include "base/crc32c.h"
 #include "base/fake_clock.h"
 #include "base/status_matchers.h"
-#include "server/parameter/parameter_room.h"
+#include "server/parameter/parameter_store.h"
 
 namespace {
 
@@ -60,8 +60,8 @@ Fence MakeFence(const std::string& job = "job") {
   return fence;
 }
 
-ExchangeOperation Sum(uint64_t id, int64_t bytes) {
-  ExchangeOperation operation;
+CollectiveOperation Sum(uint64_t id, int64_t bytes) {
+  CollectiveOperation operation;
   operation.id = id;
   operation.name = "t";
   operation.version = static_cast<int64_t>(id);
@@ -74,28 +74,29 @@ ExchangeOperation Sum(uint64_t id, int64_t bytes) {
   return operation;
 }
 
-// A peer and all that it has at a room.
+// A peer and all that it has at a store.
 class Peer {
  public:
-  explicit Peer(ParameterRoom* room, const std::string& job = "job")
-      : room_(room), fence_(MakeFence(job)) {
+  explicit Peer(ParameterStore* parameters, const std::string& job = "job")
+      : parameters_(parameters), fence_(MakeFence(job)) {
     // The peer's own memory is not measured.
-    seats_.reserve(1 << 13);
+    participants_.reserve(1 << 13);
     pushes_.reserve(1 << 13);
   }
 
-  absl::Status TakeSeat(const std::string& group, int rank, int size) {
+  absl::Status JoinGroup(const std::string& group, int rank, int size) {
     outbox_ = std::make_shared<Outbox>([] {});
-    auto seat = room_->TakeSeat(fence_, group, rank, size, outbox_);
-    if (!seat.ok()) return seat.status();
-    seats_.push_back(*std::move(seat));
+    auto participant =
+        parameters_->JoinGroup(fence_, group, rank, size, outbox_);
+    if (!participant.ok()) return participant.status();
+    participants_.push_back(*std::move(participant));
     return absl::OkStatus();
   }
-  absl::Status Begin(const ExchangeOperation& operation) {
-    return seats_.back()->Begin(operation);
+  absl::Status Begin(const CollectiveOperation& operation) {
+    return participants_.back()->Begin(operation);
   }
   absl::Status Give(uint64_t operation, const std::string& bytes) {
-    return seats_.back()->Append(operation, 0, bytes, Crc32c(bytes));
+    return participants_.back()->Append(operation, 0, bytes, Crc32c(bytes));
   }
   // The first error of an operation.
   absl::Status Refusal() {
@@ -110,14 +111,14 @@ class Peer {
     spec.reduction = Reduction::kSum;
     spec.bytes = 1 << 30;
     spec.parts = parts;
-    auto push = room_->StartPush(fence_, name, version, 0, spec);
+    auto push = parameters_->StartPush(fence_, name, version, 0, spec);
     if (!push.ok()) return push.status();
     pushes_.push_back(*std::move(push));
     return absl::OkStatus();
   }
   absl::Status Pull(const std::string& name) {
     absl::Status answer;
-    room_->Pull(
+    parameters_->Pull(
         fence_, name, 1, absl::Minutes(1),
         [&answer](const absl::StatusOr<KeptVersion>& version) {
           // Called again, when it has waited, long after this frame.
@@ -129,17 +130,17 @@ class Peer {
   }
   void DropPushes() { pushes_.clear(); }
   void End() {
-    room_->OnGenerationEnded(fence_.job, fence_.generation,
-                             absl::AbortedError("over"));
-    seats_.clear();
+    parameters_->OnGenerationEnded(fence_.job, fence_.generation,
+                                   absl::AbortedError("over"));
+    participants_.clear();
     pushes_.clear();
   }
 
  private:
-  ParameterRoom* const room_;
+  ParameterStore* const parameters_;
   const Fence fence_;
-  std::shared_ptr<Outbox> outbox_;  // of the last seat
-  std::vector<std::unique_ptr<ParameterRoom::Seat>> seats_;
+  std::shared_ptr<Outbox> outbox_;  // of the last participant
+  std::vector<std::unique_ptr<ParameterStore::Participant>> participants_;
   std::vector<std::unique_ptr<KeptParameters::Push>> pushes_;
 };
 
@@ -153,7 +154,7 @@ struct Declaration {
 
 std::vector<Declaration> Declarations() {
   const auto in_group = [](int size) {
-    return [size](Peer* peer) { EXPECT_OK(peer->TakeSeat("g", 0, size)); };
+    return [size](Peer* peer) { EXPECT_OK(peer->JoinGroup("g", 0, size)); };
   };
   const auto nothing = [](Peer*) {};
   return {
@@ -161,7 +162,7 @@ std::vector<Declaration> Declarations() {
       {"OperationsOfLargeTensors", 7'000, nothing,
        [](Peer* peer, int i) {
          if (i % 3'500 == 0) {
-           EXPECT_OK(peer->TakeSeat("g", i / 3'500, 2));
+           EXPECT_OK(peer->JoinGroup("g", i / 3'500, 2));
          }
          return peer->Begin(
              Sum(static_cast<uint64_t>(i) + 1, int64_t{1} << 30));
@@ -172,7 +173,7 @@ std::vector<Declaration> Declarations() {
        }},
       {"OperationsWithLongNames", 1'000, in_group(2),
        [](Peer* peer, int i) {
-         ExchangeOperation operation = Sum(static_cast<uint64_t>(i) + 1, 4);
+         CollectiveOperation operation = Sum(static_cast<uint64_t>(i) + 1, 4);
          operation.name = std::string(1024, 'n');
          operation.what = std::string(1024, 'w');
          return peer->Begin(operation);
@@ -189,7 +190,7 @@ std::vector<Declaration> Declarations() {
        }},
       {"Groups", 4'000, nothing,
        [](Peer* peer, int i) {
-         return peer->TakeSeat(absl::StrCat(std::string(1000, 'g'), i), 0, 2);
+         return peer->JoinGroup(absl::StrCat(std::string(1000, 'g'), i), 0, 2);
        }},
       {"Parameters", 4'000, nothing,
        [](Peer* peer, int i) {
@@ -213,8 +214,8 @@ class DeclaredMemoryTest : public testing::TestWithParam<Declaration> {
 
 TEST_P(DeclaredMemoryTest, IsChargedBeforeItIsTaken) {
   const Declaration& tested = GetParam();
-  ParameterRoom room({}, &clock_);
-  auto peer = std::make_unique<Peer>(&room);
+  ParameterStore parameters({}, &clock_);
+  auto peer = std::make_unique<Peer>(&parameters);
   const int64_t before = allocated;
   tested.prepare(peer.get());
   for (int i = 0; i < tested.count; ++i) {
@@ -222,12 +223,12 @@ TEST_P(DeclaredMemoryTest, IsChargedBeforeItIsTaken) {
   }
   const int64_t cost = allocated - before;
   EXPECT_GT(cost, 0);
-  EXPECT_LE(cost, room.bytes());
-  EXPECT_LE(room.bytes(), ParameterLimits().max_declared_bytes);
+  EXPECT_LE(cost, parameters.bytes());
+  EXPECT_LE(parameters.bytes(), ParameterLimits().max_declared_bytes);
   // Neither is it charged for much more than it costs.
-  EXPECT_LE(room.bytes(), 8 * cost);
+  EXPECT_LE(parameters.bytes(), 8 * cost);
   peer->End();
-  EXPECT_EQ(room.bytes(), 0);
+  EXPECT_EQ(parameters.bytes(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Declarations, DeclaredMemoryTest,
@@ -252,8 +253,8 @@ TEST_P(DeclaredLimitTest, IsNamedAndHarmsNoOtherJob) {
   const Declaration& tested = GetParam();
   ParameterLimits limits;
   limits.max_declared_bytes = 50'000;
-  ParameterRoom room(limits, &clock_);
-  auto peer = std::make_unique<Peer>(&room);
+  ParameterStore parameters(limits, &clock_);
+  auto peer = std::make_unique<Peer>(&parameters);
   tested.prepare(peer.get());
   absl::Status status;
   int sent = 0;
@@ -267,9 +268,10 @@ TEST_P(DeclaredLimitTest, IsNamedAndHarmsNoOtherJob) {
                        AllOf(HasSubstr("max_declared_bytes of 50000"),
                              ContainsRegex("[0-9]+ more do not fit beside "
                                            "[0-9]+ in use"))));
-  EXPECT_LE(room.bytes(), limits.max_declared_bytes + sent * (4 + 512 + 64));
-  auto other = std::make_unique<Peer>(&room, "other");
-  EXPECT_OK(other->TakeSeat("g", 0, 2));
+  EXPECT_LE(parameters.bytes(),
+            limits.max_declared_bytes + sent * (4 + 512 + 64));
+  auto other = std::make_unique<Peer>(&parameters, "other");
+  EXPECT_OK(other->JoinGroup("g", 0, 2));
   EXPECT_OK(other->Begin(Sum(1, 4)));
   EXPECT_OK(other->Refusal());
   EXPECT_OK(other->StartPush("w", 1, 2));
@@ -277,7 +279,7 @@ TEST_P(DeclaredLimitTest, IsNamedAndHarmsNoOtherJob) {
   // What a job gives back can be used again.
   peer->End();
   other->End();
-  EXPECT_EQ(room.bytes(), 0);
+  EXPECT_EQ(parameters.bytes(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Declarations, DeclaredLimitTest,
@@ -288,8 +290,8 @@ TEST(FormingVersionsTest, AreBoundedForAJob) {
   FakeClock clock;
   ParameterLimits limits;
   limits.max_forming_versions = 2;
-  ParameterRoom room(limits, &clock);
-  auto peer = std::make_unique<Peer>(&room);
+  ParameterStore parameters(limits, &clock);
+  auto peer = std::make_unique<Peer>(&parameters);
   EXPECT_OK(peer->StartPush("v", 1, 2));
   EXPECT_OK(peer->StartPush("w", 1, 2));
   for (const char* const name : {"w", "x"}) {
@@ -297,14 +299,14 @@ TEST(FormingVersionsTest, AreBoundedForAJob) {
                 StatusIs(absl::StatusCode::kResourceExhausted,
                          HasSubstr("max_forming_versions of 2")));
   }
-  auto other = std::make_unique<Peer>(&room, "other");
+  auto other = std::make_unique<Peer>(&parameters, "other");
   EXPECT_OK(other->StartPush("w", 1, 2));
   // A version that breaks off gives its place to another one.
   peer->DropPushes();
   EXPECT_OK(peer->StartPush("x", 1, 2));
   peer->End();
   other->End();
-  EXPECT_EQ(room.bytes(), 0);
+  EXPECT_EQ(parameters.bytes(), 0);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@
 #include "base/random.h"
 #include "base/status_matchers.h"
 #include "base/tensor_chunk.h"
-#include "server/parameter/parameter_room.h"
+#include "server/parameter/parameter_store.h"
 
 namespace coxswain::server {
 namespace {
@@ -34,8 +34,8 @@ struct Scene {
   int peer = -1;
   int64_t pulled = 0;  // bytes of the tensor that each rank wants
 
-  ExchangeOperation Operation(uint64_t id) const {
-    ExchangeOperation operation;
+  CollectiveOperation Operation(uint64_t id) const {
+    CollectiveOperation operation;
     operation.id = id;
     operation.name = "collective";
     operation.version = static_cast<int64_t>(id);
@@ -53,17 +53,18 @@ struct Scene {
 
 class Player {
  public:
-  Player(ParameterRoom* room, const Fence& fence, int rank, int size)
+  Player(ParameterStore* parameters, const Fence& fence, int rank, int size)
       : rank_(rank), outbox_(std::make_shared<Outbox>([] {})) {
-    auto seat = room->TakeSeat(fence, "group", rank, size, outbox_);
-    EXPECT_OK(seat);
-    if (seat.ok()) seat_ = *std::move(seat);
+    auto participant =
+        parameters->JoinGroup(fence, "group", rank, size, outbox_);
+    EXPECT_OK(participant);
+    if (participant.ok()) participant_ = *std::move(participant);
   }
 
   // As a stream does: after an error nothing more comes of it.
-  void Begin(const ExchangeOperation& operation) {
+  void Begin(const CollectiveOperation& operation) {
     operation_ = operation;
-    if (alive()) seat_alive_ = seat_->Begin(operation).ok();
+    if (alive()) participant_alive_ = participant_->Begin(operation).ok();
   }
   void Give(int64_t offset) {
     if (!alive() || !operation_.Contributes(rank_)) return;
@@ -71,10 +72,10 @@ class Player {
     const std::string bytes(static_cast<size_t>(size),
                             static_cast<char>(rank_ + 1));
     const absl::Status given =
-        seat_->Append(operation_.id, offset, bytes, Crc32c(bytes));
+        participant_->Append(operation_.id, offset, bytes, Crc32c(bytes));
     EXPECT_OK(given);
   }
-  void Leave() { seat_.reset(); }
+  void Leave() { participant_.reset(); }
 
   // Takes what was sent: nothing after the end, at most one error for each
   // operation, and nothing after that.
@@ -91,13 +92,13 @@ class Player {
   size_t bytes() const { return bytes_; }
 
  private:
-  bool alive() const { return seat_ != nullptr && seat_alive_; }
+  bool alive() const { return participant_ != nullptr && participant_alive_; }
 
   const int rank_;
   const std::shared_ptr<Outbox> outbox_;
-  std::unique_ptr<ParameterRoom::Seat> seat_;
-  bool seat_alive_ = true;
-  ExchangeOperation operation_;
+  std::unique_ptr<ParameterStore::Participant> participant_;
+  bool participant_alive_ = true;
+  CollectiveOperation operation_;
   uint64_t failed_ = 0;
   size_t bytes_ = 0;
 };
@@ -109,8 +110,9 @@ Fence MakeFence() {
   return fence;
 }
 
-void EndGeneration(ParameterRoom* room) {
-  room->OnGenerationEnded("job", Generation(7), absl::AbortedError("over"));
+void EndGeneration(ParameterStore* parameters) {
+  parameters->OnGenerationEnded("job", Generation(7),
+                                absl::AbortedError("over"));
 }
 
 // The steps of one actor of a play, in order.
@@ -123,7 +125,7 @@ class Play {
   Play(const Scene& scene, int size) : size_(size) {
     for (int rank = 0; rank < size; ++rank) {
       players_.push_back(
-          std::make_unique<Player>(&room_, MakeFence(), rank, size));
+          std::make_unique<Player>(&parameters_, MakeFence(), rank, size));
       Player* const player = players_.back().get();
       Part part = {[player, scene] { player->Begin(scene.Operation(1)); }};
       for (int64_t at = 0; at < scene.bytes; at += kTensorChunkBytes) {
@@ -133,14 +135,14 @@ class Play {
       parts_.push_back(std::move(part));
     }
     parts_.push_back({[this] {
-      EndGeneration(&room_);
+      EndGeneration(&parameters_);
       ended_ = true;
     }});
     // Not with all that is large or many: the orders would be too many.
     if (size == 2 && scene.bytes <= kTensorChunkBytes) {
       parts_.push_back({[this] {
         clock_.Advance(kTimeout);
-        room_.Tick(clock_.Now());
+        parameters_.Tick(clock_.Now());
       }});
     }
   }
@@ -168,13 +170,13 @@ class Play {
         EXPECT_TRUE(player.ended() || left || !ended_);
       }
     }
-    EXPECT_EQ(room_.bytes(), 0);
+    EXPECT_EQ(parameters_.bytes(), 0);
   }
 
  private:
   const int size_;
   FakeClock clock_;
-  ParameterRoom room_{ParameterLimits(), &clock_};
+  ParameterStore parameters_{ParameterLimits(), &clock_};
   std::vector<std::unique_ptr<Player>> players_;
   std::vector<Part> parts_;
   bool ended_ = false;
@@ -249,11 +251,11 @@ void PlayInThreads(uint64_t seed) {
   constexpr int kOperations = 12;
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   FakeClock clock;
-  ParameterRoom room({}, &clock);
+  ParameterStore parameters({}, &clock);
   std::vector<std::unique_ptr<Player>> players;
   for (int rank = 0; rank < kSize; ++rank) {
     players.push_back(
-        std::make_unique<Player>(&room, MakeFence(), rank, kSize));
+        std::make_unique<Player>(&parameters, MakeFence(), rank, kSize));
   }
   Draws plan(seed, kSize);
   const int ender = plan.Below(kSize);
@@ -276,7 +278,7 @@ void PlayInThreads(uint64_t seed) {
           scene = {"any", Reduction::kSet, 64, i % kSize, -1, 64};
         }
         player.Begin(scene.Operation(static_cast<uint64_t>(i) + 1));
-        if (rank == ender && i == end_at) EndGeneration(&room);
+        if (rank == ender && i == end_at) EndGeneration(&parameters);
         if (rank == leaver && i == leave_at) return player.Leave();
         player.Give(0);
         if (draws.Below(3) == 0) std::this_thread::yield();
@@ -287,15 +289,15 @@ void PlayInThreads(uint64_t seed) {
   }
   if (late) {
     clock.Advance(kTimeout);
-    room.Tick(clock.Now());
+    parameters.Tick(clock.Now());
   }
   for (std::thread& thread : threads) thread.join();
-  EndGeneration(&room);
+  EndGeneration(&parameters);
   for (const auto& player : players) {
     player->Read();
     player->Leave();
   }
-  EXPECT_EQ(room.bytes(), 0);
+  EXPECT_EQ(parameters.bytes(), 0);
 }
 
 TEST(ExchangeEndInThreadsTest, MayComeWhileRanksAreAtWork) {

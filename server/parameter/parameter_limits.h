@@ -11,7 +11,7 @@
 
 namespace coxswain::server {
 
-// What the parameter room holds for peers. All of it is in memory.
+// What the parameter store holds for peers. All of it is in memory.
 struct ParameterLimits {
   size_t max_name_bytes = 1024;
   // Of one tensor, as it is pulled.

@@ -73,8 +73,8 @@ class RefusedStream : public grpc::ServerWriteReactor<Response> {
 // late answer or a late cancellation finds a living object and is ignored.
 //
 //   auto call = DeferredCall<JoinResponse>::Start(response);
-//   uint64_t ticket = membership->Join(..., call->Done(fill));
-//   call->OnceCancelled([=] { membership->Withdraw(ticket); });
+//   uint64_t join_id = membership->Join(..., call->Done(fill));
+//   call->OnceCancelled([=] { membership->Withdraw(join_id); });
 //   return call->reactor();
 //
 // Thread-safe.
@@ -181,7 +181,7 @@ struct Admitted {
 // anything else of it is looked at; otherwise `ask(by, call)` asks a component,
 // which answers `call` at once or later:
 //
-//   return Handle(gate_, request, response, [&](auto& by, auto& call) {
+//   return Handle(validator_, request, response, [&](auto& by, auto& call) {
 //     const uint64_t waiting = store_->Get(
 //         by.fence, request->key(), timeout,
 //         call->Done([](std::string value, auto* answer) {
@@ -190,12 +190,13 @@ struct Admitted {
 //     call->OnceCancelled([this, waiting] { store_->Cancel(waiting); });
 //   });
 template <typename Request, typename Response, typename Ask>
-grpc::ServerUnaryReactor* Handle(const FenceGate* gate, const Request* request,
-                                 Response* response, const Ask& ask) {
+grpc::ServerUnaryReactor* Handle(const FenceValidator* validator,
+                                 const Request* request, Response* response,
+                                 const Ask& ask) {
   const std::shared_ptr<DeferredCall<Response>> call =
       DeferredCall<Response>::Start(response);
   const Fence fence = FromProto(request->fence());
-  const absl::StatusOr<Caller> caller = gate->Admit(fence);
+  const absl::StatusOr<Caller> caller = validator->Admit(fence);
   if (caller.ok()) {
     const Admitted by{fence, *caller};
     ask(by, call);

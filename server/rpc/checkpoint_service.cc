@@ -16,11 +16,11 @@ namespace {
 
 // Refuses whoever must not write; else answers with what `work` returns, on a
 // disk thread. The request, the response and the context live until then.
-grpc::ServerUnaryReactor* ReplyToWriter(const FenceGate& gate,
+grpc::ServerUnaryReactor* ReplyToWriter(const FenceValidator& validator,
                                         const Fence& fence, DiskThreads* disk,
                                         grpc::CallbackServerContext* context,
                                         std::function<absl::Status()> work) {
-  const absl::Status admitted = AdmitWriter(gate, fence);
+  const absl::Status admitted = AdmitWriter(validator, fence);
   if (!admitted.ok()) return ReplyNow(context, admitted);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   disk->Run([reactor, work = std::move(work)] {
@@ -60,8 +60,8 @@ v1::ShowResponse ShowOf(const CheckpointRecord& record) {
 
 CheckpointService::CheckpointService(const RpcOptions& options,
                                      CheckpointStore* store,
-                                     const FenceGate* gate)
-    : options_(options), store_(store), gate_(gate) {}
+                                     const FenceValidator* validator)
+    : options_(options), store_(store), validator_(validator) {}
 
 CheckpointService::~CheckpointService() = default;
 
@@ -89,12 +89,12 @@ grpc::ServerUnaryReactor* CheckpointService::Begin(
         static_cast<int32_t>(store_->limits().max_chunk_bytes));
     return absl::OkStatus();
   };
-  return ReplyToWriter(*gate_, fence, &disk_, context, begin);
+  return ReplyToWriter(*validator_, fence, &disk_, context, begin);
 }
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* CheckpointService::Upload(
     grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
-  return StartUpload(options_, store_, gate_, &disk_, context, response);
+  return StartUpload(options_, store_, validator_, &disk_, context, response);
 }
 
 grpc::ServerUnaryReactor* CheckpointService::Commit(
@@ -110,7 +110,7 @@ grpc::ServerUnaryReactor* CheckpointService::Commit(
     if (record.ok()) *response->mutable_checkpoint() = InfoOf(*record);
     return record.status();
   };
-  return ReplyToWriter(*gate_, fence, &disk_, context, commit);
+  return ReplyToWriter(*validator_, fence, &disk_, context, commit);
 }
 
 grpc::ServerUnaryReactor* CheckpointService::List(
@@ -153,7 +153,7 @@ grpc::ServerUnaryReactor* CheckpointService::Delete(
     }
     return store_->Delete(fence.job, request->checkpoint_id());
   };
-  return ReplyToWriter(*gate_, fence, &disk_, context, remove);
+  return ReplyToWriter(*validator_, fence, &disk_, context, remove);
 }
 
 }  // namespace coxswain::server

@@ -20,7 +20,7 @@ class CheckpointService final
               v1::Checkpoint::CallbackService>> {
  public:
   CheckpointService(const RpcOptions& options, CheckpointStore* store,
-                    const FenceGate* gate);
+                    const FenceValidator* validator);
   ~CheckpointService() override;
 
   // Enough for shards that sync side by side, which disks like.
@@ -54,7 +54,7 @@ class CheckpointService final
  private:
   const RpcOptions options_;
   CheckpointStore* const store_;
-  const FenceGate* const gate_;
+  const FenceValidator* const validator_;
   DiskThreads disk_{kDiskThreads};
 };
 

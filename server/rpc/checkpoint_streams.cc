@@ -23,11 +23,11 @@ namespace {
 class UploadCall : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
   UploadCall(const RpcOptions& options, CheckpointStore* store,
-             const FenceGate* gate, DiskThreads* disk,
+             const FenceValidator* validator, DiskThreads* disk,
              grpc::CallbackServerContext* context)
       : options_(options),
         store_(store),
-        gate_(gate),
+        validator_(validator),
         disk_(disk),
         context_(context) {
     deadline_.emplace(context, options_.first_message_timeout,
@@ -69,7 +69,7 @@ class UploadCall : public grpc::ServerReadReactor<grpc::ByteBuffer> {
       return absl::InvalidArgumentError("an upload has one header");
     }
     const Fence fence = FromProto(header.fence());
-    COXSWAIN_RETURN_IF_ERROR(AdmitWriter(*gate_, fence));
+    COXSWAIN_RETURN_IF_ERROR(AdmitWriter(*validator_, fence));
     COXSWAIN_ASSIGN_OR_RETURN(
         upload_,
         store_->StartUpload(fence, header.checkpoint_id(), header.shard(),
@@ -99,7 +99,7 @@ class UploadCall : public grpc::ServerReadReactor<grpc::ByteBuffer> {
 
   const RpcOptions options_;
   CheckpointStore* const store_;
-  const FenceGate* const gate_;
+  const FenceValidator* const validator_;
   DiskThreads* const disk_;
   grpc::CallbackServerContext* const context_;
   std::optional<CallDeadline> deadline_;
@@ -329,17 +329,17 @@ class VerifyCall : public grpc::ServerWriteReactor<v1::VerifyProgress> {
 
 }  // namespace
 
-absl::Status AdmitWriter(const FenceGate& gate, const Fence& fence) {
-  return IsOperator(fence) ? gate.AdmitOperator(fence)
-                           : gate.Admit(fence).status();
+absl::Status AdmitWriter(const FenceValidator& validator, const Fence& fence) {
+  return IsOperator(fence) ? validator.AdmitOperator(fence)
+                           : validator.Admit(fence).status();
 }
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* StartUpload(
-    const RpcOptions& options, CheckpointStore* store, const FenceGate* gate,
-    DiskThreads* disk, grpc::CallbackServerContext* context,
-    grpc::ByteBuffer* response) {
+    const RpcOptions& options, CheckpointStore* store,
+    const FenceValidator* validator, DiskThreads* disk,
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
   *response = bulk::Encode(v1::UploadResponse());
-  return new UploadCall(options, store, gate, disk, context);
+  return new UploadCall(options, store, validator, disk, context);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartDownload(

@@ -20,16 +20,16 @@ inline bool IsOperator(const Fence& fence) {
 }
 
 // Who may write checkpoints of the fence's job: a member, or an operator.
-absl::Status AdmitWriter(const FenceGate& gate, const Fence& fence);
+absl::Status AdmitWriter(const FenceValidator& validator, const Fence& fence);
 
 // Serves one Upload: messages as they lie in gRPC's buffers, from which chunks
 // go to the disk without a copy. One message is taken at a time, and the next
 // is asked for when the disk has this one: a stream holds one message and, on
 // its way, what HTTP/2's window lets in. gRPC owns what is returned.
 grpc::ServerReadReactor<grpc::ByteBuffer>* StartUpload(
-    const RpcOptions& options, CheckpointStore* store, const FenceGate* gate,
-    DiskThreads* disk, grpc::CallbackServerContext* context,
-    grpc::ByteBuffer* response);
+    const RpcOptions& options, CheckpointStore* store,
+    const FenceValidator* validator, DiskThreads* disk,
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* response);
 
 // Serves one Download: chunks go from the disk's memory to gRPC without a
 // copy. While one is written the next is read, so that a stream holds two.

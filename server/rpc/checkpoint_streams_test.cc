@@ -37,7 +37,7 @@ CheckpointLimits MakeLimits() {
   return limits;
 }
 
-class OpenGate : public FenceGate {
+class AcceptingValidator : public FenceValidator {
  public:
   absl::StatusOr<Caller> Admit(const Fence&) const override {
     return Caller{{"node", 0}, 0, 1};
@@ -61,7 +61,7 @@ class CheckpointStreamsTest : public testing::Test {
   CheckpointStreamsTest()
       : store_(*CheckpointStore::Open(&files_, "/checkpoints", MakeLimits(),
                                       &clock_, RandomSource::System())),
-        service_(RpcOptions(), store_.get(), &gate_) {
+        service_(RpcOptions(), store_.get(), &validator_) {
     int port = 0;
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
@@ -203,7 +203,7 @@ class CheckpointStreamsTest : public testing::Test {
 
   FakeClock clock_;
   MemoryFileSystem files_;
-  OpenGate gate_;
+  AcceptingValidator validator_;
   std::unique_ptr<CheckpointStore> store_;
   CheckpointService service_;
   std::unique_ptr<grpc::Server> server_;

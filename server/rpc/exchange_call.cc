@@ -55,9 +55,9 @@ grpc::ByteBuffer Large(const Delivery& delivery) {
                            bulk::Lend(delivery.bytes(), delivery.chunk));
 }
 
-absl::StatusOr<ExchangeOperation> TakeExchangeOperation(
+absl::StatusOr<CollectiveOperation> CollectiveOperationOf(
     const v1::ExchangeOperation& message) {
-  ExchangeOperation operation;
+  CollectiveOperation operation;
   operation.id = message.id();
   operation.name = message.name();
   operation.version = message.version();
@@ -97,16 +97,18 @@ absl::StatusOr<Reduction> TakeReduction(v1::Reduction reduction) {
 }
 
 ExchangeCall* ExchangeCall::Start(const RpcOptions& options,
-                                  ParameterRoom* room, const FenceGate* gate,
+                                  ParameterStore* parameters,
+                                  const FenceValidator* validator,
                                   grpc::CallbackServerContext* context) {
-  std::shared_ptr<ExchangeCall> call(new ExchangeCall(room, gate, context));
+  std::shared_ptr<ExchangeCall> call(
+      new ExchangeCall(parameters, validator, context));
   call->self_ = call;
   call->outbox_ = std::make_shared<Outbox>(
       [weak = std::weak_ptr<ExchangeCall>(call)] {
         const auto strong = weak.lock();
         if (strong != nullptr) strong->Advance();
       },
-      room->limits().max_outbox_bytes);
+      parameters->limits().max_outbox_bytes);
   call->open_deadline_.emplace(context, options.first_message_timeout,
                                "the stream's first message did not come");
   call->StartRead(&call->request_);
@@ -125,7 +127,7 @@ void ExchangeCall::OnReadDone(bool ok) {
   }
   open_deadline_.reset();
   // Now, and not once the stream has ended: others wait for it.
-  seat_.reset();
+  participant_.reset();
   End(ok ? status : absl::OkStatus());
 }
 
@@ -134,31 +136,31 @@ absl::Status ExchangeCall::Take() {
   COXSWAIN_ASSIGN_OR_RETURN(const std::optional<bulk::Chunk> chunk,
                             bulk::Decode(request_, &message));
   if (message.has_open()) return TakeOpen(message.open());
-  if (seat_ == nullptr) {
+  if (participant_ == nullptr) {
     return absl::InvalidArgumentError("an Exchange stream begins with open");
   }
   if (message.has_operation()) {
     COXSWAIN_RETURN_IF_ERROR(TakeOperation(message.operation()));
   }
   if (!chunk.has_value()) return absl::OkStatus();
-  return seat_->Append(reading_operation_, chunk->offset, Joined(chunk->data),
-                       chunk->crc32c);
+  return participant_->Append(reading_operation_, chunk->offset,
+                              Joined(chunk->data), chunk->crc32c);
 }
 
 absl::Status ExchangeCall::TakeOpen(const v1::ExchangeOpen& open) {
-  if (seat_ != nullptr) {
+  if (participant_ != nullptr) {
     return absl::InvalidArgumentError("an Exchange stream is opened once");
   }
   const Fence fence = FromProto(open.fence());
-  COXSWAIN_ASSIGN_OR_RETURN(const Caller caller, gate_->Admit(fence));
+  COXSWAIN_ASSIGN_OR_RETURN(const Caller caller, validator_->Admit(fence));
   if (open.size() > caller.world_size) {
     return absl::InvalidArgumentError(absl::StrCat("a group of ", open.size(),
                                                    " ranks in a world of ",
                                                    caller.world_size));
   }
   COXSWAIN_ASSIGN_OR_RETURN(
-      seat_,
-      room_->TakeSeat(fence, open.group(), open.rank(), open.size(), outbox_));
+      participant_, parameters_->JoinGroup(fence, open.group(), open.rank(),
+                                           open.size(), outbox_));
   open_deadline_.reset();
   {
     MutexLock lock(&mutex_);
@@ -170,10 +172,10 @@ absl::Status ExchangeCall::TakeOpen(const v1::ExchangeOpen& open) {
 
 absl::Status ExchangeCall::TakeOperation(
     const v1::ExchangeOperation& operation) {
-  COXSWAIN_ASSIGN_OR_RETURN(const ExchangeOperation taken,
-                            TakeExchangeOperation(operation));
+  COXSWAIN_ASSIGN_OR_RETURN(const CollectiveOperation taken,
+                            CollectiveOperationOf(operation));
   reading_operation_ = taken.id;
-  return seat_->Begin(taken);
+  return participant_->Begin(taken);
 }
 
 void ExchangeCall::OnWriteDone(bool ok) {
@@ -225,7 +227,7 @@ bool ExchangeCall::NextLocked() {
 void ExchangeCall::HastenLocked() {
   if (hastened_) return;
   hastened_ = true;
-  write_deadline_.emplace(context_, room_->limits().end_grace,
+  write_deadline_.emplace(context_, parameters_->limits().end_grace,
                           "the stream has ended, and the worker did not read "
                           "what it was sent before");
 }
@@ -243,7 +245,7 @@ void ExchangeCall::Advance() {
     if (!end.has_value()) {
       writing_ = NextLocked();
       if (!writing_) return;
-      write_deadline_.emplace(context_, room_->limits().max_write_time,
+      write_deadline_.emplace(context_, parameters_->limits().max_write_time,
                               "the worker did not read what it was sent");
       // gRPC never calls back from within StartWrite.
       StartWrite(&response_);
@@ -256,7 +258,7 @@ void ExchangeCall::Advance() {
 
 void ExchangeCall::OnDone() {
   const std::shared_ptr<ExchangeCall> self = std::move(self_);
-  seat_.reset();
+  participant_.reset();
 }
 
 }  // namespace coxswain::server

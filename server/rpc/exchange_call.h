@@ -12,9 +12,9 @@
 #include "proto/parameter.pb.h"
 #include "server/generation/fence.h"
 #include "server/options/options.h"
-#include "server/parameter/exchange_operation.h"
+#include "server/parameter/collective_operation.h"
 #include "server/parameter/outbox.h"
-#include "server/parameter/parameter_room.h"
+#include "server/parameter/parameter_store.h"
 #include "server/rpc/call.h"
 
 namespace coxswain::server {
@@ -22,17 +22,18 @@ namespace coxswain::server {
 // INVALID_ARGUMENT if there is no such reduction.
 absl::StatusOr<Reduction> TakeReduction(v1::Reduction reduction);
 
-// One Exchange stream: what comes goes to a seat in the room, and what the room
-// has put into the outbox is written, one message at a time. Cancelled if
-// the reader does not take a message within ParameterLimits::max_write_time, or
-// within `end_grace` once the stream is to end. Held by itself until gRPC is
-// done with it.
+// One Exchange stream: what comes goes to a participant of the store, and what
+// the store has put into the outbox is written, one message at a time.
+// Cancelled if the reader does not take a message within
+// ParameterLimits::max_write_time, or within `end_grace` once the stream is to
+// end. Held by itself until gRPC is done with it.
 class ExchangeCall
     : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
       public std::enable_shared_from_this<ExchangeCall> {
  public:
-  static ExchangeCall* Start(const RpcOptions& options, ParameterRoom* room,
-                             const FenceGate* gate,
+  static ExchangeCall* Start(const RpcOptions& options,
+                             ParameterStore* parameters,
+                             const FenceValidator* validator,
                              grpc::CallbackServerContext* context);
 
   void OnReadDone(bool ok) override;
@@ -40,9 +41,9 @@ class ExchangeCall
   void OnDone() override;
 
  private:
-  ExchangeCall(ParameterRoom* room, const FenceGate* gate,
+  ExchangeCall(ParameterStore* parameters, const FenceValidator* validator,
                grpc::CallbackServerContext* context)
-      : room_(room), gate_(gate), context_(context) {}
+      : parameters_(parameters), validator_(validator), context_(context) {}
 
   absl::Status Take();
   absl::Status TakeOpen(const v1::ExchangeOpen& open);
@@ -57,8 +58,8 @@ class ExchangeCall
   // Gives the write that is under way no more than the grace.
   void HastenLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  ParameterRoom* const room_;
-  const FenceGate* const gate_;
+  ParameterStore* const parameters_;
+  const FenceValidator* const validator_;
   // Valid until OnDone, and so at least until Finish.
   grpc::CallbackServerContext* const context_;
   std::shared_ptr<ExchangeCall> self_;  // until OnDone
@@ -66,7 +67,7 @@ class ExchangeCall
   std::shared_ptr<Outbox> outbox_;
   // Of the reading side, which is one thread at a time.
   grpc::ByteBuffer request_;
-  std::unique_ptr<ParameterRoom::Seat> seat_;
+  std::unique_ptr<ParameterStore::Participant> participant_;
   uint64_t reading_operation_ = 0;
 
   Mutex mutex_;

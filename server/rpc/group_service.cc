@@ -48,15 +48,15 @@ absl::Status WithMissing(const BarrierAnswer& answer) {
 
 }  // namespace
 
-GroupService::GroupService(Groups* groups, const FenceGate* gate)
-    : groups_(groups), gate_(gate) {}
+GroupService::GroupService(Groups* groups, const FenceValidator* validator)
+    : groups_(groups), validator_(validator) {}
 
 GroupService::~GroupService() = default;
 
 grpc::ServerUnaryReactor* GroupService::CreateGroup(
     grpc::CallbackServerContext* /*context*/,
     const v1::CreateGroupRequest* request, v1::CreateGroupResponse* response) {
-  return Handle(gate_, request, response, [&](auto& by, auto& call) {
+  return Handle(validator_, request, response, [&](auto& by, auto& call) {
     const auto done = call->Done([world_size = by.caller.world_size](
                                      const GroupInfo& group, auto* answer) {
       *answer->mutable_group() = ToProto(group, world_size);
@@ -74,7 +74,7 @@ grpc::ServerUnaryReactor* GroupService::CreateGroup(
 grpc::ServerUnaryReactor* GroupService::CreateMesh(
     grpc::CallbackServerContext* /*context*/,
     const v1::CreateMeshRequest* request, v1::CreateMeshResponse* response) {
-  return Handle(gate_, request, response, [&](auto& by, auto& call) {
+  return Handle(validator_, request, response, [&](auto& by, auto& call) {
     std::vector<MeshAxis> axes;
     for (const v1::MeshAxis& axis : request->axes()) {
       axes.push_back({axis.name(), axis.size()});
@@ -93,7 +93,7 @@ grpc::ServerUnaryReactor* GroupService::CreateMesh(
 grpc::ServerUnaryReactor* GroupService::Barrier(
     grpc::CallbackServerContext* /*context*/, const v1::BarrierRequest* request,
     v1::BarrierResponse* response) {
-  return Handle(gate_, request, response, [&](auto& by, auto& call) {
+  return Handle(validator_, request, response, [&](auto& by, auto& call) {
     const Groups::CallId waiting =
         groups_->Barrier(by.fence, by.caller, request->group(), request->tag(),
                          absl::Milliseconds(request->timeout_ms()),

@@ -12,7 +12,7 @@ namespace coxswain::server {
 // outlive the gRPC server.
 class GroupService final : public v1::Group::CallbackService {
  public:
-  GroupService(Groups* groups, const FenceGate* gate);
+  GroupService(Groups* groups, const FenceValidator* validator);
   ~GroupService() override;
 
   grpc::ServerUnaryReactor* CreateGroup(
@@ -29,7 +29,7 @@ class GroupService final : public v1::Group::CallbackService {
 
  private:
   Groups* const groups_;
-  const FenceGate* const gate_;
+  const FenceValidator* const validator_;
 };
 
 }  // namespace coxswain::server

@@ -19,7 +19,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/support/server_interceptor.h"
 #include "server/components/components.h"
-#include "server/rpc/caller_gate.h"
+#include "server/rpc/auth_interceptor.h"
 #include "server/rpc/checkpoint_service.h"
 #include "server/rpc/credentials.h"
 #include "server/rpc/group_service.h"
@@ -48,11 +48,11 @@ AcceptingServer::Options OptionsOf(const RpcOptions& rpc,
                                    const SecurityOptions& security) {
   AcceptingServer::Options options;
   options.limits.max_waiting_connections = rpc.max_waiting_connections;
-  options.limits.greeting_timeout = rpc.greeting_timeout;
+  options.limits.preface_timeout = rpc.preface_timeout;
   options.limits.keepalive_timeout = rpc.keepalive_timeout;
   options.credentials = MakeServerCredentials(security);
   options.preface = security.encrypts() ? Preface::kTls : Preface::kHttp2;
-  options.handshake_timeout = rpc.greeting_timeout;
+  options.handshake_timeout = rpc.preface_timeout;
   options.max_message_bytes = rpc.max_message_bytes;
   options.max_held_bytes = MaxHeldBytes(rpc, ProcessMemory());
   options.max_streams_per_connection = rpc.max_streams_per_connection;
@@ -81,9 +81,9 @@ struct AnswerRule {
 // Passed before anything is sent: once `may_answer` is false, all connections
 // are cut instead. A coordinator that was frozen while another one took over
 // thus sends nothing, whichever of its threads runs first.
-class AnswerGate : public Interceptor {
+class LeaderInterceptor : public Interceptor {
  public:
-  explicit AnswerGate(std::shared_ptr<const AnswerRule> rule)
+  explicit LeaderInterceptor(std::shared_ptr<const AnswerRule> rule)
       : rule_(std::move(rule)) {}
 
   void Intercept(InterceptorBatchMethods* methods) override {
@@ -101,12 +101,12 @@ class AnswerGate : public Interceptor {
   const std::shared_ptr<const AnswerRule> rule_;
 };
 
-class AnswerGateFactory : public ServerInterceptorFactoryInterface {
+class LeaderInterceptorFactory : public ServerInterceptorFactoryInterface {
  public:
-  explicit AnswerGateFactory(std::shared_ptr<const AnswerRule> rule)
+  explicit LeaderInterceptorFactory(std::shared_ptr<const AnswerRule> rule)
       : rule_(std::move(rule)) {}
   Interceptor* CreateServerInterceptor(ServerRpcInfo* /*info*/) override {
-    return new AnswerGate(rule_);  // gRPC owns it.
+    return new LeaderInterceptor(rule_);  // gRPC owns it.
   }
 
  private:
@@ -160,25 +160,26 @@ class CallCounterFactory : public ServerInterceptorFactoryInterface {
 
 // What each call passes, the first one first in what the server says.
 absl::StatusOr<std::vector<std::unique_ptr<ServerInterceptorFactoryInterface>>>
-MakeGates(const GrpcServer::MayAnswer& may_answer,
-          const std::shared_ptr<AcceptedConnections>& connections,
-          const SecurityOptions& security, Components* components) {
-  std::vector<std::unique_ptr<ServerInterceptorFactoryInterface>> gates;
+MakeInterceptors(const GrpcServer::MayAnswer& may_answer,
+                 const std::shared_ptr<AcceptedConnections>& connections,
+                 const SecurityOptions& security, Components* components) {
+  std::vector<std::unique_ptr<ServerInterceptorFactoryInterface>> interceptors;
   if (may_answer != nullptr) {
-    gates.push_back(
-        std::make_unique<AnswerGateFactory>(std::make_shared<const AnswerRule>(
+    interceptors.push_back(std::make_unique<LeaderInterceptorFactory>(
+        std::make_shared<const AnswerRule>(
             AnswerRule{may_answer, connections})));
   }
   if (security.identifies()) {
     COXSWAIN_ASSIGN_OR_RETURN(
         auto identities, CallerIdentities::Open(security, components->clock));
-    gates.push_back(MakeCallerGate(std::move(identities), components->clock));
+    interceptors.push_back(
+        MakeAuthInterceptor(std::move(identities), components->clock));
   }
   if (components->rpc != nullptr) {
-    gates.push_back(std::make_unique<CallCounterFactory>(components->rpc.get(),
-                                                         components->clock));
+    interceptors.push_back(std::make_unique<CallCounterFactory>(
+        components->rpc.get(), components->clock));
   }
-  return gates;
+  return interceptors;
 }
 
 }  // namespace
@@ -228,10 +229,10 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   accepting.listeners = std::move(listeners);
   accepting.connections = parts->connections;
   COXSWAIN_ASSIGN_OR_RETURN(
-      auto gates,
-      MakeGates(may_answer, parts->connections, security, components));
-  if (!gates.empty()) {
-    builder.experimental().SetInterceptorCreators(std::move(gates));
+      auto interceptors,
+      MakeInterceptors(may_answer, parts->connections, security, components));
+  if (!interceptors.empty()) {
+    builder.experimental().SetInterceptorCreators(std::move(interceptors));
   }
   builder.RegisterService(&parts->rendezvous);
   builder.RegisterService(&parts->schedule);

@@ -28,12 +28,12 @@ absl::StatusOr<TensorSpec> TakeSpec(const v1::PushHeader& header) {
 // until OnDone.
 class PushCall : public grpc::ServerReadReactor<v1::PushRequest> {
  public:
-  PushCall(const RpcOptions& options, ParameterRoom* room,
-           const FenceGate* gate, grpc::CallbackServerContext* context,
-           v1::PushResponse* response)
+  PushCall(const RpcOptions& options, ParameterStore* parameters,
+           const FenceValidator* validator,
+           grpc::CallbackServerContext* context, v1::PushResponse* response)
       : options_(options),
-        room_(room),
-        gate_(gate),
+        parameters_(parameters),
+        validator_(validator),
         context_(context),
         response_(response) {
     deadline_.emplace(context, options_.first_message_timeout,
@@ -70,7 +70,7 @@ class PushCall : public grpc::ServerReadReactor<v1::PushRequest> {
       return absl::InvalidArgumentError("a push has one header");
     }
     const Fence fence = FromProto(header.fence());
-    COXSWAIN_ASSIGN_OR_RETURN(const Caller caller, gate_->Admit(fence));
+    COXSWAIN_ASSIGN_OR_RETURN(const Caller caller, validator_->Admit(fence));
     COXSWAIN_ASSIGN_OR_RETURN(const TensorSpec spec, TakeSpec(header));
     if (spec.parts > caller.world_size) {
       return absl::InvalidArgumentError(
@@ -78,8 +78,8 @@ class PushCall : public grpc::ServerReadReactor<v1::PushRequest> {
                        caller.world_size, ": a rank pushes at most one"));
     }
     COXSWAIN_ASSIGN_OR_RETURN(
-        push_, room_->StartPush(fence, header.name(), header.version(),
-                                header.part(), spec));
+        push_, parameters_->StartPush(fence, header.name(), header.version(),
+                                      header.part(), spec));
     deadline_.emplace(context_, options_.transfer_timeout,
                       "the push did not end");
     return absl::OkStatus();
@@ -98,8 +98,8 @@ class PushCall : public grpc::ServerReadReactor<v1::PushRequest> {
   }
 
   const RpcOptions options_;
-  ParameterRoom* const room_;
-  const FenceGate* const gate_;
+  ParameterStore* const parameters_;
+  const FenceValidator* const validator_;
   grpc::CallbackServerContext* const context_;
   v1::PushResponse* const response_;
   std::optional<CallDeadline> deadline_;
@@ -107,20 +107,20 @@ class PushCall : public grpc::ServerReadReactor<v1::PushRequest> {
   std::unique_ptr<KeptParameters::Push> push_;
 };
 
-// One pull. Held by itself until OnDone and by the callback in the room,
+// One pull. Held by itself until OnDone and by the callback in the store,
 // whichever is longer.
 class PullCall : public grpc::ServerWriteReactor<v1::PullResponse>,
                  public std::enable_shared_from_this<PullCall> {
  public:
-  static PullCall* Start(const RpcOptions& options, ParameterRoom* room,
-                         const FenceGate* gate,
+  static PullCall* Start(const RpcOptions& options, ParameterStore* parameters,
+                         const FenceValidator* validator,
                          grpc::CallbackServerContext* context,
                          const v1::PullRequest& request) {
     auto call = std::make_shared<PullCall>();
     call->self_ = call;
-    call->room_ = room;
+    call->parameters_ = parameters;
     call->fence_ = FromProto(request.fence());
-    const absl::Status admitted = gate->Admit(call->fence_).status();
+    const absl::Status admitted = validator->Admit(call->fence_).status();
     if (!admitted.ok()) {
       call->Finish(ToGrpcStatus(admitted));
       return call.get();
@@ -144,7 +144,7 @@ class PullCall : public grpc::ServerWriteReactor<v1::PullResponse>,
     }
   }
 
-  // The room's callback will not come once the call is withdrawn.
+  // The store's callback will not come once the call is withdrawn.
   void OnCancel() override {
     uint64_t call = 0;
     {
@@ -155,7 +155,7 @@ class PullCall : public grpc::ServerWriteReactor<v1::PullResponse>,
       answered_ = true;
       call = call_;
     }
-    room_->Cancel(fence_, call);
+    parameters_->Cancel(fence_, call);
     Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client gave up"));
   }
 
@@ -167,19 +167,19 @@ class PullCall : public grpc::ServerWriteReactor<v1::PullResponse>,
   void Ask(const RpcOptions& options, grpc::CallbackServerContext* context,
            const v1::PullRequest& request) {
     const uint64_t call =
-        room_->Pull(fence_, request.name(), request.version(),
-                    absl::Milliseconds(request.timeout_ms()),
-                    [self = shared_from_this(), &options,
-                     context](absl::StatusOr<KeptVersion> version) {
-                      self->Answer(options, context, std::move(version));
-                    });
+        parameters_->Pull(fence_, request.name(), request.version(),
+                          absl::Milliseconds(request.timeout_ms()),
+                          [self = shared_from_this(), &options,
+                           context](absl::StatusOr<KeptVersion> version) {
+                            self->Answer(options, context, std::move(version));
+                          });
     {
       MutexLock lock(&mutex_);
       call_ = call;
       if (answered_ || !cancelled_) return;
       answered_ = true;
     }
-    room_->Cancel(fence_, call);
+    parameters_->Cancel(fence_, call);
     Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client gave up"));
   }
 
@@ -205,7 +205,7 @@ class PullCall : public grpc::ServerWriteReactor<v1::PullResponse>,
     StartWrite(&message_);
   }
 
-  ParameterRoom* room_ = nullptr;
+  ParameterStore* parameters_ = nullptr;
   Fence fence_;
   std::shared_ptr<PullCall> self_;
   std::optional<CallDeadline> deadline_;
@@ -223,19 +223,20 @@ class PullCall : public grpc::ServerWriteReactor<v1::PullResponse>,
 }  // namespace
 
 ParameterService::ParameterService(const RpcOptions& options,
-                                   ParameterRoom* room, const FenceGate* gate)
-    : options_(options), room_(room), gate_(gate) {}
+                                   ParameterStore* parameters,
+                                   const FenceValidator* validator)
+    : options_(options), parameters_(parameters), validator_(validator) {}
 
 ParameterService::~ParameterService() = default;
 
 grpc::ServerReadReactor<v1::PushRequest>* ParameterService::Push(
     grpc::CallbackServerContext* context, v1::PushResponse* response) {
-  return new PushCall(options_, room_, gate_, context, response);
+  return new PushCall(options_, parameters_, validator_, context, response);
 }
 
 grpc::ServerWriteReactor<v1::PullResponse>* ParameterService::Pull(
     grpc::CallbackServerContext* context, const v1::PullRequest* request) {
-  return PullCall::Start(options_, room_, gate_, context, *request);
+  return PullCall::Start(options_, parameters_, validator_, context, *request);
 }
 
 grpc::ServerUnaryReactor* ParameterService::ListParameters(
@@ -243,9 +244,9 @@ grpc::ServerUnaryReactor* ParameterService::ListParameters(
     const v1::ListParametersRequest* request,
     v1::ListParametersResponse* response) {
   const Fence fence = FromProto(request->fence());
-  const absl::Status admitted = gate_->Admit(fence).status();
+  const absl::Status admitted = validator_->Admit(fence).status();
   if (!admitted.ok()) return ReplyNow(context, admitted);
-  const auto list = room_->List(fence);
+  const auto list = parameters_->List(fence);
   if (!list.ok()) return ReplyNow(context, list.status());
   for (const KeptDescription& one : *list) {
     v1::ParameterVersion& parameter = *response->add_parameters();
@@ -262,16 +263,16 @@ grpc::ServerUnaryReactor* ParameterService::Forget(
     grpc::CallbackServerContext* context, const v1::ForgetRequest* request,
     v1::ForgetResponse* response) {
   const Fence fence = FromProto(request->fence());
-  const absl::Status admitted = gate_->Admit(fence).status();
+  const absl::Status admitted = validator_->Admit(fence).status();
   if (!admitted.ok()) return ReplyNow(context, admitted);
-  const auto existed = room_->Forget(fence, request->name());
+  const auto existed = parameters_->Forget(fence, request->name());
   if (existed.ok()) response->set_existed(*existed);
   return ReplyNow(context, existed.status());
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 ParameterService::Exchange(grpc::CallbackServerContext* context) {
-  return ExchangeCall::Start(options_, room_, gate_, context);
+  return ExchangeCall::Start(options_, parameters_, validator_, context);
 }
 
 }  // namespace coxswain::server

@@ -4,7 +4,7 @@
 #include "proto/parameter.grpc.pb.h"
 #include "server/generation/fence.h"
 #include "server/options/options.h"
-#include "server/parameter/parameter_room.h"
+#include "server/parameter/parameter_store.h"
 
 namespace coxswain::server {
 
@@ -21,8 +21,8 @@ class ParameterService final
                       v1::Parameter::WithCallbackMethod_Forget<
                           v1::Parameter::Service>>>>> {
  public:
-  ParameterService(const RpcOptions& options, ParameterRoom* room,
-                   const FenceGate* gate);
+  ParameterService(const RpcOptions& options, ParameterStore* parameters,
+                   const FenceValidator* validator);
   ~ParameterService() override;
 
   grpc::ServerReadReactor<v1::PushRequest>* Push(
@@ -43,8 +43,8 @@ class ParameterService final
 
  private:
   const RpcOptions options_;
-  ParameterRoom* const room_;
-  const FenceGate* const gate_;
+  ParameterStore* const parameters_;
+  const FenceValidator* const validator_;
 };
 
 }  // namespace coxswain::server

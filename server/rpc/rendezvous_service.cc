@@ -128,7 +128,7 @@ void AddHooks(const JobTelemetry& totals, v1::JobDescription* job) {
 
 RendezvousService::RendezvousService(const RpcOptions& options,
                                      Membership* membership,
-                                     ScheduleRoom* schedule,
+                                     ScheduleRegistry* schedule,
                                      const AttachWitness& witness,
                                      const Clock* clock)
     : options_(options),
@@ -155,20 +155,19 @@ grpc::ServerUnaryReactor* RendezvousService::Join(
                                       {"peer", peer},
                                       {"reason", status.message()}});
   };
-  const uint64_t ticket = membership_->Join(
+  const uint64_t join_id = membership_->Join(
       std::move(join),
       call->Done([](const JoinResult& result, v1::JoinResponse* answer) {
         *answer = ToProto(result);
       }));
   call->OnceCancelled(
-      [membership = membership_, ticket] { membership->Withdraw(ticket); });
+      [membership = membership_, join_id] { membership->Withdraw(join_id); });
   return call->reactor();
 }
 
 grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachEvent>*
 RendezvousService::Attach(grpc::CallbackServerContext* context) {
-  return AttachStream::Start(options_, membership_, schedule_, witness_,
-                             context);
+  return AttachCall::Start(options_, membership_, schedule_, witness_, context);
 }
 
 grpc::ServerUnaryReactor* RendezvousService::Leave(
@@ -201,7 +200,7 @@ absl::Status RendezvousService::TakeFinalState(
                      request.positions_size()));
   }
   // Before any of it counts, all of it is checked, here and in OnLeaving().
-  ScheduleRoom::FinalState state;
+  ScheduleRegistry::FinalState state;
   state.rank = caller->rank;
   state.fallback_epoch = request.fallback_epoch();
   for (v1::Position position : request.positions()) {
@@ -304,9 +303,10 @@ void AddSteps(const Telemetry& telemetry, int steps, v1::JobDescription* job) {
     ranks.push_back(member.member().rank());
   }
   if (ranks.empty() || recent.steps == 0) return;
-  const int64_t room = kMaxDescribedTimings / job->members_size();
-  const int64_t last = std::clamp<int64_t>(std::min(steps, kMaxDescribedSteps),
-                                           1, std::max<int64_t>(room, 1));
+  const int64_t timings_per_member = kMaxDescribedTimings / job->members_size();
+  const int64_t last =
+      std::clamp<int64_t>(std::min(steps, kMaxDescribedSteps), 1,
+                          std::max<int64_t>(timings_per_member, 1));
   const int64_t newest =
       recent.first_step + static_cast<int64_t>(recent.steps) - 1;
   const auto timings = telemetry.Timings(

@@ -11,8 +11,8 @@
 #include "proto/rendezvous.pb.h"
 #include "server/membership/membership.h"
 #include "server/options/options.h"
-#include "server/rpc/attach_stream.h"
-#include "server/schedule/schedule_room.h"
+#include "server/rpc/attach_call.h"
+#include "server/schedule/schedule_registry.h"
 #include "server/telemetry/telemetry.h"
 
 namespace coxswain::server {
@@ -26,14 +26,15 @@ inline constexpr int kMaxDescribedSteps = 64;
 // members fewer steps, one at least. Plain function.
 void AddSteps(const Telemetry& telemetry, int steps, v1::JobDescription* job);
 
-// proto/rendezvous.proto on top of the membership table and the schedule room,
-// which must outlive it. Call Membership::Shutdown() before the gRPC server's,
-// so that nobody waits on.
+// proto/rendezvous.proto on top of the membership table and the schedule
+// registry, which must outlive it. Call Membership::Shutdown() before the gRPC
+// server's, so that nobody waits on.
 class RendezvousService : public v1::Rendezvous::CallbackService {
  public:
   // `clock`, by which refusals are logged at a rate, outlives it too.
   RendezvousService(const RpcOptions& options, Membership* membership,
-                    ScheduleRoom* schedule, const AttachWitness& witness = {},
+                    ScheduleRegistry* schedule,
+                    const AttachWitness& witness = {},
                     const Clock* clock = Clock::Real());
   ~RendezvousService() override;
 
@@ -62,7 +63,7 @@ class RendezvousService : public v1::Rendezvous::CallbackService {
 
   const RpcOptions options_;
   Membership* const membership_;
-  ScheduleRoom* const schedule_;
+  ScheduleRegistry* const schedule_;
   const AttachWitness witness_;
   // Shared with requests to join, which may be refused after their calls.
   const std::shared_ptr<LogRate> refusals_;

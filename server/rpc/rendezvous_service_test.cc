@@ -19,7 +19,7 @@
 #include "base/status_matchers.h"
 #include "grpcpp/grpcpp.h"
 #include "schedule/ticket.h"
-#include "server/plan/plan_room.h"
+#include "server/plan/plan_store.h"
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
 
@@ -133,14 +133,15 @@ class RendezvousServiceTest : public testing::Test {
 
  protected:
   void SetUp() override {
-    ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), &writer_));
+    ASSERT_OK_AND_ASSIGN(plans_, PlanStore::Load(PlanOptions(), &writer_));
     ASSERT_OK_AND_ASSIGN(
         membership_,
         Membership::Open(MembershipOptions(), {&clock_, RandomSource::System(),
                                                &writer_, plans_.get()}));
-    schedule_ = std::make_unique<ScheduleRoom>(
-        ScheduleLimits(), ScheduleRoom::Rooms{&clock_, membership_.get(),
-                                              plans_.get(), &writer_});
+    schedule_ = std::make_unique<ScheduleRegistry>(
+        ScheduleLimits(),
+        ScheduleRegistry::Dependencies{&clock_, membership_.get(), plans_.get(),
+                                       &writer_});
     membership_->AddObserver(plans_.get());
     membership_->AddObserver(schedule_.get());
     ASSERT_OK(membership_->Resume());
@@ -211,9 +212,9 @@ class RendezvousServiceTest : public testing::Test {
   MemoryStateStore store_;
   Counts counts_;
   HeldWriter writer_{&store_, &counts_};
-  std::unique_ptr<PlanRoom> plans_;
+  std::unique_ptr<PlanStore> plans_;
   std::unique_ptr<Membership> membership_;
-  std::unique_ptr<ScheduleRoom> schedule_;
+  std::unique_ptr<ScheduleRegistry> schedule_;
   std::unique_ptr<RendezvousService> service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::Rendezvous::Stub> stub_;
@@ -290,16 +291,17 @@ TEST_F(RendezvousServiceTest, WhatAMemberHasHeardIsWrittenBeforeItsLeave) {
   ASSERT_OK_AND_ASSIGN(
       const uint64_t attachment,
       membership_->Attach(fences[0], [](const AttachEvent&) {}));
-  ASSERT_OK_AND_ASSIGN(const Seat seat, membership_->SeatOf(attachment));
-  schedule_->OnAttached(seat);
-  ASSERT_OK(schedule_->OnTicket(seat, kTrain, MakeTicket(0)));
+  ASSERT_OK_AND_ASSIGN(const AttachedRank attached,
+                       membership_->AttachedRankOf(attachment));
+  schedule_->OnAttached(attached);
+  ASSERT_OK(schedule_->OnTicket(attached, kTrain, MakeTicket(0)));
   writer_.Hold();
   const size_t before = writer_.records.size();
   Call<v1::LeaveRequest, v1::LeaveResponse> leave;
   *leave.request.mutable_fence() = ToProto(fences[0]);
-  v1::Decision* const heard = leave.request.add_positions()->mutable_last();
-  heard->set_stream(kTrain);
-  heard->set_commit(true);
+  v1::Decision* const received = leave.request.add_positions()->mutable_last();
+  received->set_stream(kTrain);
+  received->set_commit(true);
   bool answered = false;
   stub_->async()->Leave(&leave.context, &leave.request, &leave.response,
                         [&](grpc::Status status) {
@@ -342,14 +344,15 @@ TEST_F(RendezvousServiceTest, ThatAMemberDrainsIsToldOnceItIsDurable) {
       membership_->Attach(fences[0], [&](const AttachEvent& event) {
         told.push_back(std::get<schedule::Message>(event).decision.regroup);
       }));
-  ASSERT_OK_AND_ASSIGN(const Seat seat, membership_->SeatOf(attachment));
-  schedule_->OnAttached(seat);
+  ASSERT_OK_AND_ASSIGN(const AttachedRank attached,
+                       membership_->AttachedRankOf(attachment));
+  schedule_->OnAttached(attached);
   writer_.Hold();
-  ASSERT_OK(schedule_->OnTicket(seat, kTrain, MakeTicket(0)));
+  ASSERT_OK(schedule_->OnTicket(attached, kTrain, MakeTicket(0)));
   EXPECT_THAT(told, ElementsAre(""));
   schedule::Ticket drains = MakeTicket(1);
   drains.drain = "the node is needed";
-  ASSERT_OK(schedule_->OnTicket(seat, kTrain, drains));
+  ASSERT_OK(schedule_->OnTicket(attached, kTrain, drains));
   EXPECT_THAT(told, SizeIs(1));
   writer_.Release();
   EXPECT_THAT(told, ElementsAre("", HasSubstr("the node is needed")));

@@ -17,7 +17,7 @@ void Fill(const RankReport& rank, absl::Time at, v1::RankProgress* proto) {
   proto->set_rank(rank.member.member.rank);
   proto->set_member(rank.member.member.ToString());
   proto->set_state(std::string(ToString(rank.member.state)));
-  proto->set_odd(rank.odd);
+  proto->set_odd(rank.outlier);
   if (rank.ticket.has_value()) {
     proto->set_stream(rank.ticket->stream);
     proto->set_round(rank.ticket->round);
@@ -56,16 +56,16 @@ v1::WhyResponse ToProto(const WhyReport& why) {
 
 }  // namespace
 
-ScheduleService::ScheduleService(PlanRoom* plans, ScheduleRoom* schedule,
-                                 const FenceGate* gate)
-    : plans_(plans), schedule_(schedule), gate_(gate) {}
+ScheduleService::ScheduleService(PlanStore* plans, ScheduleRegistry* schedule,
+                                 const FenceValidator* validator)
+    : plans_(plans), schedule_(schedule), validator_(validator) {}
 
 ScheduleService::~ScheduleService() = default;
 
 grpc::ServerUnaryReactor* ScheduleService::GetPlan(
     grpc::CallbackServerContext* context, const v1::GetPlanRequest* request,
     v1::GetPlanResponse* response) {
-  const absl::StatusOr<PlanRoom::Plans> plans = plans_->Get(request->job());
+  const absl::StatusOr<PlanStore::Plans> plans = plans_->Get(request->job());
   if (plans.ok()) {
     *response->mutable_current() = schedule::ToWire(plans->current);
     if (plans->next.has_value()) {
@@ -79,7 +79,7 @@ grpc::ServerUnaryReactor* ScheduleService::ProposePlan(
     grpc::CallbackServerContext* context, const v1::ProposePlanRequest* request,
     v1::ProposePlanResponse* response) {
   const absl::Status admitted =
-      gate_->AdmitOperator(FromProto(request->fence()));
+      validator_->AdmitOperator(FromProto(request->fence()));
   if (!admitted.ok()) return ReplyNow(context, admitted);
   const absl::StatusOr<schedule::Plan> plan =
       schedule::PlanFromWire(request->plan());
@@ -95,7 +95,7 @@ grpc::ServerUnaryReactor* ScheduleService::RequestCheckpoint(
     const v1::RequestCheckpointRequest* request,
     v1::RequestCheckpointResponse* response) {
   const absl::Status admitted =
-      gate_->AdmitOperator(FromProto(request->fence()));
+      validator_->AdmitOperator(FromProto(request->fence()));
   if (!admitted.ok()) return ReplyNow(context, admitted);
   const absl::StatusOr<int64_t> newest =
       schedule_->RequestCheckpoint(request->job(), request->reason());

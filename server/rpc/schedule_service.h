@@ -3,17 +3,17 @@
 
 #include "proto/schedule.grpc.pb.h"
 #include "server/generation/fence.h"
-#include "server/plan/plan_room.h"
-#include "server/schedule/schedule_room.h"
+#include "server/plan/plan_store.h"
+#include "server/schedule/schedule_registry.h"
 
 namespace coxswain::server {
 
-// proto/schedule.proto on top of the plan room and the schedule room.
+// proto/schedule.proto on top of the plan store and the schedule registry.
 // Thread-safe; the pointers must outlive the gRPC server.
 class ScheduleService : public v1::Schedule::CallbackService {
  public:
-  ScheduleService(PlanRoom* plans, ScheduleRoom* schedule,
-                  const FenceGate* gate);
+  ScheduleService(PlanStore* plans, ScheduleRegistry* schedule,
+                  const FenceValidator* validator);
   ~ScheduleService() override;
 
   grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context,
@@ -32,9 +32,9 @@ class ScheduleService : public v1::Schedule::CallbackService {
                                 v1::WhyResponse* response) override;
 
  private:
-  PlanRoom* const plans_;
-  ScheduleRoom* const schedule_;
-  const FenceGate* const gate_;
+  PlanStore* const plans_;
+  ScheduleRegistry* const schedule_;
+  const FenceValidator* const validator_;
 };
 
 }  // namespace coxswain::server

@@ -66,15 +66,16 @@ class WatchCall : public grpc::ServerWriteReactor<v1::WatchEvent>,
 
 }  // namespace
 
-StoreService::StoreService(KeyValueStore* store, const FenceGate* gate)
-    : store_(store), gate_(gate) {}
+StoreService::StoreService(KeyValueStore* store,
+                           const FenceValidator* validator)
+    : store_(store), validator_(validator) {}
 
 StoreService::~StoreService() = default;
 
 grpc::ServerUnaryReactor* StoreService::Set(
     grpc::CallbackServerContext* /*context*/, const v1::SetRequest* request,
     v1::SetResponse* response) {
-  return Handle(gate_, request, response, [&](auto& by, auto& call) {
+  return Handle(validator_, request, response, [&](auto& by, auto& call) {
     store_->Set(by.fence, request->key(), request->value(), call->Done());
   });
 }
@@ -82,7 +83,7 @@ grpc::ServerUnaryReactor* StoreService::Set(
 grpc::ServerUnaryReactor* StoreService::Get(
     grpc::CallbackServerContext* /*context*/, const v1::GetRequest* request,
     v1::GetResponse* response) {
-  return Handle(gate_, request, response, [&](auto& by, auto& call) {
+  return Handle(validator_, request, response, [&](auto& by, auto& call) {
     const KeyValueStore::CallId waiting = store_->Get(
         by.fence, request->key(), absl::Milliseconds(request->timeout_ms()),
         call->Done([](std::string value, auto* answer) {
@@ -95,7 +96,7 @@ grpc::ServerUnaryReactor* StoreService::Get(
 grpc::ServerUnaryReactor* StoreService::Add(
     grpc::CallbackServerContext* /*context*/, const v1::AddRequest* request,
     v1::AddResponse* response) {
-  return Handle(gate_, request, response, [&](auto& by, auto& call) {
+  return Handle(validator_, request, response, [&](auto& by, auto& call) {
     store_->Add(
         by.fence, request->key(), request->amount(),
         call->Done([](int64_t sum, auto* answer) { answer->set_value(sum); }));
@@ -105,7 +106,7 @@ grpc::ServerUnaryReactor* StoreService::Add(
 grpc::ServerUnaryReactor* StoreService::CompareSet(
     grpc::CallbackServerContext* /*context*/,
     const v1::CompareSetRequest* request, v1::CompareSetResponse* response) {
-  return Handle(gate_, request, response, [&](auto& by, auto& call) {
+  return Handle(validator_, request, response, [&](auto& by, auto& call) {
     store_->CompareSet(by.fence, request->key(), request->expected(),
                        request->desired(),
                        call->Done([](CompareSetResult result, auto* answer) {
@@ -118,7 +119,7 @@ grpc::ServerUnaryReactor* StoreService::CompareSet(
 grpc::ServerUnaryReactor* StoreService::Wait(
     grpc::CallbackServerContext* /*context*/, const v1::WaitRequest* request,
     v1::WaitResponse* response) {
-  return Handle(gate_, request, response, [&](auto& by, auto& call) {
+  return Handle(validator_, request, response, [&](auto& by, auto& call) {
     const KeyValueStore::CallId waiting =
         store_->Wait(by.fence, {request->keys().begin(), request->keys().end()},
                      absl::Milliseconds(request->timeout_ms()), call->Done());
@@ -129,7 +130,7 @@ grpc::ServerUnaryReactor* StoreService::Wait(
 grpc::ServerUnaryReactor* StoreService::DeleteKey(
     grpc::CallbackServerContext* /*context*/,
     const v1::DeleteKeyRequest* request, v1::DeleteKeyResponse* response) {
-  return Handle(gate_, request, response, [&](auto& by, auto& call) {
+  return Handle(validator_, request, response, [&](auto& by, auto& call) {
     store_->DeleteKey(by.fence, request->key(),
                       call->Done([](bool existed, auto* answer) {
                         answer->set_existed(existed);
@@ -140,7 +141,7 @@ grpc::ServerUnaryReactor* StoreService::DeleteKey(
 grpc::ServerWriteReactor<v1::WatchEvent>* StoreService::Watch(
     grpc::CallbackServerContext* /*context*/, const v1::WatchRequest* request) {
   const Fence fence = FromProto(request->fence());
-  const absl::Status admitted = gate_->Admit(fence).status();
+  const absl::Status admitted = validator_->Admit(fence).status();
   if (!admitted.ok()) return new RefusedStream<v1::WatchEvent>(admitted);
   const absl::StatusOr<KeyValueStore::CallId> watch =
       store_->OpenWatch(fence, request->key());

@@ -12,7 +12,7 @@ namespace coxswain::server {
 // withdraws its own. Thread-safe; the pointers must outlive the gRPC server.
 class StoreService final : public v1::Store::CallbackService {
  public:
-  StoreService(KeyValueStore* store, const FenceGate* gate);
+  StoreService(KeyValueStore* store, const FenceValidator* validator);
   ~StoreService() override;
 
   grpc::ServerUnaryReactor* Set(grpc::CallbackServerContext* context,
@@ -40,7 +40,7 @@ class StoreService final : public v1::Store::CallbackService {
 
  private:
   KeyValueStore* const store_;
-  const FenceGate* const gate_;
+  const FenceValidator* const validator_;
 };
 
 }  // namespace coxswain::server

@@ -33,7 +33,7 @@ JobSchedule::JobSchedule(const ScheduleLimits& limits,
       ranks_(static_cast<size_t>(begin.world_size)),
       next_look_(now),
       warned_(absl::InfinitePast()) {
-  for (Rank& rank : ranks_) rank.heard = rank.progressed = now;
+  for (Rank& rank : ranks_) rank.last_contact = rank.progressed = now;
 }
 
 void JobSchedule::Resume(const ResumedFrom& from, absl::Time now) {
@@ -121,9 +121,9 @@ absl::StatusOr<JobSchedule::Stream*> JobSchedule::FindOrAddStream(
 void JobSchedule::NoteSign(int rank, bool is_new, absl::Time now) {
   NoteBack(rank, now);
   Rank& sender = ranks_[static_cast<size_t>(rank)];
-  sender.heard = now;
+  sender.last_contact = now;
   if (is_new) sender.progressed = now;
-  heard_ = true;
+  received_ = true;
 }
 
 absl::Status JobSchedule::OnTicket(int rank, absl::string_view stream,
@@ -227,7 +227,7 @@ absl::Status JobSchedule::OnCheckpointWanted(absl::string_view reason) {
 void JobSchedule::NoteBack(int rank, absl::Time now) {
   Rank& returned = ranks_[static_cast<size_t>(rank)];
   if (!std::exchange(returned.absent, false)) return;
-  returned.heard = returned.progressed = now;
+  returned.last_contact = returned.progressed = now;
   for (auto& [name, stream] : streams_) stream.agreement.OnBack(rank, now);
 }
 
@@ -248,7 +248,7 @@ void JobSchedule::Tick(const std::vector<MemberDescription>& members,
     away_ = true;
     return LookAgainSoon(now);
   }
-  if (std::exchange(away_, false)) BePatient(now);
+  if (std::exchange(away_, false)) RestartTimeouts(now);
   // First: it knows more of who is missing than an agreement does.
   LookForStall(members, now, effects);
   for (auto& [name, stream] : streams_) {
@@ -269,15 +269,15 @@ bool JobSchedule::NoteAttached(const std::vector<MemberDescription>& members,
   return away;
 }
 
-void JobSchedule::BePatient(absl::Time now) {
+void JobSchedule::RestartTimeouts(absl::Time now) {
   for (Rank& rank : ranks_) rank.progressed = std::max(rank.progressed, now);
-  for (auto& [name, stream] : streams_) stream.agreement.BePatient(now);
+  for (auto& [name, stream] : streams_) stream.agreement.RestartTimeouts(now);
 }
 
-void JobSchedule::NoteStoodStill(absl::Duration how_long, absl::Time now) {
+void JobSchedule::NotePause(absl::Duration how_long, absl::Time now) {
   const absl::Duration timeout = plan().terms.progress_timeout;
   if (over() || how_long <= std::max(kBusy, timeout / 2)) return;
-  BePatient(now);
+  RestartTimeouts(now);
 }
 
 void JobSchedule::Apply(schedule::StepAgreement::Messages messages,
@@ -414,9 +414,9 @@ void JobSchedule::LookForStall(const std::vector<MemberDescription>& members,
 
 std::vector<absl::Time> JobSchedule::TakeSigns() {
   std::vector<absl::Time> signs;
-  if (!std::exchange(heard_, false)) return signs;
+  if (!std::exchange(received_, false)) return signs;
   signs.reserve(ranks_.size());
-  for (const Rank& rank : ranks_) signs.push_back(rank.heard);
+  for (const Rank& rank : ranks_) signs.push_back(rank.last_contact);
   return signs;
 }
 

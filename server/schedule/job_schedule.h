@@ -27,8 +27,8 @@
 namespace coxswain::server {
 
 // The schedule of one generation: an agreement for each stream, and what is
-// known of each rank. A part of the schedule room, which brings it what happens
-// and carries out what it wants done. No clock, no locks, no network.
+// known of each rank. A part of the schedule registry, which brings it what
+// happens and carries out what it wants done. No clock, no locks, no network.
 class JobSchedule {
  public:
   // The last decision of a stream that a rank has heard.
@@ -104,7 +104,7 @@ class JobSchedule {
             Effects* effects);
   absl::Time next_look() const;
   // Tick was not called for so long: who was heard of meanwhile is not known.
-  void NoteStoodStill(absl::Duration how_long, absl::Time now);
+  void NotePause(absl::Duration how_long, absl::Time now);
 
   // Freezes what Report says, and frees the rest.
   void End(const std::vector<MemberDescription>& members,
@@ -138,7 +138,7 @@ class JobSchedule {
   struct Rank {
     bool left = false;
     bool absent = false;             // has not come back since the restart
-    absl::Time heard;                // its last ticket or vote
+    absl::Time last_contact;         // its last ticket or vote
     absl::Time progressed;           // the last that was no repetition
     const Stream* stream = nullptr;  // of its last ticket
   };
@@ -156,7 +156,7 @@ class JobSchedule {
   // Whether a member that is awaited is not attached.
   bool NoteAttached(const std::vector<MemberDescription>& members,
                     absl::Time now);
-  void BePatient(absl::Time now);
+  void RestartTimeouts(absl::Time now);
   void LookAgainSoon(absl::Time now);
   void NoteSign(int rank, bool is_new, absl::Time now);
   void Apply(schedule::StepAgreement::Messages messages, absl::Time now,
@@ -196,7 +196,7 @@ class JobSchedule {
   std::map<std::string, Stream, std::less<>> streams_;
   std::vector<Rank> ranks_;
   std::deque<RoundReport> history_;  // the newest first
-  bool heard_ = false;               // since TakeSigns
+  bool received_ = false;            // since TakeSigns
   absl::Time next_look_;
   absl::Time warned_;  // the last time, of a stall
   absl::Status failure_;

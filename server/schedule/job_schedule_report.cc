@@ -18,7 +18,7 @@ namespace coxswain::server {
 namespace {
 
 // The ranks that the error of a failed schedule names.
-std::set<int> OddRanksOf(const absl::Status& status) {
+std::set<int> OutliersOf(const absl::Status& status) {
   const v1::ErrorDetail detail = DetailOf(status);
   const auto& ranks = detail.schedule_mismatch().odd_ranks();
   return {ranks.begin(), ranks.end()};
@@ -33,7 +33,7 @@ schedule::RankActivity JobSchedule::ActivityOf(size_t rank,
   schedule::RankActivity activity;
   activity.live = !known.left;
   activity.progressed = known.progressed;
-  activity.heard = known.heard;
+  activity.last_contact = known.last_contact;
   if (known.stream != nullptr) {
     const auto& last = known.stream->agreement.last_tickets()[rank];
     if (last.has_value()) {
@@ -51,7 +51,7 @@ schedule::RankActivity JobSchedule::ActivityOf(size_t rank,
   activity.bucket = progress.bucket;
   activity.activity = progress.activity;
   activity.progressed = std::max(known.progressed, now - member->idle);
-  activity.heard = std::max(known.heard, now - member->silence);
+  activity.last_contact = std::max(known.last_contact, now - member->silence);
   return activity;
 }
 
@@ -76,7 +76,7 @@ schedule::StallInput JobSchedule::InputOf(
       break;
     }
     open.voting = agreement.voting();
-    open.since = agreement.patient_since();
+    open.since = agreement.timeout_start();
     input.rounds.push_back(std::move(open));
   }
   input.progress_timeout = plan().terms.progress_timeout;
@@ -110,10 +110,11 @@ void JobSchedule::End(const std::vector<MemberDescription>& members,
                       const absl::Status& reason, absl::Time now) {
   if (ended()) return;
   ScheduleReport report = Report(members, now);
-  const bool odd = std::any_of(report.ranks.begin(), report.ranks.end(),
-                               [](const RankReport& rank) { return rank.odd; });
+  const bool outliers =
+      std::any_of(report.ranks.begin(), report.ranks.end(),
+                  [](const RankReport& rank) { return rank.outlier; });
   // Of a job that has ended nobody wants to hear that all was well.
-  if (!odd) report.findings.clear();
+  if (!outliers) report.findings.clear();
   if (failure_.ok()) {
     report.findings.insert(report.findings.begin(),
                            std::string(reason.message()));
@@ -131,12 +132,12 @@ ScheduleReport JobSchedule::Report(
   if (ended()) return *end_;
   const schedule::StallInput input = InputOf(members, now);
   schedule::StallReport stall = schedule::FindStall(now, input);
-  std::set<int> odd(stall.odd.begin(), stall.odd.end());
+  std::set<int> outliers(stall.outliers.begin(), stall.outliers.end());
   ScheduleReport report;
   report.at = now;
   report.findings = std::move(stall.findings);
   if (!failure_.ok()) {
-    odd = OddRanksOf(failure_);
+    outliers = OutliersOf(failure_);
     report.findings.insert(report.findings.begin(),
                            std::string(failure_.message()));
   }
@@ -145,7 +146,7 @@ ScheduleReport JobSchedule::Report(
     RankReport rank;
     if (i < members.size()) rank.member = members[i];
     rank.member.member.rank = static_cast<int>(i);
-    rank.odd = odd.count(static_cast<int>(i)) != 0;
+    rank.outlier = outliers.count(static_cast<int>(i)) != 0;
     rank.ticket = input.ranks[i].ticket;
     if (rank.ticket.has_value() && rank.ticket->inferred) rank.ticket.reset();
     rank.idle = now - input.ranks[i].progressed;

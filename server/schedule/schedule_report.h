@@ -12,7 +12,7 @@
 
 namespace coxswain::server {
 
-// Where a job is in its schedule, for people: what `Schedule.Why` answers.
+// Where a job is in its schedule, for display: what `Schedule.Why` answers.
 
 // A round that was decided.
 struct RoundReport {
@@ -29,7 +29,7 @@ struct RoundReport {
 
 struct RankReport {
   MemberDescription member;
-  bool odd = false;
+  bool outlier = false;
   std::optional<schedule::RankActivity::LastTicket> ticket;
   int micro_batches_in_window = 0;  // of that ticket
   int window = 0;

@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/membership/flat_event.h"
-#include "server/schedule/schedule_room.h"
+#include "server/schedule/schedule_registry.h"
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
 #include "server/state/quarantine.h"
@@ -43,14 +43,15 @@ class StreamNamesTest : public testing::Test {
     schedule_.reset();
     membership_.reset();
     plans_.reset();
-    ASSERT_OK_AND_ASSIGN(plans_, PlanRoom::Load(PlanOptions(), &writer_));
+    ASSERT_OK_AND_ASSIGN(plans_, PlanStore::Load(PlanOptions(), &writer_));
     ASSERT_OK_AND_ASSIGN(
         membership_,
         Membership::Open(MembershipOptions(),
                          {&clock_, &random_, &writer_, plans_.get()}));
-    schedule_ = std::make_unique<ScheduleRoom>(
-        ScheduleLimits(), ScheduleRoom::Rooms{&clock_, membership_.get(),
-                                              plans_.get(), &writer_});
+    schedule_ = std::make_unique<ScheduleRegistry>(
+        ScheduleLimits(),
+        ScheduleRegistry::Dependencies{&clock_, membership_.get(), plans_.get(),
+                                       &writer_});
     membership_->AddObserver(plans_.get());
     membership_->AddObserver(schedule_.get());
     ASSERT_OK(membership_->Resume());
@@ -83,24 +84,25 @@ class StreamNamesTest : public testing::Test {
     return joined[0]->generation;
   }
   // What is sent to the rank goes to events_.
-  Seat Attach(int rank) {
+  AttachedRank Attach(int rank) {
     const auto attachment = membership_->Attach(
         fences_[rank],
         [this](const AttachEvent& event) { events_.emplace_back(event); });
     EXPECT_OK(attachment);
-    const Seat seat =
-        membership_->SeatOf(attachment.value_or(0)).value_or(Seat());
-    schedule_->OnAttached(seat);
-    return seat;
+    const AttachedRank attached =
+        membership_->AttachedRankOf(attachment.value_or(0))
+            .value_or(AttachedRank());
+    schedule_->OnAttached(attached);
+    return attached;
   }
 
   FakeClock clock_;
   OneMore random_;
   MemoryStateStore state_;
   DirectWriter writer_{&state_};
-  std::unique_ptr<PlanRoom> plans_;
+  std::unique_ptr<PlanStore> plans_;
   std::unique_ptr<Membership> membership_;
-  std::unique_ptr<ScheduleRoom> schedule_;
+  std::unique_ptr<ScheduleRegistry> schedule_;
   Fence fences_[2];
   std::vector<FlatEvent> events_;
 };
@@ -116,13 +118,13 @@ schedule::Ticket FirstTicket() {
 // started again.
 TEST_F(StreamNamesTest, PositionsOfAllStreamsSurviveARestart) {
   const Generation generation = RunJob();
-  const Seat seats[] = {Attach(0), Attach(1)};
+  const AttachedRank ranks[] = {Attach(0), Attach(1)};
   std::vector<JobSchedule::Position> last;
   for (const char* name : kNames) {
     schedule::Ticket ticket = FirstTicket();
     ticket.stop = absl::StrCat("a signal in ", name);
-    ASSERT_OK(schedule_->OnTicket(seats[0], name, ticket));
-    ASSERT_OK(schedule_->OnTicket(seats[1], name, FirstTicket()));
+    ASSERT_OK(schedule_->OnTicket(ranks[0], name, ticket));
+    ASSERT_OK(schedule_->OnTicket(ranks[1], name, FirstTicket()));
     ASSERT_FALSE(events_.empty());
     EXPECT_THAT(events_.back().decision.stop, HasSubstr(ticket.stop));
     last.push_back({name, events_.back().decision});
@@ -139,10 +141,10 @@ TEST_F(StreamNamesTest, PositionsOfAllStreamsSurviveARestart) {
   ASSERT_OK_AND_ASSIGN(const auto quarantined, ListQuarantined(state_));
   EXPECT_THAT(quarantined, IsEmpty());
   EXPECT_EQ(state_.List(table).value_or(decltype(records)()), records);
-  const Seat seat = Attach(1);
+  const AttachedRank attached = Attach(1);
   for (const auto& [name, decision] : last) {
     events_.clear();
-    ASSERT_OK(schedule_->OnTicket(seat, name, FirstTicket()));
+    ASSERT_OK(schedule_->OnTicket(attached, name, FirstTicket()));
     ASSERT_EQ(events_.size(), 1u) << name;
     EXPECT_EQ(events_[0].kind, FlatEvent::Kind::kDecision);
     EXPECT_EQ(events_[0].stream, name);

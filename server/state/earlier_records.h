@@ -9,9 +9,9 @@
 
 namespace coxswain::server {
 
-// Makes what is in the store ready to be read by the rooms. Called once by each
-// coordinator, after ReadClusterRecords() has not refused the state, and before
-// anything else is read.
+// Makes what is in the store ready to be read by the components. Called once by
+// each coordinator, after ReadClusterRecords() has not refused the state, and
+// before anything else is read.
 //
 // Damaged records go into quarantine, as QuarantineDamaged() says. Where the
 // schema is an earlier one, records of the forms that schema 1 had become

@@ -325,7 +325,7 @@ TEST(EarlierRecordsTest, WhatCannotBeReadGoesIntoQuarantineAsItIs) {
   }
 }
 
-// Nobody knows what they are: the rooms find that they are no messages.
+// Nobody knows what they are: the components find that they are no messages.
 TEST(EarlierRecordsTest, WhatIsOfNoKnownFormIsLeftToTheRooms) {
   MemoryStateStore store;
   FillEarlier(&store);

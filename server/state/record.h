@@ -10,7 +10,7 @@
 
 namespace coxswain::server {
 
-// How rooms put the messages of proto/state.proto into state records, and
+// How components put the messages of proto/state.proto into state records, and
 // numbers into their keys. Plain functions.
 
 // Equal messages are equal bytes, in whatever order their maps lie.

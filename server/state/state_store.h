@@ -56,8 +56,8 @@ class StateBatch {
 };
 
 // What the coordinator must still know after a crash: small records, each a
-// string of bytes under (table, key). A room commits here before it acts or
-// acknowledges. One coordinator owns a store. Keys and values may hold any
+// string of bytes under (table, key). A component commits here before it acts
+// or acknowledges. One coordinator owns a store. Keys and values may hold any
 // bytes, the name of a table any but zeros. Thread-safe.
 //
 // Errors: NOT_FOUND for a missing key; UNAVAILABLE when the medium refuses
@@ -67,13 +67,13 @@ class StateStore {
  public:
   using Record = std::pair<std::string, std::string>;  // key, value
 
-  // Of one batch: what every implementation can commit as one, and what rooms
-  // keep to.
+  // Of one batch: what every implementation can commit as one, and what
+  // components keep to.
   static constexpr size_t kMaxWrites = 120;
   static constexpr size_t kMaxBytes = (1 << 20) + (1 << 18);
 
   // What this one can commit as one, which is no less: several batches of
-  // rooms together. Past it the answer is RESOURCE_EXHAUSTED.
+  // components together. Past it the answer is RESOURCE_EXHAUSTED.
   struct Limits {
     size_t writes = kMaxWrites;
     size_t bytes = kMaxBytes;

@@ -13,10 +13,11 @@
 namespace coxswain::server {
 
 // A StateStore to which many may write at once without waiting for each
-// commit: how a room keeps "commit, then answer" without a thread that waits.
-// All changes, also those of Apply, are committed in the order of the calls.
+// commit: how a component keeps "commit, then answer" without a thread that
+// waits. All changes, also those of Apply, are committed in the order of the
+// calls.
 //
-// What a room has changed in memory is seen by other requests before it is
+// What a component has changed in memory is seen by other requests before it is
 // durable. Whoever answers from it therefore answers through AfterWritten, so
 // that nobody hears of what a crash could still undo.
 //
@@ -50,8 +51,8 @@ inline absl::Status NotWritten(absl::string_view what,
 }
 
 // Returns once the callbacks of all that was written before have run: for the
-// destructor of a room whose callbacks refer to it. Not to be called from a
-// callback, nor under a lock that one takes.
+// destructor of a component whose callbacks refer to it. Not to be called from
+// a callback, nor under a lock that one takes.
 inline void WaitUntilWritten(StateWriter* writer) {
   struct Signal {
     Mutex mutex;

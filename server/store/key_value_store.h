@@ -26,8 +26,8 @@ namespace coxswain::server {
 // dropped when the generation ends. Keys and remembered answers are durable:
 // a change is seen, and answered, once it is committed.
 //
-// Called by the Store service, with fences that a FenceGate has admitted. A
-// callback may run before the call has returned. Thread-safe.
+// Called by the Store service, with fences that a FenceValidator has admitted.
+// A callback may run before the call has returned. Thread-safe.
 //
 // Every operation may answer with
 //   INVALID_ARGUMENT    an empty key, or a missing request id

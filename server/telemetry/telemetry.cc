@@ -114,14 +114,15 @@ void Telemetry::Tick(absl::Time now) {
   }
 }
 
-void Telemetry::Note(const Seat& seat, const schedule::Plan& plan,
+void Telemetry::Note(const AttachedRank& attached, const schedule::Plan& plan,
                      const Progress& progress,
                      const std::vector<StepTiming>& timings) {
-  const JobPtr job = Find(seat.job);
+  const JobPtr job = Find(attached.job);
   if (job == nullptr) return;
   MutexLock lock(&job->mutex);
-  const auto index = static_cast<size_t>(seat.rank);
-  if (job->generation != seat.generation || index >= job->ranks.size()) return;
+  const auto index = static_cast<size_t>(attached.rank);
+  if (job->generation != attached.generation || index >= job->ranks.size())
+    return;
   Rank& rank = job->ranks[index];
   NotePlan(plan, progress.step, job.get());
   NoteTraffic(progress, Shorten(plan.hook, kMaxHookBytes), &rank, job.get());

@@ -94,14 +94,14 @@ class Telemetry : public GenerationObserver {
   // Of one heartbeat: the newest count.
   static constexpr size_t kMaxTimings = 64;
 
-  // `clock` must outlive the room.
+  // `clock` must outlive the store.
   Telemetry(const TelemetryLimits& limits, const Clock* clock)
       : limits_(limits), clock_(clock) {}
 
-  // A heartbeat of the holder of a seat, under the plan that is in force.
+  // A heartbeat of an attached rank, under the plan that is in force.
   // Ignored if it is not of the job's last generation; timings that make no
   // sense are counted, and dropped.
-  void Note(const Seat& seat, const schedule::Plan& plan,
+  void Note(const AttachedRank& attached, const schedule::Plan& plan,
             const Progress& progress, const std::vector<StepTiming>& timings);
 
   // Forgets jobs that ended long ago.
@@ -123,7 +123,7 @@ class Telemetry : public GenerationObserver {
   // Of all jobs, also of those that are forgotten.
   struct Generations {
     int64_t begun = 0;
-    // "left" (all, in good order), "member" (one was lost, or failed),
+    // "left" (all, cleanly), "member" (one was lost, or failed),
     // "schedule" (ranks did different things, or nothing), "other".
     std::map<std::string, int64_t> ended;
   };

@@ -164,7 +164,7 @@ TEST_F(TelemetryTest, AllJobsShareTheRoom) {
   EXPECT_EQ(kept.back().step, 3) << "its newest take its oldest's places";
   Note(1, {TimingOf(3, 1)});
   EXPECT_THAT(telemetry().Timings("job", {1}, 0)[0], IsEmpty());
-  // Its room is there again once the generation is over.
+  // Its place is free again once the generation is over.
   Begin(2, 2);
   Note(1, {TimingOf(4, 1)}, {}, 2);
   EXPECT_EQ(telemetry().records(), 1);
@@ -173,8 +173,8 @@ TEST_F(TelemetryTest, AllJobsShareTheRoom) {
 TEST_F(TelemetryTest, BytesCountUnderTheHookOfTheirTime) {
   limits_.hooks_per_job = 2;
   Begin(1, 2);
-  const Seat rank0 = {"job", Generation(1), 0, 1};
-  const Seat rank1 = {"job", Generation(1), 1, 2};
+  const AttachedRank rank0 = {"job", Generation(1), 0, 1};
+  const AttachedRank rank1 = {"job", Generation(1), 1, 2};
   telemetry().Note(rank0, PlanOf(1, "none"), MovedOf(100, 200), {});
   telemetry().Note(rank1, PlanOf(1, "none"), MovedOf(10, 20), {});
   telemetry().Note(rank0, PlanOf(2, "fp16"), MovedOf(150, 225, 100), {});

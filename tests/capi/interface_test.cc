@@ -307,9 +307,9 @@ TEST(CapiJoinTest, ManifestsThatDifferAreListed) {
 using Clock = std::chrono::steady_clock;
 
 // Counts how often it is called, and ends the wait at the third time.
-struct Patience {
+struct InterruptCounter {
   static int32_t Ask(void* data) {
-    auto* const self = static_cast<Patience*>(data);
+    auto* const self = static_cast<InterruptCounter*>(data);
     const Clock::time_point now = Clock::now();
     self->longest = std::max(self->longest, now - self->last);
     self->last = now;
@@ -324,16 +324,16 @@ struct Patience {
 TEST(CapiInterruptTest, EndsAJoinWithin200MsAndTheCoordinatorForgetsIt) {
   cx_session session = 0;
   auto options = OptionsOf("interrupted", 0, 2);
-  Patience patience;
-  lib.cx_set_interrupt(Patience::Ask, &patience);
+  InterruptCounter counter;
+  lib.cx_set_interrupt(InterruptCounter::Ask, &counter);
   EXPECT_EQ(lib.cx_join(&options, &session, nullptr), CX_CANCELLED);
-  const auto late = Clock::now() - patience.last;
+  const auto late = Clock::now() - counter.last;
   lib.cx_set_interrupt(nullptr, nullptr);
   EXPECT_THAT(Message(), HasSubstr("given the call up"));
   EXPECT_EQ(session, 0u);
-  EXPECT_EQ(patience.asked, 3);
+  EXPECT_EQ(counter.asked, 3);
   // A machine may be busy, or nothing would be called again at all.
-  EXPECT_LT(patience.longest, std::chrono::milliseconds(200));
+  EXPECT_LT(counter.longest, std::chrono::milliseconds(200));
   EXPECT_LT(late, std::chrono::milliseconds(200));
   // Another one takes the place, as soon as the coordinator knows.
   cx_call call = 0;

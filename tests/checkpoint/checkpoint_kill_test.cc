@@ -20,7 +20,7 @@
 #include "base/random.h"
 #include "base/status_matchers.h"
 #include "client/checkpoint/checkpoint_client.h"
-#include "client/rpc/membership.h"
+#include "client/rpc/member_context.h"
 #include "client/rpc/stub_factory.h"
 #include "tests/checkpoint/shard_bytes.h"
 #include "tests/support/environment.h"
@@ -79,7 +79,7 @@ class CheckpointKillTest : public testing::Test {
   CheckpointClient Checkpoints() const {
     v1::Fence fence;
     fence.set_job(kJob);
-    return CheckpointClient(std::make_shared<Membership>(
+    return CheckpointClient(std::make_shared<MemberContext>(
         ConnectWithoutRetries(address_), fence, RetryPolicy()));
   }
 
@@ -109,7 +109,7 @@ class CheckpointKillTest : public testing::Test {
         fs::directory_iterator(folder, ignored), fs::directory_iterator()));
   }
   void ExpectNoGarbage() {
-    const absl::Time deadline = Clock::Real()->Now() + kPatience;
+    const absl::Time deadline = Clock::Real()->Now() + kTimeout;
     while (!Garbage().empty() && Clock::Real()->Now() < deadline) Pass(kLook);
     EXPECT_THAT(Garbage(), IsEmpty());
   }
@@ -132,7 +132,7 @@ class CheckpointKillTest : public testing::Test {
 
   void Kill(Process& process) {
     process.Signal(SIGKILL);
-    EXPECT_THAT(process.Wait(kPatience), IsOk());
+    EXPECT_THAT(process.Wait(kTimeout), IsOk());
   }
   void KillWorker(int rank) {
     const std::vector<std::string> savers = Savers();
@@ -174,8 +174,8 @@ class CheckpointKillTest : public testing::Test {
   // No worker is left that could save meanwhile.
   void EndWorkers() {
     workers_->SignalGroup(SIGKILL);
-    EXPECT_THAT(workers_->Wait(kPatience), IsOk());
-    const absl::Time deadline = Clock::Real()->Now() + kPatience;
+    EXPECT_THAT(workers_->Wait(kTimeout), IsOk());
+    const absl::Time deadline = Clock::Real()->Now() + kTimeout;
     while (!Savers().empty() && Clock::Real()->Now() < deadline) {
       coordinator_->WaitForStdout("(never said)", kLook).IgnoreError();
     }
@@ -198,7 +198,7 @@ TEST_F(CheckpointKillTest, TheNewestCompleteCheckpointIsAlwaysWhole) {
   for (int kills = 0; kills < wanted && !HasFailure(); ++kills) {
     // The next save works, whatever was killed before.
     ASSERT_THAT(workers_->WaitForStdout(
-                    absl::StrCat("complete ", last + 1, "\n"), kPatience),
+                    absl::StrCat("complete ", last + 1, "\n"), kTimeout),
                 IsOk())
         << workers_->err() << coordinator_->err();
     Pass(kLongestLife * random_.Uniform(draws_++));
@@ -207,7 +207,7 @@ TEST_F(CheckpointKillTest, TheNewestCompleteCheckpointIsAlwaysWhole) {
     if (who == "the coordinator") {
       ASSERT_THAT(
           workers_->WaitForStdout(
-              absl::StrCat("complete ", Announced() + 2, "\n"), kPatience),
+              absl::StrCat("complete ", Announced() + 2, "\n"), kTimeout),
           IsOk())
           << workers_->err() << coordinator_->err();
     }
@@ -223,7 +223,7 @@ TEST_F(CheckpointKillTest, TheNewestCompleteCheckpointIsAlwaysWhole) {
   }
   EndWorkers();
   coordinator_->Signal(SIGTERM);
-  EXPECT_THAT(coordinator_->Wait(kPatience), IsOk());
+  EXPECT_THAT(coordinator_->Wait(kTimeout), IsOk());
 }
 
 }  // namespace

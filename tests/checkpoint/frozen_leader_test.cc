@@ -39,9 +39,9 @@ class FrozenLeaderTest : public testing::Test {
   void SetUp() override {
     first_ = Serve(first_port_, {{"LD_PRELOAD", kStopAt},
                                  {"STOP_AT", folder_.path("stop_at")}});
-    ASSERT_OK(first_->WaitForStdout("listening on", kPatience));
+    ASSERT_OK(first_->WaitForStdout("listening on", kTimeout));
     second_ = Serve(second_port_, {});
-    ASSERT_OK(second_->WaitForStdout("standing by for", kPatience));
+    ASSERT_OK(second_->WaitForStdout("standing by for", kTimeout));
     SessionOptions options;
     options.coordinator =
         absl::StrCat(Address(first_port_), ",", Address(second_port_));
@@ -50,8 +50,8 @@ class FrozenLeaderTest : public testing::Test {
     options.host = "host-a";
     options.address = "127.0.0.1";
     options.world_size = 1;
-    options.join_timeout = kPatience;
-    options.reattach_grace = kPatience;
+    options.join_timeout = kTimeout;
+    options.reattach_grace = kTimeout;
     ASSERT_OK_AND_ASSIGN(session_, Session::Join(options, JobManifest()));
   }
 
@@ -94,7 +94,7 @@ class FrozenLeaderTest : public testing::Test {
     ASSERT_EQ(std::rename(armed.c_str(), folder_.path("stop_at").c_str()), 0);
     changing_ = std::thread(change);
     // It would go on to lead if it were not stopped.
-    EXPECT_OK(second_->WaitForStdout("listening on", kPatience));
+    EXPECT_OK(second_->WaitForStdout("listening on", kTimeout));
     siginfo_t info = {};
     EXPECT_EQ(waitid(P_PID, first_->pid(), &info, WSTOPPED | WNOWAIT | WNOHANG),
               0);
@@ -103,12 +103,12 @@ class FrozenLeaderTest : public testing::Test {
   }
   void Thaw() {
     first_->Signal(SIGCONT);
-    ASSERT_OK(first_->WaitForStdout("standing by for", kPatience));
+    ASSERT_OK(first_->WaitForStdout("standing by for", kTimeout));
   }
   // To a coordinator that takes over again.
   void KillTheSecond() {
     second_->Signal(SIGKILL);
-    ASSERT_OK(first_->WaitForStderr("term=3", kPatience));
+    ASSERT_OK(first_->WaitForStderr("term=3", kTimeout));
   }
 
   // The steps of the complete checkpoints, each of which is whole.

@@ -68,7 +68,7 @@ class OperatorTest : public testing::Test {
 
   // Those there are once there are `count`, or at the end of patience.
   json ListOnceThereAre(size_t count) {
-    const absl::Time deadline = Clock::Real()->Now() + kPatience;
+    const absl::Time deadline = Clock::Real()->Now() + kTimeout;
     json list = List();
     while (list.size() < count && Clock::Real()->Now() < deadline) {
       list = List();
@@ -83,7 +83,7 @@ class OperatorTest : public testing::Test {
 
 TEST_F(OperatorTest, NowThenTheLastStepThenFewerWorkers) {
   const std::unique_ptr<Process> job = Train(2, {});
-  ASSERT_TRUE(job->WaitForStdout("\"step\"", kPatience).ok()) << job->err();
+  ASSERT_TRUE(job->WaitForStdout("\"step\"", kTimeout).ok()) << job->err();
   EXPECT_TRUE(List().empty());
 
   const Ended asked = Checkpoint({"now"});
@@ -106,7 +106,7 @@ TEST_F(OperatorTest, NowThenTheLastStepThenFewerWorkers) {
   EXPECT_GT(last, step);
 
   const std::unique_ptr<Process> alone = Train(1, {"--resume", "newest"});
-  ASSERT_TRUE(alone->WaitForStdout("\"step\"", kPatience).ok()) << alone->err();
+  ASSERT_TRUE(alone->WaitForStdout("\"step\"", kTimeout).ok()) << alone->err();
   alone->Signal(SIGTERM);
   EndOf(*alone);
   const json all = List();

@@ -16,7 +16,7 @@ namespace coxswain {
 namespace {
 
 constexpr size_t kKept = 3;
-constexpr absl::Duration kPatience = absl::Minutes(1);
+constexpr absl::Duration kTimeout = absl::Minutes(1);
 
 absl::Status Prune(CheckpointClient& checkpoints) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto all, checkpoints.List());
@@ -47,7 +47,7 @@ absl::StatusOr<bool> CommitStep(Session& session, int64_t step,
         session.store().Set(key, status.ok() ? "yes" : "no"));
   }
   COXSWAIN_ASSIGN_OR_RETURN(const std::string said,
-                            session.store().Get(key, kPatience));
+                            session.store().Get(key, kTimeout));
   return said == "yes";
 }
 
@@ -60,7 +60,7 @@ absl::Status SaveStep(Session& session, int64_t step) {
         session.checkpoints().Save(step, session.rank(), session.world_size(),
                                    {}, *bytes, bytes));
     COXSWAIN_RETURN_IF_ERROR(session.Barrier(
-        "", absl::StrCat("saved ", step, " ", attempt), kPatience));
+        "", absl::StrCat("saved ", step, " ", attempt), kTimeout));
     COXSWAIN_ASSIGN_OR_RETURN(const bool committed,
                               CommitStep(session, step, id, attempt));
     if (committed) return absl::OkStatus();

@@ -47,7 +47,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kTimeout = absl::Seconds(30);
 constexpr int kRanks = 2;
 constexpr int kSteps = 12;
 
@@ -100,7 +100,7 @@ void Train(Session* session) {
   const auto saved = session->checkpoints().Save(
       kSteps, session->rank(), session->world_size(), {}, "weights");
   ASSERT_OK(saved);
-  ASSERT_OK(session->Barrier("", "saved", kPatience));
+  ASSERT_OK(session->Barrier("", "saved", kTimeout));
   if (session->rank() != 0) return;
   ASSERT_OK(session->checkpoints().Commit(*saved));
 }
@@ -141,7 +141,7 @@ class ObservabilityTest : public testing::Test {
       options.identity = {"node-a", slot};
       options.host = "host-a";
       options.world_size = kRanks;
-      options.join_timeout = kPatience;
+      options.join_timeout = kTimeout;
       options.backend = "gloo";
       JobManifest manifest;
       manifest.hook = "allreduce";
@@ -178,7 +178,7 @@ class ObservabilityTest : public testing::Test {
   }
   // Once the heartbeats have told of all steps.
   json AwaitSteps() {
-    const absl::Time until = Clock::Real()->Now() + kPatience;
+    const absl::Time until = Clock::Real()->Now() + kTimeout;
     json steps;
     while (Clock::Real()->Now() < until) {
       steps = GetJson("/api/v1/jobs/mnist/steps?last=8");
@@ -354,7 +354,7 @@ class SameJsonTest : public ObservabilityTest {
     return json::parse(FormatPlansJson("mnist", *said));
   }
   json Checkpoints() {
-    const auto said = ListCheckpoints(*stub_, "mnist", kPatience);
+    const auto said = ListCheckpoints(*stub_, "mnist", kTimeout);
     EXPECT_OK(said);
     return json::parse(FormatCheckpointsJson("mnist", *said));
   }
@@ -414,7 +414,7 @@ class SameJsonTest : public ObservabilityTest {
 
   CallOptions Soon() {
     CallOptions options;
-    options.timeout = kPatience;
+    options.timeout = kTimeout;
     return options;
   }
   void SetUp() override {

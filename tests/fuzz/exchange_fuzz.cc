@@ -13,7 +13,7 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/fake_clock.h"
-#include "server/parameter/parameter_room.h"
+#include "server/parameter/parameter_store.h"
 #include "tests/fuzz/decoders.h"
 #include "tests/fuzz/fuzz_bytes.h"
 
@@ -43,9 +43,9 @@ server::ParameterLimits SmallLimits() {
   return limits;
 }
 
-class Room {
+class ParameterFuzz {
  public:
-  explicit Room(FuzzBytes* bytes) : bytes_(bytes) {
+  explicit ParameterFuzz(FuzzBytes* bytes) : bytes_(bytes) {
     fence_.job = "job";
     fence_.generation = Generation(1);
   }
@@ -61,7 +61,7 @@ class Room {
         return Read(&stream);
       case 2:
         clock_.Advance(absl::Seconds(bytes_->Byte()));
-        return room_.Tick(clock_.Now());
+        return parameters_.Tick(clock_.Now());
       case 3:
         return End();
       case 4:
@@ -81,8 +81,8 @@ class Room {
     for (auto& [place, stream] : streams_) Leave(&stream);
     pushes_.clear();
     clock_.Advance(absl::Hours(1));
-    room_.Tick(clock_.Now());
-    COXSWAIN_CHECK(room_.bytes() == 0);
+    parameters_.Tick(clock_.Now());
+    COXSWAIN_CHECK(parameters_.bytes() == 0);
     COXSWAIN_CHECK(pulls_ == answers_ + cancelled_);
   }
 
@@ -90,7 +90,7 @@ class Room {
   // A rank as its stream has it: past an error nothing more comes.
   struct Stream {
     std::shared_ptr<server::Outbox> outbox;
-    std::unique_ptr<server::ParameterRoom::Seat> seat;
+    std::unique_ptr<server::ParameterStore::Participant> participant;
     uint64_t operation = 0;
     std::map<uint64_t, int64_t> given;  // bytes, by operation
   };
@@ -112,15 +112,15 @@ class Room {
 
   // The stream's next operation; of the ranks' streams, most do the same.
   void Begin(int group, int rank, Stream* stream) {
-    if (stream->seat == nullptr) {
+    if (stream->participant == nullptr) {
       const auto outbox = std::make_shared<server::Outbox>(
           [] {}, SmallLimits().max_outbox_bytes);
-      auto seat = room_.TakeSeat(fence_, absl::StrCat("group-", group), rank,
-                                 kRanks, outbox);
-      if (!seat.ok()) return;
-      *stream = {outbox, *std::move(seat), 0, {}};
+      auto participant = parameters_.JoinGroup(
+          fence_, absl::StrCat("group-", group), rank, kRanks, outbox);
+      if (!participant.ok()) return;
+      *stream = {outbox, *std::move(participant), 0, {}};
     }
-    server::ExchangeOperation operation;
+    server::CollectiveOperation operation;
     operation.id = ++stream->operation;
     operation.name = "t";
     operation.version = static_cast<int64_t>(operation.id);
@@ -156,18 +156,18 @@ class Room {
       default:
         break;
     }
-    Note(stream->seat->Begin(operation), stream);
+    Note(stream->participant->Begin(operation), stream);
   }
 
   void Give(Stream* stream) {
-    if (stream->seat == nullptr) return;
+    if (stream->participant == nullptr) return;
     const uint8_t how = bytes_->Byte();
     const uint64_t operation =
         stream->operation - (how % 4 == 3 ? how / 4 % 4 : 0);
     const std::string data(how % 8 == 7 ? size_t{how} : 8,
                            static_cast<char>(how));
     int64_t& given = stream->given[operation];
-    const absl::Status status = stream->seat->Append(
+    const absl::Status status = stream->participant->Append(
         operation, given, data, Crc32c(data) + (how % 64 == 63 ? 1 : 0));
     given += static_cast<int64_t>(data.size());
     Note(status, stream);
@@ -180,8 +180,8 @@ class Room {
       spec.reduction = server::Reduction::kSum;
       spec.bytes = 8;
       spec.parts = kRanks;
-      auto push = room_.StartPush(fence_, how % 8 == 0 ? "v" : "w",
-                                  1 + how / 8 % 4, part, spec);
+      auto push = parameters_.StartPush(fence_, how % 8 == 0 ? "v" : "w",
+                                        1 + how / 8 % 4, part, spec);
       if (push.ok()) pushes_.push_back(*std::move(push));
       return;
     }
@@ -200,31 +200,31 @@ class Room {
     const uint8_t how = bytes_->Byte();
     const std::string name = how % 2 == 0 ? "v" : "w";
     if (how % 8 == 7) {
-      room_.Forget(fence_, name).IgnoreError();
+      parameters_.Forget(fence_, name).IgnoreError();
       return;
     }
     ++pulls_;
     const int before = answers_;
-    const auto call = room_.Pull(
+    const auto call = parameters_.Pull(
         fence_, name, how / 8 % 4, absl::Seconds(how / 32),
         [this](const absl::StatusOr<server::KeptVersion>&) { ++answers_; });
     if (how % 8 == 6 && answers_ == before) {
-      room_.Cancel(fence_, call);
+      parameters_.Cancel(fence_, call);
       COXSWAIN_CHECK(answers_ == before);
       ++cancelled_;
     }
   }
 
   void End() {
-    room_.OnGenerationEnded(fence_.job, fence_.generation,
-                            absl::AbortedError("over"));
+    parameters_.OnGenerationEnded(fence_.job, fence_.generation,
+                                  absl::AbortedError("over"));
     fence_.generation = Generation(fence_.generation.value() + 1);
   }
 
   FuzzBytes* const bytes_;
   FakeClock clock_;
   server::Fence fence_;
-  server::ParameterRoom room_{SmallLimits(), &clock_};
+  server::ParameterStore parameters_{SmallLimits(), &clock_};
   std::map<std::pair<int, int>, Stream> streams_;  // by group and rank
   std::vector<std::unique_ptr<server::KeptParameters::Push>> pushes_;
   int pulls_ = 0;
@@ -236,9 +236,9 @@ class Room {
 
 void FuzzExchange(absl::string_view input) {
   FuzzBytes bytes(input);
-  Room room(&bytes);
-  while (!bytes.empty()) room.Act();
-  room.Finish();
+  ParameterFuzz parameters(&bytes);
+  while (!bytes.empty()) parameters.Act();
+  parameters.Finish();
 }
 
 }  // namespace coxswain

@@ -7,8 +7,8 @@
 
 namespace coxswain {
 
-// One decoder, or one room behind its service, that is given bytes which nobody
-// vouches for. `run` ends the process where the code under test breaks a
+// One decoder, or one component behind its service, that is given bytes which
+// nobody vouches for. `run` ends the process where the code under test breaks a
 // promise: a crash, a sanitizer's report, or a COXSWAIN_CHECK of the target
 // itself (what was read is written and read again to the same, and the like).
 // An error of the code under test is an answer as good as any.

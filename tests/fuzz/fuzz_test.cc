@@ -57,13 +57,13 @@ class LastInput {
   explicit LastInput(const std::string& target)
       : path_(absl::StrCat(OutputFolder(), "/", target, ".last")),
         fd_(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-    COXSWAIN_CHECK(ftruncate(fd_.get(), kRoom) == 0);
-    memory_ = static_cast<char*>(
-        mmap(nullptr, kRoom, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0));
+    COXSWAIN_CHECK(ftruncate(fd_.get(), kCapacity) == 0);
+    memory_ = static_cast<char*>(mmap(
+        nullptr, kCapacity, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0));
     COXSWAIN_CHECK(memory_ != MAP_FAILED);
   }
   ~LastInput() {
-    munmap(memory_, kRoom);
+    munmap(memory_, kCapacity);
     unlink(path_.c_str());
   }
 
@@ -71,13 +71,13 @@ class LastInput {
   // Four bytes of length, then the input.
   void Note(const std::string& input) {
     const auto size = static_cast<uint32_t>(input.size());
-    if (sizeof(size) + input.size() > kRoom) return;
+    if (sizeof(size) + input.size() > kCapacity) return;
     std::memcpy(memory_, &size, sizeof(size));
     std::memcpy(memory_ + sizeof(size), input.data(), input.size());
   }
 
  private:
-  static constexpr size_t kRoom = 1 << 20;
+  static constexpr size_t kCapacity = 1 << 20;
   const std::string path_;
   const UniqueFd fd_;
   char* memory_ = nullptr;

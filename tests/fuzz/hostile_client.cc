@@ -10,7 +10,7 @@ namespace {
 
 // What answers at all answers within this; what does not is left to wait.
 constexpr int kMomentMs = 3;
-constexpr int kPatienceSeconds = 60;
+constexpr int kTimeoutSeconds = 60;
 
 gpr_timespec After(gpr_timespec time) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), time);
@@ -28,7 +28,7 @@ HostileClient::~HostileClient() {
     while (!call->done || call->writing) {
       // A call that does not end is a finding.
       COXSWAIN_CHECK(
-          Handle(After(gpr_time_from_seconds(kPatienceSeconds, GPR_TIMESPAN))));
+          Handle(After(gpr_time_from_seconds(kTimeoutSeconds, GPR_TIMESPAN))));
     }
   }
   queue_.Shutdown();

@@ -12,9 +12,9 @@
 #include "server/group/groups.h"
 #include "server/membership/membership.h"
 #include "server/plan/plan_record.h"
-#include "server/plan/plan_room.h"
+#include "server/plan/plan_store.h"
 #include "server/schedule/position_record.h"
-#include "server/schedule/schedule_room.h"
+#include "server/schedule/schedule_registry.h"
 #include "server/state/cluster_records.h"
 #include "server/state/direct_writer.h"
 #include "server/state/earlier_records.h"
@@ -79,7 +79,7 @@ void FillState(FuzzBytes* bytes, MemoryStateStore* store) {
   }
 }
 
-// A coordinator's rooms over what is in the store.
+// A coordinator's components over what is in the store.
 void Start(MemoryStateStore* store) {
   FakeClock clock;
   CountedRandom random;
@@ -87,14 +87,14 @@ void Start(MemoryStateStore* store) {
   server::RepairClusterRecords(&random, store).IgnoreError();
   if (!server::ReadClusterRecords(*store).ok()) return;
   COXSWAIN_CHECK(
-      server::TakeOverRecords(server::PlanRoom::TableNames(), store).ok());
+      server::TakeOverRecords(server::PlanStore::TableNames(), store).ok());
   server::DirectWriter writer(store);
-  auto plans = server::PlanRoom::Load({}, &writer);
+  auto plans = server::PlanStore::Load({}, &writer);
   if (!plans.ok()) return;
   auto membership =
       server::Membership::Open({}, {&clock, &random, &writer, plans->get()});
   if (!membership.ok()) return;
-  server::ScheduleRoom schedule(
+  server::ScheduleRegistry schedule(
       {}, {&clock, membership->get(), plans->get(), &writer});
   server::KeyValueStore kept({}, &clock, &writer);
   server::Groups groups({}, &clock, &writer);

@@ -31,7 +31,7 @@
 namespace coxswain {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kTimeout = absl::Seconds(20);
 
 // Says to every key what the fuzzer says next.
 class LyingStore : public RendezvousStore {
@@ -71,9 +71,9 @@ class HostilePeer {
  public:
   HostilePeer(const std::string& name, FuzzBytes* bytes)
       : bytes_(bytes), socket_(Connect(name)) {
-    timeval patience = {2, 0};
-    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience,
-               sizeof(patience));
+    timeval timeout = {2, 0};
+    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout,
+               sizeof(timeout));
   }
 
   void Act() {
@@ -189,9 +189,9 @@ void BeHonest(const CommunicatorOptions& options) {
   Span span;
   span.data = values.data();
   span.count = static_cast<int64_t>(values.size());
-  (*communicator)->AllReduce(span)->Wait(kPatience).IgnoreError();
-  (*communicator)->Barrier()->Wait(kPatience).IgnoreError();
-  (*communicator)->Receive(span, 1, /*tag=*/1)->Wait(kPatience).IgnoreError();
+  (*communicator)->AllReduce(span)->Wait(kTimeout).IgnoreError();
+  (*communicator)->Barrier()->Wait(kTimeout).IgnoreError();
+  (*communicator)->Receive(span, 1, /*tag=*/1)->Wait(kTimeout).IgnoreError();
 }
 
 }  // namespace
@@ -220,10 +220,10 @@ void FuzzShmPeer(absl::string_view input) {
   options.id = "fuzz";
   options.size = 2;
   options.store = std::make_shared<MemoryStore>();
-  options.timeout = kPatience;
+  options.timeout = kTimeout;
   options.cancel = &cancel;
   std::thread honest([&] { BeHonest(options); });
-  const auto name = options.store->Get("shm/fuzz/0", kPatience);
+  const auto name = options.store->Get("shm/fuzz/0", kTimeout);
   COXSWAIN_CHECK(name.ok());
   HostilePeer(*name, &bytes).Act();
   // For a rank that still waits for one that it can believe.

@@ -1,6 +1,6 @@
-// A client that means harm, at the real services over the real rooms. Whatever
-// it has said, all of its calls end when it goes, and a job that comes after it
-// is served.
+// A client that means harm, at the real services over the real components.
+// Whatever it has said, all of its calls end when it goes, and a job that comes
+// after it is served.
 
 #include <chrono>
 #include <map>
@@ -16,8 +16,8 @@
 #include "tests/fuzz/hostile_client.h"
 #include "tests/fuzz/message_damage.h"
 #include "tests/fuzz/sensible_messages.h"
-#include "tests/fuzz/service_house.h"
 #include "tests/fuzz/services.h"
+#include "tests/fuzz/test_server.h"
 #include "transport/chunk_codec.h"
 
 namespace coxswain {
@@ -31,11 +31,11 @@ class Play {
   Play(const std::vector<RpcMethod>& methods, absl::string_view input)
       : methods_(methods),
         bytes_(input),
-        client_(house_.channel(), [this](const std::string& method,
-                                         const grpc::ByteBuffer& message) {
+        client_(server_.channel(), [this](const std::string& method,
+                                          const grpc::ByteBuffer& message) {
           Learn(method, message);
         }) {
-    known_.fences = house_.fences();
+    known_.fences = server_.fences();
     words_ = {"mnist",     "another",
               "host",      "train",
               "allreduce", "weight",
@@ -54,13 +54,13 @@ class Play {
   void Run() {
     for (int i = 0; i < kMostActs && !bytes_.empty(); ++i) Act();
   }
-  std::shared_ptr<grpc::Channel> channel() const { return house_.channel(); }
+  std::shared_ptr<grpc::Channel> channel() const { return server_.channel(); }
 
  private:
   void Act() {
     const size_t what = bytes_.Below(16);
     if (what == 15) {
-      house_.Pass(absl::Seconds(bytes_.Byte()));
+      server_.Pass(absl::Seconds(bytes_.Byte()));
     } else if (what == 14 && client_.size() > 0) {
       const size_t call = bytes_.Byte() % client_.size();
       if (bytes_.Below(2) == 0) client_.Cancel(call);
@@ -122,7 +122,7 @@ class Play {
 
   const std::vector<RpcMethod>& methods_;
   FuzzBytes bytes_;
-  ServiceHouse house_;
+  TestServer server_;
   Knowledge known_;
   std::vector<std::string> words_;
   std::vector<Stream> streams_;

@@ -265,7 +265,7 @@ Timing TimeCase(const Case& one, DeviceMemory* memory) {
   return timing;
 }
 
-int TimeOnDevice(const char* file, double patience) {
+int TimeOnDevice(const char* file, double limit) {
   if (!FindGpu()) return kNoGpu;
   const auto begin = std::chrono::steady_clock::now();
   DeviceMemory memory;
@@ -281,7 +281,7 @@ int TimeOnDevice(const char* file, double patience) {
   for (const Case& one : CasesToTime()) {
     const std::chrono::duration<double> spent =
         std::chrono::steady_clock::now() - begin;
-    if (spent.count() > patience) {
+    if (spent.count() > limit) {
       std::printf("SKIPPED %s: out of time\n", one.name().c_str());
       continue;
     }

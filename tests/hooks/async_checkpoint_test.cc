@@ -12,7 +12,7 @@
 #include "client/checkpoint/fake_checkpoint_service.h"
 #include "client/checkpoint/training_state.h"
 #include "client/comm/in_process/in_process_world.h"
-#include "client/rpc/membership.h"
+#include "client/rpc/member_context.h"
 #include "gtest/gtest.h"
 #include "hooks/registry/registry.h"
 #include "tests/conformance/hook_world.h"
@@ -21,7 +21,7 @@
 namespace coxswain {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr int64_t kSteps = 3;
 
 std::vector<ParameterSpec> Parameters() {
@@ -59,7 +59,7 @@ HookWorld Trained(const AnyHook& hook, int size) {
 class Averagers {
  public:
   Averagers(const std::string& spec, int size)
-      : world_(InProcessWorld::Create(size, kPatience)),
+      : world_(InProcessWorld::Create(size, kTimeout)),
         averagers_(static_cast<size_t>(size)),
         values_(static_cast<size_t>(size)) {
     for (int rank = 0; rank < size; ++rank) {
@@ -102,11 +102,11 @@ class AsyncCheckpointTest : public testing::TestWithParam<AnyHook> {
     v1::Fence fence;
     fence.set_job("job");
     client_ = std::make_unique<CheckpointClient>(
-        std::make_shared<Membership>(fake_, fence, RetryPolicy()));
+        std::make_shared<MemberContext>(fake_, fence, RetryPolicy()));
   }
 
   void SaveAtOnce(HookWorld& world, Averagers& averagers, int64_t step) {
-    const auto meeting = InProcessWorld::Create(world.size(), kPatience);
+    const auto meeting = InProcessWorld::Create(world.size(), kTimeout);
     std::vector<std::thread> threads;
     for (int rank = 0; rank < world.size(); ++rank) {
       threads.emplace_back([&, rank] {
@@ -144,7 +144,7 @@ TEST_P(AsyncCheckpointTest, IsTheOneThatSavingAtOnceMakes) {
   for (const int size : {1, 3}) {
     HookWorld world = Trained(GetParam(), size);
     Averagers averagers(GetParam().spec, size);
-    const auto meeting = InProcessWorld::Create(size, kPatience);
+    const auto meeting = InProcessWorld::Create(size, kTimeout);
     SaveAtOnce(world, averagers, 10 * size);
     std::vector<std::unique_ptr<AsyncCheckpoint>> savers;
     for (int rank = 0; rank < size; ++rank) {
@@ -160,7 +160,7 @@ TEST_P(AsyncCheckpointTest, IsTheOneThatSavingAtOnceMakes) {
     }
     // Training goes on meanwhile.
     Step(GetParam(), world, GetParam().start_step + kSteps);
-    for (const auto& saver : savers) EXPECT_OK(saver->Finish(kPatience));
+    for (const auto& saver : savers) EXPECT_OK(saver->Finish(kTimeout));
     const std::string at_once = absl::StrCat("step-", 10 * size);
     const std::string later = absl::StrCat("step-", 10 * size + 1);
     for (int shard = 0; shard < size; ++shard) {

@@ -91,7 +91,7 @@ TEST_P(EarlierStateTest, ARecordThatCannotBeReadCostsItsJobOnly) {
   EXPECT_THAT(quarantined[0].reason, HasSubstr("earlier coordinator"));
   ExpectGoesOn(other_.get());
   while (true) {
-    const auto event = hit_->events().Next(kPatience);
+    const auto event = hit_->events().Next(kTimeout);
     ASSERT_OK(event);
     if (event->kind == SessionEvent::Kind::kGenerationEnded) break;
   }

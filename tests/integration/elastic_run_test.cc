@@ -333,7 +333,7 @@ TEST(ElasticRunTest, ABrokenConnectionBetweenTheLivingIsMadeAnew) {
   ElasticTeam team(2, 2);
   ElasticWorker& a = team.Add(0, 10);
   ElasticWorker& b = team.Add(1, 10);
-  a.patience = b.patience = absl::Milliseconds(200);
+  a.reason_timeout = b.reason_timeout = absl::Milliseconds(200);
   b.training.at = [&](Point now, const ElasticGeneration& generation) {
     if (now == Point::kWithin && b.state->step() == 5 &&
         b.reports.size() == 1) {
@@ -353,8 +353,8 @@ TEST(ElasticRunTest, PeersOfAnErrorDoNotWaitForTheirTimeouts) {
   ElasticTeam team(2, 2);
   ElasticWorker& a = team.Add(0, 10);
   ElasticWorker& b = team.Add(1, 10);
-  a.patience = absl::ZeroDuration();
-  b.patience = absl::Seconds(2);
+  a.reason_timeout = absl::ZeroDuration();
+  b.reason_timeout = absl::Seconds(2);
   b.training.at = [&](Point now, const ElasticGeneration&) {
     if (now == Point::kBefore && b.state->step() == 5 &&
         b.reports.size() == 1) {
@@ -464,7 +464,7 @@ TEST(LoadHookStateTest, ResetCountsForAnotherHookAlone) {
 TEST(ElasticRunTest, GenerationsThatAllFailEndInTheLastError) {
   ElasticTeam team(1, 1);
   ElasticWorker& a = team.Add(0, 10);
-  a.patience = absl::ZeroDuration();
+  a.reason_timeout = absl::ZeroDuration();
   a.max_fruitless = 3;
   a.training.at = [&](Point, const ElasticGeneration&) {
     return a.state->step() < 2 ? absl::OkStatus()

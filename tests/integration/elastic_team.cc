@@ -41,7 +41,7 @@ ElasticWorker& ElasticTeam::Add(int slot, int64_t steps) {
   ElasticWorker& worker = *workers_.back();
   worker.slot = slot;
   worker.training.steps = steps;
-  worker.training.timeout = kPatience;
+  worker.training.timeout = kTimeout;
   worker.state = std::make_unique<ElasticToyState>(DType::kFloat64, 16, 2);
   return worker;
 }
@@ -72,11 +72,11 @@ ElasticRun::Options ElasticTeam::OptionsOf(ElasticWorker& worker) const {
   options.session.world_size = most_;
   options.session.min_world_size = fewest_;
   options.session.join_timeout = worker.join_timeout;
-  options.session.collective_timeout = kPatience;
+  options.session.collective_timeout = kTimeout;
   options.manifest.hook = hook_;
   options.manifest.parameters = worker.state->specs();
-  options.recovery.timeout = kPatience;
-  options.patience = worker.patience;
+  options.recovery.timeout = kTimeout;
+  options.reason_timeout = worker.reason_timeout;
   options.max_fruitless = worker.max_fruitless;
   options.on_recovery = [&worker](const RecoveryReport& report) {
     worker.reports.push_back(report);
@@ -106,7 +106,7 @@ void Door::Open() {
 absl::Status Door::Pass() {
   MutexLock lock(&mutex_);
   const bool open = opened_.WaitFor(
-      &mutex_, kPatience,
+      &mutex_, kTimeout,
       [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return open_; });
   if (open) return absl::OkStatus();
   return absl::DeadlineExceededError("nobody has opened the door");

@@ -18,7 +18,7 @@
 
 namespace coxswain {
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kTimeout = absl::Seconds(30);
 
 // One worker of an elastic job, in a thread of its own. What it may do is set
 // before it starts, what it did is read after it has ended.
@@ -30,8 +30,8 @@ struct ElasticWorker {
   // Its state, of which a test may make another kind.
   std::unique_ptr<ElasticToyState> state;
   std::atomic<bool> drain{false};
-  absl::Duration patience = kPatience;
-  absl::Duration join_timeout = kPatience;
+  absl::Duration reason_timeout = kTimeout;
+  absl::Duration join_timeout = kTimeout;
   int max_fruitless = 16;
 
   absl::Status status = absl::UnknownError("not run");

@@ -115,8 +115,9 @@ TEST(ExchangeStreamTest, TheGenerationEndsWhileSixRanksStream) {
           // At another point of the exchange each time, the last one as late
           // however many there are.
           if (++answers == 10 + generation * 210 / generations) {
-            server.room().OnGenerationEnded("job", Generation(generation),
-                                            absl::AbortedError("rank 9 left"));
+            server.parameters().OnGenerationEnded(
+                "job", Generation(generation),
+                absl::AbortedError("rank 9 left"));
           }
         }
       });
@@ -130,7 +131,7 @@ TEST(ExchangeStreamTest, TheGenerationEndsWhileSixRanksStream) {
   }
   // Everything that was held for those streams is given back with them.
   server.Shutdown();
-  EXPECT_EQ(server.room().bytes(), 0);
+  EXPECT_EQ(server.parameters().bytes(), 0);
 }
 
 // More than the windows of a connection hold; fewer than may be under way.
@@ -151,9 +152,9 @@ TEST(ExchangeStreamTest, AReaderThatStandsStillEndsWithItsGeneration) {
   limits.end_grace = absl::Milliseconds(100);
   ParameterServer server(limits);
   const auto stream = OpenWithoutReading(server);
-  server.room().OnGenerationEnded("job", Generation(1),
-                                  absl::AbortedError("over"));
-  // The message that is not read is given up, and the seat with it.
+  server.parameters().OnGenerationEnded("job", Generation(1),
+                                        absl::AbortedError("over"));
+  // The message that is not read is given up, and the participant with it.
   EXPECT_TRUE(server.WaitUntilEmpty());
   EXPECT_THAT(stream->Finish(),
               StatusIs(absl::StatusCode::kDeadlineExceeded,

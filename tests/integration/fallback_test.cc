@@ -20,10 +20,10 @@
 namespace coxswain::fallback_test {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 // What a rank has heard: step, commit, plan version, stop.
-using Heard = std::tuple<int64_t, bool, int64_t, std::string>;
+using Received = std::tuple<int64_t, bool, int64_t, std::string>;
 
 class FallbackIntegrationTest : public ::testing::Test {
  protected:
@@ -49,7 +49,7 @@ class FallbackIntegrationTest : public ::testing::Test {
     manifest.terms.enforcement = enforcement;
     manifest.terms.commit_vote = commit_vote;
     sessions_.resize(static_cast<size_t>(count));
-    heard_.resize(static_cast<size_t>(count));
+    received_.resize(static_cast<size_t>(count));
     InThreads(count, [&](int slot) {
       SessionOptions options;
       options.coordinator = options_.listen;
@@ -57,7 +57,7 @@ class FallbackIntegrationTest : public ::testing::Test {
       options.identity = {"host-a", slot};
       options.host = "host-a";
       options.world_size = count;
-      options.join_timeout = kPatience;
+      options.join_timeout = kTimeout;
       options.retry_base = absl::Milliseconds(1);
       options.retry_cap = absl::Milliseconds(20);
       options.fallback = fallback;
@@ -87,16 +87,16 @@ class FallbackIntegrationTest : public ::testing::Test {
       vote.commit = plan.terms.commit_vote && step % 11 == rank ? false : true;
       const auto decision = gate.Decide(vote);
       ASSERT_OK(decision);
-      heard_[index].emplace_back(step, decision->commit, plan.version,
-                                 decision->stop);
+      received_[index].emplace_back(step, decision->commit, plan.version,
+                                    decision->stop);
       NoteStep(step);
     }
   }
   void AllStep(int64_t first, int64_t end) {
     InThreads(static_cast<int>(sessions_.size()),
               [&](int rank) { Steps(rank, first, end); });
-    for (const auto& heard : heard_) EXPECT_EQ(heard, heard_[0]);
-    EXPECT_EQ(static_cast<int64_t>(heard_[0].size()), end);
+    for (const auto& received : received_) EXPECT_EQ(received, received_[0]);
+    EXPECT_EQ(static_cast<int64_t>(received_[0].size()), end);
   }
 
   void NoteStep(int64_t step) {
@@ -106,13 +106,13 @@ class FallbackIntegrationTest : public ::testing::Test {
   }
   bool AwaitStep(int64_t step) {
     MutexLock lock(&mutex_);
-    return moved_.WaitFor(&mutex_, kPatience,
+    return moved_.WaitFor(&mutex_, kTimeout,
                           [this, step]() { return at_ >= step; });
   }
   bool AwaitEvent(int rank, SessionEvent::Kind kind) {
     while (true) {
       const auto event =
-          sessions_[static_cast<size_t>(rank)]->events().Next(kPatience);
+          sessions_[static_cast<size_t>(rank)]->events().Next(kTimeout);
       EXPECT_OK(event);
       if (!event.ok()) return false;
       if (event->kind == kind) return true;
@@ -122,7 +122,7 @@ class FallbackIntegrationTest : public ::testing::Test {
   server::CoordinatorOptions options_;
   std::unique_ptr<server::Coordinator> coordinator_;
   std::vector<std::unique_ptr<Session>> sessions_;  // by rank
-  std::vector<std::vector<Heard>> heard_;           // likewise
+  std::vector<std::vector<Received>> received_;     // likewise
   Mutex mutex_;
   CondVar moved_;
   int64_t at_ ABSL_GUARDED_BY(mutex_) = -1;
@@ -163,8 +163,8 @@ TEST_P(FallbackEnforcementTest, CoordinatorsComeAndGo) {
       StartCoordinator();
     }
   });
-  for (const auto& heard : heard_) EXPECT_EQ(heard, heard_[0]);
-  EXPECT_EQ(heard_[0].size(), static_cast<size_t>(kSteps));
+  for (const auto& received : received_) EXPECT_EQ(received, received_[0]);
+  EXPECT_EQ(received_[0].size(), static_cast<size_t>(kSteps));
   for (const auto& session : sessions_) EXPECT_OK(session->status());
 }
 
@@ -187,7 +187,7 @@ TEST_F(FallbackIntegrationTest, AStopThatTheyAgreeOnIsTheSameForAll) {
   AllStep(5, 10);
   sessions_[1]->schedule().RequestStop("a signal");
   AllStep(10, 11);
-  EXPECT_NE(std::get<3>(heard_[0].back()), "");
+  EXPECT_NE(std::get<3>(received_[0].back()), "");
   InThreads(3, [&](int rank) {
     if (rank == 2) return StartCoordinator();
     EXPECT_OK(sessions_[static_cast<size_t>(rank)]->Leave("told to stop"));
@@ -208,7 +208,7 @@ TEST_F(FallbackIntegrationTest, ItCanBeSwitchedOff) {
     }());
     StartCoordinator();
   });
-  EXPECT_EQ(heard_[0], heard_[1]);
+  EXPECT_EQ(received_[0], received_[1]);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::torch::Tensor;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 // What a run of the job does.
 struct JobRun {
@@ -124,7 +124,7 @@ class ModuleCheckpointTest : public ::testing::Test {
     joining.identity = {"host-a", slot};
     joining.host = "host-a";
     joining.world_size = run.ranks;
-    joining.join_timeout = joining.collective_timeout = kPatience;
+    joining.join_timeout = joining.collective_timeout = kTimeout;
     COXSWAIN_ASSIGN_OR_RETURN(const auto session,
                               Session::Join(joining, manifest));
     *rank = session->rank();
@@ -190,7 +190,7 @@ class ModuleCheckpointTest : public ::testing::Test {
               .status());
       if (run.after_step) run.after_step(session, step);
     }
-    return checkpoint.Finish(kPatience);
+    return checkpoint.Finish(kTimeout);
   }
 
   static Tensor Numbers(int64_t count, int64_t first, double size) {

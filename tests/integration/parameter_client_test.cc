@@ -10,8 +10,8 @@
 #include "base/status_matchers.h"
 #include "client/session/session.h"
 #include "server/coordinator.h"
-#include "tests/support/parameter_server.h"
 #include "tests/support/in_threads.h"
+#include "tests/support/parameter_server.h"
 
 namespace coxswain {
 namespace {
@@ -44,8 +44,8 @@ std::vector<float> Values(float first) {
 
 TEST(ParameterClientTest, WhoComesLatePullsTheNewestVersion) {
   ParameterServer server;
-  ParameterClient writer(server.MakeMembership("job", 1));
-  ParameterClient reader(server.MakeMembership("job", 1));
+  ParameterClient writer(server.MakeMemberContext("job", 1));
+  ParameterClient reader(server.MakeMemberContext("job", 1));
   std::vector<float> old = Values(0), current = Values(7), pulled = Values(1);
   ASSERT_OK(writer.Push("layer.weight", 10, SpanOf(&old)));
   ASSERT_OK(writer.Push("layer.weight", 20, SpanOf(&current)));
@@ -58,14 +58,14 @@ TEST(ParameterClientTest, WhoComesLatePullsTheNewestVersion) {
               StatusIs(absl::StatusCode::kAlreadyExists, _));
   // One version is held, and not two.
   const auto bytes = static_cast<int64_t>(4 * current.size());
-  EXPECT_GE(server.room().bytes(), bytes);
-  EXPECT_LT(server.room().bytes(), 2 * bytes);
+  EXPECT_GE(server.parameters().bytes(), bytes);
+  EXPECT_LT(server.parameters().bytes(), 2 * bytes);
 }
 
 TEST(ParameterClientTest, APullWaitsForThePush) {
   ParameterServer server;
-  ParameterClient writer(server.MakeMembership("job", 1));
-  ParameterClient reader(server.MakeMembership("job", 1));
+  ParameterClient writer(server.MakeMemberContext("job", 1));
+  ParameterClient reader(server.MakeMemberContext("job", 1));
   std::vector<float> current = Values(3), pulled = Values(0);
   EXPECT_THAT(reader.Pull("w", 5, absl::ZeroDuration(), SpanOf(&pulled)),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'w'")));
@@ -83,7 +83,7 @@ TEST(ParameterClientTest, APullWaitsForThePush) {
 
 TEST(ParameterClientTest, PartsAreSummedInTheirOrder) {
   ParameterServer server;
-  ParameterClient client(server.MakeMembership("job", 1));
+  ParameterClient client(server.MakeMemberContext("job", 1));
   std::vector<float> large(3, 1e8f), small(3, 1.0f), minus(3, -1e8f), sum(3);
   // 1 in the order of the parts, and 0 in that of their arrival.
   EXPECT_EQ(ValueOf(client.PushPart("g", 1, SpanOf(&small), {2, 3})), false);
@@ -96,13 +96,13 @@ TEST(ParameterClientTest, PartsAreSummedInTheirOrder) {
 TEST(ParameterClientTest, TheNextGenerationInherits) {
   ParameterServer server;
   std::vector<float> old = Values(1), next = Values(2), pulled = Values(0);
-  ParameterClient before(server.MakeMembership("job", 1));
+  ParameterClient before(server.MakeMemberContext("job", 1));
   ASSERT_OK(before.Push("w", 900, SpanOf(&old)));
-  server.room().OnGenerationEnded("job", Generation(1),
-                                  absl::AbortedError("a member was lost"));
+  server.parameters().OnGenerationEnded(
+      "job", Generation(1), absl::AbortedError("a member was lost"));
   EXPECT_THAT(before.Push("w", 901, SpanOf(&old)),
               StatusIs(absl::StatusCode::kAborted, _));
-  ParameterClient after(server.MakeMembership("job", 2));
+  ParameterClient after(server.MakeMemberContext("job", 2));
   ASSERT_OK_AND_ASSIGN(
       const auto inherited,
       after.Pull("w", 0, absl::ZeroDuration(), SpanOf(&pulled)));
@@ -115,7 +115,7 @@ TEST(ParameterClientTest, TheNextGenerationInherits) {
   EXPECT_EQ(own.generation, 2);
   EXPECT_EQ(pulled, next);
   // Another job has nothing to do with it.
-  ParameterClient other(server.MakeMembership("other", 3));
+  ParameterClient other(server.MakeMemberContext("other", 3));
   EXPECT_THAT(other.Pull("w", 0, absl::ZeroDuration(), SpanOf(&pulled)),
               StatusIs(absl::StatusCode::kNotFound, _));
 }
@@ -124,10 +124,10 @@ TEST(ParameterClientTest, TypesAndLimitsAreChecked) {
   server::ParameterLimits limits;
   limits.max_job_bytes = 4 << 20;
   ParameterServer server(limits);
-  ParameterClient client(server.MakeMembership("job", 1));
+  ParameterClient client(server.MakeMemberContext("job", 1));
   std::vector<float> values = Values(1), few(3), large(1'200'000);
   ASSERT_OK(client.Push("w", 1, SpanOf(&values)));
-  const int64_t held = server.room().bytes();
+  const int64_t held = server.parameters().bytes();
   EXPECT_GE(held, static_cast<int64_t>(4 * values.size()));
   EXPECT_THAT(
       client.Pull("w", 0, kSoon, SpanOf(&few)),
@@ -139,10 +139,10 @@ TEST(ParameterClientTest, TypesAndLimitsAreChecked) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("17 parts of a parameter in a world of 16")));
   // What came of it before is gone.
-  EXPECT_EQ(server.room().bytes(), held);
+  EXPECT_EQ(server.parameters().bytes(), held);
   EXPECT_EQ(ValueOf(client.Forget("w")), true);
   EXPECT_EQ(ValueOf(client.Forget("w")), false);
-  EXPECT_EQ(server.room().bytes(), 0);
+  EXPECT_EQ(server.parameters().bytes(), 0);
 }
 
 TEST(ParameterClientTest, RanksOfAJobShareThemAndExchangeThroughTheService) {

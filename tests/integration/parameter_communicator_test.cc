@@ -34,7 +34,7 @@ Group MakeGroup(int size, absl::Duration timeout) {
   const int64_t own = ++generation;
   return ConnectGroup(size, timeout, [own](CommunicatorOptions options) {
     options.store = std::make_shared<MemberStore>(
-        SharedServer().MakeMembership(absl::StrCat("job-", own), own));
+        SharedServer().MakeMemberContext(absl::StrCat("job-", own), own));
     return ConnectParameterServer(options);
   });
 }
@@ -114,14 +114,14 @@ TEST(ParameterServerCommunicatorTest, DifferentCollectivesAreToldApart) {
 }
 
 TEST(ParameterServerCommunicatorTest, TheEndOfTheGenerationEndsIt) {
-  const auto membership = SharedServer().MakeMembership("ending", 1'000'000);
+  const auto member = SharedServer().MakeMemberContext("ending", 1'000'000);
   const Group group =
       ConnectGroup(2, absl::Minutes(1), [&](CommunicatorOptions options) {
-        options.store = std::make_shared<MemberStore>(membership);
+        options.store = std::make_shared<MemberStore>(member);
         return ConnectParameterServer(options);
       });
   const WorkPtr waiting = group[0]->Barrier();
-  SharedServer().room().OnGenerationEnded(
+  SharedServer().parameters().OnGenerationEnded(
       "ending", Generation(1'000'000), absl::AbortedError("rank 1 was lost"));
   EXPECT_THAT(waiting->Wait(kSoon), StatusIs(absl::StatusCode::kAborted,
                                              HasSubstr("rank 1 was lost")));
@@ -131,10 +131,10 @@ TEST(ParameterServerCommunicatorTest, TheEndOfTheGenerationEndsIt) {
 
 TEST(ParameterServerCommunicatorTest, AServerThatEndsIsUnavailable) {
   auto server = std::make_unique<ParameterServer>();
-  const auto membership = server->MakeMembership("job", 1);
+  const auto member = server->MakeMemberContext("job", 1);
   const Group group =
       ConnectGroup(2, absl::Minutes(1), [&](CommunicatorOptions options) {
-        options.store = std::make_shared<MemberStore>(membership);
+        options.store = std::make_shared<MemberStore>(member);
         return ConnectParameterServer(options);
       });
   const WorkPtr waiting = group[0]->Barrier();
@@ -147,10 +147,10 @@ TEST(ParameterServerCommunicatorTest, TensorsHaveALimit) {
   server::ParameterLimits limits;
   limits.max_tensor_bytes = 1000;
   ParameterServer server(limits);
-  const auto membership = server.MakeMembership("job", 1);
+  const auto member = server.MakeMemberContext("job", 1);
   const Group group =
       ConnectGroup(2, absl::Minutes(1), [&](CommunicatorOptions options) {
-        options.store = std::make_shared<MemberStore>(membership);
+        options.store = std::make_shared<MemberStore>(member);
         return ConnectParameterServer(options);
       });
   std::vector<float> large(251);
@@ -163,10 +163,10 @@ TEST(ParameterServerCommunicatorTest, ALimitOfTheStreamIsToldAsOne) {
   server::ParameterLimits limits;
   limits.max_operations = 2;
   ParameterServer server(limits);
-  const auto membership = server.MakeMembership("job", 1);
+  const auto member = server.MakeMemberContext("job", 1);
   const Group group =
       ConnectGroup(2, absl::Minutes(1), [&](CommunicatorOptions options) {
-        options.store = std::make_shared<MemberStore>(membership);
+        options.store = std::make_shared<MemberStore>(member);
         return ConnectParameterServer(options);
       });
   std::vector<WorkPtr> works;
@@ -182,7 +182,7 @@ TEST(ParameterServerCommunicatorTest, AGroupIsNotLargerThanItsWorld) {
   options.size = 17;
   options.timeout = kSoon;
   options.store = std::make_shared<MemberStore>(
-      SharedServer().MakeMembership("large", 2'000'000));
+      SharedServer().MakeMemberContext("large", 2'000'000));
   EXPECT_THAT(ConnectParameterServer(options),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("17 ranks in a world of 16")));
@@ -213,11 +213,11 @@ TEST(ParameterServerCommunicatorTest, AMessageThatIsRefusedTakesNoNumber) {
 
 TEST(ParameterServerCommunicatorTest, NothingIsLeftAtTheServer) {
   ParameterServer server;
-  const auto membership = server.MakeMembership("job", 1);
+  const auto member = server.MakeMemberContext("job", 1);
   {
     const Group group =
         ConnectGroup(3, absl::Minutes(1), [&](CommunicatorOptions options) {
-          options.store = std::make_shared<MemberStore>(membership);
+          options.store = std::make_shared<MemberStore>(member);
           return ConnectParameterServer(options);
         });
     std::vector<std::vector<float>> data(3, std::vector<float>(700'000, 1.0f));
@@ -234,7 +234,7 @@ TEST(ParameterServerCommunicatorTest, NothingIsLeftAtTheServer) {
     for (const WorkPtr& work : works) ASSERT_OK(work->Wait(kSoon));
   }
   server.Shutdown();
-  EXPECT_EQ(server.room().bytes(), 0);
+  EXPECT_EQ(server.parameters().bytes(), 0);
 }
 
 }  // namespace

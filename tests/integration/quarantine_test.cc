@@ -192,7 +192,7 @@ class QuarantineTest : public StoredJobsTest {
                 AnyOf(absl::StatusCode::kAborted,
                       absl::StatusCode::kFailedPrecondition));
     while (true) {
-      const auto event = session->events().Next(kPatience);
+      const auto event = session->events().Next(kTimeout);
       ASSERT_OK(event);
       if (event->kind == Kind::kGenerationEnded) break;
     }
@@ -267,14 +267,14 @@ TEST_P(QuarantineTest, EveryRecordThatIsSpoiledCostsItsJobOnly) {
       if (HasFatalFailure()) return;
       // Records for the next round.
       ASSERT_OK(hit_->CreateMesh("grid", {{"dp", 1}}));
-      ASSERT_OK(hit_->Barrier("", "tag", kPatience));
+      ASSERT_OK(hit_->Barrier("", "tag", kTimeout));
       coordinator_.reset();
       ExpectKept(table, record);
       ASSERT_OK(Start());
       // And nothing more is lost by the next start.
       ExpectOtherGoesOn();
       while (true) {
-        const auto event = hit_->events().Next(kPatience);
+        const auto event = hit_->events().Next(kTimeout);
         ASSERT_OK(event);
         ASSERT_NE(event->kind, Kind::kGenerationEnded) << hit_->status();
         if (event->kind == Kind::kReattached) break;

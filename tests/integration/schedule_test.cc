@@ -29,7 +29,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kTimeout = absl::Seconds(20);
 
 // A worker's connection, which the test breaks and lets come back.
 class Cable {
@@ -144,7 +144,7 @@ class ScheduleIntegrationTest : public ::testing::Test {
       options.identity = {"host-a", slot};
       options.host = "host-a";
       options.world_size = count;
-      options.join_timeout = kPatience;
+      options.join_timeout = kTimeout;
       options.retry_cap = absl::Milliseconds(10);
       options.retry_base = absl::Milliseconds(1);
       options.stub_factory = [this, slot](const std::string& address) {
@@ -164,7 +164,7 @@ class ScheduleIntegrationTest : public ::testing::Test {
     schedule::Terms terms;
     terms.enforcement = enforcement;
     terms.commit_vote = commit_vote;
-    terms.progress_timeout = kPatience;
+    terms.progress_timeout = kTimeout;
     return terms;
   }
 
@@ -210,7 +210,7 @@ class ScheduleIntegrationTest : public ::testing::Test {
     return response->jobs(0);
   }
   void AwaitState(int rank, const std::string& state) {
-    const absl::Time deadline = Clock::Real()->Now() + kPatience;
+    const absl::Time deadline = Clock::Real()->Now() + kTimeout;
     std::string last;
     while (last != state && Clock::Real()->Now() < deadline) {
       last = Describe().members(rank).state();
@@ -382,10 +382,10 @@ TEST_F(ScheduleIntegrationTest, ALostDecisionIsHeardAgain) {
   ASSERT_OK(Announce(0, 0));
   v1::WhyRequest why;
   why.set_job("mnist");
-  for (bool heard = false; !heard;) {
+  for (bool received = false; !received;) {
     const auto response = operator_->Why(why, {});
     ASSERT_OK(response);
-    heard = response->ranks_size() > 0 && response->ranks(0).stream() != "";
+    received = response->ranks_size() > 0 && response->ranks(0).stream() != "";
   }
   cables_[0]->Break();
   AwaitState(0, "detached");
@@ -422,7 +422,7 @@ TEST_P(EnforcementTest, TrainingGoesOnThroughRestartsOfTheCoordinator) {
       for (int64_t step : {20, 70, 120}) {
         {
           MutexLock lock(&mutex);
-          ASSERT_TRUE(moved.WaitFor(&mutex, kPatience,
+          ASSERT_TRUE(moved.WaitFor(&mutex, kTimeout,
                                     [&at, step]() { return at >= step; }));
         }
         coordinator_.reset();

@@ -24,7 +24,7 @@ namespace {
 using ::testing::HasSubstr;
 using Kind = SessionEvent::Kind;
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kTimeout = absl::Seconds(20);
 
 // Counts the calls that a stub passes on.
 class CallCounter {
@@ -36,7 +36,7 @@ class CallCounter {
   }
   bool Wait(const std::string& method, int count) {
     MutexLock lock(&mutex_);
-    return changed_.WaitFor(&mutex_, kPatience,
+    return changed_.WaitFor(&mutex_, kTimeout,
                             [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
                               return calls_[method] >= count;
                             });
@@ -124,8 +124,8 @@ class SessionRestartIntegrationTest : public ::testing::Test {
     options.world_size = world_size;
     options.min_world_size = min_world_size_;
     options.backend = backend_;
-    options.join_timeout = kPatience;
-    options.collective_timeout = kPatience;
+    options.join_timeout = kTimeout;
+    options.collective_timeout = kTimeout;
     options.retry_base = absl::Milliseconds(20);
     options.retry_cap = absl::Milliseconds(200);
     options.stub_factory = [this](const std::string& address) {
@@ -161,7 +161,7 @@ class SessionRestartIntegrationTest : public ::testing::Test {
 
   static SessionEvent NextOf(Session& session, Kind kind) {
     while (true) {
-      auto event = session.events().Next(kPatience);
+      auto event = session.events().Next(kTimeout);
       EXPECT_OK(event) << "while waiting for " << ToString(kind);
       if (!event.ok() || event->kind == kind) {
         return event.value_or(SessionEvent());
@@ -171,7 +171,7 @@ class SessionRestartIntegrationTest : public ::testing::Test {
   static float Sum(const ProcessGroup& group, float value) {
     EXPECT_OK(group.communicator()
                   .AllReduce(Span{&value, 1, DType::kFloat32, {}})
-                  ->Wait(kPatience));
+                  ->Wait(kTimeout));
     return value;
   }
   static void LeaveAll(const Sessions& sessions) {
@@ -208,9 +208,8 @@ TEST_F(SessionRestartIntegrationTest, WorkersGoOnBetweenTheirSteps) {
       const SessionEvent back = NextOf(session, Kind::kReattached);
       EXPECT_EQ(back.term, lost.term + 1);
       EXPECT_EQ(Sum(*worlds[rank], 1), 2);
-      EXPECT_OK(
-          session.Barrier("", absl::StrCat("after-", restart), kPatience));
-      const auto kept = session.store().Get("kept", kPatience);
+      EXPECT_OK(session.Barrier("", absl::StrCat("after-", restart), kTimeout));
+      const auto kept = session.store().Get("kept", kTimeout);
       ASSERT_OK(kept);
       EXPECT_EQ(*kept, "value");
       // A group that is declared again is the same one.
@@ -227,10 +226,10 @@ TEST_F(SessionRestartIntegrationTest, ABarrierOutlivesIt) {
   const Sessions sessions = JoinAll(2);
   ASSERT_EQ(sessions.size(), 2u);
   std::thread waiting(
-      [&]() { EXPECT_OK(sessions[0]->Barrier("", "meet", kPatience)); });
+      [&]() { EXPECT_OK(sessions[0]->Barrier("", "meet", kTimeout)); });
   ASSERT_TRUE(calls_.Wait("/coxswain.v1.Group/Barrier", 1));
   Restart();
-  EXPECT_OK(sessions[1]->Barrier("", "meet", kPatience));
+  EXPECT_OK(sessions[1]->Barrier("", "meet", kTimeout));
   waiting.join();
   LeaveAll(sessions);
 }
@@ -239,12 +238,12 @@ TEST_F(SessionRestartIntegrationTest, WaitsOfTheStoreOutliveIt) {
   const Sessions sessions = JoinAll(2);
   ASSERT_EQ(sessions.size(), 2u);
   std::thread getting([&]() {
-    const auto value = sessions[0]->store().Get("late", kPatience);
+    const auto value = sessions[0]->store().Get("late", kTimeout);
     ASSERT_OK(value);
     EXPECT_EQ(*value, "here");
   });
   std::thread waiting([&]() {
-    EXPECT_OK(sessions[0]->store().Wait({"late", "later"}, kPatience));
+    EXPECT_OK(sessions[0]->store().Wait({"late", "later"}, kTimeout));
   });
   ASSERT_TRUE(calls_.Wait("/coxswain.v1.Store/Get", 1));
   ASSERT_TRUE(calls_.Wait("/coxswain.v1.Store/Wait", 1));
@@ -296,7 +295,7 @@ TEST_F(SessionRestartIntegrationTest, AWatchSeesChangesAfterIt) {
       [](const absl::Status& status) { ADD_FAILURE() << status; });
   const auto wait = [&](size_t count) {
     MutexLock lock(&mutex);
-    return changed.WaitFor(&mutex, kPatience,
+    return changed.WaitFor(&mutex, kTimeout,
                            [&]() { return seen.size() >= count; });
   };
   ASSERT_OK(sessions[0]->store().Set("key", "1"));
@@ -315,7 +314,7 @@ TEST_F(SessionRestartIntegrationTest, ALeaveWaitsForIt) {
   ASSERT_TRUE(calls_.Wait("/coxswain.v1.Rendezvous/Leave", 2));
   StartCoordinator();
   leaving.join();
-  // The job has ended in good order, and its name is free.
+  // The job has ended cleanly, and its name is free.
   const Sessions next = JoinAll(1);
   ASSERT_EQ(next.size(), 1u);
   LeaveAll(next);

@@ -27,7 +27,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kTimeout = absl::Seconds(20);
 
 class Notification {
  public:
@@ -38,7 +38,7 @@ class Notification {
   }
   bool Wait() {
     MutexLock lock(&mutex_);
-    return cv_.WaitFor(&mutex_, kPatience, [this]() { return notified_; });
+    return cv_.WaitFor(&mutex_, kTimeout, [this]() { return notified_; });
   }
 
  private:
@@ -81,8 +81,8 @@ class SessionIntegrationTest : public ::testing::Test {
     options.host = "host-a";
     options.local_rank = slot;
     options.world_size = world_size;
-    options.join_timeout = kPatience;
-    options.collective_timeout = kPatience;
+    options.join_timeout = kTimeout;
+    options.collective_timeout = kTimeout;
     return options;
   }
 
@@ -108,7 +108,7 @@ class SessionIntegrationTest : public ::testing::Test {
   static float Sum(const ProcessGroup& group, float value) {
     EXPECT_OK(group.communicator()
                   .AllReduce(Span{&value, 1, DType::kFloat32, {}})
-                  ->Wait(kPatience));
+                  ->Wait(kTimeout));
     return value;
   }
 
@@ -204,7 +204,7 @@ TEST_F(SessionIntegrationTest, OverlappingGroupsSumTheirOwnRanks) {
       EXPECT_EQ((*high)->rank(), rank == 2 ? 0 : 1);
       EXPECT_EQ(Sum(**high, 1.0f + rank), 5);
     }
-    EXPECT_OK(session.Barrier("", "end", kPatience));
+    EXPECT_OK(session.Barrier("", "end", kTimeout));
   });
 }
 
@@ -230,13 +230,13 @@ TEST_F(SessionIntegrationTest, GroupsOfAMeshWorkInterleaved) {
         second = tp.AllReduce(Span{&over_tp, 1, DType::kFloat32, {}});
         first = dp.AllReduce(Span{&over_dp, 1, DType::kFloat32, {}});
       }
-      ASSERT_OK(first->Wait(kPatience));
-      ASSERT_OK(second->Wait(kPatience));
+      ASSERT_OK(first->Wait(kTimeout));
+      ASSERT_OK(second->Wait(kTimeout));
       // Ranks are row-major: dp pairs {0,2} and {1,3}, tp {0,1} and {2,3}.
       EXPECT_EQ(over_dp, rank % 2 == 0 ? 1 + 3 : 2 + 4);
       EXPECT_EQ(over_tp, rank < 2 ? 1 + 2 : 3 + 4);
     }
-    EXPECT_OK(sessions[rank]->Barrier("", "end", kPatience));
+    EXPECT_OK(sessions[rank]->Barrier("", "end", kTimeout));
   });
 }
 
@@ -268,7 +268,7 @@ TEST_F(SessionIntegrationTest, TheStoreIsExactUnderContention) {
     if (*ready == kClients) {
       EXPECT_OK(store.Set("go", "now"));
     }
-    const auto go = store.Get("go", kPatience);
+    const auto go = store.Get("go", kTimeout);
     ASSERT_OK(go);
     if (*go == "now") ++woken;
   });
@@ -367,12 +367,12 @@ TEST_F(SessionIntegrationTest, AFailedMemberStopsTheOthersAndIsNamed) {
     // A collective that rank 1 never joins ends, and a wait of the store.
     const auto lost = AllOf(HasSubstr("rank 1"), HasSubstr("host-a"),
                             HasSubstr("out of memory"));
-    EXPECT_THAT((*world)->communicator().Barrier()->Wait(kPatience),
+    EXPECT_THAT((*world)->communicator().Barrier()->Wait(kTimeout),
                 ::testing::Not(IsOk()));
     ASSERT_TRUE(aborted.Wait());
     EXPECT_THAT(sessions[rank]->status(),
                 StatusIs(absl::StatusCode::kAborted, lost));
-    EXPECT_THAT(sessions[rank]->store().Get("never", kPatience),
+    EXPECT_THAT(sessions[rank]->store().Get("never", kTimeout),
                 StatusIs(absl::StatusCode::kAborted, lost));
   });
   failing.join();

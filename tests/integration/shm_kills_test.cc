@@ -37,7 +37,7 @@ constexpr int kVictims = 2;   // a round
 constexpr int kRounds = 100;  // 200 kills
 // Survivors end in milliseconds. A machine may be slow, but a wait that only
 // the ranks' own timeout ends is too long.
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kWaitTimeout = absl::Seconds(30);
 constexpr absl::Duration kTimeout = absl::Minutes(2);
 // Of those who wait to connect to somebody who is dead already.
 constexpr absl::Duration kConnectTimeout = absl::Seconds(1);
@@ -162,12 +162,12 @@ class Round {
 
   void AwaitAllThere() {
     for (const auto& process : survivors_) {
-      ASSERT_OK(process->WaitForStdout("all there\n", kPatience));
+      ASSERT_OK(process->WaitForStdout("all there\n", kWaitTimeout));
     }
   }
   void Terminate() {
     for (const auto& process : survivors_) {
-      ASSERT_OK(process->WaitForStdout("begun\n", kPatience));
+      ASSERT_OK(process->WaitForStdout("begun\n", kWaitTimeout));
       process->Signal(SIGTERM);
     }
   }
@@ -176,7 +176,7 @@ class Round {
   int AwaitVictims() {
     int killed = 0;
     for (const auto& process : victims_) {
-      const auto exit = process->Wait(kPatience);
+      const auto exit = process->Wait(kWaitTimeout);
       EXPECT_OK(exit);
       if (exit.ok() && exit->signal == SIGKILL) ++killed;
     }
@@ -186,7 +186,7 @@ class Round {
   // That they end, and with an error that says why.
   void CheckSurvivors() {
     for (const auto& process : survivors_) {
-      const auto exit = process->Wait(kPatience);
+      const auto exit = process->Wait(kWaitTimeout);
       ASSERT_OK(exit);
       EXPECT_EQ(exit->Status(), 3)
           << stage_ << ": " << process->out() << process->err();

@@ -26,7 +26,7 @@ namespace coxswain {
 // jobs. What a test does to the records it does while none runs.
 class StoredJobsTest : public ::testing::TestWithParam<std::string> {
  protected:
-  static constexpr absl::Duration kPatience = absl::Seconds(20);
+  static constexpr absl::Duration kTimeout = absl::Seconds(20);
 
   StoredJobsTest() {
     static int count = 0;
@@ -84,8 +84,8 @@ class StoredJobsTest : public ::testing::TestWithParam<std::string> {
     options.identity = {"host-a", 0};
     options.host = "host-a";
     options.world_size = 1;
-    options.join_timeout = kPatience;
-    options.collective_timeout = kPatience;
+    options.join_timeout = kTimeout;
+    options.collective_timeout = kTimeout;
     options.retry_base = absl::Milliseconds(5);
     options.retry_cap = absl::Milliseconds(20);
     auto session = Session::Join(options, {});
@@ -101,7 +101,7 @@ class StoredJobsTest : public ::testing::TestWithParam<std::string> {
     for (Session* session : {other_.get(), hit_.get()}) {
       ASSERT_OK(session->store().Set("kept", "value"));
       ASSERT_OK(session->CreateMesh("grid", {{"dp", 1}}));
-      ASSERT_OK(session->Barrier("", "tag", kPatience));
+      ASSERT_OK(session->Barrier("", "tag", kTimeout));
     }
   }
 
@@ -109,16 +109,16 @@ class StoredJobsTest : public ::testing::TestWithParam<std::string> {
   // happened.
   static void ExpectGoesOn(Session* session) {
     while (true) {
-      const auto event = session->events().Next(kPatience);
+      const auto event = session->events().Next(kTimeout);
       ASSERT_OK(event);
       ASSERT_NE(event->kind, SessionEvent::Kind::kGenerationEnded)
           << session->status();
       if (event->kind == SessionEvent::Kind::kReattached) break;
     }
-    const auto kept = session->store().Get("kept", kPatience);
+    const auto kept = session->store().Get("kept", kTimeout);
     ASSERT_OK(kept);
     EXPECT_EQ(*kept, "value");
-    EXPECT_OK(session->Barrier("", "tag", kPatience));
+    EXPECT_OK(session->Barrier("", "tag", kTimeout));
     EXPECT_OK(session->CreateMesh("grid", {{"dp", 1}}));
     EXPECT_OK(session->status());
   }

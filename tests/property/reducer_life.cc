@@ -11,7 +11,7 @@
 namespace coxswain {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kWaitTimeout = absl::Seconds(60);
 
 // The parameters are of one of two types.
 void Write(const std::vector<double>& values, const Span& span) {
@@ -49,7 +49,7 @@ void Count::Add() {
 bool Count::Await(int count) {
   MutexLock lock(&mutex_);
   return changed_.WaitFor(
-      &mutex_, kPatience,
+      &mutex_, kWaitTimeout,
       [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return count_ >= count; });
 }
 
@@ -287,7 +287,7 @@ void ReducerLife::SaveState() {
     Complain(absl::StrCat("SaveState: ", record_.state.status().ToString()));
   }
   // Those who leave first break the connections of the others.
-  if (auto status = communicator_.Barrier()->Wait(kPatience); !status.ok()) {
+  if (auto status = communicator_.Barrier()->Wait(kWaitTimeout); !status.ok()) {
     Complain(absl::StrCat("the last barrier: ", status.ToString()));
   }
 }

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "client/comm/communicator.h"
-#include "client/comm/gated/gated_communicator.h"
+#include "client/comm/held/held_communicator.h"
 #include "client/reduce/hook_state.h"
 #include "client/reduce/reducer.h"
 #include "tests/conformance/hook_world.h"
@@ -96,7 +96,7 @@ class ReducerLife {
   const int rank_;
   const std::vector<ParameterSpec>& parameters_;
   BrittleHook* const hook_;
-  GatedCommunicator communicator_;
+  HeldCommunicator communicator_;
   const HookState* const restored_;
   Count* const lives_over_;
   const Sabotage sabotage_;

@@ -36,7 +36,7 @@ namespace coxswain::reducer_stress_test {
 namespace {
 
 constexpr int64_t kFleets = 40;
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kWaitTimeout = absl::Seconds(60);
 
 std::unique_ptr<BrittleHook> MakeBrittleHook(const std::string& spec) {
   auto hook = MakeHook(spec);
@@ -99,14 +99,14 @@ class Fleet {
     options.rank = rank;
     options.size = plan_.world_size;
     options.store = store;
-    options.timeout = kPatience;
+    options.timeout = kWaitTimeout;
     auto connected = ConnectGloo(options);
     EXPECT_OK(connected);
     return connected.ok() ? *std::move(connected) : nullptr;
   }
 
   std::vector<LifeRecord> Live(const GenerationPlan& plan) {
-    const auto world = InProcessWorld::Create(plan_.world_size, kPatience);
+    const auto world = InProcessWorld::Create(plan_.world_size, kWaitTimeout);
     const auto store = std::make_shared<MemoryStore>();
     const HookState* const restored = restores_ ? &*checkpoint_ : nullptr;
     restores_ = false;

@@ -14,7 +14,7 @@
 
 namespace coxswain {
 
-std::string BareClient::Greeting() {
+std::string BareClient::Preface() {
   return absl::StrCat(kHttp2Preface, Http2Frame(kHttp2Settings, 0, 0, ""));
 }
 
@@ -34,12 +34,12 @@ void BareClient::Send(const std::string& bytes) {
             static_cast<ssize_t>(bytes.size()));
 }
 
-bool BareClient::Says(const std::string& text) {
+bool BareClient::Receives(const std::string& text) {
   std::string said;
   char data[64];
   pollfd readable = {fd_.get(), POLLIN, 0};
   while (!absl::StrContains(said, text)) {
-    if (poll(&readable, 1, kPatienceMs) <= 0) ADD_FAILURE() << "silence";
+    if (poll(&readable, 1, kTimeoutMs) <= 0) ADD_FAILURE() << "silence";
     const ssize_t size = recv(fd_.get(), data, sizeof(data), MSG_DONTWAIT);
     if (size <= 0) return false;
     said.append(data, static_cast<size_t>(size));
@@ -66,7 +66,7 @@ std::string BareClient::Read(size_t size) {
     pollfd readable = {fd_.get(), POLLIN, 0};
     char data[64];
     const size_t left = std::min(sizeof(data), size - bytes.size());
-    const ssize_t got = poll(&readable, 1, kPatienceMs) > 0
+    const ssize_t got = poll(&readable, 1, kTimeoutMs) > 0
                             ? recv(fd_.get(), data, left, 0)
                             : -1;
     if (got <= 0) {

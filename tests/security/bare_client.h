@@ -14,16 +14,16 @@ namespace coxswain {
 class BareClient {
  public:
   // No wait is longer.
-  static constexpr int kPatienceMs = 20'000;
+  static constexpr int kTimeoutMs = 20'000;
 
   // What a client sends first.
-  static std::string Greeting();
+  static std::string Preface();
 
   explicit BareClient(int port);
 
   void Send(const std::string& bytes);
   // Reads on until the server has said this. False if it has closed before.
-  bool Says(const std::string& text);
+  bool Receives(const std::string& text);
   // The setting with this id among the server's first ones.
   std::optional<uint32_t> Setting(uint16_t id);
 

@@ -27,7 +27,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kTimeout = absl::Seconds(30);
 // For connections that are not to be.
 constexpr absl::Duration kRefused = absl::Milliseconds(700);
 
@@ -70,7 +70,7 @@ class CertificatesTest : public testing::Test {
   }
   // Until a new connection is answered, or not any more.
   bool Await(const ClientSecurity& security, bool answered) const {
-    const absl::Time deadline = Clock::Real()->Now() + kPatience;
+    const absl::Time deadline = Clock::Real()->Now() + kTimeout;
     while (Clock::Real()->Now() < deadline) {
       if (Ask(security, kRefused).ok() == answered) return true;
     }
@@ -83,8 +83,8 @@ class CertificatesTest : public testing::Test {
 
 TEST_F(CertificatesTest, WhoHasACertificateIsAnswered) {
   ServeTls();
-  EXPECT_OK(Ask(With(certificates_.Job("a")), kPatience));
-  EXPECT_OK(Ask(With(certificates_.Operator()), kPatience));
+  EXPECT_OK(Ask(With(certificates_.Job("a")), kTimeout));
+  EXPECT_OK(Ask(With(certificates_.Operator()), kTimeout));
 }
 
 TEST_F(CertificatesTest, WhoHasNoneOrAStrangersIsNot) {
@@ -98,7 +98,7 @@ TEST_F(CertificatesTest, WhoHasNoneOrAStrangersIsNot) {
   TlsFiles stranger = others.Job("a");
   stranger.ca = certificates_.Path("ca.crt");
   EXPECT_THAT(Ask(With(stranger), kRefused), IsNotAnswered());
-  EXPECT_OK(Ask(With(certificates_.Job("a")), kPatience));
+  EXPECT_OK(Ask(With(certificates_.Job("a")), kTimeout));
 }
 
 TEST_F(CertificatesTest, ACoordinatorOfAnotherAuthorityIsNotBelieved) {
@@ -143,11 +143,11 @@ TEST_F(CertificatesTest, WhatHasRunOutOpensNoConnectionByAnOldSession) {
   const auto before = ConnectCoordinator(
       absl::StrCat("127.0.0.1:", coordinator_->port()), RetryPolicy(), job);
   CallOptions call;
-  call.timeout = kPatience;
+  call.timeout = kTimeout;
   ASSERT_OK(before->Describe({}, call).status());
   clock.Advance(absl::Hours(24 * 365 * 100));
-  EXPECT_THAT(Ask(job, kPatience), StatusIs(absl::StatusCode::kUnauthenticated,
-                                            HasSubstr("ran out at")));
+  EXPECT_THAT(Ask(job, kTimeout), StatusIs(absl::StatusCode::kUnauthenticated,
+                                           HasSubstr("ran out at")));
   // A connection that was there stays.
   EXPECT_OK(before->Describe({}, call).status());
 }
@@ -179,7 +179,7 @@ TEST_F(CertificatesTest, WhatHasRunOutDoesNotPassForAGoodOneOfTheSamePort) {
   const auto with_old = connect(to_one, old);
   const auto with_good = connect(to_another, good);
   CallOptions call;
-  call.timeout = kPatience;
+  call.timeout = kTimeout;
   // gRPC, which follows the system's clock, accepts both.
   clock.Advance(2 * year);
   const auto run_out =
@@ -193,13 +193,13 @@ TEST_F(CertificatesTest, WhatHasRunOutDoesNotPassForAGoodOneOfTheSamePort) {
 TEST_F(CertificatesTest, TlsToACoordinatorInPlainTextIsNotAnswered) {
   Serve({});
   EXPECT_THAT(Ask(With(certificates_.Job("a")), kRefused), IsNotAnswered());
-  EXPECT_OK(Ask({}, kPatience));
+  EXPECT_OK(Ask({}, kTimeout));
 }
 
 TEST_F(CertificatesTest, FilesAreReadAgainWithoutARestart) {
   ServeTls();
   const ClientSecurity before = With(certificates_.Job("a"));
-  ASSERT_OK(Ask(before, kPatience));
+  ASSERT_OK(Ask(before, kTimeout));
   // One of before, which stays as it was.
   ClientSecurity old = before;
   for (std::string* const file : {&old.tls.cert, &old.tls.key, &old.tls.ca}) {
@@ -211,7 +211,7 @@ TEST_F(CertificatesTest, FilesAreReadAgainWithoutARestart) {
   const auto stub = ConnectCoordinator(
       absl::StrCat("127.0.0.1:", coordinator_->port()), RetryPolicy(), before);
   CallOptions options;
-  options.timeout = kPatience;
+  options.timeout = kTimeout;
   ASSERT_OK(stub->Describe({}, options).status());
 
   certificates_.Renew();
@@ -230,7 +230,7 @@ TEST_F(CertificatesTest, AClientReadsItsFilesAgain) {
       ConnectCoordinator(absl::StrCat("127.0.0.1:", port), RetryPolicy(),
                          With(certificates_.Job("a")));
   CallOptions options;
-  options.timeout = kPatience;
+  options.timeout = kTimeout;
   ASSERT_OK(stub->Describe({}, options).status());
   // All is new, the coordinator too: the same stub finds its way back.
   certificates_.Renew();

@@ -27,7 +27,7 @@ constexpr char kDescribe[] = "/coxswain.v1.Rendezvous/Describe";
 // Without a job these answer with what the caller may see.
 const std::set<std::string> kCutDown = {kDescribe, "/coxswain.v1.Journal/Read",
                                         "/coxswain.v1.Journal/Follow"};
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kTimeout = absl::Seconds(20);
 // For calls that may wait by right, as Join does.
 constexpr absl::Duration kShort = absl::Milliseconds(500);
 constexpr char kTokens[] =
@@ -111,9 +111,9 @@ TEST_P(EveryMethodTest, OneJobCannotTouchAnother) {
   for (const std::string& method : Methods(a)) {
     const auto request = RequestAbout(method, "b");
     ASSERT_NE(request->ByteSizeLong(), 0)
-        << method << " does not say for which job it is: caller_gate";
+        << method << " does not say for which job it is: auth_interceptor";
     const CallResult result =
-        Call(a, method, request->SerializeAsString(), kPatience);
+        Call(a, method, request->SerializeAsString(), kTimeout);
     EXPECT_THAT(result.status,
                 StatusIs(absl::StatusCode::kPermissionDenied,
                          AllOf(HasSubstr("job a"), HasSubstr("job b"),
@@ -124,7 +124,7 @@ TEST_P(EveryMethodTest, OneJobCannotTouchAnother) {
   // Nothing has come of all that.
   v1::DescribeResponse jobs;
   ASSERT_TRUE(
-      jobs.ParseFromString(Call(Operator(), kDescribe, "", kPatience).answer));
+      jobs.ParseFromString(Call(Operator(), kDescribe, "", kTimeout).answer));
   EXPECT_EQ(jobs.jobs_size(), 0) << jobs.DebugString();
 }
 
@@ -132,7 +132,7 @@ TEST_P(EveryMethodTest, ARequestAboutNoJobIsRefused) {
   const Caller a = Job("a");
   for (const std::string& method : Methods(a)) {
     if (kCutDown.count(method) > 0) continue;
-    EXPECT_THAT(Call(a, method, "", kPatience).status,
+    EXPECT_THAT(Call(a, method, "", kTimeout).status,
                 StatusIs(absl::StatusCode::kPermissionDenied,
                          HasSubstr("does not say for which job")))
         << method;
@@ -158,7 +158,7 @@ TEST_P(EveryMethodTest, WhoIsNobodyIsRefused) {
       by_token() ? "a-token-that-is-wrong" : ""};
   for (const std::string& method : methods) {
     const std::string request = RequestAbout(method, "a")->SerializeAsString();
-    const CallResult result = Call(nobody, method, request, kPatience);
+    const CallResult result = Call(nobody, method, request, kTimeout);
     EXPECT_THAT(result.status,
                 StatusIs(absl::StatusCode::kUnauthenticated, testing::_))
         << method;
@@ -166,7 +166,7 @@ TEST_P(EveryMethodTest, WhoIsNobodyIsRefused) {
   }
   EXPECT_EQ(Methods(nobody).size(), 0);
   // But for whether the coordinator is well.
-  EXPECT_OK(Call(nobody, "/grpc.health.v1.Health/Check", "", kPatience).status);
+  EXPECT_OK(Call(nobody, "/grpc.health.v1.Health/Check", "", kTimeout).status);
 }
 
 TEST_P(EveryMethodTest, WithoutANameAJobIsToldOfItselfAlone) {
@@ -184,13 +184,13 @@ TEST_P(EveryMethodTest, WithoutANameAJobIsToldOfItselfAlone) {
     join.mutable_manifest()->set_accumulation_steps(1);
     join.set_timeout_ms(20'000);
     EXPECT_OK(Call(caller, "/coxswain.v1.Rendezvous/Join",
-                   join.SerializeAsString(), kPatience)
+                   join.SerializeAsString(), kTimeout)
                   .status);
   }
   const auto jobs_of = [](const Caller& caller) {
     v1::DescribeResponse response;
-    EXPECT_TRUE(response.ParseFromString(
-        Call(caller, kDescribe, "", kPatience).answer));
+    EXPECT_TRUE(
+        response.ParseFromString(Call(caller, kDescribe, "", kTimeout).answer));
     EXPECT_NE(response.cluster_id(), "");
     std::string jobs;
     for (const auto& job : response.jobs()) absl::StrAppend(&jobs, job.job());
@@ -203,7 +203,7 @@ TEST_P(EveryMethodTest, WithoutANameAJobIsToldOfItselfAlone) {
   // What happened to the others is not told either.
   v1::JournalPage page;
   ASSERT_TRUE(page.ParseFromString(
-      Call(a, "/coxswain.v1.Journal/Read", "", kPatience).answer));
+      Call(a, "/coxswain.v1.Journal/Read", "", kTimeout).answer));
   for (const auto& event : page.events()) EXPECT_EQ(event.job(), "a");
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kTimeout = absl::Seconds(20);
 
 class FallbackTest : public testing::Test {
  protected:
@@ -61,7 +61,7 @@ class FallbackTest : public testing::Test {
     request.mutable_hello()->mutable_fence()->set_generation(7);
     stream->Send(request);
     MutexLock lock(&mutex);
-    EXPECT_TRUE(changed.WaitFor(&mutex, kPatience, [&]() { return over; }));
+    EXPECT_TRUE(changed.WaitFor(&mutex, kTimeout, [&]() { return over; }));
     return end;
   }
 

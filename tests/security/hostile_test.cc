@@ -128,13 +128,13 @@ TEST_P(HostileTest, OthersAreServedAsIfNothingWere) {
                     : StatusIs(absl::StatusCode::kUnavailable, _));
   }
   // One job runs when it begins ...
-  Gate gate;
+  Latch latch;
   const auto early =
-      Start(Job(coordinator, {"--wait-at", "5", "--gate", gate.path()}));
-  ASSERT_OK(early->WaitForStdout("rank 0 step 3 digest", kPatience));
+      Start(Job(coordinator, {"--wait-at", "5", "--latch", latch.path()}));
+  ASSERT_OK(early->WaitForStdout("rank 0 step 3 digest", kTimeout));
   const auto attack =
       Attack::Begin(kind, coordinator.PortFor(member), kConnections);
-  gate.Open();
+  latch.Open();
   const Ended first = EndOf(*early);
   EXPECT_EQ(first.status, 0) << first.err;
   EXPECT_EQ(DigestsByRank(first.out), *expected_);
@@ -193,7 +193,7 @@ TEST(HeldMessagesTest, WhatNeverBecomesWholeIsBoundedOverTls) {
   ReachableCoordinator coordinator(Way::kCertificates);
   auto attack = Attack::Begin(AttackKind::kHalfMessages,
                               coordinator.PortFor(/*member=*/true), 0);
-  const absl::Time deadline = Clock::Real()->Now() + kPatience;
+  const absl::Time deadline = Clock::Real()->Now() + kTimeout;
   while (attack->count().bytes < kEnough && Clock::Real()->Now() < deadline) {
     (void)coordinator.Probe(/*member=*/true);
   }
@@ -208,12 +208,12 @@ TEST(HeldMessagesTest, WhatNeverBecomesWholeIsBoundedOverTls) {
 // Workers go on through a reload, as after a change of tokens.
 TEST(ProxyTest, AJobOutlivesAReload) {
   ReachableCoordinator coordinator(Way::kProxy);
-  Gate gate;
+  Latch latch;
   const auto job =
-      Start(Job(coordinator, {"--wait-at", "5", "--gate", gate.path()}));
-  ASSERT_OK(job->WaitForStdout("rank 0 step 3 digest", kPatience));
+      Start(Job(coordinator, {"--wait-at", "5", "--latch", latch.path()}));
+  ASSERT_OK(job->WaitForStdout("rank 0 step 3 digest", kTimeout));
   coordinator.ReloadProxy();
-  gate.Open();
+  latch.Open();
   const Ended first = EndOf(*job);
   EXPECT_EQ(first.status, 0) << first.err;
   const Ended second = RunToEnd(Job(coordinator));

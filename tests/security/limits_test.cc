@@ -35,13 +35,13 @@ using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 
-constexpr int kPatienceMs = BareClient::kPatienceMs;
+constexpr int kTimeoutMs = BareClient::kTimeoutMs;
 
 // Every call of a test ends within this, whatever happens.
 struct Context : grpc::ClientContext {
   Context() {
     set_deadline(std::chrono::system_clock::now() +
-                 std::chrono::milliseconds(kPatienceMs));
+                 std::chrono::milliseconds(kTimeoutMs));
   }
 };
 
@@ -73,7 +73,7 @@ class LimitsTest : public testing::Test {
     request.set_job("job");
     request.mutable_identity()->set_node("node");
     request.set_incarnation(7);
-    request.set_timeout_ms(kPatienceMs);
+    request.set_timeout_ms(kTimeoutMs);
     request.mutable_manifest()->set_world_size(1);
     request.mutable_manifest()->set_hook("allreduce");
     request.mutable_manifest()->set_accumulation_steps(1);
@@ -134,7 +134,7 @@ TEST_F(LimitsTest, AConnectionHasNoMoreStreamsThanTheLimit) {
   options.max_streams_per_connection = 5;
   Start(options);
   BareClient client(coordinator_->port());
-  client.Send(BareClient::Greeting());
+  client.Send(BareClient::Preface());
   // SETTINGS_MAX_CONCURRENT_STREAMS, which gRPC's transport enforces.
   EXPECT_EQ(client.Setting(3), 5u);
 }
@@ -147,8 +147,8 @@ TEST_F(LimitsTest, PingsAreAnsweredHoweverManyThereAre) {
   for (int i = 0; i < 100; ++i) {
     pings += Http2Frame(kHttp2Ping, 0, 0, absl::StrFormat("ping%04d", i));
   }
-  client.Send(BareClient::Greeting() + pings);
-  EXPECT_TRUE(client.Says("ping0099"));
+  client.Send(BareClient::Preface() + pings);
+  EXPECT_TRUE(client.Receives("ping0099"));
 }
 
 // It sends tickets, which are answered again and again, and takes no answer:
@@ -167,7 +167,7 @@ TEST_F(LimitsTest, AWorkerThatDoesNotReadItsEventsIsDetached) {
                  GrpcHeaders("/coxswain.v1.Rendezvous/Attach")),
       Http2Frame(kHttp2Data, 0, 1, GrpcMessage(hello.SerializeAsString()))));
   const auto until =
-      std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatienceMs);
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(kTimeoutMs);
   const auto await = [&](const std::string& state) {
     while (StateOfJob() != state) {
       ASSERT_LT(std::chrono::steady_clock::now(), until) << StateOfJob();
@@ -247,13 +247,13 @@ TEST_F(LimitsTest, TheCompressedFlagAloneMeansNothing) {
   request.set_key("flagged");
   request.set_value("value");
   BareClient client(coordinator_->port());
-  client.Send(absl::StrCat(BareClient::Greeting(),
+  client.Send(absl::StrCat(BareClient::Preface(),
                            Http2Frame(kHttp2Headers, kHttp2EndHeaders, 1,
                                       GrpcHeaders("/coxswain.v1.Store/Set")),
                            Http2Frame(kHttp2Data, kHttp2EndStream, 1,
                                       GrpcMessage(request.SerializeAsString(),
                                                   /*compressed=*/true))));
-  EXPECT_TRUE(client.Says("grpc-status"));
+  EXPECT_TRUE(client.Receives("grpc-status"));
   Context context;
   v1::GetRequest get;
   *get.mutable_fence() = fence_;
@@ -305,7 +305,7 @@ class FallbackLimitsTest : public testing::Test {
 
 TEST_F(FallbackLimitsTest, AConnectionHasNoMoreStreamsThanTheLimit) {
   BareClient client(port_);
-  client.Send(BareClient::Greeting());
+  client.Send(BareClient::Preface());
   EXPECT_EQ(client.Setting(3), 8u);
 }
 
@@ -337,24 +337,24 @@ TEST_F(FallbackLimitsTest, SomeDescriptorsAreLeftToTheWorker) {
   std::vector<std::unique_ptr<BareClient>> clients;
   for (int i = 0; i < kMost; ++i) {
     clients.push_back(std::make_unique<BareClient>(port_));
-    clients.back()->Send(BareClient::Greeting());
+    clients.back()->Send(BareClient::Preface());
     ASSERT_EQ(clients.back()->Setting(3), 8u) << i;
   }
   const std::string ping = Http2Frame(kHttp2Ping, 0, 0, "12345678");
   const auto is_served = [&](BareClient* client) {
     client->Send(ping);
-    return client->Says("12345678");
+    return client->Receives("12345678");
   };
   BareClient another(port_);
-  another.Send(BareClient::Greeting());
-  EXPECT_FALSE(another.Says("12345678"));
+  another.Send(BareClient::Preface());
+  EXPECT_FALSE(another.Receives("12345678"));
   // Those that are there stay, and who goes makes room, in the server's time.
   EXPECT_TRUE(is_served(clients.front().get()));
   clients.pop_back();
   for (bool served = false; !served;) {
     BareClient next(port_);
-    next.Send(absl::StrCat(BareClient::Greeting(), ping));
-    served = next.Says("12345678");
+    next.Send(absl::StrCat(BareClient::Preface(), ping));
+    served = next.Receives("12345678");
   }
 }
 

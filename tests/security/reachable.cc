@@ -105,7 +105,7 @@ void ReachableCoordinator::StartProxy() {
        {"COXSWAIN_MAPS", folder_.path("maps")}});
   // It listens before it is said, and calls before its check are refused as
   // by a coordinator that starts: tried again.
-  ASSERT_OK(proxy_->WaitForStderr(kLoaded, kPatience));
+  ASSERT_OK(proxy_->WaitForStderr(kLoaded, kTimeout));
 }
 
 // What turns an attacker's plain text into TLS: haproxy as a client.
@@ -129,7 +129,7 @@ void ReachableCoordinator::StartTunnels() {
       << tunnel("member", member_port_,
                 absl::StrCat(" crt ", Made("attacker.pem")));
   tunnels_ = StartHaproxy(config, {});
-  ASSERT_OK(tunnels_->WaitForStderr(kLoaded, kPatience));
+  ASSERT_OK(tunnels_->WaitForStderr(kLoaded, kTimeout));
 }
 
 std::vector<std::string> ReachableCoordinator::WorkerOptions() const {
@@ -158,7 +158,7 @@ absl::Status ReachableCoordinator::Probe(bool member) const {
                                 grpc::InsecureChannelCredentials(), arguments));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() +
-                       absl::ToChronoSeconds(kPatience));
+                       absl::ToChronoSeconds(kTimeout));
   const grpc::Slice empty;
   const grpc::ByteBuffer request(&empty, 1);
   grpc::ByteBuffer response;
@@ -172,7 +172,7 @@ absl::Status ReachableCoordinator::Probe(bool member) const {
 void ReachableCoordinator::ReloadProxy() {
   const size_t before = LinesWith(proxy_->err(), kLoaded).size();
   proxy_->Signal(SIGUSR2);
-  const absl::Time deadline = Clock::Real()->Now() + kPatience;
+  const absl::Time deadline = Clock::Real()->Now() + kTimeout;
   while (LinesWith(proxy_->err(), kLoaded).size() == before) {
     ASSERT_LT(Clock::Real()->Now(), deadline) << proxy_->err();
     // Reads what comes meanwhile.

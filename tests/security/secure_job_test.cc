@@ -24,7 +24,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr char kCoxswain[] = "cli/coxswain";
-constexpr absl::Duration kPatience = absl::Seconds(120);
+constexpr absl::Duration kTimeout = absl::Seconds(120);
 
 class SecureJobTest : public testing::Test {
  protected:
@@ -40,7 +40,7 @@ class SecureJobTest : public testing::Test {
     return Process::Start({std::move(arguments), environment}).value();
   }
   static int Finish(Process& process) {
-    const auto exit = process.Wait(kPatience);
+    const auto exit = process.Wait(kTimeout);
     EXPECT_OK(exit);
     return exit.ok() ? exit->Status() : -1;
   }
@@ -61,7 +61,7 @@ class SecureJobTest : public testing::Test {
                                       "--state-dir", Path("state")};
     words.insert(words.end(), flags.begin(), flags.end());
     server_ = Start(std::move(words));
-    ASSERT_OK(server_->WaitForStdout("\n", kPatience));
+    ASSERT_OK(server_->WaitForStdout("\n", kTimeout));
     const std::string line = server_->out();
     address_ = line.substr(line.find("127.0.0.1:"));
     address_.pop_back();

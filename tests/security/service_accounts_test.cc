@@ -26,7 +26,7 @@ using testing::HasSubstr;
 using testing::Not;
 using Json = nlohmann::json;
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kTimeout = absl::Seconds(30);
 constexpr char kTrain[] = "system:serviceaccount:space:train";
 constexpr char kStranger[] = "system:serviceaccount:space:stranger";
 constexpr char kTokens[] =
@@ -97,14 +97,14 @@ class ServiceAccountsTest : public testing::Test {
     join.mutable_manifest()->set_hook("allreduce");
     join.mutable_manifest()->set_accumulation_steps(1);
     join.set_timeout_ms(20'000);
-    return stub.Join(join, WithPatience()).status();
+    return stub.Join(join, WithTimeoutsRestarted()).status();
   }
   static absl::Status Ask(CoordinatorStub& stub) {
-    return stub.Describe({}, WithPatience()).status();
+    return stub.Describe({}, WithTimeoutsRestarted()).status();
   }
-  static CallOptions WithPatience() {
+  static CallOptions WithTimeoutsRestarted() {
     CallOptions options;
-    options.timeout = kPatience;
+    options.timeout = kTimeout;
     return options;
   }
   static auto IsNobody(const std::string& why) {
@@ -131,7 +131,8 @@ TEST_F(ServiceAccountsTest, AnAccountIsTheJobThatItsSubjectIsBoundTo) {
   Show("the-secret-of-job-b-123");
   EXPECT_OK(Join(*stub, "b"));
   Show(TokenOf("system:serviceaccount:space:boss"));
-  ASSERT_OK_AND_ASSIGN(const auto jobs, stub->Describe({}, WithPatience()));
+  ASSERT_OK_AND_ASSIGN(const auto jobs,
+                       stub->Describe({}, WithTimeoutsRestarted()));
   EXPECT_EQ(jobs.jobs_size(), 2);
 }
 

@@ -21,7 +21,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kTimeout = absl::Seconds(30);
 constexpr char kFirst[] = "the-first-token-of-a";
 constexpr char kSecond[] = "the-second-token-of-a";
 
@@ -52,7 +52,7 @@ class TokensTest : public testing::Test {
   }
   static absl::Status Ask(CoordinatorStub& stub, const std::string& job = "a") {
     CallOptions options;
-    options.timeout = kPatience;
+    options.timeout = kTimeout;
     v1::GetPlanRequest request;
     request.set_job(job);
     return stub.GetPlan(request, options).status();

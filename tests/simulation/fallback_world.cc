@@ -19,14 +19,14 @@ schedule::StepAgent::Options AgentOptions(const schedule::Plan& plan) {
   schedule::StepAgent::Options options;
   options.stream = kTrain;
   options.terms = plan.terms;
-  options.patience = absl::InfiniteDuration();
+  options.timeout = absl::InfiniteDuration();
   options.resend = absl::Seconds(5);
   return options;
 }
 
-schedule::Decision ToServer(const schedule::Decision& heard,
+schedule::Decision ToServer(const schedule::Decision& received,
                             const std::map<int64_t, schedule::Plan>& plans) {
-  schedule::Decision last = AsSent(heard);
+  schedule::Decision last = AsSent(received);
   if (last.plan.has_value()) last.plan = plans.at(last.plan->version);
   return last;
 }
@@ -219,11 +219,11 @@ void FallbackWorld::Pump(int rank) {
 }
 
 void FallbackWorld::SendPosition(int rank, Stream* stream) {
-  const auto heard = Rank(rank).agent.heard();
-  if (!heard.has_value()) return;
+  const auto received = Rank(rank).agent.last_decision();
+  if (!received.has_value()) return;
   Up up;
   up.kind = Up::Kind::kPosition;
-  up.last = ToServer(*heard, plans_);
+  up.last = ToServer(*received, plans_);
   stream->up.push_back(std::move(up));
 }
 

@@ -164,11 +164,11 @@ void DrawCheckpoints(Dice* dice, History* history) {
   if (!dice->Chance(0.4)) return;
   const int count = dice->Int(1, 3);
   for (int i = 0; i < count; ++i) {
-    CheckpointWish& wish = history->checkpoints.emplace_back();
-    wish.after = dice->Between(absl::ZeroDuration(),
-                               history->slowest_step * history->steps);
+    CheckpointRequest& request = history->checkpoints.emplace_back();
+    request.after = dice->Between(absl::ZeroDuration(),
+                                  history->slowest_step * history->steps);
     if (dice->Chance(0.5)) {
-      wish.rank = dice->Int(0, history->world_size - 1);
+      request.rank = dice->Int(0, history->world_size - 1);
     }
   }
 }

@@ -76,7 +76,7 @@ struct Regroup {
 };
 
 // Somebody wants the state saved: an operator, or a rank.
-struct CheckpointWish {
+struct CheckpointRequest {
   absl::Duration after;  // the beginning
   int rank = -1;         // or none
 };
@@ -94,7 +94,7 @@ struct History {
   absl::Duration slowest_return;  // of a rank after a restart
   absl::Duration slowest_write;   // that nobody waits for
   std::vector<Regroup> regroups;
-  std::vector<CheckpointWish> checkpoints;
+  std::vector<CheckpointRequest> checkpoints;
   Link link;
   absl::Duration resend;
   double skip_chance = 0;  // of each ticket, and of each vote

@@ -145,27 +145,27 @@ std::function<bool()> MembershipCoordinator::Saved() const {
 
 uint64_t MembershipCoordinator::Join(server::JoinRequest request,
                                      server::JoinCallback callback) {
-  const uint64_t ticket = next_handle_++;
+  const uint64_t join_id = next_handle_++;
   server::NormaliseManifest(&request.manifest);
-  tickets_[ticket] = request.identity;
-  referee_.OnJoin(ticket, request, machine_.commit() != nullptr);
+  joins_[join_id] = request.identity;
+  referee_.OnJoin(join_id, request, machine_.commit() != nullptr);
   ChangeJob([&](server::JobEffects* effects) {
     machine_.Take(server::job_input::Join{std::move(request),
-                                          std::move(callback), ticket},
+                                          std::move(callback), join_id},
                   now(), effects);
   });
-  referee_.AfterJoin(ticket);
-  return ticket;
+  referee_.AfterJoin(join_id);
+  return join_id;
 }
 
-void MembershipCoordinator::Withdraw(uint64_t ticket) {
-  const auto found = tickets_.find(ticket);
-  if (found == tickets_.end()) return;
+void MembershipCoordinator::Withdraw(uint64_t join_id) {
+  const auto found = joins_.find(join_id);
+  if (found == joins_.end()) return;
   const WorkerIdentity identity = found->second;
-  tickets_.erase(found);
-  referee_.OnWithdraw(ticket, machine_.commit() != nullptr);
+  joins_.erase(found);
+  referee_.OnWithdraw(join_id, machine_.commit() != nullptr);
   ChangeJob([&](server::JobEffects* effects) {
-    machine_.Take(server::job_input::Withdraw{ticket, identity}, now(),
+    machine_.Take(server::job_input::Withdraw{join_id, identity}, now(),
                   effects);
   });
 }
@@ -268,14 +268,15 @@ void MembershipCoordinator::Regroup(const std::string& reason) {
   schedule::Message decided;
   decided.kind = schedule::Message::Kind::kDecision;
   decided.decision.regroup = reason;
-  referee_.OnRegroupTold(true);
-  ChangeJob(
-      [&](server::JobEffects* effects) { machine_.Tell({decided}, effects); });
+  referee_.OnRegroupSent(true);
+  ChangeJob([&](server::JobEffects* effects) {
+    machine_.SendMessages({decided}, effects);
+  });
 }
 
 void MembershipCoordinator::NoteRegroup(bool decided) {
   if (!running() || shut_down_) return;
-  referee_.OnRegroupTold(decided);
+  referee_.OnRegroupSent(decided);
   ChangeJob([&](server::JobEffects* effects) {
     machine_.NoteRegroup(decided, effects);
   });
@@ -302,11 +303,12 @@ void MembershipCoordinator::ChangePlan() {
       });
 }
 
-void MembershipCoordinator::NoteSigns(const std::vector<Incarnation>& heard) {
+void MembershipCoordinator::NoteSigns(
+    const std::vector<Incarnation>& received) {
   if (!running() || shut_down_) return;
   std::vector<absl::Time> signs(machine_.members().size(),
                                 absl::InfinitePast());
-  for (const Incarnation incarnation : heard) {
+  for (const Incarnation incarnation : received) {
     const server::MemberRecord* const record =
         machine_.members().Find(incarnation);
     if (record == nullptr) continue;
@@ -316,11 +318,11 @@ void MembershipCoordinator::NoteSigns(const std::vector<Incarnation>& heard) {
   machine_.NoteSigns(signs);
 }
 
-void MembershipCoordinator::Tick(bool stood_still) {
+void MembershipCoordinator::Tick(bool paused) {
   if (around_.sabotage != MembershipSabotage::kStopsLooking) {
-    if (stood_still) referee_.OnPatience();
+    if (paused) referee_.OnTimeoutsRestarted();
     ChangeJob([&](server::JobEffects* effects) {
-      machine_.Tick(stood_still, now(), effects);
+      machine_.Tick(paused, now(), effects);
     });
   }
   const bool settled = pending_calls_ == 0 && notices_.empty() && !noticing_;

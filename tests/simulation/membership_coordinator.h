@@ -44,7 +44,7 @@ struct MembershipSurroundings {
   Dice* dice = nullptr;
   MembershipStore* store = nullptr;
   MembershipReferee* referee = nullptr;
-  // A spare waits for the generation that runs to make way; empty: no more.
+  // A spare waits for the generation that runs to regroup; empty: no more.
   std::function<void(const std::string& reason)> on_regroup_wanted;
 };
 
@@ -57,7 +57,7 @@ class MembershipCoordinator {
   explicit MembershipCoordinator(const MembershipSurroundings& surroundings);
 
   uint64_t Join(server::JoinRequest request, server::JoinCallback callback);
-  void Withdraw(uint64_t ticket);
+  void Withdraw(uint64_t join_id);
   void Leave(Generation generation, Incarnation incarnation,
              const server::LeaveNotice& notice,
              server::StatusCallback callback);
@@ -78,10 +78,10 @@ class MembershipCoordinator {
   void NoteRegroup(bool decided);
   void Abort(const std::string& reason);
   void ChangePlan();
-  void NoteSigns(const std::vector<Incarnation>& heard);
+  void NoteSigns(const std::vector<Incarnation>& received);
 
-  void Tick(bool stood_still);
-  // In good order.
+  void Tick(bool paused);
+  // Cleanly.
   void Shutdown();
 
   Term term() const { return coordinator_.term; }
@@ -135,7 +135,7 @@ class MembershipCoordinator {
   uint64_t next_handle_ = 1;
   int64_t newest_plan_ = 0;
   server::JobMembership machine_;
-  std::map<uint64_t, WorkerIdentity> tickets_;
+  std::map<uint64_t, WorkerIdentity> joins_;
   std::map<uint64_t, int> attachments_;  // rank
   std::deque<std::function<void()>> notices_;
   bool noticing_ = false;

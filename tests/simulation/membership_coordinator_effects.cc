@@ -25,8 +25,8 @@ bool IsAbort(const server::AttachEvent& event) {
 
 struct MembershipCoordinator::Carrier {
   void operator()(server::job_effect::Answer answer) {
-    owner->tickets_.erase(answer.ticket);
-    owner->referee_.OnAnswered(answer.ticket, answer.result);
+    owner->joins_.erase(answer.join_id);
+    owner->referee_.OnAnswered(answer.join_id, answer.result);
     Add([owner = owner, answer = std::move(answer)] { owner->Give(answer); });
   }
   void operator()(server::job_effect::Reply reply) {
@@ -54,7 +54,7 @@ struct MembershipCoordinator::Carrier {
          saved = owner->Saved(), send = std::move(send)] {
       owner->store_.AfterWritten([owner, generation, saved, send] {
         // Unless what was written before could not be.
-        if (saved()) owner->referee_.OnHeardRegroup(generation);
+        if (saved()) owner->referee_.OnRegroupReceived(generation);
         Deliver(send);
       });
     });
@@ -103,8 +103,8 @@ struct MembershipCoordinator::Carrier {
       answers[0].result->rank = answers[1].result->rank;
     }
     for (const server::job_effect::Answer& answer : answers) {
-      owner->tickets_.erase(answer.ticket);
-      owner->referee_.OnAnswered(answer.ticket, answer.result);
+      owner->joins_.erase(answer.join_id);
+      owner->referee_.OnAnswered(answer.join_id, answer.result);
     }
     if (Sabotages(Sabotage::kAnnouncesFirst)) {
       for (const server::job_effect::Answer& answer : answers) {

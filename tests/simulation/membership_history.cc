@@ -29,7 +29,7 @@ MembershipHistory MembershipHistory::Small(uint64_t seed) {
   options.broken_peer_grace = absl::Seconds(1);
   options.last_call = absl::Seconds(dice.Int(1, 5));
   options.rejoin_grace = absl::Seconds(dice.Int(5, 20));
-  options.survivor_patience = absl::Seconds(dice.Int(10, 60));
+  options.survivor_timeout = absl::Seconds(dice.Int(10, 60));
   options.growth_settle = absl::Seconds(1);
   options.growth_min_age = absl::Seconds(dice.Int(1, 5));
   if (dice.Chance(0.2)) options.max_spares_per_job = 1;
@@ -76,7 +76,7 @@ std::string MembershipHistory::Describe() const {
       "history ", seed, ": ", min, " to ", max, " members in ", places,
       " places, lease ", absl::FormatDuration(options.lease), ", grace ",
       absl::FormatDuration(options.reattach_grace), ", patience ",
-      absl::FormatDuration(options.survivor_patience), ", timeout ",
+      absl::FormatDuration(options.survivor_timeout), ", timeout ",
       absl::FormatDuration(join_timeout), "; ", troubles, " troubles in ",
       absl::FormatDuration(troubled), ", messages up to ",
       absl::FormatDuration(slowest_message), ", writes up to ",

@@ -7,9 +7,10 @@
 
 namespace coxswain::simulation {
 
-MembershipReferee::Seat* MembershipReferee::Run::Find(Incarnation incarnation) {
+MembershipReferee::RankState* MembershipReferee::Run::Find(
+    Incarnation incarnation) {
   const auto found = by_incarnation.find(incarnation);
-  return found == by_incarnation.end() ? nullptr : &seats[found->second];
+  return found == by_incarnation.end() ? nullptr : &ranks[found->second];
 }
 
 MembershipReferee::Run* MembershipReferee::Find(Generation generation) {
@@ -17,8 +18,8 @@ MembershipReferee::Run* MembershipReferee::Find(Generation generation) {
   return found == runs_.end() ? nullptr : &found->second;
 }
 
-MembershipReferee::Seat* MembershipReferee::FindSeat(Generation generation,
-                                                     Incarnation incarnation) {
+MembershipReferee::RankState* MembershipReferee::FindRank(
+    Generation generation, Incarnation incarnation) {
   Run* const run = Find(generation);
   return run == nullptr ? nullptr : run->Find(incarnation);
 }
@@ -66,28 +67,28 @@ void MembershipReferee::TakeUp(const server::LoadedJob& found) {
   const bool finished = found.job.finished;
   finished_ = finished;
   last_->running = found.job.running;
-  if (last_->heard_regroup && !found.job.regroups && !finished) {
+  if (last_->received_regroup && !found.job.regroups && !finished) {
     Violate("members were sent away, and that is forgotten");
   }
   last_->regroups = found.job.regroups;
   last_->ended_at = now();
   last_->first_left = absl::InfiniteFuture();
   if (last_->running) noticed_ = noticed_last_ = last_->generation;
-  for (Seat& seat : last_->seats) {
-    Seat fresh;
-    fresh.member = seat.member;
-    fresh.launcher = seat.launcher;
+  for (RankState& state : last_->ranks) {
+    RankState fresh;
+    fresh.member = state.member;
+    fresh.launcher = state.launcher;
     fresh.sign = fresh.detached_at = now();
-    const auto gone = found.departures.find(seat.member.rank);
+    const auto gone = found.departures.find(state.member.rank);
     if (gone != found.departures.end()) {
       fresh.left = true;
       fresh.for_good = !gone->second.rejoins;
       fresh.failed = !gone->second.left;
       if (gone->second.rejoins) last_->first_left = now();
-      noticed_left_.insert(seat.member.rank);
+      noticed_left_.insert(state.member.rank);
     }
     if (finished) fresh.left = fresh.for_good = true;
-    seat = std::move(fresh);
+    state = std::move(fresh);
   }
 }
 
@@ -95,7 +96,7 @@ void MembershipReferee::OnResumed(const server::GenerationResumed& resumed) {
   const server::GenerationBegin& begin = resumed.begin;
   if (last_ == nullptr || !last_->running ||
       begin.generation != last_->generation ||
-      begin.world_size != static_cast<int>(last_->seats.size())) {
+      begin.world_size != static_cast<int>(last_->ranks.size())) {
     return Violate("another generation is resumed than was found");
   }
   last_->noticed = true;
@@ -118,7 +119,7 @@ void MembershipReferee::OnRestored(const server::JobMembership& machine) {
 }
 
 void MembershipReferee::OnStopped() {
-  tickets_.clear();
+  joins_.clear();
   streams_.clear();
   aborted_.clear();
   ended_streams_.clear();
@@ -128,10 +129,10 @@ void MembershipReferee::OnStopped() {
   if (last_ != nullptr) last_->running = false;
 }
 
-void MembershipReferee::OnJoin(uint64_t ticket,
+void MembershipReferee::OnJoin(uint64_t join_id,
                                const server::JoinRequest& request,
                                bool committing) {
-  Ticket& added = tickets_[ticket];
+  PendingJoin& added = joins_[join_id];
   added.identity = request.identity;
   added.incarnation = request.incarnation;
   added.launcher = request.launcher_id;
@@ -141,29 +142,29 @@ void MembershipReferee::OnJoin(uint64_t ticket,
   for (Run* const run :
        {last_, committing_.has_value() ? &*committing_ : nullptr}) {
     if (run == nullptr) continue;
-    for (Seat& seat : run->seats) {
-      if (seat.launcher != request.launcher_id ||
-          seat.member.incarnation == request.incarnation ||
-          !(seat.member.identity == request.identity)) {
+    for (RankState& state : run->ranks) {
+      if (state.launcher != request.launcher_id ||
+          state.member.incarnation == request.incarnation ||
+          !(state.member.identity == request.identity)) {
         continue;
       }
       if (finished_ && !committing && !stopping_) added.must_finish = true;
-      seat.replaced = true;
+      state.replaced = true;
     }
   }
 }
 
-void MembershipReferee::AfterJoin(uint64_t ticket) {
-  const auto found = tickets_.find(ticket);
-  if (found != tickets_.end() && found->second.must_finish) {
+void MembershipReferee::AfterJoin(uint64_t join_id) {
+  const auto found = joins_.find(join_id);
+  if (found != joins_.end() && found->second.must_finish) {
     Violate(absl::StrCat(found->second.identity.ToString(),
                          " waits for a job that is done"));
   }
 }
 
-void MembershipReferee::OnWithdraw(uint64_t ticket, bool committing) {
-  const auto found = tickets_.find(ticket);
-  if (found != tickets_.end()) {
+void MembershipReferee::OnWithdraw(uint64_t join_id, bool committing) {
+  const auto found = joins_.find(join_id);
+  if (found != joins_.end()) {
     found->second.withdrawn = true;
     found->second.gone = !committing;
   }
@@ -176,19 +177,19 @@ void MembershipReferee::OnLeave(Generation generation, Incarnation incarnation,
   for (Run* const run :
        {Find(generation), committing_.has_value() ? &*committing_ : nullptr}) {
     if (run == nullptr || run->generation != generation) continue;
-    Seat* const seat = run->Find(incarnation);
-    if (seat == nullptr) continue;
-    seat->failed = true;
-    if (!notice.rejoin) seat->for_good = true;
+    RankState* const state = run->Find(incarnation);
+    if (state == nullptr) continue;
+    state->failed = true;
+    if (!notice.rejoin) state->for_good = true;
   }
 }
 
 void MembershipReferee::OnDeparture(Generation generation,
                                     Incarnation incarnation,
                                     const server::LeaveNotice& notice) {
-  Seat* const seat = FindSeat(generation, incarnation);
-  if (seat == nullptr) return;
-  seat->for_good = !notice.rejoin;
+  RankState* const state = FindRank(generation, incarnation);
+  if (state == nullptr) return;
+  state->for_good = !notice.rejoin;
   last_change_ = now();
 }
 
@@ -196,34 +197,35 @@ void MembershipReferee::OnExit(Incarnation incarnation) {
   last_change_ = now();
   for (Run* const run :
        {last_, committing_.has_value() ? &*committing_ : nullptr}) {
-    Seat* const seat = run == nullptr ? nullptr : run->Find(incarnation);
-    if (seat != nullptr) seat->exited = true;
+    RankState* const state = run == nullptr ? nullptr : run->Find(incarnation);
+    if (state != nullptr) state->exited = true;
   }
 }
 
 void MembershipReferee::OnAttached(Generation generation,
                                    Incarnation incarnation, int stream) {
-  Seat* const seat = FindSeat(generation, incarnation);
-  if (seat == nullptr || !last_->running || seat->left ||
+  RankState* const state = FindRank(generation, incarnation);
+  if (state == nullptr || !last_->running || state->left ||
       last_->generation != generation) {
     return Violate("one that is no member is attached");
   }
   streams_[stream] = incarnation;
-  seat->sign = now();
-  seat->detached_at = absl::InfiniteFuture();
-  seat->broken_at = absl::InfinitePast();
+  state->sign = now();
+  state->detached_at = absl::InfiniteFuture();
+  state->broken_at = absl::InfinitePast();
 }
 
 void MembershipReferee::OnSign(Incarnation incarnation, absl::Time at) {
-  Seat* const seat = last_ == nullptr ? nullptr : last_->Find(incarnation);
-  if (seat != nullptr) seat->sign = std::max(seat->sign, at);
+  RankState* const state =
+      last_ == nullptr ? nullptr : last_->Find(incarnation);
+  if (state != nullptr) state->sign = std::max(state->sign, at);
 }
 
 void MembershipReferee::OnPeerBroken(int rank) {
-  last_->seats[static_cast<size_t>(rank)].broken_at = now();
+  last_->ranks[static_cast<size_t>(rank)].broken_at = now();
 }
 
-void MembershipReferee::OnRegroupTold(bool regroups) {
+void MembershipReferee::OnRegroupSent(bool regroups) {
   last_->regroups = regroups;
 }
 
@@ -231,11 +233,11 @@ void MembershipReferee::OnPlan(int64_t version) {
   last_->plans.insert(version);
 }
 
-void MembershipReferee::OnPatience() {
+void MembershipReferee::OnTimeoutsRestarted() {
   if (last_ == nullptr) return;
-  for (Seat& seat : last_->seats) {
-    seat.sign = now();
-    if (seat.detached_at < absl::InfiniteFuture()) seat.detached_at = now();
+  for (RankState& state : last_->ranks) {
+    state.sign = now();
+    if (state.detached_at < absl::InfiniteFuture()) state.detached_at = now();
   }
   if (last_->first_left < absl::InfiniteFuture()) last_->first_left = now();
 }

@@ -46,10 +46,10 @@ class MembershipReferee {
   void OnStopped();
 
   // What comes in.
-  void OnJoin(uint64_t ticket, const server::JoinRequest& request,
+  void OnJoin(uint64_t join_id, const server::JoinRequest& request,
               bool committing);
-  void AfterJoin(uint64_t ticket);
-  void OnWithdraw(uint64_t ticket, bool committing);
+  void AfterJoin(uint64_t join_id);
+  void OnWithdraw(uint64_t join_id, bool committing);
   void OnLeave(Generation generation, Incarnation incarnation,
                const server::LeaveNotice& notice);
   // The departure counts, and is durable.
@@ -59,14 +59,14 @@ class MembershipReferee {
   void OnAttached(Generation generation, Incarnation incarnation, int stream);
   void OnSign(Incarnation incarnation, absl::Time at);
   void OnPeerBroken(int rank);
-  void OnRegroupTold(bool regroups);
+  void OnRegroupSent(bool regroups);
   void OnPlan(int64_t version);
   void OnAbortAsked() { abort_asked_ = true; }
   void OnFallback(absl::string_view address) {
     fallback_ = std::string(address);
   }
   // Nobody's time has passed: the coordinator stood still.
-  void OnPatience();
+  void OnTimeoutsRestarted();
 
   // What goes out, in the order of the effects.
   void OnChange() { ended_streams_.clear(); }
@@ -76,7 +76,7 @@ class MembershipReferee {
   void OnLeft(Generation generation, int rank);
   void OnEnded(Generation generation, const absl::Status& status);
   void OnAnnounced(Generation generation);
-  void OnAnswered(uint64_t ticket,
+  void OnAnswered(uint64_t join_id,
                   const absl::StatusOr<server::JoinResult>& result);
   void OnSent(int stream, const server::AttachEvent& event);
   void OnClosed(int stream, const absl::Status& status);
@@ -87,7 +87,7 @@ class MembershipReferee {
   void OnNoticeLeft(Generation generation, int rank);
   void OnNoticeEnded(Generation generation);
   void OnGiven(const server::JoinResult& result);
-  void OnHeardRegroup(Generation generation);
+  void OnRegroupReceived(Generation generation);
   void OnLeaveAnswered(Generation generation, Incarnation incarnation,
                        const server::LeaveNotice& notice,
                        const absl::Status& status);
@@ -100,8 +100,8 @@ class MembershipReferee {
   // The last generation has ended since all have done their work.
   bool finished() const { return finished_; }
   // The members of the last generation were sent away, and may have heard it.
-  bool heard_regroup() const {
-    return last_ != nullptr && last_->heard_regroup;
+  bool received_regroup() const {
+    return last_ != nullptr && last_->received_regroup;
   }
   bool regroups() const { return last_ != nullptr && last_->regroups; }
   bool running() const { return last_ != nullptr && last_->running; }
@@ -113,7 +113,7 @@ class MembershipReferee {
   const std::string& violation() const { return violation_; }
 
  private:
-  struct Seat {
+  struct RankState {
     server::Member member;
     uint64_t launcher = 0;
     absl::Time sign;                                  // the last one
@@ -129,22 +129,22 @@ class MembershipReferee {
   };
   struct Run {
     Generation generation;
-    std::vector<Seat> seats;  // by rank
+    std::vector<RankState> ranks;  // by rank
     std::map<Incarnation, size_t> by_incarnation;
     bool running = false;
     bool noticed = false;    // by the observers of this term
     bool announced = false;  // all who asked meanwhile are answered
     bool regroups = false;
-    bool heard_regroup = false;
+    bool received_regroup = false;
     std::set<int64_t> plans;
     absl::Time first_left = absl::InfiniteFuture();
     absl::Time ended_at;
     std::shared_ptr<const std::vector<server::Member>> list;  // as answered
     std::optional<server::JoinResult> answer;                 // the first one
 
-    Seat* Find(Incarnation incarnation);
+    RankState* Find(Incarnation incarnation);
   };
-  struct Ticket {
+  struct PendingJoin {
     WorkerIdentity identity;
     Incarnation incarnation;
     uint64_t launcher = 0;
@@ -159,21 +159,22 @@ class MembershipReferee {
   };
 
   Run* Find(Generation generation);
-  Seat* FindSeat(Generation generation, Incarnation incarnation);
+  RankState* FindRank(Generation generation, Incarnation incarnation);
   void TakeUp(const server::LoadedJob& found);
   // Its members may come back from now on.
   void EndRun(const std::optional<server::Member>& lost);
   void CheckMembers(const server::RunCommit& commit);
   void CheckRanks(const Run& next);
   void CheckSurvivors(const Run& next);
-  void CheckAnswer(const Ticket& ticket, const server::JoinResult& result);
+  void CheckAnswer(const PendingJoin& join_id,
+                   const server::JoinResult& result);
   void CheckLoss(const server::Member& lost);
   void CheckPromises(const server::LoadedJob& found);
   void CheckWaiting(const server::JobMembership& machine);
   void CheckDeadlines();
   void CheckFence(const server::JobMembership& machine, uint64_t pick);
   void LookUpPromises();
-  bool JustLost(const Run& run, const Seat& seat) const;
+  bool JustLost(const Run& run, const RankState& state) const;
   bool IsDurable(Generation generation);
   absl::Time now() const { return timeline_.now(); }
 
@@ -188,7 +189,7 @@ class MembershipReferee {
   std::optional<Run> committing_;
   bool finished_ = false;
   bool abort_asked_ = false;
-  std::map<uint64_t, Ticket> tickets_;                    // not answered
+  std::map<uint64_t, PendingJoin> joins_;                 // not answered
   std::map<int, Incarnation> streams_;                    // open ones
   std::map<int, std::optional<server::Member>> aborted_;  // the abort's member
   std::vector<int> ended_streams_;       // closed by this change, with an error

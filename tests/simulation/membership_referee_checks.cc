@@ -47,17 +47,17 @@ void MembershipReferee::CheckMembers(const server::RunCommit& commit) {
                          " was used before"));
   }
   if (running()) Violate("a generation is made while another one runs");
-  const int size = static_cast<int>(next.seats.size());
+  const int size = static_cast<int>(next.ranks.size());
   if (size < history_.min || size > history_.max) {
     Violate(absl::StrCat("a generation has ", size, " members"));
   }
   std::set<Incarnation> asking;
-  for (const auto& [number, ticket] : tickets_) {
-    if (!ticket.gone) asking.insert(ticket.incarnation);
+  for (const auto& [number, join_id] : joins_) {
+    if (!join_id.gone) asking.insert(join_id.incarnation);
   }
   std::set<WorkerIdentity> identities;
-  for (size_t rank = 0; rank < next.seats.size(); ++rank) {
-    const server::Member& member = next.seats[rank].member;
+  for (size_t rank = 0; rank < next.ranks.size(); ++rank) {
+    const server::Member& member = next.ranks[rank].member;
     if (member.rank != static_cast<int>(rank)) Violate("ranks are no ranks");
     if (!identities.insert(member.identity).second) {
       Violate("a worker is in a generation twice");
@@ -67,7 +67,7 @@ void MembershipReferee::CheckMembers(const server::RunCommit& commit) {
           absl::StrCat(member.ToString(), " does not ask for a generation"));
     }
   }
-  if (next.by_incarnation.size() != next.seats.size()) {
+  if (next.by_incarnation.size() != next.ranks.size()) {
     Violate("a process is in a generation twice");
   }
   // It follows the last one, unless nobody could go on from that.
@@ -75,8 +75,8 @@ void MembershipReferee::CheckMembers(const server::RunCommit& commit) {
   const bool follows = last_ != nullptr && previous == last_->generation;
   const bool must =
       last_ != nullptr &&
-      std::any_of(last_->seats.begin(), last_->seats.end(),
-                  [](const Seat& seat) { return seat.survives(); });
+      std::any_of(last_->ranks.begin(), last_->ranks.end(),
+                  [](const RankState& state) { return state.survives(); });
   if ((previous != Generation(0) && !follows) ||
       (finished_ && previous != Generation(0)) || (must && !follows)) {
     Violate("a generation follows another one than the last");
@@ -86,41 +86,41 @@ void MembershipReferee::CheckMembers(const server::RunCommit& commit) {
 void MembershipReferee::CheckRanks(const Run& next) {
   if (last_ == nullptr) return;
   std::map<WorkerIdentity, int> ranks;
-  for (const Seat& seat : next.seats) {
-    ranks[seat.member.identity] = seat.member.rank;
+  for (const RankState& state : next.ranks) {
+    ranks[state.member.identity] = state.member.rank;
   }
-  for (const Seat& seat : last_->seats) {
-    const auto found = ranks.find(seat.member.identity);
-    if (found == ranks.end() || found->second == seat.member.rank) continue;
-    if (seat.member.rank >= static_cast<int>(next.seats.size())) continue;
+  for (const RankState& state : last_->ranks) {
+    const auto found = ranks.find(state.member.identity);
+    if (found == ranks.end() || found->second == state.member.rank) continue;
+    if (state.member.rank >= static_cast<int>(next.ranks.size())) continue;
     Violate(
-        absl::StrCat(seat.member.ToString(), " becomes rank ", found->second));
+        absl::StrCat(state.member.ToString(), " becomes rank ", found->second));
   }
 }
 
 void MembershipReferee::CheckSurvivors(const Run& next) {
   if (last_ == nullptr || finished_ || !history_.elastic()) return;
   std::set<WorkerIdentity> here;
-  for (const auto& [number, ticket] : tickets_) {
-    if (!ticket.gone) here.insert(ticket.identity);
+  for (const auto& [number, join_id] : joins_) {
+    if (!join_id.gone) here.insert(join_id.identity);
   }
-  const Seat* awaited = nullptr;
+  const RankState* awaited = nullptr;
   bool present = false;
-  for (const Seat& seat : last_->seats) {
-    if (!seat.survives()) continue;
-    if (next.by_incarnation.count(seat.member.incarnation) > 0) present = true;
-    if (here.count(seat.member.identity) == 0) awaited = &seat;
+  for (const RankState& state : last_->ranks) {
+    if (!state.survives()) continue;
+    if (next.by_incarnation.count(state.member.incarnation) > 0) present = true;
+    if (here.count(state.member.identity) == 0) awaited = &state;
   }
   if (awaited == nullptr) return;
-  const absl::Duration patience =
-      present ? history_.options.last_call : history_.options.survivor_patience;
-  if (now() >= last_->ended_at + patience) return;
+  const absl::Duration limit =
+      present ? history_.options.last_call : history_.options.survivor_timeout;
+  if (now() >= last_->ended_at + limit) return;
   Violate(absl::StrCat(
       "a generation begins without ", awaited->member.ToString(), ", ",
       absl::FormatDuration(now() - last_->ended_at), " after the last one"));
 }
 
-void MembershipReferee::CheckAnswer(const Ticket& ticket,
+void MembershipReferee::CheckAnswer(const PendingJoin& join_id,
                                     const server::JoinResult& result) {
   Run* const run = Find(result.generation);
   // Who asks again while it is announced is answered after that.
@@ -130,20 +130,20 @@ void MembershipReferee::CheckAnswer(const Ticket& ticket,
   if (result.term != term_) Violate("an answer is of another term");
   if (run->list != result.members) {
     const bool same =
-        result.members->size() == run->seats.size() &&
-        std::equal(run->seats.begin(), run->seats.end(),
+        result.members->size() == run->ranks.size() &&
+        std::equal(run->ranks.begin(), run->ranks.end(),
                    result.members->begin(),
-                   [](const Seat& seat, const server::Member& member) {
-                     return SameMember(seat.member, member);
+                   [](const RankState& state, const server::Member& member) {
+                     return SameMember(state.member, member);
                    });
     if (!same) Violate("members are answered with different members");
     run->list = result.members;
   }
   const auto rank = static_cast<size_t>(result.rank);
-  if (rank >= run->seats.size() ||
-      !(run->seats[rank].member.incarnation == ticket.incarnation) ||
-      !(run->seats[rank].member.identity == ticket.identity)) {
-    Violate(absl::StrCat(ticket.identity.ToString(),
+  if (rank >= run->ranks.size() ||
+      !(run->ranks[rank].member.incarnation == join_id.incarnation) ||
+      !(run->ranks[rank].member.identity == join_id.identity)) {
+    Violate(absl::StrCat(join_id.identity.ToString(),
                          " is answered with the rank of another"));
   }
   if (run->plans.count(result.plan.version) == 0) {
@@ -156,32 +156,32 @@ void MembershipReferee::CheckAnswer(const Ticket& ticket,
   }
 }
 
-bool MembershipReferee::JustLost(const Run& run, const Seat& seat) const {
+bool MembershipReferee::JustLost(const Run& run, const RankState& state) const {
   const server::MembershipOptions& options = history_.options;
-  if (seat.exited || seat.replaced || seat.failed) return true;
+  if (state.exited || state.replaced || state.failed) return true;
   if (run.first_left < absl::InfiniteFuture() &&
       now() >= run.first_left + options.rejoin_grace) {
     return true;
   }
-  if (seat.detached_at == absl::InfiniteFuture()) {
-    return now() >= seat.sign + options.lease;
+  if (state.detached_at == absl::InfiniteFuture()) {
+    return now() >= state.sign + options.lease;
   }
   const absl::Duration soon =
       std::min(options.broken_peer_grace, options.reattach_grace);
-  const bool broken = seat.broken_at >= seat.detached_at - soon;
-  return now() >= seat.detached_at + (broken ? soon : options.reattach_grace);
+  const bool broken = state.broken_at >= state.detached_at - soon;
+  return now() >= state.detached_at + (broken ? soon : options.reattach_grace);
 }
 
 void MembershipReferee::CheckLoss(const server::Member& lost) {
-  Seat* const seat = last_->Find(lost.incarnation);
-  if (seat == nullptr || !SameMember(seat->member, lost)) {
+  RankState* const state = last_->Find(lost.incarnation);
+  if (state == nullptr || !SameMember(state->member, lost)) {
     return Violate("a generation ends by the loss of one that was not in it");
   }
-  if (!JustLost(*last_, *seat)) {
+  if (!JustLost(*last_, *state)) {
     Violate(absl::StrCat(lost.ToString(), " is given up without a reason"));
   }
   // One that failed may come back all the same.
-  seat->lost = !seat->failed || seat->for_good;
+  state->lost = !state->failed || state->for_good;
   ++losses_;
 }
 
@@ -189,21 +189,21 @@ void MembershipReferee::CheckPromises(const server::LoadedJob& found) {
   if (found.job.finished) return;
   for (const auto& [incarnation, promise] : left_) {
     if (promise.generation != found.job.generation) continue;
-    const Seat* const seat = last_->Find(incarnation);
-    if (seat == nullptr) continue;
-    const auto gone = found.departures.find(seat->member.rank);
+    const RankState* const state = last_->Find(incarnation);
+    if (state == nullptr) continue;
+    const auto gone = found.departures.find(state->member.rank);
     if (gone == found.departures.end() ||
         (gone->second.rejoins && !promise.rejoins)) {
-      Violate(absl::StrCat("that ", seat->member.ToString(),
+      Violate(absl::StrCat("that ", state->member.ToString(),
                            " has left was answered, and is not durable"));
     }
   }
   for (const Incarnation incarnation : dead_) {
-    const Seat* const seat = last_->Find(incarnation);
-    if (seat == nullptr) continue;
-    const auto gone = found.departures.find(seat->member.rank);
+    const RankState* const state = last_->Find(incarnation);
+    if (state == nullptr) continue;
+    const auto gone = found.departures.find(state->member.rank);
     if (gone == found.departures.end() || gone->second.rejoins) {
-      Violate(absl::StrCat("that ", seat->member.ToString(),
+      Violate(absl::StrCat("that ", state->member.ToString(),
                            " is dead was answered, and is not durable"));
     }
   }
@@ -225,8 +225,8 @@ void MembershipReferee::OnExitAnswered(Incarnation incarnation,
                                        const absl::Status& status) {
   if (!status.ok()) return;
   // One that asks afterwards, as its message was late, lives for the job.
-  for (const auto& [number, ticket] : tickets_) {
-    if (ticket.incarnation == incarnation) return;
+  for (const auto& [number, join_id] : joins_) {
+    if (join_id.incarnation == incarnation) return;
   }
   dead_.insert(incarnation);
   LookUpPromises();
@@ -255,12 +255,12 @@ void MembershipReferee::CheckFence(const server::JobMembership& machine,
   auto entry = std::prev(runs_.end());
   if (pick % 4 == 0 && entry != runs_.begin()) --entry;
   const Run& run = entry->second;
-  const Seat& seat = run.seats[(pick / 4) % run.seats.size()];
-  const bool member = run.running && !seat.left;
+  const RankState& state = run.ranks[(pick / 4) % run.ranks.size()];
+  const bool member = run.running && !state.left;
   const bool admitted =
-      machine.Admit(run.generation, seat.member.incarnation).ok();
+      machine.Admit(run.generation, state.member.incarnation).ok();
   if (member == admitted) return;
-  Violate(absl::StrCat(seat.member.ToString(), " of generation ",
+  Violate(absl::StrCat(state.member.ToString(), " of generation ",
                        run.generation.value(),
                        admitted ? " is admitted" : " is not admitted"));
 }
@@ -268,25 +268,25 @@ void MembershipReferee::CheckFence(const server::JobMembership& machine,
 void MembershipReferee::CheckDeadlines() {
   if (!running()) return;
   const server::MembershipOptions& options = history_.options;
-  for (const Seat& seat : last_->seats) {
-    if (seat.left) continue;
-    const bool detached = seat.detached_at < absl::InfiniteFuture();
+  for (const RankState& state : last_->ranks) {
+    if (state.left) continue;
+    const bool detached = state.detached_at < absl::InfiniteFuture();
     const absl::Time deadline = detached
-                                    ? seat.detached_at + options.reattach_grace
-                                    : seat.sign + options.lease;
+                                    ? state.detached_at + options.reattach_grace
+                                    : state.sign + options.lease;
     if (now() <= deadline + kSlack) continue;
-    Violate(absl::StrCat("nobody misses ", seat.member.ToString(),
+    Violate(absl::StrCat("nobody misses ", state.member.ToString(),
                          ", of which nothing is known since ",
-                         absl::FormatDuration(now() - seat.sign)));
+                         absl::FormatDuration(now() - state.sign)));
   }
 }
 
 void MembershipReferee::CheckWaiting(const server::JobMembership& machine) {
   int asking = 0;
   absl::Time first = absl::InfiniteFuture();
-  for (auto it = tickets_.begin(); it != tickets_.end();) {
+  for (auto it = joins_.begin(); it != joins_.end();) {
     if (it->second.withdrawn) {
-      it = tickets_.erase(it);
+      it = joins_.erase(it);
       continue;
     }
     ++asking;
@@ -303,7 +303,7 @@ void MembershipReferee::CheckWaiting(const server::JobMembership& machine) {
     return Violate("workers wait, and no round is open");
   }
   const absl::Duration longest =
-      history_.join_timeout + history_.options.survivor_patience + kSlack;
+      history_.join_timeout + history_.options.survivor_timeout + kSlack;
   if (machine.state() == server::JobState::kForming &&
       now() > std::max(first, last_change_) + longest) {
     Violate("a worker waits beyond its deadline");

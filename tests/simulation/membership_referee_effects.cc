@@ -18,10 +18,10 @@ void MembershipReferee::OnCommit(const server::RunCommit& commit) {
   Run& next = committing_.emplace();
   next.generation = commit.run.generation;
   for (const server::MemberRecord& record : commit.run.members) {
-    Seat& seat = next.seats.emplace_back();
-    seat.member = record.member;
-    seat.launcher = record.launcher_id;
-    next.by_incarnation[record.member.incarnation] = next.seats.size() - 1;
+    RankState& state = next.ranks.emplace_back();
+    state.member = record.member;
+    state.launcher = record.launcher_id;
+    next.by_incarnation[record.member.incarnation] = next.ranks.size() - 1;
   }
   CheckMembers(commit);
   if (commit.run.previous != Generation(0)) CheckRanks(next);
@@ -35,7 +35,7 @@ void MembershipReferee::OnCommitFailed() {
 
 void MembershipReferee::OnBegan(const server::GenerationBegin& begin) {
   if (!committing_.has_value() || committing_->generation != begin.generation ||
-      begin.world_size != static_cast<int>(committing_->seats.size())) {
+      begin.world_size != static_cast<int>(committing_->ranks.size())) {
     return Violate("a generation begins that was not committed");
   }
   Run& run = runs_[begin.generation] = *std::move(committing_);
@@ -43,7 +43,7 @@ void MembershipReferee::OnBegan(const server::GenerationBegin& begin) {
   last_ = &run;
   run.running = true;
   run.plans.insert(begin.plan.version);
-  for (Seat& seat : run.seats) seat.sign = now();
+  for (RankState& state : run.ranks) state.sign = now();
   finished_ = false;
   last_change_ = now();
   ++generations_;
@@ -54,8 +54,8 @@ void MembershipReferee::OnLeft(Generation generation, int rank) {
   if (last_ == nullptr || last_->generation != generation || !last_->running) {
     return Violate("a member leaves a generation that does not run");
   }
-  Seat& seat = last_->seats[static_cast<size_t>(rank)];
-  if (std::exchange(seat.left, true)) Violate("a member has left twice");
+  RankState& state = last_->ranks[static_cast<size_t>(rank)];
+  if (std::exchange(state.left, true)) Violate("a member has left twice");
   last_->first_left = std::min(last_->first_left, now());
 }
 
@@ -86,23 +86,23 @@ void MembershipReferee::OnEnded(Generation generation,
 }
 
 void MembershipReferee::EndRun(const std::optional<server::Member>& lost) {
-  std::vector<Seat>& seats = last_->seats;
+  std::vector<RankState>& ranks = last_->ranks;
   if (lost.has_value()) {
     CheckLoss(*lost);
   } else if (!abort_asked_ &&
-             !std::all_of(seats.begin(), seats.end(),
-                          [](const Seat& seat) { return seat.left; })) {
+             !std::all_of(ranks.begin(), ranks.end(),
+                          [](const RankState& state) { return state.left; })) {
     Violate("a generation ends without a reason");
   }
   abort_asked_ = false;
   last_->ended_at = last_change_ = now();
   const bool gone =
-      std::all_of(seats.begin(), seats.end(), [](const Seat& seat) {
-        return seat.lost || (seat.left && seat.for_good);
+      std::all_of(ranks.begin(), ranks.end(), [](const RankState& state) {
+        return state.lost || (state.left && state.for_good);
       });
   const bool well =
-      std::any_of(seats.begin(), seats.end(), [](const Seat& seat) {
-        return seat.left && seat.for_good && !seat.failed && !seat.lost;
+      std::any_of(ranks.begin(), ranks.end(), [](const RankState& state) {
+        return state.left && state.for_good && !state.failed && !state.lost;
       });
   finished_ = gone && well && !last_->regroups;
 }
@@ -113,13 +113,13 @@ void MembershipReferee::OnAnnounced(Generation generation) {
 }
 
 void MembershipReferee::OnAnswered(
-    uint64_t ticket, const absl::StatusOr<server::JoinResult>& result) {
-  const auto found = tickets_.find(ticket);
-  if (found == tickets_.end()) {
+    uint64_t join_id, const absl::StatusOr<server::JoinResult>& result) {
+  const auto found = joins_.find(join_id);
+  if (found == joins_.end()) {
     return Violate("a Join is answered that does not wait");
   }
-  const Ticket answered = found->second;
-  tickets_.erase(found);
+  const PendingJoin answered = found->second;
+  joins_.erase(found);
   if (answered.must_finish && !DetailOf(result.status()).has_job_finished()) {
     Violate(absl::StrCat(answered.identity.ToString(),
                          " is started again for a job that is done, and is "
@@ -159,8 +159,8 @@ void MembershipReferee::OnClosed(int stream, const absl::Status& status) {
 void MembershipReferee::OnDetached(int stream) {
   const auto open = streams_.find(stream);
   if (open == streams_.end()) return Violate("a stream ends twice");
-  Seat* const seat = last_->Find(open->second);
-  if (seat != nullptr) seat->detached_at = now();
+  RankState* const state = last_->Find(open->second);
+  if (state != nullptr) state->detached_at = now();
   streams_.erase(open);
 }
 
@@ -185,10 +185,10 @@ void MembershipReferee::OnNoticeEnded(Generation generation) {
   noticed_ = Generation(0);
   const Run* const run = Find(generation);
   if (run == nullptr) return;
-  for (const Seat& seat : run->seats) {
-    if (seat.left && noticed_left_.count(seat.member.rank) == 0) {
+  for (const RankState& state : run->ranks) {
+    if (state.left && noticed_left_.count(state.member.rank) == 0) {
       Violate(absl::StrCat("observers do not learn that ",
-                           seat.member.ToString(), " has left"));
+                           state.member.ToString(), " has left"));
     }
   }
 }
@@ -203,9 +203,9 @@ void MembershipReferee::OnGiven(const server::JoinResult& result) {
   }
 }
 
-void MembershipReferee::OnHeardRegroup(Generation generation) {
+void MembershipReferee::OnRegroupReceived(Generation generation) {
   Run* const run = Find(generation);
-  if (run != nullptr) run->heard_regroup = true;
+  if (run != nullptr) run->received_regroup = true;
 }
 
 }  // namespace coxswain::simulation

@@ -50,7 +50,7 @@ MembershipWorld::Result MembershipWorld::Run() {
   RunUntil(
       Longest(), [this] { return IsSettled(); },
       "a worker that asks is in no generation");
-  SayFarewell();
+  LetAllLeave();
   RunUntil(
       Longest(), [this] { return IsOver(); }, "a worker does not end");
   StartAgain();
@@ -94,7 +94,7 @@ absl::Duration MembershipWorld::Pause() {
 absl::Duration MembershipWorld::Longest() const {
   const server::MembershipOptions& options = history_.options;
   return 4 * (options.lease + options.reattach_grace + options.rejoin_grace +
-              options.survivor_patience + history_.join_timeout +
+              options.survivor_timeout + history_.join_timeout +
               history_.slowest_start + history_.slowest_abort) +
          absl::Minutes(1);
 }
@@ -242,8 +242,8 @@ bool MembershipWorld::IsSettled() const {
   return true;
 }
 
-void MembershipWorld::SayFarewell() {
-  phase_ = Phase::kFarewell;
+void MembershipWorld::LetAllLeave() {
+  phase_ = Phase::kAllLeave;
   for (Process& process : processes_) {
     if (process.state != Process::State::kMember) continue;
     In(Pause(), [this, leaving = &process] {
@@ -296,7 +296,7 @@ void MembershipWorld::StartCoordinator() {
   coordinator_ = std::make_unique<MembershipCoordinator>(around);
   // What the ranks were sent last is what they bring, or nobody has heard it.
   if (referee_.regroups() && dice_.Chance(0.5)) {
-    coordinator_->NoteRegroup(referee_.heard_regroup());
+    coordinator_->NoteRegroup(referee_.received_regroup());
   }
   last_tick_ = now();
   In(kTick, [this, ticks = ++ticks_] {
@@ -308,16 +308,17 @@ void MembershipWorld::Tick() {
   const absl::Duration left = stands_still_until_ - now();
   if (left <= absl::ZeroDuration()) {
     coordinator_->Tick(
-        server::StoodStill(now(), last_tick_, history_.options.lease));
+        server::WasPaused(now(), last_tick_, history_.options.lease));
     last_tick_ = now();
     if (phase_ == Phase::kCalm) Refill();
     if (dice_.Chance(0.02)) {
-      std::vector<Incarnation> heard;
+      std::vector<Incarnation> received;
       for (const Place& place : places_) {
         if (place.process == nullptr || place.process->ended()) continue;
-        if (Acts(*place.process)) heard.push_back(place.process->incarnation);
+        if (Acts(*place.process))
+          received.push_back(place.process->incarnation);
       }
-      coordinator_->NoteSigns(heard);
+      coordinator_->NoteSigns(received);
     }
   }
   In(std::max(kTick, left), [this, ticks = ticks_] {

@@ -28,7 +28,7 @@ namespace coxswain::simulation {
 //
 // First there are troubles: processes die, stall and are started again,
 // messages are lost, repeated and late, streams break, writes fail, the
-// coordinator dies, stops or stands still, generations make way or are aborted.
+// coordinator dies, stops or stands still, generations regroup or are aborted.
 // Then everything works, and after a time that the options bound each worker
 // must be in a generation, or wait for a place in it. Last, all leave for good,
 // and whoever is started again must find the job done.
@@ -52,7 +52,7 @@ class MembershipWorld {
   Result Run();
 
  private:
-  enum class Phase { kTroubles, kCalm, kFarewell, kEpilogue };
+  enum class Phase { kTroubles, kCalm, kAllLeave, kEpilogue };
   enum class Trouble {
     kKill,
     kStall,
@@ -90,8 +90,8 @@ class MembershipWorld {
     uint64_t launcher = 0;
     State state = State::kStarting;
     int calls = 0;  // that it has made; answers to earlier ones are not heard
-    uint64_t ticket = 0;  // of its last Join, in this term
-    Term ticket_term;
+    uint64_t join_id = 0;  // of its last Join, in this term
+    Term join_term;
     Generation generation;  // the last one it was in
     int rank = 0;
     int stream = 0;  // 0: none
@@ -139,7 +139,7 @@ class MembershipWorld {
   void CalmDown();
   // Starts workers where there are none.
   void Refill();
-  void SayFarewell();
+  void LetAllLeave();
   void StartAgain();
   bool IsSettled() const;
   bool IsOver() const;
@@ -160,7 +160,7 @@ class MembershipWorld {
                 const std::function<void()>& fail);
   // The same for a call, which may be lost or repeated; of one that is not
   // heard of again the answer is lost.
-  void Send(const std::function<void(bool heard)>& bring,
+  void Send(const std::function<void(bool received)>& bring,
             const std::function<void()>& again);
   void StartLater(int place, uint64_t launcher, absl::Duration delay);
   void Start(int place, uint64_t launcher);
@@ -168,14 +168,14 @@ class MembershipWorld {
   void End(Process* process);  // with an error
   void Replace(const Process& process);
   void Forget(const Process& process);
-  void WithdrawLater(uint64_t ticket, Term term);
+  void WithdrawLater(uint64_t join_id, Term term);
   void ReportExit(const Process& process);
   void SendReport(const server::ExitReport& report,
                   const std::shared_ptr<bool>& known);
   void Ask(Process* process);
   void AskLater(Process* process, int call);
   void BringJoin(Process* process, int call, const server::JoinRequest& request,
-                 bool heard);
+                 bool received);
   void OnAnswer(Process* process, int call,
                 const absl::StatusOr<server::JoinResult>& result);
   void OnRefused(Process* process, const absl::Status& status);

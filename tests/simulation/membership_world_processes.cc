@@ -37,15 +37,15 @@ void MembershipWorld::BringNow(const std::function<void()>& bring,
 }
 
 // Loses it, or repeats it, or neither.
-void MembershipWorld::Send(const std::function<void(bool heard)>& bring,
+void MembershipWorld::Send(const std::function<void(bool received)>& bring,
                            const std::function<void()>& again) {
   const auto nothing = [] {};
-  const auto unheard = [bring] { bring(false); };
+  const auto undelivered = [bring] { bring(false); };
   if (dice_.Chance(lost_)) {
-    if (dice_.Chance(0.5)) ToCoordinator(unheard, nothing);
+    if (dice_.Chance(0.5)) ToCoordinator(undelivered, nothing);
     return again();
   }
-  if (dice_.Chance(doubled_)) ToCoordinator(unheard, nothing);
+  if (dice_.Chance(doubled_)) ToCoordinator(undelivered, nothing);
   ToCoordinator([bring] { bring(true); }, again);
 }
 
@@ -83,14 +83,14 @@ void MembershipWorld::Start(int place, uint64_t launcher) {
 
 // Its connections are gone: the coordinator notices some time.
 void MembershipWorld::Forget(const Process& process) {
-  if (process.ticket == 0) return;
-  WithdrawLater(process.ticket, process.ticket_term);
+  if (process.join_id == 0) return;
+  WithdrawLater(process.join_id, process.join_term);
 }
 
-void MembershipWorld::WithdrawLater(uint64_t ticket, Term term) {
-  In(dice_.Between(absl::ZeroDuration(), kNotices), [this, ticket, term] {
+void MembershipWorld::WithdrawLater(uint64_t join_id, Term term) {
+  In(dice_.Between(absl::ZeroDuration(), kNotices), [this, join_id, term] {
     if (coordinator_ != nullptr && coordinator_->term() == term) {
-      coordinator_->Withdraw(ticket);
+      coordinator_->Withdraw(join_id);
     }
   });
 }
@@ -117,7 +117,7 @@ void MembershipWorld::End(Process* process) {
 }
 
 void MembershipWorld::Replace(const Process& process) {
-  if (phase_ == Phase::kFarewell || phase_ == Phase::kEpilogue) return;
+  if (phase_ == Phase::kAllLeave || phase_ == Phase::kEpilogue) return;
   if (places_[static_cast<size_t>(process.place)].starting > 0) return;
   const bool other = dice_.Chance(history_.other_launchers);
   StartLater(process.place, other ? launchers_++ : process.launcher,
@@ -139,10 +139,10 @@ void MembershipWorld::ReportExit(const Process& process) {
 void MembershipWorld::SendReport(const server::ExitReport& report,
                                  const std::shared_ptr<bool>& known) {
   if (*known) return;
-  const auto bring = [this, report, known](bool heard) {
+  const auto bring = [this, report, known](bool received) {
     coordinator_->ReportExit(report,
-                             [known, heard](const absl::Status& status) {
-                               if (heard && status.ok()) *known = true;
+                             [known, received](const absl::Status& status) {
+                               if (received && status.ok()) *known = true;
                              });
   };
   Send(bring, [] {});
@@ -169,8 +169,8 @@ void MembershipWorld::Ask(Process* process) {
   request.manifest.hook = "allreduce";
   request.timeout = history_.join_timeout;
   request.after_generation = process->generation;
-  const auto bring = [this, process, call, request](bool heard) {
-    BringJoin(process, call, request, heard);
+  const auto bring = [this, process, call, request](bool received) {
+    BringJoin(process, call, request, received);
   };
   Send(bring, [this, process, call] { AskLater(process, call); });
 }
@@ -185,19 +185,19 @@ void MembershipWorld::AskLater(Process* process, int call) {
 
 void MembershipWorld::BringJoin(Process* process, int call,
                                 const server::JoinRequest& request,
-                                bool heard) {
-  const auto answer = [this, process, call, heard](
+                                bool received) {
+  const auto answer = [this, process, call, received](
                           const absl::StatusOr<server::JoinResult>& result) {
-    if (!heard) return;
+    if (!received) return;
     In(Delay(),
        [this, process, call, result] { OnAnswer(process, call, result); });
   };
-  const uint64_t ticket = coordinator_->Join(request, answer);
-  if (!heard || process->ended()) {
-    return WithdrawLater(ticket, coordinator_->term());
+  const uint64_t join_id = coordinator_->Join(request, answer);
+  if (!received || process->ended()) {
+    return WithdrawLater(join_id, coordinator_->term());
   }
-  process->ticket = ticket;
-  process->ticket_term = coordinator_->term();
+  process->join_id = join_id;
+  process->join_term = coordinator_->term();
 }
 
 void MembershipWorld::OnAnswer(
@@ -211,14 +211,14 @@ void MembershipWorld::OnAnswer(
       OnAnswer(process, call, result);
     });
   }
-  process->ticket = 0;
+  process->join_id = 0;
   if (!result.ok()) return OnRefused(process, result.status());
   process->generation = result->generation;
   process->rank = result->rank;
   process->state = Process::State::kMember;
   process->for_good = false;
   Attach(process);
-  if (phase_ == Phase::kFarewell || phase_ == Phase::kEpilogue) {
+  if (phase_ == Phase::kAllLeave || phase_ == Phase::kEpilogue) {
     In(Pause(), [this, process, generation = result->generation] {
       MakeWay(process, generation);
     });
@@ -226,7 +226,7 @@ void MembershipWorld::OnAnswer(
 }
 
 void MembershipWorld::OnRefused(Process* process, const absl::Status& status) {
-  const bool over = phase_ == Phase::kFarewell || phase_ == Phase::kEpilogue;
+  const bool over = phase_ == Phase::kAllLeave || phase_ == Phase::kEpilogue;
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kResourceExhausted:
@@ -279,11 +279,11 @@ void MembershipWorld::SendLeave(Process* process) {
   const int call = ++process->calls;
   const Generation generation = process->generation;
   const server::LeaveNotice notice = process->notice;
-  const auto bring = [this, process, call, generation, notice](bool heard) {
+  const auto bring = [this, process, call, generation, notice](bool received) {
     coordinator_->Leave(
         generation, process->incarnation, notice,
-        [this, process, call, heard](const absl::Status& status) {
-          if (!heard) return;
+        [this, process, call, received](const absl::Status& status) {
+          if (!received) return;
           In(Delay(),
              [this, process, call, status] { OnLeft(process, call, status); });
         });
@@ -328,7 +328,7 @@ void MembershipWorld::MakeWay(Process* process, Generation generation) {
     return In(process->stalled_until - now(),
               [this, process, generation] { MakeWay(process, generation); });
   }
-  if (process->for_good || phase_ == Phase::kFarewell ||
+  if (process->for_good || phase_ == Phase::kAllLeave ||
       phase_ == Phase::kEpilogue) {
     return Leave(process, false, false);
   }

@@ -13,7 +13,7 @@
 namespace coxswain::simulation {
 namespace {
 
-std::vector<int> OddRanks(const absl::Status& failure) {
+std::vector<int> Outliers(const absl::Status& failure) {
   const v1::ErrorDetail detail = DetailOf(failure);
   const auto& odd = detail.schedule_mismatch().odd_ranks();
   return {odd.begin(), odd.end()};
@@ -78,14 +78,14 @@ void Referee::OnKept(int64_t round) {
   if (round < decided()) rounds_[static_cast<size_t>(round)].kept = true;
 }
 
-void Referee::OnHeard(int64_t round) {
-  if (round < decided()) rounds_[static_cast<size_t>(round)].heard = true;
+void Referee::OnReceived(int64_t round) {
+  if (round < decided()) rounds_[static_cast<size_t>(round)].received = true;
 }
 
 bool Referee::IsForgotten(int64_t round) const {
   if (round < 0 || round + 1 != decided()) return false;
   const Decided& last = rounds_.back();
-  return last.coordinator < coordinator_ && !last.heard && !last.kept;
+  return last.coordinator < coordinator_ && !last.received && !last.kept;
 }
 
 void Referee::CheckRegroup(const schedule::Decision& decision,
@@ -255,12 +255,11 @@ void Referee::OnActed(int rank, int64_t round, int64_t step,
   }
 }
 
-void Referee::OnWaited(int rank, absl::Duration waited,
-                       absl::Duration patience) {
-  if (waited > patience) {
+void Referee::OnWaited(int rank, absl::Duration waited, absl::Duration limit) {
+  if (waited > limit) {
     Violate(absl::StrCat("rank ", rank, " waited for ",
                          absl::FormatDuration(waited), ", longer than ",
-                         absl::FormatDuration(patience)));
+                         absl::FormatDuration(limit)));
   }
 }
 
@@ -295,7 +294,7 @@ bool Referee::MustFail() const {
 // odd: then both may be named. Of several deviants one may not have been heard
 // yet.
 void Referee::CheckFailureNames() {
-  const std::vector<int> odd = OddRanks(failure_);
+  const std::vector<int> odd = Outliers(failure_);
   const std::set<int> named(odd.begin(), odd.end());
   const std::set<int> right(deviated_.begin(), deviated_.end());
   std::vector<int> both;

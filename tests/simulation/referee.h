@@ -45,18 +45,18 @@ class Referee {
                    const schedule::Plan& plan);
   void OnExchangeBegins(int rank, int64_t round, const schedule::Plan& plan);
   // It knows the decision, and can act on it.
-  void OnHeard(int64_t round);
+  void OnReceived(int64_t round);
   void OnActed(int rank, int64_t round, int64_t step,
                const schedule::Decision& decision);
-  void OnWaited(int rank, absl::Duration waited, absl::Duration patience);
-  // A rank's patience was over before anybody had an answer for it.
+  void OnWaited(int rank, absl::Duration waited, absl::Duration limit);
+  // A rank's timeout was over before anybody had an answer for it.
   void OnGaveUp(int rank);
   void OnLeft(int rank);
   void OnDeviated(int rank) { deviated_.push_back(rank); }
 
   // After the last event. The text is empty if everything held.
   struct Ending {
-    int left = 0;     // ranks that have left in good order
+    int left = 0;     // ranks that have left cleanly
     int at_gate = 0;  // that wait for a grant or a decision
   };
   void OnEnd(const Ending& ending);
@@ -74,8 +74,8 @@ class Referee {
     int64_t plan_version = 0;  // that it brings; 0: none
     std::string regroup;
     std::string checkpoint;
-    int coordinator = 0;  // that made it
-    bool heard = false;   // by any rank
+    int coordinator = 0;    // that made it
+    bool received = false;  // by any rank
     bool kept = false;
   };
   const std::vector<Decided>& rounds() const { return rounds_; }

@@ -92,7 +92,7 @@ TEST(SimulationTest, RandomHistoriesHold) {
     sum.checkpoints += result.checkpoints;
     sum.crashes += result.crashes;
     sum.made_again += result.made_again;
-    sum.told_back += result.told_back;
+    sum.known_by_a_rank += result.known_by_a_rank;
     sum.plans_late += result.plans_late;
     if (!result.deviated) {
       ++endings["no deviation"];
@@ -107,7 +107,7 @@ TEST(SimulationTest, RandomHistoriesHold) {
             << " with a stop, " << sum.regroups << " with a regroup, "
             << sum.checkpoints << " with a checkpoint; " << sum.crashes
             << " crashes, " << sum.made_again << " decisions made again, "
-            << sum.told_back << " told back by a rank, " << sum.plans_late
+            << sum.known_by_a_rank << " told back by a rank, " << sum.plans_late
             << " with a plan from before a crash; " << sum.events
             << " events\n";
   for (const auto& [ending, number] : endings) {

@@ -11,7 +11,7 @@ schedule::StepAgent::Options AgentOptions(const History& history) {
   schedule::StepAgent::Options options;
   options.stream = "train";
   options.terms = history.plan.terms;
-  options.patience = schedule::PatienceOf(history.plan.terms);
+  options.timeout = schedule::StepTimeoutOf(history.plan.terms);
   options.resend = history.resend;
   return options;
 }

@@ -27,7 +27,7 @@ struct Worker {
     kAwaitingDecision,
     kStuck,  // deviated, and does nothing more
     kLeft,
-    kStopped,  // by an abort, or because its patience was over
+    kStopped,  // by an abort, or because its timeout was over
   };
 
   Worker(const History& history, int rank);
@@ -47,7 +47,7 @@ struct Worker {
            phase == Phase::kStopped;
   }
   // Whether its session still speaks and listens: that has threads of its own.
-  bool Speaks() const {
+  bool SessionRuns() const {
     return !frozen && phase != Phase::kLeft && phase != Phase::kStopped;
   }
 

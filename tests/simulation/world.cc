@@ -106,7 +106,7 @@ bool World::Over() const {
   if (!referee_.violation().empty()) return true;
   // Longer than any wait.
   if (now_ - last_progress_ >
-      schedule::PatienceOf(history_.plan.terms) + absl::Minutes(1)) {
+      schedule::StepTimeoutOf(history_.plan.terms) + absl::Minutes(1)) {
     return true;
   }
   return std::all_of(workers_.begin(), workers_.end(),
@@ -185,7 +185,7 @@ void World::Say(const schedule::StepAgreement::Messages& messages) {
   for (const Message& message : messages) {
     const bool all = message.rank == Message::kAllRanks;
     if (message.kind == Message::Kind::kLearned) {
-      ++counts_.told_back;
+      ++counts_.known_by_a_rank;
       continue;
     }
     if (message.kind == Message::Kind::kWarning) {
@@ -243,7 +243,7 @@ void World::Fail(const absl::Status& failure) {
   }
 }
 
-// As the schedule room does, with heartbeats that are never late.
+// As the schedule registry does, with heartbeats that are never late.
 void World::CheckStall() {
   const absl::Duration timeout = history_.plan.terms.progress_timeout;
   At(timeout / 2, Kind::kStallCheck);
@@ -257,7 +257,7 @@ void World::CheckStall() {
     rank.live = !left_[static_cast<size_t>(worker.rank)];
     rank.collective_sequence = worker.exchanges;
     rank.progressed = std::max(worker.progressed, worker.returned_at);
-    rank.heard = now_;
+    rank.last_contact = now_;
     const auto& last =
         agreement().last_tickets()[static_cast<size_t>(worker.rank)];
     if (!last.has_value()) continue;

@@ -59,9 +59,9 @@ class World {
     int64_t regroups = 0;
     int64_t checkpoints = 0;
     int64_t crashes = 0;
-    int64_t made_again = 0;  // decisions that a crash took with it
-    int64_t told_back = 0;   // that only a rank still knew
-    int64_t plans_late = 0;  // in force at a crash, and heard of after it
+    int64_t made_again = 0;       // decisions that a crash took with it
+    int64_t known_by_a_rank = 0;  // that only a rank still knew
+    int64_t plans_late = 0;       // in force at a crash, and heard of after it
     int64_t events = 0;
   };
   Result Run();
@@ -168,7 +168,7 @@ class World {
   // Its ends: the rank is connected, to this coordinator or to another.
   void Reattach(Worker* worker);
   void SendPosition(Worker* worker);
-  void ReceivePosition(int rank, const schedule::Decision& heard);
+  void ReceivePosition(int rank, const schedule::Decision& received);
 
   // The coordinator's life.
   void Die(const Crash& crash);
@@ -179,14 +179,14 @@ class World {
   void WriteLater(Write write);
   void Commit(uint64_t up_to);
   void Keep(const Worker& worker);
-  schedule::Decision ToServerDecision(const schedule::Decision& heard) const;
+  schedule::Decision ToServerDecision(const schedule::Decision& received) const;
   void OnLeave(int rank);
 
   // The coordinator.
   schedule::StepAgreement& agreement() { return *agreement_; }
   bool Idle() const { return failed_ || agreement_ == nullptr; }
   void WantRegroup(const Regroup& regroup);
-  void WantCheckpoint(const CheckpointWish& wish);
+  void WantCheckpoint(const CheckpointRequest& request);
   void Say(const schedule::StepAgreement::Messages& messages);
   void NoteDecided(const schedule::Decision& decision);
   void AfterAgreement();

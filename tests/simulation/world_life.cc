@@ -39,15 +39,16 @@ void World::Commit(uint64_t up_to) {
 
 // What a rank has heard that leaves, written before its leaving is.
 void World::Keep(const Worker& worker) {
-  const std::optional<schedule::Decision> heard = worker.agent.heard();
-  if (!heard.has_value()) return;
+  const std::optional<schedule::Decision> received =
+      worker.agent.last_decision();
+  if (!received.has_value()) return;
   if (sabotage_ != Sabotage::kHidesPositions && !failed_) {
-    ReceivePosition(worker.rank, *heard);
+    ReceivePosition(worker.rank, *received);
   }
-  if (kept_round_ >= heard->round) return;
-  kept_round_ = heard->round;
+  if (kept_round_ >= received->round) return;
+  kept_round_ = received->round;
   Write write;
-  write.position = ToServerDecision(*heard);
+  write.position = ToServerDecision(*received);
   WriteLater(std::move(write));
 }
 
@@ -76,9 +77,9 @@ void World::WantRegroup(const Regroup& regroup) {
   }
 }
 
-void World::WantCheckpoint(const CheckpointWish& wish) {
-  if (wish.rank >= 0) {
-    Rank(wish.rank).agent.RequestCheckpoint("SIGTERM");
+void World::WantCheckpoint(const CheckpointRequest& request) {
+  if (request.rank >= 0) {
+    Rank(request.rank).agent.RequestCheckpoint("SIGTERM");
   } else if (!Idle()) {
     agreement().RequestCheckpoint("an operator");
     referee_.OnCheckpointWanted();
@@ -168,9 +169,9 @@ void World::AfterGrace() {
   if (Idle()) return;
   schedule::ScheduleMismatch mismatch;
   for (int rank = 0; rank < history_.world_size; ++rank) {
-    if (absent_[static_cast<size_t>(rank)]) mismatch.odd_ranks.push_back(rank);
+    if (absent_[static_cast<size_t>(rank)]) mismatch.outliers.push_back(rank);
   }
-  if (mismatch.odd_ranks.empty()) return;
+  if (mismatch.outliers.empty()) return;
   Fail(schedule::ScheduleMismatchError("did not come back", mismatch));
 }
 
@@ -200,28 +201,29 @@ void World::Reattach(Worker* worker) {
 }
 
 void World::SendPosition(Worker* worker) {
-  const std::optional<schedule::Decision> heard = worker->agent.heard();
-  if (!heard.has_value() || Idle()) return;
+  const std::optional<schedule::Decision> received =
+      worker->agent.last_decision();
+  if (!received.has_value() || Idle()) return;
   if (sabotage_ == Sabotage::kHidesPositions) return;
   // What other threads of the rank say may come before it; but none of them
   // leaves.
   if (worker->phase == Worker::Phase::kLeft || dice_.Chance(0.7)) {
-    return ReceivePosition(worker->rank, *heard);
+    return ReceivePosition(worker->rank, *received);
   }
   ToServer& message = to_server_.emplace_back();
   message.connection = worker->connection;
   message.coordinator = worker->coordinator;
-  message.position = heard;
+  message.position = received;
   At(Delay(), Kind::kPosition, worker->rank, to_server_.size() - 1);
 }
 
-void World::ReceivePosition(int rank, const schedule::Decision& heard) {
-  Say(agreement().OnPosition(rank, ToServerDecision(heard), now_));
+void World::ReceivePosition(int rank, const schedule::Decision& received) {
+  Say(agreement().OnPosition(rank, ToServerDecision(received), now_));
 }
 
 schedule::Decision World::ToServerDecision(
-    const schedule::Decision& heard) const {
-  schedule::Decision last = AsSent(heard);
+    const schedule::Decision& received) const {
+  schedule::Decision last = AsSent(received);
   if (last.plan.has_value()) last.plan = plans_.at(last.plan->version);
   return last;
 }

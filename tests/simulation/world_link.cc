@@ -71,7 +71,7 @@ void World::OnToServer(const Event& event) {
 
 void World::SendDown(int rank, ToRank message) {
   const Worker& worker = Rank(rank);
-  const int copies = worker.connected && worker.Speaks() ? Copies() : 0;
+  const int copies = worker.connected && worker.SessionRuns() ? Copies() : 0;
   if (copies == 0) return;
   message.connection = worker.connection;
   message.coordinator = coordinator_;
@@ -84,7 +84,7 @@ void World::SendDown(int rank, ToRank message) {
 void World::OnToRank(const Event& event) {
   Worker* worker = &Rank(event.rank);
   const ToRank& message = to_rank_[event.payload];
-  if (!worker->connected || !worker->Speaks()) return;
+  if (!worker->connected || !worker->SessionRuns()) return;
   // The stream from a coordinator that is gone has ended.
   if (message.coordinator != worker->coordinator) return;
   if (message.connection != worker->connection && dice_.Chance(0.5)) return;
@@ -112,7 +112,7 @@ void World::OnToRank(const Event& event) {
     }
     worker->agent.OnDecision(decision);
     if (worker->agent.decided() && worker->agent.round() == decision.round) {
-      referee_.OnHeard(decision.round);
+      referee_.OnReceived(decision.round);
     }
   }
   BeginExchange(worker);

@@ -218,7 +218,7 @@ void World::Leave(Worker* worker) {
 void World::EndWait(Worker* worker) {
   if (!worker->AtGate()) return;
   referee_.OnWaited(worker->rank, now_ - worker->waiting_since,
-                    worker->agent.options().patience);
+                    worker->agent.options().timeout);
 }
 
 void World::OnWake(Worker* worker) {
@@ -235,7 +235,7 @@ void World::OnWake(Worker* worker) {
 
 // Says what the rank has to say, and comes back when it has more.
 void World::Pump(Worker* worker) {
-  if (!worker->Speaks()) return;
+  if (!worker->SessionRuns()) return;
   for (const schedule::StepAgent::Outgoing& outgoing :
        worker->agent.Take(now_)) {
     SendUp(*worker, outgoing);

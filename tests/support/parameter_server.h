@@ -11,10 +11,10 @@
 #include "base/mutex.h"
 #include "client/comm/memory_store.h"
 #include "client/rpc/grpc_coordinator_stub.h"
-#include "client/rpc/membership.h"
-#include "client/rpc/membership_source.h"
+#include "client/rpc/member_context.h"
+#include "client/rpc/member_context_source.h"
 #include "grpcpp/grpcpp.h"
-#include "server/parameter/parameter_room.h"
+#include "server/parameter/parameter_store.h"
 #include "server/rpc/parameter_service.h"
 
 namespace coxswain {
@@ -24,7 +24,8 @@ namespace coxswain {
 class ParameterServer {
  public:
   explicit ParameterServer(const server::ParameterLimits& limits = {})
-      : room_(limits, Clock::Real()), service_({}, &room_, &gate_) {
+      : parameters_(limits, Clock::Real()),
+        service_({}, &parameters_, &validator_) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
                              &port_);
@@ -43,31 +44,31 @@ class ParameterServer {
     server_->Shutdown(std::chrono::system_clock::now());
   }
 
-  server::ParameterRoom& room() { return room_; }
+  server::ParameterStore& parameters() { return parameters_; }
   int port() const { return port_; }
 
   // Waits until nothing is held for any peer; false if that takes too long.
   bool WaitUntilEmpty() {
     MutexLock lock(&mutex_);
     return changed_.WaitFor(&mutex_, absl::Seconds(30),
-                            [this] { return room_.bytes() == 0; });
+                            [this] { return parameters_.bytes() == 0; });
   }
   // Returns once all calls have ended.
   void Shutdown() { server_->Shutdown(); }
 
   // A member's own, of a job that is at this generation.
-  std::shared_ptr<Membership> MakeMembership(const std::string& job,
-                                             int64_t generation) const {
+  std::shared_ptr<MemberContext> MakeMemberContext(const std::string& job,
+                                                   int64_t generation) const {
     v1::Fence fence;
     fence.set_job(job);
     fence.set_generation(generation);
-    return std::make_shared<Membership>(
+    return std::make_shared<MemberContext>(
         MakeGrpcCoordinatorStub(absl::StrCat("127.0.0.1:", port_)), fence,
         RetryPolicy());
   }
 
  private:
-  class EverybodyIsAMember : public server::FenceGate {
+  class EverybodyIsAMember : public server::FenceValidator {
    public:
     absl::StatusOr<server::Caller> Admit(const server::Fence&) const override {
       server::Caller caller;
@@ -84,13 +85,13 @@ class ParameterServer {
     while (!changed_.WaitFor(
         &mutex_, absl::Milliseconds(20),
         [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_; })) {
-      room_.Tick(Clock::Real()->Now());
+      parameters_.Tick(Clock::Real()->Now());
       changed_.NotifyAll();
     }
   }
 
-  const EverybodyIsAMember gate_;
-  server::ParameterRoom room_;
+  const EverybodyIsAMember validator_;
+  server::ParameterStore parameters_;
   server::ParameterService service_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
@@ -101,16 +102,14 @@ class ParameterServer {
 };
 
 // A rendezvous store of a member.
-class MemberStore : public MemoryStore, public MembershipSource {
+class MemberStore : public MemoryStore, public MemberContextSource {
  public:
-  explicit MemberStore(std::shared_ptr<Membership> membership)
-      : membership_(std::move(membership)) {}
-  std::shared_ptr<Membership> membership() const override {
-    return membership_;
-  }
+  explicit MemberStore(std::shared_ptr<MemberContext> member)
+      : member_(std::move(member)) {}
+  std::shared_ptr<MemberContext> member() const override { return member_; }
 
  private:
-  const std::shared_ptr<Membership> membership_;
+  const std::shared_ptr<MemberContext> member_;
 };
 
 }  // namespace coxswain

@@ -2,7 +2,7 @@
 
 #include "base/status_matchers.h"
 #include "tests/support/network_host.h"
-#include "tests/system/crew.h"
+#include "tests/system/test_cluster.h"
 
 namespace coxswain {
 namespace {
@@ -28,38 +28,39 @@ class CutOffTest : public testing::Test {
 };
 
 TEST_F(CutOffTest, TheOthersGoOnAndItComesBack) {
-  Crew crew;
-  crew.Serve("10.78.0.1:0", bow_.prefix());
+  TestCluster cluster;
+  cluster.Serve("10.78.0.1:0", bow_.prefix());
   const auto start = [&](const std::string& node, const NetworkHost& host) {
-    Crew::Launch launch = {node, 1, {"--nnodes", "2:3"}, kLongToy};
+    TestCluster::Launch launch = {node, 1, {"--nnodes", "2:3"}, kLongToy};
     launch.before = host.prefix();
-    return crew.Start(launch);
+    return cluster.Start(launch);
   };
   const auto first = start("bow-a", bow_);
   const auto second = start("bow-b", bow_);
   const auto third = start("stroke", stroke_);
-  ASSERT_TRUE(crew.AwaitSteps(3, 20));
-  const auto before = crew.Training();
-  WorkerLife* const cut_off = crew.At("stroke/0");
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
+  const auto before = cluster.Training();
+  WorkerLife* const cut_off = cluster.At("stroke/0");
 
   ASSERT_OK(stroke_.SetCable(false));
-  ASSERT_TRUE(crew.Await("the others go on", [&] {
-    return crew.At("bow-a/0")->world() == 2 && crew.At("bow-b/0")->world() == 2;
+  ASSERT_TRUE(cluster.Await("the others go on", [&] {
+    return cluster.At("bow-a/0")->world() == 2 &&
+           cluster.At("bow-b/0")->world() == 2;
   }));
-  const int64_t step = crew.At("bow-a/0")->step;
-  ASSERT_TRUE(crew.Await("they get on",
-                         [&] { return crew.At("bow-a/0")->step > step + 20; }));
+  const int64_t step = cluster.At("bow-a/0")->step;
+  ASSERT_TRUE(cluster.Await(
+      "they get on", [&] { return cluster.At("bow-a/0")->step > step + 20; }));
   EXPECT_EQ(cut_off->world(), 3) << "it must not go on by itself";
 
   ASSERT_OK(stroke_.SetCable(true));
-  ASSERT_TRUE(crew.Await("it is back", [&] {
+  ASSERT_TRUE(cluster.Await("it is back", [&] {
     return cut_off->generations.size() > 1 && cut_off->world() == 3;
   }));
   EXPECT_TRUE(cut_off->generations.back().copied);
-  ASSERT_TRUE(crew.AwaitSteps(3, 20));
-  crew.EndTraining(bow_.prefix());
-  crew.Finish({{first, 0}, {second, 0}, {third, 0}});
-  crew.ExpectExactAndEqual(3);
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
+  cluster.EndTraining(bow_.prefix());
+  cluster.Finish({{first, 0}, {second, 0}, {third, 0}});
+  cluster.ExpectExactAndEqual(3);
 }
 
 }  // namespace

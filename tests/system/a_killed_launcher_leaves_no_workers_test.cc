@@ -24,7 +24,7 @@ TEST(LauncherKilledTest, ItsWorkersEndWithIt) {
       {"--steps", "1000000000", "--report-every", "10"}));
   for (int rank = 0; rank < 3; ++rank) {
     ASSERT_OK(launcher->WaitForStdout(absl::StrCat("rank ", rank, " step 20\n"),
-                                      kPatience));
+                                      kTimeout));
   }
   const std::map<int, pid_t> pids = PidsByRank(launcher->out());
   ASSERT_THAT(pids, SizeIs(3));
@@ -33,7 +33,7 @@ TEST(LauncherKilledTest, ItsWorkersEndWithIt) {
   for (const auto& [rank, pid] : pids) {
     EXPECT_TRUE(WaitUntilGone(pid, kWorkersEnd)) << "rank " << rank;
   }
-  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kPatience));
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kTimeout));
   EXPECT_EQ(exit.signal, SIGKILL);
   EXPECT_THAT(StrayProcesses({coordinator.process().pid()}), IsEmpty());
   coordinator.Stop();
@@ -49,12 +49,12 @@ TEST(LauncherKilledTest, TheWorkersOfOtherLaunchersEndAsWell) {
   };
   auto bow = start("bow");
   auto stroke = start("stroke");
-  ASSERT_OK(bow->WaitForStdout("rank 0 step 20\n", kPatience));
-  ASSERT_OK(stroke->WaitForStdout("rank 1 step 20\n", kPatience));
+  ASSERT_OK(bow->WaitForStdout("rank 0 step 20\n", kTimeout));
+  ASSERT_OK(stroke->WaitForStdout("rank 1 step 20\n", kTimeout));
 
   stroke->Signal(SIGKILL);
   const absl::Time killed = Clock::Real()->Now();
-  ASSERT_OK_AND_ASSIGN(Process::Exit exit, bow->Wait(kPatience));
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, bow->Wait(kTimeout));
   std::printf("the other one ended after %.3f s\n",
               absl::ToDoubleSeconds(Clock::Real()->Now() - killed));
   EXPECT_EQ(exit.Status(), 1) << bow->err();
@@ -62,7 +62,7 @@ TEST(LauncherKilledTest, TheWorkersOfOtherLaunchersEndAsWell) {
   // word that rank 1 is lost ends the wait.
   EXPECT_THAT(LinesWith(bow->err(), "toy_worker: "),
               ElementsAre(HasSubstr("rank 1")));
-  ASSERT_OK(stroke->Wait(kPatience));
+  ASSERT_OK(stroke->Wait(kTimeout));
   EXPECT_THAT(StrayProcesses({coordinator.process().pid()}), IsEmpty());
   coordinator.Stop();
 }

@@ -5,8 +5,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "tests/system/crew.h"
 #include "tests/system/scenario.h"
+#include "tests/system/test_cluster.h"
 
 namespace coxswain {
 namespace {
@@ -19,23 +19,23 @@ class KilledWorkerTest : public testing::TestWithParam<const char*> {};
 // One of three is killed in mid-training: the others go on in the same
 // processes, with every sum right and the same bits.
 TEST_P(KilledWorkerTest, TheOthersGoOn) {
-  Crew crew;
-  crew.Serve();
-  const auto launcher = crew.Start(
+  TestCluster cluster;
+  cluster.Serve();
+  const auto launcher = cluster.Start(
       {"bow", 3, {"--min-workers", "2", "--backend", GetParam()}, kLongToy});
-  ASSERT_TRUE(crew.AwaitSteps(3, 20));
-  const auto before = crew.Training();
-  crew.Kill(*before[1]);
-  ASSERT_TRUE(crew.AwaitSteps(2, 20));
-  const auto after = crew.Training();
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
+  const auto before = cluster.Training();
+  cluster.Kill(*before[1]);
+  ASSERT_TRUE(cluster.AwaitSteps(2, 20));
+  const auto after = cluster.Training();
   EXPECT_EQ(after[0], before[0]) << "the process is another one";
   EXPECT_EQ(after[1], before[2]);
   EXPECT_EQ(after[0]->rank(), 0) << "ranks are kept";
   EXPECT_FALSE(after[0]->generations.back().copied);
-  crew.EndTraining();
-  crew.Finish({{launcher, 0}});
-  crew.ExpectExactAndEqual(2);
-  EXPECT_THAT(crew.Transcript(),
+  cluster.EndTraining();
+  cluster.Finish({{launcher, 0}});
+  cluster.ExpectExactAndEqual(2);
+  EXPECT_THAT(cluster.Transcript(),
               testing::HasSubstr("the job went on without worker bow/"));
 }
 
@@ -50,34 +50,34 @@ INSTANTIATE_TEST_SUITE_P(BackEnds, KilledWorkerTest,
 class RestartedWorkerTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(RestartedWorkerTest, ItComesBack) {
-  Crew crew;
-  crew.Serve();
+  TestCluster cluster;
+  cluster.Serve();
   const auto launcher =
-      crew.Start({"bow",
-                  3,
-                  {"--min-workers", GetParam(), "--max-restarts", "1"},
-                  kLongToy});
-  ASSERT_TRUE(crew.AwaitSteps(3, 20));
-  const auto before = crew.Training();
-  crew.Kill(*before[1]);
-  ASSERT_TRUE(crew.Await("three train again", [&] {
-    const auto training = crew.Training();
-    return training.size() == 3 && crew.At(before[1]->worker) != before[1];
+      cluster.Start({"bow",
+                     3,
+                     {"--min-workers", GetParam(), "--max-restarts", "1"},
+                     kLongToy});
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
+  const auto before = cluster.Training();
+  cluster.Kill(*before[1]);
+  ASSERT_TRUE(cluster.Await("three train again", [&] {
+    const auto training = cluster.Training();
+    return training.size() == 3 && cluster.At(before[1]->worker) != before[1];
   }));
-  ASSERT_TRUE(crew.AwaitSteps(3, 20));
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
   // The same processes but for the one; the survivors may have moved up
   // meanwhile, into a rank that was free.
   for (const WorkerLife* life : before) {
-    const WorkerLife* now = crew.At(life->worker);
+    const WorkerLife* now = cluster.At(life->worker);
     EXPECT_EQ(now == life, life != before[1]) << life->worker;
     EXPECT_EQ(now->world(), 3);
   }
-  const WorkerLife* back = crew.At(before[1]->worker);
+  const WorkerLife* back = cluster.At(before[1]->worker);
   EXPECT_NE(back->pid, before[1]->pid);
   EXPECT_TRUE(back->generations.front().copied);
-  crew.EndTraining();
-  crew.Finish({{launcher, 0}});
-  crew.ExpectExactAndEqual(3);
+  cluster.EndTraining();
+  cluster.Finish({{launcher, 0}});
+  cluster.ExpectExactAndEqual(3);
 }
 
 INSTANTIATE_TEST_SUITE_P(MinWorkers, RestartedWorkerTest,
@@ -86,22 +86,22 @@ INSTANTIATE_TEST_SUITE_P(MinWorkers, RestartedWorkerTest,
                          });
 
 TEST(TwoKilledAtOnceTest, TheOthersGoOnAndBothComeBack) {
-  Crew crew;
-  crew.Serve();
-  const auto launcher = crew.Start(
+  TestCluster cluster;
+  cluster.Serve();
+  const auto launcher = cluster.Start(
       {"bow", 4, {"--min-workers", "2", "--max-restarts", "1"}, kLongToy});
-  ASSERT_TRUE(crew.AwaitSteps(4, 20));
-  const auto before = crew.Training();
-  crew.Kill(*before[0]);  // rank 0 has no duty that nobody else could do
-  crew.Kill(*before[2]);
-  ASSERT_TRUE(crew.Await("both are back", [&] {
-    return crew.At(before[0]->worker) != before[0] &&
-           crew.At(before[2]->worker) != before[2];
+  ASSERT_TRUE(cluster.AwaitSteps(4, 20));
+  const auto before = cluster.Training();
+  cluster.Kill(*before[0]);  // rank 0 has no duty that nobody else could do
+  cluster.Kill(*before[2]);
+  ASSERT_TRUE(cluster.Await("both are back", [&] {
+    return cluster.At(before[0]->worker) != before[0] &&
+           cluster.At(before[2]->worker) != before[2];
   }));
-  ASSERT_TRUE(crew.AwaitSteps(4, 20));
-  crew.EndTraining();
-  crew.Finish({{launcher, 0}});
-  crew.ExpectExactAndEqual(4);
+  ASSERT_TRUE(cluster.AwaitSteps(4, 20));
+  cluster.EndTraining();
+  cluster.Finish({{launcher, 0}});
+  cluster.ExpectExactAndEqual(4);
 }
 
 // The coordinator is killed, and a worker while nobody can be told. Its
@@ -109,70 +109,71 @@ TEST(TwoKilledAtOnceTest, TheOthersGoOnAndBothComeBack) {
 // and the job as it was; the others go on without the worker then, in the same
 // processes.
 TEST(CoordinatorAndWorkerKilledAtOnceTest, TheOthersGoOn) {
-  Crew crew;
-  crew.Serve();
+  TestCluster cluster;
+  cluster.Serve();
   const auto launcher =
-      crew.Start({"bow", 3, {"--min-workers", "2"}, kLongToy});
-  ASSERT_TRUE(crew.AwaitSteps(3, 20));
-  const auto before = crew.Training();
-  crew.KillCoordinator();
-  crew.Kill(*before[1]);
-  crew.Serve();
-  ASSERT_TRUE(crew.AwaitSteps(2, 20));
-  const auto after = crew.Training();
+      cluster.Start({"bow", 3, {"--min-workers", "2"}, kLongToy});
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
+  const auto before = cluster.Training();
+  cluster.KillCoordinator();
+  cluster.Kill(*before[1]);
+  cluster.Serve();
+  ASSERT_TRUE(cluster.AwaitSteps(2, 20));
+  const auto after = cluster.Training();
   EXPECT_EQ(after[0], before[0]) << "the process is another one";
   EXPECT_EQ(after[1], before[2]);
   EXPECT_GT(after[0]->generation(), before[1]->generation());
-  crew.EndTraining();
-  crew.Finish({{launcher, 0}});
-  crew.ExpectExactAndEqual(2);
+  cluster.EndTraining();
+  cluster.Finish({{launcher, 0}});
+  cluster.ExpectExactAndEqual(2);
 }
 
 // Two of four have joined and wait; one of them is killed and started again.
 // The round goes on, and completes when the others come.
 TEST(KillWhileJoiningTest, TheRoundCompletesWithItsNextIncarnation) {
-  Crew crew;
-  crew.Serve();
+  TestCluster cluster;
+  cluster.Serve();
   const std::vector<std::string> run = {"--nnodes", "2", "--max-restarts", "1"};
-  const auto first = crew.Start({"a", 2, run, kLongToy});
-  ASSERT_TRUE(crew.AwaitDescribed("two have joined", [](const auto& job) {
+  const auto first = cluster.Start({"a", 2, run, kLongToy});
+  ASSERT_TRUE(cluster.AwaitDescribed("two have joined", [](const auto& job) {
     return job.members_size() == 2;
   }));
-  const std::vector<pid_t> pids = crew.PidsOf(first);
+  const std::vector<pid_t> pids = cluster.PidsOf(first);
   ASSERT_EQ(pids.size(), 2u);
   ASSERT_EQ(kill(pids[0], SIGKILL), 0);
-  ASSERT_TRUE(crew.Await("it is started again", [&] {
-    return absl::StrContains(crew.Transcript(), "it is started again (1 of 1)");
+  ASSERT_TRUE(cluster.Await("it is started again", [&] {
+    return absl::StrContains(cluster.Transcript(),
+                             "it is started again (1 of 1)");
   }));
-  const auto second = crew.Start({"b", 2, run, kLongToy});
-  ASSERT_TRUE(crew.AwaitSteps(4, 20));
-  crew.EndTraining();
-  crew.Finish({{first, 0}, {second, 0}});
-  crew.ExpectExactAndEqual(4);
+  const auto second = cluster.Start({"b", 2, run, kLongToy});
+  ASSERT_TRUE(cluster.AwaitSteps(4, 20));
+  cluster.EndTraining();
+  cluster.Finish({{first, 0}, {second, 0}});
+  cluster.ExpectExactAndEqual(4);
 }
 
 // One is killed, and while the others re-form without it, another one: as soon
 // as the first survivor has seen the first loss.
 TEST(KillWhileReformingTest, ThoseThatAreLeftGoOn) {
-  Crew crew;
-  crew.Serve();
+  TestCluster cluster;
+  cluster.Serve();
   const auto launcher =
-      crew.Start({"bow", 4, {"--min-workers", "2"}, kLongToy});
-  ASSERT_TRUE(crew.AwaitSteps(4, 20));
-  const auto before = crew.Training();
-  crew.Kill(*before[1]);
-  ASSERT_TRUE(crew.Await("a survivor has seen it", [&] {
+      cluster.Start({"bow", 4, {"--min-workers", "2"}, kLongToy});
+  ASSERT_TRUE(cluster.AwaitSteps(4, 20));
+  const auto before = cluster.Training();
+  cluster.Kill(*before[1]);
+  ASSERT_TRUE(cluster.Await("a survivor has seen it", [&] {
     return before[2]->generations.back().ended < absl::InfiniteFuture() ||
            before[3]->generations.back().ended < absl::InfiniteFuture();
   }));
-  crew.Kill(*before[2]);
-  ASSERT_TRUE(crew.AwaitSteps(2, 20));
-  const auto after = crew.Training();
+  cluster.Kill(*before[2]);
+  ASSERT_TRUE(cluster.AwaitSteps(2, 20));
+  const auto after = cluster.Training();
   EXPECT_EQ(after[0], before[0]);
   EXPECT_EQ(after[1], before[3]);
-  crew.EndTraining();
-  crew.Finish({{launcher, 0}});
-  crew.ExpectExactAndEqual(2);
+  cluster.EndTraining();
+  cluster.Finish({{launcher, 0}});
+  cluster.ExpectExactAndEqual(2);
 }
 
 // A worker trains to the end and leaves; then its process fails, in what the
@@ -187,20 +188,20 @@ TEST_P(FailsAfterTheEndTest, HasNothingToDoWhenItIsStartedAgain) {
       "tests/system/toy/elastic_toy --steps 50 || exit 9; "
       "[ $COXSWAIN_LOCAL_RANK != 0 ] || ! mkdir ",
       folder.path("failed"), " 2>/dev/null || exit 3");
-  Crew crew;
-  crew.Serve();
-  Crew::Launch launch;
+  TestCluster cluster;
+  cluster.Serve();
+  TestCluster::Launch launch;
   launch.node = "bow";
   launch.nproc = 2;
   launch.run = {"--min-workers", GetParam(), "--max-restarts", "1"};
   launch.program = "/bin/sh";
   launch.toy = {"-c", script};
-  const auto launcher = crew.Start(launch);
-  crew.Finish({{launcher, 0}});
-  EXPECT_THAT(crew.Transcript(),
+  const auto launcher = cluster.Start(launch);
+  cluster.Finish({{launcher, 0}});
+  EXPECT_THAT(cluster.Transcript(),
               HasSubstr("exited with code 3; it is started again (1 of 1)"));
-  EXPECT_THAT(crew.lives(), SizeIs(2)) << "somebody has trained once more\n"
-                                       << crew.Transcript();
+  EXPECT_THAT(cluster.lives(), SizeIs(2)) << "somebody has trained once more\n"
+                                          << cluster.Transcript();
 }
 
 INSTANTIATE_TEST_SUITE_P(MinWorkers, FailsAfterTheEndTest,

@@ -59,7 +59,7 @@ TEST(ParameterServerTest, WithoutItsCoordinatorAJobEndsWithAReason) {
                       coordinator.address(), "--job", "lost", "--backend",
                       "parameter_server", "--reattach-grace", "2s"},
                      {"--steps", "100000"}));
-  ASSERT_OK(launcher->WaitForStdout("through parameter_server", kPatience));
+  ASSERT_OK(launcher->WaitForStdout("through parameter_server", kTimeout));
   coordinator.process().Signal(SIGKILL);
   const Ended ended = EndOf(*launcher);
   EXPECT_NE(ended.status, 0);

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "tests/system/crew.h"
+#include "tests/system/test_cluster.h"
 
 namespace coxswain {
 namespace {
@@ -11,92 +11,93 @@ namespace {
 // A worker stands still for less than its lease: all wait for it, and nobody is
 // lost.
 TEST(SlowRankTest, ItIsWaitedFor) {
-  Crew crew;
-  crew.Serve();
+  TestCluster cluster;
+  cluster.Serve();
   const auto launcher =
-      crew.Start({"bow", 3, {"--min-workers", "2"}, kLongToy});
-  ASSERT_TRUE(crew.AwaitSteps(3, 20));
-  const auto before = crew.Training();
+      cluster.Start({"bow", 3, {"--min-workers", "2"}, kLongToy});
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
+  const auto before = cluster.Training();
   ASSERT_EQ(kill(before[1]->pid, SIGSTOP), 0);
   ASSERT_TRUE(
-      crew.AwaitDescribed("it was silent for a while", [](const auto& job) {
+      cluster.AwaitDescribed("it was silent for a while", [](const auto& job) {
         return job.members_size() == 3 && job.members(1).silent_ms() > 4000;
       }));
   ASSERT_EQ(kill(before[1]->pid, SIGCONT), 0);
-  ASSERT_TRUE(crew.AwaitSteps(3, 20));
-  EXPECT_EQ(crew.Training(), before);
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
+  EXPECT_EQ(cluster.Training(), before);
   for (const WorkerLife* life : before) {
     EXPECT_EQ(life->generations.size(), 1u);
   }
-  crew.EndTraining();
-  crew.Finish({{launcher, 0}});
-  crew.ExpectExactAndEqual(3);
+  cluster.EndTraining();
+  cluster.Finish({{launcher, 0}});
+  cluster.ExpectExactAndEqual(3);
 }
 
 // A worker stands still past its lease; the others go on without it. When it
 // goes on, nothing of what it still says counts: it finds out that it was
 // given up, and joins again as a newcomer, or ends with an error.
 TEST(StoppedWorkerTest, TheZombieIsFencedAndComesBackAsANewcomer) {
-  Crew crew;
-  crew.Serve();
-  const auto launcher = crew.Start(
+  TestCluster cluster;
+  cluster.Serve();
+  const auto launcher = cluster.Start(
       {"bow", 3, {"--min-workers", "2", "--max-restarts", "1"}, kLongToy});
-  ASSERT_TRUE(crew.AwaitSteps(3, 20));
-  const auto before = crew.Training();
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
+  const auto before = cluster.Training();
   ASSERT_EQ(kill(before[1]->pid, SIGSTOP), 0);
-  ASSERT_TRUE(crew.Await("the others go on", [&] {
+  ASSERT_TRUE(cluster.Await("the others go on", [&] {
     return before[0]->world() == 2 && before[2]->world() == 2;
   }));
   const int64_t without = before[0]->generation();
   ASSERT_EQ(before[2]->generation(), without);
   const int64_t step = before[0]->step;
-  ASSERT_TRUE(crew.Await("they have got on",
-                         [&] { return before[0]->step > step + 20; }));
+  ASSERT_TRUE(cluster.Await("they have got on",
+                            [&] { return before[0]->step > step + 20; }));
   const int64_t zombie_step = before[1]->step;
   ASSERT_EQ(kill(before[1]->pid, SIGCONT), 0);
-  ASSERT_TRUE(crew.Await("it is back", [&] {
-    const WorkerLife* back = crew.At(before[1]->worker);
+  ASSERT_TRUE(cluster.Await("it is back", [&] {
+    const WorkerLife* back = cluster.At(before[1]->worker);
     return back->generation() > without && back->world() == 3;
   }));
-  const WorkerLife* back = crew.At(before[1]->worker);
+  const WorkerLife* back = cluster.At(before[1]->worker);
   EXPECT_TRUE(back->generations.back().copied) << "what it had is too old";
   EXPECT_GT(back->generations.back().from_step, zombie_step);
-  ASSERT_TRUE(crew.AwaitSteps(3, 20));
-  crew.EndTraining();
-  crew.Finish({{launcher, 0}});
-  crew.ExpectExactAndEqual(3);
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
+  cluster.EndTraining();
+  cluster.Finish({{launcher, 0}});
+  cluster.ExpectExactAndEqual(3);
 }
 
 // The whole job was started again: workers of the start before are refused, and
 // a later start ends what runs of an earlier one.
 TEST(StaleAttemptTest, AnEarlierOneIsRefusedAndALaterOneTakesOver) {
-  Crew crew;
-  crew.Serve();
+  TestCluster cluster;
+  cluster.Serve();
   const auto run = [](const char* attempt) {
     return std::vector<std::string>{"--attempt", attempt};
   };
-  const auto current = crew.Start({"a", 2, run("2"), kLongToy});
-  ASSERT_TRUE(crew.AwaitSteps(2, 20));
-  const auto stale = crew.Start({"b", 1, run("1"), kLongToy});
-  ASSERT_TRUE(crew.Await("it is refused",
-                         [&] { return crew.status(stale).has_value(); }));
-  EXPECT_EQ(crew.status(stale), 1);
-  EXPECT_THAT(crew.Transcript(), testing::HasSubstr("attempt"));
-  ASSERT_TRUE(crew.AwaitSteps(2, 20)) << "the job was disturbed";
+  const auto current = cluster.Start({"a", 2, run("2"), kLongToy});
+  ASSERT_TRUE(cluster.AwaitSteps(2, 20));
+  const auto stale = cluster.Start({"b", 1, run("1"), kLongToy});
+  ASSERT_TRUE(cluster.Await("it is refused",
+                            [&] { return cluster.status(stale).has_value(); }));
+  EXPECT_EQ(cluster.status(stale), 1);
+  EXPECT_THAT(cluster.Transcript(), testing::HasSubstr("attempt"));
+  ASSERT_TRUE(cluster.AwaitSteps(2, 20)) << "the job was disturbed";
 
-  const auto later = crew.Start({"c", 2, run("3"), kLongToy});
-  ASSERT_TRUE(crew.Await("the earlier one ends",
-                         [&] { return crew.status(current).has_value(); }));
-  EXPECT_EQ(crew.status(current), 1);
-  ASSERT_TRUE(crew.Await("the later one trains", [&] {
-    const auto training = crew.Training();
+  const auto later = cluster.Start({"c", 2, run("3"), kLongToy});
+  ASSERT_TRUE(cluster.Await("the earlier one ends", [&] {
+    return cluster.status(current).has_value();
+  }));
+  EXPECT_EQ(cluster.status(current), 1);
+  ASSERT_TRUE(cluster.Await("the later one trains", [&] {
+    const auto training = cluster.Training();
     return training.size() == 2 && training[0]->worker == "c/0";
   }));
-  ASSERT_TRUE(crew.AwaitSteps(2, 5));
-  crew.EndTraining();
-  crew.Finish({{current, 1}, {stale, 1}, {later, 0}});
-  EXPECT_TRUE(crew.At("c/0")->result.has_value() &&
-              crew.At("c/0")->result->exact);
+  ASSERT_TRUE(cluster.AwaitSteps(2, 5));
+  cluster.EndTraining();
+  cluster.Finish({{current, 1}, {stale, 1}, {later, 0}});
+  EXPECT_TRUE(cluster.At("c/0")->result.has_value() &&
+              cluster.At("c/0")->result->exact);
 }
 
 }  // namespace

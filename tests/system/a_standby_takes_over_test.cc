@@ -66,12 +66,12 @@ class StandbyTest : public testing::Test {
 
   void StartAll(const std::string& lease) {
     first_ = Serve(first_port_, lease);
-    ASSERT_OK(first_->WaitForStdout("listening on", kPatience));
+    ASSERT_OK(first_->WaitForStdout("listening on", kTimeout));
     second_ = Serve(second_port_, lease);
     ASSERT_OK(second_->WaitForStdout(
-        absl::StrCat("standing by for ", Address(first_port_)), kPatience));
+        absl::StrCat("standing by for ", Address(first_port_)), kTimeout));
     std::vector<std::string> toy = Toy();
-    toy.insert(toy.end(), {"--gate", gate_.path(), "--wait-at", kWaitAt});
+    toy.insert(toy.end(), {"--latch", latch_.path(), "--wait-at", kWaitAt});
     launcher_ = Start(Launcher(
         {"--nproc", "2", "--job", "rows", "--coordinator",
          absl::StrCat(Address(first_port_), ",", Address(second_port_))},
@@ -81,12 +81,12 @@ class StandbyTest : public testing::Test {
 
   absl::Status WaitForStep(int64_t step) {
     return launcher_->WaitForStdout(absl::StrCat(" step ", step, " digest"),
-                                    kPatience);
+                                    kTimeout);
   }
   // The second leads.
   void AwaitTakeover() {
-    ASSERT_OK(second_->WaitForStdout("listening on", kPatience));
-    gate_.Open();
+    ASSERT_OK(second_->WaitForStdout("listening on", kTimeout));
+    latch_.Open();
   }
   // Which comes, at the earliest, with a step that is still to be done.
   int64_t NextReport() {
@@ -102,7 +102,7 @@ class StandbyTest : public testing::Test {
     EXPECT_EQ(digests[0], Reference());
     EXPECT_EQ(digests[1], Reference());
     // Nobody was restarted, nor did the job begin again.
-    EXPECT_OK(first_->WaitForStderr("generation_began", kPatience));
+    EXPECT_OK(first_->WaitForStderr("generation_began", kTimeout));
     EXPECT_THAT(LinesWith(ended.out, " pid "), SizeIs(2));
     EXPECT_THAT(LinesWith(first_->err() + second_->err(), "generation_began"),
                 SizeIs(1));
@@ -110,7 +110,7 @@ class StandbyTest : public testing::Test {
 
   EtcdServer etcd_;
   TemporaryFolder folder_;
-  Gate gate_;
+  Latch latch_;
   const int first_port_ = UnusedPort();
   const int second_port_ = UnusedPort();
   std::unique_ptr<Process> first_;
@@ -169,21 +169,21 @@ TEST_F(StandbyTest, OneThatWasFrozenMeanwhileSaysNothingAndStandsBy) {
   EXPECT_THAT(answers,
               Each(StatusIs(absl::StatusCode::kUnavailable, testing::_)));
   ASSERT_OK(first_->WaitForStdout(
-      absl::StrCat("standing by for ", Address(second_port_)), kPatience));
+      absl::StrCat("standing by for ", Address(second_port_)), kTimeout));
   EXPECT_THAT(first_->err(), HasSubstr("leads_no_more"));
   ASSERT_OK(WaitForStep(NextReport()));
 
   // It is as good as any other, when its turn comes.
   second_->Signal(SIGKILL);
-  ASSERT_OK(first_->WaitForStderr("term=3", kPatience));
+  ASSERT_OK(first_->WaitForStderr("term=3", kTimeout));
   ExpectAnExactEnd();
 }
 
 TEST_F(StandbyTest, OneThatStandsByCanBeStopped) {
   first_ = Serve(first_port_, "2s");
-  ASSERT_OK(first_->WaitForStdout("listening on", kPatience));
+  ASSERT_OK(first_->WaitForStdout("listening on", kTimeout));
   second_ = Serve(second_port_, "2s");
-  ASSERT_OK(second_->WaitForStdout("standing by", kPatience));
+  ASSERT_OK(second_->WaitForStdout("standing by", kTimeout));
   second_->Signal(SIGTERM);
   EXPECT_EQ(EndOf(*second_).status, 0);
   first_->Signal(SIGTERM);
@@ -192,7 +192,7 @@ TEST_F(StandbyTest, OneThatStandsByCanBeStopped) {
 
 TEST_F(StandbyTest, AnAddressThatCannotBeHadIsSaidAtOnce) {
   first_ = Serve(first_port_, "2s");
-  ASSERT_OK(first_->WaitForStdout("listening on", kPatience));
+  ASSERT_OK(first_->WaitForStdout("listening on", kTimeout));
   second_ = Serve(first_port_, "2s");
   const Ended ended = EndOf(*second_);
   EXPECT_EQ(ended.status, 1);

@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "tests/system/crew.h"
+#include "tests/system/test_cluster.h"
 
 namespace coxswain {
 namespace {
@@ -30,7 +30,7 @@ class KillWhileSavingTest : public testing::Test {
   std::vector<int> Steps(bool open) const {
     std::vector<int> steps;
     std::error_code ignored;  // folders come and go
-    const std::string folder = crew_.state_folder() + "/checkpoints";
+    const std::string folder = cluster_.state_folder() + "/checkpoints";
     for (const auto& parent : fs::directory_iterator(folder, ignored)) {
       const bool of_term = parent.path().filename().string().front() == '@';
       if (of_term != open) continue;
@@ -46,40 +46,41 @@ class KillWhileSavingTest : public testing::Test {
   }
   int Newest() const { return Steps(false).empty() ? 0 : Steps(false).back(); }
 
-  Crew::Launcher StartToy(std::vector<std::string> toy) {
+  TestCluster::Launcher StartToy(std::vector<std::string> toy) {
     // A model whose upload takes a while.
     toy.insert(toy.end(),
                {"--hidden", "4096", "--hook", "powersgd(rank=2,start_step=2)"});
-    Crew::Launch launch = {"bow", 2, {}, toy};
+    TestCluster::Launch launch = {"bow", 2, {}, toy};
     launch.program = kToyWorker;
-    return crew_.Start(launch);
+    return cluster_.Start(launch);
   }
 
-  void Await(const Crew::Launcher launcher) {
-    crew_.Await("the launcher ends",
-                [&] { return crew_.status(launcher).has_value(); });
+  void Await(const TestCluster::Launcher launcher) {
+    cluster_.Await("the launcher ends",
+                   [&] { return cluster_.status(launcher).has_value(); });
   }
 
   // Kills one as soon as the checkpoint of `step` is begun.
-  void KillWhileSaving(Crew::Launcher launcher, int step, size_t victim) {
-    ASSERT_TRUE(crew_.AwaitSeen("a checkpoint is begun", [&] {
+  void KillWhileSaving(TestCluster::Launcher launcher, int step,
+                       size_t victim) {
+    ASSERT_TRUE(cluster_.AwaitSeen("a checkpoint is begun", [&] {
       const std::vector<int> open = Steps(true);
       return Newest() == step || std::count(open.begin(), open.end(), step) > 0;
     }));
-    const std::vector<pid_t> pids = crew_.PidsOf(launcher);
+    const std::vector<pid_t> pids = cluster_.PidsOf(launcher);
     ASSERT_EQ(pids.size(), 2u);
     kill(pids[victim], SIGKILL);
   }
 
-  Crew crew_;
+  TestCluster cluster_;
 };
 
 TEST_F(KillWhileSavingTest, TheNewestCompleteCheckpointStaysWhole) {
-  crew_.Serve();
+  cluster_.Serve();
   const auto first = StartToy(
       {"--steps", absl::StrCat(kEvery), "--save-at", absl::StrCat(kEvery)});
   Await(first);
-  ASSERT_EQ(crew_.status(first), 0) << crew_.Transcript();
+  ASSERT_EQ(cluster_.status(first), 0) << cluster_.Transcript();
   ASSERT_EQ(Newest(), kEvery);
   int cut = 0;
   for (int round = 0; round < kRounds; ++round) {
@@ -89,7 +90,8 @@ TEST_F(KillWhileSavingTest, TheNewestCompleteCheckpointStaysWhole) {
     KillWhileSaving(launcher, step, round % 2);
     if (HasFatalFailure()) return;
     Await(launcher);
-    EXPECT_EQ(crew_.status(launcher), 128 + SIGKILL) << crew_.Transcript();
+    EXPECT_EQ(cluster_.status(launcher), 128 + SIGKILL)
+        << cluster_.Transcript();
     if (Newest() == step - kEvery) ++cut;
     ASSERT_THAT(Newest(), testing::AnyOf(step - kEvery, step));
   }
@@ -98,9 +100,9 @@ TEST_F(KillWhileSavingTest, TheNewestCompleteCheckpointStaysWhole) {
   const auto last =
       StartToy({"--restore", "--digest", "--steps", absl::StrCat(from + 3)});
   Await(last);
-  crew_.Finish({{last, 0}});
-  const auto digests = DigestsByRank(crew_.Transcript());
-  ASSERT_EQ(digests.size(), 2u) << crew_.Transcript();
+  cluster_.Finish({{last, 0}});
+  const auto digests = DigestsByRank(cluster_.Transcript());
+  ASSERT_EQ(digests.size(), 2u) << cluster_.Transcript();
   EXPECT_EQ(digests.at(0), digests.at(1));
   EXPECT_EQ(digests.at(0).begin()->first, from + 1);
 }

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "tests/system/crew.h"
+#include "tests/system/test_cluster.h"
 
 namespace coxswain {
 namespace {
@@ -15,19 +15,19 @@ namespace {
 class KillWithinAllReduceTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(KillWithinAllReduceTest, TheStepIsTakenOnceOrNotAtAll) {
-  Crew crew;
-  crew.Serve();
+  TestCluster cluster;
+  cluster.Serve();
   std::vector<std::string> toy = kLongToy;
   toy.insert(toy.end(), {"--die", absl::StrCat("1:25:", GetParam())});
-  const auto launcher = crew.Start({"bow", 3, {"--min-workers", "2"}, toy});
-  ASSERT_TRUE(crew.Await("two have taken over", [&] {
-    const auto training = crew.Training();
+  const auto launcher = cluster.Start({"bow", 3, {"--min-workers", "2"}, toy});
+  ASSERT_TRUE(cluster.Await("two have taken over", [&] {
+    const auto training = cluster.Training();
     return training.size() == 2 && training[0]->world() == 2;
   }));
-  ASSERT_TRUE(crew.AwaitSteps(2, 20));
-  crew.EndTraining();
-  crew.Finish({{launcher, 0}});
-  crew.ExpectExactAndEqual(2);
+  ASSERT_TRUE(cluster.AwaitSteps(2, 20));
+  cluster.EndTraining();
+  cluster.Finish({{launcher, 0}});
+  cluster.ExpectExactAndEqual(2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Points, KillWithinAllReduceTest,
@@ -40,21 +40,21 @@ INSTANTIATE_TEST_SUITE_P(Points, KillWithinAllReduceTest,
 // The others certainly wait in the exchange: the victim has been stopped before
 // it is killed.
 TEST(KillStoppedWorkerTest, WhoWaitsForItInTheExchangeGoesOn) {
-  Crew crew;
-  crew.Serve();
+  TestCluster cluster;
+  cluster.Serve();
   const auto launcher =
-      crew.Start({"bow", 3, {"--min-workers", "2"}, kLongToy});
-  ASSERT_TRUE(crew.AwaitSteps(3, 20));
-  WorkerLife& victim = *crew.Training()[2];
+      cluster.Start({"bow", 3, {"--min-workers", "2"}, kLongToy});
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
+  WorkerLife& victim = *cluster.Training()[2];
   ASSERT_EQ(kill(victim.pid, SIGSTOP), 0);
-  ASSERT_TRUE(crew.AwaitDescribed("it is silent", [](const auto& job) {
+  ASSERT_TRUE(cluster.AwaitDescribed("it is silent", [](const auto& job) {
     return job.members_size() == 3 && job.members(2).silent_ms() > 2500;
   }));
-  crew.Kill(victim);
-  ASSERT_TRUE(crew.AwaitSteps(2, 20));
-  crew.EndTraining();
-  crew.Finish({{launcher, 0}});
-  crew.ExpectExactAndEqual(2);
+  cluster.Kill(victim);
+  ASSERT_TRUE(cluster.AwaitSteps(2, 20));
+  cluster.EndTraining();
+  cluster.Finish({{launcher, 0}});
+  cluster.ExpectExactAndEqual(2);
 }
 
 }  // namespace

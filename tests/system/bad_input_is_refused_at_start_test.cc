@@ -41,7 +41,7 @@ std::vector<std::string> OneOfTwo(const ServedCoordinator& coordinator,
 }
 
 void ExpectExit(Process& process, int status) {
-  const auto exit = process.Wait(kPatience);
+  const auto exit = process.Wait(kTimeout);
   ASSERT_OK(exit);
   EXPECT_EQ(exit->Status(), status) << process.err();
 }
@@ -79,7 +79,7 @@ TEST(BadInputTest, AWrongHookSpecSaysWhatWouldBeRight) {
 TEST(BadInputTest, WorkersWithDifferentModelsAreToldTheDifference) {
   ServedCoordinator coordinator;
   auto bow = Start(Launcher(OneOfTwo(coordinator, "bow"), {"--steps", "3"}));
-  ASSERT_OK(coordinator.process().WaitForStderr("worker=bow/0", kPatience));
+  ASSERT_OK(coordinator.process().WaitForStderr("worker=bow/0", kTimeout));
   auto other =
       Start(Launcher(OneOfTwo(coordinator, "stroke"),
                      {"--steps", "3", "--hidden", "40", "--extra-parameter"}));
@@ -124,7 +124,7 @@ TEST(BadInputTest, OneLauncherWithTwoModelsEnds) {
 
 TEST(BadInputTest, ASecondJobOfTheSameNameIsRefusedAndTheFirstGoesOn) {
   ServedCoordinator coordinator;
-  Gate gate;
+  Latch latch;
   const std::vector<std::string> run_options = {
       "--nproc", "2", "--job", "rows", "--coordinator", coordinator.address()};
   auto with_node = [&](const std::string& node) {
@@ -134,9 +134,9 @@ TEST(BadInputTest, ASecondJobOfTheSameNameIsRefusedAndTheFirstGoesOn) {
   };
   auto first =
       Start(Launcher(with_node("bow"), {"--steps", "5", "--wait-at", "2",
-                                        "--gate", gate.path(), "--digest"}));
-  ASSERT_OK(first->WaitForStdout("rank 0 at step 2\n", kPatience));
-  ASSERT_OK(first->WaitForStdout("rank 1 at step 2\n", kPatience));
+                                        "--latch", latch.path(), "--digest"}));
+  ASSERT_OK(first->WaitForStdout("rank 0 at step 2\n", kTimeout));
+  ASSERT_OK(first->WaitForStdout("rank 1 at step 2\n", kTimeout));
 
   auto clashing = Start(
       Launcher(with_node("stroke"), {"--hook", "bf16", "--accumulate", "2"}));
@@ -158,7 +158,7 @@ TEST(BadInputTest, ASecondJobOfTheSameNameIsRefusedAndTheFirstGoesOn) {
               HasSubstr("job 'rows' is running with all 2 ranks taken; choose "
                         "another --job name or wait"));
 
-  gate.Open();
+  latch.Open();
   ExpectExit(*first, 0);
   const auto digests = DigestsByRank(first->out());
   ASSERT_THAT(digests, SizeIs(2));
@@ -170,7 +170,7 @@ TEST(BadInputTest, ASecondJobOfTheSameNameIsRefusedAndTheFirstGoesOn) {
 
 void SetDeadline(grpc::ClientContext* context) {
   context->set_deadline(std::chrono::system_clock::now() +
-                        absl::ToChronoSeconds(kPatience));
+                        absl::ToChronoSeconds(kTimeout));
 }
 
 // A member of a job of one that speaks with the coordinator by hand.
@@ -328,7 +328,7 @@ void Send(const UniqueFd& fd, const std::string& bytes) {
 bool WaitUntilClosed(const UniqueFd& fd) {
   char data[4096];
   pollfd readable = {fd.get(), POLLIN, 0};
-  while (poll(&readable, 1, absl::ToInt64Milliseconds(kPatience)) > 0) {
+  while (poll(&readable, 1, absl::ToInt64Milliseconds(kTimeout)) > 0) {
     if (read(fd.get(), data, sizeof(data)) <= 0) return true;
   }
   return false;
@@ -352,12 +352,13 @@ std::string Status(const ServedCoordinator& coordinator) {
 
 TEST(BadInputTest, GarbageAtThePortDisturbsNobody) {
   ServedCoordinator coordinator;
-  Gate gate;
+  Latch latch;
   auto launcher = Start(Launcher(
       {"--nproc", "2", "--job", "rows", "--coordinator", coordinator.address()},
-      {"--steps", "40", "--wait-at", "20", "--gate", gate.path(), "--digest"}));
-  ASSERT_OK(launcher->WaitForStdout("rank 0 at step 20\n", kPatience));
-  ASSERT_OK(launcher->WaitForStdout("rank 1 at step 20\n", kPatience));
+      {"--steps", "40", "--wait-at", "20", "--latch", latch.path(),
+       "--digest"}));
+  ASSERT_OK(launcher->WaitForStdout("rank 0 at step 20\n", kTimeout));
+  ASSERT_OK(launcher->WaitForStdout("rank 1 at step 20\n", kTimeout));
 
   for (int i = 0; i < 20; ++i) {
     const UniqueFd fd = Connect(coordinator.port());
@@ -390,7 +391,7 @@ TEST(BadInputTest, GarbageAtThePortDisturbsNobody) {
     EXPECT_EQ(member["state"], "attached");
   }
 
-  gate.Open();
+  latch.Open();
   ExpectExit(*launcher, 0);
   const auto digests = DigestsByRank(launcher->out());
   ASSERT_THAT(digests, SizeIs(2));

@@ -73,7 +73,7 @@ class CoordinatorKillTest : public testing::Test {
     const int64_t last =
         of_rank_0 == digests.end() ? 0 : of_rank_0->second.rbegin()->first;
     const absl::Status status = job.WaitForStdout(
-        absl::StrCat("rank 0 step ", last + kReportEvery, " "), kPatience);
+        absl::StrCat("rank 0 step ", last + kReportEvery, " "), kTimeout);
     EXPECT_FALSE(absl::IsDeadlineExceeded(status)) << status;
     return status.ok();
   }
@@ -88,7 +88,7 @@ class CoordinatorKillTest : public testing::Test {
     }
     if (!Pass(job, RandomUpTo(kLongestLife))) return false;
     coordinator_->Signal(SIGKILL);
-    EXPECT_OK(coordinator_->Wait(kPatience));
+    EXPECT_OK(coordinator_->Wait(kTimeout));
     Pass(job, RandomUpTo(kLongestGap));
     Serve();
     ++kills_;
@@ -138,7 +138,7 @@ TEST_F(CoordinatorKillTest, JobsEndAsIfNothingHadHappened) {
   std::printf("%d kills, %zu times a rank has come back\n", kills_, reattached);
   EXPECT_GE(reattached, static_cast<size_t>(wanted) / 2);
   coordinator_->Signal(SIGTERM);
-  ASSERT_OK_AND_ASSIGN(const Process::Exit exit, coordinator_->Wait(kPatience));
+  ASSERT_OK_AND_ASSIGN(const Process::Exit exit, coordinator_->Wait(kTimeout));
   EXPECT_EQ(exit.Status(), 0) << coordinator_->err();
   EXPECT_THAT(StrayProcesses(), IsEmpty());
 }

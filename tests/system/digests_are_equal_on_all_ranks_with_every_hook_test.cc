@@ -26,7 +26,7 @@ TEST_P(EveryHookTest, DigestsAreEqualAfterEveryStep) {
       Start(Launcher({"--nproc", absl::StrCat(workers)},
                      {"--hook", hook, "--steps", absl::StrCat(kSteps),
                       "--accumulate", absl::StrCat(accumulation), "--digest"}));
-  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kPatience));
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kTimeout));
   ASSERT_EQ(exit.Status(), 0) << launcher->err();
 
   const auto digests = DigestsByRank(launcher->out());

@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::torch::Tensor;
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kTimeout = absl::Seconds(30);
 constexpr int64_t kRows = 4;
 
 struct Net : ::torch::nn::Module {
@@ -144,8 +144,8 @@ class ElasticTrainingTest : public ::testing::Test {
     session.host = "host-a";
     session.world_size = 3;
     session.min_world_size = 2;
-    session.join_timeout = kPatience;
-    session.collective_timeout = kPatience;
+    session.join_timeout = kTimeout;
+    session.collective_timeout = kTimeout;
     options.run.on_recovery = [&worker](const RecoveryReport& report) {
       worker.reports.push_back(report);
     };
@@ -155,10 +155,10 @@ class ElasticTrainingTest : public ::testing::Test {
     };
     options.resume = worker.resume;
     options.ddp.terms.checkpoint_every = checkpoint_every_;
-    options.run.patience = patience_;
+    options.run.reason_timeout = reason_timeout_;
     options.hook = hook_;
     options.ddp.make_hook = MakePlannedHook;
-    options.ddp.reducer.timeout = kPatience;
+    options.ddp.reducer.timeout = kTimeout;
     options.ddp.reducer.buckets = {1, 512};
     options.ddp.accumulation_steps = accumulation_;
     return options;
@@ -209,7 +209,7 @@ class ElasticTrainingTest : public ::testing::Test {
   std::string hook_ = "powersgd(rank=2,start_step=2)";
   int accumulation_ = 1;
   int64_t checkpoint_every_ = 0;
-  absl::Duration patience_ = kPatience;
+  absl::Duration reason_timeout_ = kTimeout;
   std::unique_ptr<server::Coordinator> coordinator_;
   std::vector<std::unique_ptr<Worker>> workers_;
 };
@@ -255,7 +255,7 @@ TEST_F(ElasticTrainingTest, AWindowThatWasBegunIsBegunAgain) {
 
 TEST_F(ElasticTrainingTest, AStepThatWasNotTakenIsNotCounted) {
   hook_ = "allreduce";
-  patience_ = absl::Milliseconds(200);
+  reason_timeout_ = absl::Milliseconds(200);
   Worker& a = Add(0);
   Worker& b = Add(1);
   Worker& c = Add(2);
@@ -277,7 +277,7 @@ TEST_F(ElasticTrainingTest, AStepThatWasNotTakenIsNotCounted) {
 // hook has sent in it is sent again: the bits are those of a run in which they
 // stop before the step.
 TEST_F(ElasticTrainingTest, AHookIsNoStepAheadOfTheParameters) {
-  patience_ = absl::Milliseconds(200);
+  reason_timeout_ = absl::Milliseconds(200);
   const auto initial = std::make_shared<Net>();
   std::string before;
   for (const bool decided : {false, true}) {

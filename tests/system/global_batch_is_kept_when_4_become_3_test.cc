@@ -52,18 +52,19 @@ class GlobalBatchTest : public testing::Test {
 
   // Four ranks save after kSavedAt steps; then one of them dies.
   void TrainUntilARankIsLost(const std::string& on_resize) {
-    Gate gate;
-    const auto job = StartJob(4, on_resize, "before",
-                              {"--save-at", absl::StrCat(kSavedAt), "--wait-at",
-                               absl::StrCat(kSavedAt), "--gate", gate.path()});
+    Latch latch;
+    const auto job =
+        StartJob(4, on_resize, "before",
+                 {"--save-at", absl::StrCat(kSavedAt), "--wait-at",
+                  absl::StrCat(kSavedAt), "--latch", latch.path()});
     for (int rank = 0; rank < 4; ++rank) {
       ASSERT_OK(job->WaitForStdout(
-          absl::StrCat("rank ", rank, " at step ", kSavedAt), kPatience));
+          absl::StrCat("rank ", rank, " at step ", kSavedAt), kTimeout));
       EXPECT_THAT(SaidBy(rank, "window", job->out()),
                   Each(HasSubstr(" of 2/2 ")));
     }
     ASSERT_EQ(kill(PidsByRank(job->out()).at(3), SIGKILL), 0);
-    gate.Open();
+    latch.Open();
     EXPECT_EQ(EndOf(*job).status, 128 + SIGKILL);
   }
 

@@ -45,7 +45,7 @@ class PlanChangeTest : public testing::Test {
     for (int rank = 0; rank < kRanks; ++rank) {
       const absl::Status status = job.WaitForStdout(
           absl::StrCat("rank ", rank, " plan ", version, " from step "),
-          kPatience);
+          kTimeout);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
@@ -103,7 +103,7 @@ int64_t StepOf(const std::string& change) {
 TEST_F(PlanChangeTest, WhileItTrainsOnAndWithoutAPause) {
   // A model that takes its time: all that the job prints is kept.
   const auto job = StartJob({"--steps", "1000000000", "--hidden", "2048"});
-  ASSERT_OK(job->WaitForStdout("rank 0 step 20 ", kPatience));
+  ASSERT_OK(job->WaitForStdout("rank 0 step 20 ", kTimeout));
   ASSERT_THAT(Plan({"set", "rows", "accumulation=4", "at=next"}),
               AllOf(HasSubstr("version 2"), HasSubstr("accumulation 2 -> 4"),
                     HasSubstr("from the next step")));
@@ -149,39 +149,39 @@ TEST_F(PlanChangeTest, WhileItTrainsOnAndWithoutAPause) {
 
 // Refused where it is proposed: nobody who trains notices.
 TEST_F(PlanChangeTest, ThatNoRankCouldCarryOutIsRefused) {
-  Gate gate;
+  Latch latch;
   const auto job =
       StartJob({"--hook", "powersgd(rank=2,start_step=2)", "--steps", "6",
-                "--wait-at", "3", "--gate", gate.path()});
-  ASSERT_OK(job->WaitForStdout("rank 0 at step 3\n", kPatience));
+                "--wait-at", "3", "--latch", latch.path()});
+  ASSERT_OK(job->WaitForStdout("rank 0 at step 3\n", kTimeout));
   const Ended refused = RunToEnd({kCoxswain, "plan", "set", "rows",
                                   "hook=powersgd(rank=4,start_step=2)",
                                   "--coordinator", coordinator_.address()});
   EXPECT_EQ(refused.status, 1);
   EXPECT_THAT(refused.err, AllOf(HasSubstr("saved 2, here 4"),
                                  HasSubstr("say hook_state=reset")));
-  gate.Open();
+  latch.Open();
   const Ended end = EndOf(*job);
   EXPECT_EQ(end.status, 0) << end.err;
   EXPECT_THAT(Changes(end.out), IsEmpty());
 }
 
 TEST_F(PlanChangeTest, AtTheStepThatWasAskedForAndNotBefore) {
-  Gate gate;
+  Latch latch;
   const TemporaryFolder folder;
   const auto job =
-      StartJob({"--steps", "20", "--wait-at", "3", "--gate", gate.path(),
+      StartJob({"--steps", "20", "--wait-at", "3", "--latch", latch.path(),
                 "--dtype", "float64", "--dump", folder.path("dump")});
   for (int rank = 0; rank < kRanks; ++rank) {
     ASSERT_OK(job->WaitForStdout(absl::StrCat("rank ", rank, " at step 3\n"),
-                                 kPatience));
+                                 kTimeout));
   }
   EXPECT_THAT(Plan({"set", "rows", "accumulation=3", "at=12"}),
               HasSubstr("from step 12"));
   EXPECT_THAT(Plan({"show", "rows"}),
               AllOf(HasSubstr("version 1 of its plan"),
                     HasSubstr("version 2 begins with step 12")));
-  gate.Open();
+  latch.Open();
   const Ended end = EndOf(*job);
   EXPECT_EQ(end.status, 0) << end.err;
   ExpectAlike(end.out);

@@ -50,7 +50,7 @@ class ReplayTest : public testing::Test {
         Start(Launcher({"--nproc", absl::StrCat(workers), "--job", "rows",
                         "--coordinator", coordinator_.address()},
                        toy_options));
-    const auto exit = launcher->Wait(kPatience);
+    const auto exit = launcher->Wait(kTimeout);
     EXPECT_OK(exit);
     if (exit.ok()) {
       EXPECT_EQ(exit->Status(), 0) << launcher->err();

@@ -82,8 +82,8 @@ bool ProcessSet::AllEnded() const {
 }
 
 bool ProcessSet::WaitUntil(const std::function<bool()>& done,
-                           absl::Duration patience) {
-  const absl::Time deadline = Clock::Real()->Now() + patience;
+                           absl::Duration limit) {
+  const absl::Time deadline = Clock::Real()->Now() + limit;
   while (!done()) {
     if (!Step(deadline)) return done();
   }

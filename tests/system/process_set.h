@@ -43,7 +43,7 @@ class ProcessSet {
 
   // Reads, and waits for ends, until done() is true. False if it still is not
   // at the deadline. Asked after whatever happened, and once more then.
-  bool WaitUntil(const std::function<bool()>& done, absl::Duration patience);
+  bool WaitUntil(const std::function<bool()>& done, absl::Duration limit);
 
   // The end of what all have said, in the order in which it was read.
   std::string Transcript() const;

@@ -32,54 +32,54 @@ void RandomKills::Run() {
     Round();
     if (testing::Test::HasFailure()) return;
   }
-  ASSERT_TRUE(crew_.AwaitDescribed("all are back", [](const auto& job) {
+  ASSERT_TRUE(cluster_.AwaitDescribed("all are back", [](const auto& job) {
     return job.members_size() == kWorld && job.spares_size() == kSpares;
   }));
-  ASSERT_TRUE(crew_.AwaitSteps(kWorld, kProgress));
-  crew_.EndTraining();
-  crew_.Finish({{workers_, 0}, {spares_, 0}});
-  crew_.ExpectExactAndEqual(kWorld);
+  ASSERT_TRUE(cluster_.AwaitSteps(kWorld, kProgress));
+  cluster_.EndTraining();
+  cluster_.Finish({{workers_, 0}, {spares_, 0}});
+  cluster_.ExpectExactAndEqual(kWorld);
   Report();
 }
 
 void RandomKills::StartAll() {
-  crew_.Serve();
+  cluster_.Serve();
   const std::vector<std::string> toy = {"--steps", "1000000000", "--pace-ms",
                                         "2"};
   std::vector<std::string> run = {
       "--min-workers",  absl::StrCat(kMinWorkers),
       "--max-restarts", "1000000",
       "--backend",      options_.seed % 2 == 1 ? "shm" : "gloo"};
-  workers_ = crew_.Start({"workers", kWorld, run, toy});
-  ASSERT_TRUE(crew_.AwaitSteps(kWorld, kProgress));
+  workers_ = cluster_.Start({"workers", kWorld, run, toy});
+  ASSERT_TRUE(cluster_.AwaitSteps(kWorld, kProgress));
   static_assert(kSpares == kWorld, "all launchers of a job say the same");
-  spares_ = crew_.Start({"spares", kSpares, run, toy});
+  spares_ = cluster_.Start({"spares", kSpares, run, toy});
 }
 
 void RandomKills::Round() {
   // Mostly when all train again; sometimes in the middle of that.
   if (Chance(70) && !AwaitProgress()) return;
   Idle();
-  const std::vector<WorkerLife*> training = crew_.Training();
+  const std::vector<WorkerLife*> training = cluster_.Training();
   const uint64_t kind = Pick(100);
   const bool coordinator = kind < 8;
   const size_t workers = kind < 4 ? 0 : kind < 80 ? 1 : kind < 95 ? 2 : 3;
   if (coordinator) {
-    crew_.KillCoordinator();
+    cluster_.KillCoordinator();
     ++coordinator_kills_;
     ++kills_;
   }
   const std::vector<pid_t> victims = Victims(workers);
   const absl::Time at = Now();
-  for (const pid_t pid : victims) crew_.Kill(pid);
+  for (const pid_t pid : victims) cluster_.Kill(pid);
   kills_ += static_cast<int>(victims.size());
   if (coordinator) {
     Idle();
-    crew_.Serve();
+    cluster_.Serve();
     return;
   }
   // To be measured, all must have been in the midst of it.
-  Struck struck = {at, 0, crew_.Training()};
+  Struck struck = {at, 0, cluster_.Training()};
   const bool all =
       training.size() > struck.survivors.size() &&
       static_cast<int>(training.size()) == training[0]->world() &&
@@ -92,15 +92,15 @@ void RandomKills::Round() {
 }
 
 void RandomKills::Idle() {
-  crew_.processes().WaitUntil([] { return false; },
-                              absl::Milliseconds(Pick(kMostIdle)));
+  cluster_.processes().WaitUntil([] { return false; },
+                                 absl::Milliseconds(Pick(kMostIdle)));
 }
 
 std::vector<pid_t> RandomKills::Victims(size_t count) {
-  std::vector<pid_t> pids = crew_.PidsOf(workers_);
-  for (const pid_t pid : crew_.PidsOf(spares_)) pids.push_back(pid);
+  std::vector<pid_t> pids = cluster_.PidsOf(workers_);
+  for (const pid_t pid : cluster_.PidsOf(spares_)) pids.push_back(pid);
   std::sort(pids.begin(), pids.end());
-  const std::vector<WorkerLife*> training = crew_.Training();
+  const std::vector<WorkerLife*> training = cluster_.Training();
   if (!training.empty()) {
     const pid_t kept = training[Pick(training.size())]->pid;
     pids.erase(std::remove(pids.begin(), pids.end(), kept), pids.end());
@@ -117,10 +117,10 @@ std::vector<pid_t> RandomKills::Victims(size_t count) {
 // That enough of those that are alive take steps together.
 bool RandomKills::AwaitProgress() {
   int64_t step = 0;
-  for (const auto& life : crew_.lives()) step = std::max(step, life->step);
+  for (const auto& life : cluster_.lives()) step = std::max(step, life->step);
   step += kProgress;
-  return crew_.Await("training goes on", [&] {
-    const std::vector<WorkerLife*> training = crew_.Training();
+  return cluster_.Await("training goes on", [&] {
+    const std::vector<WorkerLife*> training = cluster_.Training();
     return static_cast<int>(training.size()) >= kMinWorkers &&
            static_cast<int>(training.size()) == training[0]->world() &&
            std::all_of(training.begin(), training.end(),
@@ -146,7 +146,7 @@ void RandomKills::Measure(const Struck& struck) {
   const auto all = [&](const auto& is) {
     return std::all_of(struck.survivors.begin(), struck.survivors.end(), is);
   };
-  if (!crew_.Await("the survivors notice", [&] {
+  if (!cluster_.Await("the survivors notice", [&] {
         return all([&](const WorkerLife* life) {
           // Without an error: it was about to make way for another worker.
           return hit(life)->ended < absl::InfiniteFuture() ||
@@ -161,7 +161,7 @@ void RandomKills::Measure(const Struck& struck) {
   }
   // Fewer must wait for a process to start.
   if (struck.survivors.size() < kMinWorkers) return;
-  if (!crew_.Await("the survivors train again", [&] {
+  if (!cluster_.Await("the survivors train again", [&] {
         return all([&](const WorkerLife* life) {
           return trains(life) != life->generations.end();
         });
@@ -179,7 +179,7 @@ void RandomKills::Report() const {
       "death -> error at survivors: %s\n"
       "death -> training again:     %s\n",
       static_cast<unsigned long long>(options_.seed), kills_,
-      coordinator_kills_, crew_.lives().size(), to_error_.ToString().c_str(),
+      coordinator_kills_, cluster_.lives().size(), to_error_.ToString().c_str(),
       to_training_.ToString().c_str());
   const char* const folder = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR");
   if (folder == nullptr) return;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "tests/system/crew.h"
 #include "tests/system/latencies.h"
+#include "tests/system/test_cluster.h"
 
 namespace coxswain {
 
@@ -64,9 +64,9 @@ class RandomKills {
   const Options options_;
   const CounterRandom random_;
   uint64_t draws_ = 0;
-  Crew crew_;
-  Crew::Launcher workers_ = 0;
-  Crew::Launcher spares_ = 0;
+  TestCluster cluster_;
+  TestCluster::Launcher workers_ = 0;
+  TestCluster::Launcher spares_ = 0;
   int kills_ = 0;
   int coordinator_kills_ = 0;
   Latencies to_error_;

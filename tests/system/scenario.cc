@@ -123,7 +123,7 @@ std::vector<std::string> Launcher(const std::vector<std::string>& run_options,
 Ended EndOf(Process& process) {
   Ended ended;
   // A whole run, which takes minutes beside another test on a small machine.
-  const auto exit = process.Wait(3 * kPatience);
+  const auto exit = process.Wait(3 * kTimeout);
   EXPECT_OK(exit);
   if (exit.ok()) ended.status = exit->Status();
   ended.out = process.out();
@@ -154,8 +154,8 @@ ServedCoordinator::ServedCoordinator(const std::string& listen,
   if (!absl::StartsWith(listen, "127.")) command.push_back("--insecure");
   process_ = coxswain::Start(command);
   const std::string greeting = "coxswain: listening on ";
-  EXPECT_OK(process_->WaitForStdout(greeting, kPatience));
-  EXPECT_OK(process_->WaitForStdout("\n", kPatience));
+  EXPECT_OK(process_->WaitForStdout(greeting, kTimeout));
+  EXPECT_OK(process_->WaitForStdout("\n", kTimeout));
   const std::vector<std::string> lines = LinesWith(process_->out(), greeting);
   if (!lines.empty()) address_ = lines[0].substr(greeting.size());
 }
@@ -169,22 +169,22 @@ int ServedCoordinator::port() const {
 
 std::string ServedCoordinator::Stop() {
   process_->Signal(SIGTERM);
-  const auto exit = process_->Wait(kPatience);
+  const auto exit = process_->Wait(kTimeout);
   EXPECT_OK(exit);
   EXPECT_TRUE(exit.ok() && exit->Status() == 0) << process_->err();
   return process_->err();
 }
 
-Gate::Gate() {
+Latch::Latch() {
   COXSWAIN_CHECK(mkfifo(path().c_str(), 0600) == 0);
   // Read and write: opening does not wait for a reader.
   fd_ = open(path().c_str(), O_RDWR | O_CLOEXEC);
   COXSWAIN_CHECK(fd_ >= 0);
 }
 
-void Gate::Open() {
+void Latch::Open() {
   if (fd_ < 0) return;
-  // Who comes to the gate later finds a file, and does not wait for a writer.
+  // Who comes to the latch later finds a file, and does not wait for a writer.
   const std::string open = folder_.path("open");
   std::ofstream file(open);
   COXSWAIN_CHECK(file.good() && std::rename(open.c_str(), path().c_str()) == 0);

@@ -26,7 +26,7 @@ inline constexpr char kToyWorker[] = "tests/system/toy/toy_worker";
 
 // No wait of a scenario is longer. Much more than any needs, because a machine
 // may be slow and a program instrumented.
-inline constexpr absl::Duration kPatience = absl::Seconds(60);
+inline constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 // The command with programs of another build, for checks of two versions beside
 // each other: README.md. Those of this build without the variables.
@@ -47,7 +47,7 @@ struct Ended {
   std::string err;
 };
 
-// Waits for the end of a program, kPatience at most: longer is a failure of
+// Waits for the end of a program, kTimeout at most: longer is a failure of
 // the test.
 Ended EndOf(Process& process);
 // Runs a command to its end.
@@ -89,13 +89,13 @@ class ServedCoordinator {
   std::string address_;
 };
 
-// Holds workers at a step (--wait-at, --gate) until it is opened or destroyed.
-class Gate {
+// Holds workers at a step (--wait-at, --latch) until it is opened or destroyed.
+class Latch {
  public:
-  Gate();
-  ~Gate() { Open(); }
+  Latch();
+  ~Latch() { Open(); }
 
-  std::string path() const { return folder_.path("gate"); }
+  std::string path() const { return folder_.path("latch"); }
   void Open();
 
  private:

@@ -26,13 +26,13 @@ constexpr int kStalledAt = 5;
 
 class StalledRankTest : public testing::Test {
  protected:
-  // Three ranks, of which rank 1 stops at step 5 until the gate is opened.
+  // Three ranks, of which rank 1 stops at step 5 until the latch is opened.
   std::unique_ptr<Process> StartJob(const std::string& fault,
                                     const std::string& on_stall) {
     return Start(
         Launcher({"--nproc", "3", "--job", "rows", "--coordinator",
                   coordinator_.address(), "--exit-grace", "1s"},
-                 {"--steps", "10", "--digest", "--gate", gate_.path(), fault,
+                 {"--steps", "10", "--digest", "--latch", latch_.path(), fault,
                   absl::StrCat("1:", kStalledAt), "--term",
                   "progress_timeout=" + absl::FormatDuration(kProgressTimeout),
                   "--term", "on_stall=" + on_stall}));
@@ -46,7 +46,7 @@ class StalledRankTest : public testing::Test {
   }
 
   // The ranks that `coxswain why` calls odd, and its first finding.
-  std::vector<int> OddRanks(std::string* finding) {
+  std::vector<int> Outliers(std::string* finding) {
     const Ended why = Why({"--json"});
     EXPECT_EQ(why.status, 0) << why.err;
     const auto json = nlohmann::json::parse(why.out, nullptr, false);
@@ -61,17 +61,17 @@ class StalledRankTest : public testing::Test {
 
   // The others end in time with an error that names rank 1, in `words`.
   void ExpectNamed(Process& job, const std::string& words) {
-    ASSERT_OK(job.WaitForStdout(" step 5\n", kPatience));
+    ASSERT_OK(job.WaitForStdout(" step 5\n", kTimeout));
     const absl::Time stalled = Clock::Real()->Now();
     const std::map<int, pid_t> pids = PidsByRank(job.out());
     ASSERT_THAT(pids, SizeIs(3));
-    EXPECT_TRUE(WaitUntilGone(pids.at(0), kPatience));
-    EXPECT_TRUE(WaitUntilGone(pids.at(2), kPatience));
+    EXPECT_TRUE(WaitUntilGone(pids.at(0), kTimeout));
+    EXPECT_TRUE(WaitUntilGone(pids.at(2), kTimeout));
     const absl::Duration took = Clock::Real()->Now() - stalled;
     std::printf("others_ended_after: %.3f s\n", absl::ToDoubleSeconds(took));
     EXPECT_GE(took, kProgressTimeout - absl::Milliseconds(500));
     EXPECT_LT(took, kProgressTimeout + kMargin);
-    gate_.Open();
+    latch_.Open();
     const Ended end = EndOf(job);
     EXPECT_EQ(end.status, 1) << end.err;
     for (int rank = 0; rank < 3; ++rank) {
@@ -86,45 +86,45 @@ class StalledRankTest : public testing::Test {
     EXPECT_THAT(why.out, AllOf(HasSubstr("job rows: ended"),
                                HasSubstr("rank 1 "), HasSubstr(words)));
     std::string finding;
-    EXPECT_THAT(OddRanks(&finding), ElementsAre(1)) << why.out;
+    EXPECT_THAT(Outliers(&finding), ElementsAre(1)) << why.out;
     EXPECT_THAT(coordinator_.Stop(), AllOf(HasSubstr("rank 1 ")));
     EXPECT_THAT(StrayProcesses(), IsEmpty());
   }
 
   ServedCoordinator coordinator_;
-  Gate gate_;
+  Latch latch_;
 };
 
 TEST_F(StalledRankTest, BeforeItsExchange) {
   const auto job = StartJob("--stall-at", "abort");
   ASSERT_OK(
-      job->WaitForStdout("rank 1 before the exchange of step 5\n", kPatience));
+      job->WaitForStdout("rank 1 before the exchange of step 5\n", kTimeout));
   ExpectNamed(*job, "rank 1 has not announced it");
 }
 
 // All have announced it and all agree: only the progress of the exchange tells.
 TEST_F(StalledRankTest, WithinAnExchange) {
   const auto job = StartJob("--hang-in-exchange", "abort");
-  ASSERT_OK(job->WaitForStdout("rank 1 within step 5\n", kPatience));
+  ASSERT_OK(job->WaitForStdout("rank 1 within step 5\n", kTimeout));
   ExpectNamed(*job, "collectives started: 14 on rank 1, 15 on ranks 0, 2");
 }
 
 TEST_F(StalledRankTest, AWarningNamesItAndTheJobGoesOn) {
   const auto job = StartJob("--stall-at", "warn");
   ASSERT_OK(
-      job->WaitForStdout("rank 1 before the exchange of step 5\n", kPatience));
+      job->WaitForStdout("rank 1 before the exchange of step 5\n", kTimeout));
   const std::string words = "rank 1 has not announced it";
-  ASSERT_OK(coordinator_.process().WaitForStderr(words, kPatience));
-  ASSERT_OK(job->WaitForStderr(words, kPatience));
+  ASSERT_OK(coordinator_.process().WaitForStderr(words, kTimeout));
+  ASSERT_OK(job->WaitForStderr(words, kTimeout));
 
   std::string finding;
-  EXPECT_THAT(OddRanks(&finding), ElementsAre(1));
+  EXPECT_THAT(Outliers(&finding), ElementsAre(1));
   EXPECT_THAT(finding, HasSubstr("rank 1"));
   const Ended why = Why({});
   EXPECT_THAT(why.out, AllOf(HasSubstr("job rows: running"),
                              HasSubstr("the last rounds:")));
 
-  gate_.Open();
+  latch_.Open();
   const Ended end = EndOf(*job);
   EXPECT_EQ(end.status, 0) << end.err;
   const auto digests = DigestsByRank(end.out);

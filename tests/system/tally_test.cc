@@ -31,7 +31,7 @@ namespace {
 
 using ::testing::SizeIs;
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kTimeout = absl::Seconds(30);
 constexpr int64_t kRows = 1024;
 constexpr int kAccumulation = 2;
 
@@ -100,14 +100,14 @@ class TallyTest : public ::testing::Test {
     session.host = "host-a";
     session.world_size = 3;
     session.min_world_size = 2;
-    session.join_timeout = kPatience;
-    session.collective_timeout = kPatience;
+    session.join_timeout = kTimeout;
+    session.collective_timeout = kTimeout;
     options.run.on_recovery = [&worker](const RecoveryReport& report) {
       worker.reports.push_back(report);
     };
-    options.run.patience = kPatience;
+    options.run.reason_timeout = kTimeout;
     options.ddp.make_hook = worker.make_hook;
-    options.ddp.reducer.timeout = kPatience;
+    options.ddp.reducer.timeout = kTimeout;
     options.ddp.accumulation_steps = kAccumulation;
     options.ddp.terms.tail = tail_;
     return options;

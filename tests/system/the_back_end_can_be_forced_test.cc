@@ -17,7 +17,7 @@ std::string RunJob(const std::vector<std::string>& before,
     command.push_back(word);
   }
   const auto launcher = Start(command);
-  const auto exit = launcher->Wait(kPatience);
+  const auto exit = launcher->Wait(kTimeout);
   EXPECT_OK(exit);
   EXPECT_TRUE(exit.ok() && exit->Status() == 0) << launcher->err();
   return launcher->out();

@@ -25,7 +25,7 @@ void ExpectClearError(const std::string& address) {
       Start(Launcher({"--nproc", "2", "--job", "rows", "--coordinator", address,
                       "--join-timeout", "2s", "--exit-grace", "30s"},
                      {}));
-  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kPatience));
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kTimeout));
   EXPECT_EQ(exit.Status(), 1);
   const absl::Duration took = Clock::Real()->Now() - begun;
   std::printf("gave up after %.3f s\n", absl::ToDoubleSeconds(took));
@@ -62,13 +62,13 @@ TEST(LateCoordinatorTest, WorkersSayThatTheyWaitAndThenTrain) {
   // The first notice comes after 10 s.
   const std::string notice = absl::StrCat("the coordinator at ", address, ": ");
   for (const char* slot : {"/0] ", "/1] "}) {
-    ASSERT_OK(launcher->WaitForStderr(slot, kPatience));
+    ASSERT_OK(launcher->WaitForStderr(slot, kTimeout));
   }
-  ASSERT_OK(launcher->WaitForStderr(notice, kPatience));
+  ASSERT_OK(launcher->WaitForStderr(notice, kTimeout));
   EXPECT_THAT(launcher->out(), Not(HasSubstr("rank")));
 
   ServedCoordinator coordinator(address);
-  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kPatience));
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kTimeout));
   EXPECT_EQ(exit.Status(), 0) << launcher->err();
   EXPECT_THAT(launcher->out(), HasSubstr("rank 0 done\n"));
   EXPECT_THAT(launcher->out(), HasSubstr("rank 1 done\n"));

@@ -16,7 +16,7 @@ void ExpectLearns(std::vector<std::string> program) {
                                       "2",       "--no-prefix", "--"};
   command.insert(command.end(), program.begin(), program.end());
   const auto launcher = Start(command);
-  const auto exit = launcher->Wait(kPatience);
+  const auto exit = launcher->Wait(kTimeout);
   ASSERT_TRUE(exit.ok()) << exit.status();
   ASSERT_EQ(exit->Status(), 0) << launcher->err();
   std::istringstream out(launcher->out());

@@ -76,7 +76,7 @@ std::vector<TwoNetworkNamespacesTest::Said> TwoNetworkNamespacesTest::RunJob(
   const auto second = start(stroke_, "stroke");
   std::vector<Said> said;
   for (Process* launcher : {first.get(), second.get()}) {
-    const auto exit = launcher->Wait(kPatience);
+    const auto exit = launcher->Wait(kTimeout);
     EXPECT_OK(exit);
     EXPECT_TRUE(exit.ok() && exit->Status() == 0) << launcher->err();
     said.push_back({launcher->out(), launcher->err()});
@@ -156,7 +156,7 @@ TEST_F(TwoNetworkNamespacesTest, MemoryIsSharedWithinAndGlooGoesBetween) {
 
 TEST_F(TwoNetworkNamespacesTest, AJobInOneOfThemSharesMemory) {
   const auto launcher = StartOn(stroke_, {"--nproc", "3"}, {"--steps", "3"});
-  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kPatience));
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kTimeout));
   EXPECT_EQ(exit.Status(), 0) << launcher->err();
   EXPECT_THAT(LinesWith(launcher->out(), "through shm"), SizeIs(3));
 }

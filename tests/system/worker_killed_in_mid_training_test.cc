@@ -44,20 +44,20 @@ TEST_P(KilledWorkerTest, TheOthersEndAndNameItAndNothingIsLeft) {
                                         kForEver, "--report-every", "10"}));
   for (int rank = 0; rank < 3; ++rank) {
     ASSERT_OK(launcher->WaitForStdout(absl::StrCat("rank ", rank, " step 20\n"),
-                                      kPatience));
+                                      kTimeout));
   }
   std::map<int, pid_t> pids = PidsByRank(launcher->out());
   ASSERT_THAT(pids, SizeIs(3));
 
   const absl::Time killed = Now();
   ASSERT_EQ(kill(pids[1], SIGKILL), 0);
-  EXPECT_TRUE(WaitUntilGone(pids[0], kPatience));
-  EXPECT_TRUE(WaitUntilGone(pids[2], kPatience));
+  EXPECT_TRUE(WaitUntilGone(pids[0], kTimeout));
+  EXPECT_TRUE(WaitUntilGone(pids[2], kTimeout));
   const absl::Duration took = Now() - killed;
   EXPECT_LT(took, kSurvivorsEnd);
   RecordSeconds("survivors_ended_after", took);
 
-  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kPatience));
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kTimeout));
   EXPECT_EQ(exit.Status(), 128 + SIGKILL);
   const std::string& err = launcher->err();
   const auto errors = LinesWith(err, "toy_worker: ");
@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(Hooks, KilledWorkerTest,
 
 TEST(WorkerKilledInMidTrainingTest, WhoWaitsInACollectiveOnAnotherHostEnds) {
   ServedCoordinator coordinator;
-  Gate gate;
+  Latch latch;
   const auto options = [&](const std::string& node) {
     return std::vector<std::string>{
         "--nnodes", "2",    "--node",        node,
@@ -92,15 +92,15 @@ TEST(WorkerKilledInMidTrainingTest, WhoWaitsInACollectiveOnAnotherHostEnds) {
   auto waiting = Start(Launcher(options("bow"), {"--steps", kForEver}));
   auto victim =
       Start(Launcher(options("stroke"), {"--steps", kForEver, "--wait-at", "5",
-                                         "--gate", gate.path()}));
-  ASSERT_OK(victim->WaitForStdout(" at step 5\n", kPatience));
-  ASSERT_OK(waiting->WaitForStdout("rank 0 step 5\n", kPatience));
+                                         "--latch", latch.path()}));
+  ASSERT_OK(victim->WaitForStdout(" at step 5\n", kTimeout));
+  ASSERT_OK(waiting->WaitForStdout("rank 0 step 5\n", kTimeout));
   const std::map<int, pid_t> pids = PidsByRank(victim->out());
   ASSERT_THAT(pids, SizeIs(1));
 
   const absl::Time killed = Now();
   ASSERT_EQ(kill(pids.at(1), SIGKILL), 0);
-  ASSERT_OK_AND_ASSIGN(Process::Exit survivor, waiting->Wait(kPatience));
+  ASSERT_OK_AND_ASSIGN(Process::Exit survivor, waiting->Wait(kTimeout));
   const absl::Duration took = Now() - killed;
   EXPECT_LT(took, kSurvivorsEnd);
   RecordSeconds("other_host_ended_after", took);
@@ -108,14 +108,14 @@ TEST(WorkerKilledInMidTrainingTest, WhoWaitsInACollectiveOnAnotherHostEnds) {
   EXPECT_THAT(
       LinesWith(waiting->err(), "toy_worker: "),
       testing::ElementsAre(HasSubstr(Loss(1, "stroke/0 on " + ThisHost()))));
-  ASSERT_OK_AND_ASSIGN(Process::Exit exit, victim->Wait(kPatience));
+  ASSERT_OK_AND_ASSIGN(Process::Exit exit, victim->Wait(kTimeout));
   EXPECT_EQ(exit.Status(), 128 + SIGKILL);
 
   // The coordinator has a use for the name again.
   auto again = Start(Launcher(
       {"--nproc", "2", "--job", "rows", "--coordinator", coordinator.address()},
       {"--steps", "3"}));
-  ASSERT_OK_AND_ASSIGN(exit, again->Wait(kPatience));
+  ASSERT_OK_AND_ASSIGN(exit, again->Wait(kTimeout));
   EXPECT_EQ(exit.Status(), 0) << again->err();
   coordinator.Stop();
   EXPECT_THAT(StrayProcesses(), IsEmpty());

@@ -40,7 +40,7 @@ std::unique_ptr<Process> StartNode(const ServedCoordinator& coordinator,
 }
 
 void ExpectFailure(Process& launcher) {
-  const auto exit = launcher.Wait(kPatience);
+  const auto exit = launcher.Wait(kTimeout);
   ASSERT_OK(exit);
   EXPECT_EQ(exit->Status(), 1) << launcher.err();
 }

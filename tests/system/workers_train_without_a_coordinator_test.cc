@@ -2,7 +2,7 @@
 #include <string>
 
 #include "base/status_matchers.h"
-#include "tests/system/crew.h"
+#include "tests/system/test_cluster.h"
 
 namespace coxswain {
 namespace {
@@ -11,17 +11,17 @@ namespace {
 // themselves, at rank 0, and find the next one when it comes, in the same
 // processes and the same generation; no sum is lost or counted twice.
 void TrainThroughADeath(int workers, const std::vector<std::string>& run) {
-  Crew crew;
-  crew.Serve();
-  const auto launcher = crew.Start({"bow", workers, run, kLongToy});
-  ASSERT_TRUE(crew.AwaitSteps(workers, 20));
-  const auto before = crew.Training();
+  TestCluster cluster;
+  cluster.Serve();
+  const auto launcher = cluster.Start({"bow", workers, run, kLongToy});
+  ASSERT_TRUE(cluster.AwaitSteps(workers, 20));
+  const auto before = cluster.Training();
   const int64_t generation = before[0]->generation();
   for (int death = 0; death < 2; ++death) {
-    crew.KillCoordinator();
-    ASSERT_TRUE(crew.AwaitSteps(workers, 60)) << "no coordinator is there";
-    crew.Serve();
-    ASSERT_TRUE(crew.AwaitDescribed(
+    cluster.KillCoordinator();
+    ASSERT_TRUE(cluster.AwaitSteps(workers, 60)) << "no coordinator is there";
+    cluster.Serve();
+    ASSERT_TRUE(cluster.AwaitDescribed(
         "all are attached again", [&](const v1::JobDescription& job) {
           int attached = 0;
           for (const v1::MemberDescription& member : job.members()) {
@@ -29,14 +29,14 @@ void TrainThroughADeath(int workers, const std::vector<std::string>& run) {
           }
           return attached == workers;
         }));
-    ASSERT_TRUE(crew.AwaitSteps(workers, 60));
+    ASSERT_TRUE(cluster.AwaitSteps(workers, 60));
   }
-  EXPECT_EQ(crew.Training(), before) << "a process is another one";
+  EXPECT_EQ(cluster.Training(), before) << "a process is another one";
   EXPECT_EQ(before[0]->generation(), generation);
-  EXPECT_EQ(crew.lives().size(), static_cast<size_t>(workers));
-  crew.EndTraining();
-  crew.Finish({{launcher, 0}});
-  crew.ExpectExactAndEqual(workers);
+  EXPECT_EQ(cluster.lives().size(), static_cast<size_t>(workers));
+  cluster.EndTraining();
+  cluster.Finish({{launcher, 0}});
+  cluster.ExpectExactAndEqual(workers);
 }
 
 TEST(WorkersTrainWithoutACoordinatorTest, Audit) { TrainThroughADeath(3, {}); }

@@ -19,7 +19,7 @@ import unittest
 
 LIST = "tests/cases.txt"
 UPDATE = "tests/tidy/cases_test.py --update"
-ROOMS = (
+FOLDERS = (
     "base", "bazel", "capi", "cli", "client", "deploy", "examples", "hooks",
     "proto", "python", "schedule", "server", "tests", "tools", "transport",
 )
@@ -88,8 +88,8 @@ def cases_in(files):
 
 def read_tree(root):
     files = {}
-    for room in ROOMS:
-        for folder, _, names in os.walk(os.path.join(root, room)):
+    for top in FOLDERS:
+        for folder, _, names in os.walk(os.path.join(root, top)):
             for name in names:
                 if name == "BUILD" or name.endswith(
                     (".cc", ".h", ".cu", ".cuh", ".py")

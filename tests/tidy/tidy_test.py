@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the rules that the compiler does not.
 
-The rooms and the one way they depend, in includes and in BUILD files; that
+The layers and the one way they depend, in includes and in BUILD files; that
 folders depend on each other without a circle; who may include gRPC, libtorch,
 CUDA and NCCL; what is banned; and the form of files.
 Each rule is also run over small trees that break it, so a rule that finds
@@ -17,13 +17,13 @@ import re
 import sys
 import unittest
 
-# Room -> the rooms it may use, besides itself.
+# Layer -> the layers it may use, besides itself.
 # Composition roots use the libraries, but not each other.
 LIBRARIES = {
     "base", "proto", "transport", "schedule", "server", "client", "hooks",
     "capi",
 }
-ROOMS = {
+LAYERS = {
     "base": set(),
     "proto": {"base"},
     "transport": {"base", "proto"},
@@ -189,6 +189,42 @@ def check_form(path, text):
             yield where + "TODO: do it, or write an issue"
 
 
+# Words of headers, messages and pages that docs/glossary.md has others for.
+WORDS = [
+    (
+        r"\brooms\b|\b(Plan|Schedule|Parameter|Store|Group)Room\b|"
+        r"\b([Tt]he|[Aa]|[Tt]his|[Ee]ach|plan|schedule) room\b(?! for)",
+        "component, or folder",
+    ),
+    (r"\b[Ss]tand-ins?\b|\bStandIns?\b", "fallback coordinator"),
+    (r"\b[Ss]pells?\b", "fallback epoch"),
+    (r"\b[Ss]eats?\b", "attachment, or participant"),
+    (r"\b[Dd]esks?\b", "service"),
+    (r"\b(Fence|Caller|Answer)Gates?\b", "validator, or interceptor"),
+    (r"\b[Pp]atien(t|ce)\b", "timeout"),
+    (r"\b([Ff]arewell|[Gg]oodbye|[Ll]ast words)\b", "final state, or Leave"),
+    (r"\b(make|makes|made|making) way\b", "regroup, end, or leave"),
+    (r"\b[Cc]rews?\b|\b\w+House\b", "cluster, or server"),
+    (r"\b[Ii]n good order\b", "cleanly"),
+    (r"\bfor people\b", "for display"),
+    (r"\bby and by\b", "eventually"),
+]
+
+
+def check_words(path, text):
+    if not path.endswith((".h", ".cuh", ".proto", ".md")):
+        return
+    if path.startswith(("docs/adr/", "CHANGELOG")):
+        return  # History keeps its words.
+    for number, line in enumerate(text.split("\n"), 1):
+        for word, instead in WORDS:
+            found = re.search(word, line)
+            if found:
+                yield '%s:%d: "%s": say %s' % (
+                    path, number, found[0], instead,
+                )
+
+
 def check_guard(path, text):
     if not path.endswith((".h", ".cuh")):
         return
@@ -208,14 +244,14 @@ def check_bans(path, text):
                 yield "%s:%d: %s: %s" % (path, number, ban.name, ban.instead)
 
 
-def check_room(path, target_room, where, what):
-    room = path.split("/")[0]
-    if room not in ROOMS or target_room not in ROOMS or room == target_room:
+def check_layer(path, target_layer, where, what):
+    layer = path.split("/")[0]
+    if layer not in LAYERS or target_layer not in LAYERS or layer == target_layer:
         return
-    if room != "tests" and is_test(path) and target_room == "tests":
+    if layer != "tests" and is_test(path) and target_layer == "tests":
         return  # A test beside the code may use what tests/ offers.
-    if target_room not in ROOMS[room]:
-        yield "%s: %s may not use %s (%s)" % (where, room, target_room, what)
+    if target_layer not in LAYERS[layer]:
+        yield "%s: %s may not use %s (%s)" % (where, layer, target_layer, what)
 
 
 def check_includes(path, text):
@@ -225,7 +261,7 @@ def check_includes(path, text):
             continue
         header = match.group(1)
         where = "%s:%d" % (path, number)
-        yield from check_room(path, header.split("/")[0], where, header)
+        yield from check_layer(path, header.split("/")[0], where, header)
         for prefix, allowed in RESERVED.items():
             if header.startswith(prefix) and not (
                 is_test(path) or path.startswith(allowed)
@@ -253,9 +289,9 @@ def check_build_deps(path, text):
         free = rule.endswith("_test") or "testonly" in target
         uses = re.sub(r"visibility = \[[^\]]*\]", "", target)
         for label in LABEL.findall(uses):
-            room = re.split("[/:]", label[2:])[0]
-            if not (free and room == "tests"):
-                yield from check_room(folder, room, where, label)
+            layer = re.split("[/:]", label[2:])[0]
+            if not (free and layer == "tests"):
+                yield from check_layer(folder, layer, where, label)
             allowed = RESERVED_DEPS.get(label)
             if allowed and not free and not folder.startswith(
                 allowed + ("tests/",)
@@ -320,7 +356,7 @@ def folder_includes(files):
             match = INCLUDE.match(line)
             header = match.group(1) if match else ""
             other = os.path.dirname(header)
-            if header.split("/")[0] in ROOMS and other != folder:
+            if header.split("/")[0] in LAYERS and other != folder:
                 graph.setdefault(folder, {}).setdefault(other, []).append(
                     "%s includes %s" % (path, header)
                 )
@@ -422,7 +458,8 @@ def check(files):
     findings = list(check_folders(files))
     findings += check_one_definition(files)
     for path, text in sorted(files.items()):
-        if path.split("/")[0] not in ROOMS:
+        findings += check_words(path, text)
+        if path.split("/")[0] not in LAYERS:
             continue
         if is_source(path):
             findings += check_form(path, text)
@@ -439,13 +476,21 @@ def check(files):
 
 def read_tree(root):
     files = {}
-    for room in ROOMS:
-        for folder, _, names in os.walk(os.path.join(root, room)):
+    for layer in LAYERS:
+        for folder, _, names in os.walk(os.path.join(root, layer)):
             for name in names:
-                if name == "BUILD" or is_source(name):
+                if name == "BUILD" or is_source(name) or name.endswith(
+                    (".proto", ".md")
+                ):
                     full = os.path.join(folder, name)
                     with open(full, encoding="utf-8") as file:
                         files[os.path.relpath(full, root)] = file.read()
+    for folder in ("", "docs"):
+        for name in os.listdir(os.path.join(root, folder)):
+            if name.endswith(".md"):
+                path = os.path.join(folder, name)
+                with open(os.path.join(root, path), encoding="utf-8") as file:
+                    files[path] = file.read()
     return files
 
 
@@ -593,6 +638,37 @@ class RulesTest(unittest.TestCase):
             ("tests/gpu/x.cu", "cudaDeviceSynchronize();"),
         ]:
             self.assert_clean(self.source(path, text))
+
+    def test_words_that_went_do_not_come_back(self):
+        guard = "#ifndef COXSWAIN_BASE_X_H_\n#define COXSWAIN_BASE_X_H_\n"
+        for text, words in [
+            ("// The rooms of the server.", '"rooms": say component'),
+            ("// Asks the room.", '"the room": say component'),
+            ("class PlanRoom;", "say component"),
+            ("// A stand-in decides.", "say fallback coordinator"),
+            ("// In this spell.", "say fallback epoch"),
+            ("// It takes a seat.", "say attachment"),
+            ("// At the desk.", "say service"),
+            ("class FenceGate;", "say validator"),
+            ("// Its patience is over.", "say timeout"),
+            ("// It says goodbye.", "say final state"),
+            ("// They make way.", "say regroup"),
+            ("class WireHouse;", "say cluster"),
+            ("// It left in good order.", "say cleanly"),
+            ("std::string text;  // for people", "say for display"),
+            ("// Dropped by and by.", "say eventually"),
+        ]:
+            for path in ["base/x.h", "proto/x.proto", "docs/x.md", "README.md"]:
+                self.assert_finds({path: guard + text}, words)
+            for path in ["base/x.py", "docs/adr/0001-x.md", "CHANGELOG.md"]:
+                self.assert_clean({path: text})
+        for text in [
+            "// There is room for it; an ended one makes room for a new one.",
+            "void MakeRoom();",
+            "// A standby spelled out.",
+            "class StepGate;",
+        ]:
+            self.assert_clean({"base/x.h": guard + text})
 
     def test_form(self):
         for text, words in [

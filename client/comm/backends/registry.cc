@@ -22,7 +22,7 @@ using Factory = absl::StatusOr<std::unique_ptr<Communicator>> (*)(
     const CommunicatorOptions&);
 
 // How long ranks of a host wait for each other before they go by gloo.
-constexpr absl::Duration kLocalPatience = absl::Seconds(20);
+constexpr absl::Duration kLocalTimeout = absl::Seconds(20);
 
 // Another communicator of this rank, among these ranks of the group.
 CommunicatorOptions Among(const std::vector<int>& ranks, absl::string_view name,
@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectHost(
   CommunicatorOptions local_options =
       Among(hosts.ranks(host), absl::StrCat("host-", host), options);
   // All ranks have just been heard of, so whoever does not come cannot.
-  local_options.connect_timeout = kLocalPatience;
+  local_options.connect_timeout = kLocalTimeout;
   auto local = ConnectShm(local_options);
   COXSWAIN_ASSIGN_OR_RETURN(
       const std::string obstacle,

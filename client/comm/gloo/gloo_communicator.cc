@@ -227,8 +227,8 @@ class GlooCommunicator : public Communicator, public PeerLossSource {
   absl::string_view backend() const override { return "gloo"; }
   void Abort(absl::string_view reason) override { executor_.Abort(reason); }
   int64_t wire_bytes() const override { return control_->sent_bytes(); }
-  void TellPeerLosses(OnLost on_lost) override {
-    control_->TellLosses(std::move(on_lost));
+  void WatchPeerLosses(OnLost on_lost) override {
+    control_->WatchLosses(std::move(on_lost));
   }
 
  protected:

@@ -205,7 +205,7 @@ TEST(GlooCommunicatorTest, WhoseConnectionBrokeIsTold) {
   const auto watch = [&](int rank, Work* lost) {
     auto* const source = dynamic_cast<PeerLossSource*>(group[rank].get());
     ASSERT_NE(source, nullptr);
-    source->TellPeerLosses([lost](int peer) {
+    source->WatchPeerLosses([lost](int peer) {
       lost->Complete(absl::UnknownError(absl::StrCat("peer ", peer)));
     });
   };
@@ -223,7 +223,7 @@ TEST(GlooCommunicatorTest, IsToldBeforeTheCollectiveFails) {
   auto group = MakeGroup(2, absl::Minutes(1));
   MeetAll(group);
   std::atomic<int> told{0};
-  dynamic_cast<PeerLossSource&>(*group[0]).TellPeerLosses(
+  dynamic_cast<PeerLossSource&>(*group[0]).WatchPeerLosses(
       [&told](int peer) { told += peer; });
   std::vector<float> data(1000);
   const WorkPtr work = group[0]->AllReduce(SpanOf(&data));
@@ -237,7 +237,7 @@ TEST(GlooCommunicatorTest, ConnectionsOfAnAbortedCommunicatorAreNotTold) {
   auto group = MakeGroup(2, absl::Minutes(1));
   MeetAll(group);
   std::atomic<int> told{0};
-  dynamic_cast<PeerLossSource&>(*group[0]).TellPeerLosses(
+  dynamic_cast<PeerLossSource&>(*group[0]).WatchPeerLosses(
       [&told](int) { ++told; });
   group[0]->Abort("enough");
   group[1].reset();

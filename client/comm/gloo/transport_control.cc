@@ -37,7 +37,7 @@ void TransportControl::Lose(const PeerFailure& loss) {
   if (tell != nullptr) tell(loss.peer());
 }
 
-void TransportControl::TellLosses(std::function<void(int peer)> on_loss) {
+void TransportControl::WatchLosses(std::function<void(int peer)> on_loss) {
   std::vector<int> lost;
   {
     MutexLock lock(&mutex_);

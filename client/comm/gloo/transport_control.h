@@ -72,7 +72,7 @@ class TransportControl {
   // Tells `on_loss` of each peer that is lost, present and future, before the
   // communicator has ended: then gloo closes the other connections itself.
   // Called without a lock. Once.
-  void TellLosses(std::function<void(int peer)> on_loss);
+  void WatchLosses(std::function<void(int peer)> on_loss);
   // Held while a wait finds out whether it has failed, since gloo may let other
   // operations fail then, which are not to be taken for the cause.
   Mutex* settling() ABSL_LOCK_RETURNED(settling_) { return &settling_; }

@@ -13,7 +13,7 @@
 namespace coxswain {
 namespace {
 
-constexpr absl::Duration kZeroPatience = absl::Seconds(30);
+constexpr absl::Duration kZeroTimeout = absl::Seconds(30);
 
 class DeviceMemory : public BufferOwner {
  public:
@@ -35,21 +35,21 @@ class DeviceMemory : public BufferOwner {
   absl::Status Allocate(int64_t count, DType dtype);
   absl::Status Zero();
   // Where that does not work the memory is moved as any other is.
-  void Register(const NcclPatience& patience);
+  void Register(const NcclTimeout& timeout);
 
  private:
   // With a communicator that is gone, its registrations are.
   void Deregister() {
-    NcclPatience patience;
-    patience.clock = Clock::Real();
-    patience.end = patience.clock->Now() + kZeroPatience;
+    NcclTimeout timeout;
+    timeout.clock = Clock::Real();
+    timeout.end = timeout.clock->Now() + kZeroTimeout;
     link_
         ->Run(
             "deregistering a buffer",
             [this](NcclComm comm) {
               return api_->Deregister(comm, registration_);
             },
-            patience)
+            timeout)
         .IgnoreError();
   }
 
@@ -93,13 +93,13 @@ absl::Status DeviceMemory::Zero() {
     status = runtime_->Fill(span_.data, 0, span_.bytes(), stream);
   }
   if (status.ok()) status = runtime_->Record(*event, stream);
-  if (status.ok()) status = AwaitEvent(runtime_, *event, kZeroPatience);
+  if (status.ok()) status = AwaitEvent(runtime_, *event, kZeroTimeout);
   if (event.ok()) runtime_->DestroyEvent(*event);
   runtime_->DestroyStream(stream);
   return status;
 }
 
-void DeviceMemory::Register(const NcclPatience& patience) {
+void DeviceMemory::Register(const NcclTimeout& timeout) {
   if (span_.count == 0 || !api_->has(NcclFeature::kRegister)) return;
   const absl::Status status = link_->Run(
       "registering a buffer",
@@ -108,7 +108,7 @@ void DeviceMemory::Register(const NcclPatience& patience) {
                               static_cast<size_t>(span_.bytes()),
                               &registration_);
       },
-      patience);
+      timeout);
   if (status.ok()) return;
   registration_ = nullptr;
   LogWarningOnce("nccl_register", "nccl_buffer_not_registered",
@@ -127,11 +127,11 @@ int64_t RoundUp(int64_t bytes) {
 
 absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateDeviceMemory(
     NcclApi* api, DeviceRuntime* runtime, std::shared_ptr<NcclLink> link,
-    int64_t count, DType dtype, const NcclPatience& patience) {
+    int64_t count, DType dtype, const NcclTimeout& timeout) {
   auto memory = std::make_unique<DeviceMemory>(api, runtime, std::move(link));
   COXSWAIN_RETURN_IF_ERROR(memory->Allocate(count, dtype));
   COXSWAIN_RETURN_IF_ERROR(memory->Zero());
-  memory->Register(patience);
+  memory->Register(timeout);
   return memory;
 }
 

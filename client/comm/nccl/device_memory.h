@@ -17,11 +17,11 @@ namespace coxswain {
 // Memory of the device, zeroed, that NCCL moves best: of its own making and
 // registered with the communicator where it can, plain otherwise. May outlive
 // the communicator, not the device. Waits up to 30 seconds for the zeros, and
-// up to `patience` for NCCL to register it. RESOURCE_EXHAUSTED for more than
+// up to `timeout` for NCCL to register it. RESOURCE_EXHAUSTED for more than
 // there is, and other errors of the device.
 absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateDeviceMemory(
     NcclApi* api, DeviceRuntime* runtime, std::shared_ptr<NcclLink> link,
-    int64_t count, DType dtype, const NcclPatience& patience);
+    int64_t count, DType dtype, const NcclTimeout& timeout);
 
 // The way of CPU memory through NCCL, which moves memory of GPUs: pieces of
 // pinned memory with as much of the device's. Meant for little of it: pieces

@@ -30,7 +30,7 @@ namespace coxswain {
 namespace {
 
 // For what is left on the stream of a communicator that goes.
-constexpr absl::Duration kStreamPatience = absl::Seconds(10);
+constexpr absl::Duration kStreamTimeout = absl::Seconds(10);
 
 class NcclSequence : public DeviceSequence {
  public:
@@ -46,7 +46,7 @@ std::string PlaceOf(const Device& device) {
   return absl::StrCat("GPU ", device.index);
 }
 
-// Names a GPU among all of all hosts, and for people.
+// Names a GPU among all of all hosts, and for display.
 std::string NameOf(const DeviceProperties& gpu) {
   const std::string unique = gpu.uuid.empty() ? HostIdentity() : gpu.uuid;
   return absl::StrCat(gpu.name, " at ", gpu.pci_bus_id, " (", unique, ")");
@@ -80,7 +80,7 @@ class NcclCommunicator : public Communicator, public DeviceQueue {
       int64_t count, DType dtype) override {
     if (count < 0) return Communicator::AllocateBuffer(count, dtype);
     return AllocateDeviceMemory(api_, runtime_, link_, count, dtype,
-                                Patience());
+                                CallTimeout());
   }
 
   DeviceRuntime& runtime() override { return *runtime_; }
@@ -131,11 +131,11 @@ class NcclCommunicator : public Communicator, public DeviceQueue {
   NcclResult ExchangeSlices(const char* in, char* out, const Span& slice,
                             NcclComm comm);
 
-  NcclPatience Patience() const {
-    NcclPatience patience;
-    patience.end = clock_->Now() + options_.timeout;
-    patience.clock = clock_;
-    return patience;
+  NcclTimeout CallTimeout() const {
+    NcclTimeout timeout;
+    timeout.end = clock_->Now() + options_.timeout;
+    timeout.clock = clock_;
+    return timeout;
   }
   absl::Status Connect();
   void StartWorks();
@@ -191,13 +191,13 @@ absl::Status NcclCommunicator::Connect() {
   rank.size = options_.size;
   rank.device = runtime_->device().index;
   rank.name = options_.id;
-  NcclPatience patience;
-  patience.end = self.end;
-  patience.clock = clock_;
-  patience.cancel = options_.cancel;
+  NcclTimeout timeout;
+  timeout.end = self.end;
+  timeout.clock = clock_;
+  timeout.cancel = options_.cancel;
   COXSWAIN_ASSIGN_OR_RETURN(
       link_, NcclLink::Connect(absl::StrCat("connecting ", name_), api_, rank,
-                               ids, patience));
+                               ids, timeout));
   return absl::OkStatus();
 }
 
@@ -233,7 +233,7 @@ void NcclCommunicator::AwaitStream() {
   absl::StatusOr<DeviceEvent> event = runtime_->CreateEvent();
   if (!event.ok()) return;
   absl::Status status = runtime_->Record(*event, stream_);
-  if (status.ok()) status = AwaitEvent(runtime_, *event, kStreamPatience);
+  if (status.ok()) status = AwaitEvent(runtime_, *event, kStreamTimeout);
   runtime_->DestroyEvent(*event);
   if (!absl::IsDeadlineExceeded(status)) return;
   LogWarning("device_stream_does_not_end",
@@ -291,7 +291,7 @@ absl::Status NcclCommunicator::Enqueue(const std::string& what,
       [&](NcclComm comm) {
         return operation.call(places.in, places.out, comm);
       },
-      Patience()));
+      CallTimeout()));
   if (places.staged_out == nullptr) return absl::OkStatus();
   return runtime_->Copy(places.staged_out->host.data(), places.out,
                         operation.output.bytes(), stream_);

@@ -17,10 +17,10 @@ constexpr absl::Duration kShortestLook = absl::Microseconds(10);
 constexpr absl::Duration kLongestLook = absl::Milliseconds(1);
 // How long an abort lets a call under way notice it.
 constexpr absl::Duration kCourtesy = absl::Seconds(1);
-constexpr absl::Duration kEndPatience = absl::Seconds(5);
+constexpr absl::Duration kEndTimeout = absl::Seconds(5);
 
 // Runs `work` on a thread of its own, and waits for it; false if it takes
-// longer than `patience`, and then it goes on alone.
+// longer than `timeout`, and then it goes on alone.
 class BoundedRun {
  public:
   explicit BoundedRun(std::function<void()> work)
@@ -38,10 +38,10 @@ class BoundedRun {
       thread_.detach();
     }
   }
-  bool Wait(absl::Duration patience) {
+  bool Wait(absl::Duration timeout) {
     MutexLock lock(&done_->mutex);
     return done_->changed.WaitFor(
-        &done_->mutex, patience,
+        &done_->mutex, timeout,
         [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return done_->is; });
   }
 
@@ -57,7 +57,7 @@ class BoundedRun {
 
 void WarnOfStuck(absl::string_view what) {
   LogWarning("nccl_communicator_does_not_end",
-             {{"call", what}, {"waited", absl::FormatDuration(kEndPatience)}});
+             {{"call", what}, {"waited", absl::FormatDuration(kEndTimeout)}});
 }
 
 // Finalizes and destroys, or aborts once told to give up.
@@ -83,7 +83,7 @@ void FinishOnThread(NcclApi* api, NcclComm comm,
 
 absl::StatusOr<std::shared_ptr<NcclLink>> NcclLink::Connect(
     absl::string_view where, NcclApi* api, const NcclRank& rank,
-    const std::vector<NcclUniqueId>& ids, const NcclPatience& patience) {
+    const std::vector<NcclUniqueId>& ids, const NcclTimeout& timeout) {
   NcclComm comm = nullptr;
   const NcclResult result = ids.size() == 1
                                 ? api->InitRank(&comm, rank, ids[0])
@@ -91,20 +91,20 @@ absl::StatusOr<std::shared_ptr<NcclLink>> NcclLink::Connect(
   COXSWAIN_RETURN_IF_ERROR(NcclStatus(where, result, api, nullptr));
   auto link = std::make_shared<NcclLink>(api, comm);
   COXSWAIN_RETURN_IF_ERROR(link->Run(
-      where, [](NcclComm) { return NcclResult::kInProgress; }, patience));
+      where, [](NcclComm) { return NcclResult::kInProgress; }, timeout));
   return link;
 }
 
 absl::Status NcclLink::Run(absl::string_view where,
                            const std::function<NcclResult(NcclComm)>& call,
-                           const NcclPatience& patience) {
+                           const NcclTimeout& timeout) {
   NcclComm comm = nullptr;
   const auto free = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return !in_call_ || ending_;
   };
   {
     MutexLock lock(&mutex_);
-    const absl::Duration left = patience.end - patience.clock->Now();
+    const absl::Duration left = timeout.end - timeout.clock->Now();
     if (!changed_.WaitFor(&mutex_, std::max(left, absl::ZeroDuration()),
                           free)) {
       return absl::DeadlineExceededError(
@@ -119,14 +119,14 @@ absl::Status NcclLink::Run(absl::string_view where,
   const NcclResult result = call(comm);
   absl::Status status = NcclStatus(where, result, api_, comm);
   MutexLock lock(&mutex_);
-  if (result == NcclResult::kInProgress) status = Settle(where, comm, patience);
+  if (result == NcclResult::kInProgress) status = Settle(where, comm, timeout);
   in_call_ = false;
   changed_.NotifyAll();
   return status;
 }
 
 absl::Status NcclLink::Settle(absl::string_view where, NcclComm comm,
-                              const NcclPatience& patience) {
+                              const NcclTimeout& timeout) {
   const auto ending = [this]()
                           ABSL_NO_THREAD_SAFETY_ANALYSIS { return ending_; };
   for (absl::Duration look = kShortestLook;;
@@ -140,10 +140,10 @@ absl::Status NcclLink::Settle(absl::string_view where, NcclComm comm,
     if (state != NcclResult::kInProgress) {
       return NcclStatus(where, state, api_, comm);
     }
-    if (patience.cancel != nullptr) {
-      COXSWAIN_RETURN_IF_ERROR(patience.cancel->status());
+    if (timeout.cancel != nullptr) {
+      COXSWAIN_RETURN_IF_ERROR(timeout.cancel->status());
     }
-    if (patience.clock->Now() >= patience.end) {
+    if (timeout.clock->Now() >= timeout.end) {
       return absl::DeadlineExceededError(absl::StrCat(
           where, ": NCCL still waits for peers, all of which had come"));
     }
@@ -175,7 +175,7 @@ void NcclLink::Abort(const std::function<void()>& release) {
   if (comm == nullptr) return;
   BoundedRun run([api = api_, comm] { api->Abort(comm); });
   if (release != nullptr) release();
-  if (!run.Wait(kEndPatience)) WarnOfStuck("abort");
+  if (!run.Wait(kEndTimeout)) WarnOfStuck("abort");
 }
 
 void NcclLink::Finish() {
@@ -184,9 +184,9 @@ void NcclLink::Finish() {
   const auto give_up = std::make_shared<std::atomic<bool>>(false);
   BoundedRun run(
       [api = api_, comm, give_up] { FinishOnThread(api, comm, *give_up); });
-  if (run.Wait(kEndPatience)) return;
+  if (run.Wait(kEndTimeout)) return;
   give_up->store(true);
-  if (!run.Wait(kEndPatience)) WarnOfStuck("finalize");
+  if (!run.Wait(kEndTimeout)) WarnOfStuck("finalize");
 }
 
 }  // namespace coxswain

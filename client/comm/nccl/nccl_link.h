@@ -18,14 +18,14 @@
 namespace coxswain {
 
 // How long to wait for NCCL.
-struct NcclPatience {
+struct NcclTimeout {
   absl::Time end;  // by `clock`
   Clock* clock = nullptr;
   CancelSignal* cancel = nullptr;  // raised: gives up with its status
 };
 
 // One ncclComm_t from its making to its end, neither of which can keep a thread
-// longer than it has patience. Each call is brought to its end, as NCCL's
+// longer than its timeout. Each call is brought to its end, as NCCL's
 // non-blocking communicators ask for, before the next one begins.
 //
 // Thread-safe: calls wait for each other; Abort waits a little, and then goes
@@ -37,7 +37,7 @@ class NcclLink {
   // signal's status.
   static absl::StatusOr<std::shared_ptr<NcclLink>> Connect(
       absl::string_view where, NcclApi* api, const NcclRank& rank,
-      const std::vector<NcclUniqueId>& ids, const NcclPatience& patience);
+      const std::vector<NcclUniqueId>& ids, const NcclTimeout& timeout);
 
   NcclLink(NcclApi* api, NcclComm comm) : api_(api), comm_(comm) {}
   // Aborts, if neither that nor Finish was called.
@@ -47,7 +47,7 @@ class NcclLink {
   // Finish was called.
   absl::Status Run(absl::string_view where,
                    const std::function<NcclResult(NcclComm)>& call,
-                   const NcclPatience& patience);
+                   const NcclTimeout& timeout);
   // What NCCL has found to be wrong by itself; OK while a call is under way.
   absl::Status AsyncError(absl::string_view where);
 
@@ -62,7 +62,7 @@ class NcclLink {
 
  private:
   absl::Status Settle(absl::string_view where, NcclComm comm,
-                      const NcclPatience& patience)
+                      const NcclTimeout& timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The communicator, which is this thread's alone from now on; null if it has
   // gone already.

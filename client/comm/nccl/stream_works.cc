@@ -21,7 +21,7 @@ constexpr absl::Duration kIdlePause = absl::Milliseconds(500);
 // Looks between two questions whether something is wrong.
 constexpr int64_t kLooksPerCheck = 16;
 // For kernels to leave the stream after they were severed.
-constexpr absl::Duration kDrainPatience = absl::Seconds(10);
+constexpr absl::Duration kDrainTimeout = absl::Seconds(10);
 
 void WarnIfStuck(const absl::Status& status) {
   if (!absl::IsDeadlineExceeded(status)) return;
@@ -88,7 +88,7 @@ WorkPtr StreamWorks::Add(std::string what, std::function<void()> finish) {
       return work;
     }
   }
-  WarnIfStuck(AwaitEvent(runtime_, *event, kDrainPatience));
+  WarnIfStuck(AwaitEvent(runtime_, *event, kDrainTimeout));
   MutexLock lock(&mutex_);
   spare_.push_back(*event);
   return Work::Ended(ended_);
@@ -250,11 +250,11 @@ absl::Status StreamWorks::CheckDeadline() const {
                    "; a peer has not started it, or is gone"));
 }
 
-absl::Status StreamWorks::AwaitStream(absl::Duration patience) {
+absl::Status StreamWorks::AwaitStream(absl::Duration timeout) {
   // Of its own, as there may be more on the stream than Works are of.
   absl::StatusOr<DeviceEvent> event = Mark();
   if (event.ok()) {
-    const absl::Status status = AwaitEvent(runtime_, *event, patience);
+    const absl::Status status = AwaitEvent(runtime_, *event, timeout);
     MutexLock lock(&mutex_);
     spare_.push_back(*event);
     return status;
@@ -268,11 +268,11 @@ absl::Status StreamWorks::AwaitStream(absl::Duration patience) {
     }
   }
   if (last == nullptr) return absl::OkStatus();
-  return AwaitEvent(runtime_, last, patience);
+  return AwaitEvent(runtime_, last, timeout);
 }
 
 void StreamWorks::Drain() {
-  const absl::Time end = Clock::Real()->Now() + kDrainPatience;
+  const absl::Time end = Clock::Real()->Now() + kDrainTimeout;
   size_t awaited = 0;
   absl::Status status;
   while (status.ok()) {

@@ -88,7 +88,7 @@ class StreamWorks {
   void EndAll();
   // Waits, if not for too long, until the stream is through with what is on it.
   void Drain();
-  absl::Status AwaitStream(absl::Duration patience);
+  absl::Status AwaitStream(absl::Duration timeout);
   absl::StatusOr<DeviceEvent> Mark();
 
   DeviceRuntime* const runtime_;

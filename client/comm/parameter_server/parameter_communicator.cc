@@ -16,9 +16,9 @@
 #include "client/comm/back_end.h"
 #include "client/comm/collective_header.h"
 #include "client/comm/executor.h"
-#include "client/comm/parameter_server/exchange.h"
-#include "client/rpc/membership.h"
-#include "client/rpc/membership_source.h"
+#include "client/comm/parameter_server/operation_stream.h"
+#include "client/rpc/member_context.h"
+#include "client/rpc/member_context_source.h"
 #include "client/rpc/parameter_stub.h"
 
 namespace coxswain {
@@ -28,7 +28,7 @@ namespace {
 constexpr absl::Duration kGrace = absl::Seconds(10);
 
 void WantRuns(int64_t offset, int64_t bytes, int64_t stride, int64_t count,
-              ExchangeTransfer* transfer) {
+              TensorTransfer* transfer) {
   v1::PullRange& range = *transfer->operation.mutable_range();
   range.set_offset(offset);
   range.set_bytes(bytes);
@@ -38,7 +38,7 @@ void WantRuns(int64_t offset, int64_t bytes, int64_t stride, int64_t count,
 
 // What all ranks of a group share, and all communicators split off it.
 struct Connection {
-  std::shared_ptr<Membership> membership;
+  std::shared_ptr<MemberContext> member;
   std::shared_ptr<ParameterStub> stub;
 };
 
@@ -46,26 +46,26 @@ class ParameterServerCommunicator : public Communicator {
  public:
   ParameterServerCommunicator(const CommunicatorOptions& options,
                               Connection connection,
-                              std::shared_ptr<ExchangeBytes> bytes)
+                              std::shared_ptr<TransferBytes> bytes)
       : Communicator(options.rank, options.size),
         options_(options),
         where_(absl::StrCat(" of rank ", options.rank, " of communicator '",
                             options.id, "': ")),
         connection_(std::move(connection)),
         bytes_(std::move(bytes)),
-        exchange_(connection_.stub, bytes_,
-                  [self = self_](const absl::Status& why) {
-                    MutexLock lock(&self->mutex);
-                    if (self->executor == nullptr) return;
-                    self->executor->Abort(why.message());
-                  }),
+        stream_(connection_.stub, bytes_,
+                [self = self_](const absl::Status& why) {
+                  MutexLock lock(&self->mutex);
+                  if (self->executor == nullptr) return;
+                  self->executor->Abort(why.message());
+                }),
         executor_([this](const absl::Status& why) {
           // First, so that no callback finds memory in use.
-          exchange_.Close(why);
+          stream_.Close(why);
           ended_->Raise(why);
         }) {
     MutexLock lock(&self_->mutex);
-    self_->exchange = &exchange_;
+    self_->exchange = &stream_;
     self_->executor = &executor_;
   }
   ~ParameterServerCommunicator() override {
@@ -77,7 +77,7 @@ class ParameterServerCommunicator : public Communicator {
   // Takes this rank's place, and waits for the others. Before anything else.
   absl::Status Connect() {
     v1::ExchangeOpen open;
-    *open.mutable_fence() = connection_.membership->fence();
+    *open.mutable_fence() = connection_.member->fence();
     open.set_group(options_.id);
     open.set_rank(options_.rank);
     open.set_size(options_.size);
@@ -88,10 +88,10 @@ class ParameterServerCommunicator : public Communicator {
       MutexLock lock(&self->mutex);
       if (self->exchange != nullptr) self->exchange->Close(cancel->status());
     });
-    const absl::Duration patience =
+    const absl::Duration connect_timeout =
         std::min(options_.timeout, options_.connect_timeout);
-    absl::Status met = exchange_.Open(open, patience);
-    if (met.ok()) met = Meet(patience);
+    absl::Status met = stream_.Open(open, connect_timeout);
+    if (met.ok()) met = Meet(connect_timeout);
     cancel->Forget(link);
     return WithPrefix(absl::StrCat("connecting", where_), met);
   }
@@ -105,12 +105,12 @@ class ParameterServerCommunicator : public Communicator {
     return CheckOnHost(*this, span);
   }
   WorkPtr DoAllReduce(Span span, ReduceOp op) override {
-    ExchangeTransfer transfer = Give("all-reduce", ToWire(op), span);
+    TensorTransfer transfer = Give("all-reduce", ToWire(op), span);
     Want(span, &transfer);
     return Run(transfer);
   }
   WorkPtr DoBroadcast(Span span, int root) override {
-    ExchangeTransfer transfer = Give("broadcast", v1::REDUCTION_SET, span);
+    TensorTransfer transfer = Give("broadcast", v1::REDUCTION_SET, span);
     transfer.operation.set_root(root);
     if (root != rank()) {
       transfer.input = nullptr;
@@ -124,18 +124,18 @@ class ParameterServerCommunicator : public Communicator {
     return Run(Give(Describe(header), v1::REDUCTION_SUM, Span()));
   }
   WorkPtr DoAllGather(Span input, Span output) override {
-    ExchangeTransfer transfer = Give("all-gather", v1::REDUCTION_CONCAT, input);
+    TensorTransfer transfer = Give("all-gather", v1::REDUCTION_CONCAT, input);
     Want(output, &transfer);
     return Run(transfer);
   }
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
-    ExchangeTransfer transfer = Give("reduce-scatter", ToWire(op), input);
+    TensorTransfer transfer = Give("reduce-scatter", ToWire(op), input);
     Want(output, &transfer);
     transfer.operation.mutable_range()->set_offset(rank() * output.bytes());
     return Run(transfer);
   }
   WorkPtr DoAllToAll(Span input, Span output) override {
-    ExchangeTransfer transfer = Give("all-to-all", v1::REDUCTION_CONCAT, input);
+    TensorTransfer transfer = Give("all-to-all", v1::REDUCTION_CONCAT, input);
     const int64_t slice = input.bytes() / size();
     transfer.output = static_cast<char*>(output.data);
     WantRuns(rank() * slice, slice, input.bytes(), size(), &transfer);
@@ -146,7 +146,7 @@ class ParameterServerCommunicator : public Communicator {
                    peer, tag, span);
   }
   WorkPtr DoReceive(Span span, int peer, uint32_t tag) override {
-    ExchangeTransfer transfer = Give("message", v1::REDUCTION_SET, span);
+    TensorTransfer transfer = Give("message", v1::REDUCTION_SET, span);
     transfer.input = nullptr;
     Want(span, &transfer);
     return Message(std::move(transfer), "receive", peer, rank(), tag, span);
@@ -158,7 +158,7 @@ class ParameterServerCommunicator : public Communicator {
     CommunicatorOptions options =
         SplitOptions(options_, ranks, splits_[ranks]++);
     options.cancel = ended_.get();
-    auto bytes = std::make_shared<ExchangeBytes>();
+    auto bytes = std::make_shared<TransferBytes>();
     bytes->parent = bytes_;
     auto child = std::make_unique<ParameterServerCommunicator>(
         options, connection_, std::move(bytes));
@@ -171,9 +171,9 @@ class ParameterServerCommunicator : public Communicator {
   }
 
  private:
-  ExchangeTransfer Give(const std::string& what, v1::Reduction reduction,
-                        const Span& span) const {
-    ExchangeTransfer transfer;
+  TensorTransfer Give(const std::string& what, v1::Reduction reduction,
+                      const Span& span) const {
+    TensorTransfer transfer;
     v1::ExchangeOperation& operation = transfer.operation;
     operation.set_what(what);
     operation.set_reduction(reduction);
@@ -186,33 +186,33 @@ class ParameterServerCommunicator : public Communicator {
     return transfer;
   }
   // The first bytes of the tensor, as many as the span has.
-  static void Want(const Span& span, ExchangeTransfer* transfer) {
+  static void Want(const Span& span, TensorTransfer* transfer) {
     transfer->output = static_cast<char*>(span.data);
     WantRuns(0, span.bytes(), 0, 1, transfer);
   }
 
   // Waits until all ranks are there.
-  absl::Status Meet(absl::Duration patience) {
-    ExchangeTransfer transfer = Give("meeting", v1::REDUCTION_SUM, Span());
+  absl::Status Meet(absl::Duration connect_timeout) {
+    TensorTransfer transfer = Give("meeting", v1::REDUCTION_SUM, Span());
     transfer.operation.set_name("meeting");
-    transfer.operation.set_timeout_ms(TimeoutMillis(patience));
-    return Await(exchange_.Begin(transfer), patience);
+    transfer.operation.set_timeout_ms(TimeoutMillis(connect_timeout));
+    return Await(stream_.Begin(transfer), connect_timeout);
   }
 
   // Begins it at once, so that several are under way; they end in order.
-  WorkPtr Run(ExchangeTransfer transfer) {
+  WorkPtr Run(TensorTransfer transfer) {
     transfer.operation.set_name("collective");
     transfer.operation.set_version(next_collective_++);
-    auto begun = std::make_shared<ParameterExchange::OperationPtr>();
+    auto begun = std::make_shared<OperationStream::OperationPtr>();
     const absl::Time deadline = DeadlineOf(options_.timeout);
     const std::string what = transfer.operation.what();
     WorkPtr work = executor_.TryRunAssisted(
-        [&] { *begun = exchange_.Begin(transfer); },
+        [&] { *begun = stream_.Begin(transfer); },
         [this, begun, what, deadline](absl::Time until) {
           return End(what, *begun, std::min(until, deadline), deadline);
         });
     if (work != nullptr) return work;
-    *begun = exchange_.Begin(transfer);
+    *begun = stream_.Begin(transfer);
     return Released(*begun, executor_.RunInOrder([this, begun, what] {
       return WithPrefix(absl::StrCat(what, where_),
                         Await(*begun, options_.timeout));
@@ -221,10 +221,10 @@ class ParameterServerCommunicator : public Communicator {
 
   // An executor that stops meanwhile refuses to wait for what has begun: the
   // caller may free its memory as soon as it sees that.
-  WorkPtr Released(const ParameterExchange::OperationPtr& operation,
+  WorkPtr Released(const OperationStream::OperationPtr& operation,
                    WorkPtr work) {
     if (operation != nullptr && work->Done()) {
-      const absl::Status end = exchange_.Abandon(
+      const absl::Status end = stream_.Abandon(
           operation, absl::AbortedError("the communicator has stopped"));
       static_cast<void>(end);  // the Work has its own
     }
@@ -232,19 +232,19 @@ class ParameterServerCommunicator : public Communicator {
   }
 
   // Begins it at once as well, and nothing waits for it.
-  WorkPtr Message(ExchangeTransfer transfer, const char* kind, int from, int to,
+  WorkPtr Message(TensorTransfer transfer, const char* kind, int from, int to,
                   uint32_t tag, const Span& span) {
     if (span.count == 0) return executor_.Nothing();
     transfer.operation.set_name(
         absl::StrCat("message/", from, "/", to, "/", tag));
     transfer.operation.set_root(from);
     transfer.operation.set_peer(to);
-    auto begun = std::make_shared<ParameterExchange::OperationPtr>();
+    auto begun = std::make_shared<OperationStream::OperationPtr>();
     WorkPtr work = executor_.RunBeside(
         [&] {
           // Here, since a message that is refused has no number.
           transfer.operation.set_version(messages_[{from, to, tag}]++);
-          *begun = exchange_.Begin(transfer);
+          *begun = stream_.Begin(transfer);
           return absl::OkStatus();
         },
         [this, begun, kind] {
@@ -258,20 +258,20 @@ class ParameterServerCommunicator : public Communicator {
     return Clock::Real()->Now() + std::min(timeout, absl::Hours(8760)) + kGrace;
   }
 
-  absl::Status Await(const ParameterExchange::OperationPtr& operation,
+  absl::Status Await(const OperationStream::OperationPtr& operation,
                      absl::Duration timeout) {
-    auto end = exchange_.Wait(operation, DeadlineOf(timeout));
-    return end.has_value() ? *end : exchange_.Abandon(operation, NoAnswer());
+    auto end = stream_.Wait(operation, DeadlineOf(timeout));
+    return end.has_value() ? *end : stream_.Abandon(operation, NoAnswer());
   }
 
   std::optional<absl::Status> End(
-      const std::string& what, const ParameterExchange::OperationPtr& operation,
+      const std::string& what, const OperationStream::OperationPtr& operation,
       absl::Time until, absl::Time deadline) {
-    auto end = exchange_.Wait(operation, until);
+    auto end = stream_.Wait(operation, until);
     if (!end.has_value() && Clock::Real()->Now() < deadline) {
       return std::nullopt;
     }
-    if (!end.has_value()) end = exchange_.Abandon(operation, NoAnswer());
+    if (!end.has_value()) end = stream_.Abandon(operation, NoAnswer());
     return WithPrefix(absl::StrCat(what, where_), *end);
   }
 
@@ -284,21 +284,21 @@ class ParameterServerCommunicator : public Communicator {
   // What a callback that comes late may still find.
   struct Self {
     Mutex mutex;
-    ParameterExchange* exchange ABSL_GUARDED_BY(mutex) = nullptr;
+    OperationStream* exchange ABSL_GUARDED_BY(mutex) = nullptr;
     Executor* executor ABSL_GUARDED_BY(mutex) = nullptr;
   };
 
   const CommunicatorOptions options_;  // for those split off
   const std::string where_;
   const Connection connection_;
-  const std::shared_ptr<ExchangeBytes> bytes_;
+  const std::shared_ptr<TransferBytes> bytes_;
   const std::shared_ptr<Self> self_ = std::make_shared<Self>();
   int64_t next_collective_ = 0;
   std::map<std::tuple<int, int, uint32_t>, int64_t> messages_;
   std::map<std::vector<int>, int64_t> splits_;  // how often each list was
   // Raised when the executor stops.
   const std::shared_ptr<CancelSignal> ended_ = std::make_shared<CancelSignal>();
-  ParameterExchange exchange_;
+  OperationStream stream_;
   // After all that its threads use.
   Executor executor_;
   std::unique_ptr<SplitLink> link_;  // where this one was split off another
@@ -310,7 +310,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectParameterServer(
     const CommunicatorOptions& options) {
   COXSWAIN_RETURN_IF_ERROR(CheckGroupOptions(options, "parameter_server"));
   const auto* source =
-      dynamic_cast<const MembershipSource*>(options.store.get());
+      dynamic_cast<const MemberContextSource*>(options.store.get());
   if (source == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(
         "communicator '", options.id,
@@ -318,16 +318,15 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectParameterServer(
         "a session, and this one does not belong to any"));
   }
   Connection connection;
-  connection.membership = source->membership();
-  const absl::Duration patience =
+  connection.member = source->member();
+  const absl::Duration connect_timeout =
       std::min(options.timeout, options.connect_timeout);
   COXSWAIN_ASSIGN_OR_RETURN(
-      connection.stub,
-      ConnectParameterStub(connection.membership->stub().address(),
-                           connection.membership->security(), patience,
-                           options.cancel));
+      connection.stub, ConnectParameterStub(connection.member->stub().address(),
+                                            connection.member->security(),
+                                            connect_timeout, options.cancel));
   auto communicator = std::make_unique<ParameterServerCommunicator>(
-      options, std::move(connection), std::make_shared<ExchangeBytes>());
+      options, std::move(connection), std::make_shared<TransferBytes>());
   COXSWAIN_RETURN_IF_ERROR(communicator->Connect());
   return communicator;
 }

@@ -14,10 +14,10 @@ namespace coxswain {
 // other, and for small ones: the coordinator carries the traffic of all. See
 // docs/parameter-server.md and Communicator.
 //
-// `options.store` must stand on a session (MembershipSource): INVALID_ARGUMENT
-// otherwise. Blocks until all ranks are there: DEADLINE_EXCEEDED names who is
-// not. A coordinator that is started again knows nothing of the communicator,
-// which then fails with UNAVAILABLE.
+// `options.store` must stand on a session (MemberContextSource):
+// INVALID_ARGUMENT otherwise. Blocks until all ranks are there:
+// DEADLINE_EXCEEDED names who is not. A coordinator that is started again knows
+// nothing of the communicator, which then fails with UNAVAILABLE.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectParameterServer(
     const CommunicatorOptions& options);
 

@@ -55,7 +55,7 @@ absl::StatusOr<PeerFrame> Decode(absl::string_view bytes) {
   return frame;
 }
 
-absl::Duration Patience(const CommunicatorOptions& options) {
+absl::Duration ConnectTimeout(const CommunicatorOptions& options) {
   return std::min(options.timeout, options.connect_timeout);
 }
 
@@ -89,7 +89,7 @@ absl::StatusOr<std::string> Lookup(const CommunicatorOptions& options, int peer,
     if (left > absl::ZeroDuration()) continue;
     return absl::DeadlineExceededError(
         absl::StrCat("rank ", peer, " did not come within ",
-                     absl::FormatDuration(Patience(options))));
+                     absl::FormatDuration(ConnectTimeout(options))));
   }
 }
 
@@ -158,7 +158,7 @@ absl::StatusOr<UniqueFd> Call(int self, const std::string& address) {
 
 Peers::Peers(const CommunicatorOptions& options)
     : rank_(options.rank),
-      connected_by_(Clock::Real()->Now() + Patience(options)),
+      connected_by_(Clock::Real()->Now() + ConnectTimeout(options)),
       sockets_(static_cast<size_t>(options.size)),
       wake_(eventfd(0, EFD_CLOEXEC)) {}
 
@@ -199,9 +199,10 @@ absl::Status Peers::Meet(const CommunicatorOptions& options) {
       for (int peer = rank_ + 1; peer < options.size; ++peer) {
         if (!sockets_[static_cast<size_t>(peer)].valid()) late.push_back(peer);
       }
-      return absl::DeadlineExceededError(absl::StrCat(
-          "not all ranks came within ", absl::FormatDuration(Patience(options)),
-          "; missing: rank ", absl::StrJoin(late, ", rank ")));
+      return absl::DeadlineExceededError(
+          absl::StrCat("not all ranks came within ",
+                       absl::FormatDuration(ConnectTimeout(options)),
+                       "; missing: rank ", absl::StrJoin(late, ", rank ")));
     }
     COXSWAIN_RETURN_IF_ERROR(accepted.status());
     UniqueFd& socket = sockets_[static_cast<size_t>(accepted->peer)];
@@ -238,7 +239,7 @@ absl::Status Peers::Send(int peer, const PeerFrame& frame, int fd) {
                                   Encode(frame), fd));
 }
 
-void Peers::Farewell(absl::string_view why) {
+void Peers::AnnounceEnd(absl::string_view why) {
   PeerFrame frame;
   frame.kind = PeerFrame::Kind::kAbort;
   frame.text = std::string(why);

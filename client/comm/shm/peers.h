@@ -71,7 +71,7 @@ class Peers {
   // UNAVAILABLE if the peer is gone.
   absl::Status Send(int peer, const PeerFrame& frame, int fd = -1);
   // Tells all peers that this rank gives up, without waiting; once is enough.
-  void Farewell(absl::string_view why);
+  void AnnounceEnd(absl::string_view why);
 
  private:
   explicit Peers(const CommunicatorOptions& options);

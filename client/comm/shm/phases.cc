@@ -29,7 +29,7 @@ void Relax() {
 }
 
 // The processors that this process may run on, a bit for each.
-void TellProcessors(std::atomic<uint64_t>* words) {
+void PublishProcessors(std::atomic<uint64_t>* words) {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return;
@@ -63,7 +63,7 @@ void Ring(std::atomic<uint32_t>& bell) {
 
 Phases::Phases(char* lines, int64_t stride, int rank, int size)
     : lines_(lines), stride_(stride), rank_(rank), size_(size) {
-  TellProcessors(line(rank).processors);
+  PublishProcessors(line(rank).processors);
 }
 
 void Phases::DecideOnSpinning() {

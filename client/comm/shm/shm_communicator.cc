@@ -16,10 +16,10 @@
 #include "client/comm/collective_header.h"
 #include "client/comm/communicator.h"
 #include "client/comm/executor.h"
-#include "client/comm/shm/exchange.h"
 #include "client/comm/shm/inbox.h"
 #include "client/comm/shm/peers.h"
 #include "client/comm/shm/segment.h"
+#include "client/comm/shm/shm_collectives.h"
 
 namespace coxswain {
 namespace {
@@ -63,7 +63,7 @@ class GonePeers {
     }
     if (tell != nullptr) tell(peer);
   }
-  void Tell(PeerLossSource::OnLost on_lost) {
+  void Watch(PeerLossSource::OnLost on_lost) {
     std::vector<int> gone;
     {
       MutexLock lock(&mutex_);
@@ -104,8 +104,8 @@ class ShmCommunicator : public Communicator, public PeerLossSource {
   absl::string_view backend() const override { return "shm"; }
   void Abort(absl::string_view reason) override { executor_->Abort(reason); }
   int64_t wire_bytes() const override { return moved_->bytes(); }
-  void TellPeerLosses(OnLost on_lost) override {
-    gone_.Tell(std::move(on_lost));
+  void WatchPeerLosses(OnLost on_lost) override {
+    gone_.Watch(std::move(on_lost));
   }
   absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
       int64_t count, DType dtype) override {
@@ -173,7 +173,7 @@ class ShmCommunicator : public Communicator, public PeerLossSource {
   GonePeers gone_;
   Segment area_;
   std::unique_ptr<Phases> phases_;
-  std::unique_ptr<ShmExchange> exchange_;
+  std::unique_ptr<ShmCollectives> collectives_;
   std::shared_ptr<Arena> arena_;
   std::atomic<uint64_t> next_message_{1};
   std::map<std::vector<int>, int64_t> splits_;  // how often each list was
@@ -199,7 +199,7 @@ absl::Status ShmCommunicator::Open() {
   const SharedArea shared(area_.data());
   phases_ = std::make_unique<Phases>(shared.lines(), SharedArea::kStride,
                                      rank(), size());
-  exchange_ = std::make_unique<ShmExchange>(
+  collectives_ = std::make_unique<ShmCollectives>(
       shared, phases_.get(), rank(), size(), name_, options_.timeout,
       [this](int peer, uint64_t segment, int64_t offset, int64_t count) {
         return Resolve(peer, segment, offset, count);
@@ -250,7 +250,7 @@ void ShmCommunicator::Lose(const absl::Status& why) {
 void ShmCommunicator::Stop(const absl::Status& why) {
   if (phases_ != nullptr) phases_->Stop();
   inbox_.Stop();
-  peers_->Farewell(why.message());
+  peers_->AnnounceEnd(why.message());
   useless_.Raise(why);
   ended_->Raise(why);
 }
@@ -296,12 +296,12 @@ absl::StatusOr<std::shared_ptr<char>> ShmCommunicator::Resolve(int peer,
 
 WorkPtr ShmCommunicator::Start(const CollectiveHeader& header,
                                const Span& input, const Span& output) {
-  ShmExchange::Operation operation = {header, input, output};
-  if (exchange_->IsSmall(operation)) {
+  ShmCollectives::Operation operation = {header, input, output};
+  if (collectives_->IsSmall(operation)) {
     WorkPtr work = executor_->TryRunAssisted(
-        [&] { exchange_->Begin(operation); },
+        [&] { collectives_->Begin(operation); },
         [this, operation](absl::Time until) -> std::optional<absl::Status> {
-          auto status = exchange_->TryFinish(operation, until);
+          auto status = collectives_->TryFinish(operation, until);
           if (status.has_value()) status = Explain(*std::move(status));
           return status;
         });
@@ -312,7 +312,7 @@ WorkPtr ShmCommunicator::Start(const CollectiveHeader& header,
     operation.offset = location.offset;
   }
   return executor_->RunInOrder(
-      [this, operation] { return Explain(exchange_->Run(operation)); });
+      [this, operation] { return Explain(collectives_->Run(operation)); });
 }
 
 WorkPtr ShmCommunicator::DoSend(Span span, int peer, uint32_t tag) {

@@ -16,7 +16,7 @@ namespace coxswain {
 namespace {
 
 constexpr int kBacklog = 128;
-constexpr timeval kSendPatience = {10, 0};
+constexpr timeval kSendTimeout = {10, 0};
 
 absl::Status Translate(const char* what) {
   const int error = errno;
@@ -82,8 +82,8 @@ absl::StatusOr<UniqueFd> ConnectLocally(absl::string_view name) {
   COXSWAIN_ASSIGN_OR_RETURN(const socklen_t length, Address(name, &address));
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return Translate("creating a local socket");
-  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &kSendPatience,
-             sizeof(kSendPatience));
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &kSendTimeout,
+             sizeof(kSendTimeout));
   if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
     return Translate("connecting to a peer on this host");
   }
@@ -95,8 +95,8 @@ absl::StatusOr<UniqueFd> AcceptLocally(const UniqueFd& listener,
   COXSWAIN_RETURN_IF_ERROR(Await(listener, timeout));
   UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (!fd.valid()) return Translate("accepting a peer on this host");
-  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &kSendPatience,
-             sizeof(kSendPatience));
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &kSendTimeout,
+             sizeof(kSendTimeout));
   return fd;
 }
 

@@ -44,9 +44,9 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
     return bytes;
   }
   // All peers are connected in the flat one, by the same ranks.
-  void TellPeerLosses(OnLost on_lost) override {
+  void WatchPeerLosses(OnLost on_lost) override {
     auto* const flat = dynamic_cast<PeerLossSource*>(parts_.flat.get());
-    if (flat != nullptr) flat->TellPeerLosses(std::move(on_lost));
+    if (flat != nullptr) flat->WatchPeerLosses(std::move(on_lost));
   }
   absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
       int64_t count, DType dtype) override {
@@ -158,7 +158,7 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
     --running_;
   }
   // Wakes what uses the parts. A rank that is destroyed with nothing in flight
-  // leaves in good order, and aborts nothing: what it has sent last may still
+  // leaves cleanly, and aborts nothing: what it has sent last may still
   // be on its way, which an abort's closed connections would cut off. The parts
   // close softly as they are destroyed.
   void Stop(const absl::Status& why) {

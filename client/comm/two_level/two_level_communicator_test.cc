@@ -8,7 +8,7 @@
 
 #include "base/status_matchers.h"
 #include "client/comm/executor.h"
-#include "client/comm/gated/gated_communicator.h"
+#include "client/comm/held/held_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/in_process/loopback_communicator.h"
 #include "tests/conformance/communicator_conformance.h"
@@ -124,10 +124,10 @@ struct LoneRank {
     TwoLevelParts parts = {Watched(std::make_unique<LoopbackCommunicator>()),
                            Watched(std::make_unique<LoopbackCommunicator>()),
                            nullptr, Hosts({0})};
-    auto gated = std::make_unique<GatedCommunicator>(
+    auto owned = std::make_unique<HeldCommunicator>(
         std::make_unique<LoopbackCommunicator>());
-    gate = gated.get();
-    parts.flat = Watched(std::move(gated));
+    held = owned.get();
+    parts.flat = Watched(std::move(owned));
     comm = MakeTwoLevel(std::move(parts), absl::Minutes(1));
   }
   std::unique_ptr<Communicator> Watched(std::unique_ptr<Communicator> part) {
@@ -135,7 +135,7 @@ struct LoneRank {
   }
 
   std::atomic<int> aborts{0};
-  GatedCommunicator* gate = nullptr;
+  HeldCommunicator* held = nullptr;
   std::unique_ptr<Communicator> comm;
 };
 
@@ -143,7 +143,7 @@ constexpr absl::Duration kSoon = absl::Seconds(20);
 
 TEST(TwoLevelTest, ARankThatLeavesInGoodOrderAbortsNoPart) {
   LoneRank rank;
-  rank.gate->Open();
+  rank.held->Open();
   std::vector<float> data(100);
   const Span span{data.data(), 100, DType::kFloat32, {}};
   ASSERT_OK(rank.comm->AllReduce(span)->Wait(kSoon));
@@ -156,7 +156,7 @@ TEST(TwoLevelTest, ARankThatLeavesInGoodOrderAbortsNoPart) {
 TEST(TwoLevelTest, ARankThatLeavesAmidAnOperationAbortsItsParts) {
   LoneRank rank;
   const WorkPtr work = rank.comm->Barrier();
-  ASSERT_TRUE(rank.gate->AwaitLaunches(1, kSoon));
+  ASSERT_TRUE(rank.held->AwaitLaunches(1, kSoon));
   rank.comm.reset();
   EXPECT_GE(rank.aborts, 3);
   EXPECT_THAT(work->Wait(kSoon), StatusIs(absl::StatusCode::kAborted,
@@ -166,11 +166,11 @@ TEST(TwoLevelTest, ARankThatLeavesAmidAnOperationAbortsItsParts) {
 TEST(TwoLevelTest, AMessageThatIsRefusedHasNotBegun) {
   // Rank 0 of two, without the other.
   const auto world = InProcessWorld::Create(2, absl::Minutes(1));
-  auto gated = std::make_unique<GatedCommunicator>(world->MakeRank(0));
-  GatedCommunicator* const gate = gated.get();
+  auto owned = std::make_unique<HeldCommunicator>(world->MakeRank(0));
+  HeldCommunicator* const held = owned.get();
   TwoLevelParts parts = {std::make_unique<LoopbackCommunicator>(),
                          std::make_unique<LoopbackCommunicator>(),
-                         std::move(gated), Hosts({0, 0})};
+                         std::move(owned), Hosts({0, 0})};
   const auto comm = MakeTwoLevel(std::move(parts), absl::Minutes(1));
   std::vector<float> data(Executor::kMaxMessages + 1);
   WorkPtr last;
@@ -181,7 +181,7 @@ TEST(TwoLevelTest, AMessageThatIsRefusedHasNotBegun) {
   EXPECT_THAT(last->Wait(kSoon),
               StatusIs(absl::StatusCode::kResourceExhausted, testing::_));
   // It would use memory that the caller has back.
-  EXPECT_EQ(gate->launches().size(),
+  EXPECT_EQ(held->launches().size(),
             static_cast<size_t>(Executor::kMaxMessages));
 }
 

@@ -130,12 +130,12 @@ bool EmulatedStream::capturing() const {
 
 void EmulatedStream::Hold() {
   const MutexLock lock(&mutex_);
-  if (gate_.value() % 2 == 0) gate_.Advance();
+  if (hold_.value() % 2 == 0) hold_.Advance();
 }
 
 void EmulatedStream::Release() {
   const MutexLock lock(&mutex_);
-  if (gate_.value() % 2 == 1) gate_.Advance();
+  if (hold_.value() % 2 == 1) hold_.Advance();
 }
 
 void EmulatedStream::Close() {
@@ -150,9 +150,9 @@ bool EmulatedStream::closed() const {
   return closed_;
 }
 
-void EmulatedStream::AwaitGate() const {
-  for (uint32_t gate = gate_.value(); gate % 2 == 1; gate = gate_.value()) {
-    gate_.AwaitBeyond(gate);
+void EmulatedStream::AwaitRelease() const {
+  for (uint32_t hold = hold_.value(); hold % 2 == 1; hold = hold_.value()) {
+    hold_.AwaitBeyond(hold);
   }
 }
 
@@ -165,7 +165,7 @@ void EmulatedStream::Loop() {
     // What is captured goes when it has run, on this thread.
     const std::function<void()> work = std::move(item->work);
     if (work == nullptr) break;
-    AwaitGate();
+    AwaitRelease();
     if (item->even_if_failed || !device_failed_->load()) work();
   }
   ended_.Advance();

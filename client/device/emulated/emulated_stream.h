@@ -87,7 +87,7 @@ class EmulatedStream : public HostStream {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddOrNote(std::function<void()> work);
   void Loop();
-  void AwaitGate() const;
+  void AwaitRelease() const;
 
   const std::atomic<bool>* const device_failed_;
   std::atomic<int64_t> launches_{0};
@@ -101,7 +101,7 @@ class EmulatedStream : public HostStream {
   Sequence noted_ ABSL_GUARDED_BY(mutex_);
 
   OneWay enqueued_;
-  OneWay gate_;  // odd: held
+  OneWay hold_;  // odd: held
   OneWay ended_;
   Item* first_;  // the thread's: the last item it has taken
   std::thread thread_;

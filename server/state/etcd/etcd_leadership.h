@@ -27,7 +27,7 @@ struct EtcdOptions {
   // Of all keys; ends with a slash. Coordinators with one prefix are one
   // cluster.
   std::string prefix = "coxswain/";
-  // Who this is, for people: what the others are told who leads.
+  // Who this is, for display: what the others are told who leads.
   std::string name;
   // A leader that etcd has not heard of for this long leads no more. In whole
   // seconds; etcd has a least, of about 1.5 times its election timeout.

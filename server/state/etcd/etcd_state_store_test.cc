@@ -22,7 +22,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Pair;
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kTimeout = absl::Seconds(30);
 // etcd gives no shorter one with its default election timeout.
 constexpr absl::Duration kLease = absl::Seconds(2);
 const absl::Duration kTakeover = kLease + absl::Seconds(2);
@@ -81,7 +81,7 @@ class Candidate {
   bool WaitsFor(const std::string& leader) {
     MutexLock lock(&mutex_);
     return changed_.WaitFor(
-        &mutex_, kPatience,
+        &mutex_, kTimeout,
         [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return waits_for_ == leader; });
   }
   // Null if it does not lead in time.
@@ -92,7 +92,7 @@ class Candidate {
     return store_.get();
   }
   absl::Status status() {
-    Lead(kPatience);
+    Lead(kTimeout);
     MutexLock lock(&mutex_);
     return status_;
   }
@@ -119,7 +119,7 @@ etcdserverpb::KeyValue ReadKey(const EtcdOptions& options,
   EtcdClient client({Shared().endpoint()});
   etcdserverpb::RangeRequest request;
   request.set_key(options.prefix + key);
-  auto response = client.Range(request, kPatience);
+  auto response = client.Range(request, kTimeout);
   EXPECT_OK(response);
   return response.ok() && response->kvs_size() == 1 ? response->kvs(0)
                                                     : etcdserverpb::KeyValue();
@@ -128,7 +128,7 @@ etcdserverpb::KeyValue ReadKey(const EtcdOptions& options,
 // Ends the leader's lease, as if it had not been renewed.
 void EndLease(const EtcdOptions& options) {
   EtcdClient client({Shared().endpoint()});
-  ASSERT_OK(client.RevokeLease(ReadKey(options, "leader").lease(), kPatience));
+  ASSERT_OK(client.RevokeLease(ReadKey(options, "leader").lease(), kTimeout));
 }
 
 INSTANTIATE_TEST_SUITE_P(Etcd, StateStoreConformance,
@@ -146,7 +146,7 @@ TEST(EtcdStateStoreTest, TheNextLeaderFindsWhatTheFirstHasWritten) {
   // It gives up the lead: nobody waits for the lease.
   const absl::Time before = Clock::Real()->Now();
   first.reset();
-  EtcdStateStore* const store = second.Lead(kPatience);
+  EtcdStateStore* const store = second.Lead(kTimeout);
   ASSERT_NE(store, nullptr);
   EXPECT_LT(second.since() - before, kLease / 2);
   EXPECT_EQ(store->Get("table", "key").value_or("missing"), "value");
@@ -174,7 +174,7 @@ TEST(EtcdStateStoreTest, ALeaderThatIsCutOffStopsBeforeTheNextOneLeads) {
 
   const absl::Time cut = Clock::Real()->Now();
   relay.Set(TcpRelay::Mode::kHoldAll);
-  EtcdStateStore* const store = second.Lead(kPatience);
+  EtcdStateStore* const store = second.Lead(kTimeout);
   // By the clock, also where no thread has had the time to raise `lost`.
   EXPECT_FALSE(first->Held());
   ASSERT_NE(store, nullptr);
@@ -259,7 +259,7 @@ TEST(EtcdStateStoreTest, ARefusalAfterALostTryIsFinal) {
   EtcdClient client({server.endpoint()});
   etcdserverpb::RangeRequest commit;
   commit.set_key(options.prefix + "commit");
-  ASSERT_OK_AND_ASSIGN(const auto before, client.Range(commit, kPatience));
+  ASSERT_OK_AND_ASSIGN(const auto before, client.Range(commit, kTimeout));
 
   relay.Set(TcpRelay::Mode::kHoldAll);
   absl::Status status;
@@ -271,7 +271,7 @@ TEST(EtcdStateStoreTest, ARefusalAfterALostTryIsFinal) {
   relay.Set(TcpRelay::Mode::kOpen);
   writer.join();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, testing::_));
-  ASSERT_OK_AND_ASSIGN(const auto after, client.Range(commit, kPatience));
+  ASSERT_OK_AND_ASSIGN(const auto after, client.Range(commit, kTimeout));
   EXPECT_GT(after.kvs(0).mod_revision(), before.kvs(0).mod_revision());
   EXPECT_EQ(store->Get("table", "key").value_or("missing"), "old");
   EXPECT_OK(store->Put("table", "key", "new"));
@@ -307,7 +307,7 @@ TEST(EtcdStateStoreTest, WithoutEtcdACampaignSaysSoAndGoesOn) {
   Candidate candidate(options);
   EXPECT_TRUE(candidate.WaitsFor(""));
   relay.Set(TcpRelay::Mode::kOpen);
-  EXPECT_NE(candidate.Lead(kPatience), nullptr);
+  EXPECT_NE(candidate.Lead(kTimeout), nullptr);
 }
 
 TEST(EtcdStateStoreTest, TheNextMemberIsAskedWhereOneIsGone) {
@@ -326,7 +326,7 @@ TEST(EtcdStateStoreTest, ANewerFormatIsRefusedAndLeftAsItIs) {
   auto* put = request.add_success()->mutable_request_put();
   put->set_key(options.prefix + "format");
   put->set_value("2");
-  ASSERT_OK(client.Txn(request, kPatience));
+  ASSERT_OK(client.Txn(request, kTimeout));
   EXPECT_THAT(EtcdStateStore::Open(options, nullptr, nullptr),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("format '2'"), HasSubstr("knows 1"))));

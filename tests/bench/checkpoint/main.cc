@@ -38,7 +38,7 @@ constexpr int kRanks = 2;
 constexpr int64_t kSide = 1024;
 constexpr int kLayers = 24;  // 25.2 million parameters
 constexpr char kHook[] = "powersgd(rank=4,start_step=2)";
-constexpr absl::Duration kPatience = absl::Minutes(5);
+constexpr absl::Duration kTimeout = absl::Minutes(5);
 
 // Seconds, by sample.
 struct Times {
@@ -118,7 +118,7 @@ class Rank {
 
   // Ranks come to a save together, as they do after a step.
   absl::Status Together() {
-    return session_->Barrier("", absl::StrCat("save/", step_), kPatience);
+    return session_->Barrier("", absl::StrCat("save/", step_), kTimeout);
   }
 
   absl::Status SaveBeside(Times* times) {
@@ -127,7 +127,7 @@ class Rank {
     const absl::Time start = Clock::Real()->Now();
     COXSWAIN_RETURN_IF_ERROR(saver_->Save(*ddp_, "a sample").status());
     times->pause.push_back(Since(start));
-    COXSWAIN_RETURN_IF_ERROR(saver_->Finish(kPatience));
+    COXSWAIN_RETURN_IF_ERROR(saver_->Finish(kTimeout));
     times->rest.push_back(Since(start) - times->pause[0]);
     return Forget();
   }
@@ -152,7 +152,7 @@ class Rank {
   // So that the store does not fill up.
   absl::Status Forget() {
     COXSWAIN_RETURN_IF_ERROR(
-        session_->Barrier("", absl::StrCat("saved/", step_), kPatience));
+        session_->Barrier("", absl::StrCat("saved/", step_), kTimeout));
     if (session_->rank() != 0) return absl::OkStatus();
     COXSWAIN_ASSIGN_OR_RETURN(const auto list, session_->checkpoints().List());
     for (const CheckpointDescription& checkpoint : list) {

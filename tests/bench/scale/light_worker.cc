@@ -158,7 +158,7 @@ v1::JoinRequest LightWorker::MakeJoin() const {
   request.set_launcher_id(place_.launcher);
   request.set_host(absl::StrCat("node-", place_.node));
   request.set_address("127.0.0.1");
-  request.set_timeout_ms(std::chrono::milliseconds(kCallPatience).count());
+  request.set_timeout_ms(std::chrono::milliseconds(kCallTimeout).count());
   request.set_after_generation(last_generation_);
   v1::Manifest* manifest = request.mutable_manifest();
   manifest->set_world_size(place_.world_size);
@@ -261,7 +261,7 @@ void LightWorker::GetAll(std::vector<std::string> keys, const Done& done) {
   v1::GetRequest request;
   *request.mutable_fence() = NewFence();
   request.set_key(keys.back());
-  request.set_timeout_ms(std::chrono::milliseconds(kCallPatience).count());
+  request.set_timeout_ms(std::chrono::milliseconds(kCallTimeout).count());
   keys.pop_back();
   StartCall(static_cast<StoreCalls*>(store_->async()), &StoreCalls::Get,
             request,
@@ -275,7 +275,7 @@ void LightWorker::Barrier(const std::string& tag, const Done& done) {
   v1::BarrierRequest request;
   *request.mutable_fence() = NewFence();
   request.set_tag(tag);
-  request.set_timeout_ms(std::chrono::milliseconds(kCallPatience).count());
+  request.set_timeout_ms(std::chrono::milliseconds(kCallTimeout).count());
   StartCall(static_cast<GroupCalls*>(group_->async()), &GroupCalls::Barrier,
             request, StatusTo<v1::BarrierResponse>(done));
 }

@@ -33,16 +33,16 @@ class Meeting {
   }
 
   // The first error of them, or that not all came in time.
-  absl::Status Await(absl::Duration patience) {
+  absl::Status Await(absl::Duration timeout) {
     MutexLock lock(&mutex_);
-    const bool all = all_.WaitFor(&mutex_, patience,
-                                  [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                                    return arrivals_.size() >= expected_;
-                                  });
+    const bool all =
+        all_.WaitFor(&mutex_, timeout, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          return arrivals_.size() >= expected_;
+        });
     if (!status_.ok() || all) return status_;
     return absl::DeadlineExceededError(
         absl::StrCat(arrivals_.size(), " of ", expected_,
-                     " calls are done after ", absl::FormatDuration(patience)));
+                     " calls are done after ", absl::FormatDuration(timeout)));
   }
 
   // When they were, after this object was made; in order.

@@ -10,7 +10,7 @@
 
 namespace coxswain::bench {
 
-constexpr std::chrono::minutes kCallPatience(3);
+constexpr std::chrono::minutes kCallTimeout(3);
 
 // Starts a method of a stub that calls back; `done` gets the status and the
 // response.
@@ -26,7 +26,7 @@ void StartCall(Async* stub,
     Response response;
   };
   auto call = std::make_shared<Call>();
-  call->context.set_deadline(std::chrono::system_clock::now() + kCallPatience);
+  call->context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
   call->request = request;
   (stub->*method)(&call->context, &call->request, &call->response,
                   [call, done](const grpc::Status& status) {

@@ -16,7 +16,7 @@ namespace coxswain::bench {
 namespace {
 
 constexpr int kMaxEvents = 128;
-constexpr int kPatienceMs = 10'000;
+constexpr int kTimeoutMs = 10'000;
 
 void SendAtOnce(int fd) {
   const int on = 1;
@@ -116,7 +116,7 @@ absl::StatusOr<absl::Duration> EpollClients::Round() {
   }
   epoll_event events[kMaxEvents];
   for (uint32_t answered = 0; answered < clients;) {
-    const int ready = epoll_wait(epoll_.get(), events, kMaxEvents, kPatienceMs);
+    const int ready = epoll_wait(epoll_.get(), events, kMaxEvents, kTimeoutMs);
     if (ready <= 0) return absl::DeadlineExceededError("no answer");
     for (int i = 0; i < ready; ++i) {
       uint32_t value = 0;

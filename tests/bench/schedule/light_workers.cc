@@ -11,7 +11,7 @@
 namespace coxswain::bench {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kTimeout = absl::Seconds(20);
 
 v1::JoinRequest RequestOf(const std::string& job, int slot, int count) {
   v1::JoinRequest request;
@@ -21,7 +21,7 @@ v1::JoinRequest RequestOf(const std::string& job, int slot, int count) {
   request.set_incarnation(static_cast<uint64_t>(slot) + 1);
   request.set_host("bench");
   request.set_address("127.0.0.1");
-  request.set_timeout_ms(absl::ToInt64Milliseconds(kPatience));
+  request.set_timeout_ms(absl::ToInt64Milliseconds(kTimeout));
   v1::Manifest* manifest = request.mutable_manifest();
   manifest->set_world_size(count);
   manifest->set_hook("allreduce");
@@ -65,7 +65,7 @@ absl::Status LightWorkers::JoinAll(const std::string& coordinator,
     workers_[at].stub = ConnectCoordinator(coordinator);
     threads.emplace_back([this, &answers, at, slot, count, &job] {
       CallOptions call;
-      call.timeout = kPatience;
+      call.timeout = kTimeout;
       answers[at] = workers_[at].stub->Join(RequestOf(job, slot, count), call);
     });
   }
@@ -125,10 +125,10 @@ void LightWorkers::OnEvent(const v1::AttachEvent& event) {
 absl::Status LightWorkers::Await(const int& counter) {
   MutexLock lock(&mutex_);
   const int all = static_cast<int>(workers_.size());
-  const bool over = changed_.WaitFor(&mutex_, kPatience,
-                                     [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                                       return !end_.ok() || counter == all;
-                                     });
+  const bool over =
+      changed_.WaitFor(&mutex_, kTimeout, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return !end_.ok() || counter == all;
+      });
   COXSWAIN_RETURN_IF_ERROR(end_);
   if (over) return absl::OkStatus();
   return absl::DeadlineExceededError(

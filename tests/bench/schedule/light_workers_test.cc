@@ -18,7 +18,7 @@
 namespace coxswain::bench {
 namespace {
 
-constexpr int kPatienceMs = 20'000;
+constexpr int kTimeoutMs = 20'000;
 
 // Listens on a free port, in the place of a coordinator.
 class Impostor {
@@ -29,7 +29,7 @@ class Impostor {
   // Takes the next connection, and ends it.
   void EndOne() {
     pollfd ready = {listener_.get(), POLLIN, 0};
-    ASSERT_EQ(poll(&ready, 1, kPatienceMs), 1) << "no connection comes";
+    ASSERT_EQ(poll(&ready, 1, kTimeoutMs), 1) << "no connection comes";
     const UniqueFd connection(accept(listener_.get(), nullptr, nullptr));
     EXPECT_TRUE(connection.valid());
   }

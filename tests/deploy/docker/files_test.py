@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
 import source_tree
 
-PATIENCE_S = 120
+TIMEOUT_S = 120
 PROGRAMS = {}
 PLAIN = "docker-compose.yml"
 TLS = "docker-compose.tls.yml"
@@ -35,7 +35,7 @@ def output_of(*command, **more):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
         **more
     ).stdout
@@ -433,7 +433,7 @@ class CommandsTest(unittest.TestCase):
                           [self.put(w) for w in self.file[name]["command"]])
             workers.append(self.start(
                 name, "worker", {"COXSWAIN_NODE": self.file[name]["hostname"]}))
-        said = "".join(w.communicate(timeout=PATIENCE_S)[0] for w in workers)
+        said = "".join(w.communicate(timeout=TIMEOUT_S)[0] for w in workers)
         self.assertEqual([w.returncode for w in workers], [0, 0, 0], said)
         self.assertEqual(said.count(" of 3 pid"), 3, said)
 
@@ -441,7 +441,7 @@ class CommandsTest(unittest.TestCase):
         return subprocess.run(
             [PROGRAMS["coxswain"]] + words, env=variables, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            timeout=PATIENCE_S, check=False)
+            timeout=TIMEOUT_S, check=False)
 
     def check_health(self, variables):
         test, *words = self.file["coordinator"]["healthcheck"]["test"]
@@ -453,7 +453,7 @@ class CommandsTest(unittest.TestCase):
 
     def stop(self, coordinator):
         coordinator.terminate()
-        coordinator.communicate(timeout=PATIENCE_S)
+        coordinator.communicate(timeout=TIMEOUT_S)
         self.assertEqual(coordinator.returncode, 0)
 
     def test_they_train_and_end(self):
@@ -485,7 +485,7 @@ class CommandsTest(unittest.TestCase):
                 service["entrypoint"] + [
                     self.put(word) for word in service["command"]],
                 env={"PATH": path}, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True, timeout=PATIENCE_S,
+                stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S,
                 check=False)
             self.assertEqual(done.returncode, 0, done.stdout)
             made.append(self.files_of("authority/certs", "ca.key"))
@@ -530,7 +530,7 @@ class CommandsTest(unittest.TestCase):
         refused = self.ask(words, nobody)
         self.assertNotEqual(refused.returncode, 0, refused.stdout)
         with urllib.request.urlopen(
-            page + "api/v1/version", timeout=PATIENCE_S
+            page + "api/v1/version", timeout=TIMEOUT_S
         ) as answer:
             self.assertIn('"insecure":false', answer.read().decode())
         self.stop(coordinator)
@@ -539,7 +539,7 @@ class CommandsTest(unittest.TestCase):
         self.use(TLS)
         self.places["/etc/coxswain/tls/"] = self.scratch + "/nowhere/"
         process = self.start("coordinator", "coordinator", {})
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=TIMEOUT_S)
         self.assertNotEqual(process.returncode, 0)
 
 

@@ -19,7 +19,7 @@ import time
 
 START_S = 60
 # Bounds each thing that a job does, on a machine that does much else.
-PATIENCE_S = 120
+TIMEOUT_S = 120
 COMMAND_S = 60
 POLL_S = 0.05
 
@@ -57,7 +57,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def wait_until(what, condition, patience=PATIENCE_S, more=lambda: ""):
+def wait_until(what, condition, patience=TIMEOUT_S, more=lambda: ""):
     """Polls; returns the condition's first true value."""
     end = time.monotonic() + patience
     while True:
@@ -192,7 +192,7 @@ class Cluster:
 
     def stop(self):
         self.cleaner.stdin.close()
-        status = self.cleaner.wait(PATIENCE_S)
+        status = self.cleaner.wait(TIMEOUT_S)
         if status != 0:
             raise AssertionError("cleaning up ended with %d" % status)
         try:

@@ -35,7 +35,7 @@ import manifests  # noqa: E402
 import prober  # noqa: E402
 
 COXSWAIN = ""
-PATIENCE = 60
+TIMEOUT_S = 60
 TOLD = r"""#!/bin/sh
 env | grep ^COXSWAIN_
 """
@@ -53,7 +53,7 @@ def help_of(command):
         stdout=subprocess.PIPE,
         check=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
     ).stdout
 
 
@@ -72,7 +72,7 @@ class Running:
 
     def wait_for(self, text, times=1):
         """Until it has said that, or has ended; false at the deadline."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_S
         with selectors.DefaultSelector() as ready:
             ready.register(self.process.stdout, selectors.EVENT_READ)
             while self.said.count(text) < times:
@@ -86,7 +86,7 @@ class Running:
 
     def stop(self):
         self.process.terminate()
-        rest, _ = self.process.communicate(timeout=PATIENCE)
+        rest, _ = self.process.communicate(timeout=TIMEOUT_S)
         self.said += rest.decode(errors="replace")
         return self.process.returncode
 
@@ -185,7 +185,7 @@ class SettingsTest(unittest.TestCase):
             + ["--job", "train"],
             check=True,
             stdout=subprocess.DEVNULL,
-            timeout=PATIENCE,
+            timeout=TIMEOUT_S,
         )
         return folder
 
@@ -285,7 +285,7 @@ class SettingsTest(unittest.TestCase):
             stderr=subprocess.STDOUT,
             check=False,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT_S,
         )
         return done.returncode, done.stdout
 
@@ -438,7 +438,7 @@ class SettingsTest(unittest.TestCase):
                 stderr=subprocess.PIPE,
                 check=False,
                 text=True,
-                timeout=PATIENCE,
+                timeout=TIMEOUT_S,
             )
             self.assertEqual(done.returncode, 0, done.stderr)
             found = []
@@ -536,7 +536,7 @@ class SettingsTest(unittest.TestCase):
 
     def check_worker(self, overlay, part, ports):
         worker, known = self.start(*part, ports)
-        rest, _ = worker.process.communicate(timeout=PATIENCE)
+        rest, _ = worker.process.communicate(timeout=TIMEOUT_S)
         said = rest.decode()
         if overlay == "gpu":  # and there may be none here
             self.assertIn(worker.process.returncode, (0, 1), said)

@@ -19,7 +19,7 @@ import unittest
 HERE = os.path.dirname(os.path.realpath(__file__))
 COXSWAIN = ""
 TOY = ""
-PATIENCE = 120
+TIMEOUT_S = 120
 
 
 class UpgradeTest(unittest.TestCase):
@@ -56,7 +56,7 @@ class UpgradeTest(unittest.TestCase):
             stderr=subprocess.STDOUT,
             check=False,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT_S,
         )
         self.assertEqual(done.returncode, 0, done.stdout)
         return done.stdout
@@ -107,7 +107,7 @@ class UpgradeTest(unittest.TestCase):
             "1m30s", "90s"
         ))
         self.serve.terminate()
-        self.assertEqual(self.serve.wait(PATIENCE), 0)
+        self.assertEqual(self.serve.wait(TIMEOUT_S), 0)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 
-PATIENCE = 40  # seconds for anything that the page is to do
+TIMEOUT_S = 40  # seconds for anything that the page is to do
 
 
 def why_not():
@@ -60,7 +60,7 @@ class Browser:
             ),
             options=_options(self.folder),
         )
-        self.driver.set_page_load_timeout(PATIENCE)
+        self.driver.set_page_load_timeout(TIMEOUT_S)
 
     def close(self):
         self.driver.quit()
@@ -92,7 +92,7 @@ class Browser:
     def run(self, script, *arguments):
         return self.driver.execute_script(script, *arguments)
 
-    def wait(self, condition, what, patience=PATIENCE):
+    def wait(self, condition, what, patience=TIMEOUT_S):
         """Until condition() is true; returns it. No time is spent for good."""
         from selenium.common.exceptions import (
             StaleElementReferenceException,

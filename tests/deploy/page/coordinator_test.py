@@ -22,13 +22,13 @@ STEP = (
     ".find(e => e.innerText === 'Step');"
     "return at ? parseInt(at.nextSibling.innerText.replaceAll(',', '')) : -1"
 )
-STOP_PATIENCE = 30  # seconds
+STOP_TIMEOUT_S = 30  # seconds
 
 
 def stop(process):
     process.terminate()
     try:
-        process.wait(timeout=STOP_PATIENCE)
+        process.wait(timeout=STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

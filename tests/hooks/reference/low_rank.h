@@ -24,7 +24,7 @@ struct LowRankOptions {
   // What each rank keeps: its own part of what was lost, or, as PyTorch has
   // it, its gradient less the average that was sent, in raw tensors too.
   bool global_residual = false;
-  // One factor per step, P in the odd ones: acp_sgd.
+  // One factor per step, P in the outliers: acp_sgd.
   bool alternating = false;
   double epsilon = 0;
   uint64_t seed = 0;

@@ -11,7 +11,7 @@
 #include "base/status_matchers.h"
 #include "tests/support/process_status.h"
 #include "tests/system/restart/memory_state.h"
-#include "tests/system/restart/wire_house.h"
+#include "tests/system/restart/wire_server.h"
 
 namespace coxswain {
 namespace {
@@ -24,14 +24,14 @@ int64_t MemoryMib() {
 
 class LeaveMemoryTest : public testing::Test {
  protected:
-  void SetUp() override { ASSERT_OK(house_.Start()); }
+  void SetUp() override { ASSERT_OK(server_.Start()); }
 
-  WireHouse house_{absl::StrCat(testing::TempDir(), "/memory-", getpid()),
-                   std::make_shared<MemoryState>()};
+  WireServer server_{absl::StrCat(testing::TempDir(), "/memory-", getpid()),
+                     std::make_shared<MemoryState>()};
 };
 
 TEST_F(LeaveMemoryTest, RefusedLeavesHoldNothing) {
-  WireWorker worker(&house_, "job", 0);
+  WireWorker worker(&server_, "job", 0);
   ASSERT_OK(worker.Join());
   const int64_t before = MemoryMib();
   ASSERT_GT(before, 0);
@@ -50,7 +50,7 @@ TEST_F(LeaveMemoryTest, RefusedLeavesHoldNothing) {
 
 TEST_F(LeaveMemoryTest, LeavesHoldNothingOnceTheirGenerationIsOver) {
   const auto run = [this](int number) {
-    WireWorker worker(&house_, absl::StrCat("job-", number), 0);
+    WireWorker worker(&server_, absl::StrCat("job-", number), 0);
     ASSERT_OK(worker.Join());
     v1::LeaveRequest leave;
     leave.set_fallback_epoch(1);
@@ -71,7 +71,7 @@ TEST_F(LeaveMemoryTest, LeavesHoldNothingOnceTheirGenerationIsOver) {
   const int64_t before = MemoryMib();
   ASSERT_GT(before, 0);
   for (int number = 1; number <= 200; ++number) run(number);
-  EXPECT_EQ(house_.Describe().jobs_size(), 201);
+  EXPECT_EQ(server_.Describe().jobs_size(), 201);
   EXPECT_LT(MemoryMib() - before, 50)
       << "they have sent 256 MiB, of which 100 MiB are kept until the end";
 }

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/grpc_status.h"
 #include "base/status_matchers.h"
-#include "tests/system/restart/wire_house.h"
+#include "tests/system/restart/wire_server.h"
 
 namespace coxswain {
 namespace {
@@ -26,7 +26,7 @@ class LeaveTest : public testing::Test {
   }
 
   void SetUp() override {
-    ASSERT_OK(house_.Start());
+    ASSERT_OK(server_.Start());
     for (WireWorker* worker : {&bad_, &other_}) {
       ASSERT_OK(worker->Join());
       ASSERT_OK(worker->Attach());
@@ -35,8 +35,8 @@ class LeaveTest : public testing::Test {
     ASSERT_OK(Step(&other_, 0, 0, &decision));
   }
   void Restart(bool in_good_order) {
-    house_.Stop(in_good_order);
-    ASSERT_OK(house_.Start());
+    server_.Stop(in_good_order);
+    ASSERT_OK(server_.Start());
   }
   static absl::Status Step(WireWorker* worker, int64_t round, int64_t step,
                            v1::Decision* decision) {
@@ -64,9 +64,9 @@ class LeaveTest : public testing::Test {
     EXPECT_EQ(decision.round(), 1);
   }
 
-  WireHouse house_{NewFolder(), nullptr};
-  WireWorker bad_{&house_, "bad", 0};
-  WireWorker other_{&house_, "other", 1};
+  WireServer server_{NewFolder(), nullptr};
+  WireWorker bad_{&server_, "bad", 0};
+  WireWorker other_{&server_, "other", 1};
 };
 
 TEST_F(LeaveTest, ARefusedLeaveDoesNotKeepTheCoordinatorFromStarting) {
@@ -95,14 +95,14 @@ TEST_F(LeaveTest, APlanAfterTheHighestStepIsReadAgain) {
   Context context;
   v1::ProposePlanRequest propose;
   v1::ProposePlanResponse proposed;
-  *propose.mutable_fence() = house_.OperatorFence();
+  *propose.mutable_fence() = server_.OperatorFence();
   propose.set_job("bad");
   propose.set_expected_version(1);
   propose.mutable_plan()->set_accumulation_steps(1);
   propose.mutable_plan()->set_hook("bf16");
   propose.mutable_plan()->set_at_step(-1);
   ASSERT_OK(FromGrpcStatus(
-      house_.schedule().ProposePlan(&context, propose, &proposed)));
+      server_.schedule().ProposePlan(&context, propose, &proposed)));
   v1::Decision decision;
   EXPECT_THAT(Step(&bad_, 0, kMaxStep, &decision),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -112,8 +112,8 @@ TEST_F(LeaveTest, APlanAfterTheHighestStepIsReadAgain) {
   ASSERT_TRUE(decision.has_plan());
   EXPECT_EQ(decision.plan().at_step(), kMaxStep);
   Restart(/*in_good_order=*/true);
-  EXPECT_EQ(house_.PlanOf("bad").current().hook(), "bf16");
-  EXPECT_EQ(house_.PlanOf("bad").current().at_step(), kMaxStep);
+  EXPECT_EQ(server_.PlanOf("bad").current().hook(), "bf16");
+  EXPECT_EQ(server_.PlanOf("bad").current().at_step(), kMaxStep);
   ExpectTheOtherGoesOn();
 }
 

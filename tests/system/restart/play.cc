@@ -31,15 +31,15 @@ absl::Status Call(Stub* stub,
 // that must be answered alike after the restart.
 template <typename Stub, typename Request, typename Response>
 std::function<void(const v1::Fence&)> RepeatOf(
-    Stub& (WireHouse::*stub)(),
+    Stub& (WireServer::*stub)(),
     grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                  Response*),
-    WireHouse* house, const Request& request, const Response& first) {
+    WireServer* server, const Request& request, const Response& first) {
   return [=](const v1::Fence& now) {
     Request again = request;
     again.mutable_fence()->set_term(now.term());
     Response response;
-    EXPECT_OK(Call(&(house->*stub)(), method, again, &response))
+    EXPECT_OK(Call(&(server->*stub)(), method, again, &response))
         << request.ShortDebugString().substr(0, 500);
     EXPECT_EQ(response.SerializeAsString(), first.SerializeAsString())
         << request.ShortDebugString().substr(0, 500);
@@ -51,7 +51,7 @@ std::function<void(const v1::Fence&)> RepeatOf(
 Play::Play(uint64_t seed, const std::string& folder)
     : dice_(seed),
       state_(std::make_shared<MemoryState>()),
-      house_(folder, state_) {}
+      server_(folder, state_) {}
 
 v1::Fence Play::FenceOf(size_t rank) {
   v1::Fence fence = team_[rank]->Fence();
@@ -60,15 +60,15 @@ v1::Fence Play::FenceOf(size_t rank) {
 }
 
 void Play::Run() {
-  ASSERT_OK(house_.Start());
+  ASSERT_OK(server_.Start());
   JoinTeam();
   ASSERT_FALSE(testing::Test::HasFailure());
   for (int i = 0; i < kRequests; ++i) PlayOne();
   PlayOthers();
   LeaveOne();
   const View before = Look(/*stored=*/false);
-  house_.Stop(/*in_good_order=*/dice_.Chance(2));
-  ASSERT_OK(house_.Start());
+  server_.Stop(/*in_good_order=*/dice_.Chance(2));
+  ASSERT_OK(server_.Start());
   ExpectSame(before, Look(/*stored=*/false), "the restart");
   CheckAfterRestart();
 }
@@ -84,10 +84,10 @@ void Play::Declare(const std::string& rpc,
   *request.mutable_fence() = FenceOf(rank);
   Response response;
   const absl::Status status = Do(
-      rpc, [&] { return Call(&house_.group(), method, request, &response); });
+      rpc, [&] { return Call(&server_.group(), method, request, &response); });
   if (!status.ok() || rank != 0) return;
   repeats_.push_back(
-      RepeatOf(&WireHouse::group, method, &house_, request, response));
+      RepeatOf(&WireServer::group, method, &server_, request, response));
 }
 
 void Play::PlayOne() {
@@ -114,7 +114,7 @@ void Play::PlayOne() {
 
 void Play::JoinTeam() {
   for (int slot = 0; slot < 2; ++slot) {
-    team_.push_back(std::make_unique<WireWorker>(&house_, "job", slot));
+    team_.push_back(std::make_unique<WireWorker>(&server_, "job", slot));
   }
   absl::Status joined = absl::UnknownError("not yet");
   for (int i = 0; i < kTries && !joined.ok(); ++i) {
@@ -150,7 +150,7 @@ void Play::PlayOthers() {
   const auto others = {"leaves", "fails", "dies", "stays"};
   int slot = 10;
   for (const std::string job : others) {
-    WireWorker worker(&house_, job, slot++);
+    WireWorker worker(&server_, job, slot++);
     ASSERT_OK(JoinWith(&worker));
     for (size_t i = dice_.Below(3); i > 0; --i) Propose(job);
     if (job == "dies") {
@@ -163,7 +163,7 @@ void Play::PlayOthers() {
       exit.set_signal(static_cast<int32_t>(dice_.Number()));
       v1::ReportExitResponse response;
       EXPECT_OK(Do("ReportExit", [&] {
-        return Call(&house_.rendezvous(), &v1::Rendezvous::Stub::ReportExit,
+        return Call(&server_.rendezvous(), &v1::Rendezvous::Stub::ReportExit,
                     exit, &response);
       }));
     } else if (job != "stays") {
@@ -184,7 +184,7 @@ void Play::ChangeStore() {
   // The changes of one key see each other.
   const std::string value =
       dice_.Chance(3) ? absl::StrCat(dice_.Usual(10)) : dice_.Bytes(200);
-  v1::Store::Stub* const stub = &house_.store();
+  v1::Store::Stub* const stub = &server_.store();
   const auto change = [&](const std::string& rpc, auto method, auto request,
                           auto response) {
     *request.mutable_fence() = FenceOf(rank);
@@ -193,7 +193,7 @@ void Play::ChangeStore() {
         Do(rpc, [&] { return Call(stub, method, request, &response); });
     if (!status.ok() || rank != 0) return;
     repeats_.push_back(
-        RepeatOf(&WireHouse::store, method, &house_, request, response));
+        RepeatOf(&WireServer::store, method, &server_, request, response));
   };
   switch (dice_.Below(4)) {
     case 0: {
@@ -231,7 +231,7 @@ void Play::MeetAtBarrier() {
   const absl::Status status = Do("Barrier", [&] {
     const auto come = [&](size_t rank) {
       v1::BarrierResponse answer;
-      return Call(&house_.group(), &v1::Group::Stub::Barrier, requests[rank],
+      return Call(&server_.group(), &v1::Group::Stub::Barrier, requests[rank],
                   &answer);
     };
     absl::Status first;
@@ -243,22 +243,22 @@ void Play::MeetAtBarrier() {
   });
   if (!status.ok()) return;
   // A new one could not be completed: rank 1 will have left.
-  repeats_.push_back(RepeatOf(&WireHouse::group, &v1::Group::Stub::Barrier,
-                              &house_, requests[0], response));
+  repeats_.push_back(RepeatOf(&WireServer::group, &v1::Group::Stub::Barrier,
+                              &server_, requests[0], response));
 }
 
 void Play::Propose(const std::string& job) {
-  const v1::GetPlanResponse known = house_.PlanOf(job);
+  const v1::GetPlanResponse known = server_.PlanOf(job);
   v1::ProposePlanRequest request;
   v1::ProposePlanResponse response;
-  *request.mutable_fence() = house_.OperatorFence();
+  *request.mutable_fence() = server_.OperatorFence();
   request.set_job(job);
   request.set_expected_version(dice_.Chance(8)    ? dice_.Number()
                                : known.has_next() ? known.next().version()
                                                   : known.current().version());
   *request.mutable_plan() = RandomPlan(&dice_);
   Do("ProposePlan", [&] {
-    return Call(&house_.schedule(), &v1::Schedule::Stub::ProposePlan, request,
+    return Call(&server_.schedule(), &v1::Schedule::Stub::ProposePlan, request,
                 &response);
   }).IgnoreError();
 }
@@ -300,7 +300,7 @@ absl::Status Play::Upload(const v1::Fence& fence,
   const std::string data = "12345678";
   Context context;
   v1::UploadResponse response;
-  const auto stream = house_.checkpoint().Upload(&context, &response);
+  const auto stream = server_.checkpoint().Upload(&context, &response);
   v1::UploadRequest message;
   v1::UploadHeader& header = *message.mutable_header();
   *header.mutable_fence() = fence;
@@ -320,7 +320,7 @@ void Play::SaveCheckpoint() {
   v1::BeginRequest begin = RandomCheckpoint(&dice_);
   *begin.mutable_fence() = FenceOf(0);
   v1::BeginResponse begun;
-  v1::Checkpoint::Stub* const stub = &house_.checkpoint();
+  v1::Checkpoint::Stub* const stub = &server_.checkpoint();
   if (!Do("Begin", [&] {
          return Call(stub, &v1::Checkpoint::Stub::Begin, begin, &begun);
        }).ok()) {
@@ -350,12 +350,12 @@ void Play::SaveCheckpoint() {
 void Play::Import() {
   v1::BeginRequest begin = RandomCheckpoint(&dice_);
   begin.set_shards(1);
-  *begin.mutable_fence() = house_.OperatorFence();
+  *begin.mutable_fence() = server_.OperatorFence();
   begin.mutable_fence()->set_job(kImported);
   begin.mutable_fence()->set_request_id(++requests_);
   begin.mutable_import()->set_created_unix_ms(dice_.Number());
   v1::BeginResponse begun;
-  v1::Checkpoint::Stub* const stub = &house_.checkpoint();
+  v1::Checkpoint::Stub* const stub = &server_.checkpoint();
   if (!Do("Begin", [&] {
          return Call(stub, &v1::Checkpoint::Stub::Begin, begin, &begun);
        }).ok()) {
@@ -376,7 +376,7 @@ void Play::LeaveOne() {
   v1::LeaveRequest leave;
   absl::Status left = absl::UnknownError("not yet");
   for (int i = 0; i < kTries && !left.ok(); ++i) {
-    leave = RandomLeave(&dice_, house_.PlanOf("job").current().version());
+    leave = RandomLeave(&dice_, server_.PlanOf("job").current().version());
     left = Do("Leave", [&] { return team_[1]->Leave(leave); });
   }
   ASSERT_OK(left);
@@ -394,7 +394,7 @@ void Play::CheckAfterRestart() {
   v1::SetResponse response;
   *request.mutable_fence() = FenceOf(0);
   request.set_key("it goes on");
-  EXPECT_OK(Call(&house_.store(), &v1::Store::Stub::Set, request, &response));
+  EXPECT_OK(Call(&server_.store(), &v1::Store::Stub::Set, request, &response));
 }
 
 // The rank that is still there has not heard what the other one had.

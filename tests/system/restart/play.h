@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "tests/system/restart/dice.h"
 #include "tests/system/restart/memory_state.h"
-#include "tests/system/restart/wire_house.h"
+#include "tests/system/restart/wire_server.h"
 
 namespace coxswain {
 
@@ -81,7 +81,7 @@ class Play {
 
   Dice dice_;
   const std::shared_ptr<MemoryState> state_;
-  WireHouse house_;
+  WireServer server_;
   std::vector<std::unique_ptr<WireWorker>> team_;
   OutcomesOf outcomes_;
   uint64_t requests_ = 0;

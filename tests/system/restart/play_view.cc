@@ -41,14 +41,14 @@ v1::JobDescription Lasting(const v1::JobDescription& job) {
 }  // namespace
 
 void Play::AddJobs(View* view) {
-  const v1::DescribeResponse described = house_.Describe();
+  const v1::DescribeResponse described = server_.Describe();
   (*view)["cluster"] = described.cluster_id();
   for (const v1::JobDescription& job : described.jobs()) {
     // Rounds are not kept.
     if (job.generation() == 0) continue;
     (*view)[absl::StrCat("job/", job.job())] = Lasting(job).DebugString();
     (*view)[absl::StrCat("plan/", job.job())] =
-        house_.PlanOf(job.job()).DebugString();
+        server_.PlanOf(job.job()).DebugString();
     AddCheckpoints(job.job(), view);
   }
   AddCheckpoints(kImported, view);
@@ -59,7 +59,7 @@ void Play::AddCheckpoints(const std::string& job, View* view) {
   v1::ListRequest request;
   v1::ListResponse response;
   request.set_job(job);
-  EXPECT_TRUE(house_.checkpoint().List(&context, request, &response).ok());
+  EXPECT_TRUE(server_.checkpoint().List(&context, request, &response).ok());
   for (const v1::CheckpointInfo& info : response.checkpoints()) {
     (*view)[absl::StrCat("checkpoint/", job, "/", info.checkpoint_id())] =
         info.DebugString();

@@ -42,7 +42,7 @@ struct Options {
   int64_t report_every = 1;
   double pace_ms = 0;
   double timeout_s = 60;
-  double patience_s = 30;
+  double reason_timeout_s = 30;
   std::string out;
   std::string die;  // RANK:STEP:POINT
 };
@@ -59,7 +59,7 @@ bool Parse(int argc, char** argv, Options* options, int* exit_status) {
   app.add_option("--report-every", options->report_every, "0: never");
   app.add_option("--pace-ms", options->pace_ms, "how long a step takes, least");
   app.add_option("--timeout", options->timeout_s, "seconds for an exchange");
-  app.add_option("--patience", options->patience_s,
+  app.add_option("--patience", options->reason_timeout_s,
                  "seconds that the coordinator's word is awaited for");
   app.add_option("--out", options->out, "folder for the result");
   app.add_option("--die", options->die,
@@ -147,7 +147,7 @@ absl::Status Worker::Run() {
                             ReadHookArgument(options_.hook));
   options.manifest.parameters = state_.specs();
   options.recovery.timeout = absl::Seconds(options_.timeout_s);
-  options.patience = absl::Seconds(options_.patience_s);
+  options.reason_timeout = absl::Seconds(options_.reason_timeout_s);
   options.on_recovery = SayRecovery;
   options.drain_requested = DrainSignalled;
   ToyTrainingOptions training;

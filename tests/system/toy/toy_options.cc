@@ -98,15 +98,15 @@ void AddOutput(CLI::App& app, ToyOptions* options) {
 }
 
 void AddFaults(CLI::App& app, ToyOptions* options) {
-  auto* gate = app.add_option("--gate", options->gate, "fifo to wait at");
+  auto* latch = app.add_option("--latch", options->latch, "fifo to wait at");
   app.add_option("--wait-at", options->wait_at, "wait before this step")
-      ->needs(gate);
+      ->needs(latch);
   AddFault(app, "--stall-at", &options->stall,
-           "waits at the gate before its exchange")
-      ->needs(gate);
+           "waits at the latch before its exchange")
+      ->needs(latch);
   AddFault(app, "--hang-in-exchange", &options->hang,
-           "waits at the gate within its exchange")
-      ->needs(gate);
+           "waits at the latch within its exchange")
+      ->needs(latch);
   AddFault(app, "--skip-sync-at", &options->skip_sync,
            "leaves out the exchange");
   AddFault(app, "--nan-at", &options->nan, "has a gradient with a NaN");

@@ -47,7 +47,7 @@ struct ToyOptions {
   std::string dump;
   // What the tests hold it up with, and what it does wrong.
   int64_t wait_at = -1;
-  std::string gate;
+  std::string latch;
   ToyFault stall;
   ToyFault hang;
   ToyFault skip_sync;

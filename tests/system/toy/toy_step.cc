@@ -93,7 +93,7 @@ absl::Status ToyTraining::Exchange(const WindowSum& sum,
     COXSWAIN_RETURN_IF_ERROR(reducer_->MarkReady(p, model_.Gradient(p)));
     if (p == 1 && options_.hang.At(session_.rank(), sum.step)) {
       COXSWAIN_RETURN_IF_ERROR(
-          WaitAtGate(absl::StrCat("within step ", sum.step)));
+          WaitAtLatch(absl::StrCat("within step ", sum.step)));
     }
   }
   return reducer_->Finish();
@@ -170,13 +170,13 @@ absl::Status ToyTraining::SpoilBefore(const WindowSum& sum) {
         absl::StrCat("rank ", rank, " has had enough"));
   }
   if (!options_.stall.At(rank, sum.step)) return absl::OkStatus();
-  return WaitAtGate(absl::StrCat("before the exchange of step ", sum.step));
+  return WaitAtLatch(absl::StrCat("before the exchange of step ", sum.step));
 }
 
-// The test holds the fifo open for writing, and opens the gate by closing it.
-absl::Status ToyTraining::WaitAtGate(absl::string_view where) const {
-  const int fd = open(options_.gate.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return absl::ErrnoToStatus(errno, options_.gate);
+// The test holds the fifo open for writing, and opens the latch by closing it.
+absl::Status ToyTraining::WaitAtLatch(absl::string_view where) const {
+  const int fd = open(options_.latch.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return absl::ErrnoToStatus(errno, options_.latch);
   SayOfRank(where);
   char byte;
   while (read(fd, &byte, 1) < 0 && errno == EINTR) {

@@ -137,7 +137,7 @@ absl::Status ToyTraining::ShareSteps() {
 
 absl::StatusOr<MicroBatch> ToyTraining::BeginMicroBatch() {
   if (step_ == options_.wait_at && !in_window_) {
-    COXSWAIN_RETURN_IF_ERROR(WaitAtGate(absl::StrCat("at step ", step_)));
+    COXSWAIN_RETURN_IF_ERROR(WaitAtLatch(absl::StrCat("at step ", step_)));
   }
   Accumulator::Begin begin;
   begin.weight = SamplesOf(batches_);

@@ -60,7 +60,7 @@ class ToyTraining {
 
   // What goes wrong, or waits.
   absl::Status SpoilBefore(const WindowSum& sum);
-  absl::Status WaitAtGate(absl::string_view where) const;
+  absl::Status WaitAtLatch(absl::string_view where) const;
 
   void SayOfRank(absl::string_view what) const;
   void Report() const;

@@ -4,7 +4,7 @@
 // Prints, for the tests that start it, and each line at once:
 //   rank R of W pid P        once it has joined
 //   rank R through BACKEND   once it is connected
-//   rank R at step S         when it waits at the gate
+//   rank R at step S         when it waits at the latch
 //   rank R window S of M/N weight X plan V  with --windows: step S sums up M
 //                                           micro-batches of N
 //   rank R step S            after S steps; with --digest " digest HEX"

@@ -1,7 +1,7 @@
 // Reads the coordinator's JSON, with a deadline and without asking twice for
 // what has not changed.
 
-const PATIENCE_MS = 8000;
+const TIMEOUT_MS = 8000;
 const MAX_REMEMBERED = 64;
 
 // What the coordinator answered instead: it is there, but does not do it.
@@ -35,7 +35,7 @@ export class Api {
     const before = this.remembered.get(path);
     const headers = before ? { 'If-None-Match': before.tag } : {};
     const response = await fetch('/api/v1/' + path, {
-      headers, cache: 'no-store', signal: AbortSignal.timeout(PATIENCE_MS),
+      headers, cache: 'no-store', signal: AbortSignal.timeout(TIMEOUT_MS),
     });
     if (response.status === 304 && before) return this.aged(before);
     if (!response.ok) throw await refusalOf(response);

@@ -1,0 +1,21 @@
+#ifndef COXSWAIN_CLIENT_RPC_MEMBER_CONTEXT_SOURCE_H_
+#define COXSWAIN_CLIENT_RPC_MEMBER_CONTEXT_SOURCE_H_
+
+#include <memory>
+
+namespace coxswain {
+
+class MemberContext;  // client/rpc/member_context.h
+
+// Implemented by a RendezvousStore that stands on a session: through it a back
+// end that needs the coordinator itself finds the member's right to speak to
+// it. Found by dynamic_cast: most back ends need none of this. Thread-safe.
+class MemberContextSource {
+ public:
+  virtual ~MemberContextSource() = default;
+  virtual std::shared_ptr<MemberContext> member() const = 0;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_RPC_MEMBER_CONTEXT_SOURCE_H_
