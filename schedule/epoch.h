@@ -9,11 +9,11 @@
 
 namespace coxswain::schedule {
 
-// Orders those that decide the rounds of one generation, one after the other.
-// Each decision is made in an epoch; one of an earlier epoch than the highest
-// that a rank knows is not followed, and what a rank has sent in an earlier
-// epoch than the run's does not count. Both are the comparison below, and
-// nothing else.
+// Orders the deciders of one generation's rounds, which follow each other. Each
+// decision is made in an epoch; one of an earlier epoch than the highest that a
+// rank knows is not followed, and what a rank has sent in an earlier epoch than
+// the run's does not count. Both rules are the comparison below, and nothing
+// else.
 //
 //   who decides                                          {fallback, term}
 //   coordinator of term 1                                    {0, 1}
@@ -24,8 +24,8 @@ namespace coxswain::schedule {
 //
 // The fallback epoch comes first: a coordinator that does not know of epoch 1,
 // be it restarted, {0, 2}, or only cut off, {0, 1}, is below {1, 0}, and no
-// rank that knows of epoch 1 follows it until the coordinator has a report of
-// it.
+// rank that knows of epoch 1 follows it until the coordinator has received a
+// report of it.
 //
 // Why no round is followed in two ways. Let round r be decided in epoch e, and
 // otherwise in a later epoch f.

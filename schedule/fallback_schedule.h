@@ -18,9 +18,9 @@
 namespace coxswain::schedule {
 
 // Decides while no coordinator is reachable: holds an agreement for each
-// stream, as a coordinator that was restarted has them, with no memory but the
-// ranks'. A state machine without clock, locks or network; used by
-// FallbackCoordinator, and by the simulation of tests/simulation.
+// stream, like a coordinator that was restarted, with no memory but the ranks'.
+// A state machine without clock, locks or network; used by FallbackCoordinator,
+// and by the simulation of tests/simulation.
 //
 // It decides only what all ranks have announced to it in one epoch: a time in
 // which ranks attach and none detaches. Once one has detached, nothing is sent;
@@ -36,12 +36,12 @@ class FallbackSchedule {
  public:
   struct Options {
     int world_size = 0;
-    // The newest plan that is known here, asked as a stream begins.
+    // Returns the newest plan that is known here; called as a stream begins.
     std::function<Plan()> plan;
     size_t max_streams = 64;
     size_t max_stream_bytes = kMaxStreamBytes;
   };
-  // What is to be sent: messages with their stream and epoch.
+  // Messages to send, with their stream and epoch.
   using Messages = StepAgreement::Messages;
 
   explicit FallbackSchedule(Options options);
@@ -64,7 +64,7 @@ class FallbackSchedule {
 
   const Epoch& epoch() const { return epoch_; }
   bool attached(int rank) const { return attached_[static_cast<size_t>(rank)]; }
-  // Why nothing is decided in this epoch; empty: nothing is in the way.
+  // Returns why nothing is decided in this epoch; empty if it may decide.
   const std::string& suspended() const { return suspended_; }
 
  private:

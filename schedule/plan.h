@@ -39,7 +39,7 @@ struct StepSettings {
   // Returns all of them, in this order.
   std::vector<NamedValue> Values() const;
   // Sets the one with this word. Fails with INVALID_ARGUMENT, naming the word,
-  // its value and the valid ones, or with NOT_FOUND if none is called so.
+  // its value and the valid ones, or with NOT_FOUND if none has this name.
   absl::Status SetWord(absl::string_view word, absl::string_view value);
   // Fails with INVALID_ARGUMENT if the hook's spec is too long, or its start
   // is none; `prefix` stands before the field's name in the message.
@@ -65,8 +65,8 @@ struct Settings : StepSettings {
 };
 
 // When gradients are exchanged, and with which hook: decided by the coordinator
-// and followed by all ranks. Deterministic: a worker that knows the plan asks
-// nothing while it trains. A value: copied, and used by one thread at a time.
+// and followed by all ranks. Deterministic: a worker that has the plan sends no
+// request while it trains. A value: copied, and used by one thread at a time.
 struct Plan : Settings {
   int64_t version = 0;  // from 1; 0 is no plan
   // Micro-batches of all ranks in one step when the plan was made; 0: not

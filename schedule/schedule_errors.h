@@ -12,14 +12,14 @@
 
 namespace coxswain::schedule {
 
-// How the components of the schedule speak of ranks, and their error with its
-// typed detail (coxswain.v1.ErrorDetail.schedule_mismatch).
+// How the components of the schedule name ranks, and their error with its typed
+// detail (coxswain.v1.ErrorDetail.schedule_mismatch).
 
 // "rank 3", "ranks 0-6, 8", "ranks 0, 2, 4, 6, 8, 10 and 90 more". Takes the
 // ranks in ascending order.
 std::string RankList(const std::vector<int>& ranks);
 
-// To a precision that people want: "250ms", "12.3s", "5m".
+// Rounded for display: "250ms", "12.3s", "5m".
 std::string Rounded(absl::Duration duration);
 
 struct ScheduleMismatch {

@@ -21,11 +21,11 @@ struct KnownTicket {
   bool inferred = false;
 };
 
-// What is known of one rank: from its tickets and its heartbeats.
+// The state of one rank, as its tickets and heartbeats have reported it.
 struct RankActivity {
   using LastTicket = KnownTicket;
 
-  bool live = true;  // false: it has left cleanly
+  bool live = true;  // false: it has left the job
 
   // Its last ticket, of whichever stream.
   std::optional<KnownTicket> ticket;
@@ -67,21 +67,21 @@ struct StallReport {
   bool stalled = false;
   // The ranks to look at, ascending: also where it is not stalled (yet).
   std::vector<int> outliers;
-  // A sentence each, the most telling first; never empty, at most 20.
+  // A sentence each, the most specific first; never empty, at most 20.
   std::vector<std::string> findings;
   // If stalled: ABORTED with the first findings, and ScheduleMismatch as its
   // ErrorDetail.
   absl::Status error;
 };
 
-// What a job is waiting for, and for whom. Pure. Outliers are
-//   the ranks whose ticket or vote is missing while others wait; else
-//   those whose rounds, collectives or bucket are behind the majority's; else,
-//   once it is stalled, all that are idle.
-// A collective that hangs is recognised by this: all tickets have agreed, and
-// yet no rank's numbers have changed for progress_timeout. It is no stall
-// before the first ticket, once a member has left cleanly, or after a
-// stop, if all ranks are at the same place: then no rank waits for an exchange.
+// Finds what a job waits for, and which ranks hold it up. A pure function.
+//   Outliers are the ranks whose ticket or vote is missing while others wait;
+//   else those whose rounds, collectives or bucket are behind the majority's;
+//   else, once it is stalled, all that are idle. A collective that hangs is
+//   recognised by this: all tickets have agreed, and yet no rank's numbers have
+//   changed for progress_timeout. It is no stall before the first ticket, once
+//   a member has left cleanly, or after a stop, if all ranks are at the same
+//   place: then no rank waits for an exchange.
 StallReport FindStall(absl::Time now, const StallInput& input);
 
 }  // namespace coxswain::schedule

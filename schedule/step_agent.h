@@ -14,10 +14,10 @@
 
 namespace coxswain::schedule {
 
-// A rank's end of the agreement on each exchange of one stream: a state
-// machine without clock, locks or network, whose other end is the coordinator's
-// StepAgreement. Used by AttachedSchedule, and by the simulation of
-// tests/simulation.
+// Runs a rank's side of the agreement on each exchange of one stream: a state
+// machine without clock, locks or network, whose counterpart is the
+// coordinator's StepAgreement. Used by AttachedSchedule, and by the simulation
+// of tests/simulation.
 //
 //   idle --Announce--> announced --OnGrant--> granted (strict)
 //     ^                    |
@@ -46,9 +46,9 @@ class StepAgent {
   explicit StepAgent(Options options);
 
   // Begins the next round. FAILED_PRECONDITION if the last one has not been
-  // decided, or its decision was not taken, or ended the generation; or the
-  // ticket asks for a skip that no other rank would learn of, with
-  // enforcement=off.
+  // decided, or its decision was not taken, or ended the generation; or, with
+  // enforcement=off, the ticket asks for a skip, which no other rank would
+  // receive.
   absl::Status Announce(const Ticket& ticket, absl::Time now);
   // Asks all ranks, from the next ticket or vote on, to stop.
   void RequestStop(std::string reason);
@@ -65,15 +65,16 @@ class StepAgent {
 
   void OnGrant(int64_t round);
   void OnDecision(const Decision& decision);
-  // The connection is new: what was not answered is sent again.
+  // The connection is new: sends again what was not answered.
   void OnConnected();
-  // The coordinator is another one, which waits anew: so does this end.
+  // Another coordinator has taken over and restarts its timeouts: restarts this
+  // rank's.
   void OnOtherCoordinator(absl::Time now);
   // Returns the last decision of all ranks that was received, whether it was
   // taken or not: sent to a coordinator that may not know of it any more.
   std::optional<Decision> last_decision() const;
 
-  // What to send now, and notes that it was sent.
+  // Returns what to send now, and notes that it was sent.
   std::vector<Outgoing> Take(absl::Time now);
   // When Take has something again; InfiniteFuture: never.
   absl::Time due() const;
@@ -84,11 +85,11 @@ class StepAgent {
   bool granted() const;
   bool announced() const { return ticket_.has_value(); }
   bool decided() const { return decision_.has_value(); }
-  // Whether the wait that began with Announce or Vote has outlasted the
-  // patience.
+  // Returns whether the wait that began with Announce or Vote has outlasted the
+  // timeout.
   bool Expired(absl::Time now) const;
-  // The decision, which ends the round, and whose plan counts from now on.
-  // Only if decided().
+  // Returns the decision, which ends the round, and whose plan is in force from
+  // now on. Only if decided().
   Decision TakeDecision();
 
   int64_t round() const { return round_; }  // the present one, or the next
@@ -122,8 +123,8 @@ class StepAgent {
   std::optional<Decision> taken_;  // the last one; not with enforcement=off
 };
 
-// How long the gates of a job with this plan wait for a grant or a decision.
-// Where a stall is only warned of, ten times as long.
+// Returns how long the gates of a job with this plan wait for a grant or a
+// decision; ten times as long where a stall only causes a warning.
 absl::Duration StepTimeoutOf(const Terms& terms);
 
 }  // namespace coxswain::schedule

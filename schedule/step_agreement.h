@@ -22,7 +22,7 @@
 
 namespace coxswain::schedule {
 
-// What there is to be sent to one rank, or to all of them.
+// A message to one rank, or to all of them.
 struct Message {
   // kLearned is for no rank: the round was decided before the restart.
   enum class Kind { kGrant, kDecision, kWarning, kLearned };
@@ -37,53 +37,54 @@ struct Message {
   Epoch epoch;
 };
 
-// Whether the ranks of one generation do the same in each exchange of one
-// stream: a state machine without clock, locks or network. Used by the
-// schedule registry, and by the simulation of tests/simulation.
+// Checks that the ranks of one generation do the same in each exchange of one
+// stream, and decides the step: a state machine without clock, locks or
+// network. Used by the schedule registry, and by the simulation of
+// tests/simulation.
 //
 // Rules, which the simulation checks:
 //   - A round is granted (strict only) and decided once, in order, and only
-//     when the tickets of all ranks are there and agree (and with commit_vote
-//     all votes). Whoever repeats a ticket or a vote is answered again, with
-//     the same decision: the last kRemembered of them are kept. A rank sends
-//     the ticket of a round only after it has heard the decision of the round
-//     before, so that is enough.
+//     when the tickets of all ranks have been received and agree (and with
+//     commit_vote all votes). A rank that repeats a ticket or a vote is
+//     answered again, with the same decision: the last kRemembered of them are
+//     kept. A rank sends the ticket of a round only after it has received the
+//     decision of the round before, so that is enough.
 //   - A mismatch, a ticket or a vote that cannot be (a round that is not the
 //     next one, another content under a number that was used), a rank that has
 //     left while others go on, and with on_stall=abort a rank whose ticket or
 //     vote does not come within progress_timeout of the first: the agreement
 //     fails, once, with an error that names the ranks and shows the difference.
-//     It waits for the tickets of all ranks, but at most kSettle, to tell who
-//     is the outlier. After that nothing is granted or decided.
-//   - A decision says skip if any ticket or vote asked for it, and stop
-//     likewise. One that ends a window may carry a plan, which the next round
-//     is measured by; or say regroup, if a ticket drains or RequestRegroup was
-//     called: then it is the last one. One of them that commits says
-//     checkpoint every checkpoint_every-th step, if a ticket asks for it, or
-//     RequestCheckpoint was called.
+//     It waits for the tickets of all ranks, but at most kSettle, to find the
+//     outlier. After that nothing is granted or decided.
+//   - A decision is to skip if any ticket or vote asked for it, and to stop
+//     likewise. One that ends a window may carry a plan, by which the next
+//     round is checked; or be to regroup, if a ticket drains or RequestRegroup
+//     was called: then it is the last one. One of them that commits is to save
+//     a checkpoint every checkpoint_every-th step, if a ticket asks for it, or
+//     if RequestCheckpoint was called.
 //   - A decision is a function of the tickets and votes, of the plan that comes
-//     next and of RequestRegroup. What of it any rank has heard is not decided
-//     again, also not by the agreement of a coordinator that was restarted: see
-//     Options::resumed.
+//     next and of RequestRegroup. A decision that any rank has received is not
+//     made again, also not by the agreement of a coordinator that was
+//     restarted: see Options::resumed.
 //
-// Where it is resumed, the ranks are its memory. Each says first which decision
-// it has heard last (OnPosition), then repeats its tickets and votes. No rank
-// can be more than one round ahead of another, so the highest decision that is
-// known, from a rank or from what was kept (Restore), is the last one; ranks
-// that are behind are answered with it, and one that nobody has heard is made
-// again, from the same tickets. What a rank says of a round that cannot be yet
-// is held until it has said its position. The timeout begins when all have come
-// back.
+// After a restart, the ranks are its memory. Each first reports the last
+// decision that it has received (OnPosition), then repeats its tickets and
+// votes. No rank can be more than one round ahead of another, so the highest
+// decision that is known, from a rank or from what was kept (Restore), is the
+// last one; ranks that are behind are answered with it, and one that no rank
+// has received is made again, from the same tickets. A ticket or vote on a
+// later round is held until its rank has reported its position. Timeouts begin
+// when all ranks have attached again.
 //
 // Which fields must be equal: step, plan_version, hook, layout, digest,
 // checksum (also whether there is one), and with sync_each_batch micro and
 // window. micro_batches must be the rank's window of the plan (with
 // sync_each_batch 1), or, where the data has ended (end_of_data), at most that;
 // with windows=program any number above 0 that all have in common. With
-// uneven_data=refuse all ranks' data ends together. A rank with
-// micro_batches 0 is out of data: weight 0. The outliers are those that differ
-// from the majority; where there is none, from the plan and from the step that
-// comes next; else all are named.
+// uneven_data=refuse all ranks' data ends together. A rank with micro_batches 0
+// is out of data: weight 0. The outliers are those that differ from the
+// majority; where there is none, from the plan and from the step that comes
+// next; else all of them.
 class StepAgreement {
  public:
   static constexpr int kRemembered = 2;
@@ -95,17 +96,17 @@ class StepAgreement {
     // The plan that is in force from this step on, if that is another one.
     // Asked once for each decision; may be null.
     std::function<std::optional<Plan>(int64_t step)> next_plan;
-    // Whether its decisions say checkpoint.
+    // Whether its decisions may ask for checkpoints.
     bool checkpoints = true;
-    // How a rank is called in messages, beside its number; may be null.
+    // The name of a rank in messages, beside its number; may be null.
     std::function<std::string(int rank)> name_of;
 
     // An earlier coordinator has led it up to here.
     bool resumed = false;
-    // Who has not come back since.
+    // Ranks that have not attached since.
     std::vector<int> absent;
-    // It may have told the ranks of this plan, which it meant to bring into
-    // force after `plan`, or not. The tickets tell which.
+    // A plan that the earlier coordinator may have sent to the ranks, to come
+    // into force after `plan`. The tickets show whether it did.
     std::optional<Plan> undelivered;
     // Whether a rank may have received a plan that is not known here: in a
     // fallback schedule, which knows what one rank has received.
@@ -117,29 +118,29 @@ class StepAgreement {
 
   explicit StepAgreement(Options options);
 
-  // Each returns what to say now. Nothing once failure() is set.
+  // Each returns the messages to send now; none once failure() is set.
   Messages OnTicket(int rank, const Ticket& ticket, absl::Time now);
   Messages OnVote(int rank, const Vote& vote, absl::Time now);
   Messages OnMemberLeft(int rank, absl::Time now);
   Messages Tick(absl::Time now);
 
-  // The decision that this rank has heard last. Where it was made here, nothing
-  // happens.
+  // Takes the last decision that this rank has received. Does nothing where it
+  // was made here.
   Messages OnPosition(int rank, const Decision& last, absl::Time now);
   // The last decision that was kept; before everything else.
   void Restore(const Decision& last);
-  // One of Options::absent is there again.
+  // One of Options::absent has attached again.
   void OnBack(int rank, absl::Time now);
-  // Nobody could have been heard until now: timeouts begin again.
+  // No rank could be received from until now: restarts all timeouts.
   void RestartTimeouts(absl::Time now) { all_back_ = std::max(all_back_, now); }
 
-  // The next decision that ends a window says regroup, unless it is to stop or
-  // on the plan's last step. The last reason counts; an empty one withdraws
-  // the wish.
+  // Makes the next decision that ends a window one to regroup, unless it is to
+  // stop or on the plan's last step. The last reason counts; an empty one
+  // withdraws the request.
   void RequestRegroup(absl::string_view reason);
 
-  // The next decision that may say so says checkpoint. The last reason counts
-  // until then.
+  // Makes the next decision that may do so ask for a checkpoint. The last
+  // reason counts until then.
   void RequestCheckpoint(absl::string_view reason);
 
   // Another stream's decision has changed the plan: this one's tickets may
@@ -149,8 +150,8 @@ class StepAgreement {
   // When Tick has something to do; InfiniteFuture: never.
   absl::Time deadline() const;
 
-  // OK, or why the generation must end: ABORTED, with ScheduleMismatch as its
-  // ErrorDetail.
+  // Returns OK, or why the generation must end: ABORTED, with ScheduleMismatch
+  // as its ErrorDetail.
   const absl::Status& failure() const { return failure_; }
 
   // For reports. A rank's last ticket, and when it came.
@@ -158,7 +159,7 @@ class StepAgreement {
     Ticket ticket;
     absl::Time at;
     bool decided = false;
-    // Only its round is known, from the decision that the rank has heard.
+    // Only its round is known, from the decision that the rank has received.
     bool inferred = false;
   };
   const std::vector<std::optional<LastTicket>>& last_tickets() const {
@@ -166,29 +167,29 @@ class StepAgreement {
   }
   // The round whose tickets are awaited, or which is being voted on.
   int64_t round() const { return round_; }
-  // Ranks whose ticket or vote the others wait for; empty if nobody waits.
+  // Ranks whose ticket or vote the others wait for; empty if none waits.
   std::vector<int> Missing() const;
-  // Since when they wait; InfiniteFuture: nobody does.
+  // Since when they wait; InfiniteFuture: none does.
   absl::Time waiting_since() const;
   // The same, but no earlier than all could have answered after a restart.
   absl::Time timeout_start() const;
   // Whether it is votes that are awaited.
   bool voting() const;
   const Plan& plan() const { return options_.plan; }
-  // Whether the last decision said so.
+  // Whether the last decision was to stop.
   bool regrouped() const { return !regrouped_.empty(); }
 
  private:
   static constexpr size_t kMaxNotedPlans = 8;
-  // How long a failure waits for the tickets of the other ranks, so that it
-  // can tell who is the outlier.
+  // How long a failure waits for the tickets of the other ranks, so that it can
+  // find the outlier.
   static constexpr absl::Duration kSettle = absl::Seconds(1);
 
   struct Decided {
     Decision decision;
     bool granted = false;
   };
-  // Said before the rank's position.
+  // Received before the rank's position.
   struct Pending {
     std::optional<Ticket> ticket;
     std::optional<Vote> vote;
@@ -202,7 +203,7 @@ class StepAgreement {
     absl::Time first_ticket = absl::InfiniteFuture();
     absl::Time last_ticket;
     absl::Time first_vote = absl::InfiniteFuture();
-    absl::Time trouble = absl::InfiniteFuture();  // something does not agree
+    absl::Time trouble = absl::InfiniteFuture();  // the ranks do not agree
     bool granted = false;
     bool warned = false;
     bool adopted_plan = false;
@@ -220,7 +221,7 @@ class StepAgreement {
                     Messages* messages);
   void AnswerDecided(int rank, int64_t round, Messages* messages) const;
 
-  // Whatever can be done now.
+  // Takes all steps that are possible now.
   void Advance(absl::Time now, Messages* messages);
   void Decide(absl::Time now, Messages* messages);
   Decision MakeDecision(absl::Time now) const;
@@ -274,9 +275,9 @@ class StepAgreement {
   std::vector<std::optional<Vote>> last_votes_;
   std::vector<bool> left_;
   bool any_left_ = false;
-  bool stopped_ = false;              // the last decision said so
+  bool stopped_ = false;              // the last decision was to stop
   std::string regrouped_;             // likewise
-  std::string regroup_;               // is to be said
+  std::string regroup_;               // is to be decided
   std::string checkpoint_;            // likewise, once
   std::optional<int64_t> next_step_;  // none before the first decision
   std::deque<Decided> decided_;

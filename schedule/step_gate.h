@@ -10,9 +10,9 @@
 
 namespace coxswain::schedule {
 
-// Where a reducer asks whether what it does is what all ranks do: a worker's
-// interface to the step agreement of one stream. Made by client/schedule for a
-// session, and valid as long as that; tests have their own.
+// The interface by which a rank asks for a step's decision: a worker's side of
+// the step agreement of one stream. Implemented by client/schedule for a
+// session, and valid as long as that; tests implement their own.
 //
 //   Announce, AwaitGrant, the exchange, Decide; then the next step.
 //
@@ -24,14 +24,14 @@ class StepGate {
   virtual ~StepGate() = default;
 
   // Announces the exchange that begins to the coordinator. Does not wait. The
-  // gate counts the rounds, and adds what the session asks for.
+  // gate counts the rounds, and adds the session's own requests.
   virtual absl::Status Announce(const Ticket& ticket) = 0;
   // With enforcement=strict, waits until all ranks have announced the same;
   // otherwise returns at once.
   virtual absl::Status AwaitGrant() = 0;
-  // Waits for what all ranks decided; the vote counts with commit_vote only,
-  // but is always given. ABORTED names the ranks that did something else, or
-  // nothing.
+  // Waits for the decision of all ranks; the vote counts with commit_vote only,
+  // but is always given. Fails with ABORTED, naming the ranks that did
+  // something else, or nothing.
   virtual absl::StatusOr<Decision> Decide(const Vote& vote) = 0;
 
   // In place of Announce and Decide, on the same threads, for a step in which
@@ -50,8 +50,9 @@ class StepGate {
     static_cast<void>(waited);
   }
 
-  // How long AwaitGrant, or a Decide of the exchange thread, may wait for other
-  // ranks: the end of the exchange is waited for that much longer.
+  // Returns how long AwaitGrant, or a Decide of the exchange thread, may wait
+  // for other ranks: the reducer waits that much longer for the end of the
+  // exchange.
   virtual absl::Duration timeout() const { return absl::ZeroDuration(); }
 
   // The reducer is broken: AwaitGrant and Decide fail with this error, now and

@@ -13,7 +13,7 @@
 
 namespace coxswain::schedule {
 
-// What the short window at the end of the data becomes.
+// What becomes of the short window at the end of the data.
 enum class TailPolicy {
   kFlush,  // a step, with the divisor of what it has
   kCarry,  // the beginning of the next epoch's first window
@@ -56,7 +56,7 @@ enum class Enforcement {
 
 enum class OnStall { kAbort, kWarn };
 
-// Who says how many micro-batches a window has.
+// What determines how many micro-batches a window has.
 enum class Windows {
   kPlan,     // the plan's accumulation
   kProgram,  // the workers' program, the same number on all ranks
@@ -70,7 +70,7 @@ enum class Windows {
 // copied, and used by one thread at a time.
 struct Terms {
   // Exchanges gradients in every micro-batch; optimizer steps stay where they
-  // are. For those who want no local sums, at k times the traffic.
+  // are. Avoids local sums, at k times the traffic.
   bool sync_each_batch = false;
   TailPolicy tail = TailPolicy::kFlush;
   // Optimizer steps after which training ends; 0: no bound.
@@ -91,7 +91,7 @@ struct Terms {
   // All ranks save their state after every so many-th step, of those that were
   // decided; 0: never.
   int64_t checkpoint_every = 0;
-  // How long nothing may be heard of a rank's progress.
+  // How long a rank may make no progress.
   absl::Duration progress_timeout = absl::Minutes(5);
   OnStall on_stall = OnStall::kAbort;
 
@@ -102,7 +102,7 @@ struct Terms {
   static absl::StatusOr<Terms> FromMap(
       const std::map<std::string, std::string>& values);
 
-  // All terms, by name. FromMap makes the same again.
+  // Returns all terms, by name; FromMap is its inverse.
   std::map<std::string, std::string> ToMap() const;
   // Those that differ from the defaults, as "name=value", sorted by name.
   std::vector<std::string> Changed() const;
@@ -127,13 +127,14 @@ struct TermInfo {
 };
 std::vector<TermInfo> TermList();
 
-// Why the state is saved after step `steps_done` (counted from 1) by the term
-// checkpoint_every; empty: it is not.
+// Returns why the state is saved after step `steps_done` (counted from 1) by
+// the term checkpoint_every; empty if it is not.
 std::string PlannedCheckpoint(int64_t checkpoint_every, int64_t steps_done);
 
-// How many of a step's `total` micro-batches this rank runs: the remainder goes
-// to the first ranks. At least 1, also where there are more ranks than
-// micro-batches: the global batch is larger then than it was asked for.
+// Returns how many of a step's `total` micro-batches this rank runs: the
+// remainder goes to the first ranks. At least 1, also where there are more
+// ranks than micro-batches: the global batch is larger then than it was asked
+// for.
 int MicroBatchShare(int64_t total, int world_size, int rank);
 
 }  // namespace coxswain::schedule

@@ -11,13 +11,13 @@
 
 namespace coxswain::schedule {
 
-// What one rank asks with each exchange, and the answer for all of them: the
+// What one rank announces of each exchange, and the answer to all of them: the
 // structs of v1.Ticket, v1.Vote and v1.Decision, used by the worker, the
 // coordinator and the fallback coordinator. schedule_wire.h puts them into
 // messages. Values: copied, and each used by one thread at a time.
 
-// Name of the stream that a program's main loop trains: the one whose
-// decisions carry changes of the plan, regroups and checkpoints.
+// The stream of a program's training loop: the one whose decisions carry
+// changes of the plan, regroups and checkpoints.
 inline constexpr char kTrainStream[] = "train";
 
 // Of a stream's name.
@@ -30,7 +30,7 @@ struct Ticket {
   int64_t step = 0;       // the accumulator's window
   int micro = 0;          // place in the window of the micro-batch, from 0
   int micro_batches = 1;  // summed up in this exchange; 0: out of data
-  int window = 1;         // how many were planned
+  int window = 1;         // micro-batches that were planned
   double weight = 1;
   bool end_of_data = false;  // the end of the data has cut this window short
   int64_t plan_version = 0;

@@ -11,14 +11,14 @@
 
 namespace coxswain::schedule {
 
-// What the tickets of one round are measured by.
+// The rules that the tickets of one round are checked by.
 struct TicketRules {
   const Plan* plan = nullptr;
   int world_size = 0;
   // Windows may still have the length of the plan before: tail=carry.
   bool carried_windows = false;
-  // The step that comes next, if all are where they were when they last
-  // agreed; none in the first round.
+  // The step that comes next, if all ranks are where they last agreed; none in
+  // the first round.
   std::optional<int64_t> next_step;
 };
 
@@ -27,14 +27,16 @@ struct RankTicket {
   const Ticket* ticket = nullptr;
 };
 
-// Whether what this rank announces is possible by the plan alone.
+// Returns whether the plan alone allows what this rank announces.
 bool TicketFits(const TicketRules& rules, const RankTicket& ticket);
 
-// Whether two ranks announce the same: equal in all fields that must be equal.
+// Returns whether two ranks announce the same: tickets that are equal in all
+// fields that must be equal.
 bool TicketsAgree(const TicketRules& rules, const RankTicket& a,
                   const RankTicket& b);
 
-// A repetition of what was sent before. `stop` may have been added since.
+// Return whether the second repeats the first. `stop` may have been added
+// since.
 bool SameTicket(const Ticket& a, const Ticket& b);
 bool SameVote(const Vote& a, const Vote& b);
 
@@ -43,8 +45,8 @@ struct TicketDiff {
   // Those that differ from the majority, or that do not fit the plan. Where
   // there is neither a majority nor anything else to go by: all.
   std::vector<int> outliers;       // ascending
-  std::string opening;             // says that they differ, if they do
-  std::vector<std::string> lines;  // a sentence each, the most telling first
+  std::string opening;             // that they differ, if they do
+  std::vector<std::string> lines;  // a sentence each, the most specific first
   std::string advice;              // what to look for
   int64_t step = 0;  // of those that are no outliers, if there are
 };

@@ -84,8 +84,8 @@ class Coordinator {
   // For the status page and the metrics. Valid while the coordinator lives.
   const Components& view() const;
 
-  // Answers everyone who waits with UNAVAILABLE, then ends; calls that are
-  // still under way after `deadline` are cancelled. Safe to repeat.
+  // Answers all waiting calls with UNAVAILABLE, then ends; calls that are still
+  // under way after `deadline` are cancelled. Safe to repeat.
   void Shutdown(absl::Duration deadline);
 
   // Ends at once without a word to anybody, because another coordinator leads:

@@ -26,7 +26,7 @@ struct StateLocation {
 };
 
 // Reads sqlite:DIR, or etcd://HOST:PORT[,HOST:PORT...][/PREFIX]. The prefix is
-// "coxswain" by default. INVALID_ARGUMENT says what is wrong.
+// "coxswain" by default. Fails with INVALID_ARGUMENT, describing what is wrong.
 absl::StatusOr<StateLocation> ParseStateLocation(absl::string_view text);
 
 struct AcquireOptions {
@@ -35,7 +35,7 @@ struct AcquireOptions {
   std::string name;
   absl::Duration leader_lease = absl::Seconds(5);
   // Called with each change of whom this coordinator waits for. An empty
-  // leader: the state is not reached at all, and `trouble` says why.
+  // leader: the state is not reached at all, and `trouble` has the reason.
   std::function<void(const std::string& leader, const absl::Status& trouble)>
       on_wait;
   CancelSignal* cancel = nullptr;     // may be null

@@ -69,17 +69,17 @@ struct WindowSum {
 
 // Answers for each micro-batch whether its gradients are exchanged or only
 // summed up locally: a pure function of the plan and of how many micro-batches
-// were begun, so all ranks that begin equally many agree. Asks nobody.
+// were begun, so all ranks that begin equally many agree. Sends nothing.
 //
 // Streams are counted apart by name: an evaluation loop inside a training loop
 // uses one of its own.
 //
-// The end of the data closes a window as the plan's tail says. flush: if
-// BeginEpoch said how many micro-batches come, or end_of_data was said with the
-// last one, the last window is planned that much shorter; otherwise EndOfData
-// says what is left over. carry: windows go on into the next epoch. drop: they
-// are begun as any others, but nothing is exchanged in them if BeginEpoch said
-// how many come; EndOfData says what to forget.
+// The end of the data closes a window by the plan's tail. flush: if BeginEpoch
+// was given the number of micro-batches, or end_of_data was said with the last
+// one, the last window is planned that much shorter; otherwise EndOfData says
+// what is left over. carry: windows go on into the next epoch. drop: they are
+// begun as any others, but nothing is exchanged in them if BeginEpoch was given
+// their number; EndOfData returns what to forget.
 //
 // Threading: one thread at a time.
 class Accumulator {
@@ -107,16 +107,15 @@ class Accumulator {
 
   const schedule::Plan& plan() const { return options_.plan; }
 
-  // Says how many micro-batches come until the end of the data.
+  // Sets how many micro-batches come until the end of the data.
   // FAILED_PRECONDITION in the middle of a window, unless tail=carry.
   absl::Status BeginEpoch(int64_t micro_batches,
                           absl::string_view stream = schedule::kTrainStream);
 
-  // OUT_OF_RANGE after as many micro-batches as BeginEpoch was told, after the
+  // OUT_OF_RANGE after as many micro-batches as BeginEpoch was given, after the
   // one that had end_of_data, and, for the stream "train", after the plan's
-  // max_steps.
-  // INVALID_ARGUMENT: a weight that is below 0 or not finite, or not stated
-  // although the plan weighs micro-batches.
+  // max_steps. INVALID_ARGUMENT: a weight that is below 0 or not finite, or not
+  // stated although the plan weighs micro-batches.
   absl::StatusOr<MicroBatch> BeginMicroBatch(
       absl::string_view stream = schedule::kTrainStream);
   absl::StatusOr<MicroBatch> BeginMicroBatch(absl::string_view stream,
@@ -138,9 +137,8 @@ class Accumulator {
   // Comes after EndOfData; forgets a window that was begun.
   WindowSum StepWithoutData(absl::string_view stream = schedule::kTrainStream);
 
-  // OK if the last micro-batch that was begun ends its window: called before
-  // an optimizer step. FAILED_PRECONDITION says how many micro-batches are
-  // missing.
+  // OK if the last micro-batch that was begun ends its window: called before an
+  // optimizer step. FAILED_PRECONDITION has how many micro-batches are missing.
   absl::Status CheckOptimizerStep(
       absl::string_view stream = schedule::kTrainStream) const;
 

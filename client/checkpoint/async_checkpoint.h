@@ -46,7 +46,7 @@ struct SaveReport {
 // when one waits takes its place; which one that is may differ from rank to
 // rank, so the ranks agree first on the step that they save: the newest that
 // any of them has come to. Training never waits, and an error of a save never
-// ends it: it is logged, told to on_report, and kept in status().
+// ends it: it is logged, passed to on_report, and kept in status().
 //
 // Life-cycle: one generation; ends before its session does. The end of the
 // generation ends a save (ABORTED). Threading: Snapshot and Finish are for the

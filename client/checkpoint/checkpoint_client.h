@@ -40,10 +40,10 @@ struct CheckpointRetention {
 // Session; training code uses training_state.h on top.
 //
 // Thread-safe. Calls block: Save and Load at most the transfer timeout per
-// shard, Commit as long (it is answered once retention has removed what it
-// does not keep), the others 30 s. A broken connection is retried within that.
-// Errors: as proto/checkpoint.proto says; DATA_LOSS if bytes do not match
-// their checksums, on the way up or down; ABORTED once the generation ended.
+// shard, Commit as long (it is answered once retention has removed what it does
+// not keep), the others 30 s. A broken connection is retried within that.
+// Errors: as in proto/checkpoint.proto; DATA_LOSS if bytes do not match their
+// checksums, on the way up or down; ABORTED once the generation ended.
 class CheckpointClient {
  public:
   explicit CheckpointClient(std::shared_ptr<MemberContext> member,

@@ -22,7 +22,7 @@ namespace coxswain {
 // Ranks wait for each other as long as the slowest upload may take.
 constexpr absl::Duration kAgreementTimeout = absl::Minutes(15);
 
-// What a checkpoint of training state says of itself.
+// The description that a checkpoint of training state has of itself.
 struct CheckpointLabel {
   int64_t step = 0;
   std::map<std::string, std::string> metadata;  // the same on all ranks
@@ -34,7 +34,7 @@ struct CheckpointLabel {
 // parameters are apart.
 absl::Status CheckSavable(const Hook& hook, const Averager* averager);
 
-// Tells every rank whether all ranks have come here with OK; ABORTED where
+// Returns on every rank whether all ranks have come here with OK; ABORTED where
 // another has not. Collective.
 absl::Status Agree(Communicator& communicator, const absl::Status& mine,
                    absl::string_view what,

@@ -53,9 +53,9 @@ struct TrainingRank {
 // FAILED_PRECONDITION if the ranks are apart, INVALID_ARGUMENT if the hook
 // needs an averager and there is none.
 //
-// Returns OK on all ranks or on none, except when the communicator itself
-// fails in between: the rank that met an error says it, the others return
-// ABORTED. A failed save leaves earlier checkpoints as they were.
+// Returns OK on all ranks or on none, except when the communicator itself fails
+// in between: the rank that met an error returns it, the others return ABORTED.
+// A failed save leaves earlier checkpoints as they were.
 absl::Status SaveTrainingState(
     CheckpointClient& checkpoints, Communicator& communicator, int64_t step,
     Hook& hook, const std::map<std::string, std::string>& blobs,
@@ -67,7 +67,7 @@ absl::Status SaveTrainingState(
 // Averager::LoadState. Not collective: each rank downloads
 // for itself.
 //   NOT_FOUND   there is none
-//   DATA_LOSS   what is stored is not a training state; the message says why
+//   DATA_LOSS   what is stored is not a training state; its message has why
 // Where each rank's own errors were saved, a reader who says which rank of how
 // many it is loads no more than it needs.
 absl::StatusOr<TrainingState> LoadTrainingState(
@@ -103,7 +103,7 @@ struct TrainingShard {
 // its length as 8 little-endian bytes: the hook's state; the averager's state,
 // of length 0 if there is none; and per blob, in order of name, the name and
 // the bytes, their number first as 8 bytes. Parse never trusts its input:
-// DATA_LOSS says what does not fit.
+// DATA_LOSS names what does not fit.
 std::string SerializeTrainingShard(const TrainingShard& shard);
 absl::StatusOr<TrainingShard> ParseTrainingShard(absl::string_view bytes);
 

@@ -104,8 +104,8 @@ class Communicator {
   // several lists that share a rank in the same order; the others do not.
   // Blocks until they have met, up to the back end's timeout. Aborting this
   // communicator aborts those split off, and so do its failure and its end:
-  // they may outlive it, and are of no further use then.
-  // DEADLINE_EXCEEDED or UNAVAILABLE names who did not come, ABORTED says why
+  // they may outlive it, and are of no further use then. DEADLINE_EXCEEDED or
+  // UNAVAILABLE names the ranks that did not come, ABORTED has the reason why
   // this communicator ended; a failed split leaves it as it was.
   // INVALID_ARGUMENT: a list that is empty, has doubles or lacks this rank.
   // Calls must not overlap with the start of collectives by other threads.
@@ -197,7 +197,7 @@ class PeerLossSource {
 
   virtual ~PeerLossSource() = default;
 
-  // Tells `on_lost` of each peer, by its rank in the communicator, whose
+  // Calls `on_lost` for each peer, by its rank in the communicator, whose
   // connection has broken or breaks before the communicator itself has ended;
   // each at least once. On threads of the back end, which it must not block, or
   // the caller's; none once the communicator is destroyed. Call it once.

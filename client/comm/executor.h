@@ -34,9 +34,9 @@ class Executor {
  public:
   using Operation = std::function<absl::Status()>;
 
-  // `wake` is called once, by whoever stops the executor and without a lock,
-  // with the status that what waits ends with; it must make running operations
-  // return soon, and must not block.
+  // `wake` is called once, by the thread that stops the executor and without a
+  // lock, with the status that what waits ends with; it must make running
+  // operations return soon, and must not block.
   explicit Executor(std::function<void(const absl::Status& why)> wake);
   // Stops, and joins the threads.
   ~Executor();
@@ -110,7 +110,7 @@ class Executor {
   // Puts it before all tasks of the lane.
   void QueueLocked(Assisted assisted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(const Task& task, absl::Status status);
-  // Stops with this reason unless it has already; then tells first `cause`,
+  // Stops with this reason unless it has already; then notifies first `cause`,
   // if any, and then all that waited.
   void Stop(absl::Status why, const std::function<void()>& cause);
   absl::Status stopped() const;

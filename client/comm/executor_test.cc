@@ -182,7 +182,8 @@ TEST(ExecutorTest, DestructionEndsWhatWaits) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("destroyed")));
 }
 
-// An assisted operation that ends once its gate is open, and who ran it.
+// An assisted operation that ends once its latch is open, and the thread that
+// ran it.
 class Errand {
  public:
   struct Try {
@@ -196,7 +197,7 @@ class Errand {
         [this](absl::Time until) { return Complete(until); });
   }
   bool begun() const { return begun_; }
-  // Where somebody waits for the gate.
+  // Where a thread waits for the latch.
   bool AwaitWaiter() { return waited_for_.Await(); }
   void Finish(absl::Status status = absl::OkStatus()) {
     {

@@ -14,8 +14,7 @@ namespace coxswain {
 // Which host this process is on, for the question of who can share memory: the
 // kernel's boot id, the network namespace, in which local sockets live, and the
 // user, whose number means something in one user namespace only. Host names do
-// not count. Where the system does not tell, an identity that no other process
-// has.
+// not count. Where the system has none, an identity that no other process has.
 std::string HostIdentity();
 
 // Which ranks of a group are on one host.
@@ -42,9 +41,9 @@ class Hosts {
   std::vector<std::vector<int>> ranks_;
 };
 
-// Finds out, through options.store: each rank says where it is, rank 0 compares
-// and tells all, so that the store is asked twice a rank. Blocks until all
-// ranks have called it; DEADLINE_EXCEEDED names one who has not.
+// Finds out, through options.store: each rank sets its host, rank 0 compares
+// and sets the result, so that the store is asked twice a rank. Blocks until
+// all ranks have called it; DEADLINE_EXCEEDED names one who has not.
 absl::StatusOr<Hosts> FindHosts(const CommunicatorOptions& options,
                                 const std::string& identity);
 

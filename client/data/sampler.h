@@ -47,7 +47,7 @@ struct SamplerState {
 // Threading: one thread at a time.
 class ShardedSampler {
  public:
-  // INVALID_ARGUMENT: says which option is out of range.
+  // Fails with INVALID_ARGUMENT, naming the option that is out of range.
   static absl::StatusOr<ShardedSampler> Create(const SamplerOptions& options,
                                                const SamplerState& state);
 

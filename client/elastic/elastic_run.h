@@ -17,7 +17,7 @@
 
 namespace coxswain {
 
-// What changed when a generation began, for the log and for whoever watches.
+// What changed when a generation began, for the log and for observers.
 struct RecoveryReport {
   int64_t generation = 0;
   int rank = 0;
@@ -31,9 +31,9 @@ struct RecoveryReport {
   // Members that are gone, each in a sentence with the norm of the error that
   // went with it, where that is known.
   std::vector<std::string> lost;
-  // What somebody may miss: a state that was given up for another one, or a
-  // training that begins although its workers may still have a state. Each in
-  // a sentence; they are logged, too.
+  // What may be missed: a state that was dropped for another one, or a training
+  // that begins although its workers may still have a state. Each in a
+  // sentence; they are logged, too.
   std::vector<std::string> warnings;
   absl::Duration took;  // from the end of the last generation on
 };
@@ -47,8 +47,8 @@ struct ElasticGeneration {
   std::optional<HookState> hook_state;
   double error_scale = 1;
   RecoveryReport recovery;
-  // To be called after each optimizer step: tells the coordinator how far this
-  // worker is, and, if it is to drain, that it wants to.
+  // To be called after each optimizer step: reports to the coordinator how far
+  // this worker is, and, if it is to drain, that it wants to.
   std::function<void(int64_t step)> after_step;
 };
 
@@ -73,13 +73,13 @@ class ElasticRun {
     // Generations without a single committed step between them, after which
     // the last error is final: something kills every one of them.
     int max_fruitless = 16;
-    // After an error that a peer's end may have caused, the coordinator's word
-    // on it is awaited for so long: longer than its lease.
+    // How long to wait, after an error that a peer's end may have caused, for
+    // the coordinator's reason: longer than its lease.
     absl::Duration reason_timeout = absl::Seconds(30);
-    // A worker that is done waits so long for the others before it leaves, so
+    // How long a worker that is done waits for the others before it leaves, so
     // that each of them still finds the last step if it must recover.
     absl::Duration finish_timeout = absl::Minutes(5);
-    // Told of each generation, before it trains.
+    // Called for each generation, before it trains.
     std::function<void(const RecoveryReport&)> on_recovery;
     // Ends this worker's training after a step, once it is true: DrainSignalled
     // of drain_signal.h, say. May be null.
@@ -91,13 +91,14 @@ class ElasticRun {
   };
 
   // What one generation's training came to. The function returns OK when
-  // training is finished, kRegroup after a step whose decision said so, and an
-  // error otherwise. An error counts as the generation's end if that has ended
-  // (session->status() is not OK, if need be a moment later: see Explain), or
-  // if it may be one of a connection between workers that both live: they all
-  // connect anew in the next one. Other errors are final, and tell the peers to
-  // go on without this rank; so is the same one again without a step between,
-  // and at any time INVALID_ARGUMENT, UNIMPLEMENTED, OUT_OF_RANGE, DATA_LOSS.
+  // training is finished, kRegroup after a step whose decision is to regroup,
+  // and an error otherwise. An error counts as the generation's end if that has
+  // ended (session->status() is not OK, if need be a moment later: see
+  // Explain), or if it may be one of a connection between workers that both
+  // live: they all connect anew in the next one. Other errors are final, and
+  // tell the peers to go on without this rank; so is the same one again without
+  // a step between, and at any time INVALID_ARGUMENT, UNIMPLEMENTED,
+  // OUT_OF_RANGE, DATA_LOSS.
   enum class Outcome { kFinished, kRegroup };
   struct Trained {
     Outcome outcome = Outcome::kFinished;
@@ -113,12 +114,12 @@ class ElasticRun {
 
   // How Run came to return OK.
   enum class Ending {
-    kFinished,   // `train` said so
+    kFinished,   // `train` returned it
     kDrained,    // this worker was asked to
     kNotNeeded,  // the job has ended while this worker waited
   };
 
-  // OK: see Ending, which is told if `ending` is not null. Also for a worker
+  // OK: see Ending, which is set if `ending` is not null. Also for a worker
   // that was finished when others were lost, and waited for them in vain.
   // Errors: those of Session::Join, of `train`, and of the state.
   static absl::Status Run(const Options& options, ElasticState* state,

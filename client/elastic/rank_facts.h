@@ -12,7 +12,7 @@
 
 namespace coxswain {
 
-// What a rank says of its state when a generation begins. Numbers only: they
+// What a rank reports of its state when a generation begins. Numbers only: they
 // travel in one all-reduce.
 struct RankFacts {
   // The state is whole, and has been that of a generation before.
@@ -56,7 +56,7 @@ struct RecoveryPlan {
   bool copies_any_loose = false;
   std::vector<bool> copies_loose;
   // Whose hook's state those take over that lack it, or have another one; -1:
-  // nobody has any.
+  // no rank has any.
   int hook_source = -1;
   bool copies_any_hook = false;
   std::vector<bool> copies_hook;

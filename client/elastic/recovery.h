@@ -35,11 +35,11 @@ struct RankStanding {
 
 struct Recovered {
   int64_t step = 0;
-  int source = -1;      // whose state was copied by some rank; -1: by nobody
+  int source = -1;      // whose state was copied by some rank; -1: none
   bool copied = false;  // by this one
   // No rank had a state of a generation before: training begins.
   bool began = false;
-  // What is lost by it that somebody may miss. The same on all ranks.
+  // What is lost by it that may be missed. The same on all ranks.
   std::vector<std::string> warnings;
   // For Hook::LoadOwn; unset where no rank has any.
   std::optional<HookState> hook_state;

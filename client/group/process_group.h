@@ -31,13 +31,14 @@ class ProcessGroup {
     std::string backend = "auto";
     std::string address;  // where this process's data connections listen
     absl::Duration timeout = absl::Minutes(5);
-    // Told the rank in the job of each peer whose data connection broke; see
-    // PeerLossSource. May be null; the communicator may outlive the session.
+    // Called with the rank in the job of each peer whose data connection broke;
+    // see PeerLossSource. May be null; the communicator may outlive the
+    // session.
     std::function<void(int rank)> on_peer_lost;
     Device device;  // where this rank's data lies
   };
 
-  // What the coordinator says of a group.
+  // The coordinator's description of a group.
   struct Description {
     std::string name;
     std::vector<int> ranks;  // the position is the rank in the group

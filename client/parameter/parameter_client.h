@@ -44,8 +44,8 @@ struct ParameterPart {
 // lost belongs into a checkpoint. Made by Session.
 //
 // Thread-safe. Calls block, and are repeated while the coordinator is not
-// there, at most as long as the transfer timeout. Errors: as
-// proto/parameter.proto says; ABORTED once the generation has ended.
+// there, at most as long as the transfer timeout. Errors: as in
+// proto/parameter.proto; ABORTED once the generation has ended.
 class ParameterClient {
  public:
   explicit ParameterClient(std::shared_ptr<MemberContext> member,

@@ -13,8 +13,8 @@
 
 namespace coxswain {
 
-// The socket for what acts on parameters after the optimizer step (local SGD,
-// DiLoCo), beside the Hook socket, which acts on gradients before it.
+// The extension point for what acts on parameters after the optimizer step
+// (local SGD, DiLoCo), beside Hook, which acts on gradients before it.
 //
 // Life-cycle: Configure, then AfterOptimizerStep once per optimizer step, and
 // AverageNow where the ranks have to agree in between; Configure again when
@@ -27,7 +27,7 @@ namespace coxswain {
 // options. After a step that averages over all ranks they hold the same bits.
 //
 // `values` are the elements of the parameters in registration order, with the
-// types and counts that Configure was told; in the CPU's memory.
+// types and counts that Configure was given; in the CPU's memory.
 class Averager {
  public:
   virtual ~Averager() = default;

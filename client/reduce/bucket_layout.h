@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<Bucket>> PlanBuckets(
 struct GradientPlace {
   int bucket = 0;
   Span view;
-  // Owns what `view` points to: whoever keeps a view past a change of the
+  // Owns what `view` points to: code that keeps a view past a change of the
   // layout keeps this, too.
   std::shared_ptr<BufferOwner> memory;
 };

@@ -41,7 +41,7 @@ class GradientMarks {
   std::vector<int> Unclaimed() const;
 
   // For the exchange thread: waits until the bucket is complete, without a
-  // bound of its own, since whoever owns this ends it by Stop.
+  // bound of its own, since its owner ends it by Stop.
   absl::Status AwaitBucket(int bucket);
   // Where to copy the parameter's average; null: nowhere. It is asked once the
   // copy is about to be made, and so answers once only.

@@ -42,8 +42,8 @@ enum class GradientReach {
   kOwn,    // its own: nothing travels
 };
 
-// A communication hook: turns each rank's gradients into their average over
-// the ranks. The socket that hooks/ plugs into, and the user's own hooks.
+// A communication hook: turns each rank's gradients into their average over the
+// ranks. The interface that hooks/ and users' own hooks implement.
 //
 // A step is a transaction. Prepare may be called for any number of buckets,
 // in index order, each index at most once per step; it stages what the hook
@@ -93,7 +93,7 @@ class Hook {
 
   // Whether the hook leaves ranks apart from some step on, and relies on an
   // Averager of the same spec to bring their parameters together. Without one
-  // they would train models of their own, so whoever runs the hook refuses.
+  // they would train models of their own, so the reducer refuses.
   virtual bool needs_averager() const { return false; }
 
   // What the next step averages, until its Commit: the same on all ranks.
@@ -139,8 +139,8 @@ class Hook {
   virtual absl::StatusOr<HookState> SaveState(Communicator& communicator) = 0;
 
   // Takes over a merged state, saved on any world size, after Configure.
-  // FAILED_PRECONDITION if it is another hook's or another model's; the
-  // message says what differs, and the hook stays as it was.
+  // FAILED_PRECONDITION if it is another hook's or another model's; the message
+  // names what differs, and the hook stays as it was.
   virtual absl::Status LoadState(const HookState& state, int rank,
                                  int world_size) = 0;
 };

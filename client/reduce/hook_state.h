@@ -36,7 +36,7 @@ struct HookState {
 };
 
 // The bytes of a (partial) state, and back. Parse never trusts its input:
-// DATA_LOSS says what does not fit.
+// DATA_LOSS names what does not fit.
 std::string SerializeHookState(const HookState& state);
 absl::StatusOr<HookState> ParseHookState(absl::string_view bytes);
 

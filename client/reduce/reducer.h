@@ -109,10 +109,10 @@ class Reducer {
   bool layout_frozen() const { return frozen_; }
 
   // Begins a step. All ranks begin the same steps. With
-  // ReducerOptions::uneven_inputs `weight` says how much this rank's gradients
+  // ReducerOptions::uneven_inputs `weight` is how much this rank's gradients
   // count; with 0 it has no data: all its gradients are zeros, already marked,
   // and its views are overwritten. Where all weights are 0, nothing is
-  // exchanged and the report says `empty`. INVALID_ARGUMENT: a weight that is
+  // exchanged and the report is `empty`. INVALID_ARGUMENT: a weight that is
   // negative or not finite, or another one than 1 without that option.
   // FAILED_PRECONDITION if the last step has been neither committed nor rolled
   // back.
@@ -159,14 +159,13 @@ class Reducer {
   absl::StatusOr<schedule::Decision> Decide(const schedule::Vote& vote = {},
                                             bool unanimous = false);
 
-  // Makes what the hook staged in a finished step current.
-  // FAILED_PRECONDITION if Decide has said to skip it, or, with a gate, nothing
-  // yet.
+  // Makes what the hook staged in a finished step current. FAILED_PRECONDITION
+  // if Decide has returned to skip it, or, with a gate, nothing yet.
   absl::Status Commit();
   // Ends a finished step as if it had not been, for the hook. In an unfinished
   // step, of which peers may have seen buckets, it is Abort; so it is with a
-  // gate, if Decide has not been asked, or has said that the others commit.
-  // Otherwise nothing.
+  // gate, if Decide has not been called, or has returned that the others
+  // commit. Otherwise nothing.
   void Rollback();
 
   // Between steps, on all ranks alike:
@@ -188,8 +187,8 @@ class Reducer {
   // hook stays. INVALID_ARGUMENT for one that needs an averager.
   absl::Status ChangeHook(Hook* hook, bool carry_state);
 
-  // Takes over what the plan says of the header exchange, and its version, from
-  // the next step on. The layout stays.
+  // Takes over the plan's header exchange, and its version, from the next step
+  // on. The layout stays.
   absl::Status ChangePlan(const schedule::Plan& plan);
 
   // Copies root's data to all ranks; see BroadcastSpans. Also after Finish,
@@ -304,7 +303,7 @@ class Reducer {
   bool without_data_ = false;  // in the step begun last
   uint64_t layout_hash_ = 0;
   StepDigest digest_;
-  // The hook was still at work when its step was given up.
+  // The hook was still running when its step was aborted.
   bool rollback_due_ = false;
   std::unique_ptr<StepExchange> exchange_;  // of the step begun last
 

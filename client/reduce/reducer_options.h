@@ -25,7 +25,7 @@ struct ReducerOptions {
   // gradients became ready on rank 0. Otherwise, and where the hook needs a
   // frozen layout from the start, reversed registration order stays.
   bool rebuild = true;
-  // Tells unused_everywhere, at the cost of one small all-reduce a step.
+  // Fills in unused_everywhere, at the cost of one small all-reduce a step.
   bool find_unused_parameters = false;
   // Ranks may have different weights, and run out of data: see BeginStep. Costs
   // one small all-reduce a step, while the first gradients are computed.
@@ -80,7 +80,7 @@ struct ReducerOptions {
 void FollowPlan(const schedule::Plan& plan, int world_size,
                 ReducerOptions* options);
 
-// INVALID_ARGUMENT says which options do not go together.
+// Fails with INVALID_ARGUMENT, naming options that contradict each other.
 absl::Status CheckReducerOptions(const ReducerOptions& options);
 
 }  // namespace coxswain

@@ -18,7 +18,7 @@ namespace coxswain {
 // decompress). Times are microseconds of the reducer's clock.
 //
 // The file can be read while it grows, as the format allows the array's end to
-// be missing. Written by whoever runs the reducer, from its on_step.
+// be missing. Written by the reducer's owner, from its on_step.
 //
 // Threading: one thread at a time.
 class TraceFile {

@@ -27,11 +27,12 @@ class BulkStream {
   BulkStream(const BulkStream&) = delete;
   BulkStream& operator=(const BulkStream&) = delete;
 
-  // False if the stream has broken or was ended by the peer: Finish says why.
+  // Returns false if the stream has broken or the peer has ended it: Finish
+  // returns why.
   bool Write(const grpc::ByteBuffer& message);
-  // Says that no more is written.
+  // Ends the writing side.
   bool WritesDone();
-  // False at the end: Finish says which end.
+  // Returns false at the end, whose status Finish returns.
   bool Read(grpc::ByteBuffer* message);
   // How the call ended, or the status of the raised cancel signal. Called
   // once, last.

@@ -30,7 +30,7 @@ struct CallOptions {
   CancelSignal* cancel = nullptr;
   // Whether a stub that retries may do so.
   bool retry = true;
-  // Told by Finish of an UploadStream, DownloadStream or VerifyStream.
+  // Returned by Finish of an UploadStream, DownloadStream or VerifyStream.
   std::function<void(const absl::Status&)> on_stream_end;
 };
 
@@ -61,7 +61,7 @@ class UploadStream {
  public:
   virtual ~UploadStream() = default;
   // Blocks while the coordinator is slow. False if the stream has broken:
-  // Finish says why.
+  // Finish returns why.
   virtual bool Write(const v1::UploadRequest& request) = 0;
   // The same for a chunk, whose bytes are not copied if `owner` keeps them
   // alive and unchanged: it may be let go later than the stream.
@@ -81,7 +81,8 @@ class UploadStream {
 class DownloadStream {
  public:
   virtual ~DownloadStream() = default;
-  // Blocks for the next message. False at the end: Finish says which end.
+  // Blocks for the next message. Returns false at the end, whose status Finish
+  // returns.
   virtual bool Read(v1::DownloadChunk* message) = 0;
   // The same, with the bytes of a chunk as they have come, in pieces that live
   // until the next call; whether the message holds them too is not said.
@@ -161,7 +162,7 @@ class CoordinatorStub {
   virtual std::unique_ptr<VerifyStream> Verify(const v1::VerifyRequest& request,
                                                const CallOptions& options) = 0;
 
-  // Whether there is a connection at this moment.
+  // Returns whether it is connected at this moment.
   virtual bool Connected() const = 0;
 
   // Where the coordinator is, for messages.

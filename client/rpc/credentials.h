@@ -22,7 +22,7 @@ namespace coxswain {
 bool IsEncrypted(const ClientSecurity& security);
 
 // A connection of its own to the coordinator at HOST:PORT. gRPC connects, and
-// connects again, when there is something to say.
+// connects again, when there is something to send.
 std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(
     const std::string& address, const ClientSecurity& security = {});
 

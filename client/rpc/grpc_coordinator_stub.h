@@ -9,8 +9,8 @@
 
 namespace coxswain {
 
-// Speaks to the coordinator at HOST:PORT over gRPC. Makes no call by itself;
-// gRPC connects, and connects again, when there is one.
+// Returns a stub of the coordinator at HOST:PORT over gRPC. It makes no call by
+// itself; gRPC connects, and connects again, for each call.
 std::shared_ptr<CoordinatorStub> MakeGrpcCoordinatorStub(
     const std::string& address, const ClientSecurity& security = {});
 

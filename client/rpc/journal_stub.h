@@ -15,7 +15,8 @@ namespace coxswain {
 class JournalStream {
  public:
   virtual ~JournalStream() = default;
-  // Blocks for the next page. False at the end: Finish says which end.
+  // Blocks for the next page. Returns false at the end, whose status Finish
+  // returns.
   virtual bool Read(v1::JournalPage* page) = 0;
   virtual absl::Status Finish() = 0;
 };
@@ -35,7 +36,8 @@ class JournalStub {
 };
 
 // At HOST:PORT, or at several with commas between, of which one leads: Read
-// asks one after the other until one is there, Follow the one that was there.
+// tries one after the other until one answers, Follow uses the one that
+// answered.
 std::unique_ptr<JournalStub> ConnectJournal(
     const std::string& address, const ClientSecurity& security = {});
 

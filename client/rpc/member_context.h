@@ -16,7 +16,7 @@
 
 namespace coxswain {
 
-// A member's right to speak in one generation: the stub, the fence that its
+// A member's context of calls in one generation: the stub, the fence that its
 // requests carry, and the signal that ends its calls. Made by Session, shared
 // by the clients that make calls for it. Thread-safe.
 class MemberContext {
@@ -30,12 +30,12 @@ class MemberContext {
         policy_(policy),
         security_(std::move(security)) {}
 
-  // Its unary calls wait for a coordinator that is started again, and go on
+  // Its unary calls wait for a coordinator that is restarted, and are repeated
   // there: see retrying_stub.h.
   CoordinatorStub& stub() const { return *stub_; }
   const std::string& job() const { return fence_.job(); }
   const RetryPolicy& policy() const { return policy_; }
-  // How the coordinator is spoken to, for connections of one's own.
+  // The security of connections to the coordinator, for other connections.
   const ClientSecurity& security() const { return security_; }
 
   // The term of the coordinator that has accepted this member's stream last:
@@ -61,9 +61,9 @@ class MemberContext {
   // thing.
   CancelSignal& stale() { return stale_; }
 
-  // Options of a call that the end of the generation ends. A call that waits
-  // at the coordinator is given a little longer than its wait, so that the
-  // coordinator's own, better message comes first.
+  // Options of a call that the end of the generation ends. A call that waits at
+  // the coordinator is given a little longer than its wait, so that the
+  // coordinator's own, more specific error comes first.
   CallOptions Call(absl::Duration timeout = absl::Seconds(30)) {
     CallOptions options;
     options.timeout = timeout;
@@ -74,8 +74,8 @@ class MemberContext {
     return Call(wait + absl::Seconds(5));
   }
 
-  // What a client returns for the outcome of a call: the reason of the end if
-  // the generation has ended meanwhile. Watches for stale fences.
+  // Returns the status for the outcome of a call: the reason of the end if the
+  // generation has ended meanwhile. Raises stale() for a stale fence.
   absl::Status Outcome(absl::Status status);
 
  private:
@@ -88,7 +88,7 @@ class MemberContext {
   CancelSignal stale_;
 };
 
-// Whether the error's detail says that the request's fence is stale.
+// Returns whether the error's detail is a stale fence.
 bool IsStaleFence(const absl::Status& status);
 
 // The milliseconds of a request's timeout field: at least 0, at most a year.

@@ -7,9 +7,9 @@ namespace coxswain {
 
 class MemberContext;  // client/rpc/member_context.h
 
-// Implemented by a RendezvousStore that stands on a session: through it a back
-// end that needs the coordinator itself finds the member's right to speak to
-// it. Found by dynamic_cast: most back ends need none of this. Thread-safe.
+// Implemented by a RendezvousStore of a session: a back end that needs the
+// coordinator itself gets the member's context from it. Found by dynamic_cast:
+// most back ends need none of this. Thread-safe.
 class MemberContextSource {
  public:
   virtual ~MemberContextSource() = default;

@@ -19,8 +19,8 @@
 
 namespace coxswain {
 
-// What an Exchange stream hears. `pieces` lie in the library's buffers, for the
-// time of the callback.
+// An event of an Exchange stream. `pieces` lie in the library's buffers, for
+// the time of the callback.
 struct ExchangeEvent {
   v1::ExchangeResponse head;  // without a chunk
   bool has_chunk = false;

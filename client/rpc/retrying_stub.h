@@ -24,7 +24,7 @@ class CurrentTerm {
   int64_t Get() const;
   // Terms only rise: a lower one is of a coordinator that has been replaced.
   void Raise(int64_t term);
-  // No other term will come: nobody waits any longer.
+  // No other term will come: all waits end.
   void Close();
   bool closed() const;
   // Waits for a higher term than `term`; whether there is one. False also once

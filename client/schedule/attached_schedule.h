@@ -90,7 +90,7 @@ class AttachedSchedule : public ScheduleClient {
   void End(const absl::Status& why);
 
   // Adds how far the streams are, and how the last steps of the stream "train"
-  // were spent, which is said once.
+  // were spent, which is logged once.
   void AddProgress(v1::Heartbeat* heartbeat) const;
 
  private:
@@ -128,7 +128,7 @@ class AttachedSchedule : public ScheduleClient {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Status Announce(Stream& stream, const schedule::Ticket& ticket);
-  // Begins the round, and tells how its ticket travels.
+  // Begins the round, and returns how its ticket is sent.
   absl::StatusOr<schedule::Enforcement> BeginRoundLocked(
       Stream& stream, const schedule::Ticket& ticket)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -25,26 +25,26 @@ class ScheduleClient {
   virtual absl::StatusOr<schedule::StepGate*> Gate(
       absl::string_view stream = schedule::kTrainStream) = 0;
 
-  // Asks all ranks to stop after the next decision of each stream
-  // (AgreedStop): it then says so to all. Any number of times; the first
-  // reason counts. With enforcement=off there are no decisions of all ranks:
-  // this is logged, and has no effect.
+  // Asks all ranks to stop after the next decision of each stream (AgreedStop):
+  // its ticket then asks all to stop. Any number of times; the first reason
+  // counts. With enforcement=off there are no decisions of all ranks: this is
+  // logged, and has no effect.
   virtual void RequestStop(absl::string_view reason) = 0;
 
   // Asks that this worker leave the job after the next step of the stream
-  // "train": the decision on it then says regroup. The first reason counts.
+  // "train": the decision on it is then to regroup. The first reason counts.
   // With enforcement=off this is logged, and has no effect.
   virtual void RequestDrain(absl::string_view reason) = 0;
 
   // Asks that all ranks save their state after the next committed step of the
-  // stream "train": its decision then says checkpoint. Until one has, the first
-  // reason counts; then it may be asked for again. With enforcement=off this is
-  // logged, and has no effect.
+  // stream "train": its decision is then to save a checkpoint. Until one has,
+  // the first reason counts; then it may be asked for again. With
+  // enforcement=off this is logged, and has no effect.
   virtual void RequestCheckpoint(absl::string_view reason) = 0;
 
-  // The newest plan of the job that this session has heard of: when it joined,
-  // or with a decision of the stream "train". Who begins to follow the schedule
-  // begins with it.
+  // Returns the newest plan of the job that this session has received: when it
+  // joined, or with a decision of the stream "train". Who begins to follow the
+  // schedule begins with it.
   virtual schedule::Plan plan() const = 0;
 
   // Counts a micro-batch as progress, whatever the stream.

@@ -13,9 +13,9 @@
 
 namespace coxswain {
 
-// How this rank spends its steps, for the coordinator's status page: told by
-// the gate of the stream "train" what happens in a step, and asked by the
-// heartbeats for the steps that have ended. A part of AttachedSchedule, and
+// Measures how this rank spends its steps, for the coordinator's status page:
+// called by the gate of the stream "train" what happens in a step, and asked by
+// the heartbeats for the steps that have ended. A part of AttachedSchedule, and
 // without a clock. Thread-safe.
 //
 //   Begun; Waited, Decided and Exchanged; once Over, Ended; the next step.

@@ -17,23 +17,23 @@
 
 namespace coxswain {
 
-// Holds a member's Attach stream open: sends heartbeats, opens the stream
-// again when the connection breaks, and finds out when the generation is over.
-// A part of Session. One thread of its own does the work, so that an abort is
-// acted upon at once and never on a thread of gRPC.
+// Keeps a member's Attach stream open: sends heartbeats, opens the stream again
+// when the connection breaks, and notices when the generation has ended. A part
+// of Session. One thread of its own does the work, so that an abort is acted
+// upon at once and never on a thread of gRPC.
 //
 //   opening --Attached--> attached --connection lost--> opening ...
 //      |                     |
 //      +--grace has passed, Abort, stale fence, stream refused--> ended
 //
 // A coordinator that is started again, or another one that takes its place,
-// accepts the stream in a later term: the membership learns it here, and so do
-// the calls that wait for it.
+// accepts the stream in a later term: this raises the term of the member's
+// context, and wakes the calls that wait for it.
 class Attachment {
  public:
   struct Options {
     absl::Duration heartbeat_interval = absl::Seconds(1);
-    // How long the stream may be gone before the generation counts as over.
+    // How long the stream may be lost before the generation counts as ended.
     absl::Duration grace = absl::Seconds(30);
     // How long an Abort, which names the cause, may come after another answer
     // has shown that the fence is stale.
@@ -50,8 +50,8 @@ class Attachment {
   struct Callbacks {
     // Asked before each heartbeat. On the attachment's thread.
     std::function<v1::Heartbeat()> progress;
-    // Told once why the generation is over, unless Stop or Leaving came first.
-    // On the attachment's thread.
+    // Called once with the reason when the generation has ended, unless Stop or
+    // Leaving came first. On the attachment's thread.
     std::function<void(const absl::Status&)> on_end;
     // The coordinator of this term has accepted the stream, for the first time
     // or again. On a thread of the stub, which it must not block.
@@ -60,10 +60,10 @@ class Attachment {
     // The stream was lost, having been accepted. On the attachment's thread.
     std::function<void(const absl::Status&)> on_lost = [](const absl::Status&) {
     };
-    // The stream was accepted again: the time to say what it could not take
-    // while it was away. On the attachment's thread.
+    // The stream was accepted again: the time to send what could not be sent
+    // meanwhile. On the attachment's thread.
     std::function<void()> on_reattached = []() {};
-    // What the coordinator says besides; as on_attached.
+    // All other events of the coordinator; as on_attached.
     std::function<void(const v1::AttachEvent&)> on_event =
         [](const v1::AttachEvent&) {};
   };
@@ -72,8 +72,8 @@ class Attachment {
              Callbacks callbacks);
   ~Attachment() { Stop(); }
 
-  // Waits until the coordinator has accepted the stream. The reason if the
-  // generation ended before, DEADLINE_EXCEEDED after `timeout`.
+  // Waits until the coordinator has accepted the stream. Fails with the reason
+  // if the generation ended before, with DEADLINE_EXCEEDED after `timeout`.
   absl::Status WaitUntilAttached(absl::Duration timeout);
 
   // Hands a request to the stream. False if it was not taken: there is none
@@ -85,9 +85,9 @@ class Attachment {
   void NoteStale(const absl::Status& status);
 
   // From now on the end of the stream is expected, and is not reported. Until
-  // Stop it stays open, so that the coordinator hears of the Leave before the
+  // Stop it stays open, so that the coordinator receives the Leave before the
   // stream ends; a connection that is lost is opened again, because the Leave
-  // needs the term of the coordinator that is there now.
+  // needs the current coordinator's term.
   void Leaving();
 
   // Closes the stream and waits for the thread. Not from `on_end`.

@@ -12,8 +12,8 @@
 
 namespace coxswain {
 
-// The events of one session, and their other end. A part of Session.
-// Thread-safe; never blocks who puts.
+// Holds the events of one session until they are read. A part of Session.
+// Thread-safe; Put never blocks.
 class EventQueue : public SessionEvents {
  public:
   EventQueue(int64_t generation, const Clock* clock)

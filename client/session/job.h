@@ -22,7 +22,7 @@ namespace coxswain {
 // wrong sum later.
 //
 // Its settings are those of the plan that the program asks for: the canonical
-// spec of its hook, "allreduce" unless the program says otherwise, how many
+// spec of its hook, "allreduce" unless the program sets another one, how many
 // micro-batches a step sums up, and the terms.
 struct JobManifest : schedule::Settings {
   JobManifest() { hook = "allreduce"; }

@@ -29,24 +29,24 @@ PreviousGeneration PreviousOf(const v1::JoinResponse& joined);
 // How a session repeats what the coordinator has not answered.
 RetryPolicy RetriesOf(const SessionOptions& options);
 
-// How far apart the workers of a job come back that have lost one coordinator:
-// a thousand of them within about a second.
+// Returns within how long the workers of a job that have lost one coordinator
+// attach again: a thousand of them within about a second.
 absl::Duration ReattachSpread(int world_size);
 // How long a lost stream may take to come back before a rank attaches to the
 // fallback coordinator: no less than after a coordinator that has only cut the
 // streams.
 absl::Duration FallbackAfter(const SessionOptions& options, int world_size);
 
-// The first part of Session::Join: asks until the coordinator answers, says
-// meanwhile what it waits for, and words what went wrong. Fills in the
-// request's address, if empty, and its timeout.
+// The first part of Session::Join: repeats the Join until the coordinator
+// answers, logs meanwhile what it waits for, and describes what went wrong.
+// Fills in the request's address, if empty, and its timeout.
 absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,
                                          CoordinatorStub& stub,
                                          v1::JoinRequest* request);
 
 // FAILED_PRECONDITION if the coordinator has found that the members are on
-// several hosts and one of them has a loopback address; the message says whose,
-// and what to set.
+// several hosts and one of them has a loopback address; the message names the
+// host, and what to set.
 absl::Status CheckAddresses(const v1::JoinResponse& joined);
 
 }  // namespace coxswain

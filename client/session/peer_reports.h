@@ -11,11 +11,11 @@
 
 namespace coxswain {
 
-// Tells the coordinator which ranks' data connections broke, each once. What
-// could not be said while the stream was away is said once it is open again,
-// and nothing else: a report counts for a short time only, and an old one
-// would be taken for news. A part of Session; the communicators that report to
-// it may outlive that. Thread-safe.
+// Reports to the coordinator which ranks' data connections broke, each once.
+// What could not be sent while the stream was lost is sent once it is open
+// again, and nothing else: a report counts for a short time only, and an old
+// one would be taken for a new one. A part of Session; the communicators that
+// report to it may outlive that. Thread-safe.
 class PeerReports {
  public:
   // Hands a request to the Attach stream; false if it was not taken.
@@ -33,8 +33,8 @@ class PeerReports {
     }
     SendPendingLocked();
   }
-  // The stream is open again: says what it did not take before. Not with a lock
-  // held that the sender takes.
+  // The stream is open again: sends what it did not take before. Not with a
+  // lock held that the sender takes.
   void SendPending() {
     MutexLock lock(&send_mutex_);
     SendPendingLocked();

@@ -24,8 +24,8 @@
 
 namespace coxswain {
 
-// A worker's membership of a job: the first thing a training program opens,
-// and the last that it closes.
+// A worker's membership in a job: the first thing a training program opens, and
+// the last that it closes.
 //
 //   COXSWAIN_ASSIGN_OR_RETURN(auto options, SessionOptions::FromEnvironment());
 //   COXSWAIN_ASSIGN_OR_RETURN(auto session, Session::Join(options, manifest));
@@ -33,12 +33,12 @@ namespace coxswain {
 //   ... train over world->communicator() ...
 //   session->Leave("done");
 //
-// Life-cycle: one generation. It ends by Leave, or when the coordinator says
-// so (a member was lost), refuses this member's fence, or cannot be reached
-// for longer than the reattach grace. Then every communicator made through
-// this session is aborted, waiting calls of the store and of barriers end,
-// and status() is ABORTED with a sentence that names the lost rank and host.
-// A program that wants to go on calls Rejoin for the session of the next
+// Life-cycle: one generation. It ends by Leave, or when the coordinator ends it
+// (a member was lost), refuses this member's fence, or cannot be reached for
+// longer than the reattach grace. Then every communicator made through this
+// session is aborted, waiting calls of the store and of barriers end, and
+// status() is ABORTED with a sentence that names the lost rank and host. A
+// program that wants to go on calls Rejoin for the session of the next
 // generation.
 //
 // Threading: all methods are safe from any thread. Those that return a Status
@@ -54,7 +54,7 @@ class Session {
   // what it waits for.
   //   INVALID_ARGUMENT     options or manifest make no sense
   //   DEADLINE_EXCEEDED    the coordinator never answered, or members are
-  //                        missing; the message says which, and what to do
+  //                        missing; the message names them, and what to do
   //   FAILED_PRECONDITION  the members' manifests differ; the message lists
   //                        the differences. Or the members are
   //                        on several hosts and one has an address that only
@@ -94,7 +94,7 @@ class Session {
   // coordinator, and blocks; in a smaller one they are known, and no call
   // fails. Each call returns a copy.
   absl::StatusOr<std::vector<JobMember>> Members();
-  // The generation before this one, and who of it is gone.
+  // The generation before this one, and its members that are not in this one.
   const PreviousGeneration& previous() const;
 
   // What happens to this session from now on. One reader.
@@ -119,7 +119,8 @@ class Session {
       absl::string_view name, const std::vector<MeshAxis>& axes);
 
   // Waits at the coordinator until all members of a group (empty: all ranks)
-  // have called with this tag. DEADLINE_EXCEEDED names who did not come.
+  // have called with this tag. Fails with DEADLINE_EXCEEDED, naming the ranks
+  // that did not come.
   absl::Status Barrier(absl::string_view group, absl::string_view tag,
                        absl::Duration timeout);
 
@@ -130,12 +131,12 @@ class Session {
   StoreClient& store();
   // Checkpoints of this job.
   CheckpointClient& checkpoints();
-  // Current parameters of this job, for who comes late.
+  // Current parameters of this job, for late joiners.
   ParameterClient& parameters();
 
-  // Says how far this worker is; told to the coordinator with the heartbeats
-  // and when it leaves. Who never calls it is as far as its schedule's stream
-  // "train".
+  // Sets this worker's progress, which is sent to the coordinator with the
+  // heartbeats and when it leaves. Without a call it is that of its schedule's
+  // stream "train".
   void ReportProgress(int64_t optimizer_steps);
   // Hook::ErrorNorm after this step, likewise.
   void ReportErrorNorm(double norm, int64_t step);
@@ -150,12 +151,13 @@ class Session {
   // destroy the session, nor wait for another callback.
   void OnAbort(std::function<void(const absl::Status&)> callback);
 
-  // Ends the membership. `failed` tells the others to stop as well and aborts
-  // this session's communicators; otherwise the generation goes on without
-  // this member; also after the generation has ended, so that nobody waits for
-  // this worker to join the next one (2 s at most then, and OK whatever the
-  // answer is). Waits 5 s at most for the coordinator's answer. Once: later
-  // calls do nothing. NOT_FOUND if the coordinator had given it up already.
+  // Ends the membership. With `failed` the others are to stop as well and this
+  // session's communicators are aborted; otherwise the generation goes on
+  // without this member. Also after the generation has ended, so that no round
+  // waits for this worker to join the next one (2 s at most then, and OK
+  // whatever the answer is). Waits 5 s at most for the coordinator's answer.
+  // Once: later calls do nothing. Fails with NOT_FOUND if the coordinator had
+  // declared it lost already.
   absl::Status Leave(absl::string_view reason, bool failed = false);
 
   // The data connections to these ranks broke: if the coordinator has lost
@@ -174,10 +176,10 @@ class Session {
 // nothing is wrong: a spare that was not needed.
 bool IsJobFinished(const absl::Status& status);
 
-// What to tell the user of an error in a collective. When a peer dies, its
-// broken connection is often noticed before the coordinator's word arrives
-// that says who it was: this waits for that word, `timeout` at most, and
-// returns it, or else `error` itself. OK stays OK and does not wait.
+// Returns the error to show for an error in a collective. When a peer dies, its
+// broken connection is often noticed before the coordinator's event that names
+// it: this waits for that event, `timeout` at most, and returns its error, or
+// else `error` itself. OK stays OK and does not wait.
 //
 // Any thread; `session` is only used during the call.
 absl::Status Explain(Session& session, const absl::Status& error,

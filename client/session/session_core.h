@@ -71,7 +71,7 @@ class Session::Core {
   // Leaves cleanly if that is needed before the next generation is
   // joined. FAILED_PRECONDITION if this worker has left for good.
   absl::Status LeaveForNext();
-  // This worker is a member of the next one: there is nothing more to tell.
+  // This worker is a member of the next one: there is nothing more to send.
   void NoteJoinedNext();
 
   void OnAbort(std::function<void(const absl::Status&)> callback);
@@ -103,16 +103,16 @@ class Session::Core {
 
   Attachment::Callbacks AttachmentCallbacks();
   void MakeFallbackClient();
-  // What whoever decides now says.
+  // An event of the current decider, coordinator or fallback coordinator.
   void OnCoordinatorEvent(const v1::AttachEvent& event);
   v1::Heartbeat Progress() const;
-  // What the coordinator says, as events of the session.
+  // The coordinator's events, as events of the session.
   void NoteEvent(const v1::AttachEvent& event);
   void NoteDecision(const v1::Decision& decision);
   void Note(SessionEvent::Kind kind, std::string text, int rank = -1,
             int64_t term = 0);
-  // A job on GPUs stands still: what NCCL makes of it goes to the log and to
-  // the events. Blocks kRasPatience at most.
+  // A job on GPUs stalls: what NCCL makes of it goes to the log and to the
+  // events. Blocks kRasPatience at most.
   void NoteNcclState();
   // The generation is over, and not by Leave. On the attachment's thread.
   void OnEnd(const absl::Status& why);
@@ -133,7 +133,7 @@ class Session::Core {
   std::vector<AbortCallback> on_abort_ ABSL_GUARDED_BY(mutex_);
   double error_norm_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t error_step_ ABSL_GUARDED_BY(mutex_) = 0;
-  // What the events have said already: decisions may be repeated.
+  // What the events have reported already: decisions may be repeated.
   int64_t noted_plan_ ABSL_GUARDED_BY(mutex_) = 0;
   bool noted_regroup_ ABSL_GUARDED_BY(mutex_) = false;
 
@@ -141,7 +141,7 @@ class Session::Core {
   std::shared_ptr<Attachment> attachment_;
   // Its thread sends through the attachment, so it goes first.
   std::unique_ptr<AttachedSchedule> schedule_;
-  // Tells the schedule whom to follow, so it goes before that.
+  // Sets whom the schedule follows, so it is destroyed before that.
   std::unique_ptr<FallbackClient> fallback_;
 };
 

@@ -15,12 +15,12 @@ struct SessionEvent {
   enum class Kind {
     kJoined,           // `text`: why the round closed
     kCoordinatorLost,  // training goes on meanwhile
-    kReattached,       // `term`: of the coordinator that is there now
+    kReattached,       // `term`: of the current coordinator
     kMemberLeft,       // `rank`, cleanly
     kPlanChanged,
     kRegroup,          // the generation ends after this step
     kWarning,          // something is odd, and the generation goes on
-    kGenerationEnded,  // `rank`: who was lost, or -1. The last one
+    kGenerationEnded,  // `rank`: the lost one, or -1. The last event
   };
   Kind kind = Kind::kWarning;
   int64_t generation = 0;
@@ -44,7 +44,7 @@ class SessionEvents {
   // OUT_OF_RANGE once the last one was read, or the session was left.
   virtual absl::StatusOr<SessionEvent> Next(absl::Duration timeout) = 0;
 
-  // How many were dropped because nobody read them.
+  // Returns how many were dropped because they were not read.
   virtual int64_t dropped() const = 0;
 };
 

@@ -27,8 +27,8 @@ class CoordinatorStub;  // client/rpc/coordinator_stub.h
 using StubFactory =
     std::function<std::shared_ptr<CoordinatorStub>(const std::string& address)>;
 
-// Who a worker is and where its coordinator is. A launcher says all of it
-// through the environment; a program may also fill it in by hand.
+// A worker's identity, and the address of its coordinator. A launcher says all
+// of it through the environment; a program may also fill it in by hand.
 struct SessionOptions {
   // Reads, as `coxswain run` sets them:
   //   COXSWAIN_COORDINATOR       HOST:PORT, or several with commas between;
@@ -86,8 +86,8 @@ struct SessionOptions {
   // fails. A program that finds out by itself sets it before it joins.
   Device device;
   std::string nccl_version;  // empty, with a GPU: that of the library found
-  // Where NCCL tells of itself (RAS), HOST:PORT: asked by rank 0 when the job
-  // stands still on GPUs. Empty: where it does by default, localhost:28028.
+  // Where NCCL reports its state (RAS), HOST:PORT: read by rank 0 when a job on
+  // GPUs stalls. Empty: the default, localhost:28028.
   std::string ras_address;
   // Which start of the whole job this process belongs to: workers of an earlier
   // one than the latest are refused.
@@ -105,9 +105,9 @@ struct SessionOptions {
   // of it are next to each other.
   std::vector<std::string> topology;
 
-  // What whoever starts the program has otherwise than its manifest says:
-  // accumulation, hook, compression_start, and the terms of
-  // schedule/terms.h. The hook is taken as it is written.
+  // Settings of the launch that replace those of the program's manifest:
+  // accumulation, hook, compression_start, and the terms of schedule/terms.h.
+  // The hook is taken as it is written.
   std::map<std::string, std::string> plan_overrides;
 
   absl::Duration join_timeout = absl::Minutes(5);
@@ -137,7 +137,7 @@ struct SessionOptions {
   absl::Duration notice_interval = absl::Seconds(10);
   absl::Duration retry_base = absl::Milliseconds(100);
   absl::Duration retry_cap = absl::Seconds(2);
-  // Told what is logged while Join waits, on a thread of its own.
+  // Called with what is logged while Join waits, on a thread of its own.
   std::function<void(const std::string& notice)> on_waiting;
 };
 

@@ -44,9 +44,8 @@ class StoreWatch {
 //
 // Thread-safe. Calls block, also while the coordinator is started again. Set,
 // Add and CompareSet take effect once, however often a broken connection makes
-// them repeat. Errors: as proto/store.proto says, UNAVAILABLE if the
-// coordinator could not be reached for 30 s, ABORTED once the generation has
-// ended.
+// them repeat. Errors: as in proto/store.proto, UNAVAILABLE if the coordinator
+// could not be reached for 30 s, ABORTED once the generation has ended.
 class StoreClient {
  public:
   explicit StoreClient(std::shared_ptr<MemberContext> member)

@@ -19,7 +19,7 @@ namespace coxswain::server {
 // Ends the name of a checkpoint's folder that is being deleted.
 inline constexpr absl::string_view kDeletedSuffix = ".deleted";
 
-// What the manifest in the folder says. NOT_FOUND, and as DecodeManifest.
+// Returns the manifest in the folder. NOT_FOUND, and as DecodeManifest.
 absl::StatusOr<CheckpointRecord> ReadManifest(const FileSystem& file_system,
                                               const std::string& folder);
 
@@ -34,7 +34,7 @@ class Catalogue {
   // Reads <folder>/<job>/<id>/MANIFEST of all jobs, once their names are
   // durable, and removes what older versions have left: incomplete and deleted
   // checkpoints, and files of shards that no manifest names. A checkpoint that
-  // cannot be read is logged and left alone: it may be somebody's only one.
+  // cannot be read is logged and left alone: it may be the only one.
   absl::Status Load(FileSystem* file_system, const std::string& folder);
 
   void Add(CheckpointRecord record);

@@ -136,7 +136,7 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
 
   // The highest generation that has made one of the complete checkpoints, of
   // any job; 0: there are none. Later ones must be higher, since the order of
-  // generations says which checkpoint is the newest.
+  // generations determines which checkpoint is the newest.
   Generation NewestGeneration() const;
 
   // Complete checkpoints of a job, the last one made first.
@@ -236,7 +236,7 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   // Deletes what was taken out of the catalogue, and logs it.
   void DeleteAll(std::vector<CheckpointRecord> records,
                  absl::string_view reason, absl::string_view by);
-  // Counts a download, or says why it cannot begin.
+  // Counts a download, or returns why it cannot begin.
   absl::StatusOr<std::pair<std::string, ShardRecord>> AdmitDownload(
       absl::string_view job, absl::string_view id, int shard);
   void DownloadEnded(const std::string& id);

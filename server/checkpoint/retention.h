@@ -34,9 +34,9 @@ struct RetentionRules {
 };
 
 // The ids of those that stay, of a job's complete checkpoints with the last one
-// made first: what a rule keeps; the first, whatever the rules say; those that
-// were imported (generation 0), which do not count for keep_last either; and
-// all of them where there is no rule.
+// made first: what a rule keeps; the first, by any rules; those that were
+// imported (generation 0), which do not count for keep_last either; and all of
+// them where there is no rule.
 inline std::set<std::string> Retained(
     const std::vector<CheckpointRecord>& checkpoints,
     const RetentionRules& rules) {

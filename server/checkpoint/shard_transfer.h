@@ -20,7 +20,7 @@
 
 namespace coxswain::server {
 
-// Told by an upload how it ended. Implemented by CheckpointStore.
+// Is notified how an upload ended. Implemented by CheckpointStore.
 class ShardOwner {
  public:
   virtual ~ShardOwner() = default;

@@ -13,7 +13,7 @@
 
 namespace coxswain::server {
 
-// What a mutating request says about the world it was made in.
+// The cluster, term and generation that a mutating request was made in.
 struct Fence {
   std::string cluster_id;
   Term term;
@@ -23,26 +23,27 @@ struct Fence {
   uint64_t request_id = 0;
 };
 
-// Who sent a request that passed the fence.
+// The sender of a request whose fence is valid.
 struct Caller {
   WorkerIdentity identity;
   int rank = 0;
   int world_size = 0;
 };
 
-// Decides whether a request still belongs to the present. Implemented by the
+// Checks that a request's fence is that of the present. Implemented by the
 // membership, used by every component that changes something for a member.
 // Thread-safe.
 class FenceValidator {
  public:
   virtual ~FenceValidator() = default;
 
-  // The caller, or FAILED_PRECONDITION naming the field that is stale (with
-  // ErrorDetail.stale_fence as payload), or NOT_FOUND for an unknown job.
+  // Returns the caller. Fails with FAILED_PRECONDITION, naming the field that
+  // is stale (with ErrorDetail.stale_fence as payload), or with NOT_FOUND for
+  // an unknown job.
   virtual absl::StatusOr<Caller> Admit(const Fence& fence) const = 0;
 
-  // For a request of an operator, who is no member: judges the cluster and the
-  // term only. INVALID_ARGUMENT if a generation or an incarnation is named.
+  // Checks the cluster and the term only, for a request of an operator. Fails
+  // with INVALID_ARGUMENT if it names a generation or an incarnation.
   virtual absl::Status AdmitOperator(const Fence& fence) const = 0;
 };
 
@@ -61,12 +62,12 @@ struct GenerationResumed {
   std::vector<int> left;
 };
 
-// Learns when a generation has ended, so that what is scoped by it is dropped
-// and its waiters are answered. Called without any lock held.
+// Is notified when a generation has ended, to drop what is scoped by it and to
+// answer its waiters. Called without any lock held.
 //
-// The calls about one job come one after the other, in the order of what they
-// are about: the begin of a generation, members that left, its end, the begin
-// of the next one. Each observer gets a call after those that were registered
+// The calls about one job come one after the other, in the order of their
+// events: the begin of a generation, members that left, its end, the begin of
+// the next one. Each observer gets a call after those that were registered
 // before it. What an observer causes by a call is reported after that call.
 //
 // UNAVAILABLE as the reason means that this coordinator stops, and not that
@@ -78,7 +79,7 @@ class GenerationObserver {
   virtual void OnGenerationEnded(absl::string_view job, Generation generation,
                                  const absl::Status& reason) = 0;
 
-  // Before any of its members has heard of it.
+  // Called before any of its members is notified.
   virtual void OnGenerationBegan(const GenerationBegin& begin) {
     static_cast<void>(begin);
   }
@@ -93,10 +94,10 @@ class GenerationObserver {
     return absl::OkStatus();
   }
 
-  // The generation should make way for one with other members, at the end of a
-  // step: `reason` says for whom. Repeated until it has ended, or until it
-  // need not any more: then `reason` is empty, once. Where the
-  // schedule is not enforced there are no common steps, and nothing happens.
+  // The generation should end after a step, for one with other members, which
+  // `reason` names. Repeated until it has ended, or until it need not any more:
+  // then `reason` is empty, once. Where the schedule is not enforced there are
+  // no common steps, and nothing happens.
   virtual void OnRegroupWanted(absl::string_view job, Generation generation,
                                absl::string_view reason) {
     static_cast<void>(job);
@@ -104,7 +105,7 @@ class GenerationObserver {
     static_cast<void>(reason);
   }
 
-  // A member has left cleanly; its generation goes on without it.
+  // A member has left cleanly; its generation continues without it.
   virtual void OnMemberLeft(absl::string_view job, Generation generation,
                             int rank) {
     static_cast<void>(job);

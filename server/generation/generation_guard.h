@@ -15,7 +15,7 @@
 
 namespace coxswain::server {
 
-// Which generations have ended, for a component that keeps something for each:
+// Remembers which generations have ended, for a component with state for each:
 // a request that passed the fence just before the end must not bring back, just
 // after it, what the end has dropped.
 //
@@ -27,8 +27,8 @@ class GenerationGuard {
  public:
   static constexpr size_t kRemembered = 4096;
 
-  // UNAVAILABLE as the reason: it is the coordinator that ends, and the
-  // generation goes on in its next term.
+  // UNAVAILABLE as the reason: the coordinator stops, and the generation
+  // continues in its next term.
   void End(Generation generation,
            const absl::Status& reason = absl::OkStatus()) {
     if (absl::IsUnavailable(reason)) {
@@ -42,15 +42,15 @@ class GenerationGuard {
     order_.pop_front();
   }
 
-  // ABORTED if the fence's generation has ended, UNAVAILABLE if the coordinator
-  // has.
+  // Fails with ABORTED if the fence's generation has ended, with UNAVAILABLE if
+  // the coordinator stops.
   absl::Status Check(const Fence& fence) const {
     if (!shut_down_.ok()) return shut_down_;
     if (ended_.count(fence.generation) == 0) return absl::OkStatus();
     return EndedError(fence.job, fence.generation, "join again");
   }
 
-  // What waiters are told of an end for this reason.
+  // Returns the status of waiters for an end with this reason.
   static absl::Status EndOf(absl::string_view job, Generation generation,
                             const absl::Status& reason) {
     if (absl::IsUnavailable(reason)) return reason;

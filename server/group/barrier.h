@@ -20,7 +20,7 @@
 
 namespace coxswain::server {
 
-// How a barrier call ended. On DEADLINE_EXCEEDED it says who is missing.
+// How a barrier call ended. On DEADLINE_EXCEEDED it names the missing ranks.
 struct BarrierAnswer {
   absl::Status status;
   int expected = 0;
@@ -42,7 +42,7 @@ struct BarrierArrival {
 // thread at a time. Answers that a call causes are appended to `work`, never
 // run.
 //
-// That a barrier was completed is durable before anybody hears of it, so that
+// That a barrier was completed is durable before any rank is notified, so that
 // a rank whose answer was lost can still get it from the next coordinator, when
 // the others have long gone on. Who waited is not: those calls are repeated.
 class BarrierTable {
@@ -64,7 +64,7 @@ class BarrierTable {
   // The rank will come no more: who waits for it in a barrier of its groups
   // is answered with FAILED_PRECONDITION, and so is who comes later.
   void Leave(int rank, ScopeWork* work);
-  // Answers everyone with `status`.
+  // Answers all waiting calls with `status`.
   void End(const absl::Status& status, ScopeWork* work);
 
   // Whether someone waits under this tag.

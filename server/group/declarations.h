@@ -83,7 +83,7 @@ class Declarations {
   std::map<std::string, GroupInfo, std::less<>> groups_;
   std::map<std::string, std::vector<MeshAxis>, std::less<>> meshes_;
   // Being committed. A later declaration of one of the names waits for the
-  // outcome, which says whether it is a repetition.
+  // outcome, which has whether it is a repetition.
   std::map<uint64_t, Pending> pending_;
   std::map<std::string, uint64_t> pending_of_group_;
   std::map<std::string, uint64_t> pending_of_mesh_;

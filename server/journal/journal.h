@@ -74,10 +74,11 @@ class Journal {
   // called with a lock held that the callback takes.
   void Forget(uint64_t listener);
 
-  // Tells listeners the news. To be called often.
+  // Notifies listeners of new events. To be called often.
   void Tick();
 
-  // Nothing more will come: tells listeners so. Noting and reading go on.
+  // Nothing more will come: notifies listeners of that. Noting and reading go
+  // on.
   void Close();
   bool closed() const;
 

@@ -18,7 +18,7 @@
 
 namespace coxswain::server {
 
-// What is brought to a JobMembership, and what it wants done.
+// The inputs of a JobMembership, and the effects that it returns.
 
 using StatusCallback = std::function<void(const absl::Status&)>;
 
@@ -35,7 +35,7 @@ struct Join {
   uint64_t join_id = 0;
 };
 
-// The worker with this id waits no longer.
+// The worker of this join waits no longer.
 struct Withdraw {
   uint64_t join_id = 0;
   WorkerIdentity identity;
@@ -69,7 +69,7 @@ using JobInput =
 // that order, and before any later call of the job.
 namespace job_effect {
 
-// Answers a Join, whose id has ended.
+// Answers a Join, which ends its id.
 struct Answer {
   uint64_t join_id = 0;
   JoinCallback callback;
@@ -103,14 +103,14 @@ struct SendMessages {
   bool when_written = false;
 };
 
-// The attachment has ended. The last that its sink is sent.
+// The attachment has ended. The last event of its sink.
 struct CloseStream {
   uint64_t attachment = 0;
   EventSink sink;
   absl::Status status;
 };
 
-// The attachment has ended, and its sink is sent nothing more.
+// The attachment has ended; its sink gets no more events.
 struct Detached {
   uint64_t attachment = 0;
 };

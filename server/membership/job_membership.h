@@ -29,7 +29,7 @@
 
 namespace coxswain::server {
 
-// The membership of one job. Its life:
+// Holds the membership of one job. Its life-cycle:
 //
 //            round closes          a member is lost or fails, or all left
 //   forming --------------> running ------------------------------> ended
@@ -37,9 +37,9 @@ namespace coxswain::server {
 //      |                       | (workers wait for the next round)    |
 //      +-----------------------+----- a worker joins -----------------+
 //
-// A state machine: it is brought what happens and the time at which it does,
-// and appends to a list what is to be done. No clock, no locks, no store, and
-// no call of anybody: callbacks and sinks are kept and handed out again.
+// A state machine: it takes events with their times, and appends effects to a
+// list. No clock, no locks, no store, and no calls: callbacks and sinks are
+// kept and handed out again.
 //
 // While a generation is being committed, inputs wait for the outcome, in their
 // order: the job looks as if the commit took no time.
@@ -54,17 +54,17 @@ class JobMembership {
     std::function<Generation()> next_generation;
   };
 
-  // A job that nothing is known of. The coordinator must outlive it.
+  // A new job. The coordinator must outlive it.
   JobMembership(const Coordinator* coordinator, absl::string_view name,
                 absl::Time now);
-  // Takes up what an earlier term has left; right after the constructor. The
-  // plan is that of the job, if there is one.
+  // Restores the state that an earlier term has left; right after the
+  // constructor. The plan is that of the job, if there is one.
   void Restore(LoadedJob loaded, std::optional<schedule::Plan> plan,
                absl::Time now);
   // The same for a job whose own record is in quarantine.
   void RestoreUnknown();
-  // Returns the generation that goes on, if one does. Its members are given the
-  // reattach grace from now on.
+  // Returns the generation that continues, if there is one. Its members are
+  // given the reattach grace from now on.
   std::optional<GenerationResumed> Resume(absl::Time now);
   // Once the observers have resumed: ends a generation that lacks a plan or a
   // record, or whose last member had left, and saves what Restore() has found.
@@ -72,7 +72,7 @@ class JobMembership {
                     absl::Time now, JobEffects* effects);
 
   // Takes the input now or, while a generation is being committed, after that.
-  // Answers UNAVAILABLE where too many wait for that.
+  // Answers with UNAVAILABLE where too many inputs wait for that.
   void Take(JobInput input, absl::Time now, JobEffects* effects);
   // The generation of job_effect::Commit begins with this plan, or its round
   // fails.
@@ -93,14 +93,14 @@ class JobMembership {
   absl::StatusOr<int> Attach(Generation generation, Incarnation incarnation,
                              uint64_t attachment, EventSink sink,
                              absl::Time now, JobEffects* effects);
-  // What the member of this rank, which is attached, brings.
+  // These take what the member of this rank, which is attached, has sent.
   void NoteProgress(int rank, const Progress& progress, absl::Time now);
   void Detach(int rank, absl::Time now, JobEffects* effects);
   void NotePeersBroken(int rank, const std::vector<int>& ranks, absl::Time now);
   void NoteFallbackCoordinator(int rank, absl::string_view address,
                                JobEffects* effects);
 
-  // Whether this generation runs. What follows is for the one that runs.
+  // Returns whether this generation runs. What follows is for that one.
   bool Runs(Generation generation) const;
   void SendMessages(const std::vector<schedule::Message>& messages,
                     JobEffects* effects);
@@ -111,10 +111,10 @@ class JobMembership {
   void NotePlan(const schedule::Plan& plan);
   void NoteSigns(const std::vector<absl::Time>& contacts);
 
-  // Looks at all deadlines. `paused`: nobody's time has passed.
+  // Checks all deadlines. `paused`: no member's time has passed.
   void Tick(bool paused, absl::Time now, JobEffects* effects);
-  // Answers everyone who waits and closes all streams with this status, and
-  // every later input. The generation goes on with the next coordinator.
+  // Answers all waiting calls and closes all streams with this status, as every
+  // later input. The generation continues with the next coordinator.
   void Shutdown(const absl::Status& status, absl::Time now,
                 JobEffects* effects);
 
@@ -148,11 +148,11 @@ class JobMembership {
   void TakeDeferred(absl::Time now, JobEffects* effects);
   void CommitRun(RunRecord run, JobEffects* effects);
 
-  // job_membership_join.cc: who may join, and when.
+  // job_membership_join.cc: which workers may join, and when.
   void TakeNow(job_input::Join join, absl::Time now, JobEffects* effects);
   static void Refuse(job_input::Join join, absl::Status status,
                      JobEffects* effects);
-  // Answers the request, or lets its worker wait.
+  // Answers the request, or makes its worker wait.
   absl::Status DecideJoin(job_input::Join* join, absl::Time now,
                           JobEffects* effects);
   // Refuses workers of an earlier attempt; a later one ends what runs.
@@ -166,7 +166,7 @@ class JobMembership {
       const JoinRequest& request, MemberRecord* record, absl::Time now,
       JobEffects* effects);
 
-  // job_membership_waiting.cc: who waits.
+  // job_membership_waiting.cc: waiting workers.
   //
   // Makes sure that the worker may wait in this round. Returns its place in the
   // order of arrival; 0: behind all others.
@@ -182,7 +182,7 @@ class JobMembership {
   // A process of the same launcher joins in the place of a survivor, which
   // therefore is dead.
   void ReplaceSurvivor(const JoinRequest& request, JobEffects* effects);
-  // Another process waits in case that this member is gone. It is not.
+  // Another process waits in case this member is lost. It is not.
   void RefuseDuplicate(const Member& member, absl::Time now,
                        JobEffects* effects);
   void TakeNow(const job_input::Withdraw& withdraw, absl::Time now,
@@ -194,11 +194,11 @@ class JobMembership {
   absl::Status CheckRefusal(const JoinRequest& request, absl::Time now);
   // Whether it has the manifest of the last generation.
   absl::Status CheckSameManifest(const Manifest& manifest) const;
-  // Answers all who wait with how their manifests differ.
+  // Answers all waiting workers with the difference of their manifests.
   void RefuseRound(absl::string_view present, absl::Time now,
                    JobEffects* effects);
 
-  // job_membership_round.cc: from who waits to a generation.
+  // job_membership_round.cc: from a round to a generation.
   RoundOptions CurrentRoundOptions() const;
   // Nothing unless the job is forming.
   void LookAtRound(absl::Time now, JobEffects* effects);
@@ -229,7 +229,8 @@ class JobMembership {
   void TakeNow(job_input::Leave leave, absl::Time now, JobEffects* effects);
   void TakeNow(job_input::DepartureWritten written, absl::Time now,
                JobEffects* effects);
-  // What a departure that is durable, or is written behind, brings with it.
+  // Carries out what follows from a departure that is durable, or is written
+  // behind.
   void Depart(const LeaveNotice& notice, MemberRecord* record, absl::Time now,
               JobEffects* effects);
   void Fail(const LeaveNotice& notice, MemberRecord* record, absl::Time now,
@@ -254,7 +255,7 @@ class JobMembership {
   void LoseSurvivor(absl::string_view why, MemberRecord* record,
                     JobEffects* effects);
   void EndWell(absl::Time now, JobEffects* effects);
-  // `lost`: who is at fault, if anybody.
+  // `lost`: the member at fault, if there is one.
   void EndGeneration(const absl::Status& status, const MemberRecord* lost,
                      absl::Time now, JobEffects* effects);
   void ExpectSurvivors(absl::Time now);
@@ -264,7 +265,7 @@ class JobMembership {
   // job_membership_restore.cc: what is kept.
   void EndIfDamaged(const std::vector<QuarantinedRecord>& quarantined,
                     absl::Time now, JobEffects* effects);
-  // Writes what has become of the job, behind; once more later if that fails.
+  // Writes the state of the job behind; again later if that fails.
   void Save(StateBatch batch, JobEffects* effects);
   void SaveAgain(JobEffects* effects);
 

@@ -21,11 +21,10 @@
 
 namespace coxswain::server {
 
-// What a JobMembership knows of its job. Plain data; what follows from them is
-// in job_rules.h.
+// The data of a JobMembership; what follows from them is in job_rules.h.
 
-// How a round was refused whose manifests differ, for those of its workers who
-// come late or ask again.
+// The refusal of a round whose manifests differ, for workers that come late or
+// ask again.
 struct RoundRefusal {
   absl::Status status;
   absl::Time until;
@@ -52,10 +51,10 @@ struct RunRecord {
   bool ended_well = false;            // all members left cleanly
   bool finished = false;              // and their work was done
   std::vector<FinishedPlace> places;  // with `finished`
-  bool regroups = false;              // its members were told to make way
+  bool regroups = false;              // its members were asked to regroup
   bool wants_growth = false;          // spares are to be taken in, now
   bool wanted_growth = false;         // or were, at some time
-  // When the first member made way for the next generation.
+  // When the first member left for the next generation.
   std::optional<absl::Time> making_way;
   std::string fallback_address;  // of rank 0's; empty: it has none
 };
@@ -65,21 +64,21 @@ struct JobRecord {
   JobState state = JobState::kEnded;
   std::string last_event;
   absl::Time ended_at;
-  int64_t attempt = 0;  // the highest that was heard of
+  int64_t attempt = 0;  // the highest that is known
   RunRecord run;        // the last generation
 
   // The next generation.
   WaitList waiting;
   int world_size = 0;  // that is asked for, at most and at least
   int min_world_size = 0;
-  // Those who wait go on from the last generation: only who has its manifest
-  // may join them.
+  // The waiting workers continue the last generation: only a worker with its
+  // manifest may join them.
   bool bound = false;
-  bool starts_anew = false;  // nobody goes on from the last generation
+  bool starts_anew = false;  // no worker continues the last generation
   absl::Time survivors_until = absl::InfinitePast();
-  int fruitless_regroups = 0;           // in a row: they have brought nobody
+  int fruitless_regroups = 0;           // in a row, that added no member
   std::optional<RoundRefusal> refusal;  // of the last round, if it ended so
-  // Gave up waiting in this round: their death may be reported yet.
+  // Their Join timed out in this round; their end may be reported yet.
   std::map<Incarnation, WorkerIdentity> withdrawn;
 
   // Something of it could not be written.

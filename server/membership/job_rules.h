@@ -24,36 +24,37 @@ namespace coxswain::server {
 // other. Those without a launcher share none.
 bool SameLauncher(uint64_t a, uint64_t b);
 
-// Whether nobody is left to go on, and others have done their work.
+// Returns whether no member is left to continue, and the others have done their
+// work.
 bool IsDone(const RunRecord& run);
 // Notes that it is so.
 void Finish(RunRecord* run);
-// What a process is told that its launcher has started again when the work of
-// the job was done; OK for all others, who may begin it anew.
+// Returns the answer to a process that its launcher has started again when the
+// work of the job was done; OK for all others, which may begin it anew.
 absl::Status CheckDone(const JoinRequest& request, const JobRecord& job);
 
 // Whether it is the process that is, or was, in the last generation, and is
 // not known to be dead.
 bool Survives(const JoinRequest& request, const JobRecord& job);
-// Who waits while the generation runs, and holds no place in it.
+// Returns the workers that wait while the generation runs, and are not in it.
 std::vector<WorkerIdentity> SparesOf(const JobRecord& job);
-// Who waits, in the order of their ranks if these can be known.
+// Returns the waiting workers, by rank where that is known.
 std::vector<Member> PresentIn(const JobRecord& job);
 // The ranks that workers keep in the next generation, and that processes in
 // their places get.
 std::map<WorkerIdentity, int> HeldRanks(const JobRecord& job);
-// Who of the last generation is not in `next`: the first of them, and in
-// `count` how many.
+// Returns the first members of the last generation that are not in `next`, and
+// in `count` how many there are.
 std::vector<LostMember> LostSince(const JobRecord& job, const MemberTable& next,
                                   int* count);
-// What the last generation has shown of its plan.
+// Returns whether the last generation has proved its plan.
 PlanTrial TrialOf(const JobRecord& job);
 
-// After any change of who waits in a round.
+// To be called after any change of the waiting workers of a round.
 void NoteSizes(JobRecord* job);
-// Whether a larger generation was wanted, and the next has nobody new.
+// Counts the regroups for a larger generation that added no member.
 void NoteGrowth(const RunRecord& next, JobRecord* job);
-// This process stood still: nobody's time has passed.
+// This process was paused: no member's time has passed.
 void RestartTimeouts(absl::Time now, JobRecord* job);
 
 // What is kept of it.

@@ -7,8 +7,8 @@
 
 namespace coxswain::server {
 
-// Whether what a worker says of itself is within the bounds, whatever its job
-// does. INVALID_ARGUMENT or RESOURCE_EXHAUSTED, naming the field.
+// Checks that a Join is within the bounds, whatever its job does. Fails with
+// INVALID_ARGUMENT or RESOURCE_EXHAUSTED, naming the field.
 absl::Status CheckJoin(const JoinRequest& request,
                        const MembershipOptions& options);
 

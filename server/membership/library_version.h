@@ -8,7 +8,7 @@
 
 namespace coxswain::server {
 
-// The setting of a manifest that says what a worker was built with, as
+// The setting of a manifest with the version that a worker was built with, as
 // MAJOR.MINOR.PATCH.
 inline constexpr char kLibraryVersionSetting[] = "library_version";
 
@@ -20,7 +20,7 @@ std::string LibrarySeries(absl::string_view version);
 // own series, and of the minor version before it, so that the coordinator can
 // be upgraded first.
 //   INVALID_ARGUMENT     the worker's is no version
-//   FAILED_PRECONDITION  it does not; the message says which of them to upgrade
+//   FAILED_PRECONDITION  it does not; the message names the one to upgrade
 absl::Status CheckLibraryVersion(absl::string_view worker,
                                  absl::string_view coordinator);
 

@@ -13,12 +13,12 @@
 
 namespace coxswain::server {
 
-// The manifests of the workers of one round, equal ones kept once. Owned by
-// a JobMembership. Thread-compatible.
+// Holds the manifests of the workers of one round, equal ones once. Owned by a
+// JobMembership. Thread-compatible.
 class ManifestAgreement {
  public:
-  // Different manifests kept in full: one may have megabytes. Of whoever
-  // brings yet another one only the name is kept.
+  // Different manifests that are kept in full: one may have megabytes. Of a
+  // worker with yet another one only the name is kept.
   static constexpr size_t kMaxKept = 16;
 
   // A normalised one; takes the place of what this worker brought before.
@@ -26,25 +26,25 @@ class ManifestAgreement {
   void Remove(const WorkerIdentity& worker);
   void Clear() { *this = ManifestAgreement(); }
 
-  // Whether all that are here are known to be equal.
+  // Returns whether all present workers have the same manifest.
   bool agreed() const { return kept_.size() <= 1 && others_ == 0; }
-  // The largest that is asked for; 0 if nobody is here.
+  // Returns the largest that is asked for; 0 if no worker is present.
   int world_size() const;
 
-  // What all have in common. Only if they agree, and somebody is here.
+  // Returns the manifest of all. Only if they agree, and a worker is present.
   const Manifest& manifest() const { return *shared(); }
   std::shared_ptr<const Manifest> shared() const {
     return kept_.begin()->second.manifest;
   }
-  // One who brought it.
+  // A worker that has it.
   WorkerIdentity holder() const;
-  // What this worker brought; null if it is not kept.
+  // Returns the manifest of this worker; null if it is not kept.
   const Manifest* Of(const WorkerIdentity& worker) const;
 
-  // Readable lines, at least one, that say who has what where they do not
-  // agree; see DiffManifests. `members` are
-  // those who are here, in the order in which they are to be named, by rank
-  // where it is not negative.
+  // Returns readable lines, at least one, with the values that differ and the
+  // workers that have them; see DiffManifests. `members` are the present
+  // workers, in the order in which they are to be named, by rank where it is
+  // not negative.
   std::vector<std::string> Differences(
       const std::vector<Member>& members) const;
 

@@ -7,9 +7,9 @@
 
 namespace coxswain::server {
 
-// INVALID_ARGUMENT unless the numbers of a manifest are such that the
-// components can work with it, whatever the options say. To be called for one
-// that came in, before it is stored, and for one that was read.
+// Fails with INVALID_ARGUMENT unless the components can work with the numbers
+// of a manifest, whatever the options. To be called for one that was received,
+// before it is stored, and for one that was read.
 absl::Status CheckManifestBounds(const Manifest& manifest);
 
 // Of a manifest that comes in. INVALID_ARGUMENT or RESOURCE_EXHAUSTED naming

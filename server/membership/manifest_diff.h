@@ -10,7 +10,8 @@
 
 namespace coxswain::server {
 
-// At most this many lines are given; the last then says how many are left out.
+// At most this many lines are given; the last then counts those that are left
+// out.
 inline constexpr size_t kMaxDifferences = 20;
 // The lines travel in the trailing metadata of an error as typed detail, and
 // the first ones again as text; receivers refuse more than 8 KiB of it.
@@ -25,15 +26,16 @@ std::vector<std::string> DiffManifests(const Manifest& theirs,
                                        absl::string_view other,
                                        const Manifest& ours);
 
-// A normalised manifest and who brought it, by their places in a list of names.
+// A normalised manifest and the workers that have it, by their places in a list
+// of names.
 struct HeldManifest {
   const Manifest* manifest = nullptr;
   std::vector<size_t> holders;
 };
 
-// The same among many: who has what, the value of the most first. Of holders
-// and of values a line names a few and counts the others.
-//   hook: bf16 on rank 0 (bow/0), rank 1 (bow/1); fp16 on rank 2 (stroke/0)
+// The same among many: each value with its workers, the most frequent first. A
+// line names a few workers and values and counts the others. hook: bf16 on rank
+// 0 (bow/0), rank 1 (bow/1); fp16 on rank 2 (stroke/0)
 std::vector<std::string> DiffManifests(const std::vector<HeldManifest>& held,
                                        const std::vector<std::string>& names);
 

@@ -11,7 +11,7 @@
 
 namespace coxswain::server {
 
-// The structs of proto/types.proto as the core sees them.
+// The structs of proto/types.proto, for the core.
 
 struct ParameterInfo {
   std::string name;
@@ -45,8 +45,8 @@ struct Member {
   std::string address;
   std::vector<std::string> topology;
 
-  // "rank 2 (host-a/2, incarnation 3f..)", for display; with the host where
-  // the node is called otherwise.
+  // "rank 2 (host-a/2, incarnation 3f..)", for display; with the host where the
+  // node has another name.
   std::string ToString() const;
 };
 
@@ -59,7 +59,7 @@ struct LostMember {
   int64_t error_step = 0;
 };
 
-// What a worker says of itself with each heartbeat.
+// What a worker reports with each heartbeat.
 struct Progress {
   int64_t step = 0;
   int64_t collective_sequence = 0;
@@ -73,7 +73,7 @@ struct Progress {
   double error_norm = 0;
   int64_t error_step = 0;  // 0: error_norm is not known
 
-  // Whether the worker has got on since.
+  // Returns whether the worker has made progress since.
   bool SameWork(const Progress& other) const {
     return step == other.step &&
            collective_sequence == other.collective_sequence &&

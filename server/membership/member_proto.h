@@ -8,7 +8,7 @@
 namespace coxswain::server {
 
 // Members and manifests as messages: of the wire, of errors' details, and of
-// what is kept in the state store. Nothing is judged here.
+// the state store's records. Nothing is checked here.
 
 v1::WorkerIdentity ToProto(const WorkerIdentity& identity);
 v1::Member ToProto(const Member& member);

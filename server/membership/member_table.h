@@ -25,13 +25,13 @@ struct MemberRecord {
   std::optional<absl::Time> progressed;
   uint64_t attachment = 0;  // 0: none
   EventSink sink;
-  // How it went, once it is gone.
-  bool rejoins = false;  // it said so when it left
-  bool failed = false;   // and that it failed
+  // How it ended, once it has left or is lost.
+  bool rejoins = false;  // as its Leave announced
+  bool failed = false;   // likewise: it failed
   std::string departure;
 };
 
-// The members of one generation by rank, by process and by identity.
+// Holds the members of one generation by rank, by process and by identity.
 // Thread-compatible.
 class MemberTable {
  public:
@@ -58,7 +58,7 @@ class MemberTable {
   MemberRecord* Find(const WorkerIdentity& identity);
   const MemberRecord* Find(const WorkerIdentity& identity) const;
 
-  // The only way in which a state changes between live and gone.
+  // The only way in which a member stops being live.
   void SetState(MemberRecord* record, MemberState state);
   int live() const { return live_; }
 

@@ -35,29 +35,28 @@
 
 namespace coxswain::server {
 
-// Knows who is in which job: a registry of the jobs, of which each is a machine
-// (JobMembership). It has what they do not: the lock, the clock, the numbers of
-// generations, joins and attachments, the store, and the threads. It brings a
-// job what happens, under the lock, and carries out what the job wants done:
-// what is written is handed to the writer in that order, and all others are
-// called once the lock is released.
+// Holds the members of all jobs: a registry of JobMembership, a state machine
+// for each job. It owns what they do not have: the lock, the clock, the numbers
+// of generations, joins and attachments, the store, and the threads. It passes
+// events to a job under the lock, and carries out the effects that the job
+// returns: writes are handed to the writer in that order, and all other effects
+// follow once the lock is released.
 //
 // Each generation of a job has a number that was never used before, not by an
 // earlier coordinator on the same state either. It is durable before any member
-// learns of it, and who leaves is answered once that is durable: a later
-// coordinator on the same state goes on with it. While it is being committed,
-// calls that change its job wait for the outcome; those of other jobs go on,
-// for nothing waits for the disk, nor encodes what may be large, under the
-// lock. That a generation has ended is sent at once, and written behind; a
-// coordinator that died in between finds its members gone by their leases.
-// Rounds are not kept: their workers ask again.
+// is notified of it, and a Leave is answered once it is durable: a later
+// coordinator on the same state resumes it. While it is being committed, calls
+// that change its job wait for the outcome; those of other jobs do not, for
+// nothing waits for the disk, nor encodes large messages, under the lock. That
+// a generation has ended is sent at once, and written behind; after a crash in
+// between, the next coordinator finds its members lost by their leases. Rounds
+// are not kept: their workers ask again.
 //
 // Life-cycle: Open(), AddObserver(), Resume(), then requests and Tick() from
 // any thread, then Shutdown(). Thread-safe. Callbacks, sinks and observers are
 // called without any lock held, from any thread that calls this class or that
-// the state writer calls back on. The observers learn of a job's events one
-// after the other and in their order, and the workers of a generation of it
-// after them.
+// the state writer calls back on. The observers are notified of a job's events
+// in order, one after the other, and the workers of a generation after them.
 class Membership : public FenceValidator {
  public:
   using JoinCallback = server::JoinCallback;
@@ -65,7 +64,7 @@ class Membership : public FenceValidator {
   using LeaveCallback = StatusCallback;
   using ReportCallback = StatusCallback;
 
-  // What the table stands on; all must outlive it.
+  // Components that it uses; all must outlive it.
   struct Dependencies {
     Clock* clock = nullptr;
     RandomSource* random = nullptr;
@@ -101,16 +100,16 @@ class Membership : public FenceValidator {
   // The worker waits no longer; its callback is dropped.
   void Withdraw(uint64_t join_id);
 
-  // Sends `sink` everything that concerns this member from now on. Takes the
-  // place of an earlier attachment of the same incarnation. The fence may be of
-  // an earlier term; of a later one: UNAVAILABLE, this coordinator is not the
+  // Sends all events of this member to `sink` from now on. Takes the place of
+  // an earlier attachment of the same incarnation. The fence may be of an
+  // earlier term; of a later one: UNAVAILABLE, this coordinator is not the
   // last. The result is for Heartbeat() and Detach().
   absl::StatusOr<uint64_t> Attach(const Fence& fence, EventSink sink);
   // FAILED_PRECONDITION: not attached any more.
   absl::Status Heartbeat(uint64_t attachment, const Progress& progress);
   // NOT_FOUND: not attached any more.
   absl::StatusOr<AttachedRank> AttachedRankOf(uint64_t attachment) const;
-  // The connection was lost. Nothing if the attachment has ended already.
+  // The connection was lost. Does nothing if the attachment has ended already.
   void Detach(uint64_t attachment);
 
   // Takes the address at which the holder of this attachment is the fallback
@@ -134,7 +133,7 @@ class Membership : public FenceValidator {
   absl::Status Leave(const Fence& fence, absl::string_view reason, bool failed,
                      bool rejoin = false);
   // Counts at once, and calls back once that is durable. UNAVAILABLE: it is
-  // not, and is to be reported again, for another coordinator may never hear of
+  // not, and is to be reported again, for another coordinator may never receive
   // it.
   void ReportExit(
       const ExitReport& report,
@@ -144,8 +143,8 @@ class Membership : public FenceValidator {
   // job does not run any more.
   //
   // Sends the messages in their order; those that end the generation once that
-  // was written, or could not be. A rank that is not attached at the moment
-  // gets none: it asks again once it is.
+  // was written, or could not be. A rank that is not attached gets none: it
+  // asks again once it is.
   void SendMessages(absl::string_view job, Generation generation,
                     const std::vector<schedule::Message>& messages);
   // Ends the attachments of all but this rank as if their connections were
@@ -189,19 +188,20 @@ class Membership : public FenceValidator {
     deps_.store->AfterWritten(std::move(done));
   }
 
-  // Looks at all deadlines. To be called often, compared with a lease: after
-  // a longer pause everyone is given a lease from then on (see WasPaused).
+  // Checks all deadlines. To be called often, compared with a lease: after a
+  // longer pause each member is given a lease from then on (see WasPaused).
   void Tick();
 
-  // Answers everyone who waits and closes all streams with UNAVAILABLE, as it
+  // Answers all waiting calls and closes all streams with UNAVAILABLE, as it
   // does every later request. Observers are notified, so that their waiters are
-  // answered too. The generations go on with the next coordinator.
+  // answered too. The generations continue with the next coordinator.
   void Shutdown();
 
  private:
   struct Job {
     JobMembership machine;
-    // What observers learn of it. Shared with calls that are yet to be made.
+    // What observers are notified with. Shared with calls that are yet to be
+    // made.
     std::shared_ptr<OrderedCalls> notices;
   };
   // Calls to make once the lock is released, in order.
@@ -223,8 +223,8 @@ class Membership : public FenceValidator {
 
   // membership.cc: jobs.
   //
-  // Makes a change of the job, and carries out its effects. False: there is no
-  // such job.
+  // Makes a change of the job, and carries out its effects. Returns false if
+  // there is no such job.
   bool ChangeJob(const std::string& name, Change change);
   // The same if this generation of it runs, else nothing.
   void ChangeRunning(absl::string_view job, Generation generation,
@@ -243,13 +243,13 @@ class Membership : public FenceValidator {
     MutexLock lock(&mutex_);
     return shut_down_;
   }
-  // membership_requests.cc: what is asked.
+  // membership_requests.cc: requests.
   //
   // Whether all that has become of the job is written.
   absl::Status CheckSaved(const std::string& name,
                           std::optional<int64_t> failures) const;
 
-  // membership_queries.cc: what is known.
+  // membership_queries.cc: queries.
   absl::Status CheckWorldLocked(const Fence& fence) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Cluster and term of a fence, and its job.
@@ -258,8 +258,7 @@ class Membership : public FenceValidator {
   absl::StatusOr<const MemberRecord*> AdmitLocked(const Fence& fence) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // membership_effects.cc: what the jobs want done.
-  // Gives the answer of a Join.
+  // membership_effects.cc: effects of the jobs. Gives the answer of a Join.
   static void Give(const job_effect::Answer& answer);
   // Hands to the writer what is written, and adds the other effects to `calls`,
   // in their order.
@@ -298,7 +297,7 @@ class Membership : public FenceValidator {
   int64_t next_generation_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t next_handle_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mutex_);
-  // Where a join or an attachment leads; gone once it has ended.
+  // The worker of a join and the rank of an attachment, until it has ended.
   std::map<uint64_t, std::pair<std::string, WorkerIdentity>> joins_
       ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::pair<std::string, int>> attachments_

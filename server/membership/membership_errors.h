@@ -33,17 +33,17 @@ absl::Status MissingMembersError(absl::string_view message, int expected,
 
 absl::Status NoSuchJobError(absl::string_view job);
 
-// ALREADY_EXISTS: one of two live processes is to go.
+// ALREADY_EXISTS: one of two live processes is to end.
 absl::Status IdentityTakenError(absl::string_view job,
                                 const WorkerIdentity& identity);
-// The same, for what is left of a process whose place was given to another one.
+// The same, for a process that another one has replaced.
 absl::Status IdentityLostError(absl::string_view job,
                                const WorkerIdentity& identity);
 absl::Status SameIncarnationError(const WorkerIdentity& holder);
 
-// What an error of the state store is to a worker that waits for a commit. Not
-// ABORTED, which would be its round's end: another coordinator has taken over,
-// and the worker is to ask that one.
+// Returns the answer to a worker that waits for a commit where the state store
+// fails. Not ABORTED, which would be its round's end: another coordinator has
+// taken over, and the worker is to ask that one.
 absl::Status NotWrittenError(const absl::Status& status);
 
 // CANCELLED: there is nothing left to do, and nothing is wrong.

@@ -15,26 +15,26 @@
 
 namespace coxswain::server {
 
-// What the membership keeps of its jobs, and how (proto/state.proto):
+// The stored records of the membership's jobs (proto/state.proto):
 //
 //   table                  keys
 //   jobs                   the name of a job: its small record
 //   members/<generation>   blocks of members, written before the job's record
 //                          names the generation, and one small record for each
-//                          member that is gone since
+//                          member that has ended since
 //   manifest/<generation>  the manifest in pieces; of the first generation
 //                          that had it
 //
 // The members stay when their generation has ended, until the next one begins:
-// who of them may come back is known from them. Of a finished job only its
-// record stays.
+// they are the workers that may join again. Of a finished job only its record
+// stays.
 
 struct KeptMember {
   Member member;
   uint64_t launcher_id = 0;
 };
 
-// How a member went.
+// How a member has ended.
 struct Departure {
   bool left = false;     // cleanly, or else it was lost
   bool rejoins = false;  // it wants to be in the next generation
@@ -51,8 +51,8 @@ struct PreviousMembers {
   int lost_count = 0;  // of all, named in `lost` or not
 };
 
-// A process of a job that is done: if its launcher starts it again, nothing is
-// left for it to do.
+// A process of a finished job: if its launcher starts it again, it has nothing
+// to do.
 struct FinishedPlace {
   WorkerIdentity identity;
   Incarnation incarnation;
@@ -66,8 +66,8 @@ struct KeptJob {
   int world_size = 0;
   bool running = false;
   bool finished = false;
-  bool starts_anew = false;  // nobody goes on from this generation
-  bool regroups = false;     // its members were told to make way
+  bool starts_anew = false;  // no worker continues this generation
+  bool regroups = false;     // its members were asked to regroup
   bool unreadable = false;   // neither members nor manifest are stored
   int64_t attempt = 0;
   std::string last_event;

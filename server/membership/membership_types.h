@@ -21,7 +21,7 @@
 
 namespace coxswain::server {
 
-// What goes into the membership, and comes out of it.
+// The requests to the membership, and its answers.
 
 struct JoinRequest {
   std::string job;
@@ -60,12 +60,12 @@ struct JoinResult {
 
 using JoinCallback = std::function<void(absl::StatusOr<JoinResult>)>;
 
-// What becomes of an attached worker's generation. kClosed is the end: what
-// another thread caused a moment before it may still follow, and is to be
+// An event of an attached worker's generation. kClosed is the last: events that
+// another thread caused a moment before may still follow, and are to be
 // ignored.
 struct MembershipEvent {
   enum class Kind {
-    kAbort,       // the generation is over; `member` is who was lost, if any
+    kAbort,       // the generation has ended; `member` was lost, if any
     kMemberLeft,  // `member` left cleanly
     kFallback,    // `rank` is the fallback coordinator, at `address`
     kClosed,      // the stream ends with `status`
@@ -79,11 +79,12 @@ struct MembershipEvent {
   std::string address;
 };
 
-// What is sent to an attached worker: the schedule's messages as they are.
+// What is sent to an attached worker: events, and the schedule's messages as
+// they are.
 using AttachEvent = std::variant<schedule::Message, MembershipEvent>;
 using EventSink = std::function<void(const AttachEvent&)>;
 
-// Which rank of which generation an attachment belongs to.
+// The rank that an attachment belongs to.
 struct AttachedRank {
   std::string job;
   Generation generation;
@@ -133,7 +134,7 @@ struct JobDescription {
   int64_t attempt = 0;
 };
 
-// A job without its members: what many can ask for often.
+// A job without its members: cheap, for frequent requests.
 struct JobSummary {
   std::string job;
   JobState state = JobState::kForming;

@@ -14,10 +14,10 @@ namespace coxswain::server {
 // so that "rack2" comes before "rack10" and "host-9" before "host-10".
 bool TopologyLess(const Member& a, const Member& b);
 
-// Gives every member its rank, 0 to members.size() - 1, and its local rank
-// (its place among those of the same node, by rank), and sorts by rank.
-// Sticky: whoever is in `held` keeps that rank where it exists; the others
-// fill the holes in TopologyLess order. Identities must be unique.
+// Gives every member its rank, 0 to members.size() - 1, and its local rank (its
+// place among those of the same node, by rank), and sorts by rank. Sticky: a
+// worker in `held` keeps that rank where it exists; the others fill the holes
+// in TopologyLess order. Identities must be unique.
 void AssignRanks(const std::map<WorkerIdentity, int>& held,
                  std::vector<Member>* members);
 

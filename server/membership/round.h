@@ -12,29 +12,28 @@
 
 namespace coxswain::server {
 
-// A round collects the workers of the next generation. When it closes is a
-// pure function of the time, of who waits, and of the options.
+// A round collects the workers of the next generation. When it closes is a pure
+// function of the time, of the waiting workers, and of the options.
 //
 // Survivors are members of the last generation that were not lost and have not
-// left for good: they hold the job's state and are on their way back, so that
-// a round does not close without them as long as that is likely. A survivor is
-// awaited until it is back or known to be gone: its launcher has reported its
-// end, it has left, or a new process is there in its place.
+// left for good: they hold the job's state and will join again, so that a round
+// does not close without them as long as that is likely. A round waits for a
+// survivor until it has joined or is known to be lost: its launcher has
+// reported its end, it has left, or a new process has joined in its place.
 
 struct RoundState {
   int present = 0;
   int survivors_present = 0;  // of those
-  int survivors_awaited = 0;  // not there yet
-  // When there were more workers than ever before in this round, or when it
-  // began.
+  int survivors_awaited = 0;  // that have not joined yet
+  // When the round last had more workers than before, or when it began.
   absl::Time last_arrival;
-  // The deadline of the worker that will wait no longer than all others.
+  // The earliest deadline of the waiting workers.
   absl::Time first_deadline = absl::InfiniteFuture();
-  // While no survivor has come back, and some are awaited, others do not go on
-  // before then, and nobody gives up either: survivor_timeout of
-  // MembershipOptions after the end.
+  // While no survivor has joined, and some are awaited, the round neither
+  // closes nor expires before then: survivor_timeout of MembershipOptions after
+  // the end.
   absl::Time survivors_until = absl::InfinitePast();
-  // Since when not all of them want the same; never: they do.
+  // Since when their manifests differ; never: they do not.
   absl::Time mismatch_since = absl::InfiniteFuture();
 };
 
@@ -43,16 +42,16 @@ struct RoundOptions {
   int max = 1;  // min == max: a job of fixed size
   // With at least `min` present, how long to wait for one more.
   absl::Duration last_call;
-  // A round that cannot become a generation is kept open for so long, so that
-  // those who are on their way hear why as well.
+  // A round that cannot become a generation stays open for so long, so that
+  // workers which join late are refused with it.
   absl::Duration mismatch_settle = absl::ZeroDuration();
 };
 
 enum class RoundDecision {
   kWait,
   kClose,   // those present, at most `max`, become the generation
-  kRefuse,  // all are to be told how they differ
-  kExpire,  // those whose deadline has passed are to be told
+  kRefuse,  // all are to be answered with the difference
+  kExpire,  // those whose deadline has passed are to be answered
 };
 
 struct RoundVerdict {
@@ -72,7 +71,7 @@ std::string DescribeRound(absl::Time now, const RoundState& state,
 // "host-a/0, host-a/1 and 14 more".
 std::string NameWorkers(const std::vector<WorkerIdentity>& workers);
 
-// Whether a running generation should make way for a larger one: a pure
+// Decides whether a running generation should end for a larger one: a pure
 // function. Each change costs the job a pause, so that workers that come one
 // after the other are to be taken in together.
 
@@ -90,12 +89,12 @@ struct GrowthOptions {
   absl::Duration min_age;  // of the generation
 };
 
-// The age at which a generation may make way once this many that did so, one
-// after the other, were followed by one with nobody new in it.
+// Returns the age from which a generation may regroup, once this many regroups
+// in a row have added no member.
 absl::Duration GrowthAge(absl::Duration min_age, int fruitless);
 
-// Whether those that are still there hold up the others, of whom the first
-// has made way at `since`, if any has.
+// Returns whether members that still run hold up the others, of which the first
+// has left for the next generation at `since`, if any has.
 bool HoldsUp(absl::Time now, std::optional<absl::Time> since,
              absl::Duration grace);
 

@@ -23,34 +23,33 @@ struct Waiter {
   Member member;  // without a rank
   uint64_t launcher_id = 0;
   uint64_t join_id = 0;
-  uint64_t arrival = 0;  // in which order they came; 0: not numbered yet
+  uint64_t arrival = 0;  // the order of arrival; 0: not numbered yet
   absl::Duration timeout;
   Generation after;  // its last generation
   std::function<void(absl::StatusOr<JoinResult>)> callback;
 };
 
-// The workers that wait for the next generation of a job, and the survivors of
-// the last one that are expected among them. While a generation runs these are
-// its spares, and members that are back early. Cheap for many: nothing looks at
-// all of them but what has to. Thread-compatible.
+// Holds the workers that wait for the next generation of a job, and the
+// survivors of the last one that are expected among them. While a generation
+// runs these are its spares, and members that joined again early. Cheap for
+// many: only what has to looks at all of them. Thread-compatible.
 class WaitList {
  public:
   using Waiters = std::map<WorkerIdentity, Waiter>;
 
-  // Begins a round, or a generation, for those who wait already and those who
-  // come: their time counts from now on. While no survivor is back, they are
-  // waited for until `survivors_until`.
+  // Begins a round, or a generation: all timeouts count from now on. While no
+  // survivor has joined, the round waits for them until `survivors_until`.
   void Begin(absl::Time now, absl::Time survivors_until);
 
   // The survivors. They are processes: another one in the place of a survivor
-  // has none of its state, but shows that the survivor is not on its way.
+  // has none of its state, but shows that the survivor will not join.
   void Expect(const Member& survivor);
   void ExpectNoLonger(const WorkerIdentity& identity);
   void ExpectNobody();
-  // Those who are not here, by rank.
+  // Returns the expected ones that have not joined, by rank.
   std::map<int, WorkerIdentity> Awaited() const;
 
-  // Nobody else here may have the identity, or the incarnation.
+  // No other worker here may have the identity, or the incarnation.
   void Add(Waiter waiter, Manifest manifest, absl::Time now);
   Waiter Take(const WorkerIdentity& identity, absl::Time now);
   // Null if there is none.
@@ -60,7 +59,8 @@ class WaitList {
   int size() const { return static_cast<int>(waiters_.size()); }
   bool empty() const { return waiters_.empty(); }
   std::vector<WorkerIdentity> Identities() const;
-  // At most `count`: survivors before others, then who came first.
+  // Returns at most `count`: survivors before others, then in the order of
+  // arrival.
   std::vector<WorkerIdentity> Choose(int count) const;
 
   const ManifestAgreement& manifests() const { return manifests_; }

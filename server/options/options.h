@@ -15,12 +15,12 @@ namespace coxswain::server {
 // range.
 
 // Members of a generation, and groups of a mesh: what a record may have at
-// most, whatever the options say.
+// most, by any options.
 constexpr int kMaxWorldSize = 1 << 20;
 
 struct MembershipOptions {
   // How often a worker should send a heartbeat: several fit into a lease, so
-  // that one late packet costs nobody the job.
+  // that one late packet costs no member the job.
   absl::Duration heartbeat_interval = absl::Seconds(2);
   // Silence for this long is a loss. Five heartbeats: longer than a stall of
   // a busy host, short enough that survivors do not sit for minutes.
@@ -70,7 +70,7 @@ struct MembershipOptions {
   int max_hook_bytes = 4096;  // not more than kMaxHookBytes of schedule/plan.h
   int max_accumulation_steps = 1'000'000;
 
-  // Bounds of what a worker says of itself.
+  // Bounds of what a worker sends of itself.
   int max_name_bytes = 255;  // node, host, address: as long as a DNS name
   int max_topology_keys = 16;
   int max_topology_key_bytes = 64;

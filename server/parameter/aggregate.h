@@ -33,7 +33,7 @@ struct TensorSpec {
   int64_t total_bytes() const {
     return reduction == Reduction::kConcat ? bytes * parts : bytes;
   }
-  // INVALID_ARGUMENT says what makes no sense, RESOURCE_EXHAUSTED which limit
+  // INVALID_ARGUMENT names what makes no sense, RESOURCE_EXHAUSTED which limit
   // it passes.
   absl::Status Check(const ParameterLimits& limits) const;
   // DATA_LOSS unless this is the next chunk of a part of which `received` bytes

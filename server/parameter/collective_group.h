@@ -21,15 +21,16 @@
 
 namespace coxswain::server {
 
-// The collectives of one group of ranks in the parameter-server mode: what each
-// rank gives to a tensor, and who is sent what of it. A tensor is there until
-// all who take part in it have been sent what they want, or an error.
+// Runs the collectives of one group of ranks in the parameter-server mode: sums
+// the parts that ranks send of a tensor, and sends the result to the ranks that
+// asked for it. A tensor exists until all its participants have been sent their
+// result, or an error.
 //
-// A rank is present from Join to Leave. Whoever needs a part of a rank that has
-// left is told so with UNAVAILABLE. What waits longer than its own timeout ends
-// with DEADLINE_EXCEEDED, by the first Expire after it; the message says whom
-// it waited for. End may come at any time, also while a chunk is being summed
-// up: what comes later is dropped.
+// A rank is present from Join to Leave. A rank that needs a part of one that
+// has left is sent UNAVAILABLE. What waits longer than its own timeout ends
+// with DEADLINE_EXCEEDED, by the first Expire after it; the message names the
+// ranks that it waited for. End may come at any time, also while a chunk is
+// being summed up: what comes later is dropped.
 //
 // Made by ParameterStore, called by the streams of the ranks. Thread-safe;
 // wakes outboxes without a lock held.
@@ -56,7 +57,7 @@ class CollectiveGroup {
   // ALREADY_EXISTS if the rank is here, or was. `charge` is of RankBytes.
   absl::Status Join(int rank, std::shared_ptr<Outbox> outbox,
                     BudgetCharge charge);
-  // True if no rank is left; then nobody can join again.
+  // True if no rank is left; then no rank can join again.
   bool Leave(int rank);
 
   // Whether each rank is here, or was.
@@ -80,7 +81,7 @@ class CollectiveGroup {
  private:
   using Key = std::pair<std::string, int64_t>;  // name, version
 
-  // One rank's wish to be sent something.
+  // One rank's request for a result.
   struct Pull {
     std::shared_ptr<Outbox> outbox;  // of the rank; never null
     uint64_t operation = 0;
@@ -139,7 +140,7 @@ class CollectiveGroup {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends what can be sent; true if that was all.
   static bool Advance(const Aggregate& aggregate, Pull* pull);
-  // Everybody who takes part is told, now or when they come.
+  // All participants are sent the error, now or when they begin.
   void FailLocked(const TensorPtr& tensor, const absl::Status& why,
                   Touched* touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // This rank, which was pending, needs nothing more of the tensor.

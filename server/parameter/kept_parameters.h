@@ -36,10 +36,10 @@ struct KeptDescription {
   Generation generation;
 };
 
-// The named parameters of one job: the newest complete version of each, those
-// that are being pushed, and who waits. They are inherited by the next
-// generation of the job, in which any version replaces them. Thread-safe;
-// answers run without a lock held.
+// Holds the named parameters of one job: the newest complete version of each,
+// those that are being pushed, and the calls that wait. They are inherited by
+// the next generation of the job, in which any version replaces them.
+// Thread-safe; answers run without a lock held.
 class KeptParameters {
  public:
   using PullDone = std::function<void(absl::StatusOr<KeptVersion>)>;
@@ -99,10 +99,10 @@ class KeptParameters {
   bool Forget(absl::string_view name);
 
   // What is pushed from now on belongs to this generation; what is not complete
-  // of an earlier one is dropped. Returns the answers to those who wait for
-  // such, to be run without a lock.
+  // of an earlier one is dropped. Returns the answers to the calls that wait
+  // for such, to be run without a lock.
   Calls Begin(Generation generation);
-  // Answers who waits, and drops what is not complete.
+  // Answers the waiting calls, and drops what is not complete.
   void End(Generation generation, const absl::Status& why);
   bool empty() const;
 
@@ -136,8 +136,8 @@ class KeptParameters {
   absl::Status CheckPushLocked(const Parameter& parameter,
                                absl::string_view name, int64_t version) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Nobody pushes this part any more. Whether the version is complete, or why
-  // it can be so no more.
+  // The push of this part has ended. Returns whether the version is complete,
+  // or why it cannot be any more.
   absl::StatusOr<bool> EndPart(const std::string& name, int64_t version,
                                int part,
                                const std::shared_ptr<Aggregate>& tensor);
@@ -154,7 +154,7 @@ class KeptParameters {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EraseIfEmptyLocked(const std::string& name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Answers the waiting calls that `match` says, with `answer`.
+  // Answers the waiting calls for which `match` returns true, with `answer`.
   template <typename Match>
   void AnswerLocked(const Match& match,
                     const absl::StatusOr<KeptVersion>& answer, Calls* calls)

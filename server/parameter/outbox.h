@@ -17,8 +17,8 @@
 
 namespace coxswain::server {
 
-// Something that a rank is sent: bytes of a tensor, or how an operation of its
-// own has failed.
+// A delivery to a rank: bytes of a tensor, or the error of an operation of its
+// own.
 struct Delivery {
   uint64_t operation = 0;
   absl::Status status;  // not OK: the operation's end, and no bytes
@@ -34,12 +34,12 @@ struct Delivery {
   }
 };
 
-// What one rank is to be sent, in order, until its stream takes it. It holds
-// references only, so a slow reader costs no memory but that of the chunks that
-// others have received already, and that of the deliveries themselves. Both
-// count against the job's budget. It ends with RESOURCE_EXHAUSTED past
-// `max_bytes` of deliveries, and where the budget has no more.
-// Thread-safe; holds no other lock while it is held itself.
+// Holds the deliveries to one rank, in order, until its stream takes them. It
+// holds references only, so a slow reader costs no memory but that of the
+// chunks that others have received already, and that of the deliveries
+// themselves. Both count against the job's budget. It ends with
+// RESOURCE_EXHAUSTED past `max_bytes` of deliveries, and where the budget has
+// no more. Thread-safe; holds no other lock while it is held itself.
 class Outbox {
  public:
   // `on_ready` is called by Wake, on any thread and without a lock.
@@ -53,7 +53,7 @@ class Outbox {
     charge_ = BudgetCharge(std::move(budget));
   }
 
-  // Safe under any lock: nobody is told before Wake.
+  // Safe under any lock: calls nothing before Wake.
   void Add(Delivery delivery) {
     MutexLock lock(&mutex_);
     if (end_.has_value()) return;

@@ -23,7 +23,7 @@
 
 namespace coxswain::server {
 
-// The tensors that pass through the coordinator: the groups of the
+// Holds the tensors that pass through the coordinator: the groups of the
 // parameter-server mode, which live in a generation, and the named parameters
 // of a job, which the next generation of the job inherits. All of it is in
 // memory and bounded by ParameterLimits; nothing is durable.
@@ -40,8 +40,8 @@ class ParameterStore : public GenerationObserver {
   ParameterStore(const ParameterLimits& limits, const Clock* clock);
   ~ParameterStore() override;
 
-  // The place of one rank in the operations of one group, from its first
-  // message to the end of its stream. One thread at a time.
+  // One rank in one group, from the first message to the end of its stream. One
+  // thread at a time.
   class Participant {
    public:
     ~Participant();  // leaves the group
@@ -81,7 +81,7 @@ class ParameterStore : public GenerationObserver {
   absl::StatusOr<std::vector<KeptDescription>> List(const Fence& fence);
   absl::StatusOr<bool> Forget(const Fence& fence, absl::string_view name);
 
-  // Ends what has waited too long, and drops what nobody has inherited.
+  // Ends what has waited too long, and drops what no generation has inherited.
   void Tick(absl::Time now);
 
   const ParameterLimits& limits() const { return limits_; }
@@ -91,7 +91,7 @@ class ParameterStore : public GenerationObserver {
   void OnGenerationEnded(absl::string_view job, Generation generation,
                          const absl::Status& reason) override;
 
-  // Memory that is held for peers, for the status page and tests.
+  // Returns the memory that is held for peers, for the status page and tests.
   int64_t bytes() const { return total_->used(); }
 
  private:

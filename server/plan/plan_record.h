@@ -11,7 +11,7 @@ namespace coxswain::server {
 
 // A plan as it is kept in the state store. CheckPlan() allows whatever is
 // encoded, and Decode fails with INVALID_ARGUMENT for what it does not allow;
-// the caller of Decode says whose plan it is.
+// the caller of Decode adds the job to the error.
 std::string EncodePlan(const schedule::Plan& plan);
 absl::StatusOr<schedule::Plan> DecodePlan(absl::string_view record);
 

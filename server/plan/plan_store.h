@@ -44,10 +44,10 @@ struct GenerationStart {
   StateBatch batch;      // to be committed together with the plan
 };
 
-// The plan of every job. Membership asks for the plan of a new generation when
-// its round closes; the schedule registry asks, with each decision, whether a
-// proposal is due in the running one. Durable: committed before it is handed
-// out. Thread-safe.
+// Holds the plans of all jobs. The membership asks for the plan of a new
+// generation when its round closes; the schedule registry asks, with each
+// decision, whether a proposal is due in the running one. Durable: a plan is
+// committed before it is returned. Thread-safe.
 //
 // Which plan a generation begins with:
 //   a pending proposal, if there is one, whatever its at_step; else
@@ -56,10 +56,10 @@ struct GenerationStart {
 //   proposal stays in force; else
 //   a new plan with the workers' settings.
 //
-// A plan that was proposed is on trial: it may be one that no worker can carry
-// out. If the generation that begins with it or changes to it ends before the
-// decision after its first step, and before any member has left cleanly,
-// the workers' settings come back. Where there were no decisions, as with
+// A plan that was proposed is on trial: no worker may be able to carry it out.
+// If the generation that begins with it or changes to it ends before the
+// decision after its first step, and before any member has left cleanly, the
+// workers' settings are restored. Where there were no decisions, as with
 // enforcement=off, a worker must have reported a step.
 //
 // global_micro_batches is accumulation_steps times the number of workers when
@@ -71,7 +71,7 @@ class PlanStore : public GenerationObserver {
     schedule::Plan current;
     std::optional<schedule::Plan> next;
     // Whose place `current` has taken in the generation that runs: the workers
-    // may not have heard of it when the coordinator was restarted.
+    // may not have received `current` when the coordinator was restarted.
     std::optional<schedule::Plan> before;
   };
 
@@ -83,9 +83,9 @@ class PlanStore : public GenerationObserver {
   static absl::StatusOr<std::unique_ptr<PlanStore>> Load(
       const PlanOptions& options, StateStore* store);
 
-  // Takes note of what else is in quarantine: of a job with a record there it
-  // is not known which plans it has had; nor of any job, while a record is
-  // there whose name is not known. Before the first request only.
+  // Notes what else is in quarantine: the versions of a job with a record there
+  // are not known; nor are those of any job, while a record is there whose name
+  // is not known. Before the first request only.
   void NoteQuarantined(const std::vector<QuarantinedRecord>& quarantined);
 
   // The tables whose records of one job are one plan.
@@ -115,10 +115,10 @@ class PlanStore : public GenerationObserver {
                                          int64_t expected_version,
                                          const schedule::Plan& plan);
 
-  // The proposal that comes into force with this step of the generation;
-  // nothing if none is due. To be called for each decision of the stream
-  // "train", with the step after the decided one. An error leaves it pending;
-  // INVALID_ARGUMENT: no plan can come into force at this step.
+  // Returns the proposal that comes into force with this step of the
+  // generation; nothing if none is due. To be called for each decision of the
+  // stream "train", with the step after the decided one. An error leaves it
+  // pending; INVALID_ARGUMENT: no plan can come into force at this step.
   absl::StatusOr<std::optional<schedule::Plan>> TakeEffect(
       absl::string_view job, Generation generation, int64_t step);
 
@@ -126,11 +126,11 @@ class PlanStore : public GenerationObserver {
   // that removes the job. Like Get, does not wait for a commit.
   void Forget(absl::string_view job, StateBatch* batch);
 
-  // Drops the plans of all other jobs: nobody can ask for them any more. To be
-  // called once, before any request, with the jobs that the membership knows.
-  // From then on there is no plan without a job, so that the number of jobs
-  // bounds that of plans. Drops none while a record is in quarantine whose name
-  // is not known: it may be that of any job.
+  // Drops the plans of all other jobs, which no request can name any more. To
+  // be called once, before any request, with the jobs that the membership
+  // knows. From then on there is no plan without a job, so that the number of
+  // jobs bounds that of plans. Drops none while a record is in quarantine whose
+  // name is not known: it may be that of any job.
   void KeepOnly(const std::set<std::string>& jobs);
 
   absl::Status OnResume(const std::vector<GenerationResumed>& running) override;
@@ -140,8 +140,7 @@ class PlanStore : public GenerationObserver {
                          const absl::Status& reason) override;
 
  private:
-  // What the workers' manifest said when `current` was made, and how many they
-  // were.
+  // The workers' manifest when `current` was made, and their number.
   struct Settings : schedule::Settings {
     // No program's, until a manifest is known.
     Settings() { accumulation_steps = 0; }
@@ -156,7 +155,7 @@ class PlanStore : public GenerationObserver {
     Generation generation;      // the last one that began or was resumed
     bool running = false;
     // `current` came into force with the last generation or in it, its
-    // decisions can prove it, and nobody is known to have made a step with it.
+    // decisions can prove it, and no rank is known to have made a step with it.
     bool unproved = false;
     // While it is unproved: the step after the first that was decided with it.
     std::optional<int64_t> first_decided;
@@ -191,12 +190,12 @@ class PlanStore : public GenerationObserver {
   // Whether the plan on trial has failed. `last` counts only where there was no
   // decision that could have proved it.
   static bool Failed(const Record& record, PlanTrial last);
-  // What a proposal becomes after the newest plan.
+  // Returns the plan that a proposal becomes after the newest one.
   static schedule::Plan Successor(const Record& record,
                                   const schedule::Plan& proposal);
 
   absl::Status Validate(const schedule::Plan& plan) const;
-  // Whether a plan can come into force when it wants to.
+  // Checks that a plan can come into force at its step.
   static absl::Status CheckTiming(absl::string_view job, const Record& record,
                                   const schedule::Plan& plan);
   absl::Status CheckWindow(const schedule::Plan& plan, int world_size) const;

@@ -19,15 +19,15 @@
 
 namespace coxswain::server {
 
-// Who is told besides how the workers get on, all or none of them.
+// Further receivers of the workers' progress, all or none of them.
 struct AttachWitness {
   const PlanStore* plans = nullptr;
   Telemetry* telemetry = nullptr;
   RpcMetrics* messages = nullptr;
 };
 
-// What the worker with this attachment says of itself, for the membership and
-// the witness. Nothing happens if there is no such attachment any more.
+// The progress that the worker with this attachment reports, for the membership
+// and the witness. Nothing happens if there is no such attachment any more.
 void NoteHeartbeat(const v1::Heartbeat& heartbeat, uint64_t attachment,
                    const AttachWitness& witness, Membership* membership);
 
@@ -61,7 +61,7 @@ class AttachCall
   // Whether to read on.
   bool HandleRequest();
   bool HandleHello(const v1::Hello& hello);
-  // What an attached worker says.
+  // The messages of an attached worker.
   absl::Status HandleMessage(uint64_t attachment);
   void HandleEvent(const AttachEvent& event);
   // The client is gone or has stopped sending: the worker is detached.

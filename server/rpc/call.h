@@ -23,7 +23,7 @@ namespace coxswain::server {
 
 // Ends a call with DEADLINE_EXCEEDED after a time of the coordinator's own
 // choice, whatever the client's deadline, unless it is destroyed before: for a
-// client that says nothing, or does not read. The call sees OnCancel. On the
+// client that sends nothing, or does not read. The call sees OnCancel. On the
 // system clock, as all of gRPC is.
 class CallDeadline {
  public:
@@ -69,7 +69,7 @@ class RefusedStream : public grpc::ServerWriteReactor<Response> {
 };
 
 // A unary call that is answered later, once, from any thread. gRPC owns the
-// reactor until the call is done; whoever may answer holds a shared_ptr, so a
+// reactor until the call is done; code that may answer holds a shared_ptr, so a
 // late answer or a late cancellation finds a living object and is ignored.
 //
 //   auto call = DeferredCall<JoinResponse>::Start(response);

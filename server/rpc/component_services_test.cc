@@ -1,5 +1,5 @@
-// The Store, Group and Checkpoint services over a real gRPC server on
-// loopback, with a gate that knows the callers by their incarnation.
+// The Store, Group and Checkpoint services over a real gRPC server on loopback,
+// with a validator that knows the callers by their incarnation.
 #include <atomic>
 #include <chrono>
 #include <functional>

@@ -16,8 +16,9 @@ namespace coxswain::server {
 
 // All that the coordinator knows of gRPC's credentials.
 
-// How a server with these options speaks. Certificates are read again, within
-// seconds, when their files change; connections that are there stay.
+// Returns the credentials of a server with these options. Certificates are read
+// again, within seconds, when their files change; connections that are there
+// stay.
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
     const SecurityOptions& options);
 
@@ -29,8 +30,8 @@ class CallerIdentities {
   static absl::StatusOr<std::shared_ptr<CallerIdentities>> Open(
       const SecurityOptions& options, const Clock* clock);
 
-  // By the certificate of the connection, else by the token of the call.
-  // UNAUTHENTICATED says what is missing.
+  // By the certificate of the connection, else by the token of the call. Fails
+  // with UNAUTHENTICATED, naming what is missing.
   absl::StatusOr<Identity> Of(const grpc::ServerContextBase& context)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -50,7 +51,7 @@ class CallerIdentities {
   absl::StatusOr<Identity> ByToken(absl::string_view token) const;
 
   const std::unique_ptr<TokenTable> tokens_;  // null: only certificates count
-  const std::unique_ptr<TokenVerifier> verifier_;  // null: nobody signs tokens
+  const std::unique_ptr<TokenVerifier> verifier_;  // null: no tokens are signed
   const Clock* const clock_;
   // Guards the properties of all connections, which gRPC does not: calls read
   // them, and the first one of a connection adds one.

@@ -24,8 +24,8 @@ class DiskThreads {
       threads_.emplace_back([this] { Work(); });
     }
   }
-  // Does all that was asked for before. Nobody may call Run any more, but for
-  // that work itself.
+  // Does all that was asked for before. Run must not be called any more, but
+  // for that work itself.
   ~DiskThreads() {
     {
       MutexLock lock(&mutex_);

@@ -113,9 +113,9 @@ class LeaderInterceptorFactory : public ServerInterceptorFactoryInterface {
   const std::shared_ptr<const AnswerRule> rule_;
 };
 
-// Counts one call, once its status is sent, which gates before this one may
-// have made: how it ended, and, of a call that is no stream, how long it took.
-// The metrics outlive the server.
+// Counts one call, once its status is sent, which interceptors before this one
+// may have made: how it ended, and, of a call that is no stream, how long it
+// took. The metrics outlive the server.
 class CallCounter : public Interceptor {
  public:
   CallCounter(ServerRpcInfo* info, RpcMetrics* metrics, const Clock* clock)

@@ -25,8 +25,8 @@ int64_t MaxHeldBytes(const RpcOptions& rpc, int64_t process_memory);
 // services, on one port. Owned by the coordinator. Thread-safe.
 class GrpcServer {
  public:
-  // Asked before anything is said to anybody: once it is false, all
-  // connections are cut instead. Any thread; cheap.
+  // Called before anything is sent: once it returns false, all connections are
+  // cut instead. Any thread; cheap.
   using MayAnswer = std::function<bool()>;
 
   // Listens and serves. The components outlive the server. UNAVAILABLE if the

@@ -256,7 +256,8 @@ grpc::ServerUnaryReactor* RendezvousService::Describe(
     grpc::CallbackServerContext* context, const v1::DescribeRequest* request,
     v1::DescribeResponse* response) {
   const auto call = DeferredCall<v1::DescribeResponse>::Start(response);
-  // Of whom the gate has refused: a description is too much work for nobody.
+  // Of a caller that the interceptor has refused: a description would be wasted
+  // work.
   if (context->IsCancelled()) {
     call->Answer(absl::CancelledError("the call is over"));
     return call->reactor();

@@ -28,7 +28,7 @@ void AddSteps(const Telemetry& telemetry, int steps, v1::JobDescription* job);
 
 // proto/rendezvous.proto on top of the membership table and the schedule
 // registry, which must outlive it. Call Membership::Shutdown() before the gRPC
-// server's, so that nobody waits on.
+// server's, so that no call waits on.
 class RendezvousService : public v1::Rendezvous::CallbackService {
  public:
   // `clock`, by which refusals are logged at a rate, outlives it too.

@@ -7,7 +7,7 @@
 
 namespace coxswain::server {
 
-// coxswain.v1.Store over gRPC: decodes, asks the gate, calls the store,
+// coxswain.v1.Store over gRPC: decodes, validates the fence, calls the store,
 // encodes. Waiting calls are stored callbacks; a client that goes away
 // withdraws its own. Thread-safe; the pointers must outlive the gRPC server.
 class StoreService final : public v1::Store::CallbackService {

@@ -26,19 +26,19 @@
 
 namespace coxswain::server {
 
-// The schedule of one generation: an agreement for each stream, and what is
-// known of each rank. A part of the schedule registry, which brings it what
-// happens and carries out what it wants done. No clock, no locks, no network.
+// Runs the schedule of one generation: an agreement for each stream, and the
+// state of each rank. A part of the schedule registry, which passes it events
+// and carries out the effects that it returns. No clock, no locks, no network.
 class JobSchedule {
  public:
-  // The last decision of a stream that a rank has heard.
+  // The last decision of a stream that a rank has received.
   struct Position {
     std::string stream;
     schedule::Decision decision;
   };
-  // What is to be done after a call, in this order.
+  // The effects of a call, to be carried out in this order.
   struct Effects {
-    std::vector<Position> positions;     // that are new; for the log
+    std::vector<Position> positions;     // new ones, for the log
     std::optional<schedule::Plan> plan;  // has come into force
     std::vector<schedule::Message> messages;
     absl::Status failure;  // not OK: the generation must end with it
@@ -48,23 +48,24 @@ class JobSchedule {
              failure.ok();
     }
   };
-  // The plan that is in force from this step on, if that is another one.
+  // Returns the plan that is in force from this step on, if that is another
+  // one.
   using NextPlan = std::function<std::optional<schedule::Plan>(int64_t step)>;
-  // How a member is called, beside its rank.
+  // Returns a member's name, beside its rank.
   using NameOf = std::function<std::string(int rank)>;
   struct Asks {
     NextPlan next_plan;
     NameOf name_of;
   };
-  // Where an earlier coordinator has left the generation.
+  // The generation's state as an earlier coordinator has left it.
   struct ResumedFrom {
     // The earlier coordinator's, which may be the same one.
     schedule::Epoch epoch;
-    // A wish of RequestCheckpoint, and of how many steps was known.
+    // A pending RequestCheckpoint, and how many steps were known then.
     std::string checkpoint;
     int64_t newest_step = 0;
     std::vector<int> left;
-    // Whose place the plan in force has taken, maybe unheard.
+    // The plan before the one in force, which the ranks may not have received.
     std::optional<schedule::Plan> plan_before;
     std::vector<Position> positions;
   };
@@ -87,41 +88,41 @@ class JobSchedule {
   absl::Status OnPosition(int rank, absl::string_view stream,
                           const schedule::Decision& last, absl::Time now,
                           Effects* effects);
-  // The next decision that ends a step of "train" says regroup; none does for
-  // an empty reason.
+  // Makes the next decision that ends a step of "train" one to regroup; none
+  // for an empty reason.
   void OnRegroupWanted(absl::string_view reason);
-  // A decision of a step of "train" soon says checkpoint.
+  // Makes one of the next decisions of "train" ask for a checkpoint.
   //   FAILED_PRECONDITION  it is over, or the plan has enforcement=off
   absl::Status OnCheckpointWanted(absl::string_view reason);
-  // Of "train": its steps that are known to have been decided.
+  // Returns how many steps of "train" are known to have been decided.
   int64_t newest_step() const { return newest_step_; }
   void OnMemberLeft(int rank, absl::Time now, Effects* effects);
-  // Looks at all deadlines, and for a stall; not while a member is detached,
-  // nor before it has had time to speak again. `members` as
-  // Membership::MembersOf gives them. To be called from next_look() on;
-  // InfiniteFuture: not yet.
+  // Checks all deadlines, and for a stall; not while a member is detached, nor
+  // before it has had time to send again. `members` as Membership::MembersOf
+  // gives them. To be called from next_look() on; InfiniteFuture: not yet.
   void Tick(const std::vector<MemberDescription>& members, absl::Time now,
             Effects* effects);
   absl::Time next_look() const;
-  // Tick was not called for so long: who was heard of meanwhile is not known.
+  // Tick was not called for so long: contacts in the meantime are not known.
   void NotePause(absl::Duration how_long, absl::Time now);
 
-  // Freezes what Report says, and frees the rest.
+  // Freezes what Report returns, and frees the rest.
   void End(const std::vector<MemberDescription>& members,
            const absl::Status& reason, absl::Time now);
   bool ended() const { return end_.has_value(); }
   // It has ended, or it has failed and is about to be ended.
   bool over() const { return ended() || !failure_.ok(); }
-  // Ranks that have left, and what OnRegroupWanted has said last.
+  // Returns the ranks that have left; below, the last reason of
+  // OnRegroupWanted.
   std::vector<int> Left() const;
   const std::string& regroup_wanted() const { return regroup_; }
-  // What OnCheckpointWanted has said last, while no decision has said it.
+  // The last reason of OnCheckpointWanted, until a decision has it.
   const std::string& checkpoint_wanted() const { return checkpoint_; }
   ScheduleReport Report(const std::vector<MemberDescription>& members,
                         absl::Time now) const;
 
-  // When something was heard of each rank; see Membership::NoteSigns. Empty if
-  // nothing was since the last call.
+  // Returns the last contact of each rank; see Membership::NoteSigns. Empty if
+  // there was none since the last call.
   std::vector<absl::Time> TakeSigns();
 
   const std::string& job() const { return begin_.job; }
@@ -190,7 +191,7 @@ class JobSchedule {
   std::optional<ResumedFrom> resumed_;
   std::string regroup_;     // is wanted
   std::string checkpoint_;  // likewise
-  // When it was looked last, a member was not attached.
+  // At the last Tick, a member was not attached.
   bool away_ = false;
   int64_t newest_step_ = 0;
   std::map<std::string, Stream, std::less<>> streams_;

@@ -12,7 +12,7 @@ namespace coxswain::server {
 // The last decision of a stream as it is kept in the state store: a Position of
 // proto/state.proto. What is for the history only is left out. CheckPosition()
 // allows whatever is encoded, and Decode fails with INVALID_ARGUMENT for what
-// it does not allow; the caller of Decode says whose position it is.
+// it does not allow; the caller of Decode adds the rank to the error.
 std::string EncodePosition(const schedule::Decision& decision);
 absl::StatusOr<schedule::Decision> DecodePosition(absl::string_view record);
 

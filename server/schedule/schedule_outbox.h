@@ -12,8 +12,8 @@
 
 namespace coxswain::server {
 
-// Holds what a generation's schedule wants done, in order, until a thread does
-// it. Not thread-safe.
+// Holds the effects of a generation's schedule, in order, until a thread
+// carries them out. Not thread-safe.
 //
 // It is bounded, whatever ranks send. What is for all ranks grows with the
 // rounds alone. An answer to one rank takes the place of the one before it in
@@ -23,10 +23,10 @@ class ScheduleOutbox {
   // Adds what one call has returned; its messages are of this epoch.
   void Add(JobSchedule::Effects effects, const schedule::Epoch& epoch);
   bool empty() const { return queue_.empty() && answers_.empty(); }
-  // Returns what comes next, with all answers that wait. Not if it is empty.
+  // Returns the next effects, with all answers that wait. Must not be empty.
   JobSchedule::Effects Take();
-  // Drops what was decided in an earlier epoch, but not that a plan has come
-  // into force: it stays so.
+  // Drops what was decided in an earlier epoch, except that a plan has come
+  // into force, which stays so.
   void DropDecisions();
 
  private:

@@ -41,27 +41,25 @@ struct WhyReport {
   absl::Duration ended;  // since it ended; 0: it goes on
 };
 
-// The enforcement of every job's plan: brings tickets and votes to the schedule
-// of their generation, tells the members what was agreed, ends the generation
-// where they do not agree, and lets a proposed plan come into force with a
-// decision. Keeps the schedule of a job's last generation after its end, for
-// Why().
+// Enforces every job's plan: passes tickets and votes to the schedule of their
+// generation, sends the decisions to the members, ends the generation where the
+// ranks do not agree, and brings a proposed plan into force with a decision.
+// Keeps the schedule of a job's last generation after its end, for Why().
 //
-// The ranks are its log: what a crash takes with it they bring back, see
-// StepAgreement. Only what a rank has heard that leaves is written to the state
-// store, queued before its leaving is: whoever leaves cannot take the only copy
-// of a decision along. A decision that nobody may have heard is written
-// nowhere: after a crash, or while no rank reached this coordinator, it may be
-// made otherwise, by the fallback coordinator too. That one said regroup is
-// written before it is sent, by the membership, and taken back where the ranks
-// have gone on.
+// The ranks are its log: they report again what a crash loses, see
+// StepAgreement. Before a rank leaves, the last decision that it received is
+// persisted, because that rank may hold the only copy. A decision that no rank
+// may have received is not persisted: after a crash, or while no rank reaches
+// this coordinator, it may be made otherwise, also by the fallback coordinator.
+// A decision to regroup is persisted by the membership before it is sent, and
+// revoked where the ranks have gone on.
 //
 // Epochs (schedule::Epoch): a generation is in one, and each attachment sends
 // in the one that it was given as it attached, or has reported since. What is
 // sent in an earlier one than the generation's does not count. A report of a
 // fallback epoch that is new begins the generation's schedule anew, as after a
-// restart, and the other ranks are cut off, so that they attach again and send
-// their positions.
+// restart, and the other ranks are disconnected, so that they attach again and
+// send their positions.
 //
 // Life-cycle: registered as an observer of the membership; then requests and
 // Tick() from any thread. Thread-safe. What is sent to one generation is sent
@@ -70,7 +68,7 @@ struct WhyReport {
 // held, and no thread for ever.
 class ScheduleRegistry : public GenerationObserver {
  public:
-  // What it stands on; all must outlive it.
+  // Components that it uses; all must outlive it.
   struct Dependencies {
     const Clock* clock = nullptr;
     Membership* membership = nullptr;
@@ -85,22 +83,22 @@ class ScheduleRegistry : public GenerationObserver {
   // its generation's; to be called before anything that it has sent.
   schedule::Epoch OnAttached(const AttachedRank& attached);
 
-  // From an attached rank. Ignored if its generation is over, if it was not
-  // the rank's last to attach, and in an earlier epoch than the generation's.
-  //   INVALID_ARGUMENT    the stream's name is none
+  // From an attached rank. Ignored if its generation has ended, if the rank has
+  // attached again since, and in an earlier epoch than the generation's.
+  //   INVALID_ARGUMENT    not a name of a stream
   //   RESOURCE_EXHAUSTED  max_streams
   absl::Status OnTicket(const AttachedRank& attached, absl::string_view stream,
                         const schedule::Ticket& ticket);
   absl::Status OnVote(const AttachedRank& attached, absl::string_view stream,
                       const schedule::Vote& vote);
-  // The last decision of a stream that this rank has heard; see v1.Position.
+  // The last decision of a stream that this rank has received; see v1.Position.
   absl::Status OnPosition(const AttachedRank& attached,
                           absl::string_view stream,
                           const schedule::Decision& last);
 
   // Asks that a running job's ranks save their state after one of their next
-  // steps; returns the number of steps that are known to have been decided.
-  // Forgotten by a coordinator that is restarted before it was decided.
+  // steps; returns the number of steps that are known to have been decided. A
+  // restart of the coordinator before the decision loses the request.
   //   NOT_FOUND            no such job
   //   FAILED_PRECONDITION  it does not run, or has enforcement=off
   absl::StatusOr<int64_t> RequestCheckpoint(absl::string_view job,
@@ -124,8 +122,8 @@ class ScheduleRegistry : public GenerationObserver {
   absl::Status OnLeaving(absl::string_view job, Generation generation,
                          const FinalState& state);
 
-  // Looks at all deadlines, and for stalls; and tells the membership whose
-  // tickets have come. To be called before Membership::Tick().
+  // Checks all deadlines, and for stalls; and reports to the membership which
+  // ranks' tickets have come. To be called before Membership::Tick().
   void Tick(absl::Time now);
 
   // NOT_FOUND: no such job.
@@ -174,14 +172,14 @@ class ScheduleRegistry : public GenerationObserver {
     schedule::Epoch epoch ABSL_GUARDED_BY(mutex);
     std::vector<Sender> senders ABSL_GUARDED_BY(mutex);  // by rank
     ScheduleOutbox outbox ABSL_GUARDED_BY(mutex);
-    bool emptying ABSL_GUARDED_BY(mutex) = false;  // a thread is at it
-    // What those had heard last that have left, by stream; written. Of as many
-    // streams as the schedule has, with the bounds of CheckPosition(), until
-    // the generation ends.
+    bool emptying ABSL_GUARDED_BY(mutex) = false;  // a thread empties it
+    // The last decisions that ranks which left had received, by stream;
+    // persisted. Of as many streams as the schedule has, with the bounds of
+    // CheckPosition(), until the generation ends.
     std::map<std::string, schedule::Decision> kept ABSL_GUARDED_BY(mutex);
     // The rounds of them that were handed to the store.
     std::map<std::string, int64_t> handed ABSL_GUARDED_BY(mutex);
-    // Of the last decision of "train" that has said regroup.
+    // The last decision of "train" to regroup.
     int64_t regroup_round ABSL_GUARDED_BY(mutex) = -1;
   };
   using RunPtr = std::shared_ptr<Run>;
@@ -215,9 +213,10 @@ class ScheduleRegistry : public GenerationObserver {
   void CutOffOthers(const Run& run, const schedule::Epoch& epoch, int rank);
   void Empty(const RunPtr& run);
   void CarryOut(const RunPtr& run, const JobSchedule::Effects& effects);
-  // Tells the membership what has become of a regroup.
+  // Reports to the membership what has become of a regroup.
   void NoteRegroups(const RunPtr& run, const JobSchedule::Effects& effects);
-  // What a rank has heard that leaves: known at once, and written by Keep.
+  // The last decision of a rank that leaves: known at once, and persisted by
+  // Keep.
   static void KeepLocked(const JobSchedule::Position& position,
                          Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void Keep(const RunPtr& run, const std::string& stream);

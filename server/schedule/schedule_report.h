@@ -12,7 +12,7 @@
 
 namespace coxswain::server {
 
-// Where a job is in its schedule, for display: what `Schedule.Why` answers.
+// The state of a job's schedule, for display: the answer of `Schedule.Why`.
 
 // A round that was decided.
 struct RoundReport {
@@ -38,7 +38,7 @@ struct RankReport {
 
 struct ScheduleReport {
   absl::Time at;                      // now, or when the generation ended
-  std::vector<std::string> findings;  // the most telling first
+  std::vector<std::string> findings;  // the most specific first
   std::vector<RankReport> ranks;      // by rank
   std::vector<RoundReport> history;   // the newest first
 };

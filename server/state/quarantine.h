@@ -13,8 +13,8 @@
 namespace coxswain::server {
 
 // Where records of jobs go that cannot be read: out of the way of the next
-// start, and kept byte for byte for whoever looks into it. A job loses what the
-// record stood for, and nothing else is lost.
+// start, and kept byte for byte for inspection. A job loses what the record
+// stood for, and nothing else is lost.
 //
 // In the store, the table "quarantine" has the values as they were, under
 // NUMBER/TABLE, a zero byte, KEY; that of the notes (proto/state.proto) has the

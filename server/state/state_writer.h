@@ -18,8 +18,8 @@ namespace coxswain::server {
 // calls.
 //
 // What a component has changed in memory is seen by other requests before it is
-// durable. Whoever answers from it therefore answers through AfterWritten, so
-// that nobody hears of what a crash could still undo.
+// durable. Code that answers from it therefore answers through AfterWritten, so
+// that no answer has what a crash could still undo.
 //
 // Callbacks run once, one at a time and in the order of the calls, with no lock
 // held: on a thread of the writer, or on the caller's, before the call returns.
@@ -39,7 +39,7 @@ class StateWriter : public StateStore {
   virtual void AfterWritten(std::function<void()> done) = 0;
 };
 
-// What a client hears of a change that could not be committed: `what` says what
+// Returns the answer to a change that could not be committed: `what` says what
 // was not done. ABORTED, the word of a store that another coordinator owns now,
 // becomes UNAVAILABLE: to a client it would mean that its generation is over,
 // while it only has to ask the other coordinator.

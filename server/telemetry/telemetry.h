@@ -49,7 +49,7 @@ struct StepTiming {
   }
 };
 
-// Bytes that ranks moved, as their heartbeats say.
+// Bytes that ranks moved, by their heartbeats.
 struct Traffic {
   int64_t gradient_bytes = 0;  // were averaged, in the gradients' own type
   int64_t payload_bytes = 0;   // handed to collectives, for whatever purpose
@@ -62,7 +62,7 @@ struct Traffic {
   }
 };
 
-// What a job did since this coordinator heard of it first.
+// What a job did since this coordinator first knew of it.
 struct JobTelemetry {
   std::string job;
   int64_t steps = 0;    // that the job made: of its fastest rank
@@ -82,9 +82,9 @@ struct SeenPlan {
   int64_t step = 0;  // of the heartbeat that it was seen with
 };
 
-// How the ranks spend their steps, and what they move: told by heartbeats, in
-// memory only, within limits. For the status page and the metrics; nothing is
-// decided by it.
+// Holds how the ranks spend their steps, and what they move: from heartbeats,
+// in memory only, within limits. For the status page and the metrics; nothing
+// is decided by it.
 //
 // Life-cycle: registered as an observer of the membership; then any thread.
 // Thread-safe. Each job has a lock of its own, which is held while numbers are

@@ -10,7 +10,7 @@
 
 namespace coxswain::server {
 
-// The public keys of whoever signs tokens, by their ids: a JSON Web Key Set
+// The public keys of the signers of tokens, by their ids: a JSON Web Key Set
 // (RFC 7517), such as `kubectl get --raw /openid/v1/jwks` prints. A value.
 class KeySet {
  public:

@@ -10,7 +10,7 @@
 
 namespace coxswain::server {
 
-// Who may speak to the coordinator, and how. Nothing: everyone, in plain text.
+// Which callers are allowed, and how they connect. Nothing: all, in plain text.
 struct SecurityOptions {
   // With `cert`, connections are encrypted. With `ca`, callers show a
   // certificate that it vouches for; they need not where there are tokens.
@@ -23,10 +23,10 @@ struct SecurityOptions {
   TokenRules token_rules = {"", "coxswain"};
 
   bool encrypts() const { return !tls.cert.empty(); }
-  // Whether each caller is somebody: an operator, or a job.
+  // Whether each caller is authenticated: an operator, or a job.
   bool identifies() const { return !tls.ca.empty() || !tokens.empty(); }
 
-  // INVALID_ARGUMENT says which file is wrong or missing.
+  // Fails with INVALID_ARGUMENT, naming the file that is wrong or missing.
   absl::Status Validate(absl::Time now) const;
 
  private:

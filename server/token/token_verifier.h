@@ -22,7 +22,8 @@ namespace coxswain::server {
 
 // Tokens whose signature was checked, by the digest of the whole token, until
 // they run out: a signature is not checked again with each call. Only good
-// tokens come in, so that whoever has none cannot fill it. Thread-compatible.
+// tokens come in, so that callers without one cannot fill it.
+// Thread-compatible.
 class KnownTokens {
  public:
   explicit KnownTokens(size_t most) : most_(most) {}
@@ -72,7 +73,7 @@ class TokenVerifier {
   static absl::StatusOr<std::unique_ptr<TokenVerifier>> Open(
       const std::string& keys_path, TokenRules rules, const Clock* clock);
 
-  // UNAUTHENTICATED says what is wrong with the token (CheckWebToken).
+  // UNAUTHENTICATED describes what is wrong with the token (CheckWebToken).
   absl::StatusOr<std::string> SubjectOf(absl::string_view token);
 
  private:

@@ -69,7 +69,7 @@ class TransportControl {
   // leave when others no longer need it.
   void Lose(const PeerFailure& loss);
   std::optional<PeerFailure> LossAmong(const std::vector<int>& peers) const;
-  // Tells `on_loss` of each peer that is lost, present and future, before the
+  // Calls `on_loss` for each peer that is lost, present and future, before the
   // communicator has ended: then gloo closes the other connections itself.
   // Called without a lock. Once.
   void WatchLosses(std::function<void(int peer)> on_loss);

@@ -29,8 +29,8 @@ namespace coxswain {
 //   held.launches();                       // {{"all-reduce", 4000, ...}}
 //   held.Release(1);                       // now it runs
 //
-// A communicator split off is one of these with a gate of its own, which stands
-// as this one's did then; cast it to reach it.
+// A communicator split off is one of these, which holds what this one held
+// then; cast it to reach it.
 //
 // Thread-safe like any Communicator; the test's methods from any thread.
 class HeldCommunicator : public Communicator {
@@ -42,7 +42,7 @@ class HeldCommunicator : public Communicator {
     DType dtype = DType::kFloat32;
   };
 
-  // The gate is closed at first.
+  // Holds everything at first.
   explicit HeldCommunicator(std::unique_ptr<Communicator> inner);
   // Ends what is held with ABORTED.
   ~HeldCommunicator() override;

@@ -16,7 +16,7 @@ using testing::HasSubstr;
 
 constexpr absl::Duration kSoon = absl::Seconds(20);
 
-// With its gate open it is like what it wraps.
+// Opened, it is like what it wraps.
 CommunicatorCase ReleasedCase() {
   CommunicatorCase result;
   result.name = "OpenGate";

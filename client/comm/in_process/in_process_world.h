@@ -64,7 +64,8 @@ class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
   absl::StatusOr<std::shared_ptr<InProcessWorld>> MeetToSplit(
       int rank, const std::vector<int>& ranks, int64_t count);
 
-  // Says that `rank` takes part no longer, and wakes who waits for it.
+  // Notes that `rank` takes part no longer, and wakes the ranks that wait for
+  // it.
   void Leave(int rank);
 
  private:

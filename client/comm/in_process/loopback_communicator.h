@@ -12,8 +12,8 @@
 
 namespace coxswain {
 
-// A group of one rank. Everything ends at once, on the calling thread; there
-// is nobody to send to. Takes memory of the CPU only. See Communicator.
+// A group of one rank. Everything ends at once, on the calling thread; there is
+// no peer to send to. Takes memory of the CPU only. See Communicator.
 class LoopbackCommunicator : public Communicator {
  public:
   LoopbackCommunicator() : Communicator(0, 1) {}

@@ -46,7 +46,7 @@ class Inbox {
   absl::StatusOr<Message> AwaitMessage(int peer, uint32_t tag, uint64_t ticket,
                                        absl::Duration timeout);
 
-  // Until the peer says that it has received the message.
+  // Until the peer has acknowledged the message.
   absl::Status AwaitTaken(int peer, uint64_t id, absl::Duration timeout);
 
   // Ends all waits, now and later, with ABORTED.

@@ -15,7 +15,7 @@
 
 namespace coxswain {
 
-// What ranks of one host tell each other beside the shared memory. Some carry a
+// The messages among ranks of one host beside the shared memory. Some carry a
 // descriptor of a segment.
 struct PeerFrame {
   enum class Kind : uint32_t {
@@ -24,7 +24,7 @@ struct PeerFrame {
     kForget,   // the segment `id` is gone
     kMessage,  // `bytes` for a receive with this `tag`; the message is `id`
     kTaken,    // the message `id` has been received
-    kAbort,    // the sender gives up; `text` says why
+    kAbort,    // the sender gives up; `text` has the reason
   };
   Kind kind = Kind::kHello;
   uint32_t tag = 0;
@@ -46,7 +46,8 @@ class Peers {
  public:
   struct Handlers {
     std::function<void(int peer, const PeerFrame& frame, UniqueFd fd)> on_frame;
-    // The peer's process ended or closed; the status says so. Once per peer.
+    // The peer's process ended or closed; the status has the reason. Once per
+    // peer.
     std::function<void(int peer, const absl::Status& why)> on_lost;
   };
 
@@ -70,7 +71,8 @@ class Peers {
 
   // UNAVAILABLE if the peer is gone.
   absl::Status Send(int peer, const PeerFrame& frame, int fd = -1);
-  // Tells all peers that this rank gives up, without waiting; once is enough.
+  // Notifies all peers that this rank gives up, without waiting; once is
+  // enough.
   void AnnounceEnd(absl::string_view why);
 
  private:

@@ -14,11 +14,11 @@ namespace coxswain {
 //
 // Waiting: a short spin, for peers that are about to arrive on processors of
 // their own (none where the ranks together may run on fewer than they are),
-// then sleep on a futex. Who sleeps says so, and whoever arrives rings the
-// bells of those who do; both first write their own word and then read the
-// other's, in a total order, so that at least one of them sees the other and no
-// bell is missed. tests/simulation has the protocol as a model that is checked
-// exhaustively.
+// then sleep on a futex. A thread that sleeps sets a flag, and one that arrives
+// rings the bells of those who do; both first write their own word and then
+// read the other's, in a total order, so that at least one of them sees the
+// other and no bell is missed. tests/simulation has the protocol as a model
+// that is checked exhaustively.
 //
 // Threading: one thread of the process arrives and waits at a time; Stop is for
 // any thread.

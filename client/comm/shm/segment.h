@@ -15,7 +15,7 @@
 
 namespace coxswain {
 
-// Memory that processes of one host share. It has no name: whoever holds the
+// Memory that processes of one host share. It has no name: a process with the
 // descriptor, or has it mapped, keeps it, and it is gone with the last of them,
 // however they end. It is sealed against shrinking, so that a peer cannot make
 // an access to it fault.
@@ -50,7 +50,7 @@ class Segment {
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   struct Links {
-    // Tell the peers of a new segment, and that one is gone.
+    // Announce a new segment to the peers, and that one has gone.
     std::function<absl::Status(uint64_t id, const Segment& segment)> announce;
     std::function<void(uint64_t id)> forget;
   };

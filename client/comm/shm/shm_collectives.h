@@ -33,7 +33,7 @@ struct Post {
 // writes its own part only.
 //
 // Successive collectives alternate, because a rank may begin one while others
-// still read what it posted for the one before; nobody begins the next but one
+// still read what it posted for the one before; no rank begins the next but one
 // before all have ended the first.
 class SharedArea {
  public:
@@ -81,11 +81,11 @@ class SharedArea {
 //   pieces  large inputs in private memory pass through the area a piece at a
 //           time; two meetings each.
 //
-// Sums are formed in the order of ranks by whoever computes them, so all ranks
-// get the same bits. The headers of the ranks lie in the shared area before the
-// first meeting, which every collective has anyway, so comparing them costs no
-// message: those that differ are INVALID_ARGUMENT on all ranks, and no harm to
-// later collectives.
+// Sums are formed in the order of ranks wherever they are computed, so all
+// ranks get the same bits. The headers of the ranks lie in the shared area
+// before the first meeting, which every collective has anyway, so comparing
+// them costs no message: those that differ are INVALID_ARGUMENT on all ranks,
+// and no harm to later collectives.
 //
 // Threading: one thread at a time; Stop of the phases is for any thread.
 class ShmCollectives {

@@ -29,7 +29,7 @@ namespace coxswain {
 // A small collective that finds nothing before it is begun by the thread that
 // starts it and ended by the thread that waits for it; all others run on a
 // thread of the communicator's own, messages on further ones. One thread
-// listens for what peers say, and notices at once when one has ended.
+// receives peers' messages, and notices at once when one has ended.
 //
 // Headers of collectives are compared in shared memory, without a message.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectShm(

@@ -18,7 +18,7 @@ namespace coxswain {
 // Listens at a name.
 absl::StatusOr<UniqueFd> ListenLocally(absl::string_view name);
 
-// UNAVAILABLE: nobody listens there.
+// UNAVAILABLE: no process listens there.
 absl::StatusOr<UniqueFd> ConnectLocally(absl::string_view name);
 
 // Waits for a connection; DEADLINE_EXCEEDED.
@@ -37,7 +37,7 @@ absl::Status SendMessage(const UniqueFd& socket, absl::string_view message,
 // DEADLINE_EXCEEDED where there is no room.
 absl::Status SendMessageNow(const UniqueFd& socket, absl::string_view message);
 
-// The other end hears that nothing more will come.
+// Notifies the other end that nothing more will come.
 void EndSending(const UniqueFd& socket);
 
 struct LocalMessage {

@@ -118,7 +118,7 @@ class WatchedPart : public Communicator {
   std::atomic<int>* const aborts_;
 };
 
-// A group of one rank, whose flat communicator waits at a gate.
+// A group of one rank, whose flat communicator is held.
 struct LoneRank {
   LoneRank() {
     TwoLevelParts parts = {Watched(std::make_unique<LoopbackCommunicator>()),

@@ -27,30 +27,30 @@ struct EtcdOptions {
   // Of all keys; ends with a slash. Coordinators with one prefix are one
   // cluster.
   std::string prefix = "coxswain/";
-  // Who this is, for display: what the others are told who leads.
+  // Who this is, for display: what the others show as the leader.
   std::string name;
-  // A leader that etcd has not heard of for this long leads no more. In whole
-  // seconds; etcd has a least, of about 1.5 times its election timeout.
+  // A leader that has not renewed its lease for this long leads no more. In
+  // whole seconds; etcd has a least, of about 1.5 times its election timeout.
   absl::Duration lease = absl::Seconds(5);
   // Of one call; several fit into a lease.
   absl::Duration call_timeout = absl::Seconds(2);
-  // How often one that stands by looks whether somebody leads.
+  // How often a standby checks whether there is a leader.
   absl::Duration look_interval = absl::Milliseconds(200);
   const Clock* clock = LeaseClock();  // outlives the user
 };
 
-// The right of one coordinator to lead. Whoever creates the leader's key leads,
-// for as long as the lease of that key is renewed, which a thread does. The
-// revision in which the key was created tells one time of leading from another:
-// a transaction that compares it cannot come too late.
+// The right of one coordinator to lead. The coordinator that creates the
+// leader's key leads, for as long as the lease of that key is renewed, which a
+// thread does. The revision in which the key was created tells one time of
+// leading from another: a transaction that compares it cannot come too late.
 //
 // By our own clock the lease ends no later than by etcd's: it is counted from
 // before the request. A process that was frozen thus notices by itself.
 // Thread-safe.
 class EtcdLeadership {
  public:
-  // Who is waited for; called with each change. Empty: etcd is not reached,
-  // and `trouble` says why.
+  // Who is waited for; called with each change. Empty: etcd is not reached, and
+  // `trouble` has the reason.
   using OnWait = std::function<void(const std::string& leader,
                                     const absl::Status& trouble)>;
 
@@ -82,7 +82,7 @@ class EtcdLeadership {
  private:
   // What one look at etcd has shown.
   struct View {
-    std::string leader;  // empty: nobody leads
+    std::string leader;  // empty: there is no leader
     std::string format;  // empty: none was written
     int64_t format_revision = 0;
     int64_t commit_revision = 0;
