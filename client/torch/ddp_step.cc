@@ -94,6 +94,16 @@ absl::Status DistributedDataParallel::Backward(const Tensor& loss) {
   return exchanges ? FinishStep() : status_;
 }
 
+absl::Status DistributedDataParallel::Backward(const Tensor& loss,
+                                               const MicroBatch& micro) {
+  if (micro.empty || micro.loss_scale == 1) return Backward(loss);
+  Tensor scaled;
+  Keep(Guarded("scaling the loss",
+               [&] { scaled = loss * micro.loss_scale; }));
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  return Backward(scaled);
+}
+
 absl::Status DistributedDataParallel::Synchronize() {
   COXSWAIN_RETURN_IF_ERROR(status_);
   // A pass may have reached no parameter, and so not have been noticed.

@@ -47,13 +47,15 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
 //   auto ddp = DistributedDataParallel::Create(model, &comm, hook, options);
 //   for (each batch) {
 //     const MicroBatch micro = ddp->Accumulate();
-//     auto loss = criterion(model->forward(x), y) * micro.loss_scale;
-//     COXSWAIN_RETURN_IF_ERROR(ddp->Backward(loss));
+//     auto loss = criterion(model->forward(x), y);
+//     COXSWAIN_RETURN_IF_ERROR(ddp->Backward(loss, micro));
 //     if (micro.sync) {
 //       COXSWAIN_RETURN_IF_ERROR(ddp->StepOptimizer(optimizer).status());
 //     }
 //     if (ddp->stopping()) break;
 //   }
+//
+// Train (train/torch/train.h) does this and what is around it.
 //
 // The module is used as before; its forward needs nothing from this class. An
 // averager (local SGD, DiLoCo) lets the ranks' parameters go apart between its
@@ -156,6 +158,9 @@ class DistributedDataParallel {
   // pass: the micro-batch has run its backward, or was not declared and has to
   // be, or its forward ran outside it (options.forward_in_scope).
   absl::Status Backward(const ::torch::Tensor& loss);
+  // The same for the mean loss of this micro-batch, as its forward pass gave
+  // it: multiplies it by micro.loss_scale.
+  absl::Status Backward(const ::torch::Tensor& loss, const MicroBatch& micro);
 
   // The result of the exchange in the backward pass just run, with the
   // averages in .grad. If that pass reached no parameter, exchanges now. OK

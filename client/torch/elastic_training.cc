@@ -190,6 +190,13 @@ absl::Status ElasticTraining::Backward(const ::torch::Tensor& loss) {
   return ddp_->Backward(loss);
 }
 
+absl::Status ElasticTraining::Backward(const ::torch::Tensor& loss,
+                                       const MicroBatch& micro) {
+  COXSWAIN_RETURN_IF_ERROR(CheckGoing());
+  BeginUndeclared();
+  return ddp_->Backward(loss, micro);
+}
+
 absl::StatusOr<bool> ElasticTraining::StepWithoutData() {
   COXSWAIN_RETURN_IF_ERROR(CheckGoing());
   BeginUndeclared();

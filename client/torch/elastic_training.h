@@ -51,7 +51,7 @@ struct ElasticTrainingOptions {
 //       auto batch = Batch(t.counter("samples"), t.rank(), t.world_size());
 //       const MicroBatch micro = t.Accumulate();
 //       auto loss = criterion(model->forward(batch.x), batch.y);
-//       COXSWAIN_RETURN_IF_ERROR(t.Backward(loss * micro.loss_scale));
+//       COXSWAIN_RETURN_IF_ERROR(t.Backward(loss, micro));
 //       if (micro.sync) COXSWAIN_RETURN_IF_ERROR(t.StepOptimizer().status());
 //       t.counter("samples") += 32 * t.world_size();
 //     }
@@ -98,6 +98,7 @@ class ElasticTraining {
   // As those of DistributedDataParallel, and to be used in their place.
   MicroBatch Accumulate(const Accumulator::Begin& begin = {});
   absl::Status Backward(const ::torch::Tensor& loss);
+  absl::Status Backward(const ::torch::Tensor& loss, const MicroBatch& micro);
   absl::StatusOr<bool> StepOptimizer();
   absl::StatusOr<bool> StepWithoutData();
   absl::StatusOr<bool> Flush();

@@ -21,7 +21,8 @@ LIST = "tests/cases.txt"
 UPDATE = "tests/tidy/cases_test.py --update"
 FOLDERS = (
     "base", "bazel", "capi", "cli", "client", "deploy", "examples", "hooks",
-    "proto", "python", "schedule", "server", "tests", "tools", "transport",
+    "proto", "python", "schedule", "server", "tests", "tools", "train",
+    "transport",
 )
 
 CASE = re.compile(

@@ -21,7 +21,7 @@ import unittest
 # Composition roots use the libraries, but not each other.
 LIBRARIES = {
     "base", "proto", "transport", "schedule", "server", "client", "hooks",
-    "capi",
+    "capi", "train",
 }
 LAYERS = {
     "base": set(),
@@ -32,6 +32,7 @@ LAYERS = {
     "client": {"base", "proto", "transport", "schedule"},
     "hooks": {"base", "proto", "schedule", "client"},
     "capi": {"base", "proto", "transport", "schedule", "client", "hooks"},
+    "train": {"base", "proto", "transport", "schedule", "client", "hooks"},
     "python": {"capi"},
     "cli": LIBRARIES,
     "examples": LIBRARIES,
@@ -61,7 +62,7 @@ RESERVED = {
         "base/grpc_status",
         "cli/",
     ),
-    "torch/": ("client/torch/", "examples/"),
+    "torch/": ("client/torch/", "train/torch/", "examples/"),
     "ATen/": ("client/torch/", "examples/"),
     "c10/": ("client/torch/", "examples/"),
     # NCCL speaks of CUDA's streams and errors.
@@ -72,7 +73,7 @@ RESERVED = {
     "openssl/": ("base/certificates", "base/openssl", "base/public_key"),
 }
 RESERVED_DEPS = {
-    "//third_party:torch": ("client/torch/", "examples/"),
+    "//third_party:torch": ("client/torch/", "train/torch/", "examples/"),
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]')

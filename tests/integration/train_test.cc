@@ -1,0 +1,272 @@
+// One call that trains, against a real coordinator in the same process, each
+// worker a thread.
+
+#include "train/torch/train.h"
+
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/coordinator.h"
+#include "tests/support/in_threads.h"
+
+namespace coxswain::torch::train_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::torch::Tensor;
+
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+constexpr int64_t kRows = 8;
+constexpr double kLearningRate = 0.1;
+
+// The rows of an endless data set.
+Tensor Rows(int64_t first) {
+  const Tensor number =
+      ::torch::arange(first, first + kRows, ::torch::kFloat64);
+  return ::torch::sin(number.view({-1, 1}) * 12.9898 +
+                      ::torch::arange(4, ::torch::kFloat64) * 78.233);
+}
+
+using Net = ::torch::nn::LinearImpl;
+
+std::shared_ptr<Net> MakeNet() {
+  auto net = std::make_shared<Net>(4, 2);
+  net->to(::torch::kFloat64);
+  const ::torch::NoGradGuard no_grad;
+  for (Tensor& parameter : net->parameters()) parameter.fill_(0.25);
+  return net;
+}
+
+Tensor Loss(Net& net, int64_t first) {
+  return net.forward(Rows(first)).square().mean();
+}
+
+// What one worker came to.
+struct Ended {
+  absl::Status status;
+  std::vector<Tensor> parameters;
+  int64_t step = 0;
+  int64_t counter = 0;
+};
+
+class TrainTest : public ::testing::Test {
+ protected:
+  using Body = std::function<absl::Status(Training&, Net&)>;
+
+  TrainTest() {
+    server::CoordinatorOptions options;
+    options.listen = "127.0.0.1:0";
+    options.state_dir = absl::StrCat(
+        ::testing::TempDir(), "/train-",
+        ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    options.tick_interval = absl::Milliseconds(10);
+    auto started = server::Coordinator::Start(options);
+    EXPECT_OK(started);
+    if (started.ok()) coordinator_ = std::move(started).value();
+  }
+
+  std::vector<Ended> Run(int ranks, const TrainOptions& options,
+                         const Body& body) {
+    std::vector<Ended> ended(static_cast<size_t>(ranks));
+    InThreads(ranks, [&](int slot) {
+      at::set_num_threads(1);
+      Ended& mine = ended[static_cast<size_t>(slot)];
+      TrainOptions own = options;
+      own.session.emplace();
+      own.session->coordinator =
+          absl::StrCat("127.0.0.1:", coordinator_->port());
+      own.session->job = "job";
+      own.session->identity = {"host-a", slot};
+      own.session->host = "host-a";
+      own.session->world_size = ranks;
+      own.session->join_timeout = own.session->collective_timeout = kTimeout;
+      own.stop_on_sigterm = false;
+      const std::shared_ptr<Net> net = MakeNet();
+      ::torch::optim::SGD optimizer(net->parameters(), kLearningRate);
+      mine.status = torch::Train(own, net, optimizer, [&](Training& training) {
+        const absl::Status status = body(training, *net);
+        mine.step = training.step();
+        mine.counter = training.counter("rows");
+        return status;
+      });
+      for (const Tensor& parameter : net->parameters()) {
+        mine.parameters.push_back(parameter.detach().clone());
+      }
+    });
+    return ended;
+  }
+
+  // Trains until `steps` are done, on rows of each rank's own.
+  static Body Until(int64_t steps) {
+    return [steps](Training& training, Net& net) -> absl::Status {
+      while (training.going() && training.step() < steps) {
+        int64_t& rows = training.counter("rows");
+        COXSWAIN_RETURN_IF_ERROR(training.Step(
+            [&] { return Loss(net, rows + training.rank() * kRows); }));
+        rows += kRows * training.world_size();
+      }
+      return absl::OkStatus();
+    };
+  }
+
+  std::unique_ptr<server::Coordinator> coordinator_;
+};
+
+// What plain libtorch makes of all ranks' rows.
+std::vector<Tensor> Expected(int ranks, int64_t steps, int accumulation) {
+  const std::shared_ptr<Net> net = MakeNet();
+  ::torch::optim::SGD optimizer(net->parameters(), kLearningRate);
+  int64_t row = 0;
+  for (int64_t step = 0; step < steps; ++step) {
+    for (int i = 0; i < ranks * accumulation; ++i, row += kRows) {
+      (Loss(*net, row) / (ranks * accumulation)).backward();
+    }
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  std::vector<Tensor> parameters;
+  for (const Tensor& parameter : net->parameters()) {
+    parameters.push_back(parameter.detach());
+  }
+  return parameters;
+}
+
+void ExpectClose(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(::torch::allclose(a[i], b[i], 1e-9, 1e-12)) << i;
+  }
+}
+
+TEST_F(TrainTest, AveragesOverRanksAndMicroBatches) {
+  TrainOptions options;
+  options.ddp.accumulation_steps = 3;
+  for (const Ended& ended : Run(2, options, Until(5))) {
+    EXPECT_OK(ended.status);
+    EXPECT_EQ(ended.step, 5);
+    EXPECT_EQ(ended.counter, 2 * 3 * 5 * kRows);
+    ExpectClose(ended.parameters, Expected(2, 5, 3));
+  }
+}
+
+TEST_F(TrainTest, AShortWindowIsFlushedAtTheEndOfTheEpoch) {
+  TrainOptions options;
+  options.ddp.accumulation_steps = 2;
+  const auto ended = Run(2, options, [](Training& training, Net& net) {
+    absl::Status status;
+    for (int i = 0; i < 3 && status.ok(); ++i) {
+      status = training.Step([&] { return Loss(net, training.rank()); });
+      EXPECT_EQ(training.stepped(), i == 1);
+    }
+    return status.ok() ? training.EndEpoch() : status;
+  });
+  for (const Ended& one : ended) {
+    EXPECT_OK(one.status);
+    EXPECT_EQ(one.step, 2);
+    ExpectClose(one.parameters, ended[0].parameters);
+  }
+}
+
+TEST_F(TrainTest, GoesOnFromItsNewestCheckpointOnAnotherNumberOfRanks) {
+  TrainOptions options;
+  options.hook = "powersgd(start_step=2)";
+  options.ddp.terms.checkpoint_every = 4;
+  options.resume = "newest";
+  const auto first = Run(2, options, Until(8));
+  const auto second = Run(3, options, Until(10));
+  for (const Ended& ended : first) {
+    EXPECT_OK(ended.status);
+    EXPECT_EQ(ended.counter, 8 * 2 * kRows);
+  }
+  for (const Ended& ended : second) {
+    EXPECT_OK(ended.status);
+    EXPECT_EQ(ended.step, 10);
+    EXPECT_EQ(ended.counter, 8 * 2 * kRows + 2 * 3 * kRows);
+    ExpectClose(ended.parameters, second[0].parameters);
+  }
+}
+
+TEST_F(TrainTest, TrainsThroughGenerationsWhereItIsElastic) {
+  TrainOptions options;
+  options.elastic = true;
+  for (const Ended& ended : Run(2, options, Until(5))) {
+    EXPECT_OK(ended.status);
+    EXPECT_EQ(ended.step, 5);
+    ExpectClose(ended.parameters, Expected(2, 5, 1));
+  }
+}
+
+TEST_F(TrainTest, AnErrorOfOneRankEndsAllOfThem) {
+  const auto ended = Run(2, {}, [](Training& training, Net& net) {
+    absl::Status status;
+    while (status.ok()) {
+      status = training.Step([&]() -> Tensor {
+        if (training.rank() == 1 && training.step() == 3) {
+          throw std::runtime_error("the disk is gone");
+        }
+        return Loss(net, 0);
+      });
+    }
+    return status;
+  });
+  const auto its_own = StatusIs(
+      absl::StatusCode::kInternal,
+      AllOf(HasSubstr("loss function"), HasSubstr("the disk is gone")));
+  const auto of_the_peer =
+      StatusIs(absl::StatusCode::kAborted,
+               AllOf(HasSubstr("rank 1"), HasSubstr("the disk is gone")));
+  for (const Ended& one : ended) {
+    EXPECT_THAT(one.status, AnyOf(its_own, of_the_peer));
+  }
+  EXPECT_NE(ended[0].status.code(), ended[1].status.code());
+}
+
+TEST_F(TrainTest, ABodyThatThrowsIsAnErrorToo) {
+  for (const Ended& ended : Run(1, {}, [](Training&, Net&) -> absl::Status {
+         throw std::runtime_error("oops");
+       })) {
+    EXPECT_THAT(ended.status,
+                StatusIs(absl::StatusCode::kInternal, HasSubstr("oops")));
+  }
+}
+
+TEST_F(TrainTest, ALossIsOneNumber) {
+  const auto ended = Run(1, {}, [](Training& training, Net& net) {
+    return training.Step([&] { return net.forward(Rows(0)); });
+  });
+  EXPECT_THAT(ended[0].status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                        HasSubstr("16 elements")));
+}
+
+TEST_F(TrainTest, OptionsThatMakeNoSenseAreRefusedBeforeItJoins) {
+  TrainOptions unknown;
+  unknown.hook = "powersdg";
+  EXPECT_THAT(
+      Run(1, unknown, Until(1))[0].status,
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("powersdg")));
+  TrainOptions taken;
+  taken.settings["find_unused_parameters"] = "maybe";
+  taken.elastic = true;
+  EXPECT_THAT(
+      Run(1, taken, Until(1))[0].status,
+      StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("settings")));
+}
+
+}  // namespace
+}  // namespace coxswain::torch::train_test

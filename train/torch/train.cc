@@ -1,0 +1,328 @@
+#include "train/torch/train.h"
+
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "client/elastic/drain_signal.h"
+#include "client/schedule/schedule_client.h"
+#include "client/torch/elastic_module_state.h"
+#include "client/torch/elastic_training.h"
+#include "client/torch/module_checkpoint.h"
+#include "hooks/registry/planned_hook.h"
+#include "hooks/registry/registry.h"
+#include "schedule/terms.h"
+
+namespace coxswain::torch {
+namespace {
+
+using Body = std::function<absl::Status(Training&)>;
+
+constexpr char kStopReason[] = "SIGTERM";
+// The same as ElasticTraining's, so that each resumes what the other has saved.
+constexpr char kRecordBlob[] = "elastic";
+
+absl::Status Call(const Body& body, Training* training) {
+  try {
+    return body(*training);
+  } catch (const std::exception& error) {
+    return absl::InternalError(
+        absl::StrCat("the body of Train threw: ", error.what()));
+  }
+}
+
+// Within one generation, whose end is the end of training.
+class PlainTraining : public Training {
+ public:
+  PlainTraining(const TrainOptions& options, Session* session,
+                std::shared_ptr<::torch::nn::Module> module,
+                ::torch::optim::Optimizer* optimizer)
+      : options_(options),
+        session_(*session),
+        module_(std::move(module)),
+        optimizer_(*optimizer) {}
+
+  absl::Status Start() {
+    DistributedDataParallelOptions ddp = options_.ddp;
+    COXSWAIN_RETURN_IF_ERROR(FollowSession(session_, &ddp));
+    COXSWAIN_ASSIGN_OR_RETURN(world_, session_.World());
+    COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> hook,
+                              ddp.make_hook(*ddp.plan));
+    COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Averager> averager,
+                              ddp.make_averager(*ddp.plan));
+    COXSWAIN_ASSIGN_OR_RETURN(
+        ddp_, DistributedDataParallel::Create(module_, &world_->communicator(),
+                                              std::move(hook), ddp,
+                                              std::move(averager)));
+    ModuleCheckpoint::Options saving;
+    saving.make_hook = ddp.make_hook;
+    saving.retention = options_.retention;
+    checkpoint_ = std::make_unique<ModuleCheckpoint>(session_, module_,
+                                                     &optimizer_, saving);
+    return options_.resume.empty() ? absl::OkStatus() : Resume();
+  }
+
+  absl::Status Finish() {
+    COXSWAIN_RETURN_IF_ERROR(SaveIfDue());
+    // A checkpoint that could not be written was logged.
+    checkpoint_->Finish(options_.save_timeout).IgnoreError();
+    // All ranks end with one model, also where an averager let them go apart.
+    return ddp_->AverageParameters();
+  }
+
+  bool going() const override {
+    return !ddp_->stopping() && !ddp_->finished();
+  }
+  int64_t step() const override { return step_; }
+  int64_t& counter(const std::string& name) override {
+    return record_.counters[name];
+  }
+  std::string& blob(const std::string& name) override {
+    return record_.blobs[name];
+  }
+  Session& session() override { return session_; }
+  DistributedDataParallel& ddp() override { return *ddp_; }
+
+ private:
+  absl::Status Resume() {
+    absl::StatusOr<ModuleCheckpoint::Resumed> resumed =
+        checkpoint_->Resume(options_.resume, *ddp_);
+    if (absl::IsNotFound(resumed.status()) && options_.resume == "newest") {
+      LogInfo("resumed_from_nothing", {{"job", session_.job()}});
+      return absl::OkStatus();
+    }
+    COXSWAIN_RETURN_IF_ERROR(resumed.status());
+    step_ = resumed->step;
+    const auto record = resumed->blobs.find(kRecordBlob);
+    if (record == resumed->blobs.end()) return absl::OkStatus();
+    COXSWAIN_ASSIGN_OR_RETURN(record_, ElasticRecord::Parse(record->second));
+    return absl::OkStatus();
+  }
+
+  // Saves the step taken last, if its decision asks for that: at the beginning
+  // of the next one, because what the program counts after Step belongs to it.
+  absl::Status SaveIfDue() {
+    if (!std::exchange(save_due_, false)) return absl::OkStatus();
+    const ModuleCheckpoint::Blobs blobs = {{kRecordBlob, record_.Serialize()}};
+    // A step that was skipped asks for nothing, and may be the last.
+    if (ddp_->stopping() && ddp_->skipped()) {
+      return checkpoint_->Save(*ddp_, ddp_->decision().stop, blobs).status();
+    }
+    return checkpoint_->SaveIfAsked(*ddp_, blobs).status();
+  }
+
+  absl::StatusOr<MicroBatch> Accumulate(
+      const Accumulator::Begin& begin) override {
+    COXSWAIN_RETURN_IF_ERROR(SaveIfDue());
+    return ddp_->Accumulate(begin);
+  }
+  absl::Status Backward(const ::torch::Tensor& loss,
+                        const MicroBatch& micro) override {
+    return ddp_->Backward(loss, micro);
+  }
+  absl::StatusOr<bool> Flush() override { return ddp_->Flush(); }
+  absl::StatusOr<bool> StepWithoutData() override {
+    return ddp_->StepWithoutData();
+  }
+  absl::Status TakeStep() override {
+    COXSWAIN_RETURN_IF_ERROR(ddp_->StepOptimizer(optimizer_).status());
+    session_.ReportProgress(++step_);
+    save_due_ = true;
+    if (options_.stop_on_sigterm && DrainSignalled() && !asked_to_stop_) {
+      asked_to_stop_ = true;
+      // Both go with the next ticket, so that one decision has both.
+      session_.schedule().RequestCheckpoint(kStopReason);
+      session_.schedule().RequestStop(kStopReason);
+    }
+    return absl::OkStatus();
+  }
+
+  const TrainOptions& options_;
+  Session& session_;
+  const std::shared_ptr<::torch::nn::Module> module_;
+  ::torch::optim::Optimizer& optimizer_;
+  std::shared_ptr<ProcessGroup> world_;
+  std::unique_ptr<DistributedDataParallel> ddp_;
+  std::unique_ptr<ModuleCheckpoint> checkpoint_;
+  ElasticRecord record_;
+  int64_t step_ = 0;
+  bool save_due_ = false;
+  bool asked_to_stop_ = false;
+};
+
+// Over an ElasticTraining, which does the same for each generation.
+class ElasticAdapter : public Training {
+ public:
+  explicit ElasticAdapter(ElasticTraining* training) : training_(*training) {}
+
+  bool going() const override { return training_.going(); }
+  int64_t step() const override { return training_.step(); }
+  int64_t& counter(const std::string& name) override {
+    return training_.counter(name);
+  }
+  std::string& blob(const std::string& name) override {
+    return training_.blob(name);
+  }
+  Session& session() override { return training_.session(); }
+  DistributedDataParallel& ddp() override { return training_.ddp(); }
+
+ private:
+  absl::StatusOr<MicroBatch> Accumulate(
+      const Accumulator::Begin& begin) override {
+    return training_.Accumulate(begin);
+  }
+  absl::Status Backward(const ::torch::Tensor& loss,
+                        const MicroBatch& micro) override {
+    return training_.Backward(loss, micro);
+  }
+  absl::StatusOr<bool> Flush() override { return training_.Flush(); }
+  absl::StatusOr<bool> StepWithoutData() override {
+    return training_.StepWithoutData();
+  }
+  absl::Status TakeStep() override {
+    return training_.StepOptimizer().status();
+  }
+
+  ElasticTraining& training_;
+};
+
+// A process has one handler, however many trainings follow each other.
+absl::Status CatchSigterm() {
+  static const absl::Status caught = DrainOnSignal();
+  return caught;
+}
+
+absl::StatusOr<JobManifest> ManifestOf(const TrainOptions& options,
+                                       const ::torch::nn::Module& module) {
+  COXSWAIN_ASSIGN_OR_RETURN(JobManifest manifest,
+                            DescribeJob(module, options.hook, options.ddp));
+  for (const auto& [name, value] : options.settings) {
+    if (manifest.settings.emplace(name, value).second) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("TrainOptions::settings has \"", name,
+                     "\", which is a setting of the library's own; give it "
+                     "another name"));
+  }
+  return manifest;
+}
+
+absl::Status TrainOnce(const TrainOptions& options,
+                       const std::shared_ptr<::torch::nn::Module>& module,
+                       ::torch::optim::Optimizer* optimizer, const Body& body) {
+  COXSWAIN_ASSIGN_OR_RETURN(const JobManifest manifest,
+                            ManifestOf(options, *module));
+  COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                            Session::Join(*options.session, manifest));
+  PlainTraining training(options, session.get(), module, optimizer);
+  absl::Status status = training.Start();
+  // Where nobody decides for all ranks, the signal ends the process as usual.
+  if (status.ok() && options.stop_on_sigterm &&
+      training.ddp().plan().terms.enforcement != schedule::Enforcement::kOff) {
+    status = CatchSigterm();
+  }
+  if (status.ok()) status = Call(body, &training);
+  if (status.ok()) status = training.Finish();
+  if (status.ok()) return session->Leave("training is done");
+  status = Explain(*session, status);
+  // What else goes wrong while leaving follows from `status`.
+  session->Leave(status.message(), /*failed=*/true).IgnoreError();
+  return status;
+}
+
+absl::Status TrainElastically(
+    const TrainOptions& options,
+    const std::shared_ptr<::torch::nn::Module>& module,
+    ::torch::optim::Optimizer* optimizer, const Body& body) {
+  if (!options.settings.empty()) {
+    return absl::UnimplementedError(
+        "TrainOptions::settings are not compared in an elastic training; leave "
+        "them out");
+  }
+  ElasticTrainingOptions elastic;
+  elastic.run.session = *options.session;
+  elastic.hook = options.hook;
+  elastic.ddp = options.ddp;
+  elastic.retention = options.retention;
+  elastic.save_timeout = options.save_timeout;
+  elastic.resume = options.resume;
+  if (options.stop_on_sigterm) {
+    COXSWAIN_RETURN_IF_ERROR(CatchSigterm());
+    elastic.run.drain_requested = DrainSignalled;
+    elastic.run.drain_reason = kStopReason;
+  }
+  return ElasticTraining::Run(elastic, module, *optimizer,
+                              [&body](ElasticTraining& generation) {
+                                ElasticAdapter training(&generation);
+                                return Call(body, &training);
+                              });
+}
+
+}  // namespace
+
+absl::Status Training::Step(const Loss& loss, const Accumulator::Begin& begin) {
+  stepped_ = false;
+  COXSWAIN_ASSIGN_OR_RETURN(const MicroBatch micro, Accumulate(begin));
+  if (micro.empty) {
+    loss_ = ::torch::zeros({});
+  } else {
+    try {
+      loss_ = loss();
+    } catch (const std::exception& error) {
+      return absl::InternalError(
+          absl::StrCat("the loss function threw: ", error.what()));
+    }
+    if (!loss_.defined() || loss_.numel() != 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the loss function returned ",
+          loss_.defined() ? absl::StrCat("a tensor of ", loss_.numel(),
+                                         " elements")
+                          : "an undefined tensor",
+          "; return the mean loss of the micro-batch, a single number"));
+    }
+  }
+  COXSWAIN_RETURN_IF_ERROR(Backward(loss_, micro));
+  loss_ = loss_.detach();
+  if (!micro.sync) return absl::OkStatus();
+  stepped_ = true;
+  return TakeStep();
+}
+
+absl::Status Training::EndEpoch() {
+  COXSWAIN_ASSIGN_OR_RETURN(const bool rest, Flush());
+  if (rest) COXSWAIN_RETURN_IF_ERROR(TakeStep());
+  if (ddp().plan().terms.uneven_data == schedule::UnevenData::kRefuse) {
+    return absl::OkStatus();
+  }
+  // Until the ranks that have more data are out of it as well.
+  while (going() && !ddp().ended()) {
+    COXSWAIN_ASSIGN_OR_RETURN(const bool more, StepWithoutData());
+    if (!more) break;
+    COXSWAIN_RETURN_IF_ERROR(TakeStep());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Train(const TrainOptions& options,
+                   std::shared_ptr<::torch::nn::Module> module,
+                   ::torch::optim::Optimizer& optimizer,
+                   const std::function<absl::Status(Training&)>& body) {
+  TrainOptions filled = options;
+  COXSWAIN_ASSIGN_OR_RETURN(filled.hook, CanonicalSpec(options.hook));
+  if (!filled.session.has_value()) {
+    COXSWAIN_ASSIGN_OR_RETURN(filled.session,
+                              SessionOptions::FromEnvironment());
+  }
+  if (filled.ddp.trace_file.empty()) {
+    filled.ddp.trace_file = filled.session->trace_file;
+  }
+  if (!filled.ddp.make_hook) filled.ddp.make_hook = MakePlannedHook;
+  if (filled.elastic) {
+    return TrainElastically(filled, module, &optimizer, body);
+  }
+  if (!filled.ddp.make_averager) filled.ddp.make_averager = MakePlannedAverager;
+  return TrainOnce(filled, module, &optimizer, body);
+}
+
+}  // namespace coxswain::torch

@@ -1,0 +1,147 @@
+#ifndef COXSWAIN_TRAIN_TORCH_TRAIN_H_
+#define COXSWAIN_TRAIN_TORCH_TRAIN_H_
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/accumulate/accumulator.h"
+#include "client/checkpoint/checkpoint_client.h"
+#include "client/session/session.h"
+#include "client/torch/distributed_data_parallel.h"
+
+namespace coxswain::torch {
+
+// How Train trains. Everything may stay as it is.
+struct TrainOptions {
+  // What compresses the gradients on their way: docs/hooks.md.
+  std::string hook = "allreduce";
+  // The schedule that the program asks for (accumulation_steps and terms), and
+  // all else of the wrapper. Train fills in what follows from the job's plan:
+  // plan, gate, make_hook and make_averager.
+  DistributedDataParallelOptions ddp;
+  // Which coordinator, job and worker; unset: what `coxswain run` has put into
+  // the environment.
+  std::optional<SessionOptions> session;
+  // What else must be the same on all ranks, such as a seed or a learning rate:
+  // compared when they join. Not with `elastic`.
+  std::map<std::string, std::string> settings;
+  // Goes on when workers are lost or added, without a restart: docs/elastic.md.
+  bool elastic = false;
+  // Which checkpoints are kept. When they are written is the plan's to say
+  // (ddp.terms.checkpoint_every), an operator's, or SIGTERM's.
+  CheckpointRetention retention;
+  // The id of a checkpoint to go on from, or "newest", which may be none.
+  std::string resume;
+  // How long the end of training waits for a checkpoint that is being written.
+  // A launcher that stops its workers kills them after 10 s.
+  absl::Duration save_timeout = absl::Seconds(8);
+  // SIGTERM lets the step end, saves a checkpoint and ends the training of all
+  // ranks (with `elastic`: of this one).
+  bool stop_on_sigterm = true;
+};
+
+// A training that is under way, as the body of Train sees it.
+//
+// Threading: the thread that has called Train.
+class Training {
+ public:
+  // Returns the mean loss of this rank's next micro-batch.
+  using Loss = std::function<::torch::Tensor()>;
+
+  virtual ~Training() = default;
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+
+  // Trains on one micro-batch: calls `loss`, scales what it returns as the
+  // job's plan says, runs the backward pass and, at the end of a window,
+  // exchanges the gradients and takes the optimizer's step, unless all ranks
+  // have decided to skip it.
+  //
+  // The error, if any, is the job's: return it from the body. INTERNAL if
+  // `loss` throws, INVALID_ARGUMENT if it returns more than one number.
+  absl::Status Step(const Loss& loss, const Accumulator::Begin& begin = {});
+
+  // Ends an epoch: ends a window that the end of the data has cut short as the
+  // plan says (tail), and, where ranks may have unequal amounts of data
+  // (uneven_data), takes part in the others' steps until all are out of data.
+  // All ranks call it. Not needed where all have equally many micro-batches, in
+  // whole windows.
+  absl::Status EndEpoch();
+
+  // Returns whether to go on. False: all ranks stop, the plan's max_steps are
+  // done, or the members change; the body is then to return OK.
+  virtual bool going() const = 0;
+  // Returns how many windows have ended, skipped ones included; a training that
+  // was resumed counts on.
+  virtual int64_t step() const = 0;
+  // Returns whether the last Step ended a window.
+  bool stepped() const { return stepped_; }
+  // Returns the loss of the last Step, not scaled.
+  const ::torch::Tensor& loss() const { return loss_; }
+
+  // A number or bytes that checkpoints hold, 0 and empty at first, such as how
+  // much of the data was read. All ranks change them alike.
+  virtual int64_t& counter(const std::string& name) = 0;
+  virtual std::string& blob(const std::string& name) = 0;
+
+  virtual Session& session() = 0;
+  virtual DistributedDataParallel& ddp() = 0;
+  int rank() { return session().rank(); }
+  int world_size() { return session().world_size(); }
+
+ protected:
+  Training() = default;
+
+ private:
+  virtual absl::StatusOr<MicroBatch> Accumulate(
+      const Accumulator::Begin& begin) = 0;
+  virtual absl::Status Backward(const ::torch::Tensor& loss,
+                                const MicroBatch& micro) = 0;
+  virtual absl::StatusOr<bool> Flush() = 0;
+  virtual absl::StatusOr<bool> StepWithoutData() = 0;
+  // The window's optimizer step, and what follows it.
+  virtual absl::Status TakeStep() = 0;
+
+  bool stepped_ = false;
+  ::torch::Tensor loss_;
+};
+
+// Trains `module` with the other ranks of a job: joins it, follows its plan,
+// calls `body`, and leaves it.
+//
+//   coxswain::torch::TrainOptions options;
+//   options.hook = "powersgd(start_step=10)";
+//   absl::Status status = coxswain::torch::Train(
+//       options, model, optimizer, [&](coxswain::torch::Training& training) {
+//         while (training.step() < 100 && training.going()) {
+//           absl::Status step = training.Step([&] { return Loss(model); });
+//           if (!step.ok()) return step;
+//         }
+//         return absl::OkStatus();
+//       });
+//
+// The body is called once; with options.elastic in each generation of the
+// members, and goes on from step() and the counters that it finds.
+//
+// Returns the body's error, or that of joining, with what the coordinator knows
+// of its reason: a rank that was lost, or ranks whose steps differ. INTERNAL if
+// the body throws. The other ranks are told of an error before Train returns.
+absl::Status Train(const TrainOptions& options,
+                   std::shared_ptr<::torch::nn::Module> module,
+                   ::torch::optim::Optimizer& optimizer,
+                   const std::function<absl::Status(Training&)>& body);
+
+}  // namespace coxswain::torch
+
+#endif  // COXSWAIN_TRAIN_TORCH_TRAIN_H_
