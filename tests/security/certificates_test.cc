@@ -78,6 +78,7 @@ class CertificatesTest : public testing::Test {
   }
 
   TestCertificates certificates_;
+  FakeClock clock_{Clock::Real()->WallTime()};
   std::unique_ptr<server::Coordinator> coordinator_;
 };
 
@@ -133,11 +134,10 @@ TEST_F(CertificatesTest, WhatHasRunOutDoesNotCount) {
 // As if the connection had been opened by resuming a session of TLS, for which
 // nobody looks at the certificate again: gRPC follows the system's clock.
 TEST_F(CertificatesTest, WhatHasRunOutOpensNoConnectionByAnOldSession) {
-  FakeClock clock(Clock::Real()->WallTime());
   server::CoordinatorOptions options;
   options.state_dir = certificates_.Path("state");
   options.security.tls = certificates_.Coordinator();
-  options.clock = &clock;
+  options.clock = &clock_;
   ASSERT_OK_AND_ASSIGN(coordinator_, server::Coordinator::Start(options));
   const ClientSecurity job = With(certificates_.Job("a"));
   const auto before = ConnectCoordinator(
@@ -145,7 +145,7 @@ TEST_F(CertificatesTest, WhatHasRunOutOpensNoConnectionByAnOldSession) {
   CallOptions call;
   call.timeout = kTimeout;
   ASSERT_OK(before->Describe({}, call).status());
-  clock.Advance(absl::Hours(24 * 365 * 100));
+  clock_.Advance(absl::Hours(24 * 365 * 100));
   EXPECT_THAT(Ask(job, kTimeout), StatusIs(absl::StatusCode::kUnauthenticated,
                                            HasSubstr("ran out at")));
   // A connection that was there stays.
@@ -155,14 +155,13 @@ TEST_F(CertificatesTest, WhatHasRunOutOpensNoConnectionByAnOldSession) {
 // A peer's address and port do not tell connections apart: those to different
 // addresses of the coordinator may share both.
 TEST_F(CertificatesTest, WhatHasRunOutDoesNotPassForAGoodOneOfTheSamePort) {
-  FakeClock clock(Clock::Real()->WallTime());
   server::CoordinatorOptions options;
   options.listen = "0.0.0.0:0";
   options.state_dir = certificates_.Path("state");
   options.security.tls = certificates_.Coordinator();
-  options.clock = &clock;
+  options.clock = &clock_;
   ASSERT_OK_AND_ASSIGN(coordinator_, server::Coordinator::Start(options));
-  const absl::Time now = clock.WallTime();
+  const absl::Time now = clock_.WallTime();
   const absl::Duration year = absl::Hours(24 * 365);
   const TlsFiles good =
       certificates_.Issue("good", "coxswain://job/a", {now, now + 9 * year});
@@ -181,7 +180,7 @@ TEST_F(CertificatesTest, WhatHasRunOutDoesNotPassForAGoodOneOfTheSamePort) {
   CallOptions call;
   call.timeout = kTimeout;
   // gRPC, which follows the system's clock, accepts both.
-  clock.Advance(2 * year);
+  clock_.Advance(2 * year);
   const auto run_out =
       StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("ran out at"));
   EXPECT_THAT(with_old->Describe({}, call).status(), run_out);
