@@ -50,7 +50,7 @@ int main(int argc, char** argv) {
     auto x = torch::randn({32, 64});
     const auto micro = ddp->Accumulate();
     auto loss = (model->forward(x) - x.narrow(1, 0, 16)).square().mean();
-    absl::Status status = ddp->Backward(loss * micro.loss_scale);
+    absl::Status status = ddp->Backward(loss, micro);
     if (status.ok() && micro.sync)
       status = ddp->StepOptimizer(optimizer).status();
     if (!status.ok()) return Fail(status);

@@ -48,7 +48,7 @@ absl::Status Train(int64_t steps) {
           const auto micro = t.Accumulate();
           const auto loss =
               (model->forward(x) - x.narrow(1, 0, 16).abs()).square().mean();
-          COXSWAIN_RETURN_IF_ERROR(t.Backward(loss * micro.loss_scale));
+          COXSWAIN_RETURN_IF_ERROR(t.Backward(loss, micro));
           t.counter("rows") += t.world_size() * kRows;
           if (!micro.sync) continue;
           COXSWAIN_RETURN_IF_ERROR(t.StepOptimizer().status());

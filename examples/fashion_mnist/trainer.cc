@@ -250,7 +250,7 @@ absl::Status Trainer::TrainMicroBatch(const Batch& batch) {
   const MicroBatch micro = ddp_->Accumulate(begin);
   const ::torch::Tensor loss = ::torch::nn::functional::cross_entropy(
       network_->Forward(batch.images), batch.labels);
-  COXSWAIN_RETURN_IF_ERROR(ddp_->Backward(loss * micro.loss_scale));
+  COXSWAIN_RETURN_IF_ERROR(ddp_->Backward(loss, micro));
   interval_.images += batch.labels.size(0);
   images_ += batch.labels.size(0);
   batches_left_ = std::max<int64_t>(batches_left_ - 1, 0);

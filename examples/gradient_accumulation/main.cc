@@ -42,7 +42,7 @@ absl::Status Train(coxswain::Session& session,
       const coxswain::MicroBatch micro = ddp->Accumulate(begin);
       const auto loss =
           (model->forward(x) - x.narrow(1, 0, 16)).square().mean();
-      COXSWAIN_RETURN_IF_ERROR(ddp->Backward(loss * micro.loss_scale));
+      COXSWAIN_RETURN_IF_ERROR(ddp->Backward(loss, micro));
       if (!micro.sync) continue;
       COXSWAIN_ASSIGN_OR_RETURN(const bool taken,
                                 ddp->StepOptimizer(optimizer));
