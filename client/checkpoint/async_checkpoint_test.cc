@@ -230,6 +230,17 @@ TEST_F(AsyncCheckpointTest, SavesTheMeanAndTheBlobs) {
   EXPECT_EQ(reports(1).at(0).reason, "the test said so");
 }
 
+TEST_F(AsyncCheckpointTest, TheLogHasTheIdsEarlierNameBesideTheNewOne) {
+  Start(1);
+  testing::internal::CaptureStderr();
+  SnapshotAll(40);
+  EXPECT_OK(Finish(0));
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string id = reports(0).at(0).checkpoint_id;
+  EXPECT_THAT(log,
+              HasSubstr(absl::StrCat(" checkpoint=", id, " id=", id, " ")));
+}
+
 TEST_F(AsyncCheckpointTest, IsTheCheckpointThatSavingAtOnceMakes) {
   Start(3);
   SnapshotAll(40);

@@ -114,6 +114,14 @@ TEST_F(PlanStoreTest, SameManifestKeepsTheVersion) {
   EXPECT_EQ(changed.hook, "bf16");
 }
 
+TEST_F(PlanStoreTest, TheLogHasEarlierNamesBesideTheNewOnes) {
+  Begin(1, "allreduce", 1);
+  testing::internal::CaptureStderr();
+  ASSERT_OK(plans_->Propose("job", 1, MakePlan(8, "bf16", 100)));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr(" accumulation_steps=8 accumulation=8 "));
+}
+
 TEST_F(PlanStoreTest, ProposalTakesEffectAtTheNextGenerationAndStays) {
   Begin(1, "allreduce", 1);
   ASSERT_OK_AND_ASSIGN(const schedule::Plan next,

@@ -347,6 +347,19 @@ TEST_F(ScheduleRegistryTest, AProposedPlanLandsOnItsStepForAll) {
   EXPECT_EQ(Description().state, JobState::kEnded);
 }
 
+TEST_F(ScheduleRegistryTest, TheLogHasEarlierNamesBesideTheNewOnes) {
+  const Team team = Run(2);
+  schedule::Plan plan = plans_->Get("job")->current;
+  plan.accumulation_steps = 4;
+  plan.at_step = 1;
+  ASSERT_OK(plans_->Propose("job", 1, plan));
+  testing::internal::CaptureStderr();
+  Announce(team, 0);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr(" plan_in_force "),
+                    HasSubstr(" accumulation_steps=4 accumulation=4")));
+}
+
 TEST_F(ScheduleRegistryTest, APlanThatCannotBeStoredComesLater) {
   const Team team = Run(2);
   schedule::Plan plan = plans_->Get("job")->current;
