@@ -15,7 +15,10 @@ for folder in ("barrier", "test_dir", "init_dir"):
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from torch.testing._internal.common_utils import set_rng_seed  # noqa: E402
+from torch.testing._internal.common_utils import (  # noqa: E402
+    SEED,
+    set_rng_seed,
+)
 from torch.testing._internal.distributed.distributed_test import (  # noqa: E402
     DistributedTest,
     TestDistBackend,
@@ -34,7 +37,7 @@ def run(name):
     # Not MAIN_PROCESS_RANK, which would wait for processes of its own.
     case.rank = dist.get_rank()
     case.file_name = ""
-    set_rng_seed()  # As their driver does.
+    set_rng_seed(SEED)  # As their driver does.
     try:
         getattr(case, name)()
     except unittest.SkipTest as skipped:
