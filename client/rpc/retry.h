@@ -31,14 +31,14 @@ struct RetryPolicy {
   }
 };
 
-// Whether the outcome of a call says that the coordinator is not there:
-// UNAVAILABLE, or CANCELLED though `cancel` (may be null) is not raised, since
-// one that shuts down cancels what it has not answered.
+// Returns whether a call failed because no coordinator answered: UNAVAILABLE,
+// or CANCELLED though `cancel` (may be null) is not raised, since one that
+// shuts down cancels what it has not answered.
 bool IsWorthRepeating(const absl::Status& status, const CancelSignal* cancel);
 
-// Whether a stream that has ended like this may be taken again: the coordinator
-// has not refused it. A connection that is lost, or that a proxy cuts, ends a
-// stream with about any other code.
+// Returns whether a stream that has ended like this may be opened again: the
+// coordinator has not refused it. A connection that is lost, or that a proxy
+// cuts, ends a stream with about any other code.
 bool IsWorthReopening(const absl::Status& end);
 
 // The attempts at one thing: the time for all of them, and the pauses in

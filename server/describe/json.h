@@ -18,9 +18,9 @@
 
 namespace coxswain::server {
 
-// What a coordinator tells of its jobs as JSON, for HTTP and for
+// A coordinator's description of its jobs as JSON, for HTTP and for
 // `coxswain ... --json`: one name for each field and one form for each value.
-// docs/observability.md has them. Whoever knows more of an object adds it.
+// docs/observability.md has them. Callers add what they know beyond it.
 
 using Json = nlohmann::json;
 

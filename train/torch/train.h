@@ -39,8 +39,8 @@ struct TrainOptions {
   std::map<std::string, std::string> settings = {};
   // Goes on when workers are lost or added, without a restart: docs/elastic.md.
   bool elastic = false;
-  // Which checkpoints are kept. When they are written is the plan's to say
-  // (ddp.terms.checkpoint_every), an operator's, or SIGTERM's.
+  // Which checkpoints are kept. They are written when the plan
+  // (ddp.terms.checkpoint_every), an operator or SIGTERM asks for it.
   CheckpointRetention retention = {};
   // The id of a checkpoint to go on from, or "newest", which may be none.
   std::string resume = {};
@@ -64,8 +64,8 @@ class Training {
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
-  // Trains on one micro-batch: calls `loss`, scales what it returns as the
-  // job's plan says, runs the backward pass and, at the end of a window,
+  // Trains on one micro-batch: calls `loss`, scales what it returns by the
+  // job's plan, runs the backward pass and, at the end of a window,
   // exchanges the gradients and takes the optimizer's step, unless all ranks
   // have decided to skip it.
   //
@@ -73,8 +73,8 @@ class Training {
   // `loss` throws, INVALID_ARGUMENT if it returns more than one number.
   absl::Status Step(const Loss& loss, const Accumulator::Begin& begin = {});
 
-  // Ends an epoch: ends a window that the end of the data has cut short as the
-  // plan says (tail), and, where ranks may have unequal amounts of data
+  // Ends an epoch: ends a window that the end of the data has cut short by
+  // the plan's tail, and, where ranks may have unequal amounts of data
   // (uneven_data), takes part in the others' steps until all are out of data.
   // All ranks call it. Not needed where all have equally many micro-batches, in
   // whole windows.
@@ -136,7 +136,7 @@ class Training {
 //
 // Returns the body's error, or that of joining, with what the coordinator knows
 // of its reason: a rank that was lost, or ranks whose steps differ. INTERNAL if
-// the body throws. The other ranks are told of an error before Train returns.
+// the body throws. Sends an error to the other ranks before it returns.
 absl::Status Train(const TrainOptions& options,
                    std::shared_ptr<::torch::nn::Module> module,
                    ::torch::optim::Optimizer& optimizer,
