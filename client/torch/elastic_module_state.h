@@ -20,6 +20,9 @@ namespace coxswain::torch {
 
 // What all ranks have alike besides tensors and the optimizer.
 struct ElasticRecord {
+  // The name of the blob that a checkpoint holds it in.
+  static constexpr char kBlob[] = "elastic";
+
   int64_t progress = 0;                     // exchanges that were decided
   std::map<std::string, int64_t> position;  // Accumulator::Position
   std::map<std::string, int64_t> counters;  // the program's

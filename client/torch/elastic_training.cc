@@ -19,8 +19,6 @@ constexpr absl::Duration kRefusalTimeout = absl::Seconds(30);
 // be fetched first, so seldom that it costs no more than 1% of the time.
 constexpr absl::Duration kErrorNormInterval = absl::Seconds(1);
 constexpr int kErrorNormShare = 100;
-// In a checkpoint: counters and blobs of the program.
-constexpr char kRecordBlob[] = "elastic";
 
 absl::Status CheckOptions(const ElasticTrainingOptions& options) {
   if (!options.ddp.make_hook) {
@@ -135,15 +133,12 @@ absl::Status ElasticTraining::Resume() {
   // The same on all ranks; what the workers have is newer.
   const bool begun = state_.record().progress > 0;
   if (options_.resume.empty() || begun) return absl::OkStatus();
-  absl::StatusOr<ModuleCheckpoint::Resumed> resumed =
-      checkpoint_->Resume(options_.resume, *ddp_);
-  if (absl::IsNotFound(resumed.status()) && options_.resume == "newest") {
-    LogInfo("resumed_from_nothing", {{"job", generation_.session->job()}});
-    return absl::OkStatus();
-  }
-  COXSWAIN_RETURN_IF_ERROR(resumed.status());
-  COXSWAIN_ASSIGN_OR_RETURN(state_.record(),
-                            ElasticRecord::Parse(resumed->blobs[kRecordBlob]));
+  COXSWAIN_ASSIGN_OR_RETURN(auto resumed,
+                            checkpoint_->ResumeIfAny(options_.resume, *ddp_));
+  if (!resumed.has_value()) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(
+      state_.record(),
+      ElasticRecord::Parse(resumed->blobs[ElasticRecord::kBlob]));
   return absl::OkStatus();
 }
 
@@ -154,7 +149,8 @@ void ElasticTraining::SaveIfAsked() {
   if (ddp_->checkpointing().empty() || !kept || state_.in_window()) return;
   const absl::Status saved =
       checkpoint_
-          ->SaveIfAsked(*ddp_, {{kRecordBlob, state_.record().Serialize()}})
+          ->SaveIfAsked(*ddp_,
+                        {{ElasticRecord::kBlob, state_.record().Serialize()}})
           .status();
   if (!saved.ok()) LogError("not_saved", {{"reason", saved.ToString()}});
 }

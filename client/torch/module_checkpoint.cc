@@ -177,6 +177,18 @@ absl::StatusOr<std::string> ModuleCheckpoint::AgreeOnNewest() {
   return absl::NotFoundError("this job has no complete checkpoint");
 }
 
+absl::StatusOr<std::optional<ModuleCheckpoint::Resumed>>
+ModuleCheckpoint::ResumeIfAny(absl::string_view id,
+                              DistributedDataParallel& ddp) {
+  absl::StatusOr<Resumed> resumed = Resume(id, ddp);
+  if (absl::IsNotFound(resumed.status()) && id == kNewest) {
+    LogInfo("resumed_from_nothing", {{"job", session_.job()}});
+    return std::nullopt;
+  }
+  COXSWAIN_RETURN_IF_ERROR(resumed.status());
+  return *std::move(resumed);
+}
+
 absl::StatusOr<ModuleCheckpoint::Resumed> ModuleCheckpoint::Resume(
     absl::string_view id, DistributedDataParallel& ddp) {
   std::string chosen(id);

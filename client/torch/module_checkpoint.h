@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -92,6 +93,11 @@ class ModuleCheckpoint {
   //   FAILED_PRECONDITION  it is of another model or hook: lists what differs
   absl::StatusOr<Resumed> Resume(absl::string_view id,
                                  DistributedDataParallel& ddp);
+
+  // As Resume; returns nothing, and logs it, if `id` is "newest" and the job
+  // has no checkpoint yet.
+  absl::StatusOr<std::optional<Resumed>> ResumeIfAny(
+      absl::string_view id, DistributedDataParallel& ddp);
 
   const AsyncCheckpoint& saver() const { return saver_; }
 

@@ -147,12 +147,9 @@ absl::Status Trainer::StartSampler(const SamplerState& start) {
 }
 
 absl::Status Trainer::Resume() {
-  auto resumed = checkpoint_->Resume(options_.resume, *ddp_);
-  if (absl::IsNotFound(resumed.status()) && options_.resume == "newest") {
-    LogInfo("resumed_from_nothing", {{"job", session_->job()}});
-    return absl::OkStatus();
-  }
-  COXSWAIN_RETURN_IF_ERROR(resumed.status());
+  COXSWAIN_ASSIGN_OR_RETURN(auto resumed,
+                            checkpoint_->ResumeIfAny(options_.resume, *ddp_));
+  if (!resumed.has_value()) return absl::OkStatus();
   steps_ = resumed->step;
   SamplerState state;
   std::istringstream text(resumed->blobs[kSamplerBlob]);

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/elastic/drain_signal.h"
 #include "client/schedule/schedule_client.h"
@@ -21,8 +20,6 @@ namespace {
 using Body = std::function<absl::Status(Training&)>;
 
 constexpr char kStopReason[] = "SIGTERM";
-// The same as ElasticTraining's, so that each resumes what the other has saved.
-constexpr char kRecordBlob[] = "elastic";
 
 absl::Status Call(const Body& body, Training* training) {
   try {
@@ -72,9 +69,7 @@ class PlainTraining : public Training {
     return ddp_->AverageParameters();
   }
 
-  bool going() const override {
-    return !ddp_->stopping() && !ddp_->finished();
-  }
+  bool going() const override { return !ddp_->stopping() && !ddp_->finished(); }
   int64_t step() const override { return step_; }
   int64_t& counter(const std::string& name) override {
     return record_.counters[name];
@@ -87,15 +82,12 @@ class PlainTraining : public Training {
 
  private:
   absl::Status Resume() {
-    absl::StatusOr<ModuleCheckpoint::Resumed> resumed =
-        checkpoint_->Resume(options_.resume, *ddp_);
-    if (absl::IsNotFound(resumed.status()) && options_.resume == "newest") {
-      LogInfo("resumed_from_nothing", {{"job", session_.job()}});
-      return absl::OkStatus();
-    }
-    COXSWAIN_RETURN_IF_ERROR(resumed.status());
+    COXSWAIN_ASSIGN_OR_RETURN(const auto resumed,
+                              checkpoint_->ResumeIfAny(options_.resume, *ddp_));
+    if (!resumed.has_value()) return absl::OkStatus();
     step_ = resumed->step;
-    const auto record = resumed->blobs.find(kRecordBlob);
+    // Where ElasticTraining has it, so that each resumes what the other saved.
+    const auto record = resumed->blobs.find(ElasticRecord::kBlob);
     if (record == resumed->blobs.end()) return absl::OkStatus();
     COXSWAIN_ASSIGN_OR_RETURN(record_, ElasticRecord::Parse(record->second));
     return absl::OkStatus();
@@ -105,7 +97,8 @@ class PlainTraining : public Training {
   // of the next one, because what the program counts after Step belongs to it.
   absl::Status SaveIfDue() {
     if (!std::exchange(save_due_, false)) return absl::OkStatus();
-    const ModuleCheckpoint::Blobs blobs = {{kRecordBlob, record_.Serialize()}};
+    const ModuleCheckpoint::Blobs blobs = {
+        {ElasticRecord::kBlob, record_.Serialize()}};
     // A step that was skipped asks for nothing, and may be the last.
     if (ddp_->stopping() && ddp_->skipped()) {
       return checkpoint_->Save(*ddp_, ddp_->decision().stop, blobs).status();
@@ -276,9 +269,9 @@ absl::Status Training::Step(const Loss& loss, const Accumulator::Begin& begin) {
     if (!loss_.defined() || loss_.numel() != 1) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the loss function returned ",
-          loss_.defined() ? absl::StrCat("a tensor of ", loss_.numel(),
-                                         " elements")
-                          : "an undefined tensor",
+          loss_.defined()
+              ? absl::StrCat("a tensor of ", loss_.numel(), " elements")
+              : "an undefined tensor",
           "; return the mean loss of the micro-batch, a single number"));
     }
   }
