@@ -16,6 +16,7 @@
 #include "base/status_matchers.h"
 #include "proto/types.pb.h"
 #include "server/membership/flat_event.h"
+#include "server/schedule/position_record.h"
 #include "server/state/direct_writer.h"
 #include "server/state/memory_state_store.h"
 #include "server/state/quarantine.h"
@@ -737,7 +738,11 @@ TEST_F(ScheduleRegistryTest, NoDecisionIsWrittenBeforeARankLeaves) {
   EXPECT_THAT(Tables(), IsEmpty());
   ASSERT_OK(SendFinalState(*team[0], Received(0)));
   ASSERT_THAT(Tables(), SizeIs(1));
-  EXPECT_THAT(store_.Get(Tables()[0], kTrain).value_or(""), Not(IsEmpty()));
+  ASSERT_OK_AND_ASSIGN(const std::string record,
+                       store_.Get(Tables()[0], kTrain));
+  ASSERT_OK_AND_ASSIGN(const schedule::Decision kept, DecodePosition(record));
+  EXPECT_EQ(kept.round, 0);
+  EXPECT_TRUE(kept.commit);
   for (const Worker* worker : team) {
     EXPECT_OK(membership_->Leave(worker->fence(), "done", false));
   }
