@@ -18,8 +18,7 @@ class Backoff {
 
   // The next delay.
   absl::Duration Next() {
-    const double unit = static_cast<double>(random_->Next() >> 11) * 0x1.0p-53;
-    const absl::Duration delay = base_ + (limit_ - base_) * unit;
+    const absl::Duration delay = base_ + (limit_ - base_) * random_->Uniform();
     limit_ = std::min(cap_, limit_ * 2);
     return delay;
   }

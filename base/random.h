@@ -7,6 +7,11 @@
 
 namespace coxswain {
 
+// Returns the number in [0, 1) that the upper 53 bits of `bits` make.
+inline double UnitInterval(uint64_t bits) {
+  return static_cast<double>(bits >> 11) * 0x1.0p-53;
+}
+
 // Where unpredictable numbers come from (incarnations, request ids, jitter).
 // Injected, so that a test can replay a run. Implementations are thread-safe.
 class RandomSource {
@@ -20,6 +25,9 @@ class RandomSource {
     while (id == 0) id = Next();
     return id;
   }
+
+  // Uniform in [0, 1).
+  double Uniform() { return UnitInterval(Next()); }
 
   // The operating system's entropy. Never destroyed.
   static RandomSource* System();
@@ -48,10 +56,8 @@ class CounterRandom {
 
   uint64_t Bits(uint64_t index) const { return Mix64(key_ + Mix64(index)); }
 
-  // Uniform in [0, 1), from the upper 53 bits.
-  double Uniform(uint64_t index) const {
-    return static_cast<double>(Bits(index) >> 11) * 0x1.0p-53;
-  }
+  // Uniform in [0, 1).
+  double Uniform(uint64_t index) const { return UnitInterval(Bits(index)); }
 
   // Standard normal by the Box-Muller transform, from two uniforms. The same
   // bits on every processor.

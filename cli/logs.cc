@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "base/backoff.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "cli/launch/signals.h"
@@ -22,7 +23,7 @@ absl::Status NobodyReads() {
 class Reader {
  public:
   Reader(const LogsOptions& options, const LogsWorld& world)
-      : options_(options), world_(world) {
+      : options_(options), world_(world), pauses_(world.retry.Pauses()) {
     request_.set_job(options.job);
     request_.set_since_ms(absl::ToInt64Milliseconds(options.since));
   }
@@ -39,9 +40,9 @@ class Reader {
       const absl::Status ended = lost_ ? CatchUp() : Follow();
       if (stopped()) break;
       if (ended.ok() || absl::IsDeadlineExceeded(ended)) continue;
-      if (!absl::IsUnavailable(ended) || stdout_gone_) return Explain(ended);
+      if (!IsLoss(ended) || stdout_gone_) return Explain(ended);
       NoteLoss(ended);
-      world_.stop->WaitFor(world_.retry_interval);
+      world_.stop->WaitFor(pauses_.Next());
     }
     return absl::OkStatus();
   }
@@ -90,6 +91,13 @@ class Reader {
     return NobodyReads();
   }
 
+  // Returns whether the coordinator may answer later, after CatchUp or Follow
+  // has ended like this. One that has too many readers refuses the stream.
+  bool IsLoss(const absl::Status& ended) const {
+    return lost_ ? IsWorthRepeating(ended, world_.stop)
+                 : IsWorthReopening(ended) && !absl::IsResourceExhausted(ended);
+  }
+
   void NoteLoss(const absl::Status& why) {
     if (lost_) return;
     lost_ = true;
@@ -109,6 +117,7 @@ class Reader {
     } else if (lost_) {
       world_.remark("the coordinator is back");
     }
+    if (lost_) pauses_.Reset();
     lost_ = false;
     request_.set_term(page.term());
   }
@@ -123,6 +132,7 @@ class Reader {
 
   const LogsOptions& options_;
   const LogsWorld& world_;
+  Backoff pauses_;
   v1::JournalRequest request_;
   bool shown_ = false;
   bool lost_ = false;

@@ -8,6 +8,7 @@
 #include "base/cancel_signal.h"
 #include "cli/options.h"
 #include "client/rpc/journal_stub.h"
+#include "client/rpc/retry.h"
 
 namespace coxswain {
 
@@ -20,8 +21,8 @@ struct LogsWorld {
   std::function<bool(const std::string& lines)> write;
   // Remarks for stderr: not part of the journal.
   std::function<void(const std::string& remark)> remark;
-  // Between two tries to reach a coordinator that is gone.
-  absl::Duration retry_interval = absl::Seconds(1);
+  // Of the attempts to reach a coordinator that was lost.
+  RetryPolicy retry = {};
 };
 
 // `coxswain logs`: prints what the coordinator's journal has, and with --follow

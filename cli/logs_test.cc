@@ -105,7 +105,8 @@ class LogsTest : public testing::Test {
     world.remark = [this](const std::string& text) {
       remarks_.push_back(text);
     };
-    world.retry_interval = absl::ZeroDuration();
+    world.retry.base = absl::ZeroDuration();
+    world.retry.cap = absl::ZeroDuration();
     return ShowLogs(options_, world);
   }
 
@@ -177,6 +178,17 @@ TEST_F(LogsTest, FollowsOverARestartAndSaysSo) {
                                     HasSubstr("started again (term 2)")));
   EXPECT_EQ(journal_.asked.back().after(), 1);
   EXPECT_EQ(journal_.asked.back().term(), 2);
+}
+
+TEST_F(LogsTest, AStreamThatAProxyCutsIsFollowedOn) {
+  options_.follow = true;
+  journal_.reads = {Page(1, {Event(5, "joined")}), Page(1, {}),
+                    Page(1, {Event(6, "attached")}), Page(1, {})};
+  journal_.streams = {{{}, absl::UnknownError("stream removed")}};
+  EXPECT_OK(Show());
+  EXPECT_THAT(shown_, HasSubstr(" attached "));
+  EXPECT_THAT(remarks_, ElementsAre(HasSubstr("is gone: stream removed"),
+                                    HasSubstr("is back")));
 }
 
 TEST_F(LogsTest, AGapIsSaid) {

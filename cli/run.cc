@@ -210,8 +210,8 @@ absl::StatusOr<int> Run(const RunOptions& options) {
     environment.coordinator = coordinator->address();
   }
 
-  ExitReporter reporter(ConnectCoordinator(
-      environment.coordinator, RetryPolicy(), environment.security));
+  ExitReporter reporter(
+      ConnectWithoutRetries(environment.coordinator, environment.security));
   COXSWAIN_ASSIGN_OR_RETURN(
       const int status,
       Launch(launch, signals,

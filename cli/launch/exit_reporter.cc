@@ -4,12 +4,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/backoff.h"
 #include "base/logging.h"
 
 namespace coxswain {
 
-ExitReporter::ExitReporter(std::shared_ptr<CoordinatorStub> stub)
-    : stub_(std::move(stub)), thread_([this] { Run(); }) {}
+ExitReporter::ExitReporter(std::shared_ptr<CoordinatorStub> stub,
+                           const RetryPolicy& policy)
+    : stub_(std::move(stub)), policy_(policy), thread_([this] { Run(); }) {}
 
 ExitReporter::~ExitReporter() {
   {
@@ -60,19 +62,20 @@ void ExitReporter::Deliver(const v1::ReportExitRequest& exit) {
   CallOptions options;
   options.timeout = kTimeout;
   options.cancel = &cancel_;
-  for (bool said = false; cancel_.status().ok(); said = true) {
+  Backoff pauses = policy_.Pauses();
+  for (bool logged = false; cancel_.status().ok(); logged = true) {
     const absl::Status status = stub_->ReportExit(exit, options).status();
     if (status.ok()) return;
-    const bool away =
-        absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-    if (!said) {
-      LogWarning(away ? "exit_not_reported_yet" : "exit_not_reported",
+    const bool repeat =
+        IsWorthRepeating(status, &cancel_) || absl::IsDeadlineExceeded(status);
+    if (!logged) {
+      LogWarning(repeat ? "exit_not_reported_yet" : "exit_not_reported",
                  {{"worker", absl::StrCat(exit.identity().node(), "/",
                                           exit.identity().slot())},
                   {"coordinator", stub_->address()},
                   {"error", status.ToString()}});
     }
-    if (!away || cancel_.WaitFor(kPause)) return;
+    if (!repeat || cancel_.WaitFor(pauses.Next())) return;
   }
 }
 

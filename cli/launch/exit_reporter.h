@@ -9,24 +9,24 @@
 #include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "client/rpc/coordinator_stub.h"
+#include "client/rpc/retry.h"
 #include "proto/rendezvous.pb.h"
 
 namespace coxswain {
 
-// Tells the coordinator of ended workers, in order, on a thread of its own, so
-// that a coordinator that does not answer holds up nothing. While it is away,
-// being started again perhaps, the first report is repeated; one that is
-// refused is logged and given up: the worker's lease ends on its own.
-// Thread-safe.
+// Reports ended workers to the coordinator, in order, on a thread of its own,
+// so that a coordinator that does not answer delays nothing. While it cannot be
+// reached, the oldest report is repeated. A report that it refuses is logged
+// and dropped: the worker's lease then ends by itself. Thread-safe.
 class ExitReporter {
  public:
   // How long one attempt at a report may take.
   static constexpr absl::Duration kTimeout = absl::Seconds(10);
-  // Between attempts that fail at once.
-  static constexpr absl::Duration kPause = absl::Milliseconds(100);
 
-  explicit ExitReporter(std::shared_ptr<CoordinatorStub> stub);
-  // Gives up what is not reported yet.
+  // `stub` does not repeat calls by itself (ConnectWithoutRetries).
+  explicit ExitReporter(std::shared_ptr<CoordinatorStub> stub,
+                        const RetryPolicy& policy = {});
+  // Drops what is not reported yet.
   ~ExitReporter();
 
   // Queues a report and returns at once.
@@ -40,6 +40,7 @@ class ExitReporter {
   void Deliver(const v1::ReportExitRequest& exit);
 
   const std::shared_ptr<CoordinatorStub> stub_;
+  const RetryPolicy policy_;
   CancelSignal cancel_;
   Mutex mutex_;
   CondVar changed_;

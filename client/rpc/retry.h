@@ -27,7 +27,7 @@ struct RetryPolicy {
   // Added to a pause, keeps those apart that begin it together: uniform in
   // [0, most).
   absl::Duration Jitter(absl::Duration most) const {
-    return most * (static_cast<double>(random->Next() >> 11) * 0x1.0p-53);
+    return most * random->Uniform();
   }
 };
 
