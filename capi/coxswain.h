@@ -72,7 +72,7 @@ extern "C" {
 // Programs work with any library of the same major number, and a minor number
 // that is not below theirs.
 #define CX_ABI_MAJOR 1
-#define CX_ABI_MINOR 1
+#define CX_ABI_MINOR 2
 
 // Returns major << 16 | minor of the library.
 CX_API int32_t cx_abi_version(void);
@@ -378,6 +378,10 @@ CX_API cx_code cx_store_compare_set(cx_session session, const char* key,
 // Returns whether there was such a key; `existed` may be NULL.
 CX_API cx_code cx_store_delete(cx_session session, const char* key,
                                int32_t* existed, cx_call* call);
+
+// Returns how many keys begin with `prefix`; NULL is "". Since minor 2.
+CX_API cx_code cx_store_count_keys(cx_session session, const char* prefix,
+                                   int64_t* count, cx_call* call);
 
 // ---- the schedule ----
 

@@ -164,3 +164,26 @@ cx_code cx_store_delete(cx_session session, const char* key, int32_t* existed,
     return capi::Do(call, std::move(work));
   });
 }
+
+cx_code cx_store_count_keys(cx_session session, const char* prefix,
+                            int64_t* count, cx_call* call) {
+  return capi::Guarded(call, [&]() -> capi::Answer {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
+    std::string begin;
+    if (prefix != nullptr && *prefix != '\0') {
+      COXSWAIN_ASSIGN_OR_RETURN(begin, capi::KeyOf(prefix, "prefix"));
+    }
+    const auto result = std::make_shared<int64_t>(0);
+    capi::Work work;
+    work.run = [open, begin, result]() -> absl::Status {
+      COXSWAIN_ASSIGN_OR_RETURN(*result,
+                                open->session->store().CountKeys(begin));
+      return absl::OkStatus();
+    };
+    work.deliver = [result, count]() {
+      if (count != nullptr) *count = *result;
+      return absl::OkStatus();
+    };
+    return capi::Do(call, std::move(work));
+  });
+}

@@ -145,6 +145,7 @@ class CoordinatorStub {
   COXSWAIN_CALL(StoreCompareSet, Store, CompareSet)
   COXSWAIN_CALL(StoreWait, Store, Wait)
   COXSWAIN_CALL(StoreDeleteKey, Store, DeleteKey)
+  COXSWAIN_CALL(StoreCountKeys, Store, CountKeys)
 #undef COXSWAIN_CALL
 
   // Opens the stream and returns at once; the callbacks may already run.

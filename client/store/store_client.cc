@@ -247,6 +247,15 @@ absl::StatusOr<bool> StoreClient::DeleteKey(absl::string_view key) {
   return response->existed();
 }
 
+absl::StatusOr<int64_t> StoreClient::CountKeys(absl::string_view prefix) {
+  v1::CountKeysRequest request;
+  *request.mutable_fence() = member_->NewRequest();
+  request.set_prefix(std::string(prefix));
+  auto response = member_->stub().StoreCountKeys(request, member_->Call());
+  if (!response.ok()) return member_->Outcome(response.status());
+  return response->count();
+}
+
 std::unique_ptr<StoreWatch> StoreClient::Watch(
     absl::string_view key, std::function<void(const StoreEvent&)> on_event,
     std::function<void(const absl::Status&)> on_end) {

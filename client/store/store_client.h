@@ -73,6 +73,9 @@ class StoreClient {
   // Whether there was such a key.
   absl::StatusOr<bool> DeleteKey(absl::string_view key);
 
+  // Returns how many keys begin with `prefix`.
+  absl::StatusOr<int64_t> CountKeys(absl::string_view prefix);
+
   // Reports the current value, if any, and every later change of a key (the
   // newest only, to a reader that is slow, or after a broken connection), then
   // once the end: ABORTED when the generation ends. Callbacks run one at a time

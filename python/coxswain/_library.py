@@ -19,7 +19,7 @@ from . import errors
 
 # What this package was written for: a library of the same major number, and a
 # minor number that is not below.
-ABI_MAJOR, ABI_MINOR = 1, 1
+ABI_MAJOR, ABI_MINOR = 1, 2
 
 VARIABLE = "COXSWAIN_LIBRARY"
 BESIDE = os.path.join(
@@ -215,6 +215,10 @@ FUNCTIONS = {
     "cx_store_delete": (
         c_int32,
         [_SESSION, c_char_p, POINTER(c_int32), _CALL],
+    ),
+    "cx_store_count_keys": (
+        c_int32,
+        [_SESSION, c_char_p, POINTER(c_int64), _CALL],
     ),
     "cx_announce": (c_int32, [_SESSION, POINTER(Ticket)]),
     "cx_grant": (c_int32, [_SESSION, c_char_p, _CALL]),

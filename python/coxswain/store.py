@@ -135,3 +135,11 @@ class Store:
             "cx_store_delete", _library.encode(key), ctypes.byref(existed)
         )
         return bool(existed.value)
+
+    def count(self, prefix: str = "") -> int:
+        """Returns how many keys begin with `prefix`."""
+        found = ctypes.c_int64()
+        self._call(
+            "cx_store_count_keys", _library.encode(prefix), ctypes.byref(found)
+        )
+        return found.value

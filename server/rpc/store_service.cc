@@ -138,6 +138,16 @@ grpc::ServerUnaryReactor* StoreService::DeleteKey(
   });
 }
 
+grpc::ServerUnaryReactor* StoreService::CountKeys(
+    grpc::CallbackServerContext* /*context*/,
+    const v1::CountKeysRequest* request, v1::CountKeysResponse* response) {
+  return Handle(validator_, request, response, [&](auto& by, auto& call) {
+    const auto done = call->Done(
+        [](int64_t count, auto* answer) { answer->set_count(count); });
+    done(store_->CountKeys(by.fence, request->prefix()));
+  });
+}
+
 grpc::ServerWriteReactor<v1::WatchEvent>* StoreService::Watch(
     grpc::CallbackServerContext* /*context*/, const v1::WatchRequest* request) {
   const Fence fence = FromProto(request->fence());

@@ -34,6 +34,9 @@ class StoreService final : public v1::Store::CallbackService {
   grpc::ServerUnaryReactor* DeleteKey(grpc::CallbackServerContext* context,
                                       const v1::DeleteKeyRequest* request,
                                       v1::DeleteKeyResponse* response) override;
+  grpc::ServerUnaryReactor* CountKeys(grpc::CallbackServerContext* context,
+                                      const v1::CountKeysRequest* request,
+                                      v1::CountKeysResponse* response) override;
   grpc::ServerWriteReactor<v1::WatchEvent>* Watch(
       grpc::CallbackServerContext* context,
       const v1::WatchRequest* request) override;

@@ -127,6 +127,16 @@ void KeyValueStore::DeleteKey(const Fence& fence, absl::string_view key,
          });
 }
 
+absl::StatusOr<int64_t> KeyValueStore::CountKeys(const Fence& fence,
+                                                 absl::string_view prefix) {
+  int64_t count = 0;
+  COXSWAIN_RETURN_IF_ERROR(Call(fence, [&](StoreScope* scope, ScopeWork*) {
+    count = scope->CountKeys(prefix);
+    return absl::OkStatus();
+  }));
+  return count;
+}
+
 KeyValueStore::CallId KeyValueStore::StartWait(
     const Fence& fence, const std::vector<std::string>& keys,
     absl::Duration timeout, const GetDone& done) {

@@ -71,6 +71,10 @@ class KeyValueStore : public ScopedComponent<StoreScope> {
   void DeleteKey(const Fence& fence, absl::string_view key,
                  const DeleteDone& done);
 
+  // Returns how many keys begin with `prefix`.
+  absl::StatusOr<int64_t> CountKeys(const Fence& fence,
+                                    absl::string_view prefix);
+
   // Answers with the value as soon as the key exists; NOT_FOUND at once if it
   // does not and `timeout` is 0; DEADLINE_EXCEEDED by the first Tick at or
   // after the deadline. Returns the name of the waiting call for Cancel, or 0

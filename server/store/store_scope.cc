@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/state/state_writer.h"
@@ -251,6 +252,15 @@ void StoreScope::AnswerAll(Commit* commit, const absl::Status& status,
   for (Outcome& outcome : commit->outcomes) {
     Answer(std::move(outcome), status, work);
   }
+}
+
+int64_t StoreScope::CountKeys(absl::string_view prefix) const {
+  int64_t count = 0;
+  for (auto key = values_.lower_bound(prefix);
+       key != values_.end() && absl::StartsWith(key->first, prefix); ++key) {
+    ++count;
+  }
+  return count;
 }
 
 void StoreScope::End(const absl::Status& status, ScopeWork* work) {

@@ -49,6 +49,8 @@ class StoreScope {
 
   void Change(const StoreRequestKey& request, StoreChange change,
               StoreChangeDone done, ScopeWork* work);
+  // Returns how many committed keys begin with `prefix`.
+  int64_t CountKeys(absl::string_view prefix) const;
   StoreListeners& listeners() { return listeners_; }
 
   void Cancel(uint64_t call, ScopeWork* work) { listeners_.Cancel(call, work); }

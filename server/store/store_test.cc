@@ -108,6 +108,28 @@ TEST_F(StoreTest, WaitNamesTheKeysThatDidNotComeByTheDeadline) {
                                 HasSubstr("\"a\", \"c\"")));
 }
 
+TEST_F(StoreTest, CountsTheKeysThatBeginWithAPrefix) {
+  const auto count = [this](absl::string_view prefix) {
+    return store_.CountKeys(NewFence(), prefix).value_or(-1);
+  };
+  EXPECT_EQ(count(""), 0);
+  for (const char* key : {"a", "a/1", "a/2", "a0", "b/1"}) {
+    ASSERT_OK(Set(&store_, NewFence(), key, "value"));
+  }
+  ASSERT_OK(Set(&store_, NewFence(), "a/1", "another"));
+  EXPECT_EQ(count(""), 5);
+  EXPECT_EQ(count("a/"), 2);
+  EXPECT_EQ(count("b/1"), 1);
+  EXPECT_EQ(count("c"), 0);
+  ASSERT_OK(DeleteKey(&store_, NewFence(), "a/2"));
+  EXPECT_EQ(count("a/"), 1);
+  ASSERT_OK(Set(&store_, NewFence(2), "a/3", "of another generation"));
+  EXPECT_EQ(count("a/"), 1);
+  store_.OnGenerationEnded("job", Generation(1), absl::AbortedError("over"));
+  EXPECT_THAT(store_.CountKeys(NewFence(), ""),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("has ended")));
+}
+
 TEST_F(StoreTest, WaitNeedsAllKeysAtTheSameTime) {
   std::optional<absl::Status> answer;
   store_.Wait(NewFence(), {"a", "b", "a"}, absl::Seconds(5),

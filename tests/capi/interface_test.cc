@@ -87,6 +87,7 @@ TEST(CapiArgumentsTest, AHandleThatIsNotOpenIsAnError) {
                                            nullptr, nullptr, nullptr),
                   words);
     ExpectInvalid(lib.cx_store_delete(none, "a", nullptr, nullptr), words);
+    ExpectInvalid(lib.cx_store_count_keys(none, "", nullptr, nullptr), words);
     ExpectInvalid(lib.cx_announce(none, &ticket), words);
     ExpectInvalid(lib.cx_grant(none, nullptr, nullptr), words);
     ExpectInvalid(lib.cx_decide(none, nullptr, nullptr, &decision, nullptr),

@@ -181,6 +181,14 @@ TEST_P(CapiRanksTest, ShareTheStore) {
                                          nullptr, &swapped, nullptr),
             CX_OK);
   EXPECT_EQ(swapped, 1);
+  int64_t count = 7;
+  EXPECT_EQ(library.cx_store_count_keys(job[1], "n", &count, nullptr), CX_OK);
+  EXPECT_EQ(count, 1);
+  EXPECT_EQ(library.cx_store_count_keys(job[1], "no", &count, nullptr), CX_OK);
+  EXPECT_EQ(count, 0);
+  EXPECT_EQ(library.cx_store_count_keys(job[1], nullptr, &count, nullptr),
+            CX_OK);
+  EXPECT_GE(count, 1);
   EXPECT_EQ(Call([&](cx_call* call) {
               return library.cx_store_delete(job[1], "n", &existed, call);
             }),

@@ -70,6 +70,12 @@ MessagePtr OfKey(Knowledge* known, int, FuzzBytes* bytes) {
   return message;
 }
 
+MessagePtr CountKeys(Knowledge* known, int, FuzzBytes* bytes) {
+  auto message = Fenced<v1::CountKeysRequest>(known, bytes);
+  message->set_prefix(bytes->Below(2) == 0 ? "" : "a");
+  return message;
+}
+
 MessagePtr Join(Knowledge*, int, FuzzBytes* bytes) {
   auto message = std::make_unique<v1::JoinRequest>();
   const int slot = static_cast<int>(bytes->Below(4));
@@ -377,6 +383,7 @@ const std::vector<RpcMethod>& RpcMethods() {
       {"/coxswain.v1.Store/CompareSet", false, CompareSet},
       {"/coxswain.v1.Store/Wait", false, Wait},
       {"/coxswain.v1.Store/DeleteKey", false, OfKey<v1::DeleteKeyRequest>},
+      {"/coxswain.v1.Store/CountKeys", false, CountKeys},
       {"/coxswain.v1.Store/Watch", false, OfKey<v1::WatchRequest>},
       {"/coxswain.v1.Checkpoint/Begin", false, Begin},
       kUpload,

@@ -308,7 +308,9 @@ TEST_F(SessionIntegrationTest, AWatchSeesChangesOfAnotherRank) {
       [](const absl::Status&) {});
   ASSERT_OK(sessions[1]->store().Set("key", "value"));
   EXPECT_TRUE(seen.Wait());
+  EXPECT_EQ(sessions[1]->store().CountKeys("ke").value_or(-1), 1);
   EXPECT_TRUE(*sessions[1]->store().DeleteKey("key"));
+  EXPECT_EQ(sessions[1]->store().CountKeys("ke").value_or(-1), 0);
   EXPECT_TRUE(deleted.Wait());
 }
 

@@ -110,11 +110,8 @@ class TorchStore(dist.Store):
         return True
 
     def num_keys(self) -> int:
-        """Raises NotImplementedError: the coordinator does not count keys."""
-        raise NotImplementedError(
-            "the coordinator's store does not count its keys: keep a counter "
-            "by add()"
-        )
+        """Returns how many keys there are."""
+        return self._session.store.count(self._prefix)
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         """Sets how long get and wait wait."""
