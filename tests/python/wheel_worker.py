@@ -50,7 +50,7 @@ def alone():
 
 
 def torch_step(group):
-    """The same by torch's gloo, and a backward pass."""
+    """The same by torch's gloo, and a backward pass; returns the tensor."""
     import torch
 
     data = torch.ones(3)
@@ -59,6 +59,7 @@ def torch_step(group):
     model = torch.nn.Linear(3, 2)
     model(data).sum().backward()
     check(model.weight.grad is not None)
+    return data
 
 
 def beside_torch(session):
@@ -71,9 +72,12 @@ def beside_torch(session):
         rank=session.rank,
         world_size=session.world_size,
     )
+    # Until the group has gone: torch 2.6's may wait for ever, with Python's
+    # lock, for its thread that needs the lock to free a tensor.
+    kept = []
     for _ in range(3):
         step(session)
-        torch_step(group)
+        kept.append(torch_step(group))
     group.destroy_process_group()
 
 
