@@ -79,6 +79,12 @@ class Program:
         self._reader.join(5)
         return status
 
+    def children(self):
+        """Returns the processes that it has started, and not waited for."""
+        path = "/proc/%d/task/%d/children" % ((self._process.pid,) * 2)
+        with open(path) as file:
+            return [int(pid) for pid in file.read().split()]
+
     def interrupt(self):
         """As Ctrl-C on a terminal: to all that it has started, too."""
         os.killpg(self._process.pid, signal.SIGINT)

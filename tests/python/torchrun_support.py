@@ -35,15 +35,23 @@ class Scene:
         self._temporary = tempfile.TemporaryDirectory()
         self.folder = self._temporary.name
         self._install()
+        self.address = "127.0.0.1:0"
+        self.start_coordinator()
+
+    def start_coordinator(self):
+        """Starts it, with the state and at the port of the one before."""
         self._coordinator = Program(
             [os.path.abspath("cli/coxswain"), "serve",
-             "--listen", "127.0.0.1:0",
+             "--listen", self.address,
              "--state-dir", os.path.join(self.folder, "state")],
             environment(),
         )
         self.address = self._coordinator.line(
             r"listening on ([0-9.:]+)", timeout=30
         ).group(1)
+
+    def kill_coordinator(self):
+        self._coordinator.kill()
 
     def _install(self):
         """Makes the folder that a wheel would bring the entry point in."""

@@ -64,7 +64,7 @@ def refusals(options):
         "    try:\n"
         "        handler = creator()(RendezvousParameters(**options))\n"
         "        handler.next_rendezvous()\n"
-        "    except (ValueError, RendezvousTimeoutError) as error:\n"
+        "    except (ValueError, RendezvousError) as error:\n"
         "        said.append(str(error))\n"
         "print(json.dumps(said))\n"
     )
@@ -72,6 +72,7 @@ def refusals(options):
         [torch_python(), "-c", code, json.dumps(options)],
         env=dict(
             os.environ,
+            COXSWAIN_INSECURE="1",
             PYTHONPATH=os.path.abspath("python"),
             COXSWAIN_LIBRARY=os.path.abspath("capi/libcoxswain_c.so"),
         ),
@@ -215,6 +216,20 @@ class RendezvousTest(unittest.TestCase):
                 self.assertEqual(comes.end(60), 0, comes.said)
             self.assertEqual(scene.workers(), [])
 
+    def test_a_coordinator_is_started_again(self):
+        options = ("--nnodes", "2", "--max-restarts", "0")
+        with Scene() as scene, scene.agent(
+            "again", *options, how="until"
+        ) as one, scene.agent("again", *options, how="until") as two:
+            self._await_training([one, two], world_size=2)
+            scene.kill_coordinator()
+            scene.start_coordinator()
+            scene.finish()
+            # Neither has met the other again: there was no other attempt.
+            for agent in (one, two):
+                self.assertEqual(agent.end(120), 0, agent.said)
+                self.assertEqual(agent.said.count("JOINED"), 1, agent.said)
+
     def _await_training(self, agents, world_size):
         for agent in agents:
             agent.line("TRAINS world=%d " % world_size, timeout=90)
@@ -229,7 +244,10 @@ class RendezvousTest(unittest.TestCase):
              "has tls_cert_file, and the backend coxswain knows join_timeout"),
             ({"join_timeout": "0"}, "join_timeout=0 of --rdzv-conf"),
             ({"join_timeout": "soon"}, "'join_timeout'"),
-            # Nobody answers there.
+            # COXSWAIN_INSECURE does not count.
+            ({"endpoint": "head.invalid:7077", "token_file": __file__},
+             "give --tls-ca"),
+            # Nothing listens there.
             ({"join_timeout": "1"}, "127.0.0.1:9"),
         )
         options = [

@@ -2,7 +2,8 @@
 
 HOW is "fail=MOMENT,...", where attempt N fails at the N-th moment, at one rank
 that differs from attempt to attempt, and later ones train and end; or "until",
-which trains until the file FOLDER/finish is there.
+which trains until the file FOLDER/finish is there; or "stubborn", which does
+so too, and in attempt 0 fails at rank 0, while the others end only by SIGKILL.
 """
 
 import os
@@ -130,11 +131,25 @@ def main(how, folder):
     make_group(session, failure)
     failure.at("late")
     going = lambda step, session: step < 3  # noqa: E731
-    if how == "until":
+    if how == "stubborn" and RESTARTS == 0:
+        if RANK == 0:
+            failure.moment = "kill"
+        else:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if how in ("until", "stubborn"):
         going = until(os.path.join(folder, "finish"))
-    train(session, going, failure)
+    try:
+        train(session, going, failure)
+    except RuntimeError:
+        while how == "stubborn":
+            signal.pause()
+        raise
     cx.leave()
     failure.at("left")
+    if failure.moment == "alone" and failure.is_victim:
+        while not os.path.exists(os.path.join(folder, "finish")):
+            select.select([], [], [], 0.02)
+        failure.at("alone")
     print(
         "DONE rank=%d world=%d restarts=%d" % (RANK, WORLD_SIZE, RESTARTS),
         flush=True,
