@@ -56,9 +56,9 @@ struct WindowSum {
   double divisor = 1;
   bool end_of_data = false;  // the end of the data cut the window short
   // What to multiply the summed gradients by, because their losses were divided
-  // by the planned window: before the exchange, where no header exchange tells
+  // by the planned window: before the exchange, where no header exchange has
   // the weights. With sync_each_batch: the sum of the window's averages, at its
-  // end, if all ranks hear of the end of their data in the same way.
+  // end, if all ranks learn of the end of their data in the same way.
   double rescale = 1;
   // With sync_each_batch: micro-batches of the window that have been exchanged
   // before. EndOfData leaves an optimizer step to do if they are more than 0.
@@ -75,11 +75,11 @@ struct WindowSum {
 // uses one of its own.
 //
 // The end of the data closes a window by the plan's tail. flush: if BeginEpoch
-// was given the number of micro-batches, or end_of_data was said with the last
-// one, the last window is planned that much shorter; otherwise EndOfData says
-// what is left over. carry: windows go on into the next epoch. drop: they are
-// begun as any others, but nothing is exchanged in them if BeginEpoch was given
-// their number; EndOfData returns what to forget.
+// was given the number of micro-batches, or end_of_data was set with the last
+// one, the last window is planned that much shorter; otherwise EndOfData
+// returns what is left over. carry: windows go on into the next epoch. drop:
+// they are begun as any others, but nothing is exchanged in them if BeginEpoch
+// was given their number; EndOfData returns what to forget.
 //
 // Threading: one thread at a time.
 class Accumulator {
@@ -121,8 +121,8 @@ class Accumulator {
   absl::StatusOr<MicroBatch> BeginMicroBatch(absl::string_view stream,
                                              const Begin& begin);
 
-  // What the exchange of the micro-batch begun last carries, which said
-  // `exchange`.
+  // Returns what the exchange of the micro-batch begun last carries, whose
+  // `exchange` was true.
   WindowSum Sum(absl::string_view stream = schedule::kTrainStream) const;
 
   // Ends the data, and with it the window, unless tail=carry; micro-batches may
@@ -153,8 +153,8 @@ class Accumulator {
   absl::Status ChangePlan(const schedule::Plan& plan);
 
   // Returns each stream's number of ended windows. FAILED_PRECONDITION in the
-  // middle of a window of the stream "train", whose local gradients no position
-  // can tell. Other streams only count: a window of theirs that has begun is
+  // middle of a window of the stream "train", whose local gradients are in no
+  // position. Other streams only count: a window of theirs that has begun is
   // not part of the position, and begins anew after Restore.
   absl::StatusOr<std::map<std::string, int64_t>> Position() const;
   // Goes on from there; forgets windows that were begun and epochs' lengths.

@@ -225,7 +225,8 @@ absl::Status AsyncCheckpoint::Core::AgreeOnStep(CopyPtr* copy) {
 absl::Status AsyncCheckpoint::Core::TakeNewer(CopyPtr* copy) {
   const int64_t step = (*copy)->label.step;
   {
-    // What remains says what was not saved; the memory is for the newer one.
+    // The label remains, of what was not saved; its memory is for the newer
+    // one.
     MutexLock lock(&mutex_);
     spare_ = std::exchange((*copy)->blobs, {});
   }

@@ -58,9 +58,9 @@ class AsyncCheckpoint {
     int world_size = 1;
     // Connects all ranks; called before the first save with 0, and with the
     // next number after each error. A rank that has met none comes along, once
-    // it finds that the others have given up its communicator. The number says
-    // how often this rank has tried, and another may have tried less often: how
-    // they find each other is for `connect` to say. In the object's thread; the
+    // it finds that the others have given up its communicator. The number is
+    // how often this rank has tried, and another may have tried less often:
+    // `connect` decides how they find each other. In the object's thread; the
     // end of the generation ends it.
     std::function<absl::StatusOr<std::shared_ptr<Communicator>>(int number)>
         connect;
@@ -127,7 +127,7 @@ class AsyncCheckpoint {
 // Which of a checkpoint's connections the ranks of a generation make next.
 // Errors may come to one rank alone, so ranks that each counted their own
 // attempts would wait for each other under different numbers for good. Rank 0
-// counts, and says the number through the store; the others wait for one that
+// counts, and publishes the number in the store; the others wait for one that
 // they have not tried yet.
 //
 // For AsyncCheckpoint::Options::connect. Life-cycle: one generation, as the
@@ -141,8 +141,8 @@ class ConnectionNumber {
   // The number of the next attempt, from 1. Blocks. DEADLINE_EXCEEDED: rank 0
   // has come to no new attempt; errors of the store.
   absl::StatusOr<int64_t> Next();
-  // The attempt under the last number has failed: on rank 0, nobody who comes
-  // later is to try it.
+  // The attempt under the last number has failed: on rank 0, ranks that come
+  // later do not try it.
   void GiveUp();
 
  private:

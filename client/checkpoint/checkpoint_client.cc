@@ -12,7 +12,7 @@
 namespace coxswain {
 namespace {
 
-// Chunks when the coordinator does not say how large they may be.
+// The size of chunks where the coordinator sets none.
 constexpr int64_t kDefaultChunkBytes = int64_t{256} * 1024;
 
 constexpr int64_t kMostReserved = int64_t{4} << 30;

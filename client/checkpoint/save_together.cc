@@ -87,7 +87,7 @@ absl::StatusOr<std::string> SaveTogether(
         absl::StrCat("save its shard of the checkpoint of step ", label.step),
         timeout);
     if (!saved.ok()) {
-      // Nobody commits it any more, and the job may have few open at a time.
+      // It will not be committed, and the job may have few open at a time.
       if (leader && id.ok()) checkpoints.Delete(*id).IgnoreError();
       return saved;
     }

@@ -232,13 +232,13 @@ absl::StatusOr<HookState> MeanOfOwnStates(
                               world->MakeRank(rank))]() mutable {
       const auto index = static_cast<size_t>(rank);
       shards[index] = ShardOf(own[index], parameters, make_hook, *communicator);
-      // Nobody waits for a rank that has failed.
+      // The others do not wait for a rank that has failed.
       if (!shards[index].ok()) communicator->Abort("its state does not load");
     });
   }
   for (std::thread& thread : threads) thread.join();
   std::vector<HookState> merged;
-  // What a rank met itself says more than that another has gone.
+  // A rank's own error explains more than that another one has ended.
   for (const auto& shard : shards) {
     if (absl::IsFailedPrecondition(shard.status())) return shard.status();
   }

@@ -68,8 +68,8 @@ absl::Status SaveTrainingState(
 // for itself.
 //   NOT_FOUND   there is none
 //   DATA_LOSS   what is stored is not a training state; its message has why
-// Where each rank's own errors were saved, a reader who says which rank of how
-// many it is loads no more than it needs.
+// Where each rank's own errors were saved, a reader that gives its rank and
+// world size loads no more than it needs.
 absl::StatusOr<TrainingState> LoadTrainingState(
     CheckpointClient& checkpoints, absl::string_view id = "",
     const TrainingRank& reader = {});

@@ -45,7 +45,7 @@ inline ContextPtr MakeContext(const CallOptions& options) {
 }
 
 // Returns the error of a call that has ended without a status of a coordinator,
-// and says what that probably means: a coordinator that ends or refuses a call
+// with what that probably means: a coordinator that ends or refuses a call
 // sends a status, and a connection that is lost ends it with UNAVAILABLE. So
 // does a coordinator whose gRPC has ended the call to free memory, at whatever
 // point.

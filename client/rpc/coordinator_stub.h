@@ -85,7 +85,7 @@ class DownloadStream {
   // returns.
   virtual bool Read(v1::DownloadChunk* message) = 0;
   // The same, with the bytes of a chunk as they have come, in pieces that live
-  // until the next call; whether the message holds them too is not said.
+  // until the next call. The message may hold them, too.
   virtual bool ReadPieces(v1::DownloadChunk* message,
                           std::vector<absl::string_view>* data) {
     if (!Read(message)) return false;

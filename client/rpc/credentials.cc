@@ -190,8 +190,8 @@ grpc::ChannelArguments Arguments() {
   // Our callers pause between attempts; gRPC's default of up to two minutes
   // on top would make a late coordinator look dead.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // Also how long a connection may take to be made: a frozen coordinator's
-  // host accepts it, and says nothing.
+  // Also how long a connection may take to be made: the host of a
+  // coordinator that has stopped accepts it, and sends nothing.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   // One that was moved has the same name and another address: gRPC would ask

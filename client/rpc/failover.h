@@ -16,8 +16,8 @@ namespace coxswain {
 // UNAVAILABLE; then the next. Thread-safe.
 class Failover {
  public:
-  // There are `count` of them, at least one. `connected` says whether there is
-  // a connection to one of them. `clock` outlives this.
+  // There are `count` of them, at least one. `connected` returns whether
+  // there is a connection to one of them. `clock` outlives this.
   Failover(size_t count, std::function<bool(size_t at)> connected,
            const Clock* clock)
       : count_(count), connected_(std::move(connected)), clock_(clock) {}
@@ -54,8 +54,8 @@ class Failover {
       absl::Status status = attempt(at, once);
       if (!absl::IsUnavailable(status)) return status;
       Note(at, status);
-      // One that is there and says so itself knows best: what the others did
-      // not answer says nothing. The next call begins with it.
+      // The error of one that answered by itself counts more than that of
+      // those that did not answer. The next call begins with it.
       const bool said = connected_(at);
       if (said || result.ok()) result = std::move(status);
       if (!said) continue;

@@ -25,7 +25,7 @@ class FakeAttachment {
   explicit FakeAttachment(StreamCallbacks<v1::AttachEvent> callbacks)
       : callbacks_(std::move(callbacks)) {}
 
-  // Say something to the client, unless it has closed the stream.
+  // Sends an event to the client, unless it has closed the stream.
   void Event(const v1::AttachEvent& event) {
     MutexLock lock(&callback_mutex_);
     if (!closed_) callbacks_.on_event(event);

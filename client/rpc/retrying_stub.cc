@@ -28,8 +28,8 @@ const FieldDescriptor* FenceField(const Message& request) {
   return is_fence ? field : nullptr;
 }
 
-// A request of a member, as it is to be said at some moment. The original
-// outlives it, and is what is said the first time: most are said once.
+// A request of a member, as it is sent at some moment. The original outlives
+// it, and is what is sent first: most requests are sent once.
 class MemberRequest {
  public:
   MemberRequest(const Message& original, const FieldDescriptor* fence)
@@ -213,7 +213,7 @@ std::optional<int64_t> TermOfStaleFence(const absl::Status& status) {
   const v1::ErrorDetail detail = DetailOf(status);
   if (detail.stale_fence().field() != "term") return std::nullopt;
   int64_t term = 0;
-  // One that does not say it is taken for a newer one.
+  // One without its term is taken for a newer one.
   return absl::SimpleAtoi(detail.stale_fence().expected(), &term)
              ? term
              : std::numeric_limits<int64_t>::max();

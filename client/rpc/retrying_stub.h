@@ -51,11 +51,11 @@ class CurrentTerm {
 // not, but for going on to another coordinator of a list.
 //
 // A member has a `term`: the calls whose request has a fence then outlive a
-// coordinator that is started again. Each attempt has the term of the day in
-// its fence, and what is left of its own timeout_ms. One that is fenced off as
-// of an earlier term is made again, whatever options.retry says, as soon as the
-// attachment has been accepted in a later one; if none can be any more, once in
-// the coordinator's term, whose answer says why.
+// coordinator that is started again. Each attempt has the current term in
+// its fence, and what is left of its own timeout_ms. One that is refused
+// because of an earlier term is repeated, whatever options.retry is, as soon as
+// the attachment has been accepted in a later one; if none can be any more,
+// once in the coordinator's term, whose answer is the reason.
 std::shared_ptr<CoordinatorStub> MakeRetryingStub(
     std::shared_ptr<CoordinatorStub> stub, const RetryPolicy& policy,
     std::shared_ptr<const CurrentTerm> term = nullptr);

@@ -17,7 +17,7 @@ namespace {
 // Shared with streams, which may end after the stub.
 using FailoverPtr = std::shared_ptr<Failover>;
 
-// More than anybody says before there is an answer.
+// More than any client sends before there is an answer.
 constexpr size_t kMaxUnanswered = 64;
 
 using Stubs = std::vector<std::shared_ptr<CoordinatorStub>>;

@@ -25,8 +25,8 @@ std::shared_ptr<CoordinatorStub> ConnectWithoutRetries(
     const Clock* clock = Clock::Real());
 
 // Several coordinators as one, of which one leads and the others do not listen:
-// see Failover, which is told of how calls and streams end. A unary call that
-// may be retried is tried once at each before it is given up, and so is an
+// see Failover, which is notified of how calls and streams end. A unary call
+// that may be retried is tried once at each before it is given up, and so is an
 // Attach stream until it is answered. A stream that has broken is opened again
 // by its user. Thread-safe.
 //

@@ -515,7 +515,7 @@ void AttachedSchedule::SendDue() {
     --positions_taken_;
     return;
   }
-  // Under send_mutex_: nobody else has taken any since.
+  // Under send_mutex_: no other thread has taken any since.
   positions_sent_ = positions_taken_;
   sent_.NotifyAll();
 }

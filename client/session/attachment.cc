@@ -158,8 +158,8 @@ std::unique_ptr<AttachStream> Attachment::OpenStream() {
   v1::AttachRequest request;
   *request.mutable_hello()->mutable_fence() = member_->fence();
   request.mutable_hello()->set_fallback_address(options_.fallback_address);
-  // The first request of a stream: not taken only if it has ended already,
-  // which on_end tells.
+  // The first request of a stream: refused only if the stream has ended, which
+  // on_end reports.
   (void)stream->Send(request);
   return stream;
 }
@@ -167,8 +167,8 @@ std::unique_ptr<AttachStream> Attachment::OpenStream() {
 std::optional<absl::Status> Attachment::ServeOneStream() {
   std::unique_ptr<AttachStream> stream;
   {
-    // The coordinator's answer may be here before the stream is known: whoever
-    // has something to send then waits for it.
+    // The coordinator's answer may arrive before the stream is known: threads
+    // that send something then wait for it.
     MutexLock lock(&stream_mutex_);
     stream = OpenStream();
     stream_ = stream.get();
@@ -206,7 +206,7 @@ std::optional<absl::Status> Attachment::ServeStream(AttachStream& stream) {
     if (!beat) continue;
     v1::AttachRequest request;
     *request.mutable_heartbeat() = callbacks_.progress();
-    (void)stream.Send(request);  // the next one says the same and more
+    (void)stream.Send(request);  // the next one has its content, too
   }
 }
 
@@ -228,7 +228,7 @@ void Attachment::OnEvent(const v1::AttachEvent& event) {
 }
 
 void Attachment::OnAttached(int64_t term) {
-  // One that does not say it is of the term that was asked for.
+  // Without a term in its answer it is of the term that was asked for.
   const int64_t before = member_->term().Get();
   term = std::max(term, before);
   bool again = false;
@@ -240,8 +240,8 @@ void Attachment::OnAttached(int64_t term) {
     changed_.NotifyAll();
   }
   callbacks_.on_attached(term, again);
-  // Last: it wakes calls, a Leave among them, which are to come after what the
-  // schedule says of where it is.
+  // Last: it wakes calls, a Leave among them, which are to follow the position
+  // that the schedule reports.
   member_->term().Raise(term);
   if (!again) return;
   LogInfo("reattached", {{"job", member_->job()},

@@ -12,7 +12,7 @@ void EventQueue::Put(SessionEvent event) {
   event.at = clock_->WallTime();
   MutexLock lock(&mutex_);
   if (closed_) return;
-  // The last one says how it ended.
+  // The last event is how it ended.
   closed_ = event.kind == SessionEvent::Kind::kGenerationEnded;
   if (events_.size() >= kMaxQueued) {
     events_.pop_front();

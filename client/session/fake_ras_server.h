@@ -17,7 +17,7 @@
 namespace coxswain {
 
 // For tests: NCCL's RAS for one client, on a free port of the loopback. Reads
-// a line and says the next of `answers`, until there are no more; then it ends
+// a line and sends the next of `answers`, until there are no more; then it ends
 // the connection, or with `hangs` leaves it open. Ended by its destructor.
 class FakeRasServer {
  public:
@@ -39,7 +39,8 @@ class FakeRasServer {
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
 
-  // What the client has said, once it is gone or none comes any more.
+  // Returns the lines of the client, once it has closed the connection or is
+  // not expected to send more.
   const std::vector<std::string>& Finish() {
     if (thread_.joinable()) {
       // Wakes a thread that waits for a client.

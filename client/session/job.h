@@ -27,9 +27,9 @@ namespace coxswain {
 struct JobManifest : schedule::Settings {
   JobManifest() { hook = "allreduce"; }
 
-  int world_size = 0;  // 0: as SessionOptions says
-  // The job may run with as few workers as this; 0: as SessionOptions says, or
-  // else world_size.
+  int world_size = 0;  // 0: that of SessionOptions
+  // The job may run with as few workers as this; 0: that of SessionOptions,
+  // or else world_size.
   int min_world_size = 0;
   std::vector<ParameterSpec> parameters;  // in registration order
   // Further settings that change results or the order of collectives: bucket

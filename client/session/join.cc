@@ -81,7 +81,7 @@ bool IsElastic(const v1::JoinRequest& request) {
   return least > 0 && least < request.manifest().world_size();
 }
 
-// Says every now and then what Join waits for, on a thread of its own.
+// Logs from time to time what Join waits for, on a thread of its own.
 class WaitingNotice {
  public:
   WaitingNotice(const SessionOptions& options, CoordinatorStub& stub,
@@ -130,7 +130,7 @@ class WaitingNotice {
     absl::Status error;
     {
       MutexLock lock(&mutex_);
-      // A call that waits has been heard, whatever came of the one before.
+      // A call that waits has reached the coordinator, unlike the one before.
       if (!connected || !WaitsLocked()) error = last_error_;
       reached_ = reached_ || connected;
     }
@@ -236,8 +236,8 @@ absl::Duration CallTimeout(const v1::JoinRequest& request,
   return std::min(kWholeJob, left * (arrivals + 1) + kAnswerMargin);
 }
 
-// Whether a coordinator that shuts down has cancelled the call without a word:
-// its own CANCELLED says why.
+// Returns whether a coordinator that shuts down has cancelled the call: a
+// CANCELLED of its own has a message.
 bool IsCutOff(const absl::Status& status) {
   return absl::IsCancelled(status) &&
          (status.message().empty() || status.message() == "CANCELLED");
@@ -279,7 +279,7 @@ v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
   request.set_attempt(options.attempt);
   v1::Manifest* wire = request.mutable_manifest();
   wire->set_world_size(options.world_size);
-  // Said one way only: manifests are compared.
+  // One form only: manifests are compared.
   if (options.min_world_size < options.world_size) {
     wire->set_min_world_size(options.min_world_size);
   }
@@ -356,8 +356,8 @@ absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,
     auto response = AskOnce(options, stub, retry.left(), request);
     if (response.ok()) return response;
     last = response.status();
-    // With a connection, DEADLINE_EXCEEDED is the coordinator's own and says
-    // who is missing.
+    // With a connection, DEADLINE_EXCEEDED is the coordinator's own and names
+    // the workers that are missing.
     if (absl::IsDeadlineExceeded(last) && !stub.Connected()) break;
     if (!absl::IsUnavailable(last) && !IsCutOff(last)) {
       return Refused(options, last);

@@ -300,7 +300,8 @@ absl::Status Explain(Session& session, const absl::Status& error,
   absl::Status reason = verdict->Wait(timeout);
   if (!verdict->Done() || reason.ok()) return error;
   if (reason.message() == error.message()) return reason;
-  // What the coordinator said may be what was seen: then only where is new.
+  // The coordinator may report the error that was seen here: then only its
+  // place is new.
   std::string seen(error.message());
   const std::string said = absl::StrCat(": ", reason.message());
   if (absl::EndsWith(seen, said)) seen.resize(seen.size() - said.size());

@@ -236,7 +236,7 @@ void Session::Core::NoteDecision(const v1::Decision& decision) {
 }
 
 void Session::Core::NoteNcclState() {
-  // It tells of all ranks: one asks.
+  // Its answer covers all ranks: one asks.
   if (rank != 0 || request.options.device.kind != Device::Kind::kCuda) return;
   const auto said = ReadNcclRas(request.options.ras_address);
   if (!said.ok()) {
@@ -256,7 +256,7 @@ void Session::Core::OnEnd(const absl::Status& why) {
                                 {"rank", rank},
                                 {"generation", generation},
                                 {"reason", why.message()}});
-  // Before the communicators that it tells of are aborted.
+  // Before the communicators that it describes are aborted.
   if (DetailOf(why).has_schedule_mismatch()) NoteNcclState();
   Close(why, /*abort_communicators=*/true);
   Note(SessionEvent::Kind::kGenerationEnded, std::string(why.message()),
@@ -353,7 +353,7 @@ absl::Status Session::Core::LeaveRunning(const Departure& departure) {
   const absl::Status end = absl::CancelledError(
       absl::StrCat("this worker has left the job: ", departure.reason));
   // Peers of a failed worker must not wait for it. Otherwise the coordinator
-  // hears of it first, so that it does not take the stream's end for a loss.
+  // is notified first, so that it does not take the stream's end for a loss.
   if (departure.failed) Close(end, /*abort_communicators=*/true);
   absl::Status left = SendLeave(departure, departure.timeout);
   if (!departure.failed) Close(end, /*abort_communicators=*/false);
@@ -375,7 +375,7 @@ absl::Status Session::Core::LeaveForNext() {
   departure.rejoin = true;
   departure.timeout = request.options.reattach_grace;
   const absl::Status left = Leave(departure);
-  // It may have ended meanwhile. Whatever it is, the next Join will tell.
+  // It may have ended meanwhile. The next Join returns what is wrong.
   if (!left.ok()) {
     LogWarning("not_left", {{"job", request.options.job},
                             {"rank", rank},

@@ -48,7 +48,7 @@ absl::StatusOr<std::vector<JobMember>> SessionMembers::All() {
     MutexLock lock(&mutex_);
     if (!known_.empty()) return known_;
   }
-  // Two threads may both ask, and hear the same.
+  // Two threads may both ask: they get the same answer.
   COXSWAIN_ASSIGN_OR_RETURN(std::vector<JobMember> members, Ask());
   MutexLock lock(&mutex_);
   known_ = members;
@@ -90,7 +90,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Claim(
     const v1::GroupInfo& info) {
   const std::string& id = info.communicator_id();
   MutexLock lock(&mutex_);
-  // Longer than the other thread, whose own error says more.
+  // Longer than the other thread's, whose own error is more precise.
   const absl::Duration timeout = connect_.timeout + absl::Seconds(5);
   if (!connected_.WaitFor(&mutex_, timeout,
                           [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {

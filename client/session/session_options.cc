@@ -135,7 +135,8 @@ absl::Status ReadDevice(const GetVariable& get, const char* name,
   return absl::OkStatus();
 }
 
-// Files that are wrong are said now: gRPC would only not connect.
+// Reads the files now, so that an invalid one is an error that names it: gRPC
+// would only fail to connect.
 absl::Status ReadSecurity(const GetVariable& get,
                           const std::string& coordinator,
                           ClientSecurity* result) {

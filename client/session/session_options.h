@@ -27,8 +27,8 @@ class CoordinatorStub;  // client/rpc/coordinator_stub.h
 using StubFactory =
     std::function<std::shared_ptr<CoordinatorStub>(const std::string& address)>;
 
-// A worker's identity, and the address of its coordinator. A launcher says all
-// of it through the environment; a program may also fill it in by hand.
+// A worker's identity, and the address of its coordinator. A launcher sets
+// all of it through the environment; a program may also fill it in by hand.
 struct SessionOptions {
   // Reads, as `coxswain run` sets them:
   //   COXSWAIN_COORDINATOR       HOST:PORT, or several with commas between;
@@ -79,8 +79,8 @@ struct SessionOptions {
   WorkerIdentity identity;
   int local_rank = 0;
   int local_world_size = 1;
-  int world_size = 0;      // 0: as the manifest says
-  int min_world_size = 0;  // 0: as the manifest says
+  int world_size = 0;      // 0: that of the manifest
+  int min_world_size = 0;  // 0: that of the manifest
   // Where this worker's gradients are to lie. All workers of a job use a GPU,
   // or none does, and those that do have one version of NCCL: otherwise Join
   // fails. A program that finds out by itself sets it before it joins.

@@ -142,8 +142,8 @@ class ReopeningWatch : public StoreWatch {
                                  std::move(callbacks));
   }
 
-  // A stream begins with the value, if there is one: that there was one before,
-  // and that it is gone, it does not say.
+  // A stream begins with the value, if there is one. It does not report that
+  // there was one before which has been deleted.
   void LookForDeletion() {
     v1::GetRequest request;
     *request.mutable_fence() = member_->fence();
