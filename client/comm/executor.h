@@ -51,7 +51,7 @@ class Executor {
   // If no operation of RunInOrder is waiting or running: runs `begin`, which
   // must not block, on this thread and under a lock, and then `complete` on the
   // first thread that waits for the Work, or on the executor's own once another
-  // operation comes or somebody asks for the end in another way. nullptr if
+  // operation comes or a caller asks for the end in another way. nullptr if
   // there are operations before it; then nothing has been run.
   WorkPtr TryRunAssisted(const std::function<void()>& begin,
                          Completion complete);
@@ -121,7 +121,7 @@ class Executor {
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
   Lane ordered_ ABSL_GUARDED_BY(mutex_);
   Lane beside_ ABSL_GUARDED_BY(mutex_);
-  // Begun, and not taken up by anybody yet.
+  // Begun, and not taken up by any thread yet.
   std::optional<Assisted> assisted_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_assisted_ ABSL_GUARDED_BY(mutex_) = 0;
   int messages_ ABSL_GUARDED_BY(mutex_) = 0;

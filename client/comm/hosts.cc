@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<std::string>> Gather(
   return words;
 }
 
-// Rank 0 decides by the words of all, and all hear what it says.
+// Rank 0 decides by what all have sent, and sends all the result.
 template <typename Decide>
 absl::StatusOr<std::string> Agree(const CommunicatorOptions& options,
                                   absl::string_view what,

@@ -47,9 +47,9 @@ class Hosts {
 absl::StatusOr<Hosts> FindHosts(const CommunicatorOptions& options,
                                 const std::string& identity);
 
-// Whether something worked on all ranks: empty, or what the first rank on which
-// it did not says; the same on all ranks. Through the store, like FindHosts;
-// `what` makes the keys.
+// Returns whether something worked on all ranks: empty, or the reason of the
+// first rank on which it did not; the same on all ranks. Through the store,
+// like FindHosts; `what` makes the keys.
 absl::StatusOr<std::string> AgreeThatAll(const CommunicatorOptions& options,
                                          absl::string_view what,
                                          const absl::Status& own);

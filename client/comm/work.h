@@ -26,16 +26,16 @@ class Work {
   // the thread that ends it, which it must not block. No lock is held.
   void OnDone(std::function<void(const absl::Status&)> callback);
 
-  // For back ends: ends the operation. The first call wins; the result tells
+  // For back ends: ends the operation. The first call wins; returns
   // whether this one did.
   bool Complete(absl::Status status);
 
   static std::shared_ptr<Work> Ended(absl::Status status);
 
-  // For back ends: an operation that whoever waits for it brings to its end,
+  // For back ends: an operation that the waiting thread brings to its end,
   // which spares a change of threads. `assist` is called, without a lock, by
   // Wait with the time until which it may block (by Clock::Real()), and by
-  // OnDone and Done with one that has passed, which only says that somebody is
+  // OnDone and Done with one that has passed, which only shows that a caller is
   // interested; it ends the operation or sees to it that another thread does.
   // It may be called several times, and after the end.
   static std::shared_ptr<Work> Assisted(

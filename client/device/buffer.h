@@ -16,7 +16,7 @@ namespace coxswain {
 //
 // A stream may still be working on it when its owner is through with it, and
 // the runtime does not wait: destroy, assign to and Resize it only once an
-// event has said that the last such work has passed.
+// event has shown that the last such work has passed.
 // Life-cycle: the runtime outlives it. Empty (null, 0 bytes) when default
 // constructed and when moved from.
 // Threading: one thread at a time. Errors: those of the runtime's Allocate.

@@ -8,7 +8,7 @@
 
 #include "base/host_device.h"
 
-// Kernels as values. A program says what each thread of each block does between
+// Kernels as values. A program is what each thread of each block does between
 // two barriers, in code that compiles for the GPU and for the CPU; so a machine
 // without a GPU tests the kernel that a GPU runs: its arithmetic, its indices
 // and its barriers. Free of Abseil and gRPC, as are the .cu files.
@@ -86,7 +86,7 @@ void RunOnHost(const Program& program, int64_t blocks, uint64_t order = 0) {
 }
 
 // Runs on the GPU that is current. Returns a cudaError_t. Defined in
-// client/device/launch.cuh, for whoever instantiates it.
+// client/device/launch.cuh, for the files that instantiate it.
 template <class Program>
 int LaunchOnDevice(const Program& program, int64_t blocks, DeviceStream stream);
 

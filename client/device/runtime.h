@@ -35,7 +35,7 @@ struct DeviceProperties {
 // host's, so that what is missing in the order of streams shows. Both pass
 // tests/conformance/device_conformance.h.
 //
-// There is no call here that waits for the GPU: whoever must wait polls an
+// There is no call here that waits for the GPU: callers that wait poll an
 // event. Copies and launches return before they have run.
 //
 // Life-cycle: one per device and process (client/device/cuda/devices.h), lives

@@ -122,7 +122,7 @@ std::vector<std::string> NumbersBelow(int count) {
   return numbers;
 }
 
-// The GPUs that a request's numbers count, and how to tell of them.
+// The GPUs that a request's numbers count, and their description.
 struct Offer {
   std::optional<std::vector<std::string>> gpus;  // nothing: not known
   std::string text;                              // "this host has 2 GPUs"
@@ -227,7 +227,7 @@ HostGpus CountHostGpus(const std::string& root) {
   const int known = CountEntries(top / "proc/driver/nvidia/gpus",
                                  [](const std::string&) { return true; });
   const int nodes = CountEntries(top / "dev", IsGpuNode);
-  // A container may be told of all, and be given some; and a driver may not
+  // A container may see all, and have access to some; and a driver may not
   // have made its nodes yet.
   if (known > 0 && nodes > 0) return {std::min(known, nodes), ""};
   if (known + nodes > 0) return {known + nodes, ""};

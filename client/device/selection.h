@@ -25,12 +25,12 @@ struct GpuRequest {
 };
 
 // "4" is as many, "2,0" and "2," are these, "none" is the CPU.
-// INVALID_ARGUMENT says what else it is, or which GPU two ranks would share.
+// INVALID_ARGUMENT names the text, or the GPU that two ranks would share.
 absl::StatusOr<GpuRequest> ParseGpuRequest(absl::string_view text);
 
 // The GPUs that this host's driver lets a process open.
 struct HostGpus {
-  std::optional<int> count;  // nothing: it cannot be told without CUDA
+  std::optional<int> count;  // nullopt: unknown without CUDA
   std::string why_none;      // of 0
 };
 
@@ -38,7 +38,7 @@ struct HostGpus {
 HostGpus CountHostGpus(const std::string& root = "/");
 
 // Who uses what. All workers of a launcher see the same GPUs, in the order of
-// local ranks, and each is told its own: NCCL asks CUDA whether two GPUs reach
+// local ranks, and each is given its own: NCCL asks CUDA whether two GPUs reach
 // each other's memory only if its process sees both, and guesses otherwise.
 struct GpuAssignment {
   std::vector<std::string> visible;  // for CUDA_VISIBLE_DEVICES

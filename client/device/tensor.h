@@ -27,7 +27,7 @@ struct Device {
   }
 };
 
-// A run of elements that somebody else owns.
+// A run of elements, not owned.
 struct Span {
   void* data = nullptr;
   int64_t count = 0;  // elements

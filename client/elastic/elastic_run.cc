@@ -155,7 +155,7 @@ class Runner {
   std::unique_ptr<Session> session_;
   std::shared_ptr<ProcessGroup> world_;
   bool drain_notified_ = false;
-  // `train` said so, and has not been called since.
+  // `train` has returned so, and has not been called since.
   bool finished_ = false;
   ElasticRun::Ending ending_ = ElasticRun::Ending::kFinished;
 };
@@ -197,7 +197,7 @@ absl::StatusOr<std::unique_ptr<Session>> Runner::Join() {
       WarnLeftBeforeOthers(joined.status());
       return std::unique_ptr<Session>();
     }
-    // The round was given up, because somebody died who had joined.
+    // The round ended because a worker that had joined was lost.
     if (!absl::IsAborted(joined.status())) return joined.status();
     ++fruitless_;
     COXSWAIN_RETURN_IF_ERROR(CheckFruitful(joined.status()));
@@ -265,8 +265,8 @@ absl::StatusOr<Runner::Next> Runner::AfterTraining(
 
 absl::StatusOr<Runner::Next> Runner::AfterRegroup() {
   // Peers may still be reading the step's last data from this rank, and one
-  // that drains takes its memory and connections along. That somebody does not
-  // come is for the next round to find out.
+  // that drains takes its memory and connections along. The next round finds
+  // out who does not come.
   session_->Barrier("", "elastic/regroup", kRegroupTimeout).IgnoreError();
   if (!draining()) return Next::kRejoin;
   return Leave(options_.drain_reason, ElasticRun::Ending::kDrained);
@@ -279,7 +279,7 @@ absl::StatusOr<Runner::Next> Runner::AfterFinish() {
   const absl::Status all =
       session_->Barrier("", "elastic/finished", options_.finish_timeout);
   if (!all.ok()) {
-    // The word that somebody was lost may come a moment after the barrier's.
+    // The report of a lost rank may come a moment after the barrier's error.
     if (!absl::IsDeadlineExceeded(all)) {
       Explain(*session_, all, options_.reason_timeout).IgnoreError();
     }
@@ -300,7 +300,7 @@ absl::StatusOr<Runner::Next> Runner::AfterError(const absl::Status& error) {
                    (!MayComeFromPeers(error) && error == last_error_);
   last_error_ = error;
   absl::Status final = own ? error : explained;
-  // Where nobody is lost, and yet no data pass, the next one connects anew.
+  // Where no rank is lost, and yet no data pass, the next one connects anew.
   const bool ended = !session_->status().ok() || MayComeFromPeers(error);
   if (ended && !own) {
     final = CheckFruitful(explained);
@@ -314,7 +314,7 @@ absl::StatusOr<Runner::Next> Runner::Leave(absl::string_view reason,
                                            ElasticRun::Ending ending) {
   ending_ = ending;
   const absl::Status left = session_->Leave(reason);
-  // Training is over for this worker, whoever knows of it.
+  // Training is over for this worker, even if the coordinator was not notified.
   if (!left.ok()) {
     LogWarning("leave_not_heard",
                {{"job", session_->job()}, {"reason", left.message()}});

@@ -82,7 +82,7 @@ class ElasticRun {
     // Called for each generation, before it trains.
     std::function<void(const RecoveryReport&)> on_recovery;
     // Ends this worker's training after a step, once it is true: DrainSignalled
-    // of drain_signal.h, say. May be null.
+    // of drain_signal.h, for example. May be null.
     std::function<bool()> drain_requested;
     std::string drain_reason = "it was asked to drain";
     // Called together with asking for that, in the thread that trains. May be
@@ -96,7 +96,7 @@ class ElasticRun {
   // ended (session->status() is not OK, if need be a moment later: see
   // Explain), or if it may be one of a connection between workers that both
   // live: they all connect anew in the next one. Other errors are final, and
-  // tell the peers to go on without this rank; so is the same one again without
+  // the peers go on without this rank; so is the same one again without
   // a step between, and at any time INVALID_ARGUMENT, UNIMPLEMENTED,
   // OUT_OF_RANGE, DATA_LOSS.
   enum class Outcome { kFinished, kRegroup };

@@ -13,7 +13,7 @@ namespace coxswain {
 //
 // The plan may have changed since the last generation. A hook that cannot go on
 // from the other one's state, or is not to (hook_state=reset), begins without,
-// and the log says so; as the ranks have the same state but for their errors,
+// which is logged; as the ranks have the same state but for their errors,
 // all do alike. Errors of Hook::LoadOwn otherwise.
 absl::Status LoadHookState(const ElasticGeneration& generation,
                            const schedule::Plan& plan, Hook* hook);

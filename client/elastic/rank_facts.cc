@@ -93,7 +93,7 @@ absl::Status CheckLayouts(const std::vector<RankFacts>& facts, int source,
       "those of rank ", source,
       ", whose state all are to go on with; start all workers with the same ",
       "model");
-  // With nothing trained yet nobody can tell whose model is meant.
+  // With nothing trained yet it is unknown whose model is meant.
   const bool at_fault = facts[source].has_state == 0 ||
                         facts[self].layout != facts[source].layout;
   return at_fault ? absl::FailedPreconditionError(what)

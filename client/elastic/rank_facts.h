@@ -64,7 +64,7 @@ struct RecoveryPlan {
   std::vector<bool> keeps_errors;
   // Some of the errors that belong to the hook's state are gone.
   bool lost_errors = false;
-  // For people: what is lost by it that somebody may miss.
+  // For display: what is lost by it.
   std::vector<std::string> warnings;
 };
 
@@ -78,7 +78,7 @@ struct RecoveryPlan {
 //
 // FAILED_PRECONDITION names ranks whose tensors have other sizes than the
 // source's; for ranks that are not at fault it is ABORTED: they go on without
-// the others. DATA_LOSS: ranks hold different bits of the same step, or nobody
+// the others. DATA_LOSS: ranks hold different bits of the same step, or no rank
 // has a state any more although there was one. All else is the same on all
 // ranks.
 absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,

@@ -403,8 +403,8 @@ absl::Status Recovery::CopyHook() {
 void Recovery::TakeHook(const HookState& shared) {
   const bool keeps = plan_.keeps_errors[rank_] && standing_.hook_state &&
                      standing_.hook_state->spec == shared.spec;
-  // Without errors of its own it takes the source's, times zero: which there
-  // are tells a hook what it would have.
+  // Without errors of its own it takes the source's, times zero: their
+  // names show a hook what it would have.
   hook_state_ = keeps ? WithErrorsOf(shared, *standing_.hook_state) : shared;
   plan_.keeps_errors[rank_] = keeps;
 }
@@ -414,7 +414,7 @@ double Recovery::ErrorScale() const {
   if (!plan_.keeps_errors[rank_]) return 0;
   const double scale = static_cast<double>(facts_.size()) /
                        static_cast<double>(standing_.hook_world);
-  // The hook would drop them anyway, and is to be told so by all ranks.
+  // The hook would drop them anyway; all ranks ask for it.
   const bool drops = plan_.lost_errors || scale != 1;
   return drops && ErrorsBelongTogether(*hook_state_) ? 0 : scale;
 }

@@ -36,7 +36,7 @@ bool IsRowMajor(const ParameterSpec& parameter) {
   if (parameter.count() == 0) return true;
   int64_t expected = 1;
   for (size_t i = parameter.shape.size(); i-- > 0;) {
-    // Where there is one element, nobody takes a second step.
+    // Where there is one element, there is no second step.
     if (parameter.shape[i] != 1 && parameter.strides[i] != expected) {
       return false;
     }
@@ -136,11 +136,11 @@ class Comparison {
         hash_(StableHash(encoded_)) {}
 
   absl::StatusOr<bool> AllEqual();
-  // Where not all are equal: the error that says so.
+  // Returns the error where not all are equal.
   absl::Status Explain();
 
  private:
-  // What a rank says of its lines.
+  // What a rank has sent of its lines.
   struct Said {
     uint64_t hash = 0;
     Lines lines;
@@ -244,7 +244,7 @@ absl::Status Comparison::Explain() {
 }
 
 uint64_t Bits(double value) {
-  // There are many that are not a number, and nobody promises which.
+  // There are many that are not a number, and which is not specified.
   if (std::isnan(value)) return 1;
   uint64_t bits;
   std::memcpy(&bits, &value, sizeof(bits));

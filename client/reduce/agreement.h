@@ -39,8 +39,8 @@ absl::Status CheckAgreement(Communicator& communicator,
 // that exchange the same, and on every machine.
 uint64_t HashLayout(const std::vector<Bucket>& buckets);
 
-// A running hash of what has been exchanged, which tells a rank's coordinator
-// whether it still is where the others are: the buckets' sizes, how many
+// A running hash of what has been exchanged, by which the coordinator finds a
+// rank that is not where the others are: the buckets' sizes, how many
 // collectives were started, and the averages' norm. Equal on all ranks that
 // have finished the same steps. Payload bytes are no part of it: a hook may
 // send other amounts from each rank.

@@ -44,7 +44,7 @@ struct Bucket {
   bool last = false;  // the last one of the step
   Span data;          // all gradients, one after the other, no gaps
   std::vector<GradientSlot> gradients;
-  // On a GPU: once it has passed the gradients stand there; whoever reads them
+  // On a GPU: once it has passed the gradients stand there; a reader
   // lets its stream wait for it. Null: they stand there already.
   DeviceEvent ready = nullptr;
   // Where ranks have weights, and the hook applies them (Hook::applies_share):

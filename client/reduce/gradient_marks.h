@@ -11,8 +11,8 @@
 
 namespace coxswain {
 
-// Which gradients of a step are there: what the threads of the backward pass
-// tell the exchange thread. Owned by the reducer.
+// Which gradients of a step are there: how the threads of the backward pass
+// notify the exchange thread. Owned by the reducer.
 //
 // Life-cycle: Begin, claims and their ends, Close; again for the next step.
 // Stop ends it for good. Thread-safe.

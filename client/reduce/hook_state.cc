@@ -68,7 +68,7 @@ std::optional<uint64_t> BytesOf(const std::vector<int64_t>& shape,
   return static_cast<uint64_t>(product);
 }
 
-// Takes fields off the front of bytes that nobody vouches for. It allocates
+// Takes fields off the front of bytes that are not trusted. It allocates
 // no more than there are bytes.
 class Reader {
  public:

@@ -42,7 +42,7 @@ namespace coxswain {
 // Layout: see ReducerOptions::rebuild. It is frozen after the first step, and
 // before the first step of a hook that needs it frozen. What stands in the
 // views is carried over when it changes, in Commit, Rollback and the Change
-// methods: layout_version() tells.
+// methods, which raise layout_version().
 //
 // Missing gradients: a parameter that has not been marked when Finish is
 // called contributes zeros, and receives the average like all others.
@@ -83,7 +83,7 @@ class Reducer {
   // Plans the buckets, takes their memory from the communicator and
   // configures the hook. No collective. Hook, communicator and clock outlive
   // the reducer. INVALID_ARGUMENT names what is wrong with the parameters or
-  // options, or says that the parameters are not on one device, or not on the
+  // options: the parameters are not on one device, or not on the
   // one whose memory the communicator moves.
   static absl::StatusOr<std::unique_ptr<Reducer>> Create(
       const ReducerOptions& options, std::vector<ParameterSpec> parameters,

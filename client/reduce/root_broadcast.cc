@@ -49,8 +49,8 @@ class DevicePack : public BufferOwner {
     COXSWAIN_ASSIGN_OR_RETURN(void* const data, runtime.Allocate(bytes));
     return std::unique_ptr<DevicePack>(new DevicePack(runtime, data, bytes));
   }
-  // After an error the stream may work on it for nobody knows how long: then
-  // it is not for others.
+  // After an error the stream may work on it for an unknown time: then it is
+  // not used again.
   ~DevicePack() override {
     if (idle_) runtime_.Free(span_.data);
   }

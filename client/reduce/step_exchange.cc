@@ -218,7 +218,7 @@ absl::Status StepExchange::AwaitWork(Flight& flight) {
   const absl::Status status = flight.work->Wait(context_.options->timeout);
   const absl::Time now = context_.options->clock->Now();
   timing.waited += now - begun;
-  // Whoever ends the work may wake this thread before it takes the time.
+  // The thread that ends the work may wake this one before it takes the time.
   const int64_t ended = flight.ended->load();
   timing.exchanged = ended == 0 ? now : absl::FromUnixNanos(ended);
   return status;

@@ -49,7 +49,7 @@ class ChromeTraceFile : public TraceFile {
  private:
   void AddTraining(const StepReport& report);
   void AddBucket(size_t index, const BucketTiming& bucket, int64_t step);
-  // Says what a process or a track is called.
+  // Names a process or a track.
   void AddName(const char* what, int track, const std::string& name);
   // A stretch of time on a track.
   void AddSpan(int track, const char* name, absl::Time from, absl::Time until,

@@ -94,7 +94,7 @@ class StateOfAverager : public Hook {
 };
 
 // A hook whose averager is there: the same as `hook`, which outlives it, but
-// that nobody has to look after the averager any more. For a change of hooks.
+// without the averager's demands on its callers. For a change of hooks.
 std::unique_ptr<Hook> WithAverager(Hook* hook) {
   return std::make_unique<PairedHook>(hook);
 }
@@ -147,7 +147,7 @@ absl::Status DistributedDataParallel::WithValues(
 absl::Status DistributedDataParallel::AfterOptimizerStep() {
   COXSWAIN_RETURN_IF_ERROR(CommitStep());
   step_due_ = false;
-  // Of a step that was skipped it is not told.
+  // It is not called after a step that was skipped.
   const bool counts = !skipped() || averager_due_;
   averager_due_ = false;
   if (averager_ != nullptr && counts) {

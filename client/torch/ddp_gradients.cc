@@ -23,7 +23,7 @@ namespace {
 using ::torch::Tensor;
 
 // The nodes that loss.backward() will visit. Those of a part that is computed
-// again in the backward pass are not among them: nobody knows them yet. Throws
+// again in the backward pass are not among them: they do not exist yet. Throws
 // what libtorch throws.
 std::unordered_set<const ::torch::autograd::Node*> NodesBehind(
     const Tensor& loss) {
@@ -50,7 +50,7 @@ std::unordered_set<const ::torch::autograd::Node*> NodesBehind(
 
 void ParameterGradient::Point(const GradientPlace& place) {
   const Tensor before = view_;
-  // Whoever keeps a view, keeps its memory.
+  // A view keeps its memory.
   view_ = ::torch::from_blob(
       place.view.data, parameter_.sizes(), [memory = place.memory](void*) {},
       ::torch::TensorOptions()

@@ -66,8 +66,8 @@ class ParameterGradient {
   void Point(const GradientPlace& place);
 
   // In a pass, once .grad is there: libtorch may give two parameters gradients
-  // in the same memory (of a + b.view(...), say), which is well as long as
-  // nobody writes there. Gives this one memory of its own.
+  // in the same memory (of a + b.view(...), say), which is well until
+  // one of them is written to. Gives this one memory of its own.
   void Separate();
 
   // After a pass that does not exchange: sums up in the bucket, if .grad is to

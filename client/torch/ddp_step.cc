@@ -98,8 +98,7 @@ absl::Status DistributedDataParallel::Backward(const Tensor& loss,
                                                const MicroBatch& micro) {
   if (micro.empty || micro.loss_scale == 1) return Backward(loss);
   Tensor scaled;
-  Keep(Guarded("scaling the loss",
-               [&] { scaled = loss * micro.loss_scale; }));
+  Keep(Guarded("scaling the loss", [&] { scaled = loss * micro.loss_scale; }));
   COXSWAIN_RETURN_IF_ERROR(status_);
   return Backward(scaled);
 }
@@ -345,7 +344,7 @@ bool DistributedDataParallel::IsLocal(const WindowSum& sum,
 }
 
 double DistributedDataParallel::rescale() const {
-  // The header exchange tells the divisor; and with sync_each_batch it is the
+  // The header exchange has the divisor; and with sync_each_batch it is the
   // sum of averages that is short.
   const bool here = !plan().terms.sync_each_batch &&
                     !plan().needs_header(communicator_->size());

@@ -24,7 +24,7 @@ bool IsOlder(const Node& node, const GraphMark& mark) {
   return node.thread_id() == mark.thread && node.sequence_nr() < mark.sequence;
 }
 
-// Of a reason that all ranks are told.
+// Of a reason that all ranks receive.
 constexpr size_t kMaxReason = 256;
 
 }  // namespace

@@ -27,7 +27,7 @@ BufferForm FormOf(const Tensor& buffer) {
   return {buffer.scalar_type(), buffer.sizes().vec()};
 }
 
-// Steps go to the trace as well as to whoever listened before.
+// Steps go to the trace as well as to the callback of before.
 absl::Status AddTrace(const std::string& path, int rank,
                       ReducerOptions* options) {
   if (path.empty()) return absl::OkStatus();

@@ -68,7 +68,7 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
 // object, those that the plan's checkpoint_every, checksum_every or max_steps
 // names, and one at the end of the data are decided on by all ranks.
 //
-// Schedule: options.plan says how micro-batches become steps (see
+// Schedule: options.plan sets how micro-batches become steps (see
 // schedule::Terms), and the gate in options.reducer ends each exchange with a
 // decision that is the same on all ranks: commit, or skip as one of them asked
 // for (its gradients are then zero, the hook is as it was before, and there is
@@ -85,7 +85,7 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
 //     COXSWAIN_RETURN_IF_ERROR(ddp->FinishStep(apply, why));
 //
 // Which backward passes exchange is declared, never guessed: with Accumulate,
-// those whose MicroBatch says so; without it, all but those in a NoSync
+// those whose MicroBatch exchanges; without it, all but those in a NoSync
 // scope. The others add to .grad locally, and the next exchange carries the
 // sum. A step has one exchanging pass; a second one before FinishStep, or for
 // the same declared micro-batch, is an error. A micro-batch without
@@ -124,7 +124,7 @@ class DistributedDataParallel {
   ~DistributedDataParallel();
 
   // Ends the wrapper and gives its hook back, as it was after the last step
-  // that was committed: for whoever goes on with the hook's own state.
+  // that was committed: for callers that go on with the hook's own state.
   static std::unique_ptr<Hook> TakeHook(
       std::unique_ptr<DistributedDataParallel> ddp);
 
@@ -168,7 +168,7 @@ class DistributedDataParallel {
   absl::Status Synchronize();
 
   // Ends a synchronised step as all ranks decide: Commit of the hook, or as if
-  // the step had not been; skipped() tells. apply=false asks for the second, a
+  // the step had not been; see skipped(). apply=false asks for the second, a
   // vote that needs the plan's commit_vote; without a gate it is up to the
   // caller that all ranks ask for the same. In a local step it is this rank's
   // alone, and the step counts for hook and averager all the same.
@@ -177,10 +177,11 @@ class DistributedDataParallel {
   // Of the window that ended last, or the one under way: its optimizer step is
   // not to be taken, for the reason in decision().
   bool skipped() const { return !decision_.commit; }
-  // All ranks stop after this step: decision().stop says why.
+  // All ranks stop after this step: decision().stop is the reason.
   bool stopping() const { return !decision_.stop.empty(); }
   // The generation ends after this step, because its members change:
-  // decision().regroup says why. See ElasticTraining, which does what follows.
+  // decision().regroup is the reason. See ElasticTraining, which does what
+  // follows.
   bool regrouping() const { return !decision_.regroup.empty(); }
   // Not empty: all ranks save their state once this step has been taken, and
   // why. See ModuleCheckpoint, which does so.
@@ -209,7 +210,7 @@ class DistributedDataParallel {
   // commits the hook's step all the same. OK and nothing to do otherwise.
   absl::Status CommitStep();
 
-  // At the end of the data, when its length was not told to the accumulator:
+  // At the end of the data, when the accumulator was not given its length:
   // ends a window that was cut short as the plan's tail says. flush: exchanges
   // it, with the right divisor, and finishes the step; true: StepOptimizer is
   // next. carry leaves it as it is, drop is DropWindow. All ranks call it. All
@@ -287,7 +288,7 @@ class DistributedDataParallel {
                           Accumulator accumulator,
                           const DistributedDataParallelOptions& options);
   absl::Status Connect(Communicator* communicator);
-  // What the reducer is told beyond the user's options.
+  // Returns the user's reducer options with what the wrapper adds.
   absl::StatusOr<ReducerOptions> CompleteReducerOptions();
   // Where the parameters are on a GPU. UNIMPLEMENTED: an option that is for the
   // CPU only.
@@ -318,7 +319,7 @@ class DistributedDataParallel {
   void PointGradients();
 
   bool exchanges() const { return no_sync_depth_ == 0 && passes_.exchanges(); }
-  // Whether a rank can tell the others that it wants a step skipped.
+  // Returns whether a rank can ask the others to skip a step.
   bool can_skip() const;
   // That the pass that is to come may exchange.
   absl::Status CheckExchange() const;
@@ -436,9 +437,9 @@ class DistributedDataParallel {
   // The decision's, until the window and what belongs to it are over.
   std::optional<schedule::Plan> next_plan_;
   bool ended_ = false;
-  // A window's step was decided and exchanged, and nobody has taken it yet.
+  // A window's step was decided and exchanged, and not taken yet.
   bool step_due_ = false;
-  // A step was applied, and the averager has not heard of it.
+  // A step was applied, and the averager not called yet.
   bool averager_due_ = false;
 };
 

@@ -55,7 +55,7 @@ struct DistributedDataParallelOptions {
   std::function<absl::StatusOr<std::unique_ptr<Averager>>(
       const schedule::Plan&)>
       make_averager;
-  // Told of each micro-batch that is declared, as a sign of progress.
+  // Called for each micro-batch that is declared, as a sign of progress.
   std::function<void()> on_micro_batch;
 
   // All ranks skip a step whose average is infinite or not a number: with the

@@ -257,7 +257,7 @@ absl::Status ElasticTraining::Finish(absl::Status status,
                                      ElasticRun::Trained* trained) {
   if (ddp_->regrouping()) {
     trained->outcome = ElasticRun::Outcome::kRegroup;
-    // The body has gone on until it was told.
+    // The body has gone on until it was notified.
     if (told_) status = absl::OkStatus();
   }
   NotePosition();

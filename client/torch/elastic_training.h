@@ -29,12 +29,12 @@ struct ElasticTrainingOptions {
   // apart when one is lost) and overlapped_optimizer.
   DistributedDataParallelOptions ddp;
 
-  // How checkpoints are saved: when is the plan's to say (checkpoint_every), an
-  // operator's, or that of a worker that is to drain.
+  // How checkpoints are saved: the plan (checkpoint_every), an operator,
+  // or a worker that is to drain decides when.
   bool own_errors = false;
   CheckpointRetention retention;
   std::function<void(const SaveReport&)> on_checkpoint;
-  // Whoever leaves a generation waits so long for what is being saved.
+  // How long a leaving worker waits for what is being saved.
   absl::Duration save_timeout = absl::Seconds(60);
   // Where a job that has made no step goes on from: a checkpoint's id, or
   // "newest", which is none where the job has none yet. Empty: from the

@@ -23,7 +23,7 @@ constexpr char kNewest[] = "newest";
 // In the metadata: ended windows of a stream, and the plan.
 constexpr char kPosition[] = "position/";
 constexpr char kPlanVersion[] = "plan_version";
-// Where rank 0 tells the others which checkpoint is the newest.
+// Where rank 0 publishes which checkpoint is the newest.
 constexpr char kNewestKey[] = "checkpoint/newest";
 // In the place of an id, none of which begins so.
 constexpr char kNotListed[] = "!";
@@ -144,7 +144,7 @@ absl::StatusOr<bool> ModuleCheckpoint::Save(DistributedDataParallel& ddp,
   source.fill_blobs = [&](AsyncCheckpoint::Blobs* into) {
     return Fill(blobs, into);
   };
-  // It is told to all ranks when they come to save.
+  // All ranks learn of an error when they come to save.
   const absl::Status copied = saver_.Snapshot(source);
   if (!copied.ok()) {
     LogError("checkpoint_not_copied", {{"job", session_.job()},

@@ -70,12 +70,12 @@ class ModuleCheckpoint {
                    const Options& options);
 
   // After each step, once its optimizer step is taken, on all ranks alike:
-  // copies the state where the decision on that step says so; tells whether it
-  // did. `blobs` are the same on all ranks; their names begin with no dot.
-  // Where there is an averager, the ranks' parameters are brought together
-  // first. What goes wrong is reported and logged, and is no error of training:
-  // only that of AverageParameters is. In the middle of a window nothing is
-  // copied, which is logged (checkpoint_not_copied).
+  // copies the state where the decision on that step asks for it; returns
+  // whether it did. `blobs` are the same on all ranks; their names begin with
+  // no dot. Where there is an averager, the ranks' parameters are brought
+  // together first. What goes wrong is reported and logged, and is no error of
+  // training: only that of AverageParameters is. In the middle of a window
+  // nothing is copied, which is logged (checkpoint_not_copied).
   absl::StatusOr<bool> SaveIfAsked(DistributedDataParallel& ddp,
                                    const Blobs& blobs = {});
   // The same, asked or not; nothing if this step has been saved.

@@ -44,7 +44,7 @@ std::optional<DType> ToDType(::torch::ScalarType type) {
 
 constexpr c10::DeviceType kCuda = c10::DeviceType::CUDA;
 
-// Chosen where libtorch's streams tell their handle.
+// Chosen where libtorch's streams have a handle.
 template <class Stream>
 auto HandleOf(const Stream& stream, int)
     -> decltype(stream.native_handle(), absl::StatusOr<DeviceStream>()) {

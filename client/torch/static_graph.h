@@ -20,8 +20,9 @@ class StaticGraph {
 
   // Begins a pass, and forgets one that did not reach its end.
   void BeginPass();
-  // The parameter's gradient was added to. True: its last time in this pass,
-  // which nobody knows in the first pass. FAILED_PRECONDITION: once too often.
+  // The parameter's gradient was added to. Returns whether it was the last
+  // time in this pass, which is not known in the first pass.
+  // FAILED_PRECONDITION: once too often.
   absl::StatusOr<bool> Arrived(int parameter);
   // FAILED_PRECONDITION names a parameter whose gradient came less often than
   // in the first pass.

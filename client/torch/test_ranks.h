@@ -78,8 +78,8 @@ std::unique_ptr<DistributedDataParallel> Wrap(
     const TestRank& rank, std::shared_ptr<::torch::nn::Module> module,
     const DistributedDataParallelOptions& options);
 
-// d(sum(w * x))/dw = x: parameters of two elements, whose gradients one can
-// tell at a glance.
+// d(sum(w * x))/dw = x: parameters of two elements, whose gradients are easy
+// to see.
 struct Weights : ::torch::nn::Module {
   explicit Weights(const std::vector<std::string>& names);
   // Adds up weights of these names, times x.

@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectHost(
   const int host = hosts.host_of(options.rank);
   CommunicatorOptions local_options =
       Among(hosts.ranks(host), absl::StrCat("host-", host), options);
-  // All ranks have just been heard of, so whoever does not come cannot.
+  // All ranks have just answered, so one that does not come cannot.
   local_options.connect_timeout = kLocalTimeout;
   auto local = ConnectShm(local_options);
   COXSWAIN_ASSIGN_OR_RETURN(

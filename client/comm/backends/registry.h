@@ -16,7 +16,7 @@ namespace coxswain {
 // nccl where all of it is on GPUs; otherwise loopback for a group of one, shm
 // on one host, shm within and gloo between hosts that have equally many ranks
 // (more than one), gloo otherwise and where a host cannot share memory. Rank 0
-// says in its log that it is nccl, or why it is not shm. Blocks until all ranks
+// logs that it is nccl, or why it is not shm. Blocks until all ranks
 // are there. An unknown name is INVALID_ARGUMENT that lists the valid ones;
 // data of some ranks on GPUs and of others not is FAILED_PRECONDITION;
 // otherwise the errors of the back end. Thread-safe.

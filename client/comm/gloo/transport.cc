@@ -41,9 +41,9 @@ std::optional<std::string> ErrorOf(const Function& function) {
   }
 }
 
-// Tells `control` of each peer whose connection breaks.
+// Notifies `control` of each peer whose connection breaks.
 //
-// Gloo tells of that only those who wait for a message of which nothing has
+// Gloo reports that only to those that wait for a message of which nothing has
 // arrived. So each peer is asked, once, for messages that never come; a thread
 // waits for the first of these to fail, and from then on looks at the others
 // several times a second.
@@ -224,8 +224,8 @@ class WatchedBuffer : public transport::UnboundBuffer {
   void Guard(const std::vector<int>& peers, const Function& function) {
     const auto error = ErrorOf(function);
     if (!error.has_value()) return;
-    // It may be told here before those who watch the peers have seen it, and
-    // once this has failed they do not look any more.
+    // It may be reported here before the watch has seen it, which ends once
+    // this has failed.
     if (peers.size() == 1 && !IsTimeout(*error)) {
       control_->Lose(PeerFailure(peers[0], *error));
     }
@@ -248,7 +248,7 @@ class WatchedContext : public transport::Context {
       : Context(context->rank, context->size),
         context_(std::move(context)),
         control_(std::move(control)) {}
-  // Nobody waits any more; but the watch does.
+  // No operation waits any more, but the watch does.
   ~WatchedContext() override { control_->Interrupt(); }
 
   std::unique_ptr<transport::Pair>& getPair(int peer) override {

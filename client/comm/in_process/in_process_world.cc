@@ -317,7 +317,7 @@ absl::Status InProcessWorld::Await(int rank, uint32_t tag,
     return message->ended || gone_[self] || gone_[peer];
   });
   if (message->ended) return message->status;
-  // Nobody may touch its memory from now on.
+  // Its memory must not be used from now on.
   const Channel channel = message->is_send ? Channel(rank, message->peer, tag)
                                            : Channel(message->peer, rank, tag);
   auto& halves = messages_[channel];

@@ -58,8 +58,8 @@ struct NcclRank {
 };
 
 // All of it as NCCL documents it. Communicators are made non-blocking: where a
-// call returns kInProgress, GetAsyncError says when it is through and how it
-// went, and the communicator takes no other call but Abort until then.
+// call returns kInProgress, GetAsyncError returns whether it is done, and its
+// result, and the communicator takes no other call but Abort until then.
 //
 // Threading: different communicators from different threads; one from one at a
 // time, but for Abort. A group belongs to the thread that started it.

@@ -351,7 +351,7 @@ WorkPtr NcclCommunicator::DoAllReduce(Span span, ReduceOp op) {
 
 WorkPtr NcclCommunicator::DoBroadcast(Span span, int root) {
   Operation operation = {"broadcast", span, span, 0, nullptr};
-  // The last of the ring hands it to nobody.
+  // The last of the ring does not pass it on.
   if ((rank() + 1) % size() != root) operation.wire = span.bytes();
   operation.call = [=](const char* in, char* out, NcclComm comm) {
     return api_->Broadcast(in, out, static_cast<size_t>(span.count), span.dtype,
@@ -484,7 +484,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::DoSplit(
   return child;
 }
 
-// One rank meets nobody elsewhere.
+// A single rank needs no store.
 CommunicatorOptions WithStore(const CommunicatorOptions& options) {
   CommunicatorOptions result = options;
   if (options.size == 1 && options.store == nullptr) {

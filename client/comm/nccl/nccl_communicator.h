@@ -19,7 +19,7 @@ namespace coxswain {
 // (which may be null for one rank), and then in NCCL. All ranks must call it
 // with the same id, size and timeout; an id is used once.
 //   INVALID_ARGUMENT    options that make no sense
-//   NOT_FOUND           no NCCL, or no such GPU; the message says what was
+//   NOT_FOUND           no NCCL, or no such GPU; the message names what was
 //                       looked for
 //   UNIMPLEMENTED       a build without CUDA or NCCL
 //   FAILED_PRECONDITION two ranks on one GPU, or with other versions of NCCL
@@ -49,7 +49,7 @@ namespace coxswain {
 // members only, and ncclCommSplit wants all ranks to call it.
 //
 // Ranks must agree on counts and types, which NCCL does not compare.
-// wire_bytes() are those of a ring: NCCL does not say which way it took.
+// wire_bytes() are those of a ring: NCCL does not report which way it took.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(
     const CommunicatorOptions& options);
 

@@ -60,7 +60,7 @@ void WarnOfStuck(absl::string_view what) {
              {{"call", what}, {"waited", absl::FormatDuration(kEndTimeout)}});
 }
 
-// Finalizes and destroys, or aborts once told to give up.
+// Finalizes and destroys, or aborts once asked to.
 void FinishOnThread(NcclApi* api, NcclComm comm,
                     const std::atomic<bool>& give_up) {
   NcclResult state = api->Finalize(comm);

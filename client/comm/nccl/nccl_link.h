@@ -55,7 +55,7 @@ class NcclLink {
   // lets go of recorded graphs: NCCL waits for that, and they may wait for the
   // kernels, so it runs once the abort is under way. Takes some 6 seconds at
   // worst, and `release`: what NCCL has not ended by then goes on by itself,
-  // and the log says so. Once.
+  // which is logged once.
   void Abort(const std::function<void()>& release = nullptr);
   // Lets what is in flight end first, for a while; then aborts. Once.
   void Finish();

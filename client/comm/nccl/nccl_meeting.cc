@@ -76,7 +76,7 @@ absl::StatusOr<std::string> Meeting::Get(const std::string& key,
   }
 }
 
-// What a word says.
+// What a rank has sent.
 struct Said {
   int version = 0;
   std::string gpu;

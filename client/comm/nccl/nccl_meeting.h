@@ -26,13 +26,13 @@ struct NcclPresence {
 
 // Brings the ranks of options.id together in options.store before any of them
 // enters NCCL, which could not be left again as well as this can: rank 0 waits
-// for a word of each, looks whether they fit together, and tells all; then
+// for a message of each, checks that they fit together, and answers all; then
 // those that are to be roots make unique ids, and all get them. The keys are
 // named by options.id, which is used once, and so are the ids.
 //   DEADLINE_EXCEEDED    names a rank that did not come
 //   FAILED_PRECONDITION  two ranks use the same GPU, or other versions of NCCL
 //   UNAVAILABLE          rank 0 gave up for another reason, which it names
-// and what the store returns, options.cancel was raised with, or NCCL says.
+// and errors of the store, of options.cancel and of NCCL.
 absl::StatusOr<std::vector<NcclUniqueId>> MeetForNccl(
     const CommunicatorOptions& options, const NcclPresence& self, NcclApi* api);
 

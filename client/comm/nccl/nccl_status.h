@@ -9,8 +9,8 @@
 
 namespace coxswain {
 
-// The one door of NCCL's errors: what `result` means, as a status whose message
-// begins with `where` and ends with what NCCL says of its last error. OK for
+// Returns `result` as a status, whose message begins with `where` and ends with
+// NCCL's description of its last error. OK for
 // kSuccess and for kInProgress.
 //   UNAVAILABLE          a peer or the system between failed
 //   INVALID_ARGUMENT     NCCL refused the arguments

@@ -212,7 +212,7 @@ absl::Status StreamWorks::HasFirstPassed(bool* passed) {
     event = pending_[0].event;
   }
   // Without the lock, as the device may let it wait. It stays the first, as
-  // nobody but this thread takes it away.
+  // only this thread removes it.
   absl::StatusOr<bool> has = runtime_->HasPassed(event);
   if (!has.ok()) {
     MutexLock lock(&mutex_);

@@ -34,8 +34,8 @@ class StreamWorks {
     std::function<absl::Status()> check;
     // Makes what waits for peers leave the stream. Called once, on the thread.
     std::function<void()> sever;
-    // Told once, by whoever ends it, without a lock: what comes from now on
-    // ends with this. Must not block.
+    // Called once, by the thread that ends it, without a lock: what comes from
+    // now on ends with this. Must not block.
     std::function<void(const absl::Status& why)> on_end;
   };
 

@@ -118,8 +118,8 @@ class ParameterServerCommunicator : public Communicator {
     }
     return Run(transfer);
   }
-  // The coordinator compares what operations say of themselves; this one says
-  // all that the header does, and gives nothing.
+  // The coordinator compares the headers of operations; this one has a whole
+  // header, and no data.
   WorkPtr DoAgree(const CollectiveHeader& header) override {
     return Run(Give(Describe(header), v1::REDUCTION_SUM, Span()));
   }

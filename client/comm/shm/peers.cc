@@ -93,7 +93,7 @@ absl::StatusOr<std::string> Lookup(const CommunicatorOptions& options, int peer,
   }
 }
 
-// A message of somebody who may be stopped, or mean no good.
+// Receives a message of a process that may have stopped, or be hostile.
 absl::StatusOr<LocalMessage> Receive(const UniqueFd& socket,
                                      const Deadline& deadline) {
   while (true) {
@@ -125,7 +125,7 @@ absl::StatusOr<Accepted> Accept(const CommunicatorOptions& options,
       }
       return socket.status();
     }
-    // Whoever is not of this job is let go; those who are will come.
+    // A connection of another user is dropped; those of the job will come.
     if (!CheckSameUser(*socket).ok()) continue;
     const auto hello = Receive(*socket, deadline);
     if (!hello.ok()) continue;
@@ -144,7 +144,7 @@ absl::Status OfPeer(int peer, const absl::Status& status) {
                       absl::StrCat("rank ", peer, ": ", status.message()));
 }
 
-// Calls a peer, and says who this is.
+// Connects to a peer, and sends this rank.
 absl::StatusOr<UniqueFd> Call(int self, const std::string& address) {
   COXSWAIN_ASSIGN_OR_RETURN(UniqueFd socket, ConnectLocally(address));
   COXSWAIN_RETURN_IF_ERROR(CheckSameUser(socket));
@@ -245,7 +245,7 @@ void Peers::AnnounceEnd(absl::string_view why) {
   frame.text = std::string(why);
   for (const UniqueFd& socket : sockets_) {
     if (!socket.valid()) continue;
-    // Whoever does not read it sees the end of the connection.
+    // A peer that does not read it sees the end of the connection.
     SendMessageNow(socket, Encode(frame)).IgnoreError();
     EndSending(socket);
   }

@@ -38,7 +38,7 @@ struct PeerFrame {
 // without a name in any file system, and only between processes of one user,
 // which the kernel vouches for. Their names are random, but no secret: the
 // job's store has them, and the kernel lists them. Passes descriptors, and
-// tells at once when a process has ended, however it did.
+// reports at once that a process has ended, however it did.
 //
 // Threading: Send is thread-safe. The handlers run on one thread of this
 // object, and must not block for long.

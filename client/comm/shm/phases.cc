@@ -128,7 +128,8 @@ Phases::Outcome Phases::Sleep(absl::Time deadline) {
   Outcome outcome = Outcome::kMet;
   own.sleeping.store(1, std::memory_order_seq_cst);
   while (true) {
-    // The bell is read first: whoever rings it after this line wakes the wait.
+    // The bell is read first: a rank that rings it after this line wakes the
+    // wait.
     const uint32_t bell = own.bell.load(std::memory_order_seq_cst);
     if (Met()) break;
     if (stopped_.load()) {

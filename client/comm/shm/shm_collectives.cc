@@ -351,8 +351,8 @@ void ShmCollectives::UsePiece(const Operation& operation, int64_t begin,
   moved_->Add((size_ - 1) * bytes);
 }
 
-// Only an all-reduce leaves its result with whoever formed it. The next piece
-// does not overwrite it before all have met again.
+// Only an all-reduce leaves its result with the rank that formed it. The next
+// piece does not overwrite it before all have met again.
 void ShmCollectives::CopyPieceOut(const Operation& operation, int64_t begin,
                                   int64_t count) {
   if (operation.header.kind != CollectiveKind::kAllReduce) return;

@@ -48,7 +48,7 @@ class Loss {
 // Whose processes have ended without a word. Thread-safe.
 class GonePeers {
  public:
-  // A peer said that it gives up: its end is no surprise.
+  // A peer has announced its end: it is not a loss.
   void Excuse(int peer) {
     MutexLock lock(&mutex_);
     excused_.insert(peer);
@@ -225,7 +225,7 @@ absl::Status ShmCommunicator::ShareArea() {
   }
   COXSWAIN_ASSIGN_OR_RETURN(Peers::Received first,
                             peers_->ReceiveFirst(options_, 0));
-  // Ranks that were told of groups of different sizes find out here.
+  // Ranks with groups of different sizes fail here.
   COXSWAIN_ASSIGN_OR_RETURN(area_, Segment::Map(std::move(first.fd), bytes));
   return absl::OkStatus();
 }

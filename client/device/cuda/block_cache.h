@@ -32,7 +32,7 @@ class BlockCache {
 
   // At least `bytes`, which are more than 0. Errors of `get`.
   absl::StatusOr<void*> Take(int64_t bytes);
-  // Of Take; nobody reads or writes it any more.
+  // Takes back a block of Take that is not in use any more.
   void Return(void* block);
 
   // What Take(bytes) takes from the source.

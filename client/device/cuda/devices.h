@@ -21,7 +21,7 @@ int DeviceCount(std::string* why_none = nullptr);
 absl::StatusOr<DeviceRuntime*> GetDevice(int index);
 
 // For tests: device `index` is this one from now on, or CUDA's again if null.
-// Nobody uses the one before any more. Such devices count in DeviceCount.
+// The one before must not be in use. Such devices count in DeviceCount.
 void UseDevice(int index, std::unique_ptr<DeviceRuntime> runtime);
 
 }  // namespace coxswain

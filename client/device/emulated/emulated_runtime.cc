@@ -174,7 +174,7 @@ void EmulatedRuntime::FreeIn(Pieces* pieces, void* memory) {
   const MutexLock lock(&mutex_);
   const bool was_there = pieces->erase(memory) == 1;
   COXSWAIN_CHECK(was_there && "freed what is not allocated");
-  // Nobody can wait for the work of a device that has failed.
+  // The work of a device that has failed cannot be waited for.
   if (failed_.load()) {
     unreclaimed_.push_back(memory);
   } else {

@@ -18,9 +18,9 @@
 namespace coxswain {
 
 // A GPU for tests on machines without one: its memory is the host's, and its
-// streams are threads, which wait for nobody unless told to. So a missing wait
-// is a data race that ThreadSanitizer reports, a missing write shows as NaN,
-// and a use after Free is AddressSanitizer's.
+// streams are threads, which wait for each other only where asked to. So a
+// missing wait is a data race that ThreadSanitizer reports, a missing write
+// shows as NaN, and a use after Free is AddressSanitizer's.
 //
 // What is null as a stream is a stream too, one for each runtime.
 // Events of one runtime may be waited for on streams of another.
@@ -60,7 +60,7 @@ class EmulatedRuntime : public DeviceRuntime {
   // Fills too.
   int64_t copies() const { return copies_.load(); }
 
-  // Before anybody uses it.
+  // To be called before its first use.
   void set_properties(const DeviceProperties& properties) {
     properties_ = properties;
   }

@@ -43,7 +43,7 @@ class OneWay {
 // Life-cycle: made and kept by its runtime, to the runtime's end. Closed, it
 // runs what it has and takes no more.
 // Threading: all methods from any thread. Work may block, as a collective does
-// that waits for its peers; whoever enqueued it must be able to end it.
+// that waits for its peers; its caller must be able to end it.
 class EmulatedStream : public HostStream {
  public:
   // Once `*device_failed`, work that has not begun is dropped.
@@ -92,7 +92,7 @@ class EmulatedStream : public HostStream {
   const std::atomic<bool>* const device_failed_;
   std::atomic<int64_t> launches_{0};
 
-  // The thread takes no part in this lock, so that it tells nobody what it did.
+  // The thread does not take this lock, so that it orders nothing else.
   mutable Mutex mutex_;
   Item* last_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -352,7 +352,7 @@ void EmulatedNccl::Meet(Comm* comm, const Call& call) {
   const auto awaited = [&](int rank) {
     return meeting->calls.count(rank) == 0;
   };
-  // Nobody may read or write the memory of one that has left.
+  // The memory of a rank that has left must not be read or written.
   if (!AwaitOthers(comm, done, awaited)) meeting->calls.erase(comm->rank);
 }
 
