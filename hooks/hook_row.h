@@ -40,7 +40,8 @@ struct HookRow {
   // Whether the hook exchanges buckets in a GPU's memory itself. Those of the
   // others are staged (hooks/staged_hook.h).
   bool on_device = false;
-  // What no single option's range can say; null if there is no such thing.
+  // Checks what no single option's range covers; null if there is no such
+  // thing.
   std::function<absl::Status(const OptionValues& options, bool has_inner)>
       check;
   // `spec` is canonical; `inner` is null when there is none.

@@ -57,7 +57,7 @@ WorkPtr NarrowCommunicator::DoAllReduce(Span span, ReduceOp op) {
   if (!IsWide(span.dtype)) return inner_.AllReduce(span, op);
   if (span.device.kind != Device::Kind::kCpu) {
     DeviceQueue* const queue = inner_.device_queue();
-    // Without one, the communicator beneath says what is wrong.
+    // Without one, the inner communicator returns what is wrong.
     if (queue == nullptr || device_scratch_ == nullptr) {
       return inner_.AllReduce(span, op);
     }

@@ -14,7 +14,7 @@
 namespace coxswain {
 
 // For exchanges of which all ranks have found out that something in them is
-// not finite: how they tell each other whose gradient it was, with one more
+// not finite: how they find out whose gradient it was, with one more
 // collective. Used by one exchange, on its thread:
 //
 //   NonFiniteSearch search(bucket, parameters);   // on all ranks

@@ -16,11 +16,11 @@
 
 namespace coxswain {
 
-// A value of an option; the alternative tells its type, std::string being a
+// A value of an option; the alternative is its type, std::string being a
 // choice among names or a text.
 using OptionValue = std::variant<int64_t, double, bool, std::string>;
 
-// What stands for a text in canonical specs, or an error that says what is
+// What stands for a text in canonical specs, or an error with what is
 // wrong with it. A canonical text is its own.
 using TextCheck =
     std::function<absl::StatusOr<std::string>(absl::string_view text)>;
@@ -42,7 +42,7 @@ struct OptionDescription {
 
   std::string TypeName() const;     // "int", "float", "bool", "choice", "text"
   std::string RangeText() const;    // "1 to 1024", "true or false", ...
-  std::string DefaultText() const;  // as a spec would say it
+  std::string DefaultText() const;  // as in a spec
 };
 
 OptionDescription IntOption(std::string name, int64_t default_value,
@@ -79,7 +79,7 @@ class OptionValues {
   const std::string& Choice(const std::string& name) const;
   const std::string& Text(const std::string& name) const;
 
-  // Each option and its value, as a spec would say it.
+  // Each option and its value, as in a spec.
   std::map<std::string, std::string> Texts() const;
 
  private:
@@ -88,7 +88,7 @@ class OptionValues {
   std::map<std::string, OptionValue> values_;
 };
 
-// A value as a spec says it; reading it back gives the same value.
+// A value as in a spec; reading it back gives the same value.
 std::string OptionText(const OptionValue& value);
 
 // Matches what a spec gives to a hook's table. INVALID_ARGUMENT, made by

@@ -37,7 +37,7 @@ struct Spec {
   std::vector<Spec> inner;
 };
 
-// INVALID_ARGUMENT says where the text goes wrong and what was expected.
+// INVALID_ARGUMENT names the place in the text and what was expected.
 absl::StatusOr<Spec> ParseSpec(absl::string_view text);
 
 // Whether a text can stand for a hook or an option, or for a value.

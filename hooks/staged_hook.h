@@ -9,10 +9,10 @@ namespace coxswain {
 
 // A hook that has kernels for the CPU only, for buckets on a GPU too: each is
 // copied to the host's memory, exchanged there by the hook as ever, through the
-// same communicator, and the average copied back. A line in the log says so
+// same communicator, and the average copied back. That is logged
 // once. Everything else is the hook's own, and its buckets in the CPU's memory
 // go straight to it. The registry puts this around each hook whose row does not
-// say on_device.
+// set on_device.
 //
 // Cost on a GPU: the bucket through the host link twice, where the communicator
 // moves a GPU's memory what the hook sends through it twice more, the CPU's

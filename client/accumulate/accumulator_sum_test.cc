@@ -115,7 +115,7 @@ TEST(AccumulatorWeightTest, NeedNotBeStatedWithWeightingMean) {
   EXPECT_FALSE(accumulator.BeginMicroBatch("train", {-1, false}).ok());
 }
 
-// How a rank hears of the end of its data.
+// How a rank learns of the end of its data.
 enum class Ending { kTold, kFlagged, kFound };
 
 struct Case {
@@ -171,7 +171,7 @@ Case RandomCase(Draw& draw) {
       one.lengths.back().push_back(uneven ? draw.Below(14) : length);
     }
   }
-  // With sync_each_batch all ranks have to be told alike.
+  // With sync_each_batch all ranks have to learn of it alike.
   const auto ending = static_cast<Ending>(draw.Below(3));
   for (int rank = 0; rank < one.world_size; ++rank) {
     one.endings.push_back(

@@ -360,7 +360,7 @@ TEST_F(AsyncCheckpointTest, WhatARestartedCoordinatorLacksIsUploadedAgain) {
                                   HasSubstr("could not commit")));
 }
 
-// Rank 1 has said that it has step 20, and has none that is newer.
+// Rank 1 has reported step 20, and has none that is newer.
 TEST_F(AsyncCheckpointTest, ARankThatWaitsInVainForANewerCopyReportsItsOwn) {
   timeout_ = absl::Milliseconds(50);
   Start(2);

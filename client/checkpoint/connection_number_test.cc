@@ -30,7 +30,7 @@ class Stream : public EventStream {
   const std::function<void()> end_;
 };
 
-// A store of one key, which it tells to those who watch.
+// A store of one key, which it sends to its watchers.
 class ConnectionNumberTest : public ::testing::Test {
  protected:
   ConnectionNumberTest() {

@@ -278,7 +278,7 @@ TEST(AssistedTest, DoesNotBeginBeforeEarlierOperationsHaveEnded) {
   EXPECT_OK(first->Wait(kSoon));
 }
 
-// Whoever asks without waiting tries once, and hands it to the executor.
+// A caller that does not wait tries once, and hands it to the executor.
 void CheckHandOver(const std::function<void(Work&)>& ask, absl::Time until) {
   Executor executor([](const absl::Status&) {});
   Errand errand;
@@ -389,7 +389,7 @@ TEST(AssistedTest, LaterOperationsTakeItUpAndRunAfterIt) {
     EXPECT_TRUE(ended);
     return absl::OkStatus();
   });
-  // Nobody waits for it, and yet it goes on.
+  // No thread waits for it, and yet it goes on.
   ASSERT_TRUE(errand.AwaitWaiter());
   EXPECT_FALSE(later->Done());
   ended = true;

@@ -149,8 +149,8 @@ TEST(ShardedSamplerTest, TheOrderDependsOnSeedAndEpochOnly) {
   EXPECT_EQ(*sampler.NextBatch(), order(3, 4));
 }
 
-// A sample's place must not tell its number: for each tenth of the order, the
-// mean number is that of the whole to four standard deviations.
+// A sample's place must not depend on its number: for each tenth of the order,
+// the mean number is that of the whole to four standard deviations.
 TEST(ShardedSamplerTest, ShufflingMixesTheWholeDataSet) {
   SamplerOptions options;
   options.dataset_size = 10000;

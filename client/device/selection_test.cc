@@ -105,7 +105,7 @@ TEST(AssignGpusTest, NumbersCountWhatTheLauncherIsShown) {
   ExpectVisible(Visible("2,0", Host(8), "4,5,6"), "6", "4");
   ExpectVisible(Visible("1,0", Host(2), "GPU-aa,GPU-bb"), "GPU-bb", "GPU-aa");
   ExpectVisible(Visible("GPU-bb", Host(2), "GPU-aa,GPU-bb0"), "GPU-bb");
-  // It cannot be told whether that is one of these.
+  // It is unknown whether that is one of these.
   ExpectVisible(Visible("GPU-bb", Host(2), "0,1"), "GPU-bb");
 }
 

@@ -390,7 +390,7 @@ TEST(RecoveryTest, OfTwoLineagesTheLongerOneStays) {
               ElementsAre(HasSubstr("rank 0 and its peers")));
 }
 
-// Equal numbers say nothing of states that have nothing in common.
+// Equal numbers mean nothing for states that have nothing in common.
 TEST(RecoveryTest, LineagesAreNotComparedBitByBit) {
   Ranks ranks = RanksOf(Survivor(9, 0.5), OfAnotherBeginning(9));
   ranks[1]->standing.trained = 4;
@@ -489,7 +489,7 @@ TEST(RecoveryTest, LargeBytesTravelInPieces) {
   EXPECT_TRUE(ranks[1]->state.extra() == large);
 }
 
-// The source dies when the others have copied, but nobody has said so yet.
+// The source dies when the others have copied, but not reported it yet.
 TEST(RecoveryTest, ADeathWhileCopyingLeavesTheOthersAsTheyWere) {
   Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(8, 0.25), Newcomer(11));
   ranks[0]->state.fail_digest = 2;

@@ -171,7 +171,7 @@ TEST_F(FallbackClientTest, OnceRankZeroHasLeftTheCoordinatorIsFollowed) {
   EXPECT_TRUE(second_.Await("coordinator"));
 }
 
-// In a large generation nobody is told of a member that leaves.
+// In a large generation members are not notified of one that leaves.
 TEST_F(FallbackClientTest, AnEmptyAddressSaysThatRankZeroHasLeft) {
   for (Rank* rank : {&first_, &second_}) rank->client().OnLost();
   for (Rank* rank : {&first_, &second_}) ASSERT_TRUE(rank->Await("fallback"));

@@ -28,7 +28,7 @@ using Lines = std::vector<std::string>;
 
 constexpr absl::Duration kSoon = absl::Seconds(20);
 
-// What each rank is told, given its lines.
+// Returns what each rank gets, given its lines.
 std::vector<absl::Status> Check(const std::vector<Lines>& lines,
                                 std::vector<int64_t>* collectives = nullptr) {
   const auto world = InProcessWorld::Create(static_cast<int>(lines.size()));
@@ -86,7 +86,7 @@ TEST(AgreementTest, RowMajorStridesAreLeftOut) {
   };
   EXPECT_THAT(describe({64, 3, 7, 7}, {147, 49, 7, 1}),
               Not(HasSubstr("strides")));
-  // Nobody takes a second step along an extent of 1, or any in no elements.
+  // There is no second step along an extent of 1, nor any in no elements.
   EXPECT_THAT(describe({64, 3, 1, 1}, {3, 1, 3, 3}), Not(HasSubstr("strides")));
   EXPECT_THAT(describe({5, 0, 2}, {9, 9, 9}), Not(HasSubstr("strides")));
   EXPECT_THAT(describe({4, 3}, {1, 4}), HasSubstr("strides [1, 4]"));
@@ -245,13 +245,13 @@ TEST(AgreementTest, LinesBeyondTheLimitAreNotSentButCompared) {
                             HasSubstr("rank 1 differs"))));
 }
 
-// What rank 1 of two sees of a rank 0 that says what the test wants.
+// Rank 1 of two, with a rank 0 that sends what the test wants.
 class LyingRoot : public Communicator {
  public:
   LyingRoot(int64_t announced, std::string bytes)
       : Communicator(1, 2), announced_(announced), bytes_(std::move(bytes)) {}
 
-  // Says that it has the same as this rank, after all.
+  // Sends that it has the same as this rank, after all.
   bool recants = false;
 
   absl::string_view backend() const override { return "lying"; }
@@ -328,7 +328,7 @@ TEST(AgreementTest, AnErrorOfTheCommunicatorIsReturnedAsItIs) {
               StatusIs(absl::StatusCode::kUnavailable, "the line went dead"));
 }
 
-// One of two ranks, whose collectives end when the test says so.
+// One of two ranks, whose collectives end when the test ends them.
 class DeafCommunicator : public Communicator {
  public:
   DeafCommunicator() : Communicator(0, 2) {}

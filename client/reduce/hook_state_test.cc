@@ -39,7 +39,7 @@ void ExpectEqual(const HookState& a, const HookState& b) {
   }
 }
 
-// Bytes with a right checksum, whatever they say.
+// Returns the bytes with a right checksum.
 std::string Sealed(std::string bytes) {
   const uint32_t checksum = Crc32c(bytes);
   bytes.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));

@@ -23,7 +23,7 @@ auto IsRefused(const std::string& text) {
   return StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(text));
 }
 
-// Answers as the test says; a grant that is held back comes by Grant or Abort.
+// Answers as the test asks; a grant that is held back comes by Grant or Abort.
 class ScriptedGate : public schedule::StepGate {
  public:
   absl::Status Announce(const schedule::Ticket& ticket) override {
@@ -320,7 +320,7 @@ TEST_F(ReducerGateTest, TheEndOfTheReducerDoesNotWaitForAGrant) {
   EXPECT_EQ(hook_->rollbacks(), 1);
 }
 
-// What a gate refuses: every call of a step, and what the error says.
+// What a gate refuses: every call of a step, and the error.
 struct Refusal {
   absl::Status ScriptedGate::*call;
   std::string text;

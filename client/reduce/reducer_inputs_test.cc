@@ -47,7 +47,7 @@ TEST(ReducerWeightsTest, ARankWithoutDataContributesNothingAndTheLiveDivide) {
         const auto reducer,
         Reducer::Create(Uneven(), Parameters(2), &hook, communicator));
     const bool live = rank != 0;
-    Fill(*reducer, 0, 100);  // of a step before, say
+    Fill(*reducer, 0, 100);  // of a step before
     ASSERT_OK(reducer->BeginStep(live ? 1 : 0));
     if (live) {
       for (const int parameter : {1, 0}) {

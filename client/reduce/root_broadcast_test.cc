@@ -139,7 +139,7 @@ TEST(RootBroadcastTest, AFailureAbortsTheCommunicatorAndEndsThePeersWaits) {
   peer.join();
 }
 
-// Its broadcasts end when the test says so, aborted or not.
+// Its broadcasts end when the test ends them, aborted or not.
 class DeafCommunicator : public LoopbackCommunicator {
  public:
   absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(

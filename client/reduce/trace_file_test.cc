@@ -163,7 +163,7 @@ TEST_F(TraceFileTest, CanBeReadWhileItGrows) {
     const Json events = Json::parse(Text() + "]");
     EXPECT_GT(events.size(), before);
     before = events.size();
-    // Names are said once.
+    // Names are written once.
     EXPECT_EQ(Names(events).size(), 4);
   }
   trace.reset();

@@ -1,5 +1,5 @@
 // Bulk streams against a service that has nothing but protobuf: what this end
-// writes and reads without copies is what the protos say.
+// writes and reads without copies is what the protos define.
 #include "client/rpc/bulk_stream.h"
 
 #include <algorithm>

@@ -71,7 +71,7 @@ TEST_F(CoordinatorListTest, AJournalIsReadWhereACoordinatorIs) {
   EXPECT_OK(stream->Finish());
 }
 
-// Not what those say who do not lead.
+// Not the error of one that does not lead.
 TEST_F(CoordinatorListTest, AJournalThatIsUnavailableSaysSoItself) {
   journal_.stopping = true;
   const auto stub = ConnectJournal(absl::StrCat(leader_, ",", kNobody));

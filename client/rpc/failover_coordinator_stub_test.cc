@@ -142,7 +142,7 @@ class FailoverAttachTest : public FailoverTest {
  protected:
   FailoverAttachTest() {
     for (const auto& stub : all_) {
-      stub->OnAttach([](FakeAttachment&) {});  // says nothing yet
+      stub->OnAttach([](FakeAttachment&) {});  // sends nothing yet
     }
     callbacks_.on_event = [this](const v1::AttachEvent&) { ++events_; };
     callbacks_.on_end = [this](const absl::Status& status) {

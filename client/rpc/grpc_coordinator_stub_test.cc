@@ -295,7 +295,7 @@ TEST(ExplainResetTest, NamesAProxyWhereNoStatusCame) {
   EXPECT_THAT(after(grpc::StatusCode::UNKNOWN, "Stream removed"),
               StatusIs(absl::StatusCode::kUnknown,
                        testing::HasSubstr("a proxy in front")));
-  // What a coordinator says itself.
+  // A coordinator's own error.
   EXPECT_THAT(after(grpc::StatusCode::CANCELLED, "the rank is gone"),
               StatusIs(absl::StatusCode::kCancelled, "the rank is gone"));
 }
@@ -308,7 +308,7 @@ TEST(ExplainResetTest, ACallThatWasEndedToFreeMemoryIsTriedAgain) {
   EXPECT_THAT(after("Received RST_STREAM with error code 11"),
               StatusIs(absl::StatusCode::kUnavailable,
                        testing::HasSubstr("--max-held-mib")));
-  // What a coordinator says itself.
+  // A coordinator's own error.
   EXPECT_THAT(
       after("1024 jobs are known"),
       StatusIs(absl::StatusCode::kResourceExhausted, "1024 jobs are known"));

@@ -148,7 +148,7 @@ class AttachedScheduleTest : public ::testing::Test {
 };
 
 TEST_F(AttachedScheduleTest, AnAuditedRoundCostsTheCallerNoSend) {
-  look_again_ = absl::Hours(1);  // nobody sends in the exchange thread's place
+  look_again_ = absl::Hours(1);  // no other thread sends for it
   Start(schedule::Enforcement::kAudit);
   ASSERT_OK(train_->Announce(TicketOf(7)));
   std::thread exchange([this]() { EXPECT_OK(train_->AwaitGrant()); });
@@ -237,7 +237,7 @@ TEST_F(AttachedScheduleTest, WithoutEnforcementARankDecidesAlone) {
 }
 
 TEST_F(AttachedScheduleTest, ABrokenReducerEndsWaits) {
-  look_again_ = absl::Hours(1);  // nobody looks: it must be told
+  look_again_ = absl::Hours(1);  // no polling: it must be notified
   Start(schedule::Enforcement::kStrict);
   ASSERT_OK(train_->Announce(TicketOf(0)));
   const absl::Status why = absl::DeadlineExceededError("bucket 3 is stuck");
@@ -280,7 +280,7 @@ TEST_F(AttachedScheduleTest, ALostTicketIsSentAgain) {
 }
 
 TEST_F(AttachedScheduleTest, TheEndOfTheGenerationEndsWaits) {
-  look_again_ = absl::Hours(1);  // nobody looks: it must be told
+  look_again_ = absl::Hours(1);  // no polling: it must be notified
   Start(schedule::Enforcement::kAudit);
   ASSERT_OK(train_->Announce(TicketOf(0)));
   const absl::Status why =

@@ -9,7 +9,7 @@ absl::Time At(double seconds) {
   return absl::UnixEpoch() + absl::Seconds(1000 + seconds);
 }
 
-// What the next heartbeat says.
+// Returns the next heartbeat.
 v1::Heartbeat Beat(StepTimings* timings) {
   v1::Heartbeat beat;
   timings->AddTo(&beat);

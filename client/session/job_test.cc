@@ -45,7 +45,7 @@ TEST(PlanOverridesTest, WhatTheProgramHasNotAskedForIsNamed) {
   plan.accumulation_steps = 2;
   plan.hook = manifest.hook;
   EXPECT_THAT(NotAskedFor({}, manifest, plan), UnorderedElementsAre());
-  // Also where the manifest, with the overrides in it, says so too.
+  // Also where the manifest has the overrides in it.
   EXPECT_THAT(NotAskedFor({{"accumulation", "2"}}, manifest, plan),
               UnorderedElementsAre("accumulation"));
   plan.accumulation_steps = 3;

@@ -27,7 +27,7 @@ class PeerReportsTest : public testing::Test {
 };
 
 TEST_F(PeerReportsTest, EachIsSaidOnce) {
-  reports_.Report({2, 1, 5, -1});  // itself, and nobody: not said
+  reports_.Report({2, 1, 5, -1});  // itself, and no rank: not reported
   reports_.Report({2, 3});
   reports_.SendPending();
   EXPECT_THAT(sent_, ElementsAre(ElementsAre(2), ElementsAre(3)));

@@ -68,7 +68,7 @@ TEST_F(SessionRestartTest, TheStreamIsOpenedAgainInTheNewTerm) {
                                HasSubstr("connection reset")));
   EXPECT_EQ(lost.term, 3);
   EXPECT_EQ(NextOf(*session, Kind::kReattached).term, 4);
-  // And once more: what was learnt is what the next Hello says.
+  // And once more: the next Hello has what was learnt.
   fake_->OnAttach([](FakeAttachment&) {});
   fake_->AttachmentNumber(1)->End(absl::UnavailableError("connection reset"));
   const auto third = fake_->AttachmentNumber(2);
@@ -253,7 +253,7 @@ TEST_F(SessionRestartTest, BrokenPeersAreToldOnce) {
   peer_.set_host("host-a");
   options_.host = "host-a";
   ASSERT_OK_AND_ASSIGN(const auto session, Join());
-  session->ReportBrokenPeers({1, 0, 7});  // itself, and nobody: not told
+  session->ReportBrokenPeers({1, 0, 7});  // itself, and no rank: not reported
   session->ReportBrokenPeers({1});
   const auto is_report = [](const v1::AttachRequest& request) {
     return request.peers_broken().ranks_size() == 1 &&

@@ -81,7 +81,7 @@ TEST_F(SessionTest, JoinWaitsForACoordinatorThatStartsLater) {
   Mailbox<std::string> notice;
   options_.notice_interval = absl::Milliseconds(1);
   options_.on_waiting = [&notice](const std::string& text) {
-    // Earlier ones may say that nothing was heard yet.
+    // Earlier ones may report that nothing was received yet.
     if (absl::StrContains(text, "refused")) notice.Put(text);
   };
   uint64_t incarnation = 0;

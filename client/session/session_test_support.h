@@ -96,7 +96,7 @@ class SessionTest : public ::testing::Test {
         });
   }
 
-  // Answers Join with rank 0 of 1 when `judge` says OK.
+  // Answers Join with rank 0 of 1 when `judge` returns OK.
   void AnswerJoin(
       const std::function<absl::Status(const v1::JoinRequest&)>& judge) {
     fake_->Answer<v1::JoinRequest, v1::JoinResponse>(
@@ -163,8 +163,8 @@ class SessionTest : public ::testing::Test {
   SessionOptions options_;
   JobManifest manifest_;
   v1::Member peer_;          // joins as well, if it has a rank
-  v1::Plan plan_;            // what the coordinator says of the plan
-  v1::JoinResponse joined_;  // what it says besides
+  v1::Plan plan_;            // the coordinator's plan
+  v1::JoinResponse joined_;  // what it answers besides
   std::atomic<int> joins_{0};
   Mailbox<v1::LeaveRequest> leave_;
   Mailbox<bool> waiting_;

@@ -94,7 +94,7 @@ TEST_F(StoreClientTest, AfterTheEndOfTheGenerationItsReasonIsTheError) {
       StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1 was lost")));
 }
 
-// A watch, and what it has said so far; the test plays the coordinator.
+// A watch, and what it has reported; the test plays the coordinator.
 class WatchTest : public StoreClientTest {
  protected:
   using Streams = std::vector<StreamCallbacks<v1::WatchEvent>>;

@@ -363,7 +363,7 @@ TEST(PlanChangeTest, AHookThatTheProgramCannotMakeWaitsForTheNextGeneration) {
   });
 }
 
-// Lets the ranks go apart, and averages only when it is told to.
+// Lets the ranks go apart, and averages only when asked to.
 class ApartHook : public AverageHook {
  public:
   std::string spec() const override { return "apart"; }

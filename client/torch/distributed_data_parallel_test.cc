@@ -284,7 +284,7 @@ TEST(DistributedDataParallelTest, TakesParametersAndBuffersFromRankZero) {
   EXPECT_EQ(norms[1]->num_batches_tracked.item<int64_t>(), 7);
 }
 
-// d(sum of rank's x * w)/dw = x: gradients that one can tell at a glance.
+// d(sum of rank's x * w)/dw = x: gradients that are easy to see.
 struct Scale : ::torch::nn::Module {
   Scale() {
     used = register_parameter("used", ::torch::ones({2}));

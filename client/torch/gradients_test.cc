@@ -144,7 +144,7 @@ TEST(GradientsTest, WithoutViewsGradientsHaveTheStridesOfTheirParameters) {
     auto model = std::make_shared<Kinds>();
     auto ddp = Wrap(rank, model, SmallBuckets(false));
     const Tensor last = model->named_parameters()["channels_last"];
-    // Nobody has a gradient of it: it is made from the average.
+    // No rank has a gradient of it: it is made from the average.
     ASSERT_OK(ddp->Backward(model->named_parameters()["scalar"] * 2));
     EXPECT_EQ(last.grad().strides(), last.strides());
     model->zero_grad();
@@ -392,7 +392,7 @@ TEST(DescribeParametersTest, StridesAreGivenWhereTheyAreNotRowMajor) {
 }
 
 // libtorch hands both parameters the same memory here, and takes it for
-// granted that nobody writes there.
+// granted that it is not written to.
 struct Sharing : ::torch::nn::Module {
   Sharing() {
     a = register_parameter("a", ::torch::ones({2, 3}));

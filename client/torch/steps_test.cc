@@ -325,7 +325,7 @@ TEST_P(ModesTest, OverlappedOptimizersLearnTheSameBits) {
   });
 }
 
-// Tells of each step, and then takes it.
+// Reports each step, and then takes it.
 struct Telling : ::torch::optim::SGD {
   Telling(const Tensor& parameter, std::function<void()> what)
       : SGD(std::vector<Tensor>{parameter}, 1), tell(std::move(what)) {}

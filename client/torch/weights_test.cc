@@ -276,7 +276,7 @@ TEST_P(EmptyTest, ACallerThatRunsBackwardLeavesItOut) {
 
 // ---- the end of the data ----
 
-// Whether a header exchange tells the weights.
+// Whether a header exchange has the weights.
 class TailTest : public testing::TestWithParam<bool> {
  protected:
   static DistributedDataParallelOptions Ending(schedule::TailPolicy tail) {

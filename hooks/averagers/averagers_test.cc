@@ -485,7 +485,7 @@ TEST(DilocoTest, ConfiguredForAnotherModelItBeginsAnew) {
   }
 }
 
-// Parameters of one size, which only their names and shapes tell apart.
+// Parameters of one size, which differ by their names and shapes only.
 struct NamedValues {
   std::vector<ParameterSpec> parameters;
   std::vector<std::vector<float>> memory;

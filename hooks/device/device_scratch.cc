@@ -49,7 +49,7 @@ class DeviceScratch::Blocks {
     return Block{kind, memory, size};
   }
 
-  // `usable`: by whoever comes next on the stream.
+  // `usable`: by the next use on the stream.
   void Return(DeviceStream on, DeviceRuntime& runtime, const Block& block,
               bool usable) {
     MutexLock lock(&mutex_);

@@ -34,7 +34,7 @@ class DeviceScratch {
   // At least `bytes` of the GPU's memory, aligned to 256, with undefined
   // contents; for what is enqueued on the queue's stream only. The stream's
   // order keeps uses apart, so its holder may let go of it as soon as it has
-  // enqueued all that uses it: whoever takes it next comes later on the same
+  // enqueued all that uses it: its next use comes later on the same
   // stream. A recorded sequence may use it until the next Clear, if all that
   // it needs of the contents it has written itself.
   absl::StatusOr<std::shared_ptr<void>> Take(DeviceQueue& queue, int64_t bytes);
@@ -52,7 +52,7 @@ class DeviceScratch {
   // so Clear knows when the stream is through with it.
   absl::Status Seal(DeviceQueue& queue);
 
-  // Frees what streams are through with and nobody holds.
+  // Frees what no stream uses and no caller holds.
   void Clear();
 
  private:

@@ -60,7 +60,7 @@ Gradients Difference(Gradients a, const Gradients& b) {
   return a;
 }
 
-// A hook that belongs to somebody else, so that it can go from one world to
+// A hook that it does not own, so that it can go from one world to
 // another.
 class BorrowedHook : public Hook {
  public:

@@ -233,7 +233,7 @@ class RowMaker {
     }
   }
 
-  // For whoever works on the rows to fetch into the cache on the way, so that
+  // For code that works on the rows to fetch into the cache on the way, so that
   // memory is read in this phase too: rows of `previous` (or of the gradient,
   // if X is nothing else) that come after these; any address if there are none.
   const T* const* next() const { return next_; }

@@ -18,7 +18,7 @@
 // Every result is a fixed function of its own pass: it depends neither on the
 // instruction set nor on alignment nor on the number of threads nor on the
 // other passes of the call (docs/adr/0008); the payload of a NaN is not part of
-// it. Arrays do not overlap unless said so, and no pass of a call touches what
+// it. Arrays do not overlap unless noted, and no pass of a call touches what
 // another one writes. Any n, m >= 0 and r >= 0; no alignment needed, though
 // large outputs at a multiple of 64 bytes are written fastest.
 

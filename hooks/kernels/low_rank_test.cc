@@ -545,7 +545,7 @@ TYPED_TEST(LowRankTest, ABatchIsOneParallelRegion) {
     batch.RunTogether();
     EXPECT_EQ(ParallelRegions(), before + 1);
   }
-  // Nor does an empty one wake anybody.
+  // Nor does an empty one wake a thread.
   const int64_t before = ParallelRegions();
   PassOverRows<TypeParam>({});
   EXPECT_EQ(ParallelRegions(), before);

@@ -127,7 +127,7 @@ class Pool {
   CondVar done_;
   const std::function<void(int)>* task_ ABSL_GUARDED_BY(mutex_) = nullptr;
   int parts_ ABSL_GUARDED_BY(mutex_) = 0;
-  int next_ ABSL_GUARDED_BY(mutex_) = 0;  // the first part nobody has taken
+  int next_ ABSL_GUARDED_BY(mutex_) = 0;  // the first part that is not taken
   int open_ ABSL_GUARDED_BY(mutex_) = 0;  // parts that are not done
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -144,7 +144,7 @@ Pool& ThePool() {
 
 std::atomic<int64_t> regions{0};
 
-// Pieces of work for each thread, so that nobody waits long for the last.
+// Pieces of work for each thread, so that the wait for the last is short.
 constexpr int64_t kPiecesPerThread = 4;
 
 struct Piece {

@@ -17,7 +17,7 @@ namespace coxswain {
 // Names of the instruction sets that were compiled and that this CPU has,
 // best first ("AVX3", "AVX2", "SSE4", ...).
 std::vector<std::string> KernelTargets();
-// The one in use: the best, unless told otherwise.
+// Returns the one in use: the best, unless another one was set.
 std::string KernelTarget();
 // For tests and benchmarks. False if this CPU has no such target. Not while a
 // kernel runs.

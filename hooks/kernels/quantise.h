@@ -19,7 +19,7 @@
 //
 // T is float or double, the type computed in. Every result is a fixed function
 // of the inputs, whatever the instruction set, alignment or number of threads.
-// Arrays do not overlap unless said so; no alignment needed.
+// Arrays do not overlap unless noted; no alignment needed.
 
 namespace coxswain {
 

@@ -101,7 +101,7 @@ class AcpSgdExchange : public LowRankExchange<T> {
   }
 
   // X = gradient + error, and its product with the basis. What that product
-  // does not say of X is the error of this step, of which the factors are
+  // does not hold of X is the error of this step, of which the factors are
   // noted.
   void TakeMatrices() {
     std::vector<LowRankPass<T>> passes;

@@ -174,7 +174,7 @@ template <typename T>
 DeviceBucket<T>::~DeviceBucket() {
   if (done_ == nullptr) return;
   const absl::Status passed = AwaitEvent(&runtime_, done_, kTimeoutAtTheEnd);
-  // What a stream may still write to is nobody else's.
+  // What a stream may still write to is not used again.
   if (!passed.ok()) static_cast<void>(memory_.release());
   memory_.reset();
   runtime_.DestroyEvent(done_);

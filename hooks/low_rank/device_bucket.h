@@ -85,7 +85,7 @@ struct DeviceBucketKey {
 //
 // What its tensors remember stands in their `now` on the host, from where it is
 // uploaded, until a step has been committed; after that it stands here only,
-// and Fetch brings it to the host when somebody is to read it. So checkpoints
+// and Fetch brings it to the host when it is to be read. So checkpoints
 // are written and read by the code of the CPU. Two sides (DeviceLayout) take
 // turns, so that a rollback has nothing to undo.
 //
@@ -154,7 +154,7 @@ class DeviceBucket : public DeviceBucketBase {
   // Enqueues step number `step` on the queue's stream: 11 launches and 2
   // all-reduces by `communicator`, whose queue it is. Once that has run
   // (queue.Mark()), the averages stand in the bucket and the next side is good,
-  // unless one of the following says no.
+  // unless one of the following fails.
   absl::Status Enqueue(const Bucket& bucket, Communicator& communicator,
                        DeviceQueue& queue, int64_t step);
   // Whether what the first collective brought, or the second one, was not
@@ -236,7 +236,7 @@ class DeviceBucket : public DeviceBucketBase {
                           DeviceQueue& queue);
   // Sums values of this side over the ranks, in the order of the stream.
   absl::Status Send(T* values, int64_t count, Communicator& communicator);
-  // Lets the host know what the flag says there.
+  // Copies the flag to the host.
   absl::Status NoteFlag(int which, DeviceStream stream);
   uint32_t* poisoned() const {
     return reinterpret_cast<uint32_t*>(memory_->words.template as<char>() +

@@ -23,8 +23,8 @@ namespace coxswain {
 //
 // The host does what the CPU's hook does, with tensors that are behind what the
 // device has until Fetch is called (device_bucket.h). Steps that are not finite
-// are judged on the host, from two flags: whose gradients it was is told from a
-// copy of them.
+// are judged on the host, from two flags: whose gradients it was is found from
+// a copy of them.
 //
 // Cost in memory as on the CPU, in the GPU's; in addition partial sums, about
 // r/128 numbers per element of the matrices of a bucket, and 40 bytes or so for

@@ -21,7 +21,7 @@
 
 namespace coxswain {
 
-// Orthogonalises as the options say. mode=pytorch does as PyTorch: one and two
+// Orthogonalises by the options. mode=pytorch does as PyTorch: one and two
 // columns by Gram-Schmidt with epsilon, more without it.
 template <typename T>
 std::vector<int64_t> OrthogonaliseFactors(
@@ -57,7 +57,7 @@ template <typename T>
 void ReadyFactors(const std::vector<FirstFactor<T>>& factors,
                   const LowRankConfig& config);
 
-// What the exchanges of a step tell their hook.
+// What the exchanges of a step report to their hook.
 struct LowRankReport {
   bool poisoned = false;
   std::vector<NonFiniteGradient> non_finite;
@@ -77,10 +77,10 @@ struct LowRankStep {
 // What the exchanges of the low-rank hooks share. T is float, or double if
 // the gradients are. 16-bit gradients travel in their own type.
 //
-// Nobody looks for infinities before the first collective: they make the
+// Infinities are not looked for before the first collective: they make the
 // factors that are sent not finite, and so their sum, on all ranks. Those scan
 // the sum and so agree that the step is poisoned. SendReport then lets them
-// tell whose gradients it were, by an int32 per rank, which no 16-bit wrapper
+// find whose gradients it were, by an int32 per rank, which no 16-bit wrapper
 // rounds. FinishPoisoned fills the bucket with NaN.
 template <typename T>
 class LowRankExchange : public Exchange {
@@ -126,7 +126,7 @@ class LowRankExchange : public Exchange {
   static bool AllFinite(const T* values, int64_t count);
   // Poisons the step if this rank's factors are so near to the largest number
   // that the error which follows from them may overflow. Their sum does not
-  // tell: other ranks' may cancel them.
+  // show it: other ranks' may cancel them.
   static void Guard(T* factors, int64_t count);
   // values[i] /= number of ranks.
   void Average(T* values, int64_t count) const;

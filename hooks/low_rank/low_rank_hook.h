@@ -23,7 +23,8 @@ namespace coxswain {
 
 // What the low-rank hooks have in common: plain averages before start_step,
 // the transaction of a step, what is reported of it, and the state. A hook
-// says how its parameters are laid out and makes the exchanges of its buckets.
+// defines how its parameters are laid out and makes the exchanges of its
+// buckets.
 class LowRankHook : public Hook {
  public:
   // `name` is the hook's, for messages.

@@ -22,7 +22,7 @@ namespace coxswain {
 //             of the model, "name float32[3,4]" (rank 0's shard)
 //   "error"   the mean over the ranks of a parameter's error, in its shape; in
 //             one rank's shard, absent if it is zero on all ranks
-//   factors   as each hook says (rank 0's shard)
+//   factors   as each hook documents (rank 0's shard)
 // Errors are float32, or float64 where the parameter is.
 
 constexpr char kErrorKind[] = "error";

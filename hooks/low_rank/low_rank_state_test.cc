@@ -60,7 +60,7 @@ TEST(LowRankStateTest, ErrorWithoutFactorsIsTheMatrixAndWithoutMatrixZero) {
   EXPECT_THAT(out, ElementsAre(0, 0));
 }
 
-// X and the factors are finite, what they say is not.
+// X and the factors are finite, their product is not.
 TEST(LowRankStateTest, OverflownErrorsAreDropped) {
   LowRankTensor<float> tensor;
   tensor.n = tensor.m = 2;

@@ -39,9 +39,9 @@ namespace coxswain {
 // Not finite: if a gradient of a bucket is infinite or NaN on any rank, a sum
 // overflows or a factor nears the largest number, all ranks get a bucket full
 // of NaN, so that the trainer sees it, and error and Q of the bucket stay as
-// they were. If it shows in the first sum, the second collective tells whose
-// gradients it were (low_rank_exchange.h). If it was nobody's three times on
-// end, errors have grown too large to be sent, and are dropped
+// they were. If it shows in the first sum, the second collective finds whose
+// gradients it were (low_rank_exchange.h). If it was no rank's three times in
+// a row, errors have grown too large to be sent, and are dropped
 // (low_rank_state.h).
 //
 // Buckets in a GPU's memory are exchanged there, by kernels with the same
@@ -54,9 +54,10 @@ namespace coxswain {
 // shard under the new world size W' and zero elsewhere, which leaves the mean
 // as it was; results depend on the errors through their mean only. A loaded Q
 // is used in the next step even without warm_start. LoadOwn scales errors as
-// hook.h says; mode=pytorch restores them with a scale of 1 and begins without
-// any with another, as a new PowerSGDState does: a residual that takes up the
-// rank's distance from the mean means nothing without those of all others.
+// hook.h requires; mode=pytorch restores them with a scale of 1 and begins
+// without any with another, as a new PowerSGDState does: a residual that takes
+// up the rank's distance from the mean means nothing without those of all
+// others.
 HookRow PowerSgdRow();
 
 }  // namespace coxswain

@@ -17,9 +17,9 @@ namespace coxswain {
 absl::StatusOr<std::string> PlannedSpec(const schedule::StepSettings& plan);
 
 // The hook that a job's plan asks for, which is what a worker trains with: the
-// coordinator may have been told another spec than the worker's own flag, or
-// another step at which compression starts. INVALID_ARGUMENT says that it is
-// the plan, and not a flag, that makes no sense.
+// coordinator may have another spec than the worker's own flag, or
+// another step at which compression starts. INVALID_ARGUMENT names
+// the plan, and not a flag, as what makes no sense.
 absl::StatusOr<std::unique_ptr<Hook>> MakePlannedHook(
     const schedule::Plan& plan);
 

@@ -27,8 +27,8 @@ namespace coxswain {
 absl::Status RegisterHook(HookRow row);
 
 // Makes the hook that a spec names (grammar: hooks/spec.h), not yet
-// configured. INVALID_ARGUMENT says where in the spec what is wrong, and
-// lists what would be right.
+// configured. INVALID_ARGUMENT names the place in the spec, what is wrong
+// there, and what would be right.
 absl::StatusOr<std::unique_ptr<Hook>> MakeHook(absl::string_view spec);
 
 // The one way to write a spec: the hook's own name, only options that differ

@@ -22,7 +22,7 @@ using testing::HasSubstr;
 std::string ErrorOf(const char* spec) {
   const auto hook = MakeHook(spec);
   EXPECT_EQ(hook.status().code(), absl::StatusCode::kInvalidArgument) << spec;
-  // Both entrances say the same.
+  // Both functions return the same.
   EXPECT_EQ(CanonicalSpec(spec).status(), hook.status());
   return std::string(hook.status().message());
 }

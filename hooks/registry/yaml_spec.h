@@ -31,8 +31,8 @@ namespace coxswain {
 
 inline constexpr size_t kMaxHookYaml = 16384;  // bytes
 
-// The canonical spec of the hook that the text names. INVALID_ARGUMENT says
-// at which line and column what is wrong, and what would be right.
+// The canonical spec of the hook that the text names. INVALID_ARGUMENT names
+// line and column, what is wrong there, and what would be right.
 absl::StatusOr<std::string> HookSpecFromYaml(absl::string_view text);
 
 // What a flag such as --hook was given: a spec, or @FILE, a file of the above.

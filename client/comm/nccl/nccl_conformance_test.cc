@@ -14,8 +14,8 @@
 namespace coxswain {
 namespace {
 
-// A communicator of a group, with what it needs. Says of its callers' spans
-// that they are on its GPU, if it is to.
+// A communicator of a group, with what it needs. Takes its callers' spans to
+// be on its GPU, if it is to.
 class Rank : public Communicator {
  public:
   Rank(std::unique_ptr<Communicator> inner, std::shared_ptr<EmulatedGpus> gpus,

@@ -11,7 +11,7 @@
 namespace coxswain {
 namespace {
 
-// A stream that says what it was given, and hears what a test says.
+// A stream that keeps what was sent, and receives what a test sends.
 class FakeStub : public ParameterStub {
  public:
   struct Written {

@@ -88,7 +88,7 @@ void CheckAllReduce(Communicator& comm, int64_t count, int64_t offset,
     for (int rank = 0; rank < comm.size(); ++rank) expected += ValueOf(rank, i);
     ASSERT_EQ(data[i], expected) << "element " << i << " of " << count;
   }
-  // Nobody lets its buffer go while others still read what they were told.
+  // No rank frees its buffer while others still read it.
   ASSERT_OK(comm.Barrier()->Wait(absl::Minutes(1)));
 }
 

@@ -63,7 +63,7 @@ void EnqueueCountNonFinite(LaunchTarget* target, ElementType type,
 int64_t CountNonFinitePartials(int64_t range_count);
 
 // How an array is cut for a program whose groups have `group` elements; null
-// inputs have no say. For the functions above and their test.
+// inputs do not count. For the functions above and their test.
 Stretch MakeStretch(int64_t count, int group, uintptr_t out, size_t out_size,
                     uintptr_t in, size_t in_size, uintptr_t other);
 

@@ -26,7 +26,7 @@
 //
 // All memory is the caller's and on the device: tables, tiles, partial sums,
 // and what they point to. Matrices are stored by rows, factors by columns.
-// Arrays do not overlap unless said so. Any alignment; 16 bytes for a matrix
+// Arrays do not overlap unless noted. Any alignment; 16 bytes for a matrix
 // whose m is a multiple of 16 bytes is fastest. T is float or double; sums are
 // in T and in a fixed order, which depends on n, m and r alone: a result does
 // not depend on the order of blocks, nor on what else is in the list, but for
@@ -138,7 +138,8 @@ void ProjectOnDevice(LaunchTarget* target, const DeviceLowRank<T>& on,
 enum class PoisonedGradients { kLeave, kFillWithNan };
 
 // Gradients = p transpose(q), and those of raw tensors = sent / raw_divisor;
-// x of raw tensors -= that. If *poisoned, only what `poisoned` says. 1 launch.
+// x of raw tensors -= that. If *poisoned, only what is documented there. 1
+// launch.
 template <typename T>
 void FinishOnDevice(LaunchTarget* target, const DeviceLowRank<T>& on,
                     T raw_divisor, PoisonedGradients poisoned);

@@ -155,7 +155,7 @@ struct CheckProgram {
       finite &= value - value == 0;
       if (divisor != 1) values[i] = value / divisor;
     }
-    // Whoever writes it writes the same.
+    // All threads that write it write the same.
     if (!finite) *poisoned = 1;
   }
 };

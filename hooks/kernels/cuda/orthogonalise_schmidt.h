@@ -227,7 +227,7 @@ class Schmidt {
 };
 
 // Schmidt (orthogonalise_schmidt.h) of any number of columns, by one thread:
-// for ranks that nobody should ask for.
+// for ranks that are too large to be useful.
 template <typename T>
 class SchmidtAlone {
  public:

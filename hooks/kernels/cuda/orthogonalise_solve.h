@@ -39,7 +39,7 @@ struct SolveProgram {
     double squares[kWidth];          // of the columns' norms
     double conditions[kWidth];       // what each row adds to the condition
     bool cholesky;                   // is to be tried
-    bool safe;        // and is good enough, as far as pivots tell
+    bool safe;                       // and is good enough, by its pivots
     bool falls_back;  // to Gram-Schmidt; decided before those phases
     SchmidtShared schmidt;
   };
@@ -139,7 +139,7 @@ struct SolveProgram {
     }
   }
 
-  // Rows of U, and what they say about the condition.
+  // Rows of U, and their part of the condition.
   static COXSWAIN_HOST_DEVICE void Invert(const DeviceTallMatrix<T>& matrix,
                                           int thread, Shared* shared) {
     const auto r = static_cast<int>(matrix.r);

@@ -9,7 +9,7 @@
 #include "client/device/launch.h"
 #include "hooks/kernels/cuda/quantise_access.h"
 
-// The programs behind hooks/kernels/cuda/quantise.h, which says what they
+// The programs behind hooks/kernels/cuda/quantise.h, which defines what they
 // compute. Whatever a thread reads it keeps until it has written what comes of
 // it, so each byte moves once. Results do not depend on the order of threads.
 
@@ -345,7 +345,7 @@ struct QuantiseProgram {
   }
 };
 
-// The first `count` elements, unless *skip says otherwise.
+// The first `count` elements, unless *skip is set.
 template <class Element>
 struct DequantiseProgram {
   using T = typename Element::Value;
@@ -395,8 +395,8 @@ struct DequantiseProgram {
   }
 };
 
-// *found = 1 if a block's scale is not finite; whoever finds one writes the
-// same.
+// *found = 1 if a block's scale is not finite; all threads that find one write
+// the same.
 struct FindBadScaleProgram {
   static constexpr int kThreads = 256;
   struct Shared {};
