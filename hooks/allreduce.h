@@ -23,9 +23,9 @@ std::unique_ptr<Hook> MakeAllReduceHook(std::string spec);
 
 HookRow AllReduceRow();
 
-// The exchange of that hook, for hooks that wait for their first step, in the
-// memory of the CPU or a GPU. On a GPU it is recorded in `sequences`, which
-// outlives the exchange, if that is not null.
+// Returns the exchange of that hook, for hooks that wait for their first step,
+// in the memory of the CPU or a GPU. On a GPU it is recorded in `sequences`,
+// which outlives the exchange, if that is not null.
 absl::StatusOr<std::unique_ptr<Exchange>> PrepareAllReduce(
     const Bucket& bucket, Communicator& communicator,
     SequenceCache* sequences = nullptr);

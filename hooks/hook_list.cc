@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kColumns = 80;
 
-// The card's lines, and what they are called.
+// Returns the card's lines, and what they are called.
 std::vector<std::pair<std::string, std::string>> CardLines(
     const CostCard& card) {
   std::vector<std::pair<std::string, std::string>> lines;
@@ -29,8 +29,8 @@ std::vector<std::pair<std::string, std::string>> CardLines(
   return lines;
 }
 
-// The words of `text` from column `indent` on, up to the 80th, after what
-// stands before them in the first line.
+// Returns the words of `text` from column `indent` on, up to the 80th, after
+// what stands before them in the first line.
 std::string Wrapped(std::string line, size_t indent, const std::string& text) {
   std::string out;
   line.resize(std::max(indent, line.size()), ' ');
@@ -131,7 +131,7 @@ nlohmann::json AsJson(const HookDescription& hook) {
             {"avoid", hook.card.avoid}}}};
 }
 
-// The hooks one after the other, an empty line between them.
+// Returns the hooks one after the other, an empty line between them.
 std::string Join(const std::vector<HookDescription>& hooks,
                  std::string (*write)(const HookDescription&)) {
   return absl::StrJoin(hooks, "\n",

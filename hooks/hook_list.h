@@ -14,7 +14,7 @@ namespace coxswain {
 // For a terminal: help, options and card of each hook.
 std::string HooksAsText(const std::vector<HookDescription>& hooks);
 
-// The same as a section per hook, under headings of the third level.
+// Returns the same as a section per hook, under headings of the third level.
 std::string HooksAsMarkdown(const std::vector<HookDescription>& hooks);
 
 // {"hooks": [{"name", "aliases", "help", "takes_inner", "needs_inner",

@@ -12,7 +12,7 @@
 namespace coxswain {
 namespace {
 
-// Whether a 16-bit float has all bits of its exponent set.
+// Returns whether a 16-bit float has all bits of its exponent set.
 bool AnyNonFinite(const uint16_t* values, int64_t count, uint16_t exponent) {
   return std::any_of(values, values + count, [exponent](uint16_t value) {
     return (value & exponent) == exponent;

@@ -29,8 +29,9 @@ class NonFiniteSearch {
   // One all-reduce of an int32 per rank.
   WorkPtr Start(Communicator& communicator);
 
-  // The first gradient of each rank that has one that is not finite, by rank.
-  // Empty if all gradients were finite, and only a sum or a scale overflowed.
+  // Returns the first gradient of each rank that has one that is not finite, by
+  // rank. Empty if all gradients were finite, and only a sum or a scale
+  // overflowed.
   std::vector<NonFiniteGradient> Found() const;
 
  private:
@@ -39,8 +40,8 @@ class NonFiniteSearch {
   std::shared_ptr<std::vector<int32_t>> by_rank_;
 };
 
-// Whether an element is infinite or NaN. False for what has no such elements,
-// and for what is not in the CPU's memory.
+// Returns whether an element is infinite or NaN. False for what has no such
+// elements, and for what is not in the CPU's memory.
 bool AnyNonFinite(const Span& span);
 
 // One line, for one rank of the job to print.

@@ -17,7 +17,7 @@
 namespace coxswain {
 namespace {
 
-// The shortest decimal that reads back as `value`.
+// Returns the shortest decimal that reads back as `value`.
 std::string DoubleText(double value) {
   if (value == std::trunc(value) && std::abs(value) < 1e9) {
     return absl::StrCat(static_cast<int64_t>(value));  // not 1e+06

@@ -57,9 +57,10 @@ OptionDescription BoolOption(std::string name, bool default_value,
 OptionDescription ChoiceOption(std::string name, std::string default_value,
                                std::vector<std::string> choices,
                                std::string help);
-// A text that no list of names can hold, such as `levels=2x4+8x16`: `form`
-// describes it for display ("PERIODxSIZE, joined by +"). The default must pass
-// the check and, as every value in a spec, consist of A-Z a-z 0-9 _ . + -.
+// Returns a text that no list of names can hold, such as `levels=2x4+8x16`:
+// `form` describes it for display ("PERIODxSIZE, joined by +"). The default
+// must pass the check and, as every value in a spec, consist of A-Z a-z 0-9 _ .
+// + -.
 OptionDescription TextOption(std::string name, std::string default_value,
                              std::string form, TextCheck check,
                              std::string help,
@@ -88,7 +89,7 @@ class OptionValues {
   std::map<std::string, OptionValue> values_;
 };
 
-// A value as in a spec; reading it back gives the same value.
+// Returns a value as in a spec; reading it back gives the same value.
 std::string OptionText(const OptionValue& value);
 
 // Matches what a spec gives to a hook's table. INVALID_ARGUMENT, made by

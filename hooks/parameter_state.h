@@ -25,8 +25,8 @@ absl::Status CheckParameters(const std::vector<ParameterSpec>& parameters,
 absl::Status CheckSlots(const Bucket& bucket,
                         const std::vector<ParameterSpec>& parameters);
 
-// The entry "parameters" of a state's options: a line for each parameter of
-// the model, "name float32[3,4]", by name. In rank 0's shard.
+// Returns the entry "parameters" of a state's options: a line for each
+// parameter of the model, "name float32[3,4]", by name. In rank 0's shard.
 std::string ParameterLines(const std::vector<ParameterSpec>& parameters);
 
 // FAILED_PRECONDITION with what differs, unless the state was saved with these
@@ -40,7 +40,7 @@ absl::Status CheckStateFits(absl::string_view hook, const HookState& state,
 absl::Status UnfitTensor(absl::string_view hook, const StateTensor& tensor,
                          absl::string_view why);
 
-// The values of a tensor of T (float or double) and of this shape. As
+// Returns the values of a tensor of T (float or double) and of this shape. As
 // UnfitTensor if it is none, or holds values that are not finite.
 template <typename T>
 absl::StatusOr<std::vector<T>> ReadTensor(absl::string_view hook,

@@ -36,8 +36,8 @@ class PlainHook : public Hook {
   int64_t step_ = 0;
 };
 
-// An exchange that a function carries out: each Advance calls it, with 0 the
-// first time, then 1, and so on.
+// Returns an exchange that a function carries out: each Advance calls it, with
+// 0 the first time, then 1, and so on.
 std::unique_ptr<Exchange> MakeExchange(
     std::function<absl::StatusOr<WorkPtr>(int call)> advance);
 

@@ -40,7 +40,7 @@ struct Spec {
 // INVALID_ARGUMENT names the place in the text and what was expected.
 absl::StatusOr<Spec> ParseSpec(absl::string_view text);
 
-// Whether a text can stand for a hook or an option, or for a value.
+// Returns whether a text can stand for a hook or an option, or for a value.
 bool IsSpecName(absl::string_view text);
 bool IsSpecValue(absl::string_view text);
 

@@ -7,9 +7,9 @@
 
 namespace coxswain {
 
-// A hook that has kernels for the CPU only, for buckets on a GPU too: each is
-// copied to the host's memory, exchanged there by the hook as ever, through the
-// same communicator, and the average copied back. That is logged
+// Returns a hook that has kernels for the CPU only, for buckets on a GPU too:
+// each is copied to the host's memory, exchanged there by the hook as ever,
+// through the same communicator, and the average copied back. That is logged
 // once. Everything else is the hook's own, and its buckets in the CPU's memory
 // go straight to it. The registry puts this around each hook whose row does not
 // set on_device.

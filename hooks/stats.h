@@ -21,8 +21,8 @@ struct HookStats {
   int64_t collectives = 0;     // started, in committed steps
   int64_t gradient_bytes = 0;  // of the buckets, in committed steps
 
-  // How many times fewer bytes travelled than the gradients have, in their
-  // own type; infinite if none travelled.
+  // Returns how many times fewer bytes travelled than the gradients have, in
+  // their own type; infinite if none travelled.
   double ratio() const;
 };
 
@@ -41,8 +41,9 @@ std::unique_ptr<Hook> MakeStatsHook(std::string spec, int64_t every,
 
 HookRow StatsRow();
 
-// The counters of a hook that was made from a spec `stats(...)`; nullopt for
-// others, and where stats stands within another wrapper. Safe from any thread.
+// Returns the counters of a hook that was made from a spec `stats(...)`;
+// nullopt for others, and where stats stands within another wrapper. Safe from
+// any thread.
 std::optional<HookStats> StatsOf(const Hook& hook);
 
 }  // namespace coxswain

@@ -35,7 +35,7 @@ std::ostream& operator<<(std::ostream& out, const WeightsCase& of) {
   return out << of.name;
 }
 
-// What a hook with factors compresses, and what it does not.
+// Returns what a hook with factors compresses, and what it does not.
 std::vector<ParameterSpec> Parameters(DType dtype, Device device = Device()) {
   std::vector<ParameterSpec> parameters(2);
   parameters[0].name = "matrix";
@@ -114,7 +114,7 @@ TEST_P(WeightsTest, TheAverageOfOneLiveRankIsItsGradient) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// The averages of five steps in which each rank has its share of
+// Returns the averages of five steps in which each rank has its share of
 // `local[rank]`. Checks that they are the same on all ranks.
 std::vector<Gradients> StepsOf(const WeightsCase& of, Device device,
                                const std::vector<double>& shares,

@@ -142,8 +142,8 @@ class Accumulator {
   absl::Status CheckOptimizerStep(
       absl::string_view stream = schedule::kTrainStream) const;
 
-  // Whether max_steps have been begun and ended. Other streams than "train"
-  // never are.
+  // Returns whether max_steps have been begun and ended. Other streams than
+  // "train" never are.
   bool finished(absl::string_view stream = schedule::kTrainStream) const;
 
   // Goes on with another plan, which counts for the windows that begin from now
@@ -186,7 +186,8 @@ class Accumulator {
     return options_.plan.WindowOf(rank, options_.world_size);
   }
   int Window() const { return WindowOf(options_.rank); }
-  // Whether all ranks have windows, also short ones, of the same lengths.
+  // Returns whether all ranks have windows, also short ones, of the same
+  // lengths.
   bool ranks_alike() const;
 
   Stream& Find(absl::string_view stream);

@@ -138,8 +138,8 @@ class ConnectionNumber {
   ConnectionNumber(int rank, StoreClient* store, absl::Duration timeout)
       : rank_(rank), store_(*store), timeout_(timeout) {}
 
-  // The number of the next attempt, from 1. Blocks. DEADLINE_EXCEEDED: rank 0
-  // has come to no new attempt; errors of the store.
+  // Returns the number of the next attempt, from 1. Blocks. DEADLINE_EXCEEDED:
+  // rank 0 has come to no new attempt; errors of the store.
   absl::StatusOr<int64_t> Next();
   // The attempt under the last number has failed: on rank 0, ranks that come
   // later do not try it.

@@ -33,7 +33,7 @@ absl::Status AnotherCouldNot(absl::string_view what) {
       absl::StrCat("another rank could not ", what, "; its log says why"));
 }
 
-// What rank 0's commit came to, for all ranks: kDone or kAgain.
+// Returns what rank 0's commit came to, for all ranks: kDone or kAgain.
 absl::StatusOr<int64_t> AgreeOnCommit(Communicator& communicator,
                                       const absl::Status& mine, bool last,
                                       const CheckpointLabel& label,

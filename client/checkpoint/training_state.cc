@@ -69,7 +69,7 @@ absl::StatusOr<TrainingShard> MakeShard(
   return shard;
 }
 
-// The shard's bytes.
+// Returns the shard's bytes.
 absl::StatusOr<std::string> MakeShardBytes(
     Communicator& communicator, Hook& hook, Averager* averager,
     const std::map<std::string, std::string>& blobs) {

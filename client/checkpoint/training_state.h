@@ -86,8 +86,8 @@ absl::Status LoadHook(const TrainingState& state, const TrainingRank& reader,
                       const std::vector<ParameterSpec>& parameters,
                       const HookMaker& make_hook, Hook& hook);
 
-// What SaveState would have given on ranks with these own states (SaveOwn),
-// merged.
+// Returns what SaveState would have given on ranks with these own states
+// (SaveOwn), merged.
 absl::StatusOr<HookState> MeanOfOwnStates(
     const std::vector<HookState>& own,
     const std::vector<ParameterSpec>& parameters, const HookMaker& make_hook);
@@ -99,11 +99,11 @@ struct TrainingShard {
   std::map<std::string, std::string> blobs;
 };
 
-// The bytes of a shard, and back: the magic "CXTS0002", then, each preceded by
-// its length as 8 little-endian bytes: the hook's state; the averager's state,
-// of length 0 if there is none; and per blob, in order of name, the name and
-// the bytes, their number first as 8 bytes. Parse never trusts its input:
-// DATA_LOSS names what does not fit.
+// Return the bytes of a shard, and a shard of its bytes: the magic "CXTS0002",
+// then, each preceded by its length as 8 little-endian bytes: the hook's state;
+// the averager's state, of length 0 if there is none; and per blob, in order of
+// name, the name and the bytes, their number first as 8 bytes. Parse never
+// trusts its input: DATA_LOSS names what does not fit.
 std::string SerializeTrainingShard(const TrainingShard& shard);
 absl::StatusOr<TrainingShard> ParseTrainingShard(absl::string_view bytes);
 

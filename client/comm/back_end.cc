@@ -12,8 +12,8 @@
 namespace coxswain {
 namespace {
 
-// The list of ranks in an id: a hash where the list is long, as the keys of the
-// store have a limit.
+// Returns the list of ranks in an id: a hash where the list is long, as the
+// keys of the store have a limit.
 std::string NameOf(const std::vector<int>& ranks) {
   constexpr size_t kLong = 64;
   std::string text = absl::StrJoin(ranks, ",");

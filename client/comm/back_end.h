@@ -26,8 +26,8 @@ absl::Status CheckGroupOptions(const CommunicatorOptions& options,
 // memory.
 absl::Status CheckOnHost(const Communicator& comm, const Span& span);
 
-// The options of a communicator of these ranks of `parent`, this rank among
-// them: the `number`-th of that list. Its id is one of its own.
+// Returns the options of a communicator of these ranks of `parent`, this rank
+// among them: the `number`-th of that list. Its id is one of its own.
 CommunicatorOptions SplitOptions(const CommunicatorOptions& parent,
                                  const std::vector<int>& ranks, int64_t number);
 

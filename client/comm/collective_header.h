@@ -50,7 +50,8 @@ struct CollectiveHeader {
   }
 };
 
-// A header of `kind` for `input`, with the sequence number still to be set.
+// Returns a header of `kind` for `input`, with the sequence number still to be
+// set.
 CollectiveHeader HeaderOf(CollectiveKind kind, const Span& input,
                           ElementOp op = ElementOp::kSum, int root = 0);
 

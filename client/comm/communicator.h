@@ -94,14 +94,14 @@ class Communicator {
   WorkPtr ReduceScatter(Span input, Span output, ReduceOp op = ReduceOp::kSum);
   // Both have size() slices; slice r of `input` goes to rank r.
   WorkPtr AllToAll(Span input, Span output);
-  // A message between two different ranks. Not counted as a collective: the two
-  // ends pair by (peer, tag).
+  // Send and receive a message between two different ranks. Not counted as a
+  // collective: the two ends pair by (peer, tag).
   WorkPtr Send(Span span, int peer, uint32_t tag);
   WorkPtr Receive(Span span, int peer, uint32_t tag);
 
-  // A communicator among `ranks` of this one, in that order: rank i of the new
-  // one is ranks[i] here. All of them call it with the same list, and among
-  // several lists that share a rank in the same order; the others do not.
+  // Returns a communicator among `ranks` of this one, in that order: rank i of
+  // the new one is ranks[i] here. All of them call it with the same list, and
+  // among several lists that share a rank in the same order; the others do not.
   // Blocks until they have met, up to the back end's timeout. Aborting this
   // communicator aborts those split off, and so do its failure and its end:
   // they may outlive it, and are of no further use then. DEADLINE_EXCEEDED or
@@ -117,8 +117,8 @@ class Communicator {
   virtual absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
       int64_t count, DType dtype);
 
-  // The stream that collectives on GPU memory run on; null if this back end
-  // moves CPU memory only.
+  // Returns the stream that collectives on GPU memory run on; null if this back
+  // end moves CPU memory only.
   virtual DeviceQueue* device_queue() { return nullptr; }
 
   // Ends everything in flight and to come with ABORTED. Returns at once, from

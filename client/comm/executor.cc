@@ -7,7 +7,7 @@
 namespace coxswain {
 namespace {
 
-// Whether the communicator can go on after an operation ended so.
+// Returns whether the communicator can go on after an operation ended so.
 bool IsHarmless(const absl::Status& status) {
   return status.ok() || absl::IsInvalidArgument(status) ||
          absl::IsUnimplemented(status);

@@ -64,7 +64,7 @@ class Executor {
   WorkPtr RunBeside(const Operation& post, Operation wait);
   static constexpr int kMaxMessages = 256;
 
-  // The Work of an operation that has nothing to do.
+  // Returns the Work of an operation that has nothing to do.
   WorkPtr Nothing();
 
   // Ends everything with ABORTED. The first reason stays.

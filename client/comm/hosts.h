@@ -11,10 +11,11 @@
 
 namespace coxswain {
 
-// Which host this process is on, for the question of who can share memory: the
-// kernel's boot id, the network namespace, in which local sockets live, and the
-// user, whose number means something in one user namespace only. Host names do
-// not count. Where the system has none, an identity that no other process has.
+// Returns which host this process is on, for the question of who can share
+// memory: the kernel's boot id, the network namespace, in which local sockets
+// live, and the user, whose number means something in one user namespace only.
+// Host names do not count. Where the system has none, an identity that no other
+// process has.
 std::string HostIdentity();
 
 // Which ranks of a group are on one host.
@@ -25,14 +26,15 @@ class Hosts {
   explicit Hosts(const std::vector<int>& host_of);
 
   int count() const { return static_cast<int>(ranks_.size()); }
-  // The ranks of a host, ascending.
+  // Returns the ranks of a host, ascending.
   const std::vector<int>& ranks(int host) const {
     return ranks_[static_cast<size_t>(host)];
   }
   int host_of(int rank) const { return host_of_[static_cast<size_t>(rank)]; }
-  // A rank's place among those of its host.
+  // Returns a rank's place among those of its host.
   int local_rank(int rank) const;
-  // The ranks in this place on each host; all hosts have as many ranks then.
+  // Returns the ranks in this place on each host; all hosts have as many ranks
+  // then.
   std::vector<int> ranks_in_place(int local_rank) const;
   bool even() const;
 

@@ -59,7 +59,7 @@ class DeviceRuntime {
   virtual absl::StatusOr<void*> AllocateHost(int64_t bytes) = 0;
   virtual void FreeHost(void* memory) = 0;
 
-  // A stream that waits for no other one, of the highest priority.
+  // Returns a stream that waits for no other one, of the highest priority.
   virtual absl::StatusOr<DeviceStream> CreateStream() = 0;
   // Returns at once; what is on it still runs.
   virtual void DestroyStream(DeviceStream stream) = 0;
@@ -70,8 +70,8 @@ class DeviceRuntime {
   // What comes on the stream waits for what the event stands for now; for
   // nothing if it has never been recorded.
   virtual absl::Status StreamWait(DeviceStream stream, DeviceEvent event) = 0;
-  // Whether what the event stands for has run; true if it has never been
-  // recorded. Errors of the device too.
+  // Returns whether what the event stands for has run; true if it has never
+  // been recorded. Errors of the device too.
   virtual absl::StatusOr<bool> HasPassed(DeviceEvent event) = 0;
 
   // Between memory of this device and the host, in any direction. Memory of the

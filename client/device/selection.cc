@@ -99,8 +99,8 @@ std::string Workers(int count) {
   return absl::StrCat(count, count == 1 ? " worker" : " workers");
 }
 
-// What the launcher may hand out, as CUDA reads the variable: up to the first
-// entry that names none of the host's.
+// Returns what the launcher may hand out, as CUDA reads the variable: up to the
+// first entry that names none of the host's.
 std::vector<std::string> Shown(const std::string& visible,
                                const HostGpus& host) {
   std::vector<std::string> shown;
@@ -148,7 +148,7 @@ absl::Status NotThere(absl::string_view gpu, const Offer& offer) {
       "there is no GPU ", gpu, ": ", offer.text, ", counted from 0"));
 }
 
-// What the process must be shown for one that was listed.
+// Returns what the process must be shown for one that was listed.
 absl::StatusOr<std::string> Find(const std::string& listed,
                                  const Offer& offer) {
   if (!offer.gpus.has_value()) return listed;

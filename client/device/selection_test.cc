@@ -22,7 +22,7 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
 HostGpus Host(int count) { return {count, count == 0 ? "no driver" : ""}; }
 
-// What the workers are shown, for as many as the request names.
+// Returns what the workers are shown, for as many as the request names.
 absl::StatusOr<std::vector<std::string>> Visible(
     const std::string& text, const HostGpus& host,
     const std::optional<std::string>& visible = std::nullopt) {

@@ -18,7 +18,7 @@ namespace coxswain {
 // Once in a process; INVALID_ARGUMENT for a signal that cannot be caught.
 absl::Status DrainOnSignal(int signal_number = SIGTERM);
 
-// Whether it has come. Any thread.
+// Returns whether it has come. Any thread.
 bool DrainSignalled();
 
 }  // namespace coxswain

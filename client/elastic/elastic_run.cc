@@ -55,7 +55,7 @@ void WarnOfBeginning(const PreviousGeneration& previous,
       "; if they come, the state with more steps counts"));
 }
 
-// The sentence of RecoveryReport::lost.
+// Returns the sentence of RecoveryReport::lost.
 std::string DescribeLoss(const LostPeer& peer) {
   std::string text = absl::StrCat(
       "rank ", peer.member.rank, " (", peer.member.identity.ToString(), " on ",

@@ -35,9 +35,9 @@ class ElasticState {
   // that the state is that of step().
   virtual void Rollback() = 0;
 
-  // The large part: parameters, in an order and of sizes that are the same on
-  // all ranks, and their elements in an order that is the same, too. The spans
-  // are valid until the next call, or TakeTensors.
+  // Returns the large part: parameters, in an order and of sizes that are the
+  // same on all ranks, and their elements in an order that is the same, too.
+  // The spans are valid until the next call, or TakeTensors.
   virtual std::vector<Span> Tensors() = 0;
   // Likewise, what ranks may hold different bits of, such as running means:
   // taken from one rank whenever a generation begins. Small.
@@ -46,17 +46,17 @@ class ElasticState {
   // a state whose spans are not the memory of its tensors copies them there.
   virtual absl::Status TakeTensors() { return absl::OkStatus(); }
 
-  // The rest as bytes: the optimizer's state, counters, where the program is in
-  // its data. Load is only called with what Save gave, here or on a peer, at
-  // that step.
+  // Returns the rest as bytes: the optimizer's state, counters, where the
+  // program is in its data. Load is only called with what Save gave, here or on
+  // a peer, at that step.
   virtual absl::StatusOr<std::string> Save() = 0;
   virtual absl::Status Load(absl::string_view bytes, int64_t step) = 0;
 
-  // What of Save's bytes ranks may come to hold differently without harm, such
-  // as a program's counters, if it does not change them alike: small, and taken
-  // from one rank where they differ when a generation begins. Not part of
-  // Digest. LoadLooseBytes is only called with what LooseBytes gave, on a peer,
-  // after the same progress.
+  // Returns what of Save's bytes ranks may come to hold differently without
+  // harm, such as a program's counters, if it does not change them alike:
+  // small, and taken from one rank where they differ when a generation begins.
+  // Not part of Digest. LoadLooseBytes is only called with what LooseBytes
+  // gave, on a peer, after the same progress.
   virtual std::string LooseBytes() { return ""; }
   virtual absl::Status LoadLooseBytes(absl::string_view) {
     return absl::OkStatus();

@@ -26,19 +26,20 @@ bool SameState(const RankFacts& a, const RankFacts& b) {
          a.trained == b.trained && a.progress == b.progress;
 }
 
-// Whether it is more worth going on with, among those of a lineage.
+// Returns whether it is more worth going on with, among those of a lineage.
 bool Ahead(const RankFacts& a, const RankFacts& b) {
   return std::tie(a.trained, a.progress) > std::tie(b.trained, b.progress);
 }
 
-// Whether the first of a lineage is, compared to the first of another one.
+// Returns whether the first of a lineage is, compared to the first of another
+// one.
 bool AheadOfOthers(const RankFacts& a, const RankFacts& b) {
   return std::tie(a.has_state, a.progress, a.trained) >
          std::tie(b.has_state, b.progress, b.trained);
 }
 
-// The lowest rank of those that are ahead in their lineage. A rank without a
-// state is one of its own.
+// Returns the lowest rank of those that are ahead in their lineage. A rank
+// without a state is one of its own.
 std::vector<int> FirstOfLineages(const std::vector<RankFacts>& facts) {
   std::map<int64_t, int> by_lineage;
   std::vector<int> firsts;

@@ -118,9 +118,9 @@ uint32_t SharedChecksum(const HookState& state) {
   return checksum;
 }
 
-// The second of `shared`, with the first of `own`, in the order that SaveOwn
-// gives, and the world size that these were saved with, where the hook keeps
-// it. Without any errors, if the two are not of the same hook.
+// Returns the second of `shared`, with the first of `own`, in the order that
+// SaveOwn gives, and the world size that these were saved with, where the hook
+// keeps it. Without any errors, if the two are not of the same hook.
 HookState WithErrorsOf(HookState shared, const HookState& own) {
   DropOwn(&shared);
   if (shared.spec != own.spec) return shared;
@@ -132,8 +132,8 @@ HookState WithErrorsOf(HookState shared, const HookState& own) {
   return shared;
 }
 
-// Whether the errors mean something only together with those of all other
-// ranks: the hook's mode=pytorch.
+// Returns whether the errors mean something only together with those of all
+// other ranks: the hook's mode=pytorch.
 bool ErrorsBelongTogether(const HookState& state) {
   const auto mode = state.options.find("mode");
   return mode != state.options.end() && mode->second == "pytorch";

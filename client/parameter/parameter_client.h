@@ -67,9 +67,9 @@ class ParameterClient {
                                             absl::Duration timeout,
                                             const Span& span);
 
-  // What can be pulled now, by name.
+  // Returns what can be pulled now, by name.
   absl::StatusOr<std::vector<ParameterDescription>> List();
-  // Whether there was one.
+  // Returns whether there was one.
   absl::StatusOr<bool> Forget(absl::string_view name);
 
  private:

@@ -57,8 +57,8 @@ std::string Encode(const Lines& lines) {
   return bytes;
 }
 
-// The lines that are whole; others were cut off at kMaxBytes, or are a peer's
-// nonsense.
+// Returns the lines that are whole; others were cut off at kMaxBytes, or are a
+// peer's nonsense.
 Lines Decode(absl::string_view bytes) {
   Lines lines;
   uint32_t size = 0;
@@ -72,7 +72,7 @@ Lines Decode(absl::string_view bytes) {
   return lines;
 }
 
-// A peer's line, fit for a message.
+// Returns a peer's line, fit for a message.
 std::string Shown(absl::string_view line) {
   std::string shown;
   for (const char c : line.substr(0, kShownColumns)) {

@@ -54,7 +54,7 @@ ParameterSpec Convolution() {
   return parameter;
 }
 
-// A model and its options.
+// Returns a model and its options.
 Lines Description(const ParameterSpec& convolution = Convolution()) {
   ParameterSpec bias;
   bias.name = "conv.bias";

@@ -32,7 +32,7 @@ class Averager {
  public:
   virtual ~Averager() = default;
 
-  // The canonical spec: parsing it gives an equal averager.
+  // Returns the canonical spec: parsing it gives an equal averager.
   virtual std::string spec() const = 0;
 
   // What the model consists of, and its values, which are equal on all ranks
@@ -55,12 +55,13 @@ class Averager {
 
   // Optimizer steps so far.
   virtual int64_t step() const = 0;
-  // Whether the next AfterOptimizerStep exchanges anything, on some rank.
+  // Returns whether the next AfterOptimizerStep exchanges anything, on some
+  // rank.
   virtual bool averages_next() const = 0;
-  // Whether all ranks hold the same values after the next AfterOptimizerStep,
-  // although each has stepped by gradients of its own.
+  // Returns whether all ranks hold the same values after the next
+  // AfterOptimizerStep, although each has stepped by gradients of its own.
   virtual bool unites_next() const { return averages_next(); }
-  // Whether the ranks may hold different values.
+  // Returns whether the ranks may hold different values.
   virtual bool diverged() const = 0;
 
   // As Hook::SaveState and Hook::LoadState. What the ranks did on their own

@@ -41,7 +41,7 @@ absl::Status CheckArguments(const BucketPlanOptions& options,
   return absl::OkStatus();
 }
 
-// The order in which gradients come, checked.
+// Returns the order in which gradients come, checked.
 absl::StatusOr<std::vector<int>> Order(int parameters,
                                        absl::Span<const int> ready_order) {
   std::vector<int> order(parameters);

@@ -20,8 +20,8 @@ namespace coxswain {
 
 // What the reducer's tests on an emulated GPU share.
 
-// The NCCL back end over emulated GPUs: rank `rank` of `size`, which meet in
-// `store`.
+// Returns the NCCL back end over emulated GPUs: rank `rank` of `size`, which
+// meet in `store`.
 inline std::unique_ptr<Communicator> ConnectGpu(
     EmulatedRuntime* runtime, int rank, int size,
     const std::shared_ptr<RendezvousStore>& store) {

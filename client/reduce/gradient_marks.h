@@ -50,7 +50,7 @@ class GradientMarks {
 
   // By parameter, 1 where used.
   std::vector<int32_t> users() const;
-  // The parameters that were used, in the order in which they came.
+  // Returns the parameters that were used, in the order in which they came.
   std::vector<int> ready_order() const;
   // By bucket, when it was complete.
   std::vector<absl::Time> ready_times() const;

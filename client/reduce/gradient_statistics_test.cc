@@ -122,7 +122,7 @@ void ForEveryTypeAndCount(const Run& run) {
   }
 }
 
-// The order of additions that all machines share.
+// Returns the order of additions that all machines share.
 double SumInOrder(Values* values) {
   double total = 0;
   for (int64_t begin = 0; begin < values->count(); begin += 2048) {

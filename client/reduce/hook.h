@@ -63,7 +63,7 @@ class Hook {
  public:
   virtual ~Hook() = default;
 
-  // The canonical spec: parsing it gives an equal hook.
+  // Returns the canonical spec: parsing it gives an equal hook.
   virtual std::string spec() const = 0;
 
   // What the model consists of, by registration index, and how many ranks
@@ -82,33 +82,34 @@ class Hook {
 
   // Committed steps.
   virtual int64_t step() const = 0;
-  // Whether the next step runs as the spec asks for; false while a hook waits
-  // for its start_step and averages plainly.
+  // Returns whether the next step runs as the spec asks for; false while a hook
+  // waits for its start_step and averages plainly.
   virtual bool started() const { return true; }
 
-  // Whether the next step's result depends on how gradients are divided into
-  // buckets, or on what earlier steps left behind. The reducer then freezes
-  // the layout before that step. False for what acts on each element alone.
+  // Returns whether the next step's result depends on how gradients are divided
+  // into buckets, or on what earlier steps left behind. The reducer then
+  // freezes the layout before that step. False for what acts on each element
+  // alone.
   virtual bool needs_frozen_layout() const { return false; }
 
-  // Whether the hook leaves ranks apart from some step on, and relies on an
-  // Averager of the same spec to bring their parameters together. Without one
-  // they would train models of their own, so the reducer refuses.
+  // Returns whether the hook leaves ranks apart from some step on, and relies
+  // on an Averager of the same spec to bring their parameters together. Without
+  // one they would train models of their own, so the reducer refuses.
   virtual bool needs_averager() const { return false; }
 
-  // What the next step averages, until its Commit: the same on all ranks.
-  // Where it is not kAll, the ranks need not meet in the step.
+  // Returns what the next step averages, until its Commit: the same on all
+  // ranks. Where it is not kAll, the ranks need not meet in the step.
   virtual GradientReach reach() const {
     return needs_averager() ? GradientReach::kGroup : GradientReach::kAll;
   }
 
-  // Whether the hook applies Bucket::share. If it does not, gradients of a rank
-  // with a weight are multiplied by their share and the number of ranks before
-  // Prepare, in their own type: 16-bit ones may overflow.
+  // Returns whether the hook applies Bucket::share. If it does not, gradients
+  // of a rank with a weight are multiplied by their share and the number of
+  // ranks before Prepare, in their own type: 16-bit ones may overflow.
   virtual bool applies_share() const { return false; }
 
-  // The gradients because of which the step exchanged last came out as NaN,
-  // the first one of each rank and bucket; the same on all ranks. Empty if
+  // Returns the gradients because of which the step exchanged last came out as
+  // NaN, the first one of each rank and bucket; the same on all ranks. Empty if
   // that step was finite, and from hooks without state, which do not look.
   virtual std::vector<NonFiniteGradient> non_finite() const { return {}; }
 
@@ -131,7 +132,8 @@ class Hook {
     static_cast<void>(error_scale);
     return absl::UnimplementedError("this hook cannot take over a state");
   }
-  // The 2-norm of this rank's errors, over all parameters; 0 without any.
+  // Returns the 2-norm of this rank's errors, over all parameters; 0 without
+  // any.
   virtual double ErrorNorm() const { return 0; }
 
   // This rank's shard of the state, between steps. Collective: all ranks of

@@ -55,8 +55,8 @@ absl::Status Damaged(absl::string_view what) {
       absl::StrCat("the bytes are not a whole hook state: ", what));
 }
 
-// The product of the shape times the element's size; nullopt if that has a
-// negative factor or overflows.
+// Returns the product of the shape times the element's size; nullopt if that
+// has a negative factor or overflows.
 std::optional<uint64_t> BytesOf(const std::vector<int64_t>& shape,
                                 DType dtype) {
   int64_t product = static_cast<int64_t>(SizeOf(dtype));

@@ -35,8 +35,8 @@ struct HookState {
   std::vector<StateTensor> tensors;
 };
 
-// The bytes of a (partial) state, and back. Parse never trusts its input:
-// DATA_LOSS names what does not fit.
+// Return the bytes of a (partial) state, and a state of its bytes. Parse never
+// trusts its input: DATA_LOSS names what does not fit.
 std::string SerializeHookState(const HookState& state);
 absl::StatusOr<HookState> ParseHookState(absl::string_view bytes);
 
@@ -44,12 +44,13 @@ absl::StatusOr<HookState> ParseHookState(absl::string_view bytes);
 // if they do not belong together, or a tensor is there twice.
 absl::StatusOr<HookState> MergeHookStates(std::vector<HookState> shards);
 
-// The whole state of a hook on every rank, merged from the ranks' shards: what
-// a checkpoint would hold. Collective, between steps. A rank holds the merged
-// state, its own shard's bytes and those of one other rank at a time.
-// RESOURCE_EXHAUSTED, on all ranks and before any shard travels, if the shards
-// have more than `max_bytes` together; otherwise the errors of SaveState, of
-// MergeHookStates, and of the communicator. `timeout` bounds each collective.
+// Returns the whole state of a hook on every rank, merged from the ranks'
+// shards: what a checkpoint would hold. Collective, between steps. A rank holds
+// the merged state, its own shard's bytes and those of one other rank at a
+// time. RESOURCE_EXHAUSTED, on all ranks and before any shard travels, if the
+// shards have more than `max_bytes` together; otherwise the errors of
+// SaveState, of MergeHookStates, and of the communicator. `timeout` bounds each
+// collective.
 absl::StatusOr<HookState> GatherHookState(Hook& hook,
                                           Communicator& communicator,
                                           int64_t max_bytes,

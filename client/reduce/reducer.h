@@ -148,11 +148,11 @@ class Reducer {
   // left each rank with its own gradients, not this rank's.
   bool unused_everywhere(int parameter) const;
 
-  // What all ranks do with the finished step: waits for the gate's decision;
-  // without a gate it is the vote. Once a step; again, it is the same. With
-  // ReducerOptions::on_average the exchange has asked before, with a vote to
-  // commit, and this one does not count. Every step that was announced is
-  // decided on, also an empty one, which is then rolled back. A vote against
+  // Returns what all ranks do with the finished step: waits for the gate's
+  // decision; without a gate it is the vote. Once a step; again, it is the
+  // same. With ReducerOptions::on_average the exchange has asked before, with a
+  // vote to commit, and this one does not count. Every step that was announced
+  // is decided on, also an empty one, which is then rolled back. A vote against
   // the step that is `unanimous`, because it follows from the averages, has it
   // skipped even where votes do not count. An error (ABORTED: the ranks did
   // different things) breaks the reducer.
@@ -199,7 +199,7 @@ class Reducer {
   // broken already. Returns at once.
   void Abort(const absl::Status& reason);
 
-  // The first error, if there was one.
+  // Returns the first error, if there was one.
   absl::Status status() const;
 
   // The hook's count of committed steps when the step was begun.

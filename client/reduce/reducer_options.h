@@ -68,9 +68,9 @@ struct ReducerOptions {
   absl::Duration timeout = absl::Minutes(5);
   Clock* clock = Clock::Real();  // for BucketTiming
 
-  // Whether the averages' norm is needed.
+  // Returns whether the averages' norm is needed.
   bool measures() const { return statistics || max_norm > 0; }
-  // How long to wait for what an abort ends: it uses memory until then.
+  // Returns how long to wait for what an abort ends: it uses memory until then.
   absl::Duration after_abort() const {
     return std::max(timeout, absl::Seconds(10));
   }

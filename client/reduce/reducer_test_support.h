@@ -130,7 +130,7 @@ class AverageHook : public Hook {
   Log log_;
 };
 
-// A network on which nothing ends unless it is aborted.
+// Returns a network on which nothing ends unless it is aborted.
 inline std::unique_ptr<Communicator> Stuck() {
   return std::make_unique<HeldCommunicator>(
       std::make_unique<LoopbackCommunicator>());

@@ -65,7 +65,7 @@ class StepExchange {
   // The rest.
   absl::Status Run();
 
-  // What the ranks agreed on: all of StepReport's fields on weights.
+  // Returns what the ranks agreed on: all of StepReport's fields on weights.
   const StepReport& report() const { return report_; }
   // That the hook has started, among all ranks.
   int64_t collectives() const { return collectives_; }

@@ -99,7 +99,7 @@ std::vector<std::string> Spans(const Json& events, int track) {
   return spans;
 }
 
-// What processes and tracks are called.
+// Returns what processes and tracks are called.
 std::vector<std::string> Names(const Json& events) {
   std::vector<std::string> names;
   for (const Json& event : events) {

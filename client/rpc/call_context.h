@@ -85,7 +85,7 @@ class CancelLink {
   CancelLink(const CancelLink&) = delete;
   CancelLink& operator=(const CancelLink&) = delete;
 
-  // The signal's status instead of a cancelled call's own.
+  // Returns the signal's status instead of a cancelled call's own.
   absl::Status Translate(const grpc::Status& status) const {
     if (!status.ok() && signal_ != nullptr) {
       absl::Status raised = signal_->status();

@@ -161,8 +161,8 @@ std::shared_ptr<grpc::ChannelCredentials> MakeFallbackChannelCredentials(
   return grpc::experimental::TlsCredentials(options);
 }
 
-// What puts the token into each call; nothing if there is none, or if it would
-// leave this machine in plain text (ClientSecurity::insecure).
+// Returns what puts the token into each call; nothing if there is none, or if
+// it would leave this machine in plain text (ClientSecurity::insecure).
 std::vector<std::unique_ptr<ClientInterceptorFactoryInterface>>
 MakeTokenInterceptors(const ClientSecurity& security,
                       const std::string& address) {

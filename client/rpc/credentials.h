@@ -21,16 +21,16 @@ namespace coxswain {
 // are encrypted.
 bool IsEncrypted(const ClientSecurity& security);
 
-// A connection of its own to the coordinator at HOST:PORT. gRPC connects, and
-// connects again, when there is something to send.
+// Returns a connection of its own to the coordinator at HOST:PORT. gRPC
+// connects, and connects again, when there is something to send.
 std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(
     const std::string& address, const ClientSecurity& security = {});
 
-// The same to each of several, with commas between.
+// Returns the same to each of several, with commas between.
 std::vector<std::shared_ptr<grpc::Channel>> MakeCoordinatorChannels(
     const std::string& addresses, const ClientSecurity& security);
 
-// The same to the fallback coordinator of this job.
+// Returns the same to the fallback coordinator of this job.
 std::shared_ptr<grpc::Channel> MakeFallbackChannel(
     const std::string& address, const ClientSecurity& security,
     const std::string& job);

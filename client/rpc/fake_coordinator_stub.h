@@ -44,7 +44,7 @@ class FakeAttachment {
     MutexLock lock(&callback_mutex_);
     closed_ = true;
   }
-  // Whether either end has closed the stream.
+  // Returns whether either end has closed the stream.
   bool closed() {
     MutexLock lock(&callback_mutex_);
     return closed_;
@@ -151,8 +151,8 @@ class FakeCoordinatorStub : public CoordinatorStub {
     return stream;
   }
 
-  // The n-th stream that the client opens, from 0; waits for it, and for what
-  // OnAttach does with it.
+  // Returns the n-th stream that the client opens, from 0; waits for it, and
+  // for what OnAttach does with it.
   std::shared_ptr<FakeAttachment> AttachmentNumber(size_t n) {
     MutexLock lock(&mutex_);
     const bool came = attached_.WaitFor(

@@ -14,7 +14,7 @@ namespace coxswain {
 std::shared_ptr<CoordinatorStub> MakeGrpcCoordinatorStub(
     const std::string& address, const ClientSecurity& security = {});
 
-// The same to the fallback coordinator of this job.
+// Returns the same to the fallback coordinator of this job.
 std::shared_ptr<CoordinatorStub> MakeFallbackStub(
     const std::string& address, const ClientSecurity& security,
     const std::string& job);

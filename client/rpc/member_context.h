@@ -35,11 +35,12 @@ class MemberContext {
   CoordinatorStub& stub() const { return *stub_; }
   const std::string& job() const { return fence_.job(); }
   const RetryPolicy& policy() const { return policy_; }
-  // The security of connections to the coordinator, for other connections.
+  // Returns the security of connections to the coordinator, for other
+  // connections.
   const ClientSecurity& security() const { return security_; }
 
-  // The term of the coordinator that has accepted this member's stream last:
-  // raised by the attachment.
+  // Returns the term of the coordinator that has accepted this member's stream
+  // last: raised by the attachment.
   CurrentTerm& term() const { return *term_; }
 
   // The fence of the present term, without, and with, a new request id.

@@ -69,7 +69,7 @@ class ParameterStub {
 
   virtual std::unique_ptr<ExchangeStream> Exchange(
       ExchangeCallbacks callbacks) = 0;
-  // Whether all parts of the version are there.
+  // Returns whether all parts of the version are there.
   virtual absl::StatusOr<bool> Push(const v1::PushHeader& header,
                                     absl::string_view bytes,
                                     const CallOptions& options) = 0;

@@ -60,8 +60,9 @@ class Retry {
   // Time and pauses begin anew.
   void Restart();
 
-  // The error of the whole, after Pause has returned false: that of the last
-  // attempt, with what was tried where, or the status of the raised signal.
+  // Returns the error of the whole, after Pause has returned false: that of the
+  // last attempt, with what was tried where, or the status of the raised
+  // signal.
   absl::Status GivenUp(const absl::Status& last, absl::string_view operation,
                        absl::string_view address) const;
 

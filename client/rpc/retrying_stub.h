@@ -60,8 +60,8 @@ std::shared_ptr<CoordinatorStub> MakeRetryingStub(
     std::shared_ptr<CoordinatorStub> stub, const RetryPolicy& policy,
     std::shared_ptr<const CurrentTerm> term = nullptr);
 
-// The coordinator's own term, if the error's detail says that the request's
-// fence has another one.
+// Returns the coordinator's own term, if the error's detail says that the
+// request's fence has another one.
 std::optional<int64_t> TermOfStaleFence(const absl::Status& status);
 
 }  // namespace coxswain

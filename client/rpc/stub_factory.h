@@ -18,8 +18,8 @@ std::shared_ptr<CoordinatorStub> ConnectCoordinator(
     const std::string& address, const RetryPolicy& policy = {},
     const ClientSecurity& security = {});
 
-// The same without retries, for those who have their own: a MemberContext, and
-// who joins. `clock` outlives the result.
+// Returns the same without retries, for those who have their own: a
+// MemberContext, and who joins. `clock` outlives the result.
 std::shared_ptr<CoordinatorStub> ConnectWithoutRetries(
     const std::string& address, const ClientSecurity& security = {},
     const Clock* clock = Clock::Real());

@@ -18,10 +18,10 @@ class ScheduleClient {
  public:
   virtual ~ScheduleClient() = default;
 
-  // The gate of a stream, which lives as long as the session; one reducer uses
-  // it. With enforcement=off it answers at once with this rank's own vote.
-  // The name has 1 to 64 characters of [A-Za-z0-9._-]; a session has at
-  // most 64.
+  // Returns the gate of a stream, which lives as long as the session; one
+  // reducer uses it. With enforcement=off it answers at once with this rank's
+  // own vote. The name has 1 to 64 characters of [A-Za-z0-9._-]; a session has
+  // at most 64.
   virtual absl::StatusOr<schedule::StepGate*> Gate(
       absl::string_view stream = schedule::kTrainStream) = 0;
 

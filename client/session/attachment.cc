@@ -14,8 +14,8 @@
 namespace coxswain {
 namespace {
 
-// Whether opening the stream again may help after this end of it. `term` is the
-// one that it was opened with.
+// Returns whether opening the stream again may help after this end of it.
+// `term` is the one that it was opened with.
 bool IsLostConnection(const absl::Status& status, int64_t term) {
   // A coordinator that has been replaced, and has yet to notice.
   const std::optional<int64_t> theirs = TermOfStaleFence(status);

@@ -104,7 +104,7 @@ class Attachment {
   void OnAttached(int64_t term);
   // Notes how a stream has ended: whether to open another one.
   bool OnStreamEnd(const absl::Status& end, Backoff* pauses);
-  // Whether the silence of the coordinator has outlasted the grace.
+  // Returns whether the silence of the coordinator has outlasted the grace.
   bool GraceOverLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool FinishedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !end_.ok();

@@ -210,7 +210,7 @@ absl::Status NeverAnswered(const SessionOptions& options, bool reached,
       "). Start it with `coxswain serve` or check --coordinator"));
 }
 
-// The coordinator's refusal, in a user's words, with its typed detail.
+// Returns the coordinator's refusal, in a user's words, with its typed detail.
 absl::Status Refused(const SessionOptions& options,
                      const absl::Status& answer) {
   absl::string_view said = answer.message();
@@ -227,8 +227,8 @@ absl::Status Refused(const SessionOptions& options,
   return WithDetailOf(answer, absl::Status(answer.code(), message));
 }
 
-// How long one call may take: each arrival may begin the coordinator's time
-// anew, and a spare waits for as long as the job runs.
+// Returns how long one call may take: each arrival may begin the coordinator's
+// time anew, and a spare waits for as long as the job runs.
 absl::Duration CallTimeout(const v1::JoinRequest& request,
                            absl::Duration left) {
   if (IsElastic(request)) return kWholeJob;

@@ -32,14 +32,14 @@ RetryPolicy RetriesOf(const SessionOptions& options);
 // Returns within how long the workers of a job that have lost one coordinator
 // attach again: a thousand of them within about a second.
 absl::Duration ReattachSpread(int world_size);
-// How long a lost stream may take to come back before a rank attaches to the
-// fallback coordinator: no less than after a coordinator that has only cut the
-// streams.
+// Returns how long a lost stream may take to come back before a rank attaches
+// to the fallback coordinator: no less than after a coordinator that has only
+// cut the streams.
 absl::Duration FallbackAfter(const SessionOptions& options, int world_size);
 
-// The first part of Session::Join: repeats the Join until the coordinator
-// answers, logs meanwhile what it waits for, and describes what went wrong.
-// Fills in the request's address, if empty, and its timeout.
+// Returns the first part of Session::Join: repeats the Join until the
+// coordinator answers, logs meanwhile what it waits for, and describes what
+// went wrong. Fills in the request's address, if empty, and its timeout.
 absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,
                                          CoordinatorStub& stub,
                                          v1::JoinRequest* request);

@@ -37,7 +37,7 @@ std::string HostName() {
   return name;
 }
 
-// The launcher's number if it gives one, or else the program's.
+// Returns the launcher's number if it gives one, or else the program's.
 absl::StatusOr<int> Agreed(int launcher, int program,
                            absl::string_view variable, absl::string_view what) {
   if (launcher > 0 && program > 0 && launcher != program) {
@@ -98,9 +98,9 @@ absl::Status FillDefaults(JobManifest* manifest, SessionOptions* options) {
   return absl::OkStatus();
 }
 
-// Whether a worker that has the state of a job was taken into a generation that
-// ended before it could attach: a survivor, whom the next one waits for as long
-// as it does not leave.
+// Returns whether a worker that has the state of a job was taken into a
+// generation that ended before it could attach: a survivor, whom the next one
+// waits for as long as it does not leave.
 bool IsForNext(const SessionOptions& options, const absl::Status& attached) {
   if (options.after_generation == 0) return false;
   const v1::ErrorDetail detail = DetailOf(attached);

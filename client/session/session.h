@@ -84,7 +84,7 @@ class Session {
   int local_rank() const;
   int64_t generation() const;
   const std::string& job() const;
-  // The job's plan when it was joined; schedule().plan() is the newest.
+  // Returns the job's plan when it was joined; schedule().plan() is the newest.
   const schedule::Plan& plan() const;
   // Names what an operator has changed of what this program's manifest asks
   // for: by SessionOptions::plan_overrides, or by proposing `plan`. The names
@@ -94,10 +94,11 @@ class Session {
   // coordinator, and blocks; in a smaller one they are known, and no call
   // fails. Each call returns a copy.
   absl::StatusOr<std::vector<JobMember>> Members();
-  // The generation before this one, and its members that are not in this one.
+  // Returns the generation before this one, and its members that are not in
+  // this one.
   const PreviousGeneration& previous() const;
 
-  // What happens to this session from now on. One reader.
+  // Returns what happens to this session from now on. One reader.
   SessionEvents& events();
 
   // All ranks. Connected by the first call, which blocks until every rank has
@@ -105,8 +106,8 @@ class Session {
   // later calls return the same.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> World();
 
-  // A group of these ranks, in this order; called by each of them. The name
-  // has 1 to 128 characters of [A-Za-z0-9._:/-]. Blocks as World. A group
+  // Returns a group of these ranks, in this order; called by each of them. The
+  // name has 1 to 128 characters of [A-Za-z0-9._:/-]. Blocks as World. A group
   // that exists already is returned again; so is the error of one that could
   // not be connected, of which peers may hold half.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroup(
@@ -172,7 +173,7 @@ class Session {
   const std::unique_ptr<Core> core_;
 };
 
-// Whether Join or Rejoin failed because the job has ended cleanly, and
+// Returns whether Join or Rejoin failed because the job has ended cleanly, and
 // nothing is wrong: a spare that was not needed.
 bool IsJobFinished(const absl::Status& status);
 

@@ -40,7 +40,7 @@ class SessionEvents {
 
   virtual ~SessionEvents() = default;
 
-  // The next event. DEADLINE_EXCEEDED if none comes within `timeout`;
+  // Returns the next event. DEADLINE_EXCEEDED if none comes within `timeout`;
   // OUT_OF_RANGE once the last one was read, or the session was left.
   virtual absl::StatusOr<SessionEvent> Next(absl::Duration timeout) = 0;
 

@@ -55,7 +55,7 @@ class SessionGroups {
   SessionGroups(int rank, ProcessGroup::ConnectOptions connect,
                 std::shared_ptr<MemberContext> member);
 
-  // The group of this description, connected now unless it is already.
+  // Returns the group of this description, connected now unless it is already.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Obtain(
       const v1::GroupInfo& info);
 
@@ -63,14 +63,14 @@ class SessionGroups {
   // if asked to, all communicators are aborted. Once.
   void End(const absl::Status& why, bool abort_communicators);
 
-  // What all communicators have moved.
+  // Returns what all communicators have moved.
   StepTimings::Traffic traffic() const;
   // Adds what all communicators have done.
   void AddProgress(v1::Heartbeat* heartbeat) const;
 
  private:
-  // The group, or why it could not be connected, if that is known; nullptr:
-  // the caller is to connect it.
+  // Returns the group, or why it could not be connected, if that is known;
+  // nullptr: the caller is to connect it.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Claim(
       const v1::GroupInfo& info);
   // Keeps a group that has just been connected.

@@ -195,8 +195,8 @@ std::vector<std::string> Coordinators(absl::string_view list) {
   return absl::StrSplit(list, ',');
 }
 
-// The local address of a datagram socket connected to `remote`: no packet is
-// sent, but the kernel chooses the route.
+// Returns the local address of a datagram socket connected to `remote`: no
+// packet is sent, but the kernel chooses the route.
 absl::StatusOr<std::string> LocalAddressOfRoute(const addrinfo& remote) {
   const int fd = socket(remote.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) {

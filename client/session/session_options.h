@@ -67,7 +67,7 @@ struct SessionOptions {
   // what it should be.
   static absl::StatusOr<SessionOptions> FromEnvironment();
 
-  // The same from any source: `get` returns the value, or nullptr.
+  // Returns the same from any source: `get` returns the value, or nullptr.
   static absl::StatusOr<SessionOptions> FromVariables(
       const std::function<const char*(const char* name)>& get);
 
@@ -141,9 +141,9 @@ struct SessionOptions {
   std::function<void(const std::string& notice)> on_waiting;
 };
 
-// The local address that packets to HOST:PORT leave from, or to the first of
-// several, with commas between, that has one. UNAVAILABLE if no host can be
-// resolved or there is no route.
+// Returns the local address that packets to HOST:PORT leave from, or to the
+// first of several, with commas between, that has one. UNAVAILABLE if no host
+// can be resolved or there is no route.
 absl::StatusOr<std::string> LocalAddressTowards(absl::string_view host_ports);
 
 }  // namespace coxswain

@@ -70,7 +70,7 @@ class StoreClient {
   absl::Status Wait(const std::vector<std::string>& keys,
                     absl::Duration timeout);
 
-  // Whether there was such a key.
+  // Returns whether there was such a key.
   absl::StatusOr<bool> DeleteKey(absl::string_view key);
 
   // Returns how many keys begin with `prefix`.

@@ -93,13 +93,13 @@ class StateOfAverager : public Hook {
   Averager& averager_;
 };
 
-// A hook whose averager is there: the same as `hook`, which outlives it, but
-// without the averager's demands on its callers. For a change of hooks.
+// Returns a hook whose averager is there: the same as `hook`, which outlives
+// it, but without the averager's demands on its callers. For a change of hooks.
 std::unique_ptr<Hook> WithAverager(Hook* hook) {
   return std::make_unique<PairedHook>(hook);
 }
 
-// The whole state of an averager on every rank; see GatherHookState.
+// Returns the whole state of an averager on every rank; see GatherHookState.
 absl::StatusOr<HookState> GatherAveragerState(Averager& averager,
                                               Communicator& communicator,
                                               int64_t max_bytes,

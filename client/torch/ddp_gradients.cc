@@ -22,9 +22,9 @@ namespace {
 
 using ::torch::Tensor;
 
-// The nodes that loss.backward() will visit. Those of a part that is computed
-// again in the backward pass are not among them: they do not exist yet. Throws
-// what libtorch throws.
+// Returns the nodes that loss.backward() will visit. Those of a part that is
+// computed again in the backward pass are not among them: they do not exist
+// yet. Throws what libtorch throws.
 std::unordered_set<const ::torch::autograd::Node*> NodesBehind(
     const Tensor& loss) {
   using ::torch::autograd::Node;

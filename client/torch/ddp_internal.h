@@ -23,7 +23,7 @@
 
 namespace coxswain::torch {
 
-// The plan that the job begins with.
+// Returns the plan that the job begins with.
 schedule::Plan PlanOf(const DistributedDataParallelOptions& options);
 
 // INVALID_ARGUMENT: options that do not go together, or not with the plan, the
@@ -41,7 +41,8 @@ absl::Status CheckAskedFor(const DistributedDataParallelOptions& options);
 absl::Status CheckPlannedHook(const DistributedDataParallelOptions& options,
                               const Hook& hook);
 
-// The options of DistributedDataParallel's own that must be equal on all ranks.
+// Returns the options of DistributedDataParallel's own that must be equal on
+// all ranks.
 std::map<std::string, std::string> AgreedSettings(
     const DistributedDataParallelOptions& options);
 

@@ -32,11 +32,11 @@ struct GraphMark {
   static GraphMark Now();
 };
 
-// Whether the forward that the loss comes from ran before the mark: what is
-// younger than the mark uses no parameter, but something older. A part that is
-// computed again in the backward pass counts by when it ran first. Looks at no
-// more of the graph than it takes to find a parameter. Throws what libtorch
-// throws.
+// Returns whether the forward that the loss comes from ran before the mark:
+// what is younger than the mark uses no parameter, but something older. A part
+// that is computed again in the backward pass counts by when it ran first.
+// Looks at no more of the graph than it takes to find a parameter. Throws what
+// libtorch throws.
 bool ForwardRanBefore(const GraphMark& mark, const ::torch::Tensor& loss);
 
 // What was declared of the backward passes to come, and what has become of it.
@@ -51,11 +51,11 @@ class DeclaredPasses {
   void Declare(const MicroBatch& micro);
   // The end of the data ends the window: what it summed up is to be exchanged.
   void DeclareTail();
-  // Whether micro-batches are declared at all.
+  // Returns whether micro-batches are declared at all.
   bool declared() const { return declared_; }
-  // Whether passes exchange that are in no NoSync scope.
+  // Returns whether passes exchange that are in no NoSync scope.
   bool exchanges() const { return micro_.exchange; }
-  // Whether the micro-batch that was declared last counts for nothing.
+  // Returns whether the micro-batch that was declared last counts for nothing.
   bool empty() const { return declared_ && micro_.empty; }
   const GraphMark& since() const { return since_; }
 

@@ -33,9 +33,10 @@ namespace coxswain::torch {
 
 class StaticGraph;
 
-// The trainable parameters of a module in registration order, as the manifest
-// and the reducer know them. A parameter that is registered twice counts once,
-// under its first name. INVALID_ARGUMENT names one of an unsupported type.
+// Returns the trainable parameters of a module in registration order, as the
+// manifest and the reducer know them. A parameter that is registered twice
+// counts once, under its first name. INVALID_ARGUMENT names one of an
+// unsupported type.
 absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
     const ::torch::nn::Module& module);
 
@@ -294,7 +295,8 @@ class DistributedDataParallel {
   // CPU only.
   absl::Status CompleteForDevice(ReducerOptions* options) const;
   absl::Status ConfigureAverager();
-  // The averager's part of AverageParameters; whether the ranks were apart.
+  // Returns the averager's part of AverageParameters; whether the ranks were
+  // apart.
   absl::StatusOr<bool> UniteParameters();
   // Rank root's values.
   absl::Status Broadcast(const std::vector<::torch::Tensor>& tensors, int root);
@@ -303,7 +305,7 @@ class DistributedDataParallel {
   // FAILED_PRECONDITION if a buffer has changed its form since the ranks have
   // compared them.
   absl::Status BroadcastBuffers();
-  // What all ranks must have alike, beside the parameters.
+  // Returns what all ranks must have alike, beside the parameters.
   std::map<std::string, std::string> AgreedByAll() const;
   // Runs `action` on the parameters' values, and keeps its error.
   absl::Status WithValues(
@@ -332,12 +334,12 @@ class DistributedDataParallel {
   // That the plan allows micro-batches that are not declared, where they are
   // not.
   absl::Status CheckUndeclared() const;
-  // What the exchange that begins carries, and how it is announced.
+  // Returns what the exchange that begins carries, and how it is announced.
   absl::StatusOr<WindowSum> SumToExchange();
   absl::StatusOr<schedule::Ticket> TicketOf(const WindowSum& sum) const;
   // Of the parameters, as they are.
   absl::StatusOr<uint64_t> Checksum() const;
-  // What gradients are multiplied by before the exchange under way.
+  // Returns what gradients are multiplied by before the exchange under way.
   double rescale() const;
   absl::Status BeginReducerStep(const WindowSum& sum);
   absl::Status BeginStep();
@@ -359,22 +361,22 @@ class DistributedDataParallel {
   // FAILED_PRECONDITION if the hook and the averager that it needs are not in
   // the same step, or the averager missed one.
   absl::Status CheckAverager();
-  // Whether no rank meets another in the step of this ticket: its gradients
-  // stay its own, the averager does not join the ranks after it, and the plan
-  // wants nothing of all ranks there. The same on all ranks.
+  // Returns whether no rank meets another in the step of this ticket: its
+  // gradients stay its own, the averager does not join the ranks after it, and
+  // the plan wants nothing of all ranks there. The same on all ranks.
   bool IsLocal(const WindowSum& sum, const schedule::Ticket& ticket) const;
 
   // The end of an exchange: see ddp_decision.cc.
   absl::Status CheckVote(bool apply) const;
   schedule::Vote VoteOf(bool apply, absl::string_view why) const;
-  // Which averages are not finite; empty if all are.
+  // Returns which averages are not finite; empty if all are.
   std::string NonFinite() const;
   // Ranks had data for the step, and all of it had weight 0.
   bool AllWereEmpty() const;
   // For the hook, the buffers and .grad.
   absl::Status EndExchange(const schedule::Decision& decision);
-  // Whether the exchange that was decided to be committed is so only with the
-  // optimizer's step.
+  // Returns whether the exchange that was decided to be committed is so only
+  // with the optimizer's step.
   bool commits_later() const;
   // For the window, whose decision follows from those of its exchanges.
   void NoteDecision(const schedule::Decision& decision);

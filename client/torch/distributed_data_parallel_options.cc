@@ -131,7 +131,7 @@ absl::Status CheckSkips(const DistributedDataParallelOptions& options,
 
 absl::string_view OnOff(bool value) { return value ? "true" : "false"; }
 
-// What the program asks for, whatever it follows.
+// Returns what the program asks for, whatever it follows.
 schedule::Plan AskedFor(const DistributedDataParallelOptions& options) {
   schedule::Plan plan;
   plan.accumulation_steps = options.accumulation_steps;

@@ -102,7 +102,7 @@ struct DistributedDataParallelOptions {
   std::string trace_file;
 };
 
-// What the workers that train `module` must have in common, for
+// Returns what the workers that train `module` must have in common, for
 // Session::Join: its parameters, the hook spec as it is given (pass what
 // CanonicalSpec of hooks/registry/registry.h returns where it comes from a
 // user), and the options that decide the order of collectives. INVALID_ARGUMENT

@@ -109,7 +109,7 @@ struct Net : ::torch::nn::Module {
   ::torch::nn::Linear linear{nullptr};
 };
 
-// The samples [begin, begin + count) of an endless data set.
+// Returns the samples [begin, begin + count) of an endless data set.
 std::pair<Tensor, Tensor> Samples(int64_t begin, int64_t count) {
   const Tensor number =
       ::torch::arange(begin, begin + count, ::torch::kFloat32).view({-1, 1});

@@ -43,7 +43,7 @@ class ElasticModuleState : public ElasticState {
       std::shared_ptr<::torch::nn::Module> module,
       ::torch::optim::Optimizer* optimizer);
 
-  // What the program changes; kept by Keep.
+  // Returns what the program changes; kept by Keep.
   ElasticRecord& record() { return record_; }
 
   // Between steps: all is now as it is to be after a Rollback.
@@ -68,7 +68,7 @@ class ElasticModuleState : public ElasticState {
   absl::Status TakeTensors() override;
   absl::StatusOr<std::string> Save() override;
   absl::Status Load(absl::string_view bytes, int64_t step) override;
-  // The record: a program may have counted differently on each rank.
+  // Returns the record: a program may have counted differently on each rank.
   std::string LooseBytes() override { return record_.Serialize(); }
   absl::Status LoadLooseBytes(absl::string_view bytes) override;
   // Of the optimizer.

@@ -131,7 +131,7 @@ class ElasticTraining {
   absl::Status Resume();
   // Copies what the last step's decision wants saved.
   void SaveIfAsked();
-  // The error of a body that goes on although going() is false.
+  // Returns the error of a body that goes on although going() is false.
   absl::Status CheckGoing();
   // Begins a window, unless it has begun: what Accumulate does where
   // micro-batches are declared.

@@ -78,7 +78,7 @@ class ModuleCheckpoint {
   // nothing is copied, which is logged (checkpoint_not_copied).
   absl::StatusOr<bool> SaveIfAsked(DistributedDataParallel& ddp,
                                    const Blobs& blobs = {});
-  // The same, asked or not; nothing if this step has been saved.
+  // Returns the same, asked or not; nothing if this step has been saved.
   absl::StatusOr<bool> Save(DistributedDataParallel& ddp,
                             absl::string_view reason, const Blobs& blobs = {});
 

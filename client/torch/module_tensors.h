@@ -44,7 +44,7 @@ std::map<std::string, std::string> DescribeUntrained(
 ::torch::ScalarType FromDType(DType dtype);
 Device ToDevice(const ::torch::Device& device);
 
-// The elements of a row-major tensor of a supported type.
+// Returns the elements of a row-major tensor of a supported type.
 Span ElementsOf(const ::torch::Tensor& tensor);
 // Any row-major tensor, as bytes.
 Span BytesOf(const ::torch::Tensor& tensor);
@@ -54,10 +54,10 @@ Span BytesOf(const ::torch::Tensor& tensor);
 // that is a GPU. The CPU, if there is none.
 Device DeviceOf(const ::torch::nn::Module& module);
 
-// The stream of this GPU that the calling thread's libtorch works on, for
-// ReducerOptions::caller_stream. Thread-safe. UNIMPLEMENTED: libtorch was built
-// without CUDA; or it is too old to hand out another stream than the default
-// one (before 2.3), and the program has to, as
+// Returns the stream of this GPU that the calling thread's libtorch works on,
+// for ReducerOptions::caller_stream. Thread-safe. UNIMPLEMENTED: libtorch was
+// built without CUDA; or it is too old to hand out another stream than the
+// default one (before 2.3), and the program has to, as
 //   options.reducer.caller_stream = [] {
 //     return reinterpret_cast<coxswain::DeviceStream>(
 //         c10::cuda::getCurrentCUDAStream().stream());

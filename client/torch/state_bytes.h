@@ -26,9 +26,9 @@ absl::Status SaveModule(const ::torch::nn::Module& module, std::string* bytes);
 // has otherwise, and leaves it as it was.
 absl::Status LoadModule(absl::string_view bytes, ::torch::nn::Module* module);
 
-// What an optimizer has learned (momenta and the like) and its groups' learning
-// rates, as bytes: for a peer that has the same optimizer of the same model.
-// libtorch's format, so of one version of it. INTERNAL: libtorch threw.
+// Returns what an optimizer has learned (momenta and the like) and its groups'
+// learning rates, as bytes: for a peer that has the same optimizer of the same
+// model. libtorch's format, so of one version of it. INTERNAL: libtorch threw.
 absl::StatusOr<std::string> SaveOptimizer(
     const ::torch::optim::Optimizer& optimizer);
 
@@ -36,8 +36,9 @@ absl::StatusOr<std::string> SaveOptimizer(
 absl::Status LoadOptimizer(absl::string_view bytes,
                            ::torch::optim::Optimizer* optimizer);
 
-// A checksum of the same, by parameter in order. The bytes differ between
-// processes that hold the same, as libtorch names parameters by their address.
+// Returns a checksum of the same, by parameter in order. The bytes differ
+// between processes that hold the same, as libtorch names parameters by their
+// address.
 absl::StatusOr<uint64_t> DigestOptimizer(
     const ::torch::optim::Optimizer& optimizer);
 

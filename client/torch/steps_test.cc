@@ -284,7 +284,7 @@ std::shared_ptr<::torch::nn::SequentialImpl> Perceptron() {
       ::torch::nn::Linear(16, 4));
 }
 
-// The parameters after some steps; overlapped or not.
+// Returns the parameters after some steps; overlapped or not.
 std::vector<Tensor> Trained(const TestRank& rank, bool view, bool overlapped) {
   auto model = Perceptron();
   DistributedDataParallelOptions options = SmallBuckets(view);

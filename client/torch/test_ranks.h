@@ -64,7 +64,7 @@ void OnRanks(int size, const std::function<void(const TestRank&)>& body);
 // Options for tests: buckets so small that there are several.
 DistributedDataParallelOptions SmallBuckets(bool view);
 
-// A plan of the job, of version 1.
+// Returns a plan of the job, of version 1.
 schedule::Plan PlanOf(int accumulation_steps,
                       const schedule::Terms& terms = {});
 
@@ -85,7 +85,7 @@ struct Weights : ::torch::nn::Module {
   // Adds up weights of these names, times x.
   ::torch::Tensor Use(const std::vector<std::string>& names, double x);
   ::torch::Tensor weight(const std::string& name);
-  // An element of its .grad; NaN if that is undefined.
+  // Returns an element of its .grad; NaN if that is undefined.
   double Gradient(const std::string& name);
 };
 

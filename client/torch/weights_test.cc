@@ -46,7 +46,7 @@ absl::Status TrainOn(DistributedDataParallel& ddp, Weights& model, double x,
   return linear;
 }
 
-// The tokens [begin, end) of an endless text: the sum of their losses.
+// Returns the tokens [begin, end) of an endless text: the sum of their losses.
 Tensor Loss(::torch::nn::Linear& model, int64_t begin, int64_t end) {
   const auto type = model->weight.scalar_type();
   const Tensor number = ::torch::arange(begin, end, type).view({-1, 1});
@@ -395,8 +395,8 @@ schedule::Plan EachBatch(int accumulation_steps) {
   return PlanOf(accumulation_steps, terms);
 }
 
-// What a hook that keeps back fractions makes of one exchange after another:
-// the averages of whole numbers.
+// Returns what a hook that keeps back fractions makes of one exchange after
+// another: the averages of whole numbers.
 std::vector<double> Exchanges(const std::vector<std::vector<double>>& by_rank) {
   std::vector<double> errors(by_rank.size());
   std::vector<double> averages;

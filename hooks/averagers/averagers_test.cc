@@ -510,8 +510,8 @@ struct NamedValues {
   }
 };
 
-// A model of "a", which has the outer momentum 1 and the value 0, and "b",
-// which stands at 100.
+// Returns a model of "a", which has the outer momentum 1 and the value 0, and
+// "b", which stands at 100.
 std::unique_ptr<Averager> DilocoOfTwo(Communicator& world) {
   auto averager = MakeAverager(
       "diloco(inner_steps=1,outer_lr=1,outer_momentum=0.5,nesterov=false)");

@@ -47,8 +47,8 @@ class SteppedAverager : public Averager {
                          int world_size) override;
 
  protected:
-  // Whether call `call`, which is not before start_step, exchanges anything,
-  // and whether all ranks agree after it.
+  // Returns whether call `call`, which is not before start_step, exchanges
+  // anything, and whether all ranks agree after it.
   virtual bool Exchanges(int64_t call) const = 0;
   virtual bool Unites(int64_t call) const { return Exchanges(call); }
 
@@ -92,17 +92,17 @@ class SteppedAverager : public Averager {
 // FAILED_PRECONDITION: a saved state does not fit.
 absl::Status StateMismatch(const std::string& spec, const std::string& why);
 
-// The gradient side of the averagers: the plain average over all ranks in the
-// first `start_step` steps; afterwards the plain average within the block of
-// `group` consecutive ranks that a rank belongs to, or no exchange at all
-// where `group` is 1. The last block has what remains of the ranks.
+// Returns the gradient side of the averagers: the plain average over all ranks
+// in the first `start_step` steps; afterwards the plain average within the
+// block of `group` consecutive ranks that a rank belongs to, or no exchange at
+// all where `group` is 1. The last block has what remains of the ranks.
 //
 // The blocks are split off the communicator in the first step that needs them
 // after Configure: all ranks prepare that step. The state is the step alone.
 std::unique_ptr<Hook> MakeLocalGradientsHook(std::string spec,
                                              int64_t start_step, int64_t group);
 
-// The ranks of the block of `group` consecutive ones that has `rank`.
+// Returns the ranks of the block of `group` consecutive ones that has `rank`.
 std::vector<int> BlockOf(int rank, int size, int64_t group);
 
 }  // namespace coxswain

@@ -25,8 +25,8 @@ inline bool IsOnDevice(const Bucket& bucket) {
   return bucket.data.device.kind != Device::Kind::kCpu;
 }
 
-// The communicator's queue. INVALID_ARGUMENT, with the back end and the device,
-// if it moves CPU memory only or that of another GPU than the bucket's.
+// Returns the communicator's queue. INVALID_ARGUMENT, with the back end and the
+// device, if it moves CPU memory only or that of another GPU than the bucket's.
 absl::StatusOr<DeviceQueue*> QueueFor(absl::string_view hook,
                                       const Bucket& bucket,
                                       Communicator& communicator);
@@ -39,9 +39,9 @@ absl::Status AwaitGradients(const Bucket& bucket, DeviceQueue& queue);
 // has ended with one.
 absl::Status Begun(const WorkPtr& work);
 
-// An exchange that waits for the host once, at its end: the first Advance
-// enqueues the wait for the gradients and then what `enqueue` does, which is to
-// leave the average in the bucket; its Work ends when that has run.
+// Returns an exchange that waits for the host once, at its end: the first
+// Advance enqueues the wait for the gradients and then what `enqueue` does,
+// which is to leave the average in the bucket; its Work ends when that has run.
 std::unique_ptr<Exchange> MakeDeviceExchange(
     const Bucket& bucket, DeviceQueue& queue,
     std::function<absl::Status()> enqueue);

@@ -92,14 +92,16 @@ class Int8DevicePlan {
   // What that enqueued has run.
   void Uploaded();
 
-  // What the following need, to be copied to the device's memory at `table`.
+  // Returns what the following need, to be copied to the device's memory at
+  // `table`.
   std::vector<char> Tables(bool error_feedback);
   // E1 + W E2 for those whose E2 was of elements that another rank owns now.
   void EnqueueFolds(LaunchTarget* target, const char* table) const;
   QuantiseRuns Gradients(const char* table) const;
   QuantiseRuns Slice(const char* table) const;
 
-  // An entry for each gradient of the bucket, the empty ones too, and the end.
+  // Returns an entry for each gradient of the bucket, the empty ones too, and
+  // the end.
   std::vector<QuantiseEntry> EachGradient() const;
 
   // The errors are those of a step that has been exchanged.
@@ -127,8 +129,8 @@ class Int8DevicePlan {
   // The errors of a part in such a piece of memory.
   Int8DeviceErrors<T> ErrorsIn(const std::shared_ptr<DeviceBuffer>& memory,
                                const Part& part) const;
-  // The memory that this bucket's errors were staged in two steps ago; null if
-  // it lay otherwise.
+  // Returns the memory that this bucket's errors were staged in two steps ago;
+  // null if it lay otherwise.
   std::shared_ptr<DeviceBuffer> StagedBefore() const;
 
   std::vector<QuantiseRun<T>> GradientRuns(bool error_feedback) const;

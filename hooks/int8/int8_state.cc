@@ -167,7 +167,8 @@ absl::Status ForEachTensor(const HookState& state, int saved, bool slices,
   return absl::OkStatus();
 }
 
-// What follows is of the state that one rank alone saves and takes over.
+// Returns what follows is of the state that one rank alone saves and takes
+// over.
 
 template <typename T>
 StateTensor MakeTensor(std::string kind, const std::string& parameter,

@@ -40,7 +40,8 @@ absl::StatusOr<AllInt8Parameters> LoadInt8State(
     const std::map<std::string, std::string>& options, int rank,
     int world_size);
 
-// How many ranks saved a state; FAILED_PRECONDITION if it does not say so.
+// Returns how many ranks saved a state; FAILED_PRECONDITION if it does not say
+// so.
 absl::StatusOr<int> SavedWorldSize(const HookState& state);
 
 // The same of one rank alone (Hook::SaveOwn), with rank 0's options:
@@ -60,7 +61,7 @@ absl::StatusOr<AllInt8Parameters> LoadOwnInt8State(
     const std::map<std::string, std::string>& options, int world_size,
     double scale);
 
-// The 2-norm of E1 + W E2 over all parameters, in double.
+// Returns the 2-norm of E1 + W E2 over all parameters, in double.
 double NormOf(const AllInt8Parameters& current, int world_size);
 
 }  // namespace coxswain

@@ -101,7 +101,7 @@ std::vector<std::unique_ptr<Hook>> MakeHooks(const std::string& spec,
   return hooks;
 }
 
-// A world of the hooks with these numbers.
+// Returns a world of the hooks with these numbers.
 HookWorld WorldOf(const std::vector<std::unique_ptr<Hook>>& hooks,
                   const std::vector<size_t>& numbers,
                   const std::vector<ParameterSpec>& parameters) {
@@ -380,8 +380,8 @@ std::vector<double> Flat(const Gradients& gradients, DType dtype) {
   return bucket;
 }
 
-// The relative distances of 200 steps from the emulation; where `resume`, of
-// each step from the state that the hook had before.
+// Returns the relative distances of 200 steps from the emulation; where
+// `resume`, of each step from the state that the hook had before.
 std::vector<double> DistancesFromEmulation(DType dtype, int size, bool resume) {
   const auto parameters =
       Parameters(dtype, {std::begin(kCounts), std::end(kCounts)});

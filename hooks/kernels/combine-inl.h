@@ -238,7 +238,7 @@ class RowMaker {
   // if X is nothing else) that come after these; any address if there are none.
   const T* const* next() const { return next_; }
 
-  // Whether X is something else than the gradient as it is.
+  // Returns whether X is something else than the gradient as it is.
   bool IsComputed() const {
     return job_.gradient == nullptr || job_.previous != nullptr ||
            job_.product.r > 0;

@@ -51,7 +51,7 @@ class Guarded {
   void Fill(const std::vector<T>& from) {
     std::copy(from.begin(), from.end(), data());
   }
-  // Whether what lies around is as it was.
+  // Returns whether what lies around is as it was.
   bool IsIntact() {
     for (int64_t i = 0; i < static_cast<int64_t>(values_.size()); ++i) {
       if (i >= begin_ && i < begin_ + count_) continue;

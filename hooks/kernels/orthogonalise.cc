@@ -235,8 +235,8 @@ constexpr double kLargestCondition = 1e4;
 // orthonormal to some 1e-7: float's own rounding, times the condition.
 constexpr double kLargestFastCondition = 16;
 
-// Whether one round leaves less than the rounding of T: the error of the
-// Gram matrix (n / 8 additions in each partial sum) times the condition
+// Returns whether one round leaves less than the rounding of T: the error of
+// the Gram matrix (n / 8 additions in each partial sum) times the condition
 // squared.
 template <typename T>
 bool OneRoundIsEnough(double squared_condition, int64_t n, int64_t r) {

@@ -39,7 +39,7 @@ std::atomic<int>& Threads() {
   return threads;
 }
 
-// What this CPU has, whatever is in use; Highway lists the best first.
+// Returns what this CPU has, whatever is in use; Highway lists the best first.
 const std::vector<int64_t>& AllTargets() {
   static const auto* targets =
       new std::vector<int64_t>(hwy::SupportedAndGeneratedTargets());

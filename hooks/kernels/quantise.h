@@ -61,7 +61,7 @@ void QuantiseMean(const uint8_t* in, int64_t stride, int ranks,
 void Dequantise(const uint8_t* in, int64_t size, int64_t count, void* out,
                 DType type);
 
-// Whether no block's scale is NaN.
+// Returns whether no block's scale is NaN.
 bool QuantisedIsFinite(const uint8_t* in, int64_t size, int64_t blocks);
 
 }  // namespace coxswain

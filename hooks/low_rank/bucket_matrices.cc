@@ -26,7 +26,7 @@ bool SameSlots(const std::vector<GradientSlot>& a,
                     });
 }
 
-// Whether they have a parameter in common.
+// Returns whether they have a parameter in common.
 bool Share(const std::vector<GradientSlot>& a,
            const std::vector<GradientSlot>& b) {
   for (const GradientSlot& x : a) {

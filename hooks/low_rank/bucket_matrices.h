@@ -23,10 +23,10 @@ class BucketMatrices {
  public:
   using Tensors = std::vector<LowRankTensor<T>*>;  // by registration index
 
-  // The matrix of a bucket of these parameters; made, with factors of up to
-  // `rank` columns, if there is none. Then the errors move in from `tensors`,
-  // and Q is that of `factors`, saved for a bucket of the same parameters, if
-  // there is one (it is taken out), or else to be drawn.
+  // Returns the matrix of a bucket of these parameters; made, with factors of
+  // up to `rank` columns, if there is none. Then the errors move in from
+  // `tensors`, and Q is that of `factors`, saved for a bucket of the same
+  // parameters, if there is one (it is taken out), or else to be drawn.
   LowRankTensor<T>& For(const Bucket& bucket, int64_t rank, bool keeps_error,
                         const Tensors& tensors,
                         std::vector<StateTensor>& factors);
@@ -67,7 +67,7 @@ class BucketMatrices {
 
   Matrix* Known(const Bucket& bucket);
   bool HasAnyOf(const std::vector<GradientSlot>& slots) const;
-  // A bucket of these gradients, without error or factor.
+  // Returns a bucket of these gradients, without error or factor.
   static std::unique_ptr<Matrix> MakeMatrix(
       const std::vector<GradientSlot>& slots, int64_t rank, bool keeps_error,
       const Tensors& tensors);
@@ -77,8 +77,8 @@ class BucketMatrices {
   std::vector<std::unique_ptr<Matrix>> matrices_;
 };
 
-// The kind of the state tensor that holds Q of a bucket, by the names of its
-// parameters; what it begins with.
+// Returns the kind of the state tensor that holds Q of a bucket, by the names
+// of its parameters; what it begins with.
 std::string BucketFactorKind(const std::string& names);
 constexpr char kBucketFactor[] = "q/";
 

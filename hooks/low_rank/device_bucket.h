@@ -157,8 +157,8 @@ class DeviceBucket : public DeviceBucketBase {
   // unless one of the following fails.
   absl::Status Enqueue(const Bucket& bucket, Communicator& communicator,
                        DeviceQueue& queue, int64_t step);
-  // Whether what the first collective brought, or the second one, was not
-  // finite; on all ranks alike. The gradients are as they were then.
+  // Returns whether what the first collective brought, or the second one, was
+  // not finite; on all ranks alike. The gradients are as they were then.
   bool first_poisoned() const { return flags()[0] != 0; }
   bool second_poisoned() const { return flags()[1] != 0; }
 

@@ -33,9 +33,10 @@ namespace coxswain {
 // Threading: as the hook that has it.
 class DevicePowerSgd {
  public:
-  // The exchange of a bucket, whose tensors are given; three calls of Advance.
-  // INVALID_ARGUMENT if the communicator has no queue on the bucket's device;
-  // RESOURCE_EXHAUSTED if its memory is out. The tensors stay until Forget.
+  // Returns the exchange of a bucket, whose tensors are given; three calls of
+  // Advance. INVALID_ARGUMENT if the communicator has no queue on the bucket's
+  // device; RESOURCE_EXHAUSTED if its memory is out. The tensors stay until
+  // Forget.
   template <typename T>
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
       const Bucket& bucket, std::vector<LowRankTensor<T>*> tensors,

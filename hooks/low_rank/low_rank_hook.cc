@@ -25,7 +25,7 @@ bool Same(const ParameterSpec& a, const ParameterSpec& b) {
   return a.name == b.name && a.shape == b.shape && a.dtype == b.dtype;
 }
 
-// A tensor without any memory of steps.
+// Returns a tensor without any memory of steps.
 template <typename T>
 std::unique_ptr<LowRankTensor<T>> NewTensor(const ParameterSpec& parameter,
                                             int64_t r) {

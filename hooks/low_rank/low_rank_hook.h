@@ -75,16 +75,16 @@ class LowRankHook : public Hook {
 
   // Columns of the factors of a parameter; 0 if it has no factors of its own.
   virtual int64_t RankOf(const ParameterSpec& parameter) const = 0;
-  // Whether something of a parameter is sent later.
+  // Returns whether something of a parameter is sent later.
   virtual bool KeepsError(int64_t rank_of_parameter) const = 0;
 
-  // The exchange of a bucket in a compressed step.
+  // Returns the exchange of a bucket in a compressed step.
   virtual std::unique_ptr<Exchange> Compress(const Bucket& bucket,
                                              Communicator& communicator,
                                              const LowRankStep& step) = 0;
 
-  // The same for one in a GPU's memory. INVALID_ARGUMENT by default: hooks
-  // without it are staged (hooks/staged_hook.h).
+  // Returns the same for one in a GPU's memory. INVALID_ARGUMENT by default:
+  // hooks without it are staged (hooks/staged_hook.h).
   virtual absl::StatusOr<std::unique_ptr<Exchange>> CompressOnDevice(
       const Bucket& bucket, Communicator& communicator,
       const LowRankStep& step);
@@ -123,7 +123,8 @@ class LowRankHook : public Hook {
   const std::string& name() const { return name_; }
   Tensors& tensors() { return tensors_; }
   const Tensors& tensors() const { return tensors_; }
-  // The registration index of a parameter; -1 if there is none of that name.
+  // Returns the registration index of a parameter; -1 if there is none of that
+  // name.
   int IndexOf(const std::string& name) const;
 
  private:
@@ -138,7 +139,7 @@ class LowRankHook : public Hook {
   absl::Status Load(const HookState& state, const Take& take);
   absl::Status LoadError(const StateTensor& saved, int share, Tensors& tensors);
   std::vector<ErrorSource> ErrorSources() const;
-  // The rank that keeps each parameter's mean error, by name.
+  // Returns the rank that keeps each parameter's mean error, by name.
   std::map<std::string, int> Owners(int world_size) const;
   void LogPoisoned() const;
   void LogSavings();

@@ -44,7 +44,7 @@ template <typename T>
 void ReadError(const ErrorView<T>& error, int64_t begin, int64_t length,
                double* out);
 
-// The committed error of a whole tensor.
+// Returns the committed error of a whole tensor.
 template <typename T>
 ErrorView<T> ErrorViewOf(const LowRankTensor<T>& tensor);
 
@@ -70,8 +70,8 @@ struct ErrorSource {
 absl::Status SaveErrors(const std::vector<ErrorSource>& sources,
                         Communicator& communicator, HookState& state);
 
-// The rank that keeps each one's mean error: runs of parameters of about equal
-// bytes. `parameters` as the sources above.
+// Returns the rank that keeps each one's mean error: runs of parameters of
+// about equal bytes. `parameters` as the sources above.
 std::vector<int> ShardOwners(
     const std::vector<const ParameterSpec*>& parameters, int world_size);
 
@@ -89,7 +89,7 @@ StateTensor MakeStateTensor(absl::string_view kind, absl::string_view parameter,
 constexpr char kOwnError[] = "own_error";               // of a parameter
 constexpr char kOwnBucketError[] = "own_bucket_error";  // batched_powersgd
 
-// The committed error of `tensor`, which has one.
+// Returns the committed error of `tensor`, which has one.
 template <typename T>
 StateTensor MakeOwnError(const char* kind, const LowRankTensor<T>& tensor);
 
@@ -99,8 +99,8 @@ template <typename T>
 absl::Status TakeOwnError(const std::string& hook, const StateTensor& saved,
                           double scale, LowRankTensor<T>& into);
 
-// The 2-norm over all errors, computed in double from one piece after the
-// other.
+// Returns the 2-norm over all errors, computed in double from one piece after
+// the other.
 double NormOf(const std::vector<ErrorSource>& sources);
 
 }  // namespace coxswain

@@ -17,7 +17,7 @@
 
 namespace coxswain {
 
-// A count that is not negative, as containers take it.
+// Returns a count that is not negative, as containers take it.
 inline size_t AsSize(int64_t count) { return static_cast<size_t>(count); }
 
 // Memory of a tensor's size, aligned to a cache line, whose contents are
@@ -83,7 +83,7 @@ struct LowRankTensor {
   std::optional<LowRankMemory<T>> mended;
 
   bool raw() const { return r == 0; }
-  // The error that a step begins with.
+  // Returns the error that a step begins with.
   const LowRankMemory<T>& error() const { return mended ? *mended : now; }
 };
 
@@ -104,7 +104,7 @@ void EndStepOf(LowRankTensor<T>& tensor, bool commit) {
   tensor.staged = false;
 }
 
-// The part of an error that `x` still has to lose.
+// Returns the part of an error that `x` still has to lose.
 template <typename T>
 LowRankProduct<T> ErrorProduct(const LowRankMemory<T>& memory, int64_t r) {
   if (memory.error_p.empty()) return {};

@@ -22,7 +22,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A world of powersgd that has done its two plain steps.
+// Returns a world of powersgd that has done its two plain steps.
 HookWorld StartedWith(const std::string& options,
                       const std::vector<ParameterSpec>& parameters, int size) {
   return Started("powersgd(start_step=2" + options + ")", parameters, size);

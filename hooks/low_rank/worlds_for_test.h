@@ -32,7 +32,7 @@ inline std::vector<Gradients> Local(
   return local;
 }
 
-// A world of a hook whose start_step is 2, after those two steps.
+// Returns a world of a hook whose start_step is 2, after those two steps.
 inline HookWorld Started(const std::string& spec,
                          const std::vector<ParameterSpec>& parameters, int size,
                          HookWorld::Buckets buckets = {}) {
@@ -56,8 +56,8 @@ inline Traffic TrafficOfStep(HookWorld& world,
           world.payload_bytes() - before.payload_bytes};
 }
 
-// A model for three buckets: matrices, two of them of one shape, among vectors
-// and a scalar; one matrix alone; vectors alone.
+// Returns a model for three buckets: matrices, two of them of one shape, among
+// vectors and a scalar; one matrix alone; vectors alone.
 inline std::vector<ParameterSpec> ThreeBucketsOfParameters() {
   return {Parameter("b", {7}),        Parameter("w", {16, 24}),
           Parameter("s", {}),         Parameter("same", {16, 24}),

@@ -16,16 +16,16 @@ namespace coxswain {
 // the hook has no such step.
 absl::StatusOr<std::string> PlannedSpec(const schedule::StepSettings& plan);
 
-// The hook that a job's plan asks for, which is what a worker trains with: the
-// coordinator may have another spec than the worker's own flag, or
+// Returns the hook that a job's plan asks for, which is what a worker trains
+// with: the coordinator may have another spec than the worker's own flag, or
 // another step at which compression starts. INVALID_ARGUMENT names
 // the plan, and not a flag, as what makes no sense.
 absl::StatusOr<std::unique_ptr<Hook>> MakePlannedHook(
     const schedule::Plan& plan);
 
-// What averages the parameters after the optimizer step, where the plan's hook
-// brings such a part along; null if it does not. A program that trains with
-// whatever hook a plan may name asks for both.
+// Returns what averages the parameters after the optimizer step, where the
+// plan's hook brings such a part along; null if it does not. A program that
+// trains with whatever hook a plan may name asks for both.
 absl::StatusOr<std::unique_ptr<Averager>> MakePlannedAverager(
     const schedule::Plan& plan);
 

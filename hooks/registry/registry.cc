@@ -27,7 +27,7 @@
 namespace coxswain {
 namespace {
 
-// The hooks of the library, sorted by name.
+// Returns the hooks of the library, sorted by name.
 std::vector<HookRow> LibraryRows() {
   return {
       AcpSgdRow(), AllReduceRow(),    BatchedPowerSgdRow(), Bf16Row(),

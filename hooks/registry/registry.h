@@ -31,24 +31,26 @@ absl::Status RegisterHook(HookRow row);
 // there, and what would be right.
 absl::StatusOr<std::unique_ptr<Hook>> MakeHook(absl::string_view spec);
 
-// The one way to write a spec: the hook's own name, only options that differ
-// from their defaults, in the order of the table, no spaces. Equal hooks have
-// equal canonical specs. Errors as MakeHook.
+// Returns the one way to write a spec: the hook's own name, only options that
+// differ from their defaults, in the order of the table, no spaces. Equal hooks
+// have equal canonical specs. Errors as MakeHook.
 absl::StatusOr<std::string> CanonicalSpec(absl::string_view spec);
-// The same for a spec that did not come as text; `error` makes its errors.
+// Returns the same for a spec that did not come as text; `error` makes its
+// errors.
 absl::StatusOr<std::string> CanonicalSpec(const Spec& spec,
                                           const SpecErrorAt& error);
 
-// The canonical spec with start_step set to `step` in the hook that has this
-// option, however deep it is wrapped. INVALID_ARGUMENT if none has it, or the
-// step is out of its range; otherwise as MakeHook.
+// Returns the canonical spec with start_step set to `step` in the hook that has
+// this option, however deep it is wrapped. INVALID_ARGUMENT if none has it, or
+// the step is out of its range; otherwise as MakeHook.
 absl::StatusOr<std::string> WithStartStep(absl::string_view spec, int64_t step);
 
-// The averager that a spec names besides its hook, or that the hook within a
-// wrapper does; null if there is none, as with most. Errors as MakeHook.
+// Returns the averager that a spec names besides its hook, or that the hook
+// within a wrapper does; null if there is none, as with most. Errors as
+// MakeHook.
 absl::StatusOr<std::unique_ptr<Averager>> MakeAverager(absl::string_view spec);
 
-// What there is to choose from, sorted by name.
+// Returns what there is to choose from, sorted by name.
 std::vector<HookDescription> ListHooks();
 
 }  // namespace coxswain

@@ -131,7 +131,8 @@ TEST(RegistryTest, AWrapperNeedsItsHook) {
             "stats(fp16(powersgd(rank=4)))");
 }
 
-// A spec of this hook with these arguments, and an inner hook if it needs one.
+// Returns a spec of this hook with these arguments, and an inner hook if it
+// needs one.
 std::string SpecOf(const HookDescription& hook, const std::string& name,
                    std::string arguments = "") {
   if (hook.needs_inner) arguments += arguments.empty() ? "noop" : ",noop";
@@ -173,7 +174,7 @@ TEST(RegistryTest, EveryHookHasACompleteCardAndEveryOptionItsHelp) {
   }
 }
 
-// A row for a program's own hook, which is allreduce by another name.
+// Returns a row for a program's own hook, which is allreduce by another name.
 HookRow OwnRow(const std::string& name) {
   HookRow row = AllReduceRow();
   row.description.name = name;

@@ -45,7 +45,7 @@ absl::Status ErrorAt(const YAML::Node& node, absl::string_view message) {
   return ErrorAt(PositionOf(node.Mark()), message);
 }
 
-// What a YAML text may be, in a message.
+// Returns what a YAML text may be, in a message.
 std::string Shown(const YAML::Node& node) {
   if (node.IsScalar()) {
     return absl::StrCat("'", absl::CHexEscape(node.Scalar().substr(0, 80)),
@@ -77,7 +77,7 @@ absl::StatusOr<Entries> ReadMap(const YAML::Node& map, absl::string_view what,
   return entries;
 }
 
-// A scalar that the grammar of specs takes as a name or a value.
+// Returns a scalar that the grammar of specs takes as a name or a value.
 absl::StatusOr<std::string> ReadWord(const YAML::Node& node,
                                      absl::string_view what,
                                      bool (*belongs)(absl::string_view)) {
@@ -120,7 +120,8 @@ absl::StatusOr<Spec> ReadSpec(const YAML::Node& scalar) {
 // `depth` limits the recursion: by an alias, a map can contain itself.
 absl::StatusOr<Spec> ReadHook(const YAML::Node& node, int depth);
 
-// The hooks that wrap another, the outermost first; none has an inner hook.
+// Returns the hooks that wrap another, the outermost first; none has an inner
+// hook.
 absl::StatusOr<std::vector<Spec>> ReadWrappers(const YAML::Node& node,
                                                int depth) {
   std::vector<YAML::Node> nodes;
@@ -286,8 +287,9 @@ class Ignore : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-// The number of documents, up to `limit`. YAML::LoadAll has none: before a
-// lone comma it finds one empty document after the other, without an end.
+// Returns the number of documents, up to `limit`. YAML::LoadAll has none:
+// before a lone comma it finds one empty document after the other, without an
+// end.
 int CountDocuments(const std::string& text, int limit) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);

@@ -31,13 +31,13 @@ namespace coxswain {
 
 inline constexpr size_t kMaxHookYaml = 16384;  // bytes
 
-// The canonical spec of the hook that the text names. INVALID_ARGUMENT names
-// line and column, what is wrong there, and what would be right.
+// Returns the canonical spec of the hook that the text names. INVALID_ARGUMENT
+// names line and column, what is wrong there, and what would be right.
 absl::StatusOr<std::string> HookSpecFromYaml(absl::string_view text);
 
-// What a flag such as --hook was given: a spec, or @FILE, a file of the above.
-// The canonical spec. Errors as CanonicalSpec and HookSpecFromYaml; NOT_FOUND
-// or another code of its own if the file cannot be read.
+// Returns what a flag such as --hook was given: a spec, or @FILE, a file of the
+// above. The canonical spec. Errors as CanonicalSpec and HookSpecFromYaml;
+// NOT_FOUND or another code of its own if the file cannot be read.
 absl::StatusOr<std::string> ReadHookArgument(const std::string& argument);
 
 }  // namespace coxswain

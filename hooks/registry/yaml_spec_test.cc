@@ -14,7 +14,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// The error of a YAML text, without what all of them begin with.
+// Returns the error of a YAML text, without what all of them begin with.
 std::string ErrorOf(const std::string& text) {
   const auto spec = HookSpecFromYaml(text);
   EXPECT_EQ(spec.status().code(), absl::StatusCode::kInvalidArgument) << text;
@@ -194,7 +194,7 @@ TEST(YamlSpecTest, TextsMadeToHurtAreErrors) {
   }
 }
 
-// A file with this text.
+// Returns a file with this text.
 std::string File(const std::string& text) {
   const std::string path = testing::TempDir() + "/hook.yaml";
   std::ofstream(path, std::ios::binary) << text;

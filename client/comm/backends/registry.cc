@@ -74,8 +74,8 @@ std::string PlaceOf(const Device& device) {
              : absl::StrCat("its data is on GPU ", device.index);
 }
 
-// Whether the data of all ranks is on GPUs; an error where that of some is,
-// because no back end moves both.
+// Returns whether the data of all ranks is on GPUs; an error where that of some
+// is, because no back end moves both.
 absl::StatusOr<bool> AllOnGpus(const CommunicatorOptions& options) {
   const bool own = options.device.kind == Device::Kind::kCuda;
   if (options.size == 1 || options.store == nullptr) return own;

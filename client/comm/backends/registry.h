@@ -23,7 +23,7 @@ namespace coxswain {
 absl::StatusOr<std::unique_ptr<Communicator>> Connect(
     absl::string_view backend, const CommunicatorOptions& options);
 
-// The names that Connect knows.
+// Returns the names that Connect knows.
 std::vector<std::string> BackendNames();
 
 }  // namespace coxswain

@@ -28,7 +28,7 @@ constexpr uint8_t kSlotPrefix = 0x42;
 constexpr auto kForever = std::chrono::hours(24 * 365);
 constexpr absl::Duration kPeriod = absl::Milliseconds(100);
 
-// The message of what gloo's `function` throws, if it throws.
+// Returns the message of what gloo's `function` throws, if it throws.
 template <typename Function>
 std::optional<std::string> ErrorOf(const Function& function) {
   try {

@@ -37,12 +37,12 @@ class PeerFailure : public std::runtime_error {
   int peer_;
 };
 
-// A copy of an exception's message. A function of its own, for
+// Returns a copy of an exception's message. A function of its own, for
 // ThreadSanitizer's list of what it cannot judge.
 std::string MessageOf(const std::exception& error);
 
-// Whether gloo's message is of a wait that took too long. It throws one type
-// for that and for a broken connection.
+// Returns whether gloo's message is of a wait that took too long. It throws one
+// type for that and for a broken connection.
 bool IsTimeout(absl::string_view message);
 
 // What every buffer of one communicator reports to: counts what is sent, and

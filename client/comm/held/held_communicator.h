@@ -56,7 +56,7 @@ class HeldCommunicator : public Communicator {
   void Fail(int64_t index, absl::Status status);
 
   std::vector<Launch> launches() const;
-  // Whether there are `count` launches within `timeout`.
+  // Returns whether there are `count` launches within `timeout`.
   bool AwaitLaunches(size_t count, absl::Duration timeout);
   int64_t held() const;
 

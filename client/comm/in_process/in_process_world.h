@@ -35,7 +35,7 @@ class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
   static std::shared_ptr<InProcessWorld> Create(
       int size, absl::Duration timeout = absl::Minutes(5));
 
-  // The communicator of `rank`; to be made once for each.
+  // Returns the communicator of `rank`; to be made once for each.
   std::unique_ptr<Communicator> MakeRank(int rank);
 
   // The following is for the communicators.
@@ -87,7 +87,7 @@ class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
   using Channel = std::tuple<int, int, uint32_t>;
 
   InProcessWorld(int size, absl::Duration timeout);
-  // The ranks that a meeting lacks, and whether one of them is gone.
+  // Returns the ranks that a meeting lacks, and whether one of them is gone.
   std::vector<int> MissingLocked(const Meeting& meeting) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   template <typename Ranks>

@@ -69,7 +69,7 @@ class NcclApi {
 
   virtual int version() const = 0;  // 22809 is 2.28.9
   virtual bool has(NcclFeature feature) const = 0;
-  // What is known of the last error of this thread's; may be empty.
+  // Returns what is known of the last error of this thread's; may be empty.
   virtual std::string LastError(NcclComm comm) = 0;
 
   virtual NcclResult GetUniqueId(NcclUniqueId* id) = 0;

@@ -53,7 +53,7 @@ namespace coxswain {
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(
     const CommunicatorOptions& options);
 
-// The same with this library, device and clock, which outlive it.
+// Returns the same with this library, device and clock, which outlive it.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(
     const CommunicatorOptions& options, NcclApi* api, DeviceRuntime* runtime,
     Clock* clock = Clock::Real());

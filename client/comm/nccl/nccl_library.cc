@@ -108,8 +108,8 @@ ncclUniqueId IdOf(const NcclUniqueId& id) {
 }
 
 #if COXSWAIN_NCCL >= 22700
-// The name, as long as the process lives: NCCL keeps the pointer. Few, as
-// communicators have names of their own and are made seldom.
+// Returns the name, as long as the process lives: NCCL keeps the pointer. Few,
+// as communicators have names of their own and are made seldom.
 const char* Interned(const std::string& name) {
   static Mutex* const mutex = new Mutex;
   static auto* const names = new std::set<std::string>;

@@ -64,8 +64,8 @@ class NcclLink {
   absl::Status Settle(absl::string_view where, NcclComm comm,
                       const NcclTimeout& timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The communicator, which is this thread's alone from now on; null if it has
-  // gone already.
+  // Returns the communicator, which is this thread's alone from now on; null if
+  // it has gone already.
   NcclComm Take();
 
   NcclApi* const api_;

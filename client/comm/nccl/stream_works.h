@@ -45,11 +45,11 @@ class StreamWorks {
   // Closes.
   ~StreamWorks();
 
-  // The Work of all that is on the stream now. `finish` runs before it ends
-  // well, and not otherwise. After everything has ended it waits itself for
-  // what the stream still does, for up to 10 seconds.
+  // Returns the Work of all that is on the stream now. `finish` runs before it
+  // ends well, and not otherwise. After everything has ended it waits itself
+  // for what the stream still does, for up to 10 seconds.
   WorkPtr Add(std::string what, std::function<void()> finish = nullptr);
-  // The Work of what could not be started: everything ends with it.
+  // Returns the Work of what could not be started: everything ends with it.
   WorkPtr AddFailed(const absl::Status& why);
 
   // OK, or what operations that are started end with.
@@ -69,20 +69,20 @@ class StreamWorks {
     bool late = false;  // came when all was to end already
   };
 
-  // Whether nothing is in flight.
+  // Returns whether nothing is in flight.
   bool idle() const;
   void Serve();
   // Ends what has passed. False once there is nothing more to do.
   bool Look();
   bool EndFirst();
-  // How long to leave the events alone.
+  // Returns how long to leave the events alone.
   absl::Duration Pause() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // An error if the first one has waited for too long.
+  // Returns an error if the first one has waited for too long.
   absl::Status CheckDeadline() const;
   absl::Status HasFirstPassed(bool* passed);
   // The first operation, or `culprit`, ends with `cause`.
   void Fail(const absl::Status& cause, WorkPtr culprit);
-  // True if it was the first to end it.
+  // Returns whether it was the first to end it.
   bool End(const absl::Status& ended, const absl::Status& cause,
            WorkPtr culprit);
   void EndAll();

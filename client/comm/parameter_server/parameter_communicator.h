@@ -8,11 +8,11 @@
 
 namespace coxswain {
 
-// A communicator whose ranks have no connections among themselves: each pushes
-// its part to the coordinator, which forms the result in the order of the ranks
-// and sends it to those who want it. For jobs whose workers cannot reach each
-// other, and for small ones: the coordinator carries the traffic of all. See
-// docs/parameter-server.md and Communicator.
+// Returns a communicator whose ranks have no connections among themselves: each
+// pushes its part to the coordinator, which forms the result in the order of
+// the ranks and sends it to those who want it. For jobs whose workers cannot
+// reach each other, and for small ones: the coordinator carries the traffic of
+// all. See docs/parameter-server.md and Communicator.
 //
 // `options.store` must stand on a session (MemberContextSource):
 // INVALID_ARGUMENT otherwise. Blocks until all ranks are there:

@@ -36,8 +36,8 @@ class Inbox {
   // sense: the peer is broken then.
   absl::Status Take(int peer, const PeerFrame& frame, UniqueFd fd);
 
-  // The peer's segment, once it is here; the memory stays mapped while the
-  // pointer lives.
+  // Returns the peer's segment, once it is here; the memory stays mapped while
+  // the pointer lives.
   absl::StatusOr<std::shared_ptr<Segment>> AwaitSegment(int peer, uint64_t id,
                                                         absl::Duration timeout);
 

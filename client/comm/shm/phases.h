@@ -46,7 +46,7 @@ class Phases {
   // Waits until all have arrived where this rank has. kLate: not by then; the
   // caller may go on waiting. The deadline is by Clock::Real()->Now().
   Outcome Await(absl::Time deadline);
-  // A rank that has not arrived there yet; -1: none.
+  // Returns a rank that has not arrived there yet; -1: none.
   int Missing() const;
 
   // Ends every wait of this process, now and later.

@@ -43,7 +43,7 @@ Slice SliceOf(int64_t count, int rank, int size) {
   return {begin, std::min(count, begin + each) - begin};
 }
 
-// Whether the input consists of a slice for each rank.
+// Returns whether the input consists of a slice for each rank.
 bool HasSlices(CollectiveKind kind) {
   return kind == CollectiveKind::kReduceScatter ||
          kind == CollectiveKind::kAllToAll;

@@ -56,7 +56,7 @@ class SharedArea {
   char* slot(int rank, uint64_t turn) const {
     return Part(rank) + (4 << 10) + kSlotBytes * static_cast<int64_t>(turn % 2);
   }
-  // What goes in, and what comes out.
+  // Returns what goes in, and what comes out.
   char* input(int rank) const { return Part(rank) + kInput; }
   char* output(int rank) const { return Part(rank) + kInput + kPieceBytes; }
 
@@ -108,7 +108,7 @@ class ShmCollectives {
                  std::string name, absl::Duration timeout, Resolver resolver,
                  std::shared_ptr<ByteCounter> moved);
 
-  // Whether an operation takes the small path.
+  // Returns whether an operation takes the small path.
   bool IsSmall(const Operation& operation) const;
 
   // For small operations: shows the input to the peers, without waiting ...
@@ -131,7 +131,8 @@ class ShmCollectives {
   absl::Status RunDirect(const Operation& operation,
                          const std::vector<char*>& inputs);
   absl::Status RunInPieces(const Operation& operation);
-  // The ranks' inputs where they lie, by rank; empty: pieces are needed.
+  // Returns the ranks' inputs where they lie, by rank; empty: pieces are
+  // needed.
   absl::StatusOr<std::vector<std::shared_ptr<char>>> DirectInputs(
       const Operation& operation);
   void CopyPieceIn(const Operation& operation, int64_t begin, int64_t count);

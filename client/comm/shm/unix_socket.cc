@@ -35,7 +35,7 @@ absl::Status Translate(const char* what) {
   }
 }
 
-// The address, and its length.
+// Returns the address, and its length.
 absl::StatusOr<socklen_t> Address(absl::string_view name, sockaddr_un* out) {
   if (name.size() + 1 > sizeof(out->sun_path)) {
     return absl::InvalidArgumentError(

@@ -44,8 +44,9 @@ struct LocalMessage {
   std::string bytes;
   UniqueFd fd;  // if one came with it
 };
-// The next message, of at most `limit` bytes; waits for it up to `timeout`.
-// UNAVAILABLE if the other end is gone, INVALID_ARGUMENT if it is longer.
+// Returns the next message, of at most `limit` bytes; waits for it up to
+// `timeout`. UNAVAILABLE if the other end is gone, INVALID_ARGUMENT if it is
+// longer.
 absl::StatusOr<LocalMessage> ReceiveMessage(const UniqueFd& socket,
                                             size_t limit,
                                             absl::Duration timeout);

@@ -16,8 +16,8 @@ namespace coxswain {
 // kept and given out again; only when memory is out is it given back to the
 // driver, which waits for the GPU.
 
-// How many GPUs CUDA shows this process; 0 with the reason in `why_none`:
-// built without CUDA, no driver, none visible.
+// Returns how many GPUs CUDA shows this process; 0 with the reason in
+// `why_none`: built without CUDA, no driver, none visible.
 int CudaDeviceCount(std::string* why_none);
 
 // NOT_FOUND if there is no such one; UNIMPLEMENTED in a build without CUDA.

@@ -16,8 +16,9 @@ namespace coxswain {
 // no driver, none visible.
 int DeviceCount(std::string* why_none = nullptr);
 
-// The runtime of one; made when first asked for, lives to the process's end.
-// NOT_FOUND with the number there are; UNIMPLEMENTED in a build without CUDA.
+// Returns the runtime of one; made when first asked for, lives to the process's
+// end. NOT_FOUND with the number there are; UNIMPLEMENTED in a build without
+// CUDA.
 absl::StatusOr<DeviceRuntime*> GetDevice(int index);
 
 // For tests: device `index` is this one from now on, or CUDA's again if null.

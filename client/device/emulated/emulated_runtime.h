@@ -97,7 +97,7 @@ class EmulatedRuntime : public DeviceRuntime {
   absl::StatusOr<void*> AllocateIn(Pieces* pieces, int64_t bytes);
   void FreeIn(Pieces* pieces, void* memory);
   EmulatedStream* StreamAt(DeviceStream stream) const;
-  // An error if it is being captured.
+  // Returns an error if it is being captured.
   absl::StatusOr<EmulatedStream*> Uncaptured(DeviceStream stream) const;
 
   const int index_;

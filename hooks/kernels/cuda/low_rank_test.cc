@@ -194,7 +194,7 @@ const std::vector<LowRankShape>& Shapes() {
       {1100, 150, 1}, {40, 640, 4}, {16, 2048, 4}};
   return *shapes;
 }
-// The same, with ranks up to `most`.
+// Returns the same, with ranks up to `most`.
 std::vector<LowRankShape> ShapesOfRank(int64_t most) {
   std::vector<LowRankShape> shapes = Shapes();
   for (LowRankShape& shape : shapes) {

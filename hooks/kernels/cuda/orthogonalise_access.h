@@ -27,8 +27,8 @@ constexpr int64_t kRowsAtOnce = 256;
 // Numbers of an upper triangle, column by column.
 COXSWAIN_HOST_DEVICE constexpr int PairsOf(int r) { return r * (r + 1) / 2; }
 
-// Whether the Gram matrix of a matrix is computed: if Cholesky is to be tried,
-// and for a single column, where both methods are the same.
+// Returns whether the Gram matrix of a matrix is computed: if Cholesky is to be
+// tried, and for a single column, where both methods are the same.
 template <typename T>
 COXSWAIN_HOST_DEVICE bool HasGram(const DeviceTallMatrix<T>& matrix) {
   return sizeof(T) == 4 && matrix.r <= kMostGramColumns &&

@@ -27,9 +27,9 @@
 
 namespace coxswain {
 
-// The table of these runs: those that are empty left out, those that follow
-// each other in all of their memory joined, then the end. A remainder may be
-// the error itself.
+// Returns the table of these runs: those that are empty left out, those that
+// follow each other in all of their memory joined, then the end. A remainder
+// may be the error itself.
 template <typename T>
 std::vector<QuantiseEntry> QuantiseTable(
     const std::vector<QuantiseRun<T>>& runs);

@@ -49,7 +49,7 @@ COXSWAIN_HOST_DEVICE inline bool IsFiniteScale(float scale) {
   return (FloatBits(scale) & 0x7f800000u) != 0x7f800000u;
 }
 
-// The scale of a block whose largest magnitude has these bits.
+// Returns the scale of a block whose largest magnitude has these bits.
 template <typename T>
 COXSWAIN_HOST_DEVICE float QuantisedScale(
     typename QuantiseConstants<T>::Bits largest_bits) {

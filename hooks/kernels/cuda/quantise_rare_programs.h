@@ -99,7 +99,8 @@ struct FlagNonFiniteProgram {
                      uint32_t{0x7f800000});
     }
   }
-  // Whether one of a thread's elements has all bits of the exponent set.
+  // Returns whether one of a thread's elements has all bits of the exponent
+  // set.
   template <typename Bits>
   COXSWAIN_HOST_DEVICE static bool AnyOf(const Bits* from, int64_t count,
                                          int thread, Bits exponent) {
