@@ -19,6 +19,20 @@ void FollowPlan(const schedule::Plan& plan, int world_size,
   options->plan_version = plan.version;
 }
 
+std::map<std::string, std::string> ReducerSettings(
+    const ReducerOptions& options) {
+  const auto on_off = [](bool value) { return value ? "true" : "false"; };
+  std::map<std::string, std::string> settings = options.settings;
+  settings["first_bucket_bytes"] =
+      absl::StrCat(options.buckets.first_bucket_bytes);
+  settings["bucket_bytes"] = absl::StrCat(options.buckets.bucket_bytes);
+  settings["rebuild"] = on_off(options.rebuild);
+  settings["find_unused_parameters"] = on_off(options.find_unused_parameters);
+  settings["uneven_inputs"] = on_off(options.uneven_inputs);
+  settings["max_norm"] = absl::StrCat(options.max_norm);
+  return settings;
+}
+
 absl::Status CheckReducerOptions(const ReducerOptions& options) {
   if (!(options.max_norm >= 0) || std::isinf(options.max_norm)) {
     return absl::InvalidArgumentError(absl::StrCat(

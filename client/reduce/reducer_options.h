@@ -80,6 +80,11 @@ struct ReducerOptions {
 void FollowPlan(const schedule::Plan& plan, int world_size,
                 ReducerOptions* options);
 
+// Returns the options that must be equal on all ranks, as text, with
+// `settings`.
+std::map<std::string, std::string> ReducerSettings(
+    const ReducerOptions& options);
+
 // Fails with INVALID_ARGUMENT, naming options that contradict each other.
 absl::Status CheckReducerOptions(const ReducerOptions& options);
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/logging.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -177,6 +178,24 @@ std::string TracePath(const std::string& path, int rank) {
   const bool has_extension = dot != std::string::npos && dot > base;
   const size_t end = has_extension ? dot : path.size();
   return absl::StrCat(path.substr(0, end), ".rank", rank, path.substr(end));
+}
+
+absl::Status AddTrace(const std::string& path, int rank,
+                      ReducerOptions* options) {
+  if (path.empty()) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<TraceFile> opened,
+                            TraceFile::Open(path, rank));
+  const std::shared_ptr<TraceFile> trace = std::move(opened);
+  options->on_step = [trace, path,
+                      next = options->on_step](const StepReport& report) {
+    // A full disk is no reason to end a job.
+    const absl::Status status = trace->Add(report);
+    if (!status.ok()) {
+      LogWarningOnce(path, "trace_ended", {{"reason", status.message()}});
+    }
+    if (next) next(report);
+  };
+  return absl::OkStatus();
 }
 
 }  // namespace coxswain

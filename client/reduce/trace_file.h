@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/reduce/reducer_options.h"
 #include "client/reduce/step_report.h"
 
 namespace coxswain {
@@ -33,6 +34,12 @@ class TraceFile {
   // first error and writes nothing more.
   virtual absl::Status Add(const StepReport& report) = 0;
 };
+
+// Lets the reducer's steps go to such a file as well as to whoever listened
+// before. Nothing to do where `path` is empty. A file that cannot be written
+// later ends with a warning. Fails as TraceFile::Open.
+absl::Status AddTrace(const std::string& path, int rank,
+                      ReducerOptions* options);
 
 // "runs/trace.json" on rank 2: "runs/trace.rank2.json"; "trace": "trace.rank2".
 std::string TracePath(const std::string& path, int rank);

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/reduce/averager_change.h"
 #include "client/reduce/hook_state.h"
 #include "client/torch/ddp_internal.h"
 #include "client/torch/distributed_data_parallel.h"
@@ -19,106 +20,8 @@
 #include "schedule/plan.h"
 
 namespace coxswain::torch {
-namespace {
 
 using ::torch::Tensor;
-
-class PairedHook : public Hook {
- public:
-  explicit PairedHook(Hook* hook) : hook_(*hook) {}
-
-  std::string spec() const override { return hook_.spec(); }
-  absl::Status Configure(const std::vector<ParameterSpec>& parameters,
-                         int world_size) override {
-    return hook_.Configure(parameters, world_size);
-  }
-  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
-      const Bucket& bucket, Communicator& communicator) override {
-    return hook_.Prepare(bucket, communicator);
-  }
-  absl::Status Commit() override { return hook_.Commit(); }
-  void Rollback() override { hook_.Rollback(); }
-  int64_t step() const override { return hook_.step(); }
-  bool started() const override { return hook_.started(); }
-  bool needs_frozen_layout() const override {
-    return hook_.needs_frozen_layout();
-  }
-  GradientReach reach() const override { return hook_.reach(); }
-  bool applies_share() const override { return hook_.applies_share(); }
-  std::vector<NonFiniteGradient> non_finite() const override {
-    return hook_.non_finite();
-  }
-  absl::StatusOr<HookState> SaveOwn() const override { return hook_.SaveOwn(); }
-  absl::Status LoadOwn(const HookState& state, double error_scale) override {
-    return hook_.LoadOwn(state, error_scale);
-  }
-  double ErrorNorm() const override { return hook_.ErrorNorm(); }
-  absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
-    return hook_.SaveState(communicator);
-  }
-  absl::Status LoadState(const HookState& state, int rank,
-                         int world_size) override {
-    return hook_.LoadState(state, rank, world_size);
-  }
-
- private:
-  Hook& hook_;
-};
-
-// Has a state, and nothing else.
-class StateOfAverager : public Hook {
- public:
-  explicit StateOfAverager(Averager* averager) : averager_(*averager) {}
-
-  std::string spec() const override { return averager_.spec(); }
-  absl::Status Configure(const std::vector<ParameterSpec>&, int) override {
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(const Bucket&,
-                                                    Communicator&) override {
-    return absl::InternalError("an averager exchanges no gradients");
-  }
-  absl::Status Commit() override { return absl::OkStatus(); }
-  void Rollback() override {}
-  int64_t step() const override { return averager_.step(); }
-  absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
-    return averager_.SaveState(communicator);
-  }
-  absl::Status LoadState(const HookState& state, int rank,
-                         int world_size) override {
-    return averager_.LoadState(state, rank, world_size);
-  }
-
- private:
-  Averager& averager_;
-};
-
-// Returns a hook whose averager is there: the same as `hook`, which outlives
-// it, but without the averager's demands on its callers. For a change of hooks.
-std::unique_ptr<Hook> WithAverager(Hook* hook) {
-  return std::make_unique<PairedHook>(hook);
-}
-
-// Returns the whole state of an averager on every rank; see GatherHookState.
-absl::StatusOr<HookState> GatherAveragerState(Averager& averager,
-                                              Communicator& communicator,
-                                              int64_t max_bytes,
-                                              absl::Duration timeout) {
-  StateOfAverager hook(&averager);
-  return GatherHookState(hook, communicator, max_bytes, timeout);
-}
-
-// Of an averager's state: per element its values at up to 8 bytes, several
-// times over, and text.
-int64_t MaxStateBytes(const std::vector<ParameterSpec>& parameters) {
-  int64_t limit = 64 << 20;
-  for (const ParameterSpec& parameter : parameters) {
-    limit += 64 * parameter.count();
-  }
-  return limit;
-}
-
-}  // namespace
 
 absl::Status DistributedDataParallel::WithValues(
     const std::function<absl::Status(const std::vector<Span>&)>& action) {
@@ -147,7 +50,7 @@ absl::Status DistributedDataParallel::WithValues(
 absl::Status DistributedDataParallel::AfterOptimizerStep() {
   COXSWAIN_RETURN_IF_ERROR(CommitStep());
   step_due_ = false;
-  // It is not called after a step that was skipped.
+  // Of a step that was skipped it is not told.
   const bool counts = !skipped() || averager_due_;
   averager_due_ = false;
   if (averager_ != nullptr && counts) {
@@ -318,9 +221,9 @@ absl::Status DistributedDataParallel::ReplaceHook(
   COXSWAIN_RETURN_IF_ERROR(AverageParameters());
   std::optional<HookState> state;
   if (carry && averager_ != nullptr && averager != nullptr) {
-    absl::StatusOr<HookState> gathered = GatherAveragerState(
-        *averager_, *communicator_, MaxStateBytes(reducer_->parameters()),
-        options_.reducer.timeout);
+    absl::StatusOr<HookState> gathered =
+        GatherAveragerState(*averager_, *communicator_, reducer_->parameters(),
+                            options_.reducer.timeout);
     Keep(gathered.status());
     COXSWAIN_RETURN_IF_ERROR(status_);
     state = *std::move(gathered);

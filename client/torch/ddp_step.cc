@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
+#include "client/reduce/planned_step.h"
 #include "client/schedule/schedule_client.h"
 #include "client/torch/ddp_internal.h"
 #include "client/torch/distributed_data_parallel.h"
@@ -323,24 +324,10 @@ absl::Status DistributedDataParallel::BeginReducerStep(const WindowSum& sum) {
   COXSWAIN_ASSIGN_OR_RETURN(const schedule::Ticket ticket, TicketOf(sum));
   sum_ = sum;
   step_due_ = false;
-  local_ = IsLocal(sum, ticket);
+  local_ = IsLocalStep(plan().terms, ticket, decided_, *hook_, averager_.get());
   meets_ = hook_->reach() == GradientReach::kAll ||
            (averager_ != nullptr && averager_->unites_next());
   return reducer_->BeginStep(ticket, sum.divisor, local_);
-}
-
-bool DistributedDataParallel::IsLocal(const WindowSum& sum,
-                                      const schedule::Ticket& ticket) const {
-  if (averager_ == nullptr || averager_->unites_next() ||
-      hook_->reach() != GradientReach::kOwn) {
-    return false;
-  }
-  // In the first one the ranks find out whether they do the same.
-  if (decided_ == 0 || ticket.checksum) return false;
-  const schedule::Terms& terms = plan().terms;
-  const int64_t steps = sum.step + 1;
-  if (terms.max_steps > 0 && steps >= terms.max_steps) return false;
-  return terms.checkpoint_every <= 0 || steps % terms.checkpoint_every != 0;
 }
 
 double DistributedDataParallel::rescale() const {

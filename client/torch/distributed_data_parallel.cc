@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/reduce/trace_file.h"
 #include "client/torch/ddp_internal.h"
@@ -25,25 +24,6 @@ using BufferForm = std::pair<::torch::ScalarType, std::vector<int64_t>>;
 
 BufferForm FormOf(const Tensor& buffer) {
   return {buffer.scalar_type(), buffer.sizes().vec()};
-}
-
-// Steps go to the trace as well as to the callback of before.
-absl::Status AddTrace(const std::string& path, int rank,
-                      ReducerOptions* options) {
-  if (path.empty()) return absl::OkStatus();
-  COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<TraceFile> opened,
-                            TraceFile::Open(path, rank));
-  const std::shared_ptr<TraceFile> trace = std::move(opened);
-  options->on_step = [trace, path,
-                      next = options->on_step](const StepReport& report) {
-    // A full disk is no reason to end a job.
-    const absl::Status status = trace->Add(report);
-    if (!status.ok()) {
-      LogWarningOnce(path, "trace_ended", {{"reason", status.message()}});
-    }
-    if (next) next(report);
-  };
-  return absl::OkStatus();
 }
 
 }  // namespace

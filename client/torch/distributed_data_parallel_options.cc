@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "client/reduce/planned_step.h"
 #include "client/schedule/schedule_client.h"
 #include "client/session/session.h"
 #include "client/torch/ddp_internal.h"
@@ -17,41 +17,6 @@
 
 namespace coxswain::torch {
 namespace {
-
-absl::Status CheckAverager(const Hook& hook, const Averager* averager) {
-  if (!hook.needs_averager()) return absl::OkStatus();
-  if (averager == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the hook ", hook.spec(),
-        " leaves the ranks' parameters apart and needs its averager: pass what "
-        "MakePlannedAverager or MakeAverager gives for the same spec, and call "
-        "AfterOptimizerStep after each optimizer step"));
-  }
-  if (!absl::StrContains(hook.spec(), averager->spec())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the averager ", averager->spec(), " is not that of the hook ",
-        hook.spec(), "; make both from one spec"));
-  }
-  return absl::OkStatus();
-}
-
-bool Averages(const Hook& hook, const Averager* averager) {
-  return averager != nullptr || hook.needs_averager();
-}
-
-absl::Status CheckUnevenInputs(const schedule::Plan& plan, int world_size,
-                               const Hook& hook, const Averager* averager) {
-  if (!plan.needs_header(world_size) || !Averages(hook, averager)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "uneven_inputs does not go with the hook ", hook.spec(),
-      " and its averager (nor do uneven_data, weighting=samples|tokens, and a "
-      "global batch that the ranks do not share equally): while ranks step on "
-      "their own, one that is out of data would be averaged in with parameters "
-      "that no longer learn; give all ranks equally much data, or take a hook "
-      "that averages gradients"));
-}
 
 absl::Status NotTogether(absl::string_view one, absl::string_view other,
                          absl::string_view why) {
@@ -74,7 +39,7 @@ absl::Status CheckOverlap(const DistributedDataParallelOptions& options,
     return refuse("find_unused_parameters",
                   "it is known which parameters no rank used");
   }
-  if (Averages(hook, averager)) {
+  if (averager != nullptr || hook.needs_averager()) {
     return refuse("an averager", "AfterOptimizerStep is told of the step");
   }
   if (plan.terms.sync_each_batch) {
@@ -88,43 +53,6 @@ absl::Status CheckOverlap(const DistributedDataParallelOptions& options,
   }
   if (options.commit_with_optimizer) {
     return refuse("commit_with_optimizer", "the program steps the optimizer");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckSyncEachBatch(const DistributedDataParallelOptions& options,
-                                const schedule::Plan& plan, const Hook& hook,
-                                const Averager* averager) {
-  if (!plan.terms.sync_each_batch) return absl::OkStatus();
-  if (Averages(hook, averager)) {
-    return NotTogether("sync_each_batch",
-                       absl::StrCat("the hook ", hook.spec()),
-                       "it counts exchanges, and its averager optimizer steps");
-  }
-  if (options.reducer.max_norm > 0) {
-    return NotTogether("sync_each_batch", "max_norm",
-                       "each micro-batch would be clipped by itself; clip the "
-                       "sum before the optimizer step");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckSkips(const DistributedDataParallelOptions& options,
-                        const schedule::Plan& plan, const Hook& hook,
-                        const Averager* averager) {
-  const bool compares = plan.terms.commit_vote || plan.terms.checksum_every > 0;
-  if (options.reducer.gate == nullptr && compares) {
-    return absl::InvalidArgumentError(
-        "commit_vote and checksum_every need the coordinator: set a gate (see "
-        "FollowSession)");
-  }
-  const bool apart =
-      Averages(hook, averager) || hook.reach() == GradientReach::kOwn;
-  if (options.skip_non_finite && apart && !plan.terms.commit_vote) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "skip_non_finite with the hook ", hook.spec(),
-        " needs the plan's commit_vote, since each rank sees averages of its "
-        "own"));
   }
   return absl::OkStatus();
 }
@@ -149,20 +77,6 @@ schedule::Plan AskedFor(const DistributedDataParallelOptions& options) {
 std::map<std::string, std::string> SettingsOf(const schedule::Plan& plan) {
   std::map<std::string, std::string> settings = plan.terms.ToMap();
   settings["accumulation"] = absl::StrCat(plan.accumulation_steps);
-  return settings;
-}
-
-std::map<std::string, std::string> ReducerSettings(
-    const ReducerOptions& options) {
-  const auto on_off = [](bool value) { return value ? "true" : "false"; };
-  std::map<std::string, std::string> settings = options.settings;
-  settings["first_bucket_bytes"] =
-      absl::StrCat(options.buckets.first_bucket_bytes);
-  settings["bucket_bytes"] = absl::StrCat(options.buckets.bucket_bytes);
-  settings["rebuild"] = on_off(options.rebuild);
-  settings["find_unused_parameters"] = on_off(options.find_unused_parameters);
-  settings["uneven_inputs"] = on_off(options.uneven_inputs);
-  settings["max_norm"] = absl::StrCat(options.max_norm);
   return settings;
 }
 
@@ -200,11 +114,10 @@ absl::Status CheckPlan(const DistributedDataParallelOptions& options,
         "ReducerOptions::on_average is for the wrapper itself; to step while "
         "buckets still travel, set overlapped_optimizer");
   }
-  COXSWAIN_RETURN_IF_ERROR(CheckAverager(hook, averager));
-  COXSWAIN_RETURN_IF_ERROR(CheckUnevenInputs(plan, world_size, hook, averager));
+  COXSWAIN_RETURN_IF_ERROR(CheckAveragerFits(plan, world_size, hook, averager));
   COXSWAIN_RETURN_IF_ERROR(CheckOverlap(options, plan, hook, averager));
-  COXSWAIN_RETURN_IF_ERROR(CheckSyncEachBatch(options, plan, hook, averager));
-  return CheckSkips(options, plan, hook, averager);
+  return CheckTermsFit(plan, options.reducer, options.skip_non_finite, hook,
+                       averager);
 }
 
 absl::Status CheckPlannedHook(const DistributedDataParallelOptions& options,

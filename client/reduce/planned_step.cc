@@ -1,0 +1,116 @@
+#include "client/reduce/planned_step.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+
+namespace coxswain {
+namespace {
+
+absl::Status CheckHasAverager(const Hook& hook, const Averager* averager) {
+  if (!hook.needs_averager()) return absl::OkStatus();
+  if (averager == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the hook ", hook.spec(),
+        " leaves the ranks' parameters apart and needs its averager: pass what "
+        "MakePlannedAverager or MakeAverager gives for the same spec, and call "
+        "AfterOptimizerStep after each optimizer step"));
+  }
+  if (!absl::StrContains(hook.spec(), averager->spec())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the averager ", averager->spec(), " is not that of the hook ",
+        hook.spec(), "; make both from one spec"));
+  }
+  return absl::OkStatus();
+}
+
+bool Averages(const Hook& hook, const Averager* averager) {
+  return averager != nullptr || hook.needs_averager();
+}
+
+absl::Status CheckUnevenInputs(const schedule::Plan& plan, int world_size,
+                               const Hook& hook, const Averager* averager) {
+  if (!plan.needs_header(world_size) || !Averages(hook, averager)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "uneven_inputs does not go with the hook ", hook.spec(),
+      " and its averager (nor do uneven_data, weighting=samples|tokens, and a "
+      "global batch that the ranks do not share equally): while ranks step on "
+      "their own, one that is out of data would be averaged in with parameters "
+      "that no longer learn; give all ranks equally much data, or take a hook "
+      "that averages gradients"));
+}
+
+absl::Status NoPair(absl::string_view one, absl::string_view other,
+                    absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      one, " does not go with ", other, ": ", why, "; leave one of them out"));
+}
+
+absl::Status CheckSyncEachBatch(const schedule::Plan& plan,
+                                const ReducerOptions& reducer, const Hook& hook,
+                                const Averager* averager) {
+  if (!plan.terms.sync_each_batch) return absl::OkStatus();
+  if (Averages(hook, averager)) {
+    return NoPair("sync_each_batch", absl::StrCat("the hook ", hook.spec()),
+                  "it counts exchanges, and its averager optimizer steps");
+  }
+  if (reducer.max_norm > 0) {
+    return NoPair("sync_each_batch", "max_norm",
+                  "each micro-batch would be clipped by itself; clip the "
+                  "sum before the optimizer step");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSkips(const schedule::Plan& plan,
+                        const ReducerOptions& reducer, bool skip_non_finite,
+                        const Hook& hook, const Averager* averager) {
+  const bool compares = plan.terms.commit_vote || plan.terms.checksum_every > 0;
+  if (reducer.gate == nullptr && compares) {
+    return absl::InvalidArgumentError(
+        "commit_vote and checksum_every need the coordinator: set a gate (see "
+        "FollowSession)");
+  }
+  const bool apart =
+      Averages(hook, averager) || hook.reach() == GradientReach::kOwn;
+  if (skip_non_finite && apart && !plan.terms.commit_vote) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "skip_non_finite with the hook ", hook.spec(),
+        " needs the plan's commit_vote, since each rank sees averages of its "
+        "own"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckAveragerFits(const schedule::Plan& plan, int world_size,
+                               const Hook& hook, const Averager* averager) {
+  COXSWAIN_RETURN_IF_ERROR(CheckHasAverager(hook, averager));
+  return CheckUnevenInputs(plan, world_size, hook, averager);
+}
+
+absl::Status CheckTermsFit(const schedule::Plan& plan,
+                           const ReducerOptions& reducer, bool skip_non_finite,
+                           const Hook& hook, const Averager* averager) {
+  COXSWAIN_RETURN_IF_ERROR(CheckSyncEachBatch(plan, reducer, hook, averager));
+  return CheckSkips(plan, reducer, skip_non_finite, hook, averager);
+}
+
+bool IsLocalStep(const schedule::Terms& terms, const schedule::Ticket& ticket,
+                 int64_t decided, const Hook& hook, const Averager* averager) {
+  if (averager == nullptr || averager->unites_next() ||
+      hook.reach() != GradientReach::kOwn) {
+    return false;
+  }
+  // In the first one the ranks find out whether they do the same.
+  if (decided == 0 || ticket.checksum) return false;
+  const int64_t steps = ticket.step + 1;
+  if (terms.max_steps > 0 && steps >= terms.max_steps) return false;
+  return terms.checkpoint_every <= 0 || steps % terms.checkpoint_every != 0;
+}
+
+}  // namespace coxswain

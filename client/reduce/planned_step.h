@@ -1,0 +1,37 @@
+#ifndef COXSWAIN_CLIENT_REDUCE_PLANNED_STEP_H_
+#define COXSWAIN_CLIENT_REDUCE_PLANNED_STEP_H_
+
+#include "absl/status/status.h"
+#include "client/reduce/averager.h"
+#include "client/reduce/hook.h"
+#include "client/reduce/reducer_options.h"
+#include "schedule/plan.h"
+#include "schedule/ticket.h"
+
+namespace coxswain {
+
+// What follows from a job's plan for whoever drives a Reducer by it. The
+// averager may be null. Pure functions; the same on all ranks.
+
+// Fails with INVALID_ARGUMENT if the hook and the averager do not belong
+// together, or ranks of unequal weights do not go with them.
+absl::Status CheckAveragerFits(const schedule::Plan& plan, int world_size,
+                               const Hook& hook, const Averager* averager);
+
+// Fails with INVALID_ARGUMENT, naming a term of the plan that does not go with
+// the options, the hook or the averager. `skip_non_finite`: averages that are
+// not finite have their step skipped.
+absl::Status CheckTermsFit(const schedule::Plan& plan,
+                           const ReducerOptions& reducer, bool skip_non_finite,
+                           const Hook& hook, const Averager* averager);
+
+// Returns whether no rank meets another in the step of this ticket: its
+// gradients stay its own, the averager does not join the ranks after it, and
+// the plan wants nothing of all ranks there. `decided`: exchanges whose
+// decision this rank has.
+bool IsLocalStep(const schedule::Terms& terms, const schedule::Ticket& ticket,
+                 int64_t decided, const Hook& hook, const Averager* averager);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_REDUCE_PLANNED_STEP_H_
