@@ -6,7 +6,6 @@
 #include <torch/types.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,25 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/elastic/elastic_record.h"
 #include "client/elastic/elastic_state.h"
 
 namespace coxswain::torch {
-
-// What all ranks have alike besides tensors and the optimizer.
-struct ElasticRecord {
-  // The name of the blob that a checkpoint holds it in.
-  static constexpr char kBlob[] = "elastic";
-
-  int64_t progress = 0;                     // exchanges that were decided
-  std::map<std::string, int64_t> position;  // Accumulator::Position
-  std::map<std::string, int64_t> counters;  // the program's
-  std::map<std::string, std::string> blobs;
-
-  // Without zeros and empty blobs, which are as if they were not there.
-  std::string Serialize() const;
-  // DATA_LOSS: these bytes are not one.
-  static absl::StatusOr<ElasticRecord> Parse(absl::string_view bytes);
-};
 
 // The state of a libtorch program: see ElasticTraining, which keeps it.
 class ElasticModuleState : public ElasticState {

@@ -1,0 +1,37 @@
+#ifndef COXSWAIN_CLIENT_ELASTIC_ELASTIC_RECORD_H_
+#define COXSWAIN_CLIENT_ELASTIC_ELASTIC_RECORD_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace coxswain {
+
+// What all ranks have alike besides tensors and the optimizer.
+struct ElasticRecord {
+  // The name of the blob that a checkpoint holds it in.
+  static constexpr char kBlob[] = "elastic";
+
+  int64_t progress = 0;                     // exchanges that were decided
+  std::map<std::string, int64_t> position;  // Accumulator::Position
+  std::map<std::string, int64_t> counters;  // the program's
+  std::map<std::string, std::string> blobs;
+
+  // Without zeros and empty blobs, which are as if they were not there.
+  std::string Serialize() const;
+  // DATA_LOSS: these bytes are not one.
+  static absl::StatusOr<ElasticRecord> Parse(absl::string_view bytes);
+
+  // As ElasticState::Save and Load have it: this record, and `rest` after it.
+  std::string SerializeBefore(absl::string_view rest) const;
+  // The record that such bytes begin with; leaves the rest. Fails with
+  // DATA_LOSS if they do not.
+  static absl::StatusOr<ElasticRecord> TakeFrom(absl::string_view* bytes);
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_ELASTIC_ELASTIC_RECORD_H_
