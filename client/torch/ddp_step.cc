@@ -281,13 +281,7 @@ absl::Status DistributedDataParallel::CheckUndeclared() const {
 
 absl::StatusOr<schedule::Ticket> DistributedDataParallel::TicketOf(
     const WindowSum& sum) const {
-  schedule::Ticket ticket;
-  ticket.step = sum.step;
-  ticket.micro = sum.micro;
-  ticket.micro_batches = sum.micro_batches;
-  ticket.window = sum.window;
-  ticket.weight = sum.weight;
-  ticket.end_of_data = sum.end_of_data;
+  schedule::Ticket ticket = coxswain::TicketOf(sum);
   ticket.skip = passes_.failure();
   const int64_t every = plan().terms.checksum_every;
   const bool apart = averager_ != nullptr && averager_->diverged();

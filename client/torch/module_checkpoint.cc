@@ -1,85 +1,38 @@
 #include "client/torch/module_checkpoint.h"
 
-#include <numeric>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "base/logging.h"
-#include "base/status_macros.h"
-#include "client/checkpoint/async_checkpoint.h"
-#include "client/schedule/schedule_client.h"
 #include "client/torch/state_bytes.h"
-#include "schedule/ticket.h"
 
 namespace coxswain::torch {
 namespace {
 
-constexpr char kModelBlob[] = ".model";
-constexpr char kOptimizerBlob[] = ".optimizer";
-constexpr char kNewest[] = "newest";
-// In the metadata: ended windows of a stream, and the plan.
-constexpr char kPosition[] = "position/";
-constexpr char kPlanVersion[] = "plan_version";
-// Where rank 0 publishes which checkpoint is the newest.
-constexpr char kNewestKey[] = "checkpoint/newest";
-// In the place of an id, none of which begins so.
-constexpr char kNotListed[] = "!";
-constexpr absl::Duration kNewestTimeout = absl::Minutes(1);
-// Ranks meet an error of a save at different times.
-constexpr absl::Duration kConnectTimeout = absl::Minutes(5);
-// A session takes care of groups of such names: see SessionGroups.
-constexpr char kGroup[] = "checkpoint/";
-
-AsyncCheckpoint::Options SaverOptions(
-    Session& session, const ModuleCheckpoint::Options& options) {
-  AsyncCheckpoint::Options saver;
-  saver.rank = session.rank();
-  saver.world_size = session.world_size();
-  saver.own_errors = options.own_errors;
-  saver.retention = options.retention;
-  saver.on_report = options.on_report;
-  const auto number = std::make_shared<ConnectionNumber>(
-      session.rank(), &session.store(), kConnectTimeout);
-  saver.connect =
-      [&session, number](int) -> absl::StatusOr<std::shared_ptr<Communicator>> {
-    COXSWAIN_ASSIGN_OR_RETURN(const int64_t next, number->Next());
-    std::vector<int> ranks(static_cast<size_t>(session.world_size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    auto group = session.CreateGroup(absl::StrCat(kGroup, next), ranks);
-    if (!group.ok()) {
-      number->GiveUp();
-      return group.status();
-    }
-    Communicator* const communicator = &(*group)->communicator();
-    return std::shared_ptr<Communicator>(*std::move(group), communicator);
+ProgramCheckpoint::Program ProgramOf(
+    const std::shared_ptr<::torch::nn::Module>& module,
+    ::torch::optim::Optimizer* optimizer) {
+  ProgramCheckpoint::Program program;
+  program.save_model = [module](std::string* bytes) {
+    return SaveModule(*module, bytes);
   };
-  return saver;
+  program.load_model = [module](absl::string_view bytes) {
+    return LoadModule(bytes, module.get());
+  };
+  program.save_optimizer = [optimizer] { return SaveOptimizer(*optimizer); };
+  program.load_optimizer = [optimizer](absl::string_view bytes) {
+    return LoadOptimizer(bytes, optimizer);
+  };
+  return program;
 }
 
-absl::StatusOr<std::map<std::string, int64_t>> PositionOf(
-    const TrainingState& state) {
-  std::map<std::string, int64_t> position;
-  for (const auto& [name, value] : state.metadata) {
-    absl::string_view stream = name;
-    if (!absl::ConsumePrefix(&stream, kPosition)) continue;
-    if (absl::SimpleAtoi(value, &position[std::string(stream)])) continue;
-    return absl::DataLossError(absl::StrCat("checkpoint '", state.checkpoint_id,
-                                            "' has the position '", value,
-                                            "' in stream '", stream, "'"));
-  }
-  return position;
-}
-
-absl::StatusOr<absl::string_view> BlobOf(const TrainingState& state,
-                                         const char* name) {
-  const auto found = state.blobs.find(name);
-  if (found != state.blobs.end()) return absl::string_view(found->second);
-  return absl::FailedPreconditionError(
-      absl::StrCat("checkpoint '", state.checkpoint_id, "' has no blob '", name,
-                   "': it was not saved by ModuleCheckpoint"));
+ProgramCheckpoint::Training TrainingOf(DistributedDataParallel& ddp) {
+  ProgramCheckpoint::Training training;
+  training.accumulator = &ddp.accumulator();
+  training.hook = &ddp.hook();
+  training.averager = ddp.averager();
+  training.parameters = ddp.reducer().parameters();
+  training.decided = ddp.decided();
+  training.unite = [&ddp] { return ddp.AverageParameters(); };
+  return training;
 }
 
 }  // namespace
@@ -88,25 +41,7 @@ ModuleCheckpoint::ModuleCheckpoint(Session& session,
                                    std::shared_ptr<::torch::nn::Module> module,
                                    ::torch::optim::Optimizer* optimizer,
                                    const Options& options)
-    : session_(session),
-      module_(std::move(module)),
-      optimizer_(*optimizer),
-      options_(options),
-      saver_(session.checkpoints(), SaverOptions(session, options)) {}
-
-absl::Status ModuleCheckpoint::Fill(const Blobs& own,
-                                    AsyncCheckpoint::Blobs* blobs) const {
-  // What an earlier copy had and this one has not.
-  for (auto it = blobs->begin(); it != blobs->end();) {
-    const bool stays = it->first == kModelBlob || own.count(it->first) > 0;
-    it = stays ? std::next(it) : blobs->erase(it);
-  }
-  COXSWAIN_RETURN_IF_ERROR(SaveModule(*module_, &(*blobs)[kModelBlob]));
-  COXSWAIN_ASSIGN_OR_RETURN((*blobs)[kOptimizerBlob],
-                            SaveOptimizer(optimizer_));
-  for (const auto& [name, bytes] : own) (*blobs)[name] = bytes;
-  return absl::OkStatus();
-}
+    : program_(session, ProgramOf(module, optimizer), options) {}
 
 absl::StatusOr<bool> ModuleCheckpoint::SaveIfAsked(DistributedDataParallel& ddp,
                                                    const Blobs& blobs) {
@@ -117,124 +52,18 @@ absl::StatusOr<bool> ModuleCheckpoint::SaveIfAsked(DistributedDataParallel& ddp,
 absl::StatusOr<bool> ModuleCheckpoint::Save(DistributedDataParallel& ddp,
                                             absl::string_view reason,
                                             const Blobs& blobs) {
-  if (saved_ == ddp.decided()) return false;
-  const auto at = ddp.accumulator().Position();
-  if (!at.ok()) {
-    // In the middle of a window, which has no position that one could go on
-    // from. No reason to end training.
-    LogError("checkpoint_not_copied",
-             {{"job", session_.job()}, {"reason", at.status().ToString()}});
-    return false;
-  }
-  COXSWAIN_RETURN_IF_ERROR(ddp.AverageParameters());
-  saved_ = ddp.decided();
-  AsyncCheckpoint::Source source;
-  source.reason = std::string(reason);
-  for (const auto& [stream, windows] : *at) {
-    source.metadata[absl::StrCat(kPosition, stream)] = absl::StrCat(windows);
-    if (stream == schedule::kTrainStream) source.step = windows;
-  }
-  source.metadata[kPlanVersion] = absl::StrCat(ddp.plan().version);
-  source.hook = &ddp.hook();
-  source.averager = ddp.averager();
-  source.make_hook = [make = options_.make_hook, plan = ddp.plan()] {
-    return make(plan);
-  };
-  source.parameters = ddp.reducer().parameters();
-  source.fill_blobs = [&](AsyncCheckpoint::Blobs* into) {
-    return Fill(blobs, into);
-  };
-  // All ranks learn of an error when they come to save.
-  const absl::Status copied = saver_.Snapshot(source);
-  if (!copied.ok()) {
-    LogError("checkpoint_not_copied", {{"job", session_.job()},
-                                       {"step", source.step},
-                                       {"reason", copied.ToString()}});
-  }
-  return true;
-}
-
-absl::StatusOr<std::string> ModuleCheckpoint::AgreeOnNewest() {
-  if (session_.rank() != 0) {
-    COXSWAIN_ASSIGN_OR_RETURN(std::string id,
-                              session_.store().Get(kNewestKey, kNewestTimeout));
-    if (id == kNotListed) {
-      return absl::UnavailableError(
-          "rank 0 could not list the checkpoints of this job; its error says "
-          "why");
-    }
-    if (!id.empty()) return id;
-    return absl::NotFoundError("this job has no complete checkpoint");
-  }
-  const auto list = session_.checkpoints().List();
-  const bool any = list.ok() && !list->empty();
-  std::string said = any ? list->front().id : "";
-  // Not "none", with which the others would begin anew.
-  if (!list.ok()) said = kNotListed;
-  COXSWAIN_RETURN_IF_ERROR(session_.store().Set(kNewestKey, said));
-  COXSWAIN_RETURN_IF_ERROR(list.status());
-  if (any) return list->front().id;
-  return absl::NotFoundError("this job has no complete checkpoint");
+  return program_.Save(TrainingOf(ddp), reason, blobs);
 }
 
 absl::StatusOr<std::optional<ModuleCheckpoint::Resumed>>
 ModuleCheckpoint::ResumeIfAny(absl::string_view id,
                               DistributedDataParallel& ddp) {
-  absl::StatusOr<Resumed> resumed = Resume(id, ddp);
-  if (absl::IsNotFound(resumed.status()) && id == kNewest) {
-    LogInfo("resumed_from_nothing", {{"job", session_.job()}});
-    return std::nullopt;
-  }
-  COXSWAIN_RETURN_IF_ERROR(resumed.status());
-  return *std::move(resumed);
+  return program_.ResumeIfAny(id, TrainingOf(ddp));
 }
 
 absl::StatusOr<ModuleCheckpoint::Resumed> ModuleCheckpoint::Resume(
     absl::string_view id, DistributedDataParallel& ddp) {
-  std::string chosen(id);
-  if (id == kNewest) {
-    COXSWAIN_ASSIGN_OR_RETURN(chosen, AgreeOnNewest());
-  }
-  const TrainingRank me{session_.rank(), session_.world_size()};
-  auto loaded = LoadTrainingState(session_.checkpoints(), chosen, me);
-  // NOT_FOUND of "newest" means that all ranks begin anew; here others go on.
-  if (absl::IsNotFound(loaded.status()) && id == kNewest) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "checkpoint ", chosen, ", on which the ranks have agreed, is gone: ",
-        loaded.status().message(), "; resume again"));
-  }
-  COXSWAIN_ASSIGN_OR_RETURN(TrainingState state, std::move(loaded));
-  COXSWAIN_RETURN_IF_ERROR(Apply(state, ddp));
-  LogInfo("resumed", {{"job", session_.job()},
-                      {"checkpoint", state.checkpoint_id},
-                      {"step", state.step}});
-  Resumed resumed;
-  resumed.checkpoint_id = state.checkpoint_id;
-  resumed.step = state.step;
-  resumed.blobs = std::move(state.blobs);
-  resumed.blobs.erase(kModelBlob);
-  resumed.blobs.erase(kOptimizerBlob);
-  return resumed;
-}
-
-absl::Status ModuleCheckpoint::Apply(const TrainingState& state,
-                                     DistributedDataParallel& ddp) {
-  COXSWAIN_ASSIGN_OR_RETURN(const auto position, PositionOf(state));
-  COXSWAIN_ASSIGN_OR_RETURN(const absl::string_view model,
-                            BlobOf(state, kModelBlob));
-  COXSWAIN_ASSIGN_OR_RETURN(const absl::string_view optimizer,
-                            BlobOf(state, kOptimizerBlob));
-  COXSWAIN_RETURN_IF_ERROR(LoadModule(model, module_.get()));
-  COXSWAIN_RETURN_IF_ERROR(LoadOptimizer(optimizer, &optimizer_));
-  const TrainingRank me{session_.rank(), session_.world_size()};
-  const auto make = [&] { return options_.make_hook(ddp.plan()); };
-  COXSWAIN_RETURN_IF_ERROR(
-      LoadHook(state, me, ddp.reducer().parameters(), make, ddp.hook()));
-  if (ddp.averager() != nullptr) {
-    COXSWAIN_RETURN_IF_ERROR(
-        ddp.averager()->LoadState(state.averager, me.rank, me.world_size));
-  }
-  return ddp.accumulator().Restore(position);
+  return program_.Resume(id, TrainingOf(ddp));
 }
 
 }  // namespace coxswain::torch

@@ -4,9 +4,6 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,9 +13,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/checkpoint/async_checkpoint.h"
+#include "client/resume/program_checkpoint.h"
 #include "client/session/session.h"
 #include "client/torch/distributed_data_parallel.h"
-#include "schedule/plan.h"
 
 namespace coxswain::torch {
 
@@ -46,23 +43,10 @@ namespace coxswain::torch {
 // the end of the generation ends both. Threading: the thread that trains.
 class ModuleCheckpoint {
  public:
-  struct Options {
-    // As DistributedDataParallelOptions::make_hook, and needed.
-    std::function<absl::StatusOr<std::unique_ptr<Hook>>(const schedule::Plan&)>
-        make_hook;
-    // As those of AsyncCheckpoint.
-    bool own_errors = false;
-    CheckpointRetention retention;
-    std::function<void(const SaveReport&)> on_report;
-  };
-  using Blobs = std::map<std::string, std::string>;
-
-  // What a program goes on from.
-  struct Resumed {
-    std::string checkpoint_id;
-    int64_t step = 0;
-    Blobs blobs;  // the program's own
-  };
+  // make_hook is that of DistributedDataParallelOptions, and needed.
+  using Options = ProgramCheckpoint::Options;
+  using Blobs = ProgramCheckpoint::Blobs;
+  using Resumed = ProgramCheckpoint::Resumed;
 
   ModuleCheckpoint(Session& session,
                    std::shared_ptr<::torch::nn::Module> module,
@@ -84,7 +68,9 @@ class ModuleCheckpoint {
 
   // Before the session is left: waits for what is being saved. As
   // AsyncCheckpoint::Finish.
-  absl::Status Finish(absl::Duration timeout) { return saver_.Finish(timeout); }
+  absl::Status Finish(absl::Duration timeout) {
+    return program_.Finish(timeout);
+  }
 
   // Goes on from a checkpoint of this job, of any world size: the one named, or
   // "newest", which is then the same for all ranks. All ranks call it after the
@@ -99,19 +85,10 @@ class ModuleCheckpoint {
   absl::StatusOr<std::optional<Resumed>> ResumeIfAny(
       absl::string_view id, DistributedDataParallel& ddp);
 
-  const AsyncCheckpoint& saver() const { return saver_; }
+  const AsyncCheckpoint& saver() const { return program_.saver(); }
 
  private:
-  absl::StatusOr<std::string> AgreeOnNewest();
-  absl::Status Apply(const TrainingState& state, DistributedDataParallel& ddp);
-  absl::Status Fill(const Blobs& own, AsyncCheckpoint::Blobs* blobs) const;
-
-  Session& session_;
-  const std::shared_ptr<::torch::nn::Module> module_;
-  ::torch::optim::Optimizer& optimizer_;
-  const Options options_;
-  int64_t saved_ = -1;  // decisions when it was saved last
-  AsyncCheckpoint saver_;
+  ProgramCheckpoint program_;
 };
 
 }  // namespace coxswain::torch

@@ -13,10 +13,8 @@
 
 namespace coxswain::torch {
 
-// A module's parameters and buffers as bytes: their number, then for each its
-// name, its type and shape as text ("float32 [3, 4]"), and its elements in
-// row-major order; each text and run of elements after its length, all numbers
-// 8 bytes, little-endian.
+// A module's parameters and buffers as the bytes of
+// client/resume/tensor_bytes.h.
 
 // Writes over `bytes`, whose memory is used again where it suffices. INTERNAL:
 // libtorch threw.

@@ -1,0 +1,122 @@
+#ifndef COXSWAIN_CLIENT_RESUME_PROGRAM_CHECKPOINT_H_
+#define COXSWAIN_CLIENT_RESUME_PROGRAM_CHECKPOINT_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/accumulate/accumulator.h"
+#include "client/checkpoint/async_checkpoint.h"
+#include "client/checkpoint/training_state.h"
+#include "client/reduce/averager.h"
+#include "client/reduce/bucket.h"
+#include "client/reduce/hook.h"
+#include "client/session/session.h"
+#include "schedule/plan.h"
+
+namespace coxswain {
+
+// Saves what a program trains, whatever its framework, and goes on from it: the
+// bytes of its model and of its optimizer, the hook's state (and the
+// averager's), where the plan's streams are, and bytes of the program's own.
+// client/torch/module_checkpoint.h is this for libtorch, and says when to call
+// what.
+//
+// Life-cycle: one session, which outlives it, and one object of it. Its
+// destructor waits as that of AsyncCheckpoint: for ranks that are connecting,
+// up to the session's collective_timeout, or 5 minutes where rank 0 is behind;
+// the end of the generation ends both. Threading: the thread that trains.
+class ProgramCheckpoint {
+ public:
+  struct Options {
+    // Makes the hook that a plan names, and needed.
+    std::function<absl::StatusOr<std::unique_ptr<Hook>>(const schedule::Plan&)>
+        make_hook;
+    // As those of AsyncCheckpoint.
+    bool own_errors = false;
+    CheckpointRetention retention;
+    std::function<void(const SaveReport&)> on_report;
+  };
+  using Blobs = std::map<std::string, std::string>;
+
+  // Bytes that only the program's framework understands.
+  struct Program {
+    // Writes over `bytes`, whose memory is used again where it suffices.
+    std::function<absl::Status(std::string* bytes)> save_model;
+    std::function<absl::Status(absl::string_view bytes)> load_model;
+    std::function<absl::StatusOr<std::string>()> save_optimizer;
+    std::function<absl::Status(absl::string_view bytes)> load_optimizer;
+  };
+
+  // What trains, as it is between two steps.
+  struct Training {
+    Accumulator* accumulator = nullptr;
+    Hook* hook = nullptr;
+    Averager* averager = nullptr;  // may be null
+    std::vector<ParameterSpec> parameters;
+    // Exchanges whose decision this rank has.
+    int64_t decided = 0;
+    // Brings the ranks' parameters together, where an averager has let them go
+    // apart.
+    std::function<absl::Status()> unite;
+  };
+
+  // What a program goes on from.
+  struct Resumed {
+    std::string checkpoint_id;
+    int64_t step = 0;
+    Blobs blobs;  // the program's own
+  };
+
+  ProgramCheckpoint(Session& session, Program program, const Options& options);
+
+  // After a step, on all ranks alike: copies the state; nothing if this step
+  // has been saved. Tells whether it did. `blobs` are the same on all ranks;
+  // their names begin with no dot. What goes wrong is reported and logged, and
+  // is no error of training: only that of `unite` is. In the middle of a window
+  // nothing is copied, which is logged (checkpoint_not_copied).
+  absl::StatusOr<bool> Save(const Training& training, absl::string_view reason,
+                            const Blobs& blobs = {});
+
+  // Before the session is left: waits for what is being saved. As
+  // AsyncCheckpoint::Finish.
+  absl::Status Finish(absl::Duration timeout) { return saver_.Finish(timeout); }
+
+  // Goes on from a checkpoint of this job, of any world size: the one named, or
+  // "newest", which is then the same for all ranks. All ranks call it before
+  // the first step.
+  //   NOT_FOUND            there is none
+  //   FAILED_PRECONDITION  it is of another model or hook: lists what differs
+  absl::StatusOr<Resumed> Resume(absl::string_view id,
+                                 const Training& training);
+
+  // As Resume; returns nothing, and logs it, if `id` is "newest" and the job
+  // has no checkpoint yet.
+  absl::StatusOr<std::optional<Resumed>> ResumeIfAny(absl::string_view id,
+                                                     const Training& training);
+
+  const AsyncCheckpoint& saver() const { return saver_; }
+
+ private:
+  absl::StatusOr<std::string> AgreeOnNewest();
+  absl::Status Apply(const TrainingState& state, const Training& training);
+  absl::Status Fill(const Blobs& own, AsyncCheckpoint::Blobs* blobs) const;
+
+  Session& session_;
+  const Program program_;
+  const Options options_;
+  int64_t saved_ = -1;  // decisions when it was saved last
+  AsyncCheckpoint saver_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_RESUME_PROGRAM_CHECKPOINT_H_

@@ -1,0 +1,39 @@
+#ifndef COXSWAIN_CLIENT_RESUME_TENSOR_BYTES_H_
+#define COXSWAIN_CLIENT_RESUME_TENSOR_BYTES_H_
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace coxswain {
+
+// A model's tensors as bytes: their number, then for each its name, its type
+// and shape as text ("float32 [3, 4]"), and its elements in row-major order;
+// each text and run of elements after its length, all numbers 8 bytes,
+// little-endian.
+
+// What has to be the same where the bytes are loaded. Names are unique.
+struct TensorForm {
+  std::string name;
+  std::string form;
+  size_t bytes = 0;
+};
+
+// Writes over `bytes`, whose memory is used again where it suffices. `copy`
+// writes the elements of the tensor with this number.
+void SaveTensors(const std::vector<TensorForm>& tensors,
+                 const std::function<void(size_t tensor, char* to)>& copy,
+                 std::string* bytes);
+
+// Returns each tensor's elements, within `bytes`. DATA_LOSS: these are no such
+// bytes. FAILED_PRECONDITION lists what is saved otherwise than here.
+absl::StatusOr<std::vector<absl::string_view>> LoadTensors(
+    absl::string_view bytes, const std::vector<TensorForm>& here);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_RESUME_TENSOR_BYTES_H_
