@@ -25,6 +25,17 @@ absl::Status CheckOptions(const Accumulator::Options& options) {
 
 }  // namespace
 
+schedule::Ticket TicketOf(const WindowSum& sum) {
+  schedule::Ticket ticket;
+  ticket.step = sum.step;
+  ticket.micro = sum.micro;
+  ticket.micro_batches = sum.micro_batches;
+  ticket.window = sum.window;
+  ticket.weight = sum.weight;
+  ticket.end_of_data = sum.end_of_data;
+  return ticket;
+}
+
 absl::StatusOr<Accumulator> Accumulator::Create(const Options& options) {
   COXSWAIN_RETURN_IF_ERROR(CheckOptions(options));
   return Accumulator(options);

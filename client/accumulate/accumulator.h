@@ -67,6 +67,9 @@ struct WindowSum {
   int64_t scheduler_steps = 0;
 };
 
+// Returns the ticket of such an exchange, as far as the sum tells.
+schedule::Ticket TicketOf(const WindowSum& sum);
+
 // Answers for each micro-batch whether its gradients are exchanged or only
 // summed up locally: a pure function of the plan and of how many micro-batches
 // were begun, so all ranks that begin equally many agree. Sends nothing.

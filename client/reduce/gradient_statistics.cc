@@ -163,6 +163,19 @@ HWY_INLINE void ScaleAll(const void* in, void* out, int64_t count,
   }
 }
 
+template <class Element>
+HWY_INLINE void AddScaledAll(const void* in, void* out, int64_t count,
+                             double factor) {
+  using Stored = typename Element::Stored;
+  const auto by = static_cast<typename Element::Value>(factor);
+  const Stored* from = static_cast<const Stored*>(in);
+  Stored* to = static_cast<Stored*>(out);
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] =
+        Element::Narrow(Element::Widen(to[i]) + Element::Widen(from[i]) * by);
+  }
+}
+
 }  // namespace
 
 GradientStatistics MeasureSpan(const Span& in, void* out) {
@@ -195,6 +208,21 @@ void ScaleSpan(const Span& in, void* out, double factor) {
   }
 }
 
+void AddScaledSpan(const Span& in, void* out, double factor) {
+  switch (in.dtype) {
+    case DType::kFloat32:
+      return AddScaledAll<Plain<float>>(in.data, out, in.count, factor);
+    case DType::kFloat64:
+      return AddScaledAll<Plain<double>>(in.data, out, in.count, factor);
+    case DType::kFloat16:
+      return AddScaledAll<Float16>(in.data, out, in.count, factor);
+    case DType::kBFloat16:
+      return AddScaledAll<BFloat16>(in.data, out, in.count, factor);
+    default:
+      COXSWAIN_CHECK(false);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace coxswain
 HWY_AFTER_NAMESPACE();
@@ -205,6 +233,7 @@ namespace {
 
 HWY_EXPORT(MeasureSpan);
 HWY_EXPORT(ScaleSpan);
+HWY_EXPORT(AddScaledSpan);
 
 GradientStatistics MeasureAndCopy(const Span& values, void* out) {
   COXSWAIN_CHECK(values.device.kind == Device::Kind::kCpu);
@@ -233,6 +262,11 @@ void Scale(const Span& values, double factor) {
 void CopyScaled(const Span& values, double factor, void* out) {
   COXSWAIN_CHECK(values.device.kind == Device::Kind::kCpu);
   HWY_DYNAMIC_DISPATCH(ScaleSpan)(values, out, factor);
+}
+
+void AddScaled(const Span& values, double factor, void* out) {
+  COXSWAIN_CHECK(values.device.kind == Device::Kind::kCpu);
+  HWY_DYNAMIC_DISPATCH(AddScaledSpan)(values, out, factor);
 }
 
 }  // namespace coxswain

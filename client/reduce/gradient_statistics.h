@@ -21,7 +21,7 @@ struct GradientStatistics {
 };
 
 // The spans are of float32, float64, float16 or bfloat16, in the CPU's memory.
-// Called by the reducer. Thread-safe.
+// Called by the reducer, and by whoever sums up gradients for it. Thread-safe.
 
 // One pass that reads.
 GradientStatistics Measure(const Span& values);
@@ -35,6 +35,9 @@ GradientStatistics CopyAndMeasure(const Span& values, void* out);
 void Scale(const Span& values, double factor);
 // out = values * factor, likewise.
 void CopyScaled(const Span& values, double factor, void* out);
+// out += values * factor, likewise: a 16-bit sum is rounded once. `out` holds
+// as many elements of the same type, and does not overlap.
+void AddScaled(const Span& values, double factor, void* out);
 
 }  // namespace coxswain
 
