@@ -1,6 +1,5 @@
 #include "train/torch/train.h"
 
-#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,22 +11,15 @@
 #include "client/torch/module_checkpoint.h"
 #include "hooks/registry/planned_hook.h"
 #include "hooks/registry/registry.h"
-#include "schedule/terms.h"
+#include "train/life.h"
 
 namespace coxswain::torch {
 namespace {
 
 using Body = std::function<absl::Status(Training&)>;
 
-constexpr char kStopReason[] = "SIGTERM";
-
 absl::Status Call(const Body& body, Training* training) {
-  try {
-    return body(*training);
-  } catch (const std::exception& error) {
-    return absl::InternalError(
-        absl::StrCat("the body of Train threw: ", error.what()));
-  }
+  return RunGuarded("the body of Train", [&] { return body(*training); });
 }
 
 // Within one generation, whose end is the end of training.
@@ -58,7 +50,8 @@ class PlainTraining : public Training {
     saving.retention = options_.retention;
     checkpoint_ = std::make_unique<ModuleCheckpoint>(session_, module_,
                                                      &optimizer_, saving);
-    return options_.resume.empty() ? absl::OkStatus() : Resume();
+    if (!options_.resume.empty()) COXSWAIN_RETURN_IF_ERROR(Resume());
+    return stop_.Begin(options_.stop_on_sigterm, ddp_->plan());
   }
 
   absl::Status Finish() {
@@ -123,12 +116,7 @@ class PlainTraining : public Training {
     COXSWAIN_RETURN_IF_ERROR(ddp_->StepOptimizer(optimizer_).status());
     session_.ReportProgress(++step_);
     save_due_ = true;
-    if (options_.stop_on_sigterm && DrainSignalled() && !asked_to_stop_) {
-      asked_to_stop_ = true;
-      // Both go with the next ticket, so that one decision has both.
-      session_.schedule().RequestCheckpoint(kStopReason);
-      session_.schedule().RequestStop(kStopReason);
-    }
+    stop_.AfterStep(session_);
     return absl::OkStatus();
   }
 
@@ -140,9 +128,9 @@ class PlainTraining : public Training {
   std::unique_ptr<DistributedDataParallel> ddp_;
   std::unique_ptr<ModuleCheckpoint> checkpoint_;
   ElasticRecord record_;
+  StopOnSigterm stop_;
   int64_t step_ = 0;
   bool save_due_ = false;
-  bool asked_to_stop_ = false;
 };
 
 // Over an ElasticTraining, which does the same for each generation.
@@ -181,23 +169,11 @@ class ElasticAdapter : public Training {
   ElasticTraining& training_;
 };
 
-// A process has one handler, however many trainings follow each other.
-absl::Status CatchSigterm() {
-  static const absl::Status caught = DrainOnSignal();
-  return caught;
-}
-
 absl::StatusOr<JobManifest> ManifestOf(const TrainOptions& options,
                                        const ::torch::nn::Module& module) {
   COXSWAIN_ASSIGN_OR_RETURN(JobManifest manifest,
                             DescribeJob(module, options.hook, options.ddp));
-  for (const auto& [name, value] : options.settings) {
-    if (manifest.settings.emplace(name, value).second) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("TrainOptions::settings has \"", name,
-                     "\", which is a setting of the library's own; give it "
-                     "another name"));
-  }
+  COXSWAIN_RETURN_IF_ERROR(AddSettings(options.settings, &manifest));
   return manifest;
 }
 
@@ -206,22 +182,16 @@ absl::Status TrainOnce(const TrainOptions& options,
                        ::torch::optim::Optimizer* optimizer, const Body& body) {
   COXSWAIN_ASSIGN_OR_RETURN(const JobManifest manifest,
                             ManifestOf(options, *module));
-  COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
-                            Session::Join(*options.session, manifest));
-  PlainTraining training(options, session.get(), module, optimizer);
-  absl::Status status = training.Start();
-  // Where nobody decides for all ranks, the signal ends the process as usual.
-  if (status.ok() && options.stop_on_sigterm &&
-      training.ddp().plan().terms.enforcement != schedule::Enforcement::kOff) {
-    status = CatchSigterm();
-  }
-  if (status.ok()) status = Call(body, &training);
-  if (status.ok()) status = training.Finish();
-  if (status.ok()) return session->Leave("training is done");
-  status = Explain(*session, status);
-  // What else goes wrong while leaving follows from `status`.
-  session->Leave(status.message(), /*failed=*/true).IgnoreError();
-  return status;
+  return TrainInSession(
+      *options.session, manifest,
+      [&](Session& session, std::shared_ptr<void>* until_left) -> absl::Status {
+        const auto training = std::make_shared<PlainTraining>(
+            options, &session, module, optimizer);
+        *until_left = training;
+        COXSWAIN_RETURN_IF_ERROR(training->Start());
+        COXSWAIN_RETURN_IF_ERROR(Call(body, training.get()));
+        return training->Finish();
+      });
 }
 
 absl::Status TrainElastically(
@@ -243,7 +213,7 @@ absl::Status TrainElastically(
   if (options.stop_on_sigterm) {
     COXSWAIN_RETURN_IF_ERROR(CatchSigterm());
     elastic.run.drain_requested = DrainSignalled;
-    elastic.run.drain_reason = kStopReason;
+    elastic.run.drain_reason = kStoppedBySigterm;
   }
   return ElasticTraining::Run(elastic, module, *optimizer,
                               [&body](ElasticTraining& generation) {
@@ -255,17 +225,15 @@ absl::Status TrainElastically(
 }  // namespace
 
 absl::Status Training::Step(const Loss& loss, const Accumulator::Begin& begin) {
-  stepped_ = false;
+  BeginStep();
   COXSWAIN_ASSIGN_OR_RETURN(const MicroBatch micro, Accumulate(begin));
   if (micro.empty) {
     loss_ = ::torch::zeros({});
   } else {
-    try {
+    COXSWAIN_RETURN_IF_ERROR(RunGuarded("the loss function", [&] {
       loss_ = loss();
-    } catch (const std::exception& error) {
-      return absl::InternalError(
-          absl::StrCat("the loss function threw: ", error.what()));
-    }
+      return absl::OkStatus();
+    }));
     if (!loss_.defined() || loss_.numel() != 1) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the loss function returned ",
@@ -277,24 +245,7 @@ absl::Status Training::Step(const Loss& loss, const Accumulator::Begin& begin) {
   }
   COXSWAIN_RETURN_IF_ERROR(Backward(loss_, micro));
   loss_ = loss_.detach();
-  if (!micro.sync) return absl::OkStatus();
-  stepped_ = true;
-  return TakeStep();
-}
-
-absl::Status Training::EndEpoch() {
-  COXSWAIN_ASSIGN_OR_RETURN(const bool rest, Flush());
-  if (rest) COXSWAIN_RETURN_IF_ERROR(TakeStep());
-  if (ddp().plan().terms.uneven_data == schedule::UnevenData::kRefuse) {
-    return absl::OkStatus();
-  }
-  // Until the ranks that have more data are out of it as well.
-  while (going() && !ddp().ended()) {
-    COXSWAIN_ASSIGN_OR_RETURN(const bool more, StepWithoutData());
-    if (!more) break;
-    COXSWAIN_RETURN_IF_ERROR(TakeStep());
-  }
-  return absl::OkStatus();
+  return EndStep(micro.sync);
 }
 
 absl::Status Train(const TrainOptions& options,

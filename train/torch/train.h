@@ -19,6 +19,7 @@
 #include "client/checkpoint/checkpoint_client.h"
 #include "client/session/session.h"
 #include "client/torch/distributed_data_parallel.h"
+#include "train/training.h"
 
 namespace coxswain::torch {
 
@@ -55,14 +56,10 @@ struct TrainOptions {
 // A training that is under way, as the body of Train sees it.
 //
 // Threading: the thread that has called Train.
-class Training {
+class Training : public TrainingBase {
  public:
   // Returns the mean loss of this rank's next micro-batch.
   using Loss = std::function<::torch::Tensor()>;
-
-  virtual ~Training() = default;
-  Training(const Training&) = delete;
-  Training& operator=(const Training&) = delete;
 
   // Trains on one micro-batch: calls `loss`, scales what it returns by the
   // job's plan, runs the backward pass and, at the end of a window,
@@ -73,33 +70,12 @@ class Training {
   // `loss` throws, INVALID_ARGUMENT if it returns more than one number.
   absl::Status Step(const Loss& loss, const Accumulator::Begin& begin = {});
 
-  // Ends an epoch: ends a window that the end of the data has cut short by
-  // the plan's tail, and, where ranks may have unequal amounts of data
-  // (uneven_data), takes part in the others' steps until all are out of data.
-  // All ranks call it. Not needed where all have equally many micro-batches, in
-  // whole windows.
-  absl::Status EndEpoch();
-
-  // Returns whether to go on. False: all ranks stop, the plan's max_steps are
-  // done, or the members change; the body is then to return OK.
-  virtual bool going() const = 0;
-  // Returns how many windows have ended, skipped ones included; a training that
-  // was resumed counts on.
-  virtual int64_t step() const = 0;
-  // Returns whether the last Step ended a window.
-  bool stepped() const { return stepped_; }
   // Returns the loss of the last Step, not scaled.
   const ::torch::Tensor& loss() const { return loss_; }
 
-  // A number or bytes that checkpoints hold, 0 and empty at first, such as how
-  // much of the data was read. All ranks change them alike.
-  virtual int64_t& counter(const std::string& name) = 0;
-  virtual std::string& blob(const std::string& name) = 0;
-
-  virtual Session& session() = 0;
   virtual DistributedDataParallel& ddp() = 0;
-  int rank() { return session().rank(); }
-  int world_size() { return session().world_size(); }
+  const schedule::Plan& plan() override { return ddp().plan(); }
+  bool epoch_ended() override { return ddp().ended(); }
 
  protected:
   Training() = default;
@@ -109,12 +85,7 @@ class Training {
       const Accumulator::Begin& begin) = 0;
   virtual absl::Status Backward(const ::torch::Tensor& loss,
                                 const MicroBatch& micro) = 0;
-  virtual absl::StatusOr<bool> Flush() = 0;
-  virtual absl::StatusOr<bool> StepWithoutData() = 0;
-  // The window's optimizer step, and what follows it.
-  virtual absl::Status TakeStep() = 0;
 
-  bool stepped_ = false;
   ::torch::Tensor loss_;
 };
 

@@ -1,0 +1,67 @@
+#include "train/life.h"
+
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/elastic/drain_signal.h"
+#include "client/schedule/schedule_client.h"
+
+namespace coxswain {
+
+absl::Status RunGuarded(absl::string_view what,
+                        const std::function<absl::Status()>& run) {
+  try {
+    return run();
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat(what, " threw: ", error.what()));
+  }
+}
+
+absl::Status AddSettings(const std::map<std::string, std::string>& settings,
+                         JobManifest* manifest) {
+  for (const auto& [name, value] : settings) {
+    if (manifest->settings.emplace(name, value).second) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("TrainOptions::settings has \"", name,
+                     "\", which is a setting of the library's own; give it "
+                     "another name"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CatchSigterm() {
+  static const absl::Status caught = DrainOnSignal();
+  return caught;
+}
+
+absl::Status StopOnSigterm::Begin(bool wanted, const schedule::Plan& plan) {
+  waiting_ = wanted && plan.terms.enforcement != schedule::Enforcement::kOff;
+  return waiting_ ? CatchSigterm() : absl::OkStatus();
+}
+
+void StopOnSigterm::AfterStep(Session& session) {
+  if (!waiting_ || !DrainSignalled()) return;
+  waiting_ = false;
+  // Both go with the next ticket, so that one decision has both.
+  session.schedule().RequestCheckpoint(kStoppedBySigterm);
+  session.schedule().RequestStop(kStoppedBySigterm);
+}
+
+absl::Status TrainInSession(
+    const SessionOptions& options, const JobManifest& manifest,
+    const std::function<absl::Status(
+        Session& session, std::shared_ptr<void>* until_left)>& train) {
+  COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                            Session::Join(options, manifest));
+  std::shared_ptr<void> until_left;
+  absl::Status status = train(*session, &until_left);
+  if (status.ok()) return session->Leave("training is done");
+  status = Explain(*session, status);
+  // What else goes wrong while leaving follows from `status`.
+  session->Leave(status.message(), /*failed=*/true).IgnoreError();
+  return status;
+}
+
+}  // namespace coxswain
