@@ -108,8 +108,12 @@ class PlainTraining : public Training {
                         const MicroBatch& micro) override {
     return ddp_->Backward(loss, micro);
   }
-  absl::StatusOr<bool> Flush() override { return ddp_->Flush(); }
+  absl::StatusOr<bool> Flush() override {
+    COXSWAIN_RETURN_IF_ERROR(SaveIfDue());
+    return ddp_->Flush();
+  }
   absl::StatusOr<bool> StepWithoutData() override {
+    COXSWAIN_RETURN_IF_ERROR(SaveIfDue());
     return ddp_->StepWithoutData();
   }
   absl::Status TakeStep() override {
