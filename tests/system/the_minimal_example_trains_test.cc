@@ -1,4 +1,4 @@
-// What the README and docs/hooks.md show, run as they say.
+// The examples of a few lines, run as the README and docs/hooks.md say.
 
 #include <fstream>
 #include <sstream>
@@ -30,6 +30,10 @@ void ExpectLearns(std::vector<std::string> program) {
 
 TEST(MinimalExampleTest, LearnsOnTwoWorkersWithAPrivateCoordinator) {
   ExpectLearns({"examples/minimal/minimal"});
+}
+
+TEST(CustomFrameworkExampleTest, LearnsWithoutLibtorch) {
+  ExpectLearns({"examples/custom_framework/custom_framework"});
 }
 
 TEST(CustomHookExampleTest, LearnsWithItsOwnHookWrappedAndPlanned) {

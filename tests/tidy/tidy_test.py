@@ -789,6 +789,12 @@ class TreeTest(unittest.TestCase):
         shown = "```cpp\n" + read("examples/minimal/main.cc") + "```\n"
         self.assertIn(shown, read("README.md"))
 
+    def test_a_program_that_trains_by_one_call_is_short(self):
+        for path, limit in (("examples/minimal/main.cc", 25),
+                            ("examples/custom_framework/main.cc", 59)):
+            with open(os.path.join(self.root, path), encoding="utf-8") as file:
+                self.assertLessEqual(len(file.readlines()), limit, path)
+
     def test_the_page_of_the_c_interface_shows_the_example_as_it_is(self):
         def read(path):
             with open(os.path.join(self.root, path), encoding="utf-8") as file:
