@@ -50,14 +50,20 @@ class SdkTest(unittest.TestCase):
         for rank in (0, 1):
             self.assertIn("rank %d of 2: -4.5\n" % rank, said)
 
-    def test_a_program_is_built_with_pkg_config(self):
-        program = os.path.join(self.folder, "with_pkg_config")
+    def build(self, source):
+        program = os.path.join(self.folder, source + ".built")
         run("bash", "-c",
             'g++ -std=c++17 "$0" -o "$1" '
             '$(pkg-config --cflags --libs coxswain)',
-            os.path.join(PROGRAM, "main.cc"), program,
+            os.path.join(PROGRAM, source), program,
             env=self.environment())
-        self.train(program)
+        return program
+
+    def test_a_program_is_built_with_pkg_config(self):
+        self.train(self.build("main.cc"))
+
+    def test_a_program_trains_by_one_call(self):
+        self.train(self.build("trains.cc"))
 
     def test_a_program_in_c_is_built_with_pkg_config(self):
         program = os.path.join(self.folder, "in_c")
@@ -79,6 +85,7 @@ class SdkTest(unittest.TestCase):
             os.path.relpath(os.path.join(folder, name), include)
             for folder, _, names in os.walk(include) for name in names)
         self.assertIn("coxswain/client/session/session.h", headers)
+        self.assertIn("coxswain/train/train.h", headers)
         source = os.path.join(self.folder, "all.cc")
         with open(source, "w", encoding="utf-8") as file:
             file.writelines('#include "%s"\n' % name for name in headers)
