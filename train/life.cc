@@ -4,11 +4,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "client/elastic/drain_signal.h"
 #include "client/schedule/schedule_client.h"
 
 namespace coxswain {
+namespace {
+
+// How long the coordinator's reason may come after an error that a peer's end
+// may have caused.
+constexpr absl::Duration kReasonTimeout = absl::Seconds(3);
+
+}  // namespace
 
 absl::Status RunGuarded(absl::string_view what,
                         const std::function<absl::Status()>& run) {
@@ -58,7 +66,10 @@ absl::Status TrainInSession(
   std::shared_ptr<void> until_left;
   absl::Status status = train(*session, &until_left);
   if (status.ok()) return session->Leave("training is done");
-  status = Explain(*session, status);
+  // The others hear at once of an error that is this rank's own.
+  status =
+      Explain(*session, status,
+              MayComeFromPeers(status) ? kReasonTimeout : absl::ZeroDuration());
   // What else goes wrong while leaving follows from `status`.
   session->Leave(status.message(), /*failed=*/true).IgnoreError();
   return status;

@@ -20,12 +20,6 @@ namespace {
 // Of the ranks that end the same step, for each other.
 constexpr absl::Duration kRegroupTimeout = absl::Seconds(5);
 
-// What a peer's end may look like to those that exchange data with it.
-bool MayComeFromPeers(const absl::Status& error) {
-  return absl::IsUnavailable(error) || absl::IsAborted(error) ||
-         absl::IsDeadlineExceeded(error) || absl::IsCancelled(error);
-}
-
 // What it never looks like, also where a generation has just ended: this worker
 // would meet it again, when others are gone because of it.
 bool NeverComesFromPeers(const absl::Status& error) {

@@ -290,6 +290,11 @@ bool IsJobFinished(const absl::Status& status) {
   return absl::IsCancelled(status) && DetailOf(status).has_job_finished();
 }
 
+bool MayComeFromPeers(const absl::Status& error) {
+  return absl::IsUnavailable(error) || absl::IsAborted(error) ||
+         absl::IsDeadlineExceeded(error) || absl::IsCancelled(error);
+}
+
 absl::Status Explain(Session& session, const absl::Status& error,
                      absl::Duration timeout) {
   if (error.ok()) return error;

@@ -177,6 +177,10 @@ class Session {
 // nothing is wrong: a spare that was not needed.
 bool IsJobFinished(const absl::Status& status);
 
+// Returns whether an error may be what a peer's end looks like to those that
+// exchange data with it.
+bool MayComeFromPeers(const absl::Status& error);
+
 // Returns the error to show for an error in a collective. When a peer dies, its
 // broken connection is often noticed before the coordinator's event that names
 // it: this waits for that event, `timeout` at most, and returns its error, or
