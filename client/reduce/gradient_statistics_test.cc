@@ -268,6 +268,26 @@ TEST(GradientStatisticsTest, ScalesInTheTypesPrecision) {
   });
 }
 
+TEST(GradientStatisticsTest, AddsInTheTypesPrecision) {
+  constexpr double kThird = 1.0 / 3.0;
+  ForEveryTypeAndCount([&](DType dtype, int64_t count) {
+    Values expected = RandomValues(dtype, count);
+    for (int64_t i = 0; i < count; ++i) {
+      const double value = expected.Get(i);
+      const auto single = static_cast<float>(value);
+      const float sum = single + single * static_cast<float>(kThird);
+      expected.Set(i, dtype == DType::kFloat64 ? value + value * kThird : sum);
+    }
+    ForEveryTarget([&] {
+      Values values = RandomValues(dtype, count);
+      Values sums = RandomValues(dtype, count);
+      AddScaled(values.span(), kThird, sums.span().data);
+      EXPECT_EQ(sums.bytes(), expected.bytes());
+      EXPECT_EQ(values.bytes(), RandomValues(dtype, count).bytes());
+    });
+  });
+}
+
 TEST(GradientStatisticsTest, ScalesSmallAndLargeElements) {
   for (const DType dtype : kTypes) {
     ForEveryTarget([&] {
