@@ -9,8 +9,8 @@
 
 namespace coxswain {
 
-// Where a server listens: a host name or address, and a port. The brackets of
-// an IPv6 address belong to the text only.
+// A host name or address, and a port. Brackets around
+// an IPv6 address are part of the text only.
 struct HostPort {
   std::string host;
   int port = 0;
@@ -23,15 +23,16 @@ enum class PortRule {
   kNamed,    // 1 to 65535: where to connect
 };
 
-// Reads HOST:PORT, also [IPV6]:PORT. INVALID_ARGUMENT says what is wrong and
-// shows the right form.
+// Reads HOST:PORT or [IPV6]:PORT. Fails with INVALID_ARGUMENT, naming what is
+// wrong and the right form.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, PortRule rule);
 
-// Several of them, all to connect to, with commas between and none twice.
+// Reads several addresses to connect to, with commas between. Fails as
+// ParseHostPort, and if one is given twice.
 absl::StatusOr<std::vector<HostPort>> ParseHostPorts(absl::string_view text);
 
-// Whether only this machine can reach that host. Names other than localhost
-// are not resolved and count as reachable from elsewhere.
+// Returns whether only this machine can reach that host. Names other than
+// localhost are not resolved and count as reachable from elsewhere.
 bool IsLoopback(absl::string_view host);
 
 }  // namespace coxswain

@@ -12,23 +12,23 @@
 
 namespace coxswain {
 
-// What the commands need of the world.
+// What the commands need besides their options.
 struct CheckpointWorld {
   Transfer transfer;
-  // Asks a person, and returns whether the answer was yes; an error if nobody
-  // is there to be asked.
+  // Asks the user, and returns whether the answer was yes. Fails with
+  // FAILED_PRECONDITION if there is no terminal.
   std::function<absl::StatusOr<bool>(const std::string& question)> confirm;
 };
 
-// The usual one: the machine's disk, stderr and the terminal.
+// Returns the machine's disk, stderr and the terminal.
 CheckpointWorld RealCheckpointWorld(CoordinatorStub* stub);
 
-// `coxswain checkpoint ...`; returns the text for stdout. Errors as FindJob and
-// PickCheckpoint, and as checkpoint_transfer.h.
+// Runs `coxswain checkpoint ...`; returns the text for stdout. Fails as
+// FindJob, PickCheckpoint and checkpoint_transfer.h.
 absl::StatusOr<std::string> RunCheckpoint(const CheckpointOptions& options,
                                           const CheckpointWorld& world);
 
-// A job's checkpoints as a table for display, and as JSON:
+// Returns a job's checkpoints as a table for display, or as JSON:
 //   {"job", "checkpoints": [CHECKPOINT]}
 //   CHECKPOINT: server::CheckpointJson, with "metadata": {NAME: VALUE}
 std::string FormatCheckpoints(
@@ -36,7 +36,7 @@ std::string FormatCheckpoints(
 std::string FormatCheckpointsJson(
     const std::string& job, const std::vector<v1::CheckpointInfo>& checkpoints);
 
-// One of them with its shards; in JSON a CHECKPOINT with
+// Returns one of them with its shards; in JSON a CHECKPOINT with
 //   "files": [{"shard", "file", "bytes", "crc32c"}]
 // and the checksums as 8 hexadecimal digits.
 std::string FormatCheckpoint(const v1::ShowResponse& checkpoint);

@@ -15,14 +15,14 @@
 
 namespace coxswain {
 
-// A checkpoint in a folder of its own, as docs/storage-format.md has it: what
-// is exported and imported.
+// A checkpoint in a folder of its own, for export and import. The format is in
+// docs/storage-format.md.
 
-// Writes one under a temporary name, which becomes the real one once all of it
-// is on the disk. One thread. Destroyed before Finish, it leaves nothing.
+// Writes such a folder under a temporary name, and renames it once all of it is
+// on the disk. Leaves nothing if it is destroyed before Finish. One thread.
 class FolderWriter {
  public:
-  // `folder` must not exist (ALREADY_EXISTS), and its parent must.
+  // Fails with ALREADY_EXISTS if `folder` exists. Its parent must exist.
   static absl::StatusOr<std::unique_ptr<FolderWriter>> Create(
       server::FileSystem* files, const std::string& folder,
       const server::CheckpointRecord& record, RandomSource* random);
@@ -30,11 +30,12 @@ class FolderWriter {
   FolderWriter(const FolderWriter&) = delete;
   FolderWriter& operator=(const FolderWriter&) = delete;
 
-  // The shard's file, to be written and closed with SyncAndClose.
+  // Returns the shard's file, for the caller to write and close with
+  // SyncAndClose.
   absl::StatusOr<std::unique_ptr<server::WritableFile>> CreateShard(
       const server::ShardRecord& shard);
 
-  // After all shards.
+  // Called after all shards.
   absl::Status Finish();
 
  private:
@@ -48,20 +49,20 @@ class FolderWriter {
   bool finished_ = false;
 };
 
-// Whether the files of the shards are in the folder, each under a name of its
-// own that is not the manifest's. DATA_LOSS.
+// Fails with DATA_LOSS unless each shard's file is directly in the folder,
+// under a name of its own that is not the manifest's.
 absl::Status CheckShardFiles(const server::CheckpointRecord& record);
 
 absl::Status SyncAndClose(server::WritableFile* file);
 
-// What the folder's manifest says, with everything that can be checked without
-// reading the shards: DATA_LOSS and the like name the folder.
+// Returns the folder's manifest, after all checks that need not read the
+// shards. Errors, such as DATA_LOSS, name the folder.
 absl::StatusOr<server::CheckpointRecord> ReadFolder(
     const server::FileSystem& files, const std::string& folder);
 
-// Hands out a shard of that folder in pieces of at most `piece` bytes, which
-// live as long as `owner`. DATA_LOSS names the shard if the bytes are not those
-// of the manifest, in place of the last OK; or the error of `take`.
+// Passes a shard of that folder to `take`, in pieces of at most `piece` bytes
+// that live as long as `owner`. Fails with the error of `take`, or with
+// DATA_LOSS, naming the shard, if its size or checksum is not the manifest's.
 using TakePiece = std::function<absl::Status(
     int64_t offset, absl::string_view data, uint32_t crc32c,
     const std::shared_ptr<const void>& owner)>;

@@ -14,7 +14,7 @@
 
 namespace coxswain {
 
-// How the bytes of checkpoints move between a coordinator and folders.
+// What copies checkpoints between a coordinator and folders.
 struct Transfer {
   CoordinatorStub* stub = nullptr;
   server::FileSystem* files = nullptr;
@@ -22,23 +22,24 @@ struct Transfer {
   ProgressOutput progress;
 };
 
-// Downloads all shards, compares them with their checksums on the way, and
-// gives the folder its name once all of it is on the disk. ALREADY_EXISTS if
-// there is something of that name; DATA_LOSS names the shard.
+// Downloads all shards, compares them with their checksums, and gives the
+// folder its name once all of it is on the disk. Fails with ALREADY_EXISTS if
+// `folder` exists, and with DATA_LOSS, naming the shard.
 absl::Status ExportCheckpoint(const Transfer& transfer,
                               const v1::ShowResponse& checkpoint,
                               const std::string& folder);
 
 // Reads and verifies the whole folder, then uploads it into that job and
-// commits it. DATA_LOSS names the shard that is damaged, before anything was
-// uploaded. After an error the coordinator is asked once to discard what it has
-// of it. Where that does not reach it, the open import keeps its place and its
-// bytes until the next import into this job, or a restart of the coordinator.
+// commits it. Fails with DATA_LOSS, naming the damaged shard, before it uploads
+// any. After a later error it asks the coordinator once to discard the upload;
+// if that request is lost, the coordinator keeps the open import until the next
+// import into this job, or its restart.
 absl::StatusOr<v1::CheckpointInfo> ImportCheckpoint(const Transfer& transfer,
                                                     const FoundJob& job,
                                                     const std::string& folder);
 
-// The coordinator reads and compares. DATA_LOSS names the shards.
+// Has the coordinator read the shards and compare their checksums. Fails with
+// DATA_LOSS, naming the damaged shards.
 absl::Status VerifyCheckpoint(const Transfer& transfer,
                               const v1::CheckpointInfo& checkpoint);
 

@@ -9,7 +9,7 @@
 
 namespace coxswain {
 
-// Exit statuses of the program. `run` returns those of the workers as well.
+// Exit statuses of the program. `run` also returns those of the workers.
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
@@ -48,12 +48,12 @@ struct CommandLine {
 
 // Reads arguments (without the program's name), the environment, and the
 // configuration file; a flag wins over a variable, a variable over the file.
-// INVALID_ARGUMENT says what is wrong and where help is.
+// Fails with INVALID_ARGUMENT, naming what is wrong and the help to read.
 absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> args);
 
-// What is wrong with a command's options together, for ParseCommandLine; empty
-// if nothing is. Puts words that stand in another one's place where they
-// belong.
+// Returns what is wrong with a command's options together, for
+// ParseCommandLine; empty if nothing is. Fills in nproc, the plan and a job's
+// name that was given before the changes.
 std::string CheckCombination(CommandLine& line);
 
 }  // namespace coxswain

@@ -17,40 +17,41 @@
 
 namespace coxswain {
 
-// A job, and the coordinator that was asked for it.
+// A job, and the coordinator that has it.
 struct FoundJob {
   std::string cluster_id;
   int64_t term = 0;
   v1::JobDescription job;
 };
 
-// The job of that name; without a name, the only one that there is (NOT_FOUND
-// if there is none, INVALID_ARGUMENT lists several). A name that the
-// coordinator does not remember counts as that of a job that has ended: its
-// plan may be kept. Errors of the call are those of ExplainCall.
+// Returns the job of that name; without a name, the coordinator's only job.
+// Fails with NOT_FOUND if it has none, with INVALID_ARGUMENT if it has several,
+// and as ExplainCall. A name that the coordinator does not know counts as a job
+// that has ended, whose plan may be kept.
 absl::StatusOr<FoundJob> FindJob(CoordinatorStub& stub, const std::string& name,
                                  absl::Duration timeout);
 
-// An error of a call to the coordinator, with its address in front and what it
-// failed to do.
+// Returns an error of a call to the coordinator, preceded by the coordinator's
+// address and what it `failed` to do.
 absl::Status ExplainCall(const CoordinatorStub& stub, absl::string_view failed,
                          const absl::Status& error);
 
-// What a request carries that changes something of the job: see the operator
-// fence in proto/types.proto.
+// Returns the fence of a request that changes the job: see the operator fence
+// in proto/types.proto.
 v1::Fence OperatorFence(const FoundJob& found, RandomSource* random);
 
-// The complete checkpoints of a job, the last one made first.
+// Returns the complete checkpoints of a job, the newest first.
 absl::StatusOr<std::vector<v1::CheckpointInfo>> ListCheckpoints(
     CoordinatorStub& stub, const std::string& job, absl::Duration timeout);
 
-// The one that `which` names: an id, a step, or "newest". NOT_FOUND says which
-// there are; INVALID_ARGUMENT if several are of that step.
+// Returns the checkpoint that `which` names: an id, a step, or "newest". Fails
+// with NOT_FOUND, naming the checkpoints of the job, and with INVALID_ARGUMENT
+// if several are of that step.
 absl::StatusOr<v1::CheckpointInfo> PickCheckpoint(
     const std::vector<v1::CheckpointInfo>& checkpoints, const std::string& job,
     const std::string& which);
 
-// Both, of a job as FindJob finds it.
+// A job as FindJob returns it, and a checkpoint as PickCheckpoint does.
 struct FoundCheckpoint {
   FoundJob found;
   v1::CheckpointInfo checkpoint;
@@ -60,9 +61,9 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(CoordinatorStub& stub,
                                                const std::string& which,
                                                absl::Duration timeout);
 
-// An error of a call to a coordinator. Where the connection was cut off, and
-// certificates are not given, it says besides that these may be what is
-// missing. For cli/main.cc.
+// Returns an error of a call to a coordinator. If the connection was cut off
+// and certificates were not given, adds that they may be missing. For
+// cli/main.cc.
 absl::Status HintAtTls(const absl::Status& error,
                        const ClientSecurity& security);
 

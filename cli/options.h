@@ -16,10 +16,10 @@ class App;
 
 namespace coxswain {
 
-// What can be said to each command. AddOptions declares flags, environment
-// variables and checks; the structs start with the defaults.
+// The options of each command. AddOptions declares flags, environment variables
+// and checks; the structs start with the defaults.
 
-// Who may speak to `coxswain serve`, and how.
+// Which callers `coxswain serve` accepts, and how they connect.
 struct ServeSecurity {
   server::SecurityOptions rpc;
   bool insecure = false;      // plain text may leave this machine
@@ -36,7 +36,7 @@ struct ServeOptions {
   server::MembershipOptions membership;
   int checkpoint_keep_last = 0;   // 0: no rule
   int checkpoint_keep_every = 0;  // 0: no rule
-  int max_held_mib = 0;           // 0: the coordinator's own
+  int max_held_mib = 0;           // 0: the coordinator's default
   std::string port_file;          // empty: none
   std::string http;               // HOST:PORT; empty: no HTTP
   std::string http_port_file;     // empty: none
@@ -45,7 +45,7 @@ struct ServeOptions {
   std::string log_format = "text";
 };
 
-// A coordinator admits no more to a job.
+// The coordinator's limit of workers for a job.
 inline constexpr int kMaxWorkers = 4096;
 
 struct NodeRange {
@@ -65,12 +65,12 @@ struct RunOptions {
   ClientSecurity security;
   std::string job;
   std::string node;          // empty: the host name
-  std::string gpus;          // for ParseGpuRequest; empty: not said
+  std::string gpus;          // for ParseGpuRequest; empty: not given
   std::string backend;       // empty: the library's choice
   std::string bind_address;  // empty: found by the library
   std::string trace;         // a file in a folder that exists; empty: none
-  // What the job's plan begins with, whatever the program says: NAME=VALUE
-  // words, several in one text or not; checked, they are one text.
+  // What the job's plan begins with, in place of the program's settings: texts
+  // of NAME=VALUE words, which the checks join into one.
   std::vector<std::string> plan;
   absl::Duration join_timeout = absl::InfiniteDuration();    // the library's
   absl::Duration reattach_grace = absl::InfiniteDuration();  // likewise
@@ -78,7 +78,7 @@ struct RunOptions {
   absl::Duration stop_grace = absl::Seconds(10);
   int stop_status = 0;
   bool prefix = true;
-  bool follow = false;  // what torch's DistributedDataParallel exchanges
+  bool follow = false;  // follow torch's DistributedDataParallel
   std::string log_level = "info";
   std::string log_format = "text";
   std::vector<std::string> program;  // and its arguments
@@ -95,7 +95,7 @@ struct StatusOptions {
   std::string job;  // empty: all
   bool json = false;
   bool watch = false;
-  absl::Duration interval = absl::Seconds(1);  // between two looks
+  absl::Duration interval = absl::Seconds(1);  // between two refreshes
   absl::Duration timeout = absl::Seconds(5);
 };
 
@@ -109,7 +109,7 @@ struct LogsOptions {
   absl::Duration timeout = absl::Seconds(5);
 };
 
-// Of `plan show` and `why`.
+// The options of `plan show` and `why`.
 struct JobOptions {
   std::string coordinator;
   ClientSecurity security;
@@ -127,7 +127,7 @@ struct PlanSetOptions {
   absl::Duration timeout = absl::Seconds(5);
 };
 
-// Of `checkpoint` and what follows it.
+// The options of `checkpoint ...`.
 struct CheckpointOptions {
   enum class Action { kList, kShow, kExport, kImport, kVerify, kDelete, kNow };
   Action action = Action::kList;
@@ -150,7 +150,7 @@ struct HooksOptions {
   bool markdown = false;
 };
 
-// Of `coxswain certs`.
+// The options of `coxswain certs`.
 struct CertsOptions {
   enum class Action { kInit, kAdd, kShow };
   Action action = Action::kInit;
@@ -167,22 +167,22 @@ void AddOptions(CLI::App* app, LogsOptions* options);
 void AddOptions(CLI::App* app, JobOptions* options);
 void AddOptions(CLI::App* app, PlanSetOptions* options);
 void AddOptions(CLI::App* app, HooksOptions* options);
-// Those of one action.
+// Declare the options of one action.
 void AddOptions(CLI::App* app, CheckpointOptions::Action action,
                 CheckpointOptions* options);
 
 void AddCertsOptions(CLI::App* app, CertsOptions::Action action,
                      CertsOptions* options);
 
-// What is wrong with them together, and with the files; empty if nothing is.
-// `coordinator` is HOST:PORT, or several with commas between.
+// Return what is wrong with the options together, and with the files; empty if
+// nothing is. `coordinator` is HOST:PORT, or several with commas between.
 std::string CheckSecurity(const ClientSecurity& security,
                           const std::string& coordinator);
 std::string CheckSecurity(const ServeSecurity& security,
                           const std::string& listen);
 std::string CheckCerts(const CertsOptions& options);
 
-// What is wrong with a job's name; empty if nothing is.
+// Returns what is wrong with a job's name; empty if nothing is.
 std::string CheckJob(const std::string& text);
 
 }  // namespace coxswain

@@ -15,8 +15,8 @@
 
 namespace coxswain {
 
-// What `coxswain plan set` is asked to change. Whatever can be known to be
-// wrong without asking the coordinator or a worker is an error here.
+// The changes that `coxswain plan set` requests. Errors here are those that
+// need no call to the coordinator or a worker.
 struct PlanChange {
   schedule::PlanWords words;  // the hook's spec is canonical
   // Where the plan begins, as schedule::Plan::at_step.
@@ -33,27 +33,27 @@ struct PlanChange {
   absl::StatusOr<schedule::Plan> ApplyTo(schedule::Plan plan) const;
 };
 
-// Returns what a job's plan shall begin with, whatever its program asks for:
-// NAME=VALUE words, as PlanChange::Parse knows them but for `at`, several in a
-// text with spaces between them, as one text for COXSWAIN_PLAN. Fails as
+// Returns the settings that a job's plan begins with, in place of its
+// program's, as one text for COXSWAIN_PLAN. Each of `texts` has NAME=VALUE
+// words with spaces between, as in PlanChange::Parse but without `at`. Fails as
 // PlanChange::Parse.
 absl::StatusOr<std::string> ReadPlanOverrides(
     const std::vector<std::string>& texts);
 
-// Whether the hooks of two plans differ, and one of them averages parameters,
-// as local SGD does: not every program can begin or end that while it runs.
-// False also for hooks that only the workers know.
+// Returns whether the hooks of two plans differ, and one of them averages
+// parameters, as local SGD does: not every program can begin or end that while
+// it runs. Returns false for hooks that only the workers know.
 bool ChangesAverager(const schedule::Plan& from, const schedule::Plan& to);
 
-// OK if a step of `to` can follow one of `from` within a generation. Otherwise
-// INVALID_ARGUMENT says what to do.
+// Fails with INVALID_ARGUMENT, naming what to do, unless a step of `to` can
+// follow one of `from` within a generation.
 absl::Status CheckChangeWithinGeneration(const schedule::Plan& from,
                                          const schedule::Plan& to);
 
-// What differs, as "accumulation 2 -> 8".
+// Returns what differs, such as "accumulation 2 -> 8".
 std::vector<std::string> Differences(const v1::Plan& from, const v1::Plan& to);
 
-// "the next generation", "the next step" or "step 200".
+// Returns "the next generation", "the next step" or "step 200".
 std::string BeginningText(int64_t at_step);
 
 }  // namespace coxswain

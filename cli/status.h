@@ -13,21 +13,22 @@
 
 namespace coxswain {
 
-// `coxswain status`: asks the coordinator and prints to stdout.
+// Runs `coxswain status`: calls the coordinator and prints to stdout.
 absl::Status ShowStatus(const StatusOptions& options);
 
-// What the coordinator says of its jobs; errors name it. `cancel` may be null.
-// `steps`: of how many of its last steps each rank's timings are wanted.
+// Returns the coordinator's description of its jobs, with the timings of the
+// last `steps` steps of each rank. `cancel` may be null. Errors name the
+// coordinator.
 absl::StatusOr<v1::DescribeResponse> AskStatus(const StatusOptions& options,
                                                CoordinatorStub& stub,
                                                CancelSignal* cancel,
                                                int steps = 0);
 
-// The answer as a table for display, which ends with a newline.
+// Returns the answer as a table for display, which ends with a newline.
 std::string FormatTable(const v1::DescribeResponse& description);
 
-// The same as JSON, as docs/observability.md has it. `now`: when the answer
-// came.
+// Returns the same as JSON, in the form of docs/observability.md. `now`: when
+// the answer arrived.
 std::string FormatJson(const v1::DescribeResponse& description, absl::Time now);
 
 }  // namespace coxswain

@@ -11,33 +11,32 @@
 
 namespace coxswain {
 
-// "512 B", "1.5 MB": at most three digits and a unit of 1000s.
+// Returns "512 B", "1.5 MB": at most three digits and a unit of 1000s.
 std::string SizeText(int64_t bytes);
 
-// One line of a table for display; its cells from the left.
+// The cells of one line of a table, from the left.
 using TableRow = std::vector<std::string>;
 
-// The rows as lines of text: two spaces before each cell, columns as wide as
-// their widest cell, nothing behind the last; without control characters,
-// whoever a cell came from. All rows have as many cells as
-// the first, of which there must be one.
+// Returns the rows as lines of text: two spaces before each cell, columns as
+// wide as their widest cell, no spaces at the end, no control characters. There
+// must be a row, and all must have as many cells as the first.
 std::string AlignTable(std::vector<TableRow> rows);
 
 // Where progress is shown.
 struct ProgressOutput {
-  // Writes text to where people look; null: nothing is shown.
+  // Writes text to where the user sees it; null: shows nothing.
   std::function<void(const std::string&)> write;
   bool terminal = false;  // may go back in its line
   const Clock* clock = Clock::Real();
 };
 
-// A descriptor that stays open, stderr for example. It is a terminal if it is
-// one, and TERM does not call it dumb.
+// Returns the output to a descriptor that stays open, such as stderr.
+// `terminal` is false for a terminal that TERM calls dumb.
 ProgressOutput ProgressOn(int fd);
 
-// How far a long transfer is: on a terminal one line that is drawn over,
-// elsewhere a line now and then. Nothing at all of what ends at once. One
-// thread at a time.
+// Shows the progress of a long transfer: on a terminal one line that is drawn
+// over, elsewhere a line now and then. Shows nothing of a transfer that ends at
+// once. One thread at a time.
 class Progress {
  public:
   Progress(const ProgressOutput& output, std::string what, int64_t total_bytes);

@@ -18,14 +18,14 @@
 
 namespace coxswain {
 
-// How fast jobs go, from looking at them again and again. One thread only.
+// Computes the step rates of jobs from repeated descriptions. One thread only.
 class StepRates {
  public:
   void Note(const v1::DescribeResponse& description, absl::Time now);
-  // Steps a second over the last ten seconds of this generation; below 0: not
-  // known yet.
+  // Returns steps per second over the last ten seconds of this generation;
+  // below 0: not known yet.
   double Of(const v1::JobDescription& job) const;
-  // The highest step that a member has done.
+  // Returns the highest step that a member has finished.
   static int64_t StepOf(const v1::JobDescription& job);
 
  private:
@@ -36,16 +36,16 @@ class StepRates {
   std::map<std::string, Seen> jobs_;
 };
 
-// How the ranks of a job spent its last steps, as text for `coxswain status
-// --watch`: a bar for each rank, whose length is its mean step beside that of
+// Returns how the ranks of a job spent its last steps, as text for `coxswain
+// status --watch`: a bar for each rank, as long as its mean step compared with
 // the slowest, and a line for each hook with what it saved. Stragglers are
-// marked, and are there even where not all ranks have room. Empty: the
-// coordinator knows of no step. Plain function.
+// marked, and come first if not all ranks fit. Empty if the coordinator knows
+// of no step.
 std::string StepBars(const v1::JobDescription& job);
 
-// What is shown of one look. The first is a page: `coxswain status`, with rates
-// and StepBars and, where the plan has max_steps, how far each job is. The
-// second is a line for each job.
+// Return what one refresh shows. WatchPage: `coxswain status` with rates,
+// StepBars and, if the plan has max_steps, the progress of each job.
+// WatchLines: a line for each job.
 std::string WatchPage(const v1::DescribeResponse& description,
                       const StepRates& rates);
 std::string WatchLines(const v1::DescribeResponse& description,
@@ -55,26 +55,26 @@ struct TerminalSize {
   int rows = 24;
   int columns = 80;
 };
-// The page as a terminal gets it: drawn over the last one, what does not fit
-// cut off, control characters of peers made harmless.
+// Returns the page for a terminal: drawn over the last one, cut to its size,
+// without control characters of peers.
 std::string WatchFrame(const std::string& page, const TerminalSize& size);
 
-// What the command needs of the world.
+// What the command needs besides its options.
 struct WatchWorld {
   std::function<absl::StatusOr<v1::DescribeResponse>()> describe;
   CancelSignal* stop = nullptr;  // ends it
-  // False: nobody reads it any more.
+  // Returns false once the reader has closed its end.
   std::function<bool(const std::string& text)> write;
   bool terminal = false;
   std::function<TerminalSize()> size;
   const Clock* clock = Clock::Real();
   absl::Duration interval = absl::Seconds(1);
 };
-// Until `stop`: looks and shows. An error of the first look ends it; later ones
-// are shown, and it looks again. The terminal is left as it was found.
+// Describes and shows the jobs until `stop`. Fails with the error of the first
+// call; later errors are shown and retried. Restores the terminal.
 absl::Status WatchStatus(const WatchWorld& world);
 
-// `coxswain status --watch`: the same with the real coordinator and stdout.
+// Runs `coxswain status --watch`, with the real coordinator and stdout.
 absl::Status WatchStatus(const StatusOptions& options);
 
 }  // namespace coxswain

@@ -14,15 +14,15 @@
 
 namespace coxswain {
 
-// A descriptor that is readable once the process has ended; see
-// pidfd_open(2). Invalid on failure, with errno set. (The system call itself:
-// glibc 2.36 declares its wrapper without C linkage.)
+// Returns a descriptor that is readable once the process has ended; see
+// pidfd_open(2). Invalid on failure, with errno set. Makes the system call
+// itself: glibc 2.36 declares its wrapper without C linkage.
 inline UniqueFd OpenPidfd(pid_t pid) {
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
-// A process that this one has started, the leader of a process group of its
-// own. Its stdin is /dev/null, its stdout and stderr are pipes.
+// A child of this process that leads its own process group. Its stdin is
+// /dev/null, its stdout and stderr are pipes.
 //
 // The kernel kills it when the thread that started it ends, so that no worker
 // outlives a launcher that was killed; start children in the main thread.
@@ -30,8 +30,8 @@ inline UniqueFd OpenPidfd(pid_t pid) {
 // only.
 class ChildProcess {
  public:
-  // Searches PATH as execvp does. `environment` is all that it gets, as
-  // NAME=VALUE.
+  // Searches PATH as execvp does. `environment` is the complete environment, as
+  // NAME=VALUE. Fails with
   //   NOT_FOUND           no such program
   //   PERMISSION_DENIED   not executable
   //   INTERNAL or others  the system could not start a process
@@ -45,19 +45,19 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
   // Readable once the process has ended.
   int pidfd() const { return pidfd_.get(); }
-  // Do not block when read.
+  // Return the pipes, which do not block when read.
   UniqueFd& stdout_pipe() { return stdout_; }
   UniqueFd& stderr_pipe() { return stderr_; }
 
-  // To the whole group; nothing once it was reaped.
+  // Sends a signal to the whole group. Does nothing once it was reaped.
   void Signal(int signal);
 
   struct End {
     int exit_code = 0;
     int signal = 0;
   };
-  // The process has ended (pidfd is readable), or is about to: kills what is
-  // left of its group, then collects it. Once.
+  // Waits until the process has ended, kills what is left of its group, and
+  // collects it. Called once.
   End Reap();
 
  private:

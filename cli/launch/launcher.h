@@ -26,35 +26,33 @@ struct LaunchOptions {
   RandomSource* random = RandomSource::System();
 };
 
-// Told of each process's end, at once, from the loop: must not block.
+// Called for each process's end, at once, from the loop: must not block.
 using ExitCallback =
     std::function<void(const WorkerExit&, uint64_t incarnation)>;
 
-// The signals that a launcher takes. It hands them on to its workers, but for
+// The signals that a launcher takes. It forwards them to its workers, except
 // SIGCHLD.
 inline constexpr int kLauncherSignals[] = {SIGINT,  SIGTERM, SIGHUP,
                                            SIGUSR1, SIGUSR2, SIGCHLD};
 
-// Starts the workers and stays until all have ended and their output is
-// written; returns the exit status of the first that failed, or 0, as
-// ProcessTable::ExitStatus says, or stop_status. Copies their output line by
-// line to stdout and stderr, hands `signals` on to them, and names those that
-// failed on stderr.
+// Starts the workers and waits until all have ended and their output is
+// written. Returns ProcessTable::ExitStatus, or stop_status. Copies their
+// output line by line to stdout and stderr, forwards `signals` to them, and
+// names those that failed on stderr.
 //
 // SIGINT, SIGTERM and SIGHUP also ask to stop: workers that still run after
 // graces.stop, or when SIGINT comes again, are killed. After a failure the
 // others may take graces.exit to end by themselves, then get SIGTERM, then
-// after graces.stop SIGKILL; in an elastic job they are left alone, and a new
-// process takes the place of the one that failed as often as `restarts` allows,
-// with an incarnation of its own. When Launch returns, no process of the
-// workers' groups is left.
+// after graces.stop SIGKILL; in an elastic job they continue, and a new process
+// with another incarnation replaces the one that failed, as often as `restarts`
+// allows. When Launch returns, no process of the workers' groups is left.
 //
 // Collects every other child of this process that ends, so that none stays a
 // zombie: the entry point of a container inherits all orphans of the container.
 //
 // Runs in the calling thread, which must be the main one (see ChildProcess).
-// Errors are those of ChildProcess::Start, for the first processes; nothing
-// runs after one.
+// Fails as ChildProcess::Start, for the first processes; after an error no
+// process runs.
 absl::StatusOr<int> Launch(const LaunchOptions& options,
                            const HeldSignals& signals,
                            const ExitCallback& on_exit);

@@ -9,30 +9,29 @@
 
 namespace coxswain {
 
-// Puts a prefix before every line of one stream, so that the lines of several
-// workers can be told apart, and are never torn. A line that grows longer
-// than `max_line` bytes is cut there into several: what a worker prints
-// cannot fill the launcher's memory. With an empty prefix bytes pass through
-// as they come. One thread only.
+// Puts a prefix before every line of one stream, which marks its worker and
+// keeps lines whole. A line of more than `max_line` bytes is cut into several,
+// so that output without newlines cannot fill the launcher's memory. With an
+// empty prefix bytes are copied unchanged. One thread only.
 class LinePrefixer {
  public:
   static constexpr size_t kMaxLine = 16 << 10;
-  // A JSON object that is cut is none.
+  // Larger, because a JSON object that is cut is invalid.
   static constexpr size_t kMaxJsonLine = 256 << 10;
 
   explicit LinePrefixer(std::string prefix, size_t max_line = kMaxLine)
       : prefix_(std::move(prefix)), max_line_(max_line) {}
 
-  // For workers that log as JSON: a line that is a JSON object stays one, and
-  // begins with `node` and `slot` instead, unless it has a `node` already.
-  // Other lines get the prefix.
+  // Returns a prefixer for workers that log as JSON: a line that is a JSON
+  // object gets the fields `node` and `slot` in place of the prefix, unless it
+  // has a `node`. Other lines get the prefix.
   static LinePrefixer OfJson(std::string prefix, absl::string_view node,
                              int slot);
 
-  // Takes the next bytes of the stream; appends the lines they complete.
+  // Takes the next bytes of the stream; appends the lines that they complete.
   void Append(absl::string_view data, std::string* out);
 
-  // The stream has ended: appends the last line if it lacks its end.
+  // Called at the end of the stream: appends a last line without a newline.
   void Finish(std::string* out);
 
  private:

@@ -19,30 +19,30 @@ struct WorkerExit {
   int signal = 0;
 
   bool ok() const { return signal == 0 && exit_code == 0; }
-  // What a shell would return for it: 128 + the signal's number.
+  // Returns the exit code, or 128 + the signal's number, as a shell does.
   int Status() const { return signal != 0 ? 128 + signal : exit_code; }
-  // "exited with code 3", "was killed by signal 9 (SIGKILL)"
+  // Returns "exited with code 3" or "was killed by signal 9 (SIGKILL)".
   std::string ToString() const;
 };
 
 struct LaunchGraces {
   // After the first failure: how long the others may take to end by
-  // themselves, before they are told to with SIGTERM.
+  // themselves, before SIGTERM.
   absl::Duration exit = absl::Seconds(5);
   // After SIGTERM, or a request to stop: how long before SIGKILL.
   absl::Duration stop = absl::Seconds(10);
 };
 
-// What follows from the failure of a worker. Whether the job is finished is not
-// decided here: a worker that was drained succeeds, too. One that is started
-// again into a finished job is told so by the coordinator, and succeeds.
+// What follows from the failure of a worker. A worker that succeeds does not
+// mean that the job is finished: it may have been drained. A worker that is
+// restarted into a finished job learns that from the coordinator, and succeeds.
 struct RestartPolicy {
-  // The job goes on without a worker that failed, or waits for it to come back:
-  // the others are left alone.
+  // The job continues without a worker that failed, or waits for its restart:
+  // the others are not stopped.
   bool elastic = false;
-  int most = 0;  // of each slot; any makes the job elastic
-  // Before a slot's process is started again; twice as long after each one
-  // that did not run for `calm`.
+  int most = 0;  // restarts of each slot; more than 0 makes the job elastic
+  // The pause before a slot's process is started again; twice as long after
+  // each process that ran for less than `calm`.
   absl::Duration pause = absl::Milliseconds(100);
   absl::Duration longest_pause = absl::Seconds(5);
   absl::Duration calm = absl::Seconds(10);
@@ -57,40 +57,40 @@ struct LaunchDecision {
   absl::Time next = absl::InfiniteFuture();
 };
 
-// The workers of one launcher: what happened to them, and what to do about
-// it. Plain decisions: no process is touched and no clock read, so that every
-// path can be tested. One thread only.
+// Tracks the workers of one launcher and decides which to signal and which to
+// restart. Touches no process and reads no clock, so that every path can be
+// tested. One thread only.
 class ProcessTable {
  public:
   ProcessTable(int workers, LaunchGraces graces, RestartPolicy restarts = {});
 
-  // What happened.
+  // Notes the end of a worker.
   void Exited(absl::Time now, const WorkerExit& exit);
-  // Nothing is started again after it.
+  // Notes a request to stop, after which no worker is restarted.
   void StopRequested(absl::Time now, int signal);
 
-  // Moves on to a harder signal when a grace is over, and starts again whose
-  // pause is over. Each is decided once.
+  // Returns the next signal if a grace is over, and the slots whose pause is
+  // over. Returns each of them once.
   LaunchDecision Decide(absl::Time now);
 
   bool elastic() const { return restarts_.elastic || restarts_.most > 0; }
   bool running(int slot) const { return slots_[slot].state == State::kRunning; }
-  // When an ended slot is to be started again; infinite: it is not.
+  // Returns when an ended slot is restarted; infinite: it is not.
   absl::Time restart_at(int slot) const { return slots_[slot].restart_at; }
   int restarts(int slot) const { return slots_[slot].restarts; }
   bool stop_requested() const { return stop_at_ < absl::InfiniteFuture(); }
-  // Nothing runs, and nothing is to be started again.
+  // Returns whether no worker runs or waits for its restart.
   bool AllEnded() const;
 
-  // Of those that were not followed by a restart.
+  // Returns the first failure that no restart followed.
   const std::optional<WorkerExit>& first_failure() const {
     return first_failure_;
   }
-  // The slots whose last process failed.
+  // Returns the slots whose last process failed.
   std::vector<int> Failed() const;
-  // That of the first failure; 0 without one. In an elastic job also 0 if
-  // another worker succeeded after the last failure: the job went on without
-  // those that failed.
+  // Returns the status of the first failure; 0 without one. In an elastic job
+  // also 0 if another worker succeeded after the last failure: the job went on
+  // without those that failed.
   int ExitStatus() const;
 
  private:
@@ -115,11 +115,11 @@ class ProcessTable {
   const LaunchGraces graces_;
   const RestartPolicy restarts_;
   std::vector<Slot> slots_;
-  bool went_on_ = false;  // somebody succeeded after the last failure
+  bool went_on_ = false;  // a worker succeeded after the last failure
   std::optional<WorkerExit> first_failure_;
   absl::Time failed_at_ = absl::InfiniteFuture();
   absl::Time stop_at_ = absl::InfiniteFuture();      // first request to stop
-  absl::Time kill_now_at_ = absl::InfiniteFuture();  // the impatient one
+  absl::Time kill_now_at_ = absl::InfiniteFuture();  // the second SIGINT
   int interrupts_ = 0;
   Stage stage_ = Stage::kRunning;
 };

@@ -12,21 +12,21 @@
 
 namespace coxswain {
 
-// Holds back signals, to be taken one by one instead of by a handler. Made in
-// the main thread before any other starts, so that all threads hold them
-// back. Ignores SIGPIPE too: a reader that went away is an error of the write.
+// Blocks signals, to be read from a descriptor instead of taken by a handler.
+// Made in the main thread before any other starts, so that all threads block
+// them. Also ignores SIGPIPE: without a reader, the write fails.
 //
 // A signal that was ignored when the program started (nohup) stays ignored.
 class HeldSignals {
  public:
   explicit HeldSignals(absl::Span<const int> signals);
-  // Lets the signals through again; those that wait are delivered.
+  // Unblocks the signals; pending ones are delivered.
   ~HeldSignals();
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
 
-  // A descriptor that is readable while a signal waits; see signalfd(2). The
-  // caller closes it.
+  // Returns a descriptor that is readable while a signal is pending; see
+  // signalfd(2). The caller closes it.
   absl::StatusOr<int> OpenDescriptor() const;
 
  private:
@@ -35,18 +35,18 @@ class HeldSignals {
   struct sigaction pipe_before_;
 };
 
-// Takes the first of the held signals, on a thread of its own, and raises
-// stop() for it: for a command that waits for other things as well.
+// Takes the first of the blocked signals, on its own thread, and raises stop(),
+// for a command that waits for other events as well.
 class StopWatch {
  public:
-  // UNAVAILABLE, or another error of the system: no descriptors are left.
+  // Fails with an error of the system if no descriptors are left.
   static absl::StatusOr<std::unique_ptr<StopWatch>> Start(
       const HeldSignals& signals);
   ~StopWatch();
   StopWatch(const StopWatch&) = delete;
   StopWatch& operator=(const StopWatch&) = delete;
 
-  // Raised with CANCELLED and the number of the signal.
+  // Returns the signal, which is raised with CANCELLED and the signal's number.
   CancelSignal& stop() { return stop_; }
 
  private:

@@ -12,13 +12,13 @@
 
 namespace coxswain {
 
-// What the workers of one launcher are told through their environment, where
-// a session reads it. No variable of Coxswain's depends on a rank: the
-// coordinator gives those. Programs of torch find theirs, WORLD_SIZE and RANK
-// where both are known: with a fixed number of workers, all of them here.
+// The variables that a launcher sets for its workers, and that a session reads.
+// No variable of Coxswain's depends on a rank: the coordinator assigns ranks.
+// Torch's variables are set as well: WORLD_SIZE if the number of workers is
+// fixed, and RANK if also all of them are on this node.
 struct WorkerEnvironment {
   std::string coordinator;  // HOST:PORT, or several with commas between
-  ClientSecurity security;  // what is empty is empty for the workers too
+  ClientSecurity security;  // an empty field is empty for the workers, too
   std::string job;
   std::string node;
   int nproc = 1;           // on this node
@@ -39,8 +39,8 @@ struct WorkerEnvironment {
   absl::Duration join_timeout = absl::InfiniteDuration();
   absl::Duration reattach_grace = absl::InfiniteDuration();
 
-  // `inherited` (NAME=VALUE each) with these variables set for one worker.
-  // Unset ones are left as inherited. OPENBLAS_NUM_THREADS is 1 unless
+  // Returns `inherited` (NAME=VALUE each) with these variables set for one
+  // worker. Unset ones stay as inherited. OPENBLAS_NUM_THREADS is 1 unless
   // `inherited` has it, or another variable that OpenBLAS reads for the same.
   std::vector<std::string> For(int slot, uint64_t incarnation,
                                const std::vector<std::string>& inherited) const;
